@@ -1,5 +1,5 @@
-"""Measures what the objective costs on one CPU core: SAT against PPO's clip, each kind of stabilizer against SAT-GRPO,
-and the tail quantile against a sort.
+"""Measures what the objective costs: kernels and waits of a micro-batch; on one CPU core SAT against PPO's clip, each
+kind of stabilizer against SAT-GRPO, and the tail quantile against a sort.
 
     python bench/objective.py [--tokens 32768] [--repeats 300]
 
@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -24,11 +25,42 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from sat_slime.objective import SAT, TokenBatch, named_method, policy_surrogate, tail_quantile
-from sat_slime.objective.ratio import bounded_ratio
-from sat_slime.objective.stabilizers.clips.ppo import base_radii, clipped_surrogate
-from sat_slime.objective.stabilizers.clips.sat import contraction_factors, radii
+from sat_slime.objective import SAT, TokenBatch, contraction_factors, named_method, policy_surrogate, tail_quantile
+from sat_slime.objective.tokens import bounded_exp
+
+
+class Kernels(TorchDispatchMode):
+    """Counts the operations that a GPU would run a kernel for, views left out, and the waits for a number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kernels = self.waits = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        aliases = [result.alias_info for result in function._schema.returns]
+        waits = "_local_scalar_dense" in str(function)
+        self.waits += waits
+        self.kernels += not waits and not any(alias is not None and not alias.is_write for alias in aliases)
+        return function(*args, **(kwargs or {}))
+
+
+def show_kernels(n: int) -> None:
+    """Kernels of policy_surrogate with all its metrics, and of its backward pass."""
+    print(f"\nKernels of a micro-batch with all metrics{'forward':>30}{'backward':>10}{'numbers waited for':>20}")
+    for name in ("grpo", "gspo", "sat-grpo", "sat-gspo"):
+        for masked in (False, True):
+            for threshold in (None, torch.tensor(0.05)) if "sat" in name else (None,):
+                batch, forward, backward = random_batch(n, masked), Kernels(), Kernels()
+                with forward:
+                    values = policy_surrogate(named_method(name), replace(batch), threshold=threshold).values
+                ones = torch.ones_like(values)
+                with backward:
+                    values.backward(ones)
+                scope = "" if "sat" not in name else ", q of the step" if threshold is not None else ", own q"
+                title = f"{name}{scope}, {'an eighth inactive' if masked else 'all active'}"
+                print(f"  {title:<58}{forward.kernels:>11}{backward.kernels:>10}{forward.waits + backward.waits:>20}")
 
 
 def alternate(candidates: dict[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
@@ -67,12 +99,9 @@ KINDS = {
     "score form of a response": "vespo",
     "penalty": "ipo",
     "smooth in place of the clip": "sapo",
-    "heads of 16 tokens": "score-centering",
     "SAT with two gates": "sat-gspo-mis-geo-veto",
 }
 """A method of each kind."""
-HEAD = 16
-"""Tokens of a state in the heads."""
 
 
 def random_batch(n: int, masked: bool) -> TokenBatch:
@@ -84,8 +113,6 @@ def random_batch(n: int, masked: bool) -> TokenBatch:
     mask = torch.ones(n, dtype=torch.bool)
     if masked:  # the last eighth of each response, like tool output
         mask.view(64, -1)[:, -(n // 512) :] = False
-    logits = torch.randn(2, n, 4 * HEAD, generator=generator)
-    policy, engine = (logits[0] + 0.05 * logits[1]).log_softmax(-1), logits[0].log_softmax(-1)
     return TokenBatch(
         log_probs,
         rollout,
@@ -95,8 +122,6 @@ def random_batch(n: int, masked: bool) -> TokenBatch:
         proximal_log_probs=(log_probs.detach() + rollout) / 2,
         lags=torch.full((n,), 4.0),
         rewards=advantages.sign(),
-        rollout_head=engine[:, :HEAD].contiguous(),
-        policy_head=policy[:, :HEAD].contiguous().requires_grad_(),
     )
 
 
@@ -106,8 +131,6 @@ def whole(name: str, batch: TokenBatch) -> Callable[[], None]:
     if name.endswith(" by tv"):
         stabilizers = [replace(one, score="tv") if isinstance(one, SAT) else one for one in method.stabilizers]
         method = replace(method, stabilizers=tuple(stabilizers))
-    if "heads" not in method.needs:
-        batch = replace(batch, rollout_head=None, policy_head=None)
 
     def run() -> None:
         made_anew = replace(batch)
@@ -118,8 +141,6 @@ def whole(name: str, batch: TokenBatch) -> Callable[[], None]:
 
 def step(batch: TokenBatch, values: Tensor) -> None:
     batch.log_probs.grad = None
-    if batch.policy_head is not None:
-        batch.policy_head.grad = None
     values.sum().backward()
 
 
@@ -132,7 +153,7 @@ def kind_candidates(n: int) -> dict[str, Callable[[], object]]:
 
 def surrogate_candidates(n: int, masked: bool) -> dict[str, Callable[[], object]]:
     """Surrogates to time, each forward and backward to d loss / d log pi, where the loss is a plain sum over tokens."""
-    batch = replace(random_batch(n, masked), rollout_head=None, policy_head=None)
+    batch = random_batch(n, masked)
     log_probs, rollout, advantages = batch.log_probs, batch.rollout_log_probs, batch.advantages
 
     def ppo_autograd() -> None:
@@ -142,17 +163,19 @@ def surrogate_candidates(n: int, masked: bool) -> dict[str, Callable[[], object]
         values = -torch.maximum(-ratio * advantages, -ratio.clamp(1 - 0.2, 1 + 0.2) * advantages)
         step(batch, values)
 
+    def clip(d: Tensor, low: float | Tensor, high: float | Tensor) -> Tensor:
+        r = bounded_exp(d)
+        return torch.minimum(r * advantages, r.clamp(1 - low, 1 + high) * advantages)
+
     def ppo_ours() -> None:
         """Our clip alone, without mask and metrics."""
-        step(batch, clipped_surrogate(bounded_ratio(log_probs - rollout), advantages, 0.2, 0.2))
-
-    clip = named_method("sat-grpo").trust_region
+        step(batch, clip(log_probs - rollout, 0.2, 0.2))
 
     def sat_ours() -> None:
         """SAT alone (quantile, factors, radii, clip), without mask and metrics."""
         d = log_probs - rollout
-        factors = contraction_factors(d.detach(), tail_quantile(d, 0.9))
-        step(batch, clipped_surrogate(bounded_ratio(d), advantages, *radii(base_radii(clip), *factors)))
+        c_low, c_high = contraction_factors(d.detach(), tail_quantile(d.detach().abs(), 0.9))
+        step(batch, clip(d, 0.2 * c_low, 0.2 * c_high))
 
     return {
         "PPO clip under autograd (elementwise part alone)": ppo_autograd,
@@ -209,6 +232,7 @@ def main() -> None:
     torch.set_num_threads(1)
     print(f"torch {torch.__version__}, one thread, float32, {arguments.repeats} alternating repeats")
 
+    show_kernels(arguments.tokens)
     for masked in (False, True):
         seconds = alternate(surrogate_candidates(arguments.tokens, masked), arguments.repeats)
         state = "an eighth inactive" if masked else "all active"

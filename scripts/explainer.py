@@ -25,8 +25,7 @@ import torch
 from drawing import IMAGES, path, style
 
 from sat_slime.config.loader import load_config
-from sat_slime.objective import contraction_factors
-from sat_slime.objective.stabilizers.clips.ppo import Clip
+from sat_slime.objective import Clip, contraction_factors
 
 MEASURED = IMAGES / "explainer.json"
 

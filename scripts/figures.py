@@ -20,8 +20,7 @@ import numpy as np
 import torch
 from drawing import IMAGES, path, style
 
-from sat_slime.objective import contraction_factors
-from sat_slime.objective.stabilizers.clips.ppo import Clip
+from sat_slime.objective import Clip, contraction_factors
 from sat_slime.rollout.token_dump import read_dump
 
 ROOT = IMAGES.parents[1]

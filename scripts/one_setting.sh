@@ -28,7 +28,7 @@ second() {
     for name in repeat eps-0.4 m2po sequence-0.75 power-0.5; do grid "$name" --seeds "$1"; done
 }
 third() {
-    for name in target-clip kl-budget bapo anneal; do grid "$name" --seeds "$1"; done
+    grid bapo --seeds "$1"
 }
 
 # Where it holds: a condition is named, has cells of the grid, and settings of its own.

@@ -59,11 +59,11 @@ def _method(config: EmbeddedConfig, method: Method) -> Iterator[str]:
         check_method(method, pipeline.optimizer_steps_per_rollout)
     except ValueError as error:
         yield f"method: {error}"
-    no_op = method.no_op_at_ratio_one
-    if no_op and method.denominator == "checkpoint" and pipeline.lag == 0 and pipeline.optimizer_steps_per_rollout == 1:
+    idle = next((part.title() for part in method.stabilizers if part.idle_at_one), None)
+    if idle and method.denominator == "checkpoint" and pipeline.lag == 0 and pipeline.optimizer_steps_per_rollout == 1:
         yield (
             "pipeline.lag is 0 with denominator checkpoint and one optimizer step per rollout: the weights in training "
-            f"are those that generated, so the ratio is identically 1 and {no_op}: raise pipeline.lag"
+            f"are those that generated, so the ratio is identically 1 and {idle} would do nothing: raise pipeline.lag"
             + (" or turn method.tis off" if method.has("tis") else " or set method.denominator to rollout")
         )
 
@@ -97,12 +97,12 @@ def sat_without_lag(method: Method, pipeline: PipelineConfig) -> Iterator[str]:
 
 def idle_proximal_policy(method: Method, pipeline: PipelineConfig) -> Iterator[str]:
     """Yield what to know of A-3PO where no token is old enough for it."""
-    if method.proximal_policy and pipeline.largest_lag <= 1:
+    if method.has("a3po") and pipeline.largest_lag <= 1:
         bound = "pipeline.max_staleness" if pipeline.mode == "streaming" else "pipeline.lag"
         yield (
-            f"method.{method.proximal_policy.name} is on, but no token is more than {pipeline.largest_lag} optimizer "
+            f"method.a3po is on, but no token is more than {pipeline.largest_lag} optimizer "
             f"updates old: its denominator is mu at such tokens, so it changes nothing: raise {bound} to 2 or more, or "
-            f"set method.{method.proximal_policy.name} to false"
+            "set method.a3po to false"
         )
 
 

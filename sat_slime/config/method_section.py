@@ -1,7 +1,7 @@
 """The `method` section of a run, and the Method that it describes.
 
 The section is made of the stabilizers' own settings: their fields, defaults, bounds and docstrings. `build_method` puts
-their values back into the stabilizers, so that `method.clip.eps_low` becomes `Method.trust_region.eps_low`.
+their values back into the stabilizers, so that `method.clip.eps_low` becomes `Method.clip.eps_low`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from sat_slime import outside
 from sat_slime.config.section import OWN_TO_A_CELL, Section
 from sat_slime.config.source import ConfigError, Source
 from sat_slime.objective import SAT, Clip, Method, Stabilizer, compose, named_method
-from sat_slime.objective.ratio import Denominator
-from sat_slime.objective.stabilizers import STABILIZERS, bases, find, switches
+from sat_slime.objective.method import STABILIZERS, VARIANTS, bases, find, switches
+from sat_slime.objective.tokens import Denominator
 
 
 def _base_or_path(value: Any, check: Any) -> Any:
@@ -47,7 +47,7 @@ BaseName = Annotated[  # type: ignore[valid-type]
 
 def key_of(kind: type[Stabilizer]) -> str:
     """Return its key in the section `method`."""
-    return kind.key or kind.name
+    return kind.key or kind.prefix()
 
 
 def section_name(method: Method, stabilizer: Stabilizer) -> str:
@@ -70,14 +70,19 @@ def section_of(settings: type) -> type[Section]:
     return _SECTIONS[settings]
 
 
+def _variant_keys(kind: type[Stabilizer]) -> list[str]:
+    """Return the settings that tell its variants apart."""
+    return list(dict.fromkeys(key for stem, settings in VARIANTS.values() if stem == kind.name for key in settings))
+
+
 def _made(settings: type) -> type[Section]:
     hints, docs = typing.get_type_hints(settings, include_extras=True), _docstrings(settings)
     fields: dict[str, Any] = {}
     variant_keys = set()
     if issubclass(settings, Stabilizer):
-        variant_keys = {key for variant in settings.variants for key in variant.settings}
+        variant_keys = set(_variant_keys(settings))
         if settings.place != "base":
-            fields["enabled"] = Annotated[bool, OWN_TO_A_CELL], Field(False, description=settings.switch_help)
+            fields["enabled"] = Annotated[bool, OWN_TO_A_CELL], Field(False, description="Switch it on.")
     for field in dataclasses.fields(settings):
         marked = Annotated[hints[field.name], OWN_TO_A_CELL] if field.name in variant_keys else hints[field.name]
         fields[field.name] = marked, Field(field.default, description=docs.get(field.name))
@@ -188,6 +193,11 @@ def _in_words(kind: type[Stabilizer], section: type[Section], detail: ErrorDetai
     return f"{key} is {detail['input']!r}: {detail['msg'].replace('Input should be', 'it must be')}"
 
 
+def _summary(kind: type[Stabilizer]) -> str:
+    """Return the docstring of a stabilizer in one line."""
+    return " ".join((kind.__doc__ or "").split())
+
+
 def _fields() -> dict[str, Any]:
     """Return the fields of the section, in its order."""
 
@@ -197,9 +207,9 @@ def _fields() -> dict[str, Any]:
         return section, Field(section(), description=meaning)
 
     beside = {
-        key_of(kind): field(kind, kind.help)
+        key_of(kind): field(kind, _summary(kind))
         if has_settings(kind)
-        else (Annotated[bool, OWN_TO_A_CELL], Field(False, description=kind.help))
+        else (Annotated[bool, OWN_TO_A_CELL], Field(False, description=_summary(kind)))
         for kind in switches()
     }
     return {
@@ -256,7 +266,7 @@ def build_method(config: MethodConfig) -> Method:
         _base(config),
         [_beside(kind, getattr(config, key_of(kind))) for kind in switches() if _is_on(getattr(config, key_of(kind)))],
         denominator=config.denominator,
-        trust_region=Clip(**config.clip.model_dump()),
+        clip=Clip(**config.clip.model_dump()),
     )
 
 
@@ -337,10 +347,6 @@ def method_switches(name: str) -> dict[str, Any]:
     if method.base_is_ours:
         return {"base": base.name, **({key_of(type(base)): variant} if variant else {}), **on}
     return {"base": method.base_path, **({"settings": variant} if variant else {}), **on}
-
-
-def _variant_keys(kind: type[Stabilizer]) -> list[str]:
-    return list(dict.fromkeys(key for variant in kind.variants for key in variant.settings))
 
 
 # ----------------------------------------------------------------------------------------------------- what is not read

@@ -387,11 +387,7 @@ class DumpConfig(Section):
     """Token dumps in the run folder (docs/run-folder.md). They change nothing of what the run computes."""
 
     every_n_iterations: NonNegativeInt = 0
-    """Iterations between dumps of the tokens that were trained on, about 155 bytes each; 0: only diagnosed steps."""
-    heads: bool = True
-    """Dump log mu and log pi of the whole vocabulary too, 128 of the bytes, so that a replay can answer for score
-    centering. The engine then tells its whole distributions of the batch, and its generation takes about half as long
-    again; in mode streaming it does so only where the method takes them."""
+    """Iterations between dumps of the tokens that were trained on, about 27 bytes each; 0: only diagnosed steps."""
 
 
 class CollapseConfig(Section):

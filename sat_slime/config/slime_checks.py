@@ -125,17 +125,6 @@ def not_on_slime(method: Method) -> str | None:
             "log-prob alone, and its step cannot be taken back: choose base dppo, which judges the sampled token, or "
             "the embedded runtime"
         )
-    if "heads" in method.needs:
-        return (
-            f"{method.name}: it reads the engine's likeliest tokens of every state, for which slime asks its engines "
-            "only under its own --use-score-centering, and that refuses every loss but its own (v0.3.1 and 624b824a8 "
-            "lack the flag too): run slime's own without this plugin's loss, or the embedded runtime"
-        )
-    if method.step_scale:
-        return (
-            f"{method.name}: {method.step_scale.row.title} scales the learning rate of each optimizer step, and slime "
-            f"takes that only from its schedule: leave {method.step_scale.name} out, or choose the embedded runtime"
-        )
     return None
 
 
@@ -155,8 +144,7 @@ def needs_versions(method: Method) -> str | None:
     """Return what a method needs that travels to slime's trainer with the versions of weights, in words; None where
     nothing does."""
     meanings = {"lags": "the lag of every token", "rewards": "the reward of every response"}
-    needs = (*method.needs, "lags") if method.radius_control else method.needs
-    needed = [words for need, words in meanings.items() if need in needs]
+    needed = [words for need, words in meanings.items() if need in method.needs]
     return f"{method.name} needs {' and '.join(needed)}" if needed else None
 
 

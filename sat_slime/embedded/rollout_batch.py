@@ -12,7 +12,6 @@ import numpy as np
 
 from sat_slime.config.method_section import build_method
 from sat_slime.config.schema import EmbeddedConfig
-from sat_slime.objective import group_advantages
 from sat_slime.reward import Verdict
 from sat_slime.rollout.canary import prefix_length
 from sat_slime.rollout.types import GenerationRequest, Response
@@ -134,12 +133,25 @@ def lag_metrics(responses: Sequence[Response], updates: int, oldest: int = EVERY
     }
 
 
+def group_advantages(rewards: np.ndarray) -> np.ndarray:
+    """Return GRPO's advantages: (R - mean) / (std + 1e-6) in each group, std over n - 1 as in slime.
+
+    Args:
+        rewards: (groups, samples), samples >= 2: the rewards of the responses to each prompt.
+
+    Returns:
+        (groups, samples); 0 throughout a group whose rewards are all the same.
+    """
+    centered = rewards - rewards.mean(1, keepdims=True)
+    return centered / (rewards.std(1, ddof=1, keepdims=True) + 1e-6)
+
+
 def training_requests(config: EmbeddedConfig, iteration: int) -> tuple[list[Problem], list[GenerationRequest]]:
     """Return the problems and requests of an iteration. They follow from the run's seed and the iteration alone, so
     that a resumed run goes on with the same stream."""
     rng = np.random.default_rng([config.seed, _TRAINING, iteration])
     problems = config.task.training_problems(config.rollout.prompts_per_iteration, rng)
-    whole = batch_is_recorded(config, iteration) or method_takes_distributions(config)
+    whole = batch_is_diagnosed(config, iteration) or method_takes_distributions(config)
     return problems, _requests(
         config,
         f"train-{iteration}",
@@ -154,9 +166,9 @@ def training_requests(config: EmbeddedConfig, iteration: int) -> tuple[list[Prob
 
 def method_takes_distributions(config: EmbeddedConfig) -> bool:
     """Return whether every response must carry its engine's whole distributions: TRPO compares them with the trainer's,
-    score centering takes a mean over them, and mu within a nucleus is normalized over what was kept."""
+    and mu within a nucleus is normalized over what was kept."""
     method = build_method(config.method)
-    return method.step_constraint is not None or "heads" in method.needs or config.rollout.top_p < 1
+    return method.step_constraint is not None or config.rollout.top_p < 1
 
 
 def step_is_diagnosed(config: EmbeddedConfig, updates: int) -> bool:
@@ -165,12 +177,10 @@ def step_is_diagnosed(config: EmbeddedConfig, updates: int) -> bool:
     return every > 0 and updates % every == 0
 
 
-def batch_is_recorded(config: EmbeddedConfig, iteration: int) -> bool:
-    """Return whether the batch of `iteration`, from 0, is dumped with its heads or a step on it diagnosed: the engine
-    then tells its whole distributions."""
-    every, steps = config.dump.every_n_iterations, config.pipeline.optimizer_steps_per_rollout
-    if config.dump.heads and every and (iteration + 1) % every == 0:
-        return True
+def batch_is_diagnosed(config: EmbeddedConfig, iteration: int) -> bool:
+    """Return whether a step on the batch of `iteration`, from 0, is diagnosed: the engine then returns its whole
+    distributions."""
+    steps = config.pipeline.optimizer_steps_per_rollout
     return any(step_is_diagnosed(config, iteration * steps + i) for i in range(steps))
 
 

@@ -1,59 +1,201 @@
-"""Method: what a run optimizes, as data; and the named methods."""
+"""Method: a base and what is switched on beside it; names such as `sat-gspo-tis-r3`; combinations without a meaning."""
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
+import importlib
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from .batch import Need
-from .ratio import Denominator, Ratio
-from .stabilizer import (
-    Clipping,
-    Gate,
-    Judge,
-    Place,
-    ProximalPolicy,
-    RadiusControl,
-    RadiusPolicy,
-    Replacement,
-    Row,
-    Scope,
-    Stabilizer,
-    StepConstraint,
-    StepScale,
-    Style,
-    Weight,
-)
-from .stabilizers import STABILIZERS, bases, find, switches
-from .stabilizers.clips.ppo import Clip
-from .stabilizers.clips.sat import SAT
+import torch
+import torch.distributed as dist
+from annotated_types import Ge, Gt, Lt
+from torch import Tensor
+
+from .. import outside
+from . import clips, gates, penalties, scores, weights
+from .clips import GRPO, GSPO, PPO, Clip
+from .sat import SAT
+from .stabilizer import Gate, Judge, Radii, Scope, Stabilizer, Surrogate, Weight
+from .tokens import Denominator, Need, Ratio, Tokens
 
 Kind = TypeVar("Kind", bound=Stabilizer)
 
 
+# ------------------------------------------------------------------------------- what happens around the surrogate
+
+
+@dataclass(frozen=True)
+class A3PO(Stabilizer):
+    """A-3PO: the denominator log mu + a (log pi - log mu), a = (lag - 1) / lag, without a forward pass.
+    arXiv 2512.06547 and AReaL's public code (loglinear)."""
+
+    name, place = "a3po", "suffix"
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        return ("lags",)
+
+
+@dataclass(frozen=True)
+class R3(Stabilizer):
+    """R3: the trainer's forward pass replays the experts that the engine chose, g_e = I_e exp(z_e) / sum I exp(z)
+    (Eq. r3). The runtime's work; it needs an MoE model."""
+
+    name, place = "r3", "suffix"
+
+
+@dataclass(frozen=True)
+class TopP(Stabilizer):
+    """top-p: the trainer's softmax is over the tokens that the engine sampled from (Eq. app-top-p-replay). The
+    runtime's work; it needs rollout.top_p below 1."""
+
+    name, place, key = "topp", "suffix", "top_p_replay"
+
+
+@dataclass(frozen=True)
+class TRPO(Stabilizer):
+    """TRPO: S = r A, and an optimizer step is halved until the total variation between mu and pi, over the whole
+    vocabulary, is at most delta or has not grown. Table designspace, Eq. satr-divergences; delta is the KL of 0.01 that
+    public TRPO code allows, through Pinsker's inequality. The embedded runtime's work, with a forward pass a
+    halving."""
+
+    delta: Annotated[float, Gt(0), Lt(1)] = 0.07
+    """Largest total variation between mu and pi over the whole vocabulary, unless the step does not raise it."""
+    over: Literal["state", "mean"] = "mean"
+    """mean: in the mean over the batch's states, as in public TRPO code; state: at every one of them, as in the paper's
+    table, which a single state on which the engines disagree can make impossible."""
+    max_backtracks: Annotated[int, Ge(0)] = 10
+    """Halvings of a step before it is given up and the weights stay as they were."""
+
+    name, has_interval = "trpo", False
+
+    def accepts(self, before: Tensor, after: Tensor, group: dist.ProcessGroup | None = None) -> bool:
+        """Whether an optimizer step is kept. A step that does not raise the divergence always is: a state that
+        staleness alone has put outside the region may come back, and does not forbid every other step.
+
+        Args:
+            before, after: (N,) divergence from mu at this rank's states under the weights before and after the step.
+            group: ranks that hold other states. All get the same answer.
+        """
+        outward = ((after > self.delta) & (after > before)).sum().double()
+        count = torch.full_like(outward, len(after))
+        sums = torch.stack([outward, before.double().sum(), after.double().sum(), count])
+        if group is not None:
+            dist.all_reduce(sums, group=group)
+        n_outward, was, now, n = sums.tolist()
+        return n_outward == 0 if self.over == "state" else now <= self.delta * n or now <= was
+
+
+# ----------------------------------------------------------------------------------------------------- the table
+
+
+STABILIZERS: dict[str, type[Stabilizer]] = {
+    kind.name: kind
+    for kind in (
+        # bases: those of Table designspace in its order, then the newer ones
+        *(PPO, GRPO, TRPO, gates.DPPO, penalties.SPO, penalties.DRPO, gates.IcePop, gates.KPop, GSPO, gates.SeqClip),
+        *(clips.GMPO, clips.CPGD, gates.M2PO, scores.CISPO, scores.RolloutIS, scores.TOPR, scores.ASPO, scores.GIPO),
+        *(scores.Flash, scores.VESPO, penalties.SAPO, penalties.IPO, penalties.DRO),
+        # beside them, in the order in which a method's name has them: a name that ends another comes before it
+        *(SAT, clips.LagPower, clips.BAPO, weights.TIS, weights.SeqTIS, weights.SeqMaskTIS, weights.Decoupled, A3PO),
+        *(gates.MISGeo, gates.OPSM, gates.TRMMax, gates.TRMMean, gates.Veto, R3, TopP),
+    )
+}
+"""The stabilizers of this package, by name."""
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "dppo-kl": ("dppo", {"divergence": "kl"}),
+    "icepop-weight": ("icepop", {"form": "weight"}),
+}
+"""Names that are short for a base with settings."""
+_OWN: dict[str, type[Stabilizer]] = {}
+"""Stabilizers outside this package that were asked for, by their dotted path."""
+
+
+def bases() -> list[type[Stabilizer]]:
+    """The stabilizers that a method can be built on."""
+    return [kind for kind in STABILIZERS.values() if kind.place == "base"]
+
+
+def switches() -> list[type[Stabilizer]]:
+    """The stabilizers that are switched on beside a base."""
+    return [kind for kind in STABILIZERS.values() if kind.place != "base"]
+
+
+def known() -> tuple[type[Stabilizer], ...]:
+    """The stabilizers of this package, and those outside it that were asked for."""
+    return (*STABILIZERS.values(), *_OWN.values())
+
+
+def imported() -> tuple[str, ...]:
+    """The dotted paths of the stabilizers outside this package that were asked for."""
+    return tuple(_OWN)
+
+
+def find(name: str) -> type[Stabilizer] | None:
+    """The stabilizer of that name, or the one in the module at that dotted path; None: there is none.
+
+    Raises:
+        ValueError: the module cannot be imported, or holds no base; says what to do.
+    """
+    if "." not in name:
+        return STABILIZERS.get(name)
+    if name not in _OWN:
+        outside.importing(name)
+        try:
+            module = importlib.import_module(name)
+        except Exception as error:  # whatever a module does as it is imported, such as a SyntaxError
+            what = str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
+            raise ValueError(
+                f"{name} cannot be imported ({what}): name a module that Python finds, on every machine of the run"
+            ) from error
+        found = [x for x in vars(module).values() if isinstance(x, type) and issubclass(x, Stabilizer)]
+        own = [kind for kind in found if kind.__module__ == module.__name__]
+        if len(own) != 1:
+            classes = ", ".join(kind.__name__ for kind in own) or "none"
+            raise ValueError(f"{name} defines {classes}: it must define one subclass of Gate, Weight, Score or another")
+        if fault := _fault(own[0]):
+            raise ValueError(f"{name}: {own[0].__name__}{fault}")
+        _OWN[name] = own[0]
+    return _OWN[name]
+
+
+def _fault(kind: type[Stabilizer]) -> str:
+    """What keeps a class that is not ours from being a base, with the remedy; empty where nothing does."""
+    name, parameters = getattr(kind, "name", ""), vars(kind).get("__dataclass_params__")
+    if kind.place != "base":
+        return f".place is {kind.place}: leave it out, a stabilizer of your own is a base"
+    if not re.fullmatch(r"\w+", name):
+        return f".name is {name!r}: set it to the word that its metrics begin with, such as 'mine'"
+    if name in STABILIZERS:
+        return f".name is {name!r}, the name of one of ours: choose another"
+    if parameters is None or not parameters.frozen:
+        return " is no frozen dataclass: write @dataclass(frozen=True) above it"
+    if unset := [field.name for field in dataclasses.fields(kind) if field.default is dataclasses.MISSING]:  # type: ignore[arg-type]
+        return f".{unset[0]} has no default: give every setting one"
+    return ""
+
+
+# ----------------------------------------------------------------------------------------------------- the method
+
+
 @dataclass(frozen=True)
 class Method:
-    """The objective that a run optimizes. Data only: two equal methods are the same objective.
-
-    What happens outside the surrogate is the runtime's work, and no formula of it reads them: `step_constraint`,
-    `routing_replay` and `top_p_replay`.
-    """
+    """The objective that a run optimizes. Data only: two equal methods are the same objective."""
 
     stabilizers: tuple[Stabilizer, ...]
     """The stabilizers that it is made of, its base first."""
     denominator: Denominator = "rollout"
     """The denominator of the ratio: `rollout` is mu, `checkpoint` the trainer under the generating weights, `trainer`
-    the trainer at the start of the step. The last two are read from `TokenBatch.proximal_log_probs`."""
-    trust_region: Clip | None = Clip()
-    """The clip interval. None: the unclipped surrogate r A, or what a penalty has in its place."""
+    the trainer at the start of the step, `a3po` A-3PO's."""
+    clip: Clip | None = Clip()
+    """The clip interval. None: the unclipped surrogate r A, or what a stabilizer has in its place."""
     called: str = ""
     """The name of its base. Unset: the name of that stabilizer."""
-
-    def __hash__(self) -> int:
-        return hash((self.name, self.stabilizers, self.denominator, self.trust_region))
 
     @property
     def base(self) -> Stabilizer:
@@ -67,63 +209,43 @@ class Method:
 
     @cached_property
     def sat(self) -> SAT | None:
-        """The stabilizer that contracts the clip interval."""
+        """What contracts the clip interval."""
         return self._first(SAT)
 
     @cached_property
-    def radius_policy(self) -> RadiusPolicy | None:
-        """The radius policy that scales the radii of the clip interval."""
-        return self._first(RadiusPolicy)
+    def judge(self) -> Judge | None:
+        """What judges each token by a threshold over all tokens of its scope."""
+        return self._first(Judge)
 
     @cached_property
-    def radius_control(self) -> RadiusControl | None:
-        """The switch that scales those radii by a state of the run."""
-        return self._first(RadiusControl)
+    def instead(self) -> Surrogate | None:
+        """What computes S in place of the clip."""
+        return self._first(Surrogate)
+
+    @cached_property
+    def radius_policy(self) -> Radii | None:
+        """What sets the radii of the clip interval."""
+        return self._first(Radii)
 
     @cached_property
     def gates(self) -> tuple[Gate, ...]:
-        """The stabilizers that keep or drop tokens."""
+        """What keeps or drops tokens."""
         return self._all(Gate)
 
     @cached_property
     def weights(self) -> tuple[Weight, ...]:
-        """The stabilizers that weight tokens."""
+        """What weights tokens."""
         return self._all(Weight)
 
     @cached_property
-    def replacement(self) -> Replacement | None:
-        """The stabilizer that stands in place of the clip."""
-        return self._first(Replacement)
-
-    @cached_property
-    def judge(self) -> Judge | None:
-        """The stabilizer that judges each token by a threshold over all tokens of its scope."""
-        return self._first(Judge)
-
-    @cached_property
-    def proximal_policy(self) -> ProximalPolicy | None:
-        """The stabilizer that makes up the denominator of the ratio."""
-        return self._first(ProximalPolicy)
-
-    @cached_property
-    def step_scale(self) -> StepScale | None:
-        """The stabilizer that scales the learning rate of each step."""
-        return self._first(StepScale)
-
-    @property
-    def no_interval(self) -> str:
-        """The reason why it has no clip interval, such as `SPO's penalty replaces the clip`; empty where it has one."""
-        return f"{self.base.row.title}'s {self.base.no_interval}" if self.base.no_interval else ""
+    def step_constraint(self) -> TRPO | None:
+        """What bounds how far the weights move in one optimizer step."""
+        return self._first(TRPO)
 
     @cached_property
     def needs(self) -> tuple[Need, ...]:
         """The columns of TokenBatch that it reads besides log-probs, advantages and mask."""
         return tuple(dict.fromkeys(need for stabilizer in self.stabilizers for need in stabilizer.needs))
-
-    @cached_property
-    def step_constraint(self) -> StepConstraint | None:
-        """The stabilizer that bounds how far the weights move in one optimizer step."""
-        return self._first(StepConstraint)
 
     @property
     def routing_replay(self) -> bool:
@@ -135,7 +257,7 @@ class Method:
         """The trainer's softmax is over the tokens that the rollout engine sampled from."""
         return self.has("topp")
 
-    @cached_property
+    @property
     def scope(self) -> Scope | None:
         """The tokens that its judge's threshold is taken over; where the judge leaves it open, the step under the
         sequence ratio and else the micro-batch. None: it has no judge."""
@@ -149,7 +271,7 @@ class Method:
         return self.scope == "step"
 
     def has(self, name: str) -> bool:
-        """Return whether a stabilizer of that name is among its own."""
+        """Whether a stabilizer of that name is among its own."""
         return any(stabilizer.name == name for stabilizer in self.stabilizers)
 
     def _all(self, kind: type[Kind]) -> tuple[Kind, ...]:
@@ -158,30 +280,41 @@ class Method:
     def _first(self, kind: type[Kind]) -> Kind | None:
         return next(iter(self._all(kind)), None)
 
+    def radii(self, t: Tokens) -> tuple[Any, Any]:
+        """The radii of the clip interval before SAT contracts them, numbers or tensors; without a clip those of an
+        interval that cuts nothing."""
+        low, high = (self.clip.eps_low, self.clip.eps_high) if self.clip else (1.0, float("inf"))
+        if self.radius_policy is None:
+            return low, high
+        with torch.no_grad():
+            set_low, set_high = self.radius_policy.radii(low, high, t)
+        t.measured |= {"radius/low": set_low, "radius/high": set_high}
+        return set_low, set_high
+
     @property
     def formula(self) -> tuple[object, ...]:
-        """Equal for methods that compute the same of the same log-probs: PPO, GRPO, GRPO with R3 or VCPO."""
-        outside = (Clipping, StepScale)
-        formulas = tuple(
-            stabilizer
-            for stabilizer in self.stabilizers
-            if not isinstance(stabilizer, outside) and stabilizer.name != "r3"
-        )
-        return self.ratio, self.denominator, self.trust_region, formulas
+        """Equal for methods that compute the same of the same log-probs: PPO, GRPO, GRPO with R3."""
+        others = [part for part in self.stabilizers if not isinstance(part, (PPO, GSPO, R3))]
+        return self.ratio, self.denominator, self.clip, *others
 
     # ----------------------------------------------------------------------------------------- how it is called
 
-    @cached_property
+    @property
     def name(self) -> str:
         """Such as `sat-gspo-r3`; `named_method` knows it, unless it is `called` something."""
-        prefixes, suffixes = self._beside("prefix"), self._beside("suffix")
-        return "-".join(
-            [
-                *(stabilizer.name for stabilizer in prefixes),
-                self.base_name,
-                *(stabilizer.name for stabilizer in suffixes),
-            ]
-        )
+        return "-".join([*self._beside("prefix"), self.base_name, *self._beside("suffix")])
+
+    @property
+    def label(self) -> str:
+        """The name as the paper writes it, such as `SAT-GSPO w/ TIS + R3`."""
+        titles = {stabilizer.name: stabilizer.title() for stabilizer in self.stabilizers}
+        base = self.called.upper() or "-".join([self.base.title(), *filter(None, [self.variant.upper()])])
+        name = "-".join([*map(titles.__getitem__, self._beside("prefix")), base])
+        suffixes = [titles[name] for name in self._beside("suffix")]
+        return f"{name} w/ {' + '.join(suffixes)}" if suffixes else name
+
+    def _beside(self, place: str) -> list[str]:
+        return [stabilizer.name for stabilizer in self.stabilizers if stabilizer.place == place]
 
     @property
     def base_is_ours(self) -> bool:
@@ -197,82 +330,40 @@ class Method:
     @property
     def base_name(self) -> str:
         """The same with its variant, such as `dppo-kl`."""
-        name = f"{self.base_path}-{self.base.variant.name}" if self.base.variant else self.base_path
-        return self.called or name
+        return self.called or "-".join([self.base_path, *filter(None, [self.variant])])
 
     @property
-    def label(self) -> str:
-        """The name as the paper writes it, such as `SAT-GSPO w/ TIS + R3`."""
-        name = "-".join(
-            [*(stabilizer.in_words for stabilizer in self._beside("prefix")), self.called.upper() or self.base.in_words]
-        )
-        suffixes = [stabilizer.in_words for stabilizer in self._beside("suffix")]
-        return f"{name} w/ {' + '.join(suffixes)}" if suffixes else name
+    def variant(self) -> str:
+        """`kl` of `dppo-kl`; empty for the plain base."""
+        for name, (stem, settings) in VARIANTS.items():
+            if stem == self.base.name and all(getattr(self.base, key) == value for key, value in settings.items()):
+                return name.removeprefix(f"{stem}-")
+        return ""
 
-    @property
-    def parts(self) -> tuple[str, ...]:
-        """Names of its rows of the design space, that of its ratio, or of what stands in place of the clip, first."""
-        first = self.base.part if self.no_interval else "gspo" if self.ratio == "sequence" else "ppo"
-        beside = (*self._beside("prefix"), *self.gates, *self.weights, *self._beside("suffix"))
-        return tuple(dict.fromkeys((first, *(stabilizer.part for stabilizer in beside))))
-
-    @property
-    def rows(self) -> tuple[Row, ...]:
-        """Its rows of the design space."""
-        table = {name: kind.row for name, kind in STABILIZERS.items()} | {s.part: s.own_row for s in self.stabilizers}
-        return tuple(table[part] for part in self.parts)
-
-    @property
-    def family(self) -> str:
-        """The kind of stabilizer that its base is: clip, gate, weight, penalty or constraint."""
-        return self.base.family
-
-    @property
-    def style(self) -> Style:
-        """Its style in figures: colour and dash of what is switched on beside its base, where that has some, else of
-        its base; the base's marker, or its variant's; filled with R3."""
-        lines = [stabilizer.style for stabilizer in self.line_givers if stabilizer.style]
-        variant = self.base.variant
-        assert lines and self.base.style is not None, "a base has a style"
-        marker = (variant and variant.marker) or self.base.style.marker
-        return Style(lines[0].colour, lines[-1].dash, marker, self.routing_replay)
-
-    @property
-    def line_givers(self) -> tuple[Stabilizer, ...]:
-        """Its stabilizers which give its lines colour, the first of them, and dash, the last."""
-        beside = (*self._beside("prefix"), *self._beside("suffix"))
-        return tuple(stabilizer for stabilizer in beside if stabilizer.style) or (self.base,)
-
-    def _beside(self, place: str) -> tuple[Stabilizer, ...]:
-        return tuple(stabilizer for stabilizer in self.stabilizers if stabilizer.place == place)
-
-    # -------------------------------------------------------------------------------------------- what it means
-
-    @property
-    def engine_weights(self) -> list[str]:
-        """Its stabilizers that weight a token by pi_proximal / mu, in words."""
-        weighing = (*self.weights, *self.gates)
-        return [stabilizer.engine_weight for stabilizer in weighing if stabilizer.engine_weight]
-
-    @property
-    def no_op_at_ratio_one(self) -> str:
-        """The reason why it is pointless where its ratio is identically 1, in words; empty where it means something."""
-        return next(
-            (stabilizer.no_op_at_ratio_one for stabilizer in self.stabilizers if stabilizer.no_op_at_ratio_one), ""
-        )
+    # ------------------------------------------------------------------------------------------- what it is not
 
     def without(self, *names: str) -> Method:
-        """Return the method without these stabilizers, and with the denominator that it needs then."""
+        """The method without these stabilizers, and with the denominator that it needs then."""
         kept = [stabilizer for stabilizer in self.stabilizers if stabilizer.name not in names]
-        return compose(kept[0], kept[1:], trust_region=self.trust_region)
+        return compose(kept[0], kept[1:], clip=self.clip)
 
     def called_by(self, name: str) -> Method:
-        """Return the method under another name of its base."""
+        """The method under another name of its base."""
         return replace(self, called=name)
 
     def on(self, base: str) -> Method:
-        """Return what it is made of, on another base. Raises ValueError as compose_method."""
-        return compose(_base(base), self.stabilizers[1:], trust_region=self.trust_region)
+        """What it is made of, on another base. Raises ValueError as compose_method."""
+        return compose(_base(base), self.stabilizers[1:], clip=self.clip)
+
+    def check_interval(self) -> None:
+        """Raises ValueError where it has a clip, or what changes one, on a base without an interval."""
+        if not self.base.has_interval and (self.clip or self.sat or self.radius_policy):
+            policy = self.radius_policy
+            remedy = "turn sat off" if self.sat else f"leave {policy.name} out" if policy else "set clip to None"
+            raise ValueError(
+                f"{self.name}: {self.base.title()} has no clip interval: {remedy}, or choose a base with one, such as "
+                "grpo"
+            )
 
 
 def compose(
@@ -280,146 +371,166 @@ def compose(
     beside: Iterable[Stabilizer] = (),
     *,
     denominator: Denominator | None = None,
-    trust_region: Clip | None = Clip(),
+    clip: Clip | None = Clip(),
 ) -> Method:
-    """Return the method that is built on `base`, with others beside it in whatever order.
+    """The method that is built on `base`, with others beside it in whatever order.
 
     Args:
         denominator: unset, what the method needs: rollout; with a weight that carries mu (TIS, IcePop's), trainer, and
             checkpoint where SAT or a penalty wants a ratio that is not 1; A-3PO's with that.
-        trust_region: the clip interval; left out where something stands in its place.
+        clip: the clip interval; left out where something stands in its place.
     """
     order = list(STABILIZERS)
-    others = sorted(
-        beside, key=lambda stabilizer: order.index(stabilizer.name) if stabilizer.name in order else len(order)
-    )
-    method = Method((base, *others), trust_region=None if base.no_interval else trust_region)
-    return replace(method, denominator=denominator or _usual_denominator(method))
-
-
-def _usual_denominator(method: Method) -> Denominator:
-    if method.proximal_policy:
-        return method.proximal_policy.denominator
-    if method.engine_weights:
-        return "checkpoint" if method.no_op_at_ratio_one else "trainer"
-    return "rollout"
+    beside = sorted(beside, key=lambda part: order.index(part.name) if part.name in order else len(order))
+    method = Method((base, *beside), clip=clip if base.has_interval else None)
+    if denominator is None:
+        weighs, idle = (any(getattr(s, what) for s in method.stabilizers) for what in ("weighs_by_mu", "idle_at_one"))
+        denominator = "rollout" if not weighs else "checkpoint" if idle else "trainer"
+        denominator = "a3po" if method.has("a3po") else denominator
+    return replace(method, denominator=denominator)
 
 
 def compose_method(base: str, *, denominator: Denominator | None = None, **switched: bool) -> Method:
-    """Return a base with the switches of a configuration (sat, tis, r3, topp), all with their defaults;
-    `dataclasses.replace` sets anything finer. Combinations are not judged here: see check_method.
+    """A base with the switches of a configuration (sat, tis, r3, topp), all with their defaults; `dataclasses.replace`
+    sets anything finer. Combinations are not judged here: see check_method.
 
     Raises:
         ValueError: `base` is unknown, or a switch.
     """
-    known = {kind.prefix(): kind for kind in switches()}
-    if unknown := switched.keys() - known.keys():
-        raise ValueError(f"unknown switches {', '.join(sorted(unknown))}; switches: {', '.join(known)}")
-    beside = [kind() for name, kind in known.items() if switched.get(name)]
-    return compose(_base(base), beside, denominator=denominator)
-
-
-def _base(name: str) -> Stabilizer:
-    """Return a base with its default settings, those of its variant in `NAME-VARIANT` set."""
-    stem, variant = (name, "") if "-" not in name or name in STABILIZERS else name.rsplit("-", 1)
-    kind = find(stem)
-    variants = {variant.name: variant.settings for variant in kind.variants} if kind else {}
-    if kind is None or kind.place != "base" or variant not in ("", *variants):
-        known = base_names()
-        raise ValueError(f"unknown base {name!r}{_nearest(name, known)}; bases: {', '.join(known)}")
-    return kind(**variants[variant]) if variant else kind()
+    kinds = {kind.prefix(): kind for kind in switches()}
+    if unknown := switched.keys() - kinds.keys():
+        raise ValueError(f"unknown switches {', '.join(sorted(unknown))}; switches: {', '.join(kinds)}")
+    return compose(_base(base), [kind() for name, kind in kinds.items() if switched.get(name)], denominator=denominator)
 
 
 def base_names() -> list[str]:
-    """Return the names of the bases, in the order of the paper's table, each before its variants."""
+    """The names of the bases, in the order of the paper's table, each before its variants."""
     return [
-        name for kind in bases() for name in (kind.name, *(f"{kind.name}-{variant.name}" for variant in kind.variants))
+        name for kind in bases() for name in (kind.name, *(n for n, (stem, _) in VARIANTS.items() if stem == kind.name))
     ]
 
 
-# ------------------------------------------------------------------------------------------------ the named methods
-
-PAPER_METHODS: tuple[Method, ...] = (
-    compose_method("grpo"),
-    compose_method("gspo"),
-    compose_method("grpo", r3=True),
-    compose_method("gspo", r3=True),
-    compose_method("grpo", tis=True),
-    compose_method("gspo", tis=True),
-    compose_method("grpo", tis=True, r3=True),
-    compose_method("gspo", tis=True, r3=True),
-    compose_method("dppo"),
-    compose_method("grpo", sat=True),
-    compose_method("gspo", sat=True),
-    compose_method("grpo", sat=True, r3=True),
-    compose_method("gspo", sat=True, r3=True),
-)
-"""The thirteen methods of Table main-combined, in its order."""
-
-_OTHERS = (
-    *map(compose_method, base_names()),
-    *(
-        compose_method("grpo", **{kind.prefix(): True})  # type: ignore[arg-type]
-        for kind in switches()
-        if kind.place == "suffix"
-    ),
-    compose_method("grpo", decoupled=True, a3po=True),
-    compose_method("gspo", topp=True),
-)
-_METHODS = {method.name: method for method in (*PAPER_METHODS, *_OTHERS)}
-
-
-def method_names() -> list[str]:
-    """Return the paper's thirteen in its order, the other bases, each suffix on grpo. named_method knows any
-    composition."""
-    return list(_METHODS)
+def _base(name: str) -> Stabilizer:
+    """A base with its default settings, those of its variant set."""
+    stem, settings = VARIANTS.get(name, (name, {}))
+    kind = find(stem)
+    if kind is None or kind.place != "base":
+        raise ValueError(f"unknown base {name!r}{_nearest(name, base_names())}; bases: {', '.join(base_names())}")
+    return kind(**settings)
 
 
 def named_method(name: str) -> Method:
-    """Return the method of that name, such as `sat-gspo-r3`, with the paper's settings: one of method_names, or any
-    base, ours or a dotted path, with `sat-` before it and the suffixes behind it in their order, such as `-tis-r3`.
-    Suffixes without a base stand beside grpo: `mis-geo` is `grpo-mis-geo`.
+    """The method of that name, such as `sat-gspo-r3`, with the paper's settings: any base, ours or a dotted path, with
+    `sat-` before it and suffixes behind it in their order, such as `-tis-r3`. Suffixes without a base stand beside
+    grpo: `mis-geo` is `grpo-mis-geo`.
 
     Raises:
         ValueError: the name is unknown; names the nearest known one.
     """
-    if name in _METHODS:
-        return _METHODS[name]
-    rest = name
-    beside: list[Stabilizer] = []
-    for kind in _beside_a_base("prefix"):
-        if rest.startswith(f"{kind.name}-"):
-            rest = rest.removeprefix(f"{kind.name}-")
-            beside.append(kind())
-    for whole in (rest, f"grpo-{rest}"):
-        base, suffixes = _split(whole)
+    rest, beside = name, []
+    if rest.startswith(f"{SAT.name}-"):
+        rest, beside = rest.removeprefix(f"{SAT.name}-"), [SAT()]
+    for base in (rest, f"grpo-{rest}"):
+        suffixes: list[Stabilizer] = []
+        for kind in reversed(switches()):
+            if kind.place == "suffix" and base.endswith(f"-{kind.name}"):
+                base = base.removesuffix(f"-{kind.name}")
+                suffixes.append(kind())
         if "." in base or base in base_names():
             return compose(_base(base), [*beside, *suffixes])
-    raise ValueError(f"unknown method {name!r}{_nearest(name, list(_METHODS))}: `sat-slime methods` lists them")
-
-
-def _split(name: str) -> tuple[str, list[Stabilizer]]:
-    """Return (base, what its suffixes switch on)."""
-    found: list[Stabilizer] = []
-    for kind in reversed(_beside_a_base("suffix")):
-        if name.endswith(f"-{kind.name}"):
-            name = name.removesuffix(f"-{kind.name}")
-            found.append(kind())
-    return name, found
-
-
-def _beside_a_base(place: Place) -> list[type[Stabilizer]]:
-    return [kind for kind in switches() if kind.place == place]
+    raise ValueError(f"unknown method {name!r}{_nearest(name, method_names())}: `sat-slime methods` lists them")
 
 
 ELSEWHERE = {"sat": "'sat-gspo' or 'sat-grpo'", "dapo": "'grpo' with method.clip.eps_high 0.28"}
 """What else methods are called."""
 
 
-def _nearest(name: str, known: list[str]) -> str:
+def _nearest(name: str, names: list[str]) -> str:
     if meant := ELSEWHERE.get(name.lower()):
         return f" (did you mean {meant}?)"
     words = sorted(name.lower().split("-"))
-    near = [other for other in known if sorted(other.split("-")) == words]  # the same words in another order
-    near += difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5)
+    near = [other for other in names if sorted(other.split("-")) == words]  # the same words in another order
+    near += difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.5)
     return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+PAPER_METHODS: tuple[Method, ...] = tuple(
+    named_method(name)
+    for name in (
+        *("grpo", "gspo", "grpo-r3", "gspo-r3", "grpo-tis", "gspo-tis", "grpo-tis-r3", "gspo-tis-r3"),
+        *("dppo", "sat-grpo", "sat-gspo", "sat-grpo-r3", "sat-gspo-r3"),
+    )
+)
+"""The thirteen methods of Table main-combined, in its order."""
+
+
+def method_names() -> list[str]:
+    """The paper's thirteen in its order, the other bases, each suffix on grpo. named_method knows any composition."""
+    suffixes = [f"grpo-{kind.name}" for kind in switches() if kind.place == "suffix"]
+    others = [*base_names(), *suffixes, "grpo-decoupled-a3po", "gspo-topp"]
+    return list(dict.fromkeys([*(method.name for method in PAPER_METHODS), *others]))
+
+
+def check_method(method: Method, optimizer_steps_per_rollout: int = 1) -> None:
+    """Refuses a combination that means nothing, or not what it says.
+
+    Plain clipping against `trainer` at one optimizer step per rollout is allowed: the clip never acts, and that is
+    slime's default and, with TIS, the gradient of Eq. app-tis.
+
+    Raises:
+        ValueError: with the reason and the remedy.
+    """
+
+    def titles(parts: Iterable[Stabilizer]) -> list[str]:
+        return [part.title() for part in parts]
+
+    def refuse(reason: str) -> None:
+        raise ValueError(f"{method.name}: {reason}")
+
+    parts, over, clip = method.stabilizers, method.denominator, method.clip
+    kinds = [type(part) for part in parts]
+    weighing = titles(part for part in parts if part.weighs_by_mu)
+    idle = titles(part for part in parts if part.idle_at_one)
+    radii, judges = (titles(part for part in parts if isinstance(part, kind)) for kind in (Radii, Judge))
+    method.check_interval()
+    if clip is None and (method.sat or radii):
+        refuse(f"without a clip {(['SAT'] if method.sat else radii)[0]} has no interval: set clip, or turn it off")
+    if clip is not None and clip.dual is not None and clip.dual <= 1:
+        refuse(
+            f"dual is {clip.dual}, and a bound dual * A at or above A would cut tokens inside the clip interval: set "
+            "method.clip.dual above 1, or leave it out"
+        )
+    if twice := {kind.__name__ for kind in kinds if kinds.count(kind) > 1}:
+        refuse(f"{', '.join(sorted(twice))} is in it twice: leave one out")
+    if misplaced := titles(part for part in parts[1:] if not part.has_interval):
+        refuse(f"{misplaced[0]} replaces the clip: build the method on it, or leave it out")
+    for what, several in (("set the radii of the clip", radii), ("judge by a threshold over a batch", judges)):
+        if len(several) > 1:
+            refuse(f"{' and '.join(several)} both {what}: leave one out")
+    if len(weighing) > 1:
+        or_mask = ", or take IcePop's form mask" if "IcePop" in weighing else ""
+        refuse(
+            f"{' and '.join(weighing)} both weight a token by pi / mu, which would count it twice: leave one of them "
+            f"out{or_mask}"
+        )
+    if (over == "a3po") != method.has("a3po"):
+        refuse(f"A-3PO makes the denominator a3po and no other, and method.denominator is {over}: set both or neither")
+    for part in parts:
+        if part.only_over and over not in part.only_over:
+            others = [*weighing, *(["A-3PO"] if method.has("a3po") else [])]
+            refuse(
+                f"{part.title()} is defined over denominator {' or '.join(part.only_over)}, and "
+                f"{' and '.join(others) or 'method.denominator'} makes it {over}: leave that out"
+            )
+    split = "checkpoint, so that the ratio is pi / pi_l, the staleness of the policy, and the weight carries pi_l / mu"
+    if idle and over == "trainer" and optimizer_steps_per_rollout == 1:
+        refuse(
+            "with denominator trainer and one optimizer step per rollout the ratio is identically 1 and "
+            f"{' and '.join(idle)} would do nothing: set method.denominator to "
+            f"{split if weighing else 'rollout (or checkpoint)'}"
+        )
+    if weighing and over == "rollout":
+        refuse(
+            "with denominator rollout the ratio already divides by mu, and the weight pi / mu would count it twice: "
+            f"set method.denominator to {split if idle else 'trainer (or checkpoint)'}"
+        )

@@ -4,31 +4,31 @@ histogram, and what it is made of, token by token (Eq. split)."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
+import torch.distributed as dist
+from torch import Tensor
 
-from .quantile import nan_error, tail_quantiles
-from .ranks import gather
+from .metrics import gather
+from .quantile import tail_quantile
 
 HISTOGRAM_EDGES = tuple(10.0 ** (exponent / 8) for exponent in range(-64, 17))
 """Edges of mismatch_histogram in |d|: 1e-8 to 1e2, eight to a decade."""
 
-
 CHUNK = 2**17
-"""Tokens that are in float64 at a time: what a step's metrics take beside its columns, and it stays in a core's
-cache."""
+"""Tokens whose sums are taken at a time: their temporaries stay in a core's cache."""
 _QUANTILES = {"q50": 0.5, "q90": 0.9, "q99": 0.99}
 
 
 def mismatch_metrics(
-    log_probs: torch.Tensor,
-    rollout_log_probs: torch.Tensor,
-    mask: torch.Tensor,
+    log_probs: Tensor,
+    rollout_log_probs: Tensor,
+    mask: Tensor,
     *,
-    checkpoint_log_probs: torch.Tensor | None = None,
-    group: torch.distributed.ProcessGroup | None = None,
+    checkpoint_log_probs: Tensor | None = None,
+    group: dist.ProcessGroup | None = None,
 ) -> dict[str, float]:
     """Measure the mismatch d = log pi - log mu over the active tokens of an optimizer step, exact across ranks.
 
@@ -46,25 +46,27 @@ def mismatch_metrics(
     Returns:
         Plain numbers, the same on all ranks; without any token all are 0, ess 1.
     """
-    columns = [column.detach() for column in (log_probs, rollout_log_probs, checkpoint_log_probs) if column is not None]
+    d, policy, implementation = _differences(log_probs, rollout_log_probs, mask, checkpoint_log_probs)
+    ends = d.aminmax() if len(d) else (math.inf, -math.inf)
+    n_of, nan_of, low_of, high_of = zip(*gather((len(d), int(d.isnan().sum()), *map(float, ends)), group), strict=True)
+    n, n_nan, low, high = sum(n_of), sum(nan_of), min(low_of), max(high_of)
+    if n_nan:
+        raise ValueError(
+            f"{n_nan} of {n} log-ratios are NaN: look for NaN or infinite log-probs among the active tokens"
+        )
+    size = d.abs()
+    levels = {name: float(tail_quantile(size, alpha, group)) for name, alpha in _QUANTILES.items()}
 
-    def differences() -> Iterator[list[torch.Tensor]]:
-        """d of the active tokens, a chunk at a time; with pi_l its policy and its implementation part, too."""
-        for pi, mu, *pi_l in _active(columns, mask):
-            yield [pi - mu, *(part for c in pi_l for part in (pi - c, c - mu))]
-
-    n, largest = _count_and_largest((d for d, *_ in differences()), group)
-    levels = tail_quantiles(lambda: (d.abs() for d, *_ in differences()), list(_QUANTILES.values()), group)
-    quantiles = dict(zip(_QUANTILES, levels, strict=True))
     sums: dict[str, float] = {}
-    for d, *parts in differences():
-        for name, value in _sums(d, largest, quantiles, *parts).items():
+    for start in range(0, len(d) or 1, CHUNK):
+        parts = (column[start : start + CHUNK] for column in (d, policy, implementation) if column is not None)
+        for name, value in _sums(high, levels, *parts).items():
             sums[name] = sums.get(name, 0.0) + float(value)
     of_ranks = gather(sums, group)
     total = {name: math.fsum(part[name] for part in of_ranks) for name in sums}
     metrics = {"mismatch/d_pi": total["d_pi"] / max(n, 1), "mismatch/k3_kl": total["k3_kl"] / max(n, 1)}
-    metrics |= {f"mismatch/{name}": value for name, value in quantiles.items()}
-    metrics["mismatch/max"] = max(abs(bound) for bound in largest) if n else 0.0
+    metrics |= {f"mismatch/{name}": value for name, value in levels.items()}
+    metrics["mismatch/max"] = max(abs(low), abs(high)) if n else 0.0
     metrics["mismatch/ess"] = total["w"] ** 2 / (n * total["w2"]) if n else 1.0
     for name in ("policy", "implementation"):
         if name in total:
@@ -75,55 +77,38 @@ def mismatch_metrics(
     return metrics
 
 
-def _active(columns: Sequence[torch.Tensor], mask: torch.Tensor) -> Iterator[list[torch.Tensor]]:
-    """Yield the active tokens of the columns in float64, a chunk at a time; at least one chunk, if an empty one."""
-    for start in range(0, max(len(mask), 1), CHUNK):
-        part = slice(start, start + CHUNK)
-        active = mask[part]
-        chosen = part if bool(active.all()) else active
-        yield [(column if chosen is part else column[part])[chosen].double() for column in columns]
-
-
-def _count_and_largest(
-    parts: Iterable[torch.Tensor], group: torch.distributed.ProcessGroup | None
-) -> tuple[int, tuple[float, float]]:
-    """Return how many values all ranks have, and the least and the largest of them.
-
-    Raises:
-        ValueError: a value is NaN. Across ranks all raise.
-    """
-    count, nans, low, high = 0, 0, math.inf, -math.inf
-    for part in parts:
-        if len(part):
-            least, most = (float(bound) for bound in part.aminmax())
-            nans += int(part.isnan().sum()) if math.isnan(most) else 0
-            count, low, high = count + len(part), min(low, least), max(high, most)
-    counts, all_nans, lows, highs = zip(*gather((count, nans, low, high), group), strict=True)
-    if sum(all_nans):
-        raise ValueError(nan_error(sum(all_nans), sum(counts)))
-    return sum(counts), (min(lows), max(highs))
+def _differences(
+    pi: Tensor, mu: Tensor, mask: Tensor, pi_l: Tensor | None
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """d of the active tokens, its policy part and its implementation part, in float64."""
+    pi, mu = pi.detach()[mask].double(), mu.detach()[mask].double()
+    if pi_l is None:
+        return pi - mu, None, None
+    pi_l = pi_l.detach()[mask].double()
+    return pi - mu, pi - pi_l, pi_l - mu
 
 
 def _sums(
-    d: torch.Tensor, largest: tuple[float, float], quantiles: Mapping[str, float], *parts: torch.Tensor
-) -> dict[str, torch.Tensor]:
-    """Return the sums over a chunk's tokens of which `mismatch_metrics` makes means and shares."""
-    size, w = d.abs(), (d - largest[1]).exp_()
-    sums = {"d_pi": size.sum(), "k3_kl": d.expm1().sub_(d).sum(), "w": w.sum(), "w2": w.square_().sum()}
-    if parts:
-        policy, implementation = parts
-        sums |= {"policy": policy.abs().sum(), "implementation": implementation.abs_().sum()}
-        along = policy.mul_(d.sign())
+    largest: float,
+    levels: Mapping[str, float],
+    d: Tensor,
+    policy: Tensor | None = None,
+    implementation: Tensor | None = None,
+) -> dict[str, Tensor]:
+    """The sums over a chunk's tokens of which mismatch_metrics makes means and shares. largest: that of all d."""
+    size, w = d.abs(), (d - largest).exp()
+    sums = {"d_pi": size.sum(), "k3_kl": (d.expm1() - d).sum(), "w": w.sum(), "w2": w.square().sum()}
+    if policy is not None and implementation is not None:
+        sums |= {"policy": policy.abs().sum(), "implementation": implementation.abs().sum()}
+        along = policy * d.sign()
         sums["policy_of_mean"] = along.sum()
         for name in ("q90", "q99"):
-            tail = size > quantiles[name]
+            tail = size > levels[name]
             sums |= {f"of_{name}": size[tail].sum(), f"policy_of_{name}": along[tail].sum()}
     return sums
 
 
-def mismatch_histogram(
-    abs_log_ratio: torch.Tensor, group: torch.distributed.ProcessGroup | None = None
-) -> dict[str, list[Any]]:
+def mismatch_histogram(abs_log_ratio: Tensor, group: dist.ProcessGroup | None = None) -> dict[str, list[Any]]:
     """Return the counts of |d| on fixed logarithmic edges, over all ranks.
 
     Args:
@@ -137,11 +122,11 @@ def mismatch_histogram(
     edges = torch.tensor(HISTOGRAM_EDGES, dtype=torch.float64, device=values.device)
     counts = torch.bincount(torch.bucketize(values, edges, right=True), minlength=len(edges) + 1)
     if group is not None:
-        torch.distributed.all_reduce(counts, group=group)
+        dist.all_reduce(counts, group=group)
     return {"edges": list(HISTOGRAM_EDGES), "counts": counts.tolist()}
 
 
-def mismatch_parts(scores: Mapping[str, torch.Tensor], *, replayed: bool) -> dict[str, torch.Tensor]:
+def mismatch_parts(scores: Mapping[str, Tensor], *, replayed: bool) -> dict[str, Tensor]:
     """Return the parts of d that sum to it, each log-prob being compared with the next on the way from pi to mu.
 
     Write A for the weights in training and B for those that generated; own and engine for the routes; C for B in the

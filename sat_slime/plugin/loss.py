@@ -17,7 +17,7 @@ from slime.utils.ppo_utils import compute_approx_kl
 from torch import Tensor
 
 from sat_slime.objective import policy_surrogate
-from sat_slime.objective.ratio import denominator_log_probs
+from sat_slime.objective.tokens import denominator_log_probs
 from sat_slime.plugin.inside.micro_batch import Batch, context_group, token_batch
 from sat_slime.plugin.inside.settings import plugin_method
 from sat_slime.plugin.inside.trainer_state import current, join_step_metrics
@@ -37,6 +37,7 @@ def policy_loss(
     Raises:
         ConfigError: the settings have faults; raised at the first call.
         ValueError: the batch lacks what the method needs.
+        FloatingPointError: a number of an active token is not finite; names how many, and the first.
         RuntimeError: so do the facts of its responses, or the threshold of the step.
     """
     method = plugin_method(args)
@@ -58,14 +59,7 @@ def policy_loss(
 
     tokens, d = token_batch(method, batch, log_probs, state.responses)
     now = tokens.log_probs
-    surrogate = policy_surrogate(
-        method,
-        tokens,
-        group=context_group(),
-        quantile=state.threshold_for(method),
-        d=d,
-        radius_scale=state.radius.scale,
-    )
+    surrogate = policy_surrogate(method, tokens, group=context_group(), threshold=state.threshold_for(method), d=d)
 
     reduce_policy = _policy_reducer(args, batch) or sum_of_sample_mean
     pg_loss = reduce_policy(-surrogate.values)
@@ -76,10 +70,11 @@ def policy_loss(
         "pg_loss": pg_loss,
         "entropy_loss": entropy_loss,
         "pg_clipfrac": sum_of_sample_mean(surrogate.clipped.float()),
-        "ppo_kl": sum_of_sample_mean(-tokens.active_or_zero(d.detach())),
+        "ppo_kl": sum_of_sample_mean(-d.detach().where(tokens.mask, 0.0)),
     }
     if args.use_kl_loss:
-        denominator = denominator_log_probs(method.denominator, tokens)
+        columns = now, tokens.rollout_log_probs, tokens.proximal_log_probs, tokens.lags
+        denominator = denominator_log_probs(method.denominator, *columns)
         importance = torch.exp(now - denominator) if args.use_unbiased_kl else None
         kl = compute_approx_kl(
             now, torch.cat(batch["ref_log_probs"]), kl_loss_type=args.kl_loss_type, importance_ratio=importance
@@ -90,7 +85,7 @@ def policy_loss(
     rollout, proximal = batch.get("rollout_log_probs"), batch.get("log_probs")
     if rollout:
         scored_before = torch.cat(proximal) if proximal and not args.use_rollout_logprobs else now
-        difference = tokens.active_or_zero(scored_before - tokens.rollout_log_probs)
+        difference = (scored_before - tokens.rollout_log_probs).where(tokens.mask, 0.0)
         metrics["train_rollout_logprob_abs_diff"] = sum_of_sample_mean(difference.abs())
     if now.numel() == 0:
         loss = loss + 0 * logits.sum()  # the backward pass of this rank still has collectives to take part in

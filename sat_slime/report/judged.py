@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sat_slime.objective import Method, Row
+from sat_slime.objective import Method
 
 TOKEN_RATIO, TOKEN_PROBABILITY = "token ratio", "token probability"
 RESPONSE, STATE, BATCH = "response", "state", "batch"
@@ -11,22 +11,19 @@ JUDGED_BY = (TOKEN_RATIO, TOKEN_PROBABILITY, RESPONSE, STATE, BATCH)
 their difference or a divergence. Response: all tokens of a response at once. State: by both distributions. Batch: by a
 threshold over all tokens of a micro-batch or step."""
 
-_PROBABILITIES = ("π − μ", "KL")
-"""Signs in the discriminator of a row that judges a token by its two probabilities, and not by their ratio alone."""
+_BY_PROBABILITY = {"dppo", "drpo", "kpop", "ipo"}
+_BY_RESPONSE = {
+    *("gmpo", "flash", "vespo", "seq-tis", "seq-mask-tis", "mis-geo", "opsm", "trm-max", "trm-mean", "veto"),
+}
 
 
 def judged_by(method: Method) -> str:
     """Return the group of a method: of all that it judges by, the one that takes most together."""
+    names = {stabilizer.name for stabilizer in method.stabilizers}
     if method.judge is not None:
         return BATCH
-    return max((_of(row) for row in method.rows), key=JUDGED_BY.index)
-
-
-def _of(row: Row) -> str:
-    if row.unit.startswith("sequence"):
-        return RESPONSE
-    if row.unit == "state":
+    if method.step_constraint is not None:
         return STATE
-    if row.unit == "batch":
-        return BATCH
-    return TOKEN_PROBABILITY if any(sign in row.discriminator for sign in _PROBABILITIES) else TOKEN_RATIO
+    if method.ratio == "sequence" or names & _BY_RESPONSE:
+        return RESPONSE
+    return TOKEN_PROBABILITY if names & _BY_PROBABILITY else TOKEN_RATIO

@@ -21,7 +21,7 @@ COLOURS = {
     "vermilion": VERMILION,
     "purple": PURPLE,
 }
-"""The colours, by the names that stabilizers have for them."""
+"""The colours by their names."""
 _DASHES = {"": (0, 1), "-": (100, 0), "--": (4, 2), ":": (1, 1.6), "-.": (5, 2, 1, 2)}
 """Lengths on and off, in widths of the line."""
 LINE = 1.6
@@ -57,7 +57,7 @@ _SHAPES = {
     "|": "M0,-1.4V1.4",
     "bar": "M-2.4,-1.4H2.4V1.4H-2.4Z",
 }
-"""SVG paths of radius 1, by the letters that stabilizers have for them."""
+"""SVG paths of radius 1, by their letters."""
 MARKERS = tuple(_SHAPES)[1:-2]
 CROSS = _SHAPES["X"]
 

@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from sat_slime.objective.metrics import MISMATCH_BAND
 from sat_slime.runs.rows import number
+from sat_slime.runs.rules import MISMATCH_BAND
 
 SCORES = 3
 """A score is the mean of so many evaluations: one bad evaluation is no collapse."""

@@ -1,7 +1,7 @@
 """Rules about the level of a metric, over the rows of a run: while it goes on and after it.
 
-A rule stands in its metric's entry: a threshold, what is then said and what to try. It says nothing of what is not
-logged, and is no verdict: a run that it holds for may learn on. What counts as a collapse is `runs/collapse`, and rules
+The rules are in `runs/rules.py`. A rule says nothing of what is not logged, and is no verdict: a run that it holds for
+may learn on. What counts as a collapse is `runs/collapse`, and rules
 for runs of slime's own loss are in `runs/symptoms`.
 """
 
@@ -14,11 +14,10 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from sat_slime.objective.metric import Rule, Yardstick
-from sat_slime.objective.metrics import run_metrics
 from sat_slime.runs.collapse import LEVEL_STEPS, Band, whole_cycles
 from sat_slime.runs.reading import section
 from sat_slime.runs.rows import number
+from sat_slime.runs.rules import HEALTH, Rule, Yardstick
 
 Planned = Mapping[Yardstick, float]
 """Numbers of a run's settings that rules measure by, as far as they tell: tail, lag, responses and clipped."""
@@ -122,11 +121,7 @@ class HealthWatch:
     """The advisories that hold now, by name."""
 
     def __post_init__(self) -> None:
-        self._watches = {
-            metric.pattern: RuleWatch(metric.health, self.period, self.planned)
-            for metric in run_metrics()
-            if metric.health is not None
-        }
+        self._watches = {metric: RuleWatch(rule, self.period, self.planned) for metric, rule in HEALTH.items()}
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> HealthWatch:

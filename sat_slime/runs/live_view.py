@@ -19,7 +19,6 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from sat_slime.objective.metrics import run_metrics
 from sat_slime.runs.rows import largest_k, number
 
 SPARKS = "▁▂▃▄▅▆▇█"
@@ -35,8 +34,17 @@ CURVES_EVERY_S = 2.0
 """Seconds for which curves stay as they are: to draw them takes 30 ms of a core that trains."""
 CURVES = {"reward/mean": "reward", "mismatch/d_pi": "d_pi", "accuracy": "eval"}
 """Metrics whose whole course is drawn, and their headings."""
+SHOWN = {
+    "reward/mean": ("reward", ".3f"),
+    "mismatch/d_pi": ("d_pi", ".4f"),
+    "lag/mean": ("lag", "g"),
+    "sat/gate_rate": ("gate", ".1%"),
+    "sat/newly_clipped": ("newly", ".2%"),
+    "clip/fraction": ("clip", ".1%"),
+}
+"""Metrics that a terminal shows while a run goes on: label and format."""
 ARRANGED = ("reward/mean", "mismatch/d_pi", "lag/mean", "sat/gate_rate", "sat/newly_clipped", "clip/fraction")
-"""Metrics that have their place in the panel; others that their entries show stand after them."""
+"""Metrics that have their place in the panel; others that are shown come after them."""
 SHOWN_MESSAGES = 4
 CALM_ENGINE_STATES = {"starting", "ready", "generating", "stopped"}
 """States of an engine that are normal; any other, such as a restart, is shown as a warning."""
@@ -218,8 +226,8 @@ def step_line(progress: Progress) -> str:
 
 def live_words(metrics: Mapping[str, Any]) -> list[str]:
     """Return the metrics of a step that a terminal shows, a label and a value each."""
-    known = ((metric.live, number(metrics, metric.pattern)) for metric in run_metrics() if metric.live is not None)
-    return [f"{shown.label} {format(value, shown.form)}" for shown, value in known if value == value]
+    known = ((*shown, number(metrics, metric)) for metric, shown in SHOWN.items())
+    return [f"{label} {format(value, form)}" for label, form, value in known if value == value]
 
 
 def eval_line(metrics: Mapping[str, Any]) -> str:
@@ -348,9 +356,9 @@ def render(progress: Progress, width: int = WIDE, curves: RenderableType | None 
         "gate open": f"{gate}  [dim]newly clipped[/] {newly}",
         "clipped": shown(metrics, "clip/fraction", ".1%"),
         **{
-            escape(metric.live.label): shown(metrics, metric.pattern, metric.live.form)
-            for metric in run_metrics()
-            if metric.live and metric.pattern in metrics and metric.pattern not in ARRANGED
+            escape(label): shown(metrics, metric, form)
+            for metric, (label, form) in SHOWN.items()
+            if metric in metrics and metric not in ARRANGED
         },
         "speed": rate.replace("nan", "–"),
     }

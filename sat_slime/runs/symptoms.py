@@ -3,7 +3,7 @@ try.
 
 Each rule is about a level, the mean over 16 known steps in a row, so that the order of two symptoms is sure only where
 more steps than that lie between them. A symptom is no verdict, and none of them says what caused the others.
-The rules for runs of ours are in the metrics' entries.
+The rules for runs of ours are in `runs/rules.py`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sat_slime.objective.metric import Bound, Rule
-from sat_slime.objective.metrics import ENTROPY_LOSS, MISMATCH_BAND, run_metrics, slime_names
+from sat_slime.objective.metrics import slime_names
 from sat_slime.runs.collapse import (
     FLOOR_STEPS,
     KL_RISE,
@@ -30,6 +29,7 @@ from sat_slime.runs.collapse import (
 from sat_slime.runs.health import RuleWatch
 from sat_slime.runs.reading import RunData
 from sat_slime.runs.rows import Columns
+from sat_slime.runs.rules import ENTROPY_LOSS, HEALTH, MISMATCH_BAND, Bound, Rule
 
 BROKEN = {
     "grad_norm": ("gradient", "the gradient norm", 1e3),
@@ -168,7 +168,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
         ),
     ),
 }
-"""The rules by the metric that they are about; those of other metrics are in their entries."""
+"""The rules by the metric that they are about; those of other metrics are in runs/rules.py."""
 
 
 def symptoms(data: RunData) -> list[Symptom]:
@@ -207,8 +207,7 @@ def verdict(data: RunData, found: Sequence[Symptom]) -> str:
 
 
 def _by_rules(metrics: Columns) -> Iterator[Symptom]:
-    entries = {metric.pattern: (metric.health,) for metric in run_metrics() if metric.health is not None}
-    for key, rules in (entries | RULES).items():
+    for key, rules in ({metric: (rule,) for metric, rule in HEALTH.items()} | RULES).items():
         steps, values = known(metrics, key)
         for watch in map(RuleWatch, rules):
             for step, value in zip(steps.tolist(), values.tolist(), strict=True):

@@ -1,40 +1,34 @@
-"""The pages of the methods: the table of all, and for each room of the package its stabilizers in full."""
+"""The pages of the methods: the table of all, and for each module of the objective its stabilizers in full."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from sat_slime.config.method_section import has_settings, key_of, section_of
-from sat_slime.objective import Row, Stabilizer, compose_method, method_names
-from sat_slime.objective.method import Method, base_names
+from sat_slime.objective import Stabilizer, compose_method, method_names
+from sat_slime.objective.method import STABILIZERS, VARIANTS
 from sat_slime.objective.metrics import metrics_of
-from sat_slime.objective.stabilizers import STABILIZERS, switches
 
 from .markdown import code, page, table
 from .settings import settings_table
 
 ROOMS = {
-    "clips": (
-        "Clips and SAT",
-        "A clip takes the gradient of tokens whose ratio has left an interval. SAT contracts that interval.",
-    ),
+    "clips": ("Clips", "A clip takes the gradient of tokens whose ratio has left an interval."),
+    "sat": ("SAT", "SAT contracts the interval of a clip."),
     "gates": ("Gates", "A gate drops tokens, or all tokens of a response, beside a clip or in its place."),
     "weights": ("Weights", "A weight is a factor on what the clip leaves of a token."),
-    "scores": ("Scores", "A score form is w A log π with a detached weight w, in place of the clip."),
+    "scores": ("Scores", "A score form is w A log π with a weight w without gradient, in place of the clip."),
     "penalties": ("Penalties", "A penalty is a smooth function of the ratio, in place of the clip."),
-    "runtime": (
-        "Around the surrogate",
-        "What happens in the forward pass, in the denominator, or in the optimizer's step.",
-    ),
+    "method": ("Around the surrogate", "In the forward pass, the denominator, or the optimizer's step."),
 }
-"""Title and introduction of each room's page, by the folder of its stabilizers."""
+"""Title and introduction of each page, by the module of its stabilizers."""
 SYMBOLS = """\
-r = π / denominator, ρ its geometric mean over the response, d = log r, A the advantage; π is the policy in training,
-μ the rollout engine's, both on the sampled token; k = π_proximal / μ, π_proximal the trainer's policy that is held
-against μ."""
+r = π / denominator, rho its geometric mean over the response, d = log r, A the advantage; π is the policy in training,
+μ the rollout engine's, both on the sampled token; k = π_proximal / μ, π_proximal the trainer's policy that is compared
+with μ."""
 INTRODUCTION = f"""\
 Every base that a method can be built on, then what is switched on beside one: `sat-BASE` before it, the others behind
-it, in this order. Each name leads to its settings, its source, and what it goes with.
+it, in this order. Each name leads to its settings.
 
 {SYMBOLS}
 
@@ -45,24 +39,22 @@ it, in this order. Each name leads to its settings, its source, and what it goes
 
 def overview() -> str:
     """The page of all methods."""
-    head = ["name", "ratio", "denominator", "interval", "formula"]
-    rows = [*(_base_row(compose_method(name)) for name in base_names()), *map(_switch_row, switches())]
+    rows = [_overview_row(kind) for kind in STABILIZERS.values()]
     named = ["## Named methods", f"The paper's thirteen first: {', '.join(map(code, method_names()))}."]
+    head = ["name", "ratio", "denominator", "interval", "formula and source"]
     return page("Methods", INTRODUCTION, "## Stabilizers", table(head, rows), *named)
 
 
-def _base_row(method: Method) -> list[str]:
-    interval = "clip" if method.trust_region else "none"
-    name = _link(method.name, type(method.base))
-    return [name, method.ratio, method.denominator, interval, method.rows[-1].formula]
+def _overview_row(kind: type[Stabilizer]) -> list[str]:
+    name = f"[`{_written(kind)}`](methods/{_room(kind)}.md#{kind.name})"
+    if kind.place != "base":
+        return [name, "", "", "", _sentence(kind)]
+    method = compose_method(kind.name)
+    return [name, method.ratio, method.denominator, "clip" if method.clip else "none", _sentence(kind)]
 
 
-def _switch_row(kind: type[Stabilizer]) -> list[str]:
-    return [_link(_written(kind), kind), "", "", "", kind.row.formula]
-
-
-def _link(name: str, kind: type[Stabilizer]) -> str:
-    return f"[`{name}`](methods/{_room(kind)}.md#{kind.name})"
+def _sentence(kind: type[Stabilizer]) -> str:
+    return " ".join((kind.__doc__ or "").split()).replace("|", "\\|")
 
 
 def _written(kind: type[Stabilizer]) -> str:
@@ -71,11 +63,11 @@ def _written(kind: type[Stabilizer]) -> str:
 
 
 def _room(kind: type[Stabilizer]) -> str:
-    return kind.__module__.split(".")[-2]
+    return kind.__module__.rpartition(".")[2]
 
 
 def room(name: str) -> str:
-    """The page of one room."""
+    """The page of one module."""
     title, introduction = ROOMS[name]
     blocks = [block for kind in STABILIZERS.values() if _room(kind) == name for block in _stabilizer(kind)]
     return page(title, f"{introduction} [All methods](../methods.md).\n\n{SYMBOLS}", *blocks)
@@ -83,45 +75,13 @@ def room(name: str) -> str:
 
 def _stabilizer(kind: type[Stabilizer]) -> Iterator[str]:
     yield f"## {kind.name}"
-    own_row = "row" in vars(kind)
-    title = kind.row.title if own_row else kind.name.upper()
-    yield f"**{title}**, written {_names(kind)}. {' '.join((kind.__doc__ or '').split())}"
-    if own_row:  # GRPO's is PPO's, as its docstring says
-        yield _row(kind.row)
-    for variant in kind.variants:
-        name = code(f"{kind.name}-{variant.name}")
-        yield f"**{variant.row.title}**, written {name}, is it with {_settings(variant.settings)}:"
-        yield _row(variant.row)
+    switched = "" if kind.place == "base" else f", switched on by `method.{key_of(kind)}: true`"
+    yield f"Written {code(_written(kind))}{switched}. {' '.join((kind.__doc__ or '').split())}"
+    for variant, (stem, settings) in VARIANTS.items():
+        if stem == kind.name:
+            yield f"{code(variant)} is it with {', '.join(code(f'{key}: {value}') for key, value in settings.items())}."
     if metrics := [name for metric in metrics_of(kind) for name in metric.names]:
         yield f"It measures {', '.join(map(code, metrics))} ([metrics](../metrics.md))."
     if has_settings(kind):
         yield f"Settings, below `method.{key_of(kind)}`:"
         yield settings_table(section_of(kind), leave_out=["enabled"], up="../../")
-
-
-def _names(kind: type[Stabilizer]) -> str:
-    name = code(_written(kind))
-    if kind.place == "base":
-        return name
-    return f"{name}, switched on by `method.{key_of(kind)}: true`"
-
-
-def _settings(settings: object) -> str:
-    assert isinstance(settings, dict)
-    return ", ".join(code(f"{name}: {value}") for name, value in settings.items())
-
-
-def _row(row: Row) -> str:
-    """A row of the design space, a line for each of its columns."""
-    pairs = [
-        ("formula", row.formula),
-        ("unit", row.unit),
-        ("judged by", row.discriminator),
-        ("constraint", row.constraint),
-        ("weight", row.weight),
-        ("direction", row.direction),
-        ("needs", row.needs),
-        ("not with", row.excludes),
-        ("source", row.source),
-    ]
-    return table(["", ""], pairs)

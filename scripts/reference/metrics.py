@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from sat_slime.objective.metric import Bound, Metric
-from sat_slime.objective.metrics import EVALUATION, run_metrics
+from sat_slime.objective.metrics import EVALUATION, Metric, run_metrics
+from sat_slime.runs.rules import HEALTH as RULES
+from sat_slime.runs.rules import Bound
 
 from .markdown import code, linked, page, table
 
@@ -37,16 +38,15 @@ OF = {
 def metrics() -> str:
     """The page."""
     tables = ["## Of a step", _metrics(run_metrics()), "## Of an evaluation", _metrics(EVALUATION)]
-    return page("Metrics", INTRODUCTION, *tables, "## Health", HEALTH, _rules(run_metrics()))
+    return page("Metrics", INTRODUCTION, *tables, "## Health", HEALTH, _rules())
 
 
 def _metrics(entries: Iterable[Metric]) -> str:
     return table(["key", "unit", "over micro-batches", "meaning"], map(_row, entries))
 
 
-def _rules(entries: Iterable[Metric]) -> str:
-    rules = [(metric.pattern, metric.health) for metric in entries if metric.health is not None]
-    rows = [[code(rule.name), code(metric), OVER[rule.bound.over], _holds(rule.bound)] for metric, rule in rules]
+def _rules() -> str:
+    rows = [[code(rule.name), code(name), OVER[rule.bound.over], _holds(rule.bound)] for name, rule in RULES.items()]
     return table(["advisory", "metric", "level", "holds"], rows)
 
 

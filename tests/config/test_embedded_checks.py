@@ -60,14 +60,17 @@ def test_shipped_files_pass(name):
         ),
         (
             ["method=sat-gspo", "method.denominator=checkpoint", "pipeline.lag=0"],
-            ["pipeline.lag is 0", "identically 1", "SAT's gate", "set method.denominator to rollout"],
+            ["pipeline.lag is 0", "identically 1", "SAT would do nothing", "set method.denominator to rollout"],
         ),
         (["method=sat-gspo", "method.tis=true", "pipeline.lag=0"], ["pipeline.lag is 0", "turn method.tis off"]),
-        (["method=spo", "method.denominator=checkpoint", "pipeline.lag=0"], ["pipeline.lag is 0", "penalty"]),
+        (
+            ["method=spo", "method.denominator=checkpoint", "pipeline.lag=0"],
+            ["pipeline.lag is 0", "SPO would do nothing"],
+        ),
         (["method.base=spo", "method.sat=true"], ["turn sat off"]),
-        (["method.base=trpo", "method.sat=true"], ["TRPO's constraint replaces the clip", "turn sat off"]),
+        (["method.base=trpo", "method.sat=true"], ["TRPO has no clip interval", "turn sat off"]),
         (["method=gspo-topp"], ["method.top_p_replay is true", "rollout.top_p is 1", "set rollout.top_p to 0.95"]),
-        (["method=icepop-weight", "method.tis=true"], ["TIS and IcePop's weight", "leave one of them out"]),
+        (["method=icepop-weight", "method.tis=true"], ["IcePop and TIS", "leave one of them out"]),
         (["method=icepop-weight", "method.denominator=rollout"], ["count it twice", "denominator to trainer"]),
     ],
 )

@@ -6,21 +6,11 @@ from sat_slime.config import build_method, load_config, method_label
 from sat_slime.config.loader import read_section
 from sat_slime.config.method_section import MethodConfig, method_in, method_switches, unused_settings
 from sat_slime.config.source import ConfigError
-from sat_slime.objective import (
-    DPPO,
-    DRPO,
-    SAT,
-    SPO,
-    TIS,
-    TRPO,
-    Clip,
-    IcePop,
-    KPop,
-    SeqClip,
-    base_names,
-    method_names,
-    named_method,
-)
+from sat_slime.objective import SAT, Clip, method_names, named_method
+from sat_slime.objective.gates import DPPO, IcePop, KPop, SeqClip
+from sat_slime.objective.method import TRPO, base_names
+from sat_slime.objective.penalties import DRPO, SPO
+from sat_slime.objective.weights import TIS
 
 
 @pytest.mark.parametrize("name", [*method_names(), "sat-dppo-kl-r3", "sat-icepop-weight-topp", "kpop-tis"])
@@ -45,8 +35,8 @@ def test_a_name_leaves_nothing_of_the_one_before(name, before, tmp_path):
         ({"base": "icepop", "icepop": {"form": "weight"}}, "gates", (IcePop(form="weight"),)),
         ({"base": "kpop", "kpop": {"phi": 2}}, "gates", (KPop(2),)),
         ({"base": "seqclip", "seqclip": {"low": 0.99, "high": 1.01}}, "gates", (SeqClip(0.99, 1.01),)),
-        ({"base": "spo", "spo": {"eps": 0.3}}, "replacement", SPO(0.3)),
-        ({"base": "drpo", "drpo": {"delta": 2}}, "replacement", DRPO(2)),
+        ({"base": "spo", "spo": {"eps": 0.3}}, "instead", SPO(0.3)),
+        ({"base": "drpo", "drpo": {"delta": 2}}, "instead", DRPO(2)),
         (
             {"base": "trpo", "trpo": {"delta": 0.5, "over": "state", "max_backtracks": 3}},
             "step_constraint",
@@ -83,8 +73,8 @@ def test_settings_of_another_base_are_told():
             "method.sat has settings (scope, score), and it is off: set method.sat.enabled to true",
         ),
         (
-            {"base": "score-centering", "score_centering": {"cap": 3}},
-            "method.score_centering.cap is not read with the other settings of method.score_centering: leave it out",
+            {"base": "dppo", "dppo": {"divergence": "kl", "delta": 0.1}},
+            "method.dppo.delta is not read with the other settings of method.dppo: leave it out",
         ),
     ],
 )
@@ -104,10 +94,10 @@ def test_settings_reach_the_objective():
     sat = build_method(
         MethodConfig(base="grpo", clip=clip, sat={"enabled": True, "alpha": 0.8, "exponent": 3, "scope": "step"})
     )
-    assert sat.trust_region == Clip(0.1, 0.3)
+    assert sat.clip == Clip(0.1, 0.3)
     assert sat.sat == SAT(alpha=0.8, exponent=3, scope="step")
     dppo = build_method(MethodConfig(base="dppo", clip=clip, dppo={"delta": 0.5}, tis={"enabled": True, "cap": 5}))
-    assert (dppo.trust_region, dppo.gates, dppo.weights) == (Clip(0.1, 0.3), (DPPO(delta=0.5),), (TIS(5),))
+    assert (dppo.clip, dppo.gates, dppo.weights) == (Clip(0.1, 0.3), (DPPO(delta=0.5),), (TIS(5),))
     assert build_method(MethodConfig(base="gspo", denominator="checkpoint")).denominator == "checkpoint"
 
 

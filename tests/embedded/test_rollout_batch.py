@@ -22,9 +22,7 @@ def test_requests_depend_on_the_seed_and_the_iteration_alone():
     assert len({r.seed for r in requests}) == len({r.request_id for r in requests}) == 12
 
 
-@pytest.mark.parametrize(
-    "method, top_p, asks", [("trpo", 1.0, 16), ("score-centering", 1.0, 16), ("grpo", 0.9, 16), ("grpo", 1.0, 0)]
-)
+@pytest.mark.parametrize("method, top_p, asks", [("trpo", 1.0, 16), ("grpo", 0.9, 16), ("grpo", 1.0, 0)])
 def test_methods_and_a_nucleus_that_take_whole_distributions(method, top_p, asks):
     changed = {"method": {"base": method}, "rollout": {**CONFIG.rollout.model_dump(), "top_p": top_p}}
     config = EmbeddedConfig(**changed)
@@ -45,15 +43,6 @@ def test_a_diagnosed_batch_asks_for_whole_distributions():
         update={"pipeline": CONFIG.pipeline.model_copy(update={"optimizer_steps_per_rollout": 2})}
     )
     assert [i for i in range(7) if training_requests(twice, i)[1][0].distribution_size] == [0, 2, 5]
-
-
-def test_a_batch_that_is_dumped_asks_for_whole_distributions_and_a_stream_does_not():
-    config = CONFIG.model_copy(update={"dump": CONFIG.dump.model_copy(update={"every_n_iterations": 3})})
-    # iterations count from 1 once they are trained
-    assert [i + 1 for i in range(9) if training_requests(config, i)[1][0].distribution_size] == [3, 6, 9]
-    assert not any(request.distribution_size for request in training_group(config, 2)[1])
-    without = CONFIG.model_copy(update={"dump": config.dump.model_copy(update={"heads": False})})
-    assert not training_requests(without, 2)[1][0].distribution_size
 
 
 def test_evaluations_ask_the_same_held_out_problems_with_fresh_seeds():

@@ -4,19 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sat_slime.objective import (
-    DPPO,
-    SAT,
-    Clip,
-    IcePop,
-    Method,
-    Stabilizer,
-    compose,
-    compose_method,
-    method_names,
-    named_method,
-)
-from sat_slime.objective.stabilizers import STABILIZERS
+from sat_slime.objective import SAT, Clip, Method, Stabilizer, compose, compose_method, method_names, named_method
+from sat_slime.objective.gates import DPPO, IcePop
+from sat_slime.objective.method import STABILIZERS
 
 GSPO = named_method("gspo").base
 LENGTHS = [5, 1, 0, 9, 3, 12, 2, 8]
@@ -36,14 +26,13 @@ def beside(name: str, **settings: object) -> Stabilizer:
 GRPO = "grpo"
 ACTING = [  # each with settings at which it treats some tokens of a spread of 0.5 otherwise than others
     at("m2po", threshold=0.01, scope="microbatch", called="m2po-microbatch"),
-    at("m2po-lag", threshold=0.01, power=1.5, scope="microbatch", called="m2po-lag-microbatch"),
+    at("m2po", threshold=0.01, power=1.5, scope="microbatch", called="m2po-by-lag"),
+    at("m2po", threshold=0.002, power=0.9, called="m2po-by-lag-step"),
     at("cispo", eps_low=0.3, eps_high=0.4, called="cispo-narrow"),
     at("topr", good_by="advantage", cap=1.1, called="topr-advantage"),
     at("aspo", eps_low=0.5, eps_high=0.5, cap=1.2, called="aspo-low-cap"),
     at("flash", delta=0.06, called="flash-wide"),
     at("vespo", k_pos=1.1, lambda_pos=0.7, k_neg=0.3, lambda_neg=1.3, called="vespo-other"),
-    at("score-centering", rule="tis", cap=1.1, called="score-centering-tis"),
-    at("score-centering", rule="icepop", low=0.8, high=1.2, called="score-centering-icepop"),
     at("ipo", eps=0.05, kl_tau=0.3, called="ipo-strong"),
     at(GRPO, beside("mis-geo", low=0.9, high=1.2), called="mis-geo-wide"),
     at(GRPO, beside("opsm", delta=0.05), called="opsm-wide"),
@@ -68,15 +57,15 @@ METHODS = [
     compose_method("dppo", sat=True),
     compose_method("grpo", sat=True, tis=True),
     compose_method("gspo", sat=True, tis=True),
-    compose(GSPO, [SAT(alpha=0.7, exponent=3.0)], trust_region=Clip(0.1, 0.3)).called_by("gspo-p3"),
-    replace(compose_method("grpo"), called="grpo-dual", trust_region=Clip(dual=1.3)),
-    replace(compose_method("gspo", sat=True), called="gspo-dual", trust_region=Clip(dual=1.1)),
-    replace(compose_method("grpo"), called="unclipped", trust_region=None),
+    compose(GSPO, [SAT(alpha=0.7, exponent=3.0)], clip=Clip(0.1, 0.3)).called_by("gspo-p3"),
+    replace(compose_method("grpo"), called="grpo-dual", clip=Clip(dual=1.3)),
+    replace(compose_method("gspo", sat=True), called="gspo-dual", clip=Clip(dual=1.1)),
+    replace(compose_method("grpo"), called="unclipped", clip=None),
     at("gipo", sigma=0.3, called="gipo-narrow"),
-    compose(GSPO, [beside("lag-power", power=2.0)], trust_region=Clip(0.01, 0.02)).called_by("gspo-lag-squared"),
+    compose(GSPO, [beside("lag-power", power=2.0)], clip=Clip(0.01, 0.02)).called_by("gspo-lag-squared"),
     at(GRPO, beside("bapo", share=0.55, upper_max=1.5, step=0.07), called="bapo-narrow"),
     at(GRPO, beside("bapo", share=0.99, scope="microbatch"), called="bapo-at-its-end"),
-    compose(GSPO, [SAT(), beside("lag-power")], trust_region=Clip(0.4, 0.6, dual=1.2)).called_by("gspo-lag-dual"),
+    compose(GSPO, [SAT(), beside("lag-power")], clip=Clip(0.4, 0.6, dual=1.2)).called_by("gspo-lag-dual"),
     at(GRPO, SAT(score="tv"), called="grpo-tv"),
     at("gspo", SAT(score="tv"), called="gspo-tv"),
     at(GRPO, SAT(score="tv"), beside("tis"), called="grpo-tv"),

@@ -65,7 +65,7 @@ def outward(numbers: Numbers, t: int) -> bool:
 
 def m2po_square(one: Stabilizer, numbers: Numbers, t: int) -> float:
     """d^2, by lag over max(1, lag)^p."""
-    growth = max(1.0, numbers.tokens.lags[t]) ** one.power if one.name == "m2po-lag" else 1.0
+    growth = max(1.0, numbers.tokens.lags[t]) ** one.power
     return numbers.d[t] ** 2 / growth
 
 
@@ -88,7 +88,7 @@ def m2po_dropped(one: Stabilizer, numbers: Numbers) -> set[int]:
 
 def radii(method: Method, numbers: Numbers, t: int, threshold: float | None) -> tuple[float, float]:
     """The radii of the clip interval, where the method has one. threshold: BAPO's, where it was taken elsewhere."""
-    one, clip = method.radius_policy, method.trust_region
+    one, clip = method.radius_policy, method.clip
     if clip is None or one is None:
         return (math.nan, math.nan) if clip is None else (clip.eps_low, clip.eps_high)
     match one.name:
@@ -96,8 +96,6 @@ def radii(method: Method, numbers: Numbers, t: int, threshold: float | None) -> 
             lags = [numbers.tokens.lags[u] for u in (numbers.response[t] if method.ratio == "sequence" else [t])]
             growth = max(1.0, math.fsum(lags) / len(lags)) ** one.power
             return clip.eps_low * growth, clip.eps_high * growth
-        case "target-clip" | "kl-budget" | "anneal":
-            return clip.eps_low, clip.eps_high  # as a run begins
         case "bapo":
             low, high = bapo_ends(one, numbers, threshold)
             return 1 - low, high - 1
@@ -144,7 +142,7 @@ def factor(one: Stabilizer, numbers: Numbers, t: int, threshold: float | None) -
         case "veto":
             ratios = [math.exp(e[u]) for u in response]
             return float(min(ratios) >= one.low and (one.high is None or max(ratios) <= one.high))
-        case "m2po" | "m2po-lag":
+        case "m2po":
             if threshold is None:
                 return float(t not in m2po_dropped(one, numbers))
             return float(not outward(numbers, t) or m2po_square(one, numbers, t) <= threshold)
@@ -189,28 +187,9 @@ def score_weight(one: Stabilizer, numbers: Numbers, t: int) -> float:
             bad = numbers.mean(numbers.advantages, t) < 0
             k, rate = (one.k_neg, one.lambda_neg) if bad else (one.k_pos, one.lambda_pos)
             return math.exp(rate + k * log_w - rate * math.exp(log_w))
-        case "score-centering":
-            return weight_rule(one, r)
         case "ipo":
             return float(abs(numbers.pi(t) - numbers.mu(t)) <= one.eps)
     return 1.0
-
-
-def weight_rule(one: Stabilizer, ratio: float) -> float:
-    """f of score centering."""
-    if one.rule == "tis":
-        return min(ratio, one.cap)
-    if one.rule == "icepop":
-        return ratio if one.low <= ratio <= one.high else 0.0
-    return 1.0
-
-
-def centre_slopes(one: Stabilizer, log_p: list[float], log_q: list[float]) -> list[float]:
-    """q f(p / q) - alpha p of each token of the head, alpha = rho f(1 / rho)."""
-    p, q = ([math.exp(x) for x in head] for head in (log_p, log_q))
-    rho = max(1 - math.fsum(q), 1e-6) / max(1 - math.fsum(p), 1e-6)
-    alpha = rho * weight_rule(one, 1 / rho)
-    return [(b * weight_rule(one, a / b) if b else 0.0) - alpha * a for a, b in zip(p, q, strict=True)]
 
 
 # ------------------------------------------------------------------------------------------------ in place of the clip

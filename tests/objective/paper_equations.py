@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import newer_equations as newer
 from newer_equations import Numbers, bernoulli_kl
 from paper_tokens import Tokens, random_tokens
 
-from sat_slime.objective import DPPO, DRPO, SPO, IcePop, KPop, Method, SeqClip
-from sat_slime.objective.stabilizer import Score
+from sat_slime.objective import Method, Score
+from sat_slime.objective.gates import DPPO, IcePop, KPop, SeqClip
+from sat_slime.objective.penalties import DRPO, SPO
 
-__all__ = ["Decision", "Tokens", "decide", "gradient", "head_gradient", "quantile", "random_tokens", "surrogate"]
+__all__ = ["Decision", "Tokens", "decide", "gradient", "quantile", "random_tokens", "surrogate"]
 
 
 @dataclass
@@ -27,8 +28,6 @@ class Decision:
     log_denominator: float
     weight: float = 1.0
     """w of a score form, the indicator of IPO."""
-    slopes: list[float] = field(default_factory=list)
-    """What score centering multiplies the log-probs of the head by."""
 
 
 def denominator(method: Method, tokens: Tokens) -> list[float]:
@@ -91,11 +90,8 @@ def decide(method: Method, tokens: Tokens, q: float | None = None) -> dict[int, 
         low, high, gated = interval(method, numbers.d[t], stale[t], tail, newer.radii(method, numbers, t, q))
         factor = math.prod(one_factor(one, method, numbers, t, q) for one in (*method.gates, *method.weights))
         decision = decisions[t] = Decision(low, high, factor, gated, log_denominator[t])
-        if method.replacement is not None:
-            decision.weight = newer.score_weight(method.replacement, numbers, t)
-        if method.has("score-centering"):
-            heads = tokens.policy_head[t], tokens.rollout_head[t]
-            decision.slopes = newer.centre_slopes(method.replacement, *heads)
+        if method.instead is not None:
+            decision.weight = newer.score_weight(method.instead, numbers, t)
     return decisions
 
 
@@ -104,7 +100,7 @@ def interval(
 ) -> tuple[float, float, bool]:
     """Ends of the clip interval (Eqs. kernel, gate, adaptive-eps), and whether SAT's gate is open. base: the radii that
     SAT contracts."""
-    region, sat = method.trust_region, method.sat
+    region, sat = method.clip, method.sat
     if region is None:
         return -math.inf, math.inf, False
     c_low = c_high = 1.0
@@ -156,7 +152,7 @@ def surrogate(method: Method, tokens: Tokens, decisions: dict[int, Decision]) ->
     values = [0.0] * len(tokens.log_pi)
     for span in tokens.responses:
         for t in span:
-            instead = method.replacement is not None
+            instead = method.instead is not None
             value = (
                 replaced(method, tokens, decisions[t], d, span, t)
                 if instead
@@ -168,22 +164,20 @@ def surrogate(method: Method, tokens: Tokens, decisions: dict[int, Decision]) ->
 
 def clipped(method: Method, tokens: Tokens, decision: Decision, d: float, t: int) -> float:
     """S on the clip interval (Eqs. ppo-objective, satrloss)."""
-    r, advantage, clip = math.exp(d), tokens.advantages[t], method.trust_region
+    r, advantage, clip = math.exp(d), tokens.advantages[t], method.clip
     value = min(r * advantage, min(max(r, decision.low), decision.high) * advantage)
     return max(value, clip.dual * advantage) if clip and clip.dual is not None and advantage < 0 else value
 
 
 def replaced(method: Method, tokens: Tokens, decision: Decision, d: dict[int, float], span: list[int], t: int) -> float:
     """S of what stands in the place of the clip; span: the active tokens of the token's response."""
-    one, r, advantage = method.replacement, math.exp(d[t]), tokens.advantages[t]
+    one, r, advantage = method.instead, math.exp(d[t]), tokens.advantages[t]
     if isinstance(one, SPO):
         return r * advantage - abs(advantage) / (2 * one.eps) * (r - 1) ** 2
     if isinstance(one, DRPO):
         return r * advantage - abs(advantage) / (2 * one.delta) * math.exp(tokens.log_mu[t]) * (r - 1) ** 2
     if isinstance(one, Score):
-        slopes = zip(decision.slopes, tokens.policy_head[t] if decision.slopes else [], strict=True)
-        centre = math.fsum(slope * log_p for slope, log_p in slopes)
-        return advantage * (decision.weight * tokens.log_pi[t] - centre)
+        return advantage * decision.weight * tokens.log_pi[t]
     assert one is not None
     match one.name:
         case "gmpo":
@@ -209,23 +203,6 @@ def gradient(method: Method, tokens: Tokens, decisions: dict[int, Decision], wei
         return replace(tokens, log_pi=log_pi)
 
     return [difference(method, moved(t, STEP), moved(t, -STEP), decisions, weights) for t in range(len(tokens.log_pi))]
-
-
-def head_gradient(
-    method: Method, tokens: Tokens, decisions: dict[int, Decision], weights: list[float]
-) -> list[list[float]]:
-    """The same in each log-prob of the policy's head."""
-    assert tokens.policy_head is not None
-
-    def moved(t: int, v: int, by: float) -> Tokens:
-        head = [list(row) for row in tokens.policy_head or []]
-        head[t][v] += by
-        return replace(tokens, policy_head=head)
-
-    return [
-        [difference(method, moved(t, v, STEP), moved(t, v, -STEP), decisions, weights) for v in range(len(row))]
-        for t, row in enumerate(tokens.policy_head)
-    ]
 
 
 STEP = 1e-5

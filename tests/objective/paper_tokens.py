@@ -8,9 +8,6 @@ import torch
 
 from sat_slime.objective import TokenBatch
 
-VOCABULARY, HEAD = 6, 4
-"""Sizes of the distributions of random states, and of the head that a batch holds of them."""
-
 
 @dataclass
 class Tokens:
@@ -24,8 +21,6 @@ class Tokens:
     log_proximal: list[float] | None = None
     lags: list[float] | None = None
     rewards: list[float] | None = None
-    rollout_head: list[list[float]] | None = None
-    policy_head: list[list[float]] | None = None
 
     @property
     def responses(self) -> list[list[int]]:
@@ -48,11 +43,8 @@ class Tokens:
         return Tokens(**columns, lengths=lengths)
 
     def batch(self, dtype: torch.dtype = torch.float64) -> TokenBatch:
-        def tensor(values: list[float] | list[list[float]]) -> torch.Tensor:
+        def tensor(values: list[float]) -> torch.Tensor:
             return torch.tensor(values, dtype=dtype)
-
-        def head(rows: list[list[float]] | None) -> torch.Tensor | None:
-            return None if rows is None else tensor(rows).reshape(len(rows), HEAD)
 
         return TokenBatch(
             log_probs=tensor(self.log_pi).requires_grad_(),
@@ -63,8 +55,6 @@ class Tokens:
             proximal_log_probs=None if self.log_proximal is None else tensor(self.log_proximal),
             lags=None if self.lags is None else tensor(self.lags),
             rewards=None if self.rewards is None else tensor(self.rewards),
-            rollout_head=head(self.rollout_head),
-            policy_head=None if self.policy_head is None else head(self.policy_head).requires_grad_(),
         )
 
 
@@ -83,13 +73,4 @@ def random_tokens(seed: int, lengths: list[int], spread: float = 0.3, inactive: 
     lags = torch.randint(0, 6, (n,), generator=generator).double().tolist()
     rewards = torch.randint(-1, 2, (len(lengths),), generator=generator).double()
     rewards = rewards.repeat_interleave(torch.tensor(lengths, dtype=torch.int64)).tolist()
-    heads = random_heads(n, spread, generator)
-    return Tokens(log_pi, log_mu, advantages, mask, lengths, log_proximal, lags, rewards, *heads)
-
-
-def random_heads(n: int, spread: float, generator: torch.Generator) -> tuple[list[list[float]], list[list[float]]]:
-    """Log-probs of the likeliest tokens of n states, under the engine and under the policy."""
-    engine, moved = torch.randn(2, n, VOCABULARY, generator=generator, dtype=torch.float64)
-    log_q = (1.5 * engine).log_softmax(-1)
-    top = log_q.topk(HEAD).indices
-    return log_q.gather(-1, top).tolist(), (log_q + spread * moved).log_softmax(-1).gather(-1, top).tolist()
+    return Tokens(log_pi, log_mu, advantages, mask, lengths, log_proximal, lags, rewards)

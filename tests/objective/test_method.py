@@ -1,83 +1,145 @@
+"""Methods as data: names, denominators, defaults, refusals, and stabilizers of one's own."""
+
 from __future__ import annotations
 
+import dataclasses
+import importlib
 import itertools
-from dataclasses import dataclass, replace
+import sys
+import textwrap
 
+import paper_equations as paper
 import pytest
 
 from sat_slime.objective import (
-    DPPO,
     PAPER_METHODS,
     SAT,
-    SPO,
-    TIS,
-    TRPO,
     Clip,
-    Gate,
-    IcePop,
-    Judge,
-    KPop,
-    Row,
-    base_names,
+    Method,
     check_method,
     compose,
     compose_method,
     method_names,
     named_method,
+    policy_surrogate,
 )
-from sat_slime.objective.stabilizers import STABILIZERS, switches
-
-SUFFIXES = [kind.name for kind in switches() if kind.place == "suffix"]
-
-
-def test_the_papers_methods_in_its_order() -> None:
-    assert [method.name for method in PAPER_METHODS] == [
-        "grpo",
-        "gspo",
-        "grpo-r3",
-        "gspo-r3",
-        "grpo-tis",
-        "gspo-tis",
-        "grpo-tis-r3",
-        "gspo-tis-r3",
-        "dppo",
-        "sat-grpo",
-        "sat-gspo",
-        "sat-grpo-r3",
-        "sat-gspo-r3",
-    ]
-    known = [method.name for method in PAPER_METHODS] + [
-        "ppo",
-        "trpo",
-        "dppo-kl",
-        "spo",
-        "drpo",
-        "icepop",
-        "icepop-weight",
-        "kpop",
-        "seqclip",
-        "grpo-topp",
-        "gspo-topp",
-    ]
-    assert [name for name in method_names() if name in known] == known
-    since = {*base_names(), *(f"grpo-{suffix}" for suffix in SUFFIXES), "grpo-decoupled-a3po"}
-    assert set(method_names()) - set(known) <= since, "what was added since"
+from sat_slime.objective.gates import DPPO, M2PO, IcePop
+from sat_slime.objective.method import STABILIZERS, find, known, switches
 
 
-def test_what_a_name_stands_for() -> None:
-    method = named_method("sat-gspo-r3")
-    assert (method.ratio, method.denominator, method.routing_replay) == ("sequence", "rollout", True)
-    assert method.trust_region == Clip(0.2, 0.2)
-    assert method.sat == SAT(alpha=0.9, exponent=2.0)
-    assert (named_method("gspo").trust_region, named_method("gspo").sat) == (Clip(0.2, 0.2), None)
-    assert named_method("grpo-tis").weights == (TIS(2.0),)
-    assert named_method("grpo-tis").denominator == "trainer"
-    assert named_method("dppo").gates == (DPPO("tv", delta=1e-3),)
-    assert named_method("dppo-kl").gates == (DPPO("kl", delta_kl=0.05),)
-    assert named_method("icepop-weight").gates == (IcePop(form="weight"),)
-    assert named_method("icepop-weight").denominator == "trainer"
-    assert named_method("trpo").step_constraint == TRPO(0.07, "mean", 10)
-    assert named_method("gspo-topp").top_p_replay and not named_method("gspo").top_p_replay
+def test_the_papers_methods_are_the_first_names() -> None:
+    assert method_names()[:13] == [method.name for method in PAPER_METHODS] and len(PAPER_METHODS) == 13
+    assert len(set(method_names())) == len(method_names())
+
+
+def test_every_name_is_that_of_its_method() -> None:
+    for name in method_names():
+        assert named_method(name).name == name
+    for prefix, base, suffix in itertools.product(
+        ("", "sat-"), ("grpo", "gspo", "dppo-kl"), ("", "-tis-r3", "-mis-geo")
+    ):
+        assert named_method(f"{prefix}{base}{suffix}").name == f"{prefix}{base}{suffix}"
+    assert named_method("mis-geo").name == "grpo-mis-geo" and named_method("sat-veto").name == "sat-grpo-veto"
+    assert named_method("grpo-seq-mask-tis").weights[0].name == "seq-mask-tis"
+
+
+@pytest.mark.parametrize(
+    "name, label",
+    [
+        ("sat-gspo-tis-r3", "SAT-GSPO w/ TIS + R3"),
+        ("dppo-kl", "DPPO-KL"),
+        ("icepop", "IcePop"),
+        ("grpo-lag-power", "GRPO w/ Lag-power"),
+    ],
+)
+def test_labels_are_as_the_paper_writes_them(name: str, label: str) -> None:
+    assert named_method(name).label == label
+
+
+@pytest.mark.parametrize("name, near", [("gspo-sat", "sat-gspo"), ("grpo-r3-tis", "grpo-tis-r3"), ("sapoo", "sapo")])
+def test_an_unknown_name_is_refused_with_the_nearest(name: str, near: str) -> None:
+    with pytest.raises(ValueError, match=f"did you mean '{near}'"):
+        named_method(name)
+    with pytest.raises(ValueError, match="unknown base"):
+        compose_method(name)
+    with pytest.raises(ValueError, match="unknown switches nothing"):
+        compose_method("grpo", nothing=True)
+
+
+@pytest.mark.parametrize(
+    "name, denominator",
+    [
+        *(
+            ("sat-gspo-r3", "rollout"),
+            ("grpo-tis", "trainer"),
+            ("sat-grpo-tis", "checkpoint"),
+            ("spo-tis", "checkpoint"),
+        ),
+        *(("icepop", "rollout"), ("icepop-weight", "trainer"), ("grpo-decoupled-a3po", "a3po"), ("m2po", "rollout")),
+    ],
+)
+def test_the_denominator_that_a_method_needs(name: str, denominator: str) -> None:
+    assert named_method(name).denominator == denominator
+
+
+DEFAULTS = {
+    "dppo": {"divergence": "tv", "delta": 1e-3, "delta_kl": 0.05},
+    "icepop": {"low": 0.5, "high": 5.0, "form": "mask"},
+    "kpop": {"phi": 0.1},
+    "seqclip": {"low": 0.8, "high": 1.25},
+    "m2po": {"threshold": 0.04, "scope": "step", "power": 0.0},
+    "mis-geo": {"low": 0.99, "high": 1.01},
+    "opsm": {"delta": 1e-4},
+    "trm-max": {"delta": 2.5},
+    "trm-mean": {"delta": 0.01},
+    "veto": {"low": 1e-4, "high": None},
+    "tis": {"cap": 2.0},
+    "seq-tis": {"cap": 2.0, "form": "clamp"},
+    "seq-mask-tis": {"low": 0.99, "high": 1.01},
+    "decoupled": {"cap": 5.0, "form": "mask"},
+    "cispo": {"eps_low": 1.0, "eps_high": 4.0},
+    "rollout-is": {"eps_low": 0.2, "eps_high": 0.2},
+    "topr": {"cap": 1.0, "good_by": "reward"},
+    "aspo": {"eps_low": 0.2, "eps_high": 0.2, "cap": 3.0},
+    "gipo": {"sigma": 1.0},
+    "flash": {"delta": 5e-3},
+    "vespo": {"k_pos": 2.0, "lambda_pos": 3.0, "k_neg": 3.0, "lambda_neg": 2.0},
+    "spo": {"eps": 0.2},
+    "drpo": {"delta": 12.5},
+    "sapo": {"tau_pos": 1.0, "tau_neg": 1.05},
+    "ipo": {"eps": 0.1, "kl_tau": 1e-3},
+    "dro": {"beta": 0.1},
+    "gmpo": {"eps_low": 0.4, "eps_high": 0.4},
+    "cpgd": {"eps": 0.2},
+    "sat": {"alpha": 0.9, "exponent": 2.0, "scope": None, "score": "log_ratio"},
+    "lag-power": {"power": 0.5},
+    "bapo": dict(share=0.5, lower_start=0.6, lower_max=0.9, upper_start=1.2, upper_max=3.0, step=0.05, scope="step"),
+    "trpo": {"delta": 0.07, "over": "mean", "max_backtracks": 10},
+}
+
+
+def test_the_defaults_are_those_of_the_papers_and_of_public_code() -> None:
+    found = {name: dataclasses.asdict(kind()) for name, kind in STABILIZERS.items() if dataclasses.fields(kind)}
+    assert found == DEFAULTS
+    assert dataclasses.asdict(Clip()) == {"eps_low": 0.2, "eps_high": 0.2, "dual": None}
+
+
+def test_methods_are_values() -> None:
+    assert named_method("sat-grpo") == compose_method("grpo", sat=True)
+    assert len({named_method(name) for name in method_names()}) == len(method_names())
+    for kind in STABILIZERS.values():
+        assert hash(kind()) == hash(kind())
+    assert len({kind() for kind in STABILIZERS.values()}) == len(STABILIZERS)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        named_method("grpo").base.name = "another"
+
+
+@pytest.mark.parametrize(
+    "name, same",
+    [("ppo", True), ("grpo-r3", True), ("grpo-tis", False), ("gspo", False), ("sat-grpo", False), ("dppo", False)],
+)
+def test_methods_of_one_formula(name: str, same: bool) -> None:
+    assert (named_method(name).formula == named_method("grpo").formula) == same
 
 
 @pytest.mark.parametrize(
@@ -99,92 +161,81 @@ def test_the_scope_left_open_follows_the_method_to_another_base() -> None:
     assert named_method("gspo").scope is None, "it has no judge"
 
 
-def test_methods_are_values() -> None:
-    assert named_method("sat-grpo") == compose_method("grpo", sat=True)
-    assert len({hash(named_method(name)) for name in method_names()}) == len(method_names())
+def test_a_method_without_a_stabilizer_needs_what_is_left() -> None:
+    assert named_method("sat-grpo-tis").without("tis") == named_method("sat-grpo")
+    assert named_method("sat-grpo-tis").without("sat") == named_method("grpo-tis")
+    assert named_method("grpo-decoupled-a3po").without("decoupled", "a3po").denominator == "rollout"
 
 
-def test_compositions_have_names_too() -> None:
-    assert named_method("sat-gspo-tis-r3-topp") == compose_method("gspo", sat=True, tis=True, r3=True, topp=True)
-    assert named_method("sat-icepop-weight") == compose_method("icepop-weight", sat=True)
-    assert named_method("sat-icepop-weight").denominator == "checkpoint"
-    for name in (*method_names(), "sat-dppo-kl-topp", "kpop-tis"):
-        assert named_method(name).name == name
-    with pytest.raises(ValueError, match="unknown method 'grpo-r3-tis'"):
-        named_method("grpo-r3-tis")
+def changed(name: str, **changes: object) -> Method:
+    return dataclasses.replace(named_method(name), **changes)
 
 
-@pytest.mark.parametrize("start", ["grpo", "sat-gspo", "icepop-weight", "score-centering", "sat-rollout-is"])
-def test_a_name_with_two_suffixes_reads_back(start: str) -> None:
-    base = start.removeprefix("sat-")
-    for first, second in itertools.combinations(SUFFIXES, 2):
-        name = f"{start}-{first}-{second}"
-        method = named_method(name)
-        assert method.name == name and method.has(first) and method.has(second)
-        switched = {suffix.replace("-", "_"): True for suffix in (first, second)}
-        assert method == compose_method(base, sat=base != start, **switched)
+REFUSED = [
+    (named_method("sat-cispo"), 1, "no clip interval"),
+    (named_method("sat-m2po"), 1, "no clip interval"),
+    (named_method("spo-lag-power"), 1, "no clip interval"),
+    (named_method("trpo-bapo"), 1, "no clip interval"),
+    (changed("spo", clip=Clip()), 1, "no clip interval"),
+    (changed("sat-grpo", clip=None), 1, "SAT has no interval"),
+    (changed("grpo-lag-power", clip=None), 1, "Lag-power has no interval"),
+    (named_method("grpo-lag-power-bapo"), 1, "both set the radii"),
+    (named_method("sat-grpo-bapo"), 1, "both judge"),
+    (named_method("grpo-tis-seq-tis"), 1, "both weight a token"),
+    (named_method("icepop-weight-tis"), 1, "form mask"),
+    (changed("grpo", stabilizers=(named_method("grpo").base, SAT(), SAT())), 1, "in it twice"),
+    (changed("grpo", stabilizers=(named_method("grpo").base, M2PO())), 1, "build the method on it"),
+    (changed("grpo", denominator="a3po"), 1, "A-3PO makes the denominator a3po"),
+    (changed("grpo-a3po", denominator="trainer"), 1, "A-3PO makes the denominator a3po"),
+    (changed("m2po", denominator="trainer"), 1, "defined over denominator rollout"),
+    (named_method("flash-tis"), 1, "TIS makes it trainer"),
+    (named_method("ipo-a3po"), 1, "A-3PO makes it a3po"),
+    (changed("sat-grpo", denominator="trainer"), 1, "set method.denominator to rollout"),
+    (changed("spo", denominator="trainer"), 1, "identically 1"),
+    (changed("sat-grpo-tis", denominator="trainer"), 1, "to checkpoint"),
+    (changed("grpo-tis", denominator="rollout"), 1, "to trainer"),
+    (changed("sat-grpo-tis", denominator="rollout"), 2, "to checkpoint"),
+    (changed("grpo", clip=Clip(dual=1.0)), 1, "above 1"),
+]
 
 
-@pytest.mark.parametrize("suffix", SUFFIXES)
-def test_a_suffix_without_a_base_stands_beside_grpo(suffix: str) -> None:
-    assert named_method(suffix) == named_method(f"grpo-{suffix}")
-    assert named_method(f"sat-{suffix}") == named_method(f"sat-grpo-{suffix}")
+@pytest.mark.parametrize("method, steps, says", REFUSED, ids=[f"{m.name}-{m.denominator}" for m, _, _ in REFUSED])
+def test_a_combination_without_a_meaning_is_refused_with_the_remedy(method: Method, steps: int, says: str) -> None:
+    with pytest.raises(ValueError, match=says) as error:
+        check_method(method, steps)
+    assert str(error.value).startswith(f"{method.name}: ")
 
 
-def test_what_the_newer_methods_need() -> None:
-    needs = {name: named_method(name).needs for name in method_names() if named_method(name).needs}
-    assert needs == {
-        "topr": ("rewards",),
-        "score-centering": ("heads",),
-        "m2po-lag": ("lags",),
-        "grpo-lag-power": ("lags",),
-        "grpo-a3po": ("lags",),
-        "grpo-decoupled-a3po": ("lags",),
-    }
-    assert compose(STABILIZERS["topr"](good_by="advantage")).needs == ()
-    assert named_method("topr-a3po").needs == ("rewards", "lags")
+def test_what_means_something_is_accepted() -> None:
+    for name in method_names():
+        check_method(named_method(name))
+    for base in ("grpo", "sat-grpo", "sat-gspo", "dppo", "m2po", "cispo", "vespo", "sapo", "gmpo"):
+        check_method(named_method(f"{base}-mis-geo-opsm-trm-max-trm-mean-veto-r3-topp"))
+    check_method(changed("sat-grpo", denominator="trainer"), 2)
+    check_method(changed("grpo", denominator="trainer"))
+    check_method(changed("grpo-tis", denominator="checkpoint"))
+    check_method(changed("grpo", clip=Clip(dual=1.01)))
+    check_method(named_method("icepop-tis"))
 
 
-@pytest.mark.parametrize(
-    ("name", "denominator"),
-    [
-        ("grpo-mis-geo", "rollout"),
-        ("grpo-decoupled", "trainer"),
-        ("gspo-seq-tis", "trainer"),
-        ("sat-grpo-decoupled", "checkpoint"),
-        ("sat-gspo-seq-mask-tis", "checkpoint"),
-        ("grpo-a3po", "a3po"),
-        ("sat-grpo-decoupled-a3po", "a3po"),
-        ("cispo", "rollout"),
-        ("cispo-tis", "trainer"),
-        ("m2po", "rollout"),
-    ],
-)
-def test_the_denominator_that_a_method_takes(name: str, denominator: str) -> None:
-    method = named_method(name)
-    assert method.denominator == denominator
-    check_method(method)
+@pytest.mark.parametrize("name", ["icepop", "seqclip", "mis-geo", "seq-mask-tis", "veto"])
+def test_a_range_that_does_not_hold_1_is_refused(name: str) -> None:
+    for low, high in ((1.1, 2.0), (0.5, 0.9)):
+        with pytest.raises(ValueError, match="does not hold 1"):
+            STABILIZERS[name](low=low, high=high)
+    STABILIZERS[name](low=1.0, high=1.0)
+    with pytest.raises(ValueError, match="do not ascend"):
+        STABILIZERS["bapo"](lower_start=0.9, lower_max=0.8)
 
 
-@pytest.mark.parametrize(
-    "name, components",
-    [
-        ("grpo", ("ppo",)),
-        ("sat-gspo-tis-r3", ("gspo", "sat", "tis", "r3")),
-        ("dppo-kl-topp", ("ppo", "dppo-kl", "topp")),
-        ("seqclip", ("gspo", "seqclip")),
-        ("drpo", ("drpo",)),
-        ("trpo-r3", ("trpo", "r3")),
-    ],
-)
-def test_what_a_method_is_made_of(name: str, components: tuple[str, ...]) -> None:
-    assert named_method(name).parts == components
+def test_settings_that_a_variant_does_not_read() -> None:
+    assert DPPO().unread == ("delta_kl",) and DPPO("kl").unread == ("delta",) and IcePop().unread == ()
 
 
-@pytest.mark.parametrize("name, near", [("sat-gsop", "sat-gspo"), ("GRPO", "grpo"), ("dppoo", "dppo")])
-def test_unknown_names_get_the_nearest_known_one(name: str, near: str) -> None:
-    with pytest.raises(ValueError, match=f"unknown method '{name}' \\(did you mean '{near}'\\?\\)"):
-        named_method(name)
+def test_every_docstring_begins_with_the_name_and_the_source_follows() -> None:
+    for kind in known():
+        assert kind.title() != kind.name or kind.name == "top-p", kind
+        assert len(kind.__doc__) > len(kind.title()) + 20
 
 
 @pytest.mark.parametrize(("name", "meant"), [("sat", "'sat-gspo' or 'sat-grpo'"), ("dapo", "'grpo' with")])
@@ -194,136 +245,77 @@ def test_what_other_projects_call_a_method_is_known_and_the_answer_is_short(name
     assert len(str(raised.value)) < 120
 
 
-def test_unknown_base() -> None:
-    with pytest.raises(ValueError, match=r"unknown base 'gsop' \(did you mean 'gspo'\?\)"):
-        compose_method("gsop")
-
-
-@pytest.mark.parametrize("name", method_names())
-@pytest.mark.parametrize("steps", [1, 4])
-def test_named_methods_pass_the_check(name: str, steps: int) -> None:
-    check_method(named_method(name), steps)
-
-
-PPO = named_method("ppo").base
-
+OWN = """
+from dataclasses import dataclass
+from sat_slime.objective import Gate
 
 @dataclass(frozen=True)
-class TwoJudges(Gate, Judge):
-    """A gate of a package of its own that judges by a threshold too."""
+class Halfway(Gate):
+    '''Halfway: drops tokens whose |r - 1| is above band.'''
 
-    scope: str = "step"
-    name = "two"
-    row = Row("Two", *["-"] * 9)
+    band: float = 0.1
+    '''Largest |r - 1| of a token that is kept.'''
+    name = "halfway"
+
+    def factor(self, t):
+        t.measured["halfway/distance"] = (t.ratio - 1).abs()
+        return (t.ratio - 1).abs() <= self.band
+"""
 
 
-@pytest.mark.parametrize(
-    "method, message",
-    [
-        (compose_method("grpo", sat=True, denominator="trainer"), "identically 1.*method.denominator to rollout"),
-        (compose_method("grpo", sat=True, tis=True, denominator="trainer"), "identically 1.*denominator to checkpoint"),
-        (
-            compose_method("gspo", sat=True, tis=True, denominator="rollout"),
-            "count it twice.*denominator to checkpoint",
-        ),
-        (compose_method("spo", denominator="trainer"), "penalty has no gradient"),
-        (compose_method("spo", sat=True), "SPO's penalty replaces the clip.*turn sat off"),
-        (
-            replace(compose_method("drpo"), trust_region=Clip()),
-            "DRPO's penalty replaces.*trust_region to None",
-        ),
-        (compose_method("grpo", tis=True, denominator="rollout"), "twice: set method.denominator to trainer"),
-        (compose_method("icepop-weight", denominator="rollout"), "twice: set method.denominator to trainer"),
-        (
-            compose_method("icepop-weight", tis=True),
-            "TIS and IcePop's weight both weight.*one of them out, or take IcePop's form",
-        ),
-        (compose(DPPO(), [DPPO("kl", delta_kl=0.1)]), "DPPO stands twice"),
-        (compose_method("trpo", sat=True), "TRPO's constraint replaces the clip.*turn sat off"),
-        (compose(TRPO(), [SPO()]), "SPO's penalty replaces the clip.*beside TRPO: build the method on spo"),
-        (compose(PPO, [STABILIZERS["m2po"]()]), "M2PO's gate replaces the clip.*beside PPO: build the method on m2po"),
-        (compose(PPO, [SAT(), TwoJudges()]), "SAT and Two both judge by a threshold.*leave one of them out"),
-        (named_method("grpo-tis-decoupled"), "TIS and Decoupled PPO both weight.*leave one of them out$"),
-        (named_method("gspo-seq-tis-seq-mask-tis"), "Seq-TIS and Seq-Mask-TIS both weight"),
-        (compose_method("grpo", decoupled=True, denominator="rollout"), "twice: set method.denominator to trainer"),
-        (
-            compose_method("grpo", seq_tis=True, sat=True, denominator="rollout"),
-            "twice: set method.denominator to chec",
-        ),
-        (
-            named_method("m2po-tis"),
-            "M2PO is defined over denominator rollout, and TIS makes it trainer: leave that out",
-        ),
-        (
-            named_method("flash-a3po"),
-            "FlashREINFORCE is defined over denominator rollout, and A-3PO makes it a3po: leave",
-        ),
-        (
-            compose_method("vespo", denominator="checkpoint"),
-            "VESPO is defined over denominator rollout, and method.denominator makes it checkpoint",
-        ),
-        (compose_method("grpo", a3po=True, denominator="rollout"), "A-3PO makes up the denominator.*is rollout"),
-        (compose_method("grpo", denominator="a3po"), "A-3PO makes up the denominator a3po.*turn method.a3po on"),
-        (compose_method("dro", denominator="trainer"), "identically 1 and the penalty has no gradient"),
-    ],
-)
-def test_combinations_that_mean_nothing_are_refused(method, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        check_method(method)
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "own_gates").mkdir()
+
+    def write(text: str, name: str) -> str:
+        (tmp_path / "own_gates" / f"{name}.py").write_text(textwrap.dedent(text))
+        importlib.invalidate_caches()
+        return f"own_gates.{name}"
+
+    yield write
+    for name in [name for name in sys.modules if name.startswith("own_gates")]:
+        del sys.modules[name]
+
+
+def test_a_stabilizer_of_ones_own_is_a_base_by_its_dotted_path(module) -> None:
+    path = module(OWN, "halfway")
+    method = named_method(f"sat-{path}-tis-r3")
+    assert method.name == f"sat-{path}-tis-r3" and method.label == "SAT-Halfway w/ TIS + R3"
+    batch = paper.random_tokens(1, [5, 4, 8], 0.3, inactive=0.0).batch()
+    result = policy_surrogate(named_method(path), batch)
+    d = batch.log_probs - batch.rollout_log_probs
+    far = (d.exp() - 1).abs() > 0.1
+    assert torch_equal(result.values == 0, far) and float(result.metrics["halfway/masked"]) == pytest.approx(
+        float(far.double().mean())
+    )
+    assert float(result.metrics["halfway/distance"]) == pytest.approx(float((d.detach().exp() - 1).abs().mean()))
+    result.values.sum().backward()
+    assert batch.log_probs.grad.any(), "what a gate reads without gradient keeps its gradient in S"
+
+
+def torch_equal(a, b) -> bool:
+    return a.tolist() == b.tolist()
 
 
 @pytest.mark.parametrize(
-    "base, reason",
+    "text, says",
     [
-        ("m2po", "M2PO's gate replaces the clip"),
-        ("cispo", "CISPO's score form takes no gradient away at the end of an interval"),
-        ("rollout-is", "Rollout IS's score form"),
-        ("topr", "TOPR's score form"),
-        ("flash", "FlashREINFORCE's score form"),
-        ("vespo", "VESPO's score form"),
-        ("score-centering", "Score centering's score form"),
-        ("aspo", "ASPO's interval is of another kind"),
-        ("gmpo", "GMPO's interval is of another kind"),
-        ("cpgd", "CPGD's interval is of another kind"),
-        ("sapo", "SAPO's sigmoid replaces the clip"),
-        ("ipo", "IPO's gate and penalty replace the clip"),
-        ("dro", "DRO's penalty replaces the clip"),
+        ("import nothing_like_this", "cannot be imported"),
+        ("x = 1", "defines none"),
+        (OWN.replace("frozen=True", "frozen=False"), "frozen dataclass"),
+        (OWN.replace('name = "halfway"', 'name = "sat"'), "one of ours"),
+        (OWN.replace('name = "halfway"', 'name = "half-way"'), "a word|the word"),
+        (OWN.replace('name = "halfway"', 'name, place = "halfway", "suffix"'), "leave it out"),
+        (OWN.replace("band: float = 0.1", "band: float"), "has no default"),
     ],
 )
-def test_sat_is_refused_where_there_is_no_interval_of_ppos_kind(base: str, reason: str) -> None:
-    with pytest.raises(ValueError, match=f"sat-{base}: {reason}.*so it has no interval of PPO's kind.*turn sat off"):
-        check_method(named_method(f"sat-{base}"))
-    with pytest.raises(ValueError, match="for a clip: set trust_region to None"):
-        check_method(replace(named_method(base), trust_region=Clip()))
+def test_a_module_that_is_no_stabilizer_is_refused(module, text: str, says: str) -> None:
+    path = module(text, f"broken{abs(hash(text)) % 10**6}")
+    with pytest.raises(ValueError, match=says):
+        find(path)
 
 
-def test_allowed_beside_them() -> None:
-    for base in ("grpo", "sat-grpo", "sat-gspo", "dppo", "m2po", "cispo", "vespo", "sapo", "gmpo", "score-centering"):
-        check_method(named_method(f"{base}-mis-geo-opsm-trm-max-trm-mean-veto-r3-topp-vcpo"))
-    for base in ("grpo", "gspo", "dppo", "cispo", "aspo", "sapo", "gmpo", "cpgd", "dro"):
-        for weight in ("tis", "seq-tis", "seq-mask-tis", "decoupled"):
-            check_method(named_method(f"{base}-{weight}-mis-geo"))
-            check_method(named_method(f"{base}-{weight}-a3po"))
-    check_method(compose_method("grpo", denominator="trainer"))
-    check_method(compose_method("grpo", sat=True, denominator="trainer"), optimizer_steps_per_rollout=2)
-    check_method(compose_method("gspo", sat=True, denominator="checkpoint"))
-    check_method(compose_method("grpo", tis=True, denominator="checkpoint"))
-    check_method(compose_method("dppo", sat=True))
-    check_method(compose_method("icepop-weight", sat=True))
-    check_method(compose_method("icepop", tis=True))
-    check_method(compose(DPPO(), [KPop()]))
-    check_method(compose_method("gspo", sat=True, tis=True, denominator="trainer"), optimizer_steps_per_rollout=2)
-
-
-@pytest.mark.parametrize("r3", [False, True])
-@pytest.mark.parametrize("base", ["grpo", "gspo"])
-def test_sat_composes_with_tis_and_r3(base: str, r3: bool) -> None:
-    method = compose_method(base, sat=True, tis=True, r3=r3)
-    assert method.name == f"sat-{base}-tis" + ("-r3" if r3 else "")
-    assert (method.denominator, method.sat, method.weights) == ("checkpoint", SAT(), (TIS(),))
-    check_method(method)
-
-
-def test_a_dual_clip_inside_the_interval_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"dual is 1\.0"):
-        check_method(replace(named_method("grpo"), trust_region=Clip(dual=1.0)))
+def test_switches_are_what_is_no_base() -> None:
+    assert {kind.name for kind in switches()} >= {"sat", "tis", "r3", "topp"}
+    assert find("nothing") is None and find("sat") is SAT

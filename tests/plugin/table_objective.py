@@ -9,7 +9,7 @@ import pytest
 import torch
 from slime_step import VOCAB, Layout, Problem, Step
 
-from sat_slime.objective import Method, TokenBatch, log_probs_on_support, policy_surrogate, threshold_scores
+from sat_slime.objective import Method, TokenBatch, policy_surrogate, threshold_scores
 
 LAYOUTS = [Layout(dp=2), Layout(cp=2), Layout(cp=2, allgather_cp=True), Layout(tp=2), Layout(dp=2, cp=2)]
 
@@ -25,7 +25,7 @@ def by_the_objective(method: Method, problem: Problem) -> tuple[float, torch.Ten
     if method.threshold_is_of_the_step:
         threshold = method.judge.threshold_of(torch.cat([threshold_scores(method, batch) for batch in batches]))
     for part, batch in zip(parts, batches, strict=True):
-        values = policy_surrogate(method, batch, quantile=threshold).values
+        values = policy_surrogate(method, batch, threshold=threshold).values
         for value, mask in zip(values.split(list(batch.lengths)), problem.loss_masks[part], strict=True):
             total = total - value.sum() / max(int(mask.sum()), 1) / len(problem.tokens)
     total.backward()
@@ -36,7 +36,7 @@ def token_batch(problem: Problem, part: slice, table: torch.Tensor) -> TokenBatc
     tokens, lengths = problem.tokens[part], problem.response_lengths[part]
     rows = [table[t[-n - 1 : -1]] for t, n in zip(tokens, lengths, strict=True)]
     kept = problem.nuclei[part] if problem.nuclei else [torch.ones(n, VOCAB, dtype=torch.bool) for n in lengths]
-    scored = [log_probs_on_support(*both) for both in zip(rows, kept, strict=True)]
+    scored = [torch.where(mask, row, -torch.inf).log_softmax(-1) for row, mask in zip(rows, kept, strict=True)]
     return TokenBatch(
         torch.cat([s.gather(1, t[-n:, None])[:, 0] for s, t, n in zip(scored, tokens, lengths, strict=True)]),
         torch.cat(problem.rollout_log_probs[part]).double(),

@@ -31,8 +31,6 @@ METHODS = [name for name in method_names() if not not_on_slime(named_method(name
 def test_all_but_those_that_say_why_run_on_slime() -> None:
     assert set(method_names()) - set(METHODS) == {
         "trpo",
-        "score-centering",
-        "grpo-vcpo",
     }
 
 
@@ -67,7 +65,7 @@ SPLIT = {
     "vespo": {"base": "vespo"},
     "gmpo": {"base": "gmpo", "gmpo": {"eps_low": 0.2, "eps_high": 0.2}},
     "m2po": {"base": "m2po", "m2po": {"scope": "microbatch", "threshold": 0.02}},
-    "m2po-lag": {"base": "m2po-lag", "m2po_lag": {"scope": "microbatch", "threshold": 0.01}},
+    "m2po by lag": {"base": "m2po", "m2po": {"scope": "microbatch", "threshold": 0.01, "power": 0.9}},
     "lag-power": {"base": "grpo", "sat": True, "lag_power": True},
     "lag-power-gspo": {"base": "gspo", "lag_power": True},
     "bapo": {"base": "grpo", "bapo": {"enabled": True, "scope": "microbatch", "share": 0.55}},

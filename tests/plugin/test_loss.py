@@ -12,15 +12,9 @@ from slime_step import Layout, Step, make_args, make_problem, on_ranks, step, st
 from table_objective import LAYOUTS, assert_same_step, by_the_objective, in_order_of_ranks, needs_real, with_nuclei
 
 from sat_slime.config.method_section import method_switches
-from sat_slime.objective import (
-    DPPO,
-    SAT,
-    IcePop,
-    KPop,
-    compose,
-    named_method,
-)
-from sat_slime.objective.stabilizers.clips.gspo import GSPO
+from sat_slime.objective import SAT, compose, named_method
+from sat_slime.objective.clips import GSPO
+from sat_slime.objective.gates import DPPO, IcePop, KPop
 from sat_slime.plugin.inside import trainer_state
 
 needs_slime = pytest.mark.needs_slime

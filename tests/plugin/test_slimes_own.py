@@ -14,8 +14,6 @@ import pytest
 import torch
 from slime_step import Layout, make_args, make_problem, on_ranks, steps
 
-from sat_slime.objective.stabilizers.scores.score_centering import ScoreCentering
-
 pytestmark = pytest.mark.needs_slime
 
 LOSS = "slime.backends.megatron_utils.loss"
@@ -132,24 +130,3 @@ def test_every_pair_changes_plain_grpo() -> None:
     for name, other in zip(PAIRS, others, strict=True):
         assert not torch.equal(other.gradient, first.gradient), name
         assert not torch.equal(other.gradient, second.gradient), name
-
-
-@pytest.mark.parametrize("mode, rule", [("none", "none"), ("tis", "tis"), ("mis", "icepop")])
-def test_score_centering_is_slimes_own(mode: str, rule: str) -> None:
-    theirs = pytest.importorskip("slime.utils.score_centering", reason="slime has it only after 624b824a8")
-    ours = ScoreCentering(rule=rule, cap=1.2, low=0.8, high=1.2)
-    generator = torch.Generator().manual_seed(0)
-    rollout = torch.randn(20, 16, generator=generator).log_softmax(-1)
-    policy = (rollout + 0.3 * torch.randn(20, 16, generator=generator)).log_softmax(-1)
-    head = rollout.topk(6).indices
-    rollout, policy = rollout.gather(1, head), policy.gather(1, head)
-    low = 0.0 if mode == "tis" else 0.8
-    gradients = []
-    for centre in (
-        lambda p: ours.centre(p, rollout),
-        lambda p: theirs.score_centering_correction(p, rollout, mode=mode, low=low, high=1.2)[0],
-    ):
-        leaf = policy.clone().requires_grad_()
-        centre(leaf).sum().backward()
-        gradients.append(leaf.grad)
-    torch.testing.assert_close(*gradients, rtol=1e-5, atol=1e-7)

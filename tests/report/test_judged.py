@@ -6,8 +6,8 @@ ELSEWHERE = {
     RESPONSE: {"gspo", "gspo-r3", "gspo-tis", "gspo-tis-r3", "gspo-topp", "seqclip", "gmpo", "flash", "vespo",
                "grpo-seq-tis", "grpo-seq-mask-tis", "grpo-mis-geo", "grpo-opsm", "grpo-trm-max", "grpo-trm-mean",
                "grpo-veto"},
-    STATE: {"trpo", "score-centering"},
-    BATCH: {"sat-grpo", "sat-gspo", "sat-grpo-r3", "sat-gspo-r3", "m2po", "m2po-lag", "grpo-bapo"},
+    STATE: {"trpo"},
+    BATCH: {"sat-grpo", "sat-gspo", "sat-grpo-r3", "sat-gspo-r3", "m2po", "grpo-bapo"},
 }  # fmt: skip
 """By the formulas of the notes and the paper; every other method judges each token by its ratio."""
 

@@ -43,10 +43,6 @@ def token_dump(config: EmbeddedConfig, batch: RolloutBatch, result: StepResult, 
     columns, method = dict(result.tokens), build_method(config.method)
     distributions = [response.distribution for response in responses if response.distribution is not None]
     mu = np.concatenate(distributions) if len(distributions) == len(responses) else None
-    if mu is None or not config.dump.heads:
-        columns.pop("policy_head", None)
-    else:
-        columns["rollout_head"] = mu.astype(np.float32)
     columns |= _total_variation(mu, columns.pop("log_distribution", None), columns.pop(_PI_L, None))
     step = int(result.metrics["step"])
     versions = np.concatenate([response.versions for response in responses]).astype(np.int32)

@@ -13,8 +13,6 @@ from megatron.core.tensor_parallel import (
 )
 from torch import Tensor
 
-from sat_slime.objective import log_probs_on_support, on_support
-
 Wanted = Literal["none", "value", "gradient"]
 """What is wanted of a quantity beside the log-probs: nothing, its value, or its value with a gradient."""
 
@@ -41,7 +39,7 @@ def vocab_parallel_log_probs(
     """
     if kept is not None:
         nats = None if entropy == "none" else vocab_parallel_log_probs(logits, targets, temperature, entropy=entropy)[1]
-        logits = on_support(logits.float(), _own_columns(kept, logits))
+        logits = torch.where(_own_columns(kept, logits), logits.float(), -torch.inf)
         return vocab_parallel_log_probs(logits, targets, temperature)[0], nats
     group = parallel_state.get_tensor_model_parallel_group()
     logits = logits.float() / temperature
@@ -78,7 +76,7 @@ def whole_log_probs(logits: Tensor, temperature: float, kept: Tensor | None = No
         part of the logits.
     """
     logits = gather_from_tensor_model_parallel_region(logits.float() / temperature)
-    return logits.log_softmax(-1) if kept is None else log_probs_on_support(logits, kept)
+    return (logits if kept is None else torch.where(kept, logits, -torch.inf)).log_softmax(-1)
 
 
 def _own_columns(kept: Tensor, logits: Tensor) -> Tensor:

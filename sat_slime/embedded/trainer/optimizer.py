@@ -13,7 +13,7 @@ from torch import Tensor
 from sat_slime.config.schema import TrainConfig
 from sat_slime.embedded.trainer import parallel
 from sat_slime.embedded.trainer.policy import PolicyState
-from sat_slime.objective import StepConstraint, backtrack, divergence_metrics
+from sat_slime.objective.method import TRPO
 
 
 class MasterOptimizer:
@@ -56,37 +56,37 @@ class MasterOptimizer:
     # ------------------------------------------------------------------------------------------------------- a step
 
     @torch.no_grad()
-    def step(self, number: int, lr_factor: float = 1.0) -> float:
+    def step(self, number: int, loss: Tensor) -> float:
         """Clips and applies the gradients that Megatron has summed; returns their global norm before clipping.
 
         Args:
             number: the optimizer step's, for an error.
-            lr_factor: on the learning rate, of this step alone.
+            loss: 0-dim, that of this rank.
 
         Raises:
-            FloatingPointError: the gradient is not finite; the weights are then still those of the step before.
+            FloatingPointError: the gradient or a rank's loss is not finite, on all ranks; the weights are then still
+                those of the step before.
         """
-        square = self._global_square()
+        square = self._global_square(loss)
         norm = float(square.sqrt())
         if not torch.isfinite(square):
             raise FloatingPointError(
-                f"the gradient of optimizer step {number} is not finite: start another run with a lower train.lr"
+                f"the loss or the gradient of optimizer step {number} is not finite: start another run with a lower "
+                "train.lr"
             )
         scale = min(1.0, self._train.grad_clip / (norm + 1e-6))
         torch._foreach_mul_([master.grad for master in self.masters if master.grad is not None], scale)
-        for group in self._adamw.param_groups:
-            group["lr"] = self._train.lr * lr_factor
         self._adamw.step()
         # In fp32 a master is the parameter and its gradient Megatron's own buffer: backward must not add to that too.
         self._adamw.zero_grad(set_to_none=True)
         self._give_to_policy()
         return norm
 
-    def _global_square(self) -> Tensor:
-        """Return the gradient's squared norm over all ranks, where a parameter that several ranks hold counts once.
-        Gives the masters their gradients."""
+    def _global_square(self, loss: Tensor) -> Tensor:
+        """Return the gradient's squared norm over all ranks, where a parameter that several ranks hold counts once; NaN
+        where the loss of a rank is not finite. Gives the masters their gradients."""
         world = dist.get_world_size()
-        square = torch.zeros((), device=parallel.device())
+        square = (loss - loss).float()
         for (_, parameter), master in zip(self._policy.named_parameters, self.masters, strict=True):
             gradient = parameter.main_grad.to(master.dtype)
             if not getattr(parameter, "allreduce", True):  # Megatron's mark of a parameter cut by expert parallelism
@@ -101,14 +101,14 @@ class MasterOptimizer:
         return square
 
     def constrained_step(
-        self, number: int, lr_factor: float, constraint: StepConstraint, divergence: Callable[[], Tensor]
+        self, number: int, loss: Tensor, constraint: TRPO, divergence: Callable[[], Tensor]
     ) -> tuple[float, dict[str, float]]:
-        """Takes a step and halves it until TRPO's constraint stands.
+        """Takes a step and halves it until TRPO's constraint accepts it.
 
         AdamW's moments keep the whole gradient, whatever becomes of the step.
 
         Args:
-            number, lr_factor: as in `step`.
+            number, loss: as in `step`.
             divergence: measures the divergence of the policy's current weights from mu at this rank's states.
 
         Returns:
@@ -119,25 +119,24 @@ class MasterOptimizer:
         """
         before = divergence()
         old = [master.detach().clone() for master in self.masters]
-        norm = self.step(number, lr_factor)
+        norm = self.step(number, loss)
         new = [master.detach().clone() for master in self.masters]
-        after = before
-
-        @torch.no_grad()
-        def move(scale: float) -> None:
-            for master, start, end in zip(self.masters, old, new, strict=True):
-                master.copy_(torch.lerp(start, end, scale))  # exact at both ends
-            self._give_to_policy()
-
-        def stands() -> bool:
-            nonlocal after
-            after = divergence()
+        scale, after = 1.0, divergence()
+        for halvings in range(constraint.max_backtracks + 1):
             # All ranks decide together, tensor-parallel copies too: none may decide otherwise than another.
-            return constraint.stands(before, after, dist.group.WORLD)
+            if constraint.accepts(before, after, dist.group.WORLD):
+                break
+            scale = scale / 2 if halvings < constraint.max_backtracks else 0.0
+            self._place(old, new, scale)
+            after = divergence() if scale else before
+        return norm, {**_divergence_metrics(before, after), "trpo/step_scale": scale, "trpo/backtracks": halvings}
 
-        scale, halvings = backtrack(constraint, move, stands)
-        metrics = divergence_metrics(before, after if scale else before, dist.group.WORLD)
-        return norm, {**metrics, "trpo/step_scale": scale, "trpo/backtracks": halvings}
+    @torch.no_grad()
+    def _place(self, old: list[Tensor], new: list[Tensor], scale: float) -> None:
+        """Puts the weights at old + scale (new - old)."""
+        for master, start, end in zip(self.masters, old, new, strict=True):
+            master.copy_(torch.lerp(start, end, scale))  # exact at both ends
+        self._give_to_policy()
 
     # -------------------------------------------------------------------------------------------------- checkpoints
 
@@ -163,3 +162,20 @@ class MasterOptimizer:
 
 def _rank_file(folder: Path) -> Path:
     return folder / f"rank-{dist.get_rank()}.safetensors"
+
+
+def _divergence_metrics(before: Tensor, after: Tensor) -> dict[str, float]:
+    """Return trpo/tv_mean and trpo/tv_max of the step that was made, and those of the weights before it; 0 without
+    states."""
+    both = torch.stack([before, after]).double()
+    largest = both.amax(1) if both.shape[1] else both.new_zeros(2)
+    sums = torch.cat([both.sum(1), both.new_tensor([both.shape[1]])])
+    dist.all_reduce(largest, dist.ReduceOp.MAX)
+    dist.all_reduce(sums)
+    was, now, n = sums.tolist()
+    return {
+        "trpo/tv_mean_before": was / max(n, 1.0),
+        "trpo/tv_mean": now / max(n, 1.0),
+        "trpo/tv_max_before": float(largest[0]),
+        "trpo/tv_max": float(largest[1]),
+    }

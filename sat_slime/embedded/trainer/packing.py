@@ -12,7 +12,8 @@ from torch import Tensor
 from sat_slime.embedded.rollout_batch import EVERY_VERSION
 from sat_slime.embedded.trainer.model import PackedLayout
 from sat_slime.embedded.trainer.parallel import device
-from sat_slime.objective import Need, TokenBatch
+from sat_slime.objective import TokenBatch
+from sat_slime.objective.tokens import Need
 from sat_slime.rollout.types import Response
 
 
@@ -54,33 +55,23 @@ class MicroBatch:
     proximal_log_probs: Tensor | None = None
     """(R,) log-probs of the denominator; None where that is mu or the training forward itself."""
 
-    def token_batch(
-        self,
-        needs: Collection[Need],
-        updates: int,
-        log_probs: Tensor,
-        head: Tensor | None = None,
-    ) -> TokenBatch:
+    def token_batch(self, needs: Collection[Need], updates: int, log_probs: Tensor) -> TokenBatch:
         """Return the objective's view of these response tokens.
 
         Args:
             needs: what the method reads besides log-probs and advantages.
             updates: optimizer updates of the weights in training.
             log_probs: (R,) of the policy, with its gradient.
-            head: (R, vocabulary) log pi of every token, with its gradient; unset in a pass that takes none.
         """
-        heads = "heads" in needs and head is not None
         return TokenBatch(
             log_probs=log_probs,
             rollout_log_probs=self.rollout_log_probs,
             advantages=self.advantages,
             mask=self.mask,
-            lengths=torch.tensor(self.lengths, dtype=torch.int64, device=log_probs.device),
+            lengths=self.lengths,
             proximal_log_probs=self.proximal_log_probs,
             lags=(updates - self.versions).where(self.mask, 0).to(log_probs.dtype) if "lags" in needs else None,
             rewards=self.rewards if "rewards" in needs else None,
-            rollout_head=self.distribution if heads else None,
-            policy_head=head if heads else None,
         )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.distributed import finalize_model_grads
 from torch import Tensor
@@ -18,24 +18,16 @@ from sat_slime.config.method_section import build_method
 from sat_slime.config.schema import EmbeddedConfig
 from sat_slime.embedded.rollout_batch import StepResult, lag_metrics, oldest_trained, step_is_diagnosed
 from sat_slime.embedded.trainer import parallel, routing
-from sat_slime.embedded.trainer.log_probs import Wanted
+from sat_slime.embedded.trainer.loss import PolicyLoss, policy_loss, token_mean_weights
 from sat_slime.embedded.trainer.optimizer import MasterOptimizer
 from sat_slime.embedded.trainer.packing import MicroBatch, forwarded_tokens, pack, padded_tokens, plan_microbatches
 from sat_slime.embedded.trainer.policy import PolicyState
 from sat_slime.embedded.trainer.scoring import Rescorer, Scorer, Scores
-from sat_slime.embedded.trainer.step import Passes, gather_columns, known_proximal, response_log_weights
-from sat_slime.objective import (
-    PolicyLoss,
-    TokenBatch,
-    policy_loss,
-    response_mean_weights,
-    threshold_scores,
-    token_mean_weights,
-)
+from sat_slime.embedded.trainer.step import Passes, gather_columns, known_proximal
+from sat_slime.objective import TokenBatch, broken_tokens, threshold_scores
+from sat_slime.objective.metrics import gather
+from sat_slime.objective.tokens import response_mean_weights
 from sat_slime.rollout.types import Response
-
-RADIUS_STATE = "radius.json"
-"""The file of a checkpoint with the state of the method's RadiusControl."""
 
 
 class TrainerRank:
@@ -55,9 +47,6 @@ class TrainerRank:
         if config.diagnose.every_n_steps:
             self.rescorer = Rescorer(config, self.scorer, self.method.routing_replay)
         self.data_group = parallel_state.get_data_parallel_group()
-        self.is_first = rank == 0
-        self.radius_state = self.method.radius_control.start() if self.method.radius_control else {}
-        """The state of the method's RadiusControl, the same on all ranks."""
 
     # ------------------------------------------------------------------------------------ weights and checkpoints
 
@@ -82,17 +71,13 @@ class TrainerRank:
         self.policy.remember(folder, version)
 
     def save(self, folder: Path) -> None:
-        """Writes this rank's weights and optimizer state into an existing folder, rank 0 also the radii's state."""
+        """Writes this rank's weights and optimizer state into an existing folder."""
         self.optimizer.save(folder)
-        if self.radius_state and self.is_first:
-            (folder / RADIUS_STATE).write_text(json.dumps(self.radius_state))
 
     def load(self, folder: Path, updates: int) -> None:
         """Restores what `save` wrote after so many updates, bit for bit."""
         self.optimizer.load(folder, updates)
         self.updates = updates
-        if self.radius_state:
-            self.radius_state = json.loads((folder / RADIUS_STATE).read_text())
 
     # ---------------------------------------------------------------------------------------------------- training
 
@@ -170,7 +155,7 @@ class TrainerRank:
         checkpoint = self._split(responses, microbatches, diagnosed)
         recorded = dump or diagnosed
         rescored = self.rescorer.of_step(responses, microbatches) if self.rescorer and diagnosed else {}
-        passes = self._forward_and_backward(responses, microbatches, self._step_threshold(microbatches), recorded)
+        passes = self._forward_and_backward(responses, microbatches, self._step_threshold(microbatches))
         grad_norm, of_the_step = self._apply_gradients(passes)
 
         metrics = {
@@ -179,10 +164,6 @@ class TrainerRank:
             **of_the_step,
             **passes.metrics(checkpoint, self.data_group),
         }
-        if control := self.method.radius_control:
-            if metrics["lag/max"] > 0:
-                self.radius_state = control.advance(self.radius_state, metrics)
-            metrics |= control.told(self.radius_state)
         histogram = passes.histogram(self.data_group)
         tokens = None
         if recorded:
@@ -216,29 +197,29 @@ class TrainerRank:
         return judge.threshold_of(torch.cat(scores), self.data_group)
 
     def _forward_and_backward(
-        self, responses: Sequence[Response], microbatches: list[MicroBatch], quantile: Tensor | None, recorded: bool
+        self, responses: Sequence[Response], microbatches: list[MicroBatch], threshold: Tensor | None
     ) -> Passes:
         """Sums the step's gradients over its micro-batches and over the ranks.
 
         Args:
             responses, microbatches: as in `_step`.
-            recorded: whether the tokens' columns are taken from what this returns.
         """
         self.policy.model.zero_grad_buffer()
         passes = Passes(microbatches, counts_flips=self.config.model.is_moe and not self.method.routing_replay)
         for micro in microbatches:
-            scores = self._training_forward(micro, passes, recorded)
-            loss = self._loss(responses, micro, scores, quantile)
+            scores = self._training_forward(micro, passes)
+            loss = self._loss(responses, micro, scores, threshold)
             # Megatron averages gradients over data-parallel ranks; the loss's weights already count the whole step.
             (loss.total * self.data_group.size()).backward()
-            passes.losses.add(loss.metrics, int(micro.mask.sum()))
-            passes.take(scores, recorded)
+            passes.losses.add(loss.metrics, loss.surrogate.n)
+            passes.loss = passes.loss + loss.total.detach()
+            passes.take(scores)
         finalize_model_grads([self.policy.model])
         return passes
 
-    def _training_forward(self, micro: MicroBatch, passes: Passes, recorded: bool) -> Scores:
-        """Return log-probs, entropies and heads, with gradients as the loss needs them. Counts in `passes` the tokens
-        that the trainer routes differently than the engine."""
+    def _training_forward(self, micro: MicroBatch, passes: Passes) -> Scores:
+        """Return log-probs and entropies, with gradients as the loss needs them. Counts in `passes` the tokens that the
+        trainer routes differently than the engine."""
         routes: list[Tensor] = []
         with routing.record(routes) if passes.counts_flips else nullcontext():
             scores = self.scorer.score(
@@ -246,25 +227,17 @@ class TrainerRank:
                 micro,
                 replay=self.method.routing_replay,
                 entropy="gradient" if self.config.loss.entropy_coef else "value",
-                head=self._head_wanted(micro, recorded),
             )
         if passes.counts_flips:
             passes.flips += torch.tensor(routing.count_flips(routes, micro.routed_experts, micro.rows[micro.mask]))
         return scores
 
-    def _head_wanted(self, micro: MicroBatch, recorded: bool) -> Wanted:
-        """Says what the step needs of log pi of the whole vocabulary, which is as large as the logits."""
-        if "heads" in self.method.needs:
-            return "gradient"
-        dumped = recorded and self.config.dump.heads and micro.distribution is not None
-        return "value" if dumped else "none"
-
     def _loss(
-        self, responses: Sequence[Response], micro: MicroBatch, scores: Scores, quantile: Tensor | None
+        self, responses: Sequence[Response], micro: MicroBatch, scores: Scores, threshold: Tensor | None
     ) -> PolicyLoss:
         """Return the objective on one micro-batch, with weights that count the whole step."""
         settings = self.config.loss
-        batch = self._token_batch(micro, scores.log_probs, scores.head)
+        batch = self._token_batch(micro, scores.log_probs)
         if settings.reduction == "token_mean":
             trained = sum(int((response.versions >= self.policy.oldest).sum()) for response in responses)
             weights = token_mean_weights(batch.mask, trained)
@@ -278,31 +251,24 @@ class TrainerRank:
             entropy_coef=settings.entropy_coef,
             ref_log_probs=self.scorer.reference_log_probs(micro),
             entropy=scores.entropy,
-            quantile=quantile,
-            radius_scale=self.radius_state.get("scale", 1.0),
+            threshold=threshold,
         )
 
-    def _token_batch(self, micro: MicroBatch, log_probs: Tensor, head: Tensor | None = None) -> TokenBatch:
+    def _token_batch(self, micro: MicroBatch, log_probs: Tensor) -> TokenBatch:
         """Returns the objective's view of a micro-batch; see MicroBatch.token_batch."""
-        return micro.token_batch(self.method.needs, self.updates, log_probs, head)
+        return micro.token_batch(self.method.needs, self.updates, log_probs)
 
     def _apply_gradients(self, passes: Passes) -> tuple[float, dict[str, float]]:
-        """Changes the weights; the gradient's norm, and vcpo/* and trpo/* where the method scales or constrains the
-        step."""
-        number, scale, constraint = self.updates + 1, self.method.step_scale, self.method.step_constraint
-        metrics = scale.scale(self._log_weights(passes), self.data_group) if scale else {}
-        lr_factor = metrics[f"{scale.prefix()}/scale"] if scale else 1.0
-        if constraint is None:
-            return self.optimizer.step(number, lr_factor), metrics
-        norm, constrained = self.optimizer.constrained_step(
-            number, lr_factor, constraint, lambda: self.scorer.divergence(passes.microbatches)
-        )
-        return norm, {**metrics, **constrained}
-
-    def _log_weights(self, passes: Passes) -> Tensor:
-        """Return (responses,) log of prod pi_proximal / mu over each response of this rank."""
-        weights = [
-            response_log_weights(self.method, self._token_batch(micro, log_probs))
-            for micro, log_probs in zip(passes.microbatches, passes.log_probs, strict=True)
-        ]
-        return torch.cat(weights)
+        """Changes the weights; the gradient's norm, and trpo/* where the method constrains the step."""
+        number, constraint = self.updates + 1, self.method.step_constraint
+        try:
+            if constraint is None:
+                return self.optimizer.step(number, passes.loss), {}
+            return self.optimizer.constrained_step(
+                number, passes.loss, constraint, lambda: self.scorer.divergence(passes.microbatches)
+            )
+        except FloatingPointError as error:  # on all ranks
+            pairs = zip(passes.microbatches, passes.log_probs, strict=True)
+            broken = [broken_tokens(self._token_batch(micro, log_probs)) for micro, log_probs in pairs]
+            said = next((text for text in gather(next(filter(None, broken), ""), dist.group.WORLD) if text), "")
+            raise FloatingPointError(f"{error}{said and f'; in one micro-batch {said}'}") from None

@@ -18,7 +18,7 @@ from sat_slime.embedded.trainer.log_probs import Wanted, vocab_parallel_log_prob
 from sat_slime.embedded.trainer.model import build_model, forward_logits
 from sat_slime.embedded.trainer.packing import MicroBatch
 from sat_slime.embedded.trainer.policy import PolicyState
-from sat_slime.objective import Method, total_variation
+from sat_slime.objective import Method
 from sat_slime.rollout.types import Response
 
 Columns = dict[str, Tensor]
@@ -52,10 +52,10 @@ class Scorer:
         *,
         replay: bool,
         entropy: Wanted = "none",
-        head: Wanted = "none",
+        head: bool = False,
     ) -> Scores:
         """Return log-probs of the response tokens, with a gradient, and what else is wanted; see
-        `vocab_parallel_log_probs` and `whole_log_probs`.
+        `vocab_parallel_log_probs` and, for `head`, `whole_log_probs`.
 
         Args:
             replay: route as the rollout engine did (R3), else freely.
@@ -65,10 +65,8 @@ class Scorer:
         log_probs, nats = vocab_parallel_log_probs(
             logits, micro.output_ids, self._temperature, entropy=entropy, kept=micro.kept
         )
-        if head == "none":
-            return Scores(log_probs, nats, None)
-        with torch.set_grad_enabled(head == "gradient" and torch.is_grad_enabled()):
-            return Scores(log_probs, nats, whole_log_probs(logits, self._temperature, micro.kept))
+        whole = whole_log_probs(logits.detach(), self._temperature, micro.kept) if head else None
+        return Scores(log_probs, nats, whole)
 
     @torch.no_grad()
     def policy_log_probs(self, microbatches: list[MicroBatch]) -> list[Tensor]:
@@ -129,9 +127,9 @@ class Scorer:
         distances = [torch.zeros(0, device=parallel.device())]
         for micro in microbatches:
             assert micro.distribution is not None, "TRPO asks the engine for it"
-            pi = self.score(self.policy.model, micro, replay=self._replays, head="value").head
+            pi = self.score(self.policy.model, micro, replay=self._replays, head=True).head
             assert pi is not None, "asked for above"
-            distances.append(total_variation(micro.distribution[micro.mask], pi[micro.mask]))
+            distances.append((micro.distribution[micro.mask].exp() - pi[micro.mask].exp()).abs().sum(-1) / 2)
         return torch.cat(distances)
 
 
@@ -214,6 +212,6 @@ class Rescorer:
     @torch.no_grad()
     def _score(self, model: torch.nn.Module, micro: MicroBatch) -> tuple[Tensor, Tensor]:
         """Return (R,) log-probs and (R, vocabulary) distribution, along the routes that the caller has set."""
-        log_probs, _, distribution = self.scorer.score(model, micro, replay=False, head="value")
+        log_probs, _, distribution = self.scorer.score(model, micro, replay=False, head=True)
         assert distribution is not None, "asked for"
         return log_probs, distribution

@@ -12,16 +12,7 @@ from torch import Tensor
 from sat_slime.embedded.trainer import parallel
 from sat_slime.embedded.trainer.packing import MicroBatch
 from sat_slime.embedded.trainer.scoring import Columns, Scores
-from sat_slime.objective import (
-    Method,
-    MetricAccumulator,
-    TokenBatch,
-    mismatch_histogram,
-    mismatch_metrics,
-    supply_proximal,
-)
-from sat_slime.objective.batch import segment_sums
-from sat_slime.objective.ratio import proximal_log_probs
+from sat_slime.objective import MetricAccumulator, mismatch_histogram, mismatch_metrics
 
 
 @dataclass
@@ -32,20 +23,18 @@ class Passes:
     counts_flips: bool
     """Whether the trainer routes freely, so that its routes are compared with the engine's."""
     losses: MetricAccumulator = field(default_factory=MetricAccumulator)
+    loss: Tensor = field(default_factory=lambda: torch.zeros((), device=parallel.device()))
+    """0-dim: the sum of the losses."""
     log_probs: list[Tensor] = field(default_factory=list)
     entropy: list[Tensor] = field(default_factory=list)
-    heads: list[Tensor] = field(default_factory=list)
-    """(R, vocabulary) log pi of every token, of a step that is recorded and whose engine told the same of mu."""
     flips: Tensor = field(default_factory=lambda: torch.zeros(2))
     """Tokens that are routed differently in some layer, and tokens compared."""
 
-    def take(self, scores: Scores, recorded: bool) -> None:
-        """Takes the tokens of the next micro-batch. recorded: with their heads, where these were asked for."""
+    def take(self, scores: Scores) -> None:
+        """Takes the tokens of the next micro-batch."""
         assert scores.entropy is not None, "asked for"
         self.log_probs.append(scores.log_probs.detach())
         self.entropy.append(scores.entropy.detach())
-        if recorded and scores.head is not None:
-            self.heads.append(scores.head.detach())
 
     @property
     def rollout_log_probs(self) -> Tensor:
@@ -91,8 +80,6 @@ class Passes:
             columns["checkpoint_log_probs"] = checkpoint
         if (proximal := known_proximal(self.microbatches)) is not None:
             columns["proximal_log_probs"] = proximal
-        if self.heads:
-            columns["policy_head"] = torch.cat(self.heads)
         return columns
 
 
@@ -100,15 +87,6 @@ def known_proximal(microbatches: list[MicroBatch]) -> Tensor | None:
     """Return (N,) log-probs of the denominator of this rank's tokens, where the micro-batches have them."""
     known = [micro.proximal_log_probs for micro in microbatches if micro.proximal_log_probs is not None]
     return torch.cat(known) if known else None
-
-
-@torch.no_grad()
-def response_log_weights(method: Method, batch: TokenBatch) -> Tensor:
-    """Return (responses,) float64 log of prod pi_proximal / mu over the tokens of each response of a micro-batch;
-    pi_proximal is the method's denominator, and pi where that is mu."""
-    batch = supply_proximal(method, batch)
-    log_weights = proximal_log_probs(method.denominator, batch) - batch.rollout_log_probs
-    return segment_sums(batch.active_or_zero(log_weights), batch.lengths_tensor)
 
 
 def gather_columns(

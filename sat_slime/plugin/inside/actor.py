@@ -41,8 +41,6 @@ class SatTrainRayActor(MegatronTrainRayActor):
         prepare(args, self.state, announcer(self._rank == 0))
         if config.run_dir is not None:
             record_metrics(config.run_dir)
-        if begins_with > 0:
-            self.state.radius.load(args, begins_with - 1)
         if config.hooks.ref_weights_first and self._active_model_tag != "actor":
             self._switch_model("actor")  # else the first push would send the model loaded last (slime issue 1695)
         return start
@@ -68,12 +66,6 @@ class SatTrainRayActor(MegatronTrainRayActor):
         trained = super().train_actor(rollout_id, rollout_data, *positional, **keywords)
         self.state.trained(self.args, rollout_id, steps)
         return trained
-
-    def save_model(self, rollout_id: int, force_sync: bool = False) -> None:
-        """Saves slime's checkpoint, and in its folder what the clip radii follow."""
-        super().save_model(rollout_id, force_sync)
-        if self.role == "actor" and not self.args.debug_rollout_only:
-            self.state.radius.save(self.args, rollout_id)
 
     def compute_log_prob(
         self, data_iterator: Any, num_microbatches: list[int], store_prefix: str = "", **keywords: Any

@@ -11,8 +11,8 @@ from slime.backends.megatron_utils.cp_utils import all_gather_with_cp, slice_log
 from slime.utils.ppo_utils import compute_gspo_kl
 from torch import Tensor
 
-from sat_slime.objective import Method, TokenBatch, supply_proximal
-from sat_slime.objective.ratio import denominator_log_probs
+from sat_slime.objective import Method, TokenBatch
+from sat_slime.objective.tokens import denominator_log_probs
 from sat_slime.plugin.inside.settings import reads_engine
 from sat_slime.plugin.inside.versions import ResponseFacts
 
@@ -48,7 +48,6 @@ def token_batch(
         proximal_log_probs=torch.cat(proximal) if proximal else None,
         **_facts(method, batch, facts, now),
     )
-    tokens = supply_proximal(method, tokens)
     return tokens, _log_ratio(method, batch, tokens)
 
 
@@ -98,14 +97,15 @@ def _local(values: list[Tensor], batch: Batch) -> list[Tensor]:
 def _log_ratio(method: Method, batch: Batch, tokens: TokenBatch) -> Tensor:
     """Return the (N,) d of each token: its own log-ratio (Eq. ratio-def), or that of its response (Eq. gspo-ratio),
     whose tokens may be spread over the context-parallel ranks."""
-    denominators = denominator_log_probs(method.denominator, tokens)
+    columns = tokens.log_probs, tokens.rollout_log_probs, tokens.proximal_log_probs, tokens.lags
+    denominators = denominator_log_probs(method.denominator, *columns)
     if method.ratio == "token":
         return tokens.log_probs - denominators
 
     def whole(values: Tensor) -> list[Tensor]:
         # An inactive token may hold anything; slime would multiply it by 0, NaN included.
         parts = zip(
-            tokens.active_or_zero(values).split(list(tokens.lengths)),
+            values.where(tokens.mask, 0.0).split(list(tokens.lengths)),
             batch["total_lengths"],
             batch["response_lengths"],
             strict=True,

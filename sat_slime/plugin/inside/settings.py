@@ -12,7 +12,7 @@ from sat_slime.config.plugin_schema import PluginConfig
 from sat_slime.config.slime_checks import needs_versions, not_on_slime, spares_recompute
 from sat_slime.config.source import ConfigError
 from sat_slime.objective import Method, check_method, compose
-from sat_slime.objective.stabilizers import STABILIZERS
+from sat_slime.objective.method import STABILIZERS
 from sat_slime.plugin.inside import versions
 from sat_slime.plugin.inside.versions import DRIVEN as DRIVEN
 
@@ -93,7 +93,7 @@ def _settings(args: Namespace) -> _Settings:
 
 def _method(args: Namespace, config: PluginConfig) -> Method:
     method, errors = build_method(config.method), []
-    region = method.trust_region
+    region = method.clip
     if region is not None:
         flags = {
             "eps_low": ("eps_clip", args.eps_clip),
@@ -110,7 +110,7 @@ def _method(args: Namespace, config: PluginConfig) -> Method:
                 )
         method = dataclasses.replace(
             method,
-            trust_region=dataclasses.replace(region, **{field: value for field, (_, value) in flags.items()}),
+            clip=dataclasses.replace(region, **{field: value for field, (_, value) in flags.items()}),
         )
     for flag, remedy in _NOT_UNDER_CUSTOM_LOSS.items():
         if getattr(args, flag, None):
@@ -160,7 +160,7 @@ def _with_replays(args: Namespace, method: Method) -> tuple[Method, list[str]]:
     added = [STABILIZERS[name]() for name, on in by_flags.items() if on and not method.has(name)]
     if added:
         more = [*method.stabilizers[1:], *added]
-        method = compose(method.base, more, denominator=method.denominator, trust_region=method.trust_region)
+        method = compose(method.base, more, denominator=method.denominator, clip=method.clip)
     return method, errors
 
 

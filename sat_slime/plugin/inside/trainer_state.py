@@ -17,9 +17,16 @@ import torch.distributed as dist
 from torch import Tensor
 
 from sat_slime.config.plugin_file import in_words
-from sat_slime.objective import Method, MetricAccumulator, Surrogate, TokenBatch, mismatch_metrics, threshold_scores
+from sat_slime.objective import (
+    Method,
+    MetricAccumulator,
+    Result,
+    TokenBatch,
+    broken_tokens,
+    mismatch_metrics,
+    threshold_scores,
+)
 from sat_slime.plugin.inside import routing_check, shared_routes, versions
-from sat_slime.plugin.inside.radius_state import RadiusState
 from sat_slime.plugin.inside.routing_check import Agreement
 from sat_slime.plugin.inside.settings import DRIVEN, plugin_config, plugin_method
 from sat_slime.plugin.inside.slime_access import locate, wrap_once
@@ -48,21 +55,33 @@ class StepMetrics:
         self._tokens: list[dict[str, Tensor]] = []
 
     def record(
-        self, batch: dict[str, Any], method: Method, tokens: TokenBatch, surrogate: Surrogate, has_rollout: bool
+        self, batch: dict[str, Any], method: Method, tokens: TokenBatch, surrogate: Result, has_rollout: bool
     ) -> None:
-        """Keeps the metrics of a micro-batch for the step, only once, however often its loss is computed."""
+        """Keeps the metrics of a micro-batch for the step, only once, however often its loss is computed.
+
+        Raises:
+            FloatingPointError: a number of an active token is not finite. The host learns it with the columns that it
+                takes anyway, before the backward pass.
+        """
         if batch.get(_RECORDED):
             return
         batch[_RECORDED] = True
         metrics = dict(surrogate.metrics)
         if "sat/q" in metrics:  # the mean over micro-batches would hide how far they are apart
             metrics |= {"sat/q_min": metrics["sat/q"], "sat/q_max": metrics["sat/q"]}
-        self._metrics.add(metrics, tokens.n_active)
+        self._metrics.add(metrics, surrogate.n)
+        columns = {"surrogate": surrogate.values, "mask": tokens.mask}
         if has_rollout:
-            columns = {"log_probs": tokens.log_probs, "rollout": tokens.rollout_log_probs}
+            columns |= {"log_probs": tokens.log_probs, "rollout": tokens.rollout_log_probs}
             if method.denominator == "checkpoint" and tokens.proximal_log_probs is not None:
                 columns["checkpoint"] = tokens.proximal_log_probs
-            self._tokens.append({name: column.detach()[tokens.mask].cpu() for name, column in columns.items()})
+        table = torch.stack([column.detach().to(surrogate.values.dtype) for column in columns.values()]).cpu()
+        known = dict(zip(columns, table[:, table[1].bool()], strict=True))  # of the active tokens
+        if known.pop("surrogate").isnan().any():
+            raise FloatingPointError(broken_tokens(tokens) or "the surrogate of finite numbers is not finite")
+        del known["mask"]
+        if has_rollout:
+            self._tokens.append(known)
 
     def reduce(self, group: dist.ProcessGroup | None) -> dict[str, float]:
         """Return the step's metrics, the same on all ranks of `group`, all of which must call; None: this process
@@ -115,8 +134,6 @@ class TrainerState:
         self.threshold: Tensor | None = None
         """0-dim: the threshold of the optimizer step, where the method takes one over a whole step."""
         self.step_metrics = StepMetrics()
-        self.radius = RadiusState()
-        """What the clip radii of the method follow, where they follow something."""
         self.push_metrics: dict[str, float] = {}
         """Metrics of the push before this batch, which its first optimizer step reports."""
         self._step_facts: dict[str, float] = {}
@@ -187,8 +204,7 @@ class TrainerState:
 
     def _facts_of_responses(self, method: Method, rollout_data: dict[str, Any]) -> ResponseFacts:
         known = {"lags": self.token_lags, "rewards": self.rewards}
-        needs = (*method.needs, "lags") if method.radius_control else method.needs
-        if unknown := [need for need in needs if known.get(need) is None]:
+        if unknown := [need for need in method.needs if known.get(need) is None]:
             raise RuntimeError(
                 f"{method.name} needs the {' and the '.join(unknown)} of the responses, which travel with the versions "
                 "of their weights, and this batch has none: the log of its rollout says why (look for `lag is unknown`)"
@@ -213,13 +229,12 @@ class TrainerState:
             )
         return self.threshold
 
-    def end_step(self, group: dist.ProcessGroup | None, entropy: float | None = None) -> dict[str, float]:
+    def end_step(self, group: dist.ProcessGroup | None) -> dict[str, float]:
         """Return the metrics of an optimizer step that is done, the same on all ranks of `group`, those of its batch
         included; the next step starts empty.
 
         Args:
             group: gloo group of the data- and context-parallel ranks, all of which must call; None: this process alone.
-            entropy: that of the policy in the step as slime means it, for radii that follow it.
         """
         step, self.step_metrics = self.step_metrics, StepMetrics()
         metrics = step.reduce(group) | self._step_facts | self.push_metrics
@@ -228,7 +243,7 @@ class TrainerState:
         self._step_facts |= {key: value + 1 for key, value in self._step_facts.items() if key in _GROWING}
         self.threshold = None
         self.responses.count_step()
-        return metrics | self.radius.end_step(metrics if entropy is None else metrics | {"loss/entropy": entropy})
+        return metrics
 
     def trained(self, args: Namespace, rollout_id: int, steps: int) -> None:
         """Counts `steps` optimizer steps, which the batch has had now. Raises RuntimeError where R3 is on and nothing
@@ -380,7 +395,6 @@ def prepare(args: Namespace, state: TrainerState, announce: Callable[[str], None
     _current = state
     config = plugin_config(args)
     method = plugin_method(args)
-    state.radius = RadiusState(method)
     announce(f"{method.label} is on: {in_words(method)}")
     hooks = config.hooks
     if versions.are_steps(args, hooks):
@@ -415,4 +429,4 @@ def _with_ours(reduction: Callable[..., dict[str, float]], /, *positional: Any, 
 
     reduced = reduction(*positional, **keywords)
     group = mpu.get_data_parallel_group_gloo(with_context_parallel=True)
-    return reduced | current().end_step(group, entropy=reduced.get("entropy_loss"))
+    return reduced | current().end_step(group)

@@ -7,12 +7,12 @@ from itertools import pairwise
 
 import numpy as np
 
-from sat_slime.objective.metrics import LEAST_ESS
 from sat_slime.report.averages import finite_mean
 from sat_slime.report.checkup.checkup import Checkup
 from sat_slime.report.checkup.rollout_facts import RolloutFacts
 from sat_slime.report.checkup.token_sums import POSITION_EDGES, Group, TokenSums
 from sat_slime.runs.collapse import MISMATCH_RISE
+from sat_slime.runs.rules import LEAST_ESS
 from sat_slime.runs.symptoms import MOST_TRUNCATED, Symptom
 
 BROKEN = 8.0

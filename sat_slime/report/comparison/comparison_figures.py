@@ -11,7 +11,6 @@ from typing import Any
 import altair as alt
 import numpy as np
 
-from sat_slime.objective.metrics import axis_of
 from sat_slime.report.averages import finite_mean
 from sat_slime.report.comparison.compared_runs import Collection, ComparedRun
 from sat_slime.report.comparison.contrasts import Comparison, late_mean, score_curve
@@ -37,6 +36,7 @@ from sat_slime.report.drawing import (
     tip,
 )
 from sat_slime.report.looks import BLACK, BLUE, CROSS, ORANGE, VERMILION, Look, apart
+from sat_slime.report.panels import axis_of
 from sat_slime.runs.collapse import KL_RISE, MISMATCH_CEILING, MISMATCH_RISE, first_departure
 from sat_slime.runs.reading import section
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from sat_slime.objective import PAPER_METHODS, Method, named_method
-from sat_slime.objective.stabilizers import imported
+from sat_slime.objective import PAPER_METHODS, Method, Stabilizer, named_method
+from sat_slime.objective.method import imported
 from sat_slime.report.looks import BLACK, BLUE, COLOURS, GREEN, ORANGE, PURPLE, SKY, VERMILION, Look, apart
 
 PAPER_ORDER = [method.name for method in PAPER_METHODS]
@@ -78,13 +78,86 @@ def stabilizers_beside(names: list[str]) -> list[str]:
     return list(dict.fromkeys(beside))
 
 
+class Style(NamedTuple):
+    """The look of a method in figures."""
+
+    colour: str
+    """A name of looks.COLOURS."""
+    dash: Any
+    """The dash of lines: `-`, `--`, `:`, `-.`, or (0, (6, 1)), lengths on and off in widths of the line."""
+    marker: str
+    """One of looks."""
+    filled: bool
+
+
+_BROKEN, _CLOSE = (0, (6, 1)), (0, (1, 1, 4, 1))
+STYLES: dict[str, tuple[str, Any, str]] = {
+    "ppo": ("black", "-", "v"),
+    "grpo": ("black", "-", "o"),
+    "trpo": ("black", "-", "X"),
+    "dppo": ("green", "-.", "^"),
+    "dppo-kl": ("green", "-.", "<"),
+    "spo": ("vermilion", _CLOSE, "o"),
+    "drpo": ("vermilion", _CLOSE, "D"),
+    "icepop": ("sky", _BROKEN, "D"),
+    "icepop-weight": ("sky", _BROKEN, "d"),
+    "kpop": ("sky", _BROKEN, "P"),
+    "gspo": ("black", "-", "s"),
+    "seqclip": ("sky", _BROKEN, "s"),
+    "gmpo": ("black", "-", "p"),
+    "cpgd": ("black", "-", "h"),
+    "m2po": ("sky", _BROKEN, "*"),
+    "cispo": ("purple", "-", "o"),
+    "rollout-is": ("purple", "-", "D"),
+    "topr": ("purple", "-", "^"),
+    "aspo": ("purple", "-", "v"),
+    "gipo": ("purple", (0, (3, 1, 1, 1)), "^"),
+    "flash": ("purple", "-", "s"),
+    "vespo": ("purple", "-", "P"),
+    "sapo": ("vermilion", _CLOSE, "^"),
+    "ipo": ("vermilion", _CLOSE, "s"),
+    "dro": ("vermilion", _CLOSE, "v"),
+    "sat": ("blue", "--", ""),
+    "lag-power": ("vermilion", (0, (7, 2)), ""),
+    "bapo": ("vermilion", (0, (4, 2, 1, 2)), ""),
+    "tis": ("orange", ":", ""),
+    "seq-tis": ("orange", (0, (3, 1)), ""),
+    "seq-mask-tis": ("orange", (0, (5, 1, 1, 1)), ""),
+    "decoupled": ("orange", (0, (1, 2)), ""),
+    "a3po": ("green", (0, (7, 2, 1, 2)), ""),
+    "mis-geo": ("sky", (0, (1, 1)), ""),
+    "opsm": ("sky", (0, (3, 1, 1, 1)), ""),
+    "trm-max": ("sky", (0, (5, 2, 1, 2)), ""),
+    "trm-mean": ("sky", (0, (5, 2, 1, 2, 1, 2)), ""),
+    "veto": ("sky", (0, (2, 2)), ""),
+    "topp": ("green", (0, (8, 2)), ""),
+}
+"""Colour and dash of each stabilizer, and the marker of a base; R3 fills the marker."""
+_OWN_STYLE = ("purple", (0, (3, 1)), "*")
+"""Of a base outside this package."""
+
+
+def style_of(method: Method) -> Style:
+    """Return colour and dash of what is switched on beside the base, else of the base; the base's marker."""
+    base = STYLES.get(method.base_name) or STYLES.get(method.base.name, _OWN_STYLE)
+    lines = [STYLES.get(giver.name, base) if giver is not method.base else base for giver in _givers(method)]
+    return Style(lines[0][0], lines[-1][1], base[2], method.routing_replay)
+
+
+def _givers(method: Method) -> tuple[Stabilizer, ...]:
+    """Return the stabilizers which give a method's lines colour, the first of them, and dash, the last."""
+    beside = method.stabilizers[1:]
+    prefixes = [part for part in beside if part.place == "prefix"]
+    ordered = [*prefixes, *(part for part in beside if part.place == "suffix")]
+    return tuple(part for part in ordered if part.name in STYLES) or (method.base,)
+
+
 def looks_of(names: Sequence[str]) -> dict[str, Look]:
-    """Return how methods are drawn: as their stabilizers say, another name as GRPO, and no two alike."""
+    """Return how methods are drawn: by their stabilizers, another name as GRPO, and no two alike."""
     looks = []
     for name in names:
-        style = (method_called(name) or named_method("grpo")).style
-        colour = COLOURS.get(style.colour, style.colour)
-        looks.append(Look(label_of(name), colour, style.dash, style.marker, style.filled))
+        style = style_of(method_called(name) or named_method("grpo"))
+        looks.append(Look(label_of(name), COLOURS[style.colour], style.dash, style.marker, style.filled))
     return dict(zip(names, apart(looks), strict=True))
 
 
@@ -96,7 +169,7 @@ def own_colours(names: Sequence[str]) -> dict[str, Look]:
     methods with another dash."""
     looks = []
     for place, name in enumerate(names):
-        style = (method_called(name) or named_method("grpo")).style
+        style = style_of(method_called(name) or named_method("grpo"))
         turn, colour = divmod(place, len(OWN_COLOURS))
         dash = list(_DASHES)[turn % len(_DASHES)]
         looks.append(Look(label_of(name), OWN_COLOURS[colour], dash, style.marker, style.filled))
@@ -107,10 +180,10 @@ def key_to(names: Iterable[str]) -> str:
     """Say in a sentence what colour, dash and marker of these methods tell."""
     lines: dict[str, list[str]] = {}
     for method in filter(None, map(method_called, names)):
-        line, givers = method.style, method.line_givers
+        line, givers = style_of(method), _givers(method)
         look = f"{line.colour} {_DASHES.get(line.dash, 'broken')}"
-        plain = givers[0].family == "clip"
-        lines.setdefault(look, []).append("none" if plain else " + ".join(giver.row.title for giver in givers))
+        plain = line.colour == "black"
+        lines.setdefault(look, []).append("none" if plain else " + ".join(giver.title() for giver in givers))
     meanings = ", ".join(f"{line}: {' or '.join(dict.fromkeys(titles))}" for line, titles in lines.items())
     return (
         f"Colour and dash show the stabilizer ({meanings}), the marker the base (circle: GRPO, square: GSPO), a filled "

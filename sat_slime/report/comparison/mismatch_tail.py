@@ -10,7 +10,6 @@ from functools import partial
 import altair as alt
 import numpy as np
 
-from sat_slime.objective.metrics import axis_of
 from sat_slime.report import histogram
 from sat_slime.report.averages import finite_mean
 from sat_slime.report.comparison.compared_runs import Collection, ComparedRun
@@ -31,6 +30,7 @@ from sat_slime.report.drawing import (
 )
 from sat_slime.report.looks import BLACK, BLUE, GREEN, ORANGE, VERMILION, Look
 from sat_slime.report.number_text import DASH
+from sat_slime.report.panels import axis_of
 
 BOUNDS = tuple(10.0**exponent for exponent in (-2, -1.5, -1, -0.5, 0))
 """Limits of the columns of |d| in the gate table, nats; each is an edge of the histograms."""

@@ -12,8 +12,6 @@ import numpy as np
 import torch
 
 from sat_slime.objective import Clip, Method, TokenBatch, method_names, named_method, policy_surrogate
-from sat_slime.objective.stabilizers.clips.ppo import base_radii, clipped_surrogate
-from sat_slime.objective.stabilizers.clips.sat import radii
 from sat_slime.report.drawing import (
     Drawing,
     Plot,
@@ -49,15 +47,16 @@ def by_method(name: str, quantile: float | None = None) -> np.ndarray:
     mu = torch.full_like(r, MU).log()
     log_probs = (mu + r.log()).requires_grad_()
     batch = TokenBatch(log_probs, mu, a, torch.ones_like(r, dtype=torch.bool), [1] * len(r))
-    return _slopes(policy_surrogate(named_method(name), batch, quantile=quantile).values, log_probs)
+    return _slopes(policy_surrogate(named_method(name), batch, threshold=quantile).values, log_probs)
 
 
 def with_fixed_factor() -> np.ndarray:
     """Return the same derivative of SAT's surrogate with FIXED_FACTOR on the side of sign(d), as the paper draws it."""
     r, a = _plane()
     d = r.log().requires_grad_()
-    factor = torch.full_like(r, FIXED_FACTOR)  # on both sides, of which the one that d names alone can bind
-    return _slopes(clipped_surrogate(d.exp(), a, *radii(base_radii(Clip()), factor, factor)), d)
+    clip = Clip()  # contracted on both sides, of which the one that d names alone can bind
+    low, high = 1 - FIXED_FACTOR * clip.eps_low, 1 + FIXED_FACTOR * clip.eps_high
+    return _slopes(torch.minimum(d.exp() * a, d.exp().clamp(low, high) * a), d)
 
 
 def _plane() -> tuple[torch.Tensor, torch.Tensor]:

@@ -8,11 +8,11 @@ from functools import partial
 import altair as alt
 import numpy as np
 
-from sat_slime.objective.metrics import axis_of
 from sat_slime.report.drawing import Drawing, Plot, Table, column_of, joined, layered, lines, rows, steps_axis, tip
 from sat_slime.report.looks import BLACK, BLUE, GREEN, ORANGE, PURPLE, VERMILION, Look
 from sat_slime.report.number_text import percent
 from sat_slime.report.page import Figure, Sheet
+from sat_slime.report.panels import axis_of
 from sat_slime.runs.rows import Columns
 
 SIZES = {"mismatch/d_pi": "mean |d|", "mismatch/policy": "policy", "mismatch/implementation": "implementation"}

@@ -107,8 +107,6 @@ def _columns_of_run(path: Path) -> frozenset[Column]:
     columns: set[Column] = {"lags", "rewards"}
     if "checkpoint_log_probs" in names:
         columns.add("checkpoint_log_probs")
-    if {"rollout_head", "policy_head"} <= names:
-        columns.add("heads")
     return frozenset(columns)
 
 
@@ -175,8 +173,6 @@ def _of_run(dump: TokenDump) -> StepBatch:
         lengths=torch.from_numpy(dump.lengths),
         lags=torch.from_numpy(np.where(dump.versions == TOOL, 0, dump.updates - dump.versions)).float(),
         rewards=torch.from_numpy(np.repeat(dump.rewards, dump.lengths)),
-        rollout_head=_more(dump, "rollout_head"),
-        policy_head=_more(dump, "policy_head"),
         checkpoint_log_probs=checkpoint,
         proximal_log_probs=proximal,
         token_ids=torch.from_numpy(dump.tokens),

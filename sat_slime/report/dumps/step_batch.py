@@ -13,7 +13,7 @@ TOKENS_PER_MICROBATCH = 32_768
 """Bound on the tokens of a micro-batch where nothing else is known: the paper's."""
 
 
-Column = Literal["checkpoint_log_probs", "lags", "rewards", "heads"]
+Column = Literal["checkpoint_log_probs", "lags", "rewards"]
 """A column that some methods read and only some dumps hold: log pi_l, and what TokenBatch calls a Need."""
 
 
@@ -66,10 +66,6 @@ class StepBatch:
     """(N,) float32: optimizer updates between the weights that generated each token and those in training."""
     rewards: Tensor | None = None
     """(N,) float32: reward of the token's response, before any baseline."""
-    rollout_head: Tensor | None = None
-    """(N, k) float32 log mu of the engine's likeliest tokens in each state, or of the vocabulary."""
-    policy_head: Tensor | None = None
-    """(N, k) float32 log pi of the same tokens."""
     token_ids: Tensor | None = None
     """(N,) integers, where they were asked for and the dump has them."""
     truncated: Tensor | None = None
@@ -80,12 +76,6 @@ class StepBatch:
 
     def __post_init__(self) -> None:
         tokens = int(self.lengths.sum())
-        heads = [head for head in (self.rollout_head, self.policy_head) if head is not None]
-        if heads and [head.shape for head in heads] != [(tokens, heads[0].shape[-1])] * 2:
-            raise DumpFault(
-                f"rollout_head and policy_head have shapes {' and '.join(str(tuple(head.shape)) for head in heads)} "
-                f"for the {tokens} tokens of its responses"
-            )
         for name in ("log_probs", "rollout_log_probs", "advantages", "mask", *OPTIONAL):
             values = getattr(self, name)
             if values is None:
@@ -107,7 +97,6 @@ class StepBatch:
             "checkpoint_log_probs": self.checkpoint_log_probs,
             "lags": self.lags,
             "rewards": self.rewards,
-            "heads": None if self.rollout_head is None else self.policy_head,
         }
         return frozenset(name for name, values in held.items() if values is not None)
 

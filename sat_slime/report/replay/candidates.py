@@ -23,14 +23,13 @@ ASYNCHRONOUS = (
     "decoupled",
     "mis-geo",
     "cispo",
-    "score-centering",
     "m2po",
     "opsm",
     "seq-tis",
     "flash",
 )
 """Methods that the public trainers ship for asynchronous training besides the paper's."""
-UNCLIPPED = Method(named_method("grpo").stabilizers, trust_region=None, called="unclipped")
+UNCLIPPED = Method(named_method("grpo").stabilizers, clip=None, called="unclipped")
 """The importance-sampled gradient r A of every token, which the others are compared with."""
 
 
@@ -217,10 +216,6 @@ ABSENT: dict[Column, str] = {
     "rewards": (
         "reads each response's reward before any baseline, which this dump does not hold; those of an embedded run and "
         "of later slime do, and TOPR reads none with --set topr.good_by=advantage"
-    ),
-    "heads": (
-        "reads both distributions of each state, and this dump does not hold rollout_head and policy_head; those of an "
-        "embedded run do, in mode streaming where its method reads them"
     ),
 }
 """Why a method cannot be replayed on a dump without the column, and what helps."""

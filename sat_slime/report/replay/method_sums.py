@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sat_slime.objective import MetricAccumulator, response_mean_weights
+from sat_slime.objective import MetricAccumulator
+from sat_slime.objective.tokens import response_mean_weights
 from sat_slime.report.replay.candidates import UNCLIPPED, Candidate
 from sat_slime.report.replay.token_gradient import (
     FATES,

@@ -10,10 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sat_slime.objective import SAT, interval_radii, threshold_scores
-from sat_slime.objective.ratio import bounded_ratio
-from sat_slime.objective.stabilizers.clips.ppo import Radii
-from sat_slime.objective.stabilizers.clips.sat import kernel
+from sat_slime.objective import SAT, Method, Tokens
+from sat_slime.objective.sat import kernel
+from sat_slime.objective.tokens import bounded_exp
 from sat_slime.report.replay.candidates import Candidate
 from sat_slime.report.replay.token_gradient import StepView
 
@@ -59,20 +58,22 @@ def sweep_step(candidates: Sequence[Candidate], view: StepView, seed: int) -> di
     orders = (sampled, np.random.default_rng(seed).permutation(len(lengths)))
     sweeps: dict[int, Sweep] = {}
     for index, candidate in enumerate(candidates):
-        sat, clip = candidate.method.sat, candidate.method.trust_region
-        if sat and clip:
-            d, tokens = view.log_ratio(candidate.method), view.tokens(candidate.method)
-            stale = threshold_scores(candidate.method, tokens, d=d)
-            reach = outward_reach(interval_radii(candidate.method, tokens, d=d), d, step.advantages)[mask]
-            sweeps[index] = _sweep(sat, stale.numpy(), reach.numpy(), owner, orders)
+        method = candidate.method
+        if method.sat and method.clip:
+            t = Tokens(method, view.tokens(method), d=view.log_ratio(method))
+            sweeps[index] = _sweep(method.sat, method.sat.scores(t).numpy(), _reach(method, t).numpy(), owner, orders)
     return sweeps
 
 
-def outward_reach(base: Radii, d: Tensor, advantages: Tensor) -> Tensor:
-    """Return (N,) |r - 1| as a share of the base radius on that side, for tokens that the base does not clip and whose
+def _reach(method: Method, t: Tokens) -> Tensor:
+    return outward_reach(method.radii(t), t.d, t.A)
+
+
+def outward_reach(base: tuple[Tensor | float, Tensor | float], d: Tensor, advantages: Tensor) -> Tensor:
+    """Return (n,) |r - 1| as a share of the base radius on that side, for tokens that the base does not clip and whose
     update leads outward; 0 for the others. SAT clips a token newly where its factor is below this (Eqs. gate,
     bands)."""
-    away = bounded_ratio(d) - 1.0
+    away = bounded_exp(d) - 1.0
     reach = torch.where(away > 0, away / base[1], -away / base[0])
     return torch.where((d * advantages > 0) & (reach <= 1.0), reach, 0.0)
 

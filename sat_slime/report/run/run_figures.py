@@ -1,7 +1,6 @@
 """The figures of a run, each a function from its data to a drawing and the numbers behind it.
 
-What a metric's entry in the table of metrics gives a panel is drawn in that panel; what is not by optimizer step, or
-has a form of its own, is drawn here.
+What is drawn by optimizer step alone is in report/panels.py; what is not, or has a form of its own, is drawn here.
 """
 
 from __future__ import annotations
@@ -15,9 +14,8 @@ from typing import Any
 import altair as alt
 import numpy as np
 
-from sat_slime.objective.metric import Line
-from sat_slime.objective.metric import Panel as MetricPanel
-from sat_slime.objective.metrics import axis_of, metric_named, run_metrics
+from sat_slime.objective.method import STABILIZERS, known
+from sat_slime.objective.metrics import metric_named
 from sat_slime.report import histogram
 from sat_slime.report.averages import smooth, window_of
 from sat_slime.report.drawing import (
@@ -36,15 +34,17 @@ from sat_slime.report.drawing import (
     steps_axis,
     tip,
 )
-from sat_slime.report.looks import BLACK, BLUE, COLOURS, GREEN, GREY, ORANGE, VERMILION, Look, apart
+from sat_slime.report.looks import BLACK, BLUE, GREEN, GREY, ORANGE, VERMILION, Look, apart
 from sat_slime.report.page import Figure
+from sat_slime.report.panels import Line, axis_of, panels_of
+from sat_slime.report.panels import Panel as MetricPanel
 from sat_slime.runs.reading import RunData, section
 from sat_slime.runs.rows import has, largest_k
 
 Series = Sequence[tuple[str, Look]]
 """Metrics and how they are drawn."""
 
-DRAWN_HERE = {
+FIGURES = {
     "overview": (
         "Accuracy, and d_pi over the lag",
         "d_pi, the mean |log π − log μ| of the trained tokens, grows with every update since the weights were sent, "
@@ -90,8 +90,7 @@ DRAWN_HERE = {
         "What the stabilizers of the run measure of themselves, averaged over whole lag cycles.",
     ),
 }
-"""{name: (heading, sentence)} of the figures that the table of metrics may put a panel into, in the order of the page.
-Any other that it names comes after them, with the meanings of its metrics as its sentence."""
+"""{name: (heading, sentence)} of the figures, in the order of the page."""
 
 
 def figures(data: RunData, config: Mapping[str, Any] | None = None) -> Iterator[Figure]:
@@ -104,60 +103,48 @@ def figures(data: RunData, config: Mapping[str, Any] | None = None) -> Iterator[
         "trust_region": partial(draw_trust_region, data, config or {}),
         "log_ratio_histogram": partial(draw_histogram, data),
     }
-    named = {metric.panel.figure for metric in run_metrics() if metric.panel}
-    for name in [*DRAWN_HERE, *sorted(named - set(DRAWN_HERE))]:
-        heading, sentence = DRAWN_HERE.get(name) or (name.replace("_", " ").capitalize(), _meanings(name))
+    for name, (heading, sentence) in FIGURES.items():
         yield Figure(name, heading, sentence, of_their_own.get(name, partial(draw_metrics, data, name)))
 
 
-def _meanings(figure: str) -> str:
-    """Say what the metrics of a figure are, in the words of their entries."""
-    return " ".join(
-        f"{metric.pattern}: {metric.meaning}"
-        for metric in run_metrics()
-        if metric.panel and metric.panel.figure == figure
-    )
-
-
-# ------------------------------------------------------------------------------------------- by the table of metrics
+# ------------------------------------------------------------------------------------------- by the table of panels
 
 
 def draw_metrics(data: RunData, figure: str) -> Drawing | None:
-    """Draw the panels that the table of metrics puts into a figure."""
+    """Draw the panels of a figure."""
     return by_step(data, *metric_panels(data, figure))
 
 
 def metric_panels(
     data: RunData, figure: str, levels: Mapping[str, Sequence[tuple[float, Look]]] | None = None
 ) -> list[Panel]:
-    """Return the panels of a figure, in the order of the table of metrics. levels: by a panel's title, values in its
+    """Return the panels of a figure, in the order of their table. levels: by a panel's title, values in its
     unit that straight lines mark."""
     return [
         partial(_line_panel, data, panel, series, (levels or {}).get(panel.title, ()))
-        for panel, series in _panels(figure).items()
+        for panel, series in (_panels(figure) | _of_own_stabilizers(data, figure)).items()
     ]
+
+
+def _of_own_stabilizers(data: RunData, figure: str) -> dict[MetricPanel, Series]:
+    """Return a panel for each metric that a stabilizer outside this package measures, and no table has."""
+    prefixes = tuple(f"{kind.prefix()}/" for kind in known() if kind.name not in STABILIZERS)
+    names = [name for name in data.metrics if name.startswith(prefixes) and metric_named(name) is None]
+    return {MetricPanel(name): [(name, Look(name, BLUE))] for name in names if figure == "method"}
 
 
 def _panels(figure: str) -> dict[MetricPanel, Series]:
     """Return the metrics of each panel of a figure."""
-    metrics_of: dict[MetricPanel, list[tuple[str, Line | None]]] = {}
-    for metric in run_metrics():
-        if metric.panel and metric.panel.figure == figure:
-            metrics_of.setdefault(metric.panel, []).extend(
-                zip(metric.names, metric.lines or [None] * len(metric.names), strict=True)
-            )
-    return {panel: _looks(metrics) for panel, metrics in metrics_of.items()}
-
-
-def _looks(metrics: Sequence[tuple[str, Line | None]]) -> Series:
-    looks = [Look(name, BLUE) if line is None else _look(line) for name, line in metrics]
-    return list(zip((name for name, _ in metrics), apart(looks), strict=True))
+    return {
+        panel: list(zip((line.metric for line in drawn), apart(map(_look, drawn)), strict=True))
+        for panel, drawn in panels_of(figure)
+    }
 
 
 def _look(line: Line) -> Look:
-    colour = COLOURS.get(line.colour, line.colour)
+    label = line.label or line.metric
     return (
-        Look(line.label, colour, "", "bar", filled=True) if line.dash == "area" else Look(line.label, colour, line.dash)
+        Look(label, line.colour, "", "bar", filled=True) if line.dash == "area" else Look(label, line.colour, line.dash)
     )
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import yaml
 
-from sat_slime.objective.metrics import run_metrics
 from sat_slime.report.averages import finite_mean, smooth, window_of
 from sat_slime.report.number_text import DASH, count_of, percent
 from sat_slime.report.page import STYLE, Page, check_out, headline, warning_box
@@ -319,17 +318,35 @@ def ends(values: np.ndarray, period: int) -> tuple[float, float, int]:
     return finite_mean(values[:window]), finite_mean(values[-window:]), window
 
 
+TABLE = {
+    "reward/mean": ("reward", ".3f"),
+    "response/length_mean": ("response length, tokens", ".1f"),
+    "mismatch/d_pi": ("d_pi, nats", ".4f"),
+    "mismatch/q99": ("99 % quantile of |d|, nats", ".3f"),
+    "mismatch/ess": ("effective sample size, share", ".3f"),
+    "lag/mean": ("lag, updates", ".2f"),
+    "sat/q": ("q, nats", ".4f"),
+    "sat/gate_rate": ("gate open, share of tokens", ".2%"),
+    "sat/newly_clipped": ("newly clipped, share of tokens", ".3%"),
+    "clip/fraction": ("clipped, share of tokens", ".2%"),
+    "routing/flip_rate": ("expert set differs, share of tokens", ".2%"),
+    "grad_norm": ("gradient norm", ".3f"),
+    "time/step": ("iteration, s", ".2f"),
+}
+"""Metrics in the table at the head of the page: label and format."""
+
+
 def _table(run: Run) -> str:
     rows = []
-    for metric in run_metrics():
-        if metric.table is None or metric.pattern not in run.data.metrics:
+    for metric, (label, form) in TABLE.items():
+        if metric not in run.data.metrics:
             continue
-        values = run.data.metrics[metric.pattern]
+        values = run.data.metrics[metric]
         first, last, _ = ends(values, run.data.period)
         known = values[np.isfinite(values)]
         cells = [first, last, float(known.min()), float(known.max())] if len(known) else [math.nan] * 4
-        text = "".join(f"<td>{format(cell, metric.table.form) if math.isfinite(cell) else DASH}</td>" for cell in cells)
-        rows.append(f'<tr><th scope="row">{html.escape(metric.table.label)}</th>{text}</tr>')
+        text = "".join(f"<td>{format(cell, form) if math.isfinite(cell) else DASH}</td>" for cell in cells)
+        rows.append(f'<tr><th scope="row">{html.escape(label)}</th>{text}</tr>')
     if not rows:
         return ""
     head = "<tr><th></th><th>start</th><th>end</th><th>min</th><th>max</th></tr>"

@@ -10,8 +10,7 @@ from made_up_batch import CONFIG, make_batch
 
 from sat_slime.config.schema import EmbeddedConfig, EvalConfig
 from sat_slime.embedded.loop.recording import evaluation_row, histogram_row, token_dump
-from sat_slime.embedded.rollout_batch import StepResult, training_requests
-from sat_slime.objective import group_advantages
+from sat_slime.embedded.rollout_batch import StepResult, group_advantages, training_requests
 from sat_slime.rollout.token_dump import read_dump, write_dump
 
 ANSWERS = ["14$", "08,10,14$", "1$", "08$"] * 3
@@ -75,10 +74,6 @@ def test_each_optimizer_step_of_a_batch_has_its_part():
         np.testing.assert_array_equal(np.concatenate([getattr(p, name) for p in parts]), getattr(whole, name))
 
 
-def without_heads(config: EmbeddedConfig) -> EmbeddedConfig:
-    return config.model_copy(update={"dump": config.dump.model_copy(update={"heads": False})})
-
-
 @pytest.mark.parametrize("known", [True, False])
 def test_total_variation_is_that_of_whole_distributions(known):
     batch = make_batch(ANSWERS)
@@ -90,14 +85,8 @@ def test_total_variation_is_that_of_whole_distributions(known):
         batch = dataclasses.replace(batch, responses=responses)
     n = sum(map(len, mu))
     pi, pi_l = (log_softmax(rng.standard_normal((n, V))) for _ in range(2))
-    result = make_result(n, 1, log_distribution=pi, checkpoint_log_distribution=pi_l, policy_head=pi)
-    more = dict(token_dump(CONFIG, batch, result, 1, 0).more)
-    heads = {name: more.pop(name) for name in ("rollout_head", "policy_head") if name in more}
-    assert heads.keys() == ({"rollout_head", "policy_head"} if known else set()), "both, or none"
-    assert not {"rollout_head", "policy_head"} & token_dump(without_heads(CONFIG), batch, result, 1, 0).more.keys()
-    if known:
-        np.testing.assert_array_equal(heads["rollout_head"], np.concatenate(mu).astype(np.float32))
-        np.testing.assert_array_equal(heads["policy_head"], pi.astype(np.float32))
+    result = make_result(n, 1, log_distribution=pi, checkpoint_log_distribution=pi_l)
+    more = token_dump(CONFIG, batch, result, 1, 0).more
     expected = {"tv_policy": (pi_l, pi)}
     if known:
         expected |= {"tv": (np.concatenate(mu), pi), "tv_implementation": (np.concatenate(mu), pi_l)}

@@ -57,8 +57,8 @@ def constrained_steps(trainer, rank: int, initial: str, out: str) -> dict:
     config, microbatches = trainer.method.step_constraint, trainer._microbatches(samples)
     apply, full, kept, rows = trainer.optimizer.step, [], [], []
 
-    def watched(number: int, lr_factor: float) -> float:
-        norm = apply(number, lr_factor)
+    def watched(number: int, loss: torch.Tensor) -> float:
+        norm = apply(number, loss)
         full[:] = [m.detach().clone() for m in trainer.optimizer.masters]
         return norm
 
@@ -67,7 +67,7 @@ def constrained_steps(trainer, rank: int, initial: str, out: str) -> dict:
         before, old = trainer.scorer.divergence(microbatches), [m.detach().clone() for m in trainer.optimizer.masters]
         metrics = trainer.train(samples)[0].metrics
         after, scale = trainer.scorer.divergence(microbatches), metrics["trpo/step_scale"]
-        kept.append(config.stands(before, after, torch.distributed.group.WORLD))
+        kept.append(config.accepts(before, after, torch.distributed.group.WORLD))
         moved = [torch.lerp(start, end, scale) for start, end in zip(old, full, strict=True)]
         kept.append(all(torch.equal(a, b) for a, b in zip(moved, trainer.optimizer.masters, strict=True)))
         kept.append(len(after) == 0 or metrics["trpo/tv_max"] >= float(after.max()))

@@ -18,8 +18,10 @@ from made_up_batch import CONFIG, make_batch
 from sat_slime.config.method_section import build_method, expand_switches, method_switches
 from sat_slime.config.schema import EmbeddedConfig
 from sat_slime.embedded.rollout_batch import lag_metrics, oldest_trained
+from sat_slime.embedded.trainer.loss import policy_loss
 from sat_slime.embedded.trainer.packing import forwarded_tokens, pack, padded_tokens, plan_microbatches
-from sat_slime.objective import Need, mismatch_metrics, policy_loss, response_mean_weights, threshold_scores
+from sat_slime.objective import mismatch_metrics, threshold_scores
+from sat_slime.objective.tokens import Need, response_mean_weights
 from sat_slime.rollout.types import TOOL
 
 
@@ -92,7 +94,7 @@ def test_tokens_of_weights_beyond_the_bound_are_masked():
     micro = pack(batch, [0, 1], 200, None, oldest=2)
     assert micro.mask.tolist() == [version >= 2 for r in batch[:2] for version in r.versions]
     tokens = micro.token_batch((), updates=9, log_probs=micro.rollout_log_probs)
-    assert tokens.n_active == sum(max(0, len(r.output_ids) - 2) for r in batch[:2])
+    assert int(tokens.mask.sum()) == sum(max(0, len(r.output_ids) - 2) for r in batch[:2])
     assert pack(batch, [0, 1], 200, None).mask.all()
 
 
@@ -111,16 +113,14 @@ def test_the_objective_gets_what_the_method_needs_and_nothing_else():
     ]
     part = [4, 1, 3]
     micro = pack(samples, part, sum(forwarded_tokens(samples[i]) for i in part), routing_shape=None)
-    log_probs, head = torch.zeros(len(micro.output_ids)), torch.zeros(len(micro.output_ids), 16, requires_grad=True)
+    log_probs = torch.zeros(len(micro.output_ids))
 
-    plain = micro.token_batch((), 8, log_probs, head)
-    assert not any(plain.has(need) for need in get_args(Need)) and plain.policy_head is None
-    whole = micro.token_batch(get_args(Need), 8, log_probs, head)
-    assert whole.needed("lags").tolist() == [5] * len(log_probs)
-    assert whole.needed("rewards").tolist() == np.repeat(part, micro.lengths).tolist()
-    assert whole.policy_head is head
-    np.testing.assert_array_equal(whole.needed("heads"), np.concatenate([mu[i] for i in part]))
-    assert not micro.token_batch(get_args(Need), 8, log_probs).has("heads"), "a pass that takes no head"
+    plain = micro.token_batch((), 8, log_probs)
+    assert plain.lags is None and plain.rewards is None
+    whole = micro.token_batch(get_args(Need), 8, log_probs)
+    assert whole.lags.tolist() == [5] * len(log_probs)
+    assert whole.rewards.tolist() == np.repeat(part, micro.lengths).tolist()
+    np.testing.assert_array_equal(micro.distribution, np.concatenate([mu[i] for i in part]))
 
 
 def test_a_tools_tokens_have_no_lag_and_are_not_trained():

@@ -135,9 +135,8 @@ def load_and_go_on(trainer, rank: int, initial: str, folder: str) -> dict:
         ("float32", {"base": "gspo", "r3": True}, 1.0),
         ("bfloat16", {"base": "gspo", "r3": True}, 1.0),
         ("bfloat16", {"base": "trpo", "top_p_replay": True, "trpo": {"delta": 0.48}}, 0.9),
-        ("bfloat16", {"base": "score-centering", "vcpo": True}, 1.0),
     ],
-    ids=["fp32", "bf16", "bf16, trpo, top-p", "bf16, score centering, vcpo"],
+    ids=["fp32", "bf16", "bf16, trpo, top-p"],
 )
 def test_a_loaded_rank_goes_on_bit_for_bit(dtype, method, top_p, initial, tmp_path):
     train = {"dtype": dtype, "tensor_parallel": 2}

@@ -92,7 +92,7 @@ def test_every_method_that_slime_runs_has_a_sound_command(tmp_path, method):
     assert build_method(settings.method).name == method
 
 
-@pytest.mark.parametrize("method", ["trpo", "score-centering", "grpo-vcpo"])
+@pytest.mark.parametrize("method", ["trpo"])
 def test_what_slime_cannot_run_is_refused_before_anything_is_sent(tmp_path, method):
     (fault,) = [line for line in slime_config_errors(paper(tmp_path, method=method)) if line.startswith("method")]
     assert fault.startswith(f"method: {method}: ") and "embedded runtime" in fault

@@ -2,8 +2,9 @@
 
 import pytest
 
-from sat_slime.objective import base_names, method_names, named_method
-from sat_slime.report.comparison.method_names import key_to, looks_of
+from sat_slime.objective import method_names, named_method
+from sat_slime.objective.method import base_names
+from sat_slime.report.comparison.method_names import key_to, looks_of, style_of
 from sat_slime.report.looks import COLOURS, MARKERS
 
 
@@ -11,7 +12,7 @@ def test_no_two_methods_are_drawn_alike_and_each_as_its_stabilizers_say():
     looks = looks_of(method_names())
     assert len({look.apart for look in looks.values()}) == len(looks)
     for name, look in looks.items():
-        style = named_method(name).style
+        style = style_of(named_method(name))
         assert (look.dash, look.marker, look.filled) == (style.dash, style.marker, style.filled)
 
 
@@ -29,14 +30,14 @@ def test_names_that_are_none_of_methods_are_drawn_apart_too():
 
 
 def test_a_method_of_several_has_the_colour_of_the_first_and_the_dash_of_the_last():
-    both, sat, tis = (named_method(name).style for name in ("sat-grpo-tis", "sat-grpo", "grpo-tis"))
+    both, sat, tis = (style_of(named_method(name)) for name in ("sat-grpo-tis", "sat-grpo", "grpo-tis"))
     assert (both.colour, both.dash, both.marker) == (sat.colour, tis.dash, sat.marker)
     assert "blue dotted: SAT + TIS" in key_to(["sat-grpo-tis"])
 
 
 def test_a_variant_has_a_marker_of_its_own():
-    variants = [name for name in base_names() if named_method(name).base.variant]
+    variants = [name for name in base_names() if named_method(name).variant]
     assert variants
     for name in variants:
         plain = named_method(name).base.name
-        assert named_method(name).style.marker != named_method(plain).style.marker
+        assert style_of(named_method(name)).marker != style_of(named_method(plain)).marker

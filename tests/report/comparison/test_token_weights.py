@@ -50,7 +50,6 @@ def test_only_what_is_a_function_of_the_token_is_drawn():
         "vespo",
         "m2po",
         "sat-grpo",
-        "score-centering",
         "trpo",
         "grpo-mis-geo",
         "grpo-a3po",

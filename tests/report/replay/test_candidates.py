@@ -10,7 +10,7 @@ def test_all_is_every_named_method_each_formula_once():
     labels = [label for one in candidates for label in (one.label, *one.same)]
     assert sorted(labels) == sorted(method_names())
     same = {one.label: set(one.same) for one in candidates}
-    assert {"ppo", "grpo-r3", "grpo-vcpo"} <= same["grpo"]
+    assert {"ppo", "grpo-r3"} <= same["grpo"]
     assert "sat-gspo-r3" in same["sat-gspo"]
 
 
@@ -21,7 +21,7 @@ def test_settings_reach_the_methods_that_read_them_and_lists_are_swept():
         "sat-gspo sat.alpha=0.8 clip.eps_high=0.3",
         "sat-gspo sat.alpha=0.95 clip.eps_high=0.3",
     ]
-    assert [(one.method.sat, one.method.trust_region) for one in candidates[1:]] == [
+    assert [(one.method.sat, one.method.clip) for one in candidates[1:]] == [
         (SAT(alpha=0.8), Clip(eps_high=0.3)),
         (SAT(alpha=0.95), Clip(eps_high=0.3)),
     ]
@@ -66,11 +66,10 @@ def test_what_a_dump_cannot_answer_is_left_out_with_the_reason():
     [
         ("topr", "rewards", "good_by=advantage"),
         ("decoupled-a3po", "lags", "versions of the generating weights"),
-        ("score-centering", "heads", "rollout_head and policy_head"),
     ],
 )
 def test_a_column_that_a_method_reads_is_asked_for_by_name(name, column, said):
-    others = frozenset({"checkpoint_log_probs", "lags", "rewards", "heads"}) - {column}
+    others = frozenset({"checkpoint_log_probs", "lags", "rewards"}) - {column}
     assert said in lacks(named_method(name), others)
     assert lacks(named_method(name), frozenset({column})) is None
 
@@ -81,7 +80,7 @@ def test_topr_by_the_advantage_reads_no_rewards():
 
 
 def test_every_method_can_be_answered_by_some_dump_but_those_of_another_forward_pass():
-    everything = frozenset({"checkpoint_log_probs", "lags", "rewards", "heads"})
+    everything = frozenset({"checkpoint_log_probs", "lags", "rewards"})
     never = {name for name in method_names() if lacks(named_method(name), everything)}
     assert never == {"trpo", "grpo-topp", "gspo-topp"}
 

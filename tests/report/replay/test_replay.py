@@ -6,7 +6,8 @@ import torch
 from dump_files import format_2, rank_file, rollout, step_batch, write_run_dump
 
 from sat_slime.config import ConfigError
-from sat_slime.objective import TokenBatch, mismatch_metrics, named_method, policy_surrogate, response_mean_weights
+from sat_slime.objective import TokenBatch, mismatch_metrics, named_method, policy_surrogate
+from sat_slime.objective.tokens import response_mean_weights
 from sat_slime.report.dumps.dump_files import find_dumps, steps
 from sat_slime.report.dumps.step_batch import Layout, cut
 from sat_slime.report.replay.candidates import answerable, choose
@@ -185,21 +186,25 @@ def test_pi_l_confines_the_replay_to_the_dumps_that_hold_it(tmp_path):
     assert isinstance(find_dumps([run / "dumps"])[1], list)
 
 
+def ones(n):
+    return -np.ones(n, dtype=np.float32)
+
+
 def test_methods_that_nobody_named_are_left_out_before_a_dump_is(tmp_path):
     run = tmp_path / "run"
     write_run_dump(run, LENGTHS, iteration=1)
-    write_run_dump(run, LENGTHS, iteration=2, rollout_head=heads, policy_head=heads)
-    result = replay([run], choose("usual"), every_dump=True)
+    write_run_dump(run, LENGTHS, iteration=2, checkpoint_log_probs=ones)
+    result = replay([run], choose("all"), every_dump=True)
     assert (len(result.rows), result.passed_over) == (2, 0)
-    assert [one.label for one in result.left_out] == ["score-centering"]
-    result = replay([run], choose("grpo,score-centering"))
+    assert {one.label for one in result.left_out} == {"trpo", "grpo-topp, gspo-topp"}
+    result = replay([run], choose("grpo,sat-grpo-tis"))
     assert (len(result.rows), result.passed_over, result.left_out) == (1, 1, [])
 
 
 def test_a_setting_that_some_methods_refuse_leaves_those_out_unless_they_were_named():
     refused = [one for one in choose("usual", ["denominator=checkpoint"]) if one.refused]
-    assert {one.label.split()[0] for one in refused} == {"score-centering", "m2po", "flash"}
-    kept, left_out = answerable(refused, frozenset(["checkpoint_log_probs", "heads"]))
+    assert {one.label.split()[0] for one in refused} == {"m2po", "flash"}
+    kept, left_out = answerable(refused, frozenset(["checkpoint_log_probs"]))
     assert not kept and all("is defined over denominator rollout" in one.reason for one in left_out)
     with pytest.raises(ConfigError, match=r"^m2po denominator=checkpoint: M2PO is defined.*or leave m2po out of"):
         choose("grpo,m2po", ["denominator=checkpoint"])
@@ -208,9 +213,6 @@ def test_a_setting_that_some_methods_refuse_leaves_those_out_unless_they_were_na
 
 
 def test_pi_l_of_a_run_that_divides_by_it_is_not_taken_for_the_trainers(tmp_path):
-    def ones(n):
-        return -np.ones(n, dtype=np.float32)
-
     path = write_run_dump(tmp_path, LENGTHS, 1, checkpoint_log_probs=ones, proximal_log_probs=ones)
     (step,) = steps(find_dumps([path])[0], Layout())
     assert step.checkpoint_log_probs is not None
@@ -228,16 +230,11 @@ def test_a_step_without_active_tokens_is_nothing_to_replay(tmp_path):
         replay([path], choose("gspo"))
 
 
-def heads(n):
-    return np.full((n, 4), np.log(0.25), dtype=np.float32)
-
-
 def test_a_dump_of_a_run_answers_for_every_method_but_those_of_another_forward_pass(tmp_path):
-    path = write_run_dump(tmp_path, LENGTHS, iteration=4, rollout_head=heads, policy_head=heads)
+    path = write_run_dump(tmp_path, LENGTHS, iteration=4)
     (step,) = steps(find_dumps([path])[0], Layout())
     assert step.lags.tolist() == [3.0] * sum(LENGTHS)  # three updates, and tokens of version 0
     assert step.rewards.tolist() == [float(i % 2) for i, n in enumerate(LENGTHS) for _ in range(n)]
-    assert step.rollout_head.shape == step.policy_head.shape == (sum(LENGTHS), 4)
     result = replay([path], choose("all"))
     assert {one.label for one in result.left_out} == {"trpo", "grpo-topp, gspo-topp"}
     assert all(np.isfinite(sums.weight) and sums.weight > 0 for sums in result.total.methods)
@@ -246,8 +243,8 @@ def test_a_dump_of_a_run_answers_for_every_method_but_those_of_another_forward_p
 def test_methods_that_read_more_confine_the_replay_to_the_dumps_that_hold_most(tmp_path):
     run = tmp_path / "run"
     write_run_dump(run, LENGTHS, iteration=1)
-    write_run_dump(run, LENGTHS, iteration=2, rollout_head=heads, policy_head=heads)
-    result = replay([run], choose("topr,score-centering,grpo"))
+    write_run_dump(run, LENGTHS, iteration=2, checkpoint_log_probs=ones)
+    result = replay([run], choose("topr,sat-grpo-tis,grpo"))
     assert [row.name for row in result.rows] == ["iteration 2, update 2"]
     assert (result.passed_over, result.left_out, result.skipped) == (1, [], [])
     assert len(replay([run], choose("topr,grpo")).rows) == 2

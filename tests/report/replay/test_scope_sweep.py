@@ -64,8 +64,8 @@ def test_newly_clipped_is_that_of_the_surrogate(name, spread):
         size = SIZES[column]
         for span in spans(dataclasses.replace(step, microbatches=[size] * (64 // size)), 1):
             tokens = view.tokens(candidates[0].method, span.tokens, step.lengths[span.responses])
-            newly += (
-                float(policy_surrogate(candidates[0].method, tokens).metrics["sat/newly_clipped"]) * tokens.n_active
+            newly += float(policy_surrogate(candidates[0].method, tokens).metrics["sat/newly_clipped"]) * int(
+                tokens.mask.sum()
             )
         assert sweep.newly[0, column] == round(newly)
         assert newly > 10

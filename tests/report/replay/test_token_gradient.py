@@ -7,10 +7,8 @@ from dump_files import step_batch
 from paper_equations import decide, gradient, random_tokens
 
 from sat_slime.objective import (
-    DPPO,
     SAT,
     Clip,
-    IcePop,
     TokenBatch,
     compose,
     compose_method,
@@ -18,8 +16,8 @@ from sat_slime.objective import (
     named_method,
     policy_surrogate,
 )
-from sat_slime.objective.stabilizers.scores.cispo import CISPO
-from sat_slime.objective.stabilizers.scores.score_centering import ScoreCentering
+from sat_slime.objective.gates import DPPO, IcePop
+from sat_slime.objective.scores import CISPO
 from sat_slime.report.dumps.step_batch import StepBatch
 from sat_slime.report.replay.candidates import lacks
 from sat_slime.report.replay.token_gradient import (
@@ -33,7 +31,7 @@ from sat_slime.report.replay.token_gradient import (
     token_gradient,
 )
 
-EVERYTHING = frozenset({"checkpoint_log_probs", "lags", "rewards", "heads"})
+EVERYTHING = frozenset({"checkpoint_log_probs", "lags", "rewards"})
 REPLAYED = [name for name in method_names() if lacks(named_method(name), EVERYTHING) is None]
 OF_THE_PAPER = [
     "grpo", "gspo", "grpo-r3", "grpo-tis", "gspo-tis", "dppo", "sat-grpo", "sat-gspo", "ppo", "dppo-kl", "spo", "drpo",
@@ -79,8 +77,6 @@ def test_weight_is_the_gradient_that_a_run_takes(name):
     method = named_method(name)
     step = with_everything(step_batch([30, 4, 17, 50], seed=1))
     log_probs = step.log_probs.clone().requires_grad_()
-    own = torch.nn.functional.one_hot(sampled_places(step), step.policy_head.shape[1])
-    head = step.policy_head + own * (log_probs - log_probs.detach())[:, None]
     batch = TokenBatch(
         log_probs,
         step.rollout_log_probs,
@@ -89,59 +85,23 @@ def test_weight_is_the_gradient_that_a_run_takes(name):
         step.lengths,
         lags=step.lags,
         rewards=step.rewards,
-        rollout_head=step.rollout_head,
-        policy_head=head,
     )
     policy_surrogate(method, batch).values.sum().backward()
     torch.testing.assert_close(replayed(method, step).weights, log_probs.grad, rtol=1e-6, atol=1e-7)
 
 
-def sampled_places(step):
-    """(N,) place of the sampled token in the head that with_everything makes."""
-    return torch.arange(len(step.mask)) % step.policy_head.shape[1]
-
-
-def with_everything(step, k=5):
-    """The step with lags, rewards and heads over a vocabulary of k, the sampled token at its place."""
+def with_everything(step):
+    """The step with lags and rewards."""
     generator = torch.Generator().manual_seed(7)
     n = len(step.mask)
     log_probs = step.log_probs.clamp(max=-0.01)
-
-    def head(sampled):
-        rest = torch.rand(n, k, generator=generator).scatter(1, place[:, None], 0)
-        rest = rest / rest.sum(-1, keepdim=True) * -sampled.expm1()[:, None]
-        return rest.scatter(1, place[:, None], sampled.exp()[:, None]).log()
-
-    place = torch.arange(n) % k
     rewards = torch.rand(len(step.lengths), generator=generator).round().repeat_interleave(step.lengths)
     return dataclasses.replace(
         step,
         log_probs=log_probs,
         lags=torch.randint(0, 5, (n,), generator=generator).float(),
         rewards=rewards,
-        rollout_head=head(step.rollout_log_probs),
-        policy_head=head(log_probs),
     )
-
-
-@pytest.mark.parametrize("rule", ["none", "tis", "icepop"])
-def test_score_centering_takes_the_slope_of_its_mean_at_the_sampled_token(rule):
-    """g = A (w - s), s = mu f(pi / mu) - alpha pi of the sampled token; over the whole vocabulary alpha is f(1)."""
-    step = with_everything(step_batch([30, 4, 17, 50], seed=1))
-    method = compose(ScoreCentering(rule=rule))
-    mu, pi = step.rollout_log_probs.exp(), step.log_probs.exp()
-    r = pi / mu
-    w = {"none": torch.ones_like(r), "tis": r.clamp(max=2.0), "icepop": r * ((r >= 0.5) & (r <= 5))}[rule]
-    expected = step.advantages * (w - (mu * w - pi)) * step.mask
-    torch.testing.assert_close(replayed(method, step).weights, expected, rtol=1e-4, atol=1e-5)
-
-
-def test_a_sampled_token_outside_the_head_has_the_weight_alone():
-    step = with_everything(step_batch([6, 4], seed=1))
-    keep = torch.stack([torch.tensor([j for j in range(5) if j != at]) for at in sampled_places(step).tolist()])
-    heads = {name: getattr(step, name).gather(1, keep) for name in ("rollout_head", "policy_head")}
-    found = replayed(named_method("score-centering"), dataclasses.replace(step, **heads)).weights
-    torch.testing.assert_close(found, step.advantages * step.mask)
 
 
 def test_a3po_divides_by_the_lag():
@@ -191,7 +151,7 @@ CASES = [
         [(1.3, 1.0, CLIPPED), (0.7, -1.0, CLIPPED), (1.3, -1.0, KEPT), (0.7, 1.0, KEPT), (1.1, 1.0, KEPT)],
     ),
     (
-        compose(named_method("grpo").base, trust_region=Clip(dual=3.0)).called_by("dual"),
+        compose(named_method("grpo").base, clip=Clip(dual=3.0)).called_by("dual"),
         [(4.0, -1.0, CLIPPED), (2.0, -1.0, KEPT)],
     ),
     (compose(DPPO()), [(1.1, 1.0, MASKED), (1.1, -1.0, KEPT), (1.3, 1.0, CLIPPED)]),

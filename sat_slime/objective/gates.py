@@ -1,0 +1,236 @@
+"""Gates: they drop tokens, or whole responses. k = pi_proximal / mu."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from .quantile import longest_prefix_end
+from .stabilizer import Gate, Judge, NonNegative, Positive, Scope, around_one
+from .tokens import Need, Tokens
+
+
+def bernoulli_kl(log_p: Tensor, log_q: Tensor) -> Tensor:
+    """KL(Bernoulli(p) || Bernoulli(q)) (Eq. app-kpop): what a sampled token says of two distributions, that it was
+    drawn or another one. Never negative, which rounding alone would not grant."""
+    log_p, log_q = log_p.clamp(max=0.0), log_q.clamp(max=0.0)
+    p, not_p, not_q = log_p.exp(), -log_p.expm1(), -log_q.expm1()
+    drawn = torch.where(p > 0, p * (log_p - log_q), 0.0)
+    return (drawn + (torch.xlogy(not_p, not_p) - torch.xlogy(not_p, not_q))).clamp(min=0.0)
+
+
+@dataclass(frozen=True)
+class DPPO(Gate):
+    """DPPO: drops outward tokens, A (r - 1) > 0, whose |pi - mu| is above delta, or whose KL(mu || pi) is above
+    delta_kl; r = pi / mu. Eqs. app-bintv, app-dppo-mask. `method: dppo-kl` is short for divergence kl."""
+
+    divergence: Literal["tv", "kl"] = "tv"
+    """The quantity by which an outward update is judged: |pi - mu| on the sampled token (the paper's runs), or the
+    Bernoulli KL(mu || pi) of it."""
+    delta: Positive = 1e-3
+    """Divergence tv: largest |pi - mu| on the sampled token (a probability) at which an outward update is kept."""
+    delta_kl: Positive = 0.05
+    """Divergence kl: largest KL, in nats. The paper has none; this one is that of public DPPO code."""
+
+    name = "dppo"
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        return ("delta",) if self.divergence == "kl" else ("delta_kl",)
+
+    def factor(self, t: Tokens) -> Tensor:
+        d = t.log_pi - t.log_mu
+        if self.divergence == "tv":
+            within = t.log_mu.exp() * d.expm1().abs() <= self.delta
+        else:
+            within = bernoulli_kl(t.log_mu, t.log_pi) <= self.delta_kl
+        return within | (t.A.sign() * d.sign() <= 0)
+
+
+@dataclass(frozen=True)
+class IcePop(Gate):
+    """IcePop: keeps tokens whose k is in [low, high], once (form mask) or times k (form weight). Eq. app-icepop; the
+    range is the usual one of public code. `method: icepop-weight` is short for form weight."""
+
+    low: Positive = 0.5
+    """Smallest k that is kept."""
+    high: Positive = 5.0
+    """Largest k that is kept. The paper has no bounds; these are the usual ones of public code."""
+    form: Literal["mask", "weight"] = "mask"
+    """mask: k in range counts once; weight: it is multiplied by k, which needs a denominator other than mu."""
+
+    name = "icepop"
+
+    def __post_init__(self) -> None:
+        around_one(self.low, self.high)
+
+    @property
+    def weighs_by_mu(self) -> bool:
+        return self.form == "weight"
+
+    def factor(self, t: Tokens) -> Tensor:
+        inside = (t.k >= self.low) & (t.k <= self.high)
+        return torch.where(inside, t.k, 0.0) if self.form == "weight" else inside
+
+
+@dataclass(frozen=True)
+class KPop(Gate):
+    """KPop: keeps tokens whose Bernoulli KL between pi_proximal and mu is at most phi both ways. Eq. app-kpop."""
+
+    phi: Positive = 0.1
+    """Largest Bernoulli KL between pi_proximal and mu on the sampled token, either way, in nats. The paper has none;
+    0.1 and 2.0 are found in public examples."""
+
+    name = "kpop"
+
+    def factor(self, t: Tokens) -> Tensor:
+        pi, mu = t.log_proximal, t.log_mu
+        return (bernoulli_kl(pi, mu) <= self.phi) & (bernoulli_kl(mu, pi) <= self.phi)
+
+
+@dataclass(frozen=True)
+class SeqClip(Gate):
+    """SeqClip: keeps responses whose rho = exp(mean log(pi / mu)) is in [low, high]. Eq. app-seqclip; the range is
+    GSPO's interval, made symmetric in the logarithm."""
+
+    low: Positive = 0.8
+    """Smallest ratio at which a response is kept."""
+    high: Positive = 1.25
+    """Largest ratio at which a response is kept. The paper has no bounds."""
+
+    name, ratio = "seqclip", "sequence"
+
+    def __post_init__(self) -> None:
+        around_one(self.low, self.high)
+
+    def factor(self, t: Tokens) -> Tensor:
+        rho = t.mean(t.log_pi - t.log_mu).exp()
+        return (rho >= self.low) & (rho <= self.high)
+
+
+@dataclass(frozen=True)
+class M2PO(Gate, Judge):
+    """M2PO: S = M r A, M = 0 for the outward tokens (A d > 0) with the largest d^2 until the mean d^2 of the others is
+    at most the threshold, else 1; in place of the clip. arXiv 2510.01161, Algorithm 1; tokens of equal d^2 are kept
+    together or not at all. With `power` p, ours, d^2 / max(1, lag)^p stands for d^2."""
+
+    threshold: Positive = 0.04
+    """Largest mean of d^2 over the outward tokens that are kept (the paper's tau); with `power`, at lag 0 and 1."""
+    scope: Scope = "step"
+    """Tokens that are sorted together: the whole optimizer step on all ranks (the paper), or one micro-batch."""
+    power: NonNegative = 0.0
+    """Exponent of the lag by which the threshold grows, so that each token is judged by its own. 0: the paper's."""
+
+    name, has_interval, only_over = "m2po", False, ("rollout",)
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        return ("lags",) if self.power else ()
+
+    def scores(self, t: Tokens) -> Tensor:
+        """(m,) d^2 of the outward tokens."""
+        return self._squares(t)[self._outward(t)]
+
+    def threshold_of(self, scores: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
+        """The largest d^2 up to which, in ascending order, the mean is at most the setting."""
+        return longest_prefix_end(scores, self.threshold, group)
+
+    def factor(self, t: Tokens) -> Tensor:
+        t.measured["m2po/largest"] = t.threshold
+        return ~self._outward(t) | (self._squares(t) <= t.threshold)
+
+    def _outward(self, t: Tokens) -> Tensor:
+        return t.A.sign() * t.d.detach().sign() > 0
+
+    def _squares(self, t: Tokens) -> Tensor:
+        squares = t.d.detach().square()
+        return squares / t.lags.clamp(min=1.0) ** self.power if self.power else squares
+
+
+@dataclass(frozen=True)
+class MISGeo(Gate):
+    """MIS-Geo: keeps responses whose exp(mean log k) is in [low, high]. verl's seq_mean_k1, SkyRL's and slime's
+    geometric masks; others call it Geo-RS or Geo-Mask."""
+
+    low: Positive = 0.99
+    """Least ratio at which a response is kept."""
+    high: Positive = 1.01
+    """Largest ratio at which a response is kept. SkyRL's; verl's presets have 0.999 and 1.001."""
+
+    name, place = "mis-geo", "suffix"
+
+    def __post_init__(self) -> None:
+        around_one(self.low, self.high)
+
+    def factor(self, t: Tokens) -> Tensor:
+        rho = t.mean(t.log_k).exp()
+        return (rho >= self.low) & (rho <= self.high)
+
+
+@dataclass(frozen=True)
+class OPSM(Gate):
+    """OPSM: drops responses with A < 0 whose mean log(mu / pi) is above delta, pi the policy in training.
+    DeepSeek-V3.2's off-policy sequence mask, arXiv 2512.02556, eq. 9."""
+
+    delta: Positive = 1e-4
+    """Largest mean of log mu - log pi over the response at which it is kept, in nats. slime's, and small:
+    Trinity-RFT finds 0.05 to 0.2 reasonable, TRL's documentation has 0.5. The paper has no number."""
+
+    name, place = "opsm", "suffix"
+
+    def factor(self, t: Tokens) -> Tensor:
+        return (t.A >= 0) | (t.mean(t.log_mu - t.log_pi) <= self.delta)
+
+
+@dataclass(frozen=True)
+class TRMMax(Gate):
+    """TRM-max: drops responses with a token whose (log k)^2 / 2 is above delta. arXiv 2512.23075, by the sampled tokens
+    as verl's seq_max_k2. The paper wants it together with TRM-mean."""
+
+    delta: Positive = 2.5
+    """Largest (log k)^2 / 2 of a token at which its response is kept. An example of verl's: ratios within 0.107 and
+    9.4."""
+
+    name, place = "trm-max", "suffix"
+
+    def factor(self, t: Tokens) -> Tensor:
+        return ~t.any(t.log_k.square() / 2 > self.delta)
+
+
+@dataclass(frozen=True)
+class TRMMean(Gate):
+    """TRM-mean: drops responses whose mean e^x - 1 - x, x = log k, is above delta. arXiv 2512.23075, by the sampled
+    tokens as verl's seq_mean_k3. The paper wants it together with TRM-max."""
+
+    delta: Positive = 0.01
+    """Largest mean of e^x - 1 - x at which a response is kept, in nats; x is held inside plus and minus 20. That of
+    verl's presets."""
+
+    name, place = "trm-mean", "suffix"
+
+    def factor(self, t: Tokens) -> Tensor:
+        x = t.log_k.clamp(-20.0, 20.0)
+        return t.mean(x.expm1() - x) <= self.delta
+
+
+@dataclass(frozen=True)
+class Veto(Gate):
+    """Veto: drops responses with a token whose k is below low or above high. slime's rs_veto_threshold, SkyRL's outlier
+    mask; against broken tokens rather than staleness."""
+
+    low: Positive = 1e-4
+    """Least k of a token at which its response is kept. slime's and SkyRL's."""
+    high: Positive | None = None
+    """Largest k of a token at which its response is kept. Unset: no bound; SkyRL suggests 100."""
+
+    name, place = "veto", "suffix"
+
+    def __post_init__(self) -> None:
+        around_one(self.low, self.high or float("inf"))
+
+    def factor(self, t: Tokens) -> Tensor:
+        return ~t.any(t.k < self.low if self.high is None else (t.k < self.low) | (t.k > self.high))

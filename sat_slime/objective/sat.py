@@ -1,0 +1,96 @@
+"""SAT in the order of the paper: staleness, quantile, gate, kernel. `surrogate.py` clips with the radii it leaves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import torch
+import torch.distributed as dist
+from annotated_types import Gt, Le
+from torch import Tensor
+
+from .quantile import quantile_rank, tail_quantile
+from .stabilizer import Judge, Positive, Scope
+from .tokens import Tokens
+
+
+@dataclass(frozen=True)
+class SAT(Judge):
+    """SAT: S = min(r A, clip(r, 1 - eps_low c_low, 1 + eps_high c_high) A), c = 1 / (1 + (|d| / q)^p) on the side of d
+    where |d| > q, q the alpha quantile of |d|, else 1. Eqs. satr-d, quantile, gate, kernel, adaptive-eps, satrloss."""
+
+    alpha: Annotated[float, Gt(0), Le(1)] = 0.9
+    """Quantile of |d| that marks where the tail starts."""
+    exponent: Positive = 2.0
+    """Exponent p of the Hill kernel 1 / (1 + (|d| / q)^p)."""
+    scope: Scope | None = None
+    """Tokens over which the quantile is taken: one micro-batch (the paper) or the whole optimizer step on all ranks.
+    Unset: the step where the ratio is the sequence's, since a micro-batch of long responses has too few of them; else
+    the micro-batch."""
+    score: Literal["log_ratio", "tv"] = "log_ratio"
+    """The measure of staleness. log_ratio: |d| (the paper). tv, which is ours and not the paper's: |pi - denominator|
+    on the sampled token, under the sequence ratio its mean over the response."""
+
+    name, place, idle_at_one = "sat", "prefix", True
+
+    def scores(self, t: Tokens) -> Tensor:
+        """(n,) staleness (Eq. satr-d)."""
+        if self.score == "log_ratio":
+            return t.d.detach().abs()
+        distance = (t.log_pi.clamp(max=0.0).exp() - t.log_denominator.clamp(max=0.0).exp()).abs()
+        return t.mean(distance) if t.unit == "sequence" else distance
+
+    def threshold_of(self, scores: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
+        """q (Eq. quantile)."""
+        return tail_quantile(scores, self.alpha, group)
+
+    def contraction(self, t: Tokens) -> tuple[Tensor, Tensor]:
+        """c_low and c_high of each token at q (Eqs. gate, kernel)."""
+        d = t.d.detach()
+        staleness = d if self.score == "log_ratio" else torch.copysign(self.scores(t), d)
+        return contraction_factors(staleness, t.threshold, self.exponent)
+
+    @torch.no_grad()
+    def measure(self, t: Tokens, c_low: Tensor, c_high: Tensor, own_scope: bool) -> None:
+        """Write sat/* of Table monitor into t.measured. own_scope: the threshold is of these tokens alone."""
+        c = torch.minimum(c_low, c_high)
+        t.measured["sat/q"] = t.threshold
+        t.measured["sat/c_min"] = c.amin() if t.n else torch.ones_like(t.threshold)
+        t.measured["sat/gate_rate"] = c < 1
+        if own_scope:
+            n = t.n if t.group is None else int(t.whole_lengths.sum())
+            above = n - quantile_rank(self.alpha, n)
+            responses = t.unit == "sequence" and len(t.lengths) > 0
+            largest = t.whole_lengths.amax() if responses else torch.ones((), device=c.device)
+            t.measured["sat/scope_too_small"] = largest > above
+
+
+def contraction_factors(log_ratio: Tensor, q: Tensor | float, exponent: float = 2.0) -> tuple[Tensor, Tensor]:
+    """The contraction of the lower and the upper radius (Eqs. gate, kernel): c = 1 / (1 + (|d| / q)^exponent) where
+    q > 0 and |d| > q, strictly, on the side of d's sign; exactly 1 elsewhere.
+
+    Args:
+        log_ratio: (N,) d, detached.
+        q: the tail quantile, 0-dim.
+
+    Returns:
+        c_low, c_high, each (N,).
+    """
+    staleness, one = log_ratio.abs(), log_ratio.new_ones(())
+    c = torch.where((staleness > q) & (torch.as_tensor(q) > 0), kernel(staleness, q, exponent), one)
+    return torch.where(log_ratio < 0, c, one), torch.where(log_ratio > 0, c, one)
+
+
+def kernel(u: Tensor, q: Tensor | float, exponent: float = 2.0) -> Tensor:
+    """The Hill kernel 1 / (1 + (u / q)^p) of the staleness u (Eq. kernel)."""
+    return (1.0 + (u / q) ** exponent).reciprocal()
+
+
+def scope_too_small(alpha: float, n: int, largest_unit: int) -> bool:
+    """Whether the gate is bound to stay shut when the stalest unit is the largest one.
+
+    A unit is the set of tokens that share one d: a token (largest_unit 1), or a response under the sequence ratio. At
+    most n - ceil(alpha n) tokens lie above q, so a unit of more tokens than that ties with q instead.
+    """
+    return largest_unit > n - quantile_rank(alpha, n)

@@ -1,0 +1,142 @@
+"""Score forms S = w A log pi, w without gradient, in place of the clip."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from .gates import bernoulli_kl
+from .stabilizer import Positive, Score
+from .tokens import Need, Tokens, bounded_exp
+
+
+@dataclass(frozen=True)
+class CISPO(Score):
+    """CISPO: S = w A log pi, w = clip(r, 1 - eps_low, 1 + eps_high). arXiv 2506.13585 and 2510.13786."""
+
+    eps_low: Positive = 1.0
+    """The weight is at least 1 - eps_low; 1 is no lower end."""
+    eps_high: Positive = 4.0
+    """The weight is at most 1 + eps_high. 5 in all is SkyRL's, after ScaleRL, and what AReaL advises. TRL calls the cap
+    itself epsilon_high."""
+
+    name = "cispo"
+
+    def weight(self, t: Tokens) -> Tensor:
+        return t.ratio.clamp(1 - self.eps_low, 1 + self.eps_high)
+
+
+@dataclass(frozen=True)
+class RolloutIS(Score):
+    """Rollout-IS: S = w A log pi, w = r where 1 - eps_low < r < 1 + eps_high, else 0. SkyRL's policy loss
+    rollout_is."""
+
+    eps_low: Positive = 0.2
+    """Ratios at or below 1 - eps_low are dropped."""
+    eps_high: Positive = 0.2
+    """Ratios at or above 1 + eps_high are dropped. Both are SkyRL's."""
+
+    name, only_over = "rollout-is", ("rollout",)
+
+    def weight(self, t: Tokens) -> Tensor:
+        return torch.where((t.ratio > 1 - self.eps_low) & (t.ratio < 1 + self.eps_high), t.ratio, 0.0)
+
+
+@dataclass(frozen=True)
+class TOPR(Score):
+    """TOPR: S = w A log pi, w = 1 where the response is good, else min(r, cap). arXiv 2503.14286, eq. 8, with the
+    token's ratio as in ROLL where the paper has the sequence's."""
+
+    cap: Positive = 1.0
+    """Largest weight of a token of a bad response."""
+    good_by: Literal["reward", "advantage"] = "reward"
+    """The quantity that makes a response good where it is above 0: its reward, as in the paper and in ROLL, or the
+    token's advantage."""
+
+    name, only_over = "topr", ("rollout",)
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        return ("rewards",) if self.good_by == "reward" else ()
+
+    def weight(self, t: Tokens) -> Tensor:
+        good = (t.rewards if self.good_by == "reward" else t.A) > 0
+        return torch.where(good, 1.0, t.ratio.clamp(max=self.cap))
+
+
+@dataclass(frozen=True)
+class ASPO(Score):
+    """ASPO: S = w A log pi, w = min(1/r, cap) up to r = 1 + eps_high where A > 0, min(r, cap) from 1 - eps_low on
+    elsewhere, else 0. Archer2.0's public code, with one interval for tokens of high and low entropy."""
+
+    eps_low: Positive = 0.2
+    """With a negative advantage ratios below 1 - eps_low are dropped."""
+    eps_high: Positive = 0.2
+    """With a positive advantage ratios above 1 + eps_high are dropped."""
+    cap: Positive = 3.0
+    """Largest weight. The gradient stays there, which the dual clip takes away."""
+
+    name = "aspo"
+
+    def weight(self, t: Tokens) -> Tensor:
+        r = t.ratio
+        up = torch.where(r <= 1 + self.eps_high, (-t.d).exp().clamp(max=self.cap), 0.0)
+        return torch.where(t.A > 0, up, torch.where(r >= 1 - self.eps_low, r.clamp(max=self.cap), 0.0))
+
+
+@dataclass(frozen=True)
+class GIPO(Score):
+    """GIPO: S = w A log pi, w = r exp(-d^2 / (2 sigma^2)), which is 0 where |d| is huge. arXiv 2603.03955; the form and
+    sigma are of public code, which AcceRL's authors and others share."""
+
+    sigma: Positive = 1.0
+    """Width of the Gaussian in log r. 1 is that of public code, whose authors also ran 0.1 to 2."""
+
+    name = "gipo"
+
+    def weight(self, t: Tokens) -> Tensor:
+        return bounded_exp(t.bounded_d - (t.bounded_d / self.sigma).square() / 2)
+
+
+@dataclass(frozen=True)
+class Flash(Score):
+    """FlashREINFORCE: S = w A log pi, w = r in responses whose mean KL(Bernoulli(mu) || Bernoulli(pi)) is at most
+    delta, else 0. Its public code, without its advantage and its sampling."""
+
+    delta: Positive = 5e-3
+    """Largest mean of KL(Bernoulli(mu) || Bernoulli(pi)) over the response at which it is kept, in nats. That of its
+    R1-distill recipe, OpenRLHF and molt; the function's own default is 3e-3."""
+
+    name, only_over = "flash", ("rollout",)
+
+    def weight(self, t: Tokens) -> Tensor:
+        low, high = math.log(1e-6), math.log1p(-1e-6)
+        divergence = t.mean(bernoulli_kl(t.log_mu.clamp(low, high), t.log_pi.clamp(low, high)))
+        return torch.where(divergence <= self.delta, t.ratio, 0.0)
+
+
+@dataclass(frozen=True)
+class VESPO(Score):
+    """VESPO: S = w A log pi, w = W^k e^(lambda (1 - W)), W the product of r over the response, whose logarithm is held
+    inside log 1e-8 and 20; largest at W = k / lambda. arXiv 2602.10693 and its public code, whose numbers these are."""
+
+    k_pos: Positive = 2.0
+    """Exponent where the response's mean advantage is not negative."""
+    lambda_pos: Positive = 3.0
+    """Rate of the decay there."""
+    k_neg: Positive = 3.0
+    """Exponent where the response's mean advantage is negative."""
+    lambda_neg: Positive = 2.0
+    """Rate of the decay there."""
+
+    name, only_over = "vespo", ("rollout",)
+
+    def weight(self, t: Tokens) -> Tensor:
+        log_W, bad = t.sum(t.d.detach()).clamp(math.log(1e-8), 20.0), t.mean(t.A) < 0
+        k = torch.full_like(log_W, self.k_pos).masked_fill(bad, self.k_neg)
+        rate = torch.full_like(log_W, self.lambda_pos).masked_fill(bad, self.lambda_neg)
+        return (k * log_W + rate * (1 - log_W.exp())).exp()

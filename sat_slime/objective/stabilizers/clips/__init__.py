@@ -1,1 +1,0 @@
-"""Stabilizers with a clip interval: PPO's, SAT's, and those of another kind."""

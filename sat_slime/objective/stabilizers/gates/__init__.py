@@ -1,1 +1,0 @@
-"""Gates: they keep or drop tokens or whole responses."""

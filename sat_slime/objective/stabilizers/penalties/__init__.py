@@ -1,1 +1,0 @@
-"""Smooth surrogates and penalties, in place of the clip."""

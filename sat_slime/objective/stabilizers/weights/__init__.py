@@ -1,1 +1,0 @@
-"""Weights: they multiply the surrogate of each token by a number."""
