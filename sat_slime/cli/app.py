@@ -42,7 +42,7 @@ COMMANDS = {
         "sat_slime.cli.prepare_command.prepare",
         "Make what a run starts from: engines, weights, slime, its model.",
     ),
-    "data": ("sat_slime.cli.data_command.data", "Prompts with labels: prepare the paper's, check any."),
+    "data": ("sat_slime.cli.data_command.data", "Prompts with labels: prepare the paper's."),
     "check": (
         "sat_slime.cli.check_command.check",
         "Check a run's settings and this machine: lists problems and fixes.",

@@ -1,11 +1,8 @@
-"""Prompts for a run of slime: prepared from public data sets, and checked."""
+"""Prompts for a run of slime: prepared from public data sets."""
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
-import json
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +10,10 @@ from typing import TypeVar
 
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from sat_slime.config import ConfigError
 from sat_slime.prompts import PromptError
 from sat_slime.prompts import build as building
-from sat_slime.prompts import check as checking
 from sat_slime.prompts.build import AIME24, CHOICES, DAPO, DOLCI, PAPER_PROMPTS, Choice, Gathered, Problem
 from sat_slime.prompts.labels import need_verifier, new_pool
 from sat_slime.prompts.locations import fetch, find_source
@@ -29,8 +24,6 @@ from sat_slime.reward import MODES
 
 TRAIN, EVALUATION, DOUBTS = "train.jsonl", "aime24.jsonl", "doubts.jsonl"
 NO_SET = "none"
-SHOWN = 5
-"""Rows of a kind that are shown one by one unless all are asked for."""
 Value = TypeVar("Value", bound=str)
 
 
@@ -188,52 +181,3 @@ def _say_written(out: Path, written: dict[str, Written], tokenizer: ChatTokenize
     if tokenizer is not None:
         settings.append("data.chat_template=false")
     console.print("use them:", *(f"--set {setting}" for setting in settings))
-
-
-# ----------------------------------------------------------------------------------------------------- checking
-
-
-def check(
-    file: Path,
-    evaluation: Path | None,
-    tokenizer: str | None,
-    max_tokens: int | None,
-    input_key: str,
-    label_key: str,
-    verifier: str,
-    workers: int | None,
-) -> checking.FileFaults:
-    """Return everything wrong with a file, by the options of `data check`. Raises ConfigError."""
-    if (tokenizer is None) != (max_tokens is None):
-        raise ConfigError(["--tokenizer and --max-tokens go together: give both, or none"])
-    try:
-        need_verifier()
-        chat = ChatTokenizer(tokenizer) if tokenizer else None
-        settings = checking.Settings(input_key, label_key, _one_of(MODES, "verifier", verifier), chat, max_tokens)
-        with new_pool(workers) as pool:
-            return checking.check_file(file, settings, pool, evaluation)
-    except PromptError as error:
-        raise ConfigError([str(error)]) from error
-
-
-def show(report: checking.FileFaults, show_all: bool, as_json: bool, console: Console) -> None:
-    """Print the table, or a line of JSON per fault."""
-    if as_json:
-        for fault in report.faults:
-            print(json.dumps(dataclasses.asdict(fault), ensure_ascii=False))
-        return
-    counts = Counter(fault.kind for fault in report.faults)
-    if report.faults:
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        table.add_column("found", no_wrap=True)
-        table.add_column("rows", justify="right", no_wrap=True)
-        table.add_column("row", justify="right", no_wrap=True)
-        table.add_column("", overflow="fold")
-        for kind, faults in itertools.groupby(report.faults, lambda fault: fault.kind):
-            table.add_row(kind, f"{counts[kind]:,}", "", checking.KINDS[kind])
-            for fault in itertools.islice(faults, None if show_all else SHOWN):
-                table.add_row("", "", str(fault.row), Text(fault.detail))
-        console.print(table)
-    rows = len({fault.row for fault in report.faults})
-    more = "" if show_all or max(counts.values(), default=0) <= SHOWN else "; --all shows every one"
-    console.print(f"{report.rows:,} rows, {rows:,} with something found{more}")

@@ -1,4 +1,4 @@
-"""Prompts with labels for slime: prepared from public data sets, and checked. docs/data.md.
+"""Prompts with labels for slime: prepared from public data sets. docs/data.md.
 
 locations where a data set is: on this machine, or on the hub
 set_rows  its rows, whatever its columns are called
@@ -7,8 +7,7 @@ text      a problem without its instruction; whether two are the same; the instr
 labels    labels that the verifier cannot read or does not reward
 build     makes prompts of data sets, with an account of every row
 overlap   problems of one set that another holds
-tokenizer a chat template, and how many tokens a text has
-check     what is wrong with a file of prompts
+tokenizer a chat template
 output    the folder, which is there whole or not at all, and how it was made
 """
 

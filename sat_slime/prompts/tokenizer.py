@@ -1,10 +1,9 @@
-"""A tokenizer's chat template and its count of tokens, the way slime applies them."""
+"""A tokenizer's chat template, the way slime applies it."""
 
 from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +45,3 @@ class ChatTokenizer:
             return str(self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
         except Exception as error:  # a template may raise anything
             raise PromptError(f"{self.given}: its chat template fails on a prompt ({error})") from error
-
-    def lengths(self, texts: Sequence[str]) -> list[int]:
-        """Return how many tokens each text has."""
-        return [len(ids) for ids in self._tokenizer(list(texts), add_special_tokens=False)["input_ids"]]

@@ -176,43 +176,11 @@ def test_a_folder_of_something_else_is_left_alone(sets, tmp_path):
     assert [path.name for path in out.iterdir()] == ["model.safetensors"]
 
 
-def test_a_prepared_file_passes_the_checks_and_the_launcher_takes_it(sets, tmp_path):
+def test_the_launcher_takes_a_prepared_file(sets, tmp_path):
     out = tmp_path / "out"
     assert data("prepare", "--out", out, *sets).exit_code == 0
-    result = data("check", out / "train.jsonl", "--eval", out / "aime24.jsonl")
-    assert result.exit_code == 0 and "75 rows, 0 with something found" in result.output
     for name in ("train.jsonl", "aime24.jsonl"):
         assert data_problem(str(out / name), "prompt", "label") is None
-
-
-def test_what_is_found_is_a_table_a_json_and_exit_code_1(tmp_path):
-    path = write(tmp_path / "x.jsonl", slime_rows(pairs(0, 3) * 7))
-    table = data("check", path)
-    assert table.exit_code == 1
-    assert [line.split() for line in table.output.splitlines()] == [
-        ["found", "rows", "row"],
-        ["duplicate", "18", "the", "same", "problem", "as", "an", "earlier", "row"],
-        *([str(row), "of", str((row - 1) % 3 + 1)] for row in range(4, 9)),
-        ["21", "rows,", "18", "with", "something", "found;", "--all", "shows", "every", "one"],
-    ]
-    assert len(data("check", path, "--all").output.splitlines()) == 2 + 18 + 1
-    lines = [json.loads(line) for line in data("check", path, "--json").output.splitlines()]
-    assert [line["row"] for line in lines] == list(range(4, 22))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["nowhere.jsonl"], "there is no such file"),
-        (["{file}", "--max-tokens", "5"], "--tokenizer and --max-tokens go together"),
-        (["{file}", "--eval", "nowhere.jsonl"], "there is no such file"),
-        (["{file}", "--verifier", "math"], "--verifier is 'math'"),
-    ],
-)
-def test_what_cannot_be_checked_is_exit_code_2(tmp_path, arguments, message):
-    file = str(write(tmp_path / "x.jsonl", slime_rows(pairs(0, 3))))
-    result = data("check", *(file if argument == "{file}" else argument for argument in arguments))
-    assert result.exit_code == 2 and message in result.output
 
 
 def test_the_papers_configuration_reads_what_is_prepared():

@@ -6,11 +6,10 @@ import pytest
 
 pytest.importorskip("math_verify", reason="needs pip install '.[reward]'")
 
-from prompt_sets import dapo_rows, pairs, slime_rows, write
+from prompt_sets import dapo_rows, pairs, write
 from slime_host import import_slime
 
 from sat_slime.prompts.build import DAPO, choose, gather, prompt_row
-from sat_slime.prompts.check import Settings, check_file
 from sat_slime.prompts.labels import new_pool
 from sat_slime.prompts.locations import fetch, find_source
 from sat_slime.prompts.output import write_jsonl
@@ -71,15 +70,3 @@ def test_slime_reads_messages_and_texts_to_the_same_prompts(tmp_path, tokenizer_
     assert messages[0].prompt.endswith('after "Answer:".<|im_end|>\n<|im_start|>assistant\n')
     assert [sample.label for sample in messages] == [str(i + 1) for i in range(20)]
     assert {slime_data.get_source(sample) for sample in messages} == {"dapo"}
-
-
-def test_slime_leaves_out_the_prompts_that_are_found_too_long(tmp_path, tokenizer_folder, pool):
-    rows = slime_rows((f"Find {'y' * i}.", "1") for i in range(40))
-    path = write(tmp_path / "x.jsonl", rows)
-    tokenizer = ChatTokenizer(str(tokenizer_folder))
-    lengths = tokenizer.lengths([sample.prompt for sample in samples(path, tokenizer_folder, True)[0]])
-    limit = sorted(lengths)[25]
-    settings = Settings(tokenizer=tokenizer, max_tokens=limit)
-    found = [fault.row for fault in check_file(path, settings, pool).faults if fault.kind == "too long"]
-    kept, _ = samples(path, tokenizer_folder, True, max_length=limit)
-    assert found == list(range(27, 41)) and len(kept) == 26

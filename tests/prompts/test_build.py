@@ -203,3 +203,10 @@ def test_memory_goes_with_the_texts_and_not_with_the_rows(gathered):
     one = gathered(DAPO, pairs(0, 10) * 300)
     assert one.account.rows == 3000 and len(one.texts) == 10
     assert json.dumps(one.texts[0].labels) == '{"1": 300}'
+
+
+@pytest.mark.parametrize("mode", ["default", "prime_math", "math_dapo", "strict_integer"])
+def test_labels_without_a_value_are_named(pool, mode):
+    faults = label_faults(["1/0", "5:0", "(2, 0/0)", "nan", "12:00", "3"], mode, pool)
+    assert list(faults) == ["1/0", "5:0", "(2, 0/0)", "nan", "12:00"]
+    assert [label for label, fault in faults.items() if "it has no value" in fault] == ["1/0", "5:0", "(2, 0/0)", "nan"]
