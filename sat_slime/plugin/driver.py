@@ -35,7 +35,7 @@ from sat_slime.config.exits import NODE_DIED
 from sat_slime.config.plugin_schema import DriverConfig
 from sat_slime.config.source import ConfigError
 from sat_slime.plugin import rollout_hooks
-from sat_slime.plugin.inside import shared_routes
+from sat_slime.plugin.inside import claimed_ports, shared_routes
 from sat_slime.plugin.inside.settings import DRIVEN, PUSH_METRICS, plugin_config, settle_flags, steps_per_rollout
 from sat_slime.plugin.inside.slime_processes import Host, parse_arguments
 from sat_slime.plugin.inside.step_files import StepFile
@@ -284,7 +284,7 @@ def connect(variables: Mapping[str, str]) -> None:
     excepted = without_proxy(os.environ, hosts)
     # The job's own environment may have it as well, and Ray refuses another value without this variable.
     os.environ |= {**excepted, "RAY_OVERRIDE_JOB_RUNTIME_ENV": "1"}
-    ray.init(runtime_env={"env_vars": {**excepted, **variables}})
+    ray.init(runtime_env={"env_vars": {**excepted, **variables}, "worker_process_setup_hook": claimed_ports.INSTALL})
 
 
 def main() -> None:

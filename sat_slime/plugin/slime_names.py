@@ -146,6 +146,11 @@ _DRIVER = (
     _observed("calls", "the driver's log", "logging_utils:configure_logger()", _IN_TRAIN),
     _observed("calls", "trackers", "logging_utils:init_tracking(args)", _IN_TRAIN),
     _observed("calls", "trackers", "logging_utils:finish_tracking(args)", _IN_TRAIN),
+    _wraps(
+        "no two runs on a machine take the same port",
+        _trees("utils.http_utils:is_port_available(port)"),
+        needed=_IF,
+    ),
     _calls("GPUs", _all(f"{_GROUPS}:create_placement_groups(args)", "13b347f8")),
     _calls(
         "rollout manager and engines",
