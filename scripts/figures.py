@@ -1,10 +1,11 @@
 """Draws the figures that explain the trust region, lag, the denominator, R3's routes and streaming in the documents.
 
     python scripts/figures.py                # draw what was measured again
-    python scripts/figures.py --measure      # read the kept runs and the kept dump first
+    python scripts/figures.py --measure      # read the kept dump first
 
 What they show is measured or computed by the package: q is that of docs/images/explainer.json, lag and d_pi are those
-of the lag's study (docs/results/frontier/runs/sweep.tar.xz), |d| by denominator and the lengths of responses those of
+of the lag's study (seed 0 and medians over five seeds of GSPO in studies/frontier, whose raw rows are in the history
+at commit 4057eb7), |d| by denominator and the lengths of responses those of
 notebooks/data/lag-7.safetensors. docs/images/figures.json keeps them.
 """
 
@@ -12,8 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
-import tarfile
 from typing import Any
 
 import numpy as np
@@ -25,11 +24,9 @@ from sat_slime.rollout.token_dump import read_dump
 
 ROOT = IMAGES.parents[1]
 MEASURED = IMAGES / "figures.json"
-SWEEP = ROOT / "docs/results/frontier/runs/sweep.tar.xz"
 DUMP = ROOT / "notebooks/data/lag-7.safetensors"
 LAG = 8  # of the run whose steps are drawn
 LAGS = (0, 1, 2, 4, 8, 16, 32, 64)
-SEEDS = range(5)
 
 STYLE = style(
     """
@@ -55,7 +52,7 @@ TIP = (
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--measure", action="store_true", help="read the kept runs and the dump first")
+    parser.add_argument("--measure", action="store_true", help="read the kept dump first")
     if parser.parse_args().measure:
         MEASURED.write_text(json.dumps(measured()) + "\n", encoding="utf-8")
     for name, svg in pictures().items():
@@ -65,29 +62,11 @@ def main() -> None:
 def measured() -> dict[str, Any]:
     """Return what the figures show: `lag` and `d_pi` of a run's steps, the median of `d_pi_by_lag` over seeds, the mean
     |d| of `denominators`, and `lengths` of responses in tokens."""
-    with tarfile.open(SWEEP) as archive:
-        kept = {
-            member.name: [json.loads(line) for line in file.read().splitlines()]
-            for member in archive
-            if member.name.startswith("sweep/runs/gspo-lag") and member.name.endswith("/metrics.jsonl")
-            if (file := archive.extractfile(member)) is not None
-        }
-
-    def second_half(lag: int, seed: int) -> list[dict[str, float]]:
-        rows = kept[f"sweep/runs/gspo-lag{lag}-seed{seed}/metrics.jsonl"]
-        return rows[len(rows) // 2 :]
-
-    def d_pi(lag: int, seed: int) -> float:
-        return statistics.mean(row["mismatch/d_pi"] for row in second_half(lag, seed))
-
-    steps = second_half(LAG, 0)[1 : 4 * LAG + 1]  # whole cycles
     dump = read_dump(DUMP)
     pi = dump.log_probs.astype(np.float64)
     denominators = {"rollout": dump.rollout_log_probs, "checkpoint": dump.more["checkpoint_log_probs"]}
     return {
-        "lag": [row["lag/mean"] for row in steps],
-        "d_pi": [round(row["mismatch/d_pi"], 5) for row in steps],
-        "d_pi_by_lag": [round(statistics.median(d_pi(lag, seed) for seed in SEEDS), 5) for lag in LAGS],
+        **json.loads(MEASURED.read_text(encoding="utf-8")),
         "denominators": {name: round(float(np.abs(pi - of).mean()), 5) for name, of in denominators.items()},
         "lengths": np.random.default_rng(0).choice(dump.lengths, 24, replace=False).tolist(),
     }

@@ -1,4 +1,4 @@
-"""Chooses the report: of a single run, of several runs together, of a study, or a check-up of a run of slime."""
+"""Chooses the report: of a single run, of several runs together, or a check-up of a run of slime."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from sat_slime.grid.state import GridFolder
 from sat_slime.report.comparison.comparison_report import write_comparison
-from sat_slime.report.comparison.studies import is_study
 from sat_slime.report.page import check_out
 from sat_slime.report.run.run_figures import figures
 from sat_slime.report.run.run_report import write_report, write_tracked_report
@@ -26,12 +25,12 @@ def write_reports(
     paths: Sequence[str | Path], out: str | Path | None, only: Sequence[str], paper: bool = False
 ) -> list[Path]:
     """Write the report of a single run, where `paths` is one run folder and nothing of a comparison is asked for, or
-    one tracker's files; of a study, where it is one folder of grids; else one report of all of them, the paper's
+    one tracker's files; else one report of all of them, the paper's
     numbers beside them where `paper` asks for it. Returns the pages or pictures to look at. Raises RunFolderError."""
     path = Path(paths[0])
     if len(paths) == 1 and out is None and not only and RunFolder(path).is_run():
         return [write_report(path)]
-    if len(paths) == 1 and not only and not _is_ours(path) and not is_study(path) and is_tracker(path):
+    if len(paths) == 1 and not only and not _is_ours(path) and is_tracker(path):
         return [write_tracked_report(path, Path(out or "report"))]
     return write_comparison(paths, out, only, paper)
 

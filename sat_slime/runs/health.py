@@ -22,8 +22,9 @@ from sat_slime.runs.rules import HEALTH, Rule, Yardstick
 Planned = Mapping[Yardstick, float]
 """Numbers of a run's settings that rules measure by, as far as they tell: tail, lag, responses and clipped."""
 MOST_CLIPPED = 0.09
-"""Share of tokens that GRPO's radius may clip on average, with SAT or without. In docs/results/one-setting the arms
-above it after 64 steps lost 2 to 19 points to the best fixed radius of their lag, and none of the best was above."""
+"""Share of tokens that GRPO's radius may clip on average, with SAT or without. In the calibration of
+studies/one-setting the arms above it after 64 steps lost 2 to 19 points to the best fixed radius of their lag, and none
+of the best was above; on fresh seeds the share did not tell the loss."""
 RUN_STEPS = 64
 """Steps before the mean of a run is judged: what is clipped falls while a run converges."""
 

@@ -9,7 +9,6 @@ PAGES = (
     "run.run_report",
     "write_reports",
     "comparison.grid_report",
-    "comparison.study_report",
     "diagnosis.diagnosis_page",
     "replay.replay_page",
 )
@@ -19,7 +18,7 @@ PAGES = (
 @pytest.fixture(autouse=True, scope="session")
 def unvalidated():
     """Altair holds each part of a figure against its schema, row after row, which takes longer than the drawing;
-    test_clipped does it once for the figures of a run, a comparison and a study."""
+    test_clipped does it once for the figures of a run and a comparison."""
     with debug_mode(False):
         yield
 

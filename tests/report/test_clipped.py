@@ -1,15 +1,11 @@
 """Figures follow Altair's schema, and what is drawn in a panel that can be zoomed stays within it."""
 
-import pytest
 from altair.utils.schemapi import debug_mode
-from made_up_study import LAGS, write_grid
 from synthetic import write_cell, write_run
 
 from sat_slime.report.comparison.compared_runs import collect
 from sat_slime.report.comparison.contrasts import Comparison
 from sat_slime.report.comparison.grid_report import figures as grid_figures
-from sat_slime.report.comparison.studies import load_study
-from sat_slime.report.comparison.study_report import figures as study_figures
 from sat_slime.report.figure_files import spec_of
 from sat_slime.report.run.run_figures import figures
 from sat_slime.runs.reading import load_run
@@ -40,18 +36,6 @@ def test_the_figures_of_a_run(tmp_path):
     assert list(unclipped({"params": [{"bind": "scales"}], "layer": [{"mark": line}]})) == [line]
 
 
-def test_the_figures_of_a_study(folder):
-    assert [mark for spec in valid_specs(study_figures(load_study(folder))) for mark in unclipped(spec)] == []
-
-
 def test_the_figures_of_a_comparison_follow_the_schema(tmp_path):
     runs = [write_cell(tmp_path / f"{method}", method, 8, 0) for method in ("gspo", "sat-gspo-r3")]
     assert len(valid_specs(grid_figures(Comparison(collect(runs))))) == 11
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("study")
-    write_grid(folder, "sweep", ("gspo", "sat-gspo"), LAGS)
-    write_grid(folder, "alone", ("gspo",), (0, 1, 8), parallel=1)
-    return folder

@@ -1,22 +1,19 @@
-"""The tables of comparisons and studies: text for the page, plain numbers for CSV."""
+"""The tables of comparisons: text for the page, plain numbers for CSV."""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import astuple
 from typing import Any
 
 from sat_slime.grid.plan import Cell
 from sat_slime.report.comparison.compared_runs import ComparedRun
 from sat_slime.report.comparison.comparison_figures import departure_of, lag_name
 from sat_slime.report.comparison.contrasts import Comparison, Contrast, Summary
-from sat_slime.report.comparison.lag_tolerance import KEPT, Tolerance, tolerance_of
 from sat_slime.report.comparison.method_names import label_of
 from sat_slime.report.comparison.paper_numbers import BASE_MODEL_SCORE, PAPER_LABEL, PaperCell
-from sat_slime.report.comparison.statistics import Difference, Estimate, mean_interval
-from sat_slime.report.comparison.studies import Study, StudyGrid
+from sat_slime.report.comparison.statistics import Difference, Estimate
 from sat_slime.report.number_text import DASH, decimals, minus
 from sat_slime.report.page import Heading, Sheet, Strong
 
@@ -181,16 +178,6 @@ def paper_table(contrasts: Sequence[Contrast]) -> Sheet | None:
     )
 
 
-def contrast_table(name: str, heading: str, sentence: str, contrasts: Sequence[Contrast]) -> Sheet:
-    """Tell the differences of one group of a study, which were corrected together."""
-    rows = [[contrast.label, contrast.where, *_difference_cells(contrast)] for contrast in contrasts]
-    numbers = [[contrast.label, contrast.where, *_difference_numbers(contrast)] for contrast in contrasts]
-    numbers.insert(0, ["difference", "where", *_difference_head(("late", "d_pi"))])
-    return Sheet(
-        name, heading, sentence, ["difference", "where", "late, points", "d_pi", "pairs"], rows, numbers=numbers
-    )
-
-
 def _difference_head(quantities: Sequence[str]) -> list[str]:
     columns = ("mean", "low", "high", "p", "p Holm", "verdict")
     return [*(f"{quantity} {column}" for quantity in quantities for column in columns), "pairs"]
@@ -274,91 +261,3 @@ def _collapse_text(run: ComparedRun) -> str:
         known = "mismatch/d_pi" in run.data.metrics
         return "score fell, d_pi in its band" if known else "score fell, d_pi unknown"
     return "no"
-
-
-# ---------------------------------------------------------------------------------------------------- studies
-
-
-def tolerance_table(study: Study) -> Sheet:
-    """Tell the tolerated lag of every method in every sweep."""
-    rows, numbers = [], [["sweep", "method", "tolerated lag", "low", "high", "largest lag run", "seeds"]]
-    for grid in study.sweeps:
-        for method in grid.methods:
-            tolerance = tolerance_of(grid, method)
-            if tolerance is None:
-                continue
-            lag, low, high = (_bounded(end, tolerance) for end in (tolerance.lag, tolerance.low, tolerance.high))
-            interval = f"[{low}, {high}]" if tolerance.n > 1 else DASH
-            rows.append([grid.name, label_of(method), lag, interval, str(tolerance.n)])
-            numbers.append([grid.name, method, *map(str, astuple(tolerance))])
-    return Sheet(
-        "tolerance",
-        "Tolerated lag",
-        f"The largest lag at which mean late accuracy keeps {KEPT:.0%} of the method's own at lag 1; ≥: no larger lag "
-        "was run by all seeds. In brackets the 95 % bootstrap interval over the seeds.",
-        ["sweep", "method", "tolerated lag", "interval", "seeds"],
-        rows,
-        numbers=numbers,
-    )
-
-
-def _bounded(lag: int, tolerance: Tolerance) -> str:
-    return f"≥ {lag}" if lag == tolerance.largest else str(lag)
-
-
-def level_table(grid: StudyGrid) -> Sheet:
-    """Tell late and final accuracy and d_pi of every method of a grid at every lag."""
-    rows: list[list[str]] = []
-    numbers: list[list[Any]] = [["method", "lag", "seeds"]]
-    numbers[0] += [f"{q} {part}" for q in ("late", "final", "d_pi") for part in ("mean", "low", "high")]
-    numbers[0] += ["clipped", "collapsed"]
-    for method in grid.methods:
-        rows.append([Heading(label_of(method)), *[""] * 6])
-        for lag in grid.lags:
-            late, final, d_pi = (
-                mean_interval(list(grid.scores(method, lag, q).values())) for q in ("late", "final", "d_pi")
-            )
-            if not late.n and not d_pi.n:
-                continue
-            collapsed = grid.summary(method, lag).collapsed
-            clipped = mean_interval(list(grid.clipped(method, lag).values()))
-            texts = [_estimate_text(late, PERCENT, 1), _estimate_text(final, PERCENT, 1), _estimate_text(d_pi, NATS, 4)]
-            texts.append(decimals(100 * clipped.mean, 2))
-            rows.append([f"lag {lag}", *texts, str(max(late.n, d_pi.n)), str(collapsed) if collapsed else DASH])
-            estimates = (*_ends(late, PERCENT), *_ends(final, PERCENT), *_ends(d_pi, NATS))
-            numbers.append([method, lag, max(late.n, d_pi.n), *estimates, clipped.mean, collapsed])
-    return Sheet(
-        f"levels_{grid.name}",
-        f"{grid.name}: accuracy and d_pi",
-        "Means over seeds [95 % interval, Student's t]: accuracy in %, late and of the final weights; d_pi in nats; "
-        "the share of the tokens that the clip takes the gradient of, mean over all steps; runs that collapsed by the "
-        "rule.",
-        ["", "late, %", "final, %", "d_pi", "clipped, %", "seeds", "collapsed"],
-        rows,
-        numbers=numbers,
-    )
-
-
-def grid_table(study: Study) -> Sheet:
-    """Tell what each grid changes, and how many of its runs there are."""
-    rows = []
-    for grid in study.grids:
-        collection = grid.collection
-        changed = study.changed(grid)
-        changes = ", ".join(f"{key}: {value}" for key, value in changed.items())
-        changes = changes or ("the base" if grid is study.base else DASH)
-        whole = sum(run.counts for run in collection.runs)
-        failed = sum(not run.counts for run in collection.runs)
-        collapsed = sum(run.collapse.met for run in collection.runs)
-        planned = len(collection.runs) + len(collection.not_run)
-        rows.append(
-            [grid.name, changes, str(planned), str(whole), str(failed), str(len(collection.not_run)), str(collapsed)]
-        )
-    return Sheet(
-        "grids",
-        "Every grid",
-        "Runs that are planned, whole, not whole, and not started. Every whole run is in the means and differences; "
-        "those that ran alone are in the times instead.",
-        ["grid", "changes", "planned", "whole", "not whole", "not run", "collapsed"],
-        rows,
-    )

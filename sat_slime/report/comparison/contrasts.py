@@ -1,7 +1,6 @@
 """The engine of every comparison: the numbers of runs, their levels over seeds, and contrasts of two sides.
 
-A report of several runs, of a grid and of a study differ in which arms they set against each other (paper_contrasts,
-study_contrasts), and in nothing else.
+paper_contrasts says which arms are set against each other.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""A made-up grid and a made-up study that the tests of a comparison share."""
+"""A made-up grid that the tests of a comparison share."""
 
 import pytest
-from made_up_study import LAGS
-from made_up_study import write_grid as write_study_grid
 from synthetic import write_grid
 
 from sat_slime.report.comparison.compared_runs import collect
@@ -27,18 +25,3 @@ def comparison(grid):
 def page(grid):
     (written,) = write_comparison([grid], paper=True)
     return written.read_text()
-
-
-@pytest.fixture(scope="session")
-def folder(tmp_path_factory):
-    """A sweep, two radii, a setting, another method, and the runs that had the machine to themselves."""
-    folder = tmp_path_factory.mktemp("study")
-    pair = ("gspo", "sat-gspo")
-    write_study_grid(folder, "sweep", pair, LAGS)
-    for radius in (0.05, 0.01):
-        clip = {"method.clip.eps_low": radius, "method.clip.eps_high": radius}
-        write_study_grid(folder, f"eps-{radius}", pair, (8, 32), clip)
-    write_study_grid(folder, "half-lr", ("gspo",), (8,), {"train.lr": 1e-4})
-    write_study_grid(folder, "methods", ("grpo",), (1, 8), seeds=(0, 1))
-    write_study_grid(folder, "alone", ("gspo",), (0, 1, 8), parallel=1)
-    return folder

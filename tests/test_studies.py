@@ -1,0 +1,61 @@
+"""The pages of the studies are what their scripts make of the kept tables, without the package."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+STUDIES = Path(__file__).parents[1] / "studies"
+NAMES = ("frontier", "one-setting", "paper-grid")
+PUBLISHED = {
+    "frontier": (
+        "| 8 | GRPO, 0.4 | 68.0 | 0.8 | 66.2 | 54.1 | 60.7 | 0.33 |",
+        "| 32 | M2PO, 0.2 | 64.3 | 4.5 | 55.2 | 64.0 | 64.1 | 0.33 |",
+        "| GSPO | 64.5 | 59.1 | 54.4 | 53.9 | 54.4 | 59.8 | 61.1 | 62.6 |",
+        "| d_pi, SAT-GSPO | 0.0047 | 0.0134 | 0.0221 | 0.0431 | 0.0578 | 0.0963 | 0.1145 | 0.1603 |",
+        "| 8 | −3.2 [−4.8, −2.0], a lead | +5.3 [+3.3, +7.3], a lead |",
+        "| one radius for lag 1, 8 and 32, after the fact | +0.9 [+0.6, +1.2] |",
+    ),
+    "one-setting": (
+        "| GRPO 0.8 | 71.9 ± 7.0 | 71.4 ± 6.5 | 67.9 ± 4.8 | 66.0 ± 6.1 | 69.3 | 49.5 |",
+        "| 0.2 lag^0.6 | +0.0 [+0.0, +0.0] | +1.3 [+0.2, +2.5] | +0.3 [-1.0, +1.6] | -2.5 [-4.5, -0.4] | open |",
+        "| SAT-GRPO 1.6: +0.9 [-0.7, +2.6] | 0.227 | 0.227 | no |",
+        "| GRPO 0.8 minus GRPO 0.2 | -0.2 [-2.8, +2.5] | +3.0 [+0.7, +5.4] |",
+        "| GRPO 0.8 minus GRPO 0.2 | -0.2 [-2.2, +1.9] | +3.0 [-4.1, +10.1] |",
+    ),
+    "paper-grid": (
+        "| GSPO w/ TIS + R3 | 61.9 | 33.6 | 0.0155 | 0.1577 |",
+        "| SAT-GSPO w/ R3 − GSPO w/ R3 | 8 | +8.0 [+5.4, +9.8] | 0.027 | 0.234 | −0.0399 |",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_script_makes_every_table_of_the_page(name, tmp_path):
+    script = STUDIES / name / "study.py"
+    assert "sat_slime" not in script.read_text()
+    printed = subprocess.run(
+        [sys.executable, script], cwd=tmp_path, capture_output=True, text=True, encoding="utf-8", check=True
+    ).stdout
+    page = (STUDIES / name / "README.md").read_text(encoding="utf-8")
+    made = [line for line in printed.splitlines() if line.startswith("|")]
+    shown = [line for line in page.splitlines() if line.startswith("|")]
+    assert made == shown or (sorted(made) == sorted(shown) and made)
+    assert [line for line in PUBLISHED[name] if line not in made] == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_study_is_small_and_its_links_lead_somewhere(name):
+    assert sum(file.stat().st_size for file in (STUDIES / name).glob("*.csv")) < 1_500_000
+    for page in (STUDIES / name).glob("*.md"):
+        for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+            file, _, anchor = target.partition("#")
+            if target.startswith("https://"):
+                continue
+            assert (page.parent / file).exists(), f"{page}: {target}"
+            if anchor:
+                text = (page.parent / file if file else page).read_text(encoding="utf-8")
+                headings = re.findall(r"^#+ (.*)$", text, re.M)
+                assert anchor in {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
