@@ -30,7 +30,7 @@ def built(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
     quiet = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}  # material's word on mkdocs 2, on every build
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, env=quiet)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=quiet)
     assert done.returncode == 0, done.stderr
     return folder, done.stderr
 

@@ -14,11 +14,10 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+from waiting import PATIENCE_S
 
 from sat_slime.embedded import deaths
 from sat_slime.embedded.deaths import MemoryWatch, RayWatch, children, exit_code
-
-WAIT_S = 60
 
 
 @pytest.fixture
@@ -50,7 +49,7 @@ def test_the_death_of_a_process_of_ray_is_told_once_with_its_name(processes, nam
     ray = {each: processes(each) for each in deaths.RAY_PROCESSES}
     watch = RayWatch(told.put)
     ray[name].kill()
-    assert told.get(timeout=WAIT_S) == f"Ray's {name} (process {ray[name].pid}) was killed by SIGKILL"
+    assert told.get(timeout=PATIENCE_S) == f"Ray's {name} (process {ray[name].pid}) was killed by SIGKILL"
     for process in ray.values():
         process.kill()
     watch.end()
@@ -62,7 +61,7 @@ def test_a_kernel_without_handles_of_processes_tells_it_too(processes, monkeypat
     told = queue.Queue()
     watch = RayWatch(told.put)
     processes("raylet").kill()
-    assert "raylet" in told.get(timeout=WAIT_S)
+    assert "raylet" in told.get(timeout=PATIENCE_S)
     watch.end()
 
 
@@ -74,7 +73,7 @@ def test_a_gcs_that_closes_its_port_and_hangs_is_told(processes):
         watch.gcs_address = f"127.0.0.1:{server.getsockname()[1]}"
         server.accept()[0].close()
         assert told.empty(), "it listens"
-    assert told.get(timeout=WAIT_S) == f"Ray's gcs_server (process {gcs.pid}) closed its port"
+    assert told.get(timeout=PATIENCE_S) == f"Ray's gcs_server (process {gcs.pid}) closed its port"
     watch.end()
 
 
@@ -84,7 +83,7 @@ def test_a_death_that_shows_a_moment_later_is_waited_for(processes):
     raylet = processes("raylet")
     threading.Timer(0.2, raylet.kill).start()
     watch.settle()
-    assert "raylet" in told.get(timeout=WAIT_S)
+    assert "raylet" in told.get(timeout=PATIENCE_S)
 
 
 def test_the_end_of_a_watch_leaves_no_file_open(processes):
@@ -102,7 +101,7 @@ def test_a_death_just_before_the_end_is_told_and_those_after_it_are_not(processe
     raylet = processes("raylet", "no such file")
     os.waitid(os.P_PID, raylet.pid, os.WEXITED | os.WNOWAIT)
     first.end()
-    assert "raylet" in told.get(timeout=WAIT_S) and "ended with exit code 1" in told.get(timeout=WAIT_S)
+    assert "raylet" in told.get(timeout=PATIENCE_S) and "ended with exit code 1" in told.get(timeout=PATIENCE_S)
     second.end()
     processes("gcs_server").kill()
     assert told.empty()

@@ -6,10 +6,10 @@ import importlib.util
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from waiting import until
 
 pytestmark = [
     pytest.mark.engine,
@@ -46,7 +46,7 @@ def begin(root: Path, cache: Path, name: str, *settings: str) -> subprocess.Pope
 
 
 def finish(root: Path, name: str, process: subprocess.Popen) -> None:
-    assert process.wait(600) == 0, (root / f"{name}.out").read_text()
+    assert process.wait() == 0, (root / f"{name}.out").read_text()
 
 
 def rows(run: Path, name: str) -> list[dict]:
@@ -63,10 +63,7 @@ def test_beside_training_the_numbers_are_those_of_the_run_that_waits(tmp_path, m
     for name in ("none", "gaps", "engine"):
         finish(tmp_path, name, begin(tmp_path, model_cache, name, f"eval.beside={name}"))
     killed = begin(tmp_path, model_cache, "killed", "eval.beside=engine")
-    deadline = time.monotonic() + 600
-    while not goes_on(tmp_path / "killed") and killed.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert killed.poll() is None, (tmp_path / "killed.out").read_text()
+    until(lambda: goes_on(tmp_path / "killed"), killed, (tmp_path / "killed.out").read_text)
     killed.kill()
     killed.wait()
     finish(tmp_path, "killed", launch(tmp_path, "killed", str(tmp_path / "killed"), "--resume"))

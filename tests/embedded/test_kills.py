@@ -6,10 +6,10 @@ One run, killed and resumed again and again, is compared with a run in peace, bi
 import importlib.util
 import json
 import re
-import time
 
 import pytest
-from test_loop import Run, assert_gone, assert_same_history
+from test_loop import Run, assert_same_history
+from waiting import assert_gone, until
 
 psutil = pytest.importorskip("psutil", reason="the embedded runtime needs the engines: scripts/setup.sh")
 pytestmark = [
@@ -64,7 +64,8 @@ def test_each_death_is_told_and_the_run_goes_on_as_the_undisturbed_one(root, for
         run.until(done + EVALUATED - done % EVALUATED if "sglang_process" in word else done + 2)
         victim = find(run, word)
         victim.kill()
-        until_told(run, f"1 server restart: {message.format(pid=victim.pid)}")
+        told = f"1 server restart: {message.format(pid=victim.pid)}"
+        until(lambda run=run, told=told: re.search(told, run.output.read_text()), run.process, run.output.read_text)
     run.until(len(run.rows()) + 1)  # which counts the last restart
     assert sum(row["rollout/restarts"] for row in [*run.rows(), *run.rows("eval")]) == len(RESTARTED)
     assert (run.folder / "log.txt").read_text().count("1 server restart") == len(RESTARTED)
@@ -87,10 +88,3 @@ def test_each_death_is_told_and_the_run_goes_on_as_the_undisturbed_one(root, for
     assert run.wait() == 0, run.output.read_text()
     assert_same_history(run, undisturbed)
     assert state(run)["status"] == "finished"
-
-
-def until_told(run, message):
-    """Waits until the run's output has a message, and fails where the run ends without it."""
-    while not re.search(message, run.output.read_text()):
-        assert run.process.poll() is None, run.output.read_text()
-        time.sleep(0.05)

@@ -9,11 +9,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 import yaml
+from waiting import until
 
 psutil = pytest.importorskip("psutil", reason="the embedded runtime needs the engines: scripts/setup.sh")
 pytestmark = [
@@ -55,14 +55,6 @@ def rows(folder: Path, name: str = "metrics") -> list[dict]:
     return [json.loads(line) for line in lines if line.endswith("}")]
 
 
-def wait_for(run: subprocess.Popen, folder: Path, count: int, output: Path) -> None:
-    """Waits until there are so many rows."""
-    deadline = time.monotonic() + 400
-    while len(rows(folder)) < count:
-        assert run.poll() is None and time.monotonic() < deadline, output.read_text()
-        time.sleep(0.05)
-
-
 def kill_server(run: subprocess.Popen) -> None:
     children = psutil.Process(run.pid).children(recursive=True)
     for child in children:
@@ -90,7 +82,7 @@ def test_the_bound_holds_through_kill_9_and_resume_and_versions_are_exact(tmp_pa
     sets = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
     run = launch(tmp_path, str(ROOT / "configs/embedded/tiny.yaml"), "--name", "stream", *sets)
     output = tmp_path / "out.txt"
-    wait_for(run, folder, 6, output)
+    until(lambda: len(rows(folder)) >= 6, run, output.read_text)
     os.kill(run.pid, signal.SIGKILL)
     run.wait()
     before = rows(folder)
@@ -99,9 +91,9 @@ def test_the_bound_holds_through_kill_9_and_resume_and_versions_are_exact(tmp_pa
 
     # in the resumed run a server dies, with several groups in flight
     resumed = launch(tmp_path, str(folder), "--resume")
-    wait_for(resumed, folder, 8, output)
+    until(lambda: len(rows(folder)) >= 8, resumed, output.read_text)
     kill_server(resumed)
-    assert resumed.wait(400) == 0, output.read_text()
+    assert resumed.wait() == 0, output.read_text()
     after = rows(folder)
     assert sum(row["rollout/restarts"] for row in [*after, *rows(folder, "eval")]) == 1
     assert (folder / "log.txt").read_text().count("1 server restart") == 1

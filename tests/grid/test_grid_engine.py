@@ -9,12 +9,12 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 import yaml
 from ray_cluster import environment, ray_cluster
+from waiting import assert_gone, until
 
 psutil = pytest.importorskip("psutil", reason="the embedded runtime needs the engines: scripts/setup.sh")
 pytestmark = [
@@ -74,10 +74,7 @@ class Grid:
 
     def until(self, cell: str, steps: int) -> Processes:
         """Waits until a cell has so many steps; returns what runs of the grid then."""
-        deadline = time.monotonic() + 240
-        while len(self.rows(cell)) < steps:
-            assert self.process.poll() is None and time.monotonic() < deadline, self.output.read_text()
-            time.sleep(0.05)
+        until(lambda: len(self.rows(cell)) >= steps, self.process, self.output.read_text)
         return Processes(psutil.Process(self.process.pid).children(recursive=True), cell)
 
 
@@ -123,7 +120,7 @@ def undisturbed(root) -> Grid:
     """Both cells in processes of their own: a cell alone is not forked."""
     for method in ("gspo", "sat-gspo-r3"):
         undisturbed = Grid(root, "undisturbed", "--only", method)
-        assert undisturbed.process.wait(600) == 0, undisturbed.output.read_text()
+        assert undisturbed.process.wait() == 0, undisturbed.output.read_text()
     assert undisturbed.cells() == [(cell, "finished", 1) for cell in CELLS]
     assert not (undisturbed.folder / "logs/fork-servers.txt").exists()
     return undisturbed
@@ -142,13 +139,12 @@ def test_a_forked_grid_that_was_killed_everywhere_ends_as_cells_in_processes_of_
     processes = disturbed.until(CELLS[1], 5)
     disturbed.process.send_signal(signal.SIGKILL)
     disturbed.process.wait()
-    _, alive = psutil.wait_procs(list(processes), timeout=60)
-    assert not alive, [process.cmdline() for process in alive]
+    assert_gone(processes)
     assert len(disturbed.rows(CELLS[1])) < ITERATIONS
     finished = (disturbed.folder / "runs" / CELLS[0] / "metrics.jsonl").stat().st_mtime_ns
 
     resumed = Grid(root, "disturbed")
-    assert resumed.process.wait(600) == 0, resumed.output.read_text()
+    assert resumed.process.wait() == 0, resumed.output.read_text()
     each_lost_its_launcher_once = [(cell, "finished", 2) for cell in CELLS]
     assert resumed.cells() == each_lost_its_launcher_once, resumed.output.read_text()
     assert resumed.histories() == undisturbed.histories()
@@ -165,7 +161,7 @@ def test_a_grid_on_two_nodes_of_ray_ends_as_on_this_machine(root, undisturbed):
     first_served = {"RAY_worker_niceness": "0"}  # else 15: other tests would starve the cells
     with ray_cluster(first_served, root / "ray.txt") as address:
         spread = Grid(root, "spread", "--ray", address, parallel=2)
-        assert spread.process.wait(600) == 0, spread.output.read_text()
+        assert spread.process.wait() == 0, spread.output.read_text()
     assert spread.cells() == undisturbed.cells(), spread.output.read_text()
     assert spread.histories() == undisturbed.histories()
     begun, _, _ = spread.output.read_text().partition("finished  ")

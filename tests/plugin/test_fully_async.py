@@ -129,7 +129,7 @@ def test_interrupted_samples_carry_versions_and_routes_of_their_tokens(monkeypat
         worker.poll_interval = 0.01
         monkeypatch.setattr(worker_module, "_get_global_worker", lambda args, source: worker)
         running = asyncio.create_task(worker._loop())
-        batch = await asyncio.wait_for(worker_module._generate_rollout_async(args, 0, worker.data_buffer), 60)
+        batch = await worker_module._generate_rollout_async(args, 0, worker.data_buffer)
         worker.running = False
         await running
         return batch

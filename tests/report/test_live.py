@@ -7,6 +7,7 @@ import threading
 
 import pytest
 from synthetic import write_run
+from waiting import PATIENCE_S
 
 from sat_slime.report.page import WIDE_STYLE, Sheet
 from sat_slime.report.run.run_report import write_report
@@ -23,7 +24,7 @@ def browser():
     if CHROMIUM is None:
         pytest.skip("no Chromium is installed")
     with playwright.sync_playwright() as running:
-        chromium = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        chromium = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"], timeout=0)
         yield chromium
         chromium.close()
 
@@ -44,6 +45,7 @@ def opened(browser, report):
 
     def open_page(width=1200, names=("reward",), **more):
         context = browser.new_context(viewport={"width": width, "height": 800}, **more)
+        context.set_default_timeout(1000 * PATIENCE_S)
         contexts.append(context)
         page = context.new_page()
         page.on("console", lambda message: faults.append(message.text) if message.type == "error" else None)

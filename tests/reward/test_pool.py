@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from waiting import until
 
-pytest.importorskip("math_verify", reason="needs pip install 'sat-slime[reward]'")
+pytest.importorskip("math_verify", reason="needs pip install '.[reward]'")
 
 from hostile import INJECTIONS, LABELS, hostile
 from label_kinds import DIFFERENT, EQUAL, rows
@@ -285,10 +286,8 @@ os.kill(os.getpid(), 9)
 """
     printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout
     pids = [int(pid) for pid in printed.split()]
-    deadline = time.monotonic() + 30
-    while any(map(alive, pids)) and time.monotonic() < deadline:
-        threading.Event().wait(0.05)
-    assert len(pids) == 2 and not any(map(alive, pids))
+    assert len(pids) == 2
+    until(lambda: not any(map(alive, pids)))
 
 
 def test_the_parent_imports_no_mathematics():

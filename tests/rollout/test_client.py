@@ -28,7 +28,7 @@ def server(socket_file):
     fake.server_close()
 
 
-def call(server, method, *arguments, timeout=20.0):
+def call(server, method, *arguments, timeout=600.0):
     async def run():
         client = SGLangClient(server.file, timeout)
         try:

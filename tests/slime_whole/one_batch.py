@@ -37,7 +37,6 @@ from sat_slime.tasks.running_sums import RunningSums
 
 TASK = RunningSums()
 SCRIPT = Path(__file__).with_name("slime_trainer.py")
-TIMEOUT_S = 900.0
 PROMPTS, SAMPLES = 16, 4
 STEPS = 2
 """Number of optimizer steps on the same batch: at the second the lag is 1, and Adam has moments."""
@@ -275,7 +274,6 @@ def train_on_slime(
         env={**os.environ, **variables, "PYTHONPATH": path},
         capture_output=True,
         text=True,
-        timeout=TIMEOUT_S,
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return {name: _trained_on_slime(folder / name) for name in cases}

@@ -2,9 +2,9 @@
 
 import json
 import subprocess
-import time
 
 import pytest
+from waiting import until
 from whole_run import environment
 
 pytest.importorskip("psutil")
@@ -26,7 +26,6 @@ SETTINGS = (
     *("--set", "rollout.samples_per_prompt=4", "--set", "loss.kl_coef=1e-3"),
 )
 LAG = 3
-PATIENCE_S = 600
 
 
 def processes(folder, word):
@@ -46,10 +45,7 @@ def rows(file):
 
 def wait_for_step(folder, step, launch):
     """Waits until the run has trained that many steps."""
-    deadline = time.monotonic() + PATIENCE_S
-    while len(rows(folder / "metrics.jsonl")) < step:
-        assert launch.poll() is None and time.monotonic() < deadline, "the run did not get so far"
-        time.sleep(0.2)
+    until(lambda: len(rows(folder / "metrics.jsonl")) >= step, launch, lambda: "the run did not get so far")
 
 
 @pytest.mark.parametrize("what", KILLED)
@@ -65,7 +61,7 @@ def test_a_killed_run_ends_clearly_and_goes_on_from_its_checkpoint(slime, what):
         assert victims, f"no {KILLED[what]} among the run's processes"
         for victim in victims:
             victim.kill()
-        output, _ = launch.communicate(timeout=PATIENCE_S)
+        output, _ = launch.communicate()
     assert launch.returncode == 1, output
     assert "error: job " in output and "--resume" in output
     assert json.loads((folder / "state.json").read_text())["status"] == "failed"

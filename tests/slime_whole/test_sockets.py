@@ -40,5 +40,5 @@ def test_a_run_listens_on_loopback_alone_and_leaves_nothing(slime):
         assert left_in_shared_memory(ray_folder)
     finally:
         slime.stop("sockets")
-        launch.wait(timeout=120)
+        launch.wait()
     assert not Path(ray_folder).exists() and not left_in_shared_memory(ray_folder)

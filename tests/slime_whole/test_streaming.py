@@ -4,7 +4,7 @@ import json
 import subprocess
 
 import pytest
-from test_faults import PATIENCE_S, processes, rows, wait_for_step
+from test_faults import processes, rows, wait_for_step
 from whole_run import environment
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(3600)]
@@ -26,13 +26,13 @@ def test_no_token_exceeds_the_bound_after_a_resume_neither(slime):
         wait_for_step(folder, 13, launch)
         for driver in processes(folder, "sat_slime.plugin.driver"):
             driver.kill()
-        output, _ = launch.communicate(timeout=PATIENCE_S)
+        output, _ = launch.communicate()
     assert launch.returncode == 1, output
     before = rows(folder / "metrics.jsonl")
     queue = json.loads((folder / "checkpoints" / "rollout" / "queue_9" / "queue.json").read_text())
     assert queue["waiting"] or queue["prompts"]
 
-    resumed = slime.resume("streaming", timeout_s=2 * PATIENCE_S)
+    resumed = slime.resume("streaming")
     assert resumed.code == 0, resumed.output
     assert resumed.column("step") == list(range(1, ITERATIONS + 1)), "no row twice and none missing"
     assert max(row["lag/max"] for row in [*before, *resumed.rows()]) == STALENESS

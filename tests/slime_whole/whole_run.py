@@ -14,7 +14,6 @@ ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-c", "from sat_slime.cli import main; main()"]
 """The command sat-slime of this checkout, in the Python of the tests."""
 FILE = ROOT / "configs" / "slime" / "laptop.yaml"
-TIMEOUT_S = 900.0
 
 
 @dataclass(frozen=True)
@@ -70,26 +69,22 @@ class Slime:
         where = ["--set", f"output_dir={self.runs}", *self.places]
         return [*COMMAND, "launch", str(file), "--name", name, "--no-live", *where, *options]
 
-    def launch(self, name: str, *options: str, timeout_s: float = TIMEOUT_S) -> WholeRun:
-        """Runs to the end, whatever that is. A run that takes too long is stopped, and its test fails."""
-        return self._run(self.command(name, *options), name, timeout_s)
+    def launch(self, name: str, *options: str) -> WholeRun:
+        """Runs to the end, whatever that is."""
+        return self._run(self.command(name, *options), name)
 
-    def resume(self, name: str, *options: str, timeout_s: float = TIMEOUT_S) -> WholeRun:
+    def resume(self, name: str, *options: str) -> WholeRun:
         """Goes on with a run of `launch`."""
         words = ["launch", str(self.runs / name), "--resume", "--no-live", *options]
-        return self._run([*COMMAND, *words], name, timeout_s)
+        return self._run([*COMMAND, *words], name)
 
-    def _run(self, command: Sequence[str], name: str, timeout_s: float) -> WholeRun:
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=timeout_s)
-        except subprocess.TimeoutExpired:
-            self.stop(name)
-            raise
+    def _run(self, command: Sequence[str], name: str) -> WholeRun:
+        done = subprocess.run(command, capture_output=True, text=True, env=environment())
         return WholeRun(self.runs / name, done.returncode, done.stdout + done.stderr)
 
     def stop(self, name: str) -> None:
         """Ends a run's job and the Ray that was started for it."""
-        subprocess.run([*COMMAND, "stop", str(self.runs / name)], capture_output=True, env=environment(), timeout=120)
+        subprocess.run([*COMMAND, "stop", str(self.runs / name)], capture_output=True, env=environment())
 
 
 def environment() -> dict[str, str]:

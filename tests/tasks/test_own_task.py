@@ -192,9 +192,7 @@ def test_it_trains_on_the_engines_with_a_family_from_outside(package, tmp_path):
     # A folder of the user's is found as with any command: by PYTHONPATH.
     path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
     launch = [str(Path(sys.executable).parent / "sat-slime"), "launch", str(file), "--no-live"]
-    done = subprocess.run(
-        launch, cwd=tmp_path, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, timeout=900
-    )
+    done = subprocess.run(launch, cwd=tmp_path, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     run = tmp_path / "runs" / "outside"
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]

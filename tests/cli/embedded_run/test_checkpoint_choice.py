@@ -250,7 +250,7 @@ def test_on_a_terminal_it_asks(runtime, answer, code):
         os.write(ours, answer.encode() if answer == END_OF_INPUT else f"{answer}\n".encode())
         while part := os.read(ours, 4096):
             text += part.decode()
-    assert process.wait(60) == code, text
+    assert process.wait() == code, text
     assert f"{NEWEST} is damaged: rank-0.safetensors" in text and "iterations 3 to 5 are trained again" in text
     if code == 0:
         assert steps() == [1, 2, 3, 4, 5, 6]
@@ -335,7 +335,7 @@ def test_a_cell_of_a_grid_says_what_is_damaged_and_goes_on_once_that_is_settled(
     words = told_command(row["error"])
     assert words == ["launch", str(cell), "--resume-from", "2"]
     by_hand = [sys.executable, STAND_IN, str(os.getpid()), *words, "--no-live"]
-    assert subprocess.run(by_hand, capture_output=True, timeout=100).returncode == 0
+    assert subprocess.run(by_hand, capture_output=True).returncode == 0
     assert command("grid", "grid.yaml").exit_code == 0, "finished by hand"
 
 

@@ -9,11 +9,11 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from unittest import mock
 
 import pytest
+from waiting import until
 
 from sat_slime.cli.embedded_run import driver_process
 from sat_slime.cli.embedded_run.driver_process import FORWARDED, Outcome, watched
@@ -228,13 +228,6 @@ def test_ctrl_z_stops_both_and_both_go_on():
         assert launcher.stdout.read() == "finished\n"
 
 
-def until(true):
-    deadline = time.monotonic() + 60
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def test_nothing_is_left_of_the_driver_and_nothing_else_is_ended(tmp_path):
     with subprocess.Popen(WAITS, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as ours:
         before = children()
@@ -263,7 +256,7 @@ def test_the_driver_dies_with_its_launcher(tmp_path):
         "    while True: signal.pause()\n"
         "watched(work)\n"
     )
-    launcher = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, timeout=60)
+    launcher = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
     assert launcher.returncode == -signal.SIGKILL
     # its end of the pipe is closed, or run() would go on reading
     assert int(launcher.stdout) > 0

@@ -6,12 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from command_line import sat_slime_command
 
+from sat_slime.cli.embedded_run import other_terminal
 from sat_slime.cli.embedded_run.other_terminal import Tail
 from sat_slime.config import EmbeddedConfig, GridConfig, dump_config
 from sat_slime.grid.state import GridFolder
@@ -69,16 +70,16 @@ def test_the_log_of_a_run(run):
     assert sat_slime_command("logs", run.path, "-n", 1).stdout.count("\n") == 1
 
 
-def test_a_log_is_followed_to_the_end_of_the_run(run):
+def test_a_log_is_followed_to_the_end_of_the_run(run, monkeypatch):
     process = hold(run.path)
 
-    def add():
+    def add(_):
         with run.log.open("a") as file:
             file.write("2026-11-22 10:00:03 INFO    later\n")
         process.send_signal(signal.SIGTERM)
         process.wait()
 
-    threading.Timer(0.3, add).start()
+    monkeypatch.setattr(other_terminal, "time", mock.Mock(sleep=add))
     assert sat_slime_command("logs", run.path, "--follow", "-n", 0).stdout == "2026-11-22 10:00:03 INFO    later\n"
 
 

@@ -34,7 +34,7 @@ def server(monkeypatch):
             [sys.executable, "-c", SERVER, str(listener.fileno())], stdin=subprocess.PIPE, pass_fds=(listener.fileno(),)
         )
     yield scratch.path
-    process.communicate(timeout=60)
+    process.communicate()
     scratch.remove()
 
 
@@ -42,7 +42,7 @@ def start(environment, tmp_path, *arguments):
     """The process of a cell, ended, and what it printed."""
     with open(tmp_path / "output.txt", "ab") as output:
         process = Cells(SimpleNamespace(), environment=environment).start(arguments, output)
-    assert process.wait(60) == 0
+    assert process.wait() == 0
     return process, (tmp_path / "output.txt").read_text()
 
 

@@ -5,12 +5,12 @@ import select
 import signal
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from waiting import PATIENCE_S, until
 
 from sat_slime.embedded.forking.fork_server import listen
 from sat_slime.embedded.forking.forked_process import LOST, ForkedProcess, NoForkServer, socket_of
@@ -25,7 +25,6 @@ imported = "imported before the fork"
 if serve(int(sys.argv[1])):
     exec(sys.argv[1])
 """
-DEADLINE_S = 30.0
 
 
 @contextmanager
@@ -72,14 +71,6 @@ def output_of(tmp_path) -> str:
     return (tmp_path / "output.txt").read_text()
 
 
-def until(condition):
-    deadline = time.monotonic() + DEADLINE_S
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "it does not happen"
-        time.sleep(0.01)
-    return found
-
-
 def lives(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
@@ -98,7 +89,7 @@ print(repr(sys.stdin.read()), tempfile.gettempdir())
     folder.mkdir()
     environment = {"OF_ITS_OWN": "1", "TMPDIR": str(folder)}
     process = fork(server[0], code, tmp_path, "argument", environment=environment, cwd=folder)
-    assert process.wait(DEADLINE_S) == 0
+    assert process.wait(PATIENCE_S) == 0
     told = output_of(tmp_path)
     assert f"argument imported before the fork ['OF_ITS_OWN', 'TMPDIR'] {folder} True" in told
     assert "error" in told and f"'' {folder}" in told
@@ -111,7 +102,7 @@ import setproctitle
 setproctitle.setproctitle("of its own")
 print(open("/proc/self/comm").read().strip(), open("/proc/self/cmdline").read().strip(chr(0)), sep=", ")
 """
-    assert fork(server[0], code, tmp_path).wait(DEADLINE_S) == 0
+    assert fork(server[0], code, tmp_path).wait(PATIENCE_S) == 0
     assert "of its own, of its own" in output_of(tmp_path)
 
 
@@ -126,22 +117,22 @@ print(open("/proc/self/comm").read().strip(), open("/proc/self/cmdline").read().
 )
 def test_how_a_process_ended_is_told_and_the_server_goes_on(server, tmp_path, code, expected):
     process = fork(server[0], code, tmp_path)
-    assert process.wait(DEADLINE_S) == expected == process.poll() == process.returncode
-    assert fork(server[0], "pass", tmp_path).wait(DEADLINE_S) == 0
+    assert process.wait(PATIENCE_S) == expected == process.poll() == process.returncode
+    assert fork(server[0], "pass", tmp_path).wait(PATIENCE_S) == 0
 
 
 def test_a_process_runs_beside_others_and_takes_signals(server, tmp_path):
     one, other = (fork(server[0], "import time; time.sleep(1000)", tmp_path) for _ in range(2))
     assert one.poll() is None and other.poll() is None
     one.send_signal(signal.SIGTERM)
-    assert one.wait(DEADLINE_S) == -signal.SIGTERM and other.poll() is None
+    assert one.wait(PATIENCE_S) == -signal.SIGTERM and other.poll() is None
     with pytest.raises(subprocess.TimeoutExpired):
         other.wait(0.01)
 
 
 def test_the_number_of_a_process_stays_its_own_until_nobody_holds_it(server, tmp_path):
     process = fork(server[0], "pass", tmp_path)
-    process.wait(DEADLINE_S)
+    process.wait(PATIENCE_S)
     pid = process.pid
     assert Path(f"/proc/{pid}").exists()
     del process
@@ -156,7 +147,7 @@ def test_a_process_keeps_the_descriptors_that_it_is_given(server, tmp_path):
     with pytest.raises(BlockingIOError):  # the other end is open somewhere
         os.read(kept, 1)
     process.send_signal(signal.SIGKILL)
-    process.wait(DEADLINE_S)
+    process.wait(PATIENCE_S)
     assert os.read(kept, 1) == b""
     os.close(kept)
 
@@ -209,18 +200,18 @@ def test_without_its_server_a_process_is_still_waited_for(own_server, tmp_path):
         process.wait(0.01)
     assert lives(process.pid)
     os.kill(process.pid, signal.SIGKILL)
-    assert process.wait(DEADLINE_S) == LOST
+    assert process.wait(PATIENCE_S) == LOST
 
 
 def test_a_server_ends_with_its_owner_once_its_processes_have(own_server, tmp_path):
     place, serving = own_server
     process = fork(place, "import time; time.sleep(1000)", tmp_path)
     serving.stdin.close()
-    assert fork(place, "pass", tmp_path).wait(DEADLINE_S) == 0  # one that still runs may need another one
+    assert fork(place, "pass", tmp_path).wait(PATIENCE_S) == 0  # one that still runs may need another one
     process.send_signal(signal.SIGKILL)
-    process.wait(DEADLINE_S)
+    process.wait(PATIENCE_S)
     del process
-    assert serving.wait(DEADLINE_S) == 0
+    assert serving.wait(PATIENCE_S) == 0
 
 
 @pytest.mark.parametrize("request_bytes", [b"", b"short", b"\0\0\0\0\0\0\0\5", b"\0\0\0\0\0\0\0\5hello"])
@@ -230,7 +221,7 @@ def test_a_broken_request_costs_no_one_else_anything(server, tmp_path, request_b
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(str(server[0]))
         connection.sendall(request_bytes)
-    assert fork(server[0], "pass", tmp_path).wait(DEADLINE_S) == 0
+    assert fork(server[0], "pass", tmp_path).wait(PATIENCE_S) == 0
 
 
 def test_an_end_that_comes_with_the_number_is_told(tmp_path, short_path):
@@ -248,7 +239,7 @@ def test_an_end_that_comes_with_the_number_is_told(tmp_path, short_path):
 
         with ThreadPoolExecutor() as threads:
             held = threads.submit(answer)
-            assert fork(short_path / "server", "pass", tmp_path).wait(DEADLINE_S) == 3
+            assert fork(short_path / "server", "pass", tmp_path).wait(PATIENCE_S) == 3
             held.result().close()
 
 
@@ -267,7 +258,7 @@ def test_a_process_that_nobody_waits_for_any_more_is_ended(tmp_path, short_path,
         )
     until(lambda: (tmp_path / "output.txt").exists())
     serving.stdin.close()
-    assert serving.wait(DEADLINE_S) == 0, "it waits for what it has forked"
+    assert serving.wait(PATIENCE_S) == 0, "it waits for what it has forked"
 
 
 def test_no_server_is_told(tmp_path):

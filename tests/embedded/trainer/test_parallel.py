@@ -47,7 +47,7 @@ parallel.shutdown()
 @pytest.fixture(scope="module")
 def told(tmp_path_factory):
     meeting = tmp_path_factory.mktemp("groups") / "meeting"
-    done = subprocess.run([sys.executable, "-c", PROGRAM, str(meeting)], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", PROGRAM, str(meeting)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 

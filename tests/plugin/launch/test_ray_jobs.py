@@ -15,6 +15,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+from waiting import PATIENCE_S
 
 from sat_slime.plugin.launch import local_ray, ray_jobs
 from sat_slime.plugin.launch.local_ray import LocalRay, how_it_died, is_running, start_ray, stop_ray
@@ -339,7 +340,7 @@ def test_a_proxy_is_not_asked_for_ray(ray_server, monkeypatch):
 def test_a_job_of_somebody_without_the_token_is_refused(ray_server):
     job = urllib.request.Request(f"{ray_server.address}/api/jobs/", b'{"entrypoint": "true"}', method="POST")
     with pytest.raises(urllib.error.HTTPError) as refusal:
-        urllib.request.urlopen(job, timeout=60)
+        urllib.request.urlopen(job)
     assert refusal.value.code == 401
 
 
@@ -374,7 +375,7 @@ def test_the_death_of_a_process_of_ray_is_told_by_name(name, word):
         children = Path(f"/proc/{ray.pid}/task/{ray.pid}/children").read_text().split()
         (victim,) = (pid for pid in children if word in Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " "))
         os.kill(int(victim), signal.SIGKILL)
-        assert re.fullmatch(f".*ended: its {name} was killed by SIGKILL", how_it_died(ray, timeout_s=120))
+        assert re.fullmatch(f".*ended: its {name} was killed by SIGKILL", how_it_died(ray, timeout_s=PATIENCE_S))
     finally:
         stop_ray(ray)
 

@@ -40,7 +40,7 @@ def server(root):
 
 
 def get(server, path, host=None, method="GET"):
-    connection = http.client.HTTPConnection(HOST, server.server_address[1], timeout=60)
+    connection = http.client.HTTPConnection(HOST, server.server_address[1])
     connection.request(method, path, headers={"Host": host or f"localhost:{server.server_address[1]}"})
     answer = connection.getresponse()
     body = answer.read().decode(errors="replace")
