@@ -11,7 +11,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
+from left_processes import begin_session, end_what_is_left, for_the_session, mark
 
 # A shell starts its background jobs with Ctrl-C ignored, and so would be whatever the tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -21,7 +22,7 @@ os.environ.setdefault("RAY_AUTH_MODE", "token")
 os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 
 # A busy machine is no failure.
-settings.register_profile("untimed", deadline=None)
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
 
 
@@ -54,6 +55,8 @@ class NamedFailures:
 
 def pytest_configure(config):
     config.pluginmanager.register(NamedFailures(config))
+    if not hasattr(config, "workerinput"):
+        begin_session()
     if base := config.getoption("--changed"):
         from changed import choose
 
@@ -94,6 +97,29 @@ def pytest_runtest_protocol(item):
     finally:
         for timer in timers:
             timer.cancel()
+
+
+@pytest.hookimpl(tryfirst=True)  # before that of a worker, which is the only one
+def pytest_runtestloop():
+    mark()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item, nextitem):
+    """End what a file of tests has left running, and fail its last test for it."""
+    try:
+        return (yield)
+    finally:
+        if nextitem is None or nextitem.path != item.path:
+            left = end_what_is_left("file" if nextitem else "session")
+            assert not left, f"left running: {left}"
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session):
+    """End what is left after Ctrl-C, and of workers that have crashed."""
+    if not hasattr(session.config, "workerinput"):
+        end_what_is_left("all", grace_s=0)
 
 
 def wants_engines(config):
@@ -163,7 +189,9 @@ def fork_environment(tmp_path_factory):
     of a run's start are imports. For runs that are looked at by what they compute, not by their processes."""
     from sat_slime.cli.grid_run.fork_servers import fork_servers
 
-    with fork_servers(tmp_path_factory.mktemp("fork-servers") / "log.txt") as environment:
+    with contextlib.ExitStack() as stack:
+        with for_the_session():
+            environment = stack.enter_context(fork_servers(tmp_path_factory.mktemp("fork-servers") / "log.txt"))
         yield environment
 
 
@@ -182,7 +210,7 @@ def ray_server(tmp_path_factory):
             pytest.skip(f"needs pip install 'ray[default]': {module} is not installed")
     from sat_slime.plugin.launch.local_ray import start_ray, stop_ray
 
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, for_the_session():
         # Ray's workers import from where it was started, before PYTHONPATH.
         patch.chdir(tmp_path_factory.mktemp("ray"))
         patch.setenv("CUDA_VISIBLE_DEVICES", "")  # as scripts/test.sh has it; GPUs on paper are offered all the same

@@ -1,8 +1,12 @@
-"""Which tests run by default, and which where -m asks for some: with this project's own settings of pytest."""
+"""Which tests run by default, and which where -m asks for some, and what becomes of processes that tests leave: with
+this project's own settings of pytest."""
 
+import re
 from pathlib import Path
 
+import psutil
 import pytest
+from waiting import until
 
 pytest_plugins = ["pytester"]
 
@@ -24,6 +28,37 @@ def test_fast(): pass
 """
 
 
+LEAVES_ONE = """
+import signal, subprocess, sys
+
+def test_leaves_one():
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"]).send_signal(signal.SIGSTOP)
+"""
+
+
+@pytest.fixture
+def run_tests(pytester):
+    """run_tests(source, *arguments): a session with one file of tests."""
+
+    def run(source, *arguments):
+        pytester.makepyprojecttoml((TESTS.parent / "pyproject.toml").read_text())
+        tests = pytester.mkdir("tests")
+        for name in ("conftest.py", "left_processes.py", "waiting.py"):
+            (tests / name).write_text((TESTS / name).read_text())
+        (tests / "test_some.py").write_text(source)
+        return pytester.runpytest_subprocess("-p", "no:cacheprovider", *arguments)
+
+    return run
+
+
+def test_a_process_that_a_test_leaves_is_ended_and_fails_it(run_tests):
+    result = run_tests(LEAVES_ONE, "-vv")
+    result.assert_outcomes(passed=1, errors=1)
+    left = re.search(r"left running: \['(\d+) .*time.sleep\(1000\), started by .*test_leaves_one", result.stdout.str())
+    pid = int(left[1])
+    until(lambda: not psutil.pid_exists(pid))
+
+
 @pytest.mark.parametrize(
     ("marks", "run"),
     [
@@ -36,12 +71,8 @@ def test_fast(): pass
         (["-m", "not slow"], ["fast", "engine"]),
     ],
 )
-def test_slow_tests_run_only_where_the_marks_name_them(pytester, marks, run):
-    pytester.makepyprojecttoml((TESTS.parent / "pyproject.toml").read_text())
-    tests = pytester.mkdir("tests")
-    (tests / "conftest.py").write_text((TESTS / "conftest.py").read_text())
-    (tests / "test_four.py").write_text(FOUR_TESTS)
-    result = pytester.runpytest_subprocess("--collect-only", "-q", "-p", "no:cacheprovider", *marks)
+def test_slow_tests_run_only_where_the_marks_name_them(run_tests, marks, run):
+    result = run_tests(FOUR_TESTS, "--collect-only", "-q", *marks)
     assert [line.partition("::test_")[2] for line in result.outlines if "::" in line] == run
     if (left_out := 4 - len(run)) > 0:
         assert f"{left_out} deselected" in result.stdout.str()

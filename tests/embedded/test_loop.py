@@ -6,6 +6,7 @@ have the metrics of the undisturbed one, bit for bit.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import ipaddress
 import json
@@ -15,13 +16,14 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
+from left_processes import end_what_is_left
 from safetensors.numpy import load_file, save_file
+from waiting import assert_gone, command_line, until
 
 from sat_slime.objective.metrics import EVALUATION, metric_named
 from sat_slime.rollout.token_dump import dump_path, dump_paths, read_dump
@@ -70,8 +72,8 @@ class Run:
             env={**os.environ, **(environment or {})},
         )
 
-    def wait(self, timeout_s: float = 240) -> int:
-        return self.process.wait(timeout_s)
+    def wait(self) -> int:
+        return self.process.wait()
 
     def rows(self, name: str = "metrics") -> list[dict]:
         path = self.folder / f"{name}.jsonl"
@@ -82,13 +84,9 @@ class Run:
         """Rows without what depends on the clock, and without counts of the faults that a test caused."""
         return [{k: v for k, v in row.items() if not k.startswith(("time/", "rollout/"))} for row in self.rows(name)]
 
-    def until(self, steps: int, timeout_s: float = 240) -> list:
+    def until(self, steps: int) -> list:
         """Waits until so many steps are recorded; returns the run's processes."""
-        deadline = time.monotonic() + timeout_s
-        while len(self.rows()) < steps:
-            assert self.process.poll() is None, self.output.read_text()
-            assert time.monotonic() < deadline, self.output.read_text()
-            time.sleep(0.05)
+        until(lambda: len(self.rows()) >= steps, self.process, self.output.read_text)
         return self.processes()
 
     def processes(self) -> list:
@@ -97,27 +95,25 @@ class Run:
 
     def find(self, fragment: str):
         """The run's process whose command line has this fragment."""
-        found = [p for p in self.processes() if fragment in " ".join(_command_line(p))]
-        assert found, [" ".join(_command_line(p))[:90] for p in self.processes()]
+        lines = {process: command_line(process) for process in self.processes()}
+        found = [process for process, line in lines.items() if fragment in line]
+        assert found, [line[:90] for line in lines.values()]
         return found[0]
-
-
-def _command_line(process) -> list[str]:
-    try:
-        return process.cmdline() or [process.name()]
-    except psutil.NoSuchProcess:
-        return []
 
 
 def _is_ray_agent(process) -> bool:
     """Ray's own two agents take a minute to give up on a head that was killed; they hold nothing of the run."""
-    return any(name in " ".join(_command_line(process)) for name in ("DashboardAgent", "RuntimeEnvAgent"))
+    return any(name in command_line(process) for name in ("DashboardAgent", "RuntimeEnvAgent"))
 
 
 def listening(processes: list) -> list[tuple]:
     """(address, port, process's name) of every socket that takes what others send."""
-    waiting = ((connection, p) for p in processes for connection in p.net_connections("inet") if not connection.raddr)
-    return [(connection.laddr.ip, connection.laddr.port, p.name()) for connection, p in waiting]
+    found = []
+    for process in processes:
+        with contextlib.suppress(psutil.Error):  # one that has ended meanwhile
+            open_ones = [connection for connection in process.net_connections("inet") if not connection.raddr]
+            found += [(connection.laddr.ip, connection.laddr.port, process.name()) for connection in open_ones]
+    return found
 
 
 def is_loopback(address: str) -> bool:
@@ -126,17 +122,16 @@ def is_loopback(address: str) -> bool:
 
 def scratch_folders(processes: list) -> set[Path]:
     """The scratch folders that the processes hold."""
-    return {Path(file.path).parent for p in processes for file in p.open_files() if file.path.endswith("/held")}
+    files = []
+    for process in processes:
+        with contextlib.suppress(psutil.Error):  # one that has ended meanwhile
+            files += process.open_files()
+    return {Path(file.path).parent for file in files if file.path.endswith("/held")}
 
 
 def in_shared_memory(folders: set[Path]) -> list[Path]:
     """The files that SGLang keeps in shared memory for the servers of these folders."""
     return [file for folder in folders for file in Path("/dev/shm").glob(f"*{folder.name}*")]
-
-
-def assert_gone(processes: list) -> None:
-    _, alive = psutil.wait_procs(processes, timeout=30)
-    assert not alive, [" ".join(_command_line(p)) for p in alive]
 
 
 @pytest.fixture(scope="module")
@@ -316,9 +311,7 @@ def test_a_full_disk_at_a_checkpoint_leaves_the_previous_one_whole(undisturbed, 
         pytest.skip(f"no permission to mount a small disk: {mounted.stderr.decode().strip()}")
     try:
         run = Run(root, "full")
-        while not (run.folder / "checkpoints").exists():
-            assert run.process.poll() is None, run.output.read_text()
-            time.sleep(0.01)
+        until((run.folder / "checkpoints").exists, run.process, run.output.read_text)
         (run.folder / "checkpoints").rmdir()
         (run.folder / "checkpoints").symlink_to(disk)
         assert run.wait() == 1, run.output.read_text()
@@ -353,17 +346,19 @@ def in_motion(root, temporary) -> Iterator[Run]:
     )
     run.until(1)
     yield run
-    run.process.kill()
+    end_what_is_left("file", grace_s=0)
     run.wait()
 
 
 def test_every_socket_of_a_run_is_on_loopback(in_motion):
-    expected, deadline = {"sglang::scheduler", "raylet", "gcs_server", "ray::_Rank"}, time.monotonic() + 60
-    names: set[str] = set()
-    while not expected <= names and time.monotonic() < deadline:  # a server that is restarted has none for a moment
+    expected = {"sglang::scheduler", "raylet", "gcs_server", "ray::_Rank"}
+
+    def found_all():  # a server that is restarted has none for a moment
         found = listening(in_motion.processes())
-        names = {name.partition(".")[0] for *_, name in found}  # an actor at work has its method behind its name
-    assert expected <= names, found
+        # an actor at work has its method behind its name
+        return found if expected <= {name.partition(".")[0] for *_, name in found} else []
+
+    found = until(found_all, in_motion.process, lambda: str(listening(in_motion.processes())))
     assert [one for one in found if not is_loopback(one[0])] == []
     # A server itself has no port at all: its process listens on a file in a folder of this user alone.
     server = in_motion.find("engine.sglang_process")
@@ -379,30 +374,39 @@ def test_ray_answers_nobody_without_the_token_of_the_run(in_motion):
     assert ray_answers(port, RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=token)
     assert not ray_answers(port, RAY_AUTH_MODE="token", RAY_AUTH_TOKEN="0" * len(token))
     assert not ray_answers(port, RAY_AUTH_MODE="disabled")
-    assert not any(token in " ".join(_command_line(p)) for p in in_motion.processes()), "ps shows it to everyone"
+    assert not any(token in command_line(p) for p in in_motion.processes()), "ps shows it to everyone"
 
 
 def ray_answers(port: int, **environment: str) -> bool:
-    asking = f"from ray._raylet import GcsClient; GcsClient(address='127.0.0.1:{port}').get_all_node_info(timeout=60)"
+    asking = f"from ray._raylet import GcsClient; GcsClient(address='127.0.0.1:{port}').get_all_node_info(timeout=600)"
     others = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH")}
     return subprocess.run([sys.executable, "-c", asking], env=others | environment, capture_output=True).returncode == 0
 
 
 def test_what_a_kill_of_everything_left_goes_with_the_next_start(in_motion, root, temporary):
     """It is a run in the synchronous mode, which has no lag."""
-    processes = in_motion.processes()
-    folders = scratch_folders(processes)
+    folders = scratch_folders(in_motion.processes())
     assert len(folders) == 3 and len(in_shared_memory(folders)) == 2
-    for process in processes:
-        process.suspend()  # so that none cleans up after another
+    processes = suspended(in_motion)  # so that none cleans up after another
     for process in processes:
         process.kill()
-    psutil.wait_procs(processes, timeout=30)
+    assert_gone(processes)
     assert all(folder.is_dir() for folder in folders) and len(in_shared_memory(folders)) == 2
     following = Run(root, "following", *SYNCHRONOUS, environment={"TMPDIR": str(temporary)})
     assert following.wait() == 0, following.output.read_text()
     assert not any(folder.exists() for folder in folders) and in_shared_memory(folders) == []
     assert [row["lag/max"] for row in following.rows()] == [0, 0, 0]
+
+
+def suspended(run: Run) -> list:
+    """The run's processes, none of which goes on; some may have ended or begun since the last look."""
+    found: list = []
+    while new := [process for process in run.processes() if process not in found]:
+        for process in new:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.suspend()
+        found += new
+    return found
 
 
 def test_a_run_that_ends_by_itself_leaves_nothing(undisturbed):

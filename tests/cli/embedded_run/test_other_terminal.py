@@ -95,14 +95,14 @@ def test_a_run_is_stopped_as_by_ctrl_c(run):
     process = hold(run.path)
     result = sat_slime_command("stop", run.path)
     assert result.exit_code == 0 and "one: stopped" in result.stdout and "at once: --now" in result.stdout
-    assert process.wait(10) == 0 and run.state()["status"] == "interrupted"
+    assert process.wait() == 0 and run.state()["status"] == "interrupted"
     assert "nothing runs here" in sat_slime_command("stop", run.path).stdout
 
 
 def test_at_once_is_a_second_signal(run):
     process = hold(run.path, signals=2)
     assert sat_slime_command("stop", run.path, "--now").exit_code == 0
-    assert process.wait(10) == 0
+    assert process.wait() == 0
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_a_grid_is_stopped_too(tmp_path):
     grid.begin(GridConfig(name="g"), EmbeddedConfig())
     process = hold(grid.path, "grid.state", "GridFolder")
     assert "g: stopped" in sat_slime_command("stop", grid.path).stdout
-    assert process.wait(10) == 0
+    assert process.wait() == 0
 
 
 def test_what_is_no_run_is_said(tmp_path):

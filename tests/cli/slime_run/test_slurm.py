@@ -5,19 +5,19 @@ import re
 import shutil
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 import yaml
 from command_line import sat_slime_command, state
+from left_processes import end_what_is_left
 from slurm_stand_in import slurm_environment
+from waiting import until
 
 from sat_slime.plugin.launch.local_ray import LocalRay, _processes_of
 from sat_slime.rollout.ray_start import PATIENCE, free_ports
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
-PATIENCE_S = 400
+pytestmark = pytest.mark.engine
 EDITS = {
     "options": "--skip-checks",
     "ray_options": "--num-cpus=1 --num-gpus=4 --object-store-memory=100000000 --dashboard-agent-listen-port=0",
@@ -42,24 +42,13 @@ class Batch:
             )
 
     def wait_for(self, text):
-        self.until(lambda: text in self.output.read_text(), f"{text!r} is not said")
-
-    def until(self, condition, otherwise):
-        deadline = time.monotonic() + PATIENCE_S
-        while not condition():
-            self.rays |= set(self.folders_of_ray())
-            assert self.process.poll() is None and time.monotonic() < deadline, (
-                f"{otherwise}: {self.output.read_text()}"
-            )
-            time.sleep(0.1)
+        until(lambda: text in self.output.read_text(), self.process, self.output.read_text)
 
     def ends(self):
         """Its exit code, with nothing of it left on this machine."""
-        code = self.process.wait(timeout=PATIENCE_S)
-        deadline = time.monotonic() + PATIENCE_S
-        while self.processes() and time.monotonic() < deadline:  # workers end by themselves once Ray is gone
-            time.sleep(0.1)
-        assert self.processes() == [], self.output.read_text()
+        code = self.process.wait()
+        # workers end by themselves once Ray is gone
+        until(lambda: not self.processes(), otherwise=lambda: f"{self.processes()} are left: {self.output.read_text()}")
         return code
 
     def processes(self):
@@ -95,9 +84,8 @@ def batch(tmp_path, settings_of_a_run, monkeypatch):
     yield made
     if made.process and made.process.poll() is None:
         made.process.terminate()
-        made.process.wait(timeout=PATIENCE_S)
-    for pid in made.processes():
-        os.kill(pid, signal.SIGKILL)
+        made.process.wait()
+    end_what_is_left("file", grace_s=0)
     for folder in made.folders_of_ray():
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -139,5 +127,8 @@ def test_a_node_that_is_lost_ends_the_job(batch):
 
 
 def is_raylet_of(address, pid):
-    words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+    except OSError:  # it has ended
+        return False
     return words[0].endswith("raylet") and f"--node_ip_address={address}" in words
