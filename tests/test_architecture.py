@@ -211,6 +211,7 @@ ONE_THING = {
     "tables": "the tables of a report",
     "loss": "the loss; plugin/loss is its dotted path for slime",
     "reward": "plugin/reward is the dotted path for slime",
+    "scores": "what a policy is judged by: the score forms of the objective, and the scores of an evaluation",
     "running_sums": "the task; plugin/running_sums is a dotted path of its reward for slime",
     "streaming": "plugin/streaming is the dotted path for slime",
 }

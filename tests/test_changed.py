@@ -103,7 +103,7 @@ def test_a_base_that_is_none(repository, base, error):
 def test_the_tests_of_this_repository_stand_on_what_they_are_of():
     graph = changed.uses(TESTS.parent, ())
     distance = changed.standing_on(graph, ["sat_slime/objective/quantile.py"])
-    assert distance["tests/objective/test_quantile.py"] == 1 and "tests/objective/test_loss.py" in distance
+    assert distance["tests/objective/test_quantile.py"] == 1 and "tests/objective/test_surrogate.py" in distance
     # A command is imported by the name that the list of commands has for it.
     assert "tests/cli/test_mistakes.py" in changed.standing_on(graph, ["sat_slime/cli/launch_command.py"])
     alone = {name for name in graph if changed.is_test(name) and not reaches_the_package(graph, name)}
@@ -128,7 +128,7 @@ def test_pytest_runs_them_and_tells_what_it_left_out(pytester, marks, run):
         (pytester.path / name).parent.mkdir(parents=True, exist_ok=True)
         (pytester.path / name).write_text(FILES[name])
     pytester.makepyprojecttoml((TESTS.parent / "pyproject.toml").read_text())
-    for name in ("conftest.py", "changed.py"):
+    for name in ("conftest.py", "changed.py", "left_processes.py"):
         (pytester.path / "tests" / name).write_text((TESTS / name).read_text())
     git(pytester.path, "init", "--initial-branch=main")
     git(pytester.path, "add", "--all")

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import torch
-import torch.distributed as dist
 from annotated_types import Ge, Gt, Lt
-from torch import Tensor
 
 from .stabilizer import Judge, NonNegative, Positive, Radii, Scope, Stabilizer, Surrogate
 from .tokens import Need, Tokens, bounded_exp
+
+if TYPE_CHECKING:  # so that settings are read before torch is imported
+    import torch.distributed as dist
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -148,7 +150,7 @@ class BAPO(Radii, Judge):
         N = torch.stack([(r.clamp(min=low) * (-A).clamp(min=0)).sum() for low in lows])
         sums = torch.cat([P, N])
         if group is not None:
-            dist.all_reduce(sums, group=group)
+            torch.distributed.all_reduce(sums, group=group)
         P, N = sums.split([len(highs), len(lows)])
         # first along the lower ends at the lowest upper one, then along the upper ends at the highest lower one
         P, N = torch.cat([P[:1].expand(len(lows)), P[1:]]), torch.cat([N, N[-1:].expand(len(highs) - 1)])

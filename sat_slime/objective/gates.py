@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
-import torch.distributed as dist
-from torch import Tensor
 
 from .quantile import longest_prefix_end
 from .stabilizer import Gate, Judge, NonNegative, Positive, Scope, around_one
 from .tokens import Need, Tokens
+
+if TYPE_CHECKING:  # so that settings are read before torch is imported
+    import torch.distributed as dist
+    from torch import Tensor
 
 
 def bernoulli_kl(log_p: Tensor, log_q: Tensor) -> Tensor:

@@ -9,12 +9,10 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import torch
-import torch.distributed as dist
 from annotated_types import Ge, Gt, Lt
-from torch import Tensor
 
 from .. import outside
 from . import clips, gates, penalties, scores, weights
@@ -22,6 +20,10 @@ from .clips import GRPO, GSPO, PPO, Clip
 from .sat import SAT
 from .stabilizer import Gate, Judge, Radii, Scope, Stabilizer, Surrogate, Weight
 from .tokens import Denominator, Need, Ratio, Tokens
+
+if TYPE_CHECKING:  # so that settings are read before torch is imported
+    import torch.distributed as dist
+    from torch import Tensor
 
 Kind = TypeVar("Kind", bound=Stabilizer)
 
@@ -86,7 +88,7 @@ class TRPO(Stabilizer):
         count = torch.full_like(outward, len(after))
         sums = torch.stack([outward, before.double().sum(), after.double().sum(), count])
         if group is not None:
-            dist.all_reduce(sums, group=group)
+            torch.distributed.all_reduce(sums, group=group)
         n_outward, was, now, n = sums.tolist()
         return n_outward == 0 if self.over == "state" else now <= self.delta * n or now <= was
 

@@ -12,13 +12,15 @@ import itertools
 import math
 import re
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
-import torch.distributed as dist
 
 from .method import known
 from .stabilizer import Gate, Score, Stabilizer, Weight
+
+if TYPE_CHECKING:  # so that settings are read before torch is imported
+    import torch.distributed as dist
 
 Reduction = Literal["mean", "sum", "min", "max", "step"]
 
@@ -210,8 +212,8 @@ def gather(part: Any, group: dist.ProcessGroup | None) -> list[Any]:
     """The small object of every rank, in rank order."""
     if group is None:
         return [part]
-    parts: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(parts, part, group=group)
+    parts: list[Any] = [None] * torch.distributed.get_world_size(group)
+    torch.distributed.all_gather_object(parts, part, group=group)
     return parts
 
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed as dist
-from torch import Tensor
 
 from .metrics import gather
 from .quantile import tail_quantile
+
+if TYPE_CHECKING:  # so that settings are read before torch is imported
+    import torch.distributed as dist
+    from torch import Tensor
 
 HISTOGRAM_EDGES = tuple(10.0 ** (exponent / 8) for exponent in range(-64, 17))
 """Edges of mismatch_histogram in |d|: 1e-8 to 1e2, eight to a decade."""
@@ -122,7 +124,7 @@ def mismatch_histogram(abs_log_ratio: Tensor, group: dist.ProcessGroup | None = 
     edges = torch.tensor(HISTOGRAM_EDGES, dtype=torch.float64, device=values.device)
     counts = torch.bincount(torch.bucketize(values, edges, right=True), minlength=len(edges) + 1)
     if group is not None:
-        dist.all_reduce(counts, group=group)
+        torch.distributed.all_reduce(counts, group=group)
     return {"edges": list(HISTOGRAM_EDGES), "counts": counts.tolist()}
 
 

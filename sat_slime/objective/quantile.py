@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed as dist
-from torch import Tensor
+
+if TYPE_CHECKING:  # so that settings are read before torch is imported
+    import torch.distributed as dist
+    from torch import Tensor
 
 RADIX_BITS = 11
 """Bits of a digit: 16 KiB of counts per all-reduce, three digits to a float32."""
@@ -129,11 +131,11 @@ def _largest(values: Tensor, group: dist.ProcessGroup | None) -> Tensor:
     """The largest of the values of all ranks, none of them negative; 0 where there is none."""
     largest = values.amax() if len(values) else values.new_zeros(())
     if group is not None:
-        dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=group)
+        torch.distributed.all_reduce(largest, op=torch.distributed.ReduceOp.MAX, group=group)
     return largest
 
 
 def _sum(values: Tensor, group: dist.ProcessGroup | None) -> Tensor:
     if group is not None:
-        dist.all_reduce(values, group=group)
+        torch.distributed.all_reduce(values, group=group)
     return values

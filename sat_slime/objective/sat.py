@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import torch
-import torch.distributed as dist
 from annotated_types import Gt, Le
-from torch import Tensor
 
 from .quantile import quantile_rank, tail_quantile
 from .stabilizer import Judge, Positive, Scope
-from .tokens import Tokens
+from .tokens import Tokens, without_gradient
+
+if TYPE_CHECKING:  # so that settings are read before torch is imported
+    import torch.distributed as dist
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class SAT(Judge):
         staleness = d if self.score == "log_ratio" else torch.copysign(self.scores(t), d)
         return contraction_factors(staleness, t.threshold, self.exponent)
 
-    @torch.no_grad()
+    @without_gradient
     def measure(self, t: Tokens, c_low: Tensor, c_high: Tensor, own_scope: bool) -> None:
         """Write sat/* of Table monitor into t.measured. own_scope: the threshold is of these tokens alone."""
         c = torch.minimum(c_low, c_high)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
-from torch import Tensor
 
 from .gates import bernoulli_kl
 from .stabilizer import Positive, Score
 from .tokens import Need, Tokens, bounded_exp
+
+if TYPE_CHECKING:  # so that settings are read before torch is imported
+    from torch import Tensor
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,15 @@ measures it writes into `t.measured`.
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-import torch.distributed as dist
 from annotated_types import Ge, Gt
-from torch import Tensor
 
 from .tokens import Denominator, Need, Ratio, Tokens
+
+if TYPE_CHECKING:  # so that settings are read before torch is imported
+    import torch.distributed as dist
+    from torch import Tensor
 
 Positive = Annotated[float, Gt(0)]
 NonNegative = Annotated[float, Ge(0)]

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
-import torch.distributed as dist
-from torch import Tensor
 
 from .method import Method
-from .tokens import TokenBatch, Tokens
+from .tokens import TokenBatch, Tokens, without_gradient
+
+if TYPE_CHECKING:  # so that settings are read before torch is imported
+    import torch.distributed as dist
+    from torch import Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +86,7 @@ def policy_surrogate(
     return Result(t.back(S), t.back(clipped), _means(t), t.n)
 
 
-@torch.no_grad()
+@without_gradient
 def _gates_and_weights(method: Method, t: Tokens) -> Tensor | None:
     """The (n,) product of the method's gates and weights; None where it has neither."""
     product = None
@@ -98,7 +101,7 @@ def _gates_and_weights(method: Method, t: Tokens) -> Tensor | None:
     return product
 
 
-@torch.no_grad()
+@without_gradient
 def _means(t: Tokens) -> dict[str, Tensor]:
     """What was measured: the means of columns, and 0-dim numbers as they are. 0 of no token."""
     means: dict[str, Tensor] = {}
@@ -110,7 +113,7 @@ def _means(t: Tokens) -> dict[str, Tensor]:
     return {name: means.get(name, number) for name, number in t.measured.items()}
 
 
-@torch.no_grad()
+@without_gradient
 def threshold_scores(
     method: Method, batch: TokenBatch, *, group: dist.ProcessGroup | None = None, d: Tensor | None = None
 ) -> Tensor:
@@ -128,7 +131,7 @@ def threshold_scores(
     return method.judge.scores(Tokens(method, batch, group, d))
 
 
-@torch.no_grad()
+@without_gradient
 def log_ratio(method: Method, batch: TokenBatch, *, group: dist.ProcessGroup | None = None) -> Tensor:
     """(N,) d of the method, its own or its response's, without gradient; 0 on inactive tokens."""
     t = Tokens(method, batch, group)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
 import torch
-import torch.distributed as dist
-from torch import Tensor
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # so that settings are read before torch is imported
+    import torch.distributed as dist
+    from torch import Tensor
+
     from .method import Method
 
 Ratio = Literal["token", "sequence"]
@@ -32,6 +33,21 @@ LARGEST_LOG_RATIO = 40.0
 """Ratios saturate at e^40, without gradient beyond: the square still fits float32. No sound batch comes near it."""
 LARGEST_LOG = 1000.0
 """Logarithms outside an exponential count no further than plus and minus this, for the same reason."""
+
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+def without_gradient(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """`torch.no_grad()` as a decorator that does not need torch before the function is called."""
+
+    @functools.wraps(function)
+    def run(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        with torch.no_grad():
+            return function(*args, **kwargs)
+
+    return run
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +92,7 @@ class TokenBatch:
                 raise ValueError(f"mask has dtype {column.dtype}: pass mask.bool()")
             if name != "mask" and not column.dtype.is_floating_point:
                 raise ValueError(f"{name} has dtype {column.dtype}: pass a floating-point tensor")
-        if (total := int(self.lengths.sum() if isinstance(self.lengths, Tensor) else sum(self.lengths))) != n:
+        if (total := int(self.lengths.sum() if isinstance(self.lengths, torch.Tensor) else sum(self.lengths))) != n:
             raise ValueError(f"lengths add up to {total} for {n} tokens: one length per response, sum N")
 
     def columns(self) -> dict[str, Tensor]:
@@ -217,7 +233,7 @@ class Tokens:
         """(responses,) int64: those over all ranks of `group`."""
         if self.group is None:
             return self.lengths
-        dist.all_reduce(lengths := self.lengths.clone(), group=self.group)
+        torch.distributed.all_reduce(lengths := self.lengths.clone(), group=self.group)
         return lengths
 
     @cached_property
@@ -231,9 +247,9 @@ class Tokens:
         Sums are taken in float64, so that neither long responses nor the way in which a response is split over ranks
         shows in the result. The gradient is that of the sum of all ranks' losses.
         """
-        return _ResponseMean.apply(values, self.lengths, self.whole_lengths, self._owner, self.group)
+        return _response_mean().apply(values, self.lengths, self.whole_lengths, self._owner, self.group)
 
-    @torch.no_grad()
+    @without_gradient
     def sum(self, values: Tensor) -> Tensor:
         """The sum over each response, without gradient; as `mean`."""
         return _response_sums(values, self.lengths, self.group).index_select(0, self._owner).to(values.dtype)
@@ -243,25 +259,29 @@ class Tokens:
         return self.sum(condition.double()) > 0
 
 
-class _ResponseMean(torch.autograd.Function):
-    """The mean over responses, at each token. It is its own transpose, so that its gradient is the same mean."""
+@functools.cache
+def _response_mean() -> type[torch.autograd.Function]:
+    class ResponseMean(torch.autograd.Function):
+        """The mean over responses, at each token. It is its own transpose, so that its gradient is the same mean."""
 
-    @staticmethod
-    def forward(ctx: Any, values: Tensor, *of: Any) -> Tensor:
-        ctx.of = of
-        lengths, whole_lengths, owner, group = of
-        means = _response_sums(values, lengths, group) / whole_lengths
-        return means.index_select(0, owner).to(values.dtype)
+        @staticmethod
+        def forward(ctx: Any, values: Tensor, *of: Any) -> Tensor:
+            ctx.of = of
+            lengths, whole_lengths, owner, group = of
+            means = _response_sums(values, lengths, group) / whole_lengths
+            return means.index_select(0, owner).to(values.dtype)
 
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        return _ResponseMean.forward(ctx, gradient, *ctx.of), None, None, None, None
+        @staticmethod
+        def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+            return ResponseMean.forward(ctx, gradient, *ctx.of), None, None, None, None
+
+    return ResponseMean
 
 
 def _response_sums(values: Tensor, lengths: Tensor, group: dist.ProcessGroup | None) -> Tensor:
     sums = segment_sums(values, lengths)
     if group is not None:
-        dist.all_reduce(sums, group=group)
+        torch.distributed.all_reduce(sums, group=group)
     return sums
 
 
@@ -289,7 +309,7 @@ def response_mean_weights(
     lengths = torch.as_tensor(lengths, dtype=torch.int64, device=mask.device)
     active = segment_sums(mask, lengths)
     if group is not None:
-        dist.all_reduce(active, group=group)
+        torch.distributed.all_reduce(active, group=group)
     weights = 1.0 / (n_responses * active.clamp(min=1))
     return torch.repeat_interleave(weights, lengths, output_size=len(mask)) * mask
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
-from torch import Tensor
 
 from .stabilizer import Positive, Weight, around_one
 from .tokens import Tokens
+
+if TYPE_CHECKING:  # so that settings are read before torch is imported
+    from torch import Tensor
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,8 @@ NO_SETTING = [
     r"choose base dppo|the embedded runtime|run slime's own",  # not_on_slime
     r"name a(nother)? file",
     r"set it to (the folder|where|a \.jsonl|one of slime's rules)",
-    r"name the folders in cluster\.python_path",
+    r"name the folders? (in cluster\.python_path|with that checkpoint)",
+    r"set it to a larger number",
     r"takes more memory than the bound says",
     r"has never seen positions beyond that",
     r"see that it does",

@@ -73,6 +73,8 @@ def test_a_folder_that_is_there_is_replaced_as_a_whole(config, tmp_path):
     folder = tmp_path / "laptop"
     (folder / "model").mkdir(parents=True)
     (folder / "model" / "old.safetensors").write_bytes(b"")
+    for name in ("prompts.jsonl", "held_out.jsonl"):
+        (folder / name).touch()
     for_slime.write_folder(config, folder)
     assert not (folder / "model" / "old.safetensors").exists()
     assert not list(tmp_path.glob("*.part"))

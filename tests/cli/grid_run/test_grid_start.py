@@ -55,7 +55,7 @@ def test_a_cell_is_forked_where_there_is_a_fork_server(server, tmp_path):
 @pytest.mark.parametrize("environment", [{}, {FOLDER: "/nowhere"}], ids=["none", "dead"])
 def test_a_cell_without_a_fork_server_is_the_command(environment, tmp_path):
     process, output = start(environment, tmp_path, "methods", "sat-gspo")
-    assert isinstance(process, subprocess.Popen) and "sat-gspo  GSPO + SAT" in output
+    assert isinstance(process, subprocess.Popen) and "sat-gspo  SAT-GSPO" in output
 
 
 @pytest.mark.parametrize("reason", ["no Linux", "GPU"])

@@ -1,5 +1,7 @@
+import json
+
 import pytest
-from synthetic import write_cell
+from synthetic import STEPS, write_cell
 
 from sat_slime.report.comparison.compared_runs import collect, load_compared_run
 from sat_slime.report.comparison.comparison_tables import NATS, PERCENT, _ends
@@ -43,7 +45,8 @@ def test_contrasts_take_the_difference_of_equal_seeds(tmp_path):
     for method, gain in (("grpo", 0.0), ("sat-grpo", 0.1)):
         for seed in (0, 1, 2):
             folder = write_cell(tmp_path / f"{method}{seed}", method, 1, seed)
-            rows = [{"step": s, "accuracy": 0.3 + gain + 0.05 * seed, "n_samples": 256} for s in range(0, 201, 10)]
+            steps = range(0, STEPS + 1, 10)
+            rows = [{"step": s, "iteration": s, "accuracy": 0.3 + gain + 0.05 * seed, "n_samples": 256} for s in steps]
             (folder / "eval.jsonl").write_text("".join(to_json(row) + "\n" for row in rows))
             paths.append(folder)
     (contrast,) = paper_contrasts(Comparison(collect(paths), paper=True))
@@ -53,9 +56,10 @@ def test_contrasts_take_the_difference_of_equal_seeds(tmp_path):
 
 
 def test_a_single_lucky_run_is_not_the_best_of_a_column(tmp_path):
-    paths = [write_cell(tmp_path / f"g{seed}", "grpo", 1, seed, 200) for seed in (0, 1)]
-    lucky = write_cell(tmp_path / "lucky", "gspo", 1, 0, 200)
-    (lucky / "eval.jsonl").write_text('{"step": 10, "accuracy": 1.0}\n')
+    paths = [write_cell(tmp_path / f"g{seed}", "grpo", 1, seed) for seed in (0, 1)]
+    lucky = write_cell(tmp_path / "lucky", "gspo", 1, 0)
+    rows = [json.loads(line) | {"accuracy": 1.0} for line in (lucky / "eval.jsonl").read_text().splitlines()]
+    (lucky / "eval.jsonl").write_text("".join(to_json(row) + "\n" for row in rows))
     from_best = Comparison(collection := collect([*paths, lucky])).against_best(collection.methods, 1, "best")
     assert from_best["grpo"].mean == 0 and from_best["gspo"].verdict == "one seed"
 

@@ -114,7 +114,7 @@ def test_a3po_divides_by_the_lag():
 @pytest.mark.parametrize(("name", "spread"), [("sat-grpo", 0.15), ("sat-gspo", 0.7)])
 def test_microbatches_have_their_own_quantile_and_a_step_one(name, spread):
     step = step_batch([20, 30, 10, 25, 40, 5, 12, 18] * 2, 2, spread, microbatches=[5, 8, 3])
-    sat = compose(named_method(name).base, [SAT(alpha=0.6)])
+    sat = compose(named_method(name).base, [SAT(alpha=0.6, scope="microbatch")])
     view = StepView(step)
     for at_least in (1, 200, 10**9):  # however they are put together
         found = [token_gradient(sat, SpanView(view, span)).weights for span in spans(step, at_least)]
