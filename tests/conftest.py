@@ -16,6 +16,7 @@ from left_processes import begin_session, end_what_is_left, for_the_session, mar
 
 # A shell starts its background jobs with Ctrl-C ignored, and so would be whatever the tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # and nohup its commands with SIGHUP ignored
 # Some tests start a Ray, which reads at its first import, in whichever test that is, by what token its parts know each
 # other.
 os.environ.setdefault("RAY_AUTH_MODE", "token")

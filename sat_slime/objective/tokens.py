@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypeVar
 
 import torch
 
 if TYPE_CHECKING:  # so that settings are read before torch is imported
     import torch.distributed as dist
     from torch import Tensor
-
-    from .method import Method
 
 Ratio = Literal["token", "sequence"]
 """token: each token's own ratio; sequence: their geometric mean over the response (Eq. gspo-ratio)."""
@@ -127,6 +125,19 @@ def denominator_log_probs(
     return (log_pi if proximal is None else proximal).detach()
 
 
+class Reading(Protocol):
+    """What of a method says how its tokens are read."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def ratio(self) -> Ratio: ...
+    @property
+    def denominator(self) -> Denominator: ...
+    @property
+    def needs(self) -> Collection[Need]: ...
+
+
 class Tokens:
     """The n active tokens of a micro-batch as a method reads them, in float32, or float64 where a column is. (n,) each,
     and without gradient but for `d`, `ratio` and `score`. They may be the caller's own tensors: never write into one.
@@ -143,7 +154,7 @@ class Tokens:
     """0-dim: the threshold of the method's Judge, where it has one."""
 
     def __init__(
-        self, method: Method, batch: TokenBatch, group: dist.ProcessGroup | None = None, d: Tensor | None = None
+        self, method: Reading, batch: TokenBatch, group: dist.ProcessGroup | None = None, d: Tensor | None = None
     ) -> None:
         """group: context-parallel ranks that hold parts of the same responses, in the same order. d: (N,) log-ratio
         with its gradient, where the caller has taken it in an order of sums of its own.
