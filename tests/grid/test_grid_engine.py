@@ -54,9 +54,9 @@ class Grid:
         self.folder = root / "grids" / name
         self.output = root / f"{name}-{len(list(root.glob('*.out')))}.out"
         command = [Path(sys.executable).parent / "sat-slime", "grid", root / f"{name}.yaml", "--no-live", *options]
-        self.process = subprocess.Popen(
-            command, stdout=self.output.open("w"), stderr=subprocess.STDOUT, env=environment()
-        )
+        # Cells give themselves a name, for which `ps` has room only where the environment's is free for it.
+        env = {key: value for key, value in environment().items() if key != "SPT_NOENV"}
+        self.process = subprocess.Popen(command, stdout=self.output.open("w"), stderr=subprocess.STDOUT, env=env)
 
     def rows(self, cell: str, file: str = "metrics") -> list[dict]:
         """Whole rows, without what depends on the clock."""
