@@ -128,7 +128,7 @@ def test_pytest_runs_them_and_tells_what_it_left_out(pytester, marks, run):
         (pytester.path / name).parent.mkdir(parents=True, exist_ok=True)
         (pytester.path / name).write_text(FILES[name])
     pytester.makepyprojecttoml((TESTS.parent / "pyproject.toml").read_text())
-    for name in ("conftest.py", "changed.py", "left_processes.py"):
+    for name in ("conftest.py", "changed.py", "left_processes.py", "waiting.py"):
         (pytester.path / "tests" / name).write_text((TESTS / name).read_text())
     git(pytester.path, "init", "--initial-branch=main")
     git(pytester.path, "add", "--all")
