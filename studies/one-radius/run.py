@@ -1,0 +1,231 @@
+#!/usr/bin/env python3
+"""Runs what is missing of the study of plan.md, and appends each finished run to runs.csv.
+
+    git worktree add CHECKOUT 4057eb7 && git -C CHECKOUT apply PATH/sampling.patch    # with its .venv set up
+    python studies/one-radius/run.py CHECKOUT                                         # again after any end
+
+runs.csv has a row for each evaluation of a run; its columns after `answers` are means over the steps since the
+evaluation before.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+HERE = Path(__file__).resolve().parent
+TABLE = HERE / "runs.csv"
+MEANS = {
+    "reward": "reward/mean",
+    "entropy": "loss/entropy",
+    "grad_norm": "grad_norm",
+    "d_pi": "mismatch/d_pi",
+    "d_q90": "mismatch/q90",
+    "d_q99": "mismatch/q99",
+    "k3_kl": "mismatch/k3_kl",
+    "length": "response/length_mean",
+    "clipped": "clip/fraction",
+    "q": "sat/q",
+}
+COLUMNS = ("part", "arm", "lag", "seed", "step", "accuracy", "answers", *MEANS, "radius_high", "radius_low")
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A grid: the arm of each of its methods, with the lags at which it runs."""
+
+    part: str
+    name: str
+    arms: dict[str, tuple[str, tuple[int, ...]]]
+    radius: float = 0.2
+    overrides: dict[str, Any] = field(default_factory=dict)
+    other_sampling: bool = False
+
+
+A, B = (1, 8, 32, 64), (1, 4, 8, 16)
+TRAINER = {"method.denominator": "trainer"}
+SAT_RADII = {"grpo": (0.045, 0.066, 0.087, 0.122), "gspo": (0.042, 0.075, 0.101, 0.136)}
+
+GRIDS = (
+    Grid(
+        "B",
+        "trainer",
+        {
+            "grpo": ("GRPO over the trainer", B),
+            "gspo": ("GSPO over the trainer", (8, 16)),
+            "grpo-r3": ("GRPO over the trainer, R3", B),
+            "grpo-tis": ("GRPO over the trainer, TIS", B),
+            "icepop": ("GRPO over the trainer, IcePop", B),
+            "m2po": ("M2PO", B),
+        },
+        overrides=dict.fromkeys(("grpo", "gspo", "grpo-r3", "icepop"), TRAINER),
+    ),
+    Grid(
+        "B",
+        "mu",
+        {
+            "grpo": ("GRPO 0.2", B),
+            "gspo": ("GSPO 0.2", B),
+            "sat-grpo": ("SAT-GRPO 0.2", B),
+            "sat-gspo": ("SAT-GSPO 0.2", B),
+        },
+    ),
+    Grid(
+        "B",
+        "sat-radius",
+        {"grpo": ("GRPO at SAT's radius", B), "gspo": ("GSPO at SAT's radius", B)},
+        overrides={
+            f"{method}@{lag}": {"method.clip.eps_low": radius, "method.clip.eps_high": radius}
+            for method, radii in SAT_RADII.items()
+            for lag, radius in zip(B, radii, strict=True)
+        },
+    ),
+    Grid("B", "wide", {"sat-grpo": ("SAT-GRPO 1.6", B)}, radius=1.6),
+    Grid("A", "a-0.2", {"grpo": ("GRPO 0.2", A)}),
+    Grid("A", "a-0.4", {"grpo": ("GRPO 0.4", A)}, radius=0.4),
+    Grid("A", "a-0.8", {"grpo": ("GRPO 0.8", A)}, radius=0.8),
+    Grid("A", "a-1.6", {"sat-grpo": ("SAT-GRPO 1.6", A), "grpo": ("GRPO 1.6", (64,))}, radius=1.6),
+    Grid("A", "a-capped", {"arms.capped": ("min(0.8, 0.2 lag^0.6)", (8, 32, 64))}),
+    Grid("A", "a-trainer", {"grpo": ("GRPO over the trainer", A)}, overrides={"grpo": TRAINER}),
+    Grid("A", "a-null", {"grpo": ("GRPO 0.8, other sampling", A)}, radius=0.8, other_sampling=True),
+)
+SEEDS = {"B": range(120, 130), "A": range(100, 120)}
+STEPS = {32: 256, 64: 512}
+"""Optimizer steps at a lag; 128 at all others."""
+
+
+def grid_file(grid: Grid, checkout: Path, folder: Path, seeds: list[int]) -> Path:
+    """Write the file of a grid and return its path."""
+    clip = {} if "arms.capped" in grid.arms else {"method": {"clip": {"eps_low": grid.radius, "eps_high": grid.radius}}}
+    longer = {
+        f"@{lag}": {"pipeline.iterations": steps, "eval.every_n_iterations": steps // 8} for lag, steps in STEPS.items()
+    }
+    given = {
+        "extends": str(checkout / "sat_slime/configs/grid/embedded.yaml"),
+        "name": grid.name,
+        "output_dir": str(folder),
+        "run": str(checkout / "sat_slime/configs/embedded/base.yaml"),
+        "methods": list(grid.arms),
+        "lags": sorted({lag for _, lags in grid.arms.values() for lag in lags}),
+        "seeds": seeds,
+        "settings": {
+            **clip,
+            "eval": {"final_repeats": 4},
+            "diagnose": {"split_every_n_steps": 0},
+            "logging": {"samples_every_n_iterations": 0},
+            "rollout": {"startup_timeout_s": 1800, "request_timeout_s": 1800},  # the machine may do other work
+        },
+        "overrides": {**(longer if grid.part == "A" else {}), **grid.overrides},
+    }
+    path = folder / f"{grid.name}.yaml"
+    path.write_text(yaml.safe_dump(given, sort_keys=False))
+    return path
+
+
+def radius(q: float, eps: float, side: int) -> float:
+    """Return SAT's one radius above (side 1) or below (-1) at p = 2: where |e^d - 1| passes eps / (1 + (d / q)^2)."""
+
+    def ratio(d: float) -> float:
+        return side * math.expm1(side * d)
+
+    low, high = 0.0, 50.0
+    for _ in range(100):
+        d = (low + high) / 2
+        low, high = (low, d) if ratio(d) > eps / (1 + (d / q) ** 2) else (d, high)
+    return min(eps, ratio(max(q, low)))
+
+
+def rows(grid: Grid, method: str, lag: int, seed: int, run: Path) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a finished run, one for each evaluation."""
+    arm = grid.arms[method][0]
+    steps = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    before = 0
+    for line in (run / "eval.jsonl").read_text().splitlines():
+        evaluation = json.loads(line)
+        since = [row for row in steps if before < row["step"] <= evaluation["step"]]
+        means: dict[str, Any] = {}
+        for column, metric in MEANS.items():
+            values = [row[metric] for row in since if metric in row]
+            means[column] = f"{sum(values) / len(values):.4g}" if values else ""
+        for column, side in (("radius_high", 1), ("radius_low", -1)):
+            radii = [radius(row["sat/q"], grid.radius, side) for row in since if row.get("sat/q", 0.0) > 0]
+            means[column] = f"{sum(radii) / len(radii):.4g}" if radii else ""
+        yield {
+            "part": grid.part,
+            "arm": arm,
+            "lag": lag,
+            "seed": seed,
+            "step": evaluation["step"],
+            "accuracy": f"{evaluation['accuracy']:.6g}",
+            "answers": evaluation["n_samples"],
+            **means,
+        }
+        before = evaluation["step"]
+
+
+def main() -> None:
+    checkout = Path(sys.argv[1]).resolve()
+    folder = checkout / "grids/one-radius"
+    folder.mkdir(parents=True, exist_ok=True)
+    blocks = [
+        (grid, list(seeds[i : i + 2])) for seeds in SEEDS.values() for i in range(0, len(seeds), 2) for grid in GRIDS
+    ]
+    for grid, seeds in blocks:
+        if seeds[0] in SEEDS[grid.part]:
+            run_block(grid, seeds, checkout, folder)
+
+
+def run_block(grid: Grid, seeds: list[int], checkout: Path, folder: Path) -> None:
+    """Run the cells of a grid and of these seeds that the table lacks, and append them to it."""
+    done = finished()
+    cells = [
+        (method, lag, seed)
+        for method, (arm, lags) in grid.arms.items()
+        for lag in lags
+        for seed in seeds
+        if (grid.part, arm, str(lag), str(seed)) not in done
+    ]
+    if not cells:
+        return
+    environment = os.environ | {"PYTHONPATH": f"{checkout}:{HERE}", "CUDA_VISIBLE_DEVICES": ""}
+    if grid.other_sampling:
+        environment["SAT_OTHER_SAMPLING"] = "1"
+    path = grid_file(grid, checkout, folder, list(SEEDS[grid.part]))
+    only = [word for method, lag in sorted({cell[:2] for cell in cells}) for word in ("--only", f"{method}@{lag}")]
+    command = [str(checkout / ".venv/bin/sat-slime"), "grid", str(path), "--no-live", "--retry-failed", *only]
+    command += ["--seeds", ",".join(str(seed) for seed in sorted({cell[2] for cell in cells}))]
+    code = subprocess.run(command, env=environment, cwd=checkout).returncode
+    state = json.loads((folder / grid.name / "state.json").read_text())["cells"]
+    ended = {(row["method"], row["lag"], row["seed"]): row for row in state if row["state"] == "finished"}
+    new = not TABLE.exists()
+    with TABLE.open("a", newline="") as file:
+        table = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        if new:
+            table.writeheader()
+        for cell in cells:
+            if cell in ended:
+                table.writerows(rows(grid, *cell, folder / grid.name / ended[cell]["folder"]))
+    if code not in (0, 1):  # bad input, or an end by hand
+        sys.exit(code)
+
+
+def finished() -> set[tuple[str, ...]]:
+    """Return part, arm, lag and seed of the runs that the table has."""
+    if not TABLE.exists():
+        return set()
+    with TABLE.open(newline="") as file:
+        return {(row["part"], row["arm"], row["lag"], row["seed"]) for row in csv.DictReader(file)}
+
+
+if __name__ == "__main__":
+    main()
