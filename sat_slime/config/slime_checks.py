@@ -288,8 +288,8 @@ def _going_on(config: SlimeConfig, iteration: int) -> Iterator[str]:
         yield f"{given}, but slime reads no checkpoint with checkpoint.every_n_iterations 0: set that to 20"
     if iteration >= config.pipeline.iterations:
         yield (
-            f"{given}, but pipeline.iterations, which counts from the other run's start, is not above it: set it to a "
-            f"larger number"
+            f"{given}, and pipeline.iterations {config.pipeline.iterations}, which counts from the other run's start: "
+            f"set it to more than {iteration}"
         )
 
 

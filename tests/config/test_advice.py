@@ -37,7 +37,7 @@ NO_SETTING = [
     r"name a(nother)? file",
     r"set it to (the folder|where|a \.jsonl|one of slime's rules)",
     r"name the folders? (in cluster\.python_path|with that checkpoint)",
-    r"set it to a larger number",
+    r"set it to more than \d+",
     r"takes more memory than the bound says",
     r"has never seen positions beyond that",
     r"see that it does",
