@@ -77,7 +77,8 @@ def policy_surrogate(
             base_keeps = base_keeps if factor is None else base_keeps & (factor > 0)
             t.measured |= {"sat/newly_clipped": clipped & base_keeps}
             t.measured |= {"sat/eps_low_mean": eps_low, "sat/eps_high_mean": eps_high}
-            method.sat.measure(t, c_low, c_high, own_scope=threshold is None)
+            own_scope = threshold is None and not method.threshold_is_of_the_step
+            method.sat.measure(t, c_low, c_high, own_scope)
         if method.clip and method.clip.dual:
             bound = method.clip.dual * A
             t.measured["clip/dual"] = held = (A < 0) & (S.detach() < bound)

@@ -163,7 +163,7 @@ def test_what_a_method_reads_and_a_batch_lacks_is_an_error() -> None:
     ],
 )
 def test_a_scope_in_which_the_gate_cannot_open_is_measured(lengths, alpha, small) -> None:
-    method = compose(named_method("gspo").base, [SAT(alpha=alpha)])
+    method = compose(named_method("gspo").base, [SAT(alpha=alpha, scope="microbatch")])
     batch = paper.random_tokens(1, lengths, inactive=0.0).batch()
     assert float(policy_surrogate(method, batch).metrics["sat/scope_too_small"]) == small
     assert "sat/scope_too_small" not in policy_surrogate(method, batch, threshold=0.1).metrics

@@ -166,10 +166,8 @@ def test_ctrl_c_ends_the_view_and_not_the_job(file, tmp_path):
         launching.send_signal(signal.SIGINT)
         rest = launching.stdout.read()
     assert launching.returncode == 130
-    command = [*COMMAND, "logs", "runs/run", "-f", "-n", "2"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as following:
-        assert "step 2: " in next(following.stdout)
-        assert next(following.stdout) == "waits before rollout 3\n"
+    with subprocess.Popen([*COMMAND, "logs", "runs/run", "-f"], stdout=subprocess.PIPE, text=True) as following:
+        assert any("waits before rollout 3" in line for line in following.stdout)
         following.send_signal(signal.SIGINT)
     assert following.returncode == 130
     assert "the job goes on" in rest and "sat-slime stop runs/run" in rest
