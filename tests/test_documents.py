@@ -26,8 +26,8 @@ PARTS = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
 documents = pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 
 
-def blocks(text: str, language: str = r"(?!console)\w*") -> list[str]:
-    """The fenced blocks of a document; not the mistakes of common-errors.md, which tests/cli/test_mistakes.py makes."""
+def blocks(text: str, language: str = r"\w*") -> list[str]:
+    """The fenced blocks of a document."""
     return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
 
 
@@ -224,7 +224,7 @@ NO_SETTINGS = {
 @documents
 def test_settings_are_there(path):
     """`section.key`, `section.key: value` and `section.key=value`."""
-    text = re.sub(r"^```console\n.*?^```", "", path.read_text(), flags=re.DOTALL | re.MULTILINE)  # mistakes
+    text = path.read_text()
     named = {match[1] for code in in_code(text) if (match := re.match(r"([a-z_]+(?:\.[a-z_]+)+)(?:[:=]|$)", code))}
     named |= set(re.findall(r"--set[ =]'?([a-z_]+(?:\.[a-z_]+)+)=", text))
     sections = {name for model in SCHEMAS for name in model.model_fields}

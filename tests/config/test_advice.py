@@ -13,6 +13,7 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
+import mistakes
 import pytest
 
 from sat_slime.config import (
@@ -26,7 +27,6 @@ from sat_slime.plugin.launch.checks import settings_errors
 
 HERE = Path(__file__).parent
 CONFIGS = HERE.parents[1] / "configs"
-PAGE = HERE.parents[1] / "docs" / "common-errors.md"
 PAPER, DENSE = CONFIGS / "paper" / "qwen3-30b-a3b.yaml", CONFIGS / "models" / "qwen3-4b.yaml"
 EMBEDDED = CONFIGS / "embedded" / "quickstart.yaml"
 FILES = {"slime.yaml": CONFIGS / "recipes" / "qwen3-4b-8gpus.yaml", "quickstart.yaml": EMBEDDED}
@@ -77,9 +77,9 @@ def faults() -> Iterator[tuple[Path, tuple[str, ...]]]:
                 yield PAPER, ("method=gspo", *quiet, *case)
     for overrides in MORE_FAULTS:
         yield PAPER, ("method=gspo", *overrides)
-    for line, file in re.findall(r"^\$ (sat-slime launch .*)\nerror: (\w+\.yaml): ", PAGE.read_text(), re.M):
-        if file in FILES:
-            yield FILES[file], tuple(_overrides(shlex.split(line)[3:]))
+    for line in mistakes.TOGETHER + mistakes.SLIME:
+        _launch, file, *words = shlex.split(line.partition(" | ")[0])
+        yield FILES[file], tuple(_overrides(words))
 
 
 def _overrides(words: list[str]) -> Iterator[str]:

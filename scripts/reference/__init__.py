@@ -1,1 +1,0 @@
-"""The pages of docs/reference that the code writes. `PYTHONPATH=scripts python -m reference` writes them anew."""

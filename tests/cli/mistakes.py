@@ -1,0 +1,127 @@
+"""Mistakes on the command line: a line each, the command after `sat-slime`, then words that its answer must have: the
+key or name that is wrong, and what to write instead."""
+
+FILES = """
+sat-slime init quickstart
+sat-slime init grid
+sat-slime init slime
+touch empty.yaml
+echo 'train: {lr: 1e-4' > unclosed.yaml
+printf 'seed: 1\\ntrain: {lr: 1e-4}\\nseed: 2\\n' > twice.yaml
+echo '- train' > list.yaml
+echo 'extends: circle.yaml' > circle.yaml
+echo 'extends: gone.yaml' > child.yaml
+echo 'my notes' > notes.txt
+mkdir -p grids/small && cp grid.yaml grids/small/
+sed 's/^lags/lagz/' grid.yaml > lagz.yaml
+sed 's/^methods:.*/methods: []/; /^- /d' grid.yaml > no-methods.yaml
+sed 's/^- grpo-tis$/- grpo-tiss/' grid.yaml > tiss.yaml
+sat-slime launch quickstart.yaml --name there --set pipeline.iterations=4
+""".strip().splitlines()
+"""What makes the files that the mistakes name."""
+
+COMMAND_LINE = """
+lanch quickstart.yaml | 'lanch' | 'launch'
+launch | file
+launch quickstart.yaml --lagg 8 | --lagg | --lag)
+launch quickstart.yaml --lag eight | --lag | integer
+launch quickstart.yaml --lag -1 | pipeline.lag | -1 | 0
+launch quickstart.yaml --method gspo-sat | 'gspo-sat' | 'sat-gspo'
+launch quickstart.yaml --method satgspo | 'satgspo' | 'sat-gspo'
+launch quickstart.yaml --base gspoo | 'gspoo' | 'gspo'
+launch quickstart.yaml --method gspo --base grpo | --method gspo | --base grpo
+launch quickstart.yaml --name a/b | 'a/b' | letters
+methods dapo | 'dapo' | clip.eps_high 0.28
+init quikstart | quikstart | quickstart, streaming
+data prepare --out notes.txt | notes.txt | --out
+""".strip().splitlines()
+
+VALUES = """
+launch quickstart.yaml --set train.lr | train.lr | key=value
+launch quickstart.yaml --set train.lrr=1e-4 | 'train.lrr' | 'train.lr'
+launch quickstart.yaml --set lr=1e-4 | 'lr' | 'train.lr'
+launch quickstart.yaml --set train.ranks=2 | 'train.ranks' | tensor_parallel, expert_parallel
+launch quickstart.yaml --set train.lr=fast | train.lr | 'fast' | number
+launch quickstart.yaml --set train.lr=-1 | train.lr | -1 | 0
+launch quickstart.yaml --set train=1e-4 | train | section | grad_clip
+launch quickstart.yaml --set pipeline.lag=2.5 | pipeline.lag | 2.5 | integer
+launch quickstart.yaml --set pipeline.lag=yes | pipeline.lag | true
+launch quickstart.yaml --set pipeline.mode=asynchronous | pipeline.mode | 'asynchronous' | batch, streaming
+launch quickstart.yaml --set 'train.lr=[1,' | '[1,' | YAML
+launch quickstart.yaml --set pipeline.iterations=0 | pipeline.iterations | 0
+launch quickstart.yaml --set rollout.samples_per_prompt=1 | rollout.samples_per_prompt | 2
+launch quickstart.yaml --set eval.every_n_iterations=-1 | eval.every_n_iterations | -1 | 0
+launch quickstart.yaml --set model.layers=0 | model.layers | 0
+launch quickstart.yaml --set method.sat.alpha=90 | method.sat.alpha | 90 | 1
+launch quickstart.yaml --set method.sat.scope=batch | method.sat.scope | 'batch' | 'microbatch'
+launch quickstart.yaml --set method.sat.exponent=0 | method.sat.exponent | 0
+launch slime.yaml --set rollout.memory_fraction=2 | rollout.memory_fraction | 2 | 1
+""".strip().splitlines()
+
+PATHS = """
+launch quikstart.yaml | quikstart.yaml | quickstart.yaml?
+launch . | sat-slime grid .
+launch empty.yaml | empty.yaml | extends: base.yaml
+launch unclosed.yaml | unclosed.yaml:2 | YAML
+launch twice.yaml | twice.yaml:3 | seed | line 1
+launch list.yaml | list.yaml:1 | list
+launch circle.yaml | circle.yaml -> circle.yaml
+launch child.yaml | child.yaml:1 | gone.yaml | relative
+launch notes.txt | notes.txt:1 | 'my notes'
+launch grid.yaml | sat-slime grid grid.yaml
+grid quickstart.yaml | sat-slime launch quickstart.yaml
+grid grid.yaml --only nothing | --only nothing | sat-grpo-r3 | 1, 8
+grid lagz.yaml | lagz.yaml:22 | 'lagz' | 'lags'
+grid no-methods.yaml | no-methods.yaml:8 | methods | []
+grid tiss.yaml | tiss.yaml:8 | 'grpo-tiss' | 'grpo-tis'
+grid grid.yaml --parallel 2 | --parallel
+""".strip().splitlines()
+
+RUNS = """
+launch quickstart.yaml --name there | runs/there | --resume | --overwrite | --name
+launch quickstart.yaml --resume | runs/quickstart | without --resume
+launch runs/there --resume | finished | --set pipeline.iterations=8
+launch runs/there --resume --set model.hidden_size=32 | model.hidden_size | 64 -> 32 | --name
+launch runs/none --resume | runs/none
+status runs/none | runs/none | config.yaml
+logs runs/none | runs/none | config.yaml
+logs grids/small | grids/small/runs/CELL
+report runs/none | runs/none | config.yaml
+report notes.txt | notes.txt | 'my notes
+report runs/there --out notes.txt | notes.txt | --out
+diagnose runs/none | runs/none | TensorBoard
+replay runs/there | runs/there | dump.every_n_iterations
+replay none.pt | none.pt
+replay notes.txt | notes.txt | sat-slime report notes.txt
+""".strip().splitlines()
+
+TOGETHER = """
+launch quickstart.yaml --method sat-gspo --set method.denominator=trainer | denominator trainer | to rollout
+launch quickstart.yaml --method gspo --tis --set method.denominator=rollout | denominator rollout | to trainer
+launch quickstart.yaml --method spo --sat | SPO | grpo
+launch quickstart.yaml --set pipeline.mode=streaming --lag 0 | pipeline.lag | pipeline.mode | batch
+launch quickstart.yaml --set model.kv_heads=3 | model.kv_heads | 1, 2, 4
+launch quickstart.yaml --set model.experts=0 --r3 | method.r3 | model.experts | false
+""".strip().splitlines()
+
+SLIME = """
+launch slime.yaml --set extra_args.use-tiss=true | use-tiss | --use-tis | method.tis
+launch slime.yaml --set extra_args.lr=1 | --lr | train.lr
+launch slime.yaml --set train.tensor_parallel=3 | train.tensor_parallel | 4
+launch slime.yaml --set rollout.gpus_per_node=12 | rollout.gpus_per_node | 12 | 8
+launch slime.yaml --set extra_args.sglang-tp-size=2 | --sglang-tp-size | rollout.gpus_per_engine
+launch slime.yaml --set extra_args.save-retain-interval=80 | save-retain-interval | checkpoint.keep
+launch slime.yaml --set extra_args.start-rollout-id=8 | start-rollout-id | --resume-from
+launch slime.yaml --set pipeline.mode=streaming --set extra_args.update-weight-transport=disk | disk | batch
+launch slime.yaml --set extra_args.sglang-dp-size=2 | sglang-dp-size | sglang-enable-dp-attention
+launch slime.yaml --set extra_args.sglang-max-total-tokens=4096 | sglang-max-total-tokens | 10240
+launch slime.yaml --set data.reward=mathh | mathh | to math
+launch slime.yaml --set data.reward=prime_math | prime_math | sat_slime.plugin.reward.prime_math
+launch slime.yaml --set data.reward=remote_rm | remote_rm | rm-url
+launch slime.yaml --set data.reward=dapo | dapo | reward-key
+launch slime.yaml --set rollout.top_k=0 | rollout.top_k | -1
+launch slime.yaml --set rollout.stop_token_ids=[999999] | 999999 | 151936
+launch slime.yaml --set checkpoint.folder=/m --set model.megatron_checkpoint=/m | checkpoint.folder | null
+launch slime.yaml --set eval.prompts=null | eval.prompts | eval.every_n_iterations
+launch slime.yaml --set pipeline.optimizer_steps_per_rollout=3 | optimizer_steps_per_rollout | to 1
+""".strip().splitlines()
