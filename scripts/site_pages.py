@@ -1,4 +1,5 @@
-"""A hook of mkdocs: makes the pages of the reference from the code, and leads links out of docs/ to where they are.
+"""A hook of mkdocs: README is the home, the reference is made from the code, links out of docs/ lead to where they are,
+and mathematics becomes MathML, which browsers show without a script.
 
 A hand-written page links to the source of what it names, which is there in the repository too; where the reference has
 a page of that source, the site links to it.
@@ -6,15 +7,19 @@ a page of that source, the site links to it.
 
 from __future__ import annotations
 
+import html
 import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from latex2mathml.converter import convert
 from mkdocs.structure.files import File
 
 ROOT = Path(__file__).parents[1]
+MATHEMATICS = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.DOTALL)
+MODE = {"(": "inline", "[": "block"}
 LINK = re.compile(r"(\]\()([^)\s#:]+)(#[^)\s]*)?\)")
 """A link to a file: what stands before it, its path, its anchor."""
 
@@ -87,7 +92,14 @@ def settings(runtime: str) -> str:
     return _page(f"Settings of {'a laptop run' if runtime == 'embedded' else 'a run on slime'}", f"```yaml\n{text}```")
 
 
+def home() -> str:
+    """README.md, its links as seen from docs/."""
+    text = (ROOT / "README.md").read_text()
+    return re.sub(r"\]\((?!https?:|#)", "](../", text).replace("](../docs/", "](")
+
+
 PAGES: dict[str, tuple[str, Callable[[], str]]] = {
+    "index.md": ("README.md", home),
     "reference/methods.md": ("sat_slime/objective/method.py", methods),
     "reference/metrics.md": ("sat_slime/objective/metrics.py", metrics),
     "reference/laptop-settings.md": ("configs/embedded/base.yaml", lambda: settings("embedded")),
@@ -95,7 +107,7 @@ PAGES: dict[str, tuple[str, Callable[[], str]]] = {
     "reference/commands.md": ("sat_slime/cli/app.py", commands),
     "reference/python.md": ("sat_slime/objective/__init__.py", python),
 }
-"""Each page of the reference: the file that a page written by hand links to in its place, and what makes it."""
+"""The home and the reference: the file that a page written by hand links to in its place, and what makes the page."""
 
 
 def _page(title: str, *blocks: str) -> str:
@@ -103,10 +115,17 @@ def _page(title: str, *blocks: str) -> str:
 
 
 def on_files(files: Any, config: Any, **_: Any) -> Any:
-    """The site's files with the pages of the reference."""
+    """The site's files with the figures of the studies and the pages below."""
+    for figure in sorted(ROOT.glob("studies/*/*.svg")):
+        files.append(File.generated(config, str(figure.relative_to(ROOT)), abs_src_path=str(figure)))
     for name, (_source, text) in PAGES.items():
         files.append(File.generated(config, name, content=text()))
     return files
+
+
+def on_page_content(content: str, **_: Any) -> str:
+    """The page with its mathematics, which arithmatex has marked, as MathML."""
+    return MATHEMATICS.sub(lambda found: convert(html.unescape(found[3]), display=MODE[found[2]]), content)
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
@@ -122,6 +141,8 @@ def _rewritten(link: re.Match[str], here: Path, docs: Path, repository: str) -> 
     if on_the_site or not target.exists():  # mkdocs itself says what is missing
         return link[0]
     source = str(target.relative_to(docs.parent))
+    if target.suffix == ".svg":
+        return f"{link[1]}{os.path.relpath(docs / source, here)})"
     for page, (written_in_its_place, _) in PAGES.items():
         if source == written_in_its_place:
             return f"{link[1]}{os.path.relpath(docs / page, here)}{link[3] or ''})"

@@ -20,7 +20,10 @@ from sat_slime.tasks import TASKS, Task
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "sat_slime"
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+DOCUMENTS = [
+    *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 PARTS = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
 
 documents = pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
