@@ -240,11 +240,6 @@ def _streaming(config: EmbeddedConfig) -> Iterator[str]:
             f"pipeline.queue_prompts is {pipeline.queue_prompts}, less than the batch of rollout.prompts_per_iteration "
             f"{rollout.prompts_per_iteration}: raise it to that or more"
         )
-    if pipeline.over_age == "wait" and not pipeline.pacing:
-        yield (
-            "pipeline.over_age is wait with pipeline.pacing false, where more may start than can be trained within "
-            "pipeline.max_staleness: set pipeline.pacing to true, or pipeline.over_age to drop or mask"
-        )
     if rollout.deterministic:
         yield (
             "rollout.deterministic is true with pipeline.mode streaming, where the clock decides which weights "
@@ -295,9 +290,7 @@ def _quantile_scope(config: EmbeddedConfig, method: Method) -> Iterator[str]:
 
 def _schedule(config: EmbeddedConfig) -> Iterator[str]:
     lag, iterations = config.pipeline.lag, config.pipeline.iterations
-    if config.pipeline.mode == "streaming":
-        yield from _queue_depth(config)
-    elif lag and iterations <= lag:
+    if config.pipeline.mode == "batch" and lag and iterations <= lag:
         yield (
             f"pipeline.iterations is {iterations}, not more than pipeline.lag {lag}: the run ends before a batch of "
             f"newer weights arrives; use {4 * lag} or more to see lag at work"
@@ -306,17 +299,6 @@ def _schedule(config: EmbeddedConfig) -> Iterator[str]:
         yield (
             f"rollout.deterministic is true with rollout.dtype {config.rollout.dtype}: bitwise equal runs are only "
             "promised in float32"
-        )
-
-
-def _queue_depth(config: EmbeddedConfig) -> Iterator[str]:
-    pipeline, prompts = config.pipeline, config.rollout.prompts_per_iteration
-    ahead = pipeline.queue_prompts // prompts * pipeline.optimizer_steps_per_rollout
-    if ahead > pipeline.max_staleness and not pipeline.pacing:
-        yield (
-            f"pipeline.queue_prompts {pipeline.queue_prompts} lets the engines run {ahead} optimizer steps ahead of "
-            f"the trainer, more than pipeline.max_staleness {pipeline.max_staleness}, with pipeline.pacing false: "
-            "much will be dropped; set pipeline.pacing to true"
         )
 
 

@@ -45,7 +45,7 @@ class DriverConfig(Section):
     max_staleness: NonNegativeInt = 8
     """The same as pipeline.max_staleness of a run: bound on the lag of every token in mode streaming, in optimizer
     steps."""
-    over_age: Literal["drop", "wait", "mask"] = "drop"
+    over_age: Literal["drop", "wait"] = "drop"
     """The same as pipeline.over_age of a run."""
     canary: Literal["none", "warn", "stop"] = "none"
     """The same as pipeline.canary of a run."""

@@ -60,11 +60,10 @@ class PipelineConfig(Section):
     max_staleness: NonNegativeInt = 8
     """Mode streaming: bound on the lag of every token, in optimizer updates. A prompt starts only when it can still be
     trained within it; over_age says what happens to one that is overtaken and breaks it all the same."""
-    over_age: Literal["drop", "wait", "mask"] = "drop"
+    over_age: Literal["drop", "wait"] = "drop"
     """Mode streaming: what becomes of a prompt that breaks max_staleness. drop: its responses are dropped, and aborted
     where they are still in generation; others take their place. wait: the trainer waits for what would break it after
-    another batch, so that nothing does and nothing is lost. mask: it is trained without the tokens beyond the bound,
-    and its rewards count for the advantages (docs/asynchrony.md)."""
+    another batch, so that nothing does and nothing is lost (docs/asynchrony.md)."""
     canary: Annotated[Literal["none", "warn", "stop"], MAY_CHANGE_ON_RESUME, COMPUTES_NOTHING] = "none"
     """After each push every engine scores a few fixed sequences that the trainer scores too, which finds engines
     without the pushed weights (docs/asynchrony.md). warn: the log and the report tell of them. stop: the run ends too,
@@ -89,10 +88,6 @@ class EmbeddedPipelineConfig(PipelineConfig):
 
     queue_prompts: PositiveInt = 32
     """Mode streaming: bound on the prompts that are generated, or in generation, ahead of the trainer."""
-    pacing: bool = True
-    """Mode streaming: start a prompt only when it can still be trained within max_staleness, and train the oldest
-    first. false: start whenever there is room, train what was complete first, and let the bound drop the rest, which
-    falls on long answers."""
 
     @property
     def weights_in_use(self) -> int:

@@ -227,9 +227,8 @@ def read_queue(folder: Path, config: EmbeddedConfig) -> tuple[StreamState[int, R
     size, waiting = config.rollout.samples_per_prompt, []
     for i, (number, (problem, _), seconds) in enumerate(zip(meta["numbers"], prompts, meta["seconds"], strict=True)):
         batch = RolloutBatch(config.task, number, [problem], responses[i * size : (i + 1) * size], seconds)
-        oldest, newest = batch.versions
         lengths = batch.lengths.ravel().tolist()
-        waiting.append(Group(number, 1, result=batch, oldest=oldest, newest=newest, lengths=lengths))
+        waiting.append(Group(number, 1, result=batch, oldest=batch.oldest, lengths=lengths))
     unreported = meta["untold"]
     faults = unreported.pop("faults")
     return StreamState(waiting, meta["unfinished"], meta["next"], **unreported), faults

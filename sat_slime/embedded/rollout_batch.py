@@ -14,14 +14,11 @@ from sat_slime.config.method_section import build_method
 from sat_slime.config.schema import EmbeddedConfig
 from sat_slime.reward import Verdict
 from sat_slime.rollout.canary import prefix_length
-from sat_slime.rollout.types import GenerationRequest, Response
+from sat_slime.rollout.types import TOOL, GenerationRequest, Response
 from sat_slime.tasks import Problem, Task
 
 # Streams of random numbers: under one seed they never overlap.
 _TRAINING, _EVALUATION_PROBLEMS, _EVALUATION = 1, 2, 3
-EVERY_VERSION = 0
-"""The oldest weights whose tokens are trained, where all are; a tool's tokens, of version TOOL, never are."""
-_LAGS = ("lag/mean", "lag/min", "lag/max", "lag/generation_mean", "lag/queue_mean")
 
 
 @dataclass(frozen=True)
@@ -66,10 +63,9 @@ class RolloutBatch:
         return np.array([len(r.output_ids) for r in self.responses]).reshape(len(self.problems), -1)
 
     @property
-    def versions(self) -> tuple[int, int]:
-        """Versions of the oldest and of the newest weights that generated a token."""
-        oldest = min(int(response.versions[0]) for response in self.responses)
-        return oldest, max(response.weight_version for response in self.responses)
+    def oldest(self) -> int:
+        """Version of the oldest weights that generated a token."""
+        return min(int(response.versions[0]) for response in self.responses)
 
     @property
     def truncated(self) -> np.ndarray:
@@ -98,31 +94,15 @@ class RolloutBatch:
         }
 
 
-def oldest_trained(config: EmbeddedConfig, updates: int) -> int:
-    """Return the version of the oldest weights whose tokens are trained in a rollout that begins on weights of
-    `updates` updates; EVERY_VERSION where no token is masked (`pipeline.over_age`)."""
-    pipeline = config.pipeline
-    if pipeline.mode != "streaming" or pipeline.over_age != "mask":
-        return EVERY_VERSION
-    return max(EVERY_VERSION, updates + pipeline.optimizer_steps_per_rollout - 1 - pipeline.max_staleness)
-
-
-def lag_metrics(responses: Sequence[Response], updates: int, oldest: int = EVERY_VERSION) -> dict[str, float]:
-    """Return lag/* over the tokens of the responses, at an optimizer step on weights of `updates` updates.
+def lag_metrics(responses: Sequence[Response], updates: int) -> dict[str, float]:
+    """Return lag/* over the generated tokens of the responses, at an optimizer step on weights of `updates` updates.
 
     A token's lag is the sum of two parts (Eq. fully-async-lag): the updates while the rest of its response was
     generated, and the updates since then.
-
-    Args:
-        oldest: version of the oldest weights whose tokens are trained; others do not count, nor do those of a tool.
-            Without any the lag is 0.
     """
     versions = np.concatenate([r.versions for r in responses])
     last = np.repeat([r.weight_version for r in responses], [len(r.output_ids) for r in responses])
-    trained = versions >= oldest
-    if not trained.any():
-        return dict.fromkeys(_LAGS, 0)
-    versions, last = versions[trained], last[trained]
+    versions, last = versions[versions != TOOL], last[versions != TOOL]
     lags = updates - versions
     return {
         "lag/mean": float(lags.mean()),

@@ -139,7 +139,6 @@ _STEP = (
     Metric("rollout/weight_error", "share", "Relative error of the projections that the engines hold, where rollout.weights rounds them: the norm of the difference over that of the weights.", "step", runtime="embedded"),
     Metric("rollout/restarts", "count", "Restarts of servers since the row before, evaluations' included: each is in one row, of an iteration with several steps its first.", "step", runtime="embedded"),
     Metric("rollout/{dropped,aborted,dropped_length_mean}", "count, tokens", "Mode streaming: responses dropped for their lag since the step before; those among them that were aborted in generation; the mean length of the others.", "step"),
-    Metric("rollout/masked_tokens", "count", "Mode streaming with `pipeline.over_age` mask: tokens of the batch beyond the bound, which are not trained.", "step"),
     Metric("rollout/{finished,dropped}/LOW-HIGH", "count", "Mode streaming: responses of LOW to HIGH tokens completed, and dropped, since the step before; the last of them also longer ones.", "step"),
     Metric("canary/d", "nats", "[Canary](asynchrony.md#the-canary): mean abs(d) of the worst engine at the push after this step; in the first row, before it. On slime always at the last push before this step.", "step"),
     Metric("canary/limit", "nats", "Its limit, learned from the pushes that passed.", "step"),

@@ -22,17 +22,16 @@ from typing import Generic, Literal, TypeVar
 
 import numpy as np
 
-STREAM_METRICS = ("queue/", "rollout/finished/", "rollout/dropped", "rollout/aborted", "rollout/masked_tokens")
+STREAM_METRICS = ("queue/", "rollout/finished/", "rollout/dropped", "rollout/aborted")
 """The names of a stream's metrics begin with this (docs/run-folder.md)."""
 LENGTH_BINS = 4
 """The number of ranges of length in which finished and dropped responses are counted."""
 MAX_ATTEMPTS = 3
 """Attempts to generate a group; the run fails when the last one fails."""
 
-OverAge = Literal["drop", "wait", "mask"]
+OverAge = Literal["drop", "wait"]
 """What becomes of groups with tokens beyond the bound. `drop`: they are dropped, and aborted where they are still in
-generation. `wait`: the trainer waits for groups that would be beyond it after another batch, so there are none. `mask`:
-they are trained, without those tokens; their rewards count for the advantages."""
+generation. `wait`: the trainer waits for groups that would be beyond it after another batch, so there are none."""
 Prompt = TypeVar("Prompt")
 Result = TypeVar("Result")
 
@@ -82,8 +81,6 @@ class Group(Generic[Prompt, Result]):
     """The host's own: what is generated so far, and in the end the responses."""
     oldest: int | None = None
     """Version of the oldest weights that generated a token, once it is complete; None where that is not known."""
-    newest: int | None = None
-    """Version of the newest weights that did, likewise."""
     lengths: Sequence[int] = ()
     """Tokens of each response, once it is complete."""
 
@@ -117,7 +114,6 @@ class Stream(Generic[Prompt, Result]):
         draw: Callable[[int], Prompt | None],
         *,
         queue: int | None = None,
-        paced: bool = True,
         over_age: OverAge = "drop",
     ) -> None:
         """
@@ -126,11 +122,9 @@ class Stream(Generic[Prompt, Result]):
             longest: the most tokens that a response may have.
             draw: gives the next prompt, of this number; None while there is none.
             queue: the most groups that wait or are in generation; default: no limit but the bound's.
-            paced: begin a group only when it can still be trained within the bound, and train the oldest first. False:
-                begin it whenever there is room, and train what was complete first.
-            over_age: what becomes of groups beyond the bound; `wait` needs a stream that is paced.
+            over_age: what becomes of groups beyond the bound.
         """
-        self.bound, self.rollouts, self.longest, self.queue, self.paced = bound, rollouts, longest, queue, paced
+        self.bound, self.rollouts, self.longest, self.queue = bound, rollouts, longest, queue
         self.over_age, self._draw = over_age, draw
         self.drawn = 0
         """Number of prompts drawn."""
@@ -184,23 +178,20 @@ class Stream(Generic[Prompt, Result]):
 
     def _room(self) -> int:
         """Return how many groups the bound takes."""
-        if not self.paced:
-            return self._most()
         return 0 if self.version is None else self.bound.room(self.next_rollout, self.version)
 
     def complete(
-        self, group: Group[Prompt, Result], result: Result, lengths: Sequence[int], versions: tuple[int, int] | None
+        self, group: Group[Prompt, Result], result: Result, lengths: Sequence[int], oldest: int | None
     ) -> None:
         """Takes a group out of generation.
 
         Args:
             lengths: tokens of each response.
-            versions: the oldest and the newest that generated a token; None where they are not known, and then the
-                group is dropped.
+            oldest: version of the oldest weights that generated a token; None where it is not known, and then the group
+                is dropped.
         """
         self.running.remove(group)
-        group.result, group.lengths = result, list(lengths)
-        group.oldest, group.newest = versions or (None, None)
+        group.result, group.lengths, group.oldest = result, list(lengths), oldest
         self.finished += lengths
         self.waiting.append(group)
         self._drop_stale()
@@ -238,8 +229,7 @@ class Stream(Generic[Prompt, Result]):
         """
         if len(self.waiting) < self.bound.prompts:
             return None
-        if self.paced:  # long answers come late, and have the least time left
-            self.waiting.sort(key=_age)
+        self.waiting.sort(key=_age)  # long answers come late, and have the least time left
         if self.over_age == "wait" and not self._all_in_time(self.waiting[self.bound.prompts :]):
             return None
         batch, self.waiting = self.waiting[: self.bound.prompts], self.waiting[self.bound.prompts :]
@@ -262,12 +252,10 @@ class Stream(Generic[Prompt, Result]):
         self._drop_stale()
 
     def _drop_stale(self) -> None:
-        """Drops the groups that would exceed the bound at the last optimizer step of the next rollout: with one token,
-        or, where such tokens are masked, with all of them."""
+        """Drops the groups with a token that would exceed the bound at the last optimizer step of the next rollout."""
         waiting, self.waiting = self.waiting, []
         for group in waiting:
-            decides = group.newest if self.over_age == "mask" else group.oldest
-            if decides is not None and decides >= self.bound.oldest(self.next_rollout):
+            if group.oldest is not None and group.oldest >= self.bound.oldest(self.next_rollout):
                 self.waiting.append(group)
             else:
                 self.dropped += group.lengths

@@ -143,7 +143,6 @@ STREAM = ["pipeline.mode=streaming", "pipeline.lag=1", "pipeline.max_staleness=4
         ),
         (["pipeline.queue_prompts=15"], ["pipeline.queue_prompts is 15", "rollout.prompts_per_iteration 16"]),
         (["rollout.deterministic=true"], ["rollout.deterministic is true", "the clock decides"]),
-        (["pipeline.over_age=wait", "pipeline.pacing=false"], ["pipeline.over_age is wait", "drop or mask"]),
         (["eval.beside=gaps"], ["eval.beside is gaps", "to engine or none"]),
     ],
 )
@@ -152,13 +151,11 @@ def test_streaming_mode_refuses_what_cannot_be(overrides, named):
     assert all(part in error for part in named), error
 
 
-def test_streaming_mode_takes_the_tightest_bound_and_warns_of_a_queue_beyond_it():
+def test_streaming_mode_takes_the_tightest_bound_and_a_queue_beyond_it():
     tight = [*STREAM, "pipeline.lag=4", "pipeline.max_staleness=3", "pipeline.queue_prompts=48"]
     assert config_errors(base(*tight)) == config_warnings(base(*tight)) == []
     deep = [*STREAM, "pipeline.queue_prompts=80"]
-    assert config_warnings(base(*deep)) == []  # with pacing no prompt begins for so deep a queue
-    (warning,) = config_warnings(base(*deep, "pipeline.pacing=false"))
-    assert "5 optimizer steps ahead" in warning and "set pipeline.pacing to true" in warning
+    assert config_warnings(base(*deep)) == []  # no prompt begins for so deep a queue
 
 
 def test_weights_are_kept_as_long_as_a_token_of_theirs_can_be_trained():

@@ -25,7 +25,6 @@ from slime_host import import_slime
 from synthetic_routes import make_routes
 
 from sat_slime.plugin.inside import versions
-from sat_slime.plugin.inside.generation import mask_older
 from sat_slime.plugin.rollout_hooks import READERS_OF_LISTS, log_rollout, on_sample
 
 pytestmark = pytest.mark.usefixtures("rollout_process")
@@ -353,11 +352,6 @@ def test_turns_with_a_tool_between_them_have_the_versions_of_their_weights(sampl
     )
     assert versions.parts_of(sample) == parts
     assert versions.oldest(sample) == min(int(answer) for answer in (answers if not parts else str(parts[0][1])))
-    if parts:  # what the bound masks later on is no tool's
-        mask_older(sample, 4)
-        assert versions.parts_of(sample) == parts
-        trained = [version >= 4 for tokens, version in parts for _ in range(tokens)]
-        assert sample.loss_mask == [int(old and new) for old, new in zip(mask, trained, strict=True)]
 
 
 @pytest.mark.parametrize(("tools", "left_out"), [(3, False), (2, True), (4, True)])

@@ -79,9 +79,10 @@ class Host:
         staleness = self.lag * steps - 1 + rng.randint(0, 4)  # the least that is accepted, or more
         self.bound = StalenessBound(staleness, steps, prompts)
         self.rollouts, self.slots = 15, rng.randint(1, 4 * prompts)
-        over_age = rng.choice(["drop", "wait", "mask"])
-        paced = over_age == "wait" or rng.random() < 0.7
-        self.settings = {"paced": paced, "queue": rng.choice([None, prompts, 3 * prompts]), "over_age": over_age}
+        self.settings = {
+            "queue": rng.choice([None, prompts, 3 * prompts]),
+            "over_age": rng.choice(["drop", "wait"]),
+        }
         self.version = 0
         self.versions: dict[int, set[int]] = {}
         """Versions of the weights that generated tokens of a group in generation, by its prompt."""
@@ -110,9 +111,10 @@ class Host:
             assert stream.fail(group)
         else:
             lengths = [rng.randint(1, LONGEST) for _ in range(2)]
-            versions = min(self.versions[group.prompt]), max(self.versions[group.prompt])
             known = self.settings["over_age"] == "wait" or rng.random() < 0.98
-            stream.complete(group, f"answer {group.prompt}", lengths, versions if known else None)
+            stream.complete(
+                group, f"answer {group.prompt}", lengths, min(self.versions[group.prompt]) if known else None
+            )
 
     def push(self) -> None:
         self.version = self.stream.next_rollout * self.bound.steps
@@ -132,9 +134,8 @@ class Host:
         else:
             raise AssertionError("no batch")
         last_step_on = (rollout + 1) * self.bound.steps - 1
-        judged = max if self.settings["over_age"] == "mask" else min  # some token is within the bound, or all are
         for group in groups:
-            assert last_step_on - judged(self.versions[group.prompt]) <= self.bound.max_staleness
+            assert last_step_on - min(self.versions[group.prompt]) <= self.bound.max_staleness
             assert group.result == f"answer {group.prompt}"
         for group in self.stream.overdue():
             if min(self.versions[group.prompt]) < self.bound.oldest(self.stream.next_rollout):
@@ -167,9 +168,7 @@ class Host:
         completed = self.finished + len(stream.finished) + self.aborted + stream.aborted
         assert completed == 2 * len(self.trained) + dropped + waiting
         if self.settings["over_age"] == "wait":
-            assert dropped == 0, "nothing is lost"
-        if self.settings["over_age"] != "drop":
-            assert not self.aborted
+            assert dropped == 0 and not self.aborted, "nothing is lost"
         assert len(set(self.trained)) == len(self.trained)
         if (queue := self.settings["queue"]) is not None:
             assert len(stream.waiting) + len(stream.running) <= queue
@@ -217,19 +216,18 @@ def test_a_group_that_fails_is_begun_again_before_new_ones_and_not_for_ever():
     assert not stream.fail(group)
 
 
-def test_the_oldest_are_trained_first_and_without_pacing_the_first_complete():
-    for paced, order in ((True, [1, 0]), (False, [0, 1])):
-        stream = make_stream(paced=paced)
-        groups = [stream.begin() for _ in range(2)]
-        for group, oldest in zip(groups, (1, 0), strict=True):
-            stream.complete(group, "", [3, 4], (oldest, oldest))
-        assert [group.prompt for group in stream.take()] == order
+def test_the_oldest_are_trained_first():
+    stream = make_stream()
+    groups = [stream.begin() for _ in range(2)]
+    for group, oldest in zip(groups, (1, 0), strict=True):
+        stream.complete(group, "", [3, 4], oldest)
+    assert [group.prompt for group in stream.take()] == [1, 0]
 
 
 def test_what_is_too_old_is_dropped_as_the_run_goes_on():
     stream = make_stream()
     for group in [stream.begin() for _ in range(4)]:
-        stream.complete(group, "", [3], (0, 0))
+        stream.complete(group, "", [3], 0)
     assert stream.take() and len(stream.waiting) == 2
     stream.seek(2)  # tokens of version 0 would be two updates old
     assert not stream.waiting and stream.dropped == [3, 3]
@@ -240,10 +238,10 @@ def overtaken(over_age) -> tuple[Stream, Group]:
     stream = make_stream(over_age=over_age)
     late, *others = [stream.begin() for _ in range(4)]
     for group in others:
-        stream.complete(group, "", [3], (0, 0))
+        stream.complete(group, "", [3], 0)
     assert len(stream.take()) == 2
     stream.version = 1
-    stream.complete(stream.begin(), "", [3], (1, 1))
+    stream.complete(stream.begin(), "", [3], 1)
     return stream, late
 
 
@@ -261,17 +259,8 @@ def test_a_group_that_cannot_be_trained_any_more_is_aborted_and_counted():
 def test_the_trainer_waits_for_a_group_that_would_break_the_bound_after_another_batch():
     stream, late = overtaken("wait")
     assert len(stream.waiting) == 2 and stream.take() is None
-    stream.complete(late, "", [9], (0, 0))
+    stream.complete(late, "", [9], 0)
     assert late in stream.take() and not stream.dropped and not stream.overdue()
-
-
-def test_where_old_tokens_are_masked_a_group_is_trained_as_long_as_one_is_within_the_bound():
-    stream, late = overtaken("mask")
-    assert len(stream.take()) == 2 and not stream.overdue()
-    stream.complete(late, "", [9], (0, 1))
-    assert stream.waiting == [late]
-    stream.seek(3)
-    assert not stream.waiting and stream.dropped == [9]
 
 
 def test_a_rollout_that_is_handed_out_too_early_is_not_lost_in_silence():

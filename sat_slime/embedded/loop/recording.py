@@ -9,9 +9,10 @@ import numpy as np
 
 from sat_slime.config.method_section import build_method
 from sat_slime.config.schema import EmbeddedConfig, EvalConfig
-from sat_slime.embedded.rollout_batch import RolloutBatch, StepResult, oldest_trained
+from sat_slime.embedded.rollout_batch import RolloutBatch, StepResult
 from sat_slime.evaluation.scores import Graded, measured_weights, summary
 from sat_slime.rollout.token_dump import TokenDump
+from sat_slime.rollout.types import TOOL
 
 
 def step_row(batch: RolloutBatch, result: StepResult, iteration: int, seconds: dict[str, float]) -> dict[str, Any]:
@@ -56,7 +57,7 @@ def token_dump(config: EmbeddedConfig, batch: RolloutBatch, result: StepResult, 
         prompt_index=np.arange(mine.start, mine.stop) // config.rollout.samples_per_prompt,
         rewards=batch.rewards.reshape(-1)[mine],
         tokens=np.concatenate([np.asarray(response.output_ids, np.int32) for response in responses]),
-        mask=versions >= oldest_trained(config, step - 1 - part),
+        mask=versions != TOOL,
         log_probs=columns.pop("log_probs"),
         rollout_log_probs=np.concatenate([response.log_probs for response in responses]),
         advantages=np.repeat(np.array([response.advantage for response in responses], np.float32), lengths),

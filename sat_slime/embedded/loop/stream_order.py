@@ -10,15 +10,12 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from sat_slime.embedded import checkpoint
 from sat_slime.embedded.cluster.engine_group import faults_of, groups_in_flight
 from sat_slime.embedded.cluster.results import result_among, result_of, wait_any
 from sat_slime.embedded.loop.pipeline import Pipeline
-from sat_slime.embedded.rollout_batch import RolloutBatch, StepResult, oldest_trained, training_group
+from sat_slime.embedded.rollout_batch import RolloutBatch, StepResult, training_group
 from sat_slime.rollout.stream import Group, StalenessBound, Stream
-from sat_slime.rollout.types import TOOL
 from sat_slime.tasks import Problem
 
 
@@ -37,7 +34,6 @@ class StreamingPipeline(Pipeline):
             rollout.max_response_tokens,
             draw=lambda number: number,
             queue=pipeline.queue_prompts,
-            paced=pipeline.pacing,
             over_age=pipeline.over_age,
         )
         """Groups by the number of their prompt, which follows from the run's seed; the result of each is a batch."""
@@ -66,7 +62,7 @@ class StreamingPipeline(Pipeline):
             if result.stats["given_up"]:
                 self.stream.abandon(group, self.config.rollout.samples_per_prompt)
             else:
-                self.stream.complete(group, batch, batch.lengths.ravel().tolist(), batch.versions)
+                self.stream.complete(group, batch, batch.lengths.ravel().tolist(), batch.oldest)
 
     # ------------------------------------------------------------------------------------- what an order decides
 
@@ -94,10 +90,6 @@ class StreamingPipeline(Pipeline):
         batch = self.grader.grade(batch)
         self._log_faults(batch)
         self.metrics, self.faults = self.stream.report(), Counter(faults_of([]))
-        if self.stream.over_age == "mask":
-            versions = np.concatenate([response.versions for response in batch.responses])
-            beyond = (versions != TOOL) & (versions < oldest_trained(self.config, self.updates))
-            self.metrics["rollout/masked_tokens"] = int(beyond.sum())
         return batch
 
     def _train(self, batch: RolloutBatch, dump: bool) -> list[StepResult]:

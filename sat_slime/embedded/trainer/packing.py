@@ -9,12 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sat_slime.embedded.rollout_batch import EVERY_VERSION
 from sat_slime.embedded.trainer.model import PackedLayout
 from sat_slime.embedded.trainer.parallel import device
 from sat_slime.objective import TokenBatch
 from sat_slime.objective.tokens import Need
-from sat_slime.rollout.types import Response
+from sat_slime.rollout.types import TOOL, Response
 
 
 @dataclass(frozen=True)
@@ -44,8 +43,7 @@ class MicroBatch:
     versions: Tensor
     """(R,) weight version that generated each response token; TOOL for those of a tool."""
     mask: Tensor
-    """(R,) bool: the response tokens that are trained: all that a model generated, of weights that the bound on
-    staleness lets in."""
+    """(R,) bool: the response tokens that are trained: all that a model generated."""
     routed_experts: Tensor | None
     """(N, layers, top-k) int64 experts of the rollout engine; padding takes the first experts."""
     distribution: Tensor | None = None
@@ -136,7 +134,6 @@ def pack(
     tokens: int,
     routing_shape: tuple[int, int] | None,
     top_p_replay: bool = False,
-    oldest: int = EVERY_VERSION,
 ) -> MicroBatch:
     """Packs some responses of a batch into a row; what is left is padding that nothing reads.
 
@@ -145,7 +142,6 @@ def pack(
         tokens: of the row.
         routing_shape: (layers, top-k) of a MoE model whose responses carry routed experts, else None.
         top_p_replay: whether the trainer's softmax goes over the tokens alone that the engine sampled from.
-        oldest: version of the oldest weights whose tokens are trained.
     """
     responses = [batch[i] for i in part]
     sequences = [[*r.prompt_ids, *r.output_ids[:-1]] for r in responses]
@@ -190,7 +186,7 @@ def pack(
         request_ids=[r.request_id for r in responses],
         lengths=output_lengths,
         versions=versions,
-        mask=versions >= oldest,
+        mask=versions != TOOL,
         routed_experts=routes,
         distribution=distribution,
         kept=distribution.isfinite() if distribution is not None and top_p_replay else None,

@@ -9,7 +9,6 @@ from megatron.core.distributed import DistributedDataParallel, DistributedDataPa
 from torch import Tensor
 
 from sat_slime.config.schema import EmbeddedConfig
-from sat_slime.embedded.rollout_batch import EVERY_VERSION
 from sat_slime.embedded.trainer.hf_weights import load_hf, save_hf
 from sat_slime.embedded.trainer.model import build_model
 
@@ -34,8 +33,6 @@ class PolicyState:
         self.named_parameters = list(self.model.module.named_parameters())
         self.generating: dict[int, list[Tensor]] = {}
         """The weights of pi_l, which the rollout engines were given, by version; only those that are still in use."""
-        self.oldest = EVERY_VERSION
-        """Version of the oldest weights whose tokens the batch in training trains; others are masked."""
 
     def load(self, folder: Path) -> None:
         """Reads the policy's weights from a Hugging Face folder. Raises ValueError where they do not fit the model."""

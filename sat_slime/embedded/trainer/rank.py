@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sat_slime.config.method_section import build_method
 from sat_slime.config.schema import EmbeddedConfig
-from sat_slime.embedded.rollout_batch import StepResult, lag_metrics, oldest_trained, step_is_diagnosed
+from sat_slime.embedded.rollout_batch import StepResult, lag_metrics, step_is_diagnosed
 from sat_slime.embedded.trainer import parallel, routing
 from sat_slime.embedded.trainer.loss import PolicyLoss, policy_loss, token_mean_weights
 from sat_slime.embedded.trainer.optimizer import MasterOptimizer
@@ -27,7 +27,7 @@ from sat_slime.embedded.trainer.step import Passes, gather_columns, known_proxim
 from sat_slime.objective import TokenBatch, broken_tokens, threshold_scores
 from sat_slime.objective.metrics import gather
 from sat_slime.objective.tokens import response_mean_weights
-from sat_slime.rollout.types import Response
+from sat_slime.rollout.types import TOOL, Response
 
 
 class TrainerRank:
@@ -92,7 +92,6 @@ class TrainerRank:
             FloatingPointError: the gradient is not finite; the weights are then still those of the step before.
         """
         count = self.config.pipeline.optimizer_steps_per_rollout
-        self.policy.oldest = oldest_trained(self.config, self.updates)
         size = len(responses) // count
         parts = [responses[i * size : (i + 1) * size] for i in range(count)]
         packed = [self._microbatches(part) for part in parts]
@@ -125,10 +124,7 @@ class TrainerRank:
         shape = (model.layers, model.experts_per_token) if model.is_moe else None
         mine = plan[parallel_state.get_data_parallel_rank()]
         replays = self.method.top_p_replay
-        return [
-            pack(responses, part, tokens, shape, replays, self.policy.oldest)
-            for part, tokens in zip(mine, rows, strict=True)
-        ]
+        return [pack(responses, part, tokens, shape, replays) for part, tokens in zip(mine, rows, strict=True)]
 
     def _with_proximal(self, responses: Sequence[Response], microbatches: list[MicroBatch]) -> list[MicroBatch]:
         """Return the micro-batches with the log-probs of the denominator, where it is not mu. With one step per
@@ -159,7 +155,7 @@ class TrainerRank:
         grad_norm, of_the_step = self._apply_gradients(passes)
 
         metrics = {
-            **lag_metrics(responses, self.updates, self.policy.oldest),
+            **lag_metrics(responses, self.updates),
             "grad_norm": grad_norm,
             **of_the_step,
             **passes.metrics(checkpoint, self.data_group),
@@ -239,7 +235,7 @@ class TrainerRank:
         settings = self.config.loss
         batch = self._token_batch(micro, scores.log_probs)
         if settings.reduction == "token_mean":
-            trained = sum(int((response.versions >= self.policy.oldest).sum()) for response in responses)
+            trained = sum(int((response.versions != TOOL).sum()) for response in responses)
             weights = token_mean_weights(batch.mask, trained)
         else:
             weights = response_mean_weights(batch.mask, batch.lengths, len(responses))

@@ -19,7 +19,7 @@ from sat_slime.embedded.trainer.model import build_model, forward_logits
 from sat_slime.embedded.trainer.packing import MicroBatch
 from sat_slime.embedded.trainer.policy import PolicyState
 from sat_slime.objective import Method
-from sat_slime.rollout.types import Response
+from sat_slime.rollout.types import TOOL, Response
 
 Columns = dict[str, Tensor]
 """Measurements of each token: one tensor (tokens, ...) for each name of a token dump."""
@@ -106,7 +106,7 @@ class Scorer:
         """
         held = self.policy.generating
         versions = sorted({int(version) for response in responses for version in np.unique(response.versions)})
-        versions = [version for version in versions if version >= self.policy.oldest]
+        versions = [version for version in versions if version != TOOL]
         if missing := [version for version in versions if version not in held]:
             raise RuntimeError(f"weights of version {missing} are not held, only {sorted(held)}")
         current = self.policy.copy()

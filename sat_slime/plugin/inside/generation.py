@@ -80,13 +80,7 @@ class Generation:
                 self.tasks[group].cancel()  # its connections close, by which SGLang ends its requests
         self._notify()
         samples = [group.result for group in groups or [] if group.result is not None]
-        metrics = self.stream.report()
-        if self.stream.over_age == "mask":
-            oldest = self.stream.bound.oldest(rollout)
-            metrics["rollout/masked_tokens"] = sum(
-                mask_older(sample, oldest) for group in samples for sample in flat(group)
-            )
-        return sorted(samples, key=_place), metrics
+        return sorted(samples, key=_place), self.stream.report()
 
     def _log_progress(self) -> None:
         stream = self.stream
@@ -152,7 +146,7 @@ class Generation:
         except Exception as error:
             self._failed(group, error)
         else:
-            self.stream.complete(group, samples, _lengths(samples), _versions(samples))
+            self.stream.complete(group, samples, _lengths(samples), _oldest(samples))
         finally:
             del self.tasks[group]
             self._notify()
@@ -160,8 +154,8 @@ class Generation:
     def _is_doomed(self, group: Group[Samples, Samples]) -> bool:
         """Return whether a group in generation has a token that cannot be trained within the bound any more."""
         known = [sample for sample in flat(group.result or []) if sample.response_length]
-        oldest = _versions(known) if known else None
-        return oldest is not None and oldest[0] < self.stream.bound.oldest(self.stream.next_rollout)
+        oldest = _oldest(known) if known else None
+        return oldest is not None and oldest < self.stream.bound.oldest(self.stream.next_rollout)
 
     def _failed(self, group: Group[Samples, Samples], error: Exception) -> None:
         name = f"prompt {_place(group.prompt)}"
@@ -203,21 +197,7 @@ class Generation:
 
 def saved_group(samples: Samples) -> Group[Samples, Samples]:
     """Return a complete group of a checkpoint; its prompt is not needed any more."""
-    oldest, newest = _versions(samples) or (None, None)
-    return Group([], 1, result=samples, oldest=oldest, newest=newest, lengths=_lengths(samples))
-
-
-def mask_older(sample: Any, oldest: int) -> int:
-    """Takes tokens of weights before version `oldest` out of the loss of one of slime's samples. Returns how many.
-    Where only the oldest version of a response is known it stands for all of its tokens."""
-    parts = versions.parts_of(sample) or ((sample.response_length, versions.oldest(sample)),)
-    trained = [int(version >= oldest) for tokens, version in parts for _ in range(tokens)]
-    mask = sample.loss_mask or [1] * sample.response_length
-    masked = [old * new for old, new in zip(mask, trained, strict=True)]
-    if masked != list(mask):
-        sample.loss_mask = masked
-        sample.metadata = {**(sample.metadata or {}), versions.PARTS: [list(part) for part in parts]}
-    return sum(mask) - sum(masked)
+    return Group([], 1, result=samples, oldest=_oldest(samples), lengths=_lengths(samples))
 
 
 async def _wait(news: asyncio.Event, seconds: float) -> bool:
@@ -250,11 +230,10 @@ def _place(group: Samples) -> int:
     return next((int(sample.index) for sample in flat(group) if sample.index is not None), 0)
 
 
-def _versions(group: Samples) -> tuple[int, int] | None:
-    """Return the versions of the oldest and the newest weights that generated a token of a group."""
+def _oldest(group: Samples) -> int | None:
+    """Return the version of the oldest weights that generated a token of a group; None where it is not known."""
     try:
-        known = [versions.steps_of(sample.weight_versions) for sample in flat(group)]
-        return min(versions.oldest(sample) for sample in flat(group)), max(max(steps) for steps in known)
+        return min(versions.oldest(sample) for sample in flat(group))
     except ValueError:
         logger.warning("sat_slime: prompt %d is dropped: an engine answered without a version", _place(group))
         return None

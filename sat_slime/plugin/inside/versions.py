@@ -39,8 +39,6 @@ NEVER_PUSHED = "default"
 """SGLang's version of weights that were never pushed."""
 CUTS = "sat_slime_cuts"
 """Key of a sample's metadata: the number of response tokens that it had at each interruption."""
-PARTS = "sat_slime_parts"
-"""Key of a sample's metadata: its parts, taken before tokens beyond the bound left its loss mask."""
 
 
 @dataclass(frozen=True)
@@ -93,9 +91,6 @@ def parts_of(sample: Any) -> tuple[tuple[int, int], ...]:
     """Return the number of tokens and the version of each part of a sample's response; the version of a tool's tokens,
     which its loss mask leaves out, is TOOL. Each turn between them is one answer of an engine, or one more for each
     interruption. Empty where the number of answers is another one, as where no tool wrote between two turns."""
-    metadata = sample.metadata or {}
-    if PARTS in metadata:
-        return tuple((tokens, version) for tokens, version in metadata[PARTS])
     tools = _masked_runs(getattr(sample, "loss_mask", None), sample.response_length)
     return _parts(sample, tools) or _parts(sample, {})  # a mask may leave out what an engine wrote, too
 
@@ -160,7 +155,7 @@ def send_origins(
         odd = {str(version) for sample in samples for version in sample.weight_versions or ["none"]}
         return f"not every response came with the version of its weights: {', '.join(sorted(odd)[:4])}"
     for sample, origin in zip(samples, origins, strict=True):
-        sample.metadata = {key: value for key, value in (sample.metadata or {}).items() if key not in (CUTS, PARTS)}
+        sample.metadata = {key: value for key, value in (sample.metadata or {}).items() if key != CUTS}
         sample.metadata[CARRIER] = origin
     return None
 

@@ -155,33 +155,6 @@ def _before(rank: dict) -> list[dict]:
     return json.loads(rank["before"])
 
 
-def with_old_beginnings(trainer, rank: int, initial: str, shift: float) -> dict:
-    """Metrics of a step on responses whose first tokens are three updates old. shift: of mu of those tokens."""
-    trainer.load_initial(Path(initial))
-    trainer.updates = START
-    samples = []
-    for sample in make_samples(trainer.config, routed=False):
-        versions = np.where(np.arange(len(sample.output_ids)) < 2, 0, START)
-        log_probs = (sample.log_probs + shift * (versions < START)).astype(np.float32)
-        samples.append(dataclasses.replace(sample, versions=versions, log_probs=log_probs))
-    return {"metrics": json.dumps(trainer.train(samples)[0].metrics)}
-
-
-@pytest.mark.parametrize("reduction", ["response_mean", "token_mean"])
-@pytest.mark.parametrize("over_age", ["mask", "drop"])
-def test_tokens_beyond_the_bound_change_nothing_where_they_are_masked(over_age, reduction, initial):
-    config = config_of("sat-gspo", data_parallel=2)
-    pipeline = {"mode": "streaming", "lag": 1, "max_staleness": 1, "over_age": over_age}
-    changes = {"pipeline": config.pipeline.model_copy(update=pipeline)}
-    config = config.model_copy(update={**changes, "loss": config.loss.model_copy(update={"reduction": reduction})})
-    metrics = [
-        json.loads(run_ranks(with_old_beginnings, config, initial["dense"], shift)[0]["metrics"])
-        for shift in (0.0, 0.3)
-    ]
-    assert (metrics[0] == metrics[1]) == (over_age == "mask")
-    assert metrics[0]["lag/max"] == (0 if over_age == "mask" else 3)
-
-
 def lags_of_the_second_step(trainer, rank: int, initial: str) -> dict:
     """What `token_batch` is given at each optimizer step of one rollout."""
     trainer.load_initial(Path(initial))

@@ -13,11 +13,11 @@ pytest.importorskip("megatron.core", reason="packing builds Megatron's layout")
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from made_up_batch import CONFIG, make_batch
+from made_up_batch import make_batch
 
 from sat_slime.config.method_section import build_method, expand_switches, method_switches
 from sat_slime.config.schema import EmbeddedConfig
-from sat_slime.embedded.rollout_batch import lag_metrics, oldest_trained
+from sat_slime.embedded.rollout_batch import lag_metrics
 from sat_slime.embedded.trainer.loss import policy_loss
 from sat_slime.embedded.trainer.packing import forwarded_tokens, pack, padded_tokens, plan_microbatches
 from sat_slime.objective import mismatch_metrics, threshold_scores
@@ -88,16 +88,6 @@ def test_padding_never_widens_the_attention_grid():
     assert pack(samples, [], 500, routing_shape=(2, 2)).layout.max_seqlen_q == 32
 
 
-def test_tokens_of_weights_beyond_the_bound_are_masked():
-    graded = make_batch(["14$", "08,10,14$", "1$"] * 4).graded()
-    batch = [dataclasses.replace(r, versions=np.arange(len(r.output_ids))) for r in graded]
-    micro = pack(batch, [0, 1], 200, None, oldest=2)
-    assert micro.mask.tolist() == [version >= 2 for r in batch[:2] for version in r.versions]
-    tokens = micro.token_batch((), updates=9, log_probs=micro.rollout_log_probs)
-    assert int(tokens.mask.sum()) == sum(max(0, len(r.output_ids) - 2) for r in batch[:2])
-    assert pack(batch, [0, 1], 200, None).mask.all()
-
-
 def test_a_row_that_is_too_short_is_refused():
     with pytest.raises(ValueError, match="do not fit"):
         pack(make_batch(["14$"] * 12).graded(), [0, 1], 4, routing_shape=None)
@@ -139,7 +129,6 @@ def test_a_tools_tokens_have_no_lag_and_are_not_trained():
     assert micro.mask.tolist() == [True] * 3 + [False] * 3 + [True] * 7 + [False] * 5
     lags = micro.token_batch({"lags"}, 7, torch.zeros(18)).lags
     assert lags.tolist() == [4] * 3 + [0] * 3 + [2] * 3 + [3] * 4 + [0] * 5
-    assert oldest_trained(CONFIG, 0) == 0, "never so old that a tool's tokens were trained"
 
 
 @pytest.mark.parametrize("name", ["sat-gspo", "sat-grpo", "gspo", "m2po"])
