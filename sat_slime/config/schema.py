@@ -212,9 +212,6 @@ class RolloutConfig(Section):
     """SGLang servers, each with its own Ray actor; they share a batch."""
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
     """Arithmetic of the servers."""
-    weights: Literal["bfloat16", "float8_e4m3", "int8"] | None = None
-    """The type that projections are rounded to before they are broadcast, with a scale for each output channel, as FP8
-    and INT8 rollouts do. Unset: not at all; the servers round to their own arithmetic."""
     prompts_per_iteration: PositiveInt = 16
     """Prompts of a batch. The paper's is 256."""
     samples_per_prompt: Annotated[int, Field(ge=2)] = 16

@@ -136,7 +136,6 @@ _STEP = (
     Metric("rollout/rejected", "count", "Responses that failed validation. On slime they stay in their batch and are not trained.", "step"),
     Metric("rollout/{lost,resent}", "count", "Requests without an answer; requests sent again.", "step", runtime="embedded"),
     Metric("rollout/rejected/REASON", "count", "The rejected by reason, where there are any.", "step"),
-    Metric("rollout/weight_error", "share", "Relative error of the projections that the engines hold, where rollout.weights rounds them: the norm of the difference over that of the weights.", "step", runtime="embedded"),
     Metric("rollout/restarts", "count", "Restarts of servers since the row before, evaluations' included: each is in one row, of an iteration with several steps its first.", "step", runtime="embedded"),
     Metric("rollout/{dropped,aborted,dropped_length_mean}", "count, tokens", "Mode streaming: responses dropped for their lag since the step before; those among them that were aborted in generation; the mean length of the others.", "step"),
     Metric("rollout/{finished,dropped}/LOW-HIGH", "count", "Mode streaming: responses of LOW to HIGH tokens completed, and dropped, since the step before; the last of them also longer ones.", "step"),

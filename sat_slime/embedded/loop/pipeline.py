@@ -34,7 +34,6 @@ from sat_slime.embedded.initial_model import (
 )
 from sat_slime.embedded.loop.interruption import Interruption
 from sat_slime.embedded.loop.recording import evaluation_row, histogram_row, sample_rows, step_row, token_dump
-from sat_slime.embedded.quantization import quantize_folder
 from sat_slime.embedded.rollout_batch import RolloutBatch, StepResult, canary_responses, evaluation_requests
 from sat_slime.rollout.canary import Canary, Verdict, canary_sequences
 from sat_slime.rollout.token_dump import dump_path, forget_dumps, write_dump
@@ -106,8 +105,6 @@ class Pipeline(ABC):
         """How long the parts of the current iteration took; `wait` adds up all waits for a rollout."""
         self.metrics: dict[str, float] = {}
         """What the current iteration reports besides its batch and its steps."""
-        self.weight_error: float | None = None
-        """Relative error of the weights that the engines hold, where `rollout.weights` rounds them."""
         self.initial_checksums: dict[str, str] = {}
         """Checksums of the initial model's files, by name."""
         self.evaluation: Evaluation | None = None
@@ -329,29 +326,16 @@ class Pipeline(ABC):
         self.versions = self.versions[-self.config.pipeline.weights_in_use :]
         in_use = {self._weights_folder(version).name for version in self._versions_in_use()}
         for path in self.weights.iterdir():
-            if path.name.partition(".")[0] not in in_use:
+            if path.name not in in_use:
                 shutil.rmtree(path, ignore_errors=True)
 
     def _versions_in_use(self) -> list[int]:
         """Return the versions that tokens may still be trained with, and that of an evaluation that goes on."""
         return sorted({*self.versions, *([self.evaluation.version] if self.evaluation else [])})
 
-    def _engines_folder(self, version: int) -> Path:
-        """Return where the weights of a version are that engines load."""
-        folder, to = self._weights_folder(version), self.config.rollout.weights
-        return folder.with_name(f"{folder.name}.{to}") if to else folder
-
-    def _round(self, version: int) -> Path:
-        """Rounds the exported weights of a version as `rollout.weights` says; returns the folder that engines load."""
-        folder = self._engines_folder(version)
-        if to := self.config.rollout.weights:
-            with naming(folder):
-                self.weight_error = quantize_folder(self._weights_folder(version), folder, to)
-        return folder
-
     def _update_engines(self, version: int) -> None:
-        """Gives the rollout engines the exported weights of a version, rounded as `rollout.weights` says."""
-        self.engines.update_weights(self._round(version), version)
+        """Gives the rollout engines the exported weights of a version."""
+        self.engines.update_weights(self._weights_folder(version), version)
 
     def _check_engines(self, version: int) -> None:
         """Has the engines and the trainer, which has the weights that were just pushed, score the canary's sequences.
@@ -388,9 +372,8 @@ class Pipeline(ABC):
 
     def _record(self, batch: RolloutBatch, results: list[StepResult]) -> None:
         restarts = self._restarts(f"iteration {self.iteration}")
-        rounding = {} if self.weight_error is None else {"rollout/weight_error": self.weight_error}
         for result in results:
-            row = step_row(batch, result, self.iteration, self.seconds) | self.metrics | rounding | restarts
+            row = step_row(batch, result, self.iteration, self.seconds) | self.metrics | restarts
             self.log.step(row | self.canary_metrics)
             self.log.histogram(histogram_row(self.config, result))
             restarts = dict.fromkeys(restarts, 0)  # the iteration's first row has told them
@@ -427,7 +410,6 @@ class Pipeline(ABC):
         self.log.message(f"the {unfinished}, which had not finished, begins again")
         self.evaluation = unfinished
         if self.config.eval.beside == "engine":
-            self._round(unfinished.version)
             self._begin_evaluation()
         else:
             self._update_engines(unfinished.version)
@@ -443,7 +425,7 @@ class Pipeline(ABC):
         if due is None or due.futures is not None:
             return
         due.problems, requests = evaluation_requests(self.config, due.updates, self._scores(due).repeats)
-        folder = self._engines_folder(due.version)
+        folder = self._weights_folder(due.version)
         due.futures = self.engines.evaluate(requests, len(requests) // len(due.problems), folder, due.version)
 
     def _finish_evaluation(self) -> float:
