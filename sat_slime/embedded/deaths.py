@@ -1,4 +1,4 @@
-"""The ends of a run's processes, in words; the watch over Ray's processes; the kernel's kills.
+"""The ends of a run's processes, in words; the watch over Ray's processes.
 
 This module imports no engine.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import select
 import socket
 import threading
@@ -24,7 +23,6 @@ KNOCK_EVERY_S = 0.25
 """Seconds between two looks at whether the GCS takes connections."""
 SETTLE_S = 2.0
 """Seconds in which Ray's death may still follow an actor's: a raylet that gets SIGTERM ends its actors first."""
-_OUT_OF_MEMORY = re.compile(r"[Oo]ut of memory: Killed process (\d+) \(([^)]*)\)")
 
 
 def children(parent: int | None = None) -> dict[int, str]:
@@ -210,97 +208,3 @@ def _handle(pid: int, ends: select.poll, handles: contextlib.ExitStack) -> int:
 def _ray_death(pid: int, name: str, parents: tuple[int, ...]) -> str:
     codes = {dead: code for parent in parents for dead, _, code in dead_children(parent)}
     return f"Ray's {name} (process {pid}) {how_it_ended(codes[pid]) if pid in codes else 'died'}"
-
-
-# ------------------------------------------------------------------------------------------------- want of memory
-
-
-class MemoryWatch:
-    """Tells whether the kernel has killed processes for want of memory since this was made."""
-
-    def __init__(self) -> None:
-        self._log = _kernel_log()
-        self._group, self._machine = _kills_in_our_group(), _kills_on_the_machine()
-
-    def remark(self) -> str | None:
-        """Return a sentence about the kernel's kills, with the remedy; None where there were none or none can be
-        seen."""
-        if self._group is not None:  # the machine's kills may be of other people's processes
-            count, where = _since(self._group, _kills_in_our_group()), "in this run's control group"
-        else:
-            count, where = _since(self._machine, _kills_on_the_machine()), "on this machine"
-        if not count:
-            return None
-        victims = [f"{name} (process {pid})" for pid, name in self._victims()]
-        named = f": {', '.join(victims)}" if victims else ""
-        return (
-            f"the kernel killed {count} process{'' if count == 1 else 'es'} {where} for want of memory{named}; "
-            "stop what else needs memory, raise the limit, or let the run need less (rollout.engines, "
-            "rollout.max_running_requests, train.tokens_per_microbatch)"
-        )
-
-    def close(self) -> None:
-        if self._log is not None:
-            os.close(self._log)
-            self._log = None
-
-    def _victims(self) -> Iterator[tuple[int, str]]:
-        """Yield (process number, name) of the processes killed since this was made, as far as the kernel's log
-        tells."""
-        while self._log is not None:
-            try:
-                record = os.read(self._log, 8192).decode(errors="replace")
-            except BrokenPipeError:
-                continue  # the kernel has overwritten the next record
-            except OSError:
-                return  # there are no more records
-            if killed := _OUT_OF_MEMORY.search(record):
-                yield int(killed[1]), killed[2]
-
-
-def _since(before: int | None, now: int | None) -> int:
-    return 0 if before is None or now is None else now - before
-
-
-def _kernel_log() -> int | None:
-    """Return the kernel's log, open at its end; None where it may not be read."""
-    try:
-        log = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
-        os.lseek(log, 0, os.SEEK_END)
-        return log
-    except OSError:
-        return None
-
-
-def _kills_in_our_group() -> int | None:
-    """Return the kernel's kills in this process's control group of memory, of version 2 or 1; None where it shows
-    none."""
-    try:
-        lines = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()]
-    except OSError:
-        return None
-    for _, controllers, path in lines:
-        if controllers == "":
-            files = [f"/sys/fs/cgroup{path}/memory.events"]
-        elif controllers == "memory":
-            files = [f"/sys/fs/cgroup/memory{path}/memory.oom_control", "/sys/fs/cgroup/memory/memory.oom_control"]
-        else:
-            continue
-        for file in files:
-            if (count := _counter(Path(file))) is not None:
-                return count
-    return None
-
-
-def _kills_on_the_machine() -> int | None:
-    """Return the kernel's kills on the whole machine; None where it does not count them."""
-    return _counter(Path("/proc/vmstat"))
-
-
-def _counter(file: Path) -> int | None:
-    """Return N of the line `oom_kill N` in one of the kernel's files; None where there is none."""
-    try:
-        values = dict(line.split(maxsplit=1) for line in file.read_text(encoding="utf-8").splitlines())
-        return int(values["oom_kill"])
-    except (OSError, KeyError, ValueError):
-        return None

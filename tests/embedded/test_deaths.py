@@ -1,23 +1,19 @@
-"""How deaths are told: of Ray's own processes, and those that the kernel makes for want of memory."""
+"""How deaths of Ray's own processes are told."""
 
 import errno
 import os
 import queue
-import re
 import shutil
-import signal
 import socket
 import subprocess
-import sys
 import threading
-from pathlib import Path
 from unittest import mock
 
 import pytest
 from waiting import PATIENCE_S
 
 from sat_slime.embedded import deaths
-from sat_slime.embedded.deaths import MemoryWatch, RayWatch, children, exit_code
+from sat_slime.embedded.deaths import RayWatch, children, exit_code
 
 
 @pytest.fixture
@@ -113,80 +109,3 @@ def test_other_children_may_die(processes):
     processes("log_monitor").kill()
     watch.end()
     assert told.empty()
-
-
-# ------------------------------------------------------------------------------------------------- want of memory
-
-LIMIT = 64 * 2**20
-
-
-def test_no_remark_where_the_kernel_killed_nothing():
-    watch = MemoryWatch()
-    assert watch.remark() is None
-    watch.close()
-
-
-def test_the_kernels_kill_is_told(monkeypatch):
-    """The process is in a control group of its own, which has too little memory for what it does."""
-    monkeypatch.setattr(deaths, "_kills_in_our_group", lambda: None)  # as where none is to be seen
-    group = Path("/sys/fs/cgroup/memory/sat_slime_test")
-    limit = "memory.limit_in_bytes"
-    if not group.parent.is_dir():
-        group, limit = Path("/sys/fs/cgroup/sat_slime_test"), "memory.max"
-    try:
-        group.mkdir()
-    except OSError as error:
-        pytest.skip(f"no control group can be made: {error}")
-    try:
-        if not (group / limit).exists():
-            pytest.skip("control groups here have no limit of memory")
-        (group / limit).write_text(str(LIMIT))
-        watch = MemoryWatch()
-        eats = f"open({str(group / 'cgroup.procs')!r}, 'w').write('0'); bytearray(b'x' * {4 * LIMIT})"
-        eater = subprocess.run([sys.executable, "-c", eats])
-        if eater.returncode != -signal.SIGKILL:
-            pytest.skip("the limit is not enforced here")
-        remark = watch.remark()
-        watch.close()
-    finally:
-        group.rmdir()
-    assert re.match(r"the kernel killed \d+ process", remark) and "for want of memory" in remark
-    assert "rollout.engines" in remark
-
-
-@pytest.mark.parametrize(
-    "group, file",
-    [
-        ("0::/run", "/sys/fs/cgroup/run/memory.events"),
-        ("4:memory:/run", "/sys/fs/cgroup/memory/run/memory.oom_control"),
-    ],
-)
-def test_the_count_of_the_runs_own_group_of_either_version(monkeypatch, group, file):
-    counts = iter([2, 5])
-    texts = {
-        "/proc/self/cgroup": lambda: f"9:name=systemd:/\n{group}\n",
-        file: lambda: f"low 0\noom_kill {next(counts)}\n",
-    }
-
-    def read_text(path, encoding=None):
-        if str(path) not in texts:
-            raise FileNotFoundError(path)
-        return texts[str(path)]()
-
-    monkeypatch.setattr(Path, "read_text", read_text)
-    monkeypatch.setattr(deaths, "_kernel_log", lambda: None)
-    assert "the kernel killed 3 processes in this run's control group" in MemoryWatch().remark()
-
-
-def test_the_kernels_log_names_the_victims(monkeypatch):
-    record = b"3,901,52,-;Memory cgroup out of memory: Killed process 4711 (ray::_Rank) total-vm:1kB\n SUBSYSTEM=x\n"
-    log, other = os.pipe2(os.O_NONBLOCK)
-    os.write(other, record)
-    counts = iter([2, 3])
-    monkeypatch.setattr(deaths, "_kernel_log", lambda: log)
-    monkeypatch.setattr(deaths, "_kills_in_our_group", lambda: next(counts))
-    watch = MemoryWatch()
-    expected = "the kernel killed 1 process in this run's control group for want of memory: ray::_Rank (process 4711);"
-    assert watch.remark().startswith(expected)
-    watch.close()
-    os.close(other)

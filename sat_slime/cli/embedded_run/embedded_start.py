@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import traceback
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,9 @@ from sat_slime.cli.embedded_run import engine_packages
 from sat_slime.cli.embedded_run.driver_process import Lost, Outcome, watched
 from sat_slime.cli.embedded_run.embedded_plan import EmbeddedPlan, find_checkpoint
 from sat_slime.cli.run_words import message_of, no_report, optimizer_steps, report_line, title
-from sat_slime.cli.terminal import Ending, keys_unseen, say, sigterm_as_ctrl_c, with_remark
+from sat_slime.cli.terminal import Ending, keys_unseen, say, sigterm_as_ctrl_c
 from sat_slime.config import ConfigError, dump_config
 from sat_slime.embedded.checkpoint import Checkpoint, set_aside
-from sat_slime.embedded.deaths import MemoryWatch
 from sat_slime.rollout.ray_start import STARTS, RayNotStarted
 from sat_slime.runs.collapse import CollapseWatch
 from sat_slime.runs.folder import RunFolder, writable
@@ -55,19 +53,11 @@ def _drive(
     plan: EmbeddedPlan, folder: RunFolder, saved: Checkpoint | None, live: bool | None, console: Console
 ) -> Outcome:
     """Run the plan in a driver of its own; a Ray that does not start is started once more, from scratch."""
-    memory = MemoryWatch()
-    try:
-        for start in range(1, STARTS + 1):
-            outcome = watched(lambda lost: _run(plan, folder, saved, live, console, lost))
-            if not outcome.again or start == STARTS:
-                break
-            message = f"{outcome.error}\nstarting once more"
-            say(console, message)
-        remark = memory.remark() if outcome.error else None
-    finally:
-        memory.close()
-    if remark:
-        outcome = replace(outcome, error=with_remark(str(outcome.error), remark))
+    for start in range(1, STARTS + 1):
+        outcome = watched(lambda lost: _run(plan, folder, saved, live, console, lost))
+        if not outcome.again or start == STARTS:
+            break
+        say(console, f"{outcome.error}\nstarting once more")
     if outcome.dead:
         console.show_cursor()  # a live view had hidden it
         _note(folder, str(outcome.error), "ERROR")

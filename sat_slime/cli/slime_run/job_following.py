@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import re
 import time
@@ -16,9 +15,8 @@ from rich.console import Console
 
 from sat_slime.cli.run_words import optimizer_steps, report_line, title
 from sat_slime.cli.slime_run.slime_plan import saved_iterations
-from sat_slime.cli.terminal import Ending, say, short, undisturbed, with_remark
+from sat_slime.cli.terminal import Ending, say, short, undisturbed
 from sat_slime.config import SlimeConfig
-from sat_slime.embedded.deaths import MemoryWatch
 from sat_slime.plugin.launch.job_files import JobLog, JobRecord
 from sat_slime.plugin.launch.local_ray import LocalRay, how_it_died, is_running, stop_ray
 from sat_slime.plugin.launch.ray_jobs import JobError, JobServer, JobState
@@ -79,23 +77,20 @@ def follow(
         view.message(str(error), "warning")
 
     state: JobState | None
-    with contextlib.closing(MemoryWatch()) as memory:
-        try:
-            with view:
-                for line in JobLog(folder.log).follow(server, record.job, on_break=on_break):
-                    show.read(line, view)
-            state = server.state(record.job)
-        except KeyboardInterrupt:
-            return JobEnding("interrupted", None, f"the job goes on; {how_to_go_on(folder.path)}")
-        except JobError as error:
-            died = how_it_died(record.ray) if record.ray is not None else None
-            if died is None:
-                text = f"the job itself may well go on; {how_to_go_on(folder.path)}"
-                return JobEnding("failed", f"the log cannot be followed any more: {error}", text)
-            state = JobState("FAILED", None, died)
-        here = record.ray is not None  # on this machine, as far as is known
-        remark = memory.remark() if here else None
-    return end(folder, record, state, console, remark)
+    try:
+        with view:
+            for line in JobLog(folder.log).follow(server, record.job, on_break=on_break):
+                show.read(line, view)
+        state = server.state(record.job)
+    except KeyboardInterrupt:
+        return JobEnding("interrupted", None, f"the job goes on; {how_to_go_on(folder.path)}")
+    except JobError as error:
+        died = how_it_died(record.ray) if record.ray is not None else None
+        if died is None:
+            text = f"the job itself may well go on; {how_to_go_on(folder.path)}"
+            return JobEnding("failed", f"the log cannot be followed any more: {error}", text)
+        state = JobState("FAILED", None, died)
+    return end(folder, record, state, console)
 
 
 @dataclass
@@ -152,14 +147,10 @@ class Show:
             view.message(line.text[:LONGEST_LINE], "warning")
 
 
-def end(
-    folder: RunFolder, record: JobRecord, state: JobState | None, console: Console, remark: str | None = None
-) -> JobEnding:
-    """Note how the job ended, and end the Ray that was started for it.
-
-    state: None where the cluster does not know the job. remark: what else was seen, for the error of a failure.
-    """
-    status, error = note_end(folder, record, state, remark)
+def end(folder: RunFolder, record: JobRecord, state: JobState | None, console: Console) -> JobEnding:
+    """Note how the job ended, and end the Ray that was started for it. state: None where the cluster does not know the
+    job."""
+    status, error = note_end(folder, record, state)
     if record.ray is not None:
         end_ray(record.ray, console, folder.logs if status == "failed" else None)
     shown = short(folder.path)
@@ -189,17 +180,13 @@ def newest_step(folder: RunFolder, config: SlimeConfig, log: Iterable[str]) -> d
     return show.step
 
 
-def note_end(
-    folder: RunFolder, record: JobRecord, state: JobState | None, remark: str | None = None
-) -> tuple[str, str | None]:
+def note_end(folder: RunFolder, record: JobRecord, state: JobState | None) -> tuple[str, str | None]:
     """Return (status, error) of a job that has ended, written into the run's state.json."""
     state = state or JobState("FAILED", None, f"the cluster at {record.address} does not know it any more")
     status = {"SUCCEEDED": "finished", "STOPPED": "interrupted"}.get(state.status, "failed")
     if status == "failed" and folder.is_to_stop():  # its Ray may be gone before its job is known to be stopped
         status = "interrupted"
     error = _failure(folder, record, state) if status == "failed" else None
-    if error and remark:
-        error = with_remark(error, remark)
     folder.ended(status, error and error.splitlines()[0])
     return status, error
 
