@@ -55,10 +55,6 @@ COMMANDS = {
         "sat_slime.cli.report_command.report",
         "Write report.html and figures of a run, of several, or of a grid, whatever there is of them.",
     ),
-    "serve": (
-        "sat_slime.cli.serve_command.serve",
-        "Show all runs and grids below a folder on a page of this machine, live while they train.",
-    ),
     "replay": (
         "sat_slime.cli.replay_command.replay",
         "What would every method have done to these tokens? No GPU, no slime, no run.",
@@ -74,7 +70,7 @@ help."""
 
 GROUPS = {
     "Run": ("init", "launch", "grid", "rehearse"),
-    "Follow": ("status", "logs", "stop", "serve"),
+    "Follow": ("status", "logs", "stop"),
     "Understand": ("report", "methods", "replay", "diagnose"),
     "Set up": ("check", "prepare", "data", "version"),
 }
@@ -84,7 +80,7 @@ ELSEWHERE = {**dict.fromkeys(("run", "train", "start", "resume"), "launch"), **d
 """What other programs call these commands."""
 
 
-READING = ("status", "logs", "stop", "report", "serve", "diagnose")
+READING = ("status", "logs", "stop", "report", "diagnose")
 """Commands that list and read folders: they import nothing that a folder names."""
 
 

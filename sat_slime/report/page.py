@@ -25,8 +25,6 @@ from sat_slime.runs.folder import RunFolderError
 from sat_slime.runs.reading import section
 from sat_slime.runs.rows import write_atomically
 
-REFRESH_S = 30
-"""Seconds after which the page of a run that goes on is asked for anew."""
 _LIVE = Path(__file__).with_name("live.js")
 
 
@@ -43,7 +41,7 @@ _PAGE = """<!doctype html>
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="{policy}">{refresh}
+<meta http-equiv="Content-Security-Policy" content="{policy}">
 <title>{title} · sat-slime</title>
 <style>{style}</style>
 </head>
@@ -212,13 +210,11 @@ class Page:
         status: str = "",
         contents: bool = True,
         style: str = WIDE_STYLE,
-        again_at: str = "",
     ) -> Path:
         """Write the page into its folder; returns its path.
 
         summary: sentences. warnings: HTML. status: stands beside the subtitle. contents: whether the page begins with
-        a list of what is on it. again_at: address from which a browser asks for the page anew every half minute, as of
-        a run that goes on.
+        a list of what is on it.
         """
         mark = f'<span class="status">{html.escape(status)}</span>' if status else ""
         links = "".join(f'<a href="#{html.escape(to)}">{html.escape(text)}</a>' for to, text in self._contents)
@@ -237,11 +233,7 @@ class Page:
             code = f"{vega_script()}\n{_LIVE.read_text(encoding='utf-8')}"
             digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
             policy, script = f"{policy}; script-src 'sha256-{digest}'", f"<script>{code}</script>\n"
-        refresh = (
-            f'\n<meta http-equiv="refresh" content="{REFRESH_S}; url={html.escape(again_at)}">' if again_at else ""
-        )
         values = {
-            "refresh": refresh,
             "title": html.escape(title),
             "style": style,
             "body": body,

@@ -11,14 +11,13 @@ from sat_slime.report.comparison.comparison_report import write_comparison
 from sat_slime.report.page import check_out
 from sat_slime.report.run.run_figures import figures
 from sat_slime.report.run.run_report import write_report, write_tracked_report
-from sat_slime.report.run.samples import write_samples
 from sat_slime.runs.folder import RunFolder
 from sat_slime.runs.trackers.tracked_run import is_tracker
 
 if TYPE_CHECKING:
     from sat_slime.report.checkup.checkup_page import Findings
 
-__all__ = ["write_checkup", "write_report", "write_reports", "write_samples"]
+__all__ = ["write_checkup", "write_report", "write_reports"]
 
 
 def write_reports(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import threading
 
 import pytest
 from synthetic import write_run
@@ -11,7 +10,6 @@ from waiting import PATIENCE_S
 
 from sat_slime.report.page import WIDE_STYLE, Sheet
 from sat_slime.report.run.run_report import write_report
-from sat_slime.report.serve.page_server import Server
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 NAMES = ("overview", "reward", "mismatch", "lag", "trust_region", "log_ratio_histogram", "optimization", "time")
@@ -173,18 +171,6 @@ def test_a_phone_has_the_whole_width_and_readable_letters(opened):
     for name in NAMES:
         place, picture = (page.locator(f"#{name} {part}").bounding_box() for part in (".live", "svg"))
         assert place["width"] - 16 <= picture["width"] <= place["width"]
-
-
-def test_a_page_that_is_served_is_drawn_under_the_servers_policy(browser, report):
-    server = Server(report.parent, 0)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    page = browser.new_page()
-    page.goto(f"{server.address}files/report.html")
-    page.locator("#reward").scroll_into_view_if_needed()
-    page.wait_for_selector("#reward.drawn")
-    page.close()
-    server.shutdown()
-    server.server_close()
 
 
 def test_a_figure_grows_with_its_window(opened):

@@ -26,16 +26,12 @@ from sat_slime.runs.symptoms import symptoms
 from sat_slime.runs.trackers.tracked_run import read_tracked
 
 
-def write_report(path: str | Path, out: Path | None = None, again_at: str = "") -> Path:
-    """Write report.html and figures/ of the run folder at `path`; returns the page's path. Works on a run that is
-    going on, failed or was killed. Raises RunFolderError when `path` is no run folder.
-
-    out: folder to write to. Default: the run's own. again_at: where a browser asks for the page of a run that goes on
-    anew, by itself.
-    """
+def write_report(path: str | Path) -> Path:
+    """Write report.html and figures/ into the run folder at `path`; returns the page's path. Works on a run that is
+    going on, failed or was killed. Raises RunFolderError when `path` is no run folder."""
     run = load_run(path)
     subtitle = headline(run.config)  # reads the method: a stabilizer outside this package brings its metrics
-    page = Page(out or run.folder.path)
+    page = Page(run.folder.path)
     every = list(figures(run.data, run.config))
     drawn = [page.figure(figure) for figure in every[:1]]
     page.add(_samples(run))
@@ -53,7 +49,6 @@ def write_report(path: str | Path, out: Path | None = None, again_at: str = "") 
         summary=[*verdict(run), f"{run.steps} of {run.planned_steps or '?'} optimizer steps. {_how_it_ended(run)}"],
         contents=False,
         style=STYLE,
-        again_at=again_at if run.state.get("status") == "running" else "",
     )
 
 
