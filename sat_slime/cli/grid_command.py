@@ -31,16 +31,13 @@ def grid(
         bool, typer.Option("--retry-failed", help="Start failed cells again, from their checkpoints.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and its cost; start nothing.")] = False,
+    as_commands: Annotated[
+        bool,
+        typer.Option("--commands", help="Print a sat-slime launch a cell for Slurm or GNU parallel; start nothing."),
+    ] = False,
     live: Annotated[
         bool | None,
         typer.Option("--live/--no-live", help="Live table or a line per event; default: live on a terminal."),
-    ] = None,
-    ray: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST:PORT",
-            help="Run the cells on the nodes of a running Ray cluster: HOST:PORT of its head.",
-        ),
     ] = None,
     address: Annotated[
         str | None, typer.Option(metavar="URL", help="As in launch: Ray's dashboard.", rich_help_panel=SLIME)
@@ -62,10 +59,12 @@ def grid(
 
         sat-slime grid configs/grid/embedded.yaml --only gspo --only sat-gspo@8 --seeds 0
 
+        sat-slime grid configs/grid/embedded.yaml --commands | parallel -j 2
+
         sat-slime status grids/embedded --follow
     """
     from sat_slime.cli.grid_run.grid_plan import describe, plan_grid
-    from sat_slime.cli.grid_run.grid_start import run_grid
+    from sat_slime.cli.grid_run.grid_start import commands, run_grid
 
     console = Console()
     plan = plan_grid(file, name, only or [], _seeds_of(seeds), overrides or [])
@@ -75,7 +74,11 @@ def grid(
         console.print(describe(plan, retry_failed), soft_wrap=True)
         return
     options = [*(["--address", address] if address else []), *(["--skip-checks"] if skip_checks else [])]
-    ending = run_grid(plan, retry_failed, options, live, console, ray)
+    if as_commands:
+        for line in commands(plan, retry_failed, options):
+            typer.echo(line)
+        return
+    ending = run_grid(plan, retry_failed, options, live, console)
     finish(ending, console)
 
 

@@ -22,8 +22,6 @@ POLL_S = 0.5
 """Seconds between looks at the running cells."""
 BAD_INPUT, INTERRUPTED = 2, 130
 """Exit codes of `sat-slime launch`: for settings that cannot work, and for a run that was told to end."""
-NODE_LOST = 1000
-"""In place of an exit code: the process is gone with the node that it ran on."""
 LAST_LINES = 40
 """A cell's error is looked for in so many lines at the end of its output."""
 
@@ -49,12 +47,6 @@ class Cells(Protocol):
 
         output: takes what it prints.
         """
-
-    def room(self) -> int:
-        """Return how many cells may run at once; 0 where none can any more."""
-
-    def place(self, process: Process) -> str:
-        """Return where a process runs, as ` on NODE`; empty: here."""
 
     def kill(self, process: Process) -> None:
         """Kill a process and all that it started. Raises ProcessLookupError where it is gone."""
@@ -107,16 +99,17 @@ class GridRun:
         queue: Sequence[CellState],
         cells: Cells,
         view: View,
+        parallel: int = 1,
         retries: int = 0,
     ):
-        """states: all cells of the grid. queue: those of them to run now, in this order."""
+        """states: all cells of the grid. queue: those of them to run now, in this order, `parallel` at once."""
         self.folder = folder
         self.states = states
         self.waiting = deque(queue)
         self.running: list[Active] = []
         self.cells = cells
         self.view = view
-        self.room = cells.room()
+        self.parallel = parallel
         self.retries = retries
         self.asked = 0
         """Times that an end was asked for."""
@@ -130,8 +123,8 @@ class GridRun:
         self.folder.logs.mkdir(parents=True, exist_ok=True)
         with signals_handled(self._ask):
             try:
-                while self.running or (self.waiting and self.room and not self.asked):
-                    while self.waiting and len(self.running) < self.room and not self.asked:
+                while self.running or (self.waiting and not self.asked):
+                    while self.waiting and len(self.running) < self.parallel and not self.asked:
                         self._start(self.waiting.popleft())
                     self._wake.wait(POLL_S)
                     self._wake.clear()
@@ -173,7 +166,7 @@ class GridRun:
         self.running.append(Active(state, process, run))
         again = f", attempt {state.attempts + 1}" if state.attempts else ""
         how = "goes on from its newest checkpoint" if goes_on else "started"
-        self._note(state, "running", how + self.cells.place(process) + again)
+        self._note(state, "running", how + again)
 
     def _end(self, active: Active) -> None:
         state, run = active.state, active.run
@@ -190,21 +183,11 @@ class GridRun:
             self._finish(state, run)
         elif status == "running" and "job" in noted:
             self._note(state, "running", f"its job {noted['job']} goes on: stop it with sat-slime stop {run.path}")
-        elif code == NODE_LOST:
-            self._lose(state, run, self.cells.place(active.process))
         elif self.asked or code in (INTERRUPTED, -signal.SIGTERM) or (code == 0 and status == "interrupted"):
             self._note(state, "interrupted", "interrupted; the grid goes on with it when it is run again")
         else:
             state.attempts += 1
             self._fail(state, self._error(state, code, noted), code)
-
-    def _lose(self, state: CellState, run: RunFolder, place: str) -> None:
-        """The cell's node is gone: it is run on another one, which is no attempt of the cell's own."""
-        self.room = self.cells.room()
-        self._note(state, "interrupted" if run.has_data() else "planned", f"its node is gone: it ran{place}")
-        self.waiting.appendleft(state)
-        if not self.room:
-            self.view.message("no node is left to run cells on")
 
     def _finish(self, state: CellState, run: RunFolder) -> None:
         state.error, state.note = None, collapse_note(run)

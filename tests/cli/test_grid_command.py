@@ -4,6 +4,7 @@ import contextlib
 import errno
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -248,6 +249,38 @@ def test_dry_run_shows_plan_and_cost_and_starts_nothing(told):
     measured = sat_slime_grid("grid.yaml", "--dry-run").stdout
     assert "12 min 00 s left: 4 cells of 3 min 00 s" in measured and "measured: finished cells" in measured
     assert "2 finished" in measured and "2 planned" in measured
+
+
+def test_commands_are_lines_for_a_shell_that_run_the_cells_which_are_left(runtime):
+    write_grid(output_dir="my grids", methods=["sat-gspo"], seeds=[0], overrides={"@2": {"train.lr": 0.5}})
+
+    def lines():
+        return [shlex.split(line) for line in sat_slime_grid("grid.yaml", "--commands").stdout.splitlines()]
+
+    def run(line, *options):
+        assert line[0] == "sat-slime"
+        return CliRunner().invoke(app, [*line[1:], *options]).exit_code
+
+    first, second = lines()
+    assert run(first, "--dry-run") == 0 and runtime.calls == []
+    runtime.stop_after, runtime.end = 3, RuntimeError("the node died")
+    assert run(first) == 1
+    runtime.stop_after, runtime.end = 10**9, None
+    assert run(second) == 0
+    (resumed,) = lines()
+    assert "--resume" in resumed and run(resumed) == 0
+    assert lines() == []
+    plan = plan_grid(Path("grid.yaml"), None, [], [], [])
+    one, two = plan.configs.values()
+    assert [call[0] for call in runtime.calls] == [one, two, one]
+    runs = Path("my grids/small/runs").resolve()
+    assert [call[1] for call in runtime.calls[:2]] == [runs / cell.name for cell in plan.wanted]
+
+
+def test_options_of_slime_are_in_its_commands(slime_run):
+    line = sat_slime_grid("grid.yaml", "--commands", "--skip-checks").stdout.splitlines()[1]
+    assert line == "sat-slime launch grids/small/cells/sat-gspo-lag1-seed7.yaml --no-live --skip-checks"
+    assert CliRunner().invoke(app, [*line.split()[1:], "--dry-run"]).exit_code == 0
 
 
 def test_settings_that_no_cell_reads_are_refused_and_those_of_some_cells_are_not(told):

@@ -28,9 +28,6 @@ class Waiting:
     def settle(self, state):
         pass
 
-    def room(self):
-        return 2
-
 
 class Silence:
     """What a grid tells while it runs, unheard."""
@@ -81,6 +78,6 @@ def test_ctrl_c_ends_a_start_that_waits(tmp_path):
     folder.path.mkdir()
     states = folder.begin(GridConfig(methods=["grpo", "gspo"], lags=[1], seeds=[0]), EmbeddedConfig())
     handler = signal.getsignal(signal.SIGINT)
-    GridRun(folder, states, states, cells, Silence()).run()
+    GridRun(folder, states, states, cells, Silence(), parallel=2).run()
     assert cells.starts == 1 and [state.state for state in states] == ["planned", "planned"]
     assert signal.getsignal(signal.SIGINT) is handler

@@ -65,12 +65,6 @@ class Cells:
             start_new_session=True,
         )
 
-    def room(self) -> int:
-        return self.plan.parallel
-
-    def place(self, process: Process) -> str:
-        return ""
-
     def kill(self, process: Process) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 

@@ -114,12 +114,6 @@ class StandIns:
     def settle(self, state):
         pass
 
-    def room(self):
-        return 1
-
-    def place(self, process):
-        return ""
-
 
 class Silence:
     """What a grid tells while it runs, unheard."""
