@@ -32,9 +32,6 @@ def diagnose(
             metavar="FOLDER", help="Where the page goes, except of a run folder; default: [bold]diagnosis/[/]."
         ),
     ] = None,
-    reward_key: Annotated[
-        str | None, typer.Option(metavar="KEY", help="slime's --reward-key, where dumped rewards are dicts.")
-    ] = None,
 ) -> None:
     """Say what the mismatch of a run is made of; or what makes a run of slime collapse.
 
@@ -59,20 +56,19 @@ def diagnose(
     if len(paths) == 1 and RunFolder(paths[0]).is_run():
         from sat_slime.report.diagnosis.diagnosis_page import write_diagnosis
 
-        if out is not None or reward_key is not None:
-            option = "--out" if out is not None else "--reward-key"
+        if out is not None:
             page = paths[0] / "diagnosis"
-            bad_input([f"{option} is for trackers, logs and dumps; of a run folder the page is in {page}"])
+            bad_input([f"--out is for trackers, logs and dumps; of a run folder the page is in {page}"])
         _show(write_diagnosis(paths[0]), Console())
     else:
-        _check_up(paths, out or Path("diagnosis"), reward_key, Console())
+        _check_up(paths, out or Path("diagnosis"), Console())
 
 
-def _check_up(paths: list[Path], out: Path, reward_key: str | None, console: Console) -> None:
+def _check_up(paths: list[Path], out: Path, console: Console) -> None:
     from sat_slime.report.write_reports import write_checkup
 
     with console.status("reading") as status:
-        checkup = write_checkup(paths, out, reward_key, lambda name: status.update(f"reading {name}"))
+        checkup = write_checkup(paths, out, lambda name: status.update(f"reading {name}"))
 
     tell = partial(say, console)
     for line in checkup.skipped:

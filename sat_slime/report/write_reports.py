@@ -39,12 +39,10 @@ def _is_ours(path: Path) -> bool:
     return GridFolder(path).is_grid() or (path / "metrics.jsonl").exists()
 
 
-def write_checkup(
-    paths: Sequence[Path], out: Path, reward_key: str | None, on_file: Callable[[str], object]
-) -> Findings:
+def write_checkup(paths: Sequence[Path], out: Path, on_file: Callable[[str], object]) -> Findings:
     """Write the check-up of a run of slime, from what there is of its trackers and dumps. Raises RunFolderError."""
     from sat_slime.report.checkup.checkup import check
     from sat_slime.report.checkup.checkup_page import write_findings
 
     check_out(out)  # before the dumps are read, which may take minutes
-    return write_findings(check(paths, reward_key, on_file), paths, out, figures)
+    return write_findings(check(paths, on_file), paths, out, figures)

@@ -13,7 +13,6 @@ import numpy as np
 from sat_slime.report.checkup.checkup import Checkup
 from sat_slime.report.checkup.checkup_tables import tables
 from sat_slime.report.checkup.dump_symptoms import LEAST_TAIL, dump_symptoms
-from sat_slime.report.checkup.rollout_facts import longest_version
 from sat_slime.report.number_text import percent
 from sat_slime.report.page import Figure, Page, Sheet, listed, warning_box
 from sat_slime.runs.collapse import FLOOR_STEPS, SCORES, judge
@@ -55,7 +54,7 @@ def write_findings(
     """
     of_curves = symptoms(checkup.data)
     names = {symptom.name for symptom in of_curves}
-    seen = [*of_curves, *(symptom for symptom in dump_symptoms(checkup) if symptom.name not in names)]
+    seen = [*of_curves, *(symptom for symptom in dump_symptoms(checkup.tokens) if symptom.name not in names)]
     findings = Findings(
         folder / "report.html",
         [*_what_was_read(checkup), *_story(checkup, seen)],
@@ -63,7 +62,7 @@ def write_findings(
         verdict(checkup.data, seen),
         list(unknown(checkup)),
         list(_next(checkup, seen)),
-        tables(checkup),
+        tables(checkup.tokens),
         list(map(str, checkup.skipped)),
     )
     with writable(folder):
@@ -105,13 +104,7 @@ def _what_was_read(checkup: Checkup) -> Iterator[str]:
         parts.append(f"{evals} evaluations")
     if checkup.tokens.steps:
         parts.append(f"{len(checkup.tokens.steps)} optimizer steps in dumps, {checkup.tokens.whole.tokens:,} tokens")
-    if checkup.rollouts:
-        parts.append(
-            f"{len(checkup.rollouts)} dumped rollouts, {sum(rollout.samples for rollout in checkup.rollouts):,} samples"
-        )
     yield f"Read: {'; '.join(parts)}."
-    if checkup.given.evaluations:
-        yield f"{len(checkup.given.evaluations)} dumps of evaluations were passed over."
 
 
 def _story(checkup: Checkup, seen: Sequence[Symptom]) -> Iterator[str]:
@@ -138,23 +131,11 @@ def _story(checkup: Checkup, seen: Sequence[Symptom]) -> Iterator[str]:
             f"tokens that the engine gave less than 10 %; half of the tail is in {percent(held)} of the responses, "
             f"which {fits} fits."
         )
-    dated = [rollout for rollout in checkup.rollouts if np.isfinite(rollout.spread)]
-    if dated and max(rollout.oldest for rollout in dated) > 0:
-        mean = float(np.mean([rollout.spread for rollout in dated]))
-        yield (
-            f"In the dumped rollouts a sample's oldest weights are {mean:.2f} updates behind the newest of its "
-            f"rollout, {max(rollout.oldest for rollout in dated):.0f} at most."
-        )
-    if (together := longest_version(checkup.rollouts)) > 1:
-        yield (
-            f"Up to {together} rollouts in a row were written by one version of the weights, so that the last of them "
-            f"is up to {together} rollouts old when it is trained."
-        )
 
 
 def _next(checkup: Checkup, seen: Sequence[Symptom]) -> Iterator[str]:
     if checkup.tokens.steps:
-        folders = sorted({str(path.parent) for path in checkup.given.training})
+        folders = sorted({str(path.parent) for path in checkup.training})
         yield f"sat-slime replay {shlex.join(folders)}   # what every stabilizer would have done to these tokens"
     elif checkup.data.metrics:
         yield (
@@ -168,7 +149,13 @@ def _next(checkup: Checkup, seen: Sequence[Symptom]) -> Iterator[str]:
 def unknown(checkup: Checkup) -> Iterator[str]:
     """Tell what was given does not show, a sentence each, with the flag of slime that would show it."""
     yield from _unknown_of_curves(checkup)
-    yield from _unknown_of_dumps(checkup)
+    if not checkup.tokens.steps:
+        yield (
+            "In which tokens the mismatch is, its tail, prompts without a signal and what a stabilizer would do: add "
+            "--save-debug-train-data 'DIR/{rollout_id}.pt' (slime 0.3.1: 'DIR/{rollout_id}_{rank}.pt'), or "
+            "--dump-details DIR. It costs about 30 bytes a token on disk, more with routing replay; a few rollouts of "
+            "a resumed job will do."
+        )
     yield (
         "Whether the mismatch is staleness or a difference of the engines: that needs the trainer's log-probs under "
         "the weights that generated the batch, which no data of slime holds (docs/diagnose.md). The first step of a "
@@ -209,21 +196,5 @@ def _unknown_of_curves(checkup: Checkup) -> Iterator[str]:
     if not any(key.startswith(("staleness/", "lag/")) for key in metrics):
         yield (
             "The lag of each batch: slime logs rollout/staleness/* only in its newest, fully asynchronous rollout. "
-            "Otherwise weight_versions of --save-debug-rollout-data tell it for a batch."
+            "Otherwise weight_versions of --save-debug-rollout-data have it, sample by sample."
         )
-
-
-def _unknown_of_dumps(checkup: Checkup) -> Iterator[str]:
-    if not checkup.tokens.steps:
-        yield (
-            "In which tokens the mismatch is, its tail and what a stabilizer would do: add --save-debug-train-data "
-            "'DIR/{rollout_id}.pt' (slime 0.3.1: 'DIR/{rollout_id}_{rank}.pt'), or --dump-details DIR. It costs "
-            "about 30 bytes a token on disk, more with routing replay; a few rollouts of a resumed job will do."
-        )
-    if not checkup.rollouts:
-        yield (
-            "Which prompts gave no signal, doubled responses, and the versions of the weights that wrote each: add "
-            "--save-debug-rollout-data 'DIR/{rollout_id}.pt', or --dump-details DIR."
-        )
-    elif all(np.isnan(rollout.spread) for rollout in checkup.rollouts):
-        yield "How stale samples are: their weight_versions are empty, since the engine reported none."

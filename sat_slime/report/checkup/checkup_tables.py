@@ -8,11 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from sat_slime.report.checkup.checkup import Checkup
 from sat_slime.report.checkup.dump_symptoms import crowding
-from sat_slime.report.checkup.rollout_facts import RolloutFacts
 from sat_slime.report.checkup.token_sums import POSITION_EDGES, PROBABILITY_EDGES, SIGNS, Group, TokenSums
-from sat_slime.report.number_text import decimals, percent
+from sat_slime.report.number_text import percent
 from sat_slime.report.page import Heading, Sheet
 
 MOST_IDS = 8
@@ -21,16 +19,10 @@ MOST_ROWS = 24
 """Dumps that a table shows; of more it shows as many, evenly chosen, and its CSV has all."""
 
 
-def tables(checkup: Checkup) -> list[Sheet]:
+def tables(sums: TokenSums) -> list[Sheet]:
     """Make all tables that there are numbers for."""
-    sheets = []
-    if checkup.tokens.steps:
-        sheets += [steps_table(checkup.tokens), places_table(checkup.tokens)]
-    if checkup.tokens.tail_ids:
-        sheets.append(ids_table(checkup.tokens))
-    if checkup.rollouts:
-        sheets.append(rollouts_table(checkup.rollouts))
-    return sheets
+    sheets = [steps_table(sums), places_table(sums)] if sums.steps else []
+    return [*sheets, ids_table(sums)] if sums.tail_ids else sheets
 
 
 def steps_table(sums: TokenSums) -> Sheet:
@@ -101,33 +93,6 @@ def ids_table(sums: TokenSums) -> Sheet:
         "point to templates, stop tokens or sampling rules; many ids with a little each, to staleness.",
         head,
         rows,
-        numbers=[head, *numbers],
-    )
-
-
-def rollouts_table(rollouts: Sequence[RolloutFacts]) -> Sheet:
-    """Tell what was sampled in each dumped rollout."""
-    head = ["rollout", "samples", "reward", "length", "cut", "aborted", "one reward", "doubled", "removed"]
-    head += ["behind", "oldest", "mixed"]
-    rows: list[list[str]] = []
-    numbers: list[list[Any]] = []
-    for facts in rollouts:
-        shares = [facts.truncated, facts.aborted, facts.equal_groups, facts.doubled, facts.removed]
-        texts = [decimals(facts.reward, 3), f"{facts.length:.0f}", *map(percent, shares)]
-        texts += [decimals(facts.spread, 2), decimals(facts.oldest, 0), percent(facts.mixed)]
-        rows.append([str(facts.rollout), f"{facts.samples:,}", *texts])
-        numbers.append(
-            [facts.rollout, facts.samples, facts.reward, facts.length, *shares, facts.spread, facts.oldest, facts.mixed]
-        )
-    return Sheet(
-        "rollouts",
-        "What was sampled",
-        "Cut: at the length limit. One reward: prompts whose responses all got the same. Doubled: responses that equal "
-        "another one of their prompt. Behind, oldest: weight updates between a sample's oldest weights and the newest "
-        "of its rollout, mean and largest; the trainer may be ahead of those too. Mixed: written by more than one "
-        f"version of the weights.{_shown(rows)}",
-        head,
-        _some(rows),
         numbers=[head, *numbers],
     )
 

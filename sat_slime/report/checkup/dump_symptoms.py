@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import pairwise
 
 import numpy as np
 
 from sat_slime.report.averages import finite_mean
-from sat_slime.report.checkup.checkup import Checkup
-from sat_slime.report.checkup.rollout_facts import RolloutFacts
 from sat_slime.report.checkup.token_sums import POSITION_EDGES, Group, TokenSums
 from sat_slime.runs.collapse import MISMATCH_RISE
 from sat_slime.runs.rules import LEAST_ESS
@@ -21,31 +19,18 @@ USUAL = 1.0
 """Nats: where the 99 % quantile is above, it is not single tokens that are far."""
 CROWDED = 4.0
 """So many times its share of the tokens a group has of the tail."""
-MOST_EQUAL, MOST_DOUBLED = 0.5, 0.1
-"""Share of the prompts without a signal, of the responses that another equals."""
+MOST_EQUAL = 0.5
+"""Share of the responses without a signal."""
 LEAST_DUMPS = 4
 """Dumps in a third of all, since mean |d| goes up and down with the lag from one to the next."""
 LEAST_TAIL = 200
 """Tail tokens below which it is not said where they are."""
 
 
-def dump_symptoms(checkup: Checkup) -> Iterator[Symptom]:
-    """Find what looks unhealthy in the dumps."""
-    if checkup.tokens.steps:
-        yield from _of_tokens(checkup.tokens)
-    if checkup.rollouts:
-        yield from _of_rollouts(checkup.rollouts, signal_known=bool(checkup.tokens.steps))
-    shares = [step.truncated for step in checkup.tokens.steps] or [rollout.truncated for rollout in checkup.rollouts]
-    if shares and (cut := finite_mean(shares)) > MOST_TRUNCATED:
-        yield Symptom(
-            "truncated",
-            f"{cut:.0%} of the responses in the dumps were cut at the length limit, above {MOST_TRUNCATED:.0%}",
-            "It is graded as wrong. Look whether --rollout-stop-token-ids lacks the end of a turn; else raise "
-            "--rollout-max-response-len, or mask what was cut",
-        )
-
-
-def _of_tokens(sums: TokenSums) -> Iterator[Symptom]:
+def dump_symptoms(sums: TokenSums) -> Iterator[Symptom]:
+    """Find what looks unhealthy in dumps of training."""
+    if not sums.steps:
+        return
     sizes = np.array([step.mean for step in sums.steps])
     third = len(sizes) // 3
     if third >= LEAST_DUMPS and sizes[-third:].mean() >= MISMATCH_RISE * sizes[:third].mean():
@@ -74,7 +59,19 @@ def _of_tokens(sums: TokenSums) -> Iterator[Symptom]:
     if sums.whole.tail >= LEAST_TAIL:
         yield from _where(sums)
     if (silent := finite_mean([step.no_signal for step in sums.steps])) > MOST_EQUAL:
-        yield _no_signal(f"{silent:.0%} of the responses in the training dumps have no advantage other than 0")
+        yield Symptom(
+            "no signal",
+            f"{silent:.0%} of the responses in the dumps have no advantage other than 0, above {MOST_EQUAL:.0%}",
+            "The batch is smaller than it seems, and the step noisier: easier or harder prompts, or --dynamic-sampling-"
+            "filter-path slime.rollout.filter_hub.dynamic_sampling_filters.check_reward_nonzero_std",
+        )
+    if (cut := finite_mean([step.truncated for step in sums.steps])) > MOST_TRUNCATED:
+        yield Symptom(
+            "truncated",
+            f"{cut:.0%} of the responses in the dumps were cut at the length limit, above {MOST_TRUNCATED:.0%}",
+            "It is graded as wrong. Look whether --rollout-stop-token-ids lacks the end of a turn; else raise "
+            "--rollout-max-response-len, or mask what was cut",
+        )
 
 
 def _where(sums: TokenSums) -> Iterator[Symptom]:
@@ -103,32 +100,3 @@ def _where(sums: TokenSums) -> Iterator[Symptom]:
 def crowding(group: Group, whole: Group) -> float:
     """Return how many times its share of the tokens a group has of the tail."""
     return (group.tail / whole.tail) / (group.tokens / whole.tokens) if group.tokens and whole.tail else 0.0
-
-
-def _of_rollouts(rollouts: Sequence[RolloutFacts], signal_known: bool) -> Iterator[Symptom]:
-    """signal_known: the training dumps have told how many responses give no signal."""
-    if not signal_known and (equal := finite_mean([rollout.equal_groups for rollout in rollouts])) > MOST_EQUAL:
-        yield _no_signal(f"{equal:.0%} of the prompts in the rollout dumps got one reward for all of their responses")
-    if (doubled := finite_mean([rollout.doubled for rollout in rollouts])) > MOST_DOUBLED:
-        yield Symptom(
-            "doubled",
-            f"{doubled:.0%} of the responses equal another one of their prompt, token for token, above "
-            f"{MOST_DOUBLED:.0%}",
-            "The policy has hardly anything left to choose: look at entropy; --rollout-temperature below 1 does it too",
-        )
-    if not any(rollout.log_probs for rollout in rollouts):
-        yield Symptom(
-            "no log-probs",
-            "the samples have no rollout_log_probs",
-            "Whatever corrects for staleness needs them: a custom rollout function has to fill "
-            "Sample.rollout_log_probs",
-        )
-
-
-def _no_signal(seen: str) -> Symptom:
-    return Symptom(
-        "no signal",
-        f"{seen}, above {MOST_EQUAL:.0%}",
-        "The batch is smaller than it seems, and the step noisier: easier or harder prompts, or --dynamic-sampling-"
-        "filter-path slime.rollout.filter_hub.dynamic_sampling_filters.check_reward_nonzero_std",
-    )

@@ -56,12 +56,6 @@ class Header:
     """It tells which response had which reward before any baseline, as those of 0.3.1 do not."""
 
 
-def is_rollout_dump(path: Path) -> bool:
-    """Say whether a file is of --save-debug-rollout-data. Raises DumpFault where it is no torch file."""
-    key, numbers, _ = _first_entries(path)
-    return key == "samples" and "format_version" not in numbers
-
-
 def read_header(path: Path) -> Header:
     """Read the first entries of a file's pickle, none of which is run. Raises DumpFault."""
     key, numbers, rewards = _first_entries(path)
@@ -69,8 +63,8 @@ def read_header(path: Path) -> Header:
         raise DumpFault("it is a torch file, but no dump of --save-debug-train-data: give only those")
     if key == "samples" and "format_version" not in numbers:
         raise DumpFault(
-            "it is a dump of --save-debug-rollout-data, which knows nothing of the trainer: sat-slime diagnose reads "
-            "it, a replay needs that of --save-debug-train-data (with --dump-details, the folder train_data)"
+            "it is a dump of --save-debug-rollout-data, which knows nothing of the trainer: give that of "
+            "--save-debug-train-data (with --dump-details, the folder train_data)"
         )
     if key == "samples" and numbers["format_version"] != 2:
         raise DumpFault(f"its format_version is {numbers['format_version']}, and 2 is what can be read here")

@@ -22,17 +22,16 @@ FLAGS = json.loads((Path(sat_slime.__file__).parent / "plugin" / "launch" / "sli
 
 
 def written(paths, out):
-    return write_checkup(paths, out, None, lambda name: None)
+    return write_checkup(paths, out, lambda name: None)
 
 
 def test_all_that_slime_left_of_a_run(tmp_path, draw_only):
     draw_only("reward")
     told = written([TRACKERS / "events", DUMP], tmp_path / "out")
     assert told.summary[0] == (
-        "Read: 3 optimizer steps of a tracker (1 to 3); 1 evaluations; 1 optimizer steps in dumps, 221 tokens; 1 "
-        "dumped rollouts, 16 samples."
+        "Read: 3 optimizer steps of a tracker (1 to 3); 1 evaluations; 1 optimizer steps in dumps, 221 tokens."
     )
-    assert {sheet.name for sheet in told.sheets} == {"dumped_steps", "places", "tail_tokens", "rollouts"}
+    assert {sheet.name for sheet in told.sheets} == {"dumped_steps", "places", "tail_tokens"}
     assert any("only 3 steps are there" in line for line in told.unknown)
     assert told.next[0].startswith(f"sat-slime replay {DUMP / 'train_data'}")
     page = told.page.read_text()
@@ -46,13 +45,7 @@ def test_a_log_alone_says_which_flags_would_tell_more(tmp_path, draw_only):
     draw_only()
     told = written([TRACKERS / "job.log"], tmp_path / "out")
     text = " ".join([*told.unknown, *told.next])
-    for flag in (
-        "--save-debug-train-data",
-        "--save-debug-rollout-data",
-        "--dump-details",
-        "--eval-interval",
-        "--use-tis",
-    ):
+    for flag in ("--save-debug-train-data", "--dump-details", "--eval-interval", "--use-tis"):
         assert flag in text
     assert "--use-kl-loss" not in text  # the run has it
 
@@ -74,8 +67,9 @@ def test_every_flag_that_is_named_is_slimes():
 def test_kinds_are_told_apart_by_what_they_hold(tmp_path):
     (tmp_path / "torn.pt").write_bytes(b"PK")
     given = sort_out([DUMP, tmp_path / "torn.pt", TRACKERS / "job.log"])
-    assert [path.parent.name for path in given.training + given.rollouts] == ["train_data", "rollout_data"]
-    assert (given.trackers, [one.path.name for one in given.skipped]) == ([TRACKERS / "job.log"], ["torn.pt"])
+    assert given.training == [DUMP / "train_data" / "2.pt", tmp_path / "torn.pt"]
+    assert given.trackers == [TRACKERS / "job.log"]
+    assert [one.path.name for one in check([DUMP, tmp_path / "torn.pt"]).skipped] == ["torn.pt"]
     with pytest.raises(RunFolderError, match=r"nothing could be read: .*torn.pt: it is not a complete torch file"):
         check([tmp_path / "torn.pt"])
     (tmp_path / "x.bin").write_bytes(b"?")

@@ -25,6 +25,15 @@ def flat(columns, order, key):
     return torch.cat([columns[key][i] for i in order])
 
 
+def test_a_dump_of_slime():
+    """Of 16 responses, as slime 624b824a8 wrote it."""
+    (step,) = read_rollout([Path(__file__).parent / "recorded" / "dump" / "train_data" / "2.pt"], token_ids=True)
+    assert len(step.lengths) == 16 and sorted(step.order.tolist()) == list(range(16))
+    assert step.token_ids is not None and len(step.token_ids) == len(step.log_probs)
+    assert int(step.token_ids.max()) < 16 and step.truncated is not None and not step.truncated.any()
+    assert float((step.log_probs - step.rollout_log_probs).abs().mean()) == pytest.approx(0.115, abs=0.02)
+
+
 def test_format_2_in_its_micro_batches(tmp_path):
     columns = rollout(LENGTHS)
     path = saved(tmp_path / "7.pt", format_2(columns, RANKS, rollout_id=7))
