@@ -44,10 +44,11 @@ def report(
         sat-slime report runs/gspo-lag8-seed* runs/sat-gspo-lag8-seed* --out comparison
     """
     from sat_slime.report.write_reports import write_reports
-    from sat_slime.runs.row_faults import faults_of
+    from sat_slime.runs.folder import RunFolder
+    from sat_slime.runs.reading import row_faults
 
     for written in write_reports(paths, out, figure or [], paper):
         typer.echo(written)
     for path in paths:
-        for sentence in faults_of(path):
+        for sentence in row_faults(RunFolder(path)) if RunFolder(path).is_run() else ():
             warn(f"{path}: {sentence}")

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from sat_slime.cli.terminal import INTERRUPTED, keys_unseen, short, sigterm_as_ctrl_c
+from sat_slime.cli.terminal import INTERRUPTED, short, sigterm_as_ctrl_c
 
 if TYPE_CHECKING:
     from sat_slime.grid.entries import Entry
@@ -61,7 +61,7 @@ def status(
     if isinstance(config, EmbeddedConfig):
         if follow:
             try:
-                with sigterm_as_ctrl_c(), keys_unseen():
+                with sigterm_as_ctrl_c():
                     watch(folder, config, Console())
             except KeyboardInterrupt:
                 raise typer.Exit(INTERRUPTED) from None

@@ -9,7 +9,6 @@ import io
 import os
 import signal
 import sys
-import termios
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -147,38 +146,6 @@ def undisturbed() -> Iterator[None]:
 
     with signals_handled(signal.SIG_IGN):
         yield
-
-
-@contextlib.contextmanager
-def keys_unseen() -> Iterator[None]:
-    """Keep what is typed from disturbing a live view. On a frame as wide as the terminal an echoed `^C` wraps, so
-    that the frame is painted anew a line too low; and with Ctrl-C the terminal drops what it has not shown yet of a
-    frame."""
-    try:
-        before = termios.tcgetattr(sys.stdin)
-        in_front = os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
-    except (termios.error, OSError, ValueError, AttributeError, TypeError):  # no terminal
-        in_front = False
-    if not in_front:
-        yield
-        return
-    calm = [*before]
-    calm[3] = calm[3] & ~termios.ECHO | termios.NOFLSH
-    _set_terminal(calm)
-    try:
-        yield
-    finally:
-        with contextlib.suppress(termios.error):  # it may be gone
-            _set_terminal(before)
-
-
-def _set_terminal(attributes: list[Any]) -> None:
-    # a process in the background, as after Ctrl-Z and `bg`, would be stopped for it
-    masked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
-    try:
-        termios.tcsetattr(sys.stdin, termios.TCSANOW, attributes)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, masked)
 
 
 def with_remark(error: str, remark: str) -> str:

@@ -27,6 +27,8 @@ RECENT_ITERATIONS = 32
 SPARKLINE_STEPS = 20
 WIDE = 100
 """Columns from which on the panel has two columns of numbers."""
+ECHO = 2
+"""Columns left free beside the panel: on a frame as wide as the terminal the `^C` that this echoes would wrap."""
 CURVES_WIDTH, CURVES_HEIGHT = 110, 30
 """Columns and lines of a terminal from which on the panel has curves of the whole run."""
 CURVE_LINES = 11
@@ -282,7 +284,7 @@ class LiveView:
 
     def _render(self) -> RenderableType:
         with self._lock:
-            width, height = self._console.size
+            width, height = self._console.width - ECHO, self._console.height
             curves = self._curves.shown(width) if width >= CURVES_WIDTH and height >= CURVES_HEIGHT else None
             return render(self.progress, width, curves)
 
@@ -327,7 +329,7 @@ def curve(name: str, steps: Sequence[float], values: Sequence[float], width: int
 
 
 def render(progress: Progress, width: int = WIDE, curves: RenderableType | None = None) -> RenderableType:
-    """Return the live panel of a terminal of so many columns."""
+    """Return the live panel, of so many columns."""
     metrics = progress.metrics
     bar = Table.grid(padding=(0, 1), expand=True)
     bar.add_column(no_wrap=True)
@@ -389,7 +391,8 @@ def render(progress: Progress, width: int = WIDE, curves: RenderableType | None 
         Text(f"{'' if level == 'info' else level + ': '}{text}", style=colours.get(level, "dim"))
         for level, text in progress.messages
     ]
-    return Panel(Group(*body), title=f"[bold]{escape(progress.title)}[/]", title_align="left", border_style="blue")
+    title = f"[bold]{escape(progress.title)}[/]"
+    return Panel(Group(*body), title=title, title_align="left", border_style="blue", width=width)
 
 
 def sparkline(values: Sequence[float]) -> str:

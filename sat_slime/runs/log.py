@@ -18,7 +18,7 @@ from sat_slime.runs.collapse import CollapseWatch
 from sat_slime.runs.folder import RunFolder
 from sat_slime.runs.health import HealthWatch
 from sat_slime.runs.live_view import View, eval_line, live_words
-from sat_slime.runs.row_faults import lost_rows
+from sat_slime.runs.reading import row_faults
 from sat_slime.runs.rows import keep_rows, number, read_rows, to_json
 
 
@@ -121,8 +121,8 @@ class RunLog:
 
     def rewind(self, step: int) -> None:
         """Forget what was logged after optimizer step `step`: a resumed run logs it again. Each file is replaced as a
-        whole. Rows up to that step that are missing are named in a warning, since no run writes them again."""
-        lost = list(lost_rows(self._folder, step)) if step > 0 else []
+        whole. What is wrong with the rows up to that step is named in a warning, since no run writes them again."""
+        lost = list(row_faults(self._folder, step)) if step > 0 else []
         with self._lock, _writing(self._folder.path):
             for file in self._files.values():
                 file.close()

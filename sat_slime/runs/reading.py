@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from sat_slime.config.source import ConfigError, plain_values
 from sat_slime.runs.folder import RunFolder
-from sat_slime.runs.rows import Columns, columns, not_finite, of_first_dataset, read_histograms, read_rows
+from sat_slime.runs.rows import (
+    Columns,
+    columns,
+    damaged_lines,
+    not_finite,
+    of_first_dataset,
+    read_histograms,
+    read_rows,
+)
 
 
 @dataclass
@@ -68,6 +77,40 @@ def load_run(path: str | Path) -> Run:
     evals = columns(of_first_dataset(read_rows(folder.eval)))
     data = RunData(columns(rows), evals, read_histograms(folder.histograms), period, not_finite(rows))
     return Run(folder, config, folder.state(), data)
+
+
+MOST_STEPS = 1_000_000
+"""No run has more optimizer steps: a row of a greater one is damaged."""
+
+
+def row_faults(folder: RunFolder, last: int | None = None) -> Iterator[str]:
+    """Yield what is wrong with the rows of a run, a sentence each: lines that are no rows, and rows of steps that are
+    missing, there twice, out of order or beyond the plan. A kill can tear the last line, which is no fault.
+
+    last: the step of the last row; default: the plan's where an embedded run finished, else the greatest there is.
+    """
+    config = read_yaml(folder.config)
+    planned = Run(folder, config, {}, RunData()).planned_steps
+    if last is None and folder.state().get("status") == "finished" and config.get("runtime") == "embedded":
+        last = planned if not section(config, "collapse").get("stop") else None
+    for path in (folder.metrics, folder.eval):
+        if damaged := damaged_lines(path):
+            yield f"{path.name} is damaged: of line {_some(damaged)} nothing can be read, and it is left out."
+        steps = [row["step"] for row in of_first_dataset(read_rows(path)) if isinstance(row.get("step"), int)]
+        if path == folder.metrics and steps and (planned or last):  # a tracker may have a row every few steps
+            wanted = range(1 if last else min(steps), min(last or max(steps), MOST_STEPS) + 1)
+            if missing := sorted(set(wanted) - set(steps)):
+                yield f"{path.name} lacks step {_some(missing)}."
+        if twice := sorted(step for step, count in Counter(steps).items() if count > 1):
+            yield f"{path.name} has more than one row of step {_some(twice)}."
+        elif steps != sorted(steps):
+            yield f"{path.name} is out of order."
+        if planned and (beyond := sorted({step for step in steps if step > planned})):
+            yield f"{path.name} goes beyond the plan of {planned} steps: {_some(beyond)}."
+
+
+def _some(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers[:5])) + (f" and {len(numbers) - 5} more" if len(numbers) > 5 else "")
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

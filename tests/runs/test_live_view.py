@@ -168,10 +168,9 @@ def test_duration(seconds, text):
 
 VIEW = """
 import sys, time
-from sat_slime.cli.terminal import keys_unseen
 from sat_slime.runs.live_view import make_view
 past = [{"step": step, "reward/mean": 0.1, "mismatch/d_pi": 0.5} for step in range(1, 21)]
-with keys_unseen(), make_view("run · SAT-GSPO · lag 8", 240, live=True, first_step=20, past=past) as view:
+with make_view("run · SAT-GSPO · lag 8", 240, live=True, first_step=20, past=past) as view:
     for step in range(21, 61):
         view.step({"step": step, "iteration": step, "reward/mean": step / 100, "mismatch/d_pi": 0.02,
             "lag/mean": 0.725114, "lag/min": 0, "lag/max": 8, "sat/gate_rate": 0.095, "tokens/response_total": 3300})
@@ -191,19 +190,19 @@ def test_the_panel_on_eighty_columns():
     told = "\n".join(lines)
     assert "0.178 → 0.217  0.117 to 0.232" in told and "0.725  0 to 8" in told and "…" not in told
     assert sum(line.startswith("╭") for line in lines) == sum(line.startswith("╰") for line in lines) == 1
-    assert {len(line) for line in lines if line} == {80} and "┤" not in told
+    assert {len(line) for line in lines if line} == {78} and "┤" not in told
 
 
 def test_a_wide_terminal_has_the_curves_of_the_whole_run():
     lines = screen_of(VIEW.replace("WAITS", "False"), 160, 40)
     told = "\n".join(lines)
     assert any("reward  " in line and "d_pi  " in line and "eval  " in line for line in lines)
-    assert told.count("┤") >= 9 and {len(line) for line in lines if line} == {160}
+    assert told.count("┤") >= 9 and {len(line) for line in lines if line} == {158}
     assert "0.50┤" in told  # the first d_pi, from before the resume
 
 
 def test_the_frame_stays_whole_after_ctrl_c():
-    """On a frame as wide as the terminal the `^C` that it echoes would wrap, and the frame be a line too low."""
+    """Beside a frame as wide as the terminal the `^C` that this echoes would wrap, and the frame be a line too low."""
     lines = screen_of(VIEW.replace("WAITS", "True"), 80, 24, keys={"waiting": b"\x03"})
     assert lines[0].startswith("╭") and sum(line.startswith("╭") for line in lines) == 1
     assert any("stopping after this iteration" in line for line in lines) and "^C" not in "\n".join(lines)

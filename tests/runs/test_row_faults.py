@@ -14,8 +14,7 @@ from sat_slime.report.comparison.grid_report import limits, summary
 from sat_slime.report.run.run_report import findings
 from sat_slime.runs.folder import RunFolder
 from sat_slime.runs.log import RunLog
-from sat_slime.runs.reading import load_run
-from sat_slime.runs.row_faults import faults_of
+from sat_slime.runs.reading import load_run, row_faults
 
 STEPS, EVERY = 12, 4
 HISTOGRAM = {"q": None, "lag": 1, "edges": [0.1, 1.0], "counts": [3, 2, 1]}
@@ -45,69 +44,48 @@ def change(path, **lines):
     path.write_text("".join(f"{line}\n" for line in new if line is not None))
 
 
+def faults_of(folder):
+    return list(row_faults(folder))
+
+
 @pytest.mark.parametrize("status, steps", [("finished", STEPS), ("interrupted", 7), ("killed", 8), ("failed", 1)])
 def test_nothing_is_told_of_whole_rows(tmp_path, status, steps):
     folder = make_run(tmp_path / "run", status, steps)
-    assert faults_of(folder.path) == []
-    if status == "killed":  # in the midst of a line, before the histogram and the evaluation
-        change(folder.eval, line_3=None)
+    assert faults_of(folder) == []
+    if status == "killed":  # in the midst of a line
         with folder.metrics.open("a") as file:
             file.write('{"step": 9, "rew')
-        assert faults_of(folder.path) == []
-
-
-@pytest.mark.parametrize("beside, told", [("none", 1), ("engine", 0)])
-def test_an_evaluation_beside_training_may_be_going_on(tmp_path, beside, told):
-    folder = make_run(tmp_path / "run", "killed", 10, eval={"every_n_iterations": EVERY, "beside": beside})
-    change(folder.eval, line_3=None)
-    assert len(faults_of(folder.path)) == told
-    change(folder.eval, line_2=None)
-    assert "of evaluation after iteration 4" in faults_of(folder.path)[0]
+        assert faults_of(folder) == []
 
 
 @pytest.mark.parametrize("steps", [STEPS, 9])
 def test_a_run_that_a_collapse_ended_lacks_nothing(tmp_path, steps):
-    assert faults_of(make_run(tmp_path / "run", steps=steps, collapse={"stop": True}).path) == []
+    assert faults_of(make_run(tmp_path / "run", steps=steps, collapse={"stop": True})) == []
 
 
 @pytest.mark.parametrize(
     "name, lines, told",
     [
-        ("metrics", {"line_5": None}, "metrics.jsonl lacks 1 row, of optimizer step 5"),
-        ("metrics", {"line_1": None}, "metrics.jsonl lacks 1 row, of optimizer step 1"),
-        ("metrics", {"line_12": None}, "metrics.jsonl lacks 1 row, of optimizer step 12"),
+        ("metrics", {"line_1": None, "line_5": None}, "metrics.jsonl lacks step 1, 5."),
+        ("metrics", {"line_12": None}, "metrics.jsonl lacks step 12."),
         (
             "metrics",
             {f"line_{n}": None for n in range(2, 9)},
-            "metrics.jsonl lacks 7 rows, of optimizer step 2, 3, 4, 5, 6 and 2 more",
+            "metrics.jsonl lacks step 2, 3, 4, 5, 6 and 2 more.",
         ),
-        ("metrics", {"line_5": '{"step": 4}'}, "metrics.jsonl has more than one row of optimizer step 4."),
-        ("metrics", {"line_5": "garbage"}, "metrics.jsonl is damaged: line 5 is no row"),
-        (
-            "metrics",
-            {"line_5": '{"step": 6}', "line_6": '{"step": 5}'},
-            "metrics.jsonl is out of order: optimizer step",
-        ),
-        (
-            "metrics",
-            {"line_12": '{"step": 13, "iteration": 12}'},
-            "metrics.jsonl goes beyond the plan of 12",
-        ),
-        (
-            "eval",
-            {"line_3": '{"step": 4, "iteration": 4}'},
-            "eval.jsonl has more than one row of evaluation",
-        ),
-        ("eval", {"line_4": '{"step": 16, "iteration": 16}'}, "eval.jsonl goes beyond the plan of 12: evaluation"),
-        ("eval", {"line_2": "garbage"}, "eval.jsonl is damaged: line 2"),
-        ("eval", {"line_2": None}, "eval.jsonl lacks 1 row, of evaluation after iteration 4:"),
-        ("eval", {"line_4": None}, "eval.jsonl lacks 1 row, of evaluation after iteration 12:"),
+        ("metrics", {"line_5": '{"step": 4}'}, "metrics.jsonl has more than one row of step 4."),
+        ("metrics", {"line_5": "garbage"}, "metrics.jsonl is damaged: of line 5 nothing can be read"),
+        ("metrics", {"line_5": '{"step": 6}', "line_6": '{"step": 5}'}, "metrics.jsonl is out of order."),
+        ("metrics", {"line_12": '{"step": 13}'}, "metrics.jsonl goes beyond the plan of 12 steps: 13."),
+        ("eval", {"line_3": '{"step": 4}'}, "eval.jsonl has more than one row of step 4."),
+        ("eval", {"line_4": '{"step": 16}'}, "eval.jsonl goes beyond the plan of 12 steps: 16."),
+        ("eval", {"line_2": "garbage"}, "eval.jsonl is damaged: of line 2"),
     ],
 )
 def test_each_damage_is_told(tmp_path, name, lines, told):
     folder = make_run(tmp_path / "run")
     change(getattr(folder, name), **lines)
-    assert any(sentence.startswith(told) for sentence in faults_of(folder.path)), faults_of(folder.path)
+    assert any(sentence.startswith(told) for sentence in faults_of(folder)), faults_of(folder)
     assert any(sentence.startswith(told) for sentence in findings(load_run(folder.path)))
 
 
@@ -118,7 +96,6 @@ def test_each_damage_is_told(tmp_path, name, lines, told):
         ("metrics", {"line_12": None}),
         ("metrics", {"line_5": '{"step": 4, "reward/mean": 0.5}'}),
         ("metrics", {"line_12": '{"step": 13, "reward/mean": 0.5}'}),
-        ("eval", {"line_3": None, "line_4": None}),
         ("eval", {"line_3": '{"step": 4, "iteration": 4, "accuracy": 0.5, "n_samples": 8}'}),
     ],
 )
@@ -127,7 +104,7 @@ def test_a_damaged_run_is_named_on_the_page_and_does_not_count(tmp_path, name, l
     change(getattr(lacking, name), **lines)
     assert load_compared_run(whole.path).counts and not load_compared_run(lacking.path).counts
     (told,) = [line for line in limits(Comparison(collect([lacking.path]))) if "Not counted" in line]
-    assert all(fault in told for fault in faults_of(lacking.path)) and faults_of(lacking.path)
+    assert all(fault in told for fault in faults_of(lacking)) and faults_of(lacking)
     comparison = Comparison(collect([lacking.path]))
     assert any("1 not whole (1 with rows missing, doubled or misplaced)" in line for line in summary(comparison, []))
 
@@ -146,11 +123,11 @@ def test_a_resume_tells_what_it_does_not_make_again(tmp_path):
     log.rewind(6)
     log.close()
     told = [text for name, text, *_ in view.calls if name == "message"]
-    assert len(told) == 1 and told[0].startswith("metrics.jsonl lacks 1 row, of optimizer step 3:")
-    assert "lacks 1 row" in folder.log.read_text()
+    assert len(told) == 1 and told[0] == "metrics.jsonl lacks step 3."
+    assert "lacks step 3" in folder.log.read_text()
 
 
 def test_rows_hold_whatever_a_response_does(tmp_path):
     folder = make_run(tmp_path / "run")
     change(folder.metrics, line_2=json.dumps({"step": 2, "text": "a\u2028b\x85c\x0c"}, ensure_ascii=False))
-    assert faults_of(folder.path) == []
+    assert faults_of(folder) == []

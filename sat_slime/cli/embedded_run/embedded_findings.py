@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sat_slime.cli.embedded_run import engine_packages
-from sat_slime.cli.embedded_run.engine_imports import import_errors
 from sat_slime.cli.embedded_run.engine_packages import installed_version, is_installed, verifier_error
 from sat_slime.config import EmbeddedConfig, config_errors, config_warnings
 from sat_slime.config.finding import Finding, fail, ok, settings_findings, warn
@@ -37,20 +36,15 @@ def embedded_findings(config: EmbeddedConfig, file: Path) -> Iterator[Finding]:
     yield _cache(config)
     yield from _disk(config)
     yield _memory(config)
-    yield from _engines(config)  # last: it may take seconds
+    yield from _engines()
 
 
-def _engines(config: EmbeddedConfig) -> Iterator[Finding]:
-    installed = [engine for engine in engine_packages.ENGINES if is_installed(engine)]
-    errors, before = import_errors(installed, Path(config.cache_dir).expanduser())
+def _engines() -> Iterator[Finding]:
     for engine in engine_packages.ENGINES:
-        if engine not in installed:
-            yield fail(engine.package, f"not installed: {engine_packages.INSTALL_ENGINES}")
-        elif error := errors.get(engine.package):
-            yield fail(engine.package, f"cannot be imported ({error}): run scripts/setup.sh again")
+        if is_installed(engine):
+            yield ok(engine.package, installed_version(engine.package) or "version unknown")
         else:
-            version = installed_version(engine.package) or "version unknown"
-            yield ok(engine.package, f"{version}, imported by an earlier check" if before else version)
+            yield fail(engine.package, f"not installed: {engine_packages.INSTALL_ENGINES}")
 
 
 def _trackers(config: EmbeddedConfig) -> Iterator[Finding]:

@@ -15,7 +15,7 @@ from sat_slime.cli.embedded_run import engine_packages
 from sat_slime.cli.embedded_run.driver_process import Lost, Outcome, watched
 from sat_slime.cli.embedded_run.embedded_plan import EmbeddedPlan, find_checkpoint
 from sat_slime.cli.run_words import message_of, no_report, optimizer_steps, report_line, title
-from sat_slime.cli.terminal import Ending, keys_unseen, say, sigterm_as_ctrl_c
+from sat_slime.cli.terminal import Ending, say, sigterm_as_ctrl_c
 from sat_slime.config import ConfigError, dump_config
 from sat_slime.embedded.checkpoint import Checkpoint, set_aside
 from sat_slime.rollout.ray_start import STARTS, RayNotStarted
@@ -33,7 +33,7 @@ def launch_embedded_run(plan: EmbeddedPlan, *, overwrite: bool, live: bool | Non
         raise ConfigError([f"the embedded runtime needs {', '.join(missing)}: {engine_packages.INSTALL_ENGINES}"])
     if error := engine_packages.verifier_error(plan.config):
         raise ConfigError([error])
-    with sigterm_as_ctrl_c(), keys_unseen():
+    with sigterm_as_ctrl_c():
         folder, saved, aside = _claim(plan, overwrite)
         try:
             for path in aside:

@@ -28,21 +28,15 @@ INSTALL_ENGINES = "run sat-slime prepare engines, or in a checkout scripts/setup
 
 @dataclass(frozen=True)
 class Engine:
-    """A package of the embedded runtime and the module that proves it works."""
+    """A package of the embedded runtime and a module of it."""
 
     package: str
     module: str
-    before: str = ""
-    """Statement to run before the import."""
 
 
 ENGINES = (
-    Engine("megatron-core", "megatron.core"),
-    Engine(
-        "sglang",
-        "sglang.srt.server_args",
-        "from sat_slime.rollout.sglang_on_cpu import patches; patches.apply_without_gpu()",
-    ),
+    Engine("megatron-core", "megatron"),
+    Engine("sglang", "sglang"),
     Engine("ray", "ray"),
     Engine("transformers", "transformers"),
     Engine("safetensors", "safetensors"),
@@ -57,7 +51,7 @@ def missing_engines() -> list[str]:
 
 def is_installed(engine: Engine) -> bool:
     """Return whether the package is there; its import may fail all the same."""
-    return importlib.util.find_spec(engine.module.partition(".")[0]) is not None
+    return importlib.util.find_spec(engine.module) is not None
 
 
 def installed_version(package: str) -> str | None:

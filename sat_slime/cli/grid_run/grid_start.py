@@ -13,7 +13,7 @@ from sat_slime.cli.embedded_run import engine_packages
 from sat_slime.cli.grid_run.cells import Cells
 from sat_slime.cli.grid_run.fork_servers import fork_servers
 from sat_slime.cli.grid_run.grid_plan import GridPlan, grid_outlook, sizes
-from sat_slime.cli.terminal import Ending, keys_unseen
+from sat_slime.cli.terminal import Ending
 from sat_slime.config import ConfigError, EmbeddedConfig
 from sat_slime.config.disk import disk_is_full
 from sat_slime.grid.progress import ProgressReader
@@ -34,7 +34,7 @@ def run_grid(plan: GridPlan, retry_failed: bool, options: Sequence[str], live: b
     with _begun(plan) as states:
         queue = _queue(plan, states, retry_failed)
         try:
-            with keys_unseen(), _forking(plan, len(queue)) as environment:
+            with _forking(plan, len(queue)) as environment:
                 _run(plan, states, queue, Cells(plan, options, environment), live, console)
         except OSError as error:
             if not disk_is_full(error):

@@ -21,8 +21,7 @@ from sat_slime.grid.state import CellState, GridFolder
 from sat_slime.report.comparison.method_names import ON, PAPER_ORDER, WITH, label_of, task_suffix
 from sat_slime.runs.collapse import CollapseWatch, judge
 from sat_slime.runs.folder import RunFolder, RunFolderError
-from sat_slime.runs.reading import RunData, flat_settings, read_yaml, section
-from sat_slime.runs.row_faults import row_faults
+from sat_slime.runs.reading import RunData, flat_settings, read_yaml, row_faults, section
 from sat_slime.runs.rows import columns, of_first_dataset, read_histograms, read_rows
 from sat_slime.runs.slime_rows import adopt
 from sat_slime.runs.trackers.tracked_run import READABLE, is_tracker, read_tracked, what_it_is
@@ -239,7 +238,7 @@ def load_compared_run(path: Path) -> ComparedRun:
     run = _compared_run(path, read_yaml(folder.config), read_rows(folder.metrics), read_rows(folder.eval))
     run.data.histograms = read_histograms(folder.histograms)
     run.status, run.error = str(state.get("status", "unknown")), state.get("error")
-    run.faults = tuple(row_faults(folder, run.config))
+    run.faults = tuple(row_faults(folder))
     return run
 
 

@@ -19,8 +19,7 @@ from sat_slime.runs.collapse import judge
 from sat_slime.runs.folder import RunFolder, worked_seconds, writable
 from sat_slime.runs.health import HealthWatch
 from sat_slime.runs.live_view import duration
-from sat_slime.runs.reading import Run, load_run, section
-from sat_slime.runs.row_faults import row_faults
+from sat_slime.runs.reading import Run, load_run, row_faults, section
 from sat_slime.runs.rows import Columns, has, largest_k, number, once_per_iteration, read_rows
 from sat_slime.runs.symptoms import symptoms
 from sat_slime.runs.trackers.tracked_run import read_tracked
@@ -275,7 +274,7 @@ def findings(run: Run) -> Iterator[str]:
             "of its tokens that q is the largest |d| and the gate cannot open. Raise train.tokens_per_microbatch or "
             "set method.sat.scope to step."
         )
-    yield from row_faults(run.folder, run.config)
+    yield from row_faults(run.folder)
     yield from _advisories(run)
     if broken := run.data.not_finite:
         count, names = sum(map(len, broken.values())), ", ".join(sorted(broken)[:5])
