@@ -7,7 +7,7 @@
 #   ./scripts/slime-node.sh --no-sat --name gspo                arguments go to `sat-slime launch`
 #   MODEL=Qwen/Qwen3-30B-A3B-Base FILE=configs/paper/qwen3-30b-a3b.yaml ./scripts/slime-node.sh --method sat-gspo-r3
 #
-# docs/compatibility.md says which slime works, and in which image it is. `latest` is a slime that was only read so far.
+# docs/slime.md says which slime works, and in which image it is. `latest` is a slime that was only read so far.
 # Everything is put into ROOT (/data); what is there already is kept. WANDB_API_KEY and HF_TOKEN are used where they are
 # exported. Other jobs on the node are left alone: a Ray is started for this run, and ends with it.
 set -euo pipefail

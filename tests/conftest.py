@@ -33,7 +33,7 @@ def pytest_addoption(parser):
         "--changed", nargs="?", const="main", metavar="BASE", help="what the changes since BASE (main) can break"
     )
     group = parser.getgroup("the real slime")
-    group.addoption("--slime", metavar="DIR", help="a checkout of slime, as docs/slime-laptop.md names it")
+    group.addoption("--slime", metavar="DIR", help="a checkout of slime, as docs/rehearse.md names it")
     group.addoption("--megatron", metavar="DIR", help="Megatron-LM with slime's patches")
 
 

@@ -15,7 +15,7 @@ def report(
         list[Path],
         typer.Argument(
             metavar="RUN_OR_GRID...",
-            help="Run folders, grids, or files of slime's metrics; see docs/report.md.",
+            help="Run folders, grids, or files of slime's metrics; see docs/runs.md.",
             show_default=False,
         ),
     ],

@@ -272,7 +272,7 @@ class TrainConfig(Section):
 
 
 class ScoresConfig(Section):
-    """The numbers that an evaluation reports of the responses to a problem (docs/evaluation.md)."""
+    """The numbers that an evaluation reports of the responses to a problem (docs/runs.md)."""
 
     repeats: PositiveInt = 1
     """Whole evaluations made of the same weights; accuracy is over all of them, accuracy_by_run has each."""
@@ -309,7 +309,7 @@ class EvalConfig(ScoresConfig):
     beside: Annotated[Literal["none", "gaps", "engine"], MAY_CHANGE_ON_RESUME] = "none"
     """What evaluates while training goes on; the weights and the samples are the same. none: training waits. gaps: the
     rollout engines, behind the next batch, and a push waits for them; not in mode streaming. engine: one engine more,
-    which is given these weights alone (docs/evaluation.md)."""
+    which is given these weights alone (docs/runs.md)."""
 
     @model_validator(mode="after")
     def _enough_samples(self) -> EvalConfig:
@@ -376,14 +376,14 @@ class DiagnoseConfig(Section):
 
 
 class DumpConfig(Section):
-    """Token dumps in the run folder (docs/run-folder.md). They change nothing of what the run computes."""
+    """Token dumps in the run folder (docs/runs.md). They change nothing of what the run computes."""
 
     every_n_iterations: NonNegativeInt = 0
     """Iterations between dumps of the tokens that were trained on, about 27 bytes each; 0: only diagnosed steps."""
 
 
 class CollapseConfig(Section):
-    """The collapse rule (docs/report.md), which is watched in every run: one that meets it says so in its log."""
+    """The collapse rule (docs/runs.md), which is watched in every run: one that meets it says so in its log."""
 
     stop: bool = False
     """End such a run after the iteration, with a checkpoint; it counts as finished."""
@@ -399,7 +399,7 @@ class LoggingConfig(Section):
     samples_every_n_iterations: NonNegativeInt = 16
     """Iterations between batches whose responses are written to samples/; 0: never."""
     health: bool = True
-    """Say in view, log and report what looks unhealthy, with its threshold and what to try (docs/report.md)."""
+    """Say in view, log and report what looks unhealthy, with its threshold and what to try (docs/runs.md)."""
 
 
 class EmbeddedConfig(Section):

@@ -219,7 +219,7 @@ class SlimeRolloutConfig(Section):
     concurrent_requests: Annotated[PositiveInt, MAY_CHANGE_ON_RESUME] = 512
     """Requests in flight to one engine (--sglang-server-concurrency)."""
     fault_tolerance: Annotated[bool, MAY_CHANGE_ON_RESUME] = False
-    """Replace engines that die at the next push (--use-fault-tolerance; docs/slime-launch.md#engines-that-die). What
+    """Replace engines that die at the next push (--use-fault-tolerance; docs/launch.md). What
     else dies ends the job in any case: cluster.restarts."""
 
     @property
@@ -339,14 +339,14 @@ class SlimeLoggingConfig(Section):
     wandb_project: str | None = None
     """Weights & Biases project; unset: off. The key is taken from WANDB_API_KEY of the cluster's own environment."""
     health: bool = True
-    """Say in the report what looks unhealthy, with its threshold and what to try (docs/report.md)."""
+    """Say in the report what looks unhealthy, with its threshold and what to try (docs/runs.md)."""
 
 
 class ClusterConfig(Section):
     """The machines on which the run is started, and what is installed there."""
 
     device: Literal["gpu", "cpu"] = "gpu"
-    """cpu: the same run on this machine without a GPU (docs/slime-laptop.md), on a Ray that is started for it unless an
+    """cpu: the same run on this machine without a GPU (docs/rehearse.md), on a Ray that is started for it unless an
     address is given; the GPUs that settings count are then processes."""
     cpu_dtype: Literal["float32", "bfloat16"] = "float32"
     """Device cpu: arithmetic of trainer and engines. On GPUs slime's is bfloat16."""
@@ -371,7 +371,7 @@ class ClusterConfig(Section):
     """Further folders that Python looks into, for instance that of this package where it is not installed."""
     restarts: NonNegativeInt = 0
     """Times that `launch`, while it follows the run, resumes a job that died, from the newest whole checkpoint
-    (docs/slime-launch.md#restarts)."""
+    (docs/launch.md#restarts)."""
     nvlink: bool = True
     """GPUs of a node are linked by NVLink (NCCL_NVLS_ENABLE)."""
     env: dict[str, EnvironmentValue] = Field(default_factory=dict)
@@ -381,7 +381,7 @@ class ClusterConfig(Section):
 
 
 class EstimateConfig(Section):
-    """Speeds that the estimate of a run's time takes until the run has measured its own (docs/slime-launch.md). They
+    """Speeds that the estimate of a run's time takes until the run has measured its own (docs/launch.md). They
     change nothing of a run. The defaults are for H100 GPUs of one node."""
 
     engine_tokens_per_second: PositiveFloat | None = None

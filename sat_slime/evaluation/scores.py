@@ -1,7 +1,7 @@
 """Scores of an evaluation: graded responses in, numbers out. Both runtimes call `summary`.
 
 An evaluation asks each of P problems `samples` times, and does so `repeats` times: N = samples x repeats responses a
-problem. docs/evaluation.md says what each number is an estimate of.
+problem. docs/runs.md says what each number is an estimate of.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Graded:
 
 
 def summary(graded: Graded, k: Sequence[int] = (), repeats: int = 1) -> dict[str, Any]:
-    """Return the numbers of an evaluation, by their names in eval.jsonl (docs/run-folder.md).
+    """Return the numbers of an evaluation, by their names in eval.jsonl (docs/runs.md).
 
     Args:
         k: the row has avg@k and pass@k for each of them.

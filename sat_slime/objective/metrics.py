@@ -1,6 +1,6 @@
 """The metrics of a run: the one table, a line each, and their reduction over micro-batches and ranks.
 
-metrics.jsonl has a row per optimizer step, eval.jsonl one per evaluation. Both runtimes, reports, docs/run-folder.md
+metrics.jsonl has a row per optimizer step, eval.jsonl one per evaluation. Both runtimes, reports, docs/runs.md
 and the map to slime's own names read this table. How a page draws a metric is report's, and what looks unhealthy
 about one is in runs/rules.py.
 """
@@ -62,7 +62,7 @@ _RUN = (
     Metric("step", "count", "Optimizer updates made, from 1.", "step"),
     Metric("iteration", "count", "Rollout batches trained.", "step", runtime="embedded"),
     Metric("rollout_id", "count", "Number of the batch, from 0.", "step", runtime="embedded"),
-    Metric("run/restarts", "count", "[Restarts](slime-launch.md#restarts) of the run's job so far.", "step", runtime="slime"),
+    Metric("run/restarts", "count", "[Restarts](launch.md#restarts) of the run's job so far.", "step", runtime="slime"),
     Metric("reward/mean", "reward", "Mean reward of the batch, earned by the weights that generated it.", "step", slime=("rollout/raw_reward",)),
     Metric("reward/flat_groups", "share", "Prompts whose responses all have the same reward, so that none has an advantage.", "step", runtime="embedded"),
     Metric("response/length_mean", "tokens", "Mean length of the responses.", "step", slime=("rollout/response_len/mean", "rollout/response_lengths")),
@@ -132,7 +132,7 @@ _STEP = (
     Metric("loss/policy", "loss", "The surrogate's term of it.", "sum", slime=("train/pg_loss",)),
     Metric("loss/kl", "nats", "KL to the reference, without its coefficient.", "sum", slime=("train/kl_loss",)),
     Metric("loss/entropy", "nats", "Entropy, without its coefficient.", "sum", slime=("train/entropy_loss",)),
-    Metric("collapse/{mismatch_rise,score_loss,met}", "ratio, share, 0 or 1", "d_pi's level over its lowest; share of the best score lost; 1 while the [collapse rule](report.md#the-collapse-rule) holds. Missing until known.", "step", runtime="embedded"),
+    Metric("collapse/{mismatch_rise,score_loss,met}", "ratio, share, 0 or 1", "d_pi's level over its lowest; share of the best score lost; 1 while the [collapse rule](runs.md#collapse) holds. Missing until known.", "step", runtime="embedded"),
     Metric("rollout/rejected", "count", "Responses that failed validation. On slime they stay in their batch and are not trained.", "step"),
     Metric("rollout/{lost,resent}", "count", "Requests without an answer; requests sent again.", "step", runtime="embedded"),
     Metric("rollout/rejected/REASON", "count", "The rejected by reason, where there are any.", "step"),
@@ -160,7 +160,7 @@ EVALUATION = (
     Metric("weights_step", "count", "Updates of the weights that were measured, as the engines reported them; `null` if they were several.", "step"),
     Metric("{accuracy,accuracy_by_problem}", "reward", "Mean over all samples; over those of each problem, a list.", "step"),
     Metric("accuracy_by_run", "reward", "Mean of each repeat, a list, with `eval.repeats` above 1.", "step"),
-    Metric("accuracy/{low,high}", "reward", "[95 % interval](evaluation.md#intervals) over problems and samples.", "step"),
+    Metric("accuracy/{low,high}", "reward", "[95 % interval](runs.md#evaluation) over problems and samples.", "step"),
     Metric("accuracy/{low_samples,high_samples}", "reward", "95 % interval for these very problems, over samples alone.", "step"),
     Metric("{avg@K,avg@K/se}", "reward", "The score of an evaluation with K samples a problem; how far one such scatters, a standard deviation.", "step"),
     Metric("{pass@K,pass@K/low,pass@K/high}", "probability", "That one of K samples is right, unbiased; 95 % interval over problems.", "step"),
@@ -170,7 +170,7 @@ EVALUATION = (
     Metric("{rollout/rejected,rollout/lost,rollout/resent,rollout/rejected/REASON,rollout/restarts}", "count", "As in the metrics: what went wrong with the responses of the evaluation, restarts since the row before.", "step", runtime="embedded"),
     Metric("reasons/REASON", "count", "Samples by the [verifier's reason](reward.md#reasons), where there are any.", "step"),
     Metric("time/eval", "seconds", "From the first request to the last response.", "step", runtime="embedded"),
-    Metric("delay", "count", "Updates made since `step` when the row was written, with [`eval.beside`](evaluation.md#beside-training).", "step", runtime="embedded"),
+    Metric("delay", "count", "Updates made since `step` when the row was written, with [`eval.beside`](runs.md#evaluation).", "step", runtime="embedded"),
     Metric("time/eval_wait", "seconds", "Time for which the run waited for nothing but the evaluation, with `eval.beside`.", "step", runtime="embedded"),
 )
 # fmt: on

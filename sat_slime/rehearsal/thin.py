@@ -30,7 +30,7 @@ ONLY_CUDA = re.compile(
     r"deepep.*|enable-deepep.*|enable-dp-attention.*|enable-torch-compile|piecewise.*|mamba.*|speculative.*)"
 )
 """Flags of kernels, memories and links that a CPU has not."""
-OF_GPUS = "what is CUDA's has a stand-in on a CPU (docs/slime-laptop.md)"
+OF_GPUS = "what is CUDA's has a stand-in on a CPU (docs/rehearse.md)"
 THIN, FEW, OWN = "thin", "as few as show the same", "its own folder"
 
 

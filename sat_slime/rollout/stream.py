@@ -23,7 +23,7 @@ from typing import Generic, Literal, TypeVar
 import numpy as np
 
 STREAM_METRICS = ("queue/", "rollout/finished/", "rollout/dropped", "rollout/aborted")
-"""The names of a stream's metrics begin with this (docs/run-folder.md)."""
+"""The names of a stream's metrics begin with this (docs/runs.md)."""
 LENGTH_BINS = 4
 """The number of ranges of length in which finished and dropped responses are counted."""
 MAX_ATTEMPTS = 3

@@ -77,7 +77,7 @@ class TokenDump:
     entropy: np.ndarray
 
     more: Mapping[str, np.ndarray] = field(default_factory=dict)
-    """Further columns (N, ...) by name, as far as they were measured; docs/internals/token-dumps.md lists them."""
+    """Further columns (N, ...) by name, as far as they were measured; docs/runs.md lists them."""
     metadata: Mapping[str, str] = field(default_factory=dict)
     """Further facts of the run."""
     left_out: tuple[str, ...] = ()

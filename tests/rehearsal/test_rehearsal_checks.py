@@ -29,7 +29,7 @@ def settings(*overrides, lag=8):
     ],
 )
 def test_lags_are_those_that_whole_runs_had(lag, iterations, first, lags):
-    """The first four are of runs of the whole slime (docs/slime-laptop.md); a resumed run begins anew at lag 0."""
+    """The first four are of runs of the whole slime (docs/rehearse.md); a resumed run begins anew at lag 0."""
     thin = settings(lag=lag)
     thin = thin.model_copy(update={"pipeline": thin.pipeline.model_copy(update={"iterations": iterations})})
     assert expected_lags(thin, first) == lags

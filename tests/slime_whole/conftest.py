@@ -1,4 +1,4 @@
-"""Tests run the whole slime on a CPU: `pytest tests/slime_whole --slime DIR --megatron DIR` (docs/slime-laptop.md)."""
+"""Tests run the whole slime on a CPU: `pytest tests/slime_whole --slime DIR --megatron DIR` (docs/rehearse.md)."""
 
 import subprocess
 from pathlib import Path

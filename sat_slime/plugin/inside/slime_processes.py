@@ -1,4 +1,4 @@
-"""slime's processes of a run, started and ended as each version of slime wants it (docs/compatibility.md).
+"""slime's processes of a run, started and ended as each version of slime wants it (docs/slime.md).
 
 Versions after slime's pull request 2391 start the engines as a separate service, which outlives a failed trainer.
 """

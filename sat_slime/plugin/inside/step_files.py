@@ -1,4 +1,4 @@
-"""metrics.jsonl and eval.jsonl, which a run of slime writes to its run folder under the names of docs/run-folder.md.
+"""metrics.jsonl and eval.jsonl, which a run of slime writes to its run folder under the names of docs/runs.md.
 
 slime's own numbers are taken where its trainer hands them to its trackers, on the one rank that does so.
 """

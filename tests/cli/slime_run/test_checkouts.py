@@ -164,7 +164,7 @@ def test_without_git_it_says_so(prepare, monkeypatch):
 
 
 def test_the_commits_are_those_of_the_document():
-    document = (ROOT / "docs" / "slime-laptop.md").read_text()
+    document = (ROOT / "docs" / "rehearse.md").read_text()
     assert checkouts.SLIME_COMMIT[:9] in document and checkouts.MEGATRON_COMMIT[:9] in document
 
 

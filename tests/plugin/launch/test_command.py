@@ -263,7 +263,7 @@ def test_wandb_groups_by_the_runs_name(tmp_path):
 
 
 def test_the_example_of_the_documentation_can_start(tmp_path):
-    text = (ROOT / "docs" / "configuration.md").read_text()
+    text = (ROOT / "docs" / "launch.md").read_text()
     (example,) = re.findall(r"```yaml\n(extends: \.\./models/.*?)```", text, re.DOTALL)
     (tmp_path / "x.yaml").write_text(example.replace("../models", str(ROOT / "configs" / "models")))
     config = load_config(tmp_path / "x.yaml")

@@ -244,7 +244,7 @@ def test_the_table(tmp_path):
 
 
 def test_the_documents_table_is_what_the_command_prints(tmp_path):
-    document = (ROOT / "docs" / "slime-launch.md").read_text()
+    document = (ROOT / "docs" / "launch.md").read_text()
     assert "\n".join(duration_lines(paper(tmp_path, method="sat-gspo-r3"))) in document
 
 

@@ -170,7 +170,7 @@ def test_the_object_store_holds_this_batch_and_the_next():
 
 
 def test_a_run_on_a_cpu_is_one_heap():
-    """Measured: 3.1 GiB (docs/slime-laptop.md)."""
+    """Measured: 3.1 GiB (docs/rehearse.md)."""
     config = load_config(CONFIGS / "slime" / "laptop.yaml")
     found = parts(host_need(config))
     assert found.keys() >= {"Ray and slime", "ranks' processes", "trainer", "engines", "batch"}
