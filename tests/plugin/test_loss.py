@@ -92,6 +92,15 @@ def test_top_p_replay_is_the_equation(layout: Layout) -> None:
             torch.testing.assert_close(result.gradient.double(), gradient, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("-inf")])
+@pytest.mark.parametrize("name", ["grpo", "sat-gspo", "spo"])
+def test_a_number_that_is_not_finite_ends_the_step_before_its_backward_pass(name: str, value: float) -> None:
+    problem = make_problem(partial_masks=False)
+    problem.rollout_log_probs[3][5] = value
+    with pytest.raises(FloatingPointError, match=r"1 of .* token 5 of response 3 .* rollout_log_probs is"):
+        on_ranks(Layout(), step, args_of(name), problem)
+
+
 @needs_slime
 @pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize("per_token", [False, True])

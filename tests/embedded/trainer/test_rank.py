@@ -91,6 +91,29 @@ def test_the_router_of_a_single_expert_learns(r3, initial, tmp_path):
 # --------------------------------------------------------------------------------------------- within one rank
 
 
+def step_on_a_broken_number(trainer, rank: int, initial: str, value: float, folder: str) -> dict:
+    trainer.load_initial(Path(initial))
+    samples = make_samples(trainer.config)
+    samples[1].log_probs[2] = value
+    try:
+        trainer.train(samples)
+        said = ""
+    except FloatingPointError as error:
+        said = str(error)
+    trainer.export_weights(Path(folder))
+    return {"said": said}
+
+
+@pytest.mark.parametrize("base", ["grpo", "spo"])
+def test_a_number_that_is_not_finite_ends_the_step_and_leaves_the_weights(base, initial, tmp_path):
+    config = make_config(
+        method={"base": base}, train={"tokens_per_microbatch": 4096}, diagnose={"split_every_n_steps": 0}
+    )
+    (found,) = run_ranks(step_on_a_broken_number, config, initial["moe"], float("nan"), str(tmp_path / "after"))
+    assert "1 of" in found["said"] and "rollout_log_probs is nan" in found["said"]
+    assert_same_weights(tmp_path / "after", Path(initial["moe"]), atol=0)
+
+
 def several_optimizer_steps(trainer, rank: int, initial: str) -> dict:
     trainer.load_initial(Path(initial))
     results = trainer.train(make_samples(trainer.config))
