@@ -9,12 +9,9 @@ pytest.importorskip("math_verify", reason="needs pip install '.[reward]'")
 from prompt_sets import dapo_rows, pairs, write
 from slime_host import import_slime
 
-from sat_slime.prompts.build import DAPO, choose, gather, prompt_row
-from sat_slime.prompts.labels import new_pool
-from sat_slime.prompts.locations import fetch, find_source
-from sat_slime.prompts.output import write_jsonl
+from sat_slime.prompts.prepare import DAPO, choose, gather, new_pool, prompt_row, write_jsonl
+from sat_slime.prompts.sets import fetch, find_source
 from sat_slime.prompts.text import TEMPLATES
-from sat_slime.prompts.tokenizer import ChatTokenizer
 
 pytestmark = pytest.mark.needs_slime
 CHATML = (
@@ -25,7 +22,7 @@ CHATML = (
 
 @pytest.fixture(scope="module")
 def pool():
-    with new_pool(1) as pool:
+    with new_pool() as pool:
         yield pool
 
 
@@ -46,26 +43,22 @@ def tokenizer_folder(tmp_path_factory):
     return folder
 
 
-def samples(path, tokenizer_folder, chat_template, max_length=None):
+def samples(path, tokenizer_folder):
     """The samples that slime's RolloutDataSource reads from --prompt-data."""
     (module,) = import_slime("slime.utils.data")
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder)
-    settings = {"prompt_key": "prompt", "label_key": "label", "apply_chat_template": chat_template}
-    return module.Dataset(str(path), tokenizer, None, max_length, **settings).samples, module
+    settings = {"prompt_key": "prompt", "label_key": "label", "apply_chat_template": True}
+    return module.Dataset(str(path), tokenizer, None, None, **settings).samples, module
 
 
-def test_slime_reads_messages_and_texts_to_the_same_prompts(tmp_path, tokenizer_folder, pool):
+def test_slime_reads_the_prompts(tmp_path, tokenizer_folder, pool):
     source = write(tmp_path / "dapo.jsonl", dapo_rows(pairs(0, 20), 2))
-    problems = choose([gather(DAPO, fetch(find_source(str(source))))], "drop", "keep", "prime_math", pool)
-    tokenizer = ChatTokenizer(str(tokenizer_folder))
-    for name, ours in (("messages", None), ("texts", tokenizer)):
-        rows = [prompt_row(problem, TEMPLATES["slime"], ours) for problem in problems]
-        assert write_jsonl(tmp_path / f"{name}.jsonl", rows).rows == 20
-    messages, slime_data = samples(tmp_path / "messages.jsonl", tokenizer_folder, True)
-    texts, _ = samples(tmp_path / "texts.jsonl", tokenizer_folder, False)
-    assert [sample.prompt for sample in messages] == [sample.prompt for sample in texts]
+    problems = choose([gather(DAPO, fetch(find_source(str(source))))], "drop", pool)
+    rows = [prompt_row(problem, TEMPLATES["slime"]) for problem in problems]
+    assert write_jsonl(tmp_path / "messages.jsonl", rows).rows == 20
+    messages, slime_data = samples(tmp_path / "messages.jsonl", tokenizer_folder)
     assert messages[0].prompt.startswith("<|im_start|>user\nSolve the following") and len(messages) == 20
     assert messages[0].prompt.endswith('after "Answer:".<|im_end|>\n<|im_start|>assistant\n')
     assert [sample.label for sample in messages] == [str(i + 1) for i in range(20)]

@@ -9,8 +9,7 @@ import pytest
 from prompt_sets import DAPO, SLIME
 
 from sat_slime.prompts import PromptError
-from sat_slime.prompts.overlap import Problems
-from sat_slime.prompts.text import TEMPLATES, fill, find_template, normalize, strip_instruction
+from sat_slime.prompts.text import TEMPLATES, Problems, fill, find_template, normalize, strip_instruction
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 PROBLEM = "Let $a, b$ be such that $\\frac{a}{b} = 2$.\n\nFind {a}."

@@ -10,9 +10,8 @@ import pytest
 from prompt_sets import dapo_rows, dolci_rows, pairs, processed_rows, slime_rows, write
 
 from sat_slime.prompts import PromptError
-from sat_slime.prompts.build import DAPO, DOLCI, gather
-from sat_slime.prompts.locations import fetch, find_source
-from sat_slime.prompts.set_rows import label_text, problem_text
+from sat_slime.prompts.prepare import DAPO, DOLCI, gather
+from sat_slime.prompts.sets import fetch, find_source, label_text, problem_text
 
 PAIRS = pairs(0, 40)
 

@@ -12,7 +12,7 @@ pytest.importorskip("math_verify", reason="needs pip install '.[reward]'")
 from prompt_sets import pairs, write
 
 from sat_slime.prompts import PromptError
-from sat_slime.prompts.build import (
+from sat_slime.prompts.prepare import (
     AIME24,
     DAPO,
     DOLCI,
@@ -21,18 +21,18 @@ from sat_slime.prompts.build import (
     gather,
     in_evaluation,
     integer_labels,
+    label_faults,
+    new_pool,
     prompt_row,
     shuffled,
+    write_jsonl,
 )
-from sat_slime.prompts.labels import label_faults, new_pool
-from sat_slime.prompts.locations import fetch, find_source
-from sat_slime.prompts.output import write_jsonl
-from sat_slime.reward import MODES
+from sat_slime.prompts.sets import fetch, find_source
 
 
 @pytest.fixture(scope="module")
 def pool():
-    with new_pool(1) as pool:
+    with new_pool() as pool:
         yield pool
 
 
@@ -91,7 +91,7 @@ DOLCI_ROWS = [("find $y$", "2"), ("Find w.", "4"), ("Find w.", "4"), ("Find v.",
 
 def test_each_problem_is_there_once_from_the_first_set_that_has_it(gathered, pool):
     dapo, dolci = gathered(DAPO, DAPO_ROWS), gathered(DOLCI, DOLCI_ROWS)
-    problems = choose([dapo, dolci], "drop", "keep", "default", pool)
+    problems = choose([dapo, dolci], "drop", pool)
     assert chosen(problems) == [
         ("dapo", "Find $x$.", "1"),
         ("dapo", "Find y.", "2"),
@@ -105,7 +105,7 @@ def test_each_problem_is_there_once_from_the_first_set_that_has_it(gathered, poo
 
 def test_the_papers_sum_is_of_texts_and_of_rows(gathered, pool):
     dapo, dolci = gathered(DAPO, DAPO_ROWS), gathered(DOLCI, DOLCI_ROWS)
-    problems = choose([dapo, dolci], "keep", "keep", "default", pool)
+    problems = choose([dapo, dolci], "keep", pool)
     assert [problem.problem for problem in problems] == [
         *("Find $x$.", "Find  x", "Find y.", "Find z."),
         *("find $y$", "Find w.", "Find w.", "Find v."),
@@ -116,7 +116,7 @@ def test_the_papers_sum_is_of_texts_and_of_rows(gathered, pool):
 def test_of_two_labels_that_of_most_rows_is_kept_and_told(gathered, pool):
     rows = [("Find x.", "7"), ("Find $x$.", "8"), ("Find x.", "8"), ("Find y.", "1/2"), ("Find y.", "0.5")]
     dapo, dolci = gathered(DAPO, rows), gathered(DOLCI, [("Find y", "0.4")])
-    assert chosen(choose([dapo, dolci], "drop", "keep", "default", pool)) == [
+    assert chosen(choose([dapo, dolci], "drop", pool)) == [
         ("dapo", "Find x.", "8"),
         ("dapo", "Find y.", "1/2"),
     ]
@@ -124,33 +124,18 @@ def test_of_two_labels_that_of_most_rows_is_kept_and_told(gathered, pool):
         ("dapo.jsonl:1", "other labels too: '7'", "8", True),
         ("dolci.jsonl:1", "other labels too: '1/2'", "0.4", True),
     ]
-    dapo, dolci = gathered(DAPO, rows), gathered(DOLCI, [("Find y", "0.4")])
-    assert choose([dapo, dolci], "drop", "drop", "default", pool) == []
-    assert [doubt.kept for doubt in (*dapo.doubts, *dolci.doubts)] == [False, False]
 
 
-def test_labels_that_the_verifier_does_not_accept_are_kept_or_dropped(gathered, pool):
+def test_labels_that_the_verifier_does_not_accept_are_kept_and_told(gathered, pool):
     rows = [("a", "34"), ("b", "x + y = 2"), ("c", r"\text{odd}"), ("d", r"\frac{1"), ("e", r"\sum_{k=1}^n k")]
-    for bad_labels, mode, left in (
-        ("keep", "prime_math", "abcde"),
-        ("drop", "prime_math", "ac"),
-        ("drop", "default", "abc"),
-    ):
-        dapo = gathered(DAPO, rows)
-        problems = choose([dapo], "drop", bad_labels, mode, pool)
-        assert "".join(problem.problem for problem in problems) == left
-        bad = 2 if mode == "default" else 3
-        assert (dapo.account.bad_labels, dapo.account.prompts, len(dapo.doubts)) == (bad, len(left), bad)
-    assert dapo.doubts[0].label == r"\frac{1" and "not rewarded as its own answer by default" in dapo.doubts[0].what
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_an_integer_is_its_own_answer_in_every_mode(pool, mode):
-    assert label_faults(["34", "-3", "0", "1000000"], mode, pool) == {}
+    dapo = gathered(DAPO, rows)
+    assert "".join(problem.problem for problem in choose([dapo], "drop", pool)) == "abcde"
+    assert (dapo.account.bad_labels, dapo.account.prompts) == (3, 5)
+    assert [doubt.problem for doubt in dapo.doubts] == ["b", "d", "e"]
 
 
 def test_faults_of_labels_say_what_is_wrong(pool):
-    faults = label_faults(["x + y = 2", "a\\b", "2^{10^9}", "9" * 30_000, "5"], "prime_math", pool)
+    faults = label_faults(["x + y = 2", "a\\b", "2^{10^9}", "9" * 30_000, "5", "34", "-3"], pool)
     assert [fault.split(",")[0] for fault in faults.values()] == [
         "30000 characters",
         "not rewarded as its own answer by prime_math (different)",
@@ -159,19 +144,18 @@ def test_faults_of_labels_say_what_is_wrong(pool):
     ]
 
 
-def test_the_order_follows_from_seed_and_problems_alone(gathered, pool):
-    there = choose([gathered(DAPO, pairs(0, 50))], "drop", "keep", "default", pool)
-    back = choose([gathered(DAPO, reversed(pairs(0, 50)))], "drop", "keep", "default", pool)
-    one = [problem.label for problem in shuffled(there, 1)]
-    assert one == [problem.label for problem in shuffled(back, 1)]
-    assert one != [problem.label for problem in shuffled(there, 2)]
+def test_the_order_follows_from_the_problems_alone(gathered, pool):
+    there = choose([gathered(DAPO, pairs(0, 50))], "drop", pool)
+    back = choose([gathered(DAPO, reversed(pairs(0, 50)))], "drop", pool)
+    one = [problem.label for problem in shuffled(there)]
+    assert one == [problem.label for problem in shuffled(back)]
     assert sorted(one) == sorted(problem.label for problem in there)
     assert one != [problem.label for problem in there]
 
 
 def test_a_prompt_is_a_message_in_the_template(gathered, pool):
-    (problem,) = choose([gathered(DAPO, [("Find {x}.", "1")])], "drop", "keep", "default", pool)
-    assert prompt_row(problem, "Q: {problem}", None) == {
+    (problem,) = choose([gathered(DAPO, [("Find {x}.", "1")])], "drop", pool)
+    assert prompt_row(problem, "Q: {problem}") == {
         "prompt": [{"role": "user", "content": "Q: Find {x}."}],
         "label": "1",
         "metadata": {"source_name": "dapo", "row": "dapo.jsonl:1"},
@@ -180,10 +164,10 @@ def test_a_prompt_is_a_message_in_the_template(gathered, pool):
 
 def test_labels_of_aime_are_integers_without_padding(gathered, pool):
     rows = [("a", "025"), ("b", "0"), ("c", "999"), ("d", "000")]
-    problems = choose([gathered(AIME24, rows)], "drop", "keep", "default", pool)
+    problems = choose([gathered(AIME24, rows)], "drop", pool)
     assert [problem.label for problem in integer_labels(problems)] == ["25", "0", "999", "0"]
     for label in ("1000", "-1", "1/2"):
-        (problem,) = choose([gathered(AIME24, [("a", label)])], "drop", "keep", "default", pool)
+        (problem,) = choose([gathered(AIME24, [("a", label)])], "drop", pool)
         with pytest.raises(PromptError, match="integers from 0 to 999"):
             integer_labels([problem])
 
@@ -191,8 +175,8 @@ def test_labels_of_aime_are_integers_without_padding(gathered, pool):
 def test_training_problems_of_the_evaluation_are_told(gathered, pool):
     text = "Let the sequence begin with three ones and let each later term be the sum of the three before it"
     rows = [("Find y.", "1"), (text.upper() + ".", "2"), (f"{text}; find the tenth term modulo seven.", "3")]
-    train = choose([gathered(DAPO, rows)], "drop", "keep", "default", pool)
-    evaluation = choose([gathered(AIME24, [(text, "5")])], "drop", "keep", "default", pool)
+    train = choose([gathered(DAPO, rows)], "drop", pool)
+    evaluation = choose([gathered(AIME24, [(text, "5")])], "drop", pool)
     assert [(doubt.row, doubt.what) for doubt in in_evaluation(train, evaluation)] == [
         ("dapo.jsonl:2", "is aime24's aime24.jsonl:1"),
         ("dapo.jsonl:3", "holds 100% of aime24's aime24.jsonl:1"),
@@ -205,8 +189,7 @@ def test_memory_goes_with_the_texts_and_not_with_the_rows(gathered):
     assert json.dumps(one.texts[0].labels) == '{"1": 300}'
 
 
-@pytest.mark.parametrize("mode", ["default", "prime_math", "math_dapo", "strict_integer"])
-def test_labels_without_a_value_are_named(pool, mode):
-    faults = label_faults(["1/0", "5:0", "(2, 0/0)", "nan", "12:00", "3"], mode, pool)
+def test_labels_without_a_value_are_named(pool):
+    faults = label_faults(["1/0", "5:0", "(2, 0/0)", "nan", "12:00", "3"], pool)
     assert list(faults) == ["1/0", "5:0", "(2, 0/0)", "nan", "12:00"]
     assert [label for label, fault in faults.items() if "it has no value" in fault] == ["1/0", "5:0", "(2, 0/0)", "nan"]
