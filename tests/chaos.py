@@ -13,7 +13,7 @@ and its folder must say what happened; `--resume` goes on. In the end
 - nothing hangs: a run that says nothing for PATIENCE_S has failed.
 
 The seed draws victims, signals and moments; what a process does at that moment is up to the machine. The table that is
-printed is summed up in docs/internals/fault-injection.md. chaos_on_slime.py does the same to runs of the real slime.
+printed is summed up in docs/internals/evidence.md. chaos_on_slime.py does the same to runs of the real slime.
 """
 
 from __future__ import annotations

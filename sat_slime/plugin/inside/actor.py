@@ -1,7 +1,7 @@
 """slime's trainer with what asynchronous RL adds to it: a subclass that our driver gives to slime's training group.
 
 It overrides methods that slime calls on its trainer, and replaces nothing of slime. Where slime calls a function of a
-module, so that a method cannot do, docs/internals/slime-hooks.md says what is patched.
+module, so that a method cannot do, docs/internals/slime.md says what is patched.
 """
 
 from __future__ import annotations
