@@ -1,14 +1,12 @@
-"""Holds what a run needs of each kind of memory against what there is, and finds the cheapest change of settings with
-which it fits."""
+"""Holds what a run needs of each kind of memory against what there is."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+import math
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from sat_slime.config.finding import Finding, ok, warn
-from sat_slime.config.slime_checks import slime_config_errors
 from sat_slime.config.slime_schema import SlimeConfig
 from sat_slime.plugin.launch.memory.elements import parameters
 from sat_slime.plugin.launch.memory.memory_needs import (
@@ -22,6 +20,7 @@ from sat_slime.plugin.launch.memory.memory_needs import (
     longest_tokens,
     store_need,
     training_need,
+    weight_copies,
 )
 from sat_slime.plugin.launch.memory.memory_sizes import Size, Sizes
 
@@ -132,166 +131,6 @@ def table(judged: Iterable[Row]) -> list[str]:
     return lines
 
 
-# ------------------------------------------------------------------------------------------------ the cheapest change
-
-
-BADNESS = {"OK": 0, "WARN": 1, "FAIL": 2}
-ROOM_IS_WORTH = 6.0
-"""The cost that a change may have above that of the first which fits, if it leaves room everywhere."""
-FRACTIONS = (0.6, 0.7, 0.75, 0.8, 0.85, 0.88)
-
-
-@dataclass(frozen=True)
-class Change:
-    """Settings of another value, by key."""
-
-    values: tuple[tuple[str, Any], ...] = ()
-    cost: float = 0
-    """How much slower a run gets, in no unit: changes are tried in this order."""
-
-    def __add__(self, other: Change) -> Change:
-        return Change((*self.values, *other.values), self.cost + other.cost)
-
-    @property
-    def text(self) -> str:
-        """`set train.tensor_parallel to 4 and ...`."""
-        shown = (f"{key} to {str(value).lower() if isinstance(value, bool) else value}" for key, value in self.values)
-        return "set " + " and ".join(shown)
-
-    def of(self, config: SlimeConfig) -> SlimeConfig:
-        """Return the settings with this change."""
-        sections: dict[str, dict[str, Any]] = {}
-        for key, value in self.values:
-            section, _, name = key.partition(".")
-            sections.setdefault(section, {})[name] = value
-        update = {name: getattr(config, name).model_copy(update=values) for name, values in sections.items()}
-        return config.model_copy(update=update)
-
-
-def cheapest_fit(config: SlimeConfig, there: Sizes, what: str) -> tuple[Change | None, Change | None]:
-    """Return the cheapest change with which a row has room, no other has less than it should, and the settings no new
-    fault; for a row that fails, if that costs too much, the cheapest with which nothing fails.
-
-    Args:
-        what: the row. An engine has settings of its own; those of the trainer decide the other rows.
-
-    Returns:
-        The change, or None; and where there is none the one that comes nearest.
-    """
-    kinds = (ENGINE,) if what == ENGINE else (TRAINING, HOST)
-    before = _marks(config, there, rows(config, there, kinds))
-    faults = set(slime_config_errors(config))
-
-    def sound(changed: SlimeConfig) -> bool:
-        return set(slime_config_errors(changed)) <= faults
-
-    fits: Change | None = None
-    nearest: Change | None = None
-    least = float("inf")
-    for change in combinations(_engine_options(config) if what == ENGINE else _training_options(config)):
-        if fits and change.cost > fits.cost + ROOM_IS_WORTH:
-            break
-        changed = change.of(config)
-        judged = rows(changed, there, kinds)
-        after = _marks(changed, there, judged)
-        if "FAIL" in after.values():
-            worst = max(row.need.certain / row.usable for row in judged)
-            if worst < least and sound(changed):
-                nearest, least = change, worst
-            continue
-        room = after[what] == "OK" and not _worse(before, after)
-        if (room or (before[what] == "FAIL" and fits is None)) and sound(changed):
-            if room:
-                return change, None
-            fits = change
-    return fits, None if fits else nearest
-
-
-def _marks(config: SlimeConfig, there: Sizes, judged: Sequence[Row]) -> dict[str, str]:
-    marks = {row.what: row.mark for row in judged}
-    return marks | {"room": engine_room_mark(config, there)} if ENGINE in marks else marks
-
-
-def _worse(before: dict[str, str], after: dict[str, str]) -> bool:
-    return any(BADNESS[after[what]] > BADNESS[before[what]] for what in before)
-
-
-def combinations(options: Sequence[Sequence[Change]]) -> list[Change]:
-    """Return a change of each kind or none, in every combination, the cheapest first, and of equally cheap ones the
-    shortest; at least one."""
-    combined = [Change()]
-    for kind in options:
-        combined = [first + second for first in combined for second in (Change(), *kind)]
-    return sorted(
-        (change for change in combined if change.values), key=lambda change: (change.cost, len(change.values))
-    )
-
-
-def _training_options(config: SlimeConfig) -> list[list[Change]]:
-    """Return changes of each kind with what they cost: fewer tokens at a time least, more GPUs most."""
-    train, model = config.train, config.model
-    halves = {max(train.max_tokens_per_gpu >> n, least_tokens(config)) for n in (1, 2)}
-    fewer = sorted((n for n in halves if n < train.max_tokens_per_gpu), reverse=True)
-    order = ("none", "selective", "full")
-    less = order[order.index(train.recompute) + 1 :]
-    return [
-        [_change("max_tokens_per_gpu", n, cost=1 + index) for index, n in enumerate(fewer)],
-        [_change("optimizer_offload", not train.optimizer_offload, cost=0 if train.optimizer_offload else 4)],
-        [_change("recompute", how, cost=3 + index) for index, how in enumerate(less)],
-        [_tensor(config, n, 2 + 2 * index) for index, n in enumerate(_doubled(train.tensor_parallel, 8))],
-        [_experts(config, n, 2 + index) for index, n in enumerate(_doubled(train.expert_parallel, model.experts))],
-        [_change("context_parallel", n, cost=3 + 2 * i) for i, n in enumerate(_doubled(train.context_parallel, 8)[:1])],
-        _more_gpus(config),
-    ]
-
-
-def _change(name: str, value: Any, cost: float) -> Change:
-    return Change(((f"train.{name}", value),), cost)
-
-
-def _tensor(config: SlimeConfig, ranks: int, cost: float) -> Change:
-    """Return more tensor parallelism; experts without parallelism of their own must be cut alike (slime_checks)."""
-    cut = config.model.is_moe and config.train.expert_parallel == 1
-    return _change("tensor_parallel", ranks, cost) + Change(
-        (("train.expert_tensor_parallel", ranks),) if cut else (), 0
-    )
-
-
-def _experts(config: SlimeConfig, ranks: int, cost: float) -> Change:
-    """Return more expert parallelism, in place of that within an expert."""
-    uncut = config.train.expert_tensor_parallel == 1
-    return _change("expert_parallel", ranks, cost) + Change(() if uncut else (("train.expert_tensor_parallel", 1),))
-
-
-def _more_gpus(config: SlimeConfig) -> list[Change]:
-    """Return the rest of the node, then whole nodes: slime fills one before it takes the next."""
-    train, node = config.train, config.cluster.gpus_per_node
-    sizes = [(1, node)] if train.nodes == 1 and train.gpus_per_node < node else []
-    sizes += [(nodes, node) for nodes in _doubled(train.nodes, 8 * train.nodes)]
-    changes = []
-    for index, (nodes, gpus) in enumerate(sizes):
-        values = {"nodes": nodes, "gpus_per_node": gpus}
-        other = tuple((f"train.{name}", value) for name, value in values.items() if getattr(train, name) != value)
-        changes.append(Change(other, 20 * (index + 1)))
-    return changes
-
-
-def _engine_options(config: SlimeConfig) -> list[list[Change]]:
-    """Return the share of its GPUs, and more of them."""
-    rollout = config.rollout
-    shares = sorted(FRACTIONS, key=lambda share: abs(share - rollout.memory_fraction))
-    more = _doubled(rollout.gpus_per_engine, rollout.gpus)
-    return [
-        [Change((("rollout.memory_fraction", share),), 1 + i) for i, share in enumerate(shares)],
-        [Change((("rollout.gpus_per_engine", n),), 3 + 2 * i) for i, n in enumerate(more)],
-    ]
-
-
-def _doubled(number: int, most: int) -> list[int]:
-    """Return twice the number and four times, up to `most`."""
-    return [n for n in (2 * number, 4 * number) if n <= most]
-
-
 # ----------------------------------------------------------------------------------------------------------- findings
 
 
@@ -313,7 +152,7 @@ def memory_findings(config: SlimeConfig, there: Sizes) -> Iterator[Finding]:
         elif row.mark == "OK":
             yield ok(row.what, row.text)
         else:
-            detail = f"{_needed(row)}: {_remedy(config, there, row)}"
+            detail = f"{_needed(row)}: {_remedy(config, row)}"
             yield Finding(row.mark, row.what, detail, row.size.is_of_settings)
     if config.cluster.device == "gpu":
         yield from _room_of_engine(config, there)
@@ -334,35 +173,48 @@ def _needed(row: Row) -> str:
     return f"{needs} {of}, {percent(row.share)} ({row.size.source}; {row.need.text})"
 
 
-def _remedy(config: SlimeConfig, there: Sizes, row: Row) -> str:
+def _remedy(config: SlimeConfig, row: Row) -> str:
+    """Return which settings make the two largest parts of what is needed smaller."""
     if row.what == STORE:
         return "Ray writes the rest to disk, which is slow: start it with a larger --object-store-memory and /dev/shm"
     if config.cluster.device == "cpu":
         return "take a smaller batch or model, or another machine"
-    change, nearest = cheapest_fit(config, there, row.what)
-    if change:
-        return f"{change.text} (then {_after(config, there, row.what, change)})"
-    if row.mark == "WARN":
-        return "no change of the trainer's parallelism or optimizer gives more room; watch it"
-    if nearest is None:
-        return "no other parallelism of this model on these GPUs helps: take larger ones"
-    return (
-        f"nothing that was tried fits; nearest is: {nearest.text} ({_after(config, there, row.what, nearest)}); "
-        "take larger ones"
-    )
+    lowered = _lowered_by(config, row.what)
+    largest = sorted(row.need.parts, key=lambda part: -part.size)[:2]
+    return "what lowers the largest parts: " + "; ".join(f"{part.name} by {lowered[part.name]}" for part in largest)
 
 
-def _after(config: SlimeConfig, there: Sizes, what: str, change: Change) -> str:
-    """Return what a row needs after a change, the GPUs if it takes more, and other rows that are then full."""
-    changed = change.of(config)
-    kinds = (ENGINE,) if what == ENGINE else (TRAINING, HOST)
-    after = rows(changed, there, kinds)
-    full = [f"{row.what} {percent(row.share)}" for row in after if row.what != what and row.mark != "OK"]
-    of_row = next(row for row in after if row.what == what)
-    room = f", {percent(of_row.share)}" if of_row.mark != "OK" else ""
-    gpus = changed.train.world_size + changed.rollout.gpus
-    more = [f"{gpus} GPUs in all"] if gpus > config.train.world_size + config.rollout.gpus else []
-    return "; ".join([f"{gib(of_row.need.total)} GiB{room}", *more, *full])
+def _lowered_by(config: SlimeConfig, what: str) -> dict[str, str]:
+    """Return by each part's name the settings that lower it, from those that cost least."""
+    train, least = config.train, least_tokens(config)
+    if what == ENGINE:
+        shares = "more rollout.gpus_per_engine or rollout.memory_fraction"
+        return {"weights": shares, "KV of the longest response": f"fewer rollout.max_response_tokens, {shares}"}
+    batch = "fewer rollout.prompts_per_iteration or rollout.max_response_tokens, or more train.nodes"
+    if what == HOST:
+        copies = f"{weight_copies(config)} copies of the weights"
+        return {
+            copies: "loss.kl_coef 0, a denominator other than checkpoint, or more train.nodes",
+            "optimizer": "train.optimizer_offload false where the GPUs have room, or more train.nodes",
+            "batch": batch,
+            "routed experts": batch,
+        }
+    cuts = ["train.tensor_parallel", "train.pipeline_parallel"] + ["train.expert_parallel"] * config.model.is_moe
+    held = f"more {' or '.join(cuts)}"
+    fewer = "more train.context_parallel or train.tensor_parallel"
+    if train.max_tokens_per_gpu > least:  # a longer sample is a micro-batch of its own
+        fewer = f"train.max_tokens_per_gpu down to {least}, {fewer}"
+    of_tokens = fewer if train.recompute == "full" else f"train.recompute full, {fewer}"
+    return {
+        "weights": held,
+        "gradients": held,
+        "optimizer": f"train.optimizer_offload true, which takes host memory, {held}",
+        "batch": batch,
+        "layer inputs": of_tokens,
+        "activations": of_tokens,
+        "a layer": of_tokens,
+        "logits": fewer,
+    }
 
 
 def _room_of_engine(config: SlimeConfig, there: Sizes) -> Iterator[Finding]:
@@ -370,11 +222,11 @@ def _room_of_engine(config: SlimeConfig, there: Sizes) -> Iterator[Finding]:
     if mark == "OK":
         return
     share, gpu = config.rollout.memory_fraction, there.gpu.bytes
-    change, _ = cheapest_fit(config, there, ENGINE)
-    remedy = change.text if change else "take larger GPUs, or more of them for an engine"
+    reserve, _ = engine_reserve(config, gpu)
+    most = math.floor(100 * (1 - reserve / 2 / gpu)) / 100
     detail = (
         f"rollout.memory_fraction is {share}, which leaves {gib((1 - share) * gpu)} GiB of a GPU for CUDA graphs and "
-        f"prefills, where SGLang itself would leave {gib(engine_reserve(config, gpu)[0])}: {remedy}"
+        f"prefills, where SGLang itself would leave {gib(reserve)}: set it to at most {most}"
     )
     yield Finding(mark, ENGINE, detail, there.gpu.is_of_settings)
 

@@ -1,7 +1,5 @@
-"""What is said of a run's memory, and that advice works: with the settings that it names nothing fails any more."""
+"""What is said of a run's memory, and the settings that are named where it does not fit."""
 
-import itertools
-import re
 from pathlib import Path
 
 import pytest
@@ -46,13 +44,6 @@ def findings(config, what):
     return [one for one in memory_findings(config, sizes(config)) if one.what == what]
 
 
-def advice(detail):
-    """The settings that a message names, as overrides."""
-    told = re.search(r"set ([a-z]+\.\w+ to \S+(?: and [a-z]+\.\w+ to \S+)*)", detail)
-    assert told, detail
-    return [pair.replace(" to ", "=") for pair in told[1].rstrip(";,").split(" and ")]
-
-
 def test_the_papers_run_fits_eight_gpus_of_80_gb():
     found = judged(paper())
     assert {what: row.mark for what, row in found.items()} == {TRAINING: "OK", ENGINE: "OK", HOST: "OK", STORE: "OK"}
@@ -64,18 +55,18 @@ def test_the_papers_run_fits_eight_gpus_of_80_gb():
 
 
 @pytest.mark.parametrize(
-    "overrides, needs, remedy",
+    "overrides, needs, largest",
     [
-        (["train.optimizer_offload=false"], 142, "set train.optimizer_offload to true (then 57 GiB)"),
-        (["train.tensor_parallel=1"], 93, "set train.tensor_parallel to 2 (then 68 GiB)"),
-        (["train.max_tokens_per_gpu=131072"], 89, "set train.max_tokens_per_gpu to 65536 (then 68 GiB)"),
-        (["train.recompute=none"], 134, "set train.recompute to full (then 57 GiB)"),
+        (["train.optimizer_offload=false"], 142, "optimizer by train.optimizer_offload true"),
+        (["train.tensor_parallel=1"], 93, "gradients by more train.tensor_parallel"),
+        (["train.max_tokens_per_gpu=131072"], 89, "logits by train.max_tokens_per_gpu down to"),
+        (["train.recompute=none"], 134, "activations by train.recompute full"),
     ],
 )
-def test_what_was_accepted_and_does_not_fit(overrides, needs, remedy):
+def test_what_does_not_fit_is_refused_and_the_largest_parts_named(overrides, needs, largest):
     (finding,) = findings(paper(*overrides), TRAINING)
     assert finding.mark == "FAIL" and finding.detail.startswith(f"needs {needs} GiB of a GPU's 79")
-    assert finding.detail.endswith(remedy)
+    assert largest in finding.detail.rpartition("largest parts: ")[2]
 
 
 def test_a_model_that_is_too_large_for_its_gpus():
@@ -84,19 +75,7 @@ def test_a_model_that_is_too_large_for_its_gpus():
     config = paper(*flags, *place, "rollout.gpus_per_engine=8", "rollout.stop_token_ids=[]", host=8192)
     assert config.model.parameters / 1e9 == pytest.approx(108, abs=3) and slime_config_errors(config) == []
     (finding,) = findings(config, TRAINING)
-    assert finding.mark == "FAIL"
-    better = load_config(
-        PAPER,
-        [
-            "method=sat-gspo-r3",
-            *cluster(host=8192),
-            *flags,
-            *place,
-            "rollout.gpus_per_engine=8",
-            *advice(finding.detail),
-        ],
-    )
-    assert judged(better)[TRAINING].mark == "OK" and better.train.world_size > 8
+    assert finding.mark == "FAIL" and "train.expert_parallel" in finding.detail
 
 
 def test_1_tib_has_room_for_one_copy_of_the_routes_and_not_for_seven():
@@ -107,56 +86,7 @@ def test_1_tib_has_room_for_one_copy_of_the_routes_and_not_for_seven():
     assert finding.detail.startswith("needs up to 1,005 GiB of the 973 of a node's 1,024 at which Ray kills, 103 %")
     (too_small,) = findings(paper(host=640), HOST)
     assert too_small.mark == "FAIL"  # not with the optimizer on these four GPUs, which would need 142 GiB
-    assert "set train.optimizer_offload to false and" in too_small.detail and "GPUs in all" in too_small.detail
-
-
-def test_advice_for_the_host_is_no_error_on_the_gpu():
-    """The optimizer goes back to the GPU only where that holds it."""
-    for host, gpu in itertools.product((256, 512, 768), (39.4, 79.1, 139)):
-        (finding,) = findings(paper(host=host, gpu=gpu), HOST)
-        if finding.mark != "FAIL" or "nothing that was tried fits" in finding.detail:
-            continue
-        after = judged(paper(*advice(finding.detail), host=host, gpu=gpu))
-        assert after[TRAINING].mark != "FAIL" and after[HOST].mark != "FAIL", finding.detail
-
-
-GRID = {
-    "train.tensor_parallel": (1, 4),
-    "train.expert_parallel": (1, 4),
-    "train.max_tokens_per_gpu": (8192, 131072),
-    "train.optimizer_offload": (True, False),
-    "gpu": (39.4, 79.1),
-    "host": (512, 2048),
-}
-
-
-def test_advice_works_on_every_configuration_of_a_grid():
-    """Applied as it is written, it leaves no error of memory of that kind and of the settings; what it says is needed
-    then is needed. Where nothing fits it says so."""
-    applied = unfit = 0
-    for values in itertools.product(*GRID.values()):
-        setting = dict(zip(GRID, values, strict=True))
-        there = {"gpu": setting.pop("gpu"), "host": setting.pop("host")}
-        overrides = [f"{key}={value}" for key, value in setting.items()]
-        if setting["train.expert_parallel"] == 1:
-            overrides.append(f"train.expert_tensor_parallel={setting['train.tensor_parallel']}")
-        config = paper(*overrides, **there)
-        assert slime_config_errors(config) == []
-        for finding in memory_findings(config, sizes(config)):
-            what = finding.what
-            if finding.mark != "FAIL" or what == ENGINE:
-                continue
-            if "nothing that was tried fits" in finding.detail or "no other parallelism" in finding.detail:
-                unfit += 1
-                continue
-            changed = paper(*overrides, *advice(finding.detail), **there)
-            after = judged(changed)
-            assert slime_config_errors(changed) == [], finding.detail
-            assert "FAIL" not in {after[TRAINING].mark, after[HOST].mark}, finding.detail
-            then = float(re.search(r"\(then ([\d.,]+) GiB", finding.detail)[1].replace(",", ""))
-            assert after[what].need.total / GIB == pytest.approx(then, abs=0.51)
-            applied += 1
-    assert applied > 30 and unfit < applied
+    assert "optimizer by train.optimizer_offload false where the GPUs have room" in too_small.detail
 
 
 def test_fewer_tokens_are_not_advised_below_the_longest_sample():
@@ -171,16 +101,14 @@ def test_room_that_an_engine_leaves(share, mark):
     of_engine = findings(config, ENGINE)
     assert max(of_engine, key=lambda one: ["OK", "WARN", "FAIL"].index(one.mark)).mark == mark
     if mark != "OK":
-        change = advice(of_engine[-1].detail)
-        assert {one.mark for one in findings(paper("rollout.concurrent_requests=8", *change), ENGINE)} == {"OK"}
+        most = of_engine[-1].detail.rpartition("at most ")[2]
+        change = ("rollout.concurrent_requests=8", f"rollout.memory_fraction={most}")
+        assert {one.mark for one in findings(paper(*change), ENGINE)} == {"OK"}
 
 
 def test_weights_that_an_engine_cannot_hold():
     (finding,) = findings(paper("rollout.gpus_per_engine=1", "rollout.concurrent_requests=8", gpu=39.4), ENGINE)
-    assert finding.mark == "FAIL"
-    change = advice(finding.detail)
-    after = findings(paper("rollout.concurrent_requests=8", *change, gpu=39.4), ENGINE)
-    assert "FAIL" not in {one.mark for one in after}, (change, after)
+    assert finding.mark == "FAIL" and "weights by more rollout.gpus_per_engine" in finding.detail
 
 
 def test_more_requests_than_an_engine_holds():
