@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sat_slime.objective import SAT, TokenBatch, contraction_factors, named_method, policy_surrogate, tail_quantile
-from sat_slime.objective.tokens import bounded_exp
+from sat_slime.objective.terms import bounded_exp
 
 
 class Kernels(TorchDispatchMode):

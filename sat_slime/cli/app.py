@@ -14,7 +14,6 @@ from typer.core import TyperCommand, TyperGroup
 
 from sat_slime import outside
 from sat_slime.cli.terminal import without_traceback, write_utf8
-from sat_slime.cli.torch_on_use import import_torch_on_use
 
 COMMANDS = {
     "init": ("sat_slime.cli.init_command.init", "Write a commented file to start from, and the files that it extends."),
@@ -181,5 +180,4 @@ def _options(
 def main() -> None:
     """Run the command `sat-slime` with the arguments of this process."""
     write_utf8()
-    import_torch_on_use()
     app(prog_name="sat-slime")

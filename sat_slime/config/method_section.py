@@ -22,7 +22,7 @@ from sat_slime.config.section import OWN_TO_A_CELL, Section
 from sat_slime.config.source import ConfigError, Source
 from sat_slime.objective import SAT, Clip, Method, Stabilizer, compose, named_method
 from sat_slime.objective.method import STABILIZERS, VARIANTS, bases, find, switches
-from sat_slime.objective.tokens import Denominator
+from sat_slime.objective.terms import Denominator
 
 
 def _base_or_path(value: Any, check: Any) -> Any:

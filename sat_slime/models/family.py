@@ -12,9 +12,10 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-import torch  # what it has is asked for in functions alone: the command does not wait for it
+if TYPE_CHECKING:  # so that settings are read before torch is imported
+    import torch
 
 
 class ModelSizes(Protocol):
@@ -85,6 +86,8 @@ class Weight:
             return tensors[0]
         if len(tensors) == 1:
             return tensors[0].chunk(ranks, self.cut)[rank]
+        import torch
+
         rows = [tensor.unflatten(0, (self.groups or ranks, -1)) for tensor in tensors]
         return torch.cat(rows, dim=1).chunk(ranks)[rank].flatten(0, 1)
 
@@ -92,6 +95,8 @@ class Weight:
         """Return the whole tensors in the order of `tensors`, of the parts of all ranks."""
         if self.cut is None:
             return [shards[0]]
+        import torch
+
         if len(self.tensors) == 1:
             return [torch.cat(list(shards), dim=self.cut)]
         groups = self.groups or len(shards)

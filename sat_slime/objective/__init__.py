@@ -1,5 +1,8 @@
 """The mathematics: what each token adds to the objective, in torch alone. Begin with surrogate.py."""
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from .clips import Clip
 from .method import (
     PAPER_METHODS,
@@ -11,12 +14,31 @@ from .method import (
     named_method,
 )
 from .metrics import Metric, MetricAccumulator
-from .mismatch import mismatch_histogram, mismatch_metrics, mismatch_parts
-from .quantile import tail_quantile
 from .sat import SAT, contraction_factors
 from .stabilizer import Gate, Judge, Radii, Score, Stabilizer, Surrogate, Weight
-from .surrogate import Result, log_ratio, policy_surrogate, threshold_scores
-from .tokens import DENOMINATORS, TokenBatch, Tokens, broken_tokens
+from .terms import DENOMINATORS
+
+if TYPE_CHECKING:
+    from .mismatch import mismatch_histogram, mismatch_metrics, mismatch_parts
+    from .quantile import tail_quantile
+    from .surrogate import Result, log_ratio, policy_surrogate, threshold_scores
+    from .tokens import TokenBatch, Tokens, broken_tokens
+
+_OF_TORCH = {
+    "mismatch": ("mismatch_histogram", "mismatch_metrics", "mismatch_parts"),
+    "quantile": ("tail_quantile",),
+    "surrogate": ("Result", "log_ratio", "policy_surrogate", "threshold_scores"),
+    "tokens": ("TokenBatch", "Tokens", "broken_tokens"),
+}
+"""Names by the modules that import torch: reading a run's settings waits for none of them."""
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _OF_TORCH.items():
+        if name in names:
+            return getattr(importlib.import_module(f".{module}", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
     "DENOMINATORS",

@@ -6,15 +6,16 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-import torch
 from annotated_types import Ge, Gt, Lt
 
 from .stabilizer import Judge, NonNegative, Positive, Radii, Scope, Stabilizer, Surrogate
-from .tokens import Need, Tokens, bounded_exp
+from .terms import Need, bounded_exp
 
 if TYPE_CHECKING:  # so that settings are read before torch is imported
     import torch.distributed as dist
     from torch import Tensor
+
+    from .tokens import Tokens
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class GMPO(Surrogate):
         d, A = t.bounded_d, t.A
         t.measured["gmpo/held"] = ((A > 0) & (d > self.eps_high)) | ((A < 0) & (d < -self.eps_low))
         up, down = d.clamp(max=self.eps_high), d.clamp(min=-self.eps_low)
-        c = t.mean(torch.where(A == 0, 0.0, torch.where(A > 0, up, down)))
+        c = t.mean(up.where(A > 0, down).masked_fill(A == 0, 0.0))
         return t.mean(A) * bounded_exp(c)
 
 
@@ -85,7 +86,7 @@ class CPGD(Surrogate):
         d, A, highest, lowest = t.bounded_d, t.A, math.log1p(self.eps), math.log1p(-self.eps)
         t.measured["cpgd/held"] = ((A > 0) & (d > highest)) | ((A < 0) & (d < lowest))
         log_denominator = (t.score - d).detach()
-        return A * (log_denominator + torch.where(A > 0, d.clamp(max=highest), d.clamp(min=lowest)))
+        return A * (log_denominator + d.clamp(max=highest).where(A > 0, d.clamp(min=lowest)))
 
 
 @dataclass(frozen=True)
@@ -140,10 +141,14 @@ class BAPO(Radii, Judge):
 
     def scores(self, t: Tokens) -> Tensor:
         """(n, 2) ratios and advantages."""
+        import torch
+
         return torch.stack([t.ratio.detach(), t.A], 1)
 
     def threshold_of(self, scores: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
         """How many steps the ends are raised: the fewest at which the share is reached, else all."""
+        import torch
+
         r, A = scores.double().unbind(1)
         lows, highs = self._ends
         P = torch.stack([(r.clamp(max=high) * A.clamp(min=0)).sum() for high in highs])
@@ -159,6 +164,8 @@ class BAPO(Radii, Judge):
         return reached.to(torch.uint8).argmax().to(scores.dtype)
 
     def radii(self, low: float, high: float, t: Tokens) -> tuple[Tensor, Tensor]:
+        import torch
+
         lows, highs = (torch.tensor(ends, dtype=torch.float64, device=t.A.device) for ends in self._ends)
         steps, last = t.threshold.long(), len(lows) - 1
         lower, upper = lows[steps.clamp(max=last)], highs[(steps - last).clamp(min=0)]

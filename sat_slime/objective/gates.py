@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-import torch
-
-from .quantile import longest_prefix_end
 from .stabilizer import Gate, Judge, NonNegative, Positive, Scope, around_one
-from .tokens import Need, Tokens
+from .terms import Need
 
 if TYPE_CHECKING:  # so that settings are read before torch is imported
     import torch.distributed as dist
     from torch import Tensor
+
+    from .tokens import Tokens
 
 
 def bernoulli_kl(log_p: Tensor, log_q: Tensor) -> Tensor:
@@ -21,8 +20,8 @@ def bernoulli_kl(log_p: Tensor, log_q: Tensor) -> Tensor:
     drawn or another one. Never negative, which rounding alone would not grant."""
     log_p, log_q = log_p.clamp(max=0.0), log_q.clamp(max=0.0)
     p, not_p, not_q = log_p.exp(), -log_p.expm1(), -log_q.expm1()
-    drawn = torch.where(p > 0, p * (log_p - log_q), 0.0)
-    return (drawn + (torch.xlogy(not_p, not_p) - torch.xlogy(not_p, not_q))).clamp(min=0.0)
+    drawn = (p * (log_p - log_q)).where(p > 0, 0.0)
+    return (drawn + (not_p.xlogy(not_p) - not_p.xlogy(not_q))).clamp(min=0.0)
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,7 @@ class IcePop(Gate):
 
     def factor(self, t: Tokens) -> Tensor:
         inside = (t.k >= self.low) & (t.k <= self.high)
-        return torch.where(inside, t.k, 0.0) if self.form == "weight" else inside
+        return t.k.where(inside, 0.0) if self.form == "weight" else inside
 
 
 @dataclass(frozen=True)
@@ -139,6 +138,8 @@ class M2PO(Gate, Judge):
 
     def threshold_of(self, scores: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
         """The largest d^2 up to which, in ascending order, the mean is at most the setting."""
+        from .quantile import longest_prefix_end
+
         return longest_prefix_end(scores, self.threshold, group)
 
     def factor(self, t: Tokens) -> Tensor:

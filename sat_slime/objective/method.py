@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-import torch
 from annotated_types import Ge, Gt, Lt
 
 from .. import outside
@@ -19,11 +18,13 @@ from . import clips, gates, penalties, scores, weights
 from .clips import GRPO, GSPO, PPO, Clip
 from .sat import SAT
 from .stabilizer import Gate, Judge, Radii, Scope, Stabilizer, Surrogate, Weight
-from .tokens import Denominator, Need, Ratio, Tokens
+from .terms import Denominator, Need, Ratio
 
 if TYPE_CHECKING:  # so that settings are read before torch is imported
     import torch.distributed as dist
     from torch import Tensor
+
+    from .tokens import Tokens
 
 Kind = TypeVar("Kind", bound=Stabilizer)
 
@@ -84,6 +85,8 @@ class TRPO(Stabilizer):
             before, after: (N,) divergence from mu at this rank's states under the weights before and after the step.
             group: ranks that hold other states. All get the same answer.
         """
+        import torch
+
         outward = ((after > self.delta) & (after > before)).sum().double()
         count = torch.full_like(outward, len(after))
         sums = torch.stack([outward, before.double().sum(), after.double().sum(), count])
@@ -288,6 +291,8 @@ class Method:
         low, high = (self.clip.eps_low, self.clip.eps_high) if self.clip else (1.0, float("inf"))
         if self.radius_policy is None:
             return low, high
+        import torch
+
         with torch.no_grad():
             set_low, set_high = self.radius_policy.radii(low, high, t)
         t.measured |= {"radius/low": set_low, "radius/high": set_high}

@@ -14,12 +14,11 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-import torch
-
 from .method import known
 from .stabilizer import Gate, Score, Stabilizer, Weight
 
 if TYPE_CHECKING:  # so that settings are read before torch is imported
+    import torch
     import torch.distributed as dist
 
 Reduction = Literal["mean", "sum", "min", "max", "step"]
@@ -210,6 +209,8 @@ def gather(part: Any, group: dist.ProcessGroup | None) -> list[Any]:
     """The small object of every rank, in rank order."""
     if group is None:
         return [part]
+    import torch
+
     parts: list[Any] = [None] * torch.distributed.get_world_size(group)
     torch.distributed.all_gather_object(parts, part, group=group)
     return parts
@@ -253,6 +254,8 @@ def _by_name(kinds: tuple[type[Stabilizer], ...]) -> dict[str, Reduction]:
 
 def _on_the_host(metrics: Mapping[str, torch.Tensor | float]) -> dict[str, float]:
     """The numbers, read from the device at once."""
+    import torch
+
     on_device = [value.detach().double() for value in metrics.values() if isinstance(value, torch.Tensor)]
     numbers = iter(torch.stack(on_device).tolist() if on_device else ())
     return {name: next(numbers) if isinstance(v, torch.Tensor) else float(v) for name, v in metrics.items()}

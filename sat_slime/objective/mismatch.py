@@ -12,7 +12,7 @@ import torch
 from .metrics import gather
 from .quantile import tail_quantile
 
-if TYPE_CHECKING:  # so that settings are read before torch is imported
+if TYPE_CHECKING:
     import torch.distributed as dist
     from torch import Tensor
 

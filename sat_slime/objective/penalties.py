@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import torch
-
 from .stabilizer import NonNegative, Positive, Surrogate
-from .tokens import Tokens
 
 if TYPE_CHECKING:  # so that settings are read before torch is imported
     from torch import Tensor
+
+    from .tokens import Tokens
 
 
 @dataclass(frozen=True)
@@ -52,8 +51,8 @@ class SAPO(Surrogate):
     name = "sapo"
 
     def values(self, t: Tokens) -> Tensor:
-        tau = torch.full_like(t.A, self.tau_neg).masked_fill(t.A > 0, self.tau_pos)
-        return t.A * (4 / tau) * torch.sigmoid(tau * (t.ratio - 1))
+        tau = t.A.new_full(t.A.shape, self.tau_neg).masked_fill(t.A > 0, self.tau_pos)
+        return t.A * (4 / tau) * (tau * (t.ratio - 1)).sigmoid()
 
 
 @dataclass(frozen=True)

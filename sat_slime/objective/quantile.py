@@ -8,29 +8,19 @@ larger than any number.
 from __future__ import annotations
 
 from collections.abc import Callable
-from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-if TYPE_CHECKING:  # so that settings are read before torch is imported
+from .terms import quantile_rank
+
+if TYPE_CHECKING:
     import torch.distributed as dist
     from torch import Tensor
 
 RADIX_BITS = 11
 """Bits of a digit: 16 KiB of counts per all-reduce, three digits to a float32."""
 RADIX = 1 << RADIX_BITS
-
-
-def quantile_rank(alpha: float, n: int) -> int:
-    """k = ceil(alpha n), exact for the decimal that alpha was written as: 0.9 of 10 is 9, 0.7 of 10 is 7.
-
-    Raises:
-        ValueError: alpha is not in (0, 1].
-    """
-    if not 0 < alpha <= 1:
-        raise ValueError(f"alpha is {alpha}: the quantile's level is in (0, 1]")
-    return -(-Fraction(str(alpha)) * n // 1)
 
 
 def tail_quantile(abs_log_ratio: Tensor, alpha: float, group: dist.ProcessGroup | None = None) -> Tensor:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import torch
 from annotated_types import Gt, Le
 
-from .quantile import quantile_rank, tail_quantile
 from .stabilizer import Judge, Positive, Scope
-from .tokens import Tokens, without_gradient
+from .terms import quantile_rank
 
 if TYPE_CHECKING:  # so that settings are read before torch is imported
     import torch.distributed as dist
     from torch import Tensor
+
+    from .tokens import Tokens
 
 
 @dataclass(frozen=True)
@@ -45,26 +45,27 @@ class SAT(Judge):
 
     def threshold_of(self, scores: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
         """q (Eq. quantile)."""
+        from .quantile import tail_quantile
+
         return tail_quantile(scores, self.alpha, group)
 
     def contraction(self, t: Tokens) -> tuple[Tensor, Tensor]:
         """c_low and c_high of each token at q (Eqs. gate, kernel)."""
         d = t.d.detach()
-        staleness = d if self.score == "log_ratio" else torch.copysign(self.scores(t), d)
+        staleness = d if self.score == "log_ratio" else self.scores(t).copysign(d)
         return contraction_factors(staleness, t.threshold, self.exponent)
 
-    @without_gradient
     def measure(self, t: Tokens, c_low: Tensor, c_high: Tensor, own_scope: bool) -> None:
         """Write sat/* of Table monitor into t.measured. own_scope: the threshold is of these tokens alone."""
-        c = torch.minimum(c_low, c_high)
+        c = c_low.minimum(c_high)
         t.measured["sat/q"] = t.threshold
-        t.measured["sat/c_min"] = c.amin() if t.n else torch.ones_like(t.threshold)
+        t.measured["sat/c_min"] = c.amin() if t.n else t.threshold.new_ones(())
         t.measured["sat/gate_rate"] = c < 1
         if own_scope:
             n = t.n if t.group is None else int(t.whole_lengths.sum())
             above = n - quantile_rank(self.alpha, n)
             responses = t.unit == "sequence" and len(t.lengths) > 0
-            largest = t.whole_lengths.amax() if responses else torch.ones((), device=c.device)
+            largest = t.whole_lengths.amax() if responses else c.new_ones(())
             t.measured["sat/scope_too_small"] = largest > above
 
 
@@ -80,8 +81,8 @@ def contraction_factors(log_ratio: Tensor, q: Tensor | float, exponent: float = 
         c_low, c_high, each (N,).
     """
     staleness, one = log_ratio.abs(), log_ratio.new_ones(())
-    c = torch.where((staleness > q) & (torch.as_tensor(q) > 0), kernel(staleness, q, exponent), one)
-    return torch.where(log_ratio < 0, c, one), torch.where(log_ratio > 0, c, one)
+    c = kernel(staleness, q, exponent).where((staleness > q) & (q > 0), one)
+    return c.where(log_ratio < 0, one), c.where(log_ratio > 0, one)
 
 
 def kernel(u: Tensor, q: Tensor | float, exponent: float = 2.0) -> Tensor:

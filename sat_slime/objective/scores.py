@@ -6,14 +6,14 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-import torch
-
 from .gates import bernoulli_kl
 from .stabilizer import Positive, Score
-from .tokens import Need, Tokens, bounded_exp
+from .terms import Need, bounded_exp
 
 if TYPE_CHECKING:  # so that settings are read before torch is imported
     from torch import Tensor
+
+    from .tokens import Tokens
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class RolloutIS(Score):
     name, only_over = "rollout-is", ("rollout",)
 
     def weight(self, t: Tokens) -> Tensor:
-        return torch.where((t.ratio > 1 - self.eps_low) & (t.ratio < 1 + self.eps_high), t.ratio, 0.0)
+        return t.ratio.where((t.ratio > 1 - self.eps_low) & (t.ratio < 1 + self.eps_high), 0.0)
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class TOPR(Score):
 
     def weight(self, t: Tokens) -> Tensor:
         good = (t.rewards if self.good_by == "reward" else t.A) > 0
-        return torch.where(good, 1.0, t.ratio.clamp(max=self.cap))
+        return t.ratio.clamp(max=self.cap).masked_fill(good, 1.0)
 
 
 @dataclass(frozen=True)
@@ -86,8 +86,8 @@ class ASPO(Score):
 
     def weight(self, t: Tokens) -> Tensor:
         r = t.ratio
-        up = torch.where(r <= 1 + self.eps_high, (-t.d).exp().clamp(max=self.cap), 0.0)
-        return torch.where(t.A > 0, up, torch.where(r >= 1 - self.eps_low, r.clamp(max=self.cap), 0.0))
+        up = (-t.d).exp().clamp(max=self.cap).where(r <= 1 + self.eps_high, 0.0)
+        return up.where(t.A > 0, r.clamp(max=self.cap).where(r >= 1 - self.eps_low, 0.0))
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class Flash(Score):
     def weight(self, t: Tokens) -> Tensor:
         low, high = math.log(1e-6), math.log1p(-1e-6)
         divergence = t.mean(bernoulli_kl(t.log_mu.clamp(low, high), t.log_pi.clamp(low, high)))
-        return torch.where(divergence <= self.delta, t.ratio, 0.0)
+        return t.ratio.where(divergence <= self.delta, 0.0)
 
 
 @dataclass(frozen=True)
@@ -139,6 +139,6 @@ class VESPO(Score):
 
     def weight(self, t: Tokens) -> Tensor:
         log_W, bad = t.sum(t.d.detach()).clamp(math.log(1e-8), 20.0), t.mean(t.A) < 0
-        k = torch.full_like(log_W, self.k_pos).masked_fill(bad, self.k_neg)
-        rate = torch.full_like(log_W, self.lambda_pos).masked_fill(bad, self.lambda_neg)
+        k = log_W.new_full(log_W.shape, self.k_pos).masked_fill(bad, self.k_neg)
+        rate = log_W.new_full(log_W.shape, self.lambda_pos).masked_fill(bad, self.lambda_neg)
         return (k * log_W + rate * (1 - log_W.exp())).exp()

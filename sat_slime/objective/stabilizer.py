@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Gt
 
-from .tokens import Denominator, Need, Ratio, Tokens
+from .terms import Denominator, Need, Ratio
 
 if TYPE_CHECKING:  # so that settings are read before torch is imported
     import torch.distributed as dist
     from torch import Tensor
+
+    from .tokens import Tokens
 
 Positive = Annotated[float, Gt(0)]
 NonNegative = Annotated[float, Ge(0)]

@@ -10,7 +10,7 @@ import torch
 from .method import Method
 from .tokens import TokenBatch, Tokens, without_gradient
 
-if TYPE_CHECKING:  # so that settings are read before torch is imported
+if TYPE_CHECKING:
     import torch.distributed as dist
     from torch import Tensor
 

@@ -6,32 +6,15 @@ import functools
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 import torch
 
-if TYPE_CHECKING:  # so that settings are read before torch is imported
+from .terms import LARGEST_LOG, Denominator, Need, Ratio, bounded_exp
+
+if TYPE_CHECKING:
     import torch.distributed as dist
     from torch import Tensor
-
-Ratio = Literal["token", "sequence"]
-"""token: each token's own ratio; sequence: their geometric mean over the response (Eq. gspo-ratio)."""
-Denominator = Literal["rollout", "checkpoint", "trainer", "a3po"]
-Need = Literal["lags", "rewards"]
-"""Columns of a batch that only some methods read."""
-
-DENOMINATORS: dict[Denominator, str] = {
-    "rollout": "μ, the log-prob that the engine sampled with (Eqs. ratio-def, app-rollout-lp)",
-    "checkpoint": "π_l, the trainer under the weights that generated the batch (Eq. split)",
-    "trainer": "the trainer at the start of the step; identically 1 at one optimizer step per rollout",
-    "a3po": "A-3PO's: between μ and π by the lag of the token, without a forward pass",
-}
-"""The meaning of each denominator of the ratio."""
-LARGEST_LOG_RATIO = 40.0
-"""Ratios saturate at e^40, without gradient beyond: the square still fits float32. No sound batch comes near it."""
-LARGEST_LOG = 1000.0
-"""Logarithms outside an exponential count no further than plus and minus this, for the same reason."""
-
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -294,11 +277,6 @@ def _response_sums(values: Tensor, lengths: Tensor, group: dist.ProcessGroup | N
     if group is not None:
         torch.distributed.all_reduce(sums, group=group)
     return sums
-
-
-def bounded_exp(log: Tensor) -> Tensor:
-    """e^x, saturated at e^40."""
-    return log.clamp(max=LARGEST_LOG_RATIO).exp()
 
 
 def segment_sums(values: Tensor, lengths: Tensor) -> Tensor:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-import torch
-
 from .stabilizer import Positive, Weight, around_one
-from .tokens import Tokens
 
 if TYPE_CHECKING:  # so that settings are read before torch is imported
     from torch import Tensor
+
+    from .tokens import Tokens
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class SeqTIS(Weight):
 
     def factor(self, t: Tokens) -> Tensor:
         W = t.sum(t.log_k).clamp(-20.0, 20.0).exp()
-        return W.clamp(max=self.cap) if self.form == "clamp" else torch.where(self.cap >= W, W, 0.0)
+        return W.clamp(max=self.cap) if self.form == "clamp" else W.where(self.cap >= W, 0.0)
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ class SeqMaskTIS(Weight):
 
     def factor(self, t: Tokens) -> Tensor:
         rho = t.mean(t.log_k).exp()
-        return torch.where((rho >= self.low) & (rho <= self.high), t.k, 0.0)
+        return t.k.where((rho >= self.low) & (rho <= self.high), 0.0)
 
 
 @dataclass(frozen=True)
@@ -79,4 +78,4 @@ class Decoupled(Weight):
     name = "decoupled"
 
     def factor(self, t: Tokens) -> Tensor:
-        return t.k.clamp(max=self.cap) if self.form == "clamp" else torch.where(t.k <= self.cap, t.k, 0.0)
+        return t.k.clamp(max=self.cap) if self.form == "clamp" else t.k.where(t.k <= self.cap, 0.0)

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sat_slime.objective import tail_quantile
-from sat_slime.objective.quantile import longest_prefix_end, quantile_rank
+from sat_slime.objective.quantile import longest_prefix_end
+from sat_slime.objective.terms import quantile_rank
 
 finite = st.floats(0, 2.0**100, width=32)
 exact = st.integers(0, 64).map(lambda n: n / 64)

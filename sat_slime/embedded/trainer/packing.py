@@ -12,7 +12,7 @@ from torch import Tensor
 from sat_slime.embedded.trainer.model import PackedLayout
 from sat_slime.embedded.trainer.parallel import device
 from sat_slime.objective import TokenBatch
-from sat_slime.objective.tokens import Need
+from sat_slime.objective.terms import Need
 from sat_slime.rollout.types import TOOL, Response
 
 

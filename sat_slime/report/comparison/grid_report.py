@@ -22,7 +22,6 @@ from sat_slime.report.comparison.comparison_tables import main_table, paper_tabl
 from sat_slime.report.comparison.contrasts import Comparison, Contrast
 from sat_slime.report.comparison.method_names import PAPER_ORDER, key_to, label_of
 from sat_slime.report.comparison.mismatch_tail import draw_tail, gate_table, lag_table
-from sat_slime.report.comparison.objective_figures import draw_geometry, draw_token_weights
 from sat_slime.report.comparison.paper_contrasts import AGAINST_BASE, AGAINST_BASELINES, paper_contrasts
 from sat_slime.report.comparison.paper_numbers import ANSWERS_PER_EVALUATION, LAGS
 from sat_slime.report.comparison.statistics import LEVEL
@@ -62,6 +61,9 @@ DATALESS = ("geometry", "token_weights")
 
 def figures(comparison: Comparison) -> Iterator[Figure]:
     """List all figures, which are drawn when asked for."""
+    # it imports torch
+    from sat_slime.report.comparison.objective_figures import draw_geometry, draw_token_weights
+
     collection = comparison.collection
     few = len(collection.runs) <= OVERLAID
     key = "Each method has its own colour, the same in every figure." if few else key_to(collection.methods)

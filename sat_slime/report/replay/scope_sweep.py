@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sat_slime.objective import SAT, Method, Tokens
 from sat_slime.objective.sat import kernel
-from sat_slime.objective.tokens import bounded_exp
+from sat_slime.objective.terms import bounded_exp
 from sat_slime.report.replay.candidates import Candidate
 from sat_slime.report.replay.token_gradient import StepView
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from sat_slime.objective import Judge, Method, TokenBatch, Tokens, log_ratio, policy_surrogate, threshold_scores
-from sat_slime.objective.tokens import Need, bounded_exp
+from sat_slime.objective.terms import Need, bounded_exp
 from sat_slime.report.dumps.step_batch import StepBatch
 
 KEPT, REWEIGHTED, MASKED, CLIPPED = range(4)

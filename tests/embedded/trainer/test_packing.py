@@ -21,7 +21,8 @@ from sat_slime.embedded.rollout_batch import lag_metrics
 from sat_slime.embedded.trainer.loss import policy_loss
 from sat_slime.embedded.trainer.packing import forwarded_tokens, pack, padded_tokens, plan_microbatches
 from sat_slime.objective import mismatch_metrics, threshold_scores
-from sat_slime.objective.tokens import Need, response_mean_weights
+from sat_slime.objective.terms import Need
+from sat_slime.objective.tokens import response_mean_weights
 from sat_slime.rollout.types import TOOL
 
 
