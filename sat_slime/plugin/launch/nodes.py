@@ -1,5 +1,4 @@
-"""Asks a node what only it knows, and says what is wrong with it: network, proxy, shared memory, the files that it
-sees."""
+"""Asks a node what only it knows, and says what is wrong with it: its address, its packages, the files that it sees."""
 
 from __future__ import annotations
 
@@ -7,23 +6,17 @@ import fcntl
 import importlib.metadata
 import importlib.util
 import os
-import shutil
 import socket
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from sat_slime.config.finding import Finding, fail, ok, warn
 from sat_slime.config.slime_flags import given_flag
 from sat_slime.config.slime_schema import SlimeConfig
 from sat_slime.plugin.launch.named_files import SLICE
-from sat_slime.plugin.launch.proxies import is_excepted, own_address, proxies, without_proxy
+from sat_slime.plugin.launch.proxies import own_address
 
-VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "NCCL_IB_DISABLE", "SLIME_HOST_IP")
-SHARED_MEMORY = Path("/dev/shm")
-LEAST_SHARED_MEMORY = 16 * 2**30
-"""Bytes of /dev/shm below which a node is warned of: what slime's documentation gives its container."""
 SIOCGIFADDR = 0x8915
 """Linux's request for the IPv4 address of an interface."""
 
@@ -57,17 +50,9 @@ def needed_paths(config: SlimeConfig) -> dict[str, str]:
 
 def node_facts(paths: Mapping[str, str]) -> dict[str, Any]:
     """Return what this node says of itself. paths: by setting, those to look for."""
-    shared = shutil.disk_usage(SHARED_MEMORY) if SHARED_MEMORY.is_dir() else None
     return {
         "interfaces": {name: _address_of(name) for _, name in socket.if_nameindex()},
         "slime_address": own_address(),
-        "host_address": _host_address(),
-        "variables": {name: os.environ[name] for name in VARIABLES if os.environ.get(name)},
-        "proxies": proxies(os.environ),
-        "no_proxy": without_proxy(os.environ)["no_proxy"],
-        "infiniband": sorted(path.name for path in Path("/sys/class/infiniband").glob("*")),
-        "infiniband_open": Path("/dev/infiniband").is_dir(),
-        "shared_memory": [shared.total, shared.free] if shared else None,
         "missing": [key for key, path in paths.items() if not os.path.exists(os.path.expanduser(path))],
         "packages": package_versions(),
     }
@@ -109,14 +94,6 @@ def _address_of(interface: str) -> str | None:
             return socket.inet_ntoa(fcntl.ioctl(any_socket.fileno(), SIOCGIFADDR, request)[20:24])
         except OSError:
             return None
-
-
-def _host_address() -> str | None:
-    """Return the address that this host's name leads to, to which Gloo binds where no interface is named."""
-    try:
-        return socket.gethostbyname(socket.gethostname())
-    except OSError:
-        return None
 
 
 # ----------------------------------------------------------------------------------------------------- the findings
@@ -184,15 +161,11 @@ def _router_fault(config: SlimeConfig, packages: Mapping[str, str | None]) -> st
 def node_findings(config: SlimeConfig, nodes: Sequence[Facts]) -> Iterator[Finding]:
     """Yield findings on the nodes that answered."""
     nodes = [node for node in nodes if node.get("interfaces")]
-    for node in nodes:
-        yield from _shared_memory(node)
-        yield from _proxy(node, alone=len(nodes) == 1)
     yield from _paths(config, nodes)
     yield from package_findings(config, {f"node {node['name']}": node["packages"] for node in nodes if node["gpus"]})
     if len(nodes) > 1:
-        problems = [finding for node in nodes for finding in (*_addresses(node), *_interfaces(node))]
+        problems = [finding for node in nodes for finding in _addresses(node)]
         yield from problems or [ok("network", ", ".join(_where(node) for node in nodes))]
-        yield from _infiniband(nodes)
 
 
 def _where(node: Facts) -> str:
@@ -225,90 +198,6 @@ def _addresses(node: Facts) -> Iterator[Finding]:
             f"node {name}: slime's servers listen on {slimes} ({_interface_of(node, slimes)}), Ray on {name}: if the "
             f"other nodes do not reach the first, {remedy}",
         )
-
-
-def _interfaces(node: Facts) -> Iterator[Finding]:
-    """Checks the interfaces that NCCL and Gloo are told to take, or take by themselves."""
-    name, interfaces, variables = node["name"], node["interfaces"], node["variables"]
-    on_loopback = _is_loopback(name)
-    for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
-        value = variables.get(variable, "")
-        matching = _matching(value, list(interfaces), exact=variable.startswith("GLOO"))
-        right = _interface_of(node, name) or "the one that leads to the other nodes"
-        if value and not matching:
-            has = ", ".join(interfaces)
-            yield fail("network", f"node {name}: {variable} is {value}, and it has {has}: set {variable} to {right}")
-        elif value and not on_loopback and all(_is_loopback(interfaces[named] or "") for named in matching):
-            yield fail("network", f"node {name}: {variable} is {value}, which is loopback: set it to {right}")
-    host = node["host_address"]
-    if not variables.get("GLOO_SOCKET_IFNAME") and not on_loopback and host and _is_loopback(host):
-        interface = _interface_of(node, name)
-        yield warn(
-            "network",
-            f"node {name}: its name leads to {host}, to which Gloo binds: export GLOO_SOCKET_IFNAME="
-            f"{interface or 'INTERFACE'} where its Ray is started, or fix its /etc/hosts",
-        )
-
-
-def _matching(value: str, interfaces: Sequence[str], exact: bool) -> list[str]:
-    """Return the interfaces that a variable names. Gloo takes names, NCCL beginnings of names, `=` before them for
-    whole names and `^` for all others."""
-    negated, value = (True, value[1:]) if value.startswith("^") and not exact else (False, value)
-    whole, value = (True, value[1:]) if value.startswith("=") and not exact else (exact, value)
-    names = [name.strip() for name in value.split(",") if name.strip()]
-    is_named = str.__eq__ if whole else str.startswith
-    named = [interface for interface in interfaces if any(is_named(interface, name) for name in names)]
-    return [interface for interface in interfaces if interface not in named] if negated else named
-
-
-def _infiniband(nodes: Sequence[Facts]) -> Iterator[Finding]:
-    what = "InfiniBand"
-    usable = {node["name"]: node["infiniband"] if node["infiniband_open"] else [] for node in nodes}
-    if all(node["variables"].get("NCCL_IB_DISABLE") == "1" for node in nodes):
-        yield ok(what, "off by NCCL_IB_DISABLE: NCCL takes TCP between nodes")
-        return
-    shut = {node["name"]: node["infiniband"] for node in nodes if node["infiniband"] and not node["infiniband_open"]}
-    if shut:
-        name, devices = next(iter(shut.items()))
-        yield warn(
-            what,
-            f"node {name} has {devices[0]}, but its container has no "
-            "/dev/infiniband: NCCL takes TCP between nodes; give the container that device and IPC_LOCK",
-        )
-    without = [name for name, devices in usable.items() if not devices and name not in shut]
-    if without and len(without) < len(nodes):
-        yield warn(what, f"node {without[0]} has none, others have: NCCL takes TCP between them, far slower")
-    elif not shut and without:
-        yield ok(what, "none: NCCL takes TCP between nodes")
-    elif not shut:
-        yield ok(what, f"{', '.join(next(iter(usable.values())))} on {len(nodes)} nodes")
-
-
-def _shared_memory(node: Facts) -> Iterator[Finding]:
-    if node["shared_memory"] is None or not node["gpus"]:
-        return
-    size, free = (count / 2**30 for count in node["shared_memory"])
-    if node["shared_memory"][0] < LEAST_SHARED_MEMORY:
-        yield warn(
-            "/dev/shm",
-            f"node {node['name']} has {size:.2g} GiB: NCCL shares buffers of a node's GPUs there, and Ray its objects: "
-            "give its container more (docker --shm-size=16g, in Kubernetes an emptyDir of medium Memory)",
-        )
-    elif free < size / 10:
-        yield warn("/dev/shm", f"node {node['name']} has {free:.2g} of {size:.2g} GiB free: delete what others left")
-
-
-def _proxy(node: Facts, alone: bool) -> Iterator[Finding]:
-    if not node["proxies"]:
-        return
-    variable, proxy = next(iter(node["proxies"].items()))
-    setting = f"node {node['name']}: {variable} is {proxy}"
-    address = node["slime_address"]
-    if alone or address == node["name"] or is_excepted(address, {"no_proxy": node["no_proxy"]}):
-        yield ok("proxy", f"{setting}; not asked for the run's own hosts")
-    else:  # the driver excepts Ray's addresses, and slime's of its own node
-        remedy = "add that to no_proxy where its Ray is started"
-        yield warn("proxy", f"{setting}, and slime's servers listen on {address}: {remedy}")
 
 
 def _paths(config: SlimeConfig, nodes: Sequence[Facts]) -> Iterator[Finding]:

@@ -8,7 +8,6 @@ its engines for ever.
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import os
 import socket
 from collections.abc import Iterable, Mapping
@@ -16,9 +15,6 @@ from urllib.parse import urlsplit
 
 PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 HERE = ("localhost", "127.0.0.1", "::1", "0.0.0.0")
-PRIVATE_NETWORKS = ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10")
-"""Networks that are nobody's on the Internet, so that no proxy outside leads there. `requests`, curl and the router
-understand them, urllib and httpx do not, and hosts that are named by a name are not of them."""
 
 
 def proxies(environment: Mapping[str, str]) -> dict[str, str]:
@@ -29,37 +25,12 @@ def proxies(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def without_proxy(environment: Mapping[str, str], hosts: Iterable[str] = ()) -> dict[str, str]:
-    """Return `no_proxy` in both its spellings: what the environment has, then the networks of clusters, then those of
-    `hosts` that are in none of these."""
-    entries = _entries(environment)
-    entries += [entry for entry in (*HERE, *PRIVATE_NETWORKS) if entry not in entries]
-    entries += [host for host in dict.fromkeys(hosts) if not _is_excepted(host, entries)]
-    # Where it is `*` alone, all hosts are excepted; urllib does not understand that beside other entries.
-    value = "*" if "*" in entries else ",".join(entries)
-    return {"no_proxy": value, "NO_PROXY": value}
-
-
-def is_excepted(host: str, environment: Mapping[str, str]) -> bool:
-    """Return whether the environment's `no_proxy` excepts a host, as `requests` reads it."""
-    return _is_excepted(host, _entries(environment))
-
-
-def _entries(environment: Mapping[str, str]) -> list[str]:
+    """Return `no_proxy` in both its spellings: what the environment has, then this host and `hosts`."""
     values = (environment.get(name, "") for name in ("no_proxy", "NO_PROXY"))
-    return list(dict.fromkeys(entry.strip() for value in values for entry in value.split(",") if entry.strip()))
-
-
-def _is_excepted(host: str, entries: Iterable[str]) -> bool:
-    return any(_covers(entry, host) for entry in entries)
-
-
-def _covers(entry: str, host: str) -> bool:
-    if entry == "*" or entry == host:
-        return True
-    try:
-        return ipaddress.ip_address(host) in ipaddress.ip_network(entry)
-    except ValueError:
-        return host.endswith("." + entry.lstrip(".")) or host == entry.lstrip(".")
+    entries = [entry.strip() for value in values for entry in value.split(",") if entry.strip()]
+    # Where it is `*` alone, all hosts are excepted; urllib does not understand that beside other entries.
+    value = "*" if "*" in entries else ",".join(dict.fromkeys([*entries, *HERE, *hosts]))
+    return {"no_proxy": value, "NO_PROXY": value}
 
 
 def host_of(url: str) -> str:

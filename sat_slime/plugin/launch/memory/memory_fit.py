@@ -250,8 +250,7 @@ def _requests(config: SlimeConfig, there: Sizes) -> Iterator[Finding]:
 
 
 def _shared_memory(there: Sizes) -> Iterator[Finding]:
-    """Warns where Ray cannot keep its object store where it wants to; of a node whose /dev/shm is too small by itself
-    plugin/launch/nodes.py warns."""
+    """Warns where Ray cannot keep its object store where it wants to."""
     shm, store = there.shm, there.store
     if shm and store and store.bytes > shm.bytes:
         yield warn(
