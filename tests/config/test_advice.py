@@ -46,6 +46,9 @@ NO_SETTING = [
     r"it must be a (whole )?number|has none",  # what was meant is not known
     r"or the dotted path",
     r"give the model experts",
+    r"the divisors of \d+ are",
+    r"make it a multiple of \d+",
+    r"it must be at most that|lower one",
 ]
 """Advice that is no setting of the run, or leaves the value to who reads it; and what is told as a fact."""
 

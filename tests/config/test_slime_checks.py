@@ -101,7 +101,11 @@ def test_other_layouts_that_can_start(overrides):
         # GPUs
         (
             ["train.gpus_per_node=6", "rollout.gpus_per_node=2", "train.expert_parallel=2"],
-            ["train.nodes x train.gpus_per_node is 6 GPUs", "train.tensor_parallel 4", "set train.gpus_per_node to 8"],
+            [
+                "train.nodes x train.gpus_per_node is 6 GPUs",
+                "train.tensor_parallel 4",
+                "the divisors of 6 are 1, 2, 3, 6",
+            ],
         ),
         (["model.architecture.num-experts=126"], ["train.expert_parallel is 4", "126 experts"]),
         (["train.expert_parallel=8"], ["train.expert_parallel 8", "the 4 GPUs"]),
@@ -114,12 +118,12 @@ def test_other_layouts_that_can_start(overrides):
         (["train.gpus_per_node=16"], ["train.gpus_per_node is 16", "cluster.gpus_per_node 8"]),
         (["rollout.gpus_per_node=16"], ["rollout.gpus_per_node is 16", "cluster.gpus_per_node 8"]),
         (["rollout.gpus_per_engine=8"], ["rollout.gpus_per_engine is 8, more than the 4 GPUs", "1, 2, 4"]),
-        (["rollout.gpus_per_node=3"], ["rollout.gpus_per_engine is 2", "3 GPUs", "set it to 1"]),
+        (["rollout.gpus_per_node=3"], ["rollout.gpus_per_engine is 2", "3 GPUs", "divisors of 3 are 1, 3"]),
         (
             ["rollout.nodes=2", "rollout.gpus_per_node=8", "rollout.gpus_per_engine=8"],
             ["rollout.gpus_per_engine is 8", "the first 4 GPUs", "end on another"],
         ),
-        (["pipeline.optimizer_steps_per_rollout=3"], ["is 4096 responses", "set rollout.prompts_per_iteration to 255"]),
+        (["pipeline.optimizer_steps_per_rollout=3"], ["is 4096 responses", "make it a multiple of 3"]),
         # lengths
         (
             ["rollout.end_at_context=false", "eval.max_response_tokens=null"],
@@ -164,7 +168,7 @@ def test_each_fault_is_one_line_that_names_key_and_remedy(overrides, named):
         ),
         (
             ["model.architecture.num-query-groups=6", "train.tensor_parallel=4"],
-            ["6 key-value heads", "one of 1, 2"],
+            ["6 key-value heads", "divisors of 6 are 1, 2, 3, 6"],
         ),
         (["model.architecture.num-attention-heads=9", "rollout.gpus_per_engine=2"], ["gpus_per_engine is 2", "9 att"]),
         (["train.gpus_per_node=3", "rollout.prompts_per_iteration=2"], ["32 responses", "3 data-parallel ranks"]),
