@@ -339,7 +339,7 @@ def _cpu(config: SlimeConfig) -> Iterator[str]:
         yield (
             "cluster.device is cpu, but the flags of model.architecture describe no family that has layers without "
             f"Transformer Engine here ({', '.join(FAMILIES)}): describe one of these, name a file with another one in "
-            "model.family (docs/model-families.md), or set cluster.device to gpu"
+            "model.family (docs/tasks.md), or set cluster.device to gpu"
         )
     if train.optimizer_offload:
         yield "train.optimizer_offload is true with cluster.device cpu: all memory is the host's: set it to false"

@@ -81,7 +81,7 @@ class SlimeModelConfig(Section):
     """Megatron's flags of the architecture, as in slime's scripts/models."""
     family: str | None = None
     """qwen3_moe, qwen3, qwen2, or the dotted path of a module with another family: its layers on a CPU, and its counts
-    for memory (docs/model-families.md). Unset: the one that `architecture` describes, if any does."""
+    for memory (docs/tasks.md). Unset: the one that `architecture` describes, if any does."""
 
     @property
     def layers(self) -> int:

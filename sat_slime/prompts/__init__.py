@@ -1,4 +1,4 @@
-"""Prompts with labels for slime: prepared from public data sets. docs/data.md.
+"""Prompts with labels for slime: prepared from public data sets. docs/reward.md.
 
 sets     where a data set is, and its rows, whatever its columns are called
 odd      prompts, labels and files that are not what they seem to be

@@ -79,7 +79,7 @@ def _fault(kind: type[Task]) -> str:
     if kind.call and (len(kind.call) != 1 or kind.call not in alphabet or kind.call == kind.eos):
         return f".call is {kind.call!r}: let it be one character of the alphabet, another than eos"
     if bool(kind.call) != (kind.tool is not Task.tool):
-        return " has call or tool alone: define both, or neither (docs/agents.md)"
+        return " has call or tool alone: define both, or neither (docs/tasks.md)"
     if unset := [key for key, field in kind.model_fields.items() if field.is_required()]:
         return f".{unset[0]} has no default: give every setting one"
     return ""

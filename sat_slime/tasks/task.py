@@ -112,7 +112,7 @@ class Task(BaseModel, ABC):
         raise NotImplementedError(f"{self.name} has no wording for the verifier of mathematics")
 
     def tool(self, answer: str) -> str:
-        """Return what the tool writes after an answer that has come to a call. docs/agents.md has an example."""
+        """Return what the tool writes after an answer that has come to a call. docs/tasks.md has an example."""
         raise NotImplementedError(f"{self.name} has the call {self.call!r}, but no tool: define `tool`")
 
     # ----------------------------------------------------------------------------------------------- what follows
