@@ -16,9 +16,9 @@ PATHS = {
 }
 LAYERS = (
     {"models", "objective", "reward", "evaluation"},
-    {"tasks", "prompts", "rollout"},
+    {"tasks", "rollout"},
     {"config"},
-    {"runs"},
+    {"prompts", "runs"},
     {"grid"},
     {"report", "embedded", "plugin"},
     {"rehearsal"},

@@ -8,8 +8,6 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
-from sat_slime.config import ConfigError
-
 data = typer.Typer(no_args_is_help=True, help="Prompts with labels: prepare the paper's.")
 SET = "A file, a folder, OWNER/NAME/FOLDER@REVISION of the hub, or none; default: the paper's."
 
@@ -43,6 +41,7 @@ def data_prepare(
 
         sat-slime data prepare --out data/dapo --dapo zhuzilin/dapo-math-17k --dolci none
     """
+    from sat_slime.config import ConfigError
     from sat_slime.prompts import PromptError
     from sat_slime.prompts.prepare import prepare
 
