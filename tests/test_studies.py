@@ -33,7 +33,7 @@ PUBLISHED = {
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_script_makes_every_table_of_the_page(name, tmp_path):
+def test_the_script_makes_every_row_of_the_page(name, tmp_path):
     script = STUDIES / name / "study.py"
     assert "sat_slime" not in script.read_text()
     printed = subprocess.run(
@@ -42,8 +42,7 @@ def test_the_script_makes_every_table_of_the_page(name, tmp_path):
     page = (STUDIES / name / "README.md").read_text(encoding="utf-8")
     made = [line for line in printed.splitlines() if line.startswith("|")]
     shown = [line for line in page.splitlines() if line.startswith("|")]
-    assert made == shown or (sorted(made) == sorted(shown) and made)
-    assert [line for line in PUBLISHED[name] if line not in made] == []
+    assert len(shown) > 10 and [line for line in (*shown, *PUBLISHED[name]) if line not in made] == []
 
 
 @pytest.mark.parametrize("name", NAMES)
