@@ -13,7 +13,7 @@ from rich.table import Table
 from sat_slime.cli.terminal import bad_input, say
 
 if TYPE_CHECKING:
-    from sat_slime.report.diagnosis.diagnosis_page import Diagnosis
+    from sat_slime.report.diagnosis import Diagnosis
     from sat_slime.report.page import Sheet
 
 
@@ -54,7 +54,7 @@ def diagnose(
     from sat_slime.runs.folder import RunFolder
 
     if len(paths) == 1 and RunFolder(paths[0]).is_run():
-        from sat_slime.report.diagnosis.diagnosis_page import write_diagnosis
+        from sat_slime.report.diagnosis import write_diagnosis
 
         if out is not None:
             page = paths[0] / "diagnosis"

@@ -20,6 +20,7 @@ from sat_slime.config.disk import naming
 from sat_slime.config.method_section import method_label
 from sat_slime.report.drawing import Drawing
 from sat_slime.report.figure_files import save, spec_of
+from sat_slime.report.number_text import DASH, percent
 from sat_slime.report.vega_script import vega_script
 from sat_slime.runs.folder import RunFolderError
 from sat_slime.runs.reading import section
@@ -84,6 +85,24 @@ class Sheet:
     words: bool = False
     """True where cells hold words, which wrap and begin at the left, instead of numbers."""
 
+    @classmethod
+    def of(
+        cls, name: str, heading: str, sentence: str, head: Sequence[str], rows: Sequence[Sequence[Any]], forms: str
+    ) -> Sheet:
+        """Return the table of some numbers, which are those of its CSV.
+
+        Args:
+            rows: a label and numbers or texts each. One whose label is Strong stands out; a Heading stands alone, and
+                on the page only.
+            forms: how each column after the first is written, with spaces between: as for `format`, or % for percent.
+        """
+        texts: list[list[str]] = []
+        for label, *values in rows:
+            cells = [as_text(value, form) for value, form in zip(values, forms.split(), strict=bool(values))]
+            texts.append([label, *(map(Strong, cells) if isinstance(label, Strong) else cells)])
+        numbers = [list(row) for row in rows if not isinstance(row[0], Heading)]
+        return cls(name, heading, sentence, list(head), texts, numbers=[list(head), *numbers])
+
     def save(self, folder: Path) -> None:
         """Write NAME.csv."""
         folder.mkdir(parents=True, exist_ok=True)
@@ -99,6 +118,15 @@ class Sheet:
         body = "".join(_html_row(row) for row in self.rows)
         opening = '<table class="words">' if self.words else "<table>"
         return f"{opening}{f'<tr><th></th>{top}</tr>' if top else ''}<tr class='head'>{head}</tr>{body}</table>"
+
+
+def as_text(value: Any, form: str) -> str:
+    """Return a cell of a table: a text as it is, a dash for no number. form: as `Sheet.of` takes it."""
+    if isinstance(value, str):
+        return value
+    if not math.isfinite(value):
+        return DASH
+    return percent(value) if form == "%" else format(value, form)
 
 
 def _html_row(row: Sequence[str]) -> str:

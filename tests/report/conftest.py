@@ -9,7 +9,7 @@ PAGES = (
     "run.run_report",
     "write_reports",
     "comparison.grid_report",
-    "diagnosis.diagnosis_page",
+    "diagnosis",
     "replay.replay_page",
 )
 """Modules that list the figures of a page."""

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from made_up_dumps import PARTS, made_up_dump, write_dumps
 
-from sat_slime.report.diagnosis.attribution import (
+from sat_slime.report.attribution import (
     Tokens,
     attribute,
     bound,

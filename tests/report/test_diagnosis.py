@@ -13,10 +13,8 @@ from synthetic import step_metrics, write_run
 from typer.testing import CliRunner
 
 from sat_slime.cli import app
-from sat_slime.report.diagnosis.attribution import load_tokens
-from sat_slime.report.diagnosis.diagnosis_page import write_diagnosis
-from sat_slime.report.diagnosis.split_by_lag import metrics_figure, metrics_findings, metrics_table
-from sat_slime.report.figure_files import spec_of
+from sat_slime.report.attribution import load_tokens
+from sat_slime.report.diagnosis import split_findings, split_table, write_diagnosis
 from sat_slime.rollout.token_dump import dump_path, dump_paths, write_dump
 from sat_slime.runs.folder import RunFolderError
 from sat_slime.runs.rows import columns, to_json
@@ -30,7 +28,7 @@ def run(tmp_path):
 @pytest.fixture
 def no_figures(monkeypatch):
     """Figures are drawn in one test."""
-    monkeypatch.setattr("sat_slime.report.diagnosis.diagnosis_page.figures", lambda tokens: [])
+    monkeypatch.setattr("sat_slime.report.diagnosis.figures", lambda tokens: [])
 
 
 def command(run):
@@ -42,10 +40,10 @@ def test_a_diagnosed_run_has_a_page_with_its_files(run):
     found = write_diagnosis(run)
     page = found.page.read_text()
     assert found.page == run / "diagnosis" / "index.html"
-    assert page.count("data:image/svg+xml;base64,") == 8
+    assert page.count("data:image/svg+xml;base64,") == 4
     assert not re.search(r'(?:src|href)="(?:https?:)?//', page)
     for kind in ("png", "svg", "csv"):
-        assert len(list((run / "diagnosis" / "figures").glob(f"*.{kind}"))) == 8
+        assert len(list((run / "diagnosis" / "figures").glob(f"*.{kind}"))) == 4
     tables = {path.stem for path in (run / "diagnosis" / "tables").glob("*.csv")}
     assert tables == {"parts", "implementation", "routing", "lag", "flips", "bound", "proxies"}
     assert "Routing replay (R3) would take mean |d| from" in page
@@ -143,22 +141,10 @@ def test_a_step_without_mismatch_has_no_say_in_the_shares():
         for step, (d, share) in enumerate(steps)
     ]
     metrics = columns(rows)
-    assert "carries 90.0\xa0% of mean" in list(metrics_findings(metrics))[1]
-    at_lag_0, at_lag_1 = metrics_table(metrics).numbers[1:]
+    assert "carries 90.0\xa0% of mean" in list(split_findings(metrics))[1]
+    at_lag_0, at_lag_1 = split_table(metrics).numbers[1:]
     assert at_lag_0[5:] == [0.0] * 3 and at_lag_1[5:] == pytest.approx([0.9] * 3)
-    assert np.isnan(metrics_table(columns(rows[:1])).numbers[1][5:]).all()
-
-
-def test_lines_of_the_split_are_told_apart(run):
-    """Also between its panels."""
-    shares = {"mismatch/policy_of_mean": 0.8, "mismatch/policy_of_q90": 0.9, "mismatch/policy_of_q99": 0.97}
-    rows = [step_metrics(step, 4) for step in range(1, 41)]
-    metrics = columns([row | shares if "mismatch/policy" in row else row for row in rows])
-    spec = spec_of(metrics_figure(metrics).draw())
-    keys = [part["encoding"] for part in spec["vconcat"] if "layer" not in part]
-    looks = [zip(*(key[channel]["scale"]["range"] for channel in ("shape", "stroke"))) for key in keys]  # noqa: B905
-    every = [look for one in looks for look in one]
-    assert len(every) == len(set(every)) == 6
+    assert np.isnan(split_table(columns(rows[:1])).numbers[1][5:]).all()
 
 
 def test_the_command_prints_tables_and_where_the_page_is(run, no_figures):
