@@ -604,7 +604,7 @@ def _flips_panel(tokens: Tokens, kind: str, table: Table, shown: alt.Parameter) 
     return Plot(layered(bars, title=title), looks)
 
 
-# ------------------------------------------------------------------- Eq. split by lag, from metrics.jsonl, without dumps
+# ------------------------------------------------------------------ Eq. split by lag, from metrics.jsonl, without dumps
 
 SIZES = {"mismatch/d_pi": "mean |d|", "mismatch/policy": "policy", "mismatch/implementation": "implementation"}
 SHARES = {
