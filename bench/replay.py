@@ -26,8 +26,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from sat_slime.report.replay.candidates import choose
-from sat_slime.report.replay.replay import replay
+from sat_slime.report.replay import choose, replay
 from sat_slime.rollout.token_dump import TokenDump, dump_path, write_dump
 
 STEP_TOKENS = {"slime": 1_000_000, "run": 3_500}

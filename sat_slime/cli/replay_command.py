@@ -11,11 +11,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from sat_slime.cli.terminal import FAILED, OK, bad_input, say
+from sat_slime.cli.terminal import FAILED, OK, say
 
 if TYPE_CHECKING:
     from sat_slime.report.page import Sheet
-    from sat_slime.report.replay.replay import Replay
+    from sat_slime.report.replay import Replay
 
 
 def replay(
@@ -45,16 +45,6 @@ def replay(
         int | None,
         typer.Option(metavar="N", min=1, help="Micro-batches of up to N response tokens, instead of the dump's own."),
     ] = None,
-    microbatch_responses: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="Micro-batches of N responses, instead of the dump's own."),
-    ] = None,
-    token_mean: Annotated[
-        bool, typer.Option("--token-mean", help="Weigh tokens alike in the cosines, not responses.")
-    ] = False,
-    threads: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Threads; default: one per core.", show_default=False)
-    ] = None,
 ) -> None:
     """What would every method have done to these tokens? No GPU, no slime, no run.
 
@@ -74,15 +64,11 @@ def replay(
 
         sat-slime replay runs/my-run --methods sat-gspo --set 'sat.alpha=[0.8,0.9,0.95]'
     """
-    from sat_slime.report.dumps.step_batch import Layout
-    from sat_slime.report.replay.candidates import choose, names_several
-    from sat_slime.report.replay.replay import StepRow
-    from sat_slime.report.replay.replay import replay as replay_dumps
-    from sat_slime.report.replay.replay_page import check_out, write_page
+    from sat_slime.report.page import check_out
+    from sat_slime.report.replay import StepRow, choose, names_several, write_page
+    from sat_slime.report.replay import replay as replay_dumps
 
-    if microbatch_tokens is not None and microbatch_responses is not None:
-        bad_input(["--microbatch-tokens and --microbatch-responses both say what a micro-batch is: give one"])
-    layout, console = Layout(microbatch_tokens, microbatch_responses), Console(soft_wrap=True)
+    console = Console(soft_wrap=True)
     candidates = choose(methods, overrides or [])
     check_out(out)
     with console.status("reading dumps") as status:
@@ -90,14 +76,14 @@ def replay(
         def on_step(row: StepRow) -> None:
             status.update(f"{row.name}: {row.tokens:,} tokens")
 
-        result = replay_dumps(paths, candidates, layout, token_mean, threads, on_step, names_several(methods))
+        result = replay_dumps(paths, candidates, microbatch_tokens, on_step, names_several(methods))
     page = write_page(result, out, ["sat-slime", *sys.argv[1:]])
     _show(result, page, console)
     raise typer.Exit(FAILED if result.skipped else OK)
 
 
 def _show(result: Replay, page: Path, console: Console) -> None:
-    from sat_slime.report.replay.replay_tables import methods_table
+    from sat_slime.report.replay import methods_table
 
     console.print(_table(methods_table(result)), width=max(console.width, 132), crop=False)  # long names over the edge
     for line in _lines(result):
@@ -106,9 +92,9 @@ def _show(result: Replay, page: Path, console: Console) -> None:
 
 
 def _table(sheet: Sheet) -> Table:
+    from sat_slime.report.gradient import GROUPS
     from sat_slime.report.number_text import percent_number
     from sat_slime.report.page import Heading
-    from sat_slime.report.replay.method_sums import GROUPS
 
     table = Table(box=None, pad_edge=False, header_style="dim", title_style="dim", title_justify="left")
     table.title = "percent of the tokens with an advantage, by what a method judges; cosine with the unclipped gradient"
@@ -129,7 +115,7 @@ def _table(sheet: Sheet) -> Table:
 
 def _lines(result: Replay) -> list[str]:
     from sat_slime.report.number_text import count_of
-    from sat_slime.report.replay.replay_page import passed_over, verdict
+    from sat_slime.report.replay import passed_over, verdict
 
     rate = result.tokens / max(result.seconds, 1e-9)
     lines = [

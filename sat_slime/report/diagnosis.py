@@ -152,10 +152,10 @@ def findings(tokens: Tokens) -> Iterator[str]:
     lags = np.unique(tokens.lag)
     span = f"lag {lags[0]:g}" if len(lags) == 1 else f"lag {lags[0]:g} to {lags[-1]:g}"
     yield (
-        f"{tokens.steps} diagnosed steps, {len(tokens.d):,} tokens, {span}. Of mean |d|, {np.abs(tokens.d).mean():.4f} "
-        f"nats, the policy part carries {percent(shares['mean']['policy'].share)}, the implementation part the rest; "
-        f"of the tail beyond the 99 % quantile ({bounds['q99']:.3f} nats) it carries "
-        f"{percent(shares['q99']['policy'].share)}."
+        f"Of mean |d|, {np.abs(tokens.d).mean():.4f} nats, the policy part carries "
+        f"{percent(shares['mean']['policy'].share)}, the implementation part the rest; of the tail beyond the 99 % "
+        f"quantile ({bounds['q99']:.3f} nats) it carries {percent(shares['q99']['policy'].share)}. So "
+        f"{tokens.steps} diagnosed steps say, {len(tokens.d):,} tokens of {span}."
     )
     if any(part.share > 1 for of_level in shares.values() for part in of_level.values()):
         yield "A share above 100 % means that the other part pulls the other way: together they are 100 %."

@@ -69,7 +69,6 @@ def test_bad_input_is_told_before_anything_is_read(folder):
     for arguments, said in (
         (["nowhere"], "nowhere is not there"),
         ([folder, "--methods", "gsop"], "did you mean 'gspo'"),
-        ([folder, "--microbatch-tokens", 9, "--microbatch-responses", 2], "give one"),
         ([folder, "--out", folder], "is no report"),
     ):
         result = invoke(*arguments)

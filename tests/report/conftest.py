@@ -10,7 +10,7 @@ PAGES = (
     "write_reports",
     "comparison.grid_report",
     "diagnosis",
-    "replay.replay_page",
+    "replay",
 )
 """Modules that list the figures of a page."""
 

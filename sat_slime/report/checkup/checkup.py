@@ -9,7 +9,6 @@ from pathlib import Path
 
 from sat_slime.report.checkup.token_sums import TokenSums
 from sat_slime.report.dumps.dump_files import Skipped, by_number, find_dumps, steps
-from sat_slime.report.dumps.step_batch import Layout
 from sat_slime.runs.folder import RunFolderError
 from sat_slime.runs.reading import RunData
 from sat_slime.runs.trackers.tracked_run import READABLE, is_tracker, read_tracked, what_it_is
@@ -45,7 +44,7 @@ def check(paths: Sequence[Path], on_file: Callable[[str], object] = lambda name:
         on_file("trackers")
         checkup.data = read_tracked(checkup.trackers).data()
     dumps, checkup.skipped = find_dumps(checkup.training)
-    for step in steps(dumps, Layout(), token_ids=True):
+    for step in steps(dumps, token_ids=True):
         if isinstance(step, Skipped):
             checkup.skipped.append(step)
             continue

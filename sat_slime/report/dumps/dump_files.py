@@ -12,7 +12,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from sat_slime.report.dumps import train_dump
-from sat_slime.report.dumps.step_batch import TOKENS_PER_MICROBATCH, Column, DumpFault, Layout, StepBatch
+from sat_slime.report.dumps.step_batch import TOKENS_PER_MICROBATCH, Column, DumpFault, StepBatch
 from sat_slime.rollout.token_dump import FOLDER, DumpError, TokenDump, dump_paths, read_dump
 from sat_slime.rollout.types import TOOL
 from sat_slime.runs.folder import RunFolder, RunFolderError
@@ -121,16 +121,20 @@ def _tokens_per_microbatch(run: Path) -> int:
 
 
 def steps(
-    dumps: Sequence[Dump], layout: Layout, needed: frozenset[Column] = frozenset(), token_ids: bool = False
+    dumps: Sequence[Dump],
+    microbatch_tokens: int | None = None,
+    needed: frozenset[Column] = frozenset(),
+    token_ids: bool = False,
 ) -> Iterator[StepBatch | Skipped]:
     """Read the optimizer steps of the dumps with their micro-batches, each when asked for. A dump that cannot be read,
     lacks a column that is needed, holds a step again or no active token, is a Skipped, which tells why; so are tokens
-    that were left out. token_ids: read these too."""
+    that were left out. microbatch_tokens: the most of a micro-batch; default: the dump's own micro-batches. token_ids:
+    read these too."""
     first: dict[tuple[Path, str], Path] = {}
     for dump in dumps:
         path = dump.paths[0]
         try:
-            batches = _read(dump, layout, token_ids)
+            batches = _read(dump, microbatch_tokens is None, token_ids)
         except (DumpFault, DumpError) as fault:
             # a DumpError begins with the file's name
             yield Skipped(path, str(fault).removeprefix(f"{path}").lstrip(": "))
@@ -151,13 +155,13 @@ def steps(
             if not batch.mask.any():
                 yield Skipped(path, f"{batch.name} has no active token")
                 continue
-            yield batch.arranged(layout, dump.tokens_per_microbatch)
+            yield batch.arranged(microbatch_tokens, dump.tokens_per_microbatch)
 
 
-def _read(dump: Dump, layout: Layout, token_ids: bool) -> list[StepBatch]:
+def _read(dump: Dump, own_layout: bool, token_ids: bool) -> list[StepBatch]:
     if dump.paths[0].suffix == ".safetensors":
         return [_of_run(read_dump(dump.paths[0]))]
-    return train_dump.read_rollout(dump.paths, own_layout=not layout.given, token_ids=token_ids)
+    return train_dump.read_rollout(dump.paths, own_layout=own_layout, token_ids=token_ids)
 
 
 def _of_run(dump: TokenDump) -> StepBatch:

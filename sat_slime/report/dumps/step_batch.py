@@ -21,20 +21,6 @@ class DumpFault(ValueError):
     """A file that cannot be read as a dump. The message says what is wrong and what helps, without the file's name."""
 
 
-@dataclass(frozen=True)
-class Layout:
-    """The micro-batches that a user asked for: consecutive responses, so many of them or up to so many response tokens.
-    Default: those of the dump itself."""
-
-    tokens: int | None = None
-    responses: int | None = None
-
-    @property
-    def given(self) -> bool:
-        """The user asked for micro-batches."""
-        return self.tokens is not None or self.responses is not None
-
-
 @dataclass(frozen=True, eq=False)
 class StepBatch:
     """One optimizer step: R responses, their N tokens in a row, micro-batch after micro-batch.
@@ -100,25 +86,21 @@ class StepBatch:
         }
         return frozenset(name for name, values in held.items() if values is not None)
 
-    def arranged(self, layout: Layout, tokens: int) -> StepBatch:
-        """Return this step with micro-batches: those of `layout`, else the dump's, else consecutive responses of up to
+    def arranged(self, wanted: int | None, tokens: int) -> StepBatch:
+        """Return this step with micro-batches: of up to `wanted` response tokens, else the dump's, else of up to
         `tokens`."""
-        if layout.given:
-            return replace(self, microbatches=cut(self.lengths, layout.tokens, layout.responses))
-        return self if self.microbatches is not None else replace(self, microbatches=cut(self.lengths, tokens))
+        if wanted is None and self.microbatches is not None:
+            return self
+        return replace(self, microbatches=cut(self.lengths, wanted or tokens))
 
 
 OPTIONAL = ("checkpoint_log_probs", "proximal_log_probs", "lags", "rewards")
 """Columns of (N,) that only some dumps hold."""
 
 
-def cut(lengths: Tensor, tokens: int | None = None, responses: int | None = None) -> list[int]:
-    """Return how many consecutive responses each micro-batch has: `responses`, or as many as fit `tokens` tokens; a
-    longer response stands alone. lengths: (R,) tokens."""
-    n = len(lengths)
-    if responses is not None:
-        return [min(responses, n - start) for start in range(0, n, responses)]
-    assert tokens is not None
+def cut(lengths: Tensor, tokens: int) -> list[int]:
+    """Return how many consecutive responses each micro-batch has: as many as fit `tokens` tokens; a longer response
+    stands alone. lengths: (R,) tokens."""
     sizes: list[int] = []
     room = 0
     for length in lengths.tolist():

@@ -6,9 +6,8 @@ import torch
 from dump_files import step_batch
 
 from sat_slime.objective import policy_surrogate, tail_quantile
-from sat_slime.report.replay.candidates import choose
-from sat_slime.report.replay.scope_sweep import SIZES, beyond_gate, sweep_step
-from sat_slime.report.replay.token_gradient import StepView, spans
+from sat_slime.report.gradient import SIZES, StepView, beyond_gate, spans, sweep_step
+from sat_slime.report.replay import choose
 
 
 @pytest.mark.parametrize("alpha", [0.5, 0.9, 0.999])
@@ -35,7 +34,7 @@ def test_sweep_of_a_step_in_its_two_orders():
     step = step_batch(lengths, seed=3, order=order)
     candidates = choose("gspo,sat-gspo,sat-grpo")
     view = StepView(step)
-    sweeps = sweep_step(candidates, view, seed=0)
+    sweeps = sweep_step([candidate.method for candidate in candidates], view, seed=0)
     assert set(sweeps) == {1, 2}  # GSPO has no quantile
     responses = [part.abs()[m] for part, m in zip(
         view.log_ratio(candidates[1].method).split(lengths), step.mask.split(lengths), strict=True)]  # fmt: skip
@@ -58,7 +57,7 @@ def test_newly_clipped_is_that_of_the_surrogate(name, spread):
     step = step_batch(lengths, 6, spread)
     candidates = choose(name, ["sat.alpha=0.6", "clip.eps_low=0.15", "clip.eps_high=0.25"])
     view = StepView(step)
-    sweep = sweep_step(candidates, view, seed=0)[0]
+    sweep = sweep_step([candidate.method for candidate in candidates], view, seed=0)[0]
     for column in (4, 5, 6):
         newly = 0.0
         size = SIZES[column]

@@ -19,8 +19,7 @@ from sat_slime.objective import (
 from sat_slime.objective.gates import DPPO, IcePop
 from sat_slime.objective.scores import CISPO
 from sat_slime.report.dumps.step_batch import StepBatch
-from sat_slime.report.replay.candidates import lacks
-from sat_slime.report.replay.token_gradient import (
+from sat_slime.report.gradient import (
     CLIPPED,
     KEPT,
     MASKED,
@@ -30,6 +29,7 @@ from sat_slime.report.replay.token_gradient import (
     spans,
     token_gradient,
 )
+from sat_slime.report.replay import lacks
 
 EVERYTHING = frozenset({"checkpoint_log_probs", "lags", "rewards"})
 REPLAYED = [name for name in method_names() if lacks(named_method(name), EVERYTHING) is None]

@@ -2,7 +2,7 @@ import pytest
 
 from sat_slime.config import ConfigError
 from sat_slime.objective import PAPER_METHODS, SAT, Clip, compose_method, method_names, named_method
-from sat_slime.report.replay.candidates import ASYNCHRONOUS, answerable, choose, lacks
+from sat_slime.report.replay import ASYNCHRONOUS, answerable, choose, lacks
 
 
 def test_all_is_every_named_method_each_formula_once():

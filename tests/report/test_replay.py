@@ -9,12 +9,9 @@ from sat_slime.config import ConfigError
 from sat_slime.objective import TokenBatch, mismatch_metrics, named_method, policy_surrogate
 from sat_slime.objective.tokens import response_mean_weights
 from sat_slime.report.dumps.dump_files import find_dumps, steps
-from sat_slime.report.dumps.step_batch import Layout, cut
-from sat_slime.report.replay.candidates import answerable, choose
-from sat_slime.report.replay.method_sums import span_result
-from sat_slime.report.replay.replay import replay
-from sat_slime.report.replay.replay_tables import weighted
-from sat_slime.report.replay.token_gradient import CLIPPED, MASKED, StepView, spans
+from sat_slime.report.dumps.step_batch import cut
+from sat_slime.report.gradient import CLIPPED, MASKED, StepView, span_result, spans
+from sat_slime.report.replay import answerable, choose, replay, weighted
 from sat_slime.runs.folder import RunFolderError
 
 LENGTHS = [6, 11, 3, 20, 9, 14, 8, 5]
@@ -30,7 +27,7 @@ def test_sums_are_those_of_the_equations_by_brute_force():
     step.advantages[: LENGTHS[0]] = 0  # a response of a prompt whose rewards are all alike
     view = StepView(step)
     (span,) = spans(step, 1)
-    sums = span_result(candidates, view, span, token_mean=False).sums
+    sums = span_result([candidate.method for candidate in candidates], view, span).sums
     w = response_mean_weights(step.mask, step.lengths, 1)
     gradients = []
     for candidate, mine in zip(candidates, sums.methods, strict=True):
@@ -57,23 +54,15 @@ def test_sums_are_those_of_the_equations_by_brute_force():
     np.testing.assert_allclose(sums.cosines(), expected, atol=1e-6)
 
 
-def test_token_mean_weighs_tokens_alike():
-    step = step_batch(LENGTHS, seed=4)
-    view = StepView(step)
-    (span,) = spans(step, 1)
-    sums = span_result(choose("grpo"), view, span, token_mean=True).sums
-    norm = (((step.log_probs - step.rollout_log_probs).exp() * step.advantages)[step.mask] ** 2).sum()
-    assert sums.products[1, 1] == pytest.approx(float(norm), rel=1e-5)
-
-
 def test_spans_and_threads_change_nothing(tmp_path, monkeypatch):
     for number in range(3):
         slime_file(tmp_path / f"{number}.pt", number, seed=number)
     candidates = choose("all")
-    layout = Layout(responses=2)
-    one = replay([tmp_path], candidates, layout, threads=1)
-    monkeypatch.setattr("sat_slime.report.replay.replay.SPAN_TOKENS", 20)
-    many = replay([tmp_path], candidates, layout, threads=3)
+    monkeypatch.setattr("sat_slime.report.replay._cores", lambda: 1)
+    one = replay([tmp_path], candidates, microbatch_tokens=20)
+    monkeypatch.setattr("sat_slime.report.replay._cores", lambda: 3)
+    monkeypatch.setattr("sat_slime.report.replay.SPAN_TOKENS", 20)
+    many = replay([tmp_path], candidates, microbatch_tokens=20)
     assert [row.name for row in one.rows] == ["rollout 0", "rollout 1", "rollout 2"]
     for mine, theirs in zip(one.total.methods, many.total.methods, strict=True):
         assert np.array_equal(mine.fates, theirs.fates)
@@ -102,13 +91,13 @@ def test_metrics_are_those_of_a_run(tmp_path):
 def test_micro_batches_are_the_dumps_the_runs_or_the_users(tmp_path):
     slime_file(tmp_path / "0.pt", 0)
     dumps, _ = find_dumps([tmp_path / "0.pt"])
-    assert [step.microbatches for step in steps(dumps, Layout())] == [[4, 4]]
-    assert [step.microbatches for step in steps(dumps, Layout(responses=3))] == [[3, 3, 2]]
+    assert [step.microbatches for step in steps(dumps)] == [[4, 4]]
+    assert [step.microbatches for step in steps(dumps, 30)] == [[3, 2, 3]]
     run = tmp_path / "run"
     write_run_dump(run, LENGTHS)
     (run / "config.yaml").write_text("train: {tokens_per_microbatch: 30}")
     dumps, _ = find_dumps([run])
-    assert [step.microbatches for step in steps(dumps, Layout())] == [[3, 2, 3]]
+    assert [step.microbatches for step in steps(dumps)] == [[3, 2, 3]]
     assert cut(torch.tensor([50, 3, 3, 50]), tokens=10) == [1, 2, 1]
 
 
@@ -124,7 +113,7 @@ def test_folders_are_read_by_number_and_ranks_together(tmp_path):
             torch.save(rank_file(columns, which, [[4]], rank, number), ranks / f"{number}_{rank}.pt")
     dumps, _ = find_dumps([tmp_path / "details"])
     assert [[path.name for path in dump.paths] for dump in dumps] == [["2_0.pt", "2_1.pt"], ["11_0.pt", "11_1.pt"]]
-    assert [len(step.lengths) for step in steps(dumps, Layout())] == [8, 8]
+    assert [len(step.lengths) for step in steps(dumps)] == [8, 8]
 
 
 def test_a_damaged_file_is_named_and_the_others_are_replayed(tmp_path):
@@ -214,11 +203,11 @@ def test_a_setting_that_some_methods_refuse_leaves_those_out_unless_they_were_na
 
 def test_pi_l_of_a_run_that_divides_by_it_is_not_taken_for_the_trainers(tmp_path):
     path = write_run_dump(tmp_path, LENGTHS, 1, checkpoint_log_probs=ones, proximal_log_probs=ones)
-    (step,) = steps(find_dumps([path])[0], Layout())
+    (step,) = steps(find_dumps([path])[0])
     assert step.checkpoint_log_probs is not None
     assert step.proximal_log_probs is None
     path = write_run_dump(tmp_path, LENGTHS, 2, checkpoint_log_probs=ones, proximal_log_probs=lambda n: 2 * ones(n))
-    (step,) = steps(find_dumps([path])[0], Layout())
+    (step,) = steps(find_dumps([path])[0])
     assert step.proximal_log_probs is not None
 
 
@@ -232,7 +221,7 @@ def test_a_step_without_active_tokens_is_nothing_to_replay(tmp_path):
 
 def test_a_dump_of_a_run_answers_for_every_method_but_those_of_another_forward_pass(tmp_path):
     path = write_run_dump(tmp_path, LENGTHS, iteration=4)
-    (step,) = steps(find_dumps([path])[0], Layout())
+    (step,) = steps(find_dumps([path])[0])
     assert step.lags.tolist() == [3.0] * sum(LENGTHS)  # three updates, and tokens of version 0
     assert step.rewards.tolist() == [float(i % 2) for i, n in enumerate(LENGTHS) for _ in range(n)]
     result = replay([path], choose("all"))
@@ -261,7 +250,7 @@ def test_a_rollout_whose_rewards_are_no_numbers_is_told_where_a_method_reads_the
 def test_the_scopes_of_sat_are_of_its_own_score(tmp_path):
     write_run_dump(tmp_path, LENGTHS * 4)
     by_ratio, by_tv = choose("sat-grpo", ["sat.score=[log_ratio,tv]", "sat.alpha=0.5"])
-    result = replay([tmp_path], [by_ratio, by_tv], Layout(responses=1))
+    result = replay([tmp_path], [by_ratio, by_tv], microbatch_tokens=1)
     for index in (0, 1):
         sweep = result.sweeps[index]
         alone = weighted(result, lambda row, i=index: row.scopes[i, "microbatch"]["sat/gate_rate"])

@@ -1,1 +1,0 @@
-"""Offline replay: what every method would do to the batches of a dump."""
