@@ -29,16 +29,9 @@ settings.load_profile("untimed")
 
 def pytest_addoption(parser):
     """Those of tests/slime_whole stand here too, since pytest reads options before it looks into folders below."""
-    parser.addoption(
-        "--changed", nargs="?", const="main", metavar="BASE", help="what the changes since BASE (main) can break"
-    )
     group = parser.getgroup("the real slime")
     group.addoption("--slime", metavar="DIR", help="a checkout of slime, as docs/rehearse.md names it")
     group.addoption("--megatron", metavar="DIR", help="Megatron-LM with slime's patches")
-
-
-CHOICE = pytest.StashKey()
-"""What `--changed` has chosen."""
 
 
 class NamedFailures:
@@ -58,13 +51,6 @@ def pytest_configure(config):
     config.pluginmanager.register(NamedFailures(config))
     if not hasattr(config, "workerinput"):
         begin_session()
-    if base := config.getoption("--changed"):
-        from changed import choose
-
-        try:
-            config.stash[CHOICE] = choose(config.rootpath, base)
-        except ValueError as error:
-            raise pytest.UsageError(f"--changed: {error}") from error
 
 
 AFTER_TIMEOUT_S = 60.0
@@ -123,24 +109,6 @@ def pytest_sessionfinish(session):
         end_what_is_left("all", grace_s=0)
 
 
-def wants_engines(config):
-    """Whether -m names the mark `engine`: --changed leaves them out otherwise."""
-    return re.search(r"\bengine\b", config.option.markexpr) and "not engine" not in config.option.markexpr
-
-
-def pytest_ignore_collect(collection_path, config):
-    if CHOICE in config.stash and collection_path.name.startswith("test_") and collection_path.suffix == ".py":
-        return str(collection_path.relative_to(config.rootpath)) not in config.stash[CHOICE].chosen or None
-    return None
-
-
-def pytest_terminal_summary(terminalreporter, config):
-    if CHOICE in config.stash:
-        terminalreporter.section("what the change can break")
-        for line in config.stash[CHOICE].report(wants_engines(config)):
-            terminalreporter.line(line)
-
-
 def pytest_collection_modifyitems(config, items):
     """Slow tests are left out unless -m names them, and fast tests come before those that start engines.
 
@@ -151,9 +119,6 @@ def pytest_collection_modifyitems(config, items):
     if not re.search(r"\bslow\b", config.option.markexpr):
         config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("slow")])
         items[:] = [item for item in items if not item.get_closest_marker("slow")]
-    if CHOICE in config.stash and not wants_engines(config):
-        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("engine")])
-        items[:] = [item for item in items if not item.get_closest_marker("engine")]
     engine = {item: item.get_closest_marker("engine") is not None for item in items}
     with_engines = {item.path for item in items if engine[item]}
     markers = {item: item.get_closest_marker("timeout") for item in items}
