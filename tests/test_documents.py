@@ -1,12 +1,13 @@
-"""What the documents name is there: links, paths, modules, dotted names, commands with their options, settings, and the
-imports of examples."""
+"""What the documents name is there: links, paths, modules, names, commands with their options, settings, and what the
+examples import."""
 
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,148 +21,96 @@ from sat_slime.tasks import TASKS, Task
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "sat_slime"
-DOCUMENTS = [
-    *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY")),
-    *sorted((ROOT / "docs").rglob("*.md")),
-]
-PARTS = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
-
-documents = pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-
-
-def blocks(text: str, language: str = r"\w*") -> list[str]:
-    """The fenced blocks of a document."""
-    return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+DOCUMENTS = {
+    path: path.read_text(encoding="utf-8")
+    for path in (
+        *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY")),
+        *sorted((ROOT / "docs").rglob("*.md")),
+        *sorted((ROOT / "studies").rglob("*.md")),
+    )
+}
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+OWN = [path for path in DOCUMENTS if "studies" not in path.parts and path.name != "sources.md"]
+"""Pages about this package; a study's plan speaks of what was there when it was made, sources of other projects."""
 
 
 def in_code(text: str) -> list[str]:
     """What stands between backticks in the text, fenced blocks left out."""
-    prose = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
-    return [" ".join(code.split()) for code in re.findall(r"`([^`]+)`", prose)]
-
-
-# ------------------------------------------------------------------------------------------------------ links
+    return [" ".join(code.split()) for code in re.findall(r"`([^`]+)`", FENCE.sub("", text))]
 
 
 def anchors(path: Path) -> set[str]:
     """What a link may name behind `#`, as GitHub makes it of headings."""
-    headings = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", path.read_text(), flags=re.DOTALL | re.M), re.M)
+    headings = re.findall(r"^#+ (.*)$", FENCE.sub("", path.read_text(encoding="utf-8")), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
-
-
-@documents
-def test_links_lead_somewhere(path):
-    for target in re.findall(r"\]\(([^)\s]+)\)", path.read_text()):
-        if target.startswith(("http://", "https://")):
-            continue
-        name, _, anchor = target.partition("#")
-        file = (path.parent / name).resolve() if name else path
-        assert file.exists(), target
-        assert not anchor or anchor in anchors(file), target
-
-
-# ------------------------------------------------------------------------------------------- paths and modules
-
-SLIMES_OWN = {"scripts/models", "scripts/run-qwen3-30B-A3B.sh"}
-MADE_UP = {"configs/x.yaml", "sat_slime/tasks/sorting.py"}
-"""Files of examples."""
-
-
-@documents
-def test_paths_are_there(path):
-    ours = r"(?<![\w/.-])(?:\./|(?:\.\./)+)?((?:sat_slime|tests|bench|configs|scripts|requirements|docs)/[\w./*-]*)"
-    named = {name.rstrip("./") for name in re.findall(ours, path.read_text())} - SLIMES_OWN - MADE_UP
-    assert {name for name in named if not list(ROOT.glob(name))} == set()
-
-
-NO_MODULES = {
-    "rollout/verifier_verdicts": "what slime's trackers show",
-    "rollout/step": "what slime's trackers show",
-    "rollout/truncated_ratio": "what slime's trackers show",
-    "runs/sat": "the folder of a run",
-}
-
-
-@documents
-def test_modules_are_there(path):
-    """`embedded/trainer/rank`, with or without .py, or a folder; metrics look alike and are in their table."""
-    for code in in_code(path.read_text()):
-        name = code.rstrip("/")
-        if not re.fullmatch(r"[a-z_]+(/[a-z_]+)+(\.py)?", name) or name.split("/")[0] not in PARTS:
-            continue
-        beside = (path.parent / name).exists()
-        a_metric = metric_named(name) is not None or name in slime_names()
-        assert beside or a_metric or name in NO_MODULES or exists(PACKAGE / name), name
 
 
 def exists(path: Path) -> bool:
     return path.exists() or path.with_suffix(".py").exists()
 
 
-@documents
-def test_dotted_names_are_there(path):
-    for name in set(re.findall(r"(?<![\w/.-])sat_slime(?:\.\w+)+(?![\w/])", path.read_text())):
-        if not name.endswith(".yaml"):
-            assert is_defined(name), name
+def dead_links(path: Path, text: str) -> Iterator[str]:
+    for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", text):
+        name, _, anchor = target.partition("#")
+        file = path.parent / name if name else path
+        if not file.exists() or (anchor and anchor not in anchors(file)):
+            yield target
+
+
+ELSEWHERE = {
+    "configs/x.yaml",  # of examples
+    "scripts/models",  # slime's own
+    "scripts/run-qwen3-30B-A3B.sh",
+    "runs/sat",  # the folder of a run
+    "rollout/verifier_verdicts",  # what slime's trackers show
+    "rollout/truncated_ratio",
+}
+
+
+def missing_paths(path: Path, text: str) -> Iterator[str]:
+    """`configs/grid/demo.yaml`, and `embedded/trainer/rank` with or without .py; metrics look alike, in their table."""
+    ours = r"(?<![\w/.-])(?:\./|(?:\.\./)+)?((?:sat_slime|tests|bench|configs|scripts|requirements|docs)/[\w./*-]*)"
+    parts = {module.parent.name for module in PACKAGE.glob("*/__init__.py")}
+    for name in {name.rstrip("./") for name in re.findall(ours, text)} - ELSEWHERE:
+        if not list(ROOT.glob(name)):
+            yield name
+    for name in {code.rstrip("/") for code in in_code(text)} - ELSEWHERE:
+        of_ours = re.fullmatch(r"[a-z_]+(/[a-z_]+)+(\.py)?", name) and name.split("/")[0] in parts
+        if of_ours and not (metric_named(name) or name in slime_names() or exists(PACKAGE / name)):
+            yield name
+
+
+def undefined_names(path: Path, text: str) -> Iterator[str]:
+    """Dotted names: a module, or a word of a module. Nothing is imported, since some need slime."""
+    for name in set(re.findall(r"(?<![\w/.-])sat_slime(?:\.\w+)+(?![\w/])", text)):
+        if not name.endswith(".yaml") and not is_defined(name):
+            yield name
 
 
 def is_defined(dotted: str) -> bool:
-    """Whether a dotted name is a module, or what a module defines; nothing is imported, since some need slime."""
     words = dotted.split(".")
     for end in range(len(words), 0, -1):
         module = ROOT.joinpath(*words[:end])
         if exists(module):
             file = module / "__init__.py" if module.is_dir() else module.with_suffix(".py")
-            return set(words[end : end + 1]) <= defined(file)
+            return all(re.search(rf"\b{word}\b", file.read_text()) for word in words[end : end + 1])
     return False
 
 
-def defined(file: Path) -> set[str]:
-    """The names that a module defines or imports, in whatever block."""
-    names = set()
-    for node in ast.walk(ast.parse(file.read_text())):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            names.add(node.name)
-        elif isinstance(node, ast.alias):
-            names.add((node.asname or node.name).split(".")[0])
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            names.add(node.id)
-    return names
-
-
-def test_a_name_that_nothing_defines_is_seen():
-    assert is_defined("sat_slime.plugin.loss.policy_loss") and is_defined("sat_slime.objective")
-    assert not is_defined("sat_slime.plugin.loss.gone") and not is_defined("sat_slime.gone")
-
-
-@documents
-def test_examples_in_python_import_what_is_there(path):
-    for block in blocks(path.read_text(), "python"):
-        for node in ast.walk(ast.parse(block)):
+def wrong_imports(path: Path, text: str) -> Iterator[str]:
+    for language, block in FENCE.findall(text):
+        for node in ast.walk(ast.parse(block)) if language == "python" else ():
             if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "sat_slime":
                 module = importlib.import_module(node.module)
-                assert [name.name for name in node.names if not hasattr(module, name.name)] == [], node.module
+                yield from (f"{node.module}.{name.name}" for name in node.names if not hasattr(module, name.name))
 
 
-ELSEWHERE = {
-    "HuggingFaceH4",
-    "SLIME_COMMIT",
-    "StalenessManager",
-    "aime_2024",
-    "is_expert",
-    "max_head_offpolicyness",
-    "max_off_policy_steps",
-    "optimizer_param_scheduler",
-    "server_info",
-    "staleness_threshold",
-    "update_weight_from_distributed",
-}
-"""Names of other projects."""
-MADE_OF_PARTS = {"own_routing", "verifier_verdicts"}
+OTHERS_WORDS = {"HuggingFaceH4", "SLIME_COMMIT", "aime_2024", "server_info", "all_gather_single", "all_to_all_single"}
+OTHERS_WORDS |= {"reduce_scatter_single", "parse_args", "verifier_verdicts"}
 
 
-@pytest.fixture(scope="module")
-def words_of_the_code():
+@functools.cache
+def words_of_the_code() -> set[str]:
     """Every word in the code and its settings, and every file's name."""
     files = [path for folder in ("sat_slime", "bench", "configs", "scripts") for path in (ROOT / folder).rglob("*.*")]
     texts = [path.read_text() for path in files if path.suffix in (".py", ".yaml", ".sh", ".json")]
@@ -169,40 +118,30 @@ def words_of_the_code():
     return {word for text in texts for word in re.findall(r"\w+", text)} | {path.stem for path in files} | tests
 
 
-@documents
-def test_names_are_in_the_code(path, words_of_the_code):
+def unknown_words(path: Path, text: str) -> Iterator[str]:
     """Words such as `snake_case` and `CamelCase`; what ends in a capital letter, `queue_N`, stands for many."""
-    if path.name == "sources.md":
-        pytest.skip("its names are those of other projects' files and functions")
-    for code in in_code(path.read_text()):
-        names = set(re.findall(r"(?<![\w.-])(?:[A-Za-z]\w*_\w*[a-z0-9]|[A-Z][a-z]+[A-Z]\w+)\b", code))
-        assert names <= words_of_the_code | ELSEWHERE | MADE_OF_PARTS, code
+    known = words_of_the_code() | OTHERS_WORDS
+    for code in in_code(text):
+        yield from set(re.findall(r"(?<![\w.-])(?:[A-Za-z]\w*_\w*[a-z0-9]|[A-Z][a-z]+[A-Z]\w+)\b", code)) - known
 
 
-# ------------------------------------------------------------------------------------------ the command line
-
-
-def commands(text: str) -> Iterator[list[str]]:
-    """The words after `sat-slime`, wherever it is called in a document."""
-    lines = [line for block in blocks(text) for line in block.replace("\\\n", " ").splitlines()]
+def wrong_commands(path: Path, text: str) -> Iterator[str]:
+    """Calls of `sat-slime` with a command or an option that is not there."""
+    lines = [line for _, block in FENCE.findall(text) for line in block.replace("\\\n", " ").splitlines()]
     for line in [*lines, *in_code(text)]:
         for call in re.findall(r"(?:^|[\s/:])sat-slime ([^;|#`&]*)", line):
-            yield re.split(r"[\s\[\]'\"]+", call)
+            command, words = whole_app(), re.split(r"[\s\[\]'\"]+", call)
+            while words and words[0] in getattr(command, "commands", {}):
+                command = command.commands[words.pop(0)]
+            known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+            asked = {word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)}
+            unknown = hasattr(command, "commands") and words and re.match(r"[a-z]", words[0])
+            if unknown or not asked - {"-h", "--help", "--version"} <= known:
+                yield call
 
 
-@documents
-def test_commands_and_their_options_are_there(path):
-    for words in commands(path.read_text()):
-        command = whole_app()
-        while words and words[0] in getattr(command, "commands", {}):
-            command = command.commands[words.pop(0)]
-        assert not hasattr(command, "commands") or not words or not re.match(r"[a-z]", words[0]), words
-        known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
-        asked = {word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)}
-        assert asked - {"-h", "--help", "--version"} <= known, words
-
-
-# ------------------------------------------------------------------------------------------------- settings
+SCHEMAS = (EmbeddedConfig, SlimeConfig, GridConfig, PluginConfig)
+NO_SETTINGS = {"task.length"}  # of an example
 
 
 def is_setting(model: type[BaseModel], keys: list[str]) -> bool:
@@ -216,22 +155,43 @@ def is_setting(model: type[BaseModel], keys: list[str]) -> bool:
     return field is not None
 
 
-SCHEMAS = (EmbeddedConfig, SlimeConfig, GridConfig, PluginConfig)
-NO_SETTINGS = {
-    "method.parts": "of a Method in Python",
-    "train.train": "a function of slime",
-    "task.length": "of an example",
-}
-
-
-@documents
-def test_settings_are_there(path):
+def unknown_settings(path: Path, text: str) -> Iterator[str]:
     """`section.key`, `section.key: value` and `section.key=value`."""
-    text = path.read_text()
     named = {match[1] for code in in_code(text) if (match := re.match(r"([a-z_]+(?:\.[a-z_]+)+)(?:[:=]|$)", code))}
     named |= set(re.findall(r"--set[ =]'?([a-z_]+(?:\.[a-z_]+)+)=", text))
     sections = {name for model in SCHEMAS for name in model.model_fields}
-    for name in named - set(NO_SETTINGS):
+    for name in named - NO_SETTINGS:
         keys = name.split(".")
-        if keys[0] in sections and keys[-1] not in {"yaml", "json", "jsonl", "html", "txt", "py", "safetensors"}:
-            assert any(is_setting(model, keys) for model in SCHEMAS), name
+        a_file = keys[-1] in {"yaml", "json", "jsonl", "html", "txt", "py", "safetensors"}
+        if keys[0] in sections and not a_file and not any(is_setting(model, keys) for model in SCHEMAS):
+            yield name
+
+
+CHECKS = (missing_paths, undefined_names, wrong_imports, unknown_words, wrong_commands, unknown_settings)
+
+
+def test_links_lead_somewhere():
+    assert [(path.name, link) for path, text in DOCUMENTS.items() for link in dead_links(path, text)] == []
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_what_pages_name_is_there(check: Callable[[Path, str], Iterator[str]]):
+    assert [(path.name, name) for path in OWN for name in check(path, DOCUMENTS[path])] == []
+
+
+@pytest.mark.parametrize(
+    ("check", "wrong"),
+    [
+        (dead_links, "[x](gone.md)"),
+        (missing_paths, "`configs/gone.yaml`"),
+        (missing_paths, "`objective/gone.py`"),
+        (undefined_names, "sat_slime.plugin.loss.gone"),
+        (wrong_imports, "```python\nfrom sat_slime.objective import Gone\n```\n"),
+        (unknown_words, "`not_a_name_of_ours`"),
+        (wrong_commands, "`sat-slime launch FILE --gone`"),
+        (wrong_commands, "```\nsat-slime gone\n```\n"),
+        (unknown_settings, "`pipeline.gone: 3`"),
+    ],
+)
+def test_what_is_gone_is_seen(check, wrong):
+    assert list(check(ROOT / "README.md", wrong))

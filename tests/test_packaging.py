@@ -95,25 +95,6 @@ def test_scripts_are_executable_and_parse(script):
     subprocess.run(["bash", "-n", ROOT / script], check=True)
 
 
-@pytest.mark.parametrize(
-    "document",
-    [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))],
-    ids=lambda path: str(path.relative_to(ROOT)),
-)
-def test_links_in_the_documents_lead_somewhere(document):
-    links = re.findall(r"\]\((?!https?://|#)([^)#]+)", document.read_text())
-    missing = [link for link in links if not (document.parent / link).exists()]
-    assert not missing
-
-
-@pytest.mark.parametrize("page", sorted((ROOT / "docs").rglob("*.html")), ids=lambda path: str(path.relative_to(ROOT)))
-def test_pictures_and_files_of_a_kept_page_are_kept_with_it(page):
-    text = re.sub(r"<script>.*?</script>", "", page.read_text(), flags=re.DOTALL)  # Vega has such words
-    links = re.findall(r'(?:src|href)="(?!https?://|#|data:)([^"]+)"', text)
-    assert any(link.endswith(".png") for link in links)
-    assert not [link for link in links if not (page.parent / link).exists()]
-
-
 def setup_with(python: Path, tmp_path: Path) -> str:
     """What setup.sh says, in a copy that has no .venv, when it is to use a given interpreter."""
     (tmp_path / "scripts").mkdir()
