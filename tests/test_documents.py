@@ -174,6 +174,19 @@ def test_links_lead_somewhere():
     assert [(path.name, link) for path, text in DOCUMENTS.items() for link in dead_links(path, text)] == []
 
 
+def test_pages_that_the_code_names_are_there():
+    files = [path for folder in ("sat_slime", "scripts", "bench", "tests") for path in (ROOT / folder).rglob("*.*")]
+    named = {
+        (path.name, page, anchor)
+        for path in files
+        if path.suffix in (".py", ".yaml", ".sh", ".txt") and path != Path(__file__)
+        for page, anchor in re.findall(r"\b(docs/[\w/-]+\.md)(?:#([\w-]+))?", path.read_text())
+    }
+    assert [
+        name for name in named if not (ROOT / name[1]).exists() or (name[2] and name[2] not in anchors(ROOT / name[1]))
+    ] == []
+
+
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_what_pages_name_is_there(check: Callable[[Path, str], Iterator[str]]):
     assert [(path.name, name) for path in OWN for name in check(path, DOCUMENTS[path])] == []
