@@ -126,11 +126,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="""
-    Asynchronous RL of language models that stays stable: the
-    staleness-adaptive trust region (SAT) and what it is compared with, on
-    real Megatron, SGLang and Ray.
+    Asynchronous RL of language models: the staleness-adaptive trust region
+    (SAT) and what it is compared with, on real Megatron, SGLang and Ray.
 
-    [bold]A first run[/], two to five minutes on two cores:
+    [bold]A first run[/], some minutes on two cores:
 
         sat-slime init quickstart
 
