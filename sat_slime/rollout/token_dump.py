@@ -77,7 +77,14 @@ class TokenDump:
     entropy: np.ndarray
 
     more: Mapping[str, np.ndarray] = field(default_factory=dict)
-    """Further columns (N, ...) by name, as far as they were measured; docs/runs.md lists them."""
+    """Further columns (N, ...) by name, as far as they were measured, log-probs in nats:
+
+    checkpoint_log_probs: the trainer under the weights that generated the token. proximal_log_probs: the denominator.
+    Of a diagnosed step: log_probs_own_routing, log_probs_replayed: of the weights in training, with the trainer's own
+    experts and with the engine's; checkpoint_log_probs_own_routing, checkpoint_log_probs_replayed: of the weights that
+    generated; checkpoint_log_probs_engine_dtype: the latter in the engine's data type. expert_flips,
+    checkpoint_expert_flips: (N, layers) uint8, 1 where the trainer's own experts differ from the engine's. tv,
+    tv_policy, tv_implementation: total variation at the token's state of mu and pi, pi_l and pi, mu and pi_l."""
     metadata: Mapping[str, str] = field(default_factory=dict)
     """Further facts of the run."""
     left_out: tuple[str, ...] = ()
