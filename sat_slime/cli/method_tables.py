@@ -60,8 +60,8 @@ def show_table(console: Console) -> None:
     console.print(_words(["sat-", "BASE", *(f"-{kind.name}" for kind in switches() if kind.place == "suffix")]))
     console.print(
         "in this order; a base may be left out where it is grpo.\n\n"
-        "Where to start: grpo, with the radius for your lag; sat-gspo where the base is gspo at 0.2: docs/choosing.md. "
-        "sat-gspo-r3 is the paper's method.\n\n"
+        "Where to start: grpo, with the radius for your lag; sat-gspo where the base is gspo at 0.2: "
+        "docs/choosing.md. sat-gspo-r3 is the paper's method.\n\n"
         "  sat-slime methods NAME               one in full, with its parameters\n"
         "  sat-slime launch FILE --method NAME  run one\n"
         "  sat-slime replay DUMP --methods all  what each would have done to a dump",

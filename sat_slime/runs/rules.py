@@ -98,8 +98,8 @@ HEALTH: dict[str, Rule] = {
         "radius",
         Bound(1, of="clipped", over="run"),
         "{level:.1%} of the tokens have been clipped, above {usual:.0%}: the radius is narrow for this "
-        "lag. Radii that clipped so many lost 2 to 19 points at lag 32 and 64 in a calibration; on fresh seeds the share "
-        "did not predict the loss",
+        "lag. Radii that clipped so many lost 2 to 19 points at lag 32 and 64 in a calibration; on fresh seeds the "
+        "share did not predict the loss",
         "Try twice the radius (method.clip): docs/choosing.md",
     ),
     "loss/entropy": Rule(

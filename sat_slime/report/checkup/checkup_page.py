@@ -143,7 +143,7 @@ def _next(checkup: Checkup, seen: Sequence[Symptom]) -> Iterator[str]:
             "symptom; then: sat-slime diagnose dump"
         )
     if any(symptom.since is not None for symptom in seen):
-        yield "sat-slime methods sat-gspo   # a stabilizer's formula; the plugin is one file and one flag: docs/slime.md"
+        yield "sat-slime methods sat-gspo   # a stabilizer's formula; the plugin: docs/slime.md"
 
 
 def unknown(checkup: Checkup) -> Iterator[str]:
