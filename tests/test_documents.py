@@ -7,12 +7,15 @@ import ast
 import functools
 import importlib
 import re
+import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from pydantic import BaseModel
+from typer.testing import CliRunner
 
+from sat_slime.cli import app
 from sat_slime.cli.app import whole_app
 from sat_slime.config import EmbeddedConfig, GridConfig, SlimeConfig
 from sat_slime.config.plugin_schema import PluginConfig
@@ -127,7 +130,7 @@ def unknown_words(path: Path, text: str) -> Iterator[str]:
 
 def wrong_commands(path: Path, text: str) -> Iterator[str]:
     """Calls of `sat-slime` with a command or an option that is not there."""
-    lines = [line for _, block in FENCE.findall(text) for line in block.replace("\\\n", " ").splitlines()]
+    lines = [line for _, block in FENCE.findall(text) for line in joined(block)]
     for line in [*lines, *in_code(text)]:
         for call in re.findall(r"(?:^|[\s/:])sat-slime ([^;|#`&]*)", line):
             command, words = whole_app(), re.split(r"[\s\[\]'\"]+", call)
@@ -172,6 +175,27 @@ CHECKS = (missing_paths, undefined_names, wrong_imports, unknown_words, wrong_co
 
 def test_links_lead_somewhere():
     assert [(path.name, link) for path, text in DOCUMENTS.items() for link in dead_links(path, text)] == []
+
+
+def test_documented_runs_plan(tmp_path, monkeypatch):
+    """Every `launch` and `grid` of a block whose file is there, with --dry-run."""
+    lines = [line for text in DOCUMENTS.values() for _, block in FENCE.findall(text) for line in joined(block)]
+    calls = {re.split(" #| --commands| --dry-run", line)[0] for line in lines if re.match(RUNS, line)}
+    assert len(calls) > 15
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    monkeypatch.chdir(tmp_path)
+    for call in sorted(calls):
+        done = CliRunner().invoke(app, [*shlex.split(call)[1:], "--dry-run"])
+        assert done.exit_code == 0, (call, done.output)
+
+
+RUNS = r"sat-slime (launch|grid) configs/(?!.*(DIR/|my_package))"
+"""Runs that need neither checkouts nor a module of one's own."""
+
+
+def joined(block: str) -> list[str]:
+    """The lines of a block, those that end in a backslash with the next."""
+    return block.replace("\\\n", " ").splitlines()
 
 
 def test_pages_that_the_code_names_are_there():
