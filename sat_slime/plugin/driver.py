@@ -35,13 +35,13 @@ from sat_slime.config.exits import NODE_DIED
 from sat_slime.config.plugin_schema import DriverConfig
 from sat_slime.config.source import ConfigError
 from sat_slime.plugin import rollout_hooks
+from sat_slime.plugin.compat import probe_slime
 from sat_slime.plugin.inside import claimed_ports, shared_routes
 from sat_slime.plugin.inside.settings import DRIVEN, PUSH_METRICS, plugin_config, settle_flags, steps_per_rollout
 from sat_slime.plugin.inside.slime_processes import Host, parse_arguments
 from sat_slime.plugin.inside.step_files import StepFile
 from sat_slime.plugin.launch.proxies import own_address, proxies, without_proxy
 from sat_slime.plugin.launch.saved import delete_old, numbered
-from sat_slime.plugin.probe import probe_slime
 from sat_slime.plugin.push_canary import PushCanary, PushNotTaken, no_canary
 from sat_slime.rollout import sglang_routes
 

@@ -23,10 +23,10 @@ import torch
 
 from sat_slime.evaluation.scores import Graded, summary
 from sat_slime.plugin import reward
+from sat_slime.plugin.compat import slime_function
 from sat_slime.plugin.inside import replies, shared_routes, versions
 from sat_slime.plugin.inside.routed_experts import joined, narrow, routed_layers, stand_in, strangers
 from sat_slime.plugin.inside.settings import plugin_config, plugin_method, reads_engine, steps_per_rollout
-from sat_slime.plugin.inside.slime_access import slime_function
 from sat_slime.plugin.inside.step_files import StepFile
 from sat_slime.rollout.stream import STREAM_METRICS
 from sat_slime.rollout.validation import Expectations, RejectedResponse, check_numbers

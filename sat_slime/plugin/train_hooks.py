@@ -12,12 +12,12 @@ from typing import Any
 
 from torch import Tensor
 
+from sat_slime.plugin.compat import probe_slime
 from sat_slime.plugin.inside import trainer_state
 from sat_slime.plugin.inside.routing_check import Agreement
 from sat_slime.plugin.inside.settings import DRIVEN, plugin_config, settle_flags
 from sat_slime.plugin.inside.step_files import record_metrics
 from sat_slime.plugin.inside.trainer_state import TrainerState, announcer, prepare
-from sat_slime.plugin.probe import probe_slime
 
 
 def install(args: Namespace) -> None:

@@ -288,7 +288,7 @@ def _layout(tokens: list[Tensor], layout: Layout) -> Tensor:
 
 
 def _reducer() -> Callable[..., dict[str, float]]:
-    from sat_slime.plugin.inside.slime_access import slime_function
+    from sat_slime.plugin.compat import slime_function
     from sat_slime.plugin.inside.trainer_state import join_step_metrics
 
     join_step_metrics()

@@ -14,7 +14,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import numpy as np
 import pytest
 import torch
-from newest_slime import write_newest_slime
 from slime_host import _remote, import_slime, local_ray, make_args
 
 from sat_slime.config.plugin_schema import DriverConfig, PluginConfig
@@ -25,7 +24,6 @@ from sat_slime.plugin.inside import slime_processes
 from sat_slime.plugin.inside.settings import PUSH_METRICS
 from sat_slime.plugin.inside.slime_processes import Host
 from sat_slime.plugin.inside.trainer_state import TrainerState
-from sat_slime.plugin.probe import probe_slime
 from sat_slime.plugin.push_canary import PushCanary, PushNotTaken, dtype
 from sat_slime.rollout.canary import canary_sequences, prefix_length
 
@@ -275,19 +273,6 @@ def test_flags_with_which_no_canary_can_be_are_refused(flag):
 
 def test_other_flags_are_not():
     driver.take_over(with_canary())
-
-
-def test_a_slime_whose_engines_are_reached_otherwise_is_refused(tmp_path):
-    root = write_newest_slime(tmp_path / "slime")
-    assert probe_slime(root) == []
-    problems = probe_slime(root, canary=True)
-    assert any("RolloutManager.get_updatable_engines_and_lock" in problem for problem in problems)
-    assert all("which pipeline.canary needs: set that to none" in problem for problem in problems)
-
-
-@pytest.mark.needs_slime
-def test_this_slime_has_what_it_needs():
-    assert probe_slime(canary=True) == []
 
 
 @pytest.mark.parametrize(

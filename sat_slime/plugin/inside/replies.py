@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sat_slime.plugin.compat import wrap_once
 from sat_slime.plugin.inside.routed_experts import NARROW, narrow_type
-from sat_slime.plugin.inside.slime_access import wrap_once
 
 logger = logging.getLogger(__name__)
 

@@ -19,8 +19,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from sat_slime.plugin.compat import wrap_once
 from sat_slime.plugin.inside.routed_experts import NARROW
-from sat_slime.plugin.inside.slime_access import wrap_once
 
 logger = logging.getLogger(__name__)
 

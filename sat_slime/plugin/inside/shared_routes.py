@@ -24,10 +24,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sat_slime.plugin.compat import locate, wrap_once
 from sat_slime.plugin.inside import versions
 from sat_slime.plugin.inside.routed_experts import narrow_type
 from sat_slime.plugin.inside.settings import plugin_config
-from sat_slime.plugin.inside.slime_access import locate, wrap_once
 
 _references: dict[int, Any] = {}
 """Ray's reference of each tensor that `store` returned, by the tensor's id, as long as the tensor lives."""

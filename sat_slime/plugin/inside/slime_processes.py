@@ -13,7 +13,7 @@ from typing import Any
 
 import ray
 
-from sat_slime.plugin.inside.slime_access import slime_function
+from sat_slime.plugin.compat import slime_function
 
 
 def parse_arguments() -> tuple[Namespace, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from sat_slime.config.jsonl import append_row, keep_rows, number, read_rows
 from sat_slime.objective.metrics import slime_names
-from sat_slime.plugin.inside.slime_access import locate, wrap_once
+from sat_slime.plugin.compat import locate, wrap_once
 
 logger = logging.getLogger(__name__)
 

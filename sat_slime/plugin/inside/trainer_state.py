@@ -26,10 +26,10 @@ from sat_slime.objective import (
     mismatch_metrics,
     threshold_scores,
 )
+from sat_slime.plugin.compat import locate, wrap_once
 from sat_slime.plugin.inside import routing_check, shared_routes, versions
 from sat_slime.plugin.inside.routing_check import Agreement
 from sat_slime.plugin.inside.settings import DRIVEN, plugin_config, plugin_method
-from sat_slime.plugin.inside.slime_access import locate, wrap_once
 from sat_slime.plugin.inside.versions import ResponseFacts
 from sat_slime.rollout.types import TOOL
 

@@ -22,6 +22,7 @@ from sat_slime.config.finding import Finding, fail, ok, warn
 from sat_slime.config.method_section import build_method
 from sat_slime.config.slime_checks import slime_config_errors
 from sat_slime.config.slime_schema import SlimeConfig
+from sat_slime.plugin.compat import probe_slime
 from sat_slime.plugin.launch.command import SlimeCommand, flag_errors
 from sat_slime.plugin.launch.flags import KnownFlags
 from sat_slime.plugin.launch.machine import SCRIPT, existing_parent, machine_findings
@@ -32,7 +33,6 @@ from sat_slime.plugin.launch.nodes import needed_paths, node_findings, package_f
 from sat_slime.plugin.launch.ray_jobs import JobServer
 from sat_slime.plugin.launch.secrets import secret_names
 from sat_slime.plugin.launch.slimes_parser import Answer, ask_slime
-from sat_slime.plugin.probe import probe_slime
 
 PROBE_TIMEOUT_S = 300.0
 """Seconds in which every node of a fresh cluster may import torch, Megatron and SGLang."""
