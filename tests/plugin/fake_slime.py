@@ -43,12 +43,12 @@ def install_where_missing() -> None:
 
 def remove() -> None:
     """Takes the stand-in out of sys.modules again, with the modules that were imported on top of it."""
-    from sat_slime.plugin.inside import slime_access
+    from sat_slime.plugin import compat
 
     if not is_real():
         for name in [*MODULES, "sat_slime.plugin.loss", "sat_slime.plugin.inside.micro_batch"]:
             sys.modules.pop(name, None)
-        slime_access.locate.cache_clear()
+        compat.locate.cache_clear()
 
 
 # slime.utils
