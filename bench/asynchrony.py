@@ -20,7 +20,7 @@ from typing import Any
 from pipeline_parts import running
 
 from sat_slime.config.loader import load_config
-from sat_slime.embedded.cluster.results import wait_any
+from sat_slime.embedded.failures import wait_any
 from sat_slime.embedded.grading import Grader
 from sat_slime.embedded.loop.batch_order import BatchPipeline
 from sat_slime.embedded.loop.interruption import Interruption
@@ -57,7 +57,7 @@ def main() -> None:
                 iterations = trained + options.iterations + 3
                 pipeline_config = config.pipeline.model_copy(update={**order, "iterations": iterations})
                 mode = config.model_copy(update={"pipeline": pipeline_config})
-                pipeline = kind(mode, Path(folder), Path(folder), log, Interruption())
+                pipeline = kind(mode, Path(folder), log, Interruption())
                 pipeline.trainer, pipeline.engines, pipeline.grader = trainer, engines, grader
                 pipeline.iteration, pipeline.updates, pipeline.versions = trained, updates, [updates]
                 if isinstance(pipeline, StreamingPipeline):

@@ -38,12 +38,13 @@ SAMPLE_EVERY_S = 0.25
 KINDS = {
     "SGLang's scheduler": ("sglang::scheduler",),
     "SGLang's other processes": ("sglang::", "sglang_process"),
-    "trainer": ("ray::_Rank",),
+    "trainer": ("sat-slime-trainer", "trainer.process", "ray::_Rank"),
     "engine's actor": ("ray::RolloutEngine",),
     "Ray's own": ("gcs_server", "raylet", "dashboard", "monitor.py", "ray::DashboardAgent", "ray::RuntimeEnvAgent"),
     "workers that start": ("default_worker", "ray_worker", "ray::IDLE"),
 }
-"""Processes by words of their command lines; the rest are the grid, the launchers and the drivers."""
+"""Processes by words of their command lines, also those of checkouts in which trainer and engines were actors of a Ray;
+the rest are the grid, the launchers and the drivers."""
 
 
 @dataclass(frozen=True)

@@ -49,19 +49,19 @@ def main() -> None:
 
         for warm in range(3):
             batch = generate(config, engines, warm)
-            trainer.train(batch)
+            trainer.start_train(batch).result()
 
         def asynchronous() -> None:
             nonlocal batch
             problems, requests = training_requests(config, 0)
             flight = engines.generate(requests, config.rollout.samples_per_prompt)
-            trainer.train(batch)
+            trainer.start_train(batch).result()
             batch = collect(engines, flight, 0, problems)
 
         for _ in range(options.rounds):
             timed("rollout", lambda: generate(config, engines, 0))
-            timed("train", lambda: trainer.train(batch))
-            timed("synchronous", lambda: trainer.train(generate(config, engines, 0)))
+            timed("train", lambda: trainer.start_train(batch).result())
+            timed("synchronous", lambda: trainer.start_train(generate(config, engines, 0)).result())
             for _ in range(2):
                 timed("asynchronous", asynchronous)
             times["engine"].append(batch.seconds)

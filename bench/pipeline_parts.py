@@ -4,38 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from sat_slime.config.schema import EmbeddedConfig, VerifierConfig
-from sat_slime.embedded.cluster.engine_group import EngineGroup
-from sat_slime.embedded.cluster.own_ray import local_ray
-from sat_slime.embedded.cluster.trainer_group import TrainerGroup, warm_up_model
+from sat_slime.embedded.engine.engine_group import EngineGroup
 from sat_slime.embedded.grading import Grader
 from sat_slime.embedded.initial_model import cached_model, is_model
 from sat_slime.embedded.rollout_batch import RolloutBatch, training_requests
+from sat_slime.embedded.trainer.process import TrainerProcess, warm_up_model
 from sat_slime.tasks import Problem
 
 
 @contextmanager
-def running(config: EmbeddedConfig) -> Iterator[tuple[TrainerGroup, EngineGroup]]:
+def running(config: EmbeddedConfig) -> Iterator[tuple[TrainerProcess, EngineGroup]]:
     """Brings up trainer and engines at equal weights: the warmed-up initial model is version 0."""
-    with local_ray() as scratch:
+    with TemporaryDirectory() as folder:
+        scratch = Path(folder)
         logs = scratch / "logs"
         initial = cached_model(config)
         if not is_model(initial):
             initial.parent.mkdir(parents=True, exist_ok=True)
-            warm_up_model(config, initial, scratch, logs, lambda steps: None)
-        trainer = TrainerGroup(config, scratch, logs)
+            warm_up_model(config, initial, logs, lambda steps: None)
+        trainer = TrainerProcess(config, logs / "trainer.log")
         engines = EngineGroup(config, initial, logs)
         loading = trainer.start("load_initial", initial)
         try:
             engines.start()
-            trainer.wait(loading)
+            loading.result()
             weights = scratch / "v0"
             engines.update_weights(weights, trainer.call("export_weights", weights))
             yield trainer, engines
         finally:
             engines.stop()
+            trainer.close()
 
 
 def generate(config: EmbeddedConfig, engines: EngineGroup, iteration: int) -> RolloutBatch:

@@ -62,21 +62,16 @@ STREAM = {
     "rollout.deterministic": "false",
 }
 KINDS = {
-    "batch, TP 2": {"pipeline.lag": 3, "train.tensor_parallel": 2},
-    "batch, DP 2": {"pipeline.lag": 3, "train.data_parallel": 2},
-    "streaming, TP 2": {**STREAM, "train.tensor_parallel": 2},
-    "streaming, DP 2": {**STREAM, "train.data_parallel": 2},
+    "batch": {"pipeline.lag": 3},
+    "streaming": STREAM,
 }
 VICTIMS = {
     "launcher": LAUNCH,
     "driver": LAUNCH,
-    "trainer rank": "ray::_Rank",
-    "engine actor": "ray::RolloutEngine",
+    "trainer": "trainer.process",
     "SGLang server": "engine.sglang_process",
     "SGLang scheduler": "sglang::scheduler",
     "SGLang detokenizer": "sglang::detokenizer",
-    "Ray's raylet": "raylet/raylet",
-    "Ray's GCS": "gcs_server",
 }
 """What is disturbed, and a word of its command line. The launcher is the process that was launched, the driver its
 fork."""

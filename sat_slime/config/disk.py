@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-_IN_A_TEXT = ("SafetensorError", "ActorFailure")
+_IN_A_TEXT = ("SafetensorError", "PartFailure")
 """Names of exception types that tell a refused write only in their text. The text of any other type may quote the error
 of somebody else."""
 

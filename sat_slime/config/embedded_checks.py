@@ -20,7 +20,6 @@ def config_errors(config: EmbeddedConfig) -> list[str]:
     return [
         *_method(config, build_method(config.method)),
         *_model(config),
-        *_parallelism(config),
         *_task(config),
         *_lengths(config),
         *_batch(config),
@@ -127,25 +126,6 @@ def _model(config: EmbeddedConfig) -> Iterator[str]:
         )
 
 
-def _parallelism(config: EmbeddedConfig) -> Iterator[str]:
-    model, train, vocabulary = config.model, config.train, config.task.vocab_size
-    tensor, expert, ranks = train.tensor_parallel, train.expert_parallel, train.world_size
-    for key in ("attention_heads", "kv_heads", "ffn_size"):
-        # With expert parallelism the experts stay whole; without it tensor parallelism cuts them too.
-        if key != "ffn_size" or expert == 1 or not model.is_moe:
-            size = getattr(model, key)
-            yield from _divides("train.tensor_parallel", tensor, size, f"model.{key} {size}")
-    yield from _divides("train.tensor_parallel", tensor, vocabulary, f"the vocabulary of {vocabulary} tokens")
-    if expert == 1:
-        return
-    if not model.is_moe:
-        yield f"train.expert_parallel is {expert}, but model.experts is 0: a dense model needs expert_parallel 1"
-    else:
-        yield from _divides("train.expert_parallel", expert, model.experts, f"model.experts {model.experts}")
-    whole = f"train.data_parallel x train.tensor_parallel = {ranks} ranks"
-    yield from _divides("train.expert_parallel", expert, ranks, whole)
-
-
 def _divides(key: str, value: int, size: int, size_in_words: str) -> Iterator[str]:
     """Yield the fault of a setting that does not divide a size."""
     if size % value:
@@ -205,8 +185,11 @@ def _batch(config: EmbeddedConfig) -> Iterator[str]:
         key = "final_repeats" if evaluation.final.repeats > evaluation.repeats else "repeats"
         asked = evaluation.problems * evaluation.samples_per_problem * max(evaluation.repeats, evaluation.final.repeats)
         yield from too_many_responses(f"eval.problems x eval.samples_per_problem x eval.{key}", asked)
-    steps, ranks = config.pipeline.optimizer_steps_per_rollout, config.train.data_parallel
-    yield from uneven_batch(responses, steps, ranks, f"train.data_parallel {ranks}")
+    if responses % (steps := config.pipeline.optimizer_steps_per_rollout):
+        yield (
+            f"rollout.prompts_per_iteration x rollout.samples_per_prompt is {responses} responses, which do not divide "
+            f"evenly into pipeline.optimizer_steps_per_rollout {steps}: make it a multiple of {steps}"
+        )
 
 
 def too_many_responses(product: str, responses: int) -> Iterator[str]:
@@ -277,7 +260,7 @@ def _quantile_scope(config: EmbeddedConfig, method: Method) -> Iterator[str]:
     responses = responses_per_iteration(config) / config.pipeline.optimizer_steps_per_rollout
     if method.scope == "microbatch":
         packed = config.train.tokens_per_microbatch / (task.prompt_tokens + mean)
-        responses = max(1.0, min(packed, responses / config.train.data_parallel))
+        responses = max(1.0, min(packed, responses))
     share = min(1.0, config.rollout.max_response_tokens / (responses * mean))
     if share >= 1 - sat.alpha:
         where = "a micro-batch" if method.scope == "microbatch" else "an optimizer step"

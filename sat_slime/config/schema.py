@@ -209,7 +209,7 @@ class RolloutConfig(Section):
     """Generation on SGLang."""
 
     engines: PositiveInt = 1
-    """SGLang servers, each with its own Ray actor; they share a batch."""
+    """SGLang servers; they share a batch."""
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
     """Arithmetic of the servers."""
     prompts_per_iteration: PositiveInt = 16
@@ -239,18 +239,12 @@ class RolloutConfig(Section):
 
 
 class TrainConfig(Section):
-    """The trainer on megatron-core: TP x DP ranks, one Ray actor each; EP spans all of them."""
+    """The trainer on megatron-core, one process."""
 
-    tensor_parallel: PositiveInt = 1
-    """Tensor-parallel ranks (sequence parallel is on when > 1)."""
-    expert_parallel: PositiveInt = 1
-    """Expert-parallel ranks; divides data_parallel x tensor_parallel."""
-    data_parallel: PositiveInt = 1
-    """Data-parallel ranks."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Arithmetic of the trainer; with bfloat16 the optimizer holds fp32 master weights."""
     tokens_per_microbatch: PositiveInt = 8192
-    """Bound on the tokens (prompt + response) packed into one micro-batch of a rank."""
+    """Bound on the tokens (prompt + response) packed into one micro-batch."""
     lr: PositiveFloat = 5e-4
     """Learning rate, constant. The paper's 30B model takes 1e-6; a tiny one needs more."""
     adam_beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
@@ -263,12 +257,6 @@ class TrainConfig(Section):
     """AdamW's weight decay, on matrices only."""
     grad_clip: PositiveFloat = 1.0
     """Bound on the gradient's global norm."""
-    threads_per_rank: PositiveInt = 1
-    """CPU threads of a rank; more than 1 is slower when the server shares the cores."""
-
-    @property
-    def world_size(self) -> int:
-        return self.tensor_parallel * self.data_parallel
 
 
 class ScoresConfig(Section):
@@ -403,7 +391,7 @@ class LoggingConfig(Section):
 
 
 class EmbeddedConfig(Section):
-    """A run of the embedded runtime: real Megatron, SGLang and Ray with a tiny model, on a laptop."""
+    """A run of the embedded runtime: real Megatron and SGLang with a tiny model, on a laptop."""
 
     runtime: Literal["embedded"] = "embedded"
     """The runtime that this file is for."""

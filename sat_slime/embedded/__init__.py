@@ -1,11 +1,10 @@
-"""The laptop runtime: the asynchronous loop on real Megatron, SGLang and Ray with a tiny model.
+"""The laptop runtime: the asynchronous loop on real Megatron and SGLang with a tiny model.
 
-Importing it needs no engine; `run` imports them.
+Importing it needs no engine; `run` imports what it needs of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,49 +13,33 @@ from sat_slime.config.schema import EmbeddedConfig
 
 if TYPE_CHECKING:
     from sat_slime.embedded.checkpoint import Checkpoint
-    from sat_slime.embedded.loop.pipeline import Pipeline, RunLog
+    from sat_slime.embedded.loop.pipeline import RunLog
 
 
-def run(
-    config: EmbeddedConfig,
-    folder: Path,
-    log: RunLog,
-    resume: Checkpoint | None = None,
-    lost: Callable[[RuntimeError], None] | None = None,
-) -> None:
-    """Brings up Ray, and runs the whole pipeline to its end, in the order that `pipeline.mode` asks for.
+def run(config: EmbeddedConfig, folder: Path, log: RunLog, resume: Checkpoint | None = None) -> None:
+    """Runs the whole pipeline to its end, in the order that `pipeline.mode` asks for.
 
     Args:
         folder: the run folder.
         log: is told everything that is to be recorded or shown.
         resume: the checkpoint of the folder to go on from; newer ones are set aside. None: from the beginning.
-        lost: ends this process; told when a process of Ray's own died, see cluster.local_ray.
 
     Raises:
-        RayNotStarted: before anything was done.
-        ActorFailure: a trainer rank or an engine failed beyond recovery; the run can be resumed.
+        PartFailure: the trainer or an engine failed beyond recovery; the run can be resumed.
         KeyboardInterrupt: after Ctrl-C, SIGTERM or SIGHUP, once a checkpoint is saved.
         OSError: a checkpoint or weights could not be written; the previous checkpoint is whole.
         ValueError: the initial model is not the one that the run began with.
     """
-    from sat_slime.embedded.cluster.own_ray import local_ray
+    from sat_slime.embedded.loop.batch_order import BatchPipeline
     from sat_slime.embedded.loop.interruption import interruptible
+    from sat_slime.embedded.loop.stream_order import StreamingPipeline
 
-    with (
-        interruptible(partial(log.message, level="warning")) as interruption,
-        local_ray(folder.resolve() / "logs", lost) as scratch,
-    ):
-        pipeline = _pipeline_class(config)(config, folder.resolve(), scratch, log, interruption)
+    order = BatchPipeline if config.pipeline.mode == "batch" else StreamingPipeline
+    with interruptible(partial(log.message, level="warning")) as interruption:
+        pipeline = order(config, folder.resolve(), log, interruption)
         try:
             pipeline.run(resume)
         finally:
             interruption.over = True
     if interruption.asked and pipeline.iteration < config.pipeline.iterations:
         raise KeyboardInterrupt
-
-
-def _pipeline_class(config: EmbeddedConfig) -> type[Pipeline]:
-    from sat_slime.embedded.loop.batch_order import BatchPipeline
-    from sat_slime.embedded.loop.stream_order import StreamingPipeline
-
-    return BatchPipeline if config.pipeline.mode == "batch" else StreamingPipeline

@@ -1,6 +1,6 @@
 """Checkpoints of a run: a folder that is there in full or not at all, with a checksum for every file.
 
-`checkpoints/iteration-000032/` holds `state.json`, one safetensors file per trainer rank, the broadcast weights that
+`checkpoints/iteration-000032/` holds `state.json`, the trainer's `trainer.safetensors`, the broadcast weights that
 are still in use (`weights/`), what was generated ahead: a batch (`batch.safetensors`, `batch.json`) or the queue of
 a stream (`queue.safetensors`, `queue.json`), and `SHA256SUMS`. It is written under another name, flushed to the disk
 and renamed; nothing in it is pickled. What reads a checkpoint takes it from `verified`.
@@ -30,7 +30,7 @@ from sat_slime.rollout.stream import Group, StreamState
 from sat_slime.rollout.types import GenerationRequest, Response
 from sat_slime.runs import checkpoints as runs
 
-SCHEMA = "sat_slime.checkpoint/1"
+SCHEMA = "sat_slime.checkpoint/2"
 """The format's name in state.json."""
 _NAME = re.compile(r"iteration-(\d{6,})")
 
@@ -53,8 +53,6 @@ class LoopState:
     """Optimizer updates."""
     weight_versions: list[int]
     """Versions of the broadcast weights still in use; the last is what the engines hold."""
-    layout: list[int]
-    """Tensor-, expert- and data-parallel sizes, by which the rank files are cut."""
     initial: dict[str, str] = field(default_factory=dict)
     """Checksums of the initial model's files, by name; it is the reference of the KL."""
     canary: list[float] = field(default_factory=list)
@@ -149,25 +147,11 @@ def verified(path: Path) -> Checkpoint:
         if (schema := values.pop("schema")) != SCHEMA:
             raise ValueError(f"its schema is {schema}, not {SCHEMA}")
         state = LoopState(**values)
-        if not state.weight_versions or len(state.layout) != 3:
-            raise ValueError("no weights or no sizes")
+        if not state.weight_versions:
+            raise ValueError("no weights")
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise DamagedCheckpoint(path, {"state.json": f"cannot be read ({error})"}) from error
     return Checkpoint(path, state)
-
-
-def check_layout(saved: Checkpoint, config: EmbeddedConfig) -> None:
-    """Raises ValueError for a checkpoint that was written with other parallel sizes."""
-    if saved.state.layout != parallel_layout(config):
-        raise ValueError(
-            f"{saved.path} was written with tensor, expert, data parallel {saved.state.layout}, the config has "
-            f"{parallel_layout(config)}: resume with the sizes that it was written with"
-        )
-
-
-def parallel_layout(config: EmbeddedConfig) -> list[int]:
-    """Return the tensor-, expert- and data-parallel sizes."""
-    return [config.train.tensor_parallel, config.train.expert_parallel, config.train.data_parallel]
 
 
 # ------------------------------------------------------------------------------------------- what was generated ahead

@@ -53,9 +53,8 @@ def write_folder(config: EmbeddedConfig, folder: Path) -> None:
         from sat_slime.embedded.trainer.warmup import warm_up
 
         model.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory() as scratch:
-            for _ in warm_up(config, model, f"file://{scratch}/meeting-point"):
-                pass
+        for _ in warm_up(config, model):
+            pass
     folder.parent.mkdir(parents=True, exist_ok=True)
     part = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     part.chmod(0o755)

@@ -48,7 +48,7 @@ def test_the_text_of_safetensors_will_do():
     assert caught.value.errno == errno.ENOSPC and str(caught.value.__cause__) == told
 
 
-class ActorFailure(RuntimeError):
+class PartFailure(RuntimeError):
     """Stands for the embedded runtime's error of that name, which tells what a rank was told."""
 
 
@@ -56,8 +56,8 @@ class ActorFailure(RuntimeError):
     ("error", "is_full"),
     [
         (RuntimeError("last in its log: OSError: [Errno 28] No space left on device: '/dev/shm/x'"), False),
-        (ActorFailure("rank 0 died\nIts log ends with:\n    No space left on device (os error 28)"), False),
-        (ActorFailure("rank 0: OSError: [Errno 28] No space left on device: '/dev/shm/x'"), True),
+        (PartFailure("rank 0 died\nIts log ends with:\n    No space left on device (os error 28)"), False),
+        (PartFailure("rank 0: OSError: [Errno 28] No space left on device: '/dev/shm/x'"), True),
         (OSError(errno.ENOSPC, "No space left on device", "/dev/shm/x"), True),
     ],
 )

@@ -32,10 +32,10 @@ class FakeRuntime:
     def stand_in(self, monkeypatch):
         """Takes the real runtime's place in this process, where its calls can be looked at."""
         monkeypatch.setattr(sat_slime.embedded, "run", self.run)
-        monkeypatch.setattr(embedded_start, "watched", lambda work: work(None))
+        monkeypatch.setattr(embedded_start, "watched", lambda work: work())
         monkeypatch.setattr(engine_packages, "missing_engines", lambda: [])
 
-    def run(self, config, folder, log, resume=None, lost=None):
+    def run(self, config, folder, log, resume=None):
         self.calls.append((config, folder, resume is not None))
         done = resume.state.iteration if resume else 0
         checkpoint.set_aside(folder / "checkpoints", after=done)
@@ -57,10 +57,10 @@ def save(folder, step, config):
         (folder / "initial" / name).write_text("{}")
     initial = model_checksums(folder / "initial")
     made_with = checkpoint.made_with(config, step)
-    state = checkpoint.LoopState(step, step, weight_versions=[step], layout=[1, 1, 1], initial=initial, **made_with)
+    state = checkpoint.LoopState(step, step, weight_versions=[step], initial=initial, **made_with)
     with checkpoint.writing(folder / "checkpoints", state) as part:
         names = ("weight", "step", "exp_avg", "exp_avg_sq")
-        save_file({f"layer/{name}": np.full(64, step, np.float32) for name in names}, part / "rank-0.safetensors")
+        save_file({f"layer/{name}": np.full(64, step, np.float32) for name in names}, part / "trainer.safetensors")
         weights = part / "weights" / f"v{step:06d}"
         weights.mkdir(parents=True)
         (weights / "config.json").write_text("{}")

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from trainer_ranks import make_config, run_ranks
+from trainer_process import in_trainer, make_config
 
 from sat_slime.config.schema import EmbeddedConfig
 from sat_slime.embedded.engine.rollout_engine import RolloutEngine
@@ -26,7 +26,7 @@ from sat_slime.runs.health import HealthWatch
 pytestmark = [
     pytest.mark.engine,
     pytest.mark.skipif(
-        not all(importlib.util.find_spec(name) for name in ("ray", "sglang", "megatron")),
+        not all(importlib.util.find_spec(name) for name in ("sglang", "megatron")),
         reason="the embedded runtime needs the engines: scripts/setup.sh",
     ),
 ]
@@ -44,7 +44,7 @@ class CachingServer(SGLangServer):
         return [word for word in super().arguments(model_path, version, on_gpu) if word not in none]
 
 
-def make_weights(trainer, rank: int, root: str, sequences: list[tuple[int, ...]]) -> dict:
+def make_weights(trainer, root: str, sequences: list[tuple[int, ...]]) -> dict:
     """Writes three versions, another model, and version 2 whose second tensor-parallel half is still that of version 1;
     returns the trainer's scores under each version."""
     torch.manual_seed(11)
@@ -94,7 +94,7 @@ class Running:
     def __init__(self, config: EmbeddedConfig, root: Path) -> None:
         self.config, self.root, self.loop = config, root, asyncio.new_event_loop()
         self.sequences = canary_sequences(config.task.vocab_size, 32)
-        (told,) = run_ranks(make_weights, config, str(root), self.sequences)
+        told = in_trainer(make_weights, config, str(root), self.sequences)
         self.trainer = [row.numpy() for row in told["scores"]]
         logs = str(root / "logs")
         self.engines = [

@@ -13,17 +13,16 @@ from made_up_batch import CONFIG, make_batch
 
 from sat_slime.config import checksums
 from sat_slime.config.checksums import write_checksums
-from sat_slime.config.schema import EmbeddedConfig
 from sat_slime.embedded import checkpoint
 from sat_slime.embedded.checkpoint import DamagedCheckpoint, LoopState
 from sat_slime.embedded.initial_model import check_initial, model_checksums
 
-STATE = LoopState(iteration=3, updates=3, weight_versions=[0, 2], layout=[1, 1, 1])
+STATE = LoopState(iteration=3, updates=3, weight_versions=[0, 2])
 
 
 def write(folder, iteration: int) -> None:
     with checkpoint.writing(folder, dataclasses.replace(STATE, iteration=iteration)) as part:
-        (part / "rank-0.safetensors").write_bytes(b"x")
+        (part / "trainer.safetensors").write_bytes(b"x")
 
 
 def test_the_newest_whole_one_counts_and_old_ones_go(tmp_path):
@@ -103,7 +102,7 @@ def test_newer_checkpoints_go_aside_and_the_files_stay(tmp_path):
         "iteration-000009.aside",
     ]
     assert list(checkpoint.numbered(tmp_path)) == [3]
-    assert (tmp_path / "iteration-000009.aside" / "rank-0.safetensors").read_bytes() == b"x"
+    assert (tmp_path / "iteration-000009.aside" / "trainer.safetensors").read_bytes() == b"x"
     assert checkpoint.set_aside(tmp_path, after=3) == []
 
 
@@ -111,9 +110,9 @@ def test_the_newest_whole_one_is_found_below_damaged_ones(tmp_path):
     assert checkpoint.newest_whole(tmp_path) is None
     for iteration in (3, 6, 9):
         write(tmp_path, iteration)
-        (tmp_path / f"iteration-{iteration:06d}" / "rank-0.safetensors").write_bytes(b"x" if iteration == 3 else b"y")
+        (tmp_path / f"iteration-{iteration:06d}" / "trainer.safetensors").write_bytes(b"x" if iteration == 3 else b"y")
     assert checkpoint.newest_whole(tmp_path).state.iteration == 3
-    with pytest.raises(DamagedCheckpoint, match=r"iteration-000009 is damaged: rank-0.safetensors does not match its"):
+    with pytest.raises(DamagedCheckpoint, match=r"iteration-000009 is damaged: trainer.safetensors does not match its"):
         checkpoint.verified(tmp_path / "iteration-000009")
 
 
@@ -130,7 +129,7 @@ def test_many_faults_are_still_one_line(tmp_path):
 def test_a_garbage_state_with_a_right_checksum_is_still_an_error(tmp_path):
     folder = tmp_path / "iteration-000003"
     folder.mkdir()
-    for text in ("[]", "{}", '{"iteration": 1}', '{"schema": "sat_slime.checkpoint/1", "iteration": 1}', "x"):
+    for text in ("[]", "{}", '{"iteration": 1}', '{"schema": "sat_slime.checkpoint/2", "iteration": 1}', "x"):
         (folder / "state.json").write_text(text)
         write_checksums(folder)
         with pytest.raises(DamagedCheckpoint, match=r"state.json cannot be read"):
@@ -143,16 +142,13 @@ def test_a_failed_write_leaves_the_previous_one(tmp_path):
         (part / "half").write_bytes(b"x")
         raise OSError("disk full")
     assert [p.name for p in tmp_path.iterdir()] == ["iteration-000003"]
-    assert (tmp_path / "iteration-000003" / "rank-0.safetensors").read_bytes() == b"x"
+    assert (tmp_path / "iteration-000003" / "trainer.safetensors").read_bytes() == b"x"
 
 
-def test_state_comes_back_and_other_parallel_sizes_are_refused(tmp_path):
+def test_state_comes_back(tmp_path):
     write(tmp_path, 3)
     saved = checkpoint.verified(checkpoint.newest(tmp_path))
     assert saved.state == STATE
-    checkpoint.check_layout(saved, EmbeddedConfig())
-    with pytest.raises(ValueError, match=r"\[1, 1, 1\], the config has \[2, 1, 1\]"):
-        checkpoint.check_layout(saved, EmbeddedConfig(train={"tensor_parallel": 2}))
 
 
 def test_another_initial_model_than_that_of_the_state_is_told(tmp_path):

@@ -16,7 +16,7 @@ pytestmark = [
     pytest.mark.usefixtures("forked"),
     pytest.mark.timeout(1200),
     pytest.mark.skipif(
-        not all(importlib.util.find_spec(name) for name in ("ray", "sglang", "megatron")),
+        not all(importlib.util.find_spec(name) for name in ("sglang", "megatron")),
         reason="the embedded runtime needs the engines: scripts/setup.sh",
     ),
 ]

@@ -19,7 +19,7 @@ psutil = pytest.importorskip("psutil", reason="the embedded runtime needs the en
 pytestmark = [
     pytest.mark.engine,
     pytest.mark.skipif(
-        not all(importlib.util.find_spec(name) for name in ("ray", "sglang", "megatron")),
+        not all(importlib.util.find_spec(name) for name in ("sglang", "megatron")),
         reason="the embedded runtime needs the engines: scripts/setup.sh",
     ),
 ]

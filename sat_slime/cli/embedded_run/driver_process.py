@@ -1,7 +1,7 @@
 """The driver of an embedded run: a process of its own, and the launcher's watch over it.
 
-A driver may end without a word: Ray's library ends it from C++, the kernel kills it for want of memory. The launcher
-outlives it, imports no engine, tells how it ended, and leaves no process of the run behind.
+A driver may end without a word, as where the kernel kills it for want of memory. The launcher outlives it, imports no
+engine, tells how it ended, and leaves no process of the run behind.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, NoReturn
 
 from sat_slime.config.exits import ENDING, heard, how_it_ended, leave_terminal
-from sat_slime.embedded.deaths import children, ray_death_before
+from sat_slime.embedded.deaths import children
 
 FORWARDED = ENDING
 GRACE_S = 2.0
@@ -37,17 +37,11 @@ class Outcome:
     status: str
     """finished, interrupted or failed."""
     error: str | None = None
-    again: bool = False
-    """The work failed before it began, for a reason that may pass: it is to be started once more."""
     dead: bool = False
     """The driver ended without a word, so its log does not say why."""
 
 
-Lost = Callable[[Outcome], NoReturn]
-"""Ends the driver at once, from any thread, with this outcome."""
-
-
-def watched(work: Callable[[Lost], Outcome]) -> Outcome:
+def watched(work: Callable[[], Outcome]) -> Outcome:
     """Do the work in a child process and wait for it. FORWARDED signals go on to it.
 
     It dies with this process, and stops with it (Ctrl-Z). When it has ended, so has everything that it started.
@@ -64,18 +58,17 @@ def watched(work: Callable[[Lost], Outcome]) -> Outcome:
             if child == 0:
                 _be_the_driver(work, record, parent, relay)
             relay.begin(child)
-            ray_death = ray_death_before(child)
             _, status = os.waitpid(child, 0)
             relay.end()  # a signal from here on comes too late to change how the run ended
             _end_what_is_left(before)
             outcome = _read(record)
-        return outcome or _without_a_word(child, os.waitstatus_to_exitcode(status), ray_death)
+        return outcome or _without_a_word(child, os.waitstatus_to_exitcode(status))
     finally:
         os.close(record)
 
 
-def _be_the_driver(work: Callable[[Lost], Outcome], record: int, parent: int, relay: _Relay) -> NoReturn:
-    def lost(outcome: Outcome) -> NoReturn:
+def _be_the_driver(work: Callable[[], Outcome], record: int, parent: int, relay: _Relay) -> NoReturn:
+    def end(outcome: Outcome) -> NoReturn:
         with contextlib.suppress(OSError):
             os.pwrite(record, json.dumps(asdict(outcome)).encode(), 0)
         os._exit(0)
@@ -87,12 +80,12 @@ def _be_the_driver(work: Callable[[Lost], Outcome], record: int, parent: int, re
         os.setpgid(0, 0)  # Ctrl-C is the launcher's, which passes it on: once, however it came
         signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # a terminal of `stty tostop` would stop it at its first line
         relay.put_back()
-        outcome = work(lost)
+        outcome = work()
         sys.stdout.flush()
         sys.stderr.flush()
-        lost(outcome)
+        end(outcome)
     except (KeyboardInterrupt, SystemExit):
-        lost(Outcome("interrupted"))
+        end(Outcome("interrupted"))
     except BaseException:
         traceback.print_exc()
     finally:
@@ -104,10 +97,8 @@ def _read(record: int) -> Outcome | None:
     return Outcome(**json.loads(text)) if text else None
 
 
-def _without_a_word(child: int, code: int, ray_death: str | None) -> Outcome:
+def _without_a_word(child: int, code: int) -> Outcome:
     driver = f"the run's driver (process {child}) {how_it_ended(code)}"
-    if ray_death and code >= 0:  # Ray's processes also end after a driver that was killed
-        return Outcome("failed", f"{ray_death}, and {driver} by it", dead=True)
     return Outcome("failed", f"{driver} and could not say why", dead=True)
 
 

@@ -17,7 +17,7 @@ from sat_slime.runs.log import tracker_error
 GIB = 2**30
 ENGINE_MEMORY_GIB = 2.5
 """Resident memory of one SGLang server with a tiny model, with room to load weights."""
-RANK_MEMORY_GIB = 1.0
+TRAINER_MEMORY_GIB = 1.0
 """Resident memory of one trainer rank with a tiny model."""
 DISK_GIB = 1.0
 """Free disk that a run wants: checkpoints, weights and the warmed-up model."""
@@ -106,7 +106,7 @@ def _memory(config: EmbeddedConfig) -> Finding:
         free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES") / GIB
     except (ValueError, OSError):
         return warn("memory", "free memory is not known here")
-    need = config.servers * ENGINE_MEMORY_GIB + config.train.world_size * RANK_MEMORY_GIB + 1
+    need = config.servers * ENGINE_MEMORY_GIB + TRAINER_MEMORY_GIB + 1
     if free < need:
-        return warn("memory", f"{free:.1f} GiB free, about {need:.1f} wanted: fewer rollout.engines or ranks")
+        return warn("memory", f"{free:.1f} GiB free, about {need:.1f} wanted: fewer rollout.engines")
     return ok("memory", f"{free:.0f} GiB free, about {need:.1f} wanted")

@@ -81,8 +81,7 @@ def describe(plan: EmbeddedPlan) -> str:
     longest = config.task.prompt_tokens + rollout.max_response_tokens
     lines = [
         method_line(config),
-        f"trainer     {train.world_size} rank(s): tensor parallel {train.tensor_parallel}, data parallel "
-        f"{train.data_parallel}, expert parallel {train.expert_parallel}; {train.dtype}",
+        f"trainer     {train.dtype}",
         f"engines     {rollout.engines} SGLang server(s), {rollout.dtype}"
         + (", and one that evaluates" if config.evaluation_engine else ""),
         f"batch       {rollout.prompts_per_iteration} prompts x {rollout.samples_per_prompt} samples = {responses} "

@@ -12,13 +12,12 @@ from rich.console import Console
 
 import sat_slime.embedded as runtime
 from sat_slime.cli.embedded_run import engine_packages
-from sat_slime.cli.embedded_run.driver_process import Lost, Outcome, watched
+from sat_slime.cli.embedded_run.driver_process import Outcome, watched
 from sat_slime.cli.embedded_run.embedded_plan import EmbeddedPlan, find_checkpoint
 from sat_slime.cli.run_words import message_of, no_report, optimizer_steps, report_line, title
 from sat_slime.cli.terminal import Ending, say, sigterm_as_ctrl_c
 from sat_slime.config import ConfigError, dump_config
 from sat_slime.embedded.checkpoint import Checkpoint, set_aside
-from sat_slime.rollout.ray_start import STARTS, RayNotStarted
 from sat_slime.runs.collapse import CollapseWatch
 from sat_slime.runs.folder import RunFolder, writable
 from sat_slime.runs.health import HealthWatch
@@ -52,12 +51,8 @@ def launch_embedded_run(plan: EmbeddedPlan, *, overwrite: bool, live: bool | Non
 def _drive(
     plan: EmbeddedPlan, folder: RunFolder, saved: Checkpoint | None, live: bool | None, console: Console
 ) -> Outcome:
-    """Run the plan in a driver of its own; a Ray that does not start is started once more, from scratch."""
-    for start in range(1, STARTS + 1):
-        outcome = watched(lambda lost: _run(plan, folder, saved, live, console, lost))
-        if not outcome.again or start == STARTS:
-            break
-        say(console, f"{outcome.error}\nstarting once more")
+    """Run the plan in a driver of its own."""
+    outcome = watched(lambda: _run(plan, folder, saved, live, console))
     if outcome.dead:
         console.show_cursor()  # a live view had hidden it
         _note(folder, str(outcome.error), "ERROR")
@@ -96,13 +91,9 @@ def _claim(plan: EmbeddedPlan, overwrite: bool) -> tuple[RunFolder, Checkpoint |
 
 
 def _run(
-    plan: EmbeddedPlan, folder: RunFolder, saved: Checkpoint | None, live: bool | None, console: Console, lost: Lost
+    plan: EmbeddedPlan, folder: RunFolder, saved: Checkpoint | None, live: bool | None, console: Console
 ) -> Outcome:
     """Run the loop in the driver, with view and log, to its end."""
-
-    def lose(error: RuntimeError) -> None:
-        lost(Outcome("failed", message_of(error), again=isinstance(error, RayNotStarted), dead=True))
-
     config = plan.config
     pipeline = config.pipeline
     heading = title(folder.path.name, config)
@@ -127,7 +118,7 @@ def _run(
                 health=HealthWatch.of(config.model_dump(mode="json")) if config.logging.health else None,
             )
             log.message(f"{heading}, in {folder.path}")
-            runtime.run(config, folder.path.resolve(), log, resume=saved, lost=lose)
+            runtime.run(config, folder.path.resolve(), log, resume=saved)
         return Outcome("finished")
     except KeyboardInterrupt:
         return Outcome("interrupted")
@@ -136,7 +127,7 @@ def _run(
         with contextlib.suppress(OSError):  # a full disk may be why the run failed; its own error is the one to tell
             if log is not None:
                 log.message(traceback.format_exc(), "debug")
-        return Outcome("failed", message_of(error), again=isinstance(error, RayNotStarted))
+        return Outcome("failed", message_of(error))
     finally:
         if log is not None:
             log.close(failed)

@@ -37,7 +37,6 @@ class Engine:
 ENGINES = (
     Engine("megatron-core", "megatron"),
     Engine("sglang", "sglang"),
-    Engine("ray", "ray"),
     Engine("transformers", "transformers"),
     Engine("safetensors", "safetensors"),
     Engine("httpx", "httpx"),

@@ -1,7 +1,7 @@
 """The fork servers of a grid of embedded runs: what its cells import is imported once.
 
 `python -m sat_slime.cli.grid_run.fork_servers SOCKET`, with the descriptor of its socket, is the one that forks the
-launchers of cells, and Ray's workers.
+launchers of cells, and their trainers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sat_slime.embedded.forking.forked_process import FOLDER, RUNS, SGLANG
 from sat_slime.rollout.scratch import new_scratch
 
 SAT_SLIME = "sat-slime"
-"""The first argument of a cell's launcher; other processes of that fork server are Ray's workers."""
+"""The first argument of a cell's launcher; the other processes of that fork server are trainers."""
 
 IMPORTED = (
     "sat_slime.cli.app",
@@ -31,11 +31,10 @@ IMPORTED = (
     "sat_slime.embedded.checkpoint",
     "sat_slime.embedded.grading",
     "sat_slime.embedded.engine.rollout_engine",
-    "sat_slime.embedded.trainer.rank",
+    "sat_slime.embedded.trainer.trainer",
     "sat_slime.report.run.run_report",
 )
-"""The modules that a cell's processes import, but for Ray, whose library reads the environment as it is imported: each
-process has its own."""
+"""The modules that a cell's processes import."""
 
 
 @contextlib.contextmanager
@@ -81,7 +80,7 @@ def main() -> None:
     import setproctitle
 
     from sat_slime.cli import main as sat_slime
-    from sat_slime.embedded.forking.ray_worker import be_ray_worker
+    from sat_slime.embedded.trainer.process import serve as be_trainer
 
     for module in IMPORTED:
         importlib.import_module(module)
@@ -89,12 +88,12 @@ def main() -> None:
     gc.freeze()  # a collection in a forked process would write to, and so copy, what was imported
     if not serve(int(sys.argv[1])):
         return
-    if sys.argv[0] != SAT_SLIME:
-        be_ray_worker()
-        return
     with contextlib.suppress(ImportError):
         setproctitle.setproctitle(" ".join(sys.argv))  # `ps` tells cells apart
-    sat_slime()
+    if sys.argv[0] == SAT_SLIME:
+        sat_slime()
+    else:
+        be_trainer()
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""The rollout engine: an actor that owns one SGLang server."""
+"""The rollout engines, each of which owns one SGLang server."""

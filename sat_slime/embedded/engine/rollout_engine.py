@@ -1,4 +1,4 @@
-"""The rollout engine: an actor that owns one SGLang server, and answers every request exactly once."""
+"""The rollout engine: it owns one SGLang server, and answers every request exactly once."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class _Batch:
 
 
 class RolloutEngine:
-    """One server and its life. Wrapped by `ray.remote`; its methods may be called side by side.
+    """One server and its life, on one event loop; its methods may be called side by side.
 
     `generate` and weight updates take turns, so that all responses of one call come from one version of the weights.
     An update interrupts what `stream` has in flight, which goes on under the new weights. So an update never meets a

@@ -1,7 +1,4 @@
-"""A process that a fork server has forked for this one; what it needs to import is there when it starts.
-
-This module imports nothing of ours, since a worker of Ray's starts with it.
-"""
+"""A process that a fork server has forked for this one; what it needs to import is there when it starts."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from typing import IO
 FOLDER = "SAT_SLIME_FORK_SERVERS"
 """The environment variable that names the folder of the fork servers' sockets."""
 RUNS, SGLANG = "runs", "sglang"
-"""The fork servers' names: of our own processes and Ray's workers, and of SGLang's servers."""
+"""The fork servers' names: of our own processes, and of SGLang's servers."""
 LOST = 255
 """The return code of a process whose fork server died before it could tell."""
 PATIENCE_S = 180.0

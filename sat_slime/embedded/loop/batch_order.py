@@ -45,7 +45,7 @@ class BatchPipeline(Pipeline):
         return batch
 
     def _train(self, batch: RolloutBatch, dump: bool) -> list[StepResult]:
-        return self.trainer.train(batch, dump)
+        return self.trainer.start_train(batch, dump).result()
 
     def _settle(self) -> None:
         """Waits for the batch in flight: weights never change under a response."""

@@ -20,9 +20,8 @@ from sat_slime.config.disk import disk_is_full, naming
 from sat_slime.config.schema import EmbeddedConfig, EvalConfig
 from sat_slime.embedded import checkpoint
 from sat_slime.embedded.checkpoint import Checkpoint
-from sat_slime.embedded.cluster.engine_group import EngineGroup
-from sat_slime.embedded.cluster.results import ActorFailure, all_done
-from sat_slime.embedded.cluster.trainer_group import TrainerGroup, warm_up_model
+from sat_slime.embedded.engine.engine_group import EngineGroup
+from sat_slime.embedded.failures import PartFailure, all_done
 from sat_slime.embedded.grading import Grader
 from sat_slime.embedded.initial_model import (
     cached_model,
@@ -35,6 +34,7 @@ from sat_slime.embedded.initial_model import (
 from sat_slime.embedded.loop.interruption import Interruption
 from sat_slime.embedded.loop.recording import evaluation_row, histogram_row, sample_rows, step_row, token_dump
 from sat_slime.embedded.rollout_batch import RolloutBatch, StepResult, canary_responses, evaluation_requests
+from sat_slime.embedded.trainer.process import TrainerProcess, warm_up_model
 from sat_slime.rollout.canary import Canary, Verdict, canary_sequences
 from sat_slime.rollout.token_dump import dump_path, forget_dumps, write_dump
 from sat_slime.runs.rows import read_rows
@@ -83,12 +83,9 @@ class Evaluation:
 class Pipeline(ABC):
     """One run: its trainer, its engines, and where it stands."""
 
-    def __init__(
-        self, config: EmbeddedConfig, folder: Path, scratch: Path, log: RunLog, interruption: Interruption
-    ) -> None:
+    def __init__(self, config: EmbeddedConfig, folder: Path, log: RunLog, interruption: Interruption) -> None:
         self.config = config
         self.folder = folder
-        self.scratch = scratch
         self.log = log
         self.interruption = interruption
         self.checkpoints = folder / "checkpoints"
@@ -115,7 +112,7 @@ class Pipeline(ABC):
         """Its numbers that no row has told yet."""
 
     def run(self, saved: Checkpoint | None) -> None:
-        """Brings up the ranks and the engines, runs the loop to its end, and stops the engines, however it ends.
+        """Brings up the trainer and the engines, runs the loop to its end, and ends them, however it ends.
 
         Args:
             saved: the checkpoint to go on from; None: the run begins.
@@ -124,11 +121,10 @@ class Pipeline(ABC):
         """
         self._provide_initial_model(saved)
         if saved:
-            checkpoint.check_layout(saved, self.config)
             check_initial(saved, self.initial)
         self.initial_checksums = model_checksums(self.initial)
         self.log.status(phase="starting", engine="starting")
-        self.trainer = TrainerGroup(self.config, self.scratch, self.log_dir)
+        self.trainer = TrainerProcess(self.config, self.log_dir / "trainer.log")
         self.engines = EngineGroup(self.config, self.initial, self.log_dir)
         self.grader = Grader(self.config.verifier, self.config.task)
         try:
@@ -141,8 +137,9 @@ class Pipeline(ABC):
             self.log.status(phase="stopping")
             try:
                 self.engines.stop()
-            except ActorFailure as failure:
+            except PartFailure as failure:
                 self.log.message(f"while stopping: {failure}", "warning")
+            self.trainer.close()
             self.grader.close()
 
     # ------------------------------------------------------------------------------------------------ start
@@ -178,7 +175,7 @@ class Pipeline(ABC):
         cached.parent.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(cached, ignore_errors=True)  # half of a model may be there
         with naming(cached):
-            warm_up_model(self.config, cached, self.scratch, self.log_dir, self._show_warm_up)
+            warm_up_model(self.config, cached, self.log_dir, self._show_warm_up)
         self.log.message(f"warm-up took {time.monotonic() - started:.0f} s")
 
     def _show_warm_up(self, steps: int) -> None:
@@ -189,7 +186,7 @@ class Pipeline(ABC):
         shutil.rmtree(self.weights, ignore_errors=True)
         loading = self.trainer.start("load_initial", self.initial)
         self.engines.start()
-        self.trainer.wait(loading)
+        loading.result()
         self._broadcast()
         self._evaluate()
 
@@ -199,8 +196,8 @@ class Pipeline(ABC):
         self._forget_after(state.iteration, state.updates)
         loading = [self.trainer.start("load_reference", self.initial), self.trainer.start("load", path, state.updates)]
         self.engines.start()
-        for futures in loading:
-            self.trainer.wait(futures)
+        for future in loading:
+            future.result()
         shutil.rmtree(self.weights, ignore_errors=True)
         with naming(self.weights):
             shutil.copytree(path / "weights", self.weights)
@@ -341,7 +338,7 @@ class Pipeline(ABC):
         """Has the engines and the trainer, which has the weights that were just pushed, score the canary's sequences.
 
         Raises:
-            ActorFailure: an engine does not hold these weights, and `pipeline.canary` is stop.
+            PartFailure: an engine does not hold these weights, and `pipeline.canary` is stop.
         """
         if self.config.pipeline.canary == "none":
             return
@@ -352,7 +349,7 @@ class Pipeline(ABC):
         self.canary_metrics["canary/faults"] += lost
 
     def _check_engines_again(self) -> None:
-        """Has the engines score once more before the next push. Raises ActorFailure as `_check_engines`."""
+        """Has the engines score once more before the next push. Raises PartFailure as `_check_engines`."""
         if self.canary.has_checked:
             scores = self.engines.scores(self.engines.start_score(self._canary_sequences))
             self._tell_canary(self.canary.check_again(scores))
@@ -364,7 +361,7 @@ class Pipeline(ABC):
     def _tell_canary(self, verdict: Verdict) -> None:
         self.canary_metrics = verdict.metrics
         if verdict.faults and self.config.pipeline.canary == "stop":
-            raise ActorFailure(f"{verdict.message} (pipeline.canary is stop; go on with --resume)")
+            raise PartFailure(f"{verdict.message} (pipeline.canary is stop; go on with --resume)")
         if verdict.faults:
             self.log.message(verdict.message, "warning")
 
@@ -457,7 +454,6 @@ class Pipeline(ABC):
             self.iteration,
             self.updates,
             self.versions,
-            checkpoint.parallel_layout(self.config),
             self.initial_checksums,
             self.canary.levels,
             [due.iteration, due.updates, due.version] if (due := self.evaluation) else [],
@@ -480,8 +476,8 @@ class Pipeline(ABC):
         on."""
         kept = checkpoint.newest(self.checkpoints)
         whole = f"{kept.name} is whole" if kept else "there is no earlier one"
-        if isinstance(error, ActorFailure):
-            return ActorFailure(
+        if isinstance(error, PartFailure):
+            return PartFailure(
                 f"{error}; so the checkpoint of iteration {self.iteration} is not saved, {whole}: go on with --resume"
             )
         remedy = "free space and go on" if disk_is_full(error) else "go on"

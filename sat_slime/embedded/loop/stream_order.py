@@ -1,7 +1,7 @@
 """Mode streaming, the paper's full asynchrony: responses stream into a queue, and weights change meanwhile.
 
-`rollout/stream.py` says which groups begin, wait and are trained; here engines generate them and ranks train them, as
-Ray's actors. A broadcast interrupts the groups in generation, which go on under the new weights.
+`rollout/stream.py` says which groups begin, wait and are trained; here engines generate them. A broadcast
+interrupts the groups in generation, which go on under the new weights.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from sat_slime.embedded import checkpoint
-from sat_slime.embedded.cluster.engine_group import faults_of, groups_in_flight
-from sat_slime.embedded.cluster.results import result_among, result_of, wait_any
+from sat_slime.embedded.engine.engine_group import faults_of, groups_in_flight
+from sat_slime.embedded.failures import result_of, wait_any
 from sat_slime.embedded.loop.pipeline import Pipeline
 from sat_slime.embedded.rollout_batch import RolloutBatch, StepResult, training_group
 from sat_slime.rollout.stream import Group, StalenessBound, Stream
@@ -94,17 +94,11 @@ class StreamingPipeline(Pipeline):
 
     def _train(self, batch: RolloutBatch, dump: bool) -> list[StepResult]:
         """Trains, and meanwhile begins new groups as others complete."""
-        ranks = self.trainer.start_train(batch, dump)
-        waiting = list(ranks)
-        while waiting:
-            for future in wait_any([*waiting, *self.futures]):
-                if future in self.futures:
-                    self._take([future])
-                else:
-                    result_among(future, ranks, "trainer rank")
-                    waiting.remove(future)
+        training = self.trainer.start_train(batch, dump)
+        while not training.done():
+            self._take([future for future in wait_any([training, *self.futures]) if future in self.futures])
             self._begin_groups()
-        return self.trainer.wait(ranks)
+        return training.result()
 
     def _settle(self) -> None:
         """Waits for nothing: weights may change under what is in generation."""

@@ -17,7 +17,7 @@ from megatron.core.transformer import TransformerConfig
 from torch import Tensor
 
 from sat_slime.config.schema import ModelConfig, TrainConfig
-from sat_slime.embedded.trainer.parallel import device, expert_tensor_parallel
+from sat_slime.embedded.trainer.parallel import device
 from sat_slime.models.layers import Grid, block
 
 
@@ -49,7 +49,7 @@ class PackedLayout(PackedSeqParams):
 def build_model(
     model: ModelConfig, train: TrainConfig, vocab_size: int, *, routing_replay: bool = False, balance_coef: float = 0.0
 ) -> GPTModel:
-    """This rank's part of the model, with Megatron's random weights.
+    """The model, with Megatron's random weights.
 
     Args:
         routing_replay: register the MoE routers with Megatron's RouterReplay (a list global to the process, so only
@@ -84,10 +84,6 @@ def build_model(
         gradient_accumulation_fusion=False,
         persist_layer_norm=False,
         mrope_section=[model.head_dim // 2, 0, 0],
-        tensor_model_parallel_size=train.tensor_parallel,
-        sequence_parallel=train.tensor_parallel > 1,
-        expert_model_parallel_size=train.expert_parallel,
-        expert_tensor_parallel_size=expert_tensor_parallel(train),
         params_dtype=dtype,
         bf16=dtype == torch.bfloat16,
         use_cpu_initialization=not torch.cuda.is_available(),
@@ -105,12 +101,5 @@ def build_model(
 
 
 def forward_logits(model: torch.nn.Module, token_ids: Tensor, layout: PackedLayout) -> Tensor:
-    """Return the logits of a packed row.
-
-    Args:
-        token_ids: (N,) tokens; N is divisible by the tensor-parallel size.
-
-    Returns:
-        (N, vocabulary / tensor-parallel size), this rank's part of the vocabulary.
-    """
+    """Return the (N, vocabulary) logits of a packed row of (N,) tokens."""
     return model(token_ids[None], layout.position_ids, None, packed_seq_params=layout)[0]

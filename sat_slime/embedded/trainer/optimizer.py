@@ -1,4 +1,4 @@
-"""The optimizer of a trainer rank: AdamW on fp32 masters, and the step that keeps to TRPO's constraint."""
+"""The optimizer of the trainer: AdamW on fp32 masters, and the step that keeps to TRPO's constraint."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -15,12 +14,12 @@ from sat_slime.embedded.trainer import parallel
 from sat_slime.embedded.trainer.policy import PolicyState
 from sat_slime.objective.method import TRPO
 
+FILE = "trainer.safetensors"
+"""The file of a checkpoint with masters and AdamW's state."""
+
 
 class MasterOptimizer:
-    """AdamW on the masters: fp32 copies of the policy's weights. In fp32 a master is the policy's parameter itself.
-
-    The methods that step are collective.
-    """
+    """AdamW on the masters: fp32 copies of the policy's weights. In fp32 a master is the policy's parameter itself."""
 
     def __init__(self, train: TrainConfig, policy: PolicyState) -> None:
         self._train = train
@@ -57,17 +56,17 @@ class MasterOptimizer:
 
     @torch.no_grad()
     def step(self, number: int, loss: Tensor) -> float:
-        """Clips and applies the gradients that Megatron has summed; returns their global norm before clipping.
+        """Clips and applies the gradients that Megatron has summed; returns their norm before clipping.
 
         Args:
             number: the optimizer step's, for an error.
-            loss: 0-dim, that of this rank.
+            loss: 0-dim.
 
         Raises:
-            FloatingPointError: the gradient or a rank's loss is not finite, on all ranks; the weights are then still
-                those of the step before.
+            FloatingPointError: the gradient or the loss is not finite; the weights are then still those of the step
+                before.
         """
-        square = self._global_square(loss)
+        square = self._square(loss)
         norm = float(square.sqrt())
         if not torch.isfinite(square):
             raise FloatingPointError(
@@ -82,22 +81,13 @@ class MasterOptimizer:
         self._give_to_policy()
         return norm
 
-    def _global_square(self, loss: Tensor) -> Tensor:
-        """Return the gradient's squared norm over all ranks, where a parameter that several ranks hold counts once; NaN
-        where the loss of a rank is not finite. Gives the masters their gradients."""
-        world = dist.get_world_size()
+    def _square(self, loss: Tensor) -> Tensor:
+        """Return the gradient's squared norm; NaN where the loss is not finite. Gives the masters their gradients."""
         square = (loss - loss).float()
         for (_, parameter), master in zip(self._policy.named_parameters, self.masters, strict=True):
             gradient = parameter.main_grad.to(master.dtype)
-            if not getattr(parameter, "allreduce", True):  # Megatron's mark of a parameter cut by expert parallelism
-                copies = world // self._train.expert_parallel
-            elif getattr(parameter, "tensor_model_parallel", False):
-                copies = self._train.data_parallel
-            else:
-                copies = world
-            square += gradient.square().sum() / copies
+            square += gradient.square().sum()
             master.grad = gradient
-        dist.all_reduce(square)
         return square
 
     def constrained_step(
@@ -109,7 +99,7 @@ class MasterOptimizer:
 
         Args:
             number, loss: as in `step`.
-            divergence: measures the divergence of the policy's current weights from mu at this rank's states.
+            divergence: measures the divergence of the policy's current weights from mu at every state.
 
         Returns:
             The gradient's norm, and trpo/*.
@@ -123,8 +113,7 @@ class MasterOptimizer:
         new = [master.detach().clone() for master in self.masters]
         scale, after = 1.0, divergence()
         for halvings in range(constraint.max_backtracks + 1):
-            # All ranks decide together, tensor-parallel copies too: none may decide otherwise than another.
-            if constraint.accepts(before, after, dist.group.WORLD):
+            if constraint.accepts(before, after):
                 break
             scale = scale / 2 if halvings < constraint.max_backtracks else 0.0
             self._place(old, new, scale)
@@ -141,17 +130,17 @@ class MasterOptimizer:
     # -------------------------------------------------------------------------------------------------- checkpoints
 
     def save(self, folder: Path) -> None:
-        """Writes this rank's masters and AdamW's state into an existing folder."""
+        """Writes the masters and AdamW's state into an existing folder."""
         tensors = {}
         for (name, _), master in zip(self._policy.named_parameters, self.masters, strict=True):
             tensors[f"{name}/weight"] = master.detach()
             tensors |= {f"{name}/{key}": value for key, value in self._adamw.state.get(master, {}).items()}
-        save_file({k: v.cpu().contiguous() for k, v in tensors.items()}, _rank_file(folder))
+        save_file({k: v.cpu().contiguous() for k, v in tensors.items()}, folder / FILE)
 
     @torch.no_grad()
     def load(self, folder: Path, updates: int) -> None:
         """Restores what `save` wrote after so many updates, and gives the policy its weights, bit for bit."""
-        tensors = load_file(_rank_file(folder), device=str(parallel.device()))
+        tensors = load_file(folder / FILE, device=str(parallel.device()))
         for (name, parameter), master in zip(self._policy.named_parameters, self.masters, strict=True):
             master.copy_(tensors.pop(f"{name}/weight"))
             parameter.copy_(master)
@@ -160,22 +149,15 @@ class MasterOptimizer:
                 self._adamw.state[master] = state
 
 
-def _rank_file(folder: Path) -> Path:
-    return folder / f"rank-{dist.get_rank()}.safetensors"
-
-
 def _divergence_metrics(before: Tensor, after: Tensor) -> dict[str, float]:
     """Return trpo/tv_mean and trpo/tv_max of the step that was made, and those of the weights before it; 0 without
     states."""
     both = torch.stack([before, after]).double()
     largest = both.amax(1) if both.shape[1] else both.new_zeros(2)
-    sums = torch.cat([both.sum(1), both.new_tensor([both.shape[1]])])
-    dist.all_reduce(largest, dist.ReduceOp.MAX)
-    dist.all_reduce(sums)
-    was, now, n = sums.tolist()
+    (was, now), n = both.sum(1).tolist(), max(both.shape[1], 1)
     return {
-        "trpo/tv_mean_before": was / max(n, 1.0),
-        "trpo/tv_mean": now / max(n, 1.0),
+        "trpo/tv_mean_before": was / n,
+        "trpo/tv_mean": now / n,
         "trpo/tv_max_before": float(largest[0]),
         "trpo/tv_max": float(largest[1]),
     }

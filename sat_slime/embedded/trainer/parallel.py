@@ -18,14 +18,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from sat_slime.config.schema import TrainConfig
-
-TIMEOUT = timedelta(minutes=5)
-"""The time after which a collective that a dead rank never joins fails."""
-
 
 def device() -> torch.device:
-    """This rank's device: the current GPU if there is one, else the CPU."""
+    """The trainer's device: the current GPU if there is one, else the CPU."""
     return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
 
 
@@ -82,49 +77,21 @@ def _one_gloo_device() -> Iterator[None]:
         distributed_c10d.ProcessGroupGloo = original  # type: ignore[misc]
 
 
-def expert_tensor_parallel(train: TrainConfig) -> int:
-    """Returns the number of ranks that cut each expert.
-
-    With expert parallelism an expert stays whole, as in the paper's runs (ETP 1). Without it Megatron sums the
-    gradients of experts over data-parallel ranks only, so tensor-parallel ranks have to cut the experts too.
-    """
-    return 1 if train.expert_parallel > 1 else train.tensor_parallel
-
-
-def initialize(train: TrainConfig, rank: int, init_method: str) -> None:
-    """Joins this process to the run's process groups: NCCL with a GPU, gloo without.
-
-    Args:
-        train: parallel sizes and threads.
-        rank: 0 .. train.world_size - 1.
-        init_method: where the ranks meet, as torch.distributed takes it (`tcp://127.0.0.1:PORT` or `file://PATH`).
-    """
+def initialize() -> None:
+    """Makes the process groups that Megatron asks for, of this process alone: NCCL with a GPU, gloo without."""
     warnings.filterwarnings("ignore", module="megatron")
     logging.getLogger("megatron").setLevel(logging.ERROR)
-    torch.set_num_threads(train.threads_per_rank)
-    # All ranks are on this machine, and neither gloo nor NCCL asks who connects.
-    os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = "lo"
+    torch.set_num_threads(1)  # more are slower where the engines share the cores
+    os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = "lo"  # neither asks who connects
     on_gpu = torch.cuda.is_available()
-    if on_gpu:
-        torch.cuda.set_device(rank % torch.cuda.device_count())
-    else:
+    if not on_gpu:
         _allocate_on_cpu()
         _keep_freed_memory()
     from megatron.core import parallel_state
 
     with nullcontext() if on_gpu else _one_gloo_device():
-        dist.init_process_group(
-            "nccl" if on_gpu else "gloo",
-            init_method=init_method,
-            rank=rank,
-            world_size=train.world_size,
-            timeout=TIMEOUT,
-        )
-        parallel_state.initialize_model_parallel(
-            tensor_model_parallel_size=train.tensor_parallel,
-            expert_model_parallel_size=train.expert_parallel,
-            expert_tensor_parallel_size=expert_tensor_parallel(train),
-        )
+        dist.init_process_group("nccl" if on_gpu else "gloo", store=dist.HashStore(), rank=0, world_size=1)
+        parallel_state.initialize_model_parallel()
     _define_te_gemm()
     if on_gpu:
         from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
@@ -132,15 +99,6 @@ def initialize(train: TrainConfig, rank: int, init_method: str) -> None:
         model_parallel_cuda_manual_seed(0)
     else:
         _use_plain_rng()
-
-
-def gathered(tensor: torch.Tensor, group: dist.ProcessGroup) -> list[torch.Tensor]:
-    """Return the tensors of all ranks of the group, whose shapes are equal; all of them call."""
-    if group.size() == 1:
-        return [tensor]
-    parts = [torch.empty_like(tensor) for _ in range(group.size())]
-    dist.all_gather(parts, tensor.contiguous(), group=group)
-    return parts
 
 
 def shutdown() -> None:

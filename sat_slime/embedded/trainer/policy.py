@@ -1,4 +1,4 @@
-"""The weights of a trainer rank: those in training, those of the reference model, and those that generated."""
+"""The weights of the trainer: those in training, those of the reference model, and those that generated."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sat_slime.embedded.trainer.model import build_model
 
 
 class PolicyState:
-    """This rank's part of all weights. What reads or writes a Hugging Face folder is collective."""
+    """All weights of the trainer."""
 
     def __init__(self, config: EmbeddedConfig) -> None:
         """Builds the models with random weights; `load` and `load_reference` fill them."""

@@ -11,17 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from megatron.core import parallel_state
 from megatron.core.transformer.moe.router_replay import RouterReplay, RouterReplayAction
 from torch import Tensor
-
-from sat_slime.embedded.trainer.parallel import gathered
-
-
-def _own_rows(tokens: int) -> slice:
-    """Return the rows that this rank's routers see: with sequence parallelism only its part of the row."""
-    ranks, rank = parallel_state.get_tensor_model_parallel_world_size(), parallel_state.get_tensor_model_parallel_rank()
-    return slice(tokens // ranks * rank, tokens // ranks * (rank + 1))
 
 
 @contextmanager
@@ -48,8 +39,7 @@ def replay(routed_experts: Tensor | None) -> Iterator[None]:
     """
     if routed_experts is None:
         raise ValueError("no routed experts to replay: R3 needs a MoE model and an engine that reports its routes")
-    own = routed_experts[_own_rows(len(routed_experts))]
-    RouterReplay.set_replay_data(list(own.unbind(1)))
+    RouterReplay.set_replay_data(list(routed_experts.unbind(1)))
     RouterReplay.set_global_router_replay_action(RouterReplayAction.REPLAY_FORWARD)
     try:
         yield
@@ -60,7 +50,7 @@ def replay(routed_experts: Tensor | None) -> Iterator[None]:
 
 @contextmanager
 def record(recorded: list[Tensor]) -> Iterator[None]:
-    """Forward passes inside route freely; afterwards the list holds each layer's (own tokens, top-k) choice."""
+    """Forward passes inside route freely; afterwards the list holds each layer's (N, top-k) choice."""
     RouterReplay.set_global_router_replay_action(RouterReplayAction.RECORD)
     try:
         yield
@@ -74,32 +64,12 @@ def flips_by_layer(recorded: list[Tensor], routed_experts: Tensor, rows: Tensor)
     """Marks the response tokens and layers that the two engines route differently.
 
     Args:
-        recorded, routed_experts, rows: as in `count_flips`.
-
-    Returns:
-        (R, layers) uint8: 1 where the set of experts differs; equal on all tensor-parallel ranks.
-    """
-    own_choice = torch.stack(recorded, dim=1).sort(-1).values
-    replayed = routed_experts[_own_rows(len(routed_experts))].sort(-1).values
-    flips = (own_choice != replayed).any(-1).to(torch.uint8)
-    return torch.cat(gathered(flips, parallel_state.get_tensor_model_parallel_group()))[rows]
-
-
-def count_flips(recorded: list[Tensor], routed_experts: Tensor | None, rows: Tensor) -> tuple[int, int]:
-    """Counts the response tokens that the trainer and the rollout engine route differently.
-
-    Args:
-        recorded: from `record`, this rank's rows.
+        recorded: from `record`.
         routed_experts: (N, layers, top-k) of the rollout engine.
         rows: (R,) places in the row that predict response tokens.
 
     Returns:
-        Tokens among this rank's rows whose set of experts differs in some layer, and tokens compared. Sum both over
-        ranks.
+        (R, layers) uint8: 1 where the set of experts differs.
     """
-    assert routed_experts is not None, "the engine of a MoE model reports its routes"
-    own = _own_rows(len(routed_experts))
-    mine = rows[(rows >= own.start) & (rows < own.stop)] - own.start
-    own_choice = torch.stack(recorded, dim=1)[mine].sort(-1).values
-    replayed = routed_experts[own][mine].sort(-1).values
-    return int((own_choice != replayed).flatten(1).any(1).sum()), len(mine)
+    own_choice = torch.stack(recorded, dim=1)[rows].sort(-1).values
+    return (own_choice != routed_experts[rows].sort(-1).values).any(-1).to(torch.uint8)

@@ -3,23 +3,22 @@ diagnosed step, under other routes and in the engine's arithmetic."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from megatron.core.transformer.moe.router_replay import RouterReplay
 from torch import Tensor
 
 from sat_slime.config.schema import EmbeddedConfig
 from sat_slime.embedded.trainer import parallel, routing
-from sat_slime.embedded.trainer.log_probs import Wanted, vocab_parallel_log_probs, whole_log_probs
+from sat_slime.embedded.trainer.log_probs import Wanted, token_log_probs, whole_log_probs
 from sat_slime.embedded.trainer.model import build_model, forward_logits
 from sat_slime.embedded.trainer.packing import MicroBatch
 from sat_slime.embedded.trainer.policy import PolicyState
 from sat_slime.objective import Method
-from sat_slime.rollout.types import TOOL, Response
+from sat_slime.rollout.types import TOOL
 
 Columns = dict[str, Tensor]
 """Measurements of each token: one tensor (tokens, ...) for each name of a token dump."""
@@ -37,7 +36,7 @@ class Scores(NamedTuple):
 
 
 class Scorer:
-    """Scores micro-batches, routing as the method does; its methods are collective."""
+    """Scores micro-batches, routing as the method does."""
 
     def __init__(self, policy: PolicyState, method: Method, temperature: float) -> None:
         """temperature: of the rollout, which the trainer's policy has too."""
@@ -54,17 +53,15 @@ class Scorer:
         entropy: Wanted = "none",
         head: bool = False,
     ) -> Scores:
-        """Return log-probs of the response tokens, with a gradient, and what else is wanted; see
-        `vocab_parallel_log_probs` and, for `head`, `whole_log_probs`.
+        """Return log-probs of the response tokens, with a gradient, and what else is wanted; see `token_log_probs` and,
+        for `head`, `whole_log_probs`.
 
         Args:
             replay: route as the rollout engine did (R3), else freely.
         """
         with routing.replay(micro.routed_experts) if replay else nullcontext():
             logits = forward_logits(model, micro.token_ids, micro.layout)[micro.rows]
-        log_probs, nats = vocab_parallel_log_probs(
-            logits, micro.output_ids, self._temperature, entropy=entropy, kept=micro.kept
-        )
+        log_probs, nats = token_log_probs(logits, micro.output_ids, self._temperature, entropy=entropy, kept=micro.kept)
         whole = whole_log_probs(logits.detach(), self._temperature, micro.kept) if head else None
         return Scores(log_probs, nats, whole)
 
@@ -80,33 +77,28 @@ class Scorer:
             return None
         return self.score(self.policy.reference, micro, replay=False).log_probs
 
-    def checkpoint_log_probs(self, responses: Sequence[Response], microbatches: list[MicroBatch]) -> list[Tensor]:
-        """Return (R,) log pi_l of each micro-batch: under the weights that generated each token (Eq. split).
-
-        Args and raises: as `under_generating_weights`.
-        """
+    def checkpoint_log_probs(self, microbatches: list[MicroBatch]) -> list[Tensor]:
+        """Return (R,) log pi_l of each micro-batch: under the weights that generated each token (Eq. split). Raises as
+        `under_generating_weights`."""
 
         def score() -> list[Columns]:
             return [{"pi_l": log_probs} for log_probs in self.policy_log_probs(microbatches)]
 
-        return [columns["pi_l"] for columns in self.under_generating_weights(responses, microbatches, score)]
+        return [columns["pi_l"] for columns in self.under_generating_weights(microbatches, score)]
 
     def under_generating_weights(
-        self, responses: Sequence[Response], microbatches: list[MicroBatch], score: Callable[[], list[Columns]]
+        self, microbatches: list[MicroBatch], score: Callable[[], list[Columns]]
     ) -> list[Columns]:
         """Scores the micro-batches, each token that is trained under the weights that generated it.
 
         Args:
-            responses: those of all ranks, since every rank must run the same forward passes.
-            microbatches: this rank's part of them.
             score: is called once for each version of the weights that generated, while the policy has those weights.
 
         Raises:
-            RuntimeError: weights of a version are no longer held; on all ranks alike.
+            RuntimeError: weights of a version are no longer held.
         """
         held = self.policy.generating
-        versions = sorted({int(version) for response in responses for version in np.unique(response.versions)})
-        versions = [version for version in versions if version != TOOL]
+        versions = sorted({version for micro in microbatches for version in micro.versions.unique().tolist()} - {TOOL})
         if missing := [version for version in versions if version not in held]:
             raise RuntimeError(f"weights of version {missing} are not held, only {sorted(held)}")
         current = self.policy.copy()
@@ -122,8 +114,8 @@ class Scorer:
 
     @torch.no_grad()
     def divergence(self, microbatches: list[MicroBatch]) -> Tensor:
-        """Return the total variation between mu and the policy's current weights at every state of this rank's
-        responses whose token is trained."""
+        """Return the total variation between mu and the policy's current weights at every state whose token is
+        trained."""
         distances = [torch.zeros(0, device=parallel.device())]
         for micro in microbatches:
             assert micro.distribution is not None, "TRPO asks the engine for it"
@@ -134,7 +126,7 @@ class Scorer:
 
 
 class Rescorer:
-    """Scores the tokens of a diagnosed step again, for what a diagnosis compares; its methods are collective."""
+    """Scores the tokens of a diagnosed step again, for what a diagnosis compares."""
 
     def __init__(self, config: EmbeddedConfig, scorer: Scorer, replays: bool) -> None:
         """replays: whether the method trains with replayed routes (R3)."""
@@ -150,12 +142,12 @@ class Rescorer:
                 model = build_model(config.model, train, config.task.vocab_size, routing_replay=True)
             self._in_engine_dtype = model.requires_grad_(False)
 
-    def of_step(self, responses: Sequence[Response], microbatches: list[MicroBatch]) -> Columns:
+    def of_step(self, microbatches: list[MicroBatch]) -> Columns:
         """Measures what a diagnosis compares, of the step's tokens and before the step.
 
         Columns of the weights that generated are named checkpoint_*, the others are of the current weights.
 
-        Args and raises: as `Scorer.under_generating_weights`.
+        Raises: as `Scorer.under_generating_weights`.
         """
 
         def as_generated() -> list[Columns]:
@@ -167,7 +159,7 @@ class Rescorer:
                 for micro in microbatches
             ]
 
-        before = self.scorer.under_generating_weights(responses, microbatches, as_generated)
+        before = self.scorer.under_generating_weights(microbatches, as_generated)
         both = [{**self._columns(micro), **known} for micro, known in zip(microbatches, before, strict=True)]
         return {name: torch.cat([columns[name] for columns in both]) for name in both[0]}
 

@@ -19,7 +19,7 @@ from sat_slime.config.schema import EmbeddedConfig, TrainConfig
 from sat_slime.embedded.initial_model import is_model
 from sat_slime.embedded.trainer import parallel
 from sat_slime.embedded.trainer.hf_weights import save_hf
-from sat_slime.embedded.trainer.log_probs import vocab_parallel_log_probs
+from sat_slime.embedded.trainer.log_probs import token_log_probs
 from sat_slime.embedded.trainer.model import PackedLayout, build_model, forward_logits
 
 REPORT_EVERY = 10
@@ -28,10 +28,10 @@ _BALANCE_COEF = 0.01
 """Load-balancing loss during the warm-up, so that no expert is left unused."""
 
 
-def warm_up(config: EmbeddedConfig, folder: Path, init_method: str) -> Iterator[int]:
-    """Trains the initial model on one rank in this process and writes it to `folder` in fp32; yields now and then how
-    many steps are made."""
-    parallel.initialize(TrainConfig(), 0, init_method)
+def warm_up(config: EmbeddedConfig, folder: Path) -> Iterator[int]:
+    """Trains the initial model in this process and writes it to `folder` in fp32; yields now and then how many steps
+    are made."""
+    parallel.initialize()
     torch.manual_seed(config.warmup.seed)
     rng = np.random.default_rng(config.warmup.seed)
     warmup = config.warmup
@@ -92,5 +92,5 @@ def _imitation_loss(
     ids = torch.tensor([token for tokens in sequences for token in tokens], device=parallel.device())
     picked = torch.cat(rows).to(ids.device)
     logits = forward_logits(model, ids, PackedLayout.of([len(tokens) for tokens in sequences]))[picked]
-    log_probs, _ = vocab_parallel_log_probs(logits, ids[picked + 1], temperature=1.0)
+    log_probs, _ = token_log_probs(logits, ids[picked + 1], temperature=1.0)
     return -log_probs.mean()

@@ -70,7 +70,7 @@ def status():
 
 def flip_a_bit_of_adamw(path=NEWEST):
     """One bit of the last number of exp_avg_sq; the file stays a good safetensors file."""
-    file = path / "rank-0.safetensors"
+    file = path / "trainer.safetensors"
     data = bytearray(file.read_bytes())
     header = 8 + int.from_bytes(data[:8], "little")
     begin, end = json.loads(data[8:header])["layer/exp_avg_sq"]["data_offsets"]
@@ -97,15 +97,15 @@ def cut_in_the_middle():
     """As a copy that broke off leaves it."""
     for name in ("SHA256SUMS", "state.json"):
         (NEWEST / name).unlink()
-    truncate("rank-0.safetensors", 100)()
+    truncate("trainer.safetensors", 100)()
 
 
 DAMAGE = {
-    "a bit of AdamW's state": (flip_a_bit_of_adamw, "rank-0.safetensors does not match its checksum"),
-    "rank file cut": (truncate("rank-0.safetensors"), "rank-0.safetensors does not match its checksum"),
-    "rank file empty": (truncate("rank-0.safetensors", 0), "rank-0.safetensors does not match its checksum"),
-    "rank file garbage": (garbage("rank-0.safetensors"), "rank-0.safetensors does not match its checksum"),
-    "rank file missing": (remove("rank-0.safetensors"), "rank-0.safetensors is missing"),
+    "a bit of AdamW's state": (flip_a_bit_of_adamw, "trainer.safetensors does not match its checksum"),
+    "trainer's file cut": (truncate("trainer.safetensors"), "trainer.safetensors does not match its checksum"),
+    "trainer's file empty": (truncate("trainer.safetensors", 0), "trainer.safetensors does not match its checksum"),
+    "trainer's file garbage": (garbage("trainer.safetensors"), "trainer.safetensors does not match its checksum"),
+    "trainer's file missing": (remove("trainer.safetensors"), "trainer.safetensors is missing"),
     "weights cut": (truncate("weights/v000004/model.safetensors"), "weights/v000004/model.safetensors does not match"),
     "state cut": (truncate("state.json"), "state.json does not match its checksum"),
     "state missing": (remove("state.json"), "state.json is missing"),
@@ -149,7 +149,7 @@ def test_a_finished_run_stays_finished_and_the_command_keeps_the_settings(runtim
     before = files()
     longer = ["--set", "pipeline.iterations=9", "--set", "logging.tensorboard=false"]
     result = command("launch", RUN, "--resume", *longer)
-    assert result.exit_code == 2 and "rank-0.safetensors does not match" in result.stderr
+    assert result.exit_code == 2 and "trainer.safetensors does not match" in result.stderr
     assert files() == before and status() == "finished"
     words = told_command(result.stderr)
     assert words[2:4] == ["--resume-from", "4"] and "pipeline.iterations=9" in words
@@ -251,7 +251,7 @@ def test_on_a_terminal_it_asks(runtime, answer, code):
         while part := os.read(ours, 4096):
             text += part.decode()
     assert process.wait() == code, text
-    assert f"{NEWEST} is damaged: rank-0.safetensors" in text and "iterations 3 to 5 are trained again" in text
+    assert f"{NEWEST} is damaged: trainer.safetensors" in text and "iterations 3 to 5 are trained again" in text
     if code == 0:
         assert steps() == [1, 2, 3, 4, 5, 6]
     else:
@@ -330,7 +330,7 @@ def test_a_cell_of_a_grid_says_what_is_damaged_and_goes_on_once_that_is_settled(
     assert damaged.exit_code == 1
     (row,) = json.loads(Path("grids/small/state.json").read_text())["cells"]
     assert (row["state"], row["attempts"]) == ("failed", 1), "it meets the same file: not started again"
-    assert "iteration-000004 is damaged: rank-0.safetensors does not match its checksum" in row["error"]
+    assert "iteration-000004 is damaged: trainer.safetensors does not match its checksum" in row["error"]
     assert row["error"] in damaged.stdout and "the engine broke" not in damaged.stdout
     words = told_command(row["error"])
     assert words == ["launch", str(cell), "--resume-from", "2"]

@@ -3,8 +3,6 @@
 import contextlib
 import errno
 import os
-import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -22,7 +20,7 @@ from sat_slime.embedded.deaths import children
 WAITS = [sys.executable, "-c", "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1); input()"]
 
 
-def kill_this(_):
+def kill_this():
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -33,71 +31,30 @@ def raise_(error):
 LONG = "a reason\n" + 100_000 * "x"
 
 
-@pytest.mark.parametrize("outcome", [Outcome("finished"), Outcome("failed", LONG), Outcome("failed", "b", again=True)])
+@pytest.mark.parametrize("outcome", [Outcome("finished"), Outcome("failed", LONG)])
 def test_the_outcome_of_the_work(outcome):
-    assert watched(lambda lost: outcome) == outcome
+    assert watched(lambda: outcome) == outcome
 
 
 def test_the_work_is_in_another_process(tmp_path):
     file = tmp_path / "pid"
-    watched(lambda lost: file.write_text(str(os.getpid())) and Outcome("finished"))
+    watched(lambda: file.write_text(str(os.getpid())) and Outcome("finished"))
     assert file.read_text() != str(os.getpid())
 
 
 def test_a_driver_that_is_killed_is_told_of():
     outcome = watched(kill_this)
-    assert (outcome.status, outcome.dead, outcome.again) == ("failed", True, False)
+    assert (outcome.status, outcome.dead) == ("failed", True)
     assert "driver (process " in outcome.error and "was killed by SIGKILL and could not say why" in outcome.error
 
 
 def test_a_driver_that_ends_from_c_is_told_of():
-    assert "ended with exit code 7 and could not say why" in watched(lambda lost: os._exit(7)).error
-
-
-@pytest.mark.parametrize(
-    "end, told",
-    [
-        (
-            lambda _: os._exit(1),
-            r"Ray's raylet .* was killed by SIGKILL, and the run's driver .* ended with exit code 1 by it",
-        ),
-        (kill_this, r"the run's driver \(process \d+\) was killed by SIGKILL and could not say why"),
-    ],
-)
-def test_a_driver_that_ray_ends_before_it_can_speak_is_told_with_what_died(tmp_path, end, told):
-    (tmp_path / "raylet").symlink_to(shutil.which("cat"))
-
-    def work(lost):
-        raylet = subprocess.Popen([tmp_path / "raylet"], stdin=subprocess.PIPE)
-        until(lambda: raylet.pid in handles_of(os.getppid()))
-        raylet.kill()
-        os.waitid(os.P_PID, raylet.pid, os.WEXITED | os.WNOWAIT)
-        end(lost)
-
-    assert re.fullmatch(told, watched(work).error)
-
-
-def handles_of(pid):
-    """Of which processes it has one."""
-    processes = set()
-    for file in Path(f"/proc/{pid}/fdinfo").iterdir():
-        with contextlib.suppress(OSError):  # closed meanwhile
-            processes |= set(map(int, re.findall(r"^Pid:\s+(\d+)$", file.read_text(), re.MULTILINE)))
-    return processes
+    assert "ended with exit code 7 and could not say why" in watched(lambda: os._exit(7)).error
 
 
 def test_an_exception_that_nobody_caught(capfd):
-    assert "ended with exit code 1" in watched(lambda lost: 1 / 0).error
+    assert "ended with exit code 1" in watched(lambda: 1 / 0).error
     assert "ZeroDivisionError" in capfd.readouterr().err
-
-
-def test_another_thread_ends_the_work():
-    def work(lost):
-        threading.Thread(target=lost, args=[Outcome("failed", "Ray died")]).start()
-        while True:
-            signal.pause()
-
-    assert watched(work) == Outcome("failed", "Ray died")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -106,7 +63,7 @@ def test_signals_go_on_to_the_driver(number):
     previous = signal.signal(number, signal.default_int_handler)
     try:
 
-        def work(lost):
+        def work():
             os.kill(os.getppid(), number)
             while True:
                 signal.pause()
@@ -148,7 +105,7 @@ def taken_by(thread, number):
 def test_a_signal_that_another_thread_takes_before_the_driver_is_known_goes_on_to_it(monkeypatch, number):
     previous, fork = signal.signal(number, signal.default_int_handler), os.fork
 
-    def work(lost):
+    def work():
         while True:
             signal.pause()
 
@@ -177,12 +134,12 @@ def test_a_signal_of_a_driver_that_could_not_be_started_is_handled_as_before(mon
 
         monkeypatch.setattr(os, "fork", no_fork)
         with pytest.raises(KeyboardInterrupt):
-            watched(lambda lost: Outcome("finished"))
+            watched(lambda: Outcome("finished"))
     assert not signal.pthread_sigmask(signal.SIG_BLOCK, []) & set(FORWARDED)
 
 
 def test_a_driver_that_exits_in_a_handler_was_interrupted():
-    def work(lost):
+    def work():
         sys.exit(signal.SIGTERM)
 
     assert watched(work) == Outcome("interrupted")
@@ -197,13 +154,13 @@ def test_a_signal_while_the_rest_ends_changes_nothing(monkeypatch):
         left.append(before)
 
     monkeypatch.setattr(driver_process, "_end_what_is_left", end_what_is_left)
-    assert watched(lambda lost: Outcome("finished")) == Outcome("finished")
+    assert watched(lambda: Outcome("finished")) == Outcome("finished")
     assert len(left) == 1
 
 
 def test_no_process_for_the_driver_is_told_and_signals_are_as_before(monkeypatch):
     monkeypatch.setattr(os, "fork", mock.Mock(side_effect=BlockingIOError(errno.EAGAIN, "Resource unavailable")))
-    outcome = watched(lambda lost: Outcome("finished"))
+    outcome = watched(lambda: Outcome("finished"))
     assert outcome.status == "failed" and outcome.error.startswith("Resource unavailable: no process could be started")
     assert not signal.pthread_sigmask(signal.SIG_BLOCK, []) & set(FORWARDED)
 
@@ -212,10 +169,11 @@ def test_ctrl_z_stops_both_and_both_go_on():
     psutil = pytest.importorskip("psutil")
     program = (
         "import os, signal\nfrom sat_slime.cli.embedded_run.driver_process import Outcome, watched\n"
-        "def work(lost):\n"
-        "    signal.signal(signal.SIGUSR1, lambda *_: lost(Outcome('finished')))\n"
+        "def work():\n"
+        "    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])\n"
         "    print(os.getpid(), flush=True)\n"
-        "    while True: signal.pause()\n"
+        "    signal.sigwait([signal.SIGUSR2])\n"
+        "    return Outcome('finished')\n"
         "print(watched(work).status)\n"
     )
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as launcher:
@@ -224,7 +182,7 @@ def test_ctrl_z_stops_both_and_both_go_on():
         until(lambda: all(process.status() == psutil.STATUS_STOPPED for process in both))
         launcher.send_signal(signal.SIGCONT)
         until(lambda: all(process.status() == psutil.STATUS_SLEEPING for process in both))
-        both[1].send_signal(signal.SIGUSR1)
+        both[1].send_signal(signal.SIGUSR2)
         assert launcher.stdout.read() == "finished\n"
 
 
@@ -233,13 +191,13 @@ def test_nothing_is_left_of_the_driver_and_nothing_else_is_ended(tmp_path):
         before = children()
         file = tmp_path / "pid"
 
-        def work(lost):
+        def work():
             left = subprocess.Popen(WAITS, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
             left.stdout.readline()
             left.stdin.detach()
             file.write_text(str(left.pid))
             os.set_inheritable(0, True)
-            kill_this(lost)
+            kill_this()
 
         assert watched(work).dead
         assert not Path(f"/proc/{file.read_text()}").exists()
@@ -250,7 +208,7 @@ def test_nothing_is_left_of_the_driver_and_nothing_else_is_ended(tmp_path):
 def test_the_driver_dies_with_its_launcher(tmp_path):
     program = (
         "import os, signal\nfrom sat_slime.cli.embedded_run.driver_process import watched\n"
-        "def work(lost):\n"
+        "def work():\n"
         "    print(os.getpid(), flush=True)\n"
         "    os.kill(os.getppid(), signal.SIGKILL)\n"
         "    while True: signal.pause()\n"

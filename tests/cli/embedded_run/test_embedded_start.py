@@ -16,7 +16,6 @@ from sat_slime.cli import run_words
 from sat_slime.cli.embedded_run import embedded_start, engine_packages
 from sat_slime.cli.embedded_run.driver_process import Outcome
 from sat_slime.report import write_reports
-from sat_slime.rollout.ray_start import RayNotStarted
 
 
 def test_the_stand_in_is_called_as_the_runtime_is():
@@ -25,10 +24,10 @@ def test_the_stand_in_is_called_as_the_runtime_is():
 
 
 def test_missing_engines_say_what_to_install(runtime, monkeypatch, tmp_path):
-    monkeypatch.setattr(engine_packages, "missing_engines", lambda: ["megatron-core", "ray"])
+    monkeypatch.setattr(engine_packages, "missing_engines", lambda: ["megatron-core", "sglang"])
     result = sat_slime_command("launch", TINY)
     assert result.exit_code == 2
-    assert "megatron-core, ray" in result.stderr and "sat-slime prepare engines" in result.stderr
+    assert "megatron-core, sglang" in result.stderr and "sat-slime prepare engines" in result.stderr
     assert not (tmp_path / "runs").exists()
 
 
@@ -42,24 +41,6 @@ def test_a_failure_is_one_line_kept_and_reported(runtime, tmp_path):
     assert (state(run)["status"], state(run)["error"]) == ("failed", "engine 0 died 4 times; see its log")
     assert "engine 0 died 4 times" in (run / "report.html").read_text()
     assert "Traceback" in (run / "log.txt").read_text()
-
-
-@pytest.mark.parametrize("failures, code", [(1, 0), (2, 1)])
-def test_a_ray_that_does_not_start_is_started_once_more(runtime, tmp_path, failures, code):
-    error = RayNotStarted("Ray did not start: it timed out; the machine is busy")
-    starts = []
-
-    def at_end(log):
-        starts.append(log)
-        if len(starts) <= failures:
-            raise error
-
-    runtime.at_end = at_end
-    result = sat_slime_command("launch", TINY)
-    assert result.exit_code == code, result.output
-    assert f"{error}\nstarting once more\n" in result.stdout and len(starts) == 2
-    assert result.stderr == ("" if code == 0 else f"error: {error}\n")
-    assert state(tmp_path / "runs" / "tiny")["status"] == ("finished" if code == 0 else "failed")
 
 
 def test_a_driver_that_cannot_speak_is_spoken_for(runtime, monkeypatch, tmp_path):

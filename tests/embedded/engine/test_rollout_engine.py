@@ -250,8 +250,7 @@ def test_a_stream_keeps_its_parts_when_the_server_dies(with_fake, tmp_path):
 
 
 def test_one_restart_is_counted_once_however_many_streams_meet_it(with_fake, monkeypatch):
-    pytest.importorskip("ray")
-    from sat_slime.embedded.cluster.engine_group import EngineGroup, faults_of
+    from sat_slime.embedded.engine.engine_group import EngineGroup, faults_of
 
     async def scenario(engine):
         requests = some_requests(8)

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
-pytest.importorskip("ray", reason="the embedded runtime needs the engines: scripts/setup.sh")
+pytest.importorskip("httpx", reason="the embedded runtime needs the engines: scripts/setup.sh")
 
 from made_up_batch import CONFIG, make_batch
 
-from sat_slime.embedded.cluster.engine_group import faults_of
+from sat_slime.embedded.engine.engine_group import faults_of
 from sat_slime.embedded.engine.rollout_engine import GenerationResult
 from sat_slime.embedded.grading import Grader
 from sat_slime.embedded.loop.batch_order import BatchPipeline, Flight
@@ -39,7 +39,7 @@ class Log:
 
 @pytest.fixture
 def pipeline(tmp_path):
-    pipeline = BatchPipeline(CONFIG, tmp_path, tmp_path, Log(), None)
+    pipeline = BatchPipeline(CONFIG, tmp_path, Log(), None)
     pipeline.seconds, pipeline.versions = {"wait": 0.0}, [0]
     pipeline.grader = Grader(CONFIG.verifier, CONFIG.task)
     return pipeline

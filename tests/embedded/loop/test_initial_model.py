@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("ray", reason="the embedded runtime needs the engines: scripts/setup.sh")
+pytest.importorskip("httpx", reason="the embedded runtime needs the engines: scripts/setup.sh")
 
 from sat_slime.config.schema import EmbeddedConfig
 from sat_slime.embedded import checkpoint
@@ -20,7 +20,7 @@ def write(folder, weights):
 
 @pytest.fixture
 def pipeline(tmp_path):
-    return BatchPipeline(EmbeddedConfig(cache_dir=str(tmp_path / "cache")), tmp_path / "run", tmp_path, None, None)
+    return BatchPipeline(EmbeddedConfig(cache_dir=str(tmp_path / "cache")), tmp_path / "run", None, None)
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def saved(tmp_path):
     """A checkpoint of a run that began with the weights `first`."""
     write(tmp_path / "first", "first")
     initial = model_checksums(tmp_path / "first")
-    state = checkpoint.LoopState(2, 2, weight_versions=[2], layout=[1, 1, 1], initial=initial)
+    state = checkpoint.LoopState(2, 2, weight_versions=[2], initial=initial)
     return checkpoint.Checkpoint(tmp_path, state)
 
 

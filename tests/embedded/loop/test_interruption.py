@@ -7,13 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
-pytest.importorskip("ray", reason="the embedded runtime needs the engines: scripts/setup.sh")
-pytest.importorskip("httpx")
-
-import ray
+pytest.importorskip("httpx", reason="the embedded runtime needs the engines: scripts/setup.sh")
 
 from sat_slime import embedded
-from sat_slime.embedded.cluster import own_ray
+from sat_slime.config.schema import EmbeddedConfig
+from sat_slime.embedded.loop import batch_order
 from sat_slime.embedded.loop.interruption import ACKNOWLEDGED, ONE_ACT_S, Interruption, interruptible
 
 
@@ -50,32 +48,27 @@ def test_before_the_loop_one_ends_the_run_and_after_it_none_does(clock):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_while_ray_starts_interrupts_and_one_while_it_ends_does_not(monkeypatch, tmp_path, number):
-    """ray.init would set Ray's own handler."""
+def test_a_signal_before_the_loop_interrupts_and_one_at_the_end_does_not(monkeypatch, tmp_path, number):
     steps = []
-
-    def init(**_):
-        ray._private.utils.set_sigterm_handler(lambda *_: steps.append("Ray's handler"))
-        if "started" not in steps:
-            steps.append("started")
-            os.kill(os.getpid(), number)
 
     class Run:
         iteration = 0
 
-        def __init__(self, *_):
-            pass
+        def __init__(self, config, folder, log, interruption):
+            self.interruption = interruption
 
         def run(self, resume):
+            steps.append("began")
+            if len(steps) == 1:
+                os.kill(os.getpid(), number)
+            self.interruption.over = True
+            os.kill(os.getpid(), number)
             steps.append("ran")
 
-    monkeypatch.setattr(ray, "init", init)
-    monkeypatch.setattr(ray, "shutdown", lambda: os.kill(os.getpid(), number) if "ran" in steps else None)
-    monkeypatch.setattr(own_ray, "_end_rays_processes", lambda: None)
-    monkeypatch.setattr(embedded, "_pipeline_class", lambda config: Run)
+    monkeypatch.setattr(batch_order, "BatchPipeline", Run)
     before, log = signal.getsignal(number), SimpleNamespace(message=lambda *_, **__: None)
     with pytest.raises(KeyboardInterrupt):
-        embedded.run(None, tmp_path, log)
-    embedded.run(None, tmp_path, log)
-    assert steps == ["started", "ran"]
+        embedded.run(EmbeddedConfig(), tmp_path, log)
+    embedded.run(EmbeddedConfig(), tmp_path, log)
+    assert steps == ["began", "began", "ran"]
     assert signal.getsignal(number) is before

@@ -8,10 +8,10 @@ from unittest import mock
 import numpy as np
 import pytest
 
-pytest.importorskip("ray", reason="the embedded runtime needs the engines: scripts/setup.sh")
+pytest.importorskip("httpx", reason="the embedded runtime needs the engines: scripts/setup.sh")
 
 from sat_slime.config.schema import EmbeddedConfig
-from sat_slime.embedded.cluster.results import ActorFailure
+from sat_slime.embedded.failures import PartFailure
 from sat_slime.embedded.loop.batch_order import BatchPipeline
 from sat_slime.embedded.loop.pipeline import RunLog
 from sat_slime.rollout.canary import EngineScores
@@ -22,7 +22,7 @@ TRAINER = np.linspace(-4, -1, 128)
 def pushed(tmp_path, canary: str, version: str = "0") -> BatchPipeline:
     """A loop after the push of version 0, which its one engine took, and reports as `version`."""
     config = EmbeddedConfig.model_validate({"pipeline": {"canary": canary}})
-    pipeline = BatchPipeline(config, tmp_path, tmp_path, mock.Mock(spec=RunLog), None)
+    pipeline = BatchPipeline(config, tmp_path, mock.Mock(spec=RunLog), None)
     scores = {"rollout engine 0": EngineScores(TRAINER + 1e-4, version, 0)}
     pipeline.engines = SimpleNamespace(start_score=mock.Mock(), scores=lambda futures: scores)
     pipeline.trainer = SimpleNamespace(score=lambda responses: TRAINER)
@@ -38,7 +38,7 @@ def test_warn_logs_the_engine_and_goes_on(tmp_path):
 
 
 def test_stop_ends_the_run_and_names_the_setting(tmp_path):
-    with pytest.raises(ActorFailure, match=r"rollout engine 0 says .*pipeline\.canary is stop; go on with --resume"):
+    with pytest.raises(PartFailure, match=r"rollout engine 0 says .*pipeline\.canary is stop; go on with --resume"):
         pushed(tmp_path, "stop", version="3")
 
 

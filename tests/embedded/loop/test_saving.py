@@ -1,4 +1,4 @@
-"""What is said when a checkpoint cannot be written, with stand-ins for the ranks: what happened, and what is left."""
+"""What is said when a checkpoint cannot be written, with stand-ins for the trainer: what happened, and what is left."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from unittest import mock
 
 import pytest
 
-pytest.importorskip("ray", reason="the embedded runtime needs the engines: scripts/setup.sh")
+pytest.importorskip("httpx", reason="the embedded runtime needs the engines: scripts/setup.sh")
 
 from sat_slime.config.schema import EmbeddedConfig
 from sat_slime.embedded import checkpoint
-from sat_slime.embedded.cluster.engine_group import EngineGroup
-from sat_slime.embedded.cluster.results import ActorFailure
-from sat_slime.embedded.cluster.trainer_group import TrainerGroup
+from sat_slime.embedded.engine.engine_group import EngineGroup
+from sat_slime.embedded.failures import PartFailure
 from sat_slime.embedded.loop import pipeline as shared
 from sat_slime.embedded.loop.batch_order import BatchPipeline
 from sat_slime.embedded.loop.pipeline import RunLog
+from sat_slime.embedded.trainer.process import TrainerProcess
 
 FULL = "SafetensorError: Error while serializing: I/O error: No space left on device (os error 28)"
 NOT_SAVED = "so the checkpoint of iteration"
@@ -26,7 +26,7 @@ NOT_SAVED = "so the checkpoint of iteration"
 @pytest.fixture
 def pipeline(tmp_path):
     log = mock.Mock(spec=RunLog)
-    pipeline = BatchPipeline(EmbeddedConfig(), tmp_path, tmp_path, log, None)
+    pipeline = BatchPipeline(EmbeddedConfig(), tmp_path, log, None)
     pipeline.versions = [0]
     (tmp_path / "weights" / "v000000").mkdir(parents=True)
     (tmp_path / "weights" / "v000000" / "model.safetensors").write_bytes(b"x" * 10_000)
@@ -42,14 +42,14 @@ def save(pipeline, iteration, error=None) -> str:
     if error is None:
         pipeline._save()
         return ""
-    with pytest.raises(ActorFailure if "died" in str(error) else OSError) as caught:
+    with pytest.raises(PartFailure if "killed" in str(error) else OSError) as caught:
         pipeline._save()
     assert [path.name for path in pipeline.checkpoints.iterdir()] == (["iteration-000004"] if iteration > 4 else [])
     return str(caught.value)
 
 
-def test_a_rank_that_died_is_not_a_full_disk(pipeline):
-    died = ActorFailure("trainer rank 0 died: The actor died unexpectedly before finishing this task.")
+def test_a_trainer_that_died_is_not_a_full_disk(pipeline):
+    died = PartFailure("trainer (process 7) was killed by SIGKILL")
     told = save(pipeline, 4, died)
     assert (
         told == f"{died}; so the checkpoint of iteration 4 is not saved, there is no earlier one: go on with --resume"
@@ -62,7 +62,7 @@ def test_a_rank_that_died_is_not_a_full_disk(pipeline):
     assert "space" not in told
 
 
-@pytest.mark.parametrize("error", [ActorFailure(f"trainer rank 1: {FULL}"), OSError(28, "No space left on device")])
+@pytest.mark.parametrize("error", [PartFailure(f"trainer: {FULL}"), OSError(28, "No space left on device")])
 def test_a_full_disk_is_said_with_its_path_and_remedy(pipeline, error):
     save(pipeline, 4)
     assert save(pipeline, 8, error) == (
@@ -98,7 +98,7 @@ def test_another_fault_of_the_disk_does_not_advise_to_free_space(pipeline):
 
 def test_weights_that_do_not_fit_name_their_folder(pipeline):
     def call(method, *arguments):
-        raise ActorFailure(f"trainer rank 0: {FULL}")
+        raise PartFailure(f"trainer: {FULL}")
 
     pipeline.trainer, pipeline.updates = SimpleNamespace(call=call), 3
     with pytest.raises(OSError, match=r"No space left on device: '.*/weights/v000003'$"):
@@ -107,7 +107,7 @@ def test_weights_that_do_not_fit_name_their_folder(pipeline):
 
 def test_a_resume_whose_weights_do_not_fit_names_their_folder(pipeline, monkeypatch):
     save(pipeline, 4)
-    pipeline.trainer = mock.create_autospec(TrainerGroup, instance=True)
+    pipeline.trainer = mock.create_autospec(TrainerProcess, instance=True)
     pipeline.engines = mock.create_autospec(EngineGroup, instance=True)
     no_room_for_copies(monkeypatch)
     with pytest.raises(OSError, match=rf"^\[Errno 28\] No space left on device: '{pipeline.weights}'$"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from concurrent.futures import Future
 from types import SimpleNamespace
 
 import numpy as np
@@ -77,7 +78,7 @@ class World:
 
 def make_pipeline(world, config, tmp_path) -> StreamingPipeline:
     log = SimpleNamespace(status=lambda **fields: None, message=lambda text, level="info": None)
-    pipeline = StreamingPipeline(config, tmp_path, tmp_path, log, None)
+    pipeline = StreamingPipeline(config, tmp_path, log, None)
     pipeline.seconds = {"wait": 0.0}
     pipeline.grader = Grader(config.verifier, config.task)
     pipeline.engines = SimpleNamespace(stream=world.stream, give_up=world.give_up)
@@ -301,16 +302,15 @@ def test_training_goes_on_while_groups_complete_and_begin(monkeypatch, tmp_path)
     pipeline = make_pipeline(world, config, tmp_path)
     batch = pipeline._next_batch()
     began = pipeline.stream.drawn
-    trainer = object()
-    world.results[trainer] = [StepResult({}, {})]
+    trainer: Future = Future()
 
     def wait_any(futures, timeout_s=None):
         world.now += 1
-        done = World.wait_any(world, futures, 0)
-        return [*done, trainer] if world.now > 6 else done
+        if world.now > 6:
+            trainer.set_result([StepResult({}, {})])
+        return World.wait_any(world, futures, 0)
 
     monkeypatch.setattr(stream_order, "wait_any", wait_any)
-    monkeypatch.setattr(stream_order, "result_among", lambda future, futures, what: world.results[future])
-    pipeline.trainer = SimpleNamespace(start_train=lambda *_: [trainer], wait=lambda _: world.results[trainer])
-    assert pipeline._train(batch, dump=False) == world.results[trainer]
+    pipeline.trainer = SimpleNamespace(start_train=lambda *_: trainer)
+    assert pipeline._train(batch, dump=False) == trainer.result()
     assert pipeline.stream.drawn == began and len(pipeline.stream.waiting) == 6 and not pipeline.stream.running

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from trainer_ranks import make_config, make_initial, run_ranks
+from trainer_process import in_trainer, make_config, make_initial
 
 
 @pytest.fixture(scope="session")
@@ -10,5 +10,5 @@ def initial(tmp_path_factory) -> dict[str, str]:
     folders = {}
     for name, experts in (("moe", 4), ("dense", 0)):
         folders[name] = str(tmp_path_factory.mktemp("initial") / name)
-        run_ranks(make_initial, make_config(model={"experts": experts}), folders[name])
+        in_trainer(make_initial, make_config(model={"experts": experts}), folders[name])
     return folders

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from trainer_ranks import CONSTRAINED, make_config, make_samples, run_ranks
+from trainer_process import CONSTRAINED, in_trainer, make_config, make_samples
 
 pytest.importorskip("megatron.core", reason="the trainer needs megatron-core")
 pytestmark = pytest.mark.engine
 
 
-def masked_log_probs(trainer, rank: int, initial: str) -> dict:
+def masked_log_probs(trainer, initial: str) -> dict:
     from sat_slime.embedded.trainer.log_probs import whole_log_probs
     from sat_slime.embedded.trainer.model import forward_logits
 
@@ -36,18 +36,16 @@ def masked_log_probs(trainer, rank: int, initial: str) -> dict:
     }
 
 
-@pytest.mark.parametrize("tensor_parallel", [1, 2])
-def test_the_softmax_is_over_the_engines_nucleus(tensor_parallel, initial):
-    config = make_config(method=CONSTRAINED, train={"tensor_parallel": tensor_parallel}, rollout={"top_p": 0.7})
-    for found in run_ranks(masked_log_probs, config, initial["moe"]):
-        kept, plain = found["kept"], found["plain"].double()
-        assert 0 < kept.sum() < kept.numel()
-        inside = torch.where(kept, plain, -torch.inf)
-        expected = inside - inside.logsumexp(-1, keepdim=True)  # Eq. app-top-p-replay
-        torch.testing.assert_close(found["whole"].double(), expected, rtol=1e-5, atol=1e-5)
-        sampled = expected.gather(1, found["targets"][:, None])[:, 0]
-        torch.testing.assert_close(found["log_probs"].double(), sampled, rtol=1e-5, atol=1e-5)
-        assert (sampled - plain.gather(1, found["targets"][:, None])[:, 0]).min() > 1e-3
-        torch.testing.assert_close(found["entropy"].double(), -(plain.exp() * plain).sum(-1), rtol=1e-4, atol=1e-5)
-        assert found["slope"].isfinite().all() and found["slope"].abs().max() > 0
-        assert torch.equal(found["head"], found["whole"]) and not found["head"].requires_grad
+def test_the_softmax_is_over_the_engines_nucleus(initial):
+    found = in_trainer(masked_log_probs, make_config(method=CONSTRAINED, rollout={"top_p": 0.7}), initial["moe"])
+    kept, plain = found["kept"], found["plain"].double()
+    assert 0 < kept.sum() < kept.numel()
+    inside = torch.where(kept, plain, -torch.inf)
+    expected = inside - inside.logsumexp(-1, keepdim=True)  # Eq. app-top-p-replay
+    torch.testing.assert_close(found["whole"].double(), expected, rtol=1e-5, atol=1e-5)
+    sampled = expected.gather(1, found["targets"][:, None])[:, 0]
+    torch.testing.assert_close(found["log_probs"].double(), sampled, rtol=1e-5, atol=1e-5)
+    assert (sampled - plain.gather(1, found["targets"][:, None])[:, 0]).min() > 1e-3
+    torch.testing.assert_close(found["entropy"].double(), -(plain.exp() * plain).sum(-1), rtol=1e-4, atol=1e-5)
+    assert found["slope"].isfinite().all() and found["slope"].abs().max() > 0
+    assert torch.equal(found["head"], found["whole"]) and not found["head"].requires_grad

@@ -1,4 +1,4 @@
-"""What methods read of a batch reaches them: their thresholds, weights and lags on real ranks, beside the
+"""What methods read of a batch reaches them: their thresholds, weights and lags in a real trainer, beside the
 same by hand from the log-probs of the weights before each step."""
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from trainer_ranks import assert_same_weights, make_config, make_samples, run_ranks
+from trainer_process import SPLITS, assert_same_weights, in_trainer, make_config, make_samples
 
 from sat_slime.config.method_section import method_switches
 from sat_slime.rollout.types import Response
@@ -18,7 +18,6 @@ pytest.importorskip("megatron.core", reason="the trainer needs megatron-core")
 pytestmark = pytest.mark.engine
 
 STEPS = 3
-LAYOUTS = {"one": {"tokens_per_microbatch": 4096}, "several": {"data_parallel": 2, "tensor_parallel": 2}}
 
 
 def config_of(name: str, sections: dict | None = None, top_p: float = 1.0, **train):
@@ -52,7 +51,7 @@ def near(samples: list[Response]) -> list[Response]:
     return found
 
 
-def train(trainer, rank: int, initial: str, out: str | None = None) -> dict:
+def train(trainer, initial: str, out: str | None = None) -> dict:
     """Metrics of each step, and log pi of each response before it."""
     trainer.load_initial(Path(initial))
     trainer.updates = START
@@ -135,27 +134,20 @@ BY_HAND = {
 @pytest.mark.parametrize("name, sections, by_hand", BY_HAND.values(), ids=BY_HAND.keys())
 def test_a_method_gets_what_it_reads(name, sections, by_hand, initial, tmp_path):
     found = {}
-    for layout, settings in LAYOUTS.items():
+    for split, settings in SPLITS.items():
         config = config_of(name, sections, **settings)
-        ranks = run_ranks(train, config, initial["dense"], str(tmp_path / layout))
-        for rank in ranks:
-            assert rank["metrics"] == ranks[0]["metrics"], "all ranks say the same"
-        before = [{k: v for part in parts for k, v in part.items()} for parts in zip(*map(_before, ranks), strict=True)]
-        found[layout] = json.loads(ranks[0]["metrics"])
-        for step, (row, log_probs) in enumerate(zip(found[layout], before, strict=True)):
+        result = in_trainer(train, config, initial["dense"], str(tmp_path / split))
+        found[split] = json.loads(result["metrics"])
+        for step, (row, log_probs) in enumerate(zip(found[split], json.loads(result["before"]), strict=True)):
             assert all(np.isfinite(value) for value in row.values()), row
             for metric, value in by_hand(Tokens(log_probs, step)).items() if by_hand else ():
                 assert row[metric] == pytest.approx(value, rel=1e-4), (metric, step)
-    for one, several in zip(*found.values(), strict=True):
-        assert one == pytest.approx(several, rel=2e-3, abs=2e-5)
-    assert_same_weights(tmp_path / "one", tmp_path / "several", atol=2e-4)
+    for one, many in zip(*found.values(), strict=True):
+        assert one == pytest.approx(many, rel=2e-3, abs=2e-5)
+    assert_same_weights(*(tmp_path / split for split in SPLITS), atol=2e-4)
 
 
-def _before(rank: dict) -> list[dict]:
-    return json.loads(rank["before"])
-
-
-def lags_of_the_second_step(trainer, rank: int, initial: str) -> dict:
+def lags_of_the_second_step(trainer, initial: str) -> dict:
     """What `token_batch` is given at each optimizer step of one rollout."""
     trainer.load_initial(Path(initial))
     trainer.updates = START
@@ -173,5 +165,5 @@ def test_lags_follow_the_optimizer_steps_of_a_rollout(initial):
     config = config.model_copy(
         update={"pipeline": config.pipeline.model_copy(update={"optimizer_steps_per_rollout": 3})}
     )
-    (found,) = run_ranks(lags_of_the_second_step, config, initial["dense"])
+    found = in_trainer(lags_of_the_second_step, config, initial["dense"])
     assert found["lags"] == pytest.approx(found["expected"]) and len(found["lags"]) == 3

@@ -1,4 +1,4 @@
-"""Micro-batches: every sample once, equal rows on all ranks, and logits rows that predict the right tokens."""
+"""Micro-batches: every sample once, and logits rows that predict the right tokens."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sat_slime.config.method_section import build_method, expand_switches, metho
 from sat_slime.config.schema import EmbeddedConfig
 from sat_slime.embedded.rollout_batch import lag_metrics
 from sat_slime.embedded.trainer.loss import policy_loss
-from sat_slime.embedded.trainer.packing import forwarded_tokens, pack, padded_tokens, plan_microbatches
+from sat_slime.embedded.trainer.packing import forwarded_tokens, pack, plan_microbatches
 from sat_slime.objective import mismatch_metrics, threshold_scores
 from sat_slime.objective.terms import Need
 from sat_slime.objective.tokens import response_mean_weights
@@ -27,37 +27,24 @@ from sat_slime.rollout.types import TOOL
 
 
 @settings(max_examples=200)
-@given(
-    sizes=st.lists(st.integers(1, 40), min_size=1, max_size=60),
-    ranks=st.integers(1, 4),
-    bound=st.integers(40, 200),
-    multiple=st.sampled_from([1, 2, 4]),
-)
-@example(sizes=[22, 40, 1], ranks=1, bound=40, multiple=1)  # equal cuts never part the last two
-def test_plans_place_every_sample_once_within_the_bound(sizes, ranks, bound, multiple):
-    plan = plan_microbatches(sizes, ranks, bound)
-    assert len(plan) == ranks and len({len(parts) for parts in plan}) == 1
-    assert sorted(i for parts in plan for part in parts for i in part) == list(range(len(sizes)))
-    for parts in plan:
-        assert all(sum(sizes[i] for i in part) <= bound for part in parts)
-        flat = [i for part in parts for i in part]
-        assert flat == sorted(flat)
-    rows = padded_tokens(sizes, plan, multiple)
-    for parts in plan:
-        for part, tokens in zip(parts, rows, strict=True):
-            assert tokens > 0 and tokens % multiple == 0 and tokens >= sum(sizes[i] for i in part)
+@given(sizes=st.lists(st.integers(1, 40), min_size=1, max_size=60), bound=st.integers(40, 200))
+@example(sizes=[22, 40, 1], bound=40)  # equal cuts never part the last two
+def test_plans_place_every_sample_once_within_the_bound(sizes, bound):
+    plan = plan_microbatches(sizes, bound)
+    assert [i for part in plan for i in part] == list(range(len(sizes)))
+    assert all(part and sum(sizes[i] for i in part) <= bound for part in plan)
 
 
 def test_one_micro_batch_when_all_fits():
-    assert plan_microbatches([10, 20, 30], 1, 60) == [[[0, 1, 2]]]
+    assert plan_microbatches([10, 20, 30], 60) == [[0, 1, 2]]
 
 
 def test_rows_predict_the_response_tokens():
     samples = make_batch(["14$", "08,10,14$", "1$"] * 4).graded()
     part = [1, 0, 5]
     used = sum(forwarded_tokens(samples[i]) for i in part)
-    micro = pack(samples, part, used + 3, routing_shape=(2, 2))
-    assert len(micro.token_ids) == used + 3 and sum(micro.lengths) == len(micro.output_ids) == len(micro.rows)
+    micro = pack(samples, part, routed=True)
+    assert len(micro.token_ids) == used and sum(micro.lengths) == len(micro.output_ids) == len(micro.rows)
     start = response_start = 0
     for i, length in zip(part, micro.lengths, strict=True):
         response = samples[i]
@@ -73,25 +60,6 @@ def test_rows_predict_the_response_tokens():
         np.testing.assert_array_equal(micro.rollout_log_probs[mine].numpy(), response.log_probs)
         assert micro.advantages[mine].tolist() == [np.float32(samples[i].advantage)] * length
         start, response_start = start + len(whole) - 1, response_start + length
-    assert micro.routed_experts[used:].tolist() == [[[0, 1], [0, 1]]] * 3
-
-
-def test_an_empty_part_is_padding_alone():
-    micro = pack(make_batch(["14$"] * 12).graded(), [], 4, routing_shape=(2, 2))
-    assert len(micro.token_ids) == 4 and len(micro.output_ids) == 0 and micro.layout.cu_seqlens_q.tolist() == [0, 4]
-
-
-def test_padding_never_widens_the_attention_grid():
-    samples = make_batch(["14$"] * 12).graded()
-    micro = pack(samples, [0, 1], 500, routing_shape=(2, 2))
-    assert micro.layout.max_seqlen_q == forwarded_tokens(samples[0])
-    assert micro.layout.cu_seqlens_q[-1] == 500 == len(micro.layout.grid.slots)
-    assert pack(samples, [], 500, routing_shape=(2, 2)).layout.max_seqlen_q == 32
-
-
-def test_a_row_that_is_too_short_is_refused():
-    with pytest.raises(ValueError, match="do not fit"):
-        pack(make_batch(["14$"] * 12).graded(), [0, 1], 4, routing_shape=None)
 
 
 def test_the_objective_gets_what_the_method_needs_and_nothing_else():
@@ -103,7 +71,7 @@ def test_the_objective_gets_what_the_method_needs_and_nothing_else():
         for i, r in enumerate(dataclasses.replace(batch, responses=responses).graded())
     ]
     part = [4, 1, 3]
-    micro = pack(samples, part, sum(forwarded_tokens(samples[i]) for i in part), routing_shape=None)
+    micro = pack(samples, part, routed=False)
     log_probs = torch.zeros(len(micro.output_ids))
 
     plain = micro.token_batch((), 8, log_probs)
@@ -126,7 +94,7 @@ def test_a_tools_tokens_have_no_lag_and_are_not_trained():
     assert (metrics["lag/min"], metrics["lag/max"]) == (2, 4)
     assert metrics["lag/queue_mean"] == pytest.approx(np.mean([2] * 6 + [3] * 4))
     assert [response.weight_version for response in responses] == [5, 4]
-    micro = pack(responses, [0, 1], 64, (2, 2))
+    micro = pack(responses, [0, 1], routed=True)
     assert micro.mask.tolist() == [True] * 3 + [False] * 3 + [True] * 7 + [False] * 5
     lags = micro.token_batch({"lags"}, 7, torch.zeros(18)).lags
     assert lags.tolist() == [4] * 3 + [0] * 3 + [2] * 3 + [3] * 4 + [0] * 5
@@ -141,7 +109,7 @@ def test_a_tools_log_probs_are_in_no_metric_no_gradient_and_no_quantile(name):
     ]
     method, seen = build_method(EmbeddedConfig(method=expand_switches(method_switches(name))).method), []
     for noise in (0.0, 9.0):
-        micro = pack(responses, list(range(12)), 12 * 20, (2, 2))
+        micro = pack(responses, list(range(12)), routed=True)
         mu = micro.rollout_log_probs
         d = 0.1 * torch.arange(len(mu)).sin()
         log_probs = torch.where(micro.mask, mu + d, mu - noise).requires_grad_()

@@ -14,7 +14,6 @@ import json, os, resource, statistics, sys
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
-from sat_slime.config.schema import TrainConfig
 from sat_slime.embedded.trainer import parallel
 
 def faults():
@@ -30,7 +29,7 @@ def threads():
     return names.count("gloo_tcp_loop")
 
 original = distributed_c10d.ProcessGroupGloo
-parallel.initialize(TrainConfig(), 0, f"file://{sys.argv[1]}")
+parallel.initialize()
 total = torch.ones(3)
 dist.all_reduce(total)
 print(json.dumps({
@@ -45,9 +44,8 @@ parallel.shutdown()
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory):
-    meeting = tmp_path_factory.mktemp("groups") / "meeting"
-    done = subprocess.run([sys.executable, "-c", PROGRAM, str(meeting)], capture_output=True, text=True)
+def told():
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 

@@ -1,4 +1,4 @@
-"""Re-scoring on real megatron-core: what a diagnosed step reports of its tokens, on any layout of ranks."""
+"""Re-scoring on real megatron-core: what a diagnosed step reports of its tokens."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from trainer_ranks import LAYOUTS, make_config, make_samples, run_ranks
+from trainer_process import SPLITS, in_trainer, make_config, make_samples
 
 pytest.importorskip("megatron.core", reason="the trainer needs megatron-core")
 pytestmark = pytest.mark.engine
@@ -31,7 +31,7 @@ RESCORED = {
 }
 
 
-def two_batches(trainer, rank: int, initial: str, dump: bool) -> dict:
+def two_batches(trainer, initial: str, dump: bool) -> dict:
     """Columns and metrics of the last batch's steps, whose responses version 0 generated: lag 2 and 3."""
     trainer.load_initial(Path(initial))
     trainer.export_weights(Path(tempfile.mkdtemp()) / "v0")
@@ -48,7 +48,7 @@ def two_batches(trainer, rank: int, initial: str, dump: bool) -> dict:
 def single(initial) -> dict[bool, dict]:
     """What one rank finds, R3 off and on."""
     return {
-        r3: run_ranks(two_batches, make_config(method={"base": "grpo", "r3": r3}, **PAIR), initial["moe"], True)[0]
+        r3: in_trainer(two_batches, make_config(method={"base": "grpo", "r3": r3}, **PAIR), initial["moe"], True)
         for r3 in (False, True)
     }
 
@@ -80,15 +80,14 @@ def test_columns_are_those_of_the_method(r3, single):
 
 
 @pytest.mark.parametrize("r3", [False, True], ids=["free routing", "r3"])
-@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS.keys())
-def test_layouts_agree_with_one_rank(layout, r3, single, initial):
-    config = make_config(method={"base": "grpo", "r3": r3}, train=layout, **PAIR)
-    ranks = run_ranks(two_batches, config, initial["moe"], True)
-    assert not any(found["step 0"] for found in ranks[1:])
+@pytest.mark.parametrize("split", SPLITS.values(), ids=SPLITS.keys())
+def test_columns_are_the_same_however_tokens_are_cut(split, r3, single, initial):
+    config = make_config(method={"base": "grpo", "r3": r3}, train=split, **PAIR)
+    steps = in_trainer(two_batches, config, initial["moe"], True)
     for step in ("step 0", "step 1"):
-        assert ranks[0][step].keys() == single[r3][step].keys()
+        assert steps[step].keys() == single[r3][step].keys()
         for name, expected in single[r3][step].items():
-            found = ranks[0][step][name]
+            found = steps[step][name]
             if name.endswith("expert_flips"):
                 assert (found != expected).float().mean() < 0.01, name
             else:
@@ -102,7 +101,7 @@ def test_a_dump_and_a_diagnosis_change_nothing(initial, single):
         pipeline={"optimizer_steps_per_rollout": 2},
         diagnose={"every_n_steps": 0, "split_every_n_steps": 0},
     )
-    without = json.loads(run_ranks(two_batches, plain, initial["moe"], False)[0]["metrics"])
+    without = json.loads(in_trainer(two_batches, plain, initial["moe"], False)["metrics"])
     with_both = json.loads(single[False]["metrics"])
     for ours, theirs in zip(with_both, without, strict=True):
         assert {name: ours[name] for name in theirs} == theirs
@@ -115,7 +114,7 @@ def test_a_dump_and_a_diagnosis_change_nothing(initial, single):
 
 def test_a_dense_model_has_no_routes_to_score(initial):
     config = make_config(model={"experts": 0}, method={"base": "grpo"}, rollout={"dtype": "float32"}, **PAIR)
-    found = run_ranks(two_batches, config, initial["dense"], False)[0]["step 0"]
+    found = in_trainer(two_batches, config, initial["dense"], False)["step 0"]
     assert found.keys() == {name for name in ALWAYS | RESCORED if not name.endswith(("routing", "replayed", "flips"))}
     # one arithmetic for both: precision has no part
     assert torch.equal(found["checkpoint_log_probs_engine_dtype"], found["checkpoint_log_probs"])

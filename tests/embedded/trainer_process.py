@@ -1,4 +1,4 @@
-"""Ranks of the trainer in processes of their own, and made-up responses for them to train on."""
+"""The trainer in a process of its own, and made-up responses for them to train on."""
 
 from __future__ import annotations
 
@@ -74,43 +74,34 @@ def with_vocabulary(response: Response, vocab_size: int, top_p: float, rng: np.r
     return dataclasses.replace(response, log_probs=table[sampled], distribution=table)
 
 
-def run_ranks(worker, config: EmbeddedConfig, *arguments) -> list:
-    """Runs worker(rank, config, *arguments) on all ranks in processes of their own; returns what each wrote."""
+def in_trainer(worker, config: EmbeddedConfig, *arguments) -> dict:
+    """Return what worker(trainer, *arguments) returns in a process of its own, where the trainer is."""
     with tempfile.TemporaryDirectory() as folder:
-        # One server process imports Megatron, the ranks fork from it.
-        multiprocessing.set_forkserver_preload(["sat_slime.embedded.trainer.rank"])
-        start_processes(
-            _enter, (worker, config, folder, arguments), nprocs=config.train.world_size, start_method="forkserver"
-        )
-        return [torch.load(f"{folder}/{rank}.pt", weights_only=True) for rank in range(config.train.world_size)]
+        # One server process imports Megatron, the others fork from it.
+        multiprocessing.set_forkserver_preload(["sat_slime.embedded.trainer.trainer"])
+        start_processes(_enter, (worker, config, folder, arguments), nprocs=1, start_method="forkserver")
+        return torch.load(f"{folder}/found.pt", weights_only=True)
 
 
-def _enter(rank, worker, config, folder, arguments):
-    from sat_slime.embedded.trainer.rank import TrainerRank
+def _enter(_, worker, config, folder, arguments):
+    from sat_slime.embedded.trainer.trainer import Trainer
 
     torch.manual_seed(4)  # of the weights that `make_initial` writes: TRPO shortens steps from here
-    trainer = TrainerRank(config, rank, f"file://{folder}/meet")
-    torch.save(worker(trainer, rank, *arguments), f"{folder}/{rank}.pt")
+    torch.save(worker(Trainer(config), *arguments), f"{folder}/found.pt")
 
 
-def make_initial(trainer, rank: int, folder: str) -> dict:
+def make_initial(trainer, folder: str) -> dict:
     trainer.export_weights(Path(folder))
     return {}
 
 
-LAYOUTS = {
-    "one micro-batch": {"tokens_per_microbatch": 4096},
-    "tensor parallel with sequence parallel": {"tensor_parallel": 2},
-    "data parallel": {"data_parallel": 2},
-    "expert parallel": {"data_parallel": 2, "expert_parallel": 2},
-    "experts over tensor-parallel ranks": {"tensor_parallel": 2, "expert_parallel": 2},
-}
+SPLITS = {"one micro-batch": {"tokens_per_microbatch": 4096}, "many": {"tokens_per_microbatch": 90}}
 
 CONSTRAINED = {"base": "trpo", "top_p_replay": True}
 """A method of which every response carries the engine's whole distributions."""
 
 
-def train_three_steps(trainer, rank: int, initial: str, out: str | None = None) -> dict:
+def train_three_steps(trainer, initial: str, out: str | None = None) -> dict:
     trainer.load_initial(Path(initial))
     trainer.export_weights(Path(tempfile.mkdtemp()) / "v0")
     samples = make_samples(trainer.config, routed=trainer.config.model.is_moe)

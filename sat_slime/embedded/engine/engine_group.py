@@ -1,17 +1,19 @@
-"""The rollout engines as Ray's actors."""
+"""All rollout engines, on an event loop in a thread of their own."""
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 from sat_slime.config.schema import EmbeddedConfig
-from sat_slime.embedded.cluster.ray_environment import ray
-from sat_slime.embedded.cluster.results import wait_all
 from sat_slime.embedded.engine.rollout_engine import GenerationResult, RolloutEngine
+from sat_slime.embedded.failures import wait_all
 from sat_slime.embedded.rollout_batch import RolloutBatch
 from sat_slime.rollout.canary import EngineScores
 from sat_slime.rollout.types import GenerationRequest
@@ -41,10 +43,11 @@ class EngineGroup:
     evaluates."""
 
     def __init__(self, config: EmbeddedConfig, model_path: Path, log_dir: Path) -> None:
-        # Each group of a stream is a call of its own.
-        engine_class = ray.remote(RolloutEngine).options(num_cpus=0, max_concurrency=8 + groups_in_flight(config))
-        self._all: list[Any] = [
-            engine_class.remote(
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="engines", daemon=True)
+        self._thread.start()
+        self._all = [
+            RolloutEngine(
                 index,
                 config.rollout,
                 config.model,
@@ -61,25 +64,33 @@ class EngineGroup:
         self._restarts_reported = 0
 
     def start(self) -> None:
-        """Starts all servers and waits until they are healthy."""
+        """Starts all servers and waits until they are healthy. Raises PartFailure, as all that waits here."""
         self._call("start")
 
     def update_weights(self, folder: Path, version: int) -> None:
         """Gives all rollout engines new weights, which wait for calls of `generate` and interrupt those of `stream`."""
-        wait_all([engine.update_weights.remote(str(folder), version) for engine in self.engines], "rollout engine")
+        wait_all(
+            [self._begin(engine.update_weights(str(folder), version)) for engine in self.engines], "rollout engine"
+        )
 
-    def start_score(self, sequences: Sequence[Sequence[int]]) -> list[Any]:
+    def start_score(self, sequences: Sequence[Sequence[int]]) -> list[Future[Any]]:
         """Starts scoring the canary's sequences on every rollout engine; `scores` takes what this returns."""
-        return [engine.score.remote(sequences) for engine in self.engines]
+        return [self._begin(engine.score(sequences)) for engine in self.engines]
 
-    def scores(self, futures: list[Any]) -> dict[str, EngineScores]:
+    def scores(self, futures: list[Future[Any]]) -> dict[str, EngineScores]:
         """Waits for the engines' scores, which stand by the engine's name."""
         results = wait_all(futures, "rollout engine")
         return {f"rollout engine {index}": scores for index, scores in enumerate(results)}
 
     def stop(self) -> None:
-        """Stops all servers."""
-        self._call("stop")
+        """Stops all servers and what is in flight."""
+        try:
+            self._call("stop")
+        finally:
+            self._begin(_cancel_all()).result()
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
 
     def states(self) -> str:
         """Return the states of the engines, in words."""
@@ -102,7 +113,7 @@ class EngineGroup:
         """Returns why servers were restarted since the last call, a sentence each."""
         return [death for deaths in self._call("new_deaths") for death in deaths]
 
-    def generate(self, requests: list[GenerationRequest], group: int) -> list[Any]:
+    def generate(self, requests: list[GenerationRequest], group: int) -> list[Future[Any]]:
         """Starts generation; `collect` takes what this returns.
 
         Args:
@@ -111,29 +122,29 @@ class EngineGroup:
         problems, engines = len(requests) // group, len(self.engines)
         ends = [group * (i * problems // engines) for i in range(engines + 1)]
         return [
-            engine.generate.remote(requests[start:end])
+            self._begin(engine.generate(requests[start:end]))
             for engine, (start, end) in zip(self.engines, itertools.pairwise(ends), strict=True)
         ]
 
-    def evaluate(self, requests: list[GenerationRequest], group: int, folder: Path, version: int) -> list[Any]:
+    def evaluate(self, requests: list[GenerationRequest], group: int, folder: Path, version: int) -> list[Future[Any]]:
         """Starts an evaluation of the weights in `folder`, which the rollout engines hold, on the engine for it, if
         there is one. `collect` takes what this returns. group: as in `generate`."""
         if self.evaluator is None:
             return self.generate(requests, group)
-        return [self.evaluator.evaluate.remote(str(folder), version, requests)]
+        return [self._begin(self.evaluator.evaluate(str(folder), version, requests))]
 
-    def stream(self, index: int, requests: list[GenerationRequest]) -> Any:
+    def stream(self, index: int, requests: list[GenerationRequest]) -> Future[GenerationResult]:
         """Starts generation of one problem's responses, which new weights do not wait for; its result is a
         GenerationResult. `index` numbers the groups, which the engines take in turn."""
-        return self.engines[index % len(self.engines)].stream.remote(requests)
+        return self._begin(self.engines[index % len(self.engines)].stream(requests))
 
     def give_up(self, oldest: int) -> None:
         """Ends the groups in generation that have a token of weights before version `oldest`; waits for nothing."""
         for engine in self.engines:
-            engine.give_up.remote(oldest)
+            self._begin(engine.give_up(oldest))
 
     def collect(
-        self, futures: list[Any], iteration: int, problems: list[Problem], of: str = "rollout engine"
+        self, futures: list[Future[Any]], iteration: int, problems: list[Problem], of: str = "rollout engine"
     ) -> RolloutBatch:
         """Waits for a batch. of: who is blamed when a future failed."""
         results = wait_all(futures, of)
@@ -147,6 +158,16 @@ class EngineGroup:
         )
 
     def _call(self, method: str) -> list[Any]:
-        futures = [getattr(engine, method).remote() for engine in self._all]
+        futures = [self._begin(getattr(engine, method)()) for engine in self._all]
         rollout, evaluation = futures[: len(self.engines)], futures[len(self.engines) :]
         return [*wait_all(rollout, "rollout engine"), *wait_all(evaluation, "evaluation engine")]
+
+    def _begin(self, coroutine: Coroutine[Any, Any, Any]) -> Future[Any]:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+
+async def _cancel_all() -> None:
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""One rank of the trainer: it turns the responses of a rollout batch into optimizer steps."""
+"""The trainer: it turns the responses of a rollout batch into optimizer steps."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import torch.distributed as dist
-from megatron.core import parallel_state
 from megatron.core.distributed import finalize_model_grads
 from torch import Tensor
 
@@ -20,22 +18,21 @@ from sat_slime.embedded.rollout_batch import StepResult, lag_metrics, step_is_di
 from sat_slime.embedded.trainer import parallel, routing
 from sat_slime.embedded.trainer.loss import PolicyLoss, policy_loss, token_mean_weights
 from sat_slime.embedded.trainer.optimizer import MasterOptimizer
-from sat_slime.embedded.trainer.packing import MicroBatch, forwarded_tokens, pack, padded_tokens, plan_microbatches
+from sat_slime.embedded.trainer.packing import MicroBatch, forwarded_tokens, pack, plan_microbatches
 from sat_slime.embedded.trainer.policy import PolicyState
 from sat_slime.embedded.trainer.scoring import Rescorer, Scorer, Scores
-from sat_slime.embedded.trainer.step import Passes, gather_columns, known_proximal
+from sat_slime.embedded.trainer.step import Passes, known_proximal
 from sat_slime.objective import TokenBatch, broken_tokens, threshold_scores
-from sat_slime.objective.metrics import gather
 from sat_slime.objective.tokens import response_mean_weights
 from sat_slime.rollout.types import TOOL, Response
 
 
-class TrainerRank:
-    """A rank; its methods are collective: call each on all ranks."""
+class Trainer:
+    """The policy, its optimizer and the weights that it is compared with; one in a process."""
 
-    def __init__(self, config: EmbeddedConfig, rank: int, init_method: str) -> None:
-        """Joins the other ranks and builds the models with random weights; `load_initial` or `load` fills them."""
-        parallel.initialize(config.train, rank, init_method)
+    def __init__(self, config: EmbeddedConfig) -> None:
+        """Builds the models with random weights; `load_initial` or `load` fills them."""
+        parallel.initialize()
         self.config = config
         self.method = build_method(config.method)
         self.updates = 0
@@ -46,7 +43,6 @@ class TrainerRank:
         self.rescorer: Rescorer | None = None
         if config.diagnose.every_n_steps:
             self.rescorer = Rescorer(config, self.scorer, self.method.routing_replay)
-        self.data_group = parallel_state.get_data_parallel_group()
 
     # ------------------------------------------------------------------------------------ weights and checkpoints
 
@@ -71,7 +67,7 @@ class TrainerRank:
         self.policy.remember(folder, version)
 
     def save(self, folder: Path) -> None:
-        """Writes this rank's weights and optimizer state into an existing folder."""
+        """Writes weights and optimizer state into an existing folder."""
         self.optimizer.save(folder)
 
     def load(self, folder: Path, updates: int) -> None:
@@ -85,7 +81,7 @@ class TrainerRank:
         """Trains on one rollout batch, in `pipeline.optimizer_steps_per_rollout` steps.
 
         Args:
-            responses: those of all ranks, graded.
+            responses: graded.
             dump: also return the tokens' columns, as always of a diagnosed step.
 
         Raises:
@@ -96,14 +92,14 @@ class TrainerRank:
         parts = [responses[i * size : (i + 1) * size] for i in range(count)]
         packed = [self._microbatches(part) for part in parts]
         # Before the first step, since with several steps the denominator `trainer` is the policy as the batch begins.
-        packed = [self._with_proximal(part, microbatches) for part, microbatches in zip(parts, packed, strict=True)]
+        packed = [self._with_proximal(microbatches) for microbatches in packed]
         return [self._step(part, microbatches, dump) for part, microbatches in zip(parts, packed, strict=True)]
 
     @torch.no_grad()
     def score(
         self, responses: Sequence[Response], *, replay: bool, temperature: float | None = None
     ) -> dict[str, np.ndarray]:
-        """Return log pi of given responses under the current weights, by request id; this rank's share of them.
+        """Return log pi of given responses under the current weights, by request id.
 
         Args:
             replay: route as the rollout engine did (R3), else freely.
@@ -117,20 +113,15 @@ class TrainerRank:
         return scores
 
     def _microbatches(self, responses: Sequence[Response]) -> list[MicroBatch]:
-        train, model = self.config.train, self.config.model
         sizes = [forwarded_tokens(response) for response in responses]
-        plan = plan_microbatches(sizes, train.data_parallel, train.tokens_per_microbatch)
-        rows = padded_tokens(sizes, plan, multiple_of=train.tensor_parallel)
-        shape = (model.layers, model.experts_per_token) if model.is_moe else None
-        mine = plan[parallel_state.get_data_parallel_rank()]
-        replays = self.method.top_p_replay
-        return [pack(responses, part, tokens, shape, replays) for part, tokens in zip(mine, rows, strict=True)]
+        plan = plan_microbatches(sizes, self.config.train.tokens_per_microbatch)
+        return [pack(responses, part, self.config.model.is_moe, self.method.top_p_replay) for part in plan]
 
-    def _with_proximal(self, responses: Sequence[Response], microbatches: list[MicroBatch]) -> list[MicroBatch]:
+    def _with_proximal(self, microbatches: list[MicroBatch]) -> list[MicroBatch]:
         """Return the micro-batches with the log-probs of the denominator, where it is not mu. With one step per
         rollout, `trainer` is the training forward itself."""
         if self.method.denominator == "checkpoint":
-            proximal = self.scorer.checkpoint_log_probs(responses, microbatches)
+            proximal = self.scorer.checkpoint_log_probs(microbatches)
         elif self.method.denominator == "trainer" and self.config.pipeline.optimizer_steps_per_rollout > 1:
             proximal = self.scorer.policy_log_probs(microbatches)
         else:
@@ -144,13 +135,13 @@ class TrainerRank:
         """Measures what must be measured before the weights change, takes the step, and reports it.
 
         Args:
-            responses: those of all ranks that the step trains on.
-            microbatches: this rank's part of them.
+            responses: those that the step trains on.
+            microbatches: the same, packed.
         """
         diagnosed = step_is_diagnosed(self.config, self.updates)
-        checkpoint = self._split(responses, microbatches, diagnosed)
+        checkpoint = self._split(microbatches, diagnosed)
         recorded = dump or diagnosed
-        rescored = self.rescorer.of_step(responses, microbatches) if self.rescorer and diagnosed else {}
+        rescored = self.rescorer.of_step(microbatches) if self.rescorer and diagnosed else {}
         passes = self._forward_and_backward(responses, microbatches, self._step_threshold(microbatches))
         grad_norm, of_the_step = self._apply_gradients(passes)
 
@@ -158,31 +149,30 @@ class TrainerRank:
             **lag_metrics(responses, self.updates),
             "grad_norm": grad_norm,
             **of_the_step,
-            **passes.metrics(checkpoint, self.data_group),
+            **passes.metrics(checkpoint),
         }
-        histogram = passes.histogram(self.data_group)
+        histogram = passes.histogram()
         tokens = None
         if recorded:
             columns = {**passes.columns(checkpoint), **rescored}
-            order = [response.request_id for response in responses]
-            tokens = gather_columns(columns, microbatches, order, self.data_group)
+            tokens = {name: values.detach().cpu().numpy() for name, values in columns.items()}
         self.updates += 1
         return StepResult({**metrics, "step": self.updates}, histogram, tokens)
 
-    def _split(self, responses: Sequence[Response], microbatches: list[MicroBatch], diagnosed: bool) -> Tensor | None:
-        """Return (N,) log pi_l of this rank's tokens, when it is known already or its measurement is due."""
+    def _split(self, microbatches: list[MicroBatch], diagnosed: bool) -> Tensor | None:
+        """Return (N,) log pi_l, when it is known already or its measurement is due."""
         every = self.config.diagnose.split_every_n_steps
         if self.method.denominator == "checkpoint":
             return known_proximal(microbatches)
         if diagnosed or (every and self.updates % every == 0):
-            return torch.cat(self.scorer.checkpoint_log_probs(responses, microbatches))
+            return torch.cat(self.scorer.checkpoint_log_probs(microbatches))
         return None
 
     def _step_threshold(self, microbatches: list[MicroBatch]) -> Tensor | None:
         """Return the threshold of the method's judge over all tokens of the step (SAT's quantile, M2PO's), from a pass
         without gradients before the first backward."""
         judge = self.method.judge
-        alone = len(microbatches) == 1 and self.data_group.size() == 1  # then the loss takes the same over its own
+        alone = len(microbatches) == 1  # then the loss takes the same over its own
         if judge is None or not self.method.threshold_is_of_the_step or alone:
             return None
         log_probs = self.scorer.policy_log_probs(microbatches)
@@ -190,12 +180,12 @@ class TrainerRank:
             threshold_scores(self.method, self._token_batch(micro, values))
             for micro, values in zip(microbatches, log_probs, strict=True)
         ]
-        return judge.threshold_of(torch.cat(scores), self.data_group)
+        return judge.threshold_of(torch.cat(scores))
 
     def _forward_and_backward(
         self, responses: Sequence[Response], microbatches: list[MicroBatch], threshold: Tensor | None
     ) -> Passes:
-        """Sums the step's gradients over its micro-batches and over the ranks.
+        """Sums the step's gradients over its micro-batches.
 
         Args:
             responses, microbatches: as in `_step`.
@@ -205,8 +195,7 @@ class TrainerRank:
         for micro in microbatches:
             scores = self._training_forward(micro, passes)
             loss = self._loss(responses, micro, scores, threshold)
-            # Megatron averages gradients over data-parallel ranks; the loss's weights already count the whole step.
-            (loss.total * self.data_group.size()).backward()
+            loss.total.backward()
             passes.losses.add(loss.metrics, loss.surrogate.n)
             passes.loss = passes.loss + loss.total.detach()
             passes.take(scores)
@@ -225,7 +214,9 @@ class TrainerRank:
                 entropy="gradient" if self.config.loss.entropy_coef else "value",
             )
         if passes.counts_flips:
-            passes.flips += torch.tensor(routing.count_flips(routes, micro.routed_experts, micro.rows[micro.mask]))
+            assert micro.routed_experts is not None, "the engine of a MoE model reports its routes"
+            rows = micro.rows[micro.mask]
+            passes.flips.append(routing.flips_by_layer(routes, micro.routed_experts, rows).any(1))
         return scores
 
     def _loss(
@@ -263,8 +254,8 @@ class TrainerRank:
             return self.optimizer.constrained_step(
                 number, passes.loss, constraint, lambda: self.scorer.divergence(passes.microbatches)
             )
-        except FloatingPointError as error:  # on all ranks
+        except FloatingPointError as error:
             pairs = zip(passes.microbatches, passes.log_probs, strict=True)
             broken = [broken_tokens(self._token_batch(micro, log_probs)) for micro, log_probs in pairs]
-            said = next((text for text in gather(next(filter(None, broken), ""), dist.group.WORLD) if text), "")
+            said = next(filter(None, broken), "")
             raise FloatingPointError(f"{error}{said and f'; in one micro-batch {said}'}") from None
