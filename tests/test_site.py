@@ -42,6 +42,15 @@ def test_the_reference_has_what_the_code_has(built):
     assert "mismatch/d_pi" in page("metrics") and "eps_low" in page("laptop-settings")
 
 
+def test_mathematics_is_typeset(built):
+    page = (built / "objective" / "index.html").read_text()
+    assert (
+        page.count('<math xmlns="http://www.w3.org/1998/Math/MathML"') > 10
+        and "arithmatex" not in page
+        and "$" not in page
+    )
+
+
 ADDRESS = re.compile(r"""(?:\bsrc|\bsrcset|url\(|@import|<link[^>]*\bhref)[\s=('"]*((?:https?:)?//[^'")\s]+)""")
 
 
