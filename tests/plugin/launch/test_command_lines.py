@@ -1,0 +1,86 @@
+"""Flag for flag the command line and the environment of every file that starts a run of slime, and of the 26 cells of
+the paper's grid, as they are kept in command_lines.json.
+
+`python tests/plugin/launch/test_command_lines.py` writes that file anew: for a change that is meant, and named.
+"""
+
+import json
+import os
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from sat_slime.config import load_config
+from sat_slime.config.starters import CONFIGS
+from sat_slime.objective import PAPER_METHODS
+from sat_slime.plugin.launch.command import slime_command
+
+KEPT = Path(__file__).with_name("command_lines.json")
+PACKAGE = CONFIGS.parents[1]
+PAPER = "paper/qwen3-30b-a3b"
+CELLS = {
+    f"{PAPER} {method.name} {lag}": (PAPER, [f"method={method.name}", f"pipeline.lag={lag}"])
+    for method in PAPER_METHODS
+    for lag in (1, 8)
+}
+FILES = {
+    str(path.relative_to(CONFIGS).with_suffix("")): []
+    for folder in ("models", "paper", "recipes", "slime")
+    for path in sorted((CONFIGS / folder).glob("*.yaml"))
+}
+RUNS = {name: (name, overrides) for name, overrides in FILES.items()} | CELLS
+
+
+@pytest.fixture(autouse=True)
+def _relative_paths_are_of_the_checkout(monkeypatch):
+    monkeypatch.chdir(PACKAGE)
+
+
+def sent(name: str) -> tuple[dict[str, list[str]], dict[str, str]]:
+    """The flags with their values, and the environment; folders of this machine are left out."""
+    file, overrides = RUNS[name]
+    command = slime_command(load_config(CONFIGS / f"{file}.yaml", overrides), Path("/run"))
+    start, words = command.command[:3], command.command[3:]
+    assert start == ["python3", "-m", "sat_slime.plugin.driver"]
+    flags: dict[str, list[str]] = {}
+    for word in words:
+        if word.startswith("--"):
+            assert word not in flags, f"{word} is there twice"
+            flags[word] = values = []
+        else:
+            values.append(word.replace(str(PACKAGE), "HERE"))
+    return flags, {key: value.replace(str(PACKAGE), "HERE") for key, value in command.env.items()}
+
+
+def kept(name: str) -> tuple[dict[str, list[str]], dict[str, str]]:
+    rows = json.loads(KEPT.read_text())
+    flags, environment = ({}, {})
+    for shared, runs in rows:
+        if name in runs:
+            flags |= {word: values for word, values in shared.items() if word.startswith("--")}
+            environment |= {key: value for key, value in shared.items() if not key.startswith("--")}
+    return flags, environment
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_the_command_line_is_the_kept_one(name):
+    assert sent(name) == kept(name)
+
+
+def write() -> None:
+    """One line for all that the same runs have, so that a difference of one flag is a difference of one line."""
+    runs_of = defaultdict(list)
+    for name in RUNS:
+        flags, environment = sent(name)
+        for key, value in {**flags, **environment}.items():
+            runs_of[key, json.dumps(value)].append(name)
+    lines = defaultdict(dict)
+    for (key, value), runs in runs_of.items():
+        lines[tuple(runs)][key] = json.loads(value)
+    KEPT.write_text("[\n" + ",\n".join(json.dumps([shared, list(runs)]) for runs, shared in lines.items()) + "\n]\n")
+
+
+if __name__ == "__main__":
+    os.chdir(PACKAGE)
+    write()
