@@ -194,9 +194,9 @@ def _unknown_versions(config: SlimeConfig, method: Method) -> Iterator[str]:
             f"hooks.version_by_step is false, and {needs}, which slime's trainer gets with versions that are "
             "optimizer steps: set it to true"
         )
-    if needs and config.extra_args.get(TRANSPORT) == "disk":
+    if needs and config.slime.get(TRANSPORT) == "disk":
         yield (
-            f"extra_args.{TRANSPORT} is disk, and {needs}: a push by disk numbers weights one by one, so that the lag "
+            f"slime.{TRANSPORT} is disk, and {needs}: a push by disk numbers weights one by one, so that the lag "
             "is unknown: leave it out"
         )
 
@@ -219,17 +219,17 @@ def _streaming(config: SlimeConfig, method: Method) -> Iterator[str]:
             "optimizer steps: set it to true"
         )
     for name in NOT_STREAMED:
-        if name in config.extra_args:
-            yield f"extra_args.{name} cannot be with pipeline.mode streaming: leave it out, or set the mode to batch"
+        if name in config.slime:
+            yield f"slime.{name} cannot be with pipeline.mode streaming: leave it out, or set the mode to batch"
 
 
 def _canary(config: SlimeConfig) -> Iterator[str]:
     if config.pipeline.canary == "none":
         return
     for name, why in NO_CANARY.items():
-        if config.extra_args.get(name) not in (None, False, "nccl"):
+        if config.slime.get(name) not in (None, False, "nccl"):
             yield (
-                f"pipeline.canary is {config.pipeline.canary} with extra_args.{name}: {why}: leave the flag out, or "
+                f"pipeline.canary is {config.pipeline.canary} with slime.{name}: {why}: leave the flag out, or "
                 "set pipeline.canary to none"
             )
 
@@ -246,7 +246,7 @@ def _unset(config: SlimeConfig) -> Iterator[str]:
             yield f"{key} is not set: set it to {what}"
     if missing := [name for name in NEEDED_SIZES if name not in config.model.architecture]:
         yield f"model.architecture lacks {', '.join(missing)}: extend a file of configs/models, or write them out"
-    if config.eval.every_n_iterations and not (config.eval.prompts or config.extra_args.get("eval-config")):
+    if config.eval.every_n_iterations and not (config.eval.prompts or config.slime.get("eval-config")):
         yield (
             f"eval.every_n_iterations is {config.eval.every_n_iterations}, but eval.prompts is empty: name a file, as "
             "in --set eval.prompts.aime24=FILE, or set eval.every_n_iterations to 0"
@@ -346,17 +346,17 @@ def _cpu(config: SlimeConfig) -> Iterator[str]:
 
 
 def _reward(config: SlimeConfig) -> Iterator[str]:
-    reward, flags = config.data.reward, config.extra_args
+    reward, flags = config.data.reward, config.slime
     rule = (reward or "").removeprefix("boxed_")
     if rule == "remote_rm" and not flags.get("rm-url"):
         yield (
-            "data.reward is remote_rm, and nothing says whom to ask: set extra_args.rm-url to http://HOST:PORT of the "
+            "data.reward is remote_rm, and nothing says whom to ask: set slime.rm-url to http://HOST:PORT of the "
             "reward's server"
         )
     if rule == "dapo" and not flags.get("reward-key"):
         yield (
             f"data.reward is {reward}, which gives score, acc and pred, and slime fails at the first batch without the "
-            "one to train on: set extra_args.reward-key to score, or data.reward to sat_slime.plugin.reward.math_dapo"
+            "one to train on: set slime.reward-key to score, or data.reward to sat_slime.plugin.reward.math_dapo"
         )
 
 

@@ -1,7 +1,7 @@
 """Flags that slime's parser takes and that fail or mislead later: hours on, inside an engine, or in the numbers alone.
 
-Each rule says when a flag of extra_args, or of model.architecture, does so, why, and what to do. What is refused as
-slime parses is not here. tests/config/test_slime_flags.py names for each the place in the source.
+Each rule says when a flag of the section slime, or of model.architecture, does so, why, and what to do. What is refused
+as slime parses is not here. tests/config/test_slime_flags.py names for each the place in the source.
 """
 
 from __future__ import annotations
@@ -279,9 +279,9 @@ def flag_rule_warnings(config: SlimeConfig) -> list[str]:
 
 
 def given_flag(config: SlimeConfig, *names: str) -> tuple[str, Any] | None:
-    """Return the key and value of the first of these flags that extra_args or model.architecture has; None if neither
+    """Return the key and value of the first of these flags that are under slime or model.architecture; None if neither
     has."""
-    for section, flags in (("extra_args", config.extra_args), ("model.architecture", config.model.architecture)):
+    for section, flags in (("slime", config.slime), ("model.architecture", config.model.architecture)):
         for name in names:
             if name in flags:
                 return f"{section}.{name}", flags[name]
@@ -312,7 +312,7 @@ def _engines(config: SlimeConfig) -> Iterator[str]:
         attention = given_flag(config, "sglang-enable-dp-attention")
         divides = rollout.gpus_per_engine % int(ranks) == 0
         if not (attention and attention[1]):
-            more = ", or set extra_args.sglang-enable-dp-attention to true" if divides else ""
+            more = ", or set slime.sglang-enable-dp-attention to true" if divides else ""
             yield f"{key} is {ranks}, which slime takes only with data-parallel attention: leave it out{more}"
         elif not divides:
             yield (

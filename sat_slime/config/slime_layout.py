@@ -39,10 +39,10 @@ def _parallelism(config: SlimeConfig) -> Iterator[str]:
             f"key-value heads: {_divisors(model.kv_heads)}"
         )
     uneven = {"decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers", "pipeline-model-parallel-layout"}
-    if model.layers % pipeline and not uneven & config.extra_args.keys():
+    if model.layers % pipeline and not uneven & config.slime.keys():
         yield (
             f"train.pipeline_parallel is {pipeline}, which does not divide the model's {model.layers} layers, and "
-            f"extra_args.decoder-last-pipeline-num-layers does not cut them unevenly: {_divisors(model.layers)}"
+            f"slime.decoder-last-pipeline-num-layers does not cut them unevenly: {_divisors(model.layers)}"
         )
     if not model.is_moe:
         if expert > 1:

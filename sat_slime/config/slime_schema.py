@@ -1,7 +1,7 @@
 """A run of slime as typed data. What means the same as in a run of the embedded runtime has the same section and key.
 
-Where slime's flag has another name it stands in the docstring as `--flag`. Anything else of slime goes through
-`extra_args`.
+Where slime's flag has another name it stands in the docstring as `--flag`. Any other flag of slime, Megatron or SGLang
+stands under `slime`, by its own name.
 """
 
 from __future__ import annotations
@@ -453,5 +453,5 @@ class SlimeConfig(Section):
     """The machines on which the run is started."""
     estimate: Annotated[EstimateConfig, MAY_CHANGE_ON_RESUME, COMPUTES_NOTHING] = EstimateConfig()
     """The speeds that the estimate of a run's time assumes."""
-    extra_args: Flags = Field(default_factory=dict)
-    """Any other flag of slime, Megatron or SGLang, such as `sglang-max-running-requests: 256`."""
+    slime: Flags = Field(default_factory=dict)
+    """Flags of slime, Megatron or SGLang by their own names, such as `sglang-max-running-requests: 256`."""

@@ -32,7 +32,7 @@ def _reward(args: Namespace, sample: Any) -> float:
     if task.call and not own:
         raise ValueError(
             f"task {task.name} has a tool, and slime's own generate function calls none: set "
-            "extra_args.custom-generate-function-path to sat_slime.plugin.task_generate.generate"
+            "slime.custom-generate-function-path to sat_slime.plugin.task_generate.generate"
         )
     return task.verdict(sample.label, sample.tokens[len(sample.tokens) - sample.response_length :]).reward
 

@@ -326,7 +326,7 @@ def _responses(thin: SlimeConfig, records: Records) -> Iterator[Check]:
 
 def _rewards(thin: SlimeConfig, samples: Sequence[Row]) -> Iterator[Check]:
     rewards = [sample["reward"] for sample in samples]
-    key = thin.extra_args.get("reward-key")
+    key = thin.slime.get("reward-key")
     numbers = [reward.get(key) if isinstance(reward, dict) and key else reward for reward in rewards]
     counted = Counter(f"{reward:g}" if isinstance(reward, (int, float)) else str(reward) for reward in numbers)
     shown = ", ".join(f"{count} x {reward}" for reward, count in counted.most_common(5))

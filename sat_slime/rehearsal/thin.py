@@ -141,8 +141,8 @@ def _device(thin: Thin) -> None:
     thin.set("train.optimizer_offload", False, "all memory is the host's")
     thin.set("cluster.host_memory_gib", None, "the memory is this machine's")
     by_cpu = {name: value for name, value, _ in cpu_arguments(_without_flags(thin.config))}
-    for section in ("model.architecture", "extra_args"):
-        flags = thin.config.extra_args if section == "extra_args" else thin.config.model.architecture
+    for section in ("model.architecture", "slime"):
+        flags = thin.config.slime if section == "slime" else thin.config.model.architecture
         for name in list(flags):
             if name in by_cpu and flags[name] != by_cpu[name]:
                 thin.set(f"{section}.{name}", by_cpu[name], OF_GPUS)
@@ -154,7 +154,7 @@ def _without_flags(config: SlimeConfig) -> SlimeConfig:
     """The settings without flags of the user's own, so that all of a CPU's are told."""
     family = config.model.resolved_family
     model = config.model.model_copy(update={"architecture": {}, "family": family.name if family else None})
-    return config.model_copy(update={"model": model, "extra_args": {}})
+    return config.model_copy(update={"model": model, "slime": {}})
 
 
 def _counts(thin: Thin, sizes: Sizes) -> None:
@@ -175,7 +175,7 @@ def _counts(thin: Thin, sizes: Sizes) -> None:
     thin.set("train.max_tokens_per_gpu", min(bound, train.max_tokens_per_gpu), FEW)
     thin.set("train.lr", max(LEARNING_RATE, train.lr), "a thin model has to move by more than what fp32 rounds")
     running = 2 * responses * longest
-    thin.set("extra_args.sglang-max-total-tokens", max(running, 2**13), FEW)
+    thin.set("slime.sglang-max-total-tokens", max(running, 2**13), FEW)
     if evaluation.every_n_iterations:
         thin.set("eval.every_n_iterations", min(evaluation.every_n_iterations, max(1, iterations // 2)), FEW)
         if evaluation.max_response_tokens:
@@ -221,4 +221,4 @@ def _places(thin: Thin, folder: Path) -> None:
     thin.set("logging.wandb_project", None, "nothing of a rehearsal is sent")
     thin.set("cluster.env.SAT_SLIME_REHEARSAL", str(folder / "records"), "processes record what the checks read")
     thin.set("cluster.address", None, "a Ray of its own")
-    thin.set("extra_args.save-debug-rollout-data", str(folder / "rollouts" / "{rollout_id}.pt"), "the checks read it")
+    thin.set("slime.save-debug-rollout-data", str(folder / "rollouts" / "{rollout_id}.pt"), "the checks read it")

@@ -105,16 +105,16 @@ launch quickstart.yaml --set model.experts=0 --r3 | method.r3 | model.experts | 
 """.strip().splitlines()
 
 SLIME = """
-launch slime.yaml --set extra_args.use-tiss=true | use-tiss | --use-tis | method.tis
-launch slime.yaml --set extra_args.lr=1 | --lr | train.lr
+launch slime.yaml --set slime.use-tiss=true | use-tiss | --use-tis | method.tis
+launch slime.yaml --set slime.lr=1 | --lr | train.lr
 launch slime.yaml --set train.tensor_parallel=3 | train.tensor_parallel | 4
 launch slime.yaml --set rollout.gpus_per_node=12 | rollout.gpus_per_node | 12 | 8
-launch slime.yaml --set extra_args.sglang-tp-size=2 | --sglang-tp-size | rollout.gpus_per_engine
-launch slime.yaml --set extra_args.save-retain-interval=80 | save-retain-interval | checkpoint.keep
-launch slime.yaml --set extra_args.start-rollout-id=8 | start-rollout-id | --resume-from
-launch slime.yaml --set pipeline.mode=streaming --set extra_args.update-weight-transport=disk | disk | batch
-launch slime.yaml --set extra_args.sglang-dp-size=2 | sglang-dp-size | sglang-enable-dp-attention
-launch slime.yaml --set extra_args.sglang-max-total-tokens=4096 | sglang-max-total-tokens | 10240
+launch slime.yaml --set slime.sglang-tp-size=2 | --sglang-tp-size | rollout.gpus_per_engine
+launch slime.yaml --set slime.save-retain-interval=80 | save-retain-interval | checkpoint.keep
+launch slime.yaml --set slime.start-rollout-id=8 | start-rollout-id | --resume-from
+launch slime.yaml --set pipeline.mode=streaming --set slime.update-weight-transport=disk | disk | batch
+launch slime.yaml --set slime.sglang-dp-size=2 | sglang-dp-size | sglang-enable-dp-attention
+launch slime.yaml --set slime.sglang-max-total-tokens=4096 | sglang-max-total-tokens | 10240
 launch slime.yaml --set data.reward=mathh | mathh | to math
 launch slime.yaml --set data.reward=prime_math | prime_math | sat_slime.plugin.reward.prime_math
 launch slime.yaml --set data.reward=remote_rm | remote_rm | rm-url

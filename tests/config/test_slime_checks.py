@@ -42,7 +42,7 @@ def test_a_dense_run_can_start():
         ["rollout.end_at_context=false", "rollout.context_tokens=34816"],
         ["pipeline.lag=0"],
         ["pipeline.mode=streaming", "pipeline.lag=1"],
-        ["pipeline.canary=stop", "extra_args.update-weight-transport=nccl"],
+        ["pipeline.canary=stop", "slime.update-weight-transport=nccl"],
         ["method=gspo-topp", "rollout.top_p=0.9"],
         ["method=dppo-kl"],
         ["method=icepop-weight", "method.icepop.high=2"],
@@ -82,14 +82,14 @@ def test_other_layouts_that_can_start(overrides):
             ["hooks.version_by_step is false with pipeline.mode streaming", "set it to true"],
         ),
         (
-            ["pipeline.mode=streaming", "extra_args.dynamic-sampling-filter-path=a.b"],
-            ["extra_args.dynamic-sampling-filter-path cannot be with pipeline.mode streaming"],
+            ["pipeline.mode=streaming", "slime.dynamic-sampling-filter-path=a.b"],
+            ["slime.dynamic-sampling-filter-path cannot be with pipeline.mode streaming"],
         ),
         (
-            ["pipeline.canary=warn", "extra_args.update-weight-transport=disk"],
-            ["pipeline.canary is warn with extra_args.update-weight-transport", "set pipeline.canary to none"],
+            ["pipeline.canary=warn", "slime.update-weight-transport=disk"],
+            ["pipeline.canary is warn with slime.update-weight-transport", "set pipeline.canary to none"],
         ),
-        (["pipeline.canary=stop", "extra_args.offload-train=true"], ["extra_args.offload-train: the trainer has no"]),
+        (["pipeline.canary=stop", "slime.offload-train=true"], ["slime.offload-train: the trainer has no"]),
         (["method=trpo"], ["trpo: TRPO's constraint", "its step cannot be taken back", "choose base dppo"]),
         (["method=gspo-topp"], ["method.top_p_replay is true", "rollout.top_p is 1"]),
         (["rollout.top_p=0.9"], ["rollout.top_p is 0.9", "set method.top_p_replay to true"]),
@@ -191,7 +191,7 @@ def test_a_model_without_an_architecture_says_so():
 
 def test_layers_may_be_cut_unevenly_on_purpose():
     overrides = ["train.pipeline_parallel=4", "model.architecture.num-layers=37"]
-    overrides.append("extra_args.decoder-last-pipeline-num-layers=7")
+    overrides.append("slime.decoder-last-pipeline-num-layers=7")
     assert slime_config_errors(dense(*overrides)) == []
 
 

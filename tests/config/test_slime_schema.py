@@ -80,11 +80,11 @@ def test_unknown_key_names_line_and_nearest(tmp_path):
 @pytest.mark.parametrize(
     "text, error",
     [
-        ("extra_args: {--lr: 1}", "x.yaml:2: extra_args: '--lr' must be a flag's name without the leading dashes"),
-        ("extra_args:\n  lr: {a: 1}", "x.yaml:2: extra_args: lr is {'a': 1}: it must be true, false, a number, text"),
-        ("extra_args: {lr: null}", "x.yaml:2: extra_args: lr is None: it must be true, false, a number"),
-        ("extra_args: {stop: []}", "x.yaml:2: extra_args: stop is []"),
-        ("extra_args: [lr]", "x.yaml:2: extra_args is ['lr']: it must be a valid dictionary"),
+        ("slime: {--lr: 1}", "x.yaml:2: slime: '--lr' must be a flag's name without the leading dashes"),
+        ("slime:\n  lr: {a: 1}", "x.yaml:2: slime: lr is {'a': 1}: it must be true, false, a number, text"),
+        ("slime: {lr: null}", "x.yaml:2: slime: lr is None: it must be true, false, a number"),
+        ("slime: {stop: []}", "x.yaml:2: slime: stop is []"),
+        ("slime: [lr]", "x.yaml:2: slime is ['lr']: it must be a valid dictionary"),
         (
             "model: {architecture: {num-layers=4: true}}",
             "x.yaml:2: model.architecture: 'num-layers=4' must be a flag's",

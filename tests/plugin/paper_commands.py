@@ -65,9 +65,9 @@ EVERY_KIND = {
     "dual clip": ["method.clip.dual=3.0", "loss.reduction=token_mean"],
     "off": ["loss.kl_coef=0", "eval.every_n_iterations=0", "checkpoint.every_n_iterations=0", "train.recompute=none"],
     "wandb": ["logging.wandb_project=p", "logging.tensorboard=false"],
-    "extra": ["extra_args.rollout-stop=[a, b]", "data.chat_template_args={enable_thinking: false}"],
+    "extra": ["slime.rollout-stop=[a, b]", "data.chat_template_args={enable_thinking: false}"],
     "context": ["rollout.context_tokens=34816", "rollout.stop_token_ids=[151643, 151645]", "data.reward=my.rewards.f"],
-    "unknown": ["extra_args.use-tiss=true", "extra_args.sglang-mem-fraction=0.5"],
+    "unknown": ["slime.use-tiss=true", "slime.sglang-mem-fraction=0.5"],
 }
 RECIPES = sorted((ROOT / "configs" / "recipes").glob("*.yaml"))
 

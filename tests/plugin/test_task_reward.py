@@ -60,5 +60,5 @@ def test_a_tool_that_nothing_calls_is_named_with_the_remedy():
     task = Calculator()
     ids = task.encode("47*38?")
     given = SimpleNamespace(tokens=ids, response_length=len(ids), label="86", metadata={"task": task.model_dump()})
-    with pytest.raises(ValueError, match=r"set extra_args\.custom-generate-function-path to sat_slime\.plugin"):
+    with pytest.raises(ValueError, match=r"set slime\.custom-generate-function-path to sat_slime\.plugin"):
         asyncio.run(reward(ARGS, given))

@@ -77,18 +77,16 @@ def test_a_recipe_made_thin_is_a_run_that_slime_takes_here(file, tmp_path):
 
 def test_flags_of_cuda_are_left_out_and_others_stay(tmp_path):
     run = paper(
-        "extra_args.sglang-cuda-graph-max-bs=64",
-        "extra_args.sglang-attention-backend=fa3",
-        "extra_args.lr-warmup-iters=1",
+        "slime.sglang-cuda-graph-max-bs=64",
+        "slime.sglang-attention-backend=fa3",
+        "slime.lr-warmup-iters=1",
     )
     made = thin_settings(run, tmp_path, Sizes())
-    flags = made.config.extra_args
+    flags = made.config.slime
     assert "sglang-cuda-graph-max-bs" not in flags
     assert flags["sglang-attention-backend"] == "torch_native"
     assert flags["lr-warmup-iters"] == 1
-    assert {"extra_args.sglang-cuda-graph-max-bs", "extra_args.sglang-attention-backend"} <= {
-        c.key for c in made.changes
-    }
+    assert {"slime.sglang-cuda-graph-max-bs", "slime.sglang-attention-backend"} <= {c.key for c in made.changes}
 
 
 @pytest.mark.parametrize(("lag", "every", "at"), [(8, 8, 8), (8, 500, 8), (1, 20, 2), (0, 20, 2), (2, 3, 3)])

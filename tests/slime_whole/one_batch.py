@@ -248,7 +248,7 @@ def train_on_slime(
         f"cluster.megatron_dir={slime.megatron_dir}",
         f"model.hf_checkpoint={batch.model}",
         f"model.megatron_checkpoint={batch.generating}",
-        f"extra_args.load={batch.model}",
+        f"slime.load={batch.model}",
         f"data.prompts={slime.laptop / 'prompts.jsonl'}",
         f"rollout.prompts_per_iteration={PROMPTS}",
         f"rollout.samples_per_prompt={SAMPLES}",

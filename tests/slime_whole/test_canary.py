@@ -17,7 +17,7 @@ SETTINGS = (
 
 def faulty(slime, fault, *options):
     """A run whose second engine has a fault from version 2 on."""
-    hook = "extra_args.custom-megatron-init-path=faulty_pushes.install"
+    hook = "slime.custom-megatron-init-path=faulty_pushes.install"
     where = f"cluster.python_path=[{Path(__file__).parent}]"
     told = ("--set", hook, "--set", where, "--set", f"cluster.env.FAULTY_PUSHES={fault}")
     return slime.launch(f"canary-{fault}", *SETTINGS, *told, *options)

@@ -27,7 +27,7 @@ def test_under_denominator_checkpoint_every_batch_is_scored_by_the_weights_that_
 
 def test_routes_of_the_token_before_are_refused(slime):
     options = ("--method", "grpo-r3", "--lag", "1", "--set", "pipeline.iterations=2", *SMALL, *QUIET)
-    hook = "extra_args.rollout-sample-hook-path=shifted_routes.shift"  # slime calls this hook and ours
+    hook = "slime.rollout-sample-hook-path=shifted_routes.shift"  # slime calls this hook and ours
     where = f"cluster.python_path=[{ROOT / 'tests' / 'slime_whole'}]"
     run = slime.launch("shifted", *options, "--set", hook, "--set", where)
     assert run.code == 1

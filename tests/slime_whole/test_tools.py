@@ -29,9 +29,9 @@ def run(slime, rollouts, tmp_path_factory):
         "model.architecture.vocab-size": TASK.vocab_size,
         "data.prompts": made / "prompts.jsonl",
         "eval.prompts.held_out": made / "held_out.jsonl",
-        "extra_args.custom-generate-function-path": "sat_slime.plugin.task_generate.generate",
+        "slime.custom-generate-function-path": "sat_slime.plugin.task_generate.generate",
         "pipeline.iterations": 3,
-        "extra_args.save-debug-rollout-data": rollouts / "{rollout_id}.pt",
+        "slime.save-debug-rollout-data": rollouts / "{rollout_id}.pt",
         "eval.every_n_iterations": 3,
     }
     options = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]

@@ -58,7 +58,7 @@ def missing_laptop(config: SlimeConfig) -> Path | None:
 
 def is_quick_starts(config: SlimeConfig) -> bool:
     """Return whether the quick start's model and prompts are for a run: they have no tool, and no generate function."""
-    return not config.extra_args.get("custom-generate-function-path")
+    return not config.slime.get("custom-generate-function-path")
 
 
 def make_missing_laptop(config: SlimeConfig, console: Console) -> None:

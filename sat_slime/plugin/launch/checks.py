@@ -67,7 +67,7 @@ def secret_errors(config: SlimeConfig) -> list[str]:
     written = {
         "cluster.env": config.cluster.env,
         "cluster.runtime_env.env_vars": inner if isinstance(inner, Mapping) else {},
-        "extra_args": config.extra_args,
+        "slime": config.slime,
     }
     return [
         f"{key}.{name} is a secret, and settings are shown and saved: leave it out and export it where the cluster's "

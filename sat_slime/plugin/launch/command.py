@@ -76,7 +76,7 @@ GOVERNED = {
     "sglang-random-seed": "seed",
     "sglang-enable-return-routed-experts": "method.r3",
 }
-"""Flags that only the named setting may give; where it leaves them out, extra_args may not give them either."""
+"""Flags that only the named setting may give; where it leaves them out, the section slime may not give them either."""
 
 MAY_BE_GONE = {"use-fault-tolerance": "slime after its pull request 2391 always replaces engines that died"}
 """Flags that are left out where slime no longer has them, since it then does without a flag what they ask for. The
@@ -223,7 +223,7 @@ def flag_errors(config: SlimeConfig, known: KnownFlags | None = None) -> list[st
         if argument.key != _extra(argument.name)
     }
     errors: list[str] = []
-    for name in config.extra_args:
+    for name in config.slime:
         if name in REFUSED:
             errors.append(f"{_extra(name)}: {REFUSED[name]}: leave this out")
             continue
@@ -271,13 +271,13 @@ def _arguments(config: SlimeConfig, run_dir: Path) -> list[Argument]:
         _plugin(run_dir),
         _logging(config),
         cpu_arguments(config) if config.cluster.device == "cpu" else (),
-        ((name, value, _extra(name)) for name, value in config.extra_args.items()),
+        ((name, value, _extra(name)) for name, value in config.slime.items()),
     )
     return [Argument(*argument) for part in parts for argument in part]
 
 
 def _extra(name: str) -> str:
-    return f"extra_args.{name}"
+    return f"slime.{name}"
 
 
 Part = Iterator[tuple[str, Any, str]]

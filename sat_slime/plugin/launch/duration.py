@@ -259,7 +259,7 @@ def route_tokens_per_second(config: SlimeConfig) -> float:
     if not (config.method.r3 and config.model.is_moe):
         return math.inf
     narrow = config.hooks.narrow_routed_experts and config.model.experts <= 255
-    size = 1 if narrow and not OWN_DECODERS.intersection(config.extra_args) else FP32
+    size = 1 if narrow and not OWN_DECODERS.intersection(config.slime) else FP32
     width = size * sum(moe_layers(config.model)) * config.model.experts_per_token
     return config.estimate.route_mb_per_second * 1e6 / width
 

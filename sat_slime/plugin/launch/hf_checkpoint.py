@@ -88,10 +88,10 @@ def hf_findings(config: SlimeConfig) -> Iterator[Finding]:
 def _quantization(config: SlimeConfig, values: Mapping[str, Any]) -> Iterator[str]:
     """Yield a line where weights are to be quantized: SGLang then turns them into a form of its own, which no push of
     bf16 weights fits."""
-    value = config.extra_args.get("sglang-quantization")
+    value = config.slime.get("sglang-quantization")
     if value and not values.get("quantization_config"):
         yield (
-            f"extra_args.sglang-quantization is {value}, but the checkpoint's config.json has no quantization_config, "
+            f"slime.sglang-quantization is {value}, but the checkpoint's config.json has no quantization_config, "
             "and the trainer pushes bf16 weights: leave it out, or name a quantized model.hf_checkpoint"
         )
 
@@ -253,7 +253,7 @@ def _of_the_ids(given: list[int], checkpoint: Checkpoint) -> Iterator[Finding]:
 def _of_the_template(config: SlimeConfig, checkpoint: Checkpoint) -> Iterator[Finding]:
     given = config.rollout.stop_token_ids
     stops = checkpoint.stops | set(given)
-    words = _words(config.extra_args.get("rollout-stop"))
+    words = _words(config.slime.get("rollout-stop"))
     on = f"it stops on {_listed(stops)}" if stops else "it stops on no token"
     if not config.data.chat_template:
         if not stops and not words:

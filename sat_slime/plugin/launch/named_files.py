@@ -63,7 +63,7 @@ def named_findings(config: SlimeConfig) -> Iterator[Finding]:
 
 
 def _data(config: SlimeConfig) -> Iterator[Finding]:
-    data, flags = config.data, config.extra_args
+    data, flags = config.data, config.slime
     sets = {"data.prompts": (data.prompts, data.input_key, data.label_key)}
     if config.eval.every_n_iterations:
         keys = (str(flags.get("eval-input-key", data.input_key)), str(flags.get("eval-label-key", data.label_key)))
@@ -183,7 +183,7 @@ def _first_rows(path: Path) -> list[Any] | None:
 def _reward_code(config: SlimeConfig) -> Iterator[Finding]:
     """Checks that the code of the reward and of other functions of the settings is where the job's Python looks."""
     paths = {"data.reward": config.data.reward}
-    paths |= {f"extra_args.{name}": value for name, value in config.extra_args.items() if name.endswith("-path")}
+    paths |= {f"slime.{name}": value for name, value in config.slime.items() if name.endswith("-path")}
     for key, path in paths.items():
         if not isinstance(path, str) or not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", path):
             continue
@@ -238,10 +238,10 @@ def defined_names(file: Path) -> set[str] | None:
 
 def _files_of_flags(config: SlimeConfig) -> Iterator[Finding]:
     for flag in FILES_OF_FLAGS:
-        value = config.extra_args.get(flag)
+        value = config.slime.get(flag)
         if not isinstance(value, str):
             continue
-        key, path = f"extra_args.{flag}", Path(value).expanduser()
+        key, path = f"slime.{flag}", Path(value).expanduser()
         if not path.is_absolute():
             yield fail(
                 "files", f"{key} is {value}, and slime's processes have other folders: set it to {path.absolute()}"
@@ -254,7 +254,7 @@ def _files_of_flags(config: SlimeConfig) -> Iterator[Finding]:
 
 def _engine_groups(config: SlimeConfig, path: Path) -> Iterator[Finding]:
     """Checks what slime asserts of --sglang-config once Ray runs, and what cannot be with replayed routes."""
-    key = f"extra_args.sglang-config is {path}"
+    key = f"slime.sglang-config is {path}"
     try:
         models = plain_values(path)["sglang"]
         groups = [group for model in models for group in model.get("server_groups") or model.get("engine_groups") or ()]

@@ -130,7 +130,7 @@ def _transformer_engine_fault(config: SlimeConfig, packages: Mapping[str, str | 
         return None
     return (
         "Transformer Engine is not installed, of which Megatron's layers are: run in slime's image, or set "
-        "extra_args.transformer-impl to local"
+        "slime.transformer-impl to local"
     )
 
 
@@ -140,7 +140,7 @@ def _apex_fault(config: SlimeConfig, packages: Mapping[str, str | None]) -> str 
         return None
     return (
         f"Apex's {APEX} is not installed, with which Megatron adds up gradients: run in slime's image, or set "
-        "extra_args.no-gradient-accumulation-fusion to true"
+        "slime.no-gradient-accumulation-fusion to true"
     )
 
 

@@ -47,7 +47,7 @@ class Origin:
     """The setting that one of slime's arguments comes from."""
 
     key: str
-    """The dotted key; `extra_args.FLAG` where the argument is not set, and could be."""
+    """The dotted key; `slime.FLAG` where the argument is not set, and could be."""
     value: str | None = None
     """The setting's value as shown to a person; None: not set, or too long."""
     is_set: bool = True
@@ -55,7 +55,7 @@ class Origin:
     @property
     def is_own(self) -> bool:
         """True where the user names a flag or a variable of slime's, which the command can do without."""
-        return self.key.startswith(("extra_args.", "cluster.env."))
+        return self.key.startswith(("slime.", "cluster.env."))
 
 
 @dataclass(frozen=True)
@@ -212,7 +212,7 @@ class Origins:
                 return None if argument.key == FIXED else Origin(argument.key, self._value(argument.key))
         free = flags[0].removeprefix("--")
         key = GOVERNED.get(free)
-        return Origin(key, self._value(key), False) if key else Origin(f"extra_args.{free}", None, False)
+        return Origin(key, self._value(key), False) if key else Origin(f"slime.{free}", None, False)
 
     def _value(self, key: str) -> str | None:
         value: Any = self.config

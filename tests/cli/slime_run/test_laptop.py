@@ -40,7 +40,7 @@ def test_paths_of_ones_own_are_looked_for(monkeypatch, tmp_path, own):
 
 def test_a_run_with_a_generate_function_is_not_given_the_quick_starts_model(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
-    ((mark, what, rest),) = lines_of("extra_args.custom-generate-function-path=sat_slime.plugin.task_generate.generate")
+    ((mark, what, rest),) = lines_of("slime.custom-generate-function-path=sat_slime.plugin.task_generate.generate")
     folder = tmp_path / ".cache" / "sat_slime" / "laptop"
     assert (mark, what) == ("FAIL", "laptop") and f"sat-slime prepare laptop FILE --out {folder}" in rest
 

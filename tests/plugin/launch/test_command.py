@@ -42,7 +42,7 @@ def test_a_flag_that_slime_no_longer_needs_leaves_the_command_where_slime_lacks_
     assert "--use-fault-tolerance" in slime_command(config, known=known).command
     assert "--use-fault-tolerance" not in slime_command(config, known=later).command
     assert flag_errors(config, known) == flag_errors(config, later) == []
-    assert len(flag_errors(paper(tmp_path, "extra_args.keep-old-actor=true"), known)) == 1
+    assert len(flag_errors(paper(tmp_path, "slime.keep-old-actor=true"), known)) == 1
 
 
 def test_no_two_of_the_papers_commands_are_the_same(tmp_path):
@@ -99,7 +99,7 @@ def test_what_slime_cannot_run_is_refused_before_anything_is_sent(tmp_path, meth
 
 
 @pytest.mark.parametrize("method, needed", [("grpo-decoupled-a3po", "the lag of every token"), ("topr", "the reward")])
-@pytest.mark.parametrize("cause", ["hooks.version_by_step=false", "extra_args.update-weight-transport=disk"])
+@pytest.mark.parametrize("cause", ["hooks.version_by_step=false", "slime.update-weight-transport=disk"])
 def test_what_needs_versions_is_refused_where_they_are_unknown(tmp_path, method, needed, cause):
     key = cause.partition("=")[0]
     (fault,) = [line for line in slime_config_errors(paper(tmp_path, cause, method=method)) if line.startswith(key)]
@@ -273,11 +273,11 @@ def test_the_example_of_the_documentation_can_start(tmp_path):
 def test_other_flags_of_slime_pass_through_in_their_form(tmp_path):
     config = paper(
         tmp_path,
-        "extra_args.sglang-cuda-graph-bs=[1, 2, 4]",
-        "extra_args.log-passrate=true",
-        "extra_args.partial-rollout=false",
-        "extra_args.sglang-max-running-requests=256",
-        "extra_args.rollout-sample-hook-path=my.hook",  # this flag may be given several times
+        "slime.sglang-cuda-graph-bs=[1, 2, 4]",
+        "slime.log-passrate=true",
+        "slime.partial-rollout=false",
+        "slime.sglang-max-running-requests=256",
+        "slime.rollout-sample-hook-path=my.hook",  # this flag may be given several times
     )
     words = " ".join(slime_command(config).command)
     assert words.endswith(
@@ -290,25 +290,25 @@ def test_other_flags_of_slime_pass_through_in_their_form(tmp_path):
 @pytest.mark.parametrize(
     "override, says",
     [
-        ("extra_args.use-tiss=true", ["extra_args.use-tiss: there is no flag --use-tiss", "did you mean --use-tis?"]),
+        ("slime.use-tiss=true", ["slime.use-tiss: there is no flag --use-tiss", "did you mean --use-tis?"]),
         (
-            "extra_args.sglang-mem-fraction=0.5",
+            "slime.sglang-mem-fraction=0.5",
             [
-                "extra_args.sglang-mem-fraction:",
+                "slime.sglang-mem-fraction:",
                 "That follows from rollout.memory_fraction: set that, and leave this out",
             ],
         ),
-        ("extra_args.use-tis=true", ["extra_args.use-tis: --use-tis follows from method.tis.enabled"]),
-        ("extra_args.lr=1e-5", ["extra_args.lr: --lr follows from train.lr"]),
-        ("extra_args.colocate=true", ["extra_args.colocate: --colocate follows from rollout.nodes"]),
-        ("extra_args.loss-type=policy_loss", ["extra_args.loss-type: the command always has --loss-type custom_loss"]),
-        ("extra_args.seq-length=4k", ["extra_args.seq-length: --seq-length is '4k': it must be a whole number"]),
-        ("extra_args.log-passrate=1", ["extra_args.log-passrate: --log-passrate takes no value", "set it to true"]),
-        ("extra_args.tb-project-name=true", ["extra_args.tb-project-name:", "logging.tensorboard"]),
+        ("slime.use-tis=true", ["slime.use-tis: --use-tis follows from method.tis.enabled"]),
+        ("slime.lr=1e-5", ["slime.lr: --lr follows from train.lr"]),
+        ("slime.colocate=true", ["slime.colocate: --colocate follows from rollout.nodes"]),
+        ("slime.loss-type=policy_loss", ["slime.loss-type: the command always has --loss-type custom_loss"]),
+        ("slime.seq-length=4k", ["slime.seq-length: --seq-length is '4k': it must be a whole number"]),
+        ("slime.log-passrate=1", ["slime.log-passrate: --log-passrate takes no value", "set it to true"]),
+        ("slime.tb-project-name=true", ["slime.tb-project-name:", "logging.tensorboard"]),
         ("model.architecture.num-layer=48", ["model.architecture.num-layer:", "did you mean --num-layers?"]),
         ("model.architecture.num-layers=4.5", ["model.architecture.num-layers: --num-layers is '4.5'"]),
         ("model.architecture.lr=1", ["train.lr: --lr is given twice"]),
-        ("extra_args.persistent-save-interval=5", ["extra_args.persistent-save-interval:", "is --save-interval"]),
+        ("slime.persistent-save-interval=5", ["slime.persistent-save-interval:", "is --save-interval"]),
     ],
 )
 def test_flags_that_slime_would_not_take_as_meant(tmp_path, override, says):

@@ -65,8 +65,8 @@ def test_trainer_and_engine_have_the_dtype_that_is_asked_for(dtype):
     assert words_after(sent.command, "--sglang-dtype") == [dtype]
 
 
-def test_extra_args_win_over_the_flags_of_the_device():
-    command = slime_command(laptop("extra_args.sglang-max-total-tokens=4096")).command
+def test_slime_win_over_the_flags_of_the_device():
+    command = slime_command(laptop("slime.sglang-max-total-tokens=4096")).command
     assert words_after(command, "--sglang-max-total-tokens") == ["4096"]
     assert command.count("--sglang-max-total-tokens") == 1
 

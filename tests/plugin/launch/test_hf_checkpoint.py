@@ -81,9 +81,9 @@ def test_a_base_model_under_a_chat_template(checkpoint):
     assert only(folder, "rollout.stop_token_ids=[151643]")[1].startswith("rollout.stop_token_ids is [151643], and")
     assert only(folder, "rollout.stop_token_ids=[151645]") == ("OK", "SGLang stops on 151643, 151645")
     assert only(folder, "data.chat_template=false") == ("OK", "SGLang stops on 151643")
-    assert only(folder, "extra_args.rollout-stop=<|im_end|>")[0] == "OK"
-    assert only(folder, "extra_args.rollout-stop=[im_end, x]")[0] == "OK"
-    assert only(folder, "extra_args.rollout-stop=[stop]")[0] == "FAIL"
+    assert only(folder, "slime.rollout-stop=<|im_end|>")[0] == "OK"
+    assert only(folder, "slime.rollout-stop=[im_end, x]")[0] == "OK"
+    assert only(folder, "slime.rollout-stop=[stop]")[0] == "FAIL"
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,7 @@ def test_fewer_prompts_than_a_batch_takes(prompts):
 
 def test_evaluation_sets_have_keys_of_their_own(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"question": "1+1", "answer": "2"}\n')
-    keys = ["extra_args.eval-input-key=question", "extra_args.eval-label-key=answer"]
+    keys = ["slime.eval-input-key=question", "slime.eval-label-key=answer"]
     config = paper(f"eval.prompts.aime24={tmp_path}/a.jsonl", *keys)
     assert not [line for line in told(config) if "aime24" in line]
 
@@ -169,7 +169,7 @@ def test_code_that_is_not_where_python_looks(tmp_path):
     assert "defines no exakt; did you mean mine.rewards.exact?" in line
     (line,) = [line for line in told(paper("data.reward=mine.rewards.exact")) if "reward" in line]
     assert "there is no module mine.rewards" in line and "cluster.python_path" in line
-    (line,) = [line for line in told(paper("extra_args.custom-generate-function-path=no.where")) if "generate" in line]
+    (line,) = [line for line in told(paper("slime.custom-generate-function-path=no.where")) if "generate" in line]
     assert "there is no module no" in line
     assert "exact" in defined_names(tmp_path / "mine" / "rewards.py")
 
@@ -179,8 +179,8 @@ def test_code_that_is_not_where_python_looks(tmp_path):
 
 @pytest.mark.parametrize("flag", ["sglang-config", "eval-config"])
 def test_a_file_that_a_flag_names(tmp_path, flag):
-    missing, relative = (told(paper(f"extra_args.{flag}={file}")) for file in (tmp_path / "x.yaml", "x.yaml"))
-    assert any(f"extra_args.{flag} is {tmp_path}/x.yaml: there is no such file" in line for line in missing)
+    missing, relative = (told(paper(f"slime.{flag}={file}")) for file in (tmp_path / "x.yaml", "x.yaml"))
+    assert any(f"slime.{flag} is {tmp_path}/x.yaml: there is no such file" in line for line in missing)
     assert any(f"set it to {Path.cwd()}/x.yaml" in line for line in relative)
 
 
@@ -198,7 +198,7 @@ def test_groups_of_engines(tmp_path, groups, more, named):
     listed = [{"worker_type": kind, "num_gpus": gpus} for kind, gpus in groups or ()]
     file = tmp_path / "groups.yaml"
     file.write_text(yaml.safe_dump({"sglang": [{"name": "a", "server_groups": listed}]} if groups else {"a": 1}))
-    lines = [line for line in told(paper(f"extra_args.sglang-config={file}", *more)) if "sglang-config" in line]
+    lines = [line for line in told(paper(f"slime.sglang-config={file}", *more)) if "sglang-config" in line]
     assert len(lines) == (named is not None)
     assert all(words in line for line in lines for words in named)
 

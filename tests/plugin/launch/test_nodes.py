@@ -99,12 +99,12 @@ def test_the_address_of_an_interface(monkeypatch):
     [
         ({"numpy": "2.1.0"}, [], "FAIL numpy: node 10.0.0.2: NumPy is 2.1.0, and slime ends"),
         ({"transformer_engine": None}, [], "FAIL transformer engine: node 10.0.0.2: Transformer Engine is not"),
-        ({"transformer_engine": None}, ["extra_args.transformer-impl=local"], None),
+        ({"transformer_engine": None}, ["slime.transformer-impl=local"], None),
         ({"fused_weight_gradient_mlp_cuda": None}, [], "FAIL apex: node 10.0.0.2: Apex's fused_weight_gradient"),
-        ({"fused_weight_gradient_mlp_cuda": None}, ["extra_args.no-gradient-accumulation-fusion=true"], None),
+        ({"fused_weight_gradient_mlp_cuda": None}, ["slime.no-gradient-accumulation-fusion=true"], None),
         ({"sglang_router": "0.3.2"}, [], None),  # without R3 nothing is lost
         ({"sglang_router": None}, [], "FAIL router: node 10.0.0.2: sglang-router is not installed"),
-        ({"sglang_router": None}, ["extra_args.sglang-router-ip=10.0.0.9"], None),
+        ({"sglang_router": None}, ["slime.sglang-router-ip=10.0.0.9"], None),
         ({"numpy": "2.1.0", "transformer_engine": None, "sglang_router": None}, ["cluster.device=cpu"], None),
     ],
 )

@@ -99,9 +99,9 @@ def refused(message="", condition="", names="", around="", must="", of=((), ()),
     [
         (
             refused("", "args.min_lr <= args.lr", "min_lr lr"),
-            ["extra_args.min-lr=1"],
-            "extra_args.min-lr is 1 and train.lr is 1e-06: slime refuses the command: it must be that "
-            "args.min_lr <= args.lr: leave extra_args.min-lr out",
+            ["slime.min-lr=1"],
+            "slime.min-lr is 1 and train.lr is 1e-06: slime refuses the command: it must be that "
+            "args.min_lr <= args.lr: leave slime.min-lr out",
         ),
         (
             refused("", "x", " ".join(LAYERS), "", "multiple", (LAYERS[:1], LAYERS[1:])),
@@ -112,13 +112,13 @@ def refused(message="", condition="", names="", around="", must="", of=((), ()),
         (
             refused("opd_type must be set.", "args.opd_type", "opd_type", "", "set", (("opd_type",), ())),
             [],
-            "extra_args.opd-type is not set: slime refuses the command: opd_type must be set: set extra_args.opd-type, "
-            "or leave extra_args.opd-type out",
+            "slime.opd-type is not set: slime refuses the command: opd_type must be set: set slime.opd-type, "
+            "or leave slime.opd-type out",
         ),
         (
             refused("it must be set", "", "custom_tis_function_path", "min_lr"),
-            ["extra_args.min-lr=1"],
-            "extra_args.min-lr is 1: slime refuses the command: it must be set: leave extra_args.min-lr out",
+            ["slime.min-lr=1"],
+            "slime.min-lr is 1: slime refuses the command: it must be set: leave slime.min-lr out",
         ),
         (refused("no name", "", "use_dynamic_batch_size"), [], "slime refuses the command: no name (slime/a.py:7)"),
         (refused("what", kind="KeyError"), [], "slime refuses the command: KeyError: what (slime/a.py:7)"),
@@ -197,7 +197,7 @@ def test_the_slime_that_is_there_is_asked(tmp_path):
 
 
 def test_a_command_that_the_first_parser_refuses_yields_all_flags(tmp_path):
-    config = paper(tmp_path, small_slime(tmp_path, PARSER), "extra_args.sglang-mem-fraction-static=much")
+    config = paper(tmp_path, small_slime(tmp_path, PARSER), "slime.sglang-mem-fraction-static=much")
     answer = ask_slime(config, tmp_path / "x")
     assert "--num-layers" in answer.known.by_name
     assert answer.refusals[0].startswith("rollout.memory_fraction is 0.85")
@@ -244,35 +244,35 @@ def test_what_our_checks_find_is_not_told_again_in_slimes_words(tmp_path):
 # -------------------------------------------------------------------------------------------------- on the real slime
 
 REFUSED = {
-    "extra_args.sglang-pp-size=3": [
-        "rollout.gpus_per_engine is 2 and extra_args.sglang-pp-size is 3",
-        "make rollout.gpus_per_engine a multiple of extra_args.sglang-pp-size, or leave extra_args.sglang-pp-size out",
+    "slime.sglang-pp-size=3": [
+        "rollout.gpus_per_engine is 2 and slime.sglang-pp-size is 3",
+        "make rollout.gpus_per_engine a multiple of slime.sglang-pp-size, or leave slime.sglang-pp-size out",
     ],
-    "extra_args.get-mismatch-metrics=true": ["leave extra_args.get-mismatch-metrics out"],
-    "extra_args.only-train-params-name-list=[a] extra_args.freeze-params-name-list=[b]": [
-        "extra_args.only-train-params-name-list is ['a'] and extra_args.freeze-params-name-list is ['b']"
+    "slime.get-mismatch-metrics=true": ["leave slime.get-mismatch-metrics out"],
+    "slime.only-train-params-name-list=[a] slime.freeze-params-name-list=[b]": [
+        "slime.only-train-params-name-list is ['a'] and slime.freeze-params-name-list is ['b']"
     ],
-    "extra_args.use-opd=true": ["extra_args.use-opd is true", "set extra_args.opd-type"],
-    "extra_args.opd-teacher-load=/x": ["leave extra_args.opd-teacher-load out"],
-    "extra_args.over-sampling-batch-size=16": ["rollout.prompts_per_iteration is 256"],
-    "extra_args.heterogeneous-layers-config-path=/x.json": [
-        "extra_args.heterogeneous-layers-config-path is /x.json",
+    "slime.use-opd=true": ["slime.use-opd is true", "set slime.opd-type"],
+    "slime.opd-teacher-load=/x": ["leave slime.opd-teacher-load out"],
+    "slime.over-sampling-batch-size=16": ["rollout.prompts_per_iteration is 256"],
+    "slime.heterogeneous-layers-config-path=/x.json": [
+        "slime.heterogeneous-layers-config-path is /x.json",
         "No such file",
     ],
-    "extra_args.tp-comm-overlap=true train.tensor_parallel=1": ["leave extra_args.tp-comm-overlap out"],
-    "extra_args.enable-mtp-training=true": ["set extra_args.mtp-num-layers"],
-    "extra_args.min-lr=1.0": ["extra_args.min-lr is 1.0 and train.lr is 1e-06"],
-    "extra_args.decoder-first-pipeline-num-layers=3": ["train.pipeline_parallel is 1"],
-    "extra_args.overlap-param-gather=true": ["set extra_args.overlap-grad-reduce"],
-    "extra_args.num-layers-per-virtual-pipeline-stage=2": ["leave extra_args.num-layers-per-virtual-pipeline-stage"],
-    "extra_args.recompute-method=block train.recompute=selective": ["extra_args.recompute-method is block"],
-    "extra_args.deterministic-mode=true": ["extra_args.deterministic-mode is true", "NCCL_ALGO"],
-    "extra_args.multi-latent-attention=true": ["model.architecture.group-query-attention is true"],
-    "extra_args.debug-rollout-only=true extra_args.debug-train-only=true": ["extra_args.debug-train-only is true"],
-    "extra_args.train-env-vars=notjson": ["extra_args.train-env-vars is notjson"],
-    "extra_args.micro-batch-size=0": ["extra_args.micro-batch-size is 0"],
-    "extra_args.start-weight-decay=1": ["extra_args.start-weight-decay is 1"],
-    "extra_args.use-megatron-fsdp=true": ["extra_args.use-megatron-fsdp is true", "CUDA_DEVICE_MAX_CONNECTIONS"],
+    "slime.tp-comm-overlap=true train.tensor_parallel=1": ["leave slime.tp-comm-overlap out"],
+    "slime.enable-mtp-training=true": ["set slime.mtp-num-layers"],
+    "slime.min-lr=1.0": ["slime.min-lr is 1.0 and train.lr is 1e-06"],
+    "slime.decoder-first-pipeline-num-layers=3": ["train.pipeline_parallel is 1"],
+    "slime.overlap-param-gather=true": ["set slime.overlap-grad-reduce"],
+    "slime.num-layers-per-virtual-pipeline-stage=2": ["leave slime.num-layers-per-virtual-pipeline-stage"],
+    "slime.recompute-method=block train.recompute=selective": ["slime.recompute-method is block"],
+    "slime.deterministic-mode=true": ["slime.deterministic-mode is true", "NCCL_ALGO"],
+    "slime.multi-latent-attention=true": ["model.architecture.group-query-attention is true"],
+    "slime.debug-rollout-only=true slime.debug-train-only=true": ["slime.debug-train-only is true"],
+    "slime.train-env-vars=notjson": ["slime.train-env-vars is notjson"],
+    "slime.micro-batch-size=0": ["slime.micro-batch-size is 0"],
+    "slime.start-weight-decay=1": ["slime.start-weight-decay is 1"],
+    "slime.use-megatron-fsdp=true": ["slime.use-megatron-fsdp is true", "CUDA_DEVICE_MAX_CONNECTIONS"],
     "model.architecture.norm-epsilon=1.0e-5": ["model.architecture.norm-epsilon is 1e-05"],
 }
 """Settings that we accept and slime or Megatron does not, with parts of the line that is told."""
@@ -375,5 +375,5 @@ def test_slime_is_asked_with_the_runs_own_environment(tmp_path, device):
     ],
 )
 def test_flags_of_sglang_that_slime_sets_itself_name_what_governs_them(tmp_path, flag, part):
-    (error,) = flag_errors(paper(tmp_path, f"extra_args.{flag}=2"))
-    assert error.startswith(f"extra_args.{flag}: ") and part in error and error.endswith("leave this out")
+    (error,) = flag_errors(paper(tmp_path, f"slime.{flag}=2"))
+    assert error.startswith(f"slime.{flag}: ") and part in error and error.endswith("leave this out")

@@ -257,7 +257,7 @@ def _pattern(text: str) -> list[bool]:
 def stage_layers(config: SlimeConfig) -> list[list[bool]]:
     """Return the layers of each stage of the pipeline, and of each whether it has experts."""
     layers, stages = moe_layers(config.model), config.train.pipeline_parallel
-    given = [config.extra_args.get(f"decoder-{end}-pipeline-num-layers") for end in ("first", "last")]
+    given = [config.slime.get(f"decoder-{end}-pipeline-num-layers") for end in ("first", "last")]
     ends = [size if isinstance(size, int) else 0 for size in given]
     between = stages - sum(map(bool, ends))
     each = (len(layers) - sum(ends)) // between if between else 0
@@ -320,7 +320,7 @@ class StageShape:
 def _shape(config: SlimeConfig, stage: int) -> StageShape:
     flags = tuple((flag, value) for flag, value in config.model.architecture.items() if not isinstance(value, list))
     ranks = max(1, config.train.world_size // config.train.pipeline_parallel)
-    overlap = bool(config.extra_args.get("overlap-grad-reduce"))
+    overlap = bool(config.slime.get("overlap-grad-reduce"))
     layers = tuple(stage_layers(config)[stage])
     return StageShape(flags, config.model.family, cut_of(config), stage, layers, ranks, overlap)
 

@@ -335,7 +335,7 @@ def routes_are_shared(config: SlimeConfig) -> bool:
         hooks.check_routed_experts,
         hooks.version_by_step,
     )
-    return all(switches) and not OWN_WAYS.intersection(config.extra_args)
+    return all(switches) and not OWN_WAYS.intersection(config.slime)
 
 
 def _stored_batches(config: SlimeConfig) -> int:
@@ -376,6 +376,6 @@ def _cpu_parts(config: SlimeConfig) -> Iterator[Part]:
     # on a CPU the entropy's products are a copy of their own (slime/utils/ppo_utils.py, sum_softmax_logits)
     logits = train.world_size * tokens * (_logit_bytes(config) + FP32) * _columns(config)
     yield Part("logits", logits, at_full_length=True)
-    kv = int(config.extra_args.get("sglang-max-total-tokens", CPU_KV_TOKENS)) * kv_bytes_per_token(config)
+    kv = int(config.slime.get("sglang-max-total-tokens", CPU_KV_TOKENS)) * kv_bytes_per_token(config)
     yield Part("engines", schedulers * (engine_weights_bytes(config) + kv))
     yield from _batch_on_host(config)

@@ -275,7 +275,7 @@ def test_layers_with_experts(frequency, layers):
 
 
 def test_stages_that_are_cut_unevenly():
-    settings = ["train.pipeline_parallel=4", "extra_args.decoder-last-pipeline-num-layers=6"]
+    settings = ["train.pipeline_parallel=4", "slime.decoder-last-pipeline-num-layers=6"]
     config = load_config(CONFIGS / "models/qwen3-4b.yaml", settings)
     assert [len(stage) for stage in stage_layers(config)] == [10, 10, 10, 6]
     assert elements(rank_tensors(config, 3)) < elements(rank_tensors(config, 0))  # its tied output layer is no smaller

@@ -157,7 +157,7 @@ def test_routes_are_those_of_the_context():
     # slime's own way: four ranks of one data-parallel group, the store, the pinned slices, and the next batch's samples
     alone = ("method.r3=true", "hooks.share_routed_experts=false")
     assert parts(host_need(paper(*alone)))["routed experts"] == 7 * 48 * GIB
-    own_conversion = paper("method.r3=true", "extra_args.custom-convert-samples-to-train-data-path=mine.convert")
+    own_conversion = paper("method.r3=true", "slime.custom-convert-samples-to-train-data-path=mine.convert")
     assert parts(host_need(own_conversion))["routed experts"] == 7 * 48 * GIB
     apart = paper(*alone, "train.tensor_parallel=1")
     assert parts(host_need(apart))["routed experts"] == 5 * 48 * GIB  # as the next batch is put into the store
