@@ -59,8 +59,6 @@ def test_what_means_the_same_has_the_name_that_it_has_in_an_embedded_run():
         "rollout.samples_per_prompt",
         "rollout.max_response_tokens",
         "rollout.temperature",
-        "train.tensor_parallel",
-        "train.expert_parallel",
         "train.lr",
         "eval.every_n_iterations",
         "checkpoint.every_n_iterations",
