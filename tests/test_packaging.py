@@ -50,7 +50,7 @@ def test_the_command_works_without_engines(arguments):
         f"{WITHOUT_ENGINES}\nsys.argv = ['sat-slime', *{arguments!r}]\nimport sat_slime.cli as c; c.main()"
     )
     assert "sat" in printed.lower()
-    assert ("missing     megatron-core, sglang, ray" in printed) == ("--dry-run" in arguments)
+    assert ("missing     megatron-core, sglang" in printed) == ("--dry-run" in arguments)
 
 
 def test_the_objective_works_without_engines():
