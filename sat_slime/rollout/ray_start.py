@@ -1,4 +1,4 @@
-"""Helps Ray to start on a machine that has other work. Both runtimes start a Ray of their own.
+"""Helps Ray to start on a machine that has other work.
 
 As a program it is `ray`, with its arguments: see `raylets_know`.
 """

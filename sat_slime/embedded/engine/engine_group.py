@@ -94,7 +94,7 @@ class EngineGroup:
 
     def states(self) -> str:
         """Return the states of the engines, in words."""
-        states = self._call("status")
+        states = [engine.status() for engine in self._all]
         return ", ".join(
             state["state"] + (f" ({state['restarts']} restarts)" if state["restarts"] else "") for state in states
         )
@@ -105,13 +105,13 @@ class EngineGroup:
         They are counted by server, not by call: each of the calls that a server answers side by side would count them,
         and a server is restarted between calls too.
         """
-        restarts = sum(state["restarts"] for state in self._call("status"))
+        restarts = sum(engine.status()["restarts"] for engine in self._all)
         new, self._restarts_reported = restarts - self._restarts_reported, restarts
         return new
 
     def new_deaths(self) -> list[str]:
         """Returns why servers were restarted since the last call, a sentence each."""
-        return [death for deaths in self._call("new_deaths") for death in deaths]
+        return [death for engine in self._all for death in engine.new_deaths()]
 
     def generate(self, requests: list[GenerationRequest], group: int) -> list[Future[Any]]:
         """Starts generation; `collect` takes what this returns.

@@ -225,7 +225,7 @@ class RolloutEngine:
             },
         )
 
-    async def status(self) -> dict[str, Any]:
+    def status(self) -> dict[str, Any]:
         """state (starting, ready, generating, restarting, failed, stopped), restarts, in_flight, socket, pid,
         weight_version."""
         started = self._server.pid is not None
@@ -238,7 +238,7 @@ class RolloutEngine:
             "weight_version": self._weights[1],
         }
 
-    async def new_deaths(self) -> list[str]:
+    def new_deaths(self) -> list[str]:
         """Returns why servers were restarted since the last call, a sentence each."""
         deaths, self._deaths = self._deaths, []
         return deaths

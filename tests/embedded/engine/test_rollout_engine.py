@@ -4,6 +4,7 @@ import asyncio
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from engine_requests import bits, some_requests
@@ -119,7 +120,7 @@ def test_a_dead_server_is_restarted_with_its_last_weights(with_fake, tmp_path):
     async def scenario(engine):
         await engine.update_weights(str(tmp_path), 5)
         result = await engine.generate(some_requests(6))
-        return result, await engine.status()
+        return result, engine.status()
 
     result, status = with_fake(scenario, [None, "die"])
     assert {response.weight_version for response in result.responses} == {5}
@@ -146,7 +147,7 @@ def test_an_evaluation_is_of_the_weights_that_it_names_and_those_before_may_be_g
 
 def test_a_server_whose_connections_broke_first_is_told_by_how_it_ended(with_fake):
     async def scenario(engine):
-        return engine._server.pid, await engine.generate(some_requests(2)), await engine.new_deaths()
+        return engine._server.pid, await engine.generate(some_requests(2)), engine.new_deaths()
 
     pid, result, deaths = with_fake(scenario, ["die_slowly"])
     assert result.stats["lost"] > 0
@@ -155,7 +156,7 @@ def test_a_server_whose_connections_broke_first_is_told_by_how_it_ended(with_fak
 
 def test_a_request_without_an_answer_in_time_is_sent_again(with_fake):
     async def scenario(engine):
-        return await engine.generate(some_requests(4)), await engine.status()
+        return await engine.generate(some_requests(4)), engine.status()
 
     result, status = with_fake(scenario, ["hang"], request_timeout_s=0.5)
     assert len(result.responses) == 4 and result.stats["lost"] == 1 and status["restarts"] == 0
@@ -167,7 +168,7 @@ def test_too_many_attempts_end_with_the_request_and_the_reasons(with_fake):
             EngineFailed, match=r"request r0 .*rollout.max_attempts is 2.*routed_experts_missing.*log_prob"
         ):
             await engine.generate(some_requests(1))
-        return await engine.status()
+        return engine.status()
 
     assert with_fake(scenario, ["missing_experts", "nan"], max_attempts=2)["state"] == "failed"
 
@@ -183,7 +184,7 @@ def test_too_many_restarts_end_with_the_setting(with_fake):
 def test_an_update_waits_for_what_is_in_flight(with_fake, tmp_path):
     async def scenario(engine):
         generating = asyncio.create_task(engine.generate(some_requests(12)))
-        while (await engine.status())["in_flight"] == 0:
+        while engine.status()["in_flight"] == 0:
             await asyncio.sleep(0.001)
         await engine.update_weights(str(tmp_path), 3)
         assert generating.done()
@@ -194,7 +195,7 @@ def test_an_update_waits_for_what_is_in_flight(with_fake, tmp_path):
 
 
 async def in_flight(engine) -> None:
-    while (await engine.status())["in_flight"] == 0:
+    while engine.status()["in_flight"] == 0:
         await asyncio.sleep(0.001)
 
 
@@ -203,7 +204,7 @@ def test_an_update_interrupts_a_stream_which_goes_on(with_fake, tmp_path):
         streaming = asyncio.create_task(engine.stream(some_requests(4)))
         for version in (3, 5):
             await in_flight(engine)
-            assert (await engine.status())["state"] == "generating"
+            assert engine.status()["state"] == "generating"
             await engine.update_weights(str(tmp_path), version)
         return await streaming
 
@@ -242,26 +243,26 @@ def test_a_stream_keeps_its_parts_when_the_server_dies(with_fake, tmp_path):
         streaming = asyncio.create_task(engine.stream(some_requests(3)))
         await in_flight(engine)
         await engine.update_weights(str(tmp_path), 2)
-        return await streaming, await engine.status()
+        return await streaming, engine.status()
 
     result, status = with_fake(scenario, ["part", "die"], max_running_requests=32)
     assert {0, 2} == set(result.responses[0].versions.tolist()) and status["restarts"] == 1
     assert result.stats["lost"] == 3
 
 
-def test_one_restart_is_counted_once_however_many_streams_meet_it(with_fake, monkeypatch):
+def test_one_restart_is_counted_once_however_many_streams_meet_it(with_fake):
     from sat_slime.embedded.engine.engine_group import EngineGroup, faults_of
 
     async def scenario(engine):
         requests = some_requests(8)
         results = await asyncio.gather(*(engine.stream(requests[i : i + 2]) for i in range(0, 8, 2)))
-        return results, await engine.status()
+        return results, engine.status()
 
     results, status = with_fake(scenario, ["die"], max_running_requests=32)
     assert sum(result.stats["lost"] > 0 for result in results) > 1, "several streams met it"
     group = object.__new__(EngineGroup)
     group._restarts_reported = 0
-    monkeypatch.setattr(EngineGroup, "_call", lambda self, method: [status, status | {"restarts": 0}])
+    group._all = [SimpleNamespace(status=lambda: status), SimpleNamespace(status=lambda: status | {"restarts": 0})]
     assert (group.new_restarts(), group.new_restarts()) == (1, 0)
     status["restarts"] = 3
     assert group.new_restarts() == 2
@@ -296,7 +297,7 @@ def test_in_flight_is_bounded(with_fake):
         generating = asyncio.create_task(engine.generate(some_requests(40)))
         most = 0
         while not generating.done():
-            most = max(most, (await engine.status())["in_flight"])
+            most = max(most, engine.status()["in_flight"])
             await asyncio.sleep(0)
         return most, await generating
 
@@ -307,12 +308,12 @@ def test_in_flight_is_bounded(with_fake):
 def test_stop_ends_a_generation_that_hangs(with_fake):
     async def scenario(engine):
         generating = asyncio.create_task(engine.generate(some_requests(1)))
-        while (await engine.status())["in_flight"] == 0:
+        while engine.status()["in_flight"] == 0:
             await asyncio.sleep(0.001)
         await engine.stop()
         with pytest.raises(EngineFailed, match="stopped"):
             await generating
-        return await engine.status()
+        return engine.status()
 
     status = with_fake(scenario, ["hang"])
     assert (status["state"], status["pid"]) == ("stopped", None)
@@ -329,7 +330,7 @@ def test_stop_ends_an_update_that_hangs(with_fake, tmp_path):
         await engine.stop()
         with pytest.raises(EngineFailed, match=r"^engine 0 was stopped$"):
             await updating
-        return await engine.status(), await engine.new_deaths()
+        return engine.status(), engine.new_deaths()
 
     status, deaths = with_fake(scenario)
     assert (status["state"], status["restarts"], deaths) == ("stopped", 0, [])
