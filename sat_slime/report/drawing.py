@@ -218,13 +218,11 @@ def _zoom(place: int) -> alt.Parameter:
     return alt.selection_interval(name=f"zoom_{place}", bind="scales", encodings=["x"], zoom=wheel)
 
 
-def grid_of(grid: Sequence[Sequence[Any]], table: Table, looks: Sequence[Look] = ()) -> Drawing:
-    """Draw rows of panels that stand side by side, with a key to the looks above them, which chooses what chosen()
-    shows."""
+def grid_of(grid: Sequence[Sequence[Any]], table: Table) -> Drawing:
+    """Draw rows of panels that stand side by side."""
     with quiet():
         charts = [alt.hconcat(*row, spacing=12, resolve=_own_scales()) for row in grid]
-        every = [key(looks, chosen()), *charts] if looks else charts
-        chart = alt.vconcat(*every, spacing=12, resolve=_own_scales())
+        chart = alt.vconcat(*charts, spacing=12, resolve=_own_scales())
     return Drawing(chart, table, max(map(len, grid)))
 
 

@@ -68,10 +68,9 @@ def stairs(edges: np.ndarray, share: np.ndarray, name: str) -> alt.InlineData:
     return rows(x=edges[part], to=ends[part], y=np.where(height > 0, height, np.nan)[part], line=name)
 
 
-def over_steps(histograms: Sequence[HistogramRow], title: str = "", place: int = 0) -> Panel:
+def over_steps(histograms: Sequence[HistogramRow]) -> Panel:
     """Make a panel with the histogram of one step, which a slider chooses. Rows of one step are added up; the slider
-    stands at the last one. title: whose steps, where there are several sliders. place: tells the sliders of a figure
-    apart."""
+    stands at the last one."""
 
     def panel(table: Table, shown: alt.Parameter) -> Plot | None:
         by_step = [list(group) for _, group in groupby(sorted(histograms, key=_step), key=_step)]
@@ -86,10 +85,8 @@ def over_steps(histograms: Sequence[HistogramRow], title: str = "", place: int =
             times = {"since": begin, "until": min(end, 1e9)}
             bins.append(rows(x=edges[:-1][inner], to=edges[1:][inner], y=share[1:-1][inner], **times))
             captions.append(rows(x=median_q(chunk), told=_caption(chunk), **times))
-        slider = alt.binding_range(
-            min=begins[0], max=begins[-1], step=1, name=f"{title}, optimizer step " if title else "optimizer step "
-        )
-        at = alt.param(name=f"step_{place}", value=begins[-1], bind=slider)
+        slider = alt.binding_range(min=begins[0], max=begins[-1], step=1, name="optimizer step ")
+        at = alt.param(name="step", value=begins[-1], bind=slider)
         now = (alt.datum.since <= at) & (at < alt.datum.until)
         top = max(float(pooled(chunk)[1].max()) for chunk in chunks)
         y = alt.Y("y:Q", title="share of tokens per bin", scale=alt.Scale(domain=[0, top]))
@@ -103,7 +100,7 @@ def over_steps(histograms: Sequence[HistogramRow], title: str = "", place: int =
                 X, tooltip=[tip("x:Q", "q, nats")]
             ),
             level.mark_text(align="left").encode(x=alt.value(4), y=alt.value(8), text="told:N"),
-            title=f"{title}: one step" if title else "one step",
+            title="one step",
         )
         return Plot(chart.add_params(at))
 

@@ -72,7 +72,6 @@ from sat_slime.report.gradient import (
     spans,
     sweep_step,
 )
-from sat_slime.report.judged import JUDGED_BY, judged_by
 from sat_slime.report.looks import BLACK, BLUE, GREY, ORANGE, SKY, VERMILION, Look, apart
 from sat_slime.report.number_text import DASH, count_of, decimals, minus, percent_number
 from sat_slime.report.page import Figure, Heading, Page, Sheet, check_out, warning_box
@@ -111,6 +110,31 @@ class LeftOut:
 
     label: str
     reason: str
+
+
+TOKEN_RATIO, TOKEN_PROBABILITY = "token ratio", "token probability"
+RESPONSE, STATE, BATCH = "response", "state", "batch"
+JUDGED_BY = (TOKEN_RATIO, TOKEN_PROBABILITY, RESPONSE, STATE, BATCH)
+"""The groups. Token ratio: each token by its ratio alone. Token probability: each token by its two probabilities, as
+their difference or a divergence. Response: all tokens of a response at once. State: by both distributions. Batch: by a
+threshold over all tokens of a micro-batch or step."""
+
+_BY_PROBABILITY = {"dppo", "drpo", "kpop", "ipo"}
+_BY_RESPONSE = {
+    *("gmpo", "flash", "vespo", "seq-tis", "seq-mask-tis", "mis-geo", "opsm", "trm-max", "trm-mean", "veto"),
+}
+
+
+def judged_by(method: Method) -> str:
+    """Return the group of a method: of all that it judges by, the one that takes most together."""
+    names = {stabilizer.name for stabilizer in method.stabilizers}
+    if method.judge is not None:
+        return BATCH
+    if method.step_constraint is not None:
+        return STATE
+    if method.ratio == "sequence" or names & _BY_RESPONSE:
+        return RESPONSE
+    return TOKEN_PROBABILITY if names & _BY_PROBABILITY else TOKEN_RATIO
 
 
 def choose(names: str = USUAL, settings: Sequence[str] = ()) -> list[Candidate]:

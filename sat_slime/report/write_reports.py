@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sat_slime.grid.state import GridFolder
-from sat_slime.report.comparison.comparison_report import write_comparison
+from sat_slime.report.comparison import write_comparison
 from sat_slime.report.page import check_out
 from sat_slime.report.run.run_figures import figures
 from sat_slime.report.run.run_report import write_report, write_tracked_report

@@ -20,7 +20,7 @@ from sat_slime.config.loader import vary
 from sat_slime.config.source import ConfigError
 from sat_slime.objective import MetricAccumulator, TokenBatch, check_method, method, named_method, policy_surrogate
 from sat_slime.objective.metrics import metric_named
-from sat_slime.report.comparison.method_names import key_to, label_of, looks_of
+from sat_slime.report.method_names import key_to, label_of, looks_of
 from sat_slime.report.replay import choose
 from sat_slime.report.run.run_report import write_report
 from sat_slime.runs.folder import RunFolder

@@ -1,14 +1,19 @@
-"""How the tests of reports draw: no more than they look at."""
+"""What the tests of reports share: how they draw, no more than they look at, and a made-up grid."""
 
 import importlib
 
 import pytest
 from altair.utils.schemapi import debug_mode
+from synthetic import write_grid
+
+from sat_slime.report.compared_runs import collect
+from sat_slime.report.comparison import write_comparison
+from sat_slime.report.stats import Comparison
 
 PAGES = (
     "run.run_report",
     "write_reports",
-    "comparison.grid_report",
+    "comparison",
     "diagnosis",
     "replay",
 )
@@ -37,3 +42,23 @@ def draw_only(monkeypatch):
             monkeypatch.setattr(module, "figures", figures)
 
     return draw_only
+
+
+METHODS = ("grpo", "gspo", "grpo-tis", "dppo", "sat-grpo", "sat-gspo", "sat-gspo-r3")
+
+
+@pytest.fixture(scope="session")
+def grid(tmp_path_factory):
+    """Seven methods x 2 lags x 3 seeds: a collapsed run, a failed one, a missing one, a cell with one seed."""
+    return write_grid(tmp_path_factory.mktemp("grids") / "demo", METHODS)
+
+
+@pytest.fixture(scope="session")
+def comparison(grid):
+    return Comparison(collect([grid]), paper=True)
+
+
+@pytest.fixture(scope="session")
+def page(grid):
+    (written,) = write_comparison([grid], paper=True)
+    return written.read_text()

@@ -3,11 +3,11 @@
 from altair.utils.schemapi import debug_mode
 from synthetic import write_cell, write_run
 
-from sat_slime.report.comparison.compared_runs import collect
-from sat_slime.report.comparison.contrasts import Comparison
-from sat_slime.report.comparison.grid_report import figures as grid_figures
+from sat_slime.report.compared_runs import collect
+from sat_slime.report.comparison import figures as grid_figures
 from sat_slime.report.figure_files import spec_of
 from sat_slime.report.run.run_figures import figures
+from sat_slime.report.stats import Comparison
 from sat_slime.runs.reading import load_run
 
 
@@ -38,4 +38,4 @@ def test_the_figures_of_a_run(tmp_path):
 
 def test_the_figures_of_a_comparison_follow_the_schema(tmp_path):
     runs = [write_cell(tmp_path / f"{method}", method, 8, 0) for method in ("gspo", "sat-gspo-r3")]
-    assert len(valid_specs(grid_figures(Comparison(collect(runs))))) == 11
+    assert len(valid_specs(grid_figures(Comparison(collect(runs))))) == 7

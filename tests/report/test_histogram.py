@@ -16,7 +16,7 @@ def row(step, counts, **more):
 def drawn(found):
     """(rows of the bins, what the slider is, the texts) of the panel."""
     spec = spec_of(column_of([over_steps(found)]))
-    (slider,) = (one for one in spec["params"] if one["name"] == "step_0")
+    (slider,) = (one for one in spec["params"] if one["name"] == "step")
     datasets = list(spec["datasets"].values())
     bins = [row for rows in datasets for row in rows if "to" in row]
     return bins, slider, [row["told"] for rows in datasets for row in rows if "told" in row]

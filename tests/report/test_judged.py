@@ -1,5 +1,5 @@
 from sat_slime.objective import method_names, named_method
-from sat_slime.report.judged import BATCH, JUDGED_BY, RESPONSE, STATE, TOKEN_PROBABILITY, judged_by
+from sat_slime.report.replay import BATCH, JUDGED_BY, RESPONSE, STATE, TOKEN_PROBABILITY, judged_by
 
 ELSEWHERE = {
     TOKEN_PROBABILITY: {"dppo", "dppo-kl", "drpo", "kpop", "ipo"},

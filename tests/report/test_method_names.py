@@ -4,8 +4,8 @@ import pytest
 
 from sat_slime.objective import method_names, named_method
 from sat_slime.objective.method import base_names
-from sat_slime.report.comparison.method_names import key_to, looks_of, style_of
 from sat_slime.report.looks import COLOURS, MARKERS
+from sat_slime.report.method_names import key_to, looks_of, style_of
 
 
 def test_no_two_methods_are_drawn_alike_and_each_as_its_stabilizers_say():

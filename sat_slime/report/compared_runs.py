@@ -18,7 +18,7 @@ from sat_slime.config.method_section import method_in
 from sat_slime.config.section import COMPUTES_NOTHING, OWN_TO_A_CELL, among
 from sat_slime.grid.plan import Cell
 from sat_slime.grid.state import CellState, GridFolder
-from sat_slime.report.comparison.method_names import ON, PAPER_ORDER, WITH, label_of, task_suffix
+from sat_slime.report.method_names import ON, PAPER_ORDER, WITH, label_of, task_suffix
 from sat_slime.runs.collapse import CollapseWatch, judge
 from sat_slime.runs.folder import RunFolder, RunFolderError
 from sat_slime.runs.reading import RunData, flat_settings, read_yaml, row_faults, section

@@ -71,13 +71,6 @@ def pairs_without(stabilizer: str, names: list[str]) -> list[tuple[str, str]]:
     return [(method.name + on, method.without(stabilizer).name + on) for method, on in methods if method]
 
 
-def stabilizers_beside(names: list[str]) -> list[str]:
-    """Return the names of the stabilizers that these methods have beside their bases, as they come."""
-    methods = [method for method in map(method_called, names) if method]
-    beside = [part.name for method in methods for part in method.stabilizers if part is not method.base]
-    return list(dict.fromkeys(beside))
-
-
 class Style(NamedTuple):
     """The look of a method in figures."""
 

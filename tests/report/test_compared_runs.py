@@ -15,24 +15,28 @@ from sat_slime.config.loader import vary
 from sat_slime.grid import runner
 from sat_slime.grid.plan import cell_config, plan_cells
 from sat_slime.grid.state import GridFolder
-from sat_slime.report.comparison.compared_runs import (
+from sat_slime.report.compared_runs import (
     ComparedRun,
     collect,
     differing_settings,
     label_of,
     load_compared_run,
 )
-from sat_slime.report.comparison.comparison_figures import OVERLAID, draw_overview, names_by_difference
-from sat_slime.report.comparison.comparison_report import write_comparison
-from sat_slime.report.comparison.comparison_tables import main_table
-from sat_slime.report.comparison.contrasts import Comparison, run_numbers, score_curve
-from sat_slime.report.comparison.grid_report import figures, limits
-from sat_slime.report.comparison.paper_contrasts import paper_contrasts
+from sat_slime.report.comparison import (
+    OVERLAID,
+    draw_overview,
+    figures,
+    limits,
+    main_table,
+    names_by_difference,
+    write_comparison,
+)
+from sat_slime.report.stats import Comparison, paper_contrasts, run_numbers, score_curve
 from sat_slime.report.write_reports import write_reports
 from sat_slime.runs.folder import RunFolderError
 from sat_slime.runs.rows import to_json
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 STAND_IN = str(ROOT / "tests" / "grid" / "grid_stand_in.py")
 
 

@@ -1,3 +1,5 @@
+"""The page of a comparison: its files, tables, sentences and figures."""
+
 import csv
 import re
 
@@ -7,16 +9,26 @@ from synthetic import write_cell, write_slime_log
 from typer.testing import CliRunner
 
 from sat_slime.cli.app import app
-from sat_slime.report.comparison.compared_runs import collect
-from sat_slime.report.comparison.comparison_figures import draw_scores
-from sat_slime.report.comparison.comparison_report import write_comparison
-from sat_slime.report.comparison.contrasts import Comparison
-from sat_slime.report.comparison.grid_report import figures, summary
+from sat_slime.report.compared_runs import collect
+from sat_slime.report.comparison import (
+    draw_scores,
+    figures,
+    gate_table,
+    lag_table,
+    limits,
+    main_table,
+    paper_table,
+    pool,
+    run_table,
+    summary,
+    write_comparison,
+)
 from sat_slime.report.figure_files import save, spec_of
+from sat_slime.report.stats import Comparison, paper_contrasts
 
 
 def test_page_is_self_contained(grid, page):
-    assert page.count("data:image/svg+xml;base64,") == 11  # an overview is of a few runs
+    assert page.count("data:image/svg+xml;base64,") == 7  # an overview is of a few runs
     assert not re.search(r'(?:src|href)="(?:https?:)?//', page)
     assert 'name="viewport"' in page and "overflow-x: auto" in page
     for link in re.findall(r'href="((?:figures|tables)/[^"]+)"', page):
@@ -50,9 +62,8 @@ def test_paper_and_ours_are_told_apart(page):
     assert "ours, embedded model, 1 to 3 seeds" in page
 
 
-@pytest.mark.parametrize("name", ["scores", "parts"])
-def test_csv_of_a_figure_of_methods_names_them(grid, page, name):
-    rows = list(csv.DictReader((grid / "figures" / f"{name}.csv").open()))
+def test_csv_of_a_figure_of_methods_names_them(grid, page):
+    rows = list(csv.DictReader((grid / "figures" / "scores.csv").open()))
     assert "SAT-GSPO w/ R3" in {row["method"] for row in rows}
 
 
@@ -92,7 +103,7 @@ def test_three_files_of_slimes_metrics_without_any_run_folder(tmp_path):
     assert "another run" in text and "one seed" in text
     assert "beyond noise: " not in text.split("Rules and tests")[0].split("Bold, beyond noise: ")[0]
     drawn = {path.stem for path in (tmp_path / "out" / "figures").glob("*.svg")}
-    assert drawn == {"overview", "scores", "drift", "accuracy", "reward", "departure"}
+    assert drawn == {"overview", "scores", "drift", "accuracy", "reward"}
 
 
 def test_runs_that_hardly_began(tmp_path):
@@ -182,3 +193,80 @@ def test_figures_of_equal_data_are_equal(comparison, tmp_path):
                 save(spec_of(drawing), drawing.table, tmp_path / name, figure.name)
     for name in ("scores", "drift"):
         assert (tmp_path / "one" / f"{name}.svg").read_bytes() == (tmp_path / "two" / f"{name}.svg").read_bytes()
+
+
+def row_of(sheet, method):
+    return next(row for row in sheet.rows if row[0] == method)
+
+
+def test_main_table(comparison):
+    sheet = main_table(comparison, 8, "ours")
+    assert row_of(sheet, "SAT-GSPO w/ R3")[1:3] == ["34.79 (359)", "0.0076"]
+    assert row_of(sheet, "GSPO")[1] == "31.46 (424) ‡"
+    assert "‡ 1/3" in row_of(sheet, "GSPO")[3]
+    assert row_of(sheet, "GRPO w/ TIS")[6] == "2 (+1 not whole)"
+    runs = [comparison.of(run) for run in comparison.collection.of("dppo", 8)]
+    assert row_of(sheet, "DPPO")[3].startswith(f"{100 * np.mean([run.best for run in runs]):.1f} [")
+    assert any("≈" in cell for row in sheet.rows for cell in row)
+
+
+def test_a_cell_with_one_seed_has_no_interval(comparison):
+    best = row_of(main_table(comparison, 1, "ours"), "SAT-GSPO")[3]
+    assert "[" not in best and best.endswith("?")
+
+
+def test_every_run_is_listed_with_what_became_of_it(comparison):
+    rows = run_table(comparison).rows
+    assert len(rows) == 7 * 2 * 3
+    by_cell = {tuple(row[:3]): row for row in rows}
+    assert by_cell["GRPO w/ TIS", "8", "2"][3] == "failed, not counted"
+    assert by_cell["GRPO w/ TIS", "8", "2"][-1] == "engine 0 died <often>"
+    assert by_cell["DPPO", "1", "1"][3] == "not run"
+    assert by_cell["GSPO", "8", "1"][8].startswith("collapsed from ")
+    assert by_cell["GSPO", "8", "0"][8] == "no"
+
+
+def test_differences_name_their_verdict(comparison):
+    sheet = paper_table(paper_contrasts(comparison))
+    verdicts = {cell.splitlines()[-1] for row in sheet.rows for cell in row[4:7] if "\n" in cell}
+    assert verdicts <= {"within noise", "lead", "beyond noise", "one seed"} and "within noise" in verdicts
+
+
+def test_summary_and_limits_say_what_is_missing(comparison):
+    words = " ".join([*summary(comparison, paper_contrasts(comparison)), *limits(comparison)])
+    for part in (
+        "1 not whole, 3 planned and not run",
+        "The collapse rule marks 1 of 39 runs with enough scores to tell: GSPO lag 8 seed 1.",
+        "Qwen3-MoE of 2 layers",
+        "All seeds start from one and the same initial model",
+        "Not counted: GRPO w/ TIS lag 8 seed 2, failed after 90 steps",
+        "GRPO w/ R3 at lag 1",
+        "within noise is not the same as equal",
+    ):
+        assert part in words
+
+
+def test_tail_is_pooled_by_realized_lag(comparison):
+    runs = comparison.collection.of("grpo", 8)
+    pools = pool(runs)
+    assert set(pools) <= set(range(9)) and len(pools) > 4
+    assert sum(one.counts.sum() for one in pools.values()) == len(runs) * 200 * 3300
+
+
+def test_gate_opens_above_q_alone(comparison):
+    pools = pool(comparison.collection.of("sat-grpo", 8))
+    for one in pools.values():
+        assert (one.beyond_gate <= one.counts).all()
+        below, above = one.edges < 1e-3, one.edges > 1
+        assert one.beyond_gate[:-1][below].sum() == 0
+        assert (one.beyond_gate[1:][above] == one.counts[1:][above]).all()
+
+
+def test_lag_tables(comparison):
+    table = lag_table(comparison.collection)
+    assert table.head[:4] == ["method", "lag", "realized", "steps"]
+    at_8 = [row for row in table.rows if row[:2] == ["SAT-GRPO", "8"]]
+    assert [row[2] for row in at_8] == [str(lag) for lag in range(9)]
+    assert sum(int(row[3]) for row in at_8) == 3 * 200
+    shares = [float(cell.split("%")[0]) for cell in gate_table(comparison.collection).rows[0][2:]]
+    assert sum(shares) == pytest.approx(100, abs=0.1)

@@ -1,6 +1,10 @@
-"""The engine of every comparison: the numbers of runs, their levels over seeds, and contrasts of two sides.
+"""The numbers of runs, their means over seeds with intervals, and differences paired by seed. Every test is named;
+every seed is fixed.
 
-paper_contrasts says which arms are set against each other.
+With the three to five seeds that a grid has, no interval is sharp. A paired bootstrap of three differences cannot reach
+beyond the smallest and the largest of them, and leaves out 0 by luck in one of four; Student's t allows for so few
+seeds, and assumes that the differences are normal. So a difference counts as told from noise only where neither of
+them holds 0.
 """
 
 from __future__ import annotations
@@ -8,15 +12,115 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import NamedTuple
+from functools import cached_property, partial
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from sat_slime.report.averages import finite_mean
-from sat_slime.report.comparison.compared_runs import Collection, ComparedRun
-from sat_slime.report.comparison.paper_numbers import PaperCell, paper_cell
-from sat_slime.report.comparison.statistics import Difference, Estimate, holm, mean_interval, paired_difference
+from sat_slime.report.compared_runs import Collection, ComparedRun
+from sat_slime.report.method_names import label_of, method_called, pairs_without, task_suffix
+from sat_slime.report.paper_numbers import PaperCell, paper_cell
+
+LEVEL = 0.95
+RESAMPLES = 20_000
+BOOTSTRAP_SEED = 20_260_718
+TEST = (
+    f"paired by seed: {LEVEL:.0%} percentile bootstrap of the mean difference ({RESAMPLES:,} resamples of the seeds, "
+    f"random seed {BOOTSTRAP_SEED}) and two-sided paired t-test; Holm's correction over the "
+    "comparisons of one group and quantity"
+)
+Verdict = Literal["one seed", "within noise", "lead", "beyond noise"]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over seeds."""
+
+    mean: float
+    low: float
+    """Lower end of the 95 % interval; NaN with fewer than two seeds."""
+    high: float
+    n: int
+    """Seeds."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A minus B, paired by seed."""
+
+    mean: float
+    low: float
+    """Lower end of the bootstrap interval; NaN with fewer than two pairs."""
+    high: float
+    p_value: float
+    """p of the paired t-test, two-sided."""
+    n: int
+    """Pairs."""
+    p_holm: float = math.nan
+    """p_value after Holm's correction; NaN until corrected."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """beyond noise: not 0, also after the correction; lead: not 0 only where nothing else was tested; else within
+        noise."""
+        if self.n < 2:
+            return "one seed"
+        alpha = 1 - LEVEL
+        if not (self.low > 0 or self.high < 0) or not self.p_value < alpha:
+            return "within noise"
+        return "beyond noise" if self.p_holm < alpha else "lead"
+
+
+def mean_interval(values: Sequence[float]) -> Estimate:
+    """Return the mean over seeds and Student's 95 % interval. NaN means that a seed lacks the quantity; it is left
+    out."""
+    known = np.array([value for value in values if math.isfinite(value)], dtype=float)
+    n = len(known)
+    if n == 0:
+        return Estimate(math.nan, math.nan, math.nan, 0)
+    mean = float(known.mean())
+    if n == 1:
+        return Estimate(mean, math.nan, math.nan, 1)
+    from scipy.special import stdtrit  # as scipy.stats.t.ppf, which takes long to import
+
+    half = float(stdtrit(n - 1, (1 + LEVEL) / 2)) * _standard_error(known)
+    return Estimate(mean, mean - half, mean + half, n)
+
+
+def paired_difference(a: Mapping[int, float], b: Mapping[int, float]) -> Difference:
+    """Return a - b over the seeds that both have, each {seed: value}."""
+    pairs = np.array([a[s] - b[s] for s in sorted(a.keys() & b.keys()) if math.isfinite(a[s] - b[s])], dtype=float)
+    n = len(pairs)
+    if n < 2:
+        return Difference(float(pairs[0]) if n else math.nan, math.nan, math.nan, math.nan, n)
+    random = np.random.default_rng(BOOTSTRAP_SEED)
+    means = pairs[random.integers(n, size=(RESAMPLES, n))].mean(axis=1)
+    low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    mean, error = float(pairs.mean()), _standard_error(pairs)
+    # scipy.stats.ttest_rel warns of differences that are all alike, and knows no p of those that are all 0
+    t = abs(mean) / error if error > 0 else (math.inf if mean else 0.0)
+    from scipy.special import stdtr  # as scipy.stats.t.sf
+
+    within = 1 - 2 * float(stdtr(n - 1, -t))  # P(|T| <= t); p from it is exact to 1e-16, as in tables that are kept
+    return Difference(mean, float(low), float(high), 1 - within, n)
+
+
+def _standard_error(values: np.ndarray) -> float:
+    return float(values.std(ddof=1)) / math.sqrt(len(values))
+
+
+def holm(differences: Sequence[Difference]) -> list[Difference]:
+    """Return the same differences with p_holm, their p_value corrected for looking at all of them together."""
+    tested = [i for i, difference in enumerate(differences) if math.isfinite(difference.p_value)]
+    corrected, highest = list(differences), 0.0
+    for rank, i in enumerate(sorted(tested, key=lambda i: differences[i].p_value)):
+        highest = max(highest, min(1.0, (len(tested) - rank) * differences[i].p_value))
+        corrected[i] = replace(differences[i], p_holm=highest)
+    return corrected
+
+
+# --------------------------------------------------------------------------------------------------------------- levels
 
 Scores = dict[int, float]
 """{seed: a quantity}."""
@@ -162,7 +266,7 @@ class Comparison:
         return dict(zip(others, differences, strict=True)) | {best: Difference(0.0, 0.0, 0.0, 1.0, 0)}
 
 
-# --------------------------------------------------------------------------------------------------- contrasts
+# ----------------------------------------------------------------------------------------------------------- contrasts
 
 
 class Arm(NamedTuple):
@@ -229,3 +333,70 @@ def corrected(contrasts: Iterable[Contrast], group: str = "") -> list[Contrast]:
         replace(difference, group=group, differences={quantity: columns[quantity][i] for quantity in quantities})
         for i, difference in enumerate(tested)
     ]
+
+
+# --------------------------------------------------------------------------------- the comparisons that the paper makes
+
+QUANTITIES = ("best", "late", "d_pi")
+AGAINST_BASE, AGAINST_BASELINES = "SAT against its own base", "SAT-GSPO w/ R3 against the baselines"
+
+
+def paper_contrasts(comparison: Comparison) -> list[Contrast]:
+    """Return the contrasts that the data hold, corrected within each group and quantity."""
+    groups: dict[str, list[Contrast]] = {}
+    collection = comparison.collection
+    methods = collection.methods
+    for lag in collection.lags:
+        arm = partial(Arm, comparison, lag=lag)
+        where = "?" if lag is None else str(lag)
+        for names in collection.by_task.values():  # no contrast is between tasks, and no mean over them
+            bases = [(arm(sat), arm(base)) for sat, base in pairs_without("sat", names) if base in names]
+            groups.setdefault(AGAINST_BASE, []).extend(_between(*pair, where) for pair in bases)
+            if len(bases) > 1:
+                groups[AGAINST_BASE].append(_contrast(f"mean of the {len(bases)} pairs above", where, bases))
+            for group, pairs in _named_pairs(names).items():
+                groups.setdefault(group, []).extend(_between(arm(method), arm(other), where) for method, other in pairs)
+    known = [lag for lag in collection.lags if lag is not None]
+    if len(known) > 1:
+        low, high = known[0], known[-1]
+        groups[f"lag {high} against lag {low}"] = [
+            _contrast(label_of(method), "", [(Arm(comparison, method, high), Arm(comparison, method, low))])
+            for method in methods
+        ]
+    return [contrast for group, contrasts in groups.items() for contrast in corrected(contrasts, group)]
+
+
+def _between(a: Arm, b: Arm, where: str) -> Contrast:
+    return _contrast(f"{label_of(a.method)} − {label_of(b.method)}", where, [(a, b)])
+
+
+def _contrast(label: str, where: str, pairs: Sequence[tuple[Arm, Arm]]) -> Contrast:
+    papers = [_paper_difference(*pair) for pair in pairs]
+    score, d_pi = (float(np.mean(values)) for values in zip(*papers, strict=True))
+    return contrast(label, where, pairs, QUANTITIES, (score, d_pi))
+
+
+def _paper_difference(a: Arm, b: Arm) -> tuple[float, float]:
+    cell, other = a.runs.paper_cell(a.method, a.lag), b.runs.paper_cell(b.method, b.lag)
+    if cell is None or other is None:
+        return math.nan, math.nan
+    return cell.score - other.score, cell.d_pi - other.d_pi
+
+
+def _named_pairs(methods: list[str]) -> dict[str, list[tuple[str, str]]]:
+    """Return what else the paper compares of methods on one task, as (method, other method) by group."""
+    on = task_suffix(methods[0])
+    methods = [method.removesuffix(on) for method in methods]
+    best = [("sat-gspo-r3", other) for other in ("grpo", "gspo", "dppo")]
+    known = [method for method in map(method_called, methods) if method and not method.has("sat")]
+    gspo = [(method.name, method.on("grpo").name) for method in known if method.base_name == "gspo" != method.name]
+    groups = {
+        AGAINST_BASELINES: best,
+        "with R3 against without": pairs_without("r3", methods),
+        "with TIS against without": pairs_without("tis", methods),
+        "sequence ratio or DPPO against GRPO": [("gspo", "grpo"), ("dppo", "grpo"), *gspo],
+    }
+    return {
+        group: [(method + on, other + on) for method, other in pairs if {method, other} <= {*methods}]
+        for group, pairs in groups.items()
+    }

@@ -1,5 +1,5 @@
 from sat_slime.objective import PAPER_METHODS
-from sat_slime.report.comparison.paper_numbers import BASE_MODEL_SCORE, LAGS, MAIN_TABLE
+from sat_slime.report.paper_numbers import BASE_MODEL_SCORE, LAGS, MAIN_TABLE
 
 
 def test_every_cell_of_table_1_is_there():

@@ -1,1 +1,0 @@
-"""The report of several runs."""
