@@ -65,7 +65,7 @@ def diagnose(
 
 
 def _check_up(paths: list[Path], out: Path, console: Console) -> None:
-    from sat_slime.report.write_reports import write_checkup
+    from sat_slime.report.checkup import write_checkup
 
     with console.status("reading") as status:
         checkup = write_checkup(paths, out, lambda name: status.update(f"reading {name}"))

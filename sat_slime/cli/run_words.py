@@ -69,7 +69,7 @@ def report_line(folder: Path) -> str:
     """Write a run's report and return where it is, in a line, or why there is none: that may not hide how the run
     ended, nor end it otherwise."""
     try:
-        from sat_slime.report.run.run_report import write_report  # which imports all that draws
+        from sat_slime.report.run import write_report  # which imports all that draws
 
         return f"report: {short(write_report(folder))}"
     except KeyboardInterrupt:

@@ -9,7 +9,7 @@ def runtime(monkeypatch, tmp_path):
     """A stand-in for the embedded runtime, in a working directory of its own."""
     fake = FakeRuntime()
     fake.stand_in(monkeypatch)
-    monkeypatch.setattr("sat_slime.report.run.run_report.figures", lambda *_: ())  # drawn in their own tests
+    monkeypatch.setattr("sat_slime.report.run.figures", lambda *_: ())  # drawn in their own tests
     monkeypatch.chdir(tmp_path)
     return fake
 
@@ -18,5 +18,5 @@ def runtime(monkeypatch, tmp_path):
 def without_vl_convert(monkeypatch):
     """A Python that cannot import what turns figures into pictures, nor has done so before."""
     monkeypatch.setitem(sys.modules, "vl_convert", None)
-    for module in ("run.run_report", "page", "vega_script", "figure_files"):  # all that cannot be imported then
+    for module in ("run", "page", "vega_script", "figure_files"):  # all that cannot be imported then
         monkeypatch.delitem(sys.modules, f"sat_slime.report.{module}", raising=False)

@@ -27,7 +27,7 @@ def imported(monkeypatch, tmp_path):
         (tmp_path / f"hostile/{name}.py").write_text(f"open({str(tmp_path / name)!r} + '.ran', 'w').close()\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sat_slime.report.run.run_report.figures", lambda *_: ())
+    monkeypatch.setattr("sat_slime.report.run.figures", lambda *_: ())
     for name in [name for name in sys.modules if name.partition(".")[0] == "hostile"]:
         monkeypatch.delitem(sys.modules, name)
     return lambda: sorted(mark.stem for mark in tmp_path.glob("*.ran"))

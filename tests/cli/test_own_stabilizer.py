@@ -22,7 +22,7 @@ from sat_slime.objective import MetricAccumulator, TokenBatch, check_method, met
 from sat_slime.objective.metrics import metric_named
 from sat_slime.report.method_names import key_to, label_of, looks_of
 from sat_slime.report.replay import choose
-from sat_slime.report.run.run_report import write_report
+from sat_slime.report.run import write_report
 from sat_slime.runs.folder import RunFolder
 from sat_slime.runs.health import HealthWatch
 from sat_slime.runs.live_view import make_view

@@ -11,8 +11,8 @@ from sat_slime.report.comparison import write_comparison
 from sat_slime.report.stats import Comparison
 
 PAGES = (
-    "run.run_report",
-    "write_reports",
+    "run",
+    "checkup",
     "comparison",
     "diagnosis",
     "replay",

@@ -6,7 +6,7 @@ from synthetic import write_cell, write_run
 from sat_slime.report.compared_runs import collect
 from sat_slime.report.comparison import figures as grid_figures
 from sat_slime.report.figure_files import spec_of
-from sat_slime.report.run.run_figures import figures
+from sat_slime.report.run import figures
 from sat_slime.report.stats import Comparison
 from sat_slime.runs.reading import load_run
 

@@ -9,7 +9,7 @@ from synthetic import write_run
 from waiting import PATIENCE_S
 
 from sat_slime.report.page import WIDE_STYLE, Sheet
-from sat_slime.report.run.run_report import write_report
+from sat_slime.report.run import write_report
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 NAMES = ("overview", "reward", "mismatch", "lag", "trust_region", "log_ratio_histogram", "optimization", "time")

@@ -9,7 +9,7 @@ from synthetic import step_metrics
 
 from sat_slime.config import EmbeddedConfig, dump_config
 from sat_slime.config.method_section import method_switches
-from sat_slime.report.run.run_report import findings
+from sat_slime.report.run import findings
 from sat_slime.runs.folder import RunFolder
 from sat_slime.runs.health import HealthWatch
 from sat_slime.runs.live_view import make_view

@@ -10,7 +10,7 @@ from recording_view import RecordingView
 from sat_slime.config import EmbeddedConfig, dump_config
 from sat_slime.report.compared_runs import collect, load_compared_run
 from sat_slime.report.comparison import limits, summary
-from sat_slime.report.run.run_report import findings
+from sat_slime.report.run import findings
 from sat_slime.report.stats import Comparison
 from sat_slime.runs.folder import RunFolder
 from sat_slime.runs.log import RunLog

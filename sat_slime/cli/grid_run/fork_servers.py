@@ -32,7 +32,7 @@ IMPORTED = (
     "sat_slime.embedded.grading",
     "sat_slime.embedded.engine.rollout_engine",
     "sat_slime.embedded.trainer.trainer",
-    "sat_slime.report.run.run_report",
+    "sat_slime.report.run",
 )
 """The modules that a cell's processes import."""
 

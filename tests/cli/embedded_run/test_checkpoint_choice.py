@@ -38,7 +38,7 @@ def runtime(monkeypatch, tmp_path):
     """A run of six iterations that was interrupted after five, with checkpoints after two and four."""
     fake = FakeRuntime()
     fake.stand_in(monkeypatch)
-    monkeypatch.setattr("sat_slime.report.run.run_report.figures", lambda *_: ())
+    monkeypatch.setattr("sat_slime.report.run.figures", lambda *_: ())
     monkeypatch.chdir(tmp_path)
     fake.end, fake.stop_after = KeyboardInterrupt(), 5
     assert command("launch", TINY).exit_code == 130

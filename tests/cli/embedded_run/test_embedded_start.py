@@ -59,7 +59,7 @@ def test_a_driver_that_cannot_speak_is_spoken_for(runtime, monkeypatch, tmp_path
 
 def test_a_failing_report_does_not_hide_the_error(runtime, monkeypatch):
     runtime.end = RuntimeError("the real error")
-    monkeypatch.setattr("sat_slime.report.run.run_report.write_report", lambda path: 1 / 0)
+    monkeypatch.setattr("sat_slime.report.run.write_report", lambda path: 1 / 0)
     result = sat_slime_command("launch", TINY)
     assert result.exit_code == 1
     assert result.stderr == "error: the real error\n"
@@ -102,7 +102,7 @@ def test_an_interrupt_while_the_report_is_written(runtime, monkeypatch, tmp_path
         raise KeyboardInterrupt
 
     runtime.end = error
-    monkeypatch.setattr("sat_slime.report.run.run_report.write_report", interrupted)
+    monkeypatch.setattr("sat_slime.report.run.write_report", interrupted)
     monkeypatch.setattr(write_reports, "write_report", interrupted)
     result = sat_slime_command("launch", TINY)
     assert result.exit_code == 130

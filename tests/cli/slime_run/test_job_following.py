@@ -56,7 +56,7 @@ def test_a_report_that_cannot_be_drawn_does_not_end_a_run(begun, monkeypatch, re
     else:
         error = Panic(fails) if fails == "its own code" else ZeroDivisionError(fails)
         broken = mock.Mock(side_effect=error)
-        monkeypatch.setattr("sat_slime.report.run.run_report.write_report", broken)
+        monkeypatch.setattr("sat_slime.report.run.write_report", broken)
     ending = with_report(JobEnding("finished", None, "finished", ended=True), begun)
     assert (ending.status, ending.error) == ("finished", None)
     first, report = ending.text.splitlines()

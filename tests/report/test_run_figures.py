@@ -8,7 +8,7 @@ from synthetic import histogram_row, step_metrics, write_run
 
 from sat_slime.objective import mismatch_histogram
 from sat_slime.report.figure_files import save, spec_of
-from sat_slime.report.run.run_figures import (
+from sat_slime.report.run import (
     draw_histogram,
     draw_learning,
     draw_metrics,

@@ -6,7 +6,7 @@ import pytest
 from synthetic import step_metrics, write_run
 
 from sat_slime.report.number_text import DASH, NBSP
-from sat_slime.report.run.run_report import ends, findings, summary, verdict, write_report
+from sat_slime.report.run import ends, findings, summary, verdict, write_report
 from sat_slime.runs.folder import RunFolder, RunFolderError
 from sat_slime.runs.reading import load_run
 from sat_slime.runs.rows import to_json

@@ -10,11 +10,11 @@ import torch
 from dump_files import format_2, rollout
 
 import sat_slime
-from sat_slime.report.checkup.checkup import check, sort_out
-from sat_slime.report.write_reports import write_checkup, write_reports
+from sat_slime.report.checkup import check, sort_out, write_checkup
+from sat_slime.report.write_reports import write_reports
 from sat_slime.runs.folder import RunFolderError
 
-TESTS = Path(__file__).parents[2]
+TESTS = Path(__file__).parents[1]
 TRACKERS = TESTS / "runs" / "trackers" / "recorded"
 """Of one run of slime 624b824a8, its own loss, as DUMP; the tests beside these say how they were made."""
 DUMP = TESTS / "report" / "dumps" / "recorded" / "dump"
@@ -22,7 +22,7 @@ FLAGS = json.loads((Path(sat_slime.__file__).parent / "plugin" / "launch" / "sli
 
 
 def written(paths, out):
-    return write_checkup(paths, out, lambda name: None)
+    return write_checkup(paths, out)
 
 
 def test_all_that_slime_left_of_a_run(tmp_path, draw_only):
@@ -58,8 +58,8 @@ def test_dumps_alone_ask_for_a_tracker(tmp_path):
 
 def test_every_flag_that_is_named_is_slimes():
     """In the whole of what a check-up may say."""
-    folder = Path(sat_slime.__file__).parent / "report" / "checkup"
-    text = re.sub(r'"\s*\n\s*f?"', "", "".join(path.read_text() for path in folder.glob("*.py")))
+    source = Path(sat_slime.__file__).parent / "report" / "checkup.py"
+    text = re.sub(r'"\s*\n\s*f?"', "", source.read_text())
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+[a-z]", text))
     assert len(named) > 10 and named <= set(FLAGS)
 
