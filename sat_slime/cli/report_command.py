@@ -23,10 +23,6 @@ def report(
         Path | None,
         typer.Option(metavar="FOLDER", help="Where a comparison goes; default: into the grid, else [bold]report/[/]."),
     ] = None,
-    figure: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Of a comparison, draw only this figure. Repeatable."),
-    ] = None,
     paper: Annotated[
         bool,
         typer.Option("--paper", help="Of a comparison, add the paper's numbers and what of its table has not run."),
@@ -47,8 +43,7 @@ def report(
     from sat_slime.runs.folder import RunFolder
     from sat_slime.runs.reading import row_faults
 
-    for written in write_reports(paths, out, figure or [], paper):
-        typer.echo(written)
+    typer.echo(write_reports(paths, out, paper))
     for path in paths:
         for sentence in row_faults(RunFolder(path)) if RunFolder(path).is_run() else ():
             warn(f"{path}: {sentence}")

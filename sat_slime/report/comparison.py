@@ -52,7 +52,7 @@ from sat_slime.report.method_names import (
     own_colours,
 )
 from sat_slime.report.number_text import DASH, count_of, decimals, minus
-from sat_slime.report.page import Figure, Heading, Page, Sheet, Strong, check_out, draw_alone, listed
+from sat_slime.report.page import Figure, Heading, Page, Sheet, Strong, check_out, listed
 from sat_slime.report.panels import axis_of
 from sat_slime.report.paper_numbers import (
     ANSWERS_PER_EVALUATION,
@@ -81,17 +81,14 @@ from sat_slime.runs.folder import RunFolderError, writable
 from sat_slime.runs.reading import section
 
 
-def write_comparison(
-    paths: Sequence[str | Path], out: str | Path | None = None, only: Sequence[str] = (), paper: bool = False
-) -> list[Path]:
-    """Write report.html, figures/ and tables/ about `paths`; returns the page or the pictures to look at.
+def write_comparison(paths: Sequence[str | Path], out: str | Path | None = None, paper: bool = False) -> Path:
+    """Write report.html, figures/ and tables/ about `paths`; returns the page.
 
-    out: folder to write to. Default: the grid itself where a single one is given, else `report`.
-    only: names of figures; only these are drawn then, and the page is left as it is. paper: whether the paper's numbers
-    stand beside those of the runs.
+    out: folder to write to. Default: the grid itself where a single one is given, else `report`. paper: whether the
+    paper's numbers stand beside those of the runs.
 
     Raises:
-        RunFolderError: a path without runs, an unknown figure, a figure without data, or a folder of something else.
+        RunFolderError: a path without runs, or a folder of something else.
     """
     folder = _folder(paths, out)
     collection = collect(paths)
@@ -99,9 +96,7 @@ def write_comparison(
         raise RunFolderError(f"{paths[0]} holds no run yet: there is nothing to report")
     comparison = Comparison(collection, paper)
     with writable(folder):
-        if only:
-            return draw_alone(list(figures(comparison)), only, folder)
-        return [_write_page(comparison, paths, folder)]
+        return _write_page(comparison, paths, folder)
 
 
 def _folder(paths: Sequence[str | Path], out: str | Path | None) -> Path:
@@ -120,7 +115,7 @@ def _write_page(comparison: Comparison, paths: Sequence[str | Path], folder: Pat
         command += " --paper"
     page = Page(folder)
     rules = _rules(command, f"<p>Paper: {html.escape(SOURCE)}.</p>" if comparison.paper else "")
-    subtitle, summary = fill(page, comparison, command, rules)
+    subtitle, summary = fill(page, comparison, rules)
     name = Path(paths[0]).resolve().name
     others = [Path(path).resolve().name for path in paths[1:]]
     title = " · ".join([name, *others]) if len(others) < 3 else f"{name} and {len(others)} more"
@@ -134,14 +129,14 @@ def _rules(command: str, more: str = "") -> str:
     return f"<p>{html.escape(test)}</p><pre>{html.escape(rule)}</pre>{more}{again}"
 
 
-def fill(page: Page, comparison: Comparison, command: str, rules: str) -> tuple[str, Iterator[str]]:
-    """Put the report's tables and figures on the page; returns its subtitle and its summary. command: makes the page
-    again. rules: HTML of what is tested and how."""
+def fill(page: Page, comparison: Comparison, rules: str) -> tuple[str, Iterator[str]]:
+    """Put the report's tables and figures on the page; returns its subtitle and its summary. rules: HTML of what is
+    tested and how."""
     ours = ours_label(comparison.collection)
     every = {figure.name: figure for figure in figures(comparison)}
     few = len(comparison.collection.runs) <= OVERLAID
     if first := every.pop("overview" if few else "scores", None):  # a chart before the tables
-        page.figure(first, f"{command} --figure {first.name}")
+        page.figure(first)
     for lag in comparison.collection.lags:
         page.sheet(main_table(comparison, lag, ours, explain=lag == comparison.collection.lags[0]))
     contrasts = paper_contrasts(comparison)
@@ -149,7 +144,7 @@ def fill(page: Page, comparison: Comparison, command: str, rules: str) -> tuple[
         page.sheet(differences)
     for figure in every.values():
         if figure.name != "overview":
-            page.figure(figure, f"{command} --figure {figure.name}")
+            page.figure(figure)
         if figure.name == "tail":
             for sheet in filter(None, (lag_table(comparison.collection), gate_table(comparison.collection))):
                 page.sheet(sheet)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import re
-import struct
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -86,7 +84,7 @@ def save(spec: Mapping[str, Any], table: Table, folder: Path, name: str) -> byte
     check_address_space()
     still = _still(spec)
     svg = _shortened(_numbered_anew(vl_convert.vegalite_to_svg(still)))
-    png = _packed(vl_convert.svg_to_png(svg, scale=2))
+    png = vl_convert.svg_to_png(svg, scale=2)
     with naming(folder):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{name}.png").write_bytes(png)
@@ -128,22 +126,6 @@ def _numbered_anew(svg: str) -> str:
 def _shortened(svg: str) -> str:
     """Cut coordinates to a tenth of a pixel."""
     return re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d)\d+", r"\1", path[0]), svg)
-
-
-def _packed(png: bytes) -> bytes:
-    """Compress the same picture well: to a seventh of what vl_convert writes."""
-    packed, pixels, place = png[:8], b"", 8
-    while place < len(png):
-        (length,) = struct.unpack(">I", png[place : place + 4])
-        chunk, place = png[place : place + 12 + length], place + 12 + length
-        if chunk[4:8] == b"IDAT":
-            pixels += chunk[8:-4]
-        elif chunk[4:8] == b"IEND":
-            data = b"IDAT" + zlib.compress(zlib.decompress(pixels))
-            packed += struct.pack(">I", len(data) - 4) + data + struct.pack(">I", zlib.crc32(data)) + chunk
-        else:
-            packed += chunk
-    return packed
 
 
 def _write_table(table: Table, path: Path) -> None:

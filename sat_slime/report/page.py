@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from altair.utils.schemapi import debug_mode
+from jinja2 import Environment, FileSystemLoader
+from markupsafe import Markup
 
 from sat_slime.config.disk import naming
 from sat_slime.config.method_section import method_label
@@ -37,28 +39,8 @@ STYLE = _style("page.css")
 """The page of a single run: one column, with pictures as wide as the column."""
 WIDE_STYLE = STYLE + _style("wide_page.css")
 """Every other page: wide tables and a list of contents."""
-_PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<title>{title} · sat-slime</title>
-<style>{style}</style>
-</head>
-<body>
-<h1>{title}</h1>
-{body}
-{script}</body>
-</html>
-"""
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; form-action 'none'; base-uri 'none'"
 """A page asks nothing of a network, and runs no script but its own, whose digest is added."""
-_HOW_TO_POINT = (
-    "Hover to read values. Click a name above a figure to show only that line; Shift and click adds or removes one, a "
-    "double click brings all back. Drag to move along an axis, Ctrl and the wheel zoom, a double click resets."
-)
-_FILES = (("csv", "numbers"), ("png", "PNG"), ("svg", "SVG"))
 
 
 class Strong(str):
@@ -111,13 +93,9 @@ class Sheet:
             rows = self.numbers or [self.head, *self.rows]
             csv.writer(file).writerows([[_plain(value) for value in row] for row in rows])
 
-    def as_html(self) -> str:
+    def as_html(self) -> Markup:
         """Return the table alone; every text in it is escaped."""
-        top = "".join(f'<th colspan="{width}" class="group">{html.escape(text)}</th>' for text, width in self.groups)
-        head = "".join(f"<th>{html.escape(text)}</th>" for text in self.head)
-        body = "".join(_html_row(row) for row in self.rows)
-        opening = '<table class="words">' if self.words else "<table>"
-        return f"{opening}{f'<tr><th></th>{top}</tr>' if top else ''}<tr class='head'>{head}</tr>{body}</table>"
+        return Markup(_TEMPLATE.table(self))
 
 
 def as_text(value: Any, form: str) -> str:
@@ -129,20 +107,17 @@ def as_text(value: Any, form: str) -> str:
     return percent(value) if form == "%" else format(value, form)
 
 
-def _html_row(row: Sequence[str]) -> str:
-    if isinstance(row[0], Heading):
-        return f'<tr class="part"><th colspan="{len(row)}">{html.escape(row[0])}</th></tr>'
-    return f'<tr><th scope="row">{html.escape(row[0])}</th>{"".join(map(_html_cell, row[1:]))}</tr>'
-
-
 LONG = 40
 """Characters of a line in a cell beyond which it is wrapped; numbers with their intervals are shorter."""
 
-
-def _html_cell(text: str) -> str:
-    opening = '<td class="long">' if any(len(line) > LONG for line in text.splitlines()) else "<td>"
-    cell = html.escape(text)
-    return f"{opening}{f'<strong>{cell}</strong>' if isinstance(text, Strong) else cell}</td>"
+_environment = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True)
+_environment.tests |= {
+    "heading": lambda text: isinstance(text, Heading),
+    "strong": lambda text: isinstance(text, Strong),
+    "long": lambda text: any(len(line) > LONG for line in text.splitlines()),
+}
+_TEMPLATE: Any = _environment.get_template("page.html.j2").module
+"""Its macros return markup, in which every text is escaped."""
 
 
 def _plain(value: Any) -> Any:
@@ -186,43 +161,26 @@ class Page:
     def section(self, name: str, heading: str, markup: str) -> None:
         """Add a section. markup: HTML."""
         self._contents.append((name, heading))
-        self._body.append(f'<section id="{html.escape(name)}"><h2>{html.escape(heading)}</h2>{markup}</section>')
+        self._body.append(_TEMPLATE.section(name, heading, Markup(markup)))
 
     def sheet(self, sheet: Sheet) -> None:
         """Add a table, and write its CSV beside the page."""
         sheet.save(self._folder / "tables")
-        self.section(
-            sheet.name,
-            sheet.heading,
-            f'<p>{html.escape(sheet.sentence)}</p><div class="wide">{sheet.as_html()}</div>'
-            f'<p class="files"><a href="tables/{html.escape(sheet.name)}.csv">numbers</a></p>',
-        )
+        self.section(sheet.name, sheet.heading, _TEMPLATE.sheet(sheet))
 
-    def figure(self, figure: Figure, command: str = "") -> bool:
-        """Add a figure, and write its files beside the page; nothing where it has no data. Returns whether it has.
-
-        command: draws this figure alone, where there is such a command.
-        """
+    def figure(self, figure: Figure) -> bool:
+        """Add a figure, and write its files beside the page; nothing where it has no data. Returns whether it has."""
         with debug_mode(False):  # else Altair holds each part against its schema, which takes as long as the drawing
             drawing = figure.draw()
             if drawing is None:
                 return False
             spec = spec_of(drawing)
-        how = "" if self._live else f'<p class="how">{_HOW_TO_POINT}</p>'
-        self._live = True
-        live = f'<div class="live"></div><script type="application/json">{_in_script(spec)}</script>'
+        first, self._live = not self._live, True
         self._contents.append((figure.name, figure.heading))
-        name, heading = html.escape(figure.name), html.escape(figure.heading)
-        files = " · ".join(f'<a href="figures/{name}.{kind}">{text}</a>' for kind, text in _FILES)
-        alone = f'<p class="files"><code>{html.escape(command)}</code></p>' if command else ""
 
         def with_picture() -> str:
             picture = base64.b64encode(save(spec, drawing.table, self._folder / "figures", figure.name)).decode()
-            return (
-                f'<figure id="{name}"><h2>{heading}</h2><p>{html.escape(figure.sentence)}</p>'
-                f'<img alt="{heading}" src="data:image/svg+xml;base64,{picture}">{live}<figcaption>{files}</figcaption>'
-                f"{alone}{how}</figure>"
-            )
+            return str(_TEMPLATE.figure(figure, picture, Markup(_in_script(spec)), first))
 
         self._body.append(self._files.submit(with_picture))
         return True
@@ -244,32 +202,27 @@ class Page:
         summary: sentences. warnings: HTML. status: stands beside the subtitle. contents: whether the page begins with
         a list of what is on it.
         """
-        mark = f'<span class="status">{html.escape(status)}</span>' if status else ""
-        links = "".join(f'<a href="#{html.escape(to)}">{html.escape(text)}</a>' for to, text in self._contents)
-        sentences = "".join(f"<p>{html.escape(sentence)}</p>" for sentence in summary)
-        top = [
-            f'<p class="subtitle">{html.escape(subtitle)}{mark}</p>',
-            f'<div class="verdict">{sentences}</div>',
-            warnings,
-            f'<details class="contents"><summary>Contents</summary><nav>{links}</nav></details>' if contents else "",
-        ]
-        added = [part.result() if isinstance(part, Future) else part for part in self._body]
-        body = "\n".join([*filter(None, top), *added])
-        path = self._folder / file
+        parts = [part.result() if isinstance(part, Future) else part for part in self._body]
         policy, script = _POLICY, ""
         if self._live:
-            code = f"{vega_script()}\n{_LIVE.read_text(encoding='utf-8')}"
-            digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
-            policy, script = f"{policy}; script-src 'sha256-{digest}'", f"<script>{code}</script>\n"
-        values = {
-            "title": html.escape(title),
-            "style": style,
-            "body": body,
-            "policy": policy,
-            "script": script,
-        }
+            script = f"{vega_script()}\n{_LIVE.read_text(encoding='utf-8')}"
+            digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+            policy = f"{policy}; script-src 'sha256-{digest}'"
+        text = _TEMPLATE.page(
+            title,
+            subtitle,
+            status,
+            summary,
+            Markup(warnings),
+            self._contents if contents else (),
+            list(map(Markup, parts)),
+            Markup(style),
+            policy,
+            Markup(script),
+        )
+        path = self._folder / file
         self._folder.mkdir(parents=True, exist_ok=True)  # a page without tables and figures has made none
-        write_atomically(path, _PAGE.format(**values))
+        write_atomically(path, text)
         return path
 
 
@@ -290,25 +243,6 @@ def _by_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         few = len(number) < len(values) / 3
         columns[name] = {"of": list(number), "at": [number[value] for value in values]} if few else values
     return columns
-
-
-def draw_alone(every: Sequence[Figure], only: Sequence[str], folder: Path) -> list[Path]:
-    """Write the figures named in `only`, and not the page; returns their PNGs. Raises RunFolderError, before any is
-    written, for an unknown name and for one without data."""
-    drawn = []
-    for name in only:
-        figure = next((figure for figure in every if figure.name == name), None)
-        if figure is None:
-            known = ", ".join(figure.name for figure in every)
-            raise RunFolderError(f"--figure {name}: no such figure; there are {known}")
-        with debug_mode(False):
-            drawing = figure.draw()
-            if drawing is None:
-                raise RunFolderError(f"--figure {name}: these runs have no data for it")
-            drawn.append((name, spec_of(drawing), drawing.table))
-    for name, spec, table in drawn:
-        save(spec, table, folder / "figures", name)
-    return [folder / "figures" / f"{name}.png" for name in only]
 
 
 def check_out(folder: Path) -> None:

@@ -12,18 +12,16 @@ from sat_slime.runs.folder import RunFolder
 from sat_slime.runs.trackers.tracked_run import is_tracker
 
 
-def write_reports(
-    paths: Sequence[str | Path], out: str | Path | None, only: Sequence[str], paper: bool = False
-) -> list[Path]:
-    """Write the report of a single run, where `paths` is one run folder and nothing of a comparison is asked for, or
-    one tracker's files; else one report of all of them, the paper's
-    numbers beside them where `paper` asks for it. Returns the pages or pictures to look at. Raises RunFolderError."""
+def write_reports(paths: Sequence[str | Path], out: str | Path | None = None, paper: bool = False) -> Path:
+    """Write the report of a single run, where `paths` is one run folder and no folder is given, or of one tracker's
+    files; else one report of all of them, the paper's numbers beside them where `paper` asks for it. Returns the page.
+    Raises RunFolderError."""
     path = Path(paths[0])
-    if len(paths) == 1 and out is None and not only and RunFolder(path).is_run():
-        return [write_report(path)]
-    if len(paths) == 1 and not only and not _is_ours(path) and is_tracker(path):
-        return [write_tracked_report(path, Path(out or "report"))]
-    return write_comparison(paths, out, only, paper)
+    if len(paths) == 1 and out is None and RunFolder(path).is_run():
+        return write_report(path)
+    if len(paths) == 1 and not _is_ours(path) and is_tracker(path):
+        return write_tracked_report(path, Path(out or "report"))
+    return write_comparison(paths, out, paper)
 
 
 def _is_ours(path: Path) -> bool:

@@ -60,5 +60,5 @@ def comparison(grid):
 
 @pytest.fixture(scope="session")
 def page(grid):
-    (written,) = write_comparison([grid], paper=True)
+    written = write_comparison([grid], paper=True)
     return written.read_text()

@@ -111,9 +111,9 @@ def test_one_token_with_most_of_the_tail_is_named(tmp_path):
 
 def test_a_report_of_trackers_alone_is_one_runs_page(tmp_path, draw_only):
     draw_only("mismatch")
-    (page,) = write_reports([TRACKERS / "events"], tmp_path / "out", [])
+    page = write_reports([TRACKERS / "events"], tmp_path / "out")
     text = page.read_text()
     assert "3 optimizer steps." in text and "a run of slime, from events" in text
     assert (tmp_path / "out" / "figures" / "mismatch.csv").exists()
-    (page,) = write_reports([TRACKERS / "events", TRACKERS / "job.log"], tmp_path / "both", [])
+    page = write_reports([TRACKERS / "events", TRACKERS / "job.log"], tmp_path / "both")
     assert "events · job.log" in page.read_text()

@@ -89,7 +89,7 @@ def test_a_grid_whose_runs_have_tensorboard_events_is_a_grid(tmp_path, draw_only
     for run in (path / "runs").iterdir():
         (run / "tensorboard").mkdir()
         (run / "tensorboard" / "events.out.tfevents.1.host").touch()
-    assert write_reports([path], None, []) == [path / "report.html"]
+    assert write_reports([path]) == path / "report.html"
 
 
 def test_what_is_no_run_is_refused(tmp_path):
@@ -161,7 +161,7 @@ def test_what_failed_in_a_grid_reaches_its_report(failed_grid, draw_only):
     assert len(collection.planned) == 4 and collection.methods == ["grpo", "gspo"]
     assert [cell.name for cell in collection.not_run] == ["grpo-lag1-seed0", "gspo-lag1-seed1"]
     draw_only()
-    (page,) = write_comparison([failed_grid])
+    page = write_comparison([failed_grid])
     text = page.read_text()
     assert "<li>grpo-lag1-seed0: the key is wrong</li>" in text
     assert "GSPO lag 1 seed 0, failed after 2 steps (the engine broke)." in text
@@ -263,7 +263,7 @@ def test_the_papers_numbers_are_there_on_request_alone(tmp_path, draw_only):
     draw_only()
     paths = [write_cell(tmp_path / name, name, 8, 0, 24) for name in ("gspo", "sat-gspo")]
     for paper in (False, True):
-        (page,) = write_comparison(paths, tmp_path / "out", paper=paper)
+        page = write_comparison(paths, tmp_path / "out", paper=paper)
         text = page.read_text()
         for part in ("paper, 30B", "AIME24", "Cells of the paper", "Qwen3-30B", "--paper</code>"):
             assert (part in text) == paper, part

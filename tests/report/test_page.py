@@ -6,7 +6,7 @@ import pytest
 from test_drawing import panel
 
 from sat_slime.report.drawing import column_of
-from sat_slime.report.page import Figure, Page, Sheet, check_out, draw_alone, warning_box
+from sat_slime.report.page import Figure, Page, Sheet, check_out, warning_box
 from sat_slime.runs.folder import RunFolderError
 
 
@@ -50,19 +50,6 @@ def test_a_report_goes_where_one_was_begun_and_over_nothing_else(tmp_path):
         check_out(tmp_path / "notes.txt")
     (tmp_path / "report.html").touch()
     check_out(tmp_path)
-
-
-def test_figures_alone_are_written_all_or_none(tmp_path):
-    figures = [
-        Figure("one", "One", "", lambda: column_of([panel("a", [])])),
-        Figure("empty", "Empty", "", lambda: None),
-    ]
-    for name, said in (("empty", "have no data for it"), ("other", "no such figure; there are one, empty")):
-        with pytest.raises(RunFolderError, match=f"--figure {name}: .*{said}"):
-            draw_alone(figures, ["one", name], tmp_path)
-        assert not list(tmp_path.iterdir())
-    assert draw_alone(figures, ["one"], tmp_path) == [tmp_path / "figures/one.png"]
-    assert (tmp_path / "figures/one.png").exists()
 
 
 def test_long_words_wrap_and_numbers_do_not():
