@@ -159,7 +159,8 @@ def build(config: Any, device: torch.device) -> tuple[Any, Any]:
             rotary_base=flags["rotary-base"],
             parallel_output=True,
         ).to(device)
-    buckets = DistributedDataParallelConfig(grad_reduce_in_fp32=train.fp32_gradients, use_distributed_optimizer=True)
+    in_fp32 = config.flag("accumulate-allreduce-grads-in-fp32")
+    buckets = DistributedDataParallelConfig(grad_reduce_in_fp32=in_fp32, use_distributed_optimizer=True)
     part = DistributedDataParallel(transformer, buckets, Float16Module(transformer, module))
     if train.optimizer_offload:
         return part, None

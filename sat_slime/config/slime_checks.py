@@ -532,9 +532,9 @@ def _engines(config: SlimeConfig) -> Iterator[str]:
             f"rollout.concurrent_requests is {rollout.concurrent_requests}, but an engine runs at most {MOST_RUNNING}: "
             f"the others are open connections that wait; set it to {MOST_RUNNING}"
         )
-    if config.model.architecture.get("multi-latent-attention") and config.train.attention_backend == "flash":
+    if config.model.architecture.get("multi-latent-attention") and config.flag("attention-backend") == "flash":
         yield (
-            "train.attention_backend is flash with multi-latent attention, whose heads FlashAttention 2 does not take "
+            "slime.attention-backend is flash with multi-latent attention, whose heads FlashAttention 2 does not take "
             "(version 3 does, on Hopper): set it to auto"
         )
 

@@ -46,6 +46,20 @@ def _check_flags(flags: dict[str, Any]) -> dict[str, Any]:
 Flags = Annotated[dict[str, Any], AfterValidator(_check_flags)]
 """FlagValues of slime's, Megatron's or SGLang's flags, by their full names without the leading dashes."""
 
+DEFAULTS: dict[str, FlagValue] = {
+    "rollout-shuffle": True,
+    "balance-data": True,
+    "accumulate-allreduce-grads-in-fp32": True,
+    "attention-softmax-in-fp32": True,
+    "attention-backend": "flash",
+    "weight-decay": 0.1,
+    "adam-beta1": 0.9,
+    "adam-beta2": 0.98,
+    "adam-eps": 1e-8,
+    "clip-grad": 1.0,
+}
+"""Flags that a run has where its file gives them no other value, as in slime's own scripts. false leaves one out."""
+
 
 def _none_as_empty(value: Any) -> Any:
     return {} if value is None else value
@@ -171,10 +185,6 @@ class DataConfig(Section):
     """Wrap prompts in the tokenizer's chat template."""
     chat_template_args: dict[str, Any] = Field(default_factory=dict)
     """Arguments of the chat template, such as `enable_thinking: false`."""
-    shuffle: bool = True
-    """Shuffle the prompts in each epoch."""
-    balance: bool = True
-    """Balance the work between data-parallel ranks (--balance-data)."""
     reward: str | None = None
     """One of slime's rules by name (math, dapo, deepscaler, ...: --rm-type), or the dotted path of a function
     `async f(args, sample, **kwargs) -> float` (--custom-rm-path)."""
@@ -257,26 +267,10 @@ class SlimeTrainConfig(Section):
     micro-batch of its own."""
     lr: PositiveFloat = 1e-6
     """Learning rate, constant."""
-    adam_beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    """Adam's beta 1."""
-    adam_beta2: Annotated[float, Field(ge=0, lt=1)] = 0.98
-    """Adam's beta 2."""
-    adam_eps: PositiveFloat = 1e-8
-    """Adam's epsilon."""
-    weight_decay: NonNegativeFloat = 0.1
-    """Decoupled weight decay."""
-    grad_clip: PositiveFloat = 1.0
-    """Bound on the gradient's global norm."""
     optimizer_offload: bool = False
     """Keep Adam's state and the fp32 master weights in host memory (--optimizer-cpu-offload)."""
     recompute: Literal["none", "selective", "full"] = "full"
     """Activations recomputed in the backward pass; full: every layer from its input."""
-    attention_backend: Literal["flash", "fused", "unfused", "local", "auto"] = "flash"
-    """Attention of Transformer Engine."""
-    fp32_gradients: bool = True
-    """Accumulate and reduce gradients in fp32."""
-    fp32_softmax: bool = True
-    """Softmax of attention in fp32."""
 
     @property
     def world_size(self) -> int:
@@ -454,4 +448,11 @@ class SlimeConfig(Section):
     estimate: Annotated[EstimateConfig, MAY_CHANGE_ON_RESUME, COMPUTES_NOTHING] = EstimateConfig()
     """The speeds that the estimate of a run's time assumes."""
     slime: Flags = Field(default_factory=dict)
-    """Flags of slime, Megatron or SGLang by their own names, such as `sglang-max-running-requests: 256`."""
+    """Flags of slime, Megatron or SGLang by their own names, such as `sglang-max-running-requests: 256`; true: the flag
+    alone, false: left out. Where they are not given, a run has `rollout-shuffle`, `balance-data`,
+    `accumulate-allreduce-grads-in-fp32` and `attention-softmax-in-fp32`, `attention-backend: flash` on GPUs,
+    `weight-decay: 0.1`, `adam-beta1: 0.9`, `adam-beta2: 0.98`, `adam-eps: 1e-8` and `clip-grad: 1.0`."""
+
+    def flag(self, name: str) -> Any:
+        """The value of one of DEFAULTS, as the file gives it or by default."""
+        return self.slime.get(name, DEFAULTS[name])

@@ -239,7 +239,7 @@ WARNED = {
     ),
     "slime scripts/run-moonlight-16B-A3B.sh:127": (
         ["model.architecture.multi-latent-attention=true"],
-        ["train.attention_backend is flash with multi-latent attention", "set it to auto"],
+        ["slime.attention-backend is flash with multi-latent attention", "set it to auto"],
     ),
     # never: without a template nothing takes them
     "slime/utils/data.py:apply_chat_template": (

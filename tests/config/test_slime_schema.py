@@ -138,14 +138,14 @@ def test_the_papers_numbers():
         4096,
     )
     assert (rollout.temperature, rollout.top_p, rollout.top_k, rollout.max_response_tokens) == (1.0, 1.0, -1, 32768)
-    assert (train.lr, train.adam_beta1, train.adam_beta2) == (1e-6, 0.9, 0.98)
+    assert (train.lr, config.flag("adam-beta1"), config.flag("adam-beta2")) == (1e-6, 0.9, 0.98)
     assert (method.clip.eps_low, method.clip.eps_high, method.dppo.delta) == (0.2, 0.2, 1e-3)
     assert (method.sat.alpha, method.sat.exponent, method.sat.scope) == (0.9, 2.0, "microbatch")
     assert (config.loss.kl_coef, config.loss.entropy_coef) == (1e-3, 0.0)
     assert (train.world_size, rollout.gpus, config.cluster.gpus_per_node) == (4, 4, 8)
     assert (train.tensor_parallel, train.pipeline_parallel, train.context_parallel) == (4, 1, 1)
     assert (train.expert_parallel, train.expert_tensor_parallel, train.max_tokens_per_gpu) == (4, 1, 32768)
-    assert (rollout.memory_fraction, train.attention_backend) == (0.85, "flash")
+    assert (rollout.memory_fraction, config.flag("attention-backend")) == (0.85, "flash")
     assert (evaluation.every_n_iterations, evaluation.samples_per_problem, list(evaluation.prompts)) == (
         5,
         16,

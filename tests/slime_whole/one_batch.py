@@ -48,7 +48,7 @@ most responses come from nearly the weights in training, the last ones from olde
 
 # Adam's first step is the learning rate times the gradient's sign wherever the gradient is far above epsilon: with the
 # default of 1e-8, rounding in a gradient that vanishes would make a step.
-EPSILON = "train.adam_eps=1e-5"
+EPSILON = "slime.adam-eps=1e-5"
 
 
 @dataclass(frozen=True)

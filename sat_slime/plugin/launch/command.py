@@ -17,7 +17,7 @@ from sat_slime.config.plugin_schema import DriverConfig, PluginConfig
 from sat_slime.config.schema import ScoresConfig
 from sat_slime.config.slime_checks import spares_recompute, uses_verifier
 from sat_slime.config.slime_flags import is_sent
-from sat_slime.config.slime_schema import FlagValue, SlimeConfig
+from sat_slime.config.slime_schema import DEFAULTS, FlagValue, SlimeConfig
 from sat_slime.plugin.launch.cpu_run import cpu_arguments, cpu_environment, cpu_python_path
 from sat_slime.plugin.launch.flags import KnownFlags, recorded_flags, unknown_flags
 
@@ -271,17 +271,26 @@ def _arguments(config: SlimeConfig, run_dir: Path) -> list[Argument]:
         _plugin(run_dir),
         _logging(config),
         cpu_arguments(config) if config.cluster.device == "cpu" else (),
-        ((name, value, _extra(name)) for name, value in config.slime.items()),
+        _own_flags(config),
     )
     return [Argument(*argument) for part in parts for argument in part]
 
 
-def _extra(name: str) -> str:
-    return f"slime.{name}"
-
-
 Part = Iterator[tuple[str, Any, str]]
 """Flags, each with its value and the setting that it comes from."""
+
+
+def _own_flags(config: SlimeConfig) -> Part:
+    """Yield the flags under `slime`, after those of DEFAULTS that nothing else gives."""
+    taken = {*config.slime, *config.model.architecture}
+    if config.cluster.device == "cpu":
+        taken.add("attention-backend")  # of cpu_arguments
+    given = {name: value for name, value in DEFAULTS.items() if name not in taken} | config.slime
+    yield from ((name, value, _extra(name)) for name, value in given.items())
+
+
+def _extra(name: str) -> str:
+    return f"slime.{name}"
 
 
 def _cluster(config: SlimeConfig) -> Part:
@@ -320,8 +329,6 @@ def _data(config: SlimeConfig) -> Part:
     yield "apply-chat-template", data.chat_template, "data.chat_template"
     template_args = json.dumps(data.chat_template_args) if data.chat_template_args else None
     yield "apply-chat-template-kwargs", template_args, "data.chat_template_args"
-    yield "rollout-shuffle", data.shuffle, "data.shuffle"
-    yield "balance-data", data.balance, "data.balance"
     is_path = bool(data.reward and "." in data.reward)
     yield "custom-rm-path" if is_path else "rm-type", data.reward, "data.reward"
 
@@ -380,10 +387,6 @@ def _parallelism(config: SlimeConfig) -> Part:
         yield "recompute-num-layers", 1, "train.recompute"
     yield "attention-dropout", 0.0, FIXED  # Megatron's default is 0.1
     yield "hidden-dropout", 0.0, FIXED
-    yield "accumulate-allreduce-grads-in-fp32", train.fp32_gradients, "train.fp32_gradients"
-    yield "attention-softmax-in-fp32", train.fp32_softmax, "train.fp32_softmax"
-    if config.cluster.device == "gpu":
-        yield "attention-backend", train.attention_backend, "train.attention_backend"
 
 
 def _optimizer(config: SlimeConfig) -> Part:
@@ -393,11 +396,6 @@ def _optimizer(config: SlimeConfig) -> Part:
     yield "lr-decay-style", "constant", FIXED
     # Without it Megatron refuses to go on with another number of iterations, on which a constant rate does not depend.
     yield "override-opt_param-scheduler", True, FIXED
-    yield "weight-decay", train.weight_decay, "train.weight_decay"
-    yield "adam-beta1", train.adam_beta1, "train.adam_beta1"
-    yield "adam-beta2", train.adam_beta2, "train.adam_beta2"
-    yield "adam-eps", train.adam_eps, "train.adam_eps"
-    yield "clip-grad", train.grad_clip, "train.grad_clip"
     for name in ("optimizer-cpu-offload", "overlap-cpu-optimizer-d2h-h2d", "use-precision-aware-optimizer"):
         yield name, train.optimizer_offload, "train.optimizer_offload"
 

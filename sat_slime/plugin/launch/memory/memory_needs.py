@@ -126,10 +126,11 @@ def _training_parts(config: SlimeConfig, stage: int) -> Iterator[Part]:
     fullest = stage * max(1, train.world_size // train.pipeline_parallel)  # the last of a buffer's ranks holds padding
     held = expected_elements(config, fullest)
     yield Part("weights", BF16 * held["buffers"])  # param_and_grad_buffer.py: param_data, grad_data
-    yield Part("gradients", (FP32 if train.fp32_gradients else BF16) * held["buffers"])
+    in_fp32 = config.flag("accumulate-allreduce-grads-in-fp32")
+    yield Part("gradients", (FP32 if in_fp32 else BF16) * held["buffers"])
     if not train.optimizer_offload:
         # distrib_optimizer.py: master weights, two moments; gradients in bf16 are copied into fp32
-        yield Part("optimizer", (3 if train.fp32_gradients else 4) * FP32 * held["optimizer"])
+        yield Part("optimizer", (3 if in_fp32 else 4) * FP32 * held["optimizer"])
     last = stage == train.pipeline_parallel - 1
     yield Part("batch", _batch_bytes(config, last), at_full_length=True)
     # A stage holds one micro-batch for itself and each of the stages behind it (1F1B).

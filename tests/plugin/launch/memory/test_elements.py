@@ -142,7 +142,7 @@ RANKS = {
     "experts, two stages": (LARGE, (ON_GPUS, "train.pipeline_parallel=2", "train.expert_parallel=2"), (0, 7)),
     "context": (DENSER, ("train.context_parallel=2",), (0, 3)),
     "experts, context": (LARGE, (ON_GPUS, "train.context_parallel=2", "train.expert_parallel=4"), (1, 6)),
-    "bf16 gradients": (DENSER, ("train.fp32_gradients=false",), (1,)),
+    "bf16 gradients": (DENSER, ("slime.accumulate-allreduce-grads-in-fp32=false",), (1,)),
     "padded, three copies": (DENSER, (*THIN, "train.tensor_parallel=1", "train.gpus_per_node=3"), (0, 1, 2)),
     "padded, tied, two stages": (
         TIED,
@@ -163,7 +163,8 @@ def full_case(name, rank):
     case = megatron_case(config.model.architecture, cut_of(config), 0)
     train = config.train
     layout = {"world": train.world_size, "rank": rank, "context": train.context_parallel}
-    return {**case, **layout, "offload": train.optimizer_offload, "fp32_gradients": train.fp32_gradients}
+    in_fp32 = config.flag("accumulate-allreduce-grads-in-fp32")
+    return {**case, **layout, "offload": train.optimizer_offload, "fp32_gradients": in_fp32}
 
 
 def parameters_of(tensors):
@@ -218,7 +219,9 @@ def test_weights_buffers_and_optimizer_of_a_rank_are_megatrons_to_the_element(me
         as_real |= dict.fromkeys(state, expected["optimizer"])
         assert as_real == real["elements"], rank
         assert real["devices"] == ["cpu" if config.train.optimizer_offload else "meta"]
-        assert real["gradients"] == ["torch.float32" if config.train.fp32_gradients else "torch.bfloat16"]
+        assert real["gradients"] == [
+            "torch.float32" if config.flag("accumulate-allreduce-grads-in-fp32") else "torch.bfloat16"
+        ]
 
 
 @pytest.mark.parametrize("name", RANKS)

@@ -23,6 +23,7 @@ EXPERTS = 48 * 128 * 3 * 2048 * 768
 ATTENTION = 48 * 2048 * 128 * (32 + 2 * 4 + 32)
 WHOLE = 48 * (128 * 2048 + 2 * 2048 + 2 * 128) + 2048  # router and norms, on every rank
 BATCH = 4096 * 32768
+BF16_GRADIENTS = "slime.accumulate-allreduce-grads-in-fp32=false"
 
 
 def paper(*overrides):
@@ -53,7 +54,7 @@ def test_a_training_gpu_of_the_papers_run():
 def test_what_settings_change_on_a_training_gpu():
     before = parts(training_need(paper()))
     assert "optimizer" not in before
-    assert parts(training_need(paper("train.fp32_gradients=false")))["gradients"] == before["gradients"] / 2
+    assert parts(training_need(paper(BF16_GRADIENTS)))["gradients"] == before["gradients"] / 2
     assert parts(training_need(paper("loss.kl_coef=0")))["batch"] == BATCH * (8 + 4 + 3 * 4)
     scored = paper("method.tis=true", "pipeline.optimizer_steps_per_rollout=2")  # the trainer scores the batch first
     assert parts(training_need(scored))["batch"] == BATCH * (8 + 4 + 5 * 4)
@@ -66,14 +67,12 @@ def test_what_settings_change_on_a_training_gpu():
 
 
 def test_ranks_with_the_same_weights_share_the_optimizer():
-    config = paper("train.gpus_per_node=8", "train.expert_parallel=8", "train.optimizer_offload=false")
+    cut = ("train.gpus_per_node=8", "train.expert_parallel=8", "train.optimizer_offload=false")
     experts, others = rank(experts=8)
-    found = parts(training_need(config))
+    found = parts(training_need(paper(*cut)))
     assert found["optimizer"] == 12 * (experts + others / 2)
     assert found["batch"] == BATCH / 2 * (8 + 4 + 4 * 4)
-    bf16 = parts(
-        training_need(config.model_copy(update={"train": config.train.model_copy(update={"fp32_gradients": False})}))
-    )
+    bf16 = parts(training_need(paper(*cut, BF16_GRADIENTS)))
     assert bf16["optimizer"] == 16 * (experts + others / 2)  # gradients in bf16 are copied into fp32
 
 
