@@ -13,7 +13,7 @@ pytestmark = [
     pytest.mark.engine,
     pytest.mark.timeout(1200),
     pytest.mark.skipif(
-        not all(importlib.util.find_spec(name) for name in ("ray", "sglang", "megatron")),
+        not all(importlib.util.find_spec(name) for name in ("sglang", "megatron")),
         reason="the embedded runtime needs the engines: scripts/setup.sh",
     ),
 ]
@@ -21,7 +21,7 @@ pytestmark = [
 
 def test_a_run_that_is_disturbed_twice_is_the_undisturbed_one(tmp_path, model_cache):
     (tmp_path / "cache").symlink_to(model_cache)
-    done, faults = chaos.campaign(tmp_path, ["batch, DP 2"], disturbances=2, seed=0)
+    done, faults = chaos.campaign(tmp_path, ["batch"], disturbances=2, seed=0)
     assert not faults
     assert chaos.counted(done) == 2 and not any(one.faults for one in done)
     assert len(chaos.table(done).splitlines()) == 2 + len({(one.victim, one.signal) for one in done})

@@ -69,9 +69,8 @@ class Weight:
     """The group that it belongs to in a table of memory, such as `attention`."""
     cut: int | None = None
     """The dimension that tensor parallelism cuts; of several tensors the first. None: each rank has the whole."""
-    groups: int | None = None
-    """Groups in which the rows of several tensors alternate, as query, key and value do by kv head. None: as many as
-    there are ranks, each of which holds its part of every tensor."""
+    groups: int = 1
+    """Groups in which the rows of several tensors alternate, as query, key and value do by kv head."""
     experts: int = 0
     """Experts that have such a weight each, which are shared among the expert-parallel ranks; 0: it is no expert's."""
 
@@ -80,29 +79,16 @@ class Weight:
         """Elements of the whole parameter."""
         return sum(math.prod(shape) for shape in self.tensors.values())
 
-    def shard(self, tensors: Sequence[torch.Tensor], rank: int, ranks: int) -> torch.Tensor:
-        """Return a rank's part of the parameter, of the whole tensors in the order of `tensors`."""
-        if self.cut is None:
-            return tensors[0]
-        if len(tensors) == 1:
-            return tensors[0].chunk(ranks, self.cut)[rank]
+    def join(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Return the parameter, of its tensors in the order of `tensors`."""
         import torch
 
-        rows = [tensor.unflatten(0, (self.groups or ranks, -1)) for tensor in tensors]
-        return torch.cat(rows, dim=1).chunk(ranks)[rank].flatten(0, 1)
+        return torch.cat([tensor.unflatten(0, (self.groups, -1)) for tensor in tensors], dim=1).flatten(0, 1)
 
-    def whole(self, shards: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Return the whole tensors in the order of `tensors`, of the parts of all ranks."""
-        if self.cut is None:
-            return [shards[0]]
-        import torch
-
-        if len(self.tensors) == 1:
-            return [torch.cat(list(shards), dim=self.cut)]
-        groups = self.groups or len(shards)
-        rows = torch.cat(list(shards)).unflatten(0, (groups, -1))
-        sizes = [shape[0] // groups for shape in self.tensors.values()]
-        return [part.flatten(0, 1) for part in rows.split(sizes, dim=1)]
+    def split(self, parameter: torch.Tensor) -> list[torch.Tensor]:
+        """Return the tensors of the parameter, in the order of `tensors`."""
+        sizes = [shape[0] // self.groups for shape in self.tensors.values()]
+        return [part.flatten(0, 1) for part in parameter.unflatten(0, (self.groups, -1)).split(sizes, dim=1)]
 
 
 class ModelFamily(ABC):

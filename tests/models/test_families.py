@@ -73,24 +73,24 @@ def test_names_and_shapes_are_those_of_transformers(name):
     assert whole_tensors(sizes) == transformers_shapes(sizes)
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("name", SIZES)
-def test_parts_of_all_ranks_make_the_whole(name, ranks):
+def test_a_parameter_is_its_tensors_joined(name):
     sizes = SIZES[name]
     for weight in sizes.resolved_family.weights(sizes, VOCAB_SIZE):
         tensors = [torch.randn(shape) for shape in weight.tensors.values()]
-        shards = [weight.shard(tensors, rank, ranks) for rank in range(ranks)]
-        assert sum(shard.numel() for shard in shards) == weight.elements * (1 if weight.cut is not None else ranks)
-        assert all(torch.equal(a, b) for a, b in zip(weight.whole(shards), tensors, strict=True)), weight.megatron
+        parameter = weight.join(tensors)
+        assert parameter.numel() == weight.elements
+        assert all(torch.equal(a, b) for a, b in zip(weight.split(parameter), tensors, strict=True)), weight.megatron
 
 
-def test_a_rank_has_whole_heads_and_its_part_of_gate_and_up():
-    """As Megatron has them: the heads of a group, its key, its value; the rank's rows of the gate, then those of up."""
-    qkv = Weight("", {"q": (8, 1), "k": (4, 1), "v": (4, 1)}, "attention", cut=0, groups=2)
+def test_heads_alternate_by_group_and_gate_stands_before_up():
+    """As Megatron has them: the heads of a group, its key, its value."""
+    qkv = Weight("", {"q": (8, 1), "k": (4, 1), "v": (4, 1)}, "attention", groups=2)
     q, k, v = torch.arange(8.0)[:, None], 10 + torch.arange(4.0)[:, None], 20 + torch.arange(4.0)[:, None]
-    assert qkv.shard([q, k, v], 1, 2).flatten().tolist() == [4, 5, 6, 7, 12, 13, 22, 23]
-    fc1 = Weight("", {"gate": (4, 1), "up": (4, 1)}, "feed-forward", cut=0)
-    assert fc1.shard([k, v], 1, 2).flatten().tolist() == [12, 13, 22, 23]
+    joined = [0, 1, 2, 3, 10, 11, 20, 21, 4, 5, 6, 7, 12, 13, 22, 23]
+    assert qkv.join([q, k, v]).flatten().tolist() == joined
+    fc1 = Weight("", {"gate": (4, 1), "up": (4, 1)}, "feed-forward")
+    assert fc1.join([k, v]).flatten().tolist() == [10, 11, 12, 13, 20, 21, 22, 23]
 
 
 FLAGS = {"swiglu": True, "disable-bias-linear": True, "normalization": "RMSNorm"}

@@ -39,7 +39,7 @@ def hf_tensors(megatron: torch.nn.Module, config: ModelConfig, vocab_size: int) 
     table = _table(config, vocab_size)
     for name, parameter in megatron.named_parameters():
         weight, numbers = _in_table(name, table)
-        for hf_name, tensor in zip(weight.tensors, weight.whole([parameter.detach()]), strict=True):
+        for hf_name, tensor in zip(weight.tensors, weight.split(parameter.detach()), strict=True):
             yield hf_name.format(**numbers), tensor
 
 
@@ -68,7 +68,7 @@ def _parameter(name: str, file, table: dict[str, Weight]) -> Tensor:
     """One Megatron parameter, from an open safetensors file with Hugging Face names."""
     weight, numbers = _in_table(name, table)
     tensors = [file.get_tensor(hf_name.format(**numbers)) for hf_name in weight.tensors]
-    return weight.shard(tensors, rank=0, ranks=1)
+    return weight.join(tensors)
 
 
 def save_hf(megatron: torch.nn.Module, config: ModelConfig, vocab_size: int, eos_token_id: int, folder: Path) -> None:
