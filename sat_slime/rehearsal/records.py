@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sat_slime.report.dumps.train_dump import load_payload
+from sat_slime.report.dumps import load_payload
 from sat_slime.runs.rows import read_rows
 
 Row = Mapping[str, Any]

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from sat_slime.report.averages import finite_mean
-from sat_slime.report.dumps.dump_files import Skipped, by_number, find_dumps, steps
-from sat_slime.report.dumps.step_batch import StepBatch
+from sat_slime.report.dumps import Skipped, StepBatch, by_number, find_dumps, steps
 from sat_slime.report.number_text import percent
 from sat_slime.report.page import Heading, Page, Sheet, check_out, listed, warning_box
 from sat_slime.report.run import figures

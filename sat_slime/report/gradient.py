@@ -33,7 +33,7 @@ from sat_slime.objective import (
 from sat_slime.objective.sat import kernel
 from sat_slime.objective.terms import Need, bounded_exp
 from sat_slime.objective.tokens import response_mean_weights
-from sat_slime.report.dumps.step_batch import StepBatch
+from sat_slime.report.dumps import StepBatch
 
 UNCLIPPED = Method(named_method("grpo").stabilizers, clip=None, called="unclipped")
 """The importance-sampled gradient r A of every token, which the others are compared with."""

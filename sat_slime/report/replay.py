@@ -48,8 +48,7 @@ from sat_slime.report.drawing import (
     rule,
     tip,
 )
-from sat_slime.report.dumps.dump_files import Dump, Skipped, find_dumps, steps
-from sat_slime.report.dumps.step_batch import Column, StepBatch
+from sat_slime.report.dumps import Column, Dump, Skipped, StepBatch, find_dumps, steps
 from sat_slime.report.gradient import (
     CLIPPED,
     EDGES,

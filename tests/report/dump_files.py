@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from sat_slime.report.dumps.step_batch import StepBatch
+from sat_slime.report.dumps import StepBatch
 from sat_slime.rollout.token_dump import TokenDump, dump_path, write_dump
 
 

@@ -8,8 +8,7 @@ from dump_files import format_2, rank_file, rollout, step_batch, write_run_dump
 from sat_slime.config import ConfigError
 from sat_slime.objective import TokenBatch, mismatch_metrics, named_method, policy_surrogate
 from sat_slime.objective.tokens import response_mean_weights
-from sat_slime.report.dumps.dump_files import find_dumps, steps
-from sat_slime.report.dumps.step_batch import cut
+from sat_slime.report.dumps import cut, find_dumps, steps
 from sat_slime.report.gradient import CLIPPED, MASKED, StepView, span_result, spans
 from sat_slime.report.replay import answerable, choose, replay, weighted
 from sat_slime.runs.folder import RunFolderError

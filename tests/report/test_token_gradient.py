@@ -18,7 +18,7 @@ from sat_slime.objective import (
 )
 from sat_slime.objective.gates import DPPO, IcePop
 from sat_slime.objective.scores import CISPO
-from sat_slime.report.dumps.step_batch import StepBatch
+from sat_slime.report.dumps import StepBatch
 from sat_slime.report.gradient import (
     CLIPPED,
     KEPT,

@@ -5,7 +5,7 @@ import subprocess
 import pytest
 from whole_run import COMMAND, environment
 
-from sat_slime.report.dumps.train_dump import load_payload
+from sat_slime.report.dumps import load_payload
 from sat_slime.tasks.calculator import Calculator
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1200)]

@@ -8,8 +8,7 @@ import pytest
 import torch
 from dump_files import format_2, part, rank_file, rollout, schedule
 
-from sat_slime.report.dumps.step_batch import DumpFault
-from sat_slime.report.dumps.train_dump import read_header, read_rollout
+from sat_slime.report.dumps import DumpFault, read_header, read_rollout
 
 LENGTHS = [4, 9, 2, 7, 5, 11]
 RANKS = [([4, 0, 3], [[2], [1]]), ([1, 5, 2], [[1, 1], [1]])]

@@ -1,1 +1,0 @@
-"""The dumps that reports read: slime's own, and those of embedded runs."""
