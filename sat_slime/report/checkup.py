@@ -24,7 +24,7 @@ from sat_slime.runs.reading import RunData
 from sat_slime.runs.rows import has
 from sat_slime.runs.rules import LEAST_ESS
 from sat_slime.runs.symptoms import MOST_TRUNCATED, Symptom, order, symptoms, verdict
-from sat_slime.runs.trackers.tracked_run import READABLE, is_tracker, read_tracked, what_it_is
+from sat_slime.runs.trackers import READABLE, is_tracker, read_tracked, what_it_is
 
 # ---------------------------------------------------------------------- sums over the tokens of dumps, a step at a time
 

@@ -52,7 +52,7 @@ from sat_slime.runs.live_view import duration
 from sat_slime.runs.reading import Run, RunData, load_run, row_faults, section
 from sat_slime.runs.rows import Columns, has, largest_k, number, once_per_iteration, read_rows
 from sat_slime.runs.symptoms import symptoms
-from sat_slime.runs.trackers.tracked_run import read_tracked
+from sat_slime.runs.trackers import read_tracked
 
 
 def write_report(path: str | Path) -> Path:

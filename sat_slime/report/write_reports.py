@@ -9,7 +9,7 @@ from sat_slime.grid.state import GridFolder
 from sat_slime.report.comparison import write_comparison
 from sat_slime.report.run import write_report, write_tracked_report
 from sat_slime.runs.folder import RunFolder
-from sat_slime.runs.trackers.tracked_run import is_tracker
+from sat_slime.runs.trackers import is_tracker
 
 
 def write_reports(paths: Sequence[str | Path], out: str | Path | None = None, paper: bool = False) -> Path:

@@ -3,7 +3,7 @@ from pathlib import Path
 from command_line import sat_slime_command
 from synthetic import write_run
 
-TRACKERS = Path(__file__).parents[1] / "runs" / "trackers" / "recorded"
+TRACKERS = Path(__file__).parents[1] / "runs" / "recorded"
 
 
 def test_a_log_of_slime_is_read_in_one_command(tmp_path, monkeypatch):

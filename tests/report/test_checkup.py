@@ -15,7 +15,7 @@ from sat_slime.report.write_reports import write_reports
 from sat_slime.runs.folder import RunFolderError
 
 TESTS = Path(__file__).parents[1]
-TRACKERS = TESTS / "runs" / "trackers" / "recorded"
+TRACKERS = TESTS / "runs" / "recorded"
 """Of one run of slime 624b824a8, its own loss, as DUMP; the tests beside these say how they were made."""
 DUMP = TESTS / "report" / "recorded" / "dump"
 FLAGS = json.loads((Path(sat_slime.__file__).parent / "plugin" / "launch" / "slime_flags.json").read_text())["flags"]

@@ -11,7 +11,7 @@ import sat_slime
 from sat_slime.runs.reading import RunData
 from sat_slime.runs.rows import columns, not_finite
 from sat_slime.runs.symptoms import BROKEN, RULES, order, symptoms, verdict
-from sat_slime.runs.trackers.tracked_run import read_tracked
+from sat_slime.runs.trackers import read_tracked
 
 STEPS = 200
 ILL = 121

@@ -1,0 +1,205 @@
+"""One run out of whatever slime's trackers left: TensorBoard events, W&B exports, slime's log, JSON lines.
+
+Each form is read as rows by slime's names, each with its step:
+
+- Scalars of `--use-tensorboard`. slime's processes write files of their own, into one folder or, without
+  `--tb-experiment-name`, into folders named by the second in which each began, so that a folder is read with all below
+  it. slime leaves its step key out of the tags and gives it as the step of the event.
+- Charts that the page of W&B exports as CSV. The first column is the chart's x axis, which slime defines as
+  `train/step`, `rollout/step` or `eval/step`. The others are named `RUN - METRIC`, each with `__MIN` and `__MAX` beside
+  it. A table of a run's history, as pandas writes it, has the metrics' own names, and slime's step keys among them.
+- What the job printed. slime logs each dictionary of metrics before its step is put in, with the number of the rollout
+  in front of it: `rollout 3: {...}`. With `--wandb-always-use-train-step` trackers get another number than that.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from sat_slime.config.jsonl import read_rows
+from sat_slime.runs.folder import RunFolderError
+from sat_slime.runs.reading import RunData
+from sat_slime.runs.rows import columns, not_finite
+from sat_slime.runs.slime_log import LogLine, read_line
+from sat_slime.runs.slime_rows import STEP_KEYS, Row, adopt, is_slime_log, split_log
+
+READABLE = (
+    "a folder or file of TensorBoard events, a chart that W&B exported as CSV, slime's own log (what the job printed), "
+    "or JSON lines of what slime gives its trackers"
+)
+WANDB_SAYS = (
+    "it is a run folder of W&B, whose files no public Python package reads any more. The log that the job printed has "
+    "the same numbers: give that. Or export from the server, as docs/diagnose.md shows: a chart as CSV, or the "
+    "whole history as JSON lines"
+)
+OWN_AXIS = "Step"
+"""W&B's count of log calls, which says nothing of slime's steps."""
+STEPS_OF_LINES = {"step": "train/step", "eval": "eval/step"} | dict.fromkeys(
+    ("rollout", "perf", "multi_turn", "passrate"), "rollout/step"
+)
+
+
+@dataclass(frozen=True)
+class TrackedRun:
+    """A run as its trackers alone know it."""
+
+    metrics: list[Row]
+    """Rows as those of metrics.jsonl, in the order of their steps, which count updates made."""
+    evals: list[Row]
+    """Rows as those of eval.jsonl, of one data set."""
+
+    def data(self) -> RunData:
+        """Return the columns of both, by our names."""
+        metrics = [adopt(row) for row in self.metrics]
+        return RunData(columns(metrics), columns(self.evals), not_finite=not_finite(metrics))
+
+
+def read_tracked(paths: Sequence[Path]) -> TrackedRun:
+    """Return one run, from one or several files and folders of its trackers, whose rows are put together by their
+    steps. A metrics.jsonl, given alone, is taken as it is, with the eval.jsonl beside it.
+
+    Raises:
+        RunFolderError: a path is not there or of another kind, or nothing in it is a metric of slime.
+    """
+    if len(paths) == 1 and paths[0].suffix == ".jsonl" and paths[0].is_file():
+        own = read_rows(paths[0])
+        if any("step" in row for row in own) and not is_slime_log(own):
+            return TrackedRun(own, read_rows(paths[0].with_name("eval.jsonl")))
+    rows: list[Row] = []
+    for path in paths:
+        kind = _kind(path)
+        if kind is None:
+            raise RunFolderError(f"{path}: {what_it_is(path)}. What can be read is {READABLE}")
+        rows += kind(path)
+    metrics, evals = split_log(rows)
+    if not metrics and not evals:
+        raise RunFolderError(
+            f"{paths[0]} holds no metric of slime: none starts with train/, rollout/ or eval/ and has a step"
+        )
+    return TrackedRun(metrics, evals)
+
+
+def is_tracker(path: Path) -> bool:
+    """Return whether a path holds what a tracker or the job's log left, so that `read_tracked` would read it."""
+    return _kind(path) is not None
+
+
+def what_it_is(path: Path) -> str:
+    """Return what an unreadable path seems to be, in words."""
+    if not path.exists():
+        return "it is not there"
+    if path.suffix == ".wandb" or any(path.rglob("*.wandb")):
+        return WANDB_SAYS
+    if path.is_dir():
+        names = sorted({file.suffix or file.name for file in path.iterdir()})[:5]
+        return f"it is a folder without metrics; it holds {', '.join(names) or 'nothing'}"
+    head = _first_bytes(path, 60)
+    if not head:
+        return "it is an empty file"
+    return f"it is a file of an unknown kind, which starts with {head.decode('utf-8', 'replace')[:40]!r}"
+
+
+def _kind(path: Path) -> Callable[[Path], Iterable[Row]] | None:
+    """Return the function that reads the rows of `path`; None where nothing here does."""
+    if path.is_dir():
+        if any(path.rglob("*tfevents*")):
+            return event_rows
+        charts = [file for file in sorted(path.glob("*.csv")) if _is_chart(file)]
+        return (lambda folder: [row for chart in charts for row in csv_rows(chart)]) if charts else None
+    if not path.is_file():
+        return None
+    if "tfevents" in path.name:
+        return event_rows
+    if _first_bytes(path, 1) == b"{":
+        return read_rows
+    if path.suffix == ".csv" and _is_chart(path):
+        return csv_rows
+    return log_rows if next(_metric_lines(path), None) else None
+
+
+def _first_bytes(path: Path, count: int) -> bytes:
+    with open(path, "rb") as file:
+        return file.read(count)
+
+
+def event_rows(path: Path) -> Iterator[Row]:
+    """Yield the scalars of a file, or of all files of a folder, in the order of their times. Raises RunFolderError
+    where the package tensorboard is missing."""
+    try:
+        from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
+    except ImportError as error:
+        raise RunFolderError(
+            f"{path} holds TensorBoard events, and the package tensorboard that reads them is not installed: "
+            "pip install tensorboard"
+        ) from error
+    files = [path] if path.is_file() else sorted(file for file in path.rglob("*tfevents*") if file.is_file())
+    events = [event for file in files for event in LegacyEventFileLoader(str(file)).Load()]
+    for event in sorted(events, key=lambda event: float(event.wall_time)):
+        for value in event.summary.value:
+            if value.WhichOneof("value") == "simple_value":
+                yield {value.tag: value.simple_value, _step_key(value.tag): event.step}
+
+
+def _step_key(metric: str) -> str:
+    """Return slime's key of the step that counts a metric of its own."""
+    part = metric.partition("/")[0]
+    return f"{part}/step" if part in ("train", "eval") else "rollout/step"
+
+
+def csv_rows(path: Path) -> Iterator[Row]:
+    """Yield the rows of a table of W&B, without empty cells. Raises RunFolderError where the x axis is none of slime's,
+    or the chart is of several runs."""
+    head, *lines = _table(path)
+    columns = {
+        i: metric
+        for i, name in enumerate(head)
+        if not name.endswith(("__MIN", "__MAX")) and (metric := _metric(name)) and not metric.startswith("_")
+    }
+    if not any(key in head for key in STEP_KEYS):
+        key = _step_key(next((metric for i, metric in columns.items() if i), "train/"))
+        raise RunFolderError(
+            f"{path}: its x axis is {head[0]!r}, which does not hold slime's steps: set the chart's x axis to {key} "
+            "and export it again"
+        )
+    metrics = list(columns.values())
+    if twice := [metric for metric in metrics if metrics.count(metric) > 1]:
+        runs = sorted({name.rpartition(" - ")[0] for name in head if _metric(name) == twice[0]})
+        raise RunFolderError(f"{path}: it is a chart of {len(runs)} runs ({', '.join(runs)}): export only one run")
+    for cells in lines:
+        row: Row = {}
+        for i, metric in columns.items():
+            with suppress(IndexError, ValueError):  # an empty cell
+                row[metric] = float(cells[i])
+        if row:
+            yield row
+
+
+def _is_chart(path: Path) -> bool:
+    head = next(_table(path), [])
+    return any(key in head for key in STEP_KEYS) or (head[:1] == [OWN_AXIS] and len(head) > 1)
+
+
+def _table(path: Path) -> Iterator[list[str]]:
+    with open(path, newline="", encoding="utf-8-sig", errors="replace") as file:
+        yield from csv.reader(file)
+
+
+def _metric(column: str) -> str:
+    return column.rpartition(" - ")[2]
+
+
+def log_rows(path: Path) -> Iterator[Row]:
+    """Yield the metrics that slime's job printed, in the order of the lines."""
+    for line in _metric_lines(path):
+        yield {**line.metrics, STEPS_OF_LINES[line.kind]: line.number}
+
+
+def _metric_lines(path: Path) -> Iterator[LogLine]:
+    with open(path, encoding="utf-8", errors="replace", newline=None) as file:
+        for text in file:
+            if ": {" in text and (line := read_line(text)).kind in STEPS_OF_LINES and line.metrics:
+                yield line
