@@ -323,7 +323,7 @@ def join(config: Any, gpu: bool) -> None:
 
 
 def tell(config: Any, tokens: int, response: int, built: float, meter: Meter) -> None:
-    """Prints memory beside the estimate, and times beside the speed that the estimate of a run's time assumes."""
+    """Prints memory beside the estimate, and times beside the speed that the estimate of a run's time is given."""
     from sat_slime.plugin.launch.duration import forward_flops
     from sat_slime.plugin.launch.memory.memory_needs import training_need
 
@@ -334,7 +334,6 @@ def tell(config: Any, tokens: int, response: int, built: float, meter: Meter) ->
                 update={"max_response_tokens": response, "max_prompt_tokens": 1, "samples_per_prompt": 1,
                         "prompts_per_iteration": max(1, tokens // response) * config.train.data_parallel}
             ),
-            "estimate": config.estimate.model_copy(update={"prompt_tokens": 0}),
         }
     )  # fmt: skip
     need = training_need(own)
@@ -351,7 +350,7 @@ def tell(config: Any, tokens: int, response: int, built: float, meter: Meter) ->
     passes = 3 + (config.train.recompute == "full")
     print("  seconds: " + ", ".join(f"{name} {meter.median(name):.3f}" for name in meter.seconds))
     print(f"  {flops / one / 1e12:.0f} TFLOP/s in a forward pass alone, {passes * flops / step / 1e12:.0f} in a step; "
-          f"the estimate of a run's time assumes {config.estimate.trainer_tflops:.0f}")  # fmt: skip
+          f"the estimate of a run's time is given {config.estimate.trainer_tflops:.0f}")  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -376,36 +376,20 @@ class ClusterConfig(Section):
 
 class EstimateConfig(Section):
     """Speeds that the estimate of a run's time takes until the run has measured its own (docs/launch.md). They
-    change nothing of a run. The defaults are for H100 GPUs of one node."""
+    change nothing of a run. The defaults are for Qwen3-30B-A3B on H100 GPUs of one node."""
 
-    engine_tokens_per_second: PositiveFloat | None = None
-    """Tokens that one engine generates a second; unset: it follows from what a decoding step reads."""
-    request_tokens_per_second: PositiveFloat | None = None
-    """Tokens a second of a request that is alone on its engine; unset: as above."""
-    gpu_tb_per_second: PositiveFloat = 1.7
-    """Memory that a GPU reads in decoding, TB/s: half of an H100's 3.35."""
-    decode_step_ms: PositiveFloat = 4.0
-    """Milliseconds of a decoding step besides reading: 219 tokens/s were measured of Qwen3-30B-A3B alone on four H100
+    engine_tokens_per_second: PositiveFloat = 4000.0
+    """Tokens that one engine generates a second: two GPUs with responses of 8k tokens in the mean. It would be 12,500
+    with 2k and 1,100 with 32k tokens, for which fewer requests fit the KV cache, where a GPU reads weights and KV at
+    half of its 3.35 TB/s, and a step takes 4 ms besides: 219 tokens/s were measured of one request alone on four
     (Tencent/AngelSlim issue 163), of which reading explains 0.9 ms a token."""
-    prompt_tokens: PositiveInt = 256
-    """Mean length of a prompt, in tokens."""
-    route_mb_per_second: PositiveFloat = 50.0
-    """Routed experts (R3) that the rollout manager's one thread decodes, MB/s as they arrive: measured on one core with
-    int32, a second for a response of 32k tokens with 48 layers and 8 experts a token. In a byte each, as engines send
-    up to 255 experts, a response has a quarter of them."""
     trainer_tflops: PositiveFloat = 125.0
     """FLOP/s of a GPU that trains, in 1e12, recomputation counted. Pretraining Qwen3-30B-A3B on H100 reaches 277
     (performance summary of NVIDIA NeMo AutoModel); packed responses of all lengths are taken to reach less than half of
     it."""
-    offloaded_adam_billions_per_second: PositiveFloat = 1.0
-    """Parameters that the offloaded optimizer (PyTorch's AdamW) updates a second on one node, in 1e9."""
     push_gib_per_second: PositiveFloat = 8.0
     """Weights that are sent to the engines, GiB/s: slime's update of Qwen3-30B-A3B in 7 s, on shared GPUs
     (hebiao064.github.io/rl-weight-sync)."""
-    disk_gib_per_second: PositiveFloat = 2.0
-    """Checkpoints that are written, GiB/s."""
-    start_seconds: NonNegativeFloat = 600.0
-    """From the start of a job until the first batch starts."""
 
 
 class SlimeConfig(Section):

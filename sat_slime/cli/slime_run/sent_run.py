@@ -18,7 +18,7 @@ from sat_slime.cli.slime_run.restarts import in_words
 from sat_slime.cli.slime_run.slime_plan import measured_in, saved_iterations
 from sat_slime.cli.terminal import Ending, short
 from sat_slime.config import SlimeConfig, load_config
-from sat_slime.plugin.launch.duration import estimate, measured_words, words
+from sat_slime.plugin.launch.duration import estimate, words
 from sat_slime.plugin.launch.job_files import JobLog, JobRecord
 from sat_slime.plugin.launch.local_ray import how_it_died, is_running, stop_ray
 from sat_slime.plugin.launch.ray_jobs import JobServer, JobState, NoAnswer
@@ -104,7 +104,7 @@ def _left(run: SentRun) -> str | None:
     if measured is None:
         return None
     left = estimate(run.config, measured.length, measured, done).left
-    return f"{words(left)}; measured: {measured_words(measured)}"
+    return f"{words(left)}; measured: {measured}"
 
 
 def log_lines(run: SentRun) -> Iterator[str]:

@@ -61,7 +61,7 @@ def test_check_lists_what_it_found(tmp_path):
 
 def test_check_tells_time_and_cost_and_of_a_run_what_it_has_measured(tmp_path):
     first = sat_slime_command("check", PAPER, *settings(f"output_dir={tmp_path}"))
-    assert "OK    time            mean response  " in first.stdout and "assumed (section estimate): " in first.stdout
+    assert "OK    time            mean response  " in first.stdout and "an estimate from given speeds" in first.stdout
     rows = [json.loads(line) for line in MEASURED.read_text().splitlines()]
     for name in ("metrics.jsonl", "times.jsonl"):
         (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows if row["of"] == name))
