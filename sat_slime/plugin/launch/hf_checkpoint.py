@@ -8,12 +8,13 @@ of the checkpoint runs, and neither transformers nor SGLang is imported.
 from __future__ import annotations
 
 import datetime
+import functools
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeGuard
 
 from jinja2 import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -78,7 +79,6 @@ def hf_findings(config: SlimeConfig) -> Iterator[Finding]:
         yield fail(what, f"model.hf_checkpoint is {path}: it has no tokenizer; download it again")
     else:
         yield ok(what, path)
-    yield from template_findings(config, folder)
     problems = [*model_mismatches(config.model, values), *_quantization(config, values)]
     yield from (fail("model", problem) for problem in problems)
     if not problems:
@@ -94,42 +94,6 @@ def _quantization(config: SlimeConfig, values: Mapping[str, Any]) -> Iterator[st
             f"slime.sglang-quantization is {value}, but the checkpoint's config.json has no quantization_config, "
             "and the trainer pushes bf16 weights: leave it out, or name a quantized model.hf_checkpoint"
         )
-
-
-def template_findings(config: SlimeConfig, folder: Path) -> Iterator[Finding]:
-    """Yield findings on whether the tokenizer has the chat template that the prompts are wrapped in, and its
-    arguments."""
-    if not config.data.chat_template or not (folder / "tokenizer_config.json").is_file():
-        return
-    text = chat_template(folder)
-    if not text:
-        yield fail(
-            "template",
-            f"data.chat_template is true, but the tokenizer in {folder} has no chat template: set it to false, or name "
-            "a model that has one",
-        )
-        return
-    for name in config.data.chat_template_args:
-        if name not in text:
-            yield warn(
-                "template", f"data.chat_template_args.{name} is no variable of the tokenizer's template: leave it out"
-            )
-
-
-def chat_template(folder: Path) -> str:
-    """Return the text of a tokenizer's chat templates; empty where it has none."""
-    try:
-        return (folder / "chat_template.jinja").read_text(encoding="utf-8")
-    except OSError:
-        pass
-    for name in ("chat_template.json", "tokenizer_config.json"):
-        try:
-            template = json.loads((folder / name).read_text(encoding="utf-8")).get("chat_template")
-        except (OSError, ValueError, AttributeError):
-            continue
-        if template:
-            return template if isinstance(template, str) else json.dumps(template)
-    return ""
 
 
 def _weight_files(folder: Path) -> list[str]:
@@ -187,8 +151,7 @@ def model_mismatches(model: SlimeModelConfig, values: Mapping[str, Any]) -> Iter
 # ------------------------------------------------------------------------------------------------------ stop tokens
 
 
-@dataclass(frozen=True)
-class Token:
+class Token(NamedTuple):
     """A token that the tokenizer takes out of a text whole."""
 
     content: str
@@ -204,7 +167,8 @@ class Checkpoint:
     """The files of a Hugging Face folder, as far as they tell how a response ends."""
 
     vocabulary: int | None
-    added: tuple[Token, ...]
+    added: Mapping[str, Token]
+    """The tokens that the tokenizer takes out of a text whole, by their contents."""
     stops: frozenset[int]
     """The tokens on which SGLang stops by itself."""
     template: str | None
@@ -214,19 +178,19 @@ class Checkpoint:
     """Whether the tokenizer is code of the checkpoint, which may have a chat template of its own."""
 
 
-@dataclass(frozen=True)
-class TurnEnd:
+class TurnEnd(NamedTuple):
     """The text that follows an answer in the chat template, and the token in it."""
 
     token: Token | None
-    """The first token of the tokenizer's added ones in it."""
+    """The first added token in it."""
     text: str
     by_itself: bool
     """Whether it follows an answer that nothing follows; else it is how the next turn begins."""
 
 
 def stop_findings(config: SlimeConfig) -> Iterator[Finding]:
-    """Yield findings on whether SGLang stops where the chat template ends a turn, and on rollout.stop_token_ids."""
+    """Yield findings on the chat template: whether there is one, with its arguments, and whether SGLang stops where it
+    ends a turn; and on rollout.stop_token_ids."""
     path = config.model.hf_checkpoint
     if path is None or not _read(Path(path) / "config.json") or not any(Path(path).glob("tokenizer*")):
         return  # the check of the checkpoint says so
@@ -239,7 +203,7 @@ def stop_findings(config: SlimeConfig) -> Iterator[Finding]:
 
 
 def _of_the_ids(given: list[int], checkpoint: Checkpoint) -> Iterator[Finding]:
-    added = {token.number for token in checkpoint.added}
+    added = {token.number for token in checkpoint.added.values()}
     size = checkpoint.vocabulary
     for number in given:
         key = f"rollout.stop_token_ids has {number}"
@@ -251,9 +215,9 @@ def _of_the_ids(given: list[int], checkpoint: Checkpoint) -> Iterator[Finding]:
 
 
 def _of_the_template(config: SlimeConfig, checkpoint: Checkpoint) -> Iterator[Finding]:
-    given = config.rollout.stop_token_ids
+    given, words = config.rollout.stop_token_ids, config.slime.get("rollout-stop")
     stops = checkpoint.stops | set(given)
-    words = _words(config.slime.get("rollout-stop"))
+    words = [word for word in (words if isinstance(words, list) else [words]) if isinstance(word, str) and word]
     on = f"it stops on {_listed(stops)}" if stops else "it stops on no token"
     if not config.data.chat_template:
         if not stops and not words:
@@ -267,6 +231,10 @@ def _of_the_template(config: SlimeConfig, checkpoint: Checkpoint) -> Iterator[Fi
             "chat_template.jinja there, or set data.chat_template to false",
         )
         return
+    for name in config.data.chat_template_args:
+        if name not in checkpoint.template:
+            key = f"data.chat_template_args.{name}"
+            yield warn("template", f"{key} is no variable of the tokenizer's template: leave it out")
     end = turn_end(checkpoint, config.data.chat_template_args)
     if isinstance(end, str):
         yield warn(WHAT, f"where the chat template ends a turn is not known ({end}): look whether responses end; {on}")
@@ -285,14 +253,46 @@ def _of_the_template(config: SlimeConfig, checkpoint: Checkpoint) -> Iterator[Fi
         )
 
 
-def _words(value: object) -> list[str]:
-    """Return slime's --rollout-stop: a text or several."""
-    values = value if isinstance(value, list) else [value]
-    return [word for word in values if isinstance(word, str) and word]
-
-
 def _listed(numbers: Iterable[int]) -> str:
     return ", ".join(map(str, sorted(numbers)))
+
+
+def turn_end(checkpoint: Checkpoint, arguments: Mapping[str, Any]) -> TurnEnd | str:
+    """Return what follows an answer in the chat template, or why that is not known. arguments:
+    data.chat_template_args."""
+    turns = [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": ANSWER}]
+    try:
+        texts = [
+            _render(checkpoint, messages, arguments) for messages in (turns, [*turns, {**turns[0], "content": NEXT}])
+        ]
+    except Exception as error:  # a template may raise anything
+        return f"{type(error).__name__}: {error}".splitlines()[0]
+    if ANSWER not in texts[0]:
+        return "it leaves the answer out"
+    alone, followed = (text.rpartition(ANSWER)[2].partition(NEXT)[0] for text in texts)
+    contents = sorted(filter(str.strip, checkpoint.added), key=len, reverse=True)
+    pattern = re.compile("|".join(map(re.escape, contents)) or r"(?!)")
+    for text, by_itself in ((alone, True), (followed, False)):
+        if match := pattern.search(text):
+            return TurnEnd(checkpoint.added[match[0]], text, by_itself)
+    return TurnEnd(None, alone if alone.strip() else followed, by_itself=True)
+
+
+def _render(checkpoint: Checkpoint, messages: Sequence[Mapping[str, str]], arguments: Mapping[str, Any]) -> str:
+    """Return the text of messages as transformers makes it, in its environment (render_jinja_template)."""
+
+    def refuse(message: str) -> None:
+        raise TemplateError(message)
+
+    sandbox = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
+    sandbox.filters["tojson"] = functools.partial(json.dumps, ensure_ascii=False)
+    sandbox.globals["raise_exception"] = refuse
+    sandbox.globals["strftime_now"] = lambda layout: datetime.datetime.now().strftime(layout)
+    source = GENERATION.sub(lambda m: f"{m[1]}{'endif' if m[2] else 'if true'}{m[3]}", checkpoint.template or "")
+    values = {"tools": None, "documents": None, "add_generation_prompt": False, **checkpoint.names, **arguments}
+    return sandbox.from_string(source).render(messages=messages, **values)
 
 
 # ------------------------------------------------------------------------------------------------------ checkpoint
@@ -304,23 +304,28 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         _read(folder / f"{name}.json") for name in ("config", "generation_config", "tokenizer", "tokenizer_config")
     )
     inner: dict[str, Any] = next((config[name] for name in INNER_CONFIGS if isinstance(config.get(name), dict)), {})
-    added = _added_tokens(tokenizer, settings, _read(folder / "added_tokens.json"))
-    names = _special_names(_read(folder / "special_tokens_map.json")) | _special_names(settings)
-    numbers = {token.content: token.number for token in added}
-    # SGLang reads 0 in the generation config as none (ModelConfig._get_hf_eos_token_id).
-    stops = {
-        *_ids(config["eos_token_id"] if "eos_token_id" in config else inner.get("eos_token_id")),
-        *(_ids(generation.get("eos_token_id")) if generation.get("eos_token_id") else ()),
+    added = _added_tokens(tokenizer, settings)
+    names = {name: text for name, value in settings.items() if name.endswith("_token") and (text := _content(value))}
+    model = tokenizer.get("model")
+    words = model.get("vocab") if isinstance(model, dict) else None
+    numbers = {
+        **(words if isinstance(words, dict) else {}),
+        **{token.content: token.number for token in added.values()},
     }
-    if (eos := names.get("eos_token")) is not None and (number := _number(eos, numbers, tokenizer)) is not None:
-        stops.add(number)
-    if ALSO_STOPS in numbers:
-        stops.add(numbers[ALSO_STOPS])
+    stops = [
+        config.get("eos_token_id", inner.get("eos_token_id")),
+        # SGLang reads 0 in the generation config as none (ModelConfig._get_hf_eos_token_id).
+        generation.get("eos_token_id") or None,
+        numbers.get(names.get("eos_token", "")),
+        added[ALSO_STOPS].number if ALSO_STOPS in added else None,
+    ]
     size = config.get("vocab_size", inner.get("vocab_size"))
     return Checkpoint(
         size if isinstance(size, int) else None,
         added,
-        frozenset(stops),
+        frozenset(
+            number for value in stops for number in (value if isinstance(value, list) else [value]) if _is_id(number)
+        ),
         _chat_template(folder, settings),
         names,
         "auto_map" in settings,
@@ -335,9 +340,8 @@ def _read(file: Path) -> dict[str, Any]:
     return values if isinstance(values, dict) else {}
 
 
-def _ids(value: object) -> list[int]:
-    values = value if isinstance(value, list) else [value]
-    return [number for number in values if isinstance(number, int) and not isinstance(number, bool)]
+def _is_id(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _content(value: object) -> str | None:
@@ -346,44 +350,17 @@ def _content(value: object) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-def _special_names(values: Mapping[str, Any]) -> dict[str, str]:
-    names = {name: _content(value) for name, value in values.items() if name.endswith("_token")}
-    return {name: content for name, content in names.items() if content is not None}
-
-
-def _added_tokens(
-    tokenizer: Mapping[str, Any], settings: Mapping[str, Any], plain: Mapping[str, Any]
-) -> tuple[Token, ...]:
-    """Return the tokens of tokenizer.json, of tokenizer_config.json, which has the last word, and of added_tokens.json,
-    which does not say which are special."""
-    listed = tokenizer.get("added_tokens")
-    decoder = settings.get("added_tokens_decoder")
-    rows = [
-        *((row.get("id"), row) for _, row in _rows(dict(enumerate(listed)) if isinstance(listed, list) else None)),
-        *((int(key), row) for key, row in _rows(decoder) if key.isdigit()),
-    ]
-    tokens = {content: Token(content, number, False) for content, number in plain.items() if isinstance(number, int)}
-    for number, row in rows:
-        if isinstance(number, int) and (content := _content(row)):
-            tokens[content] = Token(content, number, bool(row.get("special")))
-    return tuple(tokens.values())
-
-
-def _rows(value: object) -> list[tuple[Any, dict[str, Any]]]:
-    """Return the entries of a mapping that are mappings themselves."""
-    return [(key, row) for key, row in value.items() if isinstance(row, dict)] if isinstance(value, dict) else []
-
-
-def _number(content: str, added: Mapping[str, int], tokenizer: Mapping[str, Any]) -> int | None:
-    """Return the number of a token: of the added ones, else in the vocabulary."""
-    if content in added:
-        return added[content]
-    model = tokenizer.get("model")
-    words = model.get("vocab") if isinstance(model, dict) else None
-    if isinstance(words, list):  # a Unigram's pairs of token and score
-        words = {pair[0]: number for number, pair in enumerate(words) if isinstance(pair, list) and pair}
-    number = words.get(content) if isinstance(words, dict) else None
-    return number if isinstance(number, int) else None
+def _added_tokens(tokenizer: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Token]:
+    """Return the added tokens of tokenizer.json and of tokenizer_config.json, which has the last word."""
+    listed, decoder = tokenizer.get("added_tokens"), settings.get("added_tokens_decoder")
+    rows = [(row.get("id"), row) for row in listed if isinstance(row, dict)] if isinstance(listed, list) else []
+    if isinstance(decoder, dict):
+        rows += [(int(key), row) for key, row in decoder.items() if key.isdigit() and isinstance(row, dict)]
+    return {
+        content: Token(content, number, bool(row.get("special")))
+        for number, row in rows
+        if _is_id(number) and (content := _content(row))
+    }
 
 
 def _chat_template(folder: Path, settings: Mapping[str, Any]) -> str | None:
@@ -398,59 +375,3 @@ def _chat_template(folder: Path, settings: Mapping[str, Any]) -> str | None:
         named = {row.get("name"): row.get("template") for row in template if isinstance(row, dict)}
         template = named.get("default")
     return template if isinstance(template, str) and template.strip() else None
-
-
-# -------------------------------------------------------------------------------------------------------- template
-
-
-def turn_end(checkpoint: Checkpoint, arguments: Mapping[str, Any]) -> TurnEnd | str:
-    """Return what follows an answer in the chat template, or why that is not known. arguments:
-    data.chat_template_args."""
-    try:
-        render = _renderer(checkpoint, arguments)
-        after = [_after_the_answer(render(messages)) for messages in (_turns(1), _turns(2))]
-    except Exception as error:  # a template may raise anything
-        return f"{type(error).__name__}: {error}".splitlines()[0]
-    if after[0] is None:
-        return "it leaves the answer out"
-    added = sorted(
-        (token for token in checkpoint.added if token.content.strip()), key=lambda token: -len(token.content)
-    )
-    by_content = {token.content: token for token in added}
-    pattern = re.compile("|".join(re.escape(token.content) for token in added) or r"(?!)")
-    for text, by_itself in ((after[0], True), (after[1] or "", False)):
-        if match := pattern.search(text):
-            return TurnEnd(by_content[match[0]], text, by_itself)
-    return TurnEnd(None, after[0] if after[0].strip() else after[1] or "", True)
-
-
-def _turns(questions: int) -> list[dict[str, str]]:
-    """Return a question and its answer, and another question where two are asked for."""
-    turns = [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": ANSWER}]
-    return turns + [{"role": "user", "content": NEXT}] * (questions - 1)
-
-
-def _after_the_answer(text: str) -> str | None:
-    _, answer, rest = text.rpartition(ANSWER)
-    return rest.partition(NEXT)[0] if answer else None
-
-
-def _renderer(checkpoint: Checkpoint, arguments: Mapping[str, Any]) -> Callable[[list[dict[str, str]]], str]:
-    """Renders messages as transformers does, in its environment (render_jinja_template)."""
-
-    def refuse(message: str) -> None:
-        raise TemplateError(message)
-
-    def as_json(value: Any, ensure_ascii: bool = False, **layout: Any) -> str:
-        return json.dumps(value, ensure_ascii=ensure_ascii, **layout)
-
-    sandbox = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-    )
-    sandbox.filters["tojson"] = as_json
-    sandbox.globals["raise_exception"] = refuse
-    sandbox.globals["strftime_now"] = lambda layout: datetime.datetime.now().strftime(layout)
-    source = GENERATION.sub(lambda m: f"{m[1]}{'endif' if m[2] else 'if true'}{m[3]}", checkpoint.template or "")
-    template = sandbox.from_string(source)
-    values = {"tools": None, "documents": None, "add_generation_prompt": False, **checkpoint.names, **arguments}
-    return lambda messages: template.render(messages=messages, **values)

@@ -9,11 +9,9 @@ from sat_slime.config import load_config
 from sat_slime.config.starters import CONFIGS
 from sat_slime.plugin.launch import hf_checkpoint
 from sat_slime.plugin.launch.hf_checkpoint import (
-    chat_template,
     model_mismatches,
     read_checkpoint,
     stop_findings,
-    template_findings,
     turn_end,
 )
 
@@ -177,30 +175,26 @@ def test_a_template_is_rendered_as_by_transformers(checkpoint, template):
     if not hasattr(utils, "render_jinja_template"):
         pytest.skip("needs a transformers with render_jinja_template")
     read = read_checkpoint(checkpoint(template))
-    turns = hf_checkpoint._turns(2)
+    turns = [{"role": "user", "content": "17 + 17?"}, {"role": "assistant", "content": "34"}]
     given = {"tools": None, "documents": None, "add_generation_prompt": False, **read.names}
     (theirs,), _ = utils.render_jinja_template([turns], chat_template=template, **given)
-    assert hf_checkpoint._renderer(read, {})(turns) == theirs
-    assert "SatSlimeAnswer" in theirs
+    assert hf_checkpoint._render(read, turns, {}) == theirs
+    assert "34" in theirs
 
 
 def test_arguments_of_the_template_reach_it(checkpoint):
     end = turn_end(read_checkpoint(checkpoint()), {"enable_thinking": False})
     assert end.text == "<|im_end|>\n<think>\n\n</think>"
+    argument, _ = findings(checkpoint(), "data.chat_template_args={no_thoughts: true}")
+    assert argument.mark == "WARN" and "data.chat_template_args.no_thoughts is no variable" in argument.detail
 
 
-def test_tokens_in_older_files(checkpoint):
-    """added_tokens.json, added_tokens_decoder and special_tokens_map.json; an end that is a word of the vocabulary."""
-    folder = checkpoint(tokens={}, end=None)
-    (folder / "added_tokens.json").write_text(json.dumps(QWEN))
-    (folder / "special_tokens_map.json").write_text(json.dumps({"eos_token": {"content": "<|im_end|>"}}))
-    assert only(folder) == ("OK", "SGLang stops on 151643, 151645")
+def test_tokens_of_tokenizer_config_and_an_end_that_is_a_word_of_the_vocabulary(checkpoint):
     rows = {str(number): {"content": content, "special": True} for content, number in QWEN.items()}
     assert only(checkpoint(tokens={}, added_tokens_decoder=rows))[0] == "FAIL"
-    folder = checkpoint(tokens={}, end="</s>", eos=None, template=None)
-    for words in ({"<unk>": 0, "</s>": 1}, [["<unk>", 0.0], ["</s>", 0.0]]):
-        (folder / "tokenizer.json").write_text(json.dumps({"model": {"vocab": words}}))
-        assert only(folder, "data.chat_template=false") == ("OK", "SGLang stops on 1")
+    folder = checkpoint(tokens={}, end={"content": "</s>"}, eos=None, template=None)
+    (folder / "tokenizer.json").write_text(json.dumps({"model": {"vocab": {"<unk>": 0, "</s>": 1}}}))
+    assert only(folder, "data.chat_template=false") == ("OK", "SGLang stops on 1")
 
 
 @pytest.mark.parametrize(
@@ -251,19 +245,6 @@ def test_the_advice_works(checkpoint):
 
 def test_without_a_checkpoint_another_check_tells_it(tmp_path):
     assert findings(tmp_path / "missing") == [] and findings(tmp_path) == []
-
-
-def test_a_template_that_is_not_there(tmp_path):
-    config = load_config(PAPER, ["data.chat_template_args={enable_thinking: false}"])
-    assert not list(template_findings(config, tmp_path))  # nothing is known of the tokenizer
-    (tmp_path / "tokenizer_config.json").write_text("{}")
-    (finding,) = template_findings(config, tmp_path)
-    assert finding.mark == "FAIL" and "has no chat template: set it to false" in finding.detail
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": "{{ messages }}"}))
-    (finding,) = template_findings(config, tmp_path)
-    assert finding.mark == "WARN" and "data.chat_template_args.enable_thinking is no variable" in finding.detail
-    (tmp_path / "chat_template.jinja").write_text("{% if enable_thinking %}{% endif %}")
-    assert not list(template_findings(config, tmp_path)) and "enable_thinking" in chat_template(tmp_path)
 
 
 @pytest.mark.parametrize("flag, kind", [("qk-layernorm", "qwen3_moe"), ("add-qkv-bias", "qwen2")])
