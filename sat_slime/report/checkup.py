@@ -20,10 +20,10 @@ from sat_slime.report.page import Heading, Page, Sheet, check_out, listed, warni
 from sat_slime.report.run import figures
 from sat_slime.runs.collapse import FLOOR_STEPS, MISMATCH_RISE, SCORES, judge
 from sat_slime.runs.folder import RunFolderError, writable
+from sat_slime.runs.health import Symptom, order, symptoms, verdict
 from sat_slime.runs.reading import RunData
 from sat_slime.runs.rows import has
-from sat_slime.runs.rules import LEAST_ESS
-from sat_slime.runs.symptoms import MOST_TRUNCATED, Symptom, order, symptoms, verdict
+from sat_slime.runs.rules import LEAST_ESS, MOST_TRUNCATED
 from sat_slime.runs.trackers import READABLE, is_tracker, read_tracked, what_it_is
 
 # ---------------------------------------------------------------------- sums over the tokens of dumps, a step at a time

@@ -47,11 +47,10 @@ from sat_slime.report.panels import Panel as MetricPanel
 from sat_slime.rollout.types import TOOL
 from sat_slime.runs.collapse import judge
 from sat_slime.runs.folder import RunFolder, worked_seconds, writable
-from sat_slime.runs.health import HealthWatch
+from sat_slime.runs.health import HealthWatch, symptoms
 from sat_slime.runs.live_view import duration
 from sat_slime.runs.reading import Run, RunData, load_run, row_faults, section
 from sat_slime.runs.rows import Columns, has, largest_k, number, once_per_iteration, read_rows
-from sat_slime.runs.symptoms import symptoms
 from sat_slime.runs.trackers import read_tracked
 
 

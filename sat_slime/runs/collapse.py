@@ -24,7 +24,6 @@ from typing import Any
 import numpy as np
 
 from sat_slime.runs.rows import number
-from sat_slime.runs.rules import MISMATCH_BAND
 
 SCORES = 3
 """A score is the mean of so many evaluations: one bad evaluation is no collapse."""
@@ -32,8 +31,10 @@ SCORE_LOSS = 1 / 3
 """Share of the best score that is lost."""
 SCORE_ERRORS = 3.0
 """The loss is at least so many standard errors, where the number of samples is known."""
-MISMATCH_RISE, MISMATCH_CEILING = MISMATCH_BAND.limit, MISMATCH_BAND.ceiling
-"""d_pi over its lowest level, and the nats from which on no level counts as low."""
+MISMATCH_RISE, MISMATCH_CEILING = 3.0, 0.15
+"""d_pi over its lowest level, and the nats from which on no level counts as low. The paper's run at lag 8 leaves its
+band of 0.01 above 0.03. Baselines that learn on were seen to reach this factor too: the mismatch alone tells no
+collapse. The ceiling is ten times what the paper shows of runs that do not collapse."""
 KL_RISE = MISMATCH_RISE**2
 """The KL grows as the square of d."""
 LEVEL_STEPS, FLOOR_STEPS = 16, 32

@@ -69,8 +69,8 @@ class RunLog:
         self._view.step(metrics)
         self._tell_collapse()
         if self._health is not None:
-            for advisory in self._health.step(metrics):
-                self.message(f"health: {advisory.text}", "warning")
+            for symptom in self._health.step(metrics):
+                self.message(f"health: {symptom.text}", "warning")
             self._view.status({"health": ", ".join(self._health.holding) or None})
 
     def eval(self, metrics: Mapping[str, Any]) -> None:
@@ -135,8 +135,7 @@ class RunLog:
                 self._watch.replay(kept, read_rows(self._folder.eval))
                 self._told = self._watch.met
             if self._health is not None:
-                self._health = self._health.anew()
-                self._health.replay(kept)
+                self._health = self._health.anew(kept)
             last = max((number(row, "iteration", -1) for row in kept), default=-1)
             for path in self._folder.samples.glob("*.jsonl"):
                 if path.stem.isdigit() and int(path.stem) > last:

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 import sat_slime
+from sat_slime.runs.health import order, symptoms, verdict
 from sat_slime.runs.reading import RunData
 from sat_slime.runs.rows import columns, not_finite
-from sat_slime.runs.symptoms import BROKEN, RULES, order, symptoms, verdict
+from sat_slime.runs.rules import RULES
 from sat_slime.runs.trackers import read_tracked
 
 STEPS = 200
@@ -81,7 +82,7 @@ def test_each_illness_has_its_symptom_from_its_step_on(name):
 
 
 def test_every_rule_is_tested():
-    assert {rule.name for rules in RULES.values() for rule in rules} - {"start"} <= set(ILLNESSES)
+    assert {rule.name for rule in RULES if rule.runs == "slime"} - {"loss"} <= set(ILLNESSES)
 
 
 def steps_of(count, **series):
@@ -92,13 +93,13 @@ def steps_of(count, **series):
 
 
 @pytest.mark.parametrize("count", [1, 2, 48])
-@pytest.mark.parametrize("key", BROKEN)
-def test_what_is_broken_from_the_first_step_on_is_found_at_once(key, count):
+@pytest.mark.parametrize("rule", [rule for rule in RULES if rule.bound.over == "size"], ids=lambda rule: rule.metric)
+def test_what_is_broken_from_the_first_step_on_is_found_at_once(rule, count):
     """A gradient norm of 2.9e9 has no step to be compared with."""
-    name, _, limit = BROKEN[key]
+    key, limit = rule.metric, rule.bound.limit
     metrics = steps_of(count, mismatch__d_pi=0.03) | {key: np.full(count, -1.5 * limit)}
     (found,) = found_in(metrics)
-    assert (found.name, found.since, found.lasts) == (name, 1, True)
+    assert (found.name, found.since, found.lasts) == (rule.name, 1, True)
     assert found_in(metrics | {key: metrics[key] / 2}) == []
 
 
@@ -243,7 +244,7 @@ def test_too_few_steps_have_no_levels():
 
 
 def test_every_flag_that_is_named_is_slimes():
-    texts = [rule.advice for rules in RULES.values() for rule in rules]
+    texts = [rule.advice for rule in RULES if rule.runs == "slime"]
     texts += [symptom.advice for symptom in found_in(run(ppo_kl=1))]
     named = {flag for text in texts for flag in re.findall(r"--[a-z][a-z-]+[a-z]", text)}
     assert named and named <= set(FLAGS)
