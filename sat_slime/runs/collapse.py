@@ -17,13 +17,13 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from sat_slime.runs.rows import number
+from sat_slime.config.jsonl import number
 
 SCORES = 3
 """A score is the mean of so many evaluations: one bad evaluation is no collapse."""
@@ -108,34 +108,30 @@ class Score:
         return math.sqrt(self.mean * (1 - self.mean) / self.samples) if inside else 0.0
 
 
-@dataclass
 class CollapseWatch:
     """The rule over a history that grows. Feed it the rows of metrics.jsonl and eval.jsonl in the order written."""
 
-    period: int = 1
-    """Steps of a lag cycle."""
-    by_accuracy: bool = True
-    """True where the run evaluates; else its training reward is the score."""
-    band: Band = field(init=False)
-    best: Score | None = field(init=False, default=None)
-    newest: Score | None = field(init=False, default=None)
-    rise: float = field(init=False, default=math.nan)
-    """d_pi's newest level over its lowest."""
-    rise_since_best: float = field(init=False, default=math.nan)
-    """The highest `rise` since the best score."""
-    outside_since_best: bool = field(init=False, default=False)
-    """True where d_pi was out of its band since then."""
-    score_fell: bool = field(init=False, default=False)
-    """True while the score's half of the rule holds."""
-    since: int | None = field(init=False, default=None)
-    """Evaluation from which on the whole rule has held; None while it does not."""
-    ever: int | None = field(init=False, default=None)
-    """First evaluation at which it held."""
-    _scores: deque[tuple[float, float]] = field(init=False, default_factory=lambda: deque(maxlen=SCORES))
-    _rewards: list[float] = field(init=False, default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.band = Band(self.period, MISMATCH_RISE, MISMATCH_CEILING)
+    def __init__(self, period: int = 1, by_accuracy: bool = True):
+        """period: steps of a lag cycle. by_accuracy: whether the run evaluates; else its training reward is the
+        score."""
+        self.period, self.by_accuracy = period, by_accuracy
+        self.band = Band(period, MISMATCH_RISE, MISMATCH_CEILING)
+        self.best: Score | None = None
+        self.newest: Score | None = None
+        self.rise = math.nan
+        """d_pi's newest level over its lowest."""
+        self.rise_since_best = math.nan
+        """The highest `rise` since the best score."""
+        self.outside_since_best = False
+        """True where d_pi was out of its band since then."""
+        self.score_fell = False
+        """True while the score's half of the rule holds."""
+        self.since: int | None = None
+        """Evaluation from which on the whole rule has held; None while it does not."""
+        self.ever: int | None = None
+        """First evaluation at which it held."""
+        self._scores: deque[tuple[float, float]] = deque(maxlen=SCORES)
+        self._rewards: list[float] = []
 
     def step(self, row: Mapping[str, Any]) -> dict[str, float]:
         """Take an optimizer step; return what the rule adds to the step's metrics."""
@@ -177,11 +173,11 @@ class CollapseWatch:
             self.since = None
 
     def replay(self, steps: Iterable[Mapping[str, Any]], evaluations: Iterable[Mapping[str, Any]]) -> None:
-        """Take the rows of metrics.jsonl and eval.jsonl, merged by step."""
-        tagged = [(row, self.step) for row in steps] + [(row, self.evaluation) for row in evaluations]
-        dated = [(row, take) for row, take in tagged if math.isfinite(number(row, "step"))]
-        # an evaluation comes after the step that it follows; sorted keeps the order of equal steps
-        for row, take in sorted(dated, key=lambda dated_row: float(dated_row[0]["step"])):
+        """Take the rows of metrics.jsonl and eval.jsonl, merged by step; an evaluation follows the step that it is
+        of."""
+        tagged = [*((row, self.step) for row in steps), *((row, self.evaluation) for row in evaluations)]
+        dated = [(number(row, "step"), row, take) for row, take in tagged]
+        for _, row, take in sorted((one for one in dated if math.isfinite(one[0])), key=lambda one: one[0]):
             take(row)
 
     @property
@@ -211,11 +207,11 @@ class CollapseWatch:
 def judge(metrics: Mapping[str, np.ndarray], evals: Mapping[str, np.ndarray], period: int) -> CollapseWatch:
     """Return the rule over a whole run, from the columns of its metrics.jsonl and eval.jsonl."""
     watch = CollapseWatch(max(1, period), by_accuracy="accuracy" in evals)
-    chosen = ("step", "mismatch/d_pi", "reward/mean", "accuracy", "n_samples")
-    watch.replay(*(_rows(columns, chosen) for columns in (metrics, evals)))
+    watch.replay(_rows(metrics), _rows(evals))
     return watch
 
 
-def _rows(columns: Mapping[str, np.ndarray], keys: Sequence[str]) -> list[dict[str, float]]:
-    known = [key for key in keys if key in columns]
-    return [dict(zip(known, row, strict=True)) for row in zip(*(columns[key].tolist() for key in known), strict=True)]
+def _rows(columns: Mapping[str, np.ndarray]) -> Iterator[dict[str, float]]:
+    known = [key for key in ("step", "mismatch/d_pi", "reward/mean", "accuracy", "n_samples") if key in columns]
+    for row in zip(*(columns[key].tolist() for key in known), strict=True):
+        yield dict(zip(known, row, strict=True))

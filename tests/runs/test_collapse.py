@@ -3,6 +3,7 @@ import pytest
 from rich.console import Console
 from synthetic import step_metrics
 
+from sat_slime.config.jsonl import read_rows
 from sat_slime.runs.collapse import (
     FLOOR_STEPS,
     MISMATCH_CEILING,
@@ -15,7 +16,7 @@ from sat_slime.runs.collapse import (
 from sat_slime.runs.folder import RunFolder
 from sat_slime.runs.live_view import make_view
 from sat_slime.runs.log import RunLog
-from sat_slime.runs.rows import read_rows
+from sat_slime.runs.rows import read_metrics
 
 
 def columns(d_pi, scores, every=10, samples=256.0):
@@ -31,34 +32,29 @@ def columns(d_pi, scores, every=10, samples=256.0):
 
 CALM, STORMY = [0.01] * 100, [0.01] * 60 + [0.05] * 40
 RISING, FALLING = [0.2, 0.5, 0.6, 0.7, 0.7, 0.8, 0.8, 0.8, 0.8, 0.8], [0.2, 0.5, 0.6, 0.7, 0.7, 0.7, 0.5, 0.3, 0.2, 0.1]
+FEW = [0.1, 0.12, 0.12, 0.12, 0.12, 0.07, 0.07, 0.07, 0.07, 0.07]
+"""A loss within the error of few samples."""
 
 
 @pytest.mark.parametrize(
-    "d_pi, scores, met",
-    [(STORMY, FALLING, True), (CALM, FALLING, False), (STORMY, RISING, False), (CALM, RISING, False)],
+    ("d_pi", "scores", "samples", "met"),
+    [
+        (STORMY, FALLING, 256, True),
+        (CALM, FALLING, 256, False),
+        (STORMY, RISING, 256, False),
+        (CALM, RISING, 256, False),
+        ([MISMATCH_CEILING + 0.01] * 100, FALLING, 256, True),  # it was never low
+        ([MISMATCH_CEILING - 0.01] * 100, FALLING, 256, False),
+        (STORMY, [0.6] * 5 + [0.39] * 5, 256, True),
+        (STORMY, [0.6] * 5 + [0.41] * 5, 256, False),
+        (STORMY, FEW, 64, False),
+        (STORMY, FEW, 6400, True),
+    ],
 )
-def test_both_score_and_mismatch_have_to_go(d_pi, scores, met):
-    watch = judge(*columns(d_pi, scores), 1)
-    assert watch.met is met
-    assert bool(watch.sentence()) is met
-    assert watch.score_fell is (scores is FALLING)
-
-
-def test_a_level_that_was_never_low_counts_as_high():
-    assert judge(*columns([MISMATCH_CEILING + 0.01] * 100, FALLING), 1).met
-    assert not judge(*columns([MISMATCH_CEILING - 0.01] * 100, FALLING), 1).met
-
-
-def test_thresholds_of_the_score():
-    scores = [0.6] * 5
-    assert judge(*columns(STORMY, [*scores, 0.39, 0.39, 0.39, 0.39, 0.39]), 1).met
-    assert not judge(*columns(STORMY, [*scores, 0.41, 0.41, 0.41, 0.41, 0.41]), 1).met
-
-
-def test_a_loss_within_the_error_of_few_samples_is_none():
-    scores = [0.1, 0.12, 0.12, 0.12, 0.12, 0.07, 0.07, 0.07, 0.07, 0.07]
-    assert not judge(*columns(STORMY, scores, samples=64.0), 1).met
-    assert judge(*columns(STORMY, scores, samples=6400.0), 1).met
+def test_both_score_and_mismatch_have_to_go(d_pi, scores, samples, met):
+    watch = judge(*columns(d_pi, scores, samples=samples), 1)
+    assert watch.met is met is bool(watch.sentence())
+    assert watch.score_fell is (met or scores is FALLING)
 
 
 def test_one_bad_evaluation_is_no_collapse_and_recovery_is_seen():
@@ -145,8 +141,6 @@ def test_it_is_asked_to_stop_only_where_the_config_says_so(folder):
 def test_live_and_afterwards_agree(folder):
     log, _ = live(folder)
     log.close()
-    from sat_slime.runs.rows import read_metrics
-
     after = judge(read_metrics(folder.metrics), read_metrics(folder.eval), 1)
     assert after.since == 80
     assert log._watch is not None and log._watch.sentence() == after.sentence()
