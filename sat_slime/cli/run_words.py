@@ -8,8 +8,8 @@ from typing import Any
 
 from sat_slime.cli.terminal import short
 from sat_slime.config import method_label
+from sat_slime.config.jsonl import number
 from sat_slime.config.loader import RunConfig
-from sat_slime.runs.rows import number
 
 
 def optimizer_steps(config: RunConfig) -> int:

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from sat_slime.config import GridConfig, dump_config, load_grid
+from sat_slime.config.jsonl import to_json, write_atomically
 from sat_slime.config.loader import RunConfig
 from sat_slime.grid.plan import Cell, plan_cells
 from sat_slime.runs.folder import RunFolder, RunFolderError
 from sat_slime.runs.lock import FolderLock, Holder
-from sat_slime.runs.rows import to_json, write_atomically
 
 STATES = ("planned", "running", "interrupted", "failed", "finished")
 

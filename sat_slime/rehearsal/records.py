@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sat_slime.config.jsonl import read_rows
 from sat_slime.report.dumps import load_payload
-from sat_slime.runs.rows import read_rows
 
 Row = Mapping[str, Any]
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from sat_slime.config import ConfigError
+from sat_slime.config.jsonl import read_rows
 from sat_slime.config.loader import marked_settings
 from sat_slime.config.method_section import method_in
 from sat_slime.config.section import COMPUTES_NOTHING, OWN_TO_A_CELL, among
@@ -22,7 +23,7 @@ from sat_slime.report.method_names import ON, PAPER_ORDER, WITH, label_of, task_
 from sat_slime.runs.collapse import CollapseWatch, judge
 from sat_slime.runs.folder import RunFolder, RunFolderError
 from sat_slime.runs.reading import RunData, flat_settings, read_yaml, row_faults, section
-from sat_slime.runs.rows import columns, of_first_dataset, read_histograms, read_rows
+from sat_slime.runs.rows import columns, of_first_dataset, read_histograms
 from sat_slime.runs.slime_rows import adopt
 from sat_slime.runs.trackers import READABLE, is_tracker, read_tracked, what_it_is
 

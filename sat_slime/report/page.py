@@ -19,6 +19,7 @@ from jinja2 import Environment, FileSystemLoader
 from markupsafe import Markup
 
 from sat_slime.config.disk import naming
+from sat_slime.config.jsonl import write_atomically
 from sat_slime.config.method_section import method_label
 from sat_slime.report.drawing import Drawing
 from sat_slime.report.figure_files import save, spec_of
@@ -26,7 +27,6 @@ from sat_slime.report.number_text import DASH, percent
 from sat_slime.report.vega_script import vega_script
 from sat_slime.runs.folder import RunFolderError
 from sat_slime.runs.reading import section
-from sat_slime.runs.rows import write_atomically
 
 _LIVE = Path(__file__).with_name("live.js")
 

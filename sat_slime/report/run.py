@@ -19,6 +19,7 @@ import altair as alt
 import numpy as np
 import yaml
 
+from sat_slime.config.jsonl import number, read_rows
 from sat_slime.objective.method import STABILIZERS, known
 from sat_slime.objective.metrics import metric_named
 from sat_slime.report import histogram
@@ -50,7 +51,7 @@ from sat_slime.runs.folder import RunFolder, worked_seconds, writable
 from sat_slime.runs.health import HealthWatch, symptoms
 from sat_slime.runs.live_view import duration
 from sat_slime.runs.reading import Run, RunData, load_run, row_faults, section
-from sat_slime.runs.rows import Columns, has, largest_k, number, once_per_iteration, read_rows
+from sat_slime.runs.rows import Columns, has, largest_k, once_per_iteration
 from sat_slime.runs.trackers import read_tracked
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import vl_convert
 
-from sat_slime.runs.rows import write_atomically
+from sat_slime.config.jsonl import write_atomically
 
 KEPT = Path("~/.cache/sat_slime") / f"vega-{version('vl-convert-python')}.js"
 """Where the script is kept: its SHA-256 in the first line, then the script."""

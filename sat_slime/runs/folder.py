@@ -13,9 +13,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from sat_slime.config.jsonl import read_object
+from sat_slime.config.jsonl import read_object, write_atomically
 from sat_slime.runs.lock import FolderLock, Holder
-from sat_slime.runs.rows import write_atomically
 
 
 class RunFolderError(RuntimeError):

@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 
 import sat_slime
 from sat_slime.config import ConfigError, load_config
+from sat_slime.config.jsonl import number, read_rows
 from sat_slime.config.loader import RunConfig
 from sat_slime.config.section import changed_settings, changed_since, differences
 from sat_slime.runs.folder import RunFolder, RunFolderError
-from sat_slime.runs.rows import number, read_rows
 
 Config = TypeVar("Config", bound=RunConfig)
 

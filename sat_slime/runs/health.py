@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from sat_slime.config.jsonl import number
 from sat_slime.objective.metrics import slime_names
 from sat_slime.runs.collapse import (
     FLOOR_STEPS,
@@ -28,7 +29,7 @@ from sat_slime.runs.collapse import (
     whole_cycles,
 )
 from sat_slime.runs.reading import RunData, section
-from sat_slime.runs.rows import Columns, number
+from sat_slime.runs.rows import Columns
 from sat_slime.runs.rules import MOST_CLIPPED, RULES, Rule
 
 RUN_STEPS = 64

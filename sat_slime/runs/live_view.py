@@ -19,7 +19,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from sat_slime.runs.rows import largest_k, number
+from sat_slime.config.jsonl import number
+from sat_slime.runs.rows import largest_k
 
 SPARKS = "▁▂▃▄▅▆▇█"
 RECENT_ITERATIONS = 32

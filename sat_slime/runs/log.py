@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import IO, Any
 
 from sat_slime.config.disk import disk_is_full
+from sat_slime.config.jsonl import keep_rows, number, read_rows, to_json
 from sat_slime.runs.collapse import CollapseWatch
 from sat_slime.runs.folder import RunFolder
 from sat_slime.runs.health import HealthWatch
 from sat_slime.runs.live_view import View, eval_line, live_words
 from sat_slime.runs.reading import row_faults
-from sat_slime.runs.rows import keep_rows, number, read_rows, to_json
 
 
 def tracker_error(wandb_project: str | None) -> str | None:

@@ -8,17 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sat_slime.config.jsonl import damaged_lines, read_rows
 from sat_slime.config.source import ConfigError, plain_values
 from sat_slime.runs.folder import RunFolder
-from sat_slime.runs.rows import (
-    Columns,
-    columns,
-    damaged_lines,
-    not_finite,
-    of_first_dataset,
-    read_histograms,
-    read_rows,
-)
+from sat_slime.runs.rows import Columns, columns, not_finite, of_first_dataset, read_histograms
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""A run's JSON-lines files as rows and as columns."""
+"""Rows of a run's JSON-lines files as columns."""
 
 from __future__ import annotations
 
@@ -9,27 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from sat_slime.config.jsonl import damaged_lines, keep_rows, number, parse_object, read_rows, to_json, write_atomically
-
-__all__ = [
-    "Columns",
-    "columns",
-    "damaged_lines",
-    "has",
-    "is_histogram",
-    "keep_rows",
-    "largest_k",
-    "not_finite",
-    "number",
-    "of_first_dataset",
-    "once_per_iteration",
-    "parse_object",
-    "read_histograms",
-    "read_metrics",
-    "read_rows",
-    "to_json",
-    "write_atomically",
-]
+from sat_slime.config.jsonl import number, read_rows
 
 Columns = Mapping[str, np.ndarray]
 """{key: (rows,) float64}, NaN where a row lacks the key or has no number for it."""

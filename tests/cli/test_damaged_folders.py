@@ -10,7 +10,7 @@ import pytest
 from command_line import TINY, sat_slime_command
 from synthetic import write_run
 
-from sat_slime.runs.rows import read_rows
+from sat_slime.config.jsonl import read_rows
 
 BOMB = "x: &a [1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
     f"x{i}: &{chr(98 + i)} [{', '.join([f'*{chr(97 + i)}'] * 9)}]\n" for i in range(9)

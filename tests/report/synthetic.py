@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from sat_slime.config import EmbeddedConfig, dump_config
+from sat_slime.config.jsonl import to_json
 from sat_slime.config.method_section import method_switches
 from sat_slime.objective import PAPER_METHODS
 from sat_slime.runs.folder import RunFolder
-from sat_slime.runs.rows import to_json
 
 CONFIG = """\
 runtime: embedded

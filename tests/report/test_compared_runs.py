@@ -11,6 +11,7 @@ from made_up_study import write_grid
 from synthetic import step_metrics, write_cell, write_slime_log
 
 from sat_slime.config import GridConfig, load_config
+from sat_slime.config.jsonl import to_json
 from sat_slime.config.loader import vary
 from sat_slime.grid import runner
 from sat_slime.grid.plan import cell_config, plan_cells
@@ -34,7 +35,6 @@ from sat_slime.report.comparison import (
 from sat_slime.report.stats import Comparison, paper_contrasts, run_numbers, score_curve
 from sat_slime.report.write_reports import write_reports
 from sat_slime.runs.folder import RunFolderError
-from sat_slime.runs.rows import to_json
 
 ROOT = Path(__file__).parents[2]
 STAND_IN = str(ROOT / "tests" / "grid" / "grid_stand_in.py")

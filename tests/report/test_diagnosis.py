@@ -13,11 +13,12 @@ from synthetic import step_metrics, write_run
 from typer.testing import CliRunner
 
 from sat_slime.cli import app
+from sat_slime.config.jsonl import to_json
 from sat_slime.report.attribution import load_tokens
 from sat_slime.report.diagnosis import split_findings, split_table, write_diagnosis
 from sat_slime.rollout.token_dump import dump_path, dump_paths, write_dump
 from sat_slime.runs.folder import RunFolderError
-from sat_slime.runs.rows import columns, to_json
+from sat_slime.runs.rows import columns
 
 
 @pytest.fixture

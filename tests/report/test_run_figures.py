@@ -6,6 +6,7 @@ import pytest
 import torch
 from synthetic import histogram_row, step_metrics, write_run
 
+from sat_slime.config.jsonl import read_rows
 from sat_slime.objective import mismatch_histogram
 from sat_slime.report.figure_files import save, spec_of
 from sat_slime.report.run import (
@@ -17,7 +18,7 @@ from sat_slime.report.run import (
     figures,
 )
 from sat_slime.runs.reading import RunData
-from sat_slime.runs.rows import columns, read_metrics, read_rows
+from sat_slime.runs.rows import columns, read_metrics
 
 NAMES = [figure.name for figure in figures(RunData())]
 

@@ -5,11 +5,11 @@ import re
 import pytest
 from synthetic import step_metrics, write_run
 
+from sat_slime.config.jsonl import to_json
 from sat_slime.report.number_text import DASH, NBSP
 from sat_slime.report.run import ends, findings, summary, verdict, write_report
 from sat_slime.runs.folder import RunFolder, RunFolderError
 from sat_slime.runs.reading import load_run
-from sat_slime.runs.rows import to_json
 
 FAILED = json.dumps(
     {

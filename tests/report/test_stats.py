@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from synthetic import STEPS, write_cell
 
+from sat_slime.config.jsonl import to_json
 from sat_slime.report.compared_runs import collect, load_compared_run
 from sat_slime.report.comparison import NATS, PERCENT, _ends
 from sat_slime.report.stats import (
@@ -18,7 +19,6 @@ from sat_slime.report.stats import (
     paper_contrasts,
     run_numbers,
 )
-from sat_slime.runs.rows import to_json
 
 
 def spread(n, mean):

@@ -8,9 +8,9 @@ import types
 import pytest
 from recording_view import RecordingView
 
+from sat_slime.config.jsonl import read_rows
 from sat_slime.runs.folder import RunFolder
 from sat_slime.runs.log import RunLog, tracker_error
-from sat_slime.runs.rows import read_rows
 
 
 @pytest.fixture

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 import torch
 
-from sat_slime.runs.rows import columns, keep_rows, read_metrics, read_rows, to_json, write_atomically
+from sat_slime.config.jsonl import keep_rows, read_rows, to_json, write_atomically
+from sat_slime.runs.rows import columns, read_metrics
 
 
 def test_lines_are_valid_json_whatever_the_values():

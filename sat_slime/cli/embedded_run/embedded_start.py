@@ -17,13 +17,13 @@ from sat_slime.cli.embedded_run.embedded_plan import EmbeddedPlan, find_checkpoi
 from sat_slime.cli.run_words import message_of, no_report, optimizer_steps, report_line, title
 from sat_slime.cli.terminal import Ending, say, sigterm_as_ctrl_c
 from sat_slime.config import ConfigError, dump_config
+from sat_slime.config.jsonl import number, read_rows, write_atomically
 from sat_slime.embedded.checkpoint import Checkpoint, set_aside
 from sat_slime.runs.collapse import CollapseWatch
 from sat_slime.runs.folder import RunFolder, writable
 from sat_slime.runs.health import HealthWatch
 from sat_slime.runs.live_view import make_view
 from sat_slime.runs.log import RunLog
-from sat_slime.runs.rows import number, read_rows, write_atomically
 
 
 def launch_embedded_run(plan: EmbeddedPlan, *, overwrite: bool, live: bool | None, console: Console) -> Ending:

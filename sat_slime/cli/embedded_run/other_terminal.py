@@ -16,11 +16,11 @@ from rich.console import Console
 from sat_slime.cli.run_words import optimizer_steps, status_lines, title
 from sat_slime.cli.terminal import Ending, short
 from sat_slime.config import EmbeddedConfig
+from sat_slime.config.jsonl import parse_object, read_rows
 from sat_slime.embedded.checkpoint import newest
 from sat_slime.runs.folder import RunFolder, RunFolderError
 from sat_slime.runs.live_view import make_view
 from sat_slime.runs.lock import Holder
-from sat_slime.runs.rows import parse_object, read_rows
 
 LOOK_S = 0.2
 """Seconds between looks at a run that goes on."""

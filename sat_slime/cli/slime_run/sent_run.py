@@ -18,12 +18,12 @@ from sat_slime.cli.slime_run.restarts import in_words
 from sat_slime.cli.slime_run.slime_plan import measured_in, saved_iterations
 from sat_slime.cli.terminal import Ending, short
 from sat_slime.config import SlimeConfig, load_config
+from sat_slime.config.jsonl import read_rows
 from sat_slime.plugin.launch.duration import estimate, words
 from sat_slime.plugin.launch.job_files import JobLog, JobRecord
 from sat_slime.plugin.launch.local_ray import how_it_died, is_running, stop_ray
 from sat_slime.plugin.launch.ray_jobs import JobServer, JobState, NoAnswer
 from sat_slime.runs.folder import RunFolder, RunFolderError
-from sat_slime.runs.rows import read_rows
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from sat_slime.cli.run_words import length_line, method_line
 from sat_slime.config import ConfigError, SlimeConfig, load_config
+from sat_slime.config.jsonl import number, read_rows
 from sat_slime.config.slime_checks import slime_config_warnings
 from sat_slime.plugin.launch import saved
 from sat_slime.plugin.launch.checks import refused_settings, settings_errors
@@ -29,7 +30,6 @@ from sat_slime.runs.going_back import (
     refuse_other_settings,
     settings_before,
 )
-from sat_slime.runs.rows import number, read_rows
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from sat_slime.config.disk import disk_is_full, naming
+from sat_slime.config.jsonl import read_rows
 from sat_slime.config.schema import EmbeddedConfig, EvalConfig
 from sat_slime.embedded import checkpoint
 from sat_slime.embedded.checkpoint import Checkpoint
@@ -37,7 +38,6 @@ from sat_slime.embedded.rollout_batch import RolloutBatch, StepResult, canary_re
 from sat_slime.embedded.trainer.process import TrainerProcess, warm_up_model
 from sat_slime.rollout.canary import Canary, Verdict, canary_sequences
 from sat_slime.rollout.token_dump import dump_path, forget_dumps, write_dump
-from sat_slime.runs.rows import read_rows
 from sat_slime.tasks import Problem
 
 

@@ -10,6 +10,7 @@ pytest.importorskip("httpx", reason="the embedded runtime needs the engines: scr
 
 import numpy as np
 
+from sat_slime.config.jsonl import to_json
 from sat_slime.config.schema import EmbeddedConfig
 from sat_slime.embedded import checkpoint
 from sat_slime.embedded.grading import Grader
@@ -18,7 +19,6 @@ from sat_slime.embedded.loop.batch_order import BatchPipeline
 from sat_slime.embedded.loop.interruption import Interruption
 from sat_slime.embedded.rollout_batch import RolloutBatch, StepResult
 from sat_slime.rollout.types import Response
-from sat_slime.runs.rows import to_json
 
 ALL = ["none", "gaps", "engine"]
 EVERY = 2
