@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sat_slime.config.exits import how_it_ended
+from sat_slime.plugin import ray_start
 from sat_slime.plugin.launch.ray_jobs import JobError, JobServer, token_for_own_ray
 from sat_slime.plugin.launch.secrets import redact
-from sat_slime.rollout import ray_start
-from sat_slime.rollout.ray_start import PATIENCE, STARTS, RayNotStarted, free_ports, load_remark, newest_error, ray_logs
+from sat_slime.plugin.ray_start import PATIENCE, STARTS, RayNotStarted, free_ports, load_remark, newest_error, ray_logs
 from sat_slime.rollout.scratch import PREFIX, remove_shared_memory, temporary_folder
 from sat_slime.runs.folder import is_alive
 

@@ -28,7 +28,7 @@ from sat_slime.plugin.launch.ray_jobs import (
     is_this_machine,
     token_for_own_ray,
 )
-from sat_slime.rollout.ray_start import RayNotStarted
+from sat_slime.plugin.ray_start import RayNotStarted
 
 PYTHON = "python3"
 
