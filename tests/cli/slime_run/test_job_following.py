@@ -1,6 +1,5 @@
 """The job of a run of slime, by its log."""
 
-import os
 from io import StringIO
 from unittest import mock
 
@@ -10,7 +9,6 @@ from rich.console import Console
 
 from sat_slime.cli.slime_run.job_following import JobEnding, Show, follow, with_report
 from sat_slime.config import load_config
-from sat_slime.embedded import deaths
 from sat_slime.plugin.launch.job_files import JobRecord
 from sat_slime.plugin.launch.ray_jobs import JobError, JobServer, JobState
 from sat_slime.runs.live_view import make_view
@@ -30,19 +28,13 @@ def test_an_evaluation_is_told_with_what_was_trained_before_it():
     ("ends", "status"),
     [(JobState("STOPPED"), "interrupted"), (KeyboardInterrupt(), "interrupted"), (JobError("gone"), "failed")],
 )
-def test_who_has_followed_a_job_leaves_no_file_open(begun, monkeypatch, ends, status):
-    """That of the kernel's log, of which a pipe takes the place."""
-    log, other = os.pipe2(os.O_NONBLOCK)
-    monkeypatch.setattr(deaths, "_kernel_log", lambda: log)
+def test_how_a_job_was_followed_to_its_end_is_the_runs_status(begun, ends, status):
     server = mock.create_autospec(JobServer, instance=True)
     server.follow.return_value = iter(["all well\n"])
     server.state.side_effect = [ends]
     record = JobRecord("job-1", "http://127.0.0.1:1")
     ending = follow(begun, load_config(begun.config), record, server, False, Console(file=StringIO()))
     assert ending.status == status
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        os.fstat(log)
-    os.close(other)
 
 
 class Panic(BaseException):
