@@ -3,6 +3,7 @@
 One run, killed and resumed again and again, is compared with a run in peace, bit for bit.
 """
 
+import html
 import importlib.util
 import json
 import re
@@ -78,7 +79,7 @@ def test_each_death_is_told_and_the_run_goes_on_as_the_undisturbed_one(root, for
         assert f"sat-slime launch {run.folder} --resume" in text and "Traceback" not in text
         assert "free space" not in text
         assert (state(run)["status"], state(run)["error"]) == ("failed", error.removeprefix("error: "))
-        assert error.removeprefix("error: ") in (run.folder / "report.html").read_text().replace("&#x27;", "'")
+        assert error.removeprefix("error: ") in html.unescape((run.folder / "report.html").read_text())
         assert_gone(processes)
         assert_same_history(run, undisturbed, so_far=True)
         run = Run(root, "killed", "--resume")
