@@ -90,7 +90,7 @@ def main() -> None:
 
 
 def used_core_seconds() -> float:
-    """CPU seconds of this process and all of its descendants: Ray, trainer ranks, servers."""
+    """CPU seconds of this process and all of its descendants: the trainer and the servers."""
     total = 0.0
     me = psutil.Process()
     for process in (me, *me.children(recursive=True)):

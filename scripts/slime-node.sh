@@ -33,7 +33,7 @@ python3 -c 'import slime.backends, megatron.core' 2>/dev/null || fail "slime and
 echo "slime-node: installing sat-slime"
 python3 -m pip install --quiet -e ".[slime,reward,data]"  # what the image has already is kept where it is new enough
 
-unknown=$(python3 -c 'from sat_slime.plugin.probe import probe_slime; print(*probe_slime(), sep="\n")')
+unknown=$(python3 -c 'from sat_slime.plugin.compat import probe_slime; print(*probe_slime(), sep="\n")')
 [[ -z $unknown ]] || fail "$unknown"
 
 echo "slime-node: downloading what is missing to $root"

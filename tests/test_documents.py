@@ -177,6 +177,12 @@ def test_links_lead_somewhere():
     assert [(path.name, link) for path, text in DOCUMENTS.items() for link in dead_links(path, text)] == []
 
 
+def test_scripts_import_what_is_there():
+    imports = re.compile(r"from (sat_slime[\w.]*) import (\w+)")
+    found = [pair for path in (ROOT / "scripts").glob("*.sh") for pair in imports.findall(path.read_text())]
+    assert found and all(hasattr(importlib.import_module(module), name) for module, name in found), found
+
+
 def test_documented_runs_plan(tmp_path, monkeypatch):
     """Every `launch` and `grid` of a block whose file is there, with --dry-run."""
     lines = [line for text in DOCUMENTS.values() for _, block in FENCE.findall(text) for line in joined(block)]

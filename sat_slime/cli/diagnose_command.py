@@ -80,7 +80,8 @@ def _check_up(paths: list[Path], out: Path, console: Console) -> None:
         tell("What we see, and what to try", "bold")
     for symptom in checkup.symptoms:
         tell(f"- {symptom.heading}: {symptom.seen}.")
-        tell(f"  {symptom.advice}.", "dim")
+        if symptom.advice:
+            tell(f"  {symptom.advice}.", "dim")
     if checkup.verdict:
         tell(checkup.verdict, "bold")
     for sheet in checkup.sheets:

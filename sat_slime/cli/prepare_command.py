@@ -24,7 +24,7 @@ def _prepare() -> None:
 def prepare_engines(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the commands; run nothing.")] = False,
 ) -> None:
-    """Install Megatron, SGLang and Ray beside this package, for runs on this machine's CPU.
+    """Install Megatron and SGLang beside this package, for runs on this machine's CPU.
 
     torch stays as it is. SGLang goes in without its own list of dependencies,
     which asks for a CUDA build of torch.

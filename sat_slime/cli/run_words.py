@@ -90,9 +90,6 @@ def one_line(error: BaseException) -> str:
 
 def message_of(error: BaseException) -> str:
     """Return what an error says: its message where that speaks for itself, else with its type before it."""
-    cause = getattr(error, "cause", None)  # Ray wraps what an actor raised
-    if isinstance(cause, BaseException):
-        error = cause
     message = str(error).strip()
     if message and isinstance(error, (RuntimeError, OSError, ValueError)):
         return message

@@ -198,16 +198,6 @@ def too_many_responses(product: str, responses: int) -> Iterator[str]:
         yield f"{product} is {responses:,} responses, more than the {MAX_RESPONSES:,} that a process holds: lower one"
 
 
-def uneven_batch(responses: int, steps: int, ranks: int, ranks_told: str) -> Iterator[str]:
-    """Yield the fault of a batch that optimizer steps and data-parallel ranks cannot share evenly."""
-    if responses % (steps * ranks):
-        yield (
-            f"rollout.prompts_per_iteration x rollout.samples_per_prompt is {responses} responses, which do not divide "
-            f"evenly into pipeline.optimizer_steps_per_rollout {steps} x {ranks_told}: make it a multiple of "
-            f"{steps * ranks}"
-        )
-
-
 def _streaming(config: EmbeddedConfig) -> Iterator[str]:
     pipeline, rollout = config.pipeline, config.rollout
     if pipeline.mode != "streaming":

@@ -20,7 +20,7 @@ from sat_slime.config.schema import EmbeddedConfig, Section, without_settings_of
 from sat_slime.config.section import Mark, marked, section_class
 from sat_slime.config.slime_schema import SlimeConfig
 from sat_slime.config.source import ConfigError, KeyPath, Source, parse_value, read_layers
-from sat_slime.config.synonyms import SYNONYMS
+from sat_slime.config.synonyms import FLAGS_OF_SLIME, SYNONYMS
 
 SectionT = TypeVar("SectionT", bound=Section)
 
@@ -249,7 +249,10 @@ def _known(
                 faulty += meant
                 names = " and ".join(f"'{'.'.join(one)}'" for one in meant)
                 hint = f"; did you mean {names}?" if meant else _siblings(leaf, path, model)
-                if ("runtime",) in known and (owner := _other_runtime_with(leaf, known)):
+                flag = FLAGS_OF_SLIME.get(".".join(leaf)) or (leaf[-1] if leaf[0] == "extra_args" else None)
+                if ("slime",) in known and flag:
+                    hint = f"; slime's flags stand under slime: write slime.{flag}"
+                elif ("runtime",) in known and (owner := _other_runtime_with(leaf, known)):
                     hint = f"; it is a setting of {owner} runs alone"
                 errors.append(f"{source.origin(leaf)}: unknown key '{'.'.join(leaf)}'{hint}")
             continue

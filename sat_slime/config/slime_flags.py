@@ -58,7 +58,7 @@ def _saves(config: SlimeConfig) -> str | None:
     return f"checkpoint.every_n_iterations {every}" if every else None
 
 
-def _many_gpus(config: SlimeConfig) -> str | None:
+def _context_parallel(config: SlimeConfig) -> str | None:
     size = config.train.context_parallel
     return f"train.context_parallel {size}" if size > 1 else None
 
@@ -192,7 +192,7 @@ ERRORS = (
     Rule(
         ("allgather-cp",),
         "only models with sparse attention are cut that way, and of others tokens would change places",
-        _many_gpus,
+        _context_parallel,
     ),
     # Checkpoints
     Rule(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sat_slime.config.embedded_checks import too_many_responses, uneven_batch
+from sat_slime.config.embedded_checks import too_many_responses
 from sat_slime.config.slime_schema import SlimeConfig
 
 
@@ -115,4 +115,9 @@ def _batch(config: SlimeConfig) -> Iterator[str]:
     responses, steps = config.rollout.responses_per_iteration, config.pipeline.optimizer_steps_per_rollout
     ranks = max(config.train.data_parallel, 1)
     yield from too_many_responses("rollout.prompts_per_iteration x rollout.samples_per_prompt", responses)
-    yield from uneven_batch(responses, steps, ranks, f"{ranks} data-parallel ranks")
+    if responses % (steps * ranks):
+        yield (
+            f"rollout.prompts_per_iteration x rollout.samples_per_prompt is {responses} responses, which do not divide "
+            f"evenly into pipeline.optimizer_steps_per_rollout {steps} x {ranks} data-parallel ranks: make it a "
+            f"multiple of {steps * ranks}"
+        )

@@ -7,6 +7,17 @@ from __future__ import annotations
 
 _RADII = ("method.clip.eps_low", "method.clip.eps_high")
 
+FLAGS_OF_SLIME = {
+    **{f"train.{name}": name.replace("_", "-") for name in ("adam_beta1", "adam_beta2", "adam_eps", "weight_decay")},
+    **dict.fromkeys(("train.grad_clip", "train.clip_grad", "train.max_grad_norm"), "clip-grad"),
+    "train.attention_backend": "attention-backend",
+    "train.fp32_gradients": "accumulate-allreduce-grads-in-fp32",
+    "train.fp32_softmax": "attention-softmax-in-fp32",
+    "data.shuffle": "rollout-shuffle",
+    "data.balance": "balance-data",
+}
+"""What of a run on slime is a flag below `slime`."""
+
 SYNONYMS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("eps", "epsilon", "eps_clip", "clip_eps", "clip_range", "cliprange", "clip_ratio"), _RADII),
     **dict.fromkeys(("clip_ratio_low", "eps_clip_low", "epsilon_low"), _RADII[:1]),

@@ -34,11 +34,7 @@ def wait_all(waiting: Sequence[Future[Any]], what: str) -> list[Any]:
 
 def wait_any(waiting: Sequence[Future[Any]], timeout_s: float | None = None) -> list[Future[Any]]:
     """Return the futures that have a result or failed, in their order: at least one, unless the time is up before.
-    Default: no limit."""
+    Default: no limit, and there must be something to wait for."""
+    assert waiting or timeout_s is not None, "nobody would ever answer"
     done = futures.wait(waiting, timeout_s, futures.FIRST_COMPLETED).done
     return [future for future in waiting if future in done]
-
-
-def all_done(waiting: Sequence[Future[Any]]) -> bool:
-    """Return whether every future has a result or failed."""
-    return all(future.done() for future in waiting)

@@ -1,6 +1,6 @@
 """A rollout batch: the requests of an iteration, and what becomes of their responses.
 
-This module imports no engine: the driver needs it as well as the trainer's ranks.
+This module imports no engine: the driver needs it as well as the trainer.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class StepResult:
     histogram: dict
     """Histogram of |d| over the step's tokens (see objective.mismatch_histogram)."""
     tokens: dict[str, np.ndarray] | None = None
-    """(N, ...) columns of the step's tokens in batch order, by the names of token dumps. Only the result of rank 0 has
-    them, and only where they were asked for."""
+    """(N, ...) columns of the step's tokens in batch order, by the names of token dumps; None where they were
+    not asked for."""
 
 
 @dataclass(frozen=True)

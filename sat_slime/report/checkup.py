@@ -491,7 +491,7 @@ def write_checkup(
 def _as_html(seen: Sequence[Symptom], verdict: str) -> str:
     paragraphs = "".join(
         f"<p><strong>{html.escape(symptom.heading)}</strong>: {html.escape(symptom.seen)}."
-        f"<br>{html.escape(symptom.advice)}.</p>"
+        f"{f'<br>{html.escape(symptom.advice)}.' if symptom.advice else ''}</p>"
         for symptom in seen
     )
     return f"{paragraphs}<p>{html.escape(verdict)}</p>" if verdict else paragraphs

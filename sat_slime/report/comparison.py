@@ -211,9 +211,8 @@ def figures(comparison: Comparison) -> Iterator[Figure]:
 # ------------------------------------------------------------------------------------------------------------- in words
 
 
-def _get(config: dict[str, Any], section: str, key: str) -> Any:
-    values = config.get(section)
-    return values.get(key, "?") if isinstance(values, dict) else "?"
+def _get(config: dict[str, Any], part: str, key: str) -> Any:
+    return section(config, part).get(key, "?")
 
 
 def seeds_text(collection: Collection) -> str:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import pickletools
 import re
 import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -205,7 +206,7 @@ def _first_entries(path: Path) -> tuple[str, dict[str, int], bool]:
                     elif operation.name not in ("PROTO", "EMPTY_DICT", "BINPUT", "MARK"):
                         break
             rewards = key == "samples" and b"raw_reward" in archive.read(name)
-    except (OSError, zipfile.BadZipFile, StopIteration, ValueError, NotImplementedError) as error:
+    except (OSError, zipfile.BadZipFile, zlib.error, StopIteration, ValueError, RuntimeError) as error:
         raise DumpFault(f"it is not a complete torch file ({_line(error)}): {_WHOLE}") from error
     return key, numbers, rewards
 

@@ -124,7 +124,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return f"{value:.10g}" if math.isfinite(value) else ""
     # a name that begins like a formula is text to a spreadsheet too
-    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "@", "\t") else value
+    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "@", "\t", "\r") else value
 
 
 @dataclass(frozen=True)

@@ -89,7 +89,7 @@ def write_tracked_report(path: Path, out: Path) -> Path:
     data = tracked.data()
     run = Run(RunFolder(out), {"name": path.stem}, {}, data)
     found = symptoms(data)
-    warnings = [f"{symptom.heading}: {symptom.seen}. {symptom.advice}." for symptom in found]
+    warnings = [f"{symptom.heading}: {symptom.text}." for symptom in found]
     with writable(out):
         page = Page(out)
         every = list(figures(data))
@@ -454,7 +454,8 @@ FIGURES = {
     "overview": (
         "Accuracy, and d_pi over the lag",
         "d_pi, the mean |log π − log μ| of the trained tokens, grows with every update since the weights were sent, "
-        "and falls when they are sent again. Grey: the lag, in updates; of many lag cycles the mean is drawn.",
+        "and falls when they are sent again. Grey: the lag, in updates. Of many lag cycles the mean "
+        "is drawn instead.",
     ),
     "reward": (
         "Training reward",

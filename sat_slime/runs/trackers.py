@@ -108,7 +108,7 @@ def _kind(path: Path) -> Callable[[Path], Iterable[Row]] | None:
     if path.is_dir():
         if any(path.rglob("*tfevents*")):
             return event_rows
-        charts = [file for file in sorted(path.glob("*.csv")) if _is_chart(file)]
+        charts = [file for file in sorted(path.glob("*.csv")) if file.is_file() and _is_chart(file)]
         return (lambda folder: [row for chart in charts for row in csv_rows(chart)]) if charts else None
     if not path.is_file():
         return None
@@ -185,7 +185,10 @@ def _is_chart(path: Path) -> bool:
 
 def _table(path: Path) -> Iterator[list[str]]:
     with open(path, newline="", encoding="utf-8-sig", errors="replace") as file:
-        yield from csv.reader(file)
+        try:
+            yield from csv.reader(file)
+        except csv.Error as error:
+            raise RunFolderError(f"{path} cannot be read as a table: {error}") from error
 
 
 def _metric(column: str) -> str:

@@ -6,8 +6,9 @@ import pytest
 from sat_slime.config import ConfigError, EmbeddedConfig, config_errors, dump_config, load_config, load_grid
 from sat_slime.config.loader import RUNTIMES, further_errors, key_paths
 from sat_slime.config.method_section import unused_settings
+from sat_slime.config.slime_schema import DEFAULTS
 from sat_slime.config.source import read_layers
-from sat_slime.config.synonyms import SYNONYMS
+from sat_slime.config.synonyms import FLAGS_OF_SLIME, SYNONYMS
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "embedded"
 
@@ -66,6 +67,14 @@ def test_unknown_key_names_line_and_nearest(tmp_path):
 def test_what_other_projects_call_a_setting_is_known(tmp_path, word, meant):
     for setting in meant:
         assert f"'{setting}'" in errors(tmp_path, "seed: 1", f"{word}=1")[0].partition("did you mean")[2]
+
+
+def test_what_is_a_flag_of_slime_is_told_with_its_name(tmp_path):
+    flags = {**FLAGS_OF_SLIME, "extra_args.anything": "anything"}
+    for key, flag in flags.items():
+        (told,) = errors(tmp_path, "runtime: slime", f"{key}=1")
+        assert told.endswith(f"write slime.{flag}"), told
+    assert {*DEFAULTS} <= {*flags.values()} <= {*DEFAULTS, "anything"}
 
 
 def test_every_synonym_means_settings_that_are_there():

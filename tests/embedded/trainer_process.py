@@ -1,4 +1,4 @@
-"""The trainer in a process of its own, and made-up responses for them to train on."""
+"""The trainer in a process of its own, and made-up responses to train on."""
 
 from __future__ import annotations
 
@@ -74,13 +74,13 @@ def with_vocabulary(response: Response, vocab_size: int, top_p: float, rng: np.r
     return dataclasses.replace(response, log_probs=table[sampled], distribution=table)
 
 
-def in_trainer(worker, config: EmbeddedConfig, *arguments) -> dict:
+def in_trainer(worker, config: EmbeddedConfig, *arguments):
     """Return what worker(trainer, *arguments) returns in a process of its own, where the trainer is."""
     with tempfile.TemporaryDirectory() as folder:
         # One server process imports Megatron, the others fork from it.
         multiprocessing.set_forkserver_preload(["sat_slime.embedded.trainer.trainer"])
         start_processes(_enter, (worker, config, folder, arguments), nprocs=1, start_method="forkserver")
-        return torch.load(f"{folder}/found.pt", weights_only=True)
+        return torch.load(f"{folder}/found.pt", weights_only=False)  # the process just wrote it
 
 
 def _enter(_, worker, config, folder, arguments):

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import sat_slime.plugin
+from sat_slime.plugin import compat
 from sat_slime.plugin.compat import ALL, FOR_CANARY, NEEDED, Form, accepts, probe_slime
 
 PLUGIN = Path(sat_slime.plugin.__file__).parent
@@ -124,6 +125,11 @@ def test_what_only_hooks_in_scripts_of_ones_own_need_may_be_missing_under_the_dr
 
 def test_a_slime_is_known_by_the_newest_forms_of_its_names(tmp_path):
     assert probe_slime(write_slime(tmp_path / "slime")) == []
+
+
+def test_what_a_body_must_have_is_asked_of_a_name_of_the_table():
+    asked = {text for form in FORMS for text in form.calls}
+    assert asked >= {text for texts in compat._CALLS.values() for text in texts}
 
 
 def test_where_slime_has_no_asynchronous_script_the_driver_is_named(tmp_path):

@@ -56,6 +56,14 @@ def test_events_and_log_say_the_same():
         assert one == pytest.approx(other, rel=1e-6)
 
 
+def test_what_only_looks_like_a_chart_is_passed_over_or_named(tmp_path):
+    (tmp_path / "folder" / "x.csv").mkdir(parents=True)
+    assert not is_tracker(tmp_path / "folder")
+    (tmp_path / "long.csv").write_text("Step," + "x" * (csv.field_size_limit() + 1) + "\n")
+    with pytest.raises(RunFolderError, match="cannot be read as a table"):
+        read_tracked([tmp_path / "long.csv"])
+
+
 def test_several_files_of_one_run_are_put_together(tmp_path):
     train, rollout = tmp_path / "train.jsonl", tmp_path / "rollout.jsonl"
     train.write_text(json.dumps({"train/step": 0, "train/kl_loss": 0.5}) + "\n")

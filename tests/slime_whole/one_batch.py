@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import multiprocessing
 import os
 import shutil
 import subprocess
@@ -24,7 +23,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch.multiprocessing import start_processes
+from trainer_process import in_trainer
 from whole_run import FILE, ROOT, Slime
 
 from sat_slime.config.loader import load_config
@@ -127,7 +126,7 @@ def make_batch(laptop: Path, folder: Path) -> Batch:
         for p, problem in enumerate(problems)
         for s in range(SAMPLES)
     ]
-    responses = _embedded(_score, EmbeddedConfig(), model, generating, unscored)
+    responses = in_trainer(_score, EmbeddedConfig(), model, generating, unscored)
     labels = [problem.label for problem in problems for _ in range(SAMPLES)]
     verdicts = [TASK.verdict(label, r.output_ids) for label, r in zip(labels, responses, strict=True)]
     return Batch(model, generating, RolloutBatch(TASK, 0, problems, responses, verdicts=verdicts))
@@ -192,12 +191,12 @@ def _scored(trainer, response: Response) -> Response:
 # ---------------------------------------------------------------------------------------------- the embedded side
 
 
-def train_embedded(
+def trainin_trainer(
     batch: Batch, configs: Mapping[str, EmbeddedConfig], steps: Mapping[str, int] = MappingProxyType({})
 ) -> dict[str, Trained]:
     """Makes the optimizer steps of the embedded trainer for each configuration, STEPS unless `steps` has its number,
     each in a new process."""
-    return {name: _embedded(_train, config, batch, steps.get(name, STEPS)) for name, config in configs.items()}
+    return {name: in_trainer(_train, config, batch, steps.get(name, STEPS)) for name, config in configs.items()}
 
 
 def _train(trainer, batch: Batch, steps: int) -> Trained:
@@ -208,21 +207,6 @@ def _train(trainer, batch: Batch, steps: int) -> Trained:
         metrics = [batch.rollout.metrics() | trainer.train(batch.rollout.graded())[0].metrics for _ in range(steps)]
         trainer.export_weights(Path(scratch) / "after")
         return Trained(metrics, weights_of(Path(scratch) / "after"))
-
-
-def _embedded(worker, config: EmbeddedConfig, *arguments):
-    """Runs worker(TrainerRank, *arguments) in a process that forks from one that has imported Megatron."""
-    multiprocessing.set_forkserver_preload(["sat_slime.embedded.trainer.rank"])
-    with tempfile.TemporaryDirectory() as folder:
-        start_processes(_enter, (worker, config, folder, arguments), nprocs=1, start_method="forkserver")
-        return torch.load(f"{folder}/result.pt", weights_only=False)  # this test wrote the file
-
-
-def _enter(rank: int, worker, config: EmbeddedConfig, folder: str, arguments) -> None:
-    from sat_slime.embedded.trainer.rank import TrainerRank
-
-    trainer = TrainerRank(config, rank, f"file://{folder}/meet")
-    torch.save(worker(trainer, *arguments), f"{folder}/result.pt")
 
 
 # ------------------------------------------------------------------------------------------------------ slime's side

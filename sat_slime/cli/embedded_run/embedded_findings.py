@@ -18,7 +18,7 @@ GIB = 2**30
 ENGINE_MEMORY_GIB = 2.5
 """Resident memory of one SGLang server with a tiny model, with room to load weights."""
 TRAINER_MEMORY_GIB = 1.0
-"""Resident memory of one trainer rank with a tiny model."""
+"""Resident memory of the trainer with a tiny model."""
 DISK_GIB = 1.0
 """Free disk that a run wants: checkpoints, weights and the warmed-up model."""
 

@@ -62,6 +62,7 @@ class Cells:
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
+            env=self.environment,
             start_new_session=True,
         )
 

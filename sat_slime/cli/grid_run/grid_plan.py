@@ -35,7 +35,7 @@ from sat_slime.runs.folder import RunFolder, RunFolderError
 from sat_slime.runs.live_view import duration
 
 CELL_MEMORY_GIB = 4.0
-"""Memory that a cell of a tiny model is given: its first server, its rank and its driver."""
+"""Memory that a cell of a tiny model is given: its first server, its trainer and its driver."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import shutil
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -22,7 +22,7 @@ from sat_slime.config.schema import EmbeddedConfig, EvalConfig
 from sat_slime.embedded import checkpoint
 from sat_slime.embedded.checkpoint import Checkpoint
 from sat_slime.embedded.engine.engine_group import EngineGroup
-from sat_slime.embedded.failures import PartFailure, all_done
+from sat_slime.embedded.failures import PartFailure
 from sat_slime.embedded.grading import Grader
 from sat_slime.embedded.initial_model import (
     cached_model,
@@ -76,6 +76,11 @@ class Evaluation:
     futures: list[Any] | None = field(default=None, kw_only=True)
     """None: the engines were not asked yet."""
 
+    @property
+    def answered(self) -> bool:
+        """The engines have given all answers, or failed."""
+        return bool(self.futures) and all(future.done() for future in self.futures or ())
+
     def __str__(self) -> str:
         return f"evaluation after iteration {self.iteration}"
 
@@ -124,23 +129,25 @@ class Pipeline(ABC):
             check_initial(saved, self.initial)
         self.initial_checksums = model_checksums(self.initial)
         self.log.status(phase="starting", engine="starting")
-        self.trainer = TrainerProcess(self.config, self.log_dir / "trainer.log")
-        self.engines = EngineGroup(self.config, self.initial, self.log_dir)
-        self.grader = Grader(self.config.verifier, self.config.task)
-        try:
+        with ExitStack() as parts:
+            self.grader = Grader(self.config.verifier, self.config.task)
+            parts.callback(self.grader.close)
+            self.trainer = TrainerProcess(self.config, self.log_dir / "trainer.log")
+            parts.callback(self.trainer.close)
+            self.engines = EngineGroup(self.config, self.initial, self.log_dir)
+            parts.callback(self._stop_engines)
             if saved:
                 self._restore(saved)
             else:
                 self._begin()
             self._loop()
-        finally:
-            self.log.status(phase="stopping")
-            try:
-                self.engines.stop()
-            except PartFailure as failure:
-                self.log.message(f"while stopping: {failure}", "warning")
-            self.trainer.close()
-            self.grader.close()
+
+    def _stop_engines(self) -> None:
+        self.log.status(phase="stopping")
+        try:
+            self.engines.stop()
+        except PartFailure as failure:
+            self.log.message(f"while stopping: {failure}", "warning")
 
     # ------------------------------------------------------------------------------------------------ start
 
@@ -256,7 +263,7 @@ class Pipeline(ABC):
                     self._broadcast()
             self.seconds["step"] = time.monotonic() - started
             self._record(batch, results)
-            if self.evaluation and self.evaluation.futures and all_done(self.evaluation.futures):
+            if self.evaluation and self.evaluation.answered:
                 self._finish_evaluation()
             if evaluates:
                 self._evaluate()
@@ -265,9 +272,9 @@ class Pipeline(ABC):
                 saved = self.iteration
         if self.iteration == total or not self.interruption.asked:
             self._finish_evaluation()
-        self.interruption.looping = False  # not before: a signal in the last evaluation must not cost the checkpoint
         if saved != self.iteration:
             self._save()
+        self.interruption.over = True  # not before: a signal in the last evaluation must not cost the checkpoint
 
     @contextmanager
     def _timing(self, part: str) -> Iterator[None]:
@@ -432,7 +439,7 @@ class Pipeline(ABC):
         done = self.evaluation
         if done is None or done.futures is None:
             return 0.0
-        if not all_done(done.futures):
+        if not done.answered:
             self.log.status(phase="evaluating")
         started = time.monotonic()
         who = "evaluation engine" if self.config.eval.beside == "engine" else "rollout engine"

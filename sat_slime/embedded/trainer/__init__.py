@@ -1,1 +1,1 @@
-"""The trainer: ranks of megatron-core, what they compute with, and the warm-up that makes their first weights."""
+"""The trainer: a model of megatron-core, what it computes with, and the warm-up that makes their first weights."""

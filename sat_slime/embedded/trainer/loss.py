@@ -1,4 +1,4 @@
-"""policy_loss: surrogate, KL and entropy, scaled so that a sum over micro-batches and ranks is the batch loss."""
+"""policy_loss: surrogate, KL and entropy, scaled so that a sum over micro-batches is the batch loss."""
 
 from __future__ import annotations
 

@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
@@ -73,8 +74,10 @@ class TrainerProcess:
             if self._death is not None:
                 future.set_exception(self._death)
                 return future
+            message = ForkingPickler.dumps((method, arguments, keywords))  # what cannot be sent is no call
             self._calls.append(future)
-            self._send((method, arguments, keywords))
+            with contextlib.suppress(OSError):  # it has ended, which the reader says
+                self._connection.send_bytes(message)
         return future
 
     def call(self, method: str, *arguments: Any, **keywords: Any) -> Any:
@@ -108,21 +111,27 @@ class TrainerProcess:
             self._connection.send(message)
 
     def _read(self) -> None:
-        while True:
-            try:
+        """Hands on the answers until the process ends; then every call that waits fails."""
+        unread = ""
+        try:
+            while True:
                 kind, value = self._connection.recv()
-            except (EOFError, OSError):
-                break
-            if kind == "progress":
-                if self._progress is not None:
-                    self._progress(value)
-            elif kind == "result":
-                self._calls.popleft().set_result(value)
-            else:
-                self._calls.popleft().set_exception(PartFailure(f"{self._who}: {value}"))
+                if kind == "progress":
+                    with contextlib.suppress(Exception):  # a view that cannot be drawn ends no run
+                        (self._progress or (lambda _: None))(value)
+                elif kind == "result":
+                    self._calls.popleft().set_result(value)
+                else:
+                    self._calls.popleft().set_exception(PartFailure(f"{self._who}: {value}"))
+        except (EOFError, OSError):
+            pass
+        except Exception as error:  # an answer of classes that cannot be read here
+            unread = f" answered what cannot be read ({type(error).__name__}: {error})"
+            self._process.send_signal(signal.SIGKILL)
         code = self._process.wait()
         with self._lock:
-            self._death = self._death or PartFailure(f"{self._who} (process {self._process.pid}) {how_it_ended(code)}")
+            how = unread or f" {how_it_ended(code)}"
+            self._death = self._death or PartFailure(f"{self._who} (process {self._process.pid}){how}")
             self._connection.close()
             for future in self._calls:
                 future.set_exception(self._death)
@@ -159,10 +168,14 @@ def serve() -> None:
     calls: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
     def read() -> None:
-        with contextlib.suppress(EOFError, OSError):
+        try:
             while True:
                 calls.put(connection.recv())
-        os._exit(1)  # the driver has ended, or wants no more
+        except (EOFError, OSError):  # the driver has ended, or wants no more
+            pass
+        except BaseException:
+            traceback.print_exc()
+        os._exit(1)
 
     sys.path[:] = connection.recv()
     config = pickle.loads(connection.recv())

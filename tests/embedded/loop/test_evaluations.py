@@ -40,7 +40,8 @@ class World:
         )
         self.interruption = Interruption()
         self.rows: list[dict] = []
-        monkeypatch.setattr(shared, "all_done", lambda futures: all(f.due <= self.trained for f in futures))
+        answered = property(lambda due: bool(due.futures) and all(f.due <= self.trained for f in due.futures))
+        monkeypatch.setattr(shared.Evaluation, "answered", answered)
         monkeypatch.setattr(shared, "step_row", lambda *args: {})
         monkeypatch.setattr(shared, "histogram_row", lambda *args: {})
         self.pipeline = BatchPipeline(self.config, tmp_path, self, self.interruption)

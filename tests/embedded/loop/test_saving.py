@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 from types import SimpleNamespace
 from unittest import mock
 
@@ -16,11 +17,11 @@ from sat_slime.embedded.engine.engine_group import EngineGroup
 from sat_slime.embedded.failures import PartFailure
 from sat_slime.embedded.loop import pipeline as shared
 from sat_slime.embedded.loop.batch_order import BatchPipeline
+from sat_slime.embedded.loop.interruption import Interruption
 from sat_slime.embedded.loop.pipeline import RunLog
 from sat_slime.embedded.trainer.process import TrainerProcess
 
 FULL = "SafetensorError: Error while serializing: I/O error: No space left on device (os error 28)"
-NOT_SAVED = "so the checkpoint of iteration"
 
 
 @pytest.fixture
@@ -69,6 +70,24 @@ def test_a_full_disk_is_said_with_its_path_and_remedy(pipeline, error):
         f"checkpoint of iteration 8 not saved: [Errno 28] No space left on device: '{pipeline.checkpoints}'; "
         "iteration-000004 is whole: free space and go on with --resume"
     )
+
+
+def test_a_signal_in_the_last_checkpoint_does_not_cost_it(pipeline):
+    interruption = pipeline.interruption = Interruption()
+    pipeline.iteration = pipeline.config.pipeline.iterations - 1
+    pipeline.log.stop_reason.return_value = "the score fell"
+    saved = []
+
+    def save():
+        interruption.handle(signal.SIGINT, None)
+        saved.append(pipeline.iteration)
+
+    pipeline._save = save
+    began = pipeline.iteration
+    pipeline._finish_evaluation = lambda: setattr(pipeline, "iteration", began + 1)  # so that a checkpoint is due
+    pipeline._loop()
+    interruption.handle(signal.SIGINT, None)
+    assert saved == [began + 1]
 
 
 def no_room_for_copies(monkeypatch):

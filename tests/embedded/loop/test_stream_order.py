@@ -52,6 +52,7 @@ class World:
                 self.due[future] = (self.now, number, requests, begun)
 
     def wait_any(self, futures, timeout_s=None):
+        assert futures or timeout_s is not None, "nobody would ever answer"
         if timeout_s is None and futures:
             self.now = max(self.now, min(self.due[f][0] for f in futures if f in self.due))
         return [self.finish(f) for f in futures if f in self.due and self.due[f][0] <= self.now]

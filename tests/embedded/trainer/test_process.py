@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -35,6 +36,21 @@ def test_answers_come_in_order_and_an_error_ends_nothing(trainer, tmp_path):
     assert [future.result() for future in exports] == [0, 0]
     assert (tmp_path / "b" / "model.safetensors").is_file()
     assert "Traceback" in (tmp_path / "logs" / "trainer.log").read_text()
+
+
+def test_what_cannot_be_sent_or_shown_costs_no_other_call_its_answer(tmp_path):
+    def cannot_be_drawn(steps):
+        raise OSError("the terminal is closed")
+
+    config = make_config(warmup={"steps": 3})
+    process = TrainerProcess(config, tmp_path / "log", progress=cannot_be_drawn)
+    try:
+        with pytest.raises((TypeError, AttributeError, pickle.PicklingError)):
+            process.start("export_weights", lambda: None)
+        process.call("warm_up", tmp_path / "model")
+        assert process.call("export_weights", tmp_path / "weights") == 0
+    finally:
+        process.close()
 
 
 def test_its_death_is_told_of_every_call_and_of_those_that_come_later(trainer):
