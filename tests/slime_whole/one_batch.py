@@ -191,7 +191,7 @@ def _scored(trainer, response: Response) -> Response:
 # ---------------------------------------------------------------------------------------------- the embedded side
 
 
-def trainin_trainer(
+def train_embedded(
     batch: Batch, configs: Mapping[str, EmbeddedConfig], steps: Mapping[str, int] = MappingProxyType({})
 ) -> dict[str, Trained]:
     """Makes the optimizer steps of the embedded trainer for each configuration, STEPS unless `steps` has its number,

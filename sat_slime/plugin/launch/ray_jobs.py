@@ -136,19 +136,14 @@ class JobServer:
             with _remembered_ctrl_c() as interruptions:
                 while True:
                     reading = loop.create_task(next_piece())
-                    try:
-                        with _as_job_error(self.address, aiohttp.ClientError):
-                            # In short waits: the kernel may give a signal to another thread than the one that waits,
-                            # which then learns of it when it goes on.
-                            while not reading.done():
-                                if interruptions:
-                                    raise KeyboardInterrupt
-                                loop.run_until_complete(asyncio.wait([reading], timeout=POLL_S))
-                            piece = reading.result()
-                    except KeyboardInterrupt:
-                        reading.cancel()
-                        loop.run_until_complete(asyncio.gather(reading, return_exceptions=True))
-                        raise
+                    with _as_job_error(self.address, aiohttp.ClientError):
+                        while not reading.done() and not interruptions:
+                            loop.run_until_complete(asyncio.wait([reading], timeout=POLL_S))
+                        if interruptions:
+                            reading.cancel()
+                            loop.run_until_complete(asyncio.gather(reading, return_exceptions=True))
+                            raise KeyboardInterrupt
+                        piece = reading.result()
                     if piece is None:
                         return
                     yield piece
@@ -187,8 +182,8 @@ class JobServer:
 
 @contextlib.contextmanager
 def _remembered_ctrl_c() -> Iterator[list[int]]:
-    """Yield the signals that came so far, each of which has raised KeyboardInterrupt as well. That may be lost: Python
-    prints and drops what is raised in a finalizer (`__del__`)."""
+    """Yield the signals that came so far. Within, none raises KeyboardInterrupt: raised in the midst of an event loop it
+    leaves the loop in pieces, and Python prints and drops what is raised in a finalizer (`__del__`)."""
     signals: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield signals  # only the main thread may handle signals
@@ -196,7 +191,6 @@ def _remembered_ctrl_c() -> Iterator[list[int]]:
 
     def remember(number: int, frame: FrameType | None) -> None:
         signals.append(number)
-        signal.default_int_handler(number, frame)
 
     known = [n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) is signal.default_int_handler]
     for number in known:
