@@ -20,14 +20,14 @@ from typing import Any
 from pipeline_parts import running
 
 from sat_slime.config.loader import load_config
-from sat_slime.embedded.failures import wait_any
-from sat_slime.embedded.grading import Grader
-from sat_slime.embedded.loop.batch_order import BatchPipeline
-from sat_slime.embedded.loop.interruption import Interruption
-from sat_slime.embedded.loop.pipeline import Pipeline
-from sat_slime.embedded.loop.stream_order import StreamingPipeline
+from sat_slime.lab.failures import wait_any
+from sat_slime.lab.grading import Grader
+from sat_slime.lab.loop.batch_order import BatchPipeline
+from sat_slime.lab.loop.interruption import Interruption
+from sat_slime.lab.loop.pipeline import Pipeline
+from sat_slime.lab.loop.stream_order import StreamingPipeline
 
-CONFIG = Path(__file__).parents[1] / "configs/embedded/streaming.yaml"
+CONFIG = Path(__file__).parents[1] / "configs/lab/streaming.yaml"
 MODES = {
     "synchronous": (BatchPipeline, {"mode": "batch", "lag": 0}),
     "one batch ahead": (BatchPipeline, {"mode": "batch", "lag": 1}),

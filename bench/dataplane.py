@@ -102,8 +102,8 @@ def main() -> None:
 
 def environment(slime: Path, megatron: Path) -> dict[str, str]:
     """Return the environment of a process that imports slime without a GPU, and of the Ray that it starts."""
-    from sat_slime.plugin.launch.cpu_run import cpu_python_path
-    from sat_slime.plugin.ray_start import PATIENCE
+    from sat_slime.launch.cpu_run import cpu_python_path
+    from sat_slime.runs.ray_start import PATIENCE
 
     return {
         **os.environ,

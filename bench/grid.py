@@ -1,8 +1,8 @@
-"""Measures how many cells an hour a grid of embedded runs makes, and where a cell's time goes.
+"""Measures how many cells an hour a grid of lab runs makes, and where a cell's time goes.
 
     python bench/grid.py [--cells 12] [--set KEY=VALUE ...] [--parallel 2] [--against CHECKOUT [--against-parallel 1]]
 
-The cells are those of configs/grid/embedded.yaml: GRPO, GSPO and SAT-GSPO at lag 1 and 8, seed by seed. With
+The cells are those of configs/grid/lab.yaml: GRPO, GSPO and SAT-GSPO at lag 1 and 8, seed by seed. With
 `--against` the same cells are run by another checkout too, such as that of an earlier commit, in turns of one grid
 each, so that a machine whose speed changes is fair to both. The initial models are warmed up before anything is timed.
 
@@ -74,7 +74,7 @@ def main() -> None:
     parser.add_argument("--against-parallel", type=int, default=1)
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="any setting of the runs")
     options = parser.parse_args()
-    grid = yaml.safe_load((HERE / "configs/grid/embedded.yaml").read_text())
+    grid = yaml.safe_load((HERE / "configs/grid/lab.yaml").read_text())
     sides = [Side("this checkout", HERE, options.parallel or grid.get("parallel", 1))]
     if options.against:
         sides.insert(0, Side("the other", options.against.resolve(), options.against_parallel))
@@ -109,7 +109,7 @@ def _run(side: Side, folder: Path, grid: dict, cells: list[tuple[int, str, int]]
     file = folder / f"{name}.yaml"
     config = {
         **grid,
-        "run": str(side.checkout / "configs/embedded/base.yaml"),
+        "run": str(side.checkout / "configs/lab/base.yaml"),
         "output_dir": str(folder / "grids"),
         "parallel": side.parallel,
         "seeds": sorted({seed for seed, *_ in cells}),

@@ -18,10 +18,10 @@ import numpy as np
 from pipeline_parts import generate, running
 
 from sat_slime.config.loader import load_config
-from sat_slime.config.schema import EmbeddedConfig
+from sat_slime.config.schema import LabConfig
 from sat_slime.rollout.types import Response
 
-CONFIG = Path(__file__).parents[1] / "configs/embedded/quickstart.yaml"
+CONFIG = Path(__file__).parents[1] / "configs/lab/quickstart.yaml"
 DTYPES = ("float32", "bfloat16")
 
 
@@ -40,7 +40,7 @@ def main() -> None:
     print(json.dumps(table) if options.json else as_text(table))
 
 
-def measure(config: EmbeddedConfig, batches: int) -> dict[str, dict[str, float]]:
+def measure(config: LabConfig, batches: int) -> dict[str, dict[str, float]]:
     """Statistics of |log pi - log mu| over response tokens, for each way in which the trainer routes."""
     with running(config) as (trainer, engines):
         responses = [response for i in range(batches) for response in generate(config, engines, i).responses]

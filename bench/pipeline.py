@@ -22,9 +22,9 @@ import psutil
 from pipeline_parts import collect, generate, running
 
 from sat_slime.config.loader import load_config
-from sat_slime.embedded.rollout_batch import training_requests
+from sat_slime.lab.rollout_batch import training_requests
 
-CONFIG = Path(__file__).parents[1] / "configs/embedded/quickstart.yaml"
+CONFIG = Path(__file__).parents[1] / "configs/lab/quickstart.yaml"
 
 
 def main() -> None:

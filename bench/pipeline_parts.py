@@ -1,4 +1,4 @@
-"""Brings up the parts of the embedded pipeline for a measurement."""
+"""Brings up the parts of the lab pipeline for a measurement."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from sat_slime.config.schema import EmbeddedConfig, VerifierConfig
-from sat_slime.embedded.engine.engine_group import EngineGroup
-from sat_slime.embedded.grading import Grader
-from sat_slime.embedded.initial_model import cached_model, is_model
-from sat_slime.embedded.rollout_batch import RolloutBatch, training_requests
-from sat_slime.embedded.trainer.process import TrainerProcess, warm_up_model
+from sat_slime.config.schema import LabConfig, VerifierConfig
+from sat_slime.lab.engine.engine_group import EngineGroup
+from sat_slime.lab.grading import Grader
+from sat_slime.lab.initial_model import cached_model, is_model
+from sat_slime.lab.rollout_batch import RolloutBatch, training_requests
+from sat_slime.lab.trainer.process import TrainerProcess, warm_up_model
 from sat_slime.tasks import Problem
 
 
 @contextmanager
-def running(config: EmbeddedConfig) -> Iterator[tuple[TrainerProcess, EngineGroup]]:
+def running(config: LabConfig) -> Iterator[tuple[TrainerProcess, EngineGroup]]:
     """Brings up trainer and engines at equal weights: the warmed-up initial model is version 0."""
     with TemporaryDirectory() as folder:
         scratch = Path(folder)
@@ -41,7 +41,7 @@ def running(config: EmbeddedConfig) -> Iterator[tuple[TrainerProcess, EngineGrou
             trainer.close()
 
 
-def generate(config: EmbeddedConfig, engines: EngineGroup, iteration: int) -> RolloutBatch:
+def generate(config: LabConfig, engines: EngineGroup, iteration: int) -> RolloutBatch:
     """Generates one batch and waits for it."""
     problems, requests = training_requests(config, iteration)
     return collect(engines, engines.generate(requests, config.rollout.samples_per_prompt), iteration, problems)

@@ -11,7 +11,7 @@ Transformer Engine's.
 
 Each of --tokens (of a micro-batch) and --response (tokens of each response in it, prompt included) may be given more
 than once. Without a GPU a model made thin with --set goes the same way on a CPU, with no memory to tell; what stands in
-for CUDA there needs TORCHDYNAMO_DISABLE=1 SAT_SLIME_DEVICE=cpu and sat_slime/plugin/cpu/site first on PYTHONPATH.
+for CUDA there needs TORCHDYNAMO_DISABLE=1 SAT_SLIME_DEVICE=cpu and sat_slime/cpu/site first on PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -114,8 +114,8 @@ def build(config: Any, device: torch.device) -> tuple[Any, Any]:
     from megatron.core.transformer.module import Float16Module
     from megatron.core.transformer.moe import moe_utils
 
+    from sat_slime.launch.memory.elements import padded_vocabulary
     from sat_slime.models.layers import block, decoder_layer
-    from sat_slime.plugin.launch.memory.elements import padded_vocabulary
 
     flags, train, model = config.model.architecture, config.train, config.model
     known = {field.name for field in dataclasses.fields(TransformerConfig)}
@@ -324,8 +324,8 @@ def join(config: Any, gpu: bool) -> None:
 
 def tell(config: Any, tokens: int, response: int, built: float, meter: Meter) -> None:
     """Prints memory beside the estimate, and times beside the speed that the estimate of a run's time is given."""
-    from sat_slime.plugin.launch.duration import forward_flops
-    from sat_slime.plugin.launch.memory.memory_needs import training_need
+    from sat_slime.launch.duration import forward_flops
+    from sat_slime.launch.memory.memory_needs import training_need
 
     own = config.model_copy(
         update={

@@ -4,7 +4,7 @@
 
 Dumps of random tokens are written to a temporary folder and replayed with the usual methods, or with others, each
 time in a new process; page and figures are not drawn. `slime` is format 2, with 1 M tokens a step in 1,024-token
-responses and micro-batches of 32k tokens. `run` is the format of an embedded run, with 3,500 tokens a step in 14-token
+responses and micro-batches of 32k tokens. `run` is the format of a lab run, with 3,500 tokens a step in 14-token
 responses. CPU time is that of all threads together: on a busy machine the wall clock says little, and on idle cores it
 is at least the CPU time over the number of threads. Memory is the peak of resident pages, including those of mapped
 files; `above` is the part above what the imports alone take.
@@ -65,7 +65,7 @@ def write_slime(folder: Path, number: int, data: dict[str, list[np.ndarray]]) ->
 
 
 def write_run(folder: Path, number: int, data: dict[str, list[np.ndarray]]) -> None:
-    """Writes a dump as an embedded run does with dump.every_n_iterations 1."""
+    """Writes a dump as a lab run does with dump.every_n_iterations 1."""
     lengths = np.array([len(values) for values in data["log_probs"]])
     n = int(lengths.sum())
     rows = {key: np.concatenate(values) for key, values in data.items()}

@@ -1,8 +1,8 @@
-"""Prints the cells of a grid of the real slime on a laptop, beside the embedded runtime's, as a table in Markdown.
+"""Prints the cells of a grid of the real slime on a laptop, beside the lab runtime's, as a table in Markdown.
 
 sat-slime grid configs/grid/laptop.yaml --set cluster.slime_dir=DIR --set cluster.megatron_dir=DIR
-sat-slime grid configs/grid/laptop-embedded.yaml --seeds 1234
-python bench/slime_cells.py grids/slime-laptop [grids/embedded-laptop]
+sat-slime grid configs/grid/laptop-lab.yaml --seeds 1234
+python bench/slime_cells.py grids/slime-laptop [grids/lab-laptop]
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def d_pi(rows: list[dict[str, Any]]) -> float:
     return statistics.fmean(row["mismatch/d_pi"] for row in rows[1:])
 
 
-def cells(slime: Path, embedded: Path | None) -> list[list[str]]:
+def cells(slime: Path, lab: Path | None) -> list[list[str]]:
     """The table's rows, one for each run."""
     table = []
     for run in sorted((slime / "runs").iterdir()):
@@ -34,7 +34,7 @@ def cells(slime: Path, embedded: Path | None) -> list[list[str]]:
             table.append([method, lag.removeprefix("lag"), "no steps", "", "", "", "", ""])
             continue
         lags = [int(row["lag/max"]) for row in rows]
-        other = rows_of(embedded / "runs" / run.name) if embedded else []
+        other = rows_of(lab / "runs" / run.name) if lab else []
         agreements = [row["routing/agreement"] for row in rows if "routing/agreement" in row]
         table.append(
             [
@@ -54,12 +54,12 @@ def cells(slime: Path, embedded: Path | None) -> list[list[str]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("slime", type=Path)
-    parser.add_argument("embedded", type=Path, nargs="?")
+    parser.add_argument("lab", type=Path, nargs="?")
     options = parser.parse_args()
-    head = ["method", "lag", "lags trained at", "d_pi, step 1", "d_pi, mean", "embedded", "routes agree", "s/step"]
+    head = ["method", "lag", "lags trained at", "d_pi, step 1", "d_pi, mean", "lab", "routes agree", "s/step"]
     print("| " + " | ".join(head) + " |")
     print("|" + "---|" * len(head))
-    for row in cells(options.slime, options.embedded):
+    for row in cells(options.slime, options.lab):
         print("| " + " | ".join(row) + " |")
 
 

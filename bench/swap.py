@@ -20,9 +20,9 @@ import numpy as np
 import torch
 
 from sat_slime.config.loader import load_config
-from sat_slime.config.schema import EmbeddedConfig
-from sat_slime.embedded.engine.server import SGLangServer
-from sat_slime.embedded.rollout_batch import training_requests
+from sat_slime.config.schema import LabConfig
+from sat_slime.lab.engine.server import SGLangServer
+from sat_slime.lab.rollout_batch import training_requests
 from sat_slime.rollout.client import SGLangClient
 from sat_slime.rollout.continuation import rest
 from sat_slime.rollout.sglang_on_cpu.absent import stand_in_for
@@ -57,7 +57,7 @@ def main() -> None:
             print(f"    {name:6} {len(values):6} tokens   {told}")
 
 
-async def measure(config: EmbeddedConfig, old: Path, new: Path, after: float) -> dict[str, list[Any]]:
+async def measure(config: LabConfig, old: Path, new: Path, after: float) -> dict[str, list[Any]]:
     """(prompt, tokens, log-probs) of every response, by the way in which the weights were changed."""
     _, requests = training_requests(config, 0)
     requests = requests[::4]

@@ -48,7 +48,7 @@ torch=$("$python" -c 'import torch; print(torch.__version__.partition("+")[0])')
 sed "s/^torch==.*/torch==$torch/" requirements/constraints.txt >$constraints
 
 echo "setup: installing sat-slime with SGLang, Megatron, Ray and the tools"
-install -r requirements/embedded.txt -e ".[embedded,slime,reward,data,dev,docs,notebooks]" -c $constraints
+install -r requirements/lab.txt -e ".[lab,slime,reward,data,dev,docs,notebooks]" -c $constraints
 # SGLang comes without its own list, which asks for a CUDA build of torch; conflicts between all others are shown.
 install sglang --no-deps -c $constraints
 "$python" -m pip check --disable-pip-version-check | grep -v '^sglang ' || true

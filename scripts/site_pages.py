@@ -89,7 +89,7 @@ def _help(command: Any, words: tuple[str, ...]) -> Iterator[str]:
 def settings(runtime: str) -> str:
     """Every setting of a run with its default."""
     text = (ROOT / "configs" / runtime / "base.yaml").read_text()
-    return _page(f"Settings of {'a laptop run' if runtime == 'embedded' else 'a run on slime'}", f"```yaml\n{text}```")
+    return _page(f"Settings of {'a laptop run' if runtime == 'lab' else 'a run on slime'}", f"```yaml\n{text}```")
 
 
 def home() -> str:
@@ -102,7 +102,7 @@ PAGES: dict[str, tuple[str, Callable[[], str]]] = {
     "index.md": ("README.md", home),
     "reference/methods.md": ("sat_slime/objective/method.py", methods),
     "reference/metrics.md": ("sat_slime/objective/metrics.py", metrics),
-    "reference/laptop-settings.md": ("configs/embedded/base.yaml", lambda: settings("embedded")),
+    "reference/laptop-settings.md": ("configs/lab/base.yaml", lambda: settings("lab")),
     "reference/slime-settings.md": ("configs/slime/base.yaml", lambda: settings("slime")),
     "reference/commands.md": ("sat_slime/cli/app.py", commands),
     "reference/python.md": ("sat_slime/objective/__init__.py", python),

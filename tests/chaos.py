@@ -1,4 +1,4 @@
-"""Disturbs runs of the embedded runtime at random, resumes them to the end, and holds them against what must be.
+"""Disturbs runs of the lab runtime at random, resumes them to the end, and holds them against what must be.
 
     python tests/chaos.py [--disturbances 40] [--seed 0] [--out FOLDER]
 
@@ -43,7 +43,7 @@ PATIENCE_S = 300.0
 """Without a new row or an end, a run hangs."""
 GONE_S = 90.0
 """Within it all processes of a run that has ended are gone: Ray's own agents take a minute to miss their head."""
-TINY = ROOT / "configs" / "embedded" / "tiny.yaml"
+TINY = ROOT / "configs" / "lab" / "tiny.yaml"
 LAUNCH = "launch"
 ITERATIONS = 48
 STEPS_TO_SEE = 5
@@ -311,7 +311,7 @@ def stream_faults(run: Run) -> Iterator[str]:
         yield f"lag {max(row['lag/max'] for row in rows)}"
     newest = max((run.folder / "checkpoints").glob("iteration-*"))
     queue = json.loads((newest / "queue.json").read_text())
-    prompts, samples = 4, 4  # configs/embedded/tiny.yaml
+    prompts, samples = 4, 4  # configs/lab/tiny.yaml
     dropped = sum(row["rollout/dropped"] for row in rows) / samples
     parts = ITERATIONS * prompts, dropped, len(queue["numbers"]), len(queue["unfinished"])
     if queue["next"] != sum(parts):

@@ -4,7 +4,7 @@ them against what must be.
     python tests/chaos_on_slime.py --slime DIR --megatron DIR [--disturbances 20] [--seed 0] [--out FOLDER]
     python tests/chaos_on_slime.py --slime DIR --megatron DIR --minutes 60 --every 5 [--out FOLDER]
 
-The first disturbs short runs, batch and streaming in turn, at random moments, as chaos.py does with the embedded
+The first disturbs short runs, batch and streaming in turn, at random moments, as chaos.py does with the lab
 runtime. The second is a night: one run that is disturbed every five minutes of an hour, and ends by itself after that.
 
 Only the launcher is left alone, since it is what restarts. In the end

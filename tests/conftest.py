@@ -174,7 +174,7 @@ def ray_server(tmp_path_factory):
     for module in ("ray", "aiohttp_cors", "opencensus", "prometheus_client"):
         if importlib.util.find_spec(module) is None:
             pytest.skip(f"needs pip install 'ray[default]': {module} is not installed")
-    from sat_slime.plugin.launch.local_ray import start_ray, stop_ray
+    from sat_slime.launch.local_ray import start_ray, stop_ray
 
     with pytest.MonkeyPatch.context() as patch, for_the_session():
         # Ray's workers import from where it was started, before PYTHONPATH.

@@ -30,7 +30,7 @@ def slurm_environment(folder: Path) -> dict[str, str]:
     for name, text in PROGRAMS.items():
         (programs / name).write_text(f"#!/bin/bash\n{text}\n")
         (programs / name).chmod(0o755)
-    # With an embedded run in this process Ray has been told here that it is alone on its machine.
+    # With a lab run in this process Ray has been told here that it is alone on its machine.
     alone = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
     return {
         **{name: value for name, value in os.environ.items() if name != alone},

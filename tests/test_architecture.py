@@ -20,13 +20,15 @@ LAYERS = (
     {"config"},
     {"prompts", "runs"},
     {"grid"},
-    {"report", "embedded", "plugin"},
+    {"report", "lab", "plugin"},
+    {"cpu"},
+    {"launch"},
     {"rehearsal"},
     {"cli"},
 )
 """A part imports from the layers below its own, and from no other part."""
 ENGINES = {"megatron", "ray", "sglang", "transformers"}
-WITH_ENGINES = ("sat_slime.embedded", "sat_slime.plugin", "sat_slime.models.layers")
+WITH_ENGINES = ("sat_slime.lab", "sat_slime.plugin", "sat_slime.launch", "sat_slime.cpu", "sat_slime.models.layers")
 
 
 def imports(path: Path, *, late: bool) -> Iterator[str]:

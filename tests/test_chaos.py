@@ -6,7 +6,7 @@ import importlib.util
 
 import pytest
 
-pytest.importorskip("psutil", reason="the embedded runtime needs the engines: scripts/setup.sh")
+pytest.importorskip("psutil", reason="the lab runtime needs the engines: scripts/setup.sh")
 import chaos
 
 pytestmark = [
@@ -14,7 +14,7 @@ pytestmark = [
     pytest.mark.timeout(1200),
     pytest.mark.skipif(
         not all(importlib.util.find_spec(name) for name in ("sglang", "megatron")),
-        reason="the embedded runtime needs the engines: scripts/setup.sh",
+        reason="the lab runtime needs the engines: scripts/setup.sh",
     ),
 ]
 

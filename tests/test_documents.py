@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from sat_slime.cli import app
 from sat_slime.cli.app import whole_app
-from sat_slime.config import EmbeddedConfig, GridConfig, SlimeConfig
+from sat_slime.config import GridConfig, LabConfig, SlimeConfig
 from sat_slime.config.plugin_schema import PluginConfig
 from sat_slime.objective.metrics import metric_named, slime_names
 from sat_slime.tasks import TASKS, Task
@@ -71,7 +71,7 @@ ELSEWHERE = {
 
 
 def missing_paths(path: Path, text: str) -> Iterator[str]:
-    """`configs/grid/demo.yaml`, and `embedded/trainer/rank` with or without .py; metrics look alike, in their table."""
+    """`configs/grid/demo.yaml`, and `lab/trainer/rank` with or without .py; metrics look alike, in their table."""
     ours = r"(?<![\w/.-])(?:\./|(?:\.\./)+)?((?:sat_slime|tests|bench|configs|scripts|requirements|docs)/[\w./*-]*)"
     parts = {module.parent.name for module in PACKAGE.glob("*/__init__.py")}
     for name in {name.rstrip("./") for name in re.findall(ours, text)} - ELSEWHERE:
@@ -143,7 +143,7 @@ def wrong_commands(path: Path, text: str) -> Iterator[str]:
                 yield call
 
 
-SCHEMAS = (EmbeddedConfig, SlimeConfig, GridConfig, PluginConfig)
+SCHEMAS = (LabConfig, SlimeConfig, GridConfig, PluginConfig)
 NO_SETTINGS = {"task.length"}  # of an example
 
 

@@ -34,7 +34,7 @@ def python(program: str) -> str:
     return result.stdout
 
 
-@pytest.mark.parametrize("module", ["objective", "config", "rollout.types", "report.run", "cli", "embedded"])
+@pytest.mark.parametrize("module", ["objective", "config", "rollout.types", "report.run", "cli", "lab"])
 def test_importing_a_part_imports_no_engine(module):
     program = f"import sys, sat_slime.{module}; print(*({set(ENGINES)!r} & set(sys.modules)))"
     assert python(program).split() == []
@@ -42,7 +42,7 @@ def test_importing_a_part_imports_no_engine(module):
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--help"], ["methods"], ["version"], ["launch", "configs/embedded/quickstart.yaml", "--dry-run"]],
+    [["--help"], ["methods"], ["version"], ["launch", "configs/lab/quickstart.yaml", "--dry-run"]],
     ids=lambda arguments: arguments[0],
 )
 def test_the_command_works_without_engines(arguments):
@@ -84,7 +84,7 @@ def test_every_requirement_of_the_cpu_engine_has_a_tested_version():
         lines = (ROOT / "requirements" / file).read_text().splitlines()
         return {line.partition("==")[0].strip() for line in lines if line and not line.startswith("#")}
 
-    assert names("embedded.txt") <= names("constraints.txt")
+    assert names("lab.txt") <= names("constraints.txt")
     assert {"torch", "sglang", "megatron-core", "ray"} <= names("constraints.txt")
     assert "torchvision" not in names("constraints.txt")
 

@@ -65,10 +65,10 @@ def test_nothing_is_loaded_from_elsewhere(built):
 @pytest.mark.parametrize(
     ("link", "expected"),
     [
-        ("../configs/embedded/quickstart.yaml", "https://here/blob/main/configs/embedded/quickstart.yaml"),
+        ("../configs/lab/quickstart.yaml", "https://here/blob/main/configs/lab/quickstart.yaml"),
         ("../sat_slime/objective", "https://here/tree/main/sat_slime/objective"),
         ("../CONTRIBUTING.md#x", "https://here/blob/main/CONTRIBUTING.md#x"),
-        ("../configs/embedded/base.yaml", "reference/laptop-settings.md"),
+        ("../configs/lab/base.yaml", "reference/laptop-settings.md"),
         ("images/lag.svg", "images/lag.svg"),
         ("slime.md#settings", "slime.md#settings"),
         ("https://example.org/x", "https://example.org/x"),

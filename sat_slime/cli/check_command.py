@@ -36,7 +36,7 @@ def check(
     job that uses no GPU, and time and cost are estimated, by what the run
     has measured where its folder is given.
 
-        sat-slime check configs/embedded/quickstart.yaml
+        sat-slime check configs/lab/quickstart.yaml
     """
     console = Console(soft_wrap=True, highlight=False)
     failed_settings = failed_machine = False
@@ -49,9 +49,9 @@ def check(
 
 def findings_of(file: Path, overrides: Sequence[str], address: str | None = None) -> Iterator[Finding]:
     """Yield the finding of every check of a run. address: that of a slime run's cluster."""
-    from sat_slime.cli.embedded_run.embedded_findings import embedded_findings
+    from sat_slime.cli.lab_run.lab_findings import lab_findings
     from sat_slime.cli.run_plan import load_run
-    from sat_slime.config import ConfigError, EmbeddedConfig
+    from sat_slime.config import ConfigError, LabConfig
     from sat_slime.config.finding import settings_findings
     from sat_slime.config.plugin_file import is_plugin_file, plugin_findings
     from sat_slime.runs.folder import RunFolder
@@ -66,8 +66,8 @@ def findings_of(file: Path, overrides: Sequence[str], address: str | None = None
     except ConfigError as error:
         yield from settings_findings(error.errors)
         return
-    if isinstance(config, EmbeddedConfig):
-        yield from embedded_findings(config, file)
+    if isinstance(config, LabConfig):
+        yield from lab_findings(config, file)
     else:
         from sat_slime.cli.slime_run.slime_findings import slime_findings
 

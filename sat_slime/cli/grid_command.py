@@ -55,13 +55,13 @@ def grid(
 
     [bold]Examples[/]
 
-        sat-slime grid configs/grid/embedded.yaml --dry-run
+        sat-slime grid configs/grid/lab.yaml --dry-run
 
-        sat-slime grid configs/grid/embedded.yaml --only gspo --only sat-gspo@8 --seeds 0
+        sat-slime grid configs/grid/lab.yaml --only gspo --only sat-gspo@8 --seeds 0
 
-        sat-slime grid configs/grid/embedded.yaml --commands | parallel -j 2
+        sat-slime grid configs/grid/lab.yaml --commands | parallel -j 2
 
-        sat-slime status grids/embedded --follow
+        sat-slime status grids/lab --follow
     """
     from sat_slime.cli.grid_run.grid_plan import describe, plan_grid
     from sat_slime.cli.grid_run.grid_start import commands, run_grid

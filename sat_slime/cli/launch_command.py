@@ -90,17 +90,17 @@ def launch(
     how to go on; a second one ends at once. A run of slime is a job of a Ray
     cluster: Ctrl-C closes the view; the job goes on.
 
-    A resume first looks at the checkpoint: of an embedded run it holds every
+    A resume first looks at the checkpoint: of a lab run it holds every
     file against its checksum. Where one is damaged it starts nothing, and
     says which checkpoint is whole and what going back to it costs.
 
     [bold]Examples[/]
 
-        sat-slime launch configs/embedded/quickstart.yaml
+        sat-slime launch configs/lab/quickstart.yaml
 
-        sat-slime launch configs/embedded/quickstart.yaml --no-sat --lag 1 --name gspo-lag1
+        sat-slime launch configs/lab/quickstart.yaml --no-sat --lag 1 --name gspo-lag1
 
-        sat-slime launch configs/embedded/quickstart.yaml --method grpo-tis --dry-run
+        sat-slime launch configs/lab/quickstart.yaml --method grpo-tis --dry-run
 
         sat-slime launch runs/quickstart --resume --set pipeline.iterations=400
 
@@ -108,7 +108,7 @@ def launch(
 
         sat-slime launch configs/paper/qwen3-30b-a3b.yaml --method sat-gspo-r3 --lag 8 --detach
     """
-    from sat_slime.cli.embedded_run.embedded_plan import EmbeddedPlan, describe
+    from sat_slime.cli.lab_run.lab_plan import LabPlan, describe
     from sat_slime.cli.run_plan import plan_run
 
     options = {
@@ -132,8 +132,8 @@ def launch(
     for warning in plan.warnings:
         warn(warning)
     # The runtime is imported once it is known which one it is.
-    if isinstance(plan, EmbeddedPlan):
-        from sat_slime.cli.embedded_run.embedded_start import launch_embedded_run
+    if isinstance(plan, LabPlan):
+        from sat_slime.cli.lab_run.lab_start import launch_lab_run
 
         of_slime = {
             "--address": address,
@@ -143,11 +143,11 @@ def launch(
             "--skip-checks": skip_checks,
         }
         if given := [option for option, value in of_slime.items() if value]:
-            bad_input([f"{given[0]} is for runs of slime, and {file} is an embedded run: leave it out"])
+            bad_input([f"{given[0]} is for runs of slime, and {file} is a lab run: leave it out"])
         if dry_run:
             say(console, describe(plan))
             return
-        ending = launch_embedded_run(plan, overwrite=overwrite, live=live, console=console)
+        ending = launch_lab_run(plan, overwrite=overwrite, live=live, console=console)
     else:
         from sat_slime.cli.slime_run.job_start import Where, launch_job
         from sat_slime.cli.slime_run.slime_findings import show_plan

@@ -20,18 +20,18 @@ def logs(
 
     sat-slime logs runs/my-run -f
     """
-    from sat_slime.cli.embedded_run.other_terminal import log_of
+    from sat_slime.cli.lab_run.other_terminal import log_of
     from sat_slime.config import ConfigError
     from sat_slime.grid.state import GridFolder
     from sat_slime.runs.folder import RunFolder
-    from sat_slime.runs.reading import is_embedded
+    from sat_slime.runs.reading import is_lab
 
     if GridFolder(run).is_grid():
         cells = f"{run}/logs/CELL.txt, or sat-slime logs {run}/runs/CELL"
         raise ConfigError([f"{run} is a grid: the output of a cell is in {cells}"])
     folder = RunFolder.open(run)
     try:
-        if is_embedded(folder):
+        if is_lab(folder):
             log = log_of(folder, follow, lines)
         else:
             from sat_slime.cli.slime_run.sent_run import follow_log, last_log_lines

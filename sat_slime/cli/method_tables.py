@@ -105,7 +105,7 @@ def show_method(name: str, console: Console) -> None:
     except ValueError as error:
         console.print(_pairs([("refused", str(error))]))
         return
-    runs_on = "embedded" if not_on_slime(method) else "embedded, slime"
+    runs_on = "lab" if not_on_slime(method) else "lab, slime"
     console.print(
         _pairs(
             [

@@ -29,7 +29,7 @@ def prepare_engines(
     torch stays as it is. SGLang goes in without its own list of dependencies,
     which asks for a CUDA build of torch.
     """
-    from sat_slime.cli.embedded_run.engine_packages import install_engines
+    from sat_slime.cli.lab_run.engine_packages import install_engines
 
     code = install_engines(dry_run, typer.echo)
     raise typer.Exit(FAILED if code else OK)
@@ -69,7 +69,7 @@ def convert_model(file: Path, settings: Mapping[str, Any], overrides: Sequence[s
     """Convert a model's weights, and return the exit code of slime's tool. Raises ConfigError."""
     from sat_slime.cli.slime_run.slime_plan import by_flag
     from sat_slime.config import ConfigError, SlimeConfig, load_config
-    from sat_slime.plugin.launch.conversion import conversion_findings, convert, plan_conversion
+    from sat_slime.launch.conversion import conversion_findings, convert, plan_conversion
 
     config = load_config(file, overrides, settings)
     if not isinstance(config, SlimeConfig):
@@ -99,7 +99,7 @@ def convert_model(file: Path, settings: Mapping[str, Any], overrides: Sequence[s
 @prepare.command("laptop")
 def prepare_laptop(
     file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="The YAML file of an embedded run; default: the quick start.")
+        Path | None, typer.Argument(metavar="FILE", help="The YAML file of a lab run; default: the quick start.")
     ] = None,
     out: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Where to; default: where configs/slime/laptop.yaml looks.")
@@ -107,16 +107,16 @@ def prepare_laptop(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Make it anew where it is there.")] = False,
     overrides: OverridesAsInLaunch = None,
 ) -> None:
-    """Make the model, tokenizer, prompts and held-out problems of configs/slime/laptop.yaml: those of the embedded
-    quick start, or of another embedded run. sat-slime launch makes the quick start's where they are missing.
+    """Make the model, tokenizer, prompts and held-out problems of configs/slime/laptop.yaml: those of the lab
+    quick start, or of another lab run. sat-slime launch makes the quick start's where they are missing.
 
-    --set changes settings of the embedded run: another task, its settings, its warm-up.
+    --set changes settings of the lab run: another task, its settings, its warm-up.
 
         sat-slime prepare laptop --out data/laptop
 
         sat-slime prepare laptop --overwrite --set task.name=pointer_chasing
 
-        sat-slime prepare laptop configs/embedded/calculator.yaml --out ~/.cache/sat_slime/calculator
+        sat-slime prepare laptop configs/lab/calculator.yaml --out ~/.cache/sat_slime/calculator
     """
     from sat_slime.cli.slime_run.laptop import LAPTOP, make_laptop
 

@@ -35,7 +35,7 @@ def report(
 
         sat-slime report runs/quickstart
 
-        sat-slime report grids/embedded
+        sat-slime report grids/lab
 
         sat-slime report runs/gspo-lag8-seed* runs/sat-gspo-lag8-seed* --out comparison
     """

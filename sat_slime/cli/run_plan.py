@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sat_slime.cli.embedded_run.embedded_plan import EmbeddedPlan, plan_embedded_run
-from sat_slime.config import ConfigError, EmbeddedConfig, config_errors, load_config
+from sat_slime.cli.lab_run.lab_plan import LabPlan, plan_lab_run
+from sat_slime.config import ConfigError, LabConfig, config_errors, load_config
 from sat_slime.config.loader import RunConfig, further_errors
 from sat_slime.config.method_section import method_switches
 from sat_slime.grid.state import GridFolder
@@ -26,7 +26,7 @@ def plan_run(
     resume: bool,
     resume_from: int | None = None,
     look_for_slime: bool = False,
-) -> EmbeddedPlan | SlimePlan:
+) -> LabPlan | SlimePlan:
     """Return the run that the command line asks for, checked. Raises ConfigError or RunFolderError.
 
     Args:
@@ -50,8 +50,8 @@ def plan_run(
     config = load_run(file, overrides, settings)
     if "name" in settings:
         folder = None
-    if isinstance(config, EmbeddedConfig):
-        return plan_embedded_run(config, file, folder, resume, resume_from)
+    if isinstance(config, LabConfig):
+        return plan_lab_run(config, file, folder, resume, resume_from)
     from sat_slime.cli.slime_run.slime_plan import plan_slime_run
 
     return plan_slime_run(config, file, folder, resume, look_for_slime, resume_from)
@@ -84,8 +84,8 @@ def load_run(file: Path, overrides: Sequence[str], settings: Mapping[str, Any] |
 
 def settings_errors(config: RunConfig) -> list[str]:
     """Return faults of a run's settings, each in one line."""
-    if isinstance(config, EmbeddedConfig):
+    if isinstance(config, LabConfig):
         return config_errors(config)
-    from sat_slime.plugin.launch import checks
+    from sat_slime.launch import checks
 
     return checks.settings_errors(config)

@@ -29,7 +29,7 @@ def status(
         ),
     ] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Of an embedded run or a grid: go on until it ends or Ctrl-C.")
+        bool, typer.Option("--follow", "-f", help="Of a lab run or a grid: go on until it ends or Ctrl-C.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the runs and their newest numbers as JSON.")] = False,
 ) -> None:
@@ -42,9 +42,9 @@ def status(
 
     sat-slime status grids/my-grid --follow
     """
-    from sat_slime.cli.embedded_run.other_terminal import embedded_status, watch
     from sat_slime.cli.grid_run.grid_status import show_grid
-    from sat_slime.config import ConfigError, EmbeddedConfig, load_config
+    from sat_slime.cli.lab_run.other_terminal import lab_status, watch
+    from sat_slime.config import ConfigError, LabConfig, load_config
     from sat_slime.grid.state import GridFolder
     from sat_slime.runs.folder import RunFolder
 
@@ -58,21 +58,19 @@ def status(
         return
     folder = RunFolder.open(run)
     config = load_config(folder.config)
-    if isinstance(config, EmbeddedConfig):
+    if isinstance(config, LabConfig):
         if follow:
             try:
                 with sigterm_as_ctrl_c():
                     watch(folder, config, Console())
             except KeyboardInterrupt:
                 raise typer.Exit(INTERRUPTED) from None
-        lines = embedded_status(folder, config)
+        lines = lab_status(folder, config)
     else:
         from sat_slime.cli.slime_run.sent_run import status_lines
 
         if follow:
-            raise ConfigError(
-                [f"--follow is for embedded runs and grids; of a run on slime: sat-slime logs {run} --follow"]
-            )
+            raise ConfigError([f"--follow is for lab runs and grids; of a run on slime: sat-slime logs {run} --follow"])
         lines = status_lines(run)
     for line in lines:
         typer.echo(line)

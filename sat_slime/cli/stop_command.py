@@ -28,15 +28,15 @@ def stop(
     once: what came after the newest checkpoint is lost. Nothing else is
     touched, and [bold]launch RUN --resume[/] or [bold]grid[/] goes on.
     """
-    from sat_slime.cli.embedded_run.other_terminal import stop_run
+    from sat_slime.cli.lab_run.other_terminal import stop_run
     from sat_slime.grid.state import GridFolder
     from sat_slime.runs.folder import RunFolder
-    from sat_slime.runs.reading import is_embedded
+    from sat_slime.runs.reading import is_lab
 
     console = Console()
     if GridFolder(run).is_grid():
         ending = stop_run(run, GridFolder(run).holder(), now, console)
-    elif is_embedded(folder := RunFolder.open(run)):
+    elif is_lab(folder := RunFolder.open(run)):
         ending = stop_run(run, folder.holder(), now, console)
     else:
         from sat_slime.cli.slime_run.sent_run import stop_job

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 """Exit codes."""
 SLIME = "Runs of slime"
-"""Heading of the options that an embedded run has not."""
+"""Heading of the options that a lab run has not."""
 
 RunArgument = Annotated[Path, typer.Argument(help="A run folder, such as runs/my-run.", show_default=False)]
 OverridesAsInLaunch = Annotated[
@@ -65,7 +65,7 @@ def without_traceback() -> Iterator[None]:
         raise
     except (ValueError, RuntimeError) as error:
         from sat_slime.config import ConfigError
-        from sat_slime.plugin.launch.ray_jobs import JobError
+        from sat_slime.launch.ray_jobs import JobError
         from sat_slime.runs.folder import RunFolderError
 
         if not isinstance(error, (ConfigError, RunFolderError, JobError)):

@@ -1,4 +1,4 @@
-"""`python -m sat_slime.config.base_files [FOLDER]` writes configs/embedded/base.yaml and configs/slime/base.yaml: every
+"""`python -m sat_slime.config.base_files [FOLDER]` writes configs/lab/base.yaml and configs/slime/base.yaml: every
 setting with its default, under the docstring of its field or section."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from sat_slime.config.jsonl import write_atomically
-from sat_slime.config.schema import EmbeddedConfig, Section
+from sat_slime.config.schema import LabConfig, Section
 from sat_slime.config.slime_schema import SlimeConfig
 
 WIDTH = 120
@@ -25,8 +25,8 @@ INDENT = "  "
 SMALL = 1e-3
 """Numbers below it are written with an exponent."""
 HEADS: dict[type[Section], str] = {
-    EmbeddedConfig: (
-        "Every setting of the embedded runtime with its default. A run's own file extends this one and names only what "
+    LabConfig: (
+        "Every setting of the lab runtime with its default. A run's own file extends this one and names only what "
         "it changes; `--set section.key=value` changes one more. Units stand in the names or beside them; "
         '"the paper" is "Stale but Stable".'
     ),
@@ -38,7 +38,7 @@ HEADS: dict[type[Section], str] = {
 }
 """The text at the top of each file."""
 MADE = "`python -m sat_slime.config.base_files` writes this file from sat_slime/config: change the defaults there."
-FILES: dict[str, type[Section]] = {"embedded/base.yaml": EmbeddedConfig, "slime/base.yaml": SlimeConfig}
+FILES: dict[str, type[Section]] = {"lab/base.yaml": LabConfig, "slime/base.yaml": SlimeConfig}
 """Files below configs/, and what each holds."""
 
 

@@ -16,7 +16,7 @@ from pydantic_core import ErrorDetails
 
 from sat_slime.config.grid_schema import GridConfig
 from sat_slime.config.method_section import expand_shorthands, without_settings_of_another, without_what_is_off
-from sat_slime.config.schema import EmbeddedConfig, Section, without_settings_of_another_task
+from sat_slime.config.schema import LabConfig, Section, without_settings_of_another_task
 from sat_slime.config.section import Mark, marked, section_class
 from sat_slime.config.slime_schema import SlimeConfig
 from sat_slime.config.source import ConfigError, KeyPath, Source, parse_value, read_layers
@@ -24,8 +24,8 @@ from sat_slime.config.synonyms import FLAGS_OF_SLIME, SYNONYMS
 
 SectionT = TypeVar("SectionT", bound=Section)
 
-RunConfig = EmbeddedConfig | SlimeConfig
-RUNTIMES: dict[str, type[RunConfig]] = {"embedded": EmbeddedConfig, "slime": SlimeConfig}
+RunConfig = LabConfig | SlimeConfig
+RUNTIMES: dict[str, type[RunConfig]] = {"lab": LabConfig, "slime": SlimeConfig}
 """The class behind each value of `runtime:`."""
 SHOWN_CHARACTERS = 80
 """Characters of a faulty value that a message shows."""
@@ -179,7 +179,7 @@ def _setting(key: str, value: Any, origin: str = "command line") -> Source:
 
 
 def _validate(source: Source, errors: list[str], faulty: list[KeyPath]) -> RunConfig:
-    runtime = source.values.get("runtime", "embedded")
+    runtime = source.values.get("runtime", "lab")
     model = RUNTIMES.get(runtime) if isinstance(runtime, str) else None
     if model is None:
         raise ConfigError([*errors, _bad_choice(source, ("runtime",), runtime, list(RUNTIMES))])

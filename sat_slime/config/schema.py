@@ -1,7 +1,7 @@
 """A run as typed data. Every field's docstring states its unit and becomes its help.
 
 The classes hold what one section alone can know (types, ranges, a section's own consistency). What needs several
-sections is in embedded_checks.py and slime_checks.py; reading YAML is in loader.py.
+sections is in lab_checks.py and slime_checks.py; reading YAML is in loader.py.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class LossConfig(Section):
     """response_mean: mean over responses of their mean over tokens (slime's default); token_mean: mean over tokens."""
 
 
-# ----------------------------------------------------------------------------------------- the embedded runtime
+# ----------------------------------------------------------------------------------------- the lab runtime
 
 
 class PipelineConfig(Section):
@@ -83,7 +83,7 @@ class PipelineConfig(Section):
         return (self.lag + 1) * self.optimizer_steps_per_rollout - 1
 
 
-class EmbeddedPipelineConfig(PipelineConfig):
+class LabPipelineConfig(PipelineConfig):
     """The order of generation, training and weight broadcast, with the queue of mode streaming."""
 
     queue_prompts: PositiveInt = 32
@@ -390,10 +390,10 @@ class LoggingConfig(Section):
     """Say in view, log and report what looks unhealthy, with its threshold and what to try (docs/runs.md)."""
 
 
-class EmbeddedConfig(Section):
-    """A run of the embedded runtime: real Megatron and SGLang with a tiny model, on a laptop."""
+class LabConfig(Section):
+    """A run of the lab runtime: real Megatron and SGLang with a tiny model, on a laptop."""
 
-    runtime: Literal["embedded"] = "embedded"
+    runtime: Literal["lab"] = "lab"
     """The runtime that this file is for."""
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), MAY_CHANGE_ON_RESUME, OWN_TO_A_CELL] = "run"
     """Name of the run and of its folder."""
@@ -407,7 +407,7 @@ class EmbeddedConfig(Section):
     """The method that is optimized."""
     loss: LossConfig = LossConfig()
     """KL, entropy, averaging."""
-    pipeline: EmbeddedPipelineConfig = EmbeddedPipelineConfig()
+    pipeline: LabPipelineConfig = LabPipelineConfig()
     """Order of generation, training, broadcast."""
     model: ModelConfig = ModelConfig()
     """The tiny model."""

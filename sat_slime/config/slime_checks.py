@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from sat_slime.config.embedded_checks import (
+from sat_slime.config.lab_checks import (
     faults_of_streaming,
     idle_proximal_policy,
     idle_top_p_replay,
@@ -117,13 +117,13 @@ def uses_verifier(config: SlimeConfig) -> bool:
 
 
 def not_on_slime(method: Method) -> str | None:
-    """Return why slime cannot run a method that the embedded runtime can; None where it can."""
+    """Return why slime cannot run a method that the lab runtime can; None where it can."""
     if method.step_constraint:
         return (
             f"{method.name}: TRPO's constraint compares distributions over the whole vocabulary before and after an "
             "optimizer step, and takes the step back where it breaks; slime's engines return the sampled token's "
             "log-prob alone, and its step cannot be taken back: choose base dppo, which judges the sampled token, or "
-            "the embedded runtime"
+            "the lab runtime"
         )
     return None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sat_slime.config.embedded_checks import too_many_responses
+from sat_slime.config.lab_checks import too_many_responses
 from sat_slime.config.slime_schema import SlimeConfig
 
 

@@ -1,4 +1,4 @@
-"""A run of slime as typed data. What means the same as in a run of the embedded runtime has the same section and key.
+"""A run of slime as typed data. What means the same as in a run of the lab runtime has the same section and key.
 
 Where slime's flag has another name it stands in the docstring as `--flag`. Any other flag of slime, Megatron or SGLang
 stands under `slime`, by its own name.

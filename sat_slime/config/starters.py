@@ -26,9 +26,9 @@ class Starter:
 
 _GRID = "check it with: sat-slime grid {} --dry-run"
 STARTERS: Mapping[str, Starter] = {
-    "quickstart": Starter("embedded/quickstart.yaml", "a first run on this machine, two to five minutes on two cores"),
-    "streaming": Starter("embedded/streaming.yaml", "the same fully asynchronous: weights change while it writes"),
-    "grid": Starter("grid/embedded.yaml", "methods x lags x seeds on this machine", _GRID),
+    "quickstart": Starter("lab/quickstart.yaml", "a first run on this machine, two to five minutes on two cores"),
+    "streaming": Starter("lab/streaming.yaml", "the same fully asynchronous: weights change while it writes"),
+    "grid": Starter("grid/lab.yaml", "methods x lags x seeds on this machine", _GRID),
     "slime": Starter("recipes/qwen3-4b-8gpus.yaml", "a run on slime, of Qwen3-4B on a node of eight GPUs"),
     "paper": Starter("paper/qwen3-30b-a3b.yaml", "the paper's runs, each setting with its source"),
     "slurm": Starter(

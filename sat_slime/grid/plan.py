@@ -10,7 +10,7 @@ from typing import Any
 from sat_slime.config import ConfigError, GridConfig, build_method
 from sat_slime.config.grid_schema import matches
 from sat_slime.config.loader import RunConfig, vary
-from sat_slime.config.schema import EmbeddedConfig
+from sat_slime.config.schema import LabConfig
 
 
 @dataclass(frozen=True)
@@ -80,9 +80,9 @@ def cell_config(grid: GridConfig, file: Path, run: RunConfig, cell: Cell, runs: 
     file: the grid's file, for messages. run: the run that all cells are variants of. runs: the folder in which the
     cells' run folders will stand.
     """
-    if cell.task and not isinstance(run, EmbeddedConfig):
+    if cell.task and not isinstance(run, LabConfig):
         raise ConfigError(
-            [f"{file}: tasks are for embedded runs, and run is one of {run.runtime}: its task is in data.prompts"]
+            [f"{file}: tasks are for lab runs, and run is one of {run.runtime}: its task is in data.prompts"]
         )
     layers: list[tuple[str, dict[str, Any]]] = [
         (f"{file}: methods, lags and seeds", {"method": cell.method, "pipeline.lag": cell.lag}),
@@ -99,7 +99,7 @@ def cell_config(grid: GridConfig, file: Path, run: RunConfig, cell: Cell, runs: 
                 f"{config.seed}: leave the method's switches, pipeline.lag and seed to methods, lags and seeds"
             ]
         )
-    if cell.task and isinstance(config, EmbeddedConfig) and config.task.name != cell.task:
+    if cell.task and isinstance(config, LabConfig) and config.task.name != cell.task:
         raise ConfigError(
             [
                 f"{file}: settings make the run of {cell.name} one on {config.task.name}: leave task.name to "

@@ -45,7 +45,7 @@ class ModelSizes(Protocol):
 
 
 class TinySizes(ModelSizes, Protocol):
-    """The sizes and constants of a model that the embedded runtime makes from scratch."""
+    """The sizes and constants of a model that the lab runtime makes from scratch."""
 
     @property
     def tied_embeddings(self) -> bool: ...

@@ -64,7 +64,7 @@ class TopP(Stabilizer):
 class TRPO(Stabilizer):
     """TRPO: S = r A, and an optimizer step is halved until the total variation between mu and pi, over the whole
     vocabulary, is at most delta or has not grown. Table designspace, Eq. satr-divergences; delta is the KL of 0.01 that
-    public TRPO code allows, through Pinsker's inequality. The embedded runtime's work, with a forward pass a
+    public TRPO code allows, through Pinsker's inequality. The lab runtime's work, with a forward pass a
     halving."""
 
     delta: Annotated[float, Gt(0), Lt(1)] = 0.07

@@ -36,7 +36,7 @@ class Metric(NamedTuple):
     reduction: Reduction = "mean"
     """Over the micro-batches and ranks of an optimizer step: the mean over active tokens, the sum, the least, the
     largest; `step`: it is taken of the whole step or batch at once."""
-    runtime: Literal["embedded", "slime"] | None = None
+    runtime: Literal["lab", "slime"] | None = None
     """The only runtime that writes it. Unset: both do."""
     slime: tuple[str, ...] = ()
     """Its name in slime itself. A metric that the plugin adds has our name after `train/`."""
@@ -59,14 +59,14 @@ def _any_word(pattern: str) -> str:
 # fmt: off
 _RUN = (
     Metric("step", "count", "Optimizer updates made, from 1.", "step"),
-    Metric("iteration", "count", "Rollout batches trained.", "step", runtime="embedded"),
-    Metric("rollout_id", "count", "Number of the batch, from 0.", "step", runtime="embedded"),
+    Metric("iteration", "count", "Rollout batches trained.", "step", runtime="lab"),
+    Metric("rollout_id", "count", "Number of the batch, from 0.", "step", runtime="lab"),
     Metric("run/restarts", "count", "[Restarts](launch.md#restarts) of the run's job so far.", "step", runtime="slime"),
     Metric("reward/mean", "reward", "Mean reward of the batch, earned by the weights that generated it.", "step", slime=("rollout/raw_reward",)),
-    Metric("reward/flat_groups", "share", "Prompts whose responses all have the same reward, so that none has an advantage.", "step", runtime="embedded"),
+    Metric("reward/flat_groups", "share", "Prompts whose responses all have the same reward, so that none has an advantage.", "step", runtime="lab"),
     Metric("response/length_mean", "tokens", "Mean length of the responses.", "step", slime=("rollout/response_len/mean", "rollout/response_lengths")),
-    Metric("response/length_max", "tokens", "Length of the longest response.", "step", runtime="embedded"),
-    Metric("response/truncated", "share", "Responses cut at the longest length.", "step", runtime="embedded"),
+    Metric("response/length_max", "tokens", "Length of the longest response.", "step", runtime="lab"),
+    Metric("response/truncated", "share", "Responses cut at the longest length.", "step", runtime="lab"),
 )
 _MISMATCH = (
     Metric("mismatch/d_pi", "nats", "Mean of abs(log π − log μ) over tokens.", "step", slime=("train/train_rollout_logprob_abs_diff",)),
@@ -89,9 +89,9 @@ _LAG = (
 )
 _OF_STABILIZERS = {
     "trpo": (
-    Metric("trpo/{tv_mean,tv_max,tv_mean_before,tv_max_before}", "total variation", "Between μ and π over all tokens of the vocabulary, at the batch's states, after the step; `_before`: before it.", "step", runtime="embedded"),
-    Metric("trpo/step_scale", "share", "The part of the optimizer's step that was made.", "step", runtime="embedded"),
-    Metric("trpo/backtracks", "count", "Halvings until TRPO's constraint stood.", "step", runtime="embedded"),
+    Metric("trpo/{tv_mean,tv_max,tv_mean_before,tv_max_before}", "total variation", "Between μ and π over all tokens of the vocabulary, at the batch's states, after the step; `_before`: before it.", "step", runtime="lab"),
+    Metric("trpo/step_scale", "share", "The part of the optimizer's step that was made.", "step", runtime="lab"),
+    Metric("trpo/backtracks", "count", "Halvings until TRPO's constraint stood.", "step", runtime="lab"),
     ),
     "gmpo": (
     Metric("gmpo/held", "share", "Tokens that GMPO holds at the end of its interval."),
@@ -124,36 +124,36 @@ _STEP = (
     Metric("clip/{upper,lower}", "share", "Tokens clipped with advantage above and below 0."),
     Metric("radius/{low,high}", "radius", "Mean radii of the clip interval below and above 1 that a radius policy sets, before SAT contracts them."),
     Metric("clip/dual", "share", "Tokens that the dual clip holds, where it is on."),
-    Metric("routing/flip_rate", "share", "Tokens whose expert set under the trainer's current weights differs from the engine's: it includes lag; R3 off.", "step", runtime="embedded"),
+    Metric("routing/flip_rate", "share", "Tokens whose expert set under the trainer's current weights differs from the engine's: it includes lag; R3 off.", "step", runtime="lab"),
     Metric("routing/agreement", "share", "Replayed experts that the trainer's routers would have chosen; R3 on.", "step", runtime="slime"),
     Metric("grad_norm", "norm", "Gradient norm before clipping.", "step"),
     Metric("loss/total", "loss", "The loss that is minimized.", "sum", slime=("train/loss",)),
     Metric("loss/policy", "loss", "The surrogate's term of it.", "sum", slime=("train/pg_loss",)),
     Metric("loss/kl", "nats", "KL to the reference, without its coefficient.", "sum", slime=("train/kl_loss",)),
     Metric("loss/entropy", "nats", "Entropy, without its coefficient.", "sum", slime=("train/entropy_loss",)),
-    Metric("collapse/{mismatch_rise,score_loss,met}", "ratio, share, 0 or 1", "d_pi's level over its lowest; share of the best score lost; 1 while the [collapse rule](runs.md#collapse) holds. Missing until known.", "step", runtime="embedded"),
+    Metric("collapse/{mismatch_rise,score_loss,met}", "ratio, share, 0 or 1", "d_pi's level over its lowest; share of the best score lost; 1 while the [collapse rule](runs.md#collapse) holds. Missing until known.", "step", runtime="lab"),
     Metric("rollout/rejected", "count", "Responses that failed validation. On slime they stay in their batch and are not trained.", "step"),
-    Metric("rollout/{lost,resent}", "count", "Requests without an answer; requests sent again.", "step", runtime="embedded"),
+    Metric("rollout/{lost,resent}", "count", "Requests without an answer; requests sent again.", "step", runtime="lab"),
     Metric("rollout/rejected/REASON", "count", "The rejected by reason, where there are any.", "step"),
-    Metric("rollout/restarts", "count", "Restarts of servers since the row before, evaluations' included: each is in one row, of an iteration with several steps its first.", "step", runtime="embedded"),
+    Metric("rollout/restarts", "count", "Restarts of servers since the row before, evaluations' included: each is in one row, of an iteration with several steps its first.", "step", runtime="lab"),
     Metric("rollout/{dropped,aborted,dropped_length_mean}", "count, tokens", "Mode streaming: responses dropped for their lag since the step before; those among them that were aborted in generation; the mean length of the others.", "step"),
     Metric("rollout/{finished,dropped}/LOW-HIGH", "count", "Mode streaming: responses of LOW to HIGH tokens completed, and dropped, since the step before; the last of them also longer ones.", "step"),
     Metric("canary/d", "nats", "[Canary](asynchrony.md#the-canary): mean abs(d) of the worst engine at the push after this step; in the first row, before it. On slime always at the last push before this step.", "step"),
     Metric("canary/limit", "nats", "Its limit, learned from the pushes that passed.", "step"),
     Metric("canary/worst_engine", "index", "The engine that it is of, from 0.", "step"),
     Metric("canary/faults", "count", "Engines that do not hold the weights of that push.", "step"),
-    Metric("verifier/{verdicts,correct,timeouts,kills,parse_failures,label_failures,no_answer}", "count", "Counts of the verifier, of `verifier.mode` other than exact.", "step", runtime="embedded"),
-    Metric("verifier/seconds_mean", "seconds", "A verdict in its worker.", "step", runtime="embedded"),
+    Metric("verifier/{verdicts,correct,timeouts,kills,parse_failures,label_failures,no_answer}", "count", "Counts of the verifier, of `verifier.mode` other than exact.", "step", runtime="lab"),
+    Metric("verifier/seconds_mean", "seconds", "A verdict in its worker.", "step", runtime="lab"),
     Metric("time/train", "seconds", "Training.", "step", slime=("perf/train_time",)),
     Metric("time/sync", "seconds", "The weight broadcast; on slime that before this batch, if there was one.", "step", slime=("perf/update_weights_time",)),
     Metric("time/wait", "seconds", "Spent waiting for a rollout, the wait before a broadcast included.", "step", slime=("perf/train_wait_time",)),
     Metric("time/step", "seconds", "The iteration, evaluation and checkpoints left out.", "step", slime=("perf/step_time",)),
-    Metric("time/rollout", "seconds", "From the batch's first request to its last response; beside the trainer when lag > 0. Mode streaming: of the group that took longest, embedded runs alone.", "step"),
+    Metric("time/rollout", "seconds", "From the batch's first request to its last response; beside the trainer when lag > 0. Mode streaming: of the group that took longest, lab runs alone.", "step"),
     Metric("tokens/response_total", "tokens", "Response tokens of the batch.", "step"),
 )
 EVALUATION = (
     Metric("step", "count", "Optimizer updates made.", "step"),
-    Metric("iteration", "count", "Rollout batches trained.", "step", runtime="embedded"),
+    Metric("iteration", "count", "Rollout batches trained.", "step", runtime="lab"),
     Metric("rollout_id", "count", "Number of the batch before it, from 0.", "step", runtime="slime"),
     Metric("dataset", "name", "The data set: a row for each.", "step", runtime="slime"),
     Metric("weights_step", "count", "Updates of the weights that were measured, as the engines reported them; `null` if they were several.", "step"),
@@ -166,11 +166,11 @@ EVALUATION = (
     Metric("{n_problems,n_samples}", "count", "Held-out problems; samples of them all.", "step"),
     Metric("length_mean", "tokens", "Mean length of the responses.", "step"),
     Metric("truncated", "share", "Responses cut at the longest length.", "step"),
-    Metric("{rollout/rejected,rollout/lost,rollout/resent,rollout/rejected/REASON,rollout/restarts}", "count", "As in the metrics: what went wrong with the responses of the evaluation, restarts since the row before.", "step", runtime="embedded"),
+    Metric("{rollout/rejected,rollout/lost,rollout/resent,rollout/rejected/REASON,rollout/restarts}", "count", "As in the metrics: what went wrong with the responses of the evaluation, restarts since the row before.", "step", runtime="lab"),
     Metric("reasons/REASON", "count", "Samples by the [verifier's reason](reward.md#reasons), where there are any.", "step"),
-    Metric("time/eval", "seconds", "From the first request to the last response.", "step", runtime="embedded"),
-    Metric("delay", "count", "Updates made since `step` when the row was written, with [`eval.beside`](runs.md#evaluation).", "step", runtime="embedded"),
-    Metric("time/eval_wait", "seconds", "Time for which the run waited for nothing but the evaluation, with `eval.beside`.", "step", runtime="embedded"),
+    Metric("time/eval", "seconds", "From the first request to the last response.", "step", runtime="lab"),
+    Metric("delay", "count", "Updates made since `step` when the row was written, with [`eval.beside`](runs.md#evaluation).", "step", runtime="lab"),
+    Metric("time/eval_wait", "seconds", "Time for which the run waited for nothing but the evaluation, with `eval.beside`.", "step", runtime="lab"),
 )
 # fmt: on
 """The columns of eval.jsonl."""

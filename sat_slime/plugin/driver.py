@@ -40,10 +40,10 @@ from sat_slime.plugin.inside import claimed_ports, shared_routes
 from sat_slime.plugin.inside.settings import DRIVEN, PUSH_METRICS, plugin_config, settle_flags, steps_per_rollout
 from sat_slime.plugin.inside.slime_processes import Host, parse_arguments
 from sat_slime.plugin.inside.step_files import StepFile
-from sat_slime.plugin.launch.proxies import own_address, proxies, without_proxy
-from sat_slime.plugin.launch.saved import delete_old, numbered
 from sat_slime.plugin.push_canary import PushCanary, PushNotTaken, no_canary
 from sat_slime.rollout import sglang_routes
+from sat_slime.runs.proxies import own_address, proxies, without_proxy
+from sat_slime.runs.saved import delete_old, numbered
 
 logger = logging.getLogger(__name__)
 

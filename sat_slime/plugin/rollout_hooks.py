@@ -63,7 +63,7 @@ def generate(args: Namespace, rollout_id: int, data_source: Any, evaluation: boo
 
 
 def on_sample(args: Namespace, sample: Any, *, rollout_id: int | None = None, evaluation: bool = False) -> None:
-    """Checks the numbers of one of slime's samples as the embedded runtime does (rollout/validation.py), narrows its
+    """Checks the numbers of one of slime's samples as the lab runtime does (rollout/validation.py), narrows its
     routed experts, and stores them for all processes of the node, in place. A sample of an evaluation is not trained:
     it loses its routes, which slime asks for and nothing reads.
 

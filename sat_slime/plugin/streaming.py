@@ -28,8 +28,8 @@ from sat_slime.plugin.inside import versions
 from sat_slime.plugin.inside.generation import Generation, Samples, saved_group
 from sat_slime.plugin.inside.settings import plugin_config, steps_per_rollout
 from sat_slime.plugin.inside.stream_files import read_queue, write_queue
-from sat_slime.plugin.launch.saved import queue_folder
 from sat_slime.rollout.stream import StalenessBound, Stream, StreamState
+from sat_slime.runs.saved import queue_folder
 
 logger = logging.getLogger(__name__)
 

@@ -7,12 +7,12 @@ import json
 from argparse import Namespace
 from typing import Any
 
-from sat_slime.config.schema import EmbeddedConfig
+from sat_slime.config.schema import LabConfig
 from sat_slime.tasks import Task
 
 
 async def reward(args: Namespace, sample: Any, **kwargs: Any) -> Any:
-    """1.0 or 0.0, or what else the task's own grading gives, the same as in the embedded runtime; a list of them for a
+    """1.0 or 0.0, or what else the task's own grading gives, the same as in the lab runtime; a list of them for a
     list of samples, which slime sends with --group-rm.
 
     The task is the one that the sample's row of the prompts' file has in `metadata.task`, with its settings, as
@@ -45,4 +45,4 @@ def task_of(sample: Any) -> Task:
 
 @functools.lru_cache(maxsize=64)
 def _task(settings: str) -> Task:
-    return EmbeddedConfig(task=json.loads(settings)).task
+    return LabConfig(task=json.loads(settings)).task

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from sat_slime.config.slime_schema import SlimeConfig, SlimeModelConfig
+from sat_slime.launch.hf_checkpoint import read_checkpoint, turn_end
 from sat_slime.models import Weight
-from sat_slime.plugin.launch.hf_checkpoint import read_checkpoint, turn_end
 from sat_slime.rehearsal.vocabulary import Words, write_tokenizer
 
 SCRIPT = "\\boxed{"

@@ -12,9 +12,9 @@ from typing import Any
 from sat_slime.config.method_section import build_method
 from sat_slime.config.slime_checks import uses_verifier
 from sat_slime.config.slime_schema import SlimeConfig
+from sat_slime.launch.memory.elements import expected_elements, padded_vocabulary
+from sat_slime.launch.memory.memory_needs import BF16, FP32, engine_weights_bytes
 from sat_slime.objective.sat import scope_too_small
-from sat_slime.plugin.launch.memory.elements import expected_elements, padded_vocabulary
-from sat_slime.plugin.launch.memory.memory_needs import BF16, FP32, engine_weights_bytes
 from sat_slime.rehearsal.material import ThinSizes
 from sat_slime.rehearsal.records import Records, Row
 

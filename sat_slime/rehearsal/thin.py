@@ -16,7 +16,7 @@ from typing import Any
 
 from sat_slime.config.method_section import build_method
 from sat_slime.config.slime_schema import SlimeConfig
-from sat_slime.plugin.launch.cpu_run import cpu_arguments
+from sat_slime.launch.cpu_run import cpu_arguments
 
 HIDDEN, HEAD_DIM, EXPERT_WIDTH, FEED_FORWARD = 64, 16, 16, 64
 """Widths of a thin model."""

@@ -62,7 +62,7 @@ class ComparedRun:
 
     @property
     def task(self) -> str | None:
-        """The task of a run of the embedded runtime; None where none is named."""
+        """The task of a run of the lab runtime; None where none is named."""
         return section(self.config, "task").get("name")
 
     @property

@@ -232,8 +232,8 @@ def ours_label(collection: Collection) -> str:
 
 
 def _kind(run: ComparedRun) -> str:
-    if run.config.get("runtime") == "embedded":
-        return "embedded model"
+    if run.config.get("runtime") == "lab":
+        return "lab model"
     if run.config.get("runtime") == "slime":
         return f"slime, {str(_get(run.config, 'model', 'hf_checkpoint')).rstrip('/').rsplit('/', 1)[-1]}"
     return "model not stated"
@@ -373,7 +373,7 @@ def _experiment(collection: Collection, beside_paper: bool) -> Iterator[str]:
     )
     paper = "; the paper: Qwen3-30B-A3B-Base, mathematics, 544 iterations of 256 x 16, learning rate 1e-6"
     paper = paper if beside_paper else ""
-    if config.get("runtime") == "embedded":
+    if config.get("runtime") == "lab":
         experts, tasks = _get(config, "model", "experts"), " and ".join(collection.tasks)
         family = _get(config, "model", "family") or ("Qwen3-MoE" if experts else "dense Qwen3")
         model = (
@@ -386,7 +386,7 @@ def _experiment(collection: Collection, beside_paper: bool) -> Iterator[str]:
         )
     else:
         yield f"The runs: {_kind(collection.runs[0])}, {budget}{paper}."
-    warmups = {str(_get(config, "warmup", "seed")) for config in configs if config.get("runtime") == "embedded"}
+    warmups = {str(_get(config, "warmup", "seed")) for config in configs if config.get("runtime") == "lab"}
     seeds = {config.get("seed") for config in configs}
     if len(warmups) == 1 and len(seeds) > 1:
         yield (

@@ -64,7 +64,7 @@ from sat_slime.runs.rows import Columns, has
 
 FOLDER = "diagnosis"
 XI = 1.0
-"""The largest reward of the embedded runtime's tasks."""
+"""The largest reward of the lab runtime's tasks."""
 
 
 @dataclass
@@ -118,7 +118,7 @@ def _without_dumps(run: Run) -> str:
         return (
             "A run of slime has the policy and the implementation part, from the log-probs under the generating "
             "weights. Routing, precision and the rest, and the total variation, need the tokens scored again with the "
-            "weights at hand, which only the embedded runtime does."
+            "weights at hand, which only the lab runtime does."
         )
     return (
         "The run was not diagnosed, so this is only the split into policy and implementation part. For routing, "

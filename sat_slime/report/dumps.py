@@ -1,5 +1,5 @@
 """Dumps of tokens as optimizer steps: slime's own (--save-debug-train-data), of slime 0.3.1 and of the later ones, and
-those of an embedded run.
+those of a lab run.
 
 Nothing of a file is run: torch.load with weights_only takes tensors, numbers, text, lists and dicts and refuses all
 else. Tensors are mapped, not read, so that routed experts and token ids cost nothing.

@@ -290,14 +290,14 @@ def lacks(method: Method, columns: frozenset[Column]) -> str | None:
 ABSENT: dict[Column, str] = {
     "checkpoint_log_probs": (
         "divides by pi_l, the trainer's log-probs under the generating weights, which this dump does not hold; "
-        "those of an embedded run do at steps with a split (diagnose.split_every_n_steps)"
+        "those of a lab run do at steps with a split (diagnose.split_every_n_steps)"
     ),
     "lags": (
         "reads the lag of each token, and this dump does not hold the versions of the generating weights; those of an "
-        "embedded run do"
+        "lab run do"
     ),
     "rewards": (
-        "reads each response's reward before any baseline, which this dump does not hold; those of an embedded run and "
+        "reads each response's reward before any baseline, which this dump does not hold; those of a lab run and "
         "of later slime do, and TOPR reads none with --set topr.good_by=advantage"
     ),
 }

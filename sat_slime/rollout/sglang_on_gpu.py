@@ -1,7 +1,7 @@
 """A plugin of SGLang: what our engines on a GPU need so that float32 is float32, and heads of any size are served.
 
 SGLang finds it by the entry point `sglang.srt.plugins` of this package, in each of its processes. It does something
-only where VARIABLE is set, as for the engines of the embedded runtime.
+only where VARIABLE is set, as for the engines of the lab runtime.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 VARIABLE = "SAT_SLIME_ENGINE_ON_GPU"
-"""Environment variable of the engines, which embedded/engine/server.py sets on a GPU."""
+"""Environment variable of the engines, which lab/engine/server.py sets on a GPU."""
 ENVIRONMENT = {VARIABLE: "1", "TRITON_F32_DEFAULT": "ieee"}
 """What an engine on a GPU has in its environment. Without the second, Triton rounds products of float32 to TF32."""
 

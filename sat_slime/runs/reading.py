@@ -80,11 +80,11 @@ def row_faults(folder: RunFolder, last: int | None = None) -> Iterator[str]:
     """Yield what is wrong with the rows of a run, a sentence each: lines that are no rows, and rows of steps that are
     missing, there twice, out of order or beyond the plan. A kill can tear the last line, which is no fault.
 
-    last: the step of the last row; default: the plan's where an embedded run finished, else the greatest there is.
+    last: the step of the last row; default: the plan's where a lab run finished, else the greatest there is.
     """
     config = read_yaml(folder.config)
     planned = Run(folder, config, {}, RunData()).planned_steps
-    if last is None and folder.state().get("status") == "finished" and config.get("runtime") == "embedded":
+    if last is None and folder.state().get("status") == "finished" and config.get("runtime") == "lab":
         last = planned if not section(config, "collapse").get("stop") else None
     for path in (folder.metrics, folder.eval):
         if damaged := damaged_lines(path):
@@ -114,10 +114,10 @@ def read_yaml(path: Path) -> dict[str, Any]:
         return {}
 
 
-def is_embedded(folder: RunFolder) -> bool:
-    """Return whether a run is one of the embedded runtime, as far as can be seen."""
+def is_lab(folder: RunFolder) -> bool:
+    """Return whether a run is one of the lab runtime, as far as can be seen."""
     sent = (folder.path / "job.json").exists()
-    return not sent and read_yaml(folder.config).get("runtime", "embedded") == "embedded"
+    return not sent and read_yaml(folder.config).get("runtime", "lab") == "lab"
 
 
 def section(config: Mapping[str, Any], name: str) -> dict[str, Any]:

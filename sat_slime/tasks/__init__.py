@@ -1,4 +1,4 @@
-"""The tasks of the embedded runtime: a module for each, named after it, with its settings, problems and grading.
+"""The tasks of the lab runtime: a module for each, named after it, with its settings, problems and grading.
 
 A new one is a module here and a line in MODULES. One that is not ours is a module anywhere, given by its dotted path.
 """

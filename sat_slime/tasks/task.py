@@ -1,4 +1,4 @@
-"""A task of the embedded runtime: problems, their answers, and what a model is first shown of them."""
+"""A task of the lab runtime: problems, their answers, and what a model is first shown of them."""
 
 from __future__ import annotations
 

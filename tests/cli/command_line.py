@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from sat_slime.cli import app
 
 ROOT = Path(__file__).parents[2]
-TINY = ROOT / "configs" / "embedded" / "tiny.yaml"
+TINY = ROOT / "configs" / "lab" / "tiny.yaml"
 PAPER = ROOT / "configs" / "paper" / "qwen3-30b-a3b.yaml"
 DENSE = ROOT / "configs" / "models" / "qwen3-4b.yaml"
 LAPTOP = ROOT / "configs" / "slime" / "laptop.yaml"

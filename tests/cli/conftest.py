@@ -6,7 +6,7 @@ from stand_in_runtime import FakeRuntime
 
 @pytest.fixture
 def runtime(monkeypatch, tmp_path):
-    """A stand-in for the embedded runtime, in a working directory of its own."""
+    """A stand-in for the lab runtime, in a working directory of its own."""
     fake = FakeRuntime()
     fake.stand_in(monkeypatch)
     monkeypatch.setattr("sat_slime.report.run.figures", lambda *_: ())  # drawn in their own tests

@@ -42,7 +42,7 @@ print([name for name in {heavy!r} if name in sys.modules])
 @pytest.mark.parametrize(
     "file, setting, meant",
     [
-        ("embedded/quickstart", "train.lrr=1", "'train.lr'"),
+        ("lab/quickstart", "train.lrr=1", "'train.lr'"),
         ("recipes/qwen3-4b-8gpus", "pipeline.lagg=8", "'pipeline.lag'"),
     ],
 )

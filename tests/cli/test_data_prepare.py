@@ -18,7 +18,7 @@ pytest.importorskip("pyarrow", reason="needs pip install '.[data]'")
 from prompt_sets import dapo_rows, dolci_rows, pairs, slime_rows, write
 
 from sat_slime.cli import app
-from sat_slime.plugin.launch.named_files import data_problem
+from sat_slime.launch.named_files import data_problem
 from sat_slime.prompts import prepare
 
 ROOT = Path(__file__).parents[2]

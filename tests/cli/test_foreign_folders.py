@@ -33,10 +33,10 @@ def imported(monkeypatch, tmp_path):
     return lambda: sorted(mark.stem for mark in tmp_path.glob("*.ran"))
 
 
-@pytest.mark.parametrize("runtime", ["embedded", "slime"])
+@pytest.mark.parametrize("runtime", ["lab", "slime"])
 def test_commands_that_read_a_folder_import_nothing_that_it_names(imported, tmp_path, runtime):
     run = write_run(tmp_path / "runs/tiny", 40, state='{"status": "finished"}')
-    values = {"extends": str(TINY)} if runtime == "embedded" else {"runtime": "slime", "name": "tiny"}
+    values = {"extends": str(TINY)} if runtime == "lab" else {"runtime": "slime", "name": "tiny"}
     for settings in NAMED.values():
         values |= settings
     if runtime == "slime":

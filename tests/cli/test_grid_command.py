@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 from waiting import until
 
 from sat_slime.cli import app
-from sat_slime.cli.embedded_run import engine_packages
 from sat_slime.cli.grid_run import cells, grid_start
 from sat_slime.cli.grid_run.cells import Cells
 from sat_slime.cli.grid_run.grid_plan import plan_grid
+from sat_slime.cli.lab_run import engine_packages
 from sat_slime.config.jsonl import read_rows
 from sat_slime.grid import runner
 from sat_slime.grid.state import CellState, GridFolder
@@ -52,7 +52,7 @@ def write_grid(**changes):
     values = {
         "name": "small",
         "parallel": 1,
-        "run": str(ROOT / "configs/embedded/tiny.yaml"),
+        "run": str(ROOT / "configs/lab/tiny.yaml"),
         "methods": ["gspo", "sat-gspo"],
         "lags": [1, 2],
         "seeds": [0, 1],
@@ -168,7 +168,7 @@ def assert_as_undisturbed(told):
 def test_a_killed_grid_leaves_nothing_running_and_goes_on_where_it_was(told):
     tell(told, CELLS[1], [4, "kill grid"])
     program = (
-        "from sat_slime.cli import main; from sat_slime.cli.embedded_run import engine_packages; "
+        "from sat_slime.cli import main; from sat_slime.cli.lab_run import engine_packages; "
         "from sat_slime.cli.grid_run import cells, grid_start; "
         f"cells.COMMAND = {STAND_IN!r}; engine_packages.missing_engines = lambda: []; "
         "import contextlib; grid_start.fork_servers = lambda log: contextlib.nullcontext({}); main()"
@@ -454,7 +454,7 @@ def test_a_killed_grid_of_slime_runs_takes_up_the_job_that_goes_on(slime_run, ra
 
 
 def test_a_run_is_no_grid(told):
-    result = sat_slime_grid(ROOT / "configs/embedded/tiny.yaml")
+    result = sat_slime_grid(ROOT / "configs/lab/tiny.yaml")
     assert result.exit_code == 2
     assert "tiny.yaml: this is a run, not a grid: sat-slime launch " in result.stderr and "unknown" not in result.stderr
     assert sat_slime_grid("grid.yaml", "--only", "gspo@1", "--seeds", "0").exit_code == 0

@@ -1,10 +1,10 @@
-"""`sat-slime launch` of embedded runs, on a stand-in for the runtime."""
+"""`sat-slime launch` of lab runs, on a stand-in for the runtime."""
 
 import pytest
 import yaml
 from command_line import TINY, sat_slime_command, state
 
-from sat_slime.cli.embedded_run import embedded_plan
+from sat_slime.cli.lab_run import lab_plan
 from sat_slime.config import build_method
 
 
@@ -84,7 +84,7 @@ def test_dry_run_starts_nothing(runtime, tmp_path):
     ],
 )
 def test_bad_input_is_a_line_and_exit_code_2(runtime, monkeypatch, tmp_path, arguments, message):
-    monkeypatch.setattr(embedded_plan, "tracker_error", lambda project: project and "pip install wandb")
+    monkeypatch.setattr(lab_plan, "tracker_error", lambda project: project and "pip install wandb")
     result = sat_slime_command("launch", TINY, *arguments)
     assert result.exit_code == 2
     assert message in result.stderr
@@ -119,7 +119,7 @@ def test_an_earlier_run_is_kept_unless_told(runtime):
 
 
 @pytest.mark.parametrize("option", [["--detach"], ["--json"], ["--start-ray"], ["--skip-checks"], ["--address", "x"]])
-def test_options_that_an_embedded_run_has_not(option):
+def test_options_that_an_lab_run_has_not(option):
     result = sat_slime_command("launch", TINY, *option)
     assert result.exit_code == 2
     assert f"{option[0]} is for runs of slime" in result.stderr

@@ -68,7 +68,7 @@ def test_a_method_in_full(name, monkeypatch):
             if field.name not in unread:
                 assert ("unset" if value is None else str(value)) in found, field.name
     assert build_method(config) == method
-    assert ("embedded, slime" in result.stdout) == (not not_on_slime(method))
+    assert ("lab, slime" in result.stdout) == (not not_on_slime(method))
 
 
 def test_methods_of_a_switch_of_what_is_refused_and_of_what_is_unknown(monkeypatch):

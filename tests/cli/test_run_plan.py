@@ -3,7 +3,7 @@
 import pytest
 from command_line import TINY, sat_slime_command
 
-from sat_slime.cli.embedded_run import engine_packages
+from sat_slime.cli.lab_run import engine_packages
 
 
 def test_options_that_say_what_the_method_says_are_no_contradiction(runtime):

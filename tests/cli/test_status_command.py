@@ -3,7 +3,7 @@ import signal
 
 from command_line import TINY, sat_slime_command
 
-from sat_slime.cli.embedded_run import other_terminal
+from sat_slime.cli.lab_run import other_terminal
 
 
 def test_status_tells_how_a_run_is(runtime, tmp_path):

@@ -17,23 +17,23 @@ import mistakes
 import pytest
 
 from sat_slime.config import (
-    EmbeddedConfig,
+    LabConfig,
     config_errors,
     config_warnings,
     load_config,
     slime_config_warnings,
 )
-from sat_slime.plugin.launch.checks import settings_errors
+from sat_slime.launch.checks import settings_errors
 
 HERE = Path(__file__).parent
 CONFIGS = HERE.parents[1] / "configs"
 PAPER, DENSE = CONFIGS / "paper" / "qwen3-30b-a3b.yaml", CONFIGS / "models" / "qwen3-4b.yaml"
-EMBEDDED = CONFIGS / "embedded" / "quickstart.yaml"
-FILES = {"slime.yaml": CONFIGS / "recipes" / "qwen3-4b-8gpus.yaml", "quickstart.yaml": EMBEDDED}
+LAB = CONFIGS / "lab" / "quickstart.yaml"
+FILES = {"slime.yaml": CONFIGS / "recipes" / "qwen3-4b-8gpus.yaml", "quickstart.yaml": LAB}
 
 NO_SETTING = [
     r"describe (one|an MoE model|that one)",
-    r"choose base dppo|the embedded runtime|run slime's own",  # not_on_slime
+    r"choose base dppo|the lab runtime|run slime's own",  # not_on_slime
     r"name a(nother)? file",
     r"set it to (the folder|where|a \.jsonl|one of slime's rules)",
     r"name the folders? (in cluster\.python_path|with that checkpoint)",
@@ -131,7 +131,7 @@ MORE_FAULTS = [
 def told(file: Path, overrides: tuple[str, ...]) -> list[str]:
     """All that is told of the settings."""
     config = load_config(file, overrides)
-    if isinstance(config, EmbeddedConfig):
+    if isinstance(config, LabConfig):
         return [*config_errors(config), *config_warnings(config)]
     return [*settings_errors(config), *slime_config_warnings(config)]
 

@@ -49,7 +49,7 @@ def test_the_text_of_safetensors_will_do():
 
 
 class PartFailure(RuntimeError):
-    """Stands for the embedded runtime's error of that name, which tells what a rank was told."""
+    """Stands for the lab runtime's error of that name, which tells what a rank was told."""
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,14 @@ from pathlib import Path
 
 import pytest
 
-from sat_slime.config import ConfigError, EmbeddedConfig, config_errors, dump_config, load_config, load_grid
+from sat_slime.config import ConfigError, LabConfig, config_errors, dump_config, load_config, load_grid
 from sat_slime.config.loader import RUNTIMES, further_errors, key_paths
 from sat_slime.config.method_section import unused_settings
 from sat_slime.config.slime_schema import DEFAULTS
 from sat_slime.config.source import read_layers
 from sat_slime.config.synonyms import FLAGS_OF_SLIME, SYNONYMS
 
-CONFIGS = Path(__file__).parents[2] / "configs" / "embedded"
+CONFIGS = Path(__file__).parents[2] / "configs" / "lab"
 
 
 def errors(tmp_path, text, *overrides):
@@ -28,9 +28,9 @@ def load(tmp_path, text, *overrides, **settings):
 
 
 def test_base_documents_every_setting_with_its_default():
-    assert load_config(CONFIGS / "base.yaml") == EmbeddedConfig()
+    assert load_config(CONFIGS / "base.yaml") == LabConfig()
     (layer,) = read_layers(CONFIGS / "base.yaml")
-    assert [path for path in key_paths(EmbeddedConfig) if path not in layer.origins] == []
+    assert [path for path in key_paths(LabConfig) if path not in layer.origins] == []
 
 
 @pytest.mark.parametrize("name", ["base", "quickstart", "tiny"])
@@ -108,7 +108,7 @@ def test_nearest_key_is_sought_everywhere(tmp_path, text, unknown, nearest):
 @pytest.mark.parametrize(
     "text, unknown, owner",
     [
-        ("runtime: slime\neval: {beside: engine}", "eval.beside", "embedded"),
+        ("runtime: slime\neval: {beside: engine}", "eval.beside", "lab"),
         ("eval: {prompts: {aime: x.jsonl}}", "eval.prompts.aime", None),
         ("eval: {max_response_tokens: 9}", "eval.max_response_tokens", "slime"),
         ("task: {name: pointer_chasing, max_digits: 4}", "task.max_digits", None),
@@ -135,7 +135,7 @@ def test_where_nothing_is_near_the_section_tells_what_it_has(tmp_path):
         ("rollout: {dtype: fp32}", "rollout.dtype is 'fp32': it must be one of float32, bfloat16"),
         ("method: {denominator: rolout}", "method.denominator is 'rolout': .*did you mean 'rollout'"),
         ("method: sat-gspo-r4", "unknown method 'sat-gspo-r4'.*sat-gspo-r3"),
-        ("runtime: slimy", "runtime is 'slimy': it must be one of embedded"),
+        ("runtime: slimy", "runtime is 'slimy': it must be one of lab"),
         ("pipeline: {lag: yes}", "pipeline.lag is true"),
         ("pipeline: {lag: -1}", "pipeline.lag is -1: it must be greater than or equal to 0"),
         ("pipeline: {lag: 1.5}", "pipeline.lag is 1.5: it must be a valid integer"),

@@ -2,7 +2,7 @@ from typing import Annotated
 
 import pytest
 
-from sat_slime.config import EmbeddedConfig, SlimeConfig
+from sat_slime.config import LabConfig, SlimeConfig
 from sat_slime.config.loader import marked_settings, vary
 from sat_slime.config.schema import Section
 from sat_slime.config.section import (
@@ -58,10 +58,10 @@ def test_what_a_resumed_run_has_to_keep():
 @pytest.mark.parametrize(
     "model, free, kept",
     [
-        (EmbeddedConfig, "pipeline.iterations=9", "pipeline.lag=3"),
-        (EmbeddedConfig, "verifier.workers=3", "verifier.cpu_s=9"),
-        (EmbeddedConfig, "checkpoint.keep=9", "eval.problems=9"),
-        (EmbeddedConfig, "rollout.max_restarts=9", "rollout.engines=2"),
+        (LabConfig, "pipeline.iterations=9", "pipeline.lag=3"),
+        (LabConfig, "verifier.workers=3", "verifier.cpu_s=9"),
+        (LabConfig, "checkpoint.keep=9", "eval.problems=9"),
+        (LabConfig, "rollout.max_restarts=9", "rollout.engines=2"),
         (SlimeConfig, "pipeline.iterations=9", "pipeline.lag=3"),
         (SlimeConfig, "cluster.gpus_per_node=4", "train.gpus_per_node=2"),
         (SlimeConfig, "rollout.gpus_per_engine=1", "rollout.top_k=5"),

@@ -18,7 +18,7 @@ import pytest
 from pydantic import create_model
 
 import sat_slime
-from sat_slime.config import EmbeddedConfig, GridConfig, SlimeConfig
+from sat_slime.config import GridConfig, LabConfig, SlimeConfig
 from sat_slime.config.method_section import MethodConfig
 from sat_slime.config.plugin_schema import PluginConfig
 from sat_slime.config.schema import TrainConfig
@@ -26,7 +26,7 @@ from sat_slime.config.section import Section
 
 PACKAGE = Path(sat_slime.__file__).parent
 READERS: dict[type[Section], tuple[str, ...]] = {
-    EmbeddedConfig: ("cli", "embedded", "grid", "report", "runs"),
+    LabConfig: ("cli", "lab", "grid", "report", "runs"),
     SlimeConfig: ("cli", "plugin", "report", "runs"),
     PluginConfig: ("plugin",),
     GridConfig: ("cli", "grid", "report"),
@@ -163,5 +163,5 @@ def test_every_setting_is_read_by_its_runtime(model):
 def test_a_setting_that_nothing_reads_is_found(key):
     """Also where a setting of another section has its name."""
     train = create_model("TrainConfig", __base__=TrainConfig, **{key: (int, 1)})
-    run = create_model("EmbeddedConfig", __base__=EmbeddedConfig, train=(train, train()))
-    assert unread(run, READERS[EmbeddedConfig]) == [*unread(EmbeddedConfig, READERS[EmbeddedConfig]), f"train.{key}"]
+    run = create_model("LabConfig", __base__=LabConfig, train=(train, train()))
+    assert unread(run, READERS[LabConfig]) == [*unread(LabConfig, READERS[LabConfig]), f"train.{key}"]

@@ -192,7 +192,7 @@ REFUSED = {
         ["checkpoint.from_iteration is 544, and pipeline.iterations 544", "more than 544"],
     ),
     # the job's start: slime cannot be imported
-    "sat_slime/plugin/launch/command.py:environment": (
+    "sat_slime/launch/command.py:environment": (
         ["cluster.env.PYTHONPATH=/x"],
         ["cluster.env.PYTHONPATH is /x", "cluster.python_path"],
     ),

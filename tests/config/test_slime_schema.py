@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from sat_slime.config import ConfigError, EmbeddedConfig, SlimeConfig, dump_config, load_config
+from sat_slime.config import ConfigError, LabConfig, SlimeConfig, dump_config, load_config
 from sat_slime.config.loader import key_paths
 from sat_slime.config.slime_schema import SlimeModelConfig
 from sat_slime.config.source import read_layers
@@ -26,9 +26,9 @@ def errors(tmp_path, text, *overrides):
 def test_the_runtime_decides_what_a_file_is(tmp_path):
     assert type(load(tmp_path, "")) is SlimeConfig
     (tmp_path / "y.yaml").write_text("name: y\n")
-    assert type(load_config(tmp_path / "y.yaml")) is EmbeddedConfig
+    assert type(load_config(tmp_path / "y.yaml")) is LabConfig
     assert errors(tmp_path, "", "runtime=slimy") == [
-        "--set runtime=slimy: runtime is 'slimy': it must be one of embedded, slime; did you mean 'slime'?"
+        "--set runtime=slimy: runtime is 'slimy': it must be one of lab, slime; did you mean 'slime'?"
     ]
 
 
@@ -45,7 +45,7 @@ def test_resolved_file_loads_back_equal(tmp_path, name):
     assert load_config(tmp_path / "resolved.yaml") == config
 
 
-def test_what_means_the_same_has_the_name_that_it_has_in_an_embedded_run():
+def test_what_means_the_same_has_the_name_that_it_has_in_an_lab_run():
     shared = {
         "name",
         "output_dir",
@@ -64,7 +64,7 @@ def test_what_means_the_same_has_the_name_that_it_has_in_an_embedded_run():
         "checkpoint.every_n_iterations",
         "logging.wandb_project",
     }
-    ours, theirs = ({".".join(path) for path in key_paths(model)} for model in (SlimeConfig, EmbeddedConfig))
+    ours, theirs = ({".".join(path) for path in key_paths(model)} for model in (SlimeConfig, LabConfig))
     assert shared <= ours & theirs
 
 

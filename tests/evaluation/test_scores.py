@@ -87,7 +87,7 @@ def draw(rng: np.random.Generator, rates: np.ndarray, samples: int) -> np.ndarra
     [
         (30, 16, 0.4, 0.8),  # AIME24: a third right, most problems easy or hopeless
         (30, 16, 0.1, 2.0),  # an untrained model: 5 %
-        (64, 4, 8.0, 12.0),  # the embedded task: problems of nearly one difficulty
+        (64, 4, 8.0, 12.0),  # the lab task: problems of nearly one difficulty
         (10, 8, 1.0, 1.0),
     ],
 )

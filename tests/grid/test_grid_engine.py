@@ -16,12 +16,12 @@ import pytest
 import yaml
 from waiting import assert_gone, until
 
-psutil = pytest.importorskip("psutil", reason="the embedded runtime needs the engines: scripts/setup.sh")
+psutil = pytest.importorskip("psutil", reason="the lab runtime needs the engines: scripts/setup.sh")
 pytestmark = [
     pytest.mark.engine,
     pytest.mark.skipif(
         not all(importlib.util.find_spec(name) for name in ("sglang", "megatron")),
-        reason="the embedded runtime needs the engines: scripts/setup.sh",
+        reason="the lab runtime needs the engines: scripts/setup.sh",
     ),
 ]
 
@@ -43,7 +43,7 @@ class Grid:
         values = {
             "name": name,
             "output_dir": str(root / "grids"),
-            "run": str(ROOT / "configs/embedded/tiny.yaml"),
+            "run": str(ROOT / "configs/lab/tiny.yaml"),
             "methods": ["gspo", "sat-gspo-r3"],
             "lags": [2],
             "seeds": [3],

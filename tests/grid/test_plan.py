@@ -7,11 +7,11 @@ import pytest
 from sat_slime.config import ConfigError, GridConfig, config_errors, config_warnings, load_config, load_grid
 from sat_slime.config.grid_schema import matches
 from sat_slime.config.loader import key_paths, vary
-from sat_slime.embedded.initial_model import cached_model
-from sat_slime.embedded.rollout_batch import evaluation_requests, training_requests
 from sat_slime.grid.plan import Cell, cell_config, plan_cells
 from sat_slime.grid.state import CellState
-from sat_slime.plugin.launch.checks import settings_errors
+from sat_slime.lab.initial_model import cached_model
+from sat_slime.lab.rollout_batch import evaluation_requests, training_requests
+from sat_slime.launch.checks import settings_errors
 
 ROOT = Path(__file__).parents[2]
 
@@ -24,8 +24,8 @@ def shipped(name):
     return grid, {cell: cell_config(grid, file, run, cell, Path("runs")) for cell in plan_cells(grid)}
 
 
-def test_the_embedded_grid_is_the_papers():
-    grid, configs = shipped("embedded")
+def test_the_lab_grid_is_the_papers():
+    grid, configs = shipped("lab")
     assert len(configs) == 13 * 2 * 3
     for cell, config in configs.items():
         assert config_errors(config) == [] and config_warnings(config) == [], cell
@@ -41,7 +41,7 @@ def test_the_papers_grid_can_be_sent():
 
 
 def test_cells_of_a_seed_are_asked_the_same():
-    _, configs = shipped("embedded")
+    _, configs = shipped("lab")
     for seed in (0, 1, 2):
         of_seed = [config for cell, config in configs.items() if cell.seed == seed]
         assert len({cached_model(config) for config in of_seed}) == 1
@@ -79,7 +79,7 @@ def test_overrides_are_laid_on_in_the_order_of_the_file():
         methods=["gspo", "sat-gspo"],
         overrides={"sat-*": {"train": {"lr": 1e-3}, "method.sat.scope": "step"}, "@8": {"train.lr": 2e-3}},
     )
-    run = load_config(ROOT / "configs/embedded/base.yaml")
+    run = load_config(ROOT / "configs/lab/base.yaml")
 
     def of(method, lag):
         config = cell_config(grid, Path("x.yaml"), run, Cell(method, lag, 0), Path("runs"))
@@ -91,7 +91,7 @@ def test_overrides_are_laid_on_in_the_order_of_the_file():
 
 
 def test_cells_of_two_tasks_are_never_one(tmp_path):
-    file, run = tmp_path / "grid.yaml", ROOT / "configs" / "embedded" / "quickstart.yaml"
+    file, run = tmp_path / "grid.yaml", ROOT / "configs" / "lab" / "quickstart.yaml"
     text = f"name: x\nrun: {run}\nmethods: [gspo]\nlags: [1]\nseeds: [0, 1]\n"
     file.write_text(f"{text}tasks: {{running_sums: {{}}, pointer_chasing: {{task.hops: 4}}}}\n")
     grid, base = load_grid(file), load_config(run, ["task.max_digits=7"])
@@ -109,14 +109,14 @@ def test_cells_of_two_tasks_are_never_one(tmp_path):
 @pytest.mark.parametrize(
     ("run", "more", "message"),
     [
-        ("embedded/quickstart", "tasks: {runing_sums: {}}", "'runing_sums' is no task"),
-        ("embedded/quickstart", "tasks: {running_sums: {task.hops: 4}}", "unknown key 'task.hops'"),
+        ("lab/quickstart", "tasks: {runing_sums: {}}", "'runing_sums' is no task"),
+        ("lab/quickstart", "tasks: {running_sums: {task.hops: 4}}", "unknown key 'task.hops'"),
         (
-            "embedded/quickstart",
+            "lab/quickstart",
             "tasks: {running_sums: {}}\noverrides: {gspo: {task.name: pointer_chasing}}",
             "one on pointer_chasing: leave task.name to tasks",
         ),
-        ("slime/laptop", "tasks: {running_sums: {}}", "tasks are for embedded runs"),
+        ("slime/laptop", "tasks: {running_sums: {}}", "tasks are for lab runs"),
     ],
 )
 def test_tasks_that_cannot_be(tmp_path, run, more, message):
@@ -129,7 +129,7 @@ def test_tasks_that_cannot_be(tmp_path, run, more, message):
 
 def test_a_method_named_by_what_stands_beside_its_base_is_a_cell_of_its_full_name(tmp_path):
     file = tmp_path / "grid.yaml"
-    run = ROOT / "configs" / "embedded" / "quickstart.yaml"
+    run = ROOT / "configs" / "lab" / "quickstart.yaml"
     file.write_text(f"name: x\nrun: {run}\nmethods: [mis-geo, sat-decoupled]\nlags: [1]\nseeds: [1]\n")
     grid = load_grid(file)
     cells = plan_cells(grid)

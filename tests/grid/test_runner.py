@@ -6,7 +6,7 @@ import signal
 import pytest
 from synthetic import write_run
 
-from sat_slime.config import EmbeddedConfig, GridConfig
+from sat_slime.config import GridConfig, LabConfig
 from sat_slime.grid.runner import GridRun, collapse_note
 from sat_slime.grid.state import GridFolder
 from sat_slime.runs.folder import RunFolder
@@ -48,7 +48,7 @@ class Broken(Waiting):
 def test_ctrl_c_after_a_start_that_failed_hides_nothing(tmp_path, monkeypatch):
     folder = GridFolder(tmp_path / "grid")
     folder.path.mkdir()
-    states = folder.begin(GridConfig(methods=["grpo"], lags=[1], seeds=[0]), EmbeddedConfig())
+    states = folder.begin(GridConfig(methods=["grpo"], lags=[1], seeds=[0]), LabConfig())
     saved = []
     monkeypatch.setattr(folder, "save", lambda states: (signal.raise_signal(signal.SIGINT), saved.append(states)))
     with pytest.raises(OSError, match="no more processes"):
@@ -76,7 +76,7 @@ def test_what_is_said_of_a_collapse_is_of_the_first_data_set(tmp_path):
 def test_ctrl_c_ends_a_start_that_waits(tmp_path):
     folder, cells = GridFolder(tmp_path / "grid"), Waiting()
     folder.path.mkdir()
-    states = folder.begin(GridConfig(methods=["grpo", "gspo"], lags=[1], seeds=[0]), EmbeddedConfig())
+    states = folder.begin(GridConfig(methods=["grpo", "gspo"], lags=[1], seeds=[0]), LabConfig())
     handler = signal.getsignal(signal.SIGINT)
     GridRun(folder, states, states, cells, Silence(), parallel=2).run()
     assert cells.starts == 1 and [state.state for state in states] == ["planned", "planned"]

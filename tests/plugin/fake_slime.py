@@ -27,7 +27,7 @@ def is_real() -> bool:
 def install_where_missing() -> None:
     """Puts the stand-in into sys.modules, or makes the real slime importable on this machine where it is installed."""
     if is_real() and importlib.util.find_spec("slime.observability") is None:
-        from sat_slime.plugin.cpu import without_gpu
+        from sat_slime.cpu import without_gpu
 
         without_gpu.prepare()  # in v0.3.1 the reduction of metrics is in the module of the model
     if is_real() or "slime.backends.megatron_utils.loss" in sys.modules:

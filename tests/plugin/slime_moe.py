@@ -34,11 +34,11 @@ def without_pinned_memory(put: Any) -> None:
 def run(_rank: int, folder: str) -> None:
     """Writes the verdict of the check on each kind of routes, and the logits, to folder/said.pt."""
     os.environ |= {"ENABLE_ROUTING_REPLAY": "1", "ROUTING_REPLAY_STAGE": "record"}
-    from sat_slime.config.schema import EmbeddedConfig
-    from sat_slime.embedded.trainer import parallel
-    from sat_slime.embedded.trainer.model import PackedLayout, build_model, forward_logits
+    from sat_slime.config.schema import LabConfig
+    from sat_slime.lab.trainer import parallel
+    from sat_slime.lab.trainer.model import PackedLayout, build_model, forward_logits
 
-    config = EmbeddedConfig.model_validate(
+    config = LabConfig.model_validate(
         {
             "model": {
                 "hidden_size": 32,

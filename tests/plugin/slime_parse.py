@@ -16,7 +16,7 @@ import logging
 import sys
 from typing import Any
 
-from sat_slime.plugin.cpu.without_gpu import prepare
+from sat_slime.cpu.without_gpu import prepare
 
 
 def parse(words: list[str]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from slime_host import import_slime
 
-from sat_slime.plugin.launch.named_files import REWARDS
+from sat_slime.launch.named_files import REWARDS
 
 
 def slime(name):

@@ -118,7 +118,7 @@ def judged(sample, args: Namespace) -> str:
         ({"response_length": 0, "rollout_log_probs": []}, ""),
     ],
 )
-def test_what_the_embedded_runtime_refuses_is_left_out(sample_class, caplog, fields, reason):
+def test_what_the_lab_runtime_refuses_is_left_out(sample_class, caplog, fields, reason):
     sample = make_sample(sample_class, 7, **fields)
     assert on_sample(WITHOUT_ROUTES, sample, rollout_id=5, evaluation=False) is None
     assert sample.remove_sample == bool(reason)

@@ -1,4 +1,4 @@
-"""The reward of a task in slime is the embedded task's verdict."""
+"""The reward of a task in slime is the lab task's verdict."""
 
 import asyncio
 from argparse import Namespace
@@ -26,7 +26,7 @@ def sample(answer, label="14"):
     "answer, right",
     [("08,10,14$", 1.0), ("14$", 1.0), ("08,10,13$", 0.0), ("08,10,14", 0.0), ("114$", 0.0), ("", 0.0), ("14,$", 0.0)],
 )
-def test_as_the_embedded_task(answer, right):
+def test_as_the_lab_task(answer, right):
     assert asyncio.run(reward(ARGS, sample(answer))) == right == TASK.verdict("14", TASK.encode(answer)).reward
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from sat_slime.config import load_config
 from sat_slime.config.slime_layout import layout_errors
-from sat_slime.plugin.launch.checks import settings_errors
+from sat_slime.launch.checks import settings_errors
 from sat_slime.rehearsal.thin import Sizes, checkpoint_at, thin_settings
 
 CONFIGS = Path(__file__).parents[2] / "configs"

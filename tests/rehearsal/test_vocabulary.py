@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sat_slime.config import load_config
-from sat_slime.plugin.launch.hf_checkpoint import stop_findings
+from sat_slime.launch.hf_checkpoint import stop_findings
 from sat_slime.rehearsal.vocabulary import SPECIAL, WORDS, write_tokenizer
 
 tokenizers = pytest.importorskip("tokenizers")

@@ -1,4 +1,4 @@
-"""Dumps for tests: steps of random tokens, as slime and as an embedded run write them."""
+"""Dumps for tests: steps of random tokens, as slime and as a lab run write them."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def step_batch(lengths, seed=0, spread=0.2, microbatches=None, **more):
 
 
 def write_run_dump(run: Path, lengths, iteration=1, seed=0, **more):
-    """A dump of an embedded run; more: further columns of its tokens, given as functions of their number."""
+    """A dump of a lab run; more: further columns of its tokens, given as functions of their number."""
     columns = rollout(lengths, seed)
     n = sum(lengths)
 

@@ -2,7 +2,7 @@
 
 import json
 
-from sat_slime.config import EmbeddedConfig, GridConfig, dump_config
+from sat_slime.config import GridConfig, LabConfig, dump_config
 from sat_slime.config.loader import vary
 from sat_slime.config.method_section import method_switches
 from sat_slime.grid.state import GridFolder
@@ -31,7 +31,7 @@ def clipped(method, radius=0.2) -> float:
 def write_grid(folder, name, methods, lags, settings=None, parallel=2, seeds=SEEDS, planned=SEEDS):
     """A grid as `sat-slime grid` leaves it; the seeds of `planned` that are not in `seeds` have not run."""
     values = {"name": name, "methods": list(methods), "lags": list(lags), "seeds": list(planned), "parallel": parallel}
-    run = vary(EmbeddedConfig(), [("test", {"pipeline.iterations": STEPS, **(settings or {})})])
+    run = vary(LabConfig(), [("test", {"pipeline.iterations": STEPS, **(settings or {})})])
     grid = GridFolder(folder / name)
     grid.path.mkdir(parents=True)
     grid.begin(GridConfig.model_validate(values), run)

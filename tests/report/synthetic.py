@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from sat_slime.config import EmbeddedConfig, dump_config
+from sat_slime.config import LabConfig, dump_config
 from sat_slime.config.jsonl import to_json
 from sat_slime.config.method_section import method_switches
 from sat_slime.objective import PAPER_METHODS
 from sat_slime.runs.folder import RunFolder
 
 CONFIG = """\
-runtime: embedded
+runtime: lab
 name: synthetic
 seed: 0
 method:
@@ -118,7 +118,7 @@ def write_cell(
 ) -> Path:
     """A run folder with the resolved config of a cell; `state` is its status."""
     folder.mkdir(parents=True, exist_ok=True)
-    config = EmbeddedConfig.model_validate(
+    config = LabConfig.model_validate(
         {
             "name": folder.name,
             "seed": seed,

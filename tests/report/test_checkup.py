@@ -18,7 +18,7 @@ TESTS = Path(__file__).parents[1]
 TRACKERS = TESTS / "runs" / "recorded"
 """Of one run of slime 624b824a8, its own loss, as DUMP; the tests beside these say how they were made."""
 DUMP = TESTS / "report" / "recorded" / "dump"
-FLAGS = json.loads((Path(sat_slime.__file__).parent / "plugin" / "launch" / "slime_flags.json").read_text())["flags"]
+FLAGS = json.loads((Path(sat_slime.__file__).parent / "launch" / "slime_flags.json").read_text())["flags"]
 
 
 def written(paths, out):

@@ -139,7 +139,7 @@ def failed_grid(tmp_path, monkeypatch):
     monkeypatch.setattr(runner, "POLL_S", 0.01)
     folder, told = GridFolder(tmp_path / "grid"), tmp_path / "told"
     grid = GridConfig(methods=["grpo", "gspo"], lags=[1], seeds=[0, 1])
-    run = vary(load_config(ROOT / "configs/embedded/tiny.yaml"), [("test", {"pipeline.iterations": 4})])
+    run = vary(load_config(ROOT / "configs/lab/tiny.yaml"), [("test", {"pipeline.iterations": 4})])
     configs = {cell: cell_config(grid, folder.config, run, cell, folder.runs) for cell in plan_cells(grid)}
     for path in (folder.path, told):
         path.mkdir()
@@ -284,7 +284,7 @@ def test_runs_of_another_task_are_a_method_of_their_own(tmp_path):
 
 
 def test_cells_of_a_grid_of_two_tasks_are_paired_on_their_own_task(tmp_path):
-    run = vary(load_config(ROOT / "configs/embedded/tiny.yaml"), [])
+    run = vary(load_config(ROOT / "configs/lab/tiny.yaml"), [])
     grid = GridConfig(
         methods=["gspo", "sat-gspo"], lags=[1], seeds=[0, 1], tasks={"running_sums": {}, "pointer_chasing": {}}
     )

@@ -58,7 +58,7 @@ def test_many_lags_have_one_sentence(tmp_path):
 
 def test_paper_and_ours_are_told_apart(page):
     assert "paper, 30B, one seed" in page
-    assert "ours, embedded model, 1 to 3 seeds" in page
+    assert "ours, lab model, 1 to 3 seeds" in page
 
 
 def test_csv_of_a_figure_of_methods_names_them(grid, page):

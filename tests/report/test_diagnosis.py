@@ -111,9 +111,9 @@ def test_what_should_make_a_reader_doubt_is_said(run, no_figures):
     assert any("tokens lie beyond the 99 % quantile" in text for text in warnings)
 
 
-@pytest.mark.parametrize("runtime", ["embedded", "slime"])
+@pytest.mark.parametrize("runtime", ["lab", "slime"])
 def test_without_dumps_the_metrics_tell_the_split(run, runtime):
-    config = (run / "config.yaml").read_text().replace("runtime: embedded", f"runtime: {runtime}")
+    config = (run / "config.yaml").read_text().replace("runtime: lab", f"runtime: {runtime}")
     (run / "config.yaml").write_text(config)
     shares = {"mismatch/policy_of_mean": 0.8, "mismatch/policy_of_q90": 0.9, "mismatch/policy_of_q99": 0.97}
     rows = [step_metrics(step, 4) for step in range(1, 41)]
@@ -128,8 +128,8 @@ def test_without_dumps_the_metrics_tell_the_split(run, runtime):
         np.mean([row["mismatch/d_pi"] for row in split if row["lag/mean"] == lags[0]])
     )
     assert "80.0" in found.findings[1] and "97.0" in found.findings[1]
-    assert ("only the embedded runtime does" in found.warnings[0]) == (runtime == "slime")
-    assert ("--set diagnose.every_n_steps=5" in found.warnings[0]) == (runtime == "embedded")
+    assert ("only the lab runtime does" in found.warnings[0]) == (runtime == "slime")
+    assert ("--set diagnose.every_n_steps=5" in found.warnings[0]) == (runtime == "lab")
 
 
 def test_a_step_without_mismatch_has_no_say_in_the_shares():

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sat_slime.embedded.engine.server import server_environment
+from sat_slime.lab.engine.server import server_environment
 from sat_slime.rollout import sglang_on_gpu
 
 
@@ -67,7 +67,7 @@ def test_sglang_finds_it():
 def test_the_real_sglang_has_what_is_replaced():
     root = importlib.util.find_spec("sglang")
     if root is None:
-        pytest.skip("the embedded runtime needs the engines: scripts/setup.sh")
+        pytest.skip("the lab runtime needs the engines: scripts/setup.sh")
     srt = Path(root.submodule_search_locations[0]) / "srt"
     experts = (srt / "layers/moe/moe_runner/triton_utils/fused_moe.py").read_text()
     assert experts.count("compute_type=compute_type,") == experts.count("    invoke_fused_moe_kernel(\n") == 2

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 from synthetic import step_metrics
 
-from sat_slime.config import EmbeddedConfig, dump_config
+from sat_slime.config import LabConfig, dump_config
 from sat_slime.config.method_section import method_switches
 from sat_slime.report.run import findings
 from sat_slime.runs.folder import RunFolder
@@ -17,9 +17,7 @@ from sat_slime.runs.log import RunLog
 from sat_slime.runs.reading import load_run
 
 STEPS = 96
-CONFIG = EmbeddedConfig.model_validate(
-    {"method": method_switches("sat-gspo"), "pipeline": {"lag": 8, "iterations": STEPS}}
-)
+CONFIG = LabConfig.model_validate({"method": method_switches("sat-gspo"), "pipeline": {"lag": 8, "iterations": STEPS}})
 RESPONSES = CONFIG.rollout.prompts_per_iteration * CONFIG.rollout.samples_per_prompt
 
 
@@ -114,7 +112,7 @@ def test_what_passes_is_over_and_may_be_told_again():
     ],
 )
 def test_rules_measure_by_the_plan(settings, planned):
-    known = HealthWatch.of(EmbeddedConfig.model_validate(settings).model_dump(mode="json")).planned
+    known = HealthWatch.of(LabConfig.model_validate(settings).model_dump(mode="json")).planned
     assert {name: known.get(name) for name in planned} == planned
 
 
@@ -128,9 +126,7 @@ def folder(tmp_path):
 @pytest.mark.parametrize(("method", "told"), [("grpo", 1), ("sat-grpo", 1), ("gspo", 0)])
 def test_a_token_radius_that_clips_many_is_narrow(method, told):
     """By the mean of the run, once it has 64 steps. GSPO's share is of a response's ratio, and says nothing."""
-    config = CONFIG.model_copy(
-        update={"method": EmbeddedConfig.model_validate({"method": method_switches(method)}).method}
-    )
+    config = CONFIG.model_copy(update={"method": LabConfig.model_validate({"method": method_switches(method)}).method})
     ill = HealthWatch.of(config.model_dump(mode="json"))
     clipped = [*[0.3] * 32, *[0.02] * 64]  # (32 * 30 % + n * 2 %) / (32 + n) is 16 % at step 64
     found = [

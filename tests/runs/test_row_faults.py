@@ -7,7 +7,7 @@ import json
 import pytest
 from recording_view import RecordingView
 
-from sat_slime.config import EmbeddedConfig, dump_config
+from sat_slime.config import LabConfig, dump_config
 from sat_slime.report.compared_runs import collect, load_compared_run
 from sat_slime.report.comparison import limits, summary
 from sat_slime.report.run import findings
@@ -22,7 +22,7 @@ HISTOGRAM = {"q": None, "lag": 1, "edges": [0.1, 1.0], "counts": [3, 2, 1]}
 
 def make_run(path, status="finished", steps=STEPS, **changes):
     settings = {"pipeline": {"iterations": STEPS}, "eval": {"every_n_iterations": EVERY}} | changes
-    folder = RunFolder.create(path, dump_config(EmbeddedConfig(**settings)))
+    folder = RunFolder.create(path, dump_config(LabConfig(**settings)))
     log = RunLog(folder, RecordingView())
     log.eval({"step": 0, "iteration": 0, "accuracy": 0.5, "n_samples": 8})
     for step in range(1, steps + 1):

@@ -14,7 +14,7 @@ import threading
 from pathlib import Path
 
 from sat_slime.cli import main
-from sat_slime.plugin.launch import local_ray
+from sat_slime.launch import local_ray
 
 SECOND = b"SLIME_HOST_IP=127.0.0.3"
 

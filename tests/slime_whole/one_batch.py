@@ -1,4 +1,4 @@
-"""Trains on one rollout batch with both runtimes: the embedded one, and slime without engines and without Ray.
+"""Trains on one rollout batch with both runtimes: the lab one, and slime without engines and without Ray.
 
 The batch is that of stale policies: its log-probs and routes come from other weights than those that are trained, so
 that ratios leave their intervals, gates close, and replayed routes are not the trainer's own. All weights are drawn and
@@ -27,9 +27,9 @@ from trainer_process import in_trainer
 from whole_run import FILE, ROOT, Slime
 
 from sat_slime.config.loader import load_config
-from sat_slime.config.schema import EmbeddedConfig
-from sat_slime.embedded.rollout_batch import RolloutBatch
-from sat_slime.plugin.launch.command import slime_command
+from sat_slime.config.schema import LabConfig
+from sat_slime.lab.rollout_batch import RolloutBatch
+from sat_slime.launch.command import slime_command
 from sat_slime.rollout.types import Response
 from sat_slime.tasks import Problem
 from sat_slime.tasks.running_sums import RunningSums
@@ -126,7 +126,7 @@ def make_batch(laptop: Path, folder: Path) -> Batch:
         for p, problem in enumerate(problems)
         for s in range(SAMPLES)
     ]
-    responses = in_trainer(_score, EmbeddedConfig(), model, generating, unscored)
+    responses = in_trainer(_score, LabConfig(), model, generating, unscored)
     labels = [problem.label for problem in problems for _ in range(SAMPLES)]
     verdicts = [TASK.verdict(label, r.output_ids) for label, r in zip(labels, responses, strict=True)]
     return Batch(model, generating, RolloutBatch(TASK, 0, problems, responses, verdicts=verdicts))
@@ -139,7 +139,7 @@ def answer_to(problem: Problem, rng: np.random.Generator, direct: bool) -> tuple
 
 def response_of(request_id: str, problem: Problem, output_ids: tuple[int, ...]) -> Response:
     """A response that nobody has scored or routed yet."""
-    model, tokens, prompt = EmbeddedConfig().model, len(output_ids), TASK.encode(problem.prompt)
+    model, tokens, prompt = LabConfig().model, len(output_ids), TASK.encode(problem.prompt)
     return Response(
         request_id=request_id,
         prompt_ids=prompt,
@@ -178,7 +178,7 @@ def _score(trainer, model: Path, generating: Path, responses: list[Response]) ->
 
 
 def _scored(trainer, response: Response) -> Response:
-    from sat_slime.embedded.trainer import routing
+    from sat_slime.lab.trainer import routing
 
     (micro,) = trainer._microbatches([response])
     recorded: list[torch.Tensor] = []
@@ -188,13 +188,13 @@ def _scored(trainer, response: Response) -> Response:
     return dataclasses.replace(response, log_probs=log_probs.numpy(), routed_experts=routes)
 
 
-# ---------------------------------------------------------------------------------------------- the embedded side
+# ---------------------------------------------------------------------------------------------- the lab side
 
 
-def train_embedded(
-    batch: Batch, configs: Mapping[str, EmbeddedConfig], steps: Mapping[str, int] = MappingProxyType({})
+def train_lab(
+    batch: Batch, configs: Mapping[str, LabConfig], steps: Mapping[str, int] = MappingProxyType({})
 ) -> dict[str, Trained]:
-    """Makes the optimizer steps of the embedded trainer for each configuration, STEPS unless `steps` has its number,
+    """Makes the optimizer steps of the lab trainer for each configuration, STEPS unless `steps` has its number,
     each in a new process."""
     return {name: in_trainer(_train, config, batch, steps.get(name, STEPS)) for name, config in configs.items()}
 

@@ -6,7 +6,7 @@ import pytest
 from whole_run import COMMAND, environment
 
 from sat_slime.config import load_config
-from sat_slime.plugin.launch.duration import estimate, measured
+from sat_slime.launch.duration import estimate, measured
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(1200)]
 

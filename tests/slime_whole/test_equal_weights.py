@@ -35,13 +35,13 @@ def test_routes_of_the_token_before_are_refused(slime):
 
 
 @pytest.fixture(scope="module")
-def embedded_d_pi(slime):
-    """d_pi of the first step, before any update, of the embedded runtime with bf16 in trainer and engine, by method."""
+def lab_d_pi(slime):
+    """d_pi of the first step, before any update, of the lab runtime with bf16 in trainer and engine, by method."""
     bf16 = ("--set", "rollout.dtype=bfloat16", "--set", "train.dtype=bfloat16", "--set", f"output_dir={slime.runs}")
     d_pi = {}
     for method in ("grpo", "grpo-r3"):
-        name = f"embedded-bf16-{method}"
-        words = ["launch", str(ROOT / "configs" / "embedded" / "base.yaml"), "--name", name, "--no-live"]
+        name = f"lab-bf16-{method}"
+        words = ["launch", str(ROOT / "configs" / "lab" / "base.yaml"), "--name", name, "--no-live"]
         options = ["--method", method, "--lag", "1", "--set", "pipeline.iterations=1", *QUIET, *bf16]
         done = subprocess.run([*COMMAND, *words, *options], capture_output=True, text=True, env=environment())
         assert done.returncode == 0, done.stdout + done.stderr
@@ -50,10 +50,10 @@ def embedded_d_pi(slime):
 
 
 @pytest.mark.parametrize("method", ["grpo", "grpo-r3"])
-def test_in_bf16_they_differ_as_the_embedded_runtimes_do(slime, embedded_d_pi, method):
+def test_in_bf16_they_differ_as_the_lab_runtimes_do(slime, lab_d_pi, method):
     options = ("--method", method, "--lag", "1", "--set", "pipeline.iterations=2", *QUIET)
     run = slime.launch(f"bf16-{method}", *options, "--set", "cluster.cpu_dtype=bfloat16")
     assert run.code == 0, run.output
     first = run.column("mismatch/d_pi")[0]
-    print(f"{method}: slime {first:.2e}, embedded {embedded_d_pi[method]:.2e}")
-    assert 1 / MAX_RATIO < first / embedded_d_pi[method] < MAX_RATIO
+    print(f"{method}: slime {first:.2e}, lab {lab_d_pi[method]:.2e}")
+    assert 1 / MAX_RATIO < first / lab_d_pi[method] < MAX_RATIO

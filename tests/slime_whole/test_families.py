@@ -24,13 +24,13 @@ FAMILIES = {
     "qwen2": ({"family": "qwen2"}, QWEN2),
     "qwen2-tied": ({"family": "qwen2", "tied_embeddings": True}, {**QWEN2, **TIED}),
 }
-"""The embedded `model` section that makes the weights, and flags of the laptop's architecture that differ."""
+"""The lab `model` section that makes the weights, and flags of the laptop's architecture that differ."""
 MAKE = """
 import json, sys
 from pathlib import Path
-from sat_slime.config.schema import EmbeddedConfig
-from sat_slime.embedded.for_slime import write_folder
-write_folder(EmbeddedConfig.model_validate(json.loads(sys.argv[1])), Path(sys.argv[2]))
+from sat_slime.config.schema import LabConfig
+from sat_slime.lab.for_slime import write_folder
+write_folder(LabConfig.model_validate(json.loads(sys.argv[1])), Path(sys.argv[2]))
 """
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from whole_run import COMMAND, WholeRun, environment
 
-from sat_slime.plugin.launch import cpu_run
-from sat_slime.plugin.launch.command import PLUGIN_FLAGS
-from sat_slime.plugin.launch.job_files import write_files
-from sat_slime.plugin.launch.local_ray import start_ray, stop_ray
-from sat_slime.plugin.launch.ray_jobs import JobServer
+from sat_slime.launch import cpu_run
+from sat_slime.launch.command import PLUGIN_FLAGS
+from sat_slime.launch.job_files import write_files
+from sat_slime.launch.local_ray import start_ray, stop_ray
+from sat_slime.launch.ray_jobs import JobServer
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from slime_scripts import EXAMPLES, arguments_of

@@ -28,9 +28,9 @@ def test_every_iteration_is_trained_at_the_lag_that_was_asked_for(run):
 def test_every_column_of_ours_is_in_the_table_of_metrics(run):
     """slime's own columns for which we have no name have no group before their name."""
     ours = {key for row in run.rows() for key in row if "/" in key}
-    assert {key for key in ours if (metric := metric_named(key)) is None or metric.runtime == "embedded"} == set()
+    assert {key for key in ours if (metric := metric_named(key)) is None or metric.runtime == "lab"} == set()
     of_evaluations = {key for row in run.rows("eval.jsonl") for key in row}
-    known = [metric for metric in EVALUATION if metric.runtime != "embedded"]
+    known = [metric for metric in EVALUATION if metric.runtime != "lab"]
     assert {key for key in of_evaluations if not any(metric.covers(key) for metric in known)} == set()
 
 

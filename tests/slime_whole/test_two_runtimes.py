@@ -1,12 +1,12 @@
-"""The embedded trainer and slime's make the same of one batch: loss, gradient, metrics and weights, in fp32."""
+"""The lab trainer and slime's make the same of one batch: loss, gradient, metrics and weights, in fp32."""
 
 from __future__ import annotations
 
 import pytest
-from one_batch import EPSILON, assert_same_metrics, make_batch, train_embedded, train_on_slime, worst_difference
+from one_batch import EPSILON, assert_same_metrics, make_batch, train_lab, train_on_slime, worst_difference
 
 from sat_slime.config.loader import vary
-from sat_slime.config.schema import EmbeddedConfig
+from sat_slime.config.schema import LabConfig
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1800)]
 
@@ -29,38 +29,35 @@ CASES = (
 )
 TOKENS = {"several-microbatches": 300}
 """The most tokens of a micro-batch, in cases where it does not hold all of them."""
-EMBEDDED_ALONE = {"response/length_max", "response/truncated", "reward/flat_groups", "routing/flip_rate"}
+LAB_ALONE = {"response/length_max", "response/truncated", "reward/flat_groups", "routing/flip_rate"}
 """Metrics that a run of slime has in another place, or not at all."""
 
 
 @pytest.fixture(scope="module")
 def trained(slime, tmp_path_factory):
-    """What slime and the embedded trainer made of each case."""
+    """What slime and the lab trainer made of each case."""
     folder = tmp_path_factory.mktemp("two-runtimes")
     batch = make_batch(slime.laptop, folder)
-    of_slime, of_embedded = (
+    of_slime, of_lab = (
         {name: [*case, EPSILON, f"train.{bound}={TOKENS.get(name, 8192)}"] for name, case in CASES.items()}
         for bound in ("max_tokens_per_gpu", "tokens_per_microbatch")
     )
-    configs = {
-        name: vary(EmbeddedConfig(), [], [*case, "diagnose.split_every_n_steps=0"])
-        for name, case in of_embedded.items()
-    }
+    configs = {name: vary(LabConfig(), [], [*case, "diagnose.split_every_n_steps=0"]) for name, case in of_lab.items()}
     steps = dict.fromkeys(BY_LAG, STEPS_BY_LAG)
-    return train_on_slime(slime, batch, of_slime, folder / "slime", steps), train_embedded(batch, configs, steps)
+    return train_on_slime(slime, batch, of_slime, folder / "slime", steps), train_lab(batch, configs, steps)
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_metrics_are_equal(case, trained):
-    on_slime, embedded = (side[case].metrics for side in trained)
-    assert embedded[0].keys() - on_slime[0].keys() <= EMBEDDED_ALONE
-    assert_same_metrics(on_slime, embedded)
+    on_slime, lab = (side[case].metrics for side in trained)
+    assert lab[0].keys() - on_slime[0].keys() <= LAB_ALONE
+    assert_same_metrics(on_slime, lab)
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_weights_are_equal(case, trained):
-    on_slime, embedded = (side[case].weights for side in trained)
-    assert worst_difference(on_slime, embedded) < 2e-6
+    on_slime, lab = (side[case].weights for side in trained)
+    assert worst_difference(on_slime, lab) < 2e-6
 
 
 def test_the_batch_brings_out_what_the_methods_do(trained):

@@ -12,9 +12,9 @@ import sys
 from pathlib import Path
 
 from sat_slime.config import load_config
-from sat_slime.plugin.launch import checks, cpu_run, local_ray
-from sat_slime.plugin.launch.command import slime_command
-from sat_slime.plugin.launch.ray_jobs import JobServer
+from sat_slime.launch import checks, cpu_run, local_ray
+from sat_slime.launch.command import slime_command
+from sat_slime.launch.ray_jobs import JobServer
 
 
 class WithItsOwnDisk(subprocess.Popen):

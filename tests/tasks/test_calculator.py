@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sat_slime.config import EmbeddedConfig, config_errors
+from sat_slime.config import LabConfig, config_errors
 from sat_slime.tasks import TASKS
 from sat_slime.tasks.calculator import Calculator
 
@@ -58,4 +58,4 @@ def test_a_task_without_a_tool_is_as_it_was():
 
 
 def test_the_quick_start_takes_it():
-    assert config_errors(EmbeddedConfig(task={"name": "calculator"})) == []
+    assert config_errors(LabConfig(task={"name": "calculator"})) == []

@@ -14,17 +14,17 @@ import numpy as np
 import pytest
 import yaml
 
-from sat_slime.config import ConfigError, EmbeddedConfig, config_errors, dump_config, load_config
+from sat_slime.config import ConfigError, LabConfig, config_errors, dump_config, load_config
 from sat_slime.config.loader import further_errors, vary
-from sat_slime.embedded.grading import Grader
-from sat_slime.embedded.initial_model import cached_model
-from sat_slime.embedded.loop.recording import sample_rows
-from sat_slime.embedded.rollout_batch import RolloutBatch, evaluation_requests, training_requests
+from sat_slime.lab.grading import Grader
+from sat_slime.lab.initial_model import cached_model
+from sat_slime.lab.loop.recording import sample_rows
+from sat_slime.lab.rollout_batch import RolloutBatch, evaluation_requests, training_requests
 from sat_slime.rollout.types import Response
 from sat_slime.tasks.running_sums import RunningSums
 
 ROOT = Path(__file__).parents[2]
-TINY = ROOT / "configs" / "embedded" / "tiny.yaml"
+TINY = ROOT / "configs" / "lab" / "tiny.yaml"
 PATH = "my_tasks.sorting"
 
 
@@ -55,12 +55,12 @@ def test_it_is_a_section_like_those_of_ours(package, tmp_path, path):
     assert config_errors(config) == []
     saved = yaml.safe_load(dump_config(config))
     assert saved["task"] == {"name": path, "length": 5}, "no setting of another task"
-    assert EmbeddedConfig.model_validate(saved) == config
+    assert LabConfig.model_validate(saved) == config
 
 
 def test_an_object_has_its_own_path(package):
     module = __import__(PATH, fromlist=["Sorting"])
-    config = EmbeddedConfig(task=module.Sorting(length=4))
+    config = LabConfig(task=module.Sorting(length=4))
     assert config.model_dump()["task"] == {"name": f"{PATH}.Sorting", "length": 4}
 
 
@@ -169,7 +169,7 @@ def test_what_a_class_lacks_is_said(package, tmp_path, written, instead, message
 @pytest.mark.engine
 @pytest.mark.skipif(
     not all(importlib.util.find_spec(name) for name in ("ray", "sglang", "megatron")),
-    reason="the embedded runtime needs the engines: scripts/setup.sh",
+    reason="the lab runtime needs the engines: scripts/setup.sh",
 )
 def test_it_trains_on_the_engines_with_a_family_from_outside(package, tmp_path):
     (package / "family.py").write_text(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sat_slime.config import EmbeddedConfig, config_errors
+from sat_slime.config import LabConfig, config_errors
 from sat_slime.tasks.pointer_chasing import PointerChasing
 
 TASK = PointerChasing(nodes=4, hops=3)
@@ -38,8 +38,8 @@ def test_demonstrations_are_exact_careless_or_direct():
 
 
 def test_the_quick_start_takes_it_as_far_as_lengths_allow():
-    config = EmbeddedConfig(task={"name": "pointer_chasing"})
+    config = LabConfig(task={"name": "pointer_chasing"})
     assert config_errors(config) == []
-    long = EmbeddedConfig(task={"name": "pointer_chasing", "hops": 30})
+    long = LabConfig(task={"name": "pointer_chasing", "hops": 30})
     (error,) = config_errors(long)
     assert "raise it to 31 or lower task.nodes or task.hops" in error

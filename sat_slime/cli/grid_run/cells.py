@@ -45,7 +45,7 @@ class Cells:
         return arguments
 
     def start(self, arguments: Sequence[str], output: IO[bytes]) -> Process:
-        from sat_slime.embedded.forking.forked_process import RUNS, ForkedProcess, NoForkServer, socket_of
+        from sat_slime.lab.forking.forked_process import RUNS, ForkedProcess, NoForkServer, socket_of
 
         with contextlib.suppress(NoForkServer), open(os.devnull, "rb") as nothing:
             return ForkedProcess(
@@ -72,7 +72,7 @@ class Cells:
     def settle(self, state: CellState) -> None:
         if isinstance(self.plan.run, SlimeConfig):
             from sat_slime.cli.slime_run.sent_run import status_lines
-            from sat_slime.plugin.launch.ray_jobs import JobError
+            from sat_slime.launch.ray_jobs import JobError
 
             # What cannot be asked now is told by the command that runs next.
             with contextlib.suppress(RunFolderError, ConfigError, JobError):

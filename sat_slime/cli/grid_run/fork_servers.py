@@ -1,4 +1,4 @@
-"""The fork servers of a grid of embedded runs: what its cells import is imported once.
+"""The fork servers of a grid of lab runs: what its cells import is imported once.
 
 `python -m sat_slime.cli.grid_run.fork_servers SOCKET`, with the descriptor of its socket, is the one that forks the
 launchers of cells, and their trainers.
@@ -15,9 +15,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from sat_slime.embedded.engine.server import SGLANG_COMMAND, gpu_available, server_environment
-from sat_slime.embedded.forking.fork_server import listen, serve
-from sat_slime.embedded.forking.forked_process import FOLDER, RUNS, SGLANG
+from sat_slime.lab.engine.server import SGLANG_COMMAND, gpu_available, server_environment
+from sat_slime.lab.forking.fork_server import listen, serve
+from sat_slime.lab.forking.forked_process import FOLDER, RUNS, SGLANG
 from sat_slime.rollout.scratch import new_scratch
 
 SAT_SLIME = "sat-slime"
@@ -26,12 +26,12 @@ SAT_SLIME = "sat-slime"
 IMPORTED = (
     "sat_slime.cli.app",
     "sat_slime.cli.run_plan",
-    "sat_slime.cli.embedded_run.embedded_plan",
-    "sat_slime.cli.embedded_run.embedded_start",
-    "sat_slime.embedded.checkpoint",
-    "sat_slime.embedded.grading",
-    "sat_slime.embedded.engine.rollout_engine",
-    "sat_slime.embedded.trainer.trainer",
+    "sat_slime.cli.lab_run.lab_plan",
+    "sat_slime.cli.lab_run.lab_start",
+    "sat_slime.lab.checkpoint",
+    "sat_slime.lab.grading",
+    "sat_slime.lab.engine.rollout_engine",
+    "sat_slime.lab.trainer.trainer",
     "sat_slime.report.run",
 )
 """The modules that a cell's processes import."""
@@ -80,7 +80,7 @@ def main() -> None:
     import setproctitle
 
     from sat_slime.cli import main as sat_slime
-    from sat_slime.embedded.trainer.process import serve as be_trainer
+    from sat_slime.lab.trainer.process import serve as be_trainer
 
     for module in IMPORTED:
         importlib.import_module(module)

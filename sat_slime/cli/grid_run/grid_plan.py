@@ -11,12 +11,12 @@ from pathlib import Path
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from sat_slime.cli.embedded_run.embedded_findings import ENGINE_MEMORY_GIB
+from sat_slime.cli.lab_run.lab_findings import ENGINE_MEMORY_GIB
 from sat_slime.cli.run_plan import settings_errors
 from sat_slime.config import (
     ConfigError,
-    EmbeddedConfig,
     GridConfig,
+    LabConfig,
     SlimeConfig,
     config_warnings,
     load_config,
@@ -65,7 +65,7 @@ class GridPlan:
 
     @property
     def gpus(self) -> int:
-        """GPUs of one cell; 0 for the embedded runtime."""
+        """GPUs of one cell; 0 for the lab runtime."""
         return self.run.train.world_size + self.run.rollout.gpus if isinstance(self.run, SlimeConfig) else 0
 
 
@@ -116,7 +116,7 @@ def _faults(file: Path, configs: Mapping[Cell, RunConfig], folder: GridFolder) -
     for cell, config in configs.items():
         for error in settings_errors(config):
             errors.setdefault(error, []).append(cell.name)
-        doubts = config_warnings(config) if isinstance(config, EmbeddedConfig) else slime_config_warnings(config)
+        doubts = config_warnings(config) if isinstance(config, LabConfig) else slime_config_warnings(config)
         for doubt in doubts:
             warnings.setdefault(doubt, []).append(cell.name)
         run = RunFolder(folder.runs / cell.name)

@@ -9,12 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import Console
 
-from sat_slime.cli.embedded_run import engine_packages
 from sat_slime.cli.grid_run.cells import Cells
 from sat_slime.cli.grid_run.fork_servers import fork_servers
 from sat_slime.cli.grid_run.grid_plan import GridPlan, grid_outlook, sizes
+from sat_slime.cli.lab_run import engine_packages
 from sat_slime.cli.terminal import Ending
-from sat_slime.config import ConfigError, EmbeddedConfig
+from sat_slime.config import ConfigError, LabConfig
 from sat_slime.config.disk import disk_is_full
 from sat_slime.grid.progress import ProgressReader
 from sat_slime.grid.runner import GridRun
@@ -29,8 +29,8 @@ def run_grid(plan: GridPlan, retry_failed: bool, options: Sequence[str], live: b
     options: further options of `sat-slime launch`, for runs of slime.
     """
     _check_options(plan, options)
-    if isinstance(plan.run, EmbeddedConfig) and (missing := engine_packages.missing_engines()):
-        raise ConfigError([f"the embedded runtime needs {', '.join(missing)}: {engine_packages.INSTALL_ENGINES}"])
+    if isinstance(plan.run, LabConfig) and (missing := engine_packages.missing_engines()):
+        raise ConfigError([f"the lab runtime needs {', '.join(missing)}: {engine_packages.INSTALL_ENGINES}"])
     with _begun(plan) as states:
         queue = _queue(plan, states, retry_failed)
         try:
@@ -61,8 +61,8 @@ def commands(plan: GridPlan, retry_failed: bool, options: Sequence[str]) -> list
 
 
 def _check_options(plan: GridPlan, options: Sequence[str]) -> None:
-    if isinstance(plan.run, EmbeddedConfig) and options:
-        raise ConfigError([f"{options[0]} is for runs of slime, and these are embedded runs: leave it out"])
+    if isinstance(plan.run, LabConfig) and options:
+        raise ConfigError([f"{options[0]} is for runs of slime, and these are lab runs: leave it out"])
 
 
 @contextlib.contextmanager
@@ -94,7 +94,7 @@ def _queue(plan: GridPlan, states: Sequence[CellState], retry_failed: bool) -> l
 def _forking(plan: GridPlan, cells: int) -> contextlib.AbstractContextManager[Mapping[str, str]]:
     """Return a context in which processes of cells can be forked: it yields what their environment needs for that.
     cells: how many are to run."""
-    if not isinstance(plan.run, EmbeddedConfig) or cells < 2:  # one cell alone would wait for the imports
+    if not isinstance(plan.run, LabConfig) or cells < 2:  # one cell alone would wait for the imports
         return contextlib.nullcontext({})
     plan.folder.logs.mkdir(parents=True, exist_ok=True)
     return fork_servers(plan.folder.logs / "fork-servers.txt")

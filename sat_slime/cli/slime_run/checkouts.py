@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sat_slime.cli.embedded_run.engine_packages import REQUIREMENTS, installed_version, pip_install, refuse_without_pip
+from sat_slime.cli.lab_run.engine_packages import REQUIREMENTS, installed_version, pip_install, refuse_without_pip
 from sat_slime.cli.terminal import complain
 from sat_slime.config import ConfigError
 from sat_slime.rehearsal.vocabulary import RANKS

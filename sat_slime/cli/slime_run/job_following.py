@@ -18,9 +18,9 @@ from sat_slime.cli.slime_run.slime_plan import saved_iterations
 from sat_slime.cli.terminal import Ending, say, short, undisturbed
 from sat_slime.config import SlimeConfig
 from sat_slime.config.jsonl import read_rows
-from sat_slime.plugin.launch.job_files import JobLog, JobRecord
-from sat_slime.plugin.launch.local_ray import LocalRay, how_it_died, is_running, stop_ray
-from sat_slime.plugin.launch.ray_jobs import JobError, JobServer, JobState
+from sat_slime.launch.job_files import JobLog, JobRecord
+from sat_slime.launch.local_ray import LocalRay, how_it_died, is_running, stop_ray
+from sat_slime.launch.ray_jobs import JobError, JobServer, JobState
 from sat_slime.runs.folder import RunFolder
 from sat_slime.runs.live_view import View, make_view
 from sat_slime.runs.slime_log import LogLine, read_line, run_metrics

@@ -17,14 +17,14 @@ from sat_slime.cli.terminal import Ending, refuse_failures, say, short, sigterm_
 from sat_slime.config import dump_config
 from sat_slime.config.finding import Finding
 from sat_slime.config.jsonl import keep_rows, number, write_atomically
-from sat_slime.plugin.launch import checks, cpu_run, local_ray, machine
-from sat_slime.plugin.launch.command import checkpoint_folder
-from sat_slime.plugin.launch.job_files import JobRecord, job_state, submit, write_files
-from sat_slime.plugin.launch.local_ray import LocalRay
-from sat_slime.plugin.launch.memory.memory_fit import ROWS
-from sat_slime.plugin.launch.ray_jobs import JobServer, NoAnswer, given_address
-from sat_slime.plugin.launch.saved import go_back
+from sat_slime.launch import checks, cpu_run, local_ray, machine
+from sat_slime.launch.command import checkpoint_folder
+from sat_slime.launch.job_files import JobRecord, job_state, submit, write_files
+from sat_slime.launch.local_ray import LocalRay
+from sat_slime.launch.memory.memory_fit import ROWS
+from sat_slime.launch.ray_jobs import JobServer, NoAnswer, given_address
 from sat_slime.runs.folder import RunFolder, RunFolderError, writable
+from sat_slime.runs.saved import go_back
 
 
 @dataclass(frozen=True)

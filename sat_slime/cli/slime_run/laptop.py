@@ -23,21 +23,21 @@ MODEL, PROMPTS, HELD_OUT = "model", "prompts.jsonl", "held_out.jsonl"
 
 
 def make_laptop(folder: Path, overwrite: bool, file: Path | None = None, overrides: Sequence[str] = ()) -> None:
-    """Write the warmed-up model of an embedded run, from its cache if it is there, and its problems, as slime reads
+    """Write the warmed-up model of a lab run, from its cache if it is there, and its problems, as slime reads
     them.
 
     file: the run's; None: the quick start. overrides: its settings as KEY=VALUE, such as those of another task. Raises
     ConfigError."""
-    from sat_slime.embedded.for_slime import embedded_settings
+    from sat_slime.lab.for_slime import lab_settings
 
-    if faults := config_errors(embedded_settings(file, overrides)):
+    if faults := config_errors(lab_settings(file, overrides)):
         raise ConfigError(faults)
     if folder.exists() and not overwrite:
         raise ConfigError([f"{folder} is there already: --overwrite makes it anew, --out names another"])
     if not is_replaceable(folder, (MODEL, PROMPTS, HELD_OUT)):
         raise ConfigError([f"{folder} holds something else than such a model and its prompts: --out names another"])
     # In a process of its own, since it makes Megatron's process groups.
-    program = [sys.executable, "-W", "ignore", "-m", "sat_slime.embedded.for_slime", str(folder)]
+    program = [sys.executable, "-W", "ignore", "-m", "sat_slime.lab.for_slime", str(folder)]
     program += [*overrides, *(["--file", str(file)] if file else [])]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     result = subprocess.run(program, capture_output=True, text=True, env=environment)

@@ -23,17 +23,17 @@ from sat_slime.cli.slime_run.slime_plan import plan_slime_run
 from sat_slime.cli.terminal import FAILED, INTERRUPTED, OK, complain, sigterm_as_ctrl_c, undisturbed
 from sat_slime.config import ConfigError, SlimeConfig, dump_config
 from sat_slime.config.disk import is_replaceable
-from sat_slime.plugin.launch.checks import settings_errors
-from sat_slime.plugin.launch.command import run_folder
-from sat_slime.plugin.launch.cpu_run import cpu_nodes
-from sat_slime.plugin.launch.duration import duration_lines
-from sat_slime.plugin.launch.job_files import JobRecord
-from sat_slime.plugin.launch.local_ray import private_network
-from sat_slime.plugin.launch.machine import machine_findings
-from sat_slime.plugin.launch.memory.memory_fit import HOST, TIGHT, Row, gib, rows
-from sat_slime.plugin.launch.memory.memory_needs import GIB
-from sat_slime.plugin.launch.memory.memory_sizes import left_here
-from sat_slime.plugin.launch.slimes_parser import ask_slime
+from sat_slime.launch.checks import settings_errors
+from sat_slime.launch.command import run_folder
+from sat_slime.launch.cpu_run import cpu_nodes
+from sat_slime.launch.duration import duration_lines
+from sat_slime.launch.job_files import JobRecord
+from sat_slime.launch.local_ray import private_network
+from sat_slime.launch.machine import machine_findings
+from sat_slime.launch.memory.memory_fit import HOST, TIGHT, Row, gib, rows
+from sat_slime.launch.memory.memory_needs import GIB
+from sat_slime.launch.memory.memory_sizes import left_here
+from sat_slime.launch.slimes_parser import ask_slime
 from sat_slime.rehearsal.material import longest_prompt, make_material
 from sat_slime.rehearsal.records import Records, read_records
 from sat_slime.rehearsal.rehearsal_checks import FAIL, LEFT, NOTE, Check, all_checks
@@ -70,7 +70,7 @@ def rehearse_run(wanted: Wanted, out: Path | None, *, overwrite: bool, dry_run: 
         raise ConfigError([reason])
     config = load_run(wanted.file, wanted.overrides, wanted.settings)
     if not isinstance(config, SlimeConfig):
-        raise ConfigError([f"{wanted.file} is an embedded run, which runs on a CPU: sat-slime launch {wanted.file}"])
+        raise ConfigError([f"{wanted.file} is a lab run, which runs on a CPU: sat-slime launch {wanted.file}"])
     folder = (out or Path("rehearsals") / config.name).absolute()
     if folder.exists() and not overwrite and not dry_run:
         raise RunFolderError(f"{folder} is there already: --overwrite deletes it, --out names another")

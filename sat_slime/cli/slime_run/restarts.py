@@ -21,12 +21,12 @@ from sat_slime.cli.terminal import BAD_INPUT, say, with_remark
 from sat_slime.config import ConfigError
 from sat_slime.config.exits import NODE_DIED
 from sat_slime.config.jsonl import append_row, number, read_rows
-from sat_slime.plugin.launch.command import checkpoint_folder
-from sat_slime.plugin.launch.job_files import JobLog, JobRecord
-from sat_slime.plugin.launch.local_ray import how_it_died
-from sat_slime.plugin.launch.ray_jobs import JobError, JobServer, JobState
-from sat_slime.plugin.launch.saved import newest_whole
+from sat_slime.launch.command import checkpoint_folder
+from sat_slime.launch.job_files import JobLog, JobRecord
+from sat_slime.launch.local_ray import how_it_died
+from sat_slime.launch.ray_jobs import JobError, JobServer, JobState
 from sat_slime.runs.folder import RunFolder, RunFolderError, writable
+from sat_slime.runs.saved import newest_whole
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 10.0, 600.0
 """Seconds before a restart, twice as long with each job that left no newer checkpoint: what a dead job holds is free

@@ -19,10 +19,10 @@ from sat_slime.cli.slime_run.slime_plan import measured_in, saved_iterations
 from sat_slime.cli.terminal import Ending, short
 from sat_slime.config import SlimeConfig, load_config
 from sat_slime.config.jsonl import read_rows
-from sat_slime.plugin.launch.duration import estimate, words
-from sat_slime.plugin.launch.job_files import JobLog, JobRecord
-from sat_slime.plugin.launch.local_ray import how_it_died, is_running, stop_ray
-from sat_slime.plugin.launch.ray_jobs import JobServer, JobState, NoAnswer
+from sat_slime.launch.duration import estimate, words
+from sat_slime.launch.job_files import JobLog, JobRecord
+from sat_slime.launch.local_ray import how_it_died, is_running, stop_ray
+from sat_slime.launch.ray_jobs import JobServer, JobState, NoAnswer
 from sat_slime.runs.folder import RunFolder, RunFolderError
 
 
@@ -48,7 +48,7 @@ def find(path: Path) -> SentRun:
     folder = RunFolder.open(path)
     config = load_config(folder.config)
     if not isinstance(config, SlimeConfig):
-        raise RunFolderError(f"{path} is an embedded run: no job of a cluster's")
+        raise RunFolderError(f"{path} is a lab run: no job of a cluster's")
     record = JobRecord.read(path)
     if record is None:
         raise RunFolderError(f"{path}: the run was never sent to a cluster: sat-slime launch {path} --resume")

@@ -15,11 +15,11 @@ from sat_slime.cli.terminal import refuse_failures
 from sat_slime.config import SlimeConfig
 from sat_slime.config.finding import Finding, fail, ok, settings_findings, warn
 from sat_slime.config.slime_checks import slime_config_warnings
-from sat_slime.plugin.launch import checks
-from sat_slime.plugin.launch.command import run_folder
-from sat_slime.plugin.launch.machine import SCRIPT
-from sat_slime.plugin.launch.ray_jobs import JobError, JobServer, given_address, is_this_machine
-from sat_slime.plugin.launch.slimes_parser import ask_slime
+from sat_slime.launch import checks
+from sat_slime.launch.command import run_folder
+from sat_slime.launch.machine import SCRIPT
+from sat_slime.launch.ray_jobs import JobError, JobServer, given_address, is_this_machine
+from sat_slime.launch.slimes_parser import ask_slime
 
 
 def slime_findings(
@@ -66,7 +66,7 @@ def check_here(plan: SlimePlan, option: str | None) -> Iterator[Finding]:
                 yield fail(
                     "laptop",
                     f"{folder}, with model and prompts, is not there: make it with sat-slime prepare laptop FILE --out "
-                    f"{folder}, where FILE is the embedded run of its task",
+                    f"{folder}, where FILE is the lab run of its task",
                 )
             config = without_laptop(config, folder)
         yield from checks.here(config, plan.folder, plan.resume)

@@ -12,15 +12,14 @@ from sat_slime.cli.run_words import length_line, method_line
 from sat_slime.config import ConfigError, SlimeConfig, load_config
 from sat_slime.config.jsonl import number, read_rows
 from sat_slime.config.slime_checks import slime_config_warnings
-from sat_slime.plugin.launch import saved
-from sat_slime.plugin.launch.checks import refused_settings, settings_errors
-from sat_slime.plugin.launch.command import SlimeCommand, as_json, checkpoint_folder, run_folder, slime_command
-from sat_slime.plugin.launch.duration import Measured, duration_lines, measured
-from sat_slime.plugin.launch.job_files import JobRecord
-from sat_slime.plugin.launch.memory.memory_fit import rows, table
-from sat_slime.plugin.launch.memory.memory_sizes import sizes
-from sat_slime.plugin.launch.saved import newest_iteration
-from sat_slime.plugin.launch.slimes_parser import ask_slime
+from sat_slime.launch.checks import refused_settings, settings_errors
+from sat_slime.launch.command import SlimeCommand, as_json, checkpoint_folder, run_folder, slime_command
+from sat_slime.launch.duration import Measured, duration_lines, measured
+from sat_slime.launch.job_files import JobRecord
+from sat_slime.launch.memory.memory_fit import rows, table
+from sat_slime.launch.memory.memory_sizes import sizes
+from sat_slime.launch.slimes_parser import ask_slime
+from sat_slime.runs import saved
 from sat_slime.runs.folder import RunFolder
 from sat_slime.runs.going_back import (
     GoingBack,
@@ -30,6 +29,7 @@ from sat_slime.runs.going_back import (
     refuse_other_settings,
     settings_before,
 )
+from sat_slime.runs.saved import newest_iteration
 
 
 @dataclass(frozen=True)

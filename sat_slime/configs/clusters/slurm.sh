@@ -62,7 +62,7 @@ say() { printf '%s slurm.sh: %s\n' "$(date '+%F %T')" "$*"; }
 
 # Prints this node's address: that of the interface, else the one that slime itself would take.
 address_here() {
-    python3 -c 'import sys; from sat_slime.plugin.launch.nodes import address_of; print(address_of(sys.argv[1]))' "$interface"
+    python3 -c 'import sys; from sat_slime.launch.nodes import address_of; print(address_of(sys.argv[1]))' "$interface"
 }
 
 # Runs on each node until it is told to end. The first one, which is this script's, has Ray's head.
@@ -99,7 +99,7 @@ sys.exit([int(part) for part in re.findall(r"\d+", version("ray"))[:2]] < [2, 52
 wait_for_nodes='
 import sys, time
 from ray.util.state import list_nodes
-from sat_slime.plugin.launch.ray_jobs import JobServer
+from sat_slime.launch.ray_jobs import JobServer
 address, count, patience = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
 end, there, error = time.monotonic() + patience, [], None
 while time.monotonic() < end:

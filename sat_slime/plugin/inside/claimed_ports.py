@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sat_slime.plugin.ray_start import claim
+from sat_slime.runs.ray_start import claim
 
 INSTALL = f"{__name__}.install"
 """What each process of a run calls first, by Ray's `worker_process_setup_hook`."""

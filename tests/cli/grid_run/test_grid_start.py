@@ -9,16 +9,16 @@ import pytest
 
 from sat_slime.cli.grid_run import fork_servers, grid_start
 from sat_slime.cli.grid_run.cells import Cells
-from sat_slime.config import EmbeddedConfig
-from sat_slime.embedded.forking.fork_server import listen
-from sat_slime.embedded.forking.forked_process import FOLDER, RUNS, ForkedProcess
+from sat_slime.config import LabConfig
+from sat_slime.lab.forking.fork_server import listen
+from sat_slime.lab.forking.forked_process import FOLDER, RUNS, ForkedProcess
 from sat_slime.rollout.scratch import new_scratch
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="fork servers need Linux")
 
 SERVER = """
 import os, sys
-from sat_slime.embedded.forking.fork_server import serve
+from sat_slime.lab.forking.fork_server import serve
 if serve(int(sys.argv[1])):
     print("forked", *sys.argv, os.environ["GREETING"])
 """
@@ -71,6 +71,6 @@ def test_there_are_none_where_no_process_can_be_forked(reason, monkeypatch, tmp_
 
 
 def test_runs_of_slime_and_a_cell_alone_are_not_forked():
-    for run, cells in ((None, 2), (EmbeddedConfig(), 1), (EmbeddedConfig(), 0)):
+    for run, cells in ((None, 2), (LabConfig(), 1), (LabConfig(), 0)):
         with grid_start._forking(SimpleNamespace(run=run), cells) as environment:
             assert environment == {}

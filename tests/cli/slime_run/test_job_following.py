@@ -9,8 +9,8 @@ from rich.console import Console
 
 from sat_slime.cli.slime_run.job_following import JobEnding, Show, follow, with_report
 from sat_slime.config import load_config
-from sat_slime.plugin.launch.job_files import JobRecord
-from sat_slime.plugin.launch.ray_jobs import JobError, JobServer, JobState
+from sat_slime.launch.job_files import JobRecord
+from sat_slime.launch.ray_jobs import JobError, JobServer, JobState
 from sat_slime.runs.live_view import make_view
 
 

@@ -17,9 +17,9 @@ from rich.console import Console
 from sat_slime.cli.slime_run import job_following, job_start
 from sat_slime.cli.slime_run.slime_plan import plan_slime_run, saved_iterations
 from sat_slime.config import ConfigError, load_config
-from sat_slime.plugin.launch import checks, local_ray, machine
-from sat_slime.plugin.launch.local_ray import LocalRay, how_it_died, is_running, stop_ray
-from sat_slime.plugin.launch.ray_jobs import JobError, JobServer
+from sat_slime.launch import checks, local_ray, machine
+from sat_slime.launch.local_ray import LocalRay, how_it_died, is_running, stop_ray
+from sat_slime.launch.ray_jobs import JobError, JobServer
 from sat_slime.runs.folder import RunFolderError
 
 

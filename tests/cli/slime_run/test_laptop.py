@@ -45,9 +45,6 @@ def test_a_run_with_a_generate_function_is_not_given_the_quick_starts_model(monk
     assert (mark, what) == ("FAIL", "laptop") and f"sat-slime prepare laptop FILE --out {folder}" in rest
 
 
-def test_what_is_prepared_is_that_of_an_embedded_run(tmp_path):
+def test_what_is_prepared_is_that_of_an_lab_run(tmp_path):
     result = sat_slime_command("prepare", "laptop", LAPTOP, "--out", tmp_path / "made")
-    assert (
-        result.exit_code == 2
-        and "runtime is slime, but model and problems are those of an embedded run" in result.stderr
-    )
+    assert result.exit_code == 2 and "runtime is slime, but model and problems are those of a lab run" in result.stderr

@@ -10,9 +10,9 @@ from rich.console import Console
 from sat_slime.cli.slime_run import rehearsing
 from sat_slime.cli.slime_run.rehearsing import Rehearsal
 from sat_slime.config import load_config
-from sat_slime.plugin.launch.memory.memory_needs import GIB
-from sat_slime.plugin.launch.memory.memory_sizes import Size
-from sat_slime.plugin.launch.memory.memory_sizes import Sizes as There
+from sat_slime.launch.memory.memory_needs import GIB
+from sat_slime.launch.memory.memory_sizes import Size
+from sat_slime.launch.memory.memory_sizes import Sizes as There
 from sat_slime.rehearsal.thin import Sizes, thin_settings
 
 RECIPES = Path(__file__).parents[3] / "configs" / "recipes"

@@ -19,8 +19,8 @@ from sat_slime.cli.slime_run.slime_plan import SlimePlan
 from sat_slime.config import ConfigError, load_config
 from sat_slime.config.exits import NODE_DIED
 from sat_slime.config.jsonl import read_rows
-from sat_slime.plugin.launch.job_files import JobRecord
-from sat_slime.plugin.launch.ray_jobs import JobError, JobState, NoAnswer
+from sat_slime.launch.job_files import JobRecord
+from sat_slime.launch.ray_jobs import JobError, JobState, NoAnswer
 
 LONG_PAUSE, FAST = (
     f"from sat_slime.cli.slime_run import restarts; restarts.FIRST_PAUSE_S = {pause}; "

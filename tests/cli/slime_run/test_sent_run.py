@@ -6,8 +6,8 @@ import sys
 import pytest
 from command_line import DENSE, sat_slime_command
 
-from sat_slime.plugin.launch.job_files import JobRecord
-from sat_slime.plugin.launch.local_ray import LocalRay
+from sat_slime.launch.job_files import JobRecord
+from sat_slime.launch.local_ray import LocalRay
 
 
 @pytest.mark.parametrize("command", ["logs", "stop"])

@@ -14,8 +14,8 @@ from left_processes import end_what_is_left
 from slurm_stand_in import slurm_environment
 from waiting import until
 
-from sat_slime.plugin.launch.local_ray import LocalRay, _processes_of
-from sat_slime.plugin.ray_start import PATIENCE, free_ports
+from sat_slime.launch.local_ray import LocalRay, _processes_of
+from sat_slime.runs.ray_start import PATIENCE, free_ports
 
 pytestmark = pytest.mark.engine
 EDITS = {

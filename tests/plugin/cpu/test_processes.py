@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sat_slime.plugin.launch.cpu_run import SITE
+from sat_slime.launch.cpu_run import SITE
 
 ROOT = Path(__file__).parents[3]
 
@@ -39,7 +39,7 @@ def ask():
 
 
 def test_a_process_of_such_a_run_starts_without_torch(tmp_path):
-    assert python("import sys; print('torch' in sys.modules, 'sat_slime.plugin.cpu' in sys.modules)", tmp_path) == [
+    assert python("import sys; print('torch' in sys.modules, 'sat_slime.cpu' in sys.modules)", tmp_path) == [
         "False",
         "True",
     ]
@@ -84,7 +84,7 @@ for module in (megatron.torch, megatron.torch.cuda, megatron.torch.cuda.nvtx):
 def test_types_are_named_as_on_a_gpu_only_while_the_optimizer_asks(tmp_path):
     program = """
 import torch
-from sat_slime.plugin.cpu.megatron import types_named_cuda
+from sat_slime.cpu.megatron import types_named_cuda
 name = lambda x: x.type()
 x = torch.zeros(1)
 print(types_named_cuda()(name)(x), name(x), types_named_cuda()(lambda x: x.type(torch.float64).dtype)(x))
@@ -121,7 +121,7 @@ def test_a_missing_wandb_is_stood_in_for(tmp_path):
 def test_slime_is_asked_for_fp32_by_its_own_function(tmp_path):
     program = """
 from types import SimpleNamespace as N
-from sat_slime.plugin.cpu import slime
+from sat_slime.cpu import slime
 def defaults(args):
     args.bf16 = not args.fp16
     return args
@@ -135,7 +135,7 @@ print(arguments._set_default_megatron_args(N(fp16=False)).bf16, arguments.set_de
 
 @pytest.mark.parametrize("module, found", [("package", True), ("missing", False)])
 def test_only_what_is_there_is_patched(tmp_path, monkeypatch, module, found):
-    from sat_slime.plugin.cpu.processes import AfterImport
+    from sat_slime.cpu.processes import AfterImport
 
     package(tmp_path, "package", "value = 1")
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -183,7 +183,7 @@ def test_where_libc_cannot_give_memory_back_tokenizers_are_as_they_were(tmp_path
     program = """
 import ctypes
 from types import SimpleNamespace as N
-from sat_slime.plugin.cpu.processes import give_back_memory
+from sat_slime.cpu.processes import give_back_memory
 ctypes.CDLL = lambda _: N()
 auto = N(AutoTokenizer=N(from_pretrained=print))
 give_back_memory(auto)

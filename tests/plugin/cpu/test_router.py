@@ -8,7 +8,7 @@ import pytest
 aiohttp = pytest.importorskip("aiohttp")
 from aiohttp import web  # noqa: E402
 
-from sat_slime.plugin.cpu.router import application  # noqa: E402
+from sat_slime.cpu.router import application  # noqa: E402
 
 
 @contextlib.asynccontextmanager

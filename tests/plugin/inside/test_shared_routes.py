@@ -15,8 +15,8 @@ from hook_samples import StandIn, make_args, make_sample
 from sat_slime.plugin.inside import shared_routes, versions
 from sat_slime.plugin.inside.settings import DRIVEN
 from sat_slime.plugin.inside.trainer_state import TrainerState
-from sat_slime.plugin.ray_start import PATIENCE
 from sat_slime.plugin.rollout_hooks import log_rollout, on_sample
+from sat_slime.runs.ray_start import PATIENCE
 
 
 def batch(**other) -> tuple[list, object]:

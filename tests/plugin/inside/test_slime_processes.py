@@ -48,7 +48,7 @@ driver.wait_for_deaths(host)
 
 
 def run(program):
-    pytest.importorskip("ray.cluster_utils", reason="the embedded runtime needs the engines: scripts/setup.sh")
+    pytest.importorskip("ray.cluster_utils", reason="the lab runtime needs the engines: scripts/setup.sh")
     done = subprocess.run([sys.executable, "-c", CLUSTER + program], capture_output=True, text=True)
     assert done.returncode == NODE_DIED, done.stderr
     assert "sat_slime: node 1" in done.stderr and "on which this run was, has died" in done.stderr

@@ -4,14 +4,14 @@ from pathlib import Path
 import pytest
 
 from sat_slime.config import load_config
-from sat_slime.plugin.launch import checks, machine
-from sat_slime.plugin.launch.checks import called_functions, cluster_findings, here, read_report, secret_errors
-from sat_slime.plugin.launch.command import slime_command
-from sat_slime.plugin.launch.hf_checkpoint import model_mismatches
-from sat_slime.plugin.launch.machine import machine_findings, newest_iteration
-from sat_slime.plugin.launch.memory.memory_fit import ROWS
-from sat_slime.plugin.launch.memory.memory_needs import GIB
-from sat_slime.plugin.launch.named_files import data_problem
+from sat_slime.launch import checks, machine
+from sat_slime.launch.checks import called_functions, cluster_findings, here, read_report, secret_errors
+from sat_slime.launch.command import slime_command
+from sat_slime.launch.hf_checkpoint import model_mismatches
+from sat_slime.launch.machine import machine_findings, newest_iteration
+from sat_slime.launch.memory.memory_fit import ROWS
+from sat_slime.launch.memory.memory_needs import GIB
+from sat_slime.launch.named_files import data_problem
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 STAND_IN = Path(__file__).parents[1] / "stand_in"
@@ -394,7 +394,7 @@ def test_a_head_node_without_the_plugin():
 
 @pytest.mark.engine
 def test_a_real_cluster_is_asked(ready, tmp_path, ray_server):
-    from sat_slime.plugin.launch.ray_jobs import JobServer
+    from sat_slime.launch.ray_jobs import JobServer
 
     server = JobServer(ray_server.address)
     config = dense(*ready, "train.tensor_parallel=4")
@@ -414,7 +414,7 @@ def test_a_real_cluster_is_asked(ready, tmp_path, ray_server):
 
 @pytest.mark.engine
 def test_a_worker_without_the_plugin_is_named(ready, tmp_path, ray_server):
-    from sat_slime.plugin.launch.ray_jobs import JobServer
+    from sat_slime.launch.ray_jobs import JobServer
 
     shadow = tmp_path / "shadow" / "sat_slime"
     shadow.mkdir(parents=True)

@@ -12,9 +12,9 @@ from sat_slime.config.method_section import build_method
 from sat_slime.config.plugin_schema import DriverConfig, PluginConfig
 from sat_slime.config.schema import ScoresConfig
 from sat_slime.config.slime_checks import not_on_slime
+from sat_slime.launch.command import PLUGIN_FLAGS, as_json, flag_errors, slime_arguments, slime_command
+from sat_slime.launch.flags import recorded_flags, unknown_flags
 from sat_slime.objective.method import method_names, named_method
-from sat_slime.plugin.launch.command import PLUGIN_FLAGS, as_json, flag_errors, slime_arguments, slime_command
-from sat_slime.plugin.launch.flags import recorded_flags, unknown_flags
 
 
 def values(config, tmp_path):
@@ -95,7 +95,7 @@ def test_every_method_that_slime_runs_has_a_sound_command(tmp_path, method):
 @pytest.mark.parametrize("method", ["trpo"])
 def test_what_slime_cannot_run_is_refused_before_anything_is_sent(tmp_path, method):
     (fault,) = [line for line in slime_config_errors(paper(tmp_path, method=method)) if line.startswith("method")]
-    assert fault.startswith(f"method: {method}: ") and "embedded runtime" in fault
+    assert fault.startswith(f"method: {method}: ") and "lab runtime" in fault
 
 
 @pytest.mark.parametrize("method, needed", [("grpo-decoupled-a3po", "the lag of every token"), ("topr", "the reward")])

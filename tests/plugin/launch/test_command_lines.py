@@ -13,8 +13,8 @@ import pytest
 
 from sat_slime.config import load_config
 from sat_slime.config.starters import CONFIGS
+from sat_slime.launch.command import slime_command
 from sat_slime.objective import PAPER_METHODS
-from sat_slime.plugin.launch.command import slime_command
 
 KEPT = Path(__file__).with_name("command_lines.json")
 PACKAGE = CONFIGS.parents[1]

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from sat_slime.cli import app
 from sat_slime.config import load_config
-from sat_slime.plugin.launch import conversion, machine
+from sat_slime.launch import conversion, machine
 
 ROOT = Path(__file__).parents[3]
 MODEL = ROOT / "configs" / "models" / "qwen3-4b.yaml"
@@ -107,13 +107,13 @@ def test_a_file_without_a_model(tmp_path):
     result = CliRunner().invoke(app, ["prepare", "model", str(file)])
     assert result.exit_code == 2
     assert "give --hf FOLDER" in result.stderr and "give --out FOLDER" in result.stderr
-    embedded = CliRunner().invoke(app, ["prepare", "model", str(ROOT / "configs" / "embedded" / "tiny.yaml")])
-    assert embedded.exit_code == 2
+    lab = CliRunner().invoke(app, ["prepare", "model", str(ROOT / "configs" / "lab" / "tiny.yaml")])
+    assert lab.exit_code == 2
 
 
 PARSED_BY_THE_REAL_TOOL = """
 import runpy, sys
-from sat_slime.plugin.cpu import without_gpu
+from sat_slime.cpu import without_gpu
 without_gpu.prepare()
 tool = runpy.run_path(sys.argv[0])
 arguments = tool["get_args"]()

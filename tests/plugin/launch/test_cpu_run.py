@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from sat_slime.config import load_config, slime_config_errors
-from sat_slime.plugin.launch import cpu_run
-from sat_slime.plugin.launch.command import PLUGIN_FLAGS, slime_command
-from sat_slime.plugin.launch.flags import recorded_flags, unknown_flags
-from sat_slime.plugin.launch.machine import machine_findings
+from sat_slime.launch import cpu_run
+from sat_slime.launch.command import PLUGIN_FLAGS, slime_command
+from sat_slime.launch.flags import recorded_flags, unknown_flags
+from sat_slime.launch.machine import machine_findings
 
 LAPTOP = Path(__file__).parents[3] / "configs" / "slime" / "laptop.yaml"
 

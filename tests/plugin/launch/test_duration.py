@@ -8,7 +8,7 @@ from paper_commands import ROOT, paper
 
 from sat_slime.config import load_config
 from sat_slime.config.slime_schema import SlimeModelConfig
-from sat_slime.plugin.launch.duration import (
+from sat_slime.launch.duration import (
     Measured,
     duration_lines,
     estimate,

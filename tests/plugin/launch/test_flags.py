@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sat_slime.plugin.launch import flags, parser_process
-from sat_slime.plugin.launch.flags import RECORDED, Flag, KnownFlags, recorded_flags, unknown_flags
+from sat_slime.launch import flags, parser_process
+from sat_slime.launch.flags import RECORDED, Flag, KnownFlags, recorded_flags, unknown_flags
 
 KNOWN = KnownFlags(
     "slime",
@@ -91,7 +91,7 @@ def test_the_newest_has_lost_flags_and_has_others():
 
 def test_the_recorded_list_is_part_of_an_installation():
     settings = (Path(__file__).parents[3] / "pyproject.toml").read_text()
-    assert f'"plugin/launch/{RECORDED.name}"' in settings
+    assert f'"launch/{RECORDED.name}"' in settings
 
 
 def test_recording_a_version_leaves_the_others(tmp_path, monkeypatch):

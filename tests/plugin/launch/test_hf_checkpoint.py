@@ -1,5 +1,5 @@
 """The checks of a checkpoint's template, model and stop tokens, on checkpoints of several shapes; stop tokens on SGLang
-itself: tests/embedded/engine."""
+itself: tests/lab/engine."""
 
 import json
 
@@ -7,8 +7,8 @@ import pytest
 
 from sat_slime.config import load_config
 from sat_slime.config.starters import CONFIGS
-from sat_slime.plugin.launch import hf_checkpoint
-from sat_slime.plugin.launch.hf_checkpoint import (
+from sat_slime.launch import hf_checkpoint
+from sat_slime.launch.hf_checkpoint import (
     model_mismatches,
     read_checkpoint,
     stop_findings,

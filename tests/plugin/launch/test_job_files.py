@@ -3,10 +3,10 @@ import json
 import pytest
 
 from sat_slime.config import SlimeConfig
-from sat_slime.plugin.launch import job_files
-from sat_slime.plugin.launch.job_files import JobLog, JobRecord, new_job_id, submit
-from sat_slime.plugin.launch.local_ray import LocalRay
-from sat_slime.plugin.launch.ray_jobs import JobError
+from sat_slime.launch import job_files
+from sat_slime.launch.job_files import JobLog, JobRecord, new_job_id, submit
+from sat_slime.launch.local_ray import LocalRay
+from sat_slime.launch.ray_jobs import JobError
 
 CONFIG = SlimeConfig(name="run")
 

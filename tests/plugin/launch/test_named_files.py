@@ -5,8 +5,8 @@ import pytest
 import yaml
 
 from sat_slime.config import load_config
-from sat_slime.plugin.launch.machine import filesystem
-from sat_slime.plugin.launch.named_files import (
+from sat_slime.launch.machine import filesystem
+from sat_slime.launch.named_files import (
     REWARDS,
     defined_names,
     named_findings,

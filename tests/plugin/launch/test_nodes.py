@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from sat_slime.config import load_config
-from sat_slime.plugin.launch.nodes import address_of, needed_paths, node_facts, node_findings
+from sat_slime.launch.nodes import address_of, needed_paths, node_facts, node_findings
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 

@@ -14,12 +14,12 @@ import torch
 from paper_commands import CONFIG_JSON, EVERY_KIND, GRID, RECIPES, ROOT, checkpoint, paper
 
 from sat_slime.config import load_config
-from sat_slime.plugin.launch import slimes_parser
-from sat_slime.plugin.launch.checks import parser_findings, refused_settings, settings_errors
-from sat_slime.plugin.launch.command import flag_errors, run_folder, slime_arguments
-from sat_slime.plugin.launch.flags import Flag, recorded_flags
-from sat_slime.plugin.launch.parser_process import Refusal, read_statement
-from sat_slime.plugin.launch.slimes_parser import Answer, Origins, ask_slime, asked_words, refusal_line, refusal_lines
+from sat_slime.launch import slimes_parser
+from sat_slime.launch.checks import parser_findings, refused_settings, settings_errors
+from sat_slime.launch.command import flag_errors, run_folder, slime_arguments
+from sat_slime.launch.flags import Flag, recorded_flags
+from sat_slime.launch.parser_process import Refusal, read_statement
+from sat_slime.launch.slimes_parser import Answer, Origins, ask_slime, asked_words, refusal_line, refusal_lines
 
 # ------------------------------------------------------------------------------- a statement's arguments, without slime
 
@@ -278,7 +278,7 @@ REFUSED = {
 """Settings that we accept and slime or Megatron does not, with parts of the line that is told."""
 PROGRAM = """
 import contextlib, json, sys
-from sat_slime.plugin.launch.parser_process import answer
+from sat_slime.launch.parser_process import answer
 with contextlib.redirect_stdout(sys.stderr):
     answers = [answer(words) for words in json.load(sys.stdin)]
 print(json.dumps(answers))

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from sat_slime.plugin.launch.proxies import own_address, proxies, without_proxy
+from sat_slime.runs.proxies import own_address, proxies, without_proxy
 
 requests_utils = pytest.importorskip("requests.utils")
 PROXY = {"http_proxy": "http://user:secret@proxy.example:3128/", "HTTPS_PROXY": "proxy.example:3129"}

@@ -17,9 +17,9 @@ from unittest import mock
 import pytest
 from waiting import PATIENCE_S, until
 
-from sat_slime.plugin.launch import local_ray, ray_jobs
-from sat_slime.plugin.launch.local_ray import LocalRay, how_it_died, is_running, start_ray, stop_ray
-from sat_slime.plugin.launch.ray_jobs import (
+from sat_slime.launch import local_ray, ray_jobs
+from sat_slime.launch.local_ray import LocalRay, how_it_died, is_running, start_ray, stop_ray
+from sat_slime.launch.ray_jobs import (
     JobError,
     JobServer,
     JobState,
@@ -28,7 +28,7 @@ from sat_slime.plugin.launch.ray_jobs import (
     is_this_machine,
     token_for_own_ray,
 )
-from sat_slime.plugin.ray_start import RayNotStarted
+from sat_slime.runs.ray_start import RayNotStarted
 
 PYTHON = "python3"
 
@@ -160,7 +160,7 @@ def test_gpus_on_paper_are_offered_whatever_the_environment_hides(starts, monkey
 
 def test_several_nodes_have_addresses_of_their_own(starts, monkeypatch):
     monkeypatch.setattr(socket, "if_nameindex", lambda: [(1, "lo")])
-    monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # as the embedded runtime sets it
+    monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # as the lab runtime sets it
     start_ray(gpus=8, nodes=2)
     head, other = (call.args[0] for call in subprocess.Popen.call_args_list)
     assert "--head" in head and "--node-ip-address=127.0.0.2" in head and "--num-gpus=8" in head
@@ -181,8 +181,8 @@ def test_several_nodes_are_refused_where_others_could_reach_them(starts, monkeyp
 
 PRIVATE = """
 import socket
-from sat_slime.plugin.launch.local_ray import private_network
-from sat_slime.plugin.launch.ray_jobs import JobError
+from sat_slime.launch.local_ray import private_network
+from sat_slime.launch.ray_jobs import JobError
 try:
     private_network()
 except JobError as error:
@@ -282,7 +282,7 @@ def test_a_ctrl_c_that_python_loses_ends_the_reading_of_a_log(lost, capsys):
 
 @pytest.mark.engine
 def test_a_ray_that_does_not_start_says_why(monkeypatch):
-    monkeypatch.setattr("sat_slime.plugin.launch.local_ray.free_ports", lambda count: [1] * count)
+    monkeypatch.setattr("sat_slime.launch.local_ray.free_ports", lambda count: [1] * count)
     with pytest.raises(JobError, match=r"Ray did not start on this machine: .*; more in .*start\.log"):
         start_ray()
 

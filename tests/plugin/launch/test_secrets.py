@@ -1,6 +1,6 @@
 import pytest
 
-from sat_slime.plugin.launch.secrets import is_secret, redact, secret_names
+from sat_slime.launch.secrets import is_secret, redact, secret_names
 
 
 @pytest.mark.parametrize(

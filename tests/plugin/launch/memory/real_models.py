@@ -30,8 +30,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
 from torch.utils._device import DeviceContext  # noqa: E402
 
-from sat_slime.plugin.cpu.cuda import Stream, is_gpu  # noqa: E402
-from sat_slime.plugin.cpu.recorder import rank_elements  # noqa: E402
+from sat_slime.cpu.cuda import Stream, is_gpu  # noqa: E402
+from sat_slime.cpu.recorder import rank_elements  # noqa: E402
 
 multi_latent_attention.TELinear = type(None)  # asked for where Transformer Engine is not installed
 

@@ -11,7 +11,7 @@ import pytest
 
 from sat_slime.config import load_config
 from sat_slime.config.slime_schema import SlimeModelConfig
-from sat_slime.plugin.launch.memory.elements import (
+from sat_slime.launch.memory.elements import (
     Cut,
     active_parameters,
     cut_of,

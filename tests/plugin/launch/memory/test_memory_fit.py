@@ -6,9 +6,9 @@ import pytest
 
 from sat_slime.config import load_config
 from sat_slime.config.slime_checks import slime_config_errors
-from sat_slime.plugin.launch.memory.memory_fit import ENGINE, HOST, SHM, STORE, TRAINING, memory_findings, rows, table
-from sat_slime.plugin.launch.memory.memory_needs import GIB
-from sat_slime.plugin.launch.memory.memory_sizes import sizes
+from sat_slime.launch.memory.memory_fit import ENGINE, HOST, SHM, STORE, TRAINING, memory_findings, rows, table
+from sat_slime.launch.memory.memory_needs import GIB
+from sat_slime.launch.memory.memory_sizes import sizes
 
 CONFIGS = Path(__file__).parents[4] / "configs"
 PAPER = CONFIGS / "paper" / "qwen3-30b-a3b.yaml"

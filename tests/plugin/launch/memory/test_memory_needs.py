@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from sat_slime.config import load_config
-from sat_slime.plugin.launch.memory.memory_needs import (
+from sat_slime.launch.memory.memory_needs import (
     GIB,
     engine_kv_tokens,
     engine_weights_bytes,

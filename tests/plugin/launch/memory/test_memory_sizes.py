@@ -6,8 +6,8 @@ import subprocess
 
 import pytest
 
-from sat_slime.plugin.launch.memory.memory_needs import GIB, MIB
-from sat_slime.plugin.launch.memory.memory_sizes import (
+from sat_slime.launch.memory.memory_needs import GIB, MIB
+from sat_slime.launch.memory.memory_sizes import (
     gpu_memory,
     host_memory,
     left_here,

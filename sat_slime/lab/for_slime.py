@@ -1,0 +1,104 @@
+"""The quick start's initial model and problems as files that slime takes: `python -m sat_slime.lab.for_slime OUT`,
+or those of another run: `... OUT --file FILE task.name=pointer_chasing`.
+
+`OUT/model` is a Hugging Face folder with a tokenizer whose tokens are the characters, `OUT/prompts.jsonl` and
+`OUT/held_out.jsonl` have a `prompt`, a `label` and the task in each line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from sat_slime.config import ConfigError
+from sat_slime.config.disk import is_replaceable
+from sat_slime.config.loader import load_config, vary
+from sat_slime.config.schema import LabConfig
+from sat_slime.lab.initial_model import cached_model, is_model
+from sat_slime.lab.rollout_batch import evaluation_requests, training_requests
+from sat_slime.tasks import Problem, Task
+
+ITERATIONS = 256
+"""Iterations whose prompts are written, in the order in which a lab run draws them; the quick start has 240."""
+PADDING, UNKNOWN = "<pad>", "<unk>"
+"""The two tokens that are no character of the task; the model has never seen them."""
+
+
+def lab_settings(file: Path | None, overrides: Sequence[str]) -> LabConfig:
+    """Return the settings of a lab run's file, of the quick start where it is None, with these, KEY=VALUE each,
+    over them. Raises ConfigError."""
+    config = load_config(file, overrides) if file else vary(LabConfig(), [], overrides)
+    if not isinstance(config, LabConfig):
+        raise ConfigError(
+            [f"runtime is {config.runtime}, but model and problems are those of a lab run: name a file of one"]
+        )
+    return config
+
+
+MADE = ("model", "prompts.jsonl", "held_out.jsonl")
+"""What a folder holds."""
+
+
+def write_folder(config: LabConfig, folder: Path) -> None:
+    """Writes everything, or nothing at all; replaces what was there. Raises ValueError for a folder of something
+    else."""
+    if not is_replaceable(folder, MADE):
+        raise ValueError(f"{folder} holds something else")
+    model = cached_model(config)
+    if not is_model(model):
+        from sat_slime.lab.trainer.warmup import warm_up
+
+        model.parent.mkdir(parents=True, exist_ok=True)
+        for _ in warm_up(config, model):
+            pass
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    part = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    part.chmod(0o755)
+    try:
+        shutil.copytree(model, part / "model")
+        write_tokenizer(config.task, part / "model")
+        drawn = (problem for iteration in range(ITERATIONS) for problem in training_requests(config, iteration)[0])
+        write_problems(config.task, drawn, part / "prompts.jsonl")
+        write_problems(config.task, evaluation_requests(config, 0)[0], part / "held_out.jsonl")
+        shutil.rmtree(folder, ignore_errors=True)
+        part.rename(folder)
+    except BaseException:
+        shutil.rmtree(part, ignore_errors=True)
+        raise
+
+
+def write_tokenizer(task: Task, folder: Path) -> None:
+    """Writes a tokenizer whose tokens are the task's characters, numbered by their places in its alphabet."""
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    tokens = [*task.alphabet, PADDING, UNKNOWN]
+    tokens += [f"<unused-{index}>" for index in range(len(tokens), task.vocab_size)]
+    words = models.WordLevel({token: index for index, token in enumerate(tokens)}, unk_token=UNKNOWN)
+    tokenizer = Tokenizer(words)
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    wrapped = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token=task.eos, pad_token=PADDING, unk_token=UNKNOWN
+    )
+    wrapped.save_pretrained(folder)
+
+
+def write_problems(task: Task, problems: Iterable[Problem], file: Path) -> None:
+    """Writes a line of JSON for each problem. It names the task, by which `sat_slime.plugin.task_reward` grades."""
+    metadata = {"task": task.model_dump()}
+    lines = (json.dumps({"prompt": row.prompt, "label": row.label, "metadata": metadata}) for row in problems)
+    file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--file", type=Path)
+    parser.add_argument("overrides", nargs="*")
+    options = parser.parse_args()
+    write_folder(lab_settings(options.file, options.overrides), options.out)

@@ -1,0 +1,146 @@
+"""Adds what only a run on a CPU needs: flags, environment, and the settings of the Ray that it is started on."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sat_slime.cpu import DTYPE_VARIABLE, VARIABLE
+from sat_slime.models import family_environment, module_of
+
+if TYPE_CHECKING:
+    from sat_slime.config.slime_schema import SlimeConfig
+
+KEY = "cluster.device"
+PACKAGE = Path(__file__).parents[1]
+SITE = PACKAGE / "cpu" / "site"
+"""Folder of the sitecustomize.py that every Python of the job runs as it starts."""
+
+RAY_ENVIRONMENT = {
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_worker_niceness": "0",  # with Ray's 15 any other program on the machine would starve the run
+}
+"""Environment of the Ray that is started for such a run."""
+OBJECT_STORE_BYTES = 300 * 2**20
+"""Size of that Ray's object store; a batch of a tiny model is some megabytes."""
+
+
+def cpu_python_path(folders: Sequence[str]) -> list[str]:
+    """Return the PYTHONPATH of the job. This package comes last: a megatron-core may be installed beside it, and must
+    not be found before Megatron-LM's checkout."""
+    return [str(SITE), *folders, str(PACKAGE.parent)]
+
+
+def cpu_environment(config: SlimeConfig) -> dict[str, str]:
+    """Return the environment of the job and all its workers, in addition to the one that a run on GPUs has."""
+    return {
+        **family_environment(config.model.family),
+        VARIABLE: "cpu",
+        DTYPE_VARIABLE: config.cluster.cpu_dtype,
+        "OMP_NUM_THREADS": "1",  # several processes share the cores, and two threads each are far slower than one
+        "TOKENIZERS_PARALLELISM": "false",
+        "TORCHDYNAMO_DISABLE": "1",  # compiled functions would need a C++ compiler
+        "SGLANG_USE_CPU_ENGINE": "1",
+        **_threads_of_engine(config.rollout.gpus_per_engine),
+        "HF_HUB_OFFLINE": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+        # With several nodes each Ray has its own.
+        **({"SLIME_HOST_IP": "127.0.0.1"} if cpu_nodes(config) == 1 else {}),
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        "PYTHONWARNINGS": "ignore",  # every package that finds no Apex would warn
+    }
+
+
+def _threads_of_engine(ranks: int) -> dict[str, str]:
+    """Return what lets an engine have more ranks than the machine has NUMA nodes: all cores for each of them."""
+    cores = f"0-{(os.cpu_count() or 1) - 1}"
+    return {"SGLANG_CPU_OMP_THREADS_BIND": "|".join([cores] * ranks)} if ranks > 1 else {}
+
+
+def cpu_nodes(config: SlimeConfig) -> int:
+    """Return how many nodes the Ray of such a run has: as many as its GPUs would fill."""
+    return -(-(config.train.world_size + config.rollout.gpus) // config.cluster.gpus_per_node)
+
+
+def cpu_cores(config: SlimeConfig) -> int:
+    """Return the CPUs that each node of such a Ray offers: slime asks for one with each GPU, and for some more for
+    other actors."""
+    return 4 + 2 * config.cluster.gpus_per_node
+
+
+def cpu_arguments(config: SlimeConfig) -> Iterator[tuple[str, Any, str]]:
+    """Yield the flags of a run on a CPU, with their values and the setting that they come from."""
+    family = config.model.resolved_family
+    flags: dict[str, Any] = {
+        # Megatron does without Transformer Engine and Apex, and without fusions, which are CUDA's.
+        "transformer-impl": "local",
+        **({"spec": [module_of(family), "FAMILY"]} if family else {}),
+        "attention-backend": "auto",
+        "distributed-backend": "gloo",
+        "cp-comm-type": "all_gather",  # what the attention of models/layers does; Megatron allows no other
+        "moe-token-dispatcher-type": "alltoall",
+        "no-gradient-accumulation-fusion": True,
+        "no-masked-softmax-fusion": True,
+        "no-bias-swiglu-fusion": True,
+        "no-bias-dropout-fusion": True,
+        "no-rope-fusion": True,
+        "no-persist-layer-norm": True,
+        "data-pad-size-multiplier": 8,  # a GPU's memory wants 128; here each padded token is computed
+        # SGLang does without its kernels. Without --sglang-sleep-on-idle an idle scheduler takes most of a core.
+        "sglang-device": "cpu",
+        "sglang-dtype": config.cluster.cpu_dtype,
+        "sglang-attention-backend": "torch_native",
+        "sglang-sampling-backend": "pytorch",
+        "sglang-grammar-backend": "none",
+        "sglang-disable-cuda-graph": True,
+        "sglang-disable-overlap-schedule": True,
+        "sglang-sleep-on-idle": True,
+        "sglang-max-running-requests": config.rollout.concurrent_requests,
+        "sglang-max-total-tokens": 2**15,
+        "sglang-log-level": "warning",  # otherwise it writes a line for every few tokens of a tiny model
+        "sglang-log-level-http": "warning",
+    }
+    own = config.model.architecture.keys() | config.slime.keys()
+    yield from ((name, value, KEY) for name, value in flags.items() if name not in own)
+
+
+# ---------------------------------------------------------------------------------------------------------- checks
+
+PACKAGES: Mapping[str, str | None] = {
+    "torch": None,
+    "sglang": "0.5.15.post1",
+    "sglang-router": None,
+    "ray": None,
+    "transformers": None,
+    "torch_memory_saver": None,
+    "pylatexenc": None,
+    "omegaconf": None,
+    "httpx": None,
+    "aiohttp": None,
+    "aiohttp_cors": None,
+    "tensorboard": None,
+}
+"""Packages that slime imports, and the version with which it was run where another one is likely to fail."""
+INSTALL = "pip install '.[lab,slime]' in a checkout"
+INSTALLS = dict.fromkeys(
+    ("sglang-router", "torch_memory_saver", "pylatexenc", "omegaconf"), "sat-slime prepare slime --out FOLDER"
+) | {"sglang": "sat-slime prepare engines"}
+"""The remedy for a package of PACKAGES that is missing, where it is not INSTALL."""
+MEGATRON_PATCH = ("megatron/core/transformer/moe/router.py", "slime.utils.routing_replay")
+"""A file of Megatron-LM, and a text in it that only slime's patch brings."""
+
+
+def missing_packages() -> Iterator[tuple[str, str]]:
+    """Yields, for each package that a run on this machine lacks, its name and what is wrong, with the remedy."""
+    for package, version in PACKAGES.items():
+        try:
+            installed = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            yield package, f"not installed: {INSTALLS.get(package, INSTALL)}"
+            continue
+        if version and installed != version:
+            yield package, f"is {installed}, and slime was run with {version}: {INSTALLS.get(package, INSTALL)}"

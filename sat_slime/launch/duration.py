@@ -1,0 +1,199 @@
+"""Estimates how long a run of slime takes, from given speeds (section `estimate`) until it has measured its own.
+
+Rewards are left out: they are computed beside the generation. All times are in seconds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from sat_slime.config.jsonl import number
+from sat_slime.config.method_section import build_method
+from sat_slime.config.slime_checks import spares_recompute
+from sat_slime.config.slime_schema import SlimeConfig
+from sat_slime.launch.machine import checkpoint_bytes
+from sat_slime.launch.memory.elements import active_parameters, parameters
+from sat_slime.launch.memory.memory_needs import BF16, GIB
+
+Parts = Mapping[str, float]
+"""Seconds of `start`, `generate` and `train` (a batch), `push`, `evaluate` and `save`."""
+
+
+class Measured(NamedTuple):
+    """What a run has measured over its recent iterations."""
+
+    iterations: int
+    length: float
+    """Mean response, in tokens."""
+    tokens_per_second: float
+    """Of an engine, the wait for the slowest response included; NaN where nothing was timed."""
+    parts: Parts
+    """Without what was not done."""
+
+    def __str__(self) -> str:
+        speed = "" if math.isnan(self.tokens_per_second) else f"{self.tokens_per_second:,.0f} tokens/s an engine, "
+        return f"{speed}responses of {self.length:,.0f} tokens, over {self.iterations} iterations"
+
+
+class Estimate(NamedTuple):
+    """The time of a run."""
+
+    parts: Parts
+    total: float
+    """Of the whole run, its start included."""
+    left: float
+    """Of the iterations that are still to be done."""
+
+
+def estimate(config: SlimeConfig, length: float, measured: Measured | None = None, done: int = 0) -> Estimate:
+    """Return the time of a run whose mean response has `length` tokens. What is measured replaces what is given; `done`
+    iterations are done."""
+    parts = {**given(config, length), **(measured.parts if measured else {})}
+    ends = iteration_ends(config, parts)
+    return Estimate(parts, parts["start"] + ends[-1], ends[-1] - ([0.0, *ends])[min(done, len(ends))])
+
+
+def given(config: SlimeConfig, length: float) -> Parts:
+    """Return the seconds of each part by the given speeds, a start of ten minutes, prompts of 256 tokens, evaluation
+    sets of 30 problems and 2 GiB/s to disk. Not counted: the wait for the slowest response of a batch, R3's routes and
+    the steps of an offloaded optimizer."""
+    speeds, evaluation = config.estimate, config.eval
+    engines = config.rollout.engines * speeds.engine_tokens_per_second
+    trainer = config.train.world_size * speeds.trainer_tflops * 1e12
+    spared = spares_recompute(build_method(config.method), config.pipeline.optimizer_steps_per_rollout)
+    # A backward pass counts as two; the reference and the log-probs under the weights that generated are a pass each.
+    passes = 3 + (config.train.recompute == "full") + bool(config.loss.kl_coef) + (not spared)
+    answers = len(evaluation.prompts) * 30 * evaluation.samples_per_problem * evaluation.repeats
+    return {
+        "start": 600.0,
+        "generate": config.rollout.responses_per_iteration * length / engines,
+        "train": passes * forward_flops(config, 256 + length) / trainer,
+        "push": BF16 * parameters(config.model) / (speeds.push_gib_per_second * GIB),
+        "evaluate": answers * min(length, evaluation.max_response_tokens or length) / engines,
+        "save": checkpoint_bytes(config) / (2 * GIB),
+    }
+
+
+def forward_flops(config: SlimeConfig, tokens: float) -> float:
+    """Return the FLOPs of a forward pass over a batch of sequences of so many tokens: 2 for each parameter that a token
+    meets, and causal attention over its context."""
+    model = config.model
+    met = active_parameters(model)
+    if model.architecture.get("untie-embeddings-and-output-weights"):
+        met -= model.vocab_size * model.hidden_size  # rows of the input embedding are only looked up
+    attention = 2 * model.layers * model.attention_heads * model.head_dim * tokens**2
+    return config.rollout.responses_per_iteration * (2 * met * tokens + attention)
+
+
+def iteration_ends(config: SlimeConfig, parts: Parts) -> list[float]:
+    """Return the seconds after the start at which each iteration ends, in the order of sat_slime.plugin.driver: pushes
+    and evaluations wait for the batch in flight; in mode streaming the engines pause for a push alone."""
+    pipeline, every = config.pipeline, config.pipeline.lag or 1
+    evaluates, saves = config.eval.every_n_iterations, config.checkpoint.every_n_iterations
+    ahead = max(1, (pipeline.max_staleness + 1) // pipeline.optimizer_steps_per_rollout)  # batches, in mode streaming
+    generate, push = parts["generate"], parts["push"]
+    now = push + (parts["evaluate"] if evaluates and config.hooks.evaluate_first else 0.0)
+    ready: float | None = None  # when the batch that is generated ahead is complete
+    complete, taken, ends = push, [push] * ahead, []
+    for iteration in range(1, pipeline.iterations + 1):
+        is_last = iteration == pipeline.iterations
+        if pipeline.mode == "streaming":
+            complete = max(complete, taken[-ahead]) + generate
+            now = max(now, complete)
+            taken.append(now)
+        else:
+            now = now + generate if ready is None else max(now, ready)
+            ready = now + generate if pipeline.lag and not is_last else None
+        now += parts["train"]
+        if saves and (is_last or iteration % saves == 0):
+            now += parts["save"]
+        if is_last or iteration % every == 0:
+            now = max(now, ready or now) + push
+            complete += push
+        if evaluates and (iteration % evaluates == 0 or (is_last and config.hooks.evaluate_last)):
+            now = max(now, ready or now) + parts["evaluate"]
+        ends.append(now)
+    return ends
+
+
+def measured(
+    config: SlimeConfig, metrics: Sequence[Mapping[str, Any]], times: Sequence[Mapping[str, Any]]
+) -> Measured | None:
+    """Return what the rows of metrics.jsonl and times.jsonl say, or None where the run has no iteration yet."""
+    steps = config.pipeline.optimizer_steps_per_rollout
+    batches = {math.ceil(number(row, "step") / steps): row for row in metrics if number(row, "step") > 0}
+    rows = [{**batches[row["iteration"]], **row} for row in times if row.get("iteration") in batches]
+    if not rows:
+        return None
+    # The first iteration of a job compiles, allocates and fills caches; lengths and speeds change as a run goes on.
+    recent = ([row for row in rows if "time/start" not in row] or rows)[-50:]
+    generating = ["time/rollout"]
+    if config.pipeline.mode == "streaming":  # the engines pause for a push alone
+        generating = ["time/collect", "time/train", "time/save", "time/eval"]
+    elif not config.pipeline.lag:  # the driver waits until it has the batch
+        generating = ["time/collect"]
+    values = {
+        "start": _values(rows, "time/start"),
+        "generate": [total for row in recent if (total := sum(_values([row], *generating)))],
+        "train": _values(recent, "time/train"),
+        "push": [push + number(row, "time/canary", 0.0) for row in recent for push in _values([row], "time/push")],
+        "evaluate": _values(rows, "time/eval", "time/first_eval"),
+        "save": _values(rows, "time/save"),
+    }
+    parts = {part: sum(seconds) / len(seconds) for part, seconds in values.items() if sum(seconds)}
+    tokens = sum(_values(recent, "tokens/response_total")) / len(recent)
+    speed = tokens / config.rollout.engines / parts.get("generate", math.nan)
+    return Measured(len(recent), tokens / config.rollout.responses_per_iteration, speed, parts)
+
+
+def _values(rows: Sequence[Mapping[str, Any]], *keys: str) -> list[float]:
+    return [value for row in rows for key in keys if not math.isnan(value := number(row, key))]
+
+
+def duration_lines(config: SlimeConfig, measured: Measured | None = None, done: int = 0) -> list[str]:
+    """Return a table with a column for each mean response length, the measured alone where there is one, and the speeds
+    that it rests on. done: iterations that are done."""
+    if not parameters(config.model):
+        return ["no estimate: model.architecture does not give the model's size"]
+    on_cpu, longest, speeds = config.cluster.device == "cpu", config.rollout.max_response_tokens, config.estimate
+    if on_cpu and measured is None:
+        return ["no estimate on a CPU before the run has measured its own speeds"]
+    gpus = 0 if on_cpu else config.train.world_size + config.rollout.gpus
+    every = {"push": 1, "evaluate": config.eval.every_n_iterations, "save": config.checkpoint.every_n_iterations}
+    one_by_one = config.pipeline.mode == "batch" and not config.pipeline.lag
+    labels = ["mean response", "generate a batch", "train on it", ", ".join(every), "an iteration waits for"]
+    columns = [[*labels, f"all {config.pipeline.iterations} iterations", *(["still to be done"] if done else [])]]
+    lengths = [measured.length] if measured else [*(length for length in (2048, 8192) if length < longest), longest]
+    for length in lengths:
+        parts, total, left = estimate(config, length, measured, done)
+        bound = "generation" if parts["generate"] >= parts["train"] else "training"
+        column = [f"{length:,.0f} tokens", words(parts["generate"]), words(parts["train"])]
+        column.append(", ".join(words(parts[part]) if on else "–" for part, on in every.items()))
+        column.append("generation, then training" if one_by_one else bound)
+        column.append(words(total) + (f", {_short(total / 3600 * gpus)} GPU-hours" if gpus else ""))
+        columns.append([*column, *([words(left)] if done else [])])
+    widths = [max(map(len, column)) for column in columns]
+    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in zip(*columns, strict=True)]
+    basis = {
+        "generate": f"{speeds.engine_tokens_per_second:,.0f} tokens/s an engine",
+        "train": f"{speeds.trainer_tflops:g} TFLOP/s a GPU in training",
+        "push": f"push {speeds.push_gib_per_second:g} GiB/s",
+    }
+    if measured:
+        lines.append(f"measured: {measured}")
+    if assumed := [text for part, text in basis.items() if not (measured and part in measured.parts)]:
+        lines.append(f"an estimate from given speeds (section estimate): {', '.join(assumed)}")
+    return lines
+
+
+def words(seconds: float) -> str:
+    """Return a time in a unit that suits it: `7.1 s`, `5.6 min`, `17 h`, `4.7 days`."""
+    units = ((90, 1, "s"), (5400, 60, "min"), (172_800, 3600, "h"), (math.inf, 86_400, "days"))
+    size, name = next((size, name) for most, size, name in units if seconds < most)
+    return f"{_short(seconds / size)} {name}"
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 else f"{value:.1f}"

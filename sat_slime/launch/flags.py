@@ -1,0 +1,205 @@
+"""The flags of the slime that is installed, or a recorded list of slime's flags.
+
+slime ignores an unknown flag without a word, and its SGLang parser takes an abbreviation for a flag; so every flag of a
+command is checked against this list before it is sent. `slime_flags.json` has the flags of two versions of slime, and
+those that the text of the newest version's parser shows; `built_with` says how each was read. To record a version anew,
+with slime and Megatron-LM on PYTHONPATH (inside slime's image they are):
+
+    python -m sat_slime.launch.flags --record sat_slime/launch/slime_flags.json \
+        --version main --commit 624b824a8...
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import functools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sat_slime.launch import parser_process
+
+RECORDED = Path(__file__).with_name("slime_flags.json")
+
+
+@dataclass(frozen=True)
+class Flag:
+    """A flag as slime's parser knows it."""
+
+    name: str
+    """The flag's first name, with the dashes."""
+    values: int | str = 1
+    """How many values follow the flag: a number, or `?` (none or one), `*` (any number), `+` (one or more)."""
+    type: str | None = None
+    """Type of the values, int or float; None where any text will do, or slime reads it in its own way."""
+    choices: tuple[str, ...] = ()
+    """The values that the flag takes; empty: any."""
+    repeatable: bool = False
+    """Whether the flag keeps both values when it is given twice; any other flag keeps the last one."""
+
+
+@dataclass(frozen=True)
+class KnownFlags:
+    """The flags of one slime, or of all recorded versions together."""
+
+    source: str
+    """Which slime the flags are of, for messages."""
+    by_name: Mapping[str, Flag]
+    """The flags, each by every name that it has."""
+
+
+@functools.cache
+def recorded_flags(version: str | None = None) -> KnownFlags:
+    """Return the flags of one recorded version of slime, or those of all versions together where none is named."""
+    data = json.loads(RECORDED.read_text())
+    versions = data["versions"]
+    flags = {
+        name: spec for name, spec in data["flags"].items() if version is None or version in spec.get("only", versions)
+    }
+    named = {version: versions[version]} if version else versions
+    *others, last = (f"{name} ({commit[:9]})" for name, commit in named.items())
+    source = " and ".join([*([", ".join(others)] if others else []), last])
+    return KnownFlags(f"slime {source} as recorded", flags_by_name(flags))
+
+
+def unknown_flags(
+    args: Sequence[str],
+    known: KnownFlags,
+    keys: Mapping[str, str] | None = None,
+    governed: Mapping[str, str] | None = None,
+) -> list[str]:
+    """Return a line for every fault of a command's flags: one that is unknown, abbreviated or repeated, or whose values
+    do not fit.
+
+    keys: the setting that each flag came from, by the flag with its dashes.
+    governed: the setting that alone gives a flag, by the flag with its dashes.
+    """
+    errors: list[str] = []
+    seen: set[str] = set()
+    for name, values in _split(args):
+        key = (keys or {}).get(name) or name
+        flag = known.by_name.get(name)
+        if flag is None:
+            errors.append(f"{key}: there is no flag {name} in {known.source}{_nearest(name, known, governed or {})}")
+            continue
+        if flag.name in seen and not flag.repeatable:
+            again = "is given twice" if name == flag.name else f"is {flag.name}, which the command has already"
+            errors.append(f"{key}: {name} {again}, and slime takes the last: leave one of them out")
+        seen.add(flag.name)
+        errors += [f"{key}: {fault}" for fault in _value_faults(flag, name, values)]
+    return errors
+
+
+def _split(args: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+    """Yield each flag of a command line with the values that follow it."""
+    name: str | None = None
+    values: list[str] = []
+    for word in args:
+        if word.startswith("--"):
+            if name is not None:
+                yield name, values
+            name, equals, value = word.partition("=")
+            values = [value] if equals else []
+        elif name is not None:
+            values.append(word)
+    if name is not None:
+        yield name, values
+
+
+def _value_faults(flag: Flag, name: str, values: list[str]) -> Iterator[str]:
+    shown = " ".join(values)
+    if isinstance(flag.values, int):
+        if len(values) != flag.values:
+            takes = "no value" if flag.values == 0 else f"{flag.values} value(s)"
+            remedy = ": set it to true" if flag.values == 0 else ""
+            yield f"{name} takes {takes}, not {shown!r}{remedy}" if values else f"{name} takes {takes}, and has none"
+            return
+    elif (flag.values == "+" and not values) or (flag.values == "?" and len(values) > 1):
+        yield f"{name} takes {'one value or more' if flag.values == '+' else 'at most one value'}, not {shown!r}"
+        return
+    for value in values:
+        if flag.choices and value not in flag.choices:
+            yield f"{name} is {value!r}: it must be one of {', '.join(flag.choices)}"
+        elif flag.type and not _reads_as(value, flag.type):
+            yield f"{name} is {value!r}: it must be {'a whole number' if flag.type == 'int' else 'a number'}"
+
+
+def _reads_as(value: str, type_name: str) -> bool:
+    try:
+        int(value) if type_name == "int" else float(value)
+    except ValueError:
+        return False
+    return True
+
+
+def _nearest(name: str, known: KnownFlags, governed: Mapping[str, str]) -> str:
+    longer = sorted((full for full in known.by_name if full.startswith(name)), key=len)
+    close = longer[:1] or difflib.get_close_matches(name, known.by_name, n=1, cutoff=0.6)
+    if close and close[0] in governed:
+        key = governed[close[0]]
+        what = f"That follows from {key}: set that, and leave this out" if key else "The command has it: leave this out"
+        return f"; did you mean {close[0]}? {what}"
+    return f"; did you mean {close[0]}? Flags are written in full" if close else ""
+
+
+# ---------------------------------------------------------------------------------------------------- recording
+
+
+def flags_by_name(flags: Mapping[str, Mapping[str, Any]]) -> dict[str, Flag]:
+    """Return the flags in the form in which they are recorded, each by every name that it has."""
+    by_name = {}
+    for name, spec in flags.items():
+        flag = Flag(
+            name, spec["values"], spec.get("type"), tuple(spec.get("choices", ())), spec.get("repeatable", False)
+        )
+        by_name.update(dict.fromkeys([name, *spec.get("aliases", ())], flag))
+    return by_name
+
+
+def record(file: Path, version: str, commit: str, built_with: str) -> None:
+    """Writes the installed slime's flags into `file` as those of `version`; other versions in it stay."""
+    empty: dict[str, Any] = {"versions": {}, "built_with": {}, "flags": {}}
+    data = json.loads(file.read_text(encoding="utf-8")) if file.exists() else empty
+    versions: dict[str, str] = data["versions"]
+    by_version: dict[str, dict[str, Any]] = {
+        version: parser_process.installed_flags()
+    }  # first: it counts where others differ
+    by_version |= {
+        other: {
+            name: {key: value for key, value in spec.items() if key != "only"}
+            for name, spec in data["flags"].items()
+            if other in spec.get("only", versions)
+        }
+        for other in versions
+        if other != version
+    }
+    versions[version] = commit
+    data["built_with"][version] = built_with
+    flags: dict[str, Any] = {}
+    for other, specs in by_version.items():
+        for name, spec in specs.items():
+            flags.setdefault(name, spec)
+            flags[name].setdefault("only", []).append(other)
+    for spec in flags.values():
+        if len(spec["only"]) == len(versions):
+            del spec["only"]
+    head = json.dumps({"versions": versions, "built_with": data["built_with"]}, indent=1).removesuffix("\n}")
+    lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(flags[name])}" for name in sorted(flags))
+    file.write_text(f'{head},\n "flags": {{\n{lines}\n }}\n}}\n', encoding="utf-8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m sat_slime.launch.flags", description=__doc__)
+    parser.add_argument("--record", type=Path, required=True, metavar="FILE", help="JSON file, made or updated")
+    parser.add_argument("--version", default="installed", help="what to call this version, such as main or v0.3.1")
+    parser.add_argument("--commit", default="unknown", help="slime's commit")
+    parser.add_argument("--built-with", default="", help="commits and versions of Megatron-LM and SGLang")
+    options = parser.parse_args()
+    record(options.record, options.version, options.commit, options.built_with)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,195 @@
+"""A run of slime as a job of Ray: whoever has its run folder can send, follow, ask after and stop it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import sat_slime
+from sat_slime.config.section import kept_settings
+from sat_slime.config.slime_schema import SlimeConfig
+from sat_slime.launch.local_ray import LocalRay
+from sat_slime.launch.ray_jobs import JobError, JobServer, JobState
+from sat_slime.launch.secrets import redact
+
+RECONNECTIONS = 5
+"""How often in a row following a log is tried again when the connection breaks."""
+RECONNECT_AFTER_S = 2.0
+HEAD = "--- job "
+"""The beginning of the line that heads a job's part of log.txt."""
+
+
+@dataclass(frozen=True)
+class JobRecord:
+    """job.json of a run folder: the run's newest job and where it is."""
+
+    job: str
+    """The job's submission id, unique among all clusters."""
+    address: str
+    """http://HOST:PORT of the dashboard of the job's cluster."""
+    ray: LocalRay | None = None
+    """The Ray that was started for the job, if one was."""
+    earlier: list[str] = field(default_factory=list)
+    """Submission ids of the run's jobs before this one."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """The settings that the run has to keep, by dotted keys."""
+    version: str = ""
+    """Of this package."""
+
+    def write(self, folder: Path) -> None:
+        file, new = folder / "job.json", folder / ".job.json.tmp"
+        new.write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
+        os.replace(new, file)
+
+    @classmethod
+    def read(cls, folder: Path) -> JobRecord | None:
+        """Return the record in a run folder; None where no job was ever sent. Raises JobError for a damaged file."""
+        file = folder / "job.json"
+        try:
+            values = json.loads(file.read_text(encoding="utf-8"))
+            return cls(**{**values, "ray": LocalRay(**values["ray"]) if values.get("ray") else None})
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError) as error:
+            raise JobError(f"{file} cannot be read ({error}): it names the run's job; fix or delete it") from error
+
+
+def new_job_id(name: str) -> str:
+    """Return a submission id that no cluster has seen, with the run's name in it."""
+    return f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:6]}"
+
+
+def write_files(files: Mapping[str, str]) -> None:
+    """Writes the files that the command names. files: text by path."""
+    for path, text in files.items():
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_text(text, encoding="utf-8")
+
+
+def submit(
+    server: JobServer,
+    command: Sequence[str],
+    env: Mapping[str, str],
+    runtime_env: Mapping[str, Any],
+    folder: Path,
+    config: SlimeConfig,
+    ray: LocalRay | None = None,
+) -> JobRecord:
+    """Sends the command as a job, and notes it in the run folder. Raises JobError."""
+    before = JobRecord.read(folder)
+    earlier = [*before.earlier, before.job] if before else []
+    settings, version = kept_settings(config), sat_slime.__version__
+    record = JobRecord(new_job_id(config.name), server.address, ray, earlier, settings, version)
+    # The note comes first: nobody could stop a job that nobody knows of.
+    record.write(folder)
+    server.submit(command, env, record.job, runtime_env, {"sat_slime_run": str(folder)})
+    return record
+
+
+def job_state(record: JobRecord) -> JobState | None:
+    """Return the state of the job; None where its cluster no longer knows it. Raises JobError when no cluster
+    answers."""
+    return JobServer(record.address).state(record.job)
+
+
+class JobLog:
+    """log.txt of a run folder: the lines of its jobs' logs, without secrets, each job's after a line that names it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def follow(
+        self,
+        server: JobServer,
+        job: str,
+        keep: bool = True,
+        on_break: Callable[[JobError], None] = lambda error: None,
+    ) -> Iterator[str]:
+        """Yields the job's lines without line ends, from the first one until the job ends.
+
+        keep: append lines that log.txt lacks; only one process at a time may do so. on_break is called when the
+        connection broke and is tried again. Raises JobError when that does not help.
+        """
+        seen = breaks = 0
+        with self._writer(job) if keep else contextlib.nullcontext(lambda number, line: None) as write:
+            while True:
+                try:
+                    for number, line in enumerate(_lines(server.follow(job)), 1):
+                        if number <= seen:
+                            continue  # it was yielded before the connection broke
+                        seen, breaks = number, 0
+                        line = redact(line)
+                        write(number, line)
+                        yield line
+                    return
+                except JobError as error:
+                    breaks += 1
+                    if breaks > RECONNECTIONS:
+                        raise
+                    on_break(error)
+                    time.sleep(RECONNECT_AFTER_S * breaks)
+
+    def catch_up(self, job: str, text: str) -> None:
+        """Appends the lines of the job's whole log that log.txt lacks."""
+        with self._writer(job) as write:
+            for number, line in enumerate(_lines(iter([text])), 1):
+                write(number, redact(line))
+
+    def remark(self, text: str) -> None:
+        """Appends a line of the launcher's, once the newest job has ended."""
+        self._drop_torn_line()
+        with self.path.open("a", encoding="utf-8") as file:
+            print(f"--- {text}", file=file)
+
+    def lines(self, job: str | None = None) -> Iterator[str]:
+        """Yield the lines of log.txt, of one job or of all."""
+        if not self.path.exists():
+            return
+        inside = job is None
+        with self.path.open(encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                if job is not None and line.startswith(HEAD):
+                    inside = line == f"{HEAD}{job}\n"
+                elif inside:
+                    yield line.rstrip("\n")
+
+    @contextlib.contextmanager
+    def _writer(self, job: str) -> Iterator[Callable[[int, str], None]]:
+        """Yield a function that takes a line of the job with its number, from 1, and writes it unless it is there
+        already."""
+        self._drop_torn_line()
+        head = f"{HEAD}{job}"
+        known = head in self.lines()
+        kept = sum(1 for _ in self.lines(job))
+        with self.path.open("a", encoding="utf-8") as file:
+            if not known:
+                print(head, file=file, flush=True)
+
+            def write(number: int, line: str) -> None:
+                if number > kept:
+                    print(line, file=file, flush=True)
+
+            yield write
+
+    def _drop_torn_line(self) -> None:
+        """Drops half a line at the end, which a process leaves that was killed."""
+        if self.path.exists():
+            with self.path.open("rb+") as file:
+                file.truncate(sum(len(line) for line in file if line.endswith(b"\n")))
+
+
+def _lines(pieces: Iterator[str]) -> Iterator[str]:
+    """Yield whole lines of a text that comes in pieces."""
+    rest = ""
+    for piece in pieces:
+        *whole, rest = (rest + piece).split("\n")
+        yield from whole
+    if rest:
+        yield rest

@@ -1,0 +1,338 @@
+"""Starts and ends a Ray for one run on this machine, on the loopback interface; no other process is ever ended here."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import re
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sat_slime.config.exits import how_it_ended
+from sat_slime.launch.ray_jobs import JobError, JobServer, token_for_own_ray
+from sat_slime.launch.secrets import redact
+from sat_slime.rollout.scratch import PREFIX, remove_shared_memory, temporary_folder
+from sat_slime.runs import ray_start
+from sat_slime.runs.folder import is_alive
+from sat_slime.runs.ray_start import PATIENCE, STARTS, RayNotStarted, free_ports, load_remark, newest_error, ray_logs
+
+START_TIMEOUT_S = 420.0
+STOP_TIMEOUT_S = 120.0
+KILL_TIMEOUT_S = 10.0
+END_TIMEOUT_S = 20.0
+"""Seconds in which `ray start` may end after one of Ray's processes died: it looks every second, and first ends the
+others."""
+POLL_S = 0.2
+HEAD_PORTS, NODE_PORTS = 3, 4
+"""Number of ports that a Ray is given for its head, and for each of its nodes."""
+STARTED = "Ray runtime started"
+"""What `ray start` writes once all of its processes are there. Its dashboard answers before."""
+CLONE_NEWNET = 0x40000000
+"""Linux's flag of unshare for a network namespace."""
+IN_NAMESPACE = "SAT_SLIME_IN_NAMESPACE"
+"""Environment variable of a process that has begun anew in one."""
+SIOCSIFFLAGS, IFF_UP = 0x8914, 1
+"""Linux's request for an interface's flags, and the one with which it is up."""
+GPUS_FOR_RAY = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ONEAPI_DEVICE_SELECTOR")
+"""Environment variables by which Ray counts the GPUs that it may offer."""
+
+
+@dataclass(frozen=True)
+class LocalRay:
+    """A Ray that was started here, as a run folder remembers it."""
+
+    address: str
+    """http://127.0.0.1:PORT of Ray's dashboard."""
+    pid: int
+    """Process number of `ray start --block`, which ends all of Ray's processes when it ends."""
+    folder: str
+    """Ray's temporary folder with its logs. It is part of the command line, by which the process is recognized."""
+
+
+def start_ray(
+    gpus: int | None = None,
+    cpus: int | None = None,
+    store_bytes: int | None = None,
+    variables: Mapping[str, str] | None = None,
+    tell: Callable[[str], None] = print,
+    nodes: int = 1,
+) -> LocalRay:
+    """Starts a Ray that outlives this process. Secrets in the environment reach its jobs, as they must.
+
+    gpus, cpus: the numbers that each node of it offers, whatever the machine has and CUDA_VISIBLE_DEVICES says; None:
+    all there are, and of the GPUs those that CUDA_VISIBLE_DEVICES names. store_bytes: size of a node's object store.
+    variables: more environment. nodes: more than one are raylets with addresses of their own, 127.0.0.2, 127.0.0.3 and
+    so on; they want a network namespace without any other interface (`private_network`), since Ray's servers then
+    listen on all there are. If Ray does not come up, `tell` is told and it is started once more, from scratch. Raises
+    JobError when that does not help; only then does a folder stay, with the log that the error names.
+    """
+    if nodes > 1 and (reachable := [name for _, name in socket.if_nameindex() if name != "lo"]):
+        raise JobError(
+            f"a Ray of {nodes} nodes on this machine would listen on {', '.join(reachable)}, too: only a rehearsal, in "
+            "a network namespace of its own, has several nodes (sat-slime rehearse)"
+        )
+    offered = {"--num-gpus": gpus, "--num-cpus": cpus, "--object-store-memory": store_bytes}
+    flags = [f"{flag}={value}" for flag, value in offered.items() if value is not None]
+    token = token_for_own_ray()
+    hidden = GPUS_FOR_RAY if gpus is not None else ()
+    environment = {name: value for name, value in own_python_first().items() if name not in hidden}
+    environment.update(variables or {})
+    for start in range(1, STARTS + 1):
+        try:
+            ports = free_ports(HEAD_PORTS + nodes * NODE_PORTS)
+        except RayNotStarted as error:
+            raise JobError(str(error)) from error
+        folder = tempfile.mkdtemp(prefix=PREFIX, dir=temporary_folder())
+        last = start == STARTS
+        try:
+            return _start_in(folder, ports, flags, token, environment, last, nodes)
+        except JobError as error:
+            if last:
+                raise JobError(f"{error}; more in {_log(folder)}{load_remark()}") from error
+            tell(f"{error}; starting it once more")
+        except OSError:  # Ray's log or its process could not be made
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+    raise AssertionError
+
+
+def _start_in(
+    folder: str,
+    ports: Sequence[int],
+    flags: Sequence[str],
+    token: str | None,
+    environment: Mapping[str, str],
+    keep_log: bool,
+    nodes: int,
+) -> LocalRay:
+    """Starts a Ray in a folder. keep_log: keep the folder of a Ray that does not come up, for its log; otherwise it is
+    removed, as it is at Ctrl-C. Raises JobError."""
+    (port, client_port, gcs_port), ports = ports[:HEAD_PORTS], ports[HEAD_PORTS:]
+    head = _address(0, nodes)
+    head_flags = [
+        *("--head", "--port=0" if nodes == 1 else f"--port={gcs_port}", f"--ray-client-server-port={client_port}"),
+        *("--include-dashboard=true", "--dashboard-host=127.0.0.1", f"--dashboard-port={port}"),
+    ]
+    environment = {
+        **PATIENCE,
+        **environment,
+        "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",  # newer Rays would wait up to 30 s after SIGTERM
+        "RAY_TMPDIR": folder,  # Ray notes there which one is this machine's; the note of another Ray stays
+    }
+    for variable in ("RAY_ADDRESS", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"):
+        environment.pop(variable, None)
+    if nodes == 1:  # without a cluster all of Ray's servers bind to 127.0.0.1
+        environment["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+    if token:  # whoever can talk to Ray can have it run anything
+        environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
+    ray: LocalRay | None = None
+    try:
+        for node in range(nodes):
+            agent_port, agent_grpc_port, env_port, metrics_port = ports[node * NODE_PORTS :][:NODE_PORTS]
+            address = _address(node, nodes)
+            command = [
+                *(sys.executable, "-m", ray_start.__name__, "start", "--block", "--disable-usage-stats"),
+                *(head_flags if node == 0 else [f"--address={head}:{gcs_port}"]),
+                f"--node-ip-address={address}",
+                f"--dashboard-agent-listen-port={agent_port}",  # else a second Ray could be sent no job
+                # Ray does not wait for ports that are given; it waits 15 s for others: too short on a busy machine.
+                *(f"--dashboard-agent-grpc-port={agent_grpc_port}", f"--runtime-env-agent-port={env_port}"),
+                f"--metrics-export-port={metrics_port}",
+                f"--temp-dir={folder}/ray{node or ''}",
+                *flags,
+            ]
+            here = environment if nodes == 1 else {**environment, "SLIME_HOST_IP": address}
+            with _log(folder, node).open("wb") as output:
+                process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    env=here,
+                    start_new_session=True,  # Ctrl-C here is not meant for Ray
+                )
+            ray = ray or LocalRay(f"http://127.0.0.1:{port}", process.pid, folder)
+            _wait_until_ready(ray, process, node)
+    except BaseException as error:
+        if ray is not None:
+            with contextlib.suppress(JobError):  # the reason why it did not start is worth more
+                stop_ray(ray, keep_logs=keep_log and isinstance(error, JobError))
+        raise
+    assert ray is not None
+    return ray
+
+
+def _address(node: int, nodes: int) -> str:
+    """Return a node's address. Ray replaces that of the host, 127.0.0.1, by another where it has several nodes."""
+    return "127.0.0.1" if nodes == 1 else f"127.0.0.{2 + node}"
+
+
+def private_network() -> None:
+    """Moves this process, and all that it starts from now on, into a network namespace of its own, whose only interface
+    is loopback: what listens there is reached by nobody else, and nothing there reaches another machine.
+
+    Threads that it has stay outside. A user who may not do that has the process begin anew as `root` of a user
+    namespace. Raises JobError where the machine does not allow it.
+    """
+    if os.environ.pop(IN_NAMESPACE, None) is None and ctypes.CDLL(None).unshare(CLONE_NEWNET) != 0:
+        unshare = ("unshare", "--map-root-user", "--net")
+        try:
+            subprocess.run([*unshare, "true"], check=True, capture_output=True, text=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            why = (getattr(error, "stderr", "") or str(error)).strip()
+            raise JobError(
+                f"several nodes need a network namespace of their own, which this machine does not allow ({why}): run "
+                "as root, allow user namespaces (sysctl kernel.unprivileged_userns_clone=1), or start the container "
+                "with --cap-add SYS_ADMIN"
+            ) from error
+        os.environ[IN_NAMESPACE] = "1"
+        os.execvp(unshare[0], [*unshare, sys.executable, *sys.orig_argv[1:]])
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        fcntl.ioctl(any_socket, SIOCSIFFLAGS, struct.pack("16sh", b"lo", IFF_UP))
+
+
+def _log(folder: str, node: int = 0) -> Path:
+    """Return the file with what a node's `ray start` wrote."""
+    return Path(folder) / f"start{node or ''}.log"
+
+
+def own_python_first() -> dict[str, str]:
+    """This process's environment, changed so that `python3` is this process's interpreter."""
+    return {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"}
+
+
+def _wait_until_ready(ray: LocalRay, process: subprocess.Popen[bytes], node: int = 0) -> None:
+    """Waits until a node's `ray start` has said that all is there, and the job server answers. Raises JobError."""
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while process.poll() is None:
+        with contextlib.suppress(JobError):
+            if STARTED in _start_log(ray, node):
+                JobServer(ray.address)
+                return
+        if time.monotonic() > deadline:
+            late = f"Ray did not start on this machine within {START_TIMEOUT_S:.0f} s"
+            raise JobError(f"{late}{newest_error(ray_logs(ray.folder))}")
+        time.sleep(POLL_S)
+    raise JobError(f"Ray did not start on this machine: {_why_it_ended(ray, node)}")
+
+
+def _start_log(ray: LocalRay, node: int = 0) -> str:
+    """Return what `ray start` has written so far, without colours; nothing where the log is gone."""
+    try:
+        return _COLOUR.sub("", _log(ray.folder, node).read_text(encoding="utf-8", errors="replace"))
+    except OSError:
+        return ""
+
+
+def _why_it_ended(ray: LocalRay, node: int) -> str:
+    """Return the reason why a `ray start` ended: its processes that died, or its last line; and what they wrote of
+    errors."""
+    log = _start_log(ray, node)
+    last = (log.strip().splitlines() or ["it wrote nothing"])[-1].strip()
+    return f"{', '.join(_deaths(log)) or last}{newest_error(ray_logs(ray.folder))}"
+
+
+def stop_ray(ray: LocalRay, keep_logs: bool = False, logs_to: Path | None = None) -> bool:
+    """Ends a Ray and what it started, and returns whether it was still there. A process that is not the one that was
+    started is left alone.
+
+    keep_logs: leave Ray's folder, for its workers' logs. logs_to: a folder that gets them, without secrets, before
+    Ray's goes.
+    """
+    was_there = is_running(ray)
+    if was_there:
+        _end(ray)
+    _end_what_is_left(ray)
+    remove_shared_memory(Path(ray.folder))
+    if logs_to is not None:
+        _copy_logs(ray, logs_to)
+    if not keep_logs:
+        shutil.rmtree(ray.folder, ignore_errors=True)
+    return was_there
+
+
+def _copy_logs(ray: LocalRay, to: Path) -> None:
+    with contextlib.suppress(OSError):  # the disk may be full, which may be why the run ended
+        for log in Path(ray.folder).glob("ray*/session_*[0-9]/logs/*"):
+            if log.is_file() and not log.is_symlink() and log.stat().st_size:
+                to.mkdir(parents=True, exist_ok=True)
+                text = redact(log.read_text(encoding="utf-8", errors="replace"))
+                (to / f"{log.parts[-4]}-{log.name}").write_text(text, encoding="utf-8")
+
+
+def _end(ray: LocalRay) -> None:
+    os.kill(ray.pid, signal.SIGTERM)
+    if not _ends_within(ray, STOP_TIMEOUT_S):
+        os.kill(ray.pid, signal.SIGKILL)  # the kernel then ends Ray's other processes
+        if not _ends_within(ray, KILL_TIMEOUT_S):
+            raise JobError(f"the Ray of this run (process {ray.pid}) does not end: see {ray.folder}")
+
+
+def _end_what_is_left(ray: LocalRay) -> None:
+    """Ends jobs that Ray left: a job that is not connected to Ray at its end does not end with it. Jobs have Ray's
+    folder, which no other Ray has, in their environment.
+
+    They are looked for until none is left: a process may start while the others are ended, and takes a moment to
+    end."""
+    deadline = time.monotonic() + KILL_TIMEOUT_S
+    while left := _processes_of(ray):
+        for pid in left:
+            with contextlib.suppress(OSError):  # the process has ended, or is another user's
+                os.kill(pid, signal.SIGKILL)
+        if time.monotonic() > deadline:
+            raise JobError(f"processes {left} of the Ray of this run do not end: see {ray.folder}")
+        time.sleep(POLL_S)
+
+
+def _processes_of(ray: LocalRay) -> list[int]:
+    """Return the numbers of the processes with Ray's folder in their environment; a zombie's environment is empty."""
+    mark, pids = f"RAY_TMPDIR={ray.folder}".encode(), []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if mark in (process / "environ").read_bytes().split(b"\0"):
+                pids.append(int(process.name))
+    return pids
+
+
+def _ends_within(ray: LocalRay, timeout_s: float) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while is_running(ray) and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+    return not is_running(ray)
+
+
+def how_it_died(ray: LocalRay, timeout_s: float = END_TIMEOUT_S) -> str | None:
+    """Return the reason why a Ray that was not told to end is gone, in a sentence; None while it is there.
+
+    timeout_s: seconds in which `ray start` may notice.
+    """
+    if not _ends_within(ray, timeout_s):
+        return None
+    dead = ", ".join(_deaths(_start_log(ray))) or f"its process {ray.pid} was killed or crashed"
+    return f"the Ray that was started for it ended: {dead}"
+
+
+def _deaths(log: str) -> list[str]:
+    """Return how each process ended of which `ray start` wrote that it exited unexpectedly."""
+    return [f"its {name} {how_it_ended(int(code))}" for name, code in _EXITED.findall(log)]
+
+
+_COLOUR = re.compile(r"\x1b\[\d+m")
+_EXITED = re.compile(r"(\w+) \[exit code=(-?\d+)")
+"""The form in which `ray start --block` names a process that exited unexpectedly."""
+
+
+def is_running(ray: LocalRay) -> bool:
+    """Return whether a Ray is still there; a process that has its number and is another one does not count."""
+    return is_alive(ray.pid, ray.folder)

@@ -1,0 +1,283 @@
+"""Checks what settings name on this machine besides the model: prompts and labels, a reward's code, files of flags."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import importlib.util
+import itertools
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from sat_slime.config.finding import Finding, fail, ok, warn
+from sat_slime.config.slime_schema import SlimeConfig
+from sat_slime.config.source import plain_values
+from sat_slime.prompts.odd import odd_file, odd_label, odd_prompt
+
+ROWS_READ = 3
+"""Number of rows at the beginning of a data set whose keys are checked."""
+SLICE = re.compile(r"@\[(-?\d*):(-?\d*)\]$")
+"""slime takes FILE@[0:100] for a part of a file."""
+REWARDS = ("dapo", "deepscaler", "f1", "gpqa", "ifbench", "math", "random", "remote_rm")
+"""Names of slime's rules: the same in v0.3.1 and 624b824a8."""
+REWARD_HUB = Path("slime", "rollout", "rm_hub", "__init__.py")
+OUR_REWARDS = "sat_slime.plugin.reward"
+FILES_OF_FLAGS = ("sglang-config", "eval-config", "megatron-config-path")
+"""Flags whose value is a file that slime reads as it starts."""
+
+
+def reward_errors(config: SlimeConfig) -> list[str]:
+    """Return a line where data.reward names a rule that slime has not, which it would say at the first reward. The
+    rules are those of the slime in cluster.slime_dir, else the recorded ones."""
+    reward = config.data.reward
+    rule = (reward or "").removeprefix("boxed_")
+    if reward is None or "." in reward or rule in (rules := slime_rewards(Path(config.cluster.slime_dir))):
+        return []
+    ours = defined_names(Path(__file__).parents[1] / "plugin" / "reward.py") or set()
+    close = difflib.get_close_matches(rule, rules, n=1) or ["math"]
+    remedy = f"{OUR_REWARDS}.{reward}" if reward in ours else close[0]
+    return [f"data.reward is {reward}, and slime's rules are {', '.join(rules)}: set it to {remedy}"]
+
+
+def slime_rewards(slime_dir: Path) -> tuple[str, ...]:
+    """Return the rules of slime's reward hub by name; the recorded ones where it is not there."""
+    try:
+        text = (slime_dir / REWARD_HUB).read_text(encoding="utf-8")
+    except OSError:
+        return REWARDS
+    return tuple(sorted(set(re.findall(r'rm_type == "(\w+)"', text)))) or REWARDS
+
+
+def named_findings(config: SlimeConfig) -> Iterator[Finding]:
+    """Yield findings on prompts and evaluation sets, on the code of a reward, and on files that flags name."""
+    yield from _data(config)
+    yield from _reward_code(config)
+    yield from _files_of_flags(config)
+
+
+# ----------------------------------------------------------------------------------------------------------- data
+
+
+def _data(config: SlimeConfig) -> Iterator[Finding]:
+    data, flags = config.data, config.slime
+    sets = {"data.prompts": (data.prompts, data.input_key, data.label_key)}
+    if config.eval.every_n_iterations:
+        keys = (str(flags.get("eval-input-key", data.input_key)), str(flags.get("eval-label-key", data.label_key)))
+        sets |= {f"eval.prompts.{name}": (file, *keys) for name, file in config.eval.prompts.items()}
+    for key, (file, input_key, label_key) in sets.items():
+        if file is None:
+            continue
+        if problem := data_problem(file, input_key, label_key) or _unfit_rows(config, file, input_key, label_key):
+            yield fail("data", f"{key} is {file}: {problem}")
+        else:
+            yield ok("data", file)
+    if data.prompts and (rows := _rows_up_to(data.prompts, config.rollout.prompts_per_iteration)) is not None:
+        yield warn(
+            "data",
+            f"data.prompts has {rows} rows, fewer than rollout.prompts_per_iteration "
+            f"{config.rollout.prompts_per_iteration}: a batch has some prompts twice; add prompts, or "
+            f"set rollout.prompts_per_iteration to {rows}",
+        )
+
+
+def data_problem(file: str, input_key: str, label_key: str) -> str | None:
+    """Return the reason why slime could not read the first rows of a data set, or None."""
+    path = Path(SLICE.sub("", file))
+    if not path.is_file():
+        return "there is no such file; `sat-slime data prepare` makes the paper's"
+    if path.suffix not in (".jsonl", ".parquet"):
+        return "slime reads .jsonl and .parquet files; convert it"
+    try:
+        if what := odd_file(path):
+            return what
+        rows = _first_rows(path)
+    except (OSError, ValueError) as error:
+        return f"it cannot be read ({reason_of(error)})"
+    if rows is None:
+        return None
+    if not rows:
+        return "it has no rows"
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, dict):
+            return f"row {number} is not a JSON object"
+        for setting, key in (("input_key", input_key), ("label_key", label_key)):
+            if key not in row:
+                return f"row {number} has no key {key!r} but {', '.join(map(repr, row))}; set data.{setting}"
+        if not isinstance(row[input_key], (str, list)):
+            return f"{input_key!r} of row {number} is neither text nor a list of messages"
+    return None
+
+
+def _unfit_rows(config: SlimeConfig, file: str, input_key: str, label_key: str) -> str | None:
+    """Return the reason why slime fails at the first prompt or reward of rows that it can read, or None."""
+    path, part = Path(SLICE.sub("", file)), SLICE.search(file)
+    if part and _is_empty(path, part[1], part[2]):
+        return f"no row of the file is in the part {part[0]}, and slime would wait for prompts for ever; name another"
+    for number, row in enumerate(_first_rows(path) or [], 1):
+        if isinstance(row[input_key], list) and not config.data.chat_template:
+            return f"{input_key!r} of row {number} is a list of messages: set data.chat_template to true"
+        if what := odd_prompt(row[input_key], config.data.chat_template):
+            return f"{input_key!r} of row {number}: {what}"
+        if what := odd_label(row[label_key]):
+            return f"{label_key!r} of row {number} is {row[label_key]!r}: {what}"
+        label, rule = row[label_key], (config.data.reward or "").removeprefix("boxed_")
+        if rule == "dapo" and not _is_number(label):
+            return (
+                f"{label_key!r} of row {number} is {label!r}, and data.reward dapo takes only numbers; choose another"
+            )
+        if rule == "f1" and not isinstance(label, str):
+            return f"{label_key!r} of row {number} is {label!r}, and data.reward f1 takes only text; choose another"
+    return None
+
+
+def _is_number(label: Any) -> bool:
+    try:
+        float(str(label).replace(",", "").split("=")[-1].replace("$", ""))
+    except ValueError:
+        return False
+    return True
+
+
+def _is_empty(path: Path, start: str, end: str) -> bool:
+    if path.suffix != ".jsonl":
+        return False
+    first, last = int(start) if start else None, int(end) if end else None
+    with path.open(encoding="utf-8") as lines:
+        rows = filter(str.strip, lines)
+        if (first or 0) < 0 or (last or 0) < 0:
+            return not list(rows)[first:last]
+        return next(itertools.islice(rows, first, last), None) is None
+
+
+def _rows_up_to(file: str, needed: int) -> int | None:
+    """Return the number of rows where it is smaller than `needed`; None otherwise, or where they are not counted."""
+    path = Path(SLICE.sub("", file))
+    if path.suffix != ".jsonl" or not path.is_file() or SLICE.search(file):
+        return None
+    with path.open(encoding="utf-8", errors="replace") as lines:
+        count = sum(1 for _ in itertools.islice(filter(str.strip, lines), needed))
+    return count if 0 < count < needed else None
+
+
+def _first_rows(path: Path) -> list[Any] | None:
+    """Return the first rows of a data set; None where nothing is installed that reads its format."""
+    if path.suffix == ".jsonl":
+        with path.open(encoding="utf-8") as lines:
+            return [json.loads(line) for line in itertools.islice(filter(str.strip, lines), ROWS_READ)]
+    if importlib.util.find_spec("pyarrow") is None:
+        return None
+    from pyarrow import parquet
+
+    for batch in parquet.ParquetFile(path).iter_batches(batch_size=ROWS_READ):
+        return list(batch.to_pylist())
+    return []
+
+
+# ----------------------------------------------------------------------------------------------- code and files
+
+
+def _reward_code(config: SlimeConfig) -> Iterator[Finding]:
+    """Checks that the code of the reward and of other functions of the settings is where the job's Python looks."""
+    paths = {"data.reward": config.data.reward}
+    paths |= {f"slime.{name}": value for name, value in config.slime.items() if name.endswith("-path")}
+    for key, path in paths.items():
+        if not isinstance(path, str) or not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", path):
+            continue
+        module, _, name = path.rpartition(".")
+        file = module_file(config, module)
+        if file is None and module.startswith("slime.") and not Path(config.cluster.slime_dir).is_dir():
+            continue  # the machine's findings say that slime is not here
+        if file is None:
+            yield fail(
+                "code",
+                f"{key} is {path}: there is no module {module}; correct it, or add its folder to cluster.python_path",
+            )
+        elif (names := defined_names(file)) is not None and name not in names:
+            close = difflib.get_close_matches(name, names, n=1)
+            hint = f"; did you mean {module}.{close[0]}?" if close else "; correct it"
+            yield fail("code", f"{key} is {path}: {file} defines no {name}{hint}")
+
+
+def module_file(config: SlimeConfig, module: str) -> Path | None:
+    """Return the file of a module in the folders of the job's Python or of this one, without importing anything."""
+    cluster, parts = config.cluster, module.split(".")
+
+    def places() -> Iterator[Path]:
+        for folder in [*cluster.python_path, cluster.megatron_dir, cluster.slime_dir, *sys.path]:
+            yield Path(folder or ".", *parts)
+        top = importlib.util.find_spec(parts[0])  # an installation that is not in a folder of the path
+        for folder in (top.submodule_search_locations or ()) if top else ():
+            yield Path(folder, *parts[1:])
+
+    files = (file for path in places() for file in (path / "__init__.py", path.with_name(f"{path.name}.py")))
+    return next(filter(Path.is_file, files), None)
+
+
+def defined_names(file: Path) -> set[str] | None:
+    """Return the names that a module's text defines or imports; None where that cannot be told."""
+    try:
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+    except (OSError, SyntaxError, ValueError):
+        return None
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            names.add(node.name)
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            names |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        if isinstance(node, ast.FunctionDef) and node.name == "__getattr__":
+            return None
+    return None if "*" in names else names
+
+
+def _files_of_flags(config: SlimeConfig) -> Iterator[Finding]:
+    for flag in FILES_OF_FLAGS:
+        value = config.slime.get(flag)
+        if not isinstance(value, str):
+            continue
+        key, path = f"slime.{flag}", Path(value).expanduser()
+        if not path.is_absolute():
+            yield fail(
+                "files", f"{key} is {value}, and slime's processes have other folders: set it to {path.absolute()}"
+            )
+        elif not path.is_file():
+            yield fail("files", f"{key} is {value}: there is no such file; correct it")
+        elif flag == "sglang-config":
+            yield from _engine_groups(config, path)
+
+
+def _engine_groups(config: SlimeConfig, path: Path) -> Iterator[Finding]:
+    """Checks what slime asserts of --sglang-config once Ray runs, and what cannot be with replayed routes."""
+    key = f"slime.sglang-config is {path}"
+    try:
+        models = plain_values(path)["sglang"]
+        groups = [group for model in models for group in model.get("server_groups") or model.get("engine_groups") or ()]
+        gpus, kinds = sum(int(group["num_gpus"]) for group in groups), {group["worker_type"] for group in groups}
+    except (OSError, KeyError, TypeError, ValueError, AttributeError):
+        yield fail(
+            "files", f"{key}: it is no file of SGLang groups (sglang: [{{name, server_groups: [...]}}]); correct it"
+        )
+        return
+    if gpus != config.rollout.gpus:
+        yield fail(
+            "files",
+            f"{key}: its groups have {gpus} GPUs, and rollout.nodes x rollout.gpus_per_node is {config.rollout.gpus}; "
+            "make them equal",
+        )
+    if config.method.r3 and kinds & {"prefill", "decode"}:
+        yield fail(
+            "files",
+            f"{key} with method.r3 true: an engine that only decodes has not seen the prompt, and returns no routes "
+            "for it: set method.r3 to false, or make its groups regular",
+        )
+
+
+def reason_of(error: Exception) -> str:
+    """Return why a file cannot be read, in a line."""
+    return str(getattr(error, "strerror", None) or error).splitlines()[0]

@@ -1,0 +1,339 @@
+"""Talks to Ray's job API: finds it, submits a job, reads its log and ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http.client
+import logging
+import os
+import secrets
+import shlex
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+from urllib.parse import urlsplit
+
+from sat_slime.runs.proxies import host_of, without_proxy
+
+ADDRESS_VARIABLES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
+"""Environment variables that Ray prefers to the address that a client is given, even for a job that runs elsewhere."""
+THIS_MACHINE = "http://127.0.0.1:8265"
+"""The default address of the dashboard of a Ray on this machine."""
+ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
+CONNECT_TIMEOUT_S = 5.0
+STOP_TIMEOUT_S = 60.0
+"""Seconds in which a job that is stopped may end: Ray kills it a few seconds after SIGTERM."""
+SUBMISSIONS = 12
+POLL_S = 0.5
+DELETIONS = 5
+"""How often Ray is asked to forget a job, at the most."""
+FORGOTTEN_S = 3.0
+"""Seconds for which a deleted job must stay unknown: three periods of Ray's watch."""
+
+
+class JobError(RuntimeError):
+    """Ray's job API refused something; the message is one line with the remedy."""
+
+
+class NoAnswer(JobError):
+    """Nothing listens at the address: the cluster was never there, or it is gone and its jobs with it."""
+
+
+@dataclass(frozen=True)
+class JobState:
+    """A job as Ray knows it."""
+
+    status: str
+    """PENDING, RUNNING, SUCCEEDED, FAILED or STOPPED."""
+    exit_code: int | None = None
+    message: str = ""
+
+    @property
+    def ended(self) -> bool:
+        return self.status in ENDED
+
+
+class JobServer:
+    """The job server of one Ray cluster."""
+
+    def __init__(self, address: str | None = None) -> None:
+        """address: http://HOST:PORT of the dashboard, or what ray.init takes; None: THIS_MACHINE.
+
+        Raises JobError when no Ray answers there.
+        """
+        self._client = _client(address)
+        self.address: str = self._client.get_address()
+
+    def submit(
+        self,
+        command: Sequence[str],
+        env: Mapping[str, str],
+        job: str,
+        runtime_env: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> None:
+        """Starts `command` on the head node as `job`, an id that was not used before."""
+        settings = dict(runtime_env or {})
+        settings["env_vars"] = {**(settings.get("env_vars") or {}), **env}
+        values = {"submission_id": job, "runtime_env": settings, "metadata": dict(metadata or {})}
+        for attempt in range(SUBMISSIONS):
+            try:
+                self._client.submit_job(entrypoint=shlex.join(command), **values)
+                return
+            except (RuntimeError, OSError, ValueError, TypeError) as error:
+                # A cluster that has just come up has no agent yet: Ray itself waits some seconds for it each time.
+                if "No available agent" not in str(error) or attempt == SUBMISSIONS - 1:
+                    raise JobError(f"Ray at {self.address}: {first_line(error)}") from error
+
+    def state(self, job: str) -> JobState | None:
+        """Return the state of a job; None where this cluster does not know it, for instance since it was started
+        again."""
+        try:
+            info = self._client.get_job_info(job)
+        except RuntimeError as error:
+            if "404" in str(error) or "does not exist" in str(error):
+                return None
+            raise JobError(f"Ray at {self.address}: {first_line(error)}") from error
+        except OSError as error:
+            raise _no_answer(self.address) from error
+        return JobState(
+            str(getattr(info.status, "value", info.status)), getattr(info, "driver_exit_code", None), info.message or ""
+        )
+
+    def wait(self, job: str, timeout_s: float) -> JobState | None:
+        """Waits for the job to end, for at most `timeout_s` seconds, and returns its state then."""
+        deadline = time.monotonic() + timeout_s
+        while (state := self.state(job)) is not None and not state.ended and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+        return state
+
+    def log(self, job: str) -> str:
+        """Return all that the job has written so far."""
+        with _as_job_error(self.address):
+            return str(self._client.get_job_logs(job))
+
+    def follow(self, job: str) -> Iterator[str]:
+        """Yields the job's log from its beginning until the job ends, in pieces that may end within a line.
+
+        Raises JobError when the connection breaks; the job goes on.
+        """
+        import aiohttp
+
+        pieces = self._client.tail_job_logs(job)
+
+        async def next_piece() -> str | None:
+            return await anext(pieces, None)
+
+        loop = asyncio.new_event_loop()
+        try:
+            with _remembered_ctrl_c() as interruptions:
+                while True:
+                    reading = loop.create_task(next_piece())
+                    with _as_job_error(self.address, aiohttp.ClientError):
+                        while not reading.done() and not interruptions:
+                            loop.run_until_complete(asyncio.wait([reading], timeout=POLL_S))
+                        if interruptions:
+                            reading.cancel()
+                            loop.run_until_complete(asyncio.gather(reading, return_exceptions=True))
+                            raise KeyboardInterrupt
+                        piece = reading.result()
+                    if piece is None:
+                        return
+                    yield piece
+        finally:
+            loop.run_until_complete(pieces.aclose())
+            loop.close()
+
+    def stop(self, job: str) -> JobState | None:
+        """Ends the job and waits for its end. A job that has ended is left as it is."""
+        with _as_job_error(self.address):
+            self._client.stop_job(job)
+        state = self.wait(job, STOP_TIMEOUT_S)
+        if state is not None and not state.ended:
+            raise JobError(
+                f"job {job} at {self.address} has not ended {STOP_TIMEOUT_S:.0f} s after it was told to: ask again"
+            )
+        return state
+
+    def delete(self, job: str) -> None:
+        """Has Ray forget a job that has ended. Ray's own watch of the job looks once a second, and may note its end
+        after that, which makes it known again: so Ray is asked until the job stays unknown."""
+        for _ in range(DELETIONS):
+            with _as_job_error(self.address):
+                self._client.delete_job(job)
+            if not self._becomes_known(job, FORGOTTEN_S):
+                return
+
+    def _becomes_known(self, job: str, within_s: float) -> bool:
+        deadline = time.monotonic() + within_s
+        while time.monotonic() < deadline:
+            time.sleep(POLL_S)
+            if self.state(job) is not None:
+                return True
+        return False
+
+
+@contextlib.contextmanager
+def _remembered_ctrl_c() -> Iterator[list[int]]:
+    """Yield the signals that came so far. Within, none raises KeyboardInterrupt: raised in the midst of an event loop
+    it leaves the loop in pieces, and Python prints and drops what is raised in a finalizer (`__del__`)."""
+    signals: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield signals  # only the main thread may handle signals
+        return
+
+    def remember(number: int, frame: FrameType | None) -> None:
+        signals.append(number)
+
+    known = [n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) is signal.default_int_handler]
+    for number in known:
+        signal.signal(number, remember)
+    try:
+        yield signals
+    finally:
+        for number in known:
+            if signal.getsignal(number) is remember:
+                signal.signal(number, signal.default_int_handler)
+
+
+def given_address(option: str | None, configured: str | None) -> str | None:
+    """Return the address to use: the option's, the configured one, the environment's, or None for this machine's
+    Ray."""
+    values = (os.environ.get(name) for name in ADDRESS_VARIABLES)
+    from_environment = next((value for value in values if value and value not in ("auto", "local")), None)
+    return option or configured or from_environment
+
+
+def is_this_machine(address: str | None) -> bool:
+    """Return whether an address is on the loopback interface; None counts as one that is."""
+    if address is None:
+        return True
+    host = host_of(address)
+    return host == "localhost" or host.startswith("127.")
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message that is not empty; the error's type where there is none."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def _client(address: str | None) -> Any:
+    address, token = _url(address or THIS_MACHINE), _token()
+    if token and not address.startswith("http"):
+        os.environ.setdefault("RAY_AUTH_MODE", "token")  # Ray reads it at its import: its own protocol takes no header
+    try:
+        from ray.exceptions import AuthenticationError, RayError
+        from ray.job_submission import JobSubmissionClient
+    except ImportError as error:
+        raise JobError(f"Ray cannot be imported ({first_line(error)}): pip install '.[slime]' in a checkout") from error
+    logging.getLogger("ray.dashboard.modules.job.sdk").setLevel(logging.WARNING)
+    # Ray's client would ask through an HTTP proxy of the environment; _url has seen that the host answers without one.
+    os.environ |= without_proxy(os.environ, [host_of(address)])
+    try:
+        with _without(ADDRESS_VARIABLES):
+            return JobSubmissionClient(address, headers={"Authorization": f"Bearer {token}"} if token else None)
+    except AuthenticationError as error:
+        raise JobError(
+            f"the Ray at {address} wants an authentication token: put that of the cluster into ~/.ray/auth_token or "
+            "RAY_AUTH_TOKEN"
+        ) from error
+    except (RuntimeError, ValueError, OSError, RayError) as error:
+        raise _no_answer(address) from error
+
+
+def _url(address: str) -> str:
+    """Return the address, with its scheme if it is that of a dashboard. Raises JobError when nothing listens there."""
+    parts = urlsplit(address if "://" in address else f"//{address}")
+    try:
+        host, port = parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+    except ValueError:
+        host = port = None
+    if not host or not port:
+        raise JobError(f"the address {address!r} is not that of a Ray dashboard, such as http://10.0.0.1:8265")
+    try:
+        # Without this test Ray's client would wait for minutes.
+        socket.create_connection((host, port), CONNECT_TIMEOUT_S).close()
+    except OSError as error:
+        raise _no_answer(address) from error
+    if "://" not in address:
+        # RAY_ADDRESS is meant to name another port of the head node, but it is easy to write HOST:8265 instead.
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            connection = http.client.HTTPConnection(host, port, timeout=CONNECT_TIMEOUT_S)
+            connection.request("GET", "/api/version")
+            connection.getresponse().close()
+            return f"http://{address}"
+    return address
+
+
+def _no_answer(address: str) -> NoAnswer:
+    return NoAnswer(
+        f"no Ray answers at {address}: start one (ray start --head), name another (--address http://HOST:8265), or "
+        "have one started on this machine for this run (--start-ray)"
+    )
+
+
+def _token() -> str | None:
+    """Return the token for Ray's authentication, which is on by default in newer versions, from where Ray looks for it;
+    None where there is none."""
+    if os.environ.get("RAY_AUTH_MODE") == "disabled":
+        return None
+    if token := os.environ.get("RAY_AUTH_TOKEN"):
+        return token
+    try:
+        return _token_file().read_text(encoding="utf-8").strip() or None
+    except OSError:
+        return None
+
+
+def _token_file() -> Path:
+    return Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
+
+
+def token_for_own_ray() -> str | None:
+    """Return the token that a Ray which is started here shall ask for: the user's own. Where there is none, it is made,
+    in a file that nobody else may read. None where RAY_AUTH_MODE=disabled says that Ray shall ask for none. Raises
+    JobError."""
+    if os.environ.get("RAY_AUTH_MODE") == "disabled":
+        return None
+    if token := _token():
+        return token
+    file = _token_file()
+    temporary = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with open(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w", encoding="utf-8") as written:
+            written.write(secrets.token_hex(32))
+        with contextlib.suppress(FileExistsError):  # another start was faster: its token counts
+            os.link(temporary, file)
+        temporary.unlink()
+    except OSError as error:
+        raise JobError(f"Ray's token cannot be kept in {file} ({error.strerror}): set RAY_AUTH_TOKEN") from error
+    return _token()
+
+
+@contextlib.contextmanager
+def _without(names: Sequence[str]) -> Iterator[None]:
+    kept = {name: os.environ.pop(name) for name in names if name in os.environ}
+    try:
+        yield
+    finally:
+        os.environ.update(kept)
+
+
+@contextlib.contextmanager
+def _as_job_error(address: str, *more: type[BaseException]) -> Iterator[None]:
+    """Turns what Ray's client raises into a JobError."""
+    from ray.exceptions import RayError
+
+    kinds: tuple[type[BaseException], ...] = (RuntimeError, OSError, RayError, *more)
+    try:
+        yield
+    except kinds as error:
+        raise JobError(f"Ray at {address}: {first_line(error)}") from error

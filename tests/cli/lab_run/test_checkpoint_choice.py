@@ -1,0 +1,408 @@
+"""Resumes of a run whose checkpoint is damaged: nothing starts, the file is named, and the told command works."""
+
+import contextlib
+import json
+import os
+import pty
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from safetensors import safe_open
+from stand_in_runtime import FakeRuntime
+from typer.testing import CliRunner
+
+import sat_slime.lab
+from sat_slime.cli import app
+from sat_slime.cli.grid_run import cells, grid_start
+from sat_slime.cli.lab_run import engine_packages
+from sat_slime.config import load_config
+from sat_slime.grid import runner
+from sat_slime.lab import checkpoint
+from sat_slime.lab.initial_model import cached_model
+from sat_slime.tasks.running_sums import RunningSums
+
+TINY = Path(__file__).parents[3] / "configs" / "lab" / "tiny.yaml"
+STAND_IN = Path(__file__).parents[2] / "lab" / "stand_in_runtime.py"
+RUN = Path("runs/tiny")
+END_OF_INPUT = "\x04"
+NEWEST, BEFORE = RUN / "checkpoints" / "iteration-000004", RUN / "checkpoints" / "iteration-000002"
+
+
+@pytest.fixture
+def runtime(monkeypatch, tmp_path):
+    """A run of six iterations that was interrupted after five, with checkpoints after two and four."""
+    fake = FakeRuntime()
+    fake.stand_in(monkeypatch)
+    monkeypatch.setattr("sat_slime.report.run.figures", lambda *_: ())
+    monkeypatch.chdir(tmp_path)
+    fake.end, fake.stop_after = KeyboardInterrupt(), 5
+    assert command("launch", TINY).exit_code == 130
+    fake.end, fake.stop_after = None, 10**9
+    return fake
+
+
+def command(*arguments, answer=None):
+    words = [str(argument) for argument in arguments]
+    return CliRunner().invoke(app, words, input=answer, env={"COLUMNS": "300"})
+
+
+def told_command(text):
+    """The words behind `sat-slime` of the command that an error names."""
+    return shlex.split(text.split("to do so: sat-slime ")[1].splitlines()[0])
+
+
+def files():
+    return {path: path.read_bytes() for path in RUN.rglob("*") if path.is_file() and path.name != ".lock"}
+
+
+def steps():
+    return [json.loads(line)["step"] for line in (RUN / "metrics.jsonl").read_text().splitlines()]
+
+
+def status():
+    return json.loads((RUN / "state.json").read_text())["status"]
+
+
+def flip_a_bit_of_adamw(path=NEWEST):
+    """One bit of the last number of exp_avg_sq; the file stays a good safetensors file."""
+    file = path / "trainer.safetensors"
+    data = bytearray(file.read_bytes())
+    header = 8 + int.from_bytes(data[:8], "little")
+    begin, end = json.loads(data[8:header])["layer/exp_avg_sq"]["data_offsets"]
+    assert end - begin == 256
+    data[header + end - 1] ^= 1
+    file.write_bytes(data)
+    with safe_open(file, framework="np") as opened:
+        opened.get_tensor("layer/exp_avg_sq")
+
+
+def truncate(name, size=-1):
+    return lambda: (NEWEST / name).write_bytes((NEWEST / name).read_bytes()[:size])
+
+
+def garbage(name):
+    return lambda: (NEWEST / name).write_bytes(os.urandom(1000))
+
+
+def remove(name):
+    return lambda: (NEWEST / name).unlink()
+
+
+def cut_in_the_middle():
+    """As a copy that broke off leaves it."""
+    for name in ("SHA256SUMS", "state.json"):
+        (NEWEST / name).unlink()
+    truncate("trainer.safetensors", 100)()
+
+
+DAMAGE = {
+    "a bit of AdamW's state": (flip_a_bit_of_adamw, "trainer.safetensors does not match its checksum"),
+    "trainer's file cut": (truncate("trainer.safetensors"), "trainer.safetensors does not match its checksum"),
+    "trainer's file empty": (truncate("trainer.safetensors", 0), "trainer.safetensors does not match its checksum"),
+    "trainer's file garbage": (garbage("trainer.safetensors"), "trainer.safetensors does not match its checksum"),
+    "trainer's file missing": (remove("trainer.safetensors"), "trainer.safetensors is missing"),
+    "weights cut": (truncate("weights/v000004/model.safetensors"), "weights/v000004/model.safetensors does not match"),
+    "state cut": (truncate("state.json"), "state.json does not match its checksum"),
+    "state missing": (remove("state.json"), "state.json is missing"),
+    "checksums missing": (remove("SHA256SUMS"), "SHA256SUMS is missing"),
+    "checksums garbage": (garbage("SHA256SUMS"), "SHA256SUMS cannot be read|SHA256SUMS is damaged"),
+    "checksums cut": (truncate("SHA256SUMS", 70), "has no checksum in SHA256SUMS"),
+    "cut in the middle": (cut_in_the_middle, "SHA256SUMS is missing"),
+    "an empty folder": (lambda: [path.unlink() for path in NEWEST.rglob("*") if path.is_file()], "SHA256SUMS is mis"),
+}
+
+
+@pytest.mark.parametrize(("damage", "fault"), DAMAGE.values(), ids=DAMAGE.keys())
+def test_damage_is_found_before_anything_starts_and_the_told_command_goes_on(runtime, damage, fault):
+    damage()
+    before = files()
+    result = command("launch", RUN, "--resume")
+    assert result.exit_code == 2 and len(runtime.calls) == 1
+    assert files() == before, "nothing is touched"
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(f"error: {NEWEST} is damaged: ") and any(part in line for part in fault.split("|")), line
+    assert "the run can go on from iteration 2, its newest whole checkpoint, which costs this: " in line
+    assert "iterations 3 to 5 are trained again, and their rows, samples and dumps are dropped" in line
+    words = told_command(line)
+    assert words == ["launch", str(RUN), "--resume-from", "2"]
+
+    assert command(*words).exit_code == 0
+    assert steps() == [1, 2, 3, 4, 5, 6] and status() == "finished"
+    assert "iteration-000004.aside" in [path.name for path in NEWEST.parent.iterdir()], "kept, out of the way"
+    assert checkpoint.newest_whole(NEWEST.parent).state.iteration == 6
+
+
+def test_a_whole_checkpoint_is_gone_on_from(runtime):
+    assert command("launch", RUN, "--resume").exit_code == 0
+    assert steps() == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_finished_run_stays_finished_and_the_command_keeps_the_settings(runtime):
+    command("launch", RUN, "--resume")
+    newest = RUN / "checkpoints" / "iteration-000006"
+    flip_a_bit_of_adamw(newest)
+    before = files()
+    longer = ["--set", "pipeline.iterations=9", "--set", "logging.tensorboard=false"]
+    result = command("launch", RUN, "--resume", *longer)
+    assert result.exit_code == 2 and "trainer.safetensors does not match" in result.stderr
+    assert files() == before and status() == "finished"
+    words = told_command(result.stderr)
+    assert words[2:4] == ["--resume-from", "4"] and "pipeline.iterations=9" in words
+    assert command(*words).exit_code == 0
+    assert steps() == list(range(1, 10))
+    assert yaml.safe_load((RUN / "config.yaml").read_text())["logging"]["tensorboard"] is False
+
+
+def test_where_no_checkpoint_is_whole_the_beginning_is_left(runtime):
+    flip_a_bit_of_adamw(NEWEST)
+    flip_a_bit_of_adamw(BEFORE)
+    result = command("launch", RUN, "--resume")
+    assert "the run can go on from only its start, which costs this: iterations 1 to 5 are" in result.stderr
+    words = told_command(result.stderr)
+    assert words[-2:] == ["--resume-from", "0"]
+    assert command(*words).exit_code == 0
+    assert runtime.calls[-1][2] is False and steps() == [1, 2, 3, 4, 5, 6]
+
+
+def test_the_checkpoint_that_is_asked_for_is_verified_too(runtime):
+    flip_a_bit_of_adamw(BEFORE)
+    result = command("launch", RUN, "--resume-from", 2)
+    assert result.exit_code == 2 and f"{BEFORE} is damaged" in result.stderr
+    assert told_command(result.stderr)[-1] == "4", "the newest whole one, here newer"
+    missing = command("launch", RUN, "--resume-from", 3)
+    assert missing.exit_code == 2 and "has no checkpoint of that iteration, but: 2, 4" in missing.stderr
+    assert len(runtime.calls) == 1
+
+
+def test_in_place_of_a_damaged_older_one_the_one_before_it_is_offered(runtime, monkeypatch):
+    command("launch", RUN, "--resume")
+    flip_a_bit_of_adamw(NEWEST)
+    read, verified = [], checkpoint.verified
+    monkeypatch.setattr(checkpoint, "verified", lambda path: (read.append(path), verified(path))[1])
+    result = command("launch", RUN, "--resume-from", 4, "--set", "pipeline.iterations=9")
+    assert f"{NEWEST} is damaged" in result.stderr and read == [NEWEST, BEFORE], "each is read once"
+    assert "can go on from iteration 2, its newest whole checkpoint before iteration 4, which costs" in result.stderr
+    assert "iterations 3 to 6 are trained again" in result.stderr
+    assert told_command(result.stderr)[2:4] == ["--resume-from", "2"]
+
+
+def test_a_resume_from_an_older_one_is_not_undone_by_the_next(runtime):
+    """The newer checkpoint is of a history that was dropped, whole or not."""
+    runtime.end, runtime.stop_after = KeyboardInterrupt(), 3
+    assert command("launch", RUN, "--resume-from", 2).exit_code == 130
+    assert steps() == [1, 2, 3]
+    runtime.end, runtime.stop_after = None, 10**9
+    assert command("launch", RUN, "--resume").exit_code == 0
+    assert steps() == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("back", [2, 0])
+def test_a_start_that_fails_is_gone_on_with_from_the_older_one(runtime, monkeypatch, back):
+    """As its last line says; the runtime itself had not come to its checkpoints yet."""
+
+    def fails(*_, **__):
+        raise RuntimeError("Ray did not start")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(sat_slime.lab, "run", fails)
+        result = command("launch", RUN, "--resume-from", back)
+    assert result.exit_code == 1 and f"go on with: sat-slime launch {RUN} --resume\n" in result.output
+    told = f"a checkpoint that is not gone on from is now {NEWEST}.aside"
+    assert told in result.output and f" WARNING {told}\n" in (RUN / "log.txt").read_text()
+    assert ("iteration-000002.aside" in result.output) is (back == 0)
+    again = command("launch", RUN, "--resume", "--dry-run").stdout
+    assert f"goes on     from {'iteration-000002' if back else 'its start'}" in again
+
+
+def test_a_plain_resume_sets_nothing_aside(runtime):
+    assert ".aside" not in command("launch", RUN, "--resume").output
+    assert not list(NEWEST.parent.glob("*.aside"))
+
+
+def test_without_a_terminal_nothing_is_asked(runtime):
+    flip_a_bit_of_adamw()
+    result = command("launch", RUN, "--resume", answer="y\n")
+    assert result.exit_code == 2 and "Go on from there?" not in result.output and len(runtime.calls) == 1
+
+
+@pytest.mark.parametrize(("answer", "code"), [("y", 0), ("n", 2), ("", 2), (END_OF_INPUT, 130)])
+def test_on_a_terminal_it_asks(runtime, answer, code):
+    flip_a_bit_of_adamw()
+    before = files()
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, STAND_IN, str(os.getpid()), "launch", RUN, "--resume", "--no-live"],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+    )
+    os.close(theirs)
+    text = ""
+    with contextlib.suppress(OSError):  # the other end is closed
+        while "Go on from there? [y/N]: " not in text:
+            text += os.read(ours, 4096).decode()
+        os.write(ours, answer.encode() if answer == END_OF_INPUT else f"{answer}\n".encode())
+        while part := os.read(ours, 4096):
+            text += part.decode()
+    assert process.wait() == code, text
+    assert f"{NEWEST} is damaged: trainer.safetensors" in text and "iterations 3 to 5 are trained again" in text
+    if code == 0:
+        assert steps() == [1, 2, 3, 4, 5, 6]
+    else:
+        assert files() == before
+    if code == 2:
+        assert "not resumed, and nothing is changed; to do so: sat-slime launch runs/tiny --resume-from 2" in text
+
+
+def test_another_initial_model_is_not_taken_for_the_reference(runtime, tmp_path):
+    (RUN / "initial" / "model.safetensors").write_text("[]")
+    before = files()
+    for cached, remedy in ((None, "warms it up again"), ("{}", "copies it again from the cache (")):
+        fill_cache(tmp_path, cached)
+        result = command("launch", RUN, "--resume", "--set", f"cache_dir={tmp_path / 'cache'}")
+        assert result.exit_code == 2 and files() == before
+        assert "runs/tiny/initial is damaged: model.safetensors is not what the run started with" in result.stderr
+        assert f"delete runs/tiny/initial, and a resume {remedy}" in result.stderr
+
+
+def fill_cache(tmp_path, weights):
+    """The runtime's stand-in begins with the weights `{}`; None: with nothing."""
+    for name, text in (("config.json", "{}"), ("model.safetensors", weights)) if weights else ():
+        file = cached_model(load_config(TINY, settings={"cache_dir": str(tmp_path / "cache")})) / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+
+@pytest.mark.parametrize("there", [None, "[]"], ids=["gone", "another"])
+def test_a_reference_that_is_lost_is_told_before_a_finished_run_is_touched(runtime, tmp_path, there):
+    """Deleted, it would be copied out of a cache that has another one by now."""
+    assert command("launch", RUN, "--resume").exit_code == 0
+    fill_cache(tmp_path, "[]")
+    if there:
+        (RUN / "initial" / "model.safetensors").write_text(there)
+    else:
+        shutil.rmtree(RUN / "initial")
+    before = files()
+    settings = ("--set", "pipeline.iterations=9", "--set", f"cache_dir={tmp_path / 'cache'}")
+    result = command("launch", RUN, "--resume", *settings)
+    assert result.exit_code == 2 and files() == before and status() == "finished"
+    assert "the reference model that this run started with is lost: " in result.stderr
+    assert "put the old one back into runs/tiny/initial, or start another run (--name X)" in result.stderr
+
+
+def test_a_model_that_is_gone_is_made_again_where_the_cache_allows_it(runtime, tmp_path):
+    shutil.rmtree(RUN / "initial")
+    for weights in (None, "{}"):
+        fill_cache(tmp_path, weights)
+        settings = ("--set", f"cache_dir={tmp_path / 'cache'}")
+        assert command("launch", RUN, "--resume", "--dry-run", *settings).exit_code == 0
+
+
+def test_a_dry_run_says_from_where_and_finds_the_damage(runtime):
+    assert "goes on     from iteration-000004" in command("launch", RUN, "--resume", "--dry-run").stdout
+    flip_a_bit_of_adamw()
+    result = command("launch", RUN, "--resume", "--dry-run")
+    assert result.exit_code == 2 and "--resume-from 2" in result.stderr and len(runtime.calls) == 1
+
+
+def test_a_cell_of_a_grid_says_what_is_damaged_and_goes_on_once_that_is_settled(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(engine_packages, "missing_engines", lambda: [])
+    monkeypatch.setattr(cells, "COMMAND", (sys.executable, str(STAND_IN)))
+    monkeypatch.setattr(grid_start, "fork_servers", lambda log: contextlib.nullcontext({}))
+    monkeypatch.setattr(runner, "POLL_S", 0.01)
+    values = {"name": "small", "run": str(TINY), "methods": ["gspo"], "lags": [1], "seeds": [0], "retries": 1}
+    Path("grid.yaml").write_text(yaml.safe_dump(values))
+    monkeypatch.setenv("STAND_IN_FAILS_AFTER", "5")
+    failed = command("grid", "grid.yaml")
+    assert failed.exit_code == 1 and "the engine broke" in failed.stdout
+    cell = Path("grids/small/runs/gspo-lag1-seed0")
+    flip_a_bit_of_adamw(cell / "checkpoints" / "iteration-000004")
+    monkeypatch.delenv("STAND_IN_FAILS_AFTER")
+
+    damaged = command("grid", "grid.yaml", "--retry-failed")
+    assert damaged.exit_code == 1
+    (row,) = json.loads(Path("grids/small/state.json").read_text())["cells"]
+    assert (row["state"], row["attempts"]) == ("failed", 1), "it meets the same file: not started again"
+    assert "iteration-000004 is damaged: trainer.safetensors does not match its checksum" in row["error"]
+    assert row["error"] in damaged.stdout and "the engine broke" not in damaged.stdout
+    words = told_command(row["error"])
+    assert words == ["launch", str(cell), "--resume-from", "2"]
+    by_hand = [sys.executable, STAND_IN, str(os.getpid()), *words, "--no-live"]
+    assert subprocess.run(by_hand, capture_output=True).returncode == 0
+    assert command("grid", "grid.yaml").exit_code == 0, "finished by hand"
+
+
+def test_resume_from_does_not_go_with_overwrite(runtime):
+    before = files()
+    result = command("launch", RUN, "--resume-from", 2, "--overwrite")
+    assert result.exit_code == 2 and "give one of them" in result.stderr and files() == before
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "named"),
+    [
+        (("seed",), 7, "seed (0 -> 7)"),
+        (("train", "lr"), 0.1, "train.lr (0.0005 -> 0.1)"),
+        (("method", "base"), "grpo", "method.base ('gspo' -> 'grpo')"),
+    ],
+)
+def test_settings_that_were_edited_in_the_folder_are_held_against_the_checkpoint(runtime, key, value, named):
+    values = yaml.safe_load((RUN / "config.yaml").read_text())
+    section = values if len(key) == 1 else values[key[0]]
+    assert section[key[-1]] != value
+    section[key[-1]] = value
+    (RUN / "config.yaml").write_text(yaml.safe_dump(values))
+    before = files()
+    for options in ([], ["--dry-run"], ["--resume-from", "2"]):
+        result = command("launch", RUN, "--resume", *options)
+        assert result.exit_code == 2 and named in result.stderr, result.output
+    assert files() == before and len(runtime.calls) == 1
+
+
+def test_what_a_resumed_run_may_change_may_be_edited(runtime):
+    text = (RUN / "config.yaml").read_text()
+    (RUN / "config.yaml").write_text(text.replace("  keep: ", "  keep: 1"))
+    assert command("launch", RUN, "--resume", "--set", "pipeline.iterations=7").exit_code == 0
+
+
+def test_another_version_of_this_package_goes_on_where_the_checkpoint_is_named(runtime, monkeypatch):
+    monkeypatch.setattr("sat_slime.__version__", "99.0")
+    result = command("launch", RUN, "--resume")
+    assert result.exit_code == 2 and "and this is 99.0" in result.stderr and "--resume-from 4" in result.stderr
+    assert command("launch", RUN, "--resume-from", "4").exit_code == 0
+
+
+def test_a_task_that_draws_other_prompts_is_not_gone_on_with(runtime, monkeypatch):
+    drawn = RunningSums.training_problems
+    monkeypatch.setattr(RunningSums, "training_problems", lambda *arguments: drawn(*arguments)[::-1])
+    result = command("launch", RUN, "--resume")
+    assert result.exit_code == 2 and "the task running_sums now makes other prompts" in result.stderr
+
+
+@pytest.mark.parametrize("left", ["an empty folder", "nothing"])
+def test_checkpoints_that_are_gone_are_told_with_what_beginning_again_costs(runtime, left):
+    shutil.rmtree(RUN / "checkpoints")
+    if left == "an empty folder":
+        (RUN / "checkpoints").mkdir()
+    before = files()
+    for options in ([], ["--dry-run"]):
+        result = command("launch", RUN, "--resume", *options)
+        assert result.exit_code == 2 and "is its disk mounted?" in result.stderr
+        assert "iterations 1 to 5 are trained again" in result.stderr
+    assert files() == before
+    assert command(*told_command(result.stderr)).exit_code == 0
+    assert runtime.calls[-1][2] is False
+
+
+def test_a_run_that_ended_before_its_first_checkpoint_begins_again(runtime):
+    runtime.end, runtime.stop_after = KeyboardInterrupt(), 1
+    command("launch", TINY, "--name", "short")
+    runtime.end, runtime.stop_after = None, 10**9
+    assert command("launch", "runs/short", "--resume").exit_code == 0

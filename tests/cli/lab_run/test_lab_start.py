@@ -1,0 +1,203 @@
+"""How a run of the lab runtime ends, on a stand-in for the runtime."""
+
+import asyncio
+import inspect
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from command_line import TINY, sat_slime_command, state
+from stand_in_runtime import FakeRuntime
+
+from sat_slime import lab
+from sat_slime.cli import run_words
+from sat_slime.cli.lab_run import engine_packages, lab_start
+from sat_slime.cli.lab_run.driver_process import Outcome
+from sat_slime.report import write_reports
+
+
+def test_the_stand_in_is_called_as_the_runtime_is():
+    theirs, ours = inspect.signature(lab.run), inspect.signature(FakeRuntime().run)
+    assert list(theirs.parameters) == list(ours.parameters)
+
+
+def test_missing_engines_say_what_to_install(runtime, monkeypatch, tmp_path):
+    monkeypatch.setattr(engine_packages, "missing_engines", lambda: ["megatron-core", "sglang"])
+    result = sat_slime_command("launch", TINY)
+    assert result.exit_code == 2
+    assert "megatron-core, sglang" in result.stderr and "sat-slime prepare engines" in result.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_failure_is_one_line_kept_and_reported(runtime, tmp_path):
+    runtime.end = RuntimeError("engine 0 died 4 times; see its log\nand more")
+    result = sat_slime_command("launch", TINY)
+    assert result.exit_code == 1
+    assert result.stderr == "error: engine 0 died 4 times; see its log\nand more\n"
+    assert "sat-slime launch runs/tiny --resume" in result.stdout
+    run = tmp_path / "runs" / "tiny"
+    assert (state(run)["status"], state(run)["error"]) == ("failed", "engine 0 died 4 times; see its log")
+    assert "engine 0 died 4 times" in (run / "report.html").read_text()
+    assert "Traceback" in (run / "log.txt").read_text()
+
+
+def test_a_driver_that_cannot_speak_is_spoken_for(runtime, monkeypatch, tmp_path):
+    outcome = Outcome("failed", "the run's driver (process 5) was killed by SIGKILL and could not say why", dead=True)
+    monkeypatch.setattr(lab_start, "watched", lambda work: outcome)
+    result = sat_slime_command("launch", TINY)
+    assert result.exit_code == 1
+    error = outcome.error
+    assert result.stderr == f"error: {error}\n"
+    assert error not in result.stdout, "told once"
+    run = tmp_path / "runs" / "tiny"
+    assert (state(run)["status"], state(run)["error"]) == ("failed", error)
+    assert (run / "log.txt").read_text().endswith(f" ERROR   {error}\n")
+    assert "sat-slime launch runs/tiny --resume" in result.stdout
+
+
+def test_a_failing_report_does_not_hide_the_error(runtime, monkeypatch):
+    runtime.end = RuntimeError("the real error")
+    monkeypatch.setattr("sat_slime.report.run.write_report", lambda path: 1 / 0)
+    result = sat_slime_command("launch", TINY)
+    assert result.exit_code == 1
+    assert result.stderr == "error: the real error\n"
+    assert "no report: ZeroDivisionError" in result.stdout
+
+
+def test_a_run_ends_well_where_nothing_can_be_drawn(runtime, without_vl_convert, tmp_path):
+    result = sat_slime_command("launch", TINY)
+    assert result.exit_code == 0, result.output
+    (line,) = [line for line in result.stdout.splitlines() if line.startswith("no report: ")]
+    assert "vl_convert" in line and line.endswith("when that is fixed: sat-slime report runs/tiny")
+    assert state(tmp_path / "runs" / "tiny")["status"] == "finished"
+
+
+def test_interrupted_says_how_to_go_on(runtime, tmp_path):
+    runtime.end, runtime.stop_after = KeyboardInterrupt(), 3
+    result = sat_slime_command("launch", TINY)
+    assert result.exit_code == 130
+    assert "go on with: sat-slime launch runs/tiny --resume" in result.stdout
+    assert state(tmp_path / "runs" / "tiny")["status"] == "interrupted"
+
+
+def test_an_interrupt_before_the_runtime_runs(runtime, monkeypatch, tmp_path):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(lab_start, "make_view", interrupted)
+    result = sat_slime_command("launch", TINY)
+    assert result.exit_code == 130
+    assert "go on with: sat-slime launch runs/tiny --resume" in result.stdout
+    assert state(tmp_path / "runs" / "tiny")["status"] == "interrupted"
+    monkeypatch.setattr("sat_slime.cli.run_plan.plan_run", interrupted)
+    result = sat_slime_command("launch", TINY)
+    assert (result.exit_code, result.stderr) == (130, "error: interrupted\n")
+
+
+@pytest.mark.parametrize("error, status", [(None, "interrupted"), (RuntimeError("the real error"), "failed")])
+def test_an_interrupt_while_the_report_is_written(runtime, monkeypatch, tmp_path, error, status):
+    def interrupted(path):
+        raise KeyboardInterrupt
+
+    runtime.end = error
+    monkeypatch.setattr("sat_slime.report.run.write_report", interrupted)
+    monkeypatch.setattr(write_reports, "write_report", interrupted)
+    result = sat_slime_command("launch", TINY)
+    assert result.exit_code == 130
+    assert "writing the report ..." in result.stdout
+    assert "no report: interrupted; write it with: sat-slime report runs/tiny\n" in result.stdout
+    assert result.stderr == ("error: the real error\n" if error else "")
+    assert state(tmp_path / "runs" / "tiny")["status"] == status
+    assert sat_slime_command("report", "runs/tiny").exit_code == 130
+
+
+def test_sigterm_is_an_interrupt(runtime, tmp_path):
+    previous = signal.signal(signal.SIGTERM, lambda *_: None)  # unhandled, it would end the tests
+    try:
+        runtime.at_end = lambda log: signal.raise_signal(signal.SIGTERM)
+        assert sat_slime_command("launch", TINY).exit_code == 130
+        assert state(tmp_path / "runs" / "tiny")["status"] == "interrupted"
+        assert signal.getsignal(signal.SIGTERM) is not signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+needs_full_device = pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is always full")
+
+
+def fill_disk(log):
+    log._files[log._folder.metrics] = open("/dev/full", "a")  # noqa: SIM115 - closed by the log
+    log._files[log._folder.log] = open("/dev/full", "a")  # noqa: SIM115 - closed by the log
+    log.step({"step": 7})
+
+
+@needs_full_device
+def test_a_full_disk_is_a_line_and_the_run_ends_as_failed(runtime, tmp_path):
+    runtime.at_end = fill_disk
+    result = sat_slime_command("launch", TINY)
+    assert result.exit_code == 1
+    path = tmp_path / "runs" / "tiny" / "metrics.jsonl"
+    assert result.stderr == (
+        f"error: cannot write {path.relative_to(tmp_path)}: No space left on device: free space and go on with "
+        "--resume\n"
+    )
+    assert state(path.parent)["status"] == "failed" and "metrics.jsonl" in state(path.parent)["error"]
+    assert (path.parent / "report.html").exists()
+
+
+@needs_full_device
+def test_a_disk_that_stays_full_is_a_line_too(runtime, monkeypatch, tmp_path):
+    def full_from_now_on(log):
+        monkeypatch.setattr(os, "fsync", lambda file: os.write(os.open("/dev/full", os.O_WRONLY), b"x"))
+        fill_disk(log)
+
+    runtime.at_end = full_from_now_on
+    result = sat_slime_command("launch", TINY)
+    assert result.exit_code == 1 and "Traceback" not in result.output
+    assert len(result.stderr.splitlines()) == 1 and "metrics.jsonl: No space left" in result.stderr
+    state_file = Path("runs/tiny/state.json")
+    assert f"no report: [Errno 28] No space left on device: '{state_file}'; when that is fixed:" in result.stdout
+    assert not list((tmp_path / "runs" / "tiny").glob(".*.tmp"))
+
+
+def test_a_server_that_does_not_start_tells_why(runtime, tmp_path, monkeypatch):
+    pytest.importorskip("httpx")
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+    from sat_slime.config.schema import ModelConfig, RolloutConfig
+    from sat_slime.lab.engine.server import ServerFailed, SGLangServer
+
+    command = [sys.executable, "-c", "print('loading'); raise SystemExit('no such checkpoint')"]
+    server = SGLangServer(0, RolloutConfig(), ModelConfig(), str(tmp_path), command)
+    with pytest.raises(ServerFailed) as failure:
+        asyncio.run(server.start("model", 0))
+    runtime.end = failure.value
+    result = sat_slime_command("launch", TINY)
+    first, *rest = result.stderr.splitlines()
+    assert first.startswith("error: the SGLang server of engine 0 ended before it was healthy (exit code 1)")
+    assert first.endswith("; last in its log: no such checkpoint")
+    assert rest[0] == f"Its log {tmp_path}/sglang-0.log ends with:" and rest[-2:] == [
+        "    loading",
+        "    no such checkpoint",
+    ]
+    run = tmp_path / "runs" / "tiny"
+    assert state(run)["error"] == first.removeprefix("error: ")
+    assert "last in its log: no such checkpoint" in (run / "report.html").read_text()
+
+
+def test_a_server_without_words_leaves_nothing_dangling(tmp_path):
+    pytest.importorskip("httpx")
+    from sat_slime.config.schema import ModelConfig, RolloutConfig
+    from sat_slime.lab.engine.server import SGLangServer
+
+    server = SGLangServer(0, RolloutConfig(), ModelConfig(), str(tmp_path), ["true"])
+    assert server.last_words() == ""
+    server.log_path.write_text("--- true --port 1\n\n")
+    assert server.last_words() == ""
+
+
+def test_errors_are_a_line_with_their_type_where_the_message_needs_it():
+    assert run_words.one_line(KeyError("layer")) == "KeyError: 'layer'"
+    assert run_words.one_line(OSError(28, "No space left on device")) == "[Errno 28] No space left on device"
+    assert run_words.one_line(AssertionError()) == "AssertionError"

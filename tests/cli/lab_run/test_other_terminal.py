@@ -1,0 +1,172 @@
+"""A lab run from another terminal: a process that holds its folder stands for the run."""
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from unittest import mock
+
+import pytest
+from command_line import sat_slime_command
+
+from sat_slime.cli.lab_run import other_terminal
+from sat_slime.cli.lab_run.other_terminal import Tail
+from sat_slime.config import GridConfig, LabConfig, dump_config
+from sat_slime.grid.state import GridFolder
+from sat_slime.runs.folder import RunFolder
+
+HOLDER = """
+import signal, sys, time
+from pathlib import Path
+from sat_slime.{module} import {folder}
+asked = []
+signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
+held = {folder}(sys.argv[1])
+held.lock()
+if hasattr(held, "started"):
+    held.started()
+print("held", flush=True)
+wanted = int(sys.argv[2])
+while len(asked) < wanted:
+    time.sleep(0.01)
+if hasattr(held, "ended"):
+    held.ended("interrupted")
+"""
+
+
+def hold(path, module="runs.folder", folder="RunFolder", signals=1):
+    """A process that works on a folder until it has had so many SIGTERM."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER.format(module=module, folder=folder), str(path), str(signals)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    monkeypatch.setattr("sat_slime.cli.lab_run.engine_packages.missing_engines", lambda: [])
+    folder = RunFolder.create(tmp_path / "runs/one", dump_config(LabConfig()))
+    folder.unlock()
+    rows = [{"step": step, "iteration": step, "reward/mean": 0.5, "time/step": 2.0} for step in (1, 2, 3)]
+    folder.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    folder.eval.write_text(json.dumps({"step": 0, "accuracy": 0.25, "n_samples": 8}) + "\n")
+    folder.log.write_text(
+        "2026-11-22 10:00:00 DEBUG   not for the view\n"
+        "2026-11-22 10:00:01 INFO    checkpoint of iteration 2 saved\n"
+        "2026-11-22 10:00:02 WARNING it is late\n"
+    )
+    return folder
+
+
+def test_the_log_of_a_run(run):
+    assert sat_slime_command("logs", run.path).stdout == run.log.read_text()
+    assert sat_slime_command("logs", run.path, "-n", 1).stdout.endswith("WARNING it is late\n")
+    assert sat_slime_command("logs", run.path, "-n", 1).stdout.count("\n") == 1
+
+
+def test_a_log_is_followed_to_the_end_of_the_run(run, monkeypatch):
+    process = hold(run.path)
+
+    def add(_):
+        with run.log.open("a") as file:
+            file.write("2026-11-22 10:00:03 INFO    later\n")
+        process.send_signal(signal.SIGTERM)
+        process.wait()
+
+    monkeypatch.setattr(other_terminal, "time", mock.Mock(sleep=add))
+    assert sat_slime_command("logs", run.path, "--follow", "-n", 0).stdout == "2026-11-22 10:00:03 INFO    later\n"
+
+
+def test_the_view_of_a_run_that_has_ended_tells_all_of_it(run):
+    shown = sat_slime_command("status", run.path, "--follow").stdout
+    assert "eval at step 0: accuracy 0.250 (8 samples)\n" in shown and "not for the view" not in shown
+    assert "\ncheckpoint of iteration 2 saved\nwarning: it is late\n" in shown
+    (line,) = [line for line in shown.splitlines() if line.startswith("step   3/200")]
+    assert "2.00 s/step" in line and "left 6 min 34 s" in line  # by the run's own clock, however late one looks
+
+
+def test_a_run_is_stopped_as_by_ctrl_c(run):
+    process = hold(run.path)
+    result = sat_slime_command("stop", run.path)
+    assert result.exit_code == 0 and "one: stopped" in result.stdout and "at once: --now" in result.stdout
+    assert process.wait() == 0 and run.state()["status"] == "interrupted"
+    assert "nothing runs here" in sat_slime_command("stop", run.path).stdout
+
+
+def test_at_once_is_a_second_signal(run):
+    process = hold(run.path, signals=2)
+    assert sat_slime_command("stop", run.path, "--now").exit_code == 0
+    assert process.wait() == 0
+
+
+@pytest.mark.parametrize(
+    ("note", "named"),
+    [
+        ({"boot": "another machine", "host": "node-7"}, "on node-7"),
+        ({"namespace": "pid:[1]"}, "in another container"),
+        ({"started": "1"}, "process"),
+        ({"pid": "x"}, "process"),
+        (None, "that its lock does not name"),
+        ("4711", "that its lock does not name"),
+    ],
+)
+def test_a_process_elsewhere_is_told_and_no_stranger_of_its_number_is_ended(run, note, named):
+    process, stranger = hold(run.path), subprocess.Popen(["sleep", "60"])
+    try:
+        lock = run.path / ".lock"
+        here = json.loads(lock.read_text()) | {"pid": stranger.pid}
+        lock.write_text(note or "" if not isinstance(note, dict) else json.dumps(here | note))
+        result = sat_slime_command("stop", run.path)
+        assert result.exit_code == 2 and "cannot be ended from here" in result.stderr and named in result.stderr
+        assert stranger.poll() is None and process.poll() is None
+    finally:
+        for child in (process, stranger):
+            child.kill()
+            child.wait()
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK])
+def test_a_file_system_that_cannot_lock_is_not_in_use(run, monkeypatch, number):
+    def flock(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    assert "nothing runs here" in sat_slime_command("stop", run.path).stdout
+    result = sat_slime_command("launch", run.path, "--resume", "--set", "pipeline.iterations=400")
+    assert (
+        result.exit_code == 2 and "file system does not lock files" in result.stderr and "in use" not in result.stderr
+    )
+
+
+def test_a_grid_is_stopped_too(tmp_path):
+    grid = GridFolder(tmp_path / "grids/g")
+    grid.path.mkdir(parents=True)
+    grid.begin(GridConfig(name="g"), LabConfig())
+    process = hold(grid.path, "grid.state", "GridFolder")
+    assert "g: stopped" in sat_slime_command("stop", grid.path).stdout
+    assert process.wait() == 0
+
+
+def test_what_is_no_run_is_said(tmp_path):
+    for command in ("stop", "logs"):
+        result = sat_slime_command(command, tmp_path)
+        assert result.exit_code == 2 and "is not a run folder" in result.output
+
+
+def test_a_tail_has_whole_lines_once_and_all_again_of_a_shorter_file(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    tail = Tail(path)
+    assert list(tail.new_lines()) == []
+    path.write_text('{"a": 1}\nnot json\n{"a": 2')
+    assert list(tail.new_rows()) == [{"a": 1}]
+    with path.open("a") as file:
+        file.write("}\n")
+    assert list(tail.new_rows()) == [{"a": 2}] and list(tail.new_rows()) == []
+    Path(path).write_text('{"a": 3}\n')
+    assert list(tail.new_rows()) == [{"a": 3}]

@@ -1,0 +1,107 @@
+"""Every method of the paper's grid, at both of its lags, and the rest of its design space, on the real engines. Many
+minutes: `pytest -m slow`."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sat_slime.objective import PAPER_METHODS, Score, method_names, named_method
+from sat_slime.objective.metrics import metric_named
+
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not all(importlib.util.find_spec(name) for name in ("sglang", "megatron")),
+        reason="the lab runtime needs the engines: scripts/setup.sh",
+    ),
+]
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("methods")
+
+
+PAPER = [method.name for method in PAPER_METHODS]
+OTHERS = [name for name in (*method_names(), "sat-gspo-tis-r3-topp") if name not in PAPER]
+
+
+ACTS = {
+    "icepop": "icepop/masked",
+    "seqclip": "seqclip/masked",
+    "m2po": "m2po/masked",
+    "rollout-is": "rollout_is/masked",
+    "flash": "flash/masked",
+    "grpo-mis-geo": "mis_geo/masked",
+}
+"""What drops tokens in some of ten steps even of a model that hardly learns."""
+
+
+@pytest.mark.parametrize("lag", [1, 8])
+@pytest.mark.parametrize("method", PAPER)
+def test_ten_steps(method, lag, root):
+    rows = run(method, lag, root)
+    for row in rows:
+        assert ("sat/q" in row) == method.startswith("sat-")
+        assert ("tis/weight" in row) == ("tis" in method)
+        assert ("routing/flip_rate" in row) == (not method.endswith("r3"))
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_ten_steps_of_the_other_stabilizers(name, root):
+    method, lag = named_method(name), 8
+    rows = run(name, lag, root, **({"rollout.top_p": 0.9} if method.top_p_replay else {}))
+    if name in ACTS:
+        assert max(row[ACTS[name]] for row in rows) > 0
+    weighs = [*method.weights, *([method.base] if isinstance(method.base, Score) else [])]
+    for weight in weighs:
+        assert not all(row[f"{weight.prefix()}/weight"] == 1 for row in rows)
+    for row in rows:
+        for gate in method.gates:
+            assert 0 <= row[f"{gate.prefix()}/masked"] <= 1
+        for weight in weighs:
+            assert row[f"{weight.prefix()}/weight"] >= 0  # 0: seq-mask-tis drops whole steps of old responses
+        if isinstance(method.base, Score):
+            assert 0 <= row[f"{method.base.prefix()}/masked"] <= 1
+        if constraint := method.step_constraint:
+            assert 0 <= row["trpo/backtracks"] <= constraint.max_backtracks
+            assert row["trpo/tv_mean"] <= row["trpo/tv_max"] <= 1
+            assert row["trpo/tv_mean"] <= max(constraint.delta, row["trpo/tv_mean_before"]) + 1e-6
+
+
+def run(method: str, lag: int, root: Path, **changes) -> list[dict]:
+    """Metrics of ten steps of a run, all of them finite."""
+    name = f"{method}-lag{lag}"
+    settings = {
+        "pipeline.iterations": 10,
+        "eval.every_n_iterations": 0,
+        "checkpoint.every_n_iterations": 0,
+        "rollout.dtype": "bfloat16",
+        "rollout.deterministic": "false",
+        "output_dir": root,
+        "cache_dir": root / "cache",
+        **changes,
+    }
+    command = [str(Path(sys.executable).parent / "sat-slime"), "launch", str(ROOT / "configs/lab/tiny.yaml")]
+    command += ["--method", method, "--lag", str(lag), "--name", name, "--no-live"]
+    command += [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = [json.loads(line) for line in (root / name / "metrics.jsonl").read_text().splitlines()]
+    assert len(rows) == 10
+    assert max(row["lag/max"] for row in rows) == lag
+    for row in rows:
+        # An undefined figure is null in the file; a finite run has none.
+        assert all(value is not None and math.isfinite(value) for value in row.values()), row
+        assert not [key for key in row if metric_named(key) is None], "keys outside the table of metrics"
+    return rows

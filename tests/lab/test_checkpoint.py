@@ -1,0 +1,203 @@
+"""Checkpoints: whole or absent, and a batch that comes back as it was."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from made_up_batch import CONFIG, make_batch
+
+from sat_slime.config import checksums
+from sat_slime.config.checksums import write_checksums
+from sat_slime.lab import checkpoint
+from sat_slime.lab.checkpoint import DamagedCheckpoint, LoopState
+from sat_slime.lab.initial_model import check_initial, model_checksums
+
+STATE = LoopState(iteration=3, updates=3, weight_versions=[0, 2])
+
+
+def write(folder, iteration: int) -> None:
+    with checkpoint.writing(folder, dataclasses.replace(STATE, iteration=iteration)) as part:
+        (part / "trainer.safetensors").write_bytes(b"x")
+
+
+def test_the_newest_whole_one_counts_and_old_ones_go(tmp_path):
+    assert checkpoint.newest(tmp_path / "none") is None
+    for iteration in (3, 10, 200, 1_000_000):
+        write(tmp_path, iteration)
+    write(tmp_path, 999_999)
+    (tmp_path / "iteration-000201.part").mkdir()
+    (tmp_path / "iteration-2000000.aside").mkdir()
+    assert list(checkpoint.numbered(tmp_path)) == [3, 10, 200, 999_999, 1_000_000]
+    assert checkpoint.newest(tmp_path).name == "iteration-1000000"
+    checkpoint.prune(tmp_path, keep=2)
+    kept = ["iteration-1000000", "iteration-2000000.aside", "iteration-999999"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == kept
+
+
+def test_a_process_that_dies_while_it_saves_leaves_the_checkpoint_before(tmp_path):
+    """The process, a fork of this one, dies at each of the calls that make a checkpoint out of files."""
+    points = [("write_checksums", 0), *(("fsync", n) for n in range(6)), ("replace", 0)]
+    for place, (deadly, count) in enumerate(points):
+        folder = tmp_path / str(place)
+        write(folder, 3)
+        if (pid := os.fork()) == 0:
+            try:
+                saves_and_dies(folder, deadly, count)
+            finally:  # whatever happens, this process runs no test
+                os._exit(1)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        assert code == (0 if (deadly, count) == ("fsync", 5) else 9), (deadly, count)
+        whole = checkpoint.newest_whole(folder)
+        assert whole.path == checkpoint.newest(folder), "no name of a checkpoint before it is whole"
+        assert whole.state.iteration == (6 if deadly == "fsync" and count > 3 else 3)
+        write(folder, 7)
+        checkpoint.prune(folder, keep=1)
+        assert [path.name for path in folder.iterdir()] == ["iteration-000007"]
+
+
+def saves_and_dies(folder: Path, deadly: str, count: int) -> None:
+    """Saves another checkpoint, and ends this process with 9 at the call of `deadly` after so many, else with 0."""
+    module = checksums if hasattr(checksums, deadly) else os
+    call, calls = getattr(module, deadly), itertools.count()
+
+    def dying(*arguments, **keywords):
+        if next(calls) == count:
+            os._exit(9)
+        return call(*arguments, **keywords)
+
+    setattr(module, deadly, dying)
+    write(folder, 6)
+    os._exit(0)
+
+
+def test_a_checkpoint_that_is_half_removed_is_none(tmp_path, monkeypatch):
+    for iteration in (3, 6, 9):
+        write(tmp_path, iteration)
+
+    def fails(path, **_):
+        if path.exists():
+            (path / "state.json").unlink()
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(checkpoint.shutil, "rmtree", fails)
+    with pytest.raises(KeyboardInterrupt):
+        checkpoint.prune(tmp_path, keep=2)
+    monkeypatch.undo()
+    assert list(checkpoint.numbered(tmp_path)) == [6, 9]
+    checkpoint.prune(tmp_path, keep=2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["iteration-000006", "iteration-000009"]
+
+
+def test_newer_checkpoints_go_aside_and_the_files_stay(tmp_path):
+    for iteration in (3, 6, 9):
+        write(tmp_path, iteration)
+    (tmp_path / "iteration-000009.aside").mkdir()  # of an earlier time
+    assert [path.name for path in checkpoint.set_aside(tmp_path, after=3)] == [
+        "iteration-000006.aside",
+        "iteration-000009.aside",
+    ]
+    assert list(checkpoint.numbered(tmp_path)) == [3]
+    assert (tmp_path / "iteration-000009.aside" / "trainer.safetensors").read_bytes() == b"x"
+    assert checkpoint.set_aside(tmp_path, after=3) == []
+
+
+def test_the_newest_whole_one_is_found_below_damaged_ones(tmp_path):
+    assert checkpoint.newest_whole(tmp_path) is None
+    for iteration in (3, 6, 9):
+        write(tmp_path, iteration)
+        (tmp_path / f"iteration-{iteration:06d}" / "trainer.safetensors").write_bytes(b"x" if iteration == 3 else b"y")
+    assert checkpoint.newest_whole(tmp_path).state.iteration == 3
+    with pytest.raises(DamagedCheckpoint, match=r"iteration-000009 is damaged: trainer.safetensors does not match its"):
+        checkpoint.verified(tmp_path / "iteration-000009")
+
+
+def test_many_faults_are_still_one_line(tmp_path):
+    with checkpoint.writing(tmp_path, STATE) as part:
+        for rank in range(8):
+            (part / f"rank-{rank}.safetensors").write_bytes(b"x")
+    for file in (tmp_path / "iteration-000003").glob("rank-*"):
+        file.unlink()
+    with pytest.raises(DamagedCheckpoint, match=r"rank-2.safetensors is missing and 5 more files$"):
+        checkpoint.verified(tmp_path / "iteration-000003")
+
+
+def test_a_garbage_state_with_a_right_checksum_is_still_an_error(tmp_path):
+    folder = tmp_path / "iteration-000003"
+    folder.mkdir()
+    for text in ("[]", "{}", '{"iteration": 1}', '{"schema": "sat_slime.checkpoint/2", "iteration": 1}', "x"):
+        (folder / "state.json").write_text(text)
+        write_checksums(folder)
+        with pytest.raises(DamagedCheckpoint, match=r"state.json cannot be read"):
+            checkpoint.verified(folder)
+
+
+def test_a_failed_write_leaves_the_previous_one(tmp_path):
+    write(tmp_path, 3)
+    with pytest.raises(OSError, match="disk"), checkpoint.writing(tmp_path, STATE) as part:
+        (part / "half").write_bytes(b"x")
+        raise OSError("disk full")
+    assert [p.name for p in tmp_path.iterdir()] == ["iteration-000003"]
+    assert (tmp_path / "iteration-000003" / "trainer.safetensors").read_bytes() == b"x"
+
+
+def test_state_comes_back(tmp_path):
+    write(tmp_path, 3)
+    saved = checkpoint.verified(checkpoint.newest(tmp_path))
+    assert saved.state == STATE
+
+
+def test_another_initial_model_than_that_of_the_state_is_told(tmp_path):
+    initial = tmp_path / "initial"
+    initial.mkdir()
+    for name in ("config.json", "model.safetensors"):
+        (initial / name).write_text(name)
+    with checkpoint.writing(tmp_path, dataclasses.replace(STATE, initial=model_checksums(initial))):
+        pass
+    saved = checkpoint.verified(checkpoint.newest(tmp_path))
+    check_initial(saved, initial)
+    (initial / "model.safetensors").write_text("other")
+    with pytest.raises(
+        DamagedCheckpoint, match=r"initial is damaged: model.safetensors is not what the run started with"
+    ):
+        check_initial(saved, initial)
+    (initial / "model.safetensors").unlink()
+    with pytest.raises(DamagedCheckpoint, match=r"model.safetensors cannot be read \(No such file"):
+        check_initial(saved, initial)
+
+
+@pytest.mark.parametrize("routed", [True, False], ids=["moe", "dense, with distributions"])
+def test_a_batch_comes_back_as_it_was(routed, tmp_path):
+    batch = make_batch(["14$", "08,10,14$", "1$"] * 3 + ["2,3"] * 3, version=5)
+    if not routed:
+        plain = [
+            dataclasses.replace(
+                r, routed_experts=None, distribution=np.full((len(r.output_ids), 16), i, dtype=np.float32)
+            )
+            for i, r in enumerate(batch.responses)
+        ]
+        batch = dataclasses.replace(batch, responses=plain)
+    assert checkpoint.read_batch(tmp_path, CONFIG) is None
+    checkpoint.write_batch(tmp_path, batch)
+    again = checkpoint.read_batch(tmp_path, CONFIG)
+    assert (again.iteration, again.problems, again.seconds, again.faults) == (0, batch.problems, 1.5, {"rejected": 2})
+    for ours, theirs in zip(again.responses, batch.responses, strict=True):
+        for field in dataclasses.fields(ours):
+            a, b = getattr(ours, field.name), getattr(theirs, field.name)
+            if isinstance(a, np.ndarray):
+                assert a.dtype == b.dtype
+                np.testing.assert_array_equal(a, b)
+            else:
+                assert a == b
+
+
+def test_a_response_of_several_versions_comes_back_as_it_was(tmp_path):
+    batch = make_batch(["08,10,14$"] * 12)
+    mixed = [dataclasses.replace(r, versions=np.arange(9) // 4 + i) for i, r in enumerate(batch.responses)]
+    checkpoint.write_batch(tmp_path, dataclasses.replace(batch, responses=mixed))
+    again = checkpoint.read_batch(tmp_path, CONFIG).responses
+    assert [r.versions.tolist() for r in again] == [r.versions.tolist() for r in mixed]

@@ -1,0 +1,81 @@
+"""The quick start's model and problems as slime reads them."""
+
+import json
+import shutil
+
+import pytest
+
+pytest.importorskip("transformers")
+from sat_slime.config import load_config
+from sat_slime.lab import for_slime
+from sat_slime.lab.initial_model import cached_model
+from sat_slime.lab.rollout_batch import evaluation_requests, training_requests
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    """A run whose initial model is in the cache: one of two files, whatever they hold."""
+    file = tmp_path_factory.mktemp("config") / "run.yaml"
+    file.write_text(f"runtime: lab\ncache_dir: {tmp_path_factory.mktemp('cache')}\n")
+    config = load_config(file)
+    model = cached_model(config)
+    model.mkdir(parents=True)
+    (model / "config.json").write_text(json.dumps({"model_type": "qwen3_moe", "vocab_size": config.task.vocab_size}))
+    (model / "model.safetensors").write_bytes(b"weights")
+    return config
+
+
+@pytest.fixture(scope="module")
+def folder(config, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("out") / "laptop"
+    for_slime.write_folder(config, folder)
+    return folder
+
+
+def rows(file):
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def test_the_tokenizer_is_the_tasks_alphabet(folder, config):
+    from transformers import AutoTokenizer
+
+    task = config.task
+    tokenizer = AutoTokenizer.from_pretrained(folder / "model")
+    for text in ("3524    =", "08,10,14$", "0=  ,$"):
+        ids = tokenizer.encode(text, add_special_tokens=False)
+        assert tuple(ids) == task.encode(text)
+        assert tokenizer.decode(ids) == text
+    assert tokenizer.eos_token_id == task.eos_id and len(tokenizer) == task.vocab_size
+
+
+def test_the_weights_are_the_caches(folder, config):
+    for name in ("config.json", "model.safetensors"):
+        assert (folder / "model" / name).read_bytes() == (cached_model(config) / name).read_bytes()
+
+
+def test_prompts_come_in_the_order_of_an_lab_run(folder, config):
+    written = rows(folder / "prompts.jsonl")
+    drawn = [problem for iteration in range(3) for problem in training_requests(config, iteration)[0]]
+    assert written[: len(drawn)] == [
+        {"prompt": problem.prompt, "label": problem.label, "metadata": {"task": config.task.model_dump()}}
+        for problem in drawn
+    ]
+    assert len(written) == for_slime.ITERATIONS * config.rollout.prompts_per_iteration
+
+
+def test_held_out_problems_are_those_of_an_lab_run(folder, config):
+    written = rows(folder / "held_out.jsonl")
+    assert [row["prompt"] for row in written] == [problem.prompt for problem in evaluation_requests(config, 0)[0]]
+    assert not {row["prompt"] for row in written} & {row["prompt"] for row in rows(folder / "prompts.jsonl")}
+
+
+def test_a_folder_that_is_there_is_replaced_as_a_whole(config, tmp_path):
+    folder = tmp_path / "laptop"
+    (folder / "model").mkdir(parents=True)
+    (folder / "model" / "old.safetensors").write_bytes(b"")
+    for name in ("prompts.jsonl", "held_out.jsonl"):
+        (folder / name).touch()
+    for_slime.write_folder(config, folder)
+    assert not (folder / "model" / "old.safetensors").exists()
+    assert not list(tmp_path.glob("*.part"))
+    shutil.rmtree(folder)

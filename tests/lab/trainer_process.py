@@ -1,0 +1,118 @@
+"""The trainer in a process of its own, and made-up responses to train on."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import multiprocessing
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.multiprocessing import start_processes
+
+from sat_slime.config.schema import LabConfig
+from sat_slime.rollout.nucleus import nucleus, truncate
+from sat_slime.rollout.types import Response
+
+TINY = {
+    "model": {
+        "hidden_size": 32,
+        "attention_heads": 4,
+        "kv_heads": 2,
+        "head_dim": 8,
+        "experts": 4,
+        "ffn_size": 32,
+    },
+    # A large epsilon: Adam would turn rounding in a vanishing gradient into a step of the learning rate.
+    "train": {"tokens_per_microbatch": 220, "lr": 1e-2, "adam_eps": 1e-3},
+    "diagnose": {"split_every_n_steps": 1},
+}
+
+
+def make_config(**sections) -> LabConfig:
+    merged = {**TINY, **{k: {**TINY.get(k, {}), **v} for k, v in sections.items()}}
+    return LabConfig(**merged)
+
+
+def make_samples(config: LabConfig, count: int = 24, routed: bool = True, top_p: float | None = None) -> list[Response]:
+    """Responses of 3 to 21 tokens with made-up log-probs and routes; with top_p each also has the log-probs of all
+    tokens, cut to that nucleus."""
+    rng = np.random.default_rng(3)
+    model, task = config.model, config.task
+    samples = []
+    for i, problem in enumerate(task.training_problems(count, rng)):
+        output = task.encode(task.demonstration(problem, rng, 0.3, direct=i % 4 == 0))
+        prompt = task.encode(problem.prompt)
+        rows = len(prompt) + len(output) - 1
+        routes = np.stack([rng.permutation(model.experts)[: model.experts_per_token] for _ in range(rows * 2)])
+        response = Response(
+            request_id=str(i),
+            prompt_ids=prompt,
+            output_ids=output,
+            log_probs=(-2.7 + 0.3 * rng.standard_normal(len(output))).astype(np.float32),
+            routed_experts=routes.reshape(rows, 2, -1).astype(np.uint8) if routed else None,
+            finish_reason="stop",
+            versions=np.zeros(len(output), np.int64),
+        )
+        if top_p is not None:
+            response = with_vocabulary(response, task.vocab_size, top_p, rng)
+        advantage = float(rng.standard_normal())
+        samples.append(dataclasses.replace(response, reward=float(i % 3 == 0), advantage=advantage))
+    return samples
+
+
+def with_vocabulary(response: Response, vocab_size: int, top_p: float, rng: np.random.Generator) -> Response:
+    logits = rng.standard_normal((len(response.output_ids), vocab_size))
+    kept = nucleus(logits - np.log(np.exp(logits).sum(-1, keepdims=True)), top_p)
+    sampled = (np.arange(len(response.output_ids)), list(response.output_ids))
+    kept[sampled] = True
+    table = truncate(logits, kept)
+    return dataclasses.replace(response, log_probs=table[sampled], distribution=table)
+
+
+def in_trainer(worker, config: LabConfig, *arguments):
+    """Return what worker(trainer, *arguments) returns in a process of its own, where the trainer is."""
+    with tempfile.TemporaryDirectory() as folder:
+        # One server process imports Megatron, the others fork from it.
+        multiprocessing.set_forkserver_preload(["sat_slime.lab.trainer.trainer"])
+        start_processes(_enter, (worker, config, folder, arguments), nprocs=1, start_method="forkserver")
+        return torch.load(f"{folder}/found.pt", weights_only=False)  # the process just wrote it
+
+
+def _enter(_, worker, config, folder, arguments):
+    from sat_slime.lab.trainer.trainer import Trainer
+
+    torch.manual_seed(4)  # of the weights that `make_initial` writes: TRPO shortens steps from here
+    torch.save(worker(Trainer(config), *arguments), f"{folder}/found.pt")
+
+
+def make_initial(trainer, folder: str) -> dict:
+    trainer.export_weights(Path(folder))
+    return {}
+
+
+SPLITS = {"one micro-batch": {"tokens_per_microbatch": 4096}, "many": {"tokens_per_microbatch": 90}}
+
+CONSTRAINED = {"base": "trpo", "top_p_replay": True}
+"""A method of which every response carries the engine's whole distributions."""
+
+
+def train_three_steps(trainer, initial: str, out: str | None = None) -> dict:
+    trainer.load_initial(Path(initial))
+    trainer.export_weights(Path(tempfile.mkdtemp()) / "v0")
+    samples = make_samples(trainer.config, routed=trainer.config.model.is_moe)
+    metrics = [trainer.train(samples)[0].metrics for _ in range(3)]
+    if out:
+        trainer.export_weights(Path(out))
+    return {"metrics": json.dumps(metrics)}
+
+
+def assert_same_weights(ours: Path, theirs: Path, atol: float) -> None:
+    from safetensors.torch import load_file
+
+    a, b = load_file(ours / "model.safetensors"), load_file(theirs / "model.safetensors")
+    assert a.keys() == b.keys()
+    for name in a:
+        torch.testing.assert_close(a[name], b[name], rtol=0, atol=atol, msg=lambda text, name=name: f"{name}: {text}")
