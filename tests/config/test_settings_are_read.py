@@ -27,8 +27,8 @@ from sat_slime.config.section import Section
 PACKAGE = Path(sat_slime.__file__).parent
 READERS: dict[type[Section], tuple[str, ...]] = {
     LabConfig: ("cli", "lab", "grid", "report", "runs"),
-    SlimeConfig: ("cli", "plugin", "report", "runs"),
-    PluginConfig: ("plugin",),
+    SlimeConfig: ("cli", "launch", "cpu", "rehearsal", "plugin", "report", "runs"),
+    PluginConfig: ("plugin", "launch"),
     GridConfig: ("cli", "grid", "report"),
 }
 """The parts that read the settings of each kind of file."""
@@ -36,11 +36,11 @@ TAKEN_WHOLE = (MethodConfig,)
 """Sections whose settings `build_method` hands on to the stabilizers; tests/config/test_method_section.py says so."""
 READ_OTHERWISE = {
     **{
-        f"SlimeConfig.verifier.{key}": "plugin.launch.command sends the section whole, plugin.reward reads it"
+        f"SlimeConfig.verifier.{key}": "launch.command sends the section whole, plugin.reward reads it"
         for key in ("workers", "cpu_s", "wall_s", "memory_mb")
     },
     **{
-        f"SlimeConfig.cluster.{key}": "plugin.launch.memory.memory_sizes makes its name of the kind of memory"
+        f"SlimeConfig.cluster.{key}": "launch.memory.memory_sizes makes its name of the kind of memory"
         for key in ("gpu_memory_gib", "host_memory_gib", "shm_gib", "object_store_gib")
     },
 }
