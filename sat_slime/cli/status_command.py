@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
+import math
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,7 +15,10 @@ from rich.text import Text
 from sat_slime.cli.terminal import INTERRUPTED, short, sigterm_as_ctrl_c
 
 if TYPE_CHECKING:
-    from sat_slime.grid.entries import Entry
+    from sat_slime.runs.folder import RunFolder
+
+DEPTH = 4
+"""Folders below the first one that are looked into."""
 
 
 def status(
@@ -31,7 +33,6 @@ def status(
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Of a lab run or a grid: go on until it ends or Ctrl-C.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the runs and their newest numbers as JSON.")] = False,
 ) -> None:
     """List the runs below a folder, or say how one is doing: its state, progress and newest checkpoint, and why it
     ended. Of a grid: all its cells.
@@ -42,7 +43,7 @@ def status(
 
     sat-slime status grids/my-grid --follow
     """
-    from sat_slime.cli.grid_run.grid_status import show_grid
+    from sat_slime.cli.grid_run.grid_view import show_grid
     from sat_slime.cli.lab_run.other_terminal import lab_status, watch
     from sat_slime.config import ConfigError, LabConfig, load_config
     from sat_slime.grid.state import GridFolder
@@ -50,8 +51,8 @@ def status(
 
     run = run or Path()
     alone = GridFolder(run).is_grid() or RunFolder(run).is_run()
-    if as_json or (not alone and run.is_dir()):
-        _list_runs(run, as_json, Console())
+    if not alone and run.is_dir():
+        _list_runs(run, Console())
         return
     if GridFolder(run).is_grid():
         show_grid(GridFolder(run), follow, Console())
@@ -76,15 +77,10 @@ def status(
         typer.echo(line)
 
 
-def _list_runs(folder: Path, as_json: bool, console: Console) -> None:
-    """Print the runs and grids below a folder, the newest first. The runs of a grid stand below it."""
-    from sat_slime.grid.entries import entries
-
-    found = entries(folder)
-    if as_json:
-        typer.echo(json.dumps([asdict(entry) for entry in found], indent=2, default=str))
-        return
-    if not found:
+def _list_runs(folder: Path, console: Console) -> None:
+    """Print the runs and grids below a folder, the newest first."""
+    rows = sorted(_below(folder, DEPTH), key=lambda row: row[0], reverse=True)
+    if not rows:
         typer.echo("no run and no grid is here; start one: sat-slime init quickstart, sat-slime launch quickstart.yaml")
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -93,20 +89,66 @@ def _list_runs(folder: Path, as_json: bool, console: Console) -> None:
         table.add_column(name, justify="left" if name == "state" else "right", no_wrap=True)
     table.add_column("started", no_wrap=True)
     table.add_column("report", overflow="fold")
-    for entry in found:
-        table.add_row(*map(Text, _cells(folder, entry)))  # a name is no markup
+    for started, path, cells in rows:
+        report = path / "report.html"
+        shown = [str(short(path)), *cells, started[:16].replace("T", " ") or "never", _newer(report, path)]
+        table.add_row(*map(Text, shown))  # a name is no markup
     (console if console.is_terminal else Console(width=160)).print(table)
 
 
-def _cells(folder: Path, entry: Entry) -> Iterator[str]:
-    path = str(short(folder / entry.path))
-    yield path
-    yield entry.status
-    if entry.kind == "grid":
-        yield f"{sum(run.status == 'finished' for run in entry.runs)} of {len(entry.runs)} runs"
-    else:
-        yield "–" if entry.step is None else f"{entry.step:g} of {entry.steps or '?'}"
-    yield "–" if entry.accuracy is None else f"{entry.accuracy:.3f}"
-    yield "–" if entry.d_pi is None else f"{entry.d_pi:.4f}"
-    yield (entry.started or "never")[:16].replace("T", " ")
-    yield f"{path}/report.html" if entry.report else "–"
+def _below(folder: Path, depth: int) -> Iterator[tuple[str, Path, list[str]]]:
+    """Yield (newest start, folder, columns) of each run and grid; the runs of a grid are in it alone. A damaged one
+    must not hide the others."""
+    from sat_slime.grid.state import GridFolder
+    from sat_slime.runs.folder import RunFolder
+
+    grid, run = GridFolder(folder), RunFolder(folder)
+    try:
+        if grid.is_grid():
+            states = [RunFolder(path).state() for path in _folders(grid.runs)]
+            if states or grid.is_running():  # a kept result has no run
+                finished = sum(state.get("status") == "finished" for state in states)
+                shown = "running" if grid.is_running() else "not running"
+                started = max((str(state.get("last_started") or "") for state in states), default="")
+                yield started, folder, [shown, f"{finished} of {len(states)} runs", "–", "–"]
+        elif run.is_run():
+            state = run.state()
+            yield str(state.get("last_started") or ""), folder, [str(state.get("status", "unknown")), *_numbers(run)]
+        elif depth:
+            for child in _folders(folder):
+                yield from _below(child, depth - 1)
+    except OSError:  # gone meanwhile, or not ours to read
+        return
+    except Exception as error:
+        yield "", folder, [f"damaged: {type(error).__name__}: {error}", "–", "–", "–"]
+
+
+def _folders(folder: Path) -> list[Path]:
+    try:
+        children = [child for child in folder.iterdir() if child.is_dir() and not child.is_symlink()]
+    except OSError:  # gone meanwhile, or not ours to read
+        return []
+    return sorted(child for child in children if not child.name.startswith("."))
+
+
+def _numbers(run: RunFolder) -> Iterator[str]:
+    """Yield a run's newest step, accuracy and d_pi."""
+    from sat_slime.cli.grid_run.grid_view import last_row
+    from sat_slime.config.jsonl import number
+    from sat_slime.runs.reading import read_yaml, section
+
+    pipeline = section(read_yaml(run.config) if run.config.exists() else {}, "pipeline")
+    iterations, per_rollout = pipeline.get("iterations"), pipeline.get("optimizer_steps_per_rollout", 1)
+    steps = iterations * per_rollout if isinstance(iterations, int) and isinstance(per_rollout, int) else "?"
+    newest, evaluation = last_row(run.metrics), last_row(run.eval)
+    step = number(newest, "step")
+    yield f"{step:g} of {steps}" if math.isfinite(step) else "–"
+    for value, form in ((number(evaluation, "accuracy"), ".3f"), (number(newest, "mismatch/d_pi"), ".4f")):
+        yield format(value, form) if math.isfinite(value) else "–"
+
+
+def _newer(report: Path, folder: Path) -> str:
+    """Return the report where it is there and newer than all rows: a resume may have gone on since."""
+    rows = [file.stat().st_mtime for name in ("metrics", "eval") if (file := folder / f"{name}.jsonl").exists()]
+    current = report.exists() and report.stat().st_mtime >= max(rows, default=0.0)
+    return str(short(report)) if current else "–"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,20 +46,17 @@ def select_cells(grid: GridConfig, only: Sequence[str], seeds: Sequence[int]) ->
     Raises:
         ConfigError: a selector or a seed chooses nothing.
     """
+    lags, known_seeds = (", ".join(map(str, values)) for values in (grid.lags, grid.seeds))
     errors = []
     for selector in only:
         try:
             if not any(matches(selector, method, lag) for method in grid.methods for lag in grid.lags):
-                errors.append(
-                    f"--only {selector}: no cell of the grid; its methods are {', '.join(grid.methods)}, its lags "
-                    f"{_listed(grid.lags)}"
-                )
+                known = f"its methods are {', '.join(grid.methods)}, its lags {lags}"
+                errors.append(f"--only {selector}: no cell of the grid; {known}")
         except ValueError as error:
             errors.append(f"--only {error}")
-    if unknown := [seed for seed in seeds if seed not in grid.seeds]:
-        errors.append(
-            f"--seeds {_listed(unknown)}: the grid's seeds are {_listed(grid.seeds)}; more of them belong into its file"
-        )
+    if unknown := ", ".join(str(seed) for seed in seeds if seed not in grid.seeds):
+        errors.append(f"--seeds {unknown}: the grid's seeds are {known_seeds}; more of them belong into its file")
     if errors:
         raise ConfigError(errors)
     return [
@@ -68,10 +65,6 @@ def select_cells(grid: GridConfig, only: Sequence[str], seeds: Sequence[int]) ->
         if (not seeds or cell.seed in seeds)
         and (not only or any(matches(selector, cell.method, cell.lag) for selector in only))
     ]
-
-
-def _listed(values: Iterable[object]) -> str:
-    return ", ".join(str(value) for value in values)
 
 
 def cell_config(grid: GridConfig, file: Path, run: RunConfig, cell: Cell, runs: Path) -> RunConfig:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,7 @@ from sat_slime.config import GridConfig, dump_config, load_grid
 from sat_slime.config.jsonl import to_json, write_atomically
 from sat_slime.config.loader import RunConfig
 from sat_slime.grid.plan import Cell, plan_cells
-from sat_slime.runs.folder import RunFolder, RunFolderError
+from sat_slime.runs.folder import RunFolder, RunFolderError, worked_seconds
 from sat_slime.runs.lock import FolderLock, Holder
 
 STATES = ("planned", "running", "interrupted", "failed", "finished")
@@ -33,53 +31,25 @@ class CellState:
     error: str | None = None
     """The newest failure, in a line."""
     minutes: float = 0.0
-    """Minutes of all its starts together."""
+    """Minutes of all its starts together, as its run folder has them."""
     note: str | None = None
     """A remark about a finished run, such as that it collapsed."""
-    started: float | None = None
-    """Newest start, in seconds since 1970."""
-    ended: float | None = None
-
-    @property
-    def folder(self) -> Path:
-        """The run folder of the cell, relative to the grid's folder."""
-        return Path("runs") / self.cell.name
 
     def row(self) -> dict[str, Any]:
-        return {
-            "cell": self.cell.name,
-            **dataclasses.asdict(self.cell),
-            "folder": str(self.folder),
-            "state": self.state,
-            "attempts": self.attempts,
-            "error": self.error,
-            "minutes": round(self.minutes, 2),
-            "note": self.note,
-            "started": _iso(self.started),
-            "ended": _iso(self.ended),
-        }
+        own = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)[1:]}
+        return {"cell": self.cell.name, **dataclasses.asdict(self.cell), **own}
 
     @classmethod
     def of(cls, row: dict[str, Any]) -> CellState:
-        """Return the state that a row of state.json holds. Raises KeyError or ValueError where it is no such row."""
-        return cls(
-            Cell(row["method"], row["lag"], row["seed"], row.get("task")),
-            row["state"],
-            row["attempts"],
-            row["error"],
-            row["minutes"],
-            row["note"],
-            _seconds(row["started"]),
-            _seconds(row["ended"]),
-        )
+        """Return the state that a row of state.json holds. Raises KeyError where it is no such row."""
+        cell = Cell(row["method"], row["lag"], row["seed"], row.get("task"))
+        return cls(cell, row["state"], row["attempts"], row["error"], row["minutes"], row["note"])
 
-
-def _iso(seconds: float | None) -> str | None:
-    return None if seconds is None else datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="seconds")
-
-
-def _seconds(text: str | None) -> float | None:
-    return None if text is None else datetime.fromisoformat(text).timestamp()
+    def take_minutes(self, run: RunFolder) -> None:
+        """Take the time that the run's folder tells, which a run that was killed had no time to write."""
+        seconds = worked_seconds(run.state())
+        if seconds == seconds:
+            self.minutes = round(seconds / 60, 2)
 
 
 class GridFolder:
@@ -121,8 +91,8 @@ class GridFolder:
         """Return the process that runs the grid; None where none does."""
         return self._lock.holder()
 
-    def run_folder(self, cell: CellState) -> RunFolder:
-        return RunFolder(self.path / cell.folder)
+    def run_folder(self, cell: Cell) -> RunFolder:
+        return RunFolder(self.runs / cell.name)
 
     def planned(self) -> list[Cell]:
         """Return the cells that grid.yaml names. Raises ConfigError."""
@@ -136,12 +106,6 @@ class GridFolder:
         self.save(states)
         write_atomically(self.config, dump_config(grid))  # last: a folder that has it is a whole grid's
         return states
-
-    def keep_cell(self, cell: Cell, config: RunConfig) -> Path:
-        """Keep the settings that a cell is started with; returns their file."""
-        file = self.cells / f"{cell.name}.yaml"
-        write_atomically(file, dump_config(config))
-        return file
 
     def save(self, states: Sequence[CellState]) -> None:
         rows = ",\n".join(to_json(state.row()) for state in states)
@@ -165,31 +129,20 @@ class GridFolder:
         cells: the cells to tell of, in this order. Default: those that were written last.
         """
         written = {state.cell: state for state in self.read()}
-        wanted = list(written) if cells is None else cells
         elsewhere = not self._lock.is_mine and self._lock.is_held()
-        return [self._observe(written.get(cell) or CellState(cell), elsewhere) for cell in wanted]
+        states = [written.get(cell) or CellState(cell) for cell in (written if cells is None else cells)]
+        for state in states:
+            if not elsewhere or state.state != "running":  # a cell that another process calls running is running
+                self._correct(state)
+        return states
 
-    def _observe(self, state: CellState, elsewhere: bool) -> CellState:
-        """elsewhere: another process runs the grid now, so that a cell which it calls running is running."""
-        if elsewhere and state.state == "running":
-            return state
-        run = self.run_folder(state)
+    def _correct(self, state: CellState) -> None:
+        run = self.run_folder(state.cell)
         status = run.state().get("status")
-        if state.state == "running" and status != "running":
-            state.ended = last_sign(run, state.started)
-            state.minutes += max(0.0, state.ended - (state.started or state.ended)) / 60
+        state.take_minutes(run)
+        if status in ("finished", "running"):
+            state.state = status
+        elif state.state != "failed":
+            state.state = "interrupted" if status else "planned"
         if status == "finished":
-            now = "finished"
-        elif status == "running":
-            now = "running"
-        elif state.state == "failed":
-            now = "failed"
-        else:
-            now = "interrupted" if status else "planned"
-        return dataclasses.replace(state, state=now, error=None if now == "finished" else state.error)
-
-
-def last_sign(run: RunFolder, otherwise: float | None) -> float:
-    """Return when a run last wrote anything, in seconds since 1970."""
-    files = [file.stat().st_mtime for file in (run.metrics, run.log, run.state_file) if file.exists()]
-    return max([*files, *([otherwise] if otherwise else [])], default=time.time())
+            state.error = None

@@ -80,14 +80,17 @@ def make_view(
     and evaluations, for the curves. clock: tells seconds, from which the run's speed is computed.
     """
     console = console or Console()
-    if live is None:
-        live = console.is_terminal and not console.is_dumb_terminal and "CI" not in os.environ
     progress = Progress(title, total_steps, clock, steps=first_step)
     for row in past:
         progress.remember(row)
         if (accuracy := number(row, "accuracy")) == accuracy:
             progress.evals.append(accuracy)
-    return LiveView(progress, console) if live else PlainView(progress, console)
+    return LiveView(progress, console) if is_live(live, console) else PlainView(progress, console)
+
+
+def is_live(live: bool | None, console: Console) -> bool:
+    """Return whether a view repaints itself; `live` None: on a terminal."""
+    return console.is_terminal and not console.is_dumb_terminal and "CI" not in os.environ if live is None else live
 
 
 @dataclass

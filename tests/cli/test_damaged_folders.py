@@ -1,6 +1,5 @@
 """Folders that are damaged, somebody else's or hostile: commands say so in a line, and show the others."""
 
-import json
 import os
 import re
 import subprocess
@@ -44,7 +43,6 @@ ROWS = [
 ]
 READING = [
     ("status",),
-    ("status", "--json"),
     ("status", "runs/tiny"),
     ("logs", "runs/tiny"),
     ("stop", "runs/tiny"),
@@ -69,9 +67,8 @@ def test_a_damaged_folder_ends_no_command_in_a_traceback_and_hides_no_other(runt
         write_run(tmp_path / "runs" / name, 6, state='{"status": "finished"}')
     with (tmp_path / "runs/tiny" / file).open("a" if file.endswith(".jsonl") else "w") as damaged:
         damaged.write(f"{text}\n")
-    listed, as_json, *_ = (without_traceback(*command) for command in READING)
+    listed, *_ = (without_traceback(*command) for command in READING)
     assert "runs/tiny" in listed.stdout and "runs/whole" in listed.stdout
-    assert sorted(run["path"] for run in json.loads(as_json.stdout)) == ["runs/tiny", "runs/whole"]
 
 
 @pytest.mark.parametrize("file", ["metrics.jsonl", "eval.jsonl"])

@@ -43,8 +43,7 @@ def test_commands_that_read_a_folder_import_nothing_that_it_names(imported, tmp_
         (run / "job.json").write_text(json.dumps({"job": "x", "address": "http://127.0.0.1:9"}))
         del values["task"]
     (run / "config.yaml").write_text(yaml.safe_dump(values))
-    for command in (("status",), ("status", "--json")):
-        assert "runs/tiny" in sat_slime_command(*command).stdout
+    assert "runs/tiny" in sat_slime_command("status").stdout
     for command in ("status", "logs", "stop", "report"):
         result = sat_slime_command(command, "runs/tiny")
         assert result.exit_code == 0, (command, result.output)

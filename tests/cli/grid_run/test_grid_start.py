@@ -1,18 +1,25 @@
-"""How a cell of a grid is started: forked where there is a fork server, else by a command that ends with the grid."""
+"""How a cell of a grid is started: forked where there is a fork server, else by a command that ends with the grid; and
+a grid that is asked to end meanwhile."""
 
+import json
 import os
+import signal
 import subprocess
 import sys
 from types import SimpleNamespace
 
 import pytest
+from rich.console import Console
+from synthetic import write_run
 
 from sat_slime.cli.grid_run import fork_servers, grid_start
-from sat_slime.cli.grid_run.cells import Cells
-from sat_slime.config import LabConfig
+from sat_slime.cli.grid_run.grid_plan import GridPlan
+from sat_slime.config import GridConfig, LabConfig
+from sat_slime.grid.state import GridFolder
 from sat_slime.lab.forking.fork_server import listen
 from sat_slime.lab.forking.forked_process import FOLDER, RUNS, ForkedProcess
 from sat_slime.rollout.scratch import new_scratch
+from sat_slime.runs.folder import RunFolder
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="fork servers need Linux")
 
@@ -41,7 +48,7 @@ def server(monkeypatch):
 def start(environment, tmp_path, *arguments):
     """The process of a cell, ended, and what it printed."""
     with open(tmp_path / "output.txt", "ab") as output:
-        process = Cells(SimpleNamespace(), environment=environment).start(arguments, output)
+        process = grid_start.Cells(SimpleNamespace(), environment=environment).start(arguments, output)
     assert process.wait() == 0
     return process, (tmp_path / "output.txt").read_text()
 
@@ -74,3 +81,80 @@ def test_runs_of_slime_and_a_cell_alone_are_not_forked():
     for run, cells in ((None, 2), (LabConfig(), 1), (LabConfig(), 0)):
         with grid_start._forking(SimpleNamespace(run=run), cells) as environment:
             assert environment == {}
+
+
+class Waiting:
+    """Cells whose start waits for imports while Ctrl-C is pressed."""
+
+    starts, error = 0, AssertionError("the start went on")
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def arguments(self, state):
+        return ["launch"]
+
+    def start(self, arguments, output):
+        self.starts += 1
+        signal.raise_signal(signal.SIGINT)
+        raise self.error
+
+    def refreshed(self, state):
+        return self.folder.run_folder(state.cell)
+
+
+class Broken(Waiting):
+    """Cells whose start fails, and Ctrl-C while the grid then ends."""
+
+    def start(self, arguments, output):
+        raise OSError("no more processes")
+
+
+@pytest.fixture
+def begun(tmp_path):
+    """A function that returns the run of a grid of two cells, and their states, with cells of a class."""
+
+    def begin(kind):
+        folder, grid = GridFolder(tmp_path / "grid"), GridConfig(methods=["grpo", "gspo"], lags=[1], seeds=[0])
+        folder.path.mkdir()
+        states = folder.begin(grid, LabConfig())
+        configs = {state.cell: LabConfig() for state in states}
+        plan = GridPlan(grid.model_copy(update={"parallel": 2}), folder, LabConfig(), configs, [*configs], ())
+        view = grid_start.GridView(plan, states, False, Console(quiet=True))
+        return grid_start.GridRun(plan, states, states, kind(folder), view), states
+
+    return begin
+
+
+def test_ctrl_c_after_a_start_that_failed_hides_nothing(begun, monkeypatch):
+    run, _ = begun(Broken)
+    saved = []
+    monkeypatch.setattr(run.folder, "save", lambda states: (signal.raise_signal(signal.SIGINT), saved.append(states)))
+    with pytest.raises(OSError, match="no more processes"):
+        run.run()
+    assert saved
+
+
+def test_ctrl_c_ends_a_start_that_waits(begun):
+    run, states = begun(Waiting)
+    handler = signal.getsignal(signal.SIGINT)
+    run.run()
+    assert run.cells.starts == 1 and [state.state for state in states] == ["planned", "planned"]
+    assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_what_is_said_of_a_collapse_is_of_the_first_data_set(tmp_path):
+    """Two that stay where they are, one at 0.9 and one at 0.1, beside a mismatch that rises."""
+    folder = write_run(tmp_path / "run", 40, lag=1)
+    rows = [
+        {"step": step, "iteration": step, "dataset": name, "accuracy": accuracy, "n_samples": 999}
+        for step in range(0, 200, 8)
+        for name, accuracy in (("aime", 0.9), ("math", 0.1))
+    ]
+    metrics = [{"step": step, "mismatch/d_pi": 0.01 if step < 80 else 0.5} for step in range(1, 200)]
+    (folder / "eval.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in metrics))
+    assert grid_start.collapse_note(RunFolder(folder)) is None
+    mixed = [{**row, "dataset": None, "accuracy": 0.9 if row["step"] < 80 else 0.1} for row in rows]
+    (folder / "eval.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in mixed))
+    assert "meets the collapse rule" in grid_start.collapse_note(RunFolder(folder))

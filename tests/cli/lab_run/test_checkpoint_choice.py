@@ -18,10 +18,9 @@ from typer.testing import CliRunner
 
 import sat_slime.lab
 from sat_slime.cli import app
-from sat_slime.cli.grid_run import cells, grid_start
+from sat_slime.cli.grid_run import grid_start
 from sat_slime.cli.lab_run import engine_packages
 from sat_slime.config import load_config
-from sat_slime.grid import runner
 from sat_slime.lab import checkpoint
 from sat_slime.lab.initial_model import cached_model
 from sat_slime.tasks.running_sums import RunningSums
@@ -314,9 +313,9 @@ def test_a_dry_run_says_from_where_and_finds_the_damage(runtime):
 def test_a_cell_of_a_grid_says_what_is_damaged_and_goes_on_once_that_is_settled(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(engine_packages, "missing_engines", lambda: [])
-    monkeypatch.setattr(cells, "COMMAND", (sys.executable, str(STAND_IN)))
+    monkeypatch.setattr(grid_start, "COMMAND", (sys.executable, str(STAND_IN)))
     monkeypatch.setattr(grid_start, "fork_servers", lambda log: contextlib.nullcontext({}))
-    monkeypatch.setattr(runner, "POLL_S", 0.01)
+    monkeypatch.setattr(grid_start, "POLL_S", 0.01)
     values = {"name": "small", "run": str(TINY), "methods": ["gspo"], "lags": [1], "seeds": [0], "retries": 1}
     Path("grid.yaml").write_text(yaml.safe_dump(values))
     monkeypatch.setenv("STAND_IN_FAILS_AFTER", "5")
