@@ -46,18 +46,9 @@ BYTES = LAYERS * TOP_K
 RANKS, LONGEST = 4, 32_768
 MICRO_BATCH = 32_768
 FULL_RESPONSES = 4096
-SHARING = "share_routed_experts"
 WITHOUT = "without"
-SIDES: dict[str, dict[str, bool]] = {
-    "slime": {"narrow_routed_experts": False, "check_routed_experts": False, SHARING: False},
-    "narrow": {SHARING: False},
-    "shared": {},
-    "replies": {},
-    WITHOUT: {},
-}
-"""Hooks of each side: none for routes, as slime alone; narrow and checked on arrival; one copy on the node; that with
-replies that are narrow from the engine on; and no routes at all."""
-WITH_REPLIES = ("replies", WITHOUT)
+SIDES = ("slime", "plugin", WITHOUT)
+"""slime alone; the plugin's way for routes; and no routes at all."""
 PLACES = {
     "engine: gather, base64, JSON": "the engine's tokenizer process, CPU",
     "manager: a response's serial work": "the event loop's thread, CPU: HTTP, JSON, decode, hooks",
@@ -258,7 +249,7 @@ def arguments(side: str, responses: int) -> Namespace:
         sequence_parallel=True, allgather_cp=False, eps_clip=0.2, eps_clip_high=0.2, eps_clip_c=None,
         use_rollout_logprobs=True, keep_old_actor=False, update_weight_transport="nccl", use_wandb=False,
         use_tensorboard=False, log_multi_turn=False, **{DRIVEN: True},
-        sat_slime={"method": "sat-gspo" + ("-r3" if side != WITHOUT else ""), "hooks": SIDES[side]},
+        sat_slime={"method": "sat-gspo" + ("-r3" if side != WITHOUT else ""), },
     )  # fmt: skip
 
 
@@ -326,7 +317,7 @@ class Manager:
         from slime.utils.async_utils import run
 
         self.args = self.slimes.args = arguments(side, len(indices))
-        self.read_replies(side in WITH_REPLIES)
+        self.read_replies(side != "slime")
         url = f"http://127.0.0.1:{port}/generate"
         self.samples, seconds = run(responses_of(self.args, indices, url, rollout))
         return seconds
@@ -516,7 +507,7 @@ def node(responses: int, side: str) -> Iterator[tuple[Any, list[Any], dict[str, 
 
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    engine = context.Process(target=serve, args=(responses, side in WITH_REPLIES, theirs), daemon=True)
+    engine = context.Process(target=serve, args=(responses, side != "slime", theirs), daemon=True)
     engine.start()
     port = ours.recv()
     store = max(10 * sum(lengths(responses)) * BYTES, 2**29)

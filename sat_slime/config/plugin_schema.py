@@ -1,4 +1,4 @@
-"""The plugin's own settings inside a slime run: what is optimized, and which of slime's faults are handled.
+"""The plugin's own settings inside a slime run: what is optimized, in which order, and what is reported.
 
 slime hands them over as the one key `sat_slime` of its `--custom-config-path` file.
 """
@@ -11,28 +11,6 @@ from pydantic import model_validator
 
 from sat_slime.config.method_section import method_switches
 from sat_slime.config.schema import MethodConfig, NonNegativeInt, PositiveInt, ScoresConfig, Section
-
-
-class HooksConfig(Section):
-    """Hooks that the plugin installs into slime at run time. Each tells in the log that it is on."""
-
-    ref_weights_first: bool = True
-    """Push the actor's weights to the engines after a start or a resume, whatever model was loaded last: with a KL loss
-    the reference model is, and slime would broadcast that one (slime issue 1695)."""
-    version_by_step: bool = True
-    """Number the weights that are pushed by their optimizer steps, so that lag and evaluation are attributed by the
-    version that came back with each response."""
-    narrow_routed_experts: bool = True
-    """Keep routed experts in one byte each from the moment they arrive, in two above 256 experts (slime issue 2384)."""
-    share_routed_experts: bool = True
-    """Keep routed experts once on a node, in Ray's object store, from their arrival to their last replay (slime issue
-    2384). It needs the three hooks around it."""
-    check_routed_experts: bool = True
-    """Refuse replayed experts that do not belong to the tokens trained: length, layers, range, off by one."""
-    evaluate_first: bool = True
-    """Evaluate the initial weights, before the first rollout of a new run."""
-    evaluate_last: bool = True
-    """Evaluate the final weights: push them after the last rollout and evaluate."""
 
 
 class DriverConfig(Section):
@@ -60,8 +38,6 @@ class PluginConfig(Section):
 
     method: MethodConfig = MethodConfig()
     """The method that is optimized: a section as in every configuration here, or a name such as `sat-gspo-r3`."""
-    hooks: HooksConfig = HooksConfig()
-    """Hooks into slime."""
     driver: DriverConfig = DriverConfig()
     """The order of generation, training and pushes."""
     eval: ScoresConfig = ScoresConfig()

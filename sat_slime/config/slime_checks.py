@@ -189,11 +189,6 @@ def _method(config: SlimeConfig, method: Method) -> Iterator[str]:
 
 def _unknown_versions(config: SlimeConfig, method: Method) -> Iterator[str]:
     needs = needs_versions(method)
-    if needs and not config.hooks.version_by_step:
-        yield (
-            f"hooks.version_by_step is false, and {needs}, which slime's trainer gets with versions that are "
-            "optimizer steps: set it to true"
-        )
     if needs and config.slime.get(TRANSPORT) == "disk":
         yield (
             f"slime.{TRANSPORT} is disk, and {needs}: a push by disk numbers weights one by one, so that the lag "
@@ -212,11 +207,6 @@ def _streaming(config: SlimeConfig, method: Method) -> Iterator[str]:
             "copy of those that generated is kept to score it with: set method.denominator to "
             + ("trainer" if method.has("tis") else "rollout")
             + ", or pipeline.mode to batch"
-        )
-    if not config.hooks.version_by_step:
-        yield (
-            "hooks.version_by_step is false with pipeline.mode streaming, whose bound counts on versions that are "
-            "optimizer steps: set it to true"
         )
     for name in NOT_STREAMED:
         if name in config.slime:
@@ -451,11 +441,6 @@ def _schedule(config: SlimeConfig) -> Iterator[str]:
         yield (
             f"eval.every_n_iterations is {evaluation}, no multiple of pipeline.lag {lag}: evaluations measure the "
             f"weights of the last broadcast, some the same twice: set it to {_multiple(evaluation, lag)}"
-        )
-    if evaluation and iterations % evaluation and not config.hooks.evaluate_last:
-        yield (
-            f"pipeline.iterations is {iterations}, no multiple of eval.every_n_iterations {evaluation}: the last "
-            f"{iterations % evaluation} iterations are not evaluated: set hooks.evaluate_last to true"
         )
 
 

@@ -12,7 +12,6 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from sat_slime import outside
-from sat_slime.config.plugin_schema import HooksConfig
 from sat_slime.config.schema import (
     LossConfig,
     MethodConfig,
@@ -286,8 +285,7 @@ class SlimeEvalConfig(ScoresConfig):
     """Evaluation, with the weights that the engines hold."""
 
     every_n_iterations: NonNegativeInt = 20
-    """Iterations between evaluations, besides one before the first iteration and one after the last
-    (hooks.evaluate_first, hooks.evaluate_last); 0: none at all."""
+    """Iterations between evaluations, besides one before the first iteration and one after the last; 0: none at all."""
     prompts: Annotated[dict[str, LocalPath], BeforeValidator(_none_as_empty)] = Field(default_factory=dict)
     """Name and file of each set, in the training prompts' format."""
     samples_per_problem: PositiveInt = 1
@@ -425,8 +423,6 @@ class SlimeConfig(Section):
     """Checkpoints."""
     logging: Annotated[SlimeLoggingConfig, MAY_CHANGE_ON_RESUME, COMPUTES_NOTHING] = SlimeLoggingConfig()
     """Trackers."""
-    hooks: Annotated[HooksConfig, COMPUTES_NOTHING] = HooksConfig()
-    """Hooks into slime."""
     cluster: Annotated[ClusterConfig, MAY_CHANGE_ON_RESUME, COMPUTES_NOTHING] = ClusterConfig()
     """The machines on which the run is started."""
     estimate: Annotated[EstimateConfig, MAY_CHANGE_ON_RESUME, COMPUTES_NOTHING] = EstimateConfig()

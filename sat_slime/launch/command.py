@@ -164,7 +164,7 @@ def plugin_settings_text(config: SlimeConfig, run_dir: Path) -> str:
         keep=config.checkpoint.keep,
         from_iteration=config.checkpoint.from_iteration,
     )
-    settings = PluginConfig(method=config.method, hooks=config.hooks, driver=driver, eval=scores, run_dir=str(run_dir))
+    settings = PluginConfig(method=config.method, driver=driver, eval=scores, run_dir=str(run_dir))
     sections = {"sat_slime": settings.model_dump(mode="json", exclude={"method": {"clip"}})}
     if uses_verifier(config):
         sections["sat_slime_verifier"] = config.verifier.model_dump(mode="json", exclude_none=True)

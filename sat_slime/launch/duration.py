@@ -94,7 +94,7 @@ def iteration_ends(config: SlimeConfig, parts: Parts) -> list[float]:
     evaluates, saves = config.eval.every_n_iterations, config.checkpoint.every_n_iterations
     ahead = max(1, (pipeline.max_staleness + 1) // pipeline.optimizer_steps_per_rollout)  # batches, in mode streaming
     generate, push = parts["generate"], parts["push"]
-    now = push + (parts["evaluate"] if evaluates and config.hooks.evaluate_first else 0.0)
+    now = push + (parts["evaluate"] if evaluates else 0.0)
     ready: float | None = None  # when the batch that is generated ahead is complete
     complete, taken, ends = push, [push] * ahead, []
     for iteration in range(1, pipeline.iterations + 1):
@@ -112,7 +112,7 @@ def iteration_ends(config: SlimeConfig, parts: Parts) -> list[float]:
         if is_last or iteration % every == 0:
             now = max(now, ready or now) + push
             complete += push
-        if evaluates and (iteration % evaluates == 0 or (is_last and config.hooks.evaluate_last)):
+        if evaluates and (iteration % evaluates == 0 or is_last):
             now = max(now, ready or now) + parts["evaluate"]
         ends.append(now)
     return ends

@@ -88,7 +88,6 @@ def narrows_replies(args: Namespace) -> bool:
     read every reply."""
     return bool(
         getattr(args, "use_rollout_routing_replay", False)
-        and plugin_config(args).hooks.narrow_routed_experts
         and args.num_experts <= sglang_routes.MOST_EXPERTS
         and not getattr(args, "custom_generate_function_path", None)
         and args.rollout_function_path in (GENERATE, *READ_BY_SLIME)
@@ -163,7 +162,7 @@ def train(host: Host, order: DriverConfig, begun: float | None = None) -> None:
     Args:
         begun: the time of `time.monotonic()` at which the driver started.
     """
-    args, manager, hooks = host.args, host.manager, plugin_config(host.args).hooks
+    args, manager = host.args, host.manager
     start, end = args.start_rollout_id, args.num_rollout
     evaluates = args.eval_interval is not None
     clock = Clock(args, begun)
@@ -174,10 +173,10 @@ def train(host: Host, order: DriverConfig, begun: float | None = None) -> None:
         from_ranks = host.push()
         host.pushed_first()
     of_push = _check_push(host, canary, from_ranks, clock, "start")
-    if evaluates and hooks.evaluate_first and start == 0 and not args.skip_eval_before_train:
+    if evaluates and start == 0 and not args.skip_eval_before_train:
         with clock.part("first_eval"):
             ray.get(manager.eval.remote(start))
-    if evaluates and hooks.evaluate_last and start == end:  # a job that died between its last checkpoint and its end
+    if evaluates and start == end:  # a job that died between its last checkpoint and its end
         ray.get(manager.eval.remote(end - 1))
 
     ahead: Any = None
@@ -215,7 +214,7 @@ def train(host: Host, order: DriverConfig, begun: float | None = None) -> None:
             with clock.part("push"):
                 from_ranks = host.push()
             of_push = _check_push(host, canary, from_ranks, clock, "push", lost)
-        if evaluates and (_is_due(host, rollout_id, args.eval_interval) or (is_last and hooks.evaluate_last)):
+        if evaluates and (_is_due(host, rollout_id, args.eval_interval) or is_last):
             if ahead is not None:  # the manager does one thing at a time
                 with clock.part("flight"):
                     ray.wait([ahead])

@@ -56,7 +56,6 @@ _told: set[str] = set()
 def generate(args: Namespace, rollout_id: int, data_source: Any, evaluation: bool = False) -> Any:
     """The rollout function under our driver, in the place of that of the flags, and for evaluations of that one: it has
     this process read routes as its engines send them, and calls the other."""
-    _announce("narrow_routed_experts")
     replies.install()
     path = getattr(args, EVALUATION if evaluation else ROLLOUT)
     return slime_function("load_function")(path)(args, rollout_id, data_source, evaluation=evaluation)
@@ -76,14 +75,13 @@ def on_sample(args: Namespace, sample: Any, *, rollout_id: int | None = None, ev
     A sample that a push cut off is judged when it ends. Where it was cut off is noted. Its tokens keep the routes that
     they have so far, though the engine forwards them anew, under other weights, when it goes on with the sample.
     """
-    hooks = plugin_config(args).hooks
     replays = getattr(args, "use_rollout_routing_replay", False)
     if evaluation:
-        if replays and hooks.narrow_routed_experts:
+        if replays:
             sample.rollout_routed_experts = None
         return
     aborted = sample.status == type(sample).Status.ABORTED
-    if aborted and versions.are_steps(args, hooks):
+    if aborted and versions.are_steps(args):
         versions.note_interruption(sample)
     try:
         if replays and sample.rollout_routed_experts is not None:
@@ -94,16 +92,13 @@ def on_sample(args: Namespace, sample: Any, *, rollout_id: int | None = None, ev
         if not aborted:
             _leave_out(args, sample, rollout_id, error)
     if replays and not aborted and shared_routes.are_shared(args):
-        _announce("share_routed_experts")
         sample.rollout_routed_experts = shared_routes.store(sample.rollout_routed_experts)
 
 
 def _take_routes(sample: Any, args: Namespace, aborted: bool) -> None:
     """Makes one tensor of the sample's routes, a narrow one where that is on. Raises RejectedResponse."""
     sample.rollout_routed_experts = joined(sample.rollout_routed_experts, args.num_layers, args.moe_router_topk)
-    if plugin_config(args).hooks.narrow_routed_experts:
-        _announce("narrow_routed_experts")
-        sample.rollout_routed_experts = narrow(sample.rollout_routed_experts, args.num_experts)
+    sample.rollout_routed_experts = narrow(sample.rollout_routed_experts, args.num_experts)
     _keep_first_routes(sample, aborted)
     if not aborted:
         _route_the_last_tool(sample, args)
@@ -121,16 +116,13 @@ def _check(args: Namespace, sample: Any) -> None:
         sample.rollout_log_probs = []  # slime makes a tensor of it
     if log_probs is None and not (read and count):
         log_probs = [0.0] * count
-    checks_routes = replays and plugin_config(args).hooks.check_routed_experts
-    if checks_routes:
-        _announce("check_routed_experts")
-    routes = sample.rollout_routed_experts if checks_routes else None
+    routes = sample.rollout_routed_experts if replays else None
     expected = Expectations(
         vocab_size=getattr(args, "vocab_size", None) or _vocab_size(getattr(args, "hf_checkpoint", None)),
-        layers=args.num_layers if checks_routes else 0,
-        experts=args.num_experts if checks_routes else 0,
-        top_k=args.moe_router_topk if checks_routes else 0,
-        routed=tuple(routed_layers(args)) if checks_routes else None,
+        layers=args.num_layers if replays else 0,
+        experts=args.num_experts if replays else 0,
+        top_k=args.moe_router_topk if replays else 0,
+        routed=tuple(routed_layers(args)) if replays else None,
     )
     response = tokens[len(tokens) - count :]
     check_numbers(response, log_probs, None if routes is None else routes.numpy(), len(tokens) - 1, expected, mask)
@@ -215,16 +207,14 @@ def log_rollout(
     """
     global _generated
     _generated = rollout_id
-    hooks = plugin_config(args).hooks
-    if hooks.check_routed_experts and getattr(args, "use_rollout_routing_replay", False):
+    if getattr(args, "use_rollout_routing_replay", False):
         unlike = RejectedResponse("foreign_routes", "its prompt was routed unlike in the other responses to it")
         for sample in strangers(samples, routed_layers(args)):
             _leave_out(args, sample, rollout_id, unlike)
     left_out = _count_left_out(samples, rollout_id)
     if rollout_extra_metrics is not None:
         rollout_extra_metrics.update(left_out)
-    if versions.are_steps(args, hooks):
-        _announce("version_by_step")
+    if versions.are_steps(args):
         if strange := versions.never_pushed(samples):
             raise RuntimeError(
                 f"rollout {rollout_id}: {strange} of {len(samples)} responses are of weights that this run never sent "
@@ -302,7 +292,7 @@ def log_eval(
     trained = rollout_id + 1 if _generated >= rollout_id else rollout_id
     step = trained * steps_per_rollout(args)
     slime_step = {"eval/step": slime_function("compute_rollout_step")(args, rollout_id)}
-    known, rows = versions.are_steps(args, config.hooks), []
+    known, rows = versions.are_steps(args), []
     for dataset, result in data.items():
         samples = result.get("samples") or []
         weights = _weights_step(samples, dataset) if known else None
@@ -310,7 +300,6 @@ def log_eval(
         rows.append({"step": step, "weights_step": weights, "dataset": dataset, **scores, "rollout_id": rollout_id})
         tracked = {f"eval/{dataset}/{key}": value for key, value in scores.items() if key.startswith(TRACKED)}
         if weights is not None:
-            _announce("version_by_step")
             tracked |= {f"eval/{dataset}-weights_step": weights}
             _track(args, {f"eval_at_weights/{dataset}": scores["accuracy"], "eval_at_weights/step": weights})
         if tracked:
@@ -375,9 +364,3 @@ def _track(args: Namespace, metrics: dict[str, Any]) -> None:
     """Sends metrics to slime's TensorBoard and Weights & Biases; the one key that ends in /step is their x axis."""
     step_key = next(key for key in metrics if key.endswith("/step"))
     slime_function("log")(args, metrics, step_key=step_key)
-
-
-@functools.cache
-def _announce(hook: str) -> None:
-    """Says in the log that a hook is on, once in a process."""
-    logger.info("sat_slime: hook %s is on (rollout)", hook)

@@ -123,10 +123,9 @@ def streaming_errors(args: Namespace, config: PluginConfig) -> list[str]:
             f"optimizer steps per rollout tokens of the newest weights are up to {driver.lag * steps - 1} steps old: "
             "raise it to that or more, or lower lag"
         )
-    if not versions.are_steps(args, config.hooks):
+    if not versions.are_steps(args):
         errors.append(
-            "mode streaming needs versions that are optimizer steps: set sat_slime.hooks.version_by_step to true, and "
-            "--update-weight-transport to other than disk"
+            "mode streaming needs versions that are optimizer steps: set --update-weight-transport to other than disk"
         )
     if args.num_rollout is None:
         errors.append("--num-rollout is not set, and mode streaming has to know where the run ends: set it")

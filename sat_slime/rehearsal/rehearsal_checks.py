@@ -266,7 +266,7 @@ def _routes(thin: SlimeConfig, records: Records) -> Iterator[Check]:
         return
     model = thin.model
     each = model.layers * model.experts_per_token
-    width = (1 if model.experts <= 2**8 else 2) if thin.hooks.narrow_routed_experts else 4
+    width = 1 if model.experts <= 2**8 else 2
     seen = Counter[float]()
     for sample in _samples(records):
         routes = sample.get("rollout_routed_experts")
@@ -411,12 +411,12 @@ def expected_evaluations(thin: SlimeConfig, first: int) -> list[int]:
     """Return the optimizer step of the weights that each evaluation measures: those of the newest push."""
     lag, every = max(thin.pipeline.lag, 1), thin.eval.every_n_iterations
     steps, end = thin.pipeline.optimizer_steps_per_rollout, thin.pipeline.iterations
-    measured = [0] if thin.hooks.evaluate_first else []
+    measured = [0]
     pushed = 0
     for iteration in range(1, end + 1):
         ends = iteration in (first, end)
         if ends or iteration % lag == 0:
             pushed = iteration
-        if iteration % every == 0 or (ends and thin.hooks.evaluate_last):
+        if iteration % every == 0 or ends:
             measured.append(pushed * steps)
     return measured

@@ -76,5 +76,5 @@ def test_settings_that_may_change_on_resume_and_that_may_not(model, free, kept):
 
 def test_what_a_comparison_does_not_tell():
     assert {"seed", "warmup.seed", "pipeline.lag", "name", "output_dir"} <= marked_settings(OWN_TO_A_CELL)
-    computes_nothing = {"logging", "checkpoint", "cluster", "hooks", "estimate", "collapse", "cache_dir"}
+    computes_nothing = {"logging", "checkpoint", "cluster", "estimate", "collapse", "cache_dir"}
     assert computes_nothing | {"pipeline.canary"} == marked_settings(COMPUTES_NOTHING)

@@ -78,10 +78,6 @@ def test_other_layouts_that_can_start(overrides):
             ["pipeline.max_staleness is 4", "raise it to 5"],
         ),
         (
-            ["pipeline.mode=streaming", "hooks.version_by_step=false"],
-            ["hooks.version_by_step is false with pipeline.mode streaming", "set it to true"],
-        ),
-        (
             ["pipeline.mode=streaming", "slime.dynamic-sampling-filter-path=a.b"],
             ["slime.dynamic-sampling-filter-path cannot be with pipeline.mode streaming"],
         ),
@@ -218,10 +214,6 @@ def test_a_run_without_oddities_has_no_warning():
         (["method.base=ppo"], ["method.base is ppo", "grpo"]),
         (["pipeline.iterations=8"], ["pipeline.iterations is 8", "pipeline.lag 8"]),
         (["eval.every_n_iterations=34"], ["eval.every_n_iterations is 34, no multiple of pipeline.lag 8"]),
-        (
-            ["eval.every_n_iterations=40", "hooks.evaluate_last=false"],
-            ["no multiple of eval.every_n_iterations 40", "last 24 iterations", "set hooks.evaluate_last to true"],
-        ),
         (["data.reward=math", "verifier.workers=4"], ["verifier.workers has no effect with data.reward math"]),
         (["checkpoint.every_n_iterations=20"], ["checkpoint.every_n_iterations is 20, no multiple of pipeline.lag 8"]),
         (["checkpoint.every_n_iterations=0"], ["checkpoint.every_n_iterations is 0"]),

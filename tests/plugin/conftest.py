@@ -53,6 +53,5 @@ def sample_class(request):
 def rollout_process(monkeypatch):
     """A process in which no hook of a rollout has run."""
     monkeypatch.setattr(rollout_hooks, "_generated", -1)
-    rollout_hooks._announce.cache_clear()
     rollout_hooks._eval_file.cache_clear()
     rollout_hooks._told.clear()

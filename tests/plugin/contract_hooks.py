@@ -16,7 +16,7 @@ if importlib.util.find_spec("wandb") is None:
 
 
 def _fill(args: Any) -> Any:
-    for name, value in vars(make_args(2, 8, 0, reference=False, hooks={})).items():
+    for name, value in vars(make_args(2, 8, 0, reference=False)).items():
         setattr(args, name, value)
     args.use_wandb = args.use_tensorboard = args.wandb_always_use_train_step = args.use_rollout_logprobs = False
     args.eps_clip_c, args.sat_slime = None, "gspo"

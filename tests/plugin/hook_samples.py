@@ -36,11 +36,11 @@ class StandIn:
     metadata: dict = field(default_factory=dict)
 
 
-def make_args(hooks: dict[str, bool] | None = None, **other: Any) -> Namespace:
+def make_args(**other: Any) -> Namespace:
     settings = {
         "sat_slime_driven": True,
         "rollout_top_p": 1.0,
-        "sat_slime": {"method": {"r3": True}, "hooks": hooks or {}},
+        "sat_slime": {"method": {"r3": True}},
         "use_rollout_routing_replay": True,
         "num_layers": 3,
         "moe_router_topk": 4,

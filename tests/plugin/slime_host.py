@@ -75,7 +75,7 @@ class Recorder:
         self.model += steps
 
 
-def make_args(n: int, rollouts: int, start: int, *, reference: bool, hooks: dict[str, bool], **other: Any) -> Namespace:
+def make_args(n: int, rollouts: int, start: int, *, reference: bool, **other: Any) -> Namespace:
     """slime's arguments of a run with a push every n rollouts; start > 0 makes it a resume."""
 
     class Args(Namespace):
@@ -86,7 +86,7 @@ def make_args(n: int, rollouts: int, start: int, *, reference: bool, hooks: dict
 
     args = Args()
     settings: dict[str, Any] = {
-        "sat_slime": {"method": {"denominator": "checkpoint"}, "hooks": hooks},
+        "sat_slime": {"method": {"denominator": "checkpoint"}},
         "eps_clip": 0.2,
         "eps_clip_high": 0.2,
         "keep_old_actor": True,

@@ -25,7 +25,7 @@ def arguments(n, rollouts, start=0, *, reference=False, **other):
     """slime's arguments of a run with denominator checkpoint, or trainer where everything is synchronous."""
     method = {"denominator": "checkpoint" if n else "trainer"}
     other = {"keep_old_actor": None, "sat_slime": {"method": method}} | other
-    return make_args(n, rollouts, start, reference=reference, hooks={}, **other)
+    return make_args(n, rollouts, start, reference=reference, **other)
 
 
 # ------------------------------------------------------------------------------------------- on slime's real trainer
@@ -103,7 +103,7 @@ def calls(monkeypatch, order, rollouts, start=0, **other):
     pytest.importorskip("ray")
     made = Calls()
     args = Namespace(
-        sat_slime={"method": "grpo", "hooks": other.pop("hooks", {}), "run_dir": other.pop("run_dir", None)},
+        sat_slime={"method": "grpo", "run_dir": other.pop("run_dir", None)},
         rollout_batch_size=4,
         n_samples_per_prompt=2,
         global_batch_size=4,
@@ -157,18 +157,16 @@ def test_the_data_position_is_saved_before_the_next_batch_takes_prompts(monkeypa
 
 
 @pytest.mark.parametrize(
-    ("rollouts", "start", "hooks", "expected"),
+    ("rollouts", "start", "expected"),
     [
-        (5, 0, {}, ["eval 0", "eval 1", "eval 3", "eval 4"]),
-        (4, 0, {}, ["eval 0", "eval 1", "eval 3"]),
-        (5, 2, {}, ["eval 3", "eval 4"]),
-        (5, 5, {}, ["eval 4"]),  # as of a job that died in its last evaluation
-        (5, 5, {"evaluate_last": False}, []),
-        (5, 0, {"evaluate_first": False, "evaluate_last": False}, ["eval 1", "eval 3"]),
+        (5, 0, ["eval 0", "eval 1", "eval 3", "eval 4"]),
+        (4, 0, ["eval 0", "eval 1", "eval 3"]),
+        (5, 2, ["eval 3", "eval 4"]),
+        (5, 5, ["eval 4"]),  # as of a job that died in its last evaluation
     ],
 )
-def test_initial_and_final_weights_are_evaluated_once(monkeypatch, rollouts, start, hooks, expected):
-    made = calls(monkeypatch, DriverConfig(lag=4), rollouts, start, eval_interval=2, hooks=hooks)
+def test_initial_and_final_weights_are_evaluated_once(monkeypatch, rollouts, start, expected):
+    made = calls(monkeypatch, DriverConfig(lag=4), rollouts, start, eval_interval=2)
     assert [call for call in made if call.startswith("eval")] == expected
     if "eval 4" in made:
         assert made[-2:] == ["update_weights", "eval 4"], "the final weights are pushed first"
@@ -276,7 +274,6 @@ def test_engines_send_narrow_routes_where_slimes_functions_read_them():
         {"custom_generate_function_path": "mine.generate"},
         {"rollout_function_path": "mine.rollout"},
         {"eval_function_path": "mine.evaluate"},
-        {"sat_slime": {"method": {"r3": True}, "hooks": {"narrow_routed_experts": False}}},
     ],
 )
 def test_other_functions_get_routes_as_slime_sends_them(other):

@@ -261,7 +261,7 @@ def test_only_the_first_step_of_the_batch_reports_the_push():
 
 def with_canary(**flags) -> Namespace:
     section = {"method": {"denominator": "trainer"}, "driver": {"canary": "warn"}}
-    return make_args(1, 2, 0, reference=False, hooks={}, keep_old_actor=None, sat_slime=section, **flags)
+    return make_args(1, 2, 0, reference=False, keep_old_actor=None, sat_slime=section, **flags)
 
 
 @pytest.mark.parametrize("flag", NO_CANARY)

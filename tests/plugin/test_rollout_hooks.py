@@ -6,7 +6,6 @@ import asyncio
 import copy
 import inspect
 import json
-import logging
 import math
 import os
 import pickle
@@ -51,33 +50,6 @@ def test_without_routing_replay_a_good_sample_stays_as_it_is(sample_class):
     sample = make_sample(sample_class, rollout_routed_experts=None)
     on_sample(WITHOUT_ROUTES, sample, rollout_id=5, evaluation=False)
     assert sample == make_sample(sample_class, rollout_routed_experts=None)
-
-
-@pytest.mark.parametrize(
-    ("hooks", "dtype", "left_out"),
-    [
-        ({"narrow_routed_experts": False}, torch.uint8, True),  # the stand-in routes are narrow
-        ({"check_routed_experts": False}, torch.uint8, False),
-        ({"narrow_routed_experts": False, "check_routed_experts": False}, torch.int32, False),
-    ],
-)
-def test_each_hook_is_switched_alone(sample_class, hooks, dtype, left_out):
-    sample = make_sample(sample_class)
-    sample.rollout_routed_experts[3, 0, 0] = sample.rollout_routed_experts[3, 0, 1]
-    on_sample(make_args(hooks), sample, rollout_id=5, evaluation=False)
-    assert sample.rollout_routed_experts.dtype == dtype
-    assert sample.remove_sample == left_out
-
-
-def test_hooks_are_told_once_and_only_when_on(sample_class, caplog):
-    caplog.set_level(logging.INFO)
-    names = ["narrow_routed_experts", "check_routed_experts", "share_routed_experts", "version_by_step"]
-    for hooks, told in [(dict.fromkeys(names, False), []), ({}, names)]:
-        for index in range(3):
-            on_sample(make_args(hooks), make_sample(sample_class, index), rollout_id=5, evaluation=False)
-        log_rollout(5, make_args(hooks), [make_sample(sample_class)], {}, 1.0)
-        messages = [record.getMessage() for record in caplog.records]
-        assert [message.split()[2] for message in messages if "sat_slime: hook" in message] == told
 
 
 def judged(sample, args: Namespace) -> str:
@@ -395,17 +367,16 @@ def test_responses_of_weights_that_the_driver_never_sent_are_not_trained(sample_
         log_rollout(5, args, samples, {}, 1.0)
 
 
-@pytest.mark.parametrize("args", [{"hooks": {"version_by_step": False}}, {"update_weight_transport": "disk"}])
-def test_versions_that_are_no_steps_are_not_carried(sample_class, args):
+def test_versions_that_are_no_steps_are_not_carried(sample_class):
     samples = make_batch(sample_class, make_args())
-    log_rollout(5, make_args(**args), samples, {}, 1.0)
+    log_rollout(5, make_args(update_weight_transport="disk"), samples, {}, 1.0)
     assert not any(sample.metadata for sample in samples)
 
 
 def test_one_bad_response_does_not_end_a_rollout_and_two_in_a_hundred_do(sample_class):
     samples = make_batch(sample_class, make_args())
     metrics: dict[str, Any] = {}
-    args = make_args({"share_routed_experts": False})  # routes stay with their samples
+    args = make_args(rollout_data_transport="nixl")  # routes stay with their samples
     samples[9].rollout_routed_experts = samples[9].rollout_routed_experts[:-1]
     on_sample(args, samples[9], rollout_id=5, evaluation=False)
     assert log_rollout(5, args, samples, metrics, 1.0) is False

@@ -322,21 +322,14 @@ def routes_bytes(config: SlimeConfig) -> float:
     model = config.model
     if not (config.method.r3 and model.is_moe):
         return 0.0
-    width = (1 if model.experts <= 2**8 else 2) if config.hooks.narrow_routed_experts else INT32
+    width = 1 if model.experts <= 2**8 else 2
     tokens = longest_tokens(config) * config.rollout.responses_per_iteration
     return float(width * model.layers * model.experts_per_token * tokens)
 
 
 def routes_are_shared(config: SlimeConfig) -> bool:
     """Return whether a node holds each batch's routes once, in Ray's object store (plugin/inside/shared_routes.py)."""
-    hooks = config.hooks
-    switches = (
-        hooks.share_routed_experts,
-        hooks.narrow_routed_experts,
-        hooks.check_routed_experts,
-        hooks.version_by_step,
-    )
-    return all(switches) and not OWN_WAYS.intersection(config.slime)
+    return not OWN_WAYS.intersection(config.slime)
 
 
 def _stored_batches(config: SlimeConfig) -> int:

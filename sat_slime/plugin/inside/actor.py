@@ -34,14 +34,14 @@ class SatTrainRayActor(MegatronTrainRayActor):
             return start
         begins_with = start if args.start_rollout_id is None else args.start_rollout_id
         self.state = TrainerState(begins_with * steps_per_rollout(args))
-        self.versions_are_steps = versions.are_steps(args, config.hooks)
+        self.versions_are_steps = versions.are_steps(args)
         self.generating = GeneratingWeights(self) if plugin_method(args).denominator == "checkpoint" else None
         self._postprocess: Any = self.rollout_data_postprocess
         self.rollout_data_postprocess: Any = self._after_scoring
         prepare(args, self.state, announcer(self._rank == 0))
         if config.run_dir is not None:
             record_metrics(config.run_dir)
-        if config.hooks.ref_weights_first and self._active_model_tag != "actor":
+        if self._active_model_tag != "actor":
             self._switch_model("actor")  # else the first push would send the model loaded last (slime issue 1695)
         return start
 

@@ -50,7 +50,7 @@ class GeneratingWeights:
             raise RuntimeError(
                 f"denominator checkpoint: {generator} generated this batch, and the weights kept here are of version "
                 f"{self._kept}: it needs batches of one version that is among the last two pushes, and versions that "
-                "are optimizer steps (hooks.version_by_step, no push by disk)"
+                "are optimizer steps (no push by disk)"
             )
         if self._pushed == version and self._kept != version:
             self._actor.weights_backuper.backup(TAG)

@@ -128,7 +128,7 @@ def _method(args: Namespace, config: PluginConfig) -> Method:
             f"{scope} is step with {steps} optimizer steps per rollout: the threshold is taken before the first of "
             "them and would be stale for the others; use one step per rollout, or scope microbatch"
         )
-    errors += _missing_facts(args, config, method)
+    errors += _missing_facts(args, method)
     try:
         check_method(method, steps)
     except ValueError as error:
@@ -164,17 +164,14 @@ def _with_replays(args: Namespace, method: Method) -> tuple[Method, list[str]]:
     return method, errors
 
 
-def _missing_facts(args: Namespace, config: PluginConfig, method: Method) -> list[str]:
+def _missing_facts(args: Namespace, method: Method) -> list[str]:
     """Return a line for everything that keeps lags and rewards from a method that needs them."""
     needs = needs_versions(method)
     if needs is None or not getattr(args, DRIVEN, False):
         return []
     errors = []
-    if not versions.are_steps(args, config.hooks):
-        errors.append(
-            f"{needs}, and they are unknown with {KEY}.hooks.version_by_step false, or with a push by disk: set it to "
-            "true, and leave out --update-weight-transport disk"
-        )
+    if not versions.are_steps(args):
+        errors.append(f"{needs}, and they are unknown with a push by disk: leave out --update-weight-transport disk")
     hook = CALLED["custom_rollout_log_function_path"]
     if getattr(args, "custom_rollout_log_function_path", None) is None:
         errors.append(f"{needs}, which a hook tells: add --custom-rollout-log-function-path {hook}")

@@ -27,7 +27,6 @@ from torch import Tensor
 from sat_slime.plugin.compat import locate, wrap_once
 from sat_slime.plugin.inside import versions
 from sat_slime.plugin.inside.routed_experts import narrow_type
-from sat_slime.plugin.inside.settings import plugin_config
 
 _references: dict[int, Any] = {}
 """Ray's reference of each tensor that `store` returned, by the tensor's id, as long as the tensor lives."""
@@ -36,13 +35,9 @@ _references: dict[int, Any] = {}
 def are_shared(args: Namespace) -> bool:
     """Return whether the routes of this run travel by reference. They do where our trainer takes them from a response's
     `Origin`, they were checked on arrival, and slime's own functions carry the batch as they are known to."""
-    hooks = plugin_config(args).hooks
     return bool(
         getattr(args, "use_rollout_routing_replay", False)
-        and hooks.share_routed_experts
-        and hooks.narrow_routed_experts
-        and hooks.check_routed_experts
-        and versions.are_steps(args, hooks)
+        and versions.are_steps(args)
         and getattr(args, "rollout_data_transport", "object-store") == "object-store"
         and getattr(args, "custom_convert_samples_to_train_data_path", None) is None
         and not is_newest()

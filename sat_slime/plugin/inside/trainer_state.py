@@ -29,7 +29,7 @@ from sat_slime.objective import (
 from sat_slime.plugin.compat import locate, wrap_once
 from sat_slime.plugin.inside import routing_check, shared_routes, versions
 from sat_slime.plugin.inside.routing_check import Agreement
-from sat_slime.plugin.inside.settings import DRIVEN, plugin_config, plugin_method
+from sat_slime.plugin.inside.settings import plugin_method
 from sat_slime.plugin.inside.versions import ResponseFacts
 from sat_slime.rollout.types import TOOL
 
@@ -257,7 +257,7 @@ class TrainerState:
 
 def checks_routes(args: Namespace) -> bool:
     """Return whether replayed routes are compared with the routers' own choice."""
-    return bool(getattr(args, "use_rollout_routing_replay", False) and plugin_config(args).hooks.check_routed_experts)
+    return bool(getattr(args, "use_rollout_routing_replay", False))
 
 
 def _token_versions(origin: versions.Origin, length: int) -> Tensor:
@@ -393,24 +393,14 @@ def prepare(args: Namespace, state: TrainerState, announce: Callable[[str], None
     """
     global _current
     _current = state
-    config = plugin_config(args)
     method = plugin_method(args)
     announce(f"{method.label} is on: {in_words(method)}")
-    hooks = config.hooks
-    if versions.are_steps(args, hooks):
-        announce("hook version_by_step is on: versions of weights are their optimizer steps")
-    elif hooks.version_by_step and getattr(args, DRIVEN, False):
-        announce("hook version_by_step is off: a push by disk needs consecutive versions; lag stays unknown")
     if getattr(args, "use_rollout_routing_replay", False):
-        if hooks.narrow_routed_experts:
-            routing_check.accept_narrow_routes()
-            announce("hook narrow_routed_experts is on: routes are replayed from a narrow type (slime issue 2384)")
+        routing_check.accept_narrow_routes()
         if shared_routes.are_shared(args):
             shared_routes.replay_from_store()
-            announce("hook share_routed_experts is on: routes are replayed from Ray's store (slime issue 2384)")
-        if hooks.check_routed_experts:
-            routing_check.watch(lambda: current().agreement)
-            announce("hook check_routed_experts is on: replayed routes are held against the routers' own")
+        routing_check.watch(lambda: current().agreement)
+        announce("R3: routes are replayed from a byte each, and held against the routers' own")
 
 
 def announcer(speaks: bool) -> Callable[[str], None]:

@@ -1,6 +1,6 @@
 """Versions of weights are numbered by optimizer steps, and travel with each response to the trainer.
 
-slime numbers its pushes. Under our driver, with the hook `version_by_step`, the number of a push is that of the
+slime numbers its pushes. Under our driver the number of a push is that of the
 optimizer steps that its weights have had, so the version that comes back with a response says exactly which weights
 made it. A sample's versions
 stay in slime's rollout process, and slime has no field for more: it drops `train_metadata` as it splits a batch over
@@ -25,7 +25,6 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from sat_slime.config.plugin_schema import HooksConfig
 from sat_slime.rollout.types import TOOL
 
 logger = logging.getLogger(__name__)
@@ -59,12 +58,12 @@ class Origin:
     """Its routed experts, where they travel apart from slime's own columns (inside/shared_routes.py)."""
 
 
-def are_steps(args: Namespace, hooks: HooksConfig) -> bool:
+def are_steps(args: Namespace) -> bool:
     """Return whether the versions of this run are optimizer steps. They are under our driver, except where weights are
     pushed by disk, in full or as deltas: folders are named by version and must count up by one, and with
     --release-train the driver counts."""
     by_disk = getattr(args, "update_weight_transport", "nccl") == "disk"
-    return bool(getattr(args, DRIVEN, False)) and hooks.version_by_step and not by_disk
+    return bool(getattr(args, DRIVEN, False)) and not by_disk
 
 
 def never_pushed(samples: Iterable[Any]) -> int:

@@ -10,7 +10,7 @@ from slime_step import make_args
 
 from sat_slime.config import ConfigError
 from sat_slime.objective import SAT, Clip, named_method
-from sat_slime.plugin.inside.settings import plugin_config, plugin_method, steps_per_rollout
+from sat_slime.plugin.inside.settings import plugin_method, steps_per_rollout
 
 
 @pytest.mark.parametrize("value", ["sat-gspo", {"method": "sat-gspo"}, {"method": {"base": "gspo", "sat": True}}])
@@ -49,11 +49,6 @@ def test_the_radii_are_slimes_flags_where_the_section_has_none() -> None:
     assert (plugin_method(same).clip, plugin_method(same).sat) == (Clip(0.2, 0.28), None)
 
 
-def test_hooks_are_on_by_default_and_can_be_switched_off() -> None:
-    config = plugin_config(make_args({"method": "grpo", "hooks": {"check_routed_experts": False}}))
-    assert config.hooks.ref_weights_first and not config.hooks.check_routed_experts
-
-
 def test_settings_are_read_once() -> None:
     args = make_args("grpo")
     assert plugin_method(args) is plugin_method(args)
@@ -77,7 +72,7 @@ def test_steps_per_rollout() -> None:
     ("value", "changes", "says"),
     [
         (None, {}, "no key 'sat_slime'"),
-        ([1], {}, "it is a section with the keys method, hooks"),
+        ([1], {}, "it is a section with the keys method, driver"),
         ({"methd": "grpo"}, {}, "unknown key 'methd'; did you mean 'method"),
         ("sat-gspoo", {}, "did you mean 'sat-gspo'"),
         ({"method": {"base": "grpo", "clip": {"eps_low": 0.3}}}, {}, "eps_low is 0.3, but slime's --eps-clip is 0.2"),
@@ -104,7 +99,6 @@ def test_steps_per_rollout() -> None:
             {"custom_rollout_log_function_path": None},
             "the lag of every token.*log_rollout",
         ),
-        ({"method": "topr", "hooks": {"version_by_step": False}}, {}, "version_by_step false"),
         ("topr", {"update_weight_transport": "disk"}, "leave out --update-weight-transport disk"),
         ("grpo-topp", {}, "--rollout-top-p is 1: there is no mask"),
         ({"method": {"base": "grpo", "tis": True, "denominator": "rollout"}}, {}, "count it twice"),

@@ -49,13 +49,11 @@ def test_routes_travel_in_origins_and_the_trainer_has_them_where_slime_looks():
     "other",
     [
         {DRIVEN: False},
-        {"sat_slime": {"method": {"r3": True}, "hooks": {"share_routed_experts": False}}},
-        {"sat_slime": {"method": {"r3": True}, "hooks": {"check_routed_experts": False}}},
         {"custom_convert_samples_to_train_data_path": "mine.convert"},
         {"rollout_data_transport": "nixl"},
         {"update_weight_transport": "disk"},
     ],
-    ids=["own script", "off", "unchecked", "own conversion", "nixl", "no versions"],
+    ids=["own script", "own conversion", "nixl", "no versions"],
 )
 def test_where_our_trainer_may_not_take_them_routes_go_slimes_way(other):
     samples, args = batch(**other)
@@ -65,7 +63,7 @@ def test_where_our_trainer_may_not_take_them_routes_go_slimes_way(other):
 
 @pytest.mark.usefixtures("rollout_process")
 def test_a_sample_without_routes_leaves_all_to_slime():
-    samples, _ = batch(sat_slime={"method": {"r3": True}, "hooks": {"version_by_step": True}})
+    samples, _ = batch()
     samples[3].rollout_routed_experts = None
     versions.send_origins(samples)
     shared_routes.send(samples)

@@ -99,7 +99,7 @@ def test_what_slime_cannot_run_is_refused_before_anything_is_sent(tmp_path, meth
 
 
 @pytest.mark.parametrize("method, needed", [("grpo-decoupled-a3po", "the lag of every token"), ("topr", "the reward")])
-@pytest.mark.parametrize("cause", ["hooks.version_by_step=false", "slime.update-weight-transport=disk"])
+@pytest.mark.parametrize("cause", ["slime.update-weight-transport=disk"])
 def test_what_needs_versions_is_refused_where_they_are_unknown(tmp_path, method, needed, cause):
     key = cause.partition("=")[0]
     (fault,) = [line for line in slime_config_errors(paper(tmp_path, cause, method=method)) if line.startswith(key)]
@@ -141,7 +141,6 @@ def test_the_plugins_file_reads_back_as_numbers(tmp_path):
     assert yaml.safe_load(text)["sat_slime"]["method"]["dppo"]["delta"] == 1e-6
     expected = PluginConfig(
         method=config.method.model_copy(update={"clip": PluginConfig().method.clip}),
-        hooks=config.hooks,
         driver=DriverConfig(lag=8, keep=2),
         run_dir=str(tmp_path / "paper"),
     )
@@ -165,11 +164,6 @@ def test_the_order_is_told_to_the_driver_and_not_by_a_flag(tmp_path, mode, lag):
     driver = plugin_file(config)["sat_slime"]["driver"]
     assert (driver["mode"], driver["lag"]) == (mode, lag)
     assert not {"--update-weights-interval", "--keep-old-actor", "--colocate"} & set(slime_command(config).command)
-
-
-def test_evaluations_at_both_ends_can_be_left_out(tmp_path):
-    off = plugin_file(paper(tmp_path, "hooks.evaluate_first=false"))["sat_slime"]["hooks"]
-    assert off["evaluate_first"] is False and off["evaluate_last"] is True
 
 
 def test_limits_of_the_verifier_are_sent_where_it_is_the_reward(tmp_path):

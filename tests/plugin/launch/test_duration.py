@@ -75,8 +75,6 @@ def test_evaluations_wait_for_the_batch_in_flight_and_checkpoints_do_not(tmp_pat
     evaluates = of_order(tmp_path, "eval.every_n_iterations=1")
     # push and evaluation until 4; batch 1 until 14, trained until 18, batch 2 until 24, evaluation until 27
     assert iteration_ends(evaluates, parts(10, 4, 1, 3, 0))[0] == 27
-    never_first = of_order(tmp_path, "eval.every_n_iterations=1", "hooks.evaluate_first=false")
-    assert iteration_ends(never_first, parts(10, 4, 1, 3, 0))[0] == 24
 
 
 def test_in_mode_streaming_engines_pause_for_a_push_alone(tmp_path):

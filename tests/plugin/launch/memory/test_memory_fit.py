@@ -81,7 +81,7 @@ def test_a_model_that_is_too_large_for_its_gpus():
 def test_1_tib_has_room_for_one_copy_of_the_routes_and_not_for_seven():
     (finding,) = findings(paper(host=1024), HOST)
     assert finding.mark == "OK"  # with the routes of two batches, once each
-    (finding,) = findings(paper("hooks.share_routed_experts=false", host=1024), HOST)
+    (finding,) = findings(paper("slime.custom-convert-samples-to-train-data-path=mine.convert", host=1024), HOST)
     assert finding.mark == "WARN"  # with responses of full length; those of half of it fit
     assert finding.detail.startswith("needs up to 1,005 GiB of the 973 of a node's 1,024 at which Ray kills, 103 %")
     (too_small,) = findings(paper(host=640), HOST)

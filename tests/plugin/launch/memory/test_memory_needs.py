@@ -148,16 +148,13 @@ def test_routes_are_those_of_the_context():
     """384 bytes a token; prompt and response end where the context of 32,768 tokens does."""
     config = paper("method.r3=true")
     assert routes_bytes(config) == BATCH * 48 * 8 == 48 * GIB
-    assert routes_bytes(paper("method.r3=true", "hooks.narrow_routed_experts=false")) == 4 * 48 * GIB
     assert routes_bytes(paper()) == 0
     # one of the batch in training and one of the batch in flight, in the object store
     assert parts(host_need(config))["routed experts"] == 2 * 48 * GIB
     assert parts(host_need(paper("method.r3=true", "pipeline.lag=0")))["routed experts"] == 48 * GIB
     # slime's own way: four ranks of one data-parallel group, the store, the pinned slices, and the next batch's samples
-    alone = ("method.r3=true", "hooks.share_routed_experts=false")
+    alone = ("method.r3=true", "slime.custom-convert-samples-to-train-data-path=mine.convert")
     assert parts(host_need(paper(*alone)))["routed experts"] == 7 * 48 * GIB
-    own_conversion = paper("method.r3=true", "slime.custom-convert-samples-to-train-data-path=mine.convert")
-    assert parts(host_need(own_conversion))["routed experts"] == 7 * 48 * GIB
     apart = paper(*alone, "train.tensor_parallel=1")
     assert parts(host_need(apart))["routed experts"] == 5 * 48 * GIB  # as the next batch is put into the store
 
