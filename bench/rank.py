@@ -114,7 +114,7 @@ def build(config: Any, device: torch.device) -> tuple[Any, Any]:
     from megatron.core.transformer.module import Float16Module
     from megatron.core.transformer.moe import moe_utils
 
-    from sat_slime.launch.memory.elements import padded_vocabulary
+    from sat_slime.launch.memory import padded_vocabulary
     from sat_slime.models.layers import block, decoder_layer
 
     flags, train, model = config.model.architecture, config.train, config.model
@@ -325,7 +325,7 @@ def join(config: Any, gpu: bool) -> None:
 def tell(config: Any, tokens: int, response: int, built: float, meter: Meter) -> None:
     """Prints memory beside the estimate, and times beside the speed that the estimate of a run's time is given."""
     from sat_slime.launch.duration import forward_flops
-    from sat_slime.launch.memory.memory_needs import training_need
+    from sat_slime.launch.memory import training_need
 
     own = config.model_copy(
         update={

@@ -79,20 +79,17 @@ def _trained(self: Any, *_: Any, **__: Any) -> dict[str, Any]:
 
 
 def rank_elements(model: Sequence[Any], optimizer: Any) -> dict[str, int]:
-    """Return the elements that a rank holds, as `elements.expected_elements` counts them.
+    """Return the elements that a rank holds, as `launch/memory.py` counts them.
 
     Args:
         model: the parts of the model, each in Megatron's DistributedDataParallel.
         optimizer: Megatron's, with distributed optimizers in it whose state is there.
 
     Returns:
-        `weights`, `buffers`, and `master`, `exp_avg` and `exp_avg_sq`, each of which is expected as `optimizer`.
-        Parameters in fp32 need no `master`. `gradients_on_host`, as many, where the optimizer is offloaded.
+        `weights`, and `master`, `exp_avg` and `exp_avg_sq` of the optimizer. Parameters in fp32 need no `master`.
     """
-    buffers = [buffer for part in model for buffer in (*part.buffers, *part.expert_parallel_buffers)]
     counts = {
         "weights": sum(parameter.numel() for part in model for parameter in part.parameters()),
-        "buffers": sum(buffer.numel for buffer in buffers),
         "master": 0,
         "exp_avg": 0,
         "exp_avg_sq": 0,
@@ -103,9 +100,6 @@ def rank_elements(model: Sequence[Any], optimizer: Any) -> dict[str, int]:
             *getattr(distributed.optimizer, "param_to_fp32_param", {}).values(),  # offloaded
         ]
         counts["master"] += sum(copy.numel() for copy in masters)
-        if on_host := getattr(distributed.optimizer, "cpu_copy_map_grad", None):
-            copies = sum(gradient.numel() for gradient in on_host.values())
-            counts["gradients_on_host"] = counts.get("gradients_on_host", 0) + copies
         for state in distributed.optimizer.state.values():
             for moment in ("exp_avg", "exp_avg_sq"):
                 counts[moment] += state[moment].numel() if moment in state else 0

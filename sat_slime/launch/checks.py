@@ -25,8 +25,7 @@ from sat_slime.config.slime_schema import SlimeConfig
 from sat_slime.launch.command import SlimeCommand, flag_errors
 from sat_slime.launch.flags import KnownFlags
 from sat_slime.launch.machine import SCRIPT, existing_parent, machine_findings
-from sat_slime.launch.memory.memory_fit import memory_findings
-from sat_slime.launch.memory.memory_sizes import machine_sizes, sizes, sizes_of_nodes
+from sat_slime.launch.memory import machine_sizes, memory_findings, sizes, sizes_of_nodes
 from sat_slime.launch.named_files import reward_errors
 from sat_slime.launch.nodes import needed_paths, node_findings, package_findings, package_versions
 from sat_slime.launch.ray_jobs import JobServer
@@ -135,7 +134,7 @@ def look(functions, marker, paths):
         except BaseException as error:
             failures[path] = f"{{type(error).__name__}}: {{error}}"
     try:
-        from sat_slime.launch.memory.memory_sizes import machine_sizes
+        from sat_slime.launch.memory import machine_sizes
         sizes = machine_sizes()
     except BaseException:
         sizes = {{}}

@@ -14,8 +14,7 @@ from sat_slime.config.method_section import build_method
 from sat_slime.config.slime_checks import spares_recompute
 from sat_slime.config.slime_schema import SlimeConfig
 from sat_slime.launch.machine import checkpoint_bytes
-from sat_slime.launch.memory.elements import active_parameters, parameters
-from sat_slime.launch.memory.memory_needs import BF16, GIB
+from sat_slime.launch.memory import BF16, GIB, active_parameters, parameters
 
 Parts = Mapping[str, float]
 """Seconds of `start`, `generate` and `train` (a batch), `push`, `evaluate` and `save`."""

@@ -12,8 +12,7 @@ from sat_slime.config.slime_schema import SlimeConfig
 from sat_slime.launch import cpu_run
 from sat_slime.launch.command import checkpoint_folder
 from sat_slime.launch.hf_checkpoint import hf_findings, stop_findings
-from sat_slime.launch.memory.elements import parameters
-from sat_slime.launch.memory.memory_needs import BF16, FP32, GIB
+from sat_slime.launch.memory import BF16, FP32, GIB, parameters
 from sat_slime.launch.named_files import named_findings
 from sat_slime.runs.saved import fault, newest_iteration
 

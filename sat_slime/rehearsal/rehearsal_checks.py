@@ -12,8 +12,15 @@ from typing import Any
 from sat_slime.config.method_section import build_method
 from sat_slime.config.slime_checks import uses_verifier
 from sat_slime.config.slime_schema import SlimeConfig
-from sat_slime.launch.memory.elements import expected_elements, padded_vocabulary
-from sat_slime.launch.memory.memory_needs import BF16, FP32, engine_weights_bytes
+from sat_slime.launch.memory import (
+    BF16,
+    FP32,
+    elements,
+    engine_weights_bytes,
+    optimizer_elements,
+    padded_vocabulary,
+    rank_tensors,
+)
 from sat_slime.objective.sat import scope_too_small
 from sat_slime.rehearsal.material import ThinSizes
 from sat_slime.rehearsal.records import Records, Row
@@ -67,18 +74,21 @@ def all_checks(thin: SlimeConfig, records: Records, first: int) -> list[Check]:
 
 
 def _elements(thin: SlimeConfig, records: Records) -> Iterator[Check]:
-    """Yield the elements of weights, buffers and optimizer of every rank, against the formula of `launch`'s
-    estimate."""
-    kinds = {
-        "weights": ("weights", "weights"),
-        "buffers": ("buffers", "buffers of weights, and of gradients"),
-        "exp_avg": ("optimizer", "Adam's first moment"),
-        "exp_avg_sq": ("optimizer", "Adam's second moment"),
-    }
-    trained = list(records.of_ranks("trained", last=True))
-    for kind, (formula, words) in kinds.items() if trained else ():
-        expected = {rank: expected_elements(thin, rank)[formula] for rank, _ in trained}
-        yield _by_rank(f"{words}, elements a rank", expected, {rank: row["elements"][kind] for rank, row in trained})
+    """Yield the elements of weights and optimizer, against the arithmetic of `launch`: of the optimizer those of all
+    ranks together, since padding moves some from rank to rank."""
+    trained = dict(records.of_ranks("trained", last=True))
+    per_stage = max(1, thin.train.world_size // thin.train.pipeline_parallel)
+    tensors = {rank: rank_tensors(thin, rank // per_stage) for rank in trained}
+    if trained:
+        expected = {rank: elements(own) for rank, own in tensors.items()}
+        yield _by_rank(
+            "weights, elements a rank", expected, {r: row["elements"]["weights"] for r, row in trained.items()}
+        )
+    if len(trained) == thin.train.world_size:
+        state = round(sum(optimizer_elements(thin, own) for own in tensors.values()))
+        for moment in ("exp_avg", "exp_avg_sq"):
+            held = sum(row["elements"][moment] for row in trained.values())
+            yield check(f"Adam's {moment}, elements of all ranks", f"{state:,}", f"{held:,}")
     if copies := {rank: len(row["copies"]) for rank, row in records.of_ranks("initialized")}:
         # Those of denominator `checkpoint` are made as weights are pushed, and so not there yet when a rank begins.
         expected = dict.fromkeys(copies, 1 + (thin.loss.kl_coef > 0))

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -94,24 +93,6 @@ def thin_settings(config: SlimeConfig, folder: Path, sizes: Sizes) -> Thin:
     _counts(thin, sizes)
     _places(thin, folder)
     return thin
-
-
-def smaller_sizes(config: SlimeConfig, sizes: Sizes) -> Iterator[tuple[str, Sizes]]:
-    """Yield options of `rehearse` with which less memory is needed, and the sizes that they give: what changes least
-    first. More than half of the experts that a token is sent to stay others."""
-    layers, experts = sizes.layers or config.model.layers, sizes.experts or config.model.experts
-    least = max(2 * config.model.experts_per_token, config.train.expert_parallel)
-    for prompts in (sizes.prompts, 1):
-        for fewer in [n for n in (experts, experts // 2, experts // 4) if n >= least] or [experts]:
-            for shorter in [n for n in (layers, layers // 2, layers // 4, layers // 8) if n]:
-                options = {
-                    "layers": (layers, shorter),
-                    "experts": (experts, fewer),
-                    "prompts": (sizes.prompts, prompts),
-                }
-                changed = {name: now for name, (was, now) in options.items() if was != now}
-                if changed:
-                    yield " ".join(f"--{name} {now}" for name, now in changed.items()), replace(sizes, **changed)
 
 
 def _widths(thin: Thin, sizes: Sizes) -> None:

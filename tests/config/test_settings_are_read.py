@@ -40,7 +40,7 @@ READ_OTHERWISE = {
         for key in ("workers", "cpu_s", "wall_s", "memory_mb")
     },
     **{
-        f"SlimeConfig.cluster.{key}": "launch.memory.memory_sizes makes its name of the kind of memory"
+        f"SlimeConfig.cluster.{key}": "launch.memory makes its name of the kind of memory"
         for key in ("gpu_memory_gib", "host_memory_gib", "shm_gib", "object_store_gib")
     },
 }

@@ -121,7 +121,7 @@ def test_a_rank_that_holds_other_weights_is_found():
     """The number is that of a rank of a whole run: 48 layers of 128 experts, TP 4 x EP 4."""
 
     def weights(count):
-        held = {"weights": count, "buffers": 0, "exp_avg": 0, "exp_avg_sq": 0}
+        held = {"weights": count, "exp_avg": 0, "exp_avg_sq": 0}
         row = {"event": "trained", "elements": held, "tokens": 47, "route_bytes": 47 * 384}
         return marks(Records(ranks={0: [row]}))["weights, elements a rank"]
 
@@ -148,7 +148,7 @@ def gate_of(responses, open_share, *, scope="step", method="sat-gspo-r3", lag=1.
         for tokens in ([n] * length if isinstance(length, int) else length for n, length in enumerate(responses))
     ]
     metrics = [{"step": 1, "lag/max": lag, "sat/gate_rate": open_share, "sat/q": 0.1, "grad_norm": 1.0, **row}]
-    trained = {"event": "trained", "elements": dict.fromkeys(("weights", "buffers", "exp_avg", "exp_avg_sq"), 0)}
+    trained = {"event": "trained", "elements": dict.fromkeys(("weights", "exp_avg", "exp_avg_sq"), 0)}
     ranks = {0: [trained | {"rollout": 0, "micro_batches": [2], "tokens": 0, "route_bytes": 0}]}
     found = all_checks(thin, Records(metrics=metrics, rollouts={0: samples}, ranks=ranks), first=10)
     return next(check for check in found if check.what == GATE.format(scope))

@@ -21,7 +21,7 @@ from sat_slime.launch import checks, cpu_run, local_ray, machine
 from sat_slime.launch.command import checkpoint_folder
 from sat_slime.launch.job_files import JobRecord, job_state, submit, write_files
 from sat_slime.launch.local_ray import LocalRay
-from sat_slime.launch.memory.memory_fit import ROWS
+from sat_slime.launch.memory import ROWS
 from sat_slime.launch.ray_jobs import JobServer, NoAnswer, given_address
 from sat_slime.runs.folder import RunFolder, RunFolderError, writable
 from sat_slime.runs.saved import go_back

@@ -7,7 +7,7 @@ import json
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,14 +30,12 @@ from sat_slime.launch.duration import duration_lines
 from sat_slime.launch.job_files import JobRecord
 from sat_slime.launch.local_ray import private_network
 from sat_slime.launch.machine import machine_findings
-from sat_slime.launch.memory.memory_fit import HOST, TIGHT, Row, gib, rows
-from sat_slime.launch.memory.memory_needs import GIB
-from sat_slime.launch.memory.memory_sizes import left_here
+from sat_slime.launch.memory import GIB, TIGHT, gib, left_here, rows
 from sat_slime.launch.slimes_parser import ask_slime
 from sat_slime.rehearsal.material import longest_prompt, make_material
 from sat_slime.rehearsal.records import Records, read_records
 from sat_slime.rehearsal.rehearsal_checks import FAIL, LEFT, NOTE, Check, all_checks
-from sat_slime.rehearsal.thin import Change, Sizes, checkpoint_at, smaller_sizes, thin_settings
+from sat_slime.rehearsal.thin import Change, Sizes, checkpoint_at, thin_settings
 from sat_slime.rollout.scratch import new_scratch
 from sat_slime.runs.folder import RunFolderError, writable
 
@@ -179,31 +177,13 @@ class Rehearsal:
     def _judge_memory(self, prompt_tokens: int) -> None:
         """Hold what the rehearsal needs against what this machine has: Ray kills processes of a run that takes more,
         minutes after its start. prompt_tokens: those of the longest prompt."""
-        there = left_here()
-
-        def judge(thin: SlimeConfig) -> Row | None:
-            rollout = thin.rollout.model_copy(update={"max_prompt_tokens": prompt_tokens})
-            return next(iter(rows(thin.model_copy(update={"rollout": rollout}), there, {HOST})), None)
-
-        row = judge(self.thin)
-        if row is None:
-            return
-        self.estimate = row.need.total
-        mark = FAIL if row.share > 1 else "WARN" if row.share > TIGHT else "OK"
-        remark = "" if mark == "OK" else f"what helps: {self._less(judge)}"
-        expected = f"less than the {gib(row.usable)} GiB that Ray lets be used beside other programs"
-        self._found(Check("memory", expected, f"about {gib(self.estimate)} GiB: {row.need.text}", mark, remark))
-
-    def _less(self, judge: Callable[[SlimeConfig], Row | None]) -> str:
-        """Return the options with which the rehearsal fits, with room if any do; each is tried."""
-        fits: dict[bool, str] = {}
-        for options, sizes in smaller_sizes(self.config, self.sizes):
-            thin = thin_settings(self.config, self.folder, sizes).config
-            row = None if settings_errors(thin) else judge(thin)
-            if row and row.share <= 1:
-                fits.setdefault(row.share <= TIGHT, f"{options} (about {gib(row.need.total)} GiB)")
-        best = fits.get(True) or fits.get(False)
-        return f"{best}, or a machine with more memory" if best else "no option is enough: a machine with more memory"
+        rollout = self.thin.rollout.model_copy(update={"max_prompt_tokens": prompt_tokens})
+        for row in rows(self.thin.model_copy(update={"rollout": rollout}), left_here()):
+            self.estimate = row.need.total
+            mark = FAIL if row.share > 1 else "WARN" if row.share > TIGHT else "OK"
+            remark = "" if mark == "OK" else "fewer --layers, --experts or --prompts, or a machine with more memory"
+            expected = f"less than the {gib(row.usable)} GiB that Ray lets be used beside other programs"
+            self._found(Check("memory", expected, f"about {gib(self.estimate)} GiB: {row.need.text}", mark, remark))
 
     def run(self) -> None:
         """Run slime, resume it, and check what was recorded."""

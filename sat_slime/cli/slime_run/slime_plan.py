@@ -16,8 +16,7 @@ from sat_slime.launch.checks import refused_settings, settings_errors
 from sat_slime.launch.command import SlimeCommand, as_json, checkpoint_folder, run_folder, slime_command
 from sat_slime.launch.duration import Measured, duration_lines, measured
 from sat_slime.launch.job_files import JobRecord
-from sat_slime.launch.memory.memory_fit import rows, table
-from sat_slime.launch.memory.memory_sizes import sizes
+from sat_slime.launch.memory import rows, sizes, table
 from sat_slime.launch.slimes_parser import ask_slime
 from sat_slime.runs import saved
 from sat_slime.runs.folder import RunFolder

@@ -9,8 +9,7 @@ from sat_slime.launch.checks import called_functions, cluster_findings, here, re
 from sat_slime.launch.command import slime_command
 from sat_slime.launch.hf_checkpoint import model_mismatches
 from sat_slime.launch.machine import machine_findings, newest_iteration
-from sat_slime.launch.memory.memory_fit import ROWS
-from sat_slime.launch.memory.memory_needs import GIB
+from sat_slime.launch.memory import GIB, ROWS
 from sat_slime.launch.named_files import data_problem
 
 CONFIGS = Path(__file__).parents[3] / "configs"

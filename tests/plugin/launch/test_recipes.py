@@ -8,9 +8,7 @@ from sat_slime.config import load_config
 from sat_slime.config.method_section import build_method
 from sat_slime.config.slime_checks import slime_config_errors, slime_config_warnings
 from sat_slime.config.starters import CONFIGS
-from sat_slime.launch.memory.memory_fit import memory_findings
-from sat_slime.launch.memory.memory_needs import GIB, micro_batch_tokens, training_need
-from sat_slime.launch.memory.memory_sizes import sizes
+from sat_slime.launch.memory import GIB, memory_findings, micro_batch_tokens, sizes, training_need
 
 RECIPES = sorted(CONFIGS.glob("recipes/*.yaml"))
 GPUS = {"2gpus": 2, "8gpus": 8, "16gpus": 16}

@@ -1,16 +1,13 @@
-"""Builds Megatron's own GPTModel, its gradient buffers and its optimizer as one rank of many has them, without storage
-and on a group of processes that are not there, and prints what they hold: `python real_models.py CASES` with JSON of
-the cases, an answer for each."""
+"""Builds Megatron's own GPTModel and its optimizer as one rank of many has them, without storage and on a group of
+processes that are not there, and prints what they hold: `python real_models.py CASES` with JSON of the cases, the
+elements of weights and of the optimizer's state for each."""
 
 import contextlib
 import dataclasses
 import io
 import json
-import re
 import sys
-import time
 import warnings
-from collections import Counter
 
 warnings.filterwarnings("ignore")
 
@@ -41,32 +38,6 @@ class NoAttention(torch.nn.Module):
 
     def __init__(self, **_):
         super().__init__()
-
-
-FUSED_NORMS = {
-    "self_attention.linear_qkv.layer_norm_": "input_layernorm.",
-    "mlp.linear_fc1.layer_norm_": "pre_mlp_layernorm.",
-}
-"""Norms that Transformer Engine has as part of the product after them, by the names that they have apart."""
-
-
-def plain_name(name):
-    """Return a parameter's name as `elements.Tensors` has it: without Transformer Engine and without numbers."""
-    for fused, apart in FUSED_NORMS.items():
-        name = name.replace(fused, apart)
-    name = re.sub(r"^(module\.)+", "", name)
-    name = re.sub(r"experts\.(linear_fc\d)\.(weight|bias)\d+$", r"experts.local_experts.*.\1.\2", name)
-    return re.sub(r"\.\d+\.", ".*.", name)
-
-
-def rank_parameters(model):
-    """Return how many parameters of a rank have a plain name, shape and type (`bfloat16`). model: Megatron's parts of
-    it, wrapped in its DistributedDataParallel or not."""
-    return Counter(
-        (plain_name(name), tuple(parameter.shape), str(parameter.dtype).removeprefix("torch."))
-        for part in model
-        for name, parameter in part.named_parameters()
-    )
 
 
 def make_state(optimizer):
@@ -144,7 +115,7 @@ def _fakes():
 
 
 def rank_contents(case):
-    """What a rank holds: its parameters, [[name, shape, type, how many], ...], and elements of each kind."""
+    """Elements of each kind that a rank holds."""
     torch.distributed.init_process_group("fake", rank=case["rank"], world_size=case["world"], store=FakeStore())
     parallel = {
         "tensor_model_parallel_size": case["tensor"],
@@ -201,28 +172,13 @@ def rank_contents(case):
         settings.use_precision_aware_optimizer_no_fp8_or_ds_fp8 = offload  # it would look for Transformer Engine
         optimizer = get_megatron_optimizer(settings, parts, use_gloo_process_groups=False)
         make_state(optimizer)
-        answer = {
-            "parameters": [[*key, count] for key, count in rank_parameters(parts).items()],
-            "elements": rank_elements(parts, optimizer),
-            "devices": sorted(
-                {
-                    state["exp_avg"].device.type
-                    for distributed in getattr(optimizer, "chained_optimizers", [optimizer])
-                    for state in distributed.optimizer.state.values()
-                }
-            ),
-            "gradients": sorted(
-                {str(b.grad_data.dtype) for b in (*parts[0].buffers, *parts[0].expert_parallel_buffers)}
-            ),
-        }
+        answer = rank_elements(parts, optimizer)
     parallel_state.destroy_model_parallel()
     torch.distributed.destroy_process_group()
     return answer
 
 
 if __name__ == "__main__":
-    started = time.monotonic()
     with contextlib.redirect_stdout(io.StringIO()):
         answers = [rank_contents(case) for case in json.loads(sys.argv[1])]
     print("RANKS " + json.dumps(answers))
-    print(f"{time.monotonic() - started:.1f} s", file=sys.stderr)
