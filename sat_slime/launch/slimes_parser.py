@@ -10,10 +10,11 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,6 @@ from sat_slime.launch.command import (
 )
 from sat_slime.launch.flags import KnownFlags, flags_by_name, recorded_flags
 from sat_slime.launch.hf_checkpoint import hf_findings
-from sat_slime.launch.parser_process import Refusal
 
 TIMEOUT_S = 200
 """Seconds that slime's parser may take: it imports torch, SGLang and Megatron."""
@@ -40,22 +40,6 @@ SAYS_WHAT_IS_WRONG = ("AssertionError", "ValueError", "SystemExit", "FileNotFoun
 """Exceptions whose message says what is wrong without their name."""
 MOST_KEYS, MOST_CHARACTERS = 4, 30
 """How many settings a line names, and how long a value may be to be shown."""
-
-
-@dataclass(frozen=True)
-class Origin:
-    """The setting that one of slime's arguments comes from."""
-
-    key: str
-    """The dotted key; `slime.FLAG` where the argument is not set, and could be."""
-    value: str | None = None
-    """The setting's value as shown to a person; None: not set, or too long."""
-    is_set: bool = True
-
-    @property
-    def is_own(self) -> bool:
-        """True where the user names a flag or a variable of slime's, which the command can do without."""
-        return self.key.startswith(("slime.", "cluster.env."))
 
 
 @dataclass(frozen=True)
@@ -174,110 +158,53 @@ def _run_parser(words: Sequence[str], env: Mapping[str, str]) -> tuple[dict[str,
 
 
 def refusal_lines(config: SlimeConfig, arguments: Sequence[Argument], answer: Mapping[str, Any]) -> Iterator[str]:
-    """Yields a line for what slime refuses, and one for each fault that our driver found, named by our settings."""
-    origins = Origins(config, arguments, answer["arguments"])
-    if answer["refusal"]:
-        yield refusal_line(_refusal(answer["refusal"]), origins)
+    """Yield a line for what slime refuses, with the settings that it names, and one for each fault that our driver
+    found."""
+    keys = _keys(config, arguments, answer["arguments"])
+    if refusal := answer["refusal"]:
+        said = refusal["message"].rstrip(".") or refusal["statement"]
+        if refusal["kind"] not in SAYS_WHAT_IS_WRONG:
+            said = f"{refusal['kind']}: {said}"
+        # A flag with its dashes, a word with an underscore, or the argument of the statement that failed.
+        words = re.findall(r"--([A-Za-z0-9][\w-]*)|\b([A-Za-z]\w*_\w+)", said)
+        words += re.findall(r"(args\.)(\w+)|getattr\(args, \"(\w+)", refusal["statement"])
+        names = dict.fromkeys(word.replace("-", "_") for found in words for word in found)
+        named = list(dict.fromkeys(keys[name] for name in names if name in keys))
+        shown = ", ".join(_with_value(config, key) for key in named[:MOST_KEYS])
+        # slime runs without what is passed on to it by the flag's name
+        own = [key for key in named if key.startswith(("slime.", "cluster.env.")) and _value(config, key) is not None]
+        remedy = f": set it otherwise, or leave {own[0]} out" if own else ""
+        yield f"{shown}: slime refuses the command: {said}{remedy}" if shown else f"slime refuses the command: {said}"
     for fault in answer["faults"]:
         # The driver knows the plugin's section as slime's file has it, and slime's flags.
         line = fault.replace("sat_slime.", "")
-        flag = line.partition(" ")[0]
-        origin = origins(flag[2:].replace("-", "_")) if flag.startswith("--") else None
-        yield f"{origin.key}: {line}" if origin else line
+        key = keys.get(line.partition(" ")[0].removeprefix("--").replace("-", "_")) if line.startswith("--") else None
+        yield f"{key}: {line}" if key else line
 
 
-def _refusal(values: Mapping[str, Any]) -> Refusal:
-    first, second = values["of"]
-    lists = {"names": tuple(values["names"]), "around": tuple(values["around"]), "of": (tuple(first), tuple(second))}
-    return Refusal(**{**values, **lists})
+def _keys(config: SlimeConfig, command: Sequence[Argument], flags: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Return the setting of each of slime's arguments, and of each of the run's environment variables. flags: those
+    that set each argument."""
+    given = {f"--{argument.name}": argument.key for argument in command}
+    keys = {name: f"cluster.env.{name}" for name in config.cluster.env}
+    for name, names in flags.items():
+        free = names[0].removeprefix("--")
+        key = next((given[flag] for flag in names if flag in given), GOVERNED.get(free) or f"slime.{free}")
+        if key != FIXED:
+            keys[name] = key
+    return keys
 
 
-@dataclass(frozen=True)
-class Origins:
-    """Finds the setting that one of slime's arguments, or an environment variable of the run, comes from."""
-
-    config: SlimeConfig
-    command: Sequence[Argument]
-    flags: Mapping[str, Sequence[str]]
-    """The flags that set each argument."""
-
-    def __call__(self, name: str) -> Origin | None:
-        if name in self.config.cluster.env:
-            return Origin(f"cluster.env.{name}", shown(self.config.cluster.env[name]))
-        flags = self.flags.get(name)
-        if not flags:
-            return None
-        for argument in self.command:
-            if f"--{argument.name}" in flags:
-                return None if argument.key == FIXED else Origin(argument.key, self._value(argument.key))
-        free = flags[0].removeprefix("--")
-        key = GOVERNED.get(free)
-        return Origin(key, self._value(key), False) if key else Origin(f"slime.{free}", None, False)
-
-    def _value(self, key: str) -> str | None:
-        value: Any = self.config
-        for part in key.split("."):
-            inside = isinstance(value, Mapping)
-            if not (part in value if inside else hasattr(value, part)):
-                return None
-            value = value[part] if inside else getattr(value, part)
-        return shown(value)
+def _value(config: SlimeConfig, key: str) -> Any:
+    value: Any = config
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else getattr(value, part, None)
+    return value
 
 
-def refusal_line(refusal: Refusal, origin: Callable[[str], Origin | None]) -> str:
-    """Return one line that names the settings that a refusal is about, with slime's words and what is known of the
-    remedy.
-
-    origin: the setting of one of slime's arguments, or of an environment variable; None for what is neither, and for
-    what no setting gives.
-    """
-    about, around = (_distinct(map(origin, names)) for names in (refusal.names, refusal.around))
-    given = [setting for setting in around if setting.is_set]
-    named = [setting for setting in about if setting.is_set] or given or about
-    own = [setting for setting in named if setting.is_own] or [setting for setting in given if setting.is_own][:1]
-    *others, last = [_in_words(setting) for setting in _distinct([*named[:MOST_KEYS], *own])] or [""]
-    subject = f"{', '.join(others)} and {last}" if others else last
-    location = "" if named else f" ({refusal.where})" if refusal.where else ""
-    said = f"slime refuses the command: {_reason(refusal)}{location}{_remedy(refusal, origin, own)}"
-    return f"{subject}: {said}" if subject else said
-
-
-def _distinct(origins: Iterable[Origin | None]) -> list[Origin]:
-    return list({origin.key: origin for origin in origins if origin is not None}.values())
-
-
-def _in_words(origin: Origin) -> str:
-    if origin.value is not None:
-        return f"{origin.key} is {origin.value}"
-    return origin.key if origin.is_set else f"{origin.key} is not set"
-
-
-def _reason(refusal: Refusal) -> str:
-    if refusal.message:
-        said = refusal.message.rstrip(".")
-        return said if refusal.kind in SAYS_WHAT_IS_WRONG else f"{refusal.kind}: {said}"
-    if refusal.kind == "AssertionError":
-        return f"it must be that {refusal.condition}"
-    return f"{refusal.kind} in {refusal.condition}" if refusal.condition else refusal.kind
-
-
-def _remedy(refusal: Refusal, origin: Callable[[str], Origin | None], own: Sequence[Origin]) -> str:
-    first, second = ([origin(name) for name in names] for names in refusal.of)
-    remedies = []
-    if refusal.must == "multiple" and all(setting is not None and setting.is_set for setting in [*first, *second]):
-        remedies.append(f"make {_product(first)} a multiple of {_product(second)}")
-    elif refusal.must == "set" and first[0] is not None and first[0].is_own and not first[0].is_set:
-        remedies.append(f"set {first[0].key}")
-    if own:  # slime runs without what is passed on to it by the flag's name
-        remedies.append(f"leave {own[-1].key} out")
-    return f": {', or '.join(remedies)}" if remedies else ""
-
-
-def _product(origins: Sequence[Origin | None]) -> str:
-    return " x ".join(origin.key for origin in _distinct(origins))
-
-
-def shown(value: object) -> str | None:
-    """Return a setting's value as a line shows it; None where it is too long for one."""
-    text = str(value).lower() if isinstance(value, bool) else "null" if value is None else str(value)
-    return text if len(text) <= MOST_CHARACTERS else None
+def _with_value(config: SlimeConfig, key: str) -> str:
+    value = _value(config, key)
+    if value is None:
+        return f"{key} is not set"
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    return f"{key} is {text}" if len(text) <= MOST_CHARACTERS else key

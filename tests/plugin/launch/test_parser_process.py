@@ -18,126 +18,7 @@ from sat_slime.launch import slimes_parser
 from sat_slime.launch.checks import parser_findings, refused_settings, settings_errors
 from sat_slime.launch.command import flag_errors, run_folder, slime_arguments
 from sat_slime.launch.flags import Flag, recorded_flags
-from sat_slime.launch.parser_process import Refusal, read_statement
-from sat_slime.launch.slimes_parser import Answer, Origins, ask_slime, asked_words, refusal_line, refusal_lines
-
-# ------------------------------------------------------------------------------- a statement's arguments, without slime
-
-SOURCE = """
-def validate(args):
-    total = args.tensor_model_parallel_size * args.pipeline_model_parallel_size
-    assert args.world_size % total == 0, f"{args.world_size} by {total}"
-    if args.save_interval is not None:
-        assert args.datasets, "none"
-    if args.kind is None:
-        raise ValueError("no kind")
-    elif args.size < 0 and not args.kind:
-        raise ValueError("size")
-    assert getattr(args, "group", 0) > args.least
-    assert not (
-        args.a_b and args.c_d
-    ), "both"
-    assert args.num_layers % (args.stages * 2) == 0
-    open(args.config_file)
-"""
-SET = {"save_interval", "tensor_model_parallel_size"}
-
-
-@pytest.mark.parametrize(
-    "line, names, around, must, of",
-    [
-        (
-            4,
-            "world_size actor_num_gpus_per_node actor_num_nodes tensor_model_parallel_size "
-            "pipeline_model_parallel_size",
-            "",
-            "multiple",
-            ("actor_num_gpus_per_node actor_num_nodes", "tensor_model_parallel_size pipeline_model_parallel_size"),
-        ),
-        (6, "datasets", "save_interval", "set", ("datasets", "")),
-        (8, "kind", "", "set", ("kind", "")),
-        (10, "size kind", "kind", "", ("", "")),
-        (11, "group least", "", "", ("", "")),
-        (13, "a_b c_d", "", "", ("", "")),
-        (15, "num_layers stages", "", "", ("", "")),
-        (16, "config_file", "", "", ("", "")),
-    ],
-)
-def test_a_statement_names_arguments_and_says_what_it_wants_of_them(line, names, around, must, of):
-    refusal = read_statement(SOURCE, line, SET.__contains__)
-    assert (" ".join(refusal.names), " ".join(refusal.around), refusal.must) == (names, around, must)
-    assert tuple(" ".join(arguments) for arguments in refusal.of) == of
-
-
-FLAGS = {
-    "lr": ["--lr"],
-    "min_lr": ["--min-lr"],
-    "use_tis": ["--use-tis"],
-    "num_layers": ["--num-layers"],
-    "pipeline_model_parallel_size": ["--pipeline-model-parallel-size"],
-    "use_dynamic_batch_size": ["--use-dynamic-batch-size"],
-    "custom_tis_function_path": ["--custom-tis-function-path"],
-    "opd_type": ["--opd-type"],
-    "add_bias_linear": ["--disable-bias-linear"],
-}
-
-
-LAYERS = ("num_layers", "pipeline_model_parallel_size")
-
-
-def line(tmp_path, refusal, *overrides):
-    config = paper(tmp_path, *overrides)
-    return refusal_line(refusal, Origins(config, slime_arguments(config, tmp_path), FLAGS))
-
-
-def refused(message="", condition="", names="", around="", must="", of=((), ()), kind="AssertionError"):
-    return Refusal(kind, message, "slime/a.py:7", condition, tuple(names.split()), tuple(around.split()), must, of)
-
-
-@pytest.mark.parametrize(
-    "refusal, overrides, told",
-    [
-        (
-            refused("", "args.min_lr <= args.lr", "min_lr lr"),
-            ["slime.min-lr=1"],
-            "slime.min-lr is 1 and train.lr is 1e-06: slime refuses the command: it must be that "
-            "args.min_lr <= args.lr: leave slime.min-lr out",
-        ),
-        (
-            refused("", "x", " ".join(LAYERS), "", "multiple", (LAYERS[:1], LAYERS[1:])),
-            [],
-            "model.architecture.num-layers is 48 and train.pipeline_parallel is 1: slime refuses the command: it must "
-            "be that x: make model.architecture.num-layers a multiple of train.pipeline_parallel",
-        ),
-        (
-            refused("opd_type must be set.", "args.opd_type", "opd_type", "", "set", (("opd_type",), ())),
-            [],
-            "slime.opd-type is not set: slime refuses the command: opd_type must be set: set slime.opd-type, "
-            "or leave slime.opd-type out",
-        ),
-        (
-            refused("it must be set", "", "custom_tis_function_path", "min_lr"),
-            ["slime.min-lr=1"],
-            "slime.min-lr is 1: slime refuses the command: it must be set: leave slime.min-lr out",
-        ),
-        (refused("no name", "", "use_dynamic_batch_size"), [], "slime refuses the command: no name (slime/a.py:7)"),
-        (refused("what", kind="KeyError"), [], "slime refuses the command: KeyError: what (slime/a.py:7)"),
-        (
-            refused("SOME_VARIABLE must be 1", "", "SOME_VARIABLE"),
-            ["cluster.env.SOME_VARIABLE=2"],
-            "cluster.env.SOME_VARIABLE is 2: slime refuses the command: SOME_VARIABLE must be 1: leave "
-            "cluster.env.SOME_VARIABLE out",
-        ),
-        (
-            refused("no bias", "", "add_bias_linear"),
-            [],
-            "model.architecture.disable-bias-linear is true: slime refuses the command: no bias",
-        ),
-    ],
-)
-def test_a_refusal_names_the_setting_its_value_and_the_remedy(tmp_path, refusal, overrides, told):
-    assert line(tmp_path, refusal, *overrides) == told
-
+from sat_slime.launch.slimes_parser import Answer, ask_slime, asked_words, refusal_lines
 
 # --------------------------------------------------------------------------------------- a small slime, in a process
 
@@ -176,7 +57,7 @@ def test_the_slime_that_is_there_is_asked(tmp_path):
     config = paper(tmp_path / "runs", small_slime(tmp_path, PARSER))
     answer = ask_slime(config, run)
     assert answer.refusals == (
-        "model.architecture.num-layers is 48: slime refuses the command: it must be that args.num_layers is None or "
+        "model.architecture.num-layers is 48: slime refuses the command: assert args.num_layers is None or "
         "args.num_layers % 7 == 0",
     )
     assert not run.parent.exists()
@@ -200,7 +81,7 @@ def test_a_command_that_the_first_parser_refuses_yields_all_flags(tmp_path):
     config = paper(tmp_path, small_slime(tmp_path, PARSER), "slime.sglang-mem-fraction-static=much")
     answer = ask_slime(config, tmp_path / "x")
     assert "--num-layers" in answer.known.by_name
-    assert answer.refusals[0].startswith("rollout.memory_fraction is 0.85")
+    assert answer.refusals[0].startswith("slime.sglang-mem-fraction-static is much")
     assert "argument --sglang-mem-fraction-static: invalid float value: 'much'" in answer.refusals[0]
 
 
@@ -244,38 +125,20 @@ def test_what_our_checks_find_is_not_told_again_in_slimes_words(tmp_path):
 # -------------------------------------------------------------------------------------------------- on the real slime
 
 REFUSED = {
-    "slime.sglang-pp-size=3": [
-        "rollout.gpus_per_engine is 2 and slime.sglang-pp-size is 3",
-        "make rollout.gpus_per_engine a multiple of slime.sglang-pp-size, or leave slime.sglang-pp-size out",
-    ],
-    "slime.get-mismatch-metrics=true": ["leave slime.get-mismatch-metrics out"],
-    "slime.only-train-params-name-list=[a] slime.freeze-params-name-list=[b]": [
-        "slime.only-train-params-name-list is ['a'] and slime.freeze-params-name-list is ['b']"
-    ],
-    "slime.use-opd=true": ["slime.use-opd is true", "set slime.opd-type"],
-    "slime.opd-teacher-load=/x": ["leave slime.opd-teacher-load out"],
-    "slime.over-sampling-batch-size=16": ["rollout.prompts_per_iteration is 256"],
-    "slime.heterogeneous-layers-config-path=/x.json": [
-        "slime.heterogeneous-layers-config-path is /x.json",
-        "No such file",
-    ],
-    "slime.tp-comm-overlap=true train.tensor_parallel=1": ["leave slime.tp-comm-overlap out"],
-    "slime.enable-mtp-training=true": ["set slime.mtp-num-layers"],
-    "slime.min-lr=1.0": ["slime.min-lr is 1.0 and train.lr is 1e-06"],
-    "slime.decoder-first-pipeline-num-layers=3": ["train.pipeline_parallel is 1"],
-    "slime.overlap-param-gather=true": ["set slime.overlap-grad-reduce"],
-    "slime.num-layers-per-virtual-pipeline-stage=2": ["leave slime.num-layers-per-virtual-pipeline-stage"],
-    "slime.recompute-method=block train.recompute=selective": ["slime.recompute-method is block"],
-    "slime.deterministic-mode=true": ["slime.deterministic-mode is true", "NCCL_ALGO"],
-    "slime.multi-latent-attention=true": ["model.architecture.group-query-attention is true"],
-    "slime.debug-rollout-only=true slime.debug-train-only=true": ["slime.debug-train-only is true"],
-    "slime.train-env-vars=notjson": ["slime.train-env-vars is notjson"],
-    "slime.micro-batch-size=0": ["slime.micro-batch-size is 0"],
-    "slime.start-weight-decay=1": ["slime.start-weight-decay is 1"],
-    "slime.use-megatron-fsdp=true": ["slime.use-megatron-fsdp is true", "CUDA_DEVICE_MAX_CONNECTIONS"],
-    "model.architecture.norm-epsilon=1.0e-5": ["model.architecture.norm-epsilon is 1e-05"],
+    "slime.sglang-pp-size=3": "slime.sglang-pp-size is 3",
+    "slime.get-mismatch-metrics=true": "leave slime.get-mismatch-metrics out",
+    "slime.only-train-params-name-list=[a] slime.freeze-params-name-list=[b]": "freeze-params-name-list is ['b']",
+    "slime.use-opd=true": "slime.opd-type is not set",
+    "slime.heterogeneous-layers-config-path=/x.json": "No such file",
+    "slime.enable-mtp-training=true": "mtp-num-layers",
+    "slime.min-lr=1.0": "slime.min-lr is 1.0",
+    "slime.overlap-param-gather=true": "overlap-grad-reduce",
+    "slime.recompute-method=block train.recompute=selective": "slime.recompute-method is block",
+    "slime.debug-rollout-only=true slime.debug-train-only=true": "slime.debug-train-only is true",
+    "slime.micro-batch-size=0": "slime.micro-batch-size is 0",
+    "model.architecture.norm-epsilon=1.0e-5": "model.architecture.norm-epsilon is 1e-05",
 }
-"""Settings that we accept and slime or Megatron does not, with parts of the line that is told."""
+"""Settings that we accept and slime or Megatron does not, with a part of the line that is told."""
 PROGRAM = """
 import contextlib, json, sys
 from sat_slime.launch.parser_process import answer
@@ -331,7 +194,7 @@ def test_what_slime_refuses_is_one_line_that_names_the_setting(told, changes):
     configs, lines = told
     assert settings_errors(configs[changes]) == []
     (text,) = lines[changes]
-    assert all(part in text for part in REFUSED[changes]), text
+    assert REFUSED[changes] in text
     assert "slime refuses the command: " in text and "\n" not in text
 
 
