@@ -30,13 +30,6 @@ WIDE = 100
 """Columns from which on the panel has two columns of numbers."""
 ECHO = 2
 """Columns left free beside the panel: on a frame as wide as the terminal the `^C` that this echoes would wrap."""
-CURVES_WIDTH, CURVES_HEIGHT = 110, 30
-"""Columns and lines of a terminal from which on the panel has curves of the whole run."""
-CURVE_LINES = 11
-CURVES_EVERY_S = 2.0
-"""Seconds for which curves stay as they are: to draw them takes 30 ms of a core that trains."""
-CURVES = {"reward/mean": "reward", "mismatch/d_pi": "d_pi", "accuracy": "eval"}
-"""Metrics whose whole course is drawn, and their headings."""
 SHOWN = {
     "reward/mean": ("reward", ".3f"),
     "mismatch/d_pi": ("d_pi", ".4f"),
@@ -46,8 +39,6 @@ SHOWN = {
     "clip/fraction": ("clip", ".1%"),
 }
 """Metrics that a terminal shows while a run goes on: label and format."""
-ARRANGED = ("reward/mean", "mismatch/d_pi", "lag/mean", "sat/gate_rate", "sat/newly_clipped", "clip/fraction")
-"""Metrics that have their place in the panel; others that are shown come after them."""
 SHOWN_MESSAGES = 4
 CALM_ENGINE_STATES = {"starting", "ready", "generating", "stopped"}
 """States of an engine that are normal; any other, such as a restart, is shown as a warning."""
@@ -76,15 +67,13 @@ def make_view(
     """Return the view of a run. live: whether it repaints itself; default: on a terminal it does, elsewhere it prints
     lines.
 
-    total_steps: optimizer steps of the whole run. first_step: steps made before this start. past: rows of these steps
-    and evaluations, for the curves. clock: tells seconds, from which the run's speed is computed.
+    total_steps: optimizer steps of the whole run. first_step: steps made before this start. past: rows of the
+    evaluations before it. clock: tells seconds, from which the run's speed is computed.
     """
     console = console or Console()
     progress = Progress(title, total_steps, clock, steps=first_step)
     for row in past:
-        progress.remember(row)
-        if (accuracy := number(row, "accuracy")) == accuracy:
-            progress.evals.append(accuracy)
+        progress.add_eval(row)
     return LiveView(progress, console) if is_live(live, console) else PlainView(progress, console)
 
 
@@ -113,20 +102,8 @@ class Progress:
     eval_interval: tuple[float, float] = (math.nan, math.nan)
     """95 % interval of the newest evaluation, from its samples."""
     messages: deque[tuple[str, str]] = field(default_factory=lambda: deque(maxlen=SHOWN_MESSAGES))
-    curves: dict[str, tuple[list[float], list[float]]] = field(
-        default_factory=lambda: {key: ([], []) for key in CURVES}
-    )
-    """(steps, values) of the whole run."""
-
-    def remember(self, row: Mapping[str, Any]) -> None:
-        """Add a row of a step or of an evaluation to the curves."""
-        for key, (steps, values) in self.curves.items():
-            if (value := number(row, key)) == value:
-                steps.append(number(row, "step", len(steps) + 1.0))
-                values.append(value)
 
     def add_step(self, metrics: Mapping[str, Any]) -> None:
-        self.remember(metrics)
         iteration = metrics.get("iteration")
         same_batch = iteration is not None and iteration == self.metrics.get("iteration")
         self.metrics.update(metrics)
@@ -138,7 +115,6 @@ class Progress:
             self.rewards.append(reward)
 
     def add_eval(self, metrics: Mapping[str, Any]) -> None:
-        self.remember(metrics)
         if (accuracy := number(metrics, "accuracy")) == accuracy:
             self.evals.append(accuracy)
             self.eval_interval = number(metrics, "accuracy/low_samples"), number(metrics, "accuracy/high_samples")
@@ -256,7 +232,6 @@ class LiveView:
         self.progress = progress
         self._console = console
         self._lock = threading.Lock()
-        self._curves = CurvePanel(progress)
         self._live = Live(console=console, get_renderable=self._render, refresh_per_second=4, transient=False)
 
     def step(self, metrics: Mapping[str, Any]) -> None:
@@ -281,58 +256,16 @@ class LiveView:
 
     def __exit__(self, *exception: object) -> None:
         with self._lock:
-            self._curves = CurvePanel(self.progress)  # what stays on the screen is of the newest step
             # A start that failed has nothing to leave there: the next one has a panel of its own.
             self._live.transient = exception[0] is not None and not self.progress.metrics
         self._live.stop()
 
     def _render(self) -> RenderableType:
         with self._lock:
-            width, height = self._console.width - ECHO, self._console.height
-            curves = self._curves.shown(width) if width >= CURVES_WIDTH and height >= CURVES_HEIGHT else None
-            return render(self.progress, width, curves)
+            return render(self.progress, self._console.width - ECHO)
 
 
-class CurvePanel:
-    """The curves of a run side by side, drawn anew every few seconds."""
-
-    def __init__(self, progress: Progress):
-        self._progress = progress
-        self._drawn: tuple[float, int, RenderableType] | None = None
-
-    def shown(self, width: int) -> RenderableType | None:
-        """Return the curves for a terminal of so many columns; None before there are any."""
-        now = time.monotonic()
-        if self._drawn is None or now - self._drawn[0] > CURVES_EVERY_S or self._drawn[1] != width:
-            known = {name: self._progress.curves[key] for key, name in CURVES.items() if self._progress.curves[key][0]}
-            if not known:
-                return None
-            row = Table.grid(padding=(0, 1))
-            each = (width - 6) // len(CURVES) - 1
-            row.add_row(*(Text.from_ansi(curve(name, *points, each)) for name, points in known.items()))
-            self._drawn = now, width, row
-        return self._drawn[2]
-
-
-def curve(name: str, steps: Sequence[float], values: Sequence[float], width: int) -> str:
-    """Return a curve in braille, with as many points as fit; nothing where plotext is missing, since a view must not
-    end the run that it shows."""
-    try:
-        import plotext
-    except ImportError:
-        return ""
-    every = max(1, len(steps) // (2 * width))
-    plotext.clear_figure()
-    plotext.theme("clear")
-    plotext.plot_size(width, CURVE_LINES)
-    plotext.plot(list(steps)[::-every][::-1], list(values)[::-every][::-1], marker="braille")
-    plotext.title(name)
-    plotext.xticks(sorted({int(steps[0]), int(steps[len(steps) // 2]), int(steps[-1])}))
-    plotext.yfrequency(3)
-    return str(plotext.build())
-
-
-def render(progress: Progress, width: int = WIDE, curves: RenderableType | None = None) -> RenderableType:
+def render(progress: Progress, width: int = WIDE) -> RenderableType:
     """Return the live panel, of so many columns."""
     metrics = progress.metrics
     bar = Table.grid(padding=(0, 1), expand=True)
@@ -361,11 +294,6 @@ def render(progress: Progress, width: int = WIDE, curves: RenderableType | None 
         "lag": f"{shown(metrics, 'lag/mean', '.3g')}{lags}",
         "gate open": f"{gate}  [dim]newly clipped[/] {newly}",
         "clipped": shown(metrics, "clip/fraction", ".1%"),
-        **{
-            escape(label): shown(metrics, metric, form)
-            for metric, (label, form) in SHOWN.items()
-            if metric in metrics and metric not in ARRANGED
-        },
         "speed": rate.replace("nan", "–"),
     }
     if phase := progress.fields.get("phase"):  # another terminal is not told it
@@ -386,8 +314,6 @@ def render(progress: Progress, width: int = WIDE, curves: RenderableType | None 
     )
 
     body: list[RenderableType] = [bar, Text(""), table]
-    if curves is not None:
-        body += [Text(""), curves]
     if line := "  ".join(others):
         body.append(Text.from_markup(line, overflow="ellipsis"))
     colours = {"warning": "yellow", "error": "red"}
