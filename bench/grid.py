@@ -117,7 +117,7 @@ def _run(side: Side, folder: Path, grid: dict, cells: list[tuple[int, str, int]]
     file.write_text(yaml.safe_dump(config))
     command = [sys.executable, "-c", "from sat_slime.cli import main; main()", "grid", str(file), "--name", name]
     command += [word for _, method, lag in cells for word in ("--only", f"{method}@{lag}")]
-    command += ["--no-live", *(word for override in overrides for word in ("--set", override))]
+    command += [*(word for override in overrides for word in ("--set", override))]
     environment = {**os.environ, "PYTHONPATH": str(side.checkout)}
     started = time.perf_counter()
     output = folder / f"{name}.txt"

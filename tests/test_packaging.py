@@ -42,7 +42,7 @@ def test_importing_a_part_imports_no_engine(module):
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--help"], ["methods"], ["version"], ["launch", "configs/lab/quickstart.yaml", "--dry-run"]],
+    [["--help"], ["methods"], ["--version"], ["launch", "configs/lab/quickstart.yaml", "--dry-run"]],
     ids=lambda arguments: arguments[0],
 )
 def test_the_command_works_without_engines(arguments):

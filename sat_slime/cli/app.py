@@ -62,7 +62,6 @@ COMMANDS = {
         "sat_slime.cli.diagnose_command.diagnose",
         "Say what the mismatch of a run is made of; or what makes a run of slime collapse.",
     ),
-    "version": ("sat_slime.cli.app.version", "Print the versions of this package and of the engines."),
 }
 """Each command in the order of the help: where its function or its group of commands is, and the first sentence of its
 help."""
@@ -71,7 +70,7 @@ GROUPS = {
     "Run": ("init", "launch", "grid", "rehearse"),
     "Follow": ("status", "logs", "stop"),
     "Understand": ("report", "methods", "replay", "diagnose"),
-    "Set up": ("check", "prepare", "data", "version"),
+    "Set up": ("check", "prepare", "data"),
 }
 """The commands under the headings of the help."""
 
@@ -147,17 +146,12 @@ def whole_app() -> Any:
     return group
 
 
-def version() -> None:
-    """Print the versions of this package and of the engines."""
-    from sat_slime.cli.lab_run.engine_packages import ENGINES, installed_version
-
-    for package in ("sat-slime", "torch", *(engine.package for engine in ENGINES)):
-        typer.echo(f"{package:16} {installed_version(package) or 'not installed'}")
-
-
-def _version_option(given: bool) -> None:
+def _version(given: bool) -> None:
     if given:
-        version()
+        from sat_slime.cli.lab_run.engine_packages import ENGINES, installed_version
+
+        for package in ("sat-slime", "torch", *(engine.package for engine in ENGINES)):
+            typer.echo(f"{package:16} {installed_version(package) or 'not installed'}")
         raise typer.Exit
 
 
@@ -167,7 +161,7 @@ def _options(
         bool,
         typer.Option(
             "--version",
-            callback=_version_option,
+            callback=_version,
             is_eager=True,
             help="Print the versions of this package and of the engines.",
         ),

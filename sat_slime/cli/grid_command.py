@@ -35,10 +35,6 @@ def grid(
         bool,
         typer.Option("--commands", help="Print a sat-slime launch a cell for Slurm or GNU parallel; start nothing."),
     ] = False,
-    live: Annotated[
-        bool | None,
-        typer.Option("--live/--no-live", help="Live table or a line per event; default: live on a terminal."),
-    ] = None,
     address: Annotated[
         str | None, typer.Option(metavar="URL", help="As in launch: Ray's dashboard.", rich_help_panel=SLIME)
     ] = None,
@@ -79,7 +75,7 @@ def grid(
         for line in commands(plan, retry_failed, options):
             typer.echo(line)
         return
-    ending = run_grid(plan, retry_failed, options, live, console)
+    ending = run_grid(plan, retry_failed, options, console)
     finish(ending, console)
 
 

@@ -12,9 +12,6 @@ from sat_slime.cli.terminal import INTERRUPTED, RunArgument
 def logs(
     run: RunArgument,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends or Ctrl-C.")] = False,
-    lines: Annotated[
-        int | None, typer.Option("--lines", "-n", min=0, help="So many lines, the last ones; default: all.")
-    ] = None,
 ) -> None:
     """Print the log of a run, of one on slime that of its job. Ctrl-C stops the printing; the run goes on.
 
@@ -32,11 +29,11 @@ def logs(
     folder = RunFolder.open(run)
     try:
         if is_lab(folder):
-            log = log_of(folder, follow, lines)
+            log = log_of(folder, follow)
         else:
-            from sat_slime.cli.slime_run.sent_run import follow_log, last_log_lines
+            from sat_slime.cli.slime_run.sent_run import follow_log, run_log
 
-            log = (follow_log if follow else last_log_lines)(run, lines)
+            log = (follow_log if follow else run_log)(run)
         for line in log:
             typer.echo(line)
     except KeyboardInterrupt:

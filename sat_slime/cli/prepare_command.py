@@ -128,61 +128,26 @@ def prepare_laptop(
 @prepare.command("slime")
 def prepare_slime(
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Gets slime and Megatron-LM.", show_default=False)],
-    slime_url: Annotated[
-        str | None, typer.Option(metavar="URL", help="Another repository of slime, such as a mirror.")
-    ] = None,
-    megatron_url: Annotated[
-        str | None, typer.Option(metavar="URL", help="Another repository of Megatron-LM, such as a mirror.")
-    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the commands; run nothing.")] = False,
 ) -> None:
-    """Get the real slime for runs on this machine's CPU: slime and Megatron-LM with slime's patches, at the commits
-    that were tested, and four packages that slime imports.
+    """Get the real slime for runs and rehearsals on this machine's CPU: slime and Megatron-LM with slime's patches, at
+    the commits that were tested, four packages that slime imports, and Qwen's words, for rehearsals of runs whose own
+    tokenizer is not on this machine.
 
-    What is there already stays as it is; what was broken off goes on.
+    What is there already stays as it is; what was broken off goes on. The
+    words come out of a package on PyPI, dashscope (Apache 2.0), which is not
+    installed. A mirror: git config --global url.MIRROR.insteadOf https://github.com/
 
         sat-slime prepare slime --out checkouts
     """
-    raise typer.Exit(get_checkouts(out, slime_url, megatron_url, dry_run, "slime", "launch configs/slime/laptop.yaml"))
+    from sat_slime.cli.slime_run.checkouts import checkouts, get_words, prepare_checkouts
 
-
-def get_checkouts(
-    out: Path, slime_url: str | None, megatron_url: str | None, dry_run: bool, what: str, use: str
-) -> int:
-    """Make the checkouts and say with which command they are used; returns the exit code. Raises ConfigError."""
-    from sat_slime.cli.slime_run.checkouts import MEGATRON_URL, SLIME_URL, checkouts, prepare_checkouts
-
-    slime, megatron = checkouts(out.absolute(), slime_url or SLIME_URL, megatron_url or MEGATRON_URL)
+    slime, megatron = checkouts(out.absolute())
     if prepare_checkouts((slime, megatron), dry_run, typer.echo):
-        complain([f"the last command failed, see above: the same sat-slime prepare {what} goes on from there"])
-        return FAILED
+        complain(["the last command failed, see above: the same sat-slime prepare slime goes on from there"])
+        raise typer.Exit(FAILED)
+    get_words(dry_run, typer.echo)
     if not dry_run:
         places = {"slime_dir": slime.folder, "megatron_dir": megatron.folder}
         sets = " ".join(f"--set {shlex.quote(f'cluster.{key}={folder}')}" for key, folder in places.items())
-        typer.echo(f"slime is ready: sat-slime {use} {sets}")
-    return OK
-
-
-@prepare.command("rehearsal")
-def prepare_rehearsal(
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Gets slime and Megatron-LM.", show_default=False)],
-    slime_url: Annotated[
-        str | None, typer.Option(metavar="URL", help="Another repository of slime, such as a mirror.")
-    ] = None,
-    megatron_url: Annotated[
-        str | None, typer.Option(metavar="URL", help="Another repository of Megatron-LM, such as a mirror.")
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the commands; run nothing.")] = False,
-) -> None:
-    """Get what sat-slime rehearse needs: what prepare slime gets, and Qwen's words, for runs whose own tokenizer is not
-    on this machine.
-
-    The words come out of a package on PyPI, dashscope (Apache 2.0), which is
-    not installed.
-
-        sat-slime prepare rehearsal --out checkouts
-    """
-    from sat_slime.cli.slime_run.checkouts import get_words
-
-    code = get_checkouts(out, slime_url, megatron_url, dry_run, "rehearsal", "rehearse FILE")
-    raise typer.Exit(code or (FAILED if get_words(dry_run, typer.echo) else OK))
+        typer.echo(f"slime is ready: sat-slime launch configs/slime/laptop.yaml {sets}, or rehearse FILE {sets}")

@@ -27,7 +27,6 @@ def rehearse(
     samples: Annotated[int, typer.Option(min=2, help="Responses to each.")] = 4,
     resume: Annotated[bool, typer.Option("--resume/--no-resume", help="Also go on from a checkpoint.")] = True,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Tell what would be changed; start nothing.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print what was found as JSON.")] = False,
 ) -> None:
     """Run FILE whole on this machine's CPU cores before it costs GPUs: real slime, Megatron and SGLang, thin widths.
 
@@ -36,7 +35,7 @@ def rehearse(
     A checkpoint and a resume are part of it. Every check says what was
     expected and what was found, on a page too. The run's checkpoints, data
     and output folder are never touched. Needs slime's and Megatron-LM's
-    checkouts (sat-slime prepare rehearsal).
+    checkouts (sat-slime prepare slime).
 
         sat-slime rehearse configs/paper/qwen3-30b-a3b.yaml --method sat-gspo-r3 --lag 8
     """
@@ -46,4 +45,4 @@ def rehearse(
     sizes = Sizes(iterations, layers, experts, prompts, samples, response)
     settings = {key: value for key, value in (("method", method), ("pipeline.lag", lag)) if value is not None}
     wanted = Wanted(file, settings, tuple(overrides or ()), sizes, resume)
-    raise typer.Exit(rehearse_run(wanted, out, overwrite=overwrite, dry_run=dry_run, as_json=as_json))
+    raise typer.Exit(rehearse_run(wanted, out, overwrite=overwrite, dry_run=dry_run))

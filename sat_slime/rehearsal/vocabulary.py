@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 RANKS = Path("~/.cache/sat_slime/rehearsal/qwen.tiktoken").expanduser()
-"""Where `sat-slime prepare rehearsal` puts Qwen's vocabulary: a line of base64 and number for each word."""
+"""Where `sat-slime prepare slime` puts Qwen's vocabulary: a line of base64 and number for each word."""
 OWN_FILES = (
     *("tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt", "tokenizer.model"),
     *("special_tokens_map.json", "added_tokens.json", "chat_template.jinja", "generation_config.json"),
@@ -71,7 +71,7 @@ def write_tokenizer(own: Path | None, vocab_size: int, out: Path, ranks: Path = 
     return Words(
         "bytes",
         f"a stand-in of {first:,} words, of which only the 256 bytes occur, with the special tokens of Qwen and plain "
-        "ChatML: `sat-slime prepare rehearsal` gets Qwen's words",
+        "ChatML: `sat-slime prepare slime` gets Qwen's words",
     )
 
 

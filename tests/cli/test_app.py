@@ -11,8 +11,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_version_and_help():
-    assert "sat-slime" in sat_slime_command("version").stdout
-    assert sat_slime_command("--version").stdout == sat_slime_command("version").stdout
+    assert "sat-slime" in sat_slime_command("--version").stdout
     top = sat_slime_command("--help").stdout
     assert all(command in top for command in ("init", "launch", "check", "methods", "report", "--version"))
     assert all(heading in top for heading in GROUPS)

@@ -53,7 +53,7 @@ class Grid:
         (root / f"{name}.yaml").write_text(yaml.safe_dump(values))
         self.folder = root / "grids" / name
         self.output = root / f"{name}-{len(list(root.glob('*.out')))}.out"
-        command = [Path(sys.executable).parent / "sat-slime", "grid", root / f"{name}.yaml", "--no-live", *options]
+        command = [Path(sys.executable).parent / "sat-slime", "grid", root / f"{name}.yaml", *options]
         # Cells give themselves a name, for which `ps` has room only where the environment's is free for it.
         env = {key: value for key, value in os.environ.items() if key != "SPT_NOENV" and not key.startswith("RAY_")}
         self.process = subprocess.Popen(command, stdout=self.output.open("w"), stderr=subprocess.STDOUT, env=env)

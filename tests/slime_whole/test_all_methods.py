@@ -28,7 +28,7 @@ batch and the sampling."""
 
 def run_grid(file: Path, folder: Path, *options: str) -> Path:
     """Runs `sat-slime grid` to its end, from where it was, and returns the folder of its runs."""
-    command = [*COMMAND, "grid", str(file), "--no-live", *options]
+    command = [*COMMAND, "grid", str(file), *options]
     done = subprocess.run(command, capture_output=True, text=True, env=environment(), cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder / "grids" / yaml.safe_load(file.read_text())["name"] / "runs"

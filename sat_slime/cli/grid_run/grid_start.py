@@ -44,7 +44,7 @@ COMMAND = (sys.executable, "-m", "sat_slime.cli.grid_run.tied")
 behind it."""
 
 
-def run_grid(plan: GridPlan, retry_failed: bool, options: Sequence[str], live: bool | None, console: Console) -> Ending:
+def run_grid(plan: GridPlan, retry_failed: bool, options: Sequence[str], console: Console) -> Ending:
     """Run the chosen cells to their end, or until Ctrl-C. Raises ConfigError or RunFolderError when it cannot start.
 
     options: further options of `sat-slime launch`, for runs of slime.
@@ -57,7 +57,7 @@ def run_grid(plan: GridPlan, retry_failed: bool, options: Sequence[str], live: b
         try:
             with (
                 _forking(plan, len(queue)) as environment,
-                GridView(plan, states, is_live(live, console), console) as view,
+                GridView(plan, states, is_live(None, console), console) as view,
             ):
                 view.message(f"{plan.title}, in {plan.folder.path}: {headline(plan, states)}")
                 GridRun(plan, states, queue, Cells(plan, options, environment), view).run()

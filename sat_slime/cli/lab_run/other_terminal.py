@@ -6,7 +6,6 @@ import itertools
 import re
 import signal
 import time
-from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -57,11 +56,10 @@ class Tail:
                 yield row
 
 
-def log_of(folder: RunFolder, follow: bool, count: int | None) -> Iterator[str]:
-    """Yield lines of a run's log: the last `count` or all, and with `follow` those that come until it ends."""
+def log_of(folder: RunFolder, follow: bool) -> Iterator[str]:
+    """Yield the lines of a run's log, and with `follow` those that come until it ends."""
     tail = Tail(folder.log)
-    there = tail.new_lines()
-    yield from there if count is None else deque(there, count)
+    yield from tail.new_lines()
     while follow and folder.is_locked():
         time.sleep(LOOK_S)
         yield from tail.new_lines()

@@ -75,11 +75,11 @@ class Checkout:
         return ["git", "-C", str(self.part)]
 
 
-def checkouts(out: Path, slime_url: str = SLIME_URL, megatron_url: str = MEGATRON_URL) -> tuple[Checkout, Checkout]:
+def checkouts(out: Path) -> tuple[Checkout, Checkout]:
     """Return slime and Megatron-LM, in a folder; both at the commits with which the whole was tested."""
-    slime = Checkout(out / "slime", slime_url, SLIME_COMMIT)
+    slime = Checkout(out / "slime", SLIME_URL, SLIME_COMMIT)
     patches = tuple(slime.folder / patch for patch in PATCHES)
-    return slime, Checkout(out / "Megatron-LM", megatron_url, MEGATRON_COMMIT, patches)
+    return slime, Checkout(out / "Megatron-LM", MEGATRON_URL, MEGATRON_COMMIT, patches)
 
 
 def missing_packages() -> list[str]:

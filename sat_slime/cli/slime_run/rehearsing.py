@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import typer
 from rich.console import Console
 
 from sat_slime.cli.run_plan import contradiction, load_run
@@ -57,13 +56,13 @@ class Wanted:
     """Whether the run is resumed from a checkpoint."""
 
 
-def rehearse_run(wanted: Wanted, out: Path | None, *, overwrite: bool, dry_run: bool, as_json: bool) -> int:
+def rehearse_run(wanted: Wanted, out: Path | None, *, overwrite: bool, dry_run: bool) -> int:
     """Rehearse a run, and return the exit code. Raises ConfigError, RunFolderError or JobError before
     anything starts.
 
     out: gets what was found; None: rehearsals/NAME. dry_run: end where slime would be started.
     """
-    console = Console(soft_wrap=True, highlight=False, stderr=as_json)
+    console = Console(soft_wrap=True, highlight=False)
     if reason := contradiction(wanted.settings):
         raise ConfigError([reason])
     config = load_run(wanted.file, wanted.overrides, wanted.settings)
@@ -91,7 +90,7 @@ def rehearse_run(wanted: Wanted, out: Path | None, *, overwrite: bool, dry_run: 
             return FAILED if rehearsal.failed else OK
         with writable(folder):
             rehearsal.keep(folder)
-    rehearsal.tell_result(folder, as_json)
+    rehearsal.tell_result(folder)
     return FAILED if rehearsal.failed else OK
 
 
@@ -280,10 +279,8 @@ class Rehearsal:
         (folder / "rehearsal.json").write_text(json.dumps(self.as_json(), indent=1, default=str), encoding="utf-8")
         write_rehearsal(self.as_json(), folder)
 
-    def tell_result(self, folder: Path, as_json: bool) -> None:
-        """Print the last lines, or everything as JSON."""
-        if as_json:
-            typer.echo(json.dumps(self.as_json(), indent=1, default=str))
+    def tell_result(self, folder: Path) -> None:
+        """Print the last lines."""
         count = sum(check.mark == FAIL for check in self.checks)
         held = sum(check.mark == "OK" for check in self.checks)
         took = f"{sum(self.times.values()) / 60:.1f} minutes, {self.memory / GIB:.1f} GiB, {self.estimate_line}"
@@ -300,7 +297,7 @@ def refuse_without_checkouts(config: SlimeConfig) -> None:
         raise ConfigError(
             [
                 f"a rehearsal needs slime's and Megatron-LM's checkouts, and {' and '.join(missing)}, which is not "
-                "there: sat-slime prepare rehearsal --out DIR, then --set cluster.slime_dir=DIR/slime --set "
+                "there: sat-slime prepare slime --out DIR, then --set cluster.slime_dir=DIR/slime --set "
                 "cluster.megatron_dir=DIR/Megatron-LM"
             ]
         )

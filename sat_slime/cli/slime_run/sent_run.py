@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,22 +111,19 @@ def log_lines(run: SentRun) -> Iterator[str]:
     yield from JobLog(run.folder.log).lines(run.record.job)
 
 
-def last_log_lines(path: Path, count: int | None) -> Iterator[str]:
-    """Yield the last lines of a run's newest log, all of them where no number is given."""
-    lines = log_lines(find(path))
-    yield from lines if count is None else deque(lines, count)
+def run_log(path: Path) -> Iterator[str]:
+    """Yield the lines of a run's newest log."""
+    yield from log_lines(find(path))
 
 
-def follow_log(path: Path, count: int | None) -> Iterator[str]:
-    """Yield the log of a run's newest job as it grows, until the job ends. Of the lines that are there already, the
-    last `count` come, or all."""
+def follow_log(path: Path) -> Iterator[str]:
+    """Yield the log of a run's newest job as it grows, until the job ends."""
     run = find(path)
     if run.server is None or not run.goes_on:
-        yield from last_log_lines(path, count)
+        yield from log_lines(run)
         return
-    skipped = 0 if count is None else max(0, sum(1 for _ in log_lines(run)) - count)
     with _writing(run) as keep:
-        yield from itertools.islice(JobLog(run.folder.log).follow(run.server, run.record.job, keep), skipped, None)
+        yield from JobLog(run.folder.log).follow(run.server, run.record.job, keep)
 
 
 def _catch_up(run: SentRun) -> None:

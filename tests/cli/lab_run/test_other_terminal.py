@@ -66,8 +66,6 @@ def run(tmp_path, monkeypatch):
 
 def test_the_log_of_a_run(run):
     assert sat_slime_command("logs", run.path).stdout == run.log.read_text()
-    assert sat_slime_command("logs", run.path, "-n", 1).stdout.endswith("WARNING it is late\n")
-    assert sat_slime_command("logs", run.path, "-n", 1).stdout.count("\n") == 1
 
 
 def test_a_log_is_followed_to_the_end_of_the_run(run, monkeypatch):
@@ -80,7 +78,7 @@ def test_a_log_is_followed_to_the_end_of_the_run(run, monkeypatch):
         process.wait()
 
     monkeypatch.setattr(other_terminal, "time", mock.Mock(sleep=add))
-    assert sat_slime_command("logs", run.path, "--follow", "-n", 0).stdout == "2026-11-22 10:00:03 INFO    later\n"
+    assert sat_slime_command("logs", run.path, "--follow").stdout.endswith("\n2026-11-22 10:00:03 INFO    later\n")
 
 
 def test_the_view_of_a_run_that_has_ended_tells_all_of_it(run):

@@ -4,6 +4,7 @@ import importlib.metadata
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -45,19 +46,16 @@ def upstream(monkeypatch, tmp_path):
     monkeypatch.setattr(checkouts, "SLIME_COMMIT", commit(slime, {"slime.py": "tested\n", **diffs}))
     commit(slime, {"slime.py": "newer\n"})
     monkeypatch.setattr(checkouts, "missing_packages", list)
+    monkeypatch.setattr(checkouts, "get_words", lambda *_: 0)
+    monkeypatch.setattr(checkouts, "SLIME_URL", slime.as_uri())
+    monkeypatch.setattr(checkouts, "MEGATRON_URL", megatron.as_uri())
     return slime, megatron
 
 
 @pytest.fixture
 def prepare(upstream, tmp_path):
     """The command, for a folder with a space in its name."""
-    slime, megatron = (f"file://{folder}" for folder in upstream)
-
-    def run(*more):
-        places = ("--out", tmp_path / "the checkouts", "--slime-url", slime, "--megatron-url", megatron)
-        return sat_slime_command("prepare", "slime", *places, *more)
-
-    return run
+    return partial(sat_slime_command, "prepare", "slime", "--out", tmp_path / "the checkouts")
 
 
 def test_both_are_made_at_their_commits_with_the_patches(prepare, tmp_path, capfd):
@@ -174,7 +172,9 @@ def test_the_real_ones_are_made(request, monkeypatch, tmp_path):
     if not all(places.values()):
         pytest.skip("needs checkouts to clone from: --slime DIR --megatron DIR")
     monkeypatch.setattr(checkouts, "missing_packages", list)
-    urls = [word for name, folder in places.items() for word in (f"--{name}-url", Path(folder).absolute().as_uri())]
-    assert sat_slime_command("prepare", "slime", "--out", tmp_path, *urls).exit_code == 0
+    monkeypatch.setattr(checkouts, "get_words", lambda *_: 0)
+    for name, folder in places.items():
+        monkeypatch.setattr(checkouts, f"{name.upper()}_URL", Path(folder).absolute().as_uri())
+    assert sat_slime_command("prepare", "slime", "--out", tmp_path).exit_code == 0
     router = tmp_path / "Megatron-LM" / "megatron" / "core" / "transformer" / "moe" / "router.py"
     assert "slime.utils.routing_replay" in router.read_text()
