@@ -9,7 +9,6 @@ import typer
 from rich.console import Console
 
 data = typer.Typer(no_args_is_help=True, help="Prompts with labels: prepare the paper's.")
-SET = "A file, a folder, OWNER/NAME/FOLDER@REVISION of the hub, or none; default: the paper's."
 
 
 @data.callback()
@@ -20,9 +19,14 @@ def _group() -> None:
 @data.command("prepare")
 def data_prepare(
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where to.", show_default=False)],
-    dapo: Annotated[str | None, typer.Option(metavar="SET", help=SET)] = None,
-    dolci: Annotated[str | None, typer.Option(metavar="SET", help="Likewise.")] = None,
-    aime24: Annotated[str | None, typer.Option(metavar="SET", help="Likewise.")] = None,
+    source: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=SET",
+            help="dapo, dolci or aime24 from a file, a folder, OWNER/NAME/FOLDER@REVISION of the hub, or none. "
+            "Repeatable; default: the paper's.",
+        ),
+    ] = None,
     template: Annotated[
         str, typer.Option(metavar="TEMPLATE", help="slime, dapo, boxed, none, a file, or a text with {problem} in it.")
     ] = "slime",
@@ -39,14 +43,13 @@ def data_prepare(
 
         sat-slime data prepare --out data/paper
 
-        sat-slime data prepare --out data/dapo --dapo zhuzilin/dapo-math-17k --dolci none
+        sat-slime data prepare --out data/dapo --source dapo=zhuzilin/dapo-math-17k --source dolci=none
     """
     from sat_slime.config import ConfigError
     from sat_slime.prompts import PromptError
     from sat_slime.prompts.prepare import prepare
 
-    given = {"dapo": dapo, "dolci": dolci, "aime24": aime24}
-    sources = {name: source for name, source in given.items() if source is not None}
+    sources = dict(text.split("=", 1) if "=" in text else (text, "") for text in source or [])
     console = Console(highlight=False, markup=False, soft_wrap=True)
     try:
         prepare(out, sources, template, repeated, overwrite, console)

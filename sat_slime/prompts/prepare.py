@@ -13,55 +13,42 @@ import os
 import platform
 import re
 import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
 
 import sat_slime
 from sat_slime.config.checksums import sha256
+from sat_slime.config.jsonl import write_atomically
 from sat_slime.prompts import PromptError
 from sat_slime.prompts.odd import odd_label, odd_text
-from sat_slime.prompts.sets import (
-    Files,
-    fetch,
-    find_columns,
-    find_source,
-    label_text,
-    missing_columns,
-    problem_text,
-    read_jsonl,
-    read_pairs,
-)
+from sat_slime.prompts.sets import Source, fetch, find_source, label_text, missing_columns, problem_text, read_pairs
 from sat_slime.prompts.text import Problems, digest, fill, find_template, normalize, strip_instruction
-from sat_slime.reward import KILLED, Limits, Verdict, VerifierPool
+from sat_slime.reward import KILLED, Limits, VerifierPool
 
 MANIFEST, TRAIN, EVALUATION, DOUBTS = "manifest.json", "train.jsonl", "aime24.jsonl", "doubts.jsonl"
 NO_SET = "none"
 SEED = 1234
 """Seed of the order."""
-PACKAGES = ("huggingface-hub", "pyarrow", "math-verify")
+PACKAGES = ("sat-slime", "huggingface-hub", "pyarrow", "math-verify")
 MAX_WORKERS = 8
 MAX_NOTED = 1000
 """Rows of a source without problem or label that are noted one by one; all are counted."""
 Repeated = Literal["keep", "drop"]
-Count = Literal["rows", "texts", "problems"]
 
 
-@dataclass(frozen=True)
-class DataSet:
+class DataSet(NamedTuple):
     """One of the sets that a run's prompts come from."""
 
     name: str
     default: str
     """Its place on the hub or on disk; with a revision where the one of the paper's time is known."""
-    counted: Count
+    counted: Literal["rows", "texts", "problems"]
     """The column of the account that the paper counted."""
     expected: int
     """The paper's count."""
@@ -86,8 +73,7 @@ class Text:
     """The number of rows with each label."""
 
 
-@dataclass(frozen=True)
-class Problem:
+class Problem(NamedTuple):
     """A problem that becomes a prompt."""
 
     source: str
@@ -97,8 +83,7 @@ class Problem:
     key: bytes
 
 
-@dataclass(frozen=True)
-class Doubt:
+class Doubt(NamedTuple):
     """Something that may be wrong with a row."""
 
     source: str
@@ -106,14 +91,13 @@ class Doubt:
     what: str
     label: str | None
     problem: str | None
-    kept: bool
+    kept: bool = True
 
 
 @dataclass
 class Account:
-    """An account of what became of a set's rows."""
+    """What became of a set's rows."""
 
-    name: str
     rows: int = 0
     unusable: int = 0
     """Rows without a problem or a label, or with odd ones."""
@@ -128,8 +112,18 @@ class Account:
     two_labels: int = 0
     """Problems that have several labels, which are not one answer."""
     bad_labels: int = 0
-    """Prompts, before any is dropped, whose label the verifier cannot read or does not reward."""
+    """Prompts whose label the verifier cannot read or does not reward."""
     prompts: int = 0
+
+
+HEADINGS = {
+    "unusable": "  not usable",
+    "instructed": "  instruction taken off",
+    "elsewhere": "  in a set before",
+    "two_labels": "  several labels",
+    "bad_labels": "  bad label",
+}
+"""Columns of the account that are a part of the one above."""
 
 
 @dataclass
@@ -137,20 +131,14 @@ class Gathered:
     """A set that was read."""
 
     data_set: DataSet
-    files: Files
+    source: Source
     account: Account
     texts: list[Text]
     doubts: list[Doubt]
 
 
 def prepare(
-    out: Path,
-    sources: Mapping[str, str],
-    template: str,
-    repeated: Repeated,
-    overwrite: bool,
-    console: Console,
-    pool: VerifierPool | None = None,
+    out: Path, sources: Mapping[str, str], template: str, repeated: Repeated, overwrite: bool, console: Console
 ) -> None:
     """Prepare the folder, and print the account.
 
@@ -160,111 +148,96 @@ def prepare(
         template: as in find_template.
         repeated: as in `choose`.
         overwrite: replace prompts that were prepared there.
-        pool: of verifiers; default: one of its own.
 
     Raises:
         PromptError: something that was given cannot be used. What can be known without a download is told before it.
     """
     wording = find_template(template)
-    check_out(out, overwrite)
+    sets = [data_set for data_set in (DAPO, DOLCI, AIME24) if sources.get(data_set.name) != NO_SET]
+    if unknown := sorted({*sources} - {DAPO.name, DOLCI.name, AIME24.name}):
+        raise PromptError(f"--source {unknown[0]}=...: the sets are {DAPO.name}, {DOLCI.name} and {AIME24.name}")
+    if not {DAPO, DOLCI} & {*sets}:
+        raise PromptError("--source dapo=none and dolci=none: name at least one set to train on")
     if importlib.util.find_spec("math_verify") is None:
         raise PromptError(
             "math-verify is not installed, which labels are verified with: pip install '.[reward]' in a checkout"
         )
-    given = {data_set.name: sources.get(data_set.name, data_set.default) for data_set in (DAPO, DOLCI, AIME24)}
-    sets = [data_set for data_set in (DAPO, DOLCI, AIME24) if given[data_set.name] != NO_SET]
-    if not {DAPO, DOLCI} & set(sets):
-        raise PromptError("--dapo and --dolci are both none: name at least one set to train on")
-    found = {data_set.name: find_source(given[data_set.name]) for data_set in sets}
+    found = [(data_set, find_source(sources.get(data_set.name, data_set.default))) for data_set in sets]
+    with staged(out, overwrite) as stage:
+        gathered = []
+        for data_set, source in found:
+            console.print(f"{data_set.name}: {'reading' if source.path else 'fetching and reading'} {source.given}")
+            gathered.append(gather(data_set, fetch(source)))
+        console.print("labels: each is verified against itself")
+        train_sets = [one for one in gathered if one.data_set is not AIME24]
+        with new_pool() as pool:
+            train = choose(train_sets, repeated, pool)
+            evaluation = integer_labels(choose([one for one in gathered if one.data_set is AIME24], "drop", pool))
+        leaks = in_evaluation(train, evaluation)
 
-    gathered = []
-    for data_set in sets:
-        source = found[data_set.name]
-        console.print(f"{data_set.name}: {'reading' if source.path else 'fetching and reading'} {source.given}")
-        gathered.append(gather(data_set, fetch(source)))
-    train_sets = [gathered_set for gathered_set in gathered if gathered_set.data_set is not AIME24]
-    eval_sets = [gathered_set for gathered_set in gathered if gathered_set.data_set is AIME24]
-    console.print("labels: each is verified against itself")
-    with contextlib.nullcontext(pool) if pool else new_pool() as verifiers:
-        train = choose(train_sets, repeated, verifiers)
-        evaluation = integer_labels(choose(eval_sets, "drop", verifiers))
-    leaks = in_evaluation(train, evaluation)
+        console.print(_account_table(gathered), soft_wrap=False)
+        for line in _summary(train_sets, len(train), repeated):
+            console.print(line)
+        if leaks:
+            console.print(
+                f"warning: {len(leaks)} training prompts are, or nearly are, problems of aime24: see {DOUBTS}"
+            )
+        for line in differences(gathered):
+            console.print(f"not the paper's: {line}")
 
-    console.print(_account_table(gathered), soft_wrap=False)
-    for line in _summary(train_sets, train, repeated):
-        console.print(line)
-    if leaks:
-        console.print(f"warning: {len(leaks)} training prompts are, or nearly are, problems of aime24: see {DOUBTS}")
-    different = differences(gathered)
-    for line in different:
-        console.print(f"not the paper's: {line}")
-
-    doubts = [*(doubt for gathered_set in gathered for doubt in gathered_set.doubts), *leaks]
-    with staged(out) as stage:
-        written = {
-            name: write_jsonl(stage / name, (prompt_row(problem, wording) for problem in problems))
-            for name, problems in ((TRAIN, shuffled(train)), (EVALUATION, evaluation))
-            if problems
-        }
-        written[DOUBTS] = write_jsonl(stage / DOUBTS, map(dataclasses.asdict, doubts))
+        prompts = {TRAIN: shuffled(train), EVALUATION: evaluation}
+        files = {name: [prompt_row(p, wording) for p in problems] for name, problems in prompts.items() if problems}
+        files[DOUBTS] = [doubt._asdict() for doubt in (*(d for one in gathered for d in one.doubts), *leaks)]
+        for name, rows in files.items():
+            write_jsonl(stage / name, rows)
         settings = {"template": wording, "repeated": repeated}
-        write_json(stage / MANIFEST, manifest(gathered, settings, different, written))
-    for name, file in written.items():
-        console.print(f"{out / name}: {file.rows:,} rows")
-    uses = [f"data.prompts={(out / TRAIN).absolute()}"]
-    if EVALUATION in written:
-        uses.append(f"eval.prompts.aime24={(out / EVALUATION).absolute()}")
-    console.print("use them:", *(f"--set {setting}" for setting in uses))
+        text = json.dumps(manifest(gathered, settings, stage), ensure_ascii=False, indent=2)
+        write_atomically(stage / MANIFEST, text + "\n")
+    for name, rows in files.items():
+        console.print(f"{out / name}: {len(rows):,} rows")
+    uses = {"data.prompts": TRAIN, "eval.prompts.aime24": EVALUATION}
+    console.print(
+        "use them:", *(f"--set {key}={(out / name).absolute()}" for key, name in uses.items() if name in files)
+    )
 
 
 # ------------------------------------------------------------------------------------------------- rows to problems
 
 
-def gather(data_set: DataSet, files: Files) -> Gathered:
+def gather(data_set: DataSet, source: Source) -> Gathered:
     """Reads a set row by row; the memory that it takes grows with the number of different texts. Raises PromptError."""
-    account = Account(data_set.name)
+    account = Account()
     doubts: list[Doubt] = []
-    by_raw: dict[bytes, tuple[Text | None, bool]] = {}
+    by_raw: dict[bytes, tuple[Text, bool]] = {}
     by_text: dict[str, Text] = {}
-    for path in files.paths:
-        name = files.name(path)
+    for path in source.files:
         for number, problem, label in read_pairs(path):
             account.rows += 1
+            row = f"{source.name(path)}:{number}"
             raw, answer = problem_text(problem), label_text(label)
-            text = None
             odd = (raw and odd_text(raw, templated=True)) or odd_label(answer)
-            if raw is not None and answer is not None and not odd:
-                if (known := by_raw.get(raw_digest := digest(raw))) is None:
-                    stripped, instructed = strip_instruction(raw)
-                    if stripped:
-                        text = by_text.get(stripped)
-                        if text is None:
-                            text = by_text[stripped] = Text(stripped, digest(normalize(stripped)), f"{name}:{number}")
-                    known = by_raw[raw_digest] = (text, instructed)
-                text = known[0]
+            known = by_raw.get(key := digest(raw)) if raw is not None else None
+            if raw is not None and known is None and answer is not None and not odd:
+                bare, instructed = strip_instruction(raw)
+                odd = None if bare else "no problem beside the instruction"
+                text = by_text.setdefault(bare, Text(bare, digest(normalize(bare)), row)) if bare else None
+                known = by_raw[key] = (text, instructed) if text else None
+            if known is not None and answer is not None and not odd:
+                known[0].labels[answer] += 1
                 account.instructed += known[1]
-            if text is None or answer is None:
-                account.unusable += 1
-                if account.unusable <= MAX_NOTED:
-                    lacking = ["no problem"] * (raw is None) + ["no label"] * (answer is None)
-                    what = odd or ", ".join(lacking) or "no problem beside the instruction"
-                    shown = raw and raw.encode("utf-8", "backslashreplace").decode()
-                    doubts.append(Doubt(data_set.name, f"{name}:{number}", what, answer, shown, False))
-            else:
-                text.labels[answer] += 1
+                continue
+            account.unusable += 1
+            if account.unusable <= MAX_NOTED:
+                lacking = ["no problem"] * (raw is None) + ["no label"] * (answer is None)
+                shown = raw and raw.encode("utf-8", "backslashreplace").decode()
+                doubts.append(Doubt(data_set.name, row, odd or ", ".join(lacking), answer, shown, False))
     if account.rows == 0:
-        raise PromptError(f"{files.source.given} has no rows: name another with --{data_set.name}")
+        raise PromptError(f"{source.given} has no rows: name another with --source {data_set.name}=SET")
     if account.unusable == account.rows:
-        raise PromptError(f"{files.source.given}: {_no_row(files)}")
+        no_columns = missing_columns(source.files[0])
+        raise PromptError(f"{source.given}: {no_columns or 'no row has both a problem and a label: name another set'}")
     account.texts = len(by_text)
-    return Gathered(data_set, files, account, list(by_text.values()), doubts)
-
-
-def _no_row(files: Files) -> str:
-    first: Any = next((row for _, row in read_jsonl(files.paths[0])), {}) if files.paths[0].suffix == ".jsonl" else {}
-    if isinstance(first, dict) and None in find_columns(tuple(first)):
-        return missing_columns(first)
-    return "no row has both a problem and a label: name another set"
+    return Gathered(data_set, source, account, list(by_text.values()), doubts)
 
 
 def choose(gathered: Sequence[Gathered], repeated: Repeated, pool: VerifierPool) -> list[Problem]:
@@ -278,43 +251,51 @@ def choose(gathered: Sequence[Gathered], repeated: Repeated, pool: VerifierPool)
     """
     label_of: dict[bytes, str] = {}
     chosen: list[Problem] = []
-    for gathered_set in gathered:
+    for one in gathered:
+        name, account = one.data_set.name, one.account
         worded: dict[bytes, list[Text]] = {}
-        for text in gathered_set.texts:
+        for text in one.texts:
             worded.setdefault(text.key, []).append(text)
-        gathered_set.account.problems = len(worded)
+        account.problems = len(worded)
+        earlier = dict(label_of)
         for key, texts in worded.items():
-            label, others = _labels(texts)
-            elsewhere = key in label_of
-            gathered_set.account.elsewhere += elsewhere
-            others += [label_of[key]] if elsewhere else []
+            label, *others = _labels(texts)
+            label_of.setdefault(key, label)
+            account.elsewhere += key in earlier
+            others += [earlier[key]] if key in earlier else []
             if rivals := [other for other in dict.fromkeys(others) if not same_answer(other, label, pool)]:
-                gathered_set.account.two_labels += 1
+                account.two_labels += 1
                 what = f"other labels too: {', '.join(map(repr, rivals))}"
-                gathered_set.doubts.append(
-                    Doubt(gathered_set.data_set.name, texts[0].row, what, label, texts[0].problem, True)
-                )
-            if not elsewhere or repeated == "keep":
-                chosen += _problems(gathered_set.data_set, texts, repeated)
-        label_of = {key: _labels(texts)[0] for key, texts in worded.items()} | label_of
+                one.doubts.append(Doubt(name, texts[0].row, what, label, texts[0].problem))
+            if repeated == "drop":
+                chosen += [Problem(name, texts[0].row, texts[0].problem, label, key)] if key not in earlier else []
+                continue
+            for text in texts:
+                labels = text.labels.elements() if one.data_set.counted == "rows" else _labels([text])[:1]
+                chosen += (Problem(name, text.row, text.problem, label, key) for label in labels)
     faults = label_faults((problem.label for problem in chosen), pool)
-    accounts = {gathered_set.data_set.name: gathered_set for gathered_set in gathered}
+    by_name = {one.data_set.name: one for one in gathered}
     for problem in chosen:
-        gathered_set = accounts[problem.source]
-        gathered_set.account.prompts += 1
+        one = by_name[problem.source]
+        one.account.prompts += 1
         if fault := faults.get(problem.label):
-            gathered_set.account.bad_labels += 1
-            gathered_set.doubts.append(Doubt(problem.source, problem.row, fault, problem.label, problem.problem, True))
+            one.account.bad_labels += 1
+            one.doubts.append(Doubt(problem.source, problem.row, fault, problem.label, problem.problem))
     return chosen
+
+
+def _labels(texts: Sequence[Text]) -> list[str]:
+    """Return the labels, first the one that most rows have, or the first of several such."""
+    return [label for label, _ in sum((text.labels for text in texts), Counter[str]()).most_common()]
 
 
 def differences(gathered: Sequence[Gathered]) -> list[str]:
     """Return in what the sets differ from those that the paper counted, a sentence each."""
-    sets = [(gathered_set.data_set, gathered_set.account) for gathered_set in gathered]
+    counts = ((one.data_set, getattr(one.account, one.data_set.counted)) for one in gathered)
     return [
         f"{data_set.name} has {count:,} {data_set.counted}, not {data_set.expected:,}"
-        for data_set, account in sets
-        if (count := getattr(account, data_set.counted)) != data_set.expected
+        for data_set, count in counts
+        if count != data_set.expected
     ]
 
 
@@ -328,9 +309,9 @@ def integer_labels(problems: Iterable[Problem]) -> list[Problem]:
         if not re.fullmatch(r"[0-9]{1,3}", problem.label):
             raise PromptError(
                 f"{problem.row} has the label {problem.label!r}, and AIME's are integers from 0 to 999: name another "
-                "set with --aime24"
+                "set with --source aime24=SET"
             )
-        relabelled.append(dataclasses.replace(problem, label=str(int(problem.label))))
+        relabelled.append(problem._replace(label=str(int(problem.label))))
     return relabelled
 
 
@@ -351,33 +332,14 @@ def prompt_row(problem: Problem, template: str) -> dict[str, Any]:
 
 def in_evaluation(train: Sequence[Problem], evaluation: Sequence[Problem]) -> list[Doubt]:
     """Return the training problems that are, or nearly are, problems of the evaluation."""
-    doubts = []
     problems = Problems((number, problem.problem) for number, problem in enumerate(evaluation))
+    doubts = []
     for problem in train:
         if (overlap := problems.overlap(problem.problem)) is not None:
-            theirs = evaluation[overlap.of]
-            what = "is" if overlap.same else f"holds {overlap.share:.0%} of"
-            what = f"{what} {theirs.source}'s {theirs.row}"
-            doubts.append(Doubt(problem.source, problem.row, what, problem.label, problem.problem, True))
+            of, held = overlap
+            what = f"{held} {evaluation[of].source}'s {evaluation[of].row}"
+            doubts.append(Doubt(problem.source, problem.row, what, problem.label, problem.problem))
     return doubts
-
-
-def _labels(texts: Sequence[Text]) -> tuple[str, list[str]]:
-    """Return the label that most rows have, or the first of several such; and the others."""
-    labels: Counter[str] = Counter()
-    for text in texts:
-        labels.update(text.labels)
-    (label, _), *others = labels.most_common()
-    return label, [other for other, _ in others]
-
-
-def _problems(data_set: DataSet, texts: Sequence[Text], repeated: Repeated) -> Iterator[Problem]:
-    if repeated == "drop":
-        yield Problem(data_set.name, texts[0].row, texts[0].problem, _labels(texts)[0], texts[0].key)
-        return
-    for text in texts:
-        labels = text.labels.elements() if data_set.counted == "rows" else [_labels([text])[0]]
-        yield from (Problem(data_set.name, text.row, text.problem, label, text.key) for label in labels)
 
 
 # ----------------------------------------------------------------------------------------------------------- labels
@@ -406,35 +368,37 @@ def label_faults(labels: Iterable[str], pool: VerifierPool) -> dict[str, str]:
     """Return what is wrong with labels, by label: not rewarded as their own answer by prime_math, or not read by it:
     a run never rewards such a prompt."""
     faults: dict[str, str] = {}
-    waiting: list[tuple[str, Future[Verdict], Future[Verdict]]] = []
+    waiting = []
     for label in dict.fromkeys(labels):
         if len(label) > pool.limits.label_chars:
             faults[label] = f"{len(label)} characters, above the verifier's {pool.limits.label_chars}"
             continue
         waiting.append((label, pool.submit(own_answer(label), label, "prime_math"), pool.submit(_OTHER_ANSWER, label)))
     for label, own, other in waiting:
-        if other.result().reason == "undefined_label":
-            faults[label] = _UNREAD["undefined_label"]
-        elif not own.result().reward:
+        reason = other.result().reason
+        if not own.result().reward and reason != "undefined_label":
             faults[label] = f"not rewarded as its own answer by prime_math ({own.result().reason})"
-        elif (reason := other.result().reason) in _UNREAD:
+        elif reason in _UNREAD:
             faults[label] = _UNREAD[reason]
     return faults
 
 
 def same_answer(first: str, second: str, pool: VerifierPool) -> bool:
     """Return whether two labels are the same answer."""
-    limit = pool.limits.label_chars
-    return first == second or (
-        max(len(first), len(second)) <= limit and bool(pool.verify(own_answer(first), second).reward)
-    )
+    readable = max(len(first), len(second)) <= pool.limits.label_chars
+    return first == second or (readable and bool(pool.verify(own_answer(first), second).reward))
 
 
 # ------------------------------------------------------------------------------------------------------- the folder
 
 
-def check_out(out: Path, overwrite: bool) -> None:
-    """Raises PromptError where `out` is in the way, or cannot be made."""
+@contextlib.contextmanager
+def staged(out: Path, overwrite: bool) -> Iterator[Path]:
+    """Yield a folder to write into, which becomes `out` at the end, or after an error is gone.
+
+    Files of an earlier `out` are replaced one by one; meanwhile it has no manifest. Raises PromptError where `out` is
+    in the way, or cannot be made.
+    """
     if out.exists() and not out.is_dir():
         raise PromptError(f"{out} is a file: name a folder with --out")
     if out.is_dir() and any(out.iterdir()):
@@ -442,156 +406,92 @@ def check_out(out: Path, overwrite: bool) -> None:
             raise PromptError(f"{out} is not empty and holds no prepared prompts: name another --out")
         if not overwrite:
             raise PromptError(f"{out} holds prepared prompts: give --overwrite, or name another --out")
-    parent = out.absolute().parent
-    while not parent.exists():
-        parent = parent.parent
-    if not os.access(out if out.is_dir() else parent, os.W_OK | os.X_OK):
-        raise PromptError(f"{out} cannot be written: name another --out")
-
-
-@contextlib.contextmanager
-def staged(out: Path) -> Iterator[Path]:
-    """Yield a folder to write into, which becomes `out` at the end, or after an error is gone.
-
-    Files of an earlier `out` are replaced one by one; meanwhile it has no manifest.
-    """
-    out.absolute().parent.mkdir(parents=True, exist_ok=True)
-    stage = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.absolute().parent))
+    stage = out.absolute().with_name(f".{out.name}-{os.getpid()}")
+    try:
+        stage.mkdir(parents=True)
+    except OSError as error:
+        raise PromptError(f"{out} cannot be written ({error.strerror}): name another --out") from error
     try:
         yield stage
-        stage.chmod(0o777 & ~_umask())
         if out.is_dir():
-            with contextlib.suppress(FileNotFoundError):
-                (out / MANIFEST).unlink()
+            (out / MANIFEST).unlink(missing_ok=True)
             for file in sorted(stage.iterdir(), key=lambda file: file.name == MANIFEST):
                 os.replace(file, out / file.name)
         else:
-            os.rename(stage, out)
+            stage.rename(out)
     finally:
         shutil.rmtree(stage, ignore_errors=True)
 
 
-@dataclass(frozen=True)
-class Written:
-    """A file of the folder."""
-
-    rows: int
-    bytes: int
-    sha256: str
-
-
-def write_jsonl(path: Path, rows: Iterable[Any]) -> Written:
+def write_jsonl(path: Path, rows: Iterable[Any]) -> None:
     """Writes one JSON value a line; all are on the disk when this returns."""
-    count = 0
     with path.open("w", encoding="utf-8", newline="\n") as file:
-        for row in rows:
-            file.write(json.dumps(row, ensure_ascii=False) + "\n")
-            count += 1
-        _flush(file)
-    return Written(count, path.stat().st_size, sha256(path))
+        file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        file.flush()
+        os.fsync(file.fileno())
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Writes a JSON file that people can read; it is on the disk when this returns."""
-    with path.open("w", encoding="utf-8", newline="\n") as file:
-        file.write(json.dumps(value, ensure_ascii=False, indent=2) + "\n")
-        _flush(file)
-
-
-def _flush(file: Any) -> None:
-    file.flush()
-    os.fsync(file.fileno())
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
-def manifest(
-    gathered: Sequence[Gathered], settings: Mapping[str, Any], different: Sequence[str], written: Mapping[str, Written]
-) -> dict[str, Any]:
-    """Return the manifest of a folder. It holds no time: the same input gives the same bytes.
-
-    Args:
-        different: in what the sets differ from the paper's.
-    """
-    versions = {"sat-slime": sat_slime.__version__, "python": platform.python_version()}
+def manifest(gathered: Sequence[Gathered], settings: Mapping[str, Any], stage: Path) -> dict[str, Any]:
+    """Return the manifest of a folder with these files. It holds no time: the same input gives the same bytes."""
+    versions = {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}}
     return {
         "schema": "sat_slime.prompts/1",
-        "versions": versions | {package: _version(package) for package in PACKAGES},
+        "versions": versions | {"sat-slime": sat_slime.__version__},
         "settings": dict(settings),
-        "differs_from_paper": list(different),
-        "sources": [_source(gathered_set) for gathered_set in gathered],
-        "files": {name: dataclasses.asdict(file) for name, file in written.items()},
+        "differs_from_paper": differences(gathered),
+        "sources": [_source(one) for one in gathered],
+        "files": {path.name: _file(path) for path in sorted(stage.iterdir())},
     }
 
 
-def _source(gathered_set: Gathered) -> dict[str, Any]:
-    files, source = gathered_set.files, gathered_set.files.source
-    hub = {"repository": source.repository, "revision": source.revision, "commit": files.commit}
+def _file(path: Path) -> dict[str, Any]:
+    return {"bytes": path.stat().st_size, "sha256": sha256(path)}
+
+
+def _source(one: Gathered) -> dict[str, Any]:
+    source = one.source
+    hub = {"repository": source.repository, "revision": source.revision, "commit": source.commit}
     return {
-        "name": gathered_set.data_set.name,
+        "name": one.data_set.name,
         "given": source.given,
         **({"path": str(source.path.absolute())} if source.path else hub),
-        "files": [
-            {"name": files.name(path), "bytes": path.stat().st_size, "sha256": sha256(path)} for path in files.paths
-        ],
-        "counts": {name: count for name, count in dataclasses.asdict(gathered_set.account).items() if name != "name"},
-        "paper": {gathered_set.data_set.counted: gathered_set.data_set.expected},
+        "files": [{"name": source.name(path), **_file(path)} for path in source.files],
+        "counts": dataclasses.asdict(one.account),
+        "paper": {one.data_set.counted: one.data_set.expected},
     }
 
 
 def _version(package: str) -> str | None:
-    try:
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-# ------------------------------------------------------------------------------------------------------ what is said
+    return None
 
 
 def _account_table(gathered: list[Gathered]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("")
-    for gathered_set in gathered:
-        table.add_column(gathered_set.data_set.name, justify="right")
-    headings = {
-        "rows": "rows",
-        "unusable": "  not usable",
-        "instructed": "  instruction taken off",
-        "texts": "texts",
-        "problems": "problems",
-        "elsewhere": "  in a set before",
-        "two_labels": "  several labels",
-        "bad_labels": "  bad label",
-        "prompts": "prompts",
-    }
-    for name, heading in headings.items():
+    table = Table("", box=None, pad_edge=False, header_style="bold")
+    for one in gathered:
+        table.add_column(one.data_set.name, justify="right")
+    for name in vars(Account()):
         cells = []
-        for gathered_set in gathered:
-            count, expected = getattr(gathered_set.account, name), gathered_set.data_set.expected
-            paper = (
-                "" if gathered_set.data_set.counted != name else " = paper" if count == expected else f" ≠ {expected:,}"
-            )
-            cells.append(f"{count:,}{paper}")
-        table.add_row(heading, *cells)
+        for one in gathered:
+            count, expected = getattr(one.account, name), one.data_set.expected
+            paper = " = paper" if count == expected else f" ≠ {expected:,}"
+            cells.append(f"{count:,}{paper if one.data_set.counted == name else ''}")
+        table.add_row(HEADINGS.get(name, name), *cells)
     return table
 
 
-def _summary(gathered: list[Gathered], train: list[Problem], repeated: Repeated) -> list[str]:
-    """Return how many prompts there are, and where the rest of the paper's went."""
+def _summary(gathered: list[Gathered], prompts: int, repeated: Repeated) -> Iterator[str]:
+    """Yield how many prompts there are, and where the rest of the paper's went."""
+    paper = "as in the paper" if prompts == PAPER_PROMPTS else f"the paper has {PAPER_PROMPTS:,}"
+    yield f"{prompts:,} training prompts; {paper}"
     parts = []
-    if repeated == "drop":
-        for gathered_set in gathered:
-            account, counted = gathered_set.account, gathered_set.data_set.counted
-            if again := getattr(account, counted) - account.unusable * (counted == "rows") - account.problems:
-                parts.append(f"{again:,} {counted} of {account.name} repeat a problem of it")
-            if account.elsewhere:
-                parts.append(f"{account.elsewhere:,} problems of {account.name} are in a set before")
-    if repeated == "drop" and parts:
-        parts.append("--repeated keep leaves them in, as the paper's sum does")
-    paper = "as in the paper" if len(train) == PAPER_PROMPTS else f"the paper has {PAPER_PROMPTS:,}"
-    return [f"{len(train):,} training prompts; {paper}", *(f"  {part}" for part in parts)]
+    for one in gathered if repeated == "drop" else ():
+        account, counted = one.account, one.data_set.counted
+        if again := getattr(account, counted) - account.unusable * (counted == "rows") - account.problems:
+            parts.append(f"{again:,} {counted} of {one.data_set.name} repeat a problem of it")
+        if account.elsewhere:
+            parts.append(f"{account.elsewhere:,} problems of {one.data_set.name} are in a set before")
+    yield from (f"  {part}" for part in parts)
+    if parts:
+        yield "  --repeated keep leaves them in, as the paper's sum does"

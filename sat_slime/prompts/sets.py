@@ -7,8 +7,8 @@ import functools
 import importlib.util
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ from sat_slime.prompts.odd import odd_file
 
 SUFFIXES = (".parquet", ".jsonl")
 _HUB_ID = re.compile(r"([\w.-]+/[\w.-]+)((?:/[\w.-]+)*)(?:@([\w./-]+))?")
-_INSTALL = "pip install '.[data]' in a checkout"
 PROBLEM_COLUMNS = ("problem", "question", "prompt", "messages")
 LABEL_COLUMNS = ("label", "ground_truth", "answer", "reward_model", "solution")
 """The label's column is the first of these that a set has. In `reward_model` the label is the `ground_truth`."""
@@ -27,7 +26,7 @@ _BOXED = re.compile(r"\\boxed\s*\{(.*)\}", re.DOTALL)
 
 @dataclass(frozen=True)
 class Source:
-    """A data set as it was named; nothing is read or downloaded yet."""
+    """A data set as it was named, and its files once they are fetched."""
 
     given: str
     path: Path | None = None
@@ -36,17 +35,11 @@ class Source:
     folder: str = ""
     """A folder of the repository; empty: all of it."""
     revision: str = "main"
-
-
-@dataclass(frozen=True)
-class Files:
-    """A data set's files on this machine, in the order in which they are read."""
-
-    source: Source
-    commit: str | None
-    """The commit of the hub's repository; None: the set is on this machine."""
-    root: Path
-    paths: tuple[Path, ...]
+    commit: str | None = None
+    """The commit of the hub's repository."""
+    root: Path = Path()
+    files: tuple[Path, ...] = ()
+    """In the order in which they are read."""
 
     def name(self, path: Path) -> str:
         """Return a file's name within the data set."""
@@ -57,9 +50,10 @@ def find_source(given: str) -> Source:
     """Return the source at a path, or under an id of the hub: OWNER/NAME[/FOLDER][@REVISION]. Raises PromptError."""
     path = Path(given).expanduser()
     if path.exists():
-        if any(file.suffix == ".parquet" for file in _data_files(path)):
+        files = _data_files(path)
+        if any(file.suffix == ".parquet" for file in files):
             _need("pyarrow", "to read parquet files")
-        return Source(given, path=path)
+        return Source(given, path, root=path, files=files)
     match = _HUB_ID.fullmatch(given)
     if match is None or given.endswith(SUFFIXES):
         raise PromptError(f"{given}: there is no such file or folder, and it is no id of the hub such as OWNER/NAME")
@@ -68,10 +62,10 @@ def find_source(given: str) -> Source:
     return Source(given, None, match[1], match[2].strip("/"), match[3] or "main")
 
 
-def fetch(source: Source) -> Files:
-    """Return a source's files; downloads those of the hub that its cache does not have. Raises PromptError."""
+def fetch(source: Source) -> Source:
+    """Return a source with its files; downloads those of the hub that its cache does not have. Raises PromptError."""
     if source.path is not None:
-        return Files(source, None, source.path, _data_files(source.path))
+        return source
     from huggingface_hub import snapshot_download
 
     within = f"{source.folder}/" if source.folder else ""
@@ -92,7 +86,7 @@ def fetch(source: Source) -> Files:
             f"elsewhere with `hf download --repo-type dataset {source.repository} --local-dir FOLDER` and name FOLDER"
         ) from error
     root = snapshot / source.folder
-    return Files(source, snapshot.name, root, _data_files(root))
+    return replace(source, commit=snapshot.name, root=root, files=_data_files(root))
 
 
 def _data_files(path: Path) -> tuple[Path, ...]:
@@ -113,7 +107,8 @@ def _data_files(path: Path) -> tuple[Path, ...]:
 
 def _need(module: str, purpose: str) -> None:
     if importlib.util.find_spec(module) is None:
-        raise PromptError(f"{module} is not installed, which is needed {purpose}: {_INSTALL}")
+        install = "pip install '.[data]' in a checkout"
+        raise PromptError(f"{module} is not installed, which is needed {purpose}: {install}")
 
 
 def read_pairs(path: Path) -> Iterator[tuple[int, Any, Any]]:
@@ -122,44 +117,42 @@ def read_pairs(path: Path) -> Iterator[tuple[int, Any, Any]]:
     Raises PromptError.
     """
     try:
-        what = odd_file(path)
+        if what := odd_file(path):
+            raise PromptError(f"{path}: {what}")
+        yield from _parquet_pairs(path) if path.suffix == ".parquet" else _jsonl_pairs(path)
     except OSError as error:
         raise PromptError(f"{path} cannot be read: {error.strerror}") from error
-    if what:
-        raise PromptError(f"{path}: {what}")
-    if path.suffix == ".parquet":
-        yield from _parquet_pairs(path)
-        return
-    for number, row in read_jsonl(path):
-        if not isinstance(row, dict):
-            raise PromptError(f"{path}: line {number} is not a JSON object")
-        problem, label = find_columns(tuple(row))
-        yield number, row[problem] if problem else None, row[label] if label else None
 
 
-def read_jsonl(path: Path) -> Iterator[tuple[int, Any]]:
-    """Yields the number and the content of each line that is not blank. Raises PromptError."""
+def _jsonl_pairs(path: Path) -> Iterator[tuple[int, Any, Any]]:
     number = 0
     try:
         with path.open(encoding="utf-8") as lines:
             for number, line in enumerate(lines, 1):
-                if line.strip():
-                    yield number, json.loads(line)
+                if not line.strip():
+                    continue
+                row = json.loads(line)
+                if not isinstance(row, dict):
+                    raise PromptError(f"{path}: line {number} is not a JSON object")
+                problem, label = find_columns(tuple(row))
+                yield number, row[problem] if problem else None, row[label] if label else None
     except UnicodeDecodeError as error:
         raise PromptError(f"{path}: not UTF-8 after line {number}") from error
     except (json.JSONDecodeError, RecursionError) as error:
         raise PromptError(f"{path}: line {number} is not JSON") from error
-    except OSError as error:
-        raise PromptError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def read_parquet(path: Path, columns: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:
-    """Yields rows with these columns; default: all columns. Raises PromptError."""
+def _parquet_pairs(path: Path) -> Iterator[tuple[int, Any, Any]]:
     from pyarrow import ArrowException, parquet
 
     try:
-        for batch in parquet.ParquetFile(path).iter_batches(batch_size=_BATCH, columns=columns):
-            yield from batch.to_pylist()
+        file = parquet.ParquetFile(path)
+        problem, label = find_columns(tuple(file.schema_arrow.names))
+        if problem is None or label is None:
+            raise PromptError(f"{path}: {_looked_for(file.schema_arrow.names)}")
+        batches = file.iter_batches(batch_size=_BATCH, columns=[problem, label])
+        for number, row in enumerate((row for batch in batches for row in batch.to_pylist()), 1):
+            yield number, row[problem], row[label]
     except (OSError, ArrowException) as error:
         raise PromptError(f"{path} cannot be read as parquet: {str(error).splitlines()[0]}") from error
 
@@ -168,19 +161,31 @@ def read_parquet(path: Path, columns: Sequence[str] | None = None) -> Iterator[d
 def find_columns(names: tuple[str, ...]) -> tuple[str | None, str | None]:
     """Return the columns of the problem and of the label, in any letter case; None where there is none."""
     by_name = {name.lower(): name for name in names}
+    problem, label = (
+        next((by_name[name] for name in wanted if name in by_name), None) for wanted in (PROBLEM_COLUMNS, LABEL_COLUMNS)
+    )
+    return problem, label
 
-    def first(wanted: Iterable[str]) -> str | None:
-        return next((by_name[name] for name in wanted if name in by_name), None)
 
-    return first(PROBLEM_COLUMNS), first(LABEL_COLUMNS)
+def missing_columns(path: Path) -> str | None:
+    """Return the end of an error about a file of JSON lines whose first row has no column for the problem or the
+    label; None where it has both."""
+    with path.open(encoding="utf-8") as lines:
+        first = json.loads(next((line for line in lines if line.strip()), "{}")) if path.suffix == ".jsonl" else {}
+    return _looked_for([*first]) if first and None in find_columns(tuple(first)) else None
+
+
+def _looked_for(names: list[str]) -> str:
+    return (
+        f"its columns are {', '.join(map(repr, names))}; a problem is looked for in {', '.join(PROBLEM_COLUMNS)}, "
+        f"a label in {', '.join(LABEL_COLUMNS)}: rename one"
+    )
 
 
 def problem_text(value: Any) -> str | None:
     """Return the problem in a value: a text, or the user's only message; None where it is neither."""
     if isinstance(value, list):
-        said = [
-            message.get("content") for message in value if isinstance(message, dict) and message.get("role") == "user"
-        ]
+        said = [one.get("content") for one in value if isinstance(one, dict) and one.get("role") == "user"]
         value = said[0] if len(said) == 1 else None
     return value if isinstance(value, str) and value.strip() else None
 
@@ -199,25 +204,3 @@ def label_text(value: Any) -> str | None:
     text = str(value).strip()
     boxed = _BOXED.fullmatch(text)
     return (boxed[1].strip() if boxed else text) or None
-
-
-def _parquet_pairs(path: Path) -> Iterator[tuple[int, Any, Any]]:
-    from pyarrow import ArrowException, parquet
-
-    try:
-        names = tuple(parquet.read_schema(path).names)
-    except (OSError, ArrowException) as error:
-        raise PromptError(f"{path} cannot be read as parquet: {str(error).splitlines()[0]}") from error
-    problem, label = find_columns(names)
-    if problem is None or label is None:
-        raise PromptError(f"{path}: {missing_columns(names)}")
-    for number, row in enumerate(read_parquet(path, [problem, label]), 1):
-        yield number, row[problem], row[label]
-
-
-def missing_columns(names: Iterable[str]) -> str:
-    """Return the end of an error about a set that has no column for the problem or the label."""
-    return (
-        f"its columns are {', '.join(map(repr, names))}; a problem is looked for in {', '.join(PROBLEM_COLUMNS)}, "
-        f"a label in {', '.join(LABEL_COLUMNS)}: rename one"
-    )

@@ -8,7 +8,6 @@ import re
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from sat_slime.prompts import PromptError
@@ -113,17 +112,6 @@ NEAR = 0.5
 """The share of a problem's runs that another one has to hold to be nearly the same."""
 
 
-@dataclass(frozen=True)
-class Overlap:
-    """The part of an evaluation's problem that another problem holds."""
-
-    of: int
-    """The row of the evaluation's problem."""
-    share: float
-    """The share of its runs that the other holds; 1 where both are the same."""
-    same: bool
-
-
 class Problems:
     """The problems of an evaluation, with which others are compared."""
 
@@ -139,16 +127,15 @@ class Problems:
             for run in runs:
                 self._having[run].append(number)
 
-    def overlap(self, problem: str) -> Overlap | None:
-        """Return the overlap with the problem of which this one holds most, if that is at least NEAR."""
+    def overlap(self, problem: str) -> tuple[int, str] | None:
+        """Return (row, how) of the problem of which this one holds most, if that is at least NEAR: `is` where both are
+        the same, else `holds 62% of`."""
         if (of := self._same.get(digest(normalize(problem)))) is not None:
-            return Overlap(of, 1.0, True)
+            return of, "is"
         held = Counter(of for run in _runs(problem) for of in self._having.get(run, ()))
         shares = {of: count / self._runs[of] for of, count in held.items()}
         most = max(shares, key=lambda of: shares[of], default=None)
-        if most is None or shares[most] < NEAR:
-            return None
-        return Overlap(most, shares[most], False)
+        return None if most is None or shares[most] < NEAR else (most, f"holds {shares[most]:.0%} of")
 
 
 def _runs(problem: str) -> set[str]:

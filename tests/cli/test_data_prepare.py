@@ -42,6 +42,10 @@ def data(*arguments):
     return CliRunner().invoke(app, ["data", *map(str, arguments)], env={"COLUMNS": "200"})
 
 
+def sources(**sets):
+    return [word for name, place in sets.items() for word in ("--source", f"{name}={place}")]
+
+
 def rows(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
@@ -50,13 +54,13 @@ def rows(path):
 def sets(tmp_path, monkeypatch):
     """Small sets in the original formats, which pass for the paper's; the options that name them."""
     for name, expected in (("DAPO", 60), ("DOLCI", 25), ("AIME24", 30)):
-        small = prepare.DataSet(**{**vars(getattr(prepare, name)), "expected": expected})
+        small = getattr(prepare, name)._replace(expected=expected)
         monkeypatch.setattr(prepare, name, small)
     monkeypatch.setattr(prepare, "PAPER_PROMPTS", 85)
     dapo = write(tmp_path / "dapo/data/dapo-math-17k.parquet", dapo_rows(pairs(0, 60), 4), row_group=37)
     dolci = write(tmp_path / "dolci/data/train-00000-of-00001.parquet", dolci_rows(pairs(50, 75)))
     aime = write(tmp_path / "aime-2024.parquet", dapo_rows(AIME, 32))
-    return ["--dapo", dapo.parents[1], "--dolci", dolci.parents[1], "--aime24", aime]
+    return sources(dapo=dapo.parents[1], dolci=dolci.parents[1], aime24=aime)
 
 
 def test_the_folder_is_whole_and_its_account_complete(sets, tmp_path):
@@ -106,7 +110,7 @@ def test_the_same_input_gives_the_same_bytes(sets, tmp_path):
 
 def test_sets_of_other_sizes_are_not_taken_for_the_papers(sets, tmp_path):
     small = write(tmp_path / "small.jsonl", slime_rows(pairs(0, 8)))
-    arguments = ["prepare", "--out", tmp_path / "out", *sets, "--dapo", small]
+    arguments = ["prepare", "--out", tmp_path / "out", *sets, *sources(dapo=small)]
     result = data(*arguments)
     assert result.exit_code == 0 and "not the paper's: dapo has 8 texts, not 60" in result.output
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
@@ -135,7 +139,7 @@ def test_what_breaks_off_leaves_no_folder_that_looks_whole(sets, tmp_path, monke
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(prepare, "write_json", full)
+    monkeypatch.setattr(prepare, "manifest", full)
     assert data("prepare", "--out", out, *sets, "--overwrite").exit_code != 0
     assert sorted(path.name for path in tmp_path.iterdir()) == before
     assert (out / "manifest.json").exists() == there
@@ -146,8 +150,8 @@ def test_what_breaks_off_leaves_no_folder_that_looks_whole(sets, tmp_path, monke
     [
         (["--repeated", "twice"], "'twice' is not one of 'keep', 'drop'"),
         (["--template", "nowhere.txt"], "neither one of slime, dapo, boxed, none, nor a file"),
-        (["--dapo", "none", "--dolci", "none"], "name at least one set to train on"),
-        (["--dapo", "nowhere.parquet"], "nowhere.parquet: there is no such file or folder"),
+        (sources(dapo="none", dolci="none"), "name at least one set to train on"),
+        (sources(dapo="nowhere.parquet"), "nowhere.parquet: there is no such file or folder"),
     ],
 )
 def test_bad_input_is_one_line_before_anything_is_read(sets, tmp_path, monkeypatch, arguments, message):
@@ -183,8 +187,8 @@ def test_the_papers_configuration_reads_what_is_prepared():
 def test_the_real_samples_are_prepared(tmp_path):
     if not SHARED.is_dir():
         pytest.skip("needs ../shared/data")
-    sources = ["--dapo", SHARED / "dapo-sample.jsonl", "--dolci", "none", "--aime24", SHARED / "aime24.jsonl"]
-    result = data("prepare", "--out", tmp_path / "out", *sources)
+    named = sources(dapo=SHARED / "dapo-sample.jsonl", dolci="none", aime24=SHARED / "aime24.jsonl")
+    result = data("prepare", "--out", tmp_path / "out", *named)
     assert result.exit_code == 0, result.output
     prompts = {row["prompt"][0]["content"]: row["label"] for row in rows(tmp_path / "out" / "train.jsonl")}
     originals = rows(SHARED / "dapo-sample.jsonl")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 
 import pytest
@@ -67,7 +66,7 @@ def test_odd_rows_are_left_out_and_said(tmp_path):
     path = tmp_path / "odd.jsonl"
     path.write_text("".join(json.dumps({"prompt": prompt, "label": label}) + "\n" for prompt, label in rows))
     found = gather(DAPO, fetch(find_source(str(path))))
-    write_jsonl(tmp_path / "doubts.jsonl", map(dataclasses.asdict, found.doubts))
+    write_jsonl(tmp_path / "doubts.jsonl", (doubt._asdict() for doubt in found.doubts))
     assert (found.account.rows, found.account.unusable, found.account.texts) == (5, 4, 1)
     assert [doubt.what.split(":")[0].split(",")[0].split(" (")[0] for doubt in found.doubts] == [
         "it holds half a character",

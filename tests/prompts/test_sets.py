@@ -91,7 +91,7 @@ def test_a_set_of_the_hub_is_downloaded_at_its_revision_and_its_data_alone(hub):
 def test_a_folder_of_a_repository_can_be_named(hub):
     files = fetch(find_source("allenai/Dolci-RL-Zero-Math-7B/data"))
     assert (hub[0]["revision"], hub[0]["allow_patterns"]) == ("main", ["data/*.parquet", "data/*.jsonl"])
-    assert [files.name(path) for path in files.paths] == ["train-00000-of-00001.parquet"]
+    assert [files.name(path) for path in files.files] == ["train-00000-of-00001.parquet"]
 
 
 def test_a_download_that_fails_says_how_to_go_on(hub):
