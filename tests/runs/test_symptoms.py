@@ -17,7 +17,7 @@ from sat_slime.runs.trackers import read_tracked
 STEPS = 200
 ILL = 121
 """The first step of an illness."""
-FLAGS = json.loads((Path(sat_slime.__file__).parent / "plugin" / "launch" / "slime_flags.json").read_text())["flags"]
+FLAGS = json.loads((Path(sat_slime.__file__).parent / "launch" / "slime_flags.json").read_text())["flags"]
 
 
 def run(**illness):
