@@ -12,13 +12,12 @@ import itertools
 import math
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, SupportsFloat
 
 from .method import known
 from .stabilizer import Gate, Score, Stabilizer, Weight
 
 if TYPE_CHECKING:  # so that settings are read before torch is imported
-    import torch
     import torch.distributed as dist
 
 Reduction = Literal["mean", "sum", "min", "max", "step"]
@@ -109,8 +108,7 @@ _OF_STABILIZERS = {
     Metric("sat/q", "nats", "The quantile that opens the gate; under score tv it is of a probability."),
     Metric("sat/q_min", "nats", "The smallest quantile of the step's micro-batches.", "min", runtime="slime"),
     Metric("sat/q_max", "nats", "The largest quantile of the step's micro-batches.", "max", runtime="slime"),
-    Metric("sat/{eps_high_mean,eps_low_mean}", "radius", "Mean effective radii."),
-    Metric("sat/c_min", "factor", "Smallest contraction factor.", "min"),
+    Metric("sat/{radius_high,radius_low}", "radius", "[The one radius](objective.md#one-radius) above and below 1 at which PPO's gradient is SAT's. Missing under score tv and beside a radius policy."),
     Metric("sat/gate_rate", "share", "Tokens beyond the gate."),
     Metric("sat/newly_clipped", "share", "Tokens whose gradient SAT removed and the base, its gates included, would have kept; 0 throughout: SAT was a no-op."),
     Metric("sat/scope_too_small", "share", "Scopes in which the gate cannot open."),
@@ -221,10 +219,10 @@ class MetricAccumulator:
     minima, maxima, and means weighted by the active tokens of each micro-batch."""
 
     def __init__(self) -> None:
-        self._rows: list[tuple[dict[str, torch.Tensor | float], torch.Tensor | float]] = []
+        self._rows: list[tuple[dict[str, SupportsFloat], SupportsFloat]] = []
 
-    def add(self, metrics: Mapping[str, torch.Tensor | float], weight: torch.Tensor | float) -> None:
-        """Take a micro-batch: its 0-dim metrics and its active tokens. Nothing is read back before reduce."""
+    def add(self, metrics: Mapping[str, SupportsFloat], weight: SupportsFloat) -> None:
+        """Take a micro-batch: its metrics, 0-dim or numbers, and its active tokens. Nothing is read before reduce."""
         self._rows.append((dict(metrics), weight))
 
     def reduce(self, group: dist.ProcessGroup | None = None) -> dict[str, float]:
@@ -252,7 +250,7 @@ def _by_name(kinds: tuple[type[Stabilizer], ...]) -> dict[str, Reduction]:
     return {name: metric.reduction for metric in run_metrics() for name in metric.names}
 
 
-def _on_the_host(metrics: Mapping[str, torch.Tensor | float]) -> dict[str, float]:
+def _on_the_host(metrics: Mapping[str, SupportsFloat]) -> dict[str, float]:
     """The numbers, read from the device at once."""
     import torch
 

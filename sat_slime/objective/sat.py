@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 from annotated_types import Gt, Le
 
+from .clips import Clip
 from .stabilizer import Judge, Positive, Scope
 from .terms import quantile_rank
 
@@ -56,17 +58,72 @@ class SAT(Judge):
         return contraction_factors(staleness, t.threshold, self.exponent)
 
     def measure(self, t: Tokens, c_low: Tensor, c_high: Tensor, own_scope: bool) -> None:
-        """Write sat/* of Table monitor into t.measured. own_scope: the threshold is of these tokens alone."""
-        c = c_low.minimum(c_high)
+        """Write sat/* into t.measured. own_scope: the threshold is of these tokens alone."""
         t.measured["sat/q"] = t.threshold
-        t.measured["sat/c_min"] = c.amin() if t.n else t.threshold.new_ones(())
-        t.measured["sat/gate_rate"] = c < 1
+        t.measured["sat/gate_rate"] = c_low.minimum(c_high) < 1
         if own_scope:
             n = t.n if t.group is None else int(t.whole_lengths.sum())
             above = n - quantile_rank(self.alpha, n)
             responses = t.unit == "sequence" and len(t.lengths) > 0
-            largest = t.whole_lengths.amax() if responses else c.new_ones(())
+            largest = t.whole_lengths.amax() if responses else c_low.new_ones(())
             t.measured["sat/scope_too_small"] = largest > above
+
+    def radius_metrics(self, q: Tensor, clip: Clip) -> dict[str, RadiusAt]:
+        """sat/radius_{low,high} at q. Score tv has none: its gate is not a bound on the ratio."""
+        if self.score == "tv":
+            return {}
+        return {
+            "sat/radius_low": RadiusAt(q, clip.eps_low, self.exponent, above=False),
+            "sat/radius_high": RadiusAt(q, clip.eps_high, self.exponent, above=True),
+        }
+
+
+class RadiusAt(NamedTuple):
+    """one_radius at a q that may be on a device still: `float` reads it from there, when the step is over."""
+
+    q: Tensor
+    eps: float
+    exponent: float
+    above: bool
+
+    def __float__(self) -> float:
+        return one_radius(float(self.q), self.eps, self.exponent, above=self.above)
+
+
+def one_radius(q: float, eps: float, exponent: float = 2.0, *, above: bool = True) -> float:
+    """The radius at which PPO's clip has the gradient of SAT's: the largest |r - 1| that SAT keeps on one side of 1.
+
+    SAT removes an outward token's gradient where |r - 1| > eps c(|d|). The left side rises with |d| and c never does,
+    so they cross once: at the base's own end where that is at most q, else at q, where c falls from 1 to 1/2, or
+    behind it. Where q is much smaller than eps that is near (eps q^p)^(1 / (p + 1)).
+
+    Args:
+        q: the tail quantile of |d|; 0 shuts the gate.
+        eps: the base's radius on that side.
+        above: the side r > 1; else r < 1.
+    """
+    end = math.log1p(eps) if above else -math.log1p(-eps) if eps < 1 else math.inf
+    if math.isnan(q):
+        return q
+    if q == 0 or end <= q:
+        return eps
+
+    def moved(u: float) -> float:
+        return math.expm1(u) if above else -math.expm1(-u)
+
+    def kept(u: float) -> bool:
+        """moved(u) (1 + (u / q)^p) <= eps, in logarithms, which do not overflow."""
+        x = exponent * (math.log(u) - math.log(q))
+        return math.log(moved(u)) + max(x, 0.0) + math.log1p(math.exp(-abs(x))) <= math.log(eps)
+
+    low, high = q, end
+    if end == math.inf:  # below, a radius of 1 or more has no end of its own
+        high = 2 * q
+        while kept(high):
+            high *= 2
+    while low < (middle := (low + high) / 2) < high:
+        low, high = (middle, high) if kept(middle) else (low, middle)
+    return moved(low)
 
 
 def contraction_factors(log_ratio: Tensor, q: Tensor | float, exponent: float = 2.0) -> tuple[Tensor, Tensor]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from .method import Method
+from .sat import RadiusAt
 from .tokens import TokenBatch, Tokens, without_gradient
 
 if TYPE_CHECKING:
@@ -24,8 +25,9 @@ class Result:
     of an active token is not finite; broken_tokens says which."""
     clipped: Tensor
     """(N,) bool: tokens whose gradient the clip interval takes away."""
-    metrics: dict[str, Tensor]
-    """Name to 0-dim tensor, detached: over this rank's active tokens of the micro-batch."""
+    metrics: dict[str, Tensor | RadiusAt]
+    """Name to 0-dim tensor, detached, or what is a number once q is read: over this rank's active tokens of the
+    micro-batch."""
     n: int
     """Active tokens of this rank."""
 
@@ -76,7 +78,6 @@ def policy_surrogate(
             base_keeps = (r >= 1 - low) & (r <= 1 + high)
             base_keeps = base_keeps if factor is None else base_keeps & (factor > 0)
             t.measured |= {"sat/newly_clipped": clipped & base_keeps}
-            t.measured |= {"sat/eps_low_mean": eps_low, "sat/eps_high_mean": eps_high}
             own_scope = threshold is None and not method.threshold_is_of_the_step
             method.sat.measure(t, c_low, c_high, own_scope)
         if method.clip and method.clip.dual:
@@ -84,7 +85,10 @@ def policy_surrogate(
             t.measured["clip/dual"] = held = (A < 0) & (S.detach() < bound)
             S = torch.where(held, bound, S)
     S = (S if factor is None else S * factor) + t.poison
-    return Result(t.back(S), t.back(clipped), _means(t), t.n)
+    metrics: dict[str, Tensor | RadiusAt] = {**_means(t)}
+    if method.sat and method.clip and not method.radius_policy:  # a policy gives each token its own
+        metrics |= method.sat.radius_metrics(t.threshold, method.clip)
+    return Result(t.back(S), t.back(clipped), metrics, t.n)
 
 
 @without_gradient

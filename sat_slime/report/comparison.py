@@ -904,11 +904,10 @@ SAT_METRICS = (
     ("sat/q", "q"),
     ("sat/gate_rate", "gate open"),
     ("sat/newly_clipped", "newly clipped: gradient removed by SAT"),
-    ("sat/eps_high_mean", "mean upper radius"),
-    ("sat/eps_low_mean", "mean lower radius"),
-    ("sat/c_min", "strongest contraction in a step"),
+    ("sat/radius_high", "the radius that SAT comes to, above 1"),
+    ("sat/radius_low", "the same below 1"),
 )
-RADII = {"sat/eps_high_mean": "eps_high", "sat/eps_low_mean": "eps_low"}
+RADII = {"sat/radius_high": "eps_high", "sat/radius_low": "eps_low"}
 """The setting that SAT contracts, of each metric that tells what was left of it."""
 
 
@@ -1059,7 +1058,7 @@ MEASURES = (
     ("sat/q", "q"),
     ("sat/gate_rate", "gate open"),
     ("sat/newly_clipped", "newly clipped"),
-    ("sat/c_min", "smallest factor"),
+    ("sat/radius_high", "radius above 1"),
 )
 SHOWN_FROM = 1e-4
 """Nats: the figure starts here; its table has all."""

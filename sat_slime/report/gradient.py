@@ -30,7 +30,7 @@ from sat_slime.objective import (
     policy_surrogate,
     threshold_scores,
 )
-from sat_slime.objective.sat import kernel
+from sat_slime.objective.sat import RadiusAt, kernel
 from sat_slime.objective.terms import Need, bounded_exp
 from sat_slime.objective.tokens import response_mean_weights
 from sat_slime.report.dumps import StepBatch
@@ -43,7 +43,7 @@ FATES = ("kept", "re-weighted", "masked", "clipped")
 Re-weighted: it has another slope, as that of a score form whose weight is not r, or of a penalty. Masked: a gate drops
 the token, or a weight of 0. Clipped: the clip interval holds it; this comes before masked."""
 
-Metrics = tuple[int, dict[str, Tensor]]
+Metrics = tuple[int, dict[str, Tensor | RadiusAt]]
 """(active tokens, the metrics of policy_surrogate over them)."""
 
 

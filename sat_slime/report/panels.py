@@ -87,13 +87,12 @@ PANELS: tuple[tuple[Panel, tuple[Line, ...]], ...] = (
     ),
     (Panel("largest d² of an outward token that is kept"), (Line("m2po/largest"),)),
     (
-        Panel("effective radii", "trust_region", zero=False),
+        Panel("the radius that SAT comes to", "trust_region"),
         (
-            Line("sat/eps_high_mean", "upper radius, mean", BLUE),
-            Line("sat/eps_low_mean", "lower radius, mean", ORANGE, "--"),
+            Line("sat/radius_high", "above 1", BLUE),
+            Line("sat/radius_low", "below 1", ORANGE, "--"),
         ),
     ),
-    (Panel("strongest contraction of a token", "trust_region"), (Line("sat/c_min", "smallest factor", GREEN),)),
     (
         Panel("share of the tokens", "trust_region", y_label="%"),
         (

@@ -773,39 +773,9 @@ def _lag_panel(
     return Plot(layered(*layers, data=joined(parts), title=title), looks)
 
 
-BEYOND_GATE = "radius beyond the gate"
-"""A column that is made for the figure, and no metric."""
-
-
 def draw_trust_region(data: RunData, config: Mapping[str, Any]) -> Drawing | None:
-    """Draw the radii that SAT left (Eq. adaptive-eps), how often its gate opened (Eq. gate) and what that changed."""
-    beyond = _beyond_the_gate(data, config)
-    if beyond is not None:
-        data = replace(data, metrics={**data.metrics, BEYOND_GATE: beyond})
-    panels = metric_panels(data, "trust_region", {"effective radii": _base_radii(config)})
-    if beyond is not None:
-        left = MetricPanel("radius left beyond the gate", "trust_region", "% of the base radius", raw=True)
-        look = Look("mean over the tokens beyond the gate", BLUE)
-        panels.insert(0, partial(_line_panel, data, left, [(BEYOND_GATE, look)], ()))
-    return by_step(data, *panels)
-
-
-def _beyond_the_gate(data: RunData, config: Mapping[str, Any]) -> np.ndarray | None:
-    """Return (steps,) the share of the base radius that SAT left the tokens beyond its gate, in percent; None where
-    the base radii are not fixed or SAT is off. Each such token has one side contracted, and every other token none:
-    what all of them lack of the base radii on average is what these lack."""
-    names = ("sat/eps_low_mean", "sat/eps_high_mean", "sat/gate_rate")
-    method = section(config, "method")
-    clip = section(method, "clip")
-    base = [clip.get(key) for key in ("eps_low", "eps_high")]
-    if not all(isinstance(radius, float) and radius > 0 for radius in base) or has(data.metrics, "radius/low"):
-        return None
-    if not all(has(data.metrics, name) for name in names):
-        return None
-    low, high, gate = (data.metrics[name] for name in names)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        lacking = ((1 - low / base[0]) + (1 - high / base[1])) / gate
-    return np.where(gate > 0, 100 * np.clip(1 - lacking, 0, 1), np.nan)
+    """Draw the radius that SAT comes to, how often its gate opened (Eq. gate) and what that changed."""
+    return by_step(data, *metric_panels(data, "trust_region", {"the radius that SAT comes to": _base_radii(config)}))
 
 
 def _base_radii(config: Mapping[str, Any]) -> list[tuple[float, Look]]:

@@ -13,10 +13,12 @@ from sat_slime.objective.metrics import metric_named, run_metrics, slime_names
 
 def test_metrics_reduce_by_their_name() -> None:
     accumulator = MetricAccumulator()
-    accumulator.add({"loss/total": torch.tensor(1.0), "sat/q": 0.2, "sat/c_min": 0.5, "lag/max": 2.0, "lag/min": 2}, 30)
-    accumulator.add({"loss/total": torch.tensor(2.0), "sat/q": 0.6, "sat/c_min": 0.3, "lag/max": 7.0, "lag/min": 1}, 10)
+    accumulator.add({"loss/total": torch.ones(()), "sat/q": 0.2, "m2po/largest": 0.5, "lag/max": 2, "lag/min": 2}, 30)
+    accumulator.add(
+        {"loss/total": 2 * torch.ones(()), "sat/q": 0.6, "m2po/largest": 0.3, "lag/max": 7, "lag/min": 1}, 10
+    )
     assert accumulator.reduce() == pytest.approx(
-        {"loss/total": 3.0, "sat/q": 0.3, "sat/c_min": 0.3, "lag/max": 7.0, "lag/min": 1.0}
+        {"loss/total": 3.0, "sat/q": 0.3, "m2po/largest": 0.5, "lag/max": 7.0, "lag/min": 1.0}
     )
 
 
