@@ -47,3 +47,34 @@ def test_the_script_makes_every_row_of_the_page(name, tmp_path):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_study_is_small(name):
     assert sum(file.stat().st_size for file in (STUDIES / name).glob("*.csv")) < 1_500_000
+
+
+def test_the_registered_verdicts_of_one_radius_follow_from_its_table(tmp_path):
+    """Made-up rows: SAT-GRPO 1.6 is as good as any radius, GRPO 0.2 loses at lag 64, slime's default fails at 8."""
+    folder = STUDIES / "one-radius"
+    loader = "import csv, sys; sys.path.insert(0, sys.argv[1]); import run\n"
+    maker = (
+        loader
+        + """
+rows = csv.DictWriter(open(sys.argv[2], "w", newline=""), run.COLUMNS)
+rows.writeheader()
+for grid in run.GRIDS:
+    for arm, lags in grid.arms.values():
+        for lag in lags:
+            for seed in run.SEEDS[grid.part]:
+                end = 0.7 - 0.2 * (arm == "GRPO 0.2" and lag == 64) - 0.4 * ("over the trainer" in arm and lag == 8)
+                for step, accuracy in ((0, 0.2), (128, end + 0.001 * (hash((arm, lag, seed)) % 7))):
+                    means = dict.fromkeys(run.MEANS, 0.1 * (1 + seed % 3))
+                    rows.writerow({"part": grid.part, "arm": arm, "lag": lag, "seed": seed, "step": step,
+                                   "accuracy": accuracy, "answers": 512, **means})
+"""
+    )
+    table = tmp_path / "runs.csv"
+    subprocess.run([sys.executable, "-c", maker, folder, table], check=True, env={"PYTHONHASHSEED": "0"})
+    command = [sys.executable, folder / "study.py", table]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "SAT-GRPO 1.6: suits every lag" in printed and "GRPO 0.2: fails" in printed
+    assert "| GRPO over the trainer | 8 | 10 of 10 | 0 | fails |" in printed
+    assert "| GRPO 0.2 | 8 | 0 of 10 | 0 | holds |" in printed
+    part_a, part_b = printed.split("Part B")
+    assert part_a.count("| 20 |") > 20 and "with R3 - without, lag 8 | 10 | +" in part_b

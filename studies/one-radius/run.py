@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Runs what is missing of the study of plan.md, and appends each finished run to runs.csv.
 
-    git worktree add CHECKOUT 4057eb7 && git -C CHECKOUT apply PATH/sampling.patch    # with its .venv set up
-    python studies/one-radius/run.py CHECKOUT                                         # again after any end
+    python studies/one-radius/run.py CHECKOUT [--dry-run]      # again after any end
 
+CHECKOUT is made where it is missing: a worktree of the frozen commit, patched, with a .venv of its own.
 runs.csv has a row for each evaluation of a run; its columns after `answers` are means over the steps since the
 evaluation before.
 """
@@ -25,6 +25,7 @@ import yaml
 
 HERE = Path(__file__).resolve().parent
 TABLE = HERE / "runs.csv"
+FROZEN = "4057eb7"
 MEANS = {
     "reward": "reward/mean",
     "entropy": "loss/entropy",
@@ -173,20 +174,29 @@ def rows(grid: Grid, method: str, lag: int, seed: int, run: Path) -> Iterator[di
         before = evaluation["step"]
 
 
+def prepare(checkout: Path) -> None:
+    """Make the frozen checkout where there is none."""
+    if not checkout.exists():
+        subprocess.run(["git", "worktree", "add", "--detach", checkout, FROZEN], cwd=HERE, check=True)
+        subprocess.run(["git", "apply", HERE / "sampling.patch"], cwd=checkout, check=True)
+    subprocess.run(["./scripts/setup.sh"], cwd=checkout, check=True)  # does nothing where that is done
+
+
 def main() -> None:
-    checkout = Path(sys.argv[1]).resolve()
+    checkout, dry = Path(sys.argv[1]).resolve(), "--dry-run" in sys.argv
+    if not dry:
+        prepare(checkout)
     folder = checkout / "grids/one-radius"
-    folder.mkdir(parents=True, exist_ok=True)
     blocks = [
         (grid, list(seeds[i : i + 2])) for seeds in SEEDS.values() for i in range(0, len(seeds), 2) for grid in GRIDS
     ]
     for grid, seeds in blocks:
         if seeds[0] in SEEDS[grid.part]:
-            run_block(grid, seeds, checkout, folder)
+            run_block(grid, seeds, checkout, folder, dry)
 
 
-def run_block(grid: Grid, seeds: list[int], checkout: Path, folder: Path) -> None:
-    """Run the cells of a grid and of these seeds that the table lacks, and append them to it."""
+def run_block(grid: Grid, seeds: list[int], checkout: Path, folder: Path, dry: bool) -> None:
+    """Run the cells of a grid and of these seeds that the table lacks, and append them to it; or name them."""
     done = finished()
     cells = [
         (method, lag, seed)
@@ -195,11 +205,14 @@ def run_block(grid: Grid, seeds: list[int], checkout: Path, folder: Path) -> Non
         for seed in seeds
         if (grid.part, arm, str(lag), str(seed)) not in done
     ]
-    if not cells:
+    if dry:
+        print(grid.part, grid.name, *(f"{method}@{lag}-seed{seed}" for method, lag, seed in cells))
+    if dry or not cells:
         return
     environment = os.environ | {"PYTHONPATH": f"{checkout}:{HERE}", "CUDA_VISIBLE_DEVICES": ""}
     if grid.other_sampling:
         environment["SAT_OTHER_SAMPLING"] = "1"
+    folder.mkdir(parents=True, exist_ok=True)
     path = grid_file(grid, checkout, folder, list(SEEDS[grid.part]))
     only = [word for method, lag in sorted({cell[:2] for cell in cells}) for word in ("--only", f"{method}@{lag}")]
     command = [str(checkout / ".venv/bin/sat-slime"), "grid", str(path), "--no-live", "--retry-failed", *only]
