@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from sat_slime.objective import SAT, Clip, MetricAccumulator, compose, named_method, policy_surrogate
 from sat_slime.objective.sat import one_radius
+from sat_slime.objective.stabilizer import Scope
 
 LENGTHS = [6, 1, 9, 0, 12, 3, 8, 5, 2, 7]
 WIDER = 1 + 1e-12
@@ -40,7 +41,7 @@ def test_sats_gradient_is_ppos_at_the_radii_that_it_reports(
             for p, m in zip(tokens.log_pi, tokens.log_mu, strict=True)
         ]
         tokens.log_pi = [mu + step for mu, step in zip(tokens.log_mu, steps, strict=True)]
-    scope = "microbatch" if own_scope else "step"
+    scope: Scope = "microbatch" if own_scope else "step"
     sat = compose(plain.base, [SAT(alpha, exponent, scope), *plain.stabilizers[1:]], clip=Clip(low, high))
     threshold = None if own_scope else 0.7 * spread
     batch = tokens.batch()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import SupportsFloat
 
 import torch
 
@@ -18,7 +19,7 @@ class PolicyLoss:
 
     total: torch.Tensor
     """0-dim, to be minimized, with gradient: this micro-batch's share of the batch loss."""
-    metrics: dict[str, torch.Tensor]
+    metrics: dict[str, SupportsFloat]
     """The surrogate's metrics and loss/{total,policy,kl,entropy}: kl and entropy without their coefficients, where
     their inputs are given."""
     surrogate: Result
@@ -65,7 +66,8 @@ def policy_loss(
     dtype, mask = surrogate.values.dtype, batch.mask
     weights = token_weights.to(dtype)
     policy = -(weights * surrogate.values).sum()
-    total, metrics = policy, {"loss/policy": policy.detach()}
+    total = policy
+    metrics: dict[str, SupportsFloat] = {"loss/policy": policy.detach()}
     if ref_log_probs is not None:
         kl = (weights * low_variance_kl(batch.log_probs.to(dtype), ref_log_probs).where(mask, 0.0)).sum()
         metrics["loss/kl"] = kl.detach()
