@@ -36,22 +36,27 @@ class Measured(NamedTuple):
         return f"{speed}responses of {self.length:,.0f} tokens, over {self.iterations} iterations"
 
 
-class Estimate(NamedTuple):
-    """The time of a run."""
+def time_of(config: SlimeConfig, parts: Parts, first: int, last: int) -> float:
+    """Return the seconds of the iterations from `first` (from 0) to before `last`: with lag 0 one thing after another;
+    else a batch is generated while one is trained and saved, and the longer counts. Pushes and evaluations wait for the
+    batch in flight; in mode streaming evaluations do not."""
+    pipeline, count, begins = config.pipeline, last - first, first == 0
 
-    parts: Parts
-    total: float
-    """Of the whole run, its start included."""
-    left: float
-    """Of the iterations that are still to be done."""
+    def times(every: int, before: bool) -> int:
+        """Count what is done every so many iterations and at the end, and before the first one."""
+        return last // every - first // every + (last % every != 0) + before if every else 0
 
-
-def estimate(config: SlimeConfig, length: float, measured: Measured | None = None, done: int = 0) -> Estimate:
-    """Return the time of a run whose mean response has `length` tokens. What is measured replaces what is given; `done`
-    iterations are done."""
-    parts = {**given(config, length), **(measured.parts if measured else {})}
-    ends = iteration_ends(config, parts)
-    return Estimate(parts, parts["start"] + ends[-1], ends[-1] - ([0.0, *ends])[min(done, len(ends))])
+    generate, train = count * parts["generate"], count * parts["train"]
+    push = times(max(pipeline.lag, 1), begins) * parts["push"]
+    evaluate = times(config.eval.every_n_iterations, begins) * parts["evaluate"]
+    train += times(config.checkpoint.every_n_iterations, False) * parts["save"]
+    if pipeline.mode == "streaming":
+        train, evaluate = train + evaluate, 0.0
+    elif not pipeline.lag:
+        return push + evaluate + generate + train
+    # The first batch has nothing beside it, and the last one's training neither.
+    alone = min(parts["generate"], parts["train"]) if begins else 0.0
+    return push + evaluate + max(generate, train) + alone
 
 
 def given(config: SlimeConfig, length: float) -> Parts:
@@ -84,37 +89,6 @@ def forward_flops(config: SlimeConfig, tokens: float) -> float:
         met -= model.vocab_size * model.hidden_size  # rows of the input embedding are only looked up
     attention = 2 * model.layers * model.attention_heads * model.head_dim * tokens**2
     return config.rollout.responses_per_iteration * (2 * met * tokens + attention)
-
-
-def iteration_ends(config: SlimeConfig, parts: Parts) -> list[float]:
-    """Return the seconds after the start at which each iteration ends, in the order of sat_slime.plugin.driver: pushes
-    and evaluations wait for the batch in flight; in mode streaming the engines pause for a push alone."""
-    pipeline, every = config.pipeline, config.pipeline.lag or 1
-    evaluates, saves = config.eval.every_n_iterations, config.checkpoint.every_n_iterations
-    ahead = max(1, (pipeline.max_staleness + 1) // pipeline.optimizer_steps_per_rollout)  # batches, in mode streaming
-    generate, push = parts["generate"], parts["push"]
-    now = push + (parts["evaluate"] if evaluates else 0.0)
-    ready: float | None = None  # when the batch that is generated ahead is complete
-    complete, taken, ends = push, [push] * ahead, []
-    for iteration in range(1, pipeline.iterations + 1):
-        is_last = iteration == pipeline.iterations
-        if pipeline.mode == "streaming":
-            complete = max(complete, taken[-ahead]) + generate
-            now = max(now, complete)
-            taken.append(now)
-        else:
-            now = now + generate if ready is None else max(now, ready)
-            ready = now + generate if pipeline.lag and not is_last else None
-        now += parts["train"]
-        if saves and (is_last or iteration % saves == 0):
-            now += parts["save"]
-        if is_last or iteration % every == 0:
-            now = max(now, ready or now) + push
-            complete += push
-        if evaluates and (iteration % evaluates == 0 or is_last):
-            now = max(now, ready or now) + parts["evaluate"]
-        ends.append(now)
-    return ends
 
 
 def measured(
@@ -159,20 +133,24 @@ def duration_lines(config: SlimeConfig, measured: Measured | None = None, done: 
     on_cpu, longest, speeds = config.cluster.device == "cpu", config.rollout.max_response_tokens, config.estimate
     if on_cpu and measured is None:
         return ["no estimate on a CPU before the run has measured its own speeds"]
-    gpus = 0 if on_cpu else config.train.world_size + config.rollout.gpus
-    every = {"push": 1, "evaluate": config.eval.every_n_iterations, "save": config.checkpoint.every_n_iterations}
-    one_by_one = config.pipeline.mode == "batch" and not config.pipeline.lag
-    labels = ["mean response", "generate a batch", "train on it", ", ".join(every), "an iteration waits for"]
-    columns = [[*labels, f"all {config.pipeline.iterations} iterations", *(["still to be done"] if done else [])]]
+    gpus, iterations = config.train.world_size + config.rollout.gpus, config.pipeline.iterations
+    left = ["still to be done"] if done else []
+    labels = [
+        "mean response",
+        "generate a batch",
+        "train on it",
+        "push, evaluate, save",
+        f"all {iterations} iterations",
+    ]
+    columns = [[*labels, *left]]
     lengths = [measured.length] if measured else [*(length for length in (2048, 8192) if length < longest), longest]
     for length in lengths:
-        parts, total, left = estimate(config, length, measured, done)
-        bound = "generation" if parts["generate"] >= parts["train"] else "training"
+        parts = {**given(config, length), **(measured.parts if measured else {})}
+        total = parts["start"] + time_of(config, parts, 0, iterations)
         column = [f"{length:,.0f} tokens", words(parts["generate"]), words(parts["train"])]
-        column.append(", ".join(words(parts[part]) if on else "–" for part, on in every.items()))
-        column.append("generation, then training" if one_by_one else bound)
-        column.append(words(total) + (f", {_short(total / 3600 * gpus)} GPU-hours" if gpus else ""))
-        columns.append([*column, *([words(left)] if done else [])])
+        column.append(", ".join(words(parts[part]) for part in ("push", "evaluate", "save")))
+        column.append(words(total) + ("" if on_cpu else f", {_short(total / 3600 * gpus)} GPU-hours"))
+        columns.append([*column, *([words(time_of(config, parts, done, iterations))] if done else [])])
     widths = [max(map(len, column)) for column in columns]
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in zip(*columns, strict=True)]
     basis = {

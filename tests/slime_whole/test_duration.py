@@ -6,7 +6,7 @@ import pytest
 from whole_run import COMMAND, environment
 
 from sat_slime.config import load_config
-from sat_slime.launch.duration import estimate, measured
+from sat_slime.launch.duration import given, measured, time_of
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(1200)]
 
@@ -25,8 +25,8 @@ def test_a_first_half_tells_how_long_the_second_takes(slime, method, lag):
     took = [sum(value for key, value in row.items() if key.startswith("time/")) for row in times]
     assert len(took) == ITERATIONS
     known = measured(config, metrics[:half], times[:half])
-    told = estimate(config, known.length, known, done=half)
-    assert told.left == pytest.approx(sum(took[half:]), rel=TOLERANCE)
-    assert told.total == pytest.approx(sum(took), rel=TOLERANCE)
+    parts = {**given(config, known.length), **known.parts}
+    assert time_of(config, parts, half, ITERATIONS) == pytest.approx(sum(took[half:]), rel=TOLERANCE)
+    assert parts["start"] + time_of(config, parts, 0, ITERATIONS) == pytest.approx(sum(took), rel=TOLERANCE)
     checked = subprocess.run([*COMMAND, "check", str(run.folder)], capture_output=True, text=True, env=environment())
     assert "OK    time            measured: " in checked.stdout

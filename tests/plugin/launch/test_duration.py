@@ -11,11 +11,10 @@ from sat_slime.config.slime_schema import SlimeModelConfig
 from sat_slime.launch.duration import (
     Measured,
     duration_lines,
-    estimate,
     forward_flops,
     given,
-    iteration_ends,
     measured,
+    time_of,
     words,
 )
 
@@ -23,16 +22,6 @@ TOLERANCE = 0.2
 """The error that an estimate from a run's own speeds may have."""
 RECORDED = Path(__file__).with_name("laptop_times.jsonl")
 """times.jsonl and the needed columns of metrics.jsonl of configs/slime/laptop.yaml on the whole slime, on two cores."""
-
-
-def of_order(tmp_path, *overrides, iterations=3, lag=2):
-    """The paper's run with few iterations, without evaluations and checkpoints."""
-    bare = ("eval.every_n_iterations=0", "checkpoint.every_n_iterations=0", f"pipeline.iterations={iterations}")
-    return paper(tmp_path, *bare, *overrides, lag=lag)
-
-
-def parts(generate, train, push, evaluate, save):
-    return {"generate": generate, "train": train, "push": push, "evaluate": evaluate, "save": save}
 
 
 def recorded():
@@ -45,42 +34,21 @@ def laptop(*overrides):
     return load_config(ROOT / "configs" / "slime" / "laptop.yaml", [*kept, *overrides])
 
 
-# -------------------------------------------------------------------------------------------------------- the order
-
-
-def test_lag_0_does_one_thing_after_another(tmp_path):
-    assert iteration_ends(of_order(tmp_path, lag=0), parts(10, 4, 1, 0, 0)) == [16, 31, 46]
-
-
 @pytest.mark.parametrize(
-    ("generate", "train", "ends"),
+    ("overrides", "seconds"),
     [
-        # push until 1, batch 1 until 11, trained until 15; batch 2 until 21, trained until 25, batch 3 until 31, push
-        # until 32; trained until 36, push
-        (10, 4, [15, 32, 37]),
-        # batch 1 until 5, trained until 15 and 25, push; trained until 36, push
-        (4, 10, [15, 26, 37]),
+        (["pipeline.lag=0"], 1 + 3 * (10 + 4 + 1)),  # one thing after another, a push before and after each iteration
+        # push until 1; batches 10 s each beside training, the last one's training 4, pushes after 2 and 3
+        (["pipeline.lag=2"], 1 + 3 * 10 + 4 + 2),
+        (["pipeline.lag=2", "checkpoint.every_n_iterations=1"], 1 + 3 * 10 + 4 + 2),  # saved meanwhile
+        (["pipeline.lag=2", "eval.every_n_iterations=2"], 1 + 3 * 10 + 4 + 2 + 3 * 3),  # before, after 2 and at the end
     ],
 )
-def test_with_a_lag_the_next_batch_is_generated_beside_training_and_a_push_waits_for_it(
-    tmp_path, generate, train, ends
-):
-    assert iteration_ends(of_order(tmp_path), parts(generate, train, 1, 0, 0)) == ends
-
-
-def test_evaluations_wait_for_the_batch_in_flight_and_checkpoints_do_not(tmp_path):
-    saves = of_order(tmp_path, "checkpoint.every_n_iterations=1")
-    # saved from 15 to 17, 25 to 27, 36 to 38
-    assert iteration_ends(saves, parts(10, 4, 1, 0, 2)) == [17, 32, 39]
-    evaluates = of_order(tmp_path, "eval.every_n_iterations=1")
-    # push and evaluation until 4; batch 1 until 14, trained until 18, batch 2 until 24, evaluation until 27
-    assert iteration_ends(evaluates, parts(10, 4, 1, 3, 0))[0] == 27
-
-
-def test_in_mode_streaming_engines_pause_for_a_push_alone(tmp_path):
-    streaming = of_order(tmp_path, "pipeline.mode=streaming", "method.denominator=rollout", iterations=4)
-    # batches are complete at 11, 21, 32 (a push of 1 s came between) and 42
-    assert iteration_ends(streaming, parts(10, 4, 1, 0, 0)) == [15, 26, 36, 47]
+def test_what_is_done_beside_what(tmp_path, overrides, seconds):
+    """The paper's run with three iterations, without evaluations and checkpoints unless they are asked for."""
+    bare = ("eval.every_n_iterations=0", "checkpoint.every_n_iterations=0", "pipeline.iterations=3")
+    parts = {"generate": 10, "train": 4, "push": 1, "evaluate": 3, "save": 2}
+    assert time_of(paper(tmp_path, *bare, *overrides), parts, 0, 3) == seconds
 
 
 # ------------------------------------------------------------------------------------------------------ given speeds
@@ -153,19 +121,16 @@ def test_what_counts_as_generation(overrides, generate):
 def test_a_first_half_tells_how_long_the_second_takes():
     (metrics, times), config = recorded(), laptop()
     half = measured(config, metrics[:12], times[:12])
-    told = estimate(config, half.length, half, done=12)
+    parts = {**given(config, half.length), **half.parts}
     took = [sum(value for key, value in row.items() if key.startswith("time/")) for row in times]
-    assert told.left == pytest.approx(sum(took[12:]), rel=TOLERANCE)
-    assert told.total == pytest.approx(sum(took), rel=TOLERANCE)
+    assert time_of(config, parts, 12, 24) == pytest.approx(sum(took[12:]), rel=TOLERANCE)
+    assert parts["start"] + time_of(config, parts, 0, 24) == pytest.approx(sum(took), rel=TOLERANCE)
 
 
 def test_what_is_measured_replaces_what_is_given(tmp_path):
-    config = paper(tmp_path)
     known = Measured(12, 4000.0, 1820.0, {"start": 60.0, "generate": 4500.0, "train": 600.0})
-    told = estimate(config, known.length, known).parts
-    assert told == {**given(config, 4000), **known.parts}
-    lines = duration_lines(config, known, done=44)
-    assert lines[0].split() == ["mean", "response", "4,000", "tokens"] and lines[6].startswith("still to be done")
+    lines = duration_lines(paper(tmp_path), known, done=44)
+    assert lines[0].split() == ["mean", "response", "4,000", "tokens"] and lines[5].startswith("still to be done")
     assert lines[-2:] == [
         "measured: 1,820 tokens/s an engine, responses of 4,000 tokens, over 12 iterations",
         "an estimate from given speeds (section estimate): push 8 GiB/s",
@@ -178,17 +143,6 @@ def test_what_is_measured_replaces_what_is_given(tmp_path):
 def test_the_documents_table_is_what_the_command_prints(tmp_path):
     document = (ROOT / "docs" / "launch.md").read_text()
     assert "\n".join(duration_lines(paper(tmp_path, method="sat-gspo-r3"))) in document
-
-
-def test_what_an_iteration_waits_for_and_parts_that_a_run_has_not(tmp_path):
-    fast = ("estimate.engine_tokens_per_second=1e6", "rollout.max_response_tokens=4096")
-    none = ("eval.every_n_iterations=0", "checkpoint.every_n_iterations=0")
-    rows = [line.split("  ") for line in duration_lines(paper(tmp_path, *fast, *none, lag=8))[:-1]]
-    table = {label: [cell.strip() for cell in cells if cell] for label, *cells in rows}
-    assert table["mean response"] == ["2,048 tokens", "4,096 tokens"]
-    assert table["an iteration waits for"] == ["training"] * 2
-    assert table["push, evaluate, save"] == ["7.1 s, –, –"] * 2
-    assert "generation, then training" in "\n".join(duration_lines(paper(tmp_path, lag=0)))
 
 
 def test_where_nothing_can_be_told():
