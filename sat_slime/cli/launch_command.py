@@ -46,7 +46,7 @@ def launch(
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete an earlier run of that name first.")] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the resolved settings and the plan; start nothing.")
+        bool, typer.Option("--dry-run", help="Print the plan, its memory and its time; start nothing.")
     ] = False,
     live: Annotated[
         bool | None,
@@ -68,6 +68,10 @@ def launch(
     ] = False,
     detach: Annotated[
         bool, typer.Option("--detach", help="Send the job and return; do not follow it.", rich_help_panel=SLIME)
+    ] = False,
+    full: Annotated[
+        bool,
+        typer.Option("--full", help="With --dry-run: also the command, environment and files.", rich_help_panel=SLIME),
     ] = False,
     as_json: Annotated[
         bool,
@@ -139,6 +143,7 @@ def launch(
             "--address": address,
             "--start-ray": start_ray,
             "--detach": detach,
+            "--full": full,
             "--json": as_json,
             "--skip-checks": skip_checks,
         }
@@ -154,7 +159,7 @@ def launch(
 
         where = Where(address, start_ray, detach, skip_checks)
         if dry_run:
-            show_plan(plan, where.address, skip_checks, as_json)
+            show_plan(plan, where.address, skip_checks, full, as_json)
             return
         ending = launch_job(plan, where, overwrite, live, console)
     finish(ending, console)

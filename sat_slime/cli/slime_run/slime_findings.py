@@ -74,14 +74,15 @@ def check_here(plan: SlimePlan, option: str | None) -> Iterator[Finding]:
         yield warn("cluster", f"{address} is checked when the run is launched, and by sat-slime check")
 
 
-def show_plan(plan: SlimePlan, option: str | None, skip_checks: bool, as_json: bool) -> None:
-    """Print what would be sent, and what this machine lacks for it. option: the address that the command line gives.
+def show_plan(plan: SlimePlan, option: str | None, skip_checks: bool, full: bool, as_json: bool) -> None:
+    """Print the plan, and what this machine lacks for it. option: the address that the command line gives. full: also
+    what would be sent.
 
     Raises:
         ConfigError: a check failed; of a machine without slime only those of the settings count.
     """
     findings = [] if skip_checks else list(check_here(plan, option))
-    typer.echo(describe_json(plan) if as_json else describe(plan))
+    typer.echo(describe_json(plan) if as_json else describe(plan, full))
     of_machine = [finding for finding in findings if not finding.of_settings]
     failed = any(finding.mark == "FAIL" for finding in of_machine)
     if failed and not (Path(plan.config.cluster.slime_dir).expanduser() / SCRIPT).is_file():

@@ -131,8 +131,9 @@ def measured_in(folder: Path, config: SlimeConfig) -> tuple[Measured | None, int
     return measured(config, rows, read_rows(RunFolder(folder).times)), trained
 
 
-def describe(plan: SlimePlan) -> str:
-    """Return what would be sent: the command and its environment as a shell takes them, and the files."""
+def describe(plan: SlimePlan, full: bool) -> str:
+    """Return the plan, its memory and its time. full: also what would be sent, the command and its environment as a
+    shell takes them, and the files."""
     config, train, rollout = plan.config, plan.config.train, plan.config.rollout
     summary = [
         method_line(config),
@@ -147,6 +148,8 @@ def describe(plan: SlimePlan) -> str:
     ]
     first, *others = time_lines(config, plan.folder if plan.resume else None)
     summary += [f"time        {first}", *(f"            {line}" for line in others)]
+    if not full:
+        return "\n".join(summary)
     lines = [f"# {line}" for line in summary]
     lines += ["", *(f"export {name}={shlex.quote(value)}" for name, value in plan.sent.env.items())]
     lines += ["", " \\\n    ".join(by_flag(plan.sent.command))]
