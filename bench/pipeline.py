@@ -22,7 +22,7 @@ import psutil
 from pipeline_parts import collect, generate, running
 
 from sat_slime.config.loader import load_config
-from sat_slime.lab.rollout_batch import training_requests
+from sat_slime.lab.batch import training_requests
 
 CONFIG = Path(__file__).parents[1] / "configs/lab/quickstart.yaml"
 

@@ -9,16 +9,15 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from sat_slime.config.schema import LabConfig, VerifierConfig
-from sat_slime.lab.engine.engine_group import EngineGroup
-from sat_slime.lab.grading import Grader
+from sat_slime.lab.batch import Grader, RolloutBatch, training_requests
+from sat_slime.lab.engine import Engines
 from sat_slime.lab.initial_model import cached_model, is_model
-from sat_slime.lab.rollout_batch import RolloutBatch, training_requests
-from sat_slime.lab.trainer.process import TrainerProcess, warm_up_model
+from sat_slime.lab.process import TrainerProcess, warm_up_model
 from sat_slime.tasks import Problem
 
 
 @contextmanager
-def running(config: LabConfig) -> Iterator[tuple[TrainerProcess, EngineGroup]]:
+def running(config: LabConfig) -> Iterator[tuple[TrainerProcess, Engines]]:
     """Brings up trainer and engines at equal weights: the warmed-up initial model is version 0."""
     with TemporaryDirectory() as folder:
         scratch = Path(folder)
@@ -28,7 +27,7 @@ def running(config: LabConfig) -> Iterator[tuple[TrainerProcess, EngineGroup]]:
             initial.parent.mkdir(parents=True, exist_ok=True)
             warm_up_model(config, initial, logs, lambda steps: None)
         trainer = TrainerProcess(config, logs / "trainer.log")
-        engines = EngineGroup(config, initial, logs)
+        engines = Engines(config, initial, logs)
         loading = trainer.start("load_initial", initial)
         try:
             engines.start()
@@ -41,12 +40,12 @@ def running(config: LabConfig) -> Iterator[tuple[TrainerProcess, EngineGroup]]:
             trainer.close()
 
 
-def generate(config: LabConfig, engines: EngineGroup, iteration: int) -> RolloutBatch:
+def generate(config: LabConfig, engines: Engines, iteration: int) -> RolloutBatch:
     """Generates one batch and waits for it."""
     problems, requests = training_requests(config, iteration)
     return collect(engines, engines.generate(requests, config.rollout.samples_per_prompt), iteration, problems)
 
 
-def collect(engines: EngineGroup, flight: list[Any], iteration: int, problems: list[Problem]) -> RolloutBatch:
+def collect(engines: Engines, flight: list[Any], iteration: int, problems: list[Problem]) -> RolloutBatch:
     """Waits for a batch in flight and grades it by the task's own check."""
     return Grader(VerifierConfig(), engines.task).grade(engines.collect(flight, iteration, problems))

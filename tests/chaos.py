@@ -68,8 +68,8 @@ KINDS = {
 VICTIMS = {
     "launcher": LAUNCH,
     "driver": LAUNCH,
-    "trainer": "trainer.process",
-    "SGLang server": "engine.sglang_process",
+    "trainer": "sat_slime.lab.process",
+    "SGLang server": "lab.sglang_process",
     "SGLang scheduler": "sglang::scheduler",
     "SGLang detokenizer": "sglang::detokenizer",
 }

@@ -13,7 +13,7 @@ from sat_slime.config.schema import LabConfig
 
 if TYPE_CHECKING:
     from sat_slime.lab.checkpoint import Checkpoint
-    from sat_slime.lab.loop.pipeline import RunLog
+    from sat_slime.runs.log import RunLog
 
 
 def run(config: LabConfig, folder: Path, log: RunLog, resume: Checkpoint | None = None) -> None:
@@ -30,9 +30,7 @@ def run(config: LabConfig, folder: Path, log: RunLog, resume: Checkpoint | None 
         OSError: a checkpoint or weights could not be written; the previous checkpoint is whole.
         ValueError: the initial model is not the one that the run began with.
     """
-    from sat_slime.lab.loop.batch_order import BatchPipeline
-    from sat_slime.lab.loop.interruption import interruptible
-    from sat_slime.lab.loop.stream_order import StreamingPipeline
+    from sat_slime.lab.loop import BatchPipeline, StreamingPipeline, interruptible
 
     order = BatchPipeline if config.pipeline.mode == "batch" else StreamingPipeline
     with interruptible(partial(log.message, level="warning")) as interruption:

@@ -25,7 +25,7 @@ import sat_slime
 from sat_slime.config.checksums import checksum_faults, in_words, remove_at_once, written_whole
 from sat_slime.config.schema import LabConfig
 from sat_slime.config.section import kept_settings
-from sat_slime.lab.rollout_batch import RolloutBatch, training_group, training_requests
+from sat_slime.lab.batch import RolloutBatch, training_group, training_requests
 from sat_slime.rollout.stream import Group, StreamState
 from sat_slime.rollout.types import GenerationRequest, Response
 from sat_slime.runs import checkpoints as runs

@@ -18,8 +18,8 @@ from sat_slime.config import ConfigError
 from sat_slime.config.disk import is_replaceable
 from sat_slime.config.loader import load_config, vary
 from sat_slime.config.schema import LabConfig
+from sat_slime.lab.batch import evaluation_requests, training_requests
 from sat_slime.lab.initial_model import cached_model, is_model
-from sat_slime.lab.rollout_batch import evaluation_requests, training_requests
 from sat_slime.tasks import Problem, Task
 
 ITERATIONS = 256
@@ -50,7 +50,7 @@ def write_folder(config: LabConfig, folder: Path) -> None:
         raise ValueError(f"{folder} holds something else")
     model = cached_model(config)
     if not is_model(model):
-        from sat_slime.lab.trainer.warmup import warm_up
+        from sat_slime.lab.trainer import warm_up
 
         model.parent.mkdir(parents=True, exist_ok=True)
         for _ in warm_up(config, model):

@@ -1,7 +1,7 @@
 """Scratch folders: the processes that use a folder hold it, and whoever makes the next one removes what nobody holds.
 
-The hold is a lock of the kernel. It goes away with its last process, however that ends, and containers that share a
-temporary folder see each other's. So a folder that a kill -9 left behind is known for certain.
+The hold is a lock of the kernel on the folder. It goes away with its last process, however that ends, and containers
+that share a temporary folder see each other's. So a folder that a kill -9 left behind is known for certain.
 """
 
 from __future__ import annotations
@@ -10,16 +10,15 @@ import contextlib
 import fcntl
 import os
 import shutil
-import stat
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 PREFIX = "sat_slime-"
-HOLD = "held"
-"""The locked file of a scratch folder. A folder without it is not ours to remove: a Ray that outlives its launcher has
-such a folder too."""
+"""The names of folders that nobody holds, such as that of a Ray, which may outlive its launcher."""
+HELD = "sat_slime."
+"""The names of scratch folders."""
 LONGEST_PARENT = 107 - len("/sat_slime-01234567/ray/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store")
 """The most bytes in the name of a temporary folder with room for a Ray: the kernel allows 107 in that of a socket."""
 SHORT_PARENT = "/tmp"
@@ -33,7 +32,7 @@ class Scratch:
 
     path: Path
     hold: int
-    """Descriptor of the lock; a process that inherits it holds the folder too."""
+    """Descriptor of the folder, with the lock; a process that inherits it holds the folder too."""
 
     def remove(self) -> None:
         """Deletes the folder, and lets go of it."""
@@ -51,12 +50,31 @@ def temporary_folder() -> str:
 def new_scratch() -> Scratch:
     """Makes a folder that this process holds, after removing those of ours that nobody holds."""
     remove_abandoned()
-    path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=temporary_folder()))
-    # The file is locked before it has its name, so that nobody ever sees a hold that is not held yet.
-    hold = os.open(path / f"{HOLD}.part", os.O_CREAT | os.O_RDWR, 0o600)
+    # It is locked before it has its name, so that nobody ever sees one that is not held yet.
+    unnamed = Path(tempfile.mkdtemp(prefix=f".{HELD}", dir=temporary_folder()))
+    hold = os.open(unnamed, os.O_RDONLY | os.O_DIRECTORY)
     fcntl.flock(hold, fcntl.LOCK_EX)
-    (path / f"{HOLD}.part").rename(path / HOLD)
-    return Scratch(path, hold)
+    return Scratch(unnamed.rename(unnamed.with_name(unnamed.name[1:])), hold)
+
+
+def remove_scratch(folder: Path) -> None:
+    """Deletes a scratch folder and what its servers have in shared memory. What a process that is ending still writes
+    goes with the next `remove_abandoned`."""
+    remove_shared_memory(folder)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_abandoned() -> None:
+    """Deletes what dead processes have left: this user's scratch folders that nobody holds."""
+    for folder in Path(temporary_folder()).glob(f"{HELD}*"):
+        with contextlib.suppress(OSError):  # somebody holds it, or it is no folder
+            hold = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                if os.fstat(hold).st_uid == os.getuid():
+                    fcntl.flock(hold, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    remove_scratch(folder)
+            finally:
+                os.close(hold)
 
 
 def name_shared_memory(folder: Path) -> None:
@@ -88,56 +106,3 @@ def remove_shared_memory(folder: Path) -> None:
         for file in SHARED_MEMORY.glob(f"{prefix}_{folder.name}_*"):
             with contextlib.suppress(OSError):
                 file.unlink()
-
-
-def remove_scratch(folder: Path) -> None:
-    """Deletes a scratch folder and what its servers have in shared memory.
-
-    What cannot be deleted, or is written meanwhile by a process that is ending, stays in the folder, and so does the
-    hold. `remove_abandoned` removes them once nobody has the hold.
-    """
-    remove_shared_memory(folder)
-    with contextlib.suppress(OSError):
-        for entry in [path for path in folder.iterdir() if path.name != HOLD]:
-            _delete(entry)
-        _remove_held_alone(folder)
-
-
-def _delete(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        with contextlib.suppress(OSError):
-            path.unlink()
-
-
-def _remove_held_alone(folder: Path) -> None:
-    """Removes a folder in which nothing but the hold is left. Raises OSError, and leaves both, where there is more."""
-    aside = folder.with_name(f"{folder.name}.{HOLD}")  # it comes back where something is written just now
-    (folder / HOLD).rename(aside)
-    try:
-        os.rmdir(folder)
-    except OSError:
-        aside.rename(folder / HOLD)
-        raise
-    aside.unlink()
-
-
-def remove_abandoned() -> None:
-    """Deletes what dead processes have left: this user's folders of our name whose hold nobody has."""
-    for folder in Path(temporary_folder()).glob(f"{PREFIX}*"):
-        with contextlib.suppress(OSError):
-            _remove_if_abandoned(folder)
-
-
-def _remove_if_abandoned(folder: Path) -> None:
-    """Removes a folder of this user that nobody holds. Raises OSError where somebody holds it, or it has no hold."""
-    status = folder.lstat()
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
-        return
-    hold = os.open(folder / HOLD, os.O_RDWR | os.O_NOFOLLOW)
-    try:
-        fcntl.flock(hold, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        remove_scratch(folder)
-    finally:
-        os.close(hold)

@@ -103,7 +103,7 @@ class Processes:
     def server(self) -> psutil.Process:
         """SGLang's server: below the fork server where there is one."""
         if not any(FORK_SERVERS["sglang"] in line for line in self.lines.values()):
-            return self.of("engine.sglang_process")
+            return self.of("lab.sglang_process")
         forked = self.of(FORK_SERVERS["sglang"]).children()
         return next(process for process in forked if process.status() != psutil.STATUS_ZOMBIE)
 

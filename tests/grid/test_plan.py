@@ -9,8 +9,8 @@ from sat_slime.config.grid_schema import matches
 from sat_slime.config.loader import key_paths, vary
 from sat_slime.grid.plan import Cell, cell_config, plan_cells
 from sat_slime.grid.state import CellState
+from sat_slime.lab.batch import evaluation_requests, training_requests
 from sat_slime.lab.initial_model import cached_model
-from sat_slime.lab.rollout_batch import evaluation_requests, training_requests
 from sat_slime.launch.checks import settings_errors
 
 ROOT = Path(__file__).parents[2]

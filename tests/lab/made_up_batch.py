@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from sat_slime.config.schema import LabConfig, VerifierConfig
-from sat_slime.lab.grading import Grader
-from sat_slime.lab.rollout_batch import RolloutBatch, training_requests
+from sat_slime.lab.batch import Grader, RolloutBatch, training_requests
 from sat_slime.rollout.types import Response
 
 CONFIG = LabConfig(rollout={"prompts_per_iteration": 3, "samples_per_prompt": 4})

@@ -17,9 +17,8 @@ from safetensors.torch import load_file, save_file
 from trainer_process import in_trainer, make_config
 
 from sat_slime.config.schema import LabConfig
-from sat_slime.lab.engine.rollout_engine import RolloutEngine
-from sat_slime.lab.engine.server import SGLangServer
-from sat_slime.lab.rollout_batch import canary_responses
+from sat_slime.lab.batch import canary_responses
+from sat_slime.lab.engine import Engine, Server
 from sat_slime.rollout.canary import Canary, canary_sequences
 from sat_slime.runs.health import HealthWatch
 
@@ -36,12 +35,12 @@ STEP = 0.05
 """Relative change of the weights with each push: that of some steps of the tiny runs."""
 
 
-class CachingServer(SGLangServer):
+class CachingServer(Server):
     """A server with SGLang's prefix cache."""
 
-    def arguments(self, model_path: str, version: int, on_gpu: bool) -> list[str]:
+    def arguments(self, model_path: str, version: int) -> list[str]:
         none = ("--disable-radix-cache", "--enable-deterministic-inference")  # the second disables it on a CPU too
-        return [word for word in super().arguments(model_path, version, on_gpu) if word not in none]
+        return [word for word in super().arguments(model_path, version) if word not in none]
 
 
 def make_weights(trainer, root: str, sequences: list[tuple[int, ...]]) -> dict:
@@ -69,8 +68,7 @@ def make_weights(trainer, root: str, sequences: list[tuple[int, ...]]) -> dict:
     scores = []
     for name in NAMES[:3]:
         trainer.load_initial(folders[name])
-        shares = trainer.score(canary_responses(trainer.config, sequences), replay=False, temperature=1.0)
-        scores.append(np.concatenate([shares[f"canary-{i}"] for i in range(len(sequences))]))
+        scores.append(trainer.score(canary_responses(trainer.config, sequences), replay=False, temperature=1.0))
     return {"scores": torch.tensor(np.stack(scores))}
 
 
@@ -96,12 +94,11 @@ class Running:
         self.sequences = canary_sequences(config.task.vocab_size, 32)
         told = in_trainer(make_weights, config, str(root), self.sequences)
         self.trainer = [row.numpy() for row in told["scores"]]
-        logs = str(root / "logs")
+        logs = root / "logs"
         self.engines = [
-            RolloutEngine(i, config.rollout, config.model, config.task.vocab_size, str(root / "v0"), logs)
-            for i in range(2)
+            Engine(i, config.rollout, config.model, config.task.vocab_size, root / "v0", logs) for i in range(2)
         ]
-        self.engines[1]._server = CachingServer(1, config.rollout, config.model, logs)
+        self.engines[1].server = CachingServer(1, config.rollout, config.model, logs)
         self(self._start())
 
     async def _start(self) -> None:
@@ -112,12 +109,12 @@ class Running:
 
     def load(self, engine: int, name: str, version: int, flush: bool = True) -> None:
         """Loads weights into one engine under a version. flush: its prefix cache too, as SGLang does by itself."""
-        client = self.engines[engine]._server.client
+        server = self.engines[engine].server
         # A scheduler that has answered may not be idle yet, and ends itself when it cannot flush with the weights.
-        while flush and self(client._http.post("/flush_cache")).status_code != 200:
+        while flush and self(server._client.post("/flush_cache")).status_code != 200:
             pass
         body = {"model_path": str(self.root / name), "weight_version": str(version), "flush_cache": flush}
-        self(client._post("/update_weights_from_disk", body))
+        self(server.post("/update_weights_from_disk", body))
 
     def scores(self) -> dict:
         return {str(i): self(engine.score(self.sequences)) for i, engine in enumerate(self.engines)}
@@ -171,7 +168,7 @@ def test_a_fault_of_one_engine(running, fault, said):
     canary = running.pushed_twice()
     running.load(0, "v2", 2)
     if isinstance(fault, str):
-        running(running.engines[1]._server.client._post("/update_weight_version", {"new_version": fault}))
+        running(running.engines[1].server.post("/update_weight_version", {"new_version": fault}))
     elif fault:
         running.load(1, *fault)
     faults = running.verdict(canary).faults

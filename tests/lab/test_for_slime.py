@@ -8,8 +8,8 @@ import pytest
 pytest.importorskip("transformers")
 from sat_slime.config import load_config
 from sat_slime.lab import for_slime
+from sat_slime.lab.batch import evaluation_requests, training_requests
 from sat_slime.lab.initial_model import cached_model
-from sat_slime.lab.rollout_batch import evaluation_requests, training_requests
 
 
 @pytest.fixture(scope="module")

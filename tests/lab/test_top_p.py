@@ -26,7 +26,7 @@ OURS_AGAINST_SGLANG = """
     from sat_slime.rollout.sglang_on_cpu import patches
     patches.apply()
     from sglang.srt.layers.sampler import top_k_top_p_min_p_sampling_from_probs_torch, top_p_normalize_probs_torch
-    from sat_slime.rollout.nucleus import nucleus, truncate
+    from sat_slime.lab.responses import nucleus, truncate
 
     n, vocabulary = 4000, 16
     generator = torch.Generator().manual_seed(0)

@@ -13,7 +13,7 @@ import torch
 from torch.multiprocessing import start_processes
 
 from sat_slime.config.schema import LabConfig
-from sat_slime.rollout.nucleus import nucleus, truncate
+from sat_slime.lab.responses import nucleus, truncate
 from sat_slime.rollout.types import Response
 
 TINY = {
@@ -76,13 +76,13 @@ def in_trainer(worker, config: LabConfig, *arguments):
     """Return what worker(trainer, *arguments) returns in a process of its own, where the trainer is."""
     with tempfile.TemporaryDirectory() as folder:
         # One server process imports Megatron, the others fork from it.
-        multiprocessing.set_forkserver_preload(["sat_slime.lab.trainer.trainer"])
+        multiprocessing.set_forkserver_preload(["sat_slime.lab.trainer"])
         start_processes(_enter, (worker, config, folder, arguments), nprocs=1, start_method="forkserver")
         return torch.load(f"{folder}/found.pt", weights_only=False)  # the process just wrote it
 
 
 def _enter(_, worker, config, folder, arguments):
-    from sat_slime.lab.trainer.trainer import Trainer
+    from sat_slime.lab.trainer import Trainer
 
     torch.manual_seed(4)  # of the weights that `make_initial` writes: TRPO shortens steps from here
     torch.save(worker(Trainer(config), *arguments), f"{folder}/found.pt")

@@ -35,8 +35,8 @@ def run(_rank: int, folder: str) -> None:
     """Writes the verdict of the check on each kind of routes, and the logits, to folder/said.pt."""
     os.environ |= {"ENABLE_ROUTING_REPLAY": "1", "ROUTING_REPLAY_STAGE": "record"}
     from sat_slime.config.schema import LabConfig
-    from sat_slime.lab.trainer import parallel
-    from sat_slime.lab.trainer.model import PackedLayout, build_model, forward_logits
+    from sat_slime.lab import model as lab_model
+    from sat_slime.lab.model import PackedLayout, build_model, forward_logits
 
     config = LabConfig.model_validate(
         {
@@ -52,7 +52,7 @@ def run(_rank: int, folder: str) -> None:
             }
         }
     )
-    parallel.initialize(config.train, 0, f"file://{folder}/meet")
+    lab_model.initialize()
     from slime.backends.megatron_utils import cp_utils
     from slime.utils import distributed_utils
     from slime.utils.routing_replay import RoutingReplay

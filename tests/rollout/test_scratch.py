@@ -79,24 +79,6 @@ def test_a_folder_is_this_users_alone_and_goes_with_what_it_has_in_shared_memory
     assert not made.path.exists() and not own.exists() and not queue.exists() and others.exists()
 
 
-def test_a_folder_in_which_somebody_still_writes_goes_later(monkeypatch, places):
-    made = scratch.new_scratch()
-    inner = made.path / "inner"
-    inner.mkdir()
-    rmdir, late = os.rmdir, {str(inner): inner / "late", str(made.path): made.path / "late"}
-
-    def rmdir_a_moment_after_a_write(path, **more):
-        if written := late.pop(str(path), None):
-            written.touch()
-        rmdir(path, **more)
-
-    monkeypatch.setattr(os, "rmdir", rmdir_a_moment_after_a_write)
-    made.remove()
-    assert made.path.is_dir() and not late
-    scratch.remove_abandoned()
-    assert not list(places.iterdir())
-
-
 def test_what_a_kill_9_left_goes_with_the_next_start():
     with Owner() as owner:
         own = in_shared_memory(owner.folder.name)
@@ -115,59 +97,19 @@ def test_a_folder_stays_while_a_process_lives_that_was_given_its_hold():
         assert owner.folder.is_dir()
 
 
-def test_a_second_folder_of_the_same_process_leaves_the_first():
+def test_what_is_not_ours_or_held_stays(places, monkeypatch):
+    own, other, ray, target = (places / name for name in ("sat_slime.x", "other.x", "sat_slime-ray", "precious"))
+    for folder in (own, other, ray, target):
+        folder.mkdir()
+    (places / "sat_slime.link").symlink_to(target)
+    kept = [in_shared_memory(name) for name in ("8e8c2397ddc9", "sat_slime.gone", "sat_slime.link")]
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getuid", lambda: own.stat().st_uid + 1)
+        scratch.remove_abandoned()
+        assert own.is_dir(), "another user's"
     first, second = scratch.new_scratch(), scratch.new_scratch()
-    assert first.path.is_dir() and second.path.is_dir() and first.path != second.path
-
-
-def abandoned(folder):
-    folder.mkdir()
-    (folder / scratch.HOLD).touch()
-    return folder
-
-
-def test_the_folders_below_are_removed_if_nothing_speaks_against_it(places):
-    folder = abandoned(places / "sat_slime-x")
-    scratch.remove_abandoned()
-    assert not folder.exists()
-
-
-def test_a_folder_without_a_hold_is_not_ours(places):
-    kept = places / "sat_slime-of-a-ray-that-outlives-its-launcher"
-    kept.mkdir()
-    own = in_shared_memory(kept.name)
-    scratch.remove_abandoned()
-    assert kept.is_dir() and own.exists()
-
-
-def test_a_folder_of_another_name_is_not_ours(places):
-    kept = abandoned(places / "other-x")
-    scratch.remove_abandoned()
-    assert kept.is_dir()
-
-
-def test_a_folder_of_another_user_is_not_ours(places, monkeypatch):
-    kept = abandoned(places / "sat_slime-x")
-    monkeypatch.setattr(os, "getuid", lambda: kept.stat().st_uid + 1)
-    scratch.remove_abandoned()
-    assert kept.is_dir()
-
-
-def test_a_link_leads_nowhere(places):
-    target = abandoned(places / "precious")
-    (places / "sat_slime-x").symlink_to(target)
-    held_by_link = places / "sat_slime-y"
-    held_by_link.mkdir()
-    (held_by_link / scratch.HOLD).symlink_to(target / scratch.HOLD)
-    others = in_shared_memory("sat_slime-x")
-    scratch.remove_abandoned()
-    assert (target / scratch.HOLD).is_file() and held_by_link.is_dir() and others.exists()
-
-
-def test_shared_memory_without_a_folder_of_ours_stays():
-    kept = [in_shared_memory(name) for name in ("8e8c2397ddc9", "sat_slime-gone")]
-    scratch.remove_abandoned()
-    assert all(file.exists() for file in kept)
+    assert first.path.is_dir() and second.path.is_dir() and not own.exists()
+    assert other.is_dir() and ray.is_dir() and target.is_dir() and all(file.exists() for file in kept)
 
 
 @pytest.mark.parametrize("more", [0, 1])

@@ -28,7 +28,7 @@ from whole_run import FILE, ROOT, Slime
 
 from sat_slime.config.loader import load_config
 from sat_slime.config.schema import LabConfig
-from sat_slime.lab.rollout_batch import RolloutBatch
+from sat_slime.lab.batch import RolloutBatch
 from sat_slime.launch.command import slime_command
 from sat_slime.rollout.types import Response
 from sat_slime.tasks import Problem
@@ -164,7 +164,7 @@ def _score(trainer, model: Path, generating: Path, responses: list[Response]) ->
             for weight in matrices:
                 weight += scale * noise(weight)
 
-    matrices = [weight for _, weight in trainer.policy.named_parameters if weight.dim() > 1]
+    matrices = [weight for _, weight in trainer.parameters if weight.dim() > 1]
     with torch.no_grad():
         for weight in matrices:
             weight.copy_(noise(weight))
@@ -178,12 +178,12 @@ def _score(trainer, model: Path, generating: Path, responses: list[Response]) ->
 
 
 def _scored(trainer, response: Response) -> Response:
-    from sat_slime.lab.trainer import routing
+    from sat_slime.lab import model
 
     (micro,) = trainer._microbatches([response])
     recorded: list[torch.Tensor] = []
-    with torch.no_grad(), routing.record(recorded):
-        log_probs = trainer.scorer.score(trainer.policy.model, micro, replay=False).log_probs
+    with torch.no_grad(), model.record(recorded):
+        log_probs = trainer._forward(trainer.model, micro, replay=False).log_probs
     routes = torch.stack(recorded, dim=1).numpy().astype(np.uint8)
     return dataclasses.replace(response, log_probs=log_probs.numpy(), routed_experts=routes)
 

@@ -16,10 +16,8 @@ import yaml
 
 from sat_slime.config import ConfigError, LabConfig, config_errors, dump_config, load_config
 from sat_slime.config.loader import further_errors, vary
-from sat_slime.lab.grading import Grader
+from sat_slime.lab.batch import Grader, RolloutBatch, evaluation_requests, sample_rows, training_requests
 from sat_slime.lab.initial_model import cached_model
-from sat_slime.lab.loop.recording import sample_rows
-from sat_slime.lab.rollout_batch import RolloutBatch, evaluation_requests, training_requests
 from sat_slime.rollout.types import Response
 from sat_slime.tasks.running_sums import RunningSums
 

@@ -15,9 +15,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from sat_slime.lab.engine.server import SGLANG_COMMAND, gpu_available, server_environment
-from sat_slime.lab.forking.fork_server import listen, serve
-from sat_slime.lab.forking.forked_process import FOLDER, RUNS, SGLANG
+from sat_slime.lab.engine import SGLANG_COMMAND, server_environment
+from sat_slime.lab.forking import FOLDER, RUNS, SGLANG, listen, serve
 from sat_slime.rollout.scratch import new_scratch
 
 SAT_SLIME = "sat-slime"
@@ -28,10 +27,8 @@ IMPORTED = (
     "sat_slime.cli.run_plan",
     "sat_slime.cli.lab_run.lab_plan",
     "sat_slime.cli.lab_run.lab_start",
-    "sat_slime.lab.checkpoint",
-    "sat_slime.lab.grading",
-    "sat_slime.lab.engine.rollout_engine",
-    "sat_slime.lab.trainer.trainer",
+    "sat_slime.lab.loop",
+    "sat_slime.lab.trainer",
     "sat_slime.report.run",
 )
 """The modules that a cell's processes import."""
@@ -46,9 +43,9 @@ def fork_servers(log: Path) -> Iterator[dict[str, str]]:
 
     Yields:
         What the environment of a cell needs so that its processes are forked; nothing where no process can be: not on
-        Linux, or with a GPU, which does not survive a fork.
+        Linux.
     """
-    if not hasattr(os, "pidfd_open") or gpu_available():
+    if sys.platform != "linux":
         yield {}
         return
     with contextlib.ExitStack() as undo:
@@ -60,14 +57,14 @@ def fork_servers(log: Path) -> Iterator[dict[str, str]]:
             SGLANG: [*SGLANG_COMMAND, "--fork-server"],
         }
         for name, command in commands.items():
-            environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+            environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
             with listen(scratch.path / name) as listener:
                 server = subprocess.Popen(
                     [*command, str(listener.fileno())],
                     stdin=subprocess.PIPE,
                     stdout=output,
                     stderr=subprocess.STDOUT,
-                    env=environment | (server_environment(on_gpu=False) if name == SGLANG else {}),
+                    env=environment | (server_environment() if name == SGLANG else {}),
                     pass_fds=(listener.fileno(), scratch.hold),
                     start_new_session=True,  # Ctrl-C in the terminal is for the grid
                 )
@@ -80,7 +77,7 @@ def main() -> None:
     import setproctitle
 
     from sat_slime.cli import main as sat_slime
-    from sat_slime.lab.trainer.process import serve as be_trainer
+    from sat_slime.lab.process import serve as be_trainer
 
     for module in IMPORTED:
         importlib.import_module(module)

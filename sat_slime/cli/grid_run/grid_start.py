@@ -171,7 +171,7 @@ class Cells:
 
         output: takes what it prints.
         """
-        from sat_slime.lab.forking.forked_process import RUNS, ForkedProcess, NoForkServer, socket_of
+        from sat_slime.lab.forking import RUNS, ForkedProcess, NoForkServer, socket_of
 
         with contextlib.suppress(NoForkServer), open(os.devnull, "rb") as nothing:
             return ForkedProcess(
@@ -180,7 +180,7 @@ class Cells:
                 stdin=nothing.fileno(),
                 stdout=output.fileno(),
                 environment=self.environment,
-                at_loss=signal.SIGTERM,
+                ends_with_server=True,
             )
         # A session of its own: Ctrl-C in the terminal is for the grid, which passes it on.
         return subprocess.Popen(

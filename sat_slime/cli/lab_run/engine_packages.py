@@ -21,8 +21,6 @@ REQUIREMENTS = Path(__file__).parents[2] / "requirements"
 """The folder of what SGLang needs on a CPU, and of the versions that were tested; they come with the package."""
 EXTRA = "lab"
 
-FOR_GPUS = ("sglang-kernel", "flashinfer_python", "triton", "torchvision", "ipython")
-"""What SGLang imports where it serves a text model on a GPU, and for which something stands in on a CPU."""
 INSTALL_ENGINES = "run sat-slime prepare engines, or in a checkout scripts/setup.sh"
 
 
@@ -117,19 +115,6 @@ def tested_versions(torch: str) -> str:
     return "\n".join(kept) + "\n"
 
 
-def has_gpu() -> bool:
-    """Return whether the torch that is installed sees a GPU."""
-    import torch
-
-    return torch.cuda.is_available()
-
-
-def tested_version(package: str) -> str:
-    """Return the version of a package that was tested."""
-    lines = (REQUIREMENTS / "constraints.txt").read_text(encoding="utf-8").splitlines()
-    return next(line.partition("==")[2] for line in lines if line.startswith(f"{package}=="))
-
-
 def install_engines(dry_run: bool, tell: Callable[[str], None]) -> int:
     """Install the engines, or tell the commands; returns the exit code of pip.
 
@@ -146,11 +131,6 @@ def install_engines(dry_run: bool, tell: Callable[[str], None]) -> int:
             tell(shlex.join(command))
             if not dry_run and (code := subprocess.run(command).returncode):
                 return code
-    if has_gpu() and (missing := [package for package in FOR_GPUS if installed_version(package) is None]):
-        tell(
-            f"this machine has a GPU, on which SGLang imports {', '.join(missing)} too: pip install "
-            f"sglang=={tested_version('sglang')}, with its own list and its torch"
-        )
     if not dry_run:
         tell("the engines are installed; sat-slime check FILE looks at a run's settings and this machine")
     return 0

@@ -16,8 +16,7 @@ from sat_slime.cli.grid_run import fork_servers, grid_start
 from sat_slime.cli.grid_run.grid_plan import GridPlan
 from sat_slime.config import GridConfig, LabConfig
 from sat_slime.grid.state import GridFolder
-from sat_slime.lab.forking.fork_server import listen
-from sat_slime.lab.forking.forked_process import FOLDER, RUNS, ForkedProcess
+from sat_slime.lab.forking import FOLDER, RUNS, ForkedProcess, listen
 from sat_slime.rollout.scratch import new_scratch
 from sat_slime.runs.folder import RunFolder
 
@@ -25,7 +24,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="fork serv
 
 SERVER = """
 import os, sys
-from sat_slime.lab.forking.fork_server import serve
+from sat_slime.lab.forking import serve
 if serve(int(sys.argv[1])):
     print("forked", *sys.argv, os.environ["GREETING"])
 """
@@ -65,13 +64,8 @@ def test_a_cell_without_a_fork_server_is_the_command(environment, tmp_path):
     assert isinstance(process, subprocess.Popen) and "sat-gspo  SAT-GSPO" in output
 
 
-@pytest.mark.parametrize("reason", ["no Linux", "GPU"])
-def test_there_are_none_where_no_process_can_be_forked(reason, monkeypatch, tmp_path):
-
-    if reason == "GPU":
-        monkeypatch.setattr(fork_servers, "gpu_available", lambda: True)
-    else:
-        monkeypatch.delattr(os, "pidfd_open")
+def test_there_are_none_where_no_process_can_be_forked(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "platform", "darwin")
     with fork_servers.fork_servers(tmp_path / "log.txt") as environment:
         assert environment == {}
     assert not (tmp_path / "log.txt").exists()

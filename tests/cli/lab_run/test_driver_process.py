@@ -14,8 +14,7 @@ import pytest
 from waiting import until
 
 from sat_slime.cli.lab_run import driver_process
-from sat_slime.cli.lab_run.driver_process import FORWARDED, Outcome, watched
-from sat_slime.lab.deaths import children
+from sat_slime.cli.lab_run.driver_process import FORWARDED, Outcome, children, watched
 
 WAITS = [sys.executable, "-c", "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1); input()"]
 

@@ -37,16 +37,6 @@ def test_the_torch_that_is_there_stays(monkeypatch):
     assert calls == [["torch==2.99.1"]] * 2
 
 
-@pytest.mark.parametrize("has_gpu", [True, False])
-def test_on_a_gpu_it_names_what_sglang_imports_there(monkeypatch, has_gpu):
-    installed = {"triton": "3.5", "torchvision": "0.26"}
-    monkeypatch.setattr("torch.cuda.is_available", lambda: has_gpu)
-    monkeypatch.setattr(engine_packages, "installed_version", installed.get)
-    *_, last = sat_slime_command("prepare", "engines", "--dry-run").stdout.splitlines()
-    assert ("on which SGLang imports sglang-kernel, flashinfer_python, ipython too" in last) == has_gpu
-    assert ("pip install sglang==0.5" in last) == has_gpu
-
-
 def test_the_first_failure_ends_it(monkeypatch):
     monkeypatch.setattr(subprocess, "run", lambda command: subprocess.CompletedProcess(command, 1))
     result = sat_slime_command("prepare", "engines")

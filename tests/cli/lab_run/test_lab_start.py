@@ -166,10 +166,10 @@ def test_a_server_that_does_not_start_tells_why(runtime, tmp_path, monkeypatch):
     pytest.importorskip("httpx")
     monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     from sat_slime.config.schema import ModelConfig, RolloutConfig
-    from sat_slime.lab.engine.server import ServerFailed, SGLangServer
+    from sat_slime.lab.engine import Server, ServerFailed
 
     command = [sys.executable, "-c", "print('loading'); raise SystemExit('no such checkpoint')"]
-    server = SGLangServer(0, RolloutConfig(), ModelConfig(), str(tmp_path), command)
+    server = Server(0, RolloutConfig(), ModelConfig(), tmp_path, command)
     with pytest.raises(ServerFailed) as failure:
         asyncio.run(server.start("model", 0))
     runtime.end = failure.value
@@ -184,17 +184,6 @@ def test_a_server_that_does_not_start_tells_why(runtime, tmp_path, monkeypatch):
     run = tmp_path / "runs" / "tiny"
     assert state(run)["error"] == first.removeprefix("error: ")
     assert "last in its log: no such checkpoint" in (run / "report.html").read_text()
-
-
-def test_a_server_without_words_leaves_nothing_dangling(tmp_path):
-    pytest.importorskip("httpx")
-    from sat_slime.config.schema import ModelConfig, RolloutConfig
-    from sat_slime.lab.engine.server import SGLangServer
-
-    server = SGLangServer(0, RolloutConfig(), ModelConfig(), str(tmp_path), ["true"])
-    assert server.last_words() == ""
-    server.log_path.write_text("--- true --port 1\n\n")
-    assert server.last_words() == ""
 
 
 def test_errors_are_a_line_with_their_type_where_the_message_needs_it():

@@ -1,0 +1,379 @@
+"""A rollout batch: the requests of an iteration, the verdicts on their responses, and what a run folder keeps of them.
+
+This module imports no engine: the driver needs it as well as the trainer.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from sat_slime.config.method_section import build_method
+from sat_slime.config.schema import EvalConfig, LabConfig, VerifierConfig
+from sat_slime.evaluation.scores import Graded, measured_weights, summary
+from sat_slime.reward import Limits, Verdict, VerifierPool
+from sat_slime.rollout.canary import prefix_length
+from sat_slime.rollout.token_dump import TokenDump
+from sat_slime.rollout.types import TOOL, GenerationRequest, Response
+from sat_slime.tasks import Problem, Task
+
+# Streams of random numbers: under one seed they never overlap.
+_TRAINING, _EVALUATION_PROBLEMS, _EVALUATION = 1, 2, 3
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """The report of one optimizer step."""
+
+    metrics: dict[str, float]
+    histogram: dict
+    """Histogram of |d| over the step's tokens (see objective.mismatch_histogram)."""
+    tokens: dict[str, np.ndarray] | None = None
+    """(N, ...) columns of the step's tokens in batch order, by the names of token dumps; None where they were
+    not asked for."""
+
+
+@dataclass(frozen=True)
+class RolloutBatch:
+    """Responses of one iteration, grouped by problem: samples_per_prompt responses in a row for each. Also those to one
+    problem alone, as a stream delivers them."""
+
+    task: Task
+    iteration: int
+    """Counted from 0; of a stream's group the number of its problem, counted through the run."""
+    problems: list[Problem]
+    responses: list[Response]
+    seconds: float = 0.0
+    """Seconds from the first request sent to the last response received."""
+    faults: dict[str, int] = field(default_factory=dict)
+    """Counts of rejected, lost and resent responses."""
+    verdicts: list[Verdict] = field(default_factory=list)
+    """The verdicts on the responses, in their order; empty until they are graded."""
+    verifier: dict[str, float] = field(default_factory=dict)
+    """What the verifier counted while it graded; empty where the task's own check graded."""
+
+    @property
+    def rewards(self) -> np.ndarray:
+        """(problems, samples) rewards."""
+        return np.array([verdict.reward for verdict in self.verdicts], np.float32).reshape(len(self.problems), -1)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """(problems, samples) response tokens."""
+        return np.array([len(r.output_ids) for r in self.responses]).reshape(len(self.problems), -1)
+
+    @property
+    def oldest(self) -> int:
+        """Version of the oldest weights that generated a token."""
+        return min(int(response.versions[0]) for response in self.responses)
+
+    @property
+    def truncated(self) -> np.ndarray:
+        """(problems, samples) bool: cut at the longest length."""
+        return np.array([r.output_ids[-1] != self.task.eos_id for r in self.responses]).reshape(len(self.problems), -1)
+
+    def graded(self) -> list[Response]:
+        """Return the responses with their rewards and their group-normalized advantages."""
+        advantages = group_advantages(self.rewards).reshape(-1).tolist()
+        rewards = self.rewards.reshape(-1).tolist()
+        graded = zip(self.responses, rewards, advantages, strict=True)
+        return [replace(response, reward=reward, advantage=advantage) for response, reward, advantage in graded]
+
+    def metrics(self) -> dict[str, float]:
+        """Return reward/*, response/*, tokens/*, rollout/* and verifier/* of the run folder."""
+        rewards, lengths = self.rewards, self.lengths
+        return {
+            "reward/mean": float(rewards.mean()),
+            "reward/flat_groups": float((rewards.min(1) == rewards.max(1)).mean()),
+            "response/length_mean": float(lengths.mean()),
+            "response/length_max": int(lengths.max()),
+            "response/truncated": float(self.truncated.mean()),
+            "tokens/response_total": int(lengths.sum()),
+            **{f"rollout/{name}": count for name, count in self.faults.items()},
+            **{f"verifier/{name}": count for name, count in self.verifier.items()},
+        }
+
+
+def lag_metrics(responses: Sequence[Response], updates: int) -> dict[str, float]:
+    """Return lag/* over the generated tokens of the responses, at an optimizer step on weights of `updates` updates.
+
+    A token's lag is the sum of two parts (Eq. fully-async-lag): the updates while the rest of its response was
+    generated, and the updates since then.
+    """
+    versions = np.concatenate([r.versions for r in responses])
+    last = np.repeat([r.weight_version for r in responses], [len(r.output_ids) for r in responses])
+    versions, last = versions[versions != TOOL], last[versions != TOOL]
+    lags = updates - versions
+    return {
+        "lag/mean": float(lags.mean()),
+        "lag/min": int(lags.min()),
+        "lag/max": int(lags.max()),
+        "lag/generation_mean": float((last - versions).mean()),
+        "lag/queue_mean": float((updates - last).mean()),
+    }
+
+
+def group_advantages(rewards: np.ndarray) -> np.ndarray:
+    """Return GRPO's advantages: (R - mean) / (std + 1e-6) in each group, std over n - 1 as in slime.
+
+    Args:
+        rewards: (groups, samples), samples >= 2: the rewards of the responses to each prompt.
+
+    Returns:
+        (groups, samples); 0 throughout a group whose rewards are all the same.
+    """
+    centered = rewards - rewards.mean(1, keepdims=True)
+    return centered / (rewards.std(1, ddof=1, keepdims=True) + 1e-6)
+
+
+def training_requests(config: LabConfig, iteration: int) -> tuple[list[Problem], list[GenerationRequest]]:
+    """Return the problems and requests of an iteration. They follow from the run's seed and the iteration alone, so
+    that a resumed run goes on with the same stream."""
+    rng = np.random.default_rng([config.seed, _TRAINING, iteration])
+    problems = config.task.training_problems(config.rollout.prompts_per_iteration, rng)
+    whole = batch_is_diagnosed(config, iteration) or method_takes_distributions(config)
+    return problems, _requests(
+        config,
+        f"train-{iteration}",
+        problems,
+        config.rollout.samples_per_prompt,
+        config.rollout.temperature,
+        rng,
+        distribution_size=config.task.vocab_size if whole else 0,
+        top_p=config.rollout.top_p,
+    )
+
+
+def method_takes_distributions(config: LabConfig) -> bool:
+    """Return whether every response must carry its engine's whole distributions: TRPO compares them with the trainer's,
+    and mu within a nucleus is normalized over what was kept."""
+    method = build_method(config.method)
+    return method.step_constraint is not None or config.rollout.top_p < 1
+
+
+def step_is_diagnosed(config: LabConfig, updates: int) -> bool:
+    """Return whether the optimizer step that follows `updates` of them is diagnosed (`diagnose.every_n_steps`)."""
+    every = config.diagnose.every_n_steps
+    return every > 0 and updates % every == 0
+
+
+def batch_is_diagnosed(config: LabConfig, iteration: int) -> bool:
+    """Return whether a step on the batch of `iteration`, from 0, is diagnosed: the engine then returns its whole
+    distributions."""
+    steps = config.pipeline.optimizer_steps_per_rollout
+    return any(step_is_diagnosed(config, iteration * steps + i) for i in range(steps))
+
+
+def training_group(config: LabConfig, number: int) -> tuple[Problem, list[GenerationRequest]]:
+    """Return the problem of a group's number, and the requests for its responses.
+
+    Groups are the problems of `training_requests`, counted through all iterations. Nobody knows yet in which step a
+    group will be trained, so its requests ask for whole distributions only where the method takes them.
+    """
+    iteration, index = divmod(number, config.rollout.prompts_per_iteration)
+    problems, requests = training_requests(config, iteration)
+    samples = config.rollout.samples_per_prompt
+    mine = requests[index * samples : (index + 1) * samples]
+    size = config.task.vocab_size if method_takes_distributions(config) else 0
+    return problems[index], [replace(request, distribution_size=size) for request in mine]
+
+
+def canary_responses(config: LabConfig, sequences: Sequence[tuple[int, ...]]) -> list[Response]:
+    """Return the canary's sequences as responses that the trainer can score: their prefixes as prompts. Their routes
+    only fill the place of an engine's; the trainer routes freely."""
+    start, model = prefix_length(sequences), config.model
+    shape = (len(sequences[0]) - 1, model.layers, model.experts_per_token)
+    routes = np.broadcast_to(np.arange(model.experts_per_token, dtype=np.uint16), shape) if model.is_moe else None
+    length = len(sequences[0]) - start
+    nothing = np.zeros(length, np.float32)
+    versions = np.zeros(length, np.int64)
+    return [
+        Response(f"canary-{i}", tokens[:start], tokens[start:], nothing, routes, "length", versions)
+        for i, tokens in enumerate(sequences)
+    ]
+
+
+def evaluation_requests(
+    config: LabConfig, step: int, repeats: int | None = None
+) -> tuple[list[Problem], list[GenerationRequest]]:
+    """Return the same held-out problems at every evaluation, with fresh sampling. repeats: unset, `eval.repeats`."""
+    problems_rng = np.random.default_rng([config.seed, _EVALUATION_PROBLEMS])
+    problems = config.task.evaluation_problems(config.eval.problems, problems_rng)
+    rng = np.random.default_rng([config.seed, _EVALUATION, step])
+    samples = config.eval.samples_per_problem * (repeats or config.eval.repeats)
+    return problems, _requests(config, f"eval-{step}", problems, samples, config.eval.temperature, rng)
+
+
+def _requests(config, prefix, problems, samples, temperature, rng, **sampling) -> list[GenerationRequest]:
+    return [
+        GenerationRequest(
+            request_id=f"{prefix}-{p}-{s}",
+            prompt_ids=config.task.encode(problem.prompt),
+            max_new_tokens=config.rollout.max_response_tokens,
+            temperature=temperature,
+            seed=int(rng.integers(2**31)),
+            stop_token_ids=config.task.stop_ids,
+            **sampling,
+        )
+        for p, problem in enumerate(problems)
+        for s in range(samples)
+    ]
+
+
+# ------------------------------------------------------------------------------------------------------------ verdicts
+
+
+class Grader:
+    """Grades responses; close it, since a verifier has processes."""
+
+    def __init__(self, config: VerifierConfig, task: Task) -> None:
+        """Raises ModuleNotFoundError: the verifier is asked for and math-verify is not installed."""
+        self.task = task
+        self.mode = config.mode
+        self._pool: VerifierPool | None = None
+        if config.mode != "exact":
+            workers = config.workers or max(1, min(8, (os.cpu_count() or 2) // 2))
+            self._pool = VerifierPool(workers, Limits(config.cpu_s, config.wall_s, config.memory_mb))
+
+    def grade(self, batch: RolloutBatch) -> RolloutBatch:
+        """Return the batch with its verdicts, and with what the verifier counted."""
+        group = len(batch.responses) // len(batch.problems)
+        labels = [problem.label for problem in batch.problems for _ in range(group)]
+        graded = zip(labels, (response.output_ids for response in batch.responses), strict=True)
+        if self._pool is None or self.mode == "exact":
+            return replace(batch, verdicts=[self.task.verdict(label, ids) for label, ids in graded])
+        verdicts = self._pool.verify_batch([(self._wording(ids), label) for label, ids in graded], self.mode)
+        return replace(batch, verdicts=verdicts, verifier=self._pool.drain_metrics())
+
+    async def verdict(self, label: str, output_ids: Sequence[int]) -> Verdict:
+        """Return the verdict on one response."""
+        if self._pool is None or self.mode == "exact":
+            return self.task.verdict(label, output_ids)
+        return await self._pool.verify_async(self._wording(output_ids), label, self.mode)
+
+    def _wording(self, output_ids: Sequence[int]) -> str:
+        return self.task.wording(self.task.decode(output_ids))
+
+    def close(self) -> None:
+        """Ends the verifier's processes, if there are any."""
+        if self._pool is not None:
+            self._pool.close()
+
+
+# --------------------------------------------------------------------------------------------- rows of the run folder
+
+
+def step_row(batch: RolloutBatch, result: StepResult, iteration: int, seconds: dict[str, float]) -> dict[str, Any]:
+    """Return one line of metrics.jsonl; `seconds` are the parts of the iteration's time."""
+    return {
+        **result.metrics,
+        "rollout_id": batch.iteration,
+        "iteration": iteration,
+        **batch.metrics(),
+        "time/rollout": batch.seconds,
+        **{f"time/{part}": value for part, value in seconds.items()},
+    }
+
+
+def histogram_row(config: LabConfig, result: StepResult) -> dict[str, Any]:
+    """Return one line of histograms.jsonl. SAT's quantile stands beside the histogram of |d| where it is one of |d|."""
+    metrics, of_log_ratios = result.metrics, config.method.sat.score == "log_ratio"
+    q = metrics.get("sat/q") if of_log_ratios else None
+    return {"step": metrics["step"], "lag": metrics["lag/mean"], "q": q, **result.histogram}
+
+
+def token_dump(config: LabConfig, batch: RolloutBatch, result: StepResult, iteration: int, part: int) -> TokenDump:
+    """Return the dump of one optimizer step, the `part`-th of its batch, whose result brought the tokens' columns."""
+    assert result.tokens is not None, "the trainer was asked for them"
+    size = len(batch.responses) // config.pipeline.optimizer_steps_per_rollout
+    mine = slice(part * size, (part + 1) * size)
+    responses = batch.graded()[mine]
+    lengths = [len(response.output_ids) for response in responses]
+    columns, method = dict(result.tokens), build_method(config.method)
+    distributions = [response.distribution for response in responses if response.distribution is not None]
+    mu = np.concatenate(distributions) if len(distributions) == len(responses) else None
+    columns |= _total_variation(mu, columns.pop("log_distribution", None), columns.pop(_PI_L, None))
+    step = int(result.metrics["step"])
+    versions = np.concatenate([response.versions for response in responses]).astype(np.int32)
+    return TokenDump(
+        iteration=iteration,
+        step=step,
+        updates=step - 1,
+        method=method.name,
+        temperature=config.rollout.temperature,
+        lengths=np.array(lengths, np.int64),
+        prompt_index=np.arange(mine.start, mine.stop) // config.rollout.samples_per_prompt,
+        rewards=batch.rewards.reshape(-1)[mine],
+        tokens=np.concatenate([np.asarray(response.output_ids, np.int32) for response in responses]),
+        mask=versions != TOOL,
+        log_probs=columns.pop("log_probs"),
+        rollout_log_probs=np.concatenate([response.log_probs for response in responses]),
+        advantages=np.repeat(np.array([response.advantage for response in responses], np.float32), lengths),
+        versions=versions,
+        entropy=columns.pop("entropy"),
+        more=columns,
+        metadata={
+            "routing_replay": str(method.routing_replay).lower(),
+            "trainer_dtype": config.train.dtype,
+            "engine_dtype": config.rollout.dtype,
+            "lag": str(config.pipeline.lag),
+        },
+    )
+
+
+_PI_L = "checkpoint_log_distribution"
+
+
+def _total_variation(mu: np.ndarray | None, pi: np.ndarray | None, pi_l: np.ndarray | None) -> dict[str, np.ndarray]:
+    """Return (N,) total variation at each token's state over the whole vocabulary, of those (N, vocabulary) log-probs
+    that are known: of mu and pi, and of its parts, pi_l and pi, mu and pi_l."""
+    pairs = {"tv": (mu, pi), "tv_policy": (pi_l, pi), "tv_implementation": (mu, pi_l)}
+    return {
+        name: (np.abs(np.exp(a.astype(np.float64)) - np.exp(b.astype(np.float64))).sum(1) / 2).astype(np.float32)
+        for name, (a, b) in pairs.items()
+        if a is not None and b is not None
+    }
+
+
+def sample_rows(batch: RolloutBatch) -> list[dict[str, Any]]:
+    """Return the lines of samples/ITERATION.jsonl, one per response."""
+    group = len(batch.responses) // len(batch.problems)
+    return [
+        {
+            "prompt": batch.problems[i // group].prompt,
+            "response": batch.task.decode(response.output_ids),
+            "reward": response.reward,
+            "advantage": response.advantage,
+            "finish_reason": response.finish_reason,
+            "weight_version": response.weight_version,
+            **_versions_of(response.versions),
+            "log_prob": float(response.log_probs.sum()),
+        }
+        for i, response in enumerate(batch.graded())
+    ]
+
+
+def _versions_of(versions: np.ndarray) -> dict[str, list[list[int]]]:
+    """Return `weight_versions`, [version, tokens] in the order of the tokens, of a response whose weights changed while
+    it was decoded."""
+    parts = [[int(version), len(list(tokens))] for version, tokens in groupby(np.asarray(versions).tolist())]
+    return {"weight_versions": parts} if len(parts) > 1 else {}
+
+
+def evaluation_row(batch: RolloutBatch, scores: EvalConfig, step: int, iteration: int) -> dict[str, Any]:
+    """Return one line of eval.jsonl. `weights_step` is of the weights that answered, which may lag `step`."""
+    graded = Graded(batch.rewards, batch.lengths, batch.truncated, [verdict.reason for verdict in batch.verdicts])
+    return {
+        "step": step,
+        "iteration": iteration,
+        "weights_step": measured_weights(response.weight_version for response in batch.responses),
+        **summary(graded, scores.sizes(scores.samples_per_problem), scores.repeats),
+        **{f"rollout/{name}": count for name, count in batch.faults.items()},
+        **{f"verifier/{name}": count for name, count in batch.verifier.items()},
+        "time/eval": batch.seconds,
+    }

@@ -1,0 +1,784 @@
+"""The rollout engines: SGLang servers of the run, which answer every request exactly once.
+
+`Server` is a process and the way to ask it; `Engine` restarts it, and sends again what was lost or is not valid;
+`Engines` are all of them, on an event loop in a thread of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from concurrent.futures import Future
+from contextlib import asynccontextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from sat_slime.config.exits import how_it_ended
+from sat_slime.config.schema import LabConfig, ModelConfig, RolloutConfig
+from sat_slime.lab.batch import RolloutBatch
+from sat_slime.lab.failures import wait_all
+from sat_slime.lab.forking import SGLANG, ForkedProcess, NoForkServer, socket_of
+from sat_slime.lab.responses import by_tool, joined, rest, validate
+from sat_slime.lab.sglang_process import SCRATCH, SOCKET
+from sat_slime.models import FAMILY_VARIABLE, family_environment
+from sat_slime.rollout.canary import EngineScores, read_scores, score_payload
+from sat_slime.rollout.client import in_words
+from sat_slime.rollout.scratch import Scratch, new_scratch
+from sat_slime.rollout.types import TOOL, GenerationRequest, Response
+from sat_slime.rollout.validation import Expectations, RejectedResponse
+from sat_slime.tasks import Problem
+
+SGLANG_COMMAND = (sys.executable, "-m", "sat_slime.lab.sglang_process")
+CPU_ARGUMENTS = (
+    *("--device", "cpu", "--attention-backend", "torch_native", "--sampling-backend", "pytorch"),
+    *("--disable-cuda-graph", "--disable-overlap-schedule"),
+)
+CONTEXT_MARGIN = 8  # SGLang keeps up to 7 positions of its context length for itself
+LOG_TAIL_LINES = 20
+POSTS_IN_FLIGHT = 4
+ENDING_S = 1.0
+"""Seconds that a server's process may take to end after its connections broke, before it counts as alive."""
+INTERRUPT_EVERY_S = 0.2
+"""Seconds until an interruption is repeated, for requests that had not reached SGLang's scheduler."""
+
+Tool = Callable[[tuple[int, ...]], "tuple[int, ...] | None"]
+"""What a tool writes after the tokens of a response so far; None where they do not end with a call of it."""
+
+
+class ServerFailed(RuntimeError):
+    """A server that does not start, or does not become healthy in time."""
+
+
+class ServerLost(ConnectionError):
+    """The server did not answer in time, or the connection broke: what was asked may or may not have happened."""
+
+
+class ServerRefused(RuntimeError):
+    """The server answered that it will not do it: asking again would not help."""
+
+
+class EngineFailed(RuntimeError):
+    """An engine that cannot go on: too many restarts of its server, or too many attempts at one response."""
+
+
+# ------------------------------------------------------------------------------------------------------------ a server
+
+
+class Server:
+    """An SGLang process on a socket file of this user. It ends with `stop`, and with this process, however that
+    ends."""
+
+    def __init__(
+        self,
+        index: int,
+        rollout: RolloutConfig,
+        model: ModelConfig,
+        log_dir: Path,
+        command: Sequence[str] | None = None,
+    ) -> None:
+        """command: what to run, with SGLang's arguments appended; default: SGLang."""
+        self.index, self.rollout, self.model, self.command = index, rollout, model, command
+        self.log_path = log_dir.resolve() / f"sglang-{index}.log"
+        self.socket = Path()
+        """The file that the server listens on, once it was started."""
+        self._http: httpx.AsyncClient | None = None
+        self._process: subprocess.Popen[bytes] | ForkedProcess | None = None
+        self._scratch: Scratch | None = None
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
+
+    @property
+    def alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    async def start(self, model_path: str, version: int) -> None:
+        """Starts with the weights of a Hugging Face folder, reported as `version`, and waits until it is healthy.
+
+        Raises:
+            ServerFailed: with the end of the log.
+        """
+        self.stop()
+        self._scratch = new_scratch()
+        self.socket = self._scratch.path / SOCKET
+        # A connection that is kept may have died with its server, so each call opens a new one.
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+        transport = httpx.AsyncHTTPTransport(limits=limits, uds=str(self.socket), trust_env=False)
+        self._http = httpx.AsyncClient(
+            base_url="http://localhost", timeout=self.rollout.request_timeout_s, transport=transport, trust_env=False
+        )
+        self._spawn(self.arguments(model_path, version), server_environment(self.model.family), self._scratch)
+        deadline = time.monotonic() + self.rollout.startup_timeout_s
+        while not await self.answers("/health", timeout_s=5.0):
+            if not self.alive:
+                self._fail("ended before it was healthy")
+            if time.monotonic() > deadline:
+                self._fail(
+                    f"is not healthy after {self.rollout.startup_timeout_s:g} s (rollout.startup_timeout_s): raise it "
+                    "if the machine is slow"
+                )
+            await asyncio.sleep(0.1)
+
+    def arguments(self, model_path: str, version: int) -> list[str]:
+        """Return SGLang's arguments."""
+        context_length = self.model.max_positions + CONTEXT_MARGIN
+        arguments = {
+            "--model-path": str(Path(model_path).resolve()),
+            "--weight-version": version,
+            "--dtype": self.rollout.dtype,
+            "--context-length": context_length,
+            "--max-running-requests": self.rollout.max_running_requests,
+            # Room for every running request at its longest, so that none is ever put back for lack of memory.
+            "--max-total-tokens": self.rollout.max_running_requests * context_length,
+            "--grammar-backend": "none",
+            "--log-level-http": "warning",
+        }
+        switches = [
+            "--skip-tokenizer-init",
+            "--disable-radix-cache",
+            "--enable-deterministic-inference",  # what makes SGLang heed a request's sampling seed
+            "--sleep-on-idle",  # an idle scheduler takes three quarters of a core otherwise
+            *CPU_ARGUMENTS,
+        ]
+        if self.model.resolved_family.has_experts:
+            switches.append("--enable-return-routed-experts")
+        return [str(word) for pair in arguments.items() for word in pair] + switches
+
+    def stop(self) -> None:
+        """Ends the server and all its processes at once: it holds nothing worth saving."""
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            if self._process.stdin:
+                self._process.stdin.close()
+            self._process = None
+        if self._scratch is not None:
+            self._scratch.remove()
+            self._scratch = None
+
+    def ended_within(self, seconds: float) -> bool:
+        """Tells whether the server's process has ended, or ends in that time; False for one that was not started."""
+        if self._process is None:
+            return False
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(seconds)
+        return self._process.returncode is not None
+
+    def how_it_ended(self) -> str:
+        """Return how a dead server ended, and what it wrote last, as the beginning of a sentence."""
+        assert self._process is not None and self._process.returncode is not None
+        ended = how_it_ended(self._process.returncode)
+        return f"SGLang's server of engine {self.index} (process {self._process.pid}) {ended}{self.last_words()}"
+
+    def log_tail(self) -> str:
+        """Return the last lines of the log, indented."""
+        lines = self.log_path.read_text(errors="replace").splitlines() if self.log_path.exists() else []
+        return "\n".join(f"    {line}" for line in lines[-LOG_TAIL_LINES:])
+
+    def last_words(self) -> str:
+        """Return the last line that the server wrote, as the end of a sentence; empty when it wrote none."""
+        lines = [line.strip() for line in self.log_tail().splitlines()]
+        line = next((line for line in reversed(lines) if line), "---")
+        return "" if line.startswith("---") else f"; last in its log: {line}"
+
+    async def post(self, path: str, payload: dict[str, Any], *, answers: bool = True) -> Any:
+        """Return the JSON that the server answers to a POST. Raises ServerLost, ServerRefused."""
+        try:
+            answer = await self._client.post(path, json=payload)
+            if 400 <= answer.status_code < 500:
+                raise ServerRefused(f"{self.socket}{path} answered {answer.status_code}: {answer.text[:300]}")
+            answer.raise_for_status()
+            return answer.json() if answers else None
+        except (httpx.HTTPError, ValueError) as error:
+            raise ServerLost(f"{self.socket}{path}: {in_words(error)}") from error
+
+    async def answers(self, path: str, timeout_s: float) -> bool:
+        """Return whether /health answers that the HTTP server is up, or /health_generate that it generates a token,
+        which it does not where a scheduler died behind it."""
+        try:
+            return (await self._client.get(path, timeout=timeout_s)).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    @property
+    def _client(self) -> httpx.AsyncClient:
+        if self._http is None:
+            raise ServerFailed(f"engine {self.index} has not been started")
+        return self._http
+
+    def _spawn(self, arguments: list[str], environment: dict[str, str], folder: Scratch) -> None:
+        self.log_path.parent.mkdir(parents=True, exist_ok=True)
+        # SGLang leaves its sockets in the temporary folder; in one of its own they go with the server.
+        environment = {**os.environ, **environment, "TMPDIR": str(folder.path), SCRATCH: str(folder.path)}
+        command = [*(self.command or SGLANG_COMMAND), *arguments]
+        with self.log_path.open("ab") as log:
+            log.write(f"--- at {folder.path / SOCKET}: {' '.join(command)}\n".encode())
+            log.flush()
+            if self.command is None and FAMILY_VARIABLE not in environment:  # no fork server knows such a family
+                with suppress(NoForkServer):
+                    self._process = ForkedProcess.with_stdin(
+                        socket_of(SGLANG, os.environ),
+                        ["sglang", *arguments],
+                        stdout=log.fileno(),
+                        environment=environment,
+                        cwd=folder.path,
+                        keep=(folder.hold,),
+                    )
+                    return
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,  # never written to: its closing tells the server that we are gone
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                cwd=folder.path,
+                pass_fds=(folder.hold,),  # the server's processes keep the hold when this one is killed
+                start_new_session=True,
+            )
+
+    def _fail(self, what: str) -> None:
+        code = self._process.poll() if self._process else None
+        self.stop()
+        ended = "" if code is None else f" (exit code {code})"
+        raise ServerFailed(
+            f"the SGLang server of engine {self.index} {what}{ended}{self.last_words()}\n"
+            f"Its log {self.log_path} ends with:\n{self.log_tail()}"
+        )
+
+
+def server_environment(family: str | None = None) -> dict[str, str]:
+    """Return what a server needs in its environment besides ours. family: `model.family`."""
+    package_parent = str(Path(__file__).resolve().parents[2])
+    return {
+        **family_environment(family),
+        "PYTHONPATH": os.pathsep.join(filter(None, [package_parent, os.environ.get("PYTHONPATH")])),
+        "HF_HUB_OFFLINE": "1",
+        "PYTHONUNBUFFERED": "1",  # its log has what it wrote last, in its order, also when it was killed
+        "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1",
+        "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "0",  # /health answers at once instead of after a second
+        "SGLANG_USE_PICKLE_IPC": "0",  # its processes send each other bytes: torch's pickles cost a tenth of a batch
+        "SGLANG_USE_CPU_ENGINE": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+        "OMP_NUM_THREADS": "1",  # more threads on busy cores are ten times slower
+        "TORCHDYNAMO_DISABLE": "1",  # torch.compile needs a C++ compiler and gains nothing at this size
+    }
+
+
+def generate_payload(requests: Sequence[GenerationRequest], wire_ids: Sequence[str]) -> dict[str, Any]:
+    """Return the body of /generate: many requests in one POST, since one for each would cost several times the
+    generation. Each asks for one sample: after `n` > 1 a server does not end on SIGTERM."""
+    return {
+        "rid": list(wire_ids),
+        "input_ids": [list(request.prompt_ids) for request in requests],
+        "sampling_params": [
+            {
+                "temperature": request.temperature,
+                "max_new_tokens": request.max_new_tokens,
+                "stop_token_ids": list(request.stop_token_ids),
+                "sampling_seed": request.seed,
+                "top_p": request.top_p,
+                "top_k": -1,
+            }
+            for request in requests
+        ],
+        "return_logprob": True,
+        "return_routed_experts": True,  # ignored by a server of a dense model
+        "top_logprobs_num": [request.distribution_size for request in requests],
+    }
+
+
+# ----------------------------------------------------------------------------------------------------------- an engine
+
+
+@dataclass(frozen=True)
+class GenerationResult:
+    """The result of one call of `generate` or `stream`."""
+
+    responses: list[Response]
+    """One per request, in the order of the requests."""
+    seconds: float = 0.0
+    rejected: Counter[str] = field(default_factory=Counter)
+    """Responses that were not valid, by reason."""
+    lost: int = 0
+    """Requests without an answer."""
+    resent: int = 0
+    given_up: bool = False
+    """Whether some responses lack their end."""
+
+
+@dataclass
+class _Batch:
+    """Progress of one call of `generate` or `stream`."""
+
+    interruptible: bool
+    """An update of the weights interrupts it, instead of waiting for it."""
+    parts: defaultdict[str, list[Response]] = field(default_factory=lambda: defaultdict(list))
+    """The parts of interrupted responses so far, by request."""
+    responses: dict[str, Response] = field(default_factory=dict)
+    """The complete responses, by request."""
+    failures: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    """Why attempts at a response failed, by request."""
+    rejected: Counter[str] = field(default_factory=Counter)
+    lost: int = 0
+    given_up: bool = False
+
+    @property
+    def oldest(self) -> int | None:
+        """Version of the oldest weights that generated a token so far; None where there is none."""
+        known = [part.versions[0] for parts in self.parts.values() for part in parts if part.output_ids]
+        return min((int(version) for version in known if version != TOOL), default=None)
+
+
+class Engine:
+    """One server and its life, on one event loop; its methods may be called side by side.
+
+    `generate` and weight updates take turns, so that all responses of one call come from one version of the weights.
+    An update interrupts what `stream` has in flight, which goes on under the new weights. So an update never meets a
+    request in flight, and each token is known to be of one version.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        rollout: RolloutConfig,
+        model: ModelConfig,
+        vocab_size: int,
+        model_path: Path,
+        log_dir: Path,
+        command: Sequence[str] | None = None,
+        tool: Tool | None = None,
+    ) -> None:
+        """model_path: Hugging Face folder of the first weights, version 0. command: default: SGLang's server.
+        tool: answers calls, whose tokens are among a request's stop tokens."""
+        self.index, self.rollout, self.model, self.vocab_size, self._tool = index, rollout, model, vocab_size, tool
+        self.server = Server(index, rollout, model, log_dir, command)
+        self.state = "stopped"
+        """starting, ready, generating, restarting, failed or stopped."""
+        self.restarts = 0
+        self.deaths: list[str] = []
+        """Why servers were restarted, a sentence each."""
+        self.in_flight = 0
+        """Requests that the server has not answered."""
+        self.weights = (str(model_path), 0)
+        """Folder and version of what the server holds, or is started with."""
+        self._turn = asyncio.Lock()
+        self._life = asyncio.Lock()  # held while the server is started, tried or given weights
+        self._may_send = asyncio.Event()  # cleared while an update waits for what is in flight
+        self._may_send.set()
+        self._answered = asyncio.Event()
+        self._ended = f"SGLang's server of engine {index} was ended"
+        """How the server failed that this engine ended, as the beginning of a sentence."""
+        self._streams: list[_Batch] = []
+        """The calls of `stream` that are in progress."""
+        # Deterministic: one POST at a time, which SGLang schedules as one, so that the composition of its batches, on
+        # which the last bits of a log-prob depend, is always the same. Otherwise several, so that decoding goes on
+        # while one answer is packed and checked.
+        posts = 1 if rollout.deterministic else min(POSTS_IN_FLIGHT, rollout.max_running_requests)
+        self._posts = asyncio.Semaphore(posts)
+        self._post_size = rollout.max_running_requests // posts
+
+    async def start(self) -> None:
+        """Starts the server and waits until it is healthy. Raises ServerFailed."""
+        async with self._working("starting"):
+            await self.server.start(*self.weights)
+
+    async def stop(self) -> None:
+        """Ends the server, also while it generates: that call then fails."""
+        self.state = "stopped"
+        self.server.stop()
+
+    async def update_weights(self, path: str, version: int) -> None:
+        """Loads a Hugging Face folder (config.json, model.safetensors) as `version`, once no `generate` runs. What
+        `stream` has in flight is interrupted, and goes on afterwards.
+
+        The folder must stay until the next update: a server that is restarted loads it again. Raises ServerRefused when
+        the server cannot load it (the old weights stay), EngineFailed, ServerFailed.
+        """
+        async with self._working("ready"), self._life, self._interrupted():
+            await self._revive()
+            try:
+                await self.server.post(
+                    "/update_weights_from_disk", {"model_path": path, "weight_version": str(version)}
+                )
+                self.weights = (path, version)
+            except ServerRefused as error:
+                raise ServerRefused(f"the weights of {path} could not be loaded: {error}") from error
+            except ServerLost:
+                self.weights = (path, version)
+                self._end_server("did not take new weights")
+                await self._revive()
+
+    async def score(self, sequences: Sequence[Sequence[int]]) -> EngineScores:
+        """Scores the canary's sequences, beside what `stream` has in flight; once more after a restart of a lost
+        server. Raises ServerLost, ServerRefused, EngineFailed, ServerFailed."""
+        try:
+            answers = await self.server.post("/generate", score_payload(sequences))
+        except ServerLost:
+            await self._try_server()
+            await self._ensure_server()
+            answers = await self.server.post("/generate", score_payload(sequences))
+        return read_scores(answers, sequences)
+
+    async def generate(self, requests: Sequence[GenerationRequest]) -> GenerationResult:
+        """Returns exactly one valid response for each request, in order.
+
+        A request is sent again if it was lost with a server, timed out, or its response was rejected, and only then.
+
+        Raises EngineFailed (attempts or restarts used up), ServerFailed, ServerRefused, ValueError (a request that
+        cannot be served).
+        """
+        self._check(requests)
+        async with self._working("ready"):
+            return await self._answer(requests, _Batch(interruptible=False))
+
+    async def evaluate(self, path: str, version: int, requests: Sequence[GenerationRequest]) -> GenerationResult:
+        """Does what `generate` does, under the weights of a folder, which it loads first. Raises as both do."""
+        if not self.server.alive:
+            self.weights = (path, version)  # the folder of those before may be gone
+        await self.update_weights(path, version)
+        return await self.generate(requests)
+
+    async def stream(self, requests: Sequence[GenerationRequest]) -> GenerationResult:
+        """Does what `generate` does, beside other calls and updates of the weights.
+
+        A response may span updates: its `versions` say which weights generated each token. When the server is
+        restarted, a response keeps what it had at its last interruption.
+        """
+        self._check(requests)
+        batch = _Batch(interruptible=True)
+        self._streams.append(batch)
+        try:
+            return await self._answer(requests, batch)
+        finally:
+            self._streams.remove(batch)
+
+    async def give_up(self, oldest: int) -> None:
+        """Ends the calls of `stream` that have a token of weights before version `oldest`: they return what they have
+        so far."""
+        for batch in self._streams:
+            if not batch.given_up and batch.oldest is not None and batch.oldest < oldest:
+                batch.given_up = True
+                for request_id in set(batch.parts) - set(batch.responses):
+                    with suppress(ServerLost, ServerRefused):  # then its answers come later, or not at all
+                        await self.server.post("/abort_request", {"rid": f"{request_id}#"}, answers=False)
+
+    async def _answer(self, requests: Sequence[GenerationRequest], batch: _Batch) -> GenerationResult:
+        started = time.monotonic()
+        pending = list(requests)
+        while pending and not batch.given_up:
+            await self._ensure_server()
+            lost = batch.lost
+            posts = [pending[i : i + self._post_size] for i in range(0, len(pending), self._post_size)]
+            await asyncio.gather(*(self._post(post, batch) for post in posts))
+            pending = [request for request in pending if request.request_id not in batch.responses]
+            self._check_attempts(pending, batch)
+            if batch.lost > lost:
+                await self._try_server()
+        return GenerationResult(
+            [batch.responses.get(r.request_id) or joined(r, batch.parts[r.request_id]) for r in requests],
+            seconds=time.monotonic() - started,
+            rejected=batch.rejected,
+            lost=batch.lost,
+            resent=sum(len(reasons) for reasons in batch.failures.values()),
+            given_up=len(batch.responses) < len(requests),
+        )
+
+    async def _post(self, requests: list[GenerationRequest], batch: _Batch) -> None:
+        """Sends some requests, or what interrupted ones still lack, in one POST. Notes each one's response, or its next
+        part, or why there is none."""
+        async with nullcontext() if batch.interruptible else self._posts:
+            while not self._may_send.is_set():
+                await self._may_send.wait()
+            if batch.given_up or not self.server.alive:
+                return  # nothing was sent: this is no attempt
+            parts, failures = batch.parts, batch.failures
+            ids = [request.request_id for request in requests]
+            sent = [rest(request, parts[name]) for request, name in zip(requests, ids, strict=True)]
+            wire_ids = [f"{name}#{len(failures[name]) + len(parts[name])}" for name in ids]
+            model, version = self.model, self.weights[1]
+            expected = Expectations(self.vocab_size, model.layers, model.experts, model.experts_per_token, version)
+            self.in_flight += len(requests)
+            try:
+                raw = await self.server.post("/generate", generate_payload(sent, wire_ids))
+                if not isinstance(raw, list) or len(raw) != len(requests):
+                    raise ServerLost(f"it answered {raw!r:.200}, not {len(requests)} responses")
+            except ServerLost as error:
+                batch.lost += len(requests)
+                for name in ids:
+                    failures[name].append(f"lost: {error}")
+                return
+            finally:
+                self.in_flight -= len(requests)
+                self._answered.set()
+        for request, attempt, wire_id, answer in zip(requests, sent, wire_ids, raw, strict=True):
+            try:
+                part = validate(attempt, wire_id, answer, expected, interruptible=batch.interruptible)
+            except RejectedResponse as error:
+                batch.rejected[error.reason] += 1
+                failures[request.request_id].append(str(error))
+                continue
+            parts[request.request_id].append(part)
+            response = joined(request, parts[request.request_id])
+            if written := self._written_by_tool(request, response):
+                parts[request.request_id].append(by_tool(request, response, written))
+            elif response.finish_reason != "abort":
+                batch.responses[request.request_id] = response
+
+    def _written_by_tool(self, request: GenerationRequest, response: Response) -> tuple[int, ...] | None:
+        """Return what the tool answers; None where it was not called, or where no token could follow its answer: then
+        the response ends with the call."""
+        if self._tool is None or response.finish_reason != "stop":
+            return None
+        written = self._tool(response.output_ids)
+        room = request.max_new_tokens - len(response.output_ids)
+        return written if written and len(written) < room else None
+
+    def _check(self, requests: Sequence[GenerationRequest]) -> None:
+        for request in requests:
+            longest = len(request.prompt_ids) + request.max_new_tokens
+            if not request.prompt_ids or longest > self.model.max_positions:
+                raise ValueError(
+                    f"request {request.request_id} has {len(request.prompt_ids)} prompt tokens and up to "
+                    f"{request.max_new_tokens} new ones: it needs at least one prompt token and fits into "
+                    f"model.max_positions {self.model.max_positions}"
+                )
+
+    def _check_attempts(self, pending: list[GenerationRequest], batch: _Batch) -> None:
+        for request in pending:
+            reasons = batch.failures[request.request_id]
+            if len(reasons) >= self.rollout.max_attempts:
+                raise EngineFailed(
+                    f"no valid response to request {request.request_id} in {len(reasons)} attempts "
+                    f"(rollout.max_attempts is {self.rollout.max_attempts}): {'; '.join(reasons)}. Lost and timed out "
+                    f"ones need a longer rollout.request_timeout_s or a healthier server, see {self.server.log_path}; "
+                    "rejected ones are a fault of the server or of its weights"
+                )
+
+    # --------------------------------------------------------------------------------------------- the server's life
+
+    @asynccontextmanager
+    async def _working(self, state: str) -> AsyncIterator[None]:
+        async with self._turn:
+            if self.state == "stopped" and state != "starting":
+                raise EngineFailed(f"engine {self.index} was stopped")
+            self.state = state
+            try:
+                yield
+                self.state = "ready"
+            except BaseException:
+                self.state = "stopped" if self.state == "stopped" else "failed"
+                raise
+
+    @asynccontextmanager
+    async def _interrupted(self) -> AsyncIterator[None]:
+        """Interrupts what is in flight. Inside nothing is in flight, and nothing is sent."""
+        self._may_send.clear()
+        try:
+            while self.in_flight:
+                self._answered.clear()
+                with suppress(ServerLost, ServerRefused):  # who waits for the answers learns of it, and sends again
+                    await self.server.post("/abort_request", {"abort_all": True}, answers=False)
+                with suppress(asyncio.TimeoutError):
+                    while self.in_flight:
+                        await asyncio.wait_for(self._answered.wait(), INTERRUPT_EVERY_S)
+                        self._answered.clear()
+            yield
+        finally:
+            self._may_send.set()
+
+    async def _try_server(self) -> None:
+        """Ends a server that lives but generates no token; this is asked after a request was lost."""
+        async with self._life:
+            if self.server.alive and not await self.server.answers("/health_generate", timeout_s=20.0):
+                self._end_server("generated no token in time")
+
+    def _end_server(self, why: str) -> None:
+        """Notes how the server failed, and ends it. A server that `stop` has ended did not fail."""
+        if self.state != "stopped":
+            ended = f"SGLang's server of engine {self.index} {why} and was ended{self.server.last_words()}"
+            self._ended = self.server.how_it_ended() if self.server.ended_within(ENDING_S) else ended
+            self.server.stop()
+
+    async def _ensure_server(self) -> None:
+        """Restarts a dead server with the last weights. Raises EngineFailed, ServerFailed."""
+        async with self._life:
+            await self._revive()
+
+    async def _revive(self) -> None:
+        """Does the work of `_ensure_server`; the caller holds `_life`."""
+        if self.state == "stopped":
+            raise EngineFailed(f"engine {self.index} was stopped")
+        if self.server.alive:
+            return
+        death = self.server.how_it_ended() if self.server.pid else self._ended
+        if self.restarts >= self.rollout.max_restarts:
+            raise EngineFailed(
+                f"{death}, after {self.restarts} restarts of the server "
+                f"(rollout.max_restarts is {self.rollout.max_restarts})\n"
+                f"Its log {self.server.log_path} ends with:\n{self.server.log_tail()}"
+            )
+        self.restarts += 1
+        self.deaths.append(death)
+        state, self.state = self.state, "restarting"
+        await self.server.start(*self.weights)
+        self.state = state
+
+
+# --------------------------------------------------------------------------------------------------------- all engines
+
+
+def faults_of(results: Sequence[GenerationResult]) -> dict[str, int]:
+    """Return counts of rejected, lost and resent responses."""
+    rejected = sum((result.rejected for result in results), Counter[str]())
+    return {
+        "rejected": rejected.total(),
+        "lost": sum(result.lost for result in results),
+        "resent": sum(result.resent for result in results),
+        **{f"rejected/{reason}": count for reason, count in rejected.items()},
+    }
+
+
+class Engines:
+    """All rollout engines, which share each batch by whole problems; with `eval.beside: engine` one more, which only
+    evaluates. What waits here raises PartFailure."""
+
+    def __init__(self, config: LabConfig, model_path: Path, log_dir: Path) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="engines", daemon=True)
+        self._thread.start()
+        self._all = [
+            Engine(
+                index,
+                config.rollout,
+                config.model,
+                config.task.vocab_size,
+                model_path,
+                log_dir,
+                tool=config.task.called_tool,
+            )
+            for index in range(config.servers)
+        ]
+        self.engines = self._all[: config.rollout.engines]
+        self.evaluator = self._all[-1] if config.evaluation_engine else None
+        self.task = config.task
+        self._reported = 0
+        """Restarts that `new_restarts` has returned."""
+
+    def start(self) -> None:
+        """Starts all servers and waits until they are healthy."""
+        wait_all([self._begin(engine.start()) for engine in self._all], "rollout engine")
+
+    def stop(self) -> None:
+        """Stops all servers and what is in flight."""
+        try:
+            wait_all([self._begin(engine.stop()) for engine in self._all], "rollout engine")
+        finally:
+            self._begin(_cancel_all()).result()
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+    def update_weights(self, folder: Path, version: int) -> None:
+        """Gives all rollout engines new weights, which wait for calls of `generate` and interrupt those of `stream`."""
+        wait_all([self._begin(e.update_weights(str(folder), version)) for e in self.engines], "rollout engine")
+
+    def start_score(self, sequences: Sequence[Sequence[int]]) -> list[Future[Any]]:
+        """Starts scoring the canary's sequences on every rollout engine; `scores` takes what this returns."""
+        return [self._begin(engine.score(sequences)) for engine in self.engines]
+
+    def scores(self, futures: list[Future[Any]]) -> dict[str, EngineScores]:
+        """Waits for the engines' scores, which stand by the engine's name."""
+        results = wait_all(futures, "rollout engine")
+        return {f"rollout engine {index}": scores for index, scores in enumerate(results)}
+
+    def generate(self, requests: list[GenerationRequest], group: int) -> list[Future[Any]]:
+        """Starts generation; `collect` takes what this returns.
+
+        Args:
+            group: requests of one problem, which stand in a row and stay on one engine.
+        """
+        problems, engines = len(requests) // group, len(self.engines)
+        ends = [group * (i * problems // engines) for i in range(engines + 1)]
+        return [
+            self._begin(engine.generate(requests[start:end]))
+            for engine, (start, end) in zip(self.engines, itertools.pairwise(ends), strict=True)
+        ]
+
+    def evaluate(self, requests: list[GenerationRequest], group: int, folder: Path, version: int) -> list[Future[Any]]:
+        """Starts an evaluation of the weights in `folder`, which the rollout engines hold, on the engine for it, if
+        there is one. `collect` takes what this returns. group: as in `generate`."""
+        if self.evaluator is None:
+            return self.generate(requests, group)
+        return [self._begin(self.evaluator.evaluate(str(folder), version, requests))]
+
+    def stream(self, index: int, requests: list[GenerationRequest]) -> Future[GenerationResult]:
+        """Starts generation of one problem's responses, which new weights do not wait for. `index` numbers the groups,
+        which the engines take in turn."""
+        return self._begin(self.engines[index % len(self.engines)].stream(requests))
+
+    def give_up(self, oldest: int) -> None:
+        """Ends the groups in generation that have a token of weights before version `oldest`; waits for nothing."""
+        for engine in self.engines:
+            self._begin(engine.give_up(oldest))
+
+    def collect(
+        self, futures: list[Future[Any]], iteration: int, problems: list[Problem], of: str = "rollout engine"
+    ) -> RolloutBatch:
+        """Waits for a batch. of: who is blamed when a future failed."""
+        results = wait_all(futures, of)
+        return RolloutBatch(
+            self.task,
+            iteration,
+            problems,
+            [response for result in results for response in result.responses],
+            seconds=max(result.seconds for result in results),
+            faults=faults_of(results),
+        )
+
+    def states(self) -> str:
+        """Return the states of the engines, in words."""
+        return ", ".join(
+            ("generating" if engine.in_flight and engine.state == "ready" else engine.state)
+            + (f" ({engine.restarts} restarts)" if engine.restarts else "")
+            for engine in self._all
+        )
+
+    def new_restarts(self) -> int:
+        """Return the restarts of servers since this was asked last.
+
+        They are counted by server, not by call: each of the calls that a server answers side by side would count them,
+        and a server is restarted between calls too.
+        """
+        restarts = sum(engine.restarts for engine in self._all)
+        new, self._reported = restarts - self._reported, restarts
+        return new
+
+    def new_deaths(self) -> list[str]:
+        """Return why servers were restarted since the last call, a sentence each."""
+        deaths = [death for engine in self._all for death in engine.deaths]
+        for engine in self._all:
+            engine.deaths = []
+        return deaths
+
+    def _begin(self, coroutine: Coroutine[Any, Any, Any]) -> Future[Any]:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+
+async def _cancel_all() -> None:
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,1 +1,0 @@
-"""The rollout engines, each of which owns one SGLang server."""

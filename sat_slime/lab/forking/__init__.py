@@ -1,1 +1,0 @@
-"""Imports paid once: servers that have imported what a run needs, and fork its processes on demand."""

@@ -1,0 +1,755 @@
+"""The loop of a run: its trainer, its engines, and where it stands.
+
+An iteration takes a batch, trains on it and, where they are due, broadcasts weights, evaluates and saves. Where a batch
+comes from, and what goes on beside training, `BatchPipeline` and `StreamingPipeline` say.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sat_slime.config.disk import disk_is_full, naming
+from sat_slime.config.exits import signals_handled
+from sat_slime.config.jsonl import read_rows
+from sat_slime.config.schema import EvalConfig, LabConfig
+from sat_slime.lab import checkpoint
+from sat_slime.lab.batch import (
+    Grader,
+    RolloutBatch,
+    StepResult,
+    canary_responses,
+    evaluation_requests,
+    evaluation_row,
+    histogram_row,
+    sample_rows,
+    step_row,
+    token_dump,
+    training_group,
+    training_requests,
+)
+from sat_slime.lab.checkpoint import Checkpoint
+from sat_slime.lab.engine import Engines, faults_of
+from sat_slime.lab.failures import PartFailure, result_of, wait_any
+from sat_slime.lab.initial_model import (
+    cached_model,
+    check_initial,
+    initial_faults,
+    is_model,
+    lost_initial,
+    model_checksums,
+)
+from sat_slime.lab.process import TrainerProcess, warm_up_model
+from sat_slime.rollout.canary import Canary, Verdict, canary_sequences
+from sat_slime.rollout.stream import Group, StalenessBound, Stream
+from sat_slime.rollout.token_dump import dump_path, forget_dumps, write_dump
+from sat_slime.tasks import Problem
+
+if TYPE_CHECKING:
+    from sat_slime.runs.log import RunLog
+
+CANARY_TOKENS = 32
+"""Tokens of a canary's sequence; these servers keep no prefix cache, whose pages it would have to fill."""
+ONE_ACT_S = 1.0
+"""Signals within these seconds are one wish to end: `pkill` reaches the driver directly and through the launcher."""
+ACKNOWLEDGED = "stopping after this iteration and a checkpoint; a second Ctrl-C stops at once, without one"
+
+
+# -------------------------------------------------------------------------------------------------------- interruption
+
+
+@dataclass
+class Interruption:
+    """What Ctrl-C, SIGTERM and SIGHUP have asked for.
+
+    While the loop runs, the first signal asks for an end after the iteration, which saves. Before the loop any signal
+    ends the run at once, and so does a second one. After the loop they change nothing.
+    """
+
+    asked: bool = False
+    """The run is to end after the iteration."""
+    looping: bool = False
+    over: bool = False
+    bell: int | None = None
+    """A pipe that is written to when an end after the iteration is asked for. The handler itself must not ask the log
+    to tell it, which may hold a lock while the signal comes."""
+    _asked_at: float = -math.inf
+
+    def handle(self, number: int, frame: Any) -> None:
+        now = time.monotonic()
+        if self.over or now - self._asked_at < ONE_ACT_S:
+            return
+        self._asked_at = now
+        if self.asked or not self.looping:
+            self.asked = True
+            raise KeyboardInterrupt
+        self.asked = True
+        if self.bell is not None:
+            os.write(self.bell, b"!")
+
+
+@contextmanager
+def interruptible(tell: Callable[[str], object]) -> Iterator[Interruption]:
+    """Inside, an Interruption handles SIGINT, SIGTERM and SIGHUP of this process. tell: is told at once, from a thread,
+    that the run will end after the iteration."""
+    interruption = Interruption()
+    if threading.current_thread() is not threading.main_thread():
+        yield interruption  # only the main thread may handle signals
+        return
+    heard, bell = os.pipe()
+    interruption.bell = bell
+
+    def listen() -> None:
+        while os.read(heard, 1):
+            tell(ACKNOWLEDGED)
+        os.close(heard)
+
+    listener = threading.Thread(target=listen, daemon=True)
+    listener.start()
+    try:
+        with signals_handled(interruption.handle):
+            yield interruption
+    finally:
+        interruption.bell = None
+        os.close(bell)
+        listener.join()
+
+
+# ------------------------------------------------------------------------------------------------------ what both share
+
+
+def _is_due(iteration: int, every: int) -> bool:
+    return every > 0 and iteration % every == 0
+
+
+@dataclass
+class Evaluation:
+    """An evaluation that is due, or going on."""
+
+    iteration: int
+    """Iterations trained before it."""
+    updates: int
+    """Optimizer updates made before it."""
+    version: int
+    """Version of the weights that it measures: those that the rollout engines held then, which may lag the trainer."""
+    problems: list[Problem] = field(default_factory=list, kw_only=True)
+    futures: list[Any] | None = field(default=None, kw_only=True)
+    """None: the engines were not asked yet."""
+
+    @property
+    def answered(self) -> bool:
+        """The engines have given all answers, or failed."""
+        return bool(self.futures) and all(future.done() for future in self.futures or ())
+
+    def __str__(self) -> str:
+        return f"evaluation after iteration {self.iteration}"
+
+
+class Pipeline(ABC):
+    """One run: its trainer, its engines, and where it stands."""
+
+    def __init__(self, config: LabConfig, folder: Path, log: RunLog, interruption: Interruption) -> None:
+        self.config = config
+        self.folder = folder
+        self.log = log
+        self.interruption = interruption
+        self.checkpoints = folder / "checkpoints"
+        self.initial = folder / "initial"
+        self.weights = folder / "weights"
+        self.log_dir = folder / "logs"
+        self.iteration = 0
+        """Iterations trained."""
+        self.updates = 0
+        """Optimizer updates made."""
+        self.versions: list[int] = []
+        """Versions of the broadcast weights that are still in use; the engines hold the last."""
+        self.seconds: dict[str, float] = {}
+        """How long the parts of the current iteration took; `wait` adds up all waits for a rollout."""
+        self.metrics: dict[str, float] = {}
+        """What the current iteration reports besides its batch and its steps."""
+        self.initial_checksums: dict[str, str] = {}
+        """Checksums of the initial model's files, by name."""
+        self.evaluation: Evaluation | None = None
+        """The evaluation whose row is not written yet."""
+        self.canary = Canary(config.rollout.dtype)
+        """The check of each push."""
+        self.canary_metrics: dict[str, float] = {}
+        """Its numbers that no row has told yet."""
+
+    def run(self, saved: Checkpoint | None) -> None:
+        """Brings up the trainer and the engines, runs the loop to its end, and ends them, however it ends.
+
+        Args:
+            saved: the checkpoint to go on from; None: the run begins.
+
+        Raises: as `lab.run`.
+        """
+        self._provide_initial_model(saved)
+        if saved:
+            check_initial(saved, self.initial)
+        self.initial_checksums = model_checksums(self.initial)
+        self.log.status(phase="starting", engine="starting")
+        with ExitStack() as parts:
+            self.grader = Grader(self.config.verifier, self.config.task)
+            parts.callback(self.grader.close)
+            self.trainer = TrainerProcess(self.config, self.log_dir / "trainer.log")
+            parts.callback(self.trainer.close)
+            self.engines = Engines(self.config, self.initial, self.log_dir)
+            parts.callback(self._stop_engines)
+            if saved:
+                self._restore(saved)
+            else:
+                self._begin()
+            self._loop()
+
+    def _stop_engines(self) -> None:
+        self.log.status(phase="stopping")
+        try:
+            self.engines.stop()
+        except PartFailure as failure:
+            self.log.message(f"while stopping: {failure}", "warning")
+
+    # ------------------------------------------------------------------------------------------------ start
+
+    def _provide_initial_model(self, saved: Checkpoint | None) -> None:
+        """Copies the initial model, which is the reference model too, into the run: a cache may change or go away.
+
+        Raises:
+            ValueError: a resumed run has lost its model, and the cache has another one.
+            OSError: the model cannot be made or copied.
+        """
+        if saved and is_model(self.initial):
+            return
+        cached = cached_model(self.config)
+        try:
+            if not is_model(cached):
+                self._warm_up(cached)
+            if saved and initial_faults(saved, cached):
+                raise ValueError(lost_initial(self.initial, cached))
+            shutil.rmtree(self.initial, ignore_errors=True)
+            with naming(self.initial):
+                shutil.copytree(cached, self.initial)
+        except OSError as error:
+            raise OSError(
+                f"the initial model cannot be made in cache_dir {self.config.cache_dir} or copied to {self.initial}: "
+                f"{error}"
+            ) from error
+
+    def _warm_up(self, cached: Path) -> None:
+        self.log.status(phase="warm-up")
+        self.log.message(f"warming up the initial model, once for this model and task ({cached})")
+        started = time.monotonic()
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(cached, ignore_errors=True)  # half of a model may be there
+        with naming(cached):
+            warm_up_model(self.config, cached, self.log_dir, self._show_warm_up)
+        self.log.message(f"warm-up took {time.monotonic() - started:.0f} s")
+
+    def _show_warm_up(self, steps: int) -> None:
+        self.log.status(phase="warm-up", done=steps, of=self.config.warmup.steps)
+
+    def _begin(self) -> None:
+        self._forget_after(0, updates=-1)
+        shutil.rmtree(self.weights, ignore_errors=True)
+        loading = self.trainer.start("load_initial", self.initial)
+        self.engines.start()
+        loading.result()
+        self._broadcast()
+        self._evaluate()
+
+    def _restore(self, saved: Checkpoint) -> None:
+        state, path = saved.state, saved.path.resolve()
+        self.log.message(f"resuming from {path.name}: {state.iteration} iterations, {state.updates} optimizer steps")
+        self._forget_after(state.iteration, state.updates)
+        loading = [self.trainer.start("load_reference", self.initial), self.trainer.start("load", path, state.updates)]
+        self.engines.start()
+        for future in loading:
+            future.result()
+        shutil.rmtree(self.weights, ignore_errors=True)
+        with naming(self.weights):
+            shutil.copytree(path / "weights", self.weights)
+        for version in state.weight_versions:
+            self.trainer.call("remember_weights", self._weights_folder(version), version)
+        self.iteration, self.updates, self.versions = state.iteration, state.updates, state.weight_versions
+        self.canary.levels = state.canary
+        self._take_up_evaluation(state)
+        self._update_engines(self.versions[-1])
+        self._read_ahead(path)
+
+    def _forget_after(self, iteration: int, updates: int) -> None:
+        """Drops what the run wrote after `iteration`, from which it goes on.
+
+        Newer checkpoints are set aside first: if the rest is interrupted, the next resume still does not take them.
+        """
+        for path in checkpoint.set_aside(self.checkpoints, after=iteration):
+            self.log.message(f"a checkpoint that is not gone on from is now {path}", "warning")
+        self.log.rewind(updates)
+        forget_dumps(self.folder, after=iteration)
+
+    # ------------------------------------------------------------------------------------------------- loop
+
+    def _loop(self) -> None:
+        """Iterates until the run is complete, is interrupted, or the log names a reason to stop."""
+        config = self.config
+        lag, total = config.pipeline.lag, config.pipeline.iterations
+        saved = self.iteration
+        self.interruption.looping = True
+        while self.iteration < total and not self.interruption.asked:
+            if reason := self.log.stop_reason():
+                self.log.message(f"ending after iteration {self.iteration} of {total}: {reason}", "warning")
+                break
+            self.seconds = dict.fromkeys(("wait", "train", "sync"), 0.0)
+            started = time.monotonic()
+            batch = self._next_batch()
+            self._begin_evaluation()  # that of the iteration before, where it goes on in gaps
+            self.log.status(phase="training", iteration=self.iteration + 1)
+            with self._timing("train"):
+                dumps = _is_due(self.iteration + 1, config.dump.every_n_iterations)
+                results = self._train(batch, dumps)
+            self.iteration += 1
+            self.updates += len(results)
+
+            ends = self.iteration == total
+            broadcasts = ends or self.iteration % max(lag, 1) == 0
+            evaluates = ends or _is_due(self.iteration, config.eval.every_n_iterations)
+            saves = _is_due(self.iteration, config.checkpoint.every_n_iterations)
+            waits = config.eval.beside == "none"
+            if broadcasts or saves or (evaluates and waits):
+                self._settle()
+            if broadcasts:
+                if config.eval.beside == "gaps":
+                    started += self._finish_evaluation()  # time/step leaves evaluations out
+                with self._timing("sync"):
+                    self._broadcast()
+            self.seconds["step"] = time.monotonic() - started
+            self._record(batch, results)
+            if self.evaluation and self.evaluation.answered:
+                self._finish_evaluation()
+            if evaluates:
+                self._evaluate()
+            if saves:
+                self._save()
+                saved = self.iteration
+        if self.iteration == total or not self.interruption.asked:
+            self._finish_evaluation()
+        if saved != self.iteration:
+            self._save()
+        self.interruption.over = True  # not before: a signal in the last evaluation must not cost the checkpoint
+
+    @contextmanager
+    def _timing(self, part: str) -> Iterator[None]:
+        """Adds the time that the block takes to a part of the iteration's seconds."""
+        started = time.monotonic()
+        yield
+        self.seconds[part] += time.monotonic() - started
+
+    def _log_faults(self, batch: RolloutBatch, of: str = "") -> None:
+        """Logs how many responses were asked for again.
+
+        Args:
+            of: what the responses are for; default: the batch's iteration.
+        """
+        happened = {name: count for name, count in batch.faults.items() if count}
+        if happened:
+            self.log.message(
+                f"{of or f'iteration {batch.iteration + 1}'}: rollout faults, all responses asked for again: "
+                + ", ".join(f"{name} {count}" for name, count in happened.items()),
+                "warning",
+            )
+
+    def _restarts(self, during: str) -> dict[str, int]:
+        """Counts the servers' restarts since the last row, of a step or of an evaluation, and logs why they happened.
+
+        Args:
+            during: what goes on, for the log.
+
+        Returns:
+            rollout/restarts of the next row.
+        """
+        restarts = self.engines.new_restarts()
+        if restarts:
+            deaths = "; ".join(self.engines.new_deaths())
+            count = f"{restarts} server restart{'s' * (restarts > 1)}"
+            self.log.message(f"{during}: {count}{': ' * bool(deaths)}{deaths}", "warning")
+        return {"rollout/restarts": restarts}
+
+    def _weights_folder(self, version: int) -> Path:
+        return self.weights / f"v{version:06d}"
+
+    def _broadcast(self) -> None:
+        """Gives the current weights to all engines; their version is the number of optimizer updates."""
+        self.log.status(phase="broadcasting weights")
+        folder = self._weights_folder(self.updates)
+        with naming(folder):
+            version = self.trainer.call("export_weights", folder)
+        self._check_engines_again()
+        self._update_engines(version)
+        self._check_engines(version)
+        if version not in self.versions:
+            self.versions.append(version)
+        self.versions = self.versions[-self.config.pipeline.weights_in_use :]
+        in_use = {self._weights_folder(version).name for version in self._versions_in_use()}
+        for path in self.weights.iterdir():
+            if path.name not in in_use:
+                shutil.rmtree(path, ignore_errors=True)
+
+    def _versions_in_use(self) -> list[int]:
+        """Return the versions that tokens may still be trained with, and that of an evaluation that goes on."""
+        return sorted({*self.versions, *([self.evaluation.version] if self.evaluation else [])})
+
+    def _update_engines(self, version: int) -> None:
+        """Gives the rollout engines the exported weights of a version."""
+        self.engines.update_weights(self._weights_folder(version), version)
+
+    def _check_engines(self, version: int) -> None:
+        """Has the engines and the trainer, which has the weights that were just pushed, score the canary's sequences.
+
+        Raises:
+            PartFailure: an engine does not hold these weights, and `pipeline.canary` is stop.
+        """
+        if self.config.pipeline.canary == "none":
+            return
+        futures = self.engines.start_score(self._canary_sequences)
+        trainer = self.trainer.score(canary_responses(self.config, self._canary_sequences))
+        lost = self.canary_metrics.get("canary/faults", 0.0)
+        self._tell_canary(self.canary.check(version, trainer, self.engines.scores(futures)))
+        self.canary_metrics["canary/faults"] += lost
+
+    def _check_engines_again(self) -> None:
+        """Has the engines score once more before the next push. Raises PartFailure as `_check_engines`."""
+        if self.canary.has_checked:
+            scores = self.engines.scores(self.engines.start_score(self._canary_sequences))
+            self._tell_canary(self.canary.check_again(scores))
+
+    @property
+    def _canary_sequences(self) -> list[tuple[int, ...]]:
+        return canary_sequences(self.config.task.vocab_size, min(CANARY_TOKENS, self.config.model.max_positions))
+
+    def _tell_canary(self, verdict: Verdict) -> None:
+        self.canary_metrics = verdict.metrics
+        if verdict.faults and self.config.pipeline.canary == "stop":
+            raise PartFailure(f"{verdict.message} (pipeline.canary is stop; go on with --resume)")
+        if verdict.faults:
+            self.log.message(verdict.message, "warning")
+
+    # ------------------------------------------------------------------------------------- record, measure, save
+
+    def _record(self, batch: RolloutBatch, results: list[StepResult]) -> None:
+        restarts = self._restarts(f"iteration {self.iteration}")
+        for result in results:
+            row = step_row(batch, result, self.iteration, self.seconds) | self.metrics | restarts
+            self.log.step(row | self.canary_metrics)
+            self.log.histogram(histogram_row(self.config, result))
+            restarts = dict.fromkeys(restarts, 0)  # the iteration's first row has told them
+            self.canary_metrics = {}
+        for part, result in enumerate(results):
+            if result.tokens is not None:
+                dump = token_dump(self.config, batch, result, self.iteration, part)
+                write_dump(dump_path(self.folder, self.iteration, part), dump)
+        every = self.config.logging.samples_every_n_iterations
+        if every and self.iteration % every == 0:
+            self.log.samples(self.iteration, sample_rows(batch))
+        self.log.status(engine=self.engines.states())
+
+    def _evaluate(self) -> None:
+        """Measures the weights that the rollout engines hold, which may lag the trainer, on held-out problems: at once,
+        or as `eval.beside` says while training goes on. One evaluation goes on at a time."""
+        beside = self.config.eval.beside
+        if not self.config.eval.every_n_iterations:
+            return
+        self._finish_evaluation()
+        self.evaluation = Evaluation(self.iteration, self.updates, self.versions[-1])
+        if beside == "engine":
+            self._begin_evaluation()
+        elif beside == "none":
+            self._finish_evaluation()
+
+    def _take_up_evaluation(self, state: checkpoint.LoopState) -> None:
+        """Begins again the evaluation that was going on at a checkpoint, unless its row was written after it. Where no
+        engine is there for it, the rollout engines answer, before they are given the newest weights."""
+        unfinished = Evaluation(*state.evaluation) if state.evaluation else None
+        rows = read_rows(self.folder / "eval.jsonl")
+        if unfinished is None or unfinished.iteration in (row.get("iteration") for row in rows):
+            return
+        self.log.message(f"the {unfinished}, which had not finished, begins again")
+        self.evaluation = unfinished
+        if self.config.eval.beside == "engine":
+            self._begin_evaluation()
+        else:
+            self._update_engines(unfinished.version)
+            self._finish_evaluation()
+
+    def _scores(self, evaluation: Evaluation) -> EvalConfig:
+        ends = evaluation.iteration == self.config.pipeline.iterations
+        return self.config.eval.final if ends else self.config.eval
+
+    def _begin_evaluation(self) -> None:
+        """Asks the engines what the evaluation that is due wants to know, if there is one."""
+        due = self.evaluation
+        if due is None or due.futures is not None:
+            return
+        due.problems, requests = evaluation_requests(self.config, due.updates, self._scores(due).repeats)
+        folder = self._weights_folder(due.version)
+        due.futures = self.engines.evaluate(requests, len(requests) // len(due.problems), folder, due.version)
+
+    def _finish_evaluation(self) -> float:
+        """Waits for the evaluation that is due or goes on, if there is one, and records it. Returns the seconds that
+        this took."""
+        self._begin_evaluation()
+        done = self.evaluation
+        if done is None or done.futures is None:
+            return 0.0
+        if not done.answered:
+            self.log.status(phase="evaluating")
+        started = time.monotonic()
+        who = "evaluation engine" if self.config.eval.beside == "engine" else "rollout engine"
+        batch = self.grader.grade(self.engines.collect(done.futures, done.iteration, done.problems, who))
+        seconds = time.monotonic() - started
+        beside = self.config.eval.beside != "none"
+        late = {"delay": self.updates - done.updates, "time/eval_wait": seconds} if beside else {}
+        self._log_faults(batch, str(done))
+        row = evaluation_row(batch, self._scores(done), done.updates, done.iteration)
+        self.log.eval(row | late | self._restarts(str(done)))
+        self.evaluation = None
+        return seconds
+
+    def _save(self) -> None:
+        """Saves a checkpoint between two iterations, with what is generated ahead."""
+        self._settle()
+        self.log.status(phase="saving a checkpoint")
+        state = checkpoint.LoopState(
+            self.iteration,
+            self.updates,
+            self.versions,
+            self.initial_checksums,
+            self.canary.levels,
+            [due.iteration, due.updates, due.version] if (due := self.evaluation) else [],
+            **checkpoint.made_with(self.config, self.iteration),
+        )
+        try:
+            with naming(self.checkpoints), checkpoint.writing(self.checkpoints, state) as part:
+                self._write_ahead(part)
+                for version in self._versions_in_use():
+                    source = self._weights_folder(version)
+                    shutil.copytree(source, part / "weights" / source.name)
+                self.trainer.call("save", part)
+        except Exception as error:
+            raise self._not_saved(error) from error
+        checkpoint.prune(self.checkpoints, self.config.checkpoint.keep)
+        self.log.message(f"checkpoint of iteration {self.iteration} saved")
+
+    def _not_saved(self, error: Exception) -> Exception:
+        """Return the error of a checkpoint that could not be written: what happened, and from which one the run can go
+        on."""
+        kept = checkpoint.newest(self.checkpoints)
+        whole = f"{kept.name} is whole" if kept else "there is no earlier one"
+        if isinstance(error, PartFailure):
+            return PartFailure(
+                f"{error}; so the checkpoint of iteration {self.iteration} is not saved, {whole}: go on with --resume"
+            )
+        remedy = "free space and go on" if disk_is_full(error) else "go on"
+        return OSError(f"checkpoint of iteration {self.iteration} not saved: {error}; {whole}: {remedy} with --resume")
+
+    # ------------------------------------------------------------------------------------- what an order decides
+
+    @abstractmethod
+    def _next_batch(self) -> RolloutBatch:
+        """Waits for the batch of this iteration, graded."""
+
+    @abstractmethod
+    def _train(self, batch: RolloutBatch, dump: bool) -> list[StepResult]:
+        """Trains on the batch; with `dump` the results bring the tokens' columns."""
+
+    @abstractmethod
+    def _settle(self) -> None:
+        """Waits for what must be complete before weights change, are measured or are saved."""
+
+    @abstractmethod
+    def _write_ahead(self, part: Path) -> None:
+        """Writes what was generated ahead into a checkpoint's folder."""
+
+    @abstractmethod
+    def _read_ahead(self, saved: Path) -> None:
+        """Takes up what `_write_ahead` wrote."""
+
+
+# ------------------------------------------------------------------------------------------------------ the two orders
+
+
+@dataclass
+class Flight:
+    """A batch that is being generated, or has been."""
+
+    iteration: int
+    problems: list[Problem]
+    futures: list[Any]
+    batch: RolloutBatch | None = None
+    """The graded batch, once it was collected."""
+
+
+class BatchPipeline(Pipeline):
+    """Mode batch: one batch is generated ahead, and weights are broadcast every n-th iteration.
+
+    The order is that of slime's train_async.py. Batch r + 1 is being generated while batch r is trained; before a
+    broadcast the generation in flight is awaited, so weights never change under a response. With n = `pipeline.lag`,
+    batch r comes from the weights of the last broadcast before the training of r - 1 began: its lag cycles 1, 2, ...,
+    n. Lag 0 is the synchronous loop: generate, train, broadcast.
+    """
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.ahead: Flight | None = None
+        """The batch generated ahead."""
+
+    def _next_batch(self) -> RolloutBatch:
+        """Collects batch r, and launches r + 1 where the run has one."""
+        batch = self._collect(self.ahead or self._launch(self.iteration))
+        follows = self.config.pipeline.lag and self.iteration + 1 < self.config.pipeline.iterations
+        self.ahead = self._launch(self.iteration + 1) if follows else None
+        return batch
+
+    def _train(self, batch: RolloutBatch, dump: bool) -> list[StepResult]:
+        return self.trainer.start_train(batch, dump).result()
+
+    def _settle(self) -> None:
+        """Waits for the batch in flight: weights never change under a response."""
+        if self.ahead:
+            self._collect(self.ahead)
+
+    def _launch(self, iteration: int) -> Flight:
+        problems, requests = training_requests(self.config, iteration)
+        self.log.status(engine="generating")
+        return Flight(iteration, problems, self.engines.generate(requests, self.config.rollout.samples_per_prompt))
+
+    def _collect(self, flight: Flight) -> RolloutBatch:
+        if flight.batch is None:
+            self.log.status(phase="waiting for the rollout")
+            with self._timing("wait"):
+                generated = self.engines.collect(flight.futures, flight.iteration, flight.problems)
+            flight.batch = self.grader.grade(generated)
+            self.log.status(engine="ready")
+            self._log_faults(flight.batch)
+        return flight.batch
+
+    def _write_ahead(self, part: Path) -> None:
+        if self.ahead and self.ahead.batch:
+            checkpoint.write_batch(part, self.ahead.batch)
+
+    def _read_ahead(self, saved: Path) -> None:
+        if batch := checkpoint.read_batch(saved, self.config):
+            self.ahead = Flight(batch.iteration, batch.problems, [], self.grader.grade(batch))
+
+
+class StreamingPipeline(Pipeline):
+    """Mode streaming, the paper's full asynchrony: responses stream into a queue, and weights change meanwhile.
+
+    `Stream` says which groups begin, wait and are trained; here engines generate them. A broadcast interrupts the
+    groups in generation, which go on under the new weights.
+    """
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        pipeline, rollout = self.config.pipeline, self.config.rollout
+        bound = StalenessBound(
+            pipeline.max_staleness, pipeline.optimizer_steps_per_rollout, rollout.prompts_per_iteration
+        )
+        self.stream: Stream[int, RolloutBatch] = Stream(
+            bound,
+            pipeline.iterations,
+            rollout.max_response_tokens,
+            draw=lambda number: number,
+            queue=pipeline.queue_prompts,
+            over_age=pipeline.over_age,
+        )
+        """Groups by the number of their prompt, which follows from the run's seed; the result of each is a batch."""
+        self.futures: dict[Any, tuple[Group[int, RolloutBatch], Problem]] = {}
+        """Group and problem of each future of an engine."""
+        self.faults = Counter(faults_of([]))
+        """Counts of what went wrong with the responses completed since the last batch."""
+
+    # --------------------------------------------------------------------------------------------- the stream
+
+    def _begin_groups(self) -> None:
+        """Begins as many groups as engines and stream have room for."""
+        self.stream.version = self.versions[-1]
+        # The servers decode as much as they can side by side even when all groups lack a single response.
+        decoded = self.config.rollout.engines * self.config.rollout.max_running_requests
+        most = min(decoded, self.config.pipeline.queue_prompts)
+        while len(self.futures) < most and (group := self.stream.begin()):
+            problem, requests = training_group(self.config, group.prompt)
+            self.futures[self.engines.stream(group.prompt, requests)] = group, problem
+        self.log.status(engine="generating" if self.futures else "ready")
+
+    def _take(self, done: list[Any]) -> None:
+        """Moves complete groups into the queue."""
+        for future in done:
+            group, problem = self.futures.pop(future)
+            result = result_of(future, f"rollout engine {group.prompt % self.config.rollout.engines}")
+            batch = RolloutBatch(self.config.task, group.prompt, [problem], result.responses, result.seconds)
+            self.faults.update(faults_of([result]))
+            if result.given_up:
+                self.stream.abandon(group, self.config.rollout.samples_per_prompt)
+            else:
+                self.stream.complete(group, batch, batch.lengths.ravel().tolist(), batch.oldest)
+
+    # ------------------------------------------------------------------------------------- what an order decides
+
+    def _next_batch(self) -> RolloutBatch:
+        """Takes the groups of the next rollout once they are complete."""
+        self.log.status(phase="waiting for the rollout")
+        with self._timing("wait"):
+            self._take(wait_any(list(self.futures), timeout_s=0))
+            self._begin_groups()
+            while (groups := self.stream.take()) is None:
+                self._take(wait_any(list(self.futures)))
+                self._begin_groups()
+        if self.stream.overdue():
+            self.engines.give_up(self.stream.bound.oldest(self.stream.next_rollout))
+        self._begin_groups()
+        parts = [group.result for group in groups if group.result is not None]
+        batch = RolloutBatch(
+            self.config.task,
+            self.iteration,
+            [problem for part in parts for problem in part.problems],
+            [response for part in parts for response in part.responses],
+            seconds=max(part.seconds for part in parts),
+            faults=dict(self.faults),
+        )
+        batch = self.grader.grade(batch)
+        self._log_faults(batch)
+        self.metrics, self.faults = self.stream.report(), Counter(faults_of([]))
+        return batch
+
+    def _train(self, batch: RolloutBatch, dump: bool) -> list[StepResult]:
+        """Trains, and meanwhile begins new groups as others complete."""
+        training = self.trainer.start_train(batch, dump)
+        while not training.done():
+            self._take([future for future in wait_any([training, *self.futures]) if future in self.futures])
+            self._begin_groups()
+        return training.result()
+
+    def _settle(self) -> None:
+        """Waits for nothing: weights may change under what is in generation."""
+
+    # ------------------------------------------------------------------------------------------------ checkpoints
+
+    def _write_ahead(self, part: Path) -> None:
+        """Writes the stream, and what went wrong that no row has reported yet."""
+        state = self.stream.freeze(self.iteration - 1)
+        checkpoint.write_queue(part, state, dict(self.faults))
+        self.stream.thaw()
+
+    def _read_ahead(self, saved: Path) -> None:
+        state, faults = checkpoint.read_queue(saved, self.config)
+        self.stream.restore(state, self.iteration)
+        self.faults = Counter(faults)

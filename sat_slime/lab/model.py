@@ -1,0 +1,303 @@
+"""megatron-core's GPTModel with the layers of a model family, on packed sequences and without a GPU.
+
+Packing: the tokens of all responses of a micro-batch stand in one row (1, N). Megatron gets each token's position as
+`position_ids`, so its rotary embedding is one multiplication; its own path for packed sequences loops over them in
+Python, which for hundreds of short responses costs more than the model.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import logging
+import os
+import re
+import shutil
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from megatron.core import parallel_state
+from megatron.core.models.gpt import GPTModel
+from megatron.core.packed_seq_params import PackedSeqParams
+from megatron.core.tensor_parallel.random import initialize_rng_tracker
+from megatron.core.transformer import TransformerConfig
+from megatron.core.transformer.moe import moe_utils
+from megatron.core.transformer.moe.router_replay import RouterReplay, RouterReplayAction
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+from torch.distributed import distributed_c10d
+
+from sat_slime.config.schema import ModelConfig, TrainConfig
+from sat_slime.models import Weight
+from sat_slime.models.layers import Grid, block
+
+# ------------------------------------------------------------------------------------------- Megatron without a GPU
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+"""Options of glibc's mallopt."""
+
+
+def initialize() -> None:
+    """Makes the process groups that Megatron asks for, of this process alone, and answers what of megatron-core 0.16
+    fails without CUDA or Transformer Engine."""
+    warnings.filterwarnings("ignore", module="megatron")
+    logging.getLogger("megatron").setLevel(logging.ERROR)
+    torch.set_num_threads(1)  # more are slower where the engines share the cores
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # it does not ask who connects
+    # Megatron allocates with `device=torch.cuda.current_device()`, which raises without CUDA.
+    torch.cuda.current_device = lambda: torch.device("cpu")  # type: ignore[assignment,return-value]
+    if hasattr(libc := ctypes.CDLL(None), "mallopt"):
+        # By default the memory of a step's tensors goes back to the system, which clears it for the next ones: 4,000
+        # page faults a step of the tiny model.
+        libc.mallopt(_M_MMAP_THRESHOLD, 32 * 2**20)  # the most that glibc takes
+        libc.mallopt(_M_TRIM_THRESHOLD, 512 * 2**20)
+    with _one_gloo_device():
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        parallel_state.initialize_model_parallel()
+    if not hasattr(moe_utils, "te_general_gemm"):  # bound only where Transformer Engine is, and read unguarded
+        moe_utils.te_general_gemm = None
+    # Megatron's own tracker for inference: dropout is off, so no CUDA generator states are needed.
+    initialize_rng_tracker(inference_rng_tracker=True, force_reset=True)
+
+
+def shutdown() -> None:
+    """Leaves the process groups."""
+    parallel_state.destroy_model_parallel()
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+@contextmanager
+def _one_gloo_device() -> Iterator[None]:
+    """Groups made within share one device. Each of Megatron's twenty would have one of its own, whose thread looks for
+    work a hundred times a second."""
+    original = distributed_c10d.ProcessGroupGloo
+    device = original.create_default_device()
+
+    class ProcessGroupGloo(original):  # type: ignore[misc, valid-type]
+        def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta) -> None:
+            options = original._Options()  # type: ignore[attr-defined]
+            options._devices, options._timeout = [device], timeout
+            super().__init__(store, rank, size, options)
+
+    distributed_c10d.ProcessGroupGloo = ProcessGroupGloo  # type: ignore[misc]
+    try:
+        yield
+    finally:
+        distributed_c10d.ProcessGroupGloo = original  # type: ignore[misc]
+
+
+# ---------------------------------------------------------------------------------------------------------- the model
+
+
+@dataclass
+class PackedLayout(PackedSeqParams):
+    """The places of the sequences in a packed row: sequence i holds the tokens [cu_seqlens[i], cu_seqlens[i + 1])."""
+
+    grid: Grid | None = None
+    """The slots of the tokens in the grid that attention is computed in."""
+    position_ids: Tensor | None = None
+    """(3, 1, N) position of each token in its sequence, thrice, as Megatron's multi-axis rotary embedding takes it."""
+
+    @classmethod
+    def of(cls, lengths: list[int]) -> PackedLayout:
+        """Return the layout of sequences of the given lengths in tokens, each > 0."""
+        edges = torch.tensor([0, *lengths]).cumsum(0).to(torch.int32)
+        grid = Grid.of(edges)
+        return cls(
+            qkv_format="packed",  # neither Megatron's "thd" nor "sbhd": PackedAttention handles it
+            cu_seqlens_q=edges,
+            cu_seqlens_kv=edges,
+            max_seqlen_q=grid.longest,
+            max_seqlen_kv=grid.longest,
+            grid=grid,
+            position_ids=(grid.own % grid.longest).expand(3, 1, -1),
+        )
+
+
+def build_model(
+    model: ModelConfig, train: TrainConfig, vocab_size: int, *, routing_replay: bool = False, balance_coef: float = 0.0
+) -> GPTModel:
+    """The model, with Megatron's random weights.
+
+    Args:
+        routing_replay: register the MoE routers with Megatron's RouterReplay (a list global to the process, so only
+            one model of a process may ask for it).
+        balance_coef: coefficient of the load-balancing loss; for the warm-up, RL has none.
+    """
+    dtype, family = getattr(torch, train.dtype), model.resolved_family
+    config = TransformerConfig(
+        **family.megatron_options(model),
+        num_layers=model.layers,
+        hidden_size=model.hidden_size,
+        num_attention_heads=model.attention_heads,
+        num_query_groups=model.kv_heads,
+        kv_channels=model.head_dim,
+        ffn_hidden_size=model.ffn_size,
+        moe_router_load_balancing_type="aux_loss" if balance_coef else "none",
+        moe_aux_loss_coeff=balance_coef,
+        moe_token_dispatcher_type="allgather",
+        moe_enable_routing_replay=routing_replay and model.is_moe,
+        normalization="RMSNorm",
+        layernorm_epsilon=model.norm_eps,
+        init_method_std=model.hidden_size**-0.5,  # narrow models learn slowly from Megatron's 0.02
+        gated_linear_unit=True,
+        activation_func=F.silu,
+        add_bias_linear=False,
+        attention_dropout=0.0,
+        hidden_dropout=0.0,
+        bias_activation_fusion=False,
+        bias_dropout_fusion=False,
+        masked_softmax_fusion=False,
+        apply_rope_fusion=False,
+        gradient_accumulation_fusion=False,
+        persist_layer_norm=False,
+        mrope_section=[model.head_dim // 2, 0, 0],
+        params_dtype=dtype,
+        bf16=dtype == torch.bfloat16,
+        use_cpu_initialization=True,
+    )
+    return GPTModel(
+        config=config,
+        transformer_layer_spec=block(family.layer(model.experts or None, slime_names=False), config),
+        vocab_size=vocab_size,
+        max_sequence_length=model.max_positions,
+        parallel_output=True,
+        share_embeddings_and_output_weights=model.tied_embeddings,
+        position_embedding_type="mrope",
+        rotary_base=model.rope_base,
+    )
+
+
+def forward_logits(model: torch.nn.Module, token_ids: Tensor, layout: PackedLayout) -> Tensor:
+    """Return the (N, vocabulary) logits of a packed row of (N,) tokens."""
+    return model(token_ids[None], layout.position_ids, None, packed_seq_params=layout)[0]
+
+
+# ------------------------------------------------------------------------------------------------- routing replay (R3)
+
+
+@contextmanager
+def routers(registered: list[RouterReplay]) -> Iterator[None]:
+    """Inside, this list is Megatron's list of routers: a model that is built registers its own with it, and `replay`
+    and `record` act on them alone."""
+    others = RouterReplay.global_router_replay_instances
+    RouterReplay.global_router_replay_instances = registered
+    try:
+        yield
+    finally:
+        RouterReplay.global_router_replay_instances = others
+
+
+@contextmanager
+def replay(routed_experts: Tensor | None) -> Iterator[None]:
+    """Forward passes inside use these experts (Eq. r3), by Megatron's own RouterReplay: it gathers the current scores
+    at them, so that the softmax is over their current logits and gradients reach the router.
+
+    Args:
+        routed_experts: (N, layers, top-k) int64, for every token of the row.
+
+    Raises:
+        ValueError: there are none, as from a dense model.
+    """
+    if routed_experts is None:
+        raise ValueError("no routed experts to replay: R3 needs a MoE model and an engine that reports its routes")
+    RouterReplay.set_replay_data(list(routed_experts.unbind(1)))
+    RouterReplay.set_global_router_replay_action(RouterReplayAction.REPLAY_FORWARD)
+    try:
+        yield
+    finally:
+        RouterReplay.clear_global_router_replay_action()
+        RouterReplay.clear_global_indices()
+
+
+@contextmanager
+def record(recorded: list[Tensor]) -> Iterator[None]:
+    """Forward passes inside route freely; afterwards the list holds each layer's (N, top-k) choice."""
+    RouterReplay.set_global_router_replay_action(RouterReplayAction.RECORD)
+    try:
+        yield
+        recorded.extend(RouterReplay.get_recorded_data())
+    finally:
+        RouterReplay.clear_global_router_replay_action()
+        RouterReplay.clear_global_indices()
+
+
+def flips_by_layer(recorded: list[Tensor], routed_experts: Tensor, rows: Tensor) -> Tensor:
+    """Marks the response tokens and layers that the two engines route differently.
+
+    Args:
+        recorded: from `record`.
+        routed_experts: (N, layers, top-k) of the rollout engine.
+        rows: (R,) places in the row that predict response tokens.
+
+    Returns:
+        (R, layers) uint8: 1 where the set of experts differs.
+    """
+    own_choice = torch.stack(recorded, dim=1)[rows].sort(-1).values
+    return (own_choice != routed_experts[rows].sort(-1).values).any(-1).to(torch.uint8)
+
+
+# ------------------------------------------------------------------------------------------------ Hugging Face folders
+
+
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
+
+
+def _weights(
+    megatron: torch.nn.Module, config: ModelConfig, vocab_size: int
+) -> Iterator[tuple[str, torch.nn.Parameter, Weight, list[str]]]:
+    """Yields name and parameter of a model with its entry of the family's table and its Hugging Face names."""
+    table = {weight.megatron: weight for weight in config.resolved_family.weights(config, vocab_size)}
+    for name, parameter in megatron.named_parameters():
+        numbers = dict(zip(("layer", "expert"), map(int, _NUMBER.findall(name)), strict=False))
+        weight = table[_NUMBER.sub("*", name)]
+        yield name, parameter, weight, [hf_name.format(**numbers) for hf_name in weight.tensors]
+
+
+def hf_tensors(megatron: torch.nn.Module, config: ModelConfig, vocab_size: int) -> Iterator[tuple[str, Tensor]]:
+    """Yields Hugging Face names and tensors of a model."""
+    for _, parameter, weight, names in _weights(megatron, config, vocab_size):
+        yield from zip(names, weight.split(parameter.detach()), strict=True)
+
+
+def load_hf(megatron: torch.nn.Module, config: ModelConfig, vocab_size: int, folder: Path) -> None:
+    """Copies a folder's weights into the model.
+
+    Raises:
+        ValueError: a weight is missing or has another shape than the model's.
+    """
+    with safe_open(folder / "model.safetensors", framework="pt") as file, torch.no_grad():
+        for name, parameter, weight, hf_names in _weights(megatron, config, vocab_size):
+            try:
+                value = weight.join([file.get_tensor(hf_name) for hf_name in hf_names])
+            except SafetensorError as error:
+                raise ValueError(f"{folder}: no weights for {name}: {error}") from error
+            if value.shape != parameter.shape:
+                raise ValueError(
+                    f"{folder}: {name} has shape {tuple(value.shape)}, the model wants {tuple(parameter.shape)}; "
+                    "the folder was made with another `model` section"
+                )
+            parameter.copy_(value)
+
+
+def save_hf(megatron: torch.nn.Module, config: ModelConfig, vocab_size: int, eos_token_id: int, folder: Path) -> None:
+    """Writes the whole model as a Hugging Face folder that is either there in full or not at all."""
+    tensors = {name: tensor.contiguous() for name, tensor in hf_tensors(megatron, config, vocab_size)}
+    dtype = str(next(megatron.parameters()).dtype).removeprefix("torch.")
+    part = folder.with_name(folder.name + ".part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    hf_config = config.resolved_family.hf_config(config, vocab_size, eos_token_id, dtype)
+    (part / "config.json").write_text(json.dumps(hf_config, indent=1))
+    save_file(tensors, part / "model.safetensors", metadata={"format": "pt"})
+    shutil.rmtree(folder, ignore_errors=True)
+    os.replace(part, folder)

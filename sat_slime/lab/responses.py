@@ -1,0 +1,211 @@
+"""Responses of SGLang, checked and put together: nothing of an answer is used unchecked.
+
+A response that was interrupted goes on where it ended, under whatever weights the engine then holds: the next request
+has the tokens so far at the end of its prompt, so that no key or value of older weights is read from a cache, and each
+token's probability is that of one version of the weights, given all tokens before it. So it is with a tool: what it
+wrote is a part of the response that no engine generated.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from sat_slime.rollout.types import TOOL, GenerationRequest, Response
+from sat_slime.rollout.validation import Expectations, RejectedResponse, check_numbers
+
+DISTRIBUTION_TOLERANCE = 1e-3
+EXPERT_DTYPE = np.dtype("<i4")
+"""Routed experts as SGLang sends them, in base64."""
+
+
+def validate(
+    request: GenerationRequest, wire_id: str, raw: Any, expected: Expectations, *, interruptible: bool = False
+) -> Response:
+    """Return the response to `request`, which was sent under the id `wire_id`. Raises RejectedResponse.
+
+    Args:
+        interruptible: whether an aborted response, which may have no tokens, is taken as far as it goes.
+    """
+    try:
+        return _validated(request, wire_id, raw, expected, interruptible)
+    except RejectedResponse:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise RejectedResponse("malformed", f"{error!r} in {raw!r:.200}") from error
+
+
+def _validated(
+    request: GenerationRequest, wire_id: str, raw: Any, expected: Expectations, interruptible: bool
+) -> Response:
+    meta, tokens, prompt = raw["meta_info"], raw["output_ids"], len(request.prompt_ids)
+    reason, version = meta["finish_reason"].get("type"), meta["weight_version"]
+    if meta["id"] != wire_id:
+        raise RejectedResponse("request_id", f"sent {wire_id!r}, got {meta['id']!r}")
+    if str(version) != str(expected.weight_version):
+        raise RejectedResponse("weight_version", f"got {version!r:.80}, the engine holds {expected.weight_version}")
+    if reason not in (("stop", "length", "abort") if interruptible else ("stop", "length")):
+        raise RejectedResponse("finish_reason", f"{meta['finish_reason']!r:.200}")
+    if reason == "abort" and tokens == []:  # it was aborted before its prompt was looked at
+        nothing = np.zeros(0, np.float32)
+        return Response(request.request_id, request.prompt_ids, (), nothing, None, "abort", nothing.astype(np.int64))
+    if meta["prompt_tokens"] != prompt:
+        raise RejectedResponse("prompt_length", f"sent {prompt}, got {meta['prompt_tokens']!r}")
+    if not isinstance(tokens, list) or not 1 <= len(tokens) <= request.max_new_tokens:
+        raise RejectedResponse("token_count", f"{tokens!r:.80} are not 1 to {request.max_new_tokens} tokens")
+    rows = prompt + len(tokens) - 1
+    routes = _routed_experts(meta, rows, expected) if expected.experts else None
+    values, named = zip(*((entry[0], entry[1]) for entry in meta["output_token_logprobs"]), strict=True)
+    log_probs = check_numbers(tokens, values, routes, rows, expected)
+    _check_end(reason, tokens, request)
+    if list(named) != tokens:
+        raise RejectedResponse("token_mismatch", "the log-probs are of other tokens than output_ids")
+    distribution = _distribution(meta, request.distribution_size, tokens) if request.distribution_size else None
+    if request.top_p < 1:
+        assert distribution is not None, "a request with top_p below 1 asks for the distribution"
+        sampled = np.arange(len(tokens)), tokens
+        if (distribution[sampled] != log_probs).any():
+            raise RejectedResponse("token_mismatch", "a token's log-prob is not the one that the distribution gives it")
+        kept = nucleus(distribution, request.top_p)
+        kept[sampled] = True  # whatever rounding says at the nucleus's edge, the engine did sample it
+        distribution = truncate(distribution, kept)
+        log_probs = distribution[sampled]
+    return Response(
+        request_id=request.request_id,
+        prompt_ids=request.prompt_ids,
+        output_ids=tuple(tokens),
+        log_probs=log_probs,
+        routed_experts=None if routes is None else routes.astype(np.min_scalar_type(expected.experts - 1)),
+        finish_reason=reason,
+        versions=np.full(len(tokens), int(version), np.int64),
+        distribution=distribution,
+    )
+
+
+def _check_end(reason: str, tokens: list[int], request: GenerationRequest) -> None:
+    """Reject a stop token that is not the last token. At the length limit SGLang says `length`, stop token or not."""
+    if any(token in request.stop_token_ids for token in tokens[:-1]):
+        raise RejectedResponse("stop_token", "a stop token inside the response")
+    if reason == "stop" and tokens[-1] not in request.stop_token_ids:
+        raise RejectedResponse("stop_token", f"it stopped at token {tokens[-1]}, which is no stop token")
+    if reason == "length" and len(tokens) != request.max_new_tokens:
+        raise RejectedResponse("token_count", f"length limit at {len(tokens)} of {request.max_new_tokens} tokens")
+
+
+def _routed_experts(meta: dict[str, Any], rows: int, expected: Expectations) -> np.ndarray:
+    """Return the (rows, layers, top-k) int32 routes out of base64."""
+    encoded, shape = meta.get("routed_experts"), (rows, expected.layers, expected.top_k)
+    if not isinstance(encoded, str):
+        raise RejectedResponse("routed_experts_missing", f"routed_experts is {encoded!r:.80}")
+    try:
+        return np.frombuffer(base64.b64decode(encoded, validate=True), EXPERT_DTYPE).reshape(shape)
+    except ValueError as error:
+        raise RejectedResponse("routed_experts_shape", f"they are not {shape}: {error}") from error
+
+
+def _distribution(meta: dict[str, Any], size: int, tokens: list[int]) -> np.ndarray:
+    """Return (T, size) float32 from SGLang's lists of [log-prob, token id, text], the likeliest first."""
+    try:
+        log_probs, ids = (
+            np.array([[entry[place] for entry in entries] for entries in meta["output_top_logprobs"]], kind)
+            for place, kind in ((0, np.float64), (1, np.int64))
+        )
+        if log_probs.shape != (len(tokens), size) or (np.sort(ids, axis=1) != np.arange(size)).any():
+            raise ValueError(f"shape {ids.shape}, not each token of {size} at {len(tokens)} positions")
+        ordered = np.take_along_axis(log_probs, np.argsort(ids, axis=1), axis=1)
+        if not (np.abs(np.exp(ordered).sum(1) - 1) <= DISTRIBUTION_TOLERANCE).all():  # NaN is not <= anything
+            raise ValueError("the probabilities of a position do not sum to 1")
+    except (LookupError, TypeError, ValueError) as error:
+        raise RejectedResponse("distribution", f"output_top_logprobs are not as asked for: {error}") from error
+    return ordered.astype(np.float32)
+
+
+# ------------------------------------------------------------------------------------------------------------- top-p
+
+
+def nucleus(log_probs: np.ndarray, top_p: float) -> np.ndarray:
+    """Return (T, V) bool: the tokens that top-p sampling keeps (`top_k_top_p_min_p_sampling_from_probs_torch`).
+
+    A token is kept if all more likely ones together have at most `top_p` of the mass, so the most likely always is.
+    SGLang returns the log-probs of the whole softmax, before it cuts off the tail (`Sampler.forward` in 0.5.15).
+
+    Args:
+        log_probs: (T, V) of the whole softmax at the sampling temperature.
+    """
+    probs = np.exp(log_probs.astype(np.float64))
+    order = np.argsort(-probs, axis=-1, kind="stable")
+    ordered = np.take_along_axis(probs, order, axis=-1)
+    kept = np.empty(probs.shape, dtype=bool)
+    np.put_along_axis(kept, order, np.cumsum(ordered, axis=-1) - ordered <= top_p, axis=-1)
+    return kept
+
+
+def truncate(log_probs: np.ndarray, kept: np.ndarray) -> np.ndarray:
+    """Return (T, V) float32 log-probs normalized over the kept tokens, -inf elsewhere."""
+    inside = np.where(kept, log_probs.astype(np.float64), -np.inf)
+    return (inside - np.log(np.exp(inside).sum(axis=-1, keepdims=True))).astype(np.float32)
+
+
+# ------------------------------------------------------------------------------------------------------------- parts
+
+
+def rest(request: GenerationRequest, parts: Sequence[Response]) -> GenerationRequest:
+    """Return the request for what is still missing of a response that has these parts."""
+    so_far = tuple(token for part in parts for token in part.output_ids)
+    return dataclasses.replace(
+        request,
+        prompt_ids=request.prompt_ids + so_far,
+        max_new_tokens=request.max_new_tokens - len(so_far),
+    )
+
+
+def by_tool(request: GenerationRequest, so_far: Response, tokens: Sequence[int]) -> Response:
+    """Return the part of a response that a tool wrote, after the parts that are joined in `so_far`."""
+    size = request.distribution_size
+    return Response(
+        request_id=request.request_id,
+        prompt_ids=request.prompt_ids + so_far.output_ids,
+        output_ids=tuple(tokens),
+        log_probs=np.zeros(len(tokens), np.float32),
+        routed_experts=None,
+        finish_reason="abort",
+        versions=np.full(len(tokens), TOOL, np.int64),
+        # Nothing reads it, but it stands beside those of the other tokens: uniform, so that no log-prob is infinite.
+        distribution=np.full((len(tokens), size), -np.log(size), np.float32) if size else None,
+    )
+
+
+def joined(request: GenerationRequest, parts: Sequence[Response]) -> Response:
+    """Return one response from its parts, each answering what was the `rest` before it.
+
+    Its finish reason is `abort` while something is missing. The routed experts of a row are those with which the row's
+    next token was drawn: a row that a later part forwarded anew keeps the experts of the first time.
+    """
+    parts = [part for part in parts if part.output_ids]
+    output_ids = tuple(token for part in parts for token in part.output_ids)
+    reason = parts[-1].finish_reason if parts else "abort"
+    if reason == "abort" and output_ids and parts[-1].versions[-1] != TOOL:
+        # SGLang says `abort` also where the last token before the interruption ended the response.
+        if output_ids[-1] in request.stop_token_ids:
+            reason = "stop"
+        elif len(output_ids) == request.max_new_tokens:
+            reason = "length"
+    routed: list[np.ndarray] = []
+    for part in parts:
+        if part.routed_experts is not None:  # a tool's tokens are forwarded first with the part behind them
+            routed.append(part.routed_experts[sum(len(rows) for rows in routed) :])
+    distributions = [part.distribution for part in parts if part.distribution is not None]
+    return Response(
+        request_id=request.request_id,
+        prompt_ids=request.prompt_ids,
+        output_ids=output_ids,
+        log_probs=np.concatenate([np.zeros(0, np.float32), *(part.log_probs for part in parts)]),
+        routed_experts=np.concatenate(routed) if routed else None,
+        finish_reason=reason,
+        versions=np.concatenate([np.zeros(0, np.int64), *(part.versions for part in parts)]),
+        distribution=np.concatenate(distributions) if distributions else None,
+    )

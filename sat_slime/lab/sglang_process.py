@@ -1,0 +1,123 @@
+"""The process of SGLang's server: `python -m sat_slime.lab.sglang_process ARGUMENTS`.
+
+It takes SGLang's arguments, runs SGLang's HTTP server, and ends with its parent. `--fork-server DESCRIPTOR` imports
+SGLang once, and forks a server for whoever asks.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sat_slime.lab.forking import serve
+from sat_slime.rollout.scratch import name_shared_memory, remove_scratch
+
+SCRATCH = "SAT_SLIME_SCRATCH"
+"""The environment variable that names the server's scratch folder, which goes with the server."""
+SOCKET = "http"
+"""The file in that folder on which the server listens."""
+
+
+def die_with_parent(folder: Path) -> None:
+    """Kills this process group when standard input closes, which it does however the parent dies."""
+
+    def wait() -> None:
+        while os.read(0, 1):
+            pass
+        remove_scratch(folder)  # made for this server alone
+        os.killpg(os.getpgid(0), signal.SIGKILL)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def listen_on_file(folder: Path) -> None:
+    """Has uvicorn listen on a file in place of the host and the port that SGLang asks for.
+
+    Somebody else can take a port in the 15 seconds before SGLang binds it, and everyone on the machine can reach it.
+    With a file in a folder that only this user may enter, whoever answers there is this server.
+    """
+    import uvicorn
+
+    uvicorn.run = functools.partial(uvicorn.run, uds=str(folder / SOCKET))
+
+
+def stay_on_loopback(args: Any, folder: Path) -> None:
+    """Has SGLang's processes on one machine meet at a file and talk on the loopback interface.
+
+    Otherwise they meet at a TCPStore of torch, which listens on every interface and takes keys from everyone, and Gloo
+    and NCCL listen where the host's name leads.
+
+    Args:
+        args: SGLang's ServerArgs.
+    """
+    if args.nnodes > 1:
+        return
+    os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = "lo"
+    if args.dp_size == 1:  # replicas meet apart from each other, by ports of their own
+        os.environ["SGLANG_DISTRIBUTED_INIT_METHOD_OVERRIDE"] = f"file://{folder}/meeting-point"
+
+
+def import_sglang() -> None:
+    """Imports SGLang's server, on a CPU with the patches that it needs there."""
+    on_cpu = os.environ.get("SGLANG_USE_CPU_ENGINE") == "1"
+    if on_cpu:
+        from sat_slime.rollout.sglang_on_cpu import patches
+
+        patches.apply()
+    import sglang.srt.entrypoints.http_server
+
+    if on_cpu:  # here, where `patches` say which models: a forked process has the environment of who asked for it
+        import sglang.srt.models.registry  # noqa: F401
+
+    # What was imported is not collected, here and in processes that are forked: a million objects that never go, and
+    # that each full collection would look through in the middle of a batch.
+    gc.collect()
+    gc.freeze()
+
+
+def run_server(arguments: Sequence[str]) -> None:
+    """Runs SGLang's server until it ends, or the parent does.
+
+    Args:
+        arguments: SGLang's.
+    """
+    from sglang.srt.entrypoints.http_server import launch_server
+    from sglang.srt.server_args import prepare_server_args
+
+    folder = Path(os.environ[SCRATCH])
+    try:
+        # SGLang's warm-up would send a request to the port, where here nobody listens, or a stranger does.
+        args = prepare_server_args([*arguments, "--skip-server-warmup"])
+        listen_on_file(folder)
+        stay_on_loopback(args, folder)
+        name_shared_memory(folder)
+        launch_server(args)
+    except Exception:  # a scheduler died, and its siblings would keep this process waiting
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)
+
+
+def main() -> None:
+    """Runs a server as a command, or with `--fork-server DESCRIPTOR` forks servers for whoever asks."""
+    if sys.argv[1:2] == ["--fork-server"]:
+        import_sglang()
+        if not serve(int(sys.argv[2])):
+            return
+        die_with_parent(Path(os.environ[SCRATCH]))
+    else:
+        die_with_parent(Path(os.environ[SCRATCH]))
+        import_sglang()
+    run_server(sys.argv[1:])
+
+
+if __name__ == "__main__":
+    main()

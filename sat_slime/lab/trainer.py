@@ -1,0 +1,840 @@
+"""The trainer: it turns the responses of a rollout batch into optimizer steps.
+
+A step measures what must be measured before the weights change (log-probs under the weights that generated, a
+diagnosis, the threshold), sums the gradients of its micro-batches, changes the weights, and reports.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal, NamedTuple, SupportsFloat
+
+import numpy as np
+import torch
+from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
+from megatron.core.transformer.moe.router_replay import RouterReplay
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from sat_slime.config.method_section import build_method
+from sat_slime.config.schema import LabConfig, TrainConfig
+from sat_slime.lab import model
+from sat_slime.lab.batch import StepResult, lag_metrics, step_is_diagnosed
+from sat_slime.lab.initial_model import is_model
+from sat_slime.lab.model import PackedLayout, build_model, forward_logits, load_hf, save_hf
+from sat_slime.objective import (
+    Method,
+    MetricAccumulator,
+    Result,
+    TokenBatch,
+    broken_tokens,
+    mismatch_histogram,
+    mismatch_metrics,
+    policy_surrogate,
+    threshold_scores,
+)
+from sat_slime.objective.tokens import response_mean_weights
+from sat_slime.rollout.types import TOOL, Response
+
+FILE = "trainer.safetensors"
+"""The file of a checkpoint with the masters and AdamW's state."""
+LOW_VARIANCE_KL_MAX = 10.0
+"""Bound of the estimate per token, as in slime."""
+Wanted = Literal["none", "value", "gradient"]
+"""What is wanted of a quantity beside the log-probs: nothing, its value, or its value with a gradient."""
+Columns = dict[str, Tensor]
+"""Measurements of each token: one tensor (tokens, ...) for each name of a token dump."""
+
+REPORT_EVERY = 10
+"""Steps of the warm-up after which it tells how far it is."""
+_BALANCE_COEF = 0.01
+"""Load-balancing loss during the warm-up, so that no expert is left unused."""
+
+
+# ------------------------------------------------------------------------------------------------------- micro-batches
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """Responses in one packed row. N forwarded tokens, R response tokens.
+
+    The last token of a response is a target only, so a response of P + T tokens puts P + T - 1 into the row: just the
+    tokens that the rollout engine forwarded, and for which it reported experts.
+    """
+
+    token_ids: Tensor
+    """(N,) forwarded tokens."""
+    layout: PackedLayout
+    rows: Tensor
+    """(R,) place in the row whose logits predict each response token."""
+    output_ids: Tensor
+    """(R,) response tokens, the targets of the log-probs."""
+    rollout_log_probs: Tensor
+    """(R,) fp32 log mu."""
+    advantages: Tensor
+    """(R,) fp32."""
+    rewards: Tensor
+    """(R,) fp32, of each token's response."""
+    lengths: list[int]
+    """Response tokens of each response; their sum is R."""
+    versions: Tensor
+    """(R,) weight version that generated each response token; TOOL for those of a tool."""
+    mask: Tensor
+    """(R,) bool: the response tokens that are trained: all that a model generated."""
+    routed_experts: Tensor | None
+    """(N, layers, top-k) int64 experts of the rollout engine."""
+    distribution: Tensor | None = None
+    """(R, vocabulary) fp32 log mu of every token, -inf outside the nucleus; None where it was not asked for."""
+    kept: Tensor | None = None
+    """(R, vocabulary) bool: the tokens over which the trainer's softmax goes, as the engine's did; None: all."""
+    proximal_log_probs: Tensor | None = None
+    """(R,) log-probs of the denominator; None where that is mu or the training forward itself."""
+
+    def token_batch(self, method: Method, updates: int, log_probs: Tensor) -> TokenBatch:
+        """Return the objective's view of these response tokens.
+
+        Args:
+            updates: optimizer updates of the weights in training.
+            log_probs: (R,) of the policy, with its gradient.
+        """
+        lags = (updates - self.versions).where(self.mask, 0).to(log_probs.dtype)
+        return TokenBatch(
+            log_probs=log_probs,
+            rollout_log_probs=self.rollout_log_probs,
+            advantages=self.advantages,
+            mask=self.mask,
+            lengths=self.lengths,
+            proximal_log_probs=self.proximal_log_probs,
+            lags=lags if "lags" in method.needs else None,
+            rewards=self.rewards if "rewards" in method.needs else None,
+        )
+
+
+def forwarded_tokens(response: Response) -> int:
+    """Return the number of tokens of a response that are inputs: all but its last."""
+    return len(response.prompt_ids) + len(response.output_ids) - 1
+
+
+def plan_microbatches(sizes: list[int], tokens_per_microbatch: int) -> list[list[int]]:
+    """Cuts samples, in order, into micro-batches of nearly equal numbers of tokens; each is a list of sample indices.
+
+    Their number is the smallest that keeps every micro-batch within the bound.
+
+    Args:
+        sizes: forwarded tokens of each sample.
+    """
+    ends = np.cumsum(sizes)
+    for count in range(max(1, -(-sum(sizes) // tokens_per_microbatch)), len(sizes) + 1):
+        parts: list[list[int]] = [[] for _ in range(count)]
+        for sample, end in enumerate(ends):
+            middle = end - sizes[sample] / 2  # a sample belongs to the part in which its middle token falls
+            parts[min(int(middle * count / ends[-1]), count - 1)].append(sample)
+        if all(sum(sizes[i] for i in part) <= tokens_per_microbatch for part in parts):
+            return [part for part in parts if part]
+    # Uneven sizes can defeat equal cuts at any count; alone, each sample is as small as it gets.
+    return [[i] for i in range(len(sizes))]
+
+
+def pack(responses: Sequence[Response], routed: bool, top_p_replay: bool = False) -> MicroBatch:
+    """Packs responses into a row.
+
+    Args:
+        routed: whether the responses carry routed experts, as those of a MoE model.
+        top_p_replay: whether the trainer's softmax goes over the tokens alone that the engine sampled from.
+    """
+    lengths = [forwarded_tokens(response) for response in responses]
+    ends = np.cumsum(lengths)
+    outputs = [len(response.output_ids) for response in responses]
+    rows = [np.arange(end - count, end) for end, count in zip(ends, outputs, strict=True)]
+
+    def each(values: list[float]) -> Tensor:
+        return torch.from_numpy(np.repeat(np.asarray(values, np.float32), outputs))
+
+    def joined(arrays: list[np.ndarray], dtype: torch.dtype) -> Tensor:
+        return torch.as_tensor(np.concatenate(arrays), dtype=dtype)
+
+    whole = [response.distribution for response in responses if response.distribution is not None]
+    distribution = joined(whole, torch.float32) if len(whole) == len(responses) else None
+    routes = [response.routed_experts for response in responses if response.routed_experts is not None]
+    versions = joined([response.versions for response in responses], torch.int64)
+    return MicroBatch(
+        token_ids=torch.tensor([t for r in responses for t in (*r.prompt_ids, *r.output_ids[:-1])]),
+        layout=PackedLayout.of(lengths),
+        rows=joined(rows, torch.int64),
+        output_ids=torch.tensor([t for r in responses for t in r.output_ids]),
+        rollout_log_probs=joined([response.log_probs for response in responses], torch.float32),
+        advantages=each([response.advantage for response in responses]),
+        rewards=each([response.reward for response in responses]),
+        lengths=outputs,
+        versions=versions,
+        mask=versions != TOOL,
+        routed_experts=joined(routes, torch.int64) if routed else None,
+        distribution=distribution,
+        kept=distribution.isfinite() if distribution is not None and top_p_replay else None,
+    )
+
+
+# ----------------------------------------------------------------------------------------------------- log-probs, loss
+
+
+def token_log_probs(
+    logits: Tensor, targets: Tensor, temperature: float, *, entropy: Wanted = "none", kept: Tensor | None = None
+) -> tuple[Tensor, Tensor | None]:
+    """Return (N,) log pi(target) under softmax(logits / temperature), in fp32, and (N,) entropies or None.
+
+    The rollout engine samples from logits divided by the temperature, so the trainer's policy is that one too.
+
+    Args:
+        logits: (N, vocabulary).
+        targets: (N,) token ids.
+        temperature: of the rollout, > 0.
+        entropy: also return the entropy of the full distribution, in nats, without or with a gradient; with `kept` too,
+            as in slime.
+        kept: (N, vocabulary) bool, the tokens that the engine sampled from, where the softmax is to be over those alone
+            (Eq. app-top-p-replay).
+    """
+    if kept is not None:
+        nats = None if entropy == "none" else token_log_probs(logits, targets, temperature, entropy=entropy)[1]
+        logits = torch.where(kept, logits.float(), -torch.inf)
+        return token_log_probs(logits, targets, temperature)[0], nats
+    logits = logits.float() / temperature
+    shifted = logits - logits.detach().amax(-1, keepdim=True)
+    exp = shifted.exp()
+    total = exp.sum(-1)
+    log_total = total.log()
+    picked = shifted.gather(-1, targets[:, None])[:, 0]
+    if entropy == "none":
+        return picked - log_total, None
+    with torch.set_grad_enabled(entropy == "gradient" and torch.is_grad_enabled()):
+        nats = log_total - (exp * shifted).sum(-1) / total
+    return picked - log_total, nats
+
+
+def low_variance_kl(log_probs: Tensor, ref_log_probs: Tensor) -> Tensor:
+    """Return the (N,) estimate of KL(pi || ref) per token: e^x - 1 - x with x = log ref - log pi, at most 10 (slime's
+    low_var_kl). Zero gradient where it is cut at 10."""
+    # e^20 is far above the cut: bounding x there keeps infinities out of the gradient and changes no value.
+    x = (ref_log_probs.to(log_probs.dtype) - log_probs).clamp(max=2 * LOW_VARIANCE_KL_MAX)
+    return (x.exp() - 1 - x).clamp(min=-LOW_VARIANCE_KL_MAX, max=LOW_VARIANCE_KL_MAX)
+
+
+def policy_loss(
+    method: Method,
+    batch: TokenBatch,
+    token_weights: Tensor,
+    *,
+    kl_coef: float = 0.0,
+    entropy_coef: float = 0.0,
+    ref_log_probs: Tensor | None = None,
+    entropy: Tensor | None = None,
+    threshold: Tensor | float | None = None,
+) -> tuple[Tensor, dict[str, SupportsFloat], Result]:
+    """Return sum_t w_t (-S_t + kl_coef k3_t - entropy_coef H_t) over the tokens of one micro-batch, to be minimized;
+    its metrics; and the surrogate. Over micro-batches it adds up to the loss of the batch.
+
+    Args:
+        token_weights: (N,) w, 0 on inactive tokens; rounded to the dtype that the batch is computed with.
+        kl_coef: coefficient of the low-variance KL to the reference model, whose log-probs are `ref_log_probs` (N,).
+        entropy_coef: coefficient of the entropy bonus.
+        entropy: (N,) entropy of the policy at each token; needs grad only where entropy_coef is not 0.
+        threshold: as in policy_surrogate.
+    """
+    surrogate = policy_surrogate(method, batch, threshold=threshold)
+    dtype, mask = surrogate.values.dtype, batch.mask
+    weights = token_weights.to(dtype)
+    policy = -(weights * surrogate.values).sum()
+    total = policy
+    metrics: dict[str, SupportsFloat] = {"loss/policy": policy.detach()}
+    if ref_log_probs is not None:
+        kl = (weights * low_variance_kl(batch.log_probs.to(dtype), ref_log_probs).where(mask, 0.0)).sum()
+        metrics["loss/kl"] = kl.detach()
+        total = total + kl_coef * kl if kl_coef else total
+    if entropy is not None:
+        mean_entropy = (weights * entropy.to(dtype).where(mask, 0.0)).sum()
+        metrics["loss/entropy"] = mean_entropy.detach()
+        total = total - entropy_coef * mean_entropy if entropy_coef else total
+    return total, {"loss/total": total.detach(), **metrics, **surrogate.metrics}, surrogate
+
+
+# ----------------------------------------------------------------------------------------------------------- optimizer
+
+
+class MasterOptimizer:
+    """AdamW on the masters: fp32 copies of a model's weights. In fp32 a master is the parameter itself."""
+
+    def __init__(self, train: TrainConfig, parameters: list[tuple[str, torch.nn.Parameter]]) -> None:
+        self._train, self._parameters = train, parameters
+        self.masters = [
+            torch.nn.Parameter(p.detach().float().clone()) if p.dtype != torch.float32 else p for _, p in parameters
+        ]
+        self._adamw = torch.optim.AdamW(
+            [
+                {"params": [m for m in self.masters if m.dim() > 1], "weight_decay": train.weight_decay},
+                {"params": [m for m in self.masters if m.dim() <= 1], "weight_decay": 0.0},
+            ],
+            lr=train.lr,
+            betas=(train.adam_beta1, train.adam_beta2),
+            eps=train.adam_eps,
+            fused=True,
+        )
+
+    @torch.no_grad()
+    def take_weights(self) -> None:
+        """Gives the masters the model's weights."""
+        for (_, parameter), master in zip(self._parameters, self.masters, strict=True):
+            if master is not parameter:
+                master.copy_(parameter)
+
+    @torch.no_grad()
+    def _give_weights(self) -> None:
+        for (_, parameter), master in zip(self._parameters, self.masters, strict=True):
+            if master is not parameter:
+                parameter.copy_(master)
+
+    @torch.no_grad()
+    def step(self, number: int, loss: Tensor) -> float:
+        """Clips and applies the gradients that Megatron has summed; returns their norm before clipping.
+
+        Args:
+            number: the optimizer step's, for an error.
+            loss: 0-dim.
+
+        Raises:
+            FloatingPointError: the gradient or the loss is not finite; the weights are then still those of the step
+                before.
+        """
+        square = (loss - loss).float()  # NaN where the loss is not finite
+        for (_, parameter), master in zip(self._parameters, self.masters, strict=True):
+            master.grad = parameter.main_grad.to(master.dtype)  # type: ignore[attr-defined]
+            square += master.grad.square().sum()
+        if not torch.isfinite(square):
+            raise FloatingPointError(
+                f"the loss or the gradient of optimizer step {number} is not finite: start another run with a lower "
+                "train.lr"
+            )
+        norm = float(square.sqrt())
+        scale = min(1.0, self._train.grad_clip / (norm + 1e-6))
+        torch._foreach_mul_([master.grad for master in self.masters if master.grad is not None], scale)
+        self._adamw.step()
+        # In fp32 a master is the parameter and its gradient Megatron's own buffer: backward must not add to that too.
+        self._adamw.zero_grad(set_to_none=True)
+        self._give_weights()
+        return norm
+
+    def weights(self) -> list[Tensor]:
+        """Return a copy of the masters."""
+        return [master.detach().clone() for master in self.masters]
+
+    @torch.no_grad()
+    def place(self, old: list[Tensor], new: list[Tensor], scale: float) -> None:
+        """Puts the weights at old + scale (new - old)."""
+        for master, start, end in zip(self.masters, old, new, strict=True):
+            master.copy_(torch.lerp(start, end, scale))  # exact at both ends
+        self._give_weights()
+
+    def save(self, folder: Path) -> None:
+        """Writes the masters and AdamW's state into an existing folder."""
+        tensors = {}
+        for (name, _), master in zip(self._parameters, self.masters, strict=True):
+            tensors[f"{name}/weight"] = master.detach()
+            tensors |= {f"{name}/{key}": value for key, value in self._adamw.state.get(master, {}).items()}
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / FILE)
+
+    @torch.no_grad()
+    def load(self, folder: Path, updates: int) -> None:
+        """Restores what `save` wrote after so many updates, and gives the model its weights, bit for bit."""
+        tensors = load_file(folder / FILE)
+        for (name, parameter), master in zip(self._parameters, self.masters, strict=True):
+            master.copy_(tensors[f"{name}/weight"])
+            parameter.copy_(master)
+            if updates:
+                self._adamw.state[master] = {key: tensors[f"{name}/{key}"] for key in ("step", "exp_avg", "exp_avg_sq")}
+
+
+# ------------------------------------------------------------------------------------------------------------- trainer
+
+
+class Scores(NamedTuple):
+    """The result of a forward pass over the R response tokens of a micro-batch."""
+
+    log_probs: Tensor
+    """(R,) log pi."""
+    entropy: Tensor | None
+    """(R,) nats, where wanted."""
+    distribution: Tensor
+    """(R, vocabulary) log pi of every token, where wanted, else empty; -inf outside the nucleus under top-p replay."""
+
+
+class Trainer:
+    """The policy, its optimizer and the weights that it is compared with; one in a process."""
+
+    def __init__(self, config: LabConfig) -> None:
+        """Builds the models with random weights; `load_initial` or `load` fills them."""
+        model.initialize()
+        self.config = config
+        self.method = build_method(config.method)
+        self.updates = 0
+        """Optimizer updates so far: the version of the current weights."""
+        policy = build_model(config.model, config.train, config.task.vocab_size, routing_replay=True)
+        self.model = DistributedDataParallel(
+            policy.config,
+            DistributedDataParallelConfig(grad_reduce_in_fp32=True, use_distributed_optimizer=False),
+            policy,
+        )
+        self.parameters = list(self.model.module.named_parameters())
+        self.optimizer = MasterOptimizer(config.train, self.parameters)
+        self.reference: torch.nn.Module | None = None
+        """The model that the loss's KL compares with; None where the loss has no KL."""
+        if config.loss.kl_coef:
+            # It routes freely, as the reference forward of slime does, also under R3.
+            self.reference = build_model(config.model, config.train, config.task.vocab_size).requires_grad_(False)
+        self.generating: dict[int, list[Tensor]] = {}
+        """The weights of pi_l, which the rollout engines were given, by version; only those that are still in use."""
+        self.in_engine_dtype: torch.nn.Module | None = None
+        """A model in the engine's data type, where steps are diagnosed and that is another than the trainer's."""
+        self.its_routers: list[RouterReplay] = []
+        if config.diagnose.every_n_steps and config.rollout.dtype != config.train.dtype:
+            train = config.train.model_copy(update={"dtype": config.rollout.dtype})
+            with model.routers(self.its_routers):
+                copy = build_model(config.model, train, config.task.vocab_size, routing_replay=True)
+            self.in_engine_dtype = copy.requires_grad_(False)
+
+    # ------------------------------------------------------------------------------------ weights and checkpoints
+
+    def load_initial(self, folder: Path) -> None:
+        """Starts the policy and the reference model from a Hugging Face folder. Raises ValueError where it does not
+        fit the model."""
+        load_hf(self.model.module, self.config.model, self.config.task.vocab_size, folder)
+        self.optimizer.take_weights()
+        self.load_reference(folder)
+
+    def load_reference(self, folder: Path) -> None:
+        """Reads the weights of the reference model, where the loss has a KL term. Raises as `load_initial`."""
+        if self.reference is not None:
+            load_hf(self.reference, self.config.model, self.config.task.vocab_size, folder)
+
+    def export_weights(self, folder: Path) -> int:
+        """Writes the current weights for the rollout engines and remembers them as those of pi_l; returns their
+        version."""
+        task = self.config.task
+        save_hf(self.model.module, self.config.model, task.vocab_size, task.eos_id, folder)
+        self._remember(self._weights(), self.updates)
+        return self.updates
+
+    def remember_weights(self, folder: Path, version: int) -> None:
+        """Remembers weights that were exported before a resume as those of pi_l again."""
+        current = self._weights()
+        load_hf(self.model.module, self.config.model, self.config.task.vocab_size, folder)
+        self._remember(self._weights(), version)
+        self._set_weights(current)
+
+    def _remember(self, weights: list[Tensor], version: int) -> None:
+        self.generating[version] = weights
+        for old in sorted(self.generating)[: -self.config.pipeline.weights_in_use]:
+            del self.generating[old]
+
+    def _weights(self) -> list[Tensor]:
+        return [parameter.detach().clone() for _, parameter in self.parameters]
+
+    @torch.no_grad()
+    def _set_weights(self, weights: list[Tensor]) -> None:
+        for (_, parameter), weight in zip(self.parameters, weights, strict=True):
+            parameter.copy_(weight)
+
+    def save(self, folder: Path) -> None:
+        """Writes weights and optimizer state into an existing folder."""
+        self.optimizer.save(folder)
+
+    def load(self, folder: Path, updates: int) -> None:
+        """Restores what `save` wrote after so many updates, bit for bit."""
+        self.optimizer.load(folder, updates)
+        self.updates = updates
+
+    # ----------------------------------------------------------------------------------------------------- scoring
+
+    def _forward(
+        self,
+        network: torch.nn.Module,
+        micro: MicroBatch,
+        *,
+        replay: bool,
+        entropy: Wanted = "none",
+        distribution: bool = False,
+        temperature: float | None = None,
+    ) -> Scores:
+        """Return log-probs of the response tokens, with a gradient, and what else is wanted; see `token_log_probs`.
+
+        Args:
+            replay: route as the rollout engine did (R3), else freely, or as the caller has set.
+            temperature: default: the rollout's.
+        """
+        temperature = self.config.rollout.temperature if temperature is None else temperature
+        with model.replay(micro.routed_experts) if replay else nullcontext():
+            logits = forward_logits(network, micro.token_ids, micro.layout)[micro.rows]
+        log_probs, nats = token_log_probs(logits, micro.output_ids, temperature, entropy=entropy, kept=micro.kept)
+        whole = torch.empty(0)
+        if distribution:
+            whole = logits.detach().float() / temperature
+            whole = (whole if micro.kept is None else torch.where(micro.kept, whole, -torch.inf)).log_softmax(-1)
+        return Scores(log_probs, nats, whole)
+
+    @torch.no_grad()
+    def score(self, responses: Sequence[Response], *, replay: bool, temperature: float | None = None) -> np.ndarray:
+        """Return (tokens,) log pi of responses in their order under the current weights.
+
+        Args:
+            replay: route as the rollout engine did (R3), else freely.
+            temperature: that of the softmax; default: the rollout's.
+        """
+        micros = self._microbatches(responses)
+        parts = [self._forward(self.model, micro, replay=replay, temperature=temperature) for micro in micros]
+        return torch.cat([scores.log_probs for scores in parts]).numpy()
+
+    @torch.no_grad()
+    def _policy_log_probs(self, micro: MicroBatch) -> Tensor:
+        return self._forward(self.model, micro, replay=self.method.routing_replay).log_probs
+
+    def _checkpoint_log_probs(self, micros: list[MicroBatch]) -> list[Tensor]:
+        """Return (R,) log pi_l of each micro-batch: under the weights that generated each token (Eq. split). Raises as
+        `_under_generating_weights`."""
+        columns = self._under_generating_weights(micros, lambda micro: {"pi_l": self._policy_log_probs(micro)})
+        return [known["pi_l"] for known in columns]
+
+    def _under_generating_weights(
+        self, micros: list[MicroBatch], score: Callable[[MicroBatch], Columns]
+    ) -> list[Columns]:
+        """Scores the micro-batches, each token that is trained under the weights that generated it.
+
+        Args:
+            score: is called once for each micro-batch and version of the weights, while the policy has those weights.
+
+        Raises:
+            RuntimeError: weights of a version are no longer held.
+        """
+        versions = sorted({version for micro in micros for version in micro.versions.unique().tolist()} - {TOOL})
+        if missing := [version for version in versions if version not in self.generating]:
+            raise RuntimeError(f"weights of version {missing} are not held, only {sorted(self.generating)}")
+        current = self._weights()
+        result: list[Columns] = [{} for _ in micros]
+        for version in versions:
+            self._set_weights(self.generating[version])
+            for micro, known in zip(micros, result, strict=True):
+                generated = micro.versions == version
+                for name, values in score(micro).items():
+                    known.setdefault(name, torch.zeros_like(values))[generated] = values[generated]
+        self._set_weights(current)
+        return result
+
+    @torch.no_grad()
+    def _divergence(self, micros: list[MicroBatch]) -> Tensor:
+        """Return the total variation between mu and the policy's current weights at every state whose token is
+        trained."""
+        distances = [torch.zeros(0)]
+        for micro in micros:
+            assert micro.distribution is not None, "TRPO asks the engine for it"
+            pi = self._forward(self.model, micro, replay=self.method.routing_replay, distribution=True).distribution
+            distances.append((micro.distribution[micro.mask].exp() - pi[micro.mask].exp()).abs().sum(-1) / 2)
+        return torch.cat(distances)
+
+    # --------------------------------------------------------------------------------------------------- diagnosis
+
+    def _diagnosis(self, micros: list[MicroBatch]) -> Columns:
+        """Measures what a diagnosis compares, of the step's tokens and before the step. Columns of the weights that
+        generated are named checkpoint_*, the others are of the current weights. Raises as
+        `_under_generating_weights`."""
+
+        def as_generated(micro: MicroBatch) -> Columns:
+            engine_dtype = self._log_probs_in_engine_dtype(micro)
+            return {**self._routings(micro, "checkpoint_"), "checkpoint_log_probs_engine_dtype": engine_dtype}
+
+        before = self._under_generating_weights(micros, as_generated)
+        both = [{**self._routings(micro), **known} for micro, known in zip(micros, before, strict=True)]
+        return {name: torch.cat([columns[name] for columns in both]) for name in both[0]}
+
+    @torch.no_grad()
+    def _routings(self, micro: MicroBatch, prefix: str = "") -> Columns:
+        """Return the whole distribution as the method trains; of a MoE model also log-probs with the trainer's own
+        routing and with the engine's, and the layers in which these differ. prefix: stands before each name."""
+        if not self.config.model.is_moe:
+            scores = self._forward(self.model, micro, replay=False, distribution=True)
+            return {f"{prefix}log_distribution": scores.distribution}
+        recorded: list[Tensor] = []
+        with model.record(recorded):
+            own = self._forward(self.model, micro, replay=False, distribution=True)
+        replayed = self._forward(self.model, micro, replay=True, distribution=True)
+        assert micro.routed_experts is not None, "the engine of a MoE model reports its routes"
+        return {
+            f"{prefix}log_probs_own_routing": own.log_probs,
+            f"{prefix}log_probs_replayed": replayed.log_probs,
+            f"{prefix}expert_flips": model.flips_by_layer(recorded, micro.routed_experts, micro.rows),
+            f"{prefix}log_distribution": (replayed if self.method.routing_replay else own).distribution,
+        }
+
+    @torch.no_grad()
+    def _log_probs_in_engine_dtype(self, micro: MicroBatch) -> Tensor:
+        """Return (R,) log-probs with the weights and the arithmetic in the engine's data type, along the engine's
+        routes."""
+        routed = micro.routed_experts is not None
+        if self.in_engine_dtype is None:
+            return self._forward(self.model, micro, replay=routed).log_probs
+        for copy, parameter in zip(self.in_engine_dtype.parameters(), self.model.parameters(), strict=True):
+            copy.copy_(parameter)
+        with model.routers(self.its_routers):
+            return self._forward(self.in_engine_dtype, micro, replay=routed).log_probs
+
+    # ---------------------------------------------------------------------------------------------------- training
+
+    def train(self, responses: Sequence[Response], dump: bool = False) -> list[StepResult]:
+        """Trains on one rollout batch, in `pipeline.optimizer_steps_per_rollout` steps.
+
+        Args:
+            responses: graded.
+            dump: also return the tokens' columns, as always of a diagnosed step.
+
+        Raises:
+            FloatingPointError: the gradient is not finite; the weights are then still those of the step before.
+        """
+        count = self.config.pipeline.optimizer_steps_per_rollout
+        size = len(responses) // count
+        parts = [responses[i * size : (i + 1) * size] for i in range(count)]
+        # Before the first step, since with several steps the denominator `trainer` is the policy as the batch begins.
+        packed = [self._with_proximal(self._microbatches(part)) for part in parts]
+        return [self._step(part, micros, dump) for part, micros in zip(parts, packed, strict=True)]
+
+    def _microbatches(self, responses: Sequence[Response]) -> list[MicroBatch]:
+        sizes = [forwarded_tokens(response) for response in responses]
+        plan = plan_microbatches(sizes, self.config.train.tokens_per_microbatch)
+        is_moe, replay = self.config.model.is_moe, self.method.top_p_replay
+        return [pack([responses[i] for i in part], is_moe, replay) for part in plan]
+
+    def _with_proximal(self, micros: list[MicroBatch]) -> list[MicroBatch]:
+        """Return the micro-batches with the log-probs of the denominator, where it is not mu. With one step per
+        rollout, `trainer` is the training forward itself."""
+        if self.method.denominator == "checkpoint":
+            proximal = self._checkpoint_log_probs(micros)
+        elif self.method.denominator == "trainer" and self.config.pipeline.optimizer_steps_per_rollout > 1:
+            proximal = [self._policy_log_probs(micro) for micro in micros]
+        else:
+            return micros
+        return [replace(micro, proximal_log_probs=values) for micro, values in zip(micros, proximal, strict=True)]
+
+    def _step(self, responses: Sequence[Response], micros: list[MicroBatch], dump: bool) -> StepResult:
+        """Measures what must be measured before the weights change, takes the step, and reports it.
+
+        Args:
+            responses: those that the step trains on.
+            micros: the same, packed.
+        """
+        diagnosed = step_is_diagnosed(self.config, self.updates)
+        known = [micro.proximal_log_probs for micro in micros if micro.proximal_log_probs is not None]
+        proximal = torch.cat(known) if known else None
+        every = self.config.diagnose.split_every_n_steps
+        checkpoint = proximal if self.method.denominator == "checkpoint" else None
+        if checkpoint is None and (diagnosed or (every and self.updates % every == 0)):
+            checkpoint = torch.cat(self._checkpoint_log_probs(micros))
+        columns = self._diagnosis(micros) if diagnosed else {}
+        threshold = self._step_threshold(micros)
+
+        self.model.zero_grad_buffer()
+        losses, loss = MetricAccumulator(), torch.zeros(())
+        flips: list[Tensor] = []
+        scored: list[tuple[Tensor, Tensor]] = []
+        counts_flips = self.config.model.is_moe and not self.method.routing_replay
+        for micro in micros:
+            routes: list[Tensor] = []
+            with model.record(routes) if counts_flips else nullcontext():
+                scores = self._forward(
+                    self.model,
+                    micro,
+                    replay=self.method.routing_replay,
+                    entropy="gradient" if self.config.loss.entropy_coef else "value",
+                )
+            if counts_flips:
+                assert micro.routed_experts is not None, "the engine of a MoE model reports its routes"
+                rows = micro.rows[micro.mask]
+                flips.append(model.flips_by_layer(routes, micro.routed_experts, rows).any(1))
+            total, of_the_loss, surrogate = self._loss(responses, micro, scores, threshold)
+            total.backward()
+            losses.add(of_the_loss, surrogate.n)
+            loss = loss + total.detach()
+            assert scores.entropy is not None, "asked for"
+            scored.append((scores.log_probs.detach(), scores.entropy.detach()))
+        finalize_model_grads([self.model])
+        grad_norm, of_the_step = self._change_weights(micros, loss, [log_probs for log_probs, _ in scored])
+
+        log_probs, entropy = (torch.cat(values) for values in zip(*scored, strict=True))
+        mu, mask = (torch.cat([getattr(micro, name) for micro in micros]) for name in ("rollout_log_probs", "mask"))
+        metrics = {
+            **lag_metrics(responses, self.updates),
+            "grad_norm": grad_norm,
+            **of_the_step,
+            **losses.reduce(),
+            **mismatch_metrics(log_probs, mu, mask, checkpoint_log_probs=checkpoint),
+        }
+        if counts_flips:
+            flipped = torch.cat(flips)
+            metrics["routing/flip_rate"] = float(flipped.sum().float() / max(len(flipped), 1))
+        tokens = None
+        if dump or diagnosed:
+            known_columns = {"checkpoint_log_probs": checkpoint, "proximal_log_probs": proximal}
+            columns = {name: values for name, values in known_columns.items() if values is not None} | columns
+            columns = {"log_probs": log_probs, "entropy": entropy, **columns}
+            tokens = {name: values.detach().numpy() for name, values in columns.items()}
+        self.updates += 1
+        histogram = mismatch_histogram((log_probs - mu).abs()[mask])
+        return StepResult({**metrics, "step": self.updates}, histogram, tokens)
+
+    def _step_threshold(self, micros: list[MicroBatch]) -> Tensor | None:
+        """Return the threshold of the method's judge over all tokens of the step (SAT's quantile, M2PO's), from a pass
+        without gradients before the first backward."""
+        judge = self.method.judge
+        alone = len(micros) == 1  # then the loss takes the same over its own
+        if judge is None or not self.method.threshold_is_of_the_step or alone:
+            return None
+        batches = [self._token_batch(micro, self._policy_log_probs(micro)) for micro in micros]
+        return judge.threshold_of(torch.cat([threshold_scores(self.method, batch) for batch in batches]))
+
+    def _loss(
+        self, responses: Sequence[Response], micro: MicroBatch, scores: Scores, threshold: Tensor | None
+    ) -> tuple[Tensor, dict[str, SupportsFloat], Result]:
+        """Return the objective on one micro-batch, with weights that count the whole step."""
+        settings, reference = self.config.loss, None
+        batch = self._token_batch(micro, scores.log_probs)
+        if settings.reduction == "token_mean":
+            trained = sum(int((response.versions != TOOL).sum()) for response in responses)
+            weights = batch.mask.double() / max(trained, 1)
+        else:
+            weights = response_mean_weights(batch.mask, batch.lengths, len(responses))
+        if self.reference is not None:
+            with torch.no_grad():
+                reference = self._forward(self.reference, micro, replay=False).log_probs
+        return policy_loss(
+            self.method,
+            batch,
+            weights,
+            kl_coef=settings.kl_coef,
+            entropy_coef=settings.entropy_coef,
+            ref_log_probs=reference,
+            entropy=scores.entropy,
+            threshold=threshold,
+        )
+
+    def _token_batch(self, micro: MicroBatch, log_probs: Tensor) -> TokenBatch:
+        return micro.token_batch(self.method, self.updates, log_probs)
+
+    def _change_weights(
+        self, micros: list[MicroBatch], loss: Tensor, log_probs: list[Tensor]
+    ) -> tuple[float, dict[str, float]]:
+        """Takes the optimizer's step; returns the gradient's norm, and trpo/* where the method constrains the step."""
+        number, constraint = self.updates + 1, self.method.step_constraint
+        try:
+            if constraint is None:
+                return self.optimizer.step(number, loss), {}
+            return self._constrained_step(number, loss, constraint, micros)
+        except FloatingPointError as error:
+            batches = [self._token_batch(micro, values) for micro, values in zip(micros, log_probs, strict=True)]
+            said = next(filter(None, map(broken_tokens, batches)), "")
+            raise FloatingPointError(f"{error}{said and f'; in one micro-batch {said}'}") from None
+
+    def _constrained_step(self, number, loss, constraint, micros) -> tuple[float, dict[str, float]]:
+        """Takes a step and halves it until TRPO's constraint accepts it; returns the gradient's norm, and trpo/*.
+        AdamW's moments keep the whole gradient, whatever becomes of the step."""
+        before, old = self._divergence(micros), self.optimizer.weights()
+        norm = self.optimizer.step(number, loss)
+        scale, after, new = 1.0, self._divergence(micros), self.optimizer.weights()
+        for halvings in range(constraint.max_backtracks + 1):
+            if constraint.accepts(before, after):
+                break
+            scale = scale / 2 if halvings < constraint.max_backtracks else 0.0
+            self.optimizer.place(old, new, scale)
+            after = self._divergence(micros) if scale else before
+        n = max(len(before), 1)
+        return norm, {
+            "trpo/tv_mean_before": float(before.double().sum()) / n,
+            "trpo/tv_mean": float(after.double().sum()) / n,
+            "trpo/tv_max_before": float(before.max()) if len(before) else 0.0,
+            "trpo/tv_max": float(after.max()) if len(after) else 0.0,
+            "trpo/step_scale": scale,
+            "trpo/backtracks": halvings,
+        }
+
+
+# --------------------------------------------------------------------------------------------------- the initial model
+
+
+def warm_up(config: LabConfig, folder: Path) -> Iterator[int]:
+    """Trains the initial model in this process and writes it to `folder` in fp32; yields now and then how many steps
+    are made.
+
+    Most steps see correct demonstrations, the last ones careless ones: the model then knows the arithmetic but answers
+    sloppily, which is what RL has to unlearn. Both halves matter; a merely under-trained model hardly learns by RL.
+    """
+    model.initialize()
+    torch.manual_seed(config.warmup.seed)
+    rng = np.random.default_rng(config.warmup.seed)
+    warmup = config.warmup
+    network = build_model(
+        config.model, TrainConfig(), config.task.vocab_size, balance_coef=_BALANCE_COEF if config.model.is_moe else 0.0
+    )
+    optimizer = torch.optim.AdamW(network.parameters(), lr=warmup.lr, betas=(0.9, 0.98), weight_decay=0.0)
+    clean_steps = round(warmup.clean_fraction * warmup.steps)
+    for step in range(warmup.steps):
+        for group in optimizer.param_groups:
+            group["lr"] = warmup.lr * _schedule(step, clean_steps)
+        loss = _imitation_loss(network, config, rng, careless=step >= clean_steps)
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+        optimizer.step()
+        if (step + 1) % 100 == 0:
+            print(f"warm-up step {step + 1} of {warmup.steps}: loss {loss.item():.3f}", flush=True)
+        if (step + 1) % REPORT_EVERY == 0:
+            yield step + 1
+    # Two runs may warm up the same model at once: each writes its own folder, the first one to finish stays.
+    own = folder.with_name(f"{folder.name}.{os.getpid()}")
+    save_hf(network, config.model, config.task.vocab_size, config.task.eos_id, own)
+    try:
+        os.replace(own, folder)
+    except OSError:
+        if not is_model(folder):
+            raise
+        shutil.rmtree(own)
+    model.shutdown()
+
+
+def _schedule(step: int, clean_steps: int) -> float:
+    """Return the factor of the learning rate: twenty steps of warm-up, then a cosine to 15 % at the end of the clean
+    demonstrations, held for the careless."""
+    cosine = 0.5 * (1 + math.cos(math.pi * min(1.0, step / max(clean_steps, 1))))
+    return min(1.0, (step + 1) / 20) * (0.15 + 0.85 * cosine)
+
+
+def _imitation_loss(
+    network: torch.nn.Module, config: LabConfig, rng: np.random.Generator, careless: bool
+) -> torch.Tensor:
+    warmup, task = config.warmup, config.task
+    sequences, rows, offset = [], [], 0
+    for problem in task.training_problems(warmup.batch_size, rng):
+        answer = task.demonstration(
+            problem,
+            rng,
+            error_rate=warmup.error_rate if careless else 0.0,
+            direct=careless and rng.random() < warmup.direct_rate,
+        )
+        prompt = task.encode(problem.prompt)
+        tokens = prompt + task.encode(answer)
+        ours = torch.tensor([not tool for tool in task.written_by_tool(answer)])
+        rows.append((torch.arange(len(prompt) - 1, len(tokens) - 1) + offset)[ours])
+        sequences.append(tokens)
+        offset += len(tokens)
+    ids = torch.tensor([token for tokens in sequences for token in tokens])
+    picked = torch.cat(rows)
+    logits = forward_logits(network, ids, PackedLayout.of([len(tokens) for tokens in sequences]))[picked]
+    log_probs, _ = token_log_probs(logits, ids[picked + 1], temperature=1.0)
+    return -log_probs.mean()

@@ -1,0 +1,252 @@
+"""Requests of an iteration, verdicts, advantages, a batch's metrics, and its rows in the run folder."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+
+import numpy as np
+import pytest
+import torch
+from made_up_batch import CONFIG, make_batch
+
+from sat_slime.config.schema import EvalConfig, LabConfig, VerifierConfig
+from sat_slime.lab.batch import (
+    Grader,
+    RolloutBatch,
+    StepResult,
+    evaluation_requests,
+    evaluation_row,
+    group_advantages,
+    histogram_row,
+    token_dump,
+    training_group,
+    training_requests,
+)
+from sat_slime.rollout.token_dump import read_dump, write_dump
+from sat_slime.rollout.types import Response
+from sat_slime.tasks import Problem
+from sat_slime.tasks.running_sums import RunningSums
+
+
+def test_requests_depend_on_the_seed_and_the_iteration_alone():
+    problems, requests = training_requests(CONFIG, 7)
+    assert training_requests(CONFIG, 7) == (problems, requests)
+    assert training_requests(CONFIG, 8)[0] != problems
+    assert training_requests(CONFIG.model_copy(update={"seed": 1}), 7)[0] != problems
+    assert [r.prompt_ids for r in requests] == [CONFIG.task.encode(p.prompt) for p in problems for _ in range(4)]
+    assert len({r.seed for r in requests}) == len({r.request_id for r in requests}) == 12
+
+
+@pytest.mark.parametrize("method, top_p, asks", [("trpo", 1.0, 16), ("grpo", 0.9, 16), ("grpo", 1.0, 0)])
+def test_methods_and_a_nucleus_that_take_whole_distributions(method, top_p, asks):
+    changed = {"method": {"base": method}, "rollout": {**CONFIG.rollout.model_dump(), "top_p": top_p}}
+    config = LabConfig(**changed)
+    asked = [*training_requests(config, 3)[1], *training_group(config, 4)[1]]
+    assert {(request.distribution_size, request.top_p) for request in asked} == {(asks, top_p)}
+    assert {(r.distribution_size, r.top_p) for r in evaluation_requests(config, 3)[1]} == {(0, 1.0)}
+
+
+def test_a_diagnosed_batch_asks_for_whole_distributions():
+    diagnose = {"every_n_steps": 5}
+    config = CONFIG.model_copy(update={"diagnose": CONFIG.diagnose.model_copy(update=diagnose)})
+    asked = [training_requests(config, i)[1][0].distribution_size for i in range(11)]
+    assert asked == [16 if i % 5 == 0 else 0 for i in range(11)]
+    assert not any(request.distribution_size for request in evaluation_requests(config, 5)[1])
+    assert not training_requests(CONFIG, 0)[1][0].distribution_size
+    # with two optimizer steps a batch, steps 0, 5, 10 fall on batches 0, 2, 5
+    twice = config.model_copy(
+        update={"pipeline": CONFIG.pipeline.model_copy(update={"optimizer_steps_per_rollout": 2})}
+    )
+    assert [i for i in range(7) if training_requests(twice, i)[1][0].distribution_size] == [0, 2, 5]
+
+
+def test_evaluations_ask_the_same_held_out_problems_with_fresh_seeds():
+    problems, requests = evaluation_requests(CONFIG, 0)
+    again, later = evaluation_requests(CONFIG, 16)
+    assert problems == again and all(map(CONFIG.task.is_held_out, problems))
+    assert not {r.seed for r in requests} & {r.seed for r in later}
+
+
+def test_metrics_of_a_batch():
+    problems, _ = training_requests(CONFIG, 0)
+    right = f"{int(problems[0].label):02d}$"
+    batch = make_batch([right, "98$", "98$", right] + ["98$"] * 7 + ["11,22,33"])
+    metrics = batch.metrics()
+    assert metrics["reward/mean"] == pytest.approx(2 / 12)
+    assert metrics["reward/flat_groups"] == pytest.approx(2 / 3)
+    assert metrics["tokens/response_total"] == 11 * 3 + 8
+    assert metrics["response/length_mean"] == pytest.approx(41 / 12)
+    assert metrics["response/truncated"] == pytest.approx(1 / 12)
+    assert metrics["rollout/rejected"] == 2
+    assert [sample.reward for sample in batch.graded()] == batch.rewards.reshape(-1).tolist()
+    advantages = [sample.advantage for sample in batch.graded()]
+    assert advantages[0] == advantages[3] > 0 > advantages[1] and not any(advantages[4:])
+
+
+def test_the_final_weights_are_asked_as_often_as_is_said():
+    scores = EvalConfig(problems=5, samples_per_problem=2, final_repeats=3)
+    _, requests = evaluation_requests(CONFIG.model_copy(update={"eval": scores}), 8, scores.final.repeats)
+    assert len(requests) == 5 * 6 and len({request.seed for request in requests}) == 30
+    assert scores.repeats == 1 and scores.final.final_repeats is None
+    assert EvalConfig(repeats=4).final.repeats == 4, "unset: as on the way"
+
+
+def test_advantages_are_those_of_torch_std():
+    rewards = np.array([[1, 0, 0, 1], [1, 1, 1, 1], [0, 0, 0, 0], [0, 0, 0, 1]], np.float32)
+    expected = torch.tensor(rewards)
+    expected = (expected - expected.mean(1, keepdim=True)) / (expected.std(1, keepdim=True) + 1e-6)
+    np.testing.assert_allclose(group_advantages(rewards), expected, rtol=1e-6)
+    assert not group_advantages(rewards)[1:3].any()
+
+
+# ------------------------------------------------------------------------------------------------------------- verdicts
+
+
+TASK = RunningSums()
+
+needs_verifier = pytest.mark.skipif(
+    importlib.util.find_spec("math_verify") is None, reason="needs pip install '.[reward]'"
+)
+
+
+def response(output_ids, problem: Problem) -> Response:
+    length = len(output_ids)
+    versions = np.full(length, 3, np.int64)
+    return Response(
+        "r", TASK.encode(problem.prompt), tuple(output_ids), np.zeros(length, np.float32), None, "stop", versions
+    )
+
+
+def written(problem: Problem, rng: np.random.Generator) -> tuple[int, ...]:
+    """A response: a demonstration, one with a slip, one in which a character is another, or noise."""
+    kind = rng.integers(4)
+    text = TASK.demonstration(problem, rng, error_rate=0.3 if kind == 1 else 0.0, direct=bool(rng.integers(2)))
+    tokens = list(TASK.encode(text))
+    if kind == 2:
+        tokens[rng.integers(len(tokens))] = int(rng.integers(TASK.vocab_size))
+    if kind == 3:
+        tokens = [*rng.integers(0, TASK.vocab_size, rng.integers(1, 12)).tolist(), TASK.eos_id]
+    return tuple(tokens)
+
+
+def written_batch(problems: int = 200, samples: int = 8, seed: int = 0) -> RolloutBatch:
+    rng = np.random.default_rng(seed)
+    drawn = TASK.training_problems(problems, rng)
+    responses = [response(written(problem, rng), problem) for problem in drawn for _ in range(samples)]
+    return RolloutBatch(TASK, 0, drawn, responses)
+
+
+@needs_verifier
+@pytest.mark.parametrize("mode", ["strict_integer", "default", "prime_math", "math_dapo"])
+def test_every_mode_of_the_verifier_gives_the_rewards_of_the_tasks_own_check(mode):
+    batch = written_batch(problems=100)
+    exact = Grader(VerifierConfig(), TASK).grade(batch)
+    grader = Grader(VerifierConfig(mode=mode, workers=1), TASK)
+    try:
+        verified = grader.grade(batch)
+    finally:
+        grader.close()
+    np.testing.assert_array_equal(verified.rewards, exact.rewards)
+    assert 0.2 < exact.rewards.mean() < 0.9
+    if mode != "prime_math":  # PRIME compares what is not there, too
+        none = [verdict.reason == "no_answer" for verdict in exact.verdicts]
+        assert none == [verdict.reason == "no_answer" for verdict in verified.verdicts] and 0 < sum(none) < len(none)
+
+
+def test_the_own_check_starts_no_process_and_says_why():
+    problem = TASK.problem([3, 5, 2, 4])
+    answers = ["08,10,14$", "14$", "08,10,15$", "14", "014$", "1 4$", "$", "08,10,14"]
+    batch = RolloutBatch(TASK, 0, [problem], [response(TASK.encode(text), problem) for text in answers])
+    graded = Grader(VerifierConfig(), TASK).grade(batch)
+    assert [verdict.reason for verdict in graded.verdicts] == ["number"] * 2 + ["different"] + ["no_answer"] * 5
+    assert graded.rewards.tolist() == [[1, 1, 0, 0, 0, 0, 0, 0]]
+    assert graded.verifier == {}
+
+
+# ----------------------------------------------------------------------------------------------- rows of the run folder
+
+
+ANSWERS = ["14$", "08,10,14$", "1$", "08$"] * 3
+V = 16
+
+
+def log_softmax(values: np.ndarray) -> np.ndarray:
+    return values - np.log(np.exp(values).sum(1, keepdims=True))
+
+
+def make_result(tokens: int, step: int, **columns) -> StepResult:
+    rng = np.random.default_rng(step)
+    always = {"log_probs": -rng.random(tokens), "entropy": rng.random(tokens)}
+    return StepResult({"step": step}, {}, {k: np.asarray(v, np.float32) for k, v in {**always, **columns}.items()})
+
+
+def test_a_dump_holds_the_batch_in_its_order(tmp_path):
+    batch = make_batch(ANSWERS, version=5)
+    lengths = [len(response.output_ids) for response in batch.responses]
+    result = make_result(sum(lengths), 9, checkpoint_log_probs=-np.arange(sum(lengths)))
+    write_dump(tmp_path / "x", token_dump(CONFIG, batch, result, 9, 0))
+    dump = read_dump(tmp_path / "x")
+    assert (dump.iteration, dump.step, dump.updates, dump.method, dump.temperature) == (9, 9, 8, "gspo", 1.0)
+    assert dump.metadata["routing_replay"] == "false" and dump.metadata["engine_dtype"] == "bfloat16"
+    assert dump.lengths.tolist() == lengths and dump.prompt_index.tolist() == [0] * 4 + [1] * 4 + [2] * 4
+    assert dump.tokens.tolist() == [t for r in batch.responses for t in r.output_ids]
+    assert dump.rewards.tolist() == batch.rewards.reshape(-1).tolist()
+    advantages = group_advantages(batch.rewards).reshape(-1)
+    for i, response in enumerate(batch.responses):
+        mine = slice(sum(lengths[:i]), sum(lengths[: i + 1]))
+        assert dump.rollout_log_probs[mine].tolist() == response.log_probs.tolist()
+        assert (dump.advantages[mine] == advantages[i]).all()
+    assert (dump.versions == 5).all() and dump.mask.all()
+    assert result.tokens is not None
+    for name, values in (("log_probs", dump.log_probs), ("entropy", dump.entropy), *dump.more.items()):
+        np.testing.assert_array_equal(values, result.tokens[name])
+
+
+@pytest.mark.parametrize(("score", "q"), [("log_ratio", 0.25), ("tv", None)])
+def test_a_histogram_of_log_ratios_has_a_quantile_of_log_ratios(score, q):
+    method = {"base": "gspo", "sat": {"enabled": True, "score": score}}
+    config = LabConfig.model_validate(CONFIG.model_dump() | {"method": method})
+    result = StepResult({"step": 3, "lag/mean": 2.0, "sat/q": 0.25}, {"edges": [0.1], "counts": [1, 2]}, None)
+    row = {"step": 3, "lag": 2.0, "q": q, "edges": [0.1], "counts": [1, 2]}
+    assert histogram_row(config, result) == row
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_total_variation_is_that_of_whole_distributions(known):
+    batch = make_batch(ANSWERS)
+    rng = np.random.default_rng(1)
+    mu = [log_softmax(rng.standard_normal((len(r.output_ids), V))) for r in batch.responses]
+    if known:
+        both = zip(batch.responses, mu, strict=True)
+        responses = [dataclasses.replace(r, distribution=one.astype(np.float32)) for r, one in both]
+        batch = dataclasses.replace(batch, responses=responses)
+    n = sum(map(len, mu))
+    pi, pi_l = (log_softmax(rng.standard_normal((n, V))) for _ in range(2))
+    result = make_result(n, 1, log_distribution=pi, checkpoint_log_distribution=pi_l)
+    more = token_dump(CONFIG, batch, result, 1, 0).more
+    expected = {"tv_policy": (pi_l, pi)}
+    if known:
+        expected |= {"tv": (np.concatenate(mu), pi), "tv_implementation": (np.concatenate(mu), pi_l)}
+    assert more.keys() == expected.keys()
+    for name, (a, b) in expected.items():
+        by_hand = [sum(abs(np.exp(a[i, v]) - np.exp(b[i, v])) for v in range(V)) / 2 for i in range(n)]
+        np.testing.assert_allclose(more[name], by_hand, rtol=1e-5)
+
+
+def test_the_row_of_an_evaluation():
+    problems, _ = training_requests(CONFIG, 0)
+    right = f"{int(problems[0].label):02d}$"
+    batch = make_batch([right, right, "98$", right] + ["98$"] * 7 + ["11,22,33"], version=6)
+    scores = EvalConfig(samples_per_problem=2, repeats=2, k=[1, 2, 4])
+    row = evaluation_row(batch, scores, step=8, iteration=8)
+    assert (row["step"], row["weights_step"], row["time/eval"]) == (8, 6, 1.5)
+    assert row["accuracy"] == row["avg@2"] == row["pass@1"] == pytest.approx(3 / 12)
+    assert row["pass@2"] == row["pass@4"] == pytest.approx(1 / 3)
+    assert row["accuracy_by_run"] == pytest.approx([2 / 6, 1 / 6])
+    assert row["accuracy/low"] < row["accuracy"] < row["accuracy/high"]
+    assert (row["n_problems"], row["n_samples"]) == (3, 12)
+    assert (row["reasons/number"], row["reasons/different"], row["reasons/no_answer"]) == (3, 8, 1)
+    assert row["truncated"] == pytest.approx(1 / 12)
+    assert not any(key.startswith("verifier/") for key in row)
+    assert "pass@2" in evaluation_row(batch, EvalConfig(samples_per_problem=2, repeats=2), 8, 8), "k unset: 2"

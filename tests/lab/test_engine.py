@@ -1,0 +1,372 @@
+"""The engine against a fake server that misbehaves on demand; against the real one: test_engine_on_sglang.py."""
+
+import asyncio
+import itertools
+import json
+import os
+import re
+import signal
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from engine_requests import bits, some_requests
+from fake_sglang import HANGS
+
+from sat_slime.config.schema import ModelConfig, RolloutConfig
+from sat_slime.lab.engine import (
+    Engine,
+    EngineFailed,
+    Engines,
+    Server,
+    ServerFailed,
+    ServerLost,
+    ServerRefused,
+    faults_of,
+)
+from sat_slime.rollout.types import TOOL, GenerationRequest
+
+FAKE = [sys.executable, str(Path(__file__).parent / "fake_sglang.py")]
+
+
+@pytest.fixture
+def with_fake(tmp_path):
+    """Runs a coroutine function of a started engine on the fake server, and stops the engine."""
+    faults = tmp_path / "faults.json"
+
+    def run(scenario, faults_in_order=(), tool=None, **settings):
+        faults.write_text(json.dumps(list(faults_in_order)))
+        settings = {"max_running_requests": 4, "startup_timeout_s": 30, "request_timeout_s": 30} | settings
+
+        async def whole():
+            command, rollout = [*FAKE, "--faults", str(faults)], RolloutConfig(**settings)
+            engine = Engine(0, rollout, ModelConfig(), 16, tmp_path, tmp_path, command, tool)
+            try:
+                await engine.start()
+                return await scenario(engine)
+            finally:
+                await engine.stop()
+
+        return asyncio.run(whole())
+
+    return run
+
+
+async def in_flight(engine) -> None:
+    while engine.in_flight == 0:
+        await asyncio.sleep(0.001)
+
+
+# ---------------------------------------------------------------------------------------------------------- the server
+
+
+@pytest.mark.parametrize(
+    ("argument", "timeout", "message"),
+    [
+        ("--unhealthy", 1.0, r"not healthy after 1 s \(rollout.startup_timeout_s\)"),
+        ("--exit", 60.0, r"exit code 3(?s:.)*cannot load the model"),
+    ],
+)
+def test_a_server_that_does_not_come_up_is_an_error_with_its_log(tmp_path, argument, timeout, message):
+    server = Server(0, RolloutConfig(startup_timeout_s=timeout), ModelConfig(), tmp_path, [*FAKE, argument])
+    with pytest.raises(ServerFailed, match=message) as failure:
+        asyncio.run(server.start(str(tmp_path), 0))
+    assert str(server.log_path) in str(failure.value) and not server.alive
+
+
+def test_a_server_listens_where_only_this_user_comes_and_nobody_answers_in_its_place(tmp_path):
+    server = Server(0, RolloutConfig(), ModelConfig(), tmp_path, FAKE)
+
+    async def scenario():
+        await server.start(str(tmp_path), 3)
+        first = server.socket
+        assert first.is_socket() and first.parent.stat().st_mode & 0o077 == 0
+        assert str(first) in server.log_path.read_text()
+        await server.start(str(tmp_path), 0)
+        assert server.socket != first and not first.exists(), "nobody can wait where the next one will be"
+        os.kill(server.pid, signal.SIGKILL)
+        assert server.ended_within(30)
+        told = rf"SGLang's server of engine 0 \(process {server.pid}\) was killed by SIGKILL; last in its log: serving"
+        assert re.fullmatch(told, server.how_it_ended())
+        with pytest.raises(ServerLost, match="http/update_weights_from_disk"):
+            await server.post("/update_weights_from_disk", {})
+        await server.start(str(tmp_path), 0)
+        process = psutil.Process(server.pid)
+        server.stop()
+        assert not server.alive and not process.is_running() and not server.socket.parent.exists()
+
+    asyncio.run(scenario())
+
+
+def test_arguments_follow_the_configuration(tmp_path):
+    rollout, moe = RolloutConfig(dtype="float32", max_running_requests=10), ModelConfig(max_positions=120)
+    words = Server(0, rollout, moe, tmp_path).arguments("/m", 7)
+    pairs = dict(itertools.pairwise(words))
+    assert pairs["--weight-version"] == "7" and pairs["--dtype"] == "float32" and pairs["--context-length"] == "128"
+    assert int(pairs["--max-total-tokens"]) >= 10 * 120 and "--enable-return-routed-experts" in words
+    assert "--enable-return-routed-experts" not in Server(0, rollout, ModelConfig(experts=0), tmp_path).arguments("", 0)
+
+
+# --------------------------------------------------------------------------------------------------- one answer for one
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [("short_experts", "routed_experts_shape"), ("stale", "weight_version"), ("abort", "finish_reason")],
+)
+def test_a_bad_response_is_dropped_counted_and_requested_again(with_fake, tmp_path, fault, reason):
+    async def scenario(engine):
+        await engine.update_weights(str(tmp_path), 8)
+        return await engine.generate(some_requests(10))
+
+    result = with_fake(scenario, [fault])
+    assert [response.request_id for response in result.responses] == [f"r{i}" for i in range(10)]
+    assert (result.rejected, result.resent, result.lost) == ({reason: 1}, 1, 0)
+    assert faults_of([result]) == {"rejected": 1, "lost": 0, "resent": 1, f"rejected/{reason}": 1}
+    assert {response.weight_version for response in result.responses} == {8}
+
+
+def test_faults_change_nothing_of_the_result(with_fake):
+    async def scenario(engine):
+        return await engine.generate(some_requests(10)), engine.deaths
+
+    good, _ = with_fake(scenario)
+    bad, deaths = with_fake(scenario, ["nan", "error", "die_slowly", "garbage", "short_experts"])
+    assert good.resent == 0 < bad.lost and bits(bad.responses) == bits(good.responses)
+    (death,) = deaths
+    assert "was killed by SIGKILL; last in its log: serving" in death, "its connections broke before it died"
+
+
+@pytest.mark.parametrize("method", ["generate", "stream"])
+def test_a_tool_answers_calls_and_the_model_goes_on(with_fake, method):
+    call, written = 5, (1, 2, 3)
+
+    async def scenario(engine):
+        requests = [
+            GenerationRequest(f"r{i}", (1, 2), max_new_tokens=20, temperature=1.0, seed=i, stop_token_ids=(0, call))
+            for i in range(24)
+        ]
+        return await getattr(engine, method)(requests)
+
+    result = with_fake(scenario, tool=lambda so_far: written if so_far[-1] == call else None)
+    turns = []
+    for response in result.responses:
+        tokens, position, called = response.output_ids, 0, 0
+        while position < len(tokens):  # the fake calls at random, also behind an answer of the tool
+            end = position
+            while end < len(tokens) and response.versions[end] != TOOL:
+                end += 1
+            if end < len(tokens):
+                assert tokens[end - 1] == call and tokens[end : end + 3] == written
+                assert (response.versions[end : end + 3] == TOOL).all() and not response.log_probs[end : end + 3].any()
+                called += 1
+            position = end + 3
+        assert response.versions[-1] != TOOL and len(tokens) <= 20
+        assert len(response.routed_experts) == 2 + len(tokens) - 1
+        # without room for the tool's answer and a token behind it, the response ends with its call
+        ends = tokens[-1] == 0 or len(tokens) == 20 or (tokens[-1] == call and len(tokens) + 3 >= 20)
+        assert ends and response.finish_reason == ("length" if len(tokens) == 20 else "stop")
+        turns.append(called)
+    assert max(turns) >= 2 and min(turns) == 0
+
+
+def test_a_dead_server_is_restarted_with_its_last_weights(with_fake, tmp_path):
+    async def scenario(engine):
+        await engine.update_weights(str(tmp_path), 5)
+        return await engine.generate(some_requests(6)), (engine.state, engine.restarts, engine.in_flight)
+
+    result, status = with_fake(scenario, [None, "die"])
+    assert {response.weight_version for response in result.responses} == {5}
+    assert result.lost > 0 and status == ("ready", 1, 0)
+
+
+def test_an_evaluation_is_of_the_weights_that_it_names_and_those_before_may_be_gone(with_fake, tmp_path):
+    async def scenario(engine):
+        first = await engine.evaluate(str(tmp_path / "old"), 3, some_requests(4))
+        engine.server.stop()
+        (tmp_path / "old").rmdir()
+        return first, await engine.evaluate(str(tmp_path / "new"), 4, some_requests(4)), engine.server.log_path
+
+    (tmp_path / "old").mkdir()
+    (tmp_path / "new").mkdir()
+    first, second, log = with_fake(scenario)
+    assert [{r.weight_version for r in result.responses} for result in (first, second)] == [{3}, {4}]
+    assert f"--model-path {tmp_path / 'new'}" in log.read_text().splitlines()[-2]
+
+
+def test_a_request_without_an_answer_in_time_is_sent_again(with_fake):
+    async def scenario(engine):
+        return await engine.generate(some_requests(4)), engine.restarts
+
+    result, restarts = with_fake(scenario, ["hang"], request_timeout_s=0.5)
+    assert len(result.responses) == 4 and (result.lost, restarts) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("faults", "settings", "message"),
+    [
+        (["missing_experts", "nan"], {"max_attempts": 2}, r"request r0 .*max_attempts is 2.*experts_missing.*log_prob"),
+        (["die", "die"], {"max_restarts": 1}, r"(?s)rollout.max_restarts is 1.*serving"),
+    ],
+)
+def test_too_many_attempts_or_restarts_end_with_the_setting_and_the_reasons(with_fake, faults, settings, message):
+    async def scenario(engine):
+        with pytest.raises(EngineFailed, match=message):
+            await engine.generate(some_requests(1))
+        return engine.state
+
+    assert with_fake(scenario, faults, **settings) == "failed"
+
+
+def test_an_update_waits_for_what_is_in_flight(with_fake, tmp_path):
+    async def scenario(engine):
+        generating = asyncio.create_task(engine.generate(some_requests(12)))
+        await in_flight(engine)
+        await engine.update_weights(str(tmp_path), 3)
+        assert generating.done()
+        return (await generating).responses, (await engine.generate(some_requests(2))).responses
+
+    before, after = with_fake(scenario)
+    assert {r.weight_version for r in before} == {0} and {r.weight_version for r in after} == {3}
+
+
+# ------------------------------------------------------------------------------------------------------------- streams
+
+
+def test_an_update_interrupts_a_stream_which_goes_on(with_fake, tmp_path):
+    async def scenario(engine):
+        streaming = asyncio.create_task(engine.stream(some_requests(4)))
+        for version in (3, 5):
+            await in_flight(engine)
+            await engine.update_weights(str(tmp_path), version)
+        return await streaming
+
+    result = with_fake(scenario, ["part", "part"], max_running_requests=32)
+    spans = [r.versions.tolist() for r in result.responses]
+    assert all(span == sorted(span) for span in spans)
+    assert any(set(span) == {0, 3, 5} for span in spans) and set(spans[-1]) == {5}
+    assert (result.resent, result.rejected, result.lost) == (0, {}, 0)
+    for request, r in zip(some_requests(4), result.responses, strict=True):
+        assert r.request_id == request.request_id
+        assert len(r.output_ids) == len(r.log_probs) == len(r.versions) <= request.max_new_tokens
+        assert len(r.routed_experts) == len(r.prompt_ids) + len(r.output_ids) - 1
+
+
+def test_a_stream_that_is_given_up_ends_at_once_and_one_that_is_newer_goes_on(with_fake, tmp_path):
+    async def scenario(engine):
+        old = asyncio.create_task(engine.stream(some_requests(3)))
+        await in_flight(engine)
+        await engine.update_weights(str(tmp_path), 1)
+        await in_flight(engine)
+        await engine.give_up(0)
+        assert not old.done()
+        await engine.give_up(1)
+        return await old, await engine.stream(some_requests(2))
+
+    old, new = with_fake(scenario, ["part", "part"], max_running_requests=32)
+    assert old.given_up and not new.given_up
+    assert {int(version) for response in old.responses for version in response.versions} == {0, 1}
+    assert all(response.finish_reason != "abort" for response in new.responses)
+
+
+def test_a_stream_keeps_its_parts_when_the_server_dies(with_fake, tmp_path):
+    async def scenario(engine):
+        streaming = asyncio.create_task(engine.stream(some_requests(3)))
+        await in_flight(engine)
+        await engine.update_weights(str(tmp_path), 2)
+        return await streaming, engine.restarts
+
+    result, restarts = with_fake(scenario, ["part", "die"], max_running_requests=32)
+    assert {0, 2} == set(result.responses[0].versions.tolist()) and (restarts, result.lost) == (1, 3)
+
+
+def test_one_restart_is_counted_once_however_many_streams_meet_it(with_fake):
+    async def scenario(engine):
+        requests = some_requests(8)
+        results = await asyncio.gather(*(engine.stream(requests[i : i + 2]) for i in range(0, 8, 2)))
+        group = object.__new__(Engines)
+        group._all, group._reported = [engine], 0
+        return results, [group.new_restarts(), group.new_restarts()], [len(group.new_deaths()), group.new_deaths()]
+
+    results, restarts, deaths = with_fake(scenario, ["die"], max_running_requests=32)
+    assert sum(result.lost > 0 for result in results) > 1, "several streams met it"
+    assert restarts == [1, 0] and deaths == [1, []]
+
+
+def test_streams_run_beside_a_generation(with_fake, tmp_path):
+    async def scenario(engine):
+        streaming = asyncio.create_task(engine.stream(some_requests(2)))
+        while (tmp_path / "faults.json").read_text() != "[]":  # the server has the stream's requests, not the others
+            await asyncio.sleep(0.001)
+        generated = await engine.generate(some_requests(2))
+        assert not streaming.done()
+        await engine.update_weights(str(tmp_path), 1)
+        return generated.responses, (await streaming).responses
+
+    generated, streamed = with_fake(scenario, ["part"], max_running_requests=32)
+    assert {0} == {r.weight_version for r in generated} and {1} == {r.weight_version for r in streamed}
+
+
+# ----------------------------------------------------------------------------------------------------- limits and ends
+
+
+def test_weights_that_cannot_be_loaded_leave_the_old_ones(with_fake, tmp_path):
+    async def scenario(engine):
+        with pytest.raises(ServerRefused, match="nowhere"):
+            await engine.update_weights(str(tmp_path / "nowhere"), 3)
+        return await engine.generate(some_requests(2))
+
+    assert {r.weight_version for r in with_fake(scenario).responses} == {0}
+
+
+def test_in_flight_is_bounded(with_fake):
+    async def scenario(engine):
+        generating = asyncio.create_task(engine.generate(some_requests(40)))
+        most = 0
+        while not generating.done():
+            most = max(most, engine.in_flight)
+            await asyncio.sleep(0)
+        return most, await generating
+
+    most, result = with_fake(scenario, max_running_requests=6)
+    assert len(result.responses) == 40 and 1 <= most <= 6
+
+
+def test_stop_ends_a_generation_and_an_update_that_hang(with_fake, tmp_path):
+    async def generation(engine):
+        generating = asyncio.create_task(engine.generate(some_requests(1)))
+        waiting = asyncio.create_task(engine.generate(some_requests(2)))
+        await in_flight(engine)
+        await engine.stop()
+        for task in (generating, waiting):
+            with pytest.raises(EngineFailed, match="stopped"):
+                await task
+        return engine.state, engine.server.pid
+
+    assert with_fake(generation, ["hang"]) == ("stopped", None)
+    hangs = tmp_path / HANGS
+    hangs.touch()
+
+    async def update(engine):
+        updating = asyncio.create_task(engine.update_weights(str(tmp_path), 3))
+        while hangs.exists():
+            await asyncio.sleep(0.001)
+        await engine.stop()
+        with pytest.raises(EngineFailed, match=r"^engine 0 was stopped$"):
+            await updating
+        return engine.state, engine.restarts, engine.deaths
+
+    assert with_fake(update) == ("stopped", 0, [])
+
+
+@pytest.mark.parametrize(
+    ("prompt", "tokens", "complaint"),
+    [((1,) * 100, 29, "model.max_positions 128"), ((), 5, "at least one prompt token")],
+)
+def test_a_request_that_cannot_be_served_is_an_error(with_fake, prompt, tokens, complaint):
+    async def scenario(engine):
+        with pytest.raises(ValueError, match=complaint):
+            await engine.generate([GenerationRequest("r", prompt, tokens, 1.0, 0, ())])
+
+    with_fake(scenario)

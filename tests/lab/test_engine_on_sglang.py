@@ -1,0 +1,224 @@
+"""The engine on SGLang's real server, against the models that it serves; its faults: test_engine.py."""
+
+import asyncio
+import dataclasses
+import json
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+from engine_requests import STOP, bits, some_requests
+
+from sat_slime.config.schema import ModelConfig, RolloutConfig
+from sat_slime.lab.engine import Engine, generate_payload
+from sat_slime.rollout.types import GenerationRequest
+
+RECORDED = Path(__file__).parent / "recorded_response.json"
+
+
+class Running:
+    """A started engine and the event loop that it lives in."""
+
+    def __init__(self, rollout: RolloutConfig, model: ModelConfig, path: str, log_dir: Path) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.engine = Engine(0, rollout, model, 16, path, log_dir)
+        self(self.engine.start())
+
+    def __call__(self, coroutine):
+        return self.loop.run_until_complete(coroutine)
+
+    def generate(self, requests):
+        return self(self.engine.generate(requests))
+
+    def stop(self):
+        self(self.engine.stop())
+        self.loop.close()
+
+
+@pytest.fixture(scope="module")
+def real(random_models, tmp_path_factory):
+    rollout = RolloutConfig(dtype="float32", deterministic=True, max_running_requests=32)
+    running = Running(rollout, ModelConfig(), random_models["a"], tmp_path_factory.mktemp("logs"))
+    yield running
+    running.stop()
+
+
+def differences(path, responses, temperature=1.0):
+    """For each response: the largest |log-prob difference| to the Hugging Face model, and its experts as sets."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
+    worst, experts = 0.0, []
+    for response in responses:
+        prompt = len(response.prompt_ids)
+        with torch.no_grad():
+            tokens = torch.tensor([response.prompt_ids + response.output_ids])
+            routing = {"output_router_logits": True} if response.routed_experts is not None else {}
+            output = model(tokens, **routing)
+        log_probs = torch.log_softmax(output.logits[0, prompt - 1 : -1] / temperature, -1)
+        chosen = log_probs.gather(1, tokens[0, prompt:, None])[:, 0].numpy()
+        worst = max(worst, float(np.abs(chosen - response.log_probs).max()))
+        if routing:
+            top = torch.stack([logits.topk(2, -1).indices for logits in output.router_logits], 1)[:-1]
+            experts.append(np.sort(top.numpy(), -1))
+    return worst, experts
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_log_probs_and_experts_are_the_models(real, random_models, temperature):
+    requests = some_requests(48, 20, temperature)
+    # One token and a full context are the extremes.
+    requests.append(GenerationRequest("short", (3,), 1, temperature, 0, (STOP,)))
+    requests.append(GenerationRequest("long", (2,) * 100, 28, temperature, 0, ()))
+    result = real.generate(requests)
+    worst, experts = differences(random_models["a"], result.responses, temperature)
+    assert worst < 1e-4
+    for response, expected in zip(result.responses, experts, strict=True):
+        assert np.array_equal(np.sort(response.routed_experts, -1), expected), response.request_id
+    assert {response.finish_reason for response in result.responses} == {"stop", "length"}
+    assert len(result.responses[-1].output_ids) == 28 and result.resent == 0
+
+
+@pytest.mark.engine
+def test_the_real_response_has_the_recorded_shape(real):
+    recorded = json.loads(RECORDED.read_text())["response"]
+    (raw,) = real(real.engine.server.post("/generate", generate_payload(some_requests(1), ["r0#0"])))
+    assert raw.keys() == recorded.keys() and raw["meta_info"].keys() == recorded["meta_info"].keys()
+
+
+@pytest.mark.engine
+def test_new_weights_answer_under_their_version(real, random_models):
+    requests = some_requests(8)
+    before = real.generate(requests).responses
+    real(real.engine.update_weights(random_models["b"], 4))
+    after = real.generate(requests).responses
+    real(real.engine.update_weights(random_models["a"], 6))
+    again = real.generate(requests).responses
+    assert {response.weight_version for response in after} == {4}
+    assert differences(random_models["b"], after)[0] < 1e-4
+    assert bits(after) != bits(before) == bits(again)
+
+
+@pytest.mark.engine
+def test_tokens_depend_on_the_seed_and_not_on_the_neighbours(real):
+    requests = some_requests(40)
+    together = real.generate(requests).responses
+    apart = real.generate(requests[5:9]).responses
+    assert [r.output_ids for r in apart] == [r.output_ids for r in together[5:9]]
+    np.testing.assert_allclose(
+        np.concatenate([r.log_probs for r in apart]),
+        np.concatenate([r.log_probs for r in together[5:9]]),
+        atol=1e-5,
+    )
+    other = GenerationRequest("other", requests[5].prompt_ids, 12, 1.0, 77, (STOP,))
+    assert real.generate([other]).responses[0].output_ids != together[5].output_ids
+
+
+async def interrupted(engine, requests, paths: list[tuple[str, int]]):
+    """Streams responses while the weights change, from one of `paths` to the next for as long as the stream lasts."""
+    streaming = asyncio.create_task(engine.stream(requests))
+    for path, version in paths:
+        # However fast the machine, some tokens come between two changes, and the next change before the end.
+        await asyncio.wait([streaming], timeout=0.05)
+        if streaming.done():
+            break
+        await engine.update_weights(path, version)
+    return (await streaming).responses
+
+
+def endless(requests: list[GenerationRequest]) -> list[GenerationRequest]:
+    """The same requests without stop tokens, so that every response has its longest length."""
+    return [dataclasses.replace(request, stop_token_ids=()) for request in requests]
+
+
+@pytest.mark.engine
+def test_each_token_of_an_interrupted_response_is_of_the_version_that_it_names(real, random_models):
+    requests = endless(some_requests(32, 100))
+    right = {version: "ab"[version % 2] for version in range(10, 22)}
+    real(real.engine.update_weights(random_models[right[10]], 10))
+    responses = real(interrupted(real.engine, requests, [(random_models[right[v]], v) for v in list(right)[1:]]))
+    spanning = [r for r in responses if len(set(r.versions.tolist())) >= 3]
+    assert len(spanning) >= 8, [sorted(set(r.versions.tolist())) for r in responses]
+    boundaries = []
+    for model in ("a", "b"):
+        off = errors(random_models[model], responses)
+        for response, error in zip(responses, off, strict=True):
+            of_this = np.isin(response.versions, [v for v, name in right.items() if name == model])
+            # To rounding the log-probs are the named model's given all tokens before, also right after a change: what
+            # older weights had cached is computed anew.
+            assert error[of_this].max(initial=0) < 1e-4, response.request_id
+            changes = np.flatnonzero(of_this[1:] != of_this[:-1])
+            boundaries += [error[at if of_this[at + 1] else at + 1] for at in changes]
+    # The other model's are far off, so that a boundary misplaced by one token would show.
+    assert np.median(boundaries) > 0.1 and np.mean(np.array(boundaries) > 1e-3) > 0.95
+    for response in responses:
+        assert len(response.routed_experts) == len(response.prompt_ids) + len(response.output_ids) - 1
+
+
+@pytest.mark.engine
+def test_an_interruption_by_the_same_weights_changes_no_token(real, random_models):
+    requests = endless(some_requests(24, 100))
+    real(real.engine.update_weights(random_models["a"], 20))
+    undisturbed = real.generate(requests).responses
+    disturbed = real(interrupted(real.engine, requests, [(random_models["a"], version) for version in range(21, 26)]))
+    assert len({v for r in disturbed for v in r.versions.tolist()}) > 1
+    assert [r.output_ids for r in disturbed] == [r.output_ids for r in undisturbed]
+    for a, b in zip(disturbed, undisturbed, strict=True):
+        np.testing.assert_allclose(a.log_probs, b.log_probs, atol=1e-4)
+        np.testing.assert_array_equal(np.sort(a.routed_experts, -1), np.sort(b.routed_experts, -1))
+
+
+def errors(path, responses) -> list[np.ndarray]:
+    """|log-prob difference| to the Hugging Face model, per response and token."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
+    found = []
+    for response in responses:
+        prompt = len(response.prompt_ids)
+        tokens = torch.tensor([response.prompt_ids + response.output_ids])
+        with torch.no_grad():
+            log_probs = torch.log_softmax(model(tokens).logits[0, prompt - 1 : -1], -1)
+        chosen = log_probs.gather(1, tokens[0, prompt:, None])[:, 0].numpy()
+        found.append(np.abs(chosen - response.log_probs))
+    return found
+
+
+@pytest.mark.engine
+def test_a_killed_server_loses_nothing_and_changes_nothing(real, random_models):
+    real(real.engine.update_weights(random_models["b"], 9))
+    requests = some_requests(128, 100)
+    undisturbed = real.generate(requests)
+    real.engine.deaths = []
+
+    async def disturbed():
+        generating = asyncio.create_task(real.engine.generate(requests))
+        while real.engine.in_flight == 0:
+            await asyncio.sleep(0.01)
+        pid = real.engine.server.pid
+        os.kill(pid, signal.SIGKILL)
+        return await generating, pid
+
+    result, killed = real(disturbed())
+    assert bits(result.responses) == bits(undisturbed.responses)
+    assert {response.weight_version for response in result.responses} == {9}
+    assert result.lost > 0
+    (death,) = real.engine.deaths
+    assert "SIGKILL" in death
+    assert real.engine.server.pid != killed and real.engine.state == "ready"
+
+
+@pytest.mark.engine
+def test_a_dense_model_is_served_without_experts(random_models, tmp_path):
+    running = Running(RolloutConfig(dtype="float32"), ModelConfig(experts=0), random_models["dense"], tmp_path)
+    try:
+        responses = running.generate(some_requests(16)).responses
+        assert differences(random_models["dense"], responses)[0] < 1e-4
+        assert all(response.routed_experts is None for response in responses)
+    finally:
+        running.stop()

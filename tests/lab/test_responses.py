@@ -1,0 +1,403 @@
+"""What is taken of SGLang's answers and what is not, top-p, and interrupted responses put together."""
+
+import base64
+import copy
+import dataclasses
+import json
+import math
+from contextlib import nullcontext
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fake_sglang import response
+
+from sat_slime.lab.responses import by_tool, joined, nucleus, rest, truncate, validate
+from sat_slime.rollout.types import TOOL, GenerationRequest
+from sat_slime.rollout.validation import Expectations, RejectedResponse, check_numbers
+
+
+def encoded(experts):
+    """Routed experts as SGLang sends them."""
+    return base64.b64encode(experts.astype("<i4").tobytes()).decode()
+
+
+RECORDED = json.loads((Path(__file__).parent / "recorded_response.json").read_text())
+REQUEST = GenerationRequest("a", (1, 2, 3), max_new_tokens=6, temperature=1.0, seed=5, stop_token_ids=(15,))
+EXPECTED = Expectations(vocab_size=16, layers=2, experts=8, top_k=2, weight_version=7)
+# Made by hand: three prompt tokens, three output tokens, the last one a stop token.
+EXPERTS = np.array([[[0, 1], [2, 3]], [[1, 0], [7, 6]], [[4, 5], [0, 7]], [[3, 1], [2, 0]], [[6, 7], [5, 4]]])
+GOOD = {
+    "output_ids": [4, 9, 15],
+    "meta_info": {
+        "id": "a#0",
+        "finish_reason": {"type": "stop", "matched": 15},
+        "prompt_tokens": 3,
+        "weight_version": "7",
+        "output_token_logprobs": [[-0.5, 4, None], [-1.25, 9, None], [-2.0, 15, None]],
+        "routed_experts": encoded(EXPERTS),
+    },
+}
+
+
+def changed(**changes):
+    """GOOD with keys of meta_info, or output_ids, replaced."""
+    raw = copy.deepcopy(GOOD)
+    for key, value in changes.items():
+        (raw if key == "output_ids" else raw["meta_info"])[key] = value
+    return raw
+
+
+def log_probs(*values):
+    return [[value, token, None] for value, token in zip(values, GOOD["output_ids"], strict=True)]
+
+
+def test_a_good_response_is_taken_over():
+    result = validate(REQUEST, "a#0", GOOD, EXPECTED)
+    assert (result.request_id, result.prompt_ids, result.output_ids) == ("a", (1, 2, 3), (4, 9, 15))
+    assert result.log_probs.dtype == np.float32 and result.log_probs.tolist() == [-0.5, -1.25, -2.0]
+    assert result.routed_experts.dtype == np.uint8 and np.array_equal(result.routed_experts, EXPERTS)
+    assert (result.finish_reason, result.weight_version) == ("stop", 7)
+
+
+def test_a_certain_token_may_round_to_just_above_zero():
+    assert validate(REQUEST, "a#0", changed(output_token_logprobs=log_probs(1e-7, 0, -1)), EXPECTED)
+
+
+def test_a_stop_token_at_the_length_limit_counts_as_length():
+    request = GenerationRequest("a", (1, 2, 3), max_new_tokens=3, temperature=1.0, seed=5, stop_token_ids=(15,))
+    assert validate(request, "a#0", changed(finish_reason={"type": "length"}), EXPECTED).finish_reason == "length"
+
+
+def test_a_dense_model_has_no_routed_experts():
+    dense = Expectations(vocab_size=16, layers=2, experts=0, top_k=2, weight_version=7)
+    assert validate(REQUEST, "a#0", changed(routed_experts=None), dense).routed_experts is None
+
+
+BAD = [
+    ("malformed", None),
+    ("malformed", {"output_ids": [1]}),
+    ("token_count", changed(output_ids="4, 9, 15")),
+    ("malformed", changed(finish_reason="stop")),
+    ("malformed", changed(output_token_logprobs=None)),
+    ("malformed", changed(output_token_logprobs=[-0.5, -1.25, -2.0])),
+    ("request_id", changed(id="b#0")),
+    ("prompt_length", changed(prompt_tokens=4)),
+    ("weight_version", changed(weight_version="6")),
+    ("finish_reason", changed(finish_reason={"type": "abort", "message": "x"})),
+    ("token_count", changed(output_ids=[])),
+    ("token_count", changed(output_ids=[1, 2, 3, 4, 5, 6, 15])),
+    ("token_count", changed(output_token_logprobs=[[-0.5, 4, None], [-1.25, 9, None]])),
+    ("token_count", changed(finish_reason={"type": "length", "length": 3})),
+    ("vocab_range", changed(output_ids=[4, 16, 15])),
+    ("vocab_range", changed(output_ids=[4, -1, 15])),
+    ("vocab_range", changed(output_ids=[4, True, 15])),
+    ("stop_token", changed(output_ids=[4, 9, 14])),
+    ("stop_token", changed(output_ids=[4, 15, 15])),
+    ("token_mismatch", changed(output_token_logprobs=[[-0.5, 4, None], [-1.25, 8, None], [-2.0, 15, None]])),
+    ("log_prob_not_finite", changed(output_token_logprobs=log_probs(-0.5, float("nan"), -2.0))),
+    ("log_prob_not_finite", changed(output_token_logprobs=log_probs(-0.5, None, -2.0))),
+    ("log_prob_not_finite", changed(output_token_logprobs=log_probs(-0.5, float(np.finfo(np.float32).min), -2.0))),
+    ("log_prob_positive", changed(output_token_logprobs=log_probs(-0.5, 1e-3, -2.0))),
+    ("routed_experts_missing", changed(routed_experts=None)),
+    ("routed_experts_shape", changed(routed_experts="?")),
+    ("routed_experts_shape", changed(routed_experts=encoded(EXPERTS[:-1]))),
+    ("routed_experts_shape", changed(routed_experts=encoded(EXPERTS[:, :1]))),
+    ("expert_range", changed(routed_experts=encoded(np.where(EXPERTS == 7, 8, EXPERTS)))),
+    ("duplicate_expert", changed(routed_experts=encoded(np.where(EXPERTS == 7, 6, EXPERTS)))),
+]
+
+
+@pytest.mark.parametrize(("reason", "raw"), BAD)
+def test_a_bad_response_is_rejected_with_its_reason(reason, raw):
+    with pytest.raises(RejectedResponse) as rejected:
+        validate(REQUEST, "a#0", raw, EXPECTED)
+    assert rejected.value.reason == reason
+
+
+def decoded(text, layers, top_k, experts):
+    """The routed experts of a response with GOOD's five tokens."""
+    sizes = dataclasses.replace(EXPECTED, layers=layers, top_k=top_k, experts=experts)
+    return validate(REQUEST, "a#0", changed(routed_experts=text), sizes).routed_experts
+
+
+def test_routed_experts_are_read_as_they_were_sent():
+    every = np.tile(np.arange(300), (5, 3, 1))
+    experts = np.random.default_rng(0).permuted(every, axis=-1)[..., :4]
+    assert np.array_equal(decoded(encoded(experts), 3, 4, 300), experts)
+
+
+@pytest.mark.parametrize(("experts", "dtype"), [(1, "u1"), (8, "u1"), (256, "u1"), (257, "u2"), (70_000, "u4")])
+def test_smallest_type_that_holds_the_experts(experts, dtype):
+    found = decoded(encoded(np.full((5, 1, 1), experts - 1)), 1, 1, experts)
+    assert found.dtype == np.dtype(dtype)
+    assert (found == experts - 1).all()
+
+
+WHOLE = GenerationRequest("a", (1, 2, 3), 6, temperature=1.0, seed=5, stop_token_ids=(15,), distribution_size=4)
+
+
+def top_log_probs(positions=3, tokens=(2, 0, 3, 1), probabilities=(0.5, 0.25, 0.15, 0.1)):
+    """The [log-prob, token, text] of each position, the likeliest first."""
+    pairs = zip(probabilities, tokens, strict=True)
+    return [[[float(np.log(p)), token, None] for p, token in pairs]] * positions
+
+
+def test_a_distribution_is_ordered_by_token():
+    raw = changed(output_top_logprobs=top_log_probs())
+    found = validate(WHOLE, "a#0", raw, EXPECTED).distribution
+    assert found.dtype == np.float32 and found.shape == (3, 4)
+    np.testing.assert_allclose(np.exp(found), [[0.25, 0.1, 0.5, 0.15]] * 3, rtol=1e-6)
+    assert validate(REQUEST, "a#0", raw, EXPECTED).distribution is None
+
+
+@pytest.mark.parametrize(
+    "distribution",
+    [
+        [],
+        [[None] * 4] * 3,
+        top_log_probs(positions=2),
+        top_log_probs(tokens=(2, 0, 3, 3)),
+        top_log_probs(tokens=(2, 0, 3, 4)),
+        top_log_probs(tokens=(2, 0, 1), probabilities=(0.5, 0.25, 0.25)),
+        top_log_probs(probabilities=(0.5, 0.25, 0.15, 0.05)),
+        top_log_probs(probabilities=(0.5, 0.25, 0.25, float("nan"))),
+    ],
+)
+def test_a_distribution_that_is_none_is_rejected(distribution):
+    with pytest.raises(RejectedResponse) as rejected:
+        validate(WHOLE, "a#0", changed(output_top_logprobs=distribution), EXPECTED)
+    assert rejected.value.reason == "distribution"
+
+
+def test_sglangs_own_response_is_valid():
+    sent, raw, experts = RECORDED["request"], RECORDED["response"], 8
+    request = GenerationRequest("r", tuple(sent["input_ids"]), 12, 1.0, 1, tuple(sent["stop_token_ids"]))
+    expected = Expectations(vocab_size=16, layers=2, experts=experts, top_k=2, weight_version=0)
+    result = validate(request, raw["meta_info"]["id"], raw, expected)
+    assert result.routed_experts.shape == (len(request.prompt_ids) + len(result.output_ids) - 1, 2, 2)
+
+
+def test_the_fake_server_answers_in_the_shape_of_the_real_one():
+    sampling = {"sampling_seed": 0, "max_new_tokens": 12, "stop_token_ids": [15]}
+    fake, real = response("r", [1, 2], sampling, "0"), RECORDED["response"]
+    assert fake.keys() == real.keys() and fake["meta_info"].keys() == real["meta_info"].keys()
+    for key, value in real["meta_info"].items():
+        assert isinstance(fake["meta_info"][key], type(value)), key
+
+
+# Three tokens of a vocabulary of four, cut by a top-p.
+NUCLEUS = [[0.5, 0.25, 0.125, 0.125], [0.125, 0.125, 0.25, 0.5], [0.25, 0.5, 0.25, 0.0]]
+
+
+def sampled_from_a_nucleus(tokens, top_p, raw_log_prob=None):
+    logs = [[float(np.float32(np.log(max(p, 1e-30)))) for p in row] for row in NUCLEUS]
+    own = [row[token] for row, token in zip(logs, tokens, strict=True)]
+    raw = changed(
+        output_ids=list(tokens),
+        finish_reason={"type": "length"},
+        output_token_logprobs=[[raw_log_prob or value, token, None] for value, token in zip(own, tokens, strict=True)],
+        output_top_logprobs=[[[row[a], a, None] for a in sorted(range(4), key=lambda a: -row[a])] for row in logs],
+        routed_experts=None,
+    )
+    request = dataclasses.replace(WHOLE, max_new_tokens=3, top_p=top_p)
+    return validate(request, "a#0", raw, dataclasses.replace(EXPECTED, vocab_size=4, experts=0))
+
+
+def test_mu_is_normalized_over_the_nucleus():
+    result = sampled_from_a_nucleus((0, 2, 1), top_p=0.6)
+    expected = [[2 / 3, 1 / 3, 0, 0], [0, 0, 1 / 3, 2 / 3], [1 / 3, 2 / 3, 0, 0]]
+    np.testing.assert_allclose(np.exp(result.distribution), expected, rtol=1e-6)
+    np.testing.assert_allclose(np.exp(result.log_probs), [2 / 3, 1 / 3, 2 / 3], rtol=1e-6)
+    assert result.log_probs.dtype == result.distribution.dtype == np.float32
+
+
+def test_the_sampled_token_is_in_the_nucleus_whatever_rounding_says():
+    result = sampled_from_a_nucleus((1, 3, 1), top_p=0.3)
+    np.testing.assert_allclose(np.exp(result.log_probs), [1 / 3, 1, 1], rtol=1e-6)
+
+
+def test_a_distribution_of_another_token_is_rejected():
+    with pytest.raises(RejectedResponse) as rejected:
+        sampled_from_a_nucleus((0, 2, 1), top_p=0.6, raw_log_prob=-0.4)
+    assert rejected.value.reason == "token_mismatch"
+
+
+@pytest.mark.parametrize(("routed", "fails"), [(None, True), ((0, 1), True), ((1,), False)])
+def test_what_routes_hold_of_a_layer_without_a_router_means_nothing(routed, fails):
+    routes = EXPERTS.copy()
+    routes[:, 0] = 0
+    expected = dataclasses.replace(EXPECTED, routed=routed)
+    with pytest.raises(RejectedResponse, match="duplicate_expert") if fails else nullcontext():
+        check_numbers([4, 9, 15], [-0.5, -1.25, -2.0], routes, 5, expected)
+
+
+def test_the_log_prob_of_a_token_that_is_not_trained_may_be_anything():
+    taken = check_numbers([4, 9, 15], [-0.5, float("nan"), 3], EXPERTS, 5, EXPECTED, trained=[1, 0, 0])
+    assert taken.tolist() == [-0.5, 0, 0]
+
+
+# ------------------------------------------------------------------------------------------------------------- top-p
+
+
+def by_hand(probs: list[float], top_p: float) -> set[int]:
+    """SGLang's rule, applied to one token after the other."""
+    kept, mass = set(), 0.0
+    for token in sorted(range(len(probs)), key=lambda a: -probs[a]):
+        if mass > top_p:
+            break
+        kept.add(token)
+        mass += probs[token]
+    return kept
+
+
+@pytest.mark.parametrize("top_p", [0.01, 0.3, 0.8, 0.95, 0.999])
+def test_the_rule_and_the_distribution_over_what_it_keeps(top_p):
+    rng = np.random.default_rng(0)
+    logits = 3 * rng.standard_normal((200, 16))
+    log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    kept = nucleus(log_probs, top_p)
+    cut = truncate(log_probs, kept)
+    assert cut.dtype == np.float32
+    for row, mask, values in zip(log_probs, kept, cut, strict=True):
+        probs = np.exp(row).tolist()
+        tokens = by_hand(probs, top_p)
+        assert set(np.flatnonzero(mask)) == tokens
+        mass = math.fsum(probs[a] for a in tokens)
+        expected = [math.log(p / mass) if a in tokens else -math.inf for a, p in enumerate(probs)]
+        assert values.tolist() == pytest.approx(expected, rel=1e-6, abs=1e-6)
+
+
+def test_the_most_likely_token_stays_and_the_edge_does():
+    log_probs = np.log(np.array([[0.9, 0.06, 0.04], [0.5, 0.25, 0.25], [1 / 3, 1 / 3, 1 / 3]]))
+    assert nucleus(log_probs, 0.5).tolist() == [[True, False, False], [True, True, False], [True, True, False]]
+    assert truncate(log_probs, nucleus(log_probs, 0.5))[0].tolist() == [0, -math.inf, -math.inf]
+
+
+def test_tokens_of_probability_zero_are_cut_off():
+    log_probs = np.array([[0.0, np.finfo(np.float32).min]])
+    assert nucleus(log_probs, 0.999).tolist() == [[True, False]]
+
+
+# -------------------------------------------------------------------------------------------------------------- parts
+
+WHOLE_REQUEST = GenerationRequest("a", (1, 2, 3), max_new_tokens=9, temperature=1.0, seed=5, stop_token_ids=())
+
+
+def part(request, tokens: int, version: int, aborted: bool = True):
+    """What an engine says of `request` after so many tokens of the version's weights."""
+    raw = response("a#0", list(request.prompt_ids), dataclasses.asdict(_sampling(request, tokens)), str(version))
+    if aborted:
+        raw["meta_info"]["finish_reason"] = {"type": "abort", "message": "Aborted"}
+    expected = Expectations(vocab_size=16, layers=2, experts=8, top_k=2, weight_version=version)
+    return validate(request, "a#0", raw, expected, interruptible=True)
+
+
+@dataclasses.dataclass
+class _Sampling:
+    sampling_seed: int
+    max_new_tokens: int
+    stop_token_ids: list[int]
+
+
+def _sampling(request, tokens: int) -> _Sampling:
+    return _Sampling(request.seed + len(request.prompt_ids), tokens, [])
+
+
+def nothing(request, version: int):
+    """An answer to a request that was aborted while it waited, as SGLang gives it."""
+    meta = {"id": "a#0", "finish_reason": {"type": "abort", "message": "Abort in waiting queue"}}
+    meta |= {"weight_version": str(version), "output_token_logprobs": [], "completion_tokens": 0}
+    expected = Expectations(vocab_size=16, layers=2, experts=8, top_k=2, weight_version=version)
+    return validate(request, "a#0", {"text": "", "output_ids": [], "meta_info": meta}, expected, interruptible=True)
+
+
+def test_the_rest_has_the_tokens_so_far_in_its_prompt():
+    first = part(WHOLE_REQUEST, 4, 0)
+    assert rest(WHOLE_REQUEST, []) == WHOLE_REQUEST
+    after = rest(WHOLE_REQUEST, [nothing(WHOLE_REQUEST, 0), first])
+    assert after.prompt_ids == WHOLE_REQUEST.prompt_ids + first.output_ids
+    assert (after.max_new_tokens, after.seed, after.request_id) == (5, 5, "a")
+
+
+def test_distributions_are_joined_too():
+    halves = [
+        part(WHOLE_REQUEST, 4, 0),
+        nothing(WHOLE_REQUEST, 0),
+        part(rest(WHOLE_REQUEST, [part(WHOLE_REQUEST, 4, 0)]), 5, 1, aborted=False),
+    ]
+    tables = [np.full((len(half.output_ids), 16), i, np.float32) for i, half in enumerate(halves)]
+    told = [
+        dataclasses.replace(half, distribution=table if half.output_ids else None)
+        for half, table in zip(halves, tables, strict=True)
+    ]
+    assert joined(WHOLE_REQUEST, told).distribution[:, 0].tolist() == [0] * 4 + [2] * 5
+    assert joined(WHOLE_REQUEST, halves).distribution is None
+
+
+def test_parts_become_one_response_that_knows_the_version_of_each_token():
+    parts = [nothing(WHOLE_REQUEST, 0), part(WHOLE_REQUEST, 4, 0)]
+    assert joined(WHOLE_REQUEST, parts).finish_reason == "abort"
+    parts += [part(rest(WHOLE_REQUEST, parts), 3, 2), nothing(rest(WHOLE_REQUEST, parts), 3)]
+    parts.append(part(rest(WHOLE_REQUEST, parts), 2, 7, aborted=False))
+    whole = joined(WHOLE_REQUEST, parts)
+    assert whole.versions.tolist() == [0] * 4 + [2] * 3 + [7] * 2 and whole.weight_version == 7
+    assert (whole.request_id, whole.prompt_ids, whole.finish_reason) == ("a", (1, 2, 3), "length")
+    assert whole.output_ids == sum((p.output_ids for p in parts), ())
+    np.testing.assert_array_equal(whole.log_probs, np.concatenate([p.log_probs for p in parts]))
+    # Each row has the experts of the pass that drew its next token; rows forwarded anew keep their first.
+    assert whole.routed_experts.shape == (3 + 9 - 1, 2, 2) and whole.routed_experts.dtype == np.uint8
+    np.testing.assert_array_equal(whole.routed_experts[:6], parts[1].routed_experts)
+    np.testing.assert_array_equal(whole.routed_experts[6:9], parts[2].routed_experts[-3:])
+    np.testing.assert_array_equal(whole.routed_experts[9:], parts[4].routed_experts[-2:])
+
+
+def test_a_dense_models_parts_have_no_experts():
+    parts = [dataclasses.replace(part(WHOLE_REQUEST, 4, 0), routed_experts=None)]
+    parts.append(dataclasses.replace(part(rest(WHOLE_REQUEST, parts), 5, 1, aborted=False), routed_experts=None))
+    assert joined(WHOLE_REQUEST, parts).routed_experts is None
+
+
+def test_an_interruption_at_the_last_token_leaves_nothing_to_ask_for():
+    assert joined(WHOLE_REQUEST, [part(WHOLE_REQUEST, 9, 0)]).finish_reason == "length"
+    stopped = part(WHOLE_REQUEST, 4, 0)
+    ends = dataclasses.replace(WHOLE_REQUEST, stop_token_ids=(stopped.output_ids[-1],))
+    assert joined(ends, [stopped]).finish_reason == "stop"
+
+
+def test_who_was_not_interrupted_takes_no_part():
+    raw = response("a#0", [1, 2, 3], dataclasses.asdict(_sampling(WHOLE_REQUEST, 4)), "0")
+    raw["meta_info"]["finish_reason"] = {"type": "abort", "message": "Aborted"}
+    expected = Expectations(vocab_size=16, layers=2, experts=8, top_k=2, weight_version=0)
+    with pytest.raises(RejectedResponse, match="finish_reason"):
+        validate(WHOLE_REQUEST, "a#0", raw, expected)
+    with pytest.raises(RejectedResponse, match="weight_version"):
+        validate(WHOLE_REQUEST, "a#0", raw, dataclasses.replace(expected, weight_version=1), interruptible=True)
+
+
+def test_a_tools_tokens_are_a_part_that_no_weights_generated():
+    """Two turns of weights 3 and 4, the second cut off within: its rest is of weights 5."""
+    first = part(WHOLE_REQUEST, 2, 3)
+    tool = by_tool(WHOLE_REQUEST, joined(WHOLE_REQUEST, [first]), (7, 8))
+    assert tool.prompt_ids == rest(WHOLE_REQUEST, [first]).prompt_ids
+    assert joined(WHOLE_REQUEST, [first, tool]).finish_reason == "abort", "the model goes on"
+    ends = dataclasses.replace(WHOLE_REQUEST, stop_token_ids=(8,))
+    assert joined(ends, [first, tool]).finish_reason == "abort", "whatever the tool wrote"
+    second = part(rest(WHOLE_REQUEST, [first, tool]), 2, 4)
+    assert second.prompt_ids == WHOLE_REQUEST.prompt_ids + first.output_ids + (7, 8)
+    third = part(rest(WHOLE_REQUEST, [first, tool, second]), 3, 5, aborted=False)
+    whole = joined(WHOLE_REQUEST, [first, tool, second, third])
+    assert whole.output_ids == (*first.output_ids, 7, 8, *second.output_ids, *third.output_ids)
+    assert whole.versions.tolist() == [3] * 2 + [TOOL] * 2 + [4] * 2 + [5] * 3 and whole.weight_version == 5
+    assert whole.log_probs[2:4].tolist() == [0, 0] and (np.delete(whole.log_probs, [2, 3]) < 0).all()
+    # The rows of the tool's tokens, and the one that drew its first, are those of the pass that read them.
+    assert len(whole.routed_experts) == 3 + 9 - 1
+    np.testing.assert_array_equal(whole.routed_experts[:4], first.routed_experts)
+    np.testing.assert_array_equal(whole.routed_experts[4:8], second.routed_experts[4:])
+    np.testing.assert_array_equal(whole.routed_experts[8:], third.routed_experts[8:])
+
+
+def test_a_tools_distribution_is_finite():
+    request = dataclasses.replace(WHOLE_REQUEST, distribution_size=16)
+    tool = by_tool(request, joined(request, [part(WHOLE_REQUEST, 2, 3)]), (7, 8))
+    np.testing.assert_allclose(np.exp(tool.distribution).sum(1), 1, rtol=1e-6)

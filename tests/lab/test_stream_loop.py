@@ -1,0 +1,253 @@
+"""The stream's bookkeeping with stand-ins for engines and trainer: what is begun, taken, dropped and saved."""
+
+from __future__ import annotations
+
+from collections import Counter
+from concurrent.futures import Future
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from sat_slime.config.schema import LabConfig
+from sat_slime.lab import loop
+from sat_slime.lab.batch import Grader, StepResult, lag_metrics, training_group, training_requests
+from sat_slime.lab.engine import GenerationResult
+from sat_slime.lab.loop import StreamingPipeline
+from sat_slime.rollout.stream import length_bins
+from sat_slime.rollout.types import Response
+
+PROMPTS, SAMPLES, LONGEST = 4, 2, 8
+
+
+def make_config(**pipeline) -> LabConfig:
+    settings = {"mode": "streaming", "lag": 1, "iterations": 6, "max_staleness": 2, "queue_prompts": 8}
+    rollout = {"prompts_per_iteration": PROMPTS, "samples_per_prompt": SAMPLES, "max_response_tokens": LONGEST}
+    return LabConfig(pipeline=settings | pipeline, rollout=rollout)
+
+
+class World:
+    """Engines and trainer as the pipeline sees them. A group takes as many turns as its number says, or one."""
+
+    def __init__(self, monkeypatch, turns=lambda number: 1) -> None:
+        self.turns, self.now, self.version = turns, 0, 0
+        self.due: dict[object, tuple] = {}
+        monkeypatch.setattr(loop, "wait_any", self.wait_any)
+        monkeypatch.setattr(loop, "result_of", lambda future, who: self.results[future])
+        self.results: dict[object, object] = {}
+        self.given_up: set[object] = set()
+        """Futures of groups that are nobody's any more."""
+        self.resent: dict[int, int] = {}
+        """How many responses of a group were sent again, by the group's number."""
+
+    def stream(self, number, requests):
+        future = object()
+        self.due[future] = (self.now + self.turns(number), number, requests, self.version)
+        return future
+
+    def give_up(self, oldest):
+        for future, (due, number, requests, begun) in self.due.items():
+            if future not in self.results and due > self.now and begun < oldest:
+                self.given_up.add(future)
+                self.due[future] = (self.now, number, requests, begun)
+
+    def wait_any(self, futures, timeout_s=None):
+        assert futures or timeout_s is not None, "nobody would ever answer"
+        if timeout_s is None and futures:
+            self.now = max(self.now, min(self.due[f][0] for f in futures if f in self.due))
+        return [self.finish(f) for f in futures if f in self.due and self.due[f][0] <= self.now]
+
+    def finish(self, future):
+        _, number, requests, begun = self.due[future]
+        length = 1 + number % LONGEST
+        # The first half under the weights at the start, the second under those at the end.
+        versions = np.array([begun] * -(-length // 2) + [self.version] * (length // 2))
+        responses = [
+            Response(r.request_id, r.prompt_ids, (0,) * length, np.zeros(length, np.float32), None, "length", versions)
+            for r in requests
+        ]
+        given_up, resent = future in self.given_up, self.resent.pop(number, 0)
+        self.results[future] = GenerationResult(responses, seconds=1.0, resent=resent, given_up=given_up)
+        return future
+
+
+def make_pipeline(world, config, tmp_path) -> StreamingPipeline:
+    log = SimpleNamespace(status=lambda **fields: None, message=lambda text, level="info": None)
+    pipeline = StreamingPipeline(config, tmp_path, log, None)
+    pipeline.seconds = {"wait": 0.0}
+    pipeline.grader = Grader(config.verifier, config.task)
+    pipeline.engines = SimpleNamespace(stream=world.stream, give_up=world.give_up)
+    pipeline.versions = [world.version]
+    return pipeline
+
+
+def train(world, pipeline, config) -> None:
+    """An optimizer step and a broadcast, with time going by for the engines."""
+    pipeline.iteration += 1
+    pipeline.updates += config.pipeline.optimizer_steps_per_rollout
+    world.now += 1
+    if pipeline.iteration % config.pipeline.lag == 0:
+        world.version = pipeline.updates
+        pipeline.versions.append(world.version)
+
+
+def test_groups_are_the_problems_of_the_batches_in_order():
+    config = make_config()
+    for iteration in (0, 3):
+        problems, requests = training_requests(config, iteration)
+        groups = [training_group(config, iteration * PROMPTS + place) for place in range(PROMPTS)]
+        assert [problem for problem, _ in groups] == problems
+        assert [request for _, group in groups for request in group] == requests
+
+
+def test_a_batch_is_whole_groups_and_the_bound_holds_for_every_token(monkeypatch, tmp_path):
+    config = make_config()
+    world = World(monkeypatch, turns=lambda number: 1 + number % 5)  # long ones take longer
+    pipeline = make_pipeline(world, config, tmp_path)
+    trained, lags, dropped = [], [], 0
+    for _ in range(config.pipeline.iterations):
+        batch = pipeline._next_batch()
+        assert len(batch.responses) == PROMPTS * SAMPLES and len(batch.rewards) == PROMPTS
+        trained += [r.request_id for r in batch.responses]
+        lags.append(lag_metrics(batch.responses, pipeline.updates))
+        dropped += pipeline.metrics["rollout/dropped"]
+        assert len(pipeline.stream.waiting) + len(pipeline.stream.running) <= config.pipeline.queue_prompts
+        train(world, pipeline, config)
+    assert len(set(trained)) == len(trained) == 6 * PROMPTS * SAMPLES
+    assert max(lag["lag/max"] for lag in lags) == config.pipeline.max_staleness and dropped > 0
+    for lag in lags:  # Eq. fully-async-lag
+        assert lag["lag/mean"] == pytest.approx(lag["lag/generation_mean"] + lag["lag/queue_mean"])
+    assert max(lag["lag/generation_mean"] for lag in lags) > 0
+    assert not pipeline.stream.running and not pipeline.stream.waiting  # nothing is generated that the run cannot train
+
+
+@pytest.mark.parametrize("over_age", ["drop", "wait"])
+@pytest.mark.parametrize("seed", range(6))
+def test_whatever_the_engines_take_the_bound_holds_and_nothing_is_lost(monkeypatch, tmp_path, seed, over_age):
+    rng = np.random.default_rng(seed)
+    lag, steps = int(rng.integers(1, 4)), int(rng.integers(1, 4))
+    settings = {"lag": lag, "optimizer_steps_per_rollout": steps, "iterations": 12, "over_age": over_age}
+    settings["max_staleness"] = lag * steps - 1 + int(rng.integers(0, 5))  # the least that is accepted, and more
+    config = make_config(**settings, queue_prompts=int(rng.integers(PROMPTS, 4 * PROMPTS)))
+    durations = rng.integers(1, 2 + rng.integers(0, 12), size=1000)
+    world = World(monkeypatch, turns=lambda number: int(durations[number]))
+    pipeline = make_pipeline(world, config, tmp_path)
+    trained = dropped = 0
+    for _ in range(12):
+        batch = pipeline._next_batch()
+        trained += len(batch.responses)
+        dropped += pipeline.metrics["rollout/dropped"]
+        assert lag_metrics(batch.responses, pipeline.updates + steps - 1)["lag/max"] <= settings["max_staleness"]
+        waiting = (len(pipeline.stream.waiting) + len(pipeline.stream.running)) * SAMPLES
+        assert pipeline.stream.drawn * SAMPLES == trained + dropped + waiting
+        train(world, pipeline, config)
+    assert over_age != "wait" or not dropped
+    assert trained == 12 * PROMPTS * SAMPLES and not pipeline.stream.running
+
+
+def test_a_checkpoint_holds_the_queue_and_asks_again_for_what_was_in_generation(monkeypatch, tmp_path):
+    config = make_config()
+    world = World(monkeypatch, turns=lambda number: 1 + 2 * (number % 2))
+    pipeline = make_pipeline(world, config, tmp_path)
+    for _ in range(2):
+        pipeline._next_batch()
+        train(world, pipeline, config)
+        pipeline._take(world.wait_any(list(pipeline.futures), timeout_s=0))
+    assert pipeline.stream.waiting and pipeline.stream.running
+    queued, unfinished = list(pipeline.stream.waiting), [group.prompt for group in pipeline.stream.running]
+    pipeline._write_ahead(tmp_path)
+
+    resumed = make_pipeline(world, config, tmp_path)
+    resumed.iteration, resumed.updates = pipeline.iteration, pipeline.updates
+    resumed._read_ahead(tmp_path)
+    assert [group.prompt for group in resumed.stream.waiting] == [group.prompt for group in queued]
+    for ours, theirs in zip(resumed.stream.waiting, queued, strict=True):
+        assert ours.result.problems == theirs.result.problems and ours.oldest == theirs.oldest
+        assert ours.lengths == theirs.lengths
+        for a, b in zip(ours.result.responses, theirs.result.responses, strict=True):
+            assert (a.request_id, a.output_ids) == (b.request_id, b.output_ids)
+            np.testing.assert_array_equal(a.versions, b.versions)
+    resumed._begin_groups()
+    begun = [group.prompt for group in resumed.stream.running]
+    assert begun[: len(unfinished)] == unfinished
+    assert begun[len(unfinished) :] == list(range(pipeline.stream.drawn, resumed.stream.drawn))
+    seen = set()
+    while resumed.iteration < config.pipeline.iterations:
+        batch = resumed._next_batch()
+        assert lag_metrics(batch.responses, resumed.updates)["lag/max"] <= config.pipeline.max_staleness
+        seen |= {r.request_id for r in batch.responses}
+        train(world, resumed, config)
+    assert len(seen) == 4 * PROMPTS * SAMPLES
+
+
+class Books:
+    """What the rows tell, added up over a run and its resumes."""
+
+    def __init__(self, pipeline) -> None:
+        self.pipeline, self.trained, self.totals = pipeline, 0, Counter()
+
+    def row(self, batch) -> None:
+        self.trained += len(batch.responses)
+        self.totals.update(
+            {key: value for key, value in self.pipeline.metrics.items() if "/" in key[8:] or "queue" in key}
+        )
+        dropped, aborted = (self.pipeline.metrics[f"rollout/{name}"] for name in ("dropped", "aborted"))
+        self.totals.update(dropped=dropped, aborted=aborted, **batch.faults)
+
+    def balance(self) -> None:
+        """Asserts the laws of docs/asynchrony.md. What was completed since the last row is still with the pipeline."""
+        pipeline = self.pipeline
+        dropped = self.totals["dropped"] + len(pipeline.stream.dropped) + pipeline.stream.aborted
+        waiting = len(pipeline.stream.waiting) * SAMPLES
+        unfinished = (len(pipeline.stream.running) + len(pipeline.stream.again)) * SAMPLES
+        assert pipeline.stream.drawn * SAMPLES == self.trained + dropped + waiting + unfinished
+        by_length = sum(self.totals[f"rollout/finished/{low}-{high}"] for low, high in length_bins(LONGEST))
+        aborted = self.totals["aborted"] + pipeline.stream.aborted
+        assert by_length + len(pipeline.stream.finished) == self.trained + dropped - aborted + waiting
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_nothing_is_lost_or_counted_twice_over_any_resumes(monkeypatch, tmp_path, seed):
+    rng = np.random.default_rng([7, seed])
+    config = make_config(iterations=20, max_staleness=int(rng.integers(1, 4)), queue_prompts=12)
+    durations = rng.integers(1, 2 + rng.integers(1, 6), size=1000)
+    world = World(monkeypatch, turns=lambda number: int(durations[number]))
+    world.resent = {number: int(count) for number, count in enumerate(rng.integers(0, 3, size=1000))}
+    books = Books(make_pipeline(world, config, tmp_path))
+    took = 0
+    for _ in range(20):
+        pipeline = books.pipeline
+        books.row(pipeline._next_batch())
+        books.balance()
+        train(world, pipeline, config)
+        pipeline._take(world.wait_any(list(pipeline.futures), timeout_s=0))  # as training does beside
+        took += len(pipeline.stream.finished)
+        books.balance()
+        if rng.random() < 0.4:
+            pipeline._write_ahead(tmp_path)
+            books.pipeline = make_pipeline(world, config, tmp_path)
+            books.pipeline.iteration, books.pipeline.updates = pipeline.iteration, pipeline.updates
+            books.pipeline._read_ahead(tmp_path)
+            books.balance()
+    assert books.trained == 20 * PROMPTS * SAMPLES and took > 0
+    books.balance()
+
+
+def test_training_goes_on_while_groups_complete_and_begin(monkeypatch, tmp_path):
+    config = make_config(queue_prompts=6)
+    world = World(monkeypatch)
+    pipeline = make_pipeline(world, config, tmp_path)
+    batch = pipeline._next_batch()
+    began = pipeline.stream.drawn
+    trainer: Future = Future()
+
+    def wait_any(futures, timeout_s=None):
+        world.now += 1
+        if world.now > 6:
+            trainer.set_result([StepResult({}, {})])
+        return World.wait_any(world, futures, 0)
+
+    monkeypatch.setattr(loop, "wait_any", wait_any)
+    pipeline.trainer = SimpleNamespace(start_train=lambda *_: trainer)
+    assert pipeline._train(batch, dump=False) == trainer.result()
+    assert pipeline.stream.drawn == began and len(pipeline.stream.waiting) == 6 and not pipeline.stream.running
