@@ -140,14 +140,14 @@ def prepare_slime(
 
         sat-slime prepare slime --out checkouts
     """
-    from sat_slime.cli.slime_run.checkouts import checkouts, get_words, prepare_checkouts
+    from sat_slime.cli.slime_run.checkouts import get_words, prepare_checkouts
 
-    slime, megatron = checkouts(out.absolute())
-    if prepare_checkouts((slime, megatron), dry_run, typer.echo):
+    out = out.absolute()
+    if prepare_checkouts(out, dry_run, typer.echo):
         complain(["the last command failed, see above: the same sat-slime prepare slime goes on from there"])
         raise typer.Exit(FAILED)
     get_words(dry_run, typer.echo)
     if not dry_run:
-        places = {"slime_dir": slime.folder, "megatron_dir": megatron.folder}
+        places = {"slime_dir": out / "slime", "megatron_dir": out / "Megatron-LM"}
         sets = " ".join(f"--set {shlex.quote(f'cluster.{key}={folder}')}" for key, folder in places.items())
         typer.echo(f"slime is ready: sat-slime launch configs/slime/laptop.yaml {sets}, or rehearse FILE {sets}")

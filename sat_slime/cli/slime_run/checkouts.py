@@ -10,8 +10,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from sat_slime.cli.lab_run.engine_packages import REQUIREMENTS, installed_version, pip_install, refuse_without_pip
@@ -30,58 +29,6 @@ WORDS_PACKAGE, WORDS_FILE = "dashscope==2.0.2", "dashscope/resources/qwen.tiktok
 """The package of Qwen's words, whose licence is Apache 2.0, and where they are in it."""
 
 
-@dataclass(frozen=True)
-class Checkout:
-    """A repository at a commit, with patches."""
-
-    folder: Path
-    url: str
-    commit: str
-    patches: tuple[Path, ...] = ()
-
-    @property
-    def part(self) -> Path:
-        """The folder in which it is made; it is moved to its folder once it is whole."""
-        return self.folder.with_name(f"{self.folder.name}.part")
-
-    def commands(self) -> Iterator[list[str]]:
-        """Yield the commands that make it, also out of a part that was broken off."""
-        yield ["git", "init", "--quiet", str(self.part)]
-        yield [*self._git(), "fetch", "--depth", "1", self.url, self.commit]
-        yield [*self._git(), "checkout", "--quiet", "--force", "--detach", self.commit]
-        if self.patches:
-            yield [*self._git(), "apply", *map(str, self.patches)]
-        yield ["mv", str(self.part), str(self.folder)]
-
-    def difference(self) -> str | None:
-        """Return what the folder that is there is instead, with the remedy; None where it is this checkout."""
-        git = ["git", "-C", str(self.folder)]
-        answer = _answer([*git, "rev-parse", "--show-toplevel", "HEAD"])
-        top, _, head = os.fsdecode(answer.stdout).strip().partition("\n")
-        other = "choose another --out, or use it as it is with --set cluster.slime_dir and cluster.megatron_dir"
-        if answer.returncode or Path(top).resolve() != self.folder.resolve():
-            reason = os.fsdecode(answer.stderr).strip().partition("\n")[0] or f"it is a part of {top}"
-            return f"{self.folder} is there and no checkout ({reason}): {other}"
-        if head != self.commit:
-            return f"{self.folder} is there at commit {head[:9]} and not {self.commit[:9]}: {other}"
-        files = [patch for patch in self.patches if patch.is_file()]  # slime may be to be made yet
-        together = b"".join(patch.read_bytes() for patch in files)  # as one, git takes them back in their order
-        if together and _answer([*git, "apply", "--reverse", "--check"], together).returncode:
-            apply = shlex.join([*git, "apply", *map(str, files)])
-            return f"{self.folder} is there without slime's patches: choose another --out, or apply them: {apply}"
-        return None
-
-    def _git(self) -> list[str]:
-        return ["git", "-C", str(self.part)]
-
-
-def checkouts(out: Path) -> tuple[Checkout, Checkout]:
-    """Return slime and Megatron-LM, in a folder; both at the commits with which the whole was tested."""
-    slime = Checkout(out / "slime", SLIME_URL, SLIME_COMMIT)
-    patches = tuple(slime.folder / patch for patch in PATCHES)
-    return slime, Checkout(out / "Megatron-LM", MEGATRON_URL, MEGATRON_COMMIT, patches)
-
-
 def missing_packages() -> list[str]:
     """Return the lines of requirements/slime-cpu.txt that this Python does not have as they are."""
     lines = [line for line in PACKAGES.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
@@ -89,41 +36,65 @@ def missing_packages() -> list[str]:
     return [line for line, (package, _, version) in pins.items() if installed_version(package) != version]
 
 
-def prepare_checkouts(wanted: Sequence[Checkout], dry_run: bool, tell: Callable[[str], None]) -> int:
-    """Make what is missing of the checkouts and the packages, or tell the commands; returns the exit code of the
-    command that failed, or 0.
+def prepare_checkouts(out: Path, dry_run: bool, tell: Callable[[str], None]) -> int:
+    """Make what is missing of slime, Megatron-LM with slime's patches, both at the commits that were tested, and the
+    packages, or tell the commands; returns the exit code of the command that failed, or 0.
 
     Raises:
         ConfigError: before anything runs: a folder that is there is something else, or git or pip is missing.
     """
     if shutil.which("git") is None:
         raise ConfigError(["git is not installed: install it"])
-    there = [checkout for checkout in wanted if os.path.lexists(checkout.folder)]
-    if errors := [difference for checkout in there if (difference := checkout.difference())]:
-        raise ConfigError(errors)
+    slime, megatron = out / "slime", out / "Megatron-LM"
+    wanted = (
+        (slime, SLIME_URL, SLIME_COMMIT, ()),
+        (megatron, MEGATRON_URL, MEGATRON_COMMIT, tuple(slime / patch for patch in PATCHES)),
+    )
+    for folder, _, commit, _ in wanted:
+        if os.path.lexists(folder) and (head := _head(folder)) != commit:
+            raise ConfigError(
+                [
+                    f"{folder} is there at commit {head[:9] or 'none'} and not {commit[:9]}: choose another --out, or "
+                    "use it as it is with --set cluster.slime_dir and cluster.megatron_dir"
+                ]
+            )
     packages = missing_packages()
     if packages and not dry_run:
         refuse_without_pip()
-    for checkout in wanted:
-        if checkout in there:
-            if error := checkout.difference():
-                raise ConfigError([error])
-            tell(f"{checkout.folder} is there")
-        elif code := _run(checkout.commands(), dry_run, tell):
+    for folder, url, commit, patches in wanted:
+        if folder.is_dir():
+            tell(f"{folder} is there")
+        elif code := _run(_commands(folder, url, commit, patches), dry_run, tell):
             return code
     return _run([pip_install("--no-deps", "--requirement", str(PACKAGES))], dry_run, tell) if packages else 0
 
 
-def _run(commands: Iterator[list[str]] | Sequence[list[str]], dry_run: bool, tell: Callable[[str], None]) -> int:
+def _commands(folder: Path, url: str, commit: str, patches: Sequence[Path]) -> Iterator[list[str]]:
+    """Yield the commands that make a checkout, also out of a part that was broken off; it is moved once it is whole."""
+    part = folder.with_name(f"{folder.name}.part")
+    git = ["git", "-C", str(part)]
+    yield ["git", "init", "--quiet", str(part)]
+    yield [*git, "fetch", "--depth", "1", url, commit]
+    yield [*git, "checkout", "--quiet", "--force", "--detach", commit]
+    if patches:
+        yield [*git, "apply", *map(str, patches)]
+    yield ["mv", str(part), str(folder)]
+
+
+def _head(folder: Path) -> str:
+    """Return the commit of a checkout; empty where the folder itself is none."""
+    command = ["git", "-C", str(folder), "rev-parse", "--show-prefix", "HEAD"]
+    answer = subprocess.run(command, env=_environment(), capture_output=True, text=True)
+    prefix, _, head = answer.stdout.partition("\n")
+    return "" if answer.returncode or prefix else head.strip()
+
+
+def _run(commands: Iterable[list[str]], dry_run: bool, tell: Callable[[str], None]) -> int:
     for command in commands:
         tell(shlex.join(command))
         if not dry_run and (code := subprocess.run(command, env=_environment()).returncode):
             return code
     return 0
-
-
-def _answer(command: Sequence[str], given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(command, env=_environment(), input=given, capture_output=True)
 
 
 def _environment() -> dict[str, str]:
