@@ -1,23 +1,17 @@
 """Checks the Hugging Face checkpoint of a run: its files, whether the model section fits it, its chat template, and
 that responses end: by the token with which the template ends a turn, which must be one of those on which SGLang stops.
 
-The checkpoint's files are read as JSON, and its template is rendered in jinja2's sandbox, as transformers does: no code
-of the checkpoint runs, and neither transformers nor SGLang is imported.
+The tokenizer and its template are transformers': no code of the checkpoint runs.
 """
 
 from __future__ import annotations
 
-import datetime
-import functools
 import json
+import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Set
 from pathlib import Path
-from typing import Any, NamedTuple, TypeGuard
-
-from jinja2 import TemplateError
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from typing import Any, NamedTuple
 
 from sat_slime.config.finding import Finding, fail, ok, warn
 from sat_slime.config.slime_schema import SlimeConfig, SlimeModelConfig
@@ -45,12 +39,8 @@ OF_KINDS = {"qk-layernorm": ("qwen3", "qwen3_moe"), "add-qkv-bias": ("qwen2", "q
 WHAT = "stop tokens"
 INNER_CONFIGS = ("thinker_config", "llm_config", "language_config", "text_config")
 """Where the config.json of a model that sees images has its text model."""
-ALSO_STOPS = "<|eom_id|>"
-"""An added token on which SGLang stops in every model that has it (attach_additional_stop_token_ids)."""
 QUESTION, ANSWER, NEXT = "SatSlimeQuestion", "SatSlimeAnswer", "SatSlimeNext"
 """What the messages say that are put into the template."""
-GENERATION = re.compile(r"(\{%-?\s*)(end)?generation(\s*-?%\})")
-"""transformers' own block, which marks what the assistant says."""
 
 
 def hf_findings(config: SlimeConfig) -> Iterator[Finding]:
@@ -151,40 +141,15 @@ def model_mismatches(model: SlimeModelConfig, values: Mapping[str, Any]) -> Iter
 # ------------------------------------------------------------------------------------------------------ stop tokens
 
 
-class Token(NamedTuple):
-    """A token that the tokenizer takes out of a text whole."""
-
-    content: str
-    number: int
-    special: bool
-
-    def __str__(self) -> str:
-        return f"{self.content} ({self.number})"
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """The files of a Hugging Face folder, as far as they tell how a response ends."""
-
-    vocabulary: int | None
-    added: Mapping[str, Token]
-    """The tokens that the tokenizer takes out of a text whole, by their contents."""
-    stops: frozenset[int]
-    """The tokens on which SGLang stops by itself."""
-    template: str | None
-    names: Mapping[str, str]
-    """Special tokens by the names that the template has for them, such as eos_token."""
-    own_code: bool
-    """Whether the tokenizer is code of the checkpoint, which may have a chat template of its own."""
-
-
 class TurnEnd(NamedTuple):
-    """The text that follows an answer in the chat template, and the token in it."""
+    """What follows an answer in the chat template."""
 
-    token: Token | None
-    """The first added token in it."""
     text: str
-    by_itself: bool
+    token: str = ""
+    """The first of the tokenizer's added tokens in it; empty where there is none."""
+    number: int = -1
+    is_special: bool = False
+    by_itself: bool = True
     """Whether it follows an answer that nothing follows; else it is how the next turn begins."""
 
 
@@ -194,62 +159,62 @@ def stop_findings(config: SlimeConfig) -> Iterator[Finding]:
     path = config.model.hf_checkpoint
     if path is None or not _read(Path(path) / "config.json") or not any(Path(path).glob("tokenizer*")):
         return  # the check of the checkpoint says so
-    checkpoint = read_checkpoint(Path(path))
-    given = config.rollout.stop_token_ids
-    problems = [*_of_the_ids(given, checkpoint), *_of_the_template(config, checkpoint)]
+    try:
+        tokenizer = read_tokenizer(Path(path))
+    except Exception as error:  # whatever a broken file, or transformers that is missing, raises
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        yield warn(WHAT, f"the tokenizer cannot be read here ({reason}): look whether responses end")
+        return
+    stops = stop_tokens(Path(path), tokenizer)
+    problems = [*_of_the_ids(config, Path(path), tokenizer, stops), *_of_the_template(config, tokenizer, stops)]
     yield from problems
     if not problems:
-        yield ok(WHAT, f"SGLang stops on {_listed(checkpoint.stops | set(given))}")
+        yield ok(WHAT, f"SGLang stops on {_listed(stops | set(config.rollout.stop_token_ids))}")
 
 
-def _of_the_ids(given: list[int], checkpoint: Checkpoint) -> Iterator[Finding]:
-    added = {token.number for token in checkpoint.added.values()}
-    size = checkpoint.vocabulary
-    for number in given:
+def _of_the_ids(config: SlimeConfig, folder: Path, tokenizer: Any, stops: Set[int]) -> Iterator[Finding]:
+    size = _of_model(_read(folder / "config.json"), "vocab_size")
+    for number in config.rollout.stop_token_ids:
         key = f"rollout.stop_token_ids has {number}"
-        if number < 0 or (size is not None and number >= size):
-            has = "token numbers start at 0" if size is None or number < 0 else f"the model has {size} tokens"
-            yield fail(WHAT, f"{key}, but {has}: take the ids of this model's tokenizer")
-        elif added and number not in added and number not in checkpoint.stops:
+        if number < 0 or (isinstance(size, int) and number >= size):
+            yield fail(WHAT, f"{key}, and the model has tokens 0 to {size - 1}: take the ids of this model's tokenizer")
+        elif number not in tokenizer.added_tokens_decoder and number not in stops:
             yield warn(WHAT, f"{key}, which is no special token: responses end at the first {number}; leave it out")
 
 
-def _of_the_template(config: SlimeConfig, checkpoint: Checkpoint) -> Iterator[Finding]:
-    given, words = config.rollout.stop_token_ids, config.slime.get("rollout-stop")
-    stops = checkpoint.stops | set(given)
-    words = [word for word in (words if isinstance(words, list) else [words]) if isinstance(word, str) and word]
+def _of_the_template(config: SlimeConfig, tokenizer: Any, stops: Set[int]) -> Iterator[Finding]:
+    given, words = config.rollout.stop_token_ids, config.slime.get("rollout-stop") or []
+    words = words if isinstance(words, list) else [str(words)]
+    stops = stops | set(given)
     on = f"it stops on {_listed(stops)}" if stops else "it stops on no token"
     if not config.data.chat_template:
         if not stops and not words:
             yield warn(WHAT, "SGLang stops on no token, and responses run to the limit: set rollout.stop_token_ids")
         return
-    if checkpoint.template is None:
-        mark = warn if checkpoint.own_code else fail  # code of the checkpoint is not run here
-        yield mark(
+    if not tokenizer.chat_template:
+        yield fail(
             WHAT,
             f"data.chat_template is true, but {config.model.hf_checkpoint} has no chat template: put the model's "
             "chat_template.jinja there, or set data.chat_template to false",
         )
         return
     for name in config.data.chat_template_args:
-        if name not in checkpoint.template:
-            key = f"data.chat_template_args.{name}"
-            yield warn("template", f"{key} is no variable of the tokenizer's template: leave it out")
-    end = turn_end(checkpoint, config.data.chat_template_args)
+        if name not in str(tokenizer.chat_template):
+            yield warn("template", f"data.chat_template_args.{name} is no variable of the template: leave it out")
+    end = turn_end(tokenizer, config.data.chat_template_args)
     if isinstance(end, str):
         yield warn(WHAT, f"where the chat template ends a turn is not known ({end}): look whether responses end; {on}")
-    elif end.token is None:
+    elif not end.token:
         ends = f"with {end.text!r}, which is no token" if end.text.strip() else "with nothing"
         yield warn(WHAT, f"the chat template ends a turn {ends}: look whether responses end; {on}")
-    elif end.token.number not in stops and not any(word in end.token.content for word in words):
-        key = f"rollout.stop_token_ids is {given or 'unset'}"
+    elif end.number not in stops and not any(word in end.token for word in words):
         says = "ends a turn with" if end.by_itself else "ends no turn by itself and starts the next with"
         # Others than special tokens right behind the answer may be part of a layout.
-        mark = fail if end.token.special and end.by_itself and end.text.lstrip().startswith(end.token.content) else warn
+        mark = fail if end.is_special and end.by_itself and end.text.lstrip().startswith(end.token) else warn
         yield mark(
             WHAT,
-            f"{key}, and the chat template {says} {end.token}, on which SGLang does not stop ({on}): add "
-            f"{end.token.number}",
+            f"rollout.stop_token_ids is {given or 'unset'}, and the chat template {says} {end.token} ({end.number}), "
+            f"on which SGLang does not stop ({on}): add {end.number}",
         )
 
 
@@ -257,79 +222,52 @@ def _listed(numbers: Iterable[int]) -> str:
     return ", ".join(map(str, sorted(numbers)))
 
 
-def turn_end(checkpoint: Checkpoint, arguments: Mapping[str, Any]) -> TurnEnd | str:
+def read_tokenizer(folder: Path) -> Any:
+    """Return the tokenizer of a Hugging Face folder, by transformers; no code of the checkpoint runs."""
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+
+
+def stop_tokens(folder: Path, tokenizer: Any) -> Set[int]:
+    """Return the tokens on which SGLang stops by itself: those of config.json, generation_config.json and the tokenizer
+    (ModelConfig._get_hf_eos_token_id, attach_additional_stop_token_ids)."""
+    values = [
+        _of_model(_read(folder / "config.json"), "eos_token_id"),
+        _read(folder / "generation_config.json").get("eos_token_id") or None,  # SGLang takes 0 there for none
+        tokenizer.eos_token_id,
+        tokenizer.get_added_vocab().get("<|eom_id|>"),
+    ]
+    listed = (value if isinstance(value, list) else [value] for value in values)
+    return {number for numbers in listed for number in numbers if type(number) is int}
+
+
+def _of_model(values: Mapping[str, Any], key: str) -> Any:
+    """Return an entry of config.json, which of a model that sees images is in a part of it."""
+    inner = next((values[name] for name in INNER_CONFIGS if isinstance(values.get(name), dict)), {})
+    return values.get(key, inner.get(key))
+
+
+def turn_end(tokenizer: Any, arguments: Mapping[str, Any]) -> TurnEnd | str:
     """Return what follows an answer in the chat template, or why that is not known. arguments:
     data.chat_template_args."""
     turns = [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": ANSWER}]
+    chats = (turns, [*turns, {"role": "user", "content": NEXT}])
     try:
-        texts = [
-            _render(checkpoint, messages, arguments) for messages in (turns, [*turns, {**turns[0], "content": NEXT}])
-        ]
+        texts = [str(tokenizer.apply_chat_template(chat, tokenize=False, **arguments)) for chat in chats]
     except Exception as error:  # a template may raise anything
         return f"{type(error).__name__}: {error}".splitlines()[0]
     if ANSWER not in texts[0]:
         return "it leaves the answer out"
     alone, followed = (text.rpartition(ANSWER)[2].partition(NEXT)[0] for text in texts)
-    contents = sorted(filter(str.strip, checkpoint.added), key=len, reverse=True)
+    added = {str(token): (number, token.special) for number, token in tokenizer.added_tokens_decoder.items()}
+    contents = sorted(filter(str.strip, added), key=len, reverse=True)
     pattern = re.compile("|".join(map(re.escape, contents)) or r"(?!)")
     for text, by_itself in ((alone, True), (followed, False)):
         if match := pattern.search(text):
-            return TurnEnd(checkpoint.added[match[0]], text, by_itself)
-    return TurnEnd(None, alone if alone.strip() else followed, by_itself=True)
-
-
-def _render(checkpoint: Checkpoint, messages: Sequence[Mapping[str, str]], arguments: Mapping[str, Any]) -> str:
-    """Return the text of messages as transformers makes it, in its environment (render_jinja_template)."""
-
-    def refuse(message: str) -> None:
-        raise TemplateError(message)
-
-    sandbox = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-    )
-    sandbox.filters["tojson"] = functools.partial(json.dumps, ensure_ascii=False)
-    sandbox.globals["raise_exception"] = refuse
-    sandbox.globals["strftime_now"] = lambda layout: datetime.datetime.now().strftime(layout)
-    source = GENERATION.sub(lambda m: f"{m[1]}{'endif' if m[2] else 'if true'}{m[3]}", checkpoint.template or "")
-    values = {"tools": None, "documents": None, "add_generation_prompt": False, **checkpoint.names, **arguments}
-    return sandbox.from_string(source).render(messages=messages, **values)
-
-
-# ------------------------------------------------------------------------------------------------------ checkpoint
-
-
-def read_checkpoint(folder: Path) -> Checkpoint:
-    """Reads what there is; a file that is missing or broken says nothing."""
-    config, generation, tokenizer, settings = (
-        _read(folder / f"{name}.json") for name in ("config", "generation_config", "tokenizer", "tokenizer_config")
-    )
-    inner: dict[str, Any] = next((config[name] for name in INNER_CONFIGS if isinstance(config.get(name), dict)), {})
-    added = _added_tokens(tokenizer, settings)
-    names = {name: text for name, value in settings.items() if name.endswith("_token") and (text := _content(value))}
-    model = tokenizer.get("model")
-    words = model.get("vocab") if isinstance(model, dict) else None
-    numbers = {
-        **(words if isinstance(words, dict) else {}),
-        **{token.content: token.number for token in added.values()},
-    }
-    stops = [
-        config.get("eos_token_id", inner.get("eos_token_id")),
-        # SGLang reads 0 in the generation config as none (ModelConfig._get_hf_eos_token_id).
-        generation.get("eos_token_id") or None,
-        numbers.get(names.get("eos_token", "")),
-        added[ALSO_STOPS].number if ALSO_STOPS in added else None,
-    ]
-    size = config.get("vocab_size", inner.get("vocab_size"))
-    return Checkpoint(
-        size if isinstance(size, int) else None,
-        added,
-        frozenset(
-            number for value in stops for number in (value if isinstance(value, list) else [value]) if _is_id(number)
-        ),
-        _chat_template(folder, settings),
-        names,
-        "auto_map" in settings,
-    )
+            return TurnEnd(text, match[0], *added[match[0]], by_itself)
+    return TurnEnd(alone if alone.strip() else followed)
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -338,40 +276,3 @@ def _read(file: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return values if isinstance(values, dict) else {}
-
-
-def _is_id(value: object) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _content(value: object) -> str | None:
-    """Return the text of a token, which stands there as itself or as what describes it."""
-    value = value.get("content") if isinstance(value, dict) else value
-    return value if isinstance(value, str) and value else None
-
-
-def _added_tokens(tokenizer: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Token]:
-    """Return the added tokens of tokenizer.json and of tokenizer_config.json, which has the last word."""
-    listed, decoder = tokenizer.get("added_tokens"), settings.get("added_tokens_decoder")
-    rows = [(row.get("id"), row) for row in listed if isinstance(row, dict)] if isinstance(listed, list) else []
-    if isinstance(decoder, dict):
-        rows += [(int(key), row) for key, row in decoder.items() if key.isdigit() and isinstance(row, dict)]
-    return {
-        content: Token(content, number, bool(row.get("special")))
-        for number, row in rows
-        if _is_id(number) and (content := _content(row))
-    }
-
-
-def _chat_template(folder: Path, settings: Mapping[str, Any]) -> str | None:
-    """Return the template that slime's prompts get: a file of its own counts more than the one in
-    tokenizer_config.json."""
-    try:
-        return (folder / "chat_template.jinja").read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        pass
-    template = settings.get("chat_template")
-    if isinstance(template, list):  # several by name
-        named = {row.get("name"): row.get("template") for row in template if isinstance(row, dict)}
-        template = named.get("default")
-    return template if isinstance(template, str) and template.strip() else None

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sat_slime.config.slime_schema import SlimeConfig, SlimeModelConfig
-from sat_slime.launch.hf_checkpoint import read_checkpoint, turn_end
+from sat_slime.launch.hf_checkpoint import TurnEnd, read_tokenizer, stop_tokens, turn_end
 from sat_slime.models import Weight
 from sat_slime.rehearsal.vocabulary import Words, write_tokenizer
 
@@ -136,11 +136,11 @@ def _write_lines(file: Path, lines: Sequence[Mapping[str, Any]]) -> None:
 
 def stop_token(thin: SlimeConfig, model: Path) -> int | None:
     """Return the token with which the model is to end a response: the chat template's, else the tokenizer's."""
-    checkpoint = read_checkpoint(model)
-    end = turn_end(checkpoint, thin.data.chat_template_args) if thin.data.chat_template else None
-    if end is not None and not isinstance(end, str) and end.token is not None:
-        return end.token.number
-    return min(checkpoint.stops, default=None)
+    tokenizer = read_tokenizer(model)
+    end = turn_end(tokenizer, thin.data.chat_template_args) if thin.data.chat_template else None
+    if isinstance(end, TurnEnd) and end.token:
+        return end.number
+    return min(stop_tokens(model, tokenizer), default=None)
 
 
 def script_tokens(model: Path, answers: Sequence[str], stop: int | None) -> list[list[int]]:
@@ -191,7 +191,9 @@ def write_model(thin: SlimeConfig, folder: Path, script: Sequence[Sequence[int]]
     dtype = thin.cluster.cpu_dtype
     tensors = {name: tensor.to(getattr(torch, dtype)) for name, tensor in tensors.items()}
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    config = family.hf_config(sizes, model.vocab_size, min(read_checkpoint(folder).stops, default=stop or 0), dtype)
+    config = family.hf_config(
+        sizes, model.vocab_size, min(stop_tokens(folder, read_tokenizer(folder)), default=stop or 0), dtype
+    )
     config["transformers_version"] = "4.51.0"  # without one transformers takes every tokenizer for a faulty Mistral's
     (folder / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
 

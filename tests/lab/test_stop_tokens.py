@@ -15,7 +15,7 @@ from sat_slime.config import load_config
 from sat_slime.config.schema import ModelConfig, RolloutConfig
 from sat_slime.config.starters import CONFIGS
 from sat_slime.lab.engine import CPU_ARGUMENTS, Server, server_environment
-from sat_slime.launch.hf_checkpoint import read_checkpoint, stop_findings
+from sat_slime.launch.hf_checkpoint import read_tokenizer, stop_findings, stop_tokens
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 
@@ -168,6 +168,6 @@ def test_the_check_knows_on_which_tokens_sglang_stops(base_model, tmp_path):
     )
     assert result.returncode == 0, result.stderr[-3000:]
     theirs = json.loads(result.stdout.splitlines()[-1])
-    ours = {name: sorted(read_checkpoint(folder).stops) for name, folder in folders.items()}
+    ours = {name: sorted(stop_tokens(folder, read_tokenizer(folder))) for name, folder in folders.items()}
     assert ours == {name: theirs[str(folder)] for name, folder in folders.items()}
     assert len({tuple(stops) for stops in ours.values()}) >= 7
