@@ -17,11 +17,9 @@ import re
 import subprocess
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import psutil
 
 from sat_slime.config.finding import Finding, ok, warn
 from sat_slime.config.method_section import build_method
@@ -48,7 +46,8 @@ class Cut(NamedTuple):
 WHOLE = Cut()
 
 
-class Tensors(NamedTuple):
+@dataclass(frozen=True)
+class Tensors:
     """Parameters of one rank of the same size."""
 
     elements: int
@@ -95,7 +94,7 @@ def stage_tensors(
     if stage == 0:
         yield Tensors(embedding)
     for moe, count in Counter(moe_layers(model) if layers is None else layers).items():
-        yield from (each._replace(count=each.count * count) for each in _layer(model, cut, moe))
+        yield from (replace(each, count=each.count * count) for each in _layer(model, cut, moe))
     if stage == cut.pipeline - 1:
         yield from _norms(model, model.hidden_size)
         # Tied embeddings of a pipeline are on both of its ends.
@@ -403,7 +402,7 @@ def _tensors_of_node(config: SlimeConfig, node: int) -> Iterator[Tensors]:
     per_stage = max(1, train.world_size // train.pipeline_parallel)
     ranks = range(node * train.gpus_per_node, (node + 1) * train.gpus_per_node)
     for stage, count in Counter(min(rank // per_stage, train.pipeline_parallel - 1) for rank in ranks).items():
-        yield from (each._replace(count=each.count * count) for each in rank_tensors(config, stage))
+        yield from (replace(each, count=each.count * count) for each in rank_tensors(config, stage))
 
 
 def _pinned(width: int, tensors: Tensors) -> int:
@@ -568,17 +567,19 @@ def host_memory(root: Path = Path("/sys/fs/cgroup")) -> tuple[float, float]:
     """Return the bytes of memory that this machine, or the container that this process is in, has, and those of them
     that programs hold: what Ray counts before it kills workers. Pages of files that can be dropped are not among
     them. root: where both versions of control groups have their files."""
-    machine = psutil.virtual_memory()
+    meminfo = (line.split() for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines())
+    machine = {name: 1024.0 * int(kib) for name, kib, *_ in meminfo}
+    total = machine["MemTotal:"]
     for limit, held, stat, droppable in (
         ("memory.max", "memory.current", "memory.stat", "inactive_file"),
         ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_inactive_file"),
     ):
         with contextlib.suppress(OSError, KeyError, ValueError):
             most = int((root / limit).read_text(encoding="utf-8"))
-            if most < machine.total:
+            if most < total:
                 parts = dict(line.split() for line in (root / stat).read_text(encoding="utf-8").splitlines())
                 return most, int((root / held).read_text(encoding="utf-8")) - int(parts[droppable])
-    return machine.total, machine.total - machine.available
+    return total, total - machine["MemAvailable:"]
 
 
 def sizes_of_nodes(nodes: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, float | None]]:

@@ -8,7 +8,7 @@ import importlib.util
 import os
 import socket
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sat_slime.config.finding import Finding, fail, ok, warn
@@ -100,62 +100,61 @@ def _address_of(interface: str) -> str | None:
 
 
 def package_findings(config: SlimeConfig, nodes: Mapping[str, Mapping[str, str | None]]) -> Iterator[Finding]:
-    """Yield findings on packages without which a run on GPUs fails minutes after its start. nodes: what each node told
+    """Yield findings on packages without which a run on GPUs fails minutes after its start. nodes: what each node said
     of its packages."""
     if config.cluster.device != "gpu":
         return
-    for what, lacks in (
-        ("numpy", _numpy_fault),
-        ("transformer engine", _transformer_engine_fault),
-        ("apex", _apex_fault),
-        ("router", _router_fault),
-    ):
-        faults = {name: fault for name, packages in nodes.items() if packages and (fault := lacks(config, packages))}
-        if faults:
-            name, fault = next(iter(faults.items()))
-            others = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-            yield fail(what, f"{name}{others}: {fault}")
-
-
-def _numpy_fault(config: SlimeConfig, packages: Mapping[str, str | None]) -> str | None:
-    version = packages[NUMPY]
-    if version is None or not version or version.startswith("1."):
-        return None
-    return f"NumPy is {version}, and slime ends each trainer as it starts unless it is 1: pip install 'numpy<2' there"
-
-
-def _transformer_engine_fault(config: SlimeConfig, packages: Mapping[str, str | None]) -> str | None:
-    given = given_flag(config, "transformer-impl")
-    if packages[ENGINE_OF_TRANSFORMERS] is not None or (given and given[1] == "local"):
-        return None
-    return (
-        "Transformer Engine is not installed, of which Megatron's layers are: run in slime's image, or set "
-        "slime.transformer-impl to local"
+    local = _given(config, "transformer-impl") == "local"
+    unfused = _given(config, "no-gradient-accumulation-fusion") is True
+    other_router = _given(config, "sglang-router-ip") is not None
+    rules: tuple[tuple[str, str, Callable[[str | None], object], str], ...] = (
+        (
+            "numpy",
+            NUMPY,
+            lambda version: version and not version.startswith("1."),
+            "NumPy is {}, and slime ends each trainer as it starts unless it is 1: pip install 'numpy<2' there",
+        ),
+        (
+            "transformer engine",
+            ENGINE_OF_TRANSFORMERS,
+            lambda version: version is None and not local,
+            "Transformer Engine is not installed, of which Megatron's layers are: run in slime's image, or set "
+            "slime.transformer-impl to local",
+        ),
+        (
+            "apex",
+            APEX,
+            lambda version: version is None and not unfused,
+            f"Apex's {APEX} is not installed, with which Megatron adds up gradients: run in slime's image, or set "
+            "slime.no-gradient-accumulation-fusion to true",
+        ),
+        (
+            "router",
+            ROUTER,
+            lambda version: version is None and not other_router,
+            "sglang-router is not installed, which spreads requests over the engines: run in slime's image",
+        ),
+        (
+            "router",
+            ROUTER,
+            lambda version: version and config.method.r3 and not other_router and "slime" not in version,
+            "sglang-router is {}, and of its builds slime's alone hands the engines' routes on: run in slime's image, "
+            "or set method.r3 to false",
+        ),
     )
+    for what, module, is_wrong, message in rules:
+        wrong = [
+            (name, packages[module]) for name, packages in nodes.items() if packages and is_wrong(packages[module])
+        ]
+        if wrong:
+            (name, version), *others = wrong
+            more = f" (and {len(others)} more)" if others else ""
+            yield fail(what, f"{name}{more}: {message.format(version)}")
 
 
-def _apex_fault(config: SlimeConfig, packages: Mapping[str, str | None]) -> str | None:
-    given = given_flag(config, "no-gradient-accumulation-fusion")
-    if packages[APEX] is not None or (given and given[1] is True):
-        return None
-    return (
-        f"Apex's {APEX} is not installed, with which Megatron adds up gradients: run in slime's image, or set "
-        "slime.no-gradient-accumulation-fusion to true"
-    )
-
-
-def _router_fault(config: SlimeConfig, packages: Mapping[str, str | None]) -> str | None:
-    version = packages[ROUTER]
-    if given_flag(config, "sglang-router-ip"):  # another one is asked
-        return None
-    if version is None:
-        return "sglang-router is not installed, which spreads requests over the engines: run in slime's image"
-    if not config.method.r3 or not version or "slime" in version:
-        return None
-    return (
-        f"sglang-router is {version}, and of its builds slime's alone hands the engines' routes on: run in slime's "
-        "image, or set method.r3 to false"
-    )
+def _given(config: SlimeConfig, flag: str) -> Any:
+    given = given_flag(config, flag)
+    return given[1] if given else None
 
 
 def node_findings(config: SlimeConfig, nodes: Sequence[Facts]) -> Iterator[Finding]:

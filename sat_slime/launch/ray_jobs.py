@@ -32,10 +32,8 @@ STOP_TIMEOUT_S = 60.0
 """Seconds in which a job that is stopped may end: Ray kills it a few seconds after SIGTERM."""
 SUBMISSIONS = 12
 POLL_S = 0.5
-DELETIONS = 5
-"""How often Ray is asked to forget a job, at the most."""
 FORGOTTEN_S = 3.0
-"""Seconds for which a deleted job must stay unknown: three periods of Ray's watch."""
+"""Seconds after which a deleted job is unknown for good: three periods of Ray's watch."""
 
 
 class JobError(RuntimeError):
@@ -164,20 +162,13 @@ class JobServer:
 
     def delete(self, job: str) -> None:
         """Has Ray forget a job that has ended. Ray's own watch of the job looks once a second, and may note its end
-        after that, which makes it known again: so Ray is asked until the job stays unknown."""
-        for _ in range(DELETIONS):
+        after that, which makes it known again: so Ray is asked once more."""
+        for _ in range(2):
             with _as_job_error(self.address):
                 self._client.delete_job(job)
-            if not self._becomes_known(job, FORGOTTEN_S):
+            time.sleep(FORGOTTEN_S)
+            if self.state(job) is None:
                 return
-
-    def _becomes_known(self, job: str, within_s: float) -> bool:
-        deadline = time.monotonic() + within_s
-        while time.monotonic() < deadline:
-            time.sleep(POLL_S)
-            if self.state(job) is not None:
-                return True
-        return False
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ import json
 import shutil
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -334,20 +334,12 @@ def watching_memory(run: Path) -> Iterator[list[float]]:
 
 
 def _held(ray_folder: str) -> float:
-    mark = f"RAY_TMPDIR={ray_folder}".encode()
-    return sum(map(_proportional, _of_ray(mark)))
+    """Return the bytes of the processes that have Ray's folder in their environment, what they share counted once."""
+    import psutil  # of the engines' packages
 
-
-def _of_ray(mark: bytes) -> Iterable[Path]:
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if mark in (process / "environ").read_bytes().split(b"\0"):
-                yield process
-
-
-def _proportional(process: Path) -> float:
-    with contextlib.suppress(OSError):
-        for line in (process / "smaps_rollup").read_text(encoding="utf-8").splitlines():
-            if line.startswith("Pss:"):
-                return float(line.split()[1]) * 1024
-    return 0.0
+    total = 0.0
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get("RAY_TMPDIR") == ray_folder:
+                total += process.memory_full_info().pss
+    return total

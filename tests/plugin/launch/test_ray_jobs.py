@@ -1,5 +1,4 @@
 import asyncio
-import itertools
 import os
 import re
 import signal
@@ -17,12 +16,11 @@ from unittest import mock
 import pytest
 from waiting import PATIENCE_S, until
 
-from sat_slime.launch import local_ray, ray_jobs
+from sat_slime.launch import local_ray
 from sat_slime.launch.local_ray import LocalRay, how_it_died, is_running, start_ray, stop_ray
 from sat_slime.launch.ray_jobs import (
     JobError,
     JobServer,
-    JobState,
     NoAnswer,
     given_address,
     is_this_machine,
@@ -410,17 +408,3 @@ def test_a_ray_of_ones_own_ends_alone(ray_server):
     assert is_running(ray_server)
     with pytest.raises(NoAnswer):
         JobServer(mine.address)
-
-
-@pytest.mark.parametrize(("known", "asked"), [([0, 0, 0], 1), ([1, 1, 0, 0, 0], 3), ([0, 0, 1, 0, 0, 0], 2)])
-def test_a_job_that_ray_notes_once_more_is_forgotten_all_the_same(monkeypatch, known, asked):
-    server = object.__new__(JobServer)
-    server.address, server._client = "http://127.0.0.1:1", mock.Mock()
-    seen = iter(known)
-    monkeypatch.setattr(server, "state", lambda job: JobState("SUCCEEDED", 0, "") if next(seen) else None)
-    # A clock that moves by a second whenever somebody waits, so that three looks are the time.
-    monkeypatch.setattr(ray_jobs, "time", mock.Mock(monotonic=itertools.count().__next__))
-    monkeypatch.setattr(ray_jobs, "FORGOTTEN_S", 4.0)
-    server.delete("a-job")
-    assert server._client.delete_job.call_args_list == [mock.call("a-job")] * asked
-    assert next(seen, None) is None
