@@ -153,6 +153,11 @@ def needs_versions(method: Method) -> str | None:
 
 def _method(config: SlimeConfig, method: Method) -> Iterator[str]:
     steps, lag = config.pipeline.optimizer_steps_per_rollout, config.pipeline.lag
+    if config.train.context_parallel > 1 and any(getattr(gate, "form", "") == "suffix" for gate in method.gates):
+        yield (
+            f"method.veto.form is suffix, which reads responses whole, and train.context_parallel is "
+            f"{config.train.context_parallel}: set it to 1, or form to response"
+        )
     if method.routing_replay and not config.model.is_moe:
         yield (
             "method.r3 is true, but model.architecture has no num-experts (a dense model has no routing to replay): "

@@ -706,6 +706,8 @@ class Trainer:
         """Return the objective on one micro-batch, with weights that count the whole step."""
         settings, reference = self.config.loss, None
         batch = self._token_batch(micro, scores.log_probs)
+        if "entropies" in self.method.needs and scores.entropy is not None:
+            batch = replace(batch, entropies=scores.entropy.detach())
         if settings.reduction == "token_mean":
             trained = sum(int((response.versions != TOOL).sum()) for response in responses)
             weights = batch.mask.double() / max(trained, 1)

@@ -9,7 +9,6 @@ from .method import (
     Method,
     check_method,
     compose,
-    compose_method,
     method_names,
     named_method,
 )
@@ -61,7 +60,6 @@ __all__ = [
     "broken_tokens",
     "check_method",
     "compose",
-    "compose_method",
     "contraction_factors",
     "log_ratio",
     "method_names",

@@ -222,13 +222,17 @@ class TRMMean(Gate):
 
 @dataclass(frozen=True)
 class Veto(Gate):
-    """Veto: drops responses with a token whose k is below low or above high. slime's rs_veto_threshold, SkyRL's outlier
-    mask; against broken tokens rather than staleness."""
+    """Veto: drops responses with a token whose k is below low or above high (form response): slime's rs_veto_threshold,
+    SkyRL's outlier mask. Form suffix: where A < 0, the tokens behind the first such one, after mu-GRPO, arXiv
+    2605.17570, whose rule for that first one was not read."""
 
     low: Positive = 1e-4
     """Least k of a token at which its response is kept. slime's and SkyRL's."""
     high: Positive | None = None
     """Largest k of a token at which its response is kept. Unset: no bound; SkyRL suggests 100."""
+    form: Literal["response", "suffix"] = "response"
+    """What is dropped: the whole response, or of one with A < 0 what stands behind the token, without context
+    parallelism."""
 
     name, place = "veto", "suffix"
 
@@ -236,4 +240,26 @@ class Veto(Gate):
         around_one(self.low, self.high or float("inf"))
 
     def factor(self, t: Tokens) -> Tensor:
-        return ~t.any(t.k < self.low if self.high is None else (t.k < self.low) | (t.k > self.high))
+        broken = t.k < self.low if self.high is None else (t.k < self.low) | (t.k > self.high)
+        return ~t.any(broken) if self.form == "response" else (t.A >= 0) | ~t.behind(broken)
+
+
+@dataclass(frozen=True)
+class ESTR(Gate):
+    """ESTR: drops tokens whose d^2 / (H + floor) is above tau, d = log pi - log mu, H the entropy where the token was
+    sampled. arXiv 2607.22186, which takes the engine's entropy; ours is the trainer's, since engines do not return
+    it."""
+
+    tau: Positive = 0.1
+    """Largest d^2 over the entropy at which a token is kept. Ours, as is floor: the paper's appendix was not read."""
+    floor: Positive = 0.1
+    """Added to the entropy, in nats, so that tokens without a choice are not all dropped."""
+
+    name, place = "estr", "suffix"
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        return ("entropies",)
+
+    def factor(self, t: Tokens) -> Tensor:
+        return (t.log_pi - t.log_mu).square() <= self.tau * (t.entropies + self.floor)

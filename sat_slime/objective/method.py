@@ -108,7 +108,7 @@ STABILIZERS: dict[str, type[Stabilizer]] = {
         *(scores.Flash, scores.VESPO, penalties.SAPO, penalties.IPO, penalties.DRO),
         # beside them, in the order in which a method's name has them: a name that ends another comes before it
         *(SAT, clips.LagPower, clips.BAPO, weights.TIS, weights.SeqTIS, weights.SeqMaskTIS, weights.Decoupled, A3PO),
-        *(gates.MISGeo, gates.OPSM, gates.TRMMax, gates.TRMMean, gates.Veto, R3, TopP),
+        *(gates.MISGeo, gates.OPSM, gates.TRMMax, gates.TRMMean, gates.Veto, gates.ESTR, R3, TopP),
     )
 }
 """The stabilizers of this package, by name."""
@@ -359,7 +359,7 @@ class Method:
         return replace(self, called=name)
 
     def on(self, base: str) -> Method:
-        """What it is made of, on another base. Raises ValueError as compose_method."""
+        """What it is made of, on another base. Raises ValueError where the base is unknown."""
         return compose(_base(base), self.stabilizers[1:], clip=self.clip)
 
     def check_interval(self) -> None:
@@ -395,19 +395,6 @@ def compose(
         denominator = "rollout" if not weighs else "checkpoint" if idle else "trainer"
         denominator = "a3po" if method.has("a3po") else denominator
     return replace(method, denominator=denominator)
-
-
-def compose_method(base: str, *, denominator: Denominator | None = None, **switched: bool) -> Method:
-    """A base with the switches of a configuration (sat, tis, r3, topp), all with their defaults; `dataclasses.replace`
-    sets anything finer. Combinations are not judged here: see check_method.
-
-    Raises:
-        ValueError: `base` is unknown, or a switch.
-    """
-    kinds = {kind.prefix(): kind for kind in switches()}
-    if unknown := switched.keys() - kinds.keys():
-        raise ValueError(f"unknown switches {', '.join(sorted(unknown))}; switches: {', '.join(kinds)}")
-    return compose(_base(base), [kind() for name, kind in kinds.items() if switched.get(name)], denominator=denominator)
 
 
 def base_names() -> list[str]:

@@ -133,11 +133,11 @@ def threshold_scores(
         batch, group, d: as in policy_surrogate.
     """
     assert method.judge is not None, "the method has a judge"
-    return method.judge.scores(Tokens(method, batch, group, d))
+    return method.judge.scores(Tokens(method, batch, group, d, without="entropies"))
 
 
 @without_gradient
 def log_ratio(method: Method, batch: TokenBatch, *, group: dist.ProcessGroup | None = None) -> Tensor:
     """(N,) d of the method, its own or its response's, without gradient; 0 on inactive tokens."""
-    t = Tokens(method, batch, group)
+    t = Tokens(method, batch, group, without="entropies")
     return t.back(t.d)

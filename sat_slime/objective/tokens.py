@@ -59,6 +59,8 @@ class TokenBatch:
     """(N,) optimizer updates between the weights that generated each token and those in training."""
     rewards: Tensor | None = None
     """(N,) reward of the token's response, before any baseline."""
+    entropies: Tensor | None = None
+    """(N,) entropy of the policy in training where the token was sampled, in nats."""
 
     def __post_init__(self) -> None:
         if self.log_probs.dim() != 1:
@@ -133,14 +135,23 @@ class Tokens:
     """Optimizer updates since the weights that generated the token; of a method that `needs` them."""
     rewards: Tensor
     """Reward of the token's response; of a method that `needs` them."""
+    entropies: Tensor
+    """Entropy where the token was sampled; of a method that `needs` them."""
     threshold: Tensor
     """0-dim: the threshold of the method's Judge, where it has one."""
 
     def __init__(
-        self, method: Reading, batch: TokenBatch, group: dist.ProcessGroup | None = None, d: Tensor | None = None
+        self,
+        method: Reading,
+        batch: TokenBatch,
+        group: dist.ProcessGroup | None = None,
+        d: Tensor | None = None,
+        *,
+        without: Need | None = None,
     ) -> None:
         """group: context-parallel ranks that hold parts of the same responses, in the same order. d: (N,) log-ratio
-        with its gradient, where the caller has taken it in an order of sums of its own.
+        with its gradient, where the caller has taken it in an order of sums of its own. without: what the method needs
+        and the caller does not read.
 
         Raises:
             ValueError: the batch lacks what the method reads.
@@ -157,7 +168,7 @@ class Tokens:
         self.A = self.cut(batch.advantages).detach()
         """A: the advantages."""
         read = [self.log_pi, self.log_mu, self.A]
-        for need in method.needs:
+        for need in (need for need in method.needs if need != without):
             if (column := getattr(batch, need)) is None:
                 raise ValueError(f"{method.name} needs {need}, and the batch has none: pass {need} to TokenBatch")
             setattr(self, need, self.cut(column).detach())
@@ -247,6 +258,20 @@ class Tokens:
     def sum(self, values: Tensor) -> Tensor:
         """The sum over each response, without gradient; as `mean`."""
         return _response_sums(values, self.lengths, self.group).index_select(0, self._owner).to(values.dtype)
+
+    def behind(self, condition: Tensor) -> Tensor:
+        """(n,) bool: true at the tokens behind the first of their response at which it is true.
+
+        Raises:
+            ValueError: the responses are split over ranks, of which none knows what stands before its part.
+        """
+        if self.group is not None:
+            raise ValueError(
+                "what stands behind a token is asked of responses that are split: set context parallelism to 1"
+            )
+        before = condition.long().cumsum(0) - condition.long()
+        starts = (self.lengths.cumsum(0) - self.lengths).index_select(0, self._owner)
+        return before > before.index_select(0, starts)
 
     def any(self, condition: Tensor) -> Tensor:
         """(n,) bool: true at all tokens of the responses in which it is true of one."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from slime.backends.megatron_utils import loss as slime_loss
@@ -58,6 +59,8 @@ def policy_loss(
         capture(batch, log_probs)
 
     tokens, d = token_batch(method, batch, log_probs, state.responses)
+    if "entropies" in method.needs:
+        tokens = replace(tokens, entropies=torch.cat(scored["entropy"]).detach())
     now = tokens.log_probs
     surrogate = policy_surrogate(method, tokens, group=context_group(), threshold=state.threshold_for(method), d=d)
 

@@ -123,6 +123,7 @@ STYLES: dict[str, tuple[str, Any, str]] = {
     "trm-max": ("sky", (0, (5, 2, 1, 2)), ""),
     "trm-mean": ("sky", (0, (5, 2, 1, 2, 1, 2)), ""),
     "veto": ("sky", (0, (2, 2)), ""),
+    "estr": ("vermilion", (0, (2, 2)), ""),
     "topp": ("green", (0, (8, 2)), ""),
 }
 """Colour and dash of each stabilizer, and the marker of a base; R3 fills the marker."""

@@ -258,7 +258,7 @@ def _each_formula_once(methods: Iterable[tuple[str, Method]]) -> list[Candidate]
 def read_columns(method: Method) -> frozenset[Column]:
     """Return the columns that the method reads of those that only some dumps hold."""
     pi_l: set[Column] = {"checkpoint_log_probs"} if method.denominator == "checkpoint" else set()
-    return frozenset(pi_l.union(method.needs))
+    return frozenset(pi_l.union(need for need in method.needs if need != "entropies"))
 
 
 def answerable(candidates: Sequence[Candidate], columns: frozenset[Column]) -> tuple[list[Candidate], list[LeftOut]]:
@@ -283,6 +283,8 @@ def lacks(method: Method, columns: frozenset[Column]) -> str | None:
             "takes the trainer's softmax over the tokens that the engine sampled from, and a dump has the log-probs of "
             "the forward pass that was made"
         )
+    if "entropies" in method.needs:
+        return "judges by the entropy where a token was sampled, which no dump holds"
     missing = sorted(read_columns(method) - columns)
     return "; ".join(ABSENT[column] for column in missing) if missing else None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sat_slime.objective import SAT, Clip, Method, Stabilizer, compose, compose_method, method_names, named_method
+from sat_slime.objective import SAT, Clip, Method, Stabilizer, compose, method_names, named_method
 from sat_slime.objective.gates import DPPO, IcePop
 from sat_slime.objective.method import STABILIZERS
 
@@ -40,6 +40,8 @@ ACTING = [  # each with settings at which it treats some tokens of a spread of 0
     at(GRPO, beside("trm-mean", delta=0.1), called="trm-mean-wide"),
     at(GRPO, beside("veto", low=0.5), called="veto-low"),
     at(GRPO, beside("veto", high=2.0), called="veto-high"),
+    at(GRPO, beside("veto", low=0.8, form="suffix"), called="veto-suffix"),
+    at("gspo", SAT(), beside("estr", tau=0.05, floor=0.2), called="gspo-estr"),
     at(GRPO, beside("tis", cap=1.2), called="tis-low-cap"),
     at(GRPO, beside("decoupled", cap=1.2), called="decoupled-low-cap"),
     at(GRPO, beside("decoupled", cap=1.2, form="clamp"), called="decoupled-clamp"),
@@ -53,14 +55,12 @@ METHODS = [
     compose(IcePop(0.8, 1.3, "weight")).called_by("icepop-weight-narrow"),
     compose(DPPO(delta=0.1)).called_by("dppo-wide"),
     compose(DPPO("kl", delta_kl=0.01)).called_by("dppo-kl-narrow"),
-    compose_method("grpo", sat=True, denominator="checkpoint").called_by("grpo-checkpoint"),
-    compose_method("dppo", sat=True),
-    compose_method("grpo", sat=True, tis=True),
-    compose_method("gspo", sat=True, tis=True),
+    replace(named_method("sat-grpo"), denominator="checkpoint", called="grpo-checkpoint"),
+    *map(named_method, ("sat-dppo", "sat-grpo-tis", "sat-gspo-tis")),
     compose(GSPO, [SAT(alpha=0.7, exponent=3.0)], clip=Clip(0.1, 0.3)).called_by("gspo-p3"),
-    replace(compose_method("grpo"), called="grpo-dual", clip=Clip(dual=1.3)),
-    replace(compose_method("gspo", sat=True), called="gspo-dual", clip=Clip(dual=1.1)),
-    replace(compose_method("grpo"), called="unclipped", clip=None),
+    replace(named_method("grpo"), called="grpo-dual", clip=Clip(dual=1.3)),
+    replace(named_method("sat-gspo"), called="gspo-dual", clip=Clip(dual=1.1)),
+    replace(named_method("grpo"), called="unclipped", clip=None),
     at("gipo", sigma=0.3, called="gipo-narrow"),
     compose(GSPO, [beside("lag-power", power=2.0)], clip=Clip(0.01, 0.02)).called_by("gspo-lag-squared"),
     at(GRPO, beside("bapo", share=0.55, upper_max=1.5, step=0.07), called="bapo-narrow"),
@@ -70,7 +70,7 @@ METHODS = [
     at("gspo", SAT(score="tv"), called="gspo-tv"),
     at(GRPO, SAT(score="tv"), beside("tis"), called="grpo-tv"),
     at("gspo", SAT(score="tv"), beside("decoupled"), beside("a3po"), called="gspo-tv"),
-    compose_method("cispo", denominator="checkpoint").called_by("cispo-checkpoint"),
+    replace(named_method("cispo"), denominator="checkpoint", called="cispo-checkpoint"),
     *map(
         named_method,
         (

@@ -140,8 +140,13 @@ def factor(one: Stabilizer, numbers: Numbers, t: int, threshold: float | None) -
             k3 = {u: math.exp(x) - 1 - x for u in response for x in [held(e[u], -20, 20)]}
             return float(numbers.mean(k3, t) <= one.delta)
         case "veto":
-            ratios = [math.exp(e[u]) for u in response]
-            return float(min(ratios) >= one.low and (one.high is None or max(ratios) <= one.high))
+            broken = [u for u in response if not one.low <= math.exp(e[u]) <= (one.high or math.inf)]
+            if one.form == "suffix":
+                return float(advantage >= 0 or not any(u < t for u in broken))
+            return float(not broken)
+        case "estr":
+            d = numbers.tokens.log_pi[t] - numbers.tokens.log_mu[t]
+            return float(d * d / (numbers.tokens.entropies[t] + one.floor) <= one.tau)
         case "m2po":
             if threshold is None:
                 return float(t not in m2po_dropped(one, numbers))

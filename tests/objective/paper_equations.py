@@ -132,17 +132,6 @@ def one_factor(one: object, method: Method, numbers: Numbers, t: int, q: float |
     return newer.factor(one, numbers, t, q)
 
 
-def truncated_log_probs(logits: list[float], nucleus: set[int]) -> list[float]:
-    """Eq. app-top-p-replay for one token."""
-    total = math.fsum(math.exp(logits[a]) for a in nucleus)
-    return [logits[a] - math.log(total) if a in nucleus else -math.inf for a in range(len(logits))]
-
-
-def total_variation(mu: list[float], pi: list[float]) -> float:
-    """D_TV of one state, from the probabilities of all actions."""
-    return 0.5 * math.fsum(abs(m - p) for m, p in zip(mu, pi, strict=True))
-
-
 def surrogate(method: Method, tokens: Tokens, decisions: dict[int, Decision]) -> list[float]:
     """S of every token under the given detached decisions; 0 on inactive tokens."""
     log_denominator = [0.0] * len(tokens.log_pi)

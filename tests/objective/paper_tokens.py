@@ -21,6 +21,7 @@ class Tokens:
     log_proximal: list[float] | None = None
     lags: list[float] | None = None
     rewards: list[float] | None = None
+    entropies: list[float] | None = None
 
     @property
     def responses(self) -> list[list[int]]:
@@ -55,6 +56,7 @@ class Tokens:
             proximal_log_probs=None if self.log_proximal is None else tensor(self.log_proximal),
             lags=None if self.lags is None else tensor(self.lags),
             rewards=None if self.rewards is None else tensor(self.rewards),
+            entropies=None if self.entropies is None else tensor(self.entropies),
         )
 
 
@@ -73,4 +75,5 @@ def random_tokens(seed: int, lengths: list[int], spread: float = 0.3, inactive: 
     lags = torch.randint(0, 6, (n,), generator=generator).double().tolist()
     rewards = torch.randint(-1, 2, (len(lengths),), generator=generator).double()
     rewards = rewards.repeat_interleave(torch.tensor(lengths, dtype=torch.int64)).tolist()
-    return Tokens(log_pi, log_mu, advantages, mask, lengths, log_proximal, lags, rewards)
+    entropies = torch.rand(n, generator=generator, dtype=torch.float64).tolist()
+    return Tokens(log_pi, log_mu, advantages, mask, lengths, log_proximal, lags, rewards, entropies)

@@ -18,7 +18,6 @@ from sat_slime.objective import (
     Method,
     check_method,
     compose,
-    compose_method,
     method_names,
     named_method,
     policy_surrogate,
@@ -61,9 +60,7 @@ def test_an_unknown_name_is_refused_with_the_nearest(name: str, near: str) -> No
     with pytest.raises(ValueError, match=f"did you mean '{near}'"):
         named_method(name)
     with pytest.raises(ValueError, match="unknown base"):
-        compose_method(name)
-    with pytest.raises(ValueError, match="unknown switches nothing"):
-        compose_method("grpo", nothing=True)
+        named_method("grpo").on(name)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +89,8 @@ DEFAULTS = {
     "opsm": {"delta": 1e-4},
     "trm-max": {"delta": 2.5},
     "trm-mean": {"delta": 0.01},
-    "veto": {"low": 1e-4, "high": None},
+    "veto": {"low": 1e-4, "high": None, "form": "response"},
+    "estr": {"tau": 0.1, "floor": 0.1},
     "tis": {"cap": 2.0},
     "seq-tis": {"cap": 2.0, "form": "clamp"},
     "seq-mask-tis": {"low": 0.99, "high": 1.01},
@@ -125,7 +123,7 @@ def test_the_defaults_are_those_of_the_papers_and_of_public_code() -> None:
 
 
 def test_methods_are_values() -> None:
-    assert named_method("sat-grpo") == compose_method("grpo", sat=True)
+    assert named_method("sat-grpo") == compose(named_method("grpo").base, [SAT()])
     assert len({named_method(name) for name in method_names()}) == len(method_names())
     for kind in STABILIZERS.values():
         assert hash(kind()) == hash(kind())

@@ -69,4 +69,3 @@ def test_slimes_names_are_those_of_one_metric_each() -> None:
     names = slime_names()
     assert names["train/pg_loss"] == "loss/policy" and slime_names("perf/")["perf/step_time"] == "time/step"
     assert len(names) == sum(len(metric.slime) for metric in run_metrics())
-    assert all("{" not in ours for ours in names.values())

@@ -24,7 +24,7 @@ from sat_slime.objective import (
 )
 
 every_method = pytest.mark.parametrize("method", METHODS, ids=lambda method: f"{method.name}-{method.denominator}")
-COLUMNS = ("log_probs", "rollout_log_probs", "advantages", "proximal_log_probs", "lags", "rewards")
+COLUMNS = ("log_probs", "rollout_log_probs", "advantages", "proximal_log_probs", "lags", "rewards", "entropies")
 
 
 def results(method, batch: TokenBatch, **more):
@@ -76,7 +76,9 @@ def test_huge_ratios_give_finite_numbers(method, lengths: list[int]) -> None:
     d = torch.tensor([100.0, -100.0, 900.0, -900.0, 0.1, 100.0, -100.0, 0.0])
     log_probs, ones = (d - 1).requires_grad_(), torch.ones(8)
     advantages = torch.tensor([1.0, 1.0, -1.0, -1.0, 0.0, -1.0, -1.0, 1.0])
-    batch = TokenBatch(log_probs, -ones, advantages, ones.bool(), lengths, -ones, lags=torch.arange(8.0), rewards=ones)
+    batch = TokenBatch(
+        log_probs, -ones, advantages, ones.bool(), lengths, -ones, lags=torch.arange(8.0), rewards=ones, entropies=ones
+    )
     values, gradient, _ = results(method, batch)
     assert values.isfinite().all() and gradient.isfinite().all()
 
@@ -93,7 +95,9 @@ def test_gipo_is_0_where_d_is_huge() -> None:
 def test_a_batch_without_active_tokens_is_0(method, lengths: list[int]) -> None:
     n = sum(lengths)
     log_probs, ones = (-torch.rand(n)).requires_grad_(), torch.ones(n)
-    batch = TokenBatch(log_probs, -ones, ones, torch.zeros(n).bool(), lengths, -ones, lags=ones, rewards=ones)
+    batch = TokenBatch(
+        log_probs, -ones, ones, torch.zeros(n).bool(), lengths, -ones, lags=ones, rewards=ones, entropies=ones
+    )
     result = policy_surrogate(method, batch)
     (gradient,) = torch.autograd.grad(result.values.sum(), log_probs)
     assert not result.values.any() and not gradient.any() and result.n == 0

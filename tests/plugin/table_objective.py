@@ -46,6 +46,7 @@ def token_batch(problem: Problem, part: slice, table: torch.Tensor) -> TokenBatc
         torch.cat(problem.log_probs[part]).double(),
         lags=torch.cat(problem.lags[part]).double(),
         rewards=torch.tensor(problem.rewards[part]).double().repeat_interleave(torch.tensor(lengths)),
+        entropies=torch.special.entr(torch.cat(scored).exp()).sum(-1).detach(),
     )
 
 

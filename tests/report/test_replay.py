@@ -184,7 +184,7 @@ def test_methods_that_nobody_named_are_left_out_before_a_dump_is(tmp_path):
     write_run_dump(run, LENGTHS, iteration=2, checkpoint_log_probs=ones)
     result = replay([run], choose("all"), every_dump=True)
     assert (len(result.rows), result.passed_over) == (2, 0)
-    assert {one.label for one in result.left_out} == {"trpo", "grpo-topp, gspo-topp"}
+    assert {one.label for one in result.left_out} == {"trpo", "grpo-topp, gspo-topp", "grpo-estr"}
     result = replay([run], choose("grpo,sat-grpo-tis"))
     assert (len(result.rows), result.passed_over, result.left_out) == (1, 1, [])
 

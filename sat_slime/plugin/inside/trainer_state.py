@@ -204,7 +204,7 @@ class TrainerState:
 
     def _facts_of_responses(self, method: Method, rollout_data: dict[str, Any]) -> ResponseFacts:
         known = {"lags": self.token_lags, "rewards": self.rewards}
-        if unknown := [need for need in method.needs if known.get(need) is None]:
+        if unknown := [need for need in method.needs if need in known and known[need] is None]:
             raise RuntimeError(
                 f"{method.name} needs the {' and the '.join(unknown)} of the responses, which travel with the versions "
                 "of their weights, and this batch has none: the log of its rollout says why (look for `lag is unknown`)"
