@@ -505,6 +505,7 @@ def sat_of_tv(tokens: Tokens) -> dict[str, float]:
 BY_HAND = {
     "m2po": ("m2po", None, m2po),
     "lag-power": ("grpo-lag-power", None, lag_power),
+    "estr": ("sat-gspo-estr", None, None),
     "sat by tv": ("sat-grpo", {"sat": {"score": "tv", "scope": "step", "alpha": 0.9}}, sat_of_tv),
 }
 
