@@ -3,15 +3,14 @@ push once more.
 
 An engine and the trainer differ by what rounding, and the routers of a MoE model, make of the same weights. How much
 that is, is learned from the pushes that passed. An engine that differs by more, that is nearer to the trainer's scores
-of an earlier push, that took keys and values of before the push from its prefix cache, or that tells another version,
-does not hold the weights that were pushed.
+of an earlier push, or that tells another version, does not hold the weights that were pushed.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -30,15 +29,13 @@ REMEMBERED = 16
 NEARER = 0.5
 """An engine whose distance to an earlier push's scores is below this share of that to the newest holds the earlier."""
 _SEED = 0xCA9A
-MOVED = 0.1
-"""Share of the limit by which the trainer's scores must have moved before an engine's may not stay as they were."""
 
 
 def canary_sequences(vocab_size: int, length: int) -> list[tuple[int, ...]]:
     """Return the sequences: tokens drawn from the vocabulary, the same in every run.
 
     Args:
-        length: tokens of each. Half of them are a prefix, which a prefix cache keeps only where it fills a page.
+        length: tokens of each.
     """
     rng = np.random.default_rng(_SEED)
     # Without the last token of the vocabulary, whose log-prob SGLang returns under the number 0.
@@ -46,8 +43,7 @@ def canary_sequences(vocab_size: int, length: int) -> list[tuple[int, ...]]:
 
 
 def prefix_length(sequences: Sequence[Sequence[int]]) -> int:
-    """Return the tokens of each sequence that are not scored: an engine may take their keys and values from its prefix
-    cache, and so shows whether the cache outlived a push. SGLang looks up none of what it scores."""
+    """Return the tokens of each sequence that are not scored: half of them."""
     return len(sequences[0]) // 2
 
 
@@ -70,8 +66,6 @@ class EngineScores:
     """(T,) of the tokens behind the prefixes, sequence by sequence."""
     version: str
     """Version that it tells of its weights."""
-    cached_tokens: int
-    """Tokens whose keys and values came from its prefix cache."""
 
 
 def read_scores(answers: Any, sequences: Sequence[Sequence[int]]) -> EngineScores:
@@ -83,12 +77,11 @@ def read_scores(answers: Any, sequences: Sequence[Sequence[int]]) -> EngineScore
         tokens = [[entry[1] for entry in entries] for entries in scored]
         log_probs = np.array([entry[0] for entries in scored for entry in entries], np.float64)
         versions = sorted({str(info["weight_version"]) for info in infos})
-        cached = sum(int(info.get("cached_tokens") or 0) for info in infos)
     except (KeyError, TypeError, IndexError, ValueError) as error:
         raise ValueError(f"an engine's answer to the canary cannot be read: {error!r}: {answers!r:.300}") from error
     if tokens != [list(sequence[start:]) for sequence in sequences]:
         raise ValueError(f"an engine scored other tokens than the canary's: {tokens!r:.300}")
-    return EngineScores(log_probs, ", ".join(versions), cached)
+    return EngineScores(log_probs, ", ".join(versions))
 
 
 @dataclass(frozen=True)
@@ -114,7 +107,6 @@ class Canary:
     levels: list[float] = field(default_factory=list)
     """Mean |d| of the pushes that passed, the newest ones; a checkpoint keeps them."""
     _trainer: deque[tuple[int, np.ndarray]] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
-    _engines: dict[str, np.ndarray] = field(default_factory=dict)
     _since: dict[str, int] = field(default_factory=dict)
 
     def check(
@@ -131,15 +123,12 @@ class Canary:
         verdict, passed = self._judge(version, trainer, engines, numbers)
         self.levels = [*self.levels, *passed][-REMEMBERED:]
         self._trainer.append((version, trainer))
-        self._engines = {name: scores.log_probs for name, scores in engines.items()}
         return verdict
 
     def check_again(self, engines: dict[str, EngineScores], numbers: Sequence[int] = ()) -> Verdict:
         """Return the verdict on engines that are asked once more before the next push, which would heal what has become
         of their weights since the last one. A push must have been checked."""
-        # What their prefix caches have of the sequences is of this push by now.
-        anew = {name: replace(scores, cached_tokens=0) for name, scores in engines.items()}
-        verdict, _ = self._judge(*self._trainer[-1], anew, numbers)
+        verdict, _ = self._judge(*self._trainer[-1], engines, numbers)
         return verdict
 
     @property
@@ -155,7 +144,7 @@ class Canary:
         limit = self._limit(min(distances.values()))
         faults = {}
         for name, scores in engines.items():
-            if fault := self._fault(version, trainer, name, scores, distances[name], limit):
+            if fault := self._fault(version, scores, distances[name], limit):
                 since = self._since.setdefault(name, version)
                 faults[name] = f"{fault} (since the push of version {since})"
             else:
@@ -175,29 +164,17 @@ class Canary:
         level = float(np.median(self.levels)) if self.levels else first
         return min(max(FACTOR * level, FLOORS[self.dtype]), CEILINGS[self.dtype])
 
-    def _fault(
-        self, version: int, trainer: np.ndarray, name: str, scores: EngineScores, distance: float, limit: float
-    ) -> str | None:
+    def _fault(self, version: int, scores: EngineScores, distance: float, limit: float) -> str | None:
         differs = f"differs from the trainer by {distance:.2g} nats a token, the limit is {limit:.2g}"
         if not np.isfinite(distance):
             return "gives log-probs that are not finite: its weights are damaged. Restart it"
         if (held := self._held(version, scores.log_probs, distance)) is not None:
             says = f"and says {scores.version}" if scores.version != str(held) else "as it says"
             return f"still holds the weights of version {held}, {says}: it took no push since, or lost it. See its log"
-        if self._unchanged(trainer, name, scores.log_probs, limit):
-            return (
-                f"says version {scores.version}, but scores bit for bit as before the push: it did not take it. Look "
-                "into its log"
-            )
         if scores.version != str(version):
             return (
                 f"says that it holds version {scores.version}, not {version}, and {differs}: its responses would be "
                 "counted to the wrong weights. Look for a restart or another pusher in its log"
-            )
-        if scores.cached_tokens:
-            return (
-                f"took {scores.cached_tokens} tokens' keys and values of before the push from its prefix cache, and "
-                f"{differs}: flush the cache with each push"
             )
         if distance > limit:
             return (
@@ -212,13 +189,6 @@ class Canary:
         earlier = [(_distance(scores, known), held) for held, known in self._trainer if held != version]
         nearest, held = min(earlier, default=(np.inf, None))
         return held if nearest < NEARER * distance else None
-
-    def _unchanged(self, trainer: np.ndarray, name: str, scores: np.ndarray, limit: float) -> bool:
-        """Return whether an engine's scores are those of the push before, while the trainer's have moved."""
-        before = self._engines.get(name)
-        if before is None or not np.array_equal(before, scores):
-            return False
-        return _distance(trainer, self._trainer[-1][1]) > MOVED * limit
 
 
 def _distance(a: np.ndarray, b: np.ndarray) -> float:

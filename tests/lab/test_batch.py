@@ -18,7 +18,6 @@ from sat_slime.lab.batch import (
     evaluation_requests,
     evaluation_row,
     group_advantages,
-    histogram_row,
     token_dump,
     training_group,
     training_requests,
@@ -82,14 +81,6 @@ def test_metrics_of_a_batch():
     assert [sample.reward for sample in batch.graded()] == batch.rewards.reshape(-1).tolist()
     advantages = [sample.advantage for sample in batch.graded()]
     assert advantages[0] == advantages[3] > 0 > advantages[1] and not any(advantages[4:])
-
-
-def test_the_final_weights_are_asked_as_often_as_is_said():
-    scores = EvalConfig(problems=5, samples_per_problem=2, final_repeats=3)
-    _, requests = evaluation_requests(CONFIG.model_copy(update={"eval": scores}), 8, scores.final.repeats)
-    assert len(requests) == 5 * 6 and len({request.seed for request in requests}) == 30
-    assert scores.repeats == 1 and scores.final.final_repeats is None
-    assert EvalConfig(repeats=4).final.repeats == 4, "unset: as on the way"
 
 
 def test_advantages_are_those_of_torch_std():
@@ -201,15 +192,6 @@ def test_a_dump_holds_the_batch_in_its_order(tmp_path):
     assert result.tokens is not None
     for name, values in (("log_probs", dump.log_probs), ("entropy", dump.entropy), *dump.more.items()):
         np.testing.assert_array_equal(values, result.tokens[name])
-
-
-@pytest.mark.parametrize(("score", "q"), [("log_ratio", 0.25), ("tv", None)])
-def test_a_histogram_of_log_ratios_has_a_quantile_of_log_ratios(score, q):
-    method = {"base": "gspo", "sat": {"enabled": True, "score": score}}
-    config = LabConfig.model_validate(CONFIG.model_dump() | {"method": method})
-    result = StepResult({"step": 3, "lag/mean": 2.0, "sat/q": 0.25}, {"edges": [0.1], "counts": [1, 2]}, None)
-    row = {"step": 3, "lag": 2.0, "q": q, "edges": [0.1], "counts": [1, 2]}
-    assert histogram_row(config, result) == row
 
 
 @pytest.mark.parametrize("known", [True, False])

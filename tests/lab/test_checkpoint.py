@@ -75,24 +75,6 @@ def saves_and_dies(folder: Path, deadly: str, count: int) -> None:
     os._exit(0)
 
 
-def test_a_checkpoint_that_is_half_removed_is_none(tmp_path, monkeypatch):
-    for iteration in (3, 6, 9):
-        write(tmp_path, iteration)
-
-    def fails(path, **_):
-        if path.exists():
-            (path / "state.json").unlink()
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(checkpoint.shutil, "rmtree", fails)
-    with pytest.raises(KeyboardInterrupt):
-        checkpoint.prune(tmp_path, keep=2)
-    monkeypatch.undo()
-    assert list(checkpoint.numbered(tmp_path)) == [6, 9]
-    checkpoint.prune(tmp_path, keep=2)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["iteration-000006", "iteration-000009"]
-
-
 def test_newer_checkpoints_go_aside_and_the_files_stay(tmp_path):
     for iteration in (3, 6, 9):
         write(tmp_path, iteration)
@@ -116,16 +98,6 @@ def test_the_newest_whole_one_is_found_below_damaged_ones(tmp_path):
         checkpoint.verified(tmp_path / "iteration-000009")
 
 
-def test_many_faults_are_still_one_line(tmp_path):
-    with checkpoint.writing(tmp_path, STATE) as part:
-        for rank in range(8):
-            (part / f"rank-{rank}.safetensors").write_bytes(b"x")
-    for file in (tmp_path / "iteration-000003").glob("rank-*"):
-        file.unlink()
-    with pytest.raises(DamagedCheckpoint, match=r"rank-2.safetensors is missing and 5 more files$"):
-        checkpoint.verified(tmp_path / "iteration-000003")
-
-
 def test_a_garbage_state_with_a_right_checksum_is_still_an_error(tmp_path):
     folder = tmp_path / "iteration-000003"
     folder.mkdir()
@@ -134,21 +106,6 @@ def test_a_garbage_state_with_a_right_checksum_is_still_an_error(tmp_path):
         write_checksums(folder)
         with pytest.raises(DamagedCheckpoint, match=r"state.json cannot be read"):
             checkpoint.verified(folder)
-
-
-def test_a_failed_write_leaves_the_previous_one(tmp_path):
-    write(tmp_path, 3)
-    with pytest.raises(OSError, match="disk"), checkpoint.writing(tmp_path, STATE) as part:
-        (part / "half").write_bytes(b"x")
-        raise OSError("disk full")
-    assert [p.name for p in tmp_path.iterdir()] == ["iteration-000003"]
-    assert (tmp_path / "iteration-000003" / "trainer.safetensors").read_bytes() == b"x"
-
-
-def test_state_comes_back(tmp_path):
-    write(tmp_path, 3)
-    saved = checkpoint.verified(checkpoint.newest(tmp_path))
-    assert saved.state == STATE
 
 
 def test_another_initial_model_than_that_of_the_state_is_told(tmp_path):
@@ -193,11 +150,3 @@ def test_a_batch_comes_back_as_it_was(routed, tmp_path):
                 np.testing.assert_array_equal(a, b)
             else:
                 assert a == b
-
-
-def test_a_response_of_several_versions_comes_back_as_it_was(tmp_path):
-    batch = make_batch(["08,10,14$"] * 12)
-    mixed = [dataclasses.replace(r, versions=np.arange(9) // 4 + i) for i, r in enumerate(batch.responses)]
-    checkpoint.write_batch(tmp_path, dataclasses.replace(batch, responses=mixed))
-    again = checkpoint.read_batch(tmp_path, CONFIG).responses
-    assert [r.versions.tolist() for r in again] == [r.versions.tolist() for r in mixed]

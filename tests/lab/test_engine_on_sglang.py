@@ -2,7 +2,6 @@
 
 import asyncio
 import dataclasses
-import json
 import os
 import signal
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 from engine_requests import STOP, bits, some_requests
 
 from sat_slime.config.schema import ModelConfig, RolloutConfig
-from sat_slime.lab.engine import Engine, generate_payload
+from sat_slime.lab.engine import Engine
 from sat_slime.rollout.types import GenerationRequest
 
 RECORDED = Path(__file__).parent / "recorded_response.json"
@@ -68,7 +67,7 @@ def differences(path, responses, temperature=1.0):
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize("temperature", [0.7])
 def test_log_probs_and_experts_are_the_models(real, random_models, temperature):
     requests = some_requests(48, 20, temperature)
     # One token and a full context are the extremes.
@@ -84,13 +83,6 @@ def test_log_probs_and_experts_are_the_models(real, random_models, temperature):
 
 
 @pytest.mark.engine
-def test_the_real_response_has_the_recorded_shape(real):
-    recorded = json.loads(RECORDED.read_text())["response"]
-    (raw,) = real(real.engine.server.post("/generate", generate_payload(some_requests(1), ["r0#0"])))
-    assert raw.keys() == recorded.keys() and raw["meta_info"].keys() == recorded["meta_info"].keys()
-
-
-@pytest.mark.engine
 def test_new_weights_answer_under_their_version(real, random_models):
     requests = some_requests(8)
     before = real.generate(requests).responses
@@ -101,21 +93,6 @@ def test_new_weights_answer_under_their_version(real, random_models):
     assert {response.weight_version for response in after} == {4}
     assert differences(random_models["b"], after)[0] < 1e-4
     assert bits(after) != bits(before) == bits(again)
-
-
-@pytest.mark.engine
-def test_tokens_depend_on_the_seed_and_not_on_the_neighbours(real):
-    requests = some_requests(40)
-    together = real.generate(requests).responses
-    apart = real.generate(requests[5:9]).responses
-    assert [r.output_ids for r in apart] == [r.output_ids for r in together[5:9]]
-    np.testing.assert_allclose(
-        np.concatenate([r.log_probs for r in apart]),
-        np.concatenate([r.log_probs for r in together[5:9]]),
-        atol=1e-5,
-    )
-    other = GenerationRequest("other", requests[5].prompt_ids, 12, 1.0, 77, (STOP,))
-    assert real.generate([other]).responses[0].output_ids != together[5].output_ids
 
 
 async def interrupted(engine, requests, paths: list[tuple[str, int]]):

@@ -41,10 +41,6 @@ def measured(cache: Path, *options: str, **more) -> dict:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def of_fp32_engines(cache: Path, **more) -> dict:
-    return measured(cache, "--dtype", "float32", **more)["float32"]
-
-
 @pytest.fixture(scope="module")
 def table(tmp_path_factory) -> dict:
     """Its processes are not forked: a module's fixture comes before a test's."""
@@ -66,15 +62,7 @@ def test_experts_shifted_by_one_token_are_told_from_the_right_ones(dtype, table)
     assert table[dtype]["shifted"]["mean"] > 5 * table[dtype]["replayed"]["mean"]
 
 
-@pytest.mark.parametrize("tied", [False, True], ids=["two embeddings", "tied"])
-@pytest.mark.parametrize("family", ["qwen3", "qwen2"])
-def test_fp32_engines_agree_on_every_dense_family(family, tied, tmp_path):
+def test_fp32_engines_agree_on_a_dense_family(tmp_path):
     """A warmed-up model: its biases and norms are no longer 0 and 1."""
-    model = {"model.family": family, "model.experts": 0, "model.tied_embeddings": str(tied).lower(), "method": "grpo"}
-    assert of_fp32_engines(tmp_path, **model)["free"]["mean"] < 1e-5
-
-
-def test_fp32_engines_agree_on_the_weight_of_a_single_expert(tmp_path):
-    one = of_fp32_engines(tmp_path, **{"model.experts_per_token": 1})
-    assert one["free"]["mean"] < 1e-5 and one["replayed"]["mean"] < 1e-5
-    assert one["shifted"]["mean"] > 5 * one["replayed"]["mean"]
+    model = {"model.family": "qwen2", "model.experts": 0, "model.tied_embeddings": "true", "method": "grpo"}
+    assert measured(tmp_path, "--dtype", "float32", **model)["float32"]["free"]["mean"] < 1e-5

@@ -60,20 +60,6 @@ def test_a_good_response_is_taken_over():
     assert (result.finish_reason, result.weight_version) == ("stop", 7)
 
 
-def test_a_certain_token_may_round_to_just_above_zero():
-    assert validate(REQUEST, "a#0", changed(output_token_logprobs=log_probs(1e-7, 0, -1)), EXPECTED)
-
-
-def test_a_stop_token_at_the_length_limit_counts_as_length():
-    request = GenerationRequest("a", (1, 2, 3), max_new_tokens=3, temperature=1.0, seed=5, stop_token_ids=(15,))
-    assert validate(request, "a#0", changed(finish_reason={"type": "length"}), EXPECTED).finish_reason == "length"
-
-
-def test_a_dense_model_has_no_routed_experts():
-    dense = Expectations(vocab_size=16, layers=2, experts=0, top_k=2, weight_version=7)
-    assert validate(REQUEST, "a#0", changed(routed_experts=None), dense).routed_experts is None
-
-
 BAD = [
     ("malformed", None),
     ("malformed", {"output_ids": [1]}),
@@ -178,14 +164,6 @@ def test_sglangs_own_response_is_valid():
     assert result.routed_experts.shape == (len(request.prompt_ids) + len(result.output_ids) - 1, 2, 2)
 
 
-def test_the_fake_server_answers_in_the_shape_of_the_real_one():
-    sampling = {"sampling_seed": 0, "max_new_tokens": 12, "stop_token_ids": [15]}
-    fake, real = response("r", [1, 2], sampling, "0"), RECORDED["response"]
-    assert fake.keys() == real.keys() and fake["meta_info"].keys() == real["meta_info"].keys()
-    for key, value in real["meta_info"].items():
-        assert isinstance(fake["meta_info"][key], type(value)), key
-
-
 # Three tokens of a vocabulary of four, cut by a top-p.
 NUCLEUS = [[0.5, 0.25, 0.125, 0.125], [0.125, 0.125, 0.25, 0.5], [0.25, 0.5, 0.25, 0.0]]
 
@@ -274,11 +252,6 @@ def test_the_most_likely_token_stays_and_the_edge_does():
     assert truncate(log_probs, nucleus(log_probs, 0.5))[0].tolist() == [0, -math.inf, -math.inf]
 
 
-def test_tokens_of_probability_zero_are_cut_off():
-    log_probs = np.array([[0.0, np.finfo(np.float32).min]])
-    assert nucleus(log_probs, 0.999).tolist() == [[True, False]]
-
-
 # -------------------------------------------------------------------------------------------------------------- parts
 
 WHOLE_REQUEST = GenerationRequest("a", (1, 2, 3), max_new_tokens=9, temperature=1.0, seed=5, stop_token_ids=())
@@ -320,21 +293,6 @@ def test_the_rest_has_the_tokens_so_far_in_its_prompt():
     assert (after.max_new_tokens, after.seed, after.request_id) == (5, 5, "a")
 
 
-def test_distributions_are_joined_too():
-    halves = [
-        part(WHOLE_REQUEST, 4, 0),
-        nothing(WHOLE_REQUEST, 0),
-        part(rest(WHOLE_REQUEST, [part(WHOLE_REQUEST, 4, 0)]), 5, 1, aborted=False),
-    ]
-    tables = [np.full((len(half.output_ids), 16), i, np.float32) for i, half in enumerate(halves)]
-    told = [
-        dataclasses.replace(half, distribution=table if half.output_ids else None)
-        for half, table in zip(halves, tables, strict=True)
-    ]
-    assert joined(WHOLE_REQUEST, told).distribution[:, 0].tolist() == [0] * 4 + [2] * 5
-    assert joined(WHOLE_REQUEST, halves).distribution is None
-
-
 def test_parts_become_one_response_that_knows_the_version_of_each_token():
     parts = [nothing(WHOLE_REQUEST, 0), part(WHOLE_REQUEST, 4, 0)]
     assert joined(WHOLE_REQUEST, parts).finish_reason == "abort"
@@ -350,12 +308,6 @@ def test_parts_become_one_response_that_knows_the_version_of_each_token():
     np.testing.assert_array_equal(whole.routed_experts[:6], parts[1].routed_experts)
     np.testing.assert_array_equal(whole.routed_experts[6:9], parts[2].routed_experts[-3:])
     np.testing.assert_array_equal(whole.routed_experts[9:], parts[4].routed_experts[-2:])
-
-
-def test_a_dense_models_parts_have_no_experts():
-    parts = [dataclasses.replace(part(WHOLE_REQUEST, 4, 0), routed_experts=None)]
-    parts.append(dataclasses.replace(part(rest(WHOLE_REQUEST, parts), 5, 1, aborted=False), routed_experts=None))
-    assert joined(WHOLE_REQUEST, parts).routed_experts is None
 
 
 def test_an_interruption_at_the_last_token_leaves_nothing_to_ask_for():
@@ -395,9 +347,3 @@ def test_a_tools_tokens_are_a_part_that_no_weights_generated():
     np.testing.assert_array_equal(whole.routed_experts[:4], first.routed_experts)
     np.testing.assert_array_equal(whole.routed_experts[4:8], second.routed_experts[4:])
     np.testing.assert_array_equal(whole.routed_experts[8:], third.routed_experts[8:])
-
-
-def test_a_tools_distribution_is_finite():
-    request = dataclasses.replace(WHOLE_REQUEST, distribution_size=16)
-    tool = by_tool(request, joined(request, [part(WHOLE_REQUEST, 2, 3)]), (7, 8))
-    np.testing.assert_allclose(np.exp(tool.distribution).sum(1), 1, rtol=1e-6)

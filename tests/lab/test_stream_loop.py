@@ -100,29 +100,8 @@ def test_groups_are_the_problems_of_the_batches_in_order():
         assert [request for _, group in groups for request in group] == requests
 
 
-def test_a_batch_is_whole_groups_and_the_bound_holds_for_every_token(monkeypatch, tmp_path):
-    config = make_config()
-    world = World(monkeypatch, turns=lambda number: 1 + number % 5)  # long ones take longer
-    pipeline = make_pipeline(world, config, tmp_path)
-    trained, lags, dropped = [], [], 0
-    for _ in range(config.pipeline.iterations):
-        batch = pipeline._next_batch()
-        assert len(batch.responses) == PROMPTS * SAMPLES and len(batch.rewards) == PROMPTS
-        trained += [r.request_id for r in batch.responses]
-        lags.append(lag_metrics(batch.responses, pipeline.updates))
-        dropped += pipeline.metrics["rollout/dropped"]
-        assert len(pipeline.stream.waiting) + len(pipeline.stream.running) <= config.pipeline.queue_prompts
-        train(world, pipeline, config)
-    assert len(set(trained)) == len(trained) == 6 * PROMPTS * SAMPLES
-    assert max(lag["lag/max"] for lag in lags) == config.pipeline.max_staleness and dropped > 0
-    for lag in lags:  # Eq. fully-async-lag
-        assert lag["lag/mean"] == pytest.approx(lag["lag/generation_mean"] + lag["lag/queue_mean"])
-    assert max(lag["lag/generation_mean"] for lag in lags) > 0
-    assert not pipeline.stream.running and not pipeline.stream.waiting  # nothing is generated that the run cannot train
-
-
 @pytest.mark.parametrize("over_age", ["drop", "wait"])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_whatever_the_engines_take_the_bound_holds_and_nothing_is_lost(monkeypatch, tmp_path, seed, over_age):
     rng = np.random.default_rng(seed)
     lag, steps = int(rng.integers(1, 4)), int(rng.integers(1, 4))
@@ -206,7 +185,7 @@ class Books:
         assert by_length + len(pipeline.stream.finished) == self.trained + dropped - aborted + waiting
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_nothing_is_lost_or_counted_twice_over_any_resumes(monkeypatch, tmp_path, seed):
     rng = np.random.default_rng([7, seed])
     config = make_config(iterations=20, max_staleness=int(rng.integers(1, 4)), queue_prompts=12)

@@ -55,22 +55,18 @@ def test_the_nucleus_is_sglangs():
 
 
 def test_replayed_masks_leave_no_mismatch_at_equal_weights(tmp_path, model_cache):
-    """The first step in fp32 at lag 0 has the same weights on both sides, with and without the engine's masks."""
-    mismatch = {}
-    for method in ("grpo-topp", "grpo"):
-        command = [str(Path(sys.executable).parent / "sat-slime"), "launch", str(ROOT / "configs/lab/tiny.yaml")]
-        command += ["--method", method, "--lag", "0", "--name", method, "--no-live"]
-        settings = {
-            "rollout.top_p": 0.8,
-            "pipeline.iterations": 1,
-            "eval.every_n_iterations": 0,
-            "output_dir": tmp_path,
-            "cache_dir": model_cache,
-        }
-        command += [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
-        done = subprocess.run(command, capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout + done.stderr
-        (row,) = [json.loads(line) for line in (tmp_path / method / "metrics.jsonl").read_text().splitlines()]
-        mismatch[method] = row["mismatch/d_pi"], row["mismatch/max"]
-    assert mismatch["grpo-topp"][0] < 1e-6 and mismatch["grpo-topp"][1] < 1e-5
-    assert mismatch["grpo"][0] > 1e-2
+    """The first step in fp32 at lag 0 has the same weights on both sides."""
+    settings = {
+        "rollout.top_p": 0.8,
+        "pipeline.iterations": 1,
+        "eval.every_n_iterations": 0,
+        "output_dir": tmp_path,
+        "cache_dir": model_cache,
+    }
+    command = [str(Path(sys.executable).parent / "sat-slime"), "launch", str(ROOT / "configs/lab/tiny.yaml")]
+    command += ["--method", "grpo-topp", "--lag", "0", "--name", "top-p", "--no-live"]
+    command += [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (row,) = [json.loads(line) for line in (tmp_path / "top-p" / "metrics.jsonl").read_text().splitlines()]
+    assert row["mismatch/d_pi"] < 1e-6 and row["mismatch/max"] < 1e-5

@@ -37,14 +37,14 @@ from trainer_process import (
 )
 from waiting import assert_gone, until
 
-from sat_slime.config.method_section import build_method, expand_switches, method_switches
+from sat_slime.config.method_section import method_switches
 from sat_slime.config.schema import LabConfig
 from sat_slime.lab import model
 from sat_slime.lab.batch import lag_metrics
 from sat_slime.lab.failures import PartFailure
 from sat_slime.lab.process import TrainerProcess
-from sat_slime.lab.trainer import forwarded_tokens, low_variance_kl, pack, plan_microbatches, policy_loss
-from sat_slime.objective import mismatch_metrics, named_method, policy_surrogate, threshold_scores
+from sat_slime.lab.trainer import forwarded_tokens, pack, plan_microbatches, policy_loss
+from sat_slime.objective import named_method, policy_surrogate
 from sat_slime.objective.tokens import response_mean_weights
 from sat_slime.rollout.types import TOOL, Response
 
@@ -114,32 +114,6 @@ def test_a_tools_tokens_have_no_lag_and_are_not_trained():
     assert lags.tolist() == [4] * 3 + [0] * 3 + [2] * 3 + [3] * 4 + [0] * 5
 
 
-@pytest.mark.parametrize("name", ["sat-gspo", "sat-grpo", "gspo", "m2po"])
-def test_a_tools_log_probs_are_in_no_metric_no_gradient_and_no_quantile(name):
-    versions = np.array([0] * 3 + [TOOL] * 3 + [1] * 3)
-    responses = [
-        dataclasses.replace(response, versions=versions, advantage=1.0 - 2 * (i % 2))
-        for i, response in enumerate(make_batch(["08,10,14$"] * 12).responses)
-    ]
-    method, seen = build_method(LabConfig(method=expand_switches(method_switches(name))).method), []
-    for noise in (0.0, 9.0):
-        micro = pack(responses, routed=True)
-        mu = micro.rollout_log_probs
-        d = 0.1 * torch.arange(len(mu)).sin()
-        log_probs = torch.where(micro.mask, mu + d, mu - noise).requires_grad_()
-        tokens = micro.token_batch(method, 2, log_probs)
-        total, metrics, _ = policy_loss(method, tokens, response_mean_weights(tokens.mask, tokens.lengths, 12))
-        total.backward()
-        assert not log_probs.grad[~micro.mask].any() and log_probs.grad[micro.mask].any()
-        metrics = metrics | mismatch_metrics(log_probs.detach(), mu, micro.mask)
-        seen.append((metrics, log_probs.grad, threshold_scores(method, tokens) if method.judge else None))
-    assert seen[0][0] == seen[1][0] and torch.equal(seen[0][1], seen[1][1])
-    assert seen[0][2] is None or torch.equal(seen[0][2], seen[1][2])
-    assert seen[0][0]["mismatch/d_pi"] == pytest.approx(float(d[micro.mask].abs().mean()), rel=1e-4)
-    if name == "sat-grpo":  # by brute force: the quantile of |d| over what the model generated
-        assert torch.allclose(seen[0][2].sort().values, d[micro.mask].abs().sort().values, atol=1e-5)
-
-
 # ----------------------------------------------------------------------------------------------------------------- loss
 
 
@@ -196,28 +170,6 @@ def test_micro_batches_add_up_to_the_batch(name, reduction):
     parts = [loss_and_gradient(*ends) for ends in ((0, 1), (1, 4), (4, 6))]
     assert sum(loss for loss, _ in parts) == pytest.approx(whole, rel=1e-12)
     assert [g for _, part in parts for g in part] == pytest.approx(gradient, rel=1e-12, abs=1e-15)
-
-
-def test_low_variance_kl_known_values_and_cut():
-    log_probs = torch.tensor([0.0, 0.0, -1.0, -200.0, 0.0], requires_grad=True)
-    ref = torch.tensor([0.0, -1.0, 0.0, 0.0, -100.0])
-    kl = low_variance_kl(log_probs, ref)
-    assert kl.tolist() == pytest.approx([0.0, math.exp(-1), math.e - 2, 10.0, 10.0])
-    kl.sum().backward()
-    assert log_probs.grad.tolist() == pytest.approx([0.0, 1 - math.exp(-1), 1 - math.e, 0.0, 0.0])
-
-
-def test_inactive_tokens_add_nothing_to_kl_and_entropy():
-    tokens = paper.random_tokens(seed=6, lengths=[8])
-    batch = tokens.batch()
-    garbage = torch.where(batch.mask, 0.5, math.nan).double().requires_grad_()
-    weights = batch.mask.double() / 8
-    loss, _, _ = policy_loss(
-        named_method("grpo"), batch, weights, kl_coef=0.1, entropy_coef=0.1, ref_log_probs=-garbage, entropy=garbage
-    )
-    loss.backward()
-    assert loss.isfinite() and batch.log_probs.grad.isfinite().all() and garbage.grad.isfinite().all()
-    assert not batch.log_probs.grad[~batch.mask].any()
 
 
 # ---------------------------------------------------------------------------------------------------- routes and nuclei
@@ -319,16 +271,7 @@ def test_a_step_is_the_same_however_its_tokens_are_cut(split, r3, single, initia
     assert_same_weights(tmp_path / "final", final, atol=2e-4)
 
 
-@pytest.mark.parametrize("experts_per_token", [1, 2])  # a dense model has none: either is without effect
-def test_dense_model_trains(experts_per_token, initial):
-    model = {"experts": 0, "experts_per_token": experts_per_token}
-    config = make_config(model=model, method={"base": "grpo"})
-    found = json.loads(in_trainer(train_three_steps, config, initial["dense"])["metrics"])
-    assert "routing/flip_rate" not in found[0]
-    assert found[2]["loss/policy"] < found[0]["loss/policy"]
-
-
-@pytest.mark.parametrize("family", ["qwen3", "qwen2"])
+@pytest.mark.parametrize("family", ["qwen2"])
 def test_tied_embeddings_train(family, tmp_path):
     model = {"family": family, "experts": 0, "tied_embeddings": True}
     initial = str(tmp_path / "initial")
@@ -353,7 +296,7 @@ def step_on_a_broken_number(trainer, initial: str, value: float, folder: str) ->
     return {"said": said}
 
 
-@pytest.mark.parametrize("base", ["grpo", "spo"])
+@pytest.mark.parametrize("base", ["spo"])
 def test_a_number_that_is_not_finite_ends_the_step_and_leaves_the_weights(base, initial, tmp_path):
     config = make_config(
         method={"base": base}, train={"tokens_per_microbatch": 4096}, diagnose={"split_every_n_steps": 0}
@@ -361,25 +304,6 @@ def test_a_number_that_is_not_finite_ends_the_step_and_leaves_the_weights(base, 
     found = in_trainer(step_on_a_broken_number, config, initial["moe"], float("nan"), str(tmp_path / "after"))
     assert "1 of" in found["said"] and "rollout_log_probs is nan" in found["said"]
     assert_same_weights(tmp_path / "after", Path(initial["moe"]), atol=0)
-
-
-def several_optimizer_steps(trainer, initial: str) -> dict:
-    trainer.load_initial(Path(initial))
-    results = trainer.train(make_samples(trainer.config))
-    return {
-        "steps": torch.tensor([r.metrics["step"] for r in results]),
-        "lags": [r.metrics["lag/mean"] for r in results],
-    }
-
-
-def test_several_optimizer_steps_per_rollout(initial):
-    config = make_config(
-        pipeline={"optimizer_steps_per_rollout": 3},
-        method={"base": "grpo", "sat": True, "denominator": "trainer"},
-        diagnose={"split_every_n_steps": 0},
-    )
-    found = in_trainer(several_optimizer_steps, config, initial["moe"])
-    assert found["steps"].tolist() == [1, 2, 3] and found["lags"] == [0, 1, 2]
 
 
 def save_and_go_on(trainer, initial: str, folder: str) -> dict:
@@ -405,10 +329,9 @@ def load_and_go_on(trainer, initial: str, folder: str) -> dict:
     "dtype, method, top_p",
     [
         ("float32", {"base": "gspo", "r3": True}, 1.0),
-        ("bfloat16", {"base": "gspo", "r3": True}, 1.0),
         ("bfloat16", {"base": "trpo", "top_p_replay": True, "trpo": {"delta": 0.48}}, 0.9),
     ],
-    ids=["fp32", "bf16", "bf16, trpo, top-p"],
+    ids=["fp32", "bf16, trpo, top-p"],
 )
 def test_a_loaded_trainer_goes_on_bit_for_bit(dtype, method, top_p, initial, tmp_path):
     config = make_config(train={"dtype": dtype}, method=method, rollout={"top_p": top_p})
@@ -618,7 +541,7 @@ def test_columns_are_those_of_the_method(r3, diagnosed_steps):
 
 
 @pytest.mark.parametrize("r3", [False, True], ids=["free routing", "r3"])
-@pytest.mark.parametrize("split", SPLITS.values(), ids=SPLITS.keys())
+@pytest.mark.parametrize("split", [SPLITS["many"]])
 def test_columns_are_the_same_however_tokens_are_cut(split, r3, diagnosed_steps, initial):
     config = make_config(method={"base": "grpo", "r3": r3}, train=split, **PAIR)
     steps = in_trainer(two_batches, config, initial["moe"], True)
@@ -633,23 +556,6 @@ def test_columns_are_the_same_however_tokens_are_cut(split, r3, diagnosed_steps,
                 assert (found - expected).abs().quantile(0.99) < atol, name
 
 
-def test_a_dump_and_a_diagnosis_change_nothing(initial, diagnosed_steps):
-    plain = make_config(
-        method={"base": "grpo"},
-        pipeline={"optimizer_steps_per_rollout": 2},
-        diagnose={"every_n_steps": 0, "split_every_n_steps": 0},
-    )
-    without = json.loads(in_trainer(two_batches, plain, initial["moe"], False)["metrics"])
-    with_both = json.loads(diagnosed_steps[False]["metrics"])
-    for ours, theirs in zip(with_both, without, strict=True):
-        assert {name: ours[name] for name in theirs} == theirs
-    assert {name for name in with_both[2] if name not in without[2]} == {
-        "mismatch/policy",
-        "mismatch/implementation",
-        *(f"mismatch/policy_of_{name}" for name in ("mean", "q90", "q99")),
-    }
-
-
 def test_a_dense_model_has_no_routes_to_score(initial):
     config = make_config(model={"experts": 0}, method={"base": "grpo"}, rollout={"dtype": "float32"}, **PAIR)
     found = in_trainer(two_batches, config, initial["dense"], False)["step 0"]
@@ -659,12 +565,6 @@ def test_a_dense_model_has_no_routes_to_score(initial):
 
 
 # ------------------------------------------------------------------------------------------------------------ optimizer
-
-
-def test_bf16_keeps_fp32_masters(initial):
-    config = make_config(train={"dtype": "bfloat16", "lr": 1e-4}, method={"base": "grpo", "r3": True})
-    found = json.loads(in_trainer(train_three_steps, config, initial["moe"])["metrics"])
-    assert found[2]["loss/policy"] < found[0]["loss/policy"]
 
 
 def constrained_steps(trainer, initial: str, out: str) -> dict:
@@ -704,7 +604,7 @@ def constrained_config(over: str, **train) -> LabConfig:
     )
 
 
-@pytest.mark.parametrize("over", ["state", "mean"])
+@pytest.mark.parametrize("over", ["mean"])
 def test_a_constrained_step_is_the_same_however_its_tokens_are_cut(over, initial, tmp_path):
     rows = []
     for split, settings in SPLITS.items():

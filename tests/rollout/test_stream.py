@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from sat_slime.rollout.stream import MAX_ATTEMPTS, Group, StalenessBound, Stream, drop_metrics, length_bins
+from sat_slime.rollout.stream import MAX_ATTEMPTS, Group, StalenessBound, Stream, drop_metrics
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3])
@@ -22,11 +22,6 @@ def test_room_is_the_last_place_from_which_a_group_is_trained_within_the_bound(m
             assert (before < room) == (last_step_on - version <= max_staleness), (rollout, version, before)
 
 
-def test_the_oldest_version_is_exactly_the_bound_at_the_last_step():
-    bound = StalenessBound(max_staleness=3, steps=2, prompts=4)
-    assert bound.oldest(5) == 11 - 3  # rollout 5 is trained on weights of 10 and of 11 updates
-
-
 @pytest.mark.parametrize("lag", [1, 2, 5])
 @pytest.mark.parametrize("steps", [1, 3])
 def test_with_the_least_bound_that_is_accepted_a_whole_batch_may_always_begin(lag, steps):
@@ -37,13 +32,6 @@ def test_with_the_least_bound_that_is_accepted_a_whole_batch_may_always_begin(la
         assert bound.room(rollout, pushed) >= 4
     tighter = StalenessBound(least - 1, steps, prompts=4)
     assert min(tighter.room(rollout, rollout // lag * lag * steps) for rollout in range(20)) == 0
-
-
-def test_length_bins_hold_every_length_once():
-    assert length_bins(24) == [(1, 6), (7, 12), (13, 18), (19, 24)]
-    for longest in (1, 2, 3, 9, 25):
-        covered = [n for low, high in length_bins(longest) for n in range(low, high + 1)]
-        assert covered == list(range(1, longest + 1))
 
 
 def test_drops_are_counted_in_all_and_by_length():
@@ -214,14 +202,6 @@ def test_a_group_that_fails_is_begun_again_before_new_ones_and_not_for_ever():
         group = stream.begin()
         assert (group.prompt, group.attempt) == (0, attempt)
     assert not stream.fail(group)
-
-
-def test_the_oldest_are_trained_first():
-    stream = make_stream()
-    groups = [stream.begin() for _ in range(2)]
-    for group, oldest in zip(groups, (1, 0), strict=True):
-        stream.complete(group, "", [3, 4], oldest)
-    assert [group.prompt for group in stream.take()] == [1, 0]
 
 
 def test_what_is_too_old_is_dropped_as_the_run_goes_on():
