@@ -67,14 +67,12 @@ KINDS = {
 }
 VICTIMS = {
     "launcher": LAUNCH,
-    "driver": LAUNCH,
     "trainer": "sat_slime.lab.process",
     "SGLang server": "lab.sglang_process",
     "SGLang scheduler": "sglang::scheduler",
     "SGLang detokenizer": "sglang::detokenizer",
 }
-"""What is disturbed, and a word of its command line. The launcher is the process that was launched, the driver its
-fork."""
+"""What is disturbed, and a word of its command line."""
 SIGNALS = {"KILL": signal.SIGKILL, "TERM": signal.SIGTERM, "STOP": signal.SIGSTOP}
 WEIGHTS_OF_SIGNALS = (6, 2, 2)
 LONGEST_STOP_S = 8.0
@@ -148,8 +146,6 @@ class Run:
         launched = self.process.pid if self.process else None
         if kind == "launcher":
             return [process for process in found if process.pid == launched]
-        if word == LAUNCH:
-            return [process for process in found if parent_of(process) == launched]
         return found
 
     def finished(self) -> bool:
@@ -179,13 +175,6 @@ class Run:
             process.kill()
         if self.process is not None:
             self.process.wait()
-
-
-def parent_of(process: psutil.Process) -> int | None:
-    try:
-        return process.ppid()
-    except psutil.Error:
-        return None
 
 
 def command_line(process: psutil.Process) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 import sat_slime.lab
-from sat_slime.cli.lab_run import engine_packages, lab_start
+from sat_slime.cli.lab_run import engine_packages
 from sat_slime.lab import checkpoint
 from sat_slime.lab.initial_model import model_checksums
 
@@ -32,7 +32,6 @@ class FakeRuntime:
     def stand_in(self, monkeypatch):
         """Takes the real runtime's place in this process, where its calls can be looked at."""
         monkeypatch.setattr(sat_slime.lab, "run", self.run)
-        monkeypatch.setattr(lab_start, "watched", lambda work: work())
         monkeypatch.setattr(engine_packages, "missing_engines", lambda: [])
 
     def run(self, config, folder, log, resume=None):

@@ -1,4 +1,4 @@
-"""A run of the lab runtime from its plan to its end: the run folder, the driver, the report, and what to say."""
+"""A run of the lab runtime from its plan to its end: the run folder, the loop, the report, and what to say."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from rich.console import Console
 
 import sat_slime.lab as runtime
 from sat_slime.cli.lab_run import engine_packages
-from sat_slime.cli.lab_run.driver_process import Outcome, watched
 from sat_slime.cli.lab_run.lab_plan import LabPlan, find_checkpoint
 from sat_slime.cli.run_words import message_of, no_report, optimizer_steps, report_line, title
 from sat_slime.cli.terminal import Ending, say, sigterm_as_ctrl_c
@@ -38,30 +37,21 @@ def launch_lab_run(plan: LabPlan, *, overwrite: bool, live: bool | None, console
             for path in aside:
                 line = f"a checkpoint that is not gone on from is now {path}"
                 say(console, line)
-                _note(folder, line, "WARNING")
+                _note(folder, line)
             try:
-                outcome = _drive(plan, folder, saved, live, console)
+                status, error = _run(plan, folder, saved, live, console)
             except KeyboardInterrupt:
-                outcome = Outcome("interrupted")
-            return _end(folder, outcome.status, outcome.error, console)
+                status, error = "interrupted", None
+            return _end(folder, status, error, console)
         finally:
             folder.unlock()
 
 
-def _drive(plan: LabPlan, folder: RunFolder, saved: Checkpoint | None, live: bool | None, console: Console) -> Outcome:
-    """Run the plan in a driver of its own."""
-    outcome = watched(lambda: _run(plan, folder, saved, live, console))
-    if outcome.dead:
-        console.show_cursor()  # a live view had hidden it
-        _note(folder, str(outcome.error), "ERROR")
-    return outcome
-
-
-def _note(folder: RunFolder, text: str, level: str) -> None:
-    """Add a line to log.txt where no driver does: before there is one, or after one that could not."""
+def _note(folder: RunFolder, text: str) -> None:
+    """Add a warning to log.txt before the run's log is open."""
     stamp = datetime.now().isoformat(sep=" ", timespec="seconds")
     with contextlib.suppress(OSError), folder.log.open("a", encoding="utf-8") as log:
-        log.write(f"{stamp} {level:<7} {text}\n")
+        log.write(f"{stamp} WARNING {text}\n")
 
 
 def _claim(plan: LabPlan, overwrite: bool) -> tuple[RunFolder, Checkpoint | None, list[Path]]:
@@ -88,8 +78,10 @@ def _claim(plan: LabPlan, overwrite: bool) -> tuple[RunFolder, Checkpoint | None
     return folder, saved, aside
 
 
-def _run(plan: LabPlan, folder: RunFolder, saved: Checkpoint | None, live: bool | None, console: Console) -> Outcome:
-    """Run the loop in the driver, with view and log, to its end."""
+def _run(
+    plan: LabPlan, folder: RunFolder, saved: Checkpoint | None, live: bool | None, console: Console
+) -> tuple[str, str | None]:
+    """Run the loop, with view and log, to its end. Returns the run's status, and its error if it failed."""
     config = plan.config
     pipeline = config.pipeline
     heading = title(folder.path.name, config)
@@ -115,15 +107,15 @@ def _run(plan: LabPlan, folder: RunFolder, saved: Checkpoint | None, live: bool 
             )
             log.message(f"{heading}, in {folder.path}")
             runtime.run(config, folder.path.resolve(), log, resume=saved)
-        return Outcome("finished")
+        return "finished", None
     except KeyboardInterrupt:
-        return Outcome("interrupted")
+        return "interrupted", None
     except Exception as error:
         failed = True
         with contextlib.suppress(OSError):  # a full disk may be why the run failed; its own error is the one to tell
             if log is not None:
                 log.message(traceback.format_exc(), "debug")
-        return Outcome("failed", message_of(error))
+        return "failed", message_of(error)
     finally:
         if log is not None:
             log.close(failed)

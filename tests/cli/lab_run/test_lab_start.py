@@ -14,7 +14,6 @@ from stand_in_runtime import FakeRuntime
 from sat_slime import lab
 from sat_slime.cli import run_words
 from sat_slime.cli.lab_run import engine_packages, lab_start
-from sat_slime.cli.lab_run.driver_process import Outcome
 from sat_slime.report import write_reports
 
 
@@ -41,20 +40,6 @@ def test_a_failure_is_one_line_kept_and_reported(runtime, tmp_path):
     assert (state(run)["status"], state(run)["error"]) == ("failed", "engine 0 died 4 times; see its log")
     assert "engine 0 died 4 times" in (run / "report.html").read_text()
     assert "Traceback" in (run / "log.txt").read_text()
-
-
-def test_a_driver_that_cannot_speak_is_spoken_for(runtime, monkeypatch, tmp_path):
-    outcome = Outcome("failed", "the run's driver (process 5) was killed by SIGKILL and could not say why", dead=True)
-    monkeypatch.setattr(lab_start, "watched", lambda work: outcome)
-    result = sat_slime_command("launch", TINY)
-    assert result.exit_code == 1
-    error = outcome.error
-    assert result.stderr == f"error: {error}\n"
-    assert error not in result.stdout, "told once"
-    run = tmp_path / "runs" / "tiny"
-    assert (state(run)["status"], state(run)["error"]) == ("failed", error)
-    assert (run / "log.txt").read_text().endswith(f" ERROR   {error}\n")
-    assert "sat-slime launch runs/tiny --resume" in result.stdout
 
 
 def test_a_failing_report_does_not_hide_the_error(runtime, monkeypatch):
