@@ -1,12 +1,221 @@
-r"""Takes off what LaTeX and prose put around an answer, before it is compared: sizes, spaces, fonts, units, dollars."""
+r"""Takes off what LaTeX and prose put around an answer, before it is compared: one spelling for each sign, Unicode and
+plain text as LaTeX; then sizes, spaces, fonts, dollars, and the unit, which is named, so that 5 cm is 5 and no 5 m."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from fractions import Fraction
 
-from sat_slime.reward.spelling import respelled
 from sat_slime.reward.structure import is_name
-from sat_slime.reward.units import compound, without_currency, without_degrees, without_unit
+
+# ----------------------------------------------------------------------------------------- one spelling for each sign
+
+_GREEK = {
+    "α": "alpha", "β": "beta", "γ": "gamma", "δ": "delta", "ε": "epsilon", "θ": "theta", "λ": "lambda", "μ": "mu",
+    "ρ": "rho", "σ": "sigma", "τ": "tau", "φ": "phi", "ϕ": "phi", "ψ": "psi", "ω": "omega", "π": "pi", "∞": "infty",
+    "×": "times", "·": "cdot", "⋅": "cdot", "≤": "le", "≥": "ge", "≠": "ne", "∪": "cup", "∩": "cap", "∈": "in",
+    "≈": "approx", "≡": "equiv", "±": "pm", "∓": "mp", "∅": "emptyset", "∠": "angle", "△": "triangle", "∨": "lor",
+}  # fmt: skip
+_FRACTIONS = {
+    "½": "1/2", "⅓": "1/3", "⅔": "2/3", "¼": "1/4", "¾": "3/4", "⅕": "1/5", "⅖": "2/5", "⅗": "3/5", "⅘": "4/5",
+    "⅙": "1/6", "⅚": "5/6", "⅛": "1/8", "⅜": "3/8", "⅝": "5/8", "⅞": "7/8",
+}  # fmt: skip
+_UNICODE = str.maketrans(
+    {
+        **{sign: f"\\{name} " for sign, name in _GREEK.items()},
+        **{sign: "\\frac{{{}}}{{{}}}".format(*fraction.split("/")) for sign, fraction in _FRACTIONS.items()},
+        "−": "-", "–": "-", "÷": "/", "⁄": "/", "°": "^\\circ ", "ℝ": "\\mathbb{R}", "⟨": "(", "⟩": ")", "…": "...",
+        "\u00a0": " ", "\u2009": " ", "\u202f": " ", "\u3000": " ", "′": "'", "’": "'", "。": ".",
+        **{chr(sign + 0xFEE0): chr(sign) for sign in range(0x21, 0x7F)},  # the full-width forms of ASCII
+    }
+)  # fmt: skip
+_RAISED, _LOWERED = "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ", "₀₁₂₃₄₅₆₇₈₉₊₋ₙ"
+_SMALL = str.maketrans(_RAISED + _LOWERED, 2 * "0123456789+-n")
+_DEGREE = r"\^\s*(?:\\circ(?![a-zA-Z])|\{\s*\\circ\s*\})\s*|\\degrees?(?![a-zA-Z])\s*"
+_DEGREES = re.compile(rf"([0-9]+(?:\.[0-9]+)?)\s*(?:{_DEGREE})")
+_CIS = re.compile(
+    r"(?:\\(?:text|operatorname|mathrm)\s*\{\s*cis\s*\}|\\cis(?![a-zA-Z]))\s*"
+    r"(\\frac\{[^{}]*\}\{[^{}]*\}|\([^()]*\)|[0-9]*\\pi|[0-9]+|\\[a-z]+)"
+)
+_TURNED = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-zA-Z])(?!\s*\^\s*\{\s*-)|\\?cis(?![a-zA-Z])|cis\s*\}")
+_BASE = r"_\s*\{?\s*(?:\\(?:text|mathrm)\w*\s*\{)?\s*(?:base\s*)?\(?([a-z]+|[0-9]+)\)?\s*\}{0,2}"
+_REALS = r"(?:the set of |the )?(?:all )?(?:real numbers|reals)|all real (?:values of )?\}?\s*[a-z]"
+_REPEATING = re.compile(
+    r"(?<![0-9.,])([0-9]*)\.([0-9]*)(?:\\(?:overline|bar|dot)\s*(?:\{([0-9]{1,30})\}|([0-9])))(?![0-9])"
+)
+_ARRAY = re.compile(
+    r"(?:\\left\s*)?[(\[]\s*\\begin\{array\}\s*\{[lcr| ]*\}(.*?)\\end\{array\}\s*(?:\\right\s*)?[)\]]", re.DOTALL
+)
+_REMAINDER = re.compile(r"^\s*(-?[0-9]{1,30})\s*\\b?mod\s*([1-9][0-9]{0,29})\s*$")
+_NUMBERS = [
+    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
+    "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen", "twenty",
+]  # fmt: skip
+_NUMBER = rf"^\s*(?:\\text\w*\s*\{{\s*)?({'|'.join(_NUMBERS)})\s*\}}?\s*$"
+_REPLACED: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
+    (re.compile(r"(?<=[\w)}])\*\*(?=[\w({-])"), "^"),
+    (re.compile(r"\\lg(?![a-zA-Z])"), r"\\log_{10}"),
+    (re.compile(r"^\s*([0-9]{1,3}(?:\.[0-9]{3}){2,})\s*$"), lambda match: match[1].replace(".", "")),
+    (re.compile(_NUMBER, re.IGNORECASE), lambda match: str(_NUMBERS.index(match[1].lower()))),
+    (re.compile(r"^\s*(?:\\text\w*\s*\{\s*)?no solutions?\s*\}?\.?\s*$", re.IGNORECASE), r"\\emptyset"),
+    (re.compile(r"\b(?:minus|negative)\s+(?=[0-9\\])"), "-"),
+    (re.compile(r"(?<=[0-9])\s*(?:\\text\s*\{\s*)?thousand\s*\}?"), r" \\times 10^{3}"),
+    (re.compile(f"[{_RAISED}]+"), lambda match: f"^{{{match[0].translate(_SMALL)}}}"),
+    (re.compile(f"[{_LOWERED}]+"), lambda match: f"_{{{match[0].translate(_SMALL)}}}"),
+    (re.compile(r"√\s*(?:\(([^()]*)\)|\{([^{}]*)\}|([0-9]+|[a-zA-Z]))"), lambda match: _root(match)),
+    (re.compile(r"(?:(?<![a-zA-Z\\])|\\)sqrt\s*(?:\(([^()]*)\)|\{([^{}]*)\}|([0-9]+))"), lambda match: _root(match)),
+    (re.compile(r"(?<![a-zA-Z\\{])pi(?![a-zA-Z}])"), r"\\pi "),
+    (re.compile(r"\{([^{}\\]*)\\choose(?![a-zA-Z])([^{}]*)\}"), r"\\binom{\1}{\2}"),
+    (re.compile(r"(?:\{\}|(?<![\w}]))_\{?([0-9]+)\}?\s*C_\{?([0-9]+)\}?"), r"\\binom{\1}{\2}"),
+    (_ARRAY, r"\\begin{pmatrix}\1\\end{pmatrix}"),
+    (_REMAINDER, lambda match: str(int(match[1]) % int(match[2]))),
+    (re.compile(r"\\(?:langle|lparen)(?![a-zA-Z])"), "("),
+    (re.compile(r"\\(?:rangle|rparen)(?![a-zA-Z])"), ")"),
+    (re.compile(r"\\math(?:bf|rm)\s*\{R\}|\\mathbb\s*R|\\R(?![a-zA-Z])"), r"\\mathbb{R}"),
+    (re.compile(rf"^\s*(?:\\text\s*\{{\s*)?(?:{_REALS})\s*\}}?\s*$", re.IGNORECASE), r"\\mathbb{R}"),
+    (re.compile(r"^\s*(\(?[0-9A-F]+\)?)" + _BASE + r"\s*$"), lambda match: _based(match)),
+    (re.compile(r"^\s*([+-]?)\s*(?:\\text\s*\{\s*)?infinity\s*\}?\s*$", re.IGNORECASE), r"\1\\infty"),
+    (re.compile(r"^\s*\+\s*\\infty\s*$"), r"\\infty"),
+    (re.compile(r"^\s*([0-9.]+)\s*(?:\\text\s*\{\s*to\s*\}|to)\s*([0-9.]+)\s*$"), r"\1:\2"),
+]  # fmt: skip
+
+
+def respelled(text: str) -> str:
+    """Return the text with one spelling for each sign, and with radians in place of degrees in sine, cosine and so
+    on."""
+    text = text.translate(_UNICODE)
+    for pattern, replacement in _REPLACED:
+        text = pattern.sub(replacement, text)
+    text = _REPEATING.sub(_repeating, text)
+    if _TURNED.search(text) and "," not in text and "=" not in text:
+        text = _DEGREES.sub(r"\\frac{\1\\pi}{180} ", text)
+    return _CIS.sub(r"e^{i \1}", text)
+
+
+def _root(match: re.Match[str]) -> str:
+    return "\\sqrt{" + next(group for group in match.groups() if group is not None) + "}"
+
+
+def _based(match: re.Match[str]) -> str:
+    r"""Return a number whose base is written as a number: (1011)_{\text{two}} becomes 1011_2."""
+    base = _NUMBERS.index(match[2]) if match[2] in _NUMBERS else match[2]
+    return f"{match[1].strip('()')}_{base}" if str(base).isdigit() else match[0]
+
+
+def _repeating(match: re.Match[str]) -> str:
+    r"""Return a repeating decimal as an exact fraction: 0.1\overline{6} is 1/10 + 6/90."""
+    whole, fixed, period = match[1] or "0", match[2], match[3] or match[4]
+    if len(fixed) > 30 or len(whole) > 30:
+        return match[0]
+    digits = Fraction(int(whole + fixed)) + Fraction(int(period), 10 ** len(period) - 1)
+    value = digits / 10 ** len(fixed)
+    return f"\\frac{{{value.numerator}}}{{{value.denominator}}}"
+
+
+# -------------------------------------------------------------------------------------------------------------- units
+
+_UNITS = {
+    "mm": "mm|millimet(?:er|re)s?", "cm": "cm|centimet(?:er|re)s?", "km": "km|kilomet(?:er|re)s?",
+    "m": "m|met(?:er|re)s?", "mile": "mi|miles?", "foot": "ft|foot|feet", "inch": "in|inch(?:es)?", "yard": "yd|yards?",
+    "mg": "mg|milligrams?", "kg": "kg|kilograms?", "gram": "g|grams?", "pound": "lbs?|pounds?", "ounce": "oz|ounces?",
+    "ml": "ml|mL|millilit(?:er|re)s?", "liter": "L|lit(?:er|re)s?", "gallon": "gal|gallons?",
+    "ms": "ms|milliseconds?", "second": "s|secs?|seconds?", "minute": "mins?|minutes?", "hour": "h|hrs?|hours?",
+    "day": "days?", "week": "weeks?", "month": "months?", "year": "years?", "am": r"[aA]\.?[mM]\.?",
+    "pm": r"[pP]\.?[mM]\.?", "dollar": "dollars?|USD", "cent": "cents?", "euro": "euros?|EUR",
+    "degree": "degs?|degrees?",
+    "celsius": "(?:degrees? )?(?:C|Celsius)", "fahrenheit": "(?:degrees? )?(?:F|Fahrenheit)",
+    "radian": "rad|radians?", "mile/hour": "mph", "km/hour": "kph",
+    "": "units?|people|persons?|students?|ways?|points?|digits?|solutions?",
+}  # fmt: skip
+"""Units by the names under which they are compared; words without a name say nothing that could be wrong."""
+_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]{2,12})\s*")
+_COMPOUND = re.compile(rf"\s*(?:{_PART.pattern}){{2,4}}")
+_CURRENCIES = {
+    "\\$": "dollar",
+    "€": "euro",
+    "£": "pound sterling",
+    "\\pounds": "pound sterling",
+    "¥": "yen",
+    "₹": "rupee",
+}
+_CURRENCY = re.compile(r"(\\\$|[€£¥₹]|\\pounds(?![a-zA-Z]))\s*")
+_WORD = "|".join(_UNITS.values())
+_POWER = r"\s*(?:\^\s*\{?\s*[23]\s*\}?|squared|cubed)"
+_KINDS = r"(?:square|sq\.?|cubic|cu\.?)"
+_NAME = re.compile(rf"({_KINDS})?\s*({_WORD})({_POWER})?")
+_ONE = rf"(?:{_KINDS}\s*)?(?:{_WORD})(?![a-zA-Z])(?:{_POWER})?"
+_BARE = re.compile(rf"(?<=[0-9}}])\s*({_ONE}(?:\s*(?:/|\s+per\s+)\s*{_ONE})?(?:\s+{_ONE})*)$")
+_ONE_LETTER = re.compile(r"(?<=[0-9}])[ghsLm]$|(?<=[0-9}])\s*(?:in|[CF])$")
+_TEXT = re.compile(
+    rf"(?<=[0-9)}}a-z])\s*\\text\{{([^{{}}]*)\}}((?:{_POWER})?)\s*(?:/\s*\\text\{{([^{{}}]*)\}}((?:{_POWER})?))?$"
+)
+_FRACTION = re.compile(
+    rf"(?<=[0-9)}}])\s*\\frac\s*\{{\s*\\text\{{([^{{}}]*)\}}()\s*\}}\s*\{{\s*\\text\{{([^{{}}]*)\}}((?:{_POWER})?)\s*\}}$"
+)
+_UNIT_DEGREE = re.compile(r"\s*(?:\^\s*(?:\\circ(?![a-zA-Z])|\{\s*\\circ\s*\})|\\degrees?(?![a-zA-Z]))")
+_ALL_TEXT = re.compile(r"\s*\\text\s*\{\s*([-+]?\s*[0-9][^{}]*)\}\s*")
+_NO_UNIT = re.compile(
+    r"(?:[mbtr]+illion|thousand|hundred|dozen|times|squared|cubed|factorial)s?\b|.*[0-9]", re.IGNORECASE
+)
+
+
+def without_currency(text: str) -> tuple[str, str]:
+    r"""Return the text without `\$` and the like, and the name of the first."""
+    found = _CURRENCY.search(text)
+    return (_CURRENCY.sub("", text), _CURRENCIES[found[1]]) if found else (text, "")
+
+
+def without_degrees(text: str) -> tuple[str, str]:
+    """Return the text without signs of degrees, and `degree` where it ends with one."""
+    ends = [match.end() for match in _UNIT_DEGREE.finditer(text)]
+    unit = "degree" if ends and not text[ends[-1] :].strip(" $.}") else ""
+    return _UNIT_DEGREE.sub("", text), unit
+
+
+def compound(text: str) -> str | None:
+    """`2 hour, 30 minute` for `2 hours and 30 minutes`; None: it is no quantity in several units."""
+    plain = re.sub(r"\\text\s*\{([^{}]*)\}", r" \1 ", text)
+    plain = re.sub(r"\band\b|,(?=\s)", " ", plain)
+    if not _COMPOUND.fullmatch(plain):
+        return None
+    return ", ".join(f"{number} {_single_name(unit) or unit}" for number, unit in _PART.findall(plain))
+
+
+def without_unit(text: str) -> tuple[str, str]:
+    """Return the text without the unit at its end, and that unit's name: "" where it has no name here."""
+    if whole := _ALL_TEXT.fullmatch(text):
+        text = whole[1].strip()
+    unit = _FRACTION.search(text) or _TEXT.search(text)
+    if unit and not _NO_UNIT.match(unit[1].strip()):
+        written = unit[1].strip() + unit[2] + (f"/{unit[3].strip()}{unit[4]}" if unit[3] else "")
+        if written in ("percent", "%"):
+            return f"{text[: unit.start()]}%", ""
+        return text[: unit.start()], _name(written)
+    text = re.sub(r"(?<=[0-9])\s*(?:percent|percentage|pct)$", "%", text)
+    unit = _BARE.search(text)
+    if unit is None or _ONE_LETTER.search(text):  # 5m is a product
+        return text, ""
+    return text[: unit.start()], _name(unit[1].strip())
+
+
+def _name(written: str) -> str:
+    """`cm^2` for `square centimeters`, `km/hour` for `kilometers per hour`."""
+    names = [_single_name(part.strip()) for part in re.split(r"/|\bper\b", written)]
+    return "/".join(names) if all(names) else ""
+
+
+def _single_name(written: str) -> str:
+    unit = _NAME.fullmatch(written) or _NAME.fullmatch(written.lower())
+    if unit is None:
+        return ""
+    name = next(name for name, words in _UNITS.items() if re.fullmatch(words, unit[2]))
+    kind = (unit[1] or "") + (unit[3] or "")
+    power = "2" if "sq" in kind or "2" in kind else "3" if kind else ""
+    return f"{name}^{power}" if name and power else name
+
+
+# ------------------------------------------------------------------------------------------------- an answer, cleaned
 
 MAX_ANSWER = 2000
 """The most characters of an answer: more is no answer, and the expressions below take more than linear time."""
@@ -15,7 +224,7 @@ _MATRIX = re.compile(r"\\begin\{(?:[a-zA-Z]*matrix|cases|array|aligned)\}")
 _GROUPED = re.compile(r"(?<=[0-9])(?:\\[,!;:]|\{,\}|,\\!|\\ )\s*(?=[0-9]{3}(?![0-9]))")
 _FONTS = "normal|rm|bf|it|sf|tt|sc|up|md|sl"
 _BEFORE = r"(?<=[\s0-9)}\]])(?<![a-zA-Z\\])"
-_REPLACED = [
+_SIMPLER = [
     (re.compile(r"\\[dtc]frac(?![a-zA-Z])"), r"\\frac"),
     (re.compile(r"\\(?:left|right)\s*\.|\\(?:left|right|middle|[bB]igg?[lrm]?)(?![a-zA-Z])"), ""),
     (re.compile(r"\\(?:displaystyle|textstyle|scriptstyle|limits|nolimits|boxed)(?![a-zA-Z])"), ""),
@@ -70,7 +279,7 @@ def split_unit(answer: str) -> tuple[str, str]:
         text = re.sub(r"\\\\(?=[a-zA-Z({\[])", r"\\", text).rstrip("\\")
     text = _GROUPED.sub("", _ZERO_COMMA.sub("0.", text.replace("\\%", "%")))
     text = _DECIMAL_COMMA.sub(".", text)
-    for pattern, replacement in _REPLACED:
+    for pattern, replacement in _SIMPLER:
         text = pattern.sub(replacement, text)
     text = _SPACES.sub(" ", text).strip().rstrip(".,;:").strip()
     text = _ROUNDED.sub("", text)

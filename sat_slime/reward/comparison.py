@@ -10,13 +10,14 @@ import re
 
 from sat_slime.reward.cleaning import MAX_ANSWER, clean, split_unit, words
 from sat_slime.reward.hendrycks import hendrycks
-from sat_slime.reward.literals import Literal, read_literal
 from sat_slime.reward.structure import (
     MAX_PARTS,
     OR,
+    Literal,
     is_name,
     is_polynomial,
     is_variable,
+    read_literal,
     same_name,
     split_choice,
     split_list,

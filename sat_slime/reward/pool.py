@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import contextlib
 import functools
 import importlib.util
 import json
@@ -24,10 +23,10 @@ from collections import Counter
 from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 
-from sat_slime.reward import sandbox
 from sat_slime.reward.verdict import KILLED, MODES, Mode, Verdict, verdict
-from sat_slime.reward.worker import ANSWER, COMMAND, REPLY, REQUEST
+from sat_slime.reward.worker import ANSWER, COMMAND, FORBIDDEN, MEMORY
 
 logger = logging.getLogger(__name__)
 
@@ -220,7 +219,7 @@ class VerifierPool:
 def _reason(exit_code: int, waited: bool) -> str:
     if waited or exit_code == _SIGPROF:
         return "timeout"
-    return {sandbox.MEMORY: "memory", sandbox.FORBIDDEN: "forbidden"}.get(exit_code, "crash")
+    return {MEMORY: "memory", FORBIDDEN: "forbidden"}.get(exit_code, "crash")
 
 
 class _WorkerParent:
@@ -230,35 +229,28 @@ class _WorkerParent:
         self._limits = limits
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
-        self._control: socket.socket | None = None
+        self._control = socket.socket()
 
     def fork(self) -> _Worker:
         """Forks a new worker. Raises RuntimeError when the parent does not start."""
         mine, theirs = socket.socketpair()
-        with self._lock:
+        with self._lock, theirs:
             for attempt in (1, 2):
                 if self._process is None:
                     self._start()
-                assert self._control is not None
                 try:
-                    socket.send_fds(self._control, [COMMAND.pack(b"S", 0)], [theirs.fileno()])
-                    pid = self._answer()
-                    break
+                    return _Worker(self, self._ask(0, theirs.fileno()), Connection(mine.detach()))
                 except (OSError, EOFError):  # somebody killed the parent
                     self._stop()
                     if attempt == 2:
                         raise
-        theirs.close()
-        return _Worker(self, pid, mine)
+        raise AssertionError
 
     def end(self, pid: int) -> int:
         """Kills a worker, which may have ended already. Returns its exit code, or minus the signal that killed it."""
         with self._lock:
-            if self._control is None:
-                return _SIGKILL
             try:
-                self._control.sendall(COMMAND.pack(b"K", pid))
-                return self._answer()
+                return self._ask(pid)
             except (OSError, EOFError):
                 self._stop()
                 return _SIGKILL
@@ -276,50 +268,48 @@ class _WorkerParent:
         )
         paths = [os.path.abspath(path) for path in sys.path]
         arguments = [theirs.fileno(), self._limits.cpu_s, self._limits.memory_mb]
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", program, json.dumps(paths), json.dumps(arguments)],
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            cwd="/",
-            # The environment is not passed on: so there are no secrets in it, and sets have the same order each time.
-            env={"PATH": os.defpath, "PYTHONHASHSEED": "0", "LANG": "C.UTF-8"},
-        )
-        theirs.close()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", program, json.dumps(paths), json.dumps(arguments)],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                cwd="/",
+                # No environment is passed on: so no secrets are in it, and sets have the same order each time.
+                env={"PATH": os.defpath, "PYTHONHASHSEED": "0", "LANG": "C.UTF-8"},
+            )
         try:
             self._answer()
         except (OSError, EOFError) as error:
             self._stop()
             raise RuntimeError("the verifier's process did not start: see its message above") from error
 
+    def _ask(self, pid: int, *fds: int) -> int:
+        socket.send_fds(self._control, [COMMAND.pack(pid)], fds)
+        return self._answer()
+
     def _answer(self) -> int:
-        assert self._control is not None
         data = self._control.recv(ANSWER.size, socket.MSG_WAITALL)
         if len(data) < ANSWER.size:
             raise EOFError
         return ANSWER.unpack(data)[0]
 
     def _stop(self) -> None:
-        if self._control is not None:
-            self._control.close()
+        """End the parent, which ends by itself, after its forks, once its socket is closed."""
+        self._control.close()
         if self._process is not None:
-            self._process.kill() if self._process.poll() is None and not _ends(self._process) else None
-            self._process.wait()
-        self._control = self._process = None
-
-
-def _ends(process: subprocess.Popen[bytes]) -> bool:
-    """Waits for the parent, which ends once its socket is closed, after its forks; False where it takes too long."""
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(10)
-        return True
-    return False
+            try:
+                self._process.wait(10)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        self._process = None
 
 
 class _Worker:
     """The pool's end of one worker process."""
 
-    def __init__(self, parent: _WorkerParent, pid: int, connection: socket.socket) -> None:
+    def __init__(self, parent: _WorkerParent, pid: int, connection: Connection) -> None:
         self._parent = parent
         self._pid = pid
         self._connection = connection
@@ -330,35 +320,20 @@ class _Worker:
         Raises:
             OSError, EOFError, ValueError: the worker is to be ended; TimeoutError: because it took too long.
         """
-        response, label = (text.encode("utf-8", "surrogatepass") for text in (job.response, job.label))
-        self._connection.settimeout(wall_s)
-        request = REQUEST.pack(MODES.index(job.mode), len(response), len(label)) + response + label
-        self._connection.sendall(request)
-        (size,) = REPLY.unpack(self._receive(REPLY.size))
-        reward, extracted, reason, retire = json.loads(self._receive(size))
+        self._connection.send_bytes(json.dumps([job.mode, job.response, job.label]).encode())
+        worked = -1
+        while not self._connection.poll(wall_s):
+            state, now = _processor_time(self._pid)
+            if state != "R" and worked in (-1, now):
+                raise TimeoutError
+            worked = now  # it works, or waits for a processor
+        reward, extracted, reason, retire = json.loads(self._connection.recv_bytes())
         return Verdict(float(reward), extracted, reason), bool(retire)
 
     def end(self) -> int:
         """Ends the worker. Returns its exit code, or minus the signal that killed it."""
         self._connection.close()
         return self._parent.end(self._pid)
-
-    def _receive(self, size: int) -> bytes:
-        data = bytearray()
-        worked = -1
-        while len(data) < size:
-            try:
-                part = self._connection.recv(min(size - len(data), 65536))
-            except TimeoutError:
-                state, now = _processor_time(self._pid)
-                if state != "R" and worked in (-1, now):
-                    raise
-                worked = now  # it works, or waits for a processor
-                continue
-            if not part:
-                raise EOFError
-            data += part
-        return bytes(data)
 
 
 def _processor_time(pid: int) -> tuple[str, int]:

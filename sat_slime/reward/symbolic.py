@@ -21,8 +21,7 @@ from math_verify import grader
 from sympy.core.relational import Relational
 from sympy.logic.boolalg import Boolean
 
-from sat_slime.reward.literals import Literal, read_literal
-from sat_slime.reward.structure import CLOCK, OR, nesting, split_list
+from sat_slime.reward.structure import CLOCK, OR, Literal, nesting, read_literal, split_list
 
 MAX_BITS = 2**17
 """The largest size of numbers that are worked out: some 40,000 digits."""

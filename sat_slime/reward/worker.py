@@ -1,15 +1,9 @@
-"""The worker processes: a parent that imports everything once, and its forks, one for each worker of the pool.
+"""The processes of the verifier, and what they may not do: grow past their memory, take more than their CPU time, run
+code, write, reach out.
 
-    pool                                      this parent                     fork
-      | -- "S", a socket ----------------------> | -- fork ---------------------> |
-      | <- process id -------------------------- |                                |
-      | -- mode, response, label, over the socket ------------------------------> |
-      | <- verdict -------------------------------------------------------------- |
-      | -- "K", process id --------------------> | -- SIGKILL, wait               |
-      | <- how it ended ------------------------ |
-
-A fork takes milliseconds, the imports take seconds: so a worker that hangs is replaced at once. Forking is safe, since
-the parent runs no thread. It ends, with all its forks, when the pool's end of its socket closes.
+A parent imports the mathematics once and forks a worker for each socket that it is handed; a fork takes milliseconds,
+an import two seconds. The kernel holds a worker to its limits, and an audit hook, which Python code cannot take off
+again, to the rest. The parent ends, and with it all its forks, when the pool's end of its socket closes.
 """
 
 from __future__ import annotations
@@ -25,17 +19,14 @@ import signal
 import socket
 import struct
 import sys
+from collections.abc import Iterable
+from multiprocessing.connection import Connection
+from typing import Any, NoReturn
 
-from sat_slime.reward import sandbox
-from sat_slime.reward.verdict import MODES
-
-REQUEST = struct.Struct(">BII")
-"""The mode, and how many bytes the response and the label have; both follow, in UTF-8."""
-REPLY = struct.Struct(">I")
-"""The number of bytes of the JSON list that follows: reward, extracted answer, reason, whether to replace this
-worker."""
-COMMAND = struct.Struct(">cq")
+COMMAND = struct.Struct(">q")
+"""What the pool asks of the parent: 0, with a socket, for a fork that serves it; else the process to end."""
 ANSWER = struct.Struct(">q")
+"""The number of the fork, or the exit code of the process."""
 
 _WARM_UP = [
     ("5", "6"), (r"\frac{1}{2}", "0.25"), (r"\sqrt{8}", r"2\sqrt{2}"), ("(x-1)(x+1)", "x^2-1"), ("x+y=2", "y+x=3"),
@@ -63,20 +54,18 @@ def main(control_fd: int, cpu_limit_s: float, memory_limit_mb: int) -> None:
             data, fds, _, _ = socket.recv_fds(control, COMMAND.size, 1)
             if len(data) < COMMAND.size:
                 break
-            command, pid = COMMAND.unpack(data)
-            if command == b"S":
+            (pid,) = COMMAND.unpack(data)
+            if pid == 0:
                 child = os.fork()
                 if child == 0:
                     control.close()
-                    _serve(socket.socket(fileno=fds[0]), cpu_limit_s, memory_limit_mb)
+                    serve(fds[0], cpu_limit_s, memory_limit_mb)
                 os.close(fds[0])
                 children.add(child)
                 control.sendall(ANSWER.pack(child))
-            elif pid in children:
-                children.remove(pid)
-                control.sendall(ANSWER.pack(_end(pid)))
             else:
-                control.sendall(ANSWER.pack(0))
+                control.sendall(ANSWER.pack(_end(pid) if pid in children else 0))
+                children.discard(pid)
     for pid in children:
         _end(pid)
 
@@ -91,31 +80,28 @@ def _end(pid: int) -> int:
     return os.waitstatus_to_exitcode(status)
 
 
-def _serve(connection: socket.socket, cpu_limit_s: float, memory_limit_mb: int) -> None:
-    """Give one verdict after another, and never return: the work of a fork."""
+def serve(fd: int, cpu_limit_s: float, memory_limit_mb: int) -> NoReturn:
+    """Give one verdict after another: the work of a fork. A request is the JSON list of mode, response and label; a
+    reply that of reward, extracted answer, reason, and whether to replace this worker."""
     from sat_slime.reward.modes import judge
 
     code = 1
     try:
         sys.dont_write_bytecode = True
+        connection = Connection(fd)
         statm = os.open(f"/proc/{os.getpid()}/statm", os.O_RDONLY)
         enough_pages = memory_limit_mb * 2**20 // 2 // resource.getpagesize()
-        sandbox.limit_resources(memory_limit_mb)
-        sandbox.forbid_code(_generators())
+        limit_resources(memory_limit_mb)
+        forbid_code(_generators())
         while True:
-            header = _receive(connection, REQUEST.size)
-            mode, response_size, label_size = REQUEST.unpack(header)
-            texts = _receive(connection, response_size + label_size)
-            response = texts[:response_size].decode("utf-8", "surrogatepass")
-            label = texts[response_size:].decode("utf-8", "surrogatepass")
-            sandbox.limit_cpu(cpu_limit_s)
-            verdict = judge(response, label, MODES[mode])
-            sandbox.limit_cpu(0)
+            mode, response, label = json.loads(connection.recv_bytes())
+            limit_cpu(cpu_limit_s)
+            verdict = judge(response, label, mode)
+            limit_cpu(0)
             retire = int(os.pread(statm, 100, 0).split()[1]) > enough_pages
-            reply = json.dumps([verdict.reward, verdict.extracted, verdict.reason, retire]).encode()
-            connection.sendall(REPLY.pack(len(reply)) + reply)
+            connection.send_bytes(json.dumps([verdict.reward, verdict.extracted, verdict.reason, retire]).encode())
     except MemoryError:
-        code = sandbox.MEMORY
+        code = MEMORY
     except EOFError:
         code = 0
     finally:
@@ -130,12 +116,62 @@ def _generators() -> list[str]:
     return [module.__file__ for module in (monomials, dataclasses, collections) if module.__file__]
 
 
-def _receive(connection: socket.socket, size: int) -> bytes:
-    """Receives exactly `size` bytes. Raises EOFError when the other end is closed."""
-    data = bytearray()
-    while len(data) < size:
-        part = connection.recv(size - len(data))
-        if not part:
-            raise EOFError
-        data += part
-    return bytes(data)
+# ------------------------------------------------------------------------------------------------------- the sandbox
+
+MEMORY, FORBIDDEN = 81, 82
+"""Exit codes of a worker that ended itself."""
+
+_EVENTS = frozenset(
+    {
+        "os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork", "os.forkpty", "os.startfile", "os.kill",
+        "os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.chmod", "os.chown", "os.link", "os.symlink",
+        "os.truncate", "os.putenv", "subprocess.Popen", "pty.spawn", "shutil.rmtree",
+        "socket.__new__", "socket.connect", "socket.bind", "socket.getaddrinfo", "socket.sendto", "ctypes.dlopen",
+        "ctypes.dlsym", "code.__new__", "pickle.find_class", "builtins.input", "webbrowser.open",
+    }
+)  # fmt: skip
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+
+
+def limit_resources(memory_mb: int) -> None:
+    """Limits this process for good: no more memory than that, no core dump, no file, no new process."""
+    size = memory_mb * 2**20
+    resource.setrlimit(resource.RLIMIT_AS, (size, size))
+    for none in (resource.RLIMIT_CORE, resource.RLIMIT_FSIZE, resource.RLIMIT_NPROC):
+        resource.setrlimit(none, (0, 0))
+
+
+def limit_cpu(seconds: float) -> None:
+    """Has the kernel kill this process after so many more CPU seconds, also within a call into C; 0 ends the limit."""
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+
+
+def forbid_code(generators: Iterable[str]) -> None:
+    """Has the process end, from now on, when anything would be evaluated, started, written, or connected to.
+
+    Modules that sympy imports late still load, from the folders that Python imports from.
+
+    Args:
+        generators: files of the modules that may compile texts, which they write themselves.
+    """
+    allowed = frozenset(generators)
+    roots = tuple(sorted({os.path.realpath(path) for path in (sys.prefix, sys.base_prefix, *sys.path) if path}))
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "compile":
+            # eval and exec compile a text under the name <string>; the frame is their caller's.
+            of_module = os.path.isabs(str(_text(arguments[1])))
+            forbidden = not of_module and sys._getframe(1).f_code.co_filename not in allowed
+        elif event == "open":
+            path, _, flags = arguments
+            forbidden = bool((flags or 0) & _WRITING) or not os.path.realpath(str(_text(path))).startswith(roots)
+        else:
+            forbidden = event in _EVENTS
+        if forbidden:
+            os._exit(FORBIDDEN)
+
+    sys.addaudithook(hook)
+
+
+def _text(name: Any) -> Any:
+    return os.fsdecode(name) if isinstance(name, (bytes, os.PathLike)) else name

@@ -123,18 +123,19 @@ def test_what_somebody_else_kills_costs_no_reward(whom):
 def test_a_worker_that_does_what_it_may_not_ends(crime, reason):
     """`judge` itself is made to do it, since no known response does."""
     program = f"""
-import socket, struct, sys
+import socket, sys
+from multiprocessing.connection import Connection
 import sympy.polys.monomials
 from sat_slime.reward import modes
 from sat_slime.reward import worker
 mine, theirs = socket.socketpair()
-mine.sendall(worker.REQUEST.pack(0, 1, 1) + b"ab")
+Connection(mine.detach()).send_bytes(b'["default", "a", "b"]')
 def exhaust():
     while True: pass
 def judge(*_):
     {crime}
 modes.judge = judge
-worker._serve(theirs, 0.2, 512)
+worker.serve(theirs.detach(), 0.2, 512)
 """
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True)
     assert _reason(ended.returncode, False) == reason, ended.stderr
