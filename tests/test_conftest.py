@@ -60,19 +60,8 @@ def test_a_process_that_a_test_leaves_is_ended_and_fails_it(run_tests):
 
 
 @pytest.mark.parametrize(
-    ("marks", "run"),
-    [
-        ([], ["fast", "engine"]),
-        (["-m", "not engine"], ["fast"]),
-        (["-m", "engine"], ["engine"]),
-        (["-m", "slow"], ["slow", "slow_engine"]),
-        (["-m", "slow and not engine"], ["slow"]),
-        (["-m", "engine or slow"], ["slow", "engine", "slow_engine"]),
-        (["-m", "not slow"], ["fast", "engine"]),
-    ],
+    ("marks", "run"), [([], ["fast", "engine"]), (["-m", "slow and not engine"], ["slow"])], ids=["default", "slow"]
 )
 def test_slow_tests_run_only_where_the_marks_name_them(run_tests, marks, run):
     result = run_tests(FOUR_TESTS, "--collect-only", "-q", *marks)
     assert [line.partition("::test_")[2] for line in result.outlines if "::" in line] == run
-    if (left_out := 4 - len(run)) > 0:
-        assert f"{left_out} deselected" in result.stdout.str()

@@ -1,5 +1,5 @@
-r"""Where the answer of a response is, sought in PRIME's order: after "answer:" or "answer is", there in the last \boxed,
-else in a sentence, as the number in `Thus the largest $n$ is 34.` and the word in `so it is odd`.
+r"""Where the answer of a response is, sought in PRIME's order: after "answer:" or "answer is", there in the last
+\boxed, else in a sentence, as the number in `Thus the largest $n$ is 34.` and the word in `so it is odd`.
 
 Every function takes time linear in its text, whatever it holds.
 """
