@@ -13,7 +13,7 @@ from sat_slime.objective import Method, policy_surrogate
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: f"{method.name}-{method.denominator}")
-@pytest.mark.parametrize("seed, spread", [(3, 0.05), (3, 0.5), (4, 0.3), (5, 0.9)])
+@pytest.mark.parametrize("seed, spread", [(3, 0.05), (3, 0.5), (5, 0.9)])
 def test_a_method_is_its_equation(method: Method, seed: int, spread: float) -> None:
     tokens = paper.random_tokens(seed, LENGTHS, spread)
     batch, decisions = tokens.batch(), paper.decide(method, tokens)
