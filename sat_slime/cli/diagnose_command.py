@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from sat_slime.cli.terminal import bad_input, say
 
 if TYPE_CHECKING:
     from sat_slime.report.diagnosis import Diagnosis
-    from sat_slime.report.page import Sheet
+    from sat_slime.report.page import Table as Numbers
 
 
 def diagnose(
@@ -84,9 +85,9 @@ def _check_up(paths: list[Path], out: Path, console: Console) -> None:
             tell(f"  {symptom.advice}.", "dim")
     if checkup.verdict:
         tell(checkup.verdict, "bold")
-    for sheet in checkup.sheets:
+    for numbers in checkup.tables:
         console.print()
-        console.print(as_table(sheet))
+        console.print(as_table(numbers))
     console.print()
     tell("Not visible here, and what would show it", "bold")
     for sentence in checkup.unknown:
@@ -103,23 +104,22 @@ def _show(diagnosis: Diagnosis, console: Console) -> None:
         say(console, f"warning: {sentence}", style="yellow")
     for sentence in diagnosis.findings:
         say(console, sentence)
-    for sheet in diagnosis.sheets:
+    for numbers in diagnosis.tables:
         console.print()
-        console.print(as_table(sheet))
+        console.print(as_table(numbers))
     console.print()
     say(console, f"page: {diagnosis.page}")
 
 
-def as_table(sheet: Sheet) -> Table:
-    """Return a sheet as a table for the terminal."""
-    from sat_slime.report.page import Heading, Strong
+def as_table(numbers: Numbers) -> Table:
+    """Return a table of a page as one for the terminal."""
+    from sat_slime.report.page import Strong
 
-    table = Table(title=sheet.heading, title_justify="left", title_style="bold", box=None, pad_edge=False)
-    for index, name in enumerate(sheet.head):
+    table = Table(title=numbers.heading, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    for index, name in enumerate(numbers.head):
         table.add_column(name, justify="right" if index else "left", no_wrap=not index)
-    for row in sheet.rows:
-        if isinstance(row[0], Heading):
-            table.add_row(row[0])
-        else:
-            table.add_row(*row, style="bold" if isinstance(row[0], Strong) else None)
+    for heading, cells in numbers.rows():
+        if heading:
+            table.add_row(Text(heading, style="dim italic"))
+        table.add_row(*map(Text, cells), style="bold" if isinstance(cells[0], Strong) else None)
     return table

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +15,7 @@ from rich.text import Text
 from sat_slime.cli.terminal import FAILED, OK, say
 
 if TYPE_CHECKING:
-    from sat_slime.report.page import Sheet
+    from sat_slime.report.page import Table as Numbers
     from sat_slime.report.replay import Replay
 
 
@@ -65,7 +66,7 @@ def replay(
         sat-slime replay runs/my-run --methods sat-gspo --set 'sat.alpha=[0.8,0.9,0.95]'
     """
     from sat_slime.report.page import check_out
-    from sat_slime.report.replay import StepRow, choose, names_several, write_page
+    from sat_slime.report.replay import StepRow, choose, names_several, write_replay
     from sat_slime.report.replay import replay as replay_dumps
 
     console = Console(soft_wrap=True)
@@ -77,7 +78,7 @@ def replay(
             status.update(f"{row.name}: {row.tokens:,} tokens")
 
         result = replay_dumps(paths, candidates, microbatch_tokens, on_step, names_several(methods))
-    page = write_page(result, out, ["sat-slime", *sys.argv[1:]])
+    page = write_replay(result, out, ["sat-slime", *sys.argv[1:]])
     _show(result, page, console)
     raise typer.Exit(FAILED if result.skipped else OK)
 
@@ -91,30 +92,27 @@ def _show(result: Replay, page: Path, console: Console) -> None:
     say(console, f"report: {page}")
 
 
-def _table(sheet: Sheet) -> Table:
+def _table(methods: Numbers) -> Table:
     from sat_slime.report.gradient import GROUPS
-    from sat_slime.report.number_text import percent_number
-    from sat_slime.report.page import Heading
+    from sat_slime.report.replay import of_fates
 
     table = Table(box=None, pad_edge=False, header_style="dim", title_style="dim", title_justify="left")
     table.title = "percent of the tokens with an advantage, by what a method judges; cosine with the unclipped gradient"
     table.add_column("method", no_wrap=True)
-    for name in ("clipped A>0", "clipped A<0", "masked", "re-weighted", "effective", "cosine"):
+    names = ("clipped A > 0", "clipped A < 0", "masked", "re-weighted", "effective", "cosine")
+    for name in names:
         table.add_column(name, justify="right")
-    assert sheet.numbers is not None
-    numbered = iter(sheet.numbers[1:])
-    for text in sheet.rows:
-        if isinstance(text[0], Heading):
-            table.add_row(Text(text[0], style="dim italic"))
-            continue
-        values = dict(zip(sheet.numbers[0], next(numbered), strict=True))
-        masked = sum(values[f"masked, {group}"] for group in GROUPS) / max(values["tokens"], 1)
-        table.add_row(text[0], text[1], text[2], percent_number(masked), text[7], text[9], text[11])
+    masked = of_fates(*(f"masked, {group}" for group in GROUPS))
+    methods = replace(methods, forms={name: methods.forms.get(name, masked) for name in ("method", *names)})
+    for heading, cells in methods.rows():
+        if heading:
+            table.add_row(Text(heading, style="dim italic"))
+        table.add_row(*map(Text, cells))
     return table
 
 
 def _lines(result: Replay) -> list[str]:
-    from sat_slime.report.number_text import count_of
+    from sat_slime.report.page import count_of
     from sat_slime.report.replay import passed_over, verdict
 
     rate = result.tokens / max(result.seconds, 1e-9)

@@ -3,7 +3,6 @@ and judged, and a page says what is seen, since when, what to try and what canno
 
 from __future__ import annotations
 
-import html
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -12,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
-from sat_slime.report.averages import finite_mean
 from sat_slime.report.dumps import Skipped, StepBatch, by_number, find_dumps, steps
-from sat_slime.report.number_text import percent
-from sat_slime.report.page import Heading, Page, Sheet, check_out, listed, warning_box
-from sat_slime.report.run import figures
+from sat_slime.report.frames import finite_mean
+from sat_slime.report.page import Section, Table, check_out, percent, write_page
+from sat_slime.report.run import figures as run_figures
 from sat_slime.runs.collapse import FLOOR_STEPS, MISMATCH_RISE, SCORES, judge
 from sat_slime.runs.folder import RunFolderError, writable
 from sat_slime.runs.health import Symptom, order, symptoms, verdict
@@ -35,69 +34,38 @@ POSITION_EDGES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 """Limits of the groups by place in the response, as a share of its length."""
 PROBABILITY_EDGES = (0.0, 0.01, 0.1, 0.5, 0.9, 0.99, 1.0)
 """Limits of the groups by μ."""
-SIGNS = ("A > 0", "A < 0", "A = 0")
-
-
-@dataclass(frozen=True)
-class StepMismatch:
-    """The mismatch of one dumped optimizer step."""
-
-    name: str
-    responses: int
-    tokens: int
-    """Active tokens."""
-    mean: float
-    """Mean |d|, nats."""
-    quantiles: tuple[float, float, float]
-    """90 %, 99 % and 99.9 % quantiles of |d|."""
-    largest: float
-    ess: float
-    """(Σ r)² / (n Σ r²), r = π / μ: the share of the tokens that the raw importance weights leave."""
-    no_signal: float
-    """Share of the responses whose advantages are all 0."""
-    truncated: float
-    """Share of the responses that were cut; NaN where the dump does not tell."""
-
-
-@dataclass
-class Group:
-    """Sums over the tokens of a group."""
-
-    tokens: int = 0
-    size: float = 0.0
-    """Σ |d|."""
-    drift: float = 0.0
-    """Σ d."""
-    tail: int = 0
-    """Tokens in the tails of their steps."""
-
-    def add(self, d: np.ndarray, in_tail: np.ndarray, inside: np.ndarray) -> None:
-        """Add the tokens that are `inside`. d: (n,) nats; in_tail, inside: (n,) bool."""
-        self.tokens += int(inside.sum())
-        self.size += float(np.abs(d[inside]).sum())
-        self.drift += float(d[inside].sum())
-        self.tail += int(in_tail[inside].sum())
-
-
-def _groups(edges: Sequence[float]) -> list[Group]:
-    return [Group() for _ in edges[1:]]
+POSITION, PROBABILITY, SIGN = (
+    "by place in the response",
+    "by the engine's probability μ",
+    "by the sign of the advantage",
+)
+GROUPS = {
+    POSITION: [f"{percent(low)} to {percent(high)}" for low, high in pairwise(POSITION_EDGES)],
+    PROBABILITY: [f"{low:g} to {high:g}" for low, high in pairwise(PROBABILITY_EDGES)],
+    SIGN: ["A > 0", "A < 0", "A = 0"],
+}
+WHOLE = ("all", 0)
 
 
 @dataclass
 class TokenSums:
     """Sums over optimizer steps, which are added one by one; each can be freed after that."""
 
-    steps: list[StepMismatch] = field(default_factory=list)
-    by_position: list[Group] = field(default_factory=lambda: _groups(POSITION_EDGES))
-    by_probability: list[Group] = field(default_factory=lambda: _groups(PROBABILITY_EDGES))
-    by_sign: list[Group] = field(default_factory=lambda: [Group() for _ in SIGNS])
-    whole: Group = field(default_factory=Group)
-    tail_ids: dict[int, int] = field(default_factory=dict)
-    """{token id: times in a tail}."""
-    ids: dict[int, int] = field(default_factory=dict)
-    """{token id: times seen}."""
+    steps: list[dict[str, Any]] = field(default_factory=list)
+    """Of each step: name, responses, active tokens; mean, quantiles and the largest of |d|, nats; ess, which is
+    (Σ r)² / (n Σ r²) with r = π / μ, the share of the tokens that the raw importance weights leave; no_signal, the
+    share of the responses whose advantages are all 0; truncated, that of those cut, NaN where the dump is silent."""
+    groups: pd.DataFrame = field(default_factory=pd.DataFrame)
+    """tokens, size (Σ |d|), drift (Σ d) and tail, the tokens in the tails of their steps, by group and place in it."""
+    ids: pd.DataFrame = field(default_factory=pd.DataFrame)
+    """tokens and tail by token id."""
     concentrations: list[float] = field(default_factory=list)
     """Of each step that has a tail, the smallest share of the responses that holds half of it."""
+
+    @property
+    def whole(self) -> pd.Series:
+        """The sums over all tokens."""
+        return self.groups.loc[WHOLE] if len(self.groups) else pd.Series({"tokens": 0, "tail": 0})
 
     def add(self, step: StepBatch) -> None:
         """Add an optimizer step. One without an active token is passed over."""
@@ -105,68 +73,42 @@ class TokenSums:
         if not active.any():
             return
         d = step.log_probs.double().numpy()[active] - step.rollout_log_probs.double().numpy()[active]
-        size = np.abs(d)
-        quantiles = np.quantile(size, (0.9, TAIL, 0.999))
-        in_tail = size > quantiles[1]
-        lengths = step.lengths.numpy()
-        response = np.repeat(np.arange(len(lengths)), lengths)[active]
-        advantages = step.advantages.numpy()[active]
-        self.steps.append(_row(step, d, quantiles, response, advantages))
-        everywhere = np.ones(len(d), bool)
-        self.whole.add(d, in_tail, everywhere)
-        _add_binned(self.by_position, POSITION_EDGES, _places(lengths)[active], d, in_tail)
-        _add_binned(self.by_probability, PROBABILITY_EDGES, np.exp(step.rollout_log_probs.numpy()[active]), d, in_tail)
-        for group, inside in zip(self.by_sign, (advantages > 0, advantages < 0, advantages == 0), strict=True):
-            group.add(d, in_tail, inside)
-        if in_tail.any():
-            self.concentrations.append(_concentration(response[in_tail], len(lengths)))
+        quantiles = np.quantile(np.abs(d), (0.9, TAIL, 0.999))
+        frame = pd.DataFrame({"tokens": 1, "size": np.abs(d), "drift": d, "tail": np.abs(d) > quantiles[1]})
+        lengths, advantages = step.lengths.numpy(), step.advantages.numpy()[active]
+        response = np.repeat(np.arange(len(lengths)), lengths)
+        place = np.arange(len(response)) - (np.cumsum(lengths) - lengths)[response]
+        bins = {
+            "all": np.zeros(len(d), int),
+            POSITION: _bins(POSITION_EDGES, (place / np.maximum(lengths, 1)[response])[active]),
+            PROBABILITY: _bins(PROBABILITY_EDGES, np.exp(step.rollout_log_probs.numpy()[active])),
+            SIGN: np.select([advantages > 0, advantages < 0], [0, 1], 2),
+        }
+        sums = pd.concat({group: frame.groupby(own).sum() for group, own in bins.items()})
+        self.groups = self.groups.add(sums, fill_value=0)
         if step.token_ids is not None:
-            self._count_ids(step.token_ids.numpy()[active], in_tail)
-
-    def _count_ids(self, ids: np.ndarray, in_tail: np.ndarray) -> None:
-        for counts, seen in ((self.tail_ids, ids[in_tail]), (self.ids, ids)):
-            for token, times in zip(*np.unique(seen, return_counts=True), strict=True):
-                counts[int(token)] = counts.get(int(token), 0) + int(times)
-
-
-def _row(
-    step: StepBatch, d: np.ndarray, quantiles: np.ndarray, response: np.ndarray, advantages: np.ndarray
-) -> StepMismatch:
-    # the ESS is free of the scale of r, so that its largest can be 1 and nothing overflows
-    r = np.exp(d - d.max())
-    signal = np.zeros(len(step.lengths), bool)
-    signal[response[advantages != 0]] = True
-    return StepMismatch(
-        name=step.name,
-        responses=len(step.lengths),
-        tokens=len(d),
-        mean=float(np.abs(d).mean()),
-        quantiles=(float(quantiles[0]), float(quantiles[1]), float(quantiles[2])),
-        largest=float(np.abs(d).max()),
-        ess=float(r.sum() ** 2 / (len(r) * (r * r).sum())),
-        no_signal=float(1 - signal.mean()),
-        truncated=np.nan if step.truncated is None else float(step.truncated.double().mean()),
-    )
+            counts = frame[["tokens", "tail"]].groupby(step.token_ids.numpy()[active]).sum()
+            self.ids = self.ids.add(counts, fill_value=0)
+        of_tail = np.sort(np.bincount(response[active][frame["tail"]], minlength=len(lengths)))[::-1]
+        if of_tail.any():
+            self.concentrations.append(float((np.searchsorted(of_tail.cumsum(), of_tail.sum() / 2) + 1) / len(lengths)))
+        # the ESS is free of the scale of r, so that its largest can be 1 and nothing overflows
+        r = np.exp(d - d.max())
+        signal = np.bincount(response[active], advantages != 0, minlength=len(lengths)) > 0
+        self.steps.append(
+            {
+                **{"name": step.name, "responses": len(lengths), "tokens": len(d), "mean": float(np.abs(d).mean())},
+                **dict(zip(("90 %", "99 %", "99.9 %"), map(float, quantiles), strict=True)),
+                "largest": float(np.abs(d).max()),
+                "ess": float(r.sum() ** 2 / (len(r) * (r * r).sum())),
+                "no_signal": float(1 - signal.mean()),
+                "truncated": np.nan if step.truncated is None else float(step.truncated.double().mean()),
+            }
+        )
 
 
-def _places(lengths: np.ndarray) -> np.ndarray:
-    """Return (N,) the place of each token in its response, from 0 to below 1."""
-    starts = np.repeat(np.cumsum(lengths) - lengths, lengths)
-    return (np.arange(int(lengths.sum())) - starts) / np.repeat(np.maximum(lengths, 1), lengths)
-
-
-def _add_binned(
-    groups: list[Group], edges: Sequence[float], values: np.ndarray, d: np.ndarray, in_tail: np.ndarray
-) -> None:
-    bins = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(groups) - 1)
-    for i, group in enumerate(groups):
-        group.add(d, in_tail, bins == i)
-
-
-def _concentration(response: np.ndarray, responses: int) -> float:
-    """Return the smallest share of all responses that holds half of these tokens."""
-    counts = np.sort(np.bincount(response, minlength=responses))[::-1]
-    return float((np.searchsorted(np.cumsum(counts), len(response) / 2) + 1) / responses)
+def _bins(edges: Sequence[float], values: np.ndarray) -> np.ndarray:
+    return np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(edges) - 2)
 
 
 # ------------------------------------------------------------------------------------------------------- what was given
@@ -259,41 +201,41 @@ def dump_symptoms(sums: TokenSums) -> Iterator[Symptom]:
     """Find what looks unhealthy in dumps of training."""
     if not sums.steps:
         return
-    sizes = np.array([step.mean for step in sums.steps])
+    sizes = np.array([step["mean"] for step in sums.steps])
     third = len(sizes) // 3
     if third >= LEAST_DUMPS and sizes[-third:].mean() >= MISMATCH_RISE * sizes[:third].mean():
         yield Symptom(
             "drift",
-            f"mean |d| grew from {sizes[:third].mean():.3g} nats (the first {third} dumps, from {sums.steps[0].name}) "
-            f"to {sizes[-third:].mean():.3g} (the last {third}, to {sums.steps[-1].name})",
+            f"mean |d| grew from {sizes[:third].mean():.3g} nats (the first {third} dumps, from "
+            f"{sums.steps[0]['name']}) to {sizes[-third:].mean():.3g} (the last {third}, to {sums.steps[-1]['name']})",
             "Ask what each stabilizer would do to these very tokens: sat-slime replay",
         )
-    largest = max(sums.steps, key=lambda step: step.largest)
-    if largest.largest > BROKEN and largest.quantiles[1] < USUAL:
+    largest = max(sums.steps, key=lambda step: step["largest"])
+    if largest["largest"] > BROKEN and largest["99 %"] < USUAL:
         yield Symptom(
             "broken tokens",
-            f"the largest |d| is {largest.largest:.1f} nats ({largest.name}), above {BROKEN:g}, where 99 % of the "
-            f"tokens are below {largest.quantiles[1]:.2f}",
+            f"the largest |d| is {largest['largest']:.1f} nats ({largest['name']}), above {BROKEN:g}, where 99 % of "
+            f"the tokens are below {largest['99 %']:.2f}",
             "Single tokens that one side finds impossible: faults of the engine, top-p or top-k sampling that the "
             "trainer does not know, tokens made anew from text. veto and trm-max drop their responses",
         )
-    if (ess := finite_mean([step.ess for step in sums.steps])) < LEAST_ESS:
+    if (ess := finite_mean([step["ess"] for step in sums.steps])) < LEAST_ESS:
         yield Symptom(
             "ess",
             f"raw importance weights would leave {ess:.0%} of the tokens as effective sample, below {LEAST_ESS:.0%}",
             "Weights alone (--use-tis) let a few tokens carry the gradient here: lower --tis-clip, or a gate (icepop, "
             "mis-geo)",
         )
-    if sums.whole.tail >= LEAST_TAIL:
+    if sums.whole["tail"] >= LEAST_TAIL:
         yield from _where(sums)
-    if (silent := finite_mean([step.no_signal for step in sums.steps])) > MOST_EQUAL:
+    if (silent := finite_mean([step["no_signal"] for step in sums.steps])) > MOST_EQUAL:
         yield Symptom(
             "no signal",
             f"{silent:.0%} of the responses in the dumps have no advantage other than 0, above {MOST_EQUAL:.0%}",
             "The batch is smaller than it seems, and the step noisier: easier or harder prompts, or --dynamic-sampling-"
             "filter-path slime.rollout.filter_hub.dynamic_sampling_filters.check_reward_nonzero_std",
         )
-    if (cut := finite_mean([step.truncated for step in sums.steps])) > MOST_TRUNCATED:
+    if (cut := finite_mean([step["truncated"] for step in sums.steps])) > MOST_TRUNCATED:
         yield Symptom(
             "truncated",
             f"{cut:.0%} of the responses in the dumps were cut at the length limit, above {MOST_TRUNCATED:.0%}",
@@ -303,19 +245,24 @@ def dump_symptoms(sums: TokenSums) -> Iterator[Symptom]:
 
 
 def _where(sums: TokenSums) -> Iterator[Symptom]:
-    for (low, high), group in zip(pairwise(POSITION_EDGES), sums.by_position, strict=True):
-        if crowding(group, sums.whole) > CROWDED:
+    shares = sums.groups / sums.whole
+    for place, share in shares.loc[POSITION].iterrows():
+        if share["tail"] > CROWDED * share["tokens"]:
+            low, high = POSITION_EDGES[int(place)], POSITION_EDGES[int(place) + 1]
             yield Symptom(
                 "position",
-                f"{group.tail / sums.whole.tail:.0%} of the tail lie between {low:.0%} and {high:.0%} of the response, "
-                f"where {group.tokens / sums.whole.tokens:.0%} of the tokens are",
+                f"{share['tail']:.0%} of the tail lie between {low:.0%} and {high:.0%} of the response, where "
+                f"{share['tokens']:.0%} of the tokens are",
                 "At the end: stop tokens, and responses that were cut or went on after new weights came. At the "
                 "start: the chat template, or a first token that is sampled by other rules",
             )
-    if not sums.tail_ids:
+    if not len(sums.ids):
         return
-    token, times = max(sums.tail_ids.items(), key=lambda item: item[1])
-    share, usual = times / sums.whole.tail, sums.ids.get(token, 0) / sums.whole.tokens
+    token = sums.ids["tail"].idxmax()
+    share, usual = (
+        sums.ids.loc[token, "tail"] / sums.whole["tail"],
+        sums.ids.loc[token, "tokens"] / sums.whole["tokens"],
+    )
     if share > 0.1 and share > CROWDED * usual:
         yield Symptom(
             "one token",
@@ -323,11 +270,6 @@ def _where(sums: TokenSums) -> Iterator[Symptom]:
             f"Look what it is: tokenizer.decode([{token}]). A stop or template token points to a difference in "
             "templates or stop rules between engine and trainer, not to staleness",
         )
-
-
-def crowding(group: Group, whole: Group) -> float:
-    """Return how many times its share of the tokens a group has of the tail."""
-    return (group.tail / whole.tail) / (group.tokens / whole.tokens) if group.tokens and whole.tail else 0.0
 
 
 # --------------------------------------------------------------------------------------------------------------- tables
@@ -339,85 +281,64 @@ MOST_ROWS = 24
 """Dumps that a table shows; of more it shows as many, evenly chosen, and its CSV has all."""
 
 
-def tables(sums: TokenSums) -> list[Sheet]:
+def tables(sums: TokenSums) -> list[Table]:
     """Make all tables that there are numbers for."""
-    sheets = [steps_table(sums), places_table(sums)] if sums.steps else []
-    return [*sheets, ids_table(sums)] if sums.tail_ids else sheets
+    made = [steps_table(sums), places_table(sums)] if sums.steps else []
+    return [*made, ids_table(sums)] if len(sums.ids) else made
 
 
-def steps_table(sums: TokenSums) -> Sheet:
+def steps_table(sums: TokenSums) -> Table:
     """Tell the mismatch of each dumped optimizer step."""
-    numbers = [
-        [
-            *(step.name, step.responses, step.tokens, step.mean, *step.quantiles, step.largest),
-            *(step.ess, step.no_signal, step.truncated),
-        ]
-        for step in sums.steps
-    ]
-    many = len(numbers) > MOST_ROWS
-    sheet = Sheet.of(
+    frame = pd.DataFrame(sums.steps).rename(
+        columns={"name": "dump", "mean": "mean |d|", "ess": "ESS", "no_signal": "no signal", "truncated": "cut"}
+    )
+    many = f" Of {len(frame)} dumps {MOST_ROWS} are shown; the CSV has all." if len(frame) > MOST_ROWS else ""
+    nats = dict.fromkeys(("mean |d|", "90 %", "99 %", "99.9 %", "largest"), ".4f")
+    return Table(
         "dumped_steps",
         "The mismatch of each dumped step",
         "d = log π − log μ of the active tokens, in nats: mean and quantiles of |d|. ESS: the share of the tokens that "
         "raw importance weights leave. No signal: responses whose advantages are all 0. Cut: at the length limit."
-        + (f" Of {len(numbers)} dumps {MOST_ROWS} are shown; the CSV has all." if many else ""),
-        ["dump", "responses", "tokens", "mean |d|", "90 %", "99 %", "99.9 %", "largest", "ESS", "no signal", "cut"],
-        numbers,
-        ", , .4f .4f .4f .4f .4f % % %",
+        f"{many}",
+        frame,
+        {"dump": "", "responses": ",", "tokens": ",", **nats, **dict.fromkeys(("ESS", "no signal", "cut"), "%")},
+        most=MOST_ROWS,
     )
-    if many:
-        sheet.rows = [sheet.rows[i] for i in np.linspace(0, len(numbers) - 1, MOST_ROWS).round().astype(int)]
-    return sheet
 
 
-def places_table(sums: TokenSums) -> Sheet:
+def places_table(sums: TokenSums) -> Table:
     """Tell where the mismatch is: by place, by probability, by the sign of the advantage."""
-    head = ["tokens", "share", "mean |d|", "mean d", "of the tail", "times their share"]
-    kinds: list[tuple[str, Sequence[str], Sequence[Group]]] = [
-        ("by place in the response", _ranges(POSITION_EDGES, percent), sums.by_position),
-        ("by the engine's probability μ", _ranges(PROBABILITY_EDGES, lambda edge: f"{edge:g}"), sums.by_probability),
-        ("by the sign of the advantage", SIGNS, sums.by_sign),
-    ]
-    shown: list[list[Any]] = []
-    numbers: list[list[Any]] = [head]
-    for heading, labels, groups in kinds:
-        shown.append([Heading(heading)])
-        for label, group in zip(labels, groups, strict=True):
-            if not group.tokens:
-                continue
-            values = [group.tokens / sums.whole.tokens, group.size / group.tokens, group.drift / group.tokens]
-            values += [group.tail / max(1, sums.whole.tail), crowding(group, sums.whole)]
-            shown.append([label, *values])
-            numbers.append([f"{heading}: {label}", *values])
-    sheet = Sheet.of(
+    rows = []
+    for group, labels in GROUPS.items():
+        for place, own in sums.groups.loc[group].iterrows():
+            share, of_tail = own["tokens"] / sums.whole["tokens"], own["tail"] / max(1, sums.whole["tail"])
+            row = {"group": group, "tokens": labels[int(place)], "share": share}
+            row |= {"mean |d|": own["size"] / own["tokens"], "mean d": own["drift"] / own["tokens"]}
+            rows.append(row | {"of the tail": of_tail, "times their share": of_tail / share})
+    forms = {"share": "%", "mean |d|": ".4f", "mean d": "+.4f", "of the tail": "%", "times their share": ".1f"}
+    return Table(
         "places",
         "Where the mismatch is",
         "All dumps together. The tail of a step is what lies beyond the 99 % quantile of its |d|; the last column says "
         "how many times as often a token of this kind is in it as any token.",
-        head,
-        shown,
-        "% .4f +.4f % .1f",
+        pd.DataFrame(rows),
+        {"tokens": "", **forms},
+        group="group",
     )
-    sheet.numbers = numbers
-    return sheet
 
 
-def ids_table(sums: TokenSums) -> Sheet:
+def ids_table(sums: TokenSums) -> Table:
     """Tell which token ids are most often in a tail."""
-    most = sorted(sums.tail_ids.items(), key=lambda item: -item[1])[:MOST_IDS]
-    return Sheet.of(
+    most = sums.ids.sort_values("tail", ascending=False, kind="stable").head(MOST_IDS)
+    frame = (most / sums.whole[["tokens", "tail"]])[["tail", "tokens"]].rename_axis("token id").reset_index()
+    return Table(
         "tail_tokens",
         "Which tokens are in the tail",
         "The ids that are there most often; tokenizer.decode([ID]) says what they are. A few ids with most of the tail "
         "point to templates, stop tokens or sampling rules; many ids with a little each, to staleness.",
-        ["token id", "of the tail", "of all tokens"],
-        [[str(i), times / sums.whole.tail, sums.ids.get(i, 0) / sums.whole.tokens] for i, times in most],
-        "% %",
+        frame.rename(columns={"tail": "of the tail", "tokens": "of all tokens"}),
+        {"token id": "d", "of the tail": "%", "of all tokens": "%"},
     )
-
-
-def _ranges(edges: Sequence[float], text: Callable[[float], str]) -> list[str]:
-    return [f"{text(low)} to {text(high)}" for low, high in pairwise(edges)]
 
 
 # ----------------------------------------------------------------------------------------------------------------- page
@@ -437,7 +358,7 @@ class Findings:
     unknown: list[str]
     next: list[str]
     """Commands, each with what it is for behind a #."""
-    sheets: list[Sheet]
+    tables: list[Table]
     skipped: list[str]
 
 
@@ -467,34 +388,32 @@ def write_checkup(
         tables(checkup.tokens),
         list(map(str, checkup.skipped)),
     )
+    charts = run_figures(checkup.data)
+    seen_of = [f"{one.heading}: {one.seen}. {one.advice}{'.' * bool(one.advice)}" for one in findings.symptoms]
     with writable(folder):
-        page = Page(folder)
-        page.section("seen", "What we see, and what to try", _as_html(findings.symptoms, findings.verdict))
-        commands = "".join(f"<p><code>{html.escape(line)}</code></p>" for line in findings.next)
-        page.section("next", "Next", f"{commands}<p>{html.escape(METHODS)}</p>")
-        page.section("unknown", "Not visible here, and what would show it", f"<ul>{listed(findings.unknown)}</ul>")
-        for sheet in findings.sheets:
-            page.sheet(sheet)
-        for figure in figures(checkup.data):
-            page.figure(figure)
-        page.again(f"sat-slime diagnose {shlex.join(map(str, paths))}")
-        findings.page = page.write(
-            "report.html",
+        write_page(
+            findings.page,
+            [
+                *charts[:1],
+                Section(
+                    "seen", "What we see, and what to try", sentences=[*seen_of, *filter(None, [findings.verdict])]
+                ),
+                Section("next", "Next", METHODS, text="\n".join(findings.next)),
+                Section("unknown", "Not visible here, and what would show it", sentences=findings.unknown),
+                *(Section(table.name, table.heading, table.note, table=table) for table in findings.tables),
+                *charts[1:],
+            ],
             title=f"{Path(paths[0]).resolve().name}: a check-up",
             subtitle="a run of slime, from its own trackers and dumps",
-            summary=findings.summary,
-            warnings=warning_box(findings.skipped),
+            answer=[*filter(None, [findings.verdict if not seen else _named(seen)]), *findings.summary],
+            warnings=findings.skipped,
+            command=f"sat-slime diagnose {shlex.join(map(str, paths))}",
         )
     return findings
 
 
-def _as_html(seen: Sequence[Symptom], verdict: str) -> str:
-    paragraphs = "".join(
-        f"<p><strong>{html.escape(symptom.heading)}</strong>: {html.escape(symptom.seen)}."
-        f"{f'<br>{html.escape(symptom.advice)}.' if symptom.advice else ''}</p>"
-        for symptom in seen
-    )
-    return f"{paragraphs}<p>{html.escape(verdict)}</p>" if verdict else paragraphs
+def _named(seen: Sequence[Symptom]) -> str:
+    return f"Unhealthy: {'; '.join(symptom.heading for symptom in seen)}."
 
 
 def _what_was_read(checkup: Checkup) -> Iterator[str]:
@@ -505,7 +424,9 @@ def _what_was_read(checkup: Checkup) -> Iterator[str]:
     if evals := len(checkup.data.evals.get("accuracy", ())):
         parts.append(f"{evals} evaluations")
     if checkup.tokens.steps:
-        parts.append(f"{len(checkup.tokens.steps)} optimizer steps in dumps, {checkup.tokens.whole.tokens:,} tokens")
+        parts.append(
+            f"{len(checkup.tokens.steps)} optimizer steps in dumps, {checkup.tokens.whole['tokens']:,.0f} tokens"
+        )
     yield f"Read: {'; '.join(parts)}."
 
 
@@ -524,13 +445,14 @@ def _story(checkup: Checkup, seen: Sequence[Symptom]) -> Iterator[str]:
     if text := order(seen):
         yield text
     sums = checkup.tokens
-    if sums.steps and sums.whole.tail >= LEAST_TAIL:
-        rare = sum(group.tail for group in sums.by_probability[:2]) / sums.whole.tail
+    if sums.steps and sums.whole["tail"] >= LEAST_TAIL:
+        rare = sums.groups.loc[PROBABILITY]["tail"].reindex([0, 1]).sum() / sums.whole["tail"]
         held = float(np.mean(sums.concentrations))
         fits = "a gate of whole responses" if held < 0.1 else "a rule for single tokens"
         yield (
-            f"In the dumps mean |d| is {sums.whole.size / sums.whole.tokens:.4f} nats; {percent(rare)} of its tail are "
-            f"tokens that the engine gave less than 10 %; half of the tail is in {percent(held)} of the responses, "
+            f"In the dumps mean |d| is {sums.whole['size'] / sums.whole['tokens']:.4f} nats; {percent(rare)} of its "
+            "tail are tokens that the engine gave less than 10 %; half of the tail is in "
+            f"{percent(held)} of the responses, "
             f"which {fits} fits."
         )
 

@@ -4,14 +4,13 @@ figures."""
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import altair as alt
 import numpy as np
+import pandas as pd
 
 from sat_slime.report.attribution import (
     LABELS,
@@ -38,25 +37,23 @@ from sat_slime.report.attribution import (
     tail_bounds,
     whole,
 )
-from sat_slime.report.averages import finite_mean
-from sat_slime.report.drawing import (
-    Drawing,
-    Plot,
-    Table,
-    column_of,
-    in_colour,
-    joined,
-    layered,
+from sat_slime.report.charts import (
+    BLUE,
+    DASHES,
+    GREEN,
+    GREY,
+    INK,
+    ORANGE,
+    PURPLE,
+    SKY,
+    VERMILION,
+    Chart,
+    Look,
+    bars,
     lines,
-    log_axis,
-    rows,
-    rule,
-    steps_axis,
-    tip,
 )
-from sat_slime.report.looks import BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION, Look
-from sat_slime.report.number_text import NBSP, percent
-from sat_slime.report.page import Figure, Heading, Page, Sheet, Strong, headline, warning_box
+from sat_slime.report.frames import finite_mean
+from sat_slime.report.page import NBSP, Row, Section, Strong, Table, headline, percent, write_page
 from sat_slime.rollout.token_dump import dump_paths
 from sat_slime.runs.folder import RunFolderError
 from sat_slime.runs.reading import Run, load_run, section
@@ -74,7 +71,7 @@ class Diagnosis:
     page: Path
     findings: list[str]
     warnings: list[str]
-    sheets: list[Sheet]
+    tables: list[Table]
 
 
 def write_diagnosis(path: str | Path) -> Diagnosis:
@@ -88,28 +85,22 @@ def write_diagnosis(path: str | Path) -> Diagnosis:
     if tokens is not None:
         sentences = list(findings(tokens))
         doubts = list(warnings(tokens, section(run.config, "pipeline").get("lag")))
-        sheets, drawn = tables(tokens), figures(tokens)
+        made, charts = tables(tokens), figures(tokens)
     elif has(run.data.metrics, "mismatch/implementation"):
         sentences, doubts = list(split_findings(run.data.metrics)), [_without_dumps(run)]
-        sheets, drawn = [split_table(run.data.metrics)], [split_figure(run.data.metrics)]
+        made, charts = [split_table(run.data.metrics)], [split_figure(run.data.metrics)]
     else:
         raise RunFolderError(_nothing_measured(run))
-    page = Page(run.folder.path / FOLDER)
-    for figure in drawn[:1]:
-        page.figure(figure)
-    for sheet in sheets:
-        page.sheet(sheet)
-    for figure in drawn[1:]:
-        page.figure(figure)
-    page.again(f"sat-slime diagnose {shlex.quote(str(path))}")
-    written = page.write(
-        "index.html",
+    written = write_page(
+        run.folder.path / FOLDER / "index.html",
+        [*charts[:1], *(Section(table.name, table.heading, table.note, table=table) for table in made), *charts[1:]],
         title=f"{run.name}: the mismatch taken apart",
         subtitle=headline(run.config),
-        summary=sentences,
-        warnings=warning_box(doubts),
+        answer=sentences,
+        warnings=doubts,
+        command=f"sat-slime diagnose {shlex.quote(str(path))}",
     )
-    return Diagnosis(written, sentences, doubts, sheets)
+    return Diagnosis(written, sentences, doubts, made)
 
 
 def _without_dumps(run: Run) -> str:
@@ -208,25 +199,20 @@ def warnings(tokens: Tokens, lag: int | None) -> Iterator[str]:
 # ----------------------------------------------------------------------------------------------------------- tables
 
 
-def tables(tokens: Tokens) -> list[Sheet]:
+def tables(tokens: Tokens) -> list[Table]:
     """Make all tables that the tokens have numbers for."""
     makers = (parts_table, implementation_table, routing_table, lag_table, flips_table, bound_table, proxy_table)
-    return [sheet for make in makers if (sheet := make(tokens)) is not None]
+    return [table for make in makers if (table := make(tokens)) is not None]
 
 
-_PARTS_HEAD = ("part", "mean", "of mean", *(f"{what} {n}{NBSP}%" for what in ("of tail", "decides") for n in (90, 99)))
-_PARTS_FORMS = ".5f % % % % %"
-
-
-def parts_table(tokens: Tokens) -> Sheet:
+def parts_table(tokens: Tokens) -> Table:
     """Tell how much of the mean and of the tails each part carries."""
-    numbers = _part_rows(tokens.parts)
+    rows = _part_rows(tokens.parts)
     groups = {"policy part": policy(tokens.parts), "implementation part": implementation(tokens.parts)}
     for label, parts in groups.items():
         if len(parts) > 1:
-            (total, *values), _ = _part_rows({label: whole(parts), "other": tokens.d - whole(parts)})
-            numbers.append([Strong(total), *values])
-    return Sheet.of(
+            rows.append(_part_rows({label: whole(parts), "other": tokens.d - whole(parts)})[0])
+    return _parts_table(
         "parts",
         "What the mismatch is made of",
         f"d = log π − log μ of {len(tokens.d):,} tokens of {tokens.steps} steps; mean |d| is "
@@ -234,27 +220,31 @@ def parts_table(tokens: Tokens) -> Sheet:
         "part's share of |d| in the direction of d; shares sum to 100 %, and a part that pulls against d counts below "
         "0. Decides: the tokens of the tail that would not be in it without this part alone; several parts can decide "
         "a token, or none.",
-        _PARTS_HEAD,
-        numbers,
-        _PARTS_FORMS,
+        rows,
     )
 
 
-def implementation_table(tokens: Tokens) -> Sheet | None:
+def implementation_table(tokens: Tokens) -> Table | None:
     """Take apart the implementation part, which has a tail of its own; None where there is one part alone."""
     parts = implementation(tokens.parts)
     if len(parts) < 2:
         return None
-    own = whole(parts)
-    return Sheet.of(
+    return _parts_table(
         "implementation",
         "The implementation part alone",
-        f"log π_l − log μ: what the engines compute differently at equal weights. Mean {np.abs(own).mean():.4f} nats, "
-        f"{_tails_start(own)}; read as the table above, with this part in the place of d.",
-        _PARTS_HEAD,
+        "log π_l − log μ: what the engines compute differently at equal weights. Mean "
+        f"{np.abs(whole(parts)).mean():.4f} nats, {_tails_start(whole(parts))}; read as the table above, with this "
+        "part in the place of d.",
         _part_rows(parts),
-        _PARTS_FORMS,
     )
+
+
+def _parts_table(name: str, heading: str, note: str, rows: list[dict[str, Any]]) -> Table:
+    strong = ("policy part", "implementation part")
+    frame = pd.DataFrame(rows)
+    forms: dict[str, Any] = {"part": lambda row: Strong(row["part"]) if row["part"] in strong else row["part"]}
+    forms |= {"mean": ".5f"} | dict.fromkeys(frame.columns[2:], "%")
+    return Table(name, heading, note, frame, forms)
 
 
 def _tails_start(d: Values) -> str:
@@ -262,152 +252,159 @@ def _tails_start(d: Values) -> str:
     return f"tails start at {bounds['q90']:.4f} (90 %) and {bounds['q99']:.4f} (99 %)"
 
 
-def _part_rows(parts: Parts) -> list[list[Any]]:
+def _part_rows(parts: Parts) -> list[dict[str, Any]]:
     everywhere = attribute(parts)
-    tails = [attribute(parts, beyond=beyond) for beyond in tail_bounds(whole(parts)).values()]
+    tails = {
+        f"{level}{NBSP}%": attribute(parts, beyond=beyond)
+        for level, beyond in zip((90, 99), tail_bounds(whole(parts)).values(), strict=True)
+    }
     return [
-        [
-            LABELS.get(name, name),
-            share.size,
-            share.share,
-            *(tail[name].share for tail in tails),
-            *(tail[name].decides for tail in tails),
-        ]
+        {"part": LABELS.get(name, name), "mean": share.size, "of mean": share.share}
+        | {f"of tail {level}": tail[name].share for level, tail in tails.items()}
+        | {f"decides {level}": tail[name].decides for level, tail in tails.items()}
         for name, share in everywhere.items()
     ]
 
 
-def routing_table(tokens: Tokens) -> Sheet | None:
+def routing_table(tokens: Tokens) -> Table | None:
     """Compare the mismatch with the trainer's own routing and with the engine's replayed."""
-    numbers = []
-    for label, d in d_by_routing(tokens).items():
-        size = np.abs(d)
-        numbers.append(
-            [label, float(size.mean()), *(quantile(size, level) for level in (0.9, 0.99, 0.999)), float(size.max())]
-        )
-    if not numbers:
+    levels = {"90 %": 0.9, "99 %": 0.99, "99.9 %": 0.999}
+    rows = [
+        {"weights, routing": label, "mean": float(np.abs(d).mean())}
+        | {name: quantile(np.abs(d), level) for name, level in levels.items()}
+        | {"largest": float(np.abs(d).max())}
+        for label, d in d_by_routing(tokens).items()
+    ]
+    if not rows:
         return None
     trained = "replayed" if tokens.replayed else "own routing"
-    return Sheet.of(
+    frame = pd.DataFrame(rows)
+    return Table(
         "routing",
         "With and without routing replay",
         "|log-prob − log μ| of the same tokens, nats, scored with the trainer's own routing and with the engine's "
         f"experts (R3). The run trained with {trained}; the weights that generated are those that the engine had, so "
         "what is left there is the engines' alone.",
-        ("weights, routing", "mean", "90 %", "99 %", "99.9 %", "largest"),
-        numbers,
-        ".4f .4f .4f .4f .4f",
+        frame,
+        {"weights, routing": ""} | dict.fromkeys(frame.columns[1:], ".4f"),
     )
 
 
-def lag_table(tokens: Tokens) -> Sheet:
+def lag_table(tokens: Tokens) -> Table:
     """Tell mean, tail and parts by lag."""
     beyond = tail_bounds(tokens.d)["q99"]
-    numbers = []
+    rows = []
     for label, inside in by_lag(tokens).items():
         size = np.abs(tokens.d[inside])
-        shares = [share.share for share in attribute(tokens.parts, inside).values()]
-        values = [float(size.mean()), quantile(size, 0.99), float((size > beyond).mean())]
-        numbers.append([label, len(size), *values, *shares])
-    return Sheet.of(
+        row = {"lag": label, "tokens": len(size), "mean |d|": float(size.mean()), "99 %": quantile(size, 0.99)}
+        shares = {LABELS[name]: share.share for name, share in attribute(tokens.parts, inside).items()}
+        rows.append(row | {"in tail": float((size > beyond).mean())} | shares)
+    shares = dict.fromkeys(("in tail", *(LABELS[name] for name in tokens.parts)), "%")
+    return Table(
         "lag",
         "By lag",
         f"Lag in optimizer updates; mean and 99 % quantile of |d| in nats; in tail: tokens beyond {beyond:.4f}, the "
         "99 % quantile of all; then each part's share of |d|.",
-        ("lag", "tokens", "mean |d|", "99 %", "in tail", *(LABELS[name] for name in tokens.parts)),
-        numbers,
-        ", .4f .4f %" + " %" * len(tokens.parts),
+        pd.DataFrame(rows),
+        {"lag": "", "tokens": ",", "mean |d|": ".4f", "99 %": ".4f", **shares},
     )
 
 
 FLIPS = {"checkpoint_expert_flips": "at equal weights", "expert_flips": "with lag"}
 
 
-def flips_table(tokens: Tokens) -> Sheet | None:
+def flips_table(tokens: Tokens) -> Table | None:
     """Tell how many tokens are sent to other experts, by layer, and their mismatch."""
     if "expert_flips" not in tokens.more:
         return None
-    rates = [tokens.more[name].mean(axis=0).tolist() for name in FLIPS]
-    flipped = [tokens.more[name].any(axis=1) for name in FLIPS]
-    shares: list[list[Any]] = [[str(i), *of_layer] for i, of_layer in enumerate(zip(*rates, strict=True))]
-    shares.append([Strong("any layer"), *(float(inside.mean()) for inside in flipped)])
-    kinds = d_by_routing(tokens)
-    sizes = {
-        routing: [np.abs(kinds[f"{weights}, {routing}"]) for weights in ("that generated", "in training")]
-        for routing in ("own routing", "replayed")
-    }
-    nats: list[list[Any]] = [
-        [f"{routing}, nats", *(finite_mean(size[inside]) for size, inside in zip(both, flipped, strict=True))]
-        for routing, both in sizes.items()
+    flips = {label: tokens.more[name] for name, label in FLIPS.items()}
+    anywhere = {label: values.any(axis=1) for label, values in flips.items()}
+    layers = range(tokens.more["expert_flips"].shape[1])
+    rows: list[dict[str, Any]] = [
+        {"layer": str(i)} | {label: float(values[:, i].mean()) for label, values in flips.items()} for i in layers
     ]
-    others = zip(sizes["own routing"], flipped, strict=True)
-    nats.append(["of all other tokens, nats", *(finite_mean(size[~inside]) for size, inside in others)])
-    texts = [[label, *(f"{value:.4f}" for value in values)] for label, *values in nats]
-    sheet = Sheet.of(
+    rows.append({"layer": "any layer"} | {label: float(inside.mean()) for label, inside in anywhere.items()})
+    rows = [{"group": "share of the tokens"} | row for row in rows]
+    kinds = d_by_routing(tokens)
+    weights = dict(zip(anywhere, ("that generated", "in training"), strict=True))
+    for routing in ("own routing", "replayed"):
+        sizes = {label: np.abs(kinds[f"{of}, {routing}"])[anywhere[label]] for label, of in weights.items()}
+        rows.append({"layer": f"{routing}, nats"} | {label: finite_mean(size) for label, size in sizes.items()})
+    others = {label: np.abs(kinds[f"{of}, own routing"])[~anywhere[label]] for label, of in weights.items()}
+    rows.append({"layer": "of all other tokens, nats"} | {label: finite_mean(size) for label, size in others.items()})
+    frame = pd.DataFrame(rows).fillna({"group": "their mean |log-prob − log μ|"})
+
+    def cell(label: str) -> Callable[[Row], str]:
+        return lambda row: f"{row[label]:.4f}" if row["layer"].endswith("nats") else percent(row[label])
+
+    name = {"layer": lambda row: Strong(row["layer"]) if row["layer"] == "any layer" else row["layer"]}
+    return Table(
         "flips",
         "Expert flips",
         "Tokens for which the trainer's own routing takes another set of experts than the engine took: at the weights "
         "that generated, which is the engines' doing, and at those in training, which lag adds to.",
-        ("layer", *FLIPS.values()),
-        [*shares, [Heading("their mean |log-prob − log μ|")], *texts],
-        "% %",
+        frame,
+        name | {label: cell(label) for label in FLIPS.values()},
+        group="group",
     )
-    sheet.numbers = [sheet.head, *shares, *nats]
-    return sheet
 
 
-def bound_table(tokens: Tokens) -> Sheet:
+def bound_table(tokens: Tokens) -> Table:
     """Tell both sides of Eq. tvbound by lag."""
     lags = tokens.responses["lag"]
     chosen: Groups = {f"{lag:g}": lags == lag for lag in np.unique(lags[np.isfinite(lags)])}
     if len(chosen) > 12:  # lags differ within a response, as under full asynchrony
         chosen = {}
-    numbers = []
-    for label, inside in {**chosen, Strong("all"): np.ones(len(lags), bool)}.items():
+    rows = []
+    for label, inside in {**chosen, "all": np.ones(len(lags), bool)}.items():
         sides = bound(tokens, inside, XI)
-        numbers.append([label, sides.responses, sides.gain, sides.error, sides.penalty, sides.sampled_penalty])
-    return Sheet.of(
+        rows.append((label, sides.responses, sides.gain, sides.error, sides.penalty, sides.sampled_penalty))
+    head = ("lag", "responses", "gain L'", "± error", "TV penalty", "its sampled estimate")
+    return Table(
         "bound",
         "The improvement bound, sampled",
         "Eq. tvbound of the policy in training over the one that generated, per response: the surrogate gain L' (Eq. "
         "surrogate) with its standard error over responses, and the penalty, 4 ξ times the summed total variation, ξ = "
         f"{XI:g}. The estimate puts |r − 1| / 2 of the sampled tokens in the place of each total variation (Eq. tvid). "
         "The bound promises an improvement only where the gain is above the penalty.",
-        ("lag", "responses", "gain L'", "± error", "TV penalty", "its sampled estimate"),
-        numbers,
-        ", +.4f .4f .4f .4f",
+        pd.DataFrame(rows, columns=head),
+        {"lag": lambda row: Strong("all") if row["lag"] == "all" else row["lag"]}
+        | dict(zip(head[1:], (",", "+.4f", ".4f", ".4f", ".4f"), strict=True)),
     )
 
 
-def proxy_table(tokens: Tokens) -> Sheet | None:
+def proxy_table(tokens: Tokens) -> Table | None:
     """Compare what the sampled token tells with the total variation of its state."""
     if "tv" not in tokens.more:
         return None
     tv = tokens.more["tv"].astype(np.float64)
-    numbers: list[list[Any]] = []
-    for name, values in {Strong("total variation"): tv, **proxies(tokens)}.items():
+    rows: list[dict[str, Any]] = []
+    for name, values in {"total variation": tv, **proxies(tokens)}.items():
         ratio = float(values.mean() / tv.mean()) if tv.mean() else np.nan
-        tops = [overlap(values, tv, 0.1), overlap(values, tv, 0.01)]
-        numbers.append([name, float(values.mean()), ratio, quantile(values, 0.99), rank_correlation(values, tv), *tops])
+        row = {"of": name, "mean": float(values.mean()), "over TV": ratio, "99 %": quantile(values, 0.99)}
+        row |= {"rank corr.": rank_correlation(values, tv)}
+        rows.append(row | {"top 10 %": overlap(values, tv, 0.1), "top 1 %": overlap(values, tv, 0.01)})
     for label, column in {"TV, policy part": "tv_policy", "TV, implementation": "tv_implementation"}.items():
         if column in tokens.more:
             values = tokens.more[column].astype(np.float64)
-            numbers.append([label, float(values.mean()), "", quantile(values, 0.99), "", "", ""])
+            rows.append({"of": label, "mean": float(values.mean()), "99 %": quantile(values, 0.99)})
     explained = "; ".join(f"{name}: {text}" for name, text in PROXIES.items())
-    return Sheet.of(
+    return Table(
         "proxies",
         "The sampled proxy is not the divergence",
         "The true total variation (TV) of μ and π at each token's state, over the whole vocabulary, beside what the "
         f"sampled token alone tells. {explained}. Rank corr.: Spearman's, over tokens. Top: of the tokens that stand "
         "highest by the proxy, how many stand highest by the total variation. Its policy part is that of π_l and π, "
         "its implementation part that of μ and π_l.",
-        ("", "mean", "over TV", "99 %", "rank corr.", "top 10 %", "top 1 %"),
-        numbers,
-        ".5f .2f .4f .2f % %",
+        pd.DataFrame(rows),
+        {
+            "of": lambda row: Strong(row["of"]) if row["of"] == "total variation" else row["of"],
+            **{"mean": ".5f", "over TV": ".2f", "99 %": ".4f", "rank corr.": ".2f", "top 10 %": "%", "top 1 %": "%"},
+        },
     )
 
 
-# ---------------------------------------------------------------------------------------------------------- figures
+# ---------------------------------------------------------------------------------------------------------- charts
 
 COLOUR_OF = {
     "policy_weights": BLUE,
@@ -419,6 +416,7 @@ COLOUR_OF = {
     "rest": GREY,
 }
 """The colour of each part."""
+PART_LOOKS: dict[str, Look] = {LABELS[part]: (colour, DASHES[0]) for part, colour in COLOUR_OF.items()}
 KINDS: dict[str, tuple[str, Callable[[Tokens], Groups]]] = {
     "lag": ("by lag in updates", by_lag),
     "position": ("by place in the response, from 1", by_position),
@@ -430,178 +428,108 @@ SMALLEST = 1e-4
 """Nats: tails are drawn from here on."""
 
 
-def figures(tokens: Tokens) -> list[Figure]:
-    """List all figures, which are drawn when asked for."""
+def figures(tokens: Tokens) -> list[Section]:
+    """Return the sections of charts that there is data for."""
+    own = implementation(tokens.parts)
+    shares = [share_chart("shares", "d = log π − log μ", dict(tokens.parts))]
+    if len(own) > 1:
+        shares.append(share_chart("shares_implementation", "implementation part, log π_l − log μ", own))
+    tails = [chart for kind in KINDS for chart in tail_chart(tokens, kind)] if len(tokens.parts) > 1 else []
+    routing_looks = ((INK, DASHES[0]), (GREEN, DASHES[1]), (PURPLE, DASHES[0]), (GREEN, DASHES[2]))
+    kinds = d_by_routing(tokens)
+    survivals = []
+    if kinds:
+        of = dict(zip(kinds, routing_looks, strict=False))
+        survivals.append(survival_chart("tails", "|log-prob − log μ| by weights and routing", kinds, of))
+    parts = {LABELS[name]: values for name, values in tokens.parts.items()}
+    survivals.append(survival_chart("tails_of_parts", "|part| of d", parts, PART_LOOKS))
+    flips = [flips_chart(tokens, kind) for kind in ("layer", "lag")] if "expert_flips" in tokens.more else []
     return [
-        Figure(
+        Section(
             "shares",
             "Who carries the mismatch",
             "Each part's share of |d|, in the direction of d: over all tokens, and over those beyond the 90 % and 99 % "
-            "quantile. Below: the same of the implementation part alone, with its own tails.",
-            partial(draw_shares, tokens),
+            "quantile; then the same of the implementation part alone, with its own tails.",
+            shares,
         ),
-        Figure(
+        Section(
             "tail_by",
             "Where the tail is",
             "Tokens of each group beyond the 99 % quantile of all, stacked from each part's share of them. "
-            "A flat figure would stand at 1 %.",
-            partial(draw_tail_by, tokens),
+            "Were the tail everywhere alike, all bars would end at 1 %.",
+            tails,
         ),
-        Figure(
+        Section(
             "tails",
             "The tails, with and without routing replay",
             "Share of the tokens above a value. The same tokens scored with the trainer's own routing and with the "
-            "engine's experts, at the weights in training and at those that generated; below, the parts.",
-            partial(draw_tails, tokens),
+            "engine's experts, at the weights in training and at those that generated; then the parts.",
+            survivals,
         ),
-        Figure(
+        Section(
             "expert_flips",
             "Expert flips by layer and lag",
             "Tokens for which the trainer's own routing takes another set of experts than the engine took.",
-            partial(draw_flips, tokens),
+            flips,
         ),
     ]
 
 
-def _bar(name: str, colour: str) -> Look:
-    return Look(name, colour, "", "bar", filled=True)
-
-
-def draw_shares(tokens: Tokens) -> Drawing | None:
+def share_chart(name: str, title: str, parts: Parts) -> Chart:
     """Draw the parts' shares of the mean and of the tails."""
-    panels = [partial(_share_panel, "d = log π − log μ", dict(tokens.parts))]
-    own = implementation(tokens.parts)
-    if len(own) > 1:
-        panels.append(partial(_share_panel, "implementation part, log π_l − log μ", own))
-    return column_of(panels, height=100, zoom=False)
-
-
-def _share_panel(title: str, parts: dict[str, np.ndarray], table: Table, shown: alt.Parameter) -> Plot:
     bounds = tail_bounds(whole(parts))
     levels = {"all tokens": None, "beyond 90 %": bounds["q90"], "beyond 99 %": bounds["q99"]}
-    shares = {name: attribute(parts, beyond=beyond) for name, beyond in levels.items()}
-    layers = {part: np.array([100 * shares[name][part].share for name in shares]) for part in parts}
-    for part, values in layers.items():
-        for name, value in zip(shares, values, strict=True):
-            table[f"{title}: {LABELS[part]}, {name}, %"] = np.array([value])
-    return _stacked(list(levels), layers, title, "share of |d|, %", shown, horizontal=True)
+    rows = [
+        {"group": group, "line": LABELS[part], "y": 100 * share.share}
+        for group, beyond in levels.items()
+        for part, share in attribute(parts, beyond=beyond).items()
+    ]
+    return bars(name, pd.DataFrame(rows), title, "share of |d|, %", of=PART_LOOKS)
 
 
-def _stacked(
-    groups: Sequence[str],
-    layers: Mapping[str, np.ndarray],
-    title: str,
-    unit: str,
-    shown: alt.Parameter,
-    *,
-    horizontal: bool = False,
-) -> Plot:
-    """Draw the (groups,) contributions of parts as bars on top of each other, those below 0 downwards."""
-    looks = [_bar(LABELS[part], COLOUR_OF[part]) for part in layers]
-    named = zip(looks, layers.values(), strict=True)
-    parts = [rows(group=groups, y=values, line=look.name, place=i) for i, (look, values) in enumerate(named)]
-    group: dict[str, Any] = {"title": None, "sort": list(groups)}
-    value: dict[str, Any] = {"title": unit, "stack": "zero"}
-    if horizontal:
-        places: list[Any] = [alt.Y("group:N", **group, scale=alt.Scale(padding=0.25)), alt.X("y:Q", **value)]
-    else:
-        angle = -35 if max(map(len, groups)) > 5 else 0
-        places = [alt.X("group:N", **group, axis=alt.Axis(labelAngle=angle, labelOverlap=False)), alt.Y("y:Q", **value)]
-    tips = [tip("group:N", "tokens"), tip("line:N", "part"), tip("y:Q", unit)]
-    bars = alt.Chart(joined(parts)).transform_filter(shown).mark_bar()
-    bars = bars.encode(*places, in_colour(looks), alt.Order("place:Q"), tooltip=tips)
-    return Plot(layered(bars, rule("x" if horizontal else "y", 0), title=title), looks)
-
-
-def draw_tail_by(tokens: Tokens) -> Drawing | None:
-    """Draw how many tokens of each group lie in the tail, and what the parts contribute to that."""
-    if len(tokens.parts) < 2:
-        return None
-    return column_of([partial(_tail_panel, tokens, kind) for kind in KINDS], height=130, zoom=False)
-
-
-def _tail_panel(tokens: Tokens, kind: str, table: Table, shown: alt.Parameter) -> Plot | None:
+def tail_chart(tokens: Tokens, kind: str) -> list[Chart]:
+    """Draw how many tokens of each group lie in the tail, and what the parts contribute to that; none of one group."""
     label, group = KINDS[kind]
     groups = group(tokens)
     if len(groups) < 2:
-        return None
+        return []
     size, beyond = np.abs(tokens.d), tail_bounds(tokens.d)["q99"]
     # the shares of the parts of a token in the tail sum to 1
     per_token = np.sign(tokens.d) * (100 * (size > beyond) / np.maximum(size, 1e-300))
-    layers = {
-        name: np.array([(per_token * part)[inside].mean() for inside in groups.values()])
-        for name, part in tokens.parts.items()
-    }
-    for index, (name, inside) in enumerate(groups.items()):
-        table[f"{kind} {name}: tokens"] = np.array([inside.sum()], dtype=float)
-        for part, values in layers.items():
-            table[f"{kind} {name}: {LABELS[part]}, % in tail"] = values[index : index + 1]
-    return _stacked(list(groups), layers, label, "% of tokens", shown)
+    rows = [
+        {
+            "group": name,
+            "line": LABELS[part],
+            "y": float((per_token * values)[inside].mean()),
+            "tokens": int(inside.sum()),
+        }
+        for name, inside in groups.items()
+        for part, values in tokens.parts.items()
+    ]
+    return [bars(f"tail_by_{kind}", pd.DataFrame(rows), label, "% of tokens", of=PART_LOOKS)]
 
 
-def draw_tails(tokens: Tokens) -> Drawing | None:
-    """Draw the survival of |d| by routing, and of the parts."""
-    colours = ((BLACK, "-"), (GREEN, "--"), (PURPLE, "-"), (GREEN, (0, (1, 1.6))))
-    kinds = d_by_routing(tokens)
-    by_routing = {Look(name, *look): values for (name, values), look in zip(kinds.items(), colours, strict=False)}
-    dashes = ("-", "--", "-.", ":", (0, (5, 1, 1, 1)))
-    parts = {
-        Look(LABELS[name], COLOUR_OF[name], dash): values
-        for (name, values), dash in zip(tokens.parts.items(), dashes, strict=False)
-    }
-    panels = [partial(_survival, "|log-prob − log μ| by weights and routing", by_routing)]
-    panels.append(partial(_survival, "|part| of d", parts))
-    return column_of(panels, height=240, one_key=False)
-
-
-def _survival(title: str, values_of: Mapping[Look, np.ndarray], table: Table, shown: alt.Parameter) -> Plot | None:
-    if not values_of:
-        return None
+def survival_chart(name: str, title: str, values_of: Mapping[str, Values], of: Mapping[str, Look]) -> Chart:
+    """Draw the share of the tokens whose value is above x."""
     edges = 10.0 ** np.arange(np.log10(SMALLEST), 1.51, 0.05)
     parts = []
-    for look, values in values_of.items():
-        size = np.sort(np.abs(values))
-        above = 1 - np.searchsorted(size, edges, side="right") / max(len(size), 1)
-        table |= {f"{title}: x": edges, f"{title}: {look.name}, share above x": above}
-        parts.append(rows(x=edges[above > 0], y=above[above > 0], line=look.name))
-    base = alt.Chart().transform_filter(shown)
-    base = base.encode(alt.X("x:Q", title="nats", **log_axis()), alt.Y("y:Q", title="share above", **log_axis()))
-    tips = [tip("line:N", "of"), tip("x:Q", "nats"), tip("y:Q", "tokens above", ".3~%")]
-    return Plot(layered(*lines(base, list(values_of), tips), data=joined(parts), title=title), list(values_of))
+    for line, values in values_of.items():
+        above = 1 - np.searchsorted(np.sort(np.abs(values)), edges, side="right") / max(len(values), 1)
+        parts.append(pd.DataFrame({"x": edges, "y": above, "line": line})[above > 0])
+    return lines(name, pd.concat(parts), title, "nats", "share above", of=of, log=True, log_x=True, height=240)
 
 
-def draw_flips(tokens: Tokens) -> Drawing | None:
-    """Draw the share of tokens with other experts, by layer and by lag."""
-    if "expert_flips" not in tokens.more:
-        return None
-    return column_of([partial(_flips_panel, tokens, kind) for kind in ("layer", "lag")], height=150, zoom=False)
-
-
-def _flips_panel(tokens: Tokens, kind: str, table: Table, shown: alt.Parameter) -> Plot:
-    groups = by_lag(tokens)
-    if kind == "layer":
-        names = [str(i) for i in range(tokens.more["expert_flips"].shape[1])]
-        rates = {label: 100 * tokens.more[name].mean(axis=0) for name, label in FLIPS.items()}
-    else:
-        names = list(groups)
-        rates = {}
-        for name, label in FLIPS.items():
-            anywhere = 100.0 * (tokens.more[name].max(axis=1) > 0)
-            rates[label] = np.array([anywhere[inside].mean() for inside in groups.values()])
-    for label, values in rates.items():
-        table |= {f"{kind} {name}: {label}, %": values[i : i + 1] for i, name in enumerate(names)}
-    looks = [_bar(label, colour) for label, colour in zip(rates, (VERMILION, SKY), strict=True)]
-    data = joined([rows(group=names, y=values, line=label) for label, values in rates.items()])
-    bars = alt.Chart(data).transform_filter(shown).mark_bar()
-    bars = bars.encode(
-        alt.X("group:N", title=kind, sort=names, axis=alt.Axis(labelAngle=0)),
-        alt.Y("y:Q", title="% of tokens"),
-        alt.XOffset("line:N", sort=[look.name for look in looks]),
-        in_colour(looks),
-        tooltip=[tip("group:N", kind), tip("line:N", "weights"), tip("y:Q", "% of tokens")],
-    )
+def flips_chart(tokens: Tokens, kind: str) -> Chart:
+    """Draw the share of tokens with other experts, by layer or by lag."""
+    rows = []
+    for name, label in FLIPS.items():
+        flips = tokens.more[name]
+        shares = dict(enumerate(flips.mean(axis=0)))
+        if kind == "lag":
+            shares = {lag: flips[inside].any(axis=1).mean() for lag, inside in by_lag(tokens).items()}
+        rows += [{"group": f"{kind} {key}", "line": label, "y": 100 * float(share)} for key, share in shares.items()]
     title = "by layer" if kind == "layer" else "in any layer, by lag in updates"
-    return Plot(layered(bars, title=title), looks)
+    return bars(f"expert_flips_by_{kind}", pd.DataFrame(rows), title, "% of tokens", beside=True)
 
 
 # ------------------------------------------------------------------ Eq. split by lag, from metrics.jsonl, without dumps
@@ -614,15 +542,17 @@ SHARES = {
 }
 
 
-def split_by_lag(metrics: Columns) -> list[list[float]]:
+def split_by_lag(metrics: Columns) -> pd.DataFrame:
     """Return a row for each realized lag: lag, split steps, and the means of SIZES and SHARES over them."""
     split = np.isfinite(metrics["mismatch/implementation"])
     realized = np.round(metrics.get("lag/mean", np.zeros(len(split))))
-    return [
-        [float(lag), int(at.sum()), *(_mean(metrics, key, at) for key in (*SIZES, *SHARES))]
+    rows = [
+        {"lag": f"{lag:g}", "steps": int(at.sum())}
+        | {label: _mean(metrics, key, at) for key, label in (SIZES | SHARES).items()}
         for lag in np.unique(realized[split & np.isfinite(realized)])
         if (at := split & (realized == lag)).any()
     ]
+    return pd.DataFrame(rows)
 
 
 def _mean(metrics: Columns, key: str, steps: np.ndarray) -> float:
@@ -634,17 +564,16 @@ def _mean(metrics: Columns, key: str, steps: np.ndarray) -> float:
     return float(np.average(values[known], weights=weights)) if weights.sum() > 0 else np.nan
 
 
-def split_table(metrics: Columns) -> Sheet:
+def split_table(metrics: Columns) -> Table:
     """Tell the means over the split steps of each realized lag."""
-    return Sheet.of(
+    return Table(
         "parts",
         "Policy and implementation part by lag",
         "Means over the split steps (Eq. split), in nats: of |d|, of |log π − log π_l|, of |log π_l − log μ|. "
         "Then the policy part's share of |d| in the direction of d, over all tokens and beyond the quantiles of each "
         "step, steps weighted by their |d|; the implementation part has the rest.",
-        ("lag", "steps", *SIZES.values(), *SHARES.values()),
-        [[f"{lag:g}", *values] for lag, *values in split_by_lag(metrics)],
-        "d .5f .5f .5f % % %",
+        split_by_lag(metrics),
+        {"lag": "", "steps": "d"} | dict.fromkeys(SIZES.values(), ".5f") | dict.fromkeys(SHARES.values(), "%"),
     )
 
 
@@ -665,26 +594,9 @@ def split_findings(metrics: Columns) -> Iterator[str]:
         )
 
 
-def split_figure(metrics: Columns) -> Figure:
-    """Return the figure of both parts by lag."""
-    return Figure(
-        "parts_by_lag",
-        "The split by lag",
-        "Means over the split steps of each realized lag.",
-        lambda: column_of([partial(_split_panel, metrics)]),
-    )
-
-
-def _split_panel(metrics: Columns, table: Table, shown: alt.Parameter) -> Plot | None:
-    means = split_by_lag(metrics)
-    if not means:
-        return None
-    lags, _, *columns = zip(*means, strict=True)
-    styles = ((BLACK, "-", "o"), (BLUE, "--", "s"), (VERMILION, "-.", "^"))
-    looks = [Look(label, *style) for label, style in zip(SIZES.values(), styles, strict=True)]
-    table["lag"] = np.array(lags)
-    table |= {look.name: np.array(values) for look, values in zip(looks, columns, strict=False)}
-    data = joined([rows(x=lags, y=table[look.name], line=look.name) for look in looks])
-    base = alt.Chart().encode(steps_axis("realized lag, updates"), alt.Y("y:Q", title="nats")).transform_filter(shown)
-    tips = [tip("line:N", "mean"), tip("x:Q", "lag"), tip("y:Q", "nats")]
-    return Plot(layered(*lines(base, looks, tips), data=data, title="mean of |part|"), looks)
+def split_figure(metrics: Columns) -> Section:
+    """Return the chart of both parts by lag."""
+    by_lag = split_by_lag(metrics).astype({"lag": float})
+    frame = by_lag.melt("lag", list(SIZES.values()), "line", "y").rename(columns={"lag": "x"})
+    chart = lines("parts_by_lag", frame, "mean of |part|", "realized lag, updates", "nats", points=True, zero=True)
+    return Section("parts_by_lag", "The split by lag", "Means over the split steps of each realized lag.", [chart])

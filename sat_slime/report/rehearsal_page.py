@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sat_slime.report.page import Page, Sheet, Strong, warning_box
+import pandas as pd
+
+from sat_slime.report.page import Section, Strong, Table, section_of, write_page
 
 FILE = "rehearsal.html"
 MARKS = {"OK": "held", "NOTE": "note", "WARN": "warning", "FAIL": "failed"}
@@ -16,69 +17,57 @@ MARKS = {"OK": "held", "NOTE": "note", "WARN": "warning", "FAIL": "failed"}
 
 def write_rehearsal(found: Mapping[str, Any], folder: Path) -> Path:
     """Write the page of what `rehearsal.json` holds into its folder; returns its path."""
-    page = Page(folder)
-    checks, changes = found["checks"], found["changes"]
-    failed = [check for check in checks if check["mark"] == "FAIL"]
-    page.sheet(
-        Sheet(
+    checks, changes = pd.DataFrame(found["checks"]), found["changes"]
+    failed = [check for check in found["checks"] if check["mark"] == "FAIL"]
+    held = sum(check["mark"] == "OK" for check in found["checks"])
+    tables = [
+        Table(
             "checks",
             "Checks",
             "What the run's settings ask for, and what the rehearsal recorded.",
-            ["check", "", "expected", "found", "remark"],
-            [
-                [
-                    check["what"],
-                    Strong(MARKS["FAIL"]) if check["mark"] == "FAIL" else MARKS[check["mark"]],
-                    check["expected"],
-                    check["found"],
-                    check["remark"].partition("\n")[0],
-                ]
-                for check in checks
-            ],
+            checks,
+            {
+                "what": "",
+                "mark": lambda row: Strong("failed") if row["mark"] == "FAIL" else MARKS[row["mark"]],
+                "expected": lambda row: row["expected"],
+                "found": lambda row: row["found"],
+                "remark": lambda row: row["remark"].partition("\n")[0],
+            },
             words=True,
-        )
-    )
-    page.sheet(
-        Sheet(
+        ),
+        Table(
             "replaced",
             "What the rehearsal replaced",
             "All else is the run's own file.",
-            ["setting", "the run's", "the rehearsal's", "why"],
-            [[change["key"], _shown(change["was"]), _shown(change["now"]), change["why"]] for change in changes],
+            pd.DataFrame(
+                [(change["key"], _shown(change["was"]), _shown(change["now"]), change["why"]) for change in changes],
+                columns=["setting", "the run's", "the rehearsal's", "why"],
+            ),
+            dict.fromkeys(("setting", "the run's", "the rehearsal's", "why"), ""),
             words=True,
-        )
-    )
-    seconds = sum(found["seconds"].values())
-    page.sheet(
-        Sheet(
+        ),
+        Table(
             "time",
             "Time and memory",
-            f"{seconds / 60:.1f} minutes, at most {found['memory_gib']} GiB of all processes together, "
-            f"{found['memory_estimate']}.",
-            ["part", "seconds"],
-            [[name, f"{value:.0f}"] for name, value in found["seconds"].items()],
-        )
-    )
-    page.section(
-        "estimate", "Time of the run itself", f"<pre>{html.escape(chr(10).join(found['time_of_the_run']))}</pre>"
-    )
-    held = sum(check["mark"] == "OK" for check in checks)
-    summary = [
-        f"{held} checks held, {len(failed)} did not.",
-        f"Words: {found['words']}." if found["words"] else "",
-        found["left"],
+            f"{sum(found['seconds'].values()) / 60:.1f} minutes, at most {found['memory_gib']} GiB of all processes "
+            f"together, {found['memory_estimate']}.",
+            pd.DataFrame(list(found["seconds"].items()), columns=["part", "seconds"]),
+            {"part": "", "seconds": ".0f"},
+        ),
     ]
-    return page.write(
-        FILE,
+    estimate = Section("estimate", "Time of the run itself", text="\n".join(found["time_of_the_run"]))
+    words = f"Words: {found['words']}." if found["words"] else ""
+    return write_page(
+        folder / FILE,
+        [*(part for table in tables for part in section_of(table)), estimate],
         title=f"Rehearsal of {found['name']}",
         subtitle=f"{found['method']} · {found['file']}",
-        summary=filter(None, summary),
-        warnings=warning_box(
+        answer=[f"{held} checks held, {len(failed)} did not.", words, found["left"]],
+        warnings=[
             f"{check['what']}: {check['found']}" + (f", expected {check['expected']}" if check["expected"] else "")
             for check in failed
-        ),
+        ],
         status="held" if found["held"] else "did not hold",
-        contents=False,
     )
 
 

@@ -15,8 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import altair as alt
 import numpy as np
+import pandas as pd
 import torch
 import yaml
 
@@ -32,32 +32,15 @@ from sat_slime.objective import (
     mismatch_metrics,
     named_method,
 )
-from sat_slime.report.drawing import (
-    Drawing,
-    Plot,
-    Table,
-    chosen,
-    column_of,
-    facets,
-    grid_of,
-    in_colour,
-    joined,
-    layered,
-    lines,
-    rows,
-    rule,
-    tip,
-)
+from sat_slime.report.charts import BLUE, DASHES, INK, ORANGE, SKY, VERMILION, Chart, Look, bars, lines, matrix
 from sat_slime.report.dumps import Column, Dump, Skipped, StepBatch, find_dumps, steps
 from sat_slime.report.gradient import (
     CLIPPED,
     EDGES,
     FATES,
     GROUPS,
-    KEPT,
     MASKED,
     ORDERS,
-    REWEIGHTED,
     SCOPES,
     SIZES,
     UNCLIPPED,
@@ -71,9 +54,19 @@ from sat_slime.report.gradient import (
     spans,
     sweep_step,
 )
-from sat_slime.report.looks import BLACK, BLUE, GREY, ORANGE, SKY, VERMILION, Look, apart
-from sat_slime.report.number_text import DASH, count_of, decimals, minus, percent_number
-from sat_slime.report.page import Figure, Heading, Page, Sheet, check_out, warning_box
+from sat_slime.report.page import (
+    DASH,
+    Form,
+    Row,
+    Section,
+    Table,
+    as_text,
+    check_out,
+    count_of,
+    minus,
+    section_of,
+    write_page,
+)
 from sat_slime.runs.folder import RunFolderError, writable
 
 # -------------------------------------------------------------------------------------------------------------- methods
@@ -463,59 +456,89 @@ def _cores() -> int:
 # ----------------------------------------------------------------------------------------------------------------- page
 
 
-def write_page(result: Replay, folder: Path, command: Sequence[str]) -> Path:
+def write_replay(result: Replay, folder: Path, command: Sequence[str]) -> Path:
     """Write report.html, figures/ and tables/ into a folder; returns the page. command: makes the page again. Raises
     RunFolderError where the folder holds something else or cannot be written."""
     check_out(folder)
     with writable(folder):
-        page = Page(folder)
-        sheets = {sheet.name: sheet for sheet in tables(result)}
-        steps = sheets.pop("steps")
-        for figure in figures(result):
-            page.figure(figure)
-            behind = sheets.pop(_AFTER.get(figure.name, ""), None)
-            if behind is not None and len(behind.head) <= WIDEST:
-                page.sheet(behind)
-            elif behind is not None:
-                behind.save(folder / "tables")
-        page.sheet(steps)
-        Sheet("scope_sweep", "", "", [], [], numbers=sweep_rows(result)).save(folder / "tables")
-        if (left_out := _left_out(result)) is not None:
-            page.sheet(left_out)
-        page.again(shlex.join(command))
-        return page.write(
-            "report.html",
+        return write_page(
+            folder / "report.html",
+            sections(result),
             title="Replay",
             subtitle=f"{count_of(len(result.rows), 'optimizer step')}, {result.tokens:,} tokens",
-            summary=summary(result),
-            warnings=_warnings(result),
+            answer=summary(result),
+            warnings=[f"left out: {one}" for one in result.skipped[:20]],
+            command=shlex.join(command),
         )
 
 
-WIDEST = 16
-"""Columns of a table beyond which the figure before it says more, so that it is a file alone."""
-
-_AFTER = {"fates": "methods", "cosines": "cosine_numbers", "scope": "scopes"}
-"""{figure: the table that stands behind it}."""
+def sections(result: Replay) -> Iterator[Section]:
+    """Yield the parts of the page."""
+    yield Section(
+        "fates",
+        "Whose gradient is taken",
+        "Percent of the tokens with that sign of the advantage, by method. Clipped by the interval, or masked by a "
+        "gate on the side where the ratio lies; what is left keeps a gradient. At the end of a bar, the sum.",
+        [fate_chart(result, sign) for sign in (0, 1)],
+    )
+    yield from section_of(methods_table(result))
+    yield Section(
+        "weights",
+        "How much a token weighs",
+        "v = g / A, mean over the tokens in a bin of d = log π − log μ: what the method puts in the place of 1 on the "
+        "token's own A ∇log π. Dotted: the ratio itself, which importance sampling without a bound would put there; it "
+        "is cut at 3. A sequence ratio spreads its weight over a response, so its line is flat.",
+        weight_charts(result),
+        small=True,
+    )
+    names = [*labels(result), REFERENCE]
+    cosines = pd.DataFrame(result.cosines.mean, index=names, columns=names).rename_axis("other").reset_index()
+    heat = cosines.melt("other", var_name="line", value_name="y").dropna()
+    table = cosine_table(result)
+    yield Section(
+        "cosines",
+        table.heading,
+        table.note,
+        [matrix("cosines", heat, "cosine")] if len(heat) else [],
+        table,
+    )
+    if result.sat_methods():
+        table = scope_table(result)
+        note = (
+            "The gate opens on the tokens above the quantile of |d| over the scope, at most the grey line's share. "
+            "With few responses in it the sequence ratio ties: all tokens of a response share one d, and the stalest "
+            "one holds more of the tokens than the tail may. Grouped: responses to a prompt stand together, as they "
+            "are sampled."
+        )
+        yield Section("scope", "SAT against the scope of its quantile", note, scope_charts(result))
+        yield from section_of(table)
+        yield Section("scope_sweep", "Every scope", table=scope_sweep_table(result), folded=True)
+    yield from section_of(steps_table(result))
+    if result.left_out:
+        frame = pd.DataFrame([(left_out.label, left_out.reason) for left_out in result.left_out])
+        frame.columns = pd.Index(["methods", "reason"])
+        note = "What was asked for and needs what the dump does not hold."
+        forms = {"methods": "", "reason": ""}
+        yield from section_of(
+            Table("not_replayed", "Methods that this dump cannot answer", note, frame, forms, words=True)
+        )
 
 
 def summary(result: Replay) -> Iterator[str]:
     """Say what the methods do here and what was read, a sentence each."""
     yield verdict(result)
-    d_pi = weighted(result, lambda row: row.mismatch["mismatch/d_pi"])
+    d_pi = weighted(result, [row.mismatch["mismatch/d_pi"] for row in result.rows])
     lags = sorted({round(row.lag, 1) for row in result.rows if row.lag is not None})
-    steps = count_of(len(result.rows), "optimizer step")
-    text = f"{count_of(result.responses, 'response')} of {steps}; d_pi {d_pi:.4f} nats"
+    text = f"{count_of(result.responses, 'response')} of {count_of(len(result.rows), 'optimizer step')}"
+    text += f"; d_pi {d_pi:.4f} nats"
     if lags:
         text += f", lag {lags[0]:g}" + (f" to {lags[-1]:g}" if len(lags) > 1 else "")
     yield f"{text}. Each method is asked what it would do to the first optimizer step on these tokens."
-    cosines = result.cosines.mean[:-1, -1]
-    order = [i for i in sorted(range(len(cosines)), key=lambda i: -cosines[i]) if math.isfinite(cosines[i])]
-    if len(order) > 1:
-        near, far = result.candidates[order[0]], result.candidates[order[-1]]
+    cosines = pd.Series(result.cosines.mean[:-1, -1], index=labels(result)).dropna().sort_values(kind="stable")
+    if len(cosines) > 1:
         yield (
-            f"Nearest to the unclipped gradient: {near.label} (cosine {cosines[order[0]]:.3f}); farthest: {far.label} "
-            f"({cosines[order[-1]]:.3f})."
+            f"Nearest to the unclipped gradient: {cosines.index[-1]} (cosine {cosines.iloc[-1]:.3f}); farthest: "
+            f"{cosines.index[0]} ({minus(f'{cosines.iloc[0]:.3f}')})."
         )
     if result.passed_over:
         yield passed_over(result)
@@ -527,13 +550,13 @@ EQUAL = 0.999
 
 def verdict(result: Replay) -> str:
     """Say of each method of SAT whether it is its base here; without one, which methods make the same step."""
-    cosines, labels = result.cosines.mean, [candidate.label for candidate in result.candidates]
-    names = {name: i for i, one in enumerate(result.candidates) for name in (one.label, *one.same)}
+    cosines, names = result.cosines.mean, labels(result)
+    places = {name: i for i, one in enumerate(result.candidates) for name in (one.label, *one.same)}
     said = []
     for index in result.sat_methods():
         candidate = result.candidates[index]
-        base = candidate.method.without("sat").label
-        if (other := names.get(base)) is None or not math.isfinite(cosines[index, other]):
+        base = candidate.method.without("sat").name
+        if (other := places.get(base)) is None or not math.isfinite(cosines[index, other]):
             continue
         cosine = cosines[index, other]
         if cosine >= EQUAL:
@@ -541,11 +564,11 @@ def verdict(result: Replay) -> str:
         else:
             said.append(f"{candidate.label} differs from {base}: cosine {cosine:.3f}")
     if not said:
-        pairs = [(i, j) for i in range(len(labels)) for j in range(i) if cosines[i, j] >= EQUAL]
-        said = [f"here {labels[i]} makes the step of {labels[j]}" for i, j in pairs[:4]]
+        pairs = [(i, j) for i in range(len(names)) for j in range(i) if cosines[i, j] >= EQUAL]
+        said = [f"here {names[i]} makes the step of {names[j]}" for i, j in pairs[:4]]
         said = said or ["no two of the methods make the same step here"]
-    text = "; ".join(said)
-    return f"{text[0].upper()}{text[1:]}."
+    text = f"{'; '.join(said)}."
+    return f"{text[0].upper()}{text[1:]}" if text.startswith(("here", "no")) else text
 
 
 def passed_over(result: Replay) -> str:
@@ -556,25 +579,6 @@ def passed_over(result: Replay) -> str:
     )
 
 
-def _warnings(result: Replay) -> str:
-    lines = list(map(str, result.skipped[:20]))
-    if len(result.skipped) > 20:
-        lines.append(f"and {len(result.skipped) - 20} more")
-    return f"<p><strong>Files and tokens that were left out</strong></p>{warning_box(lines)}" if lines else ""
-
-
-def _left_out(result: Replay) -> Sheet | None:
-    if not result.left_out:
-        return None
-    return Sheet(
-        "not_replayed",
-        "Methods that this dump cannot answer",
-        "What was asked for and needs what the dump does not hold.",
-        ["methods", "reason"],
-        [[methods.label, methods.reason] for methods in result.left_out],
-    )
-
-
 # --------------------------------------------------------------------------------------------------------------- tables
 
 SHOWN_STEPS = 40
@@ -582,55 +586,60 @@ SHOWN_STEPS = 40
 REFERENCE = "unclipped r A"
 
 
-def tables(result: Replay) -> Iterator[Sheet]:
-    """Make all tables, in the order of the page."""
-    yield methods_table(result)
-    if result.sat_methods():
-        yield scope_table(result)
-    yield cosine_table(result)
-    yield steps_table(result)
-
-
 def labels(result: Replay) -> list[str]:
     """Return the labels of the methods."""
     return [candidate.label for candidate in result.candidates]
 
 
-def mean_effective(result: Replay) -> np.ndarray:
-    """Return (M,) the effective share of the tokens, mean over the steps in which it is known."""
-    values = np.stack([row.shares[:, 2] for row in result.rows])
-    known = np.isfinite(values)
-    with np.errstate(invalid="ignore"):
-        return np.where(known, values, 0).sum(axis=0) / known.sum(axis=0)
+def weighted(result: Replay, values: Sequence[float]) -> float:
+    """Return the mean of a value of each step, weighted by their active tokens; NaN does not count."""
+    pairs = [(value, row.tokens) for value, row in zip(values, result.rows, strict=True) if math.isfinite(value)]
+    total = sum(tokens for _, tokens in pairs)
+    return math.fsum(value * tokens for value, tokens in pairs) / total if total else math.nan
 
 
-def methods_table(result: Replay) -> Sheet:
+def percent_number(share: float) -> str:
+    """Return a share in percent as `12.3`, below 1 with two digits, for a column that says the unit; a dash for
+    none."""
+    if not math.isfinite(share):
+        return DASH
+    value = 100 * share
+    return "0" if value == 0 else f"{value:.1f}" if value >= 1 else f"{value:.2f}" if value >= 0.005 else "< 0.01"
+
+
+def of_fates(*columns: str) -> Form:
+    """Return the form of a column that has the percentage of the tokens in some columns of the methods."""
+    return lambda row: percent_number(sum(row[column] for column in columns) / max(row["tokens"], 1))
+
+
+def methods_table(result: Replay) -> Table:
     """Tell what every method does to the tokens."""
-    cosines, effective = result.cosines.mean[:, -1], mean_effective(result)
-    rows: list[list[str]] = []
-    numbers = [_METHOD_HEAD]
-    group = ""
-    for index, candidate in enumerate(result.candidates):
-        if (judged := judged_by(candidate.method)) != group:
-            group = judged
-            rows.append([Heading(judged), *[""] * (len(_METHOD_COLUMNS) - 1)])
-        sums = result.total.methods[index]
-        share = sums.fates / max(sums.tokens, 1)
-        cells = [share[:2, CLIPPED].sum(), share[2:, CLIPPED].sum(), *share[:, MASKED]]
-        cells += [share[:, REWEIGHTED].sum(), share[:, KEPT].sum(), effective[index]]
-        rows.append(
-            [
-                candidate.label,
-                *(percent_number(value) for value in cells),
-                _weight(sums.weight_max),
-                _signed(cosines[index], 3),
-                ", ".join(candidate.same) or DASH,
-            ]
+    shares = pd.DataFrame(np.stack([row.shares[:, 2] for row in result.rows]))
+    rows = [
+        {"method": candidate.label, "judges": judged_by(candidate.method), "tokens": sums.tokens}
+        | {f"{fate}, {group}": int(sums.fates[i, j]) for i, group in enumerate(GROUPS) for j, fate in enumerate(FATES)}
+        | {"effective share": effective, "largest |v|": sums.weight_max, "cosine with unclipped": float(cosine)}
+        | {"same formula": " ".join(candidate.same)}
+        for candidate, sums, effective, cosine in zip(
+            result.candidates, result.total.methods, shares.mean(), result.cosines.mean[:-1, -1], strict=True
         )
-        means = [float(effective[index]), sums.weight_max, float(cosines[index])]
-        fates = sums.fates.ravel().tolist()
-        numbers.append([candidate.label, judged, sums.tokens, *fates, *means, " ".join(candidate.same)])
-    return Sheet(
+    ]
+    masked = {f"masked {group}": of_fates(f"masked, {group}") for group in GROUPS}
+    forms: dict[str, Form] = {
+        "method": "",
+        "clipped A > 0": of_fates(*(f"clipped, {group}" for group in GROUPS[:2])),
+        "clipped A < 0": of_fates(*(f"clipped, {group}" for group in GROUPS[2:])),
+        **masked,
+        "re-weighted": of_fates(*(f"re-weighted, {group}" for group in GROUPS)),
+        "kept": of_fates(*(f"kept, {group}" for group in GROUPS)),
+        "effective": lambda row: percent_number(row["effective share"]),
+        "largest v": lambda row: (
+            f"{row['largest |v|']:.2f}" if row["largest |v|"] < 100 else f"{row['largest |v|']:,.0f}"
+        ),
+        "cosine": lambda row: as_text(row, "cosine with unclipped", ".3f"),
+        "same formula": lambda row: ", ".join(row["same formula"].split()) or DASH,
+    }
+    return Table(
         "methods",
         "What each method does to the tokens",
         "Percent of the tokens with an advantage. Methods are grouped by what they judge by: each token's ratio alone; "
@@ -640,262 +649,160 @@ def methods_table(result: Replay) -> Sheet:
         "Re-weighted: it keeps a gradient, but not r A. With v = g / A, g the gradient weight: effective = "
         "(Σ|v|)² / (n Σv²), mean over the steps. Cosine: of the whole gradient with that of the unclipped r A, mean "
         "over the steps.",
-        _METHOD_COLUMNS,
-        rows,
-        [("clipped", 2), ("masked, A > 0", 2), ("masked, A < 0", 2), ("", 6)],
-        numbers,
+        pd.DataFrame(rows),
+        forms,
+        group="judges",
     )
 
 
-_METHOD_COLUMNS = ["method", "A > 0", "A < 0", *("above", "below") * 2, "re-weighted", "kept", "effective", "largest v",
-                   "cosine", "same formula"]  # fmt: skip
-_METHOD_HEAD: list[Any] = [
-    "method",
-    "judges",
-    "tokens",
-    *(f"{fate}, {group}" for group in GROUPS for fate in FATES),
-    *("effective share", "largest |v|", "cosine with unclipped", "same formula"),
-]
-
-
-def scope_table(result: Replay) -> Sheet:
+def scope_table(result: Replay) -> Table:
     """Tell what SAT does with its quantile over a micro-batch and over the whole step."""
-    rows, numbers = [], []
-    head = ["method", *(f"{key}, {scope}" for key in ("gate", "newly", "q") for scope in SCOPES), "too small"]
-    for index in result.sat_methods():
-        values = [
-            weighted(result, lambda row, s=scope, i=index, k=key: row.scopes[i, s].get(k, math.nan))
-            for key in ("sat/gate_rate", "sat/newly_clipped", "sat/q")
-            for scope in SCOPES
-        ]
-        small = weighted(result, lambda row, i=index: row.scopes[i, "microbatch"].get("sat/scope_too_small", math.nan))
-        label = result.candidates[index].label
-        rows.append(
-            [label, *map(percent_number, values[:4]), *(_signed(v, 4) for v in values[4:]), percent_number(small)]
-        )
-        numbers.append([label, *values, small])
-    return Sheet(
+
+    def mean(index: int, scope: str, key: str) -> float:
+        return weighted(result, [row.scopes[index, scope].get(f"sat/{key}", math.nan) for row in result.rows])
+
+    keys = {"gate": "gate_rate", "newly": "newly_clipped", "q": "q"}
+    rows = [
+        {"method": result.candidates[index].label}
+        | {f"{name}, {scope}": mean(index, scope, key) for name, key in keys.items() for scope in SCOPES}
+        | {"too small": mean(index, "microbatch", "scope_too_small")}
+        for index in result.sat_methods()
+    ]
+
+    def share(column: str) -> Callable[[Row], str]:
+        return lambda row: percent_number(row[column])
+
+    shares = {column: share(column) for column in rows[0] if column.startswith(("gate", "newly"))}
+    per_step = [row.microbatches for row in result.rows]
+    least, most = min(per_step), max(per_step)
+    how_many = f"{least}" if least == most else f"{least} to {most}"
+    return Table(
         "scopes",
         "The two scopes of SAT's quantile",
         "Gate open and newly clipped (gradient taken only by SAT), percent of the active tokens; q in nats, mean. Too "
-        "small: micro-batches in which one response holds so many of the tokens that the gate cannot open for it. "
-        f"{_microbatches(result)}",
-        ["method", *(scope for _ in range(3) for scope in ("micro-batch", "step")), "micro-batches"],
-        rows,
-        [("gate open", 2), ("newly clipped", 2), ("q, nats", 2), ("too small", 1)],
-        [head, *numbers],
+        "small: micro-batches in which one response holds so many of the tokens that the gate cannot open for it. A "
+        f"step has {how_many} micro-batch{'es' if most > 1 else ''}, of "
+        f"{result.responses / max(sum(per_step), 1):.0f} responses on average.",
+        pd.DataFrame(rows),
+        {"method": "", **shares, **{f"q, {scope}": ".4f" for scope in SCOPES}, "too small": share("too small")},
     )
 
 
-def _microbatches(result: Replay) -> str:
-    per_step = [row.microbatches for row in result.rows]
-    least, most = min(per_step), max(per_step)
-    responses = result.responses / max(sum(per_step), 1)
-    how_many = f"{least}" if least == most else f"{least} to {most}"
-    return f"A step has {how_many} micro-batch{'es' if most > 1 else ''}, of {responses:.0f} responses on average."
+def scope_sweep_table(result: Replay) -> Table:
+    """Tell the gate rate, and what SAT newly clips, by the order and number of responses in the scope."""
+    rows = []
+    for index, sweep in result.sweeps.items():
+        gate, newly = sweep.rates(sweep.gated), sweep.rates(sweep.newly)
+        for (i, order), (j, size) in itertools.product(enumerate(ORDERS), enumerate(SIZES)):
+            row = {"method": result.candidates[index].label, "order": order, "responses": size}
+            rows.append(
+                row | {"tokens": int(sweep.tokens[i, j]), "gate rate": gate[i, j], "newly clipped": newly[i, j]}
+            )
+    frame = pd.DataFrame(rows, columns=["method", "order", "responses", "tokens", "gate rate", "newly clipped"])
+    forms: dict[str, Form] = {"method": "", "order": "", "responses": "d", "tokens": ","}
+    return Table("scope_sweep", "Every scope", "", frame, forms | {"gate rate": "%", "newly clipped": "%"})
 
 
-def weighted(result: Replay, value: Any) -> float:
-    """Return the mean over steps, weighted by their active tokens. value: of a StepRow; NaN does not count."""
-    pairs = [(value(row), row.tokens) for row in result.rows]
-    known = [(v, n) for v, n in pairs if math.isfinite(v)]
-    total = sum(n for _, n in known)
-    return math.fsum(v * n for v, n in known) / total if total else math.nan
-
-
-def cosine_table(result: Replay) -> Sheet:
+def cosine_table(result: Replay) -> Table:
     """Tell the cosines between the gradients of the methods."""
     names = [*labels(result), REFERENCE]
-    cosines, least = result.cosines.mean, result.cosines.least
-    rows = [[name, *(_signed(value, 3) for value in line)] for name, line in zip(names, cosines, strict=True)]
-    numbers: list[list[Any]] = [["method", "other", "mean", "min"]]
-    for i, name in enumerate(names):
-        numbers += [[name, other, float(cosines[i, j]), float(least[i, j])] for j, other in enumerate(names)]
-    return Sheet(
+    mean, least = result.cosines.mean, result.cosines.least
+    rows = [
+        (name, other, float(mean[i, j]), float(least[i, j]))
+        for i, name in enumerate(names)
+        for j, other in enumerate(names)
+    ]
+    return Table(
         "cosine_numbers",
-        "Cosines between the gradients, as numbers",
-        "Of the vectors w g over a step's tokens, w = 1 / (active tokens of the response), so that responses weigh "
-        "alike; mean over the steps. The minimum is in the CSV.",
-        ["", *names],
-        rows,
-        [],
-        numbers,
+        "How alike the gradients are",
+        "Cosines of the vectors w g over a step's tokens, w = 1 / (active tokens of the response), so that responses "
+        "weigh alike; mean over the steps. 1: the same direction. What is compared are tokens, not parameters: two "
+        "tokens count as unrelated.",
+        pd.DataFrame(rows, columns=["method", "other", "mean", "min"]),
+        {},
     )
 
 
-def steps_table(result: Replay) -> Sheet:
+def steps_table(result: Replay) -> Table:
     """List the optimizer steps that were read."""
-    head = ["step", "responses", "tokens", "micro-batches", "lag", "d_pi", "|d| 99 %", "effective"]
     names = labels(result)
-    numbers: list[list[Any]] = [
-        [*head, *(f"{name}: {what}" for name in names for what in ("clipped", "masked", "effective"))]
-    ]
+    columns = [f"{name}: {what}" for name in names for what in ("clipped", "masked", "effective")]
     rows = []
     for row in result.rows:
-        numbers.append([*_step_numbers(row), *row.shares.ravel().tolist()])
-        rows.append(_step_text(row))
-    if len(rows) > SHOWN_STEPS:
-        left = len(rows) - SHOWN_STEPS
-        half = SHOWN_STEPS // 2
-        middle = Heading(f"{left} more in the CSV")
-        rows = [*rows[:half], [middle, *[""] * (len(head) - 1)], *rows[-half:]]
-    return Sheet(
+        lag = math.nan if row.lag is None else row.lag
+        numbers = {
+            "step": row.name,
+            "responses": row.responses,
+            "tokens": row.tokens,
+            "micro-batches": row.microbatches,
+        }
+        d_pi, q99, ess = (row.mismatch[f"mismatch/{key}"] for key in ("d_pi", "q99", "ess"))
+        numbers |= {"lag": lag, "d_pi": d_pi, "|d| 99 %": q99, "effective": ess}
+        rows.append(numbers | dict(zip(columns, row.shares.ravel().tolist(), strict=True)))
+    return Table(
         "steps",
         "Optimizer steps",
         "Lag: optimizer updates between the generating weights and the trained ones, where the dump has it. d_pi: mean "
-        "of |log π − log μ|; effective: that of the importance weights π / μ. The CSV has every method's shares of "
-        "each step.",
-        head,
-        rows,
-        [],
-        numbers,
+        "of |log π − log μ|; effective: that of the importance weights π / μ, in percent. The CSV has every method's "
+        f"shares of each step{' and all steps' if len(rows) > SHOWN_STEPS else ''}.",
+        pd.DataFrame(rows),
+        {
+            **{"step": "", "responses": ",", "tokens": ",", "micro-batches": ",", "lag": ".3g", "d_pi": ".4f"},
+            **{"|d| 99 %": ".3f", "effective": lambda row: percent_number(row["effective"])},
+        },
+        most=SHOWN_STEPS,
     )
 
 
-def _step_numbers(row: StepRow) -> list[Any]:
-    mismatch = [row.mismatch[f"mismatch/{key}"] for key in ("d_pi", "q99", "ess")]
-    return [row.name, row.responses, row.tokens, row.microbatches, "" if row.lag is None else row.lag, *mismatch]
+# -------------------------------------------------------------------------------------------------------------- charts
+
+FATE_LOOKS: dict[str, Look] = {
+    "clipped": (VERMILION, DASHES[0]),
+    "masked, ratio above 1": (ORANGE, DASHES[0]),
+    "masked, ratio below 1": (SKY, DASHES[0]),
+}
 
 
-def _step_text(row: StepRow) -> list[str]:
-    d_pi, q99, ess = (row.mismatch[f"mismatch/{key}"] for key in ("d_pi", "q99", "ess"))
-    lag = DASH if row.lag is None else f"{row.lag:.2f}".rstrip("0").rstrip(".")
-    counts = [f"{row.responses:,}", f"{row.tokens:,}", f"{row.microbatches:,}", lag]
-    return [row.name, *counts, f"{d_pi:.4f}", f"{q99:.3f}", percent_number(ess)]
+def fate_chart(result: Replay, sign: int) -> Chart:
+    """Draw the clipped and masked shares by method, for one sign of the advantage."""
+    rows = []
+    for name, sums in zip(labels(result), result.total.methods, strict=True):
+        counts = sums.fates[2 * sign : 2 * sign + 2].astype(float) / max(sums.fates[2 * sign : 2 * sign + 2].sum(), 1)
+        shares = (counts[:, CLIPPED].sum(), counts[0, MASKED], counts[1, MASKED])
+        own = [{"group": name, "line": fate, "y": 100 * s} for fate, s in zip(FATE_LOOKS, shares, strict=True)]
+        own[-1] |= {"end": 100 * sum(shares), "told": percent_number(sum(shares))}
+        rows += own
+    title = f"advantage {'above' if sign == 0 else 'below'} 0"
+    name = f"fates_{'above' if sign == 0 else 'below'}"
+    return bars(name, pd.DataFrame(rows), title, "% of the tokens with that sign", of=FATE_LOOKS, text="told")
 
 
-def sweep_rows(result: Replay) -> list[list[Any]]:
-    """Return the scope sweep as rows, its head first."""
-    rows: list[list[Any]] = [["method", "order", "responses", "tokens", "gate rate", "newly clipped"]]
-    for index, sweep in result.sweeps.items():
-        gate, newly = sweep.rates(sweep.gated), sweep.rates(sweep.newly)
-        label = result.candidates[index].label
-        for (i, order), (j, size) in itertools.product(enumerate(ORDERS), enumerate(SIZES)):
-            rows.append([label, order, size, int(sweep.tokens[i, j]), float(gate[i, j]), float(newly[i, j])])
-    return rows
+WEIGHTS: dict[str, Look] = {"A > 0": (BLUE, DASHES[0]), "A < 0": (VERMILION, DASHES[1]), "ratio r": (INK, DASHES[2])}
 
 
-def _weight(value: float) -> str:
-    return f"{value:.2f}" if value < 100 else f"{value:,.0f}"
-
-
-def _signed(value: float, digits: int) -> str:
-    return minus(decimals(value, digits))
-
-
-# -------------------------------------------------------------------------------------------------------------- figures
-
-MANY = 20
-"""With more methods than this the numbers of a matrix are small."""
-
-
-def figures(result: Replay) -> Iterator[Figure]:
-    """List all figures, which are drawn when asked for."""
-    yield Figure(
-        "fates",
-        "Whose gradient is taken",
-        "Percent of the tokens with that sign of the advantage, by method. Clipped by the interval, or masked by a "
-        "gate on the side where the ratio lies; what is left keeps a gradient. At the end of a bar, the sum.",
-        partial(draw_fates, result),
-    )
-    yield Figure(
-        "weights",
-        "How much a token weighs",
-        "v = g / A, mean over the tokens in a bin of d = log π − log μ: what the method puts in the place of 1 on the "
-        "token's own A ∇log π. Dotted: the ratio itself, which importance sampling without a bound would put there. "
-        "Axes are cut at 3 and at −1. A sequence ratio spreads its weight over a response, so its line is flat.",
-        partial(draw_weights, result),
-    )
-    yield Figure(
-        "cosines",
-        "How alike the gradients are",
-        "Cosine between the methods' gradients over the tokens, mean over the steps. 1: the same direction. What it "
-        "weighs are tokens, not parameters: two tokens count as unrelated.",
-        partial(draw_cosines, result),
-    )
-    yield Figure(
-        "scope",
-        "SAT against the scope of its quantile",
-        "The gate opens on the tokens above the quantile of |d| over the scope, at most the grey line's share. With "
-        "few responses in it the sequence ratio ties: all tokens of a response share one d, and the stalest one holds "
-        "more of the tokens than the tail may. Grouped: responses to a prompt stand together, as they are sampled.",
-        partial(draw_scope, result),
-    )
-
-
-FATE_LOOKS = (
-    Look("clipped", VERMILION, "", "bar", filled=True),
-    Look("masked, ratio above 1", ORANGE, "", "bar", filled=True),
-    Look("masked, ratio below 1", SKY, "", "bar", filled=True),
-)
-
-
-def draw_fates(result: Replay) -> Drawing | None:
-    """Draw the clipped and masked shares by method, for each sign of the advantage."""
-    table: Table = {"method": np.arange(len(labels(result)), dtype=float)}
-    return column_of([partial(_fates_panel, result, sign) for sign in (0, 1)], zoom=False, table=table)
-
-
-def _fates_panel(result: Replay, sign: int, table: Table, shown: alt.Parameter) -> Plot:
-    names = labels(result)
-    counts = np.stack([sums.fates[2 * sign : 2 * sign + 2] for sums in result.total.methods]).astype(float)
-    of = np.maximum(counts.sum(axis=(1, 2)), 1)
-    shares = (counts[:, :, CLIPPED].sum(axis=1) / of, counts[:, 0, MASKED] / of, counts[:, 1, MASKED] / of)
-    for look, share in zip(FATE_LOOKS, shares, strict=True):
-        table[f"{'A > 0' if sign == 0 else 'A < 0'}: {look.name}"] = share
-    named = enumerate(zip(FATE_LOOKS, shares, strict=True))
-    data = joined([rows(x=100 * share, method=names, line=look.name, place=i) for i, (look, share) in named])
-    y = alt.Y("method:N", title=None, sort=names, axis=alt.Axis(ticks=False))
-    title = "% of the tokens with that sign"
-    bars = alt.Chart(data).transform_filter(shown).mark_bar(height={"band": 0.75})
-    bars = bars.encode(
-        alt.X("x:Q", title=title, stack="zero"),
-        y,
-        in_colour(FATE_LOOKS),
-        alt.Order("place:Q"),
-        tooltip=[tip("method:N", "method"), tip("line:N", "fate"), tip("x:Q", title)],
-    )
-    total = np.sum(shares, axis=0)
-    sums = alt.Chart(rows(x=100 * total, method=names, told=[percent_number(share) for share in total]))
-    text = sums.mark_text(align="left", dx=4).encode(alt.X("x:Q", title=title), y, text="told:N")
-    title = "advantage above 0" if sign == 0 else "advantage below 0"
-    return Plot(layered(bars, text, title=title, height=alt.Step(18)), FATE_LOOKS)
-
-
-WEIGHTS = (Look("ratio r", BLACK, ":"), Look("A > 0", BLUE), Look("A < 0", VERMILION, "--"))
-
-
-def draw_weights(result: Replay) -> Drawing | None:
-    """Draw the mean weight v by d, a panel for each method."""
-    names = labels(result)
+def weight_charts(result: Replay) -> list[Chart]:
+    """Draw the mean weight v by d, a chart for each method."""
     tokens = result.total.curve_tokens
     seen = np.flatnonzero(tokens.sum(axis=0))
     if not len(seen):
-        return None
+        return []
     part = slice(seen[0], seen[-1] + 1)
     centres = bin_centres()[part]
-    table: Table = {"d": centres, "A > 0: tokens": tokens[0, part], "A < 0: tokens": tokens[1, part]}
-    parts = []
-    for name, sums in zip(names, result.total.methods, strict=True):
-        parts.append(rows(x=centres, y=np.exp(centres), line="ratio r", panel=name))
-        for sign, look in enumerate(WEIGHTS[1:]):
-            with np.errstate(invalid="ignore", divide="ignore"):
-                mean = np.where(tokens[sign] > 0, sums.curve[sign] / tokens[sign], np.nan)[part]
-            table[f"{name}: v, {look.name}"] = mean
-            parts.append(rows(x=centres, y=mean, line=look.name, panel=name))
-    axis = alt.Axis(values=[-10, -1, -0.1, -0.01, 0, 0.01, 0.1, 1, 10], format="~g")
-    scale = alt.Scale(type="symlog", constant=1e-3, nice=False)
-    base = (
-        alt.Chart()
-        .transform_filter(chosen())
-        .encode(
-            alt.X("x:Q", title="d = log π − log μ, nats", scale=scale, axis=axis),
-            alt.Y("y:Q", title="v", scale=alt.Scale(domain=[-1.15, 3], nice=False), axis=alt.Axis(tickCount=4)),
+    charts = []
+    for place, (name, sums) in enumerate(zip(labels(result), result.total.methods, strict=True)):
+        with np.errstate(invalid="ignore", divide="ignore"):
+            means = np.where(tokens > 0, sums.curve / tokens, np.nan)[:, part]
+        columns = {
+            "A > 0": means[0],
+            "A < 0": means[1],
+            "ratio r": np.where(np.exp(centres) < 3, np.exp(centres), np.nan),
+        }
+        frame = pd.concat(pd.DataFrame({"x": centres, "y": y, "line": line}) for line, y in columns.items())
+        x = "d = log π − log μ, nats"
+        charts.append(
+            lines(f"weights_{place + 1}", frame.dropna(), name, x, "v", of=WEIGHTS, height=110, symlog_x=1e-3)
         )
-    )
-    tips = [tip("panel:N", "method"), tip("line:N", "line"), tip("x:Q", "d, nats"), tip("y:Q", "v")]
-    panel = layered(*lines(base, WEIGHTS, tips), height=90)
-    return facets(panel, joined(parts), 2, table, WEIGHTS)
+    return charts
 
 
 def bin_centres() -> np.ndarray:
@@ -906,78 +813,20 @@ def bin_centres() -> np.ndarray:
     return np.concatenate([[EDGES[0]], inner, [EDGES[-1]]])
 
 
-def draw_cosines(result: Replay) -> Drawing | None:
-    """Draw the matrix of cosines, with its numbers in it where they have room."""
-    names = [*labels(result), REFERENCE]
-    values = result.cosines.mean
-    if not np.isfinite(values).any():
-        return None
-    table: Table = {name: values[:, j] for j, name in enumerate(names)}
-    many = len(names) > MANY
-    i, j = np.nonzero(np.isfinite(values))
-    data = rows(one=[names[a] for a in i], other=[names[b] for b in j], cosine=values[i, j])
-    text: Any = {"title": None, "sort": names}
-    axis: Any = {"ticks": False, "domain": False, "labelFontSize": 9 if many else 11, "labelOverlap": False}
-    axis["labelLimit"] = 300
-    base = alt.Chart(data).encode(
-        alt.X("one:N", **text, axis=alt.Axis(labelAngle=-60, **axis)), alt.Y("other:N", **text, axis=alt.Axis(**axis))
-    )
-    tips = [tip("one:N", "method"), tip("other:N", "and"), tip("cosine:Q", "cosine", ".4f")]
-    # never so dark that the numbers cannot be read
-    scale = alt.Scale(range=[0.04, 0.45], zero=False)
-    legend = alt.Legend(title="cosine", orient="top", direction="horizontal", symbolType="square", tickCount=5)
-    shade = alt.Opacity("cosine:Q", scale=scale, legend=legend)
-    cells = base.mark_rect(color=BLUE).encode(shade, tooltip=tips)
-    numbers = base.transform_filter(f"width > {(18 if many else 30) * len(names)}").mark_text(
-        fontSize=8 if many else 10
-    )
-    numbers = numbers.encode(text=alt.Text("cosine:Q", format=".2f"))
-    return grid_of([[layered(cells, numbers, height=alt.Step(16 if many else 24))]], table)
-
-
-def draw_scope(result: Replay) -> Drawing | None:
+def scope_charts(result: Replay) -> list[Chart]:
     """Draw the gate rate, and what SAT newly clips, by the number of responses in the scope."""
-    drawn = {i: sweep for i, sweep in result.sweeps.items() if sweep.tokens.any()}
-    colours = (BLUE, VERMILION, ORANGE, SKY, BLACK)
-    styles = (("-", "o", True), ("--", "s", False))
-    looks = apart(
-        Look(f"{result.candidates[index].label}, {order}", colours[place % len(colours)], *style)
-        for place, index in enumerate(drawn)
-        for order, style in zip(ORDERS, styles, strict=True)
-    )
-    rates: dict[str, dict[Look, np.ndarray]] = {"gate": {}, "newly": {}}
-    of_lines = iter(looks)
-    table: Table = {"responses": np.array(SIZES, dtype=float)}
-    for sweep in drawn.values():
-        for row, _ in enumerate(ORDERS):
-            look = next(of_lines)
-            for what, counts in (("gate", sweep.gated), ("newly", sweep.newly)):
-                rates[what][look] = table[f"{look.name}: {what}"] = sweep.rates(counts)[row]
-    if not drawn:
-        return None
-    levels = sorted({candidate.method.sat.alpha for candidate in result.candidates if candidate.method.sat})
-    panels = [
-        partial(_scope_panel, "gate open", rates["gate"], [100 * (1 - alpha) for alpha in levels]),
-        partial(_scope_panel, "newly clipped: gradient taken only by SAT", rates["newly"], []),
-    ]
-    return column_of(panels, zoom=False, table=table)
-
-
-def _scope_panel(
-    title: str, rates: dict[Look, np.ndarray], levels: list[float], table: Table, shown: alt.Parameter
-) -> Plot:
-    """levels: what the gate can open at most, for each level of the quantile."""
-    axis = alt.Axis(values=list(SIZES), format="d")
-    base = (
-        alt.Chart()
-        .transform_filter(shown)
-        .encode(
-            alt.X("x:Q", title="responses in the scope", scale=alt.Scale(type="log", base=2, nice=False), axis=axis),
-            alt.Y("y:Q", title="% of the tokens"),
-        )
-    )
-    data = joined([rows(x=list(SIZES), y=100 * values, line=look.name) for look, values in rates.items()])
-    tips = [tip("line:N", "method, order"), tip("x:Q", "responses", "d"), tip("y:Q", "% of the tokens")]
-    layers: list[Any] = [rule("y", level, color=GREY, strokeWidth=1.2) for level in levels]
-    layers.append(layered(*lines(base, list(rates), tips), data=data))
-    return Plot(layered(*layers, title=title), list(rates))
+    frame = scope_sweep_table(result).frame
+    frame = frame[frame["tokens"] > 0]
+    if not len(frame):
+        return []
+    frame = pd.DataFrame({"x": frame["responses"], "line": frame["method"] + ", " + frame["order"], **frame})
+    levels = sorted({100 * (1 - one.method.sat.alpha) for one in result.candidates if one.method.sat})
+    charts = []
+    for column, name, title in (
+        ("gate rate", "scope_gate", "gate open"),
+        ("newly clipped", "scope_newly", "newly clipped: gradient taken only by SAT"),
+    ):
+        drawn = frame[["x", "line"]].assign(y=100 * frame[column]).dropna()
+        at, unit = levels if column == "gate rate" else (), "% of the tokens"
+        charts.append(lines(name, drawn, title, "responses in the scope", unit, log_x=True, points=True, levels=at))
+    return charts

@@ -11,16 +11,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
-from typing import Literal, NamedTuple
+from functools import cached_property
+from typing import Any
 
 import numpy as np
+import pandas as pd
+from scipy import stats
 
-from sat_slime.report.averages import finite_mean
-from sat_slime.report.compared_runs import Collection, ComparedRun
-from sat_slime.report.method_names import label_of, method_called, pairs_without, task_suffix
-from sat_slime.report.paper_numbers import PaperCell, paper_cell
+from sat_slime.report.frames import Collection, ComparedRun, finite_mean, scores
+from sat_slime.report.methods import label_of, method_called, pairs_without, task_suffix
+from sat_slime.report.paper import PaperCell, paper_cell
 
 LEVEL = 0.95
 RESAMPLES = 20_000
@@ -30,94 +30,64 @@ TEST = (
     f"random seed {BOOTSTRAP_SEED}) and two-sided paired t-test; Holm's correction over the "
     "comparisons of one group and quantity"
 )
-Verdict = Literal["one seed", "within noise", "lead", "beyond noise"]
+QUANTITIES = ("best", "late", "d_pi")
+"""What is compared: best and late accuracy as shares, d_pi in nats."""
+Estimate = dict[str, float]
+"""`mean`, `low` and `high`, the ends of the 95 % interval, NaN with fewer than two seeds, and `n`."""
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """A mean over seeds."""
-
-    mean: float
-    low: float
-    """Lower end of the 95 % interval; NaN with fewer than two seeds."""
-    high: float
-    n: int
-    """Seeds."""
-
-
-@dataclass(frozen=True)
-class Difference:
-    """A minus B, paired by seed."""
-
-    mean: float
-    low: float
-    """Lower end of the bootstrap interval; NaN with fewer than two pairs."""
-    high: float
-    p_value: float
-    """p of the paired t-test, two-sided."""
-    n: int
-    """Pairs."""
-    p_holm: float = math.nan
-    """p_value after Holm's correction; NaN until corrected."""
-
-    @property
-    def verdict(self) -> Verdict:
-        """beyond noise: not 0, also after the correction; lead: not 0 only where nothing else was tested; else within
-        noise."""
-        if self.n < 2:
-            return "one seed"
-        alpha = 1 - LEVEL
-        if not (self.low > 0 or self.high < 0) or not self.p_value < alpha:
-            return "within noise"
-        return "beyond noise" if self.p_holm < alpha else "lead"
-
-
-def mean_interval(values: Sequence[float]) -> Estimate:
+def mean_interval(values: Iterable[float]) -> Estimate:
     """Return the mean over seeds and Student's 95 % interval. NaN means that a seed lacks the quantity; it is left
     out."""
     known = np.array([value for value in values if math.isfinite(value)], dtype=float)
     n = len(known)
-    if n == 0:
-        return Estimate(math.nan, math.nan, math.nan, 0)
-    mean = float(known.mean())
-    if n == 1:
-        return Estimate(mean, math.nan, math.nan, 1)
-    from scipy.special import stdtrit  # as scipy.stats.t.ppf, which takes long to import
-
-    half = float(stdtrit(n - 1, (1 + LEVEL) / 2)) * _standard_error(known)
-    return Estimate(mean, mean - half, mean + half, n)
+    mean = float(known.mean()) if n else math.nan
+    half = float(stats.t.ppf((1 + LEVEL) / 2, n - 1) * stats.sem(known)) if n > 1 else math.nan
+    return {"mean": mean, "low": mean - half, "high": mean + half, "n": n}
 
 
-def paired_difference(a: Mapping[int, float], b: Mapping[int, float]) -> Difference:
-    """Return a - b over the seeds that both have, each {seed: value}."""
-    pairs = np.array([a[s] - b[s] for s in sorted(a.keys() & b.keys()) if math.isfinite(a[s] - b[s])], dtype=float)
-    n = len(pairs)
-    if n < 2:
-        return Difference(float(pairs[0]) if n else math.nan, math.nan, math.nan, math.nan, n)
+def paired(a: Mapping[int, float], b: Mapping[int, float]) -> dict[str, Any]:
+    """Return a - b over the seeds that both have, each {seed: value}: mean, low and high of the bootstrap interval, p
+    of the paired t-test, two-sided, and n, the pairs; NaN with fewer than two."""
+    d = np.array([a[seed] - b[seed] for seed in sorted(a.keys() & b.keys()) if math.isfinite(a[seed] - b[seed])])
+    if len(d) < 2:
+        return {
+            "mean": float(d[0]) if len(d) else math.nan,
+            "low": math.nan,
+            "high": math.nan,
+            "p": math.nan,
+            "n": len(d),
+        }
     random = np.random.default_rng(BOOTSTRAP_SEED)
-    means = pairs[random.integers(n, size=(RESAMPLES, n))].mean(axis=1)
+    means = d[random.integers(len(d), size=(RESAMPLES, len(d)))].mean(axis=1)  # scipy warns where all d are alike
     low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    mean, error = float(pairs.mean()), _standard_error(pairs)
-    # scipy.stats.ttest_rel warns of differences that are all alike, and knows no p of those that are all 0
-    t = abs(mean) / error if error > 0 else (math.inf if mean else 0.0)
-    from scipy.special import stdtr  # as scipy.stats.t.sf
-
-    within = 1 - 2 * float(stdtr(n - 1, -t))  # P(|T| <= t); p from it is exact to 1e-16, as in tables that are kept
-    return Difference(mean, float(low), float(high), 1 - within, n)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        p = 2 * float(stats.t.sf(abs(d.mean()) / stats.sem(d), len(d) - 1)) if d.any() else 1.0
+    return {"mean": float(d.mean()), "low": float(low), "high": float(high), "p": p, "n": len(d)}
 
 
-def _standard_error(values: np.ndarray) -> float:
-    return float(values.std(ddof=1)) / math.sqrt(len(values))
+def holm(p: pd.Series) -> pd.Series:
+    """Return the p values after Holm's correction for looking at all of them together; NaN where there is none."""
+    ascending = p.dropna().sort_values(kind="stable")
+    return (ascending * np.arange(len(ascending), 0, -1)).clip(upper=1).cummax().reindex(p.index)
 
 
-def holm(differences: Sequence[Difference]) -> list[Difference]:
-    """Return the same differences with p_holm, their p_value corrected for looking at all of them together."""
-    tested = [i for i, difference in enumerate(differences) if math.isfinite(difference.p_value)]
-    corrected, highest = list(differences), 0.0
-    for rank, i in enumerate(sorted(tested, key=lambda i: differences[i].p_value)):
-        highest = max(highest, min(1.0, (len(tested) - rank) * differences[i].p_value))
-        corrected[i] = replace(differences[i], p_holm=highest)
-    return corrected
+def verdict(row: Mapping[str, Any]) -> str:
+    """Return what a difference is, nothing where no pair has it. beyond noise: not 0, also after the correction; lead:
+    not 0 only where nothing else was tested; else within noise."""
+    if row["n"] < 2:
+        return "one seed" if row["n"] else ""
+    alpha = 1 - LEVEL
+    if not (row["low"] > 0 or row["high"] < 0) or not row["p"] < alpha:
+        return "within noise"
+    return "beyond noise" if row["p Holm"] < alpha else "lead"
+
+
+def judged(differences: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return differences with `p Holm`, corrected over all of them, and `verdict`."""
+    corrected = holm(pd.Series([row["p"] for row in differences], dtype=float))
+    rows = [row | {"p Holm": p} for row, p in zip(differences, corrected, strict=True)]
+    return [row | {"verdict": verdict(row)} for row in rows]
 
 
 # --------------------------------------------------------------------------------------------------------------- levels
@@ -126,80 +96,28 @@ Scores = dict[int, float]
 """{seed: a quantity}."""
 
 
-@dataclass(frozen=True)
-class RunNumbers:
-    """The numbers of a run that are compared."""
+def run_numbers(run: ComparedRun) -> dict[str, float]:
+    """Return the numbers of a run; NaN where it lacks them.
 
-    best: float
-    """Best observed accuracy after training started, as a share."""
-    best_step: float
-    """Step of the weights that earned it; the first one where several did."""
-    late: float
-    """Mean accuracy over the evaluations of the last quarter: not picked, so not biased upwards."""
-    final: float
-    """Accuracy of the newest weights that were evaluated: of equal age at every lag, by fewer answers than late."""
-    initial: float
-    """Accuracy before the first step; NaN where it was not measured."""
-    d_pi: float
-    """Mean over the last quarter of the steps, in whole lag cycles, nats."""
-
-
-def run_numbers(run: ComparedRun) -> RunNumbers:
-    """Return the numbers of a run; NaN where the run lacks them."""
-    steps, accuracy = score_curve(run)
-    trained = steps > 0
-    initial = float(accuracy[~trained][0]) if (~trained).any() else math.nan
-    best, best_step, late, final = math.nan, math.nan, math.nan, math.nan
-    if trained.any():
-        top = int(np.argmax(accuracy[trained]))
-        best, best_step = float(accuracy[trained][top]), float(steps[trained][top])
-        late = float(accuracy[trained & (steps >= 0.75 * steps[-1])].mean())
-        final = float(accuracy[steps == steps[-1]].mean())
-    return RunNumbers(best, best_step, late, final, initial, late_mean(run, "mismatch/d_pi"))
-
-
-def score_curve(run: ComparedRun) -> tuple[np.ndarray, np.ndarray]:
-    """Return (steps of the weights that were measured, accuracies) of all evaluations that have both."""
-    evals = run.data.evals
-    if "accuracy" not in evals:
-        return np.zeros(0), np.zeros(0)
-    steps = evals.get("step", np.arange(len(evals["accuracy"]), dtype=float))
-    weights = evals.get("weights_step", steps)
-    steps = np.where(np.isfinite(weights), weights, steps)
-    known = np.isfinite(evals["accuracy"]) & np.isfinite(steps)
-    order = np.argsort(steps[known], kind="stable")
-    return steps[known][order], evals["accuracy"][known][order]
-
-
-def late_mean(run: ComparedRun, key: str) -> float:
-    """Return the mean of a metric over the last quarter of the steps, in whole lag cycles; NaN without the metric."""
-    values = run.data.metrics.get(key)
-    if values is None:
-        return math.nan
-    window = run.data.period * max(1, round(len(values) / 4 / run.data.period))
-    return finite_mean(values[-window:])
-
-
-@dataclass(frozen=True)
-class Summary:
-    """A method at a lag, over its seeds."""
-
-    method: str
-    lag: int | None
-    best: Estimate
-    best_steps: tuple[float, ...]
-    late: Estimate
-    d_pi: Estimate
-    collapsed: int
-    """Seeds that the collapse rule marks."""
-    incomplete: int
-    """Runs that do not count."""
-    seeds: tuple[int | None, ...]
-
-    @property
-    def n(self) -> int:
-        """Runs that count."""
-        return len(self.seeds)
+    best: the highest accuracy after training started, as a share, with best_step, the updates of the weights that
+    earned it first. late: the mean accuracy over the evaluations of the last quarter: not picked, so not biased
+    upwards. final: that of the newest weights. initial: before the first step. d_pi: mean over the last quarter of the
+    steps, in whole lag cycles, nats.
+    """
+    frame = scores(run)
+    trained = frame[frame["x"] > 0]
+    last = trained["x"].max()
+    top = trained["y"].idxmax() if len(trained) else None
+    d_pi = run.data.metrics.get("mismatch/d_pi", np.zeros(0))
+    window = run.data.period * max(1, round(len(d_pi) / 4 / run.data.period))
+    return {
+        "best": math.nan if top is None else float(trained["y"][top]),
+        "best_step": math.nan if top is None else float(trained["x"][top]),
+        "late": float(trained[trained["x"] >= 0.75 * last]["y"].mean()),
+        "final": float(trained[trained["x"] == last]["y"].mean()),
+        "initial": next(iter(frame[frame["x"] <= 0]["y"]), math.nan),
+        "d_pi": finite_mean(d_pi[-window:]),
+    }
 
 
 class Comparison:
@@ -210,11 +128,11 @@ class Comparison:
         self.collection, self.paper = collection, paper
 
     @cached_property
-    def numbers(self) -> dict[int, RunNumbers]:
+    def numbers(self) -> dict[int, dict[str, float]]:
         """The numbers of each run, by its id()."""
         return {id(run): run_numbers(run) for run in self.collection.runs}
 
-    def of(self, run: ComparedRun) -> RunNumbers:
+    def of(self, run: ComparedRun) -> dict[str, float]:
         """Return the numbers of a run of the collection."""
         return self.numbers[id(run)]
 
@@ -223,164 +141,102 @@ class Comparison:
         return paper_cell(method, lag) if self.paper else None
 
     def scores(self, method: str, lag: int | None, quantity: str) -> Scores:
-        """Return a quantity of the whole runs of a method at a lag by seed: late, final and best (accuracy, a share),
-        or d_pi (nats). Runs that lack it and those of unknown seed, which cannot be paired, are left out."""
+        """Return a quantity of the whole runs of a method at a lag by seed. Runs that lack it and those of unknown
+        seed, which cannot be paired, are left out."""
         runs = self.collection.of(method, lag)
-        values = {run.seed: getattr(self.of(run), quantity) for run in runs if run.seed is not None}
+        values = {run.seed: self.of(run)[quantity] for run in runs if run.seed is not None}
         return {seed: value for seed, value in values.items() if math.isfinite(value)}
 
-    def summary(self, method: str, lag: int | None) -> Summary:
-        """Return the levels of a method at a lag."""
-        runs = self.collection.of(method, lag)
-        numbers = [self.of(run) for run in runs]
-        return Summary(
-            method,
-            lag,
-            mean_interval([run.best for run in numbers]),
-            tuple(run.best_step for run in numbers if math.isfinite(run.best_step)),
-            mean_interval([run.late for run in numbers]),
-            mean_interval([run.d_pi for run in numbers]),
-            sum(run.collapse.met for run in runs),
-            len(self.collection.of(method, lag, whole=False)) - len(runs),
-            tuple(run.seed for run in runs),
-        )
+    def level(self, method: str, lag: int | None, quantity: str) -> Estimate:
+        """Return a quantity over the seeds of a method at a lag."""
+        return mean_interval(self.of(run)[quantity] for run in self.collection.of(method, lag))
 
-    def initial(self, methods: Sequence[str]) -> Estimate:
-        """Return the accuracy before training, over all runs of these methods that measured it."""
-        return mean_interval([self.of(run).initial for run in self.collection.runs if run.method in methods])
-
-    def against_best(self, methods: Sequence[str], lag: int | None, quantity: str) -> dict[str, Difference]:
+    def against_best(self, methods: Sequence[str], lag: int | None, quantity: str) -> dict[str, dict[str, Any]]:
         """Return {method: its distance to the best mean of `methods`, on one task, at this lag}; Holm's correction is
         over the methods. The best d_pi is the lowest, of any other quantity the highest, among the methods with the
-        most seeds: otherwise the luckiest single run would be the best. Empty with fewer than two methods."""
-        sign = -1.0 if quantity == "d_pi" else 1.0
-        estimates = {m: getattr(self.summary(m, lag), quantity) for m in methods}
-        means = {method: estimate.mean for method, estimate in estimates.items() if estimate.n}
-        if len(means) < 2:
+        most seeds: otherwise the luckiest single run would be the best; its verdict is `best`. Empty with fewer than
+        two methods."""
+        levels = {method: self.level(method, lag, quantity) for method in methods}
+        levels = {method: level for method, level in levels.items() if level["n"]}
+        if len(levels) < 2:
             return {}
-        most = max(estimate.n for estimate in estimates.values())
-        best = max((m for m in means if estimates[m].n == most), key=lambda method: sign * means[method])
+        most = max(level["n"] for level in levels.values())
+        sign = -1.0 if quantity == "d_pi" else 1.0
+        best = max((m for m in levels if levels[m]["n"] == most), key=lambda method: sign * levels[method]["mean"])
         top = self.scores(best, lag, quantity)
-        others = [method for method in means if method != best]
-        differences = holm([paired_difference(top, self.scores(method, lag, quantity)) for method in others])
-        return dict(zip(others, differences, strict=True)) | {best: Difference(0.0, 0.0, 0.0, 1.0, 0)}
-
-
-# ----------------------------------------------------------------------------------------------------------- contrasts
-
-
-class Arm(NamedTuple):
-    """Runs of one method at one lag, which differ in their seed alone."""
-
-    runs: Comparison
-    method: str
-    lag: int | None
-
-    def scores(self, quantity: str) -> Scores:
-        """Return a quantity of the arm by seed."""
-        return self.runs.scores(self.method, self.lag, quantity)
-
-
-@dataclass(frozen=True)
-class Contrast:
-    """One side minus another, paired by seed."""
-
-    label: str
-    where: str
-    """Lags, and what else tells the sides."""
-    differences: Mapping[str, Difference]
-    """By quantity: best and late accuracy as shares, d_pi in nats."""
-    group: str = ""
-    """The contrasts that it was corrected with, where a table has several groups."""
-    paper: tuple[float, float] = (math.nan, math.nan)
-    """The paper's difference: points of AIME24, d_pi in nats; NaN where the paper has none."""
-
-    def __getitem__(self, quantity: str) -> Difference:
-        return self.differences[quantity]
-
-    @property
-    def pairs(self) -> int:
-        """Seeds that both sides have."""
-        return max(difference.n for difference in self.differences.values())
-
-
-def contrast(
-    label: str,
-    where: str,
-    pairs: Sequence[tuple[Arm, Arm]],
-    quantities: Sequence[str],
-    paper: tuple[float, float] = (math.nan, math.nan),
-) -> Contrast:
-    """Return the contrast of two arms, or the mean contrast of several pairs in every seed that has all of them: one
-    number with less noise."""
-    sides = {q: [seed_mean(arm.scores(q) for arm in side) for side in zip(*pairs, strict=True)] for q in quantities}
-    return Contrast(label, where, {q: paired_difference(a, b) for q, (a, b) in sides.items()}, paper=paper)
-
-
-def seed_mean(scores: Iterable[Scores]) -> Scores:
-    """Return the mean of several scores, of each seed that all of them have."""
-    every = list(scores)
-    seeds = set.intersection(*map(set, every)) if every else set()
-    return {seed: float(np.mean([by_seed[seed] for by_seed in every])) for seed in seeds}
-
-
-def corrected(contrasts: Iterable[Contrast], group: str = "") -> list[Contrast]:
-    """Return the contrasts that have pairs, with Holm's correction over all of them, for each quantity by itself."""
-    tested = [difference for difference in contrasts if difference.pairs]
-    quantities = tested[0].differences if tested else {}
-    columns = {quantity: holm([difference[quantity] for difference in tested]) for quantity in quantities}
-    return [
-        replace(difference, group=group, differences={quantity: columns[quantity][i] for quantity in quantities})
-        for i, difference in enumerate(tested)
-    ]
+        others = [method for method in levels if method != best]
+        differences = judged([paired(top, self.scores(method, lag, quantity)) for method in others])
+        return dict(zip(others, differences, strict=True)) | {best: {"verdict": "best", "n": 0}}
 
 
 # --------------------------------------------------------------------------------- the comparisons that the paper makes
 
-QUANTITIES = ("best", "late", "d_pi")
+Arm = tuple[str, int | None]
+"""Method and lag."""
 AGAINST_BASE, AGAINST_BASELINES = "SAT against its own base", "SAT-GSPO w/ R3 against the baselines"
 
 
-def paper_contrasts(comparison: Comparison) -> list[Contrast]:
-    """Return the contrasts that the data hold, corrected within each group and quantity."""
-    groups: dict[str, list[Contrast]] = {}
+def contrasts(comparison: Comparison) -> pd.DataFrame:
+    """Return the paper's comparisons that the data hold, a row each: group, difference and lag, the paper's own
+    difference, then for each of QUANTITIES its mean, low, high, p, p Holm and verdict, and the pairs. The correction
+    is over each group and quantity by itself."""
+    groups: dict[str, list[tuple[str, str, list[tuple[Arm, Arm]]]]] = {}
     collection = comparison.collection
-    methods = collection.methods
     for lag in collection.lags:
-        arm = partial(Arm, comparison, lag=lag)
         where = "?" if lag is None else str(lag)
         for names in collection.by_task.values():  # no contrast is between tasks, and no mean over them
-            bases = [(arm(sat), arm(base)) for sat, base in pairs_without("sat", names) if base in names]
-            groups.setdefault(AGAINST_BASE, []).extend(_between(*pair, where) for pair in bases)
+            bases = [(sat, base) for sat, base in pairs_without("sat", names) if base in names]
+            for group, pairs in {AGAINST_BASE: bases, **_named_pairs(names)}.items():
+                rows = groups.setdefault(group, [])
+                rows += [(f"{label_of(a)} − {label_of(b)}", where, [((a, lag), (b, lag))]) for a, b in pairs]
             if len(bases) > 1:
-                groups[AGAINST_BASE].append(_contrast(f"mean of the {len(bases)} pairs above", where, bases))
-            for group, pairs in _named_pairs(names).items():
-                groups.setdefault(group, []).extend(_between(arm(method), arm(other), where) for method, other in pairs)
+                every = [((sat, lag), (base, lag)) for sat, base in bases]
+                groups[AGAINST_BASE].append((f"mean of the {len(bases)} pairs above", where, every))
     known = [lag for lag in collection.lags if lag is not None]
     if len(known) > 1:
         low, high = known[0], known[-1]
         groups[f"lag {high} against lag {low}"] = [
-            _contrast(label_of(method), "", [(Arm(comparison, method, high), Arm(comparison, method, low))])
-            for method in methods
+            (label_of(method), "", [((method, high), (method, low))]) for method in collection.methods
         ]
-    return [contrast for group, contrasts in groups.items() for contrast in corrected(contrasts, group)]
+    rows = []
+    for group, wanted in groups.items():
+        found = [(text, where, pairs, _differences(comparison, pairs)) for text, where, pairs in wanted]
+        found = [row for row in found if any(difference["n"] for difference in row[3].values())]
+        tested = {q: judged([differences[q] for *_, differences in found]) for q in QUANTITIES}
+        for i, (text, where, pairs, differences) in enumerate(found):
+            row = {"group": group, "difference": text, "lag": where} | _paper_difference(comparison, pairs)
+            for quantity in QUANTITIES:
+                difference = tested[quantity][i]
+                row |= {
+                    f"{quantity} {key}": difference[key] for key in ("mean", "low", "high", "p", "p Holm", "verdict")
+                }
+            rows.append(row | {"pairs": max(difference["n"] for difference in differences.values())})
+    return pd.DataFrame(rows)
 
 
-def _between(a: Arm, b: Arm, where: str) -> Contrast:
-    return _contrast(f"{label_of(a.method)} − {label_of(b.method)}", where, [(a, b)])
+def _differences(comparison: Comparison, pairs: Sequence[tuple[Arm, Arm]]) -> dict[str, dict[str, Any]]:
+    """Return the difference of two arms in each quantity, or the mean difference of several pairs in every seed that
+    has all of them: one number with less noise."""
+    sides = {
+        q: [seed_mean(comparison.scores(*arm, q) for arm in side) for side in zip(*pairs, strict=True)]
+        for q in QUANTITIES
+    }
+    return {quantity: paired(a, b) for quantity, (a, b) in sides.items()}
 
 
-def _contrast(label: str, where: str, pairs: Sequence[tuple[Arm, Arm]]) -> Contrast:
-    papers = [_paper_difference(*pair) for pair in pairs]
-    score, d_pi = (float(np.mean(values)) for values in zip(*papers, strict=True))
-    return contrast(label, where, pairs, QUANTITIES, (score, d_pi))
+def seed_mean(every: Iterable[Scores]) -> Scores:
+    """Return the mean of several scores, of each seed that all of them have."""
+    frame = pd.DataFrame(list(every)).dropna(axis="columns")
+    return {int(seed): float(value) for seed, value in frame.mean().items()}
 
 
-def _paper_difference(a: Arm, b: Arm) -> tuple[float, float]:
-    cell, other = a.runs.paper_cell(a.method, a.lag), b.runs.paper_cell(b.method, b.lag)
-    if cell is None or other is None:
-        return math.nan, math.nan
-    return cell.score - other.score, cell.d_pi - other.d_pi
+def _paper_difference(comparison: Comparison, pairs: Sequence[tuple[Arm, Arm]]) -> dict[str, float]:
+    cells = [(comparison.paper_cell(*a), comparison.paper_cell(*b)) for a, b in pairs]
+    if not all(a and b for a, b in cells):
+        return {"paper AIME24": math.nan, "paper d_pi": math.nan}
+    score = [a.score - b.score for a, b in cells if a and b]
+    d_pi = [a.d_pi - b.d_pi for a, b in cells if a and b]
+    return {"paper AIME24": float(np.mean(score)), "paper d_pi": float(np.mean(d_pi))}
 
 
 def _named_pairs(methods: list[str]) -> dict[str, list[tuple[str, str]]]:

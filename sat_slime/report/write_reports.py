@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sat_slime.grid.state import GridFolder
-from sat_slime.report.comparison import write_comparison
 from sat_slime.report.run import write_report, write_tracked_report
 from sat_slime.runs.folder import RunFolder
 from sat_slime.runs.trackers import is_tracker
@@ -21,6 +20,8 @@ def write_reports(paths: Sequence[str | Path], out: str | Path | None = None, pa
         return write_report(path)
     if len(paths) == 1 and not _is_ours(path) and is_tracker(path):
         return write_tracked_report(path, Path(out or "report"))
+    from sat_slime.report.comparison import write_comparison  # its statistics take long to import
+
     return write_comparison(paths, out, paper)
 
 

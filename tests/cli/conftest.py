@@ -18,5 +18,5 @@ def runtime(monkeypatch, tmp_path):
 def without_vl_convert(monkeypatch):
     """A Python that cannot import what turns figures into pictures, nor has done so before."""
     monkeypatch.setitem(sys.modules, "vl_convert", None)
-    for module in ("run", "page", "vega_script", "figure_files"):  # all that cannot be imported then
+    for module in ("run", "page", "charts"):  # all that cannot be imported then
         monkeypatch.delitem(sys.modules, f"sat_slime.report.{module}", raising=False)

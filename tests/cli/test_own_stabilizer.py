@@ -20,7 +20,7 @@ from sat_slime.config.loader import vary
 from sat_slime.config.source import ConfigError
 from sat_slime.objective import MetricAccumulator, TokenBatch, check_method, method, named_method, policy_surrogate
 from sat_slime.objective.metrics import metric_named
-from sat_slime.report.method_names import key_to, label_of, looks_of
+from sat_slime.report.methods import label_of
 from sat_slime.report.replay import choose
 from sat_slime.report.run import write_report
 from sat_slime.runs.folder import RunFolder
@@ -126,17 +126,11 @@ def test_its_metrics_are_written_and_drawn(package, tmp_path):
     assert written == pytest.approx([(2.2 + step / 20) / 4 for step in range(1, 21)], rel=1e-4)
     method._OWN.clear()  # as in another process, which learns of it from the run's settings
     page = write_report(folder.path).read_text()
-    assert '<figure id="method">' in page and "halfway/distance" in page
-    drawn = list(csv.DictReader((folder.figures / "method.csv").open()))
-    assert [float(row["halfway/distance"]) for row in drawn] == pytest.approx(written)
-    assert [float(row["halfway/masked"]) for row in drawn] == [0.5] * 20
-
-
-def test_a_comparison_draws_it_in_its_own_style(package):
-    named_method(PATH)  # as the settings of a run name it
-    grpo, own = looks_of(["grpo", PATH]).values()
-    assert own.name == "Halfway" and own.marker == "*" and own.dashes != grpo.dashes
-    assert "purple broken: Halfway" in key_to(["grpo", PATH])
+    assert '<section id="method">' in page and "halfway/distance" in page
+    drawn = [list(csv.DictReader(file.open())) for file in sorted(folder.figures.glob("method_*.csv"))]
+    distance, masked = sorted(drawn, key=lambda rows: rows[0]["line"])
+    assert [float(row["step"]) for row in distance] == pytest.approx(written)
+    assert [float(row["step"]) for row in masked] == [50.0] * 20
 
 
 def test_a_name_alone_imports_nothing(package):

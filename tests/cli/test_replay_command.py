@@ -34,7 +34,7 @@ def test_page_figures_tables_and_a_table_on_the_terminal(folder):
     for link in re.findall(r'href="((?:figures|tables)/[^"]+)"', page):
         assert (out / link).stat().st_size > 0, link
     for name in ("fates", "weights", "cosines", "scope"):
-        assert f'<figure id="{name}">' in page
+        assert f'<section id="{name}">' in page
     ids = re.findall(r' id="([^"]+)"', page)
     assert len(ids) == len(set(ids))
     rows = list(csv.DictReader((out / "tables" / "methods.csv").open()))
@@ -84,5 +84,4 @@ def test_all_methods_and_why_some_are_not_there(folder):
     rows = list(csv.DictReader((out / "tables" / "methods.csv").open()))
     assert len(rows) > 30 and "topr" in {row["method"] for row in rows}
     assert len(list(csv.DictReader((out / "tables" / "cosine_numbers.csv").open()))) == (len(rows) + 1) ** 2
-    assert '"cosine_numbers"' not in (out / "report.html").read_text()  # too wide for a page
-    assert list(csv.DictReader((out / "figures" / "weights.csv").open()))
+    assert len(list((out / "figures").glob("weights_*.csv"))) == len(rows)

@@ -3,8 +3,7 @@ import os
 import signal
 
 from command_line import TINY, sat_slime_command
-from made_up_study import write_grid
-from synthetic import write_cell
+from synthetic import write_cell, write_grid
 
 from sat_slime.cli.lab_run import other_terminal
 
@@ -55,9 +54,9 @@ def test_status_without_a_run_lists_all_of_them_newest_first(runtime, tmp_path):
 
 def test_the_runs_of_a_grid_are_listed_in_it_alone(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    write_grid(tmp_path / "grids", "small", ("gspo", "sat-gspo"), (8,), seeds=(0,), planned=(0, 1))
+    write_grid(tmp_path / "grids/small", ("gspo", "sat-gspo"), (0,), lags=(8,))
     write_cell(tmp_path / "runs/old/one", "sat-gspo-r3", 8, 3, steps=50, state="interrupted")
-    write_grid(tmp_path / "kept", "result", ("gspo",), (8,), seeds=())  # of which the runs are elsewhere
+    write_grid(tmp_path / "kept/result", ("gspo",), ())  # of which the runs are elsewhere
     lines = {line.split()[0]: line for line in sat_slime_command("status").stdout.splitlines()[1:]}
     assert set(lines) == {"grids/small", "runs/old/one"}
     assert "not running  2 of 2 runs" in lines["grids/small"] and "50 of 200" in lines["runs/old/one"]

@@ -1,47 +1,31 @@
-"""What the tests of reports share: how they draw, no more than they look at, and a made-up grid."""
-
-import importlib
+"""What the tests of reports share: pages without pictures, which take long to draw, and a made-up grid."""
 
 import pytest
-from altair.utils.schemapi import debug_mode
 from synthetic import write_grid
 
-from sat_slime.report.compared_runs import collect
+from sat_slime.report import charts
+from sat_slime.report.charts import Chart, write_csv
 from sat_slime.report.comparison import write_comparison
+from sat_slime.report.frames import collect
 from sat_slime.report.stats import Comparison
 
-PAGES = (
-    "run",
-    "checkup",
-    "comparison",
-    "diagnosis",
-    "replay",
-)
-"""Modules that list the figures of a page."""
+
+@pytest.fixture(autouse=True)
+def without_pictures(request, monkeypatch):
+    """A page writes the numbers of its charts, and draws them where a test asks for `pictures`."""
+    if "pictures" not in request.fixturenames:
+        monkeypatch.setattr(Chart, "save", save_numbers)
+        monkeypatch.setattr("sat_slime.report.page.vega_script", str)
 
 
-@pytest.fixture(autouse=True, scope="session")
-def unvalidated():
-    """Altair holds each part of a figure against its schema, row after row, which takes longer than the drawing;
-    test_clipped does it once for the figures of a run and a comparison."""
-    with debug_mode(False):
-        yield
+def save_numbers(chart, folder):
+    folder.mkdir(parents=True, exist_ok=True)
+    write_csv(chart.frame, folder / f"{chart.name}.csv")
 
 
 @pytest.fixture
-def draw_only(monkeypatch):
-    """A function after which pages have the figures of these names alone. Whole pages are drawn in tests of theirs."""
-
-    def draw_only(*names):
-        for name in PAGES:
-            module = importlib.import_module(f"sat_slime.report.{name}")
-
-            def figures(*args, every=module.figures):
-                return [figure for figure in every(*args) if figure.name in names]
-
-            monkeypatch.setattr(module, "figures", figures)
-
-    return draw_only
+def pictures():
+    return charts.vega_script()
 
 
 METHODS = ("grpo", "gspo", "grpo-tis", "dppo", "sat-grpo", "sat-gspo", "sat-gspo-r3")
@@ -60,5 +44,7 @@ def comparison(grid):
 
 @pytest.fixture(scope="session")
 def page(grid):
-    written = write_comparison([grid], paper=True)
-    return written.read_text()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Chart, "save", save_numbers)
+        patch.setattr("sat_slime.report.page.vega_script", str)
+        return write_comparison([grid], paper=True).read_text()

@@ -158,14 +158,16 @@ def write_cell(
     return folder
 
 
-def write_grid(folder: Path, methods: tuple[str, ...] = METHODS, seeds: tuple[int, ...] = (0, 1, 2)) -> Path:
+def write_grid(
+    folder: Path, methods: tuple[str, ...] = METHODS, seeds: tuple[int, ...] = (0, 1, 2), lags: tuple[int, ...] = (1, 8)
+) -> Path:
     """A grid at lags 1 and 8: gspo at lag 8 collapses with seed 1, grpo-tis at lag 8 fails with seed 2, dppo at lag 1
     was not run with seed 1, sat-gspo has one seed at lag 1."""
     (folder / "runs").mkdir(parents=True)
     names = ", ".join(methods)
-    (folder / "grid.yaml").write_text(f"methods: [{names}]\nlags: [1, 8]\nseeds: {list(seeds)}\n")
+    (folder / "grid.yaml").write_text(f"methods: [{names}]\nlags: {list(lags)}\nseeds: {list(seeds)}\n")
     for method in methods:
-        for lag in (1, 8):
+        for lag in lags:
             for seed in seeds:
                 cell = (method, lag, seed)
                 if cell == ("dppo", 1, 1) or (method == "sat-gspo" and lag == 1 and seed > 0):

@@ -1,41 +1,70 @@
 """A page of a report: what stands on it, in which order, and which files stand beside it."""
 
+import csv
+import html
+import json
 import re
 
+import pandas as pd
 import pytest
-from test_drawing import panel
 
-from sat_slime.report.drawing import column_of
-from sat_slime.report.page import Figure, Page, Sheet, check_out, warning_box
+from sat_slime.report.charts import lines
+from sat_slime.report.page import Section, Strong, Table, check_out, write_page
 from sat_slime.runs.folder import RunFolderError
 
+HOSTILE = "</script><b onload=x>&'\""
 
-def test_contents_name_what_stands_on_the_page_in_its_order(tmp_path):
-    page = Page(tmp_path)
-    assert page.figure(Figure("shown", "A & B", "what it shows", lambda: column_of([panel("</script><b>", [])])))
-    assert not page.figure(Figure("empty", "Nothing", "", lambda: None))
-    page.add("<p>in between</p>")
-    page.sheet(Sheet("table", "T", "how it is read", ["method"], [["<b>"]]))
-    page.section("end", "The end", "<p>of it</p>")
-    text = page.write("x.html", title="<title>", subtitle="sub", summary=["one", "two"]).read_text()
-    assert re.findall(r'<a href="#(\w+)">([^<]+)</a>', text) == [
-        ("shown", "A &amp; B"),
-        ("table", "T"),
-        ("end", "The end"),
+
+@pytest.fixture
+def text(tmp_path):
+    frame = pd.DataFrame({"x": [1.0, 2.0], "y": [0.5, float("nan")], "line": HOSTILE})
+    numbers = pd.DataFrame({"name": [HOSTILE, "=cmd()", "c"], "share": [0.5, 1.0, None], "kind": ["one", "two", "two"]})
+    forms = {"name": "", "share": "%", "twice": lambda row: Strong(f"{2 * row['share']:g}")}
+    table = Table("numbers", HOSTILE, HOSTILE, numbers, forms, group="kind")
+    sections = [
+        Section("shown", "A & B", HOSTILE, [lines("chart", frame, HOSTILE, HOSTILE, "y")]),
+        Section("empty", "Nothing"),
+        Section("table", "T", table=table),
+        Section("end", "The end", sentences=[HOSTILE], text=HOSTILE, folded=True),
     ]
-    assert re.findall(r'<(?:figure|section) id="(\w+)"', text) == ["shown", "table", "end"]
-    assert text.index('id="shown"') < text.index("in between") < text.index('id="table"')
-    assert "<b>" not in text and text.count("</script>") == 2 and "<h1>&lt;title&gt;</h1>" in text
-    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.*")) == [
-        *(f"figures/shown.{kind}" for kind in ("csv", "png", "svg")),
-        "tables/table.csv",
-        "x.html",
-    ]
+    return write_page(
+        tmp_path / "x.html",
+        sections,
+        title=HOSTILE,
+        subtitle=HOSTILE,
+        answer=["the answer", HOSTILE],
+        warnings=[HOSTILE],
+        status=HOSTILE,
+        command=HOSTILE,
+    ).read_text()
 
 
-def test_a_box_of_no_warnings_is_none():
-    assert warning_box([]) == ""
-    assert warning_box(["1 < 2"]) == '<ul class="warnings"><li>1 &lt; 2</li></ul>'
+def test_the_answer_comes_first_and_parts_in_their_order(text):
+    places = [text.index(part) for part in ("the answer", 'id="shown"', 'id="table"', 'id="end"')]
+    assert places == sorted(places) and 'id="empty"' not in text
+
+
+def test_hostile_text_is_text_everywhere(text):
+    assert "<b onload" not in text and text.count("</script>") == 2  # the chart's data, and the page's own script
+    (data,) = re.findall(r'<script type="application/json">(.*?)</script>', text)
+    assert {row["line"] for row in json.loads(data)["datasets"]["numbers"]} == {HOSTILE}
+
+
+def test_a_page_asks_nothing_of_a_network_and_runs_its_own_script_alone(text):
+    assert not re.search(r'(?:src|href)="(?:https?:)?//', text)
+    assert re.search(r"default-src 'none'; .*script-src 'sha256-[\w+/=]+'\"", html.unescape(text))
+
+
+def test_a_table_has_groups_strong_cells_and_dashes_and_its_csv_the_numbers(text, tmp_path):
+    assert re.findall(r'class="part"><th colspan="3">(\w+)', text) == ["one", "two"]
+    assert "<td>50.0\N{NO-BREAK SPACE}%</td><td><strong>1</strong></td>" in text and "<td>–</td>" in text
+    with open(tmp_path / "tables" / "numbers.csv", newline="") as file:
+        assert list(csv.reader(file))[1:] == [[HOSTILE, "0.5", "one"], ["'=cmd()", "1", "two"], ["c", "", "two"]]
+
+
+def test_of_many_rows_some_are_shown_evenly_and_the_first_and_last():
+    table = Table("t", "", "", pd.DataFrame({"n": range(100)}), {"n": "d"}, most=4)
+    assert [cells for _, cells in table.rows()] == [["0"], ["33"], ["66"], ["99"]]
 
 
 def test_a_report_goes_where_one_was_begun_and_over_nothing_else(tmp_path):
@@ -44,16 +73,8 @@ def test_a_report_goes_where_one_was_begun_and_over_nothing_else(tmp_path):
     (tmp_path / "tables").mkdir()
     check_out(tmp_path)
     (tmp_path / "notes.txt").touch()
-    with pytest.raises(RunFolderError, match="exists and is no report"):
-        check_out(tmp_path)
-    with pytest.raises(RunFolderError, match="exists and is no report"):
-        check_out(tmp_path / "notes.txt")
+    for path in (tmp_path, tmp_path / "notes.txt"):
+        with pytest.raises(RunFolderError, match="exists and is no report"):
+            check_out(path)
     (tmp_path / "report.html").touch()
     check_out(tmp_path)
-
-
-def test_long_words_wrap_and_numbers_do_not():
-    text = Sheet(
-        "t", "", "", ["", "best", "changes"], [["GRPO", "65.5 [53.5, 77.5] (128)", "a setting and " * 4]]
-    ).as_html()
-    assert "<td>65.5 [53.5, 77.5] (128)</td>" in text and '<td class="long">a setting' in text

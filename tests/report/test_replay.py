@@ -1,3 +1,4 @@
+import csv
 import re
 
 import numpy as np
@@ -6,11 +7,24 @@ import torch
 from dump_files import format_2, rank_file, rollout, step_batch, write_run_dump
 
 from sat_slime.config import ConfigError
-from sat_slime.objective import TokenBatch, mismatch_metrics, named_method, policy_surrogate
+from sat_slime.objective import TokenBatch, method_names, mismatch_metrics, named_method, policy_surrogate
 from sat_slime.objective.tokens import response_mean_weights
 from sat_slime.report.dumps import cut, find_dumps, steps
 from sat_slime.report.gradient import CLIPPED, MASKED, StepView, span_result, spans
-from sat_slime.report.replay import answerable, choose, replay, weighted
+from sat_slime.report.replay import (
+    BATCH,
+    JUDGED_BY,
+    RESPONSE,
+    STATE,
+    TOKEN_PROBABILITY,
+    answerable,
+    choose,
+    judged_by,
+    methods_table,
+    replay,
+    weighted,
+    write_replay,
+)
 from sat_slime.runs.folder import RunFolderError
 
 LENGTHS = [6, 11, 3, 20, 9, 14, 8, 5]
@@ -252,9 +266,45 @@ def test_the_scopes_of_sat_are_of_its_own_score(tmp_path):
     result = replay([tmp_path], [by_ratio, by_tv], microbatch_tokens=1)
     for index in (0, 1):
         sweep = result.sweeps[index]
-        alone = weighted(result, lambda row, i=index: row.scopes[i, "microbatch"]["sat/gate_rate"])
+        alone = weighted(result, [row.scopes[index, "microbatch"]["sat/gate_rate"] for row in result.rows])
         assert sweep.rates(sweep.gated)[0, 0] == pytest.approx(alone)
         assert sweep.rates(sweep.newly)[0, 0] == pytest.approx(
-            weighted(result, lambda row, i=index: row.scopes[i, "microbatch"]["sat/newly_clipped"])
+            weighted(result, [row.scopes[index, "microbatch"]["sat/newly_clipped"] for row in result.rows])
         )
     assert not np.array_equal(result.sweeps[0].newly, result.sweeps[1].newly)
+
+
+def test_the_page_holds_the_answer_and_the_numbers(tmp_path):
+    write_run_dump(tmp_path / "run", LENGTHS * 4)
+    result = replay([tmp_path / "run"], choose("gspo,sat-gspo,dppo,trpo", []))
+    text = write_replay(result, tmp_path / "out", ["sat-slime", "replay", "<dump>"]).read_text()
+    places = [text.index(part) for part in ('class="answer"', 'id="fates"', 'id="methods"', 'id="scope"', 'id="steps"')]
+    assert places == sorted(places) and "&lt;dump&gt;" in text and "trpo" in text
+    cosine = result.cosines.mean[result.sat_methods()[0], [one.label for one in result.candidates].index("gspo")]
+    assert f"{cosine:.3f}" in text or f"{cosine:.4f}" in text
+    rows = methods_table(result).frame.set_index("method")
+    for candidate, sums in zip(result.candidates, result.total.methods, strict=True):
+        assert rows.loc[candidate.label, "clipped, A > 0, above"] == sums.fates[0, CLIPPED]
+        effective = np.mean([row.shares[result.candidates.index(candidate), 2] for row in result.rows])
+        assert rows.loc[candidate.label, "effective share"] == pytest.approx(effective)
+    with open(tmp_path / "out" / "tables" / "cosine_numbers.csv", newline="") as file:
+        mean = {(row["method"], row["other"]): float(row["mean"]) for row in csv.DictReader(file)}
+    assert mean["sat-gspo", "gspo"] == pytest.approx(cosine)
+
+
+ELSEWHERE = {
+    TOKEN_PROBABILITY: {"dppo", "dppo-kl", "drpo", "kpop", "ipo"},
+    RESPONSE: {"gspo", "gspo-r3", "gspo-tis", "gspo-tis-r3", "gspo-topp", "seqclip", "gmpo", "flash", "vespo",
+               "grpo-seq-tis", "grpo-seq-mask-tis", "grpo-mis-geo", "grpo-opsm", "grpo-trm-max", "grpo-trm-mean",
+               "grpo-veto"},
+    STATE: {"trpo"},
+    BATCH: {"sat-grpo", "sat-gspo", "sat-grpo-r3", "sat-gspo-r3", "m2po", "grpo-bapo"},
+}  # fmt: skip
+"""By the formulas of the notes and the paper; every other method judges each token by its ratio."""
+
+
+def test_every_method_stands_with_those_that_judge_alike():
+    found = {group: {name for name in method_names() if judged_by(named_method(name)) == group} for group in JUDGED_BY}
+    assert {group: found[group] for group in ELSEWHERE} == ELSEWHERE
+    for name, group in {"dppo-opsm": RESPONSE, "gspo-decoupled-r3": RESPONSE, "sat-grpo-mis-geo": BATCH}.items():
+        assert judged_by(named_method(name)) == group

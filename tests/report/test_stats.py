@@ -4,21 +4,14 @@ import json
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 from synthetic import STEPS, write_cell
 
 from sat_slime.config.jsonl import to_json
-from sat_slime.report.compared_runs import collect, load_compared_run
-from sat_slime.report.comparison import NATS, PERCENT, _ends
-from sat_slime.report.stats import (
-    Comparison,
-    Difference,
-    holm,
-    mean_interval,
-    paired_difference,
-    paper_contrasts,
-    run_numbers,
-)
+from sat_slime.report.comparison import main_table
+from sat_slime.report.frames import collect, load_compared_run
+from sat_slime.report.stats import Comparison, contrasts, holm, judged, mean_interval, paired, run_numbers
 
 
 def spread(n, mean):
@@ -33,26 +26,26 @@ def spread(n, mean):
 )
 def test_students_quantiles(degrees, t):
     estimate = mean_interval(list(spread(degrees + 1, 0.5)))
-    assert estimate.high - estimate.mean == pytest.approx(t, rel=1e-5)
+    assert estimate["high"] - estimate["mean"] == pytest.approx(t, rel=1e-5)
     pairs = dict(enumerate(spread(degrees + 1, t)))
-    assert paired_difference(pairs, dict.fromkeys(pairs, 0.0)).p_value == pytest.approx(0.05, abs=1e-6)
+    assert paired(pairs, dict.fromkeys(pairs, 0.0))["p"] == pytest.approx(0.05, abs=1e-6)
 
 
 @pytest.mark.filterwarnings("error")
 def test_probability_has_its_ends():
     for degrees in (1, 2, 5, 6):
         none, one = (dict.fromkeys(range(degrees + 1), value) for value in (0.0, 1.0))
-        assert paired_difference(none, none).p_value == 1
-        assert paired_difference(one, none).p_value == pytest.approx(0.0)
+        assert paired(none, none)["p"] == 1
+        assert paired(one, none)["p"] == pytest.approx(0.0)
 
 
 def test_interval_of_three_seeds_and_of_fewer():
     estimate = mean_interval([1.0, 2.0, 3.0])
-    assert (estimate.mean, estimate.n) == (2.0, 3)
-    assert estimate.high - estimate.mean == pytest.approx(4.30265 / math.sqrt(3), rel=1e-5)
-    assert math.isnan(mean_interval([1.0]).low)
-    assert mean_interval([math.nan, 1.0, 3.0]).n == 2
-    assert mean_interval([]).n == 0
+    assert (estimate["mean"], estimate["n"]) == (2.0, 3)
+    assert estimate["high"] - estimate["mean"] == pytest.approx(4.30265 / math.sqrt(3), rel=1e-5)
+    assert math.isnan(mean_interval([1.0])["low"])
+    assert mean_interval([math.nan, 1.0, 3.0])["n"] == 2
+    assert mean_interval([])["n"] == 0
 
 
 def test_the_interval_covers_the_mean_as_often_as_it_says():
@@ -60,35 +53,35 @@ def test_the_interval_covers_the_mean_as_often_as_it_says():
     covered = 0
     for _ in range(1000):
         estimate = mean_interval(list(random.normal(size=3)))
-        covered += estimate.low <= 0 <= estimate.high
+        covered += estimate["low"] <= 0 <= estimate["high"]
     assert 0.93 <= covered / 1000 <= 0.97
 
 
 def test_differences_are_paired_by_seed():
     noise = {0: 10.0, 1: -7.0, 2: 3.0}
     shifted = {seed: value + 0.5 + 0.01 * seed for seed, value in noise.items()}
-    difference = paired_difference(shifted | {7: 99.0}, noise)
-    assert difference.n == 3
-    assert difference.mean == pytest.approx(0.51)
-    assert difference.low == pytest.approx(0.5) and difference.high == pytest.approx(0.52)
+    difference = paired(shifted | {7: 99.0}, noise)
+    assert difference["n"] == 3
+    assert difference["mean"] == pytest.approx(0.51)
+    assert difference["low"] == pytest.approx(0.5) and difference["high"] == pytest.approx(0.52)
 
 
 def test_the_same_numbers_give_the_same_interval():
     a, b = {s: 0.1 * s**2 for s in range(6)}, {s: 0.3 * s for s in range(6)}
-    assert paired_difference(a, b) == paired_difference(a, b)
+    assert paired(a, b) == paired(a, b)
 
 
 def test_nothing_is_told_from_one_pair():
-    difference = paired_difference({0: 1.0, 1: 2.0}, {0: 0.5, 2: 3.0})
-    assert (difference.n, difference.verdict) == (1, "one seed")
-    assert paired_difference({0: 1.0}, {1: 1.0}).n == 0
+    (difference,) = judged([paired({0: 1.0, 1: 2.0}, {0: 0.5, 2: 3.0})])
+    assert (difference["n"], difference["verdict"]) == (1, "one seed")
+    assert paired({0: 1.0}, {1: 1.0})["n"] == 0
 
 
 def test_equal_signs_alone_are_no_finding():
     """Three differences of one sign leave 0 out of a bootstrap; the t-test has to agree."""
-    difference = paired_difference({0: 0.1, 1: 1.0, 2: 5.0}, {0: 0.0, 1: 0.0, 2: 0.0})
-    assert difference.low > 0
-    assert difference.verdict == "within noise"
+    (difference,) = judged([paired({0: 0.1, 1: 1.0, 2: 5.0}, {0: 0.0, 1: 0.0, 2: 0.0})])
+    assert difference["low"] > 0
+    assert difference["verdict"] == "within noise"
 
 
 def test_false_findings_are_as_rare_as_they_should_be():
@@ -96,15 +89,17 @@ def test_false_findings_are_as_rare_as_they_should_be():
     found = 0
     for _ in range(200):
         a, b = (dict(enumerate(random.normal(size=3))) for _ in range(2))
-        (difference,) = holm([paired_difference(a, b)])
-        found += difference.verdict != "within noise"
+        (difference,) = judged([paired(a, b)])
+        found += difference["verdict"] != "within noise"
     assert found / 200 <= 0.08
 
 
 def test_holm():
-    raw = [Difference(1, 0.5, 1.5, p, 3) for p in (0.01, 0.04, 0.03, 0.2)] + [Difference(1, math.nan, 2, math.nan, 1)]
-    assert [one.p_holm for one in holm(raw)[:4]] == pytest.approx([0.04, 0.09, 0.09, 0.2])
-    assert [one.verdict for one in holm(raw)] == ["beyond noise", "lead", "lead", "within noise", "one seed"]
+    p = (0.01, 0.04, 0.03, 0.2, math.nan)
+    assert holm(pd.Series(p)).tolist()[:4] == pytest.approx([0.04, 0.09, 0.09, 0.2])
+    rows = [{"mean": 1, "low": 0.5, "high": 1.5, "p": value, "n": 3} for value in p[:4]]
+    rows.append({"mean": 1, "low": math.nan, "high": 2, "p": math.nan, "n": 1})
+    assert [row["verdict"] for row in judged(rows)] == ["beyond noise", "lead", "lead", "within noise", "one seed"]
 
 
 def with_scores(tmp_path, scores, weights=None):
@@ -119,21 +114,25 @@ def with_scores(tmp_path, scores, weights=None):
 
 def test_best_late_and_initial_score(tmp_path):
     numbers = run_numbers(with_scores(tmp_path, [0.9, 0.4, 0.7, 0.6, 0.5]))
-    assert (numbers.initial, numbers.best, numbers.best_step) == (0.9, 0.7, 20)  # untrained weights are no result
-    assert numbers.late == pytest.approx(0.55)
-    assert numbers.final == 0.5
+    assert (numbers["initial"], numbers["best"], numbers["best_step"]) == (
+        0.9,
+        0.7,
+        20,
+    )  # untrained weights are no result
+    assert numbers["late"] == pytest.approx(0.55)
+    assert numbers["final"] == 0.5
 
 
 def test_scores_belong_to_the_weights_that_were_measured(tmp_path):
     numbers = run_numbers(with_scores(tmp_path, [0.1, 0.2, 0.7, 0.6, 0.5], [0, 8, 16, 24, 40]))
-    assert numbers.best_step == 16
+    assert numbers["best_step"] == 16
 
 
 def test_late_d_pi_is_over_whole_lag_cycles(tmp_path):
     folder = write_cell(tmp_path / "run", "grpo", 8, 0, 40)
     rows = [{"step": s, "mismatch/d_pi": float((s - 1) % 8)} for s in range(1, 41)]
     (folder / "metrics.jsonl").write_text("".join(to_json(row) + "\n" for row in rows))
-    assert run_numbers(load_compared_run(folder)).d_pi == 3.5
+    assert run_numbers(load_compared_run(folder))["d_pi"] == 3.5
 
 
 def test_contrasts_take_the_difference_of_equal_seeds(tmp_path):
@@ -145,10 +144,10 @@ def test_contrasts_take_the_difference_of_equal_seeds(tmp_path):
             rows = [{"step": s, "iteration": s, "accuracy": 0.3 + gain + 0.05 * seed, "n_samples": 256} for s in steps]
             (folder / "eval.jsonl").write_text("".join(to_json(row) + "\n" for row in rows))
             paths.append(folder)
-    (contrast,) = paper_contrasts(Comparison(collect(paths), paper=True))
-    assert (contrast.group, contrast.label) == ("SAT against its own base", "SAT-GRPO − GRPO")
-    assert contrast["best"].mean == pytest.approx(0.1) and contrast["best"].verdict == "beyond noise"
-    assert contrast.paper == pytest.approx((1.46, -0.0002))
+    (contrast,) = contrasts(Comparison(collect(paths), paper=True)).to_dict("records")
+    assert (contrast["group"], contrast["difference"]) == ("SAT against its own base", "SAT-GRPO − GRPO")
+    assert contrast["best mean"] == pytest.approx(0.1) and contrast["best verdict"] == "beyond noise"
+    assert (contrast["paper AIME24"], contrast["paper d_pi"]) == pytest.approx((1.46, -0.0002))
 
 
 def test_a_single_lucky_run_is_not_the_best_of_a_column(tmp_path):
@@ -157,12 +156,16 @@ def test_a_single_lucky_run_is_not_the_best_of_a_column(tmp_path):
     rows = [json.loads(line) | {"accuracy": 1.0} for line in (lucky / "eval.jsonl").read_text().splitlines()]
     (lucky / "eval.jsonl").write_text("".join(to_json(row) + "\n" for row in rows))
     from_best = Comparison(collection := collect([*paths, lucky])).against_best(collection.methods, 1, "best")
-    assert from_best["grpo"].mean == 0 and from_best["gspo"].verdict == "one seed"
+    assert from_best["grpo"]["verdict"] == "best" and from_best["gspo"]["verdict"] == "one seed"
 
 
-def test_ends_of_an_interval_are_accuracies():
+def test_ends_of_an_interval_are_accuracies(tmp_path):
     """Two seeds have an interval of Student's t that reaches below 0 and above 1."""
+    paths = [write_cell(tmp_path / str(seed), "gspo", 1, seed) for seed in (0, 1)]
+    for path, score in zip(paths, (0.4, 0.6), strict=True):
+        rows = [{"step": step, "accuracy": score, "n_samples": 64} for step in range(0, STEPS + 1, 10)]
+        (path / "eval.jsonl").write_text("".join(to_json(row) + "\n" for row in rows))
     wide = mean_interval([0.4, 0.6])
-    assert wide.low < 0 and wide.high > 1
-    assert _ends(wide, PERCENT) == (0.5, 0.0, 1.0)
-    assert _ends(wide, NATS) == (0.5, 0.0, wide.high)
+    assert wide["low"] < 0 and wide["high"] > 1
+    row = main_table(Comparison(collect(paths)), 1).frame.iloc[0]
+    assert (row["best mean"], row["best low"], row["best high"]) == (0.5, 0.0, 1.0)

@@ -8,8 +8,8 @@ import pytest
 from recording_view import RecordingView
 
 from sat_slime.config import LabConfig, dump_config
-from sat_slime.report.compared_runs import collect, load_compared_run
 from sat_slime.report.comparison import limits, summary
+from sat_slime.report.frames import collect, load_compared_run
 from sat_slime.report.run import findings
 from sat_slime.report.stats import Comparison
 from sat_slime.runs.folder import RunFolder

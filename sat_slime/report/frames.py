@@ -1,7 +1,8 @@
-"""The runs that are compared, by method, lag and seed, read from run folders, grids or files of metrics."""
+"""Runs by method, lag and seed, read from run folders, grids or files of metrics, and their curves as data frames."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from sat_slime.config import ConfigError
 from sat_slime.config.jsonl import read_rows
@@ -19,7 +21,7 @@ from sat_slime.config.method_section import method_in
 from sat_slime.config.section import COMPUTES_NOTHING, OWN_TO_A_CELL, among
 from sat_slime.grid.plan import Cell
 from sat_slime.grid.state import CellState, GridFolder
-from sat_slime.report.method_names import ON, PAPER_ORDER, WITH, label_of, task_suffix
+from sat_slime.report.methods import ON, PAPER_ORDER, WITH, label_of, task_suffix
 from sat_slime.runs.collapse import CollapseWatch, judge
 from sat_slime.runs.folder import RunFolder, RunFolderError
 from sat_slime.runs.reading import RunData, flat_settings, read_yaml, row_faults, section
@@ -290,3 +292,65 @@ def _whole(value: Any, default: Any) -> Any:
         return int(value)
     except (TypeError, ValueError):
         return default
+
+
+# ------------------------------------------------------------------------------------------------------------- curves
+
+
+def finite_mean(values: np.ndarray | Sequence[float]) -> float:
+    """Return the mean of the finite values; NaN where there are none."""
+    values = np.asarray(values, dtype=float)
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if len(known) else math.nan
+
+
+def smooth(values: np.ndarray, window: int) -> np.ndarray:
+    """Return the (steps,) centred moving average over `window` values, fewer at the ends; NaNs are left out."""
+    return pd.Series(values).rolling(window, center=True, min_periods=1).mean().to_numpy()
+
+
+def window_of(data: RunData) -> int:
+    """Return the steps of the smoothing window: about a twentieth of the run in whole lag cycles; 1 while it has few of
+    them."""
+    steps = len(data.metrics.get("step", ()))
+    return data.period * max(1, round(steps / 20 / data.period)) if steps >= 4 * data.period else 1
+
+
+def steps_of(data: RunData) -> np.ndarray:
+    """Return (steps,) the x of every metric."""
+    length = max((len(values) for values in data.metrics.values()), default=0)
+    return data.metrics.get("step", np.arange(1.0, length + 1))
+
+
+def scores(run: ComparedRun) -> pd.DataFrame:
+    """Return the evaluations that have an accuracy, in the order of x, the updates of the weights that were measured,
+    with the accuracy as y."""
+    evals = run.data.evals
+    if "accuracy" not in evals:
+        return pd.DataFrame({"x": [], "y": []}, dtype=float)
+    steps = evals.get("step", np.arange(len(evals["accuracy"]), dtype=float))
+    weights = evals.get("weights_step", steps)
+    frame = pd.DataFrame({"x": np.where(np.isfinite(weights), weights, steps), "y": evals["accuracy"]})
+    return frame[np.isfinite(frame).all(axis=1)].sort_values("x", kind="stable", ignore_index=True)
+
+
+def curve(run: ComparedRun, key: str, smoothed: bool = True) -> pd.DataFrame:
+    """Return x and y of a run: `accuracy` by the updates of the weights that were measured, a metric by step, averaged
+    over whole lag cycles. Empty where the run lacks it."""
+    if key == "accuracy":
+        return scores(run)
+    values = run.data.metrics.get(key)
+    if values is None or not np.isfinite(values).any():
+        return pd.DataFrame({"x": [], "y": []}, dtype=float)
+    y = smooth(values, window_of(run.data)) if smoothed else values
+    return pd.DataFrame({"x": run.data.metrics["step"], "y": y}).dropna(subset="x")
+
+
+def seed_curve(runs: Sequence[ComparedRun], key: str) -> pd.DataFrame:
+    """Return x, and y, low and high, the mean and the range over the seeds, at the x that all runs have which have the
+    metric: where one ends, the mean of the others would jump."""
+    curves = [frame.drop_duplicates("x", keep="last") for frame in (curve(run, key) for run in runs) if len(frame)]
+    if not curves:
+        return pd.DataFrame({"x": [], "y": [], "low": [], "high": []}, dtype=float)
+    by_step = pd.concat(curves).groupby("x")["y"].agg(y="mean", low="min", high="max", seeds="count")
+    return by_step[by_step["seeds"] == len(curves)].reset_index().drop(columns="seeds")

@@ -1,40 +1,31 @@
 import shutil
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import yaml
-from made_up_study import write_grid
-from rich.console import Console
-from synthetic import step_metrics, write_cell, write_slime_log
+from synthetic import step_metrics, write_cell, write_grid, write_slime_log
 
-from sat_slime.cli.grid_run import grid_start
-from sat_slime.cli.grid_run.grid_plan import GridPlan
 from sat_slime.config import GridConfig, load_config
 from sat_slime.config.jsonl import to_json
 from sat_slime.config.loader import vary
 from sat_slime.grid.plan import cell_config, plan_cells
 from sat_slime.grid.state import GridFolder
-from sat_slime.report.compared_runs import (
+from sat_slime.report.comparison import limits, names_by_difference, write_comparison
+from sat_slime.report.frames import (
     ComparedRun,
     collect,
+    curve,
     differing_settings,
-    label_of,
     load_compared_run,
+    scores,
+    seed_curve,
+    smooth,
 )
-from sat_slime.report.comparison import (
-    OVERLAID,
-    draw_overview,
-    figures,
-    limits,
-    main_table,
-    names_by_difference,
-    write_comparison,
-)
-from sat_slime.report.stats import Comparison, paper_contrasts, run_numbers, score_curve
+from sat_slime.report.methods import label_of
+from sat_slime.report.stats import Comparison, contrasts, run_numbers
 from sat_slime.report.write_reports import write_reports
-from sat_slime.runs.folder import RunFolderError
+from sat_slime.runs.folder import RunFolder, RunFolderError
 
 ROOT = Path(__file__).parents[2]
 STAND_IN = str(ROOT / "tests" / "grid" / "grid_stand_in.py")
@@ -80,12 +71,11 @@ def test_broken_files_are_left_out(tmp_path):
         file.write('{"step": 21, "mism')
     run = load_compared_run(folder)
     assert run.steps == 20 and run.method == "run"
-    assert np.isnan(run_numbers(run).best)
+    assert np.isnan(run_numbers(run)["best"])
 
 
-def test_a_grid_whose_runs_have_tensorboard_events_is_a_grid(tmp_path, draw_only):
-    draw_only()
-    path = write_grid(tmp_path, "small", ("gspo",), (8,))
+def test_a_grid_whose_runs_have_tensorboard_events_is_a_grid(tmp_path):
+    path = write_grid(tmp_path / "small", ("gspo",), (0,))
     for run in (path / "runs").iterdir():
         (run / "tensorboard").mkdir()
         (run / "tensorboard" / "events.out.tfevents.1.host").touch()
@@ -103,29 +93,24 @@ def test_what_is_no_run_is_refused(tmp_path):
 
 
 @pytest.fixture
-def failed_grid(tmp_path, monkeypatch):
-    """The folder of a grid that was really run, though without engines: grpo-lag1-seed0 is refused before it has a run
-    folder, gspo-lag1-seed0 fails in its third step, grpo-lag1-seed1 finishes, gspo-lag1-seed1 is not begun."""
-    folder, told = GridFolder(tmp_path / "grid"), tmp_path / "told"
-    monkeypatch.setattr(grid_start, "POLL_S", 0.01)
-    monkeypatch.setattr(grid_start, "COMMAND", [sys.executable, STAND_IN])
-    monkeypatch.setenv("GRID_STAND_IN", str(told))
-    grid = GridConfig(methods=["grpo", "gspo"], lags=[1], seeds=[0, 1], parallel=1, retries=0)
-    run = vary(load_config(ROOT / "configs/lab/tiny.yaml"), [("test", {"pipeline.iterations": 4})])
-    configs = {cell: cell_config(grid, folder.config, run, cell, folder.runs) for cell in plan_cells(grid)}
-    for path in (folder.path, told):
-        path.mkdir()
-    (told / "grpo-lag1-seed0.json").write_text('[[0, "refuse"]]')
-    (told / "gspo-lag1-seed0.json").write_text('[[3, "fail"]]')
-    plan = GridPlan(grid, folder, run, configs, [*configs][:3], ())
-    states = folder.begin(grid, run)
-    with grid_start.GridView(plan, states, False, Console(quiet=True)) as view:
-        grid_start.GridRun(plan, states, states[:3], grid_start.Cells(plan), view).run()
-    assert [state.state for state in states] == ["failed", "failed", "finished", "planned"]
+def failed_grid(tmp_path):
+    """grpo-lag1-seed0 was refused before it had a run folder, gspo-lag1-seed0 failed in its third step,
+    grpo-lag1-seed1 finished, gspo-lag1-seed1 is not begun."""
+    folder = GridFolder(tmp_path / "grid")
+    folder.path.mkdir()
+    grid = GridConfig(methods=["grpo", "gspo"], lags=[1], seeds=[0, 1])
+    states = {state.cell.name: state for state in folder.begin(grid, load_config(ROOT / "configs/lab/tiny.yaml"))}
+    write_cell(folder.runs / "grpo-lag1-seed1", "grpo", 1, 1, state="finished")
+    write_cell(folder.runs / "gspo-lag1-seed0", "gspo", 1, 0, 2)
+    RunFolder(folder.runs / "gspo-lag1-seed0").ended("failed", "the engine broke")
+    known = (("grpo-lag1-seed1", "finished", None), ("gspo-lag1-seed0", "failed", "the engine broke"))
+    for name, state, error in (*known, ("grpo-lag1-seed0", "failed", "the key is wrong")):
+        states[name].state, states[name].error = state, error
+    folder.save([*states.values()])
     return folder.path
 
 
-def test_what_failed_in_a_grid_reaches_its_report(failed_grid, draw_only):
+def test_what_failed_in_a_grid_reaches_its_report(failed_grid):
     collection = collect([failed_grid])
     assert [(run.where, run.status, run.error) for run in collection.runs] == [
         ("GRPO lag 1 seed 1", "finished", None),
@@ -134,7 +119,6 @@ def test_what_failed_in_a_grid_reaches_its_report(failed_grid, draw_only):
     assert collection.left_out == ["grpo-lag1-seed0: the key is wrong"]
     assert len(collection.planned) == 4 and collection.methods == ["grpo", "gspo"]
     assert [cell.name for cell in collection.not_run] == ["grpo-lag1-seed0", "gspo-lag1-seed1"]
-    draw_only()
     page = write_comparison([failed_grid])
     text = page.read_text()
     assert "<li>grpo-lag1-seed0: the key is wrong</li>" in text
@@ -142,7 +126,7 @@ def test_what_failed_in_a_grid_reaches_its_report(failed_grid, draw_only):
 
 
 def test_a_lag_of_which_nothing_has_run_has_no_tables(tmp_path):
-    grid = write_grid(tmp_path, "small", ("gspo",), (1, 8), seeds=(0,), planned=(0,))
+    grid = write_grid(tmp_path / "small", ("gspo",), (0,))
     shutil.rmtree(grid / "runs" / "gspo-lag8-seed0")
     collection = collect([grid])
     assert collection.lags == [1] and [cell.name for cell in collection.not_run] == ["gspo-lag8-seed0"]
@@ -187,54 +171,28 @@ def test_runs_that_differ_in_a_setting_are_named_by_it(tmp_path):
     assert names_by_difference(collection.runs) == [run.label for run in collection.runs]
 
 
-def test_a_few_runs_are_drawn_over_each_other_step_by_step(tmp_path):
-    paths = [write_cell(tmp_path / name, name, 8, 0, 24) for name in ("gspo", "sat-gspo")]
-    comparison = Comparison(collect(paths))
-    assert names_by_difference(comparison.collection.runs) == ["GSPO", "SAT-GSPO"]
-    drawing = draw_overview(comparison)
-    assert len(drawing.table["GSPO: mismatch/d_pi"]) == 24
-    own = comparison.collection.runs[1].data.metrics["mismatch/d_pi"]
-    assert drawing.table["SAT-GSPO: mismatch/d_pi"].tolist() == own.tolist()
-    many = [write_cell(tmp_path / str(seed), "gspo", 8, seed, 4) for seed in range(OVERLAID + 1)]
-    assert draw_overview(Comparison(collect(many))) is None
+def test_curves_are_averaged_over_whole_cycles_and_their_seeds(tmp_path):
+    runs = collect(
+        [write_cell(tmp_path / str(seed), "gspo", 8, seed, steps) for seed, steps in ((0, 200), (1, 90))]
+    ).runs
+    own = [run.data.metrics["mismatch/d_pi"] for run in runs]
+    assert curve(runs[0], "mismatch/d_pi", smoothed=False)["y"].tolist() == own[0].tolist()
+    means = [curve(run, "mismatch/d_pi")["y"].to_numpy() for run in runs]
+    np.testing.assert_allclose(means[0][100], own[0][100 - 4 : 100 + 4].mean())  # a twentieth of the run: one cycle
+    frame = seed_curve(runs, "mismatch/d_pi")
+    both = np.stack([means[0][:90], means[1]])
+    assert frame["x"].tolist() == list(range(1, 91)), "where one ends, the mean of the others would jump"
+    for column, expected in {"y": both.mean(0), "low": both.min(0), "high": both.max(0)}.items():
+        np.testing.assert_allclose(frame[column], expected)
+    assert not len(seed_curve(runs, "nope")) and not len(seed_curve([], "accuracy"))
 
 
-def test_a_method_has_one_colour_in_all_figures_of_a_few_runs(tmp_path):
-    paths = [write_cell(tmp_path / f"{name}-{lag}", name, lag, 0) for name in ("gspo", "sat-gspo") for lag in (1, 8)]
-    comparison = Comparison(collect(paths))
-    colours: dict[str, dict[str, set[str]]] = {}
-    for figure in figures(comparison):
-        drawing = figure.draw()
-        for domain, span in scales_of("color", drawing.chart.to_dict() if drawing else {}):
-            for line, colour in zip(domain, span, strict=True):
-                method = line.partition(",")[0]
-                if method in ("GSPO", "SAT-GSPO"):
-                    colours.setdefault(method, {}).setdefault(colour, set()).add(figure.name)
-    assert [len(of_method) for of_method in colours.values()] == [1, 1], colours
-    (base, names), (sat, more) = (next(iter(of_method.items())) for of_method in colours.values())
-    assert base != sat and {"overview", "scores", "drift", "accuracy", "reward"} <= names & more
-    assert {"sat_lag_1", "sat_lag_8"} <= more
+def test_an_average_leaves_out_what_is_not_known():
+    np.testing.assert_allclose(smooth(np.array([1.0, np.nan, 4.0, 7.0, 10.0]), 2), [1, 1, 4, 5.5, 8.5])
+    np.testing.assert_allclose(smooth(np.array([3.0, 6.0, 9.0]), 3), [4.5, 6, 7.5])
 
 
-def test_runs_of_one_method_have_a_colour_each(tmp_path):
-    paths = [write_cell(tmp_path / str(seed), "gspo", 8, seed) for seed in range(OVERLAID)]
-    drawing = draw_overview(Comparison(collect(paths)))
-    ((domain, span), *_) = scales_of("color", drawing.chart.to_dict())
-    assert len(set(span)) == len(domain) == OVERLAID
-
-
-def scales_of(channel, part):
-    """Yield (domain, range) of each scale of an encoding channel in a chart."""
-    if isinstance(part, dict):
-        scale = (part.get("encoding", {}).get(channel) or {}).get("scale") or {}
-        if "domain" in scale:
-            yield scale["domain"], scale["range"]
-    for inner in part.values() if isinstance(part, dict) else part if isinstance(part, list) else ():
-        yield from scales_of(channel, inner)
-
-
-def test_the_papers_numbers_are_there_on_request_alone(tmp_path, draw_only):
-    draw_only()
+def test_the_papers_numbers_are_there_on_request_alone(tmp_path):
     paths = [write_cell(tmp_path / name, name, 8, 0, 24) for name in ("gspo", "sat-gspo")]
     for paper in (False, True):
         page = write_comparison(paths, tmp_path / "out", paper=paper)
@@ -275,11 +233,9 @@ def test_cells_of_a_grid_of_two_tasks_are_paired_on_their_own_task(tmp_path):
     assert collection.methods == ["gspo", "sat-gspo", "gspo on pointer_chasing", "sat-gspo on pointer_chasing"]
     assert [run.method for run in collection.of("gspo", 1)] == ["gspo"]
     assert [(cell.method, cell.seed) for cell in collection.not_run] == [(name, 1) for name in collection.methods]
-    comparison, (plain, other) = Comparison(collection, paper=True), collection.by_task.values()
+    comparison, (_, other) = Comparison(collection), collection.by_task.values()
     assert set(comparison.against_best(other, 1, "late")) == {"gspo on pointer_chasing", "sat-gspo on pointer_chasing"}
-    rows = {row[0]: row[4] for row in main_table(comparison, 1, "ours").rows}
-    assert "before training on pointer_chasing" in rows and comparison.initial(plain).n == 2
-    labels = {contrast.label for contrast in paper_contrasts(Comparison(collection))}
+    labels = set(contrasts(comparison)["difference"])
     assert {"SAT-GSPO − GSPO", "SAT-GSPO on pointer_chasing − GSPO on pointer_chasing"} <= labels
     assert not any(("on pointer" in label) != (label.count("on pointer") == 2) for label in labels if " − " in label)
 
@@ -333,4 +289,4 @@ def test_slimes_names_inside_a_run_folder(tmp_path):
     run = load_compared_run(path)
     assert run.data.metrics["mismatch/d_pi"].tolist() == [0.01]
     assert run.data.metrics["clip/fraction"].tolist() == [0.25]  # our own is the one that counts
-    assert run.datasets == ("aime", "math") and score_curve(run)[1].tolist() == [0.3]
+    assert run.datasets == ("aime", "math") and scores(run)["y"].tolist() == [0.3]

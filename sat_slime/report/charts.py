@@ -1,0 +1,380 @@
+"""The charts of all pages: each a single Vega-Lite view of one data frame, as wide as its place on the page.
+
+A frame has the columns `x`, `y` and `line`, and for a band or an interval `low` and `high`.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import re
+import resource
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import altair as alt
+import numpy as np
+import pandas as pd
+import vl_convert
+from altair.utils import schemapi
+
+from sat_slime.config.disk import naming
+
+schemapi.disable_debug_mode()  # else Altair holds each part against its schema, which takes longer than the drawing
+
+# Okabe and Ito's colours, told apart by the colour-blind; further lines have another dash. INK is the colour of the
+# text, which is light on a dark page.
+INK, BLUE, VERMILION, GREEN, ORANGE, SKY, PURPLE, GREY = (
+    *("currentColor", "#0072B2", "#D55E00", "#009E73", "#E69F00", "#56B4E9", "#CC79A7", "#999999"),
+)
+COLOURS = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY, INK, GREY)
+DASHES = ([1, 0], [5, 2], [1.5, 2], [6, 2, 1.5, 2])
+Look = tuple[str, Sequence[float]]
+"""Colour and dash of a line."""
+WIDTH = 640
+"""Pixels of a file; on a page a chart is as wide as its place."""
+COLUMNS = r'\{"expr": ?"floor\(width / (\d+)\)"\}'
+"""The columns of a legend in a specification, by the pixels of each. A number takes their place once the width is
+known: Vega would lay out the legend before it evaluates them, and cut it off."""
+MOST_POINTS = 400
+"""Points that a line shows; its CSV has all."""
+CONFIG: dict[str, Any] = {
+    "background": "transparent",
+    "font": "system-ui, sans-serif",
+    "padding": 2,
+    "autosize": {"type": "fit-x", "contains": "padding"},
+    "view": {"stroke": None},
+    "line": {"strokeWidth": 1.6, "clip": True},
+    "axis": {
+        **dict.fromkeys(("labelColor", "titleColor", "domainColor", "tickColor", "gridColor"), INK),
+        **{"domainOpacity": 0.6, "tickOpacity": 0.6, "gridOpacity": 0.13},
+        **{"labelFontSize": 11, "titleFontSize": 12, "titleFontWeight": "normal", "labelOverlap": True},
+        "labelLimit": 240,
+    },
+    "legend": {"labelColor": INK, "titleColor": INK, "labelFontSize": 12, "labelLimit": 420, "orient": "top"},
+    "title": {"anchor": "start", "color": INK, "fontSize": 13, "fontWeight": 600, "offset": 6, "frame": "group"},
+}
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A chart and the numbers in it."""
+
+    name: str
+    """Of its files."""
+    view: alt.Chart | alt.LayerChart
+    frame: pd.DataFrame
+    columns: Mapping[str, str] = field(default_factory=dict)
+    """What the CSV calls the columns of the frame."""
+    pictures: bool = True
+    """False for one of many: it has its numbers alone beside the page."""
+
+    def spec(self, width: int | str = "container") -> dict[str, Any]:
+        """Return the Vega-Lite specification. width: pixels, or that of the place on a page."""
+        spec: dict[str, Any] = self.view.to_dict(validate=False)
+        # in a file a description of each mark would be most of it
+        config = CONFIG if width == "container" else CONFIG | {"autosize": "pad", "aria": False}
+        return spec | {"width": width, "config": config, "datasets": {"numbers": _rows(_thinned(self.frame))}}
+
+    def save(self, folder: Path) -> None:
+        """Write NAME.csv, NAME.svg and NAME.png into a folder."""
+        numbers = self.frame.drop(columns=["key", "place", "until"], errors="ignore")
+        with naming(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        write_csv(numbers.rename(columns=self.columns), folder / f"{self.name}.csv")
+        if not self.pictures:
+            return
+        check_address_space()
+        text = json.dumps(self.spec(WIDTH)).replace(INK, "black").replace('"transparent"', '"white"', 1)
+        text = re.sub(COLUMNS, lambda room: str(max(1, WIDTH // int(room[1]))), text)
+        svg = vl_convert.vegalite_to_svg(text)
+        with naming(folder):
+            (folder / f"{self.name}.svg").write_text(svg, encoding="utf-8")
+            (folder / f"{self.name}.png").write_bytes(vl_convert.svg_to_png(svg, scale=2))
+
+
+def write_csv(frame: pd.DataFrame, path: Path) -> None:
+    """Write a frame with ten digits. A text that begins like a formula gets a quote before it: it is text to a
+    spreadsheet too."""
+    formulas = ("=", "+", "@", "\t", "\r")
+    plain = frame.map(lambda value: f"'{value}" if isinstance(value, str) and value.startswith(formulas) else value)
+    with naming(path):
+        plain.replace([math.inf, -math.inf], math.nan).to_csv(path, index=False, float_format="%.10g")
+
+
+def _rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the rows of a specification: numbers with seven digits, none for what is not finite."""
+    return [
+        {
+            key: value if isinstance(value, str) else float(f"{value:.7g}")
+            for key, value in row.items()
+            if isinstance(value, str) or (value is not None and math.isfinite(value))
+        }
+        for row in frame.to_dict("records")
+    ]
+
+
+def _thinned(frame: pd.DataFrame) -> pd.DataFrame:
+    if not {"x", "line"} <= set(frame) or len(frame) <= MOST_POINTS:
+        return frame
+    place = frame.groupby("line", sort=False).cumcount()
+    size = frame.groupby("line", sort=False)["line"].transform("size")
+    return frame[(place % np.ceil(size / MOST_POINTS) == 0) | (place == size - 1)]
+
+
+# -------------------------------------------------------------------------------------------------------------- parts
+
+
+def looks(names: Iterable[str]) -> dict[str, Look]:
+    """Return a colour and a dash for each name, no two alike."""
+    return {
+        name: (COLOURS[i % len(COLOURS)], DASHES[i // len(COLOURS) % len(DASHES)])
+        for i, name in enumerate(dict.fromkeys(names))
+    }
+
+
+def chart_of(frame: pd.DataFrame) -> tuple[alt.Chart, pd.DataFrame]:
+    """Return an empty chart of the frame's rows, and the frame with a column `key`, the number of its line."""
+    keys = {name: f"line{i}" for i, name in enumerate(dict.fromkeys(frame["line"]))}
+    return alt.Chart(alt.NamedData("numbers")), frame.assign(key=frame["line"].map(keys))
+
+
+def coloured(names: Sequence[str], of: Mapping[str, Look] | None = None, dashes: bool = True) -> dict[str, Any]:
+    """Return the encodings of colour and dash by the column `line`, with one legend, in as many columns as fit."""
+    of = of or looks(names)
+    room = 46 + round(6.8 * max(map(len, names), default=1))
+    columns = alt.expr(f"floor(width / {room})")  # see COLUMNS
+    legend = alt.Legend(title=None, columns=columns, symbolType="stroke", symbolStrokeWidth=2, symbolOpacity=1)
+    shown = legend if len(names) > 1 else None
+    colour = alt.Scale(domain=list(names), range=[of[name][0] for name in names])
+    encoding: dict[str, Any] = {"color": alt.Color("line:N", scale=colour, legend=shown)}
+    if dashes:
+        dash = alt.Scale(domain=list(names), range=[list(of[name][1]) for name in names])
+        encoding["strokeDash"] = alt.StrokeDash("line:N", scale=dash, legend=shown)
+    return encoding
+
+
+def chosen() -> alt.Parameter:
+    """Return the choice of lines that a click in the legend makes."""
+    return alt.selection_point(name="chosen", fields=["line"], bind="legend")
+
+
+def axis(title: str, column: str, *, kind: type = alt.Y, log: bool = False, zero: bool = False, **more: Any) -> Any:
+    """Return an axis over the column, from its smallest value to its largest."""
+    if log:
+        return kind(column, title=title, scale=alt.Scale(type="log", nice=False, padding=6), axis=alt.Axis(tickCount=4))
+    scale = alt.Scale(zero=zero) if kind is alt.Y else alt.Scale(zero=zero, nice=False, padding=5)
+    return kind(column, title=title, scale=scale, **more)
+
+
+# ------------------------------------------------------------------------------------------------------------- charts
+
+
+def lines(
+    name: str,
+    frame: pd.DataFrame,
+    title: str,
+    x: str,
+    y: str,
+    *,
+    of: Mapping[str, Look] | None = None,
+    log: bool = False,
+    log_x: bool = False,
+    symlog_x: float = 0,
+    zero: bool = False,
+    points: bool = False,
+    steps: bool = False,
+    faint: str = "",
+    levels: Iterable[float] = (),
+    height: int = 190,
+) -> Chart:
+    """Draw lines; the values of all of them are shown at the x nearest to the pointer, a click in the legend chooses,
+    dragging moves along x, Ctrl and the wheel zoom.
+
+    Args:
+        frame: x, y, line; with low and high a band or, where points are drawn, a bar.
+        of: colour and dash of each line. Default: by their order.
+        symlog_x: x is logarithmic on both sides of 0, and linear up to this size.
+        faint: a further column, drawn thin and pale: single steps behind an average.
+        levels: values of y that straight lines mark.
+    """
+    base, frame = chart_of(frame)
+    names = list(dict.fromkeys(frame["line"]))
+    pick, near = chosen(), alt.selection_point(name="near", nearest=True, on="pointerover", fields=["x"], empty=False)
+    across = axis(x, "x:Q", kind=alt.X, log=log_x)
+    if symlog_x:
+        ticks = [-10, -1, -0.1, -0.01, 0, 0.01, 0.1, 1, 10]
+        scale = alt.Scale(type="symlog", constant=symlog_x, nice=False)
+        across = alt.X("x:Q", title=x, scale=scale, axis=alt.Axis(values=ticks, format="~g"))
+    base = base.transform_filter(pick).encode(across, axis(y, "y:Q", log=log, zero=zero), **coloured(names, of))
+    layers: list[Any] = []
+    if "low" in frame:
+        ends = {"y": alt.Y("low:Q", title=y), "y2": "high:Q", "strokeDash": alt.value([1, 0])}
+        if not points:
+            ends["strokeDash"] = alt.Undefined
+        layers.append((base.mark_rule(clip=True) if points else base.mark_area(opacity=0.13, clip=True)).encode(**ends))
+    if faint:
+        pale = base.mark_line(opacity=0.35, strokeWidth=0.8).encode(alt.Y(f"{faint}:Q", title=y))
+        layers.append(pale.encode(strokeDash=alt.value([1, 0])))
+    wheel = "wheel![event.ctrlKey || event.metaKey]"
+    zoom = alt.selection_interval(name="zoom", bind="scales", encodings=["x"], zoom=wheel)
+    drawn = base.mark_line(interpolate="step-after") if steps else base.mark_line()
+    layers.append(drawn.add_params(pick, zoom))
+    if points or frame.groupby("line")["x"].size().max() < 3:  # a line of one point would not be seen
+        layers.append(base.mark_point(filled=True, size=36, clip=True, opacity=1).encode(strokeDash=alt.value([1, 0])))
+    layers += [_level(value) for value in levels]
+    tips = [
+        alt.Tooltip(field=f"line{i}", type="quantitative", title=line, format=".4~g") for i, line in enumerate(names)
+    ]
+    told = (
+        alt.Chart(alt.NamedData("numbers"))
+        .transform_filter(pick)
+        .transform_pivot("key", value="y", groupby=["x"])
+        .mark_rule(color=GREY)
+        .encode(
+            alt.X("x:Q"),
+            opacity=alt.when(near).then(alt.value(0.5)).otherwise(alt.value(0)),
+            tooltip=[alt.Tooltip("x:Q", title=x, format=".5~g"), *tips],
+        )
+        .add_params(near)
+    )
+    view = alt.layer(*layers, told).properties(title=title, height=height)
+    return Chart(name, view, frame, {"x": x, "y": y})
+
+
+def _level(value: float) -> alt.Chart:
+    return (
+        alt.Chart(alt.InlineData([{}])).mark_rule(color=GREY, strokeDash=[2, 2], clip=True).encode(y=alt.datum(value))
+    )
+
+
+def bars(
+    name: str,
+    frame: pd.DataFrame,
+    title: str,
+    unit: str,
+    *,
+    of: Mapping[str, Look] | None = None,
+    beside: bool = False,
+    text: str = "",
+) -> Chart:
+    """Draw bars, one below the other, their parts on top of each other, those below 0 to the left.
+
+    Args:
+        frame: group, line, y.
+        beside: the parts stand below each other, not on top.
+        text: a column that is written at the end of the bar.
+    """
+    names, groups = (list(dict.fromkeys(frame[column])) for column in ("line", "group"))
+    frame = frame.assign(place=frame["line"].map({line: i for i, line in enumerate(names)}))
+    colour = coloured(names, of, dashes=False)
+    y = alt.Y("group:N", title=None, sort=groups, axis=alt.Axis(ticks=False), scale=alt.Scale(padding=0.2))
+    pick = chosen()
+    value = alt.X("y:Q", title=unit, stack=None if beside else "zero")
+    tips = [alt.Tooltip("group:N", title=" "), alt.Tooltip("line:N", title="part"), alt.Tooltip("y:Q", title=unit)]
+    tips[-1].format = ".4~g"
+    drawn = alt.Chart(alt.NamedData("numbers")).transform_filter(pick).mark_bar().add_params(pick)
+    drawn = drawn.encode(value, y, alt.Order("place:Q"), tooltip=tips, **colour)
+    if beside:
+        drawn = drawn.encode(yOffset=alt.YOffset("line:N", sort=names))
+    layers: list[Any] = [drawn]
+    if text:
+        ends = alt.Chart(alt.NamedData("numbers")).transform_filter(f"isValid(datum.{text})")
+        ends = ends.mark_text(align="left", dx=4, color=INK)
+        layers.append(ends.encode(alt.X("end:Q"), y, text=f"{text}:N"))
+    step = 14 * len(names) + 6 if beside else 19
+    return Chart(name, alt.layer(*layers).properties(title=title, height=alt.Step(step)), frame, {"y": unit})
+
+
+def intervals(name: str, frame: pd.DataFrame, title: str, x: str) -> Chart:
+    """Draw a mean with its interval for each name, a row each, and its seeds as small dots above.
+
+    frame: line, x, and low, high, n, marked (1: drawn as a cross). Rows with `seed` are single seeds.
+    """
+    names = list(dict.fromkeys(frame["line"]))
+    y = alt.Y("line:N", title=None, sort=names, axis=alt.Axis(ticks=False))
+    base = alt.Chart(alt.NamedData("numbers")).encode(axis(x, "x:Q", kind=alt.X), y)
+    tips = [alt.Tooltip("line:N", title="method")]
+    tips += [
+        alt.Tooltip(f"{key}:Q", title=text, format=".4~g") for key, text in (("x", x), ("low", "from"), ("high", "to"))
+    ]
+    means = base.transform_filter("!isValid(datum.seed)")
+    shape = alt.when("datum.marked == 1").then(alt.value("cross")).otherwise(alt.value("circle"))
+    layers = [
+        means.mark_rule(color=BLUE, strokeWidth=1.6, clip=True).encode(alt.X("low:Q", title=x), x2="high:Q"),
+        base.transform_filter("isValid(datum.seed)")
+        .mark_point(size=12, filled=True, yOffset=-6, color=GREY, opacity=1)
+        .encode(tooltip=[tips[0], alt.Tooltip("seed:Q"), tips[1]]),
+        means.mark_point(size=60, filled=True, color=BLUE, opacity=1).encode(shape=shape, tooltip=tips),
+    ]
+    return Chart(name, alt.layer(*layers).properties(title=title, height=alt.Step(18)), frame, {"x": x})
+
+
+def matrix(name: str, frame: pd.DataFrame, title: str) -> Chart:
+    """Draw the numbers between names as shades, and in them where they have room. frame: line, other, y."""
+    names = list(dict.fromkeys(frame["line"]))
+    many = len(names) > 20
+    labels = {"labelOverlap": False, "labelFontSize": 9 if many else 11, "ticks": False, "labelLimit": 300}
+    base = alt.Chart(alt.NamedData("numbers")).encode(
+        alt.X("line:N", title=None, sort=names, axis=alt.Axis(labelAngle=-60, **labels)),
+        alt.Y("other:N", title=None, sort=names, axis=alt.Axis(**labels)),
+    )
+    legend = alt.Legend(title=title, direction="horizontal", symbolType="square", tickCount=5)
+    shade = alt.Opacity("y:Q", scale=alt.Scale(range=[0.04, 0.45], zero=False), legend=legend)  # numbers stay legible
+    tips = [alt.Tooltip("line:N", title="of"), alt.Tooltip("other:N", title="and"), alt.Tooltip("y:Q", format=".4f")]
+    cells = base.mark_rect(color=BLUE).encode(shade, tooltip=tips)
+    numbers = base.transform_filter(f"width > {(18 if many else 30) * len(names)}")
+    numbers = numbers.mark_text(fontSize=8 if many else 10, color=INK).encode(text=alt.Text("y:Q", format=".2f"))
+    return Chart(name, alt.layer(cells, numbers).properties(height=alt.Step(16 if many else 24)), frame, {"y": title})
+
+
+def histogram(name: str, frame: pd.DataFrame, title: str, x: str, y: str) -> Chart:
+    """Draw a histogram that a slider moves over the steps. frame: step, x, to, y, q; bins without tokens left out."""
+    frame = frame.assign(line="share")
+    first, last = float(frame["step"].min()), float(frame["step"].max())
+    slider = alt.binding_range(min=first, max=last, step=1, name="optimizer step ")
+    at = alt.param(name="step", value=last, bind=slider)
+    begins = sorted(frame["step"].unique())
+    ends = dict(zip(begins, [*begins[1:], math.inf], strict=True))
+    frame = frame.assign(until=frame["step"].map(ends).clip(upper=1e9))
+    base = alt.Chart(alt.NamedData("numbers")).transform_filter("datum.step <= step && step < datum.until")
+    tips = [alt.Tooltip("step:Q"), *(alt.Tooltip(f"{key}:Q", format=".3~g") for key in ("x", "to", "y", "q"))]
+    top = alt.Scale(domain=[0, float(frame["y"].max())])
+    drawn = base.mark_rect(clip=True, color=SKY, stroke=INK, strokeWidth=0.3).encode(
+        axis(x, "x:Q", kind=alt.X, log=True), alt.Y("y:Q", title=y, scale=top), x2="to:Q", y2=alt.datum(0), tooltip=tips
+    )
+    q = base.mark_rule(color=INK, strokeDash=[4, 2], clip=True).encode(alt.X("q:Q"))
+    view = alt.layer(drawn, q).add_params(at).properties(title=title, height=170)
+    return Chart(name, view, frame, {"x": "from", "y": y})
+
+
+# ------------------------------------------------------------------------------------------------------------- script
+
+V8_BYTES = 80 * 2**30
+"""Address space, not memory, that V8 reserves as it starts, with what the process has already."""
+
+
+def check_address_space() -> None:
+    """Raise OSError where V8, which draws, could not start: it would end the process."""
+    limit, hard = resource.getrlimit(resource.RLIMIT_AS)
+    if resource.RLIM_INFINITY != limit < V8_BYTES:
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
+            limit = hard
+    if resource.RLIM_INFINITY != limit < V8_BYTES:
+        raise OSError(
+            f"figures cannot be drawn: `ulimit -v` allows {limit / 2**30:.0f} GiB of address space, and drawing "
+            f"reserves {V8_BYTES / 2**30:.0f} (it uses far less): ulimit -v unlimited"
+        )
+
+
+@functools.cache
+def vega_script() -> str:
+    """Return Vega, Vega-Lite and Vega-Embed in one."""
+    check_address_space()
+    script: str = vl_convert.javascript_bundle()  # type: ignore[call-arg]  # its stub lacks the default
+    return script
