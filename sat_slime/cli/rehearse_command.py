@@ -22,9 +22,6 @@ def rehearse(
     iterations: Annotated[int | None, typer.Option(min=1, help="Default: two more than the lag.")] = None,
     layers: Annotated[int | None, typer.Option(min=1, help="Fewer layers than the run's.")] = None,
     experts: Annotated[int | None, typer.Option(min=1, help="Fewer experts than the run's.")] = None,
-    response: Annotated[int, typer.Option(min=8, help="Longest response, in tokens.")] = 24,
-    prompts: Annotated[int, typer.Option(min=1, help="Minimum of prompts in a batch.")] = 4,
-    samples: Annotated[int, typer.Option(min=2, help="Responses to each.")] = 4,
     resume: Annotated[bool, typer.Option("--resume/--no-resume", help="Also go on from a checkpoint.")] = True,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Tell what would be changed; start nothing.")] = False,
 ) -> None:
@@ -42,7 +39,7 @@ def rehearse(
     from sat_slime.cli.slime_run.rehearsing import Wanted, rehearse_run
     from sat_slime.rehearsal.thin import Sizes
 
-    sizes = Sizes(iterations, layers, experts, prompts, samples, response)
+    sizes = Sizes(iterations, layers, experts)
     settings = {key: value for key, value in (("method", method), ("pipeline.lag", lag)) if value is not None}
     wanted = Wanted(file, settings, tuple(overrides or ()), sizes, resume)
     raise typer.Exit(rehearse_run(wanted, out, overwrite=overwrite, dry_run=dry_run))

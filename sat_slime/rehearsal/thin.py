@@ -33,6 +33,12 @@ OF_GPUS = "what is CUDA's has a stand-in on a CPU (docs/rehearse.md)"
 THIN, FEW, OWN = "thin", "as few as show the same", "its own folder"
 
 
+PROMPTS, SAMPLES = 4, 4
+"""Least prompts of a batch, and responses to each."""
+RESPONSE = 24
+"""Tokens of the longest response."""
+
+
 @dataclass(frozen=True)
 class Sizes:
     """The size of a rehearsal."""
@@ -43,12 +49,6 @@ class Sizes:
     """None: the run's."""
     experts: int | None = None
     """None: the run's."""
-    prompts: int = 4
-    """Minimum of prompts in a batch."""
-    samples: int = 4
-    """Responses to each."""
-    response: int = 24
-    """Longest response, in tokens."""
 
 
 @dataclass(frozen=True)
@@ -144,14 +144,14 @@ def _counts(thin: Thin, sizes: Sizes) -> None:
     iterations = sizes.iterations or (4 if pipeline.mode == "streaming" else max(pipeline.lag, 1) + 2)
     thin.set("pipeline.iterations", iterations, FEW)
     share = pipeline.optimizer_steps_per_rollout * max(train.data_parallel, 1)
-    thin.set("rollout.prompts_per_iteration", _prompts(config, sizes, share), FEW)
-    thin.set("rollout.samples_per_prompt", sizes.samples, FEW)
-    thin.set("rollout.max_response_tokens", min(sizes.response, rollout.max_response_tokens), FEW)
+    thin.set("rollout.prompts_per_iteration", _prompts(config, share), FEW)
+    thin.set("rollout.samples_per_prompt", SAMPLES, FEW)
+    thin.set("rollout.max_response_tokens", min(RESPONSE, rollout.max_response_tokens), FEW)
     responses = thin.config.rollout.responses_per_iteration
     thin.set("rollout.concurrent_requests", min(responses, rollout.concurrent_requests), FEW)
     longest = 256 + thin.config.rollout.max_response_tokens
     # As many responses a micro-batch as SAT's quantile needs, in logits that fit a laptop.
-    whole = responses // max(train.data_parallel, 1) * (128 + sizes.response)
+    whole = responses // max(train.data_parallel, 1) * (128 + RESPONSE)
     bound = max(longest, min(whole, 4096)) // train.context_parallel
     thin.set("train.max_tokens_per_gpu", min(bound, train.max_tokens_per_gpu), FEW)
     thin.set("train.lr", max(LEARNING_RATE, train.lr), "a thin model has to move by more than what fp32 rounds")
@@ -160,22 +160,22 @@ def _counts(thin: Thin, sizes: Sizes) -> None:
     if evaluation.every_n_iterations:
         thin.set("eval.every_n_iterations", min(evaluation.every_n_iterations, max(1, iterations // 2)), FEW)
         if evaluation.max_response_tokens:
-            thin.set("eval.max_response_tokens", min(sizes.response, evaluation.max_response_tokens), FEW)
+            thin.set("eval.max_response_tokens", min(RESPONSE, evaluation.max_response_tokens), FEW)
         thin.set("eval.repeats", 1, FEW)
     if config.checkpoint.every_n_iterations:
         thin.set("checkpoint.every_n_iterations", checkpoint_at(thin.config), FEW)
     thin.set("cluster.restarts", 0, "a job that dies fails the rehearsal, with its error")
 
 
-def _prompts(config: SlimeConfig, sizes: Sizes, share: int) -> int:
+def _prompts(config: SlimeConfig, share: int) -> int:
     """Return the prompts of a batch, which `share` divides: at least those asked for, and enough for SAT's quantile to
     lie below the largest |d| of the responses over which it is taken."""
-    prompts, sat = math.lcm(sizes.prompts, share), config.method.sat
+    prompts, sat = math.lcm(PROMPTS, share), config.method.sat
     if sat.enabled and sat.alpha < 1:
         of_microbatch = build_method(config.method).scope == "microbatch"
         quantiles = share if of_microbatch else config.pipeline.optimizer_steps_per_rollout
         least = quantiles * math.ceil(1 + 1 / (1 - sat.alpha))
-        prompts = max(prompts, share * math.ceil(least / sizes.samples / share))
+        prompts = max(prompts, share * math.ceil(least / SAMPLES / share))
     return prompts
 
 

@@ -180,7 +180,7 @@ class Rehearsal:
         for row in rows(self.thin.model_copy(update={"rollout": rollout}), left_here()):
             self.estimate = row.need.total
             mark = FAIL if row.share > 1 else "WARN" if row.share > TIGHT else "OK"
-            remark = "" if mark == "OK" else "fewer --layers, --experts or --prompts, or a machine with more memory"
+            remark = "" if mark == "OK" else "fewer --layers or --experts, or a machine with more memory"
             expected = f"less than the {gib(row.usable)} GiB that Ray lets be used beside other programs"
             self._found(Check("memory", expected, f"about {gib(self.estimate)} GiB: {row.need.text}", mark, remark))
 
