@@ -36,10 +36,11 @@ def rehearse(
 
         sat-slime rehearse configs/paper/qwen3-30b-a3b.yaml --method sat-gspo-r3 --lag 8
     """
-    from sat_slime.cli.slime_run.rehearsing import Wanted, rehearse_run
+    from sat_slime.cli.slime_run.rehearsing import rehearse_run
     from sat_slime.rehearsal.thin import Sizes
 
     sizes = Sizes(iterations, layers, experts)
     settings = {key: value for key, value in (("method", method), ("pipeline.lag", lag)) if value is not None}
-    wanted = Wanted(file, settings, tuple(overrides or ()), sizes, resume)
-    raise typer.Exit(rehearse_run(wanted, out, overwrite=overwrite, dry_run=dry_run))
+    raise typer.Exit(
+        rehearse_run(file, settings, overrides or (), sizes, out, resume=resume, overwrite=overwrite, dry_run=dry_run)
+    )

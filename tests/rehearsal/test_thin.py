@@ -7,7 +7,7 @@ import pytest
 from sat_slime.config import load_config
 from sat_slime.config.slime_layout import layout_errors
 from sat_slime.launch.checks import settings_errors
-from sat_slime.rehearsal.thin import Sizes, checkpoint_at, thin_settings
+from sat_slime.rehearsal.thin import Sizes, thin_settings
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 PAPER = CONFIGS / "paper" / "qwen3-30b-a3b.yaml"
@@ -87,9 +87,3 @@ def test_flags_of_cuda_are_left_out_and_others_stay(tmp_path):
     assert flags["sglang-attention-backend"] == "torch_native"
     assert flags["lr-warmup-iters"] == 1
     assert {"slime.sglang-cuda-graph-max-bs", "slime.sglang-attention-backend"} <= {c.key for c in made.changes}
-
-
-@pytest.mark.parametrize(("lag", "every", "at"), [(8, 8, 8), (8, 500, 8), (1, 20, 2), (0, 20, 2), (2, 3, 3)])
-def test_the_checkpoint_is_before_the_end(lag, every, at, tmp_path):
-    run = paper(f"checkpoint.every_n_iterations={every}", lag=lag)
-    assert checkpoint_at(thin_settings(run, tmp_path, Sizes()).config) == at

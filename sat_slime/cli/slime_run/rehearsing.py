@@ -7,7 +7,7 @@ import json
 import shutil
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,31 +43,28 @@ SAMPLED_EVERY_S = 5.0
 """Seconds between two looks at the memory of the run's processes."""
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """The options of the command line."""
+def rehearse_run(
+    file: Path,
+    settings: Mapping[str, Any],
+    overrides: Sequence[str],
+    sizes: Sizes,
+    out: Path | None,
+    *,
+    resume: bool,
+    overwrite: bool,
+    dry_run: bool,
+) -> int:
+    """Rehearse a run, and return the exit code. Raises ConfigError, RunFolderError or JobError before anything starts.
 
-    file: Path
-    settings: Mapping[str, Any]
-    """Dotted key to value, of the options that stand for a setting."""
-    overrides: tuple[str, ...]
-    sizes: Sizes
-    resume: bool
-    """Whether the run is resumed from a checkpoint."""
-
-
-def rehearse_run(wanted: Wanted, out: Path | None, *, overwrite: bool, dry_run: bool) -> int:
-    """Rehearse a run, and return the exit code. Raises ConfigError, RunFolderError or JobError before
-    anything starts.
-
-    out: gets what was found; None: rehearsals/NAME. dry_run: end where slime would be started.
+    settings: dotted key to value, of the options that stand for a setting. out: gets what was found; None:
+    rehearsals/NAME. resume: also go on from a checkpoint. dry_run: end where slime would be started.
     """
     console = Console(soft_wrap=True, highlight=False)
-    if reason := contradiction(wanted.settings):
+    if reason := contradiction(settings):
         raise ConfigError([reason])
-    config = load_run(wanted.file, wanted.overrides, wanted.settings)
+    config = load_run(file, overrides, settings)
     if not isinstance(config, SlimeConfig):
-        raise ConfigError([f"{wanted.file} is a lab run, which runs on a CPU: sat-slime launch {wanted.file}"])
+        raise ConfigError([f"{file} is a lab run, which runs on a CPU: sat-slime launch {file}"])
     folder = (out or Path("rehearsals") / config.name).absolute()
     if folder.exists() and not overwrite and not dry_run:
         raise RunFolderError(f"{folder} is there already: --overwrite deletes it, --out names another")
@@ -75,7 +72,7 @@ def rehearse_run(wanted: Wanted, out: Path | None, *, overwrite: bool, dry_run: 
         raise RunFolderError(f"{folder} is not a rehearsal's, and is not deleted: --out names another")
     if cpu_nodes(config) > 1:
         private_network()
-    rehearsal = Rehearsal(wanted.file, config, wanted.sizes, wanted.resume, console)
+    rehearsal = Rehearsal(file, config, sizes, resume, console)
     with sigterm_as_ctrl_c(), contextlib.ExitStack() as cleaning:
         scratch = new_scratch()
         cleaning.callback(undisturbed()(scratch.remove))
@@ -117,15 +114,6 @@ class Rehearsal:
     @property
     def failed(self) -> bool:
         return any(check.mark == FAIL for check in self.checks)
-
-    @property
-    def estimate_line(self) -> str:
-        """`estimated 6.3, 5 % more`: than what was measured."""
-        text = f"estimated {self.estimate / GIB:.1f}"
-        if not (self.estimate and self.memory):
-            return text
-        off = 100 * (self.estimate / self.memory - 1)
-        return f"{text}, {abs(off):.0f} % {'more' if off >= 0 else 'less'}"
 
     @property
     def first(self) -> int:
@@ -259,7 +247,7 @@ class Rehearsal:
             "changes": [vars(change) for change in self.changes],
             "seconds": self.times,
             "memory_gib": round(self.memory / GIB, 1),
-            "memory_estimate": self.estimate_line,
+            "memory_estimate": f"estimated {self.estimate / GIB:.1f}",
             "time_of_the_run": duration_lines(self.config),
             "left": LEFT,
         }
@@ -283,8 +271,8 @@ class Rehearsal:
         """Print the last lines."""
         count = sum(check.mark == FAIL for check in self.checks)
         held = sum(check.mark == "OK" for check in self.checks)
-        took = f"{sum(self.times.values()) / 60:.1f} minutes, {self.memory / GIB:.1f} GiB, {self.estimate_line}"
-        self.say(f"{held} checks held, {count} did not; {took}")
+        memory = f"{self.memory / GIB:.1f} GiB, estimated {self.estimate / GIB:.1f}"
+        self.say(f"{held} checks held, {count} did not; {sum(self.times.values()) / 60:.1f} minutes, {memory}")
         self.say(LEFT)
         self.say(f"page: {folder / 'rehearsal.html'}")
 

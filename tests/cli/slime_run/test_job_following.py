@@ -7,7 +7,7 @@ import pytest
 from command_line import PAPER
 from rich.console import Console
 
-from sat_slime.cli.slime_run.job_following import JobEnding, Show, follow, with_report
+from sat_slime.cli.slime_run.job_following import Show, follow
 from sat_slime.config import load_config
 from sat_slime.launch.job_files import JobRecord
 from sat_slime.launch.ray_jobs import JobError, JobServer, JobState
@@ -35,22 +35,3 @@ def test_how_a_job_was_followed_to_its_end_is_the_runs_status(begun, ends, statu
     record = JobRecord("job-1", "http://127.0.0.1:1")
     ending = follow(begun, load_config(begun.config), record, server, False, Console(file=StringIO()))
     assert ending.status == status
-
-
-class Panic(BaseException):
-    """As vl_convert's own code ends where it fails."""
-
-
-@pytest.mark.parametrize("fails", ["vl_convert", "the figures", "its own code"])
-def test_a_report_that_cannot_be_drawn_does_not_end_a_run(begun, monkeypatch, request, fails):
-    if fails == "vl_convert":
-        request.getfixturevalue("without_vl_convert")
-    else:
-        error = Panic(fails) if fails == "its own code" else ZeroDivisionError(fails)
-        broken = mock.Mock(side_effect=error)
-        monkeypatch.setattr("sat_slime.report.run.write_report", broken)
-    ending = with_report(JobEnding("finished", None, "finished", ended=True), begun)
-    assert (ending.status, ending.error) == ("finished", None)
-    first, report = ending.text.splitlines()
-    assert first == "finished" and report.startswith("no report: ") and fails in report
-    assert report.endswith("run") and "when that is fixed: sat-slime report " in report

@@ -14,13 +14,12 @@ import yaml
 from command_line import LAPTOP, PAPER, sat_slime_command, settings, state
 from rich.console import Console
 
-from sat_slime.cli.slime_run import job_following, job_start
+from sat_slime.cli.slime_run import job_start
 from sat_slime.cli.slime_run.slime_plan import plan_slime_run, saved_iterations
 from sat_slime.config import ConfigError, load_config
 from sat_slime.launch import checks, local_ray, machine
 from sat_slime.launch.local_ray import LocalRay, how_it_died, is_running, stop_ray
-from sat_slime.launch.ray_jobs import JobError, JobServer
-from sat_slime.runs.folder import RunFolderError
+from sat_slime.launch.ray_jobs import JobServer
 
 
 def resume_plan(*arguments):
@@ -58,13 +57,6 @@ def test_what_slime_refuses_ends_a_launch_before_its_ray_is_started(tmp_path, mo
     plan = plan_slime_run(config, LAPTOP, None, resume=False, look_for_slime=False)
     with pytest.raises(ConfigError, match=r"^flags: train\.lr is 0\.0005: slime refuses the command: too slow$"):
         job_start._cluster(plan, job_start.Where(), Console())
-
-
-def test_no_ray(tmp_path):
-    result = sat_slime_command("launch", PAPER, "--address", "http://127.0.0.1:1", *settings(f"output_dir={tmp_path}"))
-    assert result.exit_code == 2
-    assert "error: no Ray answers at http://127.0.0.1:1: start one" in result.stderr
-    assert not (tmp_path / "paper").exists()
 
 
 def waits(before):
@@ -205,21 +197,6 @@ def test_a_ray_of_the_runs_own_ends_with_it(file, tmp_path):
         assert JobServer(yaml.safe_load(file.read_text())["cluster"]["address"])  # the other Ray is there still
     finally:
         sat_slime_command("stop", "runs/run")
-
-
-def test_a_ray_that_does_not_end_hides_no_error(monkeypatch, tmp_path):
-    """The first error is of the folder, which another process has."""
-    server, ray = mock.create_autospec(JobServer, instance=True), LocalRay("http://127.0.0.1:1", 1, "folder")
-    monkeypatch.setattr(job_start, "_cluster", mock.create_autospec(job_start._cluster, return_value=(server, ray)))
-    monkeypatch.setattr(
-        job_start, "_claim", mock.create_autospec(job_start._claim, side_effect=RunFolderError("it is in use"))
-    )
-    monkeypatch.setattr(
-        job_following, "stop_ray", mock.create_autospec(stop_ray, side_effect=JobError("it does not end"))
-    )
-    result = sat_slime_command("launch", PAPER, "--skip-checks", *settings(f"output_dir={tmp_path}/runs"))
-    assert result.exit_code == 2 and result.stderr.endswith("error: it is in use\n")
-    assert "warning: it does not end" in result.stdout
 
 
 @pytest.mark.engine

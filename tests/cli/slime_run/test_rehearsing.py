@@ -37,11 +37,3 @@ def test_a_rehearsal_that_ray_would_kill_fails_at_once(judged):
     needs = rehearsal.estimate / GIB
     assert [judged(left * needs)[1].mark for left in (0.99, 1.05, 1.2)] == ["FAIL", "WARN", "OK"]
     assert judged(needs / 2)[0].failed
-
-
-def test_the_end_says_how_far_the_estimate_was_off(judged):
-    rehearsal, _ = judged(64)
-    rehearsal.estimate, rehearsal.memory = 6 * GIB, 5 * GIB
-    assert rehearsal.estimate_line == "estimated 6.0, 20 % more"
-    rehearsal.memory = 8 * GIB
-    assert rehearsal.estimate_line == "estimated 6.0, 25 % less"

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from sat_slime.cli.slime_run import restarts
 from sat_slime.cli.slime_run.job_following import JobEnding
-from sat_slime.cli.slime_run.restarts import Death, Sent, pause_s, refusal
+from sat_slime.cli.slime_run.restarts import Death, Sent, refusal
 from sat_slime.cli.slime_run.slime_plan import SlimePlan
 from sat_slime.config import ConfigError, load_config
 from sat_slime.config.exits import NODE_DIED
@@ -57,15 +57,6 @@ def test_when_a_run_is_not_restarted(deaths, limit, reason):
     assert told is None if reason is None else reason in told
 
 
-def test_pauses_grow_until_there_is_a_newer_checkpoint():
-    deaths = [Death(0, n, CRASH) for n in range(9)]
-    pauses = [pause_s(deaths[: n + 1], start=0) for n in range(9)]
-    assert pauses[:3] == [10, 20, 40] and pauses[-1] == 600 == max(pauses)
-    assert pause_s(deaths, start=8) == 10, "the last of them left one"
-    assert pause_s([*deaths, Death(8, 9, CRASH)], start=8) == 10
-    assert pause_s([*deaths, Death(8, 9, CRASH), Death(8, 9, CRASH)], start=8) == 20
-
-
 def launch(file, *arguments):
     return sat_slime_command("launch", file, "--skip-checks", *arguments)
 
@@ -102,13 +93,6 @@ def test_what_dies_again_and_again_at_one_iteration_is_given_up(file, tmp_path, 
     assert len(read_rows(run / "restarts.jsonl")) == 2
     assert state(run)["status"] == "failed" and "not restarted" in state(run)["error"]
     assert "go on with: sat-slime launch runs/run --resume" in result.stdout
-
-
-@pytest.mark.engine
-def test_what_fails_at_once_is_not_restarted(file, tmp_path, no_pause):
-    result = launch(file, *settings('cluster.env.FAIL_AT="0"', "cluster.restarts=9"))
-    assert result.exit_code == 1 and "not restarted: it failed before it had trained anything" in result.stderr
-    assert not (tmp_path / "runs" / "run" / "restarts.jsonl").exists()
 
 
 @pytest.mark.engine

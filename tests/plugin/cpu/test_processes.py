@@ -45,11 +45,6 @@ def test_a_process_of_such_a_run_starts_without_torch(tmp_path):
     ]
 
 
-def test_other_processes_are_left_alone(tmp_path):
-    program = "import sys; print('sat_slime' in sys.modules)"
-    assert python(program, tmp_path, SAT_SLIME_DEVICE="gpu") == ["False"]
-
-
 def test_megatron_and_slime_see_the_cpu_as_cuda(tmp_path):
     package(tmp_path, "megatron", ASKS_FOR_CUDA)
     assert python("import megatron; print(*megatron.ask())", tmp_path) == ["cpu", "cpu", "1"]
@@ -113,11 +108,6 @@ def test_process_groups_meet_on_loopback_and_again_where_they_met(tmp_path):
     assert words == ["127.0.0.1", "True", "value"] * 2
 
 
-def test_a_missing_wandb_is_stood_in_for(tmp_path):
-    program = "import importlib.util as u; there = u.find_spec('wandb') is not None; import wandb; print(there)"
-    assert python(program, tmp_path) == ["True"]
-
-
 def test_slime_is_asked_for_fp32_by_its_own_function(tmp_path):
     program = """
 from types import SimpleNamespace as N
@@ -175,18 +165,5 @@ def test_a_loaded_tokenizer_leaves_no_free_memory_behind(tmp_path, module):
 import {module} as module
 load = module.get_tokenizer if hasattr(module, "get_tokenizer") else module.AutoTokenizer.from_pretrained
 print(load("words") - module.held() > 96)
-"""
-    assert python(program, tmp_path) == ["True"]
-
-
-def test_where_libc_cannot_give_memory_back_tokenizers_are_as_they_were(tmp_path):
-    program = """
-import ctypes
-from types import SimpleNamespace as N
-from sat_slime.cpu.processes import give_back_memory
-ctypes.CDLL = lambda _: N()
-auto = N(AutoTokenizer=N(from_pretrained=print))
-give_back_memory(auto)
-print(auto.AutoTokenizer.from_pretrained is print)
 """
     assert python(program, tmp_path) == ["True"]

@@ -60,10 +60,6 @@ def test_workers_take_turns_and_get_the_whole_request():
     assert all(answer["asked"] == body and answer["path"] == "/generate?x=1" for _, answer in answers)
 
 
-def test_a_workers_status_comes_back():
-    assert asyncio.run(exchange(("GET", "/teapot", None)))[0][0] == 418
-
-
 def test_a_removed_worker_is_asked_no_more():
     answers = asyncio.run(
         exchange(

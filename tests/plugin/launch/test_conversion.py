@@ -101,16 +101,6 @@ def test_what_stands_in_the_way(hf, tmp_path):
     assert (taken / "notes.txt").read_text() == "mine"
 
 
-def test_a_file_without_a_model(tmp_path):
-    file = tmp_path / "a.yaml"
-    file.write_text("runtime: slime\n")
-    result = CliRunner().invoke(app, ["prepare", "model", str(file)])
-    assert result.exit_code == 2
-    assert "give --hf FOLDER" in result.stderr and "give --out FOLDER" in result.stderr
-    lab = CliRunner().invoke(app, ["prepare", "model", str(ROOT / "configs" / "lab" / "tiny.yaml")])
-    assert lab.exit_code == 2
-
-
 PARSED_BY_THE_REAL_TOOL = """
 import runpy, sys
 from sat_slime.cpu import without_gpu

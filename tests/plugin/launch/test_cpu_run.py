@@ -7,7 +7,7 @@ import pytest
 
 from sat_slime.config import load_config, slime_config_errors
 from sat_slime.launch import cpu_run
-from sat_slime.launch.command import PLUGIN_FLAGS, slime_command
+from sat_slime.launch.command import slime_command
 from sat_slime.launch.flags import recorded_flags, unknown_flags
 from sat_slime.launch.machine import machine_findings
 
@@ -31,18 +31,6 @@ def test_the_laptops_command_has_only_flags_of_slime(version):
     assert unknown_flags(command[3:], recorded_flags(version)) == []
 
 
-def test_the_laptops_settings_are_sound():
-    assert slime_config_errors(laptop()) == []
-
-
-def test_nothing_but_the_device_is_special():
-    on_cpu, on_gpu = (slime_command(laptop(f"cluster.device={device}")) for device in ("cpu", "gpu"))
-    assert on_cpu.files == on_gpu.files
-    assert not {"--spec", "--sglang-device", "--transformer-impl"} & set(on_gpu.command)
-    for flag in PLUGIN_FLAGS:
-        assert words_after(on_cpu.command, f"--{flag}") == words_after(on_gpu.command, f"--{flag}")
-
-
 def test_every_python_of_the_job_begins_with_our_sitecustomize():
     config = laptop("cluster.slime_dir=/slime", "cluster.megatron_dir=/megatron", "cluster.python_path=[/more]")
     first, *others = slime_command(config).env["PYTHONPATH"].split(os.pathsep)
@@ -56,19 +44,6 @@ def test_nodes_are_as_many_as_the_gpus_fill_and_each_has_its_own_address():
     assert [cpu_run.cpu_nodes(config) for config in (one, two)] == [1, 2]
     assert slime_command(one).env["SLIME_HOST_IP"] == "127.0.0.1"
     assert "SLIME_HOST_IP" not in slime_command(two).env
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_trainer_and_engine_have_the_dtype_that_is_asked_for(dtype):
-    sent = slime_command(laptop(f"cluster.cpu_dtype={dtype}"))
-    assert sent.env["SAT_SLIME_CPU_DTYPE"] == dtype
-    assert words_after(sent.command, "--sglang-dtype") == [dtype]
-
-
-def test_slime_win_over_the_flags_of_the_device():
-    command = slime_command(laptop("slime.sglang-max-total-tokens=4096")).command
-    assert words_after(command, "--sglang-max-total-tokens") == ["4096"]
-    assert command.count("--sglang-max-total-tokens") == 1
 
 
 DENSE = ("model.architecture.num-experts=0", "method=sat-gspo")
@@ -111,13 +86,6 @@ def test_a_missing_package_is_a_line_with_its_remedy(tmp_path, monkeypatch):
     assert any(line.startswith("sglang ") and line.endswith(": sat-slime prepare engines") for line in failed)
     assert any(line.startswith("numpy is ") and line.endswith(cpu_run.INSTALL) for line in failed)
     assert not any("pydantic" in line for line in failed)
-
-
-def test_every_remedy_brings_its_package():
-    of_slime = {name for name, remedy in cpu_run.INSTALLS.items() if "prepare slime" in remedy}
-    lines = (LAPTOP.parents[2] / "requirements" / "slime-cpu.txt").read_text().splitlines()
-    assert of_slime == {line.partition("==")[0] for line in lines if not line.startswith("#")}
-    assert cpu_run.INSTALLS.keys() <= cpu_run.PACKAGES.keys()
 
 
 @pytest.mark.parametrize("text, patched", [("import torch\n", False), ("import slime.utils.routing_replay\n", True)])

@@ -109,11 +109,6 @@ def test_rows_that_slime_takes(prompts, rows, part, more):
     assert told(config) == told(config, "WARN") == []
 
 
-def test_fewer_prompts_than_a_batch_takes(prompts):
-    (line,) = told(prompts(TEXT, TEXT, more=["rollout.prompts_per_iteration=3"]), "WARN")
-    assert "data.prompts has 2 rows" in line and "set rollout.prompts_per_iteration to 2" in line
-
-
 def test_evaluation_sets_have_keys_of_their_own(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"question": "1+1", "answer": "2"}\n')
     keys = ["slime.eval-input-key=question", "slime.eval-label-key=answer"]
@@ -125,32 +120,10 @@ def test_evaluation_sets_have_keys_of_their_own(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "reward, remedy",
-    [
-        ("mathh", "set it to math"),
-        ("prime_math", "set it to sat_slime.plugin.reward.prime_math"),
-        ("none_such", "math"),
-    ],
-)
-def test_a_reward_that_slime_has_not(reward, remedy):
-    (line,) = reward_errors(paper(f"data.reward={reward}"))
-    assert line.startswith(f"data.reward is {reward}, and slime's rules are dapo, deepscaler") and remedy in line
-
-
-@pytest.mark.parametrize(
     "reward", ["math", "boxed_math", "remote_rm", "sat_slime.plugin.reward.default", "a.b", "null"]
 )
 def test_a_reward_that_slime_may_have(reward):
     assert reward_errors(paper(f"data.reward={reward}")) == []
-
-
-def test_the_rules_are_those_of_the_slime_that_is_there(tmp_path):
-    assert slime_rewards(tmp_path) == REWARDS
-    hub = tmp_path / "slime" / "rollout" / "rm_hub"
-    hub.mkdir(parents=True)
-    (hub / "__init__.py").write_text('if rm_type == "mine":\n    pass\nelif rm_type == "math":\n    pass\n')
-    assert slime_rewards(tmp_path) == ("math", "mine")
-    assert reward_errors(paper(f"cluster.slime_dir={tmp_path}", "data.reward=mine")) == []
 
 
 def test_the_recorded_rules_are_the_real_slimes(request):
@@ -175,13 +148,6 @@ def test_code_that_is_not_where_python_looks(tmp_path):
 
 
 # ------------------------------------------------------------------------------------------------ files of flags
-
-
-@pytest.mark.parametrize("flag", ["sglang-config", "eval-config"])
-def test_a_file_that_a_flag_names(tmp_path, flag):
-    missing, relative = (told(paper(f"slime.{flag}={file}")) for file in (tmp_path / "x.yaml", "x.yaml"))
-    assert any(f"slime.{flag} is {tmp_path}/x.yaml: there is no such file" in line for line in missing)
-    assert any(f"set it to {Path.cwd()}/x.yaml" in line for line in relative)
 
 
 @pytest.mark.parametrize(

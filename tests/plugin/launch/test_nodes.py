@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from sat_slime.config import load_config
-from sat_slime.launch.nodes import address_of, needed_paths, node_facts, node_findings
+from sat_slime.launch.nodes import address_of, needed_paths, node_findings
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 
@@ -68,16 +68,6 @@ def test_what_a_second_node_lacks(changes, line):
 def test_a_file_that_nobody_sees_is_the_head_nodes_to_tell():
     lacks = {"missing": ["model.hf_checkpoint"]}
     assert not [line for line in told(node(1, **lacks), node(2, **lacks)) if "model" in line]
-
-
-def test_a_node_without_answer_is_left_out():
-    assert told(node(1), {"name": "10.0.0.9", "gpus": 8, "error": "GetTimeoutError"}) == []
-
-
-def test_this_machine(tmp_path):
-    (tmp_path / "there").touch()
-    facts = node_facts({"a": str(tmp_path / "there"), "b": str(tmp_path / "not")})
-    assert facts["interfaces"]["lo"] == "127.0.0.1" and facts["missing"] == ["b"]
 
 
 def test_paths_that_nodes_open():

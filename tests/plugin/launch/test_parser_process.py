@@ -110,12 +110,6 @@ def test_a_slime_that_cannot_be_asked_is_told_of(tmp_path, monkeypatch, text, re
     assert [finding.mark for finding in parser_findings(config, tmp_path / "x")] == ["FAIL"]
 
 
-def test_a_head_node_without_the_gpu_that_slime_asks_for(tmp_path):
-    answer = Answer(recorded_flags(), asked=True, asks_for_gpu=True)
-    assert [finding.mark for finding in answer.findings()] == ["OK"]
-    assert [finding.mark for finding in answer.findings_on_head_node()] == ["OK", "FAIL"]
-
-
 def test_what_our_checks_find_is_not_told_again_in_slimes_words(tmp_path):
     answer = Answer(recorded_flags(), ("slime refuses",), asked=True)
     assert refused_settings(paper(tmp_path, "train.tensor_parallel=3"), answer) != ["slime refuses"]

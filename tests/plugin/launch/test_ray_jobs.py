@@ -1,6 +1,5 @@
 import asyncio
 import os
-import re
 import signal
 import socket
 import stat
@@ -10,11 +9,9 @@ import threading
 import types
 import urllib.error
 import urllib.request
-from pathlib import Path
 from unittest import mock
 
 import pytest
-from waiting import PATIENCE_S, until
 
 from sat_slime.launch import local_ray
 from sat_slime.launch.local_ray import LocalRay, how_it_died, is_running, start_ray, stop_ray
@@ -23,10 +20,8 @@ from sat_slime.launch.ray_jobs import (
     JobServer,
     NoAnswer,
     given_address,
-    is_this_machine,
     token_for_own_ray,
 )
-from sat_slime.runs.ray_start import RayNotStarted
 
 PYTHON = "python3"
 
@@ -47,11 +42,6 @@ def test_which_address(no_addresses, monkeypatch):
     assert given_address(None, None) is None
 
 
-def test_this_machine():
-    assert all(map(is_this_machine, (None, "http://127.0.0.1:8265", "localhost:8265")))
-    assert not is_this_machine("http://10.0.0.1:8265")
-
-
 @pytest.fixture
 def closed_port():
     with socket.socket() as taken:
@@ -63,11 +53,6 @@ def closed_port():
 def test_nothing_there(no_addresses, closed_port, form):
     with pytest.raises(NoAnswer, match=r"no Ray answers at .*: start one .*--address.*--start-ray"):
         JobServer(form.format(closed_port))
-
-
-def test_no_address():
-    with pytest.raises(JobError, match="'nonsense' is not that of a Ray dashboard"):
-        JobServer("nonsense")
 
 
 def test_a_token_is_made_once_and_nobody_else_reads_it(monkeypatch, tmp_path):
@@ -82,14 +67,6 @@ def test_a_token_is_made_once_and_nobody_else_reads_it(monkeypatch, tmp_path):
     assert token_for_own_ray() == "the-users"
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     assert token_for_own_ray() is None
-
-
-def test_a_token_that_cannot_be_kept_is_one_line(monkeypatch, tmp_path):
-    monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "file" / "auth_token"))
-    with pytest.raises(JobError, match=r"cannot be kept in .*auth_token \(.*\): set RAY_AUTH_TOKEN"):
-        token_for_own_ray()
 
 
 def test_only_the_process_that_was_started_is_ended(tmp_path):
@@ -206,26 +183,6 @@ def test_a_start_that_is_broken_off_leaves_nothing(starts, error):
     assert not list(starts.folder.iterdir())
 
 
-def test_what_starting_again_cannot_help_is_told_at_once(starts, monkeypatch, tmp_path):
-    told = mock.Mock()
-    monkeypatch.setattr(local_ray, "free_ports", mock.Mock(side_effect=RayNotStarted("no free port")))
-    with pytest.raises(JobError, match="no free port"):
-        start_ray(tell=told)
-    monkeypatch.delenv("RAY_AUTH_TOKEN")
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "file" / "token"))
-    with pytest.raises(JobError, match="Ray's token cannot be kept in"):
-        start_ray(tell=told)
-    assert not told.called and not list(starts.folder.iterdir())
-
-
-def test_a_ray_that_does_not_end_does_not_hide_why_it_did_not_start(starts, monkeypatch):
-    starts.ends.side_effect = FAILURE
-    monkeypatch.setattr(local_ray, "stop_ray", mock.Mock(side_effect=JobError("it does not end")))
-    with pytest.raises(JobError, match="timed out"):
-        start_ray()
-
-
 STUBBORN = "import signal, sys; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(sys.argv[1], flush=True); input()"
 
 
@@ -238,11 +195,6 @@ def test_a_ray_that_does_not_end_when_told_is_killed(monkeypatch, tmp_path):
         assert how_it_died(ray, timeout_s=0) is None
         assert stop_ray(ray)
         assert process.wait() == -signal.SIGKILL
-
-
-def test_a_ray_that_died_without_a_log(tmp_path):
-    died = how_it_died(LocalRay("http://127.0.0.1:1", NOWHERE, str(tmp_path)))
-    assert died == f"the Ray that was started for it ended: its process {NOWHERE} was killed or crashed"
 
 
 def test_a_ray_that_died_is_told_by_the_ends_of_its_processes(tmp_path):
@@ -283,26 +235,6 @@ def test_a_ray_that_does_not_start_says_why(monkeypatch):
     monkeypatch.setattr("sat_slime.launch.local_ray.free_ports", lambda count: [1] * count)
     with pytest.raises(JobError, match=r"Ray did not start on this machine: .*; more in .*start\.log"):
         start_ray()
-
-
-@pytest.mark.engine
-@pytest.mark.parametrize(
-    "variables, reason",
-    [
-        ({"CUDA_VISIBLE_DEVICES": "0"}, r"ValueError: .* 2 GPU, but CUDA_VISIBLE_DEVICES contains \['0'\]\."),
-        (
-            {"RAY_gcs_storage": "none", "RAY_gcs_server_port_wait_time_s": "5"},
-            "RuntimeError: .*; last in gcs_server.out: .* Unsupported GCS storage type: none",
-        ),
-    ],
-    ids=["after the dashboard answers", "in another log"],
-)
-def test_a_ray_of_which_a_part_does_not_start_says_why(variables, reason):
-    told = []
-    with pytest.raises(JobError, match=rf"^Ray did not start on this machine: {reason}; more in .*start\.log"):
-        start_ray(gpus=2, variables=variables, tell=told.append)
-    (once,) = told
-    assert re.match(f"Ray did not start on this machine: {reason}; starting it once more", once)
 
 
 @pytest.mark.engine
@@ -352,50 +284,6 @@ def test_one_of_two_jobs_is_stopped(ray_server):
     assert server.stop("test-job-b").status == "STOPPED"
     assert server.state("test-job-c").status == "RUNNING"
     assert server.stop("test-job-c").status == "STOPPED"
-
-
-@pytest.mark.engine
-def test_a_connection_that_breaks_is_told(ray_server):
-    server = JobServer(ray_server.address)
-    with pytest.raises(JobError, match=f"Ray at {ray_server.address}: .*404"):
-        list(server.follow("no-such-job"))
-    with pytest.raises(JobError, match="does not exist"):
-        server.log("no-such-job")
-
-
-@pytest.mark.engine
-@pytest.mark.parametrize("name, word", [("gcs_server", "gcs_server"), ("dashboard", "dashboard/dashboard.py")])
-def test_the_death_of_a_process_of_ray_is_told_by_name(name, word):
-    ray = start_ray(gpus=0, cpus=1)
-    try:
-        while "block forever" not in (Path(ray.folder) / "start.log").read_text():  # from then on it watches
-            assert is_running(ray)
-        children = Path(f"/proc/{ray.pid}/task/{ray.pid}/children").read_text().split()
-        (victim,) = (pid for pid in children if word in Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " "))
-        os.kill(int(victim), signal.SIGKILL)
-        assert re.fullmatch(f".*ended: its {name} was killed by SIGKILL", how_it_died(ray, timeout_s=PATIENCE_S))
-    finally:
-        stop_ray(ray)
-
-
-@pytest.mark.engine
-def test_a_ray_of_ones_own_starts_at_the_first_try_before_its_agents_have(tmp_path):
-    """They import much, which takes longer than a raylet waits for them where the cores are busy. These never start."""
-    held = tmp_path / "held"
-    (tmp_path / "sitecustomize.py").write_text(f"""
-import signal
-if "dashboard/agent.py" in open("/proc/self/cmdline").read():
-    open({str(held)!r}, "w").close()
-    signal.pause()
-""")
-    told = []
-    paths = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
-    ray = start_ray(gpus=0, cpus=1, variables={"PYTHONPATH": paths}, tell=told.append)
-    try:
-        assert is_running(ray) and not told
-        until(held.exists)  # the agent comes later where the cores are busy
-    finally:
-        stop_ray(ray)
 
 
 @pytest.mark.engine

@@ -84,13 +84,6 @@ def test_what_is_damaged_is_told_and_the_newest_whole_one_found(checkpoints, dam
     assert newest_whole(checkpoints) == whole
 
 
-def test_a_job_that_ended_in_its_first_save_begins_again(checkpoints):
-    shutil.rmtree(checkpoints / "iter_0000003")
-    (checkpoints / "iter_0000001" / ".metadata").unlink()
-    (checkpoints / "latest_checkpointed_iteration.txt").unlink()
-    assert fault_of_newest(checkpoints) is None
-
-
 def test_a_save_that_broke_off_after_its_first_file_is_not_whole(checkpoints):
     """A raylet or a GCS that dies then leaves common.pt alone, and the tracker at the checkpoint before."""
     newest = checkpoints / "iter_0000003"
@@ -99,12 +92,6 @@ def test_a_save_that_broke_off_after_its_first_file_is_not_whole(checkpoints):
             file.unlink()
     assert "metadata.json is missing or empty" in fault(checkpoints, 4)
     assert newest_whole(checkpoints) == 2
-
-
-def test_megatrons_older_format_has_other_files(checkpoints):
-    shutil.rmtree(checkpoints / "iter_0000003")
-    (checkpoints / "iter_0000003" / "mp_rank_00").mkdir(parents=True)
-    assert fault_of_newest(checkpoints) is None
 
 
 def test_going_back_puts_the_newer_ones_aside(checkpoints):
