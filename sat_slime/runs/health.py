@@ -30,10 +30,8 @@ from sat_slime.runs.collapse import (
 )
 from sat_slime.runs.reading import RunData, section
 from sat_slime.runs.rows import Columns
-from sat_slime.runs.rules import MOST_CLIPPED, RULES, Rule
+from sat_slime.runs.rules import RULES, Rule
 
-RUN_STEPS = 64
-"""Steps before the mean of a run is judged: what is clipped falls while a run converges."""
 GROWTH, FIRST_STEPS = 2.0, 4
 """A mismatch that grew to so many times that of the first steps, which are so few or a cycle of the lag."""
 START_MISMATCH = 0.05
@@ -82,10 +80,9 @@ class RuleWatch:
         """period: steps of a lag cycle. planned: as HealthWatch.planned."""
         bound = rule.bound
         self.rule, self._planned = rule, planned or {}
-        wanted = {"run": RUN_STEPS, "size": 1}.get(bound.over, LEVEL_STEPS)
-        self.steps = whole_cycles(wanted, period)
+        self.steps = whole_cycles(1 if bound.over == "size" else LEVEL_STEPS, period)
         self._newest: deque[float] = deque(maxlen=self.steps)
-        self._total, self._known, self._out = 0.0, 0, 0
+        self._known, self._out = 0, 0
         self._first: list[float] = []
         self._band = Band(period, bound.limit, bound.ceiling) if bound.of == "lowest" else None
         self.level = math.nan
@@ -101,7 +98,7 @@ class RuleWatch:
         """Take a step; NaN where the metric was not measured."""
         self._newest.append(value)
         if math.isfinite(value):
-            self._total, self._known = self._total + value, self._known + 1
+            self._known += 1
             if len(self._first) < self.steps:
                 self._first.append(value)
         if self._band is not None:
@@ -124,8 +121,6 @@ class RuleWatch:
                 self.level = max(known)
             case "sum":
                 self.level = sum(known)
-            case "run":
-                self.level = self._total / self._known
             case "size":
                 self.level = abs(known[-1])
         if self._band is not None:
@@ -175,7 +170,7 @@ class HealthWatch:
     period: int = 1
     """Steps of a lag cycle."""
     planned: Mapping[str, float] = field(default_factory=dict)
-    """Numbers of a run's settings that rules measure by, as far as they tell: tail, lag, responses and clipped."""
+    """Numbers of a run's settings that rules measure by, as far as they tell: tail, lag and responses."""
     holding: dict[str, Symptom] = field(init=False, default_factory=dict)
     """What holds now, by the names of the rules."""
 
@@ -195,7 +190,6 @@ class HealthWatch:
             "tail": 1 - sat["alpha"] if sat.get("enabled") and "alpha" in sat else None,
             "lag": oldest,
             "responses": responses or None,
-            "clipped": MOST_CLIPPED if method.get("base") == "grpo" else None,
         }
         known = {name: value for name, value in settings.items() if value is not None}
         return cls(max(1, (lag or 1) * steps), known)

@@ -22,14 +22,13 @@ class Bound:
     limit: float
     above: bool = True
     """True where the level is unhealthy above the limit; else it is below it."""
-    of: Literal["", "beginning", "lowest", "tail", "lag", "responses", "clipped"] = ""
+    of: Literal["", "beginning", "lowest", "tail", "lag", "responses"] = ""
     """The quantity of which the limit is a multiple; empty: it is the limit itself. `beginning`: the median of the
     first level. `lowest`: the lowest mean over at least 32 steps. Of the run's settings: `tail`, the 1 − alpha of SAT;
-    `lag`, the updates that a token may be old; `responses` of a batch; `clipped`, the share of tokens that a radius may
-    clip. Without such a setting nothing is unhealthy."""
-    over: Literal["mean", "max", "sum", "run", "size"] = "mean"
-    """The way in which the level follows from the values of the steps. `run`: the mean of all steps, once there are
-    64. `size`: the size at a single step."""
+    `lag`, the updates that a token may be old; `responses` of a batch. Without such a setting
+    nothing is unhealthy."""
+    over: Literal["mean", "max", "sum", "size"] = "mean"
+    """The way in which the level follows from the values of the steps. `size`: the size at a single step."""
     ceiling: float = math.inf
     """With `lowest`: a level that is unhealthy whatever the lowest one was."""
     least: float = -math.inf
@@ -56,10 +55,6 @@ class Rule:
     """The runs that it is for: ours while they go on, those of slime's own loss afterwards; empty: both."""
 
 
-MOST_CLIPPED = 0.09
-"""Share of tokens that GRPO's radius may clip on average, with SAT or without. In the calibration of
-studies/one-setting the arms above it after 64 steps lost 2 to 19 points to the best fixed radius of their lag, and none
-of the best was above; on fresh seeds the share did not tell the loss."""
 MOST_GRADIENT, MOST_LOSS = Bound(1e3, over="size"), Bound(1e2, over="size")
 """Sizes that no step of a run that learns reaches, whatever it began with. Of 839 kept runs of a small model, up to 64
 updates stale, the largest gradient norm at a single step is 720 (27 in those without a symptom) and the largest loss
@@ -138,16 +133,6 @@ RULES = (
         "SAT's gate is open for {level:.2%} of the tokens, less than a tenth of the tail's {usual:.0%}: "
         "its quantile is over too few responses",
         "Set method.sat.scope to step, or make micro-batches larger",
-        runs="ours",
-    ),
-    Rule(
-        "radius",
-        "clip/fraction",
-        Bound(1, of="clipped", over="run"),
-        "{level:.1%} of the tokens have been clipped, above {usual:.0%}: the radius is narrow for this "
-        "lag. Radii that clipped so many lost 2 to 19 points at lag 32 and 64 in a calibration; on fresh seeds the "
-        "share did not predict the loss",
-        "Try twice the radius (method.clip): docs/choosing.md",
         runs="ours",
     ),
     Rule(
