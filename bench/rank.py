@@ -159,7 +159,7 @@ def build(config: Any, device: torch.device) -> tuple[Any, Any]:
             rotary_base=flags["rotary-base"],
             parallel_output=True,
         ).to(device)
-    in_fp32 = config.flag("accumulate-allreduce-grads-in-fp32")
+    in_fp32 = config.slime.get("accumulate-allreduce-grads-in-fp32")
     buckets = DistributedDataParallelConfig(grad_reduce_in_fp32=in_fp32, use_distributed_optimizer=True)
     part = DistributedDataParallel(transformer, buckets, Float16Module(transformer, module))
     if train.optimizer_offload:
@@ -327,14 +327,9 @@ def tell(config: Any, tokens: int, response: int, built: float, meter: Meter) ->
     from sat_slime.launch.duration import forward_flops
     from sat_slime.launch.memory import training_need
 
-    own = config.model_copy(
-        update={
-            "train": config.train.model_copy(update={"max_tokens_per_gpu": tokens}),
-            "rollout": config.rollout.model_copy(
-                update={"max_response_tokens": response, "max_prompt_tokens": 1, "samples_per_prompt": 1,
-                        "prompts_per_iteration": max(1, tokens // response) * config.train.data_parallel}
-            ),
-        }
+    own = config.with_flags(
+        {"max-tokens-per-gpu": tokens, "rollout-max-response-len": response, "rollout-max-prompt-len": 1,
+         "n-samples-per-prompt": 1, "rollout-batch-size": max(1, tokens // response) * config.train.data_parallel}
     )  # fmt: skip
     need = training_need(own)
     print(f"\n{tokens:,} tokens in responses of {response:,}")

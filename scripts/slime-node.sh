@@ -27,7 +27,7 @@ fail() {
 }
 
 gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU' || true)
-((gpus >= 8)) || fail "this machine has $gpus NVIDIA GPUs, eight are needed: for fewer, launch with --set train.gpus_per_node and rollout.gpus_per_node"
+((gpus >= 8)) || fail "this machine has $gpus NVIDIA GPUs, eight are needed: for fewer, launch with --set slime.actor-num-gpus-per-node and slime.rollout-num-gpus"
 python3 -c 'import slime.backends, megatron.core' 2>/dev/null || fail "slime and Megatron cannot be imported: run this in slime's image"
 
 echo "slime-node: installing sat-slime"
@@ -48,6 +48,6 @@ fi
 # The last of two equal options counts, so that arguments win.
 exec sat-slime launch "$file" --start-ray \
     --set output_dir="$root/runs" \
-    --set model.hf_checkpoint="$hf" --set model.megatron_checkpoint="$megatron" \
-    --set data.prompts="$prompts" --set data.reward=sat_slime.plugin.reward.prime_math --set eval.prompts="{aime24: $problems}" \
+    --set slime.hf-checkpoint="$hf" --set slime.ref-load="$megatron" \
+    --set slime.prompt-data="$prompts" --set slime.custom-rm-path=sat_slime.plugin.reward.prime_math --set slime.eval-prompt-data="[aime24, $problems]" \
     "$@"

@@ -10,7 +10,7 @@ runtime. The second is a night: one run that is disturbed every five minutes of 
 Only the launcher is left alone, since it is what restarts. In the end
 
 - nobody had to resume: `launch` has ended well, each restart is a row of restarts.jsonl, and no process is left;
-- each iteration has one row, and each evaluation; the newest checkpoints are there, as many as checkpoint.keep says;
+- each iteration has one row, and each evaluation; the newest checkpoints are there, as many as are kept;
 - a batch run's lags are those of its order, counted from the checkpoint of the last restart before;
 - the data position in each checkpoint is that of the prompts trained; in mode streaming every prompt that was drawn is
   trained, dropped, waiting or in generation, and no token is staler than pipeline.max_staleness.
@@ -52,12 +52,12 @@ PATIENCE_S = 1200.0
 LAG, KEEP, STALENESS = 3, 2, 1
 COMMON = {
     "cluster.restarts": 50,
-    "checkpoint.every_n_iterations": 2,
-    "checkpoint.keep": KEEP,
-    "eval.samples_per_problem": 1,
-    "rollout.prompts_per_iteration": 4,
-    "rollout.samples_per_prompt": 4,
-    "logging.tensorboard": "false",
+    "slime.save-interval": 2,
+    "pipeline.keep_checkpoints": KEEP,
+    "slime.n-samples-per-eval-prompt": 1,
+    "slime.rollout-batch-size": 4,
+    "slime.n-samples-per-prompt": 4,
+    "slime.use-tensorboard": "false",
 }
 KINDS = {
     "batch": {"method": "sat-gspo-r3", "pipeline.lag": LAG},
@@ -69,10 +69,10 @@ KINDS = {
     },
 }
 NIGHT = {
-    "checkpoint.every_n_iterations": 8,
-    "eval.every_n_iterations": 64,
-    "rollout.prompts_per_iteration": 8,
-    "rollout.samples_per_prompt": 8,
+    "slime.save-interval": 8,
+    "slime.eval-interval": 64,
+    "slime.rollout-batch-size": 8,
+    "slime.n-samples-per-prompt": 8,
 }
 """What a night has other than the campaign."""
 
@@ -82,7 +82,7 @@ class SlimeRun(Run):
 
     def __init__(self, root: Path, kind: str, name: str, iterations: int, settings: Mapping[str, object]) -> None:
         self.kind, self.iterations = kind, iterations
-        self.settings = {**COMMON, **KINDS[kind], "eval.every_n_iterations": max(iterations // 2, 2), **settings}
+        self.settings = {**COMMON, **KINDS[kind], "slime.eval-interval": max(iterations // 2, 2), **settings}
         self.settings["pipeline.iterations"] = iterations
         super().__init__(root, name, self.settings, ROOT / "configs" / "slime" / "laptop.yaml", PROCESSES)
 

@@ -44,11 +44,9 @@ def prepare_model(
         ),
     ],
     hf: Annotated[
-        str | None, typer.Option(metavar="FOLDER", help="Hugging Face weights; default: model.hf_checkpoint.")
+        str | None, typer.Option(metavar="FOLDER", help="Hugging Face weights; default: slime.hf-checkpoint.")
     ] = None,
-    out: Annotated[
-        str | None, typer.Option(metavar="FOLDER", help="Where to; default: model.megatron_checkpoint.")
-    ] = None,
+    out: Annotated[str | None, typer.Option(metavar="FOLDER", help="Where to; default: slime.ref-load.")] = None,
     gpus: Annotated[int, typer.Option(min=1, help="GPUs of this machine to use.")] = 1,
     overrides: OverridesAsInLaunch = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the command; run nothing.")] = False,
@@ -60,7 +58,7 @@ def prepare_model(
 
         sat-slime prepare model configs/models/qwen3-4b.yaml --hf /data/Qwen3-4B-Base --out /data/Qwen3-4B
     """
-    settings = {"model.hf_checkpoint": hf, "model.megatron_checkpoint": out}
+    settings = {"slime.hf-checkpoint": hf, "slime.ref-load": out}
     code = convert_model(file, {k: v for k, v in settings.items() if v}, overrides or [], gpus, dry_run)
     raise typer.Exit(FAILED if code else OK)
 
@@ -74,11 +72,11 @@ def convert_model(file: Path, settings: Mapping[str, Any], overrides: Sequence[s
     config = load_config(file, overrides, settings)
     if not isinstance(config, SlimeConfig):
         raise ConfigError([f"{file}: runtime is {config.runtime}: only models of slime runs are converted"])
-    if unset := [key for key in ("hf_checkpoint", "megatron_checkpoint") if getattr(config.model, key) is None]:
-        options = {"hf_checkpoint": "--hf", "megatron_checkpoint": "--out"}
-        raise ConfigError([f"{file}: model.{key} is not set: give {options[key]} FOLDER" for key in unset])
+    if unset := [key for key in ("hf-checkpoint", "ref-load") if config.slime.get(key) is None]:
+        options = {"hf-checkpoint": "--hf", "ref-load": "--out"}
+        raise ConfigError([f"{file}: slime.{key} is not set: give {options[key]} FOLDER" for key in unset])
     if not config.model.layers:
-        raise ConfigError([f"{file}: model.architecture has no num-layers: name a file of configs/models"])
+        raise ConfigError([f"{file}: slime has no num-layers: name a file of configs/models"])
     plan = plan_conversion(config, gpus)
     if dry_run:
         variables = [f"{name}={shlex.quote(value)}" for name, value in plan.env.items()]

@@ -31,9 +31,9 @@ HEADS: dict[type[Section], str] = {
         '"the paper" is "Stale but Stable".'
     ),
     SlimeConfig: (
-        "Every setting of a run on slime with its default. A run's own file extends one of ../models, which describe a "
-        "model, and names what it changes; `--set section.key=value` changes one more. Where slime's flag has another "
-        "name it stands beside it. The paper's own values, with their sources, are in ../paper."
+        "Every setting of ours of a run on slime with its default, and the flags of slime that a run has by default. A "
+        "run's own file extends one of ../models, which describe a model, and names what it changes; "
+        "`--set section.key=value` changes one more. The paper's own values, with their sources, are in ../paper."
     ),
 }
 """The text at the top of each file."""
@@ -51,14 +51,17 @@ def _settings(model: type[BaseModel], values: BaseModel, indent: str) -> Iterato
     """Yield the lines of a section's settings, in the order of the schema."""
     for name, field in model.model_fields.items():
         value = getattr(values, name)
-        if not isinstance(value, BaseModel):
+        if isinstance(value, dict) and value:
+            yield from ("", *_comment(field.description or "", indent), f"{indent}{name}:")
+            yield from (f"{indent}{INDENT}{flag}: {as_yaml(given)}" for flag, given in value.items())
+        elif not isinstance(value, BaseModel):
             yield from _setting(name, value, field, indent)
-            continue
-        if not indent:
-            yield ""
-        yield from _comment(inspect.getdoc(type(value)) or "", indent)
-        yield f"{indent}{name}:"
-        yield from _settings(type(value), value, indent + INDENT)
+        else:
+            if not indent:
+                yield ""
+            yield from _comment(inspect.getdoc(type(value)) or "", indent)
+            yield f"{indent}{name}:"
+            yield from _settings(type(value), value, indent + INDENT)
 
 
 def _setting(name: str, value: Any, field: FieldInfo, indent: str) -> Iterator[str]:

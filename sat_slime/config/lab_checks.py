@@ -33,7 +33,7 @@ def config_warnings(config: LabConfig) -> list[str]:
     method = build_method(config.method)
     return [
         *_quantile_scope(config, method),
-        *steps_too_long(config.train.lr),
+        *steps_too_long("train.lr", config.train.lr),
         *sat_without_lag(method, config.pipeline),
         *_schedule(config),
         *idle_proximal_policy(method, config.pipeline),
@@ -53,7 +53,7 @@ def _method(config: LabConfig, method: Method) -> Iterator[str]:
             "method.r3 is true, but model.experts is 0 (a dense model has no routing to replay): set method.r3 to "
             "false or give the model experts"
         )
-    yield from idle_top_p_replay(method, config.rollout.top_p)
+    yield from idle_top_p_replay(method, "rollout.top_p", config.rollout.top_p)
     try:
         check_method(method, pipeline.optimizer_steps_per_rollout)
     except ValueError as error:
@@ -67,20 +67,20 @@ def _method(config: LabConfig, method: Method) -> Iterator[str]:
         )
 
 
-def idle_top_p_replay(method: Method, top_p: float) -> Iterator[str]:
+def idle_top_p_replay(method: Method, key: str, top_p: float) -> Iterator[str]:
     """Yield the fault of a replay of masks that cut off nothing."""
     if method.top_p_replay and top_p == 1:
         yield (
-            "method.top_p_replay is true, but rollout.top_p is 1 (the engine samples from all tokens, so there is no "
-            "mask to replay): set rollout.top_p to 0.95 or another value below 1, or method.top_p_replay to false"
+            f"method.top_p_replay is true, but {key} is 1 (the engine samples from all tokens, so there is no mask to "
+            f"replay): set {key} to 0.95 or another value below 1, or method.top_p_replay to false"
         )
 
 
-def steps_too_long(lr: float) -> Iterator[str]:
+def steps_too_long(key: str, lr: float) -> Iterator[str]:
     """Yield what to know of a learning rate that was meant otherwise."""
     if lr >= LARGE_LR:
         yield (
-            f"train.lr is {lr:g}, which no model survives: RL of language models takes about 1e-6, tiny models 1e-3: "
+            f"{key} is {lr:g}, which no model survives: RL of language models takes about 1e-6, tiny models 1e-3: "
             "set it to 1e-6"
         )
 

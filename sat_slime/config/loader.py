@@ -18,9 +18,9 @@ from sat_slime.config.grid_schema import GridConfig
 from sat_slime.config.method_section import expand_shorthands, without_settings_of_another, without_what_is_off
 from sat_slime.config.schema import LabConfig, Section, without_settings_of_another_task
 from sat_slime.config.section import Mark, marked, section_class
-from sat_slime.config.slime_schema import SlimeConfig
+from sat_slime.config.slime_schema import READ, SlimeConfig
 from sat_slime.config.source import ConfigError, KeyPath, Source, parse_value, read_layers
-from sat_slime.config.synonyms import FLAGS_OF_SLIME, SYNONYMS
+from sat_slime.config.synonyms import SYNONYMS
 
 SectionT = TypeVar("SectionT", bound=Section)
 
@@ -124,7 +124,7 @@ def _of_a_hub(path: str | Path) -> str:
     if not re.fullmatch(r"[\w-]+/(?=.*[A-Z0-9])[\w.-]+", str(path)) or Path(path).suffix in (".yaml", ".yml"):
         return ""
     return (
-        ": for a model, `sat-slime init slime`, and set model.hf_checkpoint in slime.yaml to the folder of its weights"
+        ": for a model, `sat-slime init slime`, and set slime.hf-checkpoint in slime.yaml to the folder of its weights"
     )
 
 
@@ -246,14 +246,13 @@ def _known(
         if field is None:
             for leaf in _leaves(inner, value):
                 meant = _meant(leaf, known)
-                faulty += meant
                 names = " and ".join(f"'{'.'.join(one)}'" for one in meant)
                 hint = f"; did you mean {names}?" if meant else _siblings(leaf, path, model)
-                flag = FLAGS_OF_SLIME.get(".".join(leaf)) or (leaf[-1] if leaf[0] == "extra_args" else None)
-                if ("slime",) in known and flag:
-                    hint = f"; slime's flags stand under slime: write slime.{flag}"
+                if ("slime",) in known and (flag := _meant_flag(leaf, meant)):
+                    hint, meant = f"; slime's flags stand under slime: did you mean slime.{flag}?", []
                 elif ("runtime",) in known and (owner := _other_runtime_with(leaf, known)):
                     hint = f"; it is a setting of {owner} runs alone"
+                faulty += meant
                 errors.append(f"{source.origin(leaf)}: unknown key '{'.'.join(leaf)}'{hint}")
             continue
         section = section_class(field, value)
@@ -274,6 +273,15 @@ def _known(
         else:
             result[key] = value
     return result
+
+
+def _meant_flag(leaf: KeyPath, meant: Sequence[KeyPath]) -> str | None:
+    """Return the flag of slime that an unknown key of a run is likely to mean, if that is likelier than `meant`."""
+    word = leaf[-1].replace("_", "-")
+    if any(path[-1] == leaf[-1] for path in meant):
+        return None
+    flags = list(READ.__annotations__)
+    return word if word in flags else next(iter(difflib.get_close_matches(word, () if meant else flags, 1, 0.6)), None)
 
 
 def _other_runtime_with(leaf: KeyPath, known: list[KeyPath]) -> str | None:
@@ -342,11 +350,13 @@ def _setting_of(model: type[BaseModel], values: Any, detail: ErrorDetails) -> Ke
 def _translate(model: type[Section], source: Source, detail: ErrorDetails) -> str:
     path = _path_of(detail)
     key, kind, context = ".".join(path), detail["type"], detail.get("ctx", {})
-    if kind == "literal_error":
+    if kind == "literal_error" and path[0] == "slime":  # a flag
+        reason = detail["msg"].replace("Input should be", "it must be")
+    elif kind == "literal_error":
         return _bad_choice(source, path, detail["input"], _choices(model, source.values, path))
-    if kind == "value_error":  # a section's own check, which names its keys itself
+    elif kind == "value_error":  # a section's own check, which names its keys itself
         return f"{source.origin(path)}: {key}: {context['error']}"
-    if kind == "model_type":
+    elif kind == "model_type":
         keys = list(_section_at(model, source.values, path).model_fields)
         reason = "it is a section"
         reason += f" with the keys {', '.join(keys)}" if len(keys) <= MOST_CHOICES else ", with a line for each setting"

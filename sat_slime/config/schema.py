@@ -316,7 +316,7 @@ class EvalConfig(ScoresConfig):
 
 class VerifierLimits(Section):
     """The processes of this package's verifier, and what one verdict may cost them (docs/reward.md). On slime they are
-    those of a data.reward of sat_slime.plugin.reward."""
+    those of a slime.custom-rm-path of sat_slime.plugin.reward."""
 
     workers: PositiveInt | None = None
     """Worker processes; unset: half as many as cores, at most 8."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -48,6 +49,14 @@ COMPUTES_NOTHING = Mark.COMPUTES_NOTHING
 OWN_TO_A_CELL = Mark.OWN_TO_A_CELL
 
 
+@dataclass(frozen=True)
+class OfFlags:
+    """On a field that holds flags: the mark is of these alone."""
+
+    mark: Mark
+    flags: frozenset[str]
+
+
 def marked(model: type[BaseModel], mark: Mark) -> frozenset[str]:
     """Return the dotted keys of the settings and sections of `model` that bear `mark` themselves."""
     return frozenset(_marked(model, mark))
@@ -57,7 +66,11 @@ def _marked(model: type[BaseModel], mark: Mark, prefix: str = "") -> Iterator[st
     for name, field in model.model_fields.items():
         if mark in field.metadata:
             yield prefix + name
-        elif isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            continue
+        for of in field.metadata:
+            if isinstance(of, OfFlags) and of.mark is mark:
+                yield from (f"{prefix}{name}.{flag}" for flag in of.flags)
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
             yield from _marked(field.annotation, mark, f"{prefix}{name}.")
 
 

@@ -67,6 +67,7 @@ def slime_config_errors(config: SlimeConfig) -> list[str]:
         *_places(config),
         *layout_errors(config),
         *_context(config),
+        *_scores(config),
         *_reward(config),
         *_sampling(config),
         *_seed(config),
@@ -81,7 +82,7 @@ def slime_config_warnings(config: SlimeConfig) -> list[str]:
     method = build_method(config.method)
     return [
         *_quantile_scope(config, method),
-        *steps_too_long(config.train.lr),
+        *steps_too_long("slime.lr", config.train.lr),
         *sat_without_lag(method, config.pipeline),
         *_lengths(config),
         *_other_policy(config),
@@ -160,14 +161,14 @@ def _method(config: SlimeConfig, method: Method) -> Iterator[str]:
         )
     if method.routing_replay and not config.model.is_moe:
         yield (
-            "method.r3 is true, but model.architecture has no num-experts (a dense model has no routing to replay): "
+            "method.r3 is true, but slime has no num-experts (a dense model has no routing to replay): "
             "set method.r3 to false, or describe an MoE model"
         )
-    yield from idle_top_p_replay(method, config.rollout.top_p)
+    yield from idle_top_p_replay(method, "slime.rollout-top-p", config.rollout.top_p)
     if config.rollout.top_p < 1 and not method.top_p_replay:
         yield (
-            f"rollout.top_p is {config.rollout.top_p}, and slime then replays the engine's mask in the trainer's "
-            "softmax whatever the method says: set method.top_p_replay to true, or rollout.top_p to 1"
+            f"slime.rollout-top-p is {config.rollout.top_p}, and slime then replays the engine's mask in the trainer's "
+            "softmax whatever the method says: set method.top_p_replay to true, or slime.rollout-top-p to 1"
         )
     if reason := not_on_slime(method):
         yield f"method: {reason}"
@@ -231,20 +232,20 @@ def _canary(config: SlimeConfig) -> Iterator[str]:
 
 def _unset(config: SlimeConfig) -> Iterator[str]:
     needed = (
-        ("model.hf_checkpoint", config.model.hf_checkpoint, "the folder of the Hugging Face weights"),
-        ("model.megatron_checkpoint", config.model.megatron_checkpoint, "where `sat-slime prepare model` puts them"),
-        ("data.prompts", config.data.prompts, "a .jsonl file of prompts"),
-        ("data.reward", config.data.reward, "one of slime's rules, such as math, or the dotted path of a function"),
+        ("slime.hf-checkpoint", config.model.hf_checkpoint, "the folder of the Hugging Face weights"),
+        ("slime.ref-load", config.model.megatron_checkpoint, "where `sat-slime prepare model` puts them"),
+        ("slime.prompt-data", config.data.prompts, "a .jsonl file of prompts"),
+        ("slime.rm-type", config.data.reward, "one of slime's rules, such as math, or custom-rm-path to a function"),
     )
     for key, value, what in needed:
         if value is None:
             yield f"{key} is not set: set it to {what}"
     if missing := [name for name in NEEDED_SIZES if name not in config.model.architecture]:
-        yield f"model.architecture lacks {', '.join(missing)}: extend a file of configs/models, or write them out"
+        yield f"slime lacks {', '.join(missing)}: extend a file of configs/models, or write them out"
     if config.eval.every_n_iterations and not (config.eval.prompts or config.slime.get("eval-config")):
         yield (
-            f"eval.every_n_iterations is {config.eval.every_n_iterations}, but eval.prompts is empty: name a file, as "
-            "in --set eval.prompts.aime24=FILE, or set eval.every_n_iterations to 0"
+            f"slime.eval-interval is {config.eval.every_n_iterations}, but slime.eval-prompt-data is empty: name a "
+            "file, as in --set slime.eval-prompt-data=[aime24,FILE], or set slime.eval-interval to 0"
         )
 
 
@@ -252,12 +253,12 @@ def _places(config: SlimeConfig) -> Iterator[str]:
     """Yield folders and variables that would take the place of others."""
     checkpoints, model = config.checkpoint.folder, config.model
     for key, folder in (
-        ("model.megatron_checkpoint", model.megatron_checkpoint),
-        ("model.hf_checkpoint", model.hf_checkpoint),
+        ("slime.ref-load", model.megatron_checkpoint),
+        ("slime.hf-checkpoint", model.hf_checkpoint),
     ):
         if checkpoints and folder and checkpoints == folder and config.checkpoint.every_n_iterations:
             yield (
-                f"checkpoint.folder is {checkpoints}, which {key} is too: checkpoints of the run would take the place "
+                f"slime.save is {checkpoints}, which {key} is too: checkpoints of the run would take the place "
                 "of the model that it starts with: set it to null, which is a folder of the run"
             )
     if config.checkpoint.from_iteration is not None:
@@ -276,11 +277,11 @@ def _places(config: SlimeConfig) -> Iterator[str]:
 
 def _going_on(config: SlimeConfig, iteration: int) -> Iterator[str]:
     """Yield the faults of a run that goes on from another run's checkpoint."""
-    given = f"checkpoint.from_iteration is {iteration}"
+    given = f"pipeline.from_iteration is {iteration}"
     if not config.checkpoint.folder:
-        yield f"{given}, but checkpoint.folder is not set: name the folder with that checkpoint"
+        yield f"{given}, but slime.save is not set: name the folder with that checkpoint"
     if not config.checkpoint.every_n_iterations:
-        yield f"{given}, but slime reads no checkpoint with checkpoint.every_n_iterations 0: set that to 20"
+        yield f"{given}, but slime reads no checkpoint with slime.save-interval 0: set that to 20"
     if iteration >= config.pipeline.iterations:
         yield (
             f"{given}, and pipeline.iterations {config.pipeline.iterations}, which counts from the other run's start: "
@@ -292,17 +293,18 @@ def _context(config: SlimeConfig) -> Iterator[str]:
     rollout, context = config.rollout, context_tokens(config)
     if context is None:
         return
-    where = "rollout.context_tokens" if rollout.context_tokens else "model.max_positions"
+    where = "slime.sglang-context-length" if rollout.context_tokens else "max_positions"
     prompt = rollout.max_prompt_tokens
     if rollout.end_at_context and (prompt is None or prompt >= context):
         yield (
-            f"rollout.end_at_context is true with rollout.max_prompt_tokens {prompt or 'unset'}: SGLang would cut "
-            f"prompts that fill the context of {context} tokens ({where}): set rollout.max_prompt_tokens to "
+            f"slime.sglang-allow-auto-truncate is true with slime.rollout-max-prompt-len {prompt or 'unset'}: "
+            "SGLang would cut "
+            f"prompts that fill the context of {context} tokens ({where}): set slime.rollout-max-prompt-len to "
             f"{_some_prompt(context)}"
         )
-    limits = {"rollout.max_response_tokens": rollout.max_response_tokens}
+    limits = {"slime.rollout-max-response-len": rollout.max_response_tokens}
     if config.eval.every_n_iterations and config.eval.max_response_tokens:
-        limits["eval.max_response_tokens"] = config.eval.max_response_tokens
+        limits["slime.eval-max-response-len"] = config.eval.max_response_tokens
     for key, response in limits.items():
         if rollout.end_at_context:  # the prompt's share is cut off at the end; more than the context is a mistake
             if response > context:
@@ -311,12 +313,13 @@ def _context(config: SlimeConfig) -> Iterator[str]:
         # Without a limit the shortest of prompts has a token.
         needed = response + (prompt or 1)
         if needed > context:
-            whole = f" + rollout.max_prompt_tokens {prompt} = {needed}" if prompt else " and a prompt"
+            whole = f" + slime.rollout-max-prompt-len {prompt} = {needed}" if prompt else " and a prompt"
             room = prompt if prompt and prompt < context else _some_prompt(context)
-            also = "" if room == prompt else f" and rollout.max_prompt_tokens to {room}"
+            also = "" if room == prompt else f" and slime.rollout-max-prompt-len to {room}"
             yield (
                 f"{key} {response}{whole} is more than the context of {context} tokens ({where}), and SGLang would "
-                f"refuse the request: set rollout.end_at_context to true{also}, or {key} to {context - room}{also}"
+                f"refuse the request: set slime.sglang-allow-auto-truncate to true{also}, or {key} to "
+                f"{context - room}{also}"
             )
 
 
@@ -332,12 +335,27 @@ def _cpu(config: SlimeConfig) -> Iterator[str]:
         return
     if config.model.resolved_family is None:
         yield (
-            "cluster.device is cpu, but the flags of model.architecture describe no family that has layers without "
+            "cluster.device is cpu, but its flags describe no family that has layers without "
             f"Transformer Engine here ({', '.join(FAMILIES)}): describe one of these, name a file with another one in "
-            "model.family (docs/tasks.md), or set cluster.device to gpu"
+            "family (docs/tasks.md), or set cluster.device to gpu"
         )
     if train.optimizer_offload:
-        yield "train.optimizer_offload is true with cluster.device cpu: all memory is the host's: set it to false"
+        yield "slime.optimizer-cpu-offload is true with cluster.device cpu: all memory is the host's: set it to false"
+
+
+def _scores(config: SlimeConfig) -> Iterator[str]:
+    samples, repeats, k = config.eval.samples, config.scores.repeats, config.scores.k
+    if not config.eval.every_n_iterations:
+        return
+    if samples % repeats:
+        yield (
+            f"slime.n-samples-per-eval-prompt is {samples}, which scores.repeats {repeats} does not divide: set it to "
+            f"{samples + repeats - samples % repeats}"
+        )
+    if k and max(k) > samples:
+        yield (
+            f"scores.k has {max(k)}, more than slime.n-samples-per-eval-prompt {samples}: raise that, or leave it out"
+        )
 
 
 def _reward(config: SlimeConfig) -> Iterator[str]:
@@ -345,19 +363,21 @@ def _reward(config: SlimeConfig) -> Iterator[str]:
     rule = (reward or "").removeprefix("boxed_")
     if rule == "remote_rm" and not flags.get("rm-url"):
         yield (
-            "data.reward is remote_rm, and nothing says whom to ask: set slime.rm-url to http://HOST:PORT of the "
+            "slime.rm-type is remote_rm, and nothing says whom to ask: set slime.rm-url to http://HOST:PORT of the "
             "reward's server"
         )
     if rule == "dapo" and not flags.get("reward-key"):
         yield (
-            f"data.reward is {reward}, which gives score, acc and pred, and slime fails at the first batch without the "
-            "one to train on: set slime.reward-key to score, or data.reward to sat_slime.plugin.reward.math_dapo"
+            f"slime.rm-type is {reward}, which gives score, acc and pred, and slime fails at the first batch "
+            "without the "
+            "one to train on: set slime.reward-key to score, or slime.custom-rm-path to "
+            "sat_slime.plugin.reward.math_dapo"
         )
 
 
 def _sampling(config: SlimeConfig) -> Iterator[str]:
     rollout, evaluation = config.rollout, config.eval
-    for key, value in (("rollout.top_k", rollout.top_k), ("eval.top_k", evaluation.top_k)):
+    for key, value in (("slime.rollout-top-k", rollout.top_k), ("slime.eval-top-k", evaluation.top_k)):
         if value is not None and value < 1 and value != -1:
             yield f"{key} is {value}, and SGLang refuses every request with it: set it to -1 for all tokens"
     words = config.model.vocab_size
@@ -365,7 +385,8 @@ def _sampling(config: SlimeConfig) -> Iterator[str]:
     if outside:
         kept = [token for token in rollout.stop_token_ids if token not in outside]
         yield (
-            f"rollout.stop_token_ids has {outside[0]}, which is no token of the model's {words}, and no response would "
+            f"slime.rollout-stop-token-ids has {outside[0]}, which is no token of the model's {words}, and no "
+            "response would "
             f"end with it: set it to {kept}"
         )
 
@@ -376,7 +397,7 @@ def _seed(config: SlimeConfig) -> Iterator[str]:
         yield f"seed is {config.seed}, more than NumPy takes: set it to {LARGEST_SEED - stages} or less"
     if ":" in (config.model.hf_checkpoint or ""):
         yield (
-            f"model.hf_checkpoint is {config.model.hf_checkpoint}, and SGLang takes no colon in a model's name: rename "
+            f"slime.hf-checkpoint is {config.model.hf_checkpoint}, and SGLang takes no colon in a model's name: rename "
             "the folder, or link to it"
         )
 
@@ -389,7 +410,7 @@ def _quantile_scope(config: SlimeConfig, method: Method) -> Iterator[str]:
         steps = config.pipeline.optimizer_steps_per_rollout
         first = "pipeline.optimizer_steps_per_rollout to 1 and " if steps > 1 else ""
         yield (
-            f"method.sat.scope is microbatch, and a micro-batch of train.max_tokens_per_gpu "
+            f"method.sat.scope is microbatch, and a micro-batch of slime.max-tokens-per-gpu "
             f"{config.train.max_tokens_per_gpu} holds {few[0]} response(s) of full length: below about {few[1]:.0f} "
             "responses the quantile is the largest |d| and the gate of SAT hardly ever opens: set "
             f"{first}method.sat.scope to step"
@@ -415,8 +436,9 @@ def _lengths(config: SlimeConfig) -> Iterator[str]:
         longest = min(longest + 1, context or longest + 1)
     if bound < longest:
         yield (
-            f"train.max_tokens_per_gpu is {train.max_tokens_per_gpu}, less than the longest sample of {longest} tokens "
-            f"/ train.context_parallel {train.context_parallel}: such a sample is a micro-batch of its own and takes "
+            f"slime.max-tokens-per-gpu is {train.max_tokens_per_gpu}, less than the longest sample of {longest} tokens "
+            f"/ slime.context-parallel-size {train.context_parallel}: such a sample is a micro-batch of its own "
+            "and takes "
             "more memory than the bound says"
         )
     if context and not rollout.end_at_context and rollout.max_prompt_tokens is None:
@@ -424,13 +446,14 @@ def _lengths(config: SlimeConfig) -> Iterator[str]:
         left = context - max(rollout.max_response_tokens, evaluation or 0)
         if left > 0:
             yield (
-                f"rollout.max_prompt_tokens is not set: a prompt of more than {left} tokens would not fit the context "
+                f"slime.rollout-max-prompt-len is not set: a prompt of more than {left} tokens would not fit the "
+                "context "
                 f"beside its response, and its request fail: set it to {left}"
             )
     positions = config.model.max_positions
     if positions and rollout.context_tokens and rollout.context_tokens > positions:
         yield (
-            f"rollout.context_tokens is {rollout.context_tokens}, more than model.max_positions {positions}: the model "
+            f"slime.sglang-context-length is {rollout.context_tokens}, more than max_positions {positions}: the model "
             "has never seen positions beyond that"
         )
 
@@ -444,7 +467,7 @@ def _schedule(config: SlimeConfig) -> Iterator[str]:
         )
     if evaluation and lag > 1 and evaluation % lag:
         yield (
-            f"eval.every_n_iterations is {evaluation}, no multiple of pipeline.lag {lag}: evaluations measure the "
+            f"slime.eval-interval is {evaluation}, no multiple of pipeline.lag {lag}: evaluations measure the "
             f"weights of the last broadcast, some the same twice: set it to {_multiple(evaluation, lag)}"
         )
 
@@ -453,17 +476,17 @@ def _checkpoints(config: SlimeConfig) -> Iterator[str]:
     every, lag = config.checkpoint.every_n_iterations, config.pipeline.lag
     if not every:
         yield (
-            "checkpoint.every_n_iterations is 0: nothing is saved, and a run that fails starts over: set it to "
+            "slime.save-interval is 0: nothing is saved, and a run that fails starts over: set it to "
             f"{_multiple(20, max(lag, 1))}"
         )
     elif not config.checkpoint.optimizer:
         yield (
-            "checkpoint.optimizer is false: a run resumed from such a checkpoint starts with a new optimizer: set "
-            "it to true"
+            "slime.no-save-optim is true: a run resumed from such a checkpoint starts with a new optimizer: set "
+            "it to false"
         )
     elif lag > 1 and every % lag:
         yield (
-            f"checkpoint.every_n_iterations is {every}, no multiple of pipeline.lag {lag}: a run that goes on "
+            f"slime.save-interval is {every}, no multiple of pipeline.lag {lag}: a run that goes on "
             f"broadcasts at once and again before {lag} iterations have passed: set it to {_multiple(every, lag)}"
         )
 
@@ -477,21 +500,23 @@ def _other_policy(config: SlimeConfig) -> Iterator[str]:
     rollout, data = config.rollout, config.data
     if rollout.top_k > 0:
         yield (
-            f"rollout.top_k is {rollout.top_k}: the engine's policy is cut off, the trainer's is not, and their ratio "
+            f"slime.rollout-top-k is {rollout.top_k}: the engine's policy is cut off, the trainer's is not, and "
+            "their ratio "
             "is no importance weight: set it to -1"
         )
     if data.reward and data.reward.removeprefix("boxed_") == "deepscaler":
         yield (
-            "data.reward is deepscaler: it gives 0 without </think>, which a base model does not write: set it to math"
+            "slime.rm-type is deepscaler: it gives 0 without </think>, which a base model does not write: set it "
+            "to math"
         )
     if data.reward == "random":
-        yield "data.reward is random, which slime has for tests: set it to math"
+        yield "slime.rm-type is random, which slime has for tests: set it to math"
     if config.method.base == "ppo":
         yield "method.base is ppo: slime's critic is not used, and advantages are GRPO's: set it to grpo, the same run"
     if data.chat_template_args and not data.chat_template:
         yield (
-            "data.chat_template_args has no effect with data.chat_template false: leave it out, or set "
-            "data.chat_template to true"
+            "slime.apply-chat-template-kwargs has no effect with slime.apply-chat-template false: leave it out, or set "
+            "slime.apply-chat-template to true"
         )
 
 
@@ -499,30 +524,35 @@ def _evaluation(config: SlimeConfig) -> Iterator[str]:
     evaluation = config.eval
     if not evaluation.every_n_iterations:
         return
-    samples = evaluation.samples_per_problem * evaluation.repeats
+    samples = evaluation.samples
     if evaluation.temperature == 0 and samples > 1:
         yield (
-            f"eval.temperature is 0 with {samples} samples of each problem, all of which are the same: set "
-            "eval.temperature to null for the rollout's"
+            f"slime.eval-temperature is 0 with {samples} samples of each problem, all of which are the same: set "
+            "slime.eval-temperature to null for the rollout's"
         )
-    for name, file in evaluation.prompts.items():
+    for file in evaluation.prompts.values():
         if config.data.prompts and os.path.normpath(file) == os.path.normpath(config.data.prompts):
-            yield f"eval.prompts.{name} is {file}, as data.prompts is: it is trained on; name another file"
+            yield f"slime.eval-prompt-data has {file}, as slime.prompt-data is: it is trained on; name another file"
 
 
 def _engines(config: SlimeConfig) -> Iterator[str]:
     rollout = config.rollout
     if rollout.memory_fraction > FREE_OF_SGLANG and config.cluster.device == "gpu":
         yield (
-            f"rollout.memory_fraction is {rollout.memory_fraction}, and SGLang itself leaves 10 GiB of a large GPU to "
+            f"slime.sglang-mem-fraction-static is {rollout.memory_fraction}, and SGLang itself leaves 10 GiB of a "
+            "large GPU to "
             "its kernels, graphs and pushes of weights: set it to 0.85"
         )
     if rollout.concurrent_requests > MOST_RUNNING and not given_flag(config, "sglang-max-running-requests"):
         yield (
-            f"rollout.concurrent_requests is {rollout.concurrent_requests}, but an engine runs at most {MOST_RUNNING}: "
+            f"slime.sglang-server-concurrency is {rollout.concurrent_requests}, but an engine runs at most "
+            f"{MOST_RUNNING}: "
             f"the others are open connections that wait; set it to {MOST_RUNNING}"
         )
-    if config.model.architecture.get("multi-latent-attention") and config.flag("attention-backend") == "flash":
+    if (
+        config.model.architecture.get("multi-latent-attention")
+        and config.slime.get("attention-backend", "flash") == "flash"
+    ):
         yield (
             "slime.attention-backend is flash with multi-latent attention, whose heads FlashAttention 2 does not take "
             "(version 3 does, on Hopper): set it to auto"
@@ -533,6 +563,6 @@ def _verifier(config: SlimeConfig) -> Iterator[str]:
     changed = ", ".join(f"verifier.{name}" for name in sorted(config.verifier.model_fields_set))
     if config.verifier != VerifierLimits() and not uses_verifier(config):
         yield (
-            f"{changed} has no effect with data.reward {config.data.reward}: set data.reward to "
+            f"{changed} has no effect with {config.data.reward_key} {config.data.reward}: set slime.custom-rm-path to "
             "sat_slime.plugin.reward.default or another of its modes, or leave it out"
         )

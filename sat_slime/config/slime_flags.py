@@ -1,6 +1,6 @@
 """Flags that slime's parser takes and that fail or mislead later: hours on, inside an engine, or in the numbers alone.
 
-Each rule says when a flag of the section slime, or of model.architecture, does so, why, and what to do. What is refused
+Each rule says when a flag of the section slime does so, why, and what to do. What is refused
 as slime parses is not here. tests/config/test_slime_flags.py names for each the place in the source.
 """
 
@@ -12,7 +12,7 @@ from pathlib import PurePath
 from typing import Any
 
 from sat_slime.config.method_section import build_method
-from sat_slime.config.slime_schema import SlimeConfig
+from sat_slime.config.slime_schema import SlimeConfig, is_sent
 
 NUMBER_REWARDS = ("math", "deepscaler", "f1", "gpqa", "ifbench", "random")
 """slime's rules that reward with a number; `dapo` gives a mapping."""
@@ -42,30 +42,25 @@ def _checkpoint_denominator(config: SlimeConfig) -> str | None:
 
 def _evaluates(config: SlimeConfig) -> str | None:
     every = config.eval.every_n_iterations
-    return f"eval.every_n_iterations {every}" if every else None
+    return f"slime.eval-interval {every}" if every else None
 
 
 def _prompts_of_evaluation(config: SlimeConfig) -> str | None:
-    return "eval.prompts" if config.eval.prompts else None
+    return "slime.eval-prompt-data" if config.eval.prompts else None
 
 
 def _number_reward(config: SlimeConfig) -> str | None:
-    return f"data.reward {config.data.reward}" if config.data.reward in NUMBER_REWARDS else None
+    return f"slime.rm-type {config.data.reward}" if config.data.reward in NUMBER_REWARDS else None
 
 
 def _saves(config: SlimeConfig) -> str | None:
     every = config.checkpoint.every_n_iterations
-    return f"checkpoint.every_n_iterations {every}" if every else None
+    return f"slime.save-interval {every}" if every else None
 
 
 def _context_parallel(config: SlimeConfig) -> str | None:
     size = config.train.context_parallel
-    return f"train.context_parallel {size}" if size > 1 else None
-
-
-def is_sent(value: Any) -> bool:
-    """Return whether a flag of this value is in the command: unset, empty lists and false are left out, 0 is not."""
-    return not (value in (None, []) or value is False)
+    return f"slime.context-parallel-size {size}" if size > 1 else None
 
 
 def _above(bound: float) -> Callable[[Any], bool]:
@@ -166,7 +161,7 @@ ERRORS = (
     ),
     Rule(
         ("disable-rollout-global-dataset",),
-        "slime's rollout function takes its prompts from data.prompts, and fails at the first batch without",
+        "slime's rollout function takes its prompts from slime.prompt-data, and fails at the first batch without",
     ),
     Rule(
         ("disable-compute-advantages-and-returns",),
@@ -176,7 +171,7 @@ ERRORS = (
         ("group-rm",),
         "slime cannot evaluate with rewards of whole groups, and fails at the first evaluation",
         _evaluates,
-        remedy="leave it out, or set eval.every_n_iterations to 0",
+        remedy="leave it out, or set slime.eval-interval to 0",
     ),
     Rule(
         ("reward-key", "eval-reward-key"),
@@ -187,7 +182,7 @@ ERRORS = (
         ("eval-config",),
         "slime evaluates only on that file's sets",
         _prompts_of_evaluation,
-        remedy="leave it out, or set eval.prompts to null",
+        remedy="leave it out, or set slime.eval-prompt-data to null",
     ),
     Rule(
         ("allgather-cp",),
@@ -198,7 +193,7 @@ ERRORS = (
     Rule(
         ("save-retain-interval",),
         "slime counts checkpoints from 0, and Megatron then deletes all but the newest",
-        remedy="leave it out, and say with checkpoint.keep how many stay",
+        remedy="leave it out, and say with pipeline.keep_checkpoints how many stay",
     ),
     Rule(
         ("start-rollout-id",),
@@ -279,13 +274,8 @@ def flag_rule_warnings(config: SlimeConfig) -> list[str]:
 
 
 def given_flag(config: SlimeConfig, *names: str) -> tuple[str, Any] | None:
-    """Return the key and value of the first of these flags that are under slime or model.architecture; None if neither
-    has."""
-    for section, flags in (("slime", config.slime), ("model.architecture", config.model.architecture)):
-        for name in names:
-            if name in flags:
-                return f"{section}.{name}", flags[name]
-    return None
+    """Return the key and value of the first of these flags that the run has; None if it has none."""
+    return next(((f"slime.{name}", config.slime[name]) for name in names if name in config.slime), None)
 
 
 def _broken(config: SlimeConfig, rules: Sequence[Rule]) -> Iterator[str]:
@@ -316,7 +306,8 @@ def _engines(config: SlimeConfig) -> Iterator[str]:
             yield f"{key} is {ranks}, which slime takes only with data-parallel attention: leave it out{more}"
         elif not divides:
             yield (
-                f"{key} is {ranks}, which does not divide rollout.gpus_per_engine {rollout.gpus_per_engine}: leave it "
+                f"{key} is {ranks}, which does not divide slime.rollout-num-gpus-per-engine "
+                f"{rollout.gpus_per_engine}: leave it "
                 "out"
             )
     given = given_flag(config, "sglang-max-total-tokens")
@@ -331,7 +322,7 @@ def _engines(config: SlimeConfig) -> Iterator[str]:
     given = given_flag(config, "prefill-num-servers")
     if given and (servers := _number(given[1])) and servers * rollout.gpus_per_engine >= rollout.gpus:
         yield (
-            f"{given[0]} is {given[1]}: with rollout.gpus_per_engine {rollout.gpus_per_engine} none of the "
+            f"{given[0]} is {given[1]}: with slime.rollout-num-gpus-per-engine {rollout.gpus_per_engine} none of the "
             f"{rollout.gpus} GPUs of rollout is left to decode: leave it out"
         )
 
@@ -353,4 +344,4 @@ def _schedule(config: SlimeConfig) -> Iterator[str]:
         )
     first = given_flag(config, "lr-warmup-init")
     if first and _above(config.train.lr)(first[1]):
-        yield f"{first[0]} is {first[1]}, more than train.lr {config.train.lr}: set it to {config.train.lr}"
+        yield f"{first[0]} is {first[1]}, more than slime.lr {config.train.lr}: set it to {config.train.lr}"

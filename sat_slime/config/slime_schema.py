@@ -1,15 +1,31 @@
-"""A run of slime as typed data. What means the same as in a run of the lab runtime has the same section and key.
+"""A run of slime as typed data: our own settings, and slime's flags by slime's names under `slime`.
 
-Where slime's flag has another name it stands in the docstring as `--flag`. Any other flag of slime, Megatron or SGLang
-stands under `slime`, by its own name.
+What our method and our order of a run govern has a setting here, and is refused under `slime`
+(launch/command.GOVERNED). Every other flag of slime, Megatron or SGLang stands there under its own name. READ has those
+that this package itself reads, with their types and the value that a run has where its file names none; `config.train`,
+`config.rollout` and so on are views of them with the words of the field.
 """
 
 from __future__ import annotations
 
+import json
 import os
-from typing import Annotated, Any, Literal
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Generic, Literal, TypeVar, cast
 
-from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    field_validator,
+)
+from pydantic_core import InitErrorDetails
+from typing_extensions import TypedDict
 
 from sat_slime import outside
 from sat_slime.config.schema import (
@@ -24,52 +40,11 @@ from sat_slime.config.schema import (
     Section,
     VerifierLimits,
 )
-from sat_slime.config.section import COMPUTES_NOTHING, MAY_CHANGE_ON_RESUME, OWN_TO_A_CELL
+from sat_slime.config.section import COMPUTES_NOTHING, MAY_CHANGE_ON_RESUME, OWN_TO_A_CELL, OfFlags
 from sat_slime.models import ModelFamily, family_by_flags, find_family
 
 FlagValue = bool | int | float | str | list[int | float | str]
 """true: the flag alone; false: left out; a list: several values after the flag."""
-
-
-def _check_flags(flags: dict[str, Any]) -> dict[str, Any]:
-    for name, value in flags.items():
-        if name.startswith("-") or "=" in name or " " in name:
-            raise ValueError(f"{name!r} must be a flag's name without the leading dashes, with its value beside it")
-        values = value if isinstance(value, list) else [value]
-        if not all(isinstance(single, (bool, int, float, str)) for single in values) or value == []:
-            raise ValueError(f"{name} is {value!r}: it must be true, false, a number, text, or a list of these")
-    return flags
-
-
-# Any: pydantic would report each alternative of a FlagValue as a fault of its own.
-Flags = Annotated[dict[str, Any], AfterValidator(_check_flags)]
-"""FlagValues of slime's, Megatron's or SGLang's flags, by their full names without the leading dashes."""
-
-DEFAULTS: dict[str, FlagValue] = {
-    "rollout-shuffle": True,
-    "balance-data": True,
-    "accumulate-allreduce-grads-in-fp32": True,
-    "attention-softmax-in-fp32": True,
-    "attention-backend": "flash",
-    "weight-decay": 0.1,
-    "adam-beta1": 0.9,
-    "adam-beta2": 0.98,
-    "adam-eps": 1e-8,
-    "clip-grad": 1.0,
-}
-"""Flags that a run has where its file gives them no other value, as in slime's own scripts. false leaves one out."""
-
-
-def _none_as_empty(value: Any) -> Any:
-    return {} if value is None else value
-
-
-def _as_text(value: Any) -> Any:
-    return str(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else value
-
-
-EnvironmentValue = Annotated[str, BeforeValidator(_as_text)]
-"""Text; a number stands for its digits."""
 
 
 def _as_absolute(path: str) -> str:
@@ -79,39 +54,258 @@ def _as_absolute(path: str) -> str:
 LocalPath = Annotated[str, AfterValidator(_as_absolute)]
 """An absolute path; `~` is the home, and a relative one is in the working directory, of who reads the settings."""
 
+Share = Annotated[float, Field(gt=0, lt=1)]
+Nucleus = Annotated[float, Field(gt=0, le=1)]
 
-class SlimeModelConfig(Section):
-    """The model: where its weights are, and its architecture as Megatron's flags."""
 
-    hf_checkpoint: LocalPath | None = None
-    """Folder with the Hugging Face weights, configuration and tokenizer; SGLang starts from it (--hf-checkpoint)."""
-    megatron_checkpoint: LocalPath | None = None
-    """The same weights in Megatron's format, as `sat-slime prepare model` converts them: what training starts from, and
-    the reference model of the KL (--ref-load)."""
-    max_positions: PositiveInt | None = None
-    """Longest prompt plus response, in tokens: `max_position_embeddings` of the checkpoint's config.json."""
-    architecture: Flags = Field(default_factory=dict)
-    """Megatron's flags of the architecture, as in slime's scripts/models."""
+def _sets(pairs: list[str]) -> list[str]:
+    if len(pairs) % 2:
+        raise ValueError("it takes a name and a file for each set, one after another: [aime24, /data/aime24.jsonl]")
+    return [_as_absolute(word) if number % 2 else word for number, word in enumerate(pairs)]
+
+
+READ = TypedDict(
+    "READ",
+    {
+        # the GPUs
+        "actor-num-nodes": PositiveInt,
+        "actor-num-gpus-per-node": PositiveInt,
+        "rollout-num-gpus": PositiveInt,
+        "rollout-num-gpus-per-engine": PositiveInt,
+        # the model
+        "hf-checkpoint": LocalPath,
+        "ref-load": LocalPath,
+        "num-layers": PositiveInt,
+        "hidden-size": PositiveInt,
+        "ffn-hidden-size": PositiveInt,
+        "num-attention-heads": PositiveInt,
+        "num-query-groups": PositiveInt,
+        "kv-channels": PositiveInt,
+        "vocab-size": PositiveInt,
+        "num-experts": NonNegativeInt,
+        "moe-router-topk": PositiveInt,
+        "moe-ffn-hidden-size": PositiveInt,
+        # prompts and reward
+        "prompt-data": LocalPath,
+        "input-key": str,
+        "label-key": str,
+        "apply-chat-template": bool,
+        "apply-chat-template-kwargs": str,
+        "rm-type": str,
+        "custom-rm-path": str,
+        "rollout-shuffle": bool,
+        "balance-data": bool,
+        # generation
+        "rollout-batch-size": PositiveInt,
+        "n-samples-per-prompt": Annotated[int, Field(ge=2)],
+        "rollout-max-prompt-len": PositiveInt,
+        "rollout-max-response-len": PositiveInt,
+        "rollout-temperature": PositiveFloat,
+        "rollout-top-p": Nucleus,
+        "rollout-top-k": int,
+        "rollout-stop-token-ids": list[int],
+        "sglang-mem-fraction-static": Share,
+        "sglang-context-length": PositiveInt,
+        "sglang-allow-auto-truncate": bool,
+        "sglang-server-concurrency": PositiveInt,
+        "use-fault-tolerance": bool,
+        # training
+        "tensor-model-parallel-size": PositiveInt,
+        "pipeline-model-parallel-size": PositiveInt,
+        "context-parallel-size": PositiveInt,
+        "expert-model-parallel-size": PositiveInt,
+        "expert-tensor-parallel-size": PositiveInt,
+        "sequence-parallel": bool,
+        "use-dynamic-batch-size": bool,
+        "max-tokens-per-gpu": PositiveInt,
+        "recompute-granularity": Literal["selective", "full"],
+        "optimizer": str,
+        "lr": PositiveFloat,
+        "lr-decay-style": str,
+        "override-opt_param-scheduler": bool,
+        "optimizer-cpu-offload": bool,
+        "weight-decay": NonNegativeFloat,
+        "adam-beta1": NonNegativeFloat,
+        "adam-beta2": NonNegativeFloat,
+        "adam-eps": PositiveFloat,
+        "clip-grad": NonNegativeFloat,
+        "attention-dropout": NonNegativeFloat,
+        "hidden-dropout": NonNegativeFloat,
+        "accumulate-allreduce-grads-in-fp32": bool,
+        "attention-softmax-in-fp32": bool,
+        "attention-backend": str,
+        # evaluation
+        "eval-interval": NonNegativeInt,
+        "eval-prompt-data": Annotated[list[str], AfterValidator(_sets)],
+        "n-samples-per-eval-prompt": PositiveInt,
+        "eval-max-response-len": PositiveInt,
+        "eval-temperature": NonNegativeFloat,
+        "eval-top-p": Nucleus,
+        "eval-top-k": int,
+        # checkpoints and trackers
+        "save": LocalPath,
+        "save-interval": NonNegativeInt,
+        "no-save-optim": bool,
+        "use-tensorboard": bool,
+        "use-wandb": bool,
+        "wandb-project": str,
+    },
+    total=False,
+)
+"""The flags that this package reads, with their types. Any other one is sent as it stands."""
+READ.__pydantic_config__ = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)  # type: ignore[attr-defined]
+
+AS_SLIME: dict[str, FlagValue] = {
+    "actor-num-nodes": 1,
+    "n-samples-per-eval-prompt": 1,
+    "rollout-temperature": 1.0,
+    "rollout-top-p": 1.0,
+    "rollout-top-k": -1,
+    "sglang-server-concurrency": 512,
+    "tensor-model-parallel-size": 1,
+    "pipeline-model-parallel-size": 1,
+    "context-parallel-size": 1,
+    "expert-model-parallel-size": 1,
+    "expert-tensor-parallel-size": 1,
+    "lr": 1e-6,
+    "adam-beta1": 0.9,
+    "adam-eps": 1e-8,
+    "optimizer": "adam",
+    "clip-grad": 1.0,
+}
+"""Flags that a run has where its file gives them no other value; slime's or Megatron's default is the same."""
+
+OTHER_THAN_SLIME: dict[str, FlagValue] = {
+    "actor-num-gpus-per-node": 4,
+    "rollout-num-gpus": 4,
+    "rollout-num-gpus-per-engine": 2,
+    "rollout-batch-size": 256,
+    "n-samples-per-prompt": 16,
+    "rollout-max-response-len": 8192,
+    "sglang-mem-fraction-static": 0.8,
+    "input-key": "prompt",
+    "label-key": "label",
+    "apply-chat-template": True,
+    "rollout-shuffle": True,
+    "balance-data": True,
+    "use-dynamic-batch-size": True,
+    "max-tokens-per-gpu": 8192,
+    "recompute-granularity": "full",
+    "lr-decay-style": "constant",
+    # Without it Megatron refuses to go on with another number of iterations, on which a constant rate does not depend.
+    "override-opt_param-scheduler": True,
+    "weight-decay": 0.1,
+    "adam-beta2": 0.98,
+    "attention-dropout": 0.0,
+    "hidden-dropout": 0.0,
+    "accumulate-allreduce-grads-in-fp32": True,
+    "attention-softmax-in-fp32": True,
+    "eval-interval": 20,
+    "save-interval": 20,
+    "use-tensorboard": True,
+}
+"""The same where slime has no default or another one. Most of these are those of slime's own scripts."""
+
+DEFAULTS = AS_SLIME | OTHER_THAN_SLIME
+"""Flags that a run has where its file gives them no other value. false leaves one out."""
+
+FREE_ON_RESUME = frozenset(
+    {
+        *("rollout-num-gpus", "rollout-num-gpus-per-engine", "sglang-mem-fraction-static"),
+        *("sglang-server-concurrency", "use-fault-tolerance", "save-interval"),
+        *("use-tensorboard", "use-wandb", "wandb-project"),
+    }
+)
+"""Flags that a resumed run may change."""
+WITHOUT_NUMBERS = frozenset({"save", "save-interval", "no-save-optim", "use-tensorboard", "use-wandb", "wandb-project"})
+"""Flags that change nothing of what a run computes."""
+
+ARCHITECTURE = re.compile(
+    r"num-(layers|attention-heads|query-groups|experts)|(ffn-)?hidden-size|kv-channels|(make-|padded-)?vocab-size.*|"
+    r"group-query-attention|multi-latent-attention|(q|kv)-lora-rank|(qk|v|qk-pos-emb)-head-dim|qk-layernorm|"
+    r"norm(alization|-epsilon)|apply-layernorm-1p|post-.*-layernorm|swiglu|disable-bias-linear|add-qkv-bias|"
+    r"(no-)?position-embedding.*|max-position-embeddings|use-rotary-position-embeddings|rotary-.*|use-rope-scaling|"
+    r"mscale.*|untie-embeddings-and-output-weights|use-gated-attention|attention-output-gate|moe-.*|mtp-num-layers|spec"
+)
+"""Flags that describe a model."""
+
+
+def is_sent(value: Any) -> bool:
+    """Return whether a flag of this value is in the command: unset, empty lists and false are left out, 0 is not."""
+    return not (value in (None, []) or value is False)
+
+
+def _check_flags(flags: dict[str, Any]) -> dict[str, Any]:
+    """Return the flags over DEFAULTS. Raises ValidationError with every one whose name or value is none."""
+    faults: list[InitErrorDetails] = []
+
+    def fault(name: str, value: Any, text: str) -> None:
+        faults.append({"type": "value_error", "loc": (name,), "input": value, "ctx": {"error": ValueError(text)}})
+
+    for name, value in flags.items():
+        values = value if isinstance(value, list) else [value]
+        if name.startswith("-") or "=" in name or " " in name:
+            fault(name, value, f"{name!r} must be a flag's name without the leading dashes, with its value beside it")
+        elif value is not None and not all(isinstance(single, (bool, int, float, str)) for single in values):
+            fault(name, value, f"it is {value!r}, and must be true, false, a number, text, or a list of these")
+    if faults:
+        raise ValidationError.from_exception_data("slime", faults)
+    given = DEFAULTS | flags
+    return given | cast(dict[str, Any], _FLAGS.validate_python({k: v for k, v in given.items() if is_sent(v)}))
+
+
+_FLAGS = TypeAdapter(READ)
+
+# Any: pydantic would report each alternative of a FlagValue as a fault of its own.
+Flags = Annotated[dict[str, Any], AfterValidator(_check_flags)]
+"""FlagValues of slime's, Megatron's or SGLang's flags, by their full names without the leading dashes."""
+
+
+# ------------------------------------------------------------------------------------------------------------- views
+
+
+T = TypeVar("T")
+
+
+class Flag(Generic[T]):
+    """A flag as an attribute of a view: its value, or `other` where it is not sent."""
+
+    def __init__(self, name: str, other: T):
+        self.name, self.other = name, other
+
+    def __get__(self, view: View, owner: type[View]) -> T:
+        value = view.flags.get(self.name)
+        return cast(T, value) if is_sent(value) else self.other
+
+
+@dataclass(frozen=True)
+class View:
+    """Some of a run's flags under the words of the field."""
+
+    flags: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SlimeModelConfig(View):
+    """The model: where its weights are, and its architecture."""
+
     family: str | None = None
-    """qwen3_moe, qwen3, qwen2, or the dotted path of a module with another family: its layers on a CPU, and its counts
-    for memory (docs/tasks.md). Unset: the one that `architecture` describes, if any does."""
+    max_positions: int | None = None
+
+    hf_checkpoint = Flag[str | None]("hf-checkpoint", None)
+    megatron_checkpoint = Flag[str | None]("ref-load", None)
+    layers = Flag("num-layers", 0)
+    hidden_size = Flag("hidden-size", 0)
+    ffn_size = Flag("ffn-hidden-size", 0)  # of a dense layer
+    attention_heads = Flag("num-attention-heads", 0)
+    vocab_size = Flag("vocab-size", 0)
+    experts = Flag("num-experts", 0)  # 0: a dense model
+    experts_per_token = Flag("moe-router-topk", 2)
 
     @property
-    def layers(self) -> int:
-        return self._number("num-layers")
-
-    @property
-    def hidden_size(self) -> int:
-        return self._number("hidden-size")
-
-    @property
-    def ffn_size(self) -> int:
-        """Width of a dense layer."""
-        return self._number("ffn-hidden-size")
-
-    @property
-    def attention_heads(self) -> int:
-        return self._number("num-attention-heads")
+    def architecture(self) -> dict[str, Any]:
+        """The flags that describe the model, as in slime's scripts/models."""
+        return {name: value for name, value in self.flags.items() if ARCHITECTURE.fullmatch(name)}
 
     @property
     def kv_heads(self) -> int:
@@ -120,19 +314,6 @@ class SlimeModelConfig(Section):
     @property
     def head_dim(self) -> int:
         return self._number("kv-channels", self.hidden_size // max(self.attention_heads, 1))
-
-    @property
-    def vocab_size(self) -> int:
-        return self._number("vocab-size")
-
-    @property
-    def experts(self) -> int:
-        """Experts of each MoE layer; 0 for a dense model."""
-        return self._number("num-experts")
-
-    @property
-    def experts_per_token(self) -> int:
-        return self._number("moe-router-topk", 2)
 
     @property
     def expert_ffn_size(self) -> int:
@@ -151,125 +332,95 @@ class SlimeModelConfig(Section):
             ffn = 3 * self.hidden_size * self.expert_ffn_size * self.experts + self.hidden_size * self.experts
         else:
             ffn = 3 * self.hidden_size * self.ffn_size
-        embeddings = 2 if self.architecture.get("untie-embeddings-and-output-weights") else 1
+        embeddings = 2 if self.flags.get("untie-embeddings-and-output-weights") else 1
         return self.layers * (attention + ffn) + embeddings * self.vocab_size * self.hidden_size
 
     @property
     def resolved_family(self) -> ModelFamily | None:
         """The family, also where it is unset; None where nothing tells it."""
-        return find_family(self.family) if self.family else family_by_flags(self.architecture)
+        return find_family(self.family) if self.family else family_by_flags(self.flags)
 
-    @field_validator("family")
-    @classmethod
-    def _known(cls, value: str | None) -> str | None:
-        if value is not None and not ("." in value and outside.are_refused()):
-            find_family(value)
-        return value
-
-    def _number(self, flag: str, default: int = 0) -> int:
-        value = self.architecture.get(flag, default)
-        return value if isinstance(value, int) else default
+    def _number(self, flag: str, default: int) -> int:
+        value = self.flags.get(flag)
+        return value if isinstance(value, int) and is_sent(value) else default
 
 
-class DataConfig(Section):
+class DataView(View):
     """The prompts and what rewards a response."""
 
-    prompts: LocalPath | None = None
-    """File of training prompts, one JSON object per line (--prompt-data)."""
-    input_key: str = "prompt"
-    """Key of the prompt: text, or a list of chat messages."""
-    label_key: str = "label"
-    """Key of the right answer."""
-    chat_template: bool = True
-    """Wrap prompts in the tokenizer's chat template."""
-    chat_template_args: dict[str, Any] = Field(default_factory=dict)
-    """Arguments of the chat template, such as `enable_thinking: false`."""
-    reward: str | None = None
-    """One of slime's rules by name (math, dapo, deepscaler, ...: --rm-type), or the dotted path of a function
-    `async f(args, sample, **kwargs) -> float` (--custom-rm-path)."""
+    prompts = Flag[str | None]("prompt-data", None)
+    input_key = Flag("input-key", "input")
+    label_key = Flag("label-key", "label")
+    chat_template = Flag("apply-chat-template", False)
+
+    @property
+    def chat_template_args(self) -> dict[str, Any]:
+        """Arguments of the chat template; empty where they are no JSON mapping, which slime refuses."""
+        try:
+            given = json.loads(self.flags.get("apply-chat-template-kwargs") or "{}")
+        except ValueError:
+            return {}
+        return given if isinstance(given, dict) else {}
+
+    @property
+    def reward(self) -> str | None:
+        """The dotted path of a function, or else one of slime's rules by name."""
+        return self.flags.get("custom-rm-path") or self.flags.get("rm-type") or None
+
+    @property
+    def reward_key(self) -> str:
+        return "slime.custom-rm-path" if self.flags.get("custom-rm-path") else "slime.rm-type"
 
 
-class SlimeRolloutConfig(Section):
+class RolloutView(View):
     """Generation on SGLang, on GPUs of its own."""
 
-    nodes: Annotated[PositiveInt, MAY_CHANGE_ON_RESUME] = 1
-    """Nodes that hold engines."""
-    gpus_per_node: Annotated[PositiveInt, MAY_CHANGE_ON_RESUME] = 4
-    """GPUs for engines on each of these nodes."""
-    gpus_per_engine: Annotated[PositiveInt, MAY_CHANGE_ON_RESUME] = 2
-    """GPUs of one engine: its tensor parallelism."""
-    prompts_per_iteration: PositiveInt = 256
-    """Prompts of a batch."""
-    samples_per_prompt: Annotated[int, Field(ge=2)] = 16
-    """Responses per prompt: the group over which advantages are normalized."""
-    max_prompt_tokens: PositiveInt | None = None
-    """Prompts longer than this many tokens are left out. Unset: none is, and requests that do not fit the context
-    fail."""
-    max_response_tokens: PositiveInt = 8192
-    """Longest response, in tokens."""
-    context_tokens: PositiveInt | None = None
-    """Context length of the engines; unset: model.max_positions. SGLang is told to accept a longer one than the
-    model's."""
-    end_at_context: bool = False
-    """End a response where the context ends. Otherwise SGLang refuses a request whose prompt and response limit
-    together exceed the context (--sglang-allow-auto-truncate)."""
-    temperature: PositiveFloat = 1.0
-    """Sampling temperature; the trainer divides its logits by it too."""
-    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Nucleus of sampling; below 1 slime has the trainer leave out the tokens that the engine left out, which is
-    method.top_p_replay."""
-    top_k: int = -1
-    """Most likely tokens that are sampled from; -1: all."""
-    stop_token_ids: list[int] = Field(default_factory=list)
-    """Tokens that end a response besides those of the checkpoint, in training and evaluation. The one with which the
-    chat template ends a turn has to be among both."""
-    memory_fraction: Annotated[float, Field(gt=0, lt=1), MAY_CHANGE_ON_RESUME] = 0.8
-    """Share of GPU memory for the engine's weights and KV cache (--sglang-mem-fraction-static)."""
-    concurrent_requests: Annotated[PositiveInt, MAY_CHANGE_ON_RESUME] = 512
-    """Requests in flight to one engine (--sglang-server-concurrency)."""
-    fault_tolerance: Annotated[bool, MAY_CHANGE_ON_RESUME] = False
-    """Replace engines that die at the next push (--use-fault-tolerance; docs/launch.md). What
-    else dies ends the job in any case: cluster.restarts."""
+    gpus = Flag("rollout-num-gpus", 0)
+    gpus_per_engine = Flag("rollout-num-gpus-per-engine", 1)
+    prompts_per_iteration = Flag("rollout-batch-size", 0)
+    samples_per_prompt = Flag("n-samples-per-prompt", 1)
+    max_prompt_tokens = Flag[int | None]("rollout-max-prompt-len", None)
+    max_response_tokens = Flag("rollout-max-response-len", 0)
+    context_tokens = Flag[int | None]("sglang-context-length", None)
+    end_at_context = Flag("sglang-allow-auto-truncate", False)
+    temperature = Flag("rollout-temperature", 1.0)
+    top_p = Flag("rollout-top-p", 1.0)
+    top_k = Flag("rollout-top-k", -1)
+    memory_fraction = Flag("sglang-mem-fraction-static", 0.8)
+    concurrent_requests = Flag("sglang-server-concurrency", 512)
+    fault_tolerance = Flag("use-fault-tolerance", False)
+
+    @property
+    def stop_token_ids(self) -> list[int]:
+        return self.flags.get("rollout-stop-token-ids") or []
 
     @property
     def responses_per_iteration(self) -> int:
         return self.prompts_per_iteration * self.samples_per_prompt
 
     @property
-    def gpus(self) -> int:
-        return self.nodes * self.gpus_per_node
-
-    @property
     def engines(self) -> int:
         return self.gpus // self.gpus_per_engine
 
 
-class SlimeTrainConfig(Section):
+class TrainView(View):
     """Training on Megatron: one rank per GPU, in bfloat16 with fp32 master weights."""
 
-    nodes: PositiveInt = 1
-    """Nodes that train."""
-    gpus_per_node: PositiveInt = 4
-    """GPUs for training on each of these nodes."""
-    tensor_parallel: PositiveInt = 1
-    """Tensor-parallel ranks (sequence parallelism is on when > 1)."""
-    pipeline_parallel: PositiveInt = 1
-    """Pipeline stages."""
-    context_parallel: PositiveInt = 1
-    """Ranks that share each sequence."""
-    expert_parallel: PositiveInt = 1
-    """Ranks that share the experts (MoE)."""
-    expert_tensor_parallel: PositiveInt = 1
-    """Tensor-parallel ranks of each expert (MoE)."""
-    max_tokens_per_gpu: PositiveInt = 8192
-    """Bound on the tokens (prompt + response) of one micro-batch, per context-parallel rank. A longer response makes a
-    micro-batch of its own."""
-    lr: PositiveFloat = 1e-6
-    """Learning rate, constant."""
-    optimizer_offload: bool = False
-    """Keep Adam's state and the fp32 master weights in host memory (--optimizer-cpu-offload)."""
-    recompute: Literal["none", "selective", "full"] = "full"
-    """Activations recomputed in the backward pass; full: every layer from its input."""
+    nodes = Flag("actor-num-nodes", 1)
+    gpus_per_node = Flag("actor-num-gpus-per-node", 1)
+    tensor_parallel = Flag("tensor-model-parallel-size", 1)
+    pipeline_parallel = Flag("pipeline-model-parallel-size", 1)
+    context_parallel = Flag("context-parallel-size", 1)
+    expert_parallel = Flag("expert-model-parallel-size", 1)
+    expert_tensor_parallel = Flag("expert-tensor-parallel-size", 1)
+    max_tokens_per_gpu = Flag("max-tokens-per-gpu", 0)
+    lr = Flag("lr", 1e-6)
+    optimizer_offload = Flag("optimizer-cpu-offload", False)
+
+    @property
+    def recompute(self) -> str:
+        """Activations recomputed in the backward pass: none, selective, full."""
+        return self.flags.get("recompute-granularity") or "none"
 
     @property
     def world_size(self) -> int:
@@ -281,57 +432,81 @@ class SlimeTrainConfig(Section):
         return self.world_size // (self.tensor_parallel * self.pipeline_parallel * self.context_parallel)
 
 
-class SlimeEvalConfig(ScoresConfig):
+@dataclass(frozen=True)
+class EvalView(View):
     """Evaluation, with the weights that the engines hold."""
 
-    every_n_iterations: NonNegativeInt = 20
-    """Iterations between evaluations, besides one before the first iteration and one after the last; 0: none at all."""
-    prompts: Annotated[dict[str, LocalPath], BeforeValidator(_none_as_empty)] = Field(default_factory=dict)
-    """Name and file of each set, in the training prompts' format."""
-    samples_per_problem: PositiveInt = 1
-    """Samples per problem and repeat."""
-    max_response_tokens: PositiveInt | None = None
-    """Longest response, in tokens; unset: the rollout's."""
-    temperature: NonNegativeFloat | None = None
-    """Sampling temperature; unset: the rollout's, 0: greedy."""
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    """Nucleus; unset: the rollout's."""
-    top_k: int | None = None
-    """Most likely tokens that are sampled from; unset: the rollout's."""
+    repeats: int = 1
+    k: list[int] | None = None
 
-    @model_validator(mode="after")
-    def _enough_samples(self) -> SlimeEvalConfig:
-        self.check(self.samples_per_problem)
-        return self
+    samples = Flag("n-samples-per-eval-prompt", 1)  # of a problem, in all repeats
+    max_response_tokens = Flag[int | None]("eval-max-response-len", None)  # None here and below: the rollout's
+    temperature = Flag[float | None]("eval-temperature", None)
+    top_p = Flag[float | None]("eval-top-p", None)
+    top_k = Flag[int | None]("eval-top-k", None)
+
+    @property
+    def every_n_iterations(self) -> int:
+        """Iterations between evaluations; 0: none at all."""
+        return self.flags.get("eval-interval") or 0
+
+    @property
+    def prompts(self) -> dict[str, str]:
+        """Name and file of each set."""
+        words = self.flags.get("eval-prompt-data") or []
+        return dict(zip(words[::2], words[1::2], strict=True))
 
 
-class SlimeCheckpointConfig(Section):
+@dataclass(frozen=True)
+class CheckpointView(View):
     """Checkpoints, from which a resumed run goes on."""
 
-    every_n_iterations: Annotated[NonNegativeInt, MAY_CHANGE_ON_RESUME] = 20
-    """Iterations between checkpoints, besides one at the end; 0: none at all."""
-    keep: Annotated[PositiveInt | None, MAY_CHANGE_ON_RESUME] = None
-    """Newest checkpoints to keep: older ones are deleted once a newer one is whole, and there is one more while it is
-    saved. Unset: all."""
-    folder: LocalPath | None = None
-    """Folder of the checkpoints, on a disk that all training nodes share. Unset: `checkpoints` in the run's folder."""
-    from_iteration: PositiveInt | None = None
-    """Go on from another run's checkpoint in `folder`, with its optimizer and its count of iterations: that of this
-    iteration, which has to be the newest there. Unset: a new run in a folder with checkpoints is refused. For its
-    weights alone, name the folder in `model.megatron_checkpoint`."""
-    optimizer: bool = True
-    """Save the optimizer's state too. Without it a run cannot go on."""
+    keep: int | None = None
+    from_iteration: int | None = None
+
+    folder = Flag[str | None]("save", None)
+
+    @property
+    def every_n_iterations(self) -> int:
+        """Iterations between checkpoints; 0: none at all."""
+        return self.flags.get("save-interval") or 0
+
+    @property
+    def optimizer(self) -> bool:
+        return not self.flags.get("no-save-optim")
 
 
-class SlimeLoggingConfig(Section):
+class LoggingView(View):
     """Trackers that get metrics besides the run folder and slime's log."""
 
-    tensorboard: bool = True
-    """Write TensorBoard events into the run folder."""
-    wandb_project: str | None = None
-    """Weights & Biases project; unset: off. The key is taken from WANDB_API_KEY of the cluster's own environment."""
-    health: bool = True
-    """Say in the report what looks unhealthy, with its threshold and what to try (docs/runs.md)."""
+    tensorboard = Flag("use-tensorboard", False)
+
+    @property
+    def wandb_project(self) -> str | None:
+        return self.flags.get("wandb-project") if self.flags.get("use-wandb") else None
+
+
+# ---------------------------------------------------------------------------------------------------------- settings
+
+
+def _as_text(value: Any) -> Any:
+    return str(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else value
+
+
+EnvironmentValue = Annotated[str, BeforeValidator(_as_text)]
+"""Text; a number stands for its digits."""
+
+
+class SlimePipelineConfig(PipelineConfig):
+    """The order of generation, training and weight broadcast, and the checkpoints of it."""
+
+    keep_checkpoints: Annotated[PositiveInt | None, MAY_CHANGE_ON_RESUME, COMPUTES_NOTHING] = None
+    """Newest checkpoints to keep: older ones are deleted once a newer one is whole, and there is one more while it is
+    saved. Unset: all."""
+    from_iteration: PositiveInt | None = None
+    """Go on from another run's checkpoint in `slime.save`, with its optimizer and its count of iterations: that of this
+    iteration, which has to be the newest there. Unset: a new run in a folder with checkpoints is refused. For its
+    weights alone, name the folder in `slime.ref-load`."""
 
 
 class ClusterConfig(Section):
@@ -405,34 +580,63 @@ class SlimeConfig(Section):
     """The method that is optimized."""
     loss: LossConfig = LossConfig()
     """KL, entropy, averaging."""
-    pipeline: PipelineConfig = PipelineConfig()
+    pipeline: SlimePipelineConfig = SlimePipelineConfig()
     """Order of generation, training, broadcast."""
-    model: SlimeModelConfig = SlimeModelConfig()
-    """The model."""
-    data: DataConfig = DataConfig()
-    """Prompts and reward."""
+    family: str | None = None
+    """qwen3_moe, qwen3, qwen2, or the dotted path of a module with another family: its layers on a CPU, and its counts
+    for memory (docs/tasks.md). Unset: the one that the flags describe, if any does."""
+    max_positions: PositiveInt | None = None
+    """Longest prompt plus response, in tokens: `max_position_embeddings` of the checkpoint's config.json."""
     verifier: VerifierLimits = VerifierLimits()
-    """Limits of this package's verifier, for a data.reward of sat_slime.plugin.reward."""
-    rollout: SlimeRolloutConfig = SlimeRolloutConfig()
-    """Generation on SGLang."""
-    train: SlimeTrainConfig = SlimeTrainConfig()
-    """Training on Megatron."""
-    eval: SlimeEvalConfig = SlimeEvalConfig()
-    """Evaluation."""
-    checkpoint: Annotated[SlimeCheckpointConfig, COMPUTES_NOTHING] = SlimeCheckpointConfig()
-    """Checkpoints."""
-    logging: Annotated[SlimeLoggingConfig, MAY_CHANGE_ON_RESUME, COMPUTES_NOTHING] = SlimeLoggingConfig()
-    """Trackers."""
+    """Limits of this package's verifier, for a slime.custom-rm-path of sat_slime.plugin.reward."""
+    scores: ScoresConfig = ScoresConfig()
+    """The numbers that an evaluation reports."""
     cluster: Annotated[ClusterConfig, MAY_CHANGE_ON_RESUME, COMPUTES_NOTHING] = ClusterConfig()
     """The machines on which the run is started."""
     estimate: Annotated[EstimateConfig, MAY_CHANGE_ON_RESUME, COMPUTES_NOTHING] = EstimateConfig()
     """The speeds that the estimate of a run's time assumes."""
-    slime: Flags = Field(default_factory=dict)
-    """Flags of slime, Megatron or SGLang by their own names, such as `sglang-max-running-requests: 256`; true: the flag
-    alone, false: left out. Where they are not given, a run has `rollout-shuffle`, `balance-data`,
-    `accumulate-allreduce-grads-in-fp32` and `attention-softmax-in-fp32`, `attention-backend: flash` on GPUs,
-    `weight-decay: 0.1`, `adam-beta1: 0.9`, `adam-beta2: 0.98`, `adam-eps: 1e-8` and `clip-grad: 1.0`."""
+    slime: Annotated[
+        Flags, OfFlags(MAY_CHANGE_ON_RESUME, FREE_ON_RESUME), OfFlags(COMPUTES_NOTHING, WITHOUT_NUMBERS)
+    ] = Field(default_factory=dict)
+    """Flags of slime, Megatron or SGLang by their own names, such as `rollout-batch-size: 256`; true: the flag alone,
+    false: left out."""
 
-    def flag(self, name: str) -> Any:
-        """The value of one of DEFAULTS, as the file gives it or by default."""
-        return self.slime.get(name, DEFAULTS[name])
+    @field_validator("family")
+    @classmethod
+    def _known(cls, value: str | None) -> str | None:
+        if value is not None and not ("." in value and outside.are_refused()):
+            find_family(value)
+        return value
+
+    @property
+    def model(self) -> SlimeModelConfig:
+        return SlimeModelConfig(self.slime, self.family, self.max_positions)
+
+    @property
+    def data(self) -> DataView:
+        return DataView(self.slime)
+
+    @property
+    def rollout(self) -> RolloutView:
+        return RolloutView(self.slime)
+
+    @property
+    def train(self) -> TrainView:
+        return TrainView(self.slime)
+
+    @property
+    def eval(self) -> EvalView:
+        return EvalView(self.slime, self.scores.repeats, self.scores.k)
+
+    @property
+    def checkpoint(self) -> CheckpointView:
+        return CheckpointView(self.slime, self.pipeline.keep_checkpoints, self.pipeline.from_iteration)
+
+    @property
+    def logging(self) -> LoggingView:
+        return LoggingView(self.slime)
+
+    def with_flags(self, flags: Mapping[str, Any]) -> SlimeConfig:
+        """Return the run with these flags laid over its own; None takes one out."""
+        given = {name: value for name, value in {**self.slime, **flags}.items() if value is not None}
+        return self.model_copy(update={"slime": given})

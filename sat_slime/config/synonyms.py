@@ -7,17 +7,6 @@ from __future__ import annotations
 
 _RADII = ("method.clip.eps_low", "method.clip.eps_high")
 
-FLAGS_OF_SLIME = {
-    **{f"train.{name}": name.replace("_", "-") for name in ("adam_beta1", "adam_beta2", "adam_eps", "weight_decay")},
-    **dict.fromkeys(("train.grad_clip", "train.clip_grad", "train.max_grad_norm"), "clip-grad"),
-    "train.attention_backend": "attention-backend",
-    "train.fp32_gradients": "accumulate-allreduce-grads-in-fp32",
-    "train.fp32_softmax": "attention-softmax-in-fp32",
-    "data.shuffle": "rollout-shuffle",
-    "data.balance": "balance-data",
-}
-"""What of a run on slime is a flag below `slime`."""
-
 SYNONYMS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("eps", "epsilon", "eps_clip", "clip_eps", "clip_range", "cliprange", "clip_ratio"), _RADII),
     **dict.fromkeys(("clip_ratio_low", "eps_clip_low", "epsilon_low"), _RADII[:1]),
@@ -31,5 +20,4 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("n_samples_per_prompt", "num_generations", "group_size"), ("rollout.samples_per_prompt",)),
     **dict.fromkeys(("rollout_batch_size", "train_batch_size"), ("rollout.prompts_per_iteration",)),
     **dict.fromkeys(("max_new_tokens", "max_tokens", "rollout_max_response_len"), ("rollout.max_response_tokens",)),
-    **dict.fromkeys(("model_path", "model_name_or_path", "model_name"), ("model.hf_checkpoint",)),
 }

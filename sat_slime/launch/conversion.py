@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sat_slime.config.finding import Finding, fail
-from sat_slime.config.slime_schema import SlimeConfig
+from sat_slime.config.slime_schema import ARCHITECTURE, SlimeConfig
 from sat_slime.launch.command import environment, run_folder, slime_arguments
 from sat_slime.launch.hf_checkpoint import hf_findings
 from sat_slime.launch.local_ray import own_python_first
@@ -39,7 +39,7 @@ class Conversion:
 
 
 def plan_conversion(config: SlimeConfig, gpus: int) -> Conversion:
-    """Plans to convert model.hf_checkpoint to model.megatron_checkpoint on this machine's first `gpus` GPUs.
+    """Plans to convert slime.hf-checkpoint to slime.ref-load on this machine's first `gpus` GPUs.
 
     The tool cuts the model into as many pipeline stages; training may cut it in another way.
     """
@@ -51,7 +51,7 @@ def plan_conversion(config: SlimeConfig, gpus: int) -> Conversion:
     architecture = [
         word
         for argument in slime_arguments(config, folder)
-        if argument.key.startswith("model.architecture.")
+        if ARCHITECTURE.fullmatch(argument.name)
         for word in argument.words()
     ]
     command = [

@@ -104,8 +104,7 @@ def cpu_arguments(config: SlimeConfig) -> Iterator[tuple[str, Any, str]]:
         "sglang-log-level": "warning",  # otherwise it writes a line for every few tokens of a tiny model
         "sglang-log-level-http": "warning",
     }
-    own = config.model.architecture.keys() | config.slime.keys()
-    yield from ((name, value, KEY) for name, value in flags.items() if name not in own)
+    yield from ((name, value, KEY) for name, value in flags.items())
 
 
 # ---------------------------------------------------------------------------------------------------------- checks

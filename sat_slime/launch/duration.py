@@ -69,7 +69,7 @@ def given(config: SlimeConfig, length: float) -> Parts:
     spared = spares_recompute(build_method(config.method), config.pipeline.optimizer_steps_per_rollout)
     # A backward pass counts as two; the reference and the log-probs under the weights that generated are a pass each.
     passes = 3 + (config.train.recompute == "full") + bool(config.loss.kl_coef) + (not spared)
-    answers = len(evaluation.prompts) * 30 * evaluation.samples_per_problem * evaluation.repeats
+    answers = len(evaluation.prompts) * 30 * evaluation.samples
     return {
         "start": 600.0,
         "generate": config.rollout.responses_per_iteration * length / engines,
@@ -129,7 +129,7 @@ def duration_lines(config: SlimeConfig, measured: Measured | None = None, done: 
     """Return a table with a column for each mean response length, the measured alone where there is one, and the speeds
     that it rests on. done: iterations that are done."""
     if not parameters(config.model):
-        return ["no estimate: model.architecture does not give the model's size"]
+        return ["no estimate: slime has no flags for the model's size"]
     on_cpu, longest, speeds = config.cluster.device == "cpu", config.rollout.max_response_tokens, config.estimate
     if on_cpu and measured is None:
         return ["no estimate on a CPU before the run has measured its own speeds"]

@@ -52,21 +52,21 @@ def hf_findings(config: SlimeConfig) -> Iterator[Finding]:
     if not folder.is_dir():
         yield fail(
             what,
-            f"model.hf_checkpoint is {path}: there is no such folder. An id of the hub is not taken: download the "
+            f"slime.hf-checkpoint is {path}: there is no such folder. An id of the hub is not taken: download the "
             "weights (`hf download OWNER/NAME --local-dir DIR`) and set it to their folder",
         )
         return
     try:
         values = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        yield fail(what, f"model.hf_checkpoint is {path}: its config.json cannot be read ({reason_of(error)})")
+        yield fail(what, f"slime.hf-checkpoint is {path}: its config.json cannot be read ({reason_of(error)})")
         return
     missing = [name for name in _weight_files(folder) if not (folder / name).is_file()]
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        yield fail(what, f"model.hf_checkpoint is {path}: {missing[0]}{more} is not there; download it again")
+        yield fail(what, f"slime.hf-checkpoint is {path}: {missing[0]}{more} is not there; download it again")
     elif not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")):
-        yield fail(what, f"model.hf_checkpoint is {path}: it has no tokenizer; download it again")
+        yield fail(what, f"slime.hf-checkpoint is {path}: it has no tokenizer; download it again")
     else:
         yield ok(what, path)
     problems = [*model_mismatches(config.model, values), *_quantization(config, values)]
@@ -82,7 +82,7 @@ def _quantization(config: SlimeConfig, values: Mapping[str, Any]) -> Iterator[st
     if value and not values.get("quantization_config"):
         yield (
             f"slime.sglang-quantization is {value}, but the checkpoint's config.json has no quantization_config, "
-            "and the trainer pushes bf16 weights: leave it out, or name a quantized model.hf_checkpoint"
+            "and the trainer pushes bf16 weights: leave it out, or name a quantized slime.hf-checkpoint"
         )
 
 
@@ -111,29 +111,31 @@ def model_mismatches(model: SlimeModelConfig, values: Mapping[str, Any]) -> Iter
         )
         if flag == "num-experts" and bool(value_set) != bool(in_config):
             kinds = ("an MoE model", "a dense one") if value_set else ("a dense model", "an MoE model")
-            yield f"model.architecture is {kinds[0]}, but the checkpoint's config.json is {kinds[1]}: describe that one"
+            yield (
+                f"the model of slime is {kinds[0]}, but the checkpoint's config.json is {kinds[1]}: describe that one"
+            )
         elif value_set is not None and in_config is not None and float(value_set) != float(in_config):
             yield (
-                f"model.architecture.{flag} is {value_set}, but the checkpoint's config.json has {name} {in_config}: "
-                f"set it to {in_config}, or name another model.hf_checkpoint"
+                f"slime.{flag} is {value_set}, but the checkpoint's config.json has {name} {in_config}: "
+                f"set it to {in_config}, or name another slime.hf-checkpoint"
             )
     positions = values.get("max_position_embeddings")
     if model.max_positions and isinstance(positions, int) and model.max_positions != positions:
         yield (
-            f"model.max_positions is {model.max_positions}, but the checkpoint's config.json has "
+            f"max_positions is {model.max_positions}, but the checkpoint's config.json has "
             f"max_position_embeddings {positions}: set it to {positions}"
         )
     kind = values.get("model_type")
     for flag, kinds in OF_KINDS.items():
         if kind in kinds and model.architecture and not model.architecture.get(flag):
             yield (
-                f"model.architecture.{flag} is not set, but the checkpoint's config.json has model_type {kind}, and "
+                f"slime.{flag} is not set, but the checkpoint's config.json has model_type {kind}, and "
                 "Megatron would load the rest without a word: set it to true"
             )
     tied, untie = values.get("tie_word_embeddings"), "untie-embeddings-and-output-weights"
     if isinstance(tied, bool) and tied == bool(model.architecture.get(untie)):
         yield (
-            f"model.architecture.{untie} is {'true' if tied else 'not set'}, but the checkpoint's config.json has "
+            f"slime.{untie} is {'true' if tied else 'not set'}, but the checkpoint's config.json has "
             f"tie_word_embeddings {str(tied).lower()}: {'leave it out' if tied else 'set it to true'}"
         )
 
@@ -155,7 +157,7 @@ class TurnEnd(NamedTuple):
 
 def stop_findings(config: SlimeConfig) -> Iterator[Finding]:
     """Yield findings on the chat template: whether there is one, with its arguments, and whether SGLang stops where it
-    ends a turn; and on rollout.stop_token_ids."""
+    ends a turn; and on slime.rollout-stop-token-ids."""
     path = config.model.hf_checkpoint
     if path is None or not _read(Path(path) / "config.json") or not any(Path(path).glob("tokenizer*")):
         return  # the check of the checkpoint says so
@@ -175,7 +177,7 @@ def stop_findings(config: SlimeConfig) -> Iterator[Finding]:
 def _of_the_ids(config: SlimeConfig, folder: Path, tokenizer: Any, stops: Set[int]) -> Iterator[Finding]:
     size = _of_model(_read(folder / "config.json"), "vocab_size")
     for number in config.rollout.stop_token_ids:
-        key = f"rollout.stop_token_ids has {number}"
+        key = f"slime.rollout-stop-token-ids has {number}"
         if number < 0 or (isinstance(size, int) and number >= size):
             yield fail(WHAT, f"{key}, and the model has tokens 0 to {size - 1}: take the ids of this model's tokenizer")
         elif number not in tokenizer.added_tokens_decoder and number not in stops:
@@ -189,18 +191,23 @@ def _of_the_template(config: SlimeConfig, tokenizer: Any, stops: Set[int]) -> It
     on = f"it stops on {_listed(stops)}" if stops else "it stops on no token"
     if not config.data.chat_template:
         if not stops and not words:
-            yield warn(WHAT, "SGLang stops on no token, and responses run to the limit: set rollout.stop_token_ids")
+            yield warn(
+                WHAT, "SGLang stops on no token, and responses run to the limit: set slime.rollout-stop-token-ids"
+            )
         return
     if not tokenizer.chat_template:
         yield fail(
             WHAT,
-            f"data.chat_template is true, but {config.model.hf_checkpoint} has no chat template: put the model's "
-            "chat_template.jinja there, or set data.chat_template to false",
+            f"slime.apply-chat-template is true, but {config.model.hf_checkpoint} has no chat template: put the "
+            "model's "
+            "chat_template.jinja there, or set slime.apply-chat-template to false",
         )
         return
     for name in config.data.chat_template_args:
         if name not in str(tokenizer.chat_template):
-            yield warn("template", f"data.chat_template_args.{name} is no variable of the template: leave it out")
+            yield warn(
+                "template", f"slime.apply-chat-template-kwargs.{name} is no variable of the template: leave it out"
+            )
     end = turn_end(tokenizer, config.data.chat_template_args)
     if isinstance(end, str):
         yield warn(WHAT, f"where the chat template ends a turn is not known ({end}): look whether responses end; {on}")
@@ -213,7 +220,8 @@ def _of_the_template(config: SlimeConfig, tokenizer: Any, stops: Set[int]) -> It
         mark = fail if end.is_special and end.by_itself and end.text.lstrip().startswith(end.token) else warn
         yield mark(
             WHAT,
-            f"rollout.stop_token_ids is {given or 'unset'}, and the chat template {says} {end.token} ({end.number}), "
+            f"slime.rollout-stop-token-ids is {given or 'unset'}, and the chat template {says} {end.token} "
+            f"({end.number}), "
             f"on which SGLang does not stop ({on}): add {end.number}",
         )
 
@@ -251,7 +259,7 @@ def _of_model(values: Mapping[str, Any], key: str) -> Any:
 
 def turn_end(tokenizer: Any, arguments: Mapping[str, Any]) -> TurnEnd | str:
     """Return what follows an answer in the chat template, or why that is not known. arguments:
-    data.chat_template_args."""
+    slime.apply-chat-template-kwargs."""
     turns = [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": ANSWER}]
     chats = (turns, [*turns, {"role": "user", "content": NEXT}])
     try:

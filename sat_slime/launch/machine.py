@@ -75,9 +75,7 @@ def _megatron_checkpoint(config: SlimeConfig) -> Iterator[Finding]:
         if folder.is_dir():
             yield ok(what, str(folder))
         else:
-            yield fail(
-                what, f"model.megatron_checkpoint is {path}: it names {folder.name}, which is not there; convert again"
-            )
+            yield fail(what, f"slime.ref-load is {path}: it names {folder.name}, which is not there; convert again")
     elif (Path(path) / "config.json").is_file() and config.cluster.device == "cpu":
         yield ok(what, f"{path}, in Hugging Face's format")
     elif (Path(path) / "config.json").is_file():
@@ -85,7 +83,7 @@ def _megatron_checkpoint(config: SlimeConfig) -> Iterator[Finding]:
     else:
         yield fail(
             what,
-            f"model.megatron_checkpoint is {path}: no converted checkpoint is there; make it (sat-slime prepare model)",
+            f"slime.ref-load is {path}: no converted checkpoint is there; make it (sat-slime prepare model)",
         )
 
 
@@ -102,13 +100,13 @@ def beginning_fault(config: SlimeConfig, run_folder: Path) -> str | None:
             return None
         left = config.pipeline.iterations - found
         return (
-            f"checkpoint.folder is {folder}, with a run's checkpoint of iteration {found}, from which slime would go "
+            f"slime.save is {folder}, with a run's checkpoint of iteration {found}, from which slime would go "
             f"on, with {max(left, 0)} of pipeline.iterations {config.pipeline.iterations} left: name an empty folder, "
-            f"set it to null, or, to go on from there, set checkpoint.from_iteration to {found}"
+            f"set it to null, or, to go on from there, set pipeline.from_iteration to {found}"
         )
     if found != asked:
         there = f"{found}: set it to that" if found else "none: set it to null"
-        return f"checkpoint.from_iteration is {asked}, and the newest checkpoint in {folder} is {there}"
+        return f"pipeline.from_iteration is {asked}, and the newest checkpoint in {folder} is {there}"
     return fault(folder, asked)
 
 
@@ -134,7 +132,7 @@ def checkpoints_on_disk(config: SlimeConfig) -> int:
 
 def _disk(config: SlimeConfig, run_folder: Path) -> Finding:
     what, parent = "disk", existing_parent(checkpoint_folder(config, run_folder))
-    key = "checkpoint.folder" if config.checkpoint.folder else "output_dir"
+    key = "slime.save" if config.checkpoint.folder else "output_dir"
     if not os.access(parent, os.W_OK | os.X_OK) or not parent.is_dir():
         return fail(what, f"{parent} cannot be written: choose another {key}")
     free, size = shutil.disk_usage(parent).free, checkpoint_bytes(config)
@@ -143,13 +141,13 @@ def _disk(config: SlimeConfig, run_folder: Path) -> Finding:
         return fail(
             what,
             f"{_gib(free)} free at {parent}, less than one checkpoint ({_gib(size)}): choose another "
-            "checkpoint.folder, or checkpoint.every_n_iterations 0 for none",
+            "slime.save, or slime.save-interval 0 for none",
         )
     needs = f"{count} checkpoints of {_gib(size)}, {_gib(count * size)} in all"
     if count * size > free:
-        kept = f"checkpoint.keep is {keep or 'unset'}, and the run needs {needs}"
-        lower = f"set checkpoint.keep to {max(int(free // size) - 1, 1)}, or " if free >= 2 * size else ""
-        return warn(what, f"{_gib(free)} free at {parent}, but {kept}: {lower}choose another checkpoint.folder")
+        kept = f"pipeline.keep_checkpoints is {keep or 'unset'}, and the run needs {needs}"
+        lower = f"set pipeline.keep_checkpoints to {max(int(free // size) - 1, 1)}, or " if free >= 2 * size else ""
+        return warn(what, f"{_gib(free)} free at {parent}, but {kept}: {lower}choose another slime.save")
     if count and (kind := filesystem(parent)) in ("tmpfs", "ramfs"):
         return warn(
             what,

@@ -204,7 +204,7 @@ def _number(model: SlimeModelConfig, flag: str, default: int = 0) -> int:
 # ----------------------------------------------------------------------------------------------------- what is needed
 
 PROMPT_TOKENS = 1024
-"""The length in tokens that a prompt is taken to have where rollout.max_prompt_tokens is unset."""
+"""The length in tokens that a prompt is taken to have where slime.rollout-max-prompt-len is unset."""
 SAMPLE_BYTES = (8 + 28) + 8 + (8 + 24)
 """Bytes of a response's token in the rollout process: slime keeps token, loss mask and log-prob in lists of Python,
 8 bytes an entry, and Python 28 for a whole number above 256 and 24 for a float."""
@@ -267,7 +267,7 @@ def training_need(config: SlimeConfig) -> Need:
 def _training_parts(config: SlimeConfig, stage: int) -> Iterator[Part]:
     train, model, tensors = config.train, config.model, rank_tensors(config, stage)
     yield Part("weights", BF16 * elements(tensors))  # param_and_grad_buffer.py: param_data, grad_data
-    in_fp32 = config.flag("accumulate-allreduce-grads-in-fp32")
+    in_fp32 = config.slime.get("accumulate-allreduce-grads-in-fp32")
     yield Part("gradients", (FP32 if in_fp32 else BF16) * elements(tensors))
     if not train.optimizer_offload:
         # distrib_optimizer.py: master weights, two moments; gradients in bf16 are copied into fp32
@@ -344,7 +344,7 @@ def saved_bytes_per_token(config: SlimeConfig, moe: bool) -> float:
 
 
 def engine_need(config: SlimeConfig) -> Need:
-    """Return what an engine's GPU must hold within `rollout.memory_fraction`; SGLang fills the rest with its KV
+    """Return what an engine's GPU must hold within `sglang-mem-fraction-static`; SGLang fills the rest with its KV
     cache."""
     longest = longest_tokens(config) * kv_bytes_per_token(config)
     return Need((Part("weights", engine_weights_bytes(config)), Part("KV of the longest response", longest)))
@@ -369,7 +369,7 @@ def kv_bytes_per_token(config: SlimeConfig) -> int:
 
 
 def engine_kv_tokens(config: SlimeConfig, gpu_bytes: float) -> int:
-    """Return the tokens that an engine's KV cache holds on GPUs of `gpu_bytes`: what `rollout.memory_fraction` leaves
+    """Return the tokens that an engine's KV cache holds on GPUs of `gpu_bytes`: `sglang-mem-fraction-static` leaves
     beside the weights (sglang/srt/model_executor/model_runner_kv_cache_mixin.py, _profile_available_bytes). 0: the
     weights alone are too large."""
     room = config.rollout.memory_fraction * gpu_bytes - engine_weights_bytes(config)
@@ -595,11 +595,13 @@ RAY_KILLS = 0.95
 """Share of a host's memory above which Ray kills workers (RAY_memory_usage_threshold)."""
 TRAINING, ENGINE, HOST, STORE = "training GPU", "engine GPU", "host memory", "object store"
 REMEDIES = {
-    TRAINING: "train.recompute full, train.max_tokens_per_gpu down to the longest sample, more train.tensor_parallel, "
-    "context_parallel, pipeline_parallel or expert_parallel, train.optimizer_offload true where the hosts have room",
-    ENGINE: "more rollout.gpus_per_engine or rollout.memory_fraction, or fewer rollout.max_response_tokens",
-    HOST: "loss.kl_coef 0, train.optimizer_offload false where the GPUs have room, fewer rollout.prompts_per_iteration "
-    "or rollout.max_response_tokens, or more train.nodes",
+    TRAINING: "slime.recompute-granularity full, slime.max-tokens-per-gpu down to the longest sample, more "
+    "slime.tensor-model-parallel-size, context-, pipeline- or expert-model-parallel-size, slime.optimizer-cpu-offload "
+    "true where the hosts have room",
+    ENGINE: "more slime.rollout-num-gpus-per-engine or slime.sglang-mem-fraction-static, or fewer "
+    "slime.rollout-max-response-len",
+    HOST: "loss.kl_coef 0, slime.optimizer-cpu-offload false where the GPUs have room, fewer slime.rollout-batch-size "
+    "or slime.rollout-max-response-len, or more slime.actor-num-nodes",
     STORE: "Ray writes the rest to disk, which is slow: start it with a larger --object-store-memory and /dev/shm",
 }
 ROWS = tuple(REMEDIES)
@@ -678,7 +680,7 @@ def memory_findings(config: SlimeConfig, there: Sizes) -> Iterator[Finding]:
     """Yield a finding for each kind of memory: needed, there, the share, and what helps where it does not fit."""
     judged = rows(config, there)
     if not judged:
-        yield warn(HOST, "model.architecture does not give the model's size: memory is not checked")
+        yield warn(HOST, "slime has no flags for the model's size: memory is not checked")
     for row in judged:
         if row.size is None:
             if row.what == HOST:
@@ -711,7 +713,8 @@ def _room_of_engine(config: SlimeConfig, there: Sizes) -> Iterator[Finding]:
     if left < gpu.bytes / 12:
         mark = "FAIL" if left < 2 * GIB else "WARN"
         detail = (
-            f"rollout.memory_fraction is {rollout.memory_fraction}, which leaves {gib(left)} GiB of a GPU for CUDA "
+            f"slime.sglang-mem-fraction-static is {rollout.memory_fraction}, which leaves {gib(left)} GiB of a "
+            "GPU for CUDA "
             "graphs and prefills: set it to at most 0.91"
         )
         yield Finding(mark, ENGINE, detail, gpu.is_of_settings)
@@ -721,7 +724,8 @@ def _room_of_engine(config: SlimeConfig, there: Sizes) -> Iterator[Finding]:
     if tokens >= longest and sent > held:
         yield warn(
             ENGINE,
-            f"rollout.concurrent_requests is {rollout.concurrent_requests}, but the KV cache of an engine, {tokens:,} "
+            f"slime.sglang-server-concurrency is {rollout.concurrent_requests}, but the KV cache of an engine, "
+            f"{tokens:,} "
             f"tokens, holds {held:,} requests of 2,048 tokens and {tokens // longest} of {longest:,}; SGLang lets "
             f"others wait, or drops what they have and computes it again: set it to {max(1, tokens // longest)} to "
             f"{held:,}",

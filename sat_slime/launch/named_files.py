@@ -31,7 +31,7 @@ FILES_OF_FLAGS = ("sglang-config", "eval-config", "megatron-config-path")
 
 
 def reward_errors(config: SlimeConfig) -> list[str]:
-    """Return a line where data.reward names a rule that slime has not, which it would say at the first reward. The
+    """Return a line where slime.rm-type names a rule that slime has not, which it would say at the first reward. The
     rules are those of the slime in cluster.slime_dir, else the recorded ones."""
     reward = config.data.reward
     rule = (reward or "").removeprefix("boxed_")
@@ -40,7 +40,7 @@ def reward_errors(config: SlimeConfig) -> list[str]:
     ours = defined_names(Path(__file__).parents[1] / "plugin" / "reward.py") or set()
     close = difflib.get_close_matches(rule, rules, n=1) or ["math"]
     remedy = f"{OUR_REWARDS}.{reward}" if reward in ours else close[0]
-    return [f"data.reward is {reward}, and slime's rules are {', '.join(rules)}: set it to {remedy}"]
+    return [f"slime.rm-type is {reward}, and slime's rules are {', '.join(rules)}: set it to {remedy}"]
 
 
 def slime_rewards(slime_dir: Path) -> tuple[str, ...]:
@@ -64,10 +64,10 @@ def named_findings(config: SlimeConfig) -> Iterator[Finding]:
 
 def _data(config: SlimeConfig) -> Iterator[Finding]:
     data, flags = config.data, config.slime
-    sets = {"data.prompts": (data.prompts, data.input_key, data.label_key)}
+    sets = {"slime.prompt-data": (data.prompts, data.input_key, data.label_key)}
     if config.eval.every_n_iterations:
         keys = (str(flags.get("eval-input-key", data.input_key)), str(flags.get("eval-label-key", data.label_key)))
-        sets |= {f"eval.prompts.{name}": (file, *keys) for name, file in config.eval.prompts.items()}
+        sets |= {f"slime.eval-prompt-data.{name}": (file, *keys) for name, file in config.eval.prompts.items()}
     for key, (file, input_key, label_key) in sets.items():
         if file is None:
             continue
@@ -78,9 +78,9 @@ def _data(config: SlimeConfig) -> Iterator[Finding]:
     if data.prompts and (rows := _rows_up_to(data.prompts, config.rollout.prompts_per_iteration)) is not None:
         yield warn(
             "data",
-            f"data.prompts has {rows} rows, fewer than rollout.prompts_per_iteration "
+            f"slime.prompt-data has {rows} rows, fewer than slime.rollout-batch-size "
             f"{config.rollout.prompts_per_iteration}: a batch has some prompts twice; add prompts, or "
-            f"set rollout.prompts_per_iteration to {rows}",
+            f"set slime.rollout-batch-size to {rows}",
         )
 
 
@@ -104,9 +104,9 @@ def data_problem(file: str, input_key: str, label_key: str) -> str | None:
     for number, row in enumerate(rows, 1):
         if not isinstance(row, dict):
             return f"row {number} is not a JSON object"
-        for setting, key in (("input_key", input_key), ("label_key", label_key)):
+        for setting, key in (("input-key", input_key), ("label-key", label_key)):
             if key not in row:
-                return f"row {number} has no key {key!r} but {', '.join(map(repr, row))}; set data.{setting}"
+                return f"row {number} has no key {key!r} but {', '.join(map(repr, row))}; set slime.{setting}"
         if not isinstance(row[input_key], (str, list)):
             return f"{input_key!r} of row {number} is neither text nor a list of messages"
     return None
@@ -119,7 +119,7 @@ def _unfit_rows(config: SlimeConfig, file: str, input_key: str, label_key: str) 
         return f"no row of the file is in the part {part[0]}, and slime would wait for prompts for ever; name another"
     for number, row in enumerate(_first_rows(path) or [], 1):
         if isinstance(row[input_key], list) and not config.data.chat_template:
-            return f"{input_key!r} of row {number} is a list of messages: set data.chat_template to true"
+            return f"{input_key!r} of row {number} is a list of messages: set slime.apply-chat-template to true"
         if what := odd_prompt(row[input_key], config.data.chat_template):
             return f"{input_key!r} of row {number}: {what}"
         if what := odd_label(row[label_key]):
@@ -127,10 +127,10 @@ def _unfit_rows(config: SlimeConfig, file: str, input_key: str, label_key: str) 
         label, rule = row[label_key], (config.data.reward or "").removeprefix("boxed_")
         if rule == "dapo" and not _is_number(label):
             return (
-                f"{label_key!r} of row {number} is {label!r}, and data.reward dapo takes only numbers; choose another"
+                f"{label_key!r} of row {number} is {label!r}, and slime.rm-type dapo takes only numbers; choose another"
             )
         if rule == "f1" and not isinstance(label, str):
-            return f"{label_key!r} of row {number} is {label!r}, and data.reward f1 takes only text; choose another"
+            return f"{label_key!r} of row {number} is {label!r}, and slime.rm-type f1 takes only text; choose another"
     return None
 
 
@@ -182,7 +182,7 @@ def _first_rows(path: Path) -> list[Any] | None:
 
 def _reward_code(config: SlimeConfig) -> Iterator[Finding]:
     """Checks that the code of the reward and of other functions of the settings is where the job's Python looks."""
-    paths = {"data.reward": config.data.reward}
+    paths = {config.data.reward_key: config.data.reward}
     paths |= {f"slime.{name}": value for name, value in config.slime.items() if name.endswith("-path")}
     for key, path in paths.items():
         if not isinstance(path, str) or not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", path):
@@ -267,8 +267,7 @@ def _engine_groups(config: SlimeConfig, path: Path) -> Iterator[Finding]:
     if gpus != config.rollout.gpus:
         yield fail(
             "files",
-            f"{key}: its groups have {gpus} GPUs, and rollout.nodes x rollout.gpus_per_node is {config.rollout.gpus}; "
-            "make them equal",
+            f"{key}: its groups have {gpus} GPUs, and slime.rollout-num-gpus is {config.rollout.gpus}; make them equal",
         )
     if config.method.r3 and kinds & {"prefill", "decode"}:
         yield fail(

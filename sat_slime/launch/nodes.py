@@ -36,12 +36,12 @@ def needed_paths(config: SlimeConfig) -> dict[str, str]:
     """Return the files and folders that every node opens, or that one does of which nobody knows in advance, by their
     settings."""
     paths = {
-        "model.hf_checkpoint": config.model.hf_checkpoint,
-        "model.megatron_checkpoint": config.model.megatron_checkpoint,
-        "data.prompts": config.data.prompts,
+        "slime.hf-checkpoint": config.model.hf_checkpoint,
+        "slime.ref-load": config.model.megatron_checkpoint,
+        "slime.prompt-data": config.data.prompts,
     }
     if config.eval.every_n_iterations:
-        paths |= {f"eval.prompts.{name}": file for name, file in config.eval.prompts.items()}
+        paths |= {f"slime.eval-prompt-data.{name}": file for name, file in config.eval.prompts.items()}
     return {key: SLICE.sub("", path) for key, path in paths.items() if path}
 
 
@@ -205,6 +205,6 @@ def _paths(config: SlimeConfig, nodes: Sequence[Facts]) -> Iterator[Finding]:
         lacking = [node["name"] for node in nodes if key in node["missing"]]
         if lacking and len(lacking) < len(nodes):
             yield fail(
-                key.partition(".")[0],
+                "files" if key.startswith("slime.") else key.partition(".")[0],
                 f"{key} is {path}: node {lacking[0]} does not see it, others do: put it on a disk that all nodes share",
             )

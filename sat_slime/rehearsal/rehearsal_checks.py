@@ -124,7 +124,7 @@ def _placement(thin: SlimeConfig, records: Records) -> Iterator[Check]:
     train, rollout = thin.train, thin.rollout
     if rows:
         nodes = [row["node"] for row in rows.values()]
-        yield _by_node("trainer ranks by node", train.nodes, train.gpus_per_node, nodes)
+        yield _by_node("trainer ranks by node", [train.gpus_per_node] * train.nodes, nodes)
         names = ("tensor", "pipeline", "context", "data", "expert")
         sizes = {name: 1 + max(row[name] for row in rows.values()) for name in names}
         asked = {name: getattr(train, f"{name}_parallel") for name in names}
@@ -138,14 +138,20 @@ def _placement(thin: SlimeConfig, records: Records) -> Iterator[Check]:
             f"{len(ranks)} x {'/'.join(map(str, sorted(set(ranks.values()))))}",
         )
         hosts = [row["host"] for row in records.engines]
-        yield _by_node("engines' ranks by node", rollout.nodes, rollout.gpus_per_node, hosts)
+        yield _by_node("engines' ranks by node", _engines_of_nodes(thin), hosts)
 
 
-def _by_node(what: str, nodes: int, ranks: int, found: Sequence[str]) -> Check:
+def _engines_of_nodes(thin: SlimeConfig) -> list[int]:
+    """Return the GPUs for engines of each node that has some: slime fills a node before the next, trainers first."""
+    first, node = thin.train.world_size, thin.cluster.gpus_per_node
+    return list(Counter(gpu // node for gpu in range(first, first + thin.rollout.gpus)).values())
+
+
+def _by_node(what: str, asked: Sequence[int], found: Sequence[str]) -> Check:
     """Return a check of how many ranks each node has. found: the node of each rank."""
     counts = Counter(found)
     shown = ", ".join(f"{node}: {count}" for node, count in sorted(counts.items()))
-    return check(what, f"{nodes} x {ranks}", shown, same=sorted(counts.values()) == [ranks] * nodes)
+    return check(what, " + ".join(map(str, asked)), shown, same=sorted(counts.values()) == sorted(asked))
 
 
 # ----------------------------------------------------------------------------------------------------- order, numbers

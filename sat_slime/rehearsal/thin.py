@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sat_slime.config.method_section import build_method
+from sat_slime.config.schema import ScoresConfig
 from sat_slime.config.slime_schema import SlimeConfig
 from sat_slime.launch.cpu_run import cpu_arguments
 
@@ -98,44 +99,34 @@ def thin_settings(config: SlimeConfig, folder: Path, sizes: Sizes) -> Thin:
 def _widths(thin: Thin, sizes: Sizes) -> None:
     model, train = thin.config.model, thin.config.train
     if sizes.layers and sizes.layers < model.layers:
-        thin.set("model.architecture.num-layers", sizes.layers, "--layers")
+        thin.set("slime.num-layers", sizes.layers, "--layers")
         frequency = model.architecture.get("moe-layer-freq")
         if isinstance(frequency, str) and not frequency.strip().isdigit():
-            thin.set("model.architecture.moe-layer-freq", f"[1]*{sizes.layers}", "--layers")
+            thin.set("slime.moe-layer-freq", f"[1]*{sizes.layers}", "--layers")
     if sizes.experts and sizes.experts < model.experts:
-        thin.set("model.architecture.num-experts", sizes.experts, "--experts")
+        thin.set("slime.num-experts", sizes.experts, "--experts")
     cut = math.lcm(train.tensor_parallel, thin.config.rollout.gpus_per_engine)
     if "kv-channels" in model.architecture:
-        thin.set("model.architecture.kv-channels", HEAD_DIM, THIN)
+        thin.set("slime.kv-channels", HEAD_DIM, THIN)
         hidden = HIDDEN
     else:  # a head is hidden / heads wide
         hidden = model.attention_heads * max(4, 2 * (HIDDEN // model.attention_heads // 2))
-    thin.set("model.architecture.hidden-size", hidden, THIN)
-    thin.set("model.architecture.ffn-hidden-size", math.lcm(FEED_FORWARD, cut), THIN)
+    thin.set("slime.hidden-size", hidden, THIN)
+    thin.set("slime.ffn-hidden-size", math.lcm(FEED_FORWARD, cut), THIN)
     if model.is_moe:
         cut = math.lcm(train.expert_tensor_parallel, thin.config.rollout.gpus_per_engine)
-        thin.set("model.architecture.moe-ffn-hidden-size", math.lcm(EXPERT_WIDTH, cut), THIN)
+        thin.set("slime.moe-ffn-hidden-size", math.lcm(EXPERT_WIDTH, cut), THIN)
 
 
 def _device(thin: Thin) -> None:
     thin.set("cluster.device", "cpu", "processes in the place of GPUs")
-    thin.set("train.optimizer_offload", False, "all memory is the host's")
     thin.set("cluster.host_memory_gib", None, "the memory is this machine's")
-    by_cpu = {name: value for name, value, _ in cpu_arguments(_without_flags(thin.config))}
-    for section in ("model.architecture", "slime"):
-        flags = thin.config.slime if section == "slime" else thin.config.model.architecture
-        for name in list(flags):
-            if name in by_cpu and flags[name] != by_cpu[name]:
-                thin.set(f"{section}.{name}", by_cpu[name], OF_GPUS)
-            elif name not in by_cpu and ONLY_CUDA.fullmatch(name):
-                thin.set(f"{section}.{name}", None, OF_GPUS)
-
-
-def _without_flags(config: SlimeConfig) -> SlimeConfig:
-    """The settings without flags of the user's own, so that all of a CPU's are told."""
-    family = config.model.resolved_family
-    model = config.model.model_copy(update={"architecture": {}, "family": family.name if family else None})
-    return config.model_copy(update={"model": model, "slime": {}})
+    by_cpu = {name: value for name, value, _ in cpu_arguments(thin.config)}
+    for name, value in list(thin.config.slime.items()):
+        if name in by_cpu and value != by_cpu[name]:
+            thin.set(f"slime.{name}", by_cpu[name], OF_GPUS)
+        elif name not in by_cpu and ONLY_CUDA.fullmatch(name):
+            thin.set(f"slime.{name}", None, OF_GPUS)
 
 
 def _counts(thin: Thin, sizes: Sizes) -> None:
@@ -144,26 +135,27 @@ def _counts(thin: Thin, sizes: Sizes) -> None:
     iterations = sizes.iterations or (4 if pipeline.mode == "streaming" else max(pipeline.lag, 1) + 2)
     thin.set("pipeline.iterations", iterations, FEW)
     share = pipeline.optimizer_steps_per_rollout * max(train.data_parallel, 1)
-    thin.set("rollout.prompts_per_iteration", _prompts(config, share), FEW)
-    thin.set("rollout.samples_per_prompt", SAMPLES, FEW)
-    thin.set("rollout.max_response_tokens", min(RESPONSE, rollout.max_response_tokens), FEW)
+    thin.set("slime.rollout-batch-size", _prompts(config, share), FEW)
+    thin.set("slime.n-samples-per-prompt", SAMPLES, FEW)
+    thin.set("slime.rollout-max-response-len", min(RESPONSE, rollout.max_response_tokens), FEW)
     responses = thin.config.rollout.responses_per_iteration
-    thin.set("rollout.concurrent_requests", min(responses, rollout.concurrent_requests), FEW)
+    thin.set("slime.sglang-server-concurrency", min(responses, rollout.concurrent_requests), FEW)
     longest = 256 + thin.config.rollout.max_response_tokens
     # As many responses a micro-batch as SAT's quantile needs, in logits that fit a laptop.
     whole = responses // max(train.data_parallel, 1) * (128 + RESPONSE)
     bound = max(longest, min(whole, 4096)) // train.context_parallel
-    thin.set("train.max_tokens_per_gpu", min(bound, train.max_tokens_per_gpu), FEW)
-    thin.set("train.lr", max(LEARNING_RATE, train.lr), "a thin model has to move by more than what fp32 rounds")
+    thin.set("slime.max-tokens-per-gpu", min(bound, train.max_tokens_per_gpu), FEW)
+    thin.set("slime.lr", max(LEARNING_RATE, train.lr), "a thin model has to move by more than what fp32 rounds")
     running = 2 * responses * longest
     thin.set("slime.sglang-max-total-tokens", max(running, 2**13), FEW)
     if evaluation.every_n_iterations:
-        thin.set("eval.every_n_iterations", min(evaluation.every_n_iterations, max(1, iterations // 2)), FEW)
+        thin.set("slime.eval-interval", min(evaluation.every_n_iterations, max(1, iterations // 2)), FEW)
         if evaluation.max_response_tokens:
-            thin.set("eval.max_response_tokens", min(RESPONSE, evaluation.max_response_tokens), FEW)
-        thin.set("eval.repeats", 1, FEW)
+            thin.set("slime.eval-max-response-len", min(RESPONSE, evaluation.max_response_tokens), FEW)
+        thin.set("slime.n-samples-per-eval-prompt", evaluation.samples // evaluation.repeats, FEW)
+        thin.set("scores", ScoresConfig(), FEW)
     if config.checkpoint.every_n_iterations:
-        thin.set("checkpoint.every_n_iterations", checkpoint_at(thin.config), FEW)
+        thin.set("slime.save-interval", checkpoint_at(thin.config), FEW)
     thin.set("cluster.restarts", 0, "a job that dies fails the rehearsal, with its error")
 
 
@@ -191,15 +183,16 @@ def _places(thin: Thin, folder: Path) -> None:
     config = thin.config.model_copy(update={"output_dir": str(folder / "runs")})
     thin.changes.append(Change("output_dir", thin.config.output_dir, config.output_dir, OWN))
     thin.config = config
-    thin.set("model.hf_checkpoint", str(folder / "model"), "random weights of the thin sizes")
-    thin.set("model.megatron_checkpoint", str(folder / "model"), "random weights of the thin sizes")
-    thin.set("data.prompts", str(folder / "prompts.jsonl"), "a few of the run's, or made")
+    thin.set("slime.hf-checkpoint", str(folder / "model"), "random weights of the thin sizes")
+    thin.set("slime.ref-load", str(folder / "model"), "random weights of the thin sizes")
+    thin.set("slime.prompt-data", str(folder / "prompts.jsonl"), "a few of the run's, or made")
     if config.eval.every_n_iterations:
-        sets = {name: str(folder / f"eval-{number}.jsonl") for number, name in enumerate(config.eval.prompts)}
-        thin.set("eval.prompts", sets, "a few of the run's, or made")
-    thin.set("checkpoint.folder", None, OWN)
-    thin.set("checkpoint.from_iteration", None, OWN)
-    thin.set("logging.wandb_project", None, "nothing of a rehearsal is sent")
+        files = (str(folder / f"eval-{number}.jsonl") for number in range(len(config.eval.prompts)))
+        sets = [word for pair in zip(config.eval.prompts, files, strict=True) for word in pair]
+        thin.set("slime.eval-prompt-data", sets, "a few of the run's, or made")
+    thin.set("slime.save", None, OWN)
+    thin.set("pipeline.from_iteration", None, OWN)
+    thin.set("slime.use-wandb", None, "nothing of a rehearsal is sent")
     thin.set("cluster.env.SAT_SLIME_REHEARSAL", str(folder / "records"), "processes record what the checks read")
     thin.set("cluster.address", None, "a Ray of its own")
     thin.set("slime.save-debug-rollout-data", str(folder / "rollouts" / "{rollout_id}.pt"), "the checks read it")

@@ -54,7 +54,7 @@ from sat_slime.report.stats import (
 from sat_slime.runs import collapse
 from sat_slime.runs.collapse import MISMATCH_CEILING, MISMATCH_RISE, first_departure
 from sat_slime.runs.folder import RunFolderError, writable
-from sat_slime.runs.reading import section
+from sat_slime.runs.reading import batch_setting, section
 
 
 def write_comparison(paths: Sequence[str | Path], out: str | Path | None = None, paper: bool = False) -> Path:
@@ -155,7 +155,7 @@ def _kind(run: ComparedRun) -> str:
     if run.config.get("runtime") == "lab":
         return "lab model"
     if run.config.get("runtime") == "slime":
-        return f"slime, {str(_get(run.config, 'model', 'hf_checkpoint')).rstrip('/').rsplit('/', 1)[-1]}"
+        return f"slime, {str(_get(run.config, 'slime', 'hf-checkpoint')).rstrip('/').rsplit('/', 1)[-1]}"
     return "model not stated"
 
 
@@ -291,10 +291,13 @@ def _experiment(collection: Collection, beside_paper: bool) -> Iterator[str]:
         yield "The runs come without their settings: model, task and budget are not known here."
         return
     config = configs[0]
+    prompts, samples, lr = (
+        "?" if (value := batch_setting(config, name)) is None else value
+        for name in ("prompts_per_iteration", "samples_per_prompt", "lr")
+    )
     budget = (
-        f"{_get(config, 'pipeline', 'iterations')} iterations of {_get(config, 'rollout', 'prompts_per_iteration')} "
-        f"prompts x {_get(config, 'rollout', 'samples_per_prompt')} samples, "
-        f"learning rate {_get(config, 'train', 'lr')}"
+        f"{_get(config, 'pipeline', 'iterations')} iterations of {prompts} prompts x {samples} samples, "
+        f"learning rate {lr}"
     )
     paper = "; the paper: Qwen3-30B-A3B-Base, mathematics, 544 iterations of 256 x 16, learning rate 1e-6"
     paper = paper if beside_paper else ""

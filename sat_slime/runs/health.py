@@ -28,7 +28,7 @@ from sat_slime.runs.collapse import (
     CollapseWatch,
     whole_cycles,
 )
-from sat_slime.runs.reading import RunData, section
+from sat_slime.runs.reading import RunData, batch_setting, section
 from sat_slime.runs.rows import Columns
 from sat_slime.runs.rules import RULES, Rule
 
@@ -180,16 +180,18 @@ class HealthWatch:
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> HealthWatch:
         """Return the watch of a run with these settings, as config.yaml has them."""
-        pipeline, rollout, method = (section(config, name) for name in ("pipeline", "rollout", "method"))
+        pipeline, method = section(config, "pipeline"), section(config, "method")
         sat = section(method, "sat")
         lag, steps = pipeline.get("lag"), pipeline.get("optimizer_steps_per_rollout") or 1
         streams = pipeline.get("mode") == "streaming"
         oldest = pipeline.get("max_staleness") if streams else None if lag is None else max(lag, 1) * steps
-        responses = (rollout.get("prompts_per_iteration") or 0) * (rollout.get("samples_per_prompt") or 0)
+        prompts, samples = (
+            batch_setting(config, name) or 0 for name in ("prompts_per_iteration", "samples_per_prompt")
+        )
         settings = {
             "tail": 1 - sat["alpha"] if sat.get("enabled") and "alpha" in sat else None,
             "lag": oldest,
-            "responses": responses or None,
+            "responses": prompts * samples or None,
         }
         known = {name: value for name, value in settings.items() if value is not None}
         return cls(max(1, (lag or 1) * steps), known)

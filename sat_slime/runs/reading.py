@@ -126,6 +126,20 @@ def section(config: Mapping[str, Any], name: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
+BATCH = {
+    "prompts_per_iteration": ("rollout", "rollout-batch-size"),
+    "samples_per_prompt": ("rollout", "n-samples-per-prompt"),
+    "lr": ("train", "lr"),
+}
+"""Settings that every run has: the section of the lab's, and slime's flag."""
+
+
+def batch_setting(config: Mapping[str, Any], name: str) -> Any:
+    """Return a setting of BATCH from a plain config of either runtime; None where it is missing."""
+    part, flag = BATCH[name]
+    return section(config, "slime").get(flag) if "slime" in config else section(config, part).get(name)
+
+
 def whole(values: Mapping[str, Any], key: str, default: int) -> int:
     """Return the whole number under `key`; `default` where there is none."""
     value = values.get(key)

@@ -63,9 +63,9 @@ def test_what_a_resumed_run_has_to_keep():
         (LabConfig, "checkpoint.keep=9", "eval.problems=9"),
         (LabConfig, "rollout.max_restarts=9", "rollout.engines=2"),
         (SlimeConfig, "pipeline.iterations=9", "pipeline.lag=3"),
-        (SlimeConfig, "cluster.gpus_per_node=4", "train.gpus_per_node=2"),
-        (SlimeConfig, "rollout.gpus_per_engine=1", "rollout.top_k=5"),
-        (SlimeConfig, "checkpoint.every_n_iterations=5", "checkpoint.optimizer=false"),
+        (SlimeConfig, "cluster.gpus_per_node=4", "slime.actor-num-gpus-per-node=2"),
+        (SlimeConfig, "slime.rollout-num-gpus-per-engine=1", "slime.rollout-top-k=5"),
+        (SlimeConfig, "slime.save-interval=5", "slime.no-save-optim=true"),
     ],
 )
 def test_settings_that_may_change_on_resume_and_that_may_not(model, free, kept):
@@ -76,5 +76,13 @@ def test_settings_that_may_change_on_resume_and_that_may_not(model, free, kept):
 
 def test_what_a_comparison_does_not_tell():
     assert {"seed", "warmup.seed", "pipeline.lag", "name", "output_dir"} <= marked_settings(OWN_TO_A_CELL)
-    computes_nothing = {"logging", "checkpoint", "cluster", "estimate", "collapse", "cache_dir"}
-    assert computes_nothing | {"pipeline.canary"} == marked_settings(COMPUTES_NOTHING)
+    told_nowhere = {
+        "logging",
+        "checkpoint",
+        "cluster",
+        "estimate",
+        "collapse",
+        "pipeline.canary",
+        "slime.save-interval",
+    }
+    assert told_nowhere <= marked_settings(COMPUTES_NOTHING)

@@ -10,7 +10,7 @@ from sat_slime.config import load_config, slime_config_errors, slime_config_warn
 from sat_slime.config.slime_flags import ERRORS, WARNINGS, flag_rule_errors, flag_rule_warnings
 
 PAPER = Path(__file__).parents[2] / "configs" / "paper" / "qwen3-30b-a3b.yaml"
-NO_EVAL = "eval.every_n_iterations=0"
+NO_EVAL = "slime.eval-interval=0"
 STREAMING = ["pipeline.mode=streaming", "pipeline.lag=1"]
 R3 = ["method.r3=true"]
 
@@ -26,8 +26,8 @@ REFUSED = {
         ["slime.moe-router-fusion is true with method.r3 true", "no route is replayed"],
     ),
     "moe_utils.py:655, as architecture": (
-        [*R3, "model.architecture.moe-router-fusion=true"],
-        ["model.architecture.moe-router-fusion is true with method.r3 true"],
+        [*R3, "slime.moe-router-fusion=true"],
+        ["slime.moe-router-fusion is true with method.r3 true"],
     ),
     # the first batch: rows of the prompt are zeros, since nothing in disaggregation/ carries them over
     "sglang/srt/state_capturer/base.py:167": (
@@ -87,27 +87,27 @@ REFUSED = {
     # the first evaluation: assert not args.group_rm
     "slime/rollout/sglang_rollout.py:462": (
         ["slime.group-rm=true"],
-        ["slime.group-rm is true with eval.every_n_iterations 5"],
+        ["slime.group-rm is true with slime.eval-interval 5"],
     ),
     # the end of the first batch: a number has no keys
     "slime/utils/types.py:247": (
-        ["data.reward=math", "slime.reward-key=score"],
-        ["slime.reward-key is score with data.reward math"],
+        ["slime.rm-type=math", "slime.custom-rm-path=false", "slime.reward-key=score"],
+        ["slime.reward-key is score with slime.rm-type math"],
     ),
     # never: --eval-config overrides --eval-prompt-data
     "slime/utils/arguments.py:1661": (
         ["slime.eval-config=/e.yaml"],
-        ["slime.eval-config is /e.yaml with eval.prompts"],
+        ["slime.eval-config is /e.yaml with slime.eval-prompt-data"],
     ),
     # parse time, where slime is
     "slime/backends/megatron_utils/arguments.py:37": (
-        ["slime.allgather-cp=true", "train.context_parallel=2", "train.tensor_parallel=2"],
-        ["slime.allgather-cp is true with train.context_parallel 2"],
+        ["slime.allgather-cp=true", "slime.context-parallel-size=2", "slime.tensor-model-parallel-size=2"],
+        ["slime.allgather-cp is true with slime.context-parallel-size 2"],
     ),
     # at the second checkpoint: n - 1 is no multiple of what n is
     "megatron/training/checkpointing.py:752": (
         ["slime.save-retain-interval=80"],
-        ["slime.save-retain-interval is 80", "checkpoint.keep"],
+        ["slime.save-retain-interval is 80", "pipeline.keep_checkpoints"],
     ),
     # at the first resume: the checkpoint's number is not asked for
     "slime/ray/placement_group.py:217": (
@@ -139,7 +139,7 @@ REFUSED = {
     # the engines' start
     "sglang/srt/server_args.py:4854": (
         ["slime.sglang-dp-size=4", "slime.sglang-enable-dp-attention=true"],
-        ["slime.sglang-dp-size is 4", "does not divide rollout.gpus_per_engine 2"],
+        ["slime.sglang-dp-size is 4", "does not divide slime.rollout-num-gpus-per-engine 2"],
     ),
     # never: max_new_tokens is cut
     "sglang/srt/managers/scheduler.py:1913": (
@@ -153,43 +153,46 @@ REFUSED = {
     ),
     "megatron/core/optimizer_param_scheduler.py:129": (
         ["slime.lr-warmup-init=1e-5"],
-        ["slime.lr-warmup-init is 1e-05", "train.lr 1e-06"],
+        ["slime.lr-warmup-init is 1e-05", "slime.lr 1e-06"],
     ),
     # the first request: every one is refused, and asked again for a minute
-    "sglang/srt/sampling/sampling_params.py:186": (["rollout.top_k=0"], ["rollout.top_k is 0", "set it to -1"]),
-    "sampling_params.py:186, evaluations": (["eval.top_k=-2"], ["eval.top_k is -2", "set it to -1"]),
+    "sglang/srt/sampling/sampling_params.py:186": (
+        ["slime.rollout-top-k=0"],
+        ["slime.rollout-top-k is 0", "set it to -1"],
+    ),
+    "sampling_params.py:186, evaluations": (["slime.eval-top-k=-2"], ["slime.eval-top-k is -2", "set it to -1"]),
     # never: the token is not sampled
     "sglang/srt/managers/schedule_batch.py:1315": (
-        ["rollout.stop_token_ids=[151643, 999999]"],
-        ["rollout.stop_token_ids has 999999", "151936", "set it to [151643]"],
+        ["slime.rollout-stop-token-ids=[151643, 999999]"],
+        ["slime.rollout-stop-token-ids has 999999", "151936", "set it to [151643]"],
     ),
     # the trainer's start: numpy's seed
     "slime/backends/megatron_utils/initialize.py:28": (["seed=5000000000"], ["seed is 5000000000", "4294967295"]),
     # the engines' start: assert ":" not in served_model_name
-    "sglang/srt/server_args.py:6592": (["model.hf_checkpoint=/m:1"], ["model.hf_checkpoint is /m:1", "colon"]),
+    "sglang/srt/server_args.py:6592": (["slime.hf-checkpoint=/m:1"], ["slime.hf-checkpoint is /m:1", "colon"]),
     # the first reward: POST to None, ten times
     "slime/rollout/rm_hub/__init__.py:41": (
-        ["data.reward=remote_rm"],
-        ["data.reward is remote_rm", "slime.rm-url"],
+        ["slime.rm-type=remote_rm", "slime.custom-rm-path=false"],
+        ["slime.rm-type is remote_rm", "slime.rm-url"],
     ),
     # the end of the first batch: a mapping is no number
     "slime/rollout/rm_hub/math_dapo_utils.py:compute_score": (
-        ["data.reward=dapo"],
-        ["data.reward is dapo", "slime.reward-key to score"],
+        ["slime.rm-type=dapo", "slime.custom-rm-path=false"],
+        ["slime.rm-type is dapo", "slime.reward-key to score"],
     ),
     # the first save: the tracker of the model that the run begins with is written over
     "megatron/training/checkpointing.py:726": (
-        ["checkpoint.folder=/m", "model.megatron_checkpoint=/m"],
-        ["checkpoint.folder is /m, which model.megatron_checkpoint is too", "set it to null"],
+        ["slime.save=/m", "slime.ref-load=/m"],
+        ["slime.save is /m, which slime.ref-load is too", "set it to null"],
     ),
     # never: --load is not sent, or slime trains no iteration
     "slime/utils/arguments.py:load": (
-        ["checkpoint.from_iteration=300"],
-        ["checkpoint.from_iteration is 300", "checkpoint.folder is not set"],
+        ["pipeline.from_iteration=300"],
+        ["pipeline.from_iteration is 300", "slime.save is not set"],
     ),
     "slime/utils/arguments.py:num_rollout": (
-        ["checkpoint.from_iteration=544", "checkpoint.folder=/m"],
-        ["checkpoint.from_iteration is 544, and pipeline.iterations 544", "more than 544"],
+        ["pipeline.from_iteration=544", "slime.save=/m"],
+        ["pipeline.from_iteration is 544, and pipeline.iterations 544", "more than 544"],
     ),
     # the job's start: slime cannot be imported
     "sat_slime/launch/command.py:environment": (
@@ -230,32 +233,35 @@ WARNED = {
         ["slime.save-debug-rollout-data is /d/x.pt", "set it to /d/x/{rollout_id}.pt"],
     ),
     "sglang/srt/server_args.py:3676": (
-        ["rollout.memory_fraction=0.99"],
-        ["rollout.memory_fraction is 0.99", "10 GiB", "set it to 0.85"],
+        ["slime.sglang-mem-fraction-static=0.99"],
+        ["slime.sglang-mem-fraction-static is 0.99", "10 GiB", "set it to 0.85"],
     ),
     "sglang/srt/model_executor/model_runner_kv_cache_mixin.py:1230": (
-        ["rollout.concurrent_requests=100000"],
-        ["rollout.concurrent_requests is 100000", "at most 4096"],
+        ["slime.sglang-server-concurrency=100000"],
+        ["slime.sglang-server-concurrency is 100000", "at most 4096"],
     ),
     "slime scripts/run-moonlight-16B-A3B.sh:127": (
-        ["model.architecture.multi-latent-attention=true"],
+        ["slime.multi-latent-attention=true"],
         ["slime.attention-backend is flash with multi-latent attention", "set it to auto"],
     ),
     # never: without a template nothing takes them
     "slime/utils/data.py:apply_chat_template": (
-        ["data.chat_template=false", "data.chat_template_args={enable_thinking: false}"],
-        ["data.chat_template_args has no effect", "leave it out, or set data.chat_template to true"],
+        ["slime.apply-chat-template=false", 'slime.apply-chat-template-kwargs="{\\"enable_thinking\\": false}"'],
+        ["slime.apply-chat-template-kwargs has no effect", "leave it out, or set slime.apply-chat-template to true"],
     ),
-    "slime/rollout/rm_hub/__init__.py:random": (["data.reward=random"], ["data.reward is random"]),
+    "slime/rollout/rm_hub/__init__.py:random": (
+        ["slime.rm-type=random", "slime.custom-rm-path=false"],
+        ["slime.rm-type is random"],
+    ),
 }
 EVALUATED = {
     "sglang/srt/sampling/sampling_params.py:169": (
-        ["eval.temperature=0"],
-        ["eval.temperature is 0 with 16 samples", "the same", "set eval.temperature to null"],
+        ["slime.eval-temperature=0"],
+        ["slime.eval-temperature is 0 with 16 samples", "the same", "set slime.eval-temperature to null"],
     ),
     "the same file twice": (
-        ["data.prompts=/x/a.jsonl", "eval.prompts={a: /x/a.jsonl}"],
-        ["eval.prompts.a is /x/a.jsonl", "trained on"],
+        ["slime.prompt-data=/x/a.jsonl", "slime.eval-prompt-data=[a, /x/a.jsonl]"],
+        ["slime.eval-prompt-data has /x/a.jsonl", "trained on"],
     ),
 }
 
@@ -276,7 +282,7 @@ def test_what_misleads_later_is_told(overrides, named):
 
 @pytest.mark.parametrize("overrides, named", EVALUATED.values(), ids=EVALUATED)
 def test_what_misleads_in_an_evaluation_is_told(overrides, named):
-    (warning,) = slime_config_warnings(paper("eval.every_n_iterations=8", *overrides))
+    (warning,) = slime_config_warnings(paper("slime.eval-interval=8", *overrides))
     assert all(part in warning for part in named), warning
 
 
@@ -289,17 +295,17 @@ def test_what_misleads_in_an_evaluation_is_told(overrides, named):
         [*STREAMING, "slime.flush-cache-interval=1"],
         [*R3, "slime.sglang-pp-size=1"],
         ["slime.group-rm=true", NO_EVAL],
-        ["data.reward=dapo", "slime.reward-key=score"],
-        ["data.reward=remote_rm", "slime.rm-url=http://10.0.0.1:80"],
+        ["slime.rm-type=dapo", "slime.custom-rm-path=false", "slime.reward-key=score"],
+        ["slime.rm-type=remote_rm", "slime.custom-rm-path=false", "slime.rm-url=http://10.0.0.1:80"],
         ["slime.partial-rollout=true"],
         ["slime.sglang-dp-size=2", "slime.sglang-enable-dp-attention=true"],
         ["slime.sglang-max-total-tokens=40000"],
         ["slime.lr-warmup-iters=10"],
-        ["slime.eval-config=/e.yaml", "eval.prompts=null"],
-        ["eval.prompts=null", NO_EVAL],
-        ["checkpoint.folder=/m/checkpoints", "model.megatron_checkpoint=/m"],
-        ["rollout.top_k=-1", "eval.top_k=-1"],
-        ["rollout.stop_token_ids=[151645]"],
+        ["slime.eval-config=/e.yaml", "slime.eval-prompt-data=null"],
+        ["slime.eval-prompt-data=null", NO_EVAL],
+        ["slime.save=/m/checkpoints", "slime.ref-load=/m"],
+        ["slime.rollout-top-k=-1", "slime.eval-top-k=-1"],
+        ["slime.rollout-stop-token-ids=[151645]"],
     ],
 )
 def test_the_same_without_what_makes_it_fail_is_taken(overrides):
@@ -311,9 +317,9 @@ CONDITIONS = (
     R3,
     STREAMING,
     ["method.denominator=checkpoint"],
-    ["eval.every_n_iterations=8", "eval.prompts={a: /x/a.jsonl}"],
-    ["data.reward=math"],
-    ["train.context_parallel=2"],
+    ["slime.eval-interval=8", "slime.eval-prompt-data=[a, /x/a.jsonl]"],
+    ["slime.rm-type=math", "slime.custom-rm-path=false"],
+    ["slime.context-parallel-size=2"],
 )
 """Settings under one of which each rule holds."""
 FINE = {
@@ -337,7 +343,7 @@ def conditions():
 @pytest.mark.parametrize("rule, flag", TRIED, ids=[f"{rule.when.__name__}-{flag}" for rule, flag in TRIED])
 def test_every_rule_judges_0_and_nothing_as_any_other_value_and_false_as_unset(rule, flag, value):
     config = next(config for config in conditions() if rule.when(config) is not None)
-    config = config.model_copy(update={"slime": {flag: value}})
+    config = config.with_flags({flag: value})
     lines = [*flag_rule_errors(config), *flag_rule_warnings(config)]
     named = [line for line in lines if line.startswith(f"slime.{flag} is") and rule.why in line]
     is_wrong = value is not False and value not in FINE.get(flag, ())
@@ -346,5 +352,5 @@ def test_every_rule_judges_0_and_nothing_as_any_other_value_and_false_as_unset(r
 
 @pytest.mark.parametrize("given, named", [({"lr-decay-iters": 0}, "lr-decay-iters is 0"), ({"lr-decay-iters": 5}, "")])
 def test_a_schedule_of_no_step_is_refused(given, named):
-    lines = flag_rule_errors(paper().model_copy(update={"slime": given}))
+    lines = flag_rule_errors(paper().with_flags(given))
     assert [named in line for line in lines] == [True] * bool(named)

@@ -21,7 +21,7 @@ GLM = "{% for message in messages %}{{ '<|user|>' if message.role == 'user' else
 
 
 def findings(folder, *settings, file="slime/base.yaml"):
-    return list(stop_findings(load_config(CONFIGS / file, [f"model.hf_checkpoint={folder}", *settings])))
+    return list(stop_findings(load_config(CONFIGS / file, [f"slime.hf-checkpoint={folder}", *settings])))
 
 
 def only(folder, *settings):
@@ -34,11 +34,12 @@ def test_a_base_model_under_a_chat_template(tmp_path):
     folder = write_hf(tmp_path, generation={"eos_token_id": 151643})
     assert only(folder) == (
         "FAIL",
-        "rollout.stop_token_ids is unset, and the chat template ends a turn with <|im_end|> (151645), on which SGLang "
+        "slime.rollout-stop-token-ids is unset, and the chat template ends a turn with <|im_end|> (151645), on "
+        "which SGLang "
         "does not stop (it stops on 151643): add 151645",
     )
-    assert only(folder, "rollout.stop_token_ids=[151645]") == ("OK", "SGLang stops on 151643, 151645")
-    assert only(folder, "data.chat_template=false") == ("OK", "SGLang stops on 151643")
+    assert only(folder, "slime.rollout-stop-token-ids=[151645]") == ("OK", "SGLang stops on 151643, 151645")
+    assert only(folder, "slime.apply-chat-template=false") == ("OK", "SGLang stops on 151643")
     assert only(folder, "slime.rollout-stop=[im_end, x]")[0] == "OK"
     assert only(folder, "slime.rollout-stop=[stop]")[0] == "FAIL"
 
@@ -78,7 +79,7 @@ def test_the_paper_file_the_recipes_and_the_models_stop_at_a_turns_end(tmp_path)
         ("{{ raise_exception('only tools') }}", QWEN, {}, "WARN", "is not known (TemplateError: only tools)"),
         ("{{ messages.__class__.__mro__ }}", QWEN, {}, "WARN", "is not known (SecurityError: "),
         (CHATML.replace("'<|im_end|>", "' [end]<|im_end|>"), QWEN, {}, "WARN", "add 151645"),
-        (None, QWEN, {}, "FAIL", "or set data.chat_template to false"),
+        (None, QWEN, {}, "FAIL", "or set slime.apply-chat-template to false"),
     ],
 )
 def test_templates(tmp_path, template, tokens, config, mark, said):
@@ -89,27 +90,27 @@ def test_templates(tmp_path, template, tokens, config, mark, said):
 def test_arguments_of_the_template_reach_it(tmp_path):
     folder = write_hf(tmp_path)
     assert turn_end(read_tokenizer(folder), {"enable_thinking": False}).text == "<|im_end|>\n<think></think>"
-    argument, _ = findings(folder, "data.chat_template_args={no_thoughts: true}")
-    assert argument.mark == "WARN" and "data.chat_template_args.no_thoughts is no variable" in argument.detail
+    argument, _ = findings(folder, 'slime.apply-chat-template-kwargs="{\\"no_thoughts\\": true}"')
+    assert argument.mark == "WARN" and "slime.apply-chat-template-kwargs.no_thoughts is no variable" in argument.detail
 
 
 @pytest.mark.parametrize(
     "ids, mark, said",
     [
-        ([151645, 151936], "FAIL", "rollout.stop_token_ids has 151936, and the model has tokens 0 to 151935"),
-        ([151645, -1], "FAIL", "rollout.stop_token_ids has -1, and"),
+        ([151645, 151936], "FAIL", "slime.rollout-stop-token-ids has 151936, and the model has tokens 0 to 151935"),
+        ([151645, -1], "FAIL", "slime.rollout-stop-token-ids has -1, and"),
         ([151645, 13], "WARN", "has 13, which is no special token: responses end at the first 13"),
     ],
 )
 def test_stop_tokens_that_cannot_be_meant(tmp_path, ids, mark, said):
-    found, detail = only(write_hf(tmp_path), f"rollout.stop_token_ids={ids}")
+    found, detail = only(write_hf(tmp_path), f"slime.rollout-stop-token-ids={ids}")
     assert found == mark and said in detail
 
 
 def test_a_model_that_stops_on_nothing(tmp_path):
     folder = write_hf(tmp_path, config={"eos_token_id": None}, eos_token=None)
-    told = "SGLang stops on no token, and responses run to the limit: set rollout.stop_token_ids"
-    assert only(folder, "data.chat_template=false") == ("WARN", told)
+    told = "SGLang stops on no token, and responses run to the limit: set slime.rollout-stop-token-ids"
+    assert only(folder, "slime.apply-chat-template=false") == ("WARN", told)
 
 
 @pytest.mark.parametrize("broken", ["tokenizer.json", "tokenizer_config.json", "generation_config.json"])
@@ -155,10 +156,10 @@ def test_the_models_file_describes_the_checkpoint():
 @pytest.mark.parametrize(
     "key, value, told",
     [
-        ("num_hidden_layers", 36, "model.architecture.num-layers is 48, but the checkpoint's config.json has"),
-        ("num_key_value_heads", 8, "model.architecture.num-query-groups is 4"),
-        ("rope_theta", 10000, "model.architecture.rotary-base is 1000000"),
-        ("max_position_embeddings", 40960, "model.max_positions is 32768"),
+        ("num_hidden_layers", 36, "slime.num-layers is 48, but the checkpoint's config.json has"),
+        ("num_key_value_heads", 8, "slime.num-query-groups is 4"),
+        ("rope_theta", 10000, "slime.rotary-base is 1000000"),
+        ("max_position_embeddings", 40960, "max_positions is 32768"),
         ("tie_word_embeddings", True, "tie_word_embeddings true: leave it out"),
         ("num_experts", None, "is an MoE model, but the checkpoint's config.json is a dense one"),
     ],
@@ -171,5 +172,5 @@ def test_another_checkpoint_than_described(key, value, told):
 @pytest.mark.parametrize("flag, kind", [("qk-layernorm", "qwen3_moe"), ("add-qkv-bias", "qwen2")])
 def test_weights_that_megatron_would_leave_in_the_checkpoint(flag, kind):
     values = json.loads('{"num_experts": 128}') | {"model_type": kind}
-    (line,) = [line for line in mismatches(values, f"model.architecture.{flag}=false") if flag in line]
-    assert f"model.architecture.{flag} is not set" in line and "set it to true" in line
+    (line,) = [line for line in mismatches(values, f"slime.{flag}=false") if flag in line]
+    assert f"slime.{flag} is not set" in line and "set it to true" in line

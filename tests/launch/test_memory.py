@@ -83,21 +83,21 @@ SHARED = ("moe-shared-expert-intermediate-size=24", "moe-shared-expert-gate=true
 LATENT = ("multi-latent-attention=true", "q-lora-rank=16", "kv-lora-rank=12", "qk-head-dim=8", "qk-pos-emb-head-dim=4")
 RANKS = {
     "the paper's": ("paper/qwen3-30b-a3b", MOE, (), 0),
-    "two share what is no expert's": (LARGE, MOE, ("optimizer_offload=false",), 7),
-    "experts, two stages": (LARGE, MOE, ("pipeline_parallel=2", "expert_parallel=2"), 7),
-    "context": (LARGE, MOE, ("context_parallel=2", "expert_parallel=4"), 6),
+    "two share what is no expert's": (LARGE, MOE, ("optimizer-cpu-offload=false",), 7),
+    "experts, two stages": (LARGE, MOE, ("pipeline-model-parallel-size=2", "expert-model-parallel-size=2"), 7),
+    "context": (LARGE, MOE, ("context-parallel-size=2", "expert-model-parallel-size=4"), 6),
     "dense": (DENSE[0], (), (), 3),
     "biases": (DENSE[1], ("num-query-groups=4",), (), 2),
-    "tied, two stages": (DENSE[2], (), ("pipeline_parallel=2", "gpus_per_node=4"), 3),
-    "shared experts, cut": (LARGE, MOE + SHARED, ("expert_tensor_parallel=2", "expert_parallel=4"), 0),
-    "latent attention": (LARGE, (*MOE, *LATENT, "v-head-dim=6"), ("tensor_parallel=1",), 0),
+    "tied, two stages": (DENSE[2], (), ("pipeline-model-parallel-size=2", "actor-num-gpus-per-node=4"), 3),
+    "shared experts, cut": (LARGE, MOE + SHARED, ("expert-tensor-parallel-size=2", "expert-model-parallel-size=4"), 0),
+    "latent attention": (LARGE, (*MOE, *LATENT, "v-head-dim=6"), ("tensor-model-parallel-size=1",), 0),
 }
 """Ranks of small models: the run's file, what is changed in its model and in its trainer, and the rank's number."""
 
 
 def rank_config(name):
     file, flags, train, rank = RANKS[name]
-    overrides = [f"model.architecture.{flag}" for flag in SMALL + flags] + [f"train.{setting}" for setting in train]
+    overrides = [f"slime.{flag}" for flag in (*SMALL, *flags, *train)]
     return load_config(CONFIGS / f"{file}.yaml", overrides), rank
 
 
@@ -166,12 +166,12 @@ def test_models_have_the_parameters_of_their_checkpoints(file, published):
 )
 def test_layers_with_experts(frequency, layers):
     flags = {"num-layers": 4, "moe-layer-freq": frequency}
-    assert moe_layers(SlimeModelConfig(architecture={**flags, "num-experts": 8})) == [one == "1" for one in layers]
-    assert moe_layers(SlimeModelConfig(architecture=flags)) == [False] * 4
+    assert moe_layers(SlimeModelConfig({**flags, "num-experts": 8})) == [one == "1" for one in layers]
+    assert moe_layers(SlimeModelConfig(flags)) == [False] * 4
 
 
 def test_stages_that_are_cut_unevenly():
-    settings = ["train.pipeline_parallel=4", "slime.decoder-last-pipeline-num-layers=6"]
+    settings = ["slime.pipeline-model-parallel-size=4", "slime.decoder-last-pipeline-num-layers=6"]
     config = load_config(CONFIGS / "models/qwen3-4b.yaml", settings)
     assert [len(stage) for stage in stage_layers(config)] == [10, 10, 10, 6]
 
@@ -191,7 +191,7 @@ def test_a_training_gpu_of_the_papers_run_by_hand():
     """Tensor and expert parallel 4 on four GPUs, so that nothing is divided among data-parallel ranks; 152,064 rows are
     151,936 padded to 128 x 4."""
     rank = EXPERTS / 4 + ATTENTION / 4 + 2 * 152064 * 2048 / 4 + ON_EVERY_RANK
-    found = parts(training_need(paper("train.optimizer_offload=false")))
+    found = parts(training_need(paper("slime.optimizer-cpu-offload=false")))
     assert found == {
         "weights": 2 * rank,
         "gradients": 4 * rank,
@@ -202,9 +202,9 @@ def test_a_training_gpu_of_the_papers_run_by_hand():
         "logits": 8 * 32768 * 152064 / 4,
     }
     per_token = 2 * (4 * 2048 + 128 * (32 + 2 * 4 + 36 + 32) + 8 * (4 * 2048 + 3 * 768)) / 4 + 3 * 4 * 128 / 4
-    kept = parts(training_need(paper("train.recompute=none")))["activations"]
+    kept = parts(training_need(paper("slime.recompute-granularity=false")))["activations"]
     assert kept == pytest.approx(48 * 32768 * per_token)
-    less = parts(training_need(paper("train.recompute=selective")))["activations"]
+    less = parts(training_need(paper("slime.recompute-granularity=selective")))["activations"]
     assert kept - less == pytest.approx(48 * 32768 * 2 * 32 * 128 / 4)
 
 
@@ -214,11 +214,12 @@ def test_a_training_gpu_of_the_papers_run_by_hand():
         ("gradients", ["slime.accumulate-allreduce-grads-in-fp32=false"], 1 / 2),
         ("batch", ["loss.kl_coef=0"], 24 / 28),
         ("batch", ["method.tis=true", "pipeline.optimizer_steps_per_rollout=2"], 32 / 28),
-        ("batch", ["train.gpus_per_node=8"], 1 / 2),
-        ("logits", ["rollout.temperature=0.9"], 12 / 8),
+        ("batch", ["slime.actor-num-gpus-per-node=8"], 1 / 2),
+        ("logits", ["slime.rollout-temperature=0.9"], 12 / 8),
         ("logits", ["loss.entropy_coef=0.1"], 12 / 8),
-        ("logits", ["train.max_tokens_per_gpu=16384"], 1),  # the longest sample is 32,768
-        ("layer inputs", ["train.pipeline_parallel=2", "train.gpus_per_node=8"], 1 / 2),  # the last stage
+        ("logits", ["slime.max-tokens-per-gpu=16384"], 1),  # the longest sample is 32,768
+        # the last stage
+        ("layer inputs", ["slime.pipeline-model-parallel-size=2", "slime.actor-num-gpus-per-node=8"], 1 / 2),
     ],
 )
 def test_what_settings_change_on_a_training_gpu(part, overrides, factor):
@@ -231,7 +232,8 @@ def test_an_engine():
     assert engine_weights_bytes(config) == pytest.approx(by_hand, rel=1e-4)  # SGLang pads the vocabulary less
     assert kv_bytes_per_token(config) == 2 * 2 * 48 * 2 * 128
     assert engine_kv_tokens(config, 79.1 * GIB) == pytest.approx(848_000, rel=0.01)
-    assert kv_bytes_per_token(paper("rollout.gpus_per_engine=8", "rollout.gpus_per_node=8")) == 2 * 2 * 48 * 1 * 128
+    eight = paper("slime.rollout-num-gpus-per-engine=8", "slime.rollout-num-gpus=8")
+    assert kv_bytes_per_token(eight) == 2 * 2 * 48 * 1 * 128
     assert engine_kv_tokens(config, 20 * GIB) == 0
 
 
@@ -242,9 +244,8 @@ def test_host_memory_of_the_papers_run():
     assert found["2 copies of the weights"] / GIB == pytest.approx(114 + 36 + 3, abs=1)
     whole = EXPERTS + ATTENTION + 2 * 152064 * 2048 + 4 * ON_EVERY_RANK
     assert found["optimizer"] - 12 * whole == pytest.approx(found["2 copies of the weights"], rel=1e-3)
-    one, two = (
-        parts(host_need(paper("train.gpus_per_node=8", "train.expert_parallel=8", f"train.nodes={n}"))) for n in (1, 2)
-    )
+    eight = ("slime.actor-num-gpus-per-node=8", "slime.expert-model-parallel-size=8")
+    one, two = (parts(host_need(paper(*eight, f"slime.actor-num-nodes={n}"))) for n in (1, 2))
     assert two["2 copies of the weights"] == one["2 copies of the weights"]
     assert two["optimizer"] == pytest.approx(one["optimizer"] / 2)
 
@@ -284,7 +285,7 @@ def test_a_rehearsals_estimate_is_near_what_it_took(name):
     """Rather above it: a peak of logits lasts less than the five seconds between two looks."""
     config = load_config(CONFIGS / "recipes" / f"{name}.yaml")
     thin = thin_settings(config, Path("/nowhere"), Sizes()).config
-    thin = thin.model_copy(update={"rollout": thin.rollout.model_copy(update={"max_prompt_tokens": 24})})
+    thin = thin.with_flags({"rollout-max-prompt-len": 24})
     assert 0.95 < host_need(thin).total / GIB / REHEARSED[name] < 1.2
 
 
@@ -305,23 +306,23 @@ SIZES = {
     "num-layers": 46, "hidden-size": 4096, "ffn-hidden-size": 10944, "vocab-size": 151552, "moe-ffn-hidden-size": 1408,
     "num-attention-heads": 96, "num-query-groups": 8, "moe-shared-expert-intermediate-size": 1408,
 }  # fmt: skip
-GLM_AIR = [f"model.architecture.{flag}={value}" for flag, value in SIZES.items()]
+GLM_AIR = [f"slime.{flag}={value}" for flag, value in SIZES.items()]
 
 
 @pytest.mark.parametrize(
     "what, overrides, there, mark, said",
     [
-        (TRAINING, ["train.optimizer_offload=false"], {}, "FAIL", "needs 142 of 79 GiB"),
-        (TRAINING, ["train.tensor_parallel=1"], {}, "FAIL", "needs 93 of 79 GiB"),
-        (TRAINING, ["train.max_tokens_per_gpu=131072"], {}, "FAIL", "needs 89 of 79 GiB"),
-        (TRAINING, ["train.recompute=none"], {}, "FAIL", "needs 134 of 79 GiB"),
-        (TRAINING, GLM_AIR, {}, "FAIL", "more train.tensor_parallel"),
-        (HOST, [], {"host": 640}, "FAIL", "train.optimizer_offload false where the GPUs have room"),
+        (TRAINING, ["slime.optimizer-cpu-offload=false"], {}, "FAIL", "needs 142 of 79 GiB"),
+        (TRAINING, ["slime.tensor-model-parallel-size=1"], {}, "FAIL", "needs 93 of 79 GiB"),
+        (TRAINING, ["slime.max-tokens-per-gpu=131072"], {}, "FAIL", "needs 89 of 79 GiB"),
+        (TRAINING, ["slime.recompute-granularity=false"], {}, "FAIL", "needs 134 of 79 GiB"),
+        (TRAINING, GLM_AIR, {}, "FAIL", "more slime.tensor-model-parallel-size"),
+        (HOST, [], {"host": 640}, "FAIL", "slime.optimizer-cpu-offload false where the GPUs have room"),
         (HOST, ["slime.rollout-data-transport=disk"], {"host": 1024}, "WARN", "needs up to 1,005 of 973 GiB"),
-        (ENGINE, ["rollout.memory_fraction=0.93"], {}, "WARN", "rollout.memory_fraction is 0.93"),
-        (ENGINE, ["rollout.memory_fraction=0.99"], {}, "FAIL", "rollout.memory_fraction is 0.99"),
-        (ENGINE, ["rollout.gpus_per_engine=1"], {"gpu": 39.4}, "FAIL", "more rollout.gpus_per_engine"),
-        (ENGINE, ["rollout.concurrent_requests=100000"], {}, "WARN", "set it to 25 to 413"),
+        (ENGINE, ["slime.sglang-mem-fraction-static=0.93"], {}, "WARN", "slime.sglang-mem-fraction-static is 0.93"),
+        (ENGINE, ["slime.sglang-mem-fraction-static=0.99"], {}, "FAIL", "slime.sglang-mem-fraction-static is 0.99"),
+        (ENGINE, ["slime.rollout-num-gpus-per-engine=1"], {"gpu": 39.4}, "FAIL", "more slime.rollout-num-gpus-"),
+        (ENGINE, ["slime.sglang-server-concurrency=100000"], {}, "WARN", "set it to 25 to 413"),
         (STORE, [], {"store": 64}, "WARN", "100 of 64 GiB"),
         ("/dev/shm", [], {"shm": 128}, "WARN", "less than Ray's object store of 186"),
     ],

@@ -33,31 +33,34 @@ def told(*settings):
 @pytest.mark.parametrize(
     "settings, said",
     [
-        (["data.reward=mathh"], "data.reward is mathh, and slime's rules are"),
-        (["data.reward=prime_math"], "set it to sat_slime.plugin.reward.prime_math"),
-        (["data.reward=remote_rm"], "rm-url"),
-        (["data.reward=no.where"], "data.reward is no.where: there is no module no"),
-        (["data.reward=sat_slime.plugin.reward.prime_mat"], "did you mean sat_slime.plugin.reward.prime_math?"),
+        (["slime.rm-type=mathh", "slime.custom-rm-path=false"], "slime.rm-type is mathh, and slime's rules are"),
+        (["slime.rm-type=prime_math", "slime.custom-rm-path=false"], "set it to sat_slime.plugin.reward.prime_math"),
+        (["slime.rm-type=remote_rm", "slime.custom-rm-path=false"], "rm-url"),
+        (["slime.custom-rm-path=no.where"], "slime.custom-rm-path is no.where: there is no module no"),
+        (
+            ["slime.custom-rm-path=sat_slime.plugin.reward.prime_mat"],
+            "did you mean sat_slime.plugin.reward.prime_math?",
+        ),
         (["slime.custom-generate-function-path=no.where"], "there is no module no"),
-        (["method.r3=true", "model.architecture.moe-router-fusion=true"], "moe-router-fusion"),
+        (["method.r3=true", "slime.moe-router-fusion=true"], "moe-router-fusion"),
         (["method.r3=true", "slime.prefill-num-servers=1"], "prefill"),
         ([*STREAMING, "slime.sglang-flush-cache-interval=2"], "flush-cache-interval"),
         ([*STREAMING, "slime.flush-cache-interval=2"], "flush-cache-interval"),
         ([*STREAMING, "slime.update-weight-transport=disk"], "update-weight-transport"),
         ([*STREAMING, "slime.partial-rollout=true"], "partial-rollout"),
-        (["slime.save-retain-interval=30"], "checkpoint.keep"),
-        (["slime.sglang-tp-size=2"], "follows from rollout.gpus_per_engine"),
+        (["slime.save-retain-interval=30"], "pipeline.keep_checkpoints"),
+        (["slime.sglang-tp-size=2"], "follows from slime.rollout-num-gpus-per-engine"),
         (["slime.sglang-config=/none.yaml"], "slime.sglang-config is /none.yaml: there is no such file"),
         (["slime.eval-config=none.yaml"], "slime.eval-config is none.yaml, and slime's processes have other folders"),
-        (["rollout.memory_fraction=0.99"], "rollout.memory_fraction is 0.99"),
-        (["rollout.concurrent_requests=100000"], "rollout.concurrent_requests is 100000"),
-        (["train.optimizer_offload=false"], "needs 142 of 79 GiB"),
-        (["train.max_tokens_per_gpu=131072"], "needs 89 of 79 GiB"),
+        (["slime.sglang-mem-fraction-static=0.99"], "slime.sglang-mem-fraction-static is 0.99"),
+        (["slime.sglang-server-concurrency=100000"], "slime.sglang-server-concurrency is 100000"),
+        (["slime.optimizer-cpu-offload=false"], "needs 142 of 79 GiB"),
+        (["slime.max-tokens-per-gpu=131072"], "needs 89 of 79 GiB"),
         (["cluster.host_memory_gib=640"], "of 608 GiB"),
         (["cluster.env.HF_TOKEN=a"], "cluster.env.HF_TOKEN is a secret"),
         (["slime.sglang-mem-fraction=0.5"], "there is no flag --sglang-mem-fraction"),
-        (["train.gpus_per_node=6"], "train.nodes x train.gpus_per_node is 6 GPUs"),
-        (["rollout.max_response_tokens=40000"], "rollout.max_response_tokens is 40000, more than the context"),
+        (["slime.actor-num-gpus-per-node=6"], "slime.actor-num-nodes x slime.actor-num-gpus-per-node is 6 GPUs"),
+        (["slime.rollout-max-response-len=40000"], "slime.rollout-max-response-len is 40000, more than the context"),
         (["method.denominator=trainer", "method.sat=true"], "method"),
     ],
 )
@@ -70,18 +73,26 @@ def test_settings(settings, said):
 @pytest.mark.parametrize(
     "rows, settings, said",
     [
-        ([{"prompt": CHAT, "label": "2"}], ["data.chat_template=false"], "set data.chat_template to true"),
-        ([{"prompt": "1+1", "label": "x+1"}], ["data.reward=dapo"], "dapo takes only numbers"),
-        ([{"prompt": "1+1", "label": 2}], ["data.reward=f1"], "f1 takes only text"),
-        ([{"prompt": "1+1", "label": "2"}], ["data.prompts={}@[3:]"], "slime would wait for prompts for ever"),
-        ([{"prompt": "1+1", "label": "2"}], ["rollout.prompts_per_iteration=3"], "a batch has some prompts twice"),
+        (
+            [{"prompt": CHAT, "label": "2"}],
+            ["slime.apply-chat-template=false"],
+            "set slime.apply-chat-template to true",
+        ),
+        (
+            [{"prompt": "1+1", "label": "x+1"}],
+            ["slime.rm-type=dapo", "slime.custom-rm-path=false"],
+            "dapo takes only numbers",
+        ),
+        ([{"prompt": "1+1", "label": 2}], ["slime.rm-type=f1", "slime.custom-rm-path=false"], "f1 takes only text"),
+        ([{"prompt": "1+1", "label": "2"}], ["slime.prompt-data={}@[3:]"], "slime would wait for prompts for ever"),
+        ([{"prompt": "1+1", "label": "2"}], ["slime.rollout-batch-size=3"], "a batch has some prompts twice"),
         ([{"question": "1+1", "label": "2"}], [], "row 1 has no key 'prompt'"),
     ],
 )
 def test_prompts(tmp_path, rows, settings, said):
     file = tmp_path / "prompts.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    lines = told(f"data.prompts={file}", *(setting.format(file) for setting in settings))
+    lines = told(f"slime.prompt-data={file}", *(setting.format(file) for setting in settings))
     assert any(said in line for line in lines), lines
 
 
@@ -101,5 +112,5 @@ def test_groups_of_engines(tmp_path, groups, settings, said):
 
 def test_a_base_model_under_a_chat_template(tmp_path):
     pytest.importorskip("transformers")
-    lines = told(f"model.hf_checkpoint={write_hf(tmp_path)}", "rollout.stop_token_ids=[]")
+    lines = told(f"slime.hf-checkpoint={write_hf(tmp_path)}", "slime.rollout-stop-token-ids=[]")
     assert any("ends a turn with <|im_end|> (151645), on which SGLang does not stop" in line for line in lines)

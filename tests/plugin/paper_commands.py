@@ -57,16 +57,20 @@ CONFIG_JSON = {
 EVERY_KIND = {
     "lag 0": ["pipeline.lag=0"],
     "streaming": ["pipeline.mode=streaming", "pipeline.lag=1"],
-    "nodes": ["train.nodes=2", "train.gpus_per_node=8", "rollout.nodes=2", "rollout.gpus_per_node=8"],
-    "parallel": ["train.gpus_per_node=8", "train.context_parallel=2", "train.max_tokens_per_gpu=16384"],
+    "nodes": ["slime.actor-num-nodes=2", "slime.actor-num-gpus-per-node=8", "slime.rollout-num-gpus=16"],
+    "parallel": ["slime.actor-num-gpus-per-node=8", "slime.context-parallel-size=2", "slime.max-tokens-per-gpu=16384"],
     "scope step": ["method.sat=true", "method.sat.scope=step"],
     "checkpoint": ["method.denominator=checkpoint", "pipeline.lag=1"],
     "steps": ["pipeline.optimizer_steps_per_rollout=4", "method.denominator=trainer"],
     "dual clip": ["method.clip.dual=3.0", "loss.reduction=token_mean"],
-    "off": ["loss.kl_coef=0", "eval.every_n_iterations=0", "checkpoint.every_n_iterations=0", "train.recompute=none"],
-    "wandb": ["logging.wandb_project=p", "logging.tensorboard=false"],
-    "extra": ["slime.rollout-stop=[a, b]", "data.chat_template_args={enable_thinking: false}"],
-    "context": ["rollout.context_tokens=34816", "rollout.stop_token_ids=[151643, 151645]", "data.reward=my.rewards.f"],
+    "off": ["loss.kl_coef=0", "slime.eval-interval=0", "slime.save-interval=0", "slime.recompute-granularity=false"],
+    "wandb": ["slime.use-wandb=true", "slime.use-wandb=true", "slime.wandb-project=p", "slime.use-tensorboard=false"],
+    "extra": ["slime.rollout-stop=[a, b]", 'slime.apply-chat-template-kwargs="{"enable_thinking": false}"'],
+    "context": [
+        "slime.sglang-context-length=34816",
+        "slime.rollout-stop-token-ids=[151643, 151645]",
+        "slime.custom-rm-path=my.rewards.f",
+    ],
     "unknown": ["slime.use-tiss=true", "slime.sglang-mem-fraction=0.5"],
 }
 RECIPES = sorted((ROOT / "configs" / "recipes").glob("*.yaml"))
@@ -78,7 +82,7 @@ def checkpoint(folder, model):
     (folder / "latest_checkpointed_iteration.txt").write_text("release")
     config = {"rms_norm_eps": 1e-6, "rope_theta": 1000000.0, "head_dim": 128, "vocab_size": 151936}
     (folder / "config.json").write_text(json.dumps(config | CONFIG_JSON[model]))
-    return [f"model.hf_checkpoint={folder}", f"model.megatron_checkpoint={folder}"]
+    return [f"slime.hf-checkpoint={folder}", f"slime.ref-load={folder}"]
 
 
 def paper(tmp_path, *overrides, method="gspo", lag=8):

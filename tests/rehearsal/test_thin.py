@@ -51,7 +51,8 @@ def test_every_change_is_listed_with_both_values(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("overrides", "prompts"), [((), 4), (("train.tensor_parallel=2",), 6), (("train.tensor_parallel=1",), 12)]
+    ("overrides", "prompts"),
+    [((), 4), (("slime.tensor-model-parallel-size=2",), 6), (("slime.tensor-model-parallel-size=1",), 12)],
 )
 def test_each_rank_has_enough_responses_for_sats_quantile(overrides, prompts, tmp_path):
     """0.9 of ten is the largest but one; without it no gate could open on a data-parallel rank."""
@@ -61,7 +62,7 @@ def test_each_rank_has_enough_responses_for_sats_quantile(overrides, prompts, tm
 
 
 def test_nothing_is_read_or_written_outside_its_folder(tmp_path):
-    run = paper("checkpoint.folder=/root/mine")
+    run = paper("slime.save=/root/mine")
     thin = thin_settings(run, tmp_path, Sizes()).config
     paths = (thin.output_dir, thin.model.hf_checkpoint, thin.model.megatron_checkpoint, thin.data.prompts)
     assert all(path.startswith(str(tmp_path)) for path in (*paths, *thin.eval.prompts.values()))

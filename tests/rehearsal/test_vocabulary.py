@@ -39,7 +39,7 @@ def test_a_template_without_an_end_comes_with_the_runs_own(template, mark, tmp_p
     write_tokenizer(own, 151_936, out)
     (out / "config.json").write_text(json.dumps({"vocab_size": 151_936, "eos_token_id": WORDS}))
     paper = Path(__file__).parents[2] / "configs" / "paper" / "qwen3-30b-a3b.yaml"
-    (finding,) = stop_findings(load_config(paper, [f"model.hf_checkpoint={out}"]))
+    (finding,) = stop_findings(load_config(paper, [f"slime.hf-checkpoint={out}"]))
     assert finding.mark == mark, finding.detail
 
 

@@ -230,15 +230,15 @@ def train_on_slime(
     common = [
         f"cluster.slime_dir={slime.slime_dir}",
         f"cluster.megatron_dir={slime.megatron_dir}",
-        f"model.hf_checkpoint={batch.model}",
-        f"model.megatron_checkpoint={batch.generating}",
+        f"slime.hf-checkpoint={batch.model}",
+        f"slime.ref-load={batch.generating}",
         f"slime.load={batch.model}",
-        f"data.prompts={slime.laptop / 'prompts.jsonl'}",
-        f"rollout.prompts_per_iteration={PROMPTS}",
-        f"rollout.samples_per_prompt={SAMPLES}",
-        "eval.every_n_iterations=0",
-        "checkpoint.every_n_iterations=0",
-        "logging.tensorboard=false",
+        f"slime.prompt-data={slime.laptop / 'prompts.jsonl'}",
+        f"slime.rollout-batch-size={PROMPTS}",
+        f"slime.n-samples-per-prompt={SAMPLES}",
+        "slime.eval-interval=0",
+        "slime.save-interval=0",
+        "slime.use-tensorboard=false",
     ]
     rows, variables = [], {}
     for name, settings in cases.items():

@@ -8,9 +8,9 @@ pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 SETTINGS = (
     *("--method", "sat-gspo-r3", "--lag", "1", "--set", "pipeline.iterations=4"),
-    *("--set", "rollout.prompts_per_iteration=4", "--set", "rollout.samples_per_prompt=4"),
-    *("--set", "rollout.gpus_per_node=2", "--set", "eval.every_n_iterations=0"),
-    *("--set", "checkpoint.every_n_iterations=1", "--set", "pipeline.canary=stop"),
+    *("--set", "slime.rollout-batch-size=4", "--set", "slime.n-samples-per-prompt=4"),
+    *("--set", "slime.rollout-num-gpus=2", "--set", "slime.eval-interval=0"),
+    *("--set", "slime.save-interval=1", "--set", "pipeline.canary=stop"),
 )
 """Two engines, and a checkpoint before each push."""
 

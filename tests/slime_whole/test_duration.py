@@ -16,7 +16,7 @@ ITERATIONS = 24
 
 @pytest.mark.parametrize(("method", "lag"), [("sat-gspo-r3", 8), ("sat-gspo", 0)])
 def test_a_first_half_tells_how_long_the_second_takes(slime, method, lag):
-    counts = {"pipeline.iterations": ITERATIONS, "eval.every_n_iterations": 4, "checkpoint.every_n_iterations": 4}
+    counts = {"pipeline.iterations": ITERATIONS, "slime.eval-interval": 4, "slime.save-interval": 4}
     options = [word for key, value in counts.items() for word in ("--set", f"{key}={value}")]
     run = slime.launch(f"duration-{lag}", "--method", method, "--lag", str(lag), *options)
     assert run.code == 0, run.output

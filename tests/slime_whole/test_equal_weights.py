@@ -7,8 +7,8 @@ from whole_run import COMMAND, ROOT, WholeRun, environment
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(1800)]
 
-SMALL = ("--set", "rollout.prompts_per_iteration=4", "--set", "rollout.samples_per_prompt=4")
-QUIET = ("--set", "eval.every_n_iterations=0", "--set", "checkpoint.every_n_iterations=0")
+SMALL = ("--set", "slime.rollout-batch-size=4", "--set", "slime.n-samples-per-prompt=4")
+QUIET = ("--set", "slime.eval-interval=0", "--set", "slime.save-interval=0")
 FP32 = 1e-5
 MAX_RATIO = 1.5
 """The factor by which d_pi of the two runtimes may differ in bf16: weights and prompts are equal, but not samples."""

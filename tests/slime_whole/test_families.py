@@ -42,10 +42,10 @@ def test_every_batch_is_scored_as_it_was_generated(name, slime, tmp_path):
     laptop = tmp_path / "laptop"
     subprocess.run([sys.executable, "-c", MAKE, json.dumps(made), str(laptop)], check=True, env=environment())
     settings = [
-        *(f"model.architecture.{flag}=false" for flag in OF_EXPERTS),
-        *(f"model.architecture.{flag}={value}" for flag, value in flags.items()),
-        *("rollout.prompts_per_iteration=4", "rollout.samples_per_prompt=4", "pipeline.iterations=4"),
-        *("eval.every_n_iterations=0", "checkpoint.every_n_iterations=0", "method.denominator=checkpoint"),
+        *(f"slime.{flag}=false" for flag in OF_EXPERTS),
+        *(f"slime.{flag}={value}" for flag, value in flags.items()),
+        *("slime.rollout-batch-size=4", "slime.n-samples-per-prompt=4", "pipeline.iterations=4"),
+        *("slime.eval-interval=0", "slime.save-interval=0", "method.denominator=checkpoint"),
         "loss.entropy_coef=0.01",  # so that weights move, however few answers are right
     ]
     options = [word for setting in settings for word in ("--set", setting)]

@@ -21,9 +21,9 @@ KILLED = {
 }
 """The processes that are killed, each with a word of its command line."""
 SETTINGS = (
-    *("--set", "pipeline.iterations=7", "--set", "eval.every_n_iterations=3"),
-    *("--set", "checkpoint.every_n_iterations=2", "--set", "rollout.prompts_per_iteration=4"),
-    *("--set", "rollout.samples_per_prompt=4", "--set", "loss.kl_coef=1e-3"),
+    *("--set", "pipeline.iterations=7", "--set", "slime.eval-interval=3"),
+    *("--set", "slime.save-interval=2", "--set", "slime.rollout-batch-size=4"),
+    *("--set", "slime.n-samples-per-prompt=4", "--set", "loss.kl_coef=1e-3"),
 )
 LAG = 3
 

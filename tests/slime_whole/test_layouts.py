@@ -10,11 +10,14 @@ from one_batch import EPSILON, assert_same_metrics, make_batch, train_on_slime, 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1800)]
 
 LAYOUTS = {
-    "tensor": ("train.tensor_parallel=2", "train.expert_tensor_parallel=2"),  # sequence parallelism comes with it
-    "tensor-expert": ("train.tensor_parallel=2", "train.expert_parallel=2"),
+    "tensor": (
+        "slime.tensor-model-parallel-size=2",
+        "slime.expert-tensor-parallel-size=2",
+    ),  # sequence parallelism comes with it
+    "tensor-expert": ("slime.tensor-model-parallel-size=2", "slime.expert-model-parallel-size=2"),
     "data": (),
-    "data-expert": ("train.expert_parallel=2",),
-    "context": ("train.context_parallel=2",),
+    "data-expert": ("slime.expert-model-parallel-size=2",),
+    "context": ("slime.context-parallel-size=2",),
 }
 METHODS = {
     "grpo": ("method=grpo",),
@@ -28,7 +31,7 @@ CELLS = [
     for method, layout in itertools.product(METHODS, LAYOUTS)
     if method != "sat-gspo-tis" or layout in ("tensor", "context")
 ]
-UNCUT = ("train.gpus_per_node=2", "train.tensor_parallel=2", "train.expert_tensor_parallel=1")
+UNCUT = ("slime.actor-num-gpus-per-node=2", "slime.tensor-model-parallel-size=2", "slime.expert-tensor-parallel-size=1")
 """A layout in which each rank has every expert whole; the launcher refuses it."""
 
 
@@ -40,7 +43,7 @@ def trained(slime, tmp_path_factory):
     cases = {method: (*settings, EPSILON) for method, settings in METHODS.items()}
     cases["uncut"] = (*cases["grpo"], *UNCUT)
     for method, layout in CELLS:
-        cases[f"{method}-{layout}"] = (*cases[method], "train.gpus_per_node=2", *LAYOUTS[layout])
+        cases[f"{method}-{layout}"] = (*cases[method], "slime.actor-num-gpus-per-node=2", *LAYOUTS[layout])
     return train_on_slime(slime, batch, cases, folder / "slime")
 
 

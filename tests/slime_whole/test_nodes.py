@@ -42,7 +42,7 @@ def test_a_node_without_the_rewards_package(slime, tmp_path):
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "my_reward.py").write_text("async def reward(args, sample, **_):\n    return 1.0\n")
-    settings = ("data.reward=my_reward.reward", f"cluster.python_path=[{mine}]")
+    settings = ("slime.custom-rm-path=my_reward.reward", f"cluster.python_path=[{mine}]")
     failed, _ = findings(slime, mine, tmp_path, *settings)
     assert [(what, detail.partition(" (")[0]) for what, detail in failed] == [
         ("plugin", "node 127.0.0.3 cannot import my_reward.reward")
@@ -55,9 +55,9 @@ def test_a_node_that_dies(slime):
     options = {
         "cluster.gpus_per_node": 1,
         "cluster.restarts": 1,
-        "checkpoint.every_n_iterations": 2,
+        "slime.save-interval": 2,
         "pipeline.iterations": 6,
-        "eval.every_n_iterations": 0,
+        "slime.eval-interval": 0,
     }
     words = [word for key, value in options.items() for word in ("--set", f"{key}={value}")]
     program = [sys.executable, Path(__file__).parent / "dying_node.py", run, *launch[launch.index("launch") :], *words]

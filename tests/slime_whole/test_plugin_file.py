@@ -21,8 +21,8 @@ from slime_scripts import EXAMPLES, arguments_of
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1800)]
 
 SHORT = (
-    *("--set", "pipeline.iterations=3", "--set", "eval.every_n_iterations=2"),
-    *("--set", "rollout.prompts_per_iteration=8", "--set", "rollout.samples_per_prompt=8"),
+    *("--set", "pipeline.iterations=3", "--set", "slime.eval-interval=2"),
+    *("--set", "slime.rollout-batch-size=8", "--set", "slime.n-samples-per-prompt=8"),
 )
 STREAM = ("--rollout-function-path", "slime.rollout.fully_async_rollout.generate_rollout_fully_async")
 """The one flag that its example calls the only knob."""

@@ -42,7 +42,7 @@ def test_every_check_holds_and_nothing_is_left(slime, tmp_path):
 
 def test_a_reward_that_raises_is_what_the_rehearsal_says(slime, tmp_path):
     (tmp_path / "my_reward.py").write_text("async def reward(args, sample, **_):\n    raise KeyError('no answer')\n")
-    options = ("--set", "data.reward=my_reward.reward", "--set", f"cluster.python_path=[{tmp_path}]")
+    options = ("--set", "slime.custom-rm-path=my_reward.reward", "--set", f"cluster.python_path=[{tmp_path}]")
     done = rehearse(slime, tmp_path / "out", "--lag", "1", "--no-resume", *options)
     assert done.returncode == 1
     assert "no answer" in done.stdout

@@ -9,8 +9,8 @@ from whole_run import environment
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(2400)]
 SHORT = [
     *("--set", "pipeline.iterations=2"),
-    *("--set", "eval.every_n_iterations=0"),
-    *("--set", "checkpoint.every_n_iterations=0"),
+    *("--set", "slime.eval-interval=0"),
+    *("--set", "slime.save-interval=0"),
 ]
 PORTS = re.compile(r"Ports for engine \d+: (\{.*\})")
 

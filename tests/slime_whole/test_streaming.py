@@ -12,8 +12,8 @@ pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(3600)]
 ITERATIONS, STALENESS = 30, 1
 SETTINGS = (
     *("--set", "pipeline.mode=streaming", "--set", f"pipeline.max_staleness={STALENESS}", "--lag", "1"),
-    *("--set", f"pipeline.iterations={ITERATIONS}", "--set", "checkpoint.every_n_iterations=5"),
-    *("--set", "eval.every_n_iterations=15"),
+    *("--set", f"pipeline.iterations={ITERATIONS}", "--set", "slime.save-interval=5"),
+    *("--set", "slime.eval-interval=15"),
 )
 
 

@@ -24,15 +24,15 @@ def run(slime, rollouts, tmp_path_factory):
     prepare = [*COMMAND, "prepare", "laptop", "--out", str(made), "--set", "task.name=calculator"]
     subprocess.run(prepare, check=True, env=environment())
     settings = {
-        "model.hf_checkpoint": made / "model",
-        "model.megatron_checkpoint": made / "model",
-        "model.architecture.vocab-size": TASK.vocab_size,
-        "data.prompts": made / "prompts.jsonl",
-        "eval.prompts.held_out": made / "held_out.jsonl",
+        "slime.hf-checkpoint": made / "model",
+        "slime.ref-load": made / "model",
+        "slime.vocab-size": TASK.vocab_size,
+        "slime.prompt-data": made / "prompts.jsonl",
+        "slime.eval-prompt-data.held_out": made / "held_out.jsonl",
         "slime.custom-generate-function-path": "sat_slime.plugin.task_generate.generate",
         "pipeline.iterations": 3,
         "slime.save-debug-rollout-data": rollouts / "{rollout_id}.pt",
-        "eval.every_n_iterations": 3,
+        "slime.eval-interval": 3,
     }
     options = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
     run = slime.launch("calculator", "--method", "sat-gspo-r3", "--lag", "2", *options)

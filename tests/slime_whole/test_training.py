@@ -7,8 +7,8 @@ from sat_slime.objective.metrics import EVALUATION, metric_named
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1200)]
 
 SHORT = (
-    *("--set", "pipeline.iterations=3", "--set", "eval.every_n_iterations=2"),
-    *("--set", "checkpoint.every_n_iterations=2"),
+    *("--set", "pipeline.iterations=3", "--set", "slime.eval-interval=2"),
+    *("--set", "slime.save-interval=2"),
 )
 
 

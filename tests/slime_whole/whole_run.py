@@ -53,10 +53,10 @@ class Slime:
         return {
             "cluster.slime_dir": self.slime_dir,
             "cluster.megatron_dir": self.megatron_dir,
-            "model.hf_checkpoint": self.laptop / "model",
-            "model.megatron_checkpoint": self.laptop / "model",
-            "data.prompts": self.laptop / "prompts.jsonl",
-            "eval.prompts.held_out": self.laptop / "held_out.jsonl",
+            "slime.hf-checkpoint": self.laptop / "model",
+            "slime.ref-load": self.laptop / "model",
+            "slime.prompt-data": self.laptop / "prompts.jsonl",
+            "slime.eval-prompt-data.held_out": self.laptop / "held_out.jsonl",
         }
 
     @property

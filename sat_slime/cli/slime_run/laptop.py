@@ -17,7 +17,7 @@ from sat_slime.config.disk import is_replaceable
 LAPTOP = Path("~/.cache/sat_slime/laptop").expanduser()
 """The folder in which configs/slime/laptop.yaml looks for its model and prompts."""
 REWARDS = ("sat_slime.plugin.task_reward.reward", "sat_slime.plugin.running_sums.reward")
-"""The values of data.reward of a run that is for this model."""
+"""The values of slime.custom-rm-path of a run that is for this model."""
 MODEL, PROMPTS, HELD_OUT = "model", "prompts.jsonl", "held_out.jsonl"
 """The names of what is made in the folder."""
 
@@ -72,13 +72,6 @@ def without_laptop(config: SlimeConfig, folder: Path) -> SlimeConfig:
     """Return the settings without the files that will be made in `folder`, for checks of what has to be there
     already."""
     made = {str(folder / name) for name in (MODEL, PROMPTS, HELD_OUT)}
-    model, data, evaluation = config.model, config.data, config.eval
-    paths = {key: None for key in ("hf_checkpoint", "megatron_checkpoint") if getattr(model, key) in made}
-    sets = {name: file for name, file in evaluation.prompts.items() if file not in made}
-    return config.model_copy(
-        update={
-            "model": model.model_copy(update=paths),
-            "data": data.model_copy(update={"prompts": None}) if data.prompts in made else data,
-            "eval": evaluation.model_copy(update={"prompts": sets}),
-        }
-    )
+    gone = {name: None for name in ("hf-checkpoint", "ref-load", "prompt-data") if config.slime.get(name) in made}
+    sets = [word for name, file in config.eval.prompts.items() if file not in made for word in (name, file)]
+    return config.with_flags({**gone, "eval-prompt-data": sets})

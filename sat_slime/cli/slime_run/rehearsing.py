@@ -164,8 +164,7 @@ class Rehearsal:
     def _judge_memory(self, prompt_tokens: int) -> None:
         """Hold what the rehearsal needs against what this machine has: Ray kills processes of a run that takes more,
         minutes after its start. prompt_tokens: those of the longest prompt."""
-        rollout = self.thin.rollout.model_copy(update={"max_prompt_tokens": prompt_tokens})
-        for row in rows(self.thin.model_copy(update={"rollout": rollout}), left_here()):
+        for row in rows(self.thin.with_flags({"rollout-max-prompt-len": prompt_tokens}), left_here()):
             self.estimate = row.need.total
             mark = FAIL if row.share > 1 else "WARN" if row.share > TIGHT else "OK"
             remark = "" if mark == "OK" else "fewer --layers or --experts, or a machine with more memory"

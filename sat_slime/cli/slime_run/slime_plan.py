@@ -93,7 +93,7 @@ def _check_saved(config: SlimeConfig, path: Path, done: int, resume_from: int | 
     """Raise ConfigError where the checkpoint to go on from is not there, or is seen to be damaged."""
     checkpoints, first = checkpoint_folder(config, path), config.checkpoint.from_iteration or 0
     if resume_from is not None and resume_from < first:
-        raise ConfigError([f"--resume-from {resume_from}: the run began at {first}, its checkpoint.from_iteration"])
+        raise ConfigError([f"--resume-from {resume_from}: the run began at {first}, its pipeline.from_iteration"])
     if resume_from == 0:
         return
     there = list(saved.numbered(checkpoints))
@@ -139,7 +139,8 @@ def describe(plan: SlimePlan, full: bool) -> str:
         method_line(config),
         f"trainer     {train.world_size} GPUs on {train.nodes} node(s): tensor parallel {train.tensor_parallel}, data "
         f"parallel {train.data_parallel}, expert parallel {train.expert_parallel}",
-        f"engines     {rollout.engines} of {rollout.gpus_per_engine} GPU(s) on {rollout.nodes} node(s)",
+        f"engines     {rollout.engines} of {rollout.gpus_per_engine} GPU(s) on "
+        f"{-(-rollout.gpus // config.cluster.gpus_per_node)} node(s)",
         f"batch       {rollout.prompts_per_iteration} prompts x {rollout.samples_per_prompt} samples = "
         f"{rollout.responses_per_iteration} responses of at most {rollout.max_response_tokens:,} tokens",
         length_line(config),

@@ -111,8 +111,8 @@ def test_a_failure_has_its_exit_code_and_last_lines_and_goes_on(file, tmp_path):
     assert "go on with: sat-slime launch runs/run --resume" in result.stdout
     assert state(run)["error"] == first.removeprefix("error: ")
     assert "error       job" in sat_slime_command("status", run).stdout
-    changed = launch(run, "--resume", *settings("train.lr=1e-3"))
-    assert changed.exit_code == 2 and "train.lr" in changed.stderr
+    changed = launch(run, "--resume", *settings("slime.lr=1e-3"))
+    assert changed.exit_code == 2 and "slime.lr" in changed.stderr
     (run / "metrics.jsonl").write_text('{"step": 4}\n{"step": 5}\n')
     resumed = launch("runs/run", "--resume", *settings("cluster.env.FAIL_AT=never"))
     assert resumed.exit_code == 0, resumed.output
@@ -257,10 +257,10 @@ def test_resume_from_points_slime_to_the_older_checkpoint_and_drops_the_rows(beg
 
 def test_a_run_does_not_go_back_into_the_run_whose_checkpoint_it_began_with(begun, tmp_path):
     """That would put the other run's checkpoints aside."""
-    other = settings(f"checkpoint.folder={begun.checkpoints}", f"output_dir={tmp_path}", "pipeline.iterations=8")
+    other = settings(f"slime.save={begun.checkpoints}", f"output_dir={tmp_path}", "pipeline.iterations=8")
     refused = sat_slime_command("launch", PAPER, "--skip-checks", "--address", "http://127.0.0.1:1", *other)
     assert refused.exit_code == 2 and "with a run's checkpoint of iteration 4" in refused.stderr
-    named = {"checkpoint.folder": str(begun.checkpoints), "checkpoint.from_iteration": 4}
+    named = {"slime.save": str(begun.checkpoints), "pipeline.from_iteration": 4}
     config = load_config(PAPER, [], {**named, "pipeline.iterations": 8, "output_dir": str(tmp_path), "name": "next"})
     plan = plan_slime_run(config, PAPER, None, resume=False, look_for_slime=False)
     job_start._check_folder(plan, overwrite=False)

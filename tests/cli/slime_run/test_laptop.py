@@ -23,14 +23,21 @@ def test_check_does_not_miss_what_the_first_launch_makes(monkeypatch, tmp_path):
     assert "cluster.slime_dir" in dry.stderr, "it looked at this machine"
     assert "download" not in dry.stderr and "prepare model" not in dry.stderr and str(folder) not in dry.stderr
     # what it does not make has to be there
-    (mark, what, rest), *more = lines_of(f"eval.prompts.mine={folder}/mine.jsonl")[1:]
-    assert (mark, what, more) == ("FAIL", "data", []) and f"eval.prompts.mine is {folder}/mine.jsonl" in rest
+    (mark, what, rest), *more = lines_of(f"slime.eval-prompt-data=[mine, {folder}/mine.jsonl]")[1:]
+    assert (mark, what, more) == ("FAIL", "data", []) and f"slime.eval-prompt-data.mine is {folder}/mine.jsonl" in rest
     # and once something is there, nothing is made
     (folder / "model").mkdir(parents=True)
     assert made not in (told := lines_of()) and [what for mark, what, _ in told if mark == "FAIL"].count("data") == 2
 
 
-@pytest.mark.parametrize("own", ["model.hf_checkpoint=/mine/qwen", "data.prompts=/mine/p.jsonl", "data.reward=math"])
+@pytest.mark.parametrize(
+    "own",
+    [
+        "slime.hf-checkpoint=/mine/qwen",
+        "slime.prompt-data=/mine/p.jsonl",
+        "slime.custom-rm-path=my.reward",
+    ],
+)
 def test_paths_of_ones_own_are_looked_for(monkeypatch, tmp_path, own):
     monkeypatch.setenv("HOME", str(tmp_path))
     told = lines_of(own)

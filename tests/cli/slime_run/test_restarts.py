@@ -220,6 +220,6 @@ def test_a_cluster_that_stays_away_is_given_up(monkeypatch, sent, no_pause):
 
 
 def test_a_run_that_cannot_be_resumed_says_why(monkeypatch, sent, no_pause):
-    ending, _ = followed(monkeypatch, sent, [DEAD], mock.Mock(side_effect=ConfigError(["data.prompts is gone"])))
-    assert ending.error == f"{DEAD.error}; its restart failed: data.prompts is gone"
+    ending, _ = followed(monkeypatch, sent, [DEAD], mock.Mock(side_effect=ConfigError(["slime.prompt-data is gone"])))
+    assert ending.error == f"{DEAD.error}; its restart failed: slime.prompt-data is gone"
     assert state(sent.folder.path)["error"] == ending.error

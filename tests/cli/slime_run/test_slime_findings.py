@@ -12,28 +12,28 @@ MEASURED = ROOT / "tests" / "plugin" / "launch" / "laptop_times.jsonl"
 
 
 def test_a_machine_without_slime_prints_the_command_and_remarks(tmp_path):
-    result = sat_slime_command("launch", PAPER, "--dry-run", *settings(f"model.hf_checkpoint={tmp_path}/none"))
+    result = sat_slime_command("launch", PAPER, "--dry-run", *settings(f"slime.hf-checkpoint={tmp_path}/none"))
     assert result.exit_code == 0 and "GPU-hours" in result.stdout
     told = result.stderr.partition("slime is not on this machine, which lacks for the run:\n")[2]
     assert "  slime: cluster.slime_dir is /root/slime: no train.py is in it" in told
-    assert f"  checkpoint: model.hf_checkpoint is {tmp_path}/none: there is no such folder" in told
+    assert f"  checkpoint: slime.hf-checkpoint is {tmp_path}/none: there is no such folder" in told
     assert "error:" not in result.stderr
 
 
 def test_memory_that_the_settings_give_is_judged_on_a_machine_without_slime(tmp_path):
-    lacking = settings(f"model.hf_checkpoint={tmp_path}/none", "cluster.gpu_memory_gib=39.6")
+    lacking = settings(f"slime.hf-checkpoint={tmp_path}/none", "cluster.gpu_memory_gib=39.6")
     result = sat_slime_command("launch", PAPER, "--dry-run", *lacking)
     assert result.exit_code == 2
     assert "error: training GPU: needs 57 of 40 GiB, 144 % (cluster.gpu_memory_gib):" in result.stderr
-    assert "more train.tensor_parallel" in result.stderr
+    assert "more slime.tensor-model-parallel-size" in result.stderr
 
 
 def test_a_machine_with_slime_and_without_the_checkpoint(tmp_path):
     (tmp_path / "train.py").write_text("")
-    lacking = settings(f"model.hf_checkpoint={tmp_path}/none", f"cluster.slime_dir={tmp_path}")
+    lacking = settings(f"slime.hf-checkpoint={tmp_path}/none", f"cluster.slime_dir={tmp_path}")
     result = sat_slime_command("launch", PAPER, "--dry-run", *lacking)
     assert result.exit_code == 2 and "GPU-hours" in result.stdout
-    assert f"error: checkpoint: model.hf_checkpoint is {tmp_path}/none: there is no such folder" in result.stderr
+    assert f"error: checkpoint: slime.hf-checkpoint is {tmp_path}/none: there is no such folder" in result.stderr
 
 
 def test_a_slime_that_is_too_old(tmp_path):
@@ -55,7 +55,7 @@ def test_check_lists_what_it_found(tmp_path):
     result = sat_slime_command("check", PAPER, *settings(f"output_dir={tmp_path}"))
     assert result.exit_code == 1
     assert "OK    settings" in result.stdout and "FAIL  checkpoint" in result.stdout
-    bad = sat_slime_command("check", PAPER, *settings("train.gpus_per_node=6"))
+    bad = sat_slime_command("check", PAPER, *settings("slime.actor-num-gpus-per-node=6"))
     assert bad.exit_code == 2 and "FAIL  settings" in bad.stdout
 
 
@@ -75,8 +75,8 @@ def test_check_tells_time_and_cost_and_of_a_run_what_it_has_measured(tmp_path):
 def test_checks_of_a_cluster_come_before_the_run(file, tmp_path):
     result = sat_slime_command("launch", file)
     assert result.exit_code == 2
-    assert "error: checkpoint: model.hf_checkpoint is" in result.stderr
-    assert f"error: data: data.prompts is {tmp_path}/data.jsonl: there is no such file" in result.stderr
+    assert "error: checkpoint: slime.hf-checkpoint is" in result.stderr
+    assert f"error: data: slime.prompt-data is {tmp_path}/data.jsonl: there is no such file" in result.stderr
     assert not (tmp_path / "runs").exists()
 
 
@@ -130,13 +130,13 @@ def test_a_cluster_with_the_real_slime_passes_the_checks(file, tmp_path):
     places = settings(
         f"cluster.slime_dir={slime}",
         f"cluster.megatron_dir={package('megatron.training').parents[1]}",
-        "train.tensor_parallel=1",  # with more Megatron asks for a GPU as it parses
-        f"model.hf_checkpoint={hf}",
-        f"model.megatron_checkpoint={release.parent}",
-        f"data.prompts={tmp_path}/data.jsonl",
-        f"eval.prompts.aime24={tmp_path}/data.jsonl",
-        "checkpoint.optimizer=false",
-        "data.chat_template=false",
+        "slime.tensor-model-parallel-size=1",  # with more Megatron asks for a GPU as it parses
+        f"slime.hf-checkpoint={hf}",
+        f"slime.ref-load={release.parent}",
+        f"slime.prompt-data={tmp_path}/data.jsonl",
+        f"slime.eval-prompt-data=[aime24, {tmp_path}/data.jsonl]",
+        "slime.no-save-optim=true",
+        "slime.apply-chat-template=false",
     )
     result = sat_slime_command("launch", file, *places)
     assert result.exit_code == 0, result.output

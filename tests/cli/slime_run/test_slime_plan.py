@@ -57,7 +57,12 @@ def test_secrets_of_the_environment_are_in_no_plan(monkeypatch):
     for name, value in SECRETS.items():
         monkeypatch.setenv(name, value)
     result = sat_slime_command(
-        "launch", PAPER, "--dry-run", "--skip-checks", "--full", *settings("logging.wandb_project=p")
+        "launch",
+        PAPER,
+        "--dry-run",
+        "--skip-checks",
+        "--full",
+        *settings("slime.use-wandb=true", "slime.use-wandb=true", "slime.use-wandb=true", "slime.wandb-project=p"),
     )
     assert result.exit_code == 0 and "--use-wandb" in result.stdout
     assert not any(value in result.output for value in SECRETS.values())
@@ -66,12 +71,15 @@ def test_secrets_of_the_environment_are_in_no_plan(monkeypatch):
 @pytest.mark.parametrize(
     "arguments, told",
     [
-        (settings("trian.lr=1"), "unknown key 'trian.lr'; did you mean 'train.lr'?"),
+        (settings("trian.lr=1"), "unknown key 'trian.lr'; slime's flags stand under slime: did you mean slime.lr?"),
         (["--method", "sat-gsp"], "did you mean 'sat-gspo'"),
         (["--sat", *settings("method.denominator=trainer")], "method: "),
         (["--tis", *settings("method.denominator=rollout")], "method: "),
         (settings("slime.sglang-mem-fraction=0.5"), "there is no flag --sglang-mem-fraction"),
-        (settings("slime.lr=1"), "slime.lr: --lr follows from train.lr: set that, and leave this out"),
+        (
+            settings("slime.kl-loss-coef=1"),
+            "slime.kl-loss-coef: --kl-loss-coef follows from loss.kl_coef: set that, and",
+        ),
         (settings("cluster.env.WANDB_API_KEY=wandb-0123456789abcdef"), "cluster.env.WANDB_API_KEY is a secret"),
         (["--resume"], "there is no run"),
     ],
@@ -90,16 +98,22 @@ def test_bad_settings_are_a_line_and_exit_code_2(tmp_path, arguments, told):
 @pytest.mark.parametrize(
     "arguments, told",
     [
-        (["--r3"], "method.r3 is true, but model.architecture has no num-experts"),
+        (["--r3"], "method.r3 is true, but slime has no num-experts"),
         (
-            settings("train.gpus_per_node=6", "train.tensor_parallel=4"),
-            "train.nodes x train.gpus_per_node is 6 GPUs, which train.tensor_parallel 4 x",
+            settings("slime.actor-num-gpus-per-node=6", "slime.tensor-model-parallel-size=4"),
+            "slime.actor-num-nodes x slime.actor-num-gpus-per-node is 6 GPUs, which "
+            "slime.tensor-model-parallel-size 4 x",
         ),
-        (settings("rollout.max_response_tokens=40000"), "rollout.max_response_tokens 40000 and a prompt is more than"),
+        (
+            settings("slime.rollout-max-response-len=40000"),
+            "slime.rollout-max-response-len 40000 and a prompt is more than",
+        ),
     ],
 )
 def test_bad_settings_of_a_dense_model(arguments, told):
-    needed = settings("data.prompts=x.jsonl", "data.reward=math", "eval.every_n_iterations=0")
+    needed = settings(
+        "slime.prompt-data=x.jsonl", "slime.rm-type=math", "slime.custom-rm-path=false", "slime.eval-interval=0"
+    )
     result = sat_slime_command("launch", DENSE, *needed, *arguments, "--dry-run", "--skip-checks")
     assert result.exit_code == 2
     (line,) = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
@@ -119,7 +133,7 @@ def test_a_run_whose_job_died_after_its_last_checkpoint_can_go_on(begun):
 
 
 def test_a_run_without_checkpoints_can_begin_again(begun):
-    begun.config.write_text(begun.config.read_text().replace("every_n_iterations: 8", "every_n_iterations: 0"))
+    begun.config.write_text(begun.config.read_text().replace("save-interval: 8", "save-interval: 0"))
     assert "saves no checkpoints to go on from" in resume_plan("--resume").stderr
     assert resume_plan("--resume-from", 0).exit_code == 0
 

@@ -21,7 +21,7 @@ def paper(*overrides):
 
 
 def dense(*overrides):
-    return load_config(CONFIGS / "models" / "qwen3-4b.yaml", ["rollout.concurrent_requests=128", *overrides])
+    return load_config(CONFIGS / "models" / "qwen3-4b.yaml", ["slime.sglang-server-concurrency=128", *overrides])
 
 
 def failed(findings):
@@ -56,15 +56,16 @@ def ready(tmp_path):
     (release.parent / "latest_checkpointed_iteration.txt").write_text("release\n")
     (tmp_path / "data.jsonl").write_text('{"prompt": "1+1", "label": "2"}\n' * 3)
     return [
-        f"model.hf_checkpoint={tmp_path}/hf",
-        f"model.megatron_checkpoint={release.parent}",
-        f"data.prompts={tmp_path}/data.jsonl@[0:100]",
-        "data.reward=math",
-        f"eval.prompts.aime24={tmp_path}/data.jsonl",
+        f"slime.hf-checkpoint={tmp_path}/hf",
+        f"slime.ref-load={release.parent}",
+        f"slime.prompt-data={tmp_path}/data.jsonl@[0:100]",
+        "slime.rm-type=math",
+        "slime.custom-rm-path=false",
+        f"slime.eval-prompt-data=[aime24, {tmp_path}/data.jsonl]",
         f"cluster.slime_dir={STAND_IN}",
         f"cluster.megatron_dir={STAND_IN}",
         f"output_dir={tmp_path}/runs",
-        "checkpoint.optimizer=false",
+        "slime.no-save-optim=true",
     ]
 
 
@@ -92,9 +93,9 @@ def test_what_is_missing_is_named(tmp_path):
     keys = (
         "cluster.slime_dir",
         "cluster.megatron_dir",
-        "model.hf_checkpoint",
-        "model.megatron_checkpoint",
-        "data.prompts",
+        "slime.hf-checkpoint",
+        "slime.ref-load",
+        "slime.prompt-data",
     )
     lines = failed(machine_findings(dense(*(f"{key}={missing}" for key in keys)), tmp_path / "runs" / "run"))
     assert all(any(f"{key} is {missing}" in line for line in lines) for key in keys)
@@ -143,7 +144,7 @@ def test_the_newest_iteration(tmp_path):
         (
             "a.jsonl",
             '{"question": 1, "label": 2}\n',
-            "row 1 has no key 'prompt' but 'question', 'label'; set data.input_key",
+            "row 1 has no key 'prompt' but 'question', 'label'; set slime.input-key",
         ),
         ("a.jsonl", '{"prompt": "1", "label": "2"}\n{"prompt": "1"}\n', "row 2 has no key 'label'"),
         ("a.jsonl", '{"prompt": 1, "label": "2"}\n', "'prompt' of row 1 is neither text nor a list"),
@@ -167,18 +168,22 @@ def test_data_that_slime_can_read(tmp_path):
 
 def test_a_disk_that_is_too_small(ready, tmp_path, monkeypatch):
     monkeypatch.setattr(machine.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 10 * GIB}))
-    config = dense(*ready, "checkpoint.optimizer=true")
+    config = dense(*ready, "slime.no-save-optim=false")
     (line,) = failed(machine_findings(config, tmp_path / "runs" / "run"))
     assert f"10 GiB free at {tmp_path}, less than one checkpoint (52 GiB)" in line
     several = [f for f in machine_findings(dense(*ready), tmp_path / "runs" / "run") if f.what == "disk"]
-    assert several[0].mark == "WARN" and "checkpoint.keep is unset, and the run needs 10 checkpoints of 7 GiB" in (
+    assert several[
+        0
+    ].mark == "WARN" and "pipeline.keep_checkpoints is unset, and the run needs 10 checkpoints of 7 GiB" in (
         several[0].detail
     )
     kept = [
-        f for f in machine_findings(dense(*ready, "checkpoint.keep=2"), tmp_path / "runs" / "run") if f.what == "disk"
+        f
+        for f in machine_findings(dense(*ready, "pipeline.keep_checkpoints=2"), tmp_path / "runs" / "run")
+        if f.what == "disk"
     ]
     assert "the run needs 3 checkpoints of 7 GiB, 22 GiB in all" in kept[0].detail
-    assert not failed(machine_findings(dense(*ready, "checkpoint.every_n_iterations=0"), tmp_path / "runs" / "run"))
+    assert not failed(machine_findings(dense(*ready, "slime.save-interval=0"), tmp_path / "runs" / "run"))
 
 
 @pytest.fixture
@@ -190,7 +195,7 @@ def used(tmp_path):
     for name in ("__0_0.distcp", "metadata.json", ".metadata"):
         (saved / name).write_text("{}")
     (folder / "latest_checkpointed_iteration.txt").write_text("299")
-    return f"checkpoint.folder={folder}"
+    return f"slime.save={folder}"
 
 
 @pytest.mark.parametrize(
@@ -198,9 +203,9 @@ def used(tmp_path):
     [
         (["pipeline.iterations=200"], "iteration 300, from which slime would go on, with 0 of pipeline.iterations 200"),
         (["pipeline.iterations=400"], "with 100 of pipeline.iterations 400 left"),
-        (["pipeline.iterations=400", "checkpoint.from_iteration=200"], "from_iteration is 200, and the newest"),
-        (["pipeline.iterations=400", "checkpoint.from_iteration=300"], None),
-        (["checkpoint.every_n_iterations=0"], None),  # slime is given no folder
+        (["pipeline.iterations=400", "pipeline.from_iteration=200"], "from_iteration is 200, and the newest"),
+        (["pipeline.iterations=400", "pipeline.from_iteration=300"], None),
+        (["slime.save-interval=0"], None),  # slime is given no folder
     ],
 )
 def test_another_runs_checkpoint_is_gone_on_from_by_name_alone(ready, used, tmp_path, settings, told):
@@ -208,24 +213,24 @@ def test_another_runs_checkpoint_is_gone_on_from_by_name_alone(ready, used, tmp_
     lines = failed(machine_findings(config, run))
     assert [told in line and line.startswith("checkpoints: ") for line in lines] == [True] * (told is not None), lines
     if told == "with 100 of pipeline.iterations 400 left":
-        assert "set checkpoint.from_iteration to 300" in lines[0]
+        assert "set pipeline.from_iteration to 300" in lines[0]
     assert not failed(machine_findings(config, run, resume=True)), "they are its own by then"
 
 
 def test_a_damaged_or_missing_checkpoint_of_another_run_is_not_gone_on_from(ready, used, tmp_path):
     (tmp_path / "shared" / "iter_0000299" / ".metadata").unlink()
-    going_on = ("pipeline.iterations=400", "checkpoint.from_iteration=300")
+    going_on = ("pipeline.iterations=400", "pipeline.from_iteration=300")
     (line,) = failed(machine_findings(dense(*ready, used, *going_on), tmp_path / "run"))
     assert "iter_0000299 is damaged: .metadata" in line
-    empty = f"checkpoint.folder={tmp_path}/none"
+    empty = f"slime.save={tmp_path}/none"
     (line,) = failed(machine_findings(dense(*ready, empty, *going_on), tmp_path / "run"))
     assert "from_iteration is 300, and the newest checkpoint in" in line and "is none" in line
 
 
 def test_an_output_folder_that_cannot_be_made(ready, tmp_path):
-    config = dense(*ready, f"checkpoint.folder={tmp_path}/data.jsonl/x")
+    config = dense(*ready, f"slime.save={tmp_path}/data.jsonl/x")
     (line,) = failed(machine_findings(config, tmp_path / "runs" / "run"))
-    assert "data.jsonl cannot be written: choose another checkpoint.folder" in line
+    assert "data.jsonl cannot be written: choose another slime.save" in line
 
 
 def test_an_old_slime_is_named(ready, tmp_path):
@@ -312,7 +317,7 @@ def test_one_of_two_nodes_has_another_disk():
 
 
 def test_what_a_cluster_may_lack():
-    config = dense("logging.wandb_project=p")
+    config = dense("slime.use-wandb=true", "slime.wandb-project=p")
     changes = {"available": {"GPU": 4.0}, "wandb_key": False, "node": {"gpus": 4.0}}
     warnings = [finding.detail for finding in read_report(config, report(**changes)) if finding.mark == "WARN"]
     assert len(warnings) == 3
@@ -331,7 +336,7 @@ def test_a_real_cluster_is_asked(ready, tmp_path, ray_server):
     from sat_slime.launch.ray_jobs import JobServer
 
     server = JobServer(ray_server.address)
-    config = dense(*ready, "train.tensor_parallel=4")
+    config = dense(*ready, "slime.tensor-model-parallel-size=4")
     folder = tmp_path / "runs" / "run"
     sent = slime_command(config, folder)
     findings = list(cluster_findings(server, config, folder, sent))

@@ -10,7 +10,6 @@ from paper_commands import GRID, METHODS, ROOT, paper
 from sat_slime.config import load_config, slime_config_errors
 from sat_slime.config.method_section import build_method
 from sat_slime.config.plugin_schema import DriverConfig, PluginConfig
-from sat_slime.config.schema import ScoresConfig
 from sat_slime.config.slime_checks import not_on_slime
 from sat_slime.launch.command import PLUGIN_FLAGS, as_json, flag_errors, slime_arguments, slime_command
 from sat_slime.launch.flags import recorded_flags, unknown_flags
@@ -34,7 +33,7 @@ def test_the_papers_commands_have_only_flags_of_slime(tmp_path, method, lag, ver
 
 
 def test_a_flag_that_slime_no_longer_needs_leaves_the_command_where_slime_lacks_it(tmp_path):
-    config = paper(tmp_path, "rollout.fault_tolerance=true")
+    config = paper(tmp_path, "slime.use-fault-tolerance=true")
     known = recorded_flags("newest")
     later = dataclasses.replace(
         known, by_name={name: flag for name, flag in known.by_name.items() if name != "--use-fault-tolerance"}
@@ -82,7 +81,7 @@ def test_the_denominator_says_which_log_probs_slime_makes(tmp_path, method, over
 def test_every_method_that_slime_runs_has_a_sound_command(tmp_path, method):
     """Its settings are without fault, the driver reads its method back from the plugin's file, and every flag is one of
     slime's."""
-    top_p = ["rollout.top_p=0.95"] if "topp" in method else []
+    top_p = ["slime.rollout-top-p=0.95"] if "topp" in method else []
     config = paper(tmp_path, *top_p, method=method)
     assert [line for line in slime_config_errors(config) if line.startswith(("method", "hooks", "rollout"))] == []
     sent = slime_command(config)
@@ -144,7 +143,7 @@ def test_the_plugins_file_reads_back_as_numbers(tmp_path):
         driver=DriverConfig(lag=8, keep=2),
         run_dir=str(tmp_path / "paper"),
     )
-    assert settings == expected.model_copy(update={"eval": ScoresConfig(k=config.eval.k)})
+    assert settings == expected.model_copy(update={"eval": config.scores})
 
 
 def plugin_file(config):
@@ -153,7 +152,7 @@ def plugin_file(config):
 
 
 def test_repeats_are_asked_for_as_samples_and_told_to_the_plugin(tmp_path):
-    config = paper(tmp_path, "eval.repeats=4", "eval.k=[1, 8, 64]")
+    config = paper(tmp_path, "slime.n-samples-per-eval-prompt=64", "scores.repeats=4", "scores.k=[1, 8, 64]")
     assert values(config, tmp_path)["n-samples-per-eval-prompt"] == 64
     assert plugin_file(config)["sat_slime"]["eval"] == {"repeats": 4, "k": [1, 8, 64]}
 
@@ -170,11 +169,11 @@ def test_limits_of_the_verifier_are_sent_where_it_is_the_reward(tmp_path):
     limits = plugin_file(paper(tmp_path, "verifier.workers=16", "verifier.cpu_s=1.5"))["sat_slime_verifier"]
     assert limits == {"workers": 16, "cpu_s": 1.5, "wall_s": 30.0, "memory_mb": 1024}
     assert "workers" not in plugin_file(paper(tmp_path))["sat_slime_verifier"], "the pool's own choice"
-    assert "sat_slime_verifier" not in plugin_file(paper(tmp_path, "data.reward=math"))
+    assert "sat_slime_verifier" not in plugin_file(paper(tmp_path, "slime.rm-type=math", "slime.custom-rm-path=false"))
 
 
 def test_zeros_are_sent_and_what_is_off_is_not(tmp_path):
-    words = slime_command(paper(tmp_path, "loss.kl_coef=0", "train.optimizer_offload=false")).command
+    words = slime_command(paper(tmp_path, "loss.kl_coef=0", "slime.optimizer-cpu-offload=false")).command
     assert words[words.index("--attention-dropout") + 1] == "0.0"  # Megatron's default is 0.1
     assert words[words.index("--entropy-coef") + 1] == "0.0"
     assert words[words.index("--moe-aux-loss-coeff") + 1] == "0"
@@ -199,11 +198,10 @@ def test_an_optimizer_step_takes_its_share_of_the_batch(tmp_path):
 def test_more_nodes(tmp_path):
     config = paper(
         tmp_path,
-        "train.nodes=2",
-        "train.gpus_per_node=8",
-        "rollout.nodes=3",
-        "rollout.gpus_per_node=8",
-        "train.lr=2e-6",
+        "slime.actor-num-nodes=2",
+        "slime.actor-num-gpus-per-node=8",
+        "slime.rollout-num-gpus=24",
+        "slime.lr=2e-6",
     )
     sent = values(config, tmp_path)
     assert (sent["actor-num-nodes"], sent["actor-num-gpus-per-node"], sent["rollout-num-gpus"]) == (2, 8, 24)
@@ -220,38 +218,35 @@ def test_environment(tmp_path):
         "TENSORBOARD_DIR": str(tmp_path / "paper" / "tensorboard"),
         "NCCL_DEBUG": "INFO",
     }
-    longer = slime_command(paper(tmp_path, "rollout.context_tokens=34816", "cluster.nvlink=false")).env
+    longer = slime_command(paper(tmp_path, "slime.sglang-context-length=34816", "cluster.nvlink=false")).env
     assert longer["SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"] == "1"
     assert longer["NCCL_NVLS_ENABLE"] == "0"
 
 
 def test_checkpoints_are_where_the_run_goes_on_from(tmp_path):
-    sent = values(paper(tmp_path, "checkpoint.folder=/shared/x", "checkpoint.optimizer=false"), tmp_path)
+    sent = values(paper(tmp_path, "slime.save=/shared/x", "slime.no-save-optim=true"), tmp_path)
     assert (sent["load"], sent["save"], sent["no-save-optim"]) == ("/shared/x", "/shared/x", True)
     assert values(paper(tmp_path), tmp_path)["save"] == str(tmp_path / "checkpoints")
-    assert (
-        not {"load", "save", "save-interval"}
-        & values(paper(tmp_path, "checkpoint.every_n_iterations=0"), tmp_path).keys()
-    )
+    assert not {"load", "save", "save-interval"} & values(paper(tmp_path, "slime.save-interval=0"), tmp_path).keys()
 
 
 def test_evaluation_names_its_sets_and_can_be_off(tmp_path):
-    config = paper(tmp_path, "eval.prompts.math=/m.jsonl", "eval.temperature=0")
+    config = paper(tmp_path, "slime.eval-prompt-data=[math, /m.jsonl]", "slime.eval-temperature=0")
     sent = values(config, tmp_path)
-    assert sent["eval-prompt-data"] == ["aime24", "/root/data/paper/aime24.jsonl", "math", "/m.jsonl"]
+    assert sent["eval-prompt-data"] == ["math", "/m.jsonl"]
     assert sent["eval-temperature"] == 0
-    off = values(paper(tmp_path, "eval.every_n_iterations=0"), tmp_path)
+    off = values(paper(tmp_path, "slime.eval-interval=0"), tmp_path)
     assert not [name for name in off if name.startswith("eval-")]
 
 
 def test_a_reward_is_a_rule_of_slime_or_a_function(tmp_path):
-    assert values(paper(tmp_path, "data.reward=math"), tmp_path)["rm-type"] == "math"
+    assert values(paper(tmp_path, "slime.rm-type=math", "slime.custom-rm-path=false"), tmp_path)["rm-type"] == "math"
     sent = values(paper(tmp_path), tmp_path)
     assert sent["custom-rm-path"] == "sat_slime.plugin.reward.prime_math" and "rm-type" not in sent
 
 
 def test_wandb_groups_by_the_runs_name(tmp_path):
-    sent = values(paper(tmp_path, "logging.wandb_project=p"), tmp_path)
+    sent = values(paper(tmp_path, "slime.use-wandb=true", "slime.use-wandb=true", "slime.wandb-project=p"), tmp_path)
     # slime puts a random suffix behind a group, and fails where there is none
     assert (sent["wandb-project"], sent["wandb-group"], sent["disable-wandb-random-suffix"]) == ("p", "paper", True)
 
@@ -274,10 +269,8 @@ def test_other_flags_of_slime_pass_through_in_their_form(tmp_path):
         "slime.rollout-sample-hook-path=my.hook",  # this flag may be given several times
     )
     words = " ".join(slime_command(config).command)
-    assert words.endswith(
-        "--sglang-cuda-graph-bs 1 2 4 --log-passrate --sglang-max-running-requests 256 "
-        "--rollout-sample-hook-path my.hook"
-    )
+    assert "--sglang-cuda-graph-bs 1 2 4 --log-passrate --sglang-max-running-requests 256 " in words
+    assert words.endswith("--rollout-sample-hook-path my.hook") and "partial-rollout" not in words
     assert flag_errors(config) == []
 
 
@@ -289,19 +282,19 @@ def test_other_flags_of_slime_pass_through_in_their_form(tmp_path):
             "slime.sglang-mem-fraction=0.5",
             [
                 "slime.sglang-mem-fraction:",
-                "That follows from rollout.memory_fraction: set that, and leave this out",
+                "did you mean --sglang-mem-fraction-static? Flags are written in full",
             ],
         ),
         ("slime.use-tis=true", ["slime.use-tis: --use-tis follows from method.tis.enabled"]),
-        ("slime.lr=1e-5", ["slime.lr: --lr follows from train.lr"]),
-        ("slime.colocate=true", ["slime.colocate: --colocate follows from rollout.nodes"]),
-        ("slime.loss-type=policy_loss", ["slime.loss-type: the command always has --loss-type custom_loss"]),
+        ("slime.kl-loss-coef=1", ["slime.kl-loss-coef: --kl-loss-coef follows from loss.kl_coef"]),
+        ("slime.num-rollout=1", ["slime.num-rollout: --num-rollout follows from pipeline.iterations"]),
+        ("slime.load=/x", ["slime.load: --load follows from slime.save"]),
+        ("slime.colocate=true", ["slime.colocate: --colocate follows from slime.rollout-num-gpus"]),
+        ("slime.loss-type=policy_loss", ["slime.loss-type: the command always has --loss-type"]),
         ("slime.seq-length=4k", ["slime.seq-length: --seq-length is '4k': it must be a whole number"]),
         ("slime.log-passrate=1", ["slime.log-passrate: --log-passrate takes no value", "set it to true"]),
-        ("slime.tb-project-name=true", ["slime.tb-project-name:", "logging.tensorboard"]),
-        ("model.architecture.num-layer=48", ["model.architecture.num-layer:", "did you mean --num-layers?"]),
-        ("model.architecture.num-layers=4.5", ["model.architecture.num-layers: --num-layers is '4.5'"]),
-        ("model.architecture.lr=1", ["train.lr: --lr is given twice"]),
+        ("slime.tb-project-name=true", ["slime.tb-project-name: --tb-project-name takes 1 value"]),
+        ("slime.num-layer=48", ["slime.num-layer:", "did you mean --num-layers?"]),
         ("slime.persistent-save-interval=5", ["slime.persistent-save-interval:", "is --save-interval"]),
     ],
 )

@@ -46,8 +46,8 @@ def test_nodes_are_as_many_as_the_gpus_fill_and_each_has_its_own_address():
     assert "SLIME_HOST_IP" not in slime_command(two).env
 
 
-DENSE = ("model.architecture.num-experts=0", "method=sat-gspo")
-QWEN2 = ("model.architecture.qk-layernorm=false", "model.architecture.add-qkv-bias=true")
+DENSE = ("slime.num-experts=0", "method=sat-gspo")
+QWEN2 = ("slime.qk-layernorm=false", "slime.add-qkv-bias=true")
 
 
 @pytest.mark.parametrize(
@@ -64,8 +64,8 @@ def test_the_layers_are_those_of_the_family_that_the_flags_describe(overrides, f
 @pytest.mark.parametrize(
     "overrides, key",
     [
-        (["model.architecture.qk-layernorm=false", "method=sat-gspo"], "cluster.device is cpu"),
-        (["train.optimizer_offload=true"], "train.optimizer_offload is true"),
+        (["slime.qk-layernorm=false", "method=sat-gspo"], "cluster.device is cpu"),
+        (["slime.optimizer-cpu-offload=true"], "slime.optimizer-cpu-offload is true"),
     ],
 )
 def test_what_has_no_stand_in_is_an_error(overrides, key):
@@ -100,6 +100,6 @@ def test_a_megatron_without_slimes_patch_is_told(tmp_path, text, patched):
 
 def test_an_engine_of_two_ranks_has_all_cores_for_each():
     """SGLang wants a NUMA node for each rank where nothing says otherwise."""
-    config = laptop("rollout.gpus_per_node=2", "rollout.gpus_per_engine=2")
+    config = laptop("slime.rollout-num-gpus=2", "slime.rollout-num-gpus-per-engine=2")
     first, second = slime_command(config).env["SGLANG_CPU_OMP_THREADS_BIND"].split("|")
     assert first == second == f"0-{os.cpu_count() - 1}"

@@ -7,7 +7,6 @@ import pytest
 from paper_commands import ROOT, paper
 
 from sat_slime.config import load_config
-from sat_slime.config.slime_schema import SlimeModelConfig
 from sat_slime.launch.duration import (
     Measured,
     duration_lines,
@@ -30,7 +29,7 @@ def recorded():
 
 
 def laptop(*overrides):
-    kept = ("pipeline.iterations=24", "eval.every_n_iterations=4", "checkpoint.every_n_iterations=8")
+    kept = ("pipeline.iterations=24", "slime.eval-interval=4", "slime.save-interval=8")
     return load_config(ROOT / "configs" / "slime" / "laptop.yaml", [*kept, *overrides])
 
 
@@ -40,13 +39,13 @@ def laptop(*overrides):
         (["pipeline.lag=0"], 1 + 3 * (10 + 4 + 1)),  # one thing after another, a push before and after each iteration
         # push until 1; batches 10 s each beside training, the last one's training 4, pushes after 2 and 3
         (["pipeline.lag=2"], 1 + 3 * 10 + 4 + 2),
-        (["pipeline.lag=2", "checkpoint.every_n_iterations=1"], 1 + 3 * 10 + 4 + 2),  # saved meanwhile
-        (["pipeline.lag=2", "eval.every_n_iterations=2"], 1 + 3 * 10 + 4 + 2 + 3 * 3),  # before, after 2 and at the end
+        (["pipeline.lag=2", "slime.save-interval=1"], 1 + 3 * 10 + 4 + 2),  # saved meanwhile
+        (["pipeline.lag=2", "slime.eval-interval=2"], 1 + 3 * 10 + 4 + 2 + 3 * 3),  # before, after 2 and at the end
     ],
 )
 def test_what_is_done_beside_what(tmp_path, overrides, seconds):
     """The paper's run with three iterations, without evaluations and checkpoints unless they are asked for."""
-    bare = ("eval.every_n_iterations=0", "checkpoint.every_n_iterations=0", "pipeline.iterations=3")
+    bare = ("slime.eval-interval=0", "slime.save-interval=0", "pipeline.iterations=3")
     parts = {"generate": 10, "train": 4, "push": 1, "evaluate": 3, "save": 2}
     assert time_of(paper(tmp_path, *bare, *overrides), parts, 0, 3) == seconds
 
@@ -67,7 +66,7 @@ def test_the_flops_of_a_forward_pass(tmp_path):
     [
         ([], 5),  # forward and backward, recomputation, the reference
         (["loss.kl_coef=0"], 4),
-        (["train.recompute=none"], 4),
+        (["slime.recompute-granularity=false"], 4),
         (["method.denominator=checkpoint"], 6),  # log-probs of the weights that generated
     ],
 )
@@ -148,8 +147,8 @@ def test_the_documents_table_is_what_the_command_prints(tmp_path):
 def test_where_nothing_can_be_told():
     assert duration_lines(laptop()) == ["no estimate on a CPU before the run has measured its own speeds"]
     config = laptop("cluster.device=gpu")
-    (line,) = duration_lines(config.model_copy(update={"model": SlimeModelConfig()}))
-    assert line.startswith("no estimate: model.architecture")
+    (line,) = duration_lines(config.model_copy(update={"slime": {}}))
+    assert line.startswith("no estimate: slime has no flags")
 
 
 @pytest.mark.parametrize(

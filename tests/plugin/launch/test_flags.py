@@ -63,8 +63,8 @@ def test_each_fault_is_one_line(words, says):
 
 
 def test_a_fault_names_the_setting_it_came_from():
-    (error,) = unknown_flags(["--lr", "fast"], KNOWN, {"--lr": "train.lr"})
-    assert error.startswith("train.lr: --lr is 'fast'")
+    (error,) = unknown_flags(["--lr", "fast"], KNOWN, {"--lr": "slime.lr"})
+    assert error.startswith("slime.lr: --lr is 'fast'")
 
 
 def test_the_recorded_list_names_its_commits_and_holds_three_versions():

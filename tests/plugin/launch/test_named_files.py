@@ -34,9 +34,9 @@ def prompts(tmp_path):
         file = tmp_path / "prompts.jsonl"
         file.write_text("".join(json.dumps(row) + "\n" for row in rows))
         return paper(
-            f"data.prompts={file}{part}",
-            "eval.every_n_iterations=0",
-            f"rollout.prompts_per_iteration={len(rows)}",
+            f"slime.prompt-data={file}{part}",
+            "slime.eval-interval=0",
+            f"slime.rollout-batch-size={len(rows)}",
             *more,
         )
 
@@ -68,7 +68,12 @@ def test_a_file_that_is_not_its_data(prompts, content, named):
     "rows, part, more, named",
     [
         # slime/rollout/sglang_rollout.py:_prepare_prompt_ids encodes text; a list ends the first batch
-        ([MESSAGES], "", ["data.chat_template=false"], ["list of messages", "set data.chat_template to true"]),
+        (
+            [MESSAGES],
+            "",
+            ["slime.apply-chat-template=false"],
+            ["list of messages", "set slime.apply-chat-template to true"],
+        ),
         # sglang_rollout.py:generate_rollout_async asks for prompts again and again
         ([TEXT] * 3, "@[3:]", [], ["no row of the file is in the part @[3:]", "for ever"]),
         ([TEXT] * 3, "@[-2:-2]", [], ["no row of the file is in the part @[-2:-2]"]),
@@ -76,7 +81,7 @@ def test_a_file_that_is_not_its_data(prompts, content, named):
         (
             [{**TEXT, "label": "x+1"}],
             "",
-            ["data.reward=dapo"],
+            ["slime.rm-type=dapo", "slime.custom-rm-path=false"],
             ["'label' of row 1 is 'x+1'", "dapo takes only numbers"],
         ),
         ([{**TEXT, "prompt": "bad \ud800 2+2?"}], "", [], ["'prompt' of row 1", "half a character (U+D800)"]),
@@ -86,7 +91,12 @@ def test_a_file_that_is_not_its_data(prompts, content, named):
         ([said("user", "1+1<|im_end|>")], "", [], ["control token <|im_end|>"]),
         ([{**TEXT, "label": float("inf")}], "", [], ["'label' of row 1 is inf", "no finite number"]),
         # f1.py:normalize_answer: s.lower()
-        ([{**TEXT, "label": 2}], "", ["data.reward=f1"], ["'label' of row 1 is 2", "f1 takes only text"]),
+        (
+            [{**TEXT, "label": 2}],
+            "",
+            ["slime.rm-type=f1", "slime.custom-rm-path=false"],
+            ["'label' of row 1 is 2", "f1 takes only text"],
+        ),
     ],
 )
 def test_rows_that_end_the_first_batch(prompts, rows, part, more, named):
@@ -97,11 +107,11 @@ def test_rows_that_end_the_first_batch(prompts, rows, part, more, named):
 @pytest.mark.parametrize(
     "rows, part, more",
     [
-        ([TEXT], "", ["data.chat_template=false"]),
+        ([TEXT], "", ["slime.apply-chat-template=false"]),
         ([MESSAGES], "", []),
         ([TEXT] * 3, "@[-1:]", []),
         ([TEXT] * 3, "@[2:9]", []),
-        ([{**TEXT, "label": "1,234"}], "", ["data.reward=dapo"]),
+        ([{**TEXT, "label": "1,234"}], "", ["slime.rm-type=dapo", "slime.custom-rm-path=false"]),
     ],
 )
 def test_rows_that_slime_takes(prompts, rows, part, more):
@@ -112,7 +122,7 @@ def test_rows_that_slime_takes(prompts, rows, part, more):
 def test_evaluation_sets_have_keys_of_their_own(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"question": "1+1", "answer": "2"}\n')
     keys = ["slime.eval-input-key=question", "slime.eval-label-key=answer"]
-    config = paper(f"eval.prompts.aime24={tmp_path}/a.jsonl", *keys)
+    config = paper(f"slime.eval-prompt-data=[aime24, {tmp_path}/a.jsonl]", *keys)
     assert not [line for line in told(config) if "aime24" in line]
 
 
@@ -123,7 +133,7 @@ def test_evaluation_sets_have_keys_of_their_own(tmp_path):
     "reward", ["math", "boxed_math", "remote_rm", "sat_slime.plugin.reward.default", "a.b", "null"]
 )
 def test_a_reward_that_slime_may_have(reward):
-    assert reward_errors(paper(f"data.reward={reward}")) == []
+    assert reward_errors(paper(f"slime.rm-type={reward}", "slime.custom-rm-path=false")) == []
 
 
 def test_the_recorded_rules_are_the_real_slimes(request):
@@ -137,10 +147,10 @@ def test_code_that_is_not_where_python_looks(tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "rewards.py").write_text("import os\n\nasync def exact(args, sample):\n    return 1.0\n")
     where = f"cluster.python_path=[{tmp_path}]"
-    assert not [line for line in told(paper("data.reward=mine.rewards.exact", where)) if "reward" in line]
-    (line,) = [line for line in told(paper("data.reward=mine.rewards.exakt", where)) if "reward" in line]
+    assert not [line for line in told(paper("slime.custom-rm-path=mine.rewards.exact", where)) if "reward" in line]
+    (line,) = [line for line in told(paper("slime.custom-rm-path=mine.rewards.exakt", where)) if "reward" in line]
     assert "defines no exakt; did you mean mine.rewards.exact?" in line
-    (line,) = [line for line in told(paper("data.reward=mine.rewards.exact")) if "reward" in line]
+    (line,) = [line for line in told(paper("slime.custom-rm-path=mine.rewards.exact")) if "reward" in line]
     assert "there is no module mine.rewards" in line and "cluster.python_path" in line
     (line,) = [line for line in told(paper("slime.custom-generate-function-path=no.where")) if "generate" in line]
     assert "there is no module no" in line

@@ -53,27 +53,31 @@ NETWORK = [
     ({"slime_address": "192.168.5.2"}, "WARN network: node 10.0.0.2: slime's servers listen on 192.168.5.2 (ib0), Ray"),
     ({"slime_address": "10.0.0.1"}, "FAIL network: node 10.0.0.2: SLIME_HOST_IP is 10.0.0.1, which is not an address"),
     (
-        {"missing": ["data.prompts"]},
-        "FAIL data: data.prompts is /d.jsonl: node 10.0.0.2 does not see it, others do: put it on a disk that all",
+        {"missing": ["slime.prompt-data"]},
+        "FAIL files: slime.prompt-data is /d.jsonl: node 10.0.0.2 does not see it, others do: put it on a disk",
     ),
 ]
 
 
 @pytest.mark.parametrize("changes, line", NETWORK, ids=[line[:50] for _, line in NETWORK])
 def test_what_a_second_node_lacks(changes, line):
-    lines = [each for each in told(node(1), node(2, **changes), of=config("data.prompts=/d.jsonl")) if each[:2] != "OK"]
+    lines = [
+        each for each in told(node(1), node(2, **changes), of=config("slime.prompt-data=/d.jsonl")) if each[:2] != "OK"
+    ]
     assert lines and lines[0].startswith(line)
 
 
 def test_a_file_that_nobody_sees_is_the_head_nodes_to_tell():
-    lacks = {"missing": ["model.hf_checkpoint"]}
+    lacks = {"missing": ["slime.hf-checkpoint"]}
     assert not [line for line in told(node(1, **lacks), node(2, **lacks)) if "model" in line]
 
 
 def test_paths_that_nodes_open():
-    paths = needed_paths(config("data.prompts=/d.jsonl@[0:10]", "eval.prompts.aime=/a.jsonl", "model.hf_checkpoint=/m"))
-    assert paths["data.prompts"] == "/d.jsonl" and paths["eval.prompts.aime"] == "/a.jsonl"
-    assert paths["model.hf_checkpoint"] == "/m"
+    paths = needed_paths(
+        config("slime.prompt-data=/d.jsonl@[0:10]", "slime.eval-prompt-data=[aime, /a.jsonl]", "slime.hf-checkpoint=/m")
+    )
+    assert paths["slime.prompt-data"] == "/d.jsonl" and paths["slime.eval-prompt-data.aime"] == "/a.jsonl"
+    assert paths["slime.hf-checkpoint"] == "/m"
 
 
 def test_the_address_of_an_interface(monkeypatch):

@@ -57,8 +57,7 @@ def test_the_slime_that_is_there_is_asked(tmp_path):
     config = paper(tmp_path / "runs", small_slime(tmp_path, PARSER))
     answer = ask_slime(config, run)
     assert answer.refusals == (
-        "model.architecture.num-layers is 48: slime refuses the command: assert args.num_layers is None or "
-        "args.num_layers % 7 == 0",
+        "slime.num-layers is 48: slime refuses the command: assert args.num_layers is None or args.num_layers % 7 == 0",
     )
     assert not run.parent.exists()
     assert answer.known.source == f"slime {tmp_path}"
@@ -112,7 +111,7 @@ def test_a_slime_that_cannot_be_asked_is_told_of(tmp_path, monkeypatch, text, re
 
 def test_what_our_checks_find_is_not_told_again_in_slimes_words(tmp_path):
     answer = Answer(recorded_flags(), ("slime refuses",), asked=True)
-    assert refused_settings(paper(tmp_path, "train.tensor_parallel=3"), answer) != ["slime refuses"]
+    assert refused_settings(paper(tmp_path, "slime.tensor-model-parallel-size=3"), answer) != ["slime refuses"]
     assert refused_settings(paper(tmp_path), answer) == ["slime refuses"]
 
 
@@ -127,10 +126,10 @@ REFUSED = {
     "slime.enable-mtp-training=true": "mtp-num-layers",
     "slime.min-lr=1.0": "slime.min-lr is 1.0",
     "slime.overlap-param-gather=true": "overlap-grad-reduce",
-    "slime.recompute-method=block train.recompute=selective": "slime.recompute-method is block",
+    "slime.recompute-method=block slime.recompute-granularity=selective": "slime.recompute-method is block",
     "slime.debug-rollout-only=true slime.debug-train-only=true": "slime.debug-train-only is true",
     "slime.micro-batch-size=0": "slime.micro-batch-size is 0",
-    "model.architecture.norm-epsilon=1.0e-5": "model.architecture.norm-epsilon is 1e-05",
+    "slime.norm-epsilon=1.0e-5": "slime.norm-epsilon is 1e-05",
 }
 """Settings that we accept and slime or Megatron does not, with a part of the line that is told."""
 PROGRAM = """
@@ -151,7 +150,7 @@ def accepted(root, checkpoints):
         model = next(name for name in CONFIG_JSON if recipe.name.startswith(name))
         yield recipe.stem, load_config(recipe, [*checkpoints[model], f"output_dir={root}"])
     # Without the checkpoint: this machine's check says so, and slime is asked without it.
-    yield "no checkpoint", paper(root, f"model.hf_checkpoint={root / 'no'}", f"model.megatron_checkpoint={root / 'no'}")
+    yield "no checkpoint", paper(root, f"slime.hf-checkpoint={root / 'no'}", f"slime.ref-load={root / 'no'}")
 
 
 @pytest.fixture(scope="module")
@@ -210,7 +209,7 @@ def test_slime_is_asked_with_the_runs_own_environment(tmp_path, device):
     file = ROOT / "configs" / ("slime/laptop.yaml" if device == "cpu" else "models/qwen3-4b.yaml")
     files = [f"model.{kind}_checkpoint={tmp_path / 'no'}" for kind in ("hf", "megatron")]
     if device == "gpu":  # the file of a model names no evaluation sets; Megatron asks for a GPU with tensor parallelism
-        files += ["eval.every_n_iterations=0", "train.tensor_parallel=4"]
+        files += ["slime.eval-interval=0", "slime.tensor-model-parallel-size=4"]
     config = load_config(file, [*files, f"cluster.slime_dir={folder}", f"output_dir={tmp_path}"])
     answer = ask_slime(config, tmp_path / "x")
     assert (answer.refusals, answer.failure, answer.asked) == ((), "", True)
@@ -223,9 +222,9 @@ def test_slime_is_asked_with_the_runs_own_environment(tmp_path, device):
 @pytest.mark.parametrize(
     "flag, part",
     [
-        ("sglang-tp-size", "follows from rollout.gpus_per_engine"),
-        ("sglang-tensor-parallel-size", "follows from rollout.gpus_per_engine"),
-        ("sglang-model-path", "follows from model.hf_checkpoint"),
+        ("sglang-tp-size", "follows from slime.rollout-num-gpus-per-engine"),
+        ("sglang-tensor-parallel-size", "follows from slime.rollout-num-gpus-per-engine"),
+        ("sglang-model-path", "follows from slime.hf-checkpoint"),
         ("sglang-random-seed", "follows from seed"),
         ("sglang-nnodes", "slime places the engines"),
         ("sglang-enable-memory-saver", "have GPUs of their own"),

@@ -25,7 +25,7 @@ def test_a_recipe_is_sound_and_its_header_true(path):
     at = f"on a training GPU at {micro_batch_tokens(config):,} tokens"
     assert f"at least {need.total / GIB:.0f} GiB {at}: {need.text}" in header
     assert f"--local-dir {config.model.hf_checkpoint}" in header
-    used = config.train.world_size + config.rollout.nodes * config.rollout.gpus_per_node
+    used = config.train.world_size + config.rollout.gpus
     assert used == GPUS[path.stem.rsplit("-", 1)[1]] and config.name == path.stem
 
 
@@ -38,6 +38,6 @@ def test_a_recipe_fits_the_gpus_that_it_names(path):
     config = load_config(path, [f"cluster.{kind}_gib={size}" for kind, size in there.items()])
     assert {finding.mark for finding in memory_findings(config, sizes(config))} == {"OK"}
     if more := re.search(r"Adam in host memory: (\d+) GiB more on each GPU otherwise", text):
-        on_gpu = load_config(path, ["train.optimizer_offload=false"])
+        on_gpu = load_config(path, ["slime.optimizer-cpu-offload=false"])
         optimizer = training_need(on_gpu).total - training_need(config).total
         assert round(optimizer / GIB) == int(more[1])

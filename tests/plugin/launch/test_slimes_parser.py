@@ -27,7 +27,7 @@ def parsed(tmp_path_factory):
     configs = {(method, lag): paper(root, *moe, method=method, lag=lag) for method, lag in GRID}
     configs |= {kind: paper(root, *moe, *overrides) for kind, overrides in EVERY_KIND.items()}
     (root / "dense.yaml").write_text(f"extends: {ROOT / 'configs' / 'models' / f'{DENSE}.yaml'}\n")
-    dense = [*checkpoints[DENSE], "eval.every_n_iterations=0", f"output_dir={root}"]
+    dense = [*checkpoints[DENSE], "slime.eval-interval=0", f"output_dir={root}"]
     configs[DENSE] = load_config(root / "dense.yaml", dense)
     for recipe in RECIPES:
         model = next(name for name in CONFIG_JSON if recipe.name.startswith(name))
