@@ -148,7 +148,8 @@ def coloured(names: Sequence[str], of: Mapping[str, Look] | None = None, dashes:
     of = of or looks(names)
     room = 46 + round(6.8 * max(map(len, names), default=1))
     columns = alt.expr(f"floor(width / {room})")  # see COLUMNS
-    legend = alt.Legend(title=None, columns=columns, symbolType="stroke", symbolStrokeWidth=2, symbolOpacity=1)
+    symbol = "stroke" if dashes else "square"
+    legend = alt.Legend(title=None, columns=columns, symbolType=symbol, symbolStrokeWidth=2, symbolOpacity=1)
     shown = legend if len(names) > 1 else None
     colour = alt.Scale(domain=list(names), range=[of[name][0] for name in names])
     encoding: dict[str, Any] = {"color": alt.Color("line:N", scale=colour, legend=shown)}
@@ -267,7 +268,7 @@ def bars(
     Args:
         frame: group, line, y.
         beside: the parts stand below each other, not on top.
-        text: a column that is written at the end of the bar.
+        text: a column that is written at the end of the bar, where the column `end` is known.
     """
     names, groups = (list(dict.fromkeys(frame[column])) for column in ("line", "group"))
     frame = frame.assign(place=frame["line"].map({line: i for i, line in enumerate(names)}))
@@ -275,6 +276,8 @@ def bars(
     y = alt.Y("group:N", title=None, sort=groups, axis=alt.Axis(ticks=False), scale=alt.Scale(padding=0.2))
     pick = chosen()
     value = alt.X("y:Q", title=unit, stack=None if beside else "zero")
+    if text:  # room for the text at the end of the longest
+        value.scale = alt.Scale(domain=[0, 1.12 * float(frame["end"].max()) or 1], nice=False)
     tips = [alt.Tooltip("group:N", title=" "), alt.Tooltip("line:N", title="part"), alt.Tooltip("y:Q", title=unit)]
     tips[-1].format = ".4~g"
     drawn = alt.Chart(alt.NamedData("numbers")).transform_filter(pick).mark_bar().add_params(pick)

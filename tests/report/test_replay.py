@@ -238,7 +238,7 @@ def test_a_dump_of_a_run_answers_for_every_method_but_those_of_another_forward_p
     assert step.lags.tolist() == [3.0] * sum(LENGTHS)  # three updates, and tokens of version 0
     assert step.rewards.tolist() == [float(i % 2) for i, n in enumerate(LENGTHS) for _ in range(n)]
     result = replay([path], choose("all"))
-    assert {one.label for one in result.left_out} == {"trpo", "grpo-topp, gspo-topp"}
+    assert {one.label for one in result.left_out} == {"trpo", "grpo-topp, gspo-topp", "grpo-estr"}
     assert all(np.isfinite(sums.weight) and sums.weight > 0 for sums in result.total.methods)
 
 
