@@ -235,12 +235,12 @@ def serve(responses: int, narrow: bool, pipe: Any) -> None:
 
 def arguments(side: str, responses: int) -> Namespace:
     """Return slime's arguments, as far as its functions on this way read them."""
-    from sat_slime.plugin.inside.settings import DRIVEN
+    from sat_slime.plugin.settings import DRIVEN
 
     return Namespace(
         num_layers=LAYERS, moe_router_topk=TOP_K, num_experts=EXPERTS, moe_layer_freq=1,
         use_rollout_routing_replay=side != WITHOUT,
-        rollout_sample_hook_path=["sat_slime.plugin.rollout_hooks.on_sample"],
+        rollout_sample_hook_path=[] if side == "slime" else ["sat_slime.plugin.rollout_hooks.on_sample"],
         sglang_server_concurrency=16, rollout_num_engines=1, use_distributed_post=False,
         sglang_speculative_algorithm=None, reward_key=None, advantage_estimator="grpo", rewards_normalization=True,
         grpo_std_normalization=True, n_samples_per_prompt=8, rollout_batch_size=responses // 8,
@@ -294,8 +294,6 @@ class Manager:
         from slime.ray.rollout import RolloutManager
         from slime.utils.http_utils import init_http_client
 
-        from sat_slime.plugin import rollout_hooks
-
         self.args = arguments("slime", 8)
         init_http_client(self.args)
         slimes = RolloutManager.__ray_metadata__.modified_class
@@ -306,8 +304,6 @@ class Manager:
             {"dp_size": 1, "cp_size": 1, "vpp_size": 1, "microbatch_group_size_per_vp_stage": 1}
         )
         self.samples: list[Any] = []
-        self.as_arrays = rollout_hooks.numbers_as_arrays
-        self.slimes_own: list[Any] = []
 
     def pid(self) -> int:
         return os.getpid()
@@ -316,34 +312,22 @@ class Manager:
         """Return the CPU seconds of the event loop's thread for all responses of a batch."""
         from slime.utils.async_utils import run
 
+        from sat_slime.plugin import r3
+
         self.args = self.slimes.args = arguments(side, len(indices))
-        self.read_replies(side != "slime")
+        if side != "slime":  # a side has a manager of its own
+            r3.read_narrow_replies()
         url = f"http://127.0.0.1:{port}/generate"
         self.samples, seconds = run(responses_of(self.args, indices, url, rollout))
         return seconds
-
-    def read_replies(self, ours: bool) -> None:
-        """Has replies read by the plugin, and their numbers made arrays, or as slime reads and keeps them."""
-        from slime.utils import http_utils, types
-
-        from sat_slime.plugin import rollout_hooks
-        from sat_slime.plugin.inside import replies
-
-        rollout_hooks.numbers_as_arrays = self.as_arrays if ours else lambda samples: None
-
-        read = ((http_utils, "_post"), (types, "decode_int32_meta_array"), (types.Sample, "_apply_meta_info"))
-        self.slimes_own = self.slimes_own or [getattr(owner, name) for owner, name in read]
-        for (owner, name), function in zip(read, self.slimes_own, strict=True):
-            setattr(owner, name, function)
-        if ours:
-            replies.install()
 
     def convert(self, rollout: int) -> tuple[float, list[Any]]:
         """Return the seconds from the last response to the batch's reference, and the reference."""
         from sat_slime.plugin.rollout_hooks import log_rollout
 
         begun = time.perf_counter()
-        log_rollout(rollout, self.args, self.samples, {}, 1.0)
+        if self.args.rollout_sample_hook_path:
+            log_rollout(rollout, self.args, self.samples, {}, 1.0)
         data = self.slimes._convert_samples_to_train_data(self.samples)
         self.samples = []
         references = self.slimes._split_train_data_by_dp(data)
@@ -361,7 +345,7 @@ class Rank:
         from slime.utils import distributed_utils
         from slime.utils.routing_replay import RoutingReplay
 
-        from sat_slime.plugin.inside.trainer_state import TrainerState, prepare
+        from sat_slime.plugin.step import TrainerState, prepare
 
         torch.set_num_threads(1)
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
@@ -374,7 +358,8 @@ class Rank:
             get_context_parallel_rank=lambda: 0,
         )
         self.state = TrainerState(8)
-        prepare(arguments(side, 8), self.state, lambda *_, **__: None)
+        if side != "slime":
+            prepare(arguments(side, 8), self.state)
         self.routers = [RoutingReplay() for _ in range(LAYERS)]
         self.batch: dict[str, Any] = {}
         gc.collect()

@@ -48,7 +48,7 @@ def main() -> None:
 
     from megatron.core import mpu
 
-    from sat_slime.plugin.inside.trainer_state import current
+    from sat_slime.plugin.step import current
 
     dist.init_process_group("nccl" if gpu else "gloo", store=dist.HashStore(), rank=0, world_size=1)
     mpu.initialize_model_parallel(create_gloo_process_groups=True)

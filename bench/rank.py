@@ -225,7 +225,7 @@ def run_steps(
     from loss import arguments
     from slime.backends.megatron_utils.loss import get_log_probs_and_entropy, loss_function
 
-    from sat_slime.plugin.inside.trainer_state import current
+    from sat_slime.plugin.step import current
 
     args = arguments(method, "gspo" if "gspo" in method else "grpo")
     args.rollout_temperature = config.rollout.temperature

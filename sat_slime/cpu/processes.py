@@ -29,7 +29,7 @@ def install() -> None:
     """Arranges for every patch in this process, and imports nothing yet."""
     stand_in_for(*(name for name in OPTIONAL if importlib.util.find_spec(name) is None))
     recorded = {
-        "sat_slime.plugin.inside.actor": _patch("recorder", "record_trainer"),
+        "sat_slime.plugin.actor": _patch("recorder", "record_trainer"),
         "sglang.srt.model_executor.model_runner": _patch("recorder", "record_engine"),
     }
     of_modules: dict[str, Patch] = {

@@ -29,7 +29,7 @@ def _write(name: str, row: dict[str, Any]) -> None:
 
 
 def record_trainer(module: Any) -> None:
-    """Wraps the methods of the trainer that `module`, sat_slime.plugin.inside.actor, defines."""
+    """Wraps the methods of the trainer that `module`, sat_slime.plugin.actor, defines."""
     actor = module.SatTrainRayActor
     actor.init = _after(actor.init, _initialized)
     actor.train_actor = _after(actor.train_actor, _trained)
@@ -107,7 +107,7 @@ def rank_elements(model: Sequence[Any], optimizer: Any) -> dict[str, int]:
 
 
 def _batch(rollout_id: int, batch: dict[str, Any], *_: Any) -> dict[str, Any]:
-    routes = batch.get("rollout_routed_experts") or _shared_routes(batch)
+    routes = batch.get("rollout_routed_experts")
     return {
         "rollout": rollout_id,
         "responses": len(batch["tokens"]),
@@ -115,14 +115,6 @@ def _batch(rollout_id: int, batch: dict[str, Any], *_: Any) -> dict[str, Any]:
         "micro_batches": list(batch.get("num_microbatches") or []),
         "route_bytes": sum(layer.numel() * layer.element_size() for layer in routes) if routes else 0,
     }
-
-
-def _shared_routes(batch: dict[str, Any]) -> Any:
-    """Return the routes that come with the origins of a batch's responses; None where none do."""
-    from sat_slime.plugin.inside import shared_routes, versions
-
-    origins = batch.get(versions.CARRIER) or []
-    return shared_routes.received(origins) if all(isinstance(origin, versions.Origin) for origin in origins) else None
 
 
 def _saved(self: Any, rollout_id: int, *_: Any, **__: Any) -> dict[str, Any]:

@@ -98,7 +98,7 @@ def here(config: SlimeConfig, run_folder: Path, resume: bool = False) -> Iterato
         yield from package_findings(config, {"this machine": package_versions()})
     package = Path(config.cluster.slime_dir) / "slime"
     if package.is_dir():  # the machine's findings already name a checkout that is missing
-        yield from _slime_findings(probe_slime(package, canary=config.pipeline.canary != "none"))
+        yield from _slime_findings(probe_slime(package))
 
 
 def memory_here(config: SlimeConfig) -> Iterator[Finding]:
@@ -176,7 +176,7 @@ def on_head_node(config_text: str, folder: str, resume: bool) -> dict[str, Any]:
     assert isinstance(config, SlimeConfig)
     all_findings = [*machine_findings(config, Path(folder), resume), *parser_findings(config, Path(folder))]
     findings = [(f.mark, f.what, f.detail) for f in all_findings]
-    problems = probe_slime(canary=config.pipeline.canary != "none")
+    problems = probe_slime()
     return {"findings": findings, "slime": problems, "wandb_key": _has_wandb_key()}
 
 

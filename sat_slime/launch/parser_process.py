@@ -89,7 +89,7 @@ def _parse(words: Sequence[str]) -> tuple[dict[str, str] | None, list[str]]:
 
 
 def _slimes_arguments(words: Sequence[str]) -> argparse.Namespace:
-    from sat_slime.plugin.inside.slime_processes import parse_arguments
+    from sat_slime.plugin.driver import parse_arguments
 
     argv = sys.argv
     try:

@@ -1,8 +1,18 @@
 """Every name of slime that the plugin touches, a line each; whether a slime has them; and how they are reached.
 
 The fewer there are, the longer the plugin lives. slime has no version to ask for: its package says nothing and setup.py
-lags behind. So `probe_slime` compares names, parameters and the places in slime that must call what is wrapped. It only
-reads source files, so that a launcher without a GPU can ask too.
+lags behind. So `probe_slime` compares names and parameters, and the few lines of slime on which a silent fault would
+follow. It only reads source files, so that a launcher without a GPU can ask too.
+
+Of slime's functions these are replaced at run time, by `wrap_once`; `upstream/` has what would end each:
+
+    log                                        metrics.jsonl                    (slime calls a hook per training step)
+    reduce_train_step_metrics                  minima, quantiles, R3's verdict  (a reduction for each metric)
+    get_routing_replay_compute_topk            R3: routers against the replay   (slime checks what it replays)
+    prepare_routed_experts_for_routing_replay  R3: one copy on a node           (issue 2384, pull request 2385)
+    RoutingReplay.record                       the same, in v0.3.1 alone        (done in 624b824a8)
+    decode_int32_meta_array                    R3: a byte an expert             (issue 2384)
+    is_port_available                          two runs on one machine          (slime claims the ports that it gives)
 """
 
 from __future__ import annotations
@@ -17,6 +27,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from sat_slime.runs.ray_start import claim
+
 KNOWN = "v0.3.1, main at 624b824a8, and main after pull request 2391 as far as its files were read"
 """The versions: of the first two everything is run by tests; of the last single files of commits up to 0b0c277d were
 read, and nothing was run."""
@@ -24,7 +36,7 @@ read, and nothing was run."""
 # MODULE:NAME(PARAMETERS) of the package `slime`, the parameters those that the plugin gives or takes over, in order;
 # others must have defaults. Without parentheses any will do. `in MODULE`: slime looks the name up there. Forms of one
 # name are joined by |, the newest first.
-_ALWAYS = """
+_NEEDED = """
 # The driver.
 utils.arguments:parse_args(return_restore_plan) | utils.arguments:parse_args()
 observability.logging_utils:configure_logger() | utils.logging_utils:configure_logger()
@@ -41,9 +53,10 @@ ray.rollout:RolloutManager.eval(self rollout_id)
 ray.rollout:RolloutManager.save(self rollout_id)
 ray.rollout:RolloutManager.check_weights(self action)
 ray.rollout:RolloutManager.dispose(self)
+ray.rollout:RolloutManager.get_updatable_engines_and_lock(self)
+backends.sglang_utils.sglang_engine:SGLangEngine.get_url(self)
 utils.misc:should_run_periodic_action(rollout_id interval num_rollout_per_epoch num_rollout)
-# The trainer: inside/actor.py is a subclass; inside/step_files.py and trainer_state.py wrap what logs and reduces.
-backends.megatron_utils.actor:MegatronTrainRayActor
+# The trainer.
 backends.megatron_utils.actor:MegatronTrainRayActor.init(self args role)
 backends.megatron_utils.actor:MegatronTrainRayActor.train(self rollout_id rollout_data_ref external_data)
 backends.megatron_utils.actor:MegatronTrainRayActor.train_actor(self rollout_id rollout_data external_data)
@@ -52,18 +65,15 @@ backends.megatron_utils.actor:MegatronTrainRayActor.save_model(self rollout_id f
 backends.megatron_utils.actor:MegatronTrainRayActor.update_weights(self)
 backends.megatron_utils.actor:MegatronTrainRayActor._switch_model(self target_tag)
 utils.tensor_backper:TensorBackuper.backup(self tag) | utils.tensor_backper:_TensorBackuperNormal.backup(self tag)
-utils.tensor_backper:TensorBackuper.restore(self tag) | utils.tensor_backper:_TensorBackuperNormal.restore(self tag)
 backends.megatron_utils.update_weight.update_weight_from_distributed:UpdateWeightFromDistributed.update_weights(self)
 backends.megatron_utils.update_weight.update_weight_from_tensor:UpdateWeightFromTensor.update_weights(self)
 backends.megatron_utils.data:get_data_iterator(rollout_data)
 utils.distributed_utils:get_gloo_group()
-backends.megatron_utils.model:train
 observability.logging_utils:log(args metrics step_key) | utils.logging_utils:log(args metrics step_key)
 observability.train_metric_utils:reduce_train_step_metrics \
     | backends.megatron_utils.cp_utils:reduce_train_step_metrics in backends.megatron_utils.model
 # The objective.
 backends.megatron_utils.loss:loss_function(args batch num_microbatches step_global_batch_size logits)
-backends.megatron_utils.model:train_one_step
 backends.megatron_utils.loss:get_log_probs_and_entropy\
 (logits args unconcat_tokens total_lengths response_lengths with_entropy)
 backends.megatron_utils.loss:get_rollout_top_p_logprob_kwargs(args batch)
@@ -72,89 +82,51 @@ backends.megatron_utils.cp_utils:slice_log_prob_with_cp(log_prob total_length re
 utils.ppo_utils:compute_approx_kl(log_probs log_probs_base kl_loss_type importance_ratio)
 utils.ppo_utils:compute_gspo_kl(full_log_probs full_old_log_probs local_log_probs loss_masks)
 utils.misc:load_function(path)
-# Routes (R3): inside/routing_check.py and shared_routes.py.
+# R3.
 utils.routing_replay:get_routing_replay_compute_topk(old_compute_topk)
-utils.routing_replay:RoutingReplay.pop_forward(self)
-utils.routing_replay:RoutingReplay.pop_backward(self)
+utils.routing_replay:RoutingReplay.record(self top_indices)
 utils.routing_replay:RoutingReplay.clear_all_forward()
 # The rollout.
 observability.metric_utils:compute_rollout_step(args rollout_id) \
     | utils.metric_utils:compute_rollout_step(args rollout_id)
 rollout.sample_hooks:apply_rollout_sample_hooks(args value kwargs)
-utils.types:Sample._apply_meta_info
 data.batch_builder:BatchBuilder.split_by_dp(self data) | ray.rollout:RolloutManager._split_train_data_by_dp(self data)
 rollout.sglang_rollout:generate_rollout(args rollout_id data_source evaluation)
 rollout.sglang_rollout:generate(args sample sampling_params)
-data.data_source:RolloutDataSourceWithBuffer | rollout.data_source:RolloutDataSourceWithBuffer
 rollout.sglang_rollout:generate_and_rm_group(args group sampling_params evaluation)
 rollout.sglang_rollout:GenerateState
+data.data_source:RolloutDataSourceWithBuffer | rollout.data_source:RolloutDataSourceWithBuffer
 rollout.base_types:RolloutFnTrainOutput
 rollout.base_types:RolloutFnEvalOutput
+utils.types:Sample
 utils.async_utils:run(coro)
 utils.http_utils:get(url)
 utils.http_utils:get_rollout_num_engines(args)
+utils.http_utils:is_port_available(port)
 """
 _WHERE_IT_IS = """
-# The driver: no two runs on a machine take the same port; what main after pull request 2391 wants to be told.
-utils.http_utils:is_port_available(port)
+# What main after pull request 2391 wants to be asked, and what it does not have.
 ray.rollout:RolloutManager.training_ready(self)
 ray.rollout:RolloutManager.training_completed(self rollout_id)
 ray.rollout:RolloutManager.pause_rollout_admission(self)
 ray.rollout:RolloutManager.resume_rollout_admission(self was_paused)
 backends.megatron_utils.loss:_maybe_capture_log_probs(batch log_probs)
-# Routes stay narrow, pass no JSON parser and stay where they are; a log-prob may be null.
-utils.misc:decode_int32_meta_array(meta_info keys) in utils.types
-utils.http_utils:_post(client url payload)
-utils.types:_to_float_list(values)
-utils.routing_replay:RoutingReplay.record(self top_indices)
 backends.megatron_utils.cp_utils:prepare_routed_experts_for_routing_replay in backends.megatron_utils.actor
-backends.megatron_utils.cp_utils:_pad_routed_experts(experts pad num_experts)
+utils.misc:decode_int32_meta_array(meta_info keys) in utils.types
 """
-_CANARY = """
-ray.rollout:RolloutManager.get_updatable_engines_and_lock(self)
-backends.sglang_utils.sglang_engine:SGLangEngine.get_url(self)
-"""
-_OWN_SCRIPTS = """
-backends.megatron_utils.initialize:init(args)
-"""
-_CALLS: Mapping[str, tuple[str, ...]] = {
-    "create_rollout_manager(args restore_plan)": ("RolloutStartup(",),
-    "MegatronTrainRayActor.init": (
-        "self._active_model_tag",
-        "self.weights_backuper =",
-        "self.weight_updater =",
-        "self.rollout_data_postprocess =",
-    ),
-    "MegatronTrainRayActor.train": ("self.train_actor(rollout_id, rollout_data, external_data=external_data)",),
+_BODIES: Mapping[str, tuple[str, ...]] = {
     "MegatronTrainRayActor.train_actor": (
         "self._switch_model('actor')",
         "self.compute_log_prob(",
         "self.rollout_data_postprocess(self.args, rollout_id, rollout_data)",
     ),
-    "MegatronTrainRayActor.update_weights": ("self.weight_updater.update_weights()",),
-    "MegatronTrainRayActor._switch_model": ("self.weights_backuper.restore(target_tag)",),
-    "TensorBackuper.backup": ("copy_(",),
-    "TensorBackuper.restore": ("copy_(",),
-    "_TensorBackuperNormal.backup": ("copy_(",),
-    "_TensorBackuperNormal.restore": ("copy_(",),
     "UpdateWeightFromDistributed.update_weights": ("self.weight_version += 1",),
     "UpdateWeightFromTensor.update_weights": ("self.weight_version += 1",),
-    "train": ("logging_utils.log(args, log_dict, step_key='train/step')",),
-    "loss_function": (
-        "load_function(args.custom_loss_function_path)",
-        "func(args, batch, logits, sum_of_sample_mean)",
-    ),
-    "train_one_step": (
-        "partial(loss_function, args, batch, num_microbatches, step_global_batch_size)",
-        "'rollout_mask_sums'",
-    ),
-    "Sample._apply_meta_info": ("self.weight_versions.append", "self.rollout_routed_experts"),
     "BatchBuilder.split_by_dp": ("'round_number'", "'rollout_mask_sums'"),
     "RolloutManager._split_train_data_by_dp": ("'round_number'", "'rollout_mask_sums'"),
-    "_post": ("response.aread()", "json.loads("),
-    "init": ("custom_init(args)",),
 }
-"""What the body of a name must have in it, as ast.unparse writes it; by name, or by name and parameters."""
+"""What the body of a name must have in it, as ast.unparse writes it: without it versions, lags or denominators would be
+wrong, and nothing would say so."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +139,6 @@ class Form:
     parameters: tuple[str, ...] | None
     looked_up_in: str
     """The module in whose names slime looks it up."""
-    calls: tuple[str, ...] = ()
 
     @property
     def file(self) -> str:
@@ -175,51 +146,42 @@ class Form:
         return self.module.replace(".", "/") + ".py"
 
 
-def _forms(line: str) -> tuple[Form, ...]:
-    forms = []
-    for text in line.split(" | "):
-        place, _, other = text.strip().partition(" in ")
-        module, _, called = place.partition(":")
-        name, parenthesis, rest = called.partition("(")
-        parameters = tuple(rest.removesuffix(")").split()) if parenthesis else None
-        calls = _CALLS.get(called, _CALLS.get(name, ()))
-        forms.append(Form(module, name, parameters, other or module, calls))
-    return tuple(forms)
+def _form(text: str) -> Form:
+    place, _, other = text.strip().partition(" in ")
+    module, _, called = place.partition(":")
+    name, parenthesis, rest = called.partition("(")
+    return Form(module, name, tuple(rest.removesuffix(")").split()) if parenthesis else None, other or module)
 
 
 def _table(lines: str) -> list[tuple[Form, ...]]:
-    return [_forms(line) for line in lines.splitlines() if line and line[0] != "#"]
+    return [tuple(map(_form, line.split(" | "))) for line in lines.splitlines() if line and line[0] != "#"]
 
 
-NEEDED = _table(_ALWAYS)
-"""The forms of each name that every run needs."""
-OPTIONAL = _table(_WHERE_IT_IS)
-"""Of each that is used in the versions that have it."""
-_PUSH = Form(
-    *("ray.actor_group", "RayTrainGroup.update_weights", ("self",), "ray.actor_group"),
-    calls=("return ray.get([actor.update_weights.remote()",),  # the scores come back from the trainer's ranks
-)
-FOR_CANARY = [*_table(_CANARY), (_PUSH,)]
-FOR_OWN_SCRIPTS = _table(_OWN_SCRIPTS)
-ALL = [*NEEDED, *OPTIONAL, *FOR_CANARY, *FOR_OWN_SCRIPTS]
+NEEDED, OPTIONAL = _table(_NEEDED), _table(_WHERE_IT_IS)
+"""The forms of each name that every run needs, and of those that are used in the versions that have them."""
+
+
+@functools.cache
+def is_newest() -> bool:
+    """Return whether this slime is one after pull request 2391, of which files were read and nothing was run: it
+    replays narrow routes itself."""
+    return importlib.util.find_spec("slime") is not None and importlib.util.find_spec("slime.data") is not None
+
 
 # ------------------------------------------------------------------------------------------------------- is it known
 
-_TRAINER = "backends/megatron_utils/actor.py"
-_SINCE_V031 = "rollout/sample_hooks.py"
-"""A file that versions before v0.3.1 lack."""
+_TRAINER, _SINCE_V031 = "backends/megatron_utils/actor.py", "rollout/sample_hooks.py"
 _BY_INTERVAL = "update_weights_interval"
 """A word in slime's trainer that main after pull request 2391 lacks, and with it a script that our hooks can follow."""
 Node = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
-def probe_slime(root: Path | None = None, *, own_script: bool = False, canary: bool = False) -> list[str]:
+def probe_slime(root: Path | None = None, *, own_script: bool = False) -> list[str]:
     """Return a line for every difference between this slime and those that the plugin knows; empty if all is well.
 
     Args:
         root: folder of the package `slime`. Unset: the one that can be imported.
         own_script: slime's own training script runs, with the plugin's hooks, and not the plugin's driver.
-        canary: pushes are checked by `pipeline.canary`.
     """
     root = _package() if root is None else root
     if root is None:
@@ -234,13 +196,8 @@ def probe_slime(root: Path | None = None, *, own_script: bool = False, canary: b
             "request 2391): start `python3 -m sat_slime.plugin.driver` in its place, with the same flags"
         ]
     read = functools.cache(lambda file: _nodes(root / file))
-    different = [what for forms in NEEDED for what in differences(forms, read)]
-    different += [what for forms in OPTIONAL if _present(forms, read) for what in differences(forms, read)]
-    if own_script:
-        different += [what for forms in FOR_OWN_SCRIPTS for what in differences(forms, read)]
-    if canary:
-        without = ", which pipeline.canary needs: set that to none"
-        different += [what + without for forms in FOR_CANARY for what in differences(forms, read)]
+    asked = [*NEEDED, *(forms for forms in OPTIONAL if any(form.name in read(form.file) for form in forms))]
+    different = [what for forms in asked for what in _differences(forms, read)]
     return [f"slime at {root} is not one that this plugin knows ({KNOWN}): {what}" for what in different]
 
 
@@ -253,36 +210,25 @@ def _package() -> Path | None:
     return Path(places[0]) if places else None
 
 
-def _present(forms: tuple[Form, ...], read: Callable[[str], Mapping[str, Node]]) -> list[tuple[Form, Node]]:
-    return [(form, node) for form in forms if (node := read(form.file).get(form.name)) is not None]
-
-
-def differences(forms: tuple[Form, ...], read: Callable[[str], Mapping[str, Node]]) -> list[str]:
-    """Return a line for every reason why a slime does not have a name in any of its forms.
-
-    Args:
-        read: gives the functions and classes in a file of slime, by name, methods with their class; empty if the file
-            is missing.
-    """
-    faults = [list(_faults(form, node)) for form, node in _present(forms, read)]
+def _differences(forms: tuple[Form, ...], read: Callable[[str], Mapping[str, Node]]) -> list[str]:
+    faults = [list(_faults(form, node)) for form in forms if (node := read(form.file).get(form.name)) is not None]
     if not faults:
         return [" and ".join(f"{form.file} has no {form.name}" for form in forms)]
     return min(faults, key=len)
 
 
 def _faults(form: Form, node: Node) -> Iterator[str]:
-    if form.parameters is not None and not (isinstance(node, ast.ClassDef) or accepts(node.args, form.parameters)):
+    if form.parameters is not None and not (isinstance(node, ast.ClassDef) or _accepts(node.args, form.parameters)):
         yield f"{form.file}: {form.name} takes ({ast.unparse(node.args)}), not ({', '.join(form.parameters)})"
-    body = ast.unparse(node) if form.calls else ""
-    yield from (f"{form.file}: {form.name} has no `{text}`" for text in form.calls if text not in body)
+    body = _BODIES.get(form.name, ())
+    source = ast.unparse(node) if body else ""
+    yield from (f"{form.file}: {form.name} has no `{text}`" for text in body if text not in source)
 
 
 def _nodes(path: Path) -> dict[str, Node]:
     """Return the functions, classes and methods of a module by name; empty if the file is missing."""
-    if not path.exists():
-        return {}
     definitions: dict[str, Node] = {}
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+    for node in ast.parse(path.read_text(encoding="utf-8")).body if path.exists() else ():
         if isinstance(node, Node):
             definitions[node.name] = node
         if isinstance(node, ast.ClassDef):
@@ -290,7 +236,7 @@ def _nodes(path: Path) -> dict[str, Node]:
     return definitions
 
 
-def accepts(parameters: ast.arguments, expected: tuple[str, ...]) -> bool:
+def _accepts(parameters: ast.arguments, expected: tuple[str, ...]) -> bool:
     """Return whether a function with these parameters takes a call with the expected ones."""
     positional = parameters.posonlyargs + parameters.args
     optional = {parameter.arg for parameter in positional[len(positional) - len(parameters.defaults) :]}
@@ -298,8 +244,7 @@ def accepts(parameters: ast.arguments, expected: tuple[str, ...]) -> bool:
     optional |= {parameter.arg for parameter, default in keywords if default is not None}
     rest = [parameter.arg for parameter in (parameters.vararg, parameters.kwarg) if parameter is not None]
     names = [parameter.arg for parameter in positional + parameters.kwonlyargs] + rest
-    known = [name for name in names if name in expected]
-    return known == [*expected] and set(names) - set(expected) <= optional | set(rest)
+    return [name for name in names if name in expected] == [*expected] and {*names} - {*expected} <= optional | {*rest}
 
 
 # --------------------------------------------------------------------------------------------------- how it is reached
@@ -314,7 +259,7 @@ def locate(name: str) -> tuple[ModuleType, str]:
     Raises:
         RuntimeError: slime has it in none of the places of the table.
     """
-    places = [form.looked_up_in for forms in ALL for form in forms if form.name == name]
+    places = [form.looked_up_in for forms in (*NEEDED, *OPTIONAL) for form in forms if form.name == name]
     for place in places:
         try:
             module = importlib.import_module(f"slime.{place}")
@@ -338,12 +283,8 @@ def slime_function(name: str) -> Any:
 
 def wrap_once(owner: Any, name: str, around: Callable[..., Any]) -> None:
     """Puts `around` in the place of `owner.name`, which it gets before the arguments of each call; later calls of this
-    do nothing.
-
-    Args:
-        owner: a module, a class, an object, or the dict of a module's names.
-    """
-    original = owner[name] if isinstance(owner, dict) else getattr(owner, name)
+    do nothing."""
+    original = getattr(owner, name)
     if getattr(original, _MARK, False):
         return
 
@@ -352,7 +293,19 @@ def wrap_once(owner: Any, name: str, around: Callable[..., Any]) -> None:
         return around(original, *args, **kwargs)
 
     setattr(replacement, _MARK, True)
-    if isinstance(owner, dict):
-        owner[name] = replacement
-    else:
-        setattr(owner, name, replacement)
+    setattr(owner, name, replacement)
+
+
+# ---------------------------------------------------------------------------------------------- two runs on one machine
+
+OF_OTHERS = range(15_000, 16_000)
+"""Ports left to slime runs that are not ours, which claim nothing: 16 engines take about 550 of them."""
+
+
+def claim_ports() -> None:
+    """Has slime take only ports that can be claimed until this process ends. Each process of a run calls this first.
+
+    slime looks for engines' ports from 15000 on as it starts, and an engine binds its own once its model is loaded. A
+    run that starts meanwhile would be given the same, and slime takes whatever engine answers there for its own.
+    """
+    wrap_once(*locate("is_port_available"), lambda look, port: port not in OF_OTHERS and look(port) and claim(port))

@@ -7,40 +7,38 @@ rollout function generates without pause, and a batch is what is complete. The o
 section of --custom-config-path.
 
 What a run leaves and how it goes on:
-- Weights are numbered by optimizer steps (inside/actor.py), so that the version that comes back with a response tells
+- Weights are numbered by optimizer steps (actor.py), so that the version that comes back with a response tells
   its lag, and which weights an evaluation measured.
 - The initial weights are evaluated before the first rollout and the final ones after the last, whatever the lag.
 - A checkpoint's data position is that of its weights: it is saved before the next batch takes its prompts. A batch that
   was in flight is not saved; a resumed run generates it anew from the same prompts, with the weights of the checkpoint.
-- Of its checkpoints the newest are kept, as many as `keep` of `driver` says (launch/saved.py).
+- Of its checkpoints the newest are kept, as many as `keep` of `driver` says (runs/saved.py).
 - After a resume pushes are due where they were: after rollouts n, 2n, ... of the whole run.
 """
 
 from __future__ import annotations
 
 import contextlib
+import inspect
 import logging
 import os
 import sys
-import threading
 import time
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
 import ray
 
-from sat_slime.config.exits import NODE_DIED
 from sat_slime.config.plugin_schema import DriverConfig
 from sat_slime.config.source import ConfigError
-from sat_slime.plugin import rollout_hooks
-from sat_slime.plugin.compat import probe_slime
-from sat_slime.plugin.inside import claimed_ports, shared_routes
-from sat_slime.plugin.inside.settings import DRIVEN, PUSH_METRICS, plugin_config, settle_flags, steps_per_rollout
-from sat_slime.plugin.inside.slime_processes import Host, parse_arguments
-from sat_slime.plugin.inside.step_files import StepFile
-from sat_slime.plugin.push_canary import PushCanary, PushNotTaken, no_canary
+from sat_slime.plugin import r3
+from sat_slime.plugin.canary import PushCanary, PushNotTaken, no_canary
+from sat_slime.plugin.compat import claim_ports, is_newest, probe_slime, slime_function
+from sat_slime.plugin.settings import DRIVEN, PUSH_METRICS, plugin_config, settle_flags, steps_per_rollout
+from sat_slime.plugin.step import StepFile
 from sat_slime.rollout import sglang_routes
 from sat_slime.runs.proxies import own_address, proxies, without_proxy
 from sat_slime.runs.saved import delete_old, numbered
@@ -54,10 +52,6 @@ NOT_HERE = {
     "keep_old_actor": "denominator checkpoint keeps the weights that it needs without it: leave it out",
 }
 """Flags of slime that mean another order than this one."""
-NODES_SEEN_EVERY_S, CLOSED_WITHIN_S = 5.0, 30.0
-DEATH_SEEN_WITHIN_S = 40.0
-"""Ray takes 15 s to find that a killed node does not answer, and longer for one that hangs."""
-GENERATE = "sat_slime.plugin.rollout_hooks.generate"
 READ_BY_SLIME = ("slime.rollout.sglang_rollout.generate_rollout", "sat_slime.plugin.streaming.generate_rollout")
 """Rollout functions in which slime's Sample decodes the routes of a reply."""
 
@@ -77,23 +71,123 @@ def take_over(args: Namespace) -> None:
     settle_flags(args)
     if plugin_config(args).driver.canary != "none" and (errors := no_canary(args)):
         raise ConfigError(errors)
-    if narrows_replies(args):
-        setattr(args, rollout_hooks.ROLLOUT, args.rollout_function_path)
-        setattr(args, rollout_hooks.EVALUATION, args.eval_function_path)
-        args.rollout_function_path = args.eval_function_path = GENERATE
 
 
 def narrows_replies(args: Namespace) -> bool:
     """Return whether engines send R3's routes in a byte each. They do where slime's own functions, or ours around them,
     read every reply."""
     return bool(
-        getattr(args, "use_rollout_routing_replay", False)
+        r3.replays(args)
         and args.num_experts <= sglang_routes.MOST_EXPERTS
         and not getattr(args, "custom_generate_function_path", None)
-        and args.rollout_function_path in (GENERATE, *READ_BY_SLIME)
-        and args.eval_function_path in (GENERATE, *READ_BY_SLIME)
-        and not shared_routes.is_newest()
+        and args.rollout_function_path in READ_BY_SLIME
+        and args.eval_function_path in READ_BY_SLIME
+        and not is_newest()
     )
+
+
+# ------------------------------------------------------------------------------------------- slime's processes of a run
+
+
+def parse_arguments() -> tuple[Namespace, Any]:
+    """Return slime's arguments from the command line, and the plan for a restart that its newest versions need; else
+    None."""
+    from slime.utils.arguments import parse_args
+
+    if "return_restore_plan" in inspect.signature(parse_args).parameters:
+        args, restore_plan = parse_args(return_restore_plan=True)
+        return args, restore_plan
+    return parse_args(), None
+
+
+@dataclass
+class Host:
+    """The rollout manager with its engines, and the group of trainer ranks."""
+
+    args: Namespace
+    manager: Any
+    """slime's RolloutManager, an actor of Ray that answers one call at a time."""
+    trainers: Any
+    """slime's RayTrainGroup."""
+    rollouts_per_epoch: int | None
+    startup: Any = None
+    """slime's RolloutStartup; None in versions that have none."""
+
+    @classmethod
+    def start(cls, args: Namespace, restore_plan: Any, actor_cls: type) -> Host:
+        """Starts engines, manager and trainers. On return the trainers have loaded their checkpoint and know where to
+        begin.
+
+        Args:
+            actor_cls: class of a trainer rank.
+        """
+        from slime.ray.placement_group import create_rollout_manager, create_training_models
+
+        slime_function("configure_logger")()
+        if "restore_plan" in inspect.signature(create_rollout_manager).parameters:
+            slime_function("init_tracking")(args)
+            startup = create_rollout_manager(args, restore_plan=restore_plan)
+            args = getattr(startup, "args", args)
+            manager, groups, per_epoch = startup.manager, startup.placements, startup.num_rollout_per_epoch
+        else:
+            from slime.ray.placement_group import create_placement_groups
+
+            groups, startup = create_placement_groups(args), None
+            slime_function("init_tracking")(args)
+            manager, per_epoch = create_rollout_manager(args, groups["rollout"])
+        trainers, _ = create_training_models(args, groups, manager, actor_cls=actor_cls)
+        return cls(args, manager, trainers, per_epoch, startup)
+
+    def push(self) -> list[Any] | None:
+        """Sends the trainers' weights to the engines; return what each rank returned, or None with a push by disk."""
+        if self.startup is None:
+            return self.trainers.update_weights()
+        was = ray.get(self.manager.pause_rollout_admission.remote())
+        from_ranks = self.trainers.update_weights()
+        ray.get(self.manager.resume_rollout_admission.remote(was))
+        return from_ranks
+
+    def engines(self) -> dict[int, str]:
+        """Return the address of each engine to which weights are pushed, by its number; those that are dead are left
+        out."""
+        engines, *_ = ray.get(self.manager.get_updatable_engines_and_lock.remote())
+        urls = ray.get([engine.get_url.remote() for engine in engines if engine is not None])
+        numbers = [number for number, engine in enumerate(engines) if engine is not None]
+        return dict(zip(numbers, urls, strict=True))
+
+    def pushed_first(self) -> None:
+        """Tells slime that the engines have the weights that the run begins with."""
+        if self.startup is not None:
+            ray.get(self.manager.training_ready.remote())
+        if self.args.check_weight_update_equal:
+            ray.get(self.manager.check_weights.remote(action="compare"))
+
+    def trained(self, rollout_id: int) -> None:
+        """Tells slime that a batch is trained on, without waiting: the manager may be generating the next batch."""
+        if self.startup is not None:
+            self.manager.training_completed.remote(rollout_id)
+
+    def close(self, *, failed: bool) -> None:
+        """Ends engines and trackers; after a failure only the processes that would outlive it."""
+        if hasattr(self.startup, "close"):
+            self.startup.close(failed=failed)
+        elif not failed:
+            ray.get(self.manager.dispose.remote())
+        elif self.startup is not None:
+            ray.get(self.startup.serving.dispose.remote())
+        if not failed:
+            slime_function("finish_tracking")(self.args)
+
+
+def setup_worker() -> None:
+    """Prepares a process of the run, which has imported nothing of slime yet. Each calls this first, by Ray's
+    `worker_process_setup_hook`."""
+    claim_ports()
+    if os.environ.get(sglang_routes.VARIABLE) == "1":
+        r3.read_narrow_replies()
+
+
+# ------------------------------------------------------------------------------------------------------------ the order
 
 
 class Clock:
@@ -117,43 +211,12 @@ class Clock:
         yield
         self._spent[f"time/{name}"] = self._spent.get(f"time/{name}", 0.0) + time.monotonic() - begun
 
-    def move(self, seconds: float, source: str, target: str) -> None:
-        """Counts seconds of one part as those of another."""
-        self._spent[f"time/{source}"] -= seconds
-        self._spent[f"time/{target}"] = self._spent.get(f"time/{target}", 0.0) + seconds
-
     def end_iteration(self, rollout_id: int) -> None:
         """Writes the row of an iteration that is over."""
         spent, self._spent = self._spent, {}
         if self._file is not None:
             iteration = rollout_id + 1
             self._file.append([{"step": iteration * steps_per_rollout(self._args), "iteration": iteration, **spent}])
-
-
-def end_with_its_nodes(host: Host) -> None:
-    """Ends this job, with code NODE_DIED, once a node on which it runs has died. Whoever waits for an engine there, by
-    requests that are tried again or in a collective operation, would wait for minutes or for good."""
-
-    def look() -> None:
-        dead: list[str] = []
-        while not dead:
-            time.sleep(NODES_SEEN_EVERY_S)
-            with contextlib.suppress(Exception):  # while Ray itself ends
-                dead = host.dead_nodes()
-        print(f"sat_slime: node {', '.join(dead)}, on which this run was, has died", file=sys.stderr, flush=True)
-        closing = threading.Thread(target=host.close, kwargs={"failed": True}, daemon=True)
-        closing.start()
-        closing.join(CLOSED_WITHIN_S)  # what is to be closed may have been on that node
-        os._exit(NODE_DIED)
-
-    threading.Thread(target=look, daemon=True).start()
-
-
-def wait_for_deaths(host: Host) -> None:
-    """Gives `end_with_its_nodes` the time to see a node's death, which may be why the run has failed: what asked an
-    engine there fails before Ray knows. A job that ends with another code may not be restarted."""
-    if len(host.nodes) > 1:
-        time.sleep(DEATH_SEEN_WITHIN_S)
 
 
 def train(host: Host, order: DriverConfig, begun: float | None = None) -> None:
@@ -169,10 +232,8 @@ def train(host: Host, order: DriverConfig, begun: float | None = None) -> None:
     saved = set() if order.keep is None else _own_checkpoints(args, order.from_iteration or 0)
     canary = None if order.canary == "none" else PushCanary(args, order.canary)
 
-    with clock.part("start"):
-        from_ranks = host.push()
-        host.pushed_first()
-    of_push = _check_push(host, canary, from_ranks, clock, "start")
+    of_push = _push(host, canary, clock, "start")
+    host.pushed_first()
     if evaluates and start == 0 and not args.skip_eval_before_train:
         with clock.part("first_eval"):
             ray.get(manager.eval.remote(start))
@@ -207,13 +268,7 @@ def train(host: Host, order: DriverConfig, begun: float | None = None) -> None:
             if ahead is not None:
                 with clock.part("flight"):
                     ray.wait([ahead])
-            lost = 0.0
-            if canary is not None:
-                with clock.part("canary"):
-                    lost = canary.check_again(host.engines())
-            with clock.part("push"):
-                from_ranks = host.push()
-            of_push = _check_push(host, canary, from_ranks, clock, "push", lost)
+            of_push = _push(host, canary, clock, "push")
         if evaluates and (_is_due(host, rollout_id, args.eval_interval) or is_last):
             if ahead is not None:  # the manager does one thing at a time
                 with clock.part("flight"):
@@ -223,23 +278,19 @@ def train(host: Host, order: DriverConfig, begun: float | None = None) -> None:
         clock.end_iteration(rollout_id)
 
 
-def _check_push(
-    host: Host, canary: PushCanary | None, from_ranks: Any, clock: Clock, part: str, lost: float = 0.0
-) -> dict[str, float]:
-    """Return what the canary, if there is one, measured of a push. Raises PushNotTaken where it ends the run.
+def _push(host: Host, canary: PushCanary | None, clock: Clock, part: str) -> dict[str, float]:
+    """Sends the weights to the engines, and returns what the canary, if there is one, measured of it. Raises
+    PushNotTaken where it ends the run.
 
     Args:
-        from_ranks: what the push returned.
-        part: the part of the clock that has the push, and in it the time of the trainer's scores.
-        lost: engines that did not hold the push before any more, which count too.
+        part: the part of the clock that has the push.
     """
+    with clock.part(part):
+        from_ranks = host.push()
     if canary is None:
         return {}
     with clock.part("canary"):
-        metrics, seconds = canary.check(from_ranks, host.engines())
-    clock.move(seconds, part, "canary")
-    metrics["canary/faults"] += lost
-    return metrics
+        return canary.check(from_ranks or [], host.engines())
 
 
 def _own_checkpoints(args: Namespace, others: int) -> set[int]:
@@ -283,7 +334,9 @@ def connect(variables: Mapping[str, str]) -> None:
     excepted = without_proxy(os.environ, hosts)
     # The job's own environment may have it as well, and Ray refuses another value without this variable.
     os.environ |= {**excepted, "RAY_OVERRIDE_JOB_RUNTIME_ENV": "1"}
-    ray.init(runtime_env={"env_vars": {**excepted, **variables}, "worker_process_setup_hook": claimed_ports.INSTALL})
+    ray.init(
+        runtime_env={"env_vars": {**excepted, **variables}, "worker_process_setup_hook": f"{__name__}.setup_worker"}
+    )
 
 
 def main() -> None:
@@ -296,23 +349,18 @@ def main() -> None:
         take_over(args)
     except ConfigError as error:
         _refuse(str(error))
-    if plugin_config(args).driver.canary != "none" and (problems := probe_slime(canary=True)):
-        _refuse("\n".join(problems))
 
-    from sat_slime.plugin.inside.actor import SatTrainRayActor
+    from sat_slime.plugin.actor import SatTrainRayActor
 
     connect({sglang_routes.VARIABLE: "1"} if narrows_replies(args) else {})
     host = Host.start(args, restore_plan, SatTrainRayActor)
-    end_with_its_nodes(host)
     try:
         train(host, plugin_config(args).driver, begun)
     except PushNotTaken as error:
         host.close(failed=True)
         print(f"sat_slime: {error}", file=sys.stderr, flush=True)
         raise SystemExit(1) from None
-    except BaseException as error:
-        if isinstance(error, Exception):
-            wait_for_deaths(host)
+    except BaseException:
         host.close(failed=True)
         raise
     host.close(failed=False)

@@ -22,12 +22,10 @@ import numpy as np
 import torch
 
 from sat_slime.evaluation.scores import Graded, summary
-from sat_slime.plugin import reward
-from sat_slime.plugin.compat import slime_function
-from sat_slime.plugin.inside import replies, shared_routes, versions
-from sat_slime.plugin.inside.routed_experts import joined, narrow, routed_layers, stand_in, strangers
-from sat_slime.plugin.inside.settings import plugin_config, plugin_method, reads_engine, steps_per_rollout
-from sat_slime.plugin.inside.step_files import StepFile
+from sat_slime.plugin import r3, reward, versions
+from sat_slime.plugin.compat import is_newest, slime_function
+from sat_slime.plugin.settings import plugin_config, plugin_method, reads_engine, steps_per_rollout
+from sat_slime.plugin.step import StepFile
 from sat_slime.rollout.stream import STREAM_METRICS
 from sat_slime.rollout.validation import Expectations, RejectedResponse, check_numbers
 
@@ -37,8 +35,6 @@ FAULT = "sat_slime_fault"
 """Key of a sample's metadata: the reason why it is not trained on."""
 KEPT_ROUTES = "sat_slime_routes"
 """Key of an interrupted sample's metadata: the routes that it has so far."""
-ROLLOUT, EVALUATION = "sat_slime_rollout_function", "sat_slime_evaluation_function"
-"""slime's arguments in which our driver keeps the dotted paths that `generate` calls."""
 MAX_REJECTED = 0.01
 """Share of a batch's samples that may be left out. If more are, and more than one, it is no accident."""
 TRACKED = ("accuracy/", "avg@", "pass@", "reasons/")
@@ -51,14 +47,6 @@ _generated = -1
 """The newest rollout that was generated in this process."""
 _told: set[str] = set()
 """The reasons for which a sample was left out in this process."""
-
-
-def generate(args: Namespace, rollout_id: int, data_source: Any, evaluation: bool = False) -> Any:
-    """The rollout function under our driver, in the place of that of the flags, and for evaluations of that one: it has
-    this process read routes as its engines send them, and calls the other."""
-    replies.install()
-    path = getattr(args, EVALUATION if evaluation else ROLLOUT)
-    return slime_function("load_function")(path)(args, rollout_id, data_source, evaluation=evaluation)
 
 
 def on_sample(args: Namespace, sample: Any, *, rollout_id: int | None = None, evaluation: bool = False) -> None:
@@ -75,7 +63,7 @@ def on_sample(args: Namespace, sample: Any, *, rollout_id: int | None = None, ev
     A sample that a push cut off is judged when it ends. Where it was cut off is noted. Its tokens keep the routes that
     they have so far, though the engine forwards them anew, under other weights, when it goes on with the sample.
     """
-    replays = getattr(args, "use_rollout_routing_replay", False)
+    replays = r3.replays(args)
     if evaluation:
         if replays:
             sample.rollout_routed_experts = None
@@ -85,28 +73,22 @@ def on_sample(args: Namespace, sample: Any, *, rollout_id: int | None = None, ev
         versions.note_interruption(sample)
     try:
         if replays and sample.rollout_routed_experts is not None:
-            _take_routes(sample, args, aborted)
+            sample.rollout_routed_experts = r3.narrow(sample.rollout_routed_experts, args)
+            _keep_first_routes(sample, aborted)
+            if not aborted:
+                _route_the_last_tool(sample, args)
         if not aborted:
             _check(args, sample)
     except RejectedResponse as error:
         if not aborted:
             _leave_out(args, sample, rollout_id, error)
-    if replays and not aborted and shared_routes.are_shared(args):
-        sample.rollout_routed_experts = shared_routes.store(sample.rollout_routed_experts)
-
-
-def _take_routes(sample: Any, args: Namespace, aborted: bool) -> None:
-    """Makes one tensor of the sample's routes, a narrow one where that is on. Raises RejectedResponse."""
-    sample.rollout_routed_experts = joined(sample.rollout_routed_experts, args.num_layers, args.moe_router_topk)
-    sample.rollout_routed_experts = narrow(sample.rollout_routed_experts, args.num_experts)
-    _keep_first_routes(sample, aborted)
-    if not aborted:
-        _route_the_last_tool(sample, args)
+    if replays and not aborted and getattr(args, "rollout_data_transport", "object-store") == "object-store":
+        sample.rollout_routed_experts = r3.store(sample.rollout_routed_experts)
 
 
 def _check(args: Namespace, sample: Any) -> None:
     """Checks the numbers of a sample that ended. Raises RejectedResponse."""
-    replays, method = getattr(args, "use_rollout_routing_replay", False), plugin_method(args)
+    replays, method = r3.replays(args), plugin_method(args)
     tokens, mask = _listed(sample.tokens) or [], _listed(sample.loss_mask)
     count, log_probs = sample.response_length, _listed(sample.rollout_log_probs)
     if not 0 <= count <= len(tokens) or (mask is not None and len(mask) != count):
@@ -122,7 +104,7 @@ def _check(args: Namespace, sample: Any) -> None:
         layers=args.num_layers if replays else 0,
         experts=args.num_experts if replays else 0,
         top_k=args.moe_router_topk if replays else 0,
-        routed=tuple(routed_layers(args)) if replays else None,
+        routed=r3.routed_layers(args) if replays else None,
     )
     response = tokens[len(tokens) - count :]
     check_numbers(response, log_probs, None if routes is None else routes.numpy(), len(tokens) - 1, expected, mask)
@@ -148,12 +130,11 @@ def _keep_first_routes(sample: Any, aborted: bool) -> None:
     """Keeps in each row the experts under which the next token was drawn (R3), however often it was forwarded since."""
     metadata = dict(sample.metadata or {})
     kept, routes = metadata.pop(KEPT_ROUTES, None), sample.rollout_routed_experts
-    if kept is not None and routes is not None and len(kept) < len(routes):
-        routes = torch.as_tensor(routes).clone()
-        routes[: len(kept)] = kept
+    if kept is not None and len(kept) < len(routes):
+        routes = torch.cat([kept, routes[len(kept) :]])
         sample.rollout_routed_experts = routes
-    if aborted and routes is not None:
-        sample.metadata = {**metadata, KEPT_ROUTES: torch.as_tensor(routes)}
+    if aborted:
+        sample.metadata = {**metadata, KEPT_ROUTES: routes}
     elif kept is not None:
         sample.metadata = metadata
 
@@ -161,12 +142,9 @@ def _keep_first_routes(sample: Any, aborted: bool) -> None:
 def _route_the_last_tool(sample: Any, args: Namespace) -> None:
     """Gives the tokens that a tool wrote at the end of a response routes, in place, where just theirs are missing."""
     routes, mask = sample.rollout_routed_experts, list(sample.loss_mask or [])
-    if routes is None or len(routes) == len(sample.tokens) - 1:
-        return
     missing = len(sample.tokens) - 1 - len(routes)
     if 0 < missing <= len(mask) and not any(mask[-missing:]) and any(mask[: len(mask) - missing][-1:]):
-        filler = stand_in(missing + 1, args).to(torch.as_tensor(routes).dtype)
-        sample.rollout_routed_experts = torch.cat([torch.as_tensor(routes), filler])
+        sample.rollout_routed_experts = torch.cat([routes, r3.stand_in(missing + 1, args)])
 
 
 def _leave_out(args: Namespace, sample: Any, rollout_id: int | None, fault: RejectedResponse) -> None:
@@ -177,8 +155,8 @@ def _leave_out(args: Namespace, sample: Any, rollout_id: int | None, fault: Reje
         logger.warning("sample %s is left out of training: %s", _name(sample, rollout_id), fault)
     sample.remove_sample = True
     sample.metadata = {**(sample.metadata or {}), FAULT: str(fault)}
-    if getattr(args, "use_rollout_routing_replay", False):
-        sample.rollout_routed_experts = stand_in(len(sample.tokens), args)
+    if r3.replays(args):
+        sample.rollout_routed_experts = r3.stand_in(len(sample.tokens), args)
     if fault.reason == "vocab_range":
         sample.tokens = [0] * len(sample.tokens)
     elif fault.reason in ("token_count", "log_probs_missing", "log_prob_not_finite", "log_prob_positive"):
@@ -197,9 +175,8 @@ def log_rollout(
     rollout_extra_metrics: dict[str, Any] | None,
     rollout_time: float,
 ) -> bool:
-    """Does what takes the whole batch: it leaves out samples whose prompt was routed unlike the others', counts by
-    reason what is left out, sends versions and routes to the trainer, reports the verifier's counts, and makes arrays
-    of tokens and log-probs. It returns False, so that slime's own logging goes on.
+    """Does what takes the whole batch: it counts by reason what is left out, sends versions to the trainer, reports the
+    verifier's counts, and makes arrays of tokens and log-probs. It returns False, so that slime's own logging goes on.
 
     Raises:
         RuntimeError: too many samples are left out for an accident, or some are of weights that our driver never sent.
@@ -207,10 +184,6 @@ def log_rollout(
     """
     global _generated
     _generated = rollout_id
-    if getattr(args, "use_rollout_routing_replay", False):
-        unlike = RejectedResponse("foreign_routes", "its prompt was routed unlike in the other responses to it")
-        for sample in strangers(samples, routed_layers(args)):
-            _leave_out(args, sample, rollout_id, unlike)
     left_out = _count_left_out(samples, rollout_id)
     if rollout_extra_metrics is not None:
         rollout_extra_metrics.update(left_out)
@@ -229,11 +202,9 @@ def log_rollout(
         rewards = [_reward(args, sample) for sample in samples] if needs_rewards else None
         if reason := versions.send_origins(samples, metrics, rewards):
             logger.warning("rollout %d: lag is unknown: %s", rollout_id, reason)
-        elif shared_routes.are_shared(args):
-            shared_routes.send(samples)
     if verified := reward.drain_metrics():
         _track(args, {**verified, "rollout/step": slime_function("compute_rollout_step")(args, rollout_id)})
-    if not any(getattr(args, name, None) for name in READERS_OF_LISTS) and not shared_routes.is_newest():
+    if not any(getattr(args, name, None) for name in READERS_OF_LISTS) and not is_newest():
         numbers_as_arrays(samples)
     return False
 

@@ -23,11 +23,10 @@ from slime.utils.types import Sample
 from sat_slime.config.plugin_schema import PluginConfig
 from sat_slime.config.slime_checks import NOT_STREAMED
 from sat_slime.config.source import ConfigError
+from sat_slime.plugin import versions
 from sat_slime.plugin.compat import slime_function
-from sat_slime.plugin.inside import versions
-from sat_slime.plugin.inside.generation import Generation, Samples, saved_group
-from sat_slime.plugin.inside.settings import plugin_config, steps_per_rollout
-from sat_slime.plugin.inside.stream_files import read_queue, write_queue
+from sat_slime.plugin.generation import Generation, Samples, read_queue, saved_group, write_queue
+from sat_slime.plugin.settings import plugin_config, steps_per_rollout
 from sat_slime.rollout.stream import StalenessBound, Stream, StreamState
 from sat_slime.runs.saved import queue_folder
 

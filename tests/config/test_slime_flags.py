@@ -50,7 +50,7 @@ REFUSED = {
         ["slime.sglang-pp-size is 2 with method.r3 true"],
     ),
     # RolloutManager's start: streaming_errors
-    "sat_slime/plugin/inside/versions.py:are_steps": (
+    "sat_slime/plugin/versions.py:are_steps": (
         [*STREAMING, "slime.update-weight-transport=disk"],
         ["slime.update-weight-transport is disk with pipeline.mode streaming"],
     ),
@@ -208,7 +208,7 @@ WARNED = {
         ["slime.custom-generate-function-path is a.b with method.r3 true", "routes"],
     ),
     # from the first group on: a group without a version is dropped, and another begun
-    "sat_slime/plugin/inside/generation.py:_oldest": (
+    "sat_slime/plugin/generation.py:_oldest": (
         [*STREAMING, "pipeline.iterations=8", "slime.custom-generate-function-path=a.b"],
         ["slime.custom-generate-function-path is a.b with pipeline.mode streaming", "version"],
     ),

@@ -12,8 +12,7 @@ import pytest
 from hook_samples import StandIn
 from real_slime import MISSING, NEEDS
 
-from sat_slime.plugin import rollout_hooks
-from sat_slime.plugin.inside import trainer_state
+from sat_slime.plugin import rollout_hooks, step
 
 
 def pytest_configure(config):
@@ -35,7 +34,7 @@ def skip_without(mark):
 @pytest.fixture(autouse=True)
 def nothing_of_another_test(monkeypatch):
     """Clears what the trainer keeps of a step in its process: all tests share one process."""
-    monkeypatch.setattr(trainer_state, "_current", trainer_state.TrainerState())
+    monkeypatch.setattr(step, "_current", step.TrainerState())
 
 
 @pytest.fixture(params=["stand-in", "slime"])

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from synthetic_routes import make_routes
 
 
 @dataclass
@@ -76,3 +75,13 @@ def make_sample(sample_class, index: int = 0, response: int = 10, version: str =
         "weight_versions": [version],
     }
     return sample_class(**(fields | other))
+
+
+ROUTED = Namespace(num_layers=3, moe_router_topk=4, num_experts=32)
+
+
+def make_routes(n_tokens: int, args: Namespace = ROUTED, seed: int = 0) -> torch.Tensor:
+    """(tokens - 1, layers, top-k) int32 routes without a fault."""
+    generator = torch.Generator().manual_seed(seed)
+    scores = torch.rand(n_tokens - 1, args.num_layers, args.num_experts, generator=generator)
+    return scores.topk(args.moe_router_topk, -1).indices.int()

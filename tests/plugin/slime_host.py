@@ -18,11 +18,9 @@ from typing import Any
 import torch
 
 from sat_slime.config.plugin_schema import DriverConfig
-from sat_slime.plugin import driver, rollout_hooks
-from sat_slime.plugin.inside import trainer_state
-from sat_slime.plugin.inside.slime_processes import Host
-from sat_slime.plugin.inside.trainer_state import TrainerState
-from sat_slime.plugin.inside.versions import Origin
+from sat_slime.plugin import driver, rollout_hooks, step
+from sat_slime.plugin.driver import Host
+from sat_slime.plugin.step import TrainerState
 
 REFERENCE = -1.0
 """The reference model's number."""
@@ -71,7 +69,7 @@ class Recorder:
         data["batch"]["scored_by"][prefix] = self.model.item()
 
     def train(self, data: dict[str, Any], steps: int) -> None:
-        data["batch"] |= {"trained": self.model.item(), "facts": dict(trainer_state.current().batch_metrics)}
+        data["batch"] |= {"trained": self.model.item(), "facts": dict(step.current().batch_metrics)}
         self.model += steps
 
 
@@ -123,8 +121,8 @@ def run_driver(monkeypatch: Any, args: Namespace, start: int, order: DriverConfi
     """Runs a whole run of our driver on slime's real trainer, as inside/actor.py extends it."""
     steps = args.rollout_batch_size * args.n_samples_per_prompt // args.global_batch_size
     recorder = Recorder(args, torch.tensor(float(start * steps)))
-    (ours,) = import_slime("sat_slime.plugin.inside.actor")
-    monkeypatch.setattr(trainer_state, "_current", TrainerState())
+    (ours,) = import_slime("sat_slime.plugin.actor")
+    monkeypatch.setattr(step, "_current", TrainerState())
     args.start_rollout_id, args.custom_megatron_init_path = start, "builtins.id"
     driver.take_over(args)
     actor = _real_actor(monkeypatch, args, recorder, start, recorder.model.item(), ours.SatTrainRayActor)
@@ -292,18 +290,3 @@ def _real_actor(
         eval=_remote(recorder.evaluate),
     )
     return actor
-
-
-def facts_of_rank(layout: Any) -> tuple[dict[str, float], dict[str, float]]:
-    """The facts of a batch on this rank, and of another batch, of which data-parallel rank 0 knows no versions."""
-    from megatron.core import mpu
-    from slime.utils import distributed_utils
-
-    distributed_utils.init_gloo_group()
-    followed = TrainerState(steps=10)
-    mine = [[10, 2], [9]][mpu.get_data_parallel_rank()]
-    followed.begin({"response_lengths": [4] * len(mine), "round_number": [Origin(version) for version in mine]})
-    facts = dict(followed.batch_metrics)
-    unknown = {"response_lengths": [4]} | ({"round_number": [Origin(0)]} if mpu.get_data_parallel_rank() else {})
-    followed.begin(unknown)
-    return facts, followed.batch_metrics

@@ -158,12 +158,12 @@ class Step:
 def step(layout: Layout, args: Namespace, problem: Problem) -> Step:
     """One step on a rank; where the method takes a threshold over the step, its hook is called before, unless
     `take_step_threshold` in the plugin's section is false."""
-    from sat_slime.plugin.inside.settings import plugin_method
+    from sat_slime.plugin.settings import plugin_method
 
     before = None
     wanted = not isinstance(args.sat_slime, dict) or args.sat_slime.pop("take_step_threshold", True)
     if args.sat_slime and wanted and plugin_method(args).threshold_is_of_the_step:
-        from sat_slime.plugin.inside.trainer_state import current, step_threshold
+        from sat_slime.plugin.step import current, step_threshold
 
         def before(args: Namespace, data: dict[str, Any]) -> None:
             current().threshold = step_threshold(args, data, current().responses)
@@ -192,8 +192,8 @@ def run_step(
         loss_function,
     )
 
-    from sat_slime.plugin.inside.trainer_state import current
-    from sat_slime.plugin.inside.versions import ResponseFacts
+    from sat_slime.plugin.step import current
+    from sat_slime.plugin.versions import ResponseFacts
 
     args.allgather_cp = layout.allgather_cp
     columns = VOCAB // layout.tp
@@ -289,7 +289,7 @@ def _layout(tokens: list[Tensor], layout: Layout) -> Tensor:
 
 def _reducer() -> Callable[..., dict[str, float]]:
     from sat_slime.plugin.compat import slime_function
-    from sat_slime.plugin.inside.trainer_state import join_step_metrics
+    from sat_slime.plugin.step import join_step_metrics
 
     join_step_metrics()
     return slime_function("reduce_train_step_metrics")

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import socket
+import subprocess
+import sys
 import types
 from argparse import Namespace
+from importlib.util import find_spec
 
 import pytest
 from hook_samples import make_args as make_r3_args
@@ -13,9 +18,9 @@ from slime_host import REFERENCE, _remote, local_ray, make_args, run_driver
 
 from sat_slime.config.plugin_schema import DriverConfig, PluginConfig
 from sat_slime.config.source import ConfigError
-from sat_slime.plugin import driver, rollout_hooks
-from sat_slime.plugin.inside.settings import DRIVEN
-from sat_slime.plugin.inside.slime_processes import Host
+from sat_slime.plugin import driver
+from sat_slime.plugin.driver import Host
+from sat_slime.plugin.settings import DRIVEN, PUSH_METRICS
 
 LAGS = pytest.mark.parametrize("n", [0, 1, 2, 3, 8])
 STARTS = pytest.mark.parametrize("start", [0, 1, 5, 8])
@@ -78,30 +83,27 @@ def test_flags_of_own_launch_scripts_do_nothing_under_the_driver(monkeypatch):
 # ------------------------------------------------------------------------------------------------- the order of calls
 
 
-class Calls:
-    """A host that notes what it is asked for."""
+def calls(monkeypatch, order, rollouts, start=0, update_weights=None, metrics=None, **other):
+    """The calls that the driver makes on a host of slime that notes them.
 
-    def __init__(self):
-        self.made = []
+    Args:
+        update_weights: what a push does.
+        metrics: gets the metrics of the push that come with each batch.
+    """
+    pytest.importorskip("ray")
+    made = []
 
-    def _note(self, name):
-        def call(*numbers, **_):
-            self.made.append((name, *numbers[:1]))
-            return name
+    def note(name):
+        def call(*numbers, external_data=None, **_):
+            made.append(" ".join(map(str, (name, *numbers[:1]))))
+            if name == "async_train" and metrics is not None:
+                metrics.append((external_data or {}).get(PUSH_METRICS, {}))
+            return update_weights() if name == "update_weights" and update_weights else [name]
 
         return call
 
-    def host(self, args):
-        manager = types.SimpleNamespace(**{name: _remote(self._note(name)) for name in ("generate", "eval", "save")})
-        trainers = types.SimpleNamespace(
-            **{name: self._note(name) for name in ("async_train", "save_model", "update_weights")}
-        )
-        return Host(args, manager, trainers, None)
-
-
-def calls(monkeypatch, order, rollouts, start=0, **other):
-    pytest.importorskip("ray")
-    made = Calls()
+    manager = types.SimpleNamespace(**{name: _remote(note(name)) for name in ("generate", "eval", "save")})
+    trainers = types.SimpleNamespace(**{name: note(name) for name in ("async_train", "save_model", "update_weights")})
     args = Namespace(
         sat_slime={"method": "grpo", "run_dir": other.pop("run_dir", None)},
         rollout_batch_size=4,
@@ -116,6 +118,7 @@ def calls(monkeypatch, order, rollouts, start=0, **other):
         rollout_global_dataset=True,
         save=other.pop("save", None),
         load=other.pop("load", None),
+        **other,
     )
 
     def is_due(host, rollout_id, interval, end=None):
@@ -124,8 +127,8 @@ def calls(monkeypatch, order, rollouts, start=0, **other):
     monkeypatch.setattr(driver, "plugin_config", lambda args: PluginConfig(**args.sat_slime))
     monkeypatch.setattr(driver, "_is_due", is_due)
     monkeypatch.setattr(driver, "ray", local_ray)
-    driver.train(made.host(args), order)
-    return [name if len(rest) == 0 else f"{name} {rest[0]}" for name, *rest in made.made]
+    driver.train(Host(args, manager, trainers, None), order)
+    return made
 
 
 def test_one_batch_is_generated_ahead_and_complete_before_a_push(monkeypatch):
@@ -258,27 +261,96 @@ def test_the_runs_hosts_are_excepted_from_a_proxy(monkeypatch):
 ADDRESSES = [("129.132.1.5", "head.example"), ("10.0.0.1", "head.example")]
 
 
-def test_engines_send_narrow_routes_where_slimes_functions_read_them():
-    path = "slime.rollout.sglang_rollout.generate_rollout"
-    args = make_r3_args(rollout_function_path=path, eval_function_path=path)
-    driver.take_over(args)
-    assert args.rollout_function_path == args.eval_function_path == driver.GENERATE
-    assert getattr(args, rollout_hooks.ROLLOUT) == getattr(args, rollout_hooks.EVALUATION) == path
-    assert driver.narrows_replies(args)
+SLIMES = "slime.rollout.sglang_rollout.generate_rollout"
 
 
 @pytest.mark.parametrize(
-    "other",
+    ("other", "narrow"),
     [
-        {"num_experts": 256},
-        {"custom_generate_function_path": "mine.generate"},
-        {"rollout_function_path": "mine.rollout"},
-        {"eval_function_path": "mine.evaluate"},
+        ({}, True),
+        ({"rollout_function_path": "sat_slime.plugin.streaming.generate_rollout"}, True),
+        ({"num_experts": 256}, False),
+        ({"use_rollout_routing_replay": False}, False),
+        ({"custom_generate_function_path": "mine.generate"}, False),
+        ({"rollout_function_path": "mine.rollout"}, False),
+        ({"eval_function_path": "mine.evaluate"}, False),
     ],
 )
-def test_other_functions_get_routes_as_slime_sends_them(other):
-    path = "slime.rollout.sglang_rollout.generate_rollout"
-    args = make_r3_args(**({"rollout_function_path": path, "eval_function_path": path} | other))
-    before = args.rollout_function_path
-    driver.take_over(args)
-    assert not driver.narrows_replies(args) and args.rollout_function_path == before
+def test_engines_send_narrow_routes_where_slimes_functions_read_them(monkeypatch, other, narrow):
+    monkeypatch.setattr(driver, "is_newest", lambda: False)
+    args = make_r3_args(**({"rollout_function_path": SLIMES, "eval_function_path": SLIMES} | other))
+    assert driver.narrows_replies(args) is narrow
+
+
+# ------------------------------------------------------------------------------------------------------------ ports
+
+STAND_IN = """
+import socket
+
+def is_port_available(port):
+    with socket.socket() as probe:
+        try:
+            probe.bind(("", port))
+            return True
+        except OSError:
+            return False
+"""
+"""slime's look, for where slime is not."""
+RUN = """
+import json, sys
+from sat_slime.plugin.compat import claim_ports
+if sys.argv[1] == "claims":
+    claim_ports()
+from slime.utils.http_utils import is_port_available
+
+def free(start, count):
+    while not all(is_port_available(start + number) for number in range(count)):
+        start += 1
+    return start
+
+port = free(15_000, 1)
+print(json.dumps([port, free(port + 1, 31)]), flush=True)
+sys.stdin.read()
+"""
+"""An engine's actor, with ports for an engine and its process group."""
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Starts an actor, which keeps what it has until its input ends; returns its ports, and the actor."""
+    module = tmp_path / "slime" / "utils" / "http_utils.py"
+    module.parent.mkdir(parents=True)
+    module.write_text(STAND_IN)
+    stand_in = [] if find_spec("slime") else [str(tmp_path)]
+    paths = os.pathsep.join([*stand_in, *filter(None, [os.environ.get("PYTHONPATH")])])
+    with contextlib.ExitStack() as ends:
+
+        def one(how="claims"):
+            actor = subprocess.Popen(
+                [sys.executable, "-c", RUN, how],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                env={**os.environ, "PYTHONPATH": paths},
+            )
+            ends.callback(actor.communicate)
+            return json.loads(actor.stdout.readline()), actor
+
+        yield one
+
+
+def test_two_runs_that_start_together_are_given_other_ports(start):
+    (first, group), actor = start()
+    (second, other_group), _ = start()
+    assert not {first, *range(group, group + 31)} & {second, *range(other_group, other_group + 31)}
+    actor.communicate()  # what it had is free for others once it has ended
+    assert start()[0][0] == first
+
+
+def test_a_run_keeps_clear_of_slimes_that_are_not_ours_and_of_ports_in_use(start):
+    (theirs, their_group), _ = start("does not claim")
+    (first, _), actor = start()
+    assert first > their_group + 31 > theirs
+    actor.communicate()
+    with socket.create_server(("", first)):
+        assert start()[0][0] != first

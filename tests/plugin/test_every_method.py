@@ -13,7 +13,7 @@ from table_objective import LAYOUTS, assert_same_step, by_the_objective, in_orde
 from sat_slime.config.method_section import method_switches
 from sat_slime.config.slime_checks import not_on_slime
 from sat_slime.objective import method_names, named_method
-from sat_slime.plugin.inside import trainer_state
+from sat_slime.plugin.step import current
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -108,7 +108,7 @@ def test_the_lag_grows_with_the_optimizer_steps_of_a_batch() -> None:
 
 def lags_after_a_step(layout, args, problem):
     step(layout, args, problem)
-    return trainer_state.current().responses.lags_of(problem.tokens)
+    return current().responses.lags_of(problem.tokens)
 
 
 @pytest.mark.parametrize("name, what", [("grpo-decoupled-a3po", "lags"), ("topr", "rewards")])

@@ -17,10 +17,9 @@ from collections import deque
 
 import pytest
 import torch
-from synthetic_routes import make_routes
+from hook_samples import make_routes
 
-from sat_slime.plugin import rollout_hooks
-from sat_slime.plugin.inside import versions
+from sat_slime.plugin import rollout_hooks, versions
 
 pytestmark = pytest.mark.needs_slime
 

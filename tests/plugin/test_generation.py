@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import enum
-import random
 from dataclasses import dataclass, field
 
 import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from sat_slime.plugin.inside import generation as generation_module
-from sat_slime.plugin.inside import versions
-from sat_slime.plugin.inside.generation import Generation, flat
+from sat_slime.config.checksums import write_checksums
+from sat_slime.plugin import generation as generation_module
+from sat_slime.plugin import versions
+from sat_slime.plugin.generation import Generation, flat, read_queue, write_queue
 from sat_slime.rollout.stream import MAX_ATTEMPTS, StalenessBound, Stream, length_bins
 
 PROMPTS, SAMPLES, LONGEST, ROLLOUTS = 4, 2, 24, 12
@@ -32,7 +35,14 @@ class Sample:
     response_length: int = 0
     weight_versions: list[str] = field(default_factory=list)
     metadata: dict = field(default_factory=dict)
-    loss_mask: list[int] | None = None
+    tokens: list[int] = field(default_factory=list)
+
+    def to_dict(self):
+        return {**vars(self), "status": self.status.value}
+
+    @classmethod
+    def from_dict(cls, fields):
+        return cls(**{**fields, "status": Status(fields["status"])})
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
@@ -181,22 +191,29 @@ class Run:
         return int(sum(metrics["rollout/dropped"] for metrics in self.metrics))
 
 
-@pytest.mark.parametrize("over_age", ["drop", "wait"])
-@pytest.mark.parametrize("seed", range(16))
-def test_whatever_engines_and_trainer_take_the_bound_holds_and_nothing_is_lost(seed, over_age):
-    rng = random.Random(seed)
-    lag, steps = rng.randint(1, 3), rng.randint(1, 3)
-    spread = rng.choice([1, 6, LONGEST])
-    lengths = [rng.randint(1, spread) for _ in range(5000)]
+@st.composite
+def runs(draw):
+    """A run's lag, steps and slack, its engines' slots, the lengths of responses, and the trainer's seconds."""
+    longest = draw(st.sampled_from([1, 6, LONGEST]))
+    lengths = draw(st.lists(st.integers(1, longest), min_size=7, max_size=40))
+    seconds = draw(st.lists(st.sampled_from([0.1, 3.0, 40.0]), min_size=1, max_size=5))
+    numbers = (draw(st.integers(low, high)) for low, high in ((1, 3), (1, 3), (0, 4), (1, 20)))
+    return (*numbers, lambda index: lengths[index % len(lengths)], seconds, draw(st.sampled_from(["drop", "wait"])))
+
+
+@given(runs())
+@settings(max_examples=40, deadline=None)
+def test_whatever_engines_and_trainer_take_the_bound_holds_and_nothing_is_lost(of):
+    lag, steps, slack, slots, length, seconds, over_age = of
 
     async def whole():
-        engines = Engines(slots=rng.randint(1, 20), length=lengths.__getitem__)
+        train = iter(seconds * ROLLOUTS)
         run = Run(
-            engines,
+            Engines(slots=slots, length=length),
             lag,
             steps,
-            max_staleness=lag * steps - 1 + rng.randint(0, 4),  # the least that is accepted, or more
-            train=lambda: rng.choice([0.1, 3.0, 40.0]),
+            max_staleness=lag * steps - 1 + slack,  # the least that is accepted, or more
+            train=lambda: next(train),
             over_age=over_age,
         )
         await run.go()
@@ -204,15 +221,15 @@ def test_whatever_engines_and_trainer_take_the_bound_holds_and_nothing_is_lost(s
 
     run = simulate(whole())
     assert len({sample.index for sample in run.handed}) == ROLLOUTS * PROMPTS * SAMPLES
+    assert over_age == "drop" or run.dropped() == 0
     assert run.engines.most < run.engines.slots + SAMPLES
     assert not run.stream.running and not run.stream.waiting  # no group is generated that the run cannot train
 
 
-@pytest.mark.parametrize("lag, steps, slack", [(1, 1, 0), (1, 1, 1), (2, 1, 0), (3, 2, 3), (1, 4, 2)])
 @pytest.mark.parametrize("slots", [2, 7, 100])
-def test_where_no_group_overtakes_another_none_is_dropped(lag, steps, slack, slots):
+def test_where_no_group_overtakes_another_none_is_dropped(slots):
     async def whole():
-        run = Run(Engines(slots=slots), lag, steps, max_staleness=lag * steps - 1 + slack)
+        run = Run(Engines(slots=slots), 3, 2, max_staleness=8)
         await run.go()
         return run
 
@@ -261,41 +278,20 @@ def test_a_slow_trainer_finds_the_queue_full_and_the_engines_at_rest():
     assert run.metrics[-1]["queue/length"] == PROMPTS  # while rollout 4 trains, version 3 may only fill rollout 5
 
 
-def test_a_group_that_fails_is_generated_anew():
+@pytest.mark.parametrize("failures", [MAX_ATTEMPTS - 1, MAX_ATTEMPTS])
+def test_a_group_that_fails_is_generated_anew_and_one_that_always_does_ends_the_run(failures):
     async def whole():
         engines = Engines()
-        engines.faults = {3: MAX_ATTEMPTS - 1}
+        engines.faults = {3: failures}
         run = Run(engines, max_staleness=4)
         await run.go()
         return run
 
-    run = simulate(whole())
-    assert {3 * SAMPLES, 3 * SAMPLES + 1} <= {sample.index for sample in run.handed}
-
-
-def test_one_that_fails_always_ends_the_run_with_its_reason():
-    async def whole():
-        engines = Engines()
-        engines.faults = {3: MAX_ATTEMPTS}
-        await Run(engines).go()
-
+    if failures < MAX_ATTEMPTS:
+        assert {3 * SAMPLES, 3 * SAMPLES + 1} <= {sample.index for sample in simulate(whole()).handed}
+        return
     with pytest.raises(RuntimeError, match=r"prompt 6 could not .* 3 attempts, last: OSError: no route to host"):
         simulate(whole())
-
-
-def test_after_one_that_fails_always_no_other_begins():
-    async def whole():
-        engines = Engines()
-        engines.faults = dict.fromkeys(range(1000), MAX_ATTEMPTS)
-        run = Run(engines)
-        with pytest.raises(RuntimeError, match="could not be generated"):
-            await run.go()
-        drawn = run.prompts.drawn
-        await asyncio.sleep(1000)
-        return run, drawn
-
-    run, drawn = simulate(whole())
-    assert run.prompts.drawn == drawn and not run.stream.running
 
 
 def test_what_came_without_a_version_is_dropped():
@@ -360,14 +356,14 @@ def test_samples_made_of_one_begin_anew_after_a_push():
     assert all(len(sample.weight_versions) == 1 for batch in batches for sample in flat(batch))
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_after_a_resume_the_queue_is_as_it_was_and_the_unfinished_begin_first(seed):
-    rng = random.Random(seed)
-    lengths = [rng.randint(1, LONGEST) for _ in range(5000)]
-    prompts = Prompts()
+def test_after_a_resume_the_queue_is_as_it_was_and_the_unfinished_begin_first(tmp_path):
+    lengths, prompts = [3, 17, 24, 8, 1, 20, 11], Prompts()
+
+    def length(index):
+        return lengths[index % len(lengths)]
 
     async def until_the_checkpoint():
-        run = Run(Engines(length=lengths.__getitem__), max_staleness=3, train=lambda: 8.0, prompts=prompts)
+        run = Run(Engines(length=length), max_staleness=3, train=lambda: 8.0, prompts=prompts)
         await run.go(last=7)
         state = await run.generation.freeze(6)
         drawn = prompts.drawn
@@ -376,12 +372,12 @@ def test_after_a_resume_the_queue_is_as_it_was_and_the_unfinished_begin_first(se
         return run, state
 
     before, state = simulate(until_the_checkpoint())
-    waiting, unfinished = state.waiting, state.unfinished
-    assert waiting and unfinished
+    unfinished = state.unfinished
+    assert state.waiting and unfinished
     assert all(sample.response_length == 0 and not sample.weight_versions for sample in flat(unfinished))
 
     async def rest():
-        engines = Engines(length=lengths.__getitem__)
+        engines = Engines(length=length)
         engines.held = 7
         run = Run(engines, max_staleness=3, train=lambda: 8.0, prompts=prompts)
         run.stream.restore(state, 7)
@@ -412,3 +408,54 @@ def test_a_rollout_that_is_handed_out_too_early_is_not_lost_in_silence():
 
     with pytest.raises(RuntimeError, match="rollout 1 is handed out already"):
         simulate(whole())
+
+
+# ------------------------------------------------------------------------------------------------------------- its file
+
+UNREPORTED = {"finished": [5, 9], "dropped": [9], "aborted": 2}
+
+
+def saved(folder):
+    """A folder with a group that waits, whose second sample was made into two, and a prompt."""
+    routes = torch.arange(24, dtype=torch.uint8).reshape(2, 3, 4)
+    first = Sample(0, Status.COMPLETED, 3, ["8"], {"score": 1.0, "routes": routes, "cuts": (1, 2)}, [1, 2, 3])
+    waiting, prompts = [[first, [Sample(1), Sample(2)]]], [[Sample(3), Sample(4)]]
+    write_queue(folder, waiting, prompts, UNREPORTED)
+    return waiting, prompts
+
+
+def test_a_queue_is_read_as_it_was_written(tmp_path):
+    ((before, _),), prompts = saved(tmp_path / "queue_6")
+    ((first, several),), read_prompts, unreported = read_queue(tmp_path / "queue_6", Sample)
+    routes, expected = first.metadata.pop("routes"), before.metadata.pop("routes")
+    assert torch.equal(routes, expected) and routes.dtype == torch.uint8
+    assert (first, several, read_prompts, unreported) == (before, [Sample(1), Sample(2)], prompts, UNREPORTED)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda file: file.write_bytes(file.read_bytes()[:-40]),
+        lambda file: file.unlink(),
+        lambda file: file.with_name("SHA256SUMS").unlink(),
+    ],
+)
+def test_damage_is_a_line_with_the_remedy(tmp_path, damage):
+    saved(tmp_path / "queue_6")
+    damage(tmp_path / "queue_6" / "queue.pt")
+    with pytest.raises(ValueError, match=r"queue_6 is damaged \(.+\): go on from .+ or delete the folder[^\n]+$"):
+        read_queue(tmp_path / "queue_6", Sample)
+
+
+def test_a_file_that_names_code_runs_none(tmp_path):
+    saved(folder := tmp_path / "queue_6")
+    torch.save({"waiting": [Status.COMPLETED]}, folder / "queue.pt")
+    write_checksums(folder)
+    with pytest.raises(ValueError, match="is damaged"):
+        read_queue(folder, Sample)
+
+
+def test_what_cannot_be_read_back_is_not_written(tmp_path):
+    with pytest.raises(TypeError, match=r"the queue cannot be saved: its samples hold .*Status"):
+        write_queue(tmp_path / "queue_0", [[Sample(0, metadata={"kind": Status.PENDING})]], [], UNREPORTED)
+    assert list(tmp_path.iterdir()) == []

@@ -15,7 +15,7 @@ from sat_slime.config.method_section import method_switches
 from sat_slime.objective import SAT, compose, named_method
 from sat_slime.objective.clips import GSPO
 from sat_slime.objective.gates import DPPO, IcePop, KPop
-from sat_slime.plugin.inside import trainer_state
+from sat_slime.plugin.step import current
 
 needs_slime = pytest.mark.needs_slime
 
@@ -265,7 +265,7 @@ def test_the_checkpoint_denominator_splits_the_mismatch_and_its_tails() -> None:
 
 
 def test_facts_of_the_rollout_come_with_every_step() -> None:
-    trainer_state.current().set_step_facts({"lag/mean": 3.0})
+    current().batch_metrics = {"lag/mean": 3.0}
     (result,) = on_ranks(Layout(), step, args_of("grpo"), make_problem())
     assert result.metrics["lag/mean"] == 3.0
 

@@ -15,7 +15,7 @@ from paper_commands import ROOT
 
 from sat_slime.config.plugin_file import plugin_file
 from sat_slime.plugin import train_hooks
-from sat_slime.plugin.inside.settings import plugin_method
+from sat_slime.plugin.settings import plugin_method
 
 sys.path.insert(0, str(ROOT / "tests"))
 from slime_scripts import EXAMPLES, arguments_of

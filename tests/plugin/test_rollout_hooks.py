@@ -19,11 +19,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hook_samples import StandIn, make_args, make_sample
+from hook_samples import StandIn, make_args, make_routes, make_sample
 from slime_host import import_slime
-from synthetic_routes import make_routes
 
-from sat_slime.plugin.inside import versions
+from sat_slime.plugin import versions
 from sat_slime.plugin.rollout_hooks import READERS_OF_LISTS, log_rollout, on_sample
 
 pytestmark = pytest.mark.usefixtures("rollout_process")
@@ -170,14 +169,6 @@ def test_a_reason_is_logged_once_and_counted_always(sample_class, caplog):
     assert samples[0].metadata["round_number"].rollout_metrics == {**counts, "time/rollout": 1.0}
 
 
-def test_an_aborted_response_is_not_judged(sample_class):
-    for routes in (make_sample(sample_class).rollout_routed_experts[:5], None):
-        sample = make_sample(sample_class, status=sample_class.Status.ABORTED, rollout_routed_experts=routes)
-        on_sample(make_args(), sample, rollout_id=5, evaluation=False)
-        assert not sample.remove_sample
-        assert routes is None or sample.rollout_routed_experts.dtype == torch.uint8
-
-
 @pytest.mark.needs_slime
 def test_a_recorded_answer_of_sglang_has_no_fault():
     from slime.utils.types import Sample
@@ -302,30 +293,6 @@ def test_rows_forwarded_anew_keep_the_routes_of_their_time(sample_class):
     assert set(sample.metadata) == {"sat_slime_cuts"}
 
 
-@pytest.mark.parametrize(
-    ("mask", "answers", "cuts", "parts"),
-    [
-        ("1110011", "24", [], ((3, 2), (2, -1), (2, 4))),
-        ("11100110", "24", [], ((3, 2), (2, -1), (2, 4), (1, -1))),  # the tool has the last word
-        ("1110011", "234", [2], ((2, 2), (1, 3), (2, -1), (2, 4))),  # cut off within the first turn
-        ("1110011", "24", [3], ((3, 2), (2, -1), (2, 4))),  # cut off with the call as its last token
-        ("1110011", "234", [5], ((3, 2), (2, -1), (2, 4))),  # the second turn was cut off before its first token
-        ("1110011", "2345", [5, 6], ((3, 2), (2, -1), (1, 4), (1, 5))),
-        ("0001111", "24", [3], ((3, 2), (4, 4))),  # no tool: slime masks what was generated before a push
-        ("1111111", "24", [], ()),  # two turns with nothing between them
-        ("1110011", "2", [], ((7, 2),)),  # one answer, of which the mask leaves out a part
-    ],
-)
-def test_turns_with_a_tool_between_them_have_the_versions_of_their_weights(sample_class, mask, answers, cuts, parts):
-    mask = [int(trained) for trained in mask]
-    metadata = {"sat_slime_cuts": cuts} if cuts else {}
-    sample = make_sample(
-        sample_class, response=len(mask), loss_mask=mask, weight_versions=list(answers), metadata=metadata
-    )
-    assert versions.parts_of(sample) == parts
-    assert versions.oldest(sample) == min(int(answer) for answer in (answers if not parts else str(parts[0][1])))
-
-
 @pytest.mark.parametrize(("tools", "left_out"), [(3, False), (2, True), (4, True)])
 def test_a_tool_with_the_last_word_has_routes_that_stand_in(sample_class, tools, left_out):
     sample = make_sample(sample_class, loss_mask=[1] * 7 + [0] * 3)
@@ -376,7 +343,7 @@ def test_versions_that_are_no_steps_are_not_carried(sample_class):
 def test_one_bad_response_does_not_end_a_rollout_and_two_in_a_hundred_do(sample_class):
     samples = make_batch(sample_class, make_args())
     metrics: dict[str, Any] = {}
-    args = make_args(rollout_data_transport="nixl")  # routes stay with their samples
+    args = make_args()
     samples[9].rollout_routed_experts = samples[9].rollout_routed_experts[:-1]
     on_sample(args, samples[9], rollout_id=5, evaluation=False)
     assert log_rollout(5, args, samples, metrics, 1.0) is False
@@ -389,18 +356,6 @@ def test_one_bad_response_does_not_end_a_rollout_and_two_in_a_hundred_do(sample_
         log_rollout(5, args, samples, None, 1.0)
     assert str(error.value).startswith("rollout 5: 2 of 32 samples cannot be trained on (routed_experts_shape 1")
     assert "sample 9 of rollout 5" in str(error.value) and "\n" not in str(error.value)
-
-
-def test_routes_that_went_to_another_response_are_found_by_the_prompt(sample_class):
-    samples = make_batch(sample_class, make_args())
-    lengths = {len(sample.tokens): [] for sample in samples}
-    for sample in samples:
-        lengths[len(sample.tokens)].append(sample)
-    one, other = lengths[15][:2]
-    assert one.group_index != other.group_index
-    one.rollout_routed_experts = other.rollout_routed_experts
-    log_rollout(5, make_args(), samples, {}, 1.0)
-    assert [sample.index for sample in samples if sample.remove_sample] == [one.index]
 
 
 def rollout_manager():

@@ -15,9 +15,8 @@ from argparse import Namespace
 import pytest
 
 from sat_slime.config.source import ConfigError
-from sat_slime.plugin import rollout_hooks
-from sat_slime.plugin.inside import generation as generation_module
-from sat_slime.plugin.inside import versions
+from sat_slime.plugin import generation as generation_module
+from sat_slime.plugin import rollout_hooks, versions
 
 pytestmark = pytest.mark.needs_slime
 

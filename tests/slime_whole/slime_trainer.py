@@ -24,9 +24,9 @@ from slime.ray.rollout import RolloutManager
 from slime.utils.types import Sample
 
 from sat_slime.plugin import driver, rollout_hooks
-from sat_slime.plugin.inside.actor import SatTrainRayActor
-from sat_slime.plugin.inside.canary_scores import score_canary
-from sat_slime.plugin.inside.slime_processes import parse_arguments
+from sat_slime.plugin.actor import SatTrainRayActor
+from sat_slime.plugin.canary import score_canary
+from sat_slime.plugin.driver import parse_arguments
 
 SIDE_BY_SIDE = 2
 """Number of ranks that work at a time; a case with more ranks works alone."""

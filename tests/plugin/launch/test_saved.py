@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from sat_slime.plugin.inside.stream_files import write_queue
+from sat_slime.plugin.generation import write_queue
 from sat_slime.runs.saved import (
     delete_old,
     fault,

@@ -13,7 +13,7 @@ from paper_commands import CONFIG_JSON, EVERY_KIND, GRID, RECIPES, ROOT, checkpo
 from sat_slime.config import load_config
 from sat_slime.config.method_section import build_method
 from sat_slime.launch.command import flag_errors, slime_arguments, slime_command
-from sat_slime.plugin.inside.settings import DRIVEN, plugin_method
+from sat_slime.plugin.settings import DRIVEN, plugin_method
 
 DENSE = "qwen3-4b"
 

@@ -2,7 +2,7 @@
 
 `rollout/stream.py` says which groups begin, wait and are trained; here slime's functions generate them. Groups go on
 through pushes of weights, which abort what the engines decode. Everything runs on one event loop, slime's own, so the
-state changes only while a coroutine awaits.
+state changes only while a coroutine awaits. A checkpoint has the groups in a folder `queue_ROLLOUT`.
 """
 
 from __future__ import annotations
@@ -11,9 +11,13 @@ import asyncio
 import copy
 import logging
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, Protocol
 
-from sat_slime.plugin.inside import versions
+import torch
+
+from sat_slime.config.checksums import checksum_faults, in_words, written_whole
+from sat_slime.plugin import versions
 from sat_slime.rollout.stream import MAX_ATTEMPTS, Group, Stream, StreamState
 
 logger = logging.getLogger(__name__)
@@ -198,6 +202,56 @@ class Generation:
 def saved_group(samples: Samples) -> Group[Samples, Samples]:
     """Return a complete group of a checkpoint; its prompt is not needed any more."""
     return Group([], 1, result=samples, oldest=_oldest(samples), lengths=_lengths(samples))
+
+
+QUEUE = "queue.pt"
+"""A torch file of dicts, lists, numbers, texts and tensors, which is read without running anything that it names."""
+
+
+def write_queue(folder: Path, waiting: list[Any], prompts: list[Any], unreported: dict[str, Any]) -> None:
+    """Writes groups of slime's samples, the folder at once or not at all: the groups that wait, and the prompts of the
+    groups in generation. unreported: the lengths of responses `finished` and `dropped`, and the number `aborted`, that
+    no batch has reported yet.
+
+    Raises:
+        TypeError: a sample holds something that cannot be read back so.
+        OSError: the files could not be written.
+    """
+    state = {"waiting": _as_dicts(waiting), "prompts": _as_dicts(prompts), "unreported": unreported}
+    with written_whole(folder) as unfinished:
+        torch.save(state, unfinished / QUEUE)
+        if odd := torch.serialization.get_unsafe_globals_in_checkpoint(unfinished / QUEUE):
+            raise TypeError(f"the queue cannot be saved: its samples hold {', '.join(sorted(odd))}")
+
+
+def _as_dicts(value: Any) -> Any:
+    return [_as_dicts(item) for item in value] if isinstance(value, list) else value.to_dict()
+
+
+def read_queue(folder: Path, sample_class: Any) -> tuple[list[Any], list[Any], dict[str, Any]]:
+    """Reads what `write_queue` wrote.
+
+    Args:
+        sample_class: slime's Sample.
+
+    Raises:
+        ValueError: the files are damaged or not of this kind; one line that names the folder and the remedy.
+    """
+
+    def samples(value: Any) -> Any:
+        return [samples(item) for item in value] if isinstance(value, list) else sample_class.from_dict(value)
+
+    try:
+        if faults := checksum_faults(folder):
+            raise ValueError(in_words(faults))
+        state = torch.load(folder / QUEUE, weights_only=True)
+        return samples(state["waiting"]), samples(state["prompts"]), state["unreported"]
+    except Exception as error:  # damage may raise anything
+        why = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise ValueError(
+            f"{folder} is damaged ({why}): go on from an earlier checkpoint (sat-slime launch RUN --resume-from "
+            "ITERATION), or delete the folder, and the prompts that waited or were in generation are skipped"
+        ) from error
 
 
 async def _wait(news: asyncio.Event, seconds: float) -> bool:

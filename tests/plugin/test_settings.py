@@ -10,7 +10,7 @@ from slime_step import make_args
 
 from sat_slime.config import ConfigError
 from sat_slime.objective import SAT, Clip, named_method
-from sat_slime.plugin.inside.settings import plugin_method, steps_per_rollout
+from sat_slime.plugin.settings import plugin_method, steps_per_rollout
 
 
 @pytest.mark.parametrize("value", ["sat-gspo", {"method": "sat-gspo"}, {"method": {"base": "gspo", "sat": True}}])

@@ -9,8 +9,7 @@ one value for each response, as it is. So what the trainer needs to know of a re
 the trainer takes it out before slime would log it as turns.
 
 A response that a push cut off goes on under the new weights when slime asks for its rest. Its length at the cut is kept
-with it, so that the version of each token is known too. Where a tool writes in between, the loss mask of the response
-tells where each turn ends: `parts_of`.
+with it, so that the version of each token is known too.
 
 In the trainer lags and rewards have no place in slime's micro-batch either: `ResponseFacts` finds them for the loss.
 """
@@ -24,8 +23,6 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from torch import Tensor
-
-from sat_slime.rollout.types import TOOL
 
 logger = logging.getLogger(__name__)
 
@@ -47,15 +44,12 @@ class Origin:
     oldest: int
     """The oldest version of its tokens, in optimizer steps."""
     parts: tuple[tuple[int, int], ...] = ()
-    """Tokens and version of each part of the response in order, TOOL for those of a tool; empty where only the oldest
-    is known."""
+    """Tokens and version of each part of the response in order; empty where only the oldest is known."""
     reward: float | None = None
     """Its reward before any baseline, where the method needs it. slime tells the trainer those of the whole batch, and
     v0.3.1 not which is whose."""
     rollout_metrics: Mapping[str, float] | None = None
     """Metrics of the whole rollout; each of its responses has the same."""
-    routes: Any = None
-    """Its routed experts, where they travel apart from slime's own columns (inside/shared_routes.py)."""
 
 
 def are_steps(args: Namespace) -> bool:
@@ -87,44 +81,22 @@ def note_interruption(sample: Any) -> None:
 
 
 def parts_of(sample: Any) -> tuple[tuple[int, int], ...]:
-    """Return the number of tokens and the version of each part of a sample's response; the version of a tool's tokens,
-    which its loss mask leaves out, is TOOL. Each turn between them is one answer of an engine, or one more for each
-    interruption. Empty where the number of answers is another one, as where no tool wrote between two turns."""
-    tools = _masked_runs(getattr(sample, "loss_mask", None), sample.response_length)
-    return _parts(sample, tools) or _parts(sample, {})  # a mask may leave out what an engine wrote, too
-
-
-def _parts(sample: Any, tools: Mapping[int, int]) -> tuple[tuple[int, int], ...]:
-    """Return the parts where the tokens of tools go from each key to its value; empty where that cannot be."""
-    length, answers = sample.response_length, steps_of(sample.weight_versions)
-    cuts = list((sample.metadata or {}).get(CUTS, []))
-    ends = sorted([*cuts, *(start for start in tools if start not in cuts)])
-    # A response that ends with a tool's tokens, or was cut off at its last possible token, has no answer behind them.
-    if len(ends) < len(answers) and length not in tools.values():
-        ends.append(length)
-    if len(ends) != len(answers) or 0 in tools:
+    """Return the tokens and the version of each part of a sample's response, one for each answer of an engine. Empty
+    where the number of answers is not that of the interruptions, as in a conversation of several turns."""
+    answers = steps_of(sample.weight_versions)
+    ends = [*(sample.metadata or {}).get(CUTS, []), sample.response_length]
+    if 1 < len(ends) == len(answers) + 1 and ends[-1] == ends[-2]:  # it was cut off at its last possible token
+        ends.pop()
+    if len(ends) != len(answers):
         return ()
-    parts, position = [], 0
-    for end, version in zip(ends, answers, strict=True):
-        parts.append((end - position, version))
-        position = tools.get(end, end)
-        parts.append((position - end, TOOL))
-    return tuple(part for part in parts if part[0]) if position == length else ()
-
-
-def _masked_runs(mask: Sequence[int] | None, length: int) -> dict[int, int]:
-    """Return the end of each run of tokens that a loss mask leaves out, by its start."""
-    if not mask or len(mask) != length or all(mask):  # as without tools: engines wait for a batch's 134 million tokens
-        return {}
-    edges = [0, *(int(not trained) for trained in mask), 0]
-    changes = [i for i in range(length + 1) if edges[i] != edges[i + 1]]
-    return dict(zip(changes[::2], changes[1::2], strict=True))
+    parts = [(end - start, version) for start, end, version in zip([0, *ends], ends, answers, strict=False)]
+    return tuple(part for part in parts if part[0])
 
 
 def oldest(sample: Any) -> int:
     """Return the version of the oldest weights that generated a token of a sample. Raises ValueError where that is not
     known."""
-    return min([version for _, version in parts_of(sample) if version != TOOL] or steps_of(sample.weight_versions))
+    return min([version for _, version in parts_of(sample)] or steps_of(sample.weight_versions))
 
 
 def send_origins(

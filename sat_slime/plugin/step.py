@@ -9,13 +9,15 @@ from __future__ import annotations
 import logging
 import os
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from sat_slime.config.jsonl import append_row, keep_rows, number, read_rows
 from sat_slime.config.plugin_file import in_words
 from sat_slime.objective import (
     Method,
@@ -26,12 +28,11 @@ from sat_slime.objective import (
     mismatch_metrics,
     threshold_scores,
 )
-from sat_slime.plugin.compat import locate, wrap_once
-from sat_slime.plugin.inside import routing_check, shared_routes, versions
-from sat_slime.plugin.inside.routing_check import Agreement
-from sat_slime.plugin.inside.settings import plugin_method
-from sat_slime.plugin.inside.versions import ResponseFacts
-from sat_slime.rollout.types import TOOL
+from sat_slime.objective.metrics import slime_names
+from sat_slime.plugin import r3, versions
+from sat_slime.plugin.compat import is_newest, locate, wrap_once
+from sat_slime.plugin.settings import plugin_config, plugin_method
+from sat_slime.plugin.versions import Origin, ResponseFacts
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +40,12 @@ _GROWING = ("lag/mean", "lag/min", "lag/max", "lag/queue_mean")
 """Metrics of a batch that are one more at each further optimizer step on it."""
 _RECORDED = "sat_slime_recorded"
 """Mark of a micro-batch that is recorded already: with --recompute-loss-function its loss runs twice."""
+_LOSSES = {own: ours for own, ours in slime_names("train/").items() if ours.startswith("loss/")}
+"""slime's losses and our names for them. The plugin measures all else in training anew, and exactly."""
+_TIMES = slime_names("perf/")
+
+
+# ---------------------------------------------------------------------------------------------------- a step's metrics
 
 
 class StepMetrics:
@@ -87,7 +94,11 @@ class StepMetrics:
         """Return the step's metrics, the same on all ranks of `group`, all of which must call; None: this process
         alone."""
         metrics = self._metrics.reduce(group)
-        names = _all_names(set().union(*self._tokens), group)
+        names = set().union(*self._tokens)
+        if group is not None:  # a rank without a response knows none
+            of_ranks: list[set[str]] = [set()] * dist.get_world_size(group)
+            dist.all_gather_object(of_ranks, names, group=group)
+            names = set().union(*of_ranks)
         if {"log_probs", "rollout"} <= names:
             columns = {
                 name: torch.cat([columns[name] for columns in self._tokens] or [torch.zeros(0)]) for name in names
@@ -102,13 +113,7 @@ class StepMetrics:
         return metrics
 
 
-def _all_names(names: set[str], group: dist.ProcessGroup | None) -> set[str]:
-    """Return the names that any rank has: a rank without a response knows none."""
-    if group is None:
-        return names
-    of_ranks: list[set[str]] = [set()] * dist.get_world_size(group)
-    dist.all_gather_object(of_ranks, names, group=group)
-    return set().union(*of_ranks)
+# ------------------------------------------------------------------------------------------------- the trainer's state
 
 
 class TrainerState:
@@ -122,26 +127,20 @@ class TrainerState:
         self.steps = steps
         """Optimizer steps that the weights have had before this batch, including the steps before a resume."""
         self.batch_metrics: dict[str, float] = {}
-        """Metrics of the batch in training, the same on all ranks; train_hooks.rollout_facts lists them."""
-        self.lags: list[int] | None = None
+        """Metrics of the batch in training, the same on all ranks."""
         self.token_lags: list[Tensor] | None = None
+        """(T,) of each response of this rank; None where unknown."""
         self.rewards: list[float] | None = None
         """Reward of each response of this rank before any baseline; None where it did not travel with the versions."""
         self.responses = ResponseFacts()
         """What the loss reads of each response; empty where the method reads nothing."""
-        self.agreement = Agreement()
-        """How far the routers agree with the routes that they replay of this batch."""
+        self.agreement: r3.Agreement | None = None
+        """How far the routers agree with the routes that they replay in this step, where they do."""
         self.threshold: Tensor | None = None
         """0-dim: the threshold of the optimizer step, where the method takes one over a whole step."""
         self.step_metrics = StepMetrics()
         self.push_metrics: dict[str, float] = {}
         """Metrics of the push before this batch, which its first optimizer step reports."""
-        self._step_facts: dict[str, float] = {}
-        """The metrics of the batch as its current optimizer step reports them."""
-        self._routing: dict[str, float] = {}
-        """The verdict on the routes of this batch, if one was possible before the batch is trained on."""
-        self._late_routing: dict[str, float] = {}
-        """The verdict on the routes of the batch before, where it was possible only after that batch was trained on."""
 
     @property
     def generated_by(self) -> int | None:
@@ -151,65 +150,41 @@ class TrainerState:
         return None if oldest is None or oldest != newest else self.steps - int(oldest)
 
     def begin(self, rollout_data: dict[str, Any]) -> None:
-        """Takes the origins out of a batch, with the routes that came by them, and computes its metrics; called before
-        the batch is scored."""
+        """Takes the origins out of a batch, and computes its metrics; called before the batch is scored."""
         origins = versions.take_origins(rollout_data)
-        if (routes := shared_routes.received(origins or [])) is not None:
-            rollout_data["rollout_routed_experts"] = routes
         lengths = rollout_data["response_lengths"]
-        self.lags = self.token_lags = self.rewards = None
+        self.token_lags = self.rewards = None
         if origins is not None:
-            self.lags = [self.steps - origin.oldest for origin in origins]
             of_tokens = [_token_versions(origin, length) for origin, length in zip(origins, lengths, strict=True)]
-            self.token_lags = [(self.steps - known).masked_fill(known == TOOL, 0) for known in of_tokens]
+            self.token_lags = [self.steps - known for known in of_tokens]
             rewards = [origin.reward for origin in origins if origin.reward is not None]
             self.rewards = rewards if len(rewards) == len(origins) else None
-        self._routing = {}
-        self.batch_metrics = self._late_routing | _reduced(lengths, self.token_lags, rollout_data.get("loss_masks"))
+        self.batch_metrics = _reduced(lengths, self.token_lags, rollout_data.get("loss_masks"))
         if origins:
             self.batch_metrics |= origins[0].rollout_metrics or {}
         raw_rewards = rollout_data.get("raw_reward")  # every rank has those of the whole batch
         if raw_rewards and all(isinstance(reward, (int, float)) for reward in raw_rewards):
             self.batch_metrics["reward/mean"] = sum(raw_rewards) / len(raw_rewards)
-        self._late_routing = {}
 
-    def scored(
-        self,
-        args: Namespace,
-        rollout_id: int,
-        rollout_data: dict[str, Any],
-        actor: Any = None,
-        must_have_replayed: bool = False,
-    ) -> None:
-        """Judges the routes of a batch, and gets ready what its loss reads: facts of its responses, and the threshold
-        of the step. Called after slime's forward passes over the batch and before it is trained on.
+    def scored(self, args: Namespace, rollout_data: dict[str, Any], actor: Any = None) -> None:
+        """Gets ready what the loss of a batch reads: facts of its responses, and the threshold of the step. Called
+        after slime's forward passes over the batch and before it is trained on.
 
         Args:
             actor: slime's MegatronTrainRayActor; None where it is not known.
-            must_have_replayed: as in `Agreement.verdict`.
 
         Raises:
-            RuntimeError: the replayed routes are not those of the tokens, or the method needs a fact that is unknown.
+            RuntimeError: the method needs a fact that is unknown.
         """
-        if checks_routes(args):
-            self._routing = self.agreement.verdict(rollout_id, must_have_replayed=must_have_replayed)
-            self.batch_metrics |= self._routing
-        self.set_step_facts(self.batch_metrics)
-        self.responses = self._facts_of_responses(plugin_method(args), rollout_data)
-        self.threshold = step_threshold(args, rollout_data, self.responses, actor)
-
-    def set_step_facts(self, facts: dict[str, float]) -> None:
-        """Takes metrics of the batch (lag, reward), the same on all ranks, which each of its steps reports."""
-        self._step_facts = dict(facts)
-
-    def _facts_of_responses(self, method: Method, rollout_data: dict[str, Any]) -> ResponseFacts:
+        method = plugin_method(args)
         known = {"lags": self.token_lags, "rewards": self.rewards}
         if unknown := [need for need in method.needs if need in known and known[need] is None]:
             raise RuntimeError(
                 f"{method.name} needs the {' and the '.join(unknown)} of the responses, which travel with the versions "
                 "of their weights, and this batch has none: the log of its rollout says why (look for `lag is unknown`)"
             )
-        return ResponseFacts(rollout_data["tokens"], self.token_lags, self.rewards) if method.needs else ResponseFacts()
+        self.responses = ResponseFacts(rollout_data["tokens"], *known.values()) if method.needs else ResponseFacts()
+        self.threshold = step_threshold(args, rollout_data, self.responses, actor)
 
     def threshold_for(self, method: Method) -> Tensor | None:
         """Return the threshold of the current optimizer step under scope `step`, 0-dim; None where each micro-batch
@@ -220,10 +195,9 @@ class TrainerState:
         """
         if not method.threshold_is_of_the_step:
             return None
-        assert method.judge, "it has a threshold"
         if self.threshold is None:
             raise RuntimeError(
-                f"{method.judge.name}.scope is step, but no threshold was taken for this step: "
+                f"{method.name}: its threshold is over the step, but none was taken for this step: "
                 "rollout_data_postprocess_path is not sat_slime.plugin.train_hooks.postprocess, nor a function that "
                 "calls it"
             )
@@ -235,32 +209,24 @@ class TrainerState:
 
         Args:
             group: gloo group of the data- and context-parallel ranks, all of which must call; None: this process alone.
+
+        Raises:
+            RuntimeError: the replayed routes are not those of the tokens.
         """
         step, self.step_metrics = self.step_metrics, StepMetrics()
-        metrics = step.reduce(group) | self._step_facts | self.push_metrics
+        metrics = step.reduce(group) | self.batch_metrics | self.push_metrics
+        if self.agreement is not None:
+            metrics |= self.agreement.metrics(group)
+            self.agreement = r3.Agreement()
         self.push_metrics = {}
         # If the batch has another step, its lag is one more then: not the part from generation, but the part after it.
-        self._step_facts |= {key: value + 1 for key, value in self._step_facts.items() if key in _GROWING}
+        self.batch_metrics |= {key: value + 1 for key, value in self.batch_metrics.items() if key in _GROWING}
         self.threshold = None
         self.responses.count_step()
         return metrics
 
-    def trained(self, args: Namespace, rollout_id: int, steps: int) -> None:
-        """Counts `steps` optimizer steps, which the batch has had now. Raises RuntimeError where R3 is on and nothing
-        was replayed."""
-        self.steps += steps
-        if checks_routes(args) and "routing/agreement" not in self._routing:
-            # No forward pass before the training replayed routes, so this verdict is reported with the next batch.
-            self._late_routing = self.agreement.verdict(rollout_id, must_have_replayed=True)
-        self.agreement = Agreement()
 
-
-def checks_routes(args: Namespace) -> bool:
-    """Return whether replayed routes are compared with the routers' own choice."""
-    return bool(getattr(args, "use_rollout_routing_replay", False))
-
-
-def _token_versions(origin: versions.Origin, length: int) -> Tensor:
+def _token_versions(origin: Origin, length: int) -> Tensor:
     """Return the (T,) version of each token of a response."""
     parts = origin.parts or ((length, origin.oldest),)
     return torch.repeat_interleave(
@@ -307,6 +273,9 @@ def _reduced(lengths: list[int], lags: list[Tensor] | None, masks: list[Tensor] 
     return metrics
 
 
+# --------------------------------------------------------------------------------------------- the threshold of a step
+
+
 @torch.no_grad()
 def step_threshold(
     args: Namespace, rollout_data: dict[str, Any], responses: ResponseFacts, actor: Any = None
@@ -342,7 +311,7 @@ def step_threshold(
     if not mpu.is_pipeline_last_stage():
         return None
 
-    from sat_slime.plugin.inside.micro_batch import context_group, token_batch  # imports slime
+    from sat_slime.plugin.loss import context_group, token_batch  # imports slime
 
     tokens, d = token_batch(method, rollout_data, log_probs, responses)
     scores = threshold_scores(method, tokens, group=context_group(), d=d)
@@ -353,21 +322,19 @@ def _scored_again(args: Namespace, method: Method, rollout_data: dict[str, Any],
     """Return log pi of every response under the weights in training, by a forward pass of our own; [] on all pipeline
     stages but the last."""
     if actor is None:
-        assert method.judge, "it has a threshold"
         raise RuntimeError(
-            f"{method.judge.name}.scope is step, but slime made no forward pass under the weights in training: "
-            "custom_megatron_init_path is not sat_slime.plugin.train_hooks.install, which asks for one, nor a function "
-            "that calls it"
+            f"{method.name}: its threshold is over the step, but slime made no forward pass under the weights in "
+            "training: custom_megatron_init_path is not sat_slime.plugin.train_hooks.install, which asks for one, "
+            "nor a function that calls it"
         )
     from slime.backends.megatron_utils.data import get_data_iterator
 
-    replays = getattr(args, "use_rollout_routing_replay", False)
-    if replays:
+    if r3.replays(args):
         os.environ["ROUTING_REPLAY_STAGE"] = "replay_forward"
     scored = actor.compute_log_prob(
         get_data_iterator(rollout_data), rollout_data["num_microbatches"], store_prefix="training_"
     )
-    if replays:
+    if r3.replays(args):
         from slime.utils.routing_replay import RoutingReplay
 
         RoutingReplay.clear_all_forward()
@@ -384,28 +351,21 @@ def current() -> TrainerState:
     return _current
 
 
-def prepare(args: Namespace, state: TrainerState, announce: Callable[[str], None]) -> None:
-    """Makes the state that of this process, and installs the hooks on slime's functions that are on. A second call
-    installs nothing more.
-
-    Args:
-        announce: says in the log what is on, on one rank.
-    """
+def prepare(args: Namespace, state: TrainerState) -> None:
+    """Makes the state that of this process, and wraps the functions of slime that it needs. A second call wraps nothing
+    more. Rank 0 logs the method."""
     global _current
     _current = state
     method = plugin_method(args)
-    announce(f"{method.label} is on: {in_words(method)}")
-    if getattr(args, "use_rollout_routing_replay", False):
-        routing_check.accept_narrow_routes()
-        if shared_routes.are_shared(args):
-            shared_routes.replay_from_store()
-        routing_check.watch(lambda: current().agreement)
-        announce("R3: routes are replayed from a byte each, and held against the routers' own")
-
-
-def announcer(speaks: bool) -> Callable[[str], None]:
-    """Return a function that says something in the log, on the rank that `speaks`."""
-    return (lambda what: logger.info("sat_slime: %s", what)) if speaks else (lambda what: None)
+    if getattr(args, "rank", 0) == 0:
+        logger.info("sat_slime: %s is on: %s", method.label, in_words(method))
+    if r3.replays(args):
+        if not is_newest():
+            r3.replay_from_store()
+        state.agreement = r3.Agreement()
+        r3.watch(lambda: current().agreement)
+    if (run_dir := plugin_config(args).run_dir) is not None:
+        record_metrics(run_dir)
 
 
 def join_step_metrics() -> None:
@@ -420,3 +380,60 @@ def _with_ours(reduction: Callable[..., dict[str, float]], /, *positional: Any, 
     reduced = reduction(*positional, **keywords)
     group = mpu.get_data_parallel_group_gloo(with_context_parallel=True)
     return reduced | current().end_step(group)
+
+
+# -------------------------------------------------------------------------------------------------------- files of rows
+
+
+class StepFile:
+    """A file of rows by `step` that one process writes. The first row that is written replaces the rows of its step and
+    of later ones: a resumed run had written them after its checkpoint."""
+
+    def __init__(self, path: Path):
+        self._path = path
+        self._begun = False
+
+    def append(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Adds rows at the end. A full disk does not end the run and is only logged: the trackers have the rows too."""
+        try:
+            if not self._begun and rows:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                keep_rows(self._path, lambda row: number(row, "step", 0) < rows[0]["step"])
+                self._begun = True
+            for row in rows:
+                append_row(self._path, row)
+        except OSError as error:
+            logger.error("%s: %s: %d lines are lost", self._path, error.strerror or error, len(rows))
+
+
+class MetricsFile:
+    """metrics.jsonl, with a line per optimizer step. The lines of a rollout are written together, once its times are
+    known."""
+
+    def __init__(self, run_dir: Path):
+        self._file = StepFile(run_dir / "metrics.jsonl")
+        self._run = {"run/restarts": len(read_rows(run_dir / "restarts.jsonl"))}
+        self._rows: list[dict[str, Any]] = []
+
+    def see(self, metrics: Mapping[str, Any], step_key: str) -> None:
+        """Takes metrics that slime gives its trackers."""
+        if step_key == "train/step":
+            own = {key: value for key, value in metrics.items() if key != step_key}
+            named = {_LOSSES.get(key, key.removeprefix("train/")): value for key, value in own.items()}
+            self._rows.append({"step": metrics[step_key] + 1} | named)
+        elif "perf/train_time" in metrics:
+            times = {name: metrics[key] for key, name in _TIMES.items() if key in metrics}
+            rows, self._rows = self._rows, []
+            self._file.append([row | times | self._run for row in rows])
+
+
+def record_metrics(run_dir: str) -> None:
+    """Has this process write metrics.jsonl beside slime's trackers, out of what its trainer hands them on the one rank
+    that does so; later calls do nothing."""
+    file = MetricsFile(Path(run_dir))
+
+    def log(track: Callable[..., None], /, args: Any, metrics: dict[str, Any], step_key: str) -> None:
+        track(args, metrics, step_key=step_key)
+        file.see(metrics, step_key)
+
+    wrap_once(*locate("log"), log)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
 import json
-import logging
 import os
 import threading
 import types
@@ -14,17 +12,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import numpy as np
 import pytest
 import torch
-from slime_host import _remote, import_slime, local_ray, make_args
+from slime_host import import_slime, make_args
 
-from sat_slime.config.plugin_schema import DriverConfig, PluginConfig
 from sat_slime.config.slime_checks import NO_CANARY
 from sat_slime.config.source import ConfigError
 from sat_slime.plugin import driver
-from sat_slime.plugin.inside import slime_processes
-from sat_slime.plugin.inside.settings import PUSH_METRICS
-from sat_slime.plugin.inside.slime_processes import Host
-from sat_slime.plugin.inside.trainer_state import TrainerState
-from sat_slime.plugin.push_canary import PushCanary, PushNotTaken, dtype
+from sat_slime.plugin.canary import PushCanary, PushNotTaken, TrainerScores, _dtype, score_canary
 from sat_slime.rollout.canary import canary_sequences, prefix_length
 
 SEQUENCES = canary_sequences(100, 8)
@@ -36,9 +29,9 @@ def log_probs(version: int) -> np.ndarray:
     return np.random.default_rng(version).normal(-3, 1, SCORED)
 
 
-def trainer_scores(version: int) -> types.SimpleNamespace:
-    """What a trainer's rank returns from a push; inside/canary_scores.py, which has the class, imports Megatron."""
-    return types.SimpleNamespace(version=version, sequences=SEQUENCES, log_probs=log_probs(version), seconds=0.5)
+def trainer_scores(version: int) -> TrainerScores:
+    """What a trainer's rank returns from a push."""
+    return TrainerScores(version, SEQUENCES, log_probs(version))
 
 
 class Engine:
@@ -110,8 +103,8 @@ def test_each_engine_is_asked_once_on_its_own_address(engines):
     for version in (0, 1):
         for engine in engines:
             engine.take(version)
-        metrics, seconds = pushed(canary, engines, version)
-        assert metrics["canary/faults"] == 0 and metrics["canary/d"] == 0 and seconds == 0.5
+        metrics = pushed(canary, engines, version)
+        assert metrics["canary/faults"] == 0 and metrics["canary/d"] == 0
     assert [[path for path, _ in engine.asked] for engine in engines] == [["/generate"] * 2] * 2
     assert engines[0].asked[0][1]["input_ids"] == [list(sequence) for sequence in SEQUENCES]
 
@@ -137,13 +130,13 @@ def test_warn_logs_and_measures(engines, caplog):
     engines[0].take(1)
     engines[1].take(1)
     engines[1].says = "7"
-    metrics, _ = pushed(canary, engines, 1)
+    metrics = pushed(canary, engines, 1)
     assert metrics["canary/faults"] == 1 and "says that it holds version 7, not 1" in caplog.text
 
 
 def test_a_dead_engine_is_told_and_the_others_are_judged(engines, caplog):
     dead = {1: "http://127.0.0.1:9"}
-    metrics, _ = PushCanary(FP32, "stop").check([trainer_scores(0)], urls(engines[:1]) | dead)
+    metrics = PushCanary(FP32, "stop").check([trainer_scores(0)], urls(engines[:1]) | dead)
     assert metrics["canary/faults"] == 0
     assert "rollout engine 1 (http://127.0.0.1:9) is not judged at version 0: no server answers there" in caplog.text
 
@@ -152,7 +145,7 @@ def test_the_worst_engine_is_told_by_its_number_where_one_before_it_is_dead(engi
     canary = PushCanary(FP32, "warn")
     canary.check([trainer_scores(0)], {1: engines[0].url, 2: engines[1].url})
     engines[0].take(1)
-    told = canary.check([trainer_scores(1)], {0: "http://127.0.0.1:9", 1: engines[0].url, 2: engines[1].url})[0]
+    told = canary.check([trainer_scores(1)], {0: "http://127.0.0.1:9", 1: engines[0].url, 2: engines[1].url})
     assert told["canary/faults"] == 1 and told["canary/worst_engine"] == 2
 
 
@@ -167,93 +160,31 @@ def test_the_worst_engine_is_told_by_its_number_where_one_before_it_is_dead(engi
 def test_a_push_that_cannot_be_checked_is_no_push_that_passed(told, given, why, caplog):
     with pytest.raises(PushNotTaken, match=why):
         PushCanary(FP32, "stop").check(told, given)
-    assert PushCanary(FP32, "warn").check(told, given)[0] == {"canary/faults": 1}
+    assert PushCanary(FP32, "warn").check(told, given) == {"canary/faults": 1}
     assert why in caplog.text and "set pipeline.canary to none" in caplog.text
 
 
-def run(
-    monkeypatch, tmp_path, engines, canary: str, rollouts: int = 3, broken: int | None = None, lost: int | None = None
-) -> list:
-    """The driver's calls in a synchronous run in which each push reaches the engines; `broken` does not reach the
-    second, which loses `lost` while that batch is trained: it has the initial weights then."""
+def test_the_canary_of_a_push_is_checked_before_the_next_batch_and_the_batch_reports_it(monkeypatch, engines):
+    """Under lag 0 with one engine that misses the second push."""
     pytest.importorskip("ray")
-    made: list = []
-    args = Namespace(
-        sat_slime={"method": "grpo", "run_dir": str(tmp_path)},
-        rollout_batch_size=4,
-        n_samples_per_prompt=1,
-        global_batch_size=4,
-        start_rollout_id=0,
-        num_rollout=rollouts,
-        save_interval=None,
-        eval_interval=None,
-        check_weight_update_equal=False,
-        save=None,
-        load=None,
-        **vars(FP32),
-    )
-    versions = iter(range(100))
+    from test_driver import calls
+
+    versions, metrics = iter(range(9)), []
 
     def update_weights():
         version = next(versions)
-        made.append(f"push {version}")
-        for engine in engines[: 1 if version == broken else 2]:
-            engine.take(version)
-        return [trainer_scores(version), None]
+        engines[0].take(version)
+        if version != 1:
+            engines[1].take(version)
+        return [None, trainer_scores(version)]
 
-    def async_train(rollout_id, batch, external_data=None):
-        made.append((rollout_id, (external_data or {}).get(PUSH_METRICS)))
-        engines[1].holds = 0 if rollout_id == lost else engines[1].holds
-
-    handles = [types.SimpleNamespace(get_url=_remote(lambda engine=engine: engine.url)) for engine in engines]
-    manager = types.SimpleNamespace(
-        generate=_remote(lambda rollout_id: None),
-        get_updatable_engines_and_lock=_remote(lambda: ([*handles, None], None, 0, [1, 1], [0, 1], [{}, {}])),
-    )
-    trainers = types.SimpleNamespace(update_weights=update_weights, async_train=async_train)
-    monkeypatch.setattr(driver, "plugin_config", lambda args: PluginConfig(**args.sat_slime))
-    monkeypatch.setattr(driver, "_is_due", lambda *_: False)
-    for module in (driver, slime_processes):
-        monkeypatch.setattr(module, "ray", local_ray)
-    try:
-        driver.train(Host(args, manager, trainers, None), DriverConfig(lag=0, canary=canary))
-    except PushNotTaken as error:
-        made.append(error)
-    return made
-
-
-def test_the_batch_after_a_push_reports_it(monkeypatch, tmp_path, engines):
-    made = run(monkeypatch, tmp_path, engines, "stop", rollouts=2)
-    assert [step for step in made if isinstance(step, str)] == ["push 0", "push 1", "push 2"]
-    assert [metrics["canary/faults"] for _, metrics in (step for step in made if isinstance(step, tuple))] == [0, 0]
-    rows = [json.loads(line) for line in (tmp_path / "times.jsonl").read_text().splitlines()]
-    assert all(row["time/canary"] > 0.5 for row in rows), "the trainer's half a second is the canary's"
-
-
-def test_a_push_that_one_engine_did_not_take_ends_the_run_before_the_next_batch(monkeypatch, tmp_path, engines):
-    *before, error = run(monkeypatch, tmp_path, engines, "stop", broken=1)
-    assert before[-1] == "push 1"
-    assert f"rollout engine 1 ({engines[1].url}) still holds the weights of version 0" in str(error)
-
-
-def test_weights_that_an_engine_lost_are_found_before_a_push_heals_them(monkeypatch, tmp_path, engines):
-    *before, error = run(monkeypatch, tmp_path, engines, "stop", lost=1)
-    assert before[-1] == (1, before[-1][1]) and "version 0, and says 1" in str(error)
-    made = run(monkeypatch, tmp_path, engines, "warn", lost=1)
-    assert [step[1]["canary/faults"] for step in made if isinstance(step, tuple)] == [0, 0, 1]
-
-
-def test_without_a_canary_nobody_is_asked(monkeypatch, tmp_path, engines):
-    made = run(monkeypatch, tmp_path, engines, "none", broken=1)
-    assert len(made) == 7 and all(step[1] is None for step in made if isinstance(step, tuple))
-    assert not engines[0].asked and "time/canary" not in (tmp_path / "times.jsonl").read_text()
-
-
-def test_only_the_first_step_of_the_batch_reports_the_push():
-    state = TrainerState()
-    state.push_metrics = {"canary/faults": 1.0}
-    assert state.end_step(None)["canary/faults"] == 1
-    assert "canary/faults" not in state.end_step(None)
+    monkeypatch.setattr(driver.Host, "engines", lambda host: urls(engines))
+    given = {"update_weights": update_weights, "metrics": metrics, "sglang_dtype": "float32"}
+    with pytest.raises(PushNotTaken, match=rf"rollout engine 1 \({engines[1].url}\) .*version 1"):
+        calls(monkeypatch, driver.DriverConfig(lag=0, canary="stop"), 3, **given)
+    assert [one["canary/faults"] for one in metrics] == [0], "one batch is trained"
+    versions = iter(range(9))
+    assert len(calls(monkeypatch, driver.DriverConfig(lag=0), 3, **given)) == 10 and metrics[1:] == [{}] * 3
 
 
 # ------------------------------------------------------------------------------------------------------ where it cannot
@@ -287,7 +218,7 @@ def test_other_flags_are_not():
     ],
 )
 def test_the_limit_is_that_of_the_less_precise(flags, expected):
-    assert dtype(Namespace(**flags)) == expected
+    assert _dtype(Namespace(**flags)) == expected
 
 
 # --------------------------------------------------------------------------------------------------------- the trainer
@@ -318,8 +249,9 @@ class Trainer:
 
 
 def score(monkeypatch, last_stage: bool = True, tensor: int = 0, data: int = 0, **parallel):
-    (ours,) = import_slime("sat_slime.plugin.inside.canary_scores")
-    (cp_utils, batches) = import_slime("slime.backends.megatron_utils.cp_utils", "slime.backends.megatron_utils.data")
+    import megatron.core
+
+    cp_utils, batches = import_slime("slime.backends.megatron_utils.cp_utils", "slime.backends.megatron_utils.data")
     mpu = types.SimpleNamespace(
         is_pipeline_last_stage=lambda: last_stage,
         get_tensor_model_parallel_rank=lambda: tensor,
@@ -328,7 +260,7 @@ def score(monkeypatch, last_stage: bool = True, tensor: int = 0, data: int = 0, 
         get_context_parallel_world_size=lambda: 1,
         get_virtual_pipeline_model_parallel_world_size=lambda: parallel.get("vpp_size"),
     )
-    for module in (ours, cp_utils, batches):
+    for module in (megatron.core, cp_utils, batches):
         monkeypatch.setattr(module, "mpu", mpu)
     args = Namespace(
         vocab_size=50,
@@ -341,7 +273,7 @@ def score(monkeypatch, last_stage: bool = True, tensor: int = 0, data: int = 0, 
     )
     monkeypatch.setenv("ROUTING_REPLAY_STAGE", "replay_backward")
     trainer = Trainer(args, {"vpp_size": 1, "microbatch_group_size_per_vp_stage": 1} | parallel)
-    return trainer, ours.score_canary(trainer)
+    return trainer, score_canary(trainer)
 
 
 @pytest.mark.needs_slime
@@ -367,16 +299,3 @@ def test_interleaved_stages_get_as_many_micro_batches_as_they_want(monkeypatch):
     assert trainer.seen["micro_batches"] == [2, 2, 2, 2] and len(scores.log_probs) == 8 * 16
     with pytest.raises(RuntimeError, match="8 sequences cannot be split into Megatron's 3"):
         score(monkeypatch, vpp_size=2, microbatch_group_size_per_vp_stage=3)
-
-
-@pytest.mark.needs_slime
-def test_the_stand_ins_have_slimes_signatures():
-    (actor,) = import_slime("slime.backends.megatron_utils.actor")
-    real = inspect.signature(actor.MegatronTrainRayActor.compute_log_prob).parameters
-    assert list(real)[:4] == list(inspect.signature(Trainer.compute_log_prob).parameters)
-
-
-def test_nothing_is_logged_of_a_push_that_passes(engines, caplog):
-    with caplog.at_level(logging.WARNING):
-        pushed(PushCanary(FP32, "warn"), engines, 0)
-    assert not caplog.records

@@ -13,8 +13,8 @@ from sat_slime.config.slime_checks import needs_versions, not_on_slime, spares_r
 from sat_slime.config.source import ConfigError
 from sat_slime.objective import Method, check_method, compose
 from sat_slime.objective.method import STABILIZERS
-from sat_slime.plugin.inside import versions
-from sat_slime.plugin.inside.versions import DRIVEN as DRIVEN
+from sat_slime.plugin import versions
+from sat_slime.plugin.versions import DRIVEN as DRIVEN
 
 PUSH_METRICS = "sat_slime_push_metrics"
 """Key under which metrics of a push reach the trainer's ranks, in what slime calls the external data of a batch."""

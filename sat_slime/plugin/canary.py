@@ -1,0 +1,212 @@
+"""The canary on slime: after a push the trainer scores a few sequences by slime's own forward pass, the driver asks
+every engine for the same on its own address, and judges the push. `sat_slime.rollout.canary` has the rule.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from argparse import Namespace
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import httpx
+import numpy as np
+import torch
+
+from sat_slime.config.slime_checks import NO_CANARY
+from sat_slime.rollout.canary import Canary, EngineScores, canary_sequences, prefix_length, read_scores, score_payload
+from sat_slime.rollout.client import in_words
+
+logger = logging.getLogger(__name__)
+
+TIMEOUT_S = 300.0
+"""Seconds for an engine's answer. In mode streaming the sequences wait for a place beside what is in generation."""
+TOKENS = 128
+"""Tokens of a sequence where the model has room for them: half of them, the prefix, fill a page of a prefix cache."""
+ROOM = 16
+"""Tokens by which a sequence stays below the engines' longest: SGLang keeps a few for itself."""
+PREFIX = "canary_"
+"""What slime puts before the names of a forward pass's results and time."""
+
+
+class PushNotTaken(RuntimeError):
+    """An engine does not hold the weights that were pushed, and `pipeline.canary` is stop."""
+
+
+def no_canary(args: Namespace) -> list[str]:
+    """Return a line for each of slime's arguments with which there can be no canary."""
+    given = {name: getattr(args, name.replace("-", "_"), None) for name in NO_CANARY}
+    return [
+        f"--{name} is set, and pipeline.canary is not none: {NO_CANARY[name]}: leave the flag out, or set "
+        "pipeline.canary to none"
+        for name, value in given.items()
+        if value and value != "nccl"
+    ]
+
+
+# ----------------------------------------------------------------------------------------------------------- the driver
+
+
+class PushCanary:
+    """Judges each push of a run. After a resume the limit is learned anew, since engines start anew."""
+
+    def __init__(self, args: Namespace, then: Literal["warn", "stop"]) -> None:
+        """
+        Args:
+            args: slime's.
+            then: what follows where an engine does not hold the weights.
+        """
+        self._canary, self._then = Canary(_dtype(args)), then
+
+    def check(self, from_ranks: Sequence[Any], engines: Mapping[int, str]) -> dict[str, float]:
+        """Return the metrics of a push.
+
+        Args:
+            from_ranks: what each of the trainer's ranks returned from the push: `TrainerScores` or None.
+            engines: the address of each engine, by its number.
+
+        Raises:
+            PushNotTaken: an engine does not hold the weights, or none can be asked.
+        """
+        scores = next((scores for scores in from_ranks or [] if scores is not None), None)
+        answers: dict[str, EngineScores] = {}
+        numbers, why = [], "the trainer has no scores" if scores is None else "there are no engines that take pushes"
+        if scores is not None:
+            with ThreadPoolExecutor(max(1, len(engines))) as pool:
+                asked = {number: pool.submit(_ask, url, scores.sequences) for number, url in engines.items()}
+            for number, future in asked.items():
+                name = f"rollout engine {number} ({engines[number]})"
+                try:
+                    answers[name] = future.result()
+                    numbers.append(number)
+                except ValueError as error:  # a dead engine is slime's to replace, and no reason to end a run
+                    why = f"no engine gives scores; {name}: {error}"
+                    logger.warning("sat_slime: canary: %s is not judged at version %s: %s", name, scores.version, error)
+        if scores is None or not answers:  # counts as a push that no engine took
+            self._report(
+                f"canary: the push cannot be checked: {why}: look into the engines' logs, or set pipeline.canary to "
+                "none"
+            )
+            return {"canary/faults": float(max(1, len(engines)))}
+        verdict = self._canary.check(scores.version, scores.log_probs, answers, numbers)
+        if verdict.faults:
+            self._report(verdict.message)
+        return verdict.metrics
+
+    def _report(self, message: str) -> None:
+        if self._then == "stop":
+            raise PushNotTaken(f"{message} (pipeline.canary is stop; go on with --resume)")
+        logger.warning("sat_slime: %s", message)
+
+
+def _dtype(args: Namespace) -> str:
+    """Return the arithmetic of the less precise of trainer and engines."""
+    of_engines = getattr(args, "sglang_dtype", None) or "auto"  # bf16 or fp16 with SGLang, for weights of fp32 too
+    if getattr(args, "fp16", False) or of_engines in ("half", "float16"):
+        return "float16"
+    exact = not getattr(args, "bf16", False) and of_engines in ("float", "float32")
+    return "float32" if exact else "bfloat16"
+
+
+def _ask(url: str, sequences: Sequence[Sequence[int]]) -> EngineScores:
+    """Return the scores of the engine at an address. They are asked for once: a second time its prefix cache would have
+    them. Raises ValueError, with the reason, where it gives none."""
+    try:
+        with httpx.Client(timeout=TIMEOUT_S, trust_env=False) as client:
+            answer = client.post(f"{url}/generate", json=score_payload(sequences))
+            answer.raise_for_status()
+            return read_scores(answer.json(), sequences)
+    except httpx.HTTPError as error:
+        raise ValueError(in_words(error)) from error
+
+
+# ---------------------------------------------------------------------------------------------------------- the trainer
+
+
+@dataclass(frozen=True)
+class TrainerScores:
+    """The canary under the weights that were pushed."""
+
+    version: int
+    """The version under which they were pushed."""
+    sequences: list[tuple[int, ...]]
+    log_probs: np.ndarray
+    """(T,) of the tokens behind the prefixes, sequence by sequence."""
+
+
+@torch.no_grad()
+def score_canary(actor: Any) -> TrainerScores | None:
+    """Return the scores on one rank, None on the others; all ranks must call, since the model is spread over them.
+
+    Each data-parallel rank scores all sequences, so that experts meet as in training. Routers choose freely.
+
+    Args:
+        actor: slime's MegatronTrainRayActor, whose model holds the weights that were pushed.
+    """
+    from megatron.core import mpu
+    from slime.backends.megatron_utils.cp_utils import all_gather_with_cp
+    from slime.backends.megatron_utils.data import get_data_iterator
+
+    args = actor.args
+    limits = [
+        getattr(args, "max_position_embeddings", None),
+        getattr(args, "rollout_max_context_len", None),
+        getattr(args, "sglang_context_length", None),
+        getattr(actor.hf_config, "max_position_embeddings", None),
+    ]
+    sequences = canary_sequences(args.vocab_size, min([TOKENS, *(limit - ROOM for limit in limits if limit)]))
+    total, start = len(sequences[0]), prefix_length(sequences)
+    batch = _batch(actor, sequences)
+    with _as_engines_score(args):
+        scored = actor.compute_log_prob(get_data_iterator(batch), batch["num_microbatches"], store_prefix=PREFIX)
+    if not mpu.is_pipeline_last_stage():
+        return None
+    rows = [all_gather_with_cp(row, total, total - start) for row in scored[f"{PREFIX}log_probs"]]
+    if mpu.get_tensor_model_parallel_rank() or mpu.get_data_parallel_rank(with_context_parallel=True):
+        return None
+    return TrainerScores(actor.weight_updater.weight_version, sequences, torch.cat(rows).double().cpu().numpy())
+
+
+def _batch(actor: Any, sequences: list[tuple[int, ...]]) -> dict[str, Any]:
+    """Return the sequences as slime's trainer has a batch: their prefixes are prompts, the rest responses. With
+    interleaved pipeline stages there are as many micro-batches as Megatron wants at a time, else one."""
+    device = next(actor.model[0].parameters()).device
+    parallel = actor.train_parallel_config
+    responses = len(sequences[0]) - prefix_length(sequences)
+    parts = parallel["microbatch_group_size_per_vp_stage"] if (parallel["vpp_size"] or 1) > 1 else 1
+    n = len(sequences)
+    if n % parts:
+        raise RuntimeError(
+            f"the canary's {n} sequences cannot be split into Megatron's {parts} micro-batches of interleaved pipeline "
+            "stages: set pipeline.canary to none"
+        )
+    return {
+        "tokens": [torch.tensor(sequence, device=device) for sequence in sequences],
+        "loss_masks": [torch.ones(responses, dtype=torch.int, device=device) for _ in sequences],
+        "total_lengths": [len(sequence) for sequence in sequences],
+        "response_lengths": [responses] * n,
+        "micro_batch_indices": [list(range(i, i + n // parts)) for i in range(0, n, n // parts)],
+        "num_microbatches": [parts],
+    }
+
+
+@contextlib.contextmanager
+def _as_engines_score(args: Namespace) -> Iterator[None]:
+    """Has slime score as an engine scores an input: at temperature 1, without the mask of top-p, and with routers that
+    choose experts as without routing replay."""
+    known = {name: getattr(args, name) for name in ("rollout_temperature", "rollout_top_p")}
+    stage = os.environ.get("ROUTING_REPLAY_STAGE")
+    vars(args).update(dict.fromkeys(known, 1.0))
+    os.environ["ROUTING_REPLAY_STAGE"] = "fallthrough"
+    try:
+        yield
+    finally:
+        vars(args).update(known)
+        if stage is None:
+            del os.environ["ROUTING_REPLAY_STAGE"]
+        else:
+            os.environ["ROUTING_REPLAY_STAGE"] = stage

@@ -1,0 +1,354 @@
+"""What a trainer rank keeps: lags and rewards on their way from the rollout to their response, numbers of a batch and
+its steps, the threshold of a step, and the rows of metrics.jsonl."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from argparse import Namespace
+from types import SimpleNamespace
+
+import fake_slime
+import pytest
+import torch
+from slime_host import import_slime
+from slime_step import Layout, make_args, make_problem, on_ranks
+
+from sat_slime.config.jsonl import read_rows
+from sat_slime.objective import tail_quantile
+from sat_slime.plugin import r3, step
+from sat_slime.plugin.rollout_hooks import log_rollout
+from sat_slime.plugin.settings import plugin_method
+from sat_slime.plugin.step import MetricsFile, StepFile, TrainerState, record_metrics, step_threshold
+from sat_slime.plugin.versions import Origin, ResponseFacts
+
+A3PO = "grpo-decoupled-a3po"
+
+
+def samples_of(versions: list[str], rewards: list[object], **metadata: object) -> list[SimpleNamespace]:
+    """Responses of 3, 4, ... tokens."""
+    return [
+        SimpleNamespace(
+            index=i, metadata=dict(metadata), weight_versions=[version], response_length=3 + i, reward=reward
+        )
+        for i, (version, reward) in enumerate(zip(versions, rewards, strict=True))
+    ]
+
+
+def batch_of(args, samples: list[SimpleNamespace], order: list[int] | None = None) -> dict[str, list]:
+    """The batch of a rank, which has the samples in that order, as slime hands it on."""
+    log_rollout(5, args, samples, {}, 1.0)
+    mine = [samples[i] for i in order or range(len(samples))]
+    data = {"response_lengths": [sample.response_length for sample in mine]}
+    data["tokens"] = [torch.arange(2 + sample.response_length) for sample in mine]
+    if all("round_number" in sample.metadata for sample in mine):
+        data["round_number"] = pickle.loads(pickle.dumps([sample.metadata["round_number"] for sample in mine]))
+    return data
+
+
+@pytest.mark.parametrize("name", [A3PO, "topr"])
+def test_lags_and_rewards_reach_their_response(name: str) -> None:
+    args = make_args(name)
+    data = batch_of(args, samples_of(["4", "8", "7"], [1.0, -1, 0.5]), order=[2, 0])
+    state = TrainerState(steps=9)
+    state.begin(data)
+    state.scored(args, data)
+    turned = data["tokens"][::-1]  # a micro-batch has them in an order of its own
+    assert [lags.tolist() for lags in state.responses.lags_of(turned)] == [[5, 5, 5], [2] * 5]
+    if name == "topr":
+        assert state.responses.rewards_of(turned) == [1.0, 0.5]
+
+
+def test_only_tokens_that_are_trained_count_for_the_lag() -> None:
+    args = make_args("grpo")
+    data = batch_of(args, samples_of(["4", "8"], [1.0, 0.0]))
+    state = TrainerState(steps=9)
+    state.begin(
+        {
+            **data,
+            "loss_masks": [torch.tensor([0] * n) for n in data["response_lengths"][:1]]
+            + [torch.tensor([1] * n) for n in data["response_lengths"][1:]],
+        }
+    )
+    assert state.batch_metrics["lag/max"] == state.batch_metrics["lag/mean"] == 1
+
+
+def test_what_no_method_reads_does_not_travel() -> None:
+    data = batch_of(make_args("grpo"), samples_of(["4"], [{"accuracy": 1}]))
+    assert data["round_number"][0].reward is None
+
+
+def test_the_reward_is_slimes_raw_one() -> None:
+    args = make_args("topr", reward_key="accuracy")
+    (origin,) = batch_of(args, samples_of(["4"], [{"accuracy": 1}]))["round_number"]
+    assert origin.reward == 1.0
+    (origin,) = batch_of(make_args("topr"), samples_of(["4"], [0.2], raw_reward=-3))["round_number"]
+    assert origin.reward == -3.0
+    with pytest.raises(ValueError, match=r"topr needs the reward .* sample 0 is \{'accuracy': 1\}.*--reward-key"):
+        batch_of(make_args("topr"), samples_of(["4"], [{"accuracy": 1}]))
+
+
+@pytest.mark.parametrize(("name", "what"), [(A3PO, "lags"), ("topr", "rewards")])
+def test_a_batch_without_them_is_not_trained_on(name: str, what: str, caplog) -> None:
+    args, state = make_args(name), TrainerState(steps=9)
+    data = batch_of(args, samples_of(["odd"], [1.0]))  # no version of ours
+    state.begin(data)
+    with pytest.raises(RuntimeError, match=rf"{name} needs the {what} of the responses.*`lag is unknown`"):
+        state.scored(args, data)
+    assert "lag is unknown" in caplog.text
+
+
+def test_facts_of_the_batch_before_are_forgotten() -> None:
+    args, state = make_args(A3PO), TrainerState(steps=9)
+    first, second = (batch_of(args, samples_of(["4"], [1.0])) for _ in range(2))
+    for data in (first, second):
+        state.begin(data)
+        state.scored(args, data)
+        state.end_step(None)
+    assert state.responses.lags_of(second["tokens"])[0].tolist() == [6, 6, 6], "one step on"
+    with pytest.raises(RuntimeError, match="were not told"):
+        state.responses.lags_of(first["tokens"])
+
+
+@pytest.mark.needs_slime
+def test_slimes_micro_batches_hold_the_tokens_of_the_batch_themselves() -> None:
+    """What is known of a response is kept under that tensor."""
+    from slime.backends.megatron_utils.data import DataIterator
+
+    tokens = [torch.arange(3), torch.arange(3), torch.arange(4)]
+    iterator = DataIterator({"tokens": tokens}, [[2, 0], [1]])
+    found = [one for _ in range(2) for one in iterator.get_next(["tokens"])["tokens"]]
+    assert [one is tokens[i] for one, i in zip(found, (2, 0, 1), strict=True)] == [True] * 3
+
+
+def test_each_further_step_on_a_batch_is_one_further_from_its_weights():
+    state = TrainerState()
+    state.batch_metrics = {"lag/mean": 3.5, "lag/max": 8.0, "reward/mean": 0.5}
+    state.push_metrics = {"canary/faults": 1.0}
+    steps = [state.end_step(None) for _ in range(3)]
+    assert [one["lag/mean"] for one in steps] == [3.5, 4.5, 5.5]
+    assert [one["lag/max"] for one in steps] == [8.0, 9.0, 10.0]
+    assert [one["reward/mean"] for one in steps] == [0.5] * 3
+    assert ["canary/faults" in one for one in steps] == [True, False, False], "the push was before the first"
+
+
+def test_each_step_has_the_agreement_of_what_its_routers_replayed():
+    state = TrainerState()
+    for count in (600, 700):
+        state.agreement = state.agreement or r3.Agreement()
+        state.agreement._sums = torch.tensor([count, 0, 0, 1000])
+        assert state.end_step(None)["routing/agreement"] == count / 1000
+    with pytest.raises(RuntimeError, match="no router replayed anything"):
+        state.end_step(None)
+
+
+def test_numbers_of_a_batch():
+    state = TrainerState(steps=10)
+    data = {
+        "response_lengths": [4, 8, 6],
+        "raw_reward": [1, 0.0, 0.5],
+        "round_number": [Origin(version) for version in (2, 10, 8)],
+    }
+    state.begin(data)
+    assert state.batch_metrics == {
+        "response/length_mean": 6.0,
+        "tokens/response_total": 18.0,
+        "lag/mean": pytest.approx((8 * 4 + 0 * 8 + 2 * 6) / 18),
+        "lag/min": 0.0,
+        "lag/max": 8.0,
+        "lag/generation_mean": 0.0,
+        "lag/queue_mean": pytest.approx(44 / 18),
+        "reward/mean": 0.5,
+    }
+    assert "round_number" not in data, "slime would log it as turns"
+
+
+def test_the_lag_of_each_token_of_an_interrupted_response():
+    state = TrainerState(steps=10)
+    state.begin({"response_lengths": [4, 2], "round_number": [Origin(4, ((3, 4), (1, 7))), Origin(8)]})
+    assert [lags.tolist() for lags in state.token_lags] == [[6, 6, 6, 3], [2, 2]]
+    facts = state.batch_metrics
+    assert (facts["lag/min"], facts["lag/max"], facts["lag/mean"]) == (2, 6, pytest.approx(25 / 6))
+    # Eq. fully-async-lag: three tokens waited for the fourth through 3 steps.
+    assert (facts["lag/generation_mean"], facts["lag/queue_mean"]) == (pytest.approx(9 / 6), pytest.approx(16 / 6))
+
+
+def test_round_numbers_of_a_users_own_are_left_alone():
+    state = TrainerState(steps=10)
+    data = {"response_lengths": [4, 8], "raw_reward": [{"a": 1}, {"a": 0}], "round_number": [0, 2]}
+    state.begin(data)
+    assert state.token_lags is None
+    assert set(state.batch_metrics) == {"response/length_mean", "tokens/response_total"}
+    assert data["round_number"] == [0, 2]
+
+
+def facts_of_rank(layout):
+    """The facts of a batch on this rank, and of another batch, of which data-parallel rank 0 knows no versions."""
+    from megatron.core import mpu
+    from slime.utils import distributed_utils
+
+    distributed_utils.init_gloo_group()
+    state = TrainerState(steps=10)
+    mine = [[10, 2], [9]][mpu.get_data_parallel_rank()]
+    state.begin({"response_lengths": [4] * len(mine), "round_number": [Origin(version) for version in mine]})
+    facts = dict(state.batch_metrics)
+    state.begin({"response_lengths": [4]} | ({"round_number": [Origin(0)]} if mpu.get_data_parallel_rank() else {}))
+    return facts, state.batch_metrics
+
+
+@pytest.mark.needs_slime
+def test_numbers_are_those_of_all_ranks_and_the_same_on_each():
+    for facts, unknown in on_ranks(Layout(tp=2, dp=2), facts_of_rank):
+        assert facts == {
+            "response/length_mean": 4.0,
+            "tokens/response_total": 12.0,
+            "lag/mean": 3.0,
+            "lag/min": 0.0,
+            "lag/max": 8.0,
+            "lag/generation_mean": 0.0,
+            "lag/queue_mean": 3.0,
+        }
+        assert "lag/mean" not in unknown, "a rank without versions makes the lag unknown on all"
+
+
+# ---------------------------------------------------------------------------------------- the threshold of a step
+
+
+@pytest.fixture
+def slime():
+    pytest.importorskip("megatron.core", reason="the threshold is over Megatron's ranks")
+    fake_slime.install_where_missing()
+    yield
+    fake_slime.remove()
+
+
+class Actor:
+    """Stands for slime's trainer, as far as a forward pass of our own needs it."""
+
+    def __init__(self, log_probs: list[torch.Tensor]):
+        self.log_probs = log_probs
+
+    def compute_log_prob(self, data_iterator, num_microbatches, store_prefix=""):
+        assert num_microbatches == [2]
+        return {f"{store_prefix}log_probs": self.log_probs}
+
+
+def take(layout, args, data, actor):
+    state = TrainerState()
+    state.threshold = step_threshold(args, data, ResponseFacts(), actor)
+    return state.threshold_for(plugin_method(args))
+
+
+@pytest.mark.parametrize("denominator", ["checkpoint", "rollout"])
+def test_a_pass_of_our_own_where_slime_makes_none(slime, denominator: str) -> None:
+    """Under `checkpoint` slime's log_probs are those of the generating weights; under `rollout` with
+    --use-rollout-logprobs slime has none."""
+    problem = make_problem()
+    now = [values + 0.1 * torch.randn(len(values)) for values in problem.log_probs]
+    spared = denominator == "rollout"
+    section = {"base": "grpo", "sat": {"enabled": True, "scope": "step"}, "denominator": denominator}
+    args = make_args({"method": section}, keep_old_actor=not spared, use_rollout_logprobs=spared)
+    data = {
+        "total_lengths": problem.total_lengths,
+        "response_lengths": problem.response_lengths,
+        "loss_masks": problem.loss_masks,
+        "tokens": problem.tokens,
+        "rollout_log_probs": problem.rollout_log_probs,
+        "advantages": problem.advantages,
+        "log_probs": None if spared else problem.log_probs,
+        "num_microbatches": [2],
+        "micro_batch_indices": [[0, 1, 2, 3], [4, 5, 6, 7]],
+    }
+    (q,) = on_ranks(Layout(), take, args, data, Actor(now))
+    denominators = problem.rollout_log_probs if spared else problem.log_probs
+    mask = torch.cat(problem.loss_masks).bool()
+    assert q == tail_quantile((torch.cat(now) - torch.cat(denominators))[mask].abs(), 0.9)
+
+    with pytest.raises(RuntimeError, match=r"train_hooks\.install"):
+        on_ranks(Layout(), take, args, data, None)
+
+
+def test_no_threshold_is_taken_for_micro_batches() -> None:
+    args = make_args("sat-grpo")
+    assert step_threshold(args, {}, ResponseFacts()) is None
+    assert TrainerState().threshold_for(plugin_method(args)) is None
+
+
+def test_a_threshold_does_not_outlive_its_step() -> None:
+    args = make_args({"method": {"base": "grpo", "sat": {"enabled": True, "scope": "step"}}})
+    state = TrainerState()
+    state.threshold = torch.tensor(0.5)
+    state.end_step(None)
+    with pytest.raises(RuntimeError, match="none was taken for this step"):
+        state.threshold_for(plugin_method(args))
+
+
+# ------------------------------------------------------------------------------------------------- metrics.jsonl
+
+
+def test_a_resumed_run_replaces_what_followed_its_checkpoint(tmp_path):
+    path = tmp_path / "run" / "rows.jsonl"
+    first = StepFile(path)
+    first.append([{"step": step, "run": 1} for step in range(1, 6)])
+    resumed = StepFile(path)
+    resumed.append([{"step": 4, "run": 2}])
+    resumed.append([{"step": 5, "run": 2}])
+    assert [(row["step"], row["run"]) for row in read_rows(path)] == [(1, 1), (2, 1), (3, 1), (4, 2), (5, 2)]
+
+
+def test_a_file_that_cannot_be_written_does_not_end_the_run(tmp_path, caplog):
+    (tmp_path / "run").write_text("in the way")
+    StepFile(tmp_path / "run" / "rows.jsonl").append([{"step": 1}])
+    assert "1 lines are lost" in caplog.text
+
+
+def test_steps_of_a_rollout_get_its_times_and_our_names(tmp_path):
+    file = MetricsFile(tmp_path)
+    for number in (8, 9):
+        log = {"train/loss": 0.5, "train/pg_loss": 0.25, "train/kl_loss": 2.0, "train/entropy_loss": 1.0}
+        log |= {"train/grad_norm": 3.0, "train/sat/q": 0.1, "train/lag/mean": 8.0, "train/step": number}
+        file.see(log, "train/step")
+    file.see({"rollout/rewards": 1.0, "rollout/step": 4}, "rollout/step")
+    assert read_rows(tmp_path / "metrics.jsonl") == [], "not yet"
+    times = {"perf/train_time": 40.0, "perf/train_wait_time": 10.0, "perf/step_time": 50.0, "rollout/step": 4}
+    file.see(times, "rollout/step")
+    rows = read_rows(tmp_path / "metrics.jsonl")
+    assert [row["step"] for row in rows] == [9, 10]
+    assert rows[0] == {
+        "step": 9,
+        "loss/total": 0.5,
+        "loss/policy": 0.25,
+        "loss/kl": 2.0,
+        "loss/entropy": 1.0,
+        "grad_norm": 3.0,
+        "sat/q": 0.1,
+        "lag/mean": 8.0,
+        "time/train": 40.0,
+        "time/wait": 10.0,
+        "time/step": 50.0,
+        "run/restarts": 0,
+    }
+    file.see(times, "rollout/step")
+    assert len(read_rows(tmp_path / "metrics.jsonl")) == 2
+
+
+@pytest.mark.needs_slime
+def test_what_slime_logs_is_recorded_and_still_logged(tmp_path, monkeypatch):
+    import slime
+
+    import_slime("slime.utils.misc")
+    try:
+        (tracking,) = import_slime("slime.observability.logging_utils")
+    except ModuleNotFoundError:  # v0.3.1
+        (tracking,) = import_slime("slime.utils.logging_utils")
+    assert slime.__path__
+    monkeypatch.setattr(step, "locate", lambda name: (tracking, name))
+    seen = []
+    monkeypatch.setattr(tracking, "log", lambda args, metrics, step_key: seen.append(step_key))
+    record_metrics(str(tmp_path))
+    record_metrics(str(tmp_path))
+    tracking.log(Namespace(), {"train/loss": 1.0, "train/step": 0}, step_key="train/step")
+    tracking.log(Namespace(), {"perf/train_time": 1.0, "rollout/step": 0}, step_key="rollout/step")
+    assert seen == ["train/step", "rollout/step"]
+    row = json.loads((tmp_path / "metrics.jsonl").read_text())
+    assert row == {"step": 1, "loss/total": 1.0, "time/train": 1.0, "run/restarts": 0}
