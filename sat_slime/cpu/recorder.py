@@ -107,7 +107,9 @@ def rank_elements(model: Sequence[Any], optimizer: Any) -> dict[str, int]:
 
 
 def _batch(rollout_id: int, batch: dict[str, Any], *_: Any) -> dict[str, Any]:
-    routes = batch.get("rollout_routed_experts")
+    from sat_slime.plugin.r3 import received
+
+    routes = received(batch.get("rollout_routed_experts") or [])
     return {
         "rollout": rollout_id,
         "responses": len(batch["tokens"]),

@@ -24,7 +24,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from sat_slime.plugin.compat import locate, wrap_once
+from sat_slime.plugin.compat import is_newest, locate, wrap_once
+from sat_slime.plugin.versions import DRIVEN
 from sat_slime.rollout.validation import RejectedResponse
 
 NARROW = (torch.uint8, torch.int16)
@@ -41,6 +42,17 @@ MIN_SLOTS = 256
 def replays(args: Namespace) -> bool:
     """Return whether the rollout's routes are replayed in this run."""
     return bool(getattr(args, "use_rollout_routing_replay", False))
+
+
+def travel_by_reference(args: Namespace) -> bool:
+    """Return whether a batch carries references of its routes. It does where our trainer takes it, and slime's own
+    functions carry it as they are known to."""
+    return bool(
+        getattr(args, DRIVEN, False)
+        and getattr(args, "rollout_data_transport", "object-store") == "object-store"
+        and not getattr(args, "custom_convert_samples_to_train_data_path", None)
+        and not is_newest()
+    )
 
 
 # ------------------------------------------------------------------------------------------------- the rollout process
@@ -116,8 +128,8 @@ def stand_in(n_tokens: int, args: Namespace) -> Tensor:
 
 
 class StoredRoutes(Tensor):
-    """Routes on the memory of Ray's object store, which nobody may change in place. Ray pickles their reference, and
-    everybody else what they hold."""
+    """Routes on the memory of Ray's object store, which nobody may change in place. Ray pickles their reference, which
+    `received` takes, and everybody else what they hold."""
 
     reference: Any
     __torch_function__ = torch._C._disabled_torch_function_impl  # slices and results are plain tensors
@@ -134,18 +146,22 @@ def store(routes: Tensor | None) -> Tensor | None:
         return routes
     # As an array: every version of Ray hands those out without a copy, and of torch's tensors only its newest do.
     reference = ray.put(routes.numpy())
-    stored = _from_store(reference).as_subclass(StoredRoutes)
+    (tensor,) = received([reference])
+    stored = tensor.as_subclass(StoredRoutes)
     stored.reference = reference
-    ray.util.register_serializer(StoredRoutes, serializer=lambda routes: routes.reference, deserializer=_from_store)
+    ray.util.register_serializer(StoredRoutes, serializer=lambda one: one.reference, deserializer=lambda one: one)
     return stored
 
 
-def _from_store(reference: Any) -> Tensor:
+def received(routes: Sequence[Any]) -> list[Tensor]:
+    """Return the routes of a batch's responses, those that came by reference on the object store's memory."""
     import ray
 
+    stored = [one for one in routes if isinstance(one, ray.ObjectRef)]
+    arrays = iter(ray.get(stored) if stored else [])  # any ray.get starts a Ray where there is none
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
-        return torch.from_numpy(ray.get(reference))
+        return [torch.from_numpy(next(arrays)) if isinstance(one, ray.ObjectRef) else one for one in routes]
 
 
 # ---------------------------------------------------------------------------------------------------------- the trainer

@@ -82,7 +82,7 @@ def on_sample(args: Namespace, sample: Any, *, rollout_id: int | None = None, ev
     except RejectedResponse as error:
         if not aborted:
             _leave_out(args, sample, rollout_id, error)
-    if replays and not aborted and getattr(args, "rollout_data_transport", "object-store") == "object-store":
+    if replays and not aborted and r3.travel_by_reference(args):
         sample.rollout_routed_experts = r3.store(sample.rollout_routed_experts)
 
 

@@ -150,8 +150,10 @@ class TrainerState:
         return None if oldest is None or oldest != newest else self.steps - int(oldest)
 
     def begin(self, rollout_data: dict[str, Any]) -> None:
-        """Takes the origins out of a batch, and computes its metrics; called before the batch is scored."""
+        """Takes the origins out of a batch, reads its routes, and computes its metrics; called before it is scored."""
         origins = versions.take_origins(rollout_data)
+        if "rollout_routed_experts" in rollout_data:
+            rollout_data["rollout_routed_experts"] = r3.received(rollout_data["rollout_routed_experts"])
         lengths = rollout_data["response_lengths"]
         self.token_lags = self.rewards = None
         if origins is not None:
@@ -311,7 +313,7 @@ def step_threshold(
     if not mpu.is_pipeline_last_stage():
         return None
 
-    from sat_slime.plugin.loss import context_group, token_batch  # imports slime
+    from sat_slime.plugin.batch import context_group, token_batch  # imports slime
 
     tokens, d = token_batch(method, rollout_data, log_probs, responses)
     scores = threshold_scores(method, tokens, group=context_group(), d=d)

@@ -46,7 +46,7 @@ def remove() -> None:
     from sat_slime.plugin import compat
 
     if not is_real():
-        for name in [*MODULES, "sat_slime.plugin.loss", "sat_slime.plugin.loss"]:
+        for name in [*MODULES, "sat_slime.plugin.batch", "sat_slime.plugin.loss"]:
             sys.modules.pop(name, None)
         compat.locate.cache_clear()
 

@@ -252,6 +252,21 @@ def test_without_ray_routes_stay_where_they_are():
     pytest.importorskip("ray")
     routes = narrow(WHOLE, ARGS)
     assert r3.store(routes) is routes and r3.store(None) is None
+    assert r3.received([routes])[0] is routes
+
+
+@pytest.mark.parametrize(
+    ("other", "by_reference"),
+    [
+        ({}, True),
+        ({"sat_slime_driven": False}, False),
+        ({"rollout_data_transport": "nixl"}, False),
+        ({"custom_convert_samples_to_train_data_path": "mine.convert"}, False),
+    ],
+)
+def test_where_our_trainer_may_not_take_them_routes_go_slimes_way(monkeypatch, other, by_reference):
+    monkeypatch.setattr(r3, "is_newest", lambda: False)
+    assert r3.travel_by_reference(Namespace(**{"sat_slime_driven": True} | other)) is by_reference
 
 
 IN_RAY = """
@@ -272,7 +287,7 @@ class Rank:
     def warm_up(self): return torch.zeros(8).sum().item()
     def read(self, references):
         before = own()
-        (routes,) = ray.get(references[0])["rollout_routed_experts"]
+        (routes,) = r3.received(ray.get(references[0])["rollout_routed_experts"])
         return int(routes[::1000].sum()), str(routes.dtype), own() - before
 
 with tempfile.TemporaryDirectory() as folder:
