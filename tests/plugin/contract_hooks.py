@@ -35,4 +35,5 @@ def log_eval(rollout_id, args, data, extra_metrics) -> bool:
 
 def postprocess(args, rollout_id, rollout_data) -> None:
     args.rollout_data_postprocess_called = True
-    return train_hooks.postprocess(_fill(args), rollout_id, rollout_data)
+    batch = {"response_lengths": [], "num_microbatches": []} | rollout_data  # as slime's trainer has it
+    return train_hooks.postprocess(_fill(args), rollout_id, batch)
