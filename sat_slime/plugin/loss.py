@@ -10,7 +10,6 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import torch
 from slime.backends.megatron_utils import loss as slime_loss
