@@ -87,6 +87,7 @@ def test_interrupted_samples_carry_versions_and_routes_of_their_tokens(monkeypat
 
     state.dp_rank_context = Here
     args = Namespace(
+        sat_slime_driven=True,
         sat_slime={"method": {"r3": True}},
         rollout_sample_hook_path=["sat_slime.plugin.rollout_hooks.on_sample"],
         use_rollout_routing_replay=True,

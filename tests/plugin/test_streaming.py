@@ -117,6 +117,7 @@ def slime(monkeypatch):
 def make_args(tmp_path, **changes):
     driver = {"mode": "streaming", "lag": 1, "max_staleness": 2}
     settings = {
+        "sat_slime_driven": True,
         "sat_slime": {"method": "grpo", "driver": driver},
         "data_source_path": "sat_slime.plugin.streaming.StreamingDataSource",
         "rollout_sample_hook_path": ["sat_slime.plugin.rollout_hooks.on_sample"],
