@@ -287,13 +287,14 @@ def render(progress: Progress, width: int = WIDE) -> RenderableType:
     lags = f"  [dim]{least} to {most}[/]" if least != most else ""
     rate = f"{progress.tokens_per_second:,.0f} tokens/s  [dim]at[/] {progress.seconds_per_step:.2f} s/step"
     gate, newly = shown(metrics, "sat/gate_rate", ".1%"), shown(metrics, "sat/newly_clipped", ".2%")
+    clipped, radius = shown(metrics, "clip/fraction", ".1%"), shown(metrics, "sat/radius_high", ".3f")
     cells_by_label = {
         "reward": f"[bold]{shown(metrics, 'reward/mean', '.3f')}[/] [cyan]{spark}[/]",
         "eval": evals or "–",
         "mismatch d_pi": shown(metrics, "mismatch/d_pi", ".4f"),
         "lag": f"{shown(metrics, 'lag/mean', '.3g')}{lags}",
         "gate open": f"{gate}  [dim]newly clipped[/] {newly}",
-        "clipped": shown(metrics, "clip/fraction", ".1%"),
+        "clipped": f"{clipped}  [dim]radius[/] {radius}",
         "speed": rate.replace("nan", "–"),
     }
     if phase := progress.fields.get("phase"):  # another terminal is not told it
