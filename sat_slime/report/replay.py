@@ -661,7 +661,7 @@ def scope_table(result: Replay) -> Table:
     def mean(index: int, scope: str, key: str) -> float:
         return weighted(result, [row.scopes[index, scope].get(f"sat/{key}", math.nan) for row in result.rows])
 
-    keys = {"gate": "gate_rate", "newly": "newly_clipped", "q": "q"}
+    keys = {"gate": "gate_rate", "newly": "newly_clipped", "q": "q", "radius": "radius_high"}
     rows = [
         {"method": result.candidates[index].label}
         | {f"{name}, {scope}": mean(index, scope, key) for name, key in keys.items() for scope in SCOPES}
@@ -679,12 +679,18 @@ def scope_table(result: Replay) -> Table:
     return Table(
         "scopes",
         "The two scopes of SAT's quantile",
-        "Gate open and newly clipped (gradient taken only by SAT), percent of the active tokens; q in nats, mean. Too "
-        "small: micro-batches in which one response holds so many of the tokens that the gate cannot open for it. A "
+        "Gate open and newly clipped (gradient taken only by SAT), percent of the active tokens; q in nats and the "
+        "radius above 1 that SAT comes to, means. Too small: micro-batches in which one response holds so many of the "
+        "tokens that the gate cannot open for it. A "
         f"step has {how_many} micro-batch{'es' if most > 1 else ''}, of "
         f"{result.responses / max(sum(per_step), 1):.0f} responses on average.",
         pd.DataFrame(rows),
-        {"method": "", **shares, **{f"q, {scope}": ".4f" for scope in SCOPES}, "too small": share("too small")},
+        {
+            "method": "",
+            **shares,
+            **{f"{name}, {scope}": ".4f" for name in ("q", "radius") for scope in SCOPES},
+            "too small": share("too small"),
+        },
     )
 
 
