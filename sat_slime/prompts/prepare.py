@@ -12,6 +12,7 @@ import json
 import os
 import platform
 import re
+import shlex
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -195,10 +196,10 @@ def prepare(
         write_atomically(stage / MANIFEST, text + "\n")
     for name, rows in files.items():
         console.print(f"{out / name}: {len(rows):,} rows")
-    uses = {"data.prompts": TRAIN, "eval.prompts.aime24": EVALUATION}
-    console.print(
-        "use them:", *(f"--set {key}={(out / name).absolute()}" for key, name in uses.items() if name in files)
-    )
+    uses = [f"slime.prompt-data={(out / TRAIN).absolute()}"]
+    if EVALUATION in files:
+        uses.append(f"slime.eval-prompt-data=[aime24,{(out / EVALUATION).absolute()}]")
+    console.print("use them:", *(f"--set {shlex.quote(setting)}" for setting in uses))
 
 
 # ------------------------------------------------------------------------------------------------- rows to problems

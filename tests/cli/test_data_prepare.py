@@ -178,10 +178,11 @@ def test_the_launcher_takes_a_prepared_file(sets, tmp_path):
 
 def test_the_papers_configuration_reads_what_is_prepared():
     config = yaml.safe_load((ROOT / "configs" / "paper" / "qwen3-30b-a3b.yaml").read_text())
-    assert config["data"]["prompts"] == "/root/data/paper/train.jsonl"
-    assert config["eval"]["prompts"] == {"aime24": "/root/data/paper/aime24.jsonl"}
-    assert config["data"]["input_key"] == "prompt" and config["data"]["label_key"] == "label"
-    assert config["data"]["reward"].endswith(".prime_math") and config["data"]["chat_template"] is True
+    slime = config["slime"]
+    assert slime["prompt-data"] == "/root/data/paper/train.jsonl"
+    assert slime["eval-prompt-data"] == ["aime24", "/root/data/paper/aime24.jsonl"]
+    assert (slime["input-key"], slime["label-key"]) == ("prompt", "label")
+    assert slime["custom-rm-path"].endswith(".prime_math") and slime["apply-chat-template"] is True
 
 
 def test_the_real_samples_are_prepared(tmp_path):

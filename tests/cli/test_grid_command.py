@@ -389,12 +389,12 @@ def slime_run(monkeypatch, tmp_path):
         monkeypatch.delenv(name, raising=False)
     values = {
         "extends": str(ROOT / "configs/models/qwen3-4b.yaml"),
-        "data": {"prompts": "data.jsonl", "reward": "math"},
         "pipeline": {"iterations": 8},
-        "rollout": {"prompts_per_iteration": 4, "samples_per_prompt": 4, "max_prompt_tokens": 128},
-        "train": {"tensor_parallel": 4, "max_tokens_per_gpu": 16384},
-        "eval": {"every_n_iterations": 0},
-        "checkpoint": {"every_n_iterations": 2},
+        "slime": {
+            **{"rollout-batch-size": 4, "n-samples-per-prompt": 4, "rollout-max-prompt-len": 128},
+            **{"tensor-model-parallel-size": 4, "max-tokens-per-gpu": 16384, "save-interval": 2},
+            **{"prompt-data": "data.jsonl", "rm-type": "math", "eval-interval": 0},
+        },
         "cluster": {"slime_dir": str(SLIME), "megatron_dir": str(SLIME)},
     }
     Path("run.yaml").write_text(yaml.safe_dump(values))
