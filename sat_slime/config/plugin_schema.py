@@ -28,9 +28,9 @@ class DriverConfig(Section):
     canary: Literal["none", "warn", "stop"] = "none"
     """The same as pipeline.canary of a run."""
     keep: PositiveInt | None = None
-    """The same as checkpoint.keep of a run: newest checkpoints that are kept."""
+    """The same as pipeline.keep_checkpoints of a run: newest checkpoints that are kept."""
     from_iteration: PositiveInt | None = None
-    """The same as checkpoint.from_iteration of a run: its checkpoints up to there are another run's, and stay."""
+    """The same as pipeline.from_iteration of a run: its checkpoints up to there are another run's, and stay."""
 
 
 class PluginConfig(Section):

@@ -155,59 +155,52 @@ READ = TypedDict(
 """The flags that this package reads, with their types. Any other one is sent as it stands."""
 READ.__pydantic_config__ = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)  # type: ignore[attr-defined]
 
-AS_SLIME: dict[str, FlagValue] = {
+DEFAULTS: dict[str, FlagValue] = {
     "actor-num-nodes": 1,
-    "n-samples-per-eval-prompt": 1,
+    "actor-num-gpus-per-node": 4,
+    "rollout-num-gpus": 4,
+    "rollout-num-gpus-per-engine": 2,
+    "input-key": "prompt",
+    "label-key": "label",
+    "apply-chat-template": True,
+    "rollout-shuffle": True,
+    "balance-data": True,
+    "rollout-batch-size": 256,
+    "n-samples-per-prompt": 16,
+    "rollout-max-response-len": 8192,
     "rollout-temperature": 1.0,
     "rollout-top-p": 1.0,
     "rollout-top-k": -1,
+    "sglang-mem-fraction-static": 0.8,
     "sglang-server-concurrency": 512,
     "tensor-model-parallel-size": 1,
     "pipeline-model-parallel-size": 1,
     "context-parallel-size": 1,
     "expert-model-parallel-size": 1,
     "expert-tensor-parallel-size": 1,
-    "lr": 1e-6,
-    "adam-beta1": 0.9,
-    "adam-eps": 1e-8,
-    "optimizer": "adam",
-    "clip-grad": 1.0,
-}
-"""Flags that a run has where its file gives them no other value; slime's or Megatron's default is the same."""
-
-OTHER_THAN_SLIME: dict[str, FlagValue] = {
-    "actor-num-gpus-per-node": 4,
-    "rollout-num-gpus": 4,
-    "rollout-num-gpus-per-engine": 2,
-    "rollout-batch-size": 256,
-    "n-samples-per-prompt": 16,
-    "rollout-max-response-len": 8192,
-    "sglang-mem-fraction-static": 0.8,
-    "input-key": "prompt",
-    "label-key": "label",
-    "apply-chat-template": True,
-    "rollout-shuffle": True,
-    "balance-data": True,
     "use-dynamic-batch-size": True,
     "max-tokens-per-gpu": 8192,
     "recompute-granularity": "full",
+    "optimizer": "adam",
+    "lr": 1e-6,
     "lr-decay-style": "constant",
     # Without it Megatron refuses to go on with another number of iterations, on which a constant rate does not depend.
     "override-opt_param-scheduler": True,
     "weight-decay": 0.1,
+    "adam-beta1": 0.9,
     "adam-beta2": 0.98,
+    "adam-eps": 1e-8,
+    "clip-grad": 1.0,
     "attention-dropout": 0.0,
     "hidden-dropout": 0.0,
     "accumulate-allreduce-grads-in-fp32": True,
     "attention-softmax-in-fp32": True,
     "eval-interval": 20,
+    "n-samples-per-eval-prompt": 1,
     "save-interval": 20,
     "use-tensorboard": True,
 }
-"""The same where slime has no default or another one. Most of these are those of slime's own scripts."""
-
-DEFAULTS = AS_SLIME | OTHER_THAN_SLIME
-"""Flags that a run has where its file gives them no other value. false leaves one out."""
+"""Flags that a run has where its file gives them no other value, as in slime's own scripts. false leaves one out."""
 
 FREE_ON_RESUME = frozenset(
     {

@@ -75,7 +75,7 @@ def cell_config(grid: GridConfig, file: Path, run: RunConfig, cell: Cell, runs: 
     """
     if cell.task and not isinstance(run, LabConfig):
         raise ConfigError(
-            [f"{file}: tasks are for lab runs, and run is one of {run.runtime}: its task is in data.prompts"]
+            [f"{file}: tasks are for lab runs, and run is one of {run.runtime}: its task is in slime.prompt-data"]
         )
     layers: list[tuple[str, dict[str, Any]]] = [
         (f"{file}: methods, lags and seeds", {"method": cell.method, "pipeline.lag": cell.lag}),
