@@ -180,7 +180,7 @@ def main() -> None:
         survivors += lives
         if lives:
             print(f"survived: {what}", flush=True)
-        elif number % 10 == 0:
+        if number % 10 == 0:
             print(f"{number - survivors} of {number} killed", flush=True)
     print(f"{len(drawn) - survivors} of {len(drawn)} killed")
 
