@@ -21,6 +21,7 @@ from sat_slime.config.plugin_schema import DriverConfig
 from sat_slime.plugin import driver, rollout_hooks, step
 from sat_slime.plugin.driver import Host
 from sat_slime.plugin.step import TrainerState
+from sat_slime.plugin.versions import Origin
 
 REFERENCE = -1.0
 """The reference model's number."""
@@ -290,3 +291,17 @@ def _real_actor(
         eval=_remote(recorder.evaluate),
     )
     return actor
+
+
+def facts_of_rank(layout: Any) -> tuple[dict[str, float], dict[str, float]]:
+    """The facts of a batch on this rank, and of another batch, of which data-parallel rank 0 knows no versions."""
+    from megatron.core import mpu
+    from slime.utils import distributed_utils
+
+    distributed_utils.init_gloo_group()
+    state = TrainerState(steps=10)
+    mine = [[10, 2], [9]][mpu.get_data_parallel_rank()]
+    state.begin({"response_lengths": [4] * len(mine), "round_number": [Origin(version) for version in mine]})
+    facts = dict(state.batch_metrics)
+    state.begin({"response_lengths": [4]} | ({"round_number": [Origin(0)]} if mpu.get_data_parallel_rank() else {}))
+    return facts, state.batch_metrics
