@@ -49,7 +49,7 @@ def data_prepare(
     from sat_slime.prompts import PromptError
     from sat_slime.prompts.prepare import prepare
 
-    sources = dict(text.split("=", 1) if "=" in text else (text, "") for text in source or [])
+    sources = {name: given for name, _, given in (text.partition("=") for text in source or [])}
     console = Console(highlight=False, markup=False, soft_wrap=True)
     try:
         prepare(out, sources, template, repeated, overwrite, console)

@@ -253,7 +253,7 @@ def stop_tokens(folder: Path, tokenizer: Any) -> Set[int]:
 
 def _of_model(values: Mapping[str, Any], key: str) -> Any:
     """Return an entry of config.json, which of a model that sees images is in a part of it."""
-    inner = next((values[name] for name in INNER_CONFIGS if isinstance(values.get(name), dict)), {})
+    inner: Mapping[str, Any] = next((values[name] for name in INNER_CONFIGS if isinstance(values.get(name), dict)), {})
     return values.get(key, inner.get(key))
 
 

@@ -132,7 +132,7 @@ class StoredRoutes(Tensor):
     `received` takes, and everybody else what they hold."""
 
     reference: Any
-    __torch_function__ = torch._C._disabled_torch_function_impl  # slices and results are plain tensors
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment] # slices and results are plain tensors
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return self.as_subclass(Tensor).__reduce_ex__(protocol)
@@ -302,7 +302,7 @@ def _is_padding(replayed: Tensor, experts: int) -> Tensor:
     return (torch.diff(replayed, dim=1) % experts == 1).all(1)
 
 
-def watch(current: Callable[[], Agreement]) -> None:
+def watch(current: Callable[[], Agreement | None]) -> None:
     """Compares whatever slime's routers replay with their own choice, from the next forward pass on. slime's patch of
     Megatron asks for the wrapped top-k in every routing.
 
@@ -318,10 +318,11 @@ def watch(current: Callable[[], Agreement]) -> None:
             on = os.environ.get("ENABLE_ROUTING_REPLAY") == "1"
             replaying = on and os.environ.get("ROUTING_REPLAY_STAGE") == "replay_forward"
             probs, top_indices = compute_topk(scores, topk, num_groups=num_groups, group_topk=group_topk)
-            if replaying and current().wants(routing_replay.ROUTING_REPLAY):
+            agreement = current()
+            if replaying and agreement is not None and agreement.wants(routing_replay.ROUTING_REPLAY):
                 with torch.no_grad():
                     _, own = old_compute_topk(scores, topk, num_groups=num_groups, group_topk=group_topk)
-                    current().add(own, top_indices, scores.shape[1])
+                    agreement.add(own, top_indices, scores.shape[1])
             return probs, top_indices
 
         return compute_and_compare

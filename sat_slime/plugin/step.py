@@ -179,13 +179,14 @@ class TrainerState:
             RuntimeError: the method needs a fact that is unknown.
         """
         method = plugin_method(args)
-        known = {"lags": self.token_lags, "rewards": self.rewards}
-        if unknown := [need for need in method.needs if need in known and known[need] is None]:
+        known = {"lags": self.token_lags is not None, "rewards": self.rewards is not None}
+        if unknown := [need for need in method.needs if not known.get(need, True)]:
             raise RuntimeError(
                 f"{method.name} needs the {' and the '.join(unknown)} of the responses, which travel with the versions "
                 "of their weights, and this batch has none: the log of its rollout says why (look for `lag is unknown`)"
             )
-        self.responses = ResponseFacts(rollout_data["tokens"], *known.values()) if method.needs else ResponseFacts()
+        facts = (rollout_data["tokens"], self.token_lags, self.rewards) if method.needs else ()
+        self.responses = ResponseFacts(*facts)
         self.threshold = step_threshold(args, rollout_data, self.responses, actor)
 
     def threshold_for(self, method: Method) -> Tensor | None:

@@ -209,7 +209,7 @@ def gather(data_set: DataSet, source: Source) -> Gathered:
     """Reads a set row by row; the memory that it takes grows with the number of different texts. Raises PromptError."""
     account = Account()
     doubts: list[Doubt] = []
-    by_raw: dict[bytes, tuple[Text, bool]] = {}
+    by_raw: dict[bytes, tuple[Text, bool] | None] = {}
     by_text: dict[str, Text] = {}
     for path in source.files:
         for number, problem, label in read_pairs(path):

@@ -275,11 +275,11 @@ def bars(
     colour = coloured(names, of, dashes=False)
     y = alt.Y("group:N", title=None, sort=groups, axis=alt.Axis(ticks=False), scale=alt.Scale(padding=0.2))
     pick = chosen()
-    value = alt.X("y:Q", title=unit, stack=None if beside else "zero")
-    if text:  # room for the text at the end of the longest
-        value.scale = alt.Scale(domain=[0, 1.12 * float(frame["end"].max()) or 1], nice=False)
-    tips = [alt.Tooltip("group:N", title=" "), alt.Tooltip("line:N", title="part"), alt.Tooltip("y:Q", title=unit)]
-    tips[-1].format = ".4~g"
+    # With a text there is room for it at the end of the longest.
+    scale = alt.Scale(domain=[0, 1.12 * float(frame["end"].max()) or 1], nice=False) if text else alt.Undefined
+    value = alt.X("y:Q", title=unit, stack=None if beside else "zero", scale=scale)
+    tips = [alt.Tooltip("group:N", title=" "), alt.Tooltip("line:N", title="part")]
+    tips.append(alt.Tooltip("y:Q", title=unit, format=".4~g"))
     drawn = alt.Chart(alt.NamedData("numbers")).transform_filter(pick).mark_bar().add_params(pick)
     drawn = drawn.encode(value, y, alt.Order("place:Q"), tooltip=tips, **colour)
     if beside:
@@ -321,7 +321,8 @@ def matrix(name: str, frame: pd.DataFrame, title: str) -> Chart:
     """Draw the numbers between names as shades, and in them where they have room. frame: line, other, y."""
     names = list(dict.fromkeys(frame["line"]))
     many = len(names) > 20
-    labels = {"labelOverlap": False, "labelFontSize": 9 if many else 11, "ticks": False, "labelLimit": 300}
+    labels: dict[str, Any] = {"labelOverlap": False, "labelFontSize": 9 if many else 11}
+    labels |= {"ticks": False, "labelLimit": 300}
     base = alt.Chart(alt.NamedData("numbers")).encode(
         alt.X("line:N", title=None, sort=names, axis=alt.Axis(labelAngle=-60, **labels)),
         alt.Y("other:N", title=None, sort=names, axis=alt.Axis(**labels)),

@@ -456,7 +456,7 @@ def difference_table(frame: pd.DataFrame) -> Table:
 def run_table(comparison: Comparison) -> Table:
     """List every run, also those that do not count, and with the paper every cell without one."""
     collection, rows = comparison.collection, []
-    order = {method: place for place, method in enumerate(collection.methods)}
+    order: dict[Any, int] = {method: place for place, method in enumerate(collection.methods)}
     for run in collection.runs:
         numbers = comparison.of(run)
         left = departure_of(run)

@@ -296,17 +296,18 @@ def lag_table(tokens: Tokens) -> Table:
     rows = []
     for label, inside in by_lag(tokens).items():
         size = np.abs(tokens.d[inside])
-        row = {"lag": label, "tokens": len(size), "mean |d|": float(size.mean()), "99 %": quantile(size, 0.99)}
+        row: dict[str, object] = {"lag": label, "tokens": len(size), "mean |d|": float(size.mean())}
+        row["99 %"] = quantile(size, 0.99)
         shares = {LABELS[name]: share.share for name, share in attribute(tokens.parts, inside).items()}
         rows.append(row | {"in tail": float((size > beyond).mean())} | shares)
-    shares = dict.fromkeys(("in tail", *(LABELS[name] for name in tokens.parts)), "%")
+    formats = dict.fromkeys(("in tail", *(LABELS[name] for name in tokens.parts)), "%")
     return Table(
         "lag",
         "By lag",
         f"Lag in optimizer updates; mean and 99 % quantile of |d| in nats; in tail: tokens beyond {beyond:.4f}, the "
         "99 % quantile of all; then each part's share of |d|.",
         pd.DataFrame(rows),
-        {"lag": "", "tokens": ",", "mean |d|": ".4f", "99 %": ".4f", **shares},
+        {"lag": "", "tokens": ",", "mean |d|": ".4f", "99 %": ".4f", **formats},
     )
 
 
@@ -435,7 +436,7 @@ def figures(tokens: Tokens) -> list[Section]:
     if len(own) > 1:
         shares.append(share_chart("shares_implementation", "implementation part, log π_l − log μ", own))
     tails = [chart for kind in KINDS for chart in tail_chart(tokens, kind)] if len(tokens.parts) > 1 else []
-    routing_looks = ((INK, DASHES[0]), (GREEN, DASHES[1]), (PURPLE, DASHES[0]), (GREEN, DASHES[2]))
+    routing_looks: tuple[Look, ...] = ((INK, DASHES[0]), (GREEN, DASHES[1]), (PURPLE, DASHES[0]), (GREEN, DASHES[2]))
     kinds = d_by_routing(tokens)
     survivals = []
     if kinds:
@@ -524,7 +525,7 @@ def flips_chart(tokens: Tokens, kind: str) -> Chart:
     rows = []
     for name, label in FLIPS.items():
         flips = tokens.more[name]
-        shares = dict(enumerate(flips.mean(axis=0)))
+        shares: dict[Any, float] = dict(enumerate(flips.mean(axis=0)))
         if kind == "lag":
             shares = {lag: flips[inside].any(axis=1).mean() for lag, inside in by_lag(tokens).items()}
         rows += [{"group": f"{kind} {key}", "line": label, "y": 100 * float(share)} for key, share in shares.items()]

@@ -521,7 +521,7 @@ def panel_chart(data: RunData, panel: Panel, name: str, levels: Sequence[float] 
     if not series:
         return []
     unit, scale = axis_of(next(iter(series)))
-    parts = []
+    parts: list[pd.DataFrame] = []
     for metric, label in series.items():
         own = scale * data.metrics[metric]
         frame = pd.DataFrame({"x": steps_of(data), "y": smooth(own, window_of(data)) if panel.smoothed else own})

@@ -187,8 +187,8 @@ def contrasts(comparison: Comparison) -> pd.DataFrame:
         for names in collection.by_task.values():  # no contrast is between tasks, and no mean over them
             bases = [(sat, base) for sat, base in pairs_without("sat", names) if base in names]
             for group, pairs in {AGAINST_BASE: bases, **_named_pairs(names)}.items():
-                rows = groups.setdefault(group, [])
-                rows += [(f"{label_of(a)} − {label_of(b)}", where, [((a, lag), (b, lag))]) for a, b in pairs]
+                wanted = groups.setdefault(group, [])
+                wanted += [(f"{label_of(a)} − {label_of(b)}", where, [((a, lag), (b, lag))]) for a, b in pairs]
             if len(bases) > 1:
                 every = [((sat, lag), (base, lag)) for sat, base in bases]
                 groups[AGAINST_BASE].append((f"mean of the {len(bases)} pairs above", where, every))
@@ -198,13 +198,14 @@ def contrasts(comparison: Comparison) -> pd.DataFrame:
         groups[f"lag {high} against lag {low}"] = [
             (label_of(method), "", [((method, high), (method, low))]) for method in collection.methods
         ]
-    rows = []
+    rows: list[dict[str, Any]] = []
     for group, wanted in groups.items():
-        found = [(text, where, pairs, _differences(comparison, pairs)) for text, where, pairs in wanted]
+        found = [(text, where, arms, _differences(comparison, arms)) for text, where, arms in wanted]
         found = [row for row in found if any(difference["n"] for difference in row[3].values())]
         tested = {q: judged([differences[q] for *_, differences in found]) for q in QUANTITIES}
-        for i, (text, where, pairs, differences) in enumerate(found):
-            row = {"group": group, "difference": text, "lag": where} | _paper_difference(comparison, pairs)
+        for i, (text, where, arms, differences) in enumerate(found):
+            row: dict[str, Any] = {"group": group, "difference": text, "lag": where}
+            row |= _paper_difference(comparison, arms)
             for quantity in QUANTITIES:
                 difference = tested[quantity][i]
                 row |= {
@@ -218,7 +219,7 @@ def _differences(comparison: Comparison, pairs: Sequence[tuple[Arm, Arm]]) -> di
     """Return the difference of two arms in each quantity, or the mean difference of several pairs in every seed that
     has all of them: one number with less noise."""
     sides = {
-        q: [seed_mean(comparison.scores(*arm, q) for arm in side) for side in zip(*pairs, strict=True)]
+        q: [seed_mean(comparison.scores(method, lag, q) for method, lag in side) for side in zip(*pairs, strict=True)]
         for q in QUANTITIES
     }
     return {quantity: paired(a, b) for quantity, (a, b) in sides.items()}
