@@ -218,7 +218,7 @@ def _fields() -> dict[str, Any]:
             Field(
                 "gspo",
                 description="The base recipe: token ratio (grpo, ppo), sequence ratio (gspo), or another stabilizer of "
-                "the design space; or the dotted path of a module with one of your own (docs/stabilizers.md).",
+                "the design space; or the dotted path of a module with one of your own (docs/extend.md).",
             ),
         ),
         **beside,

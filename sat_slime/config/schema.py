@@ -99,7 +99,7 @@ class LabPipelineConfig(PipelineConfig):
 
 
 class ModelConfig(Section):
-    """A tiny decoder of a family (docs/tasks.md)."""
+    """A tiny decoder of a family (docs/extend.md)."""
 
     family: str | None = None
     """qwen3_moe, qwen3, qwen2, or the dotted path of a module with another one. Unset: qwen3_moe, and without experts

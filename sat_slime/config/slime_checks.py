@@ -337,7 +337,7 @@ def _cpu(config: SlimeConfig) -> Iterator[str]:
         yield (
             "cluster.device is cpu, but its flags describe no family that has layers without "
             f"Transformer Engine here ({', '.join(FAMILIES)}): describe one of these, name a file with another one in "
-            "family (docs/tasks.md), or set cluster.device to gpu"
+            "family (docs/extend.md), or set cluster.device to gpu"
         )
     if train.optimizer_offload:
         yield "slime.optimizer-cpu-offload is true with cluster.device cpu: all memory is the host's: set it to false"

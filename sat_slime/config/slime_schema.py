@@ -577,7 +577,7 @@ class SlimeConfig(Section):
     """Order of generation, training, broadcast."""
     family: str | None = None
     """qwen3_moe, qwen3, qwen2, or the dotted path of a module with another family: its layers on a CPU, and its counts
-    for memory (docs/tasks.md). Unset: the one that the flags describe, if any does."""
+    for memory (docs/extend.md). Unset: the one that the flags describe, if any does."""
     max_positions: PositiveInt | None = None
     """Longest prompt plus response, in tokens: `max_position_embeddings` of the checkpoint's config.json."""
     verifier: VerifierLimits = VerifierLimits()

@@ -46,7 +46,7 @@ def find_family(name: str) -> ModelFamily:
         return FAMILIES[name]
     needed = (
         "a module whose FAMILY is a sat_slime.models.ModelFamily: its weights in both formats, its config.json, its "
-        "layers and what SGLang serves (docs/tasks.md)"
+        "layers and what SGLang serves (docs/extend.md)"
     )
     if "." not in name:
         raise ValueError(

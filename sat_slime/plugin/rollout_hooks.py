@@ -1,7 +1,7 @@
 """Hooks in slime's rollout process: they see each sample as it arrives, each batch and evaluation when it is logged.
 
 slime takes them by --rollout-sample-hook-path (on_sample), --custom-rollout-log-function-path (log_rollout) and
---custom-eval-rollout-log-function-path (log_eval). docs/internals/slime.md says what each is for.
+--custom-eval-rollout-log-function-path (log_eval). docs/internals/architecture.md says what each is for.
 """
 
 from __future__ import annotations

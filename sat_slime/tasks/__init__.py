@@ -70,7 +70,7 @@ def find(name: str) -> type[Task]:
 def _fault(kind: type[Task]) -> str:
     """Return what keeps a class from being a task, with the remedy; empty where nothing does."""
     if inspect.isabstract(kind):
-        return f" does not define {', '.join(sorted(kind.__abstractmethods__))}: see docs/tasks.md"
+        return f" does not define {', '.join(sorted(kind.__abstractmethods__))}: see docs/extend.md"
     alphabet = getattr(kind, "alphabet", "")
     if len(alphabet) < 2 or len(set(alphabet)) != len(alphabet):
         return f".alphabet is {alphabet!r}: give it every character of prompts and answers once"
@@ -79,7 +79,7 @@ def _fault(kind: type[Task]) -> str:
     if kind.call and (len(kind.call) != 1 or kind.call not in alphabet or kind.call == kind.eos):
         return f".call is {kind.call!r}: let it be one character of the alphabet, another than eos"
     if bool(kind.call) != (kind.tool is not Task.tool):
-        return " has call or tool alone: define both, or neither (docs/tasks.md)"
+        return " has call or tool alone: define both, or neither (docs/extend.md)"
     if unset := [key for key, field in kind.model_fields.items() if field.is_required()]:
         return f".{unset[0]} has no default: give every setting one"
     return ""

@@ -27,7 +27,7 @@ class Calculator(Task):
     `98;`, and by the result, `98$`. Reward 1 iff the response ends and its last number is right."""
 
     name: str = "calculator"
-    """The task: the name of one of ours (docs/tasks.md), or the dotted path of a module or class of your own."""
+    """The task: the name of one of ours (docs/extend.md), or the dotted path of a module or class of your own."""
     numbers: Annotated[int, Field(ge=2, le=6)] = 3
     """Numbers of an expression; an answer calls the tool once less."""
 

@@ -21,7 +21,7 @@ class PointerChasing(Task):
     `cac$`. Reward 1 iff the response ends and every node is right."""
 
     name: str = "pointer_chasing"
-    """The task: the name of one of ours (docs/tasks.md), or the dotted path of a module or class of your own."""
+    """The task: the name of one of ours (docs/extend.md), or the dotted path of a module or class of your own."""
     nodes: Annotated[int, Field(ge=3, le=len(NODES))] = 6
     """Nodes of the table; each points to one of them."""
     hops: Annotated[int, Field(ge=1, le=32)] = 6

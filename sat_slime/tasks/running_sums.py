@@ -22,7 +22,7 @@ class RunningSums(Task):
     response ends and its last number is exact."""
 
     name: str = "running_sums"
-    """The task: the name of one of ours (docs/tasks.md), or the dotted path of a module or class of your own."""
+    """The task: the name of one of ours (docs/extend.md), or the dotted path of a module or class of your own."""
     min_digits: Annotated[int, Field(ge=2)] = 3
     """Fewest digits in a prompt."""
     max_digits: Annotated[int, Field(ge=2, le=11)] = 8

@@ -33,7 +33,7 @@ class Task(BaseModel, ABC):
     """A task is its settings, which are the section `task` of a run, and what follows from them.
 
     A subclass has a field for each setting, with a default, and defines `draw`, `demonstration`, the lengths and the
-    number of problems; docs/tasks.md writes one. Texts become tokens by the alphabet, a character each. All that is
+    number of problems; docs/extend.md writes one. Texts become tokens by the alphabet, a character each. All that is
     random follows from the generators that are passed in, so that a resumed run goes on with the same problems.
     """
 
@@ -112,7 +112,7 @@ class Task(BaseModel, ABC):
         raise NotImplementedError(f"{self.name} has no wording for the verifier of mathematics")
 
     def tool(self, answer: str) -> str:
-        """Return what the tool writes after an answer that has come to a call. docs/tasks.md has an example."""
+        """Return what the tool writes after an answer that has come to a call. docs/extend.md has an example."""
         raise NotImplementedError(f"{self.name} has the call {self.call!r}, but no tool: define `tool`")
 
     # ----------------------------------------------------------------------------------------------- what follows

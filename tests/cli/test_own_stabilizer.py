@@ -1,4 +1,4 @@
-"""A stabilizer outside the package, the one of docs/stabilizers.md: everything follows from its file."""
+"""A stabilizer outside the package, the one of docs/extend.md: everything follows from its file."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PATH = "my_package.halfway"
 @pytest.fixture
 def package(tmp_path, monkeypatch):
     """my_package.halfway, as the page has it."""
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "stabilizers.md").read_text(), re.DOTALL)
+    code, _task = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "extend.md").read_text(), re.DOTALL)
     folder = tmp_path / "my_package"
     folder.mkdir()
     (folder / "__init__.py").touch()

@@ -123,7 +123,7 @@ def test_an_unknown_family_is_one_line_that_says_what_a_file_holds(name):
     with pytest.raises(ValueError, match=re.escape(name)) as told:
         find_family(name)
     message = str(told.value)
-    assert "\n" not in message and "weights in both formats" in message and "docs/tasks.md" in message
+    assert "\n" not in message and "weights in both formats" in message and "docs/extend.md" in message
     assert all(known in message for known in FAMILIES) or "." in name
 
 

@@ -1,4 +1,4 @@
-"""A task outside the package, the one of docs/tasks.md: everything follows from its file."""
+"""A task outside the package, the one of docs/extend.md: everything follows from its file."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PATH = "my_tasks.sorting"
 @pytest.fixture
 def package(tmp_path, monkeypatch):
     """my_tasks.sorting, as the page has it."""
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "tasks.md").read_text(), re.DOTALL)
+    _stabilizer, code = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "extend.md").read_text(), re.DOTALL)
     folder = tmp_path / "my_tasks"
     folder.mkdir()
     (folder / "__init__.py").touch()
@@ -148,7 +148,7 @@ def test_what_is_wrong_is_said_in_one_line(package, tmp_path, task, message):
 @pytest.mark.parametrize(
     ("written", "instead", "message"),
     [
-        ("def draw(", "def drew(", "Sorting does not define draw: see docs/tasks.md"),
+        ("def draw(", "def drew(", "Sorting does not define draw: see docs/extend.md"),
         ("{LETTERS}=$", "{LETTERS}=$=", "Sorting.alphabet is 'abcdefgh=[$]=': give it every character"),
         ("{LETTERS}=$", "{LETTERS}=", "Sorting.eos is '[$]', no character of its alphabet"),
         (" = 6\n", "\n", "Sorting.length has no default"),
