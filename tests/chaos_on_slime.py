@@ -88,7 +88,7 @@ class SlimeRun(Run):
 
     def due(self, key: str) -> list[int]:
         """Iterations after which something is due that comes at the end too."""
-        every = int(self.settings[f"{key}.every_n_iterations"])
+        every = int(self.settings[f"slime.{key}-interval"])
         return sorted({*range(every, self.iterations + 1, every), self.iterations})
 
     def victims(self, kind: str) -> list[psutil.Process]:
@@ -234,9 +234,9 @@ def checkpoint_faults(run: SlimeRun, rows: list[dict]) -> Iterator[str]:
 
     checkpoints = run.folder / "checkpoints"
     there = sorted(int(path.name.removeprefix("iter_")) + 1 for path in checkpoints.glob("iter_???????"))
-    if there != (due := run.due("checkpoint")[-KEEP:]):
+    if there != (due := run.due("save")[-KEEP:]):
         yield f"checkpoints of {there}, not {due}"
-    prompts, samples = (int(run.settings[f"rollout.{key}"]) for key in ("prompts_per_iteration", "samples_per_prompt"))
+    prompts, samples = (int(run.settings[f"slime.{key}"]) for key in ("rollout-batch-size", "n-samples-per-prompt"))
     for iteration in there:
         position = checkpoints / "rollout" / f"global_dataset_state_dict_{iteration - 1}.pt"
         drawn = torch.load(position, weights_only=True)["sample_group_index"]

@@ -67,7 +67,7 @@ def _data(config: SlimeConfig) -> Iterator[Finding]:
     sets = {"slime.prompt-data": (data.prompts, data.input_key, data.label_key)}
     if config.eval.every_n_iterations:
         keys = (str(flags.get("eval-input-key", data.input_key)), str(flags.get("eval-label-key", data.label_key)))
-        sets |= {f"slime.eval-prompt-data.{name}": (file, *keys) for name, file in config.eval.prompts.items()}
+        sets |= {f"slime.eval-prompt-data ({name})": (file, *keys) for name, file in config.eval.prompts.items()}
     for key, (file, input_key, label_key) in sets.items():
         if file is None:
             continue

@@ -41,7 +41,7 @@ def needed_paths(config: SlimeConfig) -> dict[str, str]:
         "slime.prompt-data": config.data.prompts,
     }
     if config.eval.every_n_iterations:
-        paths |= {f"slime.eval-prompt-data.{name}": file for name, file in config.eval.prompts.items()}
+        paths |= {f"slime.eval-prompt-data ({name})": file for name, file in config.eval.prompts.items()}
     return {key: SLICE.sub("", path) for key, path in paths.items() if path}
 
 

@@ -18,6 +18,8 @@ LENGTHS = [6, 1, 9, 0, 12, 3, 8, 5, 2, 7]
 WIDER = 1 + 1e-12
 """So that a ratio at the radius itself, which SAT keeps, is not lost to the last bit of 1 + (r - 1)."""
 
+GRAIN = 2.0**-30
+
 
 @pytest.mark.parametrize("base", ["grpo", "gspo", "grpo-tis", "dppo", "gspo-mis-geo"])
 @settings(max_examples=40, deadline=None)
@@ -35,12 +37,11 @@ def test_sats_gradient_is_ppos_at_the_radii_that_it_reports(
     base, seed, exponent, alpha, low, high, spread, tied, own_scope
 ) -> None:
     plain, tokens = named_method(base), paper.random_tokens(seed, LENGTHS, spread)
-    if tied:  # every |d| is one of four, 0 among them
-        steps = [
-            round(4 * math.tanh((p - m) / spread)) / 4 * spread
-            for p, m in zip(tokens.log_pi, tokens.log_mu, strict=True)
-        ]
-        tokens.log_pi = [mu + step for mu, step in zip(tokens.log_mu, steps, strict=True)]
+    if tied:  # every |d| is one of four, 0 among them, and exactly so: all are whole multiples of one number
+        step = round(spread / 4 / GRAIN) * GRAIN
+        parts = [round(4 * math.tanh((p - m) / spread)) for p, m in zip(tokens.log_pi, tokens.log_mu, strict=True)]
+        tokens.log_mu = [round(mu / GRAIN) * GRAIN for mu in tokens.log_mu]
+        tokens.log_pi = [mu + part * step for mu, part in zip(tokens.log_mu, parts, strict=True)]
     scope: Scope = "microbatch" if own_scope else "step"
     sat = compose(plain.base, [SAT(alpha, exponent, scope), *plain.stabilizers[1:]], clip=Clip(low, high))
     threshold = None if own_scope else 0.7 * spread

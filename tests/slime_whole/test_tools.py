@@ -28,7 +28,7 @@ def run(slime, rollouts, tmp_path_factory):
         "slime.ref-load": made / "model",
         "slime.vocab-size": TASK.vocab_size,
         "slime.prompt-data": made / "prompts.jsonl",
-        "slime.eval-prompt-data.held_out": made / "held_out.jsonl",
+        "slime.eval-prompt-data": f"[held_out, {made / 'held_out.jsonl'}]",
         "slime.custom-generate-function-path": "sat_slime.plugin.task_generate.generate",
         "pipeline.iterations": 3,
         "slime.save-debug-rollout-data": rollouts / "{rollout_id}.pt",

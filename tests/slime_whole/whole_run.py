@@ -48,7 +48,7 @@ class Slime:
     runs: Path
 
     @property
-    def settings(self) -> dict[str, Path]:
+    def settings(self) -> dict[str, Path | str]:
         """Where slime is, and what it reads."""
         return {
             "cluster.slime_dir": self.slime_dir,
@@ -56,7 +56,7 @@ class Slime:
             "slime.hf-checkpoint": self.laptop / "model",
             "slime.ref-load": self.laptop / "model",
             "slime.prompt-data": self.laptop / "prompts.jsonl",
-            "slime.eval-prompt-data.held_out": self.laptop / "held_out.jsonl",
+            "slime.eval-prompt-data": f"[held_out, {self.laptop / 'held_out.jsonl'}]",
         }
 
     @property

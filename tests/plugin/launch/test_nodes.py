@@ -76,7 +76,7 @@ def test_paths_that_nodes_open():
     paths = needed_paths(
         config("slime.prompt-data=/d.jsonl@[0:10]", "slime.eval-prompt-data=[aime, /a.jsonl]", "slime.hf-checkpoint=/m")
     )
-    assert paths["slime.prompt-data"] == "/d.jsonl" and paths["slime.eval-prompt-data.aime"] == "/a.jsonl"
+    assert paths["slime.prompt-data"] == "/d.jsonl" and paths["slime.eval-prompt-data (aime)"] == "/a.jsonl"
     assert paths["slime.hf-checkpoint"] == "/m"
 
 
