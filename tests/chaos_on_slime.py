@@ -19,7 +19,6 @@ Only the launcher is left alone, since it is what restarts. In the end
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import random
 import sys
@@ -242,9 +241,9 @@ def checkpoint_faults(run: SlimeRun, rows: list[dict]) -> Iterator[str]:
         drawn = torch.load(position, weights_only=True)["sample_group_index"]
         done = float(prompts * iteration)
         if run.kind == "streaming":
-            queue = json.loads((checkpoints / "rollout" / f"queue_{iteration - 1}" / "queue.json").read_text())
+            queue = torch.load(checkpoints / "rollout" / f"queue_{iteration - 1}" / "queue.pt", weights_only=True)
             dropped = sum(row["rollout/dropped"] for row in rows if row["step"] <= iteration)
-            dropped += len(queue["untold"]["dropped"]) + queue["untold"]["aborted"]
+            dropped += len(queue["unreported"]["dropped"]) + queue["unreported"]["aborted"]
             done += dropped / samples + len(queue["waiting"]) + len(queue["prompts"])
         if drawn != done:
             yield f"after iteration {iteration} {drawn} prompts are drawn, and {done} accounted for"

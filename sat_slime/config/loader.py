@@ -342,7 +342,7 @@ def _setting_of(model: type[BaseModel], values: Any, detail: ErrorDetails) -> Ke
         values = values.get(name) if isinstance(values, Mapping) else None
         section = section_class(model.model_fields[name], values)
         if section is None:
-            return path[:depth]
+            return path[: depth + (name == "slime")]  # which holds flags
         model = section
     return path
 

@@ -40,6 +40,7 @@ def test_commands_that_read_a_folder_import_nothing_that_it_names(imported, tmp_
     for settings in NAMED.values():
         values |= settings
     if runtime == "slime":
+        values |= values.pop("model")
         (run / "job.json").write_text(json.dumps({"job": "x", "address": "http://127.0.0.1:9"}))
         del values["task"]
     (run / "config.yaml").write_text(yaml.safe_dump(values))

@@ -95,12 +95,13 @@ def test_bad_input_is_a_line_and_exit_code_2(runtime, monkeypatch, tmp_path, arg
 
 def test_all_faults_of_a_slime_run_are_told_at_once(runtime):
     laptop = TINY.parents[1] / "slime" / "laptop.yaml"
-    overrides = ["--set", "train.lr=1e400", "--set", "pipeline.max_staleness=0", "--set", "pipeline.mode=streaming"]
+    overrides = ["--set", "slime.lr=1e400", "--set", "pipeline.max_staleness=0", "--set", "pipeline.mode=streaming"]
     overrides += ["--set", "slime.sglang-mem-fraction=0.5"]
     result = sat_slime_command("launch", laptop, *overrides, "--skip-checks")
     assert result.exit_code == 2
-    for fault in ("train.lr is inf", "pipeline.max_staleness is 0", "there is no flag --sglang-mem-fraction"):
+    for fault in ("slime.lr is inf", "pipeline.max_staleness is 0", "there is no flag --sglang-mem-fraction"):
         assert fault in result.stderr
+    assert "family" not in result.stderr  # the other flags still say which
 
 
 def test_missing_file(runtime):

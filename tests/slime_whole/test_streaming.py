@@ -1,9 +1,9 @@
 """In mode streaming on the real slime the bound on staleness holds for 30 iterations, through kill -9 and a resume."""
 
-import json
 import subprocess
 
 import pytest
+import torch
 from test_faults import processes, rows, wait_for_step
 from whole_run import environment
 
@@ -29,7 +29,7 @@ def test_no_token_exceeds_the_bound_after_a_resume_neither(slime):
         output, _ = launch.communicate()
     assert launch.returncode == 1, output
     before = rows(folder / "metrics.jsonl")
-    queue = json.loads((folder / "checkpoints" / "rollout" / "queue_9" / "queue.json").read_text())
+    queue = torch.load(folder / "checkpoints" / "rollout" / "queue_9" / "queue.pt", weights_only=True)
     assert queue["waiting"] or queue["prompts"]
 
     resumed = slime.resume("streaming")

@@ -24,7 +24,11 @@ def test_check_does_not_miss_what_the_first_launch_makes(monkeypatch, tmp_path):
     assert "download" not in dry.stderr and "prepare model" not in dry.stderr and str(folder) not in dry.stderr
     # what it does not make has to be there
     (mark, what, rest), *more = lines_of(f"slime.eval-prompt-data=[mine, {folder}/mine.jsonl]")[1:]
-    assert (mark, what, more) == ("FAIL", "data", []) and f"slime.eval-prompt-data (mine) is {folder}/mine.jsonl" in rest
+    assert (mark, what, more) == (
+        "FAIL",
+        "data",
+        [],
+    ) and f"slime.eval-prompt-data (mine) is {folder}/mine.jsonl" in rest
     # and once something is there, nothing is made
     (folder / "model").mkdir(parents=True)
     assert made not in (told := lines_of()) and [what for mark, what, _ in told if mark == "FAIL"].count("data") == 2

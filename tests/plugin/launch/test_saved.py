@@ -60,8 +60,8 @@ def test_whole_ones_have_no_fault(checkpoints, tmp_path_factory):
         (lambda f: (f / "iter_0000003/__0_0.distcp").write_bytes(b""), "__0_0.distcp is missing or empty", 2),
         (lambda f: shutil.rmtree(f / "iter_0000003"), "iter_0000003 is missing or empty", 2),
         (
-            lambda f: (f / "rollout/queue_3/queue.json").write_text("{}"),
-            "queue_3 is damaged: queue.json does not mat",
+            lambda f: (f / "rollout/queue_3/queue.pt").write_text("{}"),
+            "queue_3 is damaged: queue.pt does not mat",
             2,
         ),
         (lambda f: (f / "rollout/queue_3/SHA256SUMS").unlink(), "queue_3 is damaged: SHA256SUMS is missing", 2),
