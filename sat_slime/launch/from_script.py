@@ -1,0 +1,308 @@
+"""Writes a run's YAML from a slime launch script: `sat-slime init from-script run.sh`.
+
+The run trains by the script's own objective, so that another method is a change of `method` alone. A flag that a
+setting of ours governs becomes that setting; any other stays slime's. What cannot be carried over is a line to write by
+hand, at the head of the file and on the terminal.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from sat_slime.config.slime_schema import DEFAULTS, SlimeConfig
+from sat_slime.config.source import ConfigError, parse_value
+from sat_slime.launch.command import GOVERNED, PLUGIN_FLAGS, REFUSED
+from sat_slime.launch.flags import Flag, recorded_flags
+from sat_slime.launch.script_reader import MARK, TRAINERS, Word, read_script, trainer_in
+from sat_slime.launch.secrets import is_secret, secret_names
+
+STEPS = "pipeline.optimizer_steps_per_rollout"
+OURS: Mapping[str, tuple[str, Any]] = {
+    "num-gpus-per-node": ("cluster.gpus_per_node", None),
+    "seed": ("seed", None),
+    "num-rollout": ("pipeline.iterations", None),
+    "update-weights-interval": ("pipeline.lag", None),
+    "num-steps-per-rollout": (STEPS, None),
+    "advantage-estimator": ("method.base", None),
+    "use-rollout-logprobs": ("method.denominator", "rollout"),
+    "eps-clip": ("method.clip.eps_low", None),
+    "eps-clip-high": ("method.clip.eps_high", None),
+    "eps-clip-c": ("method.clip.dual", None),
+    "use-tis": ("method.tis.enabled", True),
+    "tis-clip": ("method.tis.cap", None),
+    "use-opsm": ("method.opsm.enabled", True),
+    "opsm-delta": ("method.opsm.delta", None),
+    "use-rollout-routing-replay": ("method.r3", True),
+    "kl-loss-coef": ("loss.kl_coef", None),
+    "entropy-coef": ("loss.entropy_coef", None),
+    "calculate-per-token-loss": ("loss.reduction", "token_mean"),
+}
+"""The setting that each flag becomes, with its value where the flag has none."""
+GOVERNS = {"global-batch-size": STEPS, "rollout-seed": "seed", "custom-config-path": "method"}
+GOVERNS |= GOVERNED | dict.fromkeys(PLUGIN_FLAGS, "method")
+"""Further flags that follow from a setting of ours."""
+AS_SLIMES = frozenset(
+    {
+        *("actor-num-nodes", "rollout-num-gpus", "rollout-temperature", "rollout-top-p", "rollout-top-k"),
+        *("sglang-server-concurrency", "tensor-model-parallel-size", "pipeline-model-parallel-size"),
+        *("context-parallel-size", "expert-model-parallel-size", "optimizer", "lr", "adam-beta1", "adam-eps"),
+        *("clip-grad", "n-samples-per-eval-prompt", "override-opt_param-scheduler", "use-tensorboard"),
+    }
+)
+"""Flags that a run here has by default and that may stay where a script has not: slime's own default is the same, or
+they change nothing of what is computed. Any other one is then left out."""
+
+
+@dataclass
+class Given:
+    """A flag of the script, with its words and place."""
+
+    words: list[str]
+    place: str
+
+
+@dataclass
+class _Run:
+    """The settings of the run as they are found."""
+
+    flags: dict[str, Given]
+    notes: list[str]
+    settings: dict[str, tuple[Any, str]] = field(default_factory=dict)
+    """Dotted key to value, and the place in the script that it is from."""
+
+    def by_hand(self, given: Given, text: str) -> None:
+        self.notes.append(f"{given.place}: {' '.join(text.split())}")
+
+    def whole(self, name: str) -> int | None:
+        """Return the value of a flag that is a whole number."""
+        words = self.flags[name].words if name in self.flags else []
+        return int(words[0]) if len(words) == 1 and words[0].isdigit() else None
+
+    def word(self, name: str) -> str:
+        return " ".join(self.flags[name].words) if name in self.flags else ""
+
+
+def from_script(path: Path) -> tuple[str, list[str]]:
+    """Return a run's YAML and what is to be written by hand, a line each with the script's line.
+
+    Raises:
+        ConfigError: there is no such file, or nothing in it starts slime.
+    """
+    try:
+        script = read_script(path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError([f"{path}: {error}"]) from None
+    start = trainer_in(script.command)
+    if start is None:
+        none = f"{path}: nothing in it starts `python3 {TRAINERS[0]}` or `python3 {TRAINERS[1]}` of slime"
+        raise ConfigError([none, *script.notes])
+    trainer, run = script.command[start], _Run({}, script.notes)
+    for name, given in _flags(script.command[start + 1 :]).items():
+        key = OURS[name][0] if name in OURS else GOVERNS.get(name, f"slime.{name}")
+        value = " ".join(given.words)
+        if is_secret(name) or secret_names({name: value}):
+            run.by_hand(given, f"--{name} is a secret: set it in the cluster's environment")
+        elif MARK.search(value):
+            run.by_hand(given, f"--{name} {MARK.sub('...', value)}: {script.why(value)}: set {key} by hand")
+        else:
+            run.flags[name] = given
+    absent = {*DEFAULTS, "sequence-parallel", "attention-backend"} - AS_SLIMES - run.flags.keys()
+    _order(run, Given([trainer.text], trainer.place))
+    _method(run)
+    for at, word in enumerate(script.command[:start]):
+        option, equals, text = word.text.partition("=")
+        if option == "--runtime-env-json":
+            text = text if equals else script.command[at + 1].text
+            _environment(run, Given([text], word.place), script.why)
+    _slimes_own(run)
+    run.settings |= {f"slime.{name}": (False, "") for name in sorted(absent)}
+    run.notes.sort(key=lambda note: int(note.split(":")[1]))
+    return _text(path, run), run.notes
+
+
+def _flags(words: list[Word]) -> dict[str, Given]:
+    known = recorded_flags().by_name
+    flags: dict[str, Given] = {}
+    name = ""
+    for word in words:
+        if re.fullmatch(r"\||&|[012&]?>.*", word.text):
+            break  # what follows says where the output goes
+        if word.text.startswith("--"):
+            name, equals, value = word.text[2:].partition("=")
+            flag = known.get(f"--{name}", Flag(f"--{name}"))
+            name = flag.name[2:]
+            before = flags[name].words if name in flags and flag.repeatable else []
+            flags[name] = Given([*before, *([value] if equals else [])], word.place)
+        elif name:
+            flags[name].words.append(word.text)
+    return flags
+
+
+def _order(run: _Run, trainer: Given) -> None:
+    """Put the order of generation and training, and the GPUs of each."""
+    flags, settings = run.flags, run.settings
+    settings["pipeline.lag"] = int(trainer.words[0].endswith("train_async.py")), trainer.place
+    if settings["pipeline.lag"][0] == 0:
+        flags.pop("update-weights-interval", None)
+    rollout = run.word("rollout-function-path")
+    if "fully_async_rollout" in rollout:
+        given = flags.pop("rollout-function-path")
+        settings["pipeline.mode"] = "streaming", given.place
+        run.by_hand(given, "slime bounds no staleness here, and a run here does: see pipeline.max_staleness")
+    batch = run.whole("global-batch-size")
+    responses = (run.whole("rollout-batch-size") or 0) * (run.whole("n-samples-per-prompt") or 0)
+    if batch and responses:
+        settings[STEPS] = max(responses // batch, 1), flags.pop("global-batch-size").place
+    if "num-steps-per-rollout" in flags:
+        flags.pop("global-batch-size", None)
+    if colocate := flags.pop("colocate", None):
+        run.by_hand(
+            colocate,
+            "--colocate: training and generation have GPUs of their own here, as many again: divide them by "
+            "slime.actor-num-gpus-per-node and slime.rollout-num-gpus",
+        )
+    if colocate or "rollout-num-gpus" not in flags:
+        gpus = (run.whole("actor-num-nodes") or 1) * (run.whole("actor-num-gpus-per-node") or 8)
+        flags["rollout-num-gpus"] = Given([str(gpus)], (colocate or trainer).place)
+    if run.word("load").rstrip("/") == run.word("save").rstrip("/"):
+        flags.pop("load", None)
+
+
+def _method(run: _Run) -> None:
+    """Put what ours governs; the objective is slime's unless the script says otherwise."""
+    flags, settings = run.flags, run.settings
+    base = flags.get("advantage-estimator", Given(["grpo"], ""))
+    if base.words not in (["grpo"], ["gspo"]):
+        run.by_hand(flags.pop("advantage-estimator"), f"--advantage-estimator {' '.join(base.words)}: set method.base")
+    settings |= {"method.base": ("grpo", ""), "method.denominator": ("trainer", ""), "loss.kl_coef": (0, "")}
+    if "custom-tis-function-path" in flags:
+        flags.pop("use-tis", None)
+    for switch, value in (("use-tis", "tis-clip"), ("use-opsm", "opsm-delta"), ("use-kl-loss", "kl-loss-coef")):
+        if switch not in flags:
+            flags.pop(value, None)
+    kind = flags.pop("kl-loss-type", Given([], ""))
+    if (
+        flags.pop("use-kl-loss", None)
+        and run.word("kl-loss-coef").strip("0.")
+        and kind.words not in (["low_var_kl"], ["k3"])
+    ):
+        run.by_hand(kind, f"--kl-loss-type {' '.join(kind.words)}: here it is always low_var_kl")
+    if not run.word("kl-coef").strip("0."):
+        flags.pop("kl-coef", None)
+    if "seed" not in flags and "rollout-seed" in flags:
+        flags["seed"] = flags.pop("rollout-seed")
+    if "eps-clip" in flags:
+        flags.setdefault("eps-clip-high", flags["eps-clip"])
+    for name in [name for name in flags if name in OURS]:
+        given = flags.pop(name)
+        key, value = OURS[name]
+        settings[key] = _value(name, given) if value is None else value, given.place
+
+
+def _environment(run: _Run, given: Given, why: Any) -> None:
+    """Put the job's environment, without secrets and what every run here has."""
+    try:
+        others = json.loads(given.words[0])
+        variables = {str(name): str(value) for name, value in others.pop("env_vars", {}).items()}
+    except (ValueError, AttributeError):
+        run.by_hand(given, "the job's environment cannot be read: write it by hand below cluster.env")
+        return
+    if others:
+        run.by_hand(given, f"runtime environment: write {', '.join(others)} by hand below cluster.runtime_env")
+    secrets = secret_names(variables)
+    for name, value in variables.items():
+        folders = [folder for folder in value.split(":") if folder]
+        if name in secrets:
+            run.by_hand(given, f"{name} is a secret: set it in the cluster's environment")
+        elif name == "NCCL_NVLS_ENABLE":
+            run.settings["cluster.nvlink"] = value != "0", given.place
+            if MARK.search(value):
+                run.by_hand(given, f"{name}: {why(value)}: set cluster.nvlink to false where there is no NVLink")
+        elif MARK.search(value):
+            key = "cluster.python_path" if name == "PYTHONPATH" else f"cluster.env.{name}"
+            run.by_hand(given, f"{name} {MARK.sub('...', value)}: {why(value)}: set {key} by hand where it is needed")
+        elif name == "PYTHONPATH":
+            for folder in [folder for folder in folders if "megatron" in folder.lower()][:1]:
+                folders.remove(folder)
+                run.settings["cluster.megatron_dir"] = folder, given.place
+            if folders:
+                run.settings["cluster.python_path"] = folders, given.place
+        elif (name, value) != ("CUDA_DEVICE_MAX_CONNECTIONS", "1"):
+            run.settings[f"cluster.env.{name}"] = value, given.place
+
+
+def _slimes_own(run: _Run) -> None:
+    for name, given in run.flags.items():
+        flag, value = f"--{name} {' '.join(given.words)}".strip(), _value(name, given)
+        if name in REFUSED:
+            run.by_hand(given, f"{flag} is left out: {REFUSED[name]}")
+            continue
+        if name in GOVERNS:
+            run.by_hand(given, f"{flag} follows from {GOVERNS[name]} here: set that")
+            continue
+        try:
+            SlimeConfig(slime={name: value})
+        except ValidationError as error:
+            message = error.errors()[0]["msg"].removeprefix("Value error, ")
+            run.by_hand(given, f"{flag}: {message}: set slime.{name} by hand")
+            continue
+        run.settings[f"slime.{name}"] = value, given.place
+
+
+def _value(name: str, given: Given) -> Any:
+    """Return the value of a flag: numbers where slime's parser takes numbers, a list where it takes several."""
+    flag = recorded_flags().by_name.get(f"--{name}", Flag(name))
+    try:
+        values = [{"int": int, "float": float}.get(flag.type or "", str)(word) for word in given.words]
+    except ValueError:
+        values = list(given.words)
+    many = len(values) > 1 or flag.values not in (0, 1, "?")
+    return values if many else values[0] if values else True
+
+
+def _yaml(value: Any) -> str:
+    """Return a value in YAML on one line."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(_yaml, value))}]"
+    if isinstance(value, float) and parse_value(f"{value:g}") == value:
+        return f"{value:g}".replace("e-0", "e-")
+    return str(yaml.safe_dump([value], default_flow_style=True, width=10**9, allow_unicode=True)).strip()[1:-1]
+
+
+def _text(path: Path, run: _Run) -> str:
+    """Return the file: what to write by hand, and each setting with the script's line."""
+    lines = [
+        f"# The run that {path.name} starts, as `sat-slime init from-script` reads it. It trains by the script's own",
+        "# objective: for SAT add `sat: true` below method, with `denominator: rollout`. What is false without a line",
+        "# number is not in the script, and a run here has it by default.",
+    ]
+    if run.notes:
+        lines += ["#", "# By hand:", *(f"# - {note}" for note in run.notes)]
+    lines += ["runtime: slime", f"name: {re.sub(r'[^A-Za-z0-9._-]+', '-', path.stem).lstrip('._-') or 'run'}"]
+    tree: dict[str, Any] = {"method": {}, "loss": {}, "pipeline": {}, "cluster": {}, "slime": {}}
+    for key, entry in run.settings.items():
+        *sections, last = key.split(".", 1) if key.startswith("slime.") else key.split(".")
+        below = tree
+        for section in sections:
+            below = below.setdefault(section, {})
+        below[last] = entry
+    _write(lines, {section: below for section, below in tree.items() if below}, "")
+    return "\n".join(lines) + "\n"
+
+
+def _write(lines: list[str], tree: Mapping[str, Any], indent: str) -> None:
+    for key, entry in tree.items():
+        if isinstance(entry, dict):
+            lines += [*([] if indent else [""]), f"{indent}{key}:"]
+            _write(lines, entry, indent + "  ")
+        else:
+            value, place = entry
+            lines.append(f"{indent}{key}: {_yaml(value)}" + (f"  # {place}" if place else ""))
