@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -105,7 +105,10 @@ def from_script(path: Path) -> tuple[str, list[str]]:
         none = f"{path}: nothing in it starts `python3 {TRAINERS[0]}` or `python3 {TRAINERS[1]}` of slime"
         raise ConfigError([none, *script.notes])
     trainer, run = script.command[start], _Run({}, script.notes)
-    for name, given in _flags(script.command[start + 1 :]).items():
+    flags, stray = _flags(script.command[start + 1 :])
+    for word in stray:
+        run.by_hand(Given([], word.place), f"{script.why(word.text)}: write its flags by hand")
+    for name, given in flags.items():
         key = OURS[name][0] if name in OURS else GOVERNS.get(name, f"slime.{name}")
         value = " ".join(given.words)
         if is_secret(name) or secret_names({name: value}):
@@ -128,10 +131,12 @@ def from_script(path: Path) -> tuple[str, list[str]]:
     return _text(path, run), run.notes
 
 
-def _flags(words: list[Word]) -> dict[str, Given]:
+def _flags(words: list[Word]) -> tuple[dict[str, Given], list[Word]]:
+    """Return the flags, and words that cannot be read where no flag takes them: they may be flags themselves."""
     known = recorded_flags().by_name
     flags: dict[str, Given] = {}
-    name = ""
+    stray: list[Word] = []
+    name, most = "", 0
     for word in words:
         if re.fullmatch(r"\||&|[012&]?>.*", word.text):
             break  # what follows says where the output goes
@@ -139,11 +144,14 @@ def _flags(words: list[Word]) -> dict[str, Given]:
             name, equals, value = word.text[2:].partition("=")
             flag = known.get(f"--{name}", Flag(f"--{name}"))
             name = flag.name[2:]
+            most = flag.values if isinstance(flag.values, int) else len(words)
             before = flags[name].words if name in flags and flag.repeatable else []
             flags[name] = Given([*before, *([value] if equals else [])], word.place)
+        elif MARK.fullmatch(word.text) and (not name or len(flags[name].words) >= most):
+            stray.append(word)
         elif name:
             flags[name].words.append(word.text)
-    return flags
+    return flags, stray
 
 
 def _order(run: _Run, trainer: Given) -> None:
@@ -207,7 +215,7 @@ def _method(run: _Run) -> None:
         settings[key] = _value(name, given) if value is None else value, given.place
 
 
-def _environment(run: _Run, given: Given, why: Any) -> None:
+def _environment(run: _Run, given: Given, why: Callable[[str], str]) -> None:
     """Put the job's environment, without secrets and what every run here has."""
     try:
         others = json.loads(given.words[0])

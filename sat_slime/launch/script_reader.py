@@ -35,6 +35,8 @@ _INNERMOST = re.compile(
 )
 """A substitution that has none inside."""
 _WHOLE_ARRAY = re.compile(r"\$\{(\w+)\[[@*]\]\}")
+_ARRAY_OR_NONE = re.compile(r"""\$\{(\w+)\[@\](?::?-|\+"?\$\{\1\[@\]\}"?)\}""")
+"""`${NAME[@]:-}` and `${NAME[@]+"${NAME[@]}"}`, which are `${NAME[@]}` where it may be unset."""
 _LAYERS = re.compile(
     r"for \(\(i=0; *i<(\w+); *i\+\+\)\); *do\s+if \(\( *i < (\w+) *\)\); *then\s+(\w+)\+=\(0\)\s+"
     r"else\s+\3\+=\(1\)\s+fi\s+done"
@@ -209,6 +211,7 @@ class _Reader:
         """Return the text with values in the place of variables and substitutions, its quotes as they are."""
         text = re.sub(_QUOTED, lambda match: match[0].replace("$", _DOLLAR) if match[0][0] in "\\'" else match[0], text)
         text = text.replace("\\$", _DOLLAR).replace("\\" + _DOLLAR, _DOLLAR)
+        text = _ARRAY_OR_NONE.sub(r"${\1[@]}", text)
         while match := _INNERMOST.search(text):
             value = self.value(match)
             text = text[: match.start()] + re.sub(r'([\\"])', r"\\\1", value.replace("\n", " ")) + text[match.end() :]
