@@ -1,4 +1,4 @@
-"""megatron-core's GPTModel with the layers of a model family, on packed sequences and without a GPU.
+"""megatron-core's GPTModel with the layers of a model family, on packed sequences.
 
 Packing: the tokens of all responses of a micro-batch stand in one row (1, N). Megatron gets each token's position as
 `position_ids`, so its rotary embedding is one multiplication; its own path for packed sequences loops over them in
@@ -15,7 +15,7 @@ import re
 import shutil
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from megatron.core import parallel_state
 from megatron.core.models.gpt import GPTModel
 from megatron.core.packed_seq_params import PackedSeqParams
-from megatron.core.tensor_parallel.random import initialize_rng_tracker
+from megatron.core.tensor_parallel.random import initialize_rng_tracker, model_parallel_cuda_manual_seed
 from megatron.core.transformer import TransformerConfig
 from megatron.core.transformer.moe import moe_utils
 from megatron.core.transformer.moe.router_replay import RouterReplay, RouterReplayAction
@@ -39,33 +39,42 @@ from sat_slime.config.schema import ModelConfig, TrainConfig
 from sat_slime.models import Weight
 from sat_slime.models.layers import Grid, block
 
-# ------------------------------------------------------------------------------------------- Megatron without a GPU
+# ------------------------------------------------------------------------------------------ Megatron in one process
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 """Options of glibc's mallopt."""
 
 
+def device() -> torch.device:
+    """The trainer's device: the current GPU if there is one, else the CPU."""
+    return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+
+
 def initialize() -> None:
-    """Makes the process groups that Megatron asks for, of this process alone, and answers what of megatron-core 0.16
-    fails without CUDA or Transformer Engine."""
+    """Makes the process groups that Megatron asks for, of this process alone: NCCL with a GPU, Gloo without; and
+    answers what of megatron-core 0.16 fails without CUDA or Transformer Engine."""
     warnings.filterwarnings("ignore", module="megatron")
     logging.getLogger("megatron").setLevel(logging.ERROR)
     torch.set_num_threads(1)  # more are slower where the engines share the cores
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # it does not ask who connects
-    # Megatron allocates with `device=torch.cuda.current_device()`, which raises without CUDA.
-    torch.cuda.current_device = lambda: torch.device("cpu")  # type: ignore[assignment,return-value]
-    if hasattr(libc := ctypes.CDLL(None), "mallopt"):
+    os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = "lo"  # neither asks who connects
+    on_gpu = torch.cuda.is_available()
+    if not on_gpu:
+        # Megatron allocates with `device=torch.cuda.current_device()`, which raises without CUDA.
+        torch.cuda.current_device = lambda: torch.device("cpu")  # type: ignore[assignment,return-value]
+    if not on_gpu and hasattr(libc := ctypes.CDLL(None), "mallopt"):
         # By default the memory of a step's tensors goes back to the system, which clears it for the next ones: 4,000
         # page faults a step of the tiny model.
         libc.mallopt(_M_MMAP_THRESHOLD, 32 * 2**20)  # the most that glibc takes
         libc.mallopt(_M_TRIM_THRESHOLD, 512 * 2**20)
-    with _one_gloo_device():
-        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    with nullcontext() if on_gpu else _one_gloo_device():
+        dist.init_process_group("nccl" if on_gpu else "gloo", store=dist.HashStore(), rank=0, world_size=1)
         parallel_state.initialize_model_parallel()
     if not hasattr(moe_utils, "te_general_gemm"):  # bound only where Transformer Engine is, and read unguarded
         moe_utils.te_general_gemm = None
-    # Megatron's own tracker for inference: dropout is off, so no CUDA generator states are needed.
-    initialize_rng_tracker(inference_rng_tracker=True, force_reset=True)
+    if on_gpu:
+        model_parallel_cuda_manual_seed(0)
+    else:  # Megatron's own tracker for inference: dropout is off, so no CUDA generator states are needed
+        initialize_rng_tracker(inference_rng_tracker=True, force_reset=True)
 
 
 def shutdown() -> None:
@@ -110,7 +119,7 @@ class PackedLayout(PackedSeqParams):
     @classmethod
     def of(cls, lengths: list[int]) -> PackedLayout:
         """Return the layout of sequences of the given lengths in tokens, each > 0."""
-        edges = torch.tensor([0, *lengths]).cumsum(0).to(torch.int32)
+        edges = torch.tensor([0, *lengths]).cumsum(0).to(device(), torch.int32)
         grid = Grid.of(edges)
         return cls(
             qkv_format="packed",  # neither Megatron's "thd" nor "sbhd": PackedAttention handles it
@@ -163,7 +172,7 @@ def build_model(
         mrope_section=[model.head_dim // 2, 0, 0],
         params_dtype=dtype,
         bf16=dtype == torch.bfloat16,
-        use_cpu_initialization=True,
+        use_cpu_initialization=not torch.cuda.is_available(),
     )
     return GPTModel(
         config=config,
@@ -174,7 +183,7 @@ def build_model(
         share_embeddings_and_output_weights=model.tied_embeddings,
         position_embedding_type="mrope",
         rotary_base=model.rope_base,
-    )
+    ).to(device())
 
 
 def forward_logits(model: torch.nn.Module, token_ids: Tensor, layout: PackedLayout) -> Tensor:
@@ -291,7 +300,7 @@ def load_hf(megatron: torch.nn.Module, config: ModelConfig, vocab_size: int, fol
 
 def save_hf(megatron: torch.nn.Module, config: ModelConfig, vocab_size: int, eos_token_id: int, folder: Path) -> None:
     """Writes the whole model as a Hugging Face folder that is either there in full or not at all."""
-    tensors = {name: tensor.contiguous() for name, tensor in hf_tensors(megatron, config, vocab_size)}
+    tensors = {name: tensor.cpu().contiguous() for name, tensor in hf_tensors(megatron, config, vocab_size)}
     dtype = str(next(megatron.parameters()).dtype).removeprefix("torch.")
     part = folder.with_name(folder.name + ".part")
     shutil.rmtree(part, ignore_errors=True)

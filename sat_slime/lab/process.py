@@ -37,8 +37,8 @@ NAME = "sat-slime-trainer"
 """The first argument of a trainer that a fork server forks."""
 END_S = 10.0
 """Seconds in which the process may end after its socket closed."""
-ENVIRONMENT = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-"""What the process has in its environment: more threads on busy cores are slower, and it has no GPU."""
+ENVIRONMENT = {"OMP_NUM_THREADS": "1"}
+"""What the process has in its environment: more threads on busy cores are slower."""
 
 
 class TrainerProcess:

@@ -152,22 +152,23 @@ def pack(responses: Sequence[Response], routed: bool, top_p_replay: bool = False
     ends = np.cumsum(lengths)
     outputs = [len(response.output_ids) for response in responses]
     rows = [np.arange(end - count, end) for end, count in zip(ends, outputs, strict=True)]
+    device = model.device()
 
     def each(values: list[float]) -> Tensor:
-        return torch.from_numpy(np.repeat(np.asarray(values, np.float32), outputs))
+        return torch.from_numpy(np.repeat(np.asarray(values, np.float32), outputs)).to(device)
 
     def joined(arrays: list[np.ndarray], dtype: torch.dtype) -> Tensor:
-        return torch.as_tensor(np.concatenate(arrays), dtype=dtype)
+        return torch.as_tensor(np.concatenate(arrays), dtype=dtype).to(device)
 
     whole = [response.distribution for response in responses if response.distribution is not None]
     distribution = joined(whole, torch.float32) if len(whole) == len(responses) else None
     routes = [response.routed_experts for response in responses if response.routed_experts is not None]
     versions = joined([response.versions for response in responses], torch.int64)
     return MicroBatch(
-        token_ids=torch.tensor([t for r in responses for t in (*r.prompt_ids, *r.output_ids[:-1])]),
+        token_ids=torch.tensor([t for r in responses for t in (*r.prompt_ids, *r.output_ids[:-1])], device=device),
         layout=PackedLayout.of(lengths),
         rows=joined(rows, torch.int64),
-        output_ids=torch.tensor([t for r in responses for t in r.output_ids]),
+        output_ids=torch.tensor([t for r in responses for t in r.output_ids], device=device),
         rollout_log_probs=joined([response.log_probs for response in responses], torch.float32),
         advantages=each([response.advantage for response in responses]),
         rewards=each([response.reward for response in responses]),
@@ -344,12 +345,12 @@ class MasterOptimizer:
         for (name, _), master in zip(self._parameters, self.masters, strict=True):
             tensors[f"{name}/weight"] = master.detach()
             tensors |= {f"{name}/{key}": value for key, value in self._adamw.state.get(master, {}).items()}
-        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / FILE)
+        save_file({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, folder / FILE)
 
     @torch.no_grad()
     def load(self, folder: Path, updates: int) -> None:
         """Restores what `save` wrote after so many updates, and gives the model its weights, bit for bit."""
-        tensors = load_file(folder / FILE)
+        tensors = load_file(folder / FILE, device=str(model.device()))
         for (name, parameter), master in zip(self._parameters, self.masters, strict=True):
             master.copy_(tensors[f"{name}/weight"])
             parameter.copy_(master)
@@ -494,7 +495,7 @@ class Trainer:
         """
         micros = self._microbatches(responses)
         parts = [self._forward(self.model, micro, replay=replay, temperature=temperature) for micro in micros]
-        return torch.cat([scores.log_probs for scores in parts]).numpy()
+        return torch.cat([scores.log_probs for scores in parts]).cpu().numpy()
 
     @torch.no_grad()
     def _policy_log_probs(self, micro: MicroBatch) -> Tensor:
@@ -535,7 +536,7 @@ class Trainer:
     def _divergence(self, micros: list[MicroBatch]) -> Tensor:
         """Return the total variation between mu and the policy's current weights at every state whose token is
         trained."""
-        distances = [torch.zeros(0)]
+        distances = [torch.zeros(0, device=model.device())]
         for micro in micros:
             assert micro.distribution is not None, "TRPO asks the engine for it"
             pi = self._forward(self.model, micro, replay=self.method.routing_replay, distribution=True).distribution
@@ -642,7 +643,7 @@ class Trainer:
         threshold = self._step_threshold(micros)
 
         self.model.zero_grad_buffer()
-        losses, loss = MetricAccumulator(), torch.zeros(())
+        losses, loss = MetricAccumulator(), torch.zeros((), device=model.device())
         flips: list[Tensor] = []
         scored: list[tuple[Tensor, Tensor]] = []
         counts_flips = self.config.model.is_moe and not self.method.routing_replay
@@ -685,7 +686,7 @@ class Trainer:
             known_columns = {"checkpoint_log_probs": checkpoint, "proximal_log_probs": proximal}
             columns = {name: values for name, values in known_columns.items() if values is not None} | columns
             columns = {"log_probs": log_probs, "entropy": entropy, **columns}
-            tokens = {name: values.detach().numpy() for name, values in columns.items()}
+            tokens = {name: values.detach().cpu().numpy() for name, values in columns.items()}
         self.updates += 1
         histogram = mismatch_histogram((log_probs - mu).abs()[mask])
         return StepResult({**metrics, "step": self.updates}, histogram, tokens)
@@ -835,8 +836,8 @@ def _imitation_loss(
         rows.append((torch.arange(len(prompt) - 1, len(tokens) - 1) + offset)[ours])
         sequences.append(tokens)
         offset += len(tokens)
-    ids = torch.tensor([token for tokens in sequences for token in tokens])
-    picked = torch.cat(rows)
+    ids = torch.tensor([token for tokens in sequences for token in tokens], device=model.device())
+    picked = torch.cat(rows).to(ids.device)
     logits = forward_logits(network, ids, PackedLayout.of([len(tokens) for tokens in sequences]))[picked]
     log_probs, _ = token_log_probs(logits, ids[picked + 1], temperature=1.0)
     return -log_probs.mean()

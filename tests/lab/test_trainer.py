@@ -708,3 +708,17 @@ def test_all_groups_share_one_device_and_freed_memory_is_used_again():
     told = json.loads(done.stdout.splitlines()[-1])
     assert told["groups"] > 10 and told["threads"] == 1 and told["restored"]
     assert told["total"] == [1.0, 1.0, 1.0] and told["faults"] < 100
+
+
+def test_on_a_gpu_its_groups_are_nccls_and_its_tensors_there(monkeypatch):
+    called = []
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "")
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    monkeypatch.setattr(model.dist, "init_process_group", lambda backend, **_: called.append(backend))
+    monkeypatch.setattr(model.parallel_state, "initialize_model_parallel", lambda: called.append("groups"))
+    monkeypatch.setattr(model, "model_parallel_cuda_manual_seed", called.append)
+    model.initialize()
+    assert called == ["nccl", "groups", 0] and os.environ["NCCL_SOCKET_IFNAME"] == "lo"
+    assert model.device() == torch.device("cuda:1")

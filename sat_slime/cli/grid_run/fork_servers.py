@@ -17,6 +17,7 @@ from pathlib import Path
 
 from sat_slime.lab.engine import SGLANG_COMMAND, server_environment
 from sat_slime.lab.forking import FOLDER, RUNS, SGLANG, listen, serve
+from sat_slime.rollout import sglang_on_gpu
 from sat_slime.rollout.scratch import new_scratch
 
 SAT_SLIME = "sat-slime"
@@ -43,9 +44,9 @@ def fork_servers(log: Path) -> Iterator[dict[str, str]]:
 
     Yields:
         What the environment of a cell needs so that its processes are forked; nothing where no process can be: not on
-        Linux.
+        Linux, or with a GPU, which does not survive a fork.
     """
-    if sys.platform != "linux":
+    if sys.platform != "linux" or sglang_on_gpu.gpu_available():
         yield {}
         return
     with contextlib.ExitStack() as undo:
@@ -57,7 +58,7 @@ def fork_servers(log: Path) -> Iterator[dict[str, str]]:
             SGLANG: [*SGLANG_COMMAND, "--fork-server"],
         }
         for name, command in commands.items():
-            environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+            environment = {**os.environ, "OMP_NUM_THREADS": "1"}
             with listen(scratch.path / name) as listener:
                 server = subprocess.Popen(
                     [*command, str(listener.fileno())],

@@ -17,6 +17,7 @@ from sat_slime.cli.grid_run.grid_plan import GridPlan
 from sat_slime.config import GridConfig, LabConfig
 from sat_slime.grid.state import GridFolder
 from sat_slime.lab.forking import FOLDER, RUNS, ForkedProcess, listen
+from sat_slime.rollout import sglang_on_gpu
 from sat_slime.rollout.scratch import new_scratch
 from sat_slime.runs.folder import RunFolder
 
@@ -64,8 +65,9 @@ def test_a_cell_without_a_fork_server_is_the_command(environment, tmp_path):
     assert isinstance(process, subprocess.Popen) and "sat-gspo  SAT-GSPO" in output
 
 
-def test_there_are_none_where_no_process_can_be_forked(monkeypatch, tmp_path):
-    monkeypatch.setattr(sys, "platform", "darwin")
+@pytest.mark.parametrize("what", [(sys, "platform", "darwin"), (sglang_on_gpu, "gpu_available", lambda: True)])
+def test_there_are_none_where_no_process_can_be_forked(what, monkeypatch, tmp_path):
+    monkeypatch.setattr(*what)
     with fork_servers.fork_servers(tmp_path / "log.txt") as environment:
         assert environment == {}
     assert not (tmp_path / "log.txt").exists()

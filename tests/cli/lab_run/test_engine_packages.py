@@ -37,6 +37,14 @@ def test_the_torch_that_is_there_stays(monkeypatch):
     assert calls == [["torch==2.99.1"]] * 2
 
 
+@pytest.mark.parametrize("gpu", [True, False])
+def test_on_a_gpu_it_names_what_sglang_imports_there(monkeypatch, gpu):
+    monkeypatch.setattr(engine_packages.sglang_on_gpu, "gpu_available", lambda: gpu)
+    monkeypatch.setattr(engine_packages, "installed_version", {"triton": "3.5", "torchvision": "0.26"}.get)
+    *_, last = sat_slime_command("prepare", "engines", "--dry-run").stdout.splitlines()
+    assert ("imports sglang-kernel, flashinfer_python, ipython too: pip install sglang==0.5" in last) == gpu
+
+
 def test_the_first_failure_ends_it(monkeypatch):
     monkeypatch.setattr(subprocess, "run", lambda command: subprocess.CompletedProcess(command, 1))
     result = sat_slime_command("prepare", "engines")
