@@ -22,7 +22,7 @@ from sat_slime.config.source import ConfigError, parse_value
 from sat_slime.launch.command import GOVERNED, PLUGIN_FLAGS, REFUSED
 from sat_slime.launch.flags import Flag, recorded_flags
 from sat_slime.launch.script_reader import MARK, TRAINERS, Word, read_script, trainer_in
-from sat_slime.launch.secrets import is_secret, secret_names
+from sat_slime.launch.secrets import secret_names
 
 STEPS = "pipeline.optimizer_steps_per_rollout"
 OURS: Mapping[str, tuple[str, Any]] = {
@@ -111,7 +111,7 @@ def from_script(path: Path) -> tuple[str, list[str]]:
     for name, given in flags.items():
         key = OURS[name][0] if name in OURS else GOVERNS.get(name, f"slime.{name}")
         value = " ".join(given.words)
-        if is_secret(name) or secret_names({name: value}):
+        if secret_names({name: value}):
             run.by_hand(given, f"--{name} is a secret: set it in the cluster's environment")
         elif MARK.search(value):
             run.by_hand(given, f"--{name} {MARK.sub('...', value)}: {script.why(value)}: set {key} by hand")

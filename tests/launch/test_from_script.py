@@ -42,6 +42,7 @@ ROLLOUT_ARGS=(
    --prompt-data ${DATA}/train.jsonl  # the set; of "mathematics"
    --rm-type math
    # --rm-type dapo
+   --rollout-shuffle
    --num-rollout 30
    --rollout-batch-size 32 --n-samples-per-prompt 4
    --global-batch-size $((32 * 4 / STEPS))
@@ -136,6 +137,7 @@ def test_a_script_that_can_be_read_needs_nothing_by_hand(script):
     assert not config.cluster.nvlink and config.slime["moe-layer-freq"] == "[0,1,1,1]"
     lines = text.splitlines()
     assert "  hidden-size: 64  # tiny.sh:14" in lines and "  rm-type: math  # run.sh:9" in lines
+    assert "  rollout-shuffle: true  # run.sh:11" in lines and "iterations: 30  # run.sh:12" in text
 
 
 def test_the_run_sends_the_flags_of_the_script(script):
