@@ -41,7 +41,7 @@ def test_the_script_makes_every_row_of_the_page(name, tmp_path):
     page = (STUDIES / name / "README.md").read_text(encoding="utf-8")
     made = [line for line in printed.splitlines() if line.startswith("|")]
     shown = [line for line in page.splitlines() if line.startswith("|")]
-    assert len(shown) > 10 and [line for line in (*shown, *PUBLISHED[name]) if line not in made] == []
+    assert len(shown) > 6 and [line for line in (*shown, *PUBLISHED[name]) if line not in made] == []
 
 
 @pytest.mark.parametrize("name", NAMES)
