@@ -36,7 +36,7 @@ from sat_slime.config.plugin_schema import DriverConfig
 from sat_slime.config.source import ConfigError
 from sat_slime.plugin import r3
 from sat_slime.plugin.canary import PushCanary, PushNotTaken, no_canary
-from sat_slime.plugin.compat import claim_ports, is_newest, probe_slime, slime_function
+from sat_slime.plugin.compat import is_newest, probe_slime, slime_function
 from sat_slime.plugin.settings import DRIVEN, PUSH_METRICS, plugin_config, settle_flags, steps_per_rollout
 from sat_slime.plugin.step import StepFile
 from sat_slime.rollout import sglang_routes
@@ -52,6 +52,8 @@ NOT_HERE = {
     "keep_old_actor": "denominator checkpoint keeps the weights that it needs without it: leave it out",
 }
 """Flags of slime that mean another order than this one."""
+SETUP_WORKER = "sat_slime.plugin.worker.setup_worker"
+"""Run by each process that Ray starts. Of this module, which is `__main__` where a run goes, Ray would find nothing."""
 READ_BY_SLIME = ("slime.rollout.sglang_rollout.generate_rollout", "sat_slime.plugin.streaming.generate_rollout")
 """Rollout functions in which slime's Sample decodes the routes of a reply."""
 
@@ -177,14 +179,6 @@ class Host:
             ray.get(self.startup.serving.dispose.remote())
         if not failed:
             slime_function("finish_tracking")(self.args)
-
-
-def setup_worker() -> None:
-    """Prepares a process of the run, which has imported nothing of slime yet. Each calls this first, by Ray's
-    `worker_process_setup_hook`."""
-    claim_ports()
-    if os.environ.get(sglang_routes.VARIABLE) == "1":
-        r3.read_narrow_replies()
 
 
 # ------------------------------------------------------------------------------------------------------------ the order
@@ -334,9 +328,7 @@ def connect(variables: Mapping[str, str]) -> None:
     excepted = without_proxy(os.environ, hosts)
     # The job's own environment may have it as well, and Ray refuses another value without this variable.
     os.environ |= {**excepted, "RAY_OVERRIDE_JOB_RUNTIME_ENV": "1"}
-    ray.init(
-        runtime_env={"env_vars": {**excepted, **variables}, "worker_process_setup_hook": f"{__name__}.setup_worker"}
-    )
+    ray.init(runtime_env={"env_vars": {**excepted, **variables}, "worker_process_setup_hook": SETUP_WORKER})
 
 
 def main() -> None:

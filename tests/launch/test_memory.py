@@ -345,7 +345,7 @@ def test_what_is_given_wins_over_what_machines_say():
 def test_a_model_without_sizes_is_not_judged():
     config = load_config(CONFIGS / "slime" / "base.yaml")
     (finding,) = memory_findings(config, sizes(config))
-    assert finding.mark == "WARN" and "does not give the model's size" in finding.detail
+    assert finding.mark == "WARN" and "no flags for the model's size" in finding.detail
 
 
 @pytest.mark.parametrize("gib, mark", [(16, "OK"), (2, "FAIL")])

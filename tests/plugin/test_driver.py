@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pydoc
 import socket
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from slime_host import REFERENCE, _remote, local_ray, make_args, run_driver
 
 from sat_slime.config.plugin_schema import DriverConfig, PluginConfig
 from sat_slime.config.source import ConfigError
-from sat_slime.plugin import driver
+from sat_slime.plugin import driver, worker
 from sat_slime.plugin.driver import Host
 from sat_slime.plugin.settings import DRIVEN, PUSH_METRICS
 
@@ -354,3 +355,8 @@ def test_a_run_keeps_clear_of_slimes_that_are_not_ours_and_of_ports_in_use(start
     actor.communicate()
     with socket.create_server(("", first)):
         assert start()[0][0] != first
+
+
+def test_what_ray_runs_in_each_process_is_found_by_its_name():
+    """A run's driver is `__main__`, whose functions Ray does not find elsewhere."""
+    assert pydoc.locate(driver.SETUP_WORKER) is worker.setup_worker
