@@ -75,7 +75,7 @@ def test_the_radius_is_the_last_of_all_ratios_that_sat_keeps(q, eps, exponent, a
 
     radius = one_radius(q, eps, exponent, above=above)
     assert 0 <= radius <= eps
-    if radius < 1 or above:
+    if radius < 0.999 or above:  # nearer to 1 its u is lost to rounding
         u = math.log1p(radius) if above else -math.log1p(-radius)
         assert kept(u * (1 - 1e-9)) and not kept(u * (1 + 1e-9) + 1e-300)
 
