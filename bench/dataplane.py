@@ -1,7 +1,7 @@
 """Measures what R3's routes cost on their way from an engine to the routers that replay them: seconds and memory of
 each place, on a slice of the paper's batch, scaled to the whole of it.
 
-    python bench/dataplane.py --slime SLIME --megatron MEGATRON [--responses 64] [--rounds 2] [--sides narrow shared]
+    python bench/dataplane.py --slime SLIME --megatron MEGATRON [--responses 64] [--rounds 2] [--sides slime plugin]
 
 The slice has the shape of a batch of the paper's run: Qwen3-30B-A3B's 48 layers with 8 of 128 experts, prompts of 200
 tokens, responses whose lengths are those of a run on mathematics (log-normal, median 6,000, cut off at 32,768),

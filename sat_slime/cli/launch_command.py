@@ -31,7 +31,7 @@ def launch(
     overrides: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="KEY=VALUE", help="Any setting, such as [bold]--set train.lr=1e-4[/]. Repeatable."
+            "--set", metavar="KEY=VALUE", help="Any setting, such as [bold]--set pipeline.lag=4[/]. Repeatable."
         ),
     ] = None,
     name: Annotated[str | None, typer.Option(help="Name of the run and of its folder.")] = None,

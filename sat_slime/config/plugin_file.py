@@ -134,7 +134,11 @@ def plugin_findings(file: Path) -> Iterator[Finding]:
     except ConfigError as error:
         yield from settings_findings(error.errors)
         return
-    errors = [f"{KEY}.method: {error}" for error in not_in_a_script(method)]
+    if "driver" in (values.get(KEY) or {}):  # the file of a job of our driver
+        reasons = [reason] if (reason := not_on_slime(method)) else []
+    else:
+        reasons = not_in_a_script(method)
+    errors = [f"{KEY}.method: {reason}" for reason in reasons]
     try:
         check_method(method, 1)
     except ValueError as error:

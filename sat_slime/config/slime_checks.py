@@ -156,7 +156,7 @@ def _method(config: SlimeConfig, method: Method) -> Iterator[str]:
     steps, lag = config.pipeline.optimizer_steps_per_rollout, config.pipeline.lag
     if config.train.context_parallel > 1 and any(getattr(gate, "form", "") == "suffix" for gate in method.gates):
         yield (
-            f"method.veto.form is suffix, which reads responses whole, and train.context_parallel is "
+            f"method.veto.form is suffix, which reads responses whole, and slime.context-parallel-size is "
             f"{config.train.context_parallel}: set it to 1, or form to response"
         )
     if method.routing_replay and not config.model.is_moe:
@@ -240,6 +240,14 @@ def _unset(config: SlimeConfig) -> Iterator[str]:
     for key, value, what in needed:
         if value is None:
             yield f"{key} is not set: set it to {what}"
+    rollout = config.rollout
+    for name, number, least in (
+        ("rollout-batch-size", rollout.prompts_per_iteration, 1),
+        ("n-samples-per-prompt", rollout.samples_per_prompt, 2),
+        ("rollout-max-response-len", rollout.max_response_tokens, 1),
+    ):
+        if number < least:
+            yield f"slime.{name} is not set: set it to a number of {least} or more"
     if missing := [name for name in NEEDED_SIZES if name not in config.model.architecture]:
         yield f"slime lacks {', '.join(missing)}: extend a file of configs/models, or write them out"
     if config.eval.every_n_iterations and not (config.eval.prompts or config.slime.get("eval-config")):

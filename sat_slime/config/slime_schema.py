@@ -400,15 +400,19 @@ class TrainView(View):
     """Training on Megatron: one rank per GPU, in bfloat16 with fp32 master weights."""
 
     nodes = Flag("actor-num-nodes", 1)
-    gpus_per_node = Flag("actor-num-gpus-per-node", 1)
+    gpus_per_node = Flag("actor-num-gpus-per-node", 8)
     tensor_parallel = Flag("tensor-model-parallel-size", 1)
     pipeline_parallel = Flag("pipeline-model-parallel-size", 1)
     context_parallel = Flag("context-parallel-size", 1)
     expert_parallel = Flag("expert-model-parallel-size", 1)
-    expert_tensor_parallel = Flag("expert-tensor-parallel-size", 1)
     max_tokens_per_gpu = Flag("max-tokens-per-gpu", 0)
     lr = Flag("lr", 1e-6)
     optimizer_offload = Flag("optimizer-cpu-offload", False)
+
+    @property
+    def expert_tensor_parallel(self) -> int:
+        """Ranks that share an expert; Megatron takes as many as share a layer where it is not said."""
+        return self.flags.get("expert-tensor-parallel-size") or self.tensor_parallel
 
     @property
     def recompute(self) -> str:

@@ -248,7 +248,9 @@ def _gpus(config: SlimeConfig, report: Mapping[str, Any]) -> Iterator[Finding]:
     parts = f"{config.train.world_size} for training and {config.rollout.gpus} for rollout"
     if there < needed:
         yield fail(
-            "GPUs", f"the cluster has {there}, the run needs {needed} ({parts}): add nodes, or lower train or rollout"
+            "GPUs",
+            f"the cluster has {there}, the run needs {needed} ({parts}): add nodes, or lower "
+            "slime.actor-num-gpus-per-node or slime.rollout-num-gpus",
         )
     elif free < needed:
         yield warn("GPUs", f"{free} of the cluster's {there} are free, the run needs {needed} ({parts}): it will wait")

@@ -127,8 +127,13 @@ def from_script(path: Path) -> tuple[str, list[str]]:
             _environment(run, Given([text], word.place), script.why)
     _slimes_own(run)
     run.settings |= {f"slime.{name}": (False, "") for name in sorted(absent)}
-    run.notes.sort(key=lambda note: int(note.split(":")[1]))
+    run.notes.sort(key=_line)
     return _text(path, run), run.notes
+
+
+def _line(note: str) -> int:
+    found = re.search(r":(\d+): ", note)
+    return int(found[1]) if found else 0
 
 
 def _flags(words: list[Word]) -> tuple[dict[str, Given], list[Word]]:
@@ -196,13 +201,11 @@ def _method(run: _Run) -> None:
     for switch, value in (("use-tis", "tis-clip"), ("use-opsm", "opsm-delta"), ("use-kl-loss", "kl-loss-coef")):
         if switch not in flags:
             flags.pop(value, None)
-    kind = flags.pop("kl-loss-type", Given([], ""))
-    if (
-        flags.pop("use-kl-loss", None)
-        and run.word("kl-loss-coef").strip("0.")
-        and kind.words not in (["low_var_kl"], ["k3"])
-    ):
-        run.by_hand(kind, f"--kl-loss-type {' '.join(kind.words)}: here it is always low_var_kl")
+    kind = flags.pop("kl-loss-type", None)
+    used = flags.pop("use-kl-loss", None)
+    if used and run.word("kl-loss-coef").strip("0.") and (kind is None or kind.words not in (["low_var_kl"], ["k3"])):
+        words = "k1, which is slime's default" if kind is None else " ".join(kind.words)
+        run.by_hand(kind or used, f"--kl-loss-type {words}: here it is always low_var_kl")
     if not run.word("kl-coef").strip("0."):
         flags.pop("kl-coef", None)
     if "seed" not in flags and "rollout-seed" in flags:
@@ -220,7 +223,7 @@ def _environment(run: _Run, given: Given, why: Callable[[str], str]) -> None:
     try:
         others = json.loads(given.words[0])
         variables = {str(name): str(value) for name, value in others.pop("env_vars", {}).items()}
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, TypeError):
         run.by_hand(given, "the job's environment cannot be read: write it by hand below cluster.env")
         return
     if others:

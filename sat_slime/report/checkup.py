@@ -343,7 +343,7 @@ def ids_table(sums: TokenSums) -> Table:
 
 # ----------------------------------------------------------------------------------------------------------------- page
 
-METHODS = "docs/choosing.md says what each stabilizer bounds, needs and costs."
+METHODS = "`sat-slime methods NAME` says what a stabilizer bounds and needs."
 
 
 @dataclass

@@ -209,8 +209,8 @@ def findings(run: Run) -> Iterator[str]:
     if _sat(run) and small > 0:
         yield (
             f"The quantile's scope was too small in {small:.0%} of the steps: one response held so many of its tokens "
-            "that q is the largest |d| and the gate cannot open. Raise train.tokens_per_microbatch or set "
-            "method.sat.scope to step."
+            "that q is the largest |d| and the gate cannot open. Train with larger micro-batches, or "
+            "set method.sat.scope to step."
         )
     yield from row_faults(run.folder)
     yield from _advisories(run)

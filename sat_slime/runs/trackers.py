@@ -33,7 +33,7 @@ READABLE = (
 )
 WANDB_SAYS = (
     "it is a run folder of W&B, whose files no public Python package reads any more. The log that the job printed has "
-    "the same numbers: give that. Or export from the server, as docs/diagnose.md shows: a chart as CSV, or the "
+    "the same numbers: give that. Or export from the server: a chart as CSV, or the "
     "whole history as JSON lines"
 )
 OWN_AXIS = "Step"

@@ -65,6 +65,12 @@ def test_faults_of_a_file_are_told_with_their_remedy(tmp_path, change, says):
     assert re.search(says, fault.detail), fault.detail
 
 
+def test_a_job_of_our_driver_may_have_what_it_alone_knows(tmp_path):
+    values = yaml.safe_load(plugin_file("sat-gspo")) | {"sat_slime": {"method": "grpo-a3po", "driver": {"lag": 8}}}
+    (good,) = findings(tmp_path, yaml.safe_dump(values))
+    assert good.mark == "OK", good.detail
+
+
 def test_a_file_of_a_run_is_none_of_these():
     assert not any(is_plugin_file(path) for path in CONFIGS.rglob("*.yaml"))
     assert not is_plugin_file(CONFIGS)

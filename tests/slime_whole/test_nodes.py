@@ -64,5 +64,6 @@ def test_a_node_that_dies(slime):
     done = subprocess.run(program, capture_output=True, text=True, env=environment())
     assert done.returncode == 0, done.stdout + done.stderr
     assert "restart 1 of 1, from iteration 2" in done.stdout
-    assert len(read_rows(run / "restarts.jsonl")) == 1
+    (row,) = read_rows(run / "restarts.jsonl")
+    assert "sat_slime: node 127.0.0.3, on which this run was, has died" in row["reason"]
     assert [row["step"] for row in read_rows(run / "metrics.jsonl")] == [1, 2, 3, 4, 5, 6]
