@@ -26,7 +26,7 @@ pytestmark = [
 ]
 
 ROOT = Path(__file__).parents[2]
-ITERATIONS = 6
+ITERATIONS = 10
 CELLS = ["gspo-lag2-seed3", "sat-gspo-r3-lag2-seed3"]
 
 
@@ -129,14 +129,14 @@ def undisturbed(root) -> Grid:
 @pytest.mark.timeout(1500)  # eight starts of engines, on a busy machine
 def test_a_forked_grid_that_was_killed_everywhere_ends_as_cells_in_processes_of_their_own(root, undisturbed):
     disturbed = Grid(root, "disturbed")
-    processes = disturbed.until(CELLS[0], 2)
+    processes = disturbed.until(CELLS[0], 3)
     assert all(processes.of(words).is_running() for words in FORK_SERVERS.values())
     for name in ("sglang::scheduler", "sat-slime-trainer", f"sat-slime launch {disturbed.folder}"):
         assert any(line.startswith(name) for line in processes.lines.values()), f"{name}, as `ps` shows it"
     processes.launcher.kill()  # the cell: the grid takes it up again
-    disturbed.until(CELLS[0], 4).server.kill()  # its engine: the run itself starts another
+    disturbed.until(CELLS[0], 6).server.kill()  # its engine: the run itself starts another
     disturbed.until(CELLS[1], 2).of(FORK_SERVERS["runs"]).kill()  # what forked the cell: the grid does without
-    processes = disturbed.until(CELLS[1], 4)
+    processes = disturbed.until(CELLS[1], 5)
     disturbed.process.send_signal(signal.SIGKILL)
     disturbed.process.wait()
     assert_gone(processes)
