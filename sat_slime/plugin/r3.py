@@ -132,7 +132,8 @@ class StoredRoutes(Tensor):
     `received` takes, and everybody else what they hold."""
 
     reference: Any
-    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment] # slices and results are plain tensors
+    # Slices and results are plain tensors.
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return self.as_subclass(Tensor).__reduce_ex__(protocol)

@@ -72,8 +72,8 @@ launch grid.yaml | sat-slime grid grid.yaml
 grid quickstart.yaml | sat-slime launch quickstart.yaml
 grid grid.yaml --only nothing | --only nothing | sat-grpo-r3 | 1, 8
 grid lagz.yaml | lagz.yaml:21 | 'lagz' | 'lags'
-grid no-methods.yaml | no-methods.yaml:8 | methods | []
-grid tiss.yaml | tiss.yaml:8 | 'grpo-tiss' | 'grpo-tis'
+grid no-methods.yaml | no-methods.yaml:7 | methods | []
+grid tiss.yaml | tiss.yaml:7 | 'grpo-tiss' | 'grpo-tis'
 grid grid.yaml --parallel 2 | --parallel
 """.strip().splitlines()
 
