@@ -44,7 +44,7 @@ def measure(config: LabConfig, batches: int) -> dict[str, dict[str, float]]:
     """Statistics of |log pi - log mu| over response tokens, for each way in which the trainer routes."""
     with running(config) as (trainer, engines):
         responses = [response for i in range(batches) for response in generate(config, engines, i).responses]
-        mu = {response.request_id: response.log_probs for response in responses}
+        mu = np.concatenate([response.log_probs for response in responses])
         scores = {"free": trainer.call("score", responses, replay=False)}
         if config.model.is_moe:
             shifted = [shift_routes(response) for response in responses]
@@ -52,7 +52,7 @@ def measure(config: LabConfig, batches: int) -> dict[str, dict[str, float]]:
             scores["shifted"] = trainer.call("score", shifted, replay=True)
     result = {}
     for name, log_probs in scores.items():
-        d = np.abs(np.concatenate([log_probs[key] - mu[key] for key in mu]))
+        d = np.abs(log_probs - mu)
         result[name] = {
             "tokens": d.size,
             "mean": float(d.mean()),

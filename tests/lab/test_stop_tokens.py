@@ -29,7 +29,7 @@ def base_model(tmp_path_factory):
 
 
 def findings(folder, *settings):
-    config = load_config(CONFIGS / "slime/base.yaml", [f"model.hf_checkpoint={folder}", *settings])
+    config = load_config(CONFIGS / "slime/base.yaml", [f"slime.hf-checkpoint={folder}", *settings])
     return list(stop_findings(config))
 
 
@@ -70,10 +70,10 @@ def test_without_the_turns_end_responses_run_to_the_limit_and_with_it_they_end(b
     prompt = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
     prompt_ids = tokenizer.encode(prompt, add_special_tokens=False)
 
-    (without,), (with_it,) = findings(base_model), findings(base_model, f"rollout.stop_token_ids=[{end}]")
+    (without,), (with_it,) = findings(base_model), findings(base_model, f"slime.rollout-stop-token-ids=[{end}]")
     assert without.mark == "FAIL" and with_it.mark == "OK"
     assert without.detail == (
-        f"rollout.stop_token_ids is unset, and the chat template ends a turn with {TURN_END} ({end}), on which SGLang "
+        f"slime.rollout-stop-token-ids is unset, and the chat template ends a turn with {TURN_END} ({end}), on which SGLang "
         f"does not stop (it stops on {text_end}): add {end}"
     )
 
