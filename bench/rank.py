@@ -325,7 +325,7 @@ def join(config: Any, gpu: bool) -> None:
 def tell(config: Any, tokens: int, response: int, built: float, meter: Meter) -> None:
     """Prints memory beside the estimate, and times beside the speed that the estimate of a run's time is given."""
     from sat_slime.launch.duration import forward_flops
-    from sat_slime.launch.memory import training_need
+    from sat_slime.launch.memory import text_of, training_need
 
     own = config.with_flags(
         {"max-tokens-per-gpu": tokens, "rollout-max-response-len": response, "rollout-max-prompt-len": 1,
@@ -335,7 +335,7 @@ def tell(config: Any, tokens: int, response: int, built: float, meter: Meter) ->
     print(f"\n{tokens:,} tokens in responses of {response:,}")
     if meter.gpu:
         peak = max(meter.peaks[name] for name in ("forward", "loss", "backward"))
-        print(f"  estimated {need.total / GIB:6.1f} GiB: {need.text}")
+        print(f"  estimated {sum(need.values()) / GIB:6.1f} GiB: {text_of(need)}")
         print(f"  measured  {peak:6.1f} GiB at the peak: built {built:.1f}, "
               + ", ".join(f"{name} {peak:.1f}" for name, peak in meter.peaks.items())
               + f"; reserved by the allocator {torch.cuda.memory_reserved() / GIB:.1f}")  # fmt: skip

@@ -25,7 +25,7 @@ from sat_slime.config.slime_schema import SlimeConfig
 from sat_slime.launch.command import SlimeCommand, flag_errors
 from sat_slime.launch.flags import KnownFlags
 from sat_slime.launch.machine import SCRIPT, existing_parent, machine_findings
-from sat_slime.launch.memory import machine_sizes, memory_findings, sizes, sizes_of_nodes
+from sat_slime.launch.memory import machine_sizes, memory_findings, sizes
 from sat_slime.launch.named_files import reward_errors
 from sat_slime.launch.nodes import needed_paths, node_findings, package_findings, package_versions
 from sat_slime.launch.ray_jobs import JobServer
@@ -232,7 +232,10 @@ def read_report(config: SlimeConfig, report: Mapping[str, Any]) -> Iterator[Find
     yield from _gpus(config, report)
     yield from _nodes(config, report["nodes"])
     yield from node_findings(config, report["nodes"])
-    yield from memory_findings(config, sizes(config, sizes_of_nodes(report["nodes"])))
+    with_gpus = {
+        f"node {node['name']}": node["sizes"] for node in report["nodes"] if node["gpus"] and node.get("sizes")
+    }
+    yield from memory_findings(config, sizes(config, with_gpus))
     if "findings" in report:
         yield from (Finding(*finding) for finding in report["findings"])
         yield from _slime_findings(report["slime"])

@@ -14,7 +14,7 @@ from sat_slime.config.method_section import build_method
 from sat_slime.config.slime_checks import spares_recompute
 from sat_slime.config.slime_schema import SlimeConfig
 from sat_slime.launch.machine import checkpoint_bytes
-from sat_slime.launch.memory import BF16, GIB, active_parameters, parameters
+from sat_slime.launch.memory import BF16, GIB, parameters
 
 Parts = Mapping[str, float]
 """Seconds of `start`, `generate` and `train` (a batch), `push`, `evaluate` and `save`."""
@@ -84,7 +84,7 @@ def forward_flops(config: SlimeConfig, tokens: float) -> float:
     """Return the FLOPs of a forward pass over a batch of sequences of so many tokens: 2 for each parameter that a token
     meets, and causal attention over its context."""
     model = config.model
-    met = active_parameters(model)
+    met = parameters(model, active=True)
     if model.architecture.get("untie-embeddings-and-output-weights"):
         met -= model.vocab_size * model.hidden_size  # rows of the input embedding are only looked up
     attention = 2 * model.layers * model.attention_heads * model.head_dim * tokens**2

@@ -92,17 +92,6 @@ def evaluation_prompts(run: SlimeConfig, name: str) -> list[dict[str, Any]]:
     return list(_short_lines(run, Path(run.eval.prompts[name])))[:1] or [_made(run, 99)]
 
 
-def longest_prompt(thin: SlimeConfig, model: Path) -> int:
-    """Return about how many tokens the longest of the rehearsal's prompts has, with its chat template's."""
-    from tokenizers import Tokenizer
-
-    tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
-    text = Path(thin.data.prompts or "").read_text(encoding="utf-8")
-    lines = [json.loads(line)[thin.data.input_key] for line in text.splitlines()]
-    turns = [prompt if isinstance(prompt, list) else [{"content": prompt}] for prompt in lines]
-    return max(sum(8 + len(tokenizer.encode(str(turn["content"])).ids) for turn in prompt) for prompt in turns)
-
-
 def _made(run: SlimeConfig, number: int) -> dict[str, Any]:
     first, second = 1 + number % 2, 1 + number % 3
     text = f"What is {first} + {second}? Put the number into \\boxed{{}}."

@@ -11,15 +11,7 @@ from typing import Any
 
 from sat_slime.config.method_section import build_method
 from sat_slime.config.slime_schema import SlimeConfig
-from sat_slime.launch.memory import (
-    BF16,
-    FP32,
-    elements,
-    engine_weights_bytes,
-    optimizer_elements,
-    padded_vocabulary,
-    rank_tensors,
-)
+from sat_slime.launch.memory import BF16, engine_weights_bytes, optimizer_elements, padded_vocabulary, rank_elements
 from sat_slime.rehearsal.material import ThinSizes
 from sat_slime.rehearsal.records import Records, Row
 
@@ -76,14 +68,14 @@ def _elements(thin: SlimeConfig, records: Records) -> Iterator[Check]:
     ranks together, since padding moves some from rank to rank."""
     trained = dict(records.of_ranks("trained", last=True))
     per_stage = max(1, thin.train.world_size // thin.train.pipeline_parallel)
-    tensors = {rank: rank_tensors(thin, rank // per_stage) for rank in trained}
+    own = {rank: rank_elements(thin, rank // per_stage) for rank in trained}
     if trained:
-        expected = {rank: elements(own) for rank, own in tensors.items()}
+        expected = {rank: held.total for rank, held in own.items()}
         yield _by_rank(
             "weights, elements a rank", expected, {r: row["elements"]["weights"] for r, row in trained.items()}
         )
     if len(trained) == thin.train.world_size:
-        state = round(sum(optimizer_elements(thin, own) for own in tensors.values()))
+        state = round(sum(optimizer_elements(thin, held) for held in own.values()))
         for moment in ("exp_avg", "exp_avg_sq"):
             held = sum(row["elements"][moment] for row in trained.values())
             yield check(f"Adam's {moment}, elements of all ranks", f"{state:,}", f"{held:,}")
@@ -110,10 +102,9 @@ def _engines(thin: SlimeConfig, records: Records) -> Iterator[Check]:
     if not records.engines:
         return
     model, ranks = thin.model, thin.rollout.gpus_per_engine
-    width = FP32 if thin.cluster.cpu_dtype == "float32" else BF16
     matrices = 2 if model.architecture.get("untie-embeddings-and-output-weights") else 1
     rows = (padded_vocabulary(model, ranks) - -(-model.vocab_size // 64) * 64) // ranks
-    whole = engine_weights_bytes(thin) // width - matrices * rows * model.hidden_size
+    whole = engine_weights_bytes(thin) // BF16 - matrices * rows * model.hidden_size
     expected = dict.fromkeys(range(len(records.engines)), whole)
     found = {n: row["weights"] for n, row in enumerate(records.engines)}
     yield _by_rank("weights of an engine, elements a rank", expected, found)

@@ -120,7 +120,6 @@ def _widths(thin: Thin, sizes: Sizes) -> None:
 
 def _device(thin: Thin) -> None:
     thin.set("cluster.device", "cpu", "processes in the place of GPUs")
-    thin.set("cluster.host_memory_gib", None, "the memory is this machine's")
     by_cpu = {name: value for name, value, _ in cpu_arguments(thin.config)}
     for name, value in list(thin.config.slime.items()):
         if name in by_cpu and value != by_cpu[name]:

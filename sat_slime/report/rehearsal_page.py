@@ -48,9 +48,8 @@ def write_rehearsal(found: Mapping[str, Any], folder: Path) -> Path:
         ),
         Table(
             "time",
-            "Time and memory",
-            f"{sum(found['seconds'].values()) / 60:.1f} minutes, at most {found['memory_gib']} GiB of all processes "
-            f"together, {found['memory_estimate']}.",
+            "Time",
+            f"{sum(found['seconds'].values()) / 60:.1f} minutes.",
             pd.DataFrame(list(found["seconds"].items()), columns=["part", "seconds"]),
             {"part": "", "seconds": ".0f"},
         ),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,9 +28,8 @@ from sat_slime.launch.duration import duration_lines
 from sat_slime.launch.job_files import JobRecord
 from sat_slime.launch.local_ray import private_network
 from sat_slime.launch.machine import machine_findings
-from sat_slime.launch.memory import GIB, TIGHT, gib, left_here, rows
 from sat_slime.launch.slimes_parser import ask_slime
-from sat_slime.rehearsal.material import longest_prompt, make_material
+from sat_slime.rehearsal.material import make_material
 from sat_slime.rehearsal.records import Records, read_records
 from sat_slime.rehearsal.rehearsal_checks import FAIL, LEFT, NOTE, Check, all_checks
 from sat_slime.rehearsal.thin import Change, Sizes, checkpoint_at, thin_settings
@@ -39,8 +37,6 @@ from sat_slime.rollout.scratch import new_scratch
 from sat_slime.runs.folder import RunFolderError, writable
 
 COLOURS = {"OK": "green", "NOTE": "cyan", "WARN": "yellow", "FAIL": "bold red"}
-SAMPLED_EVERY_S = 5.0
-"""Seconds between two looks at the memory of the run's processes."""
 
 
 def rehearse_run(
@@ -106,10 +102,6 @@ class Rehearsal:
     checks: list[Check] = field(default_factory=list)
     words: str = ""
     times: dict[str, float] = field(default_factory=dict)
-    memory: float = 0.0
-    """Most bytes that the run's processes held together."""
-    estimate: float = 0.0
-    """Bytes that they were expected to hold."""
 
     @property
     def failed(self) -> bool:
@@ -157,19 +149,8 @@ class Rehearsal:
         for finding in machine_findings(self.thin, self.run_folder):
             if finding.mark != "OK":
                 self._found(Check(finding.what, "nothing to fix", finding.detail, finding.mark))
-        self._judge_memory(longest_prompt(self.thin, folder / "model"))
         if self.failed:
             self.say("not started: fix what failed first")
-
-    def _judge_memory(self, prompt_tokens: int) -> None:
-        """Hold what the rehearsal needs against what this machine has: Ray kills processes of a run that takes more,
-        minutes after its start. prompt_tokens: those of the longest prompt."""
-        for row in rows(self.thin.with_flags({"rollout-max-prompt-len": prompt_tokens}), left_here()):
-            self.estimate = row.need.total
-            mark = FAIL if row.share > 1 else "WARN" if row.share > TIGHT else "OK"
-            remark = "" if mark == "OK" else "fewer --layers or --experts, or a machine with more memory"
-            expected = f"less than the {gib(row.usable)} GiB that Ray lets be used beside other programs"
-            self._found(Check("memory", expected, f"about {gib(self.estimate)} GiB: {row.need.text}", mark, remark))
 
     def run(self) -> None:
         """Run slime, resume it, and check what was recorded."""
@@ -193,15 +174,12 @@ class Rehearsal:
         plan = plan_slime_run(thin, self.file, self.run_folder, resume=resume, look_for_slime=False)
         what = f"slime, whole, iterations {self.first + 1 if resume else 1} to {iterations}"
         try:
-            with watching_memory(self.run_folder) as memory:
-                # Several nodes are asked what only they know; this one has been.
-                where = Where(skip_checks=cpu_nodes(thin) == 1)
-                ending = launch_job(plan, where, overwrite=False, live=False, console=self.console)
+            # Several nodes are asked what only they know; this one has been.
+            where = Where(skip_checks=cpu_nodes(thin) == 1)
+            ending = launch_job(plan, where, overwrite=False, live=False, console=self.console)
         except KeyboardInterrupt:
             self._stop()
             raise
-        finally:
-            self.memory = max(self.memory, memory[0])
         if ending.status == "interrupted":
             self._stop()
             raise KeyboardInterrupt
@@ -245,8 +223,6 @@ class Rehearsal:
             "checks": [vars(check) for check in self.checks],
             "changes": [vars(change) for change in self.changes],
             "seconds": self.times,
-            "memory_gib": round(self.memory / GIB, 1),
-            "memory_estimate": f"estimated {self.estimate / GIB:.1f}",
             "time_of_the_run": duration_lines(self.config),
             "left": LEFT,
         }
@@ -270,8 +246,7 @@ class Rehearsal:
         """Print the last lines."""
         count = sum(check.mark == FAIL for check in self.checks)
         held = sum(check.mark == "OK" for check in self.checks)
-        memory = f"{self.memory / GIB:.1f} GiB, estimated {self.estimate / GIB:.1f}"
-        self.say(f"{held} checks held, {count} did not; {sum(self.times.values()) / 60:.1f} minutes, {memory}")
+        self.say(f"{held} checks held, {count} did not; {sum(self.times.values()) / 60:.1f} minutes")
         self.say(LEFT)
         self.say(f"page: {folder / 'rehearsal.html'}")
 
@@ -293,40 +268,3 @@ def refuse_without_checkouts(config: SlimeConfig) -> None:
 def _short(value: Any) -> str:
     text = "unset" if value is None else str(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-# ------------------------------------------------------------------------------------------------------------- memory
-
-
-@contextlib.contextmanager
-def watching_memory(run: Path) -> Iterator[list[float]]:
-    """Yields a list of one number, the most bytes that the processes of a run's Ray held together (proportional set
-    size), which grows meanwhile."""
-    most, ended = [0.0], threading.Event()
-
-    def look() -> None:
-        while not ended.wait(SAMPLED_EVERY_S):
-            with contextlib.suppress(Exception):
-                record = JobRecord.read(run)
-                if record and record.ray:
-                    most[0] = max(most[0], _held(record.ray.folder))
-
-    thread = threading.Thread(target=look, daemon=True)
-    thread.start()
-    try:
-        yield most
-    finally:
-        ended.set()
-        thread.join()
-
-
-def _held(ray_folder: str) -> float:
-    """Return the bytes of the processes that have Ray's folder in their environment, what they share counted once."""
-    import psutil  # of the engines' packages
-
-    total = 0.0
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            if process.environ().get("RAY_TMPDIR") == ray_folder:
-                total += process.memory_full_info().pss
-    return total

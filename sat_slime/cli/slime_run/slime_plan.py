@@ -135,6 +135,7 @@ def describe(plan: SlimePlan, full: bool) -> str:
     """Return the plan, its memory and its time. full: also what would be sent, the command and its environment as a
     shell takes them, and the files."""
     config, train, rollout = plan.config, plan.config.train, plan.config.rollout
+    memory = table(judged) if (judged := rows(config, sizes(config))) else ()
     summary = [
         method_line(config),
         f"trainer     {train.world_size} GPUs on {train.nodes} node(s): tensor parallel {train.tensor_parallel}, data "
@@ -145,7 +146,7 @@ def describe(plan: SlimePlan, full: bool) -> str:
         f"{rollout.responses_per_iteration} responses of at most {rollout.max_response_tokens:,} tokens",
         length_line(config),
         f"folder      {plan.folder}{' (resumed)' if plan.resume else ''}",
-        *(f"{'' if number else 'memory':10}  {line}" for number, line in enumerate(table(rows(config, sizes(config))))),
+        *(f"{'' if number else 'memory':10}  {line}" for number, line in enumerate(memory)),
     ]
     first, *others = time_lines(config, plan.folder if plan.resume else None)
     summary += [f"time        {first}", *(f"            {line}" for line in others)]

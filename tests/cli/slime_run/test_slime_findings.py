@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from command_line import LAPTOP, PAPER, ROOT, STAND_IN, sat_slime_command, settings
 
-MEASURED = ROOT / "tests" / "plugin" / "launch" / "laptop_times.jsonl"
+MEASURED = ROOT / "tests" / "launch" / "laptop_times.jsonl"
 """What a real run measured."""
 
 

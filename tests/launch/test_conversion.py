@@ -12,9 +12,9 @@ from sat_slime.cli import app
 from sat_slime.config import load_config
 from sat_slime.launch import conversion, machine
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 MODEL = ROOT / "configs" / "models" / "qwen3-4b.yaml"
-STAND_IN = Path(__file__).parents[1] / "stand_in"
+STAND_IN = Path(__file__).parents[1] / "plugin" / "stand_in"
 
 
 @pytest.fixture

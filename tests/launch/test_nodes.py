@@ -7,7 +7,7 @@ import pytest
 from sat_slime.config import load_config
 from sat_slime.launch.nodes import address_of, needed_paths, node_findings
 
-CONFIGS = Path(__file__).parents[3] / "configs"
+CONFIGS = Path(__file__).parents[2] / "configs"
 
 
 IMAGE = {

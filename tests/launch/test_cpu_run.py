@@ -11,7 +11,7 @@ from sat_slime.launch.command import slime_command
 from sat_slime.launch.flags import recorded_flags, unknown_flags
 from sat_slime.launch.machine import machine_findings
 
-LAPTOP = Path(__file__).parents[3] / "configs" / "slime" / "laptop.yaml"
+LAPTOP = Path(__file__).parents[2] / "configs" / "slime" / "laptop.yaml"
 
 
 def laptop(*overrides):

@@ -14,8 +14,8 @@ from sat_slime.launch.named_files import (
     slime_rewards,
 )
 
-CONFIGS = Path(__file__).parents[3] / "configs"
-STAND_IN = Path(__file__).parents[1] / "stand_in"
+CONFIGS = Path(__file__).parents[2] / "configs"
+STAND_IN = Path(__file__).parents[1] / "plugin" / "stand_in"
 
 
 def paper(*overrides):

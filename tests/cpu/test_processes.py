@@ -10,7 +10,7 @@ import pytest
 
 from sat_slime.launch.cpu_run import SITE
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 
 
 def python(program, tmp_path, **variables):

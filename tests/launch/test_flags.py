@@ -90,7 +90,7 @@ def test_the_newest_has_lost_flags_and_has_others():
 
 
 def test_the_recorded_list_is_part_of_an_installation():
-    settings = (Path(__file__).parents[3] / "pyproject.toml").read_text()
+    settings = (Path(__file__).parents[2] / "pyproject.toml").read_text()
     assert f'"launch/{RECORDED.name}"' in settings
 
 
@@ -113,7 +113,7 @@ def test_recording_a_version_leaves_the_others(tmp_path, monkeypatch):
 @pytest.mark.needs_slime_arguments
 def test_the_recorded_list_is_that_of_the_slime_on_the_path(tmp_path):
     """slime's own flags and Megatron's are compared; those of SGLang and its router depend on slime's image."""
-    file, root = tmp_path / "flags.json", Path(__file__).parents[3]
+    file, root = tmp_path / "flags.json", Path(__file__).parents[2]
     result = subprocess.run(
         [sys.executable, "-m", flags.__name__, "--record", str(file)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(root), os.environ["PYTHONPATH"]])},

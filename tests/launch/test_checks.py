@@ -12,8 +12,8 @@ from sat_slime.launch.machine import machine_findings, newest_iteration
 from sat_slime.launch.memory import GIB, ROWS
 from sat_slime.launch.named_files import data_problem
 
-CONFIGS = Path(__file__).parents[3] / "configs"
-STAND_IN = Path(__file__).parents[1] / "stand_in"
+CONFIGS = Path(__file__).parents[2] / "configs"
+STAND_IN = Path(__file__).parents[1] / "plugin" / "stand_in"
 
 
 def paper(*overrides):

@@ -1,19 +1,21 @@
 """Flag for flag the command line and the environment of every file that starts a run of slime, and of the 26 cells of
 the paper's grid, as they are kept in command_lines.json.
 
-`python tests/plugin/launch/test_command_lines.py` writes that file anew: for a change that is meant, and named.
+`python tests/launch/test_command_lines.py` writes that file anew: for a change that is meant, and named.
 """
 
 import json
 import os
+import subprocess
 from collections import defaultdict
 from pathlib import Path
 
 import pytest
 
 from sat_slime.config import load_config
+from sat_slime.config.slime_schema import ARCHITECTURE
 from sat_slime.config.starters import CONFIGS
-from sat_slime.launch.command import slime_command
+from sat_slime.launch.command import slime_arguments, slime_command
 from sat_slime.objective import PAPER_METHODS
 
 KEPT = Path(__file__).with_name("command_lines.json")
@@ -66,6 +68,39 @@ def kept(name: str) -> tuple[dict[str, list[str]], dict[str, str]]:
 @pytest.mark.parametrize("name", RUNS)
 def test_the_command_line_is_the_kept_one(name):
     assert sent(name) == kept(name)
+
+
+@pytest.mark.needs_slime
+@pytest.mark.parametrize(
+    "script, file",
+    [
+        ("qwen3-30B-A3B", "qwen3-30b-a3b"),
+        ("qwen3-4B", "qwen3-4b"),
+        ("qwen3-0.6B", "qwen3-0.6b"),
+        ("qwen2.5-7B", "qwen2.5-7b"),
+    ],
+)
+def test_model_files_say_what_slimes_scripts_say(script, file):
+    import slime
+
+    source = Path(slime.__file__).parents[1] / "scripts" / "models" / f"{script}.sh"
+    printed = subprocess.run(
+        ["bash", "-c", f'source "{source}" && printf "%s\\n" "${{MODEL_ARGS[@]}}"'],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    theirs = printed.stdout.replace("[" + ",".join("1" * 48) + "]", "[1]*48").split()
+    config = load_config(CONFIGS / "models" / f"{file}.yaml")
+    ours = [argument for argument in slime_arguments(config, Path("/r")) if ARCHITECTURE.fullmatch(argument.name)]
+    assert [_number(word) for argument in ours for word in argument.words()] == [_number(word) for word in theirs]
+
+
+def _number(word):
+    try:
+        return float(word)
+    except ValueError:
+        return word
 
 
 def write() -> None:
