@@ -393,6 +393,16 @@ def table(done: Sequence[Disturbance], victims: Iterable[str] = VICTIMS) -> str:
     return "\n".join(lines)
 
 
+def told(done: Sequence[Disturbance], faults: Sequence[str], victims: Iterable[str] = VICTIMS) -> int:
+    """Print what was done and what came of it; return 1 where something has a fault."""
+    print(table(done, victims))
+    for fault in faults:
+        print(f"FAULT {fault}")
+    bad = [one for one in done if one.faults]
+    print(f"{counted(done)} disturbances, {len(bad)} with faults, {len(faults)} faults of whole runs")
+    return bool(bad or faults)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--disturbances", type=int, default=40)
@@ -404,12 +414,7 @@ def main() -> int:
         root = asked.out or Path(temporary)
         root.mkdir(parents=True, exist_ok=True)
         done, faults = campaign(root.absolute(), asked.kinds, asked.disturbances, asked.seed)
-    print(table(done))
-    for fault in faults:
-        print(f"FAULT {fault}")
-    bad = [one for one in done if one.faults]
-    print(f"{counted(done)} disturbances, {len(bad)} with faults, {len(faults)} faults of whole runs")
-    return bool(bad or faults)
+    return told(done, faults)
 
 
 if __name__ == "__main__":

@@ -2,11 +2,8 @@
 them against what must be.
 
     python tests/chaos_on_slime.py --slime DIR --megatron DIR [--disturbances 20] [--seed 0] [--out FOLDER]
-    python tests/chaos_on_slime.py --slime DIR --megatron DIR --minutes 60 --every 5 [--out FOLDER]
 
-The first disturbs short runs, batch and streaming in turn, at random moments, as chaos.py does with the lab
-runtime. The second is a night: one run that is disturbed every five minutes of an hour, and ends by itself after that.
-
+A run in batch and one in streaming are disturbed at random moments, as chaos.py does with the lab runtime.
 Only the launcher is left alone, since it is what restarts. In the end
 
 - nobody had to resume: `launch` has ended well, each restart is a row of restarts.jsonl, and no process is left;
@@ -28,7 +25,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import psutil
-from chaos import ROOT, Disturbance, Run, command_line, counted, line_of, send, short, table
+from chaos import ROOT, Disturbance, Run, command_line, counted, line_of, send, short, told
 
 PROCESSES = {
     "driver": "sat_slime.plugin.driver",
@@ -67,13 +64,6 @@ KINDS = {
         "pipeline.max_staleness": STALENESS,
     },
 }
-NIGHT = {
-    "slime.save-interval": 8,
-    "slime.eval-interval": 64,
-    "slime.rollout-batch-size": 8,
-    "slime.n-samples-per-prompt": 8,
-}
-"""What a night has other than the campaign."""
 
 
 class SlimeRun(Run):
@@ -277,59 +267,6 @@ def campaign(
     return done, found
 
 
-def night(
-    root: Path, kind: str, iterations: int, minutes: float, every: float, seed: int, places: dict[str, object]
-) -> tuple[list[Disturbance], list[str]]:
-    """One run that is disturbed every so many minutes, until the time is over; then it is left to end.
-
-    iterations: its length; 0: what a short run before it makes of the time.
-    """
-    kills = int(minutes / every)
-    iterations = iterations or calibrated(root, kind, minutes * 60, kills, places)
-    rng = random.Random(seed)
-    victims = Victims(rng)
-    done: list[Disturbance] = []
-    run = SlimeRun(root, kind, "night", iterations, {**NIGHT, **places})
-    run.start()
-    began = time.monotonic()
-    while time.monotonic() < began + 60 * every and not run.ended():
-        time.sleep(1)
-    for number in range(1, kills + 1):
-        before, at = len(run.rows("restarts")), trained(run)
-        planned = planned_for(rng, kind, victims.next(), None, 0)
-        planned.signal = "KILL"
-        struck = strike(run, planned)
-        due = began + 60 * every * (number + 1)
-        while time.monotonic() < due and not run.ended():
-            time.sleep(1)
-        if struck:
-            judge(run, planned, before)
-            done.append(planned)
-        print(f"{number * every:4.0f} min, iteration {at:4}: {line_of(planned)}", flush=True)
-        if run.ended():
-            break
-    found = end_of(run)
-    print(f"ended after {(time.monotonic() - began) / 60:.1f} minutes with {len(run.rows('restarts'))} restarts")
-    return done, found
-
-
-def calibrated(root: Path, kind: str, seconds: float, starts: int, places: dict[str, object]) -> int:
-    """Iterations that fill the time, with so many starts after the first, by the speed of a short run."""
-    run = SlimeRun(root, kind, "short", 24, {**NIGHT, **places})
-    began = time.monotonic()
-    run.start()
-    wait(run, lambda: trained(run) > 0)
-    first = time.monotonic()
-    wait(run, lambda: trained(run) == run.iterations)
-    each = (time.monotonic() - first) / (run.iterations - 1)
-    finished = end_of(run)
-    iterations = int((seconds - (starts + 1) * (first - began)) / each)
-    print(
-        f"start {first - began:.0f} s, iteration {each:.1f} s: {iterations} iterations; faults {finished}", flush=True
-    )
-    return max(iterations, 48)
-
-
 def end_of(run: SlimeRun) -> list[str]:
     """Faults of a run, once it has ended."""
     if not wait(run, lambda: False):
@@ -343,10 +280,7 @@ def main() -> int:
     parser.add_argument("--slime", type=Path, required=True, help="slime's checkout")
     parser.add_argument("--megatron", type=Path, required=True, help="its Megatron-LM")
     parser.add_argument("--disturbances", type=int, default=20)
-    parser.add_argument("--minutes", type=float, help="a night of so many minutes, in place of the campaign")
-    parser.add_argument("--every", type=float, default=5, help="minutes between the disturbances of a night")
-    parser.add_argument("--iterations", type=int, default=0, help="of a night's run; default: by its speed")
-    parser.add_argument("--kind", choices=list(KINDS), help="default: a night in batch, a campaign in both")
+    parser.add_argument("--kind", choices=list(KINDS), help="default: both")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="where runs and outputs stay; else they go with the end")
     asked = parser.parse_args()
@@ -354,18 +288,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="sat_slime-chaos-") as temporary:
         root = (asked.out or Path(temporary)).absolute()
         root.mkdir(parents=True, exist_ok=True)
-        if asked.minutes:
-            kind = asked.kind or "batch"
-            done, found = night(root, kind, asked.iterations, asked.minutes, asked.every, asked.seed, places)
-        else:
-            kinds = [asked.kind] if asked.kind else [*KINDS]
-            done, found = campaign(root, asked.disturbances, asked.seed, places, kinds)
-    print(table(done, PROCESSES))
-    for fault in found:
-        print(f"FAULT {fault}")
-    bad = [one for one in done if one.faults]
-    print(f"{counted(done)} disturbances, {len(bad)} with faults, {len(found)} faults of whole runs")
-    return bool(bad or found)
+        kinds = [asked.kind] if asked.kind else [*KINDS]
+        done, found = campaign(root, asked.disturbances, asked.seed, places, kinds)
+    return told(done, found, PROCESSES)
 
 
 if __name__ == "__main__":

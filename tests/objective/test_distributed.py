@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import multiprocessing
 import os
 from pathlib import Path
 from typing import Any
@@ -140,7 +141,8 @@ def run(rank: int, folder: str) -> None:
 def ranks(tmp_path_factory) -> list[dict[str, Any]]:
     folder = tmp_path_factory.mktemp("ranks")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    mp.spawn(run, args=(str(folder),), nprocs=WORLD)
+    multiprocessing.set_forkserver_preload(["sat_slime.objective"])
+    mp.start_processes(run, args=(str(folder),), nprocs=WORLD, start_method="forkserver")
     return [torch.load(folder / f"{rank}.pt") for rank in range(WORLD)]
 
 

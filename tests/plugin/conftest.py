@@ -8,9 +8,9 @@ SLIME is a checkout of slime, MEGATRON one of Megatron-LM at the commit that sli
 
 from __future__ import annotations
 
+import fake_slime
 import pytest
-from hook_samples import StandIn
-from real_slime import MISSING, NEEDS
+from fake_slime import MISSING, NEEDS
 
 from sat_slime.plugin import rollout_hooks, step
 
@@ -22,13 +22,8 @@ def pytest_configure(config):
 
 def pytest_runtest_setup(item):
     for mark in NEEDS:
-        if item.get_closest_marker(mark):
-            skip_without(mark)
-
-
-def skip_without(mark):
-    if missing := MISSING[mark]:
-        pytest.skip(f"needs the real slime: {', '.join(missing)} not importable")
+        if item.get_closest_marker(mark) and (missing := MISSING[mark]):
+            pytest.skip(f"needs the real slime: {', '.join(missing)} not importable")
 
 
 @pytest.fixture(autouse=True)
@@ -37,15 +32,19 @@ def nothing_of_another_test(monkeypatch):
     monkeypatch.setattr(step, "_current", step.TrainerState())
 
 
-@pytest.fixture(params=["stand-in", "slime"])
-def sample_class(request):
-    """slime's Sample, where it is installed, and what stands in for it."""
-    if request.param == "stand-in":
-        return StandIn
-    skip_without("needs_slime")
-    from slime.utils.types import Sample
+@pytest.fixture(scope="module")
+def slimes_loss():
+    """Puts the real slime in place, or the stand-in for the few functions of it that a loss needs."""
+    pytest.importorskip("megatron.core", reason="slime's loss reads Megatron's parallel state")
+    fake_slime.install_where_missing()
+    yield
+    fake_slime.remove()
 
-    return Sample
+
+@pytest.fixture
+def sample_class():
+    """slime's Sample, or what stands in for it."""
+    return fake_slime.slimes_sample()
 
 
 @pytest.fixture

@@ -1,26 +1,43 @@
-"""Stands in for the few functions of slime around a loss, on machines without slime, without parallelism.
+"""The real slime where it can be imported, else a stand-in, without parallelism, for the few functions of it around a
+loss and for its sample: what holds the plugin on machines that have no slime.
 
-test_fake_slime.py holds every signature against the real slime where that is installed.
+test_loss.py and test_rollout_hooks.py hold the stand-in against the real slime where that is installed.
 """
 
 from __future__ import annotations
 
+import enum
 import importlib
 import importlib.util
 import sys
+from dataclasses import dataclass, field
 from types import ModuleType
+from typing import Any
 
 import torch
 import torch.distributed as dist
-from real_slime import MISSING
 from torch import Tensor
+
+NEEDS = {
+    "needs_slime": ("slime.backends.megatron_utils", "megatron.core", "ray", "httpx", "wandb"),
+    "needs_slime_arguments": ("slime.backends.megatron_utils", "megatron.training", "sglang", "transformers"),
+}
+"""Modules that a test with that mark must be able to import. PyPI has another slime, which lacks `backends`."""
+
+
+def _importable(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):  # a parent package is missing, or a module has no spec
+        return False
+
+
+MISSING = {mark: [name for name in names if not _importable(name)] for mark, names in NEEDS.items()}
+"""The modules that are missing, by mark. They are looked up before any test puts the stand-in in place."""
 
 
 def is_real() -> bool:
     """Whether the real slime can be imported with all that it needs; otherwise the stand-in serves."""
-    module = sys.modules.get("slime.backends.megatron_utils.loss")
-    if module is not None:
-        return not getattr(module, "is_fake", False)
     return not MISSING["needs_slime"]
 
 
@@ -49,6 +66,84 @@ def remove() -> None:
         for name in [*MODULES, "sat_slime.plugin.batch", "sat_slime.plugin.loss"]:
             sys.modules.pop(name, None)
         compat.locate.cache_clear()
+
+
+def import_slime(*names: str) -> list[ModuleType]:
+    """Imports modules of the real slime that need something which a CPU machine lacks. Stand-ins for that are removed
+    afterwards."""
+    import torch._inductor.select_algorithm
+    import torch.utils.flop_counter  # noqa: F401  both ask Triton for classes
+
+    from sat_slime.rollout.sglang_on_cpu.absent import Absent, stand_in_for
+
+    absent = ("torch_memory_saver", "triton", "pylatexenc", "IPython", "wandb", "torchvision", "zstandard")
+    before = list(sys.meta_path)
+    stand_in_for(*(name for name in absent if importlib.util.find_spec(name) is None))
+    sys.meta_path.append(_MegatronTraining())
+    try:
+        return [importlib.import_module(name) for name in names]
+    finally:
+        sys.meta_path[:] = before
+        for name in [name for name, module in sys.modules.items() if isinstance(module, Absent)]:
+            del sys.modules[name]
+
+
+class _MegatronTraining:
+    """Stands for megatron.training, which is not part of the megatron-core on PyPI."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        from importlib.machinery import ModuleSpec
+
+        return ModuleSpec(name, self, is_package=True) if name.startswith("megatron.training") else None
+
+    def create_module(self, spec: Any) -> Any:
+        from sat_slime.rollout.sglang_on_cpu.absent import Absent
+
+        return Absent(spec.name)
+
+    def exec_module(self, module: Any) -> None:
+        pass
+
+
+@dataclass
+class Sample:
+    """The fields of slime's Sample that the plugin reads."""
+
+    class Status(enum.Enum):
+        PENDING = "pending"
+        COMPLETED = "completed"
+        TRUNCATED = "truncated"
+        ABORTED = "aborted"
+
+    index: int | None = None
+    group_index: int | None = None
+    rollout_id: int | None = None
+    tokens: list[int] = field(default_factory=list)
+    response_length: int = 0
+    reward: float | None = None
+    loss_mask: list[int] | None = None
+    weight_versions: list[str] = field(default_factory=list)
+    rollout_routed_experts: Any = None
+    rollout_log_probs: list[float] | None = None
+    remove_sample: bool = False
+    status: Status = Status.PENDING
+    metadata: dict = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**vars(self), "status": self.status.value}
+
+    @classmethod
+    def from_dict(cls, fields: dict[str, Any]) -> Sample:
+        return cls(**{**fields, "status": cls.Status(fields["status"])})
+
+
+def slimes_sample() -> type:
+    """slime's class of a sample, or what stands in for it."""
+    if not is_real():
+        return Sample
+    from slime.utils.types import Sample as theirs
+
+    return theirs
 
 
 # slime.utils

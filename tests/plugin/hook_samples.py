@@ -2,37 +2,10 @@
 
 from __future__ import annotations
 
-import enum
 from argparse import Namespace
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-
-
-@dataclass
-class StandIn:
-    """The fields of slime's Sample that the hooks read."""
-
-    class Status(enum.Enum):
-        PENDING = "pending"
-        COMPLETED = "completed"
-        TRUNCATED = "truncated"
-        ABORTED = "aborted"
-
-    index: int | None = None
-    group_index: int | None = None
-    rollout_id: int | None = None
-    tokens: list[int] = field(default_factory=list)
-    response_length: int = 0
-    reward: float | None = None
-    loss_mask: list[int] | None = None
-    weight_versions: list[str] = field(default_factory=list)
-    rollout_routed_experts: Any = None
-    rollout_log_probs: list[float] | None = None
-    remove_sample: bool = False
-    status: Status = Status.PENDING
-    metadata: dict = field(default_factory=dict)
 
 
 def make_args(**other: Any) -> Namespace:

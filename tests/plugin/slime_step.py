@@ -7,6 +7,7 @@ layouts.
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import tempfile
 from argparse import Namespace
@@ -346,7 +347,9 @@ def on_ranks(layout: Layout, work: Callable[..., Any], *arguments: Any) -> list[
                 return [work(layout, *arguments)]
             finally:
                 stop_ranks()
-        mp.spawn(_rank, (layout, folder, work, arguments), nprocs=layout.world)
+        # One server process imports Megatron, the ranks of all calls fork from it.
+        multiprocessing.set_forkserver_preload(["megatron.core.parallel_state", "sat_slime.plugin.step"])
+        mp.start_processes(_rank, (layout, folder, work, arguments), nprocs=layout.world, start_method="forkserver")
         return [torch.load(os.path.join(folder, f"{rank}.pt"), weights_only=False) for rank in range(layout.world)]
 
 

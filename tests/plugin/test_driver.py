@@ -1,4 +1,4 @@
-"""Our order of a run, on slime's real trainer where slime is installed, and the order of its calls everywhere."""
+"""Our order of a run, as calls on a host of slime; tests/slime_whole has it with slime."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from argparse import Namespace
 from importlib.util import find_spec
 
 import pytest
-from hook_samples import make_args as make_r3_args
-from slime_host import REFERENCE, _remote, local_ray, make_args, run_driver
+from hook_samples import make_args
 
 from sat_slime.config.plugin_schema import DriverConfig, PluginConfig
 from sat_slime.config.source import ConfigError
@@ -23,62 +22,8 @@ from sat_slime.plugin import driver, worker
 from sat_slime.plugin.driver import Host
 from sat_slime.plugin.settings import DRIVEN, PUSH_METRICS
 
-LAGS = pytest.mark.parametrize("n", [0, 1, 2, 3, 8])
-STARTS = pytest.mark.parametrize("start", [0, 1, 5, 8])
-
-
-def arguments(n, rollouts, start=0, *, reference=False, **other):
-    """slime's arguments of a run with denominator checkpoint, or trainer where everything is synchronous."""
-    method = {"denominator": "checkpoint" if n else "trainer"}
-    other = {"keep_old_actor": None, "sat_slime": {"method": method}} | other
-    return make_args(n, rollouts, start, reference=reference, **other)
-
-
-# ------------------------------------------------------------------------------------------- on slime's real trainer
-
-
-@pytest.mark.needs_slime
-@LAGS
-@STARTS
-@pytest.mark.parametrize("reference", [False, True], ids=["no reference", "reference"])
-def test_every_batch_is_scored_by_the_weights_that_generated_it(monkeypatch, n, start, reference):
-    args = arguments(n, start + 20, start, reference=reference)
-    recorder = run_driver(monkeypatch, args, start, DriverConfig(lag=n))
-    assert [batch["rollout"] for batch in recorder.batches] == list(range(start, start + 20))
-    assert all(batch["scored_by"][""] == batch["generated_by"] for batch in recorder.batches)
-    assert all(batch["trained"] == batch["rollout"] for batch in recorder.batches)
-    if reference:
-        assert {batch["scored_by"]["ref_"] for batch in recorder.batches} == {REFERENCE}
-
-
-@pytest.mark.needs_slime
-@LAGS
-@pytest.mark.parametrize("per_rollout", [1, 2])
-def test_the_lag_cycles_and_versions_are_steps(monkeypatch, n, per_rollout):
-    args = arguments(n, 20, reference=True, global_batch_size=4 // per_rollout)
-    recorder = run_driver(monkeypatch, args, 0, DriverConfig(lag=n))
-    lags = [int(batch["facts"]["lag/max"]) for batch in recorder.batches]
-    assert lags == [0] + [(i % n + 1) * per_rollout if n else 0 for i in range(19)]
-    assert [batch["facts"]["lag/min"] for batch in recorder.batches] == lags
-    assert all(float(version) == weights for version, weights in recorder.pushes)
-    due = range(0, 20, max(n, 1))
-    assert [int(version) for version, _ in recorder.pushes] == [step * per_rollout for step in [*due, 20]]
-
-
-@pytest.mark.needs_slime
-def test_a_resumed_run_pushes_its_own_weights_and_keeps_the_rhythm_of_pushes(monkeypatch):
-    recorder = run_driver(monkeypatch, arguments(8, 20, 5, reference=True), 5, DriverConfig(lag=8))
-    assert [weights for _, weights in recorder.pushes] == [5, 8, 16, 20]
-    assert [int(batch["facts"]["lag/max"]) for batch in recorder.batches[:5]] == [0, 1, 2, 3, 1]
-
-
-@pytest.mark.needs_slime
-def test_flags_of_own_launch_scripts_do_nothing_under_the_driver(monkeypatch):
-    args = arguments(2, 6, reference=True)
-    args.custom_megatron_init_path = "sat_slime.plugin.train_hooks.install"
-    args.rollout_data_postprocess_path = "sat_slime.plugin.train_hooks.postprocess"
-    recorder = run_driver(monkeypatch, args, 0, DriverConfig(lag=2))
-    assert [int(batch["facts"]["lag/max"]) for batch in recorder.batches] == [0, 1, 2, 1, 2, 1]
+local_ray = types.SimpleNamespace(get=lambda result: result, wait=lambda results: (results, []))
+"""Stands for ray: calls have returned before they are waited for."""
 
 
 # ------------------------------------------------------------------------------------------------- the order of calls
@@ -103,7 +48,7 @@ def calls(monkeypatch, order, rollouts, start=0, update_weights=None, metrics=No
 
         return call
 
-    manager = types.SimpleNamespace(**{name: _remote(note(name)) for name in ("generate", "eval", "save")})
+    manager = {name: types.SimpleNamespace(remote=note(name)) for name in ("generate", "eval", "save")}
     trainers = types.SimpleNamespace(**{name: note(name) for name in ("async_train", "save_model", "update_weights")})
     args = Namespace(
         sat_slime={"method": "grpo", "run_dir": other.pop("run_dir", None)},
@@ -128,7 +73,7 @@ def calls(monkeypatch, order, rollouts, start=0, update_weights=None, metrics=No
     monkeypatch.setattr(driver, "plugin_config", lambda args: PluginConfig(**args.sat_slime))
     monkeypatch.setattr(driver, "_is_due", is_due)
     monkeypatch.setattr(driver, "ray", local_ray)
-    driver.train(Host(args, manager, trainers, None), order)
+    driver.train(Host(args, types.SimpleNamespace(**manager), trainers, None), order)
     return made
 
 
@@ -228,16 +173,13 @@ def test_the_parts_of_each_iteration_are_timed(monkeypatch, tmp_path):
     assert rows[3]["time/save"] == 2.0, "the position in the data and the weights"
 
 
-@pytest.mark.parametrize("flag", driver.NOT_HERE)
-def test_flags_that_mean_another_order_are_refused(flag):
-    with pytest.raises(ConfigError, match=f"--{flag.replace('_', '-')} is set: "):
-        driver.take_over(arguments(2, 6, **{flag: True}))
-
-
-def test_arguments_are_marked_as_driven():
-    args = arguments(2, 6)
-    driver.take_over(args)
+def test_arguments_are_marked_as_driven_unless_a_flag_means_another_order():
+    flags = {"sat_slime": "grpo", "sat_slime_driven": False, "use_rollout_routing_replay": False}
+    driver.take_over(args := make_args(**flags))
     assert getattr(args, DRIVEN) is True
+    for flag in driver.NOT_HERE:
+        with pytest.raises(ConfigError, match=f"--{flag.replace('_', '-')} is set: "):
+            driver.take_over(make_args(**{**flags, flag: True}))
 
 
 def test_the_runs_hosts_are_excepted_from_a_proxy(monkeypatch):
@@ -279,7 +221,7 @@ SLIMES = "slime.rollout.sglang_rollout.generate_rollout"
 )
 def test_engines_send_narrow_routes_where_slimes_functions_read_them(monkeypatch, other, narrow):
     monkeypatch.setattr(driver, "is_newest", lambda: False)
-    args = make_r3_args(**({"rollout_function_path": SLIMES, "eval_function_path": SLIMES} | other))
+    args = make_args(**({"rollout_function_path": SLIMES, "eval_function_path": SLIMES} | other))
     assert driver.narrows_replies(args) is narrow
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fake_slime import import_slime
 from hook_samples import make_args, make_sample
-from slime_host import import_slime
 
 from sat_slime.config.jsonl import read_rows
 from sat_slime.evaluation.scores import Graded, summary

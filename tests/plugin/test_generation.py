@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import enum
-from dataclasses import dataclass, field
 
 import pytest
 import torch
+from fake_slime import Sample
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,29 +19,15 @@ from sat_slime.rollout.stream import MAX_ATTEMPTS, StalenessBound, Stream, lengt
 PROMPTS, SAMPLES, LONGEST, ROLLOUTS = 4, 2, 24, 12
 
 
-class Status(enum.Enum):
-    PENDING = "pending"
-    COMPLETED = "completed"
-    ABORTED = "aborted"
+Status = Sample.Status
 
 
-@dataclass
-class Sample:
-    """Stands for slime's sample, as far as the stream reads it."""
-
-    index: int
-    status: Status = Status.PENDING
-    response_length: int = 0
-    weight_versions: list[str] = field(default_factory=list)
-    metadata: dict = field(default_factory=dict)
-    tokens: list[int] = field(default_factory=list)
-
-    def to_dict(self):
-        return {**vars(self), "status": self.status.value}
-
-    @classmethod
-    def from_dict(cls, fields):
-        return cls(**{**fields, "status": Status(fields["status"])})
+@pytest.fixture(autouse=True, scope="module")
+def looks_each_virtual_second():
+    """As long as a token takes; the looks are most of what a run costs here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(generation_module, "POLL_S", 1.0)
+        yield
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
@@ -133,7 +118,7 @@ class Prompts:
 
     def draw(self):
         self.drawn += 1
-        return [Sample(index) for index in range((self.drawn - 1) * SAMPLES, self.drawn * SAMPLES)]
+        return [Sample(index=index) for index in range((self.drawn - 1) * SAMPLES, self.drawn * SAMPLES)]
 
 
 class Run:
@@ -418,7 +403,8 @@ UNREPORTED = {"finished": [5, 9], "dropped": [9], "aborted": 2}
 def saved(folder):
     """A folder with a group that waits, whose second sample was made into two, and a prompt."""
     routes = torch.arange(24, dtype=torch.uint8).reshape(2, 3, 4)
-    first = Sample(0, Status.COMPLETED, 3, ["8"], {"score": 1.0, "routes": routes, "cuts": (1, 2)}, [1, 2, 3])
+    first = Sample(0, status=Status.COMPLETED, response_length=3, weight_versions=["8"], tokens=[1, 2, 3])
+    first.metadata = {"score": 1.0, "routes": routes, "cuts": (1, 2)}
     waiting, prompts = [[first, [Sample(1), Sample(2)]]], [[Sample(3), Sample(4)]]
     write_queue(folder, waiting, prompts, UNREPORTED)
     return waiting, prompts
@@ -456,6 +442,6 @@ def test_a_file_that_names_code_runs_none(tmp_path):
 
 
 def test_what_cannot_be_read_back_is_not_written(tmp_path):
-    with pytest.raises(TypeError, match=r"the queue cannot be saved: its samples hold .*Status"):
+    with pytest.raises(TypeError, match=r"the queue cannot be saved: its samples hold .*Sample"):
         write_queue(tmp_path / "queue_0", [[Sample(0, metadata={"kind": Status.PENDING})]], [], UNREPORTED)
     assert list(tmp_path.iterdir()) == []

@@ -6,8 +6,8 @@ import pytest
 
 pytest.importorskip("math_verify", reason="needs pip install '.[reward]'")
 
+from fake_slime import import_slime
 from prompt_sets import dapo_rows, pairs, write
-from slime_host import import_slime
 
 from sat_slime.prompts.prepare import DAPO, choose, gather, new_pool, prompt_row, write_jsonl
 from sat_slime.prompts.sets import fetch, find_source

@@ -13,8 +13,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from fake_slime import import_slime
 from hook_samples import make_routes
-from slime_host import import_slime
 
 from sat_slime.plugin import r3
 from sat_slime.plugin.r3 import Agreement, narrow, routed_layers, stand_in

@@ -9,23 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import fake_slime
 import pytest
 import torch
 from slime_step import Layout, make_args, make_problem, on_ranks, steps
 
-pytestmark = pytest.mark.needs_slime
+pytestmark = [pytest.mark.needs_slime, pytest.mark.usefixtures("slimes_loss")]
 
 LOSS = "slime.backends.megatron_utils.loss"
 EXAMPLE = "examples.train_infer_mismatch_helper.mis"
 """slime's example of token and sequence corrections, importable where slime's checkout is on the path."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def slime():
-    fake_slime.install_where_missing()
-    yield
-    fake_slime.remove()
 
 
 @dataclass(frozen=True)

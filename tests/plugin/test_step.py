@@ -8,10 +8,9 @@ import pickle
 from argparse import Namespace
 from types import SimpleNamespace
 
-import fake_slime
 import pytest
 import torch
-from slime_host import facts_of_rank, import_slime
+from fake_slime import import_slime
 from slime_step import Layout, make_args, make_problem, on_ranks
 
 from sat_slime.config.jsonl import read_rows
@@ -182,6 +181,20 @@ def test_round_numbers_of_a_users_own_are_left_alone():
     assert data["round_number"] == [0, 2]
 
 
+def facts_of_rank(layout):
+    """The facts of a batch on this rank, and of another batch, of which data-parallel rank 0 knows no versions."""
+    from megatron.core import mpu
+    from slime.utils import distributed_utils
+
+    distributed_utils.init_gloo_group()
+    state, rank = TrainerState(steps=10), mpu.get_data_parallel_rank()
+    mine = [[10, 2], [9]][rank]
+    state.begin({"response_lengths": [4] * len(mine), "round_number": [Origin(version) for version in mine]})
+    facts = dict(state.batch_metrics)
+    state.begin({"response_lengths": [4]} | ({"round_number": [Origin(0)]} if rank else {}))
+    return facts, state.batch_metrics
+
+
 @pytest.mark.needs_slime
 def test_numbers_are_those_of_all_ranks_and_the_same_on_each():
     for facts, unknown in on_ranks(Layout(tp=2, dp=2), facts_of_rank):
@@ -198,14 +211,6 @@ def test_numbers_are_those_of_all_ranks_and_the_same_on_each():
 
 
 # ---------------------------------------------------------------------------------------- the threshold of a step
-
-
-@pytest.fixture
-def slime():
-    pytest.importorskip("megatron.core", reason="the threshold is over Megatron's ranks")
-    fake_slime.install_where_missing()
-    yield
-    fake_slime.remove()
 
 
 class Actor:
@@ -226,7 +231,7 @@ def take(layout, args, data, actor):
 
 
 @pytest.mark.parametrize("denominator", ["checkpoint", "rollout"])
-def test_a_pass_of_our_own_where_slime_makes_none(slime, denominator: str) -> None:
+def test_a_pass_of_our_own_where_slime_makes_none(slimes_loss, denominator: str) -> None:
     """Under `checkpoint` slime's log_probs are those of the generating weights; under `rollout` with
     --use-rollout-logprobs slime has none."""
     problem = make_problem()

@@ -13,7 +13,7 @@ import threading
 from argparse import Namespace
 
 import pytest
-from slime_host import import_slime
+from fake_slime import import_slime
 
 from sat_slime.config.source import ConfigError
 from sat_slime.plugin import generation as generation_module
