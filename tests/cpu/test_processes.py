@@ -1,6 +1,7 @@
-"""Which processes are patched, and what they patch; each test starts a new Python."""
+"""Which processes are patched, and what they patch, in a new Python."""
 
 import ctypes
+import json
 import os
 import subprocess
 import sys
@@ -45,50 +46,39 @@ def test_a_process_of_such_a_run_starts_without_torch(tmp_path):
     ]
 
 
-def test_megatron_and_slime_see_the_cpu_as_cuda(tmp_path):
-    package(tmp_path, "megatron", ASKS_FOR_CUDA)
-    assert python("import megatron; print(*megatron.ask())", tmp_path) == ["cpu", "cpu", "1"]
-
-
-def test_everyone_elses_torch_is_torchs_own(tmp_path):
-    package(tmp_path, "megatron", ASKS_FOR_CUDA)
-    package(tmp_path, "other", ASKS_FOR_CUDA)
-    program = """
-import torch
+SEES = """
+import json, os, pickle, socket, psutil, torch, torch.distributed as dist
+from types import SimpleNamespace as N
 zeros, kind = torch.zeros, torch.Tensor.type
 import megatron, other
-print(other.torch is torch, torch.zeros is zeros, torch.Tensor.type is kind, megatron.torch.nn is torch.nn)
+from sat_slime.cpu import slime
+from sat_slime.cpu.megatron import types_named_cuda
+
+seen = {"megatron": [str(answer) for answer in megatron.ask()]}
+seen["everyone else"] = [other.torch is torch, torch.zeros is zeros, torch.Tensor.type is kind]
+seen["everyone else"] += [megatron.torch.nn is torch.nn]
 try:
     other.ask()
 except (RuntimeError, AssertionError):
-    print("refused")
-"""
-    assert python(program, tmp_path) == ["True", "True", "True", "True", "refused"]
+    seen["everyone else"].append("refused")
+sent = (megatron.torch, megatron.torch.cuda, megatron.torch.cuda.nvtx)
+seen["sent"] = [pickle.loads(pickle.dumps(module)) is module for module in sent]
 
+name, x = lambda x: x.type(), torch.zeros(1)
+of_float = types_named_cuda()(lambda x: x.type(torch.float64).dtype)(x)
+seen["types"] = [types_named_cuda()(name)(x), name(x), str(of_float)]
 
-def test_what_ray_sends_of_megatrons_torch_arrives_as_it(tmp_path):
-    package(tmp_path, "megatron", ASKS_FOR_CUDA)
-    program = """
-import pickle, megatron
-for module in (megatron.torch, megatron.torch.cuda, megatron.torch.cuda.nvtx):
-    print(pickle.loads(pickle.dumps(module)) is module)
-"""
-    assert python(program, tmp_path) == ["True"] * 3
+def defaults(args):
+    args.bf16 = not args.fp16
+    return args
+seen["bf16"] = []
+for os.environ["SAT_SLIME_CPU_DTYPE"] in ("float32", "bfloat16"):
+    arguments = N(_set_default_megatron_args=defaults, set_default_megatron_args=defaults)
+    slime.choose_dtype(arguments)
+    seen["bf16"] += [arguments._set_default_megatron_args(N(fp16=False)).bf16]
+    seen["bf16"] += [arguments.set_default_megatron_args(N(fp16=False)).bf16]
 
-
-def test_types_are_named_as_on_a_gpu_only_while_the_optimizer_asks(tmp_path):
-    program = """
-import torch
-from sat_slime.cpu.megatron import types_named_cuda
-name = lambda x: x.type()
-x = torch.zeros(1)
-print(types_named_cuda()(name)(x), name(x), types_named_cuda()(lambda x: x.type(torch.float64).dtype)(x))
-"""
-    assert python(program, tmp_path) == ["torch.cuda.FloatTensor", "torch.FloatTensor", "torch.float64"]
-
-
-MEETS = """
-import socket, psutil, torch.distributed as dist
+seen["meets"] = []
 with socket.socket() as free:
     free.bind(("127.0.0.1", 0))
     port = free.getsockname()[1]
@@ -97,30 +87,35 @@ for _ in range(2):
     store = dist.TCPStore("127.0.0.1", port)
     store.set("key", "value")
     heard = [c.laddr for c in psutil.Process().net_connections("inet") if not c.raddr]
-    print(*{address.ip for address in heard}, port in [address.port for address in heard], store.get("key").decode())
+    seen["meets"] += [*{address.ip for address in heard}, port in [address.port for address in heard]]
+    seen["meets"] += [store.get("key").decode()]
     dist.destroy_process_group()
+print(json.dumps(seen))
 """
 
 
-def test_process_groups_meet_on_loopback_and_again_where_they_met(tmp_path):
-    pytest.importorskip("psutil")
-    words = python(MEETS, tmp_path, GLOO_SOCKET_IFNAME="lo")
-    assert words == ["127.0.0.1", "True", "value"] * 2
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory):
+    """What a process of such a run sees."""
+    folder = tmp_path_factory.mktemp("packages")
+    for name in ("megatron", "other"):
+        package(folder, name, ASKS_FOR_CUDA)
+    return json.loads(" ".join(python(SEES, folder, GLOO_SOCKET_IFNAME="lo")))
 
 
-def test_slime_is_asked_for_fp32_by_its_own_function(tmp_path):
-    program = """
-from types import SimpleNamespace as N
-from sat_slime.cpu import slime
-def defaults(args):
-    args.bf16 = not args.fp16
-    return args
-arguments = N(_set_default_megatron_args=defaults, set_default_megatron_args=defaults)
-slime.choose_dtype(arguments)
-print(arguments._set_default_megatron_args(N(fp16=False)).bf16, arguments.set_default_megatron_args(N(fp16=False)).bf16)
-"""
-    assert python(program, tmp_path, SAT_SLIME_CPU_DTYPE="float32") == ["False", "False"]
-    assert python(program, tmp_path, SAT_SLIME_CPU_DTYPE="bfloat16") == ["True", "True"]
+@pytest.mark.parametrize(
+    ("what", "expected"),
+    [
+        ("megatron", ["cpu", "cpu", "1"]),  # Megatron and slime see the CPU as CUDA
+        ("everyone else", [True, True, True, True, "refused"]),  # their torch is torch's own
+        ("sent", [True] * 3),  # what Ray sends of Megatron's torch arrives as it
+        ("types", ["torch.cuda.FloatTensor", "torch.FloatTensor", "torch.float64"]),  # while the optimizer asks
+        ("bf16", [False, False, True, True]),  # slime is asked for fp32 by its own function
+        ("meets", ["127.0.0.1", True, "value"] * 2),  # process groups meet on loopback, and again where they met
+    ],
+)
+def test_a_process_sees(seen, what, expected):
+    assert seen[what] == expected
 
 
 @pytest.mark.parametrize("module, found", [("package", True), ("missing", False)])
