@@ -89,10 +89,10 @@ class Engines:
         version, started = self.held, asyncio.get_running_loop().time()
         rest = self.length(sample.index) - sample.response_length
         self.decoding += 1
-        self.most = max(self.most, self.decoding)
         try:
             await asyncio.wait_for(self.interrupt.wait(), rest)
         except asyncio.TimeoutError:
+            self.most = max(self.most, self.decoding)  # what was cancelled meanwhile is gone by now
             tokens, sample.status = rest, Status.COMPLETED
         else:
             tokens, sample.status = int(asyncio.get_running_loop().time() - started), Status.ABORTED
