@@ -73,8 +73,8 @@ def test_without_the_turns_end_responses_run_to_the_limit_and_with_it_they_end(b
     (without,), (with_it,) = findings(base_model), findings(base_model, f"slime.rollout-stop-token-ids=[{end}]")
     assert without.mark == "FAIL" and with_it.mark == "OK"
     assert without.detail == (
-        f"slime.rollout-stop-token-ids is unset, and the chat template ends a turn with {TURN_END} ({end}), on which SGLang "
-        f"does not stop (it stops on {text_end}): add {end}"
+        f"slime.rollout-stop-token-ids is unset, and the chat template ends a turn with {TURN_END} ({end}), on which "
+        f"SGLang does not stop (it stops on {text_end}): add {end}"
     )
 
     server = TextServer(0, RolloutConfig(startup_timeout_s=600), ModelConfig(), tmp_path)

@@ -1,7 +1,7 @@
 """Tests that need the real slime skip where it is not on the path, as those of the plugin do."""
 
 import pytest
-from real_slime import MISSING, NEEDS
+from fake_slime import MISSING, NEEDS
 
 
 def pytest_configure(config):
