@@ -1,4 +1,5 @@
-"""Runs that are disturbed at random end as undisturbed ones do: a short campaign of chaos.py."""
+"""Runs that are disturbed at random end as undisturbed ones do: a short campaign of chaos.py. Every day the kills of
+lab/test_loop.py and grid/test_grid_engine.py are enough."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ import chaos
 
 pytestmark = [
     pytest.mark.engine,
+    pytest.mark.slow,
     pytest.mark.timeout(1200),
     pytest.mark.skipif(
         not all(importlib.util.find_spec(name) for name in ("sglang", "megatron")),

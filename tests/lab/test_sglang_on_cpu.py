@@ -113,20 +113,10 @@ EXPERTS_AGAINST_STOCK = """
 """
 
 
-def patched(program: str) -> subprocess.CompletedProcess:
-    """A program that runs in a process of its own, where SGLang is patched."""
-    command = [sys.executable, "-c", textwrap.dedent(program)]
+@pytest.mark.engine
+def test_batched_attention_and_experts_that_are_activated_together_are_sglangs_own():
+    """In a process of its own, where SGLang is patched."""
+    program = textwrap.dedent(BATCHED_AGAINST_STOCK) + textwrap.dedent(EXPERTS_AGAINST_STOCK)
     environment = {"SGLANG_USE_CPU_ENGINE": "1", "TORCHDYNAMO_DISABLE": "1"}
-    return subprocess.run(command, env=environment, capture_output=True)
-
-
-@pytest.mark.engine
-def test_batched_attention_is_sglangs_own():
-    result = patched(BATCHED_AGAINST_STOCK)
-    assert result.stdout.decode().split() == ["equal", "equal"], result.stderr.decode()
-
-
-@pytest.mark.engine
-def test_experts_that_are_activated_together_are_sglangs_own_to_the_bit():
-    result = patched(EXPERTS_AGAINST_STOCK)
-    assert result.stdout.decode().split() == ["equal"], result.stderr.decode()
+    result = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True)
+    assert result.stdout.decode().split() == ["equal"] * 3, result.stderr.decode()
