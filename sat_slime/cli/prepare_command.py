@@ -129,22 +129,19 @@ def prepare_slime(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the commands; run nothing.")] = False,
 ) -> None:
     """Get the real slime for runs and rehearsals on this machine's CPU: slime and Megatron-LM with slime's patches, at
-    the commits that were tested, four packages that slime imports, and Qwen's words, for rehearsals of runs whose own
-    tokenizer is not on this machine.
+    the commits that were tested, and four packages that slime imports.
 
-    What is there already stays as it is; what was broken off goes on. The
-    words come out of a package on PyPI, dashscope (Apache 2.0), which is not
-    installed. A mirror: git config --global url.MIRROR.insteadOf https://github.com/
+    What is there already stays as it is; what was broken off goes on.
+    A mirror: git config --global url.MIRROR.insteadOf https://github.com/
 
         sat-slime prepare slime --out checkouts
     """
-    from sat_slime.cli.slime_run.checkouts import get_words, prepare_checkouts
+    from sat_slime.cli.slime_run.checkouts import prepare_checkouts
 
     out = out.absolute()
     if prepare_checkouts(out, dry_run, typer.echo):
         complain(["the last command failed, see above: the same sat-slime prepare slime goes on from there"])
         raise typer.Exit(FAILED)
-    get_words(dry_run, typer.echo)
     if not dry_run:
         places = {"slime_dir": out / "slime", "megatron_dir": out / "Megatron-LM"}
         sets = " ".join(f"--set {shlex.quote(f'cluster.{key}={folder}')}" for key, folder in places.items())

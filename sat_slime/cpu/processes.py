@@ -9,7 +9,6 @@ import functools
 import importlib
 import importlib.machinery
 import importlib.util
-import os
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -28,12 +27,7 @@ Patch = Callable[[ModuleType], None]
 def install() -> None:
     """Arranges for every patch in this process, and imports nothing yet."""
     stand_in_for(*(name for name in OPTIONAL if importlib.util.find_spec(name) is None))
-    recorded = {
-        "sat_slime.plugin.actor": _patch("recorder", "record_trainer"),
-        "sglang.srt.model_executor.model_runner": _patch("recorder", "record_engine"),
-    }
     of_modules: dict[str, Patch] = {
-        **(recorded if "SAT_SLIME_REHEARSAL" in os.environ else {}),
         "torch": stand_in_for_cuda_packages,
         "torch.distributed.rendezvous": listen_on_loopback,
         "transformers.models.auto.tokenization_auto": give_back_memory,

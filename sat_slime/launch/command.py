@@ -60,10 +60,6 @@ GOVERNED = {
 """Flags that only the named setting may give, besides those of `_ours`; where it leaves them out, the section slime may
 not give them either."""
 
-MAY_BE_GONE = {"use-fault-tolerance": "slime after its pull request 2391 always replaces engines that died"}
-"""Flags that are left out where slime no longer has them, since it then does without a flag what they ask for. The
-value says so."""
-
 STREAMING = {
     "rollout-function-path": "sat_slime.plugin.streaming.generate_rollout",
     "data-source-path": "sat_slime.plugin.streaming.StreamingDataSource",
@@ -101,15 +97,13 @@ class Argument:
         return [f"--{self.name}", *(str(value) for value in values)]
 
 
-def slime_command(config: SlimeConfig, run_dir: Path | None = None, known: KnownFlags | None = None) -> SlimeCommand:
+def slime_command(config: SlimeConfig, run_dir: Path | None = None) -> SlimeCommand:
     """Return the command of a run, which is started where slime is installed.
 
-    Args:
-        run_dir: the run's folder; default: `output_dir/name` in the working directory.
-        known: flags of the slime that runs; default: the recorded ones of all versions.
+    run_dir: the run's folder; default: `output_dir/name` in the working directory.
     """
     run_dir = run_dir or run_folder(config)
-    words = [word for argument in slime_arguments(config, run_dir, known) for word in argument.words()]
+    words = [word for argument in slime_arguments(config, run_dir) for word in argument.words()]
     return SlimeCommand(
         command=["python3", "-m", DRIVER, *words],
         env=environment(config, run_dir),
@@ -210,30 +204,21 @@ def flag_errors(config: SlimeConfig, known: KnownFlags | None = None) -> list[st
         elif name in of_ours and not (flag and flag.repeatable):
             errors.append(f"{_own_key(name)}: the command always has --{name}: leave this out")
     judged = {line.partition(":")[0] for line in errors}
-    others = [argument for argument in slime_arguments(config, run_dir, known) if argument.key not in judged]
+    others = [argument for argument in slime_arguments(config, run_dir) if argument.key not in judged]
     words = [word for argument in others for word in argument.words()]
     keys = {f"--{argument.name}": argument.key for argument in others}
     return errors + unknown_flags(words, known, keys, {f"--{name}": key for name, key in governed.items()})
 
 
-def slime_arguments(config: SlimeConfig, run_dir: Path, known: KnownFlags | None = None) -> list[Argument]:
-    """Return every flag of the run. Flags that are false or unset are left out, and those of MAY_BE_GONE that this
-    slime lacks.
-
-    known: flags of the slime that runs; default: the recorded ones of all versions.
-    """
-    known = known or recorded_flags()
+def slime_arguments(config: SlimeConfig, run_dir: Path) -> list[Argument]:
+    """Return every flag of the run. Flags that are false or unset are left out."""
     ours = [Argument(*flag) for flag in _ours(config, run_dir) if is_sent(flag[1])]
     given = [
         Argument(name, value, _own_key(name))
         for name, value in ({name: value for name, value, _ in _following(config, run_dir)} | config.slime).items()
         if is_sent(value) and not _is_off(config, name)
     ]
-    return [
-        argument
-        for argument in [*ours, *given]
-        if argument.name not in MAY_BE_GONE or f"--{argument.name}" in known.by_name
-    ]
+    return [*ours, *given]
 
 
 Part = Iterator[tuple[str, Any, str]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -109,37 +109,27 @@ def cpu_arguments(config: SlimeConfig) -> Iterator[tuple[str, Any, str]]:
 
 # ---------------------------------------------------------------------------------------------------------- checks
 
-PACKAGES: Mapping[str, str | None] = {
-    "torch": None,
-    "sglang": "0.5.15.post1",
-    "sglang-router": None,
-    "ray": None,
-    "transformers": None,
-    "torch_memory_saver": None,
-    "pylatexenc": None,
-    "omegaconf": None,
-    "httpx": None,
-    "aiohttp": None,
-    "aiohttp_cors": None,
-    "tensorboard": None,
-}
-"""Packages that slime imports, and the version with which it was run where another one is likely to fail."""
 INSTALL = "pip install '.[lab,slime]' in a checkout"
-INSTALLS = dict.fromkeys(
-    ("sglang-router", "torch_memory_saver", "pylatexenc", "omegaconf"), "sat-slime prepare slime --out FOLDER"
-) | {"sglang": "sat-slime prepare engines"}
-"""The remedy for a package of PACKAGES that is missing, where it is not INSTALL."""
+PREPARE = "sat-slime prepare slime --out FOLDER"
+SGLANG = "0.5.15.post1"
+"""The version with which slime was run: another one is likely to fail."""
+PACKAGES = {
+    **dict.fromkeys(("ray", "transformers", "httpx", "aiohttp", "aiohttp_cors", "tensorboard"), INSTALL),
+    **dict.fromkeys(("sglang-router", "torch_memory_saver", "pylatexenc", "omegaconf"), PREPARE),
+    "sglang": "sat-slime prepare engines",
+}
+"""Packages that slime imports, each with what installs it."""
 MEGATRON_PATCH = ("megatron/core/transformer/moe/router.py", "slime.utils.routing_replay")
 """A file of Megatron-LM, and a text in it that only slime's patch brings."""
 
 
 def missing_packages() -> Iterator[tuple[str, str]]:
     """Yields, for each package that a run on this machine lacks, its name and what is wrong, with the remedy."""
-    for package, version in PACKAGES.items():
+    for package, install in PACKAGES.items():
         try:
             installed = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
-            yield package, f"not installed: {INSTALLS.get(package, INSTALL)}"
+            yield package, f"not installed: {install}"
             continue
-        if version and installed != version:
-            yield package, f"is {installed}, and slime was run with {version}: {INSTALLS.get(package, INSTALL)}"
+        if package == "sglang" and installed != SGLANG:
+            yield package, f"is {installed}, and slime was run with {SGLANG}: {install}"

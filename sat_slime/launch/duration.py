@@ -126,33 +126,22 @@ def _values(rows: Sequence[Mapping[str, Any]], *keys: str) -> list[float]:
 
 
 def duration_lines(config: SlimeConfig, measured: Measured | None = None, done: int = 0) -> list[str]:
-    """Return a table with a column for each mean response length, the measured alone where there is one, and the speeds
-    that it rests on. done: iterations that are done."""
+    """Return a line for each mean response length, the measured alone where there is one, and the speeds that they rest
+    on. done: iterations that are done."""
     if not parameters(config.model):
-        return ["no estimate: slime has no flags for the model's size"]
+        return ["no estimate: slime has no flags for the model's size, or its attention is latent"]
     on_cpu, longest, speeds = config.cluster.device == "cpu", config.rollout.max_response_tokens, config.estimate
     if on_cpu and measured is None:
         return ["no estimate on a CPU before the run has measured its own speeds"]
     gpus, iterations = config.train.world_size + config.rollout.gpus, config.pipeline.iterations
-    left = ["still to be done"] if done else []
-    labels = [
-        "mean response",
-        "generate a batch",
-        "train on it",
-        "push, evaluate, save",
-        f"all {iterations} iterations",
-    ]
-    columns = [[*labels, *left]]
-    lengths = [measured.length] if measured else [*(length for length in (2048, 8192) if length < longest), longest]
-    for length in lengths:
+    lines = []
+    for length in [measured.length] if measured else [*(n for n in (2048, 8192) if n < longest), longest]:
         parts = {**given(config, length), **(measured.parts if measured else {})}
         total = parts["start"] + time_of(config, parts, 0, iterations)
-        column = [f"{length:,.0f} tokens", words(parts["generate"]), words(parts["train"])]
-        column.append(", ".join(words(parts[part]) for part in ("push", "evaluate", "save")))
-        column.append(words(total) + ("" if on_cpu else f", {_short(total / 3600 * gpus)} GPU-hours"))
-        columns.append([*column, *([words(time_of(config, parts, done, iterations))] if done else [])])
-    widths = [max(map(len, column)) for column in columns]
-    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in zip(*columns, strict=True)]
+        cost = "" if on_cpu else f", {_short(total / 3600 * gpus)} GPU-hours"
+        left = f", of which {words(time_of(config, parts, done, iterations))} are left" if done else ""
+        each = ", ".join(f"{part} {words(parts[part])}" for part in ("generate", "train", "push", "evaluate", "save"))
+        lines.append(f"{words(total)}{cost}{left} at {length:,.0f} tokens a response: {each}")
     basis = {
         "generate": f"{speeds.engine_tokens_per_second:,.0f} tokens/s an engine",
         "train": f"{speeds.trainer_tflops:g} TFLOP/s a GPU in training",

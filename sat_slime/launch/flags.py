@@ -2,16 +2,12 @@
 
 slime ignores an unknown flag without a word, and its SGLang parser takes an abbreviation for a flag; so every flag of a
 command is checked against this list before it is sent. `slime_flags.json` has the flags of two versions of slime, and
-those that the text of the newest version's parser shows; `built_with` says how each was read. To record a version anew,
-with slime and Megatron-LM on PYTHONPATH (inside slime's image they are):
-
-    python -m sat_slime.launch.flags --record sat_slime/launch/slime_flags.json \
-        --version main --commit 624b824a8...
+those that the text of the newest version's parser shows; `built_with` says how each was read. scripts/record_flags.py
+records a version anew.
 """
 
 from __future__ import annotations
 
-import argparse
 import difflib
 import functools
 import json
@@ -19,8 +15,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from sat_slime.launch import parser_process
 
 RECORDED = Path(__file__).with_name("slime_flags.json")
 
@@ -145,9 +139,6 @@ def _nearest(name: str, known: KnownFlags, governed: Mapping[str, str]) -> str:
     return f"; did you mean {close[0]}? Flags are written in full" if close else ""
 
 
-# ---------------------------------------------------------------------------------------------------- recording
-
-
 def flags_by_name(flags: Mapping[str, Mapping[str, Any]]) -> dict[str, Flag]:
     """Return the flags in the form in which they are recorded, each by every name that it has."""
     by_name = {}
@@ -157,49 +148,3 @@ def flags_by_name(flags: Mapping[str, Mapping[str, Any]]) -> dict[str, Flag]:
         )
         by_name.update(dict.fromkeys([name, *spec.get("aliases", ())], flag))
     return by_name
-
-
-def record(file: Path, version: str, commit: str, built_with: str) -> None:
-    """Writes the installed slime's flags into `file` as those of `version`; other versions in it stay."""
-    empty: dict[str, Any] = {"versions": {}, "built_with": {}, "flags": {}}
-    data = json.loads(file.read_text(encoding="utf-8")) if file.exists() else empty
-    versions: dict[str, str] = data["versions"]
-    by_version: dict[str, dict[str, Any]] = {
-        version: parser_process.installed_flags()
-    }  # first: it counts where others differ
-    by_version |= {
-        other: {
-            name: {key: value for key, value in spec.items() if key != "only"}
-            for name, spec in data["flags"].items()
-            if other in spec.get("only", versions)
-        }
-        for other in versions
-        if other != version
-    }
-    versions[version] = commit
-    data["built_with"][version] = built_with
-    flags: dict[str, Any] = {}
-    for other, specs in by_version.items():
-        for name, spec in specs.items():
-            flags.setdefault(name, spec)
-            flags[name].setdefault("only", []).append(other)
-    for spec in flags.values():
-        if len(spec["only"]) == len(versions):
-            del spec["only"]
-    head = json.dumps({"versions": versions, "built_with": data["built_with"]}, indent=1).removesuffix("\n}")
-    lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(flags[name])}" for name in sorted(flags))
-    file.write_text(f'{head},\n "flags": {{\n{lines}\n }}\n}}\n', encoding="utf-8")
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m sat_slime.launch.flags", description=__doc__)
-    parser.add_argument("--record", type=Path, required=True, metavar="FILE", help="JSON file, made or updated")
-    parser.add_argument("--version", default="installed", help="what to call this version, such as main or v0.3.1")
-    parser.add_argument("--commit", default="unknown", help="slime's commit")
-    parser.add_argument("--built-with", default="", help="commits and versions of Megatron-LM and SGLang")
-    options = parser.parse_args()
-    record(options.record, options.version, options.commit, options.built_with)
-
-
-if __name__ == "__main__":
-    main()

@@ -37,8 +37,6 @@ OF_KINDS = {"qk-layernorm": ("qwen3", "qwen3_moe"), "add-qkv-bias": ("qwen2", "q
 """Flags that a model_type of config.json needs: without one Megatron skips its weights in the checkpoint."""
 
 WHAT = "stop tokens"
-INNER_CONFIGS = ("thinker_config", "llm_config", "language_config", "text_config")
-"""Where the config.json of a model that sees images has its text model."""
 QUESTION, ANSWER, NEXT = "SatSlimeQuestion", "SatSlimeAnswer", "SatSlimeNext"
 """What the messages say that are put into the template."""
 
@@ -100,8 +98,7 @@ def _weight_files(folder: Path) -> list[str]:
 
 def model_mismatches(model: SlimeModelConfig, values: Mapping[str, Any]) -> Iterator[str]:
     """Yield a line for every contradiction between the model section and a Hugging Face config.json."""
-    inner = values.get("text_config")  # a model that sees images has its text model there
-    values = inner if isinstance(inner, Mapping) else values
+    values = {**values, **_text_model(values)}
     rope = values.get("rope_parameters")
     rope = rope if isinstance(rope, Mapping) else {}
     for flag, names in CONFIG_KEYS.items():
@@ -168,20 +165,10 @@ def stop_findings(config: SlimeConfig) -> Iterator[Finding]:
         yield warn(WHAT, f"the tokenizer cannot be read here ({reason}): look whether responses end")
         return
     stops = stop_tokens(Path(path), tokenizer)
-    problems = [*_of_the_ids(config, Path(path), tokenizer, stops), *_of_the_template(config, tokenizer, stops)]
+    problems = list(_of_the_template(config, tokenizer, stops))
     yield from problems
     if not problems:
         yield ok(WHAT, f"SGLang stops on {_listed(stops | set(config.rollout.stop_token_ids))}")
-
-
-def _of_the_ids(config: SlimeConfig, folder: Path, tokenizer: Any, stops: Set[int]) -> Iterator[Finding]:
-    size = _of_model(_read(folder / "config.json"), "vocab_size")
-    for number in config.rollout.stop_token_ids:
-        key = f"slime.rollout-stop-token-ids has {number}"
-        if number < 0 or (isinstance(size, int) and number >= size):
-            yield fail(WHAT, f"{key}, and the model has tokens 0 to {size - 1}: take the ids of this model's tokenizer")
-        elif number not in tokenizer.added_tokens_decoder and number not in stops:
-            yield warn(WHAT, f"{key}, which is no special token: responses end at the first {number}; leave it out")
 
 
 def _of_the_template(config: SlimeConfig, tokenizer: Any, stops: Set[int]) -> Iterator[Finding]:
@@ -241,20 +228,21 @@ def read_tokenizer(folder: Path) -> Any:
 def stop_tokens(folder: Path, tokenizer: Any) -> Set[int]:
     """Return the tokens on which SGLang stops by itself: those of config.json, generation_config.json and the tokenizer
     (ModelConfig._get_hf_eos_token_id, attach_additional_stop_token_ids)."""
-    values = [
-        _of_model(_read(folder / "config.json"), "eos_token_id"),
+    config = _read(folder / "config.json")
+    named = [
+        config.get("eos_token_id", _text_model(config).get("eos_token_id")),
         _read(folder / "generation_config.json").get("eos_token_id") or None,  # SGLang takes 0 there for none
         tokenizer.eos_token_id,
         tokenizer.get_added_vocab().get("<|eom_id|>"),
     ]
-    listed = (value if isinstance(value, list) else [value] for value in values)
+    listed = (value if isinstance(value, list) else [value] for value in named)
     return {number for numbers in listed for number in numbers if type(number) is int}
 
 
-def _of_model(values: Mapping[str, Any], key: str) -> Any:
-    """Return an entry of config.json, which of a model that sees images is in a part of it."""
-    inner: Mapping[str, Any] = next((values[name] for name in INNER_CONFIGS if isinstance(values.get(name), dict)), {})
-    return values.get(key, inner.get(key))
+def _text_model(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the part of config.json that a model which sees images has of its text model."""
+    inner = values.get("text_config")
+    return inner if isinstance(inner, dict) else {}
 
 
 def turn_end(tokenizer: Any, arguments: Mapping[str, Any]) -> TurnEnd | str:

@@ -148,23 +148,7 @@ def _disk(config: SlimeConfig, run_folder: Path) -> Finding:
         kept = f"pipeline.keep_checkpoints is {keep or 'unset'}, and the run needs {needs}"
         lower = f"set pipeline.keep_checkpoints to {max(int(free // size) - 1, 1)}, or " if free >= 2 * size else ""
         return warn(what, f"{_gib(free)} free at {parent}, but {kept}: {lower}choose another slime.save")
-    if count and (kind := filesystem(parent)) in ("tmpfs", "ramfs"):
-        return warn(
-            what,
-            f"{parent} is a {kind}: checkpoints of {_gib(size)} would take host memory, and be gone with the machine: "
-            f"choose another {key}",
-        )
     return ok(what, f"{_gib(free)} free at {parent}; {needs}")
-
-
-def filesystem(path: Path, mounts: Path = Path("/proc/mounts")) -> str | None:
-    """Return the kind of the file system that holds `path`; None where the machine does not tell."""
-    try:
-        lines = [line.split() for line in mounts.read_text(encoding="utf-8").splitlines()]
-    except OSError:
-        return None
-    within = [(len(fields[1]), fields[2]) for fields in lines if path.resolve().is_relative_to(fields[1])]
-    return max(within, default=(0, None))[1]
 
 
 def existing_parent(path: Path) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import difflib
 import importlib.util
 import itertools
@@ -37,9 +36,9 @@ def reward_errors(config: SlimeConfig) -> list[str]:
     rule = (reward or "").removeprefix("boxed_")
     if reward is None or "." in reward or rule in (rules := slime_rewards(Path(config.cluster.slime_dir))):
         return []
-    ours = defined_names(Path(__file__).parents[1] / "plugin" / "reward.py") or set()
     close = difflib.get_close_matches(rule, rules, n=1) or ["math"]
-    remedy = f"{OUR_REWARDS}.{reward}" if reward in ours else close[0]
+    is_ours = _may_define(Path(__file__).parents[1] / "plugin" / "reward.py", reward)
+    remedy = f"{OUR_REWARDS}.{reward}" if is_ours else close[0]
     return [f"slime.rm-type is {reward}, and slime's rules are {', '.join(rules)}: set it to {remedy}"]
 
 
@@ -97,10 +96,8 @@ def data_problem(file: str, input_key: str, label_key: str) -> str | None:
         rows = _first_rows(path)
     except (OSError, ValueError) as error:
         return f"it cannot be read ({reason_of(error)})"
-    if rows is None:
-        return None
     if not rows:
-        return "it has no rows"
+        return None if rows is None else "it has no rows"
     for number, row in enumerate(rows, 1):
         if not isinstance(row, dict):
             return f"row {number} is not a JSON object"
@@ -115,22 +112,28 @@ def data_problem(file: str, input_key: str, label_key: str) -> str | None:
 def _unfit_rows(config: SlimeConfig, file: str, input_key: str, label_key: str) -> str | None:
     """Return the reason why slime fails at the first prompt or reward of rows that it can read, or None."""
     path, part = Path(SLICE.sub("", file)), SLICE.search(file)
-    if part and _is_empty(path, part[1], part[2]):
-        return f"no row of the file is in the part {part[0]}, and slime would wait for prompts for ever; name another"
-    for number, row in enumerate(_first_rows(path) or [], 1):
-        if isinstance(row[input_key], list) and not config.data.chat_template:
-            return f"{input_key!r} of row {number} is a list of messages: set slime.apply-chat-template to true"
-        if what := odd_prompt(row[input_key], config.data.chat_template):
-            return f"{input_key!r} of row {number}: {what}"
-        if what := odd_label(row[label_key]):
-            return f"{label_key!r} of row {number} is {row[label_key]!r}: {what}"
-        label, rule = row[label_key], (config.data.reward or "").removeprefix("boxed_")
-        if rule == "dapo" and not _is_number(label):
+    if part and path.suffix == ".jsonl":
+        start, end = (int(bound) if bound else None for bound in part.groups())
+        with path.open(encoding="utf-8") as lines:
+            rows = sum(map(bool, map(str.strip, lines)))
+        if not range(rows)[start:end]:
             return (
-                f"{label_key!r} of row {number} is {label!r}, and slime.rm-type dapo takes only numbers; choose another"
+                f"no row of the file is in the part {part[0]}, and slime would wait for prompts for ever; name another"
             )
+    rule = (config.data.reward or "").removeprefix("boxed_")
+    for number, row in enumerate(_first_rows(path) or [], 1):
+        prompt, label = row[input_key], row[label_key]
+        if isinstance(prompt, list) and not config.data.chat_template:
+            return f"{input_key!r} of row {number} is a list of messages: set slime.apply-chat-template to true"
+        if what := odd_prompt(prompt, config.data.chat_template):
+            return f"{input_key!r} of row {number}: {what}"
+        said = f"{label_key!r} of row {number} is {label!r}"
+        if what := odd_label(label):
+            return f"{said}: {what}"
+        if rule == "dapo" and not _is_number(label):
+            return f"{said}, and slime.rm-type dapo takes only numbers; choose another"
         if rule == "f1" and not isinstance(label, str):
-            return f"{label_key!r} of row {number} is {label!r}, and slime.rm-type f1 takes only text; choose another"
+            return f"{said}, and slime.rm-type f1 takes only text; choose another"
     return None
 
 
@@ -142,21 +145,10 @@ def _is_number(label: Any) -> bool:
     return True
 
 
-def _is_empty(path: Path, start: str, end: str) -> bool:
-    if path.suffix != ".jsonl":
-        return False
-    first, last = int(start) if start else None, int(end) if end else None
-    with path.open(encoding="utf-8") as lines:
-        rows = filter(str.strip, lines)
-        if (first or 0) < 0 or (last or 0) < 0:
-            return not list(rows)[first:last]
-        return next(itertools.islice(rows, first, last), None) is None
-
-
 def _rows_up_to(file: str, needed: int) -> int | None:
     """Return the number of rows where it is smaller than `needed`; None otherwise, or where they are not counted."""
-    path = Path(SLICE.sub("", file))
-    if path.suffix != ".jsonl" or not path.is_file() or SLICE.search(file):
+    path = Path(file)
+    if path.suffix != ".jsonl" or not path.is_file():
         return None
     with path.open(encoding="utf-8", errors="replace") as lines:
         count = sum(1 for _ in itertools.islice(filter(str.strip, lines), needed))
@@ -172,9 +164,7 @@ def _first_rows(path: Path) -> list[Any] | None:
         return None
     from pyarrow import parquet
 
-    for batch in parquet.ParquetFile(path).iter_batches(batch_size=ROWS_READ):
-        return list(batch.to_pylist())
-    return []
+    return next((list(rows.to_pylist()) for rows in parquet.ParquetFile(path).iter_batches(batch_size=ROWS_READ)), [])
 
 
 # ----------------------------------------------------------------------------------------------- code and files
@@ -196,8 +186,8 @@ def _reward_code(config: SlimeConfig) -> Iterator[Finding]:
                 "code",
                 f"{key} is {path}: there is no module {module}; correct it, or add its folder to cluster.python_path",
             )
-        elif (names := defined_names(file)) is not None and name not in names:
-            close = difflib.get_close_matches(name, names, n=1)
+        elif not _may_define(file, name):
+            close = difflib.get_close_matches(name, re.findall(r"def (\w+)", file.read_text(encoding="utf-8")), n=1)
             hint = f"; did you mean {module}.{close[0]}?" if close else "; correct it"
             yield fail("code", f"{key} is {path}: {file} defines no {name}{hint}")
 
@@ -217,23 +207,13 @@ def module_file(config: SlimeConfig, module: str) -> Path | None:
     return next(filter(Path.is_file, files), None)
 
 
-def defined_names(file: Path) -> set[str] | None:
-    """Return the names that a module's text defines or imports; None where that cannot be told."""
+def _may_define(file: Path, name: str) -> bool:
+    """Return whether a module's text has the name at all, or gets names from elsewhere."""
     try:
-        tree = ast.parse(file.read_text(encoding="utf-8"))
-    except (OSError, SyntaxError, ValueError):
-        return None
-    names: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            names.add(node.name)
-        elif isinstance(node, (ast.Import, ast.ImportFrom)):
-            names |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            names.add(node.id)
-        if isinstance(node, ast.FunctionDef) and node.name == "__getattr__":
-            return None
-    return None if "*" in names else names
+        text = file.read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return True
+    return bool(re.search(rf"\b{name}\b|import \*|__getattr__", text))
 
 
 def _files_of_flags(config: SlimeConfig) -> Iterator[Finding]:

@@ -137,7 +137,7 @@ def _run_parser(words: Sequence[str], env: Mapping[str, str]) -> tuple[dict[str,
         file = Path(scratch) / "answer.json"
         try:
             subprocess.run(
-                [sys.executable, "-m", "sat_slime.launch.parser_process", str(file)],
+                [sys.executable, "-m", "sat_slime.cpu.slimes_parser", str(file)],
                 input=json.dumps(words),
                 env=env,
                 cwd=scratch,

@@ -12,7 +12,7 @@ from typing import Any
 from sat_slime.config.slime_schema import SlimeConfig, SlimeModelConfig
 from sat_slime.launch.hf_checkpoint import TurnEnd, read_tokenizer, stop_tokens, turn_end
 from sat_slime.models import Weight
-from sat_slime.rehearsal.vocabulary import Words, write_tokenizer
+from sat_slime.rehearsal.vocabulary import write_tokenizer
 
 SCRIPT = "\\boxed{"
 """What a response says before its answer."""
@@ -55,8 +55,8 @@ class ThinSizes:
         return self.model.max_positions or 32768
 
 
-def make_material(run: SlimeConfig, thin: SlimeConfig, folder: Path) -> Words:
-    """Writes the rehearsal's model, tokenizer and prompts into its folder.
+def make_material(run: SlimeConfig, thin: SlimeConfig, folder: Path) -> tuple[bool, str]:
+    """Writes the rehearsal's model, tokenizer and prompts into its folder; returns what write_tokenizer says.
 
     Args:
         run: the settings of the run, whose tokenizer and prompts are taken where they are on this machine.
@@ -66,8 +66,7 @@ def make_material(run: SlimeConfig, thin: SlimeConfig, folder: Path) -> Words:
     model.mkdir(parents=True)
     own = Path(run.model.hf_checkpoint) if run.model.hf_checkpoint else None
     words = write_tokenizer(own, thin.model.vocab_size, model)
-    for name in ("rollouts", "records"):
-        (folder / name).mkdir()
+    (folder / "rollouts").mkdir()
     prompts, answers = training_prompts(run, thin.rollout.prompts_per_iteration)
     _write_lines(folder / "prompts.jsonl", prompts)
     for name, file in thin.eval.prompts.items():

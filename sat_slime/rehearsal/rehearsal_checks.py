@@ -1,19 +1,21 @@
-"""Holds what a rehearsal recorded against what its settings ask for: each check with what was expected and found."""
+"""Holds the rows and samples that a rehearsal left against what its settings ask for: each check with what was expected
+and found."""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from sat_slime.config.jsonl import read_rows
 from sat_slime.config.method_section import build_method
 from sat_slime.config.slime_schema import SlimeConfig
-from sat_slime.launch.memory import BF16, engine_weights_bytes, optimizer_elements, padded_vocabulary, rank_elements
 from sat_slime.rehearsal.material import ThinSizes
-from sat_slime.rehearsal.records import Records, Row
+from sat_slime.report.dumps import load_payload
 
 OK, WARN, FAIL, NOTE = "OK", "WARN", "FAIL", "NOTE"
 """Marks: held, may be wrong, did not hold, and what is told without a right value."""
@@ -38,6 +40,25 @@ class Check:
     remark: str = ""
 
 
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Records:
+    """What the checks read: rows of the run, and the samples of each rollout, as dicts of slime's."""
+
+    metrics: Sequence[Row] = ()
+    evaluations: Sequence[Row] = ()
+    rollouts: Mapping[int, list[Row]] = field(default_factory=dict)
+
+
+def read_records(folder: Path, run: Path) -> Records:
+    """Read the samples in a rehearsal's folder and the rows of its run's folder, as far as they are there."""
+    files = (file for file in folder.glob("rollouts/*.pt") if file.stem.isdigit())
+    rollouts = {int(file.stem): load_payload(file)["samples"] for file in files}
+    return Records(read_rows(run / "metrics.jsonl"), read_rows(run / "eval.jsonl"), rollouts)
+
+
 def check(what: str, expected: object, found: object, remark: str = "", same: bool | None = None) -> Check:
     """Return a check that held if both are the same, or `same` says so."""
     held = expected == found if same is None else same
@@ -47,102 +68,12 @@ def check(what: str, expected: object, found: object, remark: str = "", same: bo
 def all_checks(thin: SlimeConfig, records: Records, first: int) -> list[Check]:
     """Return every check that the records allow. first: iterations of the first job, after which the run is resumed."""
     return [
-        *_elements(thin, records),
-        *_engines(thin, records),
-        *_placement(thin, records),
         *_order(thin, records, first),
         *_agreement(thin, records),
         *_objective(thin, records),
-        *_routes(thin, records),
         *_responses(thin, records),
-        *_resume(thin, records, first),
         *_evaluations(thin, records, first),
     ]
-
-
-# ------------------------------------------------------------------------------------------------- memory, placement
-
-
-def _elements(thin: SlimeConfig, records: Records) -> Iterator[Check]:
-    """Yield the elements of weights and optimizer, against the arithmetic of `launch`: of the optimizer those of all
-    ranks together, since padding moves some from rank to rank."""
-    trained = dict(records.of_ranks("trained", last=True))
-    per_stage = max(1, thin.train.world_size // thin.train.pipeline_parallel)
-    own = {rank: rank_elements(thin, rank // per_stage) for rank in trained}
-    if trained:
-        expected = {rank: held.total for rank, held in own.items()}
-        yield _by_rank(
-            "weights, elements a rank", expected, {r: row["elements"]["weights"] for r, row in trained.items()}
-        )
-    if len(trained) == thin.train.world_size:
-        state = round(sum(optimizer_elements(thin, held) for held in own.values()))
-        for moment in ("exp_avg", "exp_avg_sq"):
-            held = sum(row["elements"][moment] for row in trained.values())
-            yield check(f"Adam's {moment}, elements of all ranks", f"{state:,}", f"{held:,}")
-    if copies := {rank: len(row["copies"]) for rank, row in records.of_ranks("initialized")}:
-        # Those of denominator `checkpoint` are made as weights are pushed, and so not there yet when a rank begins.
-        expected = dict.fromkeys(copies, 1 + (thin.loss.kl_coef > 0))
-        yield _by_rank("copies of the weights on the host", expected, copies)
-
-
-def _by_rank(what: str, expected: dict[int, int], found: dict[int, int]) -> Check:
-    return check(what, _each(expected), _each(found), same=expected == found)
-
-
-def _each(numbers: dict[int, int]) -> str:
-    """`1,234 on each of 4` where all are the same, else each by its rank."""
-    if len(set(numbers.values())) == 1:
-        return f"{next(iter(numbers.values())):,} on each of {len(numbers)}"
-    return ", ".join(f"{rank}: {number:,}" for rank, number in numbers.items())
-
-
-def _engines(thin: SlimeConfig, records: Records) -> Iterator[Check]:
-    """The elements of every rank of every engine, against the same formula, which pads the vocabulary as Megatron does:
-    SGLang pads it to 64."""
-    if not records.engines:
-        return
-    model, ranks = thin.model, thin.rollout.gpus_per_engine
-    matrices = 2 if model.architecture.get("untie-embeddings-and-output-weights") else 1
-    rows = (padded_vocabulary(model, ranks) - -(-model.vocab_size // 64) * 64) // ranks
-    whole = engine_weights_bytes(thin) // BF16 - matrices * rows * model.hidden_size
-    expected = dict.fromkeys(range(len(records.engines)), whole)
-    found = {n: row["weights"] for n, row in enumerate(records.engines)}
-    yield _by_rank("weights of an engine, elements a rank", expected, found)
-
-
-def _placement(thin: SlimeConfig, records: Records) -> Iterator[Check]:
-    rows = dict(records.of_ranks("initialized"))
-    train, rollout = thin.train, thin.rollout
-    if rows:
-        nodes = [row["node"] for row in rows.values()]
-        yield _by_node("trainer ranks by node", [train.gpus_per_node] * train.nodes, nodes)
-        names = ("tensor", "pipeline", "context", "data", "expert")
-        sizes = {name: 1 + max(row[name] for row in rows.values()) for name in names}
-        asked = {name: getattr(train, f"{name}_parallel") for name in names}
-        shown = [", ".join(f"{name} {size}" for name, size in values.items()) for values in (asked, sizes)]
-        yield check("parallel sizes", shown[0], shown[1])
-    if records.engines:
-        ranks = Counter((row["host"], row["port"]) for row in records.engines)
-        yield check(
-            "engines x ranks",
-            f"{rollout.engines} x {rollout.gpus_per_engine}",
-            f"{len(ranks)} x {'/'.join(map(str, sorted(set(ranks.values()))))}",
-        )
-        hosts = [row["host"] for row in records.engines]
-        yield _by_node("engines' ranks by node", _engines_of_nodes(thin), hosts)
-
-
-def _engines_of_nodes(thin: SlimeConfig) -> list[int]:
-    """Return the GPUs for engines of each node that has some: slime fills a node before the next, trainers first."""
-    first, node = thin.train.world_size, thin.cluster.gpus_per_node
-    return list(Counter(gpu // node for gpu in range(first, first + thin.rollout.gpus)).values())
-
-
-def _by_node(what: str, asked: Sequence[int], found: Sequence[str]) -> Check:
-    """Return a check of how many ranks each node has. found: the node of each rank."""
-    counts = Counter(found)
-    shown = ", ".join(f"{node}: {count}" for node, count in sorted(counts.items()))
-    return check(what, " + ".join(map(str, asked)), shown, same=sorted(counts.values()) == sorted(asked))
 
 
 # ----------------------------------------------------------------------------------------------------- order, numbers
@@ -230,33 +161,6 @@ def _objective(thin: SlimeConfig, records: Records) -> Iterator[Check]:
     )
 
 
-def _routes(thin: SlimeConfig, records: Records) -> Iterator[Check]:
-    if not (thin.method.r3 and thin.model.is_moe):
-        return
-    model = thin.model
-    each = model.layers * model.experts_per_token
-    width = 1 if model.experts <= 2**8 else 2
-    seen = Counter[float]()
-    for sample in _samples(records):
-        routes = sample.get("rollout_routed_experts")
-        if routes is not None and len(sample["tokens"]) > 1:
-            # an engine answers for every token but the last
-            seen[routes.numel() * routes.element_size() / (len(sample["tokens"]) - 1)] += 1
-    if seen:
-        shown = ", ".join(f"{bytes_:g}" for bytes_ in sorted(seen))
-        yield check("bytes of routes a token, in the manager", f"{each * width}", shown)
-    trained = [row for _, rows in records.ranks.items() for row in rows if row["event"] == "trained"]
-    tokens = sum(row["tokens"] for row in trained)
-    if tokens:
-        held = sum(row["route_bytes"] for row in trained) / tokens
-        yield check(
-            "bytes of routes a token, on a trainer rank",
-            f"about {each * width}",
-            f"{held:.1f}",
-            same=held <= each * width,
-        )
-
-
 def _responses(thin: SlimeConfig, records: Records) -> Iterator[Check]:
     samples = list(_samples(records))
     if not samples:
@@ -265,9 +169,6 @@ def _responses(thin: SlimeConfig, records: Records) -> Iterator[Check]:
     lengths = [sample["response_length"] for sample in samples]
     found = f"{sum(lengths) / len(lengths):.0f} on average, {max(lengths)} the longest"
     yield Check("tokens of a response", "", found, NOTE)
-    trained = [row for row in records.ranks.get(0, []) if row["event"] == "trained"]
-    if found := ", ".join(f"{row['tokens']:,} in {sum(row['micro_batches'])}" for row in trained):
-        yield Check("tokens of a batch, and micro-batches that they are in, on rank 0", "", found, NOTE)
     sizes = sorted({len(rollout) for rollout in records.rollouts.values()})
     yield check("responses of each batch", batch, ", ".join(map(str, sizes)), same=sizes == [batch])
     reasons = Counter(str(sample["status"]) for sample in samples)
@@ -302,34 +203,6 @@ def _rewards(thin: SlimeConfig, samples: Sequence[Row]) -> Iterator[Check]:
         shown,
         NOTE,
         "" if len(counted) > 1 else "all alike: advantages are 0, and only KL and decay move weights",
-    )
-
-
-# ----------------------------------------------------------------------------------------------- resume, evaluations
-
-
-def _resume(thin: SlimeConfig, records: Records, first: int) -> Iterator[Check]:
-    if not 0 < first < thin.pipeline.iterations:
-        return
-    saved = {
-        rank: next((row["state"] for row in rows if row["event"] == "saved" and row["rollout"] == first - 1), None)
-        for rank, rows in records.ranks.items()
-    }
-    begun = {
-        rank: [row for row in rows if row["event"] == "initialized"][1:] for rank, rows in sorted(records.ranks.items())
-    }
-    steps = first * thin.pipeline.optimizer_steps_per_rollout
-    yield check(
-        "optimizer steps with which the resumed run starts",
-        f"{steps} on each rank",
-        ", ".join(sorted({str(rows[0]["steps"]) if rows else "not resumed" for rows in begun.values()})),
-        same=all(rows and rows[0]["steps"] == steps for rows in begun.values()),
-    )
-    equal = sum(bool(rows) and rows[0]["state"] == saved[rank] for rank, rows in begun.items())
-    yield check(
-        "ranks whose weights and optimizer come back to the bit",
-        f"{len(begun)} of {len(begun)}",
-        f"{equal} of {len(begun)}",
     )
 
 

@@ -192,6 +192,5 @@ def _places(thin: Thin, folder: Path) -> None:
     thin.set("slime.save", None, OWN)
     thin.set("pipeline.from_iteration", None, OWN)
     thin.set("slime.use-wandb", None, "nothing of a rehearsal is sent")
-    thin.set("cluster.env.SAT_SLIME_REHEARSAL", str(folder / "records"), "processes record what the checks read")
     thin.set("cluster.address", None, "a Ray of its own")
     thin.set("slime.save-debug-rollout-data", str(folder / "rollouts" / "{rollout_id}.pt"), "the checks read it")

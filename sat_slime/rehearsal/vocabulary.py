@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-RANKS = Path("~/.cache/sat_slime/rehearsal/qwen.tiktoken").expanduser()
-"""Where `sat-slime prepare slime` puts Qwen's vocabulary: a line of base64 and number for each word."""
 OWN_FILES = (
     *("tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt", "tokenizer.model"),
     *("special_tokens_map.json", "added_tokens.json", "chat_template.jinja", "generation_config.json"),
@@ -35,59 +31,28 @@ TEMPLATE = (
 """ChatML, without the system message and the tools of the models' own templates."""
 
 
-@dataclass(frozen=True)
-class Words:
-    """The tokenizer of a rehearsal."""
-
-    kind: str
-    """own, qwen or bytes."""
-    text: str
-    """The same for a person."""
-
-
-def write_tokenizer(own: Path | None, vocab_size: int, out: Path, ranks: Path = RANKS) -> Words:
-    """Writes the best tokenizer that this machine has into a model's folder.
+def write_tokenizer(own: Path | None, vocab_size: int, out: Path) -> tuple[bool, str]:
+    """Writes the run's tokenizer, or a stand-in where it is not on this machine, into a model's folder; returns whether
+    it is the run's own, and what it is in words.
 
     Args:
         own: the run's Hugging Face folder; None where it names none.
         vocab_size: rows of the run's embedding.
-        ranks: a file of Qwen's vocabulary.
     """
     if own is not None and any((own / name).is_file() for name in OWN_FILES[:5]):
         for name in OWN_FILES:
             if (own / name).is_file():
                 shutil.copyfile(own / name, out / name)
-        return Words("own", f"the run's own, of {own}")
-    if ranks.is_file() and vocab_size >= WORDS + len(SPECIAL):
-        _write(out, *_read_ranks(ranks), SPECIAL)
-        return Words("qwen", f"Qwen's {WORDS:,} words and special tokens; the template is plain ChatML")
+        return True, f"the run's own, of {own}"
     special = SPECIAL if vocab_size >= WORDS + len(SPECIAL) else SPECIAL[:3]
     first = WORDS if special is SPECIAL else vocab_size - len(special)
     if first < 256:
         raise ValueError(f"a vocabulary of {vocab_size} has no room for the 256 bytes")
     letters = _bytes_to_unicode()
     words = {letters[byte]: byte for byte in range(256)} | {f"<unused-{n}>": n for n in range(256, first)}
-    _write(out, words, [], special)
-    return Words(
-        "bytes",
-        f"a stand-in of {first:,} words, of which only the 256 bytes occur, with the special tokens of Qwen and plain "
-        "ChatML: `sat-slime prepare slime` gets Qwen's words",
-    )
-
-
-def _read_ranks(file: Path) -> tuple[dict[str, int], list[tuple[str, str]]]:
-    """Return the words by their text with their numbers, and the pairs that are merged, in their order."""
-    lines = (line.split() for line in file.read_bytes().splitlines() if line)
-    ranks = {base64.b64decode(word): int(number) for word, number in lines}
-    letters = _bytes_to_unicode()
-    text = {word: "".join(letters[byte] for byte in word) for word in ranks}
-    merges: list[tuple[str, str]] = []
-    for word in sorted(ranks, key=ranks.__getitem__):
-        cuts = ((word[:at], word[at:]) for at in range(1, len(word)))
-        pairs = [(left, right) for left, right in cuts if left in ranks and right in ranks]
-        pairs.sort(key=lambda pair: (ranks[pair[0]], ranks[pair[1]]))
-        merges += [(text[left], text[right]) for left, right in pairs]
-    return {text[word]: number for word, number in ranks.items()}, merges
+    _write(out, words, special)
+    rest = "with the special tokens of Qwen and plain ChatML"
+    return False, f"a stand-in of {first:,} words, of which only the 256 bytes occur, {rest}"
 
 
 def _bytes_to_unicode() -> dict[int, str]:
@@ -97,10 +62,10 @@ def _bytes_to_unicode() -> dict[int, str]:
     return {byte: chr(byte) for byte in shown} | {byte: chr(256 + n) for n, byte in enumerate(hidden)}
 
 
-def _write(out: Path, words: dict[str, int], merges: list[tuple[str, str]], special: tuple[str, ...]) -> None:
+def _write(out: Path, words: dict[str, int], special: tuple[str, ...]) -> None:
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-    tokenizer = Tokenizer(models.BPE(words, merges, fuse_unk=False, ignore_merges=bool(merges)))
+    tokenizer = Tokenizer(models.BPE(words, [], fuse_unk=False))
     tokenizer.normalizer = normalizers.NFC()
     cut = pre_tokenizers.Split(Regex(PATTERN), behavior="isolated")
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([cut, pre_tokenizers.ByteLevel(False, use_regex=False)])

@@ -21,20 +21,45 @@ from megatron.core.models.gpt.gpt_layer_specs import (  # noqa: E402
 )
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer  # noqa: E402
 from megatron.core.optimizer.cpu_offloading.hybrid_optimizer import HybridDeviceOptimizer  # noqa: E402
-from megatron.core.transformer import MLATransformerConfig, TransformerConfig, multi_latent_attention  # noqa: E402
+from megatron.core.transformer import TransformerConfig  # noqa: E402
 from megatron.core.transformer.module import Float16Module  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
 from torch.utils._device import DeviceContext  # noqa: E402
 
 from sat_slime.cpu.cuda import Stream, is_gpu  # noqa: E402
-from sat_slime.cpu.recorder import rank_elements  # noqa: E402
 
-multi_latent_attention.TELinear = type(None)  # asked for where Transformer Engine is not installed
+
+def rank_elements(model, optimizer):
+    """Return the elements that a rank holds, as sat_slime/launch/memory.py counts them.
+
+    Args:
+        model: the parts of the model, each in Megatron's DistributedDataParallel.
+        optimizer: Megatron's, with distributed optimizers in it whose state is there.
+
+    Returns:
+        `weights`, and `master`, `exp_avg` and `exp_avg_sq` of the optimizer. Parameters in fp32 need no `master`.
+    """
+    counts = {
+        "weights": sum(parameter.numel() for part in model for parameter in part.parameters()),
+        "master": 0,
+        "exp_avg": 0,
+        "exp_avg_sq": 0,
+    }
+    for distributed in getattr(optimizer, "chained_optimizers", [optimizer]):
+        masters = [
+            *(copy for group in distributed.shard_fp32_from_float16_groups for copy in group if copy is not None),
+            *getattr(distributed.optimizer, "param_to_fp32_param", {}).values(),  # offloaded
+        ]
+        counts["master"] += sum(copy.numel() for copy in masters)
+        for state in distributed.optimizer.state.values():
+            for moment in ("exp_avg", "exp_avg_sq"):
+                counts[moment] += state[moment].numel() if moment in state else 0
+    return counts
 
 
 class NoAttention(torch.nn.Module):
-    """Stands for the product of attention, which has no parameters; Megatron's own takes no latent one."""
+    """Stands for the product of attention, which has no parameters."""
 
     def __init__(self, **_):
         super().__init__()
@@ -125,8 +150,7 @@ def rank_contents(case):
         "expert_tensor_parallel_size": case["expert_tensor"],
     }
     parallel_state.initialize_model_parallel(**parallel, create_gloo_process_groups=False)
-    kind = MLATransformerConfig if case["config"].get("multi_latent_attention") else TransformerConfig
-    config = kind(
+    config = TransformerConfig(
         **parallel,
         pipeline_dtype=torch.bfloat16,
         params_dtype=torch.bfloat16,

@@ -1,17 +1,15 @@
 import ast
-import dataclasses
-import json
 import re
 
 import pytest
 import yaml
-from paper_commands import GRID, METHODS, ROOT, paper
+from paper_commands import GRID, ROOT, paper
 
 from sat_slime.config import load_config, slime_config_errors
 from sat_slime.config.method_section import build_method
 from sat_slime.config.plugin_schema import DriverConfig, PluginConfig
 from sat_slime.config.slime_checks import not_on_slime
-from sat_slime.launch.command import PLUGIN_FLAGS, as_json, flag_errors, slime_arguments, slime_command
+from sat_slime.launch.command import PLUGIN_FLAGS, flag_errors, slime_arguments, slime_command
 from sat_slime.launch.flags import recorded_flags, unknown_flags
 from sat_slime.objective.method import method_names, named_method
 
@@ -30,23 +28,6 @@ def test_the_papers_commands_have_only_flags_of_slime(tmp_path, method, lag, ver
     command = slime_command(paper(tmp_path, method=method, lag=lag)).command
     assert command[:3] == ["python3", "-m", "sat_slime.plugin.driver"]
     assert unknown_flags(command[3:], recorded_flags(version)) == []
-
-
-def test_a_flag_that_slime_no_longer_needs_leaves_the_command_where_slime_lacks_it(tmp_path):
-    config = paper(tmp_path, "slime.use-fault-tolerance=true")
-    known = recorded_flags("newest")
-    later = dataclasses.replace(
-        known, by_name={name: flag for name, flag in known.by_name.items() if name != "--use-fault-tolerance"}
-    )
-    assert "--use-fault-tolerance" in slime_command(config, known=known).command
-    assert "--use-fault-tolerance" not in slime_command(config, known=later).command
-    assert flag_errors(config, known) == flag_errors(config, later) == []
-    assert len(flag_errors(paper(tmp_path, "slime.keep-old-actor=true"), known)) == 1
-
-
-def test_no_two_of_the_papers_commands_are_the_same(tmp_path):
-    sent = {json.dumps(as_json(slime_command(paper(tmp_path, method=method, lag=lag)))) for method, lag in GRID}
-    assert len(sent) == 26
 
 
 @pytest.mark.parametrize(
@@ -104,22 +85,6 @@ def test_what_needs_versions_is_refused_where_they_are_unknown(tmp_path, method,
     (fault,) = [line for line in slime_config_errors(paper(tmp_path, cause, method=method)) if line.startswith(key)]
     assert needed in fault
     assert not [line for line in slime_config_errors(paper(tmp_path, cause)) if line.startswith(key)]
-
-
-def test_the_ratio_is_the_advantage_estimators(tmp_path):
-    estimators = {name: values(paper(tmp_path, method=name), tmp_path)["advantage-estimator"] for name in METHODS}
-    assert estimators == {name: "gspo" if "gspo" in name else "grpo" for name in METHODS}
-
-
-def test_every_command_calls_the_plugin(tmp_path):
-    sent = values(paper(tmp_path, method="grpo"), tmp_path)
-    assert sent["loss-type"] == "custom_loss"
-    assert sent["custom-loss-function-path"] == "sat_slime.plugin.loss.policy_loss"
-    assert not {"custom-megatron-init-path", "rollout-data-postprocess-path"} & sent.keys(), "its trainer is ours"
-    assert sent["rollout-sample-hook-path"] == "sat_slime.plugin.rollout_hooks.on_sample"
-    assert sent["custom-rollout-log-function-path"] == "sat_slime.plugin.rollout_hooks.log_rollout"
-    assert sent["custom-eval-rollout-log-function-path"] == "sat_slime.plugin.rollout_hooks.log_eval"
-    assert sent["custom-config-path"] == str(tmp_path / "sat_slime.yaml")
 
 
 @pytest.mark.parametrize("path", [value for value in PLUGIN_FLAGS.values() if value.startswith("sat_slime.")])
@@ -181,33 +146,6 @@ def test_zeros_are_sent_and_what_is_off_is_not(tmp_path):
     assert "None" not in words and "False" not in words and "True" not in words
 
 
-def test_streaming_is_a_rollout_function_and_a_data_source_of_the_plugin(tmp_path):
-    sent = values(paper(tmp_path, "pipeline.mode=streaming", lag=1), tmp_path)
-    assert sent["rollout-function-path"] == "sat_slime.plugin.streaming.generate_rollout"
-    assert sent["data-source-path"] == "sat_slime.plugin.streaming.StreamingDataSource"
-    assert "eval-function-path" not in sent  # slime then evaluates by the first
-    assert "rollout-function-path" not in values(paper(tmp_path, lag=1), tmp_path)
-
-
-def test_an_optimizer_step_takes_its_share_of_the_batch(tmp_path):
-    assert values(paper(tmp_path), tmp_path)["global-batch-size"] == 4096
-    four = paper(tmp_path, "pipeline.optimizer_steps_per_rollout=4")
-    assert values(four, tmp_path)["global-batch-size"] == 1024
-
-
-def test_more_nodes(tmp_path):
-    config = paper(
-        tmp_path,
-        "slime.actor-num-nodes=2",
-        "slime.actor-num-gpus-per-node=8",
-        "slime.rollout-num-gpus=24",
-        "slime.lr=2e-6",
-    )
-    sent = values(config, tmp_path)
-    assert (sent["actor-num-nodes"], sent["actor-num-gpus-per-node"], sent["rollout-num-gpus"]) == (2, 8, 24)
-    assert sent["num-gpus-per-node"] == 8
-
-
 def test_environment(tmp_path):
     env = slime_command(paper(tmp_path, "cluster.python_path=[/opt/sat_slime]", "cluster.env={NCCL_DEBUG: INFO}")).env
     assert env == {
@@ -237,12 +175,6 @@ def test_evaluation_names_its_sets_and_can_be_off(tmp_path):
     assert sent["eval-temperature"] == 0
     off = values(paper(tmp_path, "slime.eval-interval=0"), tmp_path)
     assert not [name for name in off if name.startswith("eval-")]
-
-
-def test_a_reward_is_a_rule_of_slime_or_a_function(tmp_path):
-    assert values(paper(tmp_path, "slime.rm-type=math", "slime.custom-rm-path=false"), tmp_path)["rm-type"] == "math"
-    sent = values(paper(tmp_path), tmp_path)
-    assert sent["custom-rm-path"] == "sat_slime.plugin.reward.prime_math" and "rm-type" not in sent
 
 
 def test_wandb_groups_by_the_runs_name(tmp_path):

@@ -7,15 +7,7 @@ import pytest
 from paper_commands import ROOT, paper
 
 from sat_slime.config import load_config
-from sat_slime.launch.duration import (
-    Measured,
-    duration_lines,
-    forward_flops,
-    given,
-    measured,
-    time_of,
-    words,
-)
+from sat_slime.launch.duration import Measured, duration_lines, forward_flops, given, measured, time_of, words
 
 TOLERANCE = 0.2
 """The error that an estimate from a run's own speeds may have."""
@@ -50,41 +42,23 @@ def test_what_is_done_beside_what(tmp_path, overrides, seconds):
     assert time_of(paper(tmp_path, *bare, *overrides), parts, 0, 3) == seconds
 
 
-# ------------------------------------------------------------------------------------------------------ given speeds
-
-
-def test_the_flops_of_a_forward_pass(tmp_path):
+def test_the_parts_by_given_speeds(tmp_path):
     # parameters that a token meets, the input embedding left out: attention 18,874,368, router 262,144 and experts
     # 37,748,736 in each of 48 layers, output 311,164,928; attention to half of 2,304 tokens with 32 heads of 128
     met = 48 * (18_874_368 + 262_144 + 37_748_736) + 311_164_928
     a_token = 2 * met + 2 * 48 * 32 * 128 * 2304
     assert forward_flops(paper(tmp_path), 2304) == pytest.approx(4096 * 2304 * a_token, rel=1e-3)
-
-
-@pytest.mark.parametrize(
-    ("overrides", "passes"),
-    [
-        ([], 5),  # forward and backward, recomputation, the reference
-        (["loss.kl_coef=0"], 4),
-        (["slime.recompute-granularity=false"], 4),
-        (["method.denominator=checkpoint"], 6),  # log-probs of the weights that generated
-    ],
-)
-def test_training_is_passes_over_a_batch_of_prompts_and_responses(tmp_path, overrides, passes):
-    config = paper(tmp_path, "estimate.trainer_tflops=100", *overrides)
-    assert given(config, 2048)["train"] == pytest.approx(passes * forward_flops(config, 256 + 2048) / 4 / 100e12)
-
-
-def test_the_other_parts(tmp_path):
-    speeds = ("estimate.engine_tokens_per_second=5e3", "estimate.push_gib_per_second=4")
+    speeds = ("estimate.engine_tokens_per_second=5e3", "estimate.push_gib_per_second=4", "estimate.trainer_tflops=100")
     seconds = given(paper(tmp_path, *speeds), 2048)
     assert seconds["generate"] == 4096 * 2048 / 2 / 5e3
     assert seconds["evaluate"] == 30 * 16 * 2048 / 2 / 5e3
     assert seconds["push"] == pytest.approx(30.53e9 * 2 / 2**30 / 4, rel=1e-3)
     assert seconds["save"] == pytest.approx(398 / 2, rel=1e-3)
-
-
-# -------------------------------------------------------------------------------------------------------- measured
+    # forward and backward, recomputation, the reference; for denominator checkpoint those that generated, too
+    once = 4096 * 2304 * a_token / 4 / 100e12
+    assert seconds["train"] == pytest.approx(5 * once, rel=1e-3)
+    for changes, passes in ((["loss.kl_coef=0"], 4), (["method.denominator=checkpoint"], 6)):
+        assert given(paper(tmp_path, *speeds, *changes), 2048)["train"] == pytest.approx(passes * once, rel=1e-3)
 
 
 def test_speeds_of_a_real_run():
@@ -92,8 +66,7 @@ def test_speeds_of_a_real_run():
     half = measured(laptop(), metrics[:12], times[:12])
     rows = metrics[1:12]  # the first warms up
     tokens, seconds = (sum(row[key] for row in rows) for key in ("tokens/response_total", "time/rollout"))
-    assert half.iterations == 11
-    assert half.length == pytest.approx(tokens / 11 / 256)
+    assert half.iterations == 11 and half.length == pytest.approx(tokens / 11 / 256)
     assert half.tokens_per_second == pytest.approx(tokens / seconds)
     assert half.parts["train"] == pytest.approx(sum(row["time/train"] for row in times[1:12]) / 11)
     for part, row in (("push", 7), ("save", 7), ("start", 0)):
@@ -126,34 +99,16 @@ def test_a_first_half_tells_how_long_the_second_takes():
     assert parts["start"] + time_of(config, parts, 0, 24) == pytest.approx(sum(took), rel=TOLERANCE)
 
 
-def test_what_is_measured_replaces_what_is_given(tmp_path):
+def test_what_is_told(tmp_path):
     known = Measured(12, 4000.0, 1820.0, {"start": 60.0, "generate": 4500.0, "train": 600.0})
-    lines = duration_lines(paper(tmp_path), known, done=44)
-    assert lines[0].split() == ["mean", "response", "4,000", "tokens"] and lines[5].startswith("still to be done")
-    assert lines[-2:] == [
+    first, *basis = duration_lines(paper(tmp_path), known, done=44)
+    assert "GPU-hours, of which" in first and "at 4,000 tokens a response: generate 75 min, train 10 min, push" in first
+    assert basis == [
         "measured: 1,820 tokens/s an engine, responses of 4,000 tokens, over 12 iterations",
         "an estimate from given speeds (section estimate): push 8 GiB/s",
     ]
-
-
-# ------------------------------------------------------------------------------------------------------------ text
-
-
-def test_the_documents_table_is_what_the_command_prints(tmp_path):
     document = (ROOT / "docs" / "launch.md").read_text()
     assert "\n".join(duration_lines(paper(tmp_path, method="sat-gspo-r3"))) in document
-
-
-def test_where_nothing_can_be_told():
     assert duration_lines(laptop()) == ["no estimate on a CPU before the run has measured its own speeds"]
-    config = laptop("cluster.device=gpu")
-    (line,) = duration_lines(config.model_copy(update={"slime": {}}))
-    assert line.startswith("no estimate: slime has no flags")
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(7.14, "7.1 s"), (89, "89 s"), (200, "3.3 min"), (5399, "90 min"), (5400, "1.5 h"), (172_800, "2.0 days")],
-)
-def test_times_in_words(seconds, text):
-    assert words(seconds) == text
+    times = (7.14, 89, 200, 5399, 5400, 172_800)
+    assert [words(seconds) for seconds in times] == ["7.1 s", "89 s", "3.3 min", "90 min", "1.5 h", "2.0 days"]

@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 import pytest
+import record_flags
 
-from sat_slime.launch import flags, parser_process
 from sat_slime.launch.flags import RECORDED, Flag, KnownFlags, recorded_flags, unknown_flags
 
 KNOWN = KnownFlags(
@@ -99,8 +99,8 @@ def test_recording_a_version_leaves_the_others(tmp_path, monkeypatch):
     old = {"--a": {"values": 1}, "--gone": {"values": 0}}
     new = {"--a": {"values": 1, "type": "int"}, "--b": {"values": "+", "aliases": ["--bb"]}}
     for version, found in (("v1", old), ("v2", {}), ("v2", new)):
-        monkeypatch.setattr(parser_process, "installed_flags", lambda found=found: json.loads(json.dumps(found)))
-        flags.record(file, version, f"commit of {version}", "")
+        monkeypatch.setattr(record_flags, "installed_flags", lambda found=found: json.loads(json.dumps(found)))
+        record_flags.record(file, version, f"commit of {version}", "")
     data = json.loads(file.read_text())
     assert data["versions"] == {"v1": "commit of v1", "v2": "commit of v2"}
     assert data["flags"] == {
@@ -115,7 +115,7 @@ def test_the_recorded_list_is_that_of_the_slime_on_the_path(tmp_path):
     """slime's own flags and Megatron's are compared; those of SGLang and its router depend on slime's image."""
     file, root = tmp_path / "flags.json", Path(__file__).parents[2]
     result = subprocess.run(
-        [sys.executable, "-m", flags.__name__, "--record", str(file)],
+        [sys.executable, record_flags.__file__, "--record", str(file)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(root), os.environ["PYTHONPATH"]])},
         capture_output=True,
         text=True,

@@ -94,19 +94,6 @@ def test_arguments_of_the_template_reach_it(tmp_path):
     assert argument.mark == "WARN" and "slime.apply-chat-template-kwargs.no_thoughts is no variable" in argument.detail
 
 
-@pytest.mark.parametrize(
-    "ids, mark, said",
-    [
-        ([151645, 151936], "FAIL", "slime.rollout-stop-token-ids has 151936, and the model has tokens 0 to 151935"),
-        ([151645, -1], "FAIL", "slime.rollout-stop-token-ids has -1, and"),
-        ([151645, 13], "WARN", "has 13, which is no special token: responses end at the first 13"),
-    ],
-)
-def test_stop_tokens_that_cannot_be_meant(tmp_path, ids, mark, said):
-    found, detail = only(write_hf(tmp_path), f"slime.rollout-stop-token-ids={ids}")
-    assert found == mark and said in detail
-
-
 def test_a_model_that_stops_on_nothing(tmp_path):
     folder = write_hf(tmp_path, config={"eos_token_id": None}, eos_token=None)
     told = "SGLang stops on no token, and responses run to the limit: set slime.rollout-stop-token-ids"

@@ -5,14 +5,7 @@ import pytest
 import yaml
 
 from sat_slime.config import load_config
-from sat_slime.launch.machine import filesystem
-from sat_slime.launch.named_files import (
-    REWARDS,
-    defined_names,
-    named_findings,
-    reward_errors,
-    slime_rewards,
-)
+from sat_slime.launch.named_files import REWARDS, named_findings, reward_errors, slime_rewards
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 STAND_IN = Path(__file__).parents[1] / "plugin" / "stand_in"
@@ -154,7 +147,6 @@ def test_code_that_is_not_where_python_looks(tmp_path):
     assert "there is no module mine.rewards" in line and "cluster.python_path" in line
     (line,) = [line for line in told(paper("slime.custom-generate-function-path=no.where")) if "generate" in line]
     assert "there is no module no" in line
-    assert "exact" in defined_names(tmp_path / "mine" / "rewards.py")
 
 
 # ------------------------------------------------------------------------------------------------ files of flags
@@ -177,11 +169,3 @@ def test_groups_of_engines(tmp_path, groups, more, named):
     lines = [line for line in told(paper(f"slime.sglang-config={file}", *more)) if "sglang-config" in line]
     assert len(lines) == (named is not None)
     assert all(words in line for line in lines for words in named)
-
-
-def test_the_kind_of_a_file_system(tmp_path):
-    mounts = tmp_path / "mounts"
-    mounts.write_text(f"/dev/sda / ext4 rw 0 0\ntmpfs {tmp_path}/shm tmpfs rw 0 0\n")
-    assert filesystem(tmp_path / "shm" / "runs", mounts) == "tmpfs"
-    assert filesystem(tmp_path / "runs", mounts) == "ext4"
-    assert filesystem(tmp_path, tmp_path / "none") is None

@@ -136,7 +136,7 @@ REFUSED = {
 """Settings that we accept and slime or Megatron does not, with a part of the line that is told."""
 PROGRAM = """
 import contextlib, json, sys
-from sat_slime.launch.parser_process import answer
+from sat_slime.cpu.slimes_parser import answer
 with contextlib.redirect_stdout(sys.stderr):
     answers = [answer(words) for words in json.load(sys.stdin)]
 print(json.dumps(answers))

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from sat_slime.config import load_config
-from sat_slime.rehearsal.records import Records
-from sat_slime.rehearsal.rehearsal_checks import all_checks, expected_evaluations, expected_lags
+from sat_slime.rehearsal.rehearsal_checks import Records, all_checks, expected_evaluations, expected_lags
 from sat_slime.rehearsal.thin import Sizes, thin_settings
 
 PAPER = Path(__file__).parents[2] / "configs" / "paper" / "qwen3-30b-a3b.yaml"
@@ -62,18 +61,6 @@ def test_weights_that_did_not_arrive_are_found():
     assert [marks(Records(metrics=metrics))[name] for metrics in (arrived, lost)] == ["OK", "FAIL"]
 
 
-def test_an_engine_on_another_node_is_found():
-    thin = settings()
-
-    def engines(*hosts):
-        rows = [{"host": host, "port": port, "weights": 1} for port, host in enumerate(hosts) for _ in range(2)]
-        return Records(engines=rows)
-
-    right, wrong = engines("127.0.0.1", "127.0.0.1"), engines("127.0.0.1", "127.0.0.3")
-    assert [marks(records, thin)["engines' ranks by node"] for records in (right, wrong)] == ["OK", "FAIL"]
-    assert marks(wrong, thin)["engines x ranks"] == "OK"
-
-
 def sample(response, reward, status="completed", length=6):
     return {
         "response": response,
@@ -95,35 +82,6 @@ def test_responses_that_no_token_ends_are_found():
         load_config(PAPER.parents[1] / "recipes" / "qwen3-0.6b-2gpus.yaml"), Path("/nowhere"), Sizes()
     ).config
     assert marks(Records(rollouts={0: [at_limit]}), tied)[name] == "NOTE"
-
-
-def rank(state_at_load, steps=8):
-    begun = {"event": "initialized", "node": "127.0.0.1", "copies": {}}
-    begun |= dict.fromkeys(("tensor", "pipeline", "context", "data", "expert"), 0)
-    return [
-        {**begun, "state": "new", "steps": 0},
-        {"event": "saved", "rollout": 7, "state": "saved"},
-        {**begun, "state": state_at_load, "steps": steps},
-    ]
-
-
-def test_a_rank_that_holds_other_weights_is_found():
-    """The number is that of a rank of a whole run: 48 layers of 128 experts, TP 4 x EP 4."""
-
-    def weights(count):
-        held = {"weights": count, "exp_avg": 0, "exp_avg_sq": 0}
-        row = {"event": "trained", "elements": held, "tokens": 47, "route_bytes": 47 * 384}
-        return marks(Records(ranks={0: [row]}))["weights, elements a rank"]
-
-    assert (weights(10_870_336), weights(10_870_335)) == ("OK", "FAIL")
-
-
-def test_a_checkpoint_that_comes_back_otherwise_is_found():
-    def bits(state):
-        found = all_checks(settings(), Records(ranks={0: rank(state)}), first=8)
-        return next(check.mark for check in found if check.what.endswith("to the bit"))
-
-    assert (bits("saved"), bits("other")) == ("OK", "FAIL")
 
 
 def test_a_gate_that_never_opened_at_a_lag_is_a_warning():

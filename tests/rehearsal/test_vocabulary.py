@@ -1,6 +1,5 @@
-"""A rehearsal has the run's own words, Qwen's, or as many with the same special ones."""
+"""A rehearsal has the run's own words, or as many with Qwen's special ones."""
 
-import base64
 import json
 from pathlib import Path
 
@@ -23,7 +22,7 @@ def test_the_runs_own_is_taken(tmp_path):
     (own / "tokenizer.json").write_text("{}")
     (own / "chat_template.jinja").write_text("{{ messages }}")
     (own / "model.safetensors").write_text("weights")
-    assert write_tokenizer(own, 151_936, out).kind == "own"
+    assert write_tokenizer(own, 151_936, out)[0]
     assert {file.name for file in out.iterdir()} == {"tokenizer.json", "chat_template.jinja"}
 
 
@@ -32,7 +31,7 @@ def test_a_template_without_an_end_comes_with_the_runs_own(template, mark, tmp_p
     """A template of the run's own comes into the rehearsal's model, where it is judged as the run's would be."""
     own, out = tmp_path / "own", tmp_path / "out"
     own.mkdir(), out.mkdir()
-    write_tokenizer(None, 151_936, own, tmp_path / "no-ranks")
+    write_tokenizer(None, 151_936, own)
     if template:
         settings = json.loads((own / "tokenizer_config.json").read_text())
         (own / "tokenizer_config.json").write_text(json.dumps({**settings, "chat_template": template}))
@@ -44,25 +43,14 @@ def test_a_template_without_an_end_comes_with_the_runs_own(template, mark, tmp_p
 
 
 def test_the_stand_in_has_the_special_tokens_where_qwen_has_them(tmp_path):
-    words = write_tokenizer(None, 151_936, tmp_path, tmp_path / "no-ranks")
+    assert not write_tokenizer(None, 151_936, tmp_path)[0]
     tokenizer = read(tmp_path)
-    assert words.kind == "bytes"
     assert [tokenizer.token_to_id(token) for token in SPECIAL] == list(range(WORDS, WORDS + len(SPECIAL)))
     text = "Tür \\boxed{7}<|im_end|>"
     assert tokenizer.decode(tokenizer.encode(text).ids, skip_special_tokens=False) == text
     assert json.loads((tmp_path / "tokenizer_config.json").read_text())["eos_token"] == "<|endoftext|>"
 
 
-def test_ranks_become_merges_in_their_order(tmp_path):
-    """`ab` is merged before `bc`, since its rank is lower."""
-    words = [bytes([byte]) for byte in range(256)] + [b"ab", b"bc"]
-    words += [f"unused-{n}".encode() for n in range(len(words), WORDS)]
-    ranks = tmp_path / "ranks"
-    ranks.write_bytes(b"".join(base64.b64encode(word) + b" %d\n" % n for n, word in enumerate(words)))
-    assert write_tokenizer(None, 151_936, tmp_path, ranks).kind == "qwen"
-    assert read(tmp_path).encode("abc").ids == [256, ord("c")]
-
-
 def test_a_vocabulary_without_room_for_the_bytes_is_refused(tmp_path):
     with pytest.raises(ValueError, match="no room"):
-        write_tokenizer(None, 200, tmp_path, tmp_path / "no-ranks")
+        write_tokenizer(None, 200, tmp_path)

@@ -1,5 +1,4 @@
-"""Makes what the real slime takes on a CPU: its checkout, Megatron-LM's with slime's patches, and a few packages; and
-for rehearsals Qwen's words, a file of a package on PyPI, which is downloaded and not installed."""
+"""Makes what the real slime takes on a CPU: its checkout, Megatron-LM's with slime's patches, and a few packages."""
 
 from __future__ import annotations
 
@@ -7,16 +6,11 @@ import os
 import shlex
 import shutil
 import subprocess
-import sys
-import tempfile
-import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from sat_slime.cli.lab_run.engine_packages import REQUIREMENTS, installed_version, pip_install, refuse_without_pip
-from sat_slime.cli.terminal import complain
 from sat_slime.config import ConfigError
-from sat_slime.rehearsal.vocabulary import RANKS
 
 SLIME_URL = "https://github.com/THUDM/slime"
 MEGATRON_URL = "https://github.com/NVIDIA/Megatron-LM"
@@ -25,8 +19,6 @@ MEGATRON_COMMIT = "1dcf0dafa884ad52ffb243625717a3471643e087"
 PATCHES = ("docker/patch/latest/megatron.patch", "docker/patch/latest/megatron-sglang-aligned.patch")
 """slime's patches of Megatron-LM, in slime's checkout and in their order."""
 PACKAGES = REQUIREMENTS / "slime-cpu.txt"
-WORDS_PACKAGE, WORDS_FILE = "dashscope==2.0.2", "dashscope/resources/qwen.tiktoken"
-"""The package of Qwen's words, whose licence is Apache 2.0, and where they are in it."""
 
 
 def missing_packages() -> list[str]:
@@ -102,27 +94,3 @@ def _environment() -> dict[str, str]:
     password."""
     callers = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")
     return {k: v for k, v in os.environ.items() if k not in callers} | {"GIT_TERMINAL_PROMPT": "0"}
-
-
-def get_words(dry_run: bool, tell: Callable[[str], None]) -> int:
-    """Put Qwen's words where a rehearsal looks for them, unless they are there, or tell the command; returns the exit
-    code of pip. Raises ConfigError where this Python has no pip."""
-    if RANKS.is_file():
-        tell(f"{RANKS} is there")
-        return 0
-    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    with tempfile.TemporaryDirectory() as folder:
-        command = [*pip, "--only-binary=:all:", "--dest", folder, WORDS_PACKAGE]
-        tell(shlex.join(command))
-        if dry_run:
-            return 0
-        refuse_without_pip()
-        if code := subprocess.run(command).returncode:
-            complain(["Qwen's words could not be downloaded, see above: without them a rehearsal has a stand-in"])
-            return code
-        with zipfile.ZipFile(next(Path(folder).glob("*.whl"))) as wheel:
-            words = wheel.read(WORDS_FILE)
-    RANKS.parent.mkdir(parents=True, exist_ok=True)
-    RANKS.write_bytes(words)
-    tell(f"Qwen's words are in {RANKS}")
-    return 0

@@ -30,8 +30,7 @@ from sat_slime.launch.local_ray import private_network
 from sat_slime.launch.machine import machine_findings
 from sat_slime.launch.slimes_parser import ask_slime
 from sat_slime.rehearsal.material import make_material
-from sat_slime.rehearsal.records import Records, read_records
-from sat_slime.rehearsal.rehearsal_checks import FAIL, LEFT, NOTE, Check, all_checks
+from sat_slime.rehearsal.rehearsal_checks import FAIL, LEFT, NOTE, Check, all_checks, read_records
 from sat_slime.rehearsal.thin import Change, Sizes, checkpoint_at, thin_settings
 from sat_slime.rollout.scratch import new_scratch
 from sat_slime.runs.folder import RunFolderError, writable
@@ -143,9 +142,8 @@ class Rehearsal:
         for change in self.changes:
             self.say(f"      {change.key}: {_short(change.was)} -> {_short(change.now)} ({change.why})")
         with self._timed("material"):
-            words = make_material(config, self.thin, folder)
-        self.words = words.text
-        self._found(Check("words", "the run's tokenizer", words.text, "OK" if words.kind == "own" else NOTE))
+            is_own, self.words = make_material(config, self.thin, folder)
+        self._found(Check("words", "the run's tokenizer", self.words, "OK" if is_own else NOTE))
         for finding in machine_findings(self.thin, self.run_folder):
             if finding.mark != "OK":
                 self._found(Check(finding.what, "nothing to fix", finding.detail, finding.mark))
@@ -161,11 +159,8 @@ class Rehearsal:
         if ended and self.first < self.thin.pipeline.iterations:
             with self._timed("resumed job"):
                 self._launch(self.thin.pipeline.iterations, resume=True)
-        for check in all_checks(self.thin, self.records(), self.first):
+        for check in all_checks(self.thin, read_records(self.folder, self.run_folder), self.first):
             self._found(check)
-
-    def records(self) -> Records:
-        return read_records(self.folder, self.run_folder)
 
     def _launch(self, iterations: int, resume: bool) -> bool:
         """Run slime up to an iteration, and note how it ended; returns whether it finished."""
@@ -238,7 +233,6 @@ class Rehearsal:
         for name in ("log.txt", "metrics.jsonl", "eval.jsonl", "times.jsonl"):
             if (self.run_folder / name).is_file():
                 shutil.copyfile(self.run_folder / name, folder / name)
-        shutil.copytree(self.folder / "records", folder / "records")
         (folder / "rehearsal.json").write_text(json.dumps(self.as_json(), indent=1, default=str), encoding="utf-8")
         write_rehearsal(self.as_json(), folder)
 

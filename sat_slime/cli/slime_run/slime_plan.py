@@ -66,7 +66,7 @@ def plan_slime_run(
         raise ConfigError([f"{file}: {error}" for error in errors])
     if resume:
         check_resume(config, folder, resume_from)
-    sent = slime_command(config, folder, answer.known if answer else None)
+    sent = slime_command(config, folder)
     return SlimePlan(config, folder, resume, sent, tuple(slime_config_warnings(config)), resume_from)
 
 

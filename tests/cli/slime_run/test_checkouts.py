@@ -45,7 +45,6 @@ def upstream(monkeypatch, tmp_path):
     monkeypatch.setattr(checkouts, "SLIME_COMMIT", commit(slime, {"slime.py": "tested\n", **diffs}))
     commit(slime, {"slime.py": "newer\n"})
     monkeypatch.setattr(checkouts, "missing_packages", list)
-    monkeypatch.setattr(checkouts, "get_words", lambda *_: 0)
     monkeypatch.setattr(checkouts, "SLIME_URL", slime.as_uri())
     monkeypatch.setattr(checkouts, "MEGATRON_URL", megatron.as_uri())
     return slime, megatron

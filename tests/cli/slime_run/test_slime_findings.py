@@ -61,14 +61,14 @@ def test_check_lists_what_it_found(tmp_path):
 
 def test_check_tells_time_and_cost_and_of_a_run_what_it_has_measured(tmp_path):
     first = sat_slime_command("check", PAPER, *settings(f"output_dir={tmp_path}"))
-    assert "OK    time            mean response  " in first.stdout and "an estimate from given speeds" in first.stdout
+    assert "GPU-hours at 2,048 tokens a response" in first.stdout and "an estimate from given speeds" in first.stdout
     rows = [json.loads(line) for line in MEASURED.read_text().splitlines()]
     for name in ("metrics.jsonl", "times.jsonl"):
         (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows if row["of"] == name))
     (tmp_path / "config.yaml").write_text(f"extends: {LAPTOP}\npipeline: {{iterations: 48}}\n")
     again = sat_slime_command("check", tmp_path)
     assert "OK    time            measured: 1,223 tokens/s an engine, responses of 12 tokens" in again.stdout
-    assert "OK    time            all 48 iterations" in again.stdout
+    assert " at 12 tokens a response: generate " in again.stdout
 
 
 @pytest.mark.engine

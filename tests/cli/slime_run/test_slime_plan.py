@@ -45,7 +45,7 @@ def test_a_plan_for_people(tmp_path):
     """Plan, memory and time within 40 lines; in full also what the JSON says, as a shell takes it."""
     short = sat_slime_command("launch", PAPER, "--dry-run", "--skip-checks").stdout
     assert len(short.splitlines()) <= 40 and short.startswith("method      GSPO, lag 8\n")
-    assert "\nmemory  " in short and "\ntime        mean response  " in short and "GPU-hours" in short
+    assert "\nmemory  " in short and " tokens a response: generate " in short and "GPU-hours" in short
     full = sat_slime_command("launch", PAPER, "--dry-run", "--skip-checks", "--full").stdout
     sent = plan()
     assert f"\n{shlex.join(sent['command'])}\n" in full.replace(" \\\n    ", " ")

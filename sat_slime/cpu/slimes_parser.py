@@ -1,6 +1,6 @@
 """Runs slime's argument parser, validation included, in a process of its own, and says what it made of a command:
 
-    python -m sat_slime.launch.parser_process ANSWER < WORDS
+    python -m sat_slime.cpu.slimes_parser ANSWER < WORDS
 
 WORDS is a JSON list of the words behind the driver's name, ANSWER the JSON file to be written: slime's flags, the names
 of its arguments, what it refuses, and what our driver refuses of what it accepts.
