@@ -161,11 +161,13 @@ def fork_environment(tmp_path_factory):
         yield environment
 
 
-@pytest.fixture
-def forked(fork_environment, monkeypatch):
-    """Runs that a test starts have forked processes."""
-    for name, value in fork_environment.items():
-        monkeypatch.setenv(name, value)
+@pytest.fixture(scope="module")
+def forked(fork_environment):
+    """Runs and engines that the tests of a module start have forked processes, those of its own fixtures too."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in fork_environment.items():
+            patch.setenv(name, value)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -23,6 +23,7 @@ from sat_slime.rollout.canary import Canary, canary_sequences
 
 pytestmark = [
     pytest.mark.engine,
+    pytest.mark.usefixtures("forked"),
     pytest.mark.skipif(
         not all(importlib.util.find_spec(name) for name in ("sglang", "megatron")),
         reason="the lab runtime needs the engines: scripts/setup.sh",

@@ -37,7 +37,7 @@ class Running:
 
 
 @pytest.fixture(scope="module")
-def real(random_models, tmp_path_factory):
+def real(forked, random_models, tmp_path_factory):
     rollout = RolloutConfig(dtype="float32", deterministic=True, max_running_requests=32)
     running = Running(rollout, ModelConfig(), random_models["a"], tmp_path_factory.mktemp("logs"))
     yield running
@@ -191,7 +191,7 @@ def test_a_killed_server_loses_nothing_and_changes_nothing(real, random_models):
 
 
 @pytest.mark.engine
-def test_a_dense_model_is_served_without_experts(random_models, tmp_path):
+def test_a_dense_model_is_served_without_experts(forked, random_models, tmp_path):
     running = Running(RolloutConfig(dtype="float32"), ModelConfig(experts=0), random_models["dense"], tmp_path)
     try:
         responses = running.generate(some_requests(16)).responses

@@ -43,7 +43,6 @@ def measured(cache: Path, *options: str, **more) -> dict:
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory) -> dict:
-    """Its processes are not forked: a module's fixture comes before a test's."""
     return measured(tmp_path_factory.mktemp("cache"))
 
 

@@ -17,7 +17,7 @@ from sat_slime.config.starters import CONFIGS
 from sat_slime.lab.engine import CPU_ARGUMENTS, Server, server_environment
 from sat_slime.launch.hf_checkpoint import read_tokenizer, stop_findings, stop_tokens
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("forked"), pytest.mark.timeout(900)]
 
 ANSWER, LIMIT = "Ans: 34", 40
 GENERATION = {"eos_token_id": None, "transformers_version": "5.0.0"}

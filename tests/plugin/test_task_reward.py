@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from sat_slime.plugin import running_sums
 from sat_slime.plugin.task_reward import reward
 from sat_slime.tasks.calculator import Calculator
 from sat_slime.tasks.pointer_chasing import PointerChasing
@@ -33,10 +32,6 @@ def test_as_the_lab_task(answer, right):
 def test_a_group_has_a_list():
     group = [sample("14$"), sample("15$")]
     assert asyncio.run(reward(ARGS, group)) == [1.0, 0.0]
-
-
-def test_the_path_of_older_launch_scripts_is_the_same():
-    assert running_sums.reward is reward
 
 
 @pytest.mark.parametrize("name", ["pointer_chasing", "sat_slime.tasks.pointer_chasing.PointerChasing"])

@@ -16,8 +16,8 @@ from sat_slime.config.disk import is_replaceable
 
 LAPTOP = Path("~/.cache/sat_slime/laptop").expanduser()
 """The folder in which configs/slime/laptop.yaml looks for its model and prompts."""
-REWARDS = ("sat_slime.plugin.task_reward.reward", "sat_slime.plugin.running_sums.reward")
-"""The values of slime.custom-rm-path of a run that is for this model."""
+REWARD = "sat_slime.plugin.task_reward.reward"
+"""slime.custom-rm-path of a run that is for this model."""
 MODEL, PROMPTS, HELD_OUT = "model", "prompts.jsonl", "held_out.jsonl"
 """The names of what is made in the folder."""
 
@@ -49,7 +49,7 @@ def make_laptop(folder: Path, overwrite: bool, file: Path | None = None, overrid
 def missing_laptop(config: SlimeConfig) -> Path | None:
     """Return the folder that has to be made before a run, or None. It is that of a run with the reward of a task whose
     model is FOLDER/model and whose prompts are in FOLDER too, where there is no FOLDER yet."""
-    if config.data.reward not in REWARDS or not (config.model.hf_checkpoint and config.data.prompts):
+    if config.data.reward != REWARD or not (config.model.hf_checkpoint and config.data.prompts):
         return None
     folder = Path(config.model.hf_checkpoint).parent
     asked = (Path(config.model.hf_checkpoint), Path(config.data.prompts))
