@@ -175,19 +175,3 @@ def test_pages_that_the_code_names_are_there():
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_what_pages_name_is_there(check: Callable[[Path, str], Iterator[str]]):
     assert [(path.name, name) for path in OWN for name in check(path, DOCUMENTS[path])] == []
-
-
-@pytest.mark.parametrize(
-    ("check", "wrong"),
-    [
-        (dead_links, "[x](gone.md)"),
-        (missing_paths, "`configs/gone.yaml`"),
-        (missing_paths, "`objective/gone.py`"),
-        (wrong_imports, "```python\nfrom sat_slime.objective import Gone\n```\n"),
-        (wrong_commands, "`sat-slime launch FILE --gone`"),
-        (wrong_commands, "```\nsat-slime gone\n```\n"),
-        (unknown_settings, "`pipeline.gone: 3`"),
-    ],
-)
-def test_what_is_gone_is_seen(check, wrong):
-    assert list(check(ROOT / "README.md", wrong))

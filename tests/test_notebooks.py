@@ -6,7 +6,6 @@ outputs, which those of a fresh run equal but for the last digits:
 
 from __future__ import annotations
 
-import contextlib
 import math
 import re
 import shutil
@@ -16,8 +15,7 @@ from pathlib import Path
 import nbformat
 import pytest
 from nbclient import NotebookClient
-from nbclient.exceptions import CellExecutionError
-from nbformat.v4 import new_code_cell, new_notebook, new_output
+from nbformat.v4 import new_output
 
 from sat_slime.rollout.token_dump import read_dump
 
@@ -93,27 +91,6 @@ def test_it_runs_and_shows_what_is_kept(path, tmp_path):
     assert any("image/svg+xml" in output.get("data", {}) for output in outputs)
     for fresh, kept in zip(code_cells(notebook), code_cells(read(path)), strict=True):
         assert_alike(shown(fresh), shown(kept))
-
-
-@pytest.mark.parametrize(
-    ("fresh", "alike"),
-    [
-        ("lag 7: 0.9436184704 of 86.4 %", True),
-        ("lag 7:  0.9436184703 of 86.5 %", True),
-        ("lag 7: 0.944 of 86.4 %", False),
-        ("lag 7: 0.9436184703 of 86.6 %", False),
-        ("lag 8: 0.9436184703 of 86.4 %", False),
-        ("lag 7: 0.9436184703 of 86.4", False),
-    ],
-)
-def test_only_the_last_digits_may_differ(fresh, alike):
-    with contextlib.nullcontext() if alike else pytest.raises(AssertionError):
-        assert_alike([fresh], ["lag 7: 0.9436184703 of 86.4 %"])
-
-
-def test_a_claim_that_is_false_fails(tmp_path):
-    with pytest.raises(CellExecutionError, match="AssertionError"):
-        run(new_notebook(cells=[new_code_cell("assert 1 == 2")]), tmp_path)
 
 
 @notebooks

@@ -71,14 +71,6 @@ def test_versions_agree():
     assert declared and declared[1] == sat_slime.__version__
 
 
-def test_no_page_and_no_message_promises_a_package_on_an_index():
-    files = [ROOT / "README.md", *(ROOT / "scripts").iterdir(), *(ROOT / "notebooks").glob("*.*")]
-    files += [path for folder in ("docs", "sat_slime") for path in (ROOT / folder).rglob("*.*")]
-    texts = [path.read_text() for path in files if path.suffix in (".md", ".py", ".yaml", ".sh", ".ipynb")]
-    promise = re.compile(r"""pip\s+install[^`\n]*["' ]sat-slime""")
-    assert [found[0] for text in texts for found in promise.finditer(text)] == []
-
-
 def test_every_requirement_of_the_cpu_engine_has_a_tested_version():
     def names(file: str) -> set[str]:
         lines = (ROOT / "requirements" / file).read_text().splitlines()

@@ -12,6 +12,7 @@ import pickle
 import threading
 from argparse import Namespace
 
+import hook_samples
 import pytest
 from fake_slime import import_slime
 
@@ -117,51 +118,33 @@ def slime(monkeypatch):
 
 def make_args(tmp_path, **changes):
     driver = {"mode": "streaming", "lag": 1, "max_staleness": 2}
-    settings = {
-        "sat_slime_driven": True,
+    unset = ("prompt_data", "buffer_filter_path", "custom_generate_function_path", "custom_rm_path", "router_policy")
+    unset += ("sglang_speculative_algorithm", "rollout_stop", "rollout_stop_token_ids", "load")
+    off = ("use_rollout_routing_replay", "rollout_shuffle", "ci_test", "partial_rollout", "group_rm")
+    settings = dict.fromkeys(unset) | dict.fromkeys(off, False)
+    settings |= {
         "sat_slime": {"method": "grpo", "driver": driver},
         "data_source_path": "sat_slime.plugin.streaming.StreamingDataSource",
         "rollout_sample_hook_path": ["sat_slime.plugin.rollout_hooks.on_sample"],
-        "use_rollout_routing_replay": False,
-        "update_weight_transport": "nccl",
-        "eps_clip": 0.2,
-        "eps_clip_high": 0.2,
-        "eps_clip_c": None,
-        "keep_old_actor": False,
-        "use_rollout_logprobs": True,
         "rollout_batch_size": PROMPTS,
         "n_samples_per_prompt": SAMPLES,
         "global_batch_size": PROMPTS * SAMPLES,
         "num_rollout": ROLLOUTS,
         "rollout_global_dataset": True,
-        "prompt_data": None,
-        "rollout_shuffle": False,
-        "buffer_filter_path": None,
         "hf_checkpoint": "",
-        "ci_test": False,
-        "partial_rollout": False,
-        "group_rm": False,
-        "custom_generate_function_path": None,
-        "custom_rm_path": None,
-        "router_policy": None,
         "sglang_router_ip": "127.0.0.1",
         "sglang_router_port": 1,
         "sglang_server_concurrency": 16,
         "sglang_dp_size": 1,
         "rollout_num_gpus": 1,
         "rollout_num_gpus_per_engine": 1,
-        "sglang_speculative_algorithm": None,
         "rollout_temperature": 1.0,
-        "rollout_top_p": 1.0,
         "rollout_top_k": -1,
         "rollout_max_response_len": RESPONSE,
-        "rollout_stop": None,
-        "rollout_stop_token_ids": None,
         "rollout_skip_special_tokens": True,
         "save": str(tmp_path),
-        "load": None,
     }
-    return Namespace(**{**settings, **changes})
+    return hook_samples.make_args(**{**settings, **changes})
 
 
 def go(slime, source, server, first, last):
