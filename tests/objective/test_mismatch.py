@@ -28,6 +28,8 @@ def test_mismatch_of_known_tokens() -> None:
             "mismatch/policy_of_mean": (0.0 + 0.3 + 0.3) / 0.7,  # the second token has no policy part
         }
     )
+    plain = mismatch_metrics(mu + d, mu, mask)
+    assert plain == {name: value for name, value in metrics.items() if name in plain} and len(plain) == 7
 
 
 def test_the_policy_parts_share_of_the_tail_is_that_by_hand() -> None:
@@ -66,6 +68,7 @@ def test_histogram_counts_every_token_once() -> None:
     assert len(counts) == len(edges) + 1 and sum(counts) == len(values)
     assert counts[0] == 3 - (torch.tensor(1e-8).double().item() >= 1e-8)
     assert counts[-1] == 3
+    assert len(mismatch_histogram(values[:1])["counts"]) == len(counts)
     assert edges == sorted(edges) and edges[0] == pytest.approx(1e-8) and edges[-1] == pytest.approx(100)
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import paper_equations as paper
 import pytest
 import torch
-from methods_under_test import LENGTHS, METHODS
+from methods_under_test import LENGTHS, METHODS, at, beside
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sat_slime.objective import (
@@ -23,6 +23,8 @@ from sat_slime.objective import (
     policy_surrogate,
     threshold_scores,
 )
+from sat_slime.objective.gates import DPPO, IcePop, KPop, SeqClip
+from sat_slime.objective.penalties import IPO
 
 every_method = pytest.mark.parametrize("method", METHODS, ids=lambda method: f"{method.name}-{method.denominator}")
 COLUMNS = ("log_probs", "rollout_log_probs", "advantages", "proximal_log_probs", "lags", "rewards", "entropies")
@@ -112,6 +114,32 @@ def test_half_precision_is_widened_and_float64_stays(name: str, dtype: torch.dty
     widened = TokenBatch(**{key: c.float() for key, c in wide.columns().items()}, mask=wide.mask, lengths=wide.lengths)
     if dtype != torch.float64:
         assert torch.equal(result.values, policy_surrogate(named_method(name), widened).values)
+
+
+AT_ITS_END = [
+    *map(compose, (IcePop(1.0, 1.0), KPop(0.0), SeqClip(1.0, 1.0))),
+    *(at("grpo", beside(name, low=1.0, high=1.0)) for name in ("mis-geo", "seq-mask-tis", "veto")),
+    *(at("grpo", beside(name, delta=0.0)) for name in ("opsm", "trm-max", "trm-mean")),
+    *(at("grpo", beside(name, cap=1.0, form="mask")) for name in ("seq-tis", "decoupled")),
+    at("grpo", beside("veto", low=1.0, form="suffix")),
+    at("grpo", beside("estr", tau=0.0)),
+]
+
+
+@pytest.mark.parametrize("method", AT_ITS_END, ids=lambda method: method.name)
+def test_a_range_holds_its_ends(method) -> None:
+    ones, advantages = torch.ones(4).double(), torch.tensor([1.0, -1.0, -1.0, 1.0]).double()
+    batch = TokenBatch(-ones, -ones, advantages, ones.bool(), [2, 2], -ones, entropies=ones)
+    assert torch.equal(policy_surrogate(method, batch).values, advantages)
+
+
+@pytest.mark.parametrize(
+    "method", [compose(DPPO(delta=0.5)), compose(IPO(eps=0.5)), compose(named_method("grpo").base)]
+)
+def test_a_probability_that_has_moved_by_the_bound_itself_is_kept(method) -> None:
+    one, method = torch.ones(1).double(), replace(method, clip=method.clip and Clip(eps_high=1.0))
+    result = policy_surrogate(method, TokenBatch(0 * one, math.log(0.5) * one, one, one.bool(), [1]))
+    assert float(result.values) == pytest.approx(2, abs=1e-3) and not result.clipped.any()
 
 
 @pytest.mark.parametrize("base", ["grpo", "gspo", "dppo", "grpo-tis", "grpo-lag-power"])
