@@ -73,6 +73,7 @@ def slime_config_errors(config: SlimeConfig) -> list[str]:
         *_seed(config),
         *flag_rule_errors(config),
         *_cpu(config),
+        *_shared_gpu(config),
         *unused_settings(config.method),
     ]
 
@@ -349,6 +350,24 @@ def _cpu(config: SlimeConfig) -> Iterator[str]:
         )
     if train.optimizer_offload:
         yield "slime.optimizer-cpu-offload is true with cluster.device cpu: all memory is the host's: set it to false"
+
+
+def _shared_gpu(config: SlimeConfig) -> Iterator[str]:
+    """Yield a fault for each count that is not of one trainer rank and one engine."""
+    train, rollout = config.train, config.rollout
+    if not config.cluster.share_gpu:
+        return
+    for key, number, wanted in (
+        ("slime.actor-num-nodes", train.nodes, 1),
+        ("slime.actor-num-gpus-per-node", train.gpus_per_node, 1),
+        ("slime.rollout-num-gpus", rollout.gpus, 1),
+        ("cluster.gpus_per_node", config.cluster.gpus_per_node, 2),
+    ):
+        if number != wanted:
+            yield (
+                f"{key} is {number} with cluster.share_gpu, by which one trainer rank and one engine share a GPU that "
+                f"slime takes for two: set it to {wanted}, or cluster.share_gpu to false"
+            )
 
 
 def _scores(config: SlimeConfig) -> Iterator[str]:

@@ -534,8 +534,8 @@ class ClusterConfig(Section):
     restarts: NonNegativeInt = 0
     """Times that `launch`, while it follows the run, resumes a job that died, from the newest whole checkpoint
     (docs/launch.md#restarts)."""
-    nvlink: bool = True
-    """GPUs of a node are linked by NVLink (NCCL_NVLS_ENABLE)."""
+    share_gpu: bool = False
+    """Trainer and engine share the one GPU of this machine (docs/launch.md#one-gpu); `gpus_per_node` is then 2."""
     env: dict[str, EnvironmentValue] = Field(default_factory=dict)
     """Further environment variables of the job. No secrets: they are shown and saved."""
     runtime_env: dict[str, Any] = Field(default_factory=dict)

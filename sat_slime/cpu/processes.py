@@ -1,5 +1,5 @@
-"""The table of what a process of a run on a CPU patches, by the module that is patched, and what is patched in torch
-itself."""
+"""The tables of what a process of a run patches that is on a CPU or shares a GPU, by the module that is patched, and
+what is patched in torch itself on a CPU."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import functools
 import importlib
 import importlib.machinery
 import importlib.util
+import os
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +17,7 @@ from importlib.abc import MetaPathFinder
 from types import ModuleType
 from typing import Any
 
+from sat_slime.cpu import CARD_VARIABLE, PUSH_VARIABLE, VARIABLE, missing
 from sat_slime.rollout.sglang_on_cpu.absent import stand_in_for
 
 OPTIONAL = ("IPython", "wandb")
@@ -27,7 +29,44 @@ Patch = Callable[[ModuleType], None]
 def install() -> None:
     """Arranges for every patch in this process, and imports nothing yet."""
     stand_in_for(*(name for name in OPTIONAL if importlib.util.find_spec(name) is None))
-    of_modules: dict[str, Patch] = {
+    on_cpu = os.environ.get(VARIABLE) == "cpu"
+    of_modules = _on_a_cpu() if on_cpu else {}
+    if CARD_VARIABLE in os.environ:
+        of_modules |= _on_a_shared_gpu(on_cpu)
+    shows = _patch("cuda", "show_cpu_as_cuda")
+    sys.meta_path.insert(0, AfterImport(of_modules, {"slime": shows, "megatron": shows} if on_cpu else {}))
+
+
+def _on_a_shared_gpu(on_cpu: bool) -> dict[str, Patch]:
+    """Return the patches of a run that shares its GPU, and has NCCL put up with that: it refuses two ranks on a GPU of
+    one host, and tells hosts apart by a name, so each process is a host of its own."""
+    os.environ["NCCL_HOSTID"] = f"process-{os.getpid()}"
+    choosing = ("utils.accelerator.base", "ray.train_actor", "backends.sglang_utils.sglang_engine")
+    of_modules = {f"slime.{module}": _patch("card", "use_the_card") for module in choosing}
+    of_modules["slime.ray.placement_group"] = _patch("card", "start_the_engine_first")
+    if on_cpu:  # the rest is done there already
+        return of_modules
+    of_modules["sglang_router.launch_router"] = _patch("card", "replace_router")
+    if os.environ.get("SAT_SLIME_ENGINE_ON_GPU") == "1":
+        of_modules["sglang.srt.models.utils"] = _patch("card", "write_keys_apart")
+    if "transformer_engine" in missing():
+        of_modules |= {
+            "slime.backends.megatron_utils.initialize": _patch("slime", "accept_numpy_2"),
+            "megatron.core.jit": _patch("megatron", "compile_nothing"),
+            "megatron.core.transformer.moe.moe_utils": _patch("card", "bind_te_gemm"),
+            "megatron.core.optimizer.distrib_optimizer": _patch("card", "resume_with_torch_adam"),
+            "sglang.srt.utils.common": _patch("card", "serve"),
+        }
+    if os.environ.get(PUSH_VARIABLE) == "gloo":
+        of_modules["slime.utils.distributed_utils"] = _patch("slime", "push_weights_by_gloo")
+        of_modules["sglang.srt.utils.common"] = _patch("card", "serve")
+    if "flashinfer" in missing():  # SGLang imports it wherever there is a GPU
+        stand_in_for("flashinfer")
+    return of_modules
+
+
+def _on_a_cpu() -> dict[str, Patch]:
+    return {
         "torch": stand_in_for_cuda_packages,
         "torch.distributed.rendezvous": listen_on_loopback,
         "transformers.models.auto.tokenization_auto": give_back_memory,
@@ -50,8 +89,6 @@ def install() -> None:
         "sglang.srt.layers.sampler": _patch("sglang", "hash_seeds_in_torch"),
         "sglang.srt.entrypoints.http_server": _patch("sglang", "prepare_server_process"),
     }
-    of_packages = {"slime": _patch("cuda", "show_cpu_as_cuda"), "megatron": _patch("cuda", "show_cpu_as_cuda")}
-    sys.meta_path.insert(0, AfterImport(of_modules, of_packages))
 
 
 def _patch(file: str, function: str) -> Patch:

@@ -15,6 +15,7 @@ from sat_slime.config.plugin_file import CALLED
 from sat_slime.config.plugin_schema import DriverConfig, PluginConfig
 from sat_slime.config.slime_checks import spares_recompute, uses_verifier
 from sat_slime.config.slime_schema import FlagValue, SlimeConfig, is_sent
+from sat_slime.launch.card_run import card_arguments, card_environment
 from sat_slime.launch.cpu_run import cpu_arguments, cpu_environment, cpu_python_path
 from sat_slime.launch.flags import KnownFlags, recorded_flags, unknown_flags
 
@@ -153,16 +154,18 @@ def environment(config: SlimeConfig, run_dir: Path) -> dict[str, str]:
     on_cpu = cluster.device == "cpu"
     folders = [*cluster.python_path, cluster.megatron_dir, cluster.slime_dir]
     env = {
-        "PYTHONPATH": os.pathsep.join(cpu_python_path(folders) if on_cpu else folders),
+        "PYTHONPATH": os.pathsep.join(cpu_python_path(folders) if on_cpu or cluster.share_gpu else folders),
         "PYTHONUNBUFFERED": "1",
         "CUDA_DEVICE_MAX_CONNECTIONS": "1",  # Megatron's order of kernels with tensor parallelism relies on it
-        "NCCL_NVLS_ENABLE": "1" if cluster.nvlink else "0",
+        "NCCL_NVLS_ENABLE": "1",  # cluster.env has 0 where GPUs are not linked by NVLink
     }
     if config.logging.tensorboard:
         env["TENSORBOARD_DIR"] = str(run_dir / "tensorboard")
     context, longest = config.rollout.context_tokens, config.max_positions
     if context and longest and context > longest:
         env["SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"] = "1"
+    if cluster.share_gpu:
+        env |= card_environment(config)
     if on_cpu:
         env |= cpu_environment(config)
     return {**env, **cluster.env}
@@ -261,6 +264,8 @@ def _following(config: SlimeConfig, run_dir: Path) -> Part:
         yield from cpu_arguments(config)
     else:
         yield "attention-backend", "flash", "slime.attention-backend"
+        if config.cluster.share_gpu:
+            yield from card_arguments(config)
 
 
 def _ours(config: SlimeConfig, run_dir: Path) -> Part:

@@ -72,23 +72,29 @@ def cpu_cores(config: SlimeConfig) -> int:
     return 4 + 2 * config.cluster.gpus_per_node
 
 
-def cpu_arguments(config: SlimeConfig) -> Iterator[tuple[str, Any, str]]:
-    """Yield the flags of a run on a CPU, with their values and the setting that they come from."""
+def without_transformer_engine(config: SlimeConfig) -> dict[str, Any]:
+    """Return the flags with which Megatron does without it and without fusions, which are its or CUDA's."""
     family = config.model.resolved_family
-    flags: dict[str, Any] = {
-        # Megatron does without Transformer Engine and Apex, and without fusions, which are CUDA's.
+    return {
         "transformer-impl": "local",
         **({"spec": [module_of(family), "FAMILY"]} if family else {}),
         "attention-backend": "auto",
-        "distributed-backend": "gloo",
         "cp-comm-type": "all_gather",  # what the attention of models/layers does; Megatron allows no other
         "moe-token-dispatcher-type": "alltoall",
-        "no-gradient-accumulation-fusion": True,
         "no-masked-softmax-fusion": True,
         "no-bias-swiglu-fusion": True,
         "no-bias-dropout-fusion": True,
         "no-rope-fusion": True,
         "no-persist-layer-norm": True,
+    }
+
+
+def cpu_arguments(config: SlimeConfig) -> Iterator[tuple[str, Any, str]]:
+    """Yield the flags of a run on a CPU, with their values and the setting that they come from."""
+    flags: dict[str, Any] = {
+        **without_transformer_engine(config),
+        "distributed-backend": "gloo",
+        "no-gradient-accumulation-fusion": True,  # Apex's
         "data-pad-size-multiplier": 8,  # a GPU's memory wants 128; here each padded token is computed
         # SGLang does without its kernels. Without --sglang-sleep-on-idle an idle scheduler takes most of a core.
         "sglang-device": "cpu",

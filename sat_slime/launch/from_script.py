@@ -233,10 +233,6 @@ def _environment(run: _Run, given: Given, why: Callable[[str], str]) -> None:
         folders = [folder for folder in value.split(":") if folder]
         if name in secrets:
             run.by_hand(given, f"{name} is a secret: set it in the cluster's environment")
-        elif name == "NCCL_NVLS_ENABLE":
-            run.settings["cluster.nvlink"] = value != "0", given.place
-            if MARK.search(value):
-                run.by_hand(given, f"{name}: {why(value)}: set cluster.nvlink to false where there is no NVLink")
         elif MARK.search(value):
             key = "cluster.python_path" if name == "PYTHONPATH" else f"cluster.env.{name}"
             run.by_hand(given, f"{name} {MARK.sub('...', value)}: {why(value)}: set {key} by hand where it is needed")
@@ -246,7 +242,7 @@ def _environment(run: _Run, given: Given, why: Callable[[str], str]) -> None:
                 run.settings["cluster.megatron_dir"] = folder, given.place
             if folders:
                 run.settings["cluster.python_path"] = folders, given.place
-        elif (name, value) != ("CUDA_DEVICE_MAX_CONNECTIONS", "1"):
+        elif (name, value) not in (("CUDA_DEVICE_MAX_CONNECTIONS", "1"), ("NCCL_NVLS_ENABLE", "1")):
             run.settings[f"cluster.env.{name}"] = value, given.place
 
 

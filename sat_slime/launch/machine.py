@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sat_slime.config.finding import Finding, fail, ok, warn
 from sat_slime.config.slime_schema import SlimeConfig
-from sat_slime.launch import cpu_run
+from sat_slime.launch import card_run, cpu_run
 from sat_slime.launch.command import checkpoint_folder
 from sat_slime.launch.hf_checkpoint import hf_findings, stop_findings
 from sat_slime.launch.memory import BF16, FP32, GIB, parameters
@@ -26,6 +26,8 @@ def machine_findings(config: SlimeConfig, run_folder: Path, resume: bool = False
     yield from source_findings(config, {"cluster.slime_dir": SCRIPT, "cluster.megatron_dir": "megatron/training"})
     if config.cluster.device == "cpu":
         yield from _cpu_findings(config)
+    elif config.cluster.share_gpu:
+        yield from card_run.card_findings(config)
     yield from hf_findings(config)
     yield from stop_findings(config)
     yield from _megatron_checkpoint(config)

@@ -436,6 +436,9 @@ REMEDIES = {
     "or slime.rollout-max-response-len, or more slime.actor-num-nodes",
     STORE: "Ray writes the rest to disk, which is slow: start it with a larger --object-store-memory and /dev/shm",
 }
+BESIDE_BOTH = 3 * GIB
+"""Bytes of a shared GPU that are neither the trainer's nor within the engine's share: two CUDA contexts, and the
+engine's graphs and prefills."""
 
 
 class Row(NamedTuple):
@@ -477,10 +480,13 @@ def rows(config: SlimeConfig, there: Sizes) -> list[Row]:
         (STORE, store_need(config), "store", 1.0),
     )
     sizes = [there.get(kind, unknown) for _, _, kind, _ in judged]
-    return [
+    found = [
         Row(what, need, part * size.bytes, size.source)
         for (what, need, _, part), size in zip(judged, sizes, strict=True)
     ]
+    if config.cluster.share_gpu:  # the engine starts first, and takes its share of the whole
+        found[0] = found[0]._replace(usable=max((1 - fraction) * there["gpu"].bytes - BESIDE_BOTH, 1.0))
+    return found
 
 
 def gib(count: float) -> str:
@@ -513,7 +519,9 @@ def memory_findings(config: SlimeConfig, there: Sizes) -> Iterator[Finding]:
         text = f"{gib(row.total)} of {gib(row.usable)} GiB, {100 * row.share:.0f} % ({row.source}): {text_of(row.need)}"
         if row.mark != "OK":
             needs = "needs" if row.mark == "FAIL" else "needs up to"
-            text = f"{needs} {text}: {REMEDIES[row.what]}"
+            shared = row.what == TRAINING and config.cluster.share_gpu
+            less = "less slime.sglang-mem-fraction-static, " if shared else ""
+            text = f"{needs} {text}: {less}{REMEDIES[row.what]}"
         yield Finding(row.mark, row.what, text, _is_of_settings(row.source))
     if judged:
         yield from _room_of_engine(config, there["gpu"])

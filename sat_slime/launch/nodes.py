@@ -89,7 +89,7 @@ def address_of(interface: str) -> str:
 def package_findings(config: SlimeConfig, nodes: Mapping[str, Mapping[str, str | None]]) -> Iterator[Finding]:
     """Yield findings on packages without which a run on GPUs fails minutes after its start. nodes: what each node said
     of its packages."""
-    if config.cluster.device != "gpu":
+    if config.cluster.device != "gpu" or config.cluster.share_gpu:  # `card_run` has what is missing for the second
         return
     flags, install = config.slime, "is not installed: run in slime's image"
     for name, packages in nodes.items():

@@ -156,7 +156,9 @@ def test_environment(tmp_path):
         "TENSORBOARD_DIR": str(tmp_path / "paper" / "tensorboard"),
         "NCCL_DEBUG": "INFO",
     }
-    longer = slime_command(paper(tmp_path, "slime.sglang-context-length=34816", "cluster.nvlink=false")).env
+    longer = slime_command(
+        paper(tmp_path, "slime.sglang-context-length=34816", "cluster.env={NCCL_NVLS_ENABLE: 0}")
+    ).env
     assert longer["SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"] == "1"
     assert longer["NCCL_NVLS_ENABLE"] == "0"
 

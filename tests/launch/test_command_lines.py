@@ -9,12 +9,15 @@ import os
 import subprocess
 from collections import defaultdict
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
 from sat_slime.config import load_config
 from sat_slime.config.slime_schema import ARCHITECTURE
 from sat_slime.config.starters import CONFIGS
+from sat_slime.cpu import INSTEAD
+from sat_slime.launch import card_run
 from sat_slime.launch.command import slime_arguments, slime_command
 from sat_slime.objective import PAPER_METHODS
 
@@ -42,7 +45,9 @@ def _relative_paths_are_of_the_checkout(monkeypatch):
 def sent(name: str) -> tuple[dict[str, list[str]], dict[str, str]]:
     """The flags with their values, and the environment; folders of this machine are left out."""
     file, overrides = RUNS[name]
-    command = slime_command(load_config(CONFIGS / f"{file}.yaml", overrides), Path("/run"))
+    bare = {"CUDA_VISIBLE_DEVICES": ""}  # for runs that share a GPU, what makes up for slime's image
+    with patch.object(card_run, "missing", lambda: list(INSTEAD)), patch.dict(os.environ, bare):
+        command = slime_command(load_config(CONFIGS / f"{file}.yaml", overrides), Path("/run"))
     start, words = command.command[:3], command.command[3:]
     assert start == ["python3", "-m", "sat_slime.plugin.driver"]
     flags: dict[str, list[str]] = {}

@@ -140,8 +140,11 @@ def test_a_script_that_can_be_read_needs_nothing_by_hand(script):
     assert (method.base, method.denominator, method.tis.enabled, method.tis.cap) == ("gspo", "trainer", True, 3.0)
     assert (method.clip.eps_low, method.clip.eps_high) == (3e-4, 3e-4)
     assert (config.loss.kl_coef, config.loss.reduction) == (0.01, "token_mean")
-    assert config.cluster.megatron_dir == "/opt/Megatron-LM" and config.cluster.env == {"NCCL_ALGO": "Ring"}
-    assert not config.cluster.nvlink and config.slime["moe-layer-freq"] == "[0,1,1,1]"
+    assert config.cluster.megatron_dir == "/opt/Megatron-LM" and config.cluster.env == {
+        "NCCL_ALGO": "Ring",
+        "NCCL_NVLS_ENABLE": "0",
+    }
+    assert config.slime["moe-layer-freq"] == "[0,1,1,1]"
     lines = text.splitlines()
     assert "  hidden-size: 64  # tiny.sh:14" in lines and "  rm-type: math  # run.sh:9" in lines
     assert "  rollout-shuffle: true  # run.sh:11" in lines and "iterations: 30  # run.sh:12" in text

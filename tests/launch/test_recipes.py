@@ -11,7 +11,7 @@ from sat_slime.config.starters import CONFIGS
 from sat_slime.launch.memory import GIB, memory_findings, micro_batch_tokens, sizes, text_of, training_need
 
 RECIPES = sorted(CONFIGS.glob("recipes/*.yaml"))
-GPUS = {"2gpus": 2, "8gpus": 8, "16gpus": 16}
+GPUS = {"1gpu": 2, "2gpus": 2, "8gpus": 8, "16gpus": 16}
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
@@ -33,7 +33,7 @@ def test_a_recipe_is_sound_and_its_header_true(path):
 def test_a_recipe_fits_the_gpus_that_it_names(path):
     """On hosts of 1 TiB, with Ray's largest store by itself."""
     text = path.read_text()
-    gpu = 39.4 if "GPUs of 40 GiB or more" in text else 79.1
+    gpu = next((gib for words, gib in {"of 40 GiB or more": 39.4, "of 24 GB": 23.6}.items() if words in text), 79.1)
     there = {"gpu_memory": gpu, "host_memory": 1024, "object_store": 186}
     config = load_config(path, [f"cluster.{kind}_gib={size}" for kind, size in there.items()])
     assert {finding.mark for finding in memory_findings(config, sizes(config))} == {"OK"}

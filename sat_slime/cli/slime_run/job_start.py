@@ -122,7 +122,8 @@ def _check_folder(plan: SlimePlan, overwrite: bool) -> None:
 def _cluster(plan: SlimePlan, where: Where, console: Console) -> tuple[JobServer, LocalRay | None]:
     """Return the cluster to send to, and the Ray that was started for it."""
     on_cpu = plan.config.cluster.device == "cpu"
-    has_own_ray = where.start_ray or (on_cpu and not (where.address or plan.config.cluster.address))
+    is_here = on_cpu or plan.config.cluster.share_gpu
+    has_own_ray = where.start_ray or (is_here and not (where.address or plan.config.cluster.address))
     if not has_own_ray:
         before = JobRecord.read(plan.folder) if plan.resume else None
         last = before.address if before and before.ray is None else None
@@ -139,7 +140,9 @@ def _cluster(plan: SlimePlan, where: Where, console: Console) -> tuple[JobServer
         nodes = cpu_run.cpu_nodes(plan.config)
         ray = local_ray.start_ray(gpus, cores, cpu_run.OBJECT_STORE_BYTES, cpu_run.RAY_ENVIRONMENT, tell, nodes)
     else:
-        ray = local_ray.start_ray(tell=tell)
+        # A GPU that is shared counts twice; card_run says to all processes which it is.
+        twice = plan.config.cluster.gpus_per_node if plan.config.cluster.share_gpu else None
+        ray = local_ray.start_ray(twice, tell=tell)
     return JobServer(ray.address), ray
 
 

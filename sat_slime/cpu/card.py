@@ -1,0 +1,70 @@
+"""Patches for a run whose trainer and engine share one GPU. The first two are what sharing needs; the others are for a
+machine that is not slime's image, or where NCCL does not work between the two."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+from typing import Any
+
+from sat_slime.cpu import CARD_VARIABLE, INSTEAD, PUSH_VARIABLE, megatron, missing, router, slime
+
+
+def use_the_card(module: Any) -> None:
+    """Has slime's trainer and engine take the GPU that is there, whichever of Ray's two they were given."""
+
+    def card(*_: Any) -> int:
+        return int(os.environ[CARD_VARIABLE])
+
+    if hasattr(module, "Accelerator"):
+        module.Accelerator.resolve_visible_device_id = card
+    for name in ("get_local_gpu_id", "_to_local_gpu_id"):  # the second is v0.3.1's
+        if hasattr(module, name):
+            setattr(module, name, card)
+
+
+def start_the_engine_first(placement_group: Any) -> None:
+    """Has the engine, which takes its share of what is free, find a GPU that the trainer has not begun to use. The
+    job's log then names what stands in for what is missing."""
+    create = placement_group.create_rollout_manager
+
+    @functools.wraps(create)
+    def create_and_wait(*args: Any, **kwargs: Any) -> Any:
+        import ray
+
+        created = create(*args, **kwargs)
+        manager = created[0] if isinstance(created, tuple) else created.manager
+        ray.get(manager.__ray_ready__.remote())
+        for module in missing():
+            print(f"sat_slime: one GPU, without {module}: {INSTEAD[module]}", flush=True)
+        return created
+
+    placement_group.create_rollout_manager = create_and_wait
+
+
+def serve(common: Any) -> None:
+    """Makes the engine's end of a push, and has SGLang's metrics find the paths of routes under a newer FastAPI."""
+    common._get_fastapi_request_path = lambda request: (request.url.path, True)
+    if os.environ.get(PUSH_VARIABLE) == "gloo":
+        common.init_custom_process_group = slime.with_gloo(common.init_custom_process_group)
+
+
+def bind_te_gemm(moe_utils: Any) -> None:
+    """Binds what is bound only with Transformer Engine, and read without it."""
+    moe_utils.te_general_gemm = None
+
+
+def resume_with_torch_adam(distrib_optimizer: Any) -> None:
+    megatron.resume_with_torch_adam(distrib_optimizer.DistributedOptimizer)
+
+
+def replace_router(launch_router: Any) -> None:
+    """Has a router in Python hand routed experts on, which of sglang-router's builds only slime's does."""
+    if "slime" not in str(getattr(importlib.import_module("sglang_router"), "__version__", "")):
+        router.replace_router(launch_router)
+
+
+def write_keys_apart(utils: Any) -> None:
+    """As the patch of the same name of `sglang_on_gpu`, which SGLang finds only where this package is installed."""
+    utils.enable_fused_set_kv_buffer = lambda forward_batch: False
