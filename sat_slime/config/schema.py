@@ -335,9 +335,9 @@ class VerifierConfig(VerifierLimits):
 
     workers: Annotated[PositiveInt | None, MAY_CHANGE_ON_RESUME] = None
     """Worker processes; unset: half as many as cores, at most 8."""
-    mode: Literal["exact", "strict_integer", "default", "prime_math", "math_dapo"] = "exact"
-    """exact: one comparison, without processes; strict_integer, default, prime_math, math_dapo: modes of the verifier,
-    which give the same rewards."""
+    mode: Literal["exact", "default", "prime_math"] = "exact"
+    """exact: one comparison, without processes; default, prime_math: modes of the verifier, which give the same
+    rewards."""
 
 
 class CheckpointConfig(Section):

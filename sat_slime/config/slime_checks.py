@@ -395,10 +395,8 @@ def _reward(config: SlimeConfig) -> Iterator[str]:
         )
     if rule == "dapo" and not flags.get("reward-key"):
         yield (
-            f"slime.rm-type is {reward}, which gives score, acc and pred, and slime fails at the first batch "
-            "without the "
-            "one to train on: set slime.reward-key to score, or slime.custom-rm-path to "
-            "sat_slime.plugin.reward.math_dapo"
+            f"slime.rm-type is {reward}, which gives score, acc and pred, and slime fails at the first batch without "
+            "the one to train on: set slime.reward-key to score"
         )
 
 

@@ -50,16 +50,6 @@ async def prime_math(args: Namespace, sample: Any, **kwargs: Any) -> Any:
     return await _rewards(args, sample, "prime_math")
 
 
-async def math_dapo(args: Namespace, sample: Any, **kwargs: Any) -> Any:
-    """Return the same as `default`, with DAPO's verdicts; it gives 0.0 where DAPO gives -1."""
-    return await _rewards(args, sample, "math_dapo")
-
-
-async def strict_integer(args: Namespace, sample: Any, **kwargs: Any) -> Any:
-    """Return the same as `default`, for labels that are integers: the answer has to be written as an integer, too."""
-    return await _rewards(args, sample, "strict_integer")
-
-
 def drain_metrics(prefix: str = "rollout/verifier_") -> dict[str, float]:
     """Return the pool's counts since the last call, by names that begin with `prefix`; empty where nothing was
     verified."""
@@ -88,7 +78,7 @@ async def _reward(pool: VerifierPool, sample: Any, mode: Mode) -> float:
     if sample.label is None:
         raise ValueError(f"sample {sample.index} has no label: name its column with slime's --label-key")
     response = without_end_token(sample.response)
-    if mode in ("default", "strict_integer") and str(getattr(sample, "prompt", "")).rstrip().endswith("<think>"):
+    if mode == "default" and str(getattr(sample, "prompt", "")).rstrip().endswith("<think>"):
         response = f"<think>{response}"  # the chat template has opened it
     verdict = await pool.verify_async(response, str(sample.label), mode)
     sample.metadata = {**(sample.metadata or {}), VERDICT: verdict.reason}

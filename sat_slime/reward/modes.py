@@ -6,13 +6,12 @@ import functools
 import re
 from collections.abc import Callable
 
-from sat_slime.reward import math_dapo, prime_math
+from sat_slime.reward import prime_math
 from sat_slime.reward.comparison import compare, undefined
 from sat_slime.reward.extraction import extract
 from sat_slime.reward.verdict import CORRECT, Mode, Verdict, verdict
 
-_INTEGER = re.compile(r"([+-]?)([0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,2000})")
-_boxed_label = re.compile(r"\s*\\boxed\s*\{(.*)\}\s*", re.DOTALL)
+_BOXED_LABEL = re.compile(r"\s*\\boxed\s*\{(.*)\}\s*", re.DOTALL)
 
 
 def judge(response: str, label: str, mode: Mode) -> Verdict:
@@ -29,28 +28,10 @@ def judge(response: str, label: str, mode: Mode) -> Verdict:
     return verdict(answer or None, reason)
 
 
-def compare_integers(answer: str, label: str) -> str:
-    """Compares two integers, which are written with a sign, leading zeros or thousands separators at most."""
-    wanted = _INTEGER.fullmatch(label.strip())
-    if wanted is None:
-        return "unparsed_label"
-    given = _INTEGER.fullmatch(answer.strip().strip("$").strip().removesuffix("."))
-    if given is None:
-        return "unparsed"
-    return "number" if _value(given) == _value(wanted) else "different"
-
-
-_EXTRACT: dict[Mode, Callable[[str], str | None]] = {
-    "default": extract,
-    "strict_integer": extract,
-    "math_dapo": math_dapo.extract,
-    "prime_math": prime_math.extract,
-}
+_EXTRACT: dict[Mode, Callable[[str], str | None]] = {"default": extract, "prime_math": prime_math.extract}
 _COMPARE: dict[Mode, Callable[[str, str], str]] = {
     # The responses to one prompt come close together, and often give the same answer.
     "default": functools.lru_cache(maxsize=1024)(compare),
-    "strict_integer": compare_integers,
-    "math_dapo": math_dapo.compare,
     "prime_math": prime_math.compare,
 }
 
@@ -59,9 +40,5 @@ def _unboxed(label: str) -> str:
     r"""Return the label without the \boxed that some data sets keep around it."""
     if "\\boxed" not in label:
         return label
-    match = _boxed_label.fullmatch(label)
+    match = _BOXED_LABEL.fullmatch(label)
     return match[1] if match else label
-
-
-def _value(match: re.Match[str]) -> int:
-    return int(match[1] + match[2].replace(",", ""))

@@ -1,19 +1,21 @@
 """The pool of worker processes: a response goes in, its verdict comes out, whatever the response is.
 
-One thread a worker takes jobs from a bounded queue, sends them and waits. A worker that is over a limit is killed and
-replaced; its job ends with reward 0, and no other job notices.
+One thread a worker takes jobs from a bounded queue, sends them and waits. A job whose worker dies over a limit ends
+with reward 0, and no other job notices: see worker.py.
 """
 
 from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import functools
 import importlib.util
 import json
 import logging
 import os
 import queue
+import signal
 import socket
 import subprocess
 import sys
@@ -26,7 +28,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
 from sat_slime.reward.verdict import KILLED, MODES, Mode, Verdict, verdict
-from sat_slime.reward.worker import ANSWER, COMMAND, FORBIDDEN, MEMORY
+from sat_slime.reward.worker import FORBIDDEN, MEMORY
 
 logger = logging.getLogger(__name__)
 
@@ -34,8 +36,6 @@ _UNREAD = ("unparsed", "undefined", "too_large", "too_long")
 _START_LIMIT_S = 120.0
 _LOGGED_KILLS = 20
 """Kills that are logged one by one; the metrics count all."""
-_SIGPROF, _SIGKILL = -27, -9
-"""The exit codes of a worker that the kernel's CPU limit ended, and of one that the pool killed."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class VerifierPool:
     """`workers` processes that verify. Thread-safe; usable from any event loop. Close it, or use it as a context."""
 
     def __init__(self, workers: int = 2, limits: Limits | None = None, queue_size: int = 8192) -> None:
-        """Returns at once; the processes start with the first job, in about two seconds.
+        """Returns at once; a process starts with its first job, in about two seconds.
 
         Raises:
             ModuleNotFoundError: math-verify is not installed.
@@ -83,14 +83,12 @@ class VerifierPool:
             raise ModuleNotFoundError("math-verify is not installed: pip install '.[reward]' in a checkout")
         self.limits = limits or Limits()
         self._queue: queue.Queue[_Job | None] = queue.Queue(queue_size)
-        self._parent = _WorkerParent(self.limits)
         self._counts: Counter[str] = Counter()
         self._lock = threading.Lock()
-        self._closed = False
-        self._threads = [
-            threading.Thread(target=self._serve, daemon=True, name=f"verifier-{i}") for i in range(workers)
-        ]
-        self._started = False
+        self._started = self._closed = False
+        self._logged = 0
+        self._workers = [_Worker(self.limits) for _ in range(workers)]
+        self._threads = [threading.Thread(target=self._serve, args=(one,), daemon=True) for one in self._workers]
 
     def verify(self, response: str, label: str, mode: Mode = "default") -> Verdict:
         """Waits for the verdict on one response."""
@@ -145,7 +143,6 @@ class VerifierPool:
             self._queue.put(None)
         for thread in self._threads if started else ():
             thread.join()
-        self._parent.close()
 
     def __enter__(self) -> VerifierPool:
         return self
@@ -167,101 +164,87 @@ class VerifierPool:
                     thread.start()
         return _Job(response[-self.limits.response_chars :], label, mode, Future())
 
-    def _serve(self) -> None:
-        """Take jobs until the pool is closed: the work of a worker's thread."""
-        worker: _Worker | None = None
+    def _serve(self, worker: _Worker) -> None:
+        """Take jobs until the pool is closed: the work of a thread."""
         while (job := self._queue.get()) is not None:
             if not job.future.set_running_or_notify_cancel():
                 continue
+            started = time.perf_counter_ns()
             try:
-                started = time.perf_counter_ns()
-                worker, judged = self._verify(worker, job)
-                self._count(judged, time.perf_counter_ns() - started)
+                judged = worker.ask(job)
+                self._count(judged, time.perf_counter_ns() - started, job)
                 job.future.set_result(judged)
             except BaseException as error:  # the thread has to go on, and the caller has to be told
-                worker = None
                 job.future.set_exception(error)
-        if worker is not None:
-            worker.end()
+        worker.end()
 
-    def _verify(self, worker: _Worker | None, job: _Job) -> tuple[_Worker | None, Verdict]:
-        """Return the verdict, and the worker to go on with. A job whose worker somebody else killed gets a second
-        try."""
-        reason = "crash"
-        for _ in range(2):
-            worker = worker or self._parent.fork()
-            try:
-                judged, retire = worker.ask(job, self.limits.wall_s)
-            except (OSError, EOFError, ValueError) as error:
-                reason = _reason(worker.end(), isinstance(error, TimeoutError))
-                worker = None
-                if reason != "crash":
-                    break
-            else:
-                if retire:
-                    worker.end()
-                return None if retire else worker, judged
-        self._log_kill(reason, job)
-        return None, verdict(None, reason)
-
-    def _count(self, judged: Verdict, nanoseconds: int) -> None:
+    def _count(self, judged: Verdict, nanoseconds: int, job: _Job) -> None:
         with self._lock:
             self._counts.update({"verdicts": 1, "correct": int(judged.reward), "nanoseconds": nanoseconds})
             self._counts[judged.reason] += 1
-
-    def _log_kill(self, reason: str, job: _Job) -> None:
-        global _LOGGED_KILLS
-        if _LOGGED_KILLS > 0:
-            _LOGGED_KILLS -= 1
-            logger.warning("verifier: %s: label %.80r, response ends in %r", reason, job.label, job.response[-200:])
+            if judged.reason not in KILLED or self._logged == _LOGGED_KILLS:
+                return
+            self._logged += 1
+        logger.warning("verifier: %s: label %.80r, response ends in %r", judged.reason, job.label, job.response[-200:])
 
 
-def _reason(exit_code: int, waited: bool) -> str:
-    if waited or exit_code == _SIGPROF:
-        return "timeout"
-    return {MEMORY: "memory", FORBIDDEN: "forbidden"}.get(exit_code, "crash")
-
-
-class _WorkerParent:
-    """The process from which workers are forked; see worker.py. It starts with the first worker."""
+class _Worker:
+    """The pool's end of one worker: of a process, and of the fork of it that verifies. It starts with the first job."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
-        self._control = socket.socket()
+        self._connection = Connection(os.open(os.devnull, os.O_RDONLY))
+        self._fork = 0
+        self._number = 0
 
-    def fork(self) -> _Worker:
-        """Forks a new worker. Raises RuntimeError when the parent does not start."""
-        mine, theirs = socket.socketpair()
-        with self._lock, theirs:
-            for attempt in (1, 2):
-                if self._process is None:
-                    self._start()
-                try:
-                    return _Worker(self, self._ask(0, theirs.fileno()), Connection(mine.detach()))
-                except (OSError, EOFError):  # somebody killed the parent
-                    self._stop()
-                    if attempt == 2:
-                        raise
-        raise AssertionError
-
-    def end(self, pid: int) -> int:
-        """Kills a worker, which may have ended already. Returns its exit code, or minus the signal that killed it."""
-        with self._lock:
+    def ask(self, job: _Job) -> Verdict:
+        """Return the verdict. A job whose worker somebody else killed gets a second try. Raises RuntimeError where the
+        process does not start."""
+        reason = "crash"
+        for _ in range(2):
             try:
-                return self._ask(pid)
+                reply = self._answer(job)
+            except TimeoutError:
+                self.end()
+                return verdict(None, "timeout")
             except (OSError, EOFError):
-                self._stop()
-                return _SIGKILL
+                self.end()
+                continue
+            if isinstance(reply, Verdict):
+                return reply
+            if (reason := reason_of(reply)) != "crash":
+                break
+        return verdict(None, reason)
 
-    def close(self) -> None:
-        with self._lock:
-            self._stop()
+    def _answer(self, job: _Job) -> Verdict | int:
+        """Return the verdict, or the exit code of the fork that died.
+
+        Raises:
+            OSError, EOFError: the process is gone; TimeoutError: its fork is blocked.
+        """
+        if self._process is None:
+            self._start()
+        self._number += 1
+        self._connection.send_bytes(json.dumps([self._number, job.mode, job.response, job.label]).encode())
+        worked = -1
+        while True:
+            if not self._connection.poll(self._limits.wall_s):
+                state, now = _processor_time(self._fork)
+                if state != "R" and worked in (-1, now):
+                    raise TimeoutError
+                worked = now  # it works, or waits for a processor
+                continue
+            kind, *reply = json.loads(self._connection.recv_bytes())
+            if kind == "fork":
+                (self._fork,) = reply
+            elif kind == "died":
+                return int(reply[0])
+            elif reply[0] == self._number:  # else of a job that was given up
+                return Verdict(float(reply[1]), reply[2], reply[3])
 
     def _start(self) -> None:
-        self._control, theirs = socket.socketpair()
-        self._control.settimeout(_START_LIMIT_S)
+        mine, theirs = socket.socketpair()
         program = (
             "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
             "from sat_slime.reward.worker import main; main(*json.loads(sys.argv[2]))"
@@ -277,63 +260,27 @@ class _WorkerParent:
                 cwd="/",
                 # No environment is passed on: so no secrets are in it, and sets have the same order each time.
                 env={"PATH": os.defpath, "PYTHONHASHSEED": "0", "LANG": "C.UTF-8"},
+                start_new_session=True,  # Ctrl-C ends the pool, and that ends this
             )
-        try:
-            self._answer()
-        except (OSError, EOFError) as error:
-            self._stop()
-            raise RuntimeError("the verifier's process did not start: see its message above") from error
+        self._connection.close()
+        self._connection = Connection(mine.detach())
+        if not self._connection.poll(_START_LIMIT_S) or self._process.poll() is not None:
+            self.end()
+            raise RuntimeError("the verifier's process did not start: see its message above")
 
-    def _ask(self, pid: int, *fds: int) -> int:
-        socket.send_fds(self._control, [COMMAND.pack(pid)], fds)
-        return self._answer()
-
-    def _answer(self) -> int:
-        data = self._control.recv(ANSWER.size, socket.MSG_WAITALL)
-        if len(data) < ANSWER.size:
-            raise EOFError
-        return ANSWER.unpack(data)[0]
-
-    def _stop(self) -> None:
-        """End the parent, which ends by itself, after its forks, once its socket is closed."""
-        self._control.close()
+    def end(self) -> None:
+        """Kill the process and its fork."""
+        self._connection.close()
         if self._process is not None:
-            try:
-                self._process.wait(10)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
         self._process = None
 
 
-class _Worker:
-    """The pool's end of one worker process."""
-
-    def __init__(self, parent: _WorkerParent, pid: int, connection: Connection) -> None:
-        self._parent = parent
-        self._pid = pid
-        self._connection = connection
-
-    def ask(self, job: _Job, wall_s: float) -> tuple[Verdict, bool]:
-        """Return the verdict, and whether the worker is to be replaced.
-
-        Raises:
-            OSError, EOFError, ValueError: the worker is to be ended; TimeoutError: because it took too long.
-        """
-        self._connection.send_bytes(json.dumps([job.mode, job.response, job.label]).encode())
-        worked = -1
-        while not self._connection.poll(wall_s):
-            state, now = _processor_time(self._pid)
-            if state != "R" and worked in (-1, now):
-                raise TimeoutError
-            worked = now  # it works, or waits for a processor
-        reward, extracted, reason, retire = json.loads(self._connection.recv_bytes())
-        return Verdict(float(reward), extracted, reason), bool(retire)
-
-    def end(self) -> int:
-        """Ends the worker. Returns its exit code, or minus the signal that killed it."""
-        self._connection.close()
-        return self._parent.end(self._pid)
+def reason_of(exit_code: int) -> str:
+    """Return why a fork died: one of KILLED."""
+    return {-signal.SIGPROF: "timeout", MEMORY: "memory", FORBIDDEN: "forbidden"}.get(exit_code, "crash")
 
 
 def _processor_time(pid: int) -> tuple[str, int]:

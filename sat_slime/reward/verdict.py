@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-Mode = Literal["default", "prime_math", "math_dapo", "strict_integer"]
+Mode = Literal["default", "prime_math"]
 """The ways in which answers are extracted and compared; docs/reward.md."""
 MODES: tuple[Mode, ...] = get_args(Mode)
 

@@ -1,32 +1,24 @@
 """The processes of the verifier, and what they may not do: grow past their memory, take more than their CPU time, run
 code, write, reach out.
 
-A parent imports the mathematics once and forks a worker for each socket that it is handed; a fork takes milliseconds,
-an import two seconds. The kernel holds a worker to its limits, and an audit hook, which Python code cannot take off
-again, to the rest. The parent ends, and with it all its forks, when the pool's end of its socket closes.
+A process imports the mathematics once and forks itself; the fork verifies, and is replaced when it dies, which takes
+milliseconds where an import takes two seconds. The kernel holds the fork to its limits, and an audit hook, which Python
+code cannot take off again, to the rest. Both end when the pool's end of their socket closes.
 """
 
 from __future__ import annotations
 
 import collections
-import contextlib
 import dataclasses
 import gc
 import json
 import os
 import resource
 import signal
-import socket
-import struct
 import sys
 from collections.abc import Iterable
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
-
-COMMAND = struct.Struct(">q")
-"""What the pool asks of the parent: 0, with a socket, for a fork that serves it; else the process to end."""
-ANSWER = struct.Struct(">q")
-"""The number of the fork, or the exit code of the process."""
 
 _WARM_UP = [
     ("5", "6"), (r"\frac{1}{2}", "0.25"), (r"\sqrt{8}", r"2\sqrt{2}"), ("(x-1)(x+1)", "x^2-1"), ("x+y=2", "y+x=3"),
@@ -37,52 +29,30 @@ _WARM_UP = [
 """Pairs whose comparison imports what sympy imports late, and fills the caches of the LaTeX grammar."""
 
 
-def main(control_fd: int, cpu_limit_s: float, memory_limit_mb: int) -> None:
-    """Serve the pool's commands until its socket closes: the work of the parent."""
+def main(fd: int, cpu_limit_s: float, memory_limit_mb: int) -> None:
+    """Keep a fork that serves the socket: the work of the process. Whoever is at its other end is told of each."""
     from sat_slime.reward.modes import judge
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the pool, and that ends this
-    control = socket.socket(fileno=control_fd)
+    connection = Connection(fd)
     for answer, label in _WARM_UP:
         judge(f"\\boxed{{{answer}}}", label, "default")
     gc.collect()
     gc.freeze()
-    control.sendall(ANSWER.pack(0))
-    children: set[int] = set()
-    with contextlib.suppress(ConnectionError):
-        while True:
-            data, fds, _, _ = socket.recv_fds(control, COMMAND.size, 1)
-            if len(data) < COMMAND.size:
-                break
-            (pid,) = COMMAND.unpack(data)
-            if pid == 0:
-                child = os.fork()
-                if child == 0:
-                    control.close()
-                    serve(fds[0], cpu_limit_s, memory_limit_mb)
-                os.close(fds[0])
-                children.add(child)
-                control.sendall(ANSWER.pack(child))
-            else:
-                control.sendall(ANSWER.pack(_end(pid) if pid in children else 0))
-                children.discard(pid)
-    for pid in children:
-        _end(pid)
-
-
-def _end(pid: int) -> int:
-    """Kills a fork and returns its exit code, or minus the signal that ended it. Nobody has waited for the process yet,
-    so its number cannot be another's."""
-    ended, status = os.waitpid(pid, os.WNOHANG)
-    if not ended:
-        os.kill(pid, signal.SIGKILL)
-        _, status = os.waitpid(pid, 0)
-    return os.waitstatus_to_exitcode(status)
+    while True:
+        child = os.fork()
+        if child == 0:
+            serve(fd, cpu_limit_s, memory_limit_mb)
+        connection.send_bytes(json.dumps(["fork", child]).encode())
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if code == CLOSED:
+            return
+        if code != FULL:
+            connection.send_bytes(json.dumps(["died", code]).encode())
 
 
 def serve(fd: int, cpu_limit_s: float, memory_limit_mb: int) -> NoReturn:
-    """Give one verdict after another: the work of a fork. A request is the JSON list of mode, response and label; a
-    reply that of reward, extracted answer, reason, and whether to replace this worker."""
+    """Give one verdict after another: the work of a fork. A request is the JSON list of number, mode, response and
+    label; a reply that of number, reward, extracted answer and reason."""
     from sat_slime.reward.modes import judge
 
     code = 1
@@ -93,17 +63,18 @@ def serve(fd: int, cpu_limit_s: float, memory_limit_mb: int) -> NoReturn:
         enough_pages = memory_limit_mb * 2**20 // 2 // resource.getpagesize()
         limit_resources(memory_limit_mb)
         forbid_code(_generators())
-        while True:
-            mode, response, label = json.loads(connection.recv_bytes())
+        while int(os.pread(statm, 100, 0).split()[1]) <= enough_pages:
+            number, mode, response, label = json.loads(connection.recv_bytes())
             limit_cpu(cpu_limit_s)
-            verdict = judge(response, label, mode)
+            given = judge(response, label, mode)
             limit_cpu(0)
-            retire = int(os.pread(statm, 100, 0).split()[1]) > enough_pages
-            connection.send_bytes(json.dumps([verdict.reward, verdict.extracted, verdict.reason, retire]).encode())
+            reply = ["verdict", number, given.reward, given.extracted, given.reason]
+            connection.send_bytes(json.dumps(reply).encode())
+        code = FULL
     except MemoryError:
         code = MEMORY
-    except EOFError:
-        code = 0
+    except (EOFError, ConnectionError):
+        code = CLOSED
     finally:
         os._exit(code)
 
@@ -118,8 +89,9 @@ def _generators() -> list[str]:
 
 # ------------------------------------------------------------------------------------------------------- the sandbox
 
-MEMORY, FORBIDDEN = 81, 82
-"""Exit codes of a worker that ended itself."""
+MEMORY, FORBIDDEN, FULL, CLOSED = 81, 82, 83, 84
+"""Exit codes of a fork that ended itself: out of memory, at what it may not do, with half of its memory in use after a
+verdict, at the end of its socket."""
 
 _EVENTS = frozenset(
     {

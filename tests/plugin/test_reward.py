@@ -42,16 +42,13 @@ def sample(response: str, label, index: int = 0) -> SimpleNamespace:
         ("default", "\\boxed{200}", "2", 0.0),
         ("default", "\\boxed{34}", 34, 1.0),
         ("prime_math", "\\boxed{200}", "2", 1.0),
-        ("math_dapo", "\\boxed{34}", "34", 0.0),
-        ("math_dapo", "Answer: 34", "34", 1.0),
-        ("strict_integer", "Answer: 34.0", "34", 0.0),
     ],
 )
 def test_a_reward_by_each_mode(mode, response, label, wanted):
     assert asyncio.run(getattr(reward, mode)(Namespace(), sample(response, label))) == wanted
 
 
-@pytest.mark.parametrize(("mode", "unfinished"), [("default", 0.0), ("strict_integer", 0.0), ("prime_math", 1.0)])
+@pytest.mark.parametrize(("mode", "unfinished"), [("default", 0.0), ("prime_math", 1.0)])
 def test_a_thought_that_the_chat_template_opened_has_to_end(mode, unfinished):
     rewards = []
     for response in ("So \\boxed{34}", "So</think>\\boxed{34}"):
@@ -61,7 +58,7 @@ def test_a_thought_that_the_chat_template_opened_has_to_end(mode, unfinished):
     assert rewards == [unfinished, 1.0]
 
 
-@pytest.mark.parametrize("mode", ["default", "prime_math", "math_dapo", "strict_integer"])
+@pytest.mark.parametrize("mode", ["default", "prime_math"])
 @pytest.mark.parametrize("end", ["<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<｜end▁of▁sentence｜>", "</s>"])
 def test_the_token_on_which_the_engine_stopped_changes_no_reward(mode, end):
     """slime's text ends with it. Without `without_end_token` prime_math gives all of these 0."""
@@ -142,14 +139,3 @@ def test_slime_finds_and_calls_it():
     samples = [Sample(index=i, response=f"so \\boxed{{{i}}}", label="1") for i in range(3)]
     assert asyncio.run(async_rm(args, samples[1])) == 1.0
     assert asyncio.run(batched_async_rm(args, samples)) == [0.0, 1.0, 0.0]
-
-
-@pytest.mark.needs_slime
-def test_slimes_rules_agree_where_they_are_the_same():
-    """slime's `dapo` gives -1 where ours gives 0."""
-    pytest.importorskip("pylatexenc", reason="slime's rules import it")
-    from slime.rollout.rm_hub.math_dapo_utils import compute_score
-
-    for response, label in [("Answer: 34", "34"), ("Answer: \\boxed{25}", "025"), ("Answer: 3 cm", "3"), ("34", "34")]:
-        theirs = compute_score(response, label)["score"]
-        assert asyncio.run(reward.math_dapo(Namespace(), sample(response, label))) == (theirs + 1) / 2

@@ -44,51 +44,8 @@ def test_prime_math_keeps_primes_tolerances(answer, label, reward):
     assert judge(f"\\boxed{{{answer}}}", label, "prime_math").reward == reward
 
 
-@pytest.mark.parametrize(
-    ("response", "label", "reward"),
-    [
-        ("Answer: 34", "34", 1.0),
-        ("Answer: $34$", "34", 1.0),
-        ("answer: \\boxed{34}", "34", 1.0),
-        ("Answer: x = 34", "34", 1.0),
-        ("Answer: 34.0", "34", 0.0),
-        ("Answer: 34" + " " * 300, "34", 0.0),
-        ("\\boxed{34}", "34", 0.0),
-        ("Answer: 1,234", "1234", 1.0),
-        ("Answer: 25", "025", 1.0),
-        ("Answer: \\frac12", "\\frac{1}{2}", 1.0),
-        ("Answer: \\frac{1}{2}", "1/2", 0.0),
-        ("Answer: 5 cm", "5", 1.0),
-        ("", "5", 0.0),
-    ],
-)
-def test_math_dapo(response, label, reward):
-    assert judge(response, label, "math_dapo").reward == reward
-
-
-@pytest.mark.parametrize(
-    ("answer", "label", "reason"),
-    [
-        ("34", "34", "number"),
-        ("034", "34", "number"),
-        ("+34", "034", "number"),
-        ("1,234", "1234", "number"),
-        ("$34$", "34", "number"),
-        ("35", "34", "different"),
-        ("34.0", "34", "unparsed"),
-        ("68/2", "34", "unparsed"),
-        ("34%", "34", "unparsed"),
-        ("34 cm", "34", "unparsed"),
-        ("٣٤", "34", "unparsed"),
-        ("34", "34.5", "unparsed_label"),
-    ],
-)
-def test_strict_integer(answer, label, reason):
-    assert judge(f"\\boxed{{{answer}}}", label, "strict_integer").reason == reason
-
-
 def test_a_box_around_the_label_is_taken_off():
-    assert judge("\\boxed{34}", "\\boxed{34}", "strict_integer").reward == 1.0
+    assert judge("\\boxed{34}", "\\boxed{34}", "default").reward == 1.0
 
 
 DIFFERENCES = [

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -21,13 +20,12 @@ pytest.importorskip("math_verify", reason="needs pip install '.[reward]'")
 from hostile import INJECTIONS, LABELS, hostile
 from label_kinds import DIFFERENT, EQUAL, rows
 
-from sat_slime.reward import CORRECT, KILLED, MODES, WRONG, Limits, VerifierPool, verify
-from sat_slime.reward.pool import _reason
+from sat_slime.reward import CORRECT, KILLED, MODES, WRONG, Limits, VerifierPool
+from sat_slime.reward.pool import reason_of
 
 COSTLY = f"\\boxed{{|{'+'.join(f'|x-{k}|' for k in range(12))}|<9}}"
 """A response that takes seconds to be compared with the label below."""
 COSTLY_LABEL = "x^2<5"
-HOSTILE_SLOW = 10_000
 
 
 @pytest.fixture(scope="module")
@@ -43,10 +41,6 @@ def alive(pid: int) -> bool:
         return False
 
 
-def children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
 def test_the_kinds_of_labels_have_their_verdicts(pool):
     for table, reward in ((EQUAL, 1.0), (DIFFERENT, 0.0)):
         pairs = [(f"\\boxed{{{answer}}}", label) for _, label, answer in rows(table)]
@@ -60,28 +54,31 @@ def test_a_batch_keeps_its_order(pool):
     assert [i for i, v in enumerate(verdicts) if v.reward] == [5]
 
 
-def test_a_worker_that_hangs_in_sympy_is_killed_and_the_next_answer_is_served():
-    with VerifierPool(workers=1, limits=Limits(cpu_s=0.3)) as pool:
+@pytest.fixture
+def small():
+    """A pool of one worker that has started."""
+    with VerifierPool(workers=1, limits=Limits(cpu_s=0.3, wall_s=0.5)) as pool:
         assert pool.verify("Answer: 5", "5").reward == 1.0
-        (worker,) = children(pool._parent._process.pid)
-        hung = pool.verify(COSTLY, COSTLY_LABEL)
-        assert (hung.reward, hung.extracted, hung.reason) == (0.0, None, "timeout")
-        assert not alive(worker)
-        assert pool.verify("Answer: 5", "5").reward == 1.0
-        assert children(pool._parent._process.pid) != [worker]
-        metrics = pool.drain_metrics()
-        assert (metrics["verdicts"], metrics["timeouts"], metrics["kills"]) == (3, 1, 1)
-        assert set(pool.drain_metrics().values()) == {0.0}
+        yield pool
 
 
-def test_a_worker_that_takes_no_cpu_time_is_ended_by_the_clock():
-    with VerifierPool(workers=1, limits=Limits(wall_s=0.5)) as pool:
-        pool.verify("Answer: 5", "5")
-        (worker,) = children(pool._parent._process.pid)
-        os.kill(worker, signal.SIGSTOP)
-        assert pool.verify("Answer: 5", "5").reason == "timeout"
-        assert not alive(worker)
-        assert pool.verify("Answer: 5", "5").reward == 1.0
+def test_a_fork_that_hangs_in_sympy_is_killed_and_the_next_answer_is_served(small):
+    fork = small._workers[0]._fork
+    hung = small.verify(COSTLY, COSTLY_LABEL)
+    assert (hung.reward, hung.extracted, hung.reason) == (0.0, None, "timeout")
+    assert not alive(fork)
+    assert small.verify("Answer: 5", "5").reward == 1.0
+    metrics = small.drain_metrics()
+    assert (metrics["verdicts"], metrics["timeouts"], metrics["kills"]) == (3, 1, 1)
+    assert set(small.drain_metrics().values()) == {0.0}
+
+
+def test_a_fork_that_takes_no_cpu_time_is_ended_by_the_clock(small):
+    fork = small._workers[0]._fork
+    os.kill(fork, signal.SIGSTOP)
+    assert small.verify("Answer: 5", "5").reason == "timeout"
+    assert not alive(fork)
+    assert small.verify("Answer: 5", "5").reward == 1.0
 
 
 def test_a_worker_that_works_is_not_ended_by_the_clock():
@@ -91,13 +88,18 @@ def test_a_worker_that_works_is_not_ended_by_the_clock():
         assert pool.drain_metrics()["seconds_mean"] > 0.02
 
 
-@pytest.mark.parametrize("whom", ["worker", "parent"])
-def test_what_somebody_else_kills_costs_no_reward(whom):
-    with VerifierPool(workers=1) as pool:
-        pool.verify("Answer: 5", "5")
-        parent = pool._parent._process.pid
-        os.kill(children(parent)[0] if whom == "worker" else parent, signal.SIGKILL)
-        assert pool.verify("Answer: 5", "5").reward == 1.0
+@pytest.mark.parametrize("whom", ["fork", "process"])
+def test_what_somebody_else_kills_costs_no_reward(small, whom):
+    worker = small._workers[0]
+    os.kill(worker._fork if whom == "fork" else worker._process.pid, signal.SIGKILL)
+    for i in range(4):
+        assert small.verify(f"Answer: {i}", "3").extracted == str(i)
+    assert small.drain_metrics()["kills"] == 0
+
+
+def test_a_fork_that_holds_half_of_its_memory_is_replaced():
+    with VerifierPool(workers=1, limits=Limits(memory_mb=256)) as pool:
+        assert [v.reward for v in pool.verify_batch([(f"Answer: {i}", "5") for i in range(8)])] == [0.0] * 5 + [1, 0, 0]
         assert pool.drain_metrics()["kills"] == 0
 
 
@@ -123,13 +125,13 @@ def test_what_somebody_else_kills_costs_no_reward(whom):
 def test_a_worker_that_does_what_it_may_not_ends(crime, reason):
     """`judge` itself is made to do it, since no known response does."""
     program = f"""
-import socket, sys
+import socket
 from multiprocessing.connection import Connection
 import sympy.polys.monomials
 from sat_slime.reward import modes
 from sat_slime.reward import worker
 mine, theirs = socket.socketpair()
-Connection(mine.detach()).send_bytes(b'["default", "a", "b"]')
+Connection(mine.detach()).send_bytes(b'[1, "default", "a", "b"]')
 def exhaust():
     while True: pass
 def judge(*_):
@@ -138,7 +140,7 @@ modes.judge = judge
 worker.serve(theirs.detach(), 0.2, 512)
 """
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True)
-    assert _reason(ended.returncode, False) == reason, ended.stderr
+    assert reason_of(ended.returncode) == reason, ended.stderr
 
 
 def test_the_sandbox_leaves_sympy_what_it_needs(pool):
@@ -171,11 +173,11 @@ def test_the_canaries_would_sing(tmp_path):
     assert canary.exists()
 
 
-def test_hostile_responses_end_with_a_verdict(pool, tmp_path):
-    pairs = list(hostile(250, str(tmp_path / "canary")))
-    verdicts = pool.verify_batch(pairs)
-    assert len(verdicts) == len(pairs)
-    assert {verdict.reason for verdict in verdicts} <= {*CORRECT, *WRONG, *KILLED} - {"crash", "forbidden"}
+@pytest.mark.parametrize("count", [250, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_hostile_responses_end_with_a_verdict(pool, tmp_path, count):
+    pairs = list(hostile(count, str(tmp_path / "canary"), seed=count))
+    reasons = [verdict.reason for verdict in pool.verify_batch(pairs)]
+    assert len(reasons) == count and set(reasons) <= {*CORRECT, *WRONG, *KILLED} - {"crash", "forbidden"}
     assert not (tmp_path / "canary").exists()
     assert pool.verify("Answer: 5", "5").reward == 1.0
 
@@ -203,20 +205,6 @@ def test_any_text_has_a_verdict(pool, text, label, mode):
     assert verdict.reward == (verdict.reason in CORRECT)
 
 
-@pytest.mark.slow
-def test_ten_thousand_hostile_responses(tmp_path):
-    with VerifierPool(workers=2, limits=Limits(cpu_s=0.5, wall_s=30)) as pool:
-        started = time.monotonic()
-        futures = [pool.submit(*pair) for pair in hostile(HOSTILE_SLOW, str(tmp_path / "canary"), seed=1)]
-        verdicts = [future.result() for future in futures]
-        metrics = pool.drain_metrics()
-        print(f"{time.monotonic() - started:.0f} s", metrics)
-        assert pool.verify("Answer: 5", "5").reward == 1.0
-    assert metrics["verdicts"] == HOSTILE_SLOW
-    assert not {"crash", "forbidden"} & {verdict.reason for verdict in verdicts}
-    assert not (tmp_path / "canary").exists()
-
-
 def test_the_event_loop_goes_on_while_verdicts_are_made():
     async def both(pool):
         ticks = 0
@@ -240,15 +228,6 @@ def test_the_event_loop_goes_on_while_verdicts_are_made():
     assert ticks > 50
 
 
-def test_it_works_from_an_event_loop_of_a_background_thread():
-    found = []
-    with VerifierPool(workers=1) as pool:
-        thread = threading.Thread(target=lambda: found.append(asyncio.run(pool.verify_async("Answer: 5", "5"))))
-        thread.start()
-        thread.join()
-    assert found[0].reward == 1.0
-
-
 def test_the_queue_is_bounded():
     pool = VerifierPool(workers=1, queue_size=3)
     pool._started = True  # by no thread: nothing is taken out
@@ -265,24 +244,22 @@ def test_the_queue_is_bounded():
 def test_close_ends_every_process():
     pool = VerifierPool(workers=2)
     pool.verify_batch([(f"Answer: {i}", "5") for i in range(20)])
-    parent = pool._parent._process.pid
-    workers = children(parent)
-    assert workers and all(map(alive, workers))
+    pids = [pid for worker in pool._workers if worker._process for pid in (worker._process.pid, worker._fork)]
+    assert pids and all(map(alive, pids))
     pool.close()
     pool.close()
-    assert not any(map(alive, [parent, *workers]))
+    assert not any(map(alive, pids))
     with pytest.raises(RuntimeError, match="closed"):
         pool.verify("Answer: 5", "5")
 
 
 def test_the_processes_end_with_their_owner():
     program = """
-import os, pathlib, sys
+import os
 from sat_slime.reward import VerifierPool
 pool = VerifierPool(workers=1)
 pool.verify("Answer: 5", "5")
-parent = pool._parent._process.pid
-print(parent, *pathlib.Path(f"/proc/{parent}/task/{parent}/children").read_text().split(), flush=True)
+print(pool._workers[0]._process.pid, pool._workers[0]._fork, flush=True)
 os.kill(os.getpid(), 9)
 """
     printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout
@@ -300,12 +277,11 @@ def test_the_parent_imports_no_mathematics():
     assert done.stdout.split() == ["1.0"], done.stderr
 
 
-def test_workers_see_no_environment(pool, monkeypatch):
+def test_workers_see_no_environment(monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "secret")
     with VerifierPool(workers=1) as fresh:
         fresh.verify("Answer: 5", "5")
-        environment = Path(f"/proc/{fresh._parent._process.pid}/environ").read_bytes()
-    assert b"secret" not in environment
+        assert b"secret" not in Path(f"/proc/{fresh._workers[0]._process.pid}/environ").read_bytes()
 
 
 def test_only_the_end_of_a_long_response_is_read():
@@ -315,7 +291,7 @@ def test_only_the_end_of_a_long_response_is_read():
 
 
 def test_wrong_arguments_are_told(pool):
-    with pytest.raises(ValueError, match="one of default, prime_math, math_dapo, strict_integer"):
+    with pytest.raises(ValueError, match="one of default, prime_math"):
         pool.verify("5", "5", "math")
     with pytest.raises(ValueError, match="label of 30000"):
         pool.verify("5", "5" * 30_000)
@@ -323,7 +299,3 @@ def test_wrong_arguments_are_told(pool):
         Limits(memory_mb=10)
     with pytest.raises(ValueError, match="workers is 0"):
         VerifierPool(workers=0)
-
-
-def test_the_shared_function_verifies():
-    assert verify("Answer: $\\frac12$", "0.5").reason == "number"
