@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from sat_slime.cli.terminal import BAD_INPUT, FAILED, OK, SLIME, OverridesAsInLaunch
+from sat_slime.cli.terminal import BAD_INPUT, FAILED, OK, OverridesAsInLaunch
 
 if TYPE_CHECKING:
     from sat_slime.config.finding import Finding
@@ -24,31 +24,28 @@ def check(
         typer.Argument(help="A YAML file: of a run, or of init plugin; or a run's folder.", show_default=False),
     ],
     overrides: OverridesAsInLaunch = None,
-    address: Annotated[
-        str | None, typer.Option(metavar="URL", help="As in launch: the cluster to check.", rich_help_panel=SLIME)
-    ] = None,
 ) -> None:
     """Check a run's settings and this machine: lists problems and fixes.
 
     Imports the engines to be sure that they work, which takes some seconds;
     that they do is remembered until a package is installed or removed.
-    Of a run of slime, the cluster is checked where one is named, by a small
-    job that uses no GPU, and time and cost are estimated, by what the run
-    has measured where its folder is given.
+    Of a run of slime, the cluster that cluster.address names is checked, by a
+    small job that uses no GPU, and time and cost are estimated, by what the
+    run has measured where its folder is given.
 
         sat-slime check configs/lab/quickstart.yaml
     """
     console = Console(soft_wrap=True, highlight=False)
     failed_settings = failed_machine = False
-    for finding in findings_of(file, overrides or [], address):
+    for finding in findings_of(file, overrides or []):
         console.print(*_columns(finding), sep="  ")
         failed_settings |= finding.mark == "FAIL" and finding.of_settings
         failed_machine |= finding.mark == "FAIL" and not finding.of_settings
     raise typer.Exit(BAD_INPUT if failed_settings else FAILED if failed_machine else OK)
 
 
-def findings_of(file: Path, overrides: Sequence[str], address: str | None = None) -> Iterator[Finding]:
-    """Yield the finding of every check of a run. address: that of a slime run's cluster."""
+def findings_of(file: Path, overrides: Sequence[str]) -> Iterator[Finding]:
+    """Yield the finding of every check of a run."""
     from sat_slime.cli.lab_run.lab_findings import lab_findings
     from sat_slime.cli.run_plan import load_run
     from sat_slime.config import ConfigError, LabConfig
@@ -71,7 +68,7 @@ def findings_of(file: Path, overrides: Sequence[str], address: str | None = None
     else:
         from sat_slime.cli.slime_run.slime_findings import slime_findings
 
-        yield from slime_findings(config, file, address, folder)
+        yield from slime_findings(config, file, None, folder)
 
 
 def _columns(finding: Finding) -> tuple[str, str, str]:

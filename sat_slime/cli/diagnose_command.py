@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from sat_slime.cli.terminal import bad_input, say
-
-if TYPE_CHECKING:
-    from sat_slime.report.diagnosis import Diagnosis
-    from sat_slime.report.page import Table as Numbers
+from sat_slime.cli.terminal import bad_input, show_page
 
 
 def diagnose(
@@ -54,72 +47,18 @@ def diagnose(
     """
     from sat_slime.runs.folder import RunFolder
 
+    console = Console()
     if len(paths) == 1 and RunFolder(paths[0]).is_run():
         from sat_slime.report.diagnosis import write_diagnosis
 
         if out is not None:
-            page = paths[0] / "diagnosis"
-            bad_input([f"--out is for trackers, logs and dumps; of a run folder the page is in {page}"])
-        _show(write_diagnosis(paths[0]), Console())
+            bad_input(
+                [f"--out is for trackers, logs and dumps; of a run folder the page is in {paths[0] / 'diagnosis'}"]
+            )
+        show_page(write_diagnosis(paths[0]), console)
     else:
-        _check_up(paths, out or Path("diagnosis"), Console())
+        from sat_slime.report.checkup import write_checkup
 
-
-def _check_up(paths: list[Path], out: Path, console: Console) -> None:
-    from sat_slime.report.checkup import write_checkup
-
-    with console.status("reading") as status:
-        checkup = write_checkup(paths, out, lambda name: status.update(f"reading {name}"))
-
-    tell = partial(say, console)
-    for line in checkup.skipped:
-        tell(f"warning: {line}", "yellow")
-    for sentence in checkup.summary:
-        tell(sentence)
-    console.print()
-    if checkup.symptoms:
-        tell("What we see, and what to try", "bold")
-    for symptom in checkup.symptoms:
-        tell(f"- {symptom.heading}: {symptom.seen}.")
-        if symptom.advice:
-            tell(f"  {symptom.advice}.", "dim")
-    if checkup.verdict:
-        tell(checkup.verdict, "bold")
-    for numbers in checkup.tables:
-        console.print()
-        console.print(as_table(numbers))
-    console.print()
-    tell("Not visible here, and what would show it", "bold")
-    for sentence in checkup.unknown:
-        tell(f"- {sentence}")
-    console.print()
-    for line in checkup.next:
-        tell(f"next: {line}")
-    tell(f"page: {checkup.page}")
-
-
-def _show(diagnosis: Diagnosis, console: Console) -> None:
-    """Print what the page says."""
-    for sentence in diagnosis.warnings:
-        say(console, f"warning: {sentence}", style="yellow")
-    for sentence in diagnosis.findings:
-        say(console, sentence)
-    for numbers in diagnosis.tables:
-        console.print()
-        console.print(as_table(numbers))
-    console.print()
-    say(console, f"page: {diagnosis.page}")
-
-
-def as_table(numbers: Numbers) -> Table:
-    """Return a table of a page as one for the terminal."""
-    from sat_slime.report.page import Strong
-
-    table = Table(title=numbers.heading, title_justify="left", title_style="bold", box=None, pad_edge=False)
-    for index, name in enumerate(numbers.head):
-        table.add_column(name, justify="right" if index else "left", no_wrap=not index)
-    for heading, cells in numbers.rows():
-        if heading:
-            table.add_row(Text(heading, style="dim italic"))
-        table.add_row(*map(Text, cells), style="bold" if isinstance(cells[0], Strong) else None)
-    return table
+        with console.status("reading") as status:
+            page = write_checkup(paths, out or Path("diagnosis"), lambda name: status.update(f"reading {name}"))
+        show_page(page, console)

@@ -19,7 +19,6 @@ def launch(
     method: Annotated[
         str | None, typer.Option(help="A named method, such as [bold]sat-gspo-r3[/]; see sat-slime methods.")
     ] = None,
-    base: Annotated[str | None, typer.Option(help="Only the base: grpo, gspo, dppo, ...")] = None,
     sat: Annotated[
         bool | None, typer.Option("--sat/--no-sat", help="Contract the trust region on stale tokens.")
     ] = None,
@@ -54,11 +53,7 @@ def launch(
     ] = None,
     address: Annotated[
         str | None,
-        typer.Option(
-            metavar="URL",
-            help="Ray's dashboard, such as http://10.0.0.1:8265.",
-            rich_help_panel=SLIME,
-        ),
+        typer.Option(metavar="URL", help="Ray's dashboard, such as http://10.0.0.1:8265.", rich_help_panel=SLIME),
     ] = None,
     start_ray: Annotated[
         bool,
@@ -117,7 +112,6 @@ def launch(
 
     options = {
         "method": method,
-        "method.base": base,
         "method.sat": sat,
         "method.r3": r3,
         "method.tis": tis,

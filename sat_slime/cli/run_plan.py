@@ -64,12 +64,10 @@ def contradiction(settings: Mapping[str, Any]) -> str | None:
         named = method_switches(name) if name is not None else {}
     except ValueError:
         return None  # told with all that is wrong with the settings
-    base = settings.get("method.base")
-    options = [f"--base {base}"] if named and base not in (None, named["base"]) else []
     for key in ("sat", "tis", "r3"):
         if named and named[key] in (True, {"enabled": True}) and settings.get(f"method.{key}") is False:
-            options.append(f"--no-{key}")
-    return f"--method {name} and {options[0]} contradict each other: leave one of them out" if options else None
+            return f"--method {name} and --no-{key} contradict each other: leave one of them out"
+    return None
 
 
 def load_run(file: Path, overrides: Sequence[str], settings: Mapping[str, Any] | None = None) -> RunConfig:

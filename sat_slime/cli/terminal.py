@@ -16,9 +16,13 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 if TYPE_CHECKING:
     from sat_slime.config.finding import Finding
+    from sat_slime.report.page import Page
+    from sat_slime.report.page import Table as Numbers
 
 OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 """Exit codes."""
@@ -157,3 +161,37 @@ def with_remark(error: str, remark: str) -> str:
 def short(folder: Path) -> Path:
     """Return a folder relative to where the command was given, if it is below."""
     return folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
+
+
+def show_page(page: Page, console: Console) -> None:
+    """Print what a page says: its warnings, its answer, and its sections but for the charts."""
+    for line in page.warnings:
+        say(console, f"warning: {line}", "yellow")
+    for sentence in page.answer:
+        say(console, sentence)
+    for part in page.sections:
+        if part.table is not None:
+            console.print()
+            console.print(as_table(part.table))
+        elif part.sentences or part.text:
+            console.print()
+            say(console, part.heading, "bold")
+            for sentence in part.sentences:
+                say(console, f"- {sentence}")
+            say(console, part.text)
+    console.print()
+    say(console, f"page: {page.path}")
+
+
+def as_table(numbers: Numbers) -> Table:
+    """Return a table of a page as one for the terminal."""
+    from sat_slime.report.page import Strong
+
+    table = Table(title=numbers.heading, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    for index, name in enumerate(numbers.head):
+        table.add_column(name, justify="right" if index else "left", no_wrap=not index)
+    for heading, cells in numbers.rows():
+        if heading:
+            table.add_row(Text(heading, style="dim italic"))
+        table.add_row(*map(Text, cells), style="bold" if isinstance(cells[0], Strong) else None)
+    return table

@@ -2,7 +2,7 @@
 
 sets     where a data set is, and its rows, whatever its columns are called
 odd      prompts, labels and files that are not what they seem to be
-text     a problem without its instruction, two copies of a problem, problems that overlap, the instruction template
+text     a problem without its instruction, two copies of a problem, the instruction template
 prepare  makes prompts of data sets, with an account of every row
 """
 

@@ -29,7 +29,7 @@ from sat_slime.config.jsonl import write_atomically
 from sat_slime.prompts import PromptError
 from sat_slime.prompts.odd import odd_label, odd_text
 from sat_slime.prompts.sets import Source, fetch, find_source, label_text, missing_columns, problem_text, read_pairs
-from sat_slime.prompts.text import Problems, digest, fill, find_template, normalize, strip_instruction
+from sat_slime.prompts.text import digest, fill, find_template, normalize, strip_instruction
 from sat_slime.reward import KILLED, Limits, VerifierPool
 
 MANIFEST, TRAIN, EVALUATION, DOUBTS = "manifest.json", "train.jsonl", "aime24.jsonl", "doubts.jsonl"
@@ -180,9 +180,7 @@ def prepare(
         for line in _summary(train_sets, len(train), repeated):
             console.print(line)
         if leaks:
-            console.print(
-                f"warning: {len(leaks)} training prompts are, or nearly are, problems of aime24: see {DOUBTS}"
-            )
+            console.print(f"warning: {len(leaks)} training prompts are problems of aime24: see {DOUBTS}")
         for line in differences(gathered):
             console.print(f"not the paper's: {line}")
 
@@ -332,15 +330,13 @@ def prompt_row(problem: Problem, template: str) -> dict[str, Any]:
 
 
 def in_evaluation(train: Sequence[Problem], evaluation: Sequence[Problem]) -> list[Doubt]:
-    """Return the training problems that are, or nearly are, problems of the evaluation."""
-    problems = Problems((number, problem.problem) for number, problem in enumerate(evaluation))
-    doubts = []
-    for problem in train:
-        if (overlap := problems.overlap(problem.problem)) is not None:
-            of, held = overlap
-            what = f"{held} {evaluation[of].source}'s {evaluation[of].row}"
-            doubts.append(Doubt(problem.source, problem.row, what, problem.label, problem.problem))
-    return doubts
+    """Return the training problems that are problems of the evaluation, perhaps in other words: see `normalize`."""
+    same = {problem.key: problem for problem in evaluation}
+    return [
+        Doubt(one.source, one.row, f"is {same[one.key].source}'s {same[one.key].row}", one.label, one.problem)
+        for one in train
+        if one.key in same
+    ]
 
 
 # ----------------------------------------------------------------------------------------------------------- labels

@@ -6,8 +6,6 @@ from __future__ import annotations
 import hashlib
 import re
 import unicodedata
-from collections import Counter, defaultdict
-from collections.abc import Iterable
 from pathlib import Path
 
 from sat_slime.prompts import PromptError
@@ -48,7 +46,6 @@ _LAYOUT = re.compile(
 )
 _FRACTION = re.compile(r"\\[dtc]frac(?![a-zA-Z])")
 _PUNCTUATION = re.compile(r"(?<![0-9])[.,;?]|[.,;?](?![0-9])")
-_TOKEN = re.compile(r"\\?[^\W_]+|[^\w\s]|_")
 
 
 def strip_instruction(text: str) -> tuple[str, bool]:
@@ -77,12 +74,6 @@ def digest(text: str) -> bytes:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
-def tokens(problem: str) -> list[str]:
-    """Return words, numbers, LaTeX commands and signs of a problem, without what `normalize` drops."""
-    text = _FRACTION.sub(r"\\frac", _LAYOUT.sub(" ", unicodedata.normalize("NFKC", problem).translate(_SIGNS)))
-    return _TOKEN.findall(_PUNCTUATION.sub(" ", text).casefold())
-
-
 def find_template(given: str) -> str:
     """Return the template that is given by its name, by a file, or as text. Raises PromptError."""
     if given in TEMPLATES:
@@ -104,40 +95,3 @@ def find_template(given: str) -> str:
 def fill(template: str, problem: str) -> str:
     """Return the template with the problem in its place. str.format would stumble over LaTeX's braces in both."""
     return template.replace(PLACE, problem)
-
-
-RUN = 8
-"""Tokens in a row, a run, are compared at once."""
-NEAR = 0.5
-"""The share of a problem's runs that another one has to hold to be nearly the same."""
-
-
-class Problems:
-    """The problems of an evaluation, with which others are compared."""
-
-    def __init__(self, problems: Iterable[tuple[int, str]]) -> None:
-        """problems: the row and the text of each."""
-        self._same: dict[bytes, int] = {}
-        self._having: defaultdict[str, list[int]] = defaultdict(list)
-        self._runs: dict[int, int] = {}
-        for number, problem in problems:
-            self._same.setdefault(digest(normalize(problem)), number)
-            runs = _runs(problem)
-            self._runs[number] = len(runs)
-            for run in runs:
-                self._having[run].append(number)
-
-    def overlap(self, problem: str) -> tuple[int, str] | None:
-        """Return (row, how) of the problem of which this one holds most, if that is at least NEAR: `is` where both are
-        the same, else `holds 62% of`."""
-        if (of := self._same.get(digest(normalize(problem)))) is not None:
-            return of, "is"
-        held = Counter(of for run in _runs(problem) for of in self._having.get(run, ()))
-        shares = {of: count / self._runs[of] for of, count in held.items()}
-        most = max(shares, key=lambda of: shares[of], default=None)
-        return None if most is None or shares[most] < NEAR else (most, f"holds {shares[most]:.0%} of")
-
-
-def _runs(problem: str) -> set[str]:
-    words = tokens(problem)
-    return {" ".join(words[start : start + RUN]) for start in range(max(1, len(words) - RUN + 1))}

@@ -254,12 +254,6 @@ def by_entropy(tokens: Tokens) -> Groups:
     return _between(tokens.entropy, ENTROPY_EDGES)
 
 
-def by_time(tokens: Tokens) -> Groups:
-    """Group tokens by quarter of the run, as far as it was diagnosed."""
-    last = tokens.step.max() if len(tokens.d) else 0
-    return _by_range(np.minimum((4 * (tokens.step - 1) // max(last, 1)).astype(int), 3), tokens.step)
-
-
 def _by_range(place: np.ndarray, values: np.ndarray) -> Groups:
     """Group tokens by `place`, and name each group by the range of its values."""
     groups = {}

@@ -82,7 +82,7 @@ class Chart:
 
     def save(self, folder: Path) -> None:
         """Write NAME.csv, NAME.svg and NAME.png into a folder."""
-        numbers = self.frame.drop(columns=["key", "place", "until"], errors="ignore")
+        numbers = self.frame.drop(columns=["key", "place"], errors="ignore")
         with naming(folder):
             folder.mkdir(parents=True, exist_ok=True)
         write_csv(numbers.rename(columns=self.columns), folder / f"{self.name}.csv")
@@ -334,26 +334,6 @@ def matrix(name: str, frame: pd.DataFrame, title: str) -> Chart:
     numbers = base.transform_filter(f"width > {(18 if many else 30) * len(names)}")
     numbers = numbers.mark_text(fontSize=8 if many else 10, color=INK).encode(text=alt.Text("y:Q", format=".2f"))
     return Chart(name, alt.layer(cells, numbers).properties(height=alt.Step(16 if many else 24)), frame, {"y": title})
-
-
-def histogram(name: str, frame: pd.DataFrame, title: str, x: str, y: str) -> Chart:
-    """Draw a histogram that a slider moves over the steps. frame: step, x, to, y, q; bins without tokens left out."""
-    frame = frame.assign(line="share")
-    first, last = float(frame["step"].min()), float(frame["step"].max())
-    slider = alt.binding_range(min=first, max=last, step=1, name="optimizer step ")
-    at = alt.param(name="step", value=last, bind=slider)
-    begins = sorted(frame["step"].unique())
-    ends = dict(zip(begins, [*begins[1:], math.inf], strict=True))
-    frame = frame.assign(until=frame["step"].map(ends).clip(upper=1e9))
-    base = alt.Chart(alt.NamedData("numbers")).transform_filter("datum.step <= step && step < datum.until")
-    tips = [alt.Tooltip("step:Q"), *(alt.Tooltip(f"{key}:Q", format=".3~g") for key in ("x", "to", "y", "q"))]
-    top = alt.Scale(domain=[0, float(frame["y"].max())])
-    drawn = base.mark_rect(clip=True, color=SKY, stroke=INK, strokeWidth=0.3).encode(
-        axis(x, "x:Q", kind=alt.X, log=True), alt.Y("y:Q", title=y, scale=top), x2="to:Q", y2=alt.datum(0), tooltip=tips
-    )
-    q = base.mark_rule(color=INK, strokeDash=[4, 2], clip=True).encode(alt.X("q:Q"))
-    view = alt.layer(drawn, q).add_params(at).properties(title=title, height=170)
-    return Chart(name, view, frame, {"x": "from", "y": y})
 
 
 # ------------------------------------------------------------------------------------------------------------- script

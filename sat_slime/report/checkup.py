@@ -15,8 +15,9 @@ import pandas as pd
 
 from sat_slime.report.dumps import Skipped, StepBatch, by_number, find_dumps, steps
 from sat_slime.report.frames import finite_mean
-from sat_slime.report.page import Section, Table, check_out, percent, write_page
+from sat_slime.report.page import Page, Section, Table, check_out, percent, section_of, write_page
 from sat_slime.report.run import figures as run_figures
+from sat_slime.report.run import known_of
 from sat_slime.runs.collapse import FLOOR_STEPS, MISMATCH_RISE, SCORES, judge
 from sat_slime.runs.folder import RunFolderError, writable
 from sat_slime.runs.health import Symptom, order, symptoms, verdict
@@ -113,16 +114,14 @@ def _bins(edges: Sequence[float], values: np.ndarray) -> np.ndarray:
 
 # ------------------------------------------------------------------------------------------------------- what was given
 
-
 DUMPS = "slime's dumps of training (.pt), or the folder of --dump-details"
 
 
 @dataclass
 class Checkup:
-    """The parts of a run that a checkup reads."""
+    """What was read of a run."""
 
-    trackers: list[Path]
-    training: list[Path]
+    training: list[Path] = field(default_factory=list)
     """Files of --save-debug-train-data."""
     data: RunData = field(default_factory=RunData)
     """Empty without a tracker."""
@@ -131,45 +130,38 @@ class Checkup:
     """Dumps that could not be read, and why."""
 
 
-def check(paths: Sequence[Path], on_file: Callable[[str], object] = lambda name: None) -> Checkup:
+def read(paths: Sequence[Path], on_file: Callable[[str], object] = lambda name: None) -> Checkup:
     """Read all that was given of one run.
 
     Args:
         on_file: is called with the name of each file or step before it is read.
 
     Raises:
-        RunFolderError: a path is of no known kind, or nothing could be read.
+        RunFolderError: a path is neither a tracker nor a dump, with what can be read; or nothing could be read.
     """
-    checkup = sort_out(paths)
-    if checkup.trackers:
-        on_file("trackers")
-        checkup.data = read_tracked(checkup.trackers).data()
-    dumps, checkup.skipped = find_dumps(checkup.training)
-    for step in steps(dumps, token_ids=True):
-        if isinstance(step, Skipped):
-            checkup.skipped.append(step)
-            continue
-        on_file(step.name)
-        checkup.tokens.add(step)
-        del step  # it must not be in memory together with the next one
-    if not checkup.data.metrics and not checkup.data.evals and not checkup.tokens.steps:
-        reasons = "; ".join(map(str, checkup.skipped[:3]))
-        raise RunFolderError(f"nothing could be read: {reasons or 'no dump of training was given'}")
-    return checkup
-
-
-def sort_out(paths: Sequence[Path]) -> Checkup:
-    """Tell trackers from dumps. Raises RunFolderError for a path that is neither, with what was seen and what can be
-    read."""
-    checkup = Checkup([], [])
+    found, trackers = Checkup(), list[Path]()
     for path in paths:
         files = _dump_files(path)
-        checkup.training += files
+        found.training += files
         if path not in files and is_tracker(path):
-            checkup.trackers.append(path)
+            trackers.append(path)
         elif not files:
             raise RunFolderError(f"{path}: {what_it_is(path)}. What can be read is {READABLE}; and {DUMPS}")
-    return checkup
+    if trackers:
+        on_file("trackers")
+        found.data = read_tracked(trackers).data()
+    dumps, found.skipped = find_dumps(found.training)
+    for step in steps(dumps, token_ids=True):
+        if isinstance(step, Skipped):
+            found.skipped.append(step)
+            continue
+        on_file(step.name)
+        found.tokens.add(step)
+        del step  # it must not be in memory together with the next one
+    if not found.data.metrics and not found.data.evals and not found.tokens.steps:
+        reasons = "; ".join(map(str, found.skipped[:3]))
+        raise RunFolderError(f"nothing could be read: {reasons or 'no dump of training was given'}")
+    return found
 
 
 def _dump_files(path: Path) -> list[Path]:
@@ -346,122 +338,84 @@ def ids_table(sums: TokenSums) -> Table:
 METHODS = "`sat-slime methods NAME` says what a stabilizer bounds and needs."
 
 
-@dataclass
-class Findings:
-    """The findings, for a page or a terminal."""
-
-    page: Path
-    summary: list[str]
-    symptoms: list[Symptom]
-    verdict: str
-    """What it is worth that nothing else was found; empty where nothing is to be said of it."""
-    unknown: list[str]
-    next: list[str]
-    """Commands, each with what it is for behind a #."""
-    tables: list[Table]
-    skipped: list[str]
-
-
-def write_checkup(
-    paths: Sequence[Path], folder: Path, on_file: Callable[[str], object] = lambda name: None
-) -> Findings:
+def write_checkup(paths: Sequence[Path], folder: Path, on_file: Callable[[str], object] = lambda name: None) -> Page:
     """Write the check-up of a run of slime, from what there is of its trackers and dumps: a page, tables and figures.
 
     Args:
-        on_file: as of `check`.
+        on_file: as of `read`.
 
     Raises:
         RunFolderError: nothing could be read, or the folder holds something else or cannot be written.
     """
     check_out(folder)  # before the dumps are read, which may take minutes
-    checkup = check(paths, on_file)
-    of_curves = symptoms(checkup.data)
+    found = read(paths, on_file)
+    of_curves = symptoms(found.data)
     names = {symptom.name for symptom in of_curves}
-    seen = [*of_curves, *(symptom for symptom in dump_symptoms(checkup.tokens) if symptom.name not in names)]
-    findings = Findings(
-        folder / "report.html",
-        [*_what_was_read(checkup), *_story(checkup, seen)],
-        seen,
-        verdict(checkup.data, seen),
-        list(unknown(checkup)),
-        list(_next(checkup, seen)),
-        tables(checkup.tokens),
-        list(map(str, checkup.skipped)),
-    )
-    charts = run_figures(checkup.data)
-    seen_of = [f"{one.heading}: {one.seen}. {one.advice}{'.' * bool(one.advice)}" for one in findings.symptoms]
+    seen = [*of_curves, *(symptom for symptom in dump_symptoms(found.tokens) if symptom.name not in names)]
+    worth = verdict(found.data, seen)
+    what = [f"{one.heading}: {one.seen}. {one.advice}{'.' * bool(one.advice)}" for one in seen]
+    unhealthy = f"Unhealthy: {'; '.join(symptom.heading for symptom in seen)}." if seen else worth
+    charts = run_figures(found.data)
     with writable(folder):
-        write_page(
-            findings.page,
+        return write_page(
+            folder / "report.html",
             [
                 *charts[:1],
                 Section(
-                    "seen", "What we see, and what to try", sentences=[*seen_of, *filter(None, [findings.verdict])]
+                    "seen", "What we see, and what to try", sentences=[*what, *([worth] if seen and worth else [])]
                 ),
-                Section("next", "Next", METHODS, text="\n".join(findings.next)),
-                Section("unknown", "Not visible here, and what would show it", sentences=findings.unknown),
-                *(Section(table.name, table.heading, table.note, table=table) for table in findings.tables),
+                Section("next", "Next", METHODS, text="\n".join(_next(found, seen))),
+                Section("unknown", "Not visible here, and what would show it", sentences=list(unknown(found))),
+                *(part for table in tables(found.tokens) for part in section_of(table)),
                 *charts[1:],
             ],
             title=f"{Path(paths[0]).resolve().name}: a check-up",
             subtitle="a run of slime, from its own trackers and dumps",
-            answer=[*filter(None, [findings.verdict if not seen else _named(seen)]), *findings.summary],
-            warnings=findings.skipped,
+            answer=[unhealthy, *_summary(found, seen)],
+            warnings=map(str, found.skipped),
             command=f"sat-slime diagnose {shlex.join(map(str, paths))}",
         )
-    return findings
 
 
-def _named(seen: Sequence[Symptom]) -> str:
-    return f"Unhealthy: {'; '.join(symptom.heading for symptom in seen)}."
-
-
-def _what_was_read(checkup: Checkup) -> Iterator[str]:
-    parts = []
-    if checkup.data.metrics:
-        steps = checkup.data.metrics["step"]
-        parts.append(f"{len(steps):,} optimizer steps of a tracker ({steps[0]:.0f} to {steps[-1]:.0f})")
-    if evals := len(checkup.data.evals.get("accuracy", ())):
+def _summary(found: Checkup, seen: Sequence[Symptom]) -> Iterator[str]:
+    """Tell what was read and what happened, a sentence each."""
+    parts, metrics, sums = [], found.data.metrics, found.tokens
+    if metrics:
+        at = metrics["step"]
+        parts.append(f"{len(at):,} optimizer steps of a tracker ({at[0]:.0f} to {at[-1]:.0f})")
+    if evals := len(found.data.evals.get("accuracy", ())):
         parts.append(f"{evals} evaluations")
-    if checkup.tokens.steps:
-        parts.append(
-            f"{len(checkup.tokens.steps)} optimizer steps in dumps, {checkup.tokens.whole['tokens']:,.0f} tokens"
-        )
+    if sums.steps:
+        parts.append(f"{len(sums.steps)} optimizer steps in dumps, {sums.whole['tokens']:,.0f} tokens")
     yield f"Read: {'; '.join(parts)}."
-
-
-def _story(checkup: Checkup, seen: Sequence[Symptom]) -> Iterator[str]:
-    """Tell what happened, a sentence each."""
-    reward = checkup.data.metrics.get("reward/mean", np.zeros(0))
-    reward = reward[np.isfinite(reward)]
+    reward = known_of(metrics, "reward/mean")
     if len(reward) > 1:
         window = max(1, min(16, len(reward) // 2))
         yield (
             f"The training reward went from {reward[:window].mean():.3f} to {reward[-window:].mean():.3f} (means of "
             f"the first and last {window} steps)."
         )
-    if checkup.data.metrics and (sentence := judge(checkup.data.metrics, checkup.data.evals, 1).sentence()):
+    if metrics and (sentence := judge(metrics, found.data.evals, 1).sentence()):
         yield f"{sentence[0].upper()}{sentence[1:]}."
     if text := order(seen):
         yield text
-    sums = checkup.tokens
     if sums.steps and sums.whole["tail"] >= LEAST_TAIL:
         rare = sums.groups.loc[PROBABILITY]["tail"].reindex([0, 1]).sum() / sums.whole["tail"]
         held = float(np.mean(sums.concentrations))
         fits = "a gate of whole responses" if held < 0.1 else "a rule for single tokens"
         yield (
             f"In the dumps mean |d| is {sums.whole['size'] / sums.whole['tokens']:.4f} nats; {percent(rare)} of its "
-            "tail are tokens that the engine gave less than 10 %; half of the tail is in "
-            f"{percent(held)} of the responses, "
-            f"which {fits} fits."
+            f"tail are tokens that the engine gave less than 10 %; half of the tail is in {percent(held)} of the "
+            f"responses, which {fits} fits."
         )
 
 
-def _next(checkup: Checkup, seen: Sequence[Symptom]) -> Iterator[str]:
-    if checkup.tokens.steps:
-        folders = sorted({str(path.parent) for path in checkup.training})
+def _next(found: Checkup, seen: Sequence[Symptom]) -> Iterator[str]:
+    """Tell commands, each with what it is for behind a #."""
+    if found.tokens.steps:
+        folders = sorted({str(path.parent) for path in found.training})
         yield f"sat-slime replay {shlex.join(folders)}   # what every stabilizer would have done to these tokens"
-    elif checkup.data.metrics:
+    elif found.data.metrics:
         yield (
             "--save-debug-train-data 'dump/{rollout_id}.pt'   # in slime's command, from a checkpoint before the first "
             "symptom; then: sat-slime diagnose dump"
@@ -470,10 +424,47 @@ def _next(checkup: Checkup, seen: Sequence[Symptom]) -> Iterator[str]:
         yield "sat-slime methods sat-gspo   # a stabilizer's formula; the plugin: docs/slime.md"
 
 
-def unknown(checkup: Checkup) -> Iterator[str]:
+UNLOGGED = {
+    ("mismatch/d_pi",): (
+        "How far the trained policy is from the one that sampled: slime logs train/train_rollout_logprob_abs_diff by "
+        "itself where samples have the engine's log-probs. It is missing here, so a custom rollout function leaves "
+        "them out, or that chart was not exported."
+    ),
+    ("reward/mean",): (
+        "The training reward: rollout/raw_reward is missing; in W&B it is another chart, to be exported too."
+    ),
+    ("loss/kl",): (
+        "The distance from the reference: add --use-kl-loss; with --kl-loss-coef 0 it is measured alone, for a "
+        "forward pass of the reference."
+    ),
+    ("ois", "tis"): (
+        "What importance weights do: slime logs train/tis and train/tis_clipfrac with --use-tis. --get-mismatch-"
+        "metrics alone does not measure: it wants a --custom-tis-function-path, whose loss is then used."
+    ),
+}
+"""By metrics, one of which would show it: what is not visible without them, and the flag of slime that logs them."""
+
+
+def unknown(found: Checkup) -> Iterator[str]:
     """Tell what was given does not show, a sentence each, with the flag of slime that would show it."""
-    yield from _unknown_of_curves(checkup)
-    if not checkup.tokens.steps:
+    metrics = found.data.metrics
+    if not metrics:
+        yield (
+            "Since when, and what came first: no tracker was given. Add a TensorBoard folder (--use-tensorboard "
+            "--tb-project-name NAME), a W&B export, or the log that the job printed, which has the same numbers."
+        )
+    else:
+        if len(metrics["step"]) < FLOOR_STEPS:
+            yield f"Trends: only {len(metrics['step'])} steps are there, and levels are compared over {FLOOR_STEPS}."
+        yield from (text for names, text in UNLOGGED.items() if not any(has(metrics, name) for name in names))
+        if len(found.data.evals.get("accuracy", ())) < SCORES:
+            yield f"Whether held-out accuracy fell: fewer than {SCORES} evaluations are there. Add --eval-interval."
+        if not any(key.startswith(("staleness/", "lag/")) for key in metrics):
+            yield (
+                "The lag of each batch: slime logs rollout/staleness/* only in its newest, fully asynchronous rollout. "
+                "Otherwise weight_versions of --save-debug-rollout-data have it, sample by sample."
+            )
+    if not found.tokens.steps:
         yield (
             "In which tokens the mismatch is, its tail, prompts without a signal and what a stabilizer would do: add "
             "--save-debug-train-data 'DIR/{rollout_id}.pt' (slime 0.3.1: 'DIR/{rollout_id}_{rank}.pt'), or "
@@ -485,40 +476,3 @@ def unknown(checkup: Checkup) -> Iterator[str]:
         "the weights that generated the batch, which no data of slime holds (docs/diagnose.md). The first step of a "
         "run has no staleness: what is there is the engines'."
     )
-
-
-def _unknown_of_curves(checkup: Checkup) -> Iterator[str]:
-    metrics = checkup.data.metrics
-    if not metrics:
-        yield (
-            "Since when, and what came first: no tracker was given. Add a TensorBoard folder (--use-tensorboard "
-            "--tb-project-name NAME), a W&B export, or the log that the job printed, which has the same numbers."
-        )
-        return
-    if len(metrics["step"]) < FLOOR_STEPS:
-        yield f"Trends: only {len(metrics['step'])} steps are there, and levels are compared over {FLOOR_STEPS}."
-    if not has(metrics, "mismatch/d_pi"):
-        yield (
-            "How far the trained policy is from the one that sampled: slime logs train/train_rollout_logprob_abs_diff "
-            "by itself where samples have the engine's log-probs. It is missing here, so a custom rollout function "
-            "leaves them out, or that chart was not exported."
-        )
-    if not has(metrics, "reward/mean"):
-        yield "The training reward: rollout/raw_reward is missing; in W&B it is another chart, to be exported too."
-    if not has(metrics, "loss/kl"):
-        yield (
-            "The distance from the reference: add --use-kl-loss; with --kl-loss-coef 0 it is measured alone, for a "
-            "forward pass of the reference."
-        )
-    if not has(metrics, "ois") and not has(metrics, "tis"):
-        yield (
-            "What importance weights do: slime logs train/tis and train/tis_clipfrac with --use-tis. --get-mismatch-"
-            "metrics alone does not measure: it wants a --custom-tis-function-path, whose loss is then used."
-        )
-    if len(checkup.data.evals.get("accuracy", ())) < SCORES:
-        yield f"Whether held-out accuracy fell: fewer than {SCORES} evaluations are there. Add --eval-interval."
-    if not any(key.startswith(("staleness/", "lag/")) for key in metrics):
-        yield (
-            "The lag of each batch: slime logs rollout/staleness/* only in its newest, fully asynchronous rollout. "
-            "Otherwise weight_versions of --save-debug-rollout-data have it, sample by sample."
-        )

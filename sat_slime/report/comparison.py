@@ -86,7 +86,7 @@ def write_comparison(paths: Sequence[str | Path], out: str | Path | None = None,
             subtitle=ours_label(collection) + "; beside them: paper, 30B, one seed" * paper,
             answer=summary(comparison, differences),
             command=command,
-        )
+        ).path
 
 
 def sections(comparison: Comparison, differences: pd.DataFrame) -> Iterator[Section]:
@@ -110,11 +110,11 @@ def sections(comparison: Comparison, differences: pd.DataFrame) -> Iterator[Sect
         seeds = "Mean over the seeds" + "; the band goes from the lowest to the highest" * (
             len(collection.methods) <= BANDS
         )
-        for key, (heading, note) in CURVES.items():
+        for key, (heading, _, note) in CURVES.items():
             charts = [chart for lag in collection.lags for chart in method_curves(collection, key, lag)]
             yield Section(key.partition("/")[0], heading, f"{seeds if several else 'One seed'}. {note}", charts)
     for lag in collection.lags:
-        charts = [chart for key in SAT_METRICS for chart in sat_curves(collection, key, lag)]
+        charts = [chart for key in SAT_CURVES for chart in method_curves(collection, key, lag)]
         yield Section(
             f"sat_{lag_name(lag).replace(' ', '_')}",
             f"What SAT does over training, {lag_name(lag)}",
@@ -360,10 +360,7 @@ def main_table(comparison: Comparison, lag: int | None) -> Table:
 
     def cell(quantity: str, scale: float, form: str) -> Any:
         def text(row: Row) -> str:
-            mean, low, high = (scale * row[f"{quantity} {key}"] for key in ("mean", "low", "high"))
-            if math.isnan(mean):
-                return DASH
-            words = format(mean, form) + ("" if math.isnan(low) else f" [{low:{form}}, {high:{form}}]")
+            words = with_interval(row, quantity, scale, form)
             if quantity == "best" and (steps := spans[row["method"]]):
                 words += f" ({steps[0]:.0f})" if steps[0] == steps[-1] else f" ({steps[0]:.0f}–{steps[-1]:.0f})"
                 words += f" ‡ {row['collapsed']}/{row['seeds']}" if row["collapsed"] else ""
@@ -385,7 +382,7 @@ def main_table(comparison: Comparison, lag: int | None) -> Table:
         "late, %": cell("late", 100, ".1f"),
         "d_pi, nats": cell("d_pi", 1, ".4f"),
     }
-    forms["runs"] = lambda row: f"{row['seeds']}" + (f" (+{row['not whole']} not whole)" if row["not whole"] else "")
+    forms["runs"] = lambda row: f"{row['seeds']}" + f" of {row['seeds'] + row['not whole']}" * bool(row["not whole"])
     name = lag_name(lag)
     return Table(
         f"main_{name.replace(' ', '_')}",
@@ -395,6 +392,14 @@ def main_table(comparison: Comparison, lag: int | None) -> Table:
         forms,
         above=[(PAPER_LABEL, 2), (ours_label(collection), 4)] if comparison.paper else (),
     )
+
+
+def with_interval(row: Row, quantity: str, scale: float, form: str) -> str:
+    """Return a mean with its interval as text; a dash for none."""
+    mean, low, high = (scale * row[f"{quantity} {key}"] for key in ("mean", "low", "high"))
+    if math.isnan(mean):
+        return DASH
+    return minus(format(mean, form) + ("" if math.isnan(low) else f" [{low:{form}}, {high:{form}}]"))
 
 
 def _how_to_read(comparison: Comparison, lag: int | None, several: bool) -> str:
@@ -410,7 +415,7 @@ def _how_to_read(comparison: Comparison, lag: int | None, several: bool) -> str:
     text += "Mean over seeds [95 % interval, Student's t]. " if several else "One seed. "
     text += (
         "Best: the highest evaluation of a run, in brackets its step; late: mean of the last quarter's evaluations; "
-        "d_pi: mean of the last quarter; ‡: collapsed by the rule below, with the number of seeds. "
+        "d_pi: mean of the last quarter; ‡: collapsed by the rule below, with the number of seeds; runs: whole ones. "
     )
     text += "Bold: best mean of a column; ≈: within noise of it; ?: fewer than two seeds in common with it. " * several
     return f"{text}{before}{'.' * bool(before)}"
@@ -421,11 +426,7 @@ def difference_table(frame: pd.DataFrame) -> Table:
 
     def cell(quantity: str, scale: float, form: str) -> Any:
         def text(row: Row) -> str:
-            mean, low, high = (scale * row[f"{quantity} {key}"] for key in ("mean", "low", "high"))
-            if math.isnan(mean):
-                return DASH
-            interval = "" if math.isnan(low) else f" [{low:{form}}, {high:{form}}]"
-            words = f"{minus(f'{mean:{form}}{interval}')}\n{row[f'{quantity} verdict']}"
+            words = f"{with_interval(row, quantity, scale, form)}\n{row[f'{quantity} verdict']}".rstrip()
             return Strong(words) if row[f"{quantity} verdict"] == "beyond noise" else words
 
         return text
@@ -459,36 +460,32 @@ def run_table(comparison: Comparison) -> Table:
     order: dict[Any, int] = {method: place for place, method in enumerate(collection.methods)}
     for run in collection.runs:
         numbers = comparison.of(run)
-        left = departure_of(run)
         rows.append(
             {
                 **{"method": run.method, "lag": run.lag, "seed": run.seed},
                 "state": run.status + ("" if run.counts else ", not counted"),
                 **{"steps": run.steps, "planned": run.planned_steps or None},
                 **{key: numbers[key] for key in ("best", "best_step", "late", "final", "initial", "d_pi")},
-                **{"d_pi left band at": left, "collapse rule": _collapse_text(run), "error": run.error or ""},
+                **{
+                    "d_pi left band at": departure_of(run),
+                    "collapse rule": _collapse_text(run),
+                    "error": run.error or "",
+                },
             }
         )
     for cell in collection.not_run if comparison.paper else ():
         rows.append({"method": cell.method, "lag": cell.lag, "seed": cell.seed, "state": "not run", "steps": 0})
     rows.sort(key=lambda row: (order[row["method"]], -1 if row["lag"] is None else row["lag"], row["seed"] or 0))
-    columns = (
-        "lag",
-        "seed",
-        "steps",
-        "planned",
-        "best",
-        "best_step",
-        "late",
-        "final",
-        "initial",
-        "d_pi",
-        "d_pi left band at",
-    )
-    frame = pd.DataFrame(rows).astype(dict.fromkeys(columns, float))
-    frame[["collapse rule", "error"]] = frame[["collapse rule", "error"]].fillna("")
-    best = lambda row: DASH if math.isnan(row["best"]) else f"{100 * row['best']:.1f} ({row['best_step']:.0f})"  # noqa: E731
-    steps = lambda row: f"{row['steps']:.0f}" + ("" if math.isnan(row["planned"]) else f" of {row['planned']:.0f}")  # noqa: E731
+    frame = pd.DataFrame(rows)
+    texts = ["method", "state", "collapse rule", "error"]
+    frame = frame.fillna(dict.fromkeys(texts, "")).astype(dict.fromkeys(frame.columns.difference(texts), float))
+
+    def best(row: Row) -> str:
+        return DASH if math.isnan(row["best"]) else f"{100 * row['best']:.1f} ({row['best_step']:.0f})"
+
+    def steps(row: Row) -> str:
+        return f"{row['steps']:.0f}" + ("" if math.isnan(row["planned"]) else f" of {row['planned']:.0f}")
+
     return Table(
         "runs",
         "Every run",
@@ -550,12 +547,8 @@ def gate_table(collection: Collection) -> Table | None:
             rows.append({"method": method, "lag": configured, "realized": lag, "steps": len(at)} | means)
     if not rows:
         return None
-    forms: dict[str, Any] = {
-        "method": lambda row: label_of(row["method"]),
-        "lag": ".0f",
-        "realized": ".0f",
-        "steps": "d",
-    }
+    name = {"method": lambda row: label_of(row["method"])}
+    forms: dict[str, Any] = {**name, "lag": ".0f", "realized": ".0f", "steps": "d"}
     return Table(
         "lag_gate",
         "Realized lag, |d| and the gate",
@@ -573,65 +566,61 @@ OVERLAID = 6
 BANDS = 6
 """Methods whose seeds are drawn as bands, at most: more would hide each other."""
 CURVES = {
-    "mismatch/d_pi": ("d_pi over training", "Averaged over whole lag cycles."),
-    "accuracy": ("Held-out accuracy over training", "By the updates of the weights that were measured."),
+    "mismatch/d_pi": ("d_pi over training", "d_pi", "Averaged over whole lag cycles."),
+    "accuracy": (
+        "Held-out accuracy over training",
+        "held-out accuracy",
+        "By the updates of the weights that were measured.",
+    ),
     "reward/mean": (
         "Training reward over training",
+        "training reward",
         "Averaged over whole lag cycles; the weights that earned it are older.",
     ),
 }
-SAT_METRICS = {
+"""{metric: heading and note of its section, and title of its charts}."""
+SAT_CURVES = {
     "sat/q": "q",
     "sat/gate_rate": "gate open",
     "sat/newly_clipped": "newly clipped: gradient removed by SAT",
     "sat/radius_high": "the radius that SAT comes to, above 1",
     "sat/radius_low": "the same below 1",
 }
-TITLES = {"accuracy": "held-out accuracy, %", "reward/mean": "mean reward", "mismatch/d_pi": "d_pi, nats"}
-
-
-def method_looks(collection: Collection) -> dict[str, Look]:
-    """Return colour and dash of each method's label, the same in all charts of the page."""
-    return looks(map(label_of, collection.methods))
 
 
 def score_charts(comparison: Comparison) -> Iterator[Chart]:
     """Yield the best scores of each lag with intervals and seeds; the paper's before ours where asked for."""
+    columns = ["line", "x", "low", "high", "n", "marked", "seed"]
     for lag in comparison.collection.lags:
         at = lag_name(lag).replace(" ", "_")
         cells = [(label_of(m), cell) for m in comparison.collection.methods if (cell := comparison.paper_cell(m, lag))]
         if cells:
             rows = [{"line": label, "x": cell.score, "marked": int(cell.collapsed)} for label, cell in cells]
-            frame = pd.DataFrame(rows).reindex(columns=["line", "x", "low", "high", "n", "marked", "seed"])
+            frame = pd.DataFrame(rows).reindex(columns=columns)
             yield intervals(f"paper_scores_{at}", frame, f"{lag_name(lag)}: the paper", "best AIME24, %")
         rows, seeds = [], []
         for method in comparison.collection.run_methods:
             level, runs = comparison.level(method, lag, "best"), comparison.collection.of(method, lag)
             if not level["n"]:
                 continue
-            ends = {"x": level["mean"], "low": max(0.0, level["low"]), "high": min(1.0, level["high"])}
-            ends = {key: 100 * value for key, value in ends.items()} if level["n"] > 1 else {"x": 100 * level["mean"]}
-            fell = int(any(run.collapse.met for run in runs))
-            rows.append({"line": label_of(method), "n": level["n"], "marked": fell} | ends)
+            row = {"line": label_of(method), "x": 100 * level["mean"], "n": level["n"]}
             if level["n"] > 1:
+                row |= {"low": 100 * max(0.0, level["low"]), "high": 100 * min(1.0, level["high"])}
                 seeds += [
                     {"line": label_of(method), "x": 100 * comparison.of(run)["best"], "seed": str(run.seed)}
                     for run in runs
                 ]
+            rows.append(row | {"marked": int(any(run.collapse.met for run in runs))})
         if rows:
-            frame = pd.DataFrame(rows + seeds).reindex(columns=["line", "x", "low", "high", "n", "marked", "seed"])
+            frame = pd.DataFrame(rows + seeds).reindex(columns=columns)
             yield intervals(f"scores_{at}", frame, f"{lag_name(lag)}: ours", "best held-out accuracy, %")
 
 
 def overlaid(collection: Collection, key: str) -> list[Chart]:
     """Return a few runs over each other, step by step, named by what differs."""
     names = names_by_difference(collection.runs)
-    curves = [
-        curve(run, key, smoothed=False).assign(line=name) for run, name in zip(collection.runs, names, strict=True)
-    ]
-    return _curves(
-        pd.concat(curves) if curves else pd.DataFrame(), key, key.rpartition("/")[2], TITLES[key], looks(names)
-    )
+    parts = {name: curve(run, key, smoothed=False) for name, run in zip(names, collection.runs, strict=True)}
+    return curves_chart(key.rpartition("/")[2], parts, key, CURVES[key][1])
 
 
 def names_by_difference(runs: Sequence[ComparedRun]) -> list[str]:
@@ -648,44 +637,39 @@ def names_by_difference(runs: Sequence[ComparedRun]) -> list[str]:
 
 
 def method_curves(collection: Collection, key: str, lag: int | None) -> list[Chart]:
-    """Return a metric of all methods at a lag, mean and range over the seeds."""
-    parts = [seed_curve(collection.of(method, lag), key).assign(line=label_of(method)) for method in collection.methods]
-    frame = pd.concat(parts)
-    if len(collection.methods) > BANDS or seeds_of(collection)[1] < 2:
-        frame = frame.drop(columns=["low", "high"])
-    name = f"{key.partition('/')[0]}_{lag_name(lag).replace(' ', '_')}"
-    return _curves(frame, key, name, f"{lag_name(lag)}: {TITLES[key]}", method_looks(collection))
+    """Return a metric of all methods at a lag that have it: mean and range over the seeds."""
+    of_sat = key in SAT_CURVES
+    methods = [method for method in collection.methods if has(method, "sat") or not of_sat]
+    parts = {label_of(method): seed_curve(collection.of(method, lag), key) for method in methods}
+    if (len(parts) > BANDS and not of_sat) or seeds_of(collection)[1] < 2:
+        parts = {name: frame.drop(columns=["low", "high"]) for name, frame in parts.items()}
+    radius = {"sat/radius_high": "eps_high", "sat/radius_low": "eps_low"}.get(key)
+    clips = [section(section(run.config, "method"), "clip") for m in methods for run in collection.of(m, lag)]
+    levels = {clip[radius] for clip in clips if isinstance(clip.get(radius), float)} if radius else set()
+    prefix = key.replace("/", "_") if of_sat else key.partition("/")[0]
+    title = f"{lag_name(lag)}: {SAT_CURVES[key] if of_sat else CURVES[key][1]}"
+    of = looks(map(label_of, collection.methods))  # alike in all charts of the page
+    return curves_chart(f"{prefix}_{lag_name(lag).replace(' ', '_')}", parts, key, title, of, sorted(levels))
 
 
-def _curves(frame: pd.DataFrame, key: str, name: str, title: str, of: Mapping[str, Look]) -> list[Chart]:
-    if not len(frame) or not np.isfinite(frame["y"].to_numpy()).any():
+def curves_chart(
+    name: str,
+    parts: Mapping[str, pd.DataFrame],
+    key: str,
+    title: str,
+    of: Mapping[str, Look] | None = None,
+    levels: Sequence[float] = (),
+) -> list[Chart]:
+    """Return the chart of a metric's curves by their names; none where there is no number."""
+    frame = pd.concat([part.assign(line=line) for line, part in parts.items()]) if parts else pd.DataFrame({"y": []})
+    if not np.isfinite(frame["y"].to_numpy(float)).any():
         return []
-    if key == "accuracy":
-        frame = frame.assign(**{column: 100 * frame[column] for column in ("y", "low", "high") if column in frame})
-    y = frame["y"]
-    wide = key == "mismatch/d_pi" and y.min() > 0 and y.max() > 8 * y.min()
-    x = "updates of the weights that were measured" if key == "accuracy" else "optimizer step"
-    points = key == "accuracy" and "low" not in frame
-    zero = key == "mismatch/d_pi"
-    return [lines(name, frame, title, x, TITLES[key], of=of, log=wide, zero=zero, points=points, height=240)]
-
-
-def sat_curves(collection: Collection, key: str, lag: int | None) -> list[Chart]:
-    """Return one of SAT's own quantities at a lag, a line for each SAT method."""
-    unit, scale = axis_of(key)
-    methods = [method for method in collection.methods if has(method, "sat")]
-    parts = [seed_curve(collection.of(method, lag), key).assign(line=label_of(method)) for method in methods]
-    frame = pd.concat(parts) if parts else pd.DataFrame()
-    if not len(frame):
-        return []
-    frame[["y", "low", "high"]] *= scale
-    if seeds_of(collection)[1] < 2:
-        frame = frame.drop(columns=["low", "high"])
-    radius = {"sat/radius_high": "eps_high", "sat/radius_low": "eps_low"}.get(key, "")
-    clips = [
-        section(section(run.config, "method"), "clip").get(radius) for m in methods for run in collection.of(m, lag)
-    ]
-    levels = sorted({value for value in clips if isinstance(value, float)})
-    name = f"{key.replace('/', '_')}_{lag_name(lag).replace(' ', '_')}"
-    of = method_looks(collection)
-    return [lines(name, frame, f"{lag_name(lag)}: {SAT_METRICS[key]}", "optimizer step", unit, of=of, levels=levels)]
+    accuracy, d_pi = key == "accuracy", key == "mismatch/d_pi"
+    unit, scale = ("%", 100.0) if accuracy else axis_of(key)
+    numbers = [column for column in ("y", "low", "high") if column in frame]
+    frame[numbers] *= scale
+    x = "updates of the weights that were measured" if accuracy else "optimizer step"
+    wide = d_pi and 0 < 8 * frame["y"].min() < frame["y"].max()
+    points = accuracy and "low" not in frame
+    height = 190 if key in SAT_CURVES else 240
+    return [lines(name, frame, title, x, unit, of=of, levels=levels, log=wide, zero=d_pi, points=points, height=height)]

@@ -4,8 +4,7 @@ figures."""
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,6 @@ from sat_slime.report.attribution import (
     by_lag,
     by_position,
     by_probability,
-    by_time,
     d_by_routing,
     implementation,
     load_tokens,
@@ -53,7 +51,7 @@ from sat_slime.report.charts import (
     lines,
 )
 from sat_slime.report.frames import finite_mean
-from sat_slime.report.page import NBSP, Row, Section, Strong, Table, headline, percent, write_page
+from sat_slime.report.page import NBSP, Page, Row, Section, Strong, Table, headline, percent, section_of, write_page
 from sat_slime.rollout.token_dump import dump_paths
 from sat_slime.runs.folder import RunFolderError
 from sat_slime.runs.reading import Run, load_run, section
@@ -64,17 +62,7 @@ XI = 1.0
 """The largest reward of the lab runtime's tasks."""
 
 
-@dataclass
-class Diagnosis:
-    """The findings, for a page or a terminal."""
-
-    page: Path
-    findings: list[str]
-    warnings: list[str]
-    tables: list[Table]
-
-
-def write_diagnosis(path: str | Path) -> Diagnosis:
+def write_diagnosis(path: str | Path) -> Page:
     """Take the mismatch of a run apart and write RUN/diagnosis/: index.html, figures/, tables/.
 
     Raises:
@@ -91,16 +79,15 @@ def write_diagnosis(path: str | Path) -> Diagnosis:
         made, charts = [split_table(run.data.metrics)], [split_figure(run.data.metrics)]
     else:
         raise RunFolderError(_nothing_measured(run))
-    written = write_page(
+    return write_page(
         run.folder.path / FOLDER / "index.html",
-        [*charts[:1], *(Section(table.name, table.heading, table.note, table=table) for table in made), *charts[1:]],
+        [*charts[:1], *(part for table in made for part in section_of(table)), *charts[1:]],
         title=f"{run.name}: the mismatch taken apart",
         subtitle=headline(run.config),
         answer=sentences,
         warnings=doubts,
         command=f"sat-slime diagnose {shlex.quote(str(path))}",
     )
-    return Diagnosis(written, sentences, doubts, made)
 
 
 def _without_dumps(run: Run) -> str:
@@ -423,7 +410,6 @@ KINDS: dict[str, tuple[str, Callable[[Tokens], Groups]]] = {
     "position": ("by place in the response, from 1", by_position),
     "probability": ("by probability μ of the token", by_probability),
     "entropy": ("by entropy of π at the state, nats", by_entropy),
-    "time": ("by optimizer step", by_time),
 }
 SMALLEST = 1e-4
 """Nats: tails are drawn from here on."""
@@ -431,52 +417,40 @@ SMALLEST = 1e-4
 
 def figures(tokens: Tokens) -> list[Section]:
     """Return the sections of charts that there is data for."""
-    own = implementation(tokens.parts)
-    shares = [share_chart("shares", "d = log π − log μ", dict(tokens.parts))]
-    if len(own) > 1:
-        shares.append(share_chart("shares_implementation", "implementation part, log π_l − log μ", own))
-    tails = [chart for kind in KINDS for chart in tail_chart(tokens, kind)] if len(tokens.parts) > 1 else []
-    routing_looks: tuple[Look, ...] = ((INK, DASHES[0]), (GREEN, DASHES[1]), (PURPLE, DASHES[0]), (GREEN, DASHES[2]))
-    kinds = d_by_routing(tokens)
-    survivals = []
-    if kinds:
-        of = dict(zip(kinds, routing_looks, strict=False))
-        survivals.append(survival_chart("tails", "|log-prob − log μ| by weights and routing", kinds, of))
-    parts = {LABELS[name]: values for name, values in tokens.parts.items()}
-    survivals.append(survival_chart("tails_of_parts", "|part| of d", parts, PART_LOOKS))
-    flips = [flips_chart(tokens, kind) for kind in ("layer", "lag")] if "expert_flips" in tokens.more else []
-    return [
-        Section(
-            "shares",
-            "Who carries the mismatch",
-            "Each part's share of |d|, in the direction of d: over all tokens, and over those beyond the 90 % and 99 % "
-            "quantile; then the same of the implementation part alone, with its own tails.",
-            shares,
-        ),
-        Section(
-            "tail_by",
-            "Where the tail is",
-            "Tokens of each group beyond the 99 % quantile of all, stacked from each part's share of them. "
-            "Were the tail everywhere alike, all bars would end at 1 %.",
-            tails,
-        ),
-        Section(
-            "tails",
-            "The tails, with and without routing replay",
-            "Share of the tokens above a value. The same tokens scored with the trainer's own routing and with the "
-            "engine's experts, at the weights in training and at those that generated; then the parts.",
-            survivals,
-        ),
-        Section(
-            "expert_flips",
-            "Expert flips by layer and lag",
-            "Tokens for which the trainer's own routing takes another set of experts than the engine took.",
-            flips,
-        ),
-    ]
+    drawn = {
+        "shares": [share_chart(tokens.parts)],
+        "tail_by": [chart for kind in KINDS for chart in tail_chart(tokens, kind)] if len(tokens.parts) > 1 else [],
+        "tails": survival_chart(tokens),
+        "expert_flips": flips_chart(tokens),
+    }
+    return [Section(name, *FIGURES[name], charts=charts) for name, charts in drawn.items()]
 
 
-def share_chart(name: str, title: str, parts: Parts) -> Chart:
+FIGURES = {
+    "shares": (
+        "Who carries the mismatch",
+        "Each part's share of |d|, in the direction of d: over all tokens, and over those beyond the 90 % and 99 % "
+        "quantile.",
+    ),
+    "tail_by": (
+        "Where the tail is",
+        "Tokens of each group beyond the 99 % quantile of all, stacked from each part's share of them. Were the tail "
+        "everywhere alike, all bars would end at 1 %.",
+    ),
+    "tails": (
+        "The tails, with and without routing replay",
+        "Share of the tokens above a value. The same tokens scored with the trainer's own routing and with the "
+        "engine's experts, at the weights in training and at those that generated.",
+    ),
+    "expert_flips": (
+        "Expert flips by layer",
+        "Tokens for which the trainer's own routing takes another set of experts than the engine took.",
+    ),
+}
+"""Heading and note of each section of charts."""
+
+
+def share_chart(parts: Parts) -> Chart:
     """Draw the parts' shares of the mean and of the tails."""
     bounds = tail_bounds(whole(parts))
     levels = {"all tokens": None, "beyond 90 %": bounds["q90"], "beyond 99 %": bounds["q99"]}
@@ -485,7 +459,7 @@ def share_chart(name: str, title: str, parts: Parts) -> Chart:
         for group, beyond in levels.items()
         for part, share in attribute(parts, beyond=beyond).items()
     ]
-    return bars(name, pd.DataFrame(rows), title, "share of |d|, %", of=PART_LOOKS)
+    return bars("shares", pd.DataFrame(rows), "d = log π − log μ", "share of |d|, %", of=PART_LOOKS)
 
 
 def tail_chart(tokens: Tokens, kind: str) -> list[Chart]:
@@ -510,27 +484,31 @@ def tail_chart(tokens: Tokens, kind: str) -> list[Chart]:
     return [bars(f"tail_by_{kind}", pd.DataFrame(rows), label, "% of tokens", of=PART_LOOKS)]
 
 
-def survival_chart(name: str, title: str, values_of: Mapping[str, Values], of: Mapping[str, Look]) -> Chart:
-    """Draw the share of the tokens whose value is above x."""
+def survival_chart(tokens: Tokens) -> list[Chart]:
+    """Draw the share of the tokens whose |log-prob − log μ| is above x, by weights and routing."""
     edges = 10.0 ** np.arange(np.log10(SMALLEST), 1.51, 0.05)
     parts = []
-    for line, values in values_of.items():
+    for line, values in d_by_routing(tokens).items():
         above = 1 - np.searchsorted(np.sort(np.abs(values)), edges, side="right") / max(len(values), 1)
         parts.append(pd.DataFrame({"x": edges, "y": above, "line": line})[above > 0])
-    return lines(name, pd.concat(parts), title, "nats", "share above", of=of, log=True, log_x=True, height=240)
+    if not parts:
+        return []
+    looks = ((INK, DASHES[0]), (GREEN, DASHES[1]), (PURPLE, DASHES[0]), (GREEN, DASHES[2]))
+    of: dict[str, Look] = dict(zip(d_by_routing(tokens), looks, strict=False))
+    title = "|log-prob − log μ| by weights and routing"
+    return [lines("tails", pd.concat(parts), title, "nats", "share above", of=of, log=True, log_x=True, height=240)]
 
 
-def flips_chart(tokens: Tokens, kind: str) -> Chart:
-    """Draw the share of tokens with other experts, by layer or by lag."""
-    rows = []
-    for name, label in FLIPS.items():
-        flips = tokens.more[name]
-        shares: dict[Any, float] = dict(enumerate(flips.mean(axis=0)))
-        if kind == "lag":
-            shares = {lag: flips[inside].any(axis=1).mean() for lag, inside in by_lag(tokens).items()}
-        rows += [{"group": f"{kind} {key}", "line": label, "y": 100 * float(share)} for key, share in shares.items()]
-    title = "by layer" if kind == "layer" else "in any layer, by lag in updates"
-    return bars(f"expert_flips_by_{kind}", pd.DataFrame(rows), title, "% of tokens", beside=True)
+def flips_chart(tokens: Tokens) -> list[Chart]:
+    """Draw the share of tokens with other experts, by layer; none of a dense model."""
+    rows = [
+        {"group": f"layer {layer}", "line": label, "y": 100 * float(share)}
+        for name, label in FLIPS.items()
+        if name in tokens.more
+        for layer, share in enumerate(tokens.more[name].mean(axis=0))
+    ]
+    frame = pd.DataFrame(rows)
+    return [bars("expert_flips_by_layer", frame, "by layer", "% of tokens", beside=True)] if rows else []
 
 
 # ------------------------------------------------------------------ Eq. split by lag, from metrics.jsonl, without dumps

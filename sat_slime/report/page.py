@@ -121,6 +121,25 @@ def section_of(table: Table | None, charts: Sequence[Chart] = ()) -> list[Sectio
     return [] if table is None else [Section(table.name, table.heading, table.note, charts, table)]
 
 
+@dataclass
+class Page:
+    """A page that was written, for a terminal to tell too."""
+
+    path: Path
+    answer: list[str]
+    warnings: list[str]
+    sections: list[Section]
+
+    def sentences(self, name: str) -> list[str]:
+        """Return the sentences of a section; none of one that is not there."""
+        return [sentence for part in self.sections if part.name == name for sentence in part.sentences]
+
+    @property
+    def tables(self) -> list[Table]:
+        """The tables of all sections."""
+        return [part.table for part in self.sections if part.table is not None]
+
+
 _TEMPLATE = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True)
 _TEMPLATE.tests["strong"] = lambda text: isinstance(text, Strong)
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; form-action 'none'; base-uri 'none'"
@@ -148,8 +167,8 @@ def write_page(
     warnings: Iterable[str] = (),
     status: str = "",
     command: str = "",
-) -> Path:
-    """Write a page, figures/ and tables/ beside it; returns its path.
+) -> Page:
+    """Write a page, figures/ and tables/ beside it.
 
     Args:
         answer: sentences, the first of which is what the page says.
@@ -158,6 +177,7 @@ def write_page(
         command: makes the page again.
     """
     shown = [part for part in sections if part.charts or part.table is not None or part.sentences or part.text]
+    page = Page(path, list(filter(None, answer)), list(warnings), shown)
     path.parent.mkdir(parents=True, exist_ok=True)
     specs = {chart.name: Markup(_in_script(chart.spec())) for part in shown for chart in part.charts}
     for part in shown:
@@ -171,8 +191,8 @@ def write_page(
         title=title,
         subtitle=subtitle,
         status=status,
-        answer=list(filter(None, answer)),
-        warnings=list(warnings),
+        answer=page.answer,
+        warnings=page.warnings,
         parts=shown,
         specs=specs,
         command=command,
@@ -181,7 +201,7 @@ def write_page(
         script=Markup(script),
     )
     write_atomically(path, text)
-    return path
+    return page
 
 
 def save_table(table: Table, folder: Path) -> None:

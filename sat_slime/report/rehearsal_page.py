@@ -67,7 +67,7 @@ def write_rehearsal(found: Mapping[str, Any], folder: Path) -> Path:
             for check in failed
         ],
         status="held" if found["held"] else "did not hold",
-    )
+    ).path
 
 
 def _shown(value: Any) -> str:

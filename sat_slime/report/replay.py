@@ -8,10 +8,9 @@ import math
 import os
 import shlex
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +23,9 @@ from sat_slime.config import ConfigError
 from sat_slime.config.loader import read_section
 from sat_slime.config.method_section import MethodConfig, build_method, method_switches
 from sat_slime.config.source import parse_value
-from sat_slime.objective import (
-    PAPER_METHODS,
-    Method,
-    check_method,
-    method_names,
-    mismatch_metrics,
-    named_method,
-)
+from sat_slime.objective import PAPER_METHODS, Method, check_method, method_names, mismatch_metrics, named_method
 from sat_slime.report.charts import BLUE, DASHES, INK, ORANGE, SKY, VERMILION, Chart, Look, bars, lines, matrix
-from sat_slime.report.dumps import Column, Dump, Skipped, StepBatch, find_dumps, steps
+from sat_slime.report.dumps import Column, Skipped, StepBatch, find_dumps, steps
 from sat_slime.report.gradient import (
     CLIPPED,
     EDGES,
@@ -44,15 +36,12 @@ from sat_slime.report.gradient import (
     SCOPES,
     SIZES,
     UNCLIPPED,
-    Cosines,
-    Metrics,
     StepView,
     Sums,
-    Sweep,
     reduced,
-    span_result,
+    scope_sweep,
+    span_sums,
     spans,
-    sweep_step,
 )
 from sat_slime.report.page import (
     DASH,
@@ -72,15 +61,7 @@ from sat_slime.runs.folder import RunFolderError, writable
 # -------------------------------------------------------------------------------------------------------------- methods
 
 ALL, USUAL = "all", "usual"
-ASYNCHRONOUS = (
-    "decoupled",
-    "mis-geo",
-    "cispo",
-    "m2po",
-    "opsm",
-    "seq-tis",
-    "flash",
-)
+ASYNCHRONOUS = ("decoupled", "mis-geo", "cispo", "m2po", "opsm", "seq-tis", "flash")
 """Methods that the public trainers ship for asynchronous training besides the paper's."""
 
 
@@ -94,14 +75,6 @@ class Candidate:
     """Labels of further methods with the same formula, which give the same result on any dump."""
     refused: str = ""
     """Why it means nothing with the settings that were laid over it; empty where it means something."""
-
-
-@dataclass(frozen=True)
-class LeftOut:
-    """Methods that cannot be replayed on the dump, for one reason."""
-
-    label: str
-    reason: str
 
 
 TOKEN_RATIO, TOKEN_PROBABILITY = "token ratio", "token probability"
@@ -140,8 +113,8 @@ def choose(names: str = USUAL, settings: Sequence[str] = ()) -> list[Candidate]:
         ConfigError: an unknown name, key or value, a combination without meaning, or a setting that no method reads.
     """
     wanted = _wanted(names)
-    sweeps = [_sweep(text) for text in settings]
-    chosen: list[tuple[str, Method]] = []
+    given = {text: _values(text) for text in settings}
+    chosen: dict[object, Candidate] = {}
     refused: list[Candidate] = []
     read: set[str] = set()
     for name in dict.fromkeys(wanted):
@@ -149,22 +122,23 @@ def choose(names: str = USUAL, settings: Sequence[str] = ()) -> list[Candidate]:
             method = named_method(name)
         except ValueError as error:
             raise ConfigError([f"--methods: {error}"]) from None
-        reads = [sweep for sweep in sweeps if any(_with(name, {sweep.key: v}) != method for v in sweep.values)]
-        read |= {sweep.text for sweep in reads}
-        for values in itertools.product(*(sweep.values for sweep in reads)):
-            varied = {sweep.key: value for sweep, value in zip(reads, values, strict=True)}
+        reads = {t: kv for t, kv in given.items() if any(_with(name, {kv[0]: v}) != method for v in kv[1])}
+        read |= reads.keys()
+        for values in itertools.product(*(of_key for _, of_key in reads.values())):
+            varied = dict(zip((key for key, _ in reads.values()), values, strict=True))
             label = " ".join([name, *(f"{key}={_shown(value)}" for key, value in varied.items())])
-            candidate = _with(name, varied) if varied else method
-            if reason := _refusal(candidate):
+            candidate = Candidate(label, _with(name, varied) if varied else method)
+            if reason := _refusal(candidate.method):
                 if not names_several(names):
                     raise ConfigError([f"{label}: {reason}; or leave {name} out of --methods"])
-                refused.append(Candidate(label, candidate, refused=reason))
-                continue
-            chosen.append((label, candidate))
-    if unread := [sweep.text for sweep in sweeps if sweep.text not in read]:
+                refused.append(replace(candidate, refused=reason))
+            elif first := chosen.get(candidate.method.formula):
+                chosen[candidate.method.formula] = replace(first, same=(*first.same, label))
+            else:
+                chosen[candidate.method.formula] = candidate
+    if unread := [text for text in given if text not in read]:
         raise ConfigError([f"--set {unread[0]} changes none of the methods {', '.join(wanted)}: leave it out"])
-    order = sorted(_each_formula_once(chosen), key=lambda candidate: JUDGED_BY.index(judged_by(candidate.method)))
-    return [*order, *refused]
+    return [*sorted(chosen.values(), key=lambda candidate: JUDGED_BY.index(judged_by(candidate.method))), *refused]
 
 
 def names_several(names: str) -> bool:
@@ -187,14 +161,8 @@ def usual_names() -> list[str]:
     return [*(method.name for method in PAPER_METHODS), *ASYNCHRONOUS]
 
 
-@dataclass(frozen=True)
-class _Sweep:
-    text: str
-    key: str
-    values: list[Any]
-
-
-def _sweep(text: str) -> _Sweep:
+def _values(text: str) -> tuple[str, list[Any]]:
+    """Return the key of a setting, and its values."""
     key, equals, value = text.partition("=")
     key = key.strip().removeprefix("method.")
     if not equals or not key:
@@ -203,7 +171,7 @@ def _sweep(text: str) -> _Sweep:
         parsed = parse_value(value)
     except yaml.YAMLError:
         raise ConfigError([f"--set {text}: the value {value!r} is not valid YAML; quote it"]) from None
-    return _Sweep(text, key, parsed if isinstance(parsed, list) else [parsed])
+    return key, parsed if isinstance(parsed, list) else [parsed]
 
 
 def _with(name: str, settings: dict[str, Any]) -> Method:
@@ -241,30 +209,25 @@ def _shown(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _each_formula_once(methods: Iterable[tuple[str, Method]]) -> list[Candidate]:
-    candidates: dict[object, list[tuple[str, Method]]] = {}
-    for label, method in methods:
-        candidates.setdefault(method.formula, []).append((label, method))
-    return [Candidate(same[0][0], same[0][1], tuple(label for label, _ in same[1:])) for same in candidates.values()]
-
-
 def read_columns(method: Method) -> frozenset[Column]:
     """Return the columns that the method reads of those that only some dumps hold."""
     pi_l: set[Column] = {"checkpoint_log_probs"} if method.denominator == "checkpoint" else set()
     return frozenset(pi_l.union(need for need in method.needs if need != "entropies"))
 
 
-def answerable(candidates: Sequence[Candidate], columns: frozenset[Column]) -> tuple[list[Candidate], list[LeftOut]]:
-    """Return (the candidates that a dump with these columns has the data for, the others with the reason)."""
+def answerable(
+    candidates: Sequence[Candidate], columns: frozenset[Column]
+) -> tuple[list[Candidate], dict[str, list[str]]]:
+    """Return (the candidates that a dump with these columns has the data for, the names of the others by the
+    reason)."""
     kept: list[Candidate] = []
-    by_reason: dict[str, list[str]] = {}
+    left_out: dict[str, list[str]] = {}
     for candidate in candidates:
-        reason = candidate.refused or lacks(candidate.method, columns)
-        if reason is None:
-            kept.append(candidate)
+        if reason := candidate.refused or lacks(candidate.method, columns):
+            left_out.setdefault(reason, []).extend([candidate.label, *candidate.same])
         else:
-            by_reason.setdefault(reason, []).extend([candidate.label, *candidate.same])
-    return kept, [LeftOut(", ".join(labels), reason) for reason, labels in by_reason.items()]
+            kept.append(candidate)
+    return kept, left_out
 
 
 def lacks(method: Method, columns: frozenset[Column]) -> str | None:
@@ -319,6 +282,8 @@ class StepRow:
     """Metrics of the mismatch, by the names of a run's metrics."""
     shares: np.ndarray
     """(M, 3) for each method: the clipped and the masked share of the tokens with an advantage; the effective share."""
+    cosines: np.ndarray
+    """(M + 1, M + 1) between the gradients of the methods, and last UNCLIPPED."""
     scopes: dict[tuple[int, str], dict[str, float]]
     """Metrics of each SAT method under each scope of its quantile, by the names of a run's metrics."""
 
@@ -328,12 +293,13 @@ class Replay:
     """The result of a replay, of which tables and figures are made."""
 
     candidates: list[Candidate]
-    left_out: list[LeftOut]
+    left_out: dict[str, list[str]]
+    """The names of methods that cannot be replayed on the dumps, by the reason."""
     skipped: list[Skipped] = field(default_factory=list)
     rows: list[StepRow] = field(default_factory=list)
     total: Sums = field(default_factory=lambda: Sums.none(0))
-    cosines: Cosines = field(default_factory=lambda: Cosines(0))
-    sweeps: dict[int, Sweep] = field(default_factory=dict)
+    sweeps: dict[int, np.ndarray] = field(default_factory=dict)
+    """The scope_sweep of each SAT method."""
     seconds: float = 0.0
     passed_over: int = 0
     """Dumps that were left out, since a method reads what they do not hold."""
@@ -352,6 +318,11 @@ class Replay:
         """Return the indices of the SAT methods."""
         return [i for i, candidate in enumerate(self.candidates) if candidate.method.sat]
 
+    def cosines(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return (M + 1, M + 1) mean and least cosines over the steps; NaN where no step had both gradients."""
+        every = np.ma.masked_invalid([row.cosines for row in self.rows])
+        return every.mean(axis=0).filled(np.nan), every.min(axis=0).filled(np.nan)
+
 
 def replay(
     paths: Sequence[str | Path],
@@ -363,7 +334,7 @@ def replay(
     """Replay the methods on every optimizer step in `paths`, one of which is in memory at a time.
 
     A method that reads what only some dumps hold confines all of them to those, so that they are compared on the same
-    tokens; with `every_dump` such a method is left out instead, but for one that divides by pi_l.
+    tokens; with `every_dump` such a method is left out instead.
 
     Args:
         microbatch_tokens: micro-batches of up to so many response tokens. Default: those of the dump.
@@ -374,19 +345,21 @@ def replay(
     """
     began = time.perf_counter()
     dumps, skipped = find_dumps(paths)
-    usable, left_out = answerable(candidates, _columns(candidates, dumps, every_dump))
+    held = [dump.columns for dump in dumps]
+    read = [read_columns(candidate.method) for candidate in candidates if not candidate.refused]
+    most = max((columns & frozenset().union(*read) for columns in held), key=len, default=frozenset())
+    usable, left_out = answerable(candidates, frozenset.intersection(*held) if every_dump and held else most)
     if not usable:
-        raise RunFolderError(f"none of the methods can be replayed: {left_out[0].label} {left_out[0].reason}")
-    result = Replay(usable, left_out, skipped, total=Sums.none(len(usable)), cosines=Cosines(len(usable)))
-    result.sweeps = {index: Sweep() for index in result.sat_methods()}
+        reason, (first, *_) = next(iter(left_out.items()))
+        raise RunFolderError(f"none of the methods can be replayed: {first} {reason}")
     needed = frozenset[Column]().union(*(read_columns(candidate.method) for candidate in usable))
-    result.passed_over = sum(not needed <= dump.columns for dump in dumps)
-    dumps = [dump for dump in dumps if needed <= dump.columns]
+    result = Replay(usable, left_out, skipped, total=Sums.none(len(usable)))
+    result.passed_over = sum(not needed <= columns for columns in held)
     threads_of_torch = torch.get_num_threads()
     torch.set_num_threads(1)  # spans are computed side by side instead
     try:
         with ThreadPoolExecutor(_cores()) as pool:
-            for item in steps(dumps, microbatch_tokens, needed):
+            for item in steps([dump for dump in dumps if needed <= dump.columns], microbatch_tokens, needed):
                 if isinstance(item, Skipped):
                     result.skipped.append(item)
                     continue
@@ -401,50 +374,36 @@ def replay(
     return result
 
 
-def _columns(candidates: Sequence[Candidate], dumps: Sequence[Dump], every_dump: bool) -> frozenset[Column]:
-    """Return, of what the methods read, the columns of the dump that holds most of it; with `every_dump` those of all
-    dumps, but for that of pi_l, which few dumps hold."""
-    read = frozenset[Column]().union(
-        *(read_columns(candidate.method) for candidate in candidates if not candidate.refused)
-    )
-    most = max((dump.columns & read for dump in dumps), key=len, default=frozenset())
-    if not every_dump or not dumps:
-        return most
-    few = frozenset[Column](["checkpoint_log_probs"])
-    return frozenset.intersection(*(dump.columns for dump in dumps)) & read | (most & few)
-
-
 def _add_step(result: Replay, batch: StepBatch, pool: ThreadPoolExecutor) -> StepRow:
     """Compute a step and add it to the result. Its spans are summed in their order, so that sums do not depend on which
     thread was first."""
     methods = [candidate.method for candidate in result.candidates]
     view = StepView(batch)
     view.prepare([*methods, UNCLIPPED])
-    parts = [pool.submit(span_result, methods, view, span) for span in spans(batch, SPAN_TOKENS)]
-    sweeps = pool.submit(sweep_step, methods, view, len(result.rows))
-    score = partial(mismatch_metrics, checkpoint_log_probs=batch.checkpoint_log_probs)
-    mismatch = pool.submit(score, batch.log_probs, batch.rollout_log_probs, batch.mask)
+    parts = [pool.submit(span_sums, methods, span) for span in spans(view, SPAN_TOKENS)]
+    sweeps = {i: pool.submit(scope_sweep, methods[i], view, len(result.rows)) for i in result.sat_methods()}
+    log_probs = batch.log_probs, batch.rollout_log_probs, batch.mask
+    mismatch = pool.submit(mismatch_metrics, *log_probs, checkpoint_log_probs=batch.checkpoint_log_probs)
     sums = Sums.none(len(methods))
-    scopes: dict[tuple[int, str], list[Metrics]] = {(i, scope): [] for i in result.sat_methods() for scope in SCOPES}
+    scopes: dict[tuple[int, str], Any] = {(i, scope): [] for i in result.sat_methods() for scope in SCOPES}
     for part in map(Future.result, parts):
-        sums.add(part.sums)
+        sums.add(part)
         for key, more in part.scopes.items():
             scopes[key] += more
-    for index, sweep in sweeps.result().items():
-        result.sweeps[index].add(sweep)
-    assert batch.microbatches is not None
+    for index, sweep in sweeps.items():
+        result.sweeps[index] = result.sweeps.get(index, 0) + sweep.result()
     row = StepRow(
         name=batch.name,
         responses=len(batch.lengths),
         tokens=sums.tokens,
         lag=batch.lag,
-        microbatches=len(batch.microbatches),
+        microbatches=len(batch.microbatches or ()),
         mismatch=mismatch.result(),
-        shares=np.array([[method.share(CLIPPED), method.share(MASKED), method.effective] for method in sums.methods]),
+        shares=sums.shares(),
+        cosines=sums.cosines(),
         scopes={key: reduced(rows) for key, rows in scopes.items()},
     )
     result.total.add(sums)
-    result.cosines.add(sums.cosines())
     result.rows.append(row)
     return row
 
@@ -469,7 +428,7 @@ def write_replay(result: Replay, folder: Path, command: Sequence[str]) -> Path:
             answer=summary(result),
             warnings=[f"left out: {one}" for one in result.skipped[:20]],
             command=shlex.join(command),
-        )
+        ).path
 
 
 def sections(result: Replay) -> Iterator[Section]:
@@ -491,19 +450,10 @@ def sections(result: Replay) -> Iterator[Section]:
         weight_charts(result),
         small=True,
     )
-    names = [*labels(result), REFERENCE]
-    cosines = pd.DataFrame(result.cosines.mean, index=names, columns=names).rename_axis("other").reset_index()
-    heat = cosines.melt("other", var_name="line", value_name="y").dropna()
     table = cosine_table(result)
-    yield Section(
-        "cosines",
-        table.heading,
-        table.note,
-        [matrix("cosines", heat, "cosine")] if len(heat) else [],
-        table,
-    )
+    heat = table.frame.rename(columns={"method": "line", "mean": "y"}).drop(columns="min").dropna()
+    yield from section_of(table, [matrix("cosines", heat, "cosine")] if len(heat) else [])
     if result.sat_methods():
-        table = scope_table(result)
         note = (
             "The gate opens on the tokens above the quantile of |d| over the scope, at most the grey line's share. "
             "With few responses in it the sequence ratio ties: all tokens of a response share one d, and the stalest "
@@ -511,12 +461,12 @@ def sections(result: Replay) -> Iterator[Section]:
             "are sampled."
         )
         yield Section("scope", "SAT against the scope of its quantile", note, scope_charts(result))
-        yield from section_of(table)
+        yield from section_of(scope_table(result))
         yield Section("scope_sweep", "Every scope", table=scope_sweep_table(result), folded=True)
     yield from section_of(steps_table(result))
     if result.left_out:
-        frame = pd.DataFrame([(left_out.label, left_out.reason) for left_out in result.left_out])
-        frame.columns = pd.Index(["methods", "reason"])
+        rows = [(", ".join(names), reason) for reason, names in result.left_out.items()]
+        frame = pd.DataFrame(rows, columns=["methods", "reason"])
         note = "What was asked for and needs what the dump does not hold."
         forms = {"methods": "", "reason": ""}
         yield from section_of(
@@ -534,7 +484,7 @@ def summary(result: Replay) -> Iterator[str]:
     if lags:
         text += f", lag {lags[0]:g}" + (f" to {lags[-1]:g}" if len(lags) > 1 else "")
     yield f"{text}. Each method is asked what it would do to the first optimizer step on these tokens."
-    cosines = pd.Series(result.cosines.mean[:-1, -1], index=labels(result)).dropna().sort_values(kind="stable")
+    cosines = pd.Series(result.cosines()[0][:-1, -1], index=labels(result)).dropna().sort_values(kind="stable")
     if len(cosines) > 1:
         yield (
             f"Nearest to the unclipped gradient: {cosines.index[-1]} (cosine {cosines.iloc[-1]:.3f}); farthest: "
@@ -550,7 +500,7 @@ EQUAL = 0.999
 
 def verdict(result: Replay) -> str:
     """Say of each method of SAT whether it is its base here; without one, which methods make the same step."""
-    cosines, names = result.cosines.mean, labels(result)
+    cosines, names = result.cosines()[0], labels(result)
     places = {name: i for i, one in enumerate(result.candidates) for name in (one.label, *one.same)}
     said = []
     for index in result.sat_methods():
@@ -614,15 +564,14 @@ def of_fates(*columns: str) -> Form:
 
 def methods_table(result: Replay) -> Table:
     """Tell what every method does to the tokens."""
-    shares = pd.DataFrame(np.stack([row.shares[:, 2] for row in result.rows]))
+    total = result.total
+    shares, cosines = pd.DataFrame([row.shares[:, 2] for row in result.rows]).mean(), result.cosines()[0][:-1, -1]
     rows = [
-        {"method": candidate.label, "judges": judged_by(candidate.method), "tokens": sums.tokens}
-        | {f"{fate}, {group}": int(sums.fates[i, j]) for i, group in enumerate(GROUPS) for j, fate in enumerate(FATES)}
-        | {"effective share": effective, "largest |v|": sums.weight_max, "cosine with unclipped": float(cosine)}
+        {"method": candidate.label, "judges": judged_by(candidate.method), "tokens": total.counted[m]}
+        | {f"{fate}, {group}": total.fates[m, i, j] for i, group in enumerate(GROUPS) for j, fate in enumerate(FATES)}
+        | {"effective share": shares[m], "largest |v|": total.weight_max[m], "cosine with unclipped": cosines[m]}
         | {"same formula": " ".join(candidate.same)}
-        for candidate, sums, effective, cosine in zip(
-            result.candidates, result.total.methods, shares.mean(), result.cosines.mean[:-1, -1], strict=True
-        )
+        for m, candidate in enumerate(result.candidates)
     ]
     masked = {f"masked {group}": of_fates(f"masked, {group}") for group in GROUPS}
     forms: dict[str, Form] = {
@@ -653,6 +602,28 @@ def methods_table(result: Replay) -> Table:
         forms,
         group="judges",
     )
+
+
+def methods_in_brief(result: Replay) -> Table:
+    """Return the table with the columns that a terminal has room for."""
+    table, masked = methods_table(result), of_fates(*(f"masked, {group}" for group in GROUPS))
+    names = ("method", "clipped A > 0", "clipped A < 0", "masked", "re-weighted", "effective", "cosine")
+    heading = "percent of the tokens with an advantage, by what a method judges; cosine with the unclipped gradient"
+    return replace(table, heading=heading, forms={name: table.forms.get(name, masked) for name in names})
+
+
+def in_lines(result: Replay) -> Iterator[str]:
+    """Tell what was read and what was not, and the verdict, a line each."""
+    rate = result.tokens / max(result.seconds, 1e-9)
+    yield (
+        f"{count_of(len(result.rows), 'optimizer step')}, {count_of(result.responses, 'response')}, "
+        f"{result.tokens:,} tokens x {len(result.candidates)} formulas in {result.seconds:.1f} s ({rate:,.0f} tokens/s)"
+    )
+    if result.passed_over:
+        yield passed_over(result)
+    yield from (f"not replayed: {', '.join(names)}: {reason}" for reason, names in result.left_out.items())
+    yield from (f"{'skipped' if one.whole else 'left out'}: {one.path}: {one.reason}" for one in result.skipped)
+    yield verdict(result)
 
 
 def scope_table(result: Replay) -> Table:
@@ -697,13 +668,11 @@ def scope_table(result: Replay) -> Table:
 def scope_sweep_table(result: Replay) -> Table:
     """Tell the gate rate, and what SAT newly clips, by the order and number of responses in the scope."""
     rows = []
-    for index, sweep in result.sweeps.items():
-        gate, newly = sweep.rates(sweep.gated), sweep.rates(sweep.newly)
+    for index, (tokens, gated, newly) in result.sweeps.items():
         for (i, order), (j, size) in itertools.product(enumerate(ORDERS), enumerate(SIZES)):
             row = {"method": result.candidates[index].label, "order": order, "responses": size}
-            rows.append(
-                row | {"tokens": int(sweep.tokens[i, j]), "gate rate": gate[i, j], "newly clipped": newly[i, j]}
-            )
+            n = tokens[i, j] or math.nan  # no step had so many responses
+            rows.append(row | {"tokens": tokens[i, j], "gate rate": gated[i, j] / n, "newly clipped": newly[i, j] / n})
     frame = pd.DataFrame(rows, columns=["method", "order", "responses", "tokens", "gate rate", "newly clipped"])
     forms: dict[str, Form] = {"method": "", "order": "", "responses": "d", "tokens": ","}
     return Table("scope_sweep", "Every scope", "", frame, forms | {"gate rate": "%", "newly clipped": "%"})
@@ -712,19 +681,16 @@ def scope_sweep_table(result: Replay) -> Table:
 def cosine_table(result: Replay) -> Table:
     """Tell the cosines between the gradients of the methods."""
     names = [*labels(result), REFERENCE]
-    mean, least = result.cosines.mean, result.cosines.least
-    rows = [
-        (name, other, float(mean[i, j]), float(least[i, j]))
-        for i, name in enumerate(names)
-        for j, other in enumerate(names)
-    ]
+    pairs = [*itertools.product(names, names)]
+    frame = pd.DataFrame(pairs, columns=["method", "other"])
+    frame["mean"], frame["min"] = (cosines.ravel() for cosines in result.cosines())
     return Table(
         "cosine_numbers",
         "How alike the gradients are",
         "Cosines of the vectors w g over a step's tokens, w = 1 / (active tokens of the response), so that responses "
         "weigh alike; mean over the steps. 1: the same direction. What is compared are tokens, not parameters: two "
         "tokens count as unrelated.",
-        pd.DataFrame(rows, columns=["method", "other", "mean", "min"]),
+        frame,
         {},
     )
 
@@ -772,8 +738,8 @@ FATE_LOOKS: dict[str, Look] = {
 def fate_chart(result: Replay, sign: int) -> Chart:
     """Draw the clipped and masked shares by method, for one sign of the advantage."""
     rows = []
-    for name, sums in zip(labels(result), result.total.methods, strict=True):
-        counts = sums.fates[2 * sign : 2 * sign + 2].astype(float) / max(sums.fates[2 * sign : 2 * sign + 2].sum(), 1)
+    for name, of_groups in zip(labels(result), result.total.fates, strict=True):
+        counts = of_groups[2 * sign : 2 * sign + 2] / max(of_groups[2 * sign : 2 * sign + 2].sum(), 1)
         shares = (counts[:, CLIPPED].sum(), counts[0, MASKED], counts[1, MASKED])
         own = [{"group": name, "line": fate, "y": 100 * s} for fate, s in zip(FATE_LOOKS, shares, strict=True)]
         own[-1] |= {"end": 100 * sum(shares), "told": percent_number(sum(shares))}
@@ -795,9 +761,9 @@ def weight_charts(result: Replay) -> list[Chart]:
     part = slice(seen[0], seen[-1] + 1)
     centres = bin_centres()[part]
     charts = []
-    for place, (name, sums) in enumerate(zip(labels(result), result.total.methods, strict=True)):
+    for place, (name, curve) in enumerate(zip(labels(result), result.total.curve, strict=True)):
         with np.errstate(invalid="ignore", divide="ignore"):
-            means = np.where(tokens > 0, sums.curve / tokens, np.nan)[:, part]
+            means = np.where(tokens > 0, curve / tokens, np.nan)[:, part]
         columns = {
             "A > 0": means[0],
             "A < 0": means[1],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,14 +15,12 @@ import yaml
 from sat_slime.config.jsonl import number, read_rows
 from sat_slime.objective.method import STABILIZERS, known
 from sat_slime.objective.metrics import metric_named, metrics_of
-from sat_slime.report.charts import BLUE, GREY, Chart, axis, histogram, lines
+from sat_slime.report.charts import BLUE, GREY, Chart, axis, lines
 from sat_slime.report.frames import finite_mean, smooth, steps_of, window_of
 from sat_slime.report.page import (
     Section,
     Table,
     as_text,
-    check_out,
-    count_of,
     headline,
     percent,
     section_of,
@@ -31,12 +28,11 @@ from sat_slime.report.page import (
 )
 from sat_slime.rollout.types import TOOL
 from sat_slime.runs.collapse import judge
-from sat_slime.runs.folder import RunFolder, worked_seconds, writable
-from sat_slime.runs.health import HealthWatch, symptoms
+from sat_slime.runs.folder import worked_seconds
+from sat_slime.runs.health import HealthWatch
 from sat_slime.runs.live_view import duration
 from sat_slime.runs.reading import Run, RunData, load_run, row_faults, section
 from sat_slime.runs.rows import Columns, has, largest_k, once_per_iteration
-from sat_slime.runs.trackers import read_tracked
 
 
 def write_report(path: str | Path) -> Path:
@@ -55,24 +51,7 @@ def write_report(path: str | Path) -> Path:
         answer=[*verdict(run), *summary(run), f"{_steps(run)} {_how_it_ended(run)}"],
         warnings=findings(run),
         status=str(run.state.get("status", "unknown")),
-    )
-
-
-def write_tracked_report(path: Path, out: Path) -> Path:
-    """Write report.html, figures/ and tables/ to `out`, of a run of which only its trackers' files are there. Raises
-    RunFolderError."""
-    check_out(out)
-    run = Run(RunFolder(out), {"name": path.stem}, {}, read_tracked([path]).data())
-    charts = figures(run.data)
-    with writable(out):
-        return write_page(
-            run.folder.report,
-            [*charts[:1], *section_of(metrics_table(run.data)), *charts[1:]],
-            title=run.name,
-            subtitle=f"a run of slime, from {path.name}",
-            answer=[*verdict(run), f"{count_of(run.steps, 'optimizer step')}."],
-            warnings=[f"{symptom.heading}: {symptom.text}." for symptom in symptoms(run.data)],
-        )
+    ).path
 
 
 # ---------------------------------------------------------------------------------------------------------- sentences
@@ -460,10 +439,10 @@ FIGURES = {
         "The radius that SAT comes to (dashed: that of its base), the share of tokens beyond its gate, and the newly "
         "clipped share: tokens whose gradient it really removed, the only ones that make the run differ from its base.",
     ),
-    "log_ratio_histogram": (
+    "log_ratio_density": (
         "Distribution of |d|",
-        "d = log π − log μ of single tokens; the slider chooses the step. q: the quantile that opens SAT's gate, "
-        "median over the steps drawn. With a sequence ratio q is of the responses' mean d.",
+        "d = log π − log μ of single tokens. q: the quantile that opens SAT's gate, median over the steps drawn. With "
+        "a sequence ratio q is of the responses' mean d.",
     ),
     "optimization": (
         "Clipping, gradient and loss",
@@ -486,7 +465,7 @@ def figures(data: RunData, config: Mapping[str, Any] | None = None) -> list[Sect
     radii."""
     charts: dict[str, list[Chart]] = {name: [] for name in FIGURES}
     charts["overview"] = [*accuracy_chart(data), *mismatch_chart(data)]
-    charts["log_ratio_histogram"] = histogram_charts(data)
+    charts["log_ratio_density"] = density_chart(data)
     radii = {value for value in section(section(config or {}, "method"), "clip").values() if isinstance(value, float)}
     for panel in panels(data):
         levels = sorted(radii) if panel.title == RADIUS else ()
@@ -593,44 +572,32 @@ def mismatch_chart(data: RunData) -> list[Chart]:
     return [Chart("d_pi", view, frame, {"x": "optimizer step", "y": "d_pi, nats"})]
 
 
-PLACES = 100
-"""Places of the slider, at most: of more steps those that follow each other are added up."""
-
-
-def histogram_charts(data: RunData) -> list[Chart]:
-    """Return the distribution of |d|: early and late and at low and high lag as lines, and step by step."""
+def density_chart(data: RunData) -> list[Chart]:
+    """Return the distribution of |d| early and late, and at low and high lag."""
     rows = [row for row in data.histograms if row.get("edges") and len(row.get("counts", ())) == len(row["edges"]) + 1]
     if not rows:
         return []
     quarter = max(1, len(rows) // 4)
     groups = {"first quarter": rows[:quarter], "last quarter": rows[-quarter:]}
-    lags = [row["lag"] for row in rows if row.get("lag") is not None]
+    dated = [row for row in rows if row.get("lag") is not None]
+    lags = [row["lag"] for row in dated]
     if lags and min(lags) < max(lags):
         low, high = np.quantile(lags, [0.25, 0.75])
-        dated = [row for row in rows if row.get("lag") is not None]
         groups[f"lag up to {low:g}"] = [row for row in dated if row["lag"] <= low]
         groups[f"lag from {high:g}"] = [row for row in dated if row["lag"] >= high]
-    density = [bins_of(group).assign(line=f"{name}, q {median_q(group):.3g}") for name, group in groups.items()]
-    rows = sorted(rows, key=lambda row: number(row, "step", 0.0))
-    by_step = [list(group) for _, group in groupby(rows, key=lambda row: number(row, "step", 0.0))]
-    many = -(-len(by_step) // PLACES)
-    chunks = [[row for step in by_step[i : i + many] for row in step] for i in range(0, len(by_step), many)]
-    moving = [bins_of(part).assign(step=number(part[0], "step", 0.0), q=median_q(part)) for part in chunks]
+    frame = pd.concat([bins_of(own).assign(line=f"{name}, q {median_q(own):.3g}") for name, own in groups.items()])
     x, y = "|d| = |log π − log μ| of a token, nats", "share of tokens per bin"
     title = "early and late, at low and high lag"
-    return [
-        lines("log_ratio_density", pd.concat(density), title, x, y, log=True, log_x=True, steps=True),
-        histogram("log_ratio_histogram", pd.concat(moving), "one step", x, y),
-    ]
+    return [lines("log_ratio_density", frame, title, x, y, log=True, log_x=True, steps=True)]
 
 
 def bins_of(histograms: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """Return x, to and y, the share of the tokens in each bin that holds any, of the rows that have the first one's
+    """Return x and y, the share of the tokens in each bin that holds any, of the rows that have the first one's
     edges, added up. The open bins at both ends count in the shares and have no place on a logarithmic axis."""
     edges = histograms[0]["edges"]
     counts = np.sum([row["counts"] for row in histograms if row["edges"] == edges], axis=0, dtype=float)
     share = counts / max(counts.sum(), 1.0)
-    frame = pd.DataFrame({"x": edges[:-1], "to": edges[1:], "y": share[1:-1]}, dtype=float)
+    frame = pd.DataFrame({"x": edges[:-1], "y": share[1:-1]}, dtype=float)
     return frame[frame["y"] > 0]
 
 

@@ -6,20 +6,22 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sat_slime.grid.state import GridFolder
-from sat_slime.report.run import write_report, write_tracked_report
+from sat_slime.report.run import write_report
 from sat_slime.runs.folder import RunFolder
 from sat_slime.runs.trackers import is_tracker
 
 
 def write_reports(paths: Sequence[str | Path], out: str | Path | None = None, paper: bool = False) -> Path:
-    """Write the report of a single run, where `paths` is one run folder and no folder is given, or of one tracker's
-    files; else one report of all of them, the paper's numbers beside them where `paper` asks for it. Returns the page.
-    Raises RunFolderError."""
+    """Write the report of a single run, where `paths` is one run folder and no folder is given; the check-up of a run
+    of which one tracker's files are given; else one report of all of them, the paper's numbers beside them where
+    `paper` asks for it. Returns the page. Raises RunFolderError."""
     path = Path(paths[0])
     if len(paths) == 1 and out is None and RunFolder(path).is_run():
         return write_report(path)
     if len(paths) == 1 and not _is_ours(path) and is_tracker(path):
-        return write_tracked_report(path, Path(out or "report"))
+        from sat_slime.report.checkup import write_checkup
+
+        return write_checkup([path], Path(out or "report")).path
     from sat_slime.report.comparison import write_comparison  # its statistics take long to import
 
     return write_comparison(paths, out, paper)

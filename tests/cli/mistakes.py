@@ -28,8 +28,8 @@ launch quickstart.yaml --lag eight | --lag | integer
 launch quickstart.yaml --lag -1 | pipeline.lag | -1 | 0
 launch quickstart.yaml --method gspo-sat | 'gspo-sat' | 'sat-gspo'
 launch quickstart.yaml --method satgspo | 'satgspo' | 'sat-gspo'
-launch quickstart.yaml --base gspoo | 'gspoo' | 'gspo'
-launch quickstart.yaml --method gspo --base grpo | --method gspo | --base grpo
+launch quickstart.yaml --set method.base=gspoo | 'gspoo' | 'gspo'
+launch quickstart.yaml --method gspo-tis --no-tis | --method gspo-tis | --no-tis
 launch quickstart.yaml --name a/b | 'a/b' | letters
 methods dapo | 'dapo' | clip.eps_high 0.28
 init quikstart | quikstart | quickstart, streaming

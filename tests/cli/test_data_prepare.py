@@ -93,6 +93,8 @@ def test_the_folder_is_whole_and_its_account_complete(sets, tmp_path):
     (file,) = manifest["sources"][0]["files"]
     assert file["name"] == "data/dapo-math-17k.parquet" and len(file["sha256"]) == 64
     assert manifest["differs_from_paper"] == []
+    for name in ("train.jsonl", "aime24.jsonl"):
+        assert data_problem(str(out / name), "prompt", "label") is None, "the launcher takes it"
 
 
 def test_the_papers_sum_is_reached_by_keeping_what_comes_again(sets, tmp_path):
@@ -169,13 +171,6 @@ def test_a_folder_of_something_else_is_left_alone(sets, tmp_path):
     assert [path.name for path in out.iterdir()] == ["model.safetensors"]
 
 
-def test_the_launcher_takes_a_prepared_file(sets, tmp_path):
-    out = tmp_path / "out"
-    assert data("prepare", "--out", out, *sets).exit_code == 0
-    for name in ("train.jsonl", "aime24.jsonl"):
-        assert data_problem(str(out / name), "prompt", "label") is None
-
-
 def test_the_papers_configuration_reads_what_is_prepared():
     config = yaml.safe_load((ROOT / "configs" / "paper" / "qwen3-30b-a3b.yaml").read_text())
     slime = config["slime"]
@@ -198,17 +193,12 @@ def test_the_real_samples_are_prepared(tmp_path):
     assert len(labels) == 30 and {"25", "73", "204"} <= set(labels)
 
 
-def test_brackets_in_a_path_are_no_markup(sets, tmp_path):
+def test_files_are_readable_by_others_as_the_umask_says_and_brackets_are_no_markup(sets, tmp_path):
     out = tmp_path / "a[bold]b" / "[x]"
-    result = data("prepare", "--out", out, *sets)
-    assert result.exit_code == 0 and f"{out / 'train.jsonl'}: 75 rows" in result.output
-
-
-def test_files_are_readable_by_others_as_the_umask_says(sets, tmp_path):
-    out = tmp_path / "out"
     mask = os.umask(0o027)
     try:
-        assert data("prepare", "--out", out, *sets).exit_code == 0
+        result = data("prepare", "--out", out, *sets)
     finally:
         os.umask(mask)
+    assert result.exit_code == 0 and f"{out / 'train.jsonl'}: 75 rows" in result.output
     assert (out.stat().st_mode & 0o777, (out / "train.jsonl").stat().st_mode & 0o777) == (0o750, 0o640)

@@ -7,7 +7,7 @@ from sat_slime.cli.lab_run import engine_packages
 
 
 def test_options_that_say_what_the_method_says_are_no_contradiction(runtime):
-    arguments = ["--method", "sat-gspo-r3", "--base", "gspo", "--sat", "--r3", "--no-tis"]
+    arguments = ["--method", "sat-gspo-r3", "--sat", "--r3", "--no-tis"]
     assert sat_slime_command("launch", TINY, *arguments, "--dry-run").exit_code == 0
 
 

@@ -172,14 +172,12 @@ def test_labels_of_aime_are_integers_without_padding(gathered, pool):
 
 
 def test_training_problems_of_the_evaluation_are_told(gathered, pool):
-    text = "Let the sequence begin with three ones and let each later term be the sum of the three before it"
-    rows = [("Find y.", "1"), (text.upper() + ".", "2"), (f"{text}; find the tenth term modulo seven.", "3")]
+    text = "Let the sequence begin with three ones"
+    rows = [("Find y.", "1"), (text.upper() + ".", "2"), (f"{text}; find the tenth term.", "3")]
     train = choose([gathered(DAPO, rows)], "drop", pool)
     evaluation = choose([gathered(AIME24, [(text, "5")])], "drop", pool)
-    assert [(doubt.row, doubt.what) for doubt in in_evaluation(train, evaluation)] == [
-        ("dapo.jsonl:2", "is aime24's aime24.jsonl:1"),
-        ("dapo.jsonl:3", "holds 100% of aime24's aime24.jsonl:1"),
-    ]
+    (doubt,) = in_evaluation(train, evaluation)
+    assert (doubt.row, doubt.what) == ("dapo.jsonl:2", "is aime24's aime24.jsonl:1")
 
 
 def test_memory_goes_with_the_texts_and_not_with_the_rows(gathered):

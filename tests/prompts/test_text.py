@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import pytest
 from prompt_sets import DAPO, SLIME
 
 from sat_slime.prompts import PromptError
-from sat_slime.prompts.text import TEMPLATES, Problems, fill, find_template, normalize, strip_instruction
+from sat_slime.prompts.text import TEMPLATES, fill, find_template, normalize, strip_instruction
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 PROBLEM = "Let $a, b$ be such that $\\frac{a}{b} = 2$.\n\nFind {a}."
@@ -77,18 +76,6 @@ def test_no_two_real_problems_have_one_normal_form():
     assert [fill(TEMPLATES["slime"], problem) for problem, _ in bare] == dapo
     problems = [*aime, *(problem for problem, _ in bare)]
     assert len({normalize(problem) for problem in problems}) == 38
-    others = [Problems((i, other) for i, other in enumerate(problems) if other != problem) for problem in problems]
-    assert [held.overlap(problem) for held, problem in zip(others, problems, strict=True)] == [None] * 38
-
-
-def test_a_problem_that_holds_half_of_another_is_near_it():
-    problem = "A fair coin is tossed until heads have come up three times in a row; what is the mean number of tosses?"
-    problems = Problems([(7, "What is 2 + 2?"), (9, problem)])
-    same = problems.overlap(problem.upper())
-    near = problems.overlap(f"Suppose that {problem.replace('mean', 'median')} Give it as m/n.")
-    assert same == (9, "is") and near is not None and near[0] == 9
-    assert re.fullmatch(r"holds [5-9][0-9]% of", near[1])
-    assert problems.overlap(problem.replace("a", "one").replace("in", "on")) is None
 
 
 def test_templates_come_by_name_from_a_file_or_as_they_are(tmp_path):

@@ -19,7 +19,6 @@ from sat_slime.report.attribution import (
     by_lag,
     by_position,
     by_probability,
-    by_time,
     load_tokens,
     overlap,
     proxies,
@@ -98,7 +97,6 @@ def test_groups_hold_every_token_once(run):
         by_position,
         by_probability,
         by_entropy,
-        by_time,
     ):
         groups = group(tokens)
         assert len(groups) > 2 and all(inside.any() for inside in groups.values())

@@ -56,9 +56,9 @@ def test_what_a_dump_cannot_answer_is_left_out_with_the_reason():
     assert candidates[0].method.denominator == "checkpoint"
     kept, left_out = answerable(candidates, frozenset())
     assert not kept
-    assert [one.label for one in left_out] == ["gspo denominator=checkpoint, sat-gspo denominator=checkpoint"]
-    assert "pi_l" in left_out[0].reason
-    assert answerable(candidates, frozenset({"checkpoint_log_probs"})) == (candidates, [])
+    ((reason, names),) = left_out.items()
+    assert names == ["gspo denominator=checkpoint", "sat-gspo denominator=checkpoint"] and "pi_l" in reason
+    assert answerable(candidates, frozenset({"checkpoint_log_probs"})) == (candidates, {})
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from sat_slime.report.charts import (
     DASHES,
     bars,
     check_address_space,
-    histogram,
     intervals,
     lines,
     looks,
@@ -25,7 +24,6 @@ PARTS = pd.DataFrame({"group": ["g", "g", "h"], "line": ["p", "q", "p"], "y": [1
 PARTS = PARTS.assign(end=[3, None, 3], told=["x", None, "y"])
 MEANS = pd.DataFrame({"line": ["m", "n", "m"], "x": [0.5, 0.6, 0.4], "low": [0.4, None, None]})
 MEANS = MEANS.assign(high=[0.6, None, None], marked=[1, 0, None], seed=[None, None, "0"])
-BINS = pd.DataFrame({"step": [1, 1, 4], "x": [0.1, 1, 0.1], "to": [1, 10, 1], "y": [0.4, 0.6, 1], "q": [0.3, 0.3, 0.2]})
 CHARTS = [
     lines("lines", CURVE, "t", "x", "y", log=True, levels=[0.5]),
     lines("band", BAND, "t", "x", "y", faint="own", zero=True),
@@ -35,7 +33,6 @@ CHARTS = [
     bars("beside", PARTS, "t", "y", beside=True),
     intervals("intervals", MEANS, "t", "x"),
     matrix("matrix", pd.DataFrame({"line": ["a", "b"], "other": ["b", "a"], "y": [0.5, -0.5]}), "cosine"),
-    histogram("histogram", BINS, "t", "x", "y"),
 ]
 
 

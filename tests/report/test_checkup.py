@@ -10,7 +10,7 @@ import torch
 from dump_files import format_2, rollout
 
 import sat_slime
-from sat_slime.report.checkup import check, sort_out, write_checkup
+from sat_slime.report.checkup import read, write_checkup
 from sat_slime.report.write_reports import write_reports
 from sat_slime.runs.folder import RunFolderError
 
@@ -21,36 +21,31 @@ DUMP = TESTS / "report" / "recorded" / "dump"
 FLAGS = json.loads((Path(sat_slime.__file__).parent / "launch" / "slime_flags.json").read_text())["flags"]
 
 
-def written(paths, out):
-    return write_checkup(paths, out)
-
-
 def test_all_that_slime_left_of_a_run(tmp_path):
-    told = written([TRACKERS / "events", DUMP], tmp_path / "out")
-    assert told.summary[0] == (
+    told = write_checkup([TRACKERS / "events", DUMP], tmp_path / "out")
+    assert told.answer[1] == (
         "Read: 3 optimizer steps of a tracker (1 to 3); 1 evaluations; 1 optimizer steps in dumps, 221 tokens."
     )
     assert {table.name for table in told.tables} == {"dumped_steps", "places", "tail_tokens"}
-    assert any("only 3 steps are there" in line for line in told.unknown)
-    assert told.next[0].startswith(f"sat-slime replay {DUMP / 'train_data'}")
-    page = html.unescape(told.page.read_text())
-    for text in ("What we see, and what to try", "Not visible here", *told.summary, *told.unknown):
+    assert any("only 3 steps are there" in line for line in told.sentences("unknown"))
+    page = html.unescape(told.path.read_text())
+    for text in (f"sat-slime replay {DUMP / 'train_data'}", "Not visible here", *told.sentences("unknown")):
         assert text in page
     assert (tmp_path / "out" / "tables" / "places.csv").exists()
     assert list((tmp_path / "out" / "figures").glob("reward_1.*"))
 
 
 def test_a_log_alone_says_which_flags_would_tell_more(tmp_path):
-    told = written([TRACKERS / "job.log"], tmp_path / "out")
-    text = " ".join([*told.unknown, *told.next])
+    told = write_checkup([TRACKERS / "job.log"], tmp_path / "out")
+    text = " ".join(text for part in told.sections for text in (*part.sentences, part.text))
     for flag in ("--save-debug-train-data", "--dump-details", "--eval-interval", "--use-tis"):
         assert flag in text
     assert "--use-kl-loss" not in text  # the run has it
 
 
 def test_dumps_alone_ask_for_a_tracker(tmp_path):
-    told = written([DUMP / "train_data" / "2.pt"], tmp_path / "out")
-    assert "no tracker was given" in told.unknown[0]
+    told = write_checkup([DUMP / "train_data" / "2.pt"], tmp_path / "out")
+    assert "no tracker was given" in told.sentences("unknown")[0]
     assert [table.name for table in told.tables] == ["dumped_steps", "places", "tail_tokens"]
 
 
@@ -64,22 +59,21 @@ def test_every_flag_that_is_named_is_slimes():
 
 def test_kinds_are_told_apart_by_what_they_hold(tmp_path):
     (tmp_path / "torn.pt").write_bytes(b"PK")
-    given = sort_out([DUMP, tmp_path / "torn.pt", TRACKERS / "job.log"])
+    given = read([DUMP, tmp_path / "torn.pt", TRACKERS / "job.log"])
     assert given.training == [DUMP / "train_data" / "2.pt", tmp_path / "torn.pt"]
-    assert given.trackers == [TRACKERS / "job.log"]
-    assert [one.path.name for one in check([DUMP, tmp_path / "torn.pt"]).skipped] == ["torn.pt"]
+    assert len(given.data.metrics["step"]) == 3 and [one.path.name for one in given.skipped] == ["torn.pt"]
     with pytest.raises(RunFolderError, match=r"nothing could be read: .*torn.pt: it is not a complete torch file"):
-        check([tmp_path / "torn.pt"])
+        read([tmp_path / "torn.pt"])
     (tmp_path / "x.bin").write_bytes(b"?")
     with pytest.raises(RunFolderError, match=r"x.bin: it is a file of an unknown kind, .* dumps of training"):
-        check([tmp_path / "x.bin"])
+        read([tmp_path / "x.bin"])
 
 
 def test_sums_over_dumps_are_those_of_their_tokens(tmp_path):
     columns = rollout([40, 60, 20, 80], spread=0.5)
     ids = [torch.arange(n) % 7 for n in (43, 63, 23, 83)]
     torch.save(format_2(columns | {"tokens": ids}, [([0, 1, 2, 3], [[4]])]), tmp_path / "0.pt")
-    (step,), sums = (found := check([tmp_path / "0.pt"]).tokens).steps, found
+    (step,), sums = (found := read([tmp_path / "0.pt"]).tokens).steps, found
     active = torch.cat(columns["loss_masks"]).bool()
     d = (torch.cat(columns["log_probs"]) - torch.cat(columns["rollout_log_probs"])).double()[active]
     assert step["tokens"] == int(active.sum()) == sums.whole["tokens"]
@@ -106,15 +100,12 @@ def test_one_token_with_most_of_the_tail_is_named(tmp_path):
             log_probs[-3] -= 2
         columns |= {"tokens": ids}
         torch.save(format_2(columns, [(list(range(40)), [[40]])], number), tmp_path / f"{number}.pt")
-    told = written([tmp_path], tmp_path / "out")
-    found = {one.name: one.seen for one in told.symptoms}
-    assert "the token 99" in found["one token"] and "between 95" in found["position"]
+    found = " ".join(write_checkup([tmp_path], tmp_path / "out").sentences("seen"))
+    assert "one token: " in found and "the token 99" in found and "between 95" in found
 
 
-def test_a_report_of_trackers_alone_is_one_runs_page(tmp_path):
-    page = write_reports([TRACKERS / "events"], tmp_path / "out")
-    text = page.read_text()
-    assert "3 optimizer steps." in text and "a run of slime, from events" in text
-    assert (tmp_path / "out" / "figures" / "mismatch_1.csv").exists()
+def test_a_report_of_one_runs_trackers_is_its_check_up(tmp_path):
+    text = write_reports([TRACKERS / "events"], tmp_path / "out").read_text()
+    assert "Read: 3 optimizer steps" in text and (tmp_path / "out" / "figures" / "mismatch_1.csv").exists()
     page = write_reports([TRACKERS / "events", TRACKERS / "job.log"], tmp_path / "both")
     assert "events · job.log" in page.read_text()

@@ -96,7 +96,7 @@ def test_main_table(comparison, grid, page):
     shown = cells(table)
     assert (shown["SAT-GSPO w/ R3"]["AIME24, %"], shown["SAT-GSPO w/ R3"]["d_pi"]) == ("34.79 (359)", "0.0076")
     assert shown["GSPO"]["AIME24, %"] == "31.46 (424) ‡" and "‡ 1/3" in shown["GSPO"]["best, %"]
-    assert shown["GRPO w/ TIS"]["runs"] == "2 (+1 not whole)"
+    assert shown["GRPO w/ TIS"]["runs"] == "2 of 3"
     best = list(comparison.scores("dppo", 8, "best").values())
     assert shown["DPPO"]["best, %"].startswith(f"{100 * np.mean(best):.1f} [")
     assert any("≈" in text for row in shown.values() for text in row.values())

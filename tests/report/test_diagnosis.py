@@ -32,12 +32,12 @@ def command(run):
 def test_a_diagnosed_run_has_a_page_with_its_files(run):
     write_dumps(run)
     found = write_diagnosis(run)
-    page = found.page.read_text()
-    assert found.page == run / "diagnosis" / "index.html"
+    page = found.path.read_text()
+    assert found.path == run / "diagnosis" / "index.html"
     places = [page.index(part) for part in ('class="answer"', 'id="shares"', 'id="parts"', 'id="tail_by"')]
     assert places == sorted(places)
     drawn = {path.stem for path in (run / "diagnosis" / "figures").glob("*.csv")}
-    assert {"shares", "tail_by_lag", "tails", "tails_of_parts", "expert_flips_by_layer"} <= drawn
+    assert {"shares", "tail_by_lag", "tails", "expert_flips_by_layer"} <= drawn
     tables = {path.stem for path in (run / "diagnosis" / "tables").glob("*.csv")}
     assert tables == {"parts", "implementation", "routing", "lag", "flips", "bound", "proxies"}
     assert "Routing replay (R3) would take mean |d| from" in page
@@ -88,7 +88,7 @@ def test_under_r3_routing_has_no_part(run):
     rows = {cells[0]: cells[1:] for _, cells in found.tables[0].rows()}
     for label in ("policy: routes", "routing"):
         assert rows[label][0] == "0.00000" and rows[label][1].startswith("0.0")
-    assert any("Routing replay (R3) takes mean |d| from" in sentence for sentence in found.findings)
+    assert any("Routing replay (R3) takes mean |d| from" in sentence for sentence in found.answer)
 
 
 def test_a_dense_run_has_no_routing(run):
@@ -98,7 +98,7 @@ def test_a_dense_run_has_no_routing(run):
         write_dump(dump_path(run, dump.iteration), dataclasses.replace(dump, more=more))
     found = write_diagnosis(run)
     assert [table.name for table in found.tables] == ["parts", "implementation", "lag", "bound", "proxies"]
-    assert not any("outing" in sentence for sentence in found.findings)
+    assert not any("outing" in sentence for sentence in found.answer)
 
 
 def test_a_run_that_was_only_split_tells_two_parts(run):
@@ -135,7 +135,7 @@ def test_without_dumps_the_metrics_tell_the_split(run, runtime):
     assert table.frame["mean |d|"][0] == pytest.approx(
         np.mean([row["mismatch/d_pi"] for row in split if row["lag/mean"] == lags[0]])
     )
-    assert "80.0" in found.findings[1] and "97.0" in found.findings[1]
+    assert "80.0" in found.answer[1] and "97.0" in found.answer[1]
     assert ("only the lab runtime does" in found.warnings[0]) == (runtime == "slime")
     assert ("--set diagnose.every_n_steps=5" in found.warnings[0]) == (runtime == "lab")
 

@@ -6,7 +6,7 @@ import torch
 from dump_files import step_batch
 
 from sat_slime.objective import policy_surrogate, tail_quantile
-from sat_slime.report.gradient import SIZES, StepView, beyond_gate, spans, sweep_step
+from sat_slime.report.gradient import SIZES, StepView, beyond_gate, scope_sweep, spans
 from sat_slime.report.replay import choose
 
 
@@ -34,8 +34,8 @@ def test_sweep_of_a_step_in_its_two_orders():
     step = step_batch(lengths, seed=3, order=order)
     candidates = choose("gspo,sat-gspo,sat-grpo")
     view = StepView(step)
-    sweeps = sweep_step([candidate.method for candidate in candidates], view, seed=0)
-    assert set(sweeps) == {1, 2}  # GSPO has no quantile
+    none, by_response, by_token = (scope_sweep(candidate.method, view, seed=0) for candidate in candidates)
+    assert not none.any()  # GSPO has no quantile
     responses = [part.abs()[m] for part, m in zip(
         view.log_ratio(candidates[1].method).split(lengths), step.mask.split(lengths), strict=True)]  # fmt: skip
     for column, size in enumerate(SIZES):
@@ -44,11 +44,11 @@ def test_sweep_of_a_step_in_its_two_orders():
             mine = torch.cat([responses[i] for i in order[start : start + size]])
             gated += int((mine > tail_quantile(mine, 0.9)).sum())
             tokens += len(mine)
-        assert (sweeps[1].tokens[0, column], sweeps[1].gated[0, column]) == (tokens, gated)
+        assert by_response[:2, 0, column].tolist() == [tokens, gated]
     whole = view.log_ratio(candidates[2].method).abs()[step.mask]
-    assert sweeps[2].tokens[:, 3].tolist() != [len(whole)] * 2  # eight of nine responses
-    assert np.isnan(sweeps[2].rates(sweeps[2].gated)[:, 4:]).all()
-    assert (sweeps[1].gated[:, 0] == 0).all()  # one response: all its tokens tie
+    assert by_token[0, :, 3].tolist() != [len(whole)] * 2  # eight of nine responses
+    assert not by_token[0, :, 4:].any()
+    assert not by_response[1, :, 0].any()  # one response: all its tokens tie
 
 
 @pytest.mark.parametrize(("name", "spread"), [("sat-grpo", 0.15), ("sat-gspo", 0.7)])
@@ -57,14 +57,14 @@ def test_newly_clipped_is_that_of_the_surrogate(name, spread):
     step = step_batch(lengths, 6, spread)
     candidates = choose(name, ["sat.alpha=0.6", "clip.eps_low=0.15", "clip.eps_high=0.25"])
     view = StepView(step)
-    sweep = sweep_step([candidate.method for candidate in candidates], view, seed=0)[0]
+    sweep = scope_sweep(candidates[0].method, view, seed=0)
     for column in (4, 5, 6):
         newly = 0.0
         size = SIZES[column]
-        for span in spans(dataclasses.replace(step, microbatches=[size] * (64 // size)), 1):
-            tokens = view.tokens(candidates[0].method, span.tokens, step.lengths[span.responses])
+        for span in spans(StepView(dataclasses.replace(step, microbatches=[size] * (64 // size))), 1):
+            tokens = span.whole(candidates[0].method)
             newly += float(policy_surrogate(candidates[0].method, tokens).metrics["sat/newly_clipped"]) * int(
                 tokens.mask.sum()
             )
-        assert sweep.newly[0, column] == round(newly)
+        assert sweep[2, 0, column] == round(newly)
         assert newly > 10

@@ -23,7 +23,6 @@ from sat_slime.report.gradient import (
     KEPT,
     MASKED,
     REWEIGHTED,
-    SpanView,
     StepView,
     spans,
     token_gradient,
@@ -56,9 +55,9 @@ def step_of(tokens, microbatches=None):
 
 
 def replayed(method, step):
-    view = StepView(step)
-    (span,) = spans(step, at_least=10**9)
-    return token_gradient(method, SpanView(view, span))
+    (span,) = spans(StepView(step), at_least=10**9)
+    weights, fates, _ = token_gradient(method, span)
+    return weights, fates
 
 
 @pytest.mark.parametrize("name", OF_THE_PAPER)
@@ -67,7 +66,7 @@ def test_weight_is_the_derivative_of_the_equations(name, seed):
     method = named_method(name)
     tokens = random_tokens(seed, [5, 1, 9, 6])
     expected = gradient(method, tokens, decide(method, tokens), [1.0] * len(tokens.log_pi))
-    assert replayed(method, step_of(tokens)).weights.tolist() == pytest.approx(expected, rel=1e-5, abs=1e-7)
+    assert replayed(method, step_of(tokens))[0].tolist() == pytest.approx(expected, rel=1e-5, abs=1e-7)
 
 
 @pytest.mark.parametrize("name", REPLAYED)
@@ -85,7 +84,7 @@ def test_weight_is_the_gradient_that_a_run_takes(name):
         rewards=step.rewards,
     )
     policy_surrogate(method, batch).values.sum().backward()
-    torch.testing.assert_close(replayed(method, step).weights, log_probs.grad, rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(replayed(method, step)[0], log_probs.grad, rtol=1e-6, atol=1e-7)
 
 
 def with_everything(step):
@@ -115,7 +114,7 @@ def test_microbatches_have_their_own_quantile_and_a_step_one(name, spread):
     sat = compose(named_method(name).base, [SAT(alpha=0.6, scope="microbatch")])
     view = StepView(step)
     for at_least in (1, 200, 10**9):  # however they are put together
-        found = [token_gradient(sat, SpanView(view, span)).weights for span in spans(step, at_least)]
+        found = [token_gradient(sat, span)[0] for span in spans(view, at_least)]
         expected = []
         token = response = 0
         for size in step.microbatches:
@@ -125,12 +124,12 @@ def test_microbatches_have_their_own_quantile_and_a_step_one(name, spread):
             columns = ("log_probs", "rollout_log_probs", "advantages", "mask")
             parts = {key: getattr(step, key)[inside] for key in columns}
             alone = dataclasses.replace(alone, lengths=lengths, microbatches=[size], **parts)
-            expected.append(replayed(sat, alone).weights)
+            expected.append(replayed(sat, alone)[0])
             token, response = inside.stop, response + size
         assert torch.equal(torch.cat(found), torch.cat(expected))
     whole = compose(sat.base, [SAT(alpha=0.6, scope="step")])
-    one = replayed(sat, dataclasses.replace(step, microbatches=[len(step.lengths)])).weights
-    parts = torch.cat([token_gradient(whole, SpanView(view, span)).weights for span in spans(step, 1)])
+    one = replayed(sat, dataclasses.replace(step, microbatches=[len(step.lengths)]))[0]
+    parts = torch.cat([token_gradient(whole, span)[0] for span in spans(view, 1)])
     assert torch.equal(parts, one)
     assert not torch.equal(parts, torch.cat(expected))
 
@@ -140,7 +139,7 @@ def one_token(ratio, advantage, method):
     mu = torch.tensor([math.log(0.2)])
     step = StepBatch("step", mu + math.log(ratio), mu, torch.tensor([advantage]), torch.tensor([True]),
                      torch.tensor([1]), [1], rewards=torch.tensor([advantage]))  # fmt: skip
-    return int(replayed(method, step).fates[0])
+    return int(replayed(method, step)[1][0])
 
 
 CASES = [

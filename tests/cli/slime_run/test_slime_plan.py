@@ -23,7 +23,7 @@ def flag(sent, name):
 
 def test_a_plan_as_json_is_all_there_is_on_stdout(tmp_path):
     sent = plan(
-        "--base", "gspo", "--sat", "--r3", "--lag", "8", "--name", "a", *settings(f"output_dir={tmp_path}/runs")
+        "--method", "gspo", "--sat", "--r3", "--lag", "8", "--name", "a", *settings(f"output_dir={tmp_path}/runs")
     )
     assert set(sent) == {"command", "env", "files"}
     assert sent["command"][:3] == ["python3", "-m", "sat_slime.plugin.driver"]
@@ -38,7 +38,7 @@ def test_a_plan_as_json_is_all_there_is_on_stdout(tmp_path):
 
 
 def test_a_method_by_name_is_the_one_by_switches():
-    assert plan("--method", "sat-gspo-r3") == plan("--base", "gspo", "--sat", "--r3", "--no-tis")
+    assert plan("--method", "sat-gspo-r3") == plan("--method", "gspo", "--sat", "--r3", "--no-tis")
 
 
 def test_a_plan_for_people(tmp_path):
