@@ -300,7 +300,8 @@ def intervals(name: str, frame: pd.DataFrame, title: str, x: str) -> Chart:
     """
     names = list(dict.fromkeys(frame["line"]))
     y = alt.Y("line:N", title=None, sort=names, axis=alt.Axis(ticks=False))
-    base = alt.Chart(alt.NamedData("numbers")).encode(axis(x, "x:Q", kind=alt.X), y)
+    across = alt.X("x:Q", title=x, scale=alt.Scale(zero=False, nice=False, padding=10))
+    base = alt.Chart(alt.NamedData("numbers")).encode(across, y)
     tips = [alt.Tooltip("line:N", title="method")]
     tips += [
         alt.Tooltip(f"{key}:Q", title=text, format=".4~g") for key, text in (("x", x), ("low", "from"), ("high", "to"))

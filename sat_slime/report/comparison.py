@@ -334,7 +334,7 @@ def main_table(comparison: Comparison, lag: int | None) -> Table:
     rows = []
     for method in collection.methods if comparison.paper else collection.run_methods:
         paper, runs = comparison.paper_cell(method, lag), collection.of(method, lag)
-        steps = sorted(step for run in runs if math.isfinite(step := comparison.of(run)["best_step"]))
+        steps = sorted(step for run in runs if math.isfinite(step := run.numbers["best_step"]))
         row: dict[str, Any] = {
             "method": method,
             "lag": math.nan if lag is None else lag,
@@ -403,7 +403,7 @@ def with_interval(row: Row, quantity: str, scale: float, form: str) -> str:
 
 
 def _how_to_read(comparison: Comparison, lag: int | None, several: bool) -> str:
-    initial = mean_interval(comparison.of(run)["initial"] for run in comparison.collection.runs)
+    initial = mean_interval(run.numbers["initial"] for run in comparison.collection.runs)
     before = f"Before training: {initial['mean']:.1%}" if initial["n"] else ""
     before += f" (the paper: {BASE_MODEL_SCORE} %)" * (comparison.paper and bool(before))
     if lag != comparison.collection.lags[0]:
@@ -459,13 +459,12 @@ def run_table(comparison: Comparison) -> Table:
     collection, rows = comparison.collection, []
     order: dict[Any, int] = {method: place for place, method in enumerate(collection.methods)}
     for run in collection.runs:
-        numbers = comparison.of(run)
         rows.append(
             {
                 **{"method": run.method, "lag": run.lag, "seed": run.seed},
                 "state": run.status + ("" if run.counts else ", not counted"),
                 **{"steps": run.steps, "planned": run.planned_steps or None},
-                **{key: numbers[key] for key in ("best", "best_step", "late", "final", "initial", "d_pi")},
+                **{key: run.numbers[key] for key in ("best", "best_step", "late", "final", "initial", "d_pi")},
                 **{
                     "d_pi left band at": departure_of(run),
                     "collapse rule": _collapse_text(run),
@@ -607,8 +606,7 @@ def score_charts(comparison: Comparison) -> Iterator[Chart]:
             if level["n"] > 1:
                 row |= {"low": 100 * max(0.0, level["low"]), "high": 100 * min(1.0, level["high"])}
                 seeds += [
-                    {"line": label_of(method), "x": 100 * comparison.of(run)["best"], "seed": str(run.seed)}
-                    for run in runs
+                    {"line": label_of(method), "x": 100 * run.numbers["best"], "seed": str(run.seed)} for run in runs
                 ]
             rows.append(row | {"marked": int(any(run.collapse.met for run in runs))})
         if rows:

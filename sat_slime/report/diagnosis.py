@@ -51,7 +51,19 @@ from sat_slime.report.charts import (
     lines,
 )
 from sat_slime.report.frames import finite_mean
-from sat_slime.report.page import NBSP, Page, Row, Section, Strong, Table, headline, percent, section_of, write_page
+from sat_slime.report.page import (
+    NBSP,
+    Page,
+    Row,
+    Section,
+    Strong,
+    Table,
+    count_of,
+    headline,
+    percent,
+    section_of,
+    write_page,
+)
 from sat_slime.rollout.token_dump import dump_paths
 from sat_slime.runs.folder import RunFolderError
 from sat_slime.runs.reading import Run, load_run, section
@@ -130,10 +142,12 @@ def findings(tokens: Tokens) -> Iterator[str]:
     lags = np.unique(tokens.lag)
     span = f"lag {lags[0]:g}" if len(lags) == 1 else f"lag {lags[0]:g} to {lags[-1]:g}"
     yield (
-        f"Of mean |d|, {np.abs(tokens.d).mean():.4f} nats, the policy part carries "
-        f"{percent(shares['mean']['policy'].share)}, the implementation part the rest; of the tail beyond the 99 % "
-        f"quantile ({bounds['q99']:.3f} nats) it carries {percent(shares['q99']['policy'].share)}. So "
-        f"{tokens.steps} diagnosed steps say, {len(tokens.d):,} tokens of {span}."
+        f"The policy part carries {percent(shares['mean']['policy'].share)} of mean |d| and "
+        f"{percent(shares['q99']['policy'].share)} of its tail; the implementation part has the rest."
+    )
+    yield (
+        f"Mean |d| is {np.abs(tokens.d).mean():.4f} nats, the tail begins at {bounds['q99']:.3f} (99 % quantile): "
+        f"{count_of(tokens.steps, 'diagnosed step')}, {len(tokens.d):,} tokens of {span}."
     )
     if any(part.share > 1 for of_level in shares.values() for part in of_level.values()):
         yield "A share above 100 % means that the other part pulls the other way: together they are 100 %."
@@ -202,7 +216,7 @@ def parts_table(tokens: Tokens) -> Table:
     return _parts_table(
         "parts",
         "What the mismatch is made of",
-        f"d = log π − log μ of {len(tokens.d):,} tokens of {tokens.steps} steps; mean |d| is "
+        f"d = log π − log μ of {len(tokens.d):,} tokens of {count_of(tokens.steps, 'step')}; mean |d| is "
         f"{np.abs(tokens.d).mean():.4f} nats, {_tails_start(tokens.d)}. Mean: of |part|, nats. Of mean, of a tail: the "
         "part's share of |d| in the direction of d; shares sum to 100 %, and a part that pulls against d counts below "
         "0. Decides: the tokens of the tail that would not be in it without this part alone; several parts can decide "

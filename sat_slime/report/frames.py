@@ -93,6 +93,30 @@ class ComparedRun:
         """The collapse rule over all that is logged."""
         return judge(self.data.metrics, self.data.evals, self.data.period)
 
+    @cached_property
+    def numbers(self) -> dict[str, float]:
+        """What is compared; NaN where the run lacks it.
+
+        best: the highest accuracy after training started, as a share, with best_step, the updates of the weights that
+        earned it first. late: the mean accuracy over the evaluations of the last quarter: not picked, so not biased
+        upwards. final: that of the newest weights. initial: before the first step. d_pi: mean over the last quarter of
+        the steps, in whole lag cycles, nats.
+        """
+        frame = scores(self)
+        trained = frame[frame["x"] > 0]
+        last = trained["x"].max()
+        top = trained["y"].idxmax() if len(trained) else None
+        d_pi = self.data.metrics.get("mismatch/d_pi", np.zeros(0))
+        window = self.data.period * max(1, round(len(d_pi) / 4 / self.data.period))
+        return {
+            "best": math.nan if top is None else float(trained["y"][top]),
+            "best_step": math.nan if top is None else float(trained["x"][top]),
+            "late": float(trained[trained["x"] >= 0.75 * last]["y"].mean()),
+            "final": float(trained[trained["x"] == last]["y"].mean()),
+            "initial": next(iter(frame[frame["x"] <= 0]["y"]), math.nan),
+            "d_pi": finite_mean(d_pi[-window:]),
+        }
+
     @property
     def where(self) -> str:
         """Method, lag and seed as words."""

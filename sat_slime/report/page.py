@@ -116,9 +116,9 @@ class Section:
     """The charts stand side by side, as many as have room."""
 
 
-def section_of(table: Table | None, charts: Sequence[Chart] = ()) -> list[Section]:
+def section_of(table: Table | None) -> list[Section]:
     """Return the section of a table, or of none."""
-    return [] if table is None else [Section(table.name, table.heading, table.note, charts, table)]
+    return [] if table is None else [Section(table.name, table.heading, table.note, table=table)]
 
 
 @dataclass

@@ -334,7 +334,7 @@ def replay(
     """Replay the methods on every optimizer step in `paths`, one of which is in memory at a time.
 
     A method that reads what only some dumps hold confines all of them to those, so that they are compared on the same
-    tokens; with `every_dump` such a method is left out instead.
+    tokens; with `every_dump` such a method is left out instead, if others are left.
 
     Args:
         microbatch_tokens: micro-batches of up to so many response tokens. Default: those of the dump.
@@ -349,6 +349,8 @@ def replay(
     read = [read_columns(candidate.method) for candidate in candidates if not candidate.refused]
     most = max((columns & frozenset().union(*read) for columns in held), key=len, default=frozenset())
     usable, left_out = answerable(candidates, frozenset.intersection(*held) if every_dump and held else most)
+    if not usable:
+        usable, left_out = answerable(candidates, most)
     if not usable:
         reason, (first, *_) = next(iter(left_out.items()))
         raise RunFolderError(f"none of the methods can be replayed: {first} {reason}")
@@ -452,7 +454,8 @@ def sections(result: Replay) -> Iterator[Section]:
     )
     table = cosine_table(result)
     heat = table.frame.rename(columns={"method": "line", "mean": "y"}).drop(columns="min").dropna()
-    yield from section_of(table, [matrix("cosines", heat, "cosine")] if len(heat) else [])
+    drawn = [matrix("cosines", heat, "cosine")] if len(heat) else []
+    yield Section("cosines", table.heading, table.note, drawn, table)
     if result.sat_methods():
         note = (
             "The gate opens on the tokens above the quantile of |d| over the scope, at most the grey line's share. "

@@ -1,5 +1,4 @@
-"""The numbers of runs, their means over seeds with intervals, and differences paired by seed. Every test is named;
-every seed is fixed.
+"""Means over seeds with intervals, and differences paired by seed. Every test is named; every seed is fixed.
 
 With the three to five seeds that a grid has, no interval is sharp. A paired bootstrap of three differences cannot reach
 beyond the smallest and the largest of them, and leaves out 0 by luck in one of four; Student's t allows for so few
@@ -11,14 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from scipy import stats
 
-from sat_slime.report.frames import Collection, ComparedRun, finite_mean, scores
+from sat_slime.report.frames import Collection
 from sat_slime.report.methods import label_of, method_called, pairs_without, task_suffix
 from sat_slime.report.paper import PaperCell, paper_cell
 
@@ -96,45 +94,12 @@ Scores = dict[int, float]
 """{seed: a quantity}."""
 
 
-def run_numbers(run: ComparedRun) -> dict[str, float]:
-    """Return the numbers of a run; NaN where it lacks them.
-
-    best: the highest accuracy after training started, as a share, with best_step, the updates of the weights that
-    earned it first. late: the mean accuracy over the evaluations of the last quarter: not picked, so not biased
-    upwards. final: that of the newest weights. initial: before the first step. d_pi: mean over the last quarter of the
-    steps, in whole lag cycles, nats.
-    """
-    frame = scores(run)
-    trained = frame[frame["x"] > 0]
-    last = trained["x"].max()
-    top = trained["y"].idxmax() if len(trained) else None
-    d_pi = run.data.metrics.get("mismatch/d_pi", np.zeros(0))
-    window = run.data.period * max(1, round(len(d_pi) / 4 / run.data.period))
-    return {
-        "best": math.nan if top is None else float(trained["y"][top]),
-        "best_step": math.nan if top is None else float(trained["x"][top]),
-        "late": float(trained[trained["x"] >= 0.75 * last]["y"].mean()),
-        "final": float(trained[trained["x"] == last]["y"].mean()),
-        "initial": next(iter(frame[frame["x"] <= 0]["y"]), math.nan),
-        "d_pi": finite_mean(d_pi[-window:]),
-    }
-
-
 class Comparison:
     """A collection of runs with their numbers."""
 
     def __init__(self, collection: Collection, paper: bool = False):
         """paper: whether the paper's numbers stand beside those of the runs."""
         self.collection, self.paper = collection, paper
-
-    @cached_property
-    def numbers(self) -> dict[int, dict[str, float]]:
-        """The numbers of each run, by its id()."""
-        return {id(run): run_numbers(run) for run in self.collection.runs}
-
-    def of(self, run: ComparedRun) -> dict[str, float]:
-        """Return the numbers of a run of the collection."""
-        return self.numbers[id(run)]
 
     def paper_cell(self, method: str, lag: int | None) -> PaperCell | None:
         """Return the paper's numbers of a cell; None where it has none or they are not asked for."""
@@ -144,12 +109,12 @@ class Comparison:
         """Return a quantity of the whole runs of a method at a lag by seed. Runs that lack it and those of unknown
         seed, which cannot be paired, are left out."""
         runs = self.collection.of(method, lag)
-        values = {run.seed: self.of(run)[quantity] for run in runs if run.seed is not None}
+        values = {run.seed: run.numbers[quantity] for run in runs if run.seed is not None}
         return {seed: value for seed, value in values.items() if math.isfinite(value)}
 
     def level(self, method: str, lag: int | None, quantity: str) -> Estimate:
         """Return a quantity over the seeds of a method at a lag."""
-        return mean_interval(self.of(run)[quantity] for run in self.collection.of(method, lag))
+        return mean_interval(run.numbers[quantity] for run in self.collection.of(method, lag))
 
     def against_best(self, methods: Sequence[str], lag: int | None, quantity: str) -> dict[str, dict[str, Any]]:
         """Return {method: its distance to the best mean of `methods`, on one task, at this lag}; Holm's correction is

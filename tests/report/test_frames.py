@@ -23,7 +23,7 @@ from sat_slime.report.frames import (
     smooth,
 )
 from sat_slime.report.methods import label_of
-from sat_slime.report.stats import Comparison, contrasts, run_numbers
+from sat_slime.report.stats import Comparison, contrasts
 from sat_slime.report.write_reports import write_reports
 from sat_slime.runs.folder import RunFolder, RunFolderError
 
@@ -71,7 +71,7 @@ def test_broken_files_are_left_out(tmp_path):
         file.write('{"step": 21, "mism')
     run = load_compared_run(folder)
     assert run.steps == 20 and run.method == "run"
-    assert np.isnan(run_numbers(run)["best"])
+    assert np.isnan(run.numbers["best"])
 
 
 def test_a_grid_whose_runs_have_tensorboard_events_is_a_grid(tmp_path):

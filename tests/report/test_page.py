@@ -36,7 +36,7 @@ def text(tmp_path):
         warnings=[HOSTILE],
         status=HOSTILE,
         command=HOSTILE,
-    ).read_text()
+    ).path.read_text()
 
 
 def test_the_answer_comes_first_and_parts_in_their_order(text):

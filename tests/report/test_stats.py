@@ -11,7 +11,7 @@ from synthetic import STEPS, write_cell
 from sat_slime.config.jsonl import to_json
 from sat_slime.report.comparison import main_table
 from sat_slime.report.frames import collect, load_compared_run
-from sat_slime.report.stats import Comparison, contrasts, holm, judged, mean_interval, paired, run_numbers
+from sat_slime.report.stats import Comparison, contrasts, holm, judged, mean_interval, paired
 
 
 def spread(n, mean):
@@ -113,7 +113,7 @@ def with_scores(tmp_path, scores, weights=None):
 
 
 def test_best_late_and_initial_score(tmp_path):
-    numbers = run_numbers(with_scores(tmp_path, [0.9, 0.4, 0.7, 0.6, 0.5]))
+    numbers = with_scores(tmp_path, [0.9, 0.4, 0.7, 0.6, 0.5]).numbers
     assert (numbers["initial"], numbers["best"], numbers["best_step"]) == (
         0.9,
         0.7,
@@ -124,7 +124,7 @@ def test_best_late_and_initial_score(tmp_path):
 
 
 def test_scores_belong_to_the_weights_that_were_measured(tmp_path):
-    numbers = run_numbers(with_scores(tmp_path, [0.1, 0.2, 0.7, 0.6, 0.5], [0, 8, 16, 24, 40]))
+    numbers = with_scores(tmp_path, [0.1, 0.2, 0.7, 0.6, 0.5], [0, 8, 16, 24, 40]).numbers
     assert numbers["best_step"] == 16
 
 
@@ -132,7 +132,7 @@ def test_late_d_pi_is_over_whole_lag_cycles(tmp_path):
     folder = write_cell(tmp_path / "run", "grpo", 8, 0, 40)
     rows = [{"step": s, "mismatch/d_pi": float((s - 1) % 8)} for s in range(1, 41)]
     (folder / "metrics.jsonl").write_text("".join(to_json(row) + "\n" for row in rows))
-    assert run_numbers(load_compared_run(folder))["d_pi"] == 3.5
+    assert load_compared_run(folder).numbers["d_pi"] == 3.5
 
 
 def test_contrasts_take_the_difference_of_equal_seeds(tmp_path):
