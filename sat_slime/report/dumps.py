@@ -220,15 +220,17 @@ def read_rollout(paths: Sequence[Path], own_layout: bool = True, token_ids: bool
     payloads = [load_payload(path) for path in paths]
     try:
         rollout_id = payloads[0]["rollout_id"]
-        shards, told = _whole(payloads[0]) if "samples" in payloads[0] else _of_ranks(payloads)
-        steps = _steps(shards)
-        own_layout = own_layout and all(shard.known for shard in shards)
+        responses, told = _whole(payloads[0]) if "samples" in payloads[0] else _of_ranks(payloads)
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise DumpFault(f"its entries are not those of slime ({type(error).__name__} {_line(error)})") from error
+    own_layout = own_layout and all(response.trained for response in responses)
+    steps: dict[int, list[_Response]] = {}
+    for response in responses:
+        steps.setdefault(response.trained[0] if response.trained else 0, []).append(response)
     name = f"rollout {rollout_id}"
     return [
-        _step(name if len(steps) == 1 else f"{name}, step {i + 1}", groups, own_layout, token_ids, told)
-        for i, groups in enumerate(steps)
+        _step(f"{name}, step {i + 1}" if len(steps) > 1 else name, steps[i], own_layout, token_ids, told)
+        for i in sorted(steps)
     ]
 
 
@@ -290,84 +292,52 @@ class _Response:
     place: int
     """Its number in the order of the rollout."""
     columns: Mapping[str, Tensor]
-    reward: float | None = None
+    reward: float | None
     """Before any baseline; None where the file does not tell."""
-    tokens: Any = None
+    tokens: Any
     """Ids of prompt and response."""
-    truncated: Any = None
+    truncated: Any
+    trained: tuple[int, int, int] | None = None
+    """Optimizer step, data-parallel rank and micro-batch of that rank; None where the file does not tell."""
 
 
-@dataclass(frozen=True, eq=False)
-class _Shard:
-    """The responses of a data-parallel rank and where they were trained."""
-
-    responses: list[_Response]
-    microbatches: list[list[int]]
-    """Responses of each micro-batch, one optimizer step after the other."""
-    per_step: list[int]
-    """Micro-batches of each optimizer step."""
-    known: bool = True
-    """False where the file does not tell the micro-batches; all responses then stand as one."""
-
-
-def _all_in_one(responses: list[_Response]) -> _Shard:
-    return _Shard(responses, [list(range(len(responses)))], [1], known=False)
-
-
-def _missing(layouts: Sequence[Mapping[str, Any]], rollouts: set[str]) -> list[str]:
-    """Return the sentence that a rank's responses are not there, by the number of rollouts of each step, which every
-    rank knows."""
-    wanted = max((sum(layout.get("global_batch_sizes") or ()) for layout in layouts), default=0)
-    if len(rollouts) >= wanted:
-        return []
-    return [f"it holds {len(rollouts)} of the {wanted} rollouts that were trained: the files of some ranks are missing"]
-
-
-def _once(places: Sequence[int]) -> None:
-    if twice := sorted(place for place, times in Counter(places).items() if times > 1):
-        raise DumpFault(f"{len(twice)} of its responses, the first {twice[0]}, are in more than one of its shards")
-
-
-def _whole(payload: Mapping[str, Any]) -> tuple[list[_Shard], list[str]]:
-    """Return the shards of format 2, and what is missing of them: samples in the order of the rollout, and beside them
-    which rank trained which."""
+def _whole(payload: Mapping[str, Any]) -> tuple[list[_Response], list[str]]:
+    """Return the responses of format 2 in the order of training, and what is missing of them: samples in the order of
+    the rollout, and beside them which rank trained which."""
     samples = payload["samples"]
-    rewards = [_raw_reward(sample, payload) for sample in samples]
     responses = [
-        _response(place, sample, int(sample["response_lengths"]), reward)
-        for place, (sample, reward) in enumerate(zip(samples, rewards, strict=True))
+        _response(place, sample, int(sample["response_lengths"]), _raw_reward(sample, payload))
+        for place, sample in enumerate(samples)
     ]
-    for key in ("rollout_position", "sample_index"):
+    for key, column in (("rollout_position", "partition"), ("sample_index", "sample_indices")):
         if all(sample.get(key) is not None for sample in samples):
-            column = {"rollout_position": "partition", "sample_index": "sample_indices"}[key]
             by_id = {sample[key]: response for sample, response in zip(samples, responses, strict=True)}
             layouts = payload["dp_shards"]
-            _once([i for layout in layouts for i in layout[column]])
-            there = {i for layout in layouts for i in layout[column]}
-            rollouts = {str(sample.get("rollout_ids", i)) for i, sample in enumerate(samples) if sample[key] in there}
-            shards = [_shard([by_id[i] for i in layout[column]], layout) for layout in layouts]
-            return shards, _missing(layouts, rollouts)
-    return [_all_in_one(responses)], []
+            there = [i for layout in layouts for i in layout[column]]
+            rollouts = {
+                str(sample.get("rollout_ids", i)) for i, sample in enumerate(samples) if sample[key] in set(there)
+            }
+            return _trained([([by_id[i] for i in layout[column]], layout) for layout in layouts], rollouts)
+    return responses, []
 
 
-def _of_ranks(payloads: Sequence[Mapping[str, Any]]) -> tuple[list[_Shard], list[str]]:
-    """Return the shards of slime 0.3.1, a file per rank, and what is missing of them. Ranks that hold the same
+def _of_ranks(payloads: Sequence[Mapping[str, Any]]) -> tuple[list[_Response], list[str]]:
+    """Return the responses of slime 0.3.1, a file per rank, and what is missing of them. Ranks that hold the same
     responses count once; ranks before the last pipeline stage hold no log-probs and do not count."""
     parts = [payload["rollout_data"] for payload in payloads]
     parts = [part for part in parts if part.get("log_probs") is not None] or parts[:1]
     distinct = {tuple(part.get("sample_indices") or part["total_lengths"]): part for part in reversed(parts)}
-    shards, offset, rollouts = [], 0, set[str]()
+    ranks, offset, rollouts = [], 0, set[str]()
     for part in reversed(distinct.values()):
         lengths = part["response_lengths"]
-        places = part.get("partition") or part.get("sample_indices") or range(offset, offset + len(lengths))
+        here = range(offset, offset + len(lengths))
+        places = part.get("partition") or part.get("sample_indices") or here
         present = [key for key in (*COLUMNS, *ALSO) if part.get(key) is not None]
         rows = [{key: part[key][i] for key in present} for i in range(len(lengths))]
-        responses = [_response(p, row, int(n)) for p, row, n in zip(places, rows, lengths, strict=True)]
-        shards.append(_shard(responses, part))
-        rollouts |= set(map(str, part.get("rollout_ids") or range(offset, offset + len(lengths))))
+        ranks.append(([_response(p, row, int(n)) for p, row, n in zip(places, rows, lengths, strict=True)], part))
+        rollouts |= set(map(str, part.get("rollout_ids") or here))
         offset += len(lengths)
-    _once([response.place for shard in shards for response in shard.responses])
-    return shards, _missing(parts, rollouts)
+    return _trained(ranks, rollouts)
 
 
 def _raw_reward(sample: Mapping[str, Any], payload: Mapping[str, Any]) -> float | None:
@@ -391,45 +361,51 @@ def _response(place: int, row: Mapping[str, Any], length: int, reward: float | N
             hint = (
                 ": slime 0.3.1 leaves the parts of context-parallel ranks apart; dump with a later slime, or with "
                 "--context-parallel-size 1"
-                if len(values) < length
-                else ""
             )
-            raise DumpFault(f"{key} has {len(values)} values for a response of {length} tokens{hint}")
+            raise DumpFault(
+                f"{key} has {len(values)} values for a response of {length} tokens{hint * (len(values) < length)}"
+            )
         columns[key] = values
     return _Response(place, columns, reward, row.get("tokens"), row.get("truncated"))
 
 
-def _shard(responses: list[_Response], layout: Mapping[str, Any]) -> _Shard:
-    microbatches, per_step = layout.get("micro_batch_indices"), layout.get("num_microbatches")
-    if microbatches is None or per_step is None:
-        return _all_in_one(responses)
-    if sorted(i for part in microbatches for i in part) != list(range(len(responses))):
-        raise DumpFault("its micro-batches do not hold every response once")
-    if sum(per_step) != len(microbatches):
-        raise DumpFault(f"it has {len(microbatches)} micro-batches where its optimizer steps have {sum(per_step)}")
-    return _Shard(responses, microbatches, per_step)
-
-
-def _steps(shards: Sequence[_Shard]) -> list[list[list[_Response]]]:
-    """Return the steps: of each, its micro-batches, lists of responses."""
-    counts = {len(shard.per_step) for shard in shards}
-    if len(counts) != 1:
+def _trained(
+    ranks: Sequence[tuple[list[_Response], Mapping[str, Any]]], rollouts: set[str]
+) -> tuple[list[_Response], list[str]]:
+    """Return the responses of all ranks in the order of training, and a sentence where those of some ranks are not
+    there: by the number of rollouts of each step, which the layout of every rank tells."""
+    trained: list[_Response] = []
+    steps = set()
+    for rank, (responses, layout) in enumerate(ranks):
+        microbatches, per_step = layout.get("micro_batch_indices"), layout.get("num_microbatches")
+        if microbatches is None or per_step is None:
+            trained, per_step = trained + responses, [1]
+        elif sorted(i for part in microbatches for i in part) != list(range(len(responses))):
+            raise DumpFault("its micro-batches do not hold every response once")
+        elif sum(per_step) != len(microbatches):
+            raise DumpFault(f"it has {len(microbatches)} micro-batches where its optimizer steps have {sum(per_step)}")
+        else:
+            step_of = [step for step, count in enumerate(per_step) for _ in range(count)]
+            trained += [
+                replace(responses[i], trained=(step_of[number], rank, number))
+                for number, part in enumerate(microbatches)
+                for i in part
+            ]
+        steps.add(len(per_step))
+    if len(steps) != 1:
         raise DumpFault("its ranks took different numbers of optimizer steps: files of one run's ranks belong together")
-    steps: list[list[list[_Response]]] = [[] for _ in range(counts.pop())]
-    for shard in shards:
-        start = 0
-        for step, count in zip(steps, shard.per_step, strict=True):
-            step += [[shard.responses[i] for i in part] for part in shard.microbatches[start : start + count]]
-            start += count
-    return steps
+    if twice := sorted(place for place, times in Counter(one.place for one in trained).items() if times > 1):
+        raise DumpFault(f"{len(twice)} of its responses, the first {twice[0]}, are in more than one of its shards")
+    wanted = max((sum(layout.get("global_batch_sizes") or ()) for _, layout in ranks), default=0)
+    missing = (
+        f"it holds {len(rollouts)} of the {wanted} rollouts that were trained: the files of some ranks are missing"
+    )
+    return trained, [missing] if len(rollouts) < wanted else []
 
 
-def _step(
-    name: str, groups: list[list[_Response]], own_layout: bool, token_ids: bool, told: Sequence[str]
-) -> StepBatch:
-    responses = [response for group in groups for response in group]
+def _step(name: str, responses: list[_Response], own_layout: bool, token_ids: bool, told: Sequence[str]) -> StepBatch:
     if not own_layout:
-        responses.sort(key=lambda response: response.place)
+        responses = sorted(responses, key=lambda response: response.place)
     places = torch.tensor([response.place for response in responses], dtype=torch.int64)
     lengths = torch.tensor([len(response.columns["log_probs"]) for response in responses], dtype=torch.int64)
     columns = {key: in_a_row([response.columns[key] for response in responses]) for key in COLUMNS}
@@ -445,7 +421,7 @@ def _step(
         advantages=columns["advantages"],
         mask=torch.from_numpy(mask),
         lengths=lengths,
-        microbatches=[len(group) for group in groups if group] if own_layout else None,
+        microbatches=[*Counter(response.trained for response in responses).values()] if own_layout else None,
         order=torch.argsort(places),
         rewards=columns.get("rewards"),
         token_ids=_token_ids(responses) if token_ids else None,
