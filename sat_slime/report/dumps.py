@@ -397,10 +397,8 @@ def _trained(
     if twice := sorted(place for place, times in Counter(one.place for one in trained).items() if times > 1):
         raise DumpFault(f"{len(twice)} of its responses, the first {twice[0]}, are in more than one of its shards")
     wanted = max((sum(layout.get("global_batch_sizes") or ()) for _, layout in ranks), default=0)
-    missing = (
-        f"it holds {len(rollouts)} of the {wanted} rollouts that were trained: the files of some ranks are missing"
-    )
-    return trained, [missing] if len(rollouts) < wanted else []
+    held = f"{len(rollouts)} of the {wanted} rollouts that were trained"
+    return trained, [f"it holds {held}: the files of some ranks are missing"] if len(rollouts) < wanted else []
 
 
 def _step(name: str, responses: list[_Response], own_layout: bool, token_ids: bool, told: Sequence[str]) -> StepBatch:

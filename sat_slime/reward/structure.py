@@ -158,7 +158,7 @@ OR = "\\lor"
 def spread(text: str) -> str:
     r"""Return an answer of several solutions as one list, in which \lor stands between those whose order says nothing.
 
-    `x = 1, 2` and `x = 1, x = 2` become `1 \lor 2`; `a, b = 1, 2` becomes `a = 1, b = 2`; `x = \pm 2`, `2 \lor -2`;
+    `x = 1, 2` and `x = 1, x = 2` become `1 \lor 2`; `a, b = 1, 2` becomes `a = 1, b = 2`;
     systems in braces become lists, points side by side too.
     """
     if cases := _CASES.fullmatch(text):
@@ -184,8 +184,6 @@ def spread(text: str) -> str:
         left = [*parts[:last], sides[last][0]]
         right = [sides[last][1], *parts[last + 1 :]]
         return ", ".join(f"{name} = {value}" for name, value in zip(left, right, strict=True))
-    if len(parts) == 1 and (len(sides[0]) == 1 or names[0]) and len(_PLUS_MINUS.findall(values[0])) == 1:
-        return _both_signs(values[0])
     return text
 
 
