@@ -288,7 +288,7 @@ def split_unit(answer: str) -> tuple[str, str]:
     if several := compound(text):
         return several, ""
     text, unit = without_unit(text)
-    return _outer_braces(text.strip()), unit or degree or currency
+    return text.strip(), unit or degree or currency
 
 
 def _exactly(text: str) -> str:
@@ -309,13 +309,4 @@ def words(text: str) -> str:
     text = _SPACES.sub(" ", text).strip(" .,;:!'\"`")
     if len(text) <= MAX_ANSWER:
         text = _CHOSEN.sub("", _ARTICLE.sub("", text))
-    if len(text) >= 3 and text[0] == "(" and text[-1] == ")" and text[1:-1].isalpha():
-        text = text[1:-1]  # (A), one of several choices
-    return text
-
-
-def _outer_braces(text: str) -> str:
-    """Return the text without braces around all of it: {x} is x."""
-    while len(text) > 2 and text[0] == "{" and text[-1] == "}" and "{" not in text[1:-1] and "}" not in text[1:-1]:
-        text = text[1:-1].strip()
     return text
