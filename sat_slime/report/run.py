@@ -20,7 +20,6 @@ from sat_slime.report.frames import finite_mean, smooth, steps_of, window_of
 from sat_slime.report.page import (
     Section,
     Table,
-    as_text,
     headline,
     percent,
     section_of,
@@ -232,41 +231,27 @@ def ends(values: np.ndarray, period: int) -> tuple[float, float]:
     return finite_mean(values[:window]), finite_mean(values[-window:])
 
 
-TABLE = {
-    "reward/mean": ("reward", ".3f"),
-    "response/length_mean": ("response length, tokens", ".1f"),
-    "mismatch/d_pi": ("d_pi, nats", ".4f"),
-    "mismatch/q99": ("99 % quantile of |d|, nats", ".3f"),
-    "mismatch/ess": ("effective sample size, share", ".3f"),
-    "lag/mean": ("lag, updates", ".2f"),
-    "sat/q": ("q, nats", ".4f"),
-    "sat/gate_rate": ("gate open, share of tokens", ".2%"),
-    "sat/newly_clipped": ("newly clipped, share of tokens", ".3%"),
-    "clip/fraction": ("clipped, share of tokens", ".2%"),
-    "routing/flip_rate": ("expert set differs, share of tokens", ".2%"),
-    "grad_norm": ("gradient norm", ".3f"),
-    "time/step": ("iteration, s", ".2f"),
-}
-"""Metrics of the table: label and format."""
+TABLE = (
+    *("reward/mean", "response/length_mean", "mismatch/d_pi", "mismatch/q99", "mismatch/ess", "lag/mean", "sat/q"),
+    *("sat/gate_rate", "sat/newly_clipped", "clip/fraction", "routing/flip_rate", "grad_norm", "time/step"),
+)
+"""Metrics of the table."""
 
 
 def metrics_table(data: RunData) -> Table | None:
     """Tell the first metrics of a run: at its start and end, and their range."""
-    rows = [
-        {"metric": label, "form": form}
-        | dict(zip(("start", "end"), ends(data.metrics[name], data.period), strict=True))
-        | {
-            "min": known_of(data.metrics, name).min(initial=math.inf),
-            "max": known_of(data.metrics, name).max(initial=-math.inf),
-        }
-        for name, (label, form) in TABLE.items()
-        if name in data.metrics
-    ]
+    rows = []
+    for name in TABLE:
+        if len(known := known_of(data.metrics, name)):
+            unit, scale = axis_of(name)
+            start, end = ends(scale * data.metrics[name], data.period)
+            least, most = scale * known.min(), scale * known.max()
+            rows.append({"metric": name, "unit": unit, "start": start, "end": end, "min": least, "max": most})
     if not rows:
         return None
-    cell = {at: lambda row, at=at: as_text(row, at, row["form"]) for at in ("start", "end", "min", "max")}
     note = "Start and end: means over the first and the last tenth of the steps, in whole lag cycles."
-    return Table("numbers", "In numbers", note, pd.DataFrame(rows), {"metric": "", **cell})
+    forms = {"metric": "", "unit": "", **dict.fromkeys(("start", "end", "min", "max"), ".4g")}
+    return Table("numbers", "In numbers", note, pd.DataFrame(rows), forms)
 
 
 FIRST = 5
@@ -331,11 +316,8 @@ def _weights(row: Mapping[str, Any], step: int) -> str:
 class Panel(NamedTuple):
     """A chart of metrics by optimizer step, averaged over whole lag cycles."""
 
-    figure: str
-    """The section that it is in: one of FIGURES."""
     title: str
-    series: Mapping[str, str]
-    """{metric: its name in the legend}."""
+    metrics: Sequence[str]
     unit: str = ""
     """Unset: that of the first metric."""
     raw: bool = False
@@ -346,144 +328,118 @@ class Panel(NamedTuple):
 
 
 RADIUS = "the radius that SAT comes to"
-PANELS = (
-    Panel("reward", "training reward", {"reward/mean": "reward of the batch"}, "mean reward", raw=True, zero=False),
-    Panel(
-        "mismatch",
-        "mean |log π − log μ| per token",
-        {
-            "mismatch/d_pi": "d_pi",
-            "mismatch/policy": "policy part",
-            "mismatch/implementation": "implementation part",
-        },
-        raw=True,
-    ),
-    Panel(
-        "mismatch",
-        "quantiles of |log π − log μ|",
-        {"mismatch/max": "largest", "mismatch/q99": "99 %", "mismatch/q90": "90 %", "mismatch/q50": "median"},
-        log=True,
-    ),
-    Panel(
-        "lag",
-        "of the trained responses",
-        {"lag/mean": "mean", "lag/min": "smallest", "lag/max": "most"},
-        smoothed=False,
-    ),
-    Panel(
-        "trust_region",
-        RADIUS,
-        {"sat/radius_high": "above 1", "sat/radius_low": "below 1"},
-    ),
-    Panel(
-        "trust_region",
-        "share of the tokens",
-        {"sat/gate_rate": "gate open", "sat/newly_clipped": "newly clipped: gradient changed by SAT"},
-    ),
-    Panel("trust_region", "radii of the clip interval", {"radius/low": "lower", "radius/high": "upper"}),
-    Panel(
-        "optimization",
-        "clipped tokens",
-        {"clip/fraction": "all", "clip/upper": "upper (advantage > 0)", "clip/lower": "lower (advantage < 0)"},
-    ),
-    Panel("optimization", "norm of the gradient before clipping", {"grad_norm": "norm"}, raw=True),
-    Panel("optimization", "loss terms", {"loss/total": "total", "loss/policy": "policy part"}, zero=False),
-    Panel("optimization", "KL to the reference model, unweighted", {"loss/kl": "KL"}),
-    Panel("optimization", "entropy of the policy", {"loss/entropy": "entropy"}),
-    Panel(
-        "time",
-        "seconds per iteration",
-        {
-            "time/step": "whole iteration",
-            "time/rollout": "generation (in parallel)",
-            "time/train": "train",
-            "time/wait": "wait for responses",
-            "time/sync": "send weights",
-        },
-        "s",
-    ),
-    Panel(
-        "method",
-        "total variation of μ and π",
-        {name: name for name in ("trpo/tv_mean", "trpo/tv_max", "trpo/tv_mean_before", "trpo/tv_max_before")},
-        log=True,
-    ),
-    Panel("method", "part of the optimizer's step that was made", {"trpo/step_scale": "trpo/step_scale"}, "%"),
-    Panel("method", "halvings of the optimizer's step", {"trpo/backtracks": "trpo/backtracks"}),
-    Panel("method", "tokens held at the end of their interval", {"gmpo/held": "gmpo/held", "cpgd/held": "cpgd/held"}),
-    Panel("method", "largest d² of an outward token that is kept", {"m2po/largest": "m2po/largest"}),
-    Panel("method", "tokens whose weight is at its cap", {"tis/capped": "tis/capped"}),
-)
-FIGURES = {
+FIGURES: dict[str, tuple[str, str, Sequence[Panel]]] = {
     "overview": (
         "Accuracy, and d_pi over the lag",
         "d_pi, the mean |log π − log μ| of the trained tokens, grows with every update since the weights were sent, "
         "and falls when they are sent again. Grey: the lag, in updates. Dashed: the accuracy before training.",
+        (),
     ),
     "reward": (
         "Training reward",
         "That of the policy that generated the batch, up to one lag ago. Faint lines are single steps, strong ones "
         "averages over whole lag cycles.",
+        [Panel("training reward", ["reward/mean"], raw=True, zero=False)],
     ),
     "mismatch": (
         "Mismatch between trainer and engine",
         "How far the trained policy π is from the one that sampled, μ: d_pi is the mean over tokens. Its policy part "
         "grows with every update since generation; its implementation part is what the engines compute differently.",
+        [
+            Panel(
+                "mean |log π − log μ| per token",
+                ["mismatch/d_pi", "mismatch/policy", "mismatch/implementation"],
+                raw=True,
+            ),
+            Panel(
+                "quantiles of |log π − log μ|",
+                ["mismatch/max", "mismatch/q99", "mismatch/q90", "mismatch/q50"],
+                log=True,
+            ),
+        ],
     ),
     "lag": (
         "Realized lag",
         "How many optimizer updates old the trained responses were, from the weight version that the engine reported.",
+        [Panel("of the trained responses", ["lag/mean", "lag/min", "lag/max"], smoothed=False)],
     ),
     "trust_region": (
         "Trust region",
         "The radius that SAT comes to (dashed: that of its base), the share of tokens beyond its gate, and the newly "
         "clipped share: tokens whose gradient it really removed, the only ones that make the run differ from its base.",
+        [
+            Panel(RADIUS, ["sat/radius_high", "sat/radius_low"]),
+            Panel("gate open, and newly clipped", ["sat/gate_rate", "sat/newly_clipped"]),
+            Panel("radii of the clip interval", ["radius/low", "radius/high"]),
+        ],
     ),
     "log_ratio_density": (
         "Distribution of |d|",
         "d = log π − log μ of single tokens. q: the quantile that opens SAT's gate, median over the steps drawn. With "
         "a sequence ratio q is of the responses' mean d.",
+        (),
     ),
     "optimization": (
         "Clipping, gradient and loss",
-        "Tokens whose gradient is clipped away, by the sign of their advantage; the gradient's norm; the loss terms.",
+        "Tokens whose gradient is clipped away, by the sign of their advantage (upper: above 0); the gradient's norm "
+        "before clipping; the loss terms.",
+        [
+            Panel("clipped tokens", ["clip/fraction", "clip/upper", "clip/lower"]),
+            Panel("norm of the gradient", ["grad_norm"], raw=True),
+            Panel("loss terms", ["loss/total", "loss/policy"], zero=False),
+            Panel("KL to the reference model, unweighted", ["loss/kl"]),
+            Panel("entropy of the policy", ["loss/entropy"]),
+        ],
     ),
     "time": (
         "Where the time goes",
         "Generation runs beside the trainer: it costs only what shows as waiting.",
+        [Panel("seconds per iteration", ["time/step", "time/rollout", "time/train", "time/wait", "time/sync"])],
     ),
     "method": (
         "The parts of the method",
         "What the stabilizers of the run measure of themselves, averaged over whole lag cycles.",
+        [
+            Panel(
+                "total variation of μ and π",
+                ["trpo/tv_mean", "trpo/tv_max", "trpo/tv_mean_before", "trpo/tv_max_before"],
+                log=True,
+            ),
+            Panel("part of the optimizer's step that was made", ["trpo/step_scale"], "%"),
+            Panel("halvings of the optimizer's step", ["trpo/backtracks"]),
+            Panel("tokens held at the end of their interval", ["gmpo/held", "cpgd/held"]),
+            Panel("largest d² of an outward token that is kept", ["m2po/largest"]),
+            Panel("tokens whose weight is at its cap", ["tis/capped"]),
+        ],
     ),
 }
-"""{name: (heading, sentence)} of the sections, in the order of the page."""
+"""{name: heading, sentence and panels} of the sections, in the order of the page."""
 
 
 def figures(data: RunData, config: Mapping[str, Any] | None = None) -> list[Section]:
     """Return the sections of charts that there is data for. config: the settings of the run, which tell its base
     radii."""
-    charts: dict[str, list[Chart]] = {name: [] for name in FIGURES}
-    charts["overview"] = [*accuracy_chart(data), *mismatch_chart(data)]
-    charts["log_ratio_density"] = density_chart(data)
-    radii = {value for value in section(section(config or {}, "method"), "clip").values() if isinstance(value, float)}
-    for panel in panels(data):
-        levels = sorted(radii) if panel.title == RADIUS else ()
-        charts[panel.figure] += panel_chart(data, panel, f"{panel.figure}_{len(charts[panel.figure]) + 1}", levels)
-    return [Section(name, *FIGURES[name], charts=drawn) for name, drawn in charts.items() if drawn]
+    radii = sorted(v for v in section(section(config or {}, "method"), "clip").values() if isinstance(v, float))
+    own = {"overview": [*accuracy_chart(data), *mismatch_chart(data)], "log_ratio_density": density_chart(data)}
+    shown = []
+    for name, (heading, note, panels) in FIGURES.items():
+        charts = own.get(name, [])
+        for panel in [*of_the_method(data), *panels] if name == "method" else panels:
+            charts += panel_chart(data, panel, f"{name}_{len(charts) + 1}", radii if panel.title == RADIUS else ())
+        shown += [Section(name, heading, note, charts=charts)] if charts else []
+    return shown
 
 
-def panels(data: RunData) -> Iterator[Panel]:
-    """Yield the panels, with those of what gates drop and weights are, and one for each metric that a stabilizer
-    outside this package measures and no table has."""
+def of_the_method(data: RunData) -> Iterator[Panel]:
+    """Yield the panels of what gates drop and of what weights are, and one for each metric that a stabilizer outside
+    this package measures and no table has."""
     names = [name for kind in known() for metric in metrics_of(kind) for name in metric.names]
-    for title, ending, zero in (("dropped tokens", "/masked", True), ("mean weight", "/weight", False)):
-        yield Panel("method", title, {name: name for name in names if name.endswith(ending)}, zero=zero)
-    yield from PANELS
+    yield Panel("dropped tokens", [name for name in names if name.endswith("/masked")])
+    yield Panel("mean weight", [name for name in names if name.endswith("/weight")], zero=False)
     prefixes = tuple(f"{kind.prefix()}/" for kind in known() if kind.name not in STABILIZERS)
     for name in data.metrics:
         if name.startswith(prefixes) and metric_named(name) is None:
-            yield Panel("method", name, {name: name})
+            yield Panel(name, [name])
 
 
 def axis_of(name: str) -> tuple[str, float]:
@@ -496,33 +452,23 @@ def axis_of(name: str) -> tuple[str, float]:
 
 def panel_chart(data: RunData, panel: Panel, name: str, levels: Sequence[float] = ()) -> list[Chart]:
     """Return the chart of a panel; none where no metric of it is there."""
-    series = {metric: label for metric, label in panel.series.items() if has(data.metrics, metric)}
-    if not series:
+    metrics = [metric for metric in panel.metrics if has(data.metrics, metric)]
+    if not metrics:
         return []
-    unit, scale = axis_of(next(iter(series)))
-    parts: list[pd.DataFrame] = []
-    for metric, label in series.items():
+    unit, scale = axis_of(metrics[0])
+    parts = []
+    for metric in metrics:
         own = scale * data.metrics[metric]
         frame = pd.DataFrame({"x": steps_of(data), "y": smooth(own, window_of(data)) if panel.smoothed else own})
         frame["step"] = own
         if panel.log:
             frame = frame.where(frame > 0)
-        parts.append(frame.assign(line=label, faint=frame["step"] if panel.raw and not parts else math.nan))
-    frame = pd.concat(parts).dropna(subset="y")
-    return [
-        lines(
-            name,
-            frame if panel.raw else frame.drop(columns="faint"),
-            panel.title,
-            "optimizer step",
-            panel.unit or unit,
-            log=panel.log,
-            zero=panel.zero,
-            steps=not panel.smoothed,
-            faint="faint" if panel.raw else "",
-            levels=levels,
-        )
-    ]
+        if panel.raw:
+            frame["faint"] = math.nan if parts else frame["step"]
+        parts.append(frame.assign(line=metric))
+    frame, unit = pd.concat(parts).dropna(subset="y"), panel.unit or unit
+    how: dict[str, Any] = {"log": panel.log, "zero": panel.zero, "steps": not panel.smoothed, "levels": levels}
+    return [lines(name, frame, panel.title, "optimizer step", unit, faint="faint" if panel.raw else "", **how)]
 
 
 def accuracy_chart(data: RunData) -> list[Chart]:

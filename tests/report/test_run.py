@@ -9,7 +9,7 @@ from synthetic import step_metrics, write_run
 from sat_slime.config.jsonl import to_json
 from sat_slime.report.page import DASH, NBSP
 from sat_slime.report.run import (
-    PANELS,
+    FIGURES,
     ends,
     figures,
     findings,
@@ -62,9 +62,9 @@ def test_every_panel_is_drawn_from_its_metrics_averaged_over_whole_cycles(tmp_pa
     run = load_run(write_run(tmp_path / "run", 200))
     drawn = {chart.name for section in figures(run.data, run.config) for chart in section.charts}
     assert {"accuracy", "d_pi", "reward_1", "mismatch_1", "trust_region_1", "log_ratio_density", "time_1"} <= drawn
-    (panel,) = (panel for panel in PANELS if "sat/gate_rate" in panel.series)
+    (panel,) = (panel for panel in FIGURES["trust_region"][2] if "sat/gate_rate" in panel.metrics)
     (chart,) = panel_chart(run.data, panel, "x")
-    frame = chart.frame[chart.frame["line"] == "gate open"].reset_index()
+    frame = chart.frame[chart.frame["line"] == "sat/gate_rate"].reset_index()
     own = 100 * run.data.metrics["sat/gate_rate"]
     np.testing.assert_allclose(frame["step"], own)
     assert frame["y"][100] == pytest.approx(own[96:104].mean())
@@ -112,7 +112,7 @@ def test_a_killed_run_says_so_and_how_to_go_on(tmp_path):
 
 def test_the_table_has_start_end_and_range(tmp_path):
     data = load_run(write_run(tmp_path / "run", 80)).data
-    row = metrics_table(data).frame.set_index("metric").loc["gradient norm"]
+    row = metrics_table(data).frame.set_index("metric").loc["grad_norm"]
     own = data.metrics["grad_norm"]
     assert (row["start"], row["end"]) == pytest.approx((own[:8].mean(), own[-8:].mean()))
     assert (row["min"], row["max"]) == (own.min(), own.max())
