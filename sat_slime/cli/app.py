@@ -15,64 +15,36 @@ from typer.core import TyperCommand, TyperGroup
 from sat_slime import outside
 from sat_slime.cli.terminal import without_traceback, write_utf8
 
-COMMANDS = {
-    "init": ("sat_slime.cli.init_command.init", "Write a commented file to start from, and the files that it extends."),
-    "launch": ("sat_slime.cli.launch_command.launch", "Run the loop that FILE describes."),
-    "rehearse": (
-        "sat_slime.cli.rehearse_command.rehearse",
-        "Run FILE whole on this machine's CPU cores before it costs GPUs: real slime, Megatron and SGLang, thin "
-        "widths.",
-    ),
-    "grid": ("sat_slime.cli.grid_command.grid", "Run methods x lags x seeds, each a run of its own."),
-    "status": (
-        "sat_slime.cli.status_command.status",
-        "List the runs below a folder, or say how one is doing: its state, progress and newest checkpoint, and why it "
-        "ended. Of a grid: all its cells.",
-    ),
-    "logs": (
-        "sat_slime.cli.logs_command.logs",
-        "Print the log of a run, of one on slime that of its job. Ctrl-C stops the printing; the run goes on.",
-    ),
-    "stop": (
-        "sat_slime.cli.stop_command.stop",
-        "End a run or a grid as Ctrl-C in its terminal does: after the iteration, with a checkpoint.",
-    ),
-    "prepare": (
-        "sat_slime.cli.prepare_command.prepare",
-        "Make what a run starts from: engines, weights, slime, its model.",
-    ),
-    "data": ("sat_slime.cli.data_command.data", "Prompts with labels: prepare the paper's."),
-    "check": (
-        "sat_slime.cli.check_command.check",
-        "Check a run's settings and this machine: lists problems and fixes.",
-    ),
-    "methods": (
-        "sat_slime.cli.methods_command.methods",
-        "List the stabilizers and the named methods; of one method, its formula, parameters and source.",
-    ),
-    "report": (
-        "sat_slime.cli.report_command.report",
-        "Write report.html and figures of a run, of several, or of a grid, whatever there is of them.",
-    ),
-    "replay": (
-        "sat_slime.cli.replay_command.replay",
-        "What would every method have done to these tokens? No GPU, no slime, no run.",
-    ),
-    "diagnose": (
-        "sat_slime.cli.diagnose_command.diagnose",
-        "Say what the mismatch of a run is made of; or what makes a run of slime collapse.",
-    ),
-}
-"""Each command in the order of the help: where its function or its group of commands is, and the first sentence of its
-help."""
-
 GROUPS = {
-    "Run": ("init", "launch", "grid", "rehearse"),
-    "Follow": ("status", "logs", "stop"),
-    "Understand": ("report", "methods", "replay", "diagnose"),
-    "Set up": ("check", "prepare", "data"),
+    "Run": {
+        "init": "Write a commented file to start from, and the files that it extends.",
+        "launch": "Run the loop that FILE describes.",
+        "grid": "Run methods x lags x seeds, each a run of its own.",
+        "rehearse": "Run FILE whole on this machine's CPU cores before it costs GPUs: real slime, Megatron and SGLang, "
+        "thin widths.",
+    },
+    "Follow": {
+        "status": "List the runs below a folder, or say how one is doing: its state, progress and newest checkpoint, "
+        "and why it ended. Of a grid: all its cells.",
+        "logs": "Print the log of a run, of one on slime that of its job. Ctrl-C stops the printing; the run goes on.",
+        "stop": "End a run or a grid as Ctrl-C in its terminal does: after the iteration, with a checkpoint.",
+    },
+    "Understand": {
+        "report": "Write report.html and figures of a run, of several, or of a grid, whatever there is of them.",
+        "methods": "List the stabilizers and the named methods; of one method, its formula, parameters and source.",
+        "replay": "What would every method have done to these tokens? No GPU, no slime, no run.",
+        "diagnose": "Say what the mismatch of a run is made of; or what makes a run of slime collapse.",
+    },
+    "Set up": {
+        "check": "Check a run's settings and this machine: lists problems and fixes.",
+        "prepare": "Make what a run starts from: engines, weights, slime, its model.",
+        "data": "Prompts with labels: prepare the paper's.",
+    },
 }
-"""The commands under the headings of the help."""
+"""The commands under the headings of the help, each with the first sentence of its own. NAME is the function or the
+group of commands NAME in the module NAME_command."""
+
+COMMANDS = {name: said for commands in GROUPS.values() for name, said in commands.items()}
 
 ELSEWHERE = {**dict.fromkeys(("run", "train", "start", "resume"), "launch"), **dict.fromkeys(("list", "ls"), "status")}
 """What other programs call these commands."""
@@ -84,8 +56,7 @@ READING = ("status", "logs", "stop", "report", "diagnose")
 
 def import_command(name: str) -> Any:
     """Return the command of this name, with its options."""
-    module, _, attribute = COMMANDS[name][0].rpartition(".")
-    command = getattr(importlib.import_module(module), attribute)
+    command = getattr(importlib.import_module(f"sat_slime.cli.{name}_command"), name)
     if not isinstance(command, typer.Typer):
         function, command = command, typer.Typer(add_completion=False, rich_markup_mode="rich")
         command.command(name)(function)
@@ -101,9 +72,9 @@ class CommandGroup(TyperGroup):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        for heading, names in GROUPS.items():
-            for name in names:
-                self.add_command(TyperCommand(name, help=COMMANDS[name][1], rich_help_panel=heading))
+        for heading, commands in GROUPS.items():
+            for name, said in commands.items():
+                self.add_command(TyperCommand(name, help=said, rich_help_panel=heading))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and (ours := ELSEWHERE.get(args[0])):

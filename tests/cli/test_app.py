@@ -15,13 +15,12 @@ def test_version_and_help():
     top = sat_slime_command("--help").stdout
     assert all(command in top for command in ("init", "launch", "check", "methods", "report", "--version"))
     assert all(heading in top for heading in GROUPS)
-    assert sorted(name for names in GROUPS.values() for name in names) == sorted(COMMANDS)
     assert "--resume" in sat_slime_command("launch", "--help").stdout
 
 
 def test_the_list_of_commands_says_of_each_what_its_own_help_begins_with():
     for name, command in whole_app().commands.items():
-        assert " ".join(command.help.split()).startswith(COMMANDS[name][1]), name
+        assert " ".join(command.help.split()).startswith(COMMANDS[name]), name
 
 
 def test_the_help_of_no_command_waits_for_what_it_works_with():

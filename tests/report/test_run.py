@@ -92,22 +92,49 @@ def test_nothing_but_a_config(tmp_path):
     assert "No step was logged" in write_report(tmp_path).read_text()
 
 
-def test_restarts_are_told(tmp_path):
-    folder = write_run(tmp_path / "run", 10, state='{"status": "restarting", "error": "a rank died"}')
-    (folder / "restarts.jsonl").write_text('{"died_at": 5, "from": 4}\n{"died_at": 9, "from": 8}\n')
-    RunFolder(folder).lock()
-    sentences = " ".join(summary(load_run(folder)))
-    assert "was restarted 2 times, after iteration 5 (from 4), 9 (from 8)" in sentences
-    (folder / "restarts.jsonl").write_text('{"died_at": 5, "from": 4}\n')
-    assert "was restarted once, after iteration 5 (from 4)" in " ".join(summary(load_run(folder)))
+def lines(rows):
+    return "".join(to_json(row) + "\n" for row in rows)
 
 
-def test_a_killed_run_says_so_and_how_to_go_on(tmp_path):
-    folder = write_run(tmp_path / "run", 10, state='{"status": "running"}')
-    with open(folder / "metrics.jsonl", "a") as file:
-        file.write('{"step": 11, "rewa')
-    page = write_report(folder).read_text()
-    assert "10 of 200" in page and "was killed" in page and "--resume" in page
+def forty(**changes):
+    return lines(step_metrics(step, **changes) for step in range(1, 41))
+
+
+SCORES = {"accuracy": 0.5, "accuracy/low_samples": 0.41, "accuracy/high_samples": 0.59, "pass@4": 0.7, "n_samples": 128}
+FELL = [step_metrics(step, **{"reward/mean": 0.8 if step < 60 else 0.1}) for step in range(1, 101)]
+PER_ITERATION = {"tokens/response_total": 500, "time/step": 2.0}
+FOUR_STEPS = [step_metrics(step, iteration=(step + 3) // 4, **PER_ITERATION) for step in range(1, 41)]
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        (
+            {"restarts.jsonl": '{"died_at": 5, "from": 4}\n{"died_at": 9, "from": 8}\n'},
+            "was restarted 2 times, after iteration 5 (from 4), 9 (from 8)",
+        ),
+        ({"restarts.jsonl": '{"died_at": 5, "from": 4}\n'}, "was restarted once, after iteration 5 (from 4)"),
+        ({"state.json": '{"status": "running"}', "metrics.jsonl": forty() + '{"step": 41, "rewa'}, "was killed before"),
+        ({"metrics.jsonl": forty(**{"sat/scope_too_small": 1.0})}, "scope was too small in 100%"),
+        ({"metrics.jsonl": forty(grad_norm=float("nan"))}, "40 logged values were not finite"),
+        ({"metrics.jsonl": lines(FELL)}, "reward fell from 0.800"),
+        ({"metrics.jsonl": lines(FOUR_STEPS)}, "5,000 response tokens trained in 20 s: 250 tokens/s."),
+        (
+            {"eval.jsonl": lines([{"step": 40, "accuracy/low": 0.3, "accuracy/high": 0.7, **SCORES}])},
+            "At the last evaluation 95 % intervals were 0.410 to 0.590 for these problems, 0.300 to 0.700 for all of "
+            "their kind; pass@4 was 0.700.",
+        ),
+        (
+            {"state.json": '{"status": "interrupted"}', "metrics.jsonl": lines(map(step_metrics, range(1, 201)))},
+            "was interrupted, after its last step.</p>",
+        ),
+    ],
+)
+def test_what_happened_is_said(tmp_path, files, said):
+    folder = write_run(tmp_path / "run", 40)
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    assert said in write_report(folder).read_text()
 
 
 def test_the_table_has_start_end_and_range(tmp_path):
@@ -123,48 +150,10 @@ def test_no_run_folder(tmp_path):
         write_report(tmp_path)
 
 
-def test_small_scope_and_numbers_that_are_none_are_told(tmp_path):
-    folder = rewrite(write_run(tmp_path / "run", 1), **{"sat/scope_too_small": 1.0, "grad_norm": float("nan")})
-    text = " ".join(findings(load_run(folder)))
-    assert "scope was too small in 100%" in text
-    assert "40 logged values were not finite" in text
-
-
-def test_collapse_is_told(tmp_path):
-    folder = write_run(tmp_path / "run", 1)
-    rows = [step_metrics(step, **{"reward/mean": 0.8 if step < 60 else 0.1}) for step in range(1, 101)]
-    (folder / "metrics.jsonl").write_text("".join(to_json(row) + "\n" for row in rows))
-    assert any("reward fell from 0.800" in text for text in findings(load_run(folder)))
-
-
 def test_ends_average_whole_lag_cycles():
     sawtooth = np.tile([1.0, 2.0, 3.0, 4.0], 25)
     assert ends(sawtooth, 4) == (2.5, 2.5)
     assert ends(np.array([5.0]), 8) == (5.0, 5.0)
-
-
-def test_batch_wide_values_count_once_per_iteration(tmp_path):
-    folder = write_run(tmp_path / "run", 1)
-    changes = {"tokens/response_total": 500, "time/step": 2.0}
-    rows = [step_metrics(step, iteration=(step + 3) // 4, **changes) for step in range(1, 41)]
-    (folder / "metrics.jsonl").write_text("".join(to_json(row) + "\n" for row in rows))
-    assert "5,000 response tokens trained in 20 s: 250 tokens/s." in list(summary(load_run(folder)))
-
-
-def test_a_run_cut_off_after_its_last_step_does_not_ask_for_more(tmp_path):
-    folder = write_run(tmp_path / "run", 200, state='{"status": "interrupted"}')
-    assert "was interrupted, after its last step.</p>" in write_report(folder).read_text()
-
-
-def test_the_last_evaluation_with_its_intervals(tmp_path):
-    folder = write_run(tmp_path / "run", 40)
-    scores = {"accuracy": 0.5, "accuracy/low_samples": 0.41, "accuracy/high_samples": 0.59, "pass@4": 0.7}
-    row = {"step": 40, "weights_step": 40, "n_samples": 128, "accuracy/low": 0.3, "accuracy/high": 0.7, **scores}
-    told = "At the last evaluation 95 % intervals were 0.410 to 0.590 for these problems"
-    assert not any("95 %" in line for line in summary(load_run(folder)))
-    with (folder / "eval.jsonl").open("a") as file:
-        file.write(to_json(row) + "\n")
-    assert f"{told}, 0.300 to 0.700 for all of their kind; pass@4 was 0.700." in summary(load_run(folder))
 
 
 def test_the_verdict_tells_noise_lag_and_collapse(tmp_path):
