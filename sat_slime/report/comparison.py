@@ -44,7 +44,6 @@ from sat_slime.report.run import axis_of
 from sat_slime.report.stats import (
     AGAINST_BASE,
     AGAINST_BASELINES,
-    LEVEL,
     QUANTITIES,
     TEST,
     Comparison,
@@ -242,21 +241,15 @@ def limits(comparison: Comparison) -> Iterator[str]:
     if most == 1:
         yield "There is one seed a cell: no interval, and no difference can be told from noise."
     elif 1 < most < 6:
-        yield (
-            f"All of {most} differences have the same sign by luck in {2 * 0.5**most:.0%} of the cases, and a "
-            "bootstrap of them then leaves out 0; so the t-test, which assumes normal differences, has to agree at "
-            f"{LEVEL:.0%}. "
-            "Small effects cannot be seen: within noise is not the same as equal."
-        )
+        yield f"{most} seeds a cell at most: small effects cannot be seen, and within noise is not the same as equal."
     yield (
         "The best score is the highest of many noisy evaluations, which lifts it, and lifts it more the noisier they "
         "are; the late accuracy is not picked."
     )
     if comparison.paper:
         yield (
-            f"The paper has one seed a cell. A single evaluation of it has {ANSWERS_PER_EVALUATION} answers to 30 "
-            "problems: a standard error of about 2 points. Its d_pi is of the last epoch, ours of the last quarter of "
-            "the steps; its collapse mark is its authors' judgement, ours the rule below."
+            f"The paper has one seed a cell, {ANSWERS_PER_EVALUATION} answers an evaluation: a standard error of about "
+            "2 points. Its d_pi is of the last epoch, its collapse mark its authors' judgement; ours is the rule below."
         )
     if len(datasets := sorted({name for run in collection.runs for name in run.datasets})) > 1:
         yield f"Evaluated data sets: {', '.join(datasets)}. The score of a run is that of the first one it evaluated."
@@ -295,20 +288,18 @@ def _experiment(collection: Collection, beside_paper: bool) -> Iterator[str]:
         "?" if (value := batch_setting(config, name)) is None else value
         for name in ("prompts_per_iteration", "samples_per_prompt", "lr")
     )
-    budget = (
-        f"{_get(config, 'pipeline', 'iterations')} iterations of {prompts} prompts x {samples} samples, "
-        f"learning rate {lr}"
-    )
-    paper = "; the paper: Qwen3-30B-A3B-Base, mathematics, 544 iterations of 256 x 16, learning rate 1e-6"
-    paper = paper if beside_paper else ""
+    iterations = _get(config, "pipeline", "iterations")
+    budget = f"{iterations} iterations of {prompts} prompts x {samples} samples, learning rate {lr}"
+    if beside_paper:
+        budget += "; the paper: Qwen3-30B-A3B-Base, mathematics, 544 iterations of 256 x 16, learning rate 1e-6"
     if config.get("runtime") != "lab":
-        yield f"The runs: {_kind(collection.runs[0])}, {budget}{paper}."
+        yield f"The runs: {_kind(collection.runs[0])}, {budget}."
         return
-    experts = _get(config, "model", "experts")
+    layers, width, experts = (_get(config, "model", key) for key in ("layers", "hidden_size", "experts"))
     yield (
-        f"The runs: a model of {_get(config, 'model', 'layers')} layers, width {_get(config, 'model', 'hidden_size')}"
-        f"{f', {experts} experts' if experts else ''}, on the task {' and '.join(collection.tasks)}, {budget}{paper}. "
-        "What happens at this size need not happen at that of a large model; no run of one is behind these numbers."
+        f"The runs: a model of {layers} layers, width {width}{f', {experts} experts' * bool(experts)}, on the task "
+        f"{' and '.join(collection.tasks)}, {budget}. What happens at this size need not happen at that of a large "
+        "model."
     )
     warmups = {str(_get(config, "warmup", "seed")) for config in configs}
     if len(warmups) == 1 and len({config.get("seed") for config in configs}) > 1:
