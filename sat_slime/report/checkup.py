@@ -15,7 +15,7 @@ import pandas as pd
 
 from sat_slime.report.dumps import Skipped, StepBatch, by_number, find_dumps, steps
 from sat_slime.report.frames import finite_mean
-from sat_slime.report.page import Page, Section, Table, check_out, percent, section_of, write_page
+from sat_slime.report.page import Page, Section, Table, check_out, count_of, percent, section_of, write_page
 from sat_slime.report.run import figures as run_figures
 from sat_slime.report.run import known_of
 from sat_slime.runs.collapse import FLOOR_STEPS, MISMATCH_RISE, SCORES, judge
@@ -335,7 +335,7 @@ def ids_table(sums: TokenSums) -> Table:
 
 # ----------------------------------------------------------------------------------------------------------------- page
 
-METHODS = "`sat-slime methods NAME` says what a stabilizer bounds and needs."
+METHODS = "sat-slime methods NAME says what a stabilizer bounds and needs."
 
 
 def write_checkup(paths: Sequence[Path], folder: Path, on_file: Callable[[str], object] = lambda name: None) -> Page:
@@ -382,18 +382,18 @@ def _summary(found: Checkup, seen: Sequence[Symptom]) -> Iterator[str]:
     parts, metrics, sums = [], found.data.metrics, found.tokens
     if metrics:
         at = metrics["step"]
-        parts.append(f"{len(at):,} optimizer steps of a tracker ({at[0]:.0f} to {at[-1]:.0f})")
+        parts.append(f"{count_of(len(at), 'optimizer step')} of a tracker ({at[0]:.0f} to {at[-1]:.0f})")
     if evals := len(found.data.evals.get("accuracy", ())):
-        parts.append(f"{evals} evaluations")
+        parts.append(count_of(evals, "evaluation"))
     if sums.steps:
-        parts.append(f"{len(sums.steps)} optimizer steps in dumps, {sums.whole['tokens']:,.0f} tokens")
+        parts.append(f"{count_of(len(sums.steps), 'optimizer step')} in dumps, {sums.whole['tokens']:,.0f} tokens")
     yield f"Read: {'; '.join(parts)}."
     reward = known_of(metrics, "reward/mean")
     if len(reward) > 1:
         window = max(1, min(16, len(reward) // 2))
         yield (
-            f"The training reward went from {reward[:window].mean():.3f} to {reward[-window:].mean():.3f} (means of "
-            f"the first and last {window} steps)."
+            f"The training reward went from {reward[:window].mean():.3f} to {reward[-window:].mean():.3f} (means over "
+            f"{count_of(window, 'step')})."
         )
     if metrics and (sentence := judge(metrics, found.data.evals, 1).sentence()):
         yield f"{sentence[0].upper()}{sentence[1:]}."

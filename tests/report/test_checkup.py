@@ -24,7 +24,7 @@ FLAGS = json.loads((Path(sat_slime.__file__).parent / "launch" / "slime_flags.js
 def test_all_that_slime_left_of_a_run(tmp_path):
     told = write_checkup([TRACKERS / "events", DUMP], tmp_path / "out")
     assert told.answer[1] == (
-        "Read: 3 optimizer steps of a tracker (1 to 3); 1 evaluations; 1 optimizer steps in dumps, 221 tokens."
+        "Read: 3 optimizer steps of a tracker (1 to 3); 1 evaluation; 1 optimizer step in dumps, 221 tokens."
     )
     assert {table.name for table in told.tables} == {"dumped_steps", "places", "tail_tokens"}
     assert any("only 3 steps are there" in line for line in told.sentences("unknown"))
