@@ -206,7 +206,7 @@ def lines(
     base, frame = chart_of(frame)
     names = list(dict.fromkeys(frame["line"]))
     pick, near = chosen(), alt.selection_point(name="near", nearest=True, on="pointerover", fields=["x"], empty=False)
-    steps_of_one = {"axis": alt.Axis(tickMinStep=1)} if (frame["x"] % 1 == 0).all() else {}
+    steps_of_one: dict[str, Any] = {"axis": alt.Axis(tickMinStep=1)} if (frame["x"] % 1 == 0).all() else {}
     across = axis(x, "x:Q", kind=alt.X, log=log_x, **steps_of_one)
     if symlog_x:
         ticks = [-10, -1, -0.1, -0.01, 0, 0.01, 0.1, 1, 10]

@@ -456,7 +456,7 @@ def panel_chart(data: RunData, panel: Panel, name: str, levels: Sequence[float] 
     if not metrics:
         return []
     unit, scale = axis_of(metrics[0])
-    parts = []
+    parts: list[pd.DataFrame] = []
     for metric in metrics:
         own = scale * data.metrics[metric]
         frame = pd.DataFrame({"x": steps_of(data), "y": smooth(own, window_of(data)) if panel.smoothed else own})
