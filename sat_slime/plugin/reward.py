@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import dataclasses
-import difflib
 import importlib.util
 import os
 import re
@@ -21,6 +19,8 @@ import threading
 from argparse import Namespace
 from typing import Any
 
+from sat_slime.config.loader import read_section
+from sat_slime.config.schema import VerifierLimits
 from sat_slime.reward import Limits, Mode, VerifierPool
 
 # Only the workers import these. The launcher imports this module on every node, and so learns where they are missing.
@@ -96,17 +96,7 @@ def _the_pool(args: Namespace) -> VerifierPool:
 
 
 def _new_pool(settings: dict[str, Any]) -> VerifierPool:
-    """Return a pool with these settings. Raises ValueError for an unknown setting, or for a value that it cannot
-    have."""
-    known = ["workers", *(field.name for field in dataclasses.fields(Limits))]
-    for name in settings:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(known)}"
-            raise ValueError(f"{KEY}.{name} in --custom-config-path is no setting: {hint}")
-    limits = dict(settings)
-    workers = limits.pop("workers", max(1, min(_MAX_WORKERS, (os.cpu_count() or 2) // 2)))
-    try:
-        return VerifierPool(workers, Limits(**limits))
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{KEY} in --custom-config-path: {error}") from error
+    """Return a pool with these settings. Raises ConfigError, a ValueError, with a line for every fault of theirs."""
+    asked = read_section(VerifierLimits, settings, f"{KEY} in --custom-config-path")
+    workers = asked.workers or max(1, min(_MAX_WORKERS, (os.cpu_count() or 2) // 2))
+    return VerifierPool(workers, Limits(asked.cpu_s, asked.wall_s, asked.memory_mb))

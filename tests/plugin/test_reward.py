@@ -106,9 +106,9 @@ def test_a_sample_without_label_is_an_error_with_its_remedy():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"worker": 3}, "sat_slime_verifier.worker .* did you mean workers"),
+        ({"worker": 3}, "sat_slime_verifier in --custom-config-path: .*did you mean 'workers'"),
         ({"memory_mb": 5}, "memory_mb is 5"),
-        ({"cpu_s": "1"}, "sat_slime_verifier in --custom-config-path"),
+        ({"cpu_s": "much"}, "cpu_s is 'much'"),
         ({"workers": 0}, "workers is 0"),
     ],
 )
