@@ -314,6 +314,23 @@ def _whole_gradient(gradient: Tensor, args: Namespace, problem: Problem, layout:
     return torch.cat(parts, dim=1)
 
 
+def facts_of_rank(layout: Layout) -> tuple[dict[str, float], dict[str, float]]:
+    """The facts of a batch on this rank, and of another batch, of which data-parallel rank 0 knows no versions."""
+    from megatron.core import mpu
+    from slime.utils import distributed_utils
+
+    from sat_slime.plugin.step import TrainerState
+    from sat_slime.plugin.versions import Origin
+
+    distributed_utils.init_gloo_group()
+    state, rank = TrainerState(steps=10), mpu.get_data_parallel_rank()
+    mine = [[10, 2], [9]][rank]
+    state.begin({"response_lengths": [4] * len(mine), "round_number": [Origin(version) for version in mine]})
+    facts = dict(state.batch_metrics)
+    state.begin({"response_lengths": [4]} | ({"round_number": [Origin(0)]} if rank else {}))
+    return facts, state.batch_metrics
+
+
 def start_ranks(layout: Layout, rank: int, meeting_point: str) -> None:
     """Sets up Megatron's process groups on gloo, and has slime's compiled functions run in eager mode."""
     from megatron.core import mpu

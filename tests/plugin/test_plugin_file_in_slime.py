@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from fake_slime import import_slime
 from paper_commands import ROOT
 
 from sat_slime.config.plugin_file import plugin_file
@@ -94,6 +95,7 @@ def test_slime_and_the_plugin_take_it_with_the_arguments_of_slimes_scripts(parse
     answer = parsed[method, script]
     assert "error" not in answer, answer
     args = Namespace(**{"rank": 0, "num_experts": None} | answer["args"])
+    import_slime("slime.backends.megatron_utils.actor")  # which R3 is wrapped around
     train_hooks.install(args)
     name = "sat-gspo" if method == PUBLISHED else method
     assert plugin_method(args).name == name

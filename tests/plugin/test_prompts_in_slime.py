@@ -57,7 +57,7 @@ def test_slime_reads_the_prompts(tmp_path, tokenizer_folder, pool):
     source = write(tmp_path / "dapo.jsonl", dapo_rows(pairs(0, 20), 2))
     problems = choose([gather(DAPO, fetch(find_source(str(source))))], "drop", pool)
     rows = [prompt_row(problem, TEMPLATES["slime"]) for problem in problems]
-    assert write_jsonl(tmp_path / "messages.jsonl", rows).rows == 20
+    write_jsonl(tmp_path / "messages.jsonl", rows)
     messages, slime_data = samples(tmp_path / "messages.jsonl", tokenizer_folder)
     assert messages[0].prompt.startswith("<|im_start|>user\nSolve the following") and len(messages) == 20
     assert messages[0].prompt.endswith('after "Answer:".<|im_end|>\n<|im_start|>assistant\n')

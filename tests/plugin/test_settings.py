@@ -32,26 +32,11 @@ def test_what_slime_replays_by_its_flags_is_part_of_the_method(flags, replays) -
         assert plugin_method(make_args(name, **flags)) == named_method(f"sat-gspo{replays}")
 
 
-@pytest.mark.parametrize("name", ["dppo-kl", "icepop-weight", "kpop", "seqclip", "spo", "drpo"])
-def test_the_design_space_by_name(name: str) -> None:
-    assert plugin_method(make_args(name)) == named_method(name)
-
-
-def test_lags_and_rewards_come_by_our_driver() -> None:
-    for name in ("topr", "grpo-decoupled-a3po"):
-        assert plugin_method(make_args(name)) == named_method(name)
-
-
 def test_the_radii_are_slimes_flags_where_the_section_has_none() -> None:
     args = make_args("sat-grpo", eps_clip=0.1, eps_clip_high=0.28, eps_clip_c=3.0)
     assert (plugin_method(args).clip, plugin_method(args).sat) == (Clip(0.1, 0.28, dual=3.0), SAT())
     same = make_args({"method": {"base": "grpo", "clip": {"eps_high": 0.28}}}, eps_clip_high=0.28)
     assert (plugin_method(same).clip, plugin_method(same).sat) == (Clip(0.2, 0.28), None)
-
-
-def test_settings_are_read_once() -> None:
-    args = make_args("grpo")
-    assert plugin_method(args) is plugin_method(args)
 
 
 def test_arguments_that_were_read_are_pickled_without_a_class_of_this_package() -> None:

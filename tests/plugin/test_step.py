@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from fake_slime import import_slime
-from slime_step import Layout, make_args, make_problem, on_ranks
+from slime_step import Layout, facts_of_rank, make_args, make_problem, on_ranks
 
 from sat_slime.config.jsonl import read_rows
 from sat_slime.objective import tail_quantile
@@ -179,20 +179,6 @@ def test_round_numbers_of_a_users_own_are_left_alone():
     assert state.token_lags is None
     assert set(state.batch_metrics) == {"response/length_mean", "tokens/response_total"}
     assert data["round_number"] == [0, 2]
-
-
-def facts_of_rank(layout):
-    """The facts of a batch on this rank, and of another batch, of which data-parallel rank 0 knows no versions."""
-    from megatron.core import mpu
-    from slime.utils import distributed_utils
-
-    distributed_utils.init_gloo_group()
-    state, rank = TrainerState(steps=10), mpu.get_data_parallel_rank()
-    mine = [[10, 2], [9]][rank]
-    state.begin({"response_lengths": [4] * len(mine), "round_number": [Origin(version) for version in mine]})
-    facts = dict(state.batch_metrics)
-    state.begin({"response_lengths": [4]} | ({"round_number": [Origin(0)]} if rank else {}))
-    return facts, state.batch_metrics
 
 
 @pytest.mark.needs_slime
