@@ -58,7 +58,10 @@ class SAT(Judge):
         return contraction_factors(staleness, t.threshold, self.exponent)
 
     def measure(self, t: Tokens, c_low: Tensor, c_high: Tensor, own_scope: bool) -> None:
-        """Write sat/* into t.measured. own_scope: the threshold is of these tokens alone."""
+        """Write sat/* into t.measured. own_scope: the threshold is of these tokens alone.
+
+        At most n - ceil(alpha n) tokens lie above q, and those of one d all do or none: where the largest unit of one
+        d, a token or under the sequence ratio a response, has more tokens than that, the gate may stay shut."""
         t.measured["sat/q"] = t.threshold
         t.measured["sat/gate_rate"] = c_low.minimum(c_high) < 1
         if own_scope:
@@ -145,12 +148,3 @@ def contraction_factors(log_ratio: Tensor, q: Tensor | float, exponent: float = 
 def kernel(u: Tensor, q: Tensor | float, exponent: float = 2.0) -> Tensor:
     """The Hill kernel 1 / (1 + (u / q)^p) of the staleness u (Eq. kernel)."""
     return (1.0 + (u / q) ** exponent).reciprocal()
-
-
-def scope_too_small(alpha: float, n: int, largest_unit: int) -> bool:
-    """Whether the gate is bound to stay shut when the stalest unit is the largest one.
-
-    A unit is the set of tokens that share one d: a token (largest_unit 1), or a response under the sequence ratio. At
-    most n - ceil(alpha n) tokens lie above q, so a unit of more tokens than that ties with q instead.
-    """
-    return largest_unit > n - quantile_rank(alpha, n)

@@ -9,7 +9,7 @@ import torch
 
 from .method import Method
 from .sat import RadiusAt
-from .tokens import TokenBatch, Tokens, without_gradient
+from .tokens import TokenBatch, Tokens
 
 if TYPE_CHECKING:
     import torch.distributed as dist
@@ -91,7 +91,7 @@ def policy_surrogate(
     return Result(t.back(S), t.back(clipped), metrics, t.n)
 
 
-@without_gradient
+@torch.no_grad()
 def _gates_and_weights(method: Method, t: Tokens) -> Tensor | None:
     """The (n,) product of the method's gates and weights; None where it has neither."""
     product = None
@@ -106,7 +106,7 @@ def _gates_and_weights(method: Method, t: Tokens) -> Tensor | None:
     return product
 
 
-@without_gradient
+@torch.no_grad()
 def _means(t: Tokens) -> dict[str, Tensor]:
     """What was measured: the means of columns, and 0-dim numbers as they are. 0 of no token."""
     means: dict[str, Tensor] = {}
@@ -118,7 +118,7 @@ def _means(t: Tokens) -> dict[str, Tensor]:
     return {name: means.get(name, number) for name, number in t.measured.items()}
 
 
-@without_gradient
+@torch.no_grad()
 def threshold_scores(
     method: Method, batch: TokenBatch, *, group: dist.ProcessGroup | None = None, d: Tensor | None = None
 ) -> Tensor:
@@ -136,7 +136,7 @@ def threshold_scores(
     return method.judge.scores(Tokens(method, batch, group, d, without="entropies"))
 
 
-@without_gradient
+@torch.no_grad()
 def log_ratio(method: Method, batch: TokenBatch, *, group: dist.ProcessGroup | None = None) -> Tensor:
     """(N,) d of the method, its own or its response's, without gradient; 0 on inactive tokens."""
     t = Tokens(method, batch, group, without="entropies")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
@@ -15,20 +15,6 @@ from .terms import LARGEST_LOG, Denominator, Need, Ratio, bounded_exp
 if TYPE_CHECKING:
     import torch.distributed as dist
     from torch import Tensor
-
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
-
-
-def without_gradient(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """`torch.no_grad()` as a decorator that does not need torch before the function is called."""
-
-    @functools.wraps(function)
-    def run(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        with torch.no_grad():
-            return function(*args, **kwargs)
-
-    return run
 
 
 @dataclass(frozen=True, eq=False)
@@ -252,9 +238,9 @@ class Tokens:
         Sums are taken in float64, so that neither long responses nor the way in which a response is split over ranks
         shows in the result. The gradient is that of the sum of all ranks' losses.
         """
-        return _response_mean().apply(values, self.lengths, self.whole_lengths, self._owner, self.group)
+        return _ResponseMean.apply(values, self.lengths, self.whole_lengths, self._owner, self.group)
 
-    @without_gradient
+    @torch.no_grad()
     def sum(self, values: Tensor) -> Tensor:
         """The sum over each response, without gradient; as `mean`."""
         return _response_sums(values, self.lengths, self.group).index_select(0, self._owner).to(values.dtype)
@@ -278,23 +264,19 @@ class Tokens:
         return self.sum(condition.double()) > 0
 
 
-@functools.cache
-def _response_mean() -> type[torch.autograd.Function]:
-    class ResponseMean(torch.autograd.Function):
-        """The mean over responses, at each token. It is its own transpose, so that its gradient is the same mean."""
+class _ResponseMean(torch.autograd.Function):
+    """The mean over responses, at each token. It is its own transpose, so that its gradient is the same mean."""
 
-        @staticmethod
-        def forward(ctx: Any, values: Tensor, *of: Any) -> Tensor:
-            ctx.of = of
-            lengths, whole_lengths, owner, group = of
-            means = _response_sums(values, lengths, group) / whole_lengths
-            return means.index_select(0, owner).to(values.dtype)
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, *of: Any) -> Tensor:
+        ctx.of = of
+        lengths, whole_lengths, owner, group = of
+        means = _response_sums(values, lengths, group) / whole_lengths
+        return means.index_select(0, owner).to(values.dtype)
 
-        @staticmethod
-        def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-            return ResponseMean.forward(ctx, gradient, *ctx.of), None, None, None, None
-
-    return ResponseMean
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        return _ResponseMean.forward(ctx, gradient, *ctx.of), None, None, None, None
 
 
 def _response_sums(values: Tensor, lengths: Tensor, group: dist.ProcessGroup | None) -> Tensor:
@@ -309,22 +291,16 @@ def segment_sums(values: Tensor, lengths: Tensor) -> Tensor:
     return torch.segment_reduce(values.double(), "sum", lengths=lengths, unsafe=True)
 
 
-def response_mean_weights(
-    mask: Tensor, lengths: Tensor | Sequence[int], n_responses: int, group: dist.ProcessGroup | None = None
-) -> Tensor:
+def response_mean_weights(mask: Tensor, lengths: Tensor | Sequence[int], n_responses: int) -> Tensor:
     """(N,) float64 1 / (n_responses * active tokens of the response): mean over responses of their token means.
 
     Args:
         mask: (N,) bool.
         lengths: tokens per response of this micro-batch, sum N.
         n_responses: responses of the whole batch, over all micro-batches and data-parallel ranks.
-        group: context-parallel ranks that share the responses.
     """
     lengths = torch.as_tensor(lengths, dtype=torch.int64, device=mask.device)
-    active = segment_sums(mask, lengths)
-    if group is not None:
-        torch.distributed.all_reduce(active, group=group)
-    weights = 1.0 / (n_responses * active.clamp(min=1))
+    weights = 1.0 / (n_responses * segment_sums(mask, lengths).clamp(min=1))
     return torch.repeat_interleave(weights, lengths, output_size=len(mask)) * mask
 
 
