@@ -107,7 +107,6 @@ def launch(
 
         sat-slime launch configs/paper/qwen3-30b-a3b.yaml --method sat-gspo-r3 --lag 8 --detach
     """
-    from sat_slime.cli.lab_run.lab_plan import LabPlan, describe
     from sat_slime.cli.run_plan import plan_run
 
     options = {
@@ -129,6 +128,8 @@ def launch(
     )
     for warning in plan.warnings:
         warn(warning)
+    from sat_slime.cli.lab_run.lab_plan import LabPlan, describe  # now: a mistake is told without
+
     # The runtime is imported once it is known which one it is.
     if isinstance(plan, LabPlan):
         from sat_slime.cli.lab_run.lab_start import launch_lab_run

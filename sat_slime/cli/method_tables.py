@@ -11,7 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from sat_slime.config import ConfigError
-from sat_slime.config.method_section import MethodConfig, has_settings, key_of, section_name, section_of
+from sat_slime.config.method_section import MethodConfig, key_of, section_name
+from sat_slime.config.section import meanings
 from sat_slime.config.slime_checks import not_on_slime
 from sat_slime.objective import (
     DENOMINATORS,
@@ -90,10 +91,10 @@ def show_method(name: str, console: Console) -> None:
     beside = {kind.name: kind for kind in switches()}
     if name in beside:
         kind = beside[name]
-        key = f"method.{key_of(kind)}" + (".enabled" if has_settings(kind) else "")
+        key = f"method.{key_of(kind)}"
         console.print(Text.assemble((name, "bold"), f"  {_sentence(kind)}"))
         console.print(_pairs([("switched on", f"{key}: true, or {_written(kind)} as the method's name")]))
-        _show_parameters(console, list(_fields(f"method.{key_of(kind)}", kind, kind())) if has_settings(kind) else [])
+        _show_parameters(console, list(_fields(key, kind())))
         return
     try:
         method = named_method(name)
@@ -131,20 +132,19 @@ def _pairs(pairs: list[tuple[str, str]]) -> Padding:
 def _parameters(method: Method) -> Iterator[tuple[str, str, str]]:
     """Yield (key, default, meaning) of what a configuration can set."""
     if method.clip:
-        yield from _fields("method.clip", Clip, method.clip)
+        yield from _fields("method.clip", method.clip)
     # SAT first: it is the clip's
     for stabilizer in sorted(method.stabilizers, key=lambda stabilizer: stabilizer.place != "prefix"):
-        yield from _fields(f"method.{section_name(method, stabilizer)}", type(stabilizer), stabilizer)
-    meaning = MethodConfig.model_fields["denominator"].description or ""
-    yield "method.denominator", method.denominator, meaning.replace("`", "")
+        yield from _fields(f"method.{section_name(method, stabilizer)}", stabilizer)
+    yield "method.denominator", method.denominator, meanings(MethodConfig)["denominator"].replace("`", "")
 
 
-def _fields(section: str, kind: type[Any], settings: Clip | Stabilizer) -> Iterator[tuple[str, str, str]]:
+def _fields(section: str, settings: Clip | Stabilizer) -> Iterator[tuple[str, str, str]]:
     unread = settings.unread if isinstance(settings, Stabilizer) else ()
-    for field, info in section_of(kind).model_fields.items():
-        if field != "enabled" and field not in unread:
-            value = getattr(settings, field)
-            yield f"{section}.{field}", "unset" if value is None else str(value), info.description or ""
+    for name, meaning in meanings(type(settings)).items():
+        if name not in unread:
+            value = getattr(settings, name)
+            yield f"{section}.{name}", "unset" if value is None else str(value), meaning
 
 
 def _show_parameters(console: Console, parameters: list[tuple[str, str, str]]) -> None:

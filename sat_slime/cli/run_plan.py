@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sat_slime.cli.lab_run.lab_plan import LabPlan, plan_lab_run
-from sat_slime.config import ConfigError, LabConfig, config_errors, load_config
+from sat_slime.config import ConfigError, LabConfig, config_errors, load_config, slime_config_errors
 from sat_slime.config.loader import RunConfig, further_errors
 from sat_slime.config.method_section import method_switches
 from sat_slime.grid.state import GridFolder
 from sat_slime.runs.folder import RunFolder, RunFolderError
 
 if TYPE_CHECKING:
+    from sat_slime.cli.lab_run.lab_plan import LabPlan
     from sat_slime.cli.slime_run.slime_plan import SlimePlan
 
 
@@ -51,6 +51,8 @@ def plan_run(
     if "name" in settings:
         folder = None
     if isinstance(config, LabConfig):
+        from sat_slime.cli.lab_run.lab_plan import plan_lab_run
+
         return plan_lab_run(config, file, folder, resume, resume_from)
     from sat_slime.cli.slime_run.slime_plan import plan_slime_run
 
@@ -65,7 +67,7 @@ def contradiction(settings: Mapping[str, Any]) -> str | None:
     except ValueError:
         return None  # told with all that is wrong with the settings
     for key in ("sat", "tis", "r3"):
-        if named and named[key] in (True, {"enabled": True}) and settings.get(f"method.{key}") is False:
+        if named and named[key] and settings.get(f"method.{key}") is False:
             return f"--method {name} and --no-{key} contradict each other: leave one of them out"
     return None
 
@@ -76,8 +78,17 @@ def load_run(file: Path, overrides: Sequence[str], settings: Mapping[str, Any] |
     try:
         return load_config(file, overrides, settings)
     except ConfigError as error:
-        more = [f"{file}: {line}" for line in further_errors(error, settings_errors)]
+        more = [f"{file}: {line}" for line in further_errors(error, _faults_of_settings)]
         raise ConfigError([*error.errors, *more]) from None
+
+
+def _faults_of_settings(config: RunConfig) -> list[str]:
+    """Return what settings_errors finds without looking at files and modules."""
+    if isinstance(config, LabConfig):
+        return config_errors(config)
+    from sat_slime.launch.command import flag_errors
+
+    return [*slime_config_errors(config), *flag_errors(config)]
 
 
 def settings_errors(config: RunConfig) -> list[str]:

@@ -7,16 +7,18 @@ import inspect
 import sys
 import textwrap
 from collections.abc import Iterator
+from dataclasses import is_dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import yaml
 from pydantic import BaseModel
-from pydantic.fields import FieldInfo
 
 from sat_slime.config.jsonl import write_atomically
+from sat_slime.config.method_section import BESIDE, OF_BASES, MethodConfig
 from sat_slime.config.schema import LabConfig, Section
+from sat_slime.config.section import meanings
 from sat_slime.config.slime_schema import SlimeConfig
 
 WIDTH = 120
@@ -44,29 +46,31 @@ FILES: dict[str, type[Section]] = {"lab/base.yaml": LabConfig, "slime/base.yaml"
 
 def base_file(model: type[Section]) -> str:
     """Return the text of the file that holds every setting of `model`."""
-    return "\n".join([*_comment(HEADS[model], ""), *_comment(MADE, ""), "", *_settings(model, model(), "")]) + "\n"
+    return "\n".join([*_comment(HEADS[model], ""), *_comment(MADE, ""), "", *_settings(model(), "")]) + "\n"
 
 
-def _settings(model: type[BaseModel], values: BaseModel, indent: str) -> Iterator[str]:
+def _settings(values: Any, indent: str) -> Iterator[str]:
     """Yield the lines of a section's settings, in the order of the schema."""
-    for name, field in model.model_fields.items():
+    for name, meaning in meanings(type(values)).items():
         value = getattr(values, name)
         if isinstance(value, dict) and value:
-            yield from ("", *_comment(field.description or "", indent), f"{indent}{name}:")
+            yield from ("", *_comment(meaning, indent), f"{indent}{name}:")
             yield from (f"{indent}{INDENT}{flag}: {as_yaml(given)}" for flag, given in value.items())
-        elif not isinstance(value, BaseModel):
-            yield from _setting(name, value, field, indent)
-        else:
+        elif isinstance(value, BaseModel) or is_dataclass(value):
             if not indent:
                 yield ""
             yield from _comment(inspect.getdoc(type(value)) or "", indent)
             yield f"{indent}{name}:"
-            yield from _settings(type(value), value, indent + INDENT)
+            yield from _settings(value, indent + INDENT)
+        elif isinstance(values, MethodConfig) and name in BESIDE:
+            yield from _setting(name, False, BESIDE[name], indent)
+        elif not (isinstance(values, MethodConfig) and name in OF_BASES):
+            yield from _setting(name, value, meaning, indent)
 
 
-def _setting(name: str, value: Any, field: FieldInfo, indent: str) -> Iterator[str]:
+def _setting(name: str, value: Any, meaning: str, indent: str) -> Iterator[str]:
     """Yield a setting with its comment behind it, or above it where that is too long."""
-    line, meaning = f"{indent}{name}: {as_yaml(value)}", " ".join((field.description or "").splitlines())
+    line, meaning = f"{indent}{name}: {as_yaml(value)}", " ".join(meaning.split())
     beside = f"{line}  # {meaning}"
     if len(beside) <= WIDTH:
         yield beside

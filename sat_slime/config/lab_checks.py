@@ -1,4 +1,5 @@
-"""Checks of what several sections must agree on. Each finding is one line: the key, its value, the remedy."""
+"""What several sections must agree on. Each finding is one line: the key, its value, the remedy. The first ones are of
+runs on either host."""
 
 from __future__ import annotations
 
@@ -13,6 +14,93 @@ MIN_PROBLEMS = 500
 LARGE_LR = 0.1
 MAX_RESPONSES = 2**20
 """Responses of a batch or of an evaluation. Each is several objects of Python in one process, a kilobyte or more."""
+
+
+def refused_combinations(method: Method, steps: int) -> Iterator[str]:
+    """Yield why a method means nothing. steps: optimizer steps per rollout."""
+    try:
+        check_method(method, steps)
+    except ValueError as error:
+        yield f"method: {error}"
+
+
+def idle_top_p_replay(method: Method, key: str, top_p: float) -> Iterator[str]:
+    """Yield the fault of a replay of masks that cut off nothing."""
+    if method.top_p_replay and top_p == 1:
+        yield (
+            f"method.top_p_replay is true, but {key} is 1 (the engine samples from all tokens, so there is no mask to "
+            f"replay): set {key} to 0.95 or another value below 1, or method.top_p_replay to false"
+        )
+
+
+def streaming_faults(pipeline: PipelineConfig) -> Iterator[str]:
+    """Yield faults of the order of mode streaming: no lag, or a bound on staleness that nothing could keep."""
+    if pipeline.mode != "streaming":
+        return
+    if pipeline.lag == 0:
+        yield (
+            "pipeline.lag is 0, which is the synchronous loop, with pipeline.mode streaming: set pipeline.lag to 1 or "
+            "more, or pipeline.mode to batch"
+        )
+    if pipeline.max_staleness < (least := pipeline.least_staleness):
+        yield (
+            f"pipeline.max_staleness is {pipeline.max_staleness}, but with pipeline.lag {pipeline.lag} and "
+            f"pipeline.optimizer_steps_per_rollout {pipeline.optimizer_steps_per_rollout} tokens of the newest weights "
+            f"are up to {least} updates old: raise it to {least} or more"
+        )
+
+
+def divides(key: str, number: int, size: int, what: str) -> Iterator[str]:
+    """Yield the fault of a setting that does not divide a size. what: the size in words."""
+    if size % number:
+        divisors = ", ".join(str(n) for n in range(1, size + 1) if size % n == 0)
+        yield f"{key} is {number}, which does not divide the {size} {what}: the divisors of {size} are {divisors}"
+
+
+def batch_faults(product: str, responses: int, parts: int, parts_in_words: str) -> Iterator[str]:
+    """Yield the faults of a batch: more than a process can hold, or no whole number for each of its parts."""
+    yield from too_many_responses(product, responses)
+    if responses % parts:
+        yield (
+            f"{product} is {responses} responses, which do not divide evenly into {parts_in_words}: make it a multiple "
+            f"of {parts}"
+        )
+
+
+def too_many_responses(product: str, responses: int) -> Iterator[str]:
+    """Yield the fault of a batch, or an evaluation, that no process can hold. product: the settings that make it."""
+    if responses > MAX_RESPONSES:
+        yield f"{product} is {responses:,} responses, more than the {MAX_RESPONSES:,} that a process holds: lower one"
+
+
+def unread(key: str, lr: float, method: Method, pipeline: PipelineConfig) -> Iterator[str]:
+    """Yield what to know of a learning rate that was meant otherwise, and of parts of the method that nothing is stale
+    enough for. key: that of the learning rate."""
+    if lr >= LARGE_LR:
+        yield (
+            f"{key} is {lr:g}, which no model survives: RL of language models takes about 1e-6, tiny models 1e-3: "
+            "set it to 1e-6"
+        )
+    if method.sat and pipeline.lag == 0:
+        yield (
+            "pipeline.lag is 0 with method.sat: no token is stale, and SAT contracts the trust region by differences "
+            "between engine and trainer alone: raise pipeline.lag, or set method.sat to false"
+        )
+    if method.has("a3po") and pipeline.largest_lag <= 1:
+        bound = "pipeline.max_staleness" if pipeline.mode == "streaming" else "pipeline.lag"
+        yield (
+            f"method.a3po is on, but no token is more than {pipeline.largest_lag} optimizer "
+            f"updates old: its denominator is mu at such tokens, so it changes nothing: raise {bound} to 2 or more, or "
+            "set method.a3po to false"
+        )
+    if pipeline.mode == "batch" and pipeline.lag and pipeline.iterations <= pipeline.lag:
+        yield (
+            f"pipeline.iterations is {pipeline.iterations}, not more than pipeline.lag {pipeline.lag}: the run ends "
+            f"before a batch of newer weights arrives: set it to {4 * pipeline.lag} or more"
+        )
+
+
+# ------------------------------------------------------------------------------------------------- of the lab runtime
 
 
 def config_errors(config: LabConfig) -> list[str]:
@@ -33,11 +121,8 @@ def config_warnings(config: LabConfig) -> list[str]:
     method = build_method(config.method)
     return [
         *_quantile_scope(config, method),
-        *steps_too_long("train.lr", config.train.lr),
-        *sat_without_lag(method, config.pipeline),
-        *_schedule(config),
-        *idle_proximal_policy(method, config.pipeline),
-        *_support(config),
+        *unread("train.lr", config.train.lr, method, config.pipeline),
+        *_other_run(config),
     ]
 
 
@@ -54,54 +139,13 @@ def _method(config: LabConfig, method: Method) -> Iterator[str]:
             "false or give the model experts"
         )
     yield from idle_top_p_replay(method, "rollout.top_p", config.rollout.top_p)
-    try:
-        check_method(method, pipeline.optimizer_steps_per_rollout)
-    except ValueError as error:
-        yield f"method: {error}"
+    yield from refused_combinations(method, pipeline.optimizer_steps_per_rollout)
     idle = next((part.title() for part in method.stabilizers if part.idle_at_one), None)
     if idle and method.denominator == "checkpoint" and pipeline.lag == 0 and pipeline.optimizer_steps_per_rollout == 1:
         yield (
             "pipeline.lag is 0 with denominator checkpoint and one optimizer step per rollout: the weights in training "
             f"are those that generated, so the ratio is identically 1 and {idle} would do nothing: raise pipeline.lag"
             + (" or turn method.tis off" if method.has("tis") else " or set method.denominator to rollout")
-        )
-
-
-def idle_top_p_replay(method: Method, key: str, top_p: float) -> Iterator[str]:
-    """Yield the fault of a replay of masks that cut off nothing."""
-    if method.top_p_replay and top_p == 1:
-        yield (
-            f"method.top_p_replay is true, but {key} is 1 (the engine samples from all tokens, so there is no mask to "
-            f"replay): set {key} to 0.95 or another value below 1, or method.top_p_replay to false"
-        )
-
-
-def steps_too_long(key: str, lr: float) -> Iterator[str]:
-    """Yield what to know of a learning rate that was meant otherwise."""
-    if lr >= LARGE_LR:
-        yield (
-            f"{key} is {lr:g}, which no model survives: RL of language models takes about 1e-6, tiny models 1e-3: "
-            "set it to 1e-6"
-        )
-
-
-def sat_without_lag(method: Method, pipeline: PipelineConfig) -> Iterator[str]:
-    """Yield what to know of SAT where nothing is stale."""
-    if method.sat and pipeline.lag == 0:
-        yield (
-            "pipeline.lag is 0 with method.sat: no token is stale, and SAT contracts the trust region by differences "
-            "between engine and trainer alone: raise pipeline.lag, or set method.sat to false"
-        )
-
-
-def idle_proximal_policy(method: Method, pipeline: PipelineConfig) -> Iterator[str]:
-    """Yield what to know of A-3PO where no token is old enough for it."""
-    if method.has("a3po") and pipeline.largest_lag <= 1:
-        bound = "pipeline.max_staleness" if pipeline.mode == "streaming" else "pipeline.lag"
-        yield (
-            f"method.a3po is on, but no token is more than {pipeline.largest_lag} optimizer "
-            f"updates old: its denominator is mu at such tokens, so it changes nothing: raise {bound} to 2 or more, or "
-            "set method.a3po to false"
         )
 
 
@@ -115,8 +159,7 @@ def _model(config: LabConfig) -> Iterator[str]:
         )
     if model.tied_embeddings and not family.may_tie_embeddings:
         yield f"model.tied_embeddings is true, but SGLang serves no {family.name} model with them: set it to false"
-    heads = model.attention_heads
-    yield from _divides("model.kv_heads", model.kv_heads, heads, f"model.attention_heads {heads}")
+    yield from divides("model.kv_heads", model.kv_heads, model.attention_heads, "model.attention_heads")
     if model.head_dim % 2:
         yield f"model.head_dim is {model.head_dim}: rotary embedding turns pairs, so choose an even width"
     if model.is_moe and model.experts_per_token > model.experts:
@@ -124,13 +167,6 @@ def _model(config: LabConfig) -> Iterator[str]:
             f"model.experts_per_token is {model.experts_per_token}, more than model.experts {model.experts}: lower it "
             "or add experts"
         )
-
-
-def _divides(key: str, value: int, size: int, size_in_words: str) -> Iterator[str]:
-    """Yield the fault of a setting that does not divide a size."""
-    if size % value:
-        divisors = ", ".join(str(k) for k in range(1, size + 1) if size % k == 0)
-        yield f"{key} is {value}, which does not divide {size_in_words}: choose one of {divisors}"
 
 
 def _task(config: LabConfig) -> Iterator[str]:
@@ -178,31 +214,24 @@ def _lengths(config: LabConfig) -> Iterator[str]:
 
 
 def _batch(config: LabConfig) -> Iterator[str]:
-    responses = responses_per_iteration(config)
-    yield from too_many_responses("rollout.prompts_per_iteration x rollout.samples_per_prompt", responses)
+    steps = config.pipeline.optimizer_steps_per_rollout
+    product, where = (
+        "rollout.prompts_per_iteration x rollout.samples_per_prompt",
+        "pipeline.optimizer_steps_per_rollout",
+    )
+    yield from batch_faults(product, responses_per_iteration(config), steps, f"{where} {steps}")
     if config.eval.every_n_iterations:
         evaluation = config.eval
         key = "final_repeats" if evaluation.final.repeats > evaluation.repeats else "repeats"
         asked = evaluation.problems * evaluation.samples_per_problem * max(evaluation.repeats, evaluation.final.repeats)
         yield from too_many_responses(f"eval.problems x eval.samples_per_problem x eval.{key}", asked)
-    if responses % (steps := config.pipeline.optimizer_steps_per_rollout):
-        yield (
-            f"rollout.prompts_per_iteration x rollout.samples_per_prompt is {responses} responses, which do not divide "
-            f"evenly into pipeline.optimizer_steps_per_rollout {steps}: make it a multiple of {steps}"
-        )
-
-
-def too_many_responses(product: str, responses: int) -> Iterator[str]:
-    """Yield the fault of a batch, or an evaluation, that no process can hold. product: the settings that make it."""
-    if responses > MAX_RESPONSES:
-        yield f"{product} is {responses:,} responses, more than the {MAX_RESPONSES:,} that a process holds: lower one"
 
 
 def _streaming(config: LabConfig) -> Iterator[str]:
     pipeline, rollout = config.pipeline, config.rollout
+    yield from streaming_faults(pipeline)
     if pipeline.mode != "streaming":
         return
-    yield from faults_of_streaming(pipeline)
     if config.eval.beside == "gaps":
         yield (
             "eval.beside is gaps with pipeline.mode streaming, whose engines have no gaps and take new weights while "
@@ -220,31 +249,10 @@ def _streaming(config: LabConfig) -> Iterator[str]:
         )
 
 
-def faults_of_streaming(pipeline: PipelineConfig) -> Iterator[str]:
-    """Yield faults of the order of mode streaming: no lag, or a bound on staleness that nothing could keep."""
-    if pipeline.lag == 0:
-        yield (
-            "pipeline.lag is 0, which is the synchronous loop, with pipeline.mode streaming: set pipeline.lag to 1 or "
-            "more, or pipeline.mode to batch"
-        )
-    yield from _bound_too_tight(pipeline)
-
-
-def _bound_too_tight(pipeline: PipelineConfig) -> Iterator[str]:
-    """Yield the fault of a bound on staleness that nothing could keep."""
-    least = pipeline.least_staleness
-    if pipeline.max_staleness < least:
-        yield (
-            f"pipeline.max_staleness is {pipeline.max_staleness}, but with pipeline.lag {pipeline.lag} and "
-            f"pipeline.optimizer_steps_per_rollout {pipeline.optimizer_steps_per_rollout} tokens of the newest weights "
-            f"are up to {least} updates old: raise it to {least} or more"
-        )
-
-
 def _quantile_scope(config: LabConfig, method: Method) -> Iterator[str]:
-    sat, task = config.method.sat, config.task
+    sat, task = method.sat, config.task
     # Only where |d| is one value per response do few responses make coarse quantiles.
-    if not (sat.enabled and method.ratio == "sequence"):
+    if sat is None or method.ratio != "sequence":
         return
     mean = task.mean_answer_tokens
     responses = responses_per_iteration(config) / config.pipeline.optimizer_steps_per_rollout
@@ -261,21 +269,13 @@ def _quantile_scope(config: LabConfig, method: Method) -> Iterator[str]:
         )
 
 
-def _schedule(config: LabConfig) -> Iterator[str]:
-    lag, iterations = config.pipeline.lag, config.pipeline.iterations
-    if config.pipeline.mode == "batch" and lag and iterations <= lag:
-        yield (
-            f"pipeline.iterations is {iterations}, not more than pipeline.lag {lag}: the run ends before a batch of "
-            f"newer weights arrives; use {4 * lag} or more to see lag at work"
-        )
+def _other_run(config: LabConfig) -> Iterator[str]:
+    """Yield settings by which a run is another than its owner may think."""
     if config.rollout.deterministic and config.rollout.dtype != "float32":
         yield (
             f"rollout.deterministic is true with rollout.dtype {config.rollout.dtype}: bitwise equal runs are only "
             "promised in float32"
         )
-
-
-def _support(config: LabConfig) -> Iterator[str]:
     if config.rollout.top_p < 1 and not config.method.top_p_replay:
         yield (
             f"rollout.top_p is {config.rollout.top_p} without method.top_p_replay: the engine samples from fewer "

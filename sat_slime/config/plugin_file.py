@@ -75,7 +75,7 @@ def plugin_file(name: str, file: str = "sat.yaml") -> str:
             f"#     sat-slime check {file}           says whether the file is sound",
             "",
             f"{KEY}:",
-            f"  method: {name}  # or a section: {{base: gspo, sat: {{enabled: true, alpha: 0.9}}}}; sat-slime methods",
+            f"  method: {name}  # or a section: {{base: gspo, sat: {{alpha: 0.8}}}}; sat-slime methods",
             "  # Radii are the script's --eps-clip, --eps-clip-high and --eps-clip-c; KL and entropy its flags too.",
             "  # run_dir: /shared/runs/name  # writes metrics.jsonl there, for sat-slime report and diagnose",
             "",

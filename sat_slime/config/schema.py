@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationError, field_validator, model_validator
-from pydantic_core import InitErrorDetails
 
 from sat_slime import outside
 from sat_slime.config.method_section import MethodConfig
@@ -23,6 +22,7 @@ from sat_slime.config.section import (
     PositiveFloat,
     PositiveInt,
     Section,
+    refused,
 )
 from sat_slime.models import ModelFamily, find_family
 from sat_slime.tasks import Task, find
@@ -166,8 +166,7 @@ def _task_of(value: Any) -> Any:
     except ValidationError:
         raise
     except ValueError as error:
-        fault: InitErrorDetails = {"type": "value_error", "loc": ("name",), "input": name, "ctx": {"error": error}}
-        raise ValidationError.from_exception_data("task", [fault]) from None
+        return refused({("name",): str(error)})
 
 
 def without_settings_of_another_task(values: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -318,7 +317,7 @@ class VerifierLimits(Section):
     """The processes of this package's verifier, and what one verdict may cost them (docs/reward.md). On slime they are
     those of a slime.custom-rm-path of sat_slime.plugin.reward."""
 
-    workers: PositiveInt | None = None
+    workers: Annotated[PositiveInt | None, MAY_CHANGE_ON_RESUME] = None
     """Worker processes; unset: half as many as cores, at most 8."""
     cpu_s: PositiveFloat = 3.0
     """CPU seconds of a verdict; what takes more has reward 0."""
@@ -333,8 +332,6 @@ class VerifierConfig(VerifierLimits):
     """The verifier that rewards a response: the task's own exact check, or the verifier of mathematics, in processes of
     its own."""
 
-    workers: Annotated[PositiveInt | None, MAY_CHANGE_ON_RESUME] = None
-    """Worker processes; unset: half as many as cores, at most 8."""
     mode: Literal["exact", "default", "prime_math"] = "exact"
     """exact: one comparison, without processes; default, prime_math: modes of the verifier, which give the same
     rewards."""

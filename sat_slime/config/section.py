@@ -9,13 +9,19 @@ A mark on a field that holds a section is of all settings in that section.
 
 from __future__ import annotations
 
+import ast
+import dataclasses
 import enum
+import inspect
+import itertools
+import textwrap
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
+from pydantic_core import InitErrorDetails
 
 from sat_slime.tasks import Task, find
 
@@ -26,11 +32,19 @@ NonNegativeFloat = Annotated[float, Field(ge=0)]
 
 
 class Section(BaseModel):
-    """Base of all sections: unknown keys and non-finite numbers are errors, docstrings are descriptions."""
+    """Base of all sections: unknown keys, non-finite numbers and yes for 1 are errors."""
 
-    model_config = ConfigDict(
-        extra="forbid", validate_default=True, use_attribute_docstrings=True, frozen=True, allow_inf_nan=False
-    )
+    model_config = ConfigDict(extra="forbid", strict=True, validate_default=True, frozen=True, allow_inf_nan=False)
+
+
+def refused(faults: Mapping[tuple[str, ...], str]) -> None:
+    """Raise a ValidationError with a fault for each path, where there are any."""
+    lines: list[InitErrorDetails] = [
+        {"type": "value_error", "loc": path, "input": None, "ctx": {"error": ValueError(text)}}
+        for path, text in faults.items()
+    ]
+    if lines:
+        raise ValidationError.from_exception_data("section", lines)
 
 
 class Mark(enum.Enum):
@@ -79,10 +93,17 @@ def among(key: str, keys: Collection[str]) -> bool:
     return key in keys or any(key.startswith(f"{section}.") for section in keys)
 
 
-def differences(old: BaseModel, new: BaseModel) -> list[tuple[str, Any, Any]]:
+def differences(old: Any, new: Any, prefix: str = "") -> list[tuple[str, Any, Any]]:
     """Return (dotted key, old value, new value) of every setting that differs."""
-    before, after = _flat(old.model_dump()), _flat(new.model_dump())
-    return [(key, before.get(key), after.get(key)) for key in {**before, **after} if before.get(key) != after.get(key)]
+    before, after = (each.model_dump() if isinstance(each, BaseModel) else each for each in (old, new))
+    found = []
+    for key in {**before, **after}:
+        values = before.get(key), after.get(key)
+        if all(isinstance(value, Mapping) for value in values):
+            found += differences(*values, f"{prefix}{key}.")
+        elif values[0] != values[1]:
+            found.append((f"{prefix}{key}", *values))
+    return found
 
 
 def kept_changes(old: BaseModel, new: BaseModel, also_kept: Collection[str] = ()) -> str:
@@ -105,11 +126,11 @@ def kept_settings(config: BaseModel) -> dict[str, Any]:
 
 def changed_since(noted: Mapping[str, Any], config: BaseModel) -> str:
     """Return the settings that differ from `kept_settings` as they were noted, as `key (old -> new)` after one another.
-    A setting that only one of them has came or went with a version of this package."""
+    A setting that only one of them has came or went with a version of this package, but for those of stabilizers."""
     now = kept_settings(config)
-    return ", ".join(
-        f"{key} ({value!r} -> {now[key]!r})" for key, value in noted.items() if key in now and now[key] != value
-    )
+    both = [key for key in {**noted, **now} if key.startswith("method.") or (key in noted and key in now)]
+    changed = [(key, noted.get(key), now.get(key)) for key in both]
+    return ", ".join(f"{key} ({old!r} -> {new!r})" for key, old, new in changed if old != new)
 
 
 def changed_settings(old: BaseModel, new: BaseModel) -> str | None:
@@ -130,17 +151,42 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def section_class(field: FieldInfo, values: Any = None) -> type[BaseModel] | None:
-    """Return the class of the section that a field holds, or None where it holds a value. That of a task is chosen by
-    the name in `values`, which are those of the section: without a name the default's, None for one that is unknown."""
-    kind = field.annotation
-    if not (isinstance(kind, type) and issubclass(kind, BaseModel)):
-        return None
-    if kind is not Task:
-        return kind
-    if not (isinstance(values, Mapping) and "name" in values):
-        return type(field.default)
-    try:
-        return find(str(values["name"]))
-    except ValueError:
-        return None
+def meanings(kind: type) -> dict[str, str]:
+    """Return the docstring below each setting of a class of settings, by its name."""
+    docs: dict[str, str] = {}
+    for each in reversed(kind.__mro__[: kind.__mro__.index(object)]):
+        if each.__module__.startswith("pydantic"):
+            continue
+        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(each))).body
+        for field, below in itertools.pairwise(getattr(tree, "body", ())):
+            if (
+                isinstance(field, ast.AnnAssign)
+                and isinstance(below, ast.Expr)
+                and isinstance(below.value, ast.Constant)
+            ):
+                docs[ast.unparse(field.target)] = inspect.cleandoc(str(below.value.value))
+    return {name: docs.get(name, "") for name in settings_of(kind)}
+
+
+def settings_of(kind: type) -> dict[str, FieldInfo]:
+    """Return the settings of a section or of a dataclass of settings, by their names."""
+    if issubclass(kind, BaseModel):
+        return dict(kind.model_fields)
+    return {field.name: FieldInfo(default=field.default) for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+
+
+def settings_in(field: FieldInfo, values: Any = None) -> dict[str, FieldInfo] | None:
+    """Return the keys below a field that holds a section, each with its own field; None where it holds a value.
+
+    values: of the section: the keys of a task are those of the one that it names, by default the field's default.
+    """
+    kinds = [kind for kind in (field.annotation, *get_args(field.annotation)) if isinstance(kind, type)]
+    kind = next((kind for kind in kinds if issubclass(kind, BaseModel) or dataclasses.is_dataclass(kind)), None)
+    if kind is Task:
+        kind = type(field.default)
+        if isinstance(values, Mapping) and "name" in values:
+            try:
+                kind = find(str(values["name"]))
+            except ValueError:
+                return None
+    return settings_of(kind) if kind else None

@@ -1,29 +1,30 @@
-"""Checks of what the sections of a slime run must agree on. Each finding is one line: the key, its value, the
-remedy."""
+"""What the sections of a slime run must agree on, and flags that slime takes and that mislead later. Each finding is
+one line: the key, its value, the remedy."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any
 
 from sat_slime.config.lab_checks import (
-    faults_of_streaming,
-    idle_proximal_policy,
+    batch_faults,
+    divides,
     idle_top_p_replay,
-    sat_without_lag,
-    steps_too_long,
+    refused_combinations,
+    streaming_faults,
+    unread,
 )
 from sat_slime.config.method_section import build_method, section_name, unused_settings
 from sat_slime.config.schema import VerifierLimits
-from sat_slime.config.slime_flags import flag_rule_errors, flag_rule_warnings, given_flag
-from sat_slime.config.slime_layout import layout_errors
-from sat_slime.config.slime_schema import SlimeConfig
+from sat_slime.config.slime_schema import SlimeConfig, is_sent
 from sat_slime.models import FAMILIES
-from sat_slime.objective import Method, check_method
+from sat_slime.objective import Method
 
 NEEDED_SIZES = ("num-layers", "hidden-size", "num-attention-heads")
 """Flags without which there is no model."""
-
 NOT_STREAMED = (
     "dynamic-sampling-filter-path",
     "rollout-sample-filter-path",
@@ -31,8 +32,6 @@ NOT_STREAMED = (
     "multimodal-keys",
 )
 """Flags of slime's own rollout function that have no effect in mode streaming, or cannot be saved with its queue."""
-
-
 TRANSPORT = "update-weight-transport"
 """slime's flag for the way that weights take to the engines."""
 NO_CANARY = {
@@ -44,36 +43,31 @@ NO_CANARY = {
     "debug-rollout-only": "there is no trainer",
 }
 """Flags of slime with which no canary can be, and why."""
+ITERATIONS_PLACE = "{rollout_id}"
+"""The text that slime replaces by the iteration in the name of a file."""
 FREE_OF_SGLANG = 0.9
-"""A memory_fraction above which less is left than SGLang itself leaves: 10 GiB of a GPU with 80."""
+"""A share of memory above which less is left than SGLang itself leaves: 10 GiB of a GPU with 80."""
 MOST_RUNNING = 4096
 """Requests that an engine runs at once at most, where nothing says otherwise (SGLang's own bound)."""
-LARGEST_SEED = 2**32 - 1
-"""The largest seed that NumPy takes."""
 
 
 def slime_config_errors(config: SlimeConfig) -> list[str]:
     """Return everything for which the run would fail or be meaningless, as far as its settings show; empty when it can
     start.
 
-    Flags of slime are held against its own list by plugin.launch.command.flag_errors.
+    Flags of slime are held against its own list by launch.command.flag_errors.
     """
     method = build_method(config.method)
     return [
         *_method(config, method),
-        *_streaming(config, method),
-        *_canary(config),
+        *_order(config, method),
         *_unset(config),
         *_places(config),
-        *layout_errors(config),
+        *_layout(config),
         *_context(config),
-        *_scores(config),
-        *_reward(config),
-        *_sampling(config),
-        *_seed(config),
-        *flag_rule_errors(config),
-        *_cpu(config),
+        *_values(config),
         *_shared_gpu(config),
+        *_broken(config, ERRORS),
         *unused_settings(config.method),
     ]
 
@@ -83,17 +77,11 @@ def slime_config_warnings(config: SlimeConfig) -> list[str]:
     method = build_method(config.method)
     return [
         *_quantile_scope(config, method),
-        *steps_too_long("slime.lr", config.train.lr),
-        *sat_without_lag(method, config.pipeline),
+        *unread("slime.lr", config.train.lr, method, config.pipeline),
         *_lengths(config),
-        *_other_policy(config),
-        *_evaluation(config),
-        *_engines(config),
-        *_verifier(config),
-        *flag_rule_warnings(config),
-        *_schedule(config),
-        *_checkpoints(config),
-        *idle_proximal_policy(method, config.pipeline),
+        *_other_run(config),
+        *_broken(config, WARNINGS),
+        *_out_of_step(config),
     ]
 
 
@@ -154,11 +142,11 @@ def needs_versions(method: Method) -> str | None:
 
 
 def _method(config: SlimeConfig, method: Method) -> Iterator[str]:
-    steps, lag = config.pipeline.optimizer_steps_per_rollout, config.pipeline.lag
-    if config.train.context_parallel > 1 and any(getattr(gate, "form", "") == "suffix" for gate in method.gates):
+    steps, context = config.pipeline.optimizer_steps_per_rollout, config.train.context_parallel
+    if context > 1 and any(getattr(gate, "form", "") == "suffix" for gate in method.gates):
         yield (
-            f"method.veto.form is suffix, which reads responses whole, and slime.context-parallel-size is "
-            f"{config.train.context_parallel}: set it to 1, or form to response"
+            "method.veto.form is suffix, which reads responses whole, and slime.context-parallel-size is "
+            f"{context}: set it to 1, or form to response"
         )
     if method.routing_replay and not config.model.is_moe:
         yield (
@@ -173,28 +161,15 @@ def _method(config: SlimeConfig, method: Method) -> Iterator[str]:
         )
     if reason := not_on_slime(method):
         yield f"method: {reason}"
-    try:
-        check_method(method, steps)
-    except ValueError as error:
-        yield f"method: {error}"
+    yield from refused_combinations(method, steps)
     if method.judge and method.threshold_is_of_the_step and steps > 1:
-        scope = f"{section_name(method, method.judge)}.scope"
-        few = method.judge.name == "sat" and _few_responses(config, method)
+        scope = f"method.{section_name(method, method.judge)}.scope"
+        few = method.sat and _few_responses(config, method)
         yield (
-            f"method.{scope} is step with pipeline.optimizer_steps_per_rollout {steps}: the threshold is taken before "
+            f"{scope} is step with pipeline.optimizer_steps_per_rollout {steps}: the threshold is taken before "
             "the first step and would be stale for the others: set pipeline.optimizer_steps_per_rollout to 1"
-            + ("" if few else f", or method.{scope} to microbatch")
+            + ("" if few else f", or {scope} to microbatch")
         )
-    yield from _unknown_versions(config, method)
-    if lag == 0 and method.denominator == "checkpoint" and config.pipeline.mode == "batch":
-        yield (
-            "pipeline.lag is 0 with denominator checkpoint: the weights that generated are those at the start of the "
-            "step, which denominator trainer stands for: set pipeline.lag to 1, or method.denominator to "
-            + ("rollout and method.tis.enabled to false" if method.has("tis") else "trainer or rollout")
-        )
-
-
-def _unknown_versions(config: SlimeConfig, method: Method) -> Iterator[str]:
     needs = needs_versions(method)
     if needs and config.slime.get(TRANSPORT) == "disk":
         yield (
@@ -203,52 +178,61 @@ def _unknown_versions(config: SlimeConfig, method: Method) -> Iterator[str]:
         )
 
 
-def _streaming(config: SlimeConfig, method: Method) -> Iterator[str]:
-    pipeline = config.pipeline
-    if pipeline.mode != "streaming":
-        return
-    yield from faults_of_streaming(pipeline)
-    if method.denominator == "checkpoint":
+def _order(config: SlimeConfig, method: Method) -> Iterator[str]:
+    """Yield the faults of the order of generation, training and pushes."""
+    pipeline, split = config.pipeline, method.denominator == "checkpoint"
+    yield from streaming_faults(pipeline)
+    if split and pipeline.mode == "streaming":
         yield (
             "pipeline.mode is streaming with denominator checkpoint: a response may be of several weights, and one "
             "copy of those that generated is kept to score it with: set method.denominator to "
             + ("trainer" if method.has("tis") else "rollout")
             + ", or pipeline.mode to batch"
         )
-    for name in NOT_STREAMED:
+    elif split and pipeline.lag == 0:
+        yield (
+            "pipeline.lag is 0 with denominator checkpoint: the weights that generated are those at the start of the "
+            "step, which denominator trainer stands for: set pipeline.lag to 1, or method.denominator to "
+            + ("rollout and method.tis to false" if method.has("tis") else "trainer or rollout")
+        )
+    for name in NOT_STREAMED if pipeline.mode == "streaming" else ():
         if name in config.slime:
             yield f"slime.{name} cannot be with pipeline.mode streaming: leave it out, or set the mode to batch"
-
-
-def _canary(config: SlimeConfig) -> Iterator[str]:
-    if config.pipeline.canary == "none":
-        return
-    for name, why in NO_CANARY.items():
+    for name, why in NO_CANARY.items() if pipeline.canary != "none" else ():
         if config.slime.get(name) not in (None, False, "nccl"):
             yield (
-                f"pipeline.canary is {config.pipeline.canary} with slime.{name}: {why}: leave the flag out, or "
+                f"pipeline.canary is {pipeline.canary} with slime.{name}: {why}: leave the flag out, or "
                 "set pipeline.canary to none"
             )
+    if (iteration := pipeline.from_iteration) is None:
+        return
+    given = f"pipeline.from_iteration is {iteration}"
+    if not config.checkpoint.folder:
+        yield f"{given}, but slime.save is not set: name the folder with that checkpoint"
+    if not config.checkpoint.every_n_iterations:
+        yield f"{given}, but slime reads no checkpoint with slime.save-interval 0: set that to 20"
+    if iteration >= pipeline.iterations:
+        yield (
+            f"{given}, and pipeline.iterations {pipeline.iterations}, which counts from the other run's start: "
+            f"set it to more than {iteration}"
+        )
 
 
 def _unset(config: SlimeConfig) -> Iterator[str]:
-    needed = (
-        ("slime.hf-checkpoint", config.model.hf_checkpoint, "the folder of the Hugging Face weights"),
-        ("slime.ref-load", config.model.megatron_checkpoint, "where `sat-slime prepare model` puts them"),
-        ("slime.prompt-data", config.data.prompts, "a .jsonl file of prompts"),
-        ("slime.rm-type", config.data.reward, "one of slime's rules, such as math, or custom-rm-path to a function"),
-    )
-    for key, value, what in needed:
-        if value is None:
-            yield f"{key} is not set: set it to {what}"
     rollout = config.rollout
-    for name, number, least in (
-        ("rollout-batch-size", rollout.prompts_per_iteration, 1),
-        ("n-samples-per-prompt", rollout.samples_per_prompt, 2),
-        ("rollout-max-response-len", rollout.max_response_tokens, 1),
-    ):
-        if number < least:
-            yield f"slime.{name} is not set: set it to a number of {least} or more"
+    needed = {
+        "hf-checkpoint": (config.model.hf_checkpoint, "the folder of the Hugging Face weights"),
+        "ref-load": (config.model.megatron_checkpoint, "where `sat-slime prepare model` puts them"),
+        "prompt-data": (config.data.prompts, "a .jsonl file of prompts"),
+        "rm-type": (config.data.reward, "one of slime's rules, such as math, or custom-rm-path to a function"),
+        "rollout-num-gpus": (rollout.gpus, "the GPUs that generate"),
+        "rollout-batch-size": (rollout.prompts_per_iteration, "a number of 1 or more"),
+        "n-samples-per-prompt": (rollout.samples_per_prompt > 1, "a number of 2 or more"),
+        "rollout-max-response-len": (rollout.max_response_tokens, "a number of 1 or more"),
+    }
+    for name, (value, what) in needed.items():
+        if not value:
+            yield f"slime.{name} is not set: set it to {what}"
     if missing := [name for name in NEEDED_SIZES if name not in config.model.architecture]:
         yield f"slime lacks {', '.join(missing)}: extend a file of configs/models, or write them out"
     if config.eval.every_n_iterations and not (config.eval.prompts or config.slime.get("eval-config")):
@@ -259,43 +243,80 @@ def _unset(config: SlimeConfig) -> Iterator[str]:
 
 
 def _places(config: SlimeConfig) -> Iterator[str]:
-    """Yield folders and variables that would take the place of others."""
-    checkpoints, model = config.checkpoint.folder, config.model
-    for key, folder in (
-        ("slime.ref-load", model.megatron_checkpoint),
-        ("slime.hf-checkpoint", model.hf_checkpoint),
-    ):
-        if checkpoints and folder and checkpoints == folder and config.checkpoint.every_n_iterations:
+    """Yield folders that would take the place of others."""
+    checkpoints = config.checkpoint.folder if config.checkpoint.every_n_iterations else None
+    for name in ("ref-load", "hf-checkpoint"):
+        if checkpoints and checkpoints == config.slime.get(name):
             yield (
-                f"slime.save is {checkpoints}, which {key} is too: checkpoints of the run would take the place "
+                f"slime.save is {checkpoints}, which slime.{name} is too: checkpoints of the run would take the place "
                 "of the model that it starts with: set it to null, which is a folder of the run"
             )
-    if config.checkpoint.from_iteration is not None:
-        yield from _going_on(config, config.checkpoint.from_iteration)
-    inner = config.cluster.runtime_env.get("env_vars")
-    for key, variables in (
-        ("cluster.env", config.cluster.env),
-        ("cluster.runtime_env.env_vars", inner if isinstance(inner, dict) else {}),
-    ):
-        if "PYTHONPATH" in variables:
-            yield (
-                f"{key}.PYTHONPATH is {variables['PYTHONPATH']}, and there is one PYTHONPATH, in which slime and "
-                "Megatron-LM are: leave it out, and name the folders in cluster.python_path"
-            )
 
 
-def _going_on(config: SlimeConfig, iteration: int) -> Iterator[str]:
-    """Yield the faults of a run that goes on from another run's checkpoint."""
-    given = f"pipeline.from_iteration is {iteration}"
-    if not config.checkpoint.folder:
-        yield f"{given}, but slime.save is not set: name the folder with that checkpoint"
-    if not config.checkpoint.every_n_iterations:
-        yield f"{given}, but slime reads no checkpoint with slime.save-interval 0: set that to 20"
-    if iteration >= config.pipeline.iterations:
-        yield (
-            f"{given}, and pipeline.iterations {config.pipeline.iterations}, which counts from the other run's start: "
-            f"set it to more than {iteration}"
+def _layout(config: SlimeConfig) -> Iterator[str]:
+    """Yield what does not fit of the sizes by which a run is cut over GPUs, with the sizes that would."""
+    model, train, rollout, node = config.model, config.train, config.rollout, config.cluster.gpus_per_node
+    tensor, pipeline, expert = train.tensor_parallel, train.pipeline_parallel, train.expert_parallel
+    gpus, experts_tensor, per_engine = train.world_size, train.expert_tensor_parallel, rollout.gpus_per_engine
+    product = (
+        f"slime.tensor-model-parallel-size {tensor} x slime.pipeline-model-parallel-size {pipeline} x "
+        f"slime.context-parallel-size {train.context_parallel}"
+    )
+    shared, training = (
+        tensor * pipeline * train.context_parallel,
+        "slime.actor-num-nodes x slime.actor-num-gpus-per-node",
+    )
+    yield from divides(product, shared, gpus, f"GPUs of {training}")
+    yield from divides("slime.tensor-model-parallel-size", tensor, model.attention_heads, "attention heads")
+    if model.kv_heads and tensor % model.kv_heads:
+        yield from divides("slime.tensor-model-parallel-size", tensor, model.kv_heads, "key-value heads")
+    uneven = {"decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers", "pipeline-model-parallel-layout"}
+    if not uneven & config.slime.keys():
+        yield from divides("slime.pipeline-model-parallel-size", pipeline, model.layers, "layers of the model")
+    if not model.is_moe and expert > 1:
+        yield f"slime.expert-model-parallel-size is {expert}, but the model is dense: set it to 1"
+    if model.is_moe:
+        yield from divides("slime.expert-model-parallel-size", expert, model.experts, "experts of the model")
+        product = (
+            f"slime.expert-model-parallel-size {expert} x slime.expert-tensor-parallel-size {experts_tensor} x "
+            f"slime.pipeline-model-parallel-size {pipeline}"
         )
+        yield from divides(product, expert * experts_tensor * pipeline, gpus, "GPUs that train")
+        if expert == 1 and experts_tensor != tensor:
+            yield (
+                f"slime.expert-tensor-parallel-size is {experts_tensor} with slime.expert-model-parallel-size 1 and "
+                f"slime.tensor-model-parallel-size {tensor}: Megatron then leaves the gradients of the experts' "
+                f"copies apart, which drift from one another: set it to {tensor}"
+            )
+    size = "slime.actor-num-gpus-per-node"
+    if train.gpus_per_node > node:
+        yield f"{size} is {train.gpus_per_node}, and cluster.gpus_per_node {node}: it must be at most that"
+    elif train.nodes > 1 and train.gpus_per_node < node:
+        yield (
+            f"slime.actor-num-nodes is {train.nodes} with {train.gpus_per_node} of {node} GPUs on each, but slime "
+            f"fills a node before it takes the next: set {size} to {node}"
+        )
+    engine = "slime.rollout-num-gpus-per-engine"
+    yield from divides(engine, per_engine, rollout.gpus, "GPUs of slime.rollout-num-gpus")
+    yield from divides(engine, per_engine, model.attention_heads, "attention heads")
+    if rollout.gpus % per_engine == 0 and not _engines_fit_nodes(gpus, rollout.gpus, per_engine, node):
+        yield (
+            f"{engine} is {per_engine}: on nodes of {node} GPUs, with the first {gpus} GPUs training, an engine would "
+            "start on one node and end on another: choose a divisor of that"
+        )
+    product, responses = "slime.rollout-batch-size x slime.n-samples-per-prompt", rollout.responses_per_iteration
+    steps, ranks = config.pipeline.optimizer_steps_per_rollout, max(train.data_parallel, 1)
+    parts = f"pipeline.optimizer_steps_per_rollout {steps} x {ranks} data-parallel ranks"
+    yield from batch_faults(product, responses, steps * ranks, parts)
+
+
+def _engines_fit_nodes(first_gpu: int, gpus: int, per_engine: int, node: int) -> bool:
+    """Return whether each engine has its GPUs on one node, or on several whole ones. slime takes GPUs in the order of
+    nodes: first those that train, then an engine's after another's."""
+    starts = range(first_gpu, first_gpu + gpus, per_engine)
+    if per_engine > node:
+        return per_engine % node == 0 and all(start % node == 0 for start in starts)
+    return all(start % node + per_engine <= node for start in starts)
 
 
 def _context(config: SlimeConfig) -> Iterator[str]:
@@ -303,27 +324,24 @@ def _context(config: SlimeConfig) -> Iterator[str]:
     if context is None:
         return
     where = "slime.sglang-context-length" if rollout.context_tokens else "max_positions"
-    prompt = rollout.max_prompt_tokens
+    prompt, some_prompt = rollout.max_prompt_tokens, max(1, min(2048, context // 2))
     if rollout.end_at_context and (prompt is None or prompt >= context):
         yield (
-            f"slime.sglang-allow-auto-truncate is true with slime.rollout-max-prompt-len {prompt or 'unset'}: "
-            "SGLang would cut "
-            f"prompts that fill the context of {context} tokens ({where}): set slime.rollout-max-prompt-len to "
-            f"{_some_prompt(context)}"
+            f"slime.sglang-allow-auto-truncate is true with slime.rollout-max-prompt-len {prompt or 'unset'}: SGLang "
+            f"would cut prompts that fill the context of {context} tokens ({where}): set slime.rollout-max-prompt-len "
+            f"to {some_prompt}"
         )
     limits = {"slime.rollout-max-response-len": rollout.max_response_tokens}
     if config.eval.every_n_iterations and config.eval.max_response_tokens:
         limits["slime.eval-max-response-len"] = config.eval.max_response_tokens
     for key, response in limits.items():
+        needed = response + (prompt or 1)  # without a limit the shortest of prompts has a token
         if rollout.end_at_context:  # the prompt's share is cut off at the end; more than the context is a mistake
             if response > context:
                 yield f"{key} is {response}, more than the context of {context} tokens ({where}): set it to {context}"
-            continue
-        # Without a limit the shortest of prompts has a token.
-        needed = response + (prompt or 1)
-        if needed > context:
+        elif needed > context:
             whole = f" + slime.rollout-max-prompt-len {prompt} = {needed}" if prompt else " and a prompt"
-            room = prompt if prompt and prompt < context else _some_prompt(context)
+            room = prompt if prompt and prompt < context else some_prompt
             also = "" if room == prompt else f" and slime.rollout-max-prompt-len to {room}"
             yield (
                 f"{key} {response}{whole} is more than the context of {context} tokens ({where}), and SGLang would "
@@ -332,35 +350,67 @@ def _context(config: SlimeConfig) -> Iterator[str]:
             )
 
 
-def _some_prompt(context: int) -> int:
-    """Return the tokens of a prompt that leave room for a response."""
-    return max(1, min(2048, context // 2))
-
-
-def _cpu(config: SlimeConfig) -> Iterator[str]:
-    """Yield a fault for each part of slime for which there is no stand-in on a CPU."""
-    train = config.train
-    if config.cluster.device != "cpu":
-        return
-    if config.model.resolved_family is None:
+def _values(config: SlimeConfig) -> Iterator[str]:
+    """Yield the faults of rewards, of sampling, of evaluations, and of parts without a stand-in on a CPU."""
+    rollout, evaluation, flags = config.rollout, config.eval, config.slime
+    rule = (config.data.reward or "").removeprefix("boxed_")
+    if rule == "remote_rm" and not flags.get("rm-url"):
+        yield (
+            "slime.rm-type is remote_rm, and nothing says whom to ask: set slime.rm-url to http://HOST:PORT of the "
+            "reward's server"
+        )
+    if rule == "dapo" and not flags.get("reward-key"):
+        yield (
+            f"slime.rm-type is {config.data.reward}, which gives score, acc and pred, and slime fails at the first "
+            "batch without the one to train on: set slime.reward-key to score"
+        )
+    for name in ("rollout-top-k", "eval-top-k"):
+        if (value := flags.get(name)) is not None and value < 1 and value != -1:
+            yield f"slime.{name} is {value}, and SGLang refuses every request with it: set it to -1 for all tokens"
+    words = config.model.vocab_size
+    if wrong := [token for token in rollout.stop_token_ids if token < 0 or (words and token >= words)]:
+        kept = [token for token in rollout.stop_token_ids if token not in wrong]
+        yield (
+            f"slime.rollout-stop-token-ids has {wrong[0]}, which is no token of the model's {words}, and no "
+            f"response would end with it: set it to {kept}"
+        )
+    if evaluation.every_n_iterations and evaluation.samples % config.scores.repeats:
+        more = config.scores.repeats - evaluation.samples % config.scores.repeats
+        yield (
+            f"slime.n-samples-per-eval-prompt is {evaluation.samples}, which scores.repeats {config.scores.repeats} "
+            f"does not divide: set it to {evaluation.samples + more}"
+        )
+    if evaluation.every_n_iterations and config.scores.k and max(config.scores.k) > evaluation.samples:
+        yield (
+            f"scores.k has {max(config.scores.k)}, more than slime.n-samples-per-eval-prompt {evaluation.samples}: "
+            "raise that, or leave it out"
+        )
+    needed = (rollout.max_prompt_tokens or 0) + rollout.max_response_tokens
+    needed = min(needed, context_tokens(config) or needed)
+    held = flags.get("sglang-max-total-tokens", needed)
+    if _above(0)(held) and float(held) < needed:
+        yield (
+            f"slime.sglang-max-total-tokens is {held}, less than the longest sample of {needed} tokens, and SGLang "
+            "would cut responses there: leave it out"
+        )
+    if config.cluster.device == "cpu" and config.model.resolved_family is None:
         yield (
             "cluster.device is cpu, but its flags describe no family that has layers without "
             f"Transformer Engine here ({', '.join(FAMILIES)}): describe one of these, name a file with another one in "
             "family (docs/extend.md), or set cluster.device to gpu"
         )
-    if train.optimizer_offload:
+    if config.cluster.device == "cpu" and config.train.optimizer_offload:
         yield "slime.optimizer-cpu-offload is true with cluster.device cpu: all memory is the host's: set it to false"
 
 
 def _shared_gpu(config: SlimeConfig) -> Iterator[str]:
     """Yield a fault for each count that is not of one trainer rank and one engine."""
-    train, rollout = config.train, config.rollout
     if not config.cluster.share_gpu:
         return
     for key, number, wanted in (
-        ("slime.actor-num-nodes", train.nodes, 1),
-        ("slime.actor-num-gpus-per-node", train.gpus_per_node, 1),
-        ("slime.rollout-num-gpus", rollout.gpus, 1),
+        ("slime.actor-num-nodes", config.train.nodes, 1),
+        ("slime.actor-num-gpus-per-node", config.train.gpus_per_node, 1),
+        ("slime.rollout-num-gpus", config.rollout.gpus, 1),
         ("cluster.gpus_per_node", config.cluster.gpus_per_node, 2),
     ):
         if number != wanted:
@@ -370,61 +420,184 @@ def _shared_gpu(config: SlimeConfig) -> Iterator[str]:
             )
 
 
-def _scores(config: SlimeConfig) -> Iterator[str]:
-    samples, repeats, k = config.eval.samples, config.scores.repeats, config.scores.k
-    if not config.eval.every_n_iterations:
-        return
-    if samples % repeats:
-        yield (
-            f"slime.n-samples-per-eval-prompt is {samples}, which scores.repeats {repeats} does not divide: set it to "
-            f"{samples + repeats - samples % repeats}"
-        )
-    if k and max(k) > samples:
-        yield (
-            f"scores.k has {max(k)}, more than slime.n-samples-per-eval-prompt {samples}: raise that, or leave it out"
-        )
+# -------------------------------------------------------------------------------------------------- flags that mislead
+
+When = Callable[[SlimeConfig], str | None]
+"""The circumstance under which a rule holds, in words; empty if nothing else has to be; None where the rule does not
+hold."""
 
 
-def _reward(config: SlimeConfig) -> Iterator[str]:
-    reward, flags = config.data.reward, config.slime
-    rule = (reward or "").removeprefix("boxed_")
-    if rule == "remote_rm" and not flags.get("rm-url"):
-        yield (
-            "slime.rm-type is remote_rm, and nothing says whom to ask: set slime.rm-url to http://HOST:PORT of the "
-            "reward's server"
-        )
-    if rule == "dapo" and not flags.get("reward-key"):
-        yield (
-            f"slime.rm-type is {reward}, which gives score, acc and pred, and slime fails at the first batch without "
-            "the one to train on: set slime.reward-key to score"
-        )
+def _r3(config: SlimeConfig) -> str | None:
+    return "method.r3 true" if config.method.r3 else None
 
 
-def _sampling(config: SlimeConfig) -> Iterator[str]:
-    rollout, evaluation = config.rollout, config.eval
-    for key, value in (("slime.rollout-top-k", rollout.top_k), ("slime.eval-top-k", evaluation.top_k)):
-        if value is not None and value < 1 and value != -1:
-            yield f"{key} is {value}, and SGLang refuses every request with it: set it to -1 for all tokens"
-    words = config.model.vocab_size
-    outside = [token for token in rollout.stop_token_ids if token < 0 or (words and token >= words)]
-    if outside:
-        kept = [token for token in rollout.stop_token_ids if token not in outside]
-        yield (
-            f"slime.rollout-stop-token-ids has {outside[0]}, which is no token of the model's {words}, and no "
-            "response would "
-            f"end with it: set it to {kept}"
-        )
+def _streaming(config: SlimeConfig) -> str | None:
+    return "pipeline.mode streaming" if config.pipeline.mode == "streaming" else None
 
 
-def _seed(config: SlimeConfig) -> Iterator[str]:
-    stages = 100 * (config.train.pipeline_parallel - 1)  # Megatron adds this at the last stage
-    if config.seed + stages > LARGEST_SEED:
-        yield f"seed is {config.seed}, more than NumPy takes: set it to {LARGEST_SEED - stages} or less"
-    if ":" in (config.model.hf_checkpoint or ""):
-        yield (
-            f"slime.hf-checkpoint is {config.model.hf_checkpoint}, and SGLang takes no colon in a model's name: rename "
-            "the folder, or link to it"
-        )
+def _split(config: SlimeConfig) -> str | None:
+    return "denominator checkpoint" if build_method(config.method).denominator == "checkpoint" else None
+
+
+def _saves(config: SlimeConfig) -> str | None:
+    every = config.checkpoint.every_n_iterations
+    return f"slime.save-interval {every}" if every else None
+
+
+def _above(bound: float) -> Callable[[Any], bool]:
+    def judge(value: Any) -> bool:
+        try:
+            return not isinstance(value, bool) and float(value) > bound
+        except (TypeError, ValueError):
+            return False
+
+    return judge
+
+
+def _without_place(value: Any) -> bool:
+    return is_sent(value) and ITERATIONS_PLACE not in str(value)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Flags that go wrong under the same condition."""
+
+    flags: tuple[str, ...]
+    why: str
+    remedy: str = "leave it out"
+    """The thing to do; `{value}` in it stands for the flag's value with a place for the iteration."""
+    when: When = lambda _: ""
+    value: Callable[[Any], bool] = is_sent
+    """Tells whether a value of the flag is one that goes wrong; by default each that is sent."""
+
+
+WITHOUT_R3 = "leave it out, or set method.r3 to false"
+BY_BATCH = "leave it out, or set pipeline.mode to batch"
+GO_BACK = "leave it out, and go back with --resume-from"
+ERRORS = (
+    Rule(
+        ("moe-router-fusion",),
+        "Transformer Engine's fused router chooses the experts itself, and no route is replayed",
+        WITHOUT_R3,
+        _r3,
+    ),
+    Rule(
+        ("prefill-num-servers",),
+        "an engine that only decodes has not seen the prompt, and returns no routes for it",
+        WITHOUT_R3,
+        _r3,
+    ),
+    Rule(
+        ("sglang-pp-size", "sglang-pipeline-parallel-size"),
+        "each stage of an engine keeps the routes of its own layers, and one of them answers",
+        WITHOUT_R3,
+        _r3,
+        _above(1),
+    ),
+    Rule(
+        ("sglang-enable-hierarchical-cache",),
+        "a prefix that comes back from host memory has lost its routes",
+        WITHOUT_R3,
+        _r3,
+    ),
+    Rule(
+        (TRANSPORT,),
+        "pushes by disk are numbered one by one, and the bound counts optimizer steps",
+        BY_BATCH,
+        _streaming,
+        lambda value: value == "disk",
+    ),
+    Rule(
+        ("flush-cache-interval",),
+        "the cache outlives pushes, and a response mixes weights under one version",
+        BY_BATCH,
+        _streaming,
+        _above(1),
+    ),
+    Rule(
+        ("over-sampling-batch-size", "partial-rollout", "mask-offpolicy-in-partial-rollout", "buffer-filter-path"),
+        "that mode draws its own prompts and finishes every response, so that this does nothing",
+        when=_streaming,
+    ),
+    Rule(
+        ("partial-rollout",),
+        "a response may be of several weights, and one copy of those that generated is kept to score it with",
+        "leave it out, or set method.denominator to rollout",
+        _split,
+    ),
+    Rule(("release-train",), "sat_slime's driver needs the trainer throughout, and would end the job at its start"),
+    Rule(
+        ("eval-config",),
+        "slime evaluates only on that file's sets",
+        "leave it out, or set slime.eval-prompt-data to null",
+        lambda config: "slime.eval-prompt-data" if config.eval.prompts else None,
+    ),
+    Rule(
+        ("save-retain-interval",),
+        "slime counts checkpoints from 0, and Megatron then deletes all but the newest",
+        "leave it out, and say with pipeline.keep_checkpoints how many stay",
+    ),
+    Rule(("start-rollout-id",), "every resume would start at that iteration with newer weights", GO_BACK),
+    Rule(("ckpt-step",), "every resume would load that checkpoint again", GO_BACK),
+    Rule(("finetune",), "a resume would count iterations from 0 with a new optimizer", when=_saves),
+    Rule(("no-load-optim",), "a resume would start with a new optimizer", when=_saves),
+    Rule(
+        ("sglang-dp-size", "sglang-data-parallel-size"),
+        "slime takes it only with data-parallel attention",
+        "leave it out, or set slime.sglang-enable-dp-attention to true",
+        lambda config: None if config.slime.get("sglang-enable-dp-attention") else "",
+        _above(1),
+    ),
+)
+"""The run would fail, or be another than it says."""
+
+WARNINGS = (
+    Rule(
+        ("custom-generate-function-path",),
+        "it has to keep the routes and the weight version of each answer, as Sample.append_response_tokens does; "
+        "samples without are dropped",
+        "see that it does",
+        lambda config: _r3(config) or _streaming(config),
+    ),
+    Rule(
+        ("moe-expert-capacity-factor",),
+        "the trainer drops tokens from full experts, the engines drop none, and their probabilities differ",
+        value=lambda value: value == 0 or _above(0)(value),  # at 0 all; Megatron takes a negative one for none
+    ),
+    Rule(
+        ("sglang-kv-cache-dtype",),
+        "the engines' policy is not the trainer's, and the ratio carries the difference",
+        value=lambda value: str(value).startswith("fp"),
+    ),
+    Rule(
+        ("save-hf", "save-debug-rollout-data", "save-debug-train-data"),
+        f"it has no {ITERATIONS_PLACE}, and each file takes the place of the one before",
+        "set it to {value}",
+        value=_without_place,
+    ),
+    Rule(
+        ("no-save-optim",),
+        "a run resumed from such a checkpoint starts with a new optimizer",
+        "set it to false",
+        _saves,
+    ),
+)
+"""The run can live with it, and its owner should know."""
+
+
+def _broken(config: SlimeConfig, rules: tuple[Rule, ...]) -> Iterator[str]:
+    for rule in rules:
+        with_what = rule.when(config)
+        for name in rule.flags if with_what is not None else ():
+            value = config.slime.get(name)
+            if name in config.slime and rule.value(value):
+                shown = str(value).lower() if isinstance(value, bool) else value if value != "" else "empty"
+                path = PurePath(str(value) or "FOLDER")
+                place = str(path.with_suffix("") / (ITERATIONS_PLACE + path.suffix))
+                yield (
+                    f"slime.{name} is {shown}{f' with {with_what}' if with_what else ''}: {rule.why}: "
+                    f"{rule.remedy.replace('{value}', place)}"
+                )
 
 
 # ----------------------------------------------------------------------------------------------------- warnings
@@ -445,8 +618,8 @@ def _quantile_scope(config: SlimeConfig, method: Method) -> Iterator[str]:
 def _few_responses(config: SlimeConfig, method: Method) -> tuple[int, float] | None:
     """Return how many full responses a micro-batch holds, and how many SAT's quantile needs, where they are too few:
     only where |d| is one value per response do few responses make coarse quantiles."""
-    sat = config.method.sat
-    if not sat.enabled or method.ratio != "sequence":
+    sat = method.sat
+    if sat is None or method.ratio != "sequence":
         return None
     needed = 1 / max(1 - sat.alpha, 1e-9)
     full = max(1, config.train.max_tokens_per_gpu * config.train.context_parallel // max(longest_sample(config), 1))
@@ -455,16 +628,14 @@ def _few_responses(config: SlimeConfig, method: Method) -> tuple[int, float] | N
 
 def _lengths(config: SlimeConfig) -> Iterator[str]:
     rollout, train, context = config.rollout, config.train, context_tokens(config)
-    bound = train.max_tokens_per_gpu * train.context_parallel
     longest = longest_sample(config)
     if rollout.max_prompt_tokens is None:  # the shortest of prompts has a token
         longest = min(longest + 1, context or longest + 1)
-    if bound < longest:
+    if train.max_tokens_per_gpu * train.context_parallel < longest:
         yield (
             f"slime.max-tokens-per-gpu is {train.max_tokens_per_gpu}, less than the longest sample of {longest} tokens "
-            f"/ slime.context-parallel-size {train.context_parallel}: such a sample is a micro-batch of its own "
-            "and takes "
-            "more memory than the bound says"
+            f"/ slime.context-parallel-size {train.context_parallel}: such a sample is a micro-batch of its own and "
+            "takes more memory than the bound says"
         )
     if context and not rollout.end_at_context and rollout.max_prompt_tokens is None:
         evaluation = config.eval.max_response_tokens if config.eval.every_n_iterations else None
@@ -472,8 +643,7 @@ def _lengths(config: SlimeConfig) -> Iterator[str]:
         if left > 0:
             yield (
                 f"slime.rollout-max-prompt-len is not set: a prompt of more than {left} tokens would not fit the "
-                "context "
-                f"beside its response, and its request fail: set it to {left}"
+                f"context beside its response, and its request fail: set it to {left}"
             )
     positions = config.model.max_positions
     if positions and rollout.context_tokens and rollout.context_tokens > positions:
@@ -483,51 +653,13 @@ def _lengths(config: SlimeConfig) -> Iterator[str]:
         )
 
 
-def _schedule(config: SlimeConfig) -> Iterator[str]:
-    lag, iterations, evaluation = config.pipeline.lag, config.pipeline.iterations, config.eval.every_n_iterations
-    if lag and iterations <= lag:
-        yield (
-            f"pipeline.iterations is {iterations}, not more than pipeline.lag {lag}: the run ends before a batch of "
-            f"newer weights arrives: set it to {4 * lag} or more"
-        )
-    if evaluation and lag > 1 and evaluation % lag:
-        yield (
-            f"slime.eval-interval is {evaluation}, no multiple of pipeline.lag {lag}: evaluations measure the "
-            f"weights of the last broadcast, some the same twice: set it to {_multiple(evaluation, lag)}"
-        )
-
-
-def _checkpoints(config: SlimeConfig) -> Iterator[str]:
-    every, lag = config.checkpoint.every_n_iterations, config.pipeline.lag
-    if not every:
-        yield (
-            "slime.save-interval is 0: nothing is saved, and a run that fails starts over: set it to "
-            f"{_multiple(20, max(lag, 1))}"
-        )
-    elif not config.checkpoint.optimizer:
-        yield (
-            "slime.no-save-optim is true: a run resumed from such a checkpoint starts with a new optimizer: set "
-            "it to false"
-        )
-    elif lag > 1 and every % lag:
-        yield (
-            f"slime.save-interval is {every}, no multiple of pipeline.lag {lag}: a run that goes on "
-            f"broadcasts at once and again before {lag} iterations have passed: set it to {_multiple(every, lag)}"
-        )
-
-
-def _multiple(number: int, lag: int) -> int:
-    """Return the multiple of `lag` that is nearest."""
-    return max(1, round(number / lag)) * lag
-
-
-def _other_policy(config: SlimeConfig) -> Iterator[str]:
-    rollout, data = config.rollout, config.data
+def _other_run(config: SlimeConfig) -> Iterator[str]:
+    """Yield settings by which a run is another than its owner may think."""
+    rollout, data, evaluation = config.rollout, config.data, config.eval
     if rollout.top_k > 0:
         yield (
             f"slime.rollout-top-k is {rollout.top_k}: the engine's policy is cut off, the trainer's is not, and "
-            "their ratio "
-            "is no importance weight: set it to -1"
+            "their ratio is no importance weight: set it to -1"
         )
     if data.reward and data.reward.removeprefix("boxed_") == "deepscaler":
         yield (
@@ -543,51 +675,48 @@ def _other_policy(config: SlimeConfig) -> Iterator[str]:
             "slime.apply-chat-template-kwargs has no effect with slime.apply-chat-template false: leave it out, or set "
             "slime.apply-chat-template to true"
         )
-
-
-def _evaluation(config: SlimeConfig) -> Iterator[str]:
-    evaluation = config.eval
-    if not evaluation.every_n_iterations:
-        return
-    samples = evaluation.samples
-    if evaluation.temperature == 0 and samples > 1:
+    if evaluation.every_n_iterations and evaluation.temperature == 0 and evaluation.samples > 1:
         yield (
-            f"slime.eval-temperature is 0 with {samples} samples of each problem, all of which are the same: set "
-            "slime.eval-temperature to null for the rollout's"
+            f"slime.eval-temperature is 0 with {evaluation.samples} samples of each problem, all of which are the "
+            "same: set slime.eval-temperature to null for the rollout's"
         )
-    for file in evaluation.prompts.values():
-        if config.data.prompts and os.path.normpath(file) == os.path.normpath(config.data.prompts):
+    for file in evaluation.prompts.values() if evaluation.every_n_iterations else ():
+        if data.prompts and os.path.normpath(file) == os.path.normpath(data.prompts):
             yield f"slime.eval-prompt-data has {file}, as slime.prompt-data is: it is trained on; name another file"
-
-
-def _engines(config: SlimeConfig) -> Iterator[str]:
-    rollout = config.rollout
     if rollout.memory_fraction > FREE_OF_SGLANG and config.cluster.device == "gpu":
         yield (
             f"slime.sglang-mem-fraction-static is {rollout.memory_fraction}, and SGLang itself leaves 10 GiB of a "
-            "large GPU to "
-            "its kernels, graphs and pushes of weights: set it to 0.85"
+            "large GPU to its kernels, graphs and pushes of weights: set it to 0.85"
         )
-    if rollout.concurrent_requests > MOST_RUNNING and not given_flag(config, "sglang-max-running-requests"):
+    if rollout.concurrent_requests > MOST_RUNNING and "sglang-max-running-requests" not in config.slime:
         yield (
             f"slime.sglang-server-concurrency is {rollout.concurrent_requests}, but an engine runs at most "
-            f"{MOST_RUNNING}: "
-            f"the others are open connections that wait; set it to {MOST_RUNNING}"
+            f"{MOST_RUNNING}: the others are open connections that wait; set it to {MOST_RUNNING}"
         )
-    if (
-        config.model.architecture.get("multi-latent-attention")
-        and config.slime.get("attention-backend", "flash") == "flash"
-    ):
-        yield (
-            "slime.attention-backend is flash with multi-latent attention, whose heads FlashAttention 2 does not take "
-            "(version 3 does, on Hopper): set it to auto"
-        )
-
-
-def _verifier(config: SlimeConfig) -> Iterator[str]:
-    changed = ", ".join(f"verifier.{name}" for name in sorted(config.verifier.model_fields_set))
     if config.verifier != VerifierLimits() and not uses_verifier(config):
+        changed = ", ".join(f"verifier.{name}" for name in sorted(config.verifier.model_fields_set))
         yield (
-            f"{changed} has no effect with {config.data.reward_key} {config.data.reward}: set slime.custom-rm-path to "
+            f"{changed} has no effect with {data.reward_key} {data.reward}: set slime.custom-rm-path to "
             "sat_slime.plugin.reward.default or another of its modes, or leave it out"
+        )
+
+
+def _out_of_step(config: SlimeConfig) -> Iterator[str]:
+    """Yield what is to be known of evaluations and checkpoints that fall between two broadcasts."""
+    lag, evaluation, save = config.pipeline.lag, config.eval.every_n_iterations, config.checkpoint.every_n_iterations
+
+    def multiple(number: int) -> int:
+        return max(1, round(number / max(lag, 1))) * max(lag, 1)
+
+    if lag > 1 and evaluation % lag:
+        yield (
+            f"slime.eval-interval is {evaluation}, no multiple of pipeline.lag {lag}: evaluations measure the "
+            f"weights of the last broadcast, some the same twice: set it to {multiple(evaluation)}"
+        )
+    if not save:
+        yield f"slime.save-interval is 0: nothing is saved, and a run that fails starts over: set it to {multiple(20)}"
+    elif lag > 1 and save % lag:
+        yield (
+            f"slime.save-interval is {save}, no multiple of pipeline.lag {lag}: a run that goes on "
+            f"broadcasts at once and again before {lag} iterations have passed: set it to {multiple(save)}"
         )

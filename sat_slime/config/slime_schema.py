@@ -21,10 +21,8 @@ from pydantic import (
     ConfigDict,
     Field,
     TypeAdapter,
-    ValidationError,
     field_validator,
 )
-from pydantic_core import InitErrorDetails
 from typing_extensions import TypedDict
 
 from sat_slime import outside
@@ -40,7 +38,7 @@ from sat_slime.config.schema import (
     Section,
     VerifierLimits,
 )
-from sat_slime.config.section import COMPUTES_NOTHING, MAY_CHANGE_ON_RESUME, OWN_TO_A_CELL, OfFlags
+from sat_slime.config.section import COMPUTES_NOTHING, MAY_CHANGE_ON_RESUME, OWN_TO_A_CELL, OfFlags, refused
 from sat_slime.models import ModelFamily, family_by_flags, find_family
 
 FlagValue = bool | int | float | str | list[int | float | str]
@@ -230,19 +228,14 @@ def is_sent(value: Any) -> bool:
 
 def _check_flags(flags: dict[str, Any]) -> dict[str, Any]:
     """Return the flags over DEFAULTS. Raises ValidationError with every one whose name or value is none."""
-    faults: list[InitErrorDetails] = []
-
-    def fault(name: str, value: Any, text: str) -> None:
-        faults.append({"type": "value_error", "loc": (name,), "input": value, "ctx": {"error": ValueError(text)}})
-
+    faults: dict[tuple[str, ...], str] = {}
     for name, value in flags.items():
         values = value if isinstance(value, list) else [value]
         if name.startswith("-") or "=" in name or " " in name:
-            fault(name, value, f"{name!r} must be a flag's name without the leading dashes, with its value beside it")
+            faults[name,] = f"{name!r} must be a flag's name without the leading dashes, with its value beside it"
         elif value is not None and not all(isinstance(single, (bool, int, float, str)) for single in values):
-            fault(name, value, f"it is {value!r}, and must be true, false, a number, text, or a list of these")
-    if faults:
-        raise ValidationError.from_exception_data("slime", faults)
+            faults[name,] = f"it is {value!r}, and must be true, false, a number, text, or a list of these"
+    refused(faults)
     given = DEFAULTS | flags
     return given | cast(dict[str, Any], _FLAGS.validate_python({k: v for k, v in given.items() if is_sent(v)}))
 
@@ -429,23 +422,15 @@ class TrainView(View):
         return self.world_size // (self.tensor_parallel * self.pipeline_parallel * self.context_parallel)
 
 
-@dataclass(frozen=True)
 class EvalView(View):
     """Evaluation, with the weights that the engines hold."""
 
-    repeats: int = 1
-    k: list[int] | None = None
-
+    every_n_iterations = Flag("eval-interval", 0)  # 0: none at all
     samples = Flag("n-samples-per-eval-prompt", 1)  # of a problem, in all repeats
     max_response_tokens = Flag[int | None]("eval-max-response-len", None)  # None here and below: the rollout's
     temperature = Flag[float | None]("eval-temperature", None)
     top_p = Flag[float | None]("eval-top-p", None)
     top_k = Flag[int | None]("eval-top-k", None)
-
-    @property
-    def every_n_iterations(self) -> int:
-        """Iterations between evaluations; 0: none at all."""
-        return self.flags.get("eval-interval") or 0
 
     @property
     def prompts(self) -> dict[str, str]:
@@ -454,19 +439,11 @@ class EvalView(View):
         return dict(zip(words[::2], words[1::2], strict=True))
 
 
-@dataclass(frozen=True)
 class CheckpointView(View):
     """Checkpoints, from which a resumed run goes on."""
 
-    keep: int | None = None
-    from_iteration: int | None = None
-
     folder = Flag[str | None]("save", None)
-
-    @property
-    def every_n_iterations(self) -> int:
-        """Iterations between checkpoints; 0: none at all."""
-        return self.flags.get("save-interval") or 0
+    every_n_iterations = Flag("save-interval", 0)  # 0: none at all
 
     @property
     def optimizer(self) -> bool:
@@ -481,6 +458,18 @@ class LoggingView(View):
     @property
     def wandb_project(self) -> str | None:
         return self.flags.get("wandb-project") if self.flags.get("use-wandb") else None
+
+
+VIEWS: dict[str, type[View]] = {
+    "model": SlimeModelConfig,
+    "data": DataView,
+    "rollout": RolloutView,
+    "train": TrainView,
+    "eval": EvalView,
+    "checkpoint": CheckpointView,
+    "logging": LoggingView,
+}
+"""The words of the field for flags: `rollout.top_p` is rollout-top-p."""
 
 
 # ---------------------------------------------------------------------------------------------------------- settings
@@ -621,11 +610,11 @@ class SlimeConfig(Section):
 
     @property
     def eval(self) -> EvalView:
-        return EvalView(self.slime, self.scores.repeats, self.scores.k)
+        return EvalView(self.slime)
 
     @property
     def checkpoint(self) -> CheckpointView:
-        return CheckpointView(self.slime, self.pipeline.keep_checkpoints, self.pipeline.from_iteration)
+        return CheckpointView(self.slime)
 
     @property
     def logging(self) -> LoggingView:

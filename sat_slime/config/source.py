@@ -41,14 +41,15 @@ class Source:
 
     def update(self, child: Source) -> None:
         """Lay `child` over this one: sections merge key by key, anything else is replaced."""
-        self.values = _merge(self.values, child.values)
+        self.values = merged(self.values, child.values)
         self.origins = {**self.origins, **child.origins}
 
 
-def _merge(base: Any, child: Any) -> Any:
+def merged(base: Any, child: Any) -> Any:
+    """Return `child` laid over `base`: sections merge key by key, anything else is replaced."""
     if not (isinstance(base, Mapping) and isinstance(child, Mapping)):
         return child
-    return {**base, **{key: _merge(base.get(key), value) for key, value in child.items()}}
+    return {**base, **{key: merged(base.get(key), value) for key, value in child.items()}}
 
 
 class _Loader(yaml.SafeLoader):

@@ -282,8 +282,8 @@ def step_row(batch: RolloutBatch, result: StepResult, iteration: int, seconds: d
 
 def histogram_row(config: LabConfig, result: StepResult) -> dict[str, Any]:
     """Return one line of histograms.jsonl. SAT's quantile stands beside the histogram of |d| where it is one of |d|."""
-    metrics, of_log_ratios = result.metrics, config.method.sat.score == "log_ratio"
-    q = metrics.get("sat/q") if of_log_ratios else None
+    metrics, sat = result.metrics, config.method.sat
+    q = metrics.get("sat/q") if sat and sat.score == "log_ratio" else None
     return {"step": metrics["step"], "lag": metrics["lag/mean"], "q": q, **result.histogram}
 
 

@@ -12,7 +12,7 @@ import yaml
 
 from sat_slime.config.method_section import build_method
 from sat_slime.config.plugin_file import CALLED
-from sat_slime.config.plugin_schema import DriverConfig, PluginConfig
+from sat_slime.config.plugin_schema import PluginConfig
 from sat_slime.config.slime_checks import spares_recompute, uses_verifier
 from sat_slime.config.slime_schema import FlagValue, SlimeConfig, is_sent
 from sat_slime.launch.card_run import card_arguments, card_environment
@@ -28,11 +28,11 @@ PLUGIN_FLAGS = {name.replace("_", "-"): value for name, value in CALLED.items()}
 GOVERNED = {
     "use-rollout-logprobs": "method.denominator",
     "keep-old-actor": "method.denominator",
-    "use-opsm": "method.opsm.enabled",
+    "use-opsm": "method.opsm",
     "opsm-delta": "method.opsm.delta",
-    "use-tis": "method.tis.enabled",
+    "use-tis": "method.tis",
     "tis-clip": "method.tis.cap",
-    "custom-tis-function-path": "method.tis.enabled",
+    "custom-tis-function-path": "method.tis",
     "use-routing-replay": "method.r3",
     "use-rollout-routing-replay": "method.r3",
     "sglang-enable-return-routed-experts": "method.r3",
@@ -130,17 +130,7 @@ def checkpoint_folder(config: SlimeConfig, run_dir: Path) -> Path:
 def plugin_settings_text(config: SlimeConfig, run_dir: Path) -> str:
     """Return the plugin's settings as YAML. slime reads them with yaml.safe_load, which takes a float without a point
     for text. Clip radii are not among them: on slime they are its own flags, such as --eps-clip."""
-    pipeline = config.pipeline
-    driver = DriverConfig(
-        mode=pipeline.mode,
-        lag=pipeline.lag,
-        max_staleness=pipeline.max_staleness,
-        over_age=pipeline.over_age,
-        canary=pipeline.canary,
-        keep=config.checkpoint.keep,
-        from_iteration=config.checkpoint.from_iteration,
-    )
-    settings = PluginConfig(method=config.method, driver=driver, eval=config.scores, run_dir=str(run_dir))
+    settings = PluginConfig(method=config.method, driver=config.pipeline, eval=config.scores, run_dir=str(run_dir))
     sections = {"sat_slime": settings.model_dump(mode="json", exclude={"method": {"clip"}})}
     if uses_verifier(config):
         sections["sat_slime_verifier"] = config.verifier.model_dump(mode="json", exclude_none=True)

@@ -36,9 +36,9 @@ OURS: Mapping[str, tuple[str, Any]] = {
     "eps-clip": ("method.clip.eps_low", None),
     "eps-clip-high": ("method.clip.eps_high", None),
     "eps-clip-c": ("method.clip.dual", None),
-    "use-tis": ("method.tis.enabled", True),
+    "use-tis": ("method.tis", True),
     "tis-clip": ("method.tis.cap", None),
-    "use-opsm": ("method.opsm.enabled", True),
+    "use-opsm": ("method.opsm", True),
     "opsm-delta": ("method.opsm.delta", None),
     "use-rollout-routing-replay": ("method.r3", True),
     "kl-loss-coef": ("loss.kl_coef", None),
@@ -201,6 +201,8 @@ def _method(run: _Run) -> None:
     for switch, value in (("use-tis", "tis-clip"), ("use-opsm", "opsm-delta"), ("use-kl-loss", "kl-loss-coef")):
         if switch not in flags:
             flags.pop(value, None)
+        elif value in flags and switch != "use-kl-loss":
+            flags.pop(switch)  # what has settings is on
     kind = flags.pop("kl-loss-type", None)
     used = flags.pop("use-kl-loss", None)
     if used and run.word("kl-loss-coef").strip("0.") and (kind is None or kind.words not in (["low_var_kl"], ["k3"])):

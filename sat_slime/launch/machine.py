@@ -92,7 +92,7 @@ def _megatron_checkpoint(config: SlimeConfig) -> Iterator[Finding]:
 def beginning_fault(config: SlimeConfig, run_folder: Path) -> str | None:
     """Return why a new run may not begin with what is in its folder of checkpoints, from whose newest slime would go
     on; None where it may."""
-    asked, folder = config.checkpoint.from_iteration, checkpoint_folder(config, run_folder)
+    asked, folder = config.pipeline.from_iteration, checkpoint_folder(config, run_folder)
     if not config.checkpoint.every_n_iterations or folder.absolute().is_relative_to(run_folder.absolute()):
         return None  # slime is given no folder, or one that is emptied
     newest = newest_iteration(folder)
@@ -127,7 +127,7 @@ def checkpoint_bytes(config: SlimeConfig) -> float:
 def checkpoints_on_disk(config: SlimeConfig) -> int:
     """Return the most checkpoints of a run that lie on the disk at once: an old one is deleted once the newer one is
     whole."""
-    every, keep = config.checkpoint.every_n_iterations, config.checkpoint.keep
+    every, keep = config.checkpoint.every_n_iterations, config.pipeline.keep_checkpoints
     saved = -(-config.pipeline.iterations // every) if every else 0
     return saved if keep is None else min(saved, keep + 1)
 
@@ -138,7 +138,7 @@ def _disk(config: SlimeConfig, run_folder: Path) -> Finding:
     if not os.access(parent, os.W_OK | os.X_OK) or not parent.is_dir():
         return fail(what, f"{parent} cannot be written: choose another {key}")
     free, size = shutil.disk_usage(parent).free, checkpoint_bytes(config)
-    count, keep = checkpoints_on_disk(config), config.checkpoint.keep
+    count, keep = checkpoints_on_disk(config), config.pipeline.keep_checkpoints
     if count and size > free:
         return fail(
             what,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from annotated_types import Ge, Gt, Lt
 
-from .stabilizer import Judge, NonNegative, Positive, Radii, Scope, Stabilizer, Surrogate
+from .stabilizer import SETTINGS, Judge, NonNegative, Positive, Radii, Scope, Stabilizer, Surrogate
 from .terms import Need, bounded_exp
 
 if TYPE_CHECKING:  # so that settings are read before torch is imported
@@ -21,6 +21,8 @@ if TYPE_CHECKING:  # so that settings are read before torch is imported
 @dataclass(frozen=True)
 class Clip:
     """PPO's interval [1 - eps_low, 1 + eps_high] (Eq. ppo-objective)."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = SETTINGS
 
     eps_low: Positive = 0.2
     """Lower radius: ratios below 1 - eps_low are clipped when the advantage is negative."""

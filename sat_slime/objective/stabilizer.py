@@ -6,7 +6,7 @@ measures it writes into `t.measured`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Gt
 
@@ -21,11 +21,14 @@ if TYPE_CHECKING:  # so that settings are read before torch is imported
 Positive = Annotated[float, Gt(0)]
 NonNegative = Annotated[float, Ge(0)]
 Scope = Literal["microbatch", "step"]
+SETTINGS: dict[str, Any] = {"extra": "forbid", "allow_inf_nan": False}
+"""How pydantic reads a dataclass of settings from a file."""
 
 
 class Stabilizer:
     """One entry of the design space (Table designspace)."""
 
+    __pydantic_config__: ClassVar[dict[str, Any]] = SETTINGS
     name: ClassVar[str]
     """In a method's name, such as `sat-gspo-tis`; with _ for - in YAML and before its metrics."""
     place: ClassVar[Literal["base", "prefix", "suffix"]] = "base"

@@ -34,7 +34,7 @@ from typing import Any, NoReturn
 import ray
 
 from sat_slime.config.exits import NODE_DIED
-from sat_slime.config.plugin_schema import DriverConfig
+from sat_slime.config.slime_schema import SlimePipelineConfig
 from sat_slime.config.source import ConfigError
 from sat_slime.plugin import r3
 from sat_slime.plugin.canary import PushCanary, PushNotTaken, no_canary
@@ -259,7 +259,7 @@ class Clock:
             self._file.append([{"step": iteration * steps_per_rollout(self._args), "iteration": iteration, **spent}])
 
 
-def train(host: Host, order: DriverConfig, begun: float | None = None) -> None:
+def train(host: Host, order: SlimePipelineConfig, begun: float | None = None) -> None:
     """Runs all rollouts of a run, from where its checkpoint ends.
 
     Args:
@@ -269,7 +269,7 @@ def train(host: Host, order: DriverConfig, begun: float | None = None) -> None:
     start, end = args.start_rollout_id, args.num_rollout
     evaluates = args.eval_interval is not None
     clock = Clock(args, begun)
-    saved = set() if order.keep is None else _own_checkpoints(args, order.from_iteration or 0)
+    saved = set() if order.keep_checkpoints is None else _own_checkpoints(args, order.from_iteration or 0)
     canary = None if order.canary == "none" else PushCanary(args, order.canary)
 
     of_push = _push(host, canary, clock, "start")
@@ -302,8 +302,8 @@ def train(host: Host, order: DriverConfig, begun: float | None = None) -> None:
             with clock.part("save"):
                 host.trainers.save_model(rollout_id, force_sync=is_last)
                 saved.add(rollout_id + 1)
-                if order.keep is not None:
-                    _delete_old(Path(args.save), order.keep, saved)
+                if order.keep_checkpoints is not None:
+                    _delete_old(Path(args.save), order.keep_checkpoints, saved)
         if is_last or (rollout_id + 1) % max(order.lag, 1) == 0:
             if ahead is not None:
                 with clock.part("flight"):

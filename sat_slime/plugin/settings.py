@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from argparse import Namespace
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from sat_slime.config.method_section import build_method, section_name
@@ -100,7 +101,7 @@ def _method(args: Namespace, config: PluginConfig) -> Method:
             "eps_high": ("eps_clip_high", args.eps_clip_high),
             "dual": ("eps_clip_c", args.eps_clip_c),
         }
-        in_section = config.method.clip.model_fields_set
+        in_section = _written_clip(args)
         for field, (flag, value) in flags.items():
             ours = getattr(region, field)
             if field in in_section and ours != value:
@@ -136,6 +137,13 @@ def _method(args: Namespace, config: PluginConfig) -> Method:
     if errors:
         raise ConfigError(errors)
     return method
+
+
+def _written_clip(args: Namespace) -> Collection[str]:
+    """Return the radii that the section itself sets."""
+    section = getattr(args, KEY)
+    method = section.get("method") if isinstance(section, Mapping) else None
+    return method.get("clip") or () if isinstance(method, Mapping) else ()
 
 
 def _with_replays(args: Namespace, method: Method) -> tuple[Method, list[str]]:

@@ -148,13 +148,13 @@ def _objective(thin: SlimeConfig, records: Records) -> Iterator[Check]:
         "gradient norms", "finite", _numbers([float(f"{n:.2g}") for n in norms]), same=all(map(math.isfinite, norms))
     )
     method = build_method(thin.method)
-    if not method.has("sat"):
+    if not method.sat:
         return
     rates = [row.get("sat/gate_rate", math.nan) for row in records.metrics]
     opened = any(row.get("sat/gate_rate") for row in records.metrics if row.get("lag/max"))
     yield Check(
         f"SAT's gate, share of tokens (scope {method.scope})",
-        f"at most {1 - thin.method.sat.alpha:.2g} of its units; above 0 at a lag",
+        f"at most {1 - method.sat.alpha:.2g} of its units; above 0 at a lag",
         ", ".join(f"{rate:.3f}" for rate in rates),
         OK if opened else WARN,
         "" if opened else "it never opened: weights that do not move, or too few tokens for the quantile",

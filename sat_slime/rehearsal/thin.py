@@ -151,7 +151,7 @@ def _counts(thin: Thin, sizes: Sizes) -> None:
         thin.set("slime.eval-interval", min(evaluation.every_n_iterations, max(1, iterations // 2)), FEW)
         if evaluation.max_response_tokens:
             thin.set("slime.eval-max-response-len", min(RESPONSE, evaluation.max_response_tokens), FEW)
-        thin.set("slime.n-samples-per-eval-prompt", evaluation.samples // evaluation.repeats, FEW)
+        thin.set("slime.n-samples-per-eval-prompt", evaluation.samples // config.scores.repeats, FEW)
         thin.set("scores", ScoresConfig(), FEW)
     if config.checkpoint.every_n_iterations:
         thin.set("slime.save-interval", checkpoint_at(thin.config), FEW)
@@ -162,7 +162,7 @@ def _prompts(config: SlimeConfig, share: int) -> int:
     """Return the prompts of a batch, which `share` divides: at least those asked for, and enough for SAT's quantile to
     lie below the largest |d| of the responses over which it is taken."""
     prompts, sat = math.lcm(PROMPTS, share), config.method.sat
-    if sat.enabled and sat.alpha < 1:
+    if sat and sat.alpha < 1:
         of_microbatch = build_method(config.method).scope == "microbatch"
         quantiles = share if of_microbatch else config.pipeline.optimizer_steps_per_rollout
         least = quantiles * math.ceil(1 + 1 / (1 - sat.alpha))

@@ -298,11 +298,11 @@ def _compared_run(path: Path, config: dict[str, Any], metric_rows: Rows, eval_ro
 
 def differing_settings(runs: Sequence[ComparedRun]) -> dict[str, dict[str, int]]:
     """Return the settings in which the runs differ beyond method, lag and seed: {dotted key: {value: runs}}."""
-    flat = [(told_settings(run.config), str(section(run.config, "method").get("base"))) for run in runs if run.config]
+    flat = [told_settings(run.config) for run in runs if run.config]
     counts: dict[str, Counter[str]] = {}
-    for key in sorted({key for values, _ in flat for key in values}):
-        of_all = not key.startswith("method.settings.")  # a base of ours has its settings elsewhere
-        counts[key] = Counter(str(values.get(key, "unset")) for values, base in flat if of_all or "." in base)
+    for key in sorted({key for values in flat for key in values}):
+        of_all = not key.startswith("method.")  # a run has settings of what is on in it alone
+        counts[key] = Counter(str(values.get(key, "unset")) for values in flat if of_all or key in values)
     return {key: dict(of_values) for key, of_values in counts.items() if len(of_values) > 1}
 
 

@@ -21,7 +21,7 @@ import yaml
 
 from sat_slime.config import ConfigError
 from sat_slime.config.loader import read_section
-from sat_slime.config.method_section import MethodConfig, build_method, method_switches
+from sat_slime.config.method_section import SWITCHES, MethodConfig, build_method, laid_over, section_name
 from sat_slime.config.source import parse_value
 from sat_slime.objective import PAPER_METHODS, Method, check_method, method_names, mismatch_metrics, named_method
 from sat_slime.report.charts import BLUE, DASHES, INK, ORANGE, SKY, VERMILION, Chart, Look, bars, lines, matrix
@@ -176,20 +176,21 @@ def _values(text: str) -> tuple[str, list[Any]]:
 
 def _with(name: str, settings: dict[str, Any]) -> Method:
     """Return the named method with dotted keys of the method section set. Raises ConfigError."""
-    section: dict[str, Any] = method_switches(name)
+    method, section = named_method(name), laid_over({}, name)
+    own = {section_name(method, part) for part in method.stabilizers}
     for key, value in settings.items():
         *path, last = key.split(".")
-        if path[:1] == ["settings"] and named_method(name).base_is_ours:
+        if path[:1] == ["settings"] and method.base_is_ours:
             continue  # those of a base that is not ours
-        inner = section
-        for part in path:
-            inner = inner.setdefault(part, {})
-            if not isinstance(inner, dict):
-                raise ConfigError([f"--set {key}: {part} is no section of method"])
-        inner[last] = value
+        own |= set() if path else {last}
+        values = {last: value}
+        for part in reversed(path):
+            values = {part: values}
+        section = laid_over(section, values)
     config = read_section(MethodConfig, section, f"--set of {name}")
     try:
-        return build_method(config)
+        # settings of what a method has not are those of others
+        return build_method(config.model_copy(update=dict.fromkeys(SWITCHES - own)))
     except ValueError as error:
         raise ConfigError([f"--set of {name}: {error}"]) from None
 

@@ -13,6 +13,7 @@ import pandas as pd
 import yaml
 
 from sat_slime.config.jsonl import number, read_rows
+from sat_slime.config.method_section import method_in
 from sat_slime.objective.method import STABILIZERS, known
 from sat_slime.objective.metrics import metric_named, metrics_of
 from sat_slime.report.charts import BLUE, GREY, Chart, axis, lines
@@ -80,7 +81,7 @@ def verdict(run: Run) -> Iterator[str]:
 
 
 def _sat(run: Run) -> bool:
-    return bool(section(section(run.config, "method"), "sat").get("enabled"))
+    return method_in(section(run.config, "method")).sat is not None
 
 
 def known_of(columns: Columns, key: str) -> np.ndarray:

@@ -189,7 +189,7 @@ class HealthWatch:
             batch_setting(config, name) or 0 for name in ("prompts_per_iteration", "samples_per_prompt")
         )
         settings = {
-            "tail": 1 - sat["alpha"] if sat.get("enabled") and "alpha" in sat else None,
+            "tail": 1 - sat["alpha"] if "alpha" in sat else None,
             "lag": oldest,
             "responses": prompts * samples or None,
         }

@@ -8,14 +8,16 @@ ends and its last number is right. What a tool writes is no choice of the model,
 from __future__ import annotations
 
 import re
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
-import numpy as np
 from pydantic import Field
 
-from sat_slime.reward import Verdict
-from sat_slime.reward.verdict import verdict
 from sat_slime.tasks.task import Problem, Task
+
+if TYPE_CHECKING:  # so that settings are read before numpy is imported
+    import numpy as np
+
+    from sat_slime.reward import Verdict
 
 _CALL = re.compile(r"(\d\d)([+*])(\d\d)\?")
 ERROR = "--;"
@@ -80,6 +82,8 @@ class Calculator(Task):
 
     def grade(self, label: str, answer: str) -> Verdict:
         """Return reward 1.0 iff what follows the last `;` is the label, and ends."""
+        from sat_slime.reward.verdict import verdict
+
         if not answer.endswith(self.eos):
             return verdict(None, "no_answer")
         last = answer.removesuffix(self.eos).rpartition(";")[2]

@@ -6,12 +6,14 @@ the response ends and the whole chain is exact: unlike in running sums no step m
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
-import numpy as np
 from pydantic import Field
 
 from sat_slime.tasks.task import Problem, Task
+
+if TYPE_CHECKING:  # so that settings are read before numpy is imported
+    import numpy as np
 
 NODES = "abcdefgh"
 

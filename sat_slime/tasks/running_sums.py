@@ -7,14 +7,17 @@ partial sums, but a model that writes them has the easier way.
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+import itertools
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
-import numpy as np
 from pydantic import Field, model_validator
 
-from sat_slime.reward import Verdict
-from sat_slime.reward.verdict import verdict
 from sat_slime.tasks.task import Problem, Task
+
+if TYPE_CHECKING:  # so that settings are read before numpy is imported
+    import numpy as np
+
+    from sat_slime.reward import Verdict
 
 
 class RunningSums(Task):
@@ -75,6 +78,8 @@ class RunningSums(Task):
 
     def grade(self, label: str, answer: str) -> Verdict:
         """Return reward 1.0 iff the last number is that of the label, as the verifier of mathematics would say it."""
+        from sat_slime.reward.verdict import verdict
+
         number = last_number(answer)
         if number is None:
             return verdict(None, "no_answer")
@@ -86,9 +91,9 @@ class RunningSums(Task):
 
     def demonstration(self, problem: Problem, rng: np.random.Generator, error_rate: float, direct: bool) -> str:
         """Return the partial sums, or with `direct` the last of them alone. An error is carried on."""
-        sums = np.cumsum([int(digit) for digit in problem.prompt[:-1].rstrip()])[1:]
+        sums = list(itertools.accumulate(int(digit) for digit in problem.prompt[:-1].rstrip()))[1:]
         slips = rng.choice([-10, -2, -1, 1, 2, 10], len(sums)) * (rng.random(len(sums)) < error_rate)
-        numbers = [f"{value:02d}" for value in (sums + slips.cumsum()) % 100]
+        numbers = [f"{value:02d}" for value in (slips.cumsum() + sums) % 100]
         return ",".join(numbers[-1:] if direct else numbers) + self.eos
 
 

@@ -6,13 +6,15 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from sat_slime.reward import Verdict
-from sat_slime.reward.verdict import verdict
+if TYPE_CHECKING:  # so that settings are read before numpy is imported
+    import numpy as np
+
+    from sat_slime.reward import Verdict
+
 
 _MULTIPLE = 16
 """Vocabularies are multiples of it, so that tensor parallelism can cut them."""
@@ -37,9 +39,7 @@ class Task(BaseModel, ABC):
     random follows from the generators that are passed in, so that a resumed run goes on with the same problems.
     """
 
-    model_config = ConfigDict(
-        extra="forbid", validate_default=True, use_attribute_docstrings=True, frozen=True, allow_inf_nan=False
-    )
+    model_config = ConfigDict(extra="forbid", strict=True, validate_default=True, frozen=True, allow_inf_nan=False)
 
     name: str = ""
     """The task: the name of one of ours, or the dotted path of a module or class of your own."""
@@ -96,6 +96,8 @@ class Task(BaseModel, ABC):
             answer: what was written; its last character is `eos` where the response has ended, and characters outside
                 of the alphabet are `?`.
         """
+        from sat_slime.reward.verdict import verdict
+
         if not answer.endswith(self.eos):
             return verdict(None, "no_answer")
         text = answer.removesuffix(self.eos)

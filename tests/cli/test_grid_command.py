@@ -92,7 +92,7 @@ def test_cells_run_in_order_seed_by_seed_and_finished_ones_are_left_alone(told):
         config = yaml.safe_load(Path(f"grids/small/runs/{cell}/config.yaml").read_text())
         assert cell == f"{row['method']}-lag{row['lag']}-seed{row['seed']}" == config["name"]
         assert (config["pipeline"]["lag"], config["seed"]) == (row["lag"], row["seed"])
-        assert config["method"]["sat"]["enabled"] == row["method"].startswith("sat-")
+        assert ("sat" in config["method"]) == row["method"].startswith("sat-")
         assert row["minutes"] == 1.5
     before = histories()
     for target in ("grid.yaml", "grids/small", "grids/small/grid.yaml"):

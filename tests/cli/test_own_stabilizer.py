@@ -152,9 +152,9 @@ def test_a_replay_sweeps_its_settings(package):
     [
         ({"base": "my_package.nowhere"}, "my_package.nowhere cannot be imported .*: name a module that Python finds"),
         ({"base": PATH, "settings": {"band": "x"}}, "settings.band is 'x': it must be a valid number"),
-        ({"base": PATH, "settings": {"bund": 1}}, "settings.bund.*no setting of halfway, which has band"),
+        ({"base": PATH, "settings": {"bund": 1}}, "unknown key 'method.settings.bund'; halfway has band"),
         ({"base": "grpo", "settings": {"band": 1}}, "method.settings is for a base that is not ours"),
-        ({"base": "my_package"}, "method.base is 'my_package': it must be one of ppo"),
+        ({"base": "my_package"}, "method.base: there is no base 'my_package'; it must be one of ppo"),
     ],
 )
 def test_bad_settings_are_told(package, tmp_path, method, said):

@@ -1,21 +1,94 @@
-import pickle
+import dataclasses
+from pathlib import Path
 
 import pytest
+import yaml
 
-from sat_slime.config import build_method, load_config, method_label
-from sat_slime.config.loader import read_section
-from sat_slime.config.method_section import MethodConfig, method_in, method_switches, unused_settings
-from sat_slime.config.source import ConfigError
-from sat_slime.objective import SAT, Clip, method_names, named_method
-from sat_slime.objective.gates import DPPO, IcePop, KPop, SeqClip
-from sat_slime.objective.method import TRPO, base_names
-from sat_slime.objective.penalties import DRPO, SPO
+from sat_slime.config import ConfigError, build_method, dump_config, load_config, load_grid, method_label
+from sat_slime.config.loader import read_section, vary
+from sat_slime.config.method_section import MethodConfig, key_of, method_in, method_switches, unused_settings
+from sat_slime.grid.plan import cell_config, plan_cells
+from sat_slime.objective import SAT, Clip, compose, method_names, named_method
+from sat_slime.objective.gates import DPPO, IcePop
+from sat_slime.objective.method import STABILIZERS, base_names, find
 from sat_slime.objective.weights import TIS
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+PAPERS = SAT(scope="microbatch")
+METHODS = {
+    "lab/base": "gspo",
+    "lab/calculator": "sat-grpo",
+    "lab/pointer-chasing": "sat-grpo",
+    "lab/quickstart": "sat-gspo-r3",
+    "lab/streaming": "sat-gspo-r3",
+    "lab/tiny": "sat-gspo-r3",
+    "recipes/qwen2.5-7b-8gpus": "sat-gspo",
+    "recipes/qwen3-0.6b-1gpu": "sat-gspo",
+    "recipes/qwen3-0.6b-2gpus": "sat-gspo",
+    "recipes/qwen3-30b-a3b-16gpus": "sat-gspo-r3",
+    "recipes/qwen3-30b-a3b-8gpus": "sat-gspo-r3",
+    "recipes/qwen3-4b-8gpus": "sat-gspo",
+    "slime/base": "gspo",
+    "slime/calculator": "sat-grpo",
+    "slime/laptop": "sat-gspo-r3",
+    "slime/one-gpu": "sat-gspo-r3",
+}
+"""The method of each file of configs/ that is a run; the paper's is sat-gspo with the scope of the paper."""
+
+
+def papers(name):
+    """The named method with the scope that the paper's file names."""
+    method = named_method(name)
+    parts = [PAPERS if isinstance(part, SAT) else part for part in method.stabilizers]
+    return compose(parts[0], parts[1:], denominator=method.denominator)
+
+
+def method_of(section, place="a place"):
+    return build_method(read_section(MethodConfig, section, place))
 
 
 @pytest.mark.parametrize("name", [*method_names(), "sat-dppo-kl-r3", "sat-icepop-weight-topp", "kpop-tis"])
-def test_named_methods_survive_the_config(name):
-    assert build_method(MethodConfig(**method_switches(name))) == named_method(name)
+def test_named_methods_survive_the_section_and_what_is_saved_of_it(name):
+    section = MethodConfig(**method_switches(name))
+    assert build_method(section) == build_method(MethodConfig(**section.model_dump(mode="json"))) == named_method(name)
+    assert method_in(section.model_dump()).name == named_method(name).name
+
+
+def test_every_run_of_configs_has_its_method():
+    found = {str(file.relative_to(CONFIGS))[:-5] for file in CONFIGS.glob("*/*.yaml")}
+    others = {file for file in found if file.startswith(("grid/", "clusters/", "models/", "paper/"))}
+    assert found - others == METHODS.keys()
+    for file, name in METHODS.items():
+        assert build_method(load_config(CONFIGS / f"{file}.yaml").method) == named_method(name), file
+    paper = CONFIGS / "paper" / "qwen3-30b-a3b.yaml"
+    assert build_method(load_config(paper).method) == papers("sat-gspo")
+    assert build_method(load_config(paper, [], {"method": "gspo"}).method) == named_method("gspo")
+
+
+@pytest.mark.parametrize("file", ["paper", "laptop", "lab"])
+def test_cells_have_the_methods_that_they_are_named_after(file):
+    path = CONFIGS / "grid" / f"{file}.yaml"
+    grid = load_grid(path)
+    run = vary(load_config(path.parent / grid.run), [("", grid.settings)])
+    for cell in plan_cells(grid):
+        expected = papers(cell.method) if file == "paper" else named_method(cell.method)
+        assert build_method(cell_config(grid, path, run, cell, Path("runs")).method) == expected
+
+
+def test_a_stabilizer_is_what_the_section_holds():
+    for kind in STABILIZERS.values():
+        key = key_of(kind)
+        if dataclasses.fields(kind):
+            assert kind in MethodConfig.model_fields[key].annotation.__args__
+            section = {"base": kind.name} if kind.place == "base" else {key: {}}
+            assert getattr(MethodConfig(**section), key) == kind()
+        elif kind.place != "base":
+            assert any(isinstance(part, kind) for part in build_method(MethodConfig(**{key: True})).stabilizers)
+    assert not any(
+        name not in map(key_of, STABILIZERS.values())
+        for name in MethodConfig(sat=True).model_dump()
+        if name not in ("base", "denominator", "clip", "settings")
+    )
 
 
 @pytest.mark.parametrize("before", ["dppo-kl", "icepop-weight", "gspo-topp", "sat-grpo-tis-r3"])
@@ -26,85 +99,97 @@ def test_a_name_leaves_nothing_of_the_one_before(name, before, tmp_path):
     assert build_method(load_config(tmp_path / "b.yaml").method) == named_method(name)
 
 
+BELOW = {"base": "grpo", "tis": True, "clip": {"eps_high": 0.28}, "sat": {"alpha": 0.8}}
+
+
 @pytest.mark.parametrize(
-    "settings, part, component",
+    ("over", "overrides", "expected"),
     [
-        ({"base": "dppo", "dppo": {"delta": 0.5}}, "gates", (DPPO(delta=0.5),)),
-        ({"base": "dppo", "dppo": {"divergence": "kl", "delta_kl": 0.5}}, "gates", (DPPO("kl", delta_kl=0.5),)),
-        ({"base": "icepop", "icepop": {"low": 0.9, "high": 2}}, "gates", (IcePop(0.9, 2),)),
-        ({"base": "icepop", "icepop": {"form": "weight"}}, "gates", (IcePop(form="weight"),)),
-        ({"base": "kpop", "kpop": {"phi": 2}}, "gates", (KPop(2),)),
-        ({"base": "seqclip", "seqclip": {"low": 0.99, "high": 1.01}}, "gates", (SeqClip(0.99, 1.01),)),
-        ({"base": "spo", "spo": {"eps": 0.3}}, "instead", SPO(0.3)),
-        ({"base": "drpo", "drpo": {"delta": 2}}, "instead", DRPO(2)),
-        (
-            {"base": "trpo", "trpo": {"delta": 0.5, "over": "state", "max_backtracks": 3}},
-            "step_constraint",
-            TRPO(0.5, "state", 3),
-        ),
+        ("sat-gspo-r3", [], ("sat-gspo-r3", SAT(alpha=0.8))),  # what stays on keeps its settings
+        ({"sat": True}, [], ("sat-grpo-tis", SAT(alpha=0.8))),
+        ({"sat": {"exponent": 3.0}}, [], ("sat-grpo-tis", SAT(alpha=0.8, exponent=3))),
+        ({"sat": False}, [], ("grpo-tis", None)),
+        ({"sat": False}, ["method.sat=true"], ("sat-grpo-tis", SAT())),  # what was off has forgotten them
+        ({}, ["method.tis=false", "method.sat.alpha=0.7"], ("sat-grpo", SAT(alpha=0.7))),
+        ("gspo", ["method.sat.scope=step"], ("sat-gspo", SAT(scope="step"))),  # what has settings is on
+        ("gspo", ["method=sat-grpo"], ("sat-grpo", SAT())),
     ],
 )
-def test_every_parameter_reaches_the_objective(settings, part, component, tmp_path):
-    assert getattr(build_method(MethodConfig(**settings)), part) == component
-    assert unused_settings(MethodConfig(**settings)) == []
+def test_a_file_says_what_is_on(over, overrides, expected, tmp_path):
+    (tmp_path / "a.yaml").write_text(yaml.safe_dump({"method": BELOW}))
+    (tmp_path / "b.yaml").write_text(yaml.safe_dump({"extends": "a.yaml", "method": over}))
+    config = load_config(tmp_path / "b.yaml", overrides)
+    method = build_method(config.method)
+    assert (method.name, method.sat, method.clip.eps_high) == (*expected, 0.28)
+    assert vary(config, []) == config
+    (tmp_path / "saved.yaml").write_text(dump_config(config))
+    assert load_config(tmp_path / "saved.yaml") == config
 
 
-def test_forms_make_names():
-    assert build_method(MethodConfig(base="dppo", dppo={"divergence": "kl"})).name == "dppo-kl"
-    assert build_method(MethodConfig(base="icepop", icepop={"form": "weight"}, sat=True)).name == "sat-icepop-weight"
-    assert build_method(MethodConfig(base="grpo", top_p_replay=True)).name == "grpo-topp"
-    assert method_in({"base": "dppo"}).base_name == "dppo" and method_in({}).base_name == "?"
+def test_a_file_shows_only_what_is_on():
+    saved = yaml.safe_load(dump_config(load_config(CONFIGS / "lab" / "tiny.yaml")))["method"]
+    settings = {"alpha": 0.9, "exponent": 2.0, "scope": None, "score": "log_ratio"}
+    others = {"a3po": False, "r3": True, "top_p_replay": False}
+    assert saved == {"base": "gspo", "clip": dataclasses.asdict(Clip()), "sat": settings, **others}
 
 
-def test_settings_of_another_base_are_told():
-    (line,) = unused_settings(MethodConfig(base="grpo", kpop={"phi": 2}))
-    assert line == "method.kpop has settings, which base grpo does not read: set method.base to kpop"
+def test_settings_reach_the_objective():
+    clip = {"eps_low": 0.1, "eps_high": 0.3}
+    dppo = method_of({"base": "dppo", "clip": clip, "dppo": {"delta": 0.5}, "tis": {"cap": 5}})
+    assert (dppo.clip, dppo.gates, dppo.weights) == (Clip(0.1, 0.3), (DPPO(delta=0.5),), (TIS(5),))
+    assert method_of({"base": "icepop", "icepop": {"form": "weight"}}).gates == (IcePop(form="weight"),)
+    assert method_of({"base": "gspo", "denominator": "checkpoint"}).denominator == "checkpoint"
+    assert method_of({"base": "grpo", "top_p_replay": True}).name == "grpo-topp"
+    both = MethodConfig(base="grpo", sat=True, tis=True)
+    assert (build_method(both).name, build_method(both).denominator) == ("sat-grpo-tis", "checkpoint")
 
 
 @pytest.mark.parametrize(
     ("section", "told"),
     [
         (
-            {"base": "grpo", "mis_geo": {"low": 0.9}, "tis": {"enabled": True, "cap": 3}},
-            "method.mis_geo has settings (low), and it is off: set method.mis_geo.enabled to true",
+            {"base": "grpo", "kpop": {"phi": 2}},
+            "method.kpop has settings, which base grpo does not read: set method.base",
         ),
-        (
-            {"base": "grpo", "sat": {"score": "tv", "scope": "step"}},
-            "method.sat has settings (scope, score), and it is off: set method.sat.enabled to true",
-        ),
-        (
-            {"base": "dppo", "dppo": {"divergence": "kl", "delta": 0.1}},
-            "method.dppo.delta is not read with the other settings of method.dppo: leave it out",
-        ),
+        ({"base": "dppo", "dppo": {"divergence": "kl", "delta": 0.1}}, "method.dppo.delta is not read with the other"),
+        ({"base": "dppo", "dppo": {"divergence": "kl", "delta_kl": 0.5}}, None),
     ],
 )
 def test_settings_that_nothing_reads_are_told(section, told):
-    assert unused_settings(MethodConfig(**section)) == [told]
+    lines = unused_settings(read_section(MethodConfig, section, "a place"))
+    assert len(lines) == (told is not None) and all(line.startswith(told) for line in lines)
 
 
-@pytest.mark.parametrize("section", ["icepop", "seqclip"])
-@pytest.mark.parametrize("low, high", [(1.1, 2), (0.5, 0.9)])
-def test_a_range_without_one_is_refused(section, low, high):
-    with pytest.raises(ValueError, match="does not hold 1"):
-        MethodConfig(**{"base": section, section: {"low": low, "high": high}})
+@pytest.mark.parametrize(
+    ("section", "told"),
+    [
+        ({"sat": {"enabled": True, "alpha": 0.8}}, "unknown key 'sat.enabled'"),
+        ({"sat": None}, "sat: it is empty: write settings below it, true or false, or leave it out"),
+        ({"sat": {"alpha": True}}, "sat.alpha: it is not a yes-or-no setting"),
+        ({"sat": {"alpha": 2}}, "sat.alpha is 2: it must be less than or equal to 1"),
+        ({"sat": {"scope": "batch"}}, "sat.scope is 'batch': it must be one of microbatch, step"),
+        ({"sat": {"alpah": 0.9}}, "unknown key 'sat.alpah'; did you mean 'sat.alpha'?"),
+        ({"sat": 0.9}, "sat is 0.9: it is a section with the keys alpha, exponent, scope, score, or true or false"),
+        ({"clip": {"eps_low": float("inf")}}, "clip.eps_low is inf"),
+        ({"base": "gspoo"}, "base: there is no base 'gspoo'; did you mean 'gspo'?"),
+        ({"base": "tis"}, "base: tis stands beside a base: set method.tis to true, and method.base to a base"),
+        ({"settings": {"x": 1}}, "method.settings is for a base that is not ours: leave it out"),
+        ({"base": "dppo", "settings": {"x": 1}}, "leave it out, or write those of dppo below method.dppo"),
+        ({"base": "icepop", "icepop": {"low": 1.1}}, "icepop: the range of low 1.1 and high 5.0 does not hold 1"),
+        ({"mis_geo": {"high": 0.9}}, "mis_geo: the range of low 0.99 and high 0.9 does not hold 1"),
+    ],
+)
+def test_what_a_section_cannot_say_is_one_line(section, told):
+    with pytest.raises(ConfigError) as caught:
+        read_section(MethodConfig, section, "a place")
+    (line,) = caught.value.errors
+    assert line.startswith("a place: ") and told in line
 
 
-def test_settings_reach_the_objective():
-    clip = {"eps_low": 0.1, "eps_high": 0.3}
-    sat = build_method(
-        MethodConfig(base="grpo", clip=clip, sat={"enabled": True, "alpha": 0.8, "exponent": 3, "scope": "step"})
-    )
-    assert sat.clip == Clip(0.1, 0.3)
-    assert sat.sat == SAT(alpha=0.8, exponent=3, scope="step")
-    dppo = build_method(MethodConfig(base="dppo", clip=clip, dppo={"delta": 0.5}, tis={"enabled": True, "cap": 5}))
-    assert (dppo.clip, dppo.gates, dppo.weights) == (Clip(0.1, 0.3), (DPPO(delta=0.5),), (TIS(5),))
-    assert build_method(MethodConfig(base="gspo", denominator="checkpoint")).denominator == "checkpoint"
-
-
-def test_sat_with_tis_builds_a_method_of_its_own():
-    config = MethodConfig(base="grpo", sat=True, tis=True)
-    assert (build_method(config).name, build_method(config).denominator) == ("sat-grpo-tis", "checkpoint")
-    assert method_label(config.model_dump()) == "SAT-GRPO w/ TIS"
+@pytest.mark.parametrize("value", ["true", "false"])
+def test_what_switched_on_in_older_files_has_a_remedy(value):
+    with pytest.raises(ConfigError, match=f"'method.sat.enabled': set method.sat to {value}$"):
+        load_config(CONFIGS / "lab" / "tiny.yaml", [f"method.sat.enabled={value}"])
 
 
 @pytest.mark.parametrize(
@@ -121,13 +206,6 @@ def test_labels_are_the_papers(name, label):
     assert method_label(MethodConfig(**method_switches(name)).model_dump()) == label
 
 
-def test_a_fault_of_the_section_as_a_whole_is_told():
-    with pytest.raises(ConfigError, match=r"method\.settings is for a base that is not ours: leave it out$"):
-        read_section(MethodConfig, {"base": "grpo", "settings": {"x": 1}}, "a place")
-    with pytest.raises(ConfigError, match=r"leave it out, or write those of dppo below method\.dppo"):
-        read_section(MethodConfig, {"base": "dppo", "settings": {"x": 1}}, "a place")
-
-
-def test_a_section_can_be_pickled():
-    section = MethodConfig(**method_switches("sat-dppo-kl-tis"))
-    assert pickle.loads(pickle.dumps(section)) == section
+def test_an_unknown_base_lends_its_name():
+    assert method_in({"base": "mine"}).base_name == "mine" and method_in({}).base_name == "?"
+    assert find("gspo").name == method_in({"base": "gspo"}).name

@@ -244,7 +244,7 @@ def test_the_softmax_is_over_the_engines_nucleus(initial):
 # ---------------------------------------------------------------------------------------------------------------- steps
 
 
-METHOD = {"base": "gspo", "sat": {"enabled": True, "scope": "step"}}
+METHOD = {"base": "gspo", "sat": {"scope": "step"}}
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from paper_commands import GRID, ROOT, paper
 
 from sat_slime.config import load_config, slime_config_errors
 from sat_slime.config.method_section import build_method
-from sat_slime.config.plugin_schema import DriverConfig, PluginConfig
+from sat_slime.config.plugin_schema import PluginConfig
 from sat_slime.config.slime_checks import not_on_slime
 from sat_slime.launch.command import PLUGIN_FLAGS, flag_errors, slime_arguments, slime_command
 from sat_slime.launch.flags import recorded_flags, unknown_flags
@@ -37,7 +37,6 @@ def test_the_papers_commands_have_only_flags_of_slime(tmp_path, method, lag, ver
         ("sat-grpo-r3", [], {"use-rollout-logprobs", "use-rollout-routing-replay"}),
         # the step's quantile is taken from slime's own recompute
         ("sat-gspo", ["method.sat.scope=step"], set()),
-        ("gspo", ["method.sat.scope=step"], {"use-rollout-logprobs"}),
         # the training forward is its own denominator
         ("grpo-tis", [], {"use-rollout-logprobs"}),
         ("grpo-tis", ["pipeline.optimizer_steps_per_rollout=2"], set()),
@@ -105,7 +104,7 @@ def test_the_plugins_file_reads_back_as_numbers(tmp_path):
     assert yaml.safe_load(text)["sat_slime"]["method"]["dppo"]["delta"] == 1e-6
     expected = PluginConfig(
         method=config.method.model_copy(update={"clip": PluginConfig().method.clip}),
-        driver=DriverConfig(lag=8, keep=2),
+        driver=config.pipeline,
         run_dir=str(tmp_path / "paper"),
     )
     assert settings == expected.model_copy(update={"eval": config.scores})
@@ -219,7 +218,7 @@ def test_other_flags_of_slime_pass_through_in_their_form(tmp_path):
                 "did you mean --sglang-mem-fraction-static? Flags are written in full",
             ],
         ),
-        ("slime.use-tis=true", ["slime.use-tis: --use-tis follows from method.tis.enabled"]),
+        ("slime.use-tis=true", ["slime.use-tis: --use-tis follows from method.tis"]),
         ("slime.kl-loss-coef=1", ["slime.kl-loss-coef: --kl-loss-coef follows from loss.kl_coef"]),
         ("slime.num-rollout=1", ["slime.num-rollout: --num-rollout follows from pipeline.iterations"]),
         ("slime.load=/x", ["slime.load: --load follows from slime.save"]),

@@ -59,7 +59,7 @@ def told(*settings):
         (["cluster.host_memory_gib=640"], "of 608 GiB"),
         (["cluster.env.HF_TOKEN=a"], "cluster.env.HF_TOKEN is a secret"),
         (["slime.sglang-mem-fraction=0.5"], "there is no flag --sglang-mem-fraction"),
-        (["slime.actor-num-gpus-per-node=6"], "slime.actor-num-nodes x slime.actor-num-gpus-per-node is 6 GPUs"),
+        (["slime.actor-num-gpus-per-node=6"], "the 6 GPUs of slime.actor-num-nodes x slime.actor-num-gpus-per-node"),
         (["slime.rollout-max-response-len=40000"], "slime.rollout-max-response-len is 40000, more than the context"),
         (["method.denominator=trainer", "method.sat=true"], "method"),
     ],

@@ -182,10 +182,10 @@ def test_the_canary_of_a_push_is_checked_before_the_next_batch_and_the_batch_rep
     monkeypatch.setattr(driver.Host, "engines", lambda host: urls(engines))
     given = {"update_weights": update_weights, "metrics": metrics, "sglang_dtype": "float32"}
     with pytest.raises(PushNotTaken, match=rf"rollout engine 1 \({engines[1].url}\) .*version 1"):
-        calls(monkeypatch, driver.DriverConfig(lag=0, canary="stop"), 3, **given)
+        calls(monkeypatch, driver.SlimePipelineConfig(lag=0, canary="stop"), 3, **given)
     assert [one["canary/faults"] for one in metrics] == [0], "one batch is trained"
     versions = iter(range(9))
-    assert len(calls(monkeypatch, driver.DriverConfig(lag=0), 3, **given)) == 10 and metrics[1:] == [{}] * 3
+    assert len(calls(monkeypatch, driver.SlimePipelineConfig(lag=0), 3, **given)) == 10 and metrics[1:] == [{}] * 3
 
 
 # ------------------------------------------------------------------------------------------------------ where it cannot

@@ -16,7 +16,8 @@ from importlib.util import find_spec
 import pytest
 from hook_samples import make_args
 
-from sat_slime.config.plugin_schema import DriverConfig, PluginConfig
+from sat_slime.config.plugin_schema import PluginConfig
+from sat_slime.config.slime_schema import SlimePipelineConfig
 from sat_slime.config.source import ConfigError
 from sat_slime.plugin import driver, worker
 from sat_slime.plugin.driver import Host
@@ -78,7 +79,7 @@ def calls(monkeypatch, order, rollouts, start=0, update_weights=None, metrics=No
 
 
 def test_one_batch_is_generated_ahead_and_complete_before_a_push(monkeypatch):
-    assert calls(monkeypatch, DriverConfig(lag=2), 3) == [
+    assert calls(monkeypatch, SlimePipelineConfig(lag=2), 3) == [
         *("update_weights", "generate 0", "generate 1", "async_train 0"),
         *("generate 2", "async_train 1", "update_weights"),
         *("async_train 2", "update_weights"),
@@ -86,21 +87,21 @@ def test_one_batch_is_generated_ahead_and_complete_before_a_push(monkeypatch):
 
 
 def test_the_synchronous_order(monkeypatch):
-    assert calls(monkeypatch, DriverConfig(lag=0), 2) == [
+    assert calls(monkeypatch, SlimePipelineConfig(lag=0), 2) == [
         *("update_weights", "generate 0", "async_train 0", "update_weights"),
         *("generate 1", "async_train 1", "update_weights"),
     ]
 
 
 def test_streaming_asks_for_no_batch_before_the_weights_are_pushed(monkeypatch):
-    assert calls(monkeypatch, DriverConfig(mode="streaming", lag=2), 3) == [
+    assert calls(monkeypatch, SlimePipelineConfig(mode="streaming", lag=2), 3) == [
         *("update_weights", "generate 0", "async_train 0", "generate 1", "async_train 1", "update_weights"),
         *("generate 2", "async_train 2", "update_weights"),
     ]
 
 
 def test_the_data_position_is_saved_before_the_next_batch_takes_prompts(monkeypatch):
-    made = calls(monkeypatch, DriverConfig(lag=4), 4, save_interval=2)
+    made = calls(monkeypatch, SlimePipelineConfig(lag=4), 4, save_interval=2)
     assert made[made.index("save 1") :][:4] == ["save 1", "generate 2", "async_train 1", "save_model 1"]
     assert made[-3:] == ["async_train 3", "save_model 3", "update_weights"] and made[-4] == "save 3"
 
@@ -115,7 +116,7 @@ def test_the_data_position_is_saved_before_the_next_batch_takes_prompts(monkeypa
     ],
 )
 def test_initial_and_final_weights_are_evaluated_once(monkeypatch, rollouts, start, expected):
-    made = calls(monkeypatch, DriverConfig(lag=4), rollouts, start, eval_interval=2)
+    made = calls(monkeypatch, SlimePipelineConfig(lag=4), rollouts, start, eval_interval=2)
     assert [call for call in made if call.startswith("eval")] == expected
     if "eval 4" in made:
         assert made[-2:] == ["update_weights", "eval 4"], "the final weights are pushed first"
@@ -126,7 +127,7 @@ def test_a_run_deletes_the_checkpoints_that_are_its_own(monkeypatch, tmp_path):
     monkeypatch.setattr(driver, "delete_old", lambda folder, keep, ours: asked.append((folder, keep, set(ours))) or [])
     for rollout in (1, 3, 9):
         (tmp_path / f"iter_{rollout:07d}").mkdir()
-    order = DriverConfig(lag=0, keep=2)
+    order = SlimePipelineConfig(lag=0, keep_checkpoints=2)
     calls(monkeypatch, order, 8, 4, save_interval=2, save=str(tmp_path), load=str(tmp_path))
     assert asked == [(tmp_path, 2, {2, 4, 6}), (tmp_path, 2, {2, 4, 6, 8})]
     asked.clear()
@@ -134,10 +135,10 @@ def test_a_run_deletes_the_checkpoints_that_are_its_own(monkeypatch, tmp_path):
     calls(monkeypatch, order, 6, 4, save_interval=2, save=str(tmp_path), load="/elsewhere")
     assert asked == [(tmp_path, 2, {2}), (tmp_path, 2, {6})]
     asked.clear()
-    order = DriverConfig(lag=0, keep=2, from_iteration=2)  # the first of them is another run's
+    order = SlimePipelineConfig(lag=0, keep_checkpoints=2, from_iteration=2)  # the first of them is another run's
     calls(monkeypatch, order, 6, 4, save_interval=2, save=str(tmp_path), load=str(tmp_path))
     assert asked == [(tmp_path, 2, {4, 6})]
-    calls(monkeypatch, DriverConfig(lag=0), 6, 4, save_interval=2, save=str(tmp_path), load=str(tmp_path))
+    calls(monkeypatch, SlimePipelineConfig(lag=0), 6, 4, save_interval=2, save=str(tmp_path), load=str(tmp_path))
     assert len(asked) == 1
 
 
@@ -146,7 +147,9 @@ def test_what_cannot_be_deleted_does_not_end_the_run(monkeypatch, tmp_path, capl
         raise OSError("Read-only file system")
 
     monkeypatch.setattr(driver, "delete_old", refused)
-    calls(monkeypatch, DriverConfig(lag=0, keep=1), 2, save_interval=2, save=str(tmp_path), load=None)
+    calls(
+        monkeypatch, SlimePipelineConfig(lag=0, keep_checkpoints=1), 2, save_interval=2, save=str(tmp_path), load=None
+    )
     assert "cannot be deleted: Read-only file system" in caplog.text
 
 
@@ -160,7 +163,7 @@ def test_settings_that_are_refused_have_the_exit_code_of_bad_arguments(monkeypat
 def test_the_parts_of_each_iteration_are_timed(monkeypatch, tmp_path):
     ticks = iter(range(1000))
     monkeypatch.setattr(driver.time, "monotonic", lambda: float(next(ticks)))
-    calls(monkeypatch, DriverConfig(lag=2), 4, save_interval=4, eval_interval=3, run_dir=str(tmp_path))
+    calls(monkeypatch, SlimePipelineConfig(lag=2), 4, save_interval=4, eval_interval=3, run_dir=str(tmp_path))
     rows = [json.loads(line) for line in (tmp_path / "times.jsonl").read_text().splitlines()]
     parts = [{key.removeprefix("time/") for key in row} - {"step", "iteration"} for row in rows]
     assert [(row["iteration"], row["step"]) for row in rows] == [(1, 2), (2, 4), (3, 6), (4, 8)]

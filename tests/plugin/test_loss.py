@@ -34,9 +34,7 @@ SECTIONS = {
     "kpop": {"method": {"base": "kpop", "kpop": {"phi": 0.01}}},
     "spo": {"method": "spo"},
     "gspo-tis": {"method": "gspo-tis"},
-    "sat-gspo-checkpoint": {
-        "method": {"base": "gspo", "sat": {"enabled": True, "scope": "microbatch"}, "denominator": "checkpoint"}
-    },
+    "sat-gspo-checkpoint": {"method": {"base": "gspo", "sat": {"scope": "microbatch"}, "denominator": "checkpoint"}},
 }
 EXPECTED = {
     "dppo-kl": compose(DPPO("kl", delta_kl=0.01)),
@@ -177,13 +175,13 @@ def test_off_is_slimes_own_loss_to_the_bit_on_two_ranks(layout: Layout) -> None:
 
 
 SPLIT = {
-    "mis-geo": {"base": "grpo", "mis_geo": {"enabled": True, "low": 0.9, "high": 1.1}},
-    "opsm": {"base": "grpo", "opsm": {"enabled": True, "delta": 0.02}},
-    "trm-max": {"base": "grpo", "trm_max": {"enabled": True, "delta": 0.15}},
-    "trm-mean": {"base": "grpo", "trm_mean": {"enabled": True, "delta": 0.04}},
-    "veto": {"base": "grpo", "veto": {"enabled": True, "low": 0.6}},
+    "mis-geo": {"base": "grpo", "mis_geo": {"low": 0.9, "high": 1.1}},
+    "opsm": {"base": "grpo", "opsm": {"delta": 0.02}},
+    "trm-max": {"base": "grpo", "trm_max": {"delta": 0.15}},
+    "trm-mean": {"base": "grpo", "trm_mean": {"delta": 0.04}},
+    "veto": {"base": "grpo", "veto": {"low": 0.6}},
     "seq-tis": {"base": "grpo", "seq_tis": True},
-    "seq-mask-tis": {"base": "gspo", "seq_mask_tis": {"enabled": True, "low": 0.9, "high": 1.1}},
+    "seq-mask-tis": {"base": "gspo", "seq_mask_tis": {"low": 0.9, "high": 1.1}},
     "flash": {"base": "flash", "flash": {"delta": 0.004}},
     "vespo": {"base": "vespo"},
     "gmpo": {"base": "gmpo", "gmpo": {"eps_low": 0.2, "eps_high": 0.2}},
@@ -191,8 +189,8 @@ SPLIT = {
     "m2po by lag": {"base": "m2po", "m2po": {"scope": "microbatch", "threshold": 0.01, "power": 0.9}},
     "lag-power": {"base": "grpo", "sat": True, "lag_power": True},
     "lag-power-gspo": {"base": "gspo", "lag_power": True},
-    "bapo": {"base": "grpo", "bapo": {"enabled": True, "scope": "microbatch", "share": 0.55}},
-    "sat-tv": {"base": "gspo", "sat": {"enabled": True, "score": "tv", "alpha": 0.5}},
+    "bapo": {"base": "grpo", "bapo": {"scope": "microbatch", "share": 0.55}},
+    "sat-tv": {"base": "gspo", "sat": {"score": "tv", "alpha": 0.5}},
     "a3po": {"base": "grpo", "decoupled": True, "a3po": True},
     "topr": {"base": "topr"},
 }
@@ -227,9 +225,9 @@ def test_the_step_threshold_is_that_of_all_tokens(layout: Layout) -> None:
     problem = make_problem()
     jobs, expected = [], []
     for base, key, settings in (
-        ("grpo", "sat", {"enabled": True}),
-        ("gspo", "sat", {"enabled": True}),
-        ("gspo", "sat", {"enabled": True, "score": "tv", "alpha": 0.5}),
+        ("grpo", "sat", {}),
+        ("gspo", "sat", {}),
+        ("gspo", "sat", {"score": "tv", "alpha": 0.5}),
         ("m2po", "m2po", {"threshold": 0.02}),
     ):
         whole = make_args({"method": {"base": base, key: {**settings, "scope": "microbatch"}}})
@@ -255,7 +253,7 @@ def true_log_probs(problem) -> list[torch.Tensor]:
 
 
 def test_a_missing_step_threshold_is_told() -> None:
-    section = {"method": {"base": "grpo", "sat": {"enabled": True, "scope": "step"}}, "take_step_threshold": False}
+    section = {"method": {"base": "grpo", "sat": {"scope": "step"}}, "take_step_threshold": False}
     args = make_args(section)
     with pytest.raises(RuntimeError, match="rollout_data_postprocess_path"):
         on_ranks(Layout(), step, args, make_problem())

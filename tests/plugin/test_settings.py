@@ -70,7 +70,7 @@ def test_steps_per_rollout() -> None:
             "over the weights that generated each batch",
         ),
         (
-            {"method": {"base": "grpo", "sat": {"enabled": True, "scope": "step"}}},
+            {"method": {"base": "grpo", "sat": {"scope": "step"}}},
             {"global_batch_size": 4},
             "scope is step with 2 optimizer steps",
         ),

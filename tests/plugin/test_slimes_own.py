@@ -50,8 +50,8 @@ def _example(**settings: Any) -> dict[str, Any]:
 
 
 CISPO = {"advantage_estimator": "cispo"}
-OPSM = {"enabled": True, "delta": 0.02}
-GEO = {"enabled": True, "low": 0.9, "high": 1.1}
+OPSM = {"delta": 0.02}
+GEO = {"low": 0.9, "high": 1.1}
 PAIRS = {
     "cispo": Pair({"base": "cispo"}, CISPO | {"eps_clip": 1.0, "eps_clip_high": 4.0}, over_mu=True),
     "cispo, narrow": Pair(
@@ -75,7 +75,7 @@ PAIRS = {
     ),
     "the example, token": Pair({"base": "grpo", "tis": True}, _example()),
     "the example, token mask": Pair(
-        {"base": "grpo", "decoupled": {"enabled": True, "cap": 1.3}}, _example(tis_mode="mask", tis_upper_bound=1.3)
+        {"base": "grpo", "decoupled": {"cap": 1.3}}, _example(tis_mode="mask", tis_upper_bound=1.3)
     ),
     "the example, sequence": Pair({"base": "grpo", "seq_tis": True}, _example(tis_level="sequence"), exact=False),
     "the example, geometric mask": Pair(
@@ -86,7 +86,7 @@ PAIRS = {
         {"base": "grpo", "seq_mask_tis": GEO}, _example(use_rs=True, tis_upper_bound=1e6)
     ),
     "the example, veto": Pair(
-        {"base": "grpo", "tis": True, "veto": {"enabled": True, "low": 0.6}},
+        {"base": "grpo", "tis": True, "veto": {"low": 0.6}},
         _example(use_rs=True, rs_lower_bound=1e-3, rs_upper_bound=1e3, rs_veto_threshold=0.6),
     ),
 }

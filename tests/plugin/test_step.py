@@ -223,7 +223,7 @@ def test_a_pass_of_our_own_where_slime_makes_none(slimes_loss, denominator: str)
     problem = make_problem()
     now = [values + 0.1 * torch.randn(len(values)) for values in problem.log_probs]
     spared = denominator == "rollout"
-    section = {"base": "grpo", "sat": {"enabled": True, "scope": "step"}, "denominator": denominator}
+    section = {"base": "grpo", "sat": {"scope": "step"}, "denominator": denominator}
     args = make_args({"method": section}, keep_old_actor=not spared, use_rollout_logprobs=spared)
     data = {
         "total_lengths": problem.total_lengths,
@@ -252,7 +252,7 @@ def test_no_threshold_is_taken_for_micro_batches() -> None:
 
 
 def test_a_threshold_does_not_outlive_its_step() -> None:
-    args = make_args({"method": {"base": "grpo", "sat": {"enabled": True, "scope": "step"}}})
+    args = make_args({"method": {"base": "grpo", "sat": {"scope": "step"}}})
     state = TrainerState()
     state.threshold = torch.tensor(0.5)
     state.end_step(None)

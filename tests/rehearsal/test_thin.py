@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from sat_slime.config import load_config
-from sat_slime.config.slime_layout import layout_errors
 from sat_slime.launch.checks import settings_errors
 from sat_slime.rehearsal.thin import Sizes, thin_settings
 
@@ -72,7 +71,6 @@ def test_nothing_is_read_or_written_outside_its_folder(tmp_path):
 @pytest.mark.parametrize("file", [PAPER, *RECIPES], ids=lambda file: file.stem)
 def test_a_recipe_made_thin_is_a_run_that_slime_takes_here(file, tmp_path):
     thin = thin_settings(load_config(file), tmp_path, Sizes()).config
-    assert layout_errors(thin) == []
     assert settings_errors(thin) == []
 
 

@@ -20,8 +20,7 @@ name: synthetic
 seed: 0
 method:
   base: gspo
-  sat: {enabled: true, alpha: 0.9, exponent: 2.0, scope: step}
-  tis: {enabled: false, cap: 2.0}
+  sat: {alpha: 0.9, exponent: 2.0, scope: step}
   r3: true
   denominator: null
   clip: {eps_low: 0.2, eps_high: 0.2}

@@ -20,11 +20,11 @@ from sat_slime.config import (
     slime_config_warnings,
 )
 from sat_slime.config.loader import RunConfig, vary
-from sat_slime.config.method_section import MethodConfig, method_switches, unused_settings
+from sat_slime.config.method_section import SETTINGS, section_name
 from sat_slime.config.section import kept_changes
-from sat_slime.config.source import Source
 from sat_slime.grid.plan import Cell, cell_config, plan_cells, select_cells
 from sat_slime.grid.state import GridFolder
+from sat_slime.objective import named_method
 from sat_slime.runs.folder import RunFolder, RunFolderError
 
 CELL_MEMORY_GIB = 4.0
@@ -84,11 +84,12 @@ def plan_grid(
     if folder is None:
         folder = GridFolder(Path(grid.output_dir).expanduser() / grid.name)
     folder.check_usable()
-    run = vary(load_config(file.parent / grid.run), [(f"{file}: settings", grid.settings)], overrides)
+    of_file = load_config(file.parent / grid.run)
+    run = vary(of_file, [(f"{file}: settings", grid.settings)], overrides)
     wanted = select_cells(grid, only, seeds)
     configs = {cell: cell_config(grid, file, run, cell, folder.runs) for cell in plan_cells(grid)}
     errors, warnings = _faults(file, configs, folder)
-    errors += [f"{file}: {line} (all cells)" for line in _read_by_no_cell(run, configs)]
+    errors += [f"{file}: {line}" for line in _read_by_no_cell(of_file, run, configs)]
     if errors:
         raise ConfigError(errors)
     kept = grid.model_copy(update={"run": folder.run.name, "settings": {}})
@@ -130,15 +131,15 @@ def _faults(file: Path, configs: Mapping[Cell, RunConfig], folder: GridFolder) -
     return lines, [f"{text} ({_of(cells, len(configs))})" for text, cells in warnings.items()]
 
 
-def _read_by_no_cell(run: RunConfig, cells: Iterable[Cell]) -> set[str]:
-    """Return a line for every setting of a stabilizer that the run has and no cell reads."""
-    values = run.method.model_dump()
-    unread = []
-    for method in {cell.method for cell in cells}:
-        merged = Source(values)
-        merged.update(Source(method_switches(method)))
-        unread.append(set(unused_settings(MethodConfig.model_validate(merged.values))))
-    return set.intersection(*unread)
+def _read_by_no_cell(of_file: RunConfig, run: RunConfig, cells: Iterable[Cell]) -> list[str]:
+    """Return a line for every stabilizer that no cell's method has and the grid gives settings."""
+    methods = [named_method(name) for name in {cell.method for cell in cells}]
+    read = {section_name(method, part) for method in methods for part in method.stabilizers}
+    return [
+        f"method.{key} has settings, and no method of the grid reads them: leave them out"
+        for key in SETTINGS.keys() - read
+        if getattr(run.method, key) not in (None, getattr(of_file.method, key))
+    ]
 
 
 def _of(cells: Sequence[str], total: int) -> str:

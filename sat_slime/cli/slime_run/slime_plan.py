@@ -91,7 +91,7 @@ def check_resume(config: SlimeConfig, path: Path, resume_from: int | None = None
 
 def _check_saved(config: SlimeConfig, path: Path, done: int, resume_from: int | None) -> None:
     """Raise ConfigError where the checkpoint to go on from is not there, or is seen to be damaged."""
-    checkpoints, first = checkpoint_folder(config, path), config.checkpoint.from_iteration or 0
+    checkpoints, first = checkpoint_folder(config, path), config.pipeline.from_iteration or 0
     if resume_from is not None and resume_from < first:
         raise ConfigError([f"--resume-from {resume_from}: the run began at {first}, its pipeline.from_iteration"])
     if resume_from == 0:

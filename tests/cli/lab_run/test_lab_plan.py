@@ -49,7 +49,7 @@ def test_resume_refuses_changed_settings(runtime):
     sat_slime_command("launch", TINY)
     result = sat_slime_command("launch", "runs/tiny", "--resume", "--no-sat", "--set", "train.lr=1e-3")
     assert result.exit_code == 2
-    assert "method.sat.enabled (True -> False), train.lr (0.0005 -> 0.001)" in result.stderr
+    assert "method.sat ({'alpha': 0.9" in result.stderr and "train.lr (0.0005 -> 0.001)" in result.stderr
     assert len(runtime.calls) == 1
 
 

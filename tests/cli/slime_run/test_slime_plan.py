@@ -32,7 +32,7 @@ def test_a_plan_as_json_is_all_there_is_on_stdout(tmp_path):
     (path,) = sent["files"]
     assert path == flag(sent, "--custom-config-path") == f"{tmp_path}/runs/a/sat_slime.yaml"
     settings_of_plugin = yaml.safe_load(sent["files"][path])["sat_slime"]
-    assert settings_of_plugin["method"]["sat"]["enabled"] is True
+    assert settings_of_plugin["method"]["sat"]["alpha"] == 0.9
     assert settings_of_plugin["driver"]["lag"] == 8
     assert not (tmp_path / "runs").exists()
 
