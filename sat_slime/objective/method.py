@@ -21,7 +21,6 @@ from .stabilizer import Gate, Judge, Radii, Scope, Stabilizer, Surrogate, Weight
 from .terms import Denominator, Need, Ratio
 
 if TYPE_CHECKING:  # so that settings are read before torch is imported
-    import torch.distributed as dist
     from torch import Tensor
 
     from .tokens import Tokens
@@ -77,23 +76,17 @@ class TRPO(Stabilizer):
 
     name, has_interval = "trpo", False
 
-    def accepts(self, before: Tensor, after: Tensor, group: dist.ProcessGroup | None = None) -> bool:
+    def accepts(self, before: Tensor, after: Tensor) -> bool:
         """Whether an optimizer step is kept. A step that does not raise the divergence always is: a state that
         staleness alone has put outside the region may come back, and does not forbid every other step.
 
         Args:
-            before, after: (N,) divergence from mu at this rank's states under the weights before and after the step.
-            group: ranks that hold other states. All get the same answer.
+            before, after: (N,) divergence from mu at the states under the weights before and after the step.
         """
-        import torch
-
-        outward = ((after > self.delta) & (after > before)).sum().double()
-        count = torch.full_like(outward, len(after))
-        sums = torch.stack([outward, before.double().sum(), after.double().sum(), count])
-        if group is not None:
-            torch.distributed.all_reduce(sums, group=group)
-        n_outward, was, now, n = sums.tolist()
-        return n_outward == 0 if self.over == "state" else now <= self.delta * n or now <= was
+        if self.over == "state":
+            return not ((after > self.delta) & (after > before)).any()
+        was, now = (float(divergence.double().sum()) for divergence in (before, after))
+        return now <= self.delta * len(after) or now <= was
 
 
 # ----------------------------------------------------------------------------------------------------- the table

@@ -110,8 +110,8 @@ def _sums(
     return sums
 
 
-def mismatch_histogram(abs_log_ratio: Tensor, group: dist.ProcessGroup | None = None) -> dict[str, list[Any]]:
-    """Return the counts of |d| on fixed logarithmic edges, over all ranks.
+def mismatch_histogram(abs_log_ratio: Tensor) -> dict[str, list[Any]]:
+    """Return the counts of |d| on fixed logarithmic edges.
 
     Args:
         abs_log_ratio: (n,) |d| of the active tokens.
@@ -123,8 +123,6 @@ def mismatch_histogram(abs_log_ratio: Tensor, group: dist.ProcessGroup | None = 
     values = abs_log_ratio.detach().double().flatten()
     edges = torch.tensor(HISTOGRAM_EDGES, dtype=torch.float64, device=values.device)
     counts = torch.bincount(torch.bucketize(values, edges, right=True), minlength=len(edges) + 1)
-    if group is not None:
-        torch.distributed.all_reduce(counts, group=group)
     return {"edges": list(HISTOGRAM_EDGES), "counts": counts.tolist()}
 
 

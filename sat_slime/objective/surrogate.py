@@ -137,7 +137,7 @@ def threshold_scores(
 
 
 @torch.no_grad()
-def log_ratio(method: Method, batch: TokenBatch, *, group: dist.ProcessGroup | None = None) -> Tensor:
+def log_ratio(method: Method, batch: TokenBatch) -> Tensor:
     """(N,) d of the method, its own or its response's, without gradient; 0 on inactive tokens."""
-    t = Tokens(method, batch, group, without="entropies")
+    t = Tokens(method, batch, without="entropies")
     return t.back(t.d)

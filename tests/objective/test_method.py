@@ -10,6 +10,7 @@ import textwrap
 
 import paper_equations as paper
 import pytest
+import torch
 
 from sat_slime.objective import (
     PAPER_METHODS,
@@ -23,7 +24,7 @@ from sat_slime.objective import (
     policy_surrogate,
 )
 from sat_slime.objective.gates import DPPO, M2PO, IcePop
-from sat_slime.objective.method import STABILIZERS, find, known
+from sat_slime.objective.method import STABILIZERS, TRPO, find, known
 
 
 def test_the_papers_methods_are_the_first_names() -> None:
@@ -177,6 +178,17 @@ def test_a_range_that_does_not_hold_1_is_refused(name: str) -> None:
     STABILIZERS[name](low=1.0, high=1.0)
     with pytest.raises(ValueError, match="do not ascend"):
         STABILIZERS["bapo"](lower_start=0.9, lower_max=0.8)
+
+
+def test_a_step_is_taken_where_the_divergence_is_in_bounds_or_has_not_grown() -> None:
+    before = torch.tensor([0.1, 0.2, 0.4])
+    for over in ("state", "mean"):
+        steps = [
+            TRPO(delta=0.3, over=over).accepts(before, torch.tensor(after))
+            for after in ([0.2, 0.3, 0.35], [0.2, 0.29, 0.5])
+        ]
+        assert steps == [True, False]
+    assert TRPO(0.25).accepts(before - 1, torch.full((3,), 0.25)), "the bound itself"
 
 
 def test_settings_that_a_variant_does_not_read() -> None:
