@@ -74,6 +74,11 @@ def test_no_engine_is_imported_before_a_run_starts():
             assert not {found.split(".")[0] for found in imports(path, late=False)} & ENGINES, name
 
 
+def test_settings_are_read_without_arrays():
+    told = "import sys, sat_slime.config; print({'numpy', 'torch'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", told], check=True, capture_output=True, text=True).stdout == "set()\n"
+
+
 def test_text_has_its_encoding_whatever_the_locale():
     # Not a rule in pyproject.toml: it is one of ruff's preview, which changes what others say.
     rule = ["ruff", "check", "--preview", "--isolated", "--no-cache", "--select", "PLW1514", "--quiet"]

@@ -162,7 +162,11 @@ def _task_of(value: Any) -> Any:
     if "." in str(name) and outside.are_refused():
         return RunningSums(name=str(name))  # whoever only reads does not ask what the task is
     try:
-        return find(str(name)).model_validate(value)
+        kind = find(str(name))
+        fields = [key for key, field in kind.model_fields.items() if field.annotation is not bool]
+        yes_or_no = [key for key in fields if isinstance(value.get(key), bool)]  # pydantic reads true as 1
+        refused({(key,): "it is not a yes-or-no setting" for key in yes_or_no})
+        return kind.model_validate(value)
     except ValidationError:
         raise
     except ValueError as error:

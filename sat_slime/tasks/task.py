@@ -39,7 +39,7 @@ class Task(BaseModel, ABC):
     random follows from the generators that are passed in, so that a resumed run goes on with the same problems.
     """
 
-    model_config = ConfigDict(extra="forbid", strict=True, validate_default=True, frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", validate_default=True, frozen=True, allow_inf_nan=False)
 
     name: str = ""
     """The task: the name of one of ours, or the dotted path of a module or class of your own."""
