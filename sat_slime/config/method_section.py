@@ -265,7 +265,7 @@ def method_in(values: Mapping[str, Any]) -> Method:
     """Return the method of a `method` section as plain values, as a run folder has them, unchecked: base,
     variant and switches, all else at its default. A base that is unknown, or cannot be imported here, lends its name
     alone."""
-    on = [kind() for kind in switches() if values.get(key_of(kind), False) is not False]
+    on = [kind() for kind in switches() if _is_on(values.get(key_of(kind)))]
     base = str(values.get("base", "?"))
     try:
         kind = find(base)
@@ -275,6 +275,11 @@ def method_in(values: Mapping[str, Any]) -> Method:
         return compose(named_method("grpo").base, on).called_by(base)
     section = values.get(_key(base)) or {}
     return compose(kind(**{key: section[key] for key in _variant_keys(kind()) if key in section}), on)
+
+
+def _is_on(value: Any) -> bool:
+    """Return whether a stabilizer is on; the folder of an older run says so below each."""
+    return bool(value.get("enabled", True) if isinstance(value, Mapping) else value)
 
 
 def method_label(values: Mapping[str, Any]) -> str:

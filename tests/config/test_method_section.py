@@ -208,4 +208,5 @@ def test_labels_are_the_papers(name, label):
 
 def test_an_unknown_base_lends_its_name():
     assert method_in({"base": "mine"}).base_name == "mine" and method_in({}).base_name == "?"
+    assert method_in({"base": "gspo", "sat": {"enabled": False, "alpha": 0.9}, "tis": {"cap": 2.0}}).name == "gspo-tis"
     assert find("gspo").name == method_in({"base": "gspo"}).name
