@@ -117,16 +117,6 @@ class Account:
     prompts: int = 0
 
 
-HEADINGS = {
-    "unusable": "  not usable",
-    "instructed": "  instruction taken off",
-    "elsewhere": "  in a set before",
-    "two_labels": "  several labels",
-    "bad_labels": "  bad label",
-}
-"""Columns of the account that are a part of the one above."""
-
-
 @dataclass
 class Gathered:
     """A set that was read."""
@@ -177,8 +167,9 @@ def prepare(
         leaks = in_evaluation(train, evaluation)
 
         console.print(_account_table(gathered), soft_wrap=False)
-        for line in _summary(train_sets, len(train), repeated):
-            console.print(line)
+        paper = "as in the paper" if len(train) == PAPER_PROMPTS else f"the paper has {PAPER_PROMPTS:,}"
+        again = "; --repeated keep leaves in what comes again, as the paper's sum does" * (repeated == "drop")
+        console.print(f"{len(train):,} training prompts; {paper}{again}")
         if leaks:
             console.print(f"warning: {len(leaks)} training prompts are problems of aime24: see {DOUBTS}")
         for line in differences(gathered):
@@ -474,21 +465,5 @@ def _account_table(gathered: list[Gathered]) -> Table:
             count, expected = getattr(one.account, name), one.data_set.expected
             paper = " = paper" if count == expected else f" ≠ {expected:,}"
             cells.append(f"{count:,}{paper if one.data_set.counted == name else ''}")
-        table.add_row(HEADINGS.get(name, name), *cells)
+        table.add_row(name.replace("_", " "), *cells)
     return table
-
-
-def _summary(gathered: list[Gathered], prompts: int, repeated: Repeated) -> Iterator[str]:
-    """Yield how many prompts there are, and where the rest of the paper's went."""
-    paper = "as in the paper" if prompts == PAPER_PROMPTS else f"the paper has {PAPER_PROMPTS:,}"
-    yield f"{prompts:,} training prompts; {paper}"
-    parts = []
-    for one in gathered if repeated == "drop" else ():
-        account, counted = one.account, one.data_set.counted
-        if again := getattr(account, counted) - account.unusable * (counted == "rows") - account.problems:
-            parts.append(f"{again:,} {counted} of {one.data_set.name} repeat a problem of it")
-        if account.elsewhere:
-            parts.append(f"{account.elsewhere:,} problems of {one.data_set.name} are in a set before")
-    yield from (f"  {part}" for part in parts)
-    if parts:
-        yield "  --repeated keep leaves them in, as the paper's sum does"
