@@ -119,6 +119,26 @@ def test_a_method_without_a_stabilizer_needs_what_is_left() -> None:
     assert named_method("grpo-decoupled-a3po").without("decoupled", "a3po").denominator == "rollout"
 
 
+DEFAULTS = {
+    **{"trpo": [0.07, 10], "dppo": [0.001, 0.05], "spo": [0.2], "drpo": [12.5], "icepop": [0.5, 5.0], "kpop": [0.1]},
+    **{"seqclip": [0.8, 1.25], "gmpo": [0.4, 0.4], "cpgd": [0.2], "m2po": [0.04, 0.0], "cispo": [1.0, 4.0]},
+    **{"rollout-is": [0.2, 0.2], "topr": [1.0], "aspo": [0.2, 0.2, 3.0], "gipo": [1.0], "flash": [0.005]},
+    **{"vespo": [2.0, 3.0, 3.0, 2.0], "sapo": [1.0, 1.05], "ipo": [0.1, 0.001], "dro": [0.1], "sat": [0.9, 2.0]},
+    **{"lag-power": [0.5], "bapo": [0.5, 0.6, 0.9, 1.2, 3.0, 0.05], "tis": [2.0], "seq-tis": [2.0]},
+    **{"seq-mask-tis": [0.99, 1.01], "decoupled": [5.0], "mis-geo": [0.99, 1.01], "opsm": [1e-4], "trm-max": [2.5]},
+    **{"trm-mean": [0.01], "veto": [1e-4], "estr": [0.1, 0.1]},
+}
+
+
+def test_defaults_are_those_of_the_paper_and_of_public_code() -> None:
+    numbers = {
+        name: [f.default for f in dataclasses.fields(kind) if type(f.default) in (int, float)]
+        for name, kind in STABILIZERS.items()
+    }
+    assert {name: values for name, values in numbers.items() if values} == DEFAULTS
+    assert Clip() == Clip(0.2, 0.2, None)
+
+
 def changed(name: str, **changes: object) -> Method:
     return dataclasses.replace(named_method(name), **changes)
 
