@@ -28,6 +28,9 @@ def test_mismatch_of_known_tokens() -> None:
             "mismatch/policy_of_mean": (0.0 + 0.3 + 0.3) / 0.7,  # the second token has no policy part
         }
     )
+    one = mismatch_metrics((mu + d)[1:2], mu[1:2], mask[1:2], checkpoint_log_probs=mu[1:2])
+    assert one["mismatch/d_pi"] == one["mismatch/policy"] == pytest.approx(0.1)
+    assert one["mismatch/k3_kl"] == pytest.approx(math.expm1(0.1) - 0.1) and one["mismatch/implementation"] == 0
     plain = mismatch_metrics(mu + d, mu, mask)
     assert plain == {name: value for name, value in metrics.items() if name in plain} and len(plain) == 7
 
