@@ -32,6 +32,8 @@ CANDIDATES = {
     "ours, GSPO": ("gspo", "gspo"),
     "ours, SAT-GSPO": ("sat-gspo", "gspo"),
 }
+OF_A_MICROBATCH = {"sat-gspo": {"method": {"base": "gspo", "sat": {"enabled": True, "scope": "microbatch"}}}}
+"""Methods whose threshold is over the step, which nobody takes here, with one of their micro-batch."""
 
 
 def main() -> None:
@@ -129,7 +131,7 @@ def arguments(method: str | None, estimator: str) -> Namespace:
     return Namespace(
         loss_type="custom_loss" if method else "policy_loss",
         custom_loss_function_path="sat_slime.plugin.loss.policy_loss",
-        sat_slime=method,
+        sat_slime=OF_A_MICROBATCH.get(method, method),
         use_rollout_logprobs=True,
         keep_old_actor=False,
         use_rollout_routing_replay=False,
