@@ -11,7 +11,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-from sat_slime.cpu.slimes_parser import installed_flags
+from sat_slime.cpu.slimes_parser import answer
+
+
+def installed_flags() -> dict[str, dict[str, Any]]:
+    """Return the flags of the slime on the path, in the form in which they are recorded."""
+    flags = answer()["flags"].items()
+    return {flag: {key: value for key, value in spec.items() if key != "argument"} for flag, spec in flags}
 
 
 def record(file: Path, version: str, commit: str, built_with: str) -> None:

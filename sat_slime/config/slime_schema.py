@@ -455,10 +455,6 @@ class LoggingView(View):
 
     tensorboard = Flag("use-tensorboard", False)
 
-    @property
-    def wandb_project(self) -> str | None:
-        return self.flags.get("wandb-project") if self.flags.get("use-wandb") else None
-
 
 VIEWS: dict[str, type[View]] = {
     "model": SlimeModelConfig,

@@ -2,8 +2,8 @@
 
     python -m sat_slime.cpu.slimes_parser ANSWER < WORDS
 
-WORDS is a JSON list of the words behind the driver's name, ANSWER the JSON file to be written: slime's flags, the names
-of its arguments, what it refuses, and what our driver refuses of what it accepts.
+WORDS is a JSON list of the words behind the driver's name, ANSWER the JSON file to be written: slime's flags, what it
+refuses, and what our driver refuses of what it accepts.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ KNOWN = {"--num-layers", "--rollout-batch-size", "--sglang-mem-fraction-static"}
 """Flags of slime's three parsers, by which one sees that each was caught."""
 
 
-def answer(words: Sequence[str]) -> dict[str, Any]:
+def answer(words: Sequence[str] = ANY_COMMAND) -> dict[str, Any]:
     """Return what slime makes of a command, as JSON can say it. Imports slime, SGLang and Megatron-LM.
 
     Returns:
-        `flags` and `arguments`, the flags that set each of slime's arguments; `refusal`, the exception of slime's
-        parser with its statement, or None; `faults`, the lines of our driver; `asks_for_gpu`.
+        `flags`, each with the argument that it sets; `refusal`, the exception of slime's parser with its statement, or
+        None; `faults`, the lines of our driver; `asks_for_gpu`.
     """
     without_gpu.prepare()
     without_gpu.was_asked = False
@@ -41,28 +41,10 @@ def answer(words: Sequence[str]) -> dict[str, Any]:
         if KNOWN - flags_of(parsers).keys():  # it refused the command before it had made all of its parsers
             with contextlib.suppress(Exception, SystemExit):
                 _slimes_arguments(ANY_COMMAND)
-    return {
-        "flags": _all_flags(parsers),
-        "arguments": _flags_by_argument(parsers),
-        "refusal": refusal,
-        "faults": faults,
-        "asks_for_gpu": asks_for_gpu,
-    }
-
-
-def installed_flags() -> dict[str, dict[str, Any]]:
-    """Return the flags of the slime on the path, in the form in which they are recorded."""
-    without_gpu.prepare()
-    with _caught_parsers() as parsers, contextlib.suppress(Exception, SystemExit):
-        _slimes_arguments(ANY_COMMAND)
-    return _all_flags(parsers)
-
-
-def _all_flags(parsers: Sequence[argparse.ArgumentParser]) -> dict[str, dict[str, Any]]:
     flags = flags_of(parsers)
     if missing := KNOWN - flags.keys():
         raise RuntimeError(f"slime's parsers have no {', '.join(sorted(missing))}: it parses in a way not known here")
-    return flags
+    return {"flags": flags, "refusal": refusal, "faults": faults, "asks_for_gpu": asks_for_gpu}
 
 
 def _parse(words: Sequence[str]) -> tuple[dict[str, str] | None, list[str]]:
@@ -124,39 +106,23 @@ def _caught_parsers() -> Iterator[list[argparse.ArgumentParser]]:
 
 def flags_of(parsers: Sequence[argparse.ArgumentParser]) -> dict[str, dict[str, Any]]:
     """Return the parsers' flags, each by its first name."""
-    flags = {}
-    for parser in parsers:
-        for action in parser._actions:
-            if names := _names(action):
-                flags[names[0]] = _spec(action, names)
+    flags: dict[str, dict[str, Any]] = {}
+    for action in (action for parser in parsers for action in parser._actions):
+        names = [name for name in action.option_strings if name.startswith("--") and name != "--help"]
+        if not names:
+            continue
+        spec: dict[str, Any] = {"values": 1 if action.nargs is None else action.nargs, "argument": action.dest}
+        if names[1:]:
+            spec["aliases"] = names[1:]
+        if action.type in (int, float):
+            spec["type"] = action.type.__name__
+        choices = list(action.choices or [])
+        if choices and all(isinstance(choice, (str, int)) for choice in choices):  # an enumeration reads its own names
+            spec["choices"] = [str(choice) for choice in choices]
+        if isinstance(action, argparse._AppendAction):
+            spec["repeatable"] = True
+        flags[names[0]] = spec
     return dict(sorted(flags.items()))
-
-
-def _flags_by_argument(parsers: Sequence[argparse.ArgumentParser]) -> dict[str, list[str]]:
-    """Return the flags that set each of slime's arguments."""
-    flags: dict[str, list[str]] = {}
-    for parser in parsers:
-        for action in parser._actions:
-            flags.setdefault(action.dest, []).extend(_names(action))
-    return {name: list(dict.fromkeys(names)) for name, names in flags.items() if names}
-
-
-def _names(action: argparse.Action) -> list[str]:
-    return [name for name in action.option_strings if name.startswith("--") and name != "--help"]
-
-
-def _spec(action: argparse.Action, names: list[str]) -> dict[str, Any]:
-    spec: dict[str, Any] = {"values": 1 if action.nargs is None else action.nargs}
-    if names[1:]:
-        spec["aliases"] = names[1:]
-    if action.type in (int, float):
-        spec["type"] = action.type.__name__
-    choices = list(action.choices or [])
-    if choices and all(isinstance(choice, (str, int)) for choice in choices):  # an enumeration reads its own names
-        spec["choices"] = [str(choice) for choice in choices]
-    if isinstance(action, argparse._AppendAction):
-        spec["repeatable"] = True
-    return spec
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import os
 import re
 import tempfile
 import uuid
@@ -27,7 +26,7 @@ from sat_slime.launch.flags import KnownFlags
 from sat_slime.launch.machine import SCRIPT, existing_parent, machine_findings
 from sat_slime.launch.memory import machine_sizes, memory_findings, sizes
 from sat_slime.launch.named_files import reward_errors
-from sat_slime.launch.nodes import needed_paths, node_findings, package_findings, package_versions
+from sat_slime.launch.nodes import node_facts, node_findings, package_findings
 from sat_slime.launch.ray_jobs import JobServer
 from sat_slime.launch.secrets import secret_names
 from sat_slime.launch.slimes_parser import Answer, ask_slime
@@ -95,7 +94,7 @@ def here(config: SlimeConfig, run_folder: Path, resume: bool = False) -> Iterato
     yield from machine_findings(config, run_folder, resume)
     yield from memory_here(config)
     if (Path(config.cluster.slime_dir) / SCRIPT).is_file():
-        yield from package_findings(config, {"this machine": package_versions()})
+        yield from package_findings(config, "this machine", node_facts())
     package = Path(config.cluster.slime_dir) / "slime"
     if package.is_dir():  # the machine's findings already name a checkout that is missing
         yield from _slime_findings(probe_slime(package))
@@ -122,10 +121,10 @@ import importlib, json, os, socket, sys
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-functions, marker, config, folder, paths, resume = json.loads(sys.argv[1])
+functions, marker, config, folder, resume = json.loads(sys.argv[1])
 ray.init(log_to_driver=False, logging_level="ERROR")
 
-def look(functions, marker, paths):
+def look(functions, marker):
     failures = {{}}
     for path in functions:
         module, _, name = path.rpartition(".")
@@ -140,7 +139,7 @@ def look(functions, marker, paths):
         sizes = {{}}
     try:
         from sat_slime.launch.nodes import node_facts
-        facts = node_facts(paths)
+        facts = node_facts()
     except BaseException:
         facts = {{}}
     return {{**facts, "failures": failures, "sizes": sizes, "sees_folder": not marker or os.path.exists(marker)}}
@@ -148,7 +147,7 @@ def look(functions, marker, paths):
 nodes = [node for node in ray.nodes() if node["Alive"]]
 look = ray.remote(num_cpus=0, max_retries=0)(look)
 strategies = [NodeAffinitySchedulingStrategy(node["NodeID"], soft=False) for node in nodes]
-answers = [look.options(scheduling_strategy=strategy).remote(functions, marker, paths) for strategy in strategies]
+answers = [look.options(scheduling_strategy=strategy).remote(functions, marker) for strategy in strategies]
 report = {{"nodes": [], "resources": ray.cluster_resources(), "available": ray.available_resources()}}
 for node, answer in zip(nodes, answers):
     row = {{"name": node["NodeManagerAddress"], "gpus": node["Resources"].get("GPU", 0)}}
@@ -177,16 +176,7 @@ def on_head_node(config_text: str, folder: str, resume: bool) -> dict[str, Any]:
     all_findings = [*machine_findings(config, Path(folder), resume), *parser_findings(config, Path(folder))]
     findings = [(f.mark, f.what, f.detail) for f in all_findings]
     problems = probe_slime()
-    return {"findings": findings, "slime": problems, "wandb_key": _has_wandb_key()}
-
-
-def _has_wandb_key() -> bool:
-    if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_MODE") in ("offline", "disabled"):
-        return True
-    try:
-        return "api.wandb.ai" in (Path.home() / ".netrc").read_text(encoding="utf-8")
-    except OSError:
-        return False
+    return {"findings": findings, "slime": problems}
 
 
 def cluster_findings(
@@ -199,7 +189,7 @@ def cluster_findings(
         needed = called_functions(sent.command)
         if not (method := build_method(config.method)).base_is_ours:
             needed.append(f"{method.base_path}.__name__")  # the module itself
-        question = json.dumps([needed, marker, dump_config(config), str(run_folder), needed_paths(config), resume])
+        question = json.dumps([needed, marker, dump_config(config), str(run_folder), resume])
         server.submit([sent.command[0], "-c", _PROBE, question], sent.env, job, config.cluster.runtime_env)
         try:
             state = server.wait(job, PROBE_TIMEOUT_S)
@@ -239,8 +229,6 @@ def read_report(config: SlimeConfig, report: Mapping[str, Any]) -> Iterator[Find
     if "findings" in report:
         yield from (Finding(*finding) for finding in report["findings"])
         yield from _slime_findings(report["slime"])
-        if config.logging.wandb_project and not report["wandb_key"]:
-            yield warn("wandb", "WANDB_API_KEY is not in the cluster's environment, nor is the head node logged in")
     elif not any(node.get("failures") for node in report["nodes"]):
         yield fail("plugin", f"sat_slime cannot be imported on the head node ({report.get('head')}): install it there")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -285,8 +285,3 @@ def _ours(config: SlimeConfig, run_dir: Path) -> Part:
     yield "use-rollout-routing-replay", method.routing_replay, "method.r3"
     yield from ((name, value, FIXED) for name, value in PLUGIN_FLAGS.items())
     yield "custom-config-path", str(plugin_file(run_dir)), FIXED
-
-
-def as_json(sent: SlimeCommand) -> Mapping[str, Any]:
-    """Return `{"command": [...], "env": {...}, "files": {...}}`."""
-    return {"command": sent.command, "env": sent.env, "files": sent.files}

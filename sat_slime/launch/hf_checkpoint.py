@@ -186,8 +186,7 @@ def _of_the_template(config: SlimeConfig, tokenizer: Any, stops: Set[int]) -> It
         yield fail(
             WHAT,
             f"slime.apply-chat-template is true, but {config.model.hf_checkpoint} has no chat template: put the "
-            "model's "
-            "chat_template.jinja there, or set slime.apply-chat-template to false",
+            "model's chat_template.jinja there, or set slime.apply-chat-template to false",
         )
         return
     for name in config.data.chat_template_args:
@@ -208,8 +207,7 @@ def _of_the_template(config: SlimeConfig, tokenizer: Any, stops: Set[int]) -> It
         yield mark(
             WHAT,
             f"slime.rollout-stop-token-ids is {given or 'unset'}, and the chat template {says} {end.token} "
-            f"({end.number}), "
-            f"on which SGLang does not stop ({on}): add {end.number}",
+            f"({end.number}), on which SGLang does not stop ({on}): add {end.number}",
         )
 
 

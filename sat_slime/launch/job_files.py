@@ -16,7 +16,7 @@ import sat_slime
 from sat_slime.config.section import kept_settings
 from sat_slime.config.slime_schema import SlimeConfig
 from sat_slime.launch.local_ray import LocalRay
-from sat_slime.launch.ray_jobs import JobError, JobServer, JobState
+from sat_slime.launch.ray_jobs import JobError, JobServer
 from sat_slime.launch.secrets import redact
 
 RECONNECTIONS = 5
@@ -91,12 +91,6 @@ def submit(
     record.write(folder)
     server.submit(command, env, record.job, runtime_env, {"sat_slime_run": str(folder)})
     return record
-
-
-def job_state(record: JobRecord) -> JobState | None:
-    """Return the state of the job; None where its cluster no longer knows it. Raises JobError when no cluster
-    answers."""
-    return JobServer(record.address).state(record.job)
 
 
 class JobLog:

@@ -160,7 +160,7 @@ def _run_parser(words: Sequence[str], env: Mapping[str, str]) -> tuple[dict[str,
 def refusal_lines(config: SlimeConfig, arguments: Sequence[Argument], answer: Mapping[str, Any]) -> Iterator[str]:
     """Yield a line for what slime refuses, with the settings that it names, and one for each fault that our driver
     found."""
-    keys = _keys(config, arguments, answer["arguments"])
+    keys = _keys(config, arguments, answer["flags"])
     if refusal := answer["refusal"]:
         said = refusal["message"].rstrip(".") or refusal["statement"]
         if refusal["kind"] not in SAYS_WHAT_IS_WRONG:
@@ -182,17 +182,16 @@ def refusal_lines(config: SlimeConfig, arguments: Sequence[Argument], answer: Ma
         yield f"{key}: {line}" if key else line
 
 
-def _keys(config: SlimeConfig, command: Sequence[Argument], flags: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """Return the setting of each of slime's arguments, and of each of the run's environment variables. flags: those
-    that set each argument."""
+def _keys(config: SlimeConfig, command: Sequence[Argument], flags: Mapping[str, Any]) -> dict[str, str]:
+    """Return the setting of each of slime's arguments, and of each of the run's environment variables."""
     given = {f"--{argument.name}": argument.key for argument in command}
     keys = {name: f"cluster.env.{name}" for name in config.cluster.env}
-    for name, names in flags.items():
-        free = names[0].removeprefix("--")
-        key = next((given[flag] for flag in names if flag in given), GOVERNED.get(free) or f"slime.{free}")
-        if key != FIXED:
-            keys[name] = key
-    return keys
+    for flag, spec in flags.items():
+        free = flag.removeprefix("--")
+        own = next((given[name] for name in (flag, *spec.get("aliases", ())) if name in given), None)
+        if own is not None or spec["argument"] not in keys:
+            keys[spec["argument"]] = GOVERNED.get(free) or f"slime.{free}" if own is None else own
+    return {name: key for name, key in keys.items() if key != FIXED}
 
 
 def _value(config: SlimeConfig, key: str) -> Any:

@@ -65,7 +65,7 @@ EVERY_KIND = {
     "dual clip": ["method.clip.dual=3.0", "loss.reduction=token_mean"],
     "off": ["loss.kl_coef=0", "slime.eval-interval=0", "slime.save-interval=0", "slime.recompute-granularity=false"],
     "wandb": ["slime.use-wandb=true", "slime.use-wandb=true", "slime.wandb-project=p", "slime.use-tensorboard=false"],
-    "extra": ["slime.rollout-stop=[a, b]", 'slime.apply-chat-template-kwargs="{"enable_thinking": false}"'],
+    "extra": ["slime.rollout-stop=[a, b]", "slime.apply-chat-template-kwargs='{\"enable_thinking\": false}'"],
     "context": [
         "slime.sglang-context-length=34816",
         "slime.rollout-stop-token-ids=[151643, 151645]",

@@ -75,8 +75,7 @@ def large_machine(monkeypatch):
     depend on the machine."""
     told = {"gpu": None, "host": 2048 * GIB, "shm": 1024 * GIB}
     monkeypatch.setattr(checks, "machine_sizes", lambda: told)
-    packages = {"numpy": "1.26.4", "transformer_engine": "2.10", "fused_weight_gradient_mlp_cuda": ""}
-    monkeypatch.setattr(checks, "package_versions", lambda: {**packages, "sglang_router": "0.3.2+slime"})
+    monkeypatch.setattr(checks, "node_facts", lambda: {"apex": True, "router": "0.3.2+slime"})
     monkeypatch.setattr(machine.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 1024 * GIB}))
 
 
@@ -253,7 +252,6 @@ def report(**changes):
         "available": {"GPU": 8.0},
         "findings": [["OK", "disk", "enough"]],
         "slime": [],
-        "wandb_key": True,
         **changes,
     }
 
@@ -302,16 +300,15 @@ def test_one_of_two_nodes_has_another_disk():
 
 
 def test_what_a_cluster_may_lack():
-    config = dense("slime.use-wandb=true", "slime.wandb-project=p")
-    changes = {"available": {"GPU": 4.0}, "wandb_key": False, "node": {"gpus": 4.0}}
-    warnings = [finding.detail for finding in read_report(config, report(**changes)) if finding.mark == "WARN"]
-    assert len(warnings) == 3
+    changes = {"available": {"GPU": 4.0}, "node": {"gpus": 4.0}}
+    warnings = [finding.detail for finding in read_report(dense(), report(**changes)) if finding.mark == "WARN"]
+    assert len(warnings) == 2
     assert warnings[0].startswith("4 of the cluster's 8 are free") and "it will wait" in warnings[0]
-    assert "cluster.gpus_per_node is 8" in warnings[1] and "WANDB_API_KEY" in warnings[2]
+    assert "cluster.gpus_per_node is 8" in warnings[1]
 
 
 def test_a_head_node_without_the_plugin():
-    answer = {key: value for key, value in report().items() if key not in ("findings", "slime", "wandb_key")}
+    answer = {key: value for key, value in report().items() if key not in ("findings", "slime")}
     (line,) = failed(read_report(dense(), {**answer, "head": "ModuleNotFoundError: No module named 'sat_slime'"}))
     assert line.startswith("plugin: sat_slime cannot be imported on the head node")
 

@@ -2,7 +2,6 @@ import json
 from pathlib import Path
 
 import pytest
-import yaml
 
 from sat_slime.config import load_config
 from sat_slime.launch.named_files import REWARDS, named_findings, reward_errors, slime_rewards
@@ -60,36 +59,14 @@ def test_a_file_that_is_not_its_data(prompts, content, named):
 @pytest.mark.parametrize(
     "rows, part, more, named",
     [
-        # slime/rollout/sglang_rollout.py:_prepare_prompt_ids encodes text; a list ends the first batch
-        (
-            [MESSAGES],
-            "",
-            ["slime.apply-chat-template=false"],
-            ["list of messages", "set slime.apply-chat-template to true"],
-        ),
         # sglang_rollout.py:generate_rollout_async asks for prompts again and again
-        ([TEXT] * 3, "@[3:]", [], ["no row of the file is in the part @[3:]", "for ever"]),
         ([TEXT] * 3, "@[-2:-2]", [], ["no row of the file is in the part @[-2:-2]"]),
-        # math_dapo_utils.py:is_correct_minerva: int(float(gt))
-        (
-            [{**TEXT, "label": "x+1"}],
-            "",
-            ["slime.rm-type=dapo", "slime.custom-rm-path=false"],
-            ["'label' of row 1 is 'x+1'", "dapo takes only numbers"],
-        ),
         ([{**TEXT, "prompt": "bad \ud800 2+2?"}], "", [], ["'prompt' of row 1", "half a character (U+D800)"]),
         ([said("human", "1+1")], "", [], ["role 'human'"]),
         ([said("user", "1+1", "assistant", "2")], "", [], ["last message is the assistant's"]),
         ([{**TEXT, "prompt": json.dumps(MESSAGES["prompt"])}], "", [], ["JSON of messages"]),
         ([said("user", "1+1<|im_end|>")], "", [], ["control token <|im_end|>"]),
         ([{**TEXT, "label": float("inf")}], "", [], ["'label' of row 1 is inf", "no finite number"]),
-        # f1.py:normalize_answer: s.lower()
-        (
-            [{**TEXT, "label": 2}],
-            "",
-            ["slime.rm-type=f1", "slime.custom-rm-path=false"],
-            ["'label' of row 1 is 2", "f1 takes only text"],
-        ),
     ],
 )
 def test_rows_that_end_the_first_batch(prompts, rows, part, more, named):
@@ -147,25 +124,3 @@ def test_code_that_is_not_where_python_looks(tmp_path):
     assert "there is no module mine.rewards" in line and "cluster.python_path" in line
     (line,) = [line for line in told(paper("slime.custom-generate-function-path=no.where")) if "generate" in line]
     assert "there is no module no" in line
-
-
-# ------------------------------------------------------------------------------------------------ files of flags
-
-
-@pytest.mark.parametrize(
-    "groups, more, named",
-    [
-        ([("regular", 2)], [], ["its groups have 2 GPUs", "is 4"]),
-        ([("prefill", 2), ("decode", 2)], ["method.r3=true"], ["only decodes", "set method.r3 to false"]),
-        ([("prefill", 2), ("decode", 2)], [], None),
-        ([("regular", 4)], ["method.r3=true"], None),
-        (None, [], ["server_groups"]),
-    ],
-)
-def test_groups_of_engines(tmp_path, groups, more, named):
-    listed = [{"worker_type": kind, "num_gpus": gpus} for kind, gpus in groups or ()]
-    file = tmp_path / "groups.yaml"
-    file.write_text(yaml.safe_dump({"sglang": [{"name": "a", "server_groups": listed}]} if groups else {"a": 1}))
-    lines = [line for line in told(paper(f"slime.sglang-config={file}", *more)) if "sglang-config" in line]
-    assert len(lines) == (named is not None)
-    assert all(words in line for line in lines for words in named)

@@ -209,7 +209,7 @@ def test_slime_is_asked_with_the_runs_own_environment(tmp_path, device):
 
     folder = Path(next(iter(slime.__path__))).parent
     file = ROOT / "configs" / ("slime/laptop.yaml" if device == "cpu" else "models/qwen3-4b.yaml")
-    files = [f"model.{kind}_checkpoint={tmp_path / 'no'}" for kind in ("hf", "megatron")]
+    files = [f"slime.{flag}={tmp_path / 'no'}" for flag in ("hf-checkpoint", "ref-load")]
     if device == "gpu":  # the file of a model names no evaluation sets; Megatron asks for a GPU with tensor parallelism
         files += ["slime.eval-interval=0", "slime.tensor-model-parallel-size=4"]
     config = load_config(file, [*files, f"cluster.slime_dir={folder}", f"output_dir={tmp_path}"])

@@ -19,7 +19,7 @@ from sat_slime.config.finding import Finding
 from sat_slime.config.jsonl import keep_rows, number, write_atomically
 from sat_slime.launch import checks, cpu_run, local_ray, machine
 from sat_slime.launch.command import checkpoint_folder
-from sat_slime.launch.job_files import JobRecord, job_state, submit, write_files
+from sat_slime.launch.job_files import JobRecord, submit, write_files
 from sat_slime.launch.local_ray import LocalRay
 from sat_slime.launch.memory import ROWS
 from sat_slime.launch.ray_jobs import JobServer, NoAnswer, given_address
@@ -108,7 +108,7 @@ def _check_folder(plan: SlimePlan, overwrite: bool) -> None:
     if record is None:
         return
     try:
-        state = job_state(record)
+        state = JobServer(record.address).state(record.job)
     except NoAnswer:
         return  # the jobs of a cluster that is gone are gone with it
     if state is not None and not state.ended:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from sat_slime.cli.run_words import length_line, method_line
@@ -13,7 +13,7 @@ from sat_slime.config import ConfigError, SlimeConfig, load_config
 from sat_slime.config.jsonl import number, read_rows
 from sat_slime.config.slime_checks import slime_config_warnings
 from sat_slime.launch.checks import refused_settings, settings_errors
-from sat_slime.launch.command import SlimeCommand, as_json, checkpoint_folder, run_folder, slime_command
+from sat_slime.launch.command import SlimeCommand, checkpoint_folder, run_folder, slime_command
 from sat_slime.launch.duration import Measured, duration_lines, measured
 from sat_slime.launch.job_files import JobRecord
 from sat_slime.launch.memory import rows, sizes, table
@@ -174,4 +174,4 @@ def by_flag(command: Sequence[str]) -> list[str]:
 
 def describe_json(plan: SlimePlan) -> str:
     """Return what would be sent, as JSON for programs."""
-    return json.dumps(as_json(plan.sent), indent=2)
+    return json.dumps(asdict(plan.sent), indent=2)

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 import yaml
-from command_line import DENSE, PAPER, sat_slime_command, settings
+from command_line import PAPER, sat_slime_command, settings
 
 SECRETS = {"WANDB_API_KEY": "wandb-0123456789abcdef", "HF_TOKEN": "hf_0123456789abcdef"}
 
@@ -93,31 +93,6 @@ def test_bad_settings_are_a_line_and_exit_code_2(tmp_path, arguments, told):
     assert len(errors) == 1 and errors[0].startswith("error: ") and told in errors[0], errors
     assert "0123456789abcdef" not in result.output
     assert not (tmp_path / "runs").exists()
-
-
-@pytest.mark.parametrize(
-    "arguments, told",
-    [
-        (["--r3"], "method.r3 is true, but slime has no num-experts"),
-        (
-            settings("slime.actor-num-gpus-per-node=6", "slime.tensor-model-parallel-size=4"),
-            "slime.actor-num-nodes x slime.actor-num-gpus-per-node is 6 GPUs, which "
-            "slime.tensor-model-parallel-size 4 x",
-        ),
-        (
-            settings("slime.rollout-max-response-len=40000"),
-            "slime.rollout-max-response-len 40000 and a prompt is more than",
-        ),
-    ],
-)
-def test_bad_settings_of_a_dense_model(arguments, told):
-    needed = settings(
-        "slime.prompt-data=x.jsonl", "slime.rm-type=math", "slime.custom-rm-path=false", "slime.eval-interval=0"
-    )
-    result = sat_slime_command("launch", DENSE, *needed, *arguments, "--dry-run", "--skip-checks")
-    assert result.exit_code == 2
-    (line,) = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
-    assert told in line
 
 
 def resume_plan(*arguments):
