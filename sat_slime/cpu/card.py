@@ -8,7 +8,7 @@ import importlib
 import os
 from typing import Any
 
-from sat_slime.cpu import CARD_VARIABLE, INSTEAD, PUSH_VARIABLE, megatron, missing, router, slime
+from sat_slime.cpu import CARD_VARIABLE, INSTEAD, PUSH_VARIABLE, VARIABLE, megatron, missing, router, slime
 
 
 def use_the_card(module: Any) -> None:
@@ -36,7 +36,7 @@ def start_the_engine_first(placement_group: Any) -> None:
         created = create(*args, **kwargs)
         manager = created[0] if isinstance(created, tuple) else created.manager
         ray.get(manager.__ray_ready__.remote())
-        for module in missing():
+        for module in missing() if os.environ.get(VARIABLE) != "cpu" else ():
             print(f"sat_slime: one GPU, without {module}: {INSTEAD[module]}", flush=True)
         return created
 
