@@ -232,11 +232,6 @@ def _streaming(config: LabConfig) -> Iterator[str]:
     yield from streaming_faults(pipeline)
     if pipeline.mode != "streaming":
         return
-    if config.eval.beside == "gaps":
-        yield (
-            "eval.beside is gaps with pipeline.mode streaming, whose engines have no gaps and take new weights while "
-            "they decode: set eval.beside to engine or none"
-        )
     if pipeline.queue_prompts < rollout.prompts_per_iteration:
         yield (
             f"pipeline.queue_prompts is {pipeline.queue_prompts}, less than the batch of rollout.prompts_per_iteration "

@@ -297,10 +297,6 @@ class EvalConfig(ScoresConfig):
     """Sampling temperature; 0 is greedy."""
     final_repeats: PositiveInt | None = None
     """Repeats of the evaluation after the last iteration, which measures the final weights. Unset: `repeats`."""
-    beside: Annotated[Literal["none", "gaps", "engine"], MAY_CHANGE_ON_RESUME] = "none"
-    """What evaluates while training goes on; the weights and the samples are the same. none: training waits. gaps: the
-    rollout engines, behind the next batch, and a push waits for them; not in mode streaming. engine: one engine more,
-    which is given these weights alone (docs/runs.md)."""
 
     @model_validator(mode="after")
     def _enough_samples(self) -> EvalConfig:
@@ -434,13 +430,3 @@ class LabConfig(Section):
     """The consequence of a collapse."""
     logging: Annotated[LoggingConfig, MAY_CHANGE_ON_RESUME, COMPUTES_NOTHING] = LoggingConfig()
     """Trackers and samples."""
-
-    @property
-    def evaluation_engine(self) -> bool:
-        """The run has a server that only evaluates."""
-        return self.eval.beside == "engine" and self.eval.every_n_iterations > 0
-
-    @property
-    def servers(self) -> int:
-        """SGLang servers of the run."""
-        return self.rollout.engines + self.evaluation_engine

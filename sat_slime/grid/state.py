@@ -16,8 +16,6 @@ from sat_slime.grid.plan import Cell, plan_cells
 from sat_slime.runs.folder import RunFolder, RunFolderError, worked_seconds
 from sat_slime.runs.lock import FolderLock, Holder
 
-STATES = ("planned", "running", "interrupted", "failed", "finished")
-
 
 @dataclass
 class CellState:
@@ -25,7 +23,8 @@ class CellState:
 
     cell: Cell
     state: str = "planned"
-    """One of STATES. An interrupted cell goes on from its newest checkpoint; a failed one has no retries left."""
+    """planned, running, interrupted, failed or finished. An interrupted cell goes on from its newest checkpoint; a
+    failed one has no retries left."""
     attempts: int = 0
     """Starts that ended, finished or failed; those that were interrupted do not count."""
     error: str | None = None

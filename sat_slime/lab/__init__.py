@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sat_slime.config.exits import signals_handled
 from sat_slime.config.schema import LabConfig
 
 if TYPE_CHECKING:
@@ -30,10 +31,11 @@ def run(config: LabConfig, folder: Path, log: RunLog, resume: Checkpoint | None 
         OSError: a checkpoint or weights could not be written; the previous checkpoint is whole.
         ValueError: the initial model is not the one that the run began with.
     """
-    from sat_slime.lab.loop import BatchPipeline, StreamingPipeline, interruptible
+    from sat_slime.lab.loop import BatchPipeline, Interruption, StreamingPipeline
 
     order = BatchPipeline if config.pipeline.mode == "batch" else StreamingPipeline
-    with interruptible(partial(log.message, level="warning")) as interruption:
+    interruption = Interruption(partial(log.message, level="warning"))
+    with signals_handled(interruption.handle):
         pipeline = order(config, folder.resolve(), log, interruption)
         try:
             pipeline.run(resume)

@@ -30,7 +30,7 @@ from sat_slime.rollout.stream import Group, StreamState
 from sat_slime.rollout.types import GenerationRequest, Response
 from sat_slime.runs import checkpoints as runs
 
-SCHEMA = "sat_slime.checkpoint/2"
+SCHEMA = "sat_slime.checkpoint/3"
 """The format's name in state.json."""
 _NAME = re.compile(r"iteration-(\d{6,})")
 
@@ -57,9 +57,6 @@ class LoopState:
     """Checksums of the initial model's files, by name; it is the reference of the KL."""
     canary: list[float] = field(default_factory=list)
     """Differences of the pushes that passed the canary, the newest ones."""
-    evaluation: list[int] = field(default_factory=list)
-    """The evaluation whose row is not written yet: its iteration, updates and the version of its weights. Empty: there
-    is none."""
     settings: dict[str, Any] = field(default_factory=dict)
     """The settings that the run has to keep, by dotted keys."""
     version: str = ""

@@ -373,8 +373,7 @@ class Engine:
         tool: answers calls, whose tokens are among a request's stop tokens."""
         self.index, self.rollout, self.model, self.vocab_size, self._tool = index, rollout, model, vocab_size, tool
         self.server = Server(index, rollout, model, log_dir, command)
-        self.state = "stopped"
-        """starting, ready, generating, restarting, failed or stopped."""
+        self.stopped = False
         self.restarts = 0
         self.deaths: list[str] = []
         """Why servers were restarted, a sentence each."""
@@ -400,12 +399,11 @@ class Engine:
 
     async def start(self) -> None:
         """Starts the server and waits until it is healthy. Raises ServerFailed."""
-        async with self._working("starting"):
-            await self.server.start(*self.weights)
+        await self.server.start(*self.weights)
 
     async def stop(self) -> None:
         """Ends the server, also while it generates: that call then fails."""
-        self.state = "stopped"
+        self.stopped = True
         self.server.stop()
 
     async def update_weights(self, path: str, version: int) -> None:
@@ -415,7 +413,7 @@ class Engine:
         The folder must stay until the next update: a server that is restarted loads it again. Raises ServerRefused when
         the server cannot load it (the old weights stay), EngineFailed, ServerFailed.
         """
-        async with self._working("ready"), self._life, self._interrupted():
+        async with self._turn, self._life, self._interrupted():
             await self._revive()
             try:
                 await self.server.post(
@@ -449,15 +447,8 @@ class Engine:
         cannot be served).
         """
         self._check(requests)
-        async with self._working("ready"):
+        async with self._turn:
             return await self._answer(requests, _Batch(interruptible=False))
-
-    async def evaluate(self, path: str, version: int, requests: Sequence[GenerationRequest]) -> GenerationResult:
-        """Does what `generate` does, under the weights of a folder, which it loads first. Raises as both do."""
-        if not self.server.alive:
-            self.weights = (path, version)  # the folder of those before may be gone
-        await self.update_weights(path, version)
-        return await self.generate(requests)
 
     async def stream(self, requests: Sequence[GenerationRequest]) -> GenerationResult:
         """Does what `generate` does, beside other calls and updates of the weights.
@@ -578,19 +569,6 @@ class Engine:
     # --------------------------------------------------------------------------------------------- the server's life
 
     @asynccontextmanager
-    async def _working(self, state: str) -> AsyncIterator[None]:
-        async with self._turn:
-            if self.state == "stopped" and state != "starting":
-                raise EngineFailed(f"engine {self.index} was stopped")
-            self.state = state
-            try:
-                yield
-                self.state = "ready"
-            except BaseException:
-                self.state = "stopped" if self.state == "stopped" else "failed"
-                raise
-
-    @asynccontextmanager
     async def _interrupted(self) -> AsyncIterator[None]:
         """Interrupts what is in flight. Inside nothing is in flight, and nothing is sent."""
         self._may_send.clear()
@@ -614,10 +592,9 @@ class Engine:
                 self._end_server("generated no token in time")
 
     def _end_server(self, why: str) -> None:
-        """Notes how the server failed, and ends it. A server that `stop` has ended did not fail."""
-        if self.state != "stopped":
-            ended = f"SGLang's server of engine {self.index} {why} and was ended{self.server.last_words()}"
-            self._ended = self.server.how_it_ended() if self.server.ended_within(ENDING_S) else ended
+        """Ends a server that fails, and notes how it did, unless it ends by itself or was stopped."""
+        if not self.stopped and not self.server.ended_within(ENDING_S):
+            self._ended = f"SGLang's server of engine {self.index} {why} and was ended{self.server.last_words()}"
             self.server.stop()
 
     async def _ensure_server(self) -> None:
@@ -627,7 +604,7 @@ class Engine:
 
     async def _revive(self) -> None:
         """Does the work of `_ensure_server`; the caller holds `_life`."""
-        if self.state == "stopped":
+        if self.stopped:
             raise EngineFailed(f"engine {self.index} was stopped")
         if self.server.alive:
             return
@@ -640,9 +617,7 @@ class Engine:
             )
         self.restarts += 1
         self.deaths.append(death)
-        state, self.state = self.state, "restarting"
         await self.server.start(*self.weights)
-        self.state = state
 
 
 # --------------------------------------------------------------------------------------------------------- all engines
@@ -660,14 +635,13 @@ def faults_of(results: Sequence[GenerationResult]) -> dict[str, int]:
 
 
 class Engines:
-    """All rollout engines, which share each batch by whole problems; with `eval.beside: engine` one more, which only
-    evaluates. What waits here raises PartFailure."""
+    """All rollout engines, which share each batch by whole problems. What waits here raises PartFailure."""
 
     def __init__(self, config: LabConfig, model_path: Path, log_dir: Path) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="engines", daemon=True)
         self._thread.start()
-        self._all = [
+        self.engines = [
             Engine(
                 index,
                 config.rollout,
@@ -677,22 +651,18 @@ class Engines:
                 log_dir,
                 tool=config.task.called_tool,
             )
-            for index in range(config.servers)
+            for index in range(config.rollout.engines)
         ]
-        self.engines = self._all[: config.rollout.engines]
-        self.evaluator = self._all[-1] if config.evaluation_engine else None
         self.task = config.task
-        self._reported = 0
-        """Restarts that `new_restarts` has returned."""
 
     def start(self) -> None:
         """Starts all servers and waits until they are healthy."""
-        wait_all([self._begin(engine.start()) for engine in self._all], "rollout engine")
+        wait_all([self._begin(engine.start()) for engine in self.engines], "rollout engine")
 
     def stop(self) -> None:
         """Stops all servers and what is in flight."""
         try:
-            wait_all([self._begin(engine.stop()) for engine in self._all], "rollout engine")
+            wait_all([self._begin(engine.stop()) for engine in self.engines], "rollout engine")
         finally:
             self._begin(_cancel_all()).result()
             self._loop.call_soon_threadsafe(self._loop.stop)
@@ -725,13 +695,6 @@ class Engines:
             for engine, (start, end) in zip(self.engines, itertools.pairwise(ends), strict=True)
         ]
 
-    def evaluate(self, requests: list[GenerationRequest], group: int, folder: Path, version: int) -> list[Future[Any]]:
-        """Starts an evaluation of the weights in `folder`, which the rollout engines hold, on the engine for it, if
-        there is one. `collect` takes what this returns. group: as in `generate`."""
-        if self.evaluator is None:
-            return self.generate(requests, group)
-        return [self._begin(self.evaluator.evaluate(str(folder), version, requests))]
-
     def stream(self, index: int, requests: list[GenerationRequest]) -> Future[GenerationResult]:
         """Starts generation of one problem's responses, which new weights do not wait for. `index` numbers the groups,
         which the engines take in turn."""
@@ -742,11 +705,9 @@ class Engines:
         for engine in self.engines:
             self._begin(engine.give_up(oldest))
 
-    def collect(
-        self, futures: list[Future[Any]], iteration: int, problems: list[Problem], of: str = "rollout engine"
-    ) -> RolloutBatch:
-        """Waits for a batch. of: who is blamed when a future failed."""
-        results = wait_all(futures, of)
+    def collect(self, futures: list[Future[Any]], iteration: int, problems: list[Problem]) -> RolloutBatch:
+        """Waits for a batch."""
+        results = wait_all(futures, "rollout engine")
         return RolloutBatch(
             self.task,
             iteration,
@@ -756,28 +717,10 @@ class Engines:
             faults=faults_of(results),
         )
 
-    def states(self) -> str:
-        """Return the states of the engines, in words."""
-        return ", ".join(
-            ("generating" if engine.in_flight and engine.state == "ready" else engine.state)
-            + (f" ({engine.restarts} restarts)" if engine.restarts else "")
-            for engine in self._all
-        )
-
-    def new_restarts(self) -> int:
-        """Return the restarts of servers since this was asked last.
-
-        They are counted by server, not by call: each of the calls that a server answers side by side would count them,
-        and a server is restarted between calls too.
-        """
-        restarts = sum(engine.restarts for engine in self._all)
-        new, self._reported = restarts - self._reported, restarts
-        return new
-
     def new_deaths(self) -> list[str]:
-        """Return why servers were restarted since the last call, a sentence each."""
-        deaths = [death for engine in self._all for death in engine.deaths]
-        for engine in self._all:
+        """Return why servers were restarted since this was asked last, a sentence for each restart."""
+        deaths = [death for engine in self.engines for death in engine.deaths]
+        for engine in self.engines:
             engine.deaths = []
         return deaths
 

@@ -6,23 +6,20 @@ comes from, and what goes on beside training, `BatchPipeline` and `StreamingPipe
 
 from __future__ import annotations
 
+import _thread
 import math
-import os
 import shutil
-import threading
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sat_slime.config.disk import disk_is_full, naming
-from sat_slime.config.exits import signals_handled
-from sat_slime.config.jsonl import read_rows
-from sat_slime.config.schema import EvalConfig, LabConfig
+from sat_slime.config.schema import LabConfig
 from sat_slime.lab import checkpoint
 from sat_slime.lab.batch import (
     Grader,
@@ -50,7 +47,7 @@ from sat_slime.lab.initial_model import (
     model_checksums,
 )
 from sat_slime.lab.process import TrainerProcess, warm_up_model
-from sat_slime.rollout.canary import Canary, Verdict, canary_sequences
+from sat_slime.rollout.canary import Canary, canary_sequences
 from sat_slime.rollout.stream import Group, StalenessBound, Stream
 from sat_slime.rollout.token_dump import dump_path, forget_dumps, write_dump
 from sat_slime.tasks import Problem
@@ -76,16 +73,16 @@ class Interruption:
     ends the run at once, and so does a second one. After the loop they change nothing.
     """
 
+    acknowledge: Callable[[str], object]
+    """Is given the answer to the signal that asks for an end after the iteration."""
     asked: bool = False
     """The run is to end after the iteration."""
     looping: bool = False
     over: bool = False
-    bell: int | None = None
-    """A pipe that is written to when an end after the iteration is asked for. The handler itself must not ask the log
-    to tell it, which may hold a lock while the signal comes."""
     _asked_at: float = -math.inf
 
     def handle(self, number: int, frame: Any) -> None:
+        """Be the handler of these signals."""
         now = time.monotonic()
         if self.over or now - self._asked_at < ONE_ACT_S:
             return
@@ -94,35 +91,8 @@ class Interruption:
             self.asked = True
             raise KeyboardInterrupt
         self.asked = True
-        if self.bell is not None:
-            os.write(self.bell, b"!")
-
-
-@contextmanager
-def interruptible(tell: Callable[[str], object]) -> Iterator[Interruption]:
-    """Inside, an Interruption handles SIGINT, SIGTERM and SIGHUP of this process. tell: is told at once, from a thread,
-    that the run will end after the iteration."""
-    interruption = Interruption()
-    if threading.current_thread() is not threading.main_thread():
-        yield interruption  # only the main thread may handle signals
-        return
-    heard, bell = os.pipe()
-    interruption.bell = bell
-
-    def listen() -> None:
-        while os.read(heard, 1):
-            tell(ACKNOWLEDGED)
-        os.close(heard)
-
-    listener = threading.Thread(target=listen, daemon=True)
-    listener.start()
-    try:
-        with signals_handled(interruption.handle):
-            yield interruption
-    finally:
-        interruption.bell = None
-        os.close(bell)
-        listener.join()
+        # From a thread: what this handler has interrupted may hold the log's lock.
+        _thread.start_new_thread(self.acknowledge, (ACKNOWLEDGED,))
 
 
 # ------------------------------------------------------------------------------------------------------ what both share
@@ -130,29 +100,6 @@ def interruptible(tell: Callable[[str], object]) -> Iterator[Interruption]:
 
 def _is_due(iteration: int, every: int) -> bool:
     return every > 0 and iteration % every == 0
-
-
-@dataclass
-class Evaluation:
-    """An evaluation that is due, or going on."""
-
-    iteration: int
-    """Iterations trained before it."""
-    updates: int
-    """Optimizer updates made before it."""
-    version: int
-    """Version of the weights that it measures: those that the rollout engines held then, which may lag the trainer."""
-    problems: list[Problem] = field(default_factory=list, kw_only=True)
-    futures: list[Any] | None = field(default=None, kw_only=True)
-    """None: the engines were not asked yet."""
-
-    @property
-    def answered(self) -> bool:
-        """The engines have given all answers, or failed."""
-        return bool(self.futures) and all(future.done() for future in self.futures or ())
-
-    def __str__(self) -> str:
-        return f"evaluation after iteration {self.iteration}"
 
 
 class Pipeline(ABC):
@@ -179,8 +126,6 @@ class Pipeline(ABC):
         """What the current iteration reports besides its batch and its steps."""
         self.initial_checksums: dict[str, str] = {}
         """Checksums of the initial model's files, by name."""
-        self.evaluation: Evaluation | None = None
-        """The evaluation whose row is not written yet."""
         self.canary = Canary(config.rollout.dtype)
         """The check of each push."""
         self.canary_metrics: dict[str, float] = {}
@@ -198,7 +143,7 @@ class Pipeline(ABC):
         if saved:
             check_initial(saved, self.initial)
         self.initial_checksums = model_checksums(self.initial)
-        self.log.status(phase="starting", engine="starting")
+        self.log.status(phase="starting")
         with ExitStack() as parts:
             self.grader = Grader(self.config.verifier, self.config.task)
             parts.callback(self.grader.close)
@@ -282,7 +227,6 @@ class Pipeline(ABC):
             self.trainer.call("remember_weights", self._weights_folder(version), version)
         self.iteration, self.updates, self.versions = state.iteration, state.updates, state.weight_versions
         self.canary.levels = state.canary
-        self._take_up_evaluation(state)
         self._update_engines(self.versions[-1])
         self._read_ahead(path)
 
@@ -311,7 +255,6 @@ class Pipeline(ABC):
             self.seconds = dict.fromkeys(("wait", "train", "sync"), 0.0)
             started = time.monotonic()
             batch = self._next_batch()
-            self._begin_evaluation()  # that of the iteration before, where it goes on in gaps
             self.log.status(phase="training", iteration=self.iteration + 1)
             with self._timing("train"):
                 dumps = _is_due(self.iteration + 1, config.dump.every_n_iterations)
@@ -323,25 +266,18 @@ class Pipeline(ABC):
             broadcasts = ends or self.iteration % max(lag, 1) == 0
             evaluates = ends or _is_due(self.iteration, config.eval.every_n_iterations)
             saves = _is_due(self.iteration, config.checkpoint.every_n_iterations)
-            waits = config.eval.beside == "none"
-            if broadcasts or saves or (evaluates and waits):
+            if broadcasts or saves or evaluates:
                 self._settle()
             if broadcasts:
-                if config.eval.beside == "gaps":
-                    started += self._finish_evaluation()  # time/step leaves evaluations out
                 with self._timing("sync"):
                     self._broadcast()
             self.seconds["step"] = time.monotonic() - started
             self._record(batch, results)
-            if self.evaluation and self.evaluation.answered:
-                self._finish_evaluation()
             if evaluates:
                 self._evaluate()
             if saves:
                 self._save()
                 saved = self.iteration
-        if self.iteration == total or not self.interruption.asked:
-            self._finish_evaluation()
         if saved != self.iteration:
             self._save()
         self.interruption.over = True  # not before: a signal in the last evaluation must not cost the checkpoint
@@ -376,12 +312,10 @@ class Pipeline(ABC):
         Returns:
             rollout/restarts of the next row.
         """
-        restarts = self.engines.new_restarts()
-        if restarts:
-            deaths = "; ".join(self.engines.new_deaths())
-            count = f"{restarts} server restart{'s' * (restarts > 1)}"
-            self.log.message(f"{during}: {count}{': ' * bool(deaths)}{deaths}", "warning")
-        return {"rollout/restarts": restarts}
+        if deaths := self.engines.new_deaths():
+            count = f"{len(deaths)} server restart{'s' * (len(deaths) > 1)}"
+            self.log.message(f"{during}: {count}: {'; '.join(deaths)}", "warning")
+        return {"rollout/restarts": len(deaths)}
 
     def _weights_folder(self, version: int) -> Path:
         return self.weights / f"v{version:06d}"
@@ -392,20 +326,15 @@ class Pipeline(ABC):
         folder = self._weights_folder(self.updates)
         with naming(folder):
             version = self.trainer.call("export_weights", folder)
-        self._check_engines_again()
         self._update_engines(version)
         self._check_engines(version)
         if version not in self.versions:
             self.versions.append(version)
         self.versions = self.versions[-self.config.pipeline.weights_in_use :]
-        in_use = {self._weights_folder(version).name for version in self._versions_in_use()}
+        in_use = {self._weights_folder(version).name for version in self.versions}
         for path in self.weights.iterdir():
             if path.name not in in_use:
                 shutil.rmtree(path, ignore_errors=True)
-
-    def _versions_in_use(self) -> list[int]:
-        """Return the versions that tokens may still be trained with, and that of an evaluation that goes on."""
-        return sorted({*self.versions, *([self.evaluation.version] if self.evaluation else [])})
 
     def _update_engines(self, version: int) -> None:
         """Gives the rollout engines the exported weights of a version."""
@@ -419,23 +348,11 @@ class Pipeline(ABC):
         """
         if self.config.pipeline.canary == "none":
             return
-        futures = self.engines.start_score(self._canary_sequences)
-        trainer = self.trainer.score(canary_responses(self.config, self._canary_sequences))
-        lost = self.canary_metrics.get("canary/faults", 0.0)
-        self._tell_canary(self.canary.check(version, trainer, self.engines.scores(futures)))
-        self.canary_metrics["canary/faults"] += lost
-
-    def _check_engines_again(self) -> None:
-        """Has the engines score once more before the next push. Raises PartFailure as `_check_engines`."""
-        if self.canary.has_checked:
-            scores = self.engines.scores(self.engines.start_score(self._canary_sequences))
-            self._tell_canary(self.canary.check_again(scores))
-
-    @property
-    def _canary_sequences(self) -> list[tuple[int, ...]]:
-        return canary_sequences(self.config.task.vocab_size, min(CANARY_TOKENS, self.config.model.max_positions))
-
-    def _tell_canary(self, verdict: Verdict) -> None:
+        vocab_size, longest = self.config.task.vocab_size, self.config.model.max_positions
+        sequences = canary_sequences(vocab_size, min(CANARY_TOKENS, longest))
+        futures = self.engines.start_score(sequences)
+        trainer = self.trainer.score(canary_responses(self.config, sequences))
+        verdict = self.canary.check(version, trainer, self.engines.scores(futures))
         self.canary_metrics = verdict.metrics
         if verdict.faults and self.config.pipeline.canary == "stop":
             raise PartFailure(f"{verdict.message} (pipeline.canary is stop; go on with --resume)")
@@ -459,69 +376,20 @@ class Pipeline(ABC):
         every = self.config.logging.samples_every_n_iterations
         if every and self.iteration % every == 0:
             self.log.samples(self.iteration, sample_rows(batch))
-        self.log.status(engine=self.engines.states())
 
     def _evaluate(self) -> None:
-        """Measures the weights that the rollout engines hold, which may lag the trainer, on held-out problems: at once,
-        or as `eval.beside` says while training goes on. One evaluation goes on at a time."""
-        beside = self.config.eval.beside
-        if not self.config.eval.every_n_iterations:
+        """Measures the weights that the engines hold, which may lag the trainer, on held-out problems."""
+        config, at = self.config, f"evaluation after iteration {self.iteration}"
+        if not config.eval.every_n_iterations:
             return
-        self._finish_evaluation()
-        self.evaluation = Evaluation(self.iteration, self.updates, self.versions[-1])
-        if beside == "engine":
-            self._begin_evaluation()
-        elif beside == "none":
-            self._finish_evaluation()
-
-    def _take_up_evaluation(self, state: checkpoint.LoopState) -> None:
-        """Begins again the evaluation that was going on at a checkpoint, unless its row was written after it. Where no
-        engine is there for it, the rollout engines answer, before they are given the newest weights."""
-        unfinished = Evaluation(*state.evaluation) if state.evaluation else None
-        rows = read_rows(self.folder / "eval.jsonl")
-        if unfinished is None or unfinished.iteration in (row.get("iteration") for row in rows):
-            return
-        self.log.message(f"the {unfinished}, which had not finished, begins again")
-        self.evaluation = unfinished
-        if self.config.eval.beside == "engine":
-            self._begin_evaluation()
-        else:
-            self._update_engines(unfinished.version)
-            self._finish_evaluation()
-
-    def _scores(self, evaluation: Evaluation) -> EvalConfig:
-        ends = evaluation.iteration == self.config.pipeline.iterations
-        return self.config.eval.final if ends else self.config.eval
-
-    def _begin_evaluation(self) -> None:
-        """Asks the engines what the evaluation that is due wants to know, if there is one."""
-        due = self.evaluation
-        if due is None or due.futures is not None:
-            return
-        due.problems, requests = evaluation_requests(self.config, due.updates, self._scores(due).repeats)
-        folder = self._weights_folder(due.version)
-        due.futures = self.engines.evaluate(requests, len(requests) // len(due.problems), folder, due.version)
-
-    def _finish_evaluation(self) -> float:
-        """Waits for the evaluation that is due or goes on, if there is one, and records it. Returns the seconds that
-        this took."""
-        self._begin_evaluation()
-        done = self.evaluation
-        if done is None or done.futures is None:
-            return 0.0
-        if not done.answered:
-            self.log.status(phase="evaluating")
-        started = time.monotonic()
-        who = "evaluation engine" if self.config.eval.beside == "engine" else "rollout engine"
-        batch = self.grader.grade(self.engines.collect(done.futures, done.iteration, done.problems, who))
-        seconds = time.monotonic() - started
-        beside = self.config.eval.beside != "none"
-        late = {"delay": self.updates - done.updates, "time/eval_wait": seconds} if beside else {}
-        self._log_faults(batch, str(done))
-        row = evaluation_row(batch, self._scores(done), done.updates, done.iteration)
-        self.log.eval(row | late | self._restarts(str(done)))
-        self.evaluation = None
-        return seconds
+        self.log.status(phase="evaluating")
+        scores = config.eval.final if self.iteration == config.pipeline.iterations else config.eval
+        problems, requests = evaluation_requests(config, self.updates, scores.repeats)
+        futures = self.engines.generate(requests, len(requests) // len(problems))
+        batch = self.grader.grade(self.engines.collect(futures, self.iteration, problems))
+        self._log_faults(batch, at)
+        row = evaluation_row(batch, scores, self.updates, self.iteration)
+        self.log.eval(row | self._restarts(at))
 
     def _save(self) -> None:
         """Saves a checkpoint between two iterations, with what is generated ahead."""
@@ -533,13 +401,12 @@ class Pipeline(ABC):
             self.versions,
             self.initial_checksums,
             self.canary.levels,
-            [due.iteration, due.updates, due.version] if (due := self.evaluation) else [],
             **checkpoint.made_with(self.config, self.iteration),
         )
         try:
             with naming(self.checkpoints), checkpoint.writing(self.checkpoints, state) as part:
                 self._write_ahead(part)
-                for version in self._versions_in_use():
+                for version in self.versions:
                     source = self._weights_folder(version)
                     shutil.copytree(source, part / "weights" / source.name)
                 self.trainer.call("save", part)
@@ -628,7 +495,6 @@ class BatchPipeline(Pipeline):
 
     def _launch(self, iteration: int) -> Flight:
         problems, requests = training_requests(self.config, iteration)
-        self.log.status(engine="generating")
         return Flight(iteration, problems, self.engines.generate(requests, self.config.rollout.samples_per_prompt))
 
     def _collect(self, flight: Flight) -> RolloutBatch:
@@ -637,7 +503,6 @@ class BatchPipeline(Pipeline):
             with self._timing("wait"):
                 generated = self.engines.collect(flight.futures, flight.iteration, flight.problems)
             flight.batch = self.grader.grade(generated)
-            self.log.status(engine="ready")
             self._log_faults(flight.batch)
         return flight.batch
 
@@ -688,7 +553,6 @@ class StreamingPipeline(Pipeline):
         while len(self.futures) < most and (group := self.stream.begin()):
             problem, requests = training_group(self.config, group.prompt)
             self.futures[self.engines.stream(group.prompt, requests)] = group, problem
-        self.log.status(engine="generating" if self.futures else "ready")
 
     def _take(self, done: list[Any]) -> None:
         """Moves complete groups into the queue."""

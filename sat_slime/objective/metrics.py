@@ -167,8 +167,6 @@ EVALUATION = (
     Metric("{rollout/rejected,rollout/lost,rollout/resent,rollout/rejected/REASON,rollout/restarts}", "count", "As in the metrics: what went wrong with the responses of the evaluation, restarts since the row before.", "step", runtime="lab"),
     Metric("reasons/REASON", "count", "Samples by the [verifier's reason](reward.md#reasons), where there are any.", "step"),
     Metric("time/eval", "seconds", "From the first request to the last response.", "step", runtime="lab"),
-    Metric("delay", "count", "Updates made since `step` when the row was written, with [`eval.beside`](runs.md#evaluation).", "step", runtime="lab"),
-    Metric("time/eval_wait", "seconds", "Time for which the run waited for nothing but the evaluation, with `eval.beside`.", "step", runtime="lab"),
 )
 # fmt: on
 """The columns of eval.jsonl."""

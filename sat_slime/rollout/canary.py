@@ -1,5 +1,4 @@
-"""The canary: after a push every engine scores a few fixed sequences that the trainer scores too, and before the next
-push once more.
+"""The canary: after a push every engine scores a few fixed sequences that the trainer scores too.
 
 An engine and the trainer differ by what rounding, and the routers of a MoE model, make of the same weights. How much
 that is, is learned from the pushes that passed. An engine that differs by more, that is nearer to the trainer's scores
@@ -107,7 +106,6 @@ class Canary:
     levels: list[float] = field(default_factory=list)
     """Mean |d| of the pushes that passed, the newest ones; a checkpoint keeps them."""
     _trainer: deque[tuple[int, np.ndarray]] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
-    _since: dict[str, int] = field(default_factory=dict)
 
     def check(
         self, version: int, trainer: np.ndarray, engines: dict[str, EngineScores], numbers: Sequence[int] = ()
@@ -120,36 +118,13 @@ class Canary:
             engines: the answer of each engine, by its name.
             numbers: of these engines, where others gave no answer; default: from 0 on.
         """
-        verdict, passed = self._judge(version, trainer, engines, numbers)
-        self.levels = [*self.levels, *passed][-REMEMBERED:]
-        self._trainer.append((version, trainer))
-        return verdict
-
-    def check_again(self, engines: dict[str, EngineScores], numbers: Sequence[int] = ()) -> Verdict:
-        """Return the verdict on engines that are asked once more before the next push, which would heal what has become
-        of their weights since the last one. A push must have been checked."""
-        verdict, _ = self._judge(*self._trainer[-1], engines, numbers)
-        return verdict
-
-    @property
-    def has_checked(self) -> bool:
-        """True once a push was checked."""
-        return bool(self._trainer)
-
-    def _judge(
-        self, version: int, trainer: np.ndarray, engines: dict[str, EngineScores], numbers: Sequence[int]
-    ) -> tuple[Verdict, list[float]]:
-        """Return the verdict, and the largest distance that passed."""
         distances = {name: _distance(scores.log_probs, trainer) for name, scores in engines.items()}
         limit = self._limit(min(distances.values()))
-        faults = {}
-        for name, scores in engines.items():
-            if fault := self._fault(version, scores, distances[name], limit):
-                since = self._since.setdefault(name, version)
-                faults[name] = f"{fault} (since the push of version {since})"
-            else:
-                self._since.pop(name, None)
-        passed = [distance for name, distance in distances.items() if name not in faults]
+        found = {name: self._fault(version, scores, distances[name], limit) for name, scores in engines.items()}
+        faults = {name: fault for name, fault in found.items() if fault}
+        if passed := [distance for name, distance in distances.items() if name not in faults]:
+            self.levels = [*self.levels, max(passed)][-REMEMBERED:]
+        self._trainer.append((version, trainer))
         worst = max(distances, key=lambda name: (name in faults, distances[name]))
         metrics = {
             "canary/d": distances[worst],
@@ -157,7 +132,7 @@ class Canary:
             "canary/worst_engine": float((numbers or range(len(engines)))[list(engines).index(worst)]),
             "canary/faults": float(len(faults)),
         }
-        return Verdict(metrics, faults), passed and [max(passed)]
+        return Verdict(metrics, faults)
 
     def _limit(self, first: float) -> float:
         """Return the limit of mean |d|, of the best engine where this is the first push."""

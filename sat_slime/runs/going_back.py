@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -79,54 +78,27 @@ def lost_checkpoints(folder: Path, config: RunConfig, checkpoints: Path) -> tupl
     return f"{checkpoints} holds no checkpoint, and {trained} iterations were trained: is its disk mounted?", trained
 
 
-@dataclass(frozen=True)
-class GoingBack:
-    """The remedy for a run whose checkpoint is damaged."""
+def damaged(folder: Path, config: RunConfig, what: str, iteration: int, whole: int) -> ConfigError:
+    """Return the error of a run whose checkpoint is damaged: what going back to a whole one costs, and how it is done.
 
-    folder: Path
-    config: RunConfig
-    """The settings that the command line asks for."""
-    damage: str
-    damaged: int
-    """Iterations of the damaged checkpoint."""
-    fallback: int
-    """Iterations of the whole checkpoint to take instead; 0: there is none, and the run begins again."""
-    asked: bool = False
-    """True where the command line names the damaged one."""
-
-    def explanation(self) -> str:
-        """Return what is damaged, what is whole, and what going back to it costs."""
-        return f"{self.damage}; the run can go on from {self._where()}, {self._cost()}"
-
-    def _where(self) -> str:
-        if not self.fallback:
-            return "only its start"
-        before = f" before iteration {self.damaged}" if self.asked and self.fallback < self.damaged else ""
-        return f"iteration {self.fallback}, its newest whole checkpoint{before}"
-
-    def _cost(self) -> str:
-        steps = self.config.pipeline.optimizer_steps_per_rollout
-        rows = read_rows(RunFolder(self.folder).metrics)
-        trained = [-(-row["step"] // steps) for row in rows if isinstance(row.get("step"), int)]
-        first, last = self.fallback + 1, max([self.damaged, *trained])
-        if last < first:
-            return "which costs nothing"
-        again = f"iteration {last} is" if last == first else f"iterations {first} to {last} are"
-        return f"which costs this: {again} trained again, and their rows, samples and dumps are dropped"
-
-    def command(self) -> str:
-        """Return the command that goes back, with the settings that the command line changed."""
-        saved = load_config(RunFolder(self.folder).config)
-        settings = [
-            f"{key}={json.dumps(new)}"
-            for key, _, new in differences(saved, self.config)
-            if key not in ("name", "output_dir")  # they differ where the run was moved
-        ]
-        words = ["sat-slime", "launch", str(self.folder), "--resume-from", str(self.fallback)]
-        return shlex.join([*words, *(word for setting in settings for word in ("--set", setting))])
-
-    def refusal(self) -> ConfigError:
-        return ConfigError([f"{self.explanation()}; to do so: {self.command()}"])
+    Args:
+        config: the settings that the command line asks for.
+        what: the damage, in a line.
+        iteration: that of the damaged checkpoint.
+        whole: that of the whole checkpoint to take instead; 0: there is none, and the run begins again.
+    """
+    steps = config.pipeline.optimizer_steps_per_rollout
+    rows = read_rows(RunFolder(folder).metrics)
+    last = max([iteration, *(-(-row["step"] // steps) for row in rows if isinstance(row.get("step"), int))])
+    where = f"iteration {whole}, its newest whole checkpoint" if whole else "only its start"
+    again = f"iterations {whole + 1} to {last} are trained again, and their rows, samples and dumps are dropped"
+    changed = differences(load_config(RunFolder(folder).config), config)
+    # Name and place differ where the run was moved.
+    settings = [f"{key}={json.dumps(new)}" for key, _, new in changed if key not in ("name", "output_dir")]
+    command = ["sat-slime", "launch", str(folder), "--resume-from", str(whole)]
+    command += [word for setting in settings for word in ("--set", setting)]
+    cost = f"which costs this: {again}" if last > whole else "which costs nothing"
+    return ConfigError([f"{what}; the run can go on from {where}, {cost}; to do so: {shlex.join(command)}"])
 
 
 def instead_of(damaged: int, there: Iterable[int]) -> list[int]:

@@ -18,7 +18,7 @@ from sat_slime.config.jsonl import keep_rows, number, read_rows, to_json
 from sat_slime.runs.collapse import CollapseWatch
 from sat_slime.runs.folder import RunFolder
 from sat_slime.runs.health import HealthWatch
-from sat_slime.runs.live_view import View, eval_line, live_words
+from sat_slime.runs.live_view import RunView, eval_line, live_words
 from sat_slime.runs.reading import row_faults
 
 
@@ -38,7 +38,7 @@ class RunLog:
     def __init__(
         self,
         folder: RunFolder,
-        view: View,
+        view: RunView,
         *,
         tensorboard: bool = False,
         wandb_project: str | None = None,
@@ -71,7 +71,6 @@ class RunLog:
         if self._health is not None:
             for symptom in self._health.step(metrics):
                 self.message(f"health: {symptom.text}", "warning")
-            self._view.status({"health": ", ".join(self._health.holding) or None})
 
     def eval(self, metrics: Mapping[str, Any]) -> None:
         """Record one evaluation (step, weights_step, accuracy, n_samples) as a line of eval.jsonl."""

@@ -25,7 +25,7 @@ from sat_slime.report.replay import choose
 from sat_slime.report.run import write_report
 from sat_slime.runs.folder import RunFolder
 from sat_slime.runs.health import HealthWatch
-from sat_slime.runs.live_view import make_view
+from sat_slime.runs.live_view import RunView
 from sat_slime.runs.log import RunLog
 from sat_slime.runs.rows import read_metrics
 
@@ -111,7 +111,7 @@ def test_its_metrics_are_written_and_drawn(package, tmp_path):
     config = load_config(settings(tmp_path, base=PATH))
     built = build_method(config.method)
     folder = RunFolder.create(tmp_path / "run", dump_config(config))
-    view = make_view("run", 20, Console(file=io.StringIO(), width=300))
+    view = RunView("run", 20, Console(file=io.StringIO(), width=300))
     with contextlib.closing(RunLog(folder, view, health=HealthWatch.of(config.model_dump(mode="json")))) as log:
         for step in range(1, 21):
             accumulator = MetricAccumulator()

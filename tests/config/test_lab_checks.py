@@ -124,7 +124,6 @@ STREAM = ["pipeline.mode=streaming", "pipeline.lag=1", "pipeline.max_staleness=4
         ),
         (["pipeline.queue_prompts=15"], ["pipeline.queue_prompts is 15", "rollout.prompts_per_iteration 16"]),
         (["rollout.deterministic=true"], ["rollout.deterministic is true", "the clock decides"]),
-        (["eval.beside=gaps"], ["eval.beside is gaps", "to engine or none"]),
     ],
 )
 def test_streaming_mode_refuses_what_cannot_be(overrides, named):

@@ -120,7 +120,7 @@ def test_nearest_key_is_sought_everywhere(tmp_path, text, unknown, nearest):
 @pytest.mark.parametrize(
     "text, unknown, owner",
     [
-        ("runtime: slime\neval: {beside: engine}", "eval.beside", "lab"),
+        ("runtime: slime\neval: {problems: 8}", "eval.problems", "lab"),
         ("eval: {prompts: {aime: x.jsonl}}", "eval.prompts.aime", None),
         ("slime: {lr: 1}", "slime.lr", None),
         ("task: {name: pointer_chasing, max_digits: 4}", "task.max_digits", None),

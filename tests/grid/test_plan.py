@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from sat_slime.config import ConfigError, GridConfig, config_errors, config_warnings, load_config, load_grid
-from sat_slime.config.grid_schema import matches
 from sat_slime.config.loader import key_paths, vary
 from sat_slime.grid.plan import Cell, cell_config, plan_cells
 from sat_slime.grid.state import CellState
@@ -56,22 +55,6 @@ def test_cells_of_a_seed_are_asked_the_same():
 def test_every_setting_of_a_grid_is_in_its_document():
     text = (ROOT / "docs" / "grid.md").read_text()
     assert [path for path in key_paths(GridConfig) if f"`{'.'.join(path)}`" not in text] == []
-
-
-@pytest.mark.parametrize(
-    "selector, meant",
-    [
-        ("gspo", True),
-        ("gspo@8", True),
-        ("@8", True),
-        ("g*@8", True),
-        ("gspo@1", False),
-        ("grpo", False),
-        ("gsp", False),
-    ],
-)
-def test_selectors(selector, meant):
-    assert matches(selector, "gspo", 8) is meant
 
 
 def test_overrides_are_laid_on_in_the_order_of_the_file():

@@ -187,7 +187,7 @@ def test_a_killed_server_loses_nothing_and_changes_nothing(real, random_models):
     assert result.lost > 0
     (death,) = real.engine.deaths
     assert "SIGKILL" in death
-    assert real.engine.server.pid != killed and real.engine.state == "ready"
+    assert real.engine.server.pid != killed
 
 
 @pytest.mark.engine

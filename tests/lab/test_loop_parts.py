@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
+import queue
 import shutil
 import signal
 import time
+from contextlib import nullcontext
 from types import SimpleNamespace
 from unittest import mock
 
@@ -15,70 +16,55 @@ import pytest
 
 pytest.importorskip("httpx", reason="the lab runtime needs the engines: scripts/setup.sh")
 
-from made_up_batch import CONFIG, make_batch
-
 from sat_slime import lab
-from sat_slime.config.jsonl import to_json
 from sat_slime.config.schema import LabConfig
 from sat_slime.lab import checkpoint, loop
 from sat_slime.lab.batch import Grader, RolloutBatch, StepResult
 from sat_slime.lab.failures import PartFailure
 from sat_slime.lab.initial_model import cached_model, initial_faults, model_checksums
-from sat_slime.lab.loop import ACKNOWLEDGED, ONE_ACT_S, BatchPipeline, Flight, Interruption, interruptible
+from sat_slime.lab.loop import ACKNOWLEDGED, ONE_ACT_S, BatchPipeline, Interruption
 from sat_slime.rollout.canary import EngineScores
 from sat_slime.rollout.types import Response
 from sat_slime.runs.log import RunLog
 
-# ---------------------------------------------------------------------------------------------------------- evaluations
-
-
-ALL = ["none", "gaps", "engine"]
-EVERY = 2
+# -------------------------------------------------------------------------------------------- pushes and evaluations
 
 
 class World:
-    """Ranks and engines as the loop sees them. An evaluation takes `turns` training steps, or ends when it is waited
-    for. `told` is what happened, in order."""
+    """Trainer, engines and log as the loop sees them. `told` is what happened, in order, `rows` what was recorded."""
 
-    def __init__(self, tmp_path, monkeypatch, beside: str, turns: int = 1, **pipeline) -> None:
+    def __init__(self, tmp_path, monkeypatch, faults=(), restarts=(), **pipeline) -> None:
+        """faults: of each batch that is collected. restarts: each time that the loop asks for them."""
         self.told: list[str] = []
-        self.turns, self.trained, self.held = turns, 0, 0
+        self.rows: list[dict] = []
+        self.warned: list[str] = []
+        self.faults, self.restarts = list(faults), list(restarts)
+        self.trained = self.held = 0
         self.config = LabConfig(
             pipeline={"lag": 2, "iterations": 6} | pipeline,
             rollout={"prompts_per_iteration": 2, "samples_per_prompt": 2},
-            eval={"every_n_iterations": EVERY, "problems": 2, "samples_per_problem": 1, "beside": beside},
+            eval={"every_n_iterations": 2, "problems": 2, "samples_per_problem": 1},
             checkpoint={"every_n_iterations": 0},
             logging={"samples_every_n_iterations": 0},
         )
-        self.interruption = Interruption()
-        self.rows: list[dict] = []
-        answered = property(lambda due: bool(due.futures) and all(f.due <= self.trained for f in due.futures))
-        monkeypatch.setattr(loop.Evaluation, "answered", answered)
-        monkeypatch.setattr(loop, "step_row", lambda *args: {})
         monkeypatch.setattr(loop, "histogram_row", lambda *args: {})
-        self.pipeline = BatchPipeline(self.config, tmp_path, self, self.interruption)
+        self.pipeline = BatchPipeline(self.config, tmp_path, self, Interruption(self.told.append))
         self.pipeline.trainer = self.pipeline.engines = self
         self.pipeline.grader = Grader(self.config.verifier, self.config.task)
-
-    # ------------------------------------------------------------------------------------------------ the run's log
 
     def __getattr__(self, name):
         return lambda *args, **fields: None
 
+    def step(self, row):
+        self.rows.append(row)
+
     def eval(self, row):
         self.rows.append(row)
-        self.told.append(f"row {row['step']}")
-        with (self.pipeline.folder / "eval.jsonl").open("a") as file:
-            file.write(to_json(row) + "\n")
-
-    def stop_reason(self):
-        return None
+        self.told.append(f"evaluation {row['step']} of {row['weights_step']}")
 
     def message(self, text, level="info"):
-        if "again" in text:
-            self.told.append(text)
-
-    # ---------------------------------------------------------------------------------------------------- the ranks
+        if level == "warning":
+            self.warned.append(text)
 
     def call(self, method, folder, *arguments):
         if method == "export_weights":
@@ -94,201 +80,61 @@ class World:
         results = [StepResult({"step": self.trained}, {})]
         return SimpleNamespace(result=lambda: results)
 
-    # -------------------------------------------------------------------------------------------------- the engines
-
     def update_weights(self, folder, version):
         assert folder.is_dir()
         self.held = version
         self.told.append(f"push {version}")
 
-    def new_restarts(self):
-        return 0
+    def new_deaths(self):
+        return ["killed by a stranger"] * (self.restarts.pop(0) if self.restarts else 0)
 
     def generate(self, requests, group):
-        return [SimpleNamespace(requests=requests, version=self.held, due=0)]
+        return [SimpleNamespace(requests=requests, version=self.held)]
 
-    def evaluate(self, requests, group, folder, version):
-        assert folder.is_dir()
-        if self.config.eval.beside != "engine":
-            assert version == self.held
-        self.told.append(f"ask {version}")
-        due = self.trained + self.turns
-        return [SimpleNamespace(requests=requests, version=version, due=due, folder=folder, held=self.held)]
-
-    def collect(self, futures, iteration, problems, of="rollout engine"):
+    def collect(self, futures, iteration, problems):
         (future,) = futures
-        if hasattr(future, "folder"):
-            assert future.folder.is_dir(), "a restart of the server would read it"
-            assert of == ("evaluation engine" if self.config.eval.beside == "engine" else "rollout engine")
-            if of == "rollout engine":
-                assert self.held == future.version, "weights changed under an evaluation"
+        assert self.held == future.version, "weights changed under a response"
         ids = self.config.task.encode("1$")
         versions, nothing = np.full(len(ids), future.version), np.zeros(len(ids), np.float32)
         responses = [
             Response(r.request_id, r.prompt_ids, ids, nothing, None, "stop", versions) for r in future.requests
         ]
-        return RolloutBatch(self.config.task, iteration, problems, responses)
-
-    # ------------------------------------------------------------------------------------------------------ the run
-
-    def run(self) -> list[str]:
-        self.pipeline._begin()
-        self.pipeline._loop()
-        return self.told
+        faults = {"rejected": 0, "lost": 0, "resent": 0, **(self.faults.pop(0) if self.faults else {})}
+        return RolloutBatch(self.config.task, iteration, problems, responses, faults=faults)
 
 
-@pytest.mark.parametrize("beside", ALL)
-@pytest.mark.parametrize("turns", [0, 2])
 @pytest.mark.parametrize("lag", [0, 1, 3])
-def test_every_evaluation_has_one_row_of_the_weights_that_were_held_whatever_it_takes(
-    tmp_path, monkeypatch, beside, turns, lag
-):
-    world = World(tmp_path, monkeypatch, beside, turns, lag=lag)
-    world.run()
-    pushed = [0, *(step for step in range(1, 7) if step == 6 or step % max(lag, 1) == 0)]
-    held = {step: max(version for version in pushed if version <= step) for step in (0, 2, 4, 6)}
-    assert [(row["step"], row["iteration"], row["weights_step"]) for row in world.rows] == [
-        (step, step, version) for step, version in held.items()
+def test_a_push_waits_for_responses_and_an_evaluation_is_of_the_weights_that_are_held(tmp_path, monkeypatch, lag):
+    world = World(tmp_path, monkeypatch, lag=lag)
+    world.pipeline._begin()
+    world.pipeline._loop()
+    expected, held = ["push 0", "evaluation 0 of 0"], 0
+    for step in range(1, 7):
+        expected.append(f"train {step}")
+        if step == 6 or step % max(lag, 1) == 0:
+            held = step
+            expected.append(f"push {step}")
+        if step % 2 == 0:
+            expected.append(f"evaluation {step} of {held}")
+    assert world.told == expected
+
+
+def test_faults_and_restarts_are_in_the_next_row_and_in_the_log(tmp_path, monkeypatch):
+    """Restarts before the first row, of an evaluation, and of the first step's batch."""
+    faults = [{"lost": 2, "resent": 3, "rejected": 1, "rejected/nan": 1}, {"lost": 3, "resent": 3}]
+    world = World(tmp_path, monkeypatch, faults, restarts=[1, 2], iterations=2)
+    world.pipeline._begin()
+    world.pipeline._loop()
+    names = ("rejected", "rejected/nan", "lost", "resent", "restarts")
+    counts = [[row.get(f"rollout/{name}") for name in names] for row in world.rows]
+    assert counts == [[1, 1, 2, 3, 1], [0, None, 3, 3, 2], [0, None, 0, 0, 0], [0, None, 0, 0, 0]]
+    assert world.warned == [
+        "evaluation after iteration 0: rollout faults, all responses asked for again: rejected 1, lost 2, resent 3, "
+        "rejected/nan 1",
+        "evaluation after iteration 0: 1 server restart: killed by a stranger",
+        "iteration 1: rollout faults, all responses asked for again: lost 3, resent 3",
+        "iteration 1: 2 server restarts: killed by a stranger; killed by a stranger",
     ]
-    assert world.pipeline.evaluation is None
-    assert ("delay" in world.rows[0]) == (beside != "none")
-
-
-def test_an_engine_of_its_own_answers_while_the_others_take_new_weights(tmp_path, monkeypatch):
-    world = World(tmp_path, monkeypatch, "engine", turns=2, lag=1, iterations=5)
-    told = world.run()
-    assert told[:7] == ["push 0", "ask 0", "train 1", "push 1", "train 2", "push 2", "row 0"]
-    assert told[-5:] == ["train 5", "push 5", "row 4", "ask 5", "row 5"]
-    assert [row["delay"] for row in world.rows] == [2, 2, 1, 0]
-
-
-def test_gaps_are_behind_the_next_batch_and_a_push_waits(tmp_path, monkeypatch):
-    """An evaluation that takes long would last over the push, which it must not."""
-    world = World(tmp_path, monkeypatch, "gaps", turns=100, lag=2)
-    told = world.run()
-    assert told[:7] == ["push 0", "ask 0", "train 1", "train 2", "row 0", "push 2", "ask 2"]
-    assert [row["delay"] for row in world.rows] == [2, 2, 2, 0]
-
-
-@pytest.mark.parametrize("beside, again", [("engine", "engine"), ("engine", "none"), ("gaps", "gaps")])
-@pytest.mark.parametrize("written", [False, True], ids=["unwritten", "written"])
-def test_a_checkpoint_keeps_an_evaluation_that_goes_on_and_its_weights(tmp_path, monkeypatch, beside, again, written):
-    world = World(tmp_path, monkeypatch, beside, turns=100, lag=1 if beside == "engine" else 3, iterations=9)
-    original = world.start_train
-
-    def interrupted(batch, dump):
-        world.interruption.asked = world.trained == 3 - 1
-        return original(batch, dump)
-
-    world.start_train = interrupted
-    world.run()
-    assert world.told[-1] in ("train 3", "push 3")
-    assert world.pipeline.iteration == 3, "it does not wait for what goes on"
-    if beside == "gaps":  # the push after iteration 3 has waited for it
-        assert world.rows[-1]["step"] == 2 and checkpoint.newest_whole(tmp_path / "checkpoints").state.evaluation == []
-        return
-    saved = checkpoint.newest_whole(tmp_path / "checkpoints")
-    assert saved.state.evaluation == [2, 2, 2]
-    assert (saved.path / "weights" / "v000002").is_dir()
-    if written:
-        world.pipeline._finish_evaluation()
-    resumed = World(tmp_path, monkeypatch, again, turns=100, lag=1, iterations=9)
-    resumed.pipeline._restore(saved)
-    begins = "the evaluation after iteration 2, which had not finished, begins again"
-    first = {True: [], False: [begins, "ask 2"] if again == "engine" else [begins, "push 2", "ask 2", "row 2"]}
-    assert resumed.told == [*first[written], "push 3"]
-    resumed.trained = resumed.pipeline.updates
-    resumed.pipeline._loop()
-    steps = [row["step"] for row in [*world.rows, *resumed.rows]]
-    assert steps == [0, 2, 4, 6, 8, 9]
-
-
-# -------------------------------------------------------------------------------------------------- faults and restarts
-
-
-ANSWERS = ["14$"] * 12
-
-
-class Log:
-    def __init__(self) -> None:
-        self.rows, self.told = [], []
-
-    def __getattr__(self, name):
-        return lambda *args, **fields: None
-
-    def step(self, metrics) -> None:
-        self.rows.append(("step", metrics))
-
-    def eval(self, metrics) -> None:
-        self.rows.append(("eval", metrics))
-
-    def message(self, text, level="info") -> None:
-        self.told.append((level, text))
-
-
-@pytest.fixture
-def logged(tmp_path):
-    pipeline = BatchPipeline(CONFIG, tmp_path, Log(), None)
-    pipeline.seconds, pipeline.versions = {"wait": 0.0}, [0]
-    pipeline.grader = Grader(CONFIG.verifier, CONFIG.task)
-    return pipeline
-
-
-def engines(restarts, stats):
-    """What the loop sees of engines: new restarts, one number each time that it asks, and responses with faults."""
-    told = iter(restarts)
-    faults = {"rejected": 0, "lost": 0, "resent": 0, **stats}
-    return SimpleNamespace(
-        new_restarts=lambda: next(told),
-        new_deaths=lambda: [],
-        states=lambda: "ready",
-        evaluate=lambda requests, group, folder, version: [],
-        collect=lambda futures, iteration, problems, of="": dataclasses.replace(
-            make_batch(ANSWERS), iteration=iteration, faults=faults
-        ),
-    )
-
-
-COUNTS = ("rollout/rejected", "rollout/rejected/nan", "rollout/lost", "rollout/resent", "rollout/restarts")
-
-
-def counts(row):
-    return [row.get(name) for name in COUNTS]
-
-
-def test_a_restart_around_an_evaluation_is_in_its_row_and_in_the_log(logged):
-    logged.iteration, logged.updates = 6, 6
-    logged.engines = engines([1], {"lost": 64, "resent": 65, "rejected": 1, "rejected/nan": 1})
-    logged._evaluate()
-    ((kind, row),) = logged.log.rows
-    assert kind == "eval" and counts(row) == [1, 1, 64, 65, 1] and (row["step"], row["n_samples"]) == (6, 12)
-    assert logged.log.told == [
-        (
-            "warning",
-            "evaluation after iteration 6: rollout faults, all responses asked for again: rejected 1, lost 64, "
-            "resent 65, rejected/nan 1",
-        ),
-        ("warning", "evaluation after iteration 6: 1 server restart"),
-    ]
-
-
-def test_without_faults_the_counts_are_there_and_nothing_is_told(logged):
-    logged.engines = engines([0, 0], {})
-    logged._evaluate()
-    batch = logged._collect(Flight(3, [], []))
-    logged._record(batch, [StepResult({"step": 1, "lag/mean": 0}, {})])
-    assert [counts(row) for _, row in logged.log.rows] == [[0, None, 0, 0, 0]] * 2
-    assert logged.log.told == []
-
-
-def test_restarts_between_rows_are_in_the_next_one(logged):
-    logged.engines = engines([2, 0], {"lost": 3, "resent": 3})
-    batch = logged._collect(Flight(3, [], []))
-    logged.iteration = 4
-    logged._record(batch, [StepResult({"step": 4, "lag/mean": 0}, {})])
-    logged._evaluate()
-    assert [(kind, counts(row)[2:]) for kind, row in logged.log.rows] == [("step", [3, 3, 2]), ("eval", [3, 3, 0])]
-    assert ("warning", "iteration 4: 2 server restarts") in logged.log.told
 
 
 # ---------------------------------------------------------------------------------------------------- the initial model
@@ -337,29 +183,16 @@ def test_another_one_is_not_taken(fresh, saved, is_there):
 # --------------------------------------------------------------------------------------------------------- interruption
 
 
-@pytest.fixture
-def clock(monkeypatch):
-    now = [1000.0]
+def test_in_the_loop_the_first_signal_asks_and_the_second_ends(monkeypatch):
+    now, answered = [1000.0], queue.Queue()
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    return now
-
-
-def test_in_the_loop_the_first_one_asks_and_the_second_ends(clock, capfd):
-    told = []
-    with interruptible(told.append) as interruption:
-        interruption.looping = True
-        interruption.handle(signal.SIGTERM, None)
-        clock[0] += ONE_ACT_S
-        with pytest.raises(KeyboardInterrupt):
-            interruption.handle(signal.SIGTERM, None)
-    assert interruption.asked and told == [ACKNOWLEDGED]
-    assert capfd.readouterr() == ("", ""), "a live view is on the screen"
-
-
-def test_before_the_loop_one_ends_the_run_and_after_it_none_does(clock):
+    interruption = Interruption(answered.put, looping=True)
+    interruption.handle(signal.SIGTERM, None)
+    assert interruption.asked and answered.get() == ACKNOWLEDGED
+    interruption.handle(signal.SIGTERM, None)  # the same wish, by another way
+    now[0] += ONE_ACT_S
     with pytest.raises(KeyboardInterrupt):
-        Interruption().handle(signal.SIGINT, None)
-    Interruption(over=True).handle(signal.SIGINT, None)
+        interruption.handle(signal.SIGTERM, None)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
@@ -392,49 +225,21 @@ def test_a_signal_before_the_loop_interrupts_and_one_at_the_end_does_not(monkeyp
 # ------------------------------------------------------------------------------------------------- the canary's verdict
 
 
-TRAINER = np.linspace(-4, -1, 128)
-
-
-def pushed(tmp_path, canary: str, version: str = "0") -> BatchPipeline:
-    """A loop after the push of version 0, which its one engine took, and reports as `version`."""
-    config = LabConfig.model_validate({"pipeline": {"canary": canary}})
-    pipeline = BatchPipeline(config, tmp_path, mock.Mock(spec=RunLog), None)
-    scores = {"rollout engine 0": EngineScores(TRAINER + 1e-4, version)}
-    pipeline.engines = SimpleNamespace(start_score=mock.Mock(), scores=lambda futures: scores)
-    pipeline.trainer = SimpleNamespace(score=lambda responses: TRAINER)
-    pipeline._check_engines(0)
-    return pipeline
-
-
-def test_warn_logs_the_engine_and_goes_on(tmp_path):
-    pipeline = pushed(tmp_path, "warn", version="3")
-    text, level = pipeline.log.message.call_args.args
-    assert level == "warning" and text.startswith("canary: rollout engine 0 ")
-    assert pipeline.canary_metrics["canary/faults"] == 1
-
-
-def test_stop_ends_the_run_and_names_the_setting(tmp_path):
-    with pytest.raises(PartFailure, match=r"rollout engine 0 says .*pipeline\.canary is stop; go on with --resume"):
-        pushed(tmp_path, "stop", version="3")
-
-
 @pytest.mark.parametrize("canary", ["warn", "stop"])
-def test_a_push_that_passes_is_only_measured(canary, tmp_path):
-    pipeline = pushed(tmp_path, canary)
-    pipeline.log.message.assert_not_called()
-    assert pipeline.canary_metrics["canary/d"] == pytest.approx(1e-4)
-    assert pipeline.canary.levels == [pytest.approx(1e-4)]
-
-
-def test_weights_that_an_engine_lost_are_found_before_the_next_push(tmp_path):
-    pipeline = pushed(tmp_path, "warn")
-    pipeline.engines.scores = lambda futures: {"rollout engine 0": EngineScores(TRAINER - 1, "0")}
-    pipeline._check_engines_again()
-    text, level = pipeline.log.message.call_args.args
-    assert level == "warning" and "rollout engine 0 differs from the trainer by 1 nats" in text
-    pipeline.engines.scores = lambda futures: {"rollout engine 0": EngineScores(TRAINER, "1")}
-    pipeline._check_engines(1)
+def test_a_push_that_an_engine_did_not_take_is_told_or_ends_the_run(tmp_path, canary):
+    told, log_probs = [], np.linspace(-4, -1, 128)
+    log = SimpleNamespace(message=lambda text, level: told.append((level, text)))
+    config = LabConfig.model_validate({"pipeline": {"canary": canary}})
+    pipeline = BatchPipeline(config, tmp_path, log, None)
+    held = {"rollout engine 0": EngineScores(log_probs + 1e-4, "0")}
+    pipeline.engines = SimpleNamespace(start_score=lambda sequences: [], scores=lambda futures: held)
+    pipeline.trainer = SimpleNamespace(score=lambda responses: log_probs)
+    pipeline._check_engines(0)
+    assert not told and pipeline.canary.levels == [pytest.approx(1e-4)]
+    with pytest.raises(PartFailure, match="canary is stop; go on with --resume") if canary == "stop" else nullcontext():
+        pipeline._check_engines(3)
     assert pipeline.canary_metrics["canary/faults"] == 1
+    assert canary == "stop" or (told[0][0] == "warning" and told[0][1].startswith("canary: rollout engine 0 says "))
 
 
 # --------------------------------------------------------------------------------------------------------------- saving
@@ -492,7 +297,7 @@ def test_a_full_disk_is_said_with_its_path_and_remedy(pipeline, error):
 
 
 def test_a_signal_in_the_last_checkpoint_does_not_cost_it(pipeline):
-    interruption = pipeline.interruption = Interruption()
+    interruption = pipeline.interruption = Interruption(print)
     pipeline.iteration = pipeline.config.pipeline.iterations - 1
     pipeline.log.stop_reason.return_value = "the score fell"
     saved = []
@@ -502,24 +307,17 @@ def test_a_signal_in_the_last_checkpoint_does_not_cost_it(pipeline):
         saved.append(pipeline.iteration)
 
     pipeline._save = save
-    began = pipeline.iteration
-    pipeline._finish_evaluation = lambda: setattr(pipeline, "iteration", began + 1)  # so that a checkpoint is due
+    pipeline.iteration += 1
     pipeline._loop()
     interruption.handle(signal.SIGINT, None)
-    assert saved == [began + 1]
-
-
-def no_room_for_copies(monkeypatch):
-    def copytree(source, target):
-        raise shutil.Error(
-            [(str(source), str(target), f"[Errno 28] No space left on device: '{source}' -> '{target}'")]
-        )
-
-    monkeypatch.setattr(shutil, "copytree", mock.create_autospec(shutil.copytree, side_effect=copytree))
+    assert saved == [pipeline.config.pipeline.iterations]
 
 
 def test_an_initial_model_that_does_not_fit_names_its_folder(pipeline, monkeypatch):
+    def copytree(source, target):
+        raise shutil.Error([(source, target, f"[Errno 28] No space left on device: '{source}' -> '{target}'")])
+
     monkeypatch.setattr(loop, "is_model", lambda folder: True)
-    no_room_for_copies(monkeypatch)
+    monkeypatch.setattr(shutil, "copytree", copytree)
     with pytest.raises(OSError, match=rf"\[Errno 28\] No space left on device: '{pipeline.initial}'$"):
         pipeline._provide_initial_model(None)

@@ -113,13 +113,6 @@ def test_routed_experts_are_read_as_they_were_sent():
     assert np.array_equal(decoded(encoded(experts), 3, 4, 300), experts)
 
 
-@pytest.mark.parametrize(("experts", "dtype"), [(1, "u1"), (8, "u1"), (256, "u1"), (257, "u2"), (70_000, "u4")])
-def test_smallest_type_that_holds_the_experts(experts, dtype):
-    found = decoded(encoded(np.full((5, 1, 1), experts - 1)), 1, 1, experts)
-    assert found.dtype == np.dtype(dtype)
-    assert (found == experts - 1).all()
-
-
 WHOLE = GenerationRequest("a", (1, 2, 3), 6, temperature=1.0, seed=5, stop_token_ids=(15,), distribution_size=4)
 
 

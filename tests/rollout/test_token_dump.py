@@ -166,18 +166,3 @@ def test_an_inactive_token_may_hold_anything(path):
     log_probs = np.where(dump.mask, dump.log_probs, np.nan)
     write_dump(path, dataclasses.replace(dump, log_probs=log_probs))
     assert np.isnan(read_dump(path).log_probs).sum() == 1
-
-
-def test_a_failed_write_leaves_the_old_file(path, monkeypatch):
-    write_dump(path, make_dump())
-    before = path.read_bytes()
-
-    def fail(arrays, part, metadata):
-        part.write_bytes(b"half")
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("sat_slime.rollout.token_dump.save_file", fail)
-    with pytest.raises(OSError, match="No space"):
-        write_dump(path, make_dump(step=18))
-    assert path.read_bytes() == before
-    assert [file.name for file in path.parent.iterdir()] == [path.name]

@@ -5,16 +5,14 @@ from synthetic import step_metrics
 
 from sat_slime.config.jsonl import read_rows
 from sat_slime.runs.collapse import (
-    FLOOR_STEPS,
     MISMATCH_CEILING,
     MISMATCH_RISE,
-    Band,
     CollapseWatch,
     first_departure,
     judge,
 )
 from sat_slime.runs.folder import RunFolder
-from sat_slime.runs.live_view import make_view
+from sat_slime.runs.live_view import RunView
 from sat_slime.runs.log import RunLog
 from sat_slime.runs.rows import read_metrics
 
@@ -88,15 +86,6 @@ def test_band_is_over_whole_lag_cycles():
     assert first_departure(np.arange(1, len(risen) + 1), risen, 8, MISMATCH_RISE) == len(sawtooth) + 16
 
 
-def test_gaps_do_not_matter():
-    band = Band(1, MISMATCH_RISE)
-    for step in range(1, 200):
-        band.add(step, float("nan") if step % 3 == 0 else 0.02)
-    assert band.departed is None and band.floor == pytest.approx(0.02)
-    assert np.isnan(Band(1, MISMATCH_RISE).add(1, 0.02))  # not known before FLOOR_STEPS
-    assert FLOOR_STEPS > 1
-
-
 # -------------------------------------------------------------------------------------------------------- live
 
 
@@ -106,7 +95,7 @@ def row(step, collapsed):
 
 
 def live(folder, stop=False, steps=range(1, 121), fall=60):
-    log = RunLog(folder, make_view("run", 120, Console(quiet=True)), watch=CollapseWatch(1), stop_on_collapse=stop)
+    log = RunLog(folder, RunView("run", 120, Console(quiet=True)), watch=CollapseWatch(1), stop_on_collapse=stop)
     told = None
     for step in steps:
         log.step(row(step, step > fall))

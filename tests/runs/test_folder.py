@@ -39,12 +39,6 @@ def run_with_data(path):
     return folder
 
 
-def test_new_folder_holds_the_resolved_config(tmp_path):
-    folder = RunFolder.create(tmp_path / "deep" / "run", "name: run\n")
-    assert folder.config.read_text() == "name: run\n"
-    assert folder.samples.is_dir() and folder.checkpoints.is_dir() and folder.logs.is_dir()
-
-
 def test_data_is_not_overwritten_by_accident(tmp_path):
     folder = run_with_data(tmp_path / "run")
     with pytest.raises(RunFolderError, match=r"--resume.*--name.*--overwrite"):

@@ -12,7 +12,7 @@ from sat_slime.config.method_section import method_switches
 from sat_slime.report.run import findings
 from sat_slime.runs.folder import RunFolder
 from sat_slime.runs.health import HealthWatch
-from sat_slime.runs.live_view import make_view
+from sat_slime.runs.live_view import RunView
 from sat_slime.runs.log import RunLog
 from sat_slime.runs.reading import load_run
 
@@ -42,7 +42,7 @@ ILLNESSES = {
     "ess": ({"mismatch__ess": 0.3}, ["below 50%", "Try a smaller lag"]),
     "mismatch": (
         {"mismatch__d_pi": lambda healthy: 6 * healthy},
-        ["more than 3 times its lowest level", "Try a smaller radius"],
+        ["more than 3 times its lowest level", "Try a smaller lag"],
     ),
     "engine": (
         {"mismatch__implementation": 0.08},
@@ -125,7 +125,7 @@ def folder(tmp_path):
 
 def test_the_log_says_it_once_also_over_a_resume(folder):
     told = io.StringIO()
-    view = make_view("run", STEPS, Console(file=told, width=300))
+    view = RunView("run", STEPS, Console(file=told, width=300))
     first = RunLog(folder, view, health=watch())
     for row in rows(mismatch__ess=0.3)[:80]:
         first.step(row)

@@ -41,14 +41,6 @@ def test_every_line_is_on_disk_at_once(folder, log):
     assert len(read_rows(folder.samples / "1.jsonl")) == 2
 
 
-def test_the_view_is_told(log, view):
-    log.step({"step": 1})
-    log.status(phase="training")
-    log.message("hello")
-    log.message("a traceback", "debug")
-    assert view.calls == [("step", {"step": 1}), ("status", {"phase": "training"}), ("message", "hello", "info")]
-
-
 def test_messages_go_to_the_log_with_their_level(folder, log):
     log.message("engine died", "warning")
     log.message("a traceback", "debug")
@@ -77,14 +69,6 @@ def test_rewind_forgets_what_came_after(folder, log):
     assert sorted(path.stem for path in folder.samples.iterdir()) == ["1", "2", "3", "4"]
 
 
-def test_rewind_before_the_first_step_forgets_all(folder, log):
-    fill(log, 2)
-    log.rewind(-1)
-    for path in (folder.metrics, folder.eval, folder.histograms):
-        assert read_rows(path) == []
-    assert list(folder.samples.iterdir()) == []
-
-
 def test_rewind_drops_a_torn_line(folder, log):
     folder.metrics.write_text('{"step": 1}\n{"step": 2}\n{"step": 3, "rew')
     log.rewind(5)
@@ -109,17 +93,6 @@ def test_a_full_disk_names_the_file_and_the_remedy_and_the_rest_is_kept(folder, 
     log.close()
     assert all(file.closed for file in files) and len(files) == 3
     assert read_rows(folder.eval)[0]["accuracy"] == 0.5
-
-
-def test_samples_and_rewind_name_what_cannot_be_written(folder, log, monkeypatch):
-    folder.samples.rmdir()
-    folder.samples.write_text("in the way")
-    with pytest.raises(OSError, match=r"cannot write .*samples.*--resume"):
-        log.samples(1, [])
-    folder.metrics.write_text("{}\n")
-    monkeypatch.setattr(os, "replace", lambda *paths: os.open("/nowhere/at/all", os.O_RDONLY))
-    with pytest.raises(OSError, match=r"cannot write .*run: No such file.*--resume"):
-        log.rewind(0)
 
 
 def test_threads_do_not_tear_lines(folder, log):

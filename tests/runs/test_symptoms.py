@@ -76,7 +76,7 @@ ILLNESSES = {
 
 @pytest.mark.parametrize("name", ILLNESSES)
 def test_each_illness_has_its_symptom_from_its_step_on(name):
-    assert {rule.name for rule in RULES if rule.runs == "slime"} - {"loss"} <= set(ILLNESSES)
+    assert {rule.name for rule in RULES if rule.runs == "slime"} - {"loss"} < set(ILLNESSES)
     (found,) = found_in(run(**ILLNESSES[name]))
     assert found.name == name and found.lasts
     assert ILL <= found.since <= ILL + 16
@@ -158,15 +158,6 @@ def test_a_slow_drift_is_held_against_the_first_steps(count, afterwards, noise):
     assert found_in(steps_of(count, mismatch__d_pi=d_pi[::-1].copy())) == []
 
 
-def test_a_mismatch_says_which_of_its_two_bounds_it_crossed():
-    (start, high) = found_in(steps_of(64, mismatch__d_pi=0.3 + 0.013 * np.sin(np.arange(64))))
-    assert start.name == "start" and high.seen.endswith("nats, above 0.15")
-    (risen,) = found_in(steps_of(64, mismatch__d_pi=np.where(np.arange(64) < 34, 0.01, 0.04)))
-    assert "more than 3 times its lowest level of 0.01" in risen.seen and "above" not in risen.seen
-    both = found_in(steps_of(64, mismatch__d_pi=np.where(np.arange(64) < 34, 0.01, 0.4)))[0]
-    assert "more than 3 times its lowest level" in both.seen and "and above 0.15" in both.seen
-
-
 @pytest.mark.parametrize("written", ["Infinity", "NaN", "-Infinity"])
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".log"])
 def test_one_chart_alone_shows_what_is_no_number(tmp_path, written, suffix):
@@ -205,13 +196,6 @@ def test_few_steps_have_no_verdict(count):
     assert verdict(broken, symptoms(broken)).startswith("Beyond that no verdict") == (count < 32)
 
 
-def test_what_is_judged_is_named_and_what_is_missing_too():
-    said = verdict(RunData(steps_of(200, grad_norm=0.3, mismatch__d_pi=np.nan)), [])
-    judged, missing = said.split("Not judged")
-    assert "grad_norm" in judged and "train_rollout" not in judged
-    assert "train/train_rollout_logprob_abs_diff" in missing
-
-
 def test_a_ratio_that_is_always_1_is_told():
     columns = run(mismatch__d_pi=6)
     columns["ppo_kl"][:] = columns["clip/fraction"][:] = 0
@@ -234,7 +218,7 @@ def test_what_came_before_the_fall_is_said_in_its_order():
 
 
 def test_every_flag_that_is_named_is_slimes():
-    texts = [rule.advice for rule in RULES if rule.runs == "slime"]
+    texts = [rule.advice for rule in RULES]
     texts += [symptom.advice for symptom in found_in(run(ppo_kl=1))]
     named = {flag for text in texts for flag in re.findall(r"--[a-z][a-z-]+[a-z]", text)}
     assert named and named <= set(FLAGS)

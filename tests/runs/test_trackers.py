@@ -2,7 +2,6 @@
 
 import csv
 import json
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -11,10 +10,6 @@ from sat_slime.runs.folder import RunFolderError
 from sat_slime.runs.trackers import csv_rows, is_tracker, read_tracked
 
 RECORDED = Path(__file__).parent / "recorded"
-needs_slime = pytest.mark.skipif(
-    find_spec("slime") is None or find_spec("slime.observability") is None or find_spec("wandb") is None,
-    reason="needs the real slime",
-)
 
 
 def forms(folder):
@@ -34,26 +29,6 @@ def test_recorded_trackers_of_slime(path):
     assert [row["loss/kl"] for row in run.metrics] == pytest.approx([0, 0.004671, 0.092434], rel=1e-3)
     assert all(row["ppo_kl"] == row["clip/fraction"] == row["truncated_ratio"] == 0 for row in run.metrics)
     assert [(row["step"], row["accuracy"], row["dataset"]) for row in run.evals] == [(2, 0.2578125, "held_out")]
-
-
-@needs_slime
-def test_slimes_own_functions_write_both_forms_of_the_same_run(tmp_path):
-    from slime_writes import write_with_slime
-
-    write_with_slime(tmp_path)
-    events, log = (read_tracked([path]) for path in forms(tmp_path))
-    assert [row["reward/mean"] for row in log.metrics] == [0.5, 1.5, 2.5]
-    assert [row["truncated_ratio"] for row in log.metrics] == [0.25] * 3
-    assert [row["mismatch/d_pi"] for row in log.metrics] == [0.25] * 3
-    assert [(row["step"], row["accuracy"], row["dataset"]) for row in log.evals] == [(3, 0.5, "aime")]
-    assert (events.metrics, events.evals) == (log.metrics, log.evals)
-
-
-def test_events_and_log_say_the_same():
-    events, log = (read_tracked([path]) for path in forms(RECORDED))
-    assert events.evals == log.evals
-    for one, other in zip(events.metrics, log.metrics, strict=True):
-        assert one == pytest.approx(other, rel=1e-6)
 
 
 def test_what_only_looks_like_a_chart_is_passed_over_or_named(tmp_path):

@@ -166,7 +166,7 @@ def test_what_a_class_lacks_is_said(package, tmp_path, written, instead, message
 
 @pytest.mark.engine
 @pytest.mark.skipif(
-    not all(importlib.util.find_spec(name) for name in ("ray", "sglang", "megatron")),
+    not all(importlib.util.find_spec(name) for name in ("sglang", "megatron")),
     reason="the lab runtime needs the engines: scripts/setup.sh",
 )
 def test_it_trains_on_the_engines_with_a_family_from_outside(package, tmp_path):

@@ -62,7 +62,7 @@ class GridPlan:
         if isinstance(self.run, SlimeConfig):
             return 1
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-        cell_memory = CELL_MEMORY_GIB + (self.run.servers - 1) * ENGINE_MEMORY_GIB
+        cell_memory = CELL_MEMORY_GIB + (self.run.rollout.engines - 1) * ENGINE_MEMORY_GIB
         return max(1, min(len(os.sched_getaffinity(0)), int(memory / cell_memory)))
 
     @property

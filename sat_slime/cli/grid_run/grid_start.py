@@ -21,10 +21,10 @@ from rich.console import Console
 
 from sat_slime.cli.grid_run.fork_servers import SAT_SLIME, fork_servers
 from sat_slime.cli.grid_run.grid_plan import GridPlan
-from sat_slime.cli.grid_run.grid_view import GridView, headline
+from sat_slime.cli.grid_run.grid_view import headline, newest_numbers
 from sat_slime.cli.lab_run import engine_packages
 from sat_slime.cli.slime_run.slime_plan import saved_iterations
-from sat_slime.cli.terminal import BAD_INPUT, INTERRUPTED, Ending
+from sat_slime.cli.terminal import BAD_INPUT, INTERRUPTED, Ending, say
 from sat_slime.config import ConfigError, LabConfig, SlimeConfig, dump_config
 from sat_slime.config.disk import disk_is_full
 from sat_slime.config.exits import how_it_ended, signals_handled
@@ -32,7 +32,7 @@ from sat_slime.config.jsonl import write_atomically
 from sat_slime.grid.state import CellState
 from sat_slime.runs.collapse import judge
 from sat_slime.runs.folder import RunFolder, RunFolderError, writable
-from sat_slime.runs.live_view import is_live
+from sat_slime.runs.live_view import duration
 from sat_slime.runs.reading import load_run
 
 POLL_S = 0.5
@@ -55,12 +55,9 @@ def run_grid(plan: GridPlan, retry_failed: bool, options: Sequence[str], console
     with _begun(plan) as states:
         queue = _queue(plan, states, retry_failed)
         try:
-            with (
-                _forking(plan, len(queue)) as environment,
-                GridView(plan, states, is_live(None, console), console) as view,
-            ):
-                view.message(f"{plan.title}, in {plan.folder.path}: {headline(plan, states)}")
-                GridRun(plan, states, queue, Cells(plan, options, environment), view).run()
+            with _forking(plan, len(queue)) as environment:
+                say(console, f"{plan.title}, in {plan.folder.path}: {headline(plan, states)}")
+                GridRun(plan, states, queue, Cells(plan, options, environment), console).run()
         except OSError as error:
             if not disk_is_full(error):
                 raise
@@ -230,13 +227,13 @@ class GridRun:
     """One call of `sat-slime grid`."""
 
     def __init__(
-        self, plan: GridPlan, states: Sequence[CellState], queue: Sequence[CellState], cells: Cells, view: GridView
+        self, plan: GridPlan, states: Sequence[CellState], queue: Sequence[CellState], cells: Cells, console: Console
     ):
         """states: all cells of the grid. queue: those of them to run now, in this order."""
-        self.folder, self.parallel, self.retries = plan.folder, plan.parallel, plan.grid.retries
+        self.plan, self.folder, self.parallel, self.retries = plan, plan.folder, plan.parallel, plan.grid.retries
         self.states, self.waiting = states, deque(queue)
         self.running: list[Active] = []
-        self.cells, self.view = cells, view
+        self.cells, self.console = cells, console
         self.asked = 0
         """Times that an end was asked for."""
         self._heard = 0
@@ -258,7 +255,6 @@ class GridRun:
                     for active in [active for active in self.running if active.has_ended()]:
                         self.running.remove(active)
                         self._end(active)
-                    self.view.refresh()
             finally:
                 self._kill()
                 self.folder.save(self.states)
@@ -334,7 +330,12 @@ class GridRun:
     def _note(self, state: CellState, now: str, text: str) -> None:
         state.state = now
         self.folder.save(self.states)
-        self.view.event(state, text)
+        parts, ended = [f"{time.strftime('%H:%M:%S')}  {state.cell.name}: {text}"], now in ("finished", "failed")
+        if ended:
+            parts += [*newest_numbers(self.folder.run_folder(state.cell)), duration(60 * state.minutes)]
+        say(self.console, "  ".join(parts))
+        if ended:
+            say(self.console, f"          {headline(self.plan, self.states)}")
 
     def _ask(self, number: int, frame: Any) -> None:
         self.asked += 1
@@ -348,7 +349,7 @@ class GridRun:
         while self._heard < self.asked:
             self._heard += 1
             if self._heard == 1:
-                self.view.message("ending the running cells after their iteration and a checkpoint; once more: at once")
+                say(self.console, "ending the running cells after their iteration and a checkpoint; once more: at once")
             self.running = [active for active in self.running if active.process is not None]  # the others are not ours
             for active in self.running:
                 if active.process.poll() is None:

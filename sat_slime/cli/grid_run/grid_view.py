@@ -1,10 +1,7 @@
-"""How far the cells of a grid are, what is left of it, and how a terminal shows that: a table that repaints itself, or
-one line per event."""
+"""How far the cells of a grid are, what is left of it, and the tables that a terminal shows of that."""
 
 from __future__ import annotations
 
-import functools
-import itertools
 import math
 import statistics
 import time
@@ -24,7 +21,7 @@ from sat_slime.cli.terminal import say
 from sat_slime.config import ConfigError
 from sat_slime.config.jsonl import number, parse_object, read_rows
 from sat_slime.grid.plan import Cell
-from sat_slime.grid.state import STATES, CellState, GridFolder
+from sat_slime.grid.state import CellState, GridFolder
 from sat_slime.runs.folder import RunFolder
 from sat_slime.runs.live_view import duration
 
@@ -32,9 +29,6 @@ TAIL_BYTES = 32 * 2**10
 """No line of metrics.jsonl is longer."""
 STYLES = {"running": "bold cyan", "failed": "bold red", "interrupted": "yellow", "finished": "green", "planned": "dim"}
 """The states, those first whose rows are kept where there is no room for all."""
-OTHER_LINES = 8
-"""Lines of the live view beside the table's rows."""
-MESSAGES = 3
 PLAIN_WIDTH = 120
 """Columns of the table where there is no terminal."""
 FOLLOW_S = 2.0
@@ -48,14 +42,8 @@ def last_row(path: Path) -> dict[str, Any]:
     """Return the last whole line of a JSON-lines file; empty where there is none."""
     if not path.exists():
         return {}
-    stat = path.stat()
-    return _last_row(path, stat.st_size, stat.st_mtime_ns)
-
-
-@functools.lru_cache(maxsize=1024)
-def _last_row(path: Path, size: int, changed_ns: int) -> dict[str, Any]:
     with open(path, "rb") as file:
-        file.seek(max(0, size - TAIL_BYTES))
+        file.seek(max(0, path.stat().st_size - TAIL_BYTES))
         lines = file.read().splitlines()
     rows = (row for line in reversed(lines) if (row := parse_object(line)))
     return next(rows, None) or next(reversed(read_rows(path)), {})
@@ -84,13 +72,11 @@ def outlook(plan: GridPlan, states: Sequence[CellState]) -> Outlook:
     """Return the time left for the wanted cells that are neither finished nor failed."""
     wanted = set(plan.wanted)
     open_states = [s for s in states if s.cell in wanted and s.state not in ("finished", "failed")]
-    running = [plan.folder.run_folder(state.cell).metrics for state in open_states if state.state == "running"]
-    seconds = [s for path in running if (s := number(last_row(path), "time/step")) == s]
     left: dict[Cell, float] = {}
     expected: list[float] = []
     sources: dict[str, None] = {}
     for cell in (state.cell for state in open_states):
-        minutes, source = _expected(plan, cell, states, seconds)
+        minutes, source = _expected(plan, cell, states)
         done = step_of(plan.folder.run_folder(cell)) / plan.steps(cell)
         left[cell] = minutes * (1 - min(1.0, done))
         expected.append(minutes)
@@ -101,23 +87,19 @@ def outlook(plan: GridPlan, states: Sequence[CellState]) -> Outlook:
     return Outlook(left, mean, total if total != total else by_clock, "; ".join(sources))
 
 
-def _expected(plan: GridPlan, cell: Cell, states: Sequence[CellState], running_s: Sequence[float]) -> tuple[float, str]:
+def _expected(plan: GridPlan, cell: Cell, states: Sequence[CellState]) -> tuple[float, str]:
     """Return the minutes that a cell takes, and their source: finished cells of its task, those of the same lag where
-    there are any; else the steps of running ones; else the grid's own `cost`."""
+    there are any; else the grid's own `cost`."""
     finished = [s for s in states if s.cell.task == cell.task and s.state == "finished" and s.minutes > 0]
     same_lag = [state for state in finished if state.cell.lag == cell.lag]
     if finished:
         of = " of the same lag" if same_lag else ""
         return statistics.median(s.minutes for s in same_lag or finished), f"measured: finished cells{of}, median"
-    cost = plan.grid.cost
-    if running_s:
-        seconds, source = statistics.median(running_s), "measured: newest steps of the running cells"
-    elif cost.seconds_per_iteration is not None:
-        seconds = cost.seconds_per_iteration
-        source = f"not measured: the grid file's {seconds:g} s an iteration"
-    else:
+    cost, seconds = plan.grid.cost, plan.grid.cost.seconds_per_iteration
+    if seconds is None:
         return math.nan, "unknown until a cell has run: cost.seconds_per_iteration is not set"
-    return (cost.start_s + plan.configs[cell].pipeline.iterations * seconds) / 60, source
+    minutes = (cost.start_s + plan.configs[cell].pipeline.iterations * seconds) / 60
+    return minutes, f"not measured: the grid file's {seconds:g} s an iteration"
 
 
 # ----------------------------------------------------------------------------------------------------------- tables
@@ -168,6 +150,17 @@ def remark(state: CellState, newest: Mapping[str, Any]) -> str:
     return "; ".join(part for part in (state.error, state.note or collapsed, attempts) if part)
 
 
+def newest_numbers(run: RunFolder) -> list[str]:
+    """Return the newest numbers of a cell, a name and a value each."""
+    newest, evaluation = last_row(run.metrics), last_row(run.eval)
+    numbers = {
+        "reward": (newest, "reward/mean"),
+        "accuracy": (evaluation, "accuracy"),
+        "d_pi": (newest, "mismatch/d_pi"),
+    }
+    return [f"{name} {text}" for name, (row, key) in numbers.items() if (text := _text(row, key, ".4g"))]
+
+
 def _text(row: Mapping[str, Any], key: str, form: str) -> str:
     value = number(row, key)
     return format(value, form) if value == value else ""
@@ -193,7 +186,7 @@ def describe(plan: GridPlan, retry_failed: bool) -> RenderableType:
     ]
     if counts["failed"] and not retry_failed:
         lines.append(f"failed      {counts['failed']} cell(s) are left as they are; --retry-failed starts them again")
-    return Group(*(Text(line) for line in lines), Text(""), _matrix(plan, states))
+    return Group(*(Text(line) for line in lines))
 
 
 def _cost_lines(plan: GridPlan, ahead: Outlook) -> list[str]:
@@ -207,89 +200,6 @@ def _cost_lines(plan: GridPlan, ahead: Outlook) -> list[str]:
         hours, each = sum(ahead.left.values()) / 60 * plan.gpus, ahead.cell_minutes / 60 * plan.gpus
         lines.append(f"            {hours:,.0f} GPU-hours, {each:,.1f} a cell on {plan.gpus} GPUs")
     return [*lines, f"            ({ahead.source})"]
-
-
-def _matrix(plan: GridPlan, states: Sequence[CellState]) -> Table:
-    """Return a table of methods, on each task of several, by lags: how many of the seeds are in which state."""
-    wanted = set(plan.wanted)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("method", *(f"lag {lag}" for lag in plan.grid.lags)):
-        table.add_column(heading, no_wrap=True)
-    for task, method in itertools.product(plan.grid.tasks or (None,), plan.grid.methods):
-        texts = []
-        for lag in plan.grid.lags:
-            own = (
-                s
-                for s in states
-                if s.cell in wanted and (s.cell.task, s.cell.method, s.cell.lag) == (task, method, lag)
-            )
-            counts = Counter(state.state for state in own)
-            texts.append(", ".join(f"{counts[state]} {state}" for state in STATES if counts[state]) or "–")
-        table.add_row(f"{method} on {task}" if task else method, *texts)
-    return table
-
-
-# ------------------------------------------------------------------------------------------------------------ views
-
-
-class GridView:
-    """What a terminal shows while a grid runs: a table that is repainted every second, or a line per event."""
-
-    def __init__(self, plan: GridPlan, states: Sequence[CellState], live: bool, console: Console):
-        self._plan, self._states, self._console = plan, states, console
-        self._live = Live(console=console, auto_refresh=False) if live else None
-        self._messages: list[str] = []
-        self._painted = 0.0
-
-    def event(self, state: CellState, text: str) -> None:
-        """Tell what has happened to a cell."""
-        parts = [f"{time.strftime('%H:%M:%S')}  {state.cell.name}: {text}"]
-        ended = state.state in ("finished", "failed")
-        if ended and not self._live:
-            run = self._plan.folder.run_folder(state.cell)
-            newest, evaluation = last_row(run.metrics), last_row(run.eval)
-            numbers = {
-                "reward": (newest, "reward/mean"),
-                "accuracy": (evaluation, "accuracy"),
-                "d_pi": (newest, "mismatch/d_pi"),
-            }
-            parts += [f"{name} {text}" for name, (row, key) in numbers.items() if (text := _text(row, key, ".4g"))]
-            parts.append(duration(60 * state.minutes))
-        self.message("  ".join(parts))
-        if ended and not self._live:
-            self.message(f"          {headline(self._plan, self._states)}")
-
-    def message(self, text: str) -> None:
-        if self._live:
-            self._messages = [*self._messages, text][-MESSAGES:]
-            self._paint()
-        else:
-            say(self._console, text)
-
-    def refresh(self) -> None:
-        """Take note that time has passed."""
-        if self._live and time.monotonic() - self._painted >= 1:
-            self._paint()
-
-    def _paint(self) -> None:
-        assert self._live is not None
-        height = self._console.height
-        newest = (last_row(self._plan.folder.run_folder(state.cell).metrics) for state in self._states)
-        remarks = sum(bool(remark(state, row)) for state, row in zip(self._states, newest, strict=True))
-        table = cells_table(self._plan, self._states, max(3, height - OTHER_LINES - min(remarks, height // 3)))
-        head = Text.assemble((self._plan.title, "bold"), f"  {headline(self._plan, self._states)}")
-        lines = [Text(line, style="dim", no_wrap=True, overflow="ellipsis") for line in self._messages]
-        self._live.update(Group(head, Text(""), table, Text(""), *lines), refresh=True)
-        self._painted = time.monotonic()
-
-    def __enter__(self) -> GridView:
-        if self._live:
-            self._live.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        if self._live:
-            self._live.stop()
 
 
 def show_grid(folder: GridFolder, follow: bool, console: Console) -> None:

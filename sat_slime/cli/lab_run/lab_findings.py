@@ -65,7 +65,7 @@ def _place(name: str, key: str, path: Path) -> Finding:
 
 def _memory(config: LabConfig) -> Finding:
     free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES") / GIB
-    need = config.servers * ENGINE_MEMORY_GIB + OTHER_MEMORY_GIB
+    need = config.rollout.engines * ENGINE_MEMORY_GIB + OTHER_MEMORY_GIB
     if free < need:
         return warn("memory", f"{free:.1f} GiB free, about {need:.1f} wanted: fewer rollout.engines")
     return ok("memory", f"{free:.0f} GiB free, about {need:.1f} wanted")

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
-
-import typer
 
 from sat_slime.cli.lab_run import engine_packages
 from sat_slime.cli.run_words import length_line, method_line
@@ -23,7 +20,7 @@ from sat_slime.lab.checkpoint import Checkpoint
 from sat_slime.lab.initial_model import cached_model, initial_faults, is_model, lost_initial
 from sat_slime.runs.folder import RunFolder
 from sat_slime.runs.going_back import (
-    GoingBack,
+    damaged,
     instead_of,
     lost_checkpoints,
     no_such_checkpoint,
@@ -82,29 +79,27 @@ def describe(plan: LabPlan) -> str:
     lines = [
         method_line(config),
         f"trainer     {train.dtype}",
-        f"engines     {rollout.engines} SGLang server(s), {rollout.dtype}"
-        + (", and one that evaluates" if config.evaluation_engine else ""),
+        f"engines     {rollout.engines} SGLang server(s), {rollout.dtype}",
         f"batch       {rollout.prompts_per_iteration} prompts x {rollout.samples_per_prompt} samples = {responses} "
         f"responses, at most {responses * longest:,} tokens an iteration",
         length_line(config),
         f"folder      {plan.folder}",
     ]
     if plan.resume:
-        saved = find_checkpoint(plan.folder, config, plan.resume_from, may_ask=False)
+        saved = find_checkpoint(plan.folder, config, plan.resume_from)
         lines.append(f"goes on     from {saved.path.name if saved else 'its start'}")
     if missing := engine_packages.missing_engines():
         lines.append(f"missing     {', '.join(missing)}: {engine_packages.INSTALL_ENGINES}")
     return "\n".join([dump_config(config), *(f"# {line}" for line in lines)])
 
 
-def find_checkpoint(folder: Path, config: LabConfig, wanted: int | None, *, may_ask: bool) -> Checkpoint | None:
+def find_checkpoint(folder: Path, config: LabConfig, wanted: int | None) -> Checkpoint | None:
     """Return the checkpoint that a lab run goes on from, its files held against their checksums; None: from the
     beginning.
 
     Args:
         config: the settings that the run is to go on with.
         wanted: the iteration of the checkpoint to go on from, 0 for the beginning; None: the newest checkpoint.
-        may_ask: where files are damaged and a terminal is there, ask whether to go on from an older checkpoint.
 
     Raises:
         ConfigError: files are damaged; the message says what is whole, what going back to it costs, and the command.
@@ -117,18 +112,15 @@ def find_checkpoint(folder: Path, config: LabConfig, wanted: int | None, *, may_
     number = max(there, default=0) if wanted is None else wanted
     if number == 0:
         if wanted is None and (lost := lost_checkpoints(folder, config, checkpoints)):
-            _go_back(GoingBack(folder, config, lost[0], lost[1], 0), may_ask)
+            raise damaged(folder, config, *lost, 0)
         return None
-    saved: Checkpoint | None
     try:
         saved = checkpoint.verified(there[number])
     except checkpoint.DamagedCheckpoint as damage:
-        saved = checkpoint.first_whole(there[n] for n in instead_of(number, there) if n != number)
-        fallback = saved.state.iteration if saved else 0
-        _go_back(GoingBack(folder, config, str(damage), number, fallback, asked=wanted is not None), may_ask)
-    if saved is not None:
-        _check_made_with(config, saved, wanted)
-        _check_initial(folder, config, saved)
+        whole = checkpoint.first_whole(there[n] for n in instead_of(number, there) if n != number)
+        raise damaged(folder, config, str(damage), number, whole.state.iteration if whole else 0) from None
+    _check_made_with(config, saved, wanted)
+    _check_initial(folder, config, saved)
     return saved
 
 
@@ -144,20 +136,6 @@ def _check_made_with(config: LabConfig, saved: Checkpoint, wanted: int | None) -
                 "code and NumPy's version back, or start another run with --name X"
             ]
         )
-
-
-def _go_back(back: GoingBack, may_ask: bool) -> None:
-    """Ask at the terminal whether to go back. Raises ConfigError where nobody agrees, where there is no terminal, and
-    where it is not to be asked."""
-    if not may_ask or not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise back.refusal()
-    typer.echo(back.explanation(), err=True)
-    try:
-        agreed = typer.confirm("Go on from there?", default=False, err=True)
-    except typer.Abort:  # Ctrl-C, or the end of the input
-        raise KeyboardInterrupt from None
-    if not agreed:
-        raise ConfigError([f"not resumed, and nothing is changed; to do so: {back.command()}"])
 
 
 def _check_initial(folder: Path, config: LabConfig, saved: Checkpoint) -> None:

@@ -6,7 +6,6 @@ import contextlib
 import traceback
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -21,7 +20,7 @@ from sat_slime.lab.checkpoint import Checkpoint, set_aside
 from sat_slime.runs.collapse import CollapseWatch
 from sat_slime.runs.folder import RunFolder, writable
 from sat_slime.runs.health import HealthWatch
-from sat_slime.runs.live_view import make_view
+from sat_slime.runs.live_view import RunView
 from sat_slime.runs.log import RunLog
 
 
@@ -66,7 +65,7 @@ def _claim(plan: LabPlan, overwrite: bool) -> tuple[RunFolder, Checkpoint | None
         with writable(folder.path):
             folder.lock()
         try:
-            saved = find_checkpoint(plan.folder, plan.config, plan.resume_from, may_ask=True)
+            saved = find_checkpoint(plan.folder, plan.config, plan.resume_from)
             with writable(folder.path):
                 aside = set_aside(folder.checkpoints, after=saved.state.iteration if saved else 0)
                 write_atomically(folder.config, text)
@@ -89,10 +88,7 @@ def _run(
     failed = False
     try:
         done = saved.state.updates if saved else 0
-        view = make_view(
-            heading, optimizer_steps(config), console, live, first_step=done, past=_rows_until(folder, done)
-        )
-        with view:
+        with RunView(heading, optimizer_steps(config), console, live, first_step=done) as view:
             log = RunLog(
                 folder,
                 view,
@@ -119,12 +115,6 @@ def _run(
     finally:
         if log is not None:
             log.close(failed)
-
-
-def _rows_until(folder: RunFolder, step: int) -> list[dict[str, Any]]:
-    """Rows of the steps and evaluations up to a step, from which a resumed run's curves go on."""
-    rows = [*read_rows(folder.metrics), *read_rows(folder.eval)] if step else []
-    return [row for row in rows if number(row, "step") <= step]
 
 
 def _end(folder: RunFolder, status: str, error: str | None, console: Console) -> Ending:

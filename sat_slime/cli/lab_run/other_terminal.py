@@ -18,7 +18,7 @@ from sat_slime.config import LabConfig
 from sat_slime.config.jsonl import parse_object, read_rows
 from sat_slime.lab.checkpoint import newest
 from sat_slime.runs.folder import RunFolder, RunFolderError
-from sat_slime.runs.live_view import make_view
+from sat_slime.runs.live_view import RunView
 from sat_slime.runs.lock import Holder
 
 LOOK_S = 0.2
@@ -69,7 +69,7 @@ def watch(folder: RunFolder, config: LabConfig, console: Console) -> None:
     """Show the view of a run until it ends or Ctrl-C: live on a terminal, else a line per step."""
     seconds = 0.0
     steps, evals, log = Tail(folder.metrics), Tail(folder.eval), Tail(folder.log)
-    with make_view(title(folder.path.name, config), optimizer_steps(config), console, clock=lambda: seconds) as view:
+    with RunView(title(folder.path.name, config), optimizer_steps(config), console, clock=lambda: seconds) as view:
         for _ in itertools.count():
             goes_on = folder.is_locked()
             for row in evals.new_rows():

@@ -22,7 +22,7 @@ from sat_slime.launch.job_files import JobLog, JobRecord
 from sat_slime.launch.local_ray import LocalRay, how_it_died, is_running, stop_ray
 from sat_slime.launch.ray_jobs import JobError, JobServer, JobState
 from sat_slime.runs.folder import RunFolder
-from sat_slime.runs.live_view import View, make_view
+from sat_slime.runs.live_view import RunView
 from sat_slime.runs.slime_log import LogLine, read_line, run_metrics
 
 LAST_LINES = 15
@@ -62,7 +62,7 @@ def follow(
     """Show the job's progress until it ends or Ctrl-C; keep its log."""
     show = Show(config)
     steps = config.pipeline.optimizer_steps_per_rollout
-    view = make_view(
+    view = RunView(
         title(config.name, config),
         optimizer_steps(config),
         console,
@@ -108,7 +108,7 @@ class Show:
     def clock(self) -> float:
         return time.time() if math.isnan(self.now) else self.now
 
-    def read(self, text: str, view: View | None = None) -> None:
+    def read(self, text: str, view: RunView | None = None) -> None:
         """Take in a line of the log."""
         line = read_line(text)
         self.now = self.now if line.time is None else line.time
@@ -129,7 +129,7 @@ class Show:
         if view is not None:
             self._show(view, line)
 
-    def _show(self, view: View, line: LogLine) -> None:
+    def _show(self, view: RunView, line: LogLine) -> None:
         if line.kind == "step":
             view.step(self.step)
         elif line.kind == "eval":

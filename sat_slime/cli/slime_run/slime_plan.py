@@ -21,7 +21,7 @@ from sat_slime.launch.slimes_parser import ask_slime
 from sat_slime.runs import saved
 from sat_slime.runs.folder import RunFolder
 from sat_slime.runs.going_back import (
-    GoingBack,
+    damaged,
     instead_of,
     lost_checkpoints,
     no_such_checkpoint,
@@ -101,11 +101,10 @@ def _check_saved(config: SlimeConfig, path: Path, done: int, resume_from: int | 
         raise no_such_checkpoint(resume_from, checkpoints, there)
     fault = saved.fault(checkpoints, resume_from) if resume_from else saved.fault_of_newest(checkpoints)
     if fault:
-        damaged = resume_from or done or max(there, default=0)
-        fallback = saved.first_whole(checkpoints, instead_of(damaged, there))
-        raise GoingBack(path, config, fault, damaged, fallback, asked=resume_from is not None).refusal()
+        iteration = resume_from or done or max(there, default=0)
+        raise damaged(path, config, fault, iteration, saved.first_whole(checkpoints, instead_of(iteration, there)))
     if resume_from is None and not done and (lost := lost_checkpoints(path, config, checkpoints)):
-        raise GoingBack(path, config, lost[0], lost[1], 0).refusal()
+        raise damaged(path, config, *lost, 0)
 
 
 def saved_iterations(config: SlimeConfig, folder: Path) -> int:

@@ -116,8 +116,7 @@ def begun(tmp_path):
         states = folder.begin(grid, LabConfig())
         configs = {state.cell: LabConfig() for state in states}
         plan = GridPlan(grid.model_copy(update={"parallel": 2}), folder, LabConfig(), configs, [*configs], ())
-        view = grid_start.GridView(plan, states, False, Console(quiet=True))
-        return grid_start.GridRun(plan, states, states, kind(folder), view), states
+        return grid_start.GridRun(plan, states, states, kind(folder), Console(quiet=True)), states
 
     return begin
 

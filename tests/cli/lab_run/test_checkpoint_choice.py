@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import pty
 import shlex
 import shutil
 import subprocess
@@ -28,7 +27,6 @@ from sat_slime.tasks.running_sums import RunningSums
 TINY = Path(__file__).parents[3] / "configs" / "lab" / "tiny.yaml"
 STAND_IN = Path(__file__).parents[2] / "lab" / "stand_in_runtime.py"
 RUN = Path("runs/tiny")
-END_OF_INPUT = "\x04"
 NEWEST, BEFORE = RUN / "checkpoints" / "iteration-000004", RUN / "checkpoints" / "iteration-000002"
 
 
@@ -179,36 +177,6 @@ def test_a_start_that_fails_is_gone_on_with_from_the_older_one(runtime, monkeypa
     assert ("iteration-000002.aside" in result.output) is (back == 0)
     again = command("launch", RUN, "--resume", "--dry-run").stdout
     assert f"goes on     from {'iteration-000002' if back else 'its start'}" in again
-
-
-@pytest.mark.parametrize(("answer", "code"), [("y", 0), ("", 2), (END_OF_INPUT, 130)])
-def test_on_a_terminal_it_asks(runtime, answer, code):
-    flip_a_bit_of_adamw()
-    before = files()
-    ours, theirs = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, STAND_IN, str(os.getpid()), "launch", RUN, "--resume", "--no-live"],
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        start_new_session=True,
-    )
-    os.close(theirs)
-    text = ""
-    with contextlib.suppress(OSError):  # the other end is closed
-        while "Go on from there? [y/N]: " not in text:
-            text += os.read(ours, 4096).decode()
-        os.write(ours, answer.encode() if answer == END_OF_INPUT else f"{answer}\n".encode())
-        while part := os.read(ours, 4096):
-            text += part.decode()
-    assert process.wait() == code, text
-    assert f"{NEWEST} is damaged: trainer.safetensors" in text and "iterations 3 to 5 are trained again" in text
-    if code == 0:
-        assert steps() == [1, 2, 3, 4, 5, 6]
-    else:
-        assert files() == before
-    if code == 2:
-        assert "not resumed, and nothing is changed; to do so: sat-slime launch runs/tiny --resume-from 2" in text
 
 
 def test_another_initial_model_is_not_taken_for_the_reference(runtime, tmp_path):

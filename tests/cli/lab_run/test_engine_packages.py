@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from command_line import ROOT, sat_slime_command
+from command_line import sat_slime_command
 
 from sat_slime.cli.lab_run import engine_packages
 from sat_slime.cli.lab_run.engine_packages import ENGINES
@@ -55,8 +55,3 @@ def test_without_pip_it_says_what_to_do(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     result = sat_slime_command("prepare", "engines")
     assert result.exit_code == 2 and "has no pip: install it" in result.output
-
-
-@pytest.mark.parametrize("line", ["sglang --no-deps", "lab.txt"])
-def test_a_checkout_is_set_up_in_the_same_way(line):
-    assert line in (ROOT / "scripts/setup.sh").read_text()

@@ -6,19 +6,6 @@ import pytest
 import yaml
 from command_line import TINY, sat_slime_command, state
 
-from sat_slime.cli.lab_run import lab_start
-
-
-def test_a_resumed_run_starts_where_its_checkpoint_is(runtime, monkeypatch, tmp_path):
-    runtime.end, runtime.stop_after = KeyboardInterrupt(), 5
-    sat_slime_command("launch", TINY)
-    asked = {}
-    make_view = lab_start.make_view
-    monkeypatch.setattr(lab_start, "make_view", lambda *args, **more: asked.update(more) or make_view(*args, **more))
-    sat_slime_command("launch", "runs/tiny", "--resume")
-    assert asked["first_step"] == 4
-    assert [row["step"] for row in asked["past"] if "reward/mean" in row] == [1, 2, 3, 4]
-
 
 @pytest.mark.parametrize("target", [TINY, "runs/tiny", "runs/tiny/", "runs/tiny/config.yaml"])
 def test_resume_by_file_or_folder(runtime, tmp_path, target):

@@ -1,25 +1,13 @@
 """How a run of the lab runtime ends, on a stand-in for the runtime."""
 
-import asyncio
-import inspect
 import os
 import signal
-import sys
-from pathlib import Path
 
 import pytest
 from command_line import TINY, sat_slime_command, state
-from stand_in_runtime import FakeRuntime
 
-from sat_slime import lab
-from sat_slime.cli import run_words
 from sat_slime.cli.lab_run import engine_packages, lab_start
 from sat_slime.report import write_reports
-
-
-def test_the_stand_in_is_called_as_the_runtime_is():
-    theirs, ours = inspect.signature(lab.run), inspect.signature(FakeRuntime().run)
-    assert list(theirs.parameters) == list(ours.parameters)
 
 
 def test_missing_engines_say_what_to_install(runtime, monkeypatch, tmp_path):
@@ -71,7 +59,7 @@ def test_an_interrupt_before_the_runtime_runs(runtime, monkeypatch, tmp_path):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(lab_start, "make_view", interrupted)
+    monkeypatch.setattr(lab_start, "RunView", interrupted)
     result = sat_slime_command("launch", TINY)
     assert result.exit_code == 130
     assert "go on with: sat-slime launch runs/tiny --resume" in result.stdout
@@ -130,48 +118,3 @@ def test_a_full_disk_is_a_line_and_the_run_ends_as_failed(runtime, tmp_path):
     )
     assert state(path.parent)["status"] == "failed" and "metrics.jsonl" in state(path.parent)["error"]
     assert (path.parent / "report.html").exists()
-
-
-@needs_full_device
-def test_a_disk_that_stays_full_is_a_line_too(runtime, monkeypatch, tmp_path):
-    def full_from_now_on(log):
-        monkeypatch.setattr(os, "fsync", lambda file: os.write(os.open("/dev/full", os.O_WRONLY), b"x"))
-        fill_disk(log)
-
-    runtime.at_end = full_from_now_on
-    result = sat_slime_command("launch", TINY)
-    assert result.exit_code == 1 and "Traceback" not in result.output
-    assert len(result.stderr.splitlines()) == 1 and "metrics.jsonl: No space left" in result.stderr
-    state_file = Path("runs/tiny/state.json")
-    assert f"no report: [Errno 28] No space left on device: '{state_file}'; when that is fixed:" in result.stdout
-    assert not list((tmp_path / "runs" / "tiny").glob(".*.tmp"))
-
-
-def test_a_server_that_does_not_start_tells_why(runtime, tmp_path, monkeypatch):
-    pytest.importorskip("httpx")
-    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
-    from sat_slime.config.schema import ModelConfig, RolloutConfig
-    from sat_slime.lab.engine import Server, ServerFailed
-
-    command = [sys.executable, "-c", "print('loading'); raise SystemExit('no such checkpoint')"]
-    server = Server(0, RolloutConfig(), ModelConfig(), tmp_path, command)
-    with pytest.raises(ServerFailed) as failure:
-        asyncio.run(server.start("model", 0))
-    runtime.end = failure.value
-    result = sat_slime_command("launch", TINY)
-    first, *rest = result.stderr.splitlines()
-    assert first.startswith("error: the SGLang server of engine 0 ended before it was healthy (exit code 1)")
-    assert first.endswith("; last in its log: no such checkpoint")
-    assert rest[0] == f"Its log {tmp_path}/sglang-0.log ends with:" and rest[-2:] == [
-        "    loading",
-        "    no such checkpoint",
-    ]
-    run = tmp_path / "runs" / "tiny"
-    assert state(run)["error"] == first.removeprefix("error: ")
-    assert "last in its log: no such checkpoint" in (run / "report.html").read_text()
-
-
-def test_errors_are_a_line_with_their_type_where_the_message_needs_it():
-    assert run_words.one_line(KeyError("layer")) == "KeyError: 'layer'"
-    assert run_words.one_line(OSError(28, "No space left on device")) == "[Errno 28] No space left on device"
-    assert run_words.one_line(AssertionError()) == "AssertionError"

@@ -11,13 +11,13 @@ from sat_slime.cli.slime_run.job_following import Show, follow
 from sat_slime.config import load_config
 from sat_slime.launch.job_files import JobRecord
 from sat_slime.launch.ray_jobs import JobError, JobServer, JobState
-from sat_slime.runs.live_view import make_view
+from sat_slime.runs.live_view import RunView
 
 
 def test_an_evaluation_is_told_with_what_was_trained_before_it():
     told = StringIO()
     config = load_config(PAPER)
-    show, view = Show(config), make_view("run", 8, Console(file=told, width=200), live=False)
+    show, view = Show(config), RunView("run", 8, Console(file=told, width=200), live=False)
     for line in ("eval 0: {'eval/aime24': 0.1}", "step 0: {'train/step': 0}", "eval 0: {'eval/aime24': 0.2}"):
         show.read(line, view)
     evaluations = [line for line in told.getvalue().splitlines() if line.startswith("eval")]
