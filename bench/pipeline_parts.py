@@ -8,8 +8,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from sat_slime.config.schema import LabConfig, VerifierConfig
-from sat_slime.lab.batch import Grader, RolloutBatch, training_requests
+from sat_slime.config.schema import LabConfig
+from sat_slime.lab.batch import RolloutBatch, training_requests
 from sat_slime.lab.engine import Engines
 from sat_slime.lab.initial_model import cached_model, is_model
 from sat_slime.lab.process import TrainerProcess, warm_up_model
@@ -48,4 +48,4 @@ def generate(config: LabConfig, engines: Engines, iteration: int) -> RolloutBatc
 
 def collect(engines: Engines, flight: list[Any], iteration: int, problems: list[Problem]) -> RolloutBatch:
     """Waits for a batch in flight and grades it by the task's own check."""
-    return Grader(VerifierConfig(), engines.task).grade(engines.collect(flight, iteration, problems))
+    return engines.collect(flight, iteration, problems).judged()

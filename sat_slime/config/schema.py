@@ -328,15 +328,6 @@ class VerifierLimits(Section):
     """Address space of a worker, in MiB."""
 
 
-class VerifierConfig(VerifierLimits):
-    """The verifier that rewards a response: the task's own exact check, or the verifier of mathematics, in processes of
-    its own."""
-
-    mode: Literal["exact", "default", "prime_math"] = "exact"
-    """exact: one comparison, without processes; default, prime_math: modes of the verifier, which give the same
-    rewards."""
-
-
 class CheckpointConfig(Section):
     """Checkpoints, from which `--resume` goes on."""
 
@@ -418,8 +409,6 @@ class LabConfig(Section):
     """Training on Megatron."""
     eval: EvalConfig = EvalConfig()
     """Evaluation."""
-    verifier: VerifierConfig = VerifierConfig()
-    """The verifier of responses."""
     checkpoint: Annotated[CheckpointConfig, MAY_CHANGE_ON_RESUME, COMPUTES_NOTHING] = CheckpointConfig()
     """Checkpoints."""
     diagnose: DiagnoseConfig = DiagnoseConfig()

@@ -5,7 +5,6 @@ This module imports no engine: the driver needs it as well as the trainer.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -14,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from sat_slime.config.method_section import build_method
-from sat_slime.config.schema import EvalConfig, LabConfig, VerifierConfig
+from sat_slime.config.schema import EvalConfig, LabConfig
 from sat_slime.evaluation.scores import Graded, measured_weights, summary
-from sat_slime.reward import Limits, Verdict, VerifierPool
+from sat_slime.reward import Verdict
 from sat_slime.rollout.canary import prefix_length
 from sat_slime.rollout.token_dump import TokenDump
 from sat_slime.rollout.types import TOOL, GenerationRequest, Response
@@ -54,8 +53,13 @@ class RolloutBatch:
     """Counts of rejected, lost and resent responses."""
     verdicts: list[Verdict] = field(default_factory=list)
     """The verdicts on the responses, in their order; empty until they are graded."""
-    verifier: dict[str, float] = field(default_factory=dict)
-    """What the verifier counted while it graded; empty where the task's own check graded."""
+
+    def judged(self) -> RolloutBatch:
+        """Return the batch with the task's verdicts on its responses."""
+        group = len(self.responses) // len(self.problems)
+        labels = [problem.label for problem in self.problems for _ in range(group)]
+        pairs = zip(labels, self.responses, strict=True)
+        return replace(self, verdicts=[self.task.verdict(label, response.output_ids) for label, response in pairs])
 
     @property
     def rewards(self) -> np.ndarray:
@@ -85,7 +89,7 @@ class RolloutBatch:
         return [replace(response, reward=reward, advantage=advantage) for response, reward, advantage in graded]
 
     def metrics(self) -> dict[str, float]:
-        """Return reward/*, response/*, tokens/*, rollout/* and verifier/* of the run folder."""
+        """Return reward/*, response/*, tokens/* and rollout/* of the run folder."""
         rewards, lengths = self.rewards, self.lengths
         return {
             "reward/mean": float(rewards.mean()),
@@ -95,7 +99,6 @@ class RolloutBatch:
             "response/truncated": float(self.truncated.mean()),
             "tokens/response_total": int(lengths.sum()),
             **{f"rollout/{name}": count for name, count in self.faults.items()},
-            **{f"verifier/{name}": count for name, count in self.verifier.items()},
         }
 
 
@@ -225,46 +228,6 @@ def _requests(config, prefix, problems, samples, temperature, rng, **sampling) -
     ]
 
 
-# ------------------------------------------------------------------------------------------------------------ verdicts
-
-
-class Grader:
-    """Grades responses; close it, since a verifier has processes."""
-
-    def __init__(self, config: VerifierConfig, task: Task) -> None:
-        """Raises ModuleNotFoundError: the verifier is asked for and math-verify is not installed."""
-        self.task = task
-        self.mode = config.mode
-        self._pool: VerifierPool | None = None
-        if config.mode != "exact":
-            workers = config.workers or max(1, min(8, (os.cpu_count() or 2) // 2))
-            self._pool = VerifierPool(workers, Limits(config.cpu_s, config.wall_s, config.memory_mb))
-
-    def grade(self, batch: RolloutBatch) -> RolloutBatch:
-        """Return the batch with its verdicts, and with what the verifier counted."""
-        group = len(batch.responses) // len(batch.problems)
-        labels = [problem.label for problem in batch.problems for _ in range(group)]
-        graded = zip(labels, (response.output_ids for response in batch.responses), strict=True)
-        if self._pool is None or self.mode == "exact":
-            return replace(batch, verdicts=[self.task.verdict(label, ids) for label, ids in graded])
-        verdicts = self._pool.verify_batch([(self._wording(ids), label) for label, ids in graded], self.mode)
-        return replace(batch, verdicts=verdicts, verifier=self._pool.drain_metrics())
-
-    async def verdict(self, label: str, output_ids: Sequence[int]) -> Verdict:
-        """Return the verdict on one response."""
-        if self._pool is None or self.mode == "exact":
-            return self.task.verdict(label, output_ids)
-        return await self._pool.verify_async(self._wording(output_ids), label, self.mode)
-
-    def _wording(self, output_ids: Sequence[int]) -> str:
-        return self.task.wording(self.task.decode(output_ids))
-
-    def close(self) -> None:
-        """Ends the verifier's processes, if there are any."""
-        if self._pool is not None:
-            self._pool.close()
-
-
 # --------------------------------------------------------------------------------------------- rows of the run folder
 
 
@@ -374,6 +337,5 @@ def evaluation_row(batch: RolloutBatch, scores: EvalConfig, step: int, iteration
         "weights_step": measured_weights(response.weight_version for response in batch.responses),
         **summary(graded, scores.sizes(scores.samples_per_problem), scores.repeats),
         **{f"rollout/{name}": count for name, count in batch.faults.items()},
-        **{f"verifier/{name}": count for name, count in batch.verifier.items()},
         "time/eval": batch.seconds,
     }

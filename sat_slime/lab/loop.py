@@ -22,7 +22,6 @@ from sat_slime.config.disk import disk_is_full, naming
 from sat_slime.config.schema import LabConfig
 from sat_slime.lab import checkpoint
 from sat_slime.lab.batch import (
-    Grader,
     RolloutBatch,
     StepResult,
     canary_responses,
@@ -145,8 +144,6 @@ class Pipeline(ABC):
         self.initial_checksums = model_checksums(self.initial)
         self.log.status(phase="starting")
         with ExitStack() as parts:
-            self.grader = Grader(self.config.verifier, self.config.task)
-            parts.callback(self.grader.close)
             self.trainer = TrainerProcess(self.config, self.log_dir / "trainer.log")
             parts.callback(self.trainer.close)
             self.engines = Engines(self.config, self.initial, self.log_dir)
@@ -386,7 +383,7 @@ class Pipeline(ABC):
         scores = config.eval.final if self.iteration == config.pipeline.iterations else config.eval
         problems, requests = evaluation_requests(config, self.updates, scores.repeats)
         futures = self.engines.generate(requests, len(requests) // len(problems))
-        batch = self.grader.grade(self.engines.collect(futures, self.iteration, problems))
+        batch = self.engines.collect(futures, self.iteration, problems).judged()
         self._log_faults(batch, at)
         row = evaluation_row(batch, scores, self.updates, self.iteration)
         self.log.eval(row | self._restarts(at))
@@ -502,7 +499,7 @@ class BatchPipeline(Pipeline):
             self.log.status(phase="waiting for the rollout")
             with self._timing("wait"):
                 generated = self.engines.collect(flight.futures, flight.iteration, flight.problems)
-            flight.batch = self.grader.grade(generated)
+            flight.batch = generated.judged()
             self._log_faults(flight.batch)
         return flight.batch
 
@@ -512,7 +509,7 @@ class BatchPipeline(Pipeline):
 
     def _read_ahead(self, saved: Path) -> None:
         if batch := checkpoint.read_batch(saved, self.config):
-            self.ahead = Flight(batch.iteration, batch.problems, [], self.grader.grade(batch))
+            self.ahead = Flight(batch.iteration, batch.problems, [], batch.judged())
 
 
 class StreamingPipeline(Pipeline):
@@ -588,8 +585,7 @@ class StreamingPipeline(Pipeline):
             [response for part in parts for response in part.responses],
             seconds=max(part.seconds for part in parts),
             faults=dict(self.faults),
-        )
-        batch = self.grader.grade(batch)
+        ).judged()
         self._log_faults(batch)
         self.metrics, self.faults = self.stream.report(), Counter(faults_of([]))
         return batch

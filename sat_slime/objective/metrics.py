@@ -140,8 +140,6 @@ _STEP = (
     Metric("canary/limit", "nats", "Its limit, learned from the pushes that passed.", "step"),
     Metric("canary/worst_engine", "index", "The engine that it is of, from 0.", "step"),
     Metric("canary/faults", "count", "Engines that do not hold the weights of that push.", "step"),
-    Metric("verifier/{verdicts,correct,timeouts,kills,parse_failures,label_failures,no_answer}", "count", "Counts of the verifier, of `verifier.mode` other than exact.", "step", runtime="lab"),
-    Metric("verifier/seconds_mean", "seconds", "A verdict in its worker.", "step", runtime="lab"),
     Metric("time/train", "seconds", "Training.", "step", slime=("perf/train_time",)),
     Metric("time/sync", "seconds", "The weight broadcast; on slime that before this batch, if there was one.", "step", slime=("perf/update_weights_time",)),
     Metric("time/wait", "seconds", "Spent waiting for a rollout, the wait before a broadcast included.", "step", slime=("perf/train_wait_time",)),

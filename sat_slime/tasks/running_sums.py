@@ -77,17 +77,13 @@ class RunningSums(Task):
         return Problem("".join(map(str, digits)).ljust(self.max_digits) + "=", str(sum(digits)))
 
     def grade(self, label: str, answer: str) -> Verdict:
-        """Return reward 1.0 iff the last number is that of the label, as the verifier of mathematics would say it."""
+        """Return reward 1.0 iff the last number is that of the label."""
         from sat_slime.reward.verdict import verdict
 
         number = last_number(answer)
         if number is None:
             return verdict(None, "no_answer")
         return verdict(number, "number" if int(number) == int(label) else "different")
-
-    def wording(self, answer: str) -> str:
-        number = last_number(answer)
-        return "" if number is None else f"{answer}\nAnswer: {int(number)}"
 
     def demonstration(self, problem: Problem, rng: np.random.Generator, error_rate: float, direct: bool) -> str:
         """Return the partial sums, or with `direct` the last of them alone. An error is carried on."""

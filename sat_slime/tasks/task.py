@@ -108,21 +108,11 @@ class Task(BaseModel, ABC):
         """Mean number of tokens of the answers that show all their steps."""
         return self.answer_tokens
 
-    def wording(self, answer: str) -> str:
-        """Return an answer as the verifier of mathematics reads it (`verifier.mode`), empty where there is none. A task
-        whose labels are no mathematics leaves this out, and is graded by itself alone."""
-        raise NotImplementedError(f"{self.name} has no wording for the verifier of mathematics")
-
     def tool(self, answer: str) -> str:
         """Return what the tool writes after an answer that has come to a call. docs/extend.md has an example."""
         raise NotImplementedError(f"{self.name} has the call {self.call!r}, but no tool: define `tool`")
 
     # ----------------------------------------------------------------------------------------------- what follows
-
-    @property
-    def speaks_mathematics(self) -> bool:
-        """The verifier of mathematics can grade it."""
-        return type(self).wording is not Task.wording
 
     @property
     def vocab_size(self) -> int:

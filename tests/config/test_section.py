@@ -59,7 +59,6 @@ def test_what_a_resumed_run_has_to_keep():
     "model, free, kept",
     [
         (LabConfig, "pipeline.iterations=9", "pipeline.lag=3"),
-        (LabConfig, "verifier.workers=3", "verifier.cpu_s=9"),
         (LabConfig, "checkpoint.keep=9", "eval.problems=9"),
         (LabConfig, "rollout.max_restarts=9", "rollout.engines=2"),
         (SlimeConfig, "pipeline.iterations=9", "pipeline.lag=3"),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from sat_slime.config.schema import LabConfig, VerifierConfig
-from sat_slime.lab.batch import Grader, RolloutBatch, training_requests
+from sat_slime.config.schema import LabConfig
+from sat_slime.lab.batch import RolloutBatch, training_requests
 from sat_slime.rollout.types import Response
 
 CONFIG = LabConfig(rollout={"prompts_per_iteration": 3, "samples_per_prompt": 4})
@@ -28,5 +28,4 @@ def make_batch(answers: list[str], version: int = 0) -> RolloutBatch:
                 versions=np.full(len(output), version, np.int64),
             )
         )
-    batch = RolloutBatch(CONFIG.task, 0, problems, responses, seconds=1.5, faults={"rejected": 2})
-    return Grader(VerifierConfig(), CONFIG.task).grade(batch)
+    return RolloutBatch(CONFIG.task, 0, problems, responses, seconds=1.5, faults={"rejected": 2}).judged()

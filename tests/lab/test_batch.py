@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 
 import numpy as np
 import pytest
 import torch
 from made_up_batch import CONFIG, make_batch
 
-from sat_slime.config.schema import EvalConfig, LabConfig, VerifierConfig
+from sat_slime.config.schema import EvalConfig, LabConfig
 from sat_slime.lab.batch import (
-    Grader,
     RolloutBatch,
     StepResult,
     evaluation_requests,
@@ -24,7 +22,6 @@ from sat_slime.lab.batch import (
 )
 from sat_slime.rollout.token_dump import read_dump, write_dump
 from sat_slime.rollout.types import Response
-from sat_slime.tasks import Problem
 from sat_slime.tasks.running_sums import RunningSums
 
 
@@ -94,65 +91,15 @@ def test_advantages_are_those_of_torch_std():
 # ------------------------------------------------------------------------------------------------------------- verdicts
 
 
-TASK = RunningSums()
-
-needs_verifier = pytest.mark.skipif(
-    importlib.util.find_spec("math_verify") is None, reason="needs pip install '.[reward]'"
-)
-
-
-def response(output_ids, problem: Problem) -> Response:
-    length = len(output_ids)
-    versions = np.full(length, 3, np.int64)
-    return Response(
-        "r", TASK.encode(problem.prompt), tuple(output_ids), np.zeros(length, np.float32), None, "stop", versions
-    )
-
-
-def written(problem: Problem, rng: np.random.Generator) -> tuple[int, ...]:
-    """A response: a demonstration, one with a slip, one in which a character is another, or noise."""
-    kind = rng.integers(4)
-    text = TASK.demonstration(problem, rng, error_rate=0.3 if kind == 1 else 0.0, direct=bool(rng.integers(2)))
-    tokens = list(TASK.encode(text))
-    if kind == 2:
-        tokens[rng.integers(len(tokens))] = int(rng.integers(TASK.vocab_size))
-    if kind == 3:
-        tokens = [*rng.integers(0, TASK.vocab_size, rng.integers(1, 12)).tolist(), TASK.eos_id]
-    return tuple(tokens)
-
-
-def written_batch(problems: int = 200, samples: int = 8, seed: int = 0) -> RolloutBatch:
-    rng = np.random.default_rng(seed)
-    drawn = TASK.training_problems(problems, rng)
-    responses = [response(written(problem, rng), problem) for problem in drawn for _ in range(samples)]
-    return RolloutBatch(TASK, 0, drawn, responses)
-
-
-@needs_verifier
-@pytest.mark.parametrize("mode", ["default", "prime_math"])
-def test_every_mode_of_the_verifier_gives_the_rewards_of_the_tasks_own_check(mode):
-    batch = written_batch(problems=100)
-    exact = Grader(VerifierConfig(), TASK).grade(batch)
-    grader = Grader(VerifierConfig(mode=mode, workers=1), TASK)
-    try:
-        verified = grader.grade(batch)
-    finally:
-        grader.close()
-    np.testing.assert_array_equal(verified.rewards, exact.rewards)
-    assert 0.2 < exact.rewards.mean() < 0.9
-    if mode != "prime_math":  # PRIME compares what is not there, too
-        none = [verdict.reason == "no_answer" for verdict in exact.verdicts]
-        assert none == [verdict.reason == "no_answer" for verdict in verified.verdicts] and 0 < sum(none) < len(none)
-
-
-def test_the_own_check_starts_no_process_and_says_why():
-    problem = TASK.problem([3, 5, 2, 4])
+def test_the_tasks_own_check_says_why():
+    task = RunningSums()
+    problem = task.problem([3, 5, 2, 4])
     answers = ["08,10,14$", "14$", "08,10,15$", "14", "014$", "1 4$", "$", "08,10,14"]
-    batch = RolloutBatch(TASK, 0, [problem], [response(TASK.encode(text), problem) for text in answers])
-    graded = Grader(VerifierConfig(), TASK).grade(batch)
-    assert [verdict.reason for verdict in graded.verdicts] == ["number"] * 2 + ["different"] + ["no_answer"] * 5
-    assert graded.rewards.tolist() == [[1, 1, 0, 0, 0, 0, 0, 0]]
-    assert graded.verifier == {}
+    nothing = np.zeros(0)
+    responses = [Response("r", (1,), task.encode(text), nothing, None, "stop", nothing) for text in answers]
+    judged = RolloutBatch(task, 0, [problem], responses).judged()
+    assert [verdict.reason for verdict in judged.verdicts] == ["number"] * 2 + ["different"] + ["no_answer"] * 5
+    assert judged.rewards.tolist() == [[1, 1, 0, 0, 0, 0, 0, 0]]
 
 
 # ----------------------------------------------------------------------------------------------- rows of the run folder
@@ -230,5 +177,4 @@ def test_the_row_of_an_evaluation():
     assert (row["n_problems"], row["n_samples"]) == (3, 12)
     assert (row["reasons/number"], row["reasons/different"], row["reasons/no_answer"]) == (3, 8, 1)
     assert row["truncated"] == pytest.approx(1 / 12)
-    assert not any(key.startswith("verifier/") for key in row)
     assert "pass@2" in evaluation_row(batch, EvalConfig(samples_per_problem=2, repeats=2), 8, 8), "k unset: 2"

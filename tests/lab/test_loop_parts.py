@@ -19,7 +19,7 @@ pytest.importorskip("httpx", reason="the lab runtime needs the engines: scripts/
 from sat_slime import lab
 from sat_slime.config.schema import LabConfig
 from sat_slime.lab import checkpoint, loop
-from sat_slime.lab.batch import Grader, RolloutBatch, StepResult
+from sat_slime.lab.batch import RolloutBatch, StepResult
 from sat_slime.lab.failures import PartFailure
 from sat_slime.lab.initial_model import cached_model, initial_faults, model_checksums
 from sat_slime.lab.loop import ACKNOWLEDGED, ONE_ACT_S, BatchPipeline, Interruption
@@ -50,7 +50,6 @@ class World:
         monkeypatch.setattr(loop, "histogram_row", lambda *args: {})
         self.pipeline = BatchPipeline(self.config, tmp_path, self, Interruption(self.told.append))
         self.pipeline.trainer = self.pipeline.engines = self
-        self.pipeline.grader = Grader(self.config.verifier, self.config.task)
 
     def __getattr__(self, name):
         return lambda *args, **fields: None

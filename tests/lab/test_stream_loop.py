@@ -11,7 +11,7 @@ import pytest
 
 from sat_slime.config.schema import LabConfig
 from sat_slime.lab import loop
-from sat_slime.lab.batch import Grader, StepResult, lag_metrics, training_group, training_requests
+from sat_slime.lab.batch import StepResult, lag_metrics, training_group, training_requests
 from sat_slime.lab.engine import GenerationResult
 from sat_slime.lab.loop import StreamingPipeline
 from sat_slime.rollout.stream import length_bins
@@ -75,7 +75,6 @@ def make_pipeline(world, config, tmp_path) -> StreamingPipeline:
     log = SimpleNamespace(status=lambda **fields: None, message=lambda text, level="info": None)
     pipeline = StreamingPipeline(config, tmp_path, log, None)
     pipeline.seconds = {"wait": 0.0}
-    pipeline.grader = Grader(config.verifier, config.task)
     pipeline.engines = SimpleNamespace(stream=world.stream, give_up=world.give_up)
     pipeline.versions = [world.version]
     return pipeline

@@ -16,7 +16,7 @@ import yaml
 
 from sat_slime.config import ConfigError, LabConfig, config_errors, dump_config, load_config
 from sat_slime.config.loader import further_errors, vary
-from sat_slime.lab.batch import Grader, RolloutBatch, evaluation_requests, sample_rows, training_requests
+from sat_slime.lab.batch import RolloutBatch, evaluation_requests, sample_rows, training_requests
 from sat_slime.lab.initial_model import cached_model
 from sat_slime.rollout.types import Response
 from sat_slime.tasks.running_sums import RunningSums
@@ -90,7 +90,7 @@ def test_requests_are_graded_recorded_and_held_out(package, tmp_path):
         )
         for request, text in zip(requests, texts, strict=True)
     ]  # fmt: skip
-    batch = Grader(config.verifier, task).grade(RolloutBatch(task, 0, problems, responses))
+    batch = RolloutBatch(task, 0, problems, responses).judged()
     assert batch.rewards.tolist() == [[1, 0, 0, 0]] * 4
     assert batch.truncated.tolist() == [[False, True, False, False]] * 4
     assert [row["response"] for row in sample_rows(batch)] == texts
@@ -116,11 +116,10 @@ def test_the_cached_model_is_of_the_text_of_its_module(package, tmp_path):
     assert cached_model(config) != before
 
 
-def test_lengths_and_the_verifier_are_checked(package, tmp_path):
-    sets = ["rollout.max_response_tokens=6", "task.length=12", "verifier.mode=default"]
+def test_lengths_are_checked(package, tmp_path):
+    sets = ["rollout.max_response_tokens=6", "task.length=12"]
     found = "\n".join(config_errors(load_config(settings(tmp_path, name=PATH), sets)))
     assert f"longest answer of {PATH} with all its steps has 13 tokens: raise it to 13 or lower task.length" in found
-    assert "verifier.mode is default, but answers of task.name my_tasks.sorting" in found
     few = config_errors(load_config(settings(tmp_path, name=PATH, length=2)))
     assert few == ["task.length 2 make 64 problems, fewer than the 500 that a run needs: raise task.length"]
 

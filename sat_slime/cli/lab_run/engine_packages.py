@@ -12,12 +12,8 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sat_slime.rollout import sglang_on_gpu
-
-if TYPE_CHECKING:
-    from sat_slime.config import LabConfig
 
 REQUIREMENTS = Path(__file__).parents[2] / "requirements"
 """The folder of what SGLang needs on a CPU, and of the versions that were tested; they come with the package."""
@@ -61,16 +57,6 @@ def installed_version(package: str) -> str | None:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-def verifier_error(config: LabConfig) -> str | None:
-    """Return why the configured verifier cannot be used, or None."""
-    if config.verifier.mode == "exact" or importlib.util.find_spec("math_verify") is not None:
-        return None
-    return (
-        f"verifier.mode is {config.verifier.mode}, but math-verify is not installed: pip install '.[reward]' in a "
-        "checkout, or set verifier.mode to exact"
-    )
 
 
 # ------------------------------------------------------------------------------------------------------ installation

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sat_slime.cli.lab_run import engine_packages
-from sat_slime.cli.lab_run.engine_packages import installed_version, is_installed, verifier_error
+from sat_slime.cli.lab_run.engine_packages import installed_version, is_installed
 from sat_slime.config import LabConfig, config_errors, config_warnings
 from sat_slime.config.finding import Finding, fail, ok, settings_findings, warn
 from sat_slime.runs.folder import RunFolder
@@ -29,8 +29,6 @@ def lab_findings(config: LabConfig, file: Path) -> Iterator[Finding]:
     yield from settings_findings(errors, config_warnings(config))
     if not errors:
         yield ok("settings", str(file))
-    if lacking := verifier_error(config):
-        yield fail("math-verify", lacking)
     if config.logging.tensorboard and installed_version("tensorboard") is None:
         yield warn("tensorboard", "not installed: the run goes without it; pip install tensorboard")
     if error := tracker_error(config.logging.wandb_project):

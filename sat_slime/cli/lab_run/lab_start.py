@@ -28,8 +28,6 @@ def launch_lab_run(plan: LabPlan, *, overwrite: bool, live: bool | None, console
     """Run the plan to its end, whatever that is. Raises RunFolderError or ConfigError when it cannot start."""
     if missing := engine_packages.missing_engines():
         raise ConfigError([f"the lab runtime needs {', '.join(missing)}: {engine_packages.INSTALL_ENGINES}"])
-    if error := engine_packages.verifier_error(plan.config):
-        raise ConfigError([error])
     with sigterm_as_ctrl_c():
         folder, saved, aside = _claim(plan, overwrite)
         try:
