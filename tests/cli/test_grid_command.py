@@ -391,13 +391,6 @@ def slime_run(monkeypatch, tmp_path):
     return tmp_path
 
 
-def test_slime_runs_cost_gpu_hours(slime_run):
-    result = sat_slime_grid("grid.yaml", "--dry-run")
-    assert result.exit_code == 0, result.output
-    assert "2 h 00 min left: 2 cells of 1 h 00 min" in result.stdout
-    assert "16 GPU-hours, 8.0 a cell on 8 GPUs" in result.stdout
-
-
 def test_the_command_of_a_slime_cell_depends_on_its_job(slime_run):
     plan = plan_grid(Path("grid.yaml"), None, [], [], [])
     cells = grid_start.Cells(plan, ["--skip-checks"])

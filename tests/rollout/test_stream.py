@@ -241,10 +241,3 @@ def test_the_trainer_waits_for_a_group_that_would_break_the_bound_after_another_
     assert len(stream.waiting) == 2 and stream.take() is None
     stream.complete(late, "", [9], 0)
     assert late in stream.take() and not stream.dropped and not stream.overdue()
-
-
-def test_a_rollout_that_is_handed_out_too_early_is_not_lost_in_silence():
-    stream = make_stream()
-    stream.seek(2)
-    with pytest.raises(RuntimeError, match="rollout 1 is handed out already"):
-        stream.freeze(0)

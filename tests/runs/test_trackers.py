@@ -74,25 +74,6 @@ def test_a_file_of_an_unknown_kind_is_named_with_what_can_be_read(name, content,
     assert "TensorBoard events" in str(error.value) and str(path) in str(error.value)
 
 
-def test_folders_of_wandb_and_of_nothing(tmp_path):
-    (tmp_path / "wandb" / "offline-run-1").mkdir(parents=True)
-    (tmp_path / "wandb" / "offline-run-1" / "run-1.wandb").write_bytes(b":W&B")
-    with pytest.raises(RunFolderError, match="no public Python package reads"):
-        read_tracked([tmp_path / "wandb"])
-    (tmp_path / "weights").mkdir()
-    (tmp_path / "weights" / "a.bin").touch()
-    with pytest.raises(RunFolderError, match=r"a folder without metrics; it holds .bin"):
-        read_tracked([tmp_path / "weights"])
-
-
-@pytest.mark.parametrize("name", ["a.json", "losses.jsonl"])
-def test_metrics_without_steps_are_none_of_slime(name, tmp_path):
-    path = tmp_path / name
-    path.write_text('{"loss": 1.0, "reward/mean": 0.2}\n')
-    with pytest.raises(RunFolderError, match="no metric of slime"):
-        read_tracked([path])
-
-
 def test_without_tensorboard_the_package_is_named(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "tensorboard.backend.event_processing.event_file_loader", None)
     with pytest.raises(RunFolderError, match="pip install tensorboard"):
