@@ -2,10 +2,10 @@
 
     python tests/chaos.py [--disturbances 40] [--seed 0] [--out FOLDER]
 
-Runs of four kinds, batch and streaming with two tensor- or data-parallel ranks, are launched as a user does. A random
-process of each is killed (SIGKILL), terminated (SIGTERM) or stopped for some seconds (SIGSTOP, SIGCONT) at a random
-moment: while the run starts, trains, evaluates, saves or ends. Where the run ends by it, no process of it may be left
-and its folder must say what happened; `--resume` goes on. In the end
+Runs in batches and streaming ones are launched as a user does. A random process of each is killed (SIGKILL), terminated
+(SIGTERM) or stopped for some seconds (SIGSTOP, SIGCONT) at a random moment: while the run starts, trains, evaluates,
+saves or ends. Where the run ends by it, no process of it may be left and its folder must say what happened; `--resume`
+goes on. In the end
 
 - a batch run has the metrics, evaluations and histograms of an undisturbed one, bit for bit;
 - a streaming run has trained every iteration once, and every group that it began is trained, dropped, waiting or in

@@ -311,37 +311,40 @@ def generate_payload(requests: Sequence[GenerationRequest], wire_ids: Sequence[s
 # ----------------------------------------------------------------------------------------------------------- an engine
 
 
-@dataclass(frozen=True)
-class GenerationResult:
-    """The result of one call of `generate` or `stream`."""
-
-    responses: list[Response]
-    """One per request, in the order of the requests."""
-    seconds: float = 0.0
-    rejected: Counter[str] = field(default_factory=Counter)
-    """Responses that were not valid, by reason."""
-    lost: int = 0
-    """Requests without an answer."""
-    resent: int = 0
-    given_up: bool = False
-    """Whether some responses lack their end."""
-
-
 @dataclass
-class _Batch:
-    """Progress of one call of `generate` or `stream`."""
+class Generation:
+    """A call of `generate` or `stream`: how far it is, and what came of it once it has ended."""
 
+    requests: Sequence[GenerationRequest]
     interruptible: bool
     """An update of the weights interrupts it, instead of waiting for it."""
     parts: defaultdict[str, list[Response]] = field(default_factory=lambda: defaultdict(list))
     """The parts of interrupted responses so far, by request."""
-    responses: dict[str, Response] = field(default_factory=dict)
+    complete: dict[str, Response] = field(default_factory=dict)
     """The complete responses, by request."""
     failures: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     """Why attempts at a response failed, by request."""
     rejected: Counter[str] = field(default_factory=Counter)
+    """Responses that were not valid, by reason."""
     lost: int = 0
-    given_up: bool = False
+    """Requests without an answer."""
+    cancelled: bool = False
+    """It is to end with what it has."""
+    seconds: float = 0.0
+
+    @property
+    def pending(self) -> list[GenerationRequest]:
+        """The requests whose responses are not complete."""
+        return [request for request in self.requests if request.request_id not in self.complete]
+
+    @property
+    def responses(self) -> list[Response]:
+        """One for each request, in their order; those of pending ones as far as they go."""
+        return [self.complete.get(r.request_id) or joined(r, self.parts[r.request_id]) for r in self.requests]
+
+    @property
+    def resent(self) -> int:
+        return sum(len(reasons) for reasons in self.failures.values())
 
     @property
     def oldest(self) -> int | None:
@@ -388,7 +391,7 @@ class Engine:
         self._answered = asyncio.Event()
         self._ended = f"SGLang's server of engine {index} was ended"
         """How the server failed that this engine ended, as the beginning of a sentence."""
-        self._streams: list[_Batch] = []
+        self._streams: list[Generation] = []
         """The calls of `stream` that are in progress."""
         # Deterministic: one POST at a time, which SGLang schedules as one, so that the composition of its batches, on
         # which the last bits of a log-prob depend, is always the same. Otherwise several, so that decoding goes on
@@ -438,7 +441,7 @@ class Engine:
             answers = await self.server.post("/generate", score_payload(sequences))
         return read_scores(answers, sequences)
 
-    async def generate(self, requests: Sequence[GenerationRequest]) -> GenerationResult:
+    async def generate(self, requests: Sequence[GenerationRequest]) -> Generation:
         """Returns exactly one valid response for each request, in order.
 
         A request is sent again if it was lost with a server, timed out, or its response was rejected, and only then.
@@ -448,19 +451,19 @@ class Engine:
         """
         self._check(requests)
         async with self._turn:
-            return await self._answer(requests, _Batch(interruptible=False))
+            return await self._answer(Generation(requests, interruptible=False))
 
-    async def stream(self, requests: Sequence[GenerationRequest]) -> GenerationResult:
+    async def stream(self, requests: Sequence[GenerationRequest]) -> Generation:
         """Does what `generate` does, beside other calls and updates of the weights.
 
         A response may span updates: its `versions` say which weights generated each token. When the server is
         restarted, a response keeps what it had at its last interruption.
         """
         self._check(requests)
-        batch = _Batch(interruptible=True)
+        batch = Generation(requests, interruptible=True)
         self._streams.append(batch)
         try:
-            return await self._answer(requests, batch)
+            return await self._answer(batch)
         finally:
             self._streams.remove(batch)
 
@@ -468,40 +471,32 @@ class Engine:
         """Ends the calls of `stream` that have a token of weights before version `oldest`: they return what they have
         so far."""
         for batch in self._streams:
-            if not batch.given_up and batch.oldest is not None and batch.oldest < oldest:
-                batch.given_up = True
-                for request_id in set(batch.parts) - set(batch.responses):
+            if not batch.cancelled and batch.oldest is not None and batch.oldest < oldest:
+                batch.cancelled = True
+                for request_id in set(batch.parts) - set(batch.complete):
                     with suppress(ServerLost, ServerRefused):  # then its answers come later, or not at all
                         await self.server.post("/abort_request", {"rid": f"{request_id}#"}, answers=False)
 
-    async def _answer(self, requests: Sequence[GenerationRequest], batch: _Batch) -> GenerationResult:
+    async def _answer(self, batch: Generation) -> Generation:
         started = time.monotonic()
-        pending = list(requests)
-        while pending and not batch.given_up:
+        while (pending := batch.pending) and not batch.cancelled:
             await self._ensure_server()
             lost = batch.lost
             posts = [pending[i : i + self._post_size] for i in range(0, len(pending), self._post_size)]
             await asyncio.gather(*(self._post(post, batch) for post in posts))
-            pending = [request for request in pending if request.request_id not in batch.responses]
-            self._check_attempts(pending, batch)
+            self._check_attempts(batch)
             if batch.lost > lost:
                 await self._try_server()
-        return GenerationResult(
-            [batch.responses.get(r.request_id) or joined(r, batch.parts[r.request_id]) for r in requests],
-            seconds=time.monotonic() - started,
-            rejected=batch.rejected,
-            lost=batch.lost,
-            resent=sum(len(reasons) for reasons in batch.failures.values()),
-            given_up=len(batch.responses) < len(requests),
-        )
+        batch.seconds = time.monotonic() - started
+        return batch
 
-    async def _post(self, requests: list[GenerationRequest], batch: _Batch) -> None:
+    async def _post(self, requests: list[GenerationRequest], batch: Generation) -> None:
         """Sends some requests, or what interrupted ones still lack, in one POST. Notes each one's response, or its next
         part, or why there is none."""
         async with nullcontext() if batch.interruptible else self._posts:
             while not self._may_send.is_set():
                 await self._may_send.wait()
-            if batch.given_up or not self.server.alive:
+            if batch.cancelled or not self.server.alive:
                 return  # nothing was sent: this is no attempt
             parts, failures = batch.parts, batch.failures
             ids = [request.request_id for request in requests]
@@ -534,7 +529,7 @@ class Engine:
             if written := self._written_by_tool(request, response):
                 parts[request.request_id].append(by_tool(request, response, written))
             elif response.finish_reason != "abort":
-                batch.responses[request.request_id] = response
+                batch.complete[request.request_id] = response
 
     def _written_by_tool(self, request: GenerationRequest, response: Response) -> tuple[int, ...] | None:
         """Return what the tool answers; None where it was not called, or where no token could follow its answer: then
@@ -555,8 +550,8 @@ class Engine:
                     f"model.max_positions {self.model.max_positions}"
                 )
 
-    def _check_attempts(self, pending: list[GenerationRequest], batch: _Batch) -> None:
-        for request in pending:
+    def _check_attempts(self, batch: Generation) -> None:
+        for request in batch.pending:
             reasons = batch.failures[request.request_id]
             if len(reasons) >= self.rollout.max_attempts:
                 raise EngineFailed(
@@ -623,7 +618,7 @@ class Engine:
 # --------------------------------------------------------------------------------------------------------- all engines
 
 
-def faults_of(results: Sequence[GenerationResult]) -> dict[str, int]:
+def faults_of(results: Sequence[Generation]) -> dict[str, int]:
     """Return counts of rejected, lost and resent responses."""
     rejected = sum((result.rejected for result in results), Counter[str]())
     return {
@@ -695,7 +690,7 @@ class Engines:
             for engine, (start, end) in zip(self.engines, itertools.pairwise(ends), strict=True)
         ]
 
-    def stream(self, index: int, requests: list[GenerationRequest]) -> Future[GenerationResult]:
+    def stream(self, index: int, requests: list[GenerationRequest]) -> Future[Generation]:
         """Starts generation of one problem's responses, which new weights do not wait for. `index` numbers the groups,
         which the engines take in turn."""
         return self._begin(self.engines[index % len(self.engines)].stream(requests))

@@ -11,7 +11,7 @@ from pathlib import Path
 import sat_slime
 from sat_slime.config.checksums import sha256
 from sat_slime.config.schema import LabConfig
-from sat_slime.lab.checkpoint import Checkpoint, DamagedCheckpoint
+from sat_slime.lab.checkpoint import Checkpoint
 from sat_slime.tasks import TASKS
 
 FILES = ("config.json", "model.safetensors")
@@ -54,12 +54,6 @@ def initial_faults(saved: Checkpoint, model: Path) -> dict[str, str]:
         except OSError as error:
             faults[name] = f"cannot be read ({error.strerror or error})"
     return faults
-
-
-def check_initial(saved: Checkpoint, initial: Path) -> None:
-    """Raises DamagedCheckpoint where the run's initial model is not the one that it began with."""
-    if faults := initial_faults(saved, initial):
-        raise DamagedCheckpoint(initial, faults)
 
 
 def lost_initial(initial: Path, cached: Path) -> str:

@@ -39,7 +39,6 @@ from sat_slime.lab.engine import Engines, faults_of
 from sat_slime.lab.failures import PartFailure, result_of, wait_any
 from sat_slime.lab.initial_model import (
     cached_model,
-    check_initial,
     initial_faults,
     is_model,
     lost_initial,
@@ -139,8 +138,6 @@ class Pipeline(ABC):
         Raises: as `lab.run`.
         """
         self._provide_initial_model(saved)
-        if saved:
-            check_initial(saved, self.initial)
         self.initial_checksums = model_checksums(self.initial)
         self.log.status(phase="starting")
         with ExitStack() as parts:
@@ -558,7 +555,7 @@ class StreamingPipeline(Pipeline):
             result = result_of(future, f"rollout engine {group.prompt % self.config.rollout.engines}")
             batch = RolloutBatch(self.config.task, group.prompt, [problem], result.responses, result.seconds)
             self.faults.update(faults_of([result]))
-            if result.given_up:
+            if result.pending:
                 self.stream.abandon(group, self.config.rollout.samples_per_prompt)
             else:
                 self.stream.complete(group, batch, batch.lengths.ravel().tolist(), batch.oldest)

@@ -240,7 +240,8 @@ def verdict(data: RunData, found: Sequence[Symptom]) -> str:
     steps as levels need. `found`: all symptoms, those of dumps included."""
     steps = len(data.metrics.get("step", ()))
     slimes = {ours: own for own, ours in slime_names().items()}
-    of_levels = [rule.metric for rule in RULES if rule.runs == "slime" and rule.bound.over != "size"]
+    logged = (rule for rule in RULES if rule.runs == "slime" or (not rule.runs and rule.metric in slimes))
+    of_levels = [rule.metric for rule in logged if rule.bound.over != "size"]
     lengths = {slimes.get(key, key): len(known(data.metrics, key)[0]) for key in ("reward/mean", *of_levels)}
     judged = [name for name, length in lengths.items() if length >= FLOOR_STEPS]
     if not steps:

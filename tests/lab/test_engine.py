@@ -250,7 +250,7 @@ def test_a_stream_that_is_given_up_ends_at_once_and_one_that_is_newer_goes_on(wi
         return await old, await engine.stream(some_requests(2))
 
     old, new = with_fake(scenario, ["part", "part"], max_running_requests=32)
-    assert old.given_up and not new.given_up
+    assert old.pending and not new.pending
     assert {int(version) for response in old.responses for version in response.versions} == {0, 1}
     assert all(response.finish_reason != "abort" for response in new.responses)
 

@@ -297,19 +297,21 @@ def test_a_full_disk_is_said_with_its_path_and_remedy(pipeline, error):
 
 def test_a_signal_in_the_last_checkpoint_does_not_cost_it(pipeline):
     interruption = pipeline.interruption = Interruption(print)
-    pipeline.iteration = pipeline.config.pipeline.iterations - 1
-    pipeline.log.stop_reason.return_value = "the score fell"
-    saved = []
+    last, saved = pipeline.config.pipeline.iterations, []
+    pipeline.iteration = last - 1
+
+    def reason():
+        pipeline.iteration = last  # so that a checkpoint is due
+        return "the score fell"
 
     def save():
         interruption.handle(signal.SIGINT, None)
         saved.append(pipeline.iteration)
 
-    pipeline._save = save
-    pipeline.iteration += 1
+    pipeline.log.stop_reason, pipeline._save = reason, save
     pipeline._loop()
     interruption.handle(signal.SIGINT, None)
-    assert saved == [pipeline.config.pipeline.iterations]
+    assert saved == [last]
 
 
 def test_an_initial_model_that_does_not_fit_names_its_folder(pipeline, monkeypatch):

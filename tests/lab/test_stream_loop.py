@@ -12,7 +12,6 @@ import pytest
 from sat_slime.config.schema import LabConfig
 from sat_slime.lab import loop
 from sat_slime.lab.batch import StepResult, lag_metrics, training_group, training_requests
-from sat_slime.lab.engine import GenerationResult
 from sat_slime.lab.loop import StreamingPipeline
 from sat_slime.rollout.stream import length_bins
 from sat_slime.rollout.types import Response
@@ -66,8 +65,14 @@ class World:
             Response(r.request_id, r.prompt_ids, (0,) * length, np.zeros(length, np.float32), None, "length", versions)
             for r in requests
         ]
-        given_up, resent = future in self.given_up, self.resent.pop(number, 0)
-        self.results[future] = GenerationResult(responses, seconds=1.0, resent=resent, given_up=given_up)
+        self.results[future] = SimpleNamespace(
+            responses=responses,
+            pending=requests if future in self.given_up else [],
+            seconds=1.0,
+            rejected=Counter(),
+            lost=0,
+            resent=self.resent.pop(number, 0),
+        )
         return future
 
 
