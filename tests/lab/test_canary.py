@@ -30,14 +30,13 @@ pytestmark = [
     ),
 ]
 
-NAMES = ("v0", "v1", "v2", "half")
+NAMES = ("v0", "v1", "v2")
 STEP = 0.05
 """Relative change of the weights with each push: that of some steps of the tiny runs."""
 
 
 def make_weights(trainer, root: str, sequences: list[tuple[int, ...]]) -> dict:
-    """Writes three versions, and version 2 whose second tensor-parallel half is still that of version 1;
-    returns the trainer's scores under each version."""
+    """Writes three versions; returns the trainer's scores under each."""
     torch.manual_seed(11)
     folders = {name: Path(root) / name for name in NAMES}
     trainer.export_weights(folders["v0"])
@@ -47,8 +46,7 @@ def make_weights(trainer, root: str, sequences: list[tuple[int, ...]]) -> dict:
     versions = [weights]
     for _ in range(2):
         versions.append({k: v + STEP * v.std(correction=0) * torch.randn_like(v) for k, v in versions[-1].items()})
-    half = {k: stale_half(k, versions[1][k], versions[2][k]) for k in weights}
-    for name, tensors in zip(NAMES, [*versions, half], strict=True):
+    for name, tensors in zip(NAMES, versions, strict=True):
         if name != "v0":
             shutil.copytree(folders["v0"], folders[name])
         save_file(
@@ -57,24 +55,10 @@ def make_weights(trainer, root: str, sequences: list[tuple[int, ...]]) -> dict:
             metadata={"format": "pt"},
         )
     scores = []
-    for name in NAMES[:3]:
+    for name in NAMES:
         trainer.load_initial(folders[name])
         scores.append(trainer.score(canary_responses(trainer.config, sequences), replay=False, temperature=1.0))
     return {"scores": torch.tensor(np.stack(scores))}
-
-
-def stale_half(name: str, old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-    """Return a weight of which a second tensor-parallel rank kept its old half: rows of what is split by rows, columns
-    of the output projections; norms and routers are on both ranks."""
-    if new.dim() == 1 or name.endswith("mlp.gate.weight"):
-        return new
-    merged, by_columns = new.clone(), name.endswith(("o_proj.weight", "down_proj.weight"))
-    middle = new.shape[1 if by_columns else 0] // 2
-    if by_columns:
-        merged[:, middle:] = old[:, middle:]
-    else:
-        merged[middle:] = old[middle:]
-    return merged
 
 
 class Running:
@@ -142,9 +126,8 @@ def test_a_push_that_all_took_passes(running):
     [
         ("2", "holds the weights of version 1, and says 2"),  # it did not take the push
         (("v2", 7), "version 7, not 2"),
-        (("half", 2), "tensor-parallel"),
     ],
-    ids=["a version that lies", "another version", "one tensor-parallel rank"],
+    ids=["a version that lies", "another version"],
 )
 def test_a_fault_of_one_engine(running, fault, said):
     """fault: the version that the second engine only tells, or the weights that it loads and their version."""
@@ -152,7 +135,7 @@ def test_a_fault_of_one_engine(running, fault, said):
     running.load(0, "v2", 2)
     if isinstance(fault, str):
         running(running.engines[1].server.post("/update_weight_version", {"new_version": fault}))
-    elif fault:
+    else:
         running.load(1, *fault)
     faults = running.verdict(canary).faults
     assert set(faults) == {"1"} and said in faults["1"]
