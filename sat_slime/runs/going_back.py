@@ -90,7 +90,8 @@ def damaged(folder: Path, config: RunConfig, what: str, iteration: int, whole: i
     steps = config.pipeline.optimizer_steps_per_rollout
     rows = read_rows(RunFolder(folder).metrics)
     last = max([iteration, *(-(-row["step"] // steps) for row in rows if isinstance(row.get("step"), int))])
-    where = f"iteration {whole}, its newest whole checkpoint" if whole else "only its start"
+    before = " before it" if whole < iteration else ""
+    where = f"iteration {whole}, the newest whole checkpoint{before}" if whole else "only its start"
     again = f"iterations {whole + 1} to {last} are trained again, and their rows, samples and dumps are dropped"
     changed = differences(load_config(RunFolder(folder).config), config)
     # Name and place differ where the run was moved.

@@ -106,7 +106,7 @@ def test_damage_is_found_before_anything_starts_and_the_told_command_goes_on(run
     assert files() == before, "nothing is touched"
     (line,) = result.stderr.splitlines()
     assert line.startswith(f"error: {NEWEST} is damaged: ") and any(part in line for part in fault.split("|")), line
-    assert "the run can go on from iteration 2, its newest whole checkpoint, which costs this: " in line
+    assert "the run can go on from iteration 2, the newest whole checkpoint before it, which costs this: " in line
     assert "iterations 3 to 5 are trained again, and their rows, samples and dumps are dropped" in line
     words = told_command(line)
     assert words == ["launch", str(RUN), "--resume-from", "2"]

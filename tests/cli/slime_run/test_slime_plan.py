@@ -130,7 +130,7 @@ def test_a_damaged_checkpoint_is_told_before_a_job_is_sent(begun, damage, told, 
     result = resume_plan("--resume", *settings("cluster.env.A=b"))
     assert result.exit_code == 2
     (error,) = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
-    assert told in error and f"the run can go on from iteration {back}, its newest whole checkpoint" in error
+    assert told in error and f"the run can go on from iteration {back}, the newest whole checkpoint" in error
     assert f"iterations {back + 1} to 5 are trained again" in error or (back == 4 and "iteration 5 is trained" in error)
     words = shlex.split(error.split("to do so: sat-slime launch ")[1])
     assert words == [str(begun.path), "--resume-from", str(back), "--set", 'cluster.env.A="b"']
@@ -143,4 +143,4 @@ def test_in_place_of_a_damaged_older_one_the_one_before_it_is_offered(begun):
     (begun.checkpoints / "latest_checkpointed_iteration.txt").write_text("5")
     (begun.checkpoints / "iter_0000003" / ".metadata").unlink()
     error = resume_plan("--resume-from", 4).stderr
-    assert "can go on from iteration 3, its newest whole checkpoint before iteration 4, which costs" in error
+    assert "can go on from iteration 3, the newest whole checkpoint before it, which costs" in error
