@@ -133,16 +133,11 @@ def look(functions, marker):
         except BaseException as error:
             failures[path] = f"{{type(error).__name__}}: {{error}}"
     try:
-        from sat_slime.launch.memory import machine_sizes
-        sizes = machine_sizes()
-    except BaseException:
-        sizes = {{}}
-    try:
         from sat_slime.launch.nodes import node_facts
         facts = node_facts()
     except BaseException:
         facts = {{}}
-    return {{**facts, "failures": failures, "sizes": sizes, "sees_folder": not marker or os.path.exists(marker)}}
+    return {{**facts, "failures": failures, "sees_folder": not marker or os.path.exists(marker)}}
 
 nodes = [node for node in ray.nodes() if node["Alive"]]
 look = ray.remote(num_cpus=0, max_retries=0)(look)
@@ -196,7 +191,6 @@ def cluster_findings(
             log = server.log(job)
         finally:
             server.stop(job)
-            server.delete(job)
     answer = next((line for line in log.splitlines() if line.startswith(ANSWER)), None)
     if answer is None:
         last = (log.strip().splitlines() or ["nothing in its log"])[-1]

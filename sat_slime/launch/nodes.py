@@ -11,6 +11,7 @@ from typing import Any
 
 from sat_slime.config.finding import Finding, fail, warn
 from sat_slime.config.slime_schema import SlimeConfig
+from sat_slime.launch.memory import machine_sizes
 from sat_slime.runs.proxies import own_address
 
 SIOCGIFADDR = 0x8915
@@ -28,7 +29,8 @@ def node_facts() -> dict[str, Any]:
         router = str(importlib.import_module("sglang_router").__version__)
     except Exception:  # whatever its own code raises; where it lacks, slime says so as it starts
         router = ""
-    return {"slime_address": own_address(), "apex": importlib.util.find_spec(APEX) is not None, "router": router}
+    apex = importlib.util.find_spec(APEX) is not None
+    return {"slime_address": own_address(), "apex": apex, "router": router, "sizes": machine_sizes()}
 
 
 def address_of(interface: str) -> str:

@@ -73,17 +73,16 @@ class Thin:
         """Sets a dotted key, and notes it where the value is another; None of a flag takes it out."""
         section, _, name = key.partition(".")
         values = getattr(self.config, section)
-        inner, _, flag = ("", "", name) if isinstance(values, dict) else name.partition(".")
-        flags = getattr(values, inner) if inner else values
-        was = flags.get(flag) if flag else flags
-        if was == value:
-            return
-        now = value
-        if flag:
-            now = {k: v for k, v in flags.items() if k != flag} | ({} if value is None else {flag: value})
-        section_now = values.model_copy(update={inner: now}) if inner else now
-        self.config = self.config.model_copy(update={section: section_now})
-        self.changes.append(Change(key, was, value, why))
+        now: Any
+        if isinstance(values, dict):
+            was = values.get(name)
+            now = {k: v for k, v in values.items() if k != name} | ({} if value is None else {name: value})
+        else:
+            was = getattr(values, name) if name else values
+            now = values.model_copy(update={name: value}) if name else value
+        if was != value:
+            self.config = self.config.model_copy(update={section: now})
+            self.changes.append(Change(key, was, value, why))
 
 
 def thin_settings(config: SlimeConfig, folder: Path, sizes: Sizes) -> Thin:

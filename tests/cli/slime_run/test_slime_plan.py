@@ -37,14 +37,10 @@ def test_a_plan_as_json_is_all_there_is_on_stdout(tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_method_by_name_is_the_one_by_switches():
-    assert plan("--method", "sat-gspo-r3") == plan("--method", "gspo", "--sat", "--r3", "--no-tis")
-
-
 def test_a_plan_for_people(tmp_path):
     """Plan, memory and time within 40 lines; in full also what the JSON says, as a shell takes it."""
     short = sat_slime_command("launch", PAPER, "--dry-run", "--skip-checks").stdout
-    assert len(short.splitlines()) <= 40 and short.startswith("method      GSPO, lag 8\n")
+    assert len(short.splitlines()) <= 40 and short.startswith("method      SAT-GSPO, lag 8\n")
     assert "\nmemory  " in short and " tokens a response: generate " in short and "GPU-hours" in short
     full = sat_slime_command("launch", PAPER, "--dry-run", "--skip-checks", "--full").stdout
     sent = plan()
