@@ -15,8 +15,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sat_slime.config.exits import how_it_ended
@@ -25,7 +25,7 @@ from sat_slime.launch.secrets import redact
 from sat_slime.rollout.scratch import PREFIX, remove_shared_memory, temporary_folder
 from sat_slime.runs import ray_start
 from sat_slime.runs.folder import is_alive
-from sat_slime.runs.ray_start import PATIENCE, STARTS, RayNotStarted, free_ports, load_remark, newest_error, ray_logs
+from sat_slime.runs.ray_start import PATIENCE, free_ports
 
 START_TIMEOUT_S = 420.0
 STOP_TIMEOUT_S = 120.0
@@ -65,7 +65,6 @@ def start_ray(
     cpus: int | None = None,
     store_bytes: int | None = None,
     variables: Mapping[str, str] | None = None,
-    tell: Callable[[str], None] = print,
     nodes: int = 1,
 ) -> LocalRay:
     """Starts a Ray that outlives this process. Secrets in the environment reach its jobs, as they must.
@@ -74,8 +73,7 @@ def start_ray(
     all there are, and of the GPUs those that CUDA_VISIBLE_DEVICES names. store_bytes: size of a node's object store.
     variables: more environment. nodes: more than one are raylets with addresses of their own, 127.0.0.2, 127.0.0.3 and
     so on; they want a network namespace without any other interface (`private_network`), since Ray's servers then
-    listen on all there are. If Ray does not come up, `tell` is told and it is started once more, from scratch. Raises
-    JobError when that does not help; only then does a folder stay, with the log that the error names.
+    listen on all there are. Raises JobError where Ray does not come up; nothing of it stays.
     """
     if nodes > 1 and (reachable := [name for _, name in socket.if_nameindex() if name != "lo"]):
         raise JobError(
@@ -83,60 +81,16 @@ def start_ray(
             "a network namespace of its own, has several nodes (sat-slime rehearse)"
         )
     offered = {"--num-gpus": gpus, "--num-cpus": cpus, "--object-store-memory": store_bytes}
-    flags = [f"{flag}={value}" for flag, value in offered.items() if value is not None]
-    token = token_for_own_ray()
-    hidden = GPUS_FOR_RAY if gpus is not None else ()
-    environment = {name: value for name, value in own_python_first().items() if name not in hidden}
-    environment.update(variables or {})
-    for start in range(1, STARTS + 1):
-        try:
-            ports = free_ports(HEAD_PORTS + nodes * NODE_PORTS)
-        except RayNotStarted as error:
-            raise JobError(str(error)) from error
-        folder = tempfile.mkdtemp(prefix=PREFIX, dir=temporary_folder())
-        last = start == STARTS
-        try:
-            return _start_in(folder, ports, flags, token, environment, last, nodes)
-        except JobError as error:
-            if last:
-                raise JobError(f"{error}; more in {_log(folder)}{load_remark()}") from error
-            tell(f"{error}; starting it once more")
-        except OSError:  # Ray's log or its process could not be made
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
-    raise AssertionError
-
-
-def _start_in(
-    folder: str,
-    ports: Sequence[int],
-    flags: Sequence[str],
-    token: str | None,
-    environment: Mapping[str, str],
-    keep_log: bool,
-    nodes: int,
-) -> LocalRay:
-    """Starts a Ray in a folder. keep_log: keep the folder of a Ray that does not come up, for its log; otherwise it is
-    removed, as it is at Ctrl-C. Raises JobError."""
-    (port, client_port, gcs_port), ports = ports[:HEAD_PORTS], ports[HEAD_PORTS:]
+    environment = _environment(variables or {}, gpus is not None, nodes)
+    port, client_port, gcs_port, *ports = free_ports(HEAD_PORTS + nodes * NODE_PORTS)
     head = _address(0, nodes)
     head_flags = [
         *("--head", "--port=0" if nodes == 1 else f"--port={gcs_port}", f"--ray-client-server-port={client_port}"),
         *("--include-dashboard=true", "--dashboard-host=127.0.0.1", f"--dashboard-port={port}"),
     ]
-    environment = {
-        **PATIENCE,
-        **environment,
-        "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",  # newer Rays would wait up to 30 s after SIGTERM
-        "RAY_TMPDIR": folder,  # Ray notes there which one is this machine's; the note of another Ray stays
-    }
-    for variable in ("RAY_ADDRESS", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"):
-        environment.pop(variable, None)
-    if nodes == 1:  # without a cluster all of Ray's servers bind to 127.0.0.1
-        environment["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
-    if token:  # whoever can talk to Ray can have it run anything
-        environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
-    ray: LocalRay | None = None
+    folder = tempfile.mkdtemp(prefix=PREFIX, dir=temporary_folder())
+    environment["RAY_TMPDIR"] = folder  # Ray notes there which one is this machine's; the note of another Ray stays
+    ray = LocalRay(f"http://127.0.0.1:{port}", 0, folder)
     try:
         for node in range(nodes):
             agent_port, agent_grpc_port, env_port, metrics_port = ports[node * NODE_PORTS :][:NODE_PORTS]
@@ -150,27 +104,40 @@ def _start_in(
                 *(f"--dashboard-agent-grpc-port={agent_grpc_port}", f"--runtime-env-agent-port={env_port}"),
                 f"--metrics-export-port={metrics_port}",
                 f"--temp-dir={folder}/ray{node or ''}",
-                *flags,
+                *(f"{flag}={value}" for flag, value in offered.items() if value is not None),
             ]
-            here = environment if nodes == 1 else {**environment, "SLIME_HOST_IP": address}
             with _log(folder, node).open("wb") as output:
                 process = subprocess.Popen(
                     command,
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
-                    env=here,
+                    env=environment if nodes == 1 else {**environment, "SLIME_HOST_IP": address},
                     start_new_session=True,  # Ctrl-C here is not meant for Ray
                 )
-            ray = ray or LocalRay(f"http://127.0.0.1:{port}", process.pid, folder)
+            if node == 0:
+                ray = replace(ray, pid=process.pid)
             _wait_until_ready(ray, process, node)
-    except BaseException as error:
-        if ray is not None:
+    except BaseException:
+        if ray.pid:
             with contextlib.suppress(JobError):  # the reason why it did not start is worth more
-                stop_ray(ray, keep_logs=keep_log and isinstance(error, JobError))
+                stop_ray(ray)
+        shutil.rmtree(folder, ignore_errors=True)
         raise
-    assert ray is not None
     return ray
+
+
+def _environment(variables: Mapping[str, str], gpus_on_paper: bool, nodes: int) -> dict[str, str]:
+    """Return the environment of a Ray: this process's, without what would change which GPUs it offers."""
+    hidden = ("RAY_ADDRESS", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", *(GPUS_FOR_RAY if gpus_on_paper else ()))
+    environment = {name: value for name, value in own_python_first().items() if name not in hidden}
+    environment = {**PATIENCE, **environment, **variables}
+    environment["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"] = "0"  # newer Rays would wait up to 30 s after SIGTERM
+    if nodes == 1:  # without a cluster all of Ray's servers bind to 127.0.0.1
+        environment["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+    if token := token_for_own_ray():  # whoever can talk to Ray can have it run anything
+        environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
+    return environment
 
 
 def _address(node: int, nodes: int) -> str:
@@ -221,10 +188,11 @@ def _wait_until_ready(ray: LocalRay, process: subprocess.Popen[bytes], node: int
                 JobServer(ray.address)
                 return
         if time.monotonic() > deadline:
-            late = f"Ray did not start on this machine within {START_TIMEOUT_S:.0f} s"
-            raise JobError(f"{late}{newest_error(ray_logs(ray.folder))}")
+            raise JobError(f"Ray did not start on this machine within {START_TIMEOUT_S:.0f} s: stop other work on it")
         time.sleep(POLL_S)
-    raise JobError(f"Ray did not start on this machine: {_why_it_ended(ray, node)}")
+    log = _start_log(ray, node)
+    last = (log.strip().splitlines() or ["it wrote nothing"])[-1].strip()
+    raise JobError(f"Ray did not start on this machine: {', '.join(_deaths(log)) or last}")
 
 
 def _start_log(ray: LocalRay, node: int = 0) -> str:
@@ -235,20 +203,11 @@ def _start_log(ray: LocalRay, node: int = 0) -> str:
         return ""
 
 
-def _why_it_ended(ray: LocalRay, node: int) -> str:
-    """Return the reason why a `ray start` ended: its processes that died, or its last line; and what they wrote of
-    errors."""
-    log = _start_log(ray, node)
-    last = (log.strip().splitlines() or ["it wrote nothing"])[-1].strip()
-    return f"{', '.join(_deaths(log)) or last}{newest_error(ray_logs(ray.folder))}"
-
-
-def stop_ray(ray: LocalRay, keep_logs: bool = False, logs_to: Path | None = None) -> bool:
+def stop_ray(ray: LocalRay, logs_to: Path | None = None) -> bool:
     """Ends a Ray and what it started, and returns whether it was still there. A process that is not the one that was
     started is left alone.
 
-    keep_logs: leave Ray's folder, for its workers' logs. logs_to: a folder that gets them, without secrets, before
-    Ray's goes.
+    logs_to: a folder that gets its workers' logs, without secrets, before Ray's goes.
     """
     was_there = is_running(ray)
     if was_there:
@@ -257,8 +216,7 @@ def stop_ray(ray: LocalRay, keep_logs: bool = False, logs_to: Path | None = None
     remove_shared_memory(Path(ray.folder))
     if logs_to is not None:
         _copy_logs(ray, logs_to)
-    if not keep_logs:
-        shutil.rmtree(ray.folder, ignore_errors=True)
+    shutil.rmtree(ray.folder, ignore_errors=True)
     return was_there
 
 

@@ -11,15 +11,14 @@ import secrets
 import shlex
 import signal
 import socket
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 from urllib.parse import urlsplit
 
+from sat_slime.config.exits import signals_handled
 from sat_slime.runs.proxies import host_of, without_proxy
 
 ADDRESS_VARIABLES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
@@ -32,8 +31,6 @@ STOP_TIMEOUT_S = 60.0
 """Seconds in which a job that is stopped may end: Ray kills it a few seconds after SIGTERM."""
 SUBMISSIONS = 12
 POLL_S = 0.5
-FORGOTTEN_S = 3.0
-"""Seconds after which a deleted job is unknown for good: three periods of Ray's watch."""
 
 
 class JobError(RuntimeError):
@@ -129,9 +126,13 @@ class JobServer:
         async def next_piece() -> str | None:
             return await anext(pieces, None)
 
+        # A KeyboardInterrupt in the midst of an event loop leaves it in pieces, and Python drops what is raised in a
+        # finalizer (`__del__`): so Ctrl-C is remembered, and raised in between.
+        interruptions: list[int] = []
+        raising = [n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) is signal.default_int_handler]
         loop = asyncio.new_event_loop()
         try:
-            with _remembered_ctrl_c() as interruptions:
+            with signals_handled(lambda number, _: interruptions.append(number), raising):
                 while True:
                     reading = loop.create_task(next_piece())
                     with _as_job_error(self.address, aiohttp.ClientError):
@@ -159,39 +160,6 @@ class JobServer:
                 f"job {job} at {self.address} has not ended {STOP_TIMEOUT_S:.0f} s after it was told to: ask again"
             )
         return state
-
-    def delete(self, job: str) -> None:
-        """Has Ray forget a job that has ended. Ray's own watch of the job looks once a second, and may note its end
-        after that, which makes it known again: so Ray is asked once more."""
-        for _ in range(2):
-            with _as_job_error(self.address):
-                self._client.delete_job(job)
-            time.sleep(FORGOTTEN_S)
-            if self.state(job) is None:
-                return
-
-
-@contextlib.contextmanager
-def _remembered_ctrl_c() -> Iterator[list[int]]:
-    """Yield the signals that came so far. Within, none raises KeyboardInterrupt: raised in the midst of an event loop
-    it leaves the loop in pieces, and Python prints and drops what is raised in a finalizer (`__del__`)."""
-    signals: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield signals  # only the main thread may handle signals
-        return
-
-    def remember(number: int, frame: FrameType | None) -> None:
-        signals.append(number)
-
-    known = [n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) is signal.default_int_handler]
-    for number in known:
-        signal.signal(number, remember)
-    try:
-        yield signals
-    finally:
-        for number in known:
-            if signal.getsignal(number) is remember:
-                signal.signal(number, signal.default_int_handler)
 
 
 def given_address(option: str | None, configured: str | None) -> str | None:
@@ -227,9 +195,9 @@ def _client(address: str | None) -> Any:
     logging.getLogger("ray.dashboard.modules.job.sdk").setLevel(logging.WARNING)
     # Ray's client would ask through an HTTP proxy of the environment; _url has seen that the host answers without one.
     os.environ |= without_proxy(os.environ, [host_of(address)])
+    hidden = {name: os.environ.pop(name) for name in ADDRESS_VARIABLES if name in os.environ}
     try:
-        with _without(ADDRESS_VARIABLES):
-            return JobSubmissionClient(address, headers={"Authorization": f"Bearer {token}"} if token else None)
+        return JobSubmissionClient(address, headers={"Authorization": f"Bearer {token}"} if token else None)
     except AuthenticationError as error:
         raise JobError(
             f"the Ray at {address} wants an authentication token: put that of the cluster into ~/.ray/auth_token or "
@@ -237,6 +205,8 @@ def _client(address: str | None) -> Any:
         ) from error
     except (RuntimeError, ValueError, OSError, RayError) as error:
         raise _no_answer(address) from error
+    finally:
+        os.environ.update(hidden)
 
 
 def _url(address: str) -> str:
@@ -307,15 +277,6 @@ def token_for_own_ray() -> str | None:
     except OSError as error:
         raise JobError(f"Ray's token cannot be kept in {file} ({error.strerror}): set RAY_AUTH_TOKEN") from error
     return _token()
-
-
-@contextlib.contextmanager
-def _without(names: Sequence[str]) -> Iterator[None]:
-    kept = {name: os.environ.pop(name) for name in names if name in os.environ}
-    try:
-        yield
-    finally:
-        os.environ.update(kept)
 
 
 @contextlib.contextmanager

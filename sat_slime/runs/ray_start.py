@@ -1,23 +1,12 @@
-"""Helps Ray to start on a machine that has other work.
-
-As a program it is `ray`, with its arguments: see `raylets_know`.
-"""
+"""Helps Ray to start on a machine that has other work. As a program it is `ray`, with its arguments."""
 
 from __future__ import annotations
 
-import os
 import random
-import re
 import socket
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
-STARTS = 2
-"""Times that a Ray is started from scratch before a run gives up."""
 PATIENCE = {
     "RAY_raylet_start_wait_time_s": "200",  # a node, until the GCS knows it; default: 30
     "RAY_gcs_server_port_wait_time_s": "120",  # the GCS, until it answers; default: 30
@@ -29,26 +18,6 @@ PATIENCE = {
 }
 """Ray's variables for how long it waits for its own parts, each of which begins by importing Ray's half in Python. The
 defaults are too short where the cores have other work."""
-LISTEN_PORT = "dashboard_agent_listen_port"
-AGENT_PORTS = ("metrics_agent_port", "metrics_export_port", LISTEN_PORT, "runtime_env_agent_port")
-"""Ray's names of the ports of a raylet's agents. For each that it is not given it waits 15 s, and ends without it."""
-
-
-class RayNotStarted(RuntimeError):
-    """Ray did not start on this machine; the message says why, and names the load where that may be the cause."""
-
-
-def load_remark() -> str:
-    """Return the machine's load with a remedy, as the end of a sentence; empty where it is below the number of
-    cores."""
-    load, cores = os.getloadavg()[0], os.cpu_count() or 1
-    if load <= cores:
-        return ""
-    return (
-        f"; the machine is busy, with a load of {load:.1f} on {cores} core{'' if cores == 1 else 's'}: stop other "
-        "work, or wait for it, and start again"
-    )
-
 
 _claims: dict[int, socket.socket] = {}
 
@@ -72,45 +41,11 @@ def claim(port: int) -> bool:
     return True
 
 
-@contextmanager
-def raylets_know(ports: Mapping[str, int]) -> Iterator[None]:
-    """Has each raylet that this process starts know the port on which its agent listens.
-
-    Ray gives that port to the agent alone. A raylet of Ray 2.60 waits for it too, 15 s, and ends without it; an older
-    one does not know it. ports: by the names of AGENT_PORTS.
-    """
-    from ray import _raylet
-    from ray._private import ray_constants, services
-
-    start_process = services.start_ray_process
-
-    def start(command: list[str], process_type: str, *arguments: Any, **more: Any) -> Any:
-        is_raylet = process_type == ray_constants.PROCESS_TYPE_RAYLET
-        waits = hasattr(_raylet, LISTEN_PORT.upper() + "_NAME")
-        port = [f"--{LISTEN_PORT}={ports[LISTEN_PORT]}"] if is_raylet and waits else []
-        return start_process([*command, *port], process_type, *arguments, **more)
-
-    with patch.object(services, "start_ray_process", start):
-        yield
-
-
-def main() -> None:
-    """Runs `ray start` and its like, whose raylet knows the port that the command line gives its agent."""
-    from ray.scripts import scripts
-
-    given = (word.partition("=")[2] for word in sys.argv if word.startswith("--dashboard-agent-listen-port="))
-    with raylets_know({LISTEN_PORT: int(next(given))}):
-        scripts.main()
-
-
 def free_ports(count: int) -> list[int]:
     """Return ports of the loopback interface that are not in use.
 
     They are above the ports of Ray's workers and below those that the kernel gives to connections, and `claim`ed for
     this process, since Ray binds some of them only seconds later.
-
-    Raises:
-        RayNotStarted: there are not so many.
     """
     free: list[int] = []
     for port in random.sample(range(20_000, 32_000), 1_000):
@@ -123,27 +58,30 @@ def free_ports(count: int) -> list[int]:
             free.append(port)
         if len(free) == count:
             return free
-    raise RayNotStarted("no free port between 20000 and 32000 on this machine: stop what holds them")
+    raise OSError("no free port between 20000 and 32000 on this machine: stop what holds them")
 
 
-def ray_logs(folder: Path | str) -> list[Path]:
-    """Return the logs of the Ray whose temporary folder is `ray` in `folder`."""
-    return [log for log in sorted(Path(folder).glob("ray/session_*[0-9]/logs/*")) if log.is_file()]
+def main() -> None:
+    """Runs `ray start` and its like, whose raylet knows the port that the command line gives its agent.
 
+    Ray gives that port to the agent alone. A raylet of Ray 2.60 waits for it too, 15 s, and ends without it; an older
+    one does not know it.
+    """
+    from ray import _raylet
+    from ray._private import ray_constants, services
+    from ray.scripts import scripts
 
-def newest_error(logs: Iterable[Path]) -> str:
-    """Return the newest error in logs of Ray's, quoted as the end of a sentence; empty where there is none."""
-    errors = [
-        (error[1], f"; last in {log.name}: {error[0].strip()}")
-        for log in logs
-        for error in map(_SEVERE.match, log.read_text(encoding="utf-8", errors="replace").splitlines())
-        if error
-    ]
-    return max(reversed(errors), key=lambda error: error[0], default=("", ""))[1]
+    port = next(word.partition("=")[2] for word in sys.argv if word.startswith("--dashboard-agent-listen-port="))
+    start_process = services.start_ray_process
 
+    def start(command: list[str], process_type: str, *arguments: Any, **more: Any) -> Any:
+        waits = hasattr(_raylet, "DASHBOARD_AGENT_LISTEN_PORT_NAME")
+        is_raylet = process_type == ray_constants.PROCESS_TYPE_RAYLET
+        known = [f"--dashboard_agent_listen_port={port}"] if is_raylet and waits else []
+        return start_process([*command, *known], process_type, *arguments, **more)
 
-_SEVERE = re.compile(r"\s*\[([^]]*) [CEF] .*")
-"""An error's line in Ray's logs; its group is the time, as text that sorts."""
+    services.start_ray_process = start
+    scripts.main()
 
 
 if __name__ == "__main__":

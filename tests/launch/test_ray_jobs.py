@@ -92,7 +92,6 @@ def starts(monkeypatch, tmp_path):
     folder.mkdir()
     monkeypatch.setattr(local_ray, "temporary_folder", lambda: str(folder))
     monkeypatch.setenv("RAY_AUTH_TOKEN", "token")
-    monkeypatch.setattr(os, "getloadavg", lambda: (99.0, 0, 0))
     monkeypatch.setattr(subprocess, "Popen", mock.Mock(return_value=mock.Mock(pid=NOWHERE)))
     monkeypatch.setattr(local_ray, "_wait_until_ready", mock.Mock())
     return types.SimpleNamespace(folder=folder, ends=local_ray._wait_until_ready)
@@ -101,23 +100,11 @@ def starts(monkeypatch, tmp_path):
 FAILURE = JobError("Ray did not start on this machine: timed out")
 
 
-def test_a_ray_that_does_not_start_is_told_and_started_once_more(starts):
-    starts.ends.side_effect = [FAILURE, None]
-    told = []
-    ray = start_ray(gpus=2, tell=told.append)
-    assert told == [f"{FAILURE}; starting it once more"]
-    assert [str(path) for path in starts.folder.iterdir()] == [ray.folder], "that of the first start is gone"
-    first, second = (call.args[0] for call in subprocess.Popen.call_args_list)
-    assert "--num-gpus=2" in first and "--num-gpus=2" in second
-
-
-def test_a_ray_that_does_not_start_twice_leaves_one_log_which_the_error_names(starts):
-    starts.ends.side_effect = [FAILURE, FAILURE]
+def test_a_ray_that_does_not_start_leaves_nothing(starts):
+    starts.ends.side_effect = [FAILURE]
     with pytest.raises(JobError) as error:
-        start_ray(tell=lambda text: None)
-    (left,) = starts.folder.iterdir()
-    assert str(error.value).startswith(f"{FAILURE}; more in {left}/start.log; the machine is busy, with a load of 99")
-    assert (left / "start.log").exists()
+        start_ray()
+    assert error.value is FAILURE and not list(starts.folder.iterdir())
 
 
 @pytest.mark.parametrize("value", ["", "-1", "0", None])
@@ -233,7 +220,7 @@ def test_a_ctrl_c_that_python_loses_ends_the_reading_of_a_log(lost, capsys):
 @pytest.mark.engine
 def test_a_ray_that_does_not_start_says_why(monkeypatch):
     monkeypatch.setattr("sat_slime.launch.local_ray.free_ports", lambda count: [1] * count)
-    with pytest.raises(JobError, match=r"Ray did not start on this machine: .*; more in .*start\.log"):
+    with pytest.raises(JobError, match="Ray did not start on this machine: "):
         start_ray()
 
 
@@ -252,8 +239,6 @@ def test_a_job_from_start_to_end(ray_server, monkeypatch):
     assert (state.status, state.exit_code, state.ended) == ("FAILED", 3, True)
     assert server.log("test-job-a") == text
     assert server.stop("test-job-a") == state  # it has ended and is left as it is
-    server.delete("test-job-a")
-    assert server.state("test-job-a") is None
 
 
 @pytest.mark.engine

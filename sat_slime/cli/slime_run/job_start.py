@@ -134,15 +134,14 @@ def _cluster(plan: SlimePlan, where: Where, console: Console) -> tuple[JobServer
             findings += checks.parser_findings(plan.config, plan.folder)
         refuse_failures(finding for finding in findings if finding.mark == "FAIL")
     console.print("starting Ray on this machine ...", highlight=False)
-    tell = partial(say, console)
     if on_cpu:
         gpus, cores = plan.config.cluster.gpus_per_node, cpu_run.cpu_cores(plan.config)
         nodes = cpu_run.cpu_nodes(plan.config)
-        ray = local_ray.start_ray(gpus, cores, cpu_run.OBJECT_STORE_BYTES, cpu_run.RAY_ENVIRONMENT, tell, nodes)
+        ray = local_ray.start_ray(gpus, cores, cpu_run.OBJECT_STORE_BYTES, cpu_run.RAY_ENVIRONMENT, nodes)
     else:
         # A GPU that is shared counts twice; card_run says to all processes which it is.
         twice = plan.config.cluster.gpus_per_node if plan.config.cluster.share_gpu else None
-        ray = local_ray.start_ray(twice, tell=tell)
+        ray = local_ray.start_ray(twice)
     return JobServer(ray.address), ray
 
 

@@ -5,7 +5,6 @@ What speaks against that is decided by `refusal`, from the jobs that died since 
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ from typing import Any
 
 from rich.console import Console
 
-from sat_slime.cli.slime_run.job_following import JobEnding, end, follow, newest_step
+from sat_slime.cli.slime_run.job_following import JobEnding, follow, newest_step
 from sat_slime.cli.slime_run.slime_plan import SlimePlan, saved_iterations
 from sat_slime.cli.terminal import BAD_INPUT, say, with_remark
 from sat_slime.config import ConfigError
@@ -23,8 +22,7 @@ from sat_slime.config.exits import NODE_DIED
 from sat_slime.config.jsonl import append_row, number, read_rows
 from sat_slime.launch.command import checkpoint_folder
 from sat_slime.launch.job_files import JobLog, JobRecord
-from sat_slime.launch.local_ray import how_it_died
-from sat_slime.launch.ray_jobs import JobError, JobServer, JobState
+from sat_slime.launch.ray_jobs import JobError, JobServer
 from sat_slime.runs.folder import RunFolder, RunFolderError, writable
 from sat_slime.runs.saved import newest_whole
 
@@ -33,8 +31,6 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 10.0, 600.0
 within seconds, and a node that boots is back within minutes."""
 DEATHS_AT_ONE_ITERATION = 3
 """With so many deaths after one iteration the run itself, not the machine, is what fails there."""
-LOOKS = 9
-"""Times that a cluster which does not answer is asked again, with pauses as between restarts: for half an hour."""
 SIGNALS = 128
 """A shell adds it to the number of the signal that killed its command."""
 
@@ -78,13 +74,8 @@ def refusal(deaths: Sequence[Death], limit: int) -> str | None:
 
 def pause_s(deaths: Sequence[Death], start: int) -> float:
     """Return the seconds before the restart from the checkpoint of iteration `start` after these deaths."""
-    without_newer = itertools.takewhile(lambda death: death.began == start, reversed(deaths))
-    return growing_pause_s(max(1, len(list(without_newer))))
-
-
-def growing_pause_s(number: int) -> float:
-    """Return the seconds of the pause of this number, from 1, in a row."""
-    return min(FIRST_PAUSE_S * 2.0 ** (number - 1), LONGEST_PAUSE_S)
+    without_newer = sum(death.began == start for death in deaths)
+    return min(FIRST_PAUSE_S * 2.0 ** max(0, without_newer - 1), LONGEST_PAUSE_S)
 
 
 def in_words(restart: Mapping[str, Any]) -> str:
@@ -108,8 +99,6 @@ def follow_and_restart(
         if not limit:
             return ending, sent.folder
         try:
-            if ending.status == "failed" and not ending.ended:
-                ending = _seen_again(sent, ending, live, console)
             if ending.status == "interrupted" and not ending.ended:
                 ending = replace(ending, text=f"{ending.text}\nit is not restarted any more if it dies")
             if ending.status != "failed" or not ending.ended:
@@ -120,7 +109,9 @@ def follow_and_restart(
             start = newest_whole(checkpoint_folder(sent.plan.config, sent.folder.path))  # 0 where there is none
             pause = pause_s(deaths, start)
             _note_restart(sent, ending, deaths, start, pause, tell)
-            sent = _resumed(sent, resume, start, pause, tell)
+            _wait(pause, sent.folder)
+            sent.folder.unlock()  # it is locked anew as the job is sent
+            sent = resume(sent.plan, start)
             if sent.folder.is_to_stop():
                 sent.server.stop(sent.record.job)
         except KeyboardInterrupt:
@@ -155,49 +146,6 @@ def _note_restart(
         JobLog(folder.log).remark(line)
         folder.ended("restarting", reason)
     tell(line)
-
-
-def _resumed(
-    sent: Sent, resume: Callable[[SlimePlan, int], Sent], start: int, pause: float, tell: Callable[[str], object]
-) -> Sent:
-    """Return the run, resumed after a pause. A cluster that does not answer is asked again. Raises JobError when that
-    does not help, ConfigError or RunFolderError when the run cannot be resumed, and KeyboardInterrupt when it is to
-    stop."""
-    _wait(pause, sent.folder)
-    for look in range(1, LOOKS + 1):
-        sent.folder.unlock()  # it is locked anew as the job is sent
-        try:
-            return resume(sent.plan, start)
-        except JobError as error:
-            sent.folder.lock()
-            if look == LOOKS:
-                raise
-            again = growing_pause_s(look)
-            tell(f"not yet: {error}; once more in {again:.0f} s")
-            _wait(again, sent.folder)
-    raise AssertionError
-
-
-def _seen_again(sent: Sent, ending: JobEnding, live: bool | None, console: Console) -> JobEnding:
-    """Return how a job ended whose cluster did not answer for a while; `ending` with the reason where it never does
-    again."""
-    record = sent.record
-    for look in range(1, LOOKS + 1):
-        _wait(growing_pause_s(look), sent.folder)
-        if record.ray is not None and (died := how_it_died(record.ray, timeout_s=0)):
-            return end(sent.folder, record, JobState("FAILED", None, died), console)
-        try:
-            state = JobServer(record.address).state(record.job)
-        except JobError:
-            continue
-        if state is None or state.ended:
-            return end(sent.folder, record, state, console)
-        return follow(sent.folder, sent.plan.config, record, JobServer(record.address), live, console)
-    minutes = sum(map(growing_pause_s, range(1, LOOKS + 1))) / 60
-    silent = f"Ray at {record.address} has not answered for {minutes:.0f} minutes"
-    if record.ray is not None:
-        return end(sent.folder, record, JobState("FAILED", None, silent), console)
-    return replace(ending, error=with_remark(ending.error or "", f"{silent}, and the run is not restarted"))
 
 
 def _given_up(sent: Sent, ending: JobEnding, remark: str) -> JobEnding:

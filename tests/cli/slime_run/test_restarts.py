@@ -20,7 +20,6 @@ from sat_slime.config import ConfigError, load_config
 from sat_slime.config.exits import NODE_DIED
 from sat_slime.config.jsonl import read_rows
 from sat_slime.launch.job_files import JobRecord
-from sat_slime.launch.ray_jobs import JobError, JobState, NoAnswer
 
 LONG_PAUSE, FAST = (
     f"from sat_slime.cli.slime_run import restarts; restarts.FIRST_PAUSE_S = {pause}; "
@@ -161,21 +160,6 @@ def test_nobody_restarts_what_nobody_follows(file):
     assert sat_slime_command("logs", "runs/run", "-f").exit_code == 0
 
 
-class Cluster:
-    """A cluster of the user's, whose looks are answered from a list: an error, or the state of the job."""
-
-    def __init__(self, monkeypatch, *answers):
-        self.answers, self.looks = list(answers), 0
-        monkeypatch.setattr("sat_slime.cli.slime_run.restarts.JobServer", lambda address: self)
-
-    def state(self, _):
-        self.looks += 1
-        answer = self.answers.pop(0) if self.answers else NoAnswer("no Ray answers")
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-
 @pytest.fixture
 def sent(begun):
     config = load_config(begun.config, [], {"cluster.restarts": 2})
@@ -192,31 +176,7 @@ def followed(monkeypatch, sent, endings, resume):
     return ending, output.getvalue()
 
 
-LOST = JobEnding("failed", "the log cannot be followed any more: no Ray answers", "the job may go on")
 DEAD = JobEnding("failed", "job job-1 failed with exit code 1; last in its log: X", "go on with", True, 1)
-DONE = JobEnding("finished", None, "", ended=True)
-
-
-def test_a_job_whose_cluster_answers_again_is_followed_and_not_restarted(monkeypatch, sent, no_pause):
-    cluster = Cluster(monkeypatch, NoAnswer("no"), JobError("not yet"), JobState("RUNNING"))
-    ending, _ = followed(monkeypatch, sent, [LOST, DONE], resume=None)
-    assert ending is DONE and cluster.looks == 3
-
-
-def test_a_job_that_a_cluster_lost_is_restarted(monkeypatch, sent, no_pause):
-    Cluster(monkeypatch, NoAnswer("no"), None)
-    resume = mock.Mock(side_effect=[NoAnswer("no Ray answers at URL"), sent])
-    ending, told = followed(monkeypatch, sent, [LOST, DONE], resume)
-    assert ending is DONE and resume.call_args.args[1] == 4
-    assert "not yet: no Ray answers at URL; once more in 0 s" in told
-    assert "the cluster at http://10.0.0.1:8265 does not know it any more" in told
-
-
-def test_a_cluster_that_stays_away_is_given_up(monkeypatch, sent, no_pause):
-    cluster = Cluster(monkeypatch)
-    ending, _ = followed(monkeypatch, sent, [LOST], resume=None)
-    assert "has not answered for 0 minutes, and the run is not restarted" in ending.error
-    assert cluster.looks == restarts.LOOKS
 
 
 def test_a_run_that_cannot_be_resumed_says_why(monkeypatch, sent, no_pause):
