@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,7 +15,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from sat_slime.config.grid_schema import GridConfig
-from sat_slime.config.method_section import SWITCHES, laid_over
+from sat_slime.config.method_section import SWITCHES, laid_over, method_switches
 from sat_slime.config.schema import LabConfig, Section, without_settings_of_another_task
 from sat_slime.config.section import Mark, marked, settings_in, settings_of
 from sat_slime.config.slime_schema import READ, VIEWS, SlimeConfig
@@ -47,7 +48,13 @@ def load_config(
     sources = _layers(path)
     if _only(sources, _OF_A_GRID, _OF_A_RUN):
         raise ConfigError([f"{path}: this is a grid, not a run: sat-slime grid {path}, with --dry-run to check it"])
-    sources += [_setting(key, value) for key, value in (settings or {}).items()]
+    settings = dict(settings or {})
+    with contextlib.suppress(ValueError):  # an unknown name is told with all that is wrong
+        if isinstance(settings.get("method"), str):  # at once: `gspo` and `sat` forget nothing of SAT
+            beside = {key: settings.pop(key) for key in list(settings) if key.startswith("method.")}
+            switches = {key.partition(".")[2]: value for key, value in beside.items()}
+            settings["method"] = method_switches(settings["method"]) | switches
+    sources += [_setting(key, value) for key, value in settings.items()]
     return _run({}, str(path), sources, overrides)
 
 

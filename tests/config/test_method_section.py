@@ -63,6 +63,8 @@ def test_every_run_of_configs_has_its_method():
     paper = CONFIGS / "paper" / "qwen3-30b-a3b.yaml"
     assert build_method(load_config(paper).method) == papers("sat-gspo")
     assert build_method(load_config(paper, [], {"method": "gspo"}).method) == named_method("gspo")
+    by_switches = load_config(paper, [], {"method": "gspo", "method.sat": True})
+    assert build_method(by_switches.method) == papers("sat-gspo")
 
 
 @pytest.mark.parametrize("file", ["paper", "laptop", "lab"])
