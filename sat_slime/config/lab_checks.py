@@ -74,12 +74,18 @@ def too_many_responses(product: str, responses: int) -> Iterator[str]:
 
 
 def unread(key: str, lr: float, method: Method, pipeline: PipelineConfig) -> Iterator[str]:
-    """Yield what to know of a learning rate that was meant otherwise, and of parts of the method that nothing is stale
-    enough for. key: that of the learning rate."""
+    """Yield what to know of a learning rate that was meant otherwise, of a method that cannot see how old its data is,
+    and of parts of it that nothing is stale enough for. key: that of the learning rate."""
     if lr >= LARGE_LR:
         yield (
             f"{key} is {lr:g}, which no model survives: RL of language models takes about 1e-6, tiny models 1e-3: "
             "set it to 1e-6"
+        )
+    is_one = method.denominator == "trainer" and pipeline.optimizer_steps_per_rollout == 1
+    if is_one and pipeline.lag and not (method.gates or method.weights):
+        yield (
+            "method.denominator is trainer with one optimizer step per rollout: the ratio is always 1, so nothing is "
+            f"clipped, whatever the lag (pipeline.lag is {pipeline.lag}): set method.denominator to rollout"
         )
     if method.sat and pipeline.lag == 0:
         yield (

@@ -110,6 +110,14 @@ def test_small_quantile_scope_warns_only_for_sequence_ratios():
     assert config_warnings(base("method=gspo", small)) == []
 
 
+def test_a_clip_that_sees_no_lag_is_told():
+    trainer = ("method=grpo", "method.denominator=trainer")
+    (warning,) = config_warnings(base(*trainer))
+    assert "pipeline.lag is 8" in warning and "set method.denominator to rollout" in warning
+    for seen in ("method=grpo-tis", "method.base=icepop", "pipeline.lag=0", "pipeline.optimizer_steps_per_rollout=2"):
+        assert config_warnings(base(*trainer, seen)) == []
+
+
 STREAM = ["pipeline.mode=streaming", "pipeline.lag=1", "pipeline.max_staleness=4"]
 
 

@@ -134,6 +134,9 @@ pipeline.mode=streaming pipeline.lag=1 pipeline.iterations=8 custom-generate-fun
 # megatron/core/transformer/moe/router.py:592
 moe-expert-capacity-factor=1.0 | slime.moe-expert-capacity-factor is 1.0 | drops tokens
 sglang-kv-cache-dtype=fp8_e4m3 | slime.sglang-kv-cache-dtype is fp8_e4m3 | not the trainer's
+# slime/backends/megatron_utils/loss.py: without use-rollout-logprobs the old log-probs are the trainer's own
+method=grpo method.denominator=trainer pipeline.lag=8 \
+    | method.denominator is trainer | pipeline.lag is 8 | set method.denominator to rollout
 # slime/backends/megatron_utils/actor.py:save_hf
 save-hf=/hf | slime.save-hf is /hf | set it to /hf/{rollout_id}
 # slime/observability/rollout_data_utils.py:save_debug_rollout_data
