@@ -73,7 +73,7 @@ slime() {
     $one --name one --set pipeline.iterations=10
     local code=$?
     echo "exit $code: accuracy $(column one/eval accuracy); d_pi $(column one/metrics mismatch/d_pi)" \
-        "; train $(column one/metrics time/train); collect $(column one/metrics time/collect)"
+        "; train $(column one/metrics time/train); collect $(column one/times time/collect)"
     return "$code"
 }
 

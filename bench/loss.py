@@ -32,7 +32,7 @@ CANDIDATES = {
     "ours, GSPO": ("gspo", "gspo"),
     "ours, SAT-GSPO": ("sat-gspo", "gspo"),
 }
-OF_A_MICROBATCH = {"sat-gspo": {"method": {"base": "gspo", "sat": {"enabled": True, "scope": "microbatch"}}}}
+OF_A_MICROBATCH = {"sat-gspo": {"method": {"base": "gspo", "sat": {"scope": "microbatch"}}}}
 """Methods whose threshold is over the step, which nobody takes here, with one of their micro-batch."""
 
 

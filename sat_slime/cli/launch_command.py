@@ -49,7 +49,7 @@ def launch(
     ] = False,
     live: Annotated[
         bool | None,
-        typer.Option("--live/--no-live", help="Live view or a line per step; default: live on a terminal."),
+        typer.Option("--live/--no-live", help="A bar below the line of each step; default: on a terminal."),
     ] = None,
     address: Annotated[
         str | None,
