@@ -20,12 +20,6 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-KERNELS = (
-    SDPBackend.FLASH_ATTENTION,
-    SDPBackend.EFFICIENT_ATTENTION,
-    SDPBackend.CUDNN_ATTENTION,
-    SDPBackend.MATH,
-)
 FILE = Path(__file__).parents[1] / "configs" / "recipes" / "qwen2.5-7b-8gpus.yaml"
 
 

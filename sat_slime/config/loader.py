@@ -51,7 +51,7 @@ def load_config(
     settings = dict(settings or {})
     with contextlib.suppress(ValueError):  # an unknown name is told with all that is wrong
         if isinstance(settings.get("method"), str):  # at once: `gspo` and `sat` forget nothing of SAT
-            beside = {key: settings.pop(key) for key in list(settings) if key.startswith("method.")}
+            beside = {key: settings.pop(key) for key in list(settings) if re.fullmatch(r"method\.\w+", key)}
             switches = {key.partition(".")[2]: value for key, value in beside.items()}
             settings["method"] = method_switches(settings["method"]) | switches
     sources += [_setting(key, value) for key, value in settings.items()]

@@ -121,10 +121,8 @@ class MethodConfig(Section):
         for key, value in values.items():
             if key in SWITCHES and value is None:
                 faults[key,] = "it is empty: write settings below it, true or false, or leave it out"
-            if key in SETTINGS and isinstance(value, Mapping):  # pydantic reads true as 1
-                names = [field.name for field in dataclasses.fields(SETTINGS[key])]  # type: ignore[arg-type]
-                yes_or_no = [name for name in names if isinstance(value.get(name), bool)]
-                faults |= {(key, name): "it is not a yes-or-no setting" for name in yes_or_no}
+            if key in {*SETTINGS, "clip"} and isinstance(value, Mapping):
+                faults |= {(key, name): text for name, text in _yes_or_no(SETTINGS.get(key, Clip), value).items()}
         refused(faults)
         off = {key for key in SWITCHES if values.get(key) is False}
         base = _key(str(values.get("base", cls.model_fields["base"].default)))
@@ -174,9 +172,21 @@ def section_name(method: Method, stabilizer: Stabilizer) -> str:
     return "settings" if stabilizer is method.base and not method.base_is_ours else key_of(type(stabilizer))
 
 
+def _yes_or_no(kind: type, values: Mapping[str, Any]) -> dict[str, str]:
+    """Return a fault for each true and false among a stabilizer's settings, which pydantic would read as 1 and 0."""
+    given = {field.name: values.get(field.name) for field in dataclasses.fields(kind)}
+    return {
+        name: f"it is {str(value).lower()}, and no yes-or-no setting"
+        for name, value in given.items()
+        if isinstance(value, bool)
+    }
+
+
 def _outside(base: str, settings: Mapping[str, Any]) -> Stabilizer:
     kind = find(base)
     assert kind is not None, "it has been looked for"
+    if faults := [f"{name}: {text}" for name, text in _yes_or_no(kind, settings).items()]:
+        raise ValueError("; ".join(faults))
     return TypeAdapter(kind).validate_python(dict(settings))
 
 

@@ -164,8 +164,8 @@ def _task_of(value: Any) -> Any:
     try:
         kind = find(str(name))
         fields = [key for key, field in kind.model_fields.items() if field.annotation is not bool]
-        yes_or_no = [key for key in fields if isinstance(value.get(key), bool)]  # pydantic reads true as 1
-        refused({(key,): "it is not a yes-or-no setting" for key in yes_or_no})
+        yes_or_no = {key: str(value[key]).lower() for key in fields if isinstance(value.get(key), bool)}
+        refused({(key,): f"it is {word}, and no yes-or-no setting" for key, word in yes_or_no.items()})
         return kind.model_validate(value)
     except ValidationError:
         raise

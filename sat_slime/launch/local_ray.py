@@ -82,7 +82,10 @@ def start_ray(
         )
     offered = {"--num-gpus": gpus, "--num-cpus": cpus, "--object-store-memory": store_bytes}
     environment = _environment(variables or {}, gpus is not None, nodes)
-    port, client_port, gcs_port, *ports = free_ports(HEAD_PORTS + nodes * NODE_PORTS)
+    try:
+        port, client_port, gcs_port, *ports = free_ports(HEAD_PORTS + nodes * NODE_PORTS)
+    except OSError as error:
+        raise JobError(str(error)) from error
     head = _address(0, nodes)
     head_flags = [
         *("--head", "--port=0" if nodes == 1 else f"--port={gcs_port}", f"--ray-client-server-port={client_port}"),

@@ -132,7 +132,7 @@ def _shared_experts(model: SlimeModelConfig) -> int:
 def padded_vocabulary(model: SlimeModelConfig, tensor: int) -> int:
     """Return the rows of the embedding: Megatron pads to 128 for each tensor-parallel rank
     (megatron/training/tokenizer/tokenizer.py, _vocab_size_with_padding)."""
-    multiple = int(model.architecture.get("make-vocab-size-divisible-by", 128)) * tensor
+    multiple = int(model.architecture.get("make-vocab-size-divisible-by") or 128) * tensor
     return -(-model.vocab_size // multiple) * multiple
 
 
@@ -143,9 +143,9 @@ def moe_layers(model: SlimeModelConfig) -> list[bool]:
     if not model.is_moe or isinstance(frequency, list):
         return [bool(one) for one in frequency] if model.is_moe else [False] * model.layers
     if str(frequency).strip().isdigit():
-        return [index % int(frequency) == 0 for index in range(model.layers)]
+        return [index % max(int(frequency), 1) == 0 for index in range(model.layers)]
     layers: list[bool] = []
-    for inner, times in re.findall(r"\[([\d,\s]*)\](?:\s*\*\s*(\d+))?", frequency):
+    for inner, times in re.findall(r"\[([\d,\s]*)\](?:\s*\*\s*(\d+))?", str(frequency)):
         layers += [digit.strip() != "0" for digit in inner.split(",") if digit.strip()] * int(times or 1)
     return layers or [True] * model.layers
 

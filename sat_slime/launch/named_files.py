@@ -24,7 +24,7 @@ SLICE = re.compile(r"@\[(-?\d*):(-?\d*)\]$")
 REWARDS = ("dapo", "deepscaler", "f1", "gpqa", "ifbench", "math", "random", "remote_rm")
 """Names of slime's rules: the same in v0.3.1 and 624b824a8."""
 REWARD_HUB = Path("slime", "rollout", "rm_hub", "__init__.py")
-OUR_REWARDS = "sat_slime.plugin.reward"
+OUR_REWARDS, OF_OURS = "sat_slime.plugin.reward", ("default", "prime_math")
 FILES_OF_FLAGS = ("sglang-config", "eval-config", "megatron-config-path")
 """Flags whose value is a file that slime reads as it starts."""
 
@@ -37,8 +37,7 @@ def reward_errors(config: SlimeConfig) -> list[str]:
     if reward is None or "." in reward or rule in (rules := slime_rewards(Path(config.cluster.slime_dir))):
         return []
     close = difflib.get_close_matches(rule, rules, n=1) or ["math"]
-    is_ours = _may_define(Path(__file__).parents[1] / "plugin" / "reward.py", reward)
-    remedy = f"{OUR_REWARDS}.{reward}" if is_ours else close[0]
+    remedy = f"{OUR_REWARDS}.{reward}" if reward in OF_OURS else close[0]
     return [f"slime.rm-type is {reward}, and slime's rules are {', '.join(rules)}: set it to {remedy}"]
 
 
@@ -213,7 +212,14 @@ def _may_define(file: Path, name: str) -> bool:
         text = file.read_text(encoding="utf-8")
     except (OSError, ValueError):
         return True
-    return bool(re.search(rf"\b{name}\b|import \*|__getattr__", text))
+    name = re.escape(name)
+    return bool(
+        re.search(
+            rf"^\s*(async\s+)?(def|class)\s+{name}\b|^{name}\s*[:=]|import\b.*\b{name}\b|import \*|__getattr__",
+            text,
+            re.M,
+        )
+    )
 
 
 def _files_of_flags(config: SlimeConfig) -> Iterator[Finding]:

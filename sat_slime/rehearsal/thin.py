@@ -119,6 +119,7 @@ def _widths(thin: Thin, sizes: Sizes) -> None:
 
 def _device(thin: Thin) -> None:
     thin.set("cluster.device", "cpu", "processes in the place of GPUs")
+    thin.set("cluster.share_gpu", False, "processes in the place of GPUs")
     by_cpu = {name: value for name, value, _ in cpu_arguments(thin.config)}
     for name, value in list(thin.config.slime.items()):
         if name in by_cpu and value != by_cpu[name]:

@@ -63,14 +63,16 @@ def serve(fd: int, cpu_limit_s: float, memory_limit_mb: int) -> NoReturn:
         enough_pages = memory_limit_mb * 2**20 // 2 // resource.getpagesize()
         limit_resources(memory_limit_mb)
         forbid_code(_generators())
-        while int(os.pread(statm, 100, 0).split()[1]) <= enough_pages:
+        while True:
             number, mode, response, label = json.loads(connection.recv_bytes())
             limit_cpu(cpu_limit_s)
             given = judge(response, label, mode)
             limit_cpu(0)
             reply = ["verdict", number, given.reward, given.extracted, given.reason]
             connection.send_bytes(json.dumps(reply).encode())
-        code = FULL
+            if int(os.pread(statm, 100, 0).split()[1]) > enough_pages:
+                code = FULL
+                break
     except MemoryError:
         code = MEMORY
     except (EOFError, ConnectionError):

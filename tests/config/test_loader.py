@@ -157,7 +157,7 @@ def test_where_nothing_is_near_the_section_tells_what_it_has(tmp_path):
         ("name: 5", "name is 5: it must be text"),
         ("name: ../up", "name is '../up': it takes letters"),
         ("task: {min_digits: 9}", "task: min_digits is 9, above max_digits 8"),
-        ("task: {max_digits: yes}", "task.max_digits: it is not a yes-or-no setting"),
+        ("task: {max_digits: yes}", "task.max_digits: it is true, and no yes-or-no setting"),
     ],
 )
 def test_bad_value_is_one_line(tmp_path, text, message):

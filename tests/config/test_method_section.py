@@ -167,7 +167,8 @@ def test_settings_that_nothing_reads_are_told(section, told):
     [
         ({"sat": {"enabled": True, "alpha": 0.8}}, "unknown key 'sat.enabled'"),
         ({"sat": None}, "sat: it is empty: write settings below it, true or false, or leave it out"),
-        ({"sat": {"alpha": True}}, "sat.alpha: it is not a yes-or-no setting"),
+        ({"sat": {"alpha": True}}, "sat.alpha: it is true, and no yes-or-no setting"),
+        ({"clip": {"eps_high": False}}, "clip.eps_high: it is false, and no yes-or-no setting"),
         ({"sat": {"alpha": 2}}, "sat.alpha is 2: it must be less than or equal to 1"),
         ({"sat": {"scope": "batch"}}, "sat.scope is 'batch': it must be one of microbatch, step"),
         ({"sat": {"alpah": 0.9}}, "unknown key 'sat.alpah'; did you mean 'sat.alpha'?"),
