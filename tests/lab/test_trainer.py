@@ -37,7 +37,7 @@ from trainer_process import (
 )
 from waiting import assert_gone, until
 
-from sat_slime.config.method_section import method_switches
+from sat_slime.config.method_section import laid_over, method_switches
 from sat_slime.config.schema import LabConfig
 from sat_slime.lab import model
 from sat_slime.lab.batch import lag_metrics
@@ -347,11 +347,8 @@ STEPS = 3
 
 
 def config_of(name: str, sections: dict | None = None, top_p: float = 1.0, **train):
-    method = method_switches(name)
-    for key, values in (sections or {}).items():
-        method[key] = {**method.get(key, {}), **values}
     return make_config(
-        method=method,
+        method=laid_over(method_switches(name), sections or {}),
         model={"experts": 0},
         train=train,
         rollout={"top_p": top_p},
