@@ -14,6 +14,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from left_processes import begin_session, end_what_is_left, for_the_session, mark
 
+pytest_plugins = ["slime_marks"]
+
 # A shell starts its background jobs with Ctrl-C ignored, and so would be whatever the tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # and nohup its commands with SIGHUP ignored

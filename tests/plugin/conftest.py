@@ -1,29 +1,11 @@
-"""Marks for tests that need the real slime: such tests skip, with the reason, where it is not on the path.
-
-    PYTHONPATH=SLIME pytest tests/plugin                the loss, the hooks, the rollout: `needs_slime`
-    PYTHONPATH=SLIME:MEGATRON pytest tests/plugin       its argument parser too: `needs_slime_arguments`
-
-SLIME is a checkout of slime, MEGATRON one of Megatron-LM at the commit that slime's Dockerfile pins, with its patch.
-"""
+"""Fixtures of the plugin's tests."""
 
 from __future__ import annotations
 
 import fake_slime
 import pytest
-from fake_slime import MISSING, NEEDS
 
 from sat_slime.plugin import rollout_hooks, step
-
-
-def pytest_configure(config):
-    for mark, modules in NEEDS.items():
-        config.addinivalue_line("markers", f"{mark}: skipped where one of {', '.join(modules)} is not importable")
-
-
-def pytest_runtest_setup(item):
-    for mark in NEEDS:
-        if item.get_closest_marker(mark) and (missing := MISSING[mark]):
-            pytest.skip(f"needs the real slime: {', '.join(missing)} not importable")
 
 
 @pytest.fixture(autouse=True)

@@ -16,24 +16,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from slime_marks import MISSING
 from torch import Tensor
-
-NEEDS = {
-    "needs_slime": ("slime.backends.megatron_utils", "megatron.core", "ray", "httpx", "wandb"),
-    "needs_slime_arguments": ("slime.backends.megatron_utils", "megatron.training", "sglang", "transformers"),
-}
-"""Modules that a test with that mark must be able to import. PyPI has another slime, which lacks `backends`."""
-
-
-def _importable(name: str) -> bool:
-    try:
-        return importlib.util.find_spec(name) is not None
-    except (ImportError, ValueError):  # a parent package is missing, or a module has no spec
-        return False
-
-
-MISSING = {mark: [name for name in names if not _importable(name)] for mark, names in NEEDS.items()}
-"""The modules that are missing, by mark. They are looked up before any test puts the stand-in in place."""
 
 
 def is_real() -> bool:
