@@ -56,8 +56,12 @@ def sent(name: str) -> tuple[dict[str, list[str]], dict[str, str]]:
             assert word not in flags, f"{word} is there twice"
             flags[word] = values = []
         else:
-            values.append(word.replace(str(PACKAGE), "HERE"))
-    return flags, {key: value.replace(str(PACKAGE), "HERE") for key, value in command.env.items()}
+            values.append(_anywhere(word))
+    return flags, {key: _anywhere(value) for key, value in command.env.items()}
+
+
+def _anywhere(text: str) -> str:
+    return text.replace(str(PACKAGE), "HERE").replace(f"{Path.home()}/.cache", "~/.cache")
 
 
 def kept(name: str) -> tuple[dict[str, list[str]], dict[str, str]]:
