@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 import os
 import subprocess
 import sys
@@ -25,7 +24,7 @@ import yaml
 
 HERE = Path(__file__).resolve().parent
 TABLE = HERE / "runs.csv"
-FROZEN = "4057eb7"
+FROZEN = "5c22a333"
 MEANS = {
     "reward": "reward/mean",
     "entropy": "loss/entropy",
@@ -37,8 +36,10 @@ MEANS = {
     "length": "response/length_mean",
     "clipped": "clip/fraction",
     "q": "sat/q",
+    "radius_high": "sat/radius_high",
+    "radius_low": "sat/radius_low",
 }
-COLUMNS = ("part", "arm", "lag", "seed", "step", "accuracy", "answers", *MEANS, "radius_high", "radius_low")
+COLUMNS = ("part", "arm", "lag", "seed", "step", "accuracy", "answers", *MEANS)
 
 
 @dataclass(frozen=True)
@@ -56,50 +57,53 @@ class Grid:
 A, B = (1, 8, 32, 64), (1, 4, 8, 16)
 TRAINER = {"method.denominator": "trainer"}
 SAT_RADII = {"grpo": (0.045, 0.066, 0.087, 0.122), "gspo": (0.042, 0.075, 0.101, 0.136)}
+AT_SATS = {
+    f"{method}@{lag}": {"method.clip.eps_low": radius, "method.clip.eps_high": radius}
+    for method, radii in SAT_RADII.items()
+    for lag, radius in zip(B, radii, strict=True)
+}
 
-GRIDS = (
-    Grid(
-        "B",
-        "trainer",
-        {
-            "grpo": ("GRPO over the trainer", B),
-            "gspo": ("GSPO over the trainer", (8, 16)),
-            "grpo-r3": ("GRPO over the trainer, R3", B),
-            "grpo-tis": ("GRPO over the trainer, TIS", B),
-            "icepop": ("GRPO over the trainer, IcePop", B),
-            "m2po": ("M2PO", B),
-        },
-        overrides=dict.fromkeys(("grpo", "gspo", "grpo-r3", "icepop"), TRAINER),
+
+def part_b(stage: str, core: tuple[int, ...], others: tuple[int, ...], sequence: tuple[int, ...]) -> tuple[Grid, ...]:
+    """Return the grids of a stage of part B: the lags at which its core arms, the others and GSPO's run."""
+    trainer = {
+        "grpo": ("GRPO over the trainer", core),
+        "grpo-r3": ("GRPO over the trainer, R3", core),
+        "icepop": ("GRPO over the trainer, IcePop", core),
+        "grpo-tis": ("GRPO over the trainer, TIS", others),
+        "m2po": ("M2PO", others),
+        "gspo": ("GSPO over the trainer", tuple(lag for lag in sequence if lag >= 8)),
+    }
+    mu = {
+        "grpo": ("GRPO 0.2", core),
+        "sat-grpo": ("SAT-GRPO 0.2", core),
+        "gspo": ("GSPO 0.2", sequence),
+        "sat-gspo": ("SAT-GSPO 0.2", sequence),
+    }
+    at_sats = {"grpo": ("GRPO at SAT's radius", core), "gspo": ("GSPO at SAT's radius", sequence)}
+    over = dict.fromkeys(("grpo", "gspo", "grpo-r3", "icepop"), TRAINER)
+    return (
+        Grid("B", f"{stage}-trainer", trainer, overrides=over),
+        Grid("B", f"{stage}-mu", mu),
+        Grid("B", f"{stage}-sat-radius", at_sats, overrides=AT_SATS),
+        Grid("B", f"{stage}-wide", {"sat-grpo": ("SAT-GRPO 1.6", core)}, radius=1.6),
+    )
+
+
+STAGES = (
+    part_b("b1", core=(1, 8), others=(), sequence=()),
+    part_b("b2", core=(4, 16), others=B, sequence=B),
+    (
+        Grid("A", "a-0.2", {"grpo": ("GRPO 0.2", A)}),
+        Grid("A", "a-0.4", {"grpo": ("GRPO 0.4", A)}, radius=0.4),
+        Grid("A", "a-0.8", {"grpo": ("GRPO 0.8", A)}, radius=0.8),
+        Grid("A", "a-1.6", {"sat-grpo": ("SAT-GRPO 1.6", A), "grpo": ("GRPO 1.6", (64,))}, radius=1.6),
+        Grid("A", "a-capped", {"arms.capped": ("min(0.8, 0.2 lag^0.6)", (8, 32, 64))}),
+        Grid("A", "a-trainer", {"grpo": ("GRPO over the trainer", A)}, overrides={"grpo": TRAINER}),
+        Grid("A", "a-null", {"grpo": ("GRPO 0.8, other sampling", A)}, radius=0.8, other_sampling=True),
     ),
-    Grid(
-        "B",
-        "mu",
-        {
-            "grpo": ("GRPO 0.2", B),
-            "gspo": ("GSPO 0.2", B),
-            "sat-grpo": ("SAT-GRPO 0.2", B),
-            "sat-gspo": ("SAT-GSPO 0.2", B),
-        },
-    ),
-    Grid(
-        "B",
-        "sat-radius",
-        {"grpo": ("GRPO at SAT's radius", B), "gspo": ("GSPO at SAT's radius", B)},
-        overrides={
-            f"{method}@{lag}": {"method.clip.eps_low": radius, "method.clip.eps_high": radius}
-            for method, radii in SAT_RADII.items()
-            for lag, radius in zip(B, radii, strict=True)
-        },
-    ),
-    Grid("B", "wide", {"sat-grpo": ("SAT-GRPO 1.6", B)}, radius=1.6),
-    Grid("A", "a-0.2", {"grpo": ("GRPO 0.2", A)}),
-    Grid("A", "a-0.4", {"grpo": ("GRPO 0.4", A)}, radius=0.4),
-    Grid("A", "a-0.8", {"grpo": ("GRPO 0.8", A)}, radius=0.8),
-    Grid("A", "a-1.6", {"sat-grpo": ("SAT-GRPO 1.6", A), "grpo": ("GRPO 1.6", (64,))}, radius=1.6),
-    Grid("A", "a-capped", {"arms.capped": ("min(0.8, 0.2 lag^0.6)", (8, 32, 64))}),
-    Grid("A", "a-trainer", {"grpo": ("GRPO over the trainer", A)}, overrides={"grpo": TRAINER}),
-    Grid("A", "a-null", {"grpo": ("GRPO 0.8, other sampling", A)}, radius=0.8, other_sampling=True),
 )
+"""In each, two seeds are finished in all its grids before the next two begin."""
 SEEDS = {"B": range(120, 130), "A": range(100, 120)}
 STEPS = {32: 256, 64: 512}
 """Optimizer steps at a lag; 128 at all others."""
@@ -112,11 +116,11 @@ def grid_file(grid: Grid, checkout: Path, folder: Path, seeds: list[int]) -> Pat
         f"@{lag}": {"pipeline.iterations": steps, "eval.every_n_iterations": steps // 8} for lag, steps in STEPS.items()
     }
     given = {
-        "extends": str(checkout / "sat_slime/configs/grid/embedded.yaml"),
+        "extends": str(checkout / "sat_slime/configs/grid/lab.yaml"),
         "name": grid.name,
         "output_dir": str(folder),
-        "run": str(checkout / "sat_slime/configs/embedded/base.yaml"),
-        "methods": list(grid.arms),
+        "run": str(checkout / "sat_slime/configs/lab/base.yaml"),
+        "methods": [method for method, (_, lags) in grid.arms.items() if lags],
         "lags": sorted({lag for _, lags in grid.arms.values() for lag in lags}),
         "seeds": seeds,
         "settings": {
@@ -133,19 +137,6 @@ def grid_file(grid: Grid, checkout: Path, folder: Path, seeds: list[int]) -> Pat
     return path
 
 
-def radius(q: float, eps: float, side: int) -> float:
-    """Return SAT's one radius above (side 1) or below (-1) at p = 2: where |e^d - 1| passes eps / (1 + (d / q)^2)."""
-
-    def ratio(d: float) -> float:
-        return side * math.expm1(side * d)
-
-    low, high = 0.0, 50.0
-    for _ in range(100):
-        d = (low + high) / 2
-        low, high = (low, d) if ratio(d) > eps / (1 + (d / q) ** 2) else (d, high)
-    return min(eps, ratio(max(q, low)))
-
-
 def rows(grid: Grid, method: str, lag: int, seed: int, run: Path) -> Iterator[dict[str, Any]]:
     """Yield the rows of a finished run, one for each evaluation."""
     arm = grid.arms[method][0]
@@ -158,9 +149,6 @@ def rows(grid: Grid, method: str, lag: int, seed: int, run: Path) -> Iterator[di
         for column, metric in MEANS.items():
             values = [row[metric] for row in since if metric in row]
             means[column] = f"{sum(values) / len(values):.4g}" if values else ""
-        for column, side in (("radius_high", 1), ("radius_low", -1)):
-            radii = [radius(row["sat/q"], grid.radius, side) for row in since if row.get("sat/q", 0.0) > 0]
-            means[column] = f"{sum(radii) / len(radii):.4g}" if radii else ""
         yield {
             "part": grid.part,
             "arm": arm,
@@ -187,12 +175,11 @@ def main() -> None:
     if not dry:
         prepare(checkout)
     folder = checkout / "grids/one-radius"
-    blocks = [
-        (grid, list(seeds[i : i + 2])) for seeds in SEEDS.values() for i in range(0, len(seeds), 2) for grid in GRIDS
-    ]
-    for grid, seeds in blocks:
-        if seeds[0] in SEEDS[grid.part]:
-            run_block(grid, seeds, checkout, folder, dry)
+    for stage in STAGES:
+        seeds = SEEDS[stage[0].part]
+        for i in range(0, len(seeds), 2):
+            for grid in stage:
+                run_block(grid, list(seeds[i : i + 2]), checkout, folder, dry)
 
 
 def run_block(grid: Grid, seeds: list[int], checkout: Path, folder: Path, dry: bool) -> None:
@@ -215,7 +202,7 @@ def run_block(grid: Grid, seeds: list[int], checkout: Path, folder: Path, dry: b
     folder.mkdir(parents=True, exist_ok=True)
     path = grid_file(grid, checkout, folder, list(SEEDS[grid.part]))
     only = [word for method, lag in sorted({cell[:2] for cell in cells}) for word in ("--only", f"{method}@{lag}")]
-    command = [str(checkout / ".venv/bin/sat-slime"), "grid", str(path), "--no-live", "--retry-failed", *only]
+    command = [str(checkout / ".venv/bin/sat-slime"), "grid", str(path), "--retry-failed", *only]
     command += ["--seeds", ",".join(str(seed) for seed in sorted({cell[2] for cell in cells}))]
     code = subprocess.run(command, env=environment, cwd=checkout).returncode
     state = json.loads((folder / grid.name / "state.json").read_text())["cells"]

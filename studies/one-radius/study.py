@@ -37,7 +37,7 @@ def read(path: Path) -> Runs:
     found: Runs = defaultdict(lambda: defaultdict(dict))
     with path.open(newline="") as file:
         for row in csv.DictReader(file):
-            numbers = {name: float(row[name] or "nan") for name in (*MEANS, "radius_high")}
+            numbers = {name: float(row[name] or "nan") for name in MEANS}
             numbers["accuracy"] = 100 * float(row["accuracy"])
             found[row["part"], row["arm"], int(row["lag"])][int(row["seed"])][int(row["step"])] = numbers
     if ("A", BASE, 1) in found:  # at lag 1 the capped radius is GRPO 0.2, to the formula
