@@ -1,10 +1,9 @@
 """The memory that a run of slime needs, by Megatron's own arithmetic, against what its machines have.
 
-Counted are GPTModel's layers as slime builds them (attention with query groups, gated or plain feed-forward layers,
-experts, shared experts), what Megatron keeps of each parameter, a micro-batch's activations and logits, copies of the
-weights and batches on the host, an engine's weights and KV cache. Not counted are CUDA's context, NCCL's buffers, the
-allocator's gaps, experts that are chosen more often than others, layers that predict further tokens, and SGLang on the
-host: so a run is warned from 90 % on. Lines of source are those of slime 624b824a8 and of its Megatron-LM.
+Counted is what a peak is made of to 1 %: what Megatron keeps of each parameter, a micro-batch's activations and logits,
+copies of the weights and batches on the host, an engine's weights and KV cache. Not counted are CUDA's context, NCCL's
+buffers, the allocator's gaps, experts that are chosen more often than others, layers that predict further tokens, and
+SGLang on the host: so a run is warned from 90 % on. Lines of source are those of slime 624b824a8 and its Megatron-LM.
 """
 
 from __future__ import annotations
@@ -14,14 +13,13 @@ import math
 import os
 import re
 import subprocess
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from sat_slime.config.finding import Finding, warn
 from sat_slime.config.method_section import build_method
-from sat_slime.config.slime_checks import context_tokens, spares_recompute
+from sat_slime.config.slime_checks import context_tokens
 from sat_slime.config.slime_schema import SlimeConfig, SlimeModelConfig
 
 BF16, FP32, INT64, INT32 = 2, 4, 8, 4
@@ -32,24 +30,49 @@ MIB = 2**20
 # ------------------------------------------------------------------------------------------------------- parameters
 
 
-class Cut(NamedTuple):
-    """The number of ranks that share a model, by Megatron's kinds of parallelism."""
-
-    tensor: int = 1
-    expert: int = 1
-    expert_tensor: int = 1
-    pipeline: int = 1
-
-
 class Elements(NamedTuple):
     """Elements of parameters, by the kind of parallelism that cuts them."""
 
-    dense: int = 0
-    experts: int = 0
+    dense: int
+    experts: int
 
     @property
     def total(self) -> int:
         return self.dense + self.experts
+
+
+def elements(
+    model: SlimeModelConfig,
+    layers: Sequence[bool],
+    tensor: int = 1,
+    experts_cut: int = 1,
+    *,
+    first: bool = True,
+    last: bool = True,
+) -> Elements:
+    """Return the elements of a rank.
+
+    Args:
+        layers: of each layer of its pipeline stage, whether it has experts.
+        tensor: ranks that share a layer's matrices, its experts left out.
+        experts_cut: ranks that share a layer's experts.
+        first, last: whether its stage is the first, which has the embedding, and the last, which has the output layer.
+    """
+    flags, hidden = model.architecture, model.hidden_size
+    queries, kv = model.attention_heads * model.head_dim, model.kv_heads * model.head_dim
+    projections = queries * (2 if flags.get("attention-output-gate") else 1) + 2 * kv
+    attention = (projections + queries) * hidden // tensor + 2 * hidden
+    attention += 2 * model.head_dim if flags.get("qk-layernorm") else 0
+    attention += projections // tensor if flags.get("add-qkv-bias") else 0
+    width = 3 * hidden if flags.get("swiglu") else 2 * hidden  # of a feed-forward layer's matrices together
+    beside_experts = model.experts * hidden + width * _shared_experts(model) // tensor  # with the router
+    moe = sum(layers)
+    embedding = padded_vocabulary(model, tensor) // tensor * hidden
+    # Tied embeddings of a pipeline are on both of its ends.
+    output = embedding if flags.get("untie-embeddings-and-output-weights") or not first else 0
+    dense = len(layers) * attention + moe * beside_experts + (len(layers) - moe) * width * (model.ffn_size // tensor)
+    dense += first * embedding + last * (hidden + output)
+    return Elements(dense, moe * width * model.expert_ffn_size * model.experts // experts_cut)
 
 
 def parameters(model: SlimeModelConfig, active: bool = False) -> int:
@@ -59,69 +82,16 @@ def parameters(model: SlimeModelConfig, active: bool = False) -> int:
     """
     if not (model.layers and model.hidden_size) or model.architecture.get("multi-latent-attention"):
         return 0
-    whole = stage_elements(model, Cut(), 0, moe_layers(model))
-    used = whole.experts * model.experts_per_token // model.experts if active and whole.experts else whole.experts
-    return whole.dense + used
+    dense, experts = elements(model, moe_layers(model))
+    return dense + (experts * model.experts_per_token // model.experts if active and experts else experts)
 
 
 def rank_elements(config: SlimeConfig, stage: int = 0) -> Elements:
     """Return the elements of a rank that trains, by its stage of the pipeline."""
-    train = config.train
-    cut = Cut(train.tensor_parallel, train.expert_parallel, train.expert_tensor_parallel, train.pipeline_parallel)
-    return stage_elements(config.model, cut, stage, stage_layers(config)[stage])
-
-
-def stage_elements(model: SlimeModelConfig, cut: Cut, stage: int, layers: Sequence[bool]) -> Elements:
-    """Return the elements of a rank. layers: of each layer of its stage, whether it has experts."""
-    embedding = padded_vocabulary(model, cut.tensor) // cut.tensor * model.hidden_size
-    dense, experts = (embedding if stage == 0 else 0), 0
-    if stage == cut.pipeline - 1:
-        dense += model.hidden_size * _norm(model)
-        # Tied embeddings of a pipeline are on both of its ends.
-        if model.architecture.get("untie-embeddings-and-output-weights") or stage:
-            dense += embedding
-    for moe, count in Counter(layers).items():
-        dense += count * (_attention(model, cut.tensor) + _feed_forward(model, cut, moe))
-        if moe:
-            own = _matrices(model, model.expert_ffn_size // cut.expert_tensor)
-            experts += count * own * (model.experts // cut.expert)
-    return Elements(dense, experts)
-
-
-def _attention(model: SlimeModelConfig, tensor: int) -> int:
-    """Return a rank's elements of a layer's attention, whose queries, keys and values are cut by heads, and of its
-    norms."""
-    flags, hidden, queries = model.architecture, model.hidden_size, model.attention_heads * model.head_dim
-    outputs = queries * (2 if flags.get("attention-output-gate") else 1) + 2 * model.kv_heads * model.head_dim
-    norms = 2 * hidden + (2 * model.head_dim if flags.get("qk-layernorm") else 0)
-    biases = outputs // tensor if flags.get("add-qkv-bias") or _bias(model) else 0
-    return norms * _norm(model) + (outputs + queries) * hidden // tensor + biases + hidden * _bias(model)
-
-
-def _feed_forward(model: SlimeModelConfig, cut: Cut, moe: bool) -> int:
-    """Return a rank's elements of a layer's feed-forward part, without its experts."""
-    if not moe:
-        return _matrices(model, model.ffn_size // cut.tensor)
-    router = model.experts * (model.hidden_size + _bias(model))
-    if not (shared := _shared_experts(model)):
-        return router
-    gate = model.hidden_size if model.architecture.get("moe-shared-expert-gate") else 0
-    return router + _matrices(model, shared // cut.tensor) + gate
-
-
-def _matrices(model: SlimeModelConfig, width: int) -> int:
-    """Return the elements of a feed-forward layer's two matrices; a gated one's first is twice as wide."""
-    inner = width * (2 if model.architecture.get("swiglu") else 1)
-    return (inner + width) * model.hidden_size + (inner + model.hidden_size) * _bias(model)
-
-
-def _bias(model: SlimeModelConfig) -> bool:
-    return not model.architecture.get("disable-bias-linear")
-
-
-def _norm(model: SlimeModelConfig) -> int:
-    """Return how many vectors a norm has: a weight, of LayerNorm a bias too."""
-    return 1 if model.architecture.get("normalization") == "RMSNorm" else 2
+    train, layers = config.train, stage_layers(config)
+    cut = train.expert_parallel * train.expert_tensor_parallel
+    last = stage == len(layers) - 1
+    return elements(config.model, layers[stage], train.tensor_parallel, cut, first=stage == 0, last=last)
 
 
 def _shared_experts(model: SlimeModelConfig) -> int:
@@ -181,12 +151,15 @@ PROMPT_TOKENS = 1024
 SAMPLE_BYTES = (8 + 28) + 8 + (8 + 24)
 """Bytes of a response's token in the rollout process: slime keeps token, loss mask and log-prob in lists of Python,
 8 bytes an entry, and Python 28 for a whole number above 256 and 24 for a float."""
+STORED_BYTES = INT64 + INT32 + FP32
+"""The same as tensors (slime/observability/rollout_data_utils.py, _ROLLOUT_DATA_TENSOR_DTYPES)."""
+BATCH_BYTES = INT64 + INT32 + 4 * FP32
+"""Bytes of a response's token on a GPU that trains, for the whole step: token, mask, log-probs of engine and reference,
+zeros for the KL of the reward, returns (backends/megatron_utils/actor.py, _get_rollout_data; loss.py)."""
 PINNED = 4 / 3
 """Bytes that a tensor takes in pinned memory, for each of its own: PyTorch rounds up to a power of two
 (ATen/core/CachingHostAllocator.h), which is a third more for the experts of Qwen3-30B-A3B. slime pins each parameter
 (utils/tensor_backper.py), Megatron each gradient (hybrid_optimizer.py)."""
-STORED_BYTES = INT64 + INT32 + FP32
-"""The same as tensors (slime/observability/rollout_data_utils.py, _ROLLOUT_DATA_TENSOR_DTYPES)."""
 
 
 def text_of(need: Need) -> str:
@@ -201,7 +174,8 @@ def longest_tokens(config: SlimeConfig) -> int:
     return min(longest, context_tokens(config) or longest)
 
 
-def _batch_tokens(config: SlimeConfig) -> int:
+def batch_tokens(config: SlimeConfig) -> int:
+    """Return the tokens of an iteration's batch if every response had its full length."""
     return longest_tokens(config) * config.rollout.responses_per_iteration
 
 
@@ -224,8 +198,7 @@ def _need_of_stage(config: SlimeConfig, stage: int) -> Need:
     if not train.optimizer_offload:
         # distrib_optimizer.py: master weights, two moments; gradients in bf16 are copied into fp32
         need["optimizer"] = (3 if in_fp32 else 4) * FP32 * optimizer_elements(config, own)
-    last = stage == train.pipeline_parallel - 1
-    need["batch"] = _batch_bytes(config, last)
+    need["batch"] = BATCH_BYTES * batch_tokens(config) / max(train.data_parallel, 1)
     # A stage holds one micro-batch for itself and each of the stages behind it (1F1B).
     layers, in_flight, tokens = stage_layers(config)[stage], train.pipeline_parallel - stage, micro_batch_tokens(config)
     saved = [tokens * saved_bytes_per_token(config, moe) for moe in layers]
@@ -236,35 +209,19 @@ def _need_of_stage(config: SlimeConfig, stage: int) -> Need:
     else:
         need["activations"] = in_flight * sum(saved)
     # Logits are gone when the first layer is computed again, and the other way round.
-    logits, one_layer = tokens * _logit_bytes(config) * _columns(config) if last else 0.0, max(saved, default=0.0)
+    logits = tokens * _logit_bytes(config) if stage == train.pipeline_parallel - 1 else 0.0
+    one_layer = max(saved, default=0.0)
     need["logits" if logits >= one_layer else "a layer"] = max(logits, one_layer)
     return need
 
 
-def _batch_bytes(config: SlimeConfig, last_stage: bool) -> float:
-    """Return the bytes of a data-parallel rank's responses on its GPU, where they are for the whole step: tokens and
-    loss masks whole (backends/megatron_utils/actor.py, _get_rollout_data); the engine's log-probs by context-parallel
-    rank; on the last stage those of the reference and, where they are computed, the trainer's, the zeros that slime
-    makes for the KL of the reward, and returns, which advantages share (loss.py, compute_advantages_and_returns)."""
-    columns = 1  # the engine's log-probs
-    if last_stage:
-        spared = spares_recompute(build_method(config.method), config.pipeline.optimizer_steps_per_rollout)
-        columns += 2 + (config.loss.kl_coef > 0) + (not spared)
-    tokens = _batch_tokens(config) / max(config.train.data_parallel, 1)
-    return tokens * (INT64 + INT32 + FP32 * columns / config.train.context_parallel)
-
-
-def _columns(config: SlimeConfig) -> float:
-    """Return the columns of the logits on a rank."""
-    return padded_vocabulary(config.model, config.train.tensor_parallel) / config.train.tensor_parallel
-
-
-def _logit_bytes(config: SlimeConfig) -> int:
-    """Return the bytes of one logit at the peak: itself and its softmax in fp32, which becomes the gradient in place
-    (slime/utils/ppo_utils.py, _VocabParallelLogProbEntropy); bf16 logits are gone by then. A temperature makes a copy
-    (loss.py, get_log_probs_and_entropy); a mask of top-p one more, and a byte; the entropy's gradient one more."""
+def _logit_bytes(config: SlimeConfig) -> float:
+    """Return the bytes of a token's logits on a rank at the peak: themselves and their softmax in fp32, which becomes
+    the gradient in place (slime/utils/ppo_utils.py, _VocabParallelLogProbEntropy); bf16 logits are gone by then. A
+    temperature makes a copy (loss.py, get_log_probs_and_entropy), a mask of top-p and the entropy's gradient, too."""
     copies = 2 + (config.rollout.temperature != 1) + (config.rollout.top_p < 1) + (config.loss.entropy_coef != 0)
-    return copies * FP32 + (config.rollout.top_p < 1)
+    tensor = config.train.tensor_parallel
+    return copies * FP32 * padded_vocabulary(config.model, tensor) / tensor
 
 
 def saved_bytes_per_token(config: SlimeConfig, moe: bool) -> float:
@@ -278,8 +235,7 @@ def saved_bytes_per_token(config: SlimeConfig, moe: bool) -> float:
     numbers = 4 * hidden + (heads + 2 * kv + query_key + output) * model.head_dim
     if not moe:
         return BF16 * (numbers + 3 * model.ffn_size) / train.tensor_parallel
-    if shared := _shared_experts(model):
-        numbers += hidden + 3 * shared
+    numbers += 3 * _shared_experts(model)
     # sent to experts: before and after the exchange, both ways, and between the two matrices
     numbers += model.experts_per_token * (4 * hidden + 3 * model.expert_ffn_size)
     return (BF16 * numbers + 3 * FP32 * model.experts) / train.tensor_parallel
@@ -287,15 +243,11 @@ def saved_bytes_per_token(config: SlimeConfig, moe: bool) -> float:
 
 def engine_need(config: SlimeConfig) -> Need:
     """Return what an engine's GPU must hold within `sglang-mem-fraction-static`; SGLang fills the rest with its KV
-    cache."""
-    longest = longest_tokens(config) * kv_bytes_per_token(config)
-    return {"weights": engine_weights_bytes(config), "KV of the longest response": longest}
-
-
-def engine_weights_bytes(config: SlimeConfig) -> int:
-    """Return the bytes of the weights on one GPU of an engine: tensor parallelism cuts the experts, too."""
+    cache. Tensor parallelism cuts the experts, too."""
     model, gpus = config.model, config.rollout.gpus_per_engine
-    return BF16 * stage_elements(model, Cut(gpus, expert_tensor=gpus), 0, moe_layers(model)).total
+    longest = longest_tokens(config) * kv_bytes_per_token(config)
+    weights = BF16 * elements(model, moe_layers(model), gpus, gpus).total
+    return {"weights": weights, "KV of the longest response": longest}
 
 
 def kv_bytes_per_token(config: SlimeConfig) -> int:
@@ -306,34 +258,24 @@ def kv_bytes_per_token(config: SlimeConfig) -> int:
 
 
 def host_need(config: SlimeConfig) -> Need:
-    """Return what the memory of a training node holds, whose ranks are counted as those of the fullest stage."""
-    stages = (rank_elements(config, stage) for stage in range(config.train.pipeline_parallel))
-    own, ranks, copies = max(stages, key=lambda own: own.total), config.train.gpus_per_node, weight_copies(config)
-    need: Need = {f"{copies} copies of the weights": copies * ranks * PINNED * BF16 * own.total}
-    if config.train.optimizer_offload:
-        # master weights, two moments and pinned gradients, in fp32 (optimizer/cpu_offloading/hybrid_optimizer.py)
-        need["optimizer"] = ranks * (3 + PINNED) * FP32 * optimizer_elements(config, own)
-    return need | _batch_on_host(config)
-
-
-def weight_copies(config: SlimeConfig) -> int:
-    """Return how many copies of the weights slime keeps in pinned host memory: the actor, the KL's reference, and for
-    denominator `checkpoint` the weights that generated (a queue of two where they are replaced every iteration)."""
+    """Return what the memory of a training node holds, whose ranks are counted as those of the fullest stage. slime
+    keeps copies of the weights: the actor's, the KL's reference, and for denominator `checkpoint` those that generated
+    (a queue of two where they are replaced every iteration). Each rank has a copy of the batch of its data-parallel
+    group (slime/utils/data.py, process_rollout_data), and there are those in Ray's store, pinned, and as samples of the
+    next batch, or five as that is put into the store: samples, pickle, both batches, and the pinned routes."""
+    train, tokens = config.train, batch_tokens(config)
+    own = max((rank_elements(config, stage) for stage in range(train.pipeline_parallel)), key=lambda own: own.total)
     copies = 1 + (config.loss.kl_coef > 0)
     if build_method(config.method).denominator == "checkpoint":
         copies += 2 if config.pipeline.lag <= 1 else 1
-    return copies
-
-
-def _batch_on_host(config: SlimeConfig) -> Need:
-    """Return the copies of a batch: each rank has its own of the batch of its data-parallel group (slime/utils/data.py,
-    process_rollout_data), and there are those in Ray's store, pinned, and as samples of the next batch, or five as that
-    is put into the store: samples, pickle, both batches in the store, and the pinned routes."""
-    copies = max(3 + config.train.gpus_per_node / max(config.train.data_parallel, 1), 5)
-    return {
-        "batch": _batch_tokens(config) * (SAMPLE_BYTES + STORED_BYTES * (copies - 1)),
-        "routed experts": routes_bytes(config) * _stored_batches(config),  # a node has them once, in the store
-    }
+    need: Need = {f"{copies} copies of the weights": copies * train.gpus_per_node * PINNED * BF16 * own.total}
+    if train.optimizer_offload:
+        # master weights, two moments and pinned gradients, in fp32 (optimizer/cpu_offloading/hybrid_optimizer.py)
+        need["optimizer"] = train.gpus_per_node * (3 + PINNED) * FP32 * optimizer_elements(config, own)
+    of_batch = max(3 + train.gpus_per_node / max(train.data_parallel, 1), 5)
+    need["batch"] = tokens * (SAMPLE_BYTES + STORED_BYTES * (of_batch - 1))
+    need["routed experts"] = routes_bytes(config) * _stored_batches(config)  # a node has them once, in the store
+    return need
 
 
 def routes_bytes(config: SlimeConfig) -> float:
@@ -343,7 +285,7 @@ def routes_bytes(config: SlimeConfig) -> float:
     if not (config.method.r3 and model.is_moe):
         return 0.0
     width = 1 if model.experts <= 2**8 else 2
-    return float(width * model.layers * model.experts_per_token * _batch_tokens(config))
+    return float(width * model.layers * model.experts_per_token * batch_tokens(config))
 
 
 def _stored_batches(config: SlimeConfig) -> int:
@@ -356,7 +298,7 @@ def store_need(config: SlimeConfig) -> Need:
     ray.put)."""
     batches = _stored_batches(config)
     name = f"tokens of {batches} batch{'es' if batches > 1 else ''}"
-    return {name: batches * _batch_tokens(config) * STORED_BYTES, "routed experts": batches * routes_bytes(config)}
+    return {name: batches * batch_tokens(config) * STORED_BYTES, "routed experts": batches * routes_bytes(config)}
 
 
 # ------------------------------------------------------------------------------------------------------ what there is
@@ -392,30 +334,20 @@ def sizes(config: SlimeConfig, machines: Mapping[str, Mapping[str, float | None]
     return there
 
 
-def machine_sizes() -> dict[str, float | None]:
-    """Return the bytes of this machine's smallest GPU, None where there is none, and of its memory."""
-    return {"gpu": gpu_memory(), "host": host_memory()}
-
-
-def gpu_memory() -> float | None:
-    """Return the bytes that CUDA can use of this machine's smallest GPU, asked of the driver, so that no CUDA context
-    is made and CUDA_VISIBLE_DEVICES does not matter."""
+def machine_sizes(root: Path = Path("/sys/fs/cgroup")) -> dict[str, float | None]:
+    """Return the bytes of this machine's smallest GPU, None where there is none, and of its memory, or of the container
+    that this process is in. The driver is asked for the first, so that no CUDA context is made and CUDA_VISIBLE_DEVICES
+    does not matter. root: where both versions of control groups have their files."""
+    gpu, host = None, float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     command = ["nvidia-smi", "--format=csv,noheader,nounits", "--query-gpu=memory.total,memory.reserved"]
     with contextlib.suppress(OSError, subprocess.SubprocessError, ValueError):
         output = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
-        rows = [[float(cell) for cell in row.split(",")] for row in output.splitlines() if row.strip()]
-        return min(total - reserved for total, reserved in rows) * MIB
-    return None
-
-
-def host_memory(root: Path = Path("/sys/fs/cgroup")) -> float:
-    """Return the bytes of memory of this machine, or of the container that this process is in. root: where both
-    versions of control groups have their files."""
-    most = [float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))]
+        cells = [[float(cell) for cell in row.split(",")] for row in output.splitlines() if row.strip()]
+        gpu = min(total - reserved for total, reserved in cells) * MIB
     for limit in ("memory.max", "memory/memory.limit_in_bytes"):
         with contextlib.suppress(OSError, ValueError):  # `max`: without a limit
-            most.append(float((root / limit).read_text(encoding="utf-8")))
-    return min(most)
+            host = min(host, float((root / limit).read_text(encoding="utf-8")))
+    return {"gpu": gpu, "host": host}
 
 
 # ----------------------------------------------------------------------------------------------------- the judgement
@@ -439,6 +371,9 @@ REMEDIES = {
 BESIDE_BOTH = 3 * GIB
 """Bytes of a shared GPU that are neither the trainer's nor within the engine's share: two CUDA contexts, and the
 engine's graphs and prefills."""
+GRAPHS = 2 * GIB
+"""Bytes that CUDA graphs and prefills need beside an engine's share. SGLang itself would leave a twelfth of the GPU
+(sglang/srt/server_args.py)."""
 
 
 class Row(NamedTuple):
@@ -455,38 +390,29 @@ class Row(NamedTuple):
         return sum(self.need.values())
 
     @property
-    def share(self) -> float:
-        return self.total / self.usable
-
-    @property
     def mark(self) -> str:
         """FAIL, WARN or OK. What depends on the length of responses is counted at its most, and so is worth a warning.
         Ray writes to disk what its store cannot hold."""
         certain = sum(size for name, size in self.need.items() if name not in FULL_LENGTH)
         if certain > self.usable and self.what != STORE:
             return "FAIL"
-        return "WARN" if self.share > TIGHT else "OK"
+        return "WARN" if self.total > TIGHT * self.usable else "OK"
 
 
 def rows(config: SlimeConfig, there: Sizes) -> list[Row]:
     """Return what is judged of a run on GPUs; nothing where the sizes of its model lack."""
     if not parameters(config.model) or config.cluster.device == "cpu":
         return []
-    fraction, unknown = config.rollout.memory_fraction, Size(math.inf, "")
-    judged = (
-        (TRAINING, training_need(config), "gpu", 1.0),
-        (ENGINE, engine_need(config), "gpu", fraction),
-        (HOST, host_need(config), "host", RAY_KILLS),
-        (STORE, store_need(config), "store", 1.0),
-    )
-    sizes = [there.get(kind, unknown) for _, _, kind, _ in judged]
-    found = [
-        Row(what, need, part * size.bytes, size.source)
-        for (what, need, _, part), size in zip(judged, sizes, strict=True)
+    fraction, gpu = config.rollout.memory_fraction, there["gpu"]
+    host, store = (there.get(kind, Size(math.inf, "")) for kind in ("host", "store"))
+    # On a shared GPU the engine starts first, and takes its share of the whole.
+    training = max((1 - fraction) * gpu.bytes - BESIDE_BOTH, 1.0) if config.cluster.share_gpu else gpu.bytes
+    return [
+        Row(TRAINING, training_need(config), training, gpu.source),
+        Row(ENGINE, engine_need(config), fraction * gpu.bytes, gpu.source),
+        Row(HOST, host_need(config), RAY_KILLS * host.bytes, host.source),
+        Row(STORE, store_need(config), store.bytes, store.source),
     ]
-    if config.cluster.share_gpu:  # the engine starts first, and takes its share of the whole
-        found[0] = found[0]._replace(usable=max((1 - fraction) * there["gpu"].bytes - BESIDE_BOTH, 1.0))
-    return found
 
 
 def gib(count: float) -> str:
@@ -498,7 +424,7 @@ def table(judged: Iterable[Row]) -> list[str]:
     """Return a line for each kind of memory: needed, there, percent, and the parts of what is needed, in GiB."""
     lines = [f"{'GiB':12}  {'needs':>6}  {'has':>6}  {'%':>4}"]
     for row in judged:
-        has = (gib(row.usable), f"{100 * row.share:.0f}") if row.source else ("?", "")
+        has = (gib(row.usable), f"{100 * row.total / row.usable:.0f}") if row.source else ("?", "")
         source = f" ({row.source})" if row.source else ""
         lines.append(f"{row.what:12}  {gib(row.total):>6}  {has[0]:>6}  {has[1]:>4}  {text_of(row.need)}{source}")
     return lines
@@ -516,7 +442,8 @@ def memory_findings(config: SlimeConfig, there: Sizes) -> Iterator[Finding]:
                 needs = f"a training node needs {gib(row.total)} GiB: {text_of(row.need)}"
                 yield warn(HOST, f"how much there is is not known here; {needs}")
             continue
-        text = f"{gib(row.total)} of {gib(row.usable)} GiB, {100 * row.share:.0f} % ({row.source}): {text_of(row.need)}"
+        share = f"{100 * row.total / row.usable:.0f} %"
+        text = f"{gib(row.total)} of {gib(row.usable)} GiB, {share} ({row.source}): {text_of(row.need)}"
         if row.mark != "OK":
             needs = "needs" if row.mark == "FAIL" else "needs up to"
             shared = row.what == TRAINING and config.cluster.share_gpu
@@ -533,20 +460,17 @@ def _is_of_settings(source: str) -> bool:
 
 
 def _room_of_engine(config: SlimeConfig, gpu: Size) -> Iterator[Finding]:
-    """Yield what is wrong with the share of a GPU that an engine gets, and with the requests that are sent to it. CUDA
-    graphs and prefills need 2 GiB, and SGLang itself would leave twelve (sglang/srt/server_args.py); the paper's 0.85
-    of 80 GB leaves as many."""
-    rollout = config.rollout
+    """Yield what is wrong with the share of a GPU that an engine gets, and with the requests that are sent to it."""
+    rollout, longest = config.rollout, longest_tokens(config)
     left = (1 - rollout.memory_fraction) * gpu.bytes
     if left < gpu.bytes / 12:
         detail = (
             f"slime.sglang-mem-fraction-static is {rollout.memory_fraction}, which leaves {gib(left)} GiB of a GPU for "
             "CUDA graphs and prefills: set it to at most 0.91"
         )
-        yield Finding("FAIL" if left < 2 * GIB else "WARN", ENGINE, detail, _is_of_settings(gpu.source))
-    # what `sglang-mem-fraction-static` leaves beside the weights (sglang/srt/model_executor, _profile_available_bytes)
-    room = rollout.memory_fraction * gpu.bytes - engine_weights_bytes(config)
-    tokens, longest = int(room / kv_bytes_per_token(config)), longest_tokens(config)
+        yield Finding("FAIL" if left < GRAPHS else "WARN", ENGINE, detail, _is_of_settings(gpu.source))
+    room = rollout.memory_fraction * gpu.bytes - engine_need(config)["weights"]
+    tokens = int(room / kv_bytes_per_token(config))
     sent = min(rollout.concurrent_requests, -(-rollout.responses_per_iteration // max(rollout.engines, 1)))
     held = tokens // min(longest, 2048)
     if tokens >= longest and sent > held:
