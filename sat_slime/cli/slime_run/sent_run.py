@@ -17,7 +17,7 @@ from sat_slime.cli.slime_run.slime_plan import measured_in, saved_iterations
 from sat_slime.cli.terminal import Ending, short
 from sat_slime.config import SlimeConfig, load_config
 from sat_slime.config.jsonl import read_rows
-from sat_slime.launch.duration import given, time_of, words
+from sat_slime.launch.duration import words
 from sat_slime.launch.job_files import JobLog, JobRecord
 from sat_slime.launch.local_ray import how_it_died, is_running, stop_ray
 from sat_slime.launch.ray_jobs import JobServer, JobState, NoAnswer
@@ -101,8 +101,7 @@ def _left(run: SentRun) -> str | None:
     measured, done = measured_in(run.folder.path, run.config)
     if measured is None:
         return None
-    parts = {**given(run.config, measured.length), **measured.parts}
-    left = time_of(run.config, parts, done, run.config.pipeline.iterations)
+    left = (run.config.pipeline.iterations - done) * measured.seconds
     return f"{words(left)}; measured: {measured}"
 
 
