@@ -50,7 +50,7 @@ def measured(
 
 
 def given(config: SlimeConfig, length: float) -> dict[str, float]:
-    """Return the seconds of each part by the given speeds: a batch is generated and trained, weights are pushed, a model
+    """Return the seconds of each part by the given speeds: a batch is generated, trained, weights are pushed, a model
     is evaluated, a checkpoint saved. Prompts are taken to have 256 tokens, evaluation sets 30 problems, the disk
     2 GiB/s. Not counted: rewards, the wait for a batch's slowest response, R3's routes, an offloaded optimizer."""
     speeds, evaluation = config.estimate, config.eval

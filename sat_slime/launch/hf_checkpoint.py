@@ -31,14 +31,8 @@ CONFIG_KEYS = {
     "rotary-base": ("rope_theta",),
 }
 """Flags of the architecture, each with its names in a Hugging Face config.json."""
-
-
 OF_KINDS = {"qk-layernorm": ("qwen3", "qwen3_moe"), "add-qkv-bias": ("qwen2", "qwen2_moe")}
 """Flags that a model_type of config.json needs: without one Megatron skips its weights in the checkpoint."""
-
-WHAT = "stop tokens"
-QUESTION, ANSWER, NEXT = "SatSlimeQuestion", "SatSlimeAnswer", "SatSlimeNext"
-"""What the messages say that are put into the template."""
 
 
 def hf_findings(config: SlimeConfig) -> Iterator[Finding]:
@@ -46,54 +40,37 @@ def hf_findings(config: SlimeConfig) -> Iterator[Finding]:
     what, path = "checkpoint", config.model.hf_checkpoint
     if path is None:
         return  # the check of the settings says that it is missing
-    folder = Path(path)
+    folder, named = Path(path), f"slime.hf-checkpoint is {path}"
     if not folder.is_dir():
         yield fail(
             what,
-            f"slime.hf-checkpoint is {path}: there is no such folder. An id of the hub is not taken: download the "
-            "weights (`hf download OWNER/NAME --local-dir DIR`) and set it to their folder",
+            f"{named}: there is no such folder. An id of the hub is not taken: download the weights (`hf download "
+            "OWNER/NAME --local-dir DIR`) and set it to their folder",
         )
         return
     try:
         values = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        yield fail(what, f"slime.hf-checkpoint is {path}: its config.json cannot be read ({reason_of(error)})")
+        yield fail(what, f"{named}: its config.json cannot be read ({reason_of(error)})")
         return
-    missing = [name for name in _weight_files(folder) if not (folder / name).is_file()]
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        files = set(_read(index).get("weight_map", {index.name: index.name}).values())
+        missing = sorted(name for name in files if not (folder / name).is_file() or name == index.name)
+    else:  # any file of weights will do
+        there = any(folder.glob("*.safetensors")) or any(folder.glob("*.bin"))
+        missing = [] if there else ["model.safetensors"]
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        yield fail(what, f"slime.hf-checkpoint is {path}: {missing[0]}{more} is not there; download it again")
+        yield fail(what, f"{named}: {missing[0]}{more} is not there; download it again")
     elif not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")):
-        yield fail(what, f"slime.hf-checkpoint is {path}: it has no tokenizer; download it again")
+        yield fail(what, f"{named}: it has no tokenizer; download it again")
     else:
         yield ok(what, path)
-    problems = [*model_mismatches(config.model, values), *_quantization(config, values)]
+    problems = list(model_mismatches(config.model, values))
     yield from (fail("model", problem) for problem in problems)
     if not problems:
         yield ok("model", f"as in {folder / 'config.json'}")
-
-
-def _quantization(config: SlimeConfig, values: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a line where weights are to be quantized: SGLang then turns them into a form of its own, which no push of
-    bf16 weights fits."""
-    value = config.slime.get("sglang-quantization")
-    if value and not values.get("quantization_config"):
-        yield (
-            f"slime.sglang-quantization is {value}, but the checkpoint's config.json has no quantization_config, "
-            "and the trainer pushes bf16 weights: leave it out, or name a quantized slime.hf-checkpoint"
-        )
-
-
-def _weight_files(folder: Path) -> list[str]:
-    """Return the weight files that must be there: those of the checkpoint's index. Without an index any file of weights
-    will do, and `model.safetensors` is asked for only where there is none."""
-    index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        try:
-            return sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-        except (OSError, ValueError, KeyError, AttributeError):
-            return [index.name]
-    return [] if any(folder.glob("*.safetensors")) or any(folder.glob("*.bin")) else ["model.safetensors"]
 
 
 def model_mismatches(model: SlimeModelConfig, values: Mapping[str, Any]) -> Iterator[str]:
@@ -102,19 +79,16 @@ def model_mismatches(model: SlimeModelConfig, values: Mapping[str, Any]) -> Iter
     rope = values.get("rope_parameters")
     rope = rope if isinstance(rope, Mapping) else {}
     for flag, names in CONFIG_KEYS.items():
-        value_set = model.architecture.get(flag)
-        name, in_config = next(
-            ((name, value) for name in names if (value := values.get(name, rope.get(name))) is not None), ("", None)
-        )
-        if flag == "num-experts" and bool(value_set) != bool(in_config):
-            kinds = ("an MoE model", "a dense one") if value_set else ("a dense model", "an MoE model")
+        ours = model.architecture.get(flag)
+        found = ((name, values.get(name, rope.get(name))) for name in names)
+        name, theirs = next((pair for pair in found if pair[1] is not None), ("", None))
+        if flag == "num-experts" and bool(ours) != bool(theirs):
+            kinds = ("an MoE model", "a dense one") if ours else ("a dense model", "an MoE model")
+            yield f"the model of slime is {kinds[0]}, but the checkpoint's config.json is {kinds[1]}: describe that one"
+        elif ours is not None and theirs is not None and float(ours) != float(theirs):
             yield (
-                f"the model of slime is {kinds[0]}, but the checkpoint's config.json is {kinds[1]}: describe that one"
-            )
-        elif value_set is not None and in_config is not None and float(value_set) != float(in_config):
-            yield (
-                f"slime.{flag} is {value_set}, but the checkpoint's config.json has {name} {in_config}: "
-                f"set it to {in_config}, or name another slime.hf-checkpoint"
+                f"slime.{flag} is {ours}, but the checkpoint's config.json has {name} {theirs}: "
+                f"set it to {theirs}, or name another slime.hf-checkpoint"
             )
     positions = values.get("max_position_embeddings")
     if model.max_positions and isinstance(positions, int) and model.max_positions != positions:
@@ -139,6 +113,10 @@ def model_mismatches(model: SlimeModelConfig, values: Mapping[str, Any]) -> Iter
 
 # ------------------------------------------------------------------------------------------------------ stop tokens
 
+WHAT = "stop tokens"
+QUESTION, ANSWER, NEXT = "SatSlimeQuestion", "SatSlimeAnswer", "SatSlimeNext"
+"""What the messages say that are put into the template."""
+
 
 class TurnEnd(NamedTuple):
     """What follows an answer in the chat template."""
@@ -147,7 +125,6 @@ class TurnEnd(NamedTuple):
     token: str = ""
     """The first of the tokenizer's added tokens in it; empty where there is none."""
     number: int = -1
-    is_special: bool = False
     by_itself: bool = True
     """Whether it follows an answer that nothing follows; else it is how the next turn begins."""
 
@@ -164,23 +141,19 @@ def stop_findings(config: SlimeConfig) -> Iterator[Finding]:
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         yield warn(WHAT, f"the tokenizer cannot be read here ({reason}): look whether responses end")
         return
-    stops = stop_tokens(Path(path), tokenizer)
+    stops = stop_tokens(Path(path), tokenizer) | set(config.rollout.stop_token_ids)
     problems = list(_of_the_template(config, tokenizer, stops))
-    yield from problems
-    if not problems:
-        yield ok(WHAT, f"SGLang stops on {_listed(stops | set(config.rollout.stop_token_ids))}")
+    yield from problems or [ok(WHAT, f"SGLang stops on {_listed(stops)}")]
 
 
 def _of_the_template(config: SlimeConfig, tokenizer: Any, stops: Set[int]) -> Iterator[Finding]:
     given, words = config.rollout.stop_token_ids, config.slime.get("rollout-stop") or []
     words = words if isinstance(words, list) else [str(words)]
-    stops = stops | set(given)
     on = f"it stops on {_listed(stops)}" if stops else "it stops on no token"
     if not config.data.chat_template:
         if not stops and not words:
-            yield warn(
-                WHAT, "SGLang stops on no token, and responses run to the limit: set slime.rollout-stop-token-ids"
-            )
+            told = "SGLang stops on no token, and responses run to the limit: set slime.rollout-stop-token-ids"
+            yield warn(WHAT, told)
         return
     if not tokenizer.chat_template:
         yield fail(
@@ -191,9 +164,8 @@ def _of_the_template(config: SlimeConfig, tokenizer: Any, stops: Set[int]) -> It
         return
     for name in config.data.chat_template_args:
         if name not in str(tokenizer.chat_template):
-            yield warn(
-                "template", f"slime.apply-chat-template-kwargs.{name} is no variable of the template: leave it out"
-            )
+            told = f"slime.apply-chat-template-kwargs.{name} is no variable of the template: leave it out"
+            yield warn("template", told)
     end = turn_end(tokenizer, config.data.chat_template_args)
     if isinstance(end, str):
         yield warn(WHAT, f"where the chat template ends a turn is not known ({end}): look whether responses end; {on}")
@@ -202,8 +174,8 @@ def _of_the_template(config: SlimeConfig, tokenizer: Any, stops: Set[int]) -> It
         yield warn(WHAT, f"the chat template ends a turn {ends}: look whether responses end; {on}")
     elif end.number not in stops and not any(word in end.token for word in words):
         says = "ends a turn with" if end.by_itself else "ends no turn by itself and starts the next with"
-        # Others than special tokens right behind the answer may be part of a layout.
-        mark = fail if end.is_special and end.by_itself and end.text.lstrip().startswith(end.token) else warn
+        # A token that is not right behind the answer may be part of a layout.
+        mark = fail if end.by_itself and end.text.lstrip().startswith(end.token) else warn
         yield mark(
             WHAT,
             f"slime.rollout-stop-token-ids is {given or 'unset'}, and the chat template {says} {end.token} "
@@ -255,12 +227,11 @@ def turn_end(tokenizer: Any, arguments: Mapping[str, Any]) -> TurnEnd | str:
     if ANSWER not in texts[0]:
         return "it leaves the answer out"
     alone, followed = (text.rpartition(ANSWER)[2].partition(NEXT)[0] for text in texts)
-    added = {str(token): (number, token.special) for number, token in tokenizer.added_tokens_decoder.items()}
-    contents = sorted(filter(str.strip, added), key=len, reverse=True)
-    pattern = re.compile("|".join(map(re.escape, contents)) or r"(?!)")
+    added = tokenizer.get_added_vocab()
+    pattern = re.compile("|".join(map(re.escape, sorted(filter(str.strip, added), key=len, reverse=True))) or r"(?!)")
     for text, by_itself in ((alone, True), (followed, False)):
         if match := pattern.search(text):
-            return TurnEnd(text, match[0], *added[match[0]], by_itself)
+            return TurnEnd(text, match[0], added[match[0]], by_itself)
     return TurnEnd(alone if alone.strip() else followed)
 
 
