@@ -259,8 +259,8 @@ def log_eval(
     slime's trackers `eval/DATASET/...`, `eval/DATASET-weights_step`, and `eval_at_weights/DATASET` over the weights'
     step. It returns False, so that slime's own logging goes on."""
     config = plugin_config(args)
-    # slime evaluates after the training of a rollout; before the first, train.py evaluates too.
-    trained = rollout_id + 1 if _generated >= rollout_id else rollout_id
+    # slime evaluates after the training of a rollout, which may have been another job's; and before the first.
+    trained = 0 if rollout_id == 0 and _generated < 0 else rollout_id + 1
     step = trained * steps_per_rollout(args)
     slime_step = {"eval/step": slime_function("compute_rollout_step")(args, rollout_id)}
     known, rows = versions.are_steps(args), []

@@ -125,6 +125,13 @@ def test_an_evaluation_before_the_first_step_is_of_step_0(sample_class, tmp_path
     assert [(row["step"], row["weights_step"]) for row in read_rows(tmp_path / "eval.jsonl")] == [(0, 0), (2, 2)]
 
 
+def test_a_job_that_only_evaluates_the_end_says_so(sample_class, tmp_path, tracked):
+    """The job before it died between its last checkpoint and its end: nothing is generated in this one."""
+    args = make_args(sat_slime={"run_dir": str(tmp_path)}, use_rollout_routing_replay=False)
+    log_eval(11, args, {"aime": evaluated(sample_class, "12")}, None)
+    assert [(row["step"], row["weights_step"]) for row in read_rows(tmp_path / "eval.jsonl")] == [(12, 12)]
+
+
 def test_a_resumed_run_replaces_the_evaluations_after_its_checkpoint(sample_class, tmp_path, tracked):
     path = tmp_path / "eval.jsonl"
     path.write_text("".join(json.dumps({"step": step, "old": True}) + "\n" for step in (5, 10, 15)) + '{"step": 20')
