@@ -8,8 +8,6 @@ Shapes are those of the whole model: hidden is the width of the residual stream,
 
 from __future__ import annotations
 
-import math
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
@@ -19,7 +17,7 @@ if TYPE_CHECKING:  # so that settings are read before torch is imported
 
 
 class ModelSizes(Protocol):
-    """The sizes of a model, as the `model` section of either runtime has them."""
+    """The sizes and constants of a model, as the `model` section of a run has them."""
 
     @property
     def layers(self) -> int: ...
@@ -32,21 +30,13 @@ class ModelSizes(Protocol):
     @property
     def head_dim(self) -> int: ...
     @property
-    def ffn_size(self) -> int:
-        """Width of a dense feed-forward layer."""
-
+    def ffn_size(self) -> int: ...
     @property
     def experts(self) -> int: ...
     @property
     def experts_per_token(self) -> int: ...
     @property
-    def expert_ffn_size(self) -> int:
-        """Width of an expert."""
-
-
-class TinySizes(ModelSizes, Protocol):
-    """The sizes and constants of a model that the lab runtime makes from scratch."""
-
+    def expert_ffn_size(self) -> int: ...
     @property
     def tied_embeddings(self) -> bool: ...
     @property
@@ -65,19 +55,12 @@ class Weight:
     """Megatron's name without Transformer Engine, with `*` for the number of the layer, and for the expert's."""
     tensors: Mapping[str, tuple[int, ...]]
     """Shapes by Hugging Face's names, with `{layer}` and `{expert}`."""
-    kind: str
-    """The group that it belongs to in a table of memory, such as `attention`."""
     cut: int | None = None
     """The dimension that tensor parallelism cuts; of several tensors the first. None: each rank has the whole."""
     groups: int = 1
     """Groups in which the rows of several tensors alternate, as query, key and value do by kv head."""
     experts: int = 0
     """Experts that have such a weight each, which are shared among the expert-parallel ranks; 0: it is no expert's."""
-
-    @property
-    def elements(self) -> int:
-        """Elements of the whole parameter."""
-        return sum(math.prod(shape) for shape in self.tensors.values())
 
     def join(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
         """Return the parameter, of its tensors in the order of `tensors`."""
@@ -91,7 +74,7 @@ class Weight:
         return [part.flatten(0, 1) for part in parameter.unflatten(0, (self.groups, -1)).split(sizes, dim=1)]
 
 
-class ModelFamily(ABC):
+class ModelFamily:
     """A family; its module assigns an instance to FAMILY."""
 
     name: ClassVar[str]
@@ -128,25 +111,51 @@ class ModelFamily(ABC):
 
     # ------------------------------------------------------------------------------------------------ the weights
 
-    def weights(self, sizes: TinySizes, vocab_size: int) -> list[Weight]:
+    def weights(self, sizes: ModelSizes, vocab_size: int) -> list[Weight]:
         """Return every weight of the model; those of layers stand once, for all layers."""
         embedding = {"model.embed_tokens.weight": (vocab_size, sizes.hidden_size)}
         output = {"lm_head.weight": (vocab_size, sizes.hidden_size)}
         weights = [
-            Weight("embedding.word_embeddings.weight", embedding, "embedding", cut=0),
-            *self.layer_weights(sizes, moe=self.has_experts),
-            Weight("decoder.final_layernorm.weight", {"model.norm.weight": (sizes.hidden_size,)}, "norm"),
+            Weight("embedding.word_embeddings.weight", embedding, cut=0),
+            *self.layer_weights(sizes),
+            Weight("decoder.final_layernorm.weight", {"model.norm.weight": (sizes.hidden_size,)}),
         ]
-        return weights if sizes.tied_embeddings else [*weights, Weight("output_layer.weight", output, "output", cut=0)]
+        return weights if sizes.tied_embeddings else [*weights, Weight("output_layer.weight", output, cut=0)]
 
-    @abstractmethod
-    def layer_weights(self, sizes: ModelSizes, moe: bool) -> list[Weight]:
-        """Return every weight of a layer. moe: whether the layer has experts, which not each one of a family with
-        experts has."""
+    def layer_weights(self, sizes: ModelSizes) -> Iterator[Weight]:
+        """Yield every weight of a layer, once for all layers."""
+        layer, megatron = "model.layers.{layer}", "decoder.layers.*"
+        hidden, query, key = (
+            sizes.hidden_size,
+            sizes.attention_heads * sizes.head_dim,
+            sizes.kv_heads * sizes.head_dim,
+        )
+        yield Weight(f"{megatron}.input_layernorm.weight", {f"{layer}.input_layernorm.weight": (hidden,)})
+        yield Weight(f"{megatron}.pre_mlp_layernorm.weight", {f"{layer}.post_attention_layernorm.weight": (hidden,)})
+
+        # Megatron has query, key and value in one matrix, by kv head.
+        attention, heads = f"{megatron}.self_attention", f"{layer}.self_attn"
+        rows = {"q": query, "k": key, "v": key}
+        projections = {f"{heads}.{name}_proj.weight": (count, hidden) for name, count in rows.items()}
+        yield Weight(f"{attention}.linear_qkv.weight", projections, cut=0, groups=sizes.kv_heads)
+        yield Weight(f"{attention}.linear_proj.weight", {f"{heads}.o_proj.weight": (hidden, query)}, cut=1)
+        if self.qkv_bias:
+            biases = {f"{heads}.{name}_proj.bias": (count,) for name, count in rows.items()}
+            yield Weight(f"{attention}.linear_qkv.bias", biases, cut=0, groups=sizes.kv_heads)
+        for name in "qk" if self.qk_norm else "":  # which all heads share
+            yield Weight(f"{attention}.{name}_layernorm.weight", {f"{heads}.{name}_norm.weight": (sizes.head_dim,)})
+
+        mlp, feed_forward = f"{megatron}.mlp", f"{layer}.mlp"
+        if not self.has_experts:
+            yield from gated(mlp, feed_forward, hidden, sizes.ffn_size)
+            return
+        yield Weight(f"{mlp}.router.weight", {f"{feed_forward}.gate.weight": (sizes.experts, hidden)})
+        expert, local = f"{feed_forward}.experts.{{expert}}", f"{mlp}.experts.local_experts.*"
+        yield from gated(local, expert, hidden, sizes.expert_ffn_size, sizes.experts)
 
     # -------------------------------------------------------------------------------------------------- its engine
 
-    def hf_config(self, sizes: TinySizes, vocab_size: int, eos_token_id: int, dtype: str) -> dict[str, Any]:
+    def hf_config(self, sizes: ModelSizes, vocab_size: int, eos_token_id: int, dtype: str) -> dict[str, Any]:
         """Return config.json of a model, from which SGLang and slime know it. dtype: the weights' in the folder."""
         return {
             "architectures": [self.architecture],
@@ -196,67 +205,8 @@ class ModelFamily(ABC):
         return layers.block(self.layer(args.num_experts, slime_names=True), config, vp_stage)
 
 
-# ------------------------------------------------------------------------------------------------- parts of a layer
-
-
-def norm_weights(sizes: ModelSizes) -> Iterator[Weight]:
-    """Yield the norms before attention and before the feed-forward layer."""
-    layer, shape = "model.layers.{layer}", (sizes.hidden_size,)
-    yield Weight("decoder.layers.*.input_layernorm.weight", {f"{layer}.input_layernorm.weight": shape}, "norm")
-    after = {f"{layer}.post_attention_layernorm.weight": shape}
-    yield Weight("decoder.layers.*.pre_mlp_layernorm.weight", after, "norm")
-
-
-def attention_weights(sizes: ModelSizes) -> Iterator[Weight]:
-    """Yield the projections to query, key and value, which Megatron has in one matrix by kv head, and the output's."""
-    heads = "model.layers.{layer}.self_attn"
-    query, key = sizes.attention_heads * sizes.head_dim, sizes.kv_heads * sizes.head_dim
-    projections = {
-        f"{heads}.{name}_proj.weight": (rows, sizes.hidden_size)
-        for name, rows in (("q", query), ("k", key), ("v", key))
-    }
-    name = "decoder.layers.*.self_attention"
-    yield Weight(f"{name}.linear_qkv.weight", projections, "attention", cut=0, groups=sizes.kv_heads)
-    output = {f"{heads}.o_proj.weight": (sizes.hidden_size, query)}
-    yield Weight(f"{name}.linear_proj.weight", output, "attention", cut=1)
-
-
-def qkv_biases(sizes: ModelSizes) -> Iterator[Weight]:
-    """Yield the biases of query, key and value."""
-    query, key = sizes.attention_heads * sizes.head_dim, sizes.kv_heads * sizes.head_dim
-    biases = {
-        f"model.layers.{{layer}}.self_attn.{name}_proj.bias": (rows,)
-        for name, rows in zip("qkv", (query, key, key), strict=True)
-    }
-    yield Weight("decoder.layers.*.self_attention.linear_qkv.bias", biases, "bias", cut=0, groups=sizes.kv_heads)
-
-
-def qk_norm_weights(sizes: ModelSizes) -> Iterator[Weight]:
-    """Yield the norms of query and key, which all heads share."""
-    for name in "qk":
-        theirs = {f"model.layers.{{layer}}.self_attn.{name}_norm.weight": (sizes.head_dim,)}
-        yield Weight(f"decoder.layers.*.self_attention.{name}_layernorm.weight", theirs, "norm")
-
-
-def feed_forward_weights(sizes: ModelSizes) -> Iterator[Weight]:
-    """Yield a dense layer: gate and up, which are one matrix of Megatron's, and down."""
-    yield from _gated(
-        "decoder.layers.*.mlp", "model.layers.{layer}.mlp", sizes.hidden_size, sizes.ffn_size, "feed-forward"
-    )
-
-
-def expert_weights(sizes: ModelSizes) -> Iterator[Weight]:
-    """Yield the router, and each expert, which is like a dense layer."""
-    router = {"model.layers.{layer}.mlp.gate.weight": (sizes.experts, sizes.hidden_size)}
-    yield Weight("decoder.layers.*.mlp.router.weight", router, "router")
-    expert = "model.layers.{layer}.mlp.experts.{expert}"
-    local = "decoder.layers.*.mlp.experts.local_experts.*"
-    yield from _gated(local, expert, sizes.hidden_size, sizes.expert_ffn_size, "experts", sizes.experts)
-
-
-def _gated(megatron: str, hf: str, hidden: int, width: int, kind: str, experts: int = 0) -> Iterator[Weight]:
+def gated(megatron: str, hf: str, hidden: int, width: int, experts: int = 0) -> Iterator[Weight]:
+    """Yield a gated feed-forward layer: gate and up, which are one matrix of Megatron's, and down."""
     first = {f"{hf}.{name}_proj.weight": (width, hidden) for name in ("gate", "up")}
-    yield Weight(f"{megatron}.linear_fc1.weight", first, kind, cut=0, experts=experts)
-    yield Weight(
-        f"{megatron}.linear_fc2.weight", {f"{hf}.down_proj.weight": (hidden, width)}, kind, cut=1, experts=experts
-    )
+    yield Weight(f"{megatron}.linear_fc1.weight", first, cut=0, experts=experts)
+    yield Weight(f"{megatron}.linear_fc2.weight", {f"{hf}.down_proj.weight": (hidden, width)}, cut=1, experts=experts)

@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-from sat_slime.models.family import (
-    ModelFamily,
-    ModelSizes,
-    Weight,
-    attention_weights,
-    feed_forward_weights,
-    norm_weights,
-    qkv_biases,
-)
+from sat_slime.models.family import ModelFamily
 
 
 class Qwen2(ModelFamily):
@@ -20,14 +12,6 @@ class Qwen2(ModelFamily):
     architecture = "Qwen2ForCausalLM"
     sglang_modules = ("qwen2",)
     qkv_bias = True
-
-    def layer_weights(self, sizes: ModelSizes, moe: bool) -> list[Weight]:
-        return [
-            *norm_weights(sizes),
-            *attention_weights(sizes),
-            *qkv_biases(sizes),
-            *feed_forward_weights(sizes),
-        ]
 
 
 FAMILY = Qwen2()

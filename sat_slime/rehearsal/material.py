@@ -189,7 +189,7 @@ def write_model(thin: SlimeConfig, folder: Path, script: Sequence[Sequence[int]]
 def _random(torch: Any, shape: tuple[int, ...], weight: Weight, layers: int) -> Any:
     """Return random weights with which every layer says something: wrong positions, or an expert less, change log-probs
     by several percent, and the script is still followed."""
-    if weight.kind == "norm":
+    if "layernorm" in weight.megatron:
         return torch.ones(shape)
     ends = any(part in weight.megatron for part in ("linear_proj", "linear_fc2"))
     gain = INSIDE if not ends else BEHIND_ATTENTION if "linear_proj" in weight.megatron else BEHIND_FEED_FORWARD

@@ -79,17 +79,16 @@ def test_a_parameter_is_its_tensors_joined(name):
     for weight in sizes.resolved_family.weights(sizes, VOCAB_SIZE):
         tensors = [torch.randn(shape) for shape in weight.tensors.values()]
         parameter = weight.join(tensors)
-        assert parameter.numel() == weight.elements
         assert all(torch.equal(a, b) for a, b in zip(weight.split(parameter), tensors, strict=True)), weight.megatron
 
 
 def test_heads_alternate_by_group_and_gate_stands_before_up():
     """As Megatron has them: the heads of a group, its key, its value."""
-    qkv = Weight("", {"q": (8, 1), "k": (4, 1), "v": (4, 1)}, "attention", groups=2)
+    qkv = Weight("", {"q": (8, 1), "k": (4, 1), "v": (4, 1)}, groups=2)
     q, k, v = torch.arange(8.0)[:, None], 10 + torch.arange(4.0)[:, None], 20 + torch.arange(4.0)[:, None]
     joined = [0, 1, 2, 3, 10, 11, 20, 21, 4, 5, 6, 7, 12, 13, 22, 23]
     assert qkv.join([q, k, v]).flatten().tolist() == joined
-    fc1 = Weight("", {"gate": (4, 1), "up": (4, 1)}, "feed-forward")
+    fc1 = Weight("", {"gate": (4, 1), "up": (4, 1)})
     assert fc1.join([k, v]).flatten().tolist() == [10, 11, 12, 13, 20, 21, 22, 23]
 
 
