@@ -3,12 +3,14 @@ code, write, reach out.
 
 A process imports the mathematics once and forks itself; the fork verifies, and is replaced when it dies, which takes
 milliseconds where an import takes two seconds. The kernel holds the fork to its limits, and an audit hook, which Python
-code cannot take off again, to the rest. Both end when the pool's end of their socket closes.
+code cannot take off again, to the rest. Both end when the pool's end of their socket closes, and the fork with the
+process.
 """
 
 from __future__ import annotations
 
 import collections
+import ctypes
 import dataclasses
 import gc
 import json
@@ -38,10 +40,11 @@ def main(fd: int, cpu_limit_s: float, memory_limit_mb: int) -> None:
         judge(f"\\boxed{{{answer}}}", label, "default")
     gc.collect()
     gc.freeze()
+    parent = os.getpid()
     while True:
         child = os.fork()
         if child == 0:
-            serve(fd, cpu_limit_s, memory_limit_mb)
+            serve(fd, cpu_limit_s, memory_limit_mb, parent)
         connection.send_bytes(json.dumps(["fork", child]).encode())
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         if code == CLOSED:
@@ -50,13 +53,17 @@ def main(fd: int, cpu_limit_s: float, memory_limit_mb: int) -> None:
             connection.send_bytes(json.dumps(["died", code]).encode())
 
 
-def serve(fd: int, cpu_limit_s: float, memory_limit_mb: int) -> NoReturn:
-    """Give one verdict after another: the work of a fork. A request is the JSON list of number, mode, response and
-    label; a reply that of number, reward, extracted answer and reason."""
+def serve(fd: int, cpu_limit_s: float, memory_limit_mb: int, parent: int) -> NoReturn:
+    """Give one verdict after another: the work of a fork of process `parent`. A request is the JSON list of number,
+    mode, response and label; a reply that of number, reward, extracted answer and reason."""
     from sat_slime.reward.modes import judge
 
     code = 1
     try:
+        # A fork that is stopped or blocked reads no end of its socket: the kernel ends it with the process.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(CLOSED)  # it was gone before that
         sys.dont_write_bytecode = True
         connection = Connection(fd)
         statm = os.open(f"/proc/{os.getpid()}/statm", os.O_RDONLY)
@@ -104,6 +111,7 @@ _EVENTS = frozenset(
         "ctypes.dlsym", "code.__new__", "pickle.find_class", "builtins.input", "webbrowser.open",
     }
 )  # fmt: skip
+_PR_SET_PDEATHSIG = 1
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 

@@ -97,6 +97,15 @@ def test_what_somebody_else_kills_costs_no_reward(small, whom):
     assert small.drain_metrics()["kills"] == 0
 
 
+def test_a_fork_that_is_stopped_ends_with_its_process(small):
+    worker = small._workers[0]
+    fork = worker._fork
+    os.kill(fork, signal.SIGSTOP)
+    os.kill(worker._process.pid, signal.SIGKILL)
+    until(lambda: not alive(fork))
+    assert small.verify("Answer: 5", "5").reward == 1.0
+
+
 def test_a_fork_that_holds_half_of_its_memory_is_replaced():
     with VerifierPool(workers=1, limits=Limits(memory_mb=256)) as pool:
         assert [v.reward for v in pool.verify_batch([(f"Answer: {i}", "5") for i in range(8)])] == [0.0] * 5 + [1, 0, 0]
@@ -125,6 +134,7 @@ def test_a_fork_that_holds_half_of_its_memory_is_replaced():
 def test_a_worker_that_does_what_it_may_not_ends(crime, reason):
     """`judge` itself is made to do it, since no known response does."""
     program = f"""
+import os
 import socket
 from multiprocessing.connection import Connection
 import sympy.polys.monomials
@@ -137,7 +147,7 @@ def exhaust():
 def judge(*_):
     {crime}
 modes.judge = judge
-worker.serve(theirs.detach(), 0.2, 512)
+worker.serve(theirs.detach(), 0.2, 512, os.getppid())
 """
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True)
     assert reason_of(ended.returncode) == reason, ended.stderr
