@@ -6,9 +6,7 @@ A frame has the columns `x`, `y` and `line`, and for a band or an interval `low`
 from __future__ import annotations
 
 import functools
-import json
 import math
-import re
 import resource
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -35,11 +33,6 @@ COLOURS = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY, INK, GREY)
 DASHES = ([1, 0], [5, 2], [1.5, 2], [6, 2, 1.5, 2])
 Look = tuple[str, Sequence[float]]
 """Colour and dash of a line."""
-WIDTH = 640
-"""Pixels of a file; on a page a chart is as wide as its place."""
-COLUMNS = r'\{"expr": ?"floor\(width / (\d+)\)"\}'
-"""The columns of a legend in a specification, by the pixels of each. A number takes their place once the width is
-known: Vega would lay out the legend before it evaluates them, and cut it off."""
 MOST_POINTS = 400
 """Points that a line shows; its CSV has all."""
 CONFIG: dict[str, Any] = {
@@ -70,31 +63,16 @@ class Chart:
     frame: pd.DataFrame
     columns: Mapping[str, str] = field(default_factory=dict)
     """What the CSV calls the columns of the frame."""
-    pictures: bool = True
-    """False for one of many: it has its numbers alone beside the page."""
 
-    def spec(self, width: int | str = "container") -> dict[str, Any]:
-        """Return the Vega-Lite specification. width: pixels, or that of the place on a page."""
+    def spec(self) -> dict[str, Any]:
+        """Return the Vega-Lite specification, as wide as its place on a page."""
         spec: dict[str, Any] = self.view.to_dict(validate=False)
-        # in a file a description of each mark would be most of it
-        config = CONFIG if width == "container" else CONFIG | {"autosize": "pad", "aria": False}
-        return spec | {"width": width, "config": config, "datasets": {"numbers": _rows(_thinned(self.frame))}}
+        return spec | {"width": "container", "config": CONFIG, "datasets": {"numbers": _rows(_thinned(self.frame))}}
 
     def save(self, folder: Path) -> None:
-        """Write NAME.csv, NAME.svg and NAME.png into a folder."""
+        """Write NAME.csv into a folder."""
         numbers = self.frame.drop(columns=["key", "place"], errors="ignore")
-        with naming(folder):
-            folder.mkdir(parents=True, exist_ok=True)
         write_csv(numbers.rename(columns=self.columns), folder / f"{self.name}.csv")
-        if not self.pictures:
-            return
-        check_address_space()
-        text = json.dumps(self.spec(WIDTH)).replace(INK, "black").replace('"transparent"', '"white"', 1)
-        text = re.sub(COLUMNS, lambda room: str(max(1, WIDTH // int(room[1]))), text)
-        svg = vl_convert.vegalite_to_svg(text)
-        with naming(folder):
-            (folder / f"{self.name}.svg").write_text(svg, encoding="utf-8")
-            (folder / f"{self.name}.png").write_bytes(vl_convert.svg_to_png(svg, scale=2))
 
 
 def write_csv(frame: pd.DataFrame, path: Path) -> None:
@@ -103,6 +81,7 @@ def write_csv(frame: pd.DataFrame, path: Path) -> None:
     formulas = ("=", "+", "@", "\t", "\r")
     plain = frame.map(lambda value: f"'{value}" if isinstance(value, str) and value.startswith(formulas) else value)
     with naming(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
         plain.replace([math.inf, -math.inf], math.nan).to_csv(path, index=False, float_format="%.10g")
 
 
@@ -147,7 +126,7 @@ def coloured(names: Sequence[str], of: Mapping[str, Look] | None = None, dashes:
     """Return the encodings of colour and dash by the column `line`, with one legend, in as many columns as fit."""
     of = of or looks(names)
     room = 46 + round(6.8 * max(map(len, names), default=1))
-    columns = alt.expr(f"floor(width / {room})")  # see COLUMNS
+    columns = alt.expr(f"floor(width / {room})")  # a number takes its place on the page
     symbol = "stroke" if dashes else "square"
     legend = alt.Legend(title=None, columns=columns, symbolType=symbol, symbolStrokeWidth=2, symbolOpacity=1)
     shown = legend if len(names) > 1 else None
@@ -185,7 +164,6 @@ def lines(
     of: Mapping[str, Look] | None = None,
     log: bool = False,
     log_x: bool = False,
-    symlog_x: float = 0,
     zero: bool = False,
     points: bool = False,
     steps: bool = False,
@@ -199,7 +177,6 @@ def lines(
     Args:
         frame: x, y, line; with low and high a band or, where points are drawn, a bar.
         of: colour and dash of each line. Default: by their order.
-        symlog_x: x is logarithmic on both sides of 0, and linear up to this size.
         faint: a further column, drawn thin and pale: single steps behind an average.
         levels: values of y that straight lines mark.
     """
@@ -208,10 +185,6 @@ def lines(
     pick, near = chosen(), alt.selection_point(name="near", nearest=True, on="pointerover", fields=["x"], empty=False)
     steps_of_one: dict[str, Any] = {"axis": alt.Axis(tickMinStep=1)} if (frame["x"] % 1 == 0).all() else {}
     across = axis(x, "x:Q", kind=alt.X, log=log_x, **steps_of_one)
-    if symlog_x:
-        ticks = [-10, -1, -0.1, -0.01, 0, 0.01, 0.1, 1, 10]
-        scale = alt.Scale(type="symlog", constant=symlog_x, nice=False)
-        across = alt.X("x:Q", title=x, scale=scale, axis=alt.Axis(values=ticks, format="~g"))
     base = base.transform_filter(pick).encode(across, axis(y, "y:Q", log=log, zero=zero), **coloured(names, of))
     layers: list[Any] = []
     if "low" in frame:
@@ -228,7 +201,8 @@ def lines(
     layers.append(drawn.add_params(pick, zoom))
     if points or frame.groupby("line")["x"].size().max() < 3:  # a line of one point would not be seen
         layers.append(base.mark_point(filled=True, size=36, clip=True, opacity=1).encode(strokeDash=alt.value([1, 0])))
-    layers += [_level(value) for value in levels]
+    rule = alt.Chart(alt.InlineData([{}])).mark_rule(color=GREY, strokeDash=[2, 2], clip=True)
+    layers += [rule.encode(y=alt.datum(value)) for value in levels]
     tips = [
         alt.Tooltip(field=f"line{i}", type="quantitative", title=line, format=".4~g") for i, line in enumerate(names)
     ]
@@ -246,12 +220,6 @@ def lines(
     )
     view = alt.layer(*layers, told).properties(title=title, height=height)
     return Chart(name, view, frame, {"x": x, "y": y})
-
-
-def _level(value: float) -> alt.Chart:
-    return (
-        alt.Chart(alt.InlineData([{}])).mark_rule(color=GREY, strokeDash=[2, 2], clip=True).encode(y=alt.datum(value))
-    )
 
 
 def bars(

@@ -43,9 +43,6 @@ Re-weighted: it has another slope, as that of a score form whose weight is not r
 the token, or a weight of 0. Clipped: the clip interval holds it; this comes before masked."""
 GROUPS = ("A > 0, above", "A > 0, below", "A < 0, above", "A < 0, below")
 """Tokens by the sign of the advantage and the side on which the ratio lies that the method judges by."""
-EDGES = np.concatenate([-np.geomspace(10, 1e-3, 17), np.geomspace(1e-3, 10, 17)])
-"""Limits of the bins of d = log pi - log mu, nats: four to a decade on either side."""
-_EDGES, _BINS = torch.tensor(EDGES, dtype=torch.float32), len(EDGES) + 1
 SCOPES = ("microbatch", "step")
 
 Metrics = tuple[int, dict[str, Tensor | RadiusAt]]
@@ -202,12 +199,8 @@ class Sums:
     """(M,) sum |v|."""
     weight_squared: np.ndarray
     weight_max: np.ndarray
-    curve: np.ndarray
-    """(M, sign of A, bin of d) sum of v."""
     products: np.ndarray
     """(M + 1, M + 1) sums of (w g) (w h) over tokens; the last row and column are those of UNCLIPPED."""
-    curve_tokens: np.ndarray = field(default_factory=lambda: np.zeros((2, _BINS), np.int64))
-    """(sign of A, bin of d) tokens."""
     tokens: int = 0
     """Active tokens."""
     scopes: dict[tuple[int, str], list[Metrics]] = field(default_factory=dict)
@@ -218,11 +211,11 @@ class Sums:
         """Return the sums over no token."""
         m = methods
         counts = np.zeros((m, len(GROUPS), len(FATES)), np.int64)
-        return cls(counts, np.zeros(m), np.zeros(m), np.zeros(m), np.zeros((m, 2, _BINS)), np.zeros((m + 1, m + 1)))
+        return cls(counts, np.zeros(m), np.zeros(m), np.zeros(m), np.zeros((m + 1, m + 1)))
 
     def add(self, other: Sums) -> None:
         """Add the sums over further tokens, but for the metrics."""
-        for name in ("fates", "weight", "weight_squared", "curve", "products", "curve_tokens", "tokens"):
+        for name in ("fates", "weight", "weight_squared", "products", "tokens"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.weight_max = np.maximum(self.weight_max, other.weight_max)
 
@@ -256,12 +249,9 @@ def span_sums(methods: Sequence[Method], span: Span) -> Sums:
     mismatch = (step.log_probs - step.rollout_log_probs)[span.tokens]
     inverse = torch.where(counted, 1.0 / torch.where(counted, advantages, 1.0), 0.0)
     negative = (advantages < 0).to(torch.int64)
-    bins = torch.bucketize(mismatch, _EDGES, right=True) + negative * _BINS
-    bins.masked_fill_(~counted, 2 * _BINS)  # a bin after the last one: left out
 
     sums = Sums.none(len(methods))
     sums.tokens = int(mask.sum())
-    sums.curve_tokens = _counted(bins, (2, _BINS)).astype(np.int64)
     rows = torch.empty(len(methods) + 1, len(mask), dtype=torch.float64)
     for index, method in enumerate(methods):
         g, fates, metrics = token_gradient(method, span)
@@ -270,23 +260,15 @@ def span_sums(methods: Sequence[Method], span: Span) -> Sums:
         # Against the trainer the ratio is 1 at the first optimizer step; what is judged then is pi / mu.
         judged = mismatch if method.denominator == "trainer" else span.log_ratio(method)
         cells = (negative * 2 + (judged < 0)) * len(FATES) + fates
-        cells.masked_fill_(~counted, len(GROUPS) * len(FATES))
-        sums.fates[index] = _counted(cells, (len(GROUPS), len(FATES)))
+        counts = torch.bincount(cells[counted], minlength=len(GROUPS) * len(FATES))
+        sums.fates[index] = counts.reshape(len(GROUPS), len(FATES)).numpy()
         v = (g * inverse).double()
         sums.weight[index], sums.weight_squared[index] = float(v.norm(1)), float(torch.dot(v, v))
         sums.weight_max[index] = float(v.norm(math.inf)) if len(v) else 0.0
-        sums.curve[index] = _counted(bins, (2, _BINS), v)
         torch.mul(weights, g, out=rows[index])
     torch.mul(weights, torch.where(mask, span.slopes(UNCLIPPED), 0.0), out=rows[-1])
     sums.products = (rows @ rows.T).numpy()
     return sums
-
-
-def _counted(places: Tensor, shape: tuple[int, int], values: Tensor | None = None) -> np.ndarray:
-    """Return the counts of the places in an array of this shape, or sums of the values; places after it are left
-    out."""
-    size = shape[0] * shape[1]
-    return torch.bincount(places, values, minlength=size)[:size].reshape(shape).numpy()
 
 
 def reduced(rows: Sequence[Metrics]) -> dict[str, float]:

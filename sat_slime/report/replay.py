@@ -24,11 +24,10 @@ from sat_slime.config.loader import read_section
 from sat_slime.config.method_section import SWITCHES, MethodConfig, build_method, laid_over, section_name
 from sat_slime.config.source import parse_value
 from sat_slime.objective import PAPER_METHODS, Method, check_method, method_names, mismatch_metrics, named_method
-from sat_slime.report.charts import BLUE, DASHES, INK, ORANGE, SKY, VERMILION, Chart, Look, bars, lines, matrix
+from sat_slime.report.charts import DASHES, ORANGE, SKY, VERMILION, Chart, Look, bars, lines, matrix
 from sat_slime.report.dumps import Column, Skipped, StepBatch, find_dumps, steps
 from sat_slime.report.gradient import (
     CLIPPED,
-    EDGES,
     FATES,
     GROUPS,
     MASKED,
@@ -46,7 +45,6 @@ from sat_slime.report.gradient import (
 from sat_slime.report.page import (
     DASH,
     Form,
-    Row,
     Section,
     Table,
     as_text,
@@ -128,11 +126,15 @@ def choose(names: str = USUAL, settings: Sequence[str] = ()) -> list[Candidate]:
             varied = dict(zip((key for key, _ in reads.values()), values, strict=True))
             label = " ".join([name, *(f"{key}={_shown(value)}" for key, value in varied.items())])
             candidate = Candidate(label, _with(name, varied) if varied else method)
-            if reason := _refusal(candidate.method):
+            try:
+                check_method(candidate.method)
+            except ValueError as error:
+                reason = str(error).removeprefix(f"{candidate.method.name}: ")
                 if not names_several(names):
-                    raise ConfigError([f"{label}: {reason}; or leave {name} out of --methods"])
+                    raise ConfigError([f"{label}: {reason}; or leave {name} out of --methods"]) from None
                 refused.append(replace(candidate, refused=reason))
-            elif first := chosen.get(candidate.method.formula):
+                continue
+            if first := chosen.get(candidate.method.formula):
                 chosen[candidate.method.formula] = replace(first, same=(*first.same, label))
             else:
                 chosen[candidate.method.formula] = candidate
@@ -147,18 +149,15 @@ def names_several(names: str) -> bool:
 
 
 def _wanted(names: str) -> list[str]:
-    several = {ALL: method_names, USUAL: usual_names}.get(names.strip())
-    wanted = several() if several else [name.strip() for name in names.split(",") if name.strip()]
+    if names_several(names):
+        usual = [*(method.name for method in PAPER_METHODS), *ASYNCHRONOUS]
+        return method_names() if names.strip() == ALL else usual
+    wanted = [name.strip() for name in names.split(",") if name.strip()]
     if mixed := {ALL, USUAL}.intersection(wanted):
         raise ConfigError([f"--methods {names}: {mixed.pop()} stands alone: leave it out, or the other names"])
     if not wanted:
         raise ConfigError([f"--methods names none: give names with commas between them, {ALL} or {USUAL}"])
     return wanted
-
-
-def usual_names() -> list[str]:
-    """Return the names of the paper's methods, and of what else asynchronous training is done with today."""
-    return [*(method.name for method in PAPER_METHODS), *ASYNCHRONOUS]
 
 
 def _values(text: str) -> tuple[str, list[Any]]:
@@ -193,15 +192,6 @@ def _with(name: str, settings: dict[str, Any]) -> Method:
         return build_method(config.model_copy(update=dict.fromkeys(SWITCHES - own)))
     except ValueError as error:
         raise ConfigError([f"--set of {name}: {error}"]) from None
-
-
-def _refusal(method: Method) -> str:
-    """Say why a method means nothing; empty where it means something."""
-    try:
-        check_method(method)
-    except ValueError as error:
-        return str(error).removeprefix(f"{method.name}: ")
-    return ""
 
 
 def _shown(value: Any) -> str:
@@ -304,6 +294,11 @@ class Replay:
     seconds: float = 0.0
     passed_over: int = 0
     """Dumps that were left out, since a method reads what they do not hold."""
+
+    @property
+    def labels(self) -> list[str]:
+        """Labels of the methods."""
+        return [candidate.label for candidate in self.candidates]
 
     @property
     def tokens(self) -> int:
@@ -444,15 +439,6 @@ def sections(result: Replay) -> Iterator[Section]:
         [fate_chart(result, sign) for sign in (0, 1)],
     )
     yield from section_of(methods_table(result))
-    yield Section(
-        "weights",
-        "How much a token weighs",
-        "v = g / A, mean over the tokens in a bin of d = log π − log μ: what the method puts in the place of 1 on the "
-        "token's own A ∇log π. Dotted: the ratio itself, which importance sampling without a bound would put there; it "
-        "is cut at 3. A sequence ratio spreads its weight over a response, so its line is flat.",
-        weight_charts(result),
-        small=True,
-    )
     table = cosine_table(result)
     heat = table.frame.rename(columns={"method": "line", "mean": "y"}).drop(columns="min").dropna()
     drawn = [matrix("cosines", heat, "cosine")] if len(heat) else []
@@ -488,7 +474,7 @@ def summary(result: Replay) -> Iterator[str]:
     if lags:
         text += f", lag {lags[0]:g}" + (f" to {lags[-1]:g}" if len(lags) > 1 else "")
     yield f"{text}. Each method is asked what it would do to the first optimizer step on these tokens."
-    cosines = pd.Series(result.cosines()[0][:-1, -1], index=labels(result)).dropna().sort_values(kind="stable")
+    cosines = pd.Series(result.cosines()[0][:-1, -1], index=result.labels).dropna().sort_values(kind="stable")
     if len(cosines) > 1:
         yield (
             f"Nearest to the unclipped gradient: {cosines.index[-1]} (cosine {cosines.iloc[-1]:.3f}); farthest: "
@@ -504,7 +490,7 @@ EQUAL = 0.999
 
 def verdict(result: Replay) -> str:
     """Say of each method of SAT whether it is its base here; without one, which methods make the same step."""
-    cosines, names = result.cosines()[0], labels(result)
+    cosines, names = result.cosines()[0], result.labels
     places = {name: i for i, one in enumerate(result.candidates) for name in (one.label, *one.same)}
     said = []
     for index in result.sat_methods():
@@ -540,11 +526,6 @@ SHOWN_STEPS = 40
 REFERENCE = "unclipped r A"
 
 
-def labels(result: Replay) -> list[str]:
-    """Return the labels of the methods."""
-    return [candidate.label for candidate in result.candidates]
-
-
 def weighted(result: Replay, values: Sequence[float]) -> float:
     """Return the mean of a value of each step, weighted by their active tokens; NaN does not count."""
     pairs = [(value, row.tokens) for value, row in zip(values, result.rows, strict=True) if math.isfinite(value)]
@@ -561,9 +542,14 @@ def percent_number(share: float) -> str:
     return "0" if value == 0 else f"{value:.1f}" if value >= 1 else f"{value:.2f}" if value >= 0.005 else "< 0.01"
 
 
-def of_fates(*columns: str) -> Form:
-    """Return the form of a column that has the percentage of the tokens in some columns of the methods."""
-    return lambda row: percent_number(sum(row[column] for column in columns) / max(row["tokens"], 1))
+def in_percent(*columns: str, of: str = "") -> Form:
+    """Return the form of the sum of some columns, in percent, as a share of the column `of`."""
+    return lambda row: percent_number(sum(row[column] for column in columns) / (max(row[of], 1) if of else 1))
+
+
+def of_fates(*fates: str, groups: Sequence[str] = GROUPS) -> Form:
+    """Return the form of the percentage of the tokens that have one of the fates."""
+    return in_percent(*(f"{fate}, {group}" for fate in fates for group in groups), of="tokens")
 
 
 def methods_table(result: Replay) -> Table:
@@ -577,18 +563,15 @@ def methods_table(result: Replay) -> Table:
         | {"same formula": " ".join(candidate.same)}
         for m, candidate in enumerate(result.candidates)
     ]
-    masked = {f"masked {group}": of_fates(f"masked, {group}") for group in GROUPS}
     forms: dict[str, Form] = {
         "method": "",
-        "clipped A > 0": of_fates(*(f"clipped, {group}" for group in GROUPS[:2])),
-        "clipped A < 0": of_fates(*(f"clipped, {group}" for group in GROUPS[2:])),
-        **masked,
-        "re-weighted": of_fates(*(f"re-weighted, {group}" for group in GROUPS)),
-        "kept": of_fates(*(f"kept, {group}" for group in GROUPS)),
-        "effective": lambda row: percent_number(row["effective share"]),
-        "largest v": lambda row: (
-            f"{row['largest |v|']:.2f}" if row["largest |v|"] < 100 else f"{row['largest |v|']:,.0f}"
-        ),
+        "clipped A > 0": of_fates("clipped", groups=GROUPS[:2]),
+        "clipped A < 0": of_fates("clipped", groups=GROUPS[2:]),
+        **{f"masked {group}": of_fates("masked", groups=[group]) for group in GROUPS},
+        "re-weighted": of_fates("re-weighted"),
+        "kept": of_fates("kept"),
+        "effective": in_percent("effective share"),
+        "largest v": lambda row: format(row["largest |v|"], ".2f" if row["largest |v|"] < 100 else ",.0f"),
         "cosine": lambda row: as_text(row, "cosine with unclipped", ".3f"),
         "same formula": lambda row: ", ".join(row["same formula"].split()) or DASH,
     }
@@ -610,10 +593,10 @@ def methods_table(result: Replay) -> Table:
 
 def methods_in_brief(result: Replay) -> Table:
     """Return the table with the columns that a terminal has room for."""
-    table, masked = methods_table(result), of_fates(*(f"masked, {group}" for group in GROUPS))
+    table = methods_table(result)
     names = ("method", "clipped A > 0", "clipped A < 0", "masked", "re-weighted", "effective", "cosine")
     heading = "percent of the tokens with an advantage, by what a method judges; cosine with the unclipped gradient"
-    return replace(table, heading=heading, forms={name: table.forms.get(name, masked) for name in names})
+    return replace(table, heading=heading, forms={name: table.forms.get(name, of_fates("masked")) for name in names})
 
 
 def in_lines(result: Replay) -> Iterator[str]:
@@ -644,10 +627,7 @@ def scope_table(result: Replay) -> Table:
         for index in result.sat_methods()
     ]
 
-    def share(column: str) -> Callable[[Row], str]:
-        return lambda row: percent_number(row[column])
-
-    shares = {column: share(column) for column in rows[0] if column.startswith(("gate", "newly"))}
+    shares = {column: in_percent(column) for column in rows[0] if column.startswith(("gate", "newly"))}
     per_step = [row.microbatches for row in result.rows]
     least, most = min(per_step), max(per_step)
     how_many = f"{least}" if least == most else f"{least} to {most}"
@@ -664,7 +644,7 @@ def scope_table(result: Replay) -> Table:
             "method": "",
             **shares,
             **{f"{name}, {scope}": ".4f" for name in ("q", "radius") for scope in SCOPES},
-            "too small": share("too small"),
+            "too small": in_percent("too small"),
         },
     )
 
@@ -684,7 +664,7 @@ def scope_sweep_table(result: Replay) -> Table:
 
 def cosine_table(result: Replay) -> Table:
     """Tell the cosines between the gradients of the methods."""
-    names = [*labels(result), REFERENCE]
+    names = [*result.labels, REFERENCE]
     pairs = [*itertools.product(names, names)]
     frame = pd.DataFrame(pairs, columns=["method", "other"])
     frame["mean"], frame["min"] = (cosines.ravel() for cosines in result.cosines())
@@ -701,31 +681,23 @@ def cosine_table(result: Replay) -> Table:
 
 def steps_table(result: Replay) -> Table:
     """List the optimizer steps that were read."""
-    names = labels(result)
-    columns = [f"{name}: {what}" for name in names for what in ("clipped", "masked", "effective")]
+    columns = [f"{name}: {what}" for name in result.labels for what in ("clipped", "masked", "effective")]
+    forms: dict[str, Form] = {"step": "", "responses": ",", "tokens": ",", "micro-batches": ",", "lag": ".3g"}
+    forms |= {"d_pi": ".4f", "|d| 99 %": ".3f", "effective": in_percent("effective")}
     rows = []
     for row in result.rows:
         lag = math.nan if row.lag is None else row.lag
-        numbers = {
-            "step": row.name,
-            "responses": row.responses,
-            "tokens": row.tokens,
-            "micro-batches": row.microbatches,
-        }
         d_pi, q99, ess = (row.mismatch[f"mismatch/{key}"] for key in ("d_pi", "q99", "ess"))
-        numbers |= {"lag": lag, "d_pi": d_pi, "|d| 99 %": q99, "effective": ess}
-        rows.append(numbers | dict(zip(columns, row.shares.ravel().tolist(), strict=True)))
+        numbers = [row.name, row.responses, row.tokens, row.microbatches, lag, d_pi, q99, ess]
+        rows.append([*numbers, *row.shares.ravel()])
     return Table(
         "steps",
         "Optimizer steps",
         "Lag: optimizer updates between the generating weights and the trained ones, where the dump has it. d_pi: mean "
         "of |log π − log μ|; effective: that of the importance weights π / μ, in percent. The CSV has every method's "
         f"shares of each step{' and all steps' if len(rows) > SHOWN_STEPS else ''}.",
-        pd.DataFrame(rows),
-        {
-            **{"step": "", "responses": ",", "tokens": ",", "micro-batches": ",", "lag": ".3g", "d_pi": ".4f"},
-            **{"|d| 99 %": ".3f", "effective": lambda row: percent_number(row["effective"])},
-        },
+        pd.DataFrame(rows, columns=[*forms, *columns]),
+        forms,
         most=SHOWN_STEPS,
     )
 
@@ -742,7 +714,7 @@ FATE_LOOKS: dict[str, Look] = {
 def fate_chart(result: Replay, sign: int) -> Chart:
     """Draw the clipped and masked shares by method, for one sign of the advantage."""
     rows = []
-    for name, of_groups in zip(labels(result), result.total.fates, strict=True):
+    for name, of_groups in zip(result.labels, result.total.fates, strict=True):
         counts = of_groups[2 * sign : 2 * sign + 2] / max(of_groups[2 * sign : 2 * sign + 2].sum(), 1)
         shares = (counts[:, CLIPPED].sum(), counts[0, MASKED], counts[1, MASKED])
         own = [{"group": name, "line": fate, "y": 100 * s} for fate, s in zip(FATE_LOOKS, shares, strict=True)]
@@ -751,42 +723,6 @@ def fate_chart(result: Replay, sign: int) -> Chart:
     title = f"advantage {'above' if sign == 0 else 'below'} 0"
     name = f"fates_{'above' if sign == 0 else 'below'}"
     return bars(name, pd.DataFrame(rows), title, "% of the tokens with that sign", of=FATE_LOOKS, text="told")
-
-
-WEIGHTS: dict[str, Look] = {"A > 0": (BLUE, DASHES[0]), "A < 0": (VERMILION, DASHES[1]), "ratio r": (INK, DASHES[2])}
-
-
-def weight_charts(result: Replay) -> list[Chart]:
-    """Draw the mean weight v by d, a chart for each method."""
-    tokens = result.total.curve_tokens
-    seen = np.flatnonzero(tokens.sum(axis=0))
-    if not len(seen):
-        return []
-    part = slice(seen[0], seen[-1] + 1)
-    centres = bin_centres()[part]
-    charts = []
-    for place, (name, curve) in enumerate(zip(labels(result), result.total.curve, strict=True)):
-        with np.errstate(invalid="ignore", divide="ignore"):
-            means = np.where(tokens > 0, curve / tokens, np.nan)[:, part]
-        columns = {
-            "A > 0": means[0],
-            "A < 0": means[1],
-            "ratio r": np.where(np.exp(centres) < 3, np.exp(centres), np.nan),
-        }
-        frame = pd.concat(pd.DataFrame({"x": centres, "y": y, "line": line}) for line, y in columns.items())
-        x = "d = log π − log μ, nats"
-        charts.append(
-            lines(f"weights_{place + 1}", frame.dropna(), name, x, "v", of=WEIGHTS, height=110, symlog_x=1e-3)
-        )
-    return charts
-
-
-def bin_centres() -> np.ndarray:
-    """Return (bins,) a d inside each bin: geometric means, 0 between the smallest edges, the edge itself outside
-    all."""
-    inner = np.sign(EDGES[1:]) * np.sqrt(np.abs(EDGES[:-1] * EDGES[1:]))
-    inner[len(EDGES) // 2 - 1] = 0.0
-    return np.concatenate([[EDGES[0]], inner, [EDGES[-1]]])
 
 
 def scope_charts(result: Replay) -> list[Chart]:

@@ -33,7 +33,7 @@ def test_page_figures_tables_and_a_table_on_the_terminal(folder):
     assert not re.search(r'(src|href)="(?!data:|#|figures/|tables/)', page)  # stands alone
     for link in re.findall(r'href="((?:figures|tables)/[^"]+)"', page):
         assert (out / link).stat().st_size > 0, link
-    for name in ("fates", "weights", "cosines", "scope"):
+    for name in ("fates", "cosines", "scope"):
         assert f'<section id="{name}">' in page
     ids = re.findall(r' id="([^"]+)"', page)
     assert len(ids) == len(set(ids))
@@ -84,4 +84,3 @@ def test_all_methods_and_why_some_are_not_there(folder):
     rows = list(csv.DictReader((out / "tables" / "methods.csv").open()))
     assert len(rows) > 30 and "topr" in {row["method"] for row in rows}
     assert len(list(csv.DictReader((out / "tables" / "cosine_numbers.csv").open()))) == (len(rows) + 1) ** 2
-    assert len(list((out / "figures").glob("weights_*.csv"))) == len(rows)

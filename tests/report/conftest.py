@@ -1,10 +1,9 @@
-"""What the tests of reports share: pages without pictures, which take long to draw, and a made-up grid."""
+"""What the tests of reports share: pages without the script that draws, which takes long, and a made-up grid."""
 
 import pytest
 from synthetic import write_grid
 
 from sat_slime.report import charts
-from sat_slime.report.charts import Chart, write_csv
 from sat_slime.report.comparison import write_comparison
 from sat_slime.report.frames import collect
 from sat_slime.report.stats import Comparison
@@ -12,15 +11,9 @@ from sat_slime.report.stats import Comparison
 
 @pytest.fixture(autouse=True)
 def without_pictures(request, monkeypatch):
-    """A page writes the numbers of its charts, and draws them where a test asks for `pictures`."""
+    """A page has the script that draws where a test asks for `pictures`: it takes long to make."""
     if "pictures" not in request.fixturenames:
-        monkeypatch.setattr(Chart, "save", save_numbers)
         monkeypatch.setattr("sat_slime.report.page.vega_script", str)
-
-
-def save_numbers(chart, folder):
-    folder.mkdir(parents=True, exist_ok=True)
-    write_csv(chart.frame, folder / f"{chart.name}.csv")
 
 
 @pytest.fixture
@@ -45,6 +38,5 @@ def comparison(grid):
 @pytest.fixture(scope="session")
 def page(grid):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Chart, "save", save_numbers)
         patch.setattr("sat_slime.report.page.vega_script", str)
         return write_comparison([grid], paper=True).read_text()

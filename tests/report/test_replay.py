@@ -56,7 +56,7 @@ def test_sums_are_those_of_the_equations_by_brute_force():
         assert sums.shares()[m, 2] == pytest.approx(float(v.abs().sum() ** 2 / (len(v) * (v**2).sum())))
         assert sums.weight_max[m] == pytest.approx(float(v.abs().max()))
         assert fates[:, CLIPPED].sum() == int(surrogate.clipped.sum())
-        assert sums.curve[m].sum() == pytest.approx(float(v.sum()), rel=1e-5)
+        assert sums.weight[m] == pytest.approx(float(v.abs().sum()), rel=1e-5)
         for sign in (0, 1):
             of = (step.advantages < 0) == bool(sign)
             assert fates[2 * sign : 2 * sign + 2].sum() == int((counted & of).sum())
