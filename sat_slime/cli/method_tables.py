@@ -13,7 +13,6 @@ from rich.text import Text
 from sat_slime.config import ConfigError
 from sat_slime.config.method_section import MethodConfig, key_of, section_name
 from sat_slime.config.section import meanings
-from sat_slime.config.slime_checks import not_on_slime
 from sat_slime.objective import (
     DENOMINATORS,
     PAPER_METHODS,
@@ -106,7 +105,7 @@ def show_method(name: str, console: Console) -> None:
     except ValueError as error:
         console.print(_pairs([("refused", str(error))]))
         return
-    runs_on = "lab" if not_on_slime(method) else "lab, slime"
+    runs_on = "slime" if method.top_p_replay else "lab, slime"
     console.print(
         _pairs(
             [

@@ -24,15 +24,6 @@ def refused_combinations(method: Method, steps: int) -> Iterator[str]:
         yield f"method: {error}"
 
 
-def idle_top_p_replay(method: Method, key: str, top_p: float) -> Iterator[str]:
-    """Yield the fault of a replay of masks that cut off nothing."""
-    if method.top_p_replay and top_p == 1:
-        yield (
-            f"method.top_p_replay is true, but {key} is 1 (the engine samples from all tokens, so there is no mask to "
-            f"replay): set {key} to 0.95 or another value below 1, or method.top_p_replay to false"
-        )
-
-
 def streaming_faults(pipeline: PipelineConfig) -> Iterator[str]:
     """Yield faults of the order of mode streaming: no lag, or a bound on staleness that nothing could keep."""
     if pipeline.mode != "streaming":
@@ -144,7 +135,11 @@ def _method(config: LabConfig, method: Method) -> Iterator[str]:
             "method.r3 is true, but model.experts is 0 (a dense model has no routing to replay): set method.r3 to "
             "false or give the model experts"
         )
-    yield from idle_top_p_replay(method, "rollout.top_p", config.rollout.top_p)
+    if method.top_p_replay:
+        yield (
+            "method.top_p_replay is true, but the engines of a lab run sample from all tokens, so there is no mask to "
+            "replay: set it to false, or run it on slime"
+        )
     yield from refused_combinations(method, pipeline.optimizer_steps_per_rollout)
     idle = next((part.title() for part in method.stabilizers if part.idle_at_one), None)
     if idle and method.denominator == "checkpoint" and pipeline.lag == 0 and pipeline.optimizer_steps_per_rollout == 1:
@@ -271,10 +266,4 @@ def _other_run(config: LabConfig) -> Iterator[str]:
         yield (
             f"rollout.deterministic is true with rollout.dtype {config.rollout.dtype}: bitwise equal runs are only "
             "promised in float32"
-        )
-    if config.rollout.top_p < 1 and not config.method.top_p_replay:
-        yield (
-            f"rollout.top_p is {config.rollout.top_p} without method.top_p_replay: the engine samples from fewer "
-            "tokens than the trainer normalizes over, and ratios are off by the mass that was cut: set "
-            "method.top_p_replay to true"
         )

@@ -28,7 +28,7 @@ from sat_slime.config.source import merged
 from sat_slime.objective import SAT, Clip, Method, Stabilizer, compose, named_method
 from sat_slime.objective.clips import BAPO, CPGD, GMPO, LagPower
 from sat_slime.objective.gates import DPPO, ESTR, M2PO, OPSM, IcePop, KPop, MISGeo, SeqClip, TRMMax, TRMMean, Veto
-from sat_slime.objective.method import TRPO, VARIANTS, bases, find, switches
+from sat_slime.objective.method import VARIANTS, bases, find, switches
 from sat_slime.objective.penalties import DRO, DRPO, IPO, SAPO, SPO
 from sat_slime.objective.scores import ASPO, CISPO, GIPO, TOPR, VESPO, Flash, RolloutIS
 from sat_slime.objective.terms import Denominator
@@ -87,7 +87,6 @@ class MethodConfig(Section):
     top_p_replay: Annotated[bool, OWN_TO_A_CELL] = False
 
     # The settings of the base, for those that have some.
-    trpo: TRPO | None = None
     dppo: DPPO | None = None
     spo: SPO | None = None
     drpo: DRPO | None = None

@@ -16,7 +16,7 @@ from sat_slime.config.finding import Finding, ok, settings_findings
 from sat_slime.config.loader import read_section
 from sat_slime.config.method_section import build_method
 from sat_slime.config.plugin_schema import PluginConfig
-from sat_slime.config.slime_checks import needs_versions, not_on_slime
+from sat_slime.config.slime_checks import needs_versions
 from sat_slime.config.source import ConfigError
 from sat_slime.objective import Method, check_method, named_method
 
@@ -103,7 +103,7 @@ def read_plugin(value: Any) -> PluginConfig:
 
 def not_in_a_script(method: Method) -> list[str]:
     """Return a line for everything that keeps a method from slime's own training scripts."""
-    errors = [reason] if (reason := not_on_slime(method)) else []
+    errors = []
     if method.denominator == "checkpoint":
         errors.append(f"{method.name} is over the weights that generated each batch, {ONLY_OUR_DRIVER}")
     if needs := needs_versions(method):
@@ -134,10 +134,8 @@ def plugin_findings(file: Path) -> Iterator[Finding]:
     except ConfigError as error:
         yield from settings_findings(error.errors)
         return
-    if "driver" in (values.get(KEY) or {}):  # the file of a job of our driver
-        reasons = [reason] if (reason := not_on_slime(method)) else []
-    else:
-        reasons = not_in_a_script(method)
+    # One with `driver` is of a job of our driver.
+    reasons = [] if "driver" in (values.get(KEY) or {}) else not_in_a_script(method)
     errors = [f"{KEY}.method: {reason}" for reason in reasons]
     try:
         check_method(method, 1)

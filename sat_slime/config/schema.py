@@ -64,10 +64,6 @@ class PipelineConfig(Section):
     """Mode streaming: what becomes of a prompt that breaks max_staleness. drop: its responses are dropped, and aborted
     where they are still in generation; others take their place. wait: the trainer waits for what would break it after
     another batch, so that nothing does and nothing is lost (docs/asynchrony.md)."""
-    canary: Annotated[Literal["none", "warn", "stop"], MAY_CHANGE_ON_RESUME, COMPUTES_NOTHING] = "none"
-    """After each push every engine scores a few fixed sequences that the trainer scores too, which finds engines
-    without the pushed weights (docs/asynchrony.md). warn: the log and the report tell of them. stop: the run ends too,
-    and can be resumed. none: nothing is scored."""
 
     @property
     def least_staleness(self) -> int:
@@ -221,9 +217,6 @@ class RolloutConfig(Section):
     """Responses per prompt: the group over which advantages are normalized."""
     temperature: PositiveFloat = 1.0
     """Sampling temperature; the trainer divides its logits by it too."""
-    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Nucleus of sampling. Below 1 the engine samples from its most likely tokens alone, and mu is normalized over
-    them; with method.top_p_replay the trainer's softmax is too. Evaluation samples from all tokens."""
     max_response_tokens: PositiveInt = 24
     """Longest response, in tokens."""
     max_running_requests: PositiveInt = 256

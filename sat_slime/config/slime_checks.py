@@ -12,7 +12,6 @@ from typing import Any
 from sat_slime.config.lab_checks import (
     batch_faults,
     divides,
-    idle_top_p_replay,
     refused_combinations,
     streaming_faults,
     unread,
@@ -106,18 +105,6 @@ def uses_verifier(config: SlimeConfig) -> bool:
 # ---------------------------------------------------------------------------------------------------- a method on slime
 
 
-def not_on_slime(method: Method) -> str | None:
-    """Return why slime cannot run a method that the lab runtime can; None where it can."""
-    if method.step_constraint:
-        return (
-            f"{method.name}: TRPO's constraint compares distributions over the whole vocabulary before and after an "
-            "optimizer step, and takes the step back where it breaks; slime's engines return the sampled token's "
-            "log-prob alone, and its step cannot be taken back: choose base dppo, which judges the sampled token, or "
-            "the lab runtime"
-        )
-    return None
-
-
 def spares_recompute(method: Method, steps: int) -> bool:
     """Return whether slime can leave out its forward pass that recomputes log-probs, which use_rollout_logprobs makes
     it do.
@@ -153,14 +140,17 @@ def _method(config: SlimeConfig, method: Method) -> Iterator[str]:
             "method.r3 is true, but slime has no num-experts (a dense model has no routing to replay): "
             "set method.r3 to false, or describe an MoE model"
         )
-    yield from idle_top_p_replay(method, "slime.rollout-top-p", config.rollout.top_p)
+    if method.top_p_replay and config.rollout.top_p == 1:
+        yield (
+            "method.top_p_replay is true, but slime.rollout-top-p is 1 (the engine samples from all tokens, so there "
+            "is no mask to replay): set slime.rollout-top-p to 0.95 or another value below 1, or method.top_p_replay "
+            "to false"
+        )
     if config.rollout.top_p < 1 and not method.top_p_replay:
         yield (
             f"slime.rollout-top-p is {config.rollout.top_p}, and slime then replays the engine's mask in the trainer's "
             "softmax whatever the method says: set method.top_p_replay to true, or slime.rollout-top-p to 1"
         )
-    if reason := not_on_slime(method):
-        yield f"method: {reason}"
     yield from refused_combinations(method, steps)
     if method.judge and method.threshold_is_of_the_step and steps > 1:
         scope = f"method.{section_name(method, method.judge)}.scope"

@@ -16,7 +16,6 @@ from sat_slime.config.method_section import build_method
 from sat_slime.config.schema import EvalConfig, LabConfig
 from sat_slime.evaluation.scores import Graded, measured_weights, summary
 from sat_slime.reward import Verdict
-from sat_slime.rollout.canary import prefix_length
 from sat_slime.rollout.token_dump import TokenDump
 from sat_slime.rollout.types import TOOL, GenerationRequest, Response
 from sat_slime.tasks import Problem, Task
@@ -139,7 +138,6 @@ def training_requests(config: LabConfig, iteration: int) -> tuple[list[Problem],
     that a resumed run goes on with the same stream."""
     rng = np.random.default_rng([config.seed, _TRAINING, iteration])
     problems = config.task.training_problems(config.rollout.prompts_per_iteration, rng)
-    whole = batch_is_diagnosed(config, iteration) or method_takes_distributions(config)
     return problems, _requests(
         config,
         f"train-{iteration}",
@@ -147,16 +145,8 @@ def training_requests(config: LabConfig, iteration: int) -> tuple[list[Problem],
         config.rollout.samples_per_prompt,
         config.rollout.temperature,
         rng,
-        distribution_size=config.task.vocab_size if whole else 0,
-        top_p=config.rollout.top_p,
+        distribution_size=config.task.vocab_size if batch_is_diagnosed(config, iteration) else 0,
     )
-
-
-def method_takes_distributions(config: LabConfig) -> bool:
-    """Return whether every response must carry its engine's whole distributions: TRPO compares them with the trainer's,
-    and mu within a nucleus is normalized over what was kept."""
-    method = build_method(config.method)
-    return method.step_constraint is not None or config.rollout.top_p < 1
 
 
 def step_is_diagnosed(config: LabConfig, updates: int) -> bool:
@@ -176,29 +166,13 @@ def training_group(config: LabConfig, number: int) -> tuple[Problem, list[Genera
     """Return the problem of a group's number, and the requests for its responses.
 
     Groups are the problems of `training_requests`, counted through all iterations. Nobody knows yet in which step a
-    group will be trained, so its requests ask for whole distributions only where the method takes them.
+    group will be trained, so its requests ask for no distributions.
     """
     iteration, index = divmod(number, config.rollout.prompts_per_iteration)
     problems, requests = training_requests(config, iteration)
     samples = config.rollout.samples_per_prompt
     mine = requests[index * samples : (index + 1) * samples]
-    size = config.task.vocab_size if method_takes_distributions(config) else 0
-    return problems[index], [replace(request, distribution_size=size) for request in mine]
-
-
-def canary_responses(config: LabConfig, sequences: Sequence[tuple[int, ...]]) -> list[Response]:
-    """Return the canary's sequences as responses that the trainer can score: their prefixes as prompts. Their routes
-    only fill the place of an engine's; the trainer routes freely."""
-    start, model = prefix_length(sequences), config.model
-    shape = (len(sequences[0]) - 1, model.layers, model.experts_per_token)
-    routes = np.broadcast_to(np.arange(model.experts_per_token, dtype=np.uint16), shape) if model.is_moe else None
-    length = len(sequences[0]) - start
-    nothing = np.zeros(length, np.float32)
-    versions = np.zeros(length, np.int64)
-    return [
-        Response(f"canary-{i}", tokens[:start], tokens[start:], nothing, routes, "length", versions)
-        for i, tokens in enumerate(sequences)
-    ]
+    return problems[index], [replace(request, distribution_size=0) for request in mine]
 
 
 def evaluation_requests(

@@ -17,21 +17,18 @@ import sys
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from sat_slime.config.exits import how_it_ended
 from sat_slime.config.schema import LabConfig
 from sat_slime.lab.batch import RolloutBatch, StepResult
 from sat_slime.lab.failures import PartFailure
 from sat_slime.lab.forking import RUNS, ForkedProcess, NoForkServer, socket_of
-from sat_slime.rollout.types import Response
 
 NAME = "sat-slime-trainer"
 """The first argument of a trainer that a fork server forks."""
@@ -87,11 +84,6 @@ class TrainerProcess:
     def start_train(self, batch: RolloutBatch, dump: bool = False) -> Future[list[StepResult]]:
         """Starts training on a batch. dump: also return the tokens' columns."""
         return self.start("train", batch.graded(), dump)
-
-    def score(self, responses: Sequence[Response]) -> np.ndarray:
-        """Return (tokens,) log pi of responses in their order, without the temperature of the rollout."""
-        scores: np.ndarray = self.call("score", responses, replay=False, temperature=1.0)
-        return scores
 
     def close(self) -> None:
         """Ends the process."""

@@ -65,15 +65,6 @@ def _validated(
     if list(named) != tokens:
         raise RejectedResponse("token_mismatch", "the log-probs are of other tokens than output_ids")
     distribution = _distribution(meta, request.distribution_size, tokens) if request.distribution_size else None
-    if request.top_p < 1:
-        assert distribution is not None, "a request with top_p below 1 asks for the distribution"
-        sampled = np.arange(len(tokens)), tokens
-        if (distribution[sampled] != log_probs).any():
-            raise RejectedResponse("token_mismatch", "a token's log-prob is not the one that the distribution gives it")
-        kept = nucleus(distribution, request.top_p)
-        kept[sampled] = True  # whatever rounding says at the nucleus's edge, the engine did sample it
-        distribution = truncate(distribution, kept)
-        log_probs = distribution[sampled]
     return Response(
         request_id=request.request_id,
         prompt_ids=request.prompt_ids,
@@ -122,32 +113,6 @@ def _distribution(meta: dict[str, Any], size: int, tokens: list[int]) -> np.ndar
     except (LookupError, TypeError, ValueError) as error:
         raise RejectedResponse("distribution", f"output_top_logprobs are not as asked for: {error}") from error
     return ordered.astype(np.float32)
-
-
-# ------------------------------------------------------------------------------------------------------------- top-p
-
-
-def nucleus(log_probs: np.ndarray, top_p: float) -> np.ndarray:
-    """Return (T, V) bool: the tokens that top-p sampling keeps (`top_k_top_p_min_p_sampling_from_probs_torch`).
-
-    A token is kept if all more likely ones together have at most `top_p` of the mass, so the most likely always is.
-    SGLang returns the log-probs of the whole softmax, before it cuts off the tail (`Sampler.forward` in 0.5.15).
-
-    Args:
-        log_probs: (T, V) of the whole softmax at the sampling temperature.
-    """
-    probs = np.exp(log_probs.astype(np.float64))
-    order = np.argsort(-probs, axis=-1, kind="stable")
-    ordered = np.take_along_axis(probs, order, axis=-1)
-    kept = np.empty(probs.shape, dtype=bool)
-    np.put_along_axis(kept, order, np.cumsum(ordered, axis=-1) - ordered <= top_p, axis=-1)
-    return kept
-
-
-def truncate(log_probs: np.ndarray, kept: np.ndarray) -> np.ndarray:
-    """Return (T, V) float32 log-probs normalized over the kept tokens, -inf elsewhere."""
-    inside = np.where(kept, log_probs.astype(np.float64), -np.inf)
-    return (inside - np.log(np.exp(inside).sum(axis=-1, keepdims=True))).astype(np.float32)
 
 
 # ------------------------------------------------------------------------------------------------------------- parts

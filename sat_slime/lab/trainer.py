@@ -89,10 +89,6 @@ class MicroBatch:
     """(R,) bool: the response tokens that are trained: all that a model generated."""
     routed_experts: Tensor | None
     """(N, layers, top-k) int64 experts of the rollout engine."""
-    distribution: Tensor | None = None
-    """(R, vocabulary) fp32 log mu of every token, -inf outside the nucleus; None where it was not asked for."""
-    kept: Tensor | None = None
-    """(R, vocabulary) bool: the tokens over which the trainer's softmax goes, as the engine's did; None: all."""
     proximal_log_probs: Tensor | None = None
     """(R,) log-probs of the denominator; None where that is mu or the training forward itself."""
 
@@ -141,12 +137,11 @@ def plan_microbatches(sizes: list[int], tokens_per_microbatch: int) -> list[list
     return [[i] for i in range(len(sizes))]
 
 
-def pack(responses: Sequence[Response], routed: bool, top_p_replay: bool = False) -> MicroBatch:
+def pack(responses: Sequence[Response], routed: bool) -> MicroBatch:
     """Packs responses into a row.
 
     Args:
         routed: whether the responses carry routed experts, as those of a MoE model.
-        top_p_replay: whether the trainer's softmax goes over the tokens alone that the engine sampled from.
     """
     lengths = [forwarded_tokens(response) for response in responses]
     ends = np.cumsum(lengths)
@@ -160,8 +155,6 @@ def pack(responses: Sequence[Response], routed: bool, top_p_replay: bool = False
     def joined(arrays: list[np.ndarray], dtype: torch.dtype) -> Tensor:
         return torch.as_tensor(np.concatenate(arrays), dtype=dtype).to(device)
 
-    whole = [response.distribution for response in responses if response.distribution is not None]
-    distribution = joined(whole, torch.float32) if len(whole) == len(responses) else None
     routes = [response.routed_experts for response in responses if response.routed_experts is not None]
     versions = joined([response.versions for response in responses], torch.int64)
     return MicroBatch(
@@ -176,8 +169,6 @@ def pack(responses: Sequence[Response], routed: bool, top_p_replay: bool = False
         versions=versions,
         mask=versions != TOOL,
         routed_experts=joined(routes, torch.int64) if routed else None,
-        distribution=distribution,
-        kept=distribution.isfinite() if distribution is not None and top_p_replay else None,
     )
 
 
@@ -185,7 +176,7 @@ def pack(responses: Sequence[Response], routed: bool, top_p_replay: bool = False
 
 
 def token_log_probs(
-    logits: Tensor, targets: Tensor, temperature: float, *, entropy: Wanted = "none", kept: Tensor | None = None
+    logits: Tensor, targets: Tensor, temperature: float, *, entropy: Wanted = "none"
 ) -> tuple[Tensor, Tensor | None]:
     """Return (N,) log pi(target) under softmax(logits / temperature), in fp32, and (N,) entropies or None.
 
@@ -195,15 +186,8 @@ def token_log_probs(
         logits: (N, vocabulary).
         targets: (N,) token ids.
         temperature: of the rollout, > 0.
-        entropy: also return the entropy of the full distribution, in nats, without or with a gradient; with `kept` too,
-            as in slime.
-        kept: (N, vocabulary) bool, the tokens that the engine sampled from, where the softmax is to be over those alone
-            (Eq. app-top-p-replay).
+        entropy: also return the entropy, in nats, without or with a gradient.
     """
-    if kept is not None:
-        nats = None if entropy == "none" else token_log_probs(logits, targets, temperature, entropy=entropy)[1]
-        logits = torch.where(kept, logits.float(), -torch.inf)
-        return token_log_probs(logits, targets, temperature)[0], nats
     logits = logits.float() / temperature
     shifted = logits - logits.detach().amax(-1, keepdim=True)
     exp = shifted.exp()
@@ -328,17 +312,6 @@ class MasterOptimizer:
         self._give_weights()
         return norm
 
-    def weights(self) -> list[Tensor]:
-        """Return a copy of the masters."""
-        return [master.detach().clone() for master in self.masters]
-
-    @torch.no_grad()
-    def place(self, old: list[Tensor], new: list[Tensor], scale: float) -> None:
-        """Puts the weights at old + scale (new - old)."""
-        for master, start, end in zip(self.masters, old, new, strict=True):
-            master.copy_(torch.lerp(start, end, scale))  # exact at both ends
-        self._give_weights()
-
     def save(self, folder: Path) -> None:
         """Writes the masters and AdamW's state into an existing folder."""
         tensors = {}
@@ -369,7 +342,7 @@ class Scores(NamedTuple):
     entropy: Tensor | None
     """(R,) nats, where wanted."""
     distribution: Tensor
-    """(R, vocabulary) log pi of every token, where wanted, else empty; -inf outside the nucleus under top-p replay."""
+    """(R, vocabulary) log pi of every token, where wanted, else empty."""
 
 
 class Trainer:
@@ -467,34 +440,28 @@ class Trainer:
         replay: bool,
         entropy: Wanted = "none",
         distribution: bool = False,
-        temperature: float | None = None,
     ) -> Scores:
         """Return log-probs of the response tokens, with a gradient, and what else is wanted; see `token_log_probs`.
 
         Args:
             replay: route as the rollout engine did (R3), else freely, or as the caller has set.
-            temperature: default: the rollout's.
         """
-        temperature = self.config.rollout.temperature if temperature is None else temperature
+        temperature = self.config.rollout.temperature
         with model.replay(micro.routed_experts) if replay else nullcontext():
             logits = forward_logits(network, micro.token_ids, micro.layout)[micro.rows]
-        log_probs, nats = token_log_probs(logits, micro.output_ids, temperature, entropy=entropy, kept=micro.kept)
-        whole = torch.empty(0)
-        if distribution:
-            whole = logits.detach().float() / temperature
-            whole = (whole if micro.kept is None else torch.where(micro.kept, whole, -torch.inf)).log_softmax(-1)
+        log_probs, nats = token_log_probs(logits, micro.output_ids, temperature, entropy=entropy)
+        whole = (logits.detach().float() / temperature).log_softmax(-1) if distribution else torch.empty(0)
         return Scores(log_probs, nats, whole)
 
     @torch.no_grad()
-    def score(self, responses: Sequence[Response], *, replay: bool, temperature: float | None = None) -> np.ndarray:
+    def score(self, responses: Sequence[Response], *, replay: bool) -> np.ndarray:
         """Return (tokens,) log pi of responses in their order under the current weights.
 
         Args:
             replay: route as the rollout engine did (R3), else freely.
-            temperature: that of the softmax; default: the rollout's.
         """
         micros = self._microbatches(responses)
-        parts = [self._forward(self.model, micro, replay=replay, temperature=temperature) for micro in micros]
+        parts = [self._forward(self.model, micro, replay=replay) for micro in micros]
         return torch.cat([scores.log_probs for scores in parts]).cpu().numpy()
 
     @torch.no_grad()
@@ -531,17 +498,6 @@ class Trainer:
                     known.setdefault(name, torch.zeros_like(values))[generated] = values[generated]
         self._set_weights(current)
         return result
-
-    @torch.no_grad()
-    def _divergence(self, micros: list[MicroBatch]) -> Tensor:
-        """Return the total variation between mu and the policy's current weights at every state whose token is
-        trained."""
-        distances = [torch.zeros(0, device=model.device())]
-        for micro in micros:
-            assert micro.distribution is not None, "TRPO asks the engine for it"
-            pi = self._forward(self.model, micro, replay=self.method.routing_replay, distribution=True).distribution
-            distances.append((micro.distribution[micro.mask].exp() - pi[micro.mask].exp()).abs().sum(-1) / 2)
-        return torch.cat(distances)
 
     # --------------------------------------------------------------------------------------------------- diagnosis
 
@@ -611,8 +567,7 @@ class Trainer:
     def _microbatches(self, responses: Sequence[Response]) -> list[MicroBatch]:
         sizes = [forwarded_tokens(response) for response in responses]
         plan = plan_microbatches(sizes, self.config.train.tokens_per_microbatch)
-        is_moe, replay = self.config.model.is_moe, self.method.top_p_replay
-        return [pack([responses[i] for i in part], is_moe, replay) for part in plan]
+        return [pack([responses[i] for i in part], self.config.model.is_moe) for part in plan]
 
     def _with_proximal(self, micros: list[MicroBatch]) -> list[MicroBatch]:
         """Return the micro-batches with the log-probs of the denominator, where it is not mu. With one step per
@@ -667,14 +622,13 @@ class Trainer:
             assert scores.entropy is not None, "asked for"
             scored.append((scores.log_probs.detach(), scores.entropy.detach()))
         finalize_model_grads([self.model])
-        grad_norm, of_the_step = self._change_weights(micros, loss, [log_probs for log_probs, _ in scored])
+        grad_norm = self._change_weights(micros, loss, [log_probs for log_probs, _ in scored])
 
         log_probs, entropy = (torch.cat(values) for values in zip(*scored, strict=True))
         mu, mask = (torch.cat([getattr(micro, name) for micro in micros]) for name in ("rollout_log_probs", "mask"))
         metrics = {
             **lag_metrics(responses, self.updates),
             "grad_norm": grad_norm,
-            **of_the_step,
             **losses.reduce(),
             **mismatch_metrics(log_probs, mu, mask, checkpoint_log_probs=checkpoint),
         }
@@ -731,41 +685,14 @@ class Trainer:
     def _token_batch(self, micro: MicroBatch, log_probs: Tensor) -> TokenBatch:
         return micro.token_batch(self.method, self.updates, log_probs)
 
-    def _change_weights(
-        self, micros: list[MicroBatch], loss: Tensor, log_probs: list[Tensor]
-    ) -> tuple[float, dict[str, float]]:
-        """Takes the optimizer's step; returns the gradient's norm, and trpo/* where the method constrains the step."""
-        number, constraint = self.updates + 1, self.method.step_constraint
+    def _change_weights(self, micros: list[MicroBatch], loss: Tensor, log_probs: list[Tensor]) -> float:
+        """Takes the optimizer's step; returns the gradient's norm."""
         try:
-            if constraint is None:
-                return self.optimizer.step(number, loss), {}
-            return self._constrained_step(number, loss, constraint, micros)
+            return self.optimizer.step(self.updates + 1, loss)
         except FloatingPointError as error:
             batches = [self._token_batch(micro, values) for micro, values in zip(micros, log_probs, strict=True)]
             said = next(filter(None, map(broken_tokens, batches)), "")
             raise FloatingPointError(f"{error}{said and f'; in one micro-batch {said}'}") from None
-
-    def _constrained_step(self, number, loss, constraint, micros) -> tuple[float, dict[str, float]]:
-        """Takes a step and halves it until TRPO's constraint accepts it; returns the gradient's norm, and trpo/*.
-        AdamW's moments keep the whole gradient, whatever becomes of the step."""
-        before, old = self._divergence(micros), self.optimizer.weights()
-        norm = self.optimizer.step(number, loss)
-        scale, after, new = 1.0, self._divergence(micros), self.optimizer.weights()
-        for halvings in range(constraint.max_backtracks + 1):
-            if constraint.accepts(before, after):
-                break
-            scale = scale / 2 if halvings < constraint.max_backtracks else 0.0
-            self.optimizer.place(old, new, scale)
-            after = self._divergence(micros) if scale else before
-        n = max(len(before), 1)
-        return norm, {
-            "trpo/tv_mean_before": float(before.double().sum()) / n,
-            "trpo/tv_mean": float(after.double().sum()) / n,
-            "trpo/tv_max_before": float(before.max()) if len(before) else 0.0,
-            "trpo/tv_max": float(after.max()) if len(after) else 0.0,
-            "trpo/step_scale": scale,
-            "trpo/backtracks": halvings,
-        }
 
 
 # --------------------------------------------------------------------------------------------------- the initial model

@@ -9,9 +9,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
-
-from annotated_types import Ge, Gt, Lt
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from .. import outside
 from . import clips, gates, penalties, scores, weights
@@ -21,8 +19,6 @@ from .stabilizer import Gate, Judge, Radii, Scope, Stabilizer, Surrogate, Weight
 from .terms import Denominator, Need, Ratio
 
 if TYPE_CHECKING:  # so that settings are read before torch is imported
-    from torch import Tensor
-
     from .tokens import Tokens
 
 Kind = TypeVar("Kind", bound=Stabilizer)
@@ -59,36 +55,6 @@ class TopP(Stabilizer):
     name, place, key = "topp", "suffix", "top_p_replay"
 
 
-@dataclass(frozen=True)
-class TRPO(Stabilizer):
-    """TRPO: S = r A, and an optimizer step is halved until the total variation between mu and pi, over the whole
-    vocabulary, is at most delta or has not grown. Table designspace, Eq. satr-divergences; delta is the KL of 0.01 that
-    public TRPO code allows, through Pinsker's inequality. The lab runtime's work, with a forward pass a
-    halving."""
-
-    delta: Annotated[float, Gt(0), Lt(1)] = 0.07
-    """Largest total variation between mu and pi over the whole vocabulary, unless the step does not raise it."""
-    over: Literal["state", "mean"] = "mean"
-    """mean: in the mean over the batch's states, as in public TRPO code; state: at every one of them, as in the paper's
-    table, which a single state on which the engines disagree can make impossible."""
-    max_backtracks: Annotated[int, Ge(0)] = 10
-    """Halvings of a step before it is given up and the weights stay as they were."""
-
-    name, has_interval = "trpo", False
-
-    def accepts(self, before: Tensor, after: Tensor) -> bool:
-        """Whether an optimizer step is kept. A step that does not raise the divergence always is: a state that
-        staleness alone has put outside the region may come back, and does not forbid every other step.
-
-        Args:
-            before, after: (N,) divergence from mu at the states under the weights before and after the step.
-        """
-        if self.over == "state":
-            return not ((after > self.delta) & (after > before)).any()
-        was, now = (float(divergence.double().sum()) for divergence in (before, after))
-        return now <= self.delta * len(after) or now <= was
-
-
 # ----------------------------------------------------------------------------------------------------- the table
 
 
@@ -96,7 +62,7 @@ STABILIZERS: dict[str, type[Stabilizer]] = {
     kind.name: kind
     for kind in (
         # bases: those of Table designspace in its order, then the newer ones
-        *(PPO, GRPO, TRPO, gates.DPPO, penalties.SPO, penalties.DRPO, gates.IcePop, gates.KPop, GSPO, gates.SeqClip),
+        *(PPO, GRPO, gates.DPPO, penalties.SPO, penalties.DRPO, gates.IcePop, gates.KPop, GSPO, gates.SeqClip),
         *(clips.GMPO, clips.CPGD, gates.M2PO, scores.CISPO, scores.RolloutIS, scores.TOPR, scores.ASPO, scores.GIPO),
         *(scores.Flash, scores.VESPO, penalties.SAPO, penalties.IPO, penalties.DRO),
         # beside them, in the order in which a method's name has them: a name that ends another comes before it
@@ -234,11 +200,6 @@ class Method:
     def weights(self) -> tuple[Weight, ...]:
         """What weights tokens."""
         return self._all(Weight)
-
-    @cached_property
-    def step_constraint(self) -> TRPO | None:
-        """What bounds how far the weights move in one optimizer step."""
-        return self._first(TRPO)
 
     @cached_property
     def needs(self) -> tuple[Need, ...]:

@@ -87,11 +87,6 @@ _LAG = (
     Metric("queue/{length,in_generation}", "prompts", "Mode streaming: prompts complete and waiting, and in generation, when the batch was taken.", "step"),
 )
 _OF_STABILIZERS = {
-    "trpo": (
-    Metric("trpo/{tv_mean,tv_max,tv_mean_before,tv_max_before}", "total variation", "Between μ and π over all tokens of the vocabulary, at the batch's states, after the step; `_before`: before it.", "step", runtime="lab"),
-    Metric("trpo/step_scale", "share", "The part of the optimizer's step that was made.", "step", runtime="lab"),
-    Metric("trpo/backtracks", "count", "Halvings until TRPO's constraint stood.", "step", runtime="lab"),
-    ),
     "gmpo": (
     Metric("gmpo/held", "share", "Tokens that GMPO holds at the end of its interval."),
     ),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from sat_slime.config.method_section import build_method, section_name
 from sat_slime.config.plugin_file import CALLED, KEY, not_in_a_script, read_plugin
 from sat_slime.config.plugin_schema import PluginConfig
-from sat_slime.config.slime_checks import needs_versions, not_on_slime, spares_recompute
+from sat_slime.config.slime_checks import needs_versions, spares_recompute
 from sat_slime.config.source import ConfigError
 from sat_slime.objective import Method, check_method, compose
 from sat_slime.objective.method import STABILIZERS
@@ -120,8 +120,6 @@ def _method(args: Namespace, config: PluginConfig) -> Method:
     errors += more
     if not getattr(args, DRIVEN, False):
         errors += [f"{KEY}.method: {line}" for line in not_in_a_script(method)]
-    elif reason := not_on_slime(method):
-        errors.append(f"{KEY}.method: {reason}")
     steps = steps_per_rollout(args)
     if method.judge and method.threshold_is_of_the_step and steps > 1:
         scope = f"{KEY}.method.{section_name(method, method.judge)}.scope"

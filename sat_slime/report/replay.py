@@ -76,11 +76,11 @@ class Candidate:
 
 
 TOKEN_RATIO, TOKEN_PROBABILITY = "token ratio", "token probability"
-RESPONSE, STATE, BATCH = "response", "state", "batch"
-JUDGED_BY = (TOKEN_RATIO, TOKEN_PROBABILITY, RESPONSE, STATE, BATCH)
+RESPONSE, BATCH = "response", "batch"
+JUDGED_BY = (TOKEN_RATIO, TOKEN_PROBABILITY, RESPONSE, BATCH)
 """The groups. Token ratio: each token by its ratio alone. Token probability: each token by its two probabilities, as
-their difference or a divergence. Response: all tokens of a response at once. State: by both distributions. Batch: by a
-threshold over all tokens of a micro-batch or step."""
+their difference or a divergence. Response: all tokens of a response at once. Batch: by a threshold over all tokens of
+a micro-batch or step."""
 
 _BY_PROBABILITY = {"dppo", "drpo", "kpop", "ipo"}
 _BY_RESPONSE = {
@@ -93,8 +93,6 @@ def judged_by(method: Method) -> str:
     names = {stabilizer.name for stabilizer in method.stabilizers}
     if method.judge is not None:
         return BATCH
-    if method.step_constraint is not None:
-        return STATE
     if method.ratio == "sequence" or names & _BY_RESPONSE:
         return RESPONSE
     return TOKEN_PROBABILITY if names & _BY_PROBABILITY else TOKEN_RATIO
@@ -223,8 +221,6 @@ def answerable(
 
 def lacks(method: Method, columns: frozenset[Column]) -> str | None:
     """Say what the method reads and a dump with these columns does not hold; None where nothing is missing."""
-    if method.step_constraint is not None:
-        return "bounds the optimizer step over the whole vocabulary, and a dump holds only the sampled tokens"
     if method.top_p_replay:
         return (
             "takes the trainer's softmax over the tokens that the engine sampled from, and a dump has the log-probs of "

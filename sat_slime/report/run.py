@@ -401,13 +401,6 @@ FIGURES: dict[str, tuple[str, str, Sequence[Panel]]] = {
         "The parts of the method",
         "What the stabilizers of the run measure of themselves, averaged over whole lag cycles.",
         [
-            Panel(
-                "total variation of μ and π",
-                ["trpo/tv_mean", "trpo/tv_max", "trpo/tv_mean_before", "trpo/tv_max_before"],
-                log=True,
-            ),
-            Panel("part of the optimizer's step that was made", ["trpo/step_scale"], "%"),
-            Panel("halvings of the optimizer's step", ["trpo/backtracks"]),
             Panel("tokens held at the end of their interval", ["gmpo/held", "cpgd/held"]),
             Panel("largest d² of an outward token that is kept", ["m2po/largest"]),
             Panel("tokens whose weight is at its cap", ["tis/capped"]),

@@ -27,8 +27,6 @@ class GenerationRequest:
     stop_token_ids: tuple[int, ...]
     distribution_size: int = 0
     """Size of the vocabulary, to be told the log-prob of each of its tokens at every position; 0: they are not told."""
-    top_p: float = 1.0
-    """The nucleus of sampling. Below 1 a distribution_size is needed too, since mu is normalized over the nucleus."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +39,8 @@ class Response:
     output_ids: tuple[int, ...]
     """(T,) output tokens, the stop token included."""
     log_probs: np.ndarray
-    """(T,) float32: log mu of each output token, under the engine's softmax at the sampling temperature over the tokens
-    that it sampled from; 0 for the tokens of a tool."""
+    """(T,) float32: log mu of each output token, under the engine's softmax at the sampling temperature; 0 for the
+    tokens of a tool."""
     routed_experts: np.ndarray | None
     """(P + T - 1, layers, top-k) unsigned: experts of each forwarded token; None from a dense model."""
     finish_reason: Literal["stop", "length", "abort"]
@@ -51,7 +49,7 @@ class Response:
     """(T,) int64: optimizer updates of the weights that generated each token, as the engine reported them; TOOL for the
     tokens of a tool."""
     distribution: np.ndarray | None = None
-    """(T, vocabulary) float32: log mu of every token, -inf outside the nucleus; None where it was not asked for."""
+    """(T, vocabulary) float32: log mu of every token; None where it was not asked for."""
     reward: float = 0.0
     """The verdict on it, once its batch is graded."""
     advantage: float = 0.0

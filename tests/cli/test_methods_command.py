@@ -9,7 +9,6 @@ from sat_slime.cli.method_tables import show_table
 from sat_slime.config import build_method
 from sat_slime.config.method_section import method_switches
 from sat_slime.config.schema import MethodConfig
-from sat_slime.config.slime_checks import not_on_slime
 from sat_slime.objective import method_names, named_method
 from sat_slime.objective.method import STABILIZERS, switches
 
@@ -68,7 +67,7 @@ def test_a_method_in_full(name, monkeypatch):
             if field.name not in unread:
                 assert ("unset" if value is None else str(value)) in found, field.name
     assert build_method(config) == method
-    assert ("lab, slime" in result.stdout) == (not not_on_slime(method))
+    assert ("lab, slime" in result.stdout) == (not method.top_p_replay)
 
 
 def test_methods_of_a_switch_of_what_is_refused_and_of_what_is_unknown(monkeypatch):

@@ -60,8 +60,7 @@ def test_shipped_files_pass(name):
             ["pipeline.lag is 0", "SPO would do nothing"],
         ),
         (["method.base=spo", "method.sat=true"], ["turn sat off"]),
-        (["method.base=trpo", "method.sat=true"], ["TRPO has no clip interval", "turn sat off"]),
-        (["method=gspo-topp"], ["method.top_p_replay is true", "rollout.top_p is 1", "set rollout.top_p to 0.95"]),
+        (["method=gspo-topp"], ["method.top_p_replay is true", "no mask to replay", "set it to false"]),
         (["method=icepop-weight", "method.tis=true"], ["IcePop and TIS", "leave one of them out"]),
         (["method=icepop-weight", "method.denominator=rollout"], ["count it twice", "denominator to trainer"]),
     ],
@@ -77,8 +76,6 @@ def test_faults_name_key_value_and_remedy(overrides, named):
         ["method=sat-gspo", "method.tis=true"],
         ["method=sat-grpo", "method.tis=true", "method.denominator=trainer", "pipeline.optimizer_steps_per_rollout=2"],
         ["method=gspo", "method.denominator=checkpoint", "pipeline.lag=0"],
-        ["method=trpo", "method.trpo.over=state"],
-        ["method=sat-gspo-topp", "rollout.top_p=0.9"],
         ["method=icepop-weight", "method.sat=true"],
         [
             "method=sat-gspo",
@@ -150,12 +147,6 @@ def test_weights_are_kept_as_long_as_a_token_of_theirs_can_be_trained():
     assert base().pipeline.weights_in_use == 2
     assert base(*STREAM).pipeline.weights_in_use == 6  # versions u - 4 to u, and one more
     assert base(*STREAM, "pipeline.lag=2").pipeline.weights_in_use == 4
-
-
-def test_a_nucleus_without_its_replay_warns():
-    (warning,) = config_warnings(base("rollout.top_p=0.9"))
-    assert "rollout.top_p is 0.9 without method.top_p_replay" in warning
-    assert config_warnings(base("rollout.top_p=0.9", "method.top_p_replay=true")) == []
 
 
 def test_a_proximal_policy_by_lag_warns_where_no_token_is_old():

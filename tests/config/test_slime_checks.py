@@ -84,7 +84,6 @@ pipeline.mode=streaming dynamic-sampling-filter-path=a.b \
 pipeline.canary=warn update-weight-transport=disk | pipeline.canary is warn with slime.update-weight-transport \
     | set pipeline.canary to none
 pipeline.canary=stop offload-train=true | slime.offload-train: the trainer has no
-method=trpo | trpo: TRPO's constraint | its step cannot be taken back | choose base dppo
 method=gspo-topp | method.top_p_replay is true | slime.rollout-top-p is 1
 rollout-top-p=0.9 | slime.rollout-top-p is 0.9 | set method.top_p_replay to true
 hf-checkpoint=null | slime.hf-checkpoint is not set

@@ -33,7 +33,7 @@ def root(tmp_path_factory) -> Path:
 
 
 PAPER = [method.name for method in PAPER_METHODS]
-OTHERS = [name for name in (*method_names(), "sat-gspo-tis-r3-topp") if name not in PAPER]
+OTHERS = [name for name in method_names() if name not in PAPER and not named_method(name).top_p_replay]
 
 
 @pytest.mark.parametrize("lag", [1, 8])
@@ -48,15 +48,13 @@ def test_ten_steps(method, lag, root):
 @pytest.mark.parametrize("name", OTHERS)
 def test_ten_steps_of_the_other_stabilizers(name, root):
     method = named_method(name)
-    rows = run(name, 8, root, **({"rollout.top_p": 0.9} if method.top_p_replay else {}))
+    rows = run(name, 8, root)
     for row in rows:
         assert all(0 <= row[f"{gate.prefix()}/masked"] <= 1 for gate in method.gates)
         assert all(row[f"{weight.prefix()}/weight"] >= 0 for weight in method.weights)
-        if constraint := method.step_constraint:
-            assert row["trpo/tv_mean"] <= max(constraint.delta, row["trpo/tv_mean_before"]) + 1e-6
 
 
-def run(method: str, lag: int, root: Path, **changes) -> list[dict]:
+def run(method: str, lag: int, root: Path) -> list[dict]:
     """Metrics of ten steps of a run, all of them finite."""
     name = f"{method}-lag{lag}"
     settings = {
@@ -67,7 +65,6 @@ def run(method: str, lag: int, root: Path, **changes) -> list[dict]:
         "rollout.deterministic": "false",
         "output_dir": root,
         "cache_dir": root / "cache",
-        **changes,
     }
     command = [str(Path(sys.executable).parent / "sat-slime"), "launch", str(ROOT / "configs/lab/tiny.yaml")]
     command += ["--method", method, "--lag", str(lag), "--name", name, "--no-live"]

@@ -9,7 +9,7 @@ import pytest
 import torch
 from made_up_batch import CONFIG, make_batch
 
-from sat_slime.config.schema import EvalConfig, LabConfig
+from sat_slime.config.schema import EvalConfig
 from sat_slime.lab.batch import (
     RolloutBatch,
     StepResult,
@@ -17,7 +17,6 @@ from sat_slime.lab.batch import (
     evaluation_row,
     group_advantages,
     token_dump,
-    training_group,
     training_requests,
 )
 from sat_slime.rollout.token_dump import read_dump, write_dump
@@ -32,15 +31,6 @@ def test_requests_depend_on_the_seed_and_the_iteration_alone():
     assert training_requests(CONFIG.model_copy(update={"seed": 1}), 7)[0] != problems
     assert [r.prompt_ids for r in requests] == [CONFIG.task.encode(p.prompt) for p in problems for _ in range(4)]
     assert len({r.seed for r in requests}) == len({r.request_id for r in requests}) == 12
-
-
-@pytest.mark.parametrize("method, top_p, asks", [("trpo", 1.0, 16), ("grpo", 0.9, 16), ("grpo", 1.0, 0)])
-def test_methods_and_a_nucleus_that_take_whole_distributions(method, top_p, asks):
-    changed = {"method": {"base": method}, "rollout": {**CONFIG.rollout.model_dump(), "top_p": top_p}}
-    config = LabConfig(**changed)
-    asked = [*training_requests(config, 3)[1], *training_group(config, 4)[1]]
-    assert {(request.distribution_size, request.top_p) for request in asked} == {(asks, top_p)}
-    assert {(r.distribution_size, r.top_p) for r in evaluation_requests(config, 3)[1]} == {(0, 1.0)}
 
 
 def test_a_diagnosed_batch_asks_for_whole_distributions():

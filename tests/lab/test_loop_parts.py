@@ -7,7 +7,6 @@ import queue
 import shutil
 import signal
 import time
-from contextlib import nullcontext
 from types import SimpleNamespace
 from unittest import mock
 
@@ -23,7 +22,6 @@ from sat_slime.lab.batch import RolloutBatch, StepResult
 from sat_slime.lab.failures import PartFailure
 from sat_slime.lab.initial_model import cached_model, initial_faults, model_checksums
 from sat_slime.lab.loop import ACKNOWLEDGED, ONE_ACT_S, BatchPipeline, Interruption
-from sat_slime.rollout.canary import EngineScores
 from sat_slime.rollout.types import Response
 from sat_slime.runs.log import RunLog
 
@@ -219,26 +217,6 @@ def test_a_signal_before_the_loop_interrupts_and_one_at_the_end_does_not(monkeyp
     lab.run(LabConfig(), tmp_path, log)
     assert steps == ["began", "began", "ran"]
     assert signal.getsignal(number) is before
-
-
-# ------------------------------------------------------------------------------------------------- the canary's verdict
-
-
-@pytest.mark.parametrize("canary", ["warn", "stop"])
-def test_a_push_that_an_engine_did_not_take_is_told_or_ends_the_run(tmp_path, canary):
-    told, log_probs = [], np.linspace(-4, -1, 128)
-    log = SimpleNamespace(message=lambda text, level: told.append((level, text)))
-    config = LabConfig.model_validate({"pipeline": {"canary": canary}})
-    pipeline = BatchPipeline(config, tmp_path, log, None)
-    held = {"rollout engine 0": EngineScores(log_probs + 1e-4, "0")}
-    pipeline.engines = SimpleNamespace(start_score=lambda sequences: [], scores=lambda futures: held)
-    pipeline.trainer = SimpleNamespace(score=lambda responses: log_probs)
-    pipeline._check_engines(0)
-    assert not told and pipeline.canary.levels == [pytest.approx(1e-4)]
-    with pytest.raises(PartFailure, match="canary is stop; go on with --resume") if canary == "stop" else nullcontext():
-        pipeline._check_engines(3)
-    assert pipeline.canary_metrics["canary/faults"] == 1
-    assert canary == "stop" or (told[0][0] == "warning" and told[0][1].startswith("canary: rollout engine 0 says "))
 
 
 # --------------------------------------------------------------------------------------------------------------- saving

@@ -1,10 +1,9 @@
-"""What is taken of SGLang's answers and what is not, top-p, and interrupted responses put together."""
+"""What is taken of SGLang's answers and what is not, and interrupted responses put together."""
 
 import base64
 import copy
 import dataclasses
 import json
-import math
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 from fake_sglang import response
 
-from sat_slime.lab.responses import by_tool, joined, nucleus, rest, truncate, validate
+from sat_slime.lab.responses import by_tool, joined, rest, validate
 from sat_slime.rollout.types import TOOL, GenerationRequest
 from sat_slime.rollout.validation import Expectations, RejectedResponse, check_numbers
 
@@ -157,43 +156,6 @@ def test_sglangs_own_response_is_valid():
     assert result.routed_experts.shape == (len(request.prompt_ids) + len(result.output_ids) - 1, 2, 2)
 
 
-# Three tokens of a vocabulary of four, cut by a top-p.
-NUCLEUS = [[0.5, 0.25, 0.125, 0.125], [0.125, 0.125, 0.25, 0.5], [0.25, 0.5, 0.25, 0.0]]
-
-
-def sampled_from_a_nucleus(tokens, top_p, raw_log_prob=None):
-    logs = [[float(np.float32(np.log(max(p, 1e-30)))) for p in row] for row in NUCLEUS]
-    own = [row[token] for row, token in zip(logs, tokens, strict=True)]
-    raw = changed(
-        output_ids=list(tokens),
-        finish_reason={"type": "length"},
-        output_token_logprobs=[[raw_log_prob or value, token, None] for value, token in zip(own, tokens, strict=True)],
-        output_top_logprobs=[[[row[a], a, None] for a in sorted(range(4), key=lambda a: -row[a])] for row in logs],
-        routed_experts=None,
-    )
-    request = dataclasses.replace(WHOLE, max_new_tokens=3, top_p=top_p)
-    return validate(request, "a#0", raw, dataclasses.replace(EXPECTED, vocab_size=4, experts=0))
-
-
-def test_mu_is_normalized_over_the_nucleus():
-    result = sampled_from_a_nucleus((0, 2, 1), top_p=0.6)
-    expected = [[2 / 3, 1 / 3, 0, 0], [0, 0, 1 / 3, 2 / 3], [1 / 3, 2 / 3, 0, 0]]
-    np.testing.assert_allclose(np.exp(result.distribution), expected, rtol=1e-6)
-    np.testing.assert_allclose(np.exp(result.log_probs), [2 / 3, 1 / 3, 2 / 3], rtol=1e-6)
-    assert result.log_probs.dtype == result.distribution.dtype == np.float32
-
-
-def test_the_sampled_token_is_in_the_nucleus_whatever_rounding_says():
-    result = sampled_from_a_nucleus((1, 3, 1), top_p=0.3)
-    np.testing.assert_allclose(np.exp(result.log_probs), [1 / 3, 1, 1], rtol=1e-6)
-
-
-def test_a_distribution_of_another_token_is_rejected():
-    with pytest.raises(RejectedResponse) as rejected:
-        sampled_from_a_nucleus((0, 2, 1), top_p=0.6, raw_log_prob=-0.4)
-    assert rejected.value.reason == "token_mismatch"
-
-
 @pytest.mark.parametrize(("routed", "fails"), [(None, True), ((0, 1), True), ((1,), False)])
 def test_what_routes_hold_of_a_layer_without_a_router_means_nothing(routed, fails):
     routes = EXPERTS.copy()
@@ -206,43 +168,6 @@ def test_what_routes_hold_of_a_layer_without_a_router_means_nothing(routed, fail
 def test_the_log_prob_of_a_token_that_is_not_trained_may_be_anything():
     taken = check_numbers([4, 9, 15], [-0.5, float("nan"), 3], EXPERTS, 5, EXPECTED, trained=[1, 0, 0])
     assert taken.tolist() == [-0.5, 0, 0]
-
-
-# ------------------------------------------------------------------------------------------------------------- top-p
-
-
-def by_hand(probs: list[float], top_p: float) -> set[int]:
-    """SGLang's rule, applied to one token after the other."""
-    kept, mass = set(), 0.0
-    for token in sorted(range(len(probs)), key=lambda a: -probs[a]):
-        if mass > top_p:
-            break
-        kept.add(token)
-        mass += probs[token]
-    return kept
-
-
-@pytest.mark.parametrize("top_p", [0.01, 0.3, 0.8, 0.95, 0.999])
-def test_the_rule_and_the_distribution_over_what_it_keeps(top_p):
-    rng = np.random.default_rng(0)
-    logits = 3 * rng.standard_normal((200, 16))
-    log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
-    kept = nucleus(log_probs, top_p)
-    cut = truncate(log_probs, kept)
-    assert cut.dtype == np.float32
-    for row, mask, values in zip(log_probs, kept, cut, strict=True):
-        probs = np.exp(row).tolist()
-        tokens = by_hand(probs, top_p)
-        assert set(np.flatnonzero(mask)) == tokens
-        mass = math.fsum(probs[a] for a in tokens)
-        expected = [math.log(p / mass) if a in tokens else -math.inf for a, p in enumerate(probs)]
-        assert values.tolist() == pytest.approx(expected, rel=1e-6, abs=1e-6)
-
-
-def test_the_most_likely_token_stays_and_the_edge_does():
-    log_probs = np.log(np.array([[0.9, 0.06, 0.04], [0.5, 0.25, 0.25], [1 / 3, 1 / 3, 1 / 3]]))
-    assert nucleus(log_probs, 0.5).tolist() == [[True, False, False], [True, True, False], [True, True, False]]
-    assert truncate(log_probs, nucleus(log_probs, 0.5))[0].tolist() == [0, -math.inf, -math.inf]
 
 
 # -------------------------------------------------------------------------------------------------------------- parts

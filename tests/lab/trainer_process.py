@@ -13,7 +13,6 @@ import torch
 from torch.multiprocessing import start_processes
 
 from sat_slime.config.schema import LabConfig
-from sat_slime.lab.responses import nucleus, truncate
 from sat_slime.rollout.types import Response
 
 TINY = {
@@ -36,9 +35,8 @@ def make_config(**sections) -> LabConfig:
     return LabConfig(**merged)
 
 
-def make_samples(config: LabConfig, count: int = 24, routed: bool = True, top_p: float | None = None) -> list[Response]:
-    """Responses of 3 to 21 tokens with made-up log-probs and routes; with top_p each also has the log-probs of all
-    tokens, cut to that nucleus."""
+def make_samples(config: LabConfig, count: int = 24, routed: bool = True) -> list[Response]:
+    """Responses of 3 to 21 tokens with made-up log-probs and routes."""
     rng = np.random.default_rng(3)
     model, task = config.model, config.task
     samples = []
@@ -56,20 +54,9 @@ def make_samples(config: LabConfig, count: int = 24, routed: bool = True, top_p:
             finish_reason="stop",
             versions=np.zeros(len(output), np.int64),
         )
-        if top_p is not None:
-            response = with_vocabulary(response, task.vocab_size, top_p, rng)
         advantage = float(rng.standard_normal())
         samples.append(dataclasses.replace(response, reward=float(i % 3 == 0), advantage=advantage))
     return samples
-
-
-def with_vocabulary(response: Response, vocab_size: int, top_p: float, rng: np.random.Generator) -> Response:
-    logits = rng.standard_normal((len(response.output_ids), vocab_size))
-    kept = nucleus(logits - np.log(np.exp(logits).sum(-1, keepdims=True)), top_p)
-    sampled = (np.arange(len(response.output_ids)), list(response.output_ids))
-    kept[sampled] = True
-    table = truncate(logits, kept)
-    return dataclasses.replace(response, log_probs=table[sampled], distribution=table)
 
 
 def in_trainer(worker, config: LabConfig, *arguments):
@@ -84,7 +71,7 @@ def in_trainer(worker, config: LabConfig, *arguments):
 def _enter(_, worker, config, folder, arguments):
     from sat_slime.lab.trainer import Trainer
 
-    torch.manual_seed(4)  # of the weights that `make_initial` writes: TRPO shortens steps from here
+    torch.manual_seed(4)  # of the weights that `make_initial` writes
     torch.save(worker(Trainer(config), *arguments), f"{folder}/found.pt")
 
 
@@ -94,9 +81,6 @@ def make_initial(trainer, folder: str) -> dict:
 
 
 SPLITS = {"one micro-batch": {"tokens_per_microbatch": 4096}, "many": {"tokens_per_microbatch": 90}}
-
-CONSTRAINED = {"base": "trpo", "top_p_replay": True}
-"""A method of which every response carries the engine's whole distributions."""
 
 
 def train_three_steps(trainer, initial: str, out: str | None = None) -> dict:

@@ -14,7 +14,6 @@ from slime_step import Layout, make_args, make_problem, on_ranks, step, steps
 from table_objective import LAYOUTS, assert_same_step, by_the_objective, in_order_of_ranks, needs_real, with_nuclei
 
 from sat_slime.config.method_section import method_switches
-from sat_slime.config.slime_checks import not_on_slime
 from sat_slime.objective import SAT, compose, method_names, named_method
 from sat_slime.objective.clips import GSPO
 from sat_slime.objective.gates import DPPO, IcePop, KPop
@@ -53,14 +52,7 @@ def args_of(name: str, **changes):
     return make_args(section, keep_old_actor=keeps, **changes)
 
 
-METHODS = [name for name in method_names() if not not_on_slime(named_method(name))]
-
-
-def test_all_but_those_that_say_why_run_on_slime() -> None:
-    assert set(method_names()) - set(METHODS) == {"trpo"}
-
-
-@pytest.mark.parametrize("name", [*METHODS, *EXPECTED])
+@pytest.mark.parametrize("name", [*method_names(), *EXPECTED])
 def test_every_method_is_the_objective(name: str) -> None:
     """Loss and gradient are those of sat_slime.objective, whose tests compute the equations by brute force."""
     if name in EXPECTED:

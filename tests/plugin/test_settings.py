@@ -75,7 +75,6 @@ def test_steps_per_rollout() -> None:
             "scope is step with 2 optimizer steps",
         ),
         ({"method": {"base": "grpo", "sat": True, "denominator": "trainer"}}, {}, "identically 1"),
-        ("trpo", {}, "its step cannot be taken back"),
         ("m2po", {"global_batch_size": 4}, r"m2po\.scope is step with 2 optimizer steps"),
         ("grpo", {"use_score_centering": True}, "--use-score-centering is set"),
         ("topr", {"sat_slime_driven": False}, "the reward of every response, which only this package's driver"),

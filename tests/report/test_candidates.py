@@ -82,7 +82,7 @@ def test_topr_by_the_advantage_reads_no_rewards():
 def test_every_method_can_be_answered_by_some_dump_but_those_of_another_forward_pass():
     everything = frozenset({"checkpoint_log_probs", "lags", "rewards"})
     never = {name for name in method_names() if lacks(named_method(name), everything)}
-    assert never == {"trpo", "grpo-topp", "gspo-topp", "grpo-estr"}
+    assert never == {"grpo-topp", "gspo-topp", "grpo-estr"}
 
 
 def test_usual_is_the_papers_methods_and_those_of_asynchronous_training():

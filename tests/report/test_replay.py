@@ -15,7 +15,6 @@ from sat_slime.report.replay import (
     BATCH,
     JUDGED_BY,
     RESPONSE,
-    STATE,
     TOKEN_PROBABILITY,
     answerable,
     choose,
@@ -244,7 +243,6 @@ def test_a_dump_of_a_run_answers_for_every_method_but_those_of_another_forward_p
         "grpo-estr",
         "grpo-topp",
         "gspo-topp",
-        "trpo",
     ]
     assert np.isfinite(result.total.weight).all() and (result.total.weight > 0).all()
 
@@ -281,10 +279,10 @@ def test_the_scopes_of_sat_are_of_its_own_score(tmp_path):
 
 def test_the_page_holds_the_answer_and_the_numbers(tmp_path):
     write_run_dump(tmp_path / "run", LENGTHS * 4)
-    result = replay([tmp_path / "run"], choose("gspo,sat-gspo,dppo,trpo", []))
+    result = replay([tmp_path / "run"], choose("gspo,sat-gspo,dppo", []))
     text = write_replay(result, tmp_path / "out", ["sat-slime", "replay", "<dump>"]).read_text()
     places = [text.index(part) for part in ('class="answer"', 'id="fates"', 'id="methods"', 'id="scope"', 'id="steps"')]
-    assert places == sorted(places) and "&lt;dump&gt;" in text and "trpo" in text
+    assert places == sorted(places) and "&lt;dump&gt;" in text and "dppo" in text
     cosine = result.cosines()[0][result.sat_methods()[0], [one.label for one in result.candidates].index("gspo")]
     assert f"{cosine:.3f}" in text or f"{cosine:.4f}" in text
     rows = methods_table(result).frame.set_index("method")
@@ -302,7 +300,6 @@ ELSEWHERE = {
     RESPONSE: {"gspo", "gspo-r3", "gspo-tis", "gspo-tis-r3", "gspo-topp", "seqclip", "gmpo", "flash", "vespo",
                "grpo-seq-tis", "grpo-seq-mask-tis", "grpo-mis-geo", "grpo-opsm", "grpo-trm-max", "grpo-trm-mean",
                "grpo-veto"},
-    STATE: {"trpo"},
     BATCH: {"sat-grpo", "sat-gspo", "sat-grpo-r3", "sat-gspo-r3", "m2po", "grpo-bapo"},
 }  # fmt: skip
 """By the formulas of the notes and the paper; every other method judges each token by its ratio."""
