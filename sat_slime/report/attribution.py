@@ -9,11 +9,13 @@ would not be beyond the quantile. Several parts can decide a token, or none.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 import torch
 
 from sat_slime.objective import mismatch_parts
@@ -40,6 +42,7 @@ POSITION_BINS = 8
 
 Values = np.ndarray
 """(N,) float64, one for each token, unless said otherwise."""
+Columns = dict[str, np.ndarray]
 
 
 @dataclass
@@ -48,23 +51,22 @@ class Tokens:
 
     d: Values
     """log pi - log mu, nats."""
-    parts: dict[str, Values]
-    """Parts of d, which sum to it."""
     lag: Values
     position: Values
     """Place in the response, from 0."""
     log_mu: Values
     """The engine's log-prob of the token."""
     entropy: Values
-    step: Values
-    more: dict[str, np.ndarray]
+    parts: dict[str, Values]
+    """Parts of d, which sum to it."""
+    more: Columns
     """(N, ...) further columns that every dump has."""
-    responses: dict[str, np.ndarray]
+    responses: Columns
     """(R,) each: lag; reward; gain, the response's term of the surrogate L' without its reward: sum of r - 1; and of
     the total variation, sampled_tv and, where measured, tv."""
     replayed: bool
     """The method trains with R3."""
-    steps: int = 0
+    steps: int = 1
     """Diagnosed steps."""
     others: int = 0
     """Dumps of the run that were left out, since they tell fewer parts, or none."""
@@ -75,9 +77,7 @@ class Tokens:
 def load_tokens(paths: Iterable[Path]) -> Tokens | None:
     """Read the tokens of those dumps that tell the most parts of d; None when none tells any. Damaged files
     and tokens that are left out are named. Raises RunFolderError where there are dumps and none can be read."""
-    best: list[Tokens] = []
-    known, damaged = 0, list[str]()
-    first: dict[int, Path] = {}
+    every, damaged, first = list[Tokens](), list[str](), dict[int, Path]()
     for path in paths:
         try:
             dump = read_dump(path)
@@ -85,32 +85,40 @@ def load_tokens(paths: Iterable[Path]) -> Tokens | None:
             damaged.append(str(error))
             continue
         damaged += [f"{path}: iteration {dump.iteration}, update {dump.step}: {text}" for text in dump.left_out]
-        if not dump.mask.any() or first.setdefault(dump.step, path) != path:
-            again = f"it is update {dump.step} again, which {first[dump.step].name} holds" if dump.mask.any() else ""
-            damaged.append(f"{path}: {again or 'it has no active token'}")
-            continue
-        known += 1
-        tokens = _tokens_of(dump)
-        if best and len(tokens.parts) > len(best[0].parts):
-            best = []
-        if tokens.parts and (not best or tokens.parts.keys() == best[0].parts.keys()):
-            best.append(tokens)
-    if damaged and not known:
+        if not dump.mask.any():
+            damaged.append(f"{path}: it has no active token")
+        elif (same := first.setdefault(dump.step, path)) != path:
+            damaged.append(f"{path}: it is update {dump.step} again, which {same.name} holds")
+        else:
+            every.append(_tokens_of(dump))
+    if damaged and not every:
         raise RunFolderError(f"no dump can be read: {'; '.join(damaged[:3])}")
-    if not best:
+    most = max((one.parts for one in every), key=len, default={})
+    best = [one for one in every if one.parts.keys() == most.keys()]
+    if not most:
         return None
-    tokens = _concatenated(best)
-    tokens.others, tokens.damaged = known - len(best), damaged
-    return tokens
+    arrays = {
+        name: np.concatenate([getattr(one, name) for one in best])
+        for name in ("d", "lag", "position", "log_mu", "entropy")
+    }
+    columns = {name: _joined([getattr(one, name) for one in best]) for name in ("parts", "more", "responses")}
+    counts = {"steps": len(best), "others": len(every) - len(best)}
+    return replace(best[0], **arrays, **columns, **counts, damaged=damaged)  # type: ignore[arg-type]
+
+
+def _joined(several: Sequence[Columns]) -> Columns:
+    """Return the columns that all of them have, one after the other."""
+    shared = [name for name in several[0] if all(name in columns for columns in several)]
+    return {name: np.concatenate([columns[name] for columns in several]) for name in shared}
 
 
 def _tokens_of(dump: TokenDump) -> Tokens:
     replayed = dump.metadata.get("routing_replay") == "true"
     scores = {"log_probs": dump.log_probs, "rollout_log_probs": dump.rollout_log_probs}
     scores |= {name: values for name, values in dump.more.items() if "log_probs" in name}
-    active = dump.mask
     parts = mismatch_parts({name: torch.from_numpy(values) for name, values in scores.items()}, replayed=replayed)
-    d = dump.log_probs.astype(np.float64) - dump.rollout_log_probs
+    active, log_mu = dump.mask, dump.rollout_log_probs.astype(np.float64)
+    d = dump.log_probs - log_mu
     starts = np.repeat(np.cumsum(dump.lengths) - dump.lengths, dump.lengths)
     lag = (dump.updates - dump.versions).astype(np.float64)
     r = np.exp(d)
@@ -124,16 +132,14 @@ def _tokens_of(dump: TokenDump) -> Tokens:
     responses["reward"] = dump.rewards.astype(np.float64)
     return Tokens(
         d=d[active],
-        parts={name: values.numpy()[active] for name, values in parts.items()},
         lag=lag[active],
         position=(np.arange(len(d)) - starts)[active].astype(np.float64),
-        log_mu=dump.rollout_log_probs.astype(np.float64)[active],
+        log_mu=log_mu[active],
         entropy=dump.entropy.astype(np.float64)[active],
-        step=np.full(int(active.sum()), float(dump.step)),
+        parts={name: values.numpy()[active] for name, values in parts.items()},
         more={name: values[active] for name, values in dump.more.items()},
         responses=responses,
         replayed=replayed,
-        steps=1,
     )
 
 
@@ -144,63 +150,34 @@ def _sum_by_response(values: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     return total[ends] - total[ends - lengths]
 
 
-def _concatenated(several: Sequence[Tokens]) -> Tokens:
-    def joined(dicts: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
-        shared = [name for name in dicts[0] if all(name in columns for columns in dicts)]
-        return {name: np.concatenate([columns[name] for columns in dicts]) for name in shared}
-
-    names = ("d", "lag", "position", "log_mu", "entropy", "step")
-    columns: dict[str, Any] = joined([{name: getattr(tokens, name) for name in names} for tokens in several])
-    return Tokens(
-        **columns,
-        parts=joined([tokens.parts for tokens in several]),
-        more=joined([tokens.more for tokens in several]),
-        responses=joined([tokens.responses for tokens in several]),
-        replayed=several[0].replayed,
-        steps=len(several),
-    )
-
-
 # ------------------------------------------------------------------------------------------------ attribution
-
 
 Parts = Mapping[str, Values]
 
 
-@dataclass(frozen=True)
-class Share:
-    """The weight of one part in the sum of all, over some tokens."""
-
-    size: float
-    """Mean of |part|, nats."""
-    share: float
-    """The part's share of the sum of |d|, in the direction of d."""
-    decides: float
-    """Share of the tokens beyond a quantile that would not be there without this part; NaN without a quantile."""
-
-
-def attribute(parts: Parts, chosen: np.ndarray | None = None, beyond: float | None = None) -> dict[str, Share]:
+def attribute(parts: Parts, chosen: np.ndarray | None = None, beyond: float | None = None) -> pd.DataFrame:
     """Attribute the whole that the parts sum to, d or one of its two terms, to each of them.
 
     Args:
         chosen: (N,) bool, the tokens to look at. Default: all.
         beyond: nats; only the chosen tokens with |d| above it, strictly.
+
+    Returns:
+        For each part size, the mean of |part| in nats; share, of the sum of |d|, in the direction of d; and decides,
+        the share of the tokens beyond that would not be there without it, NaN without `beyond`.
     """
-    d = whole(parts)
-    chosen = np.ones(len(d), bool) if chosen is None else chosen
+    frame, d = pd.DataFrame(parts), pd.Series(whole(parts))
+    inside = np.ones(len(d), bool) if chosen is None else chosen
     if beyond is not None:
-        chosen = chosen & (np.abs(d) > beyond)
-    d = d[chosen]
-    total = np.abs(d).sum()
-    shares = {}
-    for name, values in parts.items():
-        part = values[chosen]
-        shares[name] = Share(
-            size=float(np.abs(part).mean()) if len(d) else np.nan,
-            share=float((np.sign(d) * part).sum() / total) if total else np.nan,
-            decides=float((np.abs(d - part) <= beyond).mean()) if beyond is not None and len(d) else np.nan,
-        )
-    return shares
+        inside = inside & (d.abs() > beyond)
+    frame, d = frame[inside], d[inside]
+    return pd.DataFrame(
+        {
+            "size": frame.abs().mean(),
+            "share": frame.mul(np.sign(d), axis=0).sum() / (d.abs().sum() or np.nan),
+            "decides": np.nan if beyond is None else (frame.rsub(d, axis=0).abs() <= beyond).mean(),
+        }
+    )
 
 
 def whole(parts: Parts) -> Values:
@@ -228,6 +205,8 @@ def tail_bounds(d: Values) -> dict[str, float]:
     return {name: quantile(np.abs(d), level) for name, level in TAILS.items()}
 
 
+# --------------------------------------------------------------------------------------------------- groups of tokens
+
 Groups = dict[str, np.ndarray]
 """(N,) bool by the group's name; none is empty."""
 
@@ -238,10 +217,16 @@ def by_lag(tokens: Tokens) -> Groups:
 
 
 def by_position(tokens: Tokens) -> Groups:
-    """Group tokens by place in the response, about equally many each."""
+    """Group tokens by place in the response, about equally many each, named by their places from 1."""
     levels = np.linspace(0, 1, POSITION_BINS + 1)[1:-1]
     edges = np.unique(np.quantile(tokens.position, levels, method="inverted_cdf")) if len(tokens.d) else np.zeros(0)
-    return _by_range(np.searchsorted(edges, tokens.position, side="right"), tokens.position + 1)
+    bins = np.searchsorted(edges, tokens.position, side="right")
+    groups = {}
+    for number in np.unique(bins):
+        places = tokens.position[bins == number] + 1
+        low, high = places.min(), places.max()
+        groups[f"{low:g}" if low == high else f"{low:g}–{high:g}"] = bins == number
+    return groups
 
 
 def by_probability(tokens: Tokens) -> Groups:
@@ -254,51 +239,33 @@ def by_entropy(tokens: Tokens) -> Groups:
     return _between(tokens.entropy, ENTROPY_EDGES)
 
 
-def _by_range(place: np.ndarray, values: np.ndarray) -> Groups:
-    """Group tokens by `place`, and name each group by the range of its values."""
-    groups = {}
-    for index in np.unique(place):
-        inside = place == index
-        low, high = values[inside].min(), values[inside].max()
-        groups[f"{low:g}" if low == high else f"{low:g}–{high:g}"] = inside
-    return groups
-
-
 def _between(values: np.ndarray, edges: Sequence[float]) -> Groups:
     """Group tokens by where their value lies, in [low, high) each; the first and the last group also hold what lies
     outside."""
-    place = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(edges) - 2)
-    groups = {}
-    for index in np.unique(place):
-        low, high = edges[index], edges[index + 1]
-        groups[f"≥ {low:g}" if np.isinf(high) else f"{low:g}–{high:g}"] = place == index
-    return groups
+    bins = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(edges) - 2)
+    names = [f"≥ {low:g}" if np.isinf(high) else f"{low:g}–{high:g}" for low, high in pairwise(edges)]
+    return {names[number]: bins == number for number in np.unique(bins)}
 
 
-# ------------------------------------------------------------------------------------------------------- routes
+ROUTINGS = {
+    "in training, own routing": "log_probs_own_routing",
+    "in training, replayed": "log_probs_replayed",
+    "that generated, own routing": "checkpoint_log_probs_own_routing",
+    "that generated, replayed": "checkpoint_log_probs_replayed",
+}
 
 
 def d_by_routing(tokens: Tokens) -> dict[str, Values]:
     """Return d with the trainer's own routing and with the engine's replayed (R3), at the weights in training and at
     those that generated; nothing for a dense model or without re-scoring."""
-    names = {
-        "in training, own routing": "log_probs_own_routing",
-        "in training, replayed": "log_probs_replayed",
-        "that generated, own routing": "checkpoint_log_probs_own_routing",
-        "that generated, replayed": "checkpoint_log_probs_replayed",
-    }
-    return {
-        label: tokens.more[name].astype(np.float64) - tokens.log_mu
-        for label, name in names.items()
-        if name in tokens.more
-    }
+    there = {label: tokens.more[name] for label, name in ROUTINGS.items() if name in tokens.more}
+    return {label: log_probs - tokens.log_mu for label, log_probs in there.items()}
 
 
 # -------------------------------------------------------------------------------------------- bound and divergence
 
 
-@dataclass(frozen=True)
-class Bound:
+class Bound(NamedTuple):
     """Both sides of Eq. tvbound on some responses, with means over them for expectations."""
 
     responses: int
@@ -313,20 +280,13 @@ class Bound:
     expectation."""
 
 
-def bound(tokens: Tokens, chosen: np.ndarray | None = None, xi: float = 1.0) -> Bound:
+def bound(tokens: Tokens, chosen: np.ndarray | slice = slice(None), xi: float = 1.0) -> Bound:
     """Return both sides of Eq. tvbound on the chosen responses, (R,) bool; default: all. xi: the largest |reward| that
     there can be."""
-    facts = tokens.responses
-    chosen = np.ones(len(facts["reward"]), bool) if chosen is None else chosen
-    terms = facts["reward"][chosen] * facts["gain"][chosen]
-    count = len(terms)
-    return Bound(
-        count,
-        float(terms.mean()) if count else np.nan,
-        float(terms.std(ddof=1) / np.sqrt(count)) if count > 1 else np.nan,
-        float(4 * xi * facts["tv"][chosen].mean()) if "tv" in facts and count else np.nan,
-        float(4 * xi * facts["sampled_tv"][chosen].mean()) if count else np.nan,
-    )
+    facts = pd.DataFrame(tokens.responses)[chosen]
+    gains = facts["reward"] * facts["gain"]
+    tv, sampled = (4 * xi * facts[name].mean() if name in facts else np.nan for name in ("tv", "sampled_tv"))
+    return Bound(len(gains), float(gains.mean()), float(gains.sem()), float(tv), float(sampled))
 
 
 PROXIES = {
@@ -349,9 +309,7 @@ def rank_correlation(a: np.ndarray, b: np.ndarray) -> float:
     """Return Spearman's rank correlation, with ties at their mean rank; NaN where one of the two never varies."""
     if len(a) < 2 or not np.ptp(a) or not np.ptp(b):
         return np.nan
-    from scipy import stats  # its import takes long
-
-    return float(stats.spearmanr(a, b).statistic)
+    return float(pd.Series(a).rank().corr(pd.Series(b).rank()))
 
 
 def overlap(a: np.ndarray, b: np.ndarray, share: float = 0.1) -> float:

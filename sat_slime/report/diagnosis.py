@@ -4,57 +4,20 @@ figures."""
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from sat_slime.report.attribution import (
-    LABELS,
-    PROXIES,
-    Groups,
-    Parts,
-    Tokens,
-    Values,
-    attribute,
-    bound,
-    by_entropy,
-    by_lag,
-    by_position,
-    by_probability,
-    d_by_routing,
-    implementation,
-    load_tokens,
-    overlap,
-    policy,
-    proxies,
-    quantile,
-    rank_correlation,
-    tail_bounds,
-    whole,
-)
-from sat_slime.report.charts import (
-    BLUE,
-    DASHES,
-    GREEN,
-    GREY,
-    INK,
-    ORANGE,
-    PURPLE,
-    SKY,
-    VERMILION,
-    Chart,
-    Look,
-    bars,
-    lines,
-)
+from sat_slime.report import attribution, charts
+from sat_slime.report.attribution import LABELS, Tokens, attribute, quantile, tail_bounds, whole
 from sat_slime.report.frames import finite_mean
 from sat_slime.report.page import (
     NBSP,
+    Form,
     Page,
-    Row,
     Section,
     Strong,
     Table,
@@ -81,19 +44,19 @@ def write_diagnosis(path: str | Path) -> Page:
         RunFolderError: no run folder, or one in which nothing was measured; says how to measure it.
     """
     run = load_run(path)
-    tokens = load_tokens(dump_paths(run.folder.path))
+    tokens = attribution.load_tokens(dump_paths(run.folder.path))
     if tokens is not None:
         sentences = list(findings(tokens))
         doubts = list(warnings(tokens, section(run.config, "pipeline").get("lag")))
-        made, charts = tables(tokens), figures(tokens)
+        made, drawn = tables(tokens), figures(tokens)
     elif has(run.data.metrics, "mismatch/implementation"):
         sentences, doubts = list(split_findings(run.data.metrics)), [_without_dumps(run)]
-        made, charts = [split_table(run.data.metrics)], [split_figure(run.data.metrics)]
+        made, drawn = [split_table(run.data.metrics)], [split_figure(run.data.metrics)]
     else:
         raise RunFolderError(_nothing_measured(run))
     return write_page(
         run.folder.path / FOLDER / "index.html",
-        [*charts[:1], *(part for table in made for part in section_of(table)), *charts[1:]],
+        [*drawn[:1], *(part for table in made for part in section_of(table)), *drawn[1:]],
         title=f"{run.name}: the mismatch taken apart",
         subtitle=headline(run.config),
         answer=sentences,
@@ -137,21 +100,20 @@ def _nothing_measured(run: Run) -> str:
 def findings(tokens: Tokens) -> Iterator[str]:
     """Say what the tables show, a sentence each."""
     bounds = tail_bounds(tokens.d)
-    terms = {"policy": whole(policy(tokens.parts)), "implementation": whole(implementation(tokens.parts))}
-    shares = {name: attribute(terms, beyond=beyond) for name, beyond in {"mean": None, **bounds}.items()}
+    shares = {name: attribute(terms(tokens), beyond=beyond)["share"] for name, beyond in {"": None, **bounds}.items()}
     lags = np.unique(tokens.lag)
     span = f"lag {lags[0]:g}" if len(lags) == 1 else f"lag {lags[0]:g} to {lags[-1]:g}"
     yield (
-        f"The policy part carries {percent(shares['mean']['policy'].share)} of mean |d| and "
-        f"{percent(shares['q99']['policy'].share)} of its tail; the implementation part has the rest."
+        f"The policy part carries {percent(shares['']['policy part'])} of mean |d| and "
+        f"{percent(shares['q99']['policy part'])} of its tail; the implementation part has the rest."
     )
     yield (
         f"Mean |d| is {np.abs(tokens.d).mean():.4f} nats, the tail begins at {bounds['q99']:.3f} (99 % quantile): "
         f"{count_of(tokens.steps, 'diagnosed step')}, {len(tokens.d):,} tokens of {span}."
     )
-    if any(part.share > 1 for of_level in shares.values() for part in of_level.values()):
+    if any((of_level > 1).any() for of_level in shares.values()):
         yield "A share above 100 % means that the other part pulls the other way: together they are 100 %."
-    kinds = d_by_routing(tokens)
+    kinds = attribution.d_by_routing(tokens)
     if kinds:
         own, along = (np.abs(kinds[f"in training, {kind}"]) for kind in ("own routing", "replayed"))
         verb = "takes" if tokens.replayed else "would take"
@@ -167,7 +129,7 @@ def findings(tokens: Tokens) -> Iterator[str]:
             f"{percent(lagged)}; at equal weights replay takes the mean from {own.mean():.5f} to {along.mean():.5f} "
             f"nats and the largest from {own.max():.2f} to {along.max():.2f}."
         )
-    sides = bound(tokens, xi=XI)
+    sides = attribution.bound(tokens, xi=XI)
     if np.isfinite(sides.penalty):
         verdict = "promises an improvement" if sides.gain > sides.penalty else "promises no improvement"
         yield (
@@ -175,11 +137,11 @@ def findings(tokens: Tokens) -> Iterator[str]:
             f"penalty {sides.penalty:.3f} (from the sampled ratios {sides.sampled_penalty:.3f})."
         )
     if "tv" in tokens.more:
-        tv, proxy = tokens.more["tv"].astype(np.float64), proxies(tokens)["|log r|"]
+        tv, proxy = tokens.more["tv"].astype(np.float64), attribution.proxies(tokens)["|log r|"]
         yield (
             f"The mean total variation is {tv.mean():.4f}, mean |log r| {proxy.mean() / tv.mean():.2f} times that; of "
-            f"the 10 % of the tokens with the largest |log r|, {percent(overlap(proxy, tv))} are at the 10 % of the "
-            "states with the largest total variation."
+            f"the 10 % of the tokens with the largest |log r|, {percent(attribution.overlap(proxy, tv))} are at the "
+            "10 % of the states with the largest total variation."
         )
 
 
@@ -206,13 +168,31 @@ def tables(tokens: Tokens) -> list[Table]:
     return [table for make in makers if (table := make(tokens)) is not None]
 
 
+def terms(tokens: Tokens) -> dict[str, np.ndarray]:
+    """Return (N,) the two terms of Eq. split."""
+    return {
+        "policy part": whole(attribution.policy(tokens.parts)),
+        "implementation part": whole(attribution.implementation(tokens.parts)),
+    }
+
+
+def part_rows(parts: attribution.Parts) -> pd.DataFrame:
+    """Return for each part the mean of its size, its share of the mean and of the tails, and what it decides."""
+    everywhere = attribute(parts)
+    rows = pd.DataFrame({"mean": everywhere["size"], "of mean": everywhere["share"]})
+    levels = zip(("90", "99"), tail_bounds(whole(parts)).values(), strict=True)
+    tails = {f"{level}{NBSP}%": attribute(parts, beyond=beyond) for level, beyond in levels}
+    rows = rows.assign(**{f"of tail {level}": tail["share"] for level, tail in tails.items()})
+    rows = rows.assign(**{f"decides {level}": tail["decides"] for level, tail in tails.items()})
+    return rows.rename(index=LABELS).rename_axis("part")
+
+
 def parts_table(tokens: Tokens) -> Table:
     """Tell how much of the mean and of the tails each part carries."""
-    rows = _part_rows(tokens.parts)
-    groups = {"policy part": policy(tokens.parts), "implementation part": implementation(tokens.parts)}
-    for label, parts in groups.items():
-        if len(parts) > 1:
-            rows.append(_part_rows({label: whole(parts), "other": tokens.d - whole(parts)})[0])
+    rows = [part_rows(tokens.parts)]
+    for label, term in terms(tokens).items():
+        if sum(name.startswith("policy") == (label == "policy part") for name in tokens.parts) > 1:
+            rows.append(part_rows({label: term, "other": tokens.d - term}).head(1))
     return _parts_table(
         "parts",
         "What the mismatch is made of",
@@ -221,13 +201,13 @@ def parts_table(tokens: Tokens) -> Table:
         "part's share of |d| in the direction of d; shares sum to 100 %, and a part that pulls against d counts below "
         "0. Decides: the tokens of the tail that would not be in it without this part alone; several parts can decide "
         "a token, or none.",
-        rows,
+        pd.concat(rows),
     )
 
 
 def implementation_table(tokens: Tokens) -> Table | None:
     """Take apart the implementation part, which has a tail of its own; None where there is one part alone."""
-    parts = implementation(tokens.parts)
+    parts = attribution.implementation(tokens.parts)
     if len(parts) < 2:
         return None
     return _parts_table(
@@ -236,35 +216,23 @@ def implementation_table(tokens: Tokens) -> Table | None:
         "log π_l − log μ: what the engines compute differently at equal weights. Mean "
         f"{np.abs(whole(parts)).mean():.4f} nats, {_tails_start(whole(parts))}; read as the table above, with this "
         "part in the place of d.",
-        _part_rows(parts),
+        part_rows(parts),
     )
 
 
-def _parts_table(name: str, heading: str, note: str, rows: list[dict[str, Any]]) -> Table:
-    strong = ("policy part", "implementation part")
-    frame = pd.DataFrame(rows)
-    forms: dict[str, Any] = {"part": lambda row: Strong(row["part"]) if row["part"] in strong else row["part"]}
-    forms |= {"mean": ".5f"} | dict.fromkeys(frame.columns[2:], "%")
-    return Table(name, heading, note, frame, forms)
+def _parts_table(name: str, heading: str, note: str, rows: pd.DataFrame) -> Table:
+    forms = {"part": strong("part", "policy part", "implementation part"), "mean": ".5f"}
+    return Table(name, heading, note, rows.reset_index(), forms | dict.fromkeys(rows.columns[1:], "%"))
 
 
-def _tails_start(d: Values) -> str:
+def strong(column: str, *texts: str) -> Form:
+    """Return the form of a column in which some texts stand out."""
+    return lambda row: Strong(row[column]) if row[column] in texts else row[column]
+
+
+def _tails_start(d: np.ndarray) -> str:
     bounds = tail_bounds(d)
     return f"tails start at {bounds['q90']:.4f} (90 %) and {bounds['q99']:.4f} (99 %)"
-
-
-def _part_rows(parts: Parts) -> list[dict[str, Any]]:
-    everywhere = attribute(parts)
-    tails = {
-        f"{level}{NBSP}%": attribute(parts, beyond=beyond)
-        for level, beyond in zip((90, 99), tail_bounds(whole(parts)).values(), strict=True)
-    }
-    return [
-        {"part": LABELS.get(name, name), "mean": share.size, "of mean": share.share}
-        | {f"of tail {level}": tail[name].share for level, tail in tails.items()}
-        | {f"decides {level}": tail[name].decides for level, tail in tails.items()}
-        for name, share in everywhere.items()
-    ]
 
 
 def routing_table(tokens: Tokens) -> Table | None:
@@ -274,7 +242,7 @@ def routing_table(tokens: Tokens) -> Table | None:
         {"weights, routing": label, "mean": float(np.abs(d).mean())}
         | {name: quantile(np.abs(d), level) for name, level in levels.items()}
         | {"largest": float(np.abs(d).max())}
-        for label, d in d_by_routing(tokens).items()
+        for label, d in attribution.d_by_routing(tokens).items()
     ]
     if not rows:
         return None
@@ -295,12 +263,11 @@ def lag_table(tokens: Tokens) -> Table:
     """Tell mean, tail and parts by lag."""
     beyond = tail_bounds(tokens.d)["q99"]
     rows = []
-    for label, inside in by_lag(tokens).items():
+    for label, inside in attribution.by_lag(tokens).items():
         size = np.abs(tokens.d[inside])
-        row: dict[str, object] = {"lag": label, "tokens": len(size), "mean |d|": float(size.mean())}
-        row["99 %"] = quantile(size, 0.99)
-        shares = {LABELS[name]: share.share for name, share in attribute(tokens.parts, inside).items()}
-        rows.append(row | {"in tail": float((size > beyond).mean())} | shares)
+        row = {"lag": label, "tokens": len(size), "mean |d|": size.mean(), "99 %": quantile(size, 0.99)}
+        shares = attribute(tokens.parts, inside)["share"].rename(LABELS)
+        rows.append(row | {"in tail": (size > beyond).mean(), **shares})
     formats = dict.fromkeys(("in tail", *(LABELS[name] for name in tokens.parts)), "%")
     return Table(
         "lag",
@@ -327,7 +294,7 @@ def flips_table(tokens: Tokens) -> Table | None:
     ]
     rows.append({"layer": "any layer"} | {label: float(inside.mean()) for label, inside in anywhere.items()})
     rows = [{"group": "share of the tokens"} | row for row in rows]
-    kinds = d_by_routing(tokens)
+    kinds = attribution.d_by_routing(tokens)
     weights = dict(zip(anywhere, ("that generated", "in training"), strict=True))
     for routing in ("own routing", "replayed"):
         sizes = {label: np.abs(kinds[f"{of}, {routing}"])[anywhere[label]] for label, of in weights.items()}
@@ -336,17 +303,16 @@ def flips_table(tokens: Tokens) -> Table | None:
     rows.append({"layer": "of all other tokens, nats"} | {label: finite_mean(size) for label, size in others.items()})
     frame = pd.DataFrame(rows).fillna({"group": "their mean |log-prob − log μ|"})
 
-    def cell(label: str) -> Callable[[Row], str]:
+    def cell(label: str) -> Form:
         return lambda row: f"{row[label]:.4f}" if row["layer"].endswith("nats") else percent(row[label])
 
-    name = {"layer": lambda row: Strong(row["layer"]) if row["layer"] == "any layer" else row["layer"]}
     return Table(
         "flips",
         "Expert flips",
         "Tokens for which the trainer's own routing takes another set of experts than the engine took: at the weights "
         "that generated, which is the engines' doing, and at those in training, which lag adds to.",
         frame,
-        name | {label: cell(label) for label in FLIPS.values()},
+        {"layer": strong("layer", "any layer"), **{label: cell(label) for label in FLIPS.values()}},
         group="group",
     )
 
@@ -354,13 +320,11 @@ def flips_table(tokens: Tokens) -> Table | None:
 def bound_table(tokens: Tokens) -> Table:
     """Tell both sides of Eq. tvbound by lag."""
     lags = tokens.responses["lag"]
-    chosen: Groups = {f"{lag:g}": lags == lag for lag in np.unique(lags[np.isfinite(lags)])}
+    chosen = {f"{lag:g}": lags == lag for lag in np.unique(lags[np.isfinite(lags)])}
     if len(chosen) > 12:  # lags differ within a response, as under full asynchrony
         chosen = {}
-    rows = []
-    for label, inside in {**chosen, "all": np.ones(len(lags), bool)}.items():
-        sides = bound(tokens, inside, XI)
-        rows.append((label, sides.responses, sides.gain, sides.error, sides.penalty, sides.sampled_penalty))
+    every = {**chosen, "all": np.ones(len(lags), bool)}
+    rows = [(label, *attribution.bound(tokens, inside, XI)) for label, inside in every.items()]
     head = ("lag", "responses", "gain L'", "± error", "TV penalty", "its sampled estimate")
     return Table(
         "bound",
@@ -370,8 +334,7 @@ def bound_table(tokens: Tokens) -> Table:
         f"{XI:g}. The estimate puts |r − 1| / 2 of the sampled tokens in the place of each total variation (Eq. tvid). "
         "The bound promises an improvement only where the gain is above the penalty.",
         pd.DataFrame(rows, columns=head),
-        {"lag": lambda row: Strong("all") if row["lag"] == "all" else row["lag"]}
-        | dict(zip(head[1:], (",", "+.4f", ".4f", ".4f", ".4f"), strict=True)),
+        {"lag": strong("lag", "all"), **dict(zip(head[1:], (",", "+.4f", ".4f", ".4f", ".4f"), strict=True))},
     )
 
 
@@ -381,16 +344,17 @@ def proxy_table(tokens: Tokens) -> Table | None:
         return None
     tv = tokens.more["tv"].astype(np.float64)
     rows: list[dict[str, Any]] = []
-    for name, values in {"total variation": tv, **proxies(tokens)}.items():
+    for name, values in {"total variation": tv, **attribution.proxies(tokens)}.items():
         ratio = float(values.mean() / tv.mean()) if tv.mean() else np.nan
-        row = {"of": name, "mean": float(values.mean()), "over TV": ratio, "99 %": quantile(values, 0.99)}
-        row |= {"rank corr.": rank_correlation(values, tv)}
-        rows.append(row | {"top 10 %": overlap(values, tv, 0.1), "top 1 %": overlap(values, tv, 0.01)})
+        row = {"of": name, "mean": values.mean(), "over TV": ratio, "99 %": quantile(values, 0.99)}
+        row |= {"rank corr.": attribution.rank_correlation(values, tv)}
+        row |= {f"top {100 * share:.0f} %": attribution.overlap(values, tv, share) for share in (0.1, 0.01)}
+        rows.append(row)
     for label, column in {"TV, policy part": "tv_policy", "TV, implementation": "tv_implementation"}.items():
         if column in tokens.more:
             values = tokens.more[column].astype(np.float64)
-            rows.append({"of": label, "mean": float(values.mean()), "99 %": quantile(values, 0.99)})
-    explained = "; ".join(f"{name}: {text}" for name, text in PROXIES.items())
+            rows.append({"of": label, "mean": values.mean(), "99 %": quantile(values, 0.99)})
+    explained = "; ".join(f"{name}: {text}" for name, text in attribution.PROXIES.items())
     return Table(
         "proxies",
         "The sampled proxy is not the divergence",
@@ -400,7 +364,7 @@ def proxy_table(tokens: Tokens) -> Table | None:
         "its implementation part that of μ and π_l.",
         pd.DataFrame(rows),
         {
-            "of": lambda row: Strong(row["of"]) if row["of"] == "total variation" else row["of"],
+            "of": strong("of", "total variation"),
             **{"mean": ".5f", "over TV": ".2f", "99 %": ".4f", "rank corr.": ".2f", "top 10 %": "%", "top 1 %": "%"},
         },
     )
@@ -409,21 +373,21 @@ def proxy_table(tokens: Tokens) -> Table | None:
 # ---------------------------------------------------------------------------------------------------------- charts
 
 COLOUR_OF = {
-    "policy_weights": BLUE,
-    "policy": BLUE,
-    "policy_routes": SKY,
-    "routing": VERMILION,
-    "implementation": VERMILION,
-    "precision": ORANGE,
-    "rest": GREY,
+    "policy_weights": charts.BLUE,
+    "policy": charts.BLUE,
+    "policy_routes": charts.SKY,
+    "routing": charts.VERMILION,
+    "implementation": charts.VERMILION,
+    "precision": charts.ORANGE,
+    "rest": charts.GREY,
 }
 """The colour of each part."""
-PART_LOOKS: dict[str, Look] = {LABELS[part]: (colour, DASHES[0]) for part, colour in COLOUR_OF.items()}
-KINDS: dict[str, tuple[str, Callable[[Tokens], Groups]]] = {
-    "lag": ("by lag in updates", by_lag),
-    "position": ("by place in the response, from 1", by_position),
-    "probability": ("by probability μ of the token", by_probability),
-    "entropy": ("by entropy of π at the state, nats", by_entropy),
+PART_LOOKS: dict[str, charts.Look] = {LABELS[part]: (colour, charts.DASHES[0]) for part, colour in COLOUR_OF.items()}
+KINDS = {
+    "lag": ("by lag in updates", attribution.by_lag),
+    "position": ("by place in the response, from 1", attribution.by_position),
+    "probability": ("by probability μ of the token", attribution.by_probability),
+    "entropy": ("by entropy of π at the state, nats", attribution.by_entropy),
 }
 SMALLEST = 1e-4
 """Nats: tails are drawn from here on."""
@@ -431,98 +395,69 @@ SMALLEST = 1e-4
 
 def figures(tokens: Tokens) -> list[Section]:
     """Return the sections of charts that there is data for."""
-    drawn = {
-        "shares": [share_chart(tokens.parts)],
-        "tail_by": [chart for kind in KINDS for chart in tail_chart(tokens, kind)] if len(tokens.parts) > 1 else [],
-        "tails": survival_chart(tokens),
-        "expert_flips": flips_chart(tokens),
-    }
-    return [Section(name, *FIGURES[name], charts=charts) for name, charts in drawn.items()]
-
-
-FIGURES = {
-    "shares": (
+    shares = Section(
+        "shares",
         "Who carries the mismatch",
         "Each part's share of |d|, in the direction of d: over all tokens, and over those beyond the 90 % and 99 % "
         "quantile.",
-    ),
-    "tail_by": (
+        [share_chart(tokens.parts)],
+    )
+    where = Section(
+        "tail_by",
         "Where the tail is",
         "Tokens of each group beyond the 99 % quantile of all, stacked from each part's share of them. Were the tail "
         "everywhere alike, all bars would end at 1 %.",
-    ),
-    "tails": (
+        [chart for kind in KINDS for chart in tail_chart(tokens, kind)] if len(tokens.parts) > 1 else [],
+    )
+    tails = Section(
+        "tails",
         "The tails, with and without routing replay",
         "Share of the tokens above a value. The same tokens scored with the trainer's own routing and with the "
         "engine's experts, at the weights in training and at those that generated.",
-    ),
-    "expert_flips": (
-        "Expert flips by layer",
-        "Tokens for which the trainer's own routing takes another set of experts than the engine took.",
-    ),
-}
-"""Heading and note of each section of charts."""
+        survival_chart(tokens),
+    )
+    return [shares, where, tails]
 
 
-def share_chart(parts: Parts) -> Chart:
+def share_chart(parts: attribution.Parts) -> charts.Chart:
     """Draw the parts' shares of the mean and of the tails."""
     bounds = tail_bounds(whole(parts))
     levels = {"all tokens": None, "beyond 90 %": bounds["q90"], "beyond 99 %": bounds["q99"]}
     rows = [
-        {"group": group, "line": LABELS[part], "y": 100 * share.share}
+        {"group": group, "line": LABELS[part], "y": 100 * share}
         for group, beyond in levels.items()
-        for part, share in attribute(parts, beyond=beyond).items()
+        for part, share in attribute(parts, beyond=beyond)["share"].items()
     ]
-    return bars("shares", pd.DataFrame(rows), "d = log π − log μ", "share of |d|, %", of=PART_LOOKS)
+    return charts.bars("shares", pd.DataFrame(rows), "d = log π − log μ", "share of |d|, %", of=PART_LOOKS)
 
 
-def tail_chart(tokens: Tokens, kind: str) -> list[Chart]:
+def tail_chart(tokens: Tokens, kind: str) -> list[charts.Chart]:
     """Draw how many tokens of each group lie in the tail, and what the parts contribute to that; none of one group."""
     label, group = KINDS[kind]
     groups = group(tokens)
-    if len(groups) < 2:
-        return []
     size, beyond = np.abs(tokens.d), tail_bounds(tokens.d)["q99"]
     # the shares of the parts of a token in the tail sum to 1
     per_token = np.sign(tokens.d) * (100 * (size > beyond) / np.maximum(size, 1e-300))
     rows = [
-        {
-            "group": name,
-            "line": LABELS[part],
-            "y": float((per_token * values)[inside].mean()),
-            "tokens": int(inside.sum()),
-        }
+        {"group": name, "line": LABELS[part], "y": (per_token * values)[inside].mean(), "tokens": inside.sum()}
         for name, inside in groups.items()
         for part, values in tokens.parts.items()
     ]
-    return [bars(f"tail_by_{kind}", pd.DataFrame(rows), label, "% of tokens", of=PART_LOOKS)]
+    chart = charts.bars(f"tail_by_{kind}", pd.DataFrame(rows), label, "% of tokens", of=PART_LOOKS)
+    return [chart] if len(groups) > 1 else []
 
 
-def survival_chart(tokens: Tokens) -> list[Chart]:
+def survival_chart(tokens: Tokens) -> list[charts.Chart]:
     """Draw the share of the tokens whose |log-prob − log μ| is above x, by weights and routing."""
     edges = 10.0 ** np.arange(np.log10(SMALLEST), 1.51, 0.05)
     parts = []
-    for line, values in d_by_routing(tokens).items():
+    for line, values in attribution.d_by_routing(tokens).items():
         above = 1 - np.searchsorted(np.sort(np.abs(values)), edges, side="right") / max(len(values), 1)
         parts.append(pd.DataFrame({"x": edges, "y": above, "line": line})[above > 0])
     if not parts:
         return []
-    looks = ((INK, DASHES[0]), (GREEN, DASHES[1]), (PURPLE, DASHES[0]), (GREEN, DASHES[2]))
-    of: dict[str, Look] = dict(zip(d_by_routing(tokens), looks, strict=False))
     title = "|log-prob − log μ| by weights and routing"
-    return [lines("tails", pd.concat(parts), title, "nats", "share above", of=of, log=True, log_x=True, height=240)]
-
-
-def flips_chart(tokens: Tokens) -> list[Chart]:
-    """Draw the share of tokens with other experts, by layer; none of a dense model."""
-    rows = [
-        {"group": f"layer {layer}", "line": label, "y": 100 * float(share)}
-        for name, label in FLIPS.items()
-        if name in tokens.more
-        for layer, share in enumerate(tokens.more[name].mean(axis=0))
-    ]
-    frame = pd.DataFrame(rows)
-    return [bars("expert_flips_by_layer", frame, "by layer", "% of tokens", beside=True)] if rows else []
+    return [charts.lines("tails", pd.concat(parts), title, "nats", "share above", log=True, log_x=True, height=240)]
 
 
 # ------------------------------------------------------------------ Eq. split by lag, from metrics.jsonl, without dumps
@@ -591,5 +526,7 @@ def split_figure(metrics: Columns) -> Section:
     """Return the chart of both parts by lag."""
     by_lag = split_by_lag(metrics).astype({"lag": float})
     frame = by_lag.melt("lag", list(SIZES.values()), "line", "y").rename(columns={"lag": "x"})
-    chart = lines("parts_by_lag", frame, "mean of |part|", "realized lag, updates", "nats", points=True, zero=True)
+    chart = charts.lines(
+        "parts_by_lag", frame, "mean of |part|", "realized lag, updates", "nats", points=True, zero=True
+    )
     return Section("parts_by_lag", "The split by lag", "Means over the split steps of each realized lag.", [chart])

@@ -64,25 +64,25 @@ def test_shares_are_those_by_hand_and_sum_to_one(run, alpha):
     rows = [i for i in np.flatnonzero(inside) if beyond is None or abs(tokens.d[i]) > beyond]
     total = sum(abs(tokens.d[i]) for i in rows)
     for name, part in tokens.parts.items():
-        assert found[name].size == pytest.approx(sum(abs(part[i]) for i in rows) / len(rows))
+        assert found["size"][name] == pytest.approx(sum(abs(part[i]) for i in rows) / len(rows))
         share = sum(math.copysign(1, tokens.d[i]) * part[i] for i in rows if tokens.d[i]) / total
-        assert found[name].share == pytest.approx(share, abs=1e-12)
+        assert found["share"][name] == pytest.approx(share, abs=1e-12)
         if beyond is None:
-            assert math.isnan(found[name].decides)
+            assert math.isnan(found["decides"][name])
         else:
             decided = sum(abs(tokens.d[i] - part[i]) <= beyond for i in rows) / len(rows)
-            assert found[name].decides == pytest.approx(decided)
-    assert sum(share.share for share in found.values()) == pytest.approx(1)
+            assert found["decides"][name] == pytest.approx(decided)
+    assert found["share"].sum() == pytest.approx(1)
 
 
 def test_a_part_that_pulls_against_d_counts_below_zero():
     parts = {"policy": np.array([0.5, -0.4, 0.1]), "implementation": np.array([-0.1, 0.1, 0.3])}
     shares = attribute(parts)
     # d = 0.4, -0.3, 0.4: of the implementation part only the third token goes along
-    assert shares["implementation"].share == pytest.approx((-0.1 - 0.1 + 0.3) / 1.1)
+    assert shares["share"]["implementation"] == pytest.approx((-0.1 - 0.1 + 0.3) / 1.1)
     # beyond 0.35: without policy neither is there; without implementation the first one still is
     tail = attribute(parts, beyond=0.35)
-    assert (tail["policy"].decides, tail["implementation"].decides) == (1.0, 0.5)
+    assert tail["decides"].to_dict() == {"policy": 1.0, "implementation": 0.5}
 
 
 def test_the_tail_begins_at_the_papers_quantile():
@@ -139,7 +139,7 @@ def test_the_sampled_ratio_estimates_the_total_variation_and_the_log_ratio_does_
     samples = np.concatenate([rng.choice(6, 200, p=row) for row in mu])
     log_mu, log_pi = np.log(mu[states, samples]), np.log(pi[states, samples])
     empty = np.zeros(0)
-    tokens = Tokens(log_pi - log_mu, {}, empty, empty, log_mu, empty, empty, {}, {}, False)
+    tokens = Tokens(log_pi - log_mu, empty, empty, log_mu, empty, {}, {}, {}, False)
     found = proxies(tokens)
     assert found["|r − 1| / 2"].mean() == pytest.approx(tv.mean(), rel=0.05)
     by_hand = np.abs(pi[states, samples] - mu[states, samples]) / 2
@@ -173,7 +173,7 @@ def test_what_is_broken_in_a_dump_is_named_and_makes_no_share_nan(tmp_path):
     write_dump(dump_path(tmp_path, 14), dataclasses.replace(last, mask=np.zeros_like(last.mask)))
     tokens = load_tokens(dump_paths(tmp_path))
     assert len(tokens.d) == len(whole.d) - 1 and tokens.steps == 3
-    assert all(np.isfinite(share.share) for share in attribute(tokens.parts).values())
+    assert np.isfinite(attribute(tokens.parts)["share"]).all()
     nan, again, empty = tokens.damaged
     assert re.search(r"000008\.safetensors: iteration 8, update 8: checkpoint_log_probs is nan at response \d+", nan)
     assert "000012.safetensors: it is update 11 again, which 000011.safetensors holds" in again

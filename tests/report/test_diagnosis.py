@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from sat_slime.cli import app
 from sat_slime.config.jsonl import to_json
 from sat_slime.report.attribution import load_tokens
-from sat_slime.report.diagnosis import SHARES, figures, split_findings, split_table, write_diagnosis
+from sat_slime.report.diagnosis import SHARES, figures, flips_table, split_findings, split_table, write_diagnosis
 from sat_slime.rollout.token_dump import dump_path, dump_paths, write_dump
 from sat_slime.runs.folder import RunFolderError
 from sat_slime.runs.rows import columns
@@ -37,7 +37,7 @@ def test_a_diagnosed_run_has_a_page_with_its_files(run):
     places = [page.index(part) for part in ('class="answer"', 'id="shares"', 'id="parts"', 'id="tail_by"')]
     assert places == sorted(places)
     drawn = {path.stem for path in (run / "diagnosis" / "figures").glob("*.csv")}
-    assert {"shares", "tail_by_lag", "tails", "expert_flips_by_layer"} <= drawn
+    assert {"shares", "tail_by_lag", "tails"} <= drawn
     tables = {path.stem for path in (run / "diagnosis" / "tables").glob("*.csv")}
     assert tables == {"parts", "implementation", "routing", "lag", "flips", "bound", "proxies"}
     assert "Routing replay (R3) would take mean |d| from" in page
@@ -77,9 +77,8 @@ def test_the_charts_hold_what_the_tables_say(run):
     for lag, share in by_lag.items():
         assert share == pytest.approx(100 * tail[tokens.lag == float(lag)].mean())
     assert charts["shares"].groupby("group")["y"].sum().tolist() == pytest.approx([100] * 3)
-    flips = tokens.more["expert_flips"]
-    drawn = charts["expert_flips_by_layer"].set_index(["line", "group"])["y"]
-    assert drawn["with lag", "layer 1"] == pytest.approx(100 * flips[:, 1].mean())
+    rows = flips_table(tokens).frame.set_index("layer")
+    assert rows["with lag"]["1"] == pytest.approx(tokens.more["expert_flips"][:, 1].mean())
 
 
 def test_under_r3_routing_has_no_part(run):
