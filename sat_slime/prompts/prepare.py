@@ -13,9 +13,8 @@ import os
 import platform
 import re
 import shlex
-import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -154,35 +153,37 @@ def prepare(
             "math-verify is not installed, which labels are verified with: pip install '.[reward]' in a checkout"
         )
     found = [(data_set, find_source(sources.get(data_set.name, data_set.default))) for data_set in sets]
-    with staged(out, overwrite) as stage:
-        gathered = []
-        for data_set, source in found:
-            console.print(f"{data_set.name}: {'reading' if source.path else 'fetching and reading'} {source.given}")
-            gathered.append(gather(data_set, fetch(source)))
-        console.print("labels: each is verified against itself")
-        train_sets = [one for one in gathered if one.data_set is not AIME24]
-        with new_pool() as pool:
-            train = choose(train_sets, repeated, pool)
-            evaluation = integer_labels(choose([one for one in gathered if one.data_set is AIME24], "drop", pool))
-        leaks = in_evaluation(train, evaluation)
+    check_folder(out, overwrite)
+    gathered = []
+    for data_set, source in found:
+        console.print(f"{data_set.name}: {'reading' if source.path else 'fetching and reading'} {source.given}")
+        gathered.append(gather(data_set, fetch(source)))
+    console.print("labels: each is verified against itself")
+    train_sets = [one for one in gathered if one.data_set is not AIME24]
+    with new_pool() as pool:
+        train = choose(train_sets, repeated, pool)
+        evaluation = integer_labels(choose([one for one in gathered if one.data_set is AIME24], "drop", pool))
+    leaks = in_evaluation(train, evaluation)
 
-        console.print(_account_table(gathered), soft_wrap=False)
-        paper = "as in the paper" if len(train) == PAPER_PROMPTS else f"the paper has {PAPER_PROMPTS:,}"
-        again = "; --repeated keep leaves in what comes again, as the paper's sum does" * (repeated == "drop")
-        console.print(f"{len(train):,} training prompts; {paper}{again}")
-        if leaks:
-            console.print(f"warning: {len(leaks)} training prompts are problems of aime24: see {DOUBTS}")
-        for line in differences(gathered):
-            console.print(f"not the paper's: {line}")
+    console.print(_account_table(gathered), soft_wrap=False)
+    paper = "as in the paper" if len(train) == PAPER_PROMPTS else f"the paper has {PAPER_PROMPTS:,}"
+    again = "; --repeated keep leaves in what comes again, as the paper's sum does" * (repeated == "drop")
+    console.print(f"{len(train):,} training prompts; {paper}{again}")
+    if leaks:
+        console.print(f"warning: {len(leaks)} training prompts are problems of aime24: see {DOUBTS}")
+    for line in differences(gathered):
+        console.print(f"not the paper's: {line}")
 
-        prompts = {TRAIN: shuffled(train), EVALUATION: evaluation}
-        files = {name: [prompt_row(p, wording) for p in problems] for name, problems in prompts.items() if problems}
-        files[DOUBTS] = [doubt._asdict() for doubt in (*(d for one in gathered for d in one.doubts), *leaks)]
-        for name, rows in files.items():
-            write_jsonl(stage / name, rows)
-        settings = {"template": wording, "repeated": repeated}
-        text = json.dumps(manifest(gathered, settings, stage), ensure_ascii=False, indent=2)
-        write_atomically(stage / MANIFEST, text + "\n")
+    prompts = {TRAIN: shuffled(train), EVALUATION: evaluation}
+    files = {name: [prompt_row(p, wording) for p in problems] for name, problems in prompts.items() if problems}
+    files[DOUBTS] = [doubt._asdict() for doubt in (*(d for one in gathered for d in one.doubts), *leaks)]
+    texts = {name: jsonl(rows) for name, rows in files.items()}
+    settings = {"template": wording, "repeated": repeated}
+    texts[MANIFEST] = json.dumps(manifest(gathered, settings, texts), ensure_ascii=False, indent=2) + "\n"
+    out.mkdir(parents=True, exist_ok=True)
+    (out / MANIFEST).unlink(missing_ok=True)  # it is there again once all others are
+    for name, text in texts.items():
+        write_atomically(out / name, text)
     for name, rows in files.items():
         console.print(f"{out / name}: {len(rows):,} rows")
     uses = [f"slime.prompt-data={(out / TRAIN).absolute()}"]
@@ -380,13 +381,8 @@ def same_answer(first: str, second: str, pool: VerifierPool) -> bool:
 # ------------------------------------------------------------------------------------------------------- the folder
 
 
-@contextlib.contextmanager
-def staged(out: Path, overwrite: bool) -> Iterator[Path]:
-    """Yield a folder to write into, which becomes `out` at the end, or after an error is gone.
-
-    Files of an earlier `out` are replaced one by one; meanwhile it has no manifest. Raises PromptError where `out` is
-    in the way, or cannot be made.
-    """
+def check_folder(out: Path, overwrite: bool) -> None:
+    """Raises PromptError where `out` is in the way, or cannot be made."""
     if out.exists() and not out.is_dir():
         raise PromptError(f"{out} is a file: name a folder with --out")
     if out.is_dir() and any(out.iterdir()):
@@ -394,33 +390,20 @@ def staged(out: Path, overwrite: bool) -> Iterator[Path]:
             raise PromptError(f"{out} is not empty and holds no prepared prompts: name another --out")
         if not overwrite:
             raise PromptError(f"{out} holds prepared prompts: give --overwrite, or name another --out")
-    stage = out.absolute().with_name(f".{out.name}-{os.getpid()}")
-    try:
-        stage.mkdir(parents=True)
-    except OSError as error:
-        raise PromptError(f"{out} cannot be written ({error.strerror}): name another --out") from error
-    try:
-        yield stage
-        if out.is_dir():
-            (out / MANIFEST).unlink(missing_ok=True)
-            for file in sorted(stage.iterdir(), key=lambda file: file.name == MANIFEST):
-                os.replace(file, out / file.name)
-        else:
-            stage.rename(out)
-    finally:
-        shutil.rmtree(stage, ignore_errors=True)
+    there = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
+    if not (there.is_dir() and os.access(there, os.W_OK)):
+        raise PromptError(f"{out} cannot be written: name another --out")
 
 
-def write_jsonl(path: Path, rows: Iterable[Any]) -> None:
-    """Writes one JSON value a line; all are on the disk when this returns."""
-    with path.open("w", encoding="utf-8", newline="\n") as file:
-        file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-        file.flush()
-        os.fsync(file.fileno())
+def jsonl(rows: Iterable[Any]) -> str:
+    """Return one JSON value a line."""
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
 
-def manifest(gathered: Sequence[Gathered], settings: Mapping[str, Any], stage: Path) -> dict[str, Any]:
-    """Return the manifest of a folder with these files. It holds no time: the same input gives the same bytes."""
+def manifest(gathered: Sequence[Gathered], settings: Mapping[str, Any], texts: Mapping[str, str]) -> dict[str, Any]:
+    """Return the manifest of a folder with these texts by file. It holds no time: the same input gives the same
+    bytes."""
+    contents = {name: text.encode() for name, text in sorted(texts.items())}
     versions = {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}}
     return {
         "schema": "sat_slime.prompts/1",
@@ -428,12 +411,11 @@ def manifest(gathered: Sequence[Gathered], settings: Mapping[str, Any], stage: P
         "settings": dict(settings),
         "differs_from_paper": differences(gathered),
         "sources": [_source(one) for one in gathered],
-        "files": {path.name: _file(path) for path in sorted(stage.iterdir())},
+        "files": {
+            name: {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+            for name, content in contents.items()
+        },
     }
-
-
-def _file(path: Path) -> dict[str, Any]:
-    return {"bytes": path.stat().st_size, "sha256": sha256(path)}
 
 
 def _source(one: Gathered) -> dict[str, Any]:
@@ -443,7 +425,9 @@ def _source(one: Gathered) -> dict[str, Any]:
         "name": one.data_set.name,
         "given": source.given,
         **({"path": str(source.path.absolute())} if source.path else hub),
-        "files": [{"name": source.name(path), **_file(path)} for path in source.files],
+        "files": [
+            {"name": source.name(path), "bytes": path.stat().st_size, "sha256": sha256(path)} for path in source.files
+        ],
         "counts": dataclasses.asdict(one.account),
         "paper": {one.data_set.counted: one.data_set.expected},
     }

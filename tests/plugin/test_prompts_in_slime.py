@@ -9,7 +9,7 @@ pytest.importorskip("math_verify", reason="needs pip install '.[reward]'")
 from fake_slime import import_slime
 from prompt_sets import dapo_rows, pairs, write
 
-from sat_slime.prompts.prepare import DAPO, choose, gather, new_pool, prompt_row, write_jsonl
+from sat_slime.prompts.prepare import DAPO, choose, gather, jsonl, new_pool, prompt_row
 from sat_slime.prompts.sets import fetch, find_source
 from sat_slime.prompts.text import TEMPLATES
 
@@ -57,7 +57,7 @@ def test_slime_reads_the_prompts(tmp_path, tokenizer_folder, pool):
     source = write(tmp_path / "dapo.jsonl", dapo_rows(pairs(0, 20), 2))
     problems = choose([gather(DAPO, fetch(find_source(str(source))))], "drop", pool)
     rows = [prompt_row(problem, TEMPLATES["slime"]) for problem in problems]
-    write_jsonl(tmp_path / "messages.jsonl", rows)
+    (tmp_path / "messages.jsonl").write_text(jsonl(rows))
     messages, slime_data = samples(tmp_path / "messages.jsonl", tokenizer_folder)
     assert messages[0].prompt.startswith("<|im_start|>user\nSolve the following") and len(messages) == 20
     assert messages[0].prompt.endswith('after "Answer:".<|im_end|>\n<|im_start|>assistant\n')

@@ -20,11 +20,11 @@ from sat_slime.prompts.prepare import (
     gather,
     in_evaluation,
     integer_labels,
+    jsonl,
     label_faults,
     new_pool,
     prompt_row,
     shuffled,
-    write_jsonl,
 )
 from sat_slime.prompts.sets import fetch, find_source
 
@@ -66,7 +66,7 @@ def test_odd_rows_are_left_out_and_said(tmp_path):
     path = tmp_path / "odd.jsonl"
     path.write_text("".join(json.dumps({"prompt": prompt, "label": label}) + "\n" for prompt, label in rows))
     found = gather(DAPO, fetch(find_source(str(path))))
-    write_jsonl(tmp_path / "doubts.jsonl", (doubt._asdict() for doubt in found.doubts))
+    jsonl(doubt._asdict() for doubt in found.doubts).encode()
     assert (found.account.rows, found.account.unusable, found.account.texts) == (5, 4, 1)
     assert [doubt.what.split(":")[0].split(",")[0].split(" (")[0] for doubt in found.doubts] == [
         "it holds half a character",
