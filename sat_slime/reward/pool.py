@@ -1,7 +1,7 @@
 """The pool of worker processes: a response goes in, its verdict comes out, whatever the response is.
 
-One thread a worker takes jobs from a bounded queue, sends them and waits. A job whose worker dies over a limit ends
-with reward 0, and no other job notices: see worker.py.
+A thread sends a response to an idle worker and waits for it. A job whose worker dies over a limit ends with reward 0,
+and no other job notices: see worker.py.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
@@ -60,35 +60,29 @@ class Limits:
                 raise ValueError(f"{name} is {getattr(self, name)!r}: it has to be above {low}")
 
 
-@dataclass(frozen=True)
-class _Job:
-    response: str
-    label: str
-    mode: Mode
-    future: Future[Verdict]
-
-
 class VerifierPool:
     """`workers` processes that verify. Thread-safe; usable from any event loop. Close it, or use it as a context."""
 
-    def __init__(self, workers: int = 2, limits: Limits | None = None, queue_size: int = 8192) -> None:
+    def __init__(self, workers: int = 2, limits: Limits | None = None) -> None:
         """Returns at once; a process starts with its first job, in about two seconds.
 
         Raises:
             ModuleNotFoundError: math-verify is not installed.
         """
-        if workers < 1 or queue_size < 1:
-            raise ValueError(f"workers is {workers}, queue_size {queue_size}: both have to be at least 1")
+        if workers < 1:
+            raise ValueError(f"workers is {workers}: it has to be at least 1")
         if importlib.util.find_spec("math_verify") is None:
             raise ModuleNotFoundError("math-verify is not installed: pip install '.[reward]' in a checkout")
         self.limits = limits or Limits()
-        self._queue: queue.Queue[_Job | None] = queue.Queue(queue_size)
+        self._workers = [_Worker(self.limits) for _ in range(workers)]
+        self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
+        for worker in self._workers:
+            self._idle.put(worker)
+        self._threads = ThreadPoolExecutor(workers, "verifier")
+        self._closed = False
         self._counts: Counter[str] = Counter()
         self._lock = threading.Lock()
-        self._started = self._closed = False
         self._logged = 0
-        self._workers = [_Worker(self.limits) for _ in range(workers)]
-        self._threads = [threading.Thread(target=self._serve, args=(one,), daemon=True) for one in self._workers]
 
     def verify(self, response: str, label: str, mode: Mode = "default") -> Verdict:
         """Waits for the verdict on one response."""
@@ -100,19 +94,18 @@ class VerifierPool:
         return [future.result() for future in futures]
 
     async def verify_async(self, response: str, label: str, mode: Mode = "default") -> Verdict:
-        """Return the verdict on one response; the event loop goes on meanwhile, also while the queue is full."""
-        job = self._job(response, label, mode)
-        try:
-            self._queue.put_nowait(job)
-        except queue.Full:
-            await asyncio.to_thread(self._queue.put, job)
-        return await asyncio.wrap_future(job.future)
+        """Return the verdict on one response; the event loop goes on meanwhile."""
+        return await asyncio.wrap_future(self.submit(response, label, mode))
 
     def submit(self, response: str, label: str, mode: Mode = "default") -> Future[Verdict]:
-        """Submits a response; the result is its verdict. Waits while the queue is full."""
-        job = self._job(response, label, mode)
-        self._queue.put(job)
-        return job.future
+        """Submits a response; the result is its verdict."""
+        if mode not in MODES:
+            raise ValueError(f"mode is {mode!r}: it has to be one of {', '.join(MODES)}")
+        if len(label) > self.limits.label_chars:
+            raise ValueError(f"a label of {len(label)} characters; at most {self.limits.label_chars} are one")
+        if self._closed:
+            raise RuntimeError("the verifier pool is closed")
+        return self._threads.submit(self._verify, response[-self.limits.response_chars :], label, mode)
 
     def drain_metrics(self) -> dict[str, float]:
         """Return the counts since the last call: verdicts, correct, timeouts, kills (timeouts included),
@@ -134,15 +127,10 @@ class VerifierPool:
 
     def close(self) -> None:
         """Ends the processes, once the submitted jobs are done."""
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-            started = self._started
-        for _ in self._threads if started else ():
-            self._queue.put(None)
-        for thread in self._threads if started else ():
-            thread.join()
+        self._closed = True
+        self._threads.shutdown()
+        for worker in self._workers:
+            worker.end()
 
     def __enter__(self) -> VerifierPool:
         return self
@@ -150,42 +138,20 @@ class VerifierPool:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _job(self, response: str, label: str, mode: Mode) -> _Job:
-        if mode not in MODES:
-            raise ValueError(f"mode is {mode!r}: it has to be one of {', '.join(MODES)}")
-        if len(label) > self.limits.label_chars:
-            raise ValueError(f"a label of {len(label)} characters; at most {self.limits.label_chars} are one")
+    def _verify(self, response: str, label: str, mode: Mode) -> Verdict:
+        started, worker = time.perf_counter_ns(), self._idle.get()
+        try:
+            judged = worker.ask(response, label, mode)
+        finally:
+            self._idle.put(worker)
         with self._lock:
-            if self._closed:
-                raise RuntimeError("the verifier pool is closed")
-            if not self._started:
-                self._started = True
-                for thread in self._threads:
-                    thread.start()
-        return _Job(response[-self.limits.response_chars :], label, mode, Future())
-
-    def _serve(self, worker: _Worker) -> None:
-        """Take jobs until the pool is closed: the work of a thread."""
-        while (job := self._queue.get()) is not None:
-            if not job.future.set_running_or_notify_cancel():
-                continue
-            started = time.perf_counter_ns()
-            try:
-                judged = worker.ask(job)
-                self._count(judged, time.perf_counter_ns() - started, job)
-                job.future.set_result(judged)
-            except BaseException as error:  # the thread has to go on, and the caller has to be told
-                job.future.set_exception(error)
-        worker.end()
-
-    def _count(self, judged: Verdict, nanoseconds: int, job: _Job) -> None:
-        with self._lock:
-            self._counts.update({"verdicts": 1, "correct": int(judged.reward), "nanoseconds": nanoseconds})
+            self._counts.update(verdicts=1, correct=int(judged.reward), nanoseconds=time.perf_counter_ns() - started)
             self._counts[judged.reason] += 1
             if judged.reason not in KILLED or self._logged == _LOGGED_KILLS:
-                return
+                return judged
             self._logged += 1
-        logger.warning("verifier: %s: label %.80r, response ends in %r", judged.reason, job.label, job.response[-200:])
+        logger.warning("verifier: %s: label %.80r, response ends in %r", judged.reason, label, response[-200:])
+        return judged
 
 
 class _Worker:
@@ -198,13 +164,13 @@ class _Worker:
         self._fork = 0
         self._number = 0
 
-    def ask(self, job: _Job) -> Verdict:
+    def ask(self, response: str, label: str, mode: Mode) -> Verdict:
         """Return the verdict. A job whose worker somebody else killed gets a second try. Raises RuntimeError where the
         process does not start."""
         reason = "crash"
         for _ in range(2):
             try:
-                reply = self._answer(job)
+                reply = self._answer(response, label, mode)
             except TimeoutError:
                 self.end()
                 return verdict(None, "timeout")
@@ -217,7 +183,7 @@ class _Worker:
                 break
         return verdict(None, reason)
 
-    def _answer(self, job: _Job) -> Verdict | int:
+    def _answer(self, response: str, label: str, mode: Mode) -> Verdict | int:
         """Return the verdict, or the exit code of the fork that died.
 
         Raises:
@@ -226,7 +192,7 @@ class _Worker:
         if self._process is None:
             self._start()
         self._number += 1
-        self._connection.send_bytes(json.dumps([self._number, job.mode, job.response, job.label]).encode())
+        self._connection.send_bytes(json.dumps([self._number, mode, response, label]).encode())
         worked = -1
         while True:
             if not self._connection.poll(self._limits.wall_s):

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -231,24 +230,10 @@ def test_the_event_loop_goes_on_while_verdicts_are_made():
         ticking.cancel()
         return verdicts, ticks
 
-    # a queue of one: the entry has to wait without blocking the loop
-    with VerifierPool(workers=1, limits=Limits(cpu_s=0.3), queue_size=1) as pool:
+    with VerifierPool(workers=1, limits=Limits(cpu_s=0.3)) as pool:
         verdicts, ticks = asyncio.run(both(pool))
     assert [verdict.extracted for verdict in verdicts] == [*map(str, range(50)), None]
     assert ticks > 50
-
-
-def test_the_queue_is_bounded():
-    pool = VerifierPool(workers=1, queue_size=3)
-    pool._started = True  # by no thread: nothing is taken out
-    futures = [pool.submit("Answer: 5", "5") for _ in range(3)]
-    blocked = threading.Thread(target=pool.submit, args=("Answer: 5", "5"), daemon=True)
-    blocked.start()
-    blocked.join(0.2)
-    assert blocked.is_alive() and pool._queue.qsize() == 3
-    pool._queue.get_nowait()
-    blocked.join(5)
-    assert not blocked.is_alive() and not any(future.done() for future in futures)
 
 
 def test_close_ends_every_process():
