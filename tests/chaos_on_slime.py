@@ -1,10 +1,8 @@
 """Disturbs runs of the real slime on a CPU at random, which come through by themselves (cluster.restarts), and holds
-them against what must be.
+them against what must be; `campaign` does it.
 
-    python tests/chaos_on_slime.py --slime DIR --megatron DIR [--disturbances 20] [--seed 0] [--out FOLDER]
-
-A run in batch and one in streaming are disturbed at random moments, as chaos.py does with the lab runtime.
-Only the launcher is left alone, since it is what restarts. In the end
+A run in batch and one in streaming are disturbed at random moments. Only the launcher is left alone, since it is what
+restarts. In the end
 
 - nobody had to resume: `launch` has ended well, each restart is a row of restarts.jsonl, and no process is left;
 - each iteration has one row, and each evaluation; the newest checkpoints are there, as many as are kept;
@@ -15,18 +13,28 @@ Only the launcher is left alone, since it is what restarts. In the end
 
 from __future__ import annotations
 
-import argparse
+import json
 import math
+import os
 import random
+import signal
+import subprocess
 import sys
-import tempfile
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
-from chaos import ROOT, Disturbance, Run, command_line, counted, line_of, send, short, told
+from waiting import command_line
 
+ROOT = Path(__file__).parents[1]
+FILE = ROOT / "configs" / "slime" / "laptop.yaml"
+MARK = "SAT_SLIME_CHAOS"
+"""A variable of the environment, by which all processes of a run are found, whoever their parent is now."""
+GONE_S = 90.0
+"""Within it all processes of a run that has ended are gone: Ray's own agents take a minute to miss their head."""
 PROCESSES = {
     "driver": "sat_slime.plugin.driver",
     "trainer rank": "ray::SatTrainRayActor",
@@ -39,7 +47,8 @@ PROCESSES = {
     "Ray's GCS": "gcs_server",
 }
 """What is disturbed, and a word of its command line."""
-SIGNALS, WEIGHTS_OF_SIGNALS = ("KILL", "TERM", "STOP"), (6, 2, 2)
+SIGNALS = {"KILL": signal.SIGKILL, "TERM": signal.SIGTERM, "STOP": signal.SIGSTOP}
+WEIGHTS_OF_SIGNALS = (6, 2, 2)
 LONGEST_STOP_S = 8.0
 STEPS_TO_SEE = 3
 """Iterations after which a disturbance that has shown nothing has been survived."""
@@ -66,14 +75,61 @@ KINDS = {
 }
 
 
-class SlimeRun(Run):
+class SlimeRun:
     """A run of slime on a CPU, with the iterations after which it is evaluated and saved."""
 
-    def __init__(self, root: Path, kind: str, name: str, iterations: int, settings: Mapping[str, object]) -> None:
+    def __init__(self, root: Path, kind: str, iterations: int, settings: Mapping[str, object]) -> None:
         self.kind, self.iterations = kind, iterations
         self.settings = {**COMMON, **KINDS[kind], "slime.eval-interval": max(iterations // 2, 2), **settings}
-        self.settings["pipeline.iterations"] = iterations
-        super().__init__(root, name, self.settings, ROOT / "configs" / "slime" / "laptop.yaml", PROCESSES)
+        self.settings |= {"pipeline.iterations": iterations, "output_dir": root / "runs"}
+        self.folder, self.output, self.mark = root / "runs" / kind, root / f"{kind}.txt", uuid.uuid4().hex
+        sets = [word for key, value in self.settings.items() for word in ("--set", f"{key}={value}")]
+        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+        with self.output.open("ab") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "sat_slime", "launch", str(FILE), "--name", kind, *sets, "--no-live"],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env={**os.environ, MARK: self.mark, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+            )
+
+    def ended(self) -> bool:
+        return self.process.poll() is not None
+
+    def rows(self, name: str = "metrics") -> list[dict]:
+        path = self.folder / f"{name}.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("}")]
+
+    def state(self) -> dict:
+        path = self.folder / "state.json"
+        return json.loads(path.read_text()) if path.exists() else {}
+
+    def finished(self) -> bool:
+        return self.state().get("status") == "finished" and self.ended()
+
+    def processes(self) -> list[psutil.Process]:
+        """All that live, also those whose parent is dead."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if process.environ().get(MARK) == self.mark and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+            except (psutil.Error, OSError):
+                continue
+        return found
+
+    def left(self) -> list[str]:
+        """Command lines of what still lives after the end, a while later."""
+        _, alive = psutil.wait_procs(self.processes(), timeout=GONE_S)
+        return [command_line(process)[:100] for process in alive]
+
+    def kill(self) -> None:
+        for process in self.processes():
+            process.kill()
+        self.process.wait()
 
     def due(self, key: str) -> list[int]:
         """Iterations after which something is due that comes at the end too."""
@@ -82,7 +138,8 @@ class SlimeRun(Run):
 
     def victims(self, kind: str) -> list[psutil.Process]:
         """The router is forked by slime's rollout manager, and is called as it. The driver is the child of a shell."""
-        found = [process for process in super().victims(kind) if not command_line(process).startswith("/bin/sh")]
+        lines = {process: command_line(process) for process in self.processes()}
+        found = [each for each, line in lines.items() if PROCESSES[kind] in line and not line.startswith("/bin/sh")]
         if kind not in ("router", "rollout manager"):
             return found
         manager = PROCESSES["rollout manager"]
@@ -100,13 +157,47 @@ def parents(process: psutil.Process) -> str:
 # ---------------------------------------------------------------------------------------------------- disturbances
 
 
-def trained(run: Run) -> int:
+@dataclass
+class Disturbance:
+    """What is done to a run, and what came of it."""
+
+    run: str
+    victim: str
+    signal: str
+    step: int | None
+    """After how many recorded steps; None while the run starts."""
+    delay_s: float
+    """Later than that."""
+    stop_s: float
+    outcome: str = "none"
+    """`went on`, `ended` (and was restarted), `too late` (there was no such process any more)."""
+    told: str = ""
+    """Why it was restarted."""
+    faults: list[str] = field(default_factory=list)
+
+
+def send(victim: psutil.Process, planned: Disturbance) -> bool:
+    try:
+        victim.send_signal(SIGNALS[planned.signal])
+        if planned.signal == "STOP":
+            time.sleep(planned.stop_s)
+            victim.send_signal(signal.SIGCONT)
+    except psutil.NoSuchProcess:
+        return planned.signal == "STOP"
+    return True
+
+
+def counted(done: Sequence[Disturbance]) -> int:
+    return sum(one.outcome != "too late" for one in done)
+
+
+def trained(run: SlimeRun) -> int:
     """Iterations with a row."""
     rows = run.rows()
     return int(rows[-1]["step"]) if rows else 0
 
 
-def wait(run: Run, until: Callable[[], bool], patience_s: float = PATIENCE_S) -> bool:
+def wait(run: SlimeRun, until: Callable[[], bool], patience_s: float = PATIENCE_S) -> bool:
     """Until that holds or the run has ended; False where for too long nothing has changed in the run folder."""
     seen, since = None, time.monotonic()
     while not run.ended() and not until():
@@ -120,7 +211,7 @@ def wait(run: Run, until: Callable[[], bool], patience_s: float = PATIENCE_S) ->
     return True
 
 
-def disturb(run: Run, planned: Disturbance) -> None:
+def disturb(run: SlimeRun, planned: Disturbance) -> None:
     """Wait for the moment, send the signal, and see the run through what comes of it."""
     if planned.step is not None and not wait(run, lambda: trained(run) >= planned.step):
         planned.faults.append(f"hangs before iteration {planned.step}")
@@ -135,7 +226,7 @@ def disturb(run: Run, planned: Disturbance) -> None:
     judge(run, planned, before)
 
 
-def strike(run: Run, planned: Disturbance) -> bool:
+def strike(run: SlimeRun, planned: Disturbance) -> bool:
     """Send the signal, once there is a victim. Returns whether there was one."""
     wait(run, lambda: bool(run.victims(planned.victim)))
     victims = run.victims(planned.victim)
@@ -145,7 +236,7 @@ def strike(run: Run, planned: Disturbance) -> bool:
     return hit
 
 
-def judge(run: Run, planned: Disturbance, before: int) -> None:
+def judge(run: SlimeRun, planned: Disturbance, before: int) -> None:
     """What came of a disturbance before which there were so many restarts."""
     restarts = run.rows("restarts")[before:]
     planned.outcome = "ended" if restarts else "went on"
@@ -155,7 +246,7 @@ def judge(run: Run, planned: Disturbance, before: int) -> None:
 
 
 def planned_for(rng: random.Random, kind: str, victim: str, step: int | None, latest_s: float) -> Disturbance:
-    name = rng.choices(SIGNALS, WEIGHTS_OF_SIGNALS)[0]
+    name = rng.choices(list(SIGNALS), WEIGHTS_OF_SIGNALS)[0]
     return Disturbance(kind, victim, name, step, rng.uniform(0, latest_s), rng.uniform(1, LONGEST_STOP_S))
 
 
@@ -253,8 +344,7 @@ def campaign(
     for kind in kinds:
         times = disturbances // len(kinds)
         iterations = 4 * times + 4
-        run = SlimeRun(root, kind, short(kind), iterations, places)
-        run.start()
+        run = SlimeRun(root, kind, iterations, places)
         while counted(mine := [one for one in done if one.run == kind]) < times and not run.ended():
             # A quarter of them meets a job that starts.
             at_start = bool(mine) and mine[-1].outcome == "ended" and rng.random() < 0.25
@@ -262,7 +352,7 @@ def campaign(
             planned = planned_for(rng, kind, victims.next(), step, 40 if at_start else 3)
             disturb(run, planned)
             done.append(planned)
-            print(line_of(planned), flush=True)
+            print(planned, flush=True)
         found += end_of(run)
     return done, found
 
@@ -273,25 +363,3 @@ def end_of(run: SlimeRun) -> list[str]:
         run.kill()
         return [f"{run.folder.name} hangs: {run.output}"]
     return [f"{run.folder.name}: {fault}" for fault in faults(run)]
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--slime", type=Path, required=True, help="slime's checkout")
-    parser.add_argument("--megatron", type=Path, required=True, help="its Megatron-LM")
-    parser.add_argument("--disturbances", type=int, default=20)
-    parser.add_argument("--kind", choices=list(KINDS), help="default: both")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, help="where runs and outputs stay; else they go with the end")
-    asked = parser.parse_args()
-    places = {"cluster.slime_dir": asked.slime.absolute(), "cluster.megatron_dir": asked.megatron.absolute()}
-    with tempfile.TemporaryDirectory(prefix="sat_slime-chaos-") as temporary:
-        root = (asked.out or Path(temporary)).absolute()
-        root.mkdir(parents=True, exist_ok=True)
-        kinds = [asked.kind] if asked.kind else [*KINDS]
-        done, found = campaign(root, asked.disturbances, asked.seed, places, kinds)
-    return told(done, found, PROCESSES)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
