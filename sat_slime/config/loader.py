@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -43,7 +43,7 @@ def load_config(
 
     overrides: `a.b=value` texts of `--set`, the value in YAML. settings: dotted key to value, laid on before them.
     Raises ConfigError with one line for every fault found. What needs several sections is config_errors, for a slime
-    run slime_config_errors; where this raises, further_errors.
+    run slime_config_errors.
     """
     sources = _layers(path)
     if _only(sources, _OF_A_GRID, _OF_A_RUN):
@@ -108,18 +108,6 @@ def _key_paths(fields: Mapping[str, FieldInfo], values: Mapping[str, Any] | None
 def marked_settings(mark: Mark) -> frozenset[str]:
     """Return the dotted keys of the settings and sections that bear `mark` in a run of any runtime."""
     return frozenset(key for model in RUNTIMES.values() for key in marked(model, mark))
-
-
-def further_errors(error: ConfigError, check: Callable[[RunConfig], Sequence[str]]) -> list[str]:
-    """Return what `check` finds in the settings besides the faults of `error`, as a line each.
-
-    It is given the faulty settings at their defaults: lines that name one of those, or their section as a whole, are
-    left out.
-    """
-    if error.rest is None:
-        return []
-    named = [rf"\b{re.escape('.'.join(path))}\b|^{re.escape(path[0])}:" for path in error.faulty]
-    return [line for line in check(error.rest) if not any(re.search(pattern, line) for pattern in named)]
 
 
 # ---------------------------------------------------------------------------------------------- layers over one another
@@ -189,62 +177,35 @@ def _run(values: dict[str, Any], place: str, sources: Sequence[Source], override
 
 def _validated(model: type[SectionT], source: Source, errors: Sequence[str] = ()) -> SectionT:
     """errors: what was found before."""
-    errors, faulty = list(errors), []
+    errors = list(errors)
     try:
         config = model.model_validate(source.values)
     except ValidationError as error:
-        for detail in error.errors():
-            lines, paths = _told(model, source, detail)
-            errors += lines
-            faulty += paths
+        errors += [line for detail in error.errors() for line in _told(model, source, detail)]
     if errors:
-        raise ConfigError(errors, *_rest(model, source.values, faulty))
+        raise ConfigError(errors)
     return config
 
 
-def _rest(
-    model: type[SectionT], values: dict[str, Any], faulty: list[KeyPath]
-) -> tuple[SectionT | None, list[KeyPath]]:
-    """Return the settings with the faulty ones at their defaults, and which are faulty: those that do not go together
-    with such a default too. None where that is not sound either."""
-    for _ in range(2):
-        sound = values
-        for path in faulty:
-            sound = _without(sound, path)
-        try:
-            return model.model_validate(sound), faulty
-        except ValidationError as error:
-            faulty = faulty + [_setting_of(model, values, _path(detail)) for detail in error.errors()]
-    return None, faulty
-
-
-def _without(values: dict[str, Any], path: KeyPath) -> dict[str, Any]:
-    """Return `values` without what is at `path`, or at the part of it that is there."""
-    if not path:  # a fault of the section as a whole
-        return {}
-    key, inner = path[0], path[1:]
-    if inner and isinstance(values.get(key), dict):
-        return {**values, key: _without(values[key], inner)}
-    return {name: value for name, value in values.items() if name != key}
-
-
-def _told(model: type[Section], source: Source, detail: ErrorDetails) -> tuple[list[str], list[KeyPath]]:
-    """Return the lines that tell a fault, and the settings that it is in."""
-    path, kind, value, context = _path(detail), detail["type"], detail["input"], detail.get("ctx", {})
+def _told(model: type[Section], source: Source, detail: ErrorDetails) -> Iterator[str]:
+    """Yield the lines that tell a fault."""
+    path = tuple(str(part) for part in detail["loc"])
+    kind, value, context = detail["type"], detail["input"], detail.get("ctx", {})
+    key, place = ".".join(path), source.origin(path)
     if kind in ("extra_forbidden", "unexpected_keyword_argument"):
-        lines, faulty = [], []
         for leaf in _leaves(path, value):
-            hint, meant = _hint(model, source.values, leaf, value, len(leaf) == len(path))
-            lines.append(f"{source.origin(leaf)}: unknown key '{'.'.join(leaf)}'{hint}")
-            faulty += [leaf, *meant]
-        return lines, faulty
-    key, place, section = ".".join(path), source.origin(path), _setting_of(model, source.values, path)
+            hint = _hint(model, source.values, leaf, value, len(leaf) == len(path))
+            yield f"{source.origin(leaf)}: unknown key '{'.'.join(leaf)}'{hint}"
+        return
     if kind == "literal_error":
-        return [_bad_choice(place, path, value, re.findall(r"'([^']*)'", context["expected"]))], [section]
+        yield _bad_choice(place, path, value, re.findall(r"'([^']*)'", context["expected"]))
+        return
     if kind == "value_error":  # a section's own check, which names its keys itself
-        return [f"{place}: {key}: {context['error']}"], [section]
+        yield f"{place}: {key}: {context['error']}"
+        return
     if kind in ("model_type", "dataclass_type") and value is None:
-        return [f"{place}: {key} is empty: write settings below it, or leave it out"], [section]
+        yield f"{place}: {key} is empty: write settings below it, or leave it out"
+        return
     if kind in ("model_type", "dataclass_type"):
         keys = list(_fields_at(model, source.values, path))
         reason = "it is a section"
@@ -259,29 +220,13 @@ def _told(model: type[Section], source: Source, detail: ErrorDetails) -> tuple[l
         reason = "it must be text; put it in quotes"
     else:
         reason = detail["msg"].replace("Input should be", "it must be")
-    return [f"{place}: {key} is {_shown(value)}: {reason}"], [section]
-
-
-def _path(detail: ErrorDetails) -> KeyPath:
-    return tuple(str(part) for part in detail["loc"])
+    yield f"{place}: {key} is {_shown(value)}: {reason}"
 
 
 def _leaves(path: KeyPath, value: Any) -> list[KeyPath]:
     if not isinstance(value, Mapping) or not value:
         return [path]
     return [leaf for key, inner in value.items() for leaf in _leaves((*path, key), inner)]
-
-
-def _setting_of(model: type[BaseModel], values: Any, path: KeyPath) -> KeyPath:
-    """Return the setting, or the section, in which a fault at `path` is. values: those in which it is."""
-    fields: Mapping[str, FieldInfo] = model.model_fields
-    for depth, name in enumerate(path, 1):
-        values = values.get(name) if isinstance(values, Mapping) else None
-        inner = settings_in(fields[name], values) if name in fields else None
-        if inner is None:
-            return path[: depth + (name == "slime")]  # which holds flags
-        fields = inner
-    return path
 
 
 def _fields_at(model: type[BaseModel], values: Any, path: KeyPath) -> Mapping[str, FieldInfo]:
@@ -308,25 +253,23 @@ def _shown(value: Any) -> str:
 # ------------------------------------------------------------------------------------------ what an unknown key means
 
 
-def _hint(model: type[Section], values: Any, leaf: KeyPath, value: Any, is_whole: bool) -> tuple[str, list[KeyPath]]:
-    """Return the end of the line about an unknown key, and the settings that are likely meant. is_whole: its section is
-    known."""
+def _hint(model: type[Section], values: Any, leaf: KeyPath, value: Any, is_whole: bool) -> str:
+    """Return the end of the line about an unknown key. is_whole: its section is known."""
     if leaf[-1] == "enabled" and len(leaf) > 1 and leaf[-2] in SWITCHES:
-        return f": set {'.'.join(leaf[:-1])} to {_shown(value)}", [leaf[:-1]]
+        return f": set {'.'.join(leaf[:-1])} to {_shown(value)}"
     if leaf[-2:-1] == ("settings",) and (kind := find(str(values.get("method", values).get("base")))):
-        return f"; {kind.name} has {', '.join(settings_of(kind)) or 'none'}", []
+        return f"; {kind.name} has {', '.join(settings_of(kind)) or 'none'}"
     switches = [("method", key) for key in SWITCHES] if "method" in model.model_fields else []
     meant = _meant(leaf, [*key_paths(model, values), *switches])
-    flag = _flag(leaf, meant) if model is SlimeConfig else None
-    if flag:
-        return f"; slime's flags stand under slime: did you mean slime.{flag}?", []
+    if model is SlimeConfig and (flag := _flag(leaf, meant)):
+        return f"; slime's flags stand under slime: did you mean slime.{flag}?"
     for runtime, other in RUNTIMES.items() if model in RUNTIMES.values() else ():
         if other is not model and leaf in key_paths(other):
-            return f"; it is a setting of {runtime} runs alone", meant
+            return f"; it is a setting of {runtime} runs alone"
     if meant:
-        return f"; did you mean {' and '.join(repr('.'.join(each)) for each in meant)}?", meant
+        return f"; did you mean {' and '.join(repr('.'.join(each)) for each in meant)}?"
     where, keys = ".".join(leaf[:-1]) or "a file", _fields_at(model, values, leaf[:-1])
-    return (f"; {where} has {', '.join(keys or model.model_fields)}" if is_whole else ""), []
+    return f"; {where} has {', '.join(keys or model.model_fields)}" if is_whole else ""
 
 
 def _flag(leaf: KeyPath, meant: Sequence[KeyPath]) -> str | None:

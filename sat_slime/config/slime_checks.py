@@ -17,7 +17,6 @@ from sat_slime.config.lab_checks import (
     unread,
 )
 from sat_slime.config.method_section import build_method, section_name, unused_settings
-from sat_slime.config.schema import VerifierLimits
 from sat_slime.config.slime_schema import SlimeConfig, is_sent
 from sat_slime.models import FAMILIES
 from sat_slime.objective import Method
@@ -44,10 +43,6 @@ NO_CANARY = {
 """Flags of slime with which no canary can be, and why."""
 ITERATIONS_PLACE = "{rollout_id}"
 """The text that slime replaces by the iteration in the name of a file."""
-FREE_OF_SGLANG = 0.9
-"""A share of memory above which less is left than SGLang itself leaves: 10 GiB of a GPU with 80."""
-MOST_RUNNING = 4096
-"""Requests that an engine runs at once at most, where nothing says otherwise (SGLang's own bound)."""
 
 
 def slime_config_errors(config: SlimeConfig) -> list[str]:
@@ -354,19 +349,11 @@ def _values(config: SlimeConfig) -> Iterator[str]:
     """Yield the faults of rewards, of sampling, of evaluations, and of parts without a stand-in on a CPU."""
     rollout, evaluation, flags = config.rollout, config.eval, config.slime
     rule = (config.data.reward or "").removeprefix("boxed_")
-    if rule == "remote_rm" and not flags.get("rm-url"):
-        yield (
-            "slime.rm-type is remote_rm, and nothing says whom to ask: set slime.rm-url to http://HOST:PORT of the "
-            "reward's server"
-        )
     if rule == "dapo" and not flags.get("reward-key"):
         yield (
             f"slime.rm-type is {config.data.reward}, which gives score, acc and pred, and slime fails at the first "
             "batch without the one to train on: set slime.reward-key to score"
         )
-    for name in ("rollout-top-k", "eval-top-k"):
-        if (value := flags.get(name)) is not None and value < 1 and value != -1:
-            yield f"slime.{name} is {value}, and SGLang refuses every request with it: set it to -1 for all tokens"
     words = config.model.vocab_size
     if wrong := [token for token in rollout.stop_token_ids if token < 0 or (words and token >= words)]:
         kept = [token for token in rollout.stop_token_ids if token not in wrong]
@@ -666,15 +653,8 @@ def _other_run(config: SlimeConfig) -> Iterator[str]:
             "slime.rm-type is deepscaler: it gives 0 without </think>, which a base model does not write: set it "
             "to math"
         )
-    if data.reward == "random":
-        yield "slime.rm-type is random, which slime has for tests: set it to math"
     if config.method.base == "ppo":
         yield "method.base is ppo: slime's critic is not used, and advantages are GRPO's: set it to grpo, the same run"
-    if data.chat_template_args and not data.chat_template:
-        yield (
-            "slime.apply-chat-template-kwargs has no effect with slime.apply-chat-template false: leave it out, or set "
-            "slime.apply-chat-template to true"
-        )
     if evaluation.every_n_iterations and evaluation.temperature == 0 and evaluation.samples > 1:
         yield (
             f"slime.eval-temperature is 0 with {evaluation.samples} samples of each problem, all of which are the "
@@ -683,22 +663,6 @@ def _other_run(config: SlimeConfig) -> Iterator[str]:
     for file in evaluation.prompts.values() if evaluation.every_n_iterations else ():
         if data.prompts and os.path.normpath(file) == os.path.normpath(data.prompts):
             yield f"slime.eval-prompt-data has {file}, as slime.prompt-data is: it is trained on; name another file"
-    if rollout.memory_fraction > FREE_OF_SGLANG and config.cluster.device == "gpu":
-        yield (
-            f"slime.sglang-mem-fraction-static is {rollout.memory_fraction}, and SGLang itself leaves 10 GiB of a "
-            "large GPU to its kernels, graphs and pushes of weights: set it to 0.85"
-        )
-    if rollout.concurrent_requests > MOST_RUNNING and "sglang-max-running-requests" not in config.slime:
-        yield (
-            f"slime.sglang-server-concurrency is {rollout.concurrent_requests}, but an engine runs at most "
-            f"{MOST_RUNNING}: the others are open connections that wait; set it to {MOST_RUNNING}"
-        )
-    if config.verifier != VerifierLimits() and not uses_verifier(config):
-        changed = ", ".join(f"verifier.{name}" for name in sorted(config.verifier.model_fields_set))
-        yield (
-            f"{changed} has no effect with {data.reward_key} {data.reward}: set slime.custom-rm-path to "
-            "sat_slime.plugin.reward.default or another of its modes, or leave it out"
-        )
 
 
 def _out_of_step(config: SlimeConfig) -> Iterator[str]:

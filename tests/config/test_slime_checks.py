@@ -53,14 +53,8 @@ no-load-optim=true | slime.no-load-optim is true | new optimizer
 sglang-dp-size=2 | slime.sglang-dp-size is 2 | data-parallel attention
 # sglang/srt/managers/scheduler.py:1913
 sglang-max-total-tokens=8192 | slime.sglang-max-total-tokens is 8192 | cut
-# sglang/srt/sampling/sampling_params.py:186
-rollout-top-k=0 | slime.rollout-top-k is 0 | set it to -1
-# sampling_params.py:186, evaluations
-eval-top-k=-2 | slime.eval-top-k is -2 | set it to -1
 # sglang/srt/managers/schedule_batch.py:1315
 rollout-stop-token-ids=[151643,999999] | slime.rollout-stop-token-ids has 999999 | 151936 | set it to [151643]
-# slime/rollout/rm_hub/__init__.py:41
-rm-type=remote_rm custom-rm-path=false | slime.rm-type is remote_rm | slime.rm-url
 # slime/rollout/rm_hub/math_dapo_utils.py:compute_score
 rm-type=dapo custom-rm-path=false | slime.rm-type is dapo | slime.reward-key to score
 # megatron/training/checkpointing.py:726
@@ -143,15 +137,6 @@ method=grpo method.denominator=trainer pipeline.lag=8 \
 save-hf=/hf | slime.save-hf is /hf | set it to /hf/{rollout_id}
 # slime/observability/rollout_data_utils.py:save_debug_rollout_data
 save-debug-rollout-data=/d/x.pt | slime.save-debug-rollout-data is /d/x.pt | set it to /d/x/{rollout_id}.pt
-# sglang/srt/server_args.py:3676
-sglang-mem-fraction-static=0.99 | slime.sglang-mem-fraction-static is 0.99 | 10 GiB | set it to 0.85
-# sglang/srt/model_executor/model_runner_kv_cache_mixin.py:1230
-sglang-server-concurrency=100000 | slime.sglang-server-concurrency is 100000 | at most 4096
-# slime/utils/data.py:apply_chat_template
-apply-chat-template=false apply-chat-template-kwargs='{"enable_thinking":false}' \
-    | slime.apply-chat-template-kwargs has no effect | leave it out, or set slime.apply-chat-template to true
-# slime/rollout/rm_hub/__init__.py:random
-rm-type=random custom-rm-path=false | slime.rm-type is random
 method=sat-gspo | method.sat.scope is microbatch | holds 1 response(s) | below about 10
 method=sat-gspo rollout-max-response-len=8192 context-parallel-size=2 actor-num-nodes=1 | holds 6 response(s)
 max-tokens-per-gpu=16384 | slime.max-tokens-per-gpu is 16384 | 32768 tokens
@@ -163,7 +148,6 @@ rm-type=deepscaler custom-rm-path=false | slime.rm-type is deepscaler | </think>
 method.base=ppo | method.base is ppo | grpo
 pipeline.iterations=8 | pipeline.iterations is 8 | pipeline.lag 8
 eval-interval=34 | slime.eval-interval is 34, no multiple of pipeline.lag 8
-rm-type=math custom-rm-path=false verifier.workers=4 | verifier.workers has no effect with slime.rm-type math
 save-interval=20 | slime.save-interval is 20, no multiple of pipeline.lag 8
 save-interval=0 | slime.save-interval is 0
 no-save-optim=true | slime.no-save-optim is true
@@ -198,14 +182,12 @@ flush-cache-interval=4
 pipeline.mode=streaming pipeline.lag=1 flush-cache-interval=1
 method.r3=true sglang-pp-size=1
 rm-type=dapo custom-rm-path=false reward-key=score
-rm-type=remote_rm custom-rm-path=false rm-url=http://10.0.0.1:80
 partial-rollout=true
 sglang-dp-size=2 sglang-enable-dp-attention=true
 sglang-max-total-tokens=40000
 eval-config=/e.yaml eval-prompt-data=null
 eval-prompt-data=null eval-interval=0
 save=/m/checkpoints ref-load=/m
-rollout-top-k=-1 eval-top-k=-1
 rollout-stop-token-ids=[151645]
 """.strip().splitlines()
 
