@@ -75,6 +75,7 @@ def _on_a_cpu() -> dict[str, Patch]:
         "slime.backends.megatron_utils.initialize": _patch("slime", "accept_numpy_2"),
         "slime.utils.reloadable_process_group": _patch("slime", "forward_newer_collectives"),
         "slime.utils.distributed_utils": _patch("slime", "push_weights_by_gloo"),
+        "slime.rollout.sglang_rollout": _patch("slime", "post_together"),
         "megatron.core.jit": _patch("megatron", "compile_nothing"),
         "megatron.core.tensor_parallel.random": _patch("megatron", "keep_the_cpus_random_state"),
         "megatron.core.optimizer.clip_grads": _patch("megatron", "clip_gradients_on_cpu"),
