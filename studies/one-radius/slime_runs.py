@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs what is missing of the nine runs of plan.md on the real slime, and appends each finished one to slime_runs.csv.
+"""Runs what is missing of the thirty runs of plan.md on the real slime, and appends each finished one to slime_runs.csv.
 
     python studies/one-radius/slime_runs.py SLIME MEGATRON FOLDER      # again after any end
 
@@ -17,7 +17,7 @@ from run import COLUMNS, HERE, Grid, rows
 
 ROOT = HERE.parents[1]
 TABLE = HERE / "slime_runs.csv"
-LAG, STEPS, SEEDS = 8, 64, (1, 2, 3)
+LAG, STEPS, SEEDS = 8, 64, range(1, 11)
 ARMS = Grid(
     "slime",
     "slime",
