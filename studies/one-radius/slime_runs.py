@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs what is missing of the thirty runs of plan.md on the real slime, and appends each finished one to slime_runs.csv.
+"""Runs what is missing of the thirty runs of plan.md on the real slime, and appends finished ones to slime_runs.csv.
 
     python studies/one-radius/slime_runs.py SLIME MEGATRON FOLDER      # again after any end
 
