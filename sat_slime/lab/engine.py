@@ -433,10 +433,8 @@ class Engine:
 
         A request is sent again if it was lost with a server, timed out, or its response was rejected, and only then.
 
-        Raises EngineFailed (attempts or restarts used up), ServerFailed, ServerRefused, ValueError (a request that
-        cannot be served).
+        Raises EngineFailed (attempts or restarts used up), ServerFailed, ServerRefused.
         """
-        self._check(requests)
         async with self._turn:
             return await self._answer(Generation(requests, interruptible=False))
 
@@ -446,7 +444,6 @@ class Engine:
         A response may span updates: its `versions` say which weights generated each token. When the server is
         restarted, a response keeps what it had at its last interruption.
         """
-        self._check(requests)
         batch = Generation(requests, interruptible=True)
         self._streams.append(batch)
         try:
@@ -526,16 +523,6 @@ class Engine:
         written = self._tool(response.output_ids)
         room = request.max_new_tokens - len(response.output_ids)
         return written if written and len(written) < room else None
-
-    def _check(self, requests: Sequence[GenerationRequest]) -> None:
-        for request in requests:
-            longest = len(request.prompt_ids) + request.max_new_tokens
-            if not request.prompt_ids or longest > self.model.max_positions:
-                raise ValueError(
-                    f"request {request.request_id} has {len(request.prompt_ids)} prompt tokens and up to "
-                    f"{request.max_new_tokens} new ones: it needs at least one prompt token and fits into "
-                    f"model.max_positions {self.model.max_positions}"
-                )
 
     def _check_attempts(self, batch: Generation) -> None:
         for request in batch.pending:

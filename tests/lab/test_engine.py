@@ -343,15 +343,3 @@ def test_stop_ends_a_generation_and_an_update_that_hang(with_fake, tmp_path):
         return engine.restarts, engine.deaths
 
     assert with_fake(update) == (0, [])
-
-
-@pytest.mark.parametrize(
-    ("prompt", "tokens", "complaint"),
-    [((1,) * 100, 29, "model.max_positions 128"), ((), 5, "at least one prompt token")],
-)
-def test_a_request_that_cannot_be_served_is_an_error(with_fake, prompt, tokens, complaint):
-    async def scenario(engine):
-        with pytest.raises(ValueError, match=complaint):
-            await engine.generate([GenerationRequest("r", prompt, tokens, 1.0, 0, ())])
-
-    with_fake(scenario)

@@ -4,7 +4,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from sat_slime.lab.failures import PartFailure, wait_all, wait_any
+from sat_slime.lab.failures import PartFailure, wait_all
 
 
 def ended(result: object) -> Future:
@@ -25,11 +25,3 @@ def test_the_first_failure_ends_the_wait_and_names_who_it_was():
 def test_a_part_that_names_itself_is_not_named_twice():
     with pytest.raises(PartFailure, match=r"^trainer \(process 7\) was killed by SIGKILL$"):
         wait_all([ended(PartFailure("trainer (process 7) was killed by SIGKILL"))], "part")
-
-
-def test_any_is_what_is_done_in_its_order():
-    never, first, second = Future(), ended(1), ended(OSError())
-    assert wait_any([second, never, first]) == [second, first]
-    assert wait_any([never], timeout_s=0) == wait_any([], timeout_s=0) == []
-    with pytest.raises(AssertionError):
-        wait_any([])

@@ -3,8 +3,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import re
-import sys
-import types
 from pathlib import Path
 
 import pytest
@@ -23,53 +21,12 @@ def gpu(monkeypatch):
     monkeypatch.setenv("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 
 
-def test_a_gpu_is_one_that_torch_sees(gpu, monkeypatch):
-    assert sglang_on_gpu.gpu_available()
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert not sglang_on_gpu.gpu_available()
-
-
 def test_a_server_on_a_gpu_is_left_to_it(gpu, tmp_path):
     server = Server(0, RolloutConfig(), ModelConfig(), tmp_path)
     words, environment = server.arguments("/m", 7), server_environment()
     assert "--device" not in words and words[words.index("--attention-backend") + 1] == "triton"
     assert environment.items() >= sglang_on_gpu.ENVIRONMENT.items()
     assert not {"SGLANG_USE_CPU_ENGINE", "CUDA_VISIBLE_DEVICES", "TORCHDYNAMO_DISABLE"} & environment.keys()
-
-
-@pytest.fixture
-def sglang(monkeypatch):
-    """The two modules of SGLang that are patched, and what its launcher of kernels was given."""
-    given = []
-    fused_moe = types.SimpleNamespace(invoke_fused_moe_kernel=lambda tokens, *_, **kwargs: given.append(kwargs))
-    utils = types.SimpleNamespace(enable_fused_set_kv_buffer=lambda forward_batch: True)
-    language = types.SimpleNamespace(float32="float32")
-    package = "sglang.srt.layers.moe.moe_runner.triton_utils"
-    for name in (
-        "sglang",
-        "sglang.srt",
-        "sglang.srt.layers",
-        "sglang.srt.layers.moe",
-        "sglang.srt.layers.moe.moe_runner",
-    ):
-        monkeypatch.setitem(sys.modules, name, types.SimpleNamespace())
-    monkeypatch.setitem(sys.modules, package, types.SimpleNamespace(fused_moe=fused_moe))
-    monkeypatch.setitem(sys.modules, "sglang.srt.models", types.SimpleNamespace(utils=utils))
-    monkeypatch.setitem(sys.modules, "triton", types.SimpleNamespace(language=language))
-    monkeypatch.setitem(sys.modules, "triton.language", language)
-    return fused_moe, utils, given
-
-
-def test_experts_in_float32_stay_in_float32(sglang, gpu, monkeypatch):
-    fused_moe, utils, given = sglang
-    for name, value in server_environment().items():
-        monkeypatch.setenv(name, value)
-    sglang_on_gpu.install()
-    sglang_on_gpu.install()
-    for dtype in (torch.float32, torch.bfloat16):
-        fused_moe.invoke_fused_moe_kernel(torch.zeros(1, dtype=dtype), compute_type="theirs", other=1)
-    assert given == [{"compute_type": "float32", "other": 1}, {"compute_type": "theirs", "other": 1}]
-    assert utils.enable_fused_set_kv_buffer(None) is False
 
 
 def test_sglang_finds_it():

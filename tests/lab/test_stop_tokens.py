@@ -1,100 +1,45 @@
-"""What the check of stop tokens says, against where SGLang's real server stops."""
+"""The tokens on which the check of stop tokens says that SGLang stops are those on which it does."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
-from text_model import TEXT_END, TURN_END, save_text_model
 
-from sat_slime.config import load_config
-from sat_slime.config.schema import ModelConfig, RolloutConfig
-from sat_slime.config.starters import CONFIGS
-from sat_slime.lab.engine import CPU_ARGUMENTS, Server, server_environment
-from sat_slime.launch.hf_checkpoint import read_tokenizer, stop_findings, stop_tokens
+from sat_slime.lab.engine import server_environment
+from sat_slime.launch.hf_checkpoint import read_tokenizer, stop_tokens
 
-pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("forked"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 
-ANSWER, LIMIT = "Ans: 34", 40
 GENERATION = {"eos_token_id": None, "transformers_version": "5.0.0"}
+TEXT_END, TURN_START, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 
 
 @pytest.fixture(scope="module")
-def base_model(tmp_path_factory):
-    return save_text_model(tmp_path_factory.mktemp("base") / "model", answer=ANSWER)
+def base_model(tmp_path_factory) -> Path:
+    """The files of a base model, all of which name <|endoftext|>, with a byte-level tokenizer; without weights."""
+    from sat_slime.rollout.sglang_on_cpu.absent import stand_in_for
 
+    stand_in_for("torchvision")  # transformers imports it where it is installed, and PyPI's needs CUDA
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config
 
-def findings(folder, *settings):
-    config = load_config(CONFIGS / "slime/base.yaml", [f"slime.hf-checkpoint={folder}", *settings])
-    return list(stop_findings(config))
-
-
-class TextServer(Server):
-    """A server of a folder that has a tokenizer."""
-
-    def arguments(self, model_path, version):
-        on_cpu = [*CPU_ARGUMENTS, "--dtype", "float32", "--grammar-backend", "none", "--max-total-tokens", "65536"]
-        return ["--model-path", model_path, *on_cpu]
-
-
-async def answers(server, prompt_ids, stops):
-    """One response for each of the lists of stop tokens, asked for as slime asks (GenerateState)."""
-    payload = {
-        "input_ids": [prompt_ids] * len(stops),
-        "sampling_params": [
-            {
-                "temperature": 1.0,
-                "max_new_tokens": LIMIT,
-                "stop_token_ids": ids,
-                "skip_special_tokens": False,
-                "no_stop_trim": True,
-                "spaces_between_special_tokens": False,
-            }
-            for ids in stops
-        ],
-        "return_logprob": True,
-    }
-    return await server.post("/generate", payload)
-
-
-def test_without_the_turns_end_responses_run_to_the_limit_and_with_it_they_end(base_model, tmp_path):
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(base_model)
-    end, text_end = (tokenizer.convert_tokens_to_ids(token) for token in (TURN_END, TEXT_END))
-    chat = [{"role": "user", "content": "17 + 17?"}]
-    prompt = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
-    prompt_ids = tokenizer.encode(prompt, add_special_tokens=False)
-
-    (without,), (with_it,) = findings(base_model), findings(base_model, f"slime.rollout-stop-token-ids=[{end}]")
-    assert without.mark == "FAIL" and with_it.mark == "OK"
-    assert without.detail == (
-        f"slime.rollout-stop-token-ids is unset, and the chat template ends a turn with {TURN_END} ({end}), on which "
-        f"SGLang does not stop (it stops on {text_end}): add {end}"
-    )
-
-    server = TextServer(0, RolloutConfig(startup_timeout_s=600), ModelConfig(), tmp_path)
-
-    async def ask():
-        await server.start(str(base_model), 0)
-        return await answers(server, prompt_ids, [None, [end], [text_end]])
-
-    try:
-        unset, stopped, another = asyncio.run(ask())
-    finally:
-        server.stop()
-    for endless in (unset, another):
-        assert endless["meta_info"]["finish_reason"] == {"type": "length", "length": LIMIT}
-        assert endless["text"].startswith(f"{ANSWER}{TURN_END}{ANSWER}{TURN_END}")
-    assert stopped["meta_info"]["finish_reason"] == {"type": "stop", "matched": end}
-    # The end is part of the text that slime rewards, and of the tokens that it trains.
-    assert stopped["text"] == f"{ANSWER}{TURN_END}"
-    tokens = [row[1] for row in stopped["meta_info"]["output_token_logprobs"]]
-    assert tokens == [*tokenizer.encode(ANSWER, add_special_tokens=False), end]
+    folder = tmp_path_factory.mktemp("base") / "model"
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={token: i for i, token in enumerate(alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=TEXT_END)
+    wrapped.add_special_tokens({"additional_special_tokens": [TURN_START, TURN_END]})
+    wrapped.save_pretrained(folder)
+    end = wrapped.convert_tokens_to_ids(TEXT_END)
+    Qwen3Config(vocab_size=272, architectures=["Qwen3ForCausalLM"], eos_token_id=end).save_pretrained(folder)
+    GenerationConfig(eos_token_id=end).save_pretrained(folder)
+    return folder
 
 
 def shapes(base_model, root):

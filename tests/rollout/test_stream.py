@@ -22,18 +22,6 @@ def test_room_is_the_last_place_from_which_a_group_is_trained_within_the_bound(m
             assert (before < room) == (last_step_on - version <= max_staleness), (rollout, version, before)
 
 
-@pytest.mark.parametrize("lag", [1, 2, 5])
-@pytest.mark.parametrize("steps", [1, 3])
-def test_with_the_least_bound_that_is_accepted_a_whole_batch_may_always_begin(lag, steps):
-    least = lag * steps - 1
-    bound = StalenessBound(least, steps, prompts=4)
-    for rollout in range(20):
-        pushed = rollout // lag * lag * steps  # all rollouts before are trained, and what was due is pushed
-        assert bound.room(rollout, pushed) >= 4
-    tighter = StalenessBound(least - 1, steps, prompts=4)
-    assert min(tighter.room(rollout, rollout // lag * lag * steps) for rollout in range(20)) == 0
-
-
 def test_drops_are_counted_in_all_and_by_length():
     metrics = drop_metrics([1, 2, 2, 7, 8], [2, 8], longest=8)
     assert metrics == {
@@ -202,15 +190,6 @@ def test_a_group_that_fails_is_begun_again_before_new_ones_and_not_for_ever():
         group = stream.begin()
         assert (group.prompt, group.attempt) == (0, attempt)
     assert not stream.fail(group)
-
-
-def test_what_is_too_old_is_dropped_as_the_run_goes_on():
-    stream = make_stream()
-    for group in [stream.begin() for _ in range(4)]:
-        stream.complete(group, "", [3], 0)
-    assert stream.take() and len(stream.waiting) == 2
-    stream.seek(2)  # tokens of version 0 would be two updates old
-    assert not stream.waiting and stream.dropped == [3, 3]
 
 
 def overtaken(over_age) -> tuple[Stream, Group]:
