@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sat_slime.config import ConfigError, LabConfig, config_errors, load_config
-from sat_slime.config.loader import RunConfig
+from sat_slime.config import ConfigError, LabConfig, config_errors, load_config, slime_config_errors
+from sat_slime.config.loader import RunConfig, further_errors
 from sat_slime.config.method_section import method_switches
 from sat_slime.grid.state import GridFolder
 from sat_slime.runs.folder import RunFolder, RunFolderError
@@ -47,7 +47,7 @@ def plan_run(
         folder = file.parent
     if error := contradiction(settings):
         raise ConfigError([error])
-    config = load_config(file, overrides, settings)
+    config = load_run(file, overrides, settings)
     if "name" in settings:
         folder = None
     if isinstance(config, LabConfig):
@@ -70,6 +70,25 @@ def contradiction(settings: Mapping[str, Any]) -> str | None:
         if named and named[key] and settings.get(f"method.{key}") is False:
             return f"--method {name} and --no-{key} contradict each other: leave one of them out"
     return None
+
+
+def load_run(file: Path, overrides: Sequence[str], settings: Mapping[str, Any] | None = None) -> RunConfig:
+    """Return a run's settings, as load_config reads them. A ConfigError also tells what the sections do not agree
+    on."""
+    try:
+        return load_config(file, overrides, settings)
+    except ConfigError as error:
+        more = [f"{file}: {line}" for line in further_errors(error, _faults_of_settings)]
+        raise ConfigError([*error.errors, *more]) from None
+
+
+def _faults_of_settings(config: RunConfig) -> list[str]:
+    """Return what settings_errors finds without looking at files and modules."""
+    if isinstance(config, LabConfig):
+        return config_errors(config)
+    from sat_slime.launch.command import flag_errors
+
+    return [*slime_config_errors(config), *flag_errors(config)]
 
 
 def settings_errors(config: RunConfig) -> list[str]:

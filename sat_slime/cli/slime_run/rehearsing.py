@@ -13,13 +13,13 @@ from typing import Any
 
 from rich.console import Console
 
-from sat_slime.cli.run_plan import contradiction
+from sat_slime.cli.run_plan import contradiction, load_run
 from sat_slime.cli.run_words import method_line
 from sat_slime.cli.slime_run.job_start import Where, launch_job
 from sat_slime.cli.slime_run.sent_run import stop_job
 from sat_slime.cli.slime_run.slime_plan import plan_slime_run
 from sat_slime.cli.terminal import FAILED, INTERRUPTED, OK, complain, sigterm_as_ctrl_c, undisturbed
-from sat_slime.config import ConfigError, SlimeConfig, dump_config, load_config
+from sat_slime.config import ConfigError, SlimeConfig, dump_config
 from sat_slime.config.disk import is_replaceable
 from sat_slime.launch.checks import settings_errors
 from sat_slime.launch.command import run_folder
@@ -57,7 +57,7 @@ def rehearse_run(
     console = Console(soft_wrap=True, highlight=False)
     if reason := contradiction(settings):
         raise ConfigError([reason])
-    config = load_config(file, overrides, settings)
+    config = load_run(file, overrides, settings)
     if not isinstance(config, SlimeConfig):
         raise ConfigError([f"{file} is a lab run, which runs on a CPU: sat-slime launch {file}"])
     folder = (out or Path("rehearsals") / config.name).absolute()
