@@ -18,7 +18,7 @@ from sat_slime.config.grid_schema import GridConfig
 from sat_slime.config.method_section import SWITCHES, laid_over, method_switches
 from sat_slime.config.schema import LabConfig, Section, without_settings_of_another_task
 from sat_slime.config.section import Mark, marked, settings_in, settings_of
-from sat_slime.config.slime_schema import READ, VIEWS, SlimeConfig
+from sat_slime.config.slime_schema import DEFAULTS, READ, VIEWS, SlimeConfig
 from sat_slime.config.source import ConfigError, KeyPath, Source, parse_value, read_layers
 from sat_slime.config.synonyms import SYNONYMS
 from sat_slime.objective.method import find
@@ -307,7 +307,7 @@ def _flag(leaf: KeyPath, meant: Sequence[KeyPath]) -> str | None:
     mean: its name, or the word by which this package reads it, such as rollout.top_p."""
     if leaf[0] == "method" or any(path[-1] == leaf[-1] for path in meant):
         return None
-    flags = list(READ.__annotations__)
+    flags = list(READ.__annotations__ | DEFAULTS)
     words = ["-".join(words).replace("_", "-") for words in (leaf, leaf[-1:])]
     ours = vars(VIEWS[leaf[0]]).get(leaf[1]) if leaf[0] in VIEWS and len(leaf) == 2 else None
     exact = [word for word in (getattr(ours, "name", ""), *words) if word in flags]

@@ -349,11 +349,19 @@ def _values(config: SlimeConfig) -> Iterator[str]:
     """Yield the faults of rewards, of sampling, of evaluations, and of parts without a stand-in on a CPU."""
     rollout, evaluation, flags = config.rollout, config.eval, config.slime
     rule = (config.data.reward or "").removeprefix("boxed_")
+    if rule == "remote_rm" and not flags.get("rm-url"):
+        yield (
+            "slime.rm-type is remote_rm, and nothing says whom to ask: set slime.rm-url to http://HOST:PORT of the "
+            "reward's server"
+        )
     if rule == "dapo" and not flags.get("reward-key"):
         yield (
             f"slime.rm-type is {config.data.reward}, which gives score, acc and pred, and slime fails at the first "
             "batch without the one to train on: set slime.reward-key to score"
         )
+    for name in ("rollout-top-k", "eval-top-k"):
+        if (value := flags.get(name)) is not None and value < 1 and value != -1:
+            yield f"slime.{name} is {value}, and SGLang refuses every request with it: set it to -1 for all tokens"
     words = config.model.vocab_size
     if wrong := [token for token in rollout.stop_token_ids if token < 0 or (words and token >= words)]:
         kept = [token for token in rollout.stop_token_ids if token not in wrong]

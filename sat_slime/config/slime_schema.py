@@ -91,8 +91,6 @@ READ = TypedDict(
         "apply-chat-template-kwargs": str,
         "rm-type": str,
         "custom-rm-path": str,
-        "rollout-shuffle": bool,
-        "balance-data": bool,
         # generation
         "rollout-batch-size": PositiveInt,
         "n-samples-per-prompt": Annotated[int, Field(ge=2)],
@@ -106,7 +104,6 @@ READ = TypedDict(
         "sglang-context-length": PositiveInt,
         "sglang-allow-auto-truncate": bool,
         "sglang-server-concurrency": PositiveInt,
-        "use-fault-tolerance": bool,
         # training
         "tensor-model-parallel-size": PositiveInt,
         "pipeline-model-parallel-size": PositiveInt,
@@ -117,21 +114,8 @@ READ = TypedDict(
         "use-dynamic-batch-size": bool,
         "max-tokens-per-gpu": PositiveInt,
         "recompute-granularity": Literal["selective", "full"],
-        "optimizer": str,
         "lr": PositiveFloat,
-        "lr-decay-style": str,
-        "override-opt_param-scheduler": bool,
         "optimizer-cpu-offload": bool,
-        "weight-decay": NonNegativeFloat,
-        "adam-beta1": NonNegativeFloat,
-        "adam-beta2": NonNegativeFloat,
-        "adam-eps": PositiveFloat,
-        "clip-grad": NonNegativeFloat,
-        "attention-dropout": NonNegativeFloat,
-        "hidden-dropout": NonNegativeFloat,
-        "accumulate-allreduce-grads-in-fp32": bool,
-        "attention-softmax-in-fp32": bool,
-        "attention-backend": str,
         # evaluation
         "eval-interval": NonNegativeInt,
         "eval-prompt-data": Annotated[list[str], AfterValidator(_sets)],
@@ -150,7 +134,8 @@ READ = TypedDict(
     },
     total=False,
 )
-"""The flags that this package reads, with their types. Any other one is sent as it stands."""
+"""The flags that this package reads, with their types. Any other one is sent as it stands, once it was held against
+slime's own list (launch/flags.py)."""
 READ.__pydantic_config__ = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)  # type: ignore[attr-defined]
 
 DEFAULTS: dict[str, FlagValue] = {
@@ -374,7 +359,6 @@ class RolloutView(View):
     top_k = Flag("rollout-top-k", -1)
     memory_fraction = Flag("sglang-mem-fraction-static", 0.8)
     concurrent_requests = Flag("sglang-server-concurrency", 512)
-    fault_tolerance = Flag("use-fault-tolerance", False)
 
     @property
     def stop_token_ids(self) -> list[int]:
