@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from .. import outside
 from . import clips, gates, penalties, scores, weights
@@ -17,9 +17,6 @@ from .clips import GRPO, GSPO, PPO, Clip
 from .sat import SAT
 from .stabilizer import Gate, Judge, Radii, Scope, Stabilizer, Surrogate, Weight
 from .terms import Denominator, Need, Ratio
-
-if TYPE_CHECKING:  # so that settings are read before torch is imported
-    from .tokens import Tokens
 
 Kind = TypeVar("Kind", bound=Stabilizer)
 
@@ -238,19 +235,6 @@ class Method:
 
     def _first(self, kind: type[Kind]) -> Kind | None:
         return next(iter(self._all(kind)), None)
-
-    def radii(self, t: Tokens) -> tuple[Any, Any]:
-        """The radii of the clip interval before SAT contracts them, numbers or tensors; without a clip those of an
-        interval that cuts nothing."""
-        low, high = (self.clip.eps_low, self.clip.eps_high) if self.clip else (1.0, float("inf"))
-        if self.radius_policy is None:
-            return low, high
-        import torch
-
-        with torch.no_grad():
-            set_low, set_high = self.radius_policy.radii(low, high, t)
-        t.measured |= {"radius/low": set_low, "radius/high": set_high}
-        return set_low, set_high
 
     @property
     def formula(self) -> tuple[object, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -67,7 +67,7 @@ def policy_surrogate(
     if method.instead is not None:
         S, clipped = method.instead.values(t), torch.zeros_like(A, dtype=torch.bool)
     else:
-        low, high = eps_low, eps_high = method.radii(t)
+        low, high = eps_low, eps_high = radii(method, t)
         if method.sat:
             c_low, c_high = method.sat.contraction(t)
             eps_low, eps_high = low * c_low, high * c_high
@@ -89,6 +89,18 @@ def policy_surrogate(
     if method.sat and method.clip and not method.radius_policy:  # a policy gives each token its own
         metrics |= method.sat.radius_metrics(t.threshold, method.clip)
     return Result(t.back(S), t.back(clipped), metrics, t.n)
+
+
+@torch.no_grad()
+def radii(method: Method, t: Tokens) -> tuple[Any, Any]:
+    """The radii of the clip interval before SAT contracts them, numbers or (n,) tensors; without a clip those of an
+    interval that cuts nothing."""
+    low, high = (method.clip.eps_low, method.clip.eps_high) if method.clip else (1.0, float("inf"))
+    if method.radius_policy is None:
+        return low, high
+    set_low, set_high = method.radius_policy.radii(low, high, t)
+    t.measured |= {"radius/low": set_low, "radius/high": set_high}
+    return set_low, set_high
 
 
 @torch.no_grad()

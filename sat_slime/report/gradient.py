@@ -30,6 +30,7 @@ from sat_slime.objective import (
     threshold_scores,
 )
 from sat_slime.objective.sat import RadiusAt, kernel
+from sat_slime.objective.surrogate import radii
 from sat_slime.objective.terms import bounded_exp
 from sat_slime.objective.tokens import response_mean_weights
 from sat_slime.report.dumps import StepBatch
@@ -296,7 +297,7 @@ def scope_sweep(method: Method, view: StepView, seed: int) -> np.ndarray:
     if sat is None or method.clip is None:
         return counts
     t = Tokens(method, view.tokens(method), d=view.log_ratio(method))
-    reach, stale = outward_reach(method.radii(t), t.d, t.A).numpy(), sat.scores(t).numpy()
+    reach, stale = outward_reach(radii(method, t), t.d, t.A).numpy(), sat.scores(t).numpy()
     n = len(step.lengths)
     owner = np.repeat(np.arange(n, dtype=np.int32), step.lengths.numpy())[step.mask.numpy()]
     ascending = np.argsort(stale, kind="stable")
