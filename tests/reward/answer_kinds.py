@@ -34,6 +34,7 @@ RIGHT = {
         ("14", "Putting everything together, Lisa ends up with 14 marbles."), ("7", "The answer is 7 (not 8)."),
         ("3/2", r"The final result is therefore $x = \frac{3}{2}$, as required."),
         ("(2,1),(1,2)", "Therefore all solutions are $(1,2)$ and $(2,1)$."),
+        ("2, 3", "The roots are\n\n3 and 2"),
     ],
     "left side": [
         ("1", r"\boxed{|AB|=1}"), ("|AB| = 1", r"\boxed{1}"), ("4, 5", r"\boxed{AB=4,CD=5}"),
@@ -110,6 +111,7 @@ RIGHT = {
         (r"2\sqrt{3}", r"\boxed{\textbf{(E) } 2\sqrt{3}}"), ("B", r"\boxed{\text{B: } 3}"),
         ("C", "The answer is C) 12"), ("D", "So the correct answer is **D) 28**."), ("C", "The correct answer is (C)."),
         ("C", r"\boxed{(C)}"),
+        ("B", "The answer is option B because 3 > 2."), ("B", "Answer: option B, since 3 is odd"),
     ],
     "corrections": [
         ("10", "I first thought that the answer was 9, but it is 10."),
@@ -229,6 +231,7 @@ RIGHT = {
         ("no", "No, such a polynomial does not exist."), (r"\text{a right triangle}", r"\boxed{\text{right triangle}}"),
         ("yes", "Yes, it is possible."), (r"\text{no solution}", r"\boxed{\emptyset}"),
         (r"\text{isosceles}", "The triangle is isosceles."), (r"\text{No solution}", r"\boxed{\text{no solution}}"),
+        ("yes", "Yes. Such a polynomial exists."), ("no", "No. It does not exist."),
     ],
 }  # fmt: skip
 
@@ -304,6 +307,7 @@ WRONG = {
         ("A", r"\boxed{A(B)}"), ("(B+1)", r"\boxed{\text{B}}"), ("D", "The answer is C) 12"),
         ("(B) 5", r"\boxed{(A) 5}"), ("B", r"\boxed{\textbf{(C)}\ 12}"), ("12", r"\boxed{C}"),
         ("A", r"\boxed{\text{AB}}"), ("A", r"\boxed{A, C}"), ("C", r"\boxed{\text{Not } C}"), ("C", r"\boxed{(D)}"),
+        ("3", "The answer is option B because 3 > 2."),
     ],
     "corrections": [
         ("9", "I first thought that the answer was 9, but it is 10."),
