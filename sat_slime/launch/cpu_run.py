@@ -48,8 +48,7 @@ def cpu_environment(config: SlimeConfig) -> dict[str, str]:
         **_threads_of_engine(config.rollout.gpus_per_engine),
         "HF_HUB_OFFLINE": "1",
         "GLOO_SOCKET_IFNAME": "lo",
-        # With several nodes each Ray has its own.
-        **({"SLIME_HOST_IP": "127.0.0.1"} if cpu_nodes(config) == 1 else {}),
+        "SLIME_HOST_IP": "127.0.0.1",
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
         "PYTHONWARNINGS": "ignore",  # every package that finds no Apex would warn
     }
@@ -61,15 +60,11 @@ def _threads_of_engine(ranks: int) -> dict[str, str]:
     return {"SGLANG_CPU_OMP_THREADS_BIND": "|".join([cores] * ranks)} if ranks > 1 else {}
 
 
-def cpu_nodes(config: SlimeConfig) -> int:
-    """Return how many nodes the Ray of such a run has: as many as its GPUs would fill."""
-    return -(-(config.train.world_size + config.rollout.gpus) // config.cluster.gpus_per_node)
-
-
-def cpu_cores(config: SlimeConfig) -> int:
-    """Return the CPUs that each node of such a Ray offers: slime asks for one with each GPU, and for some more for
-    other actors."""
-    return 4 + 2 * config.cluster.gpus_per_node
+def cpu_ray(config: SlimeConfig) -> tuple[int, int]:
+    """Return the GPUs and CPUs of the Ray of such a run, which has one node for all ranks: slime asks for a CPU
+    with each GPU, and for some more for other actors."""
+    gpus = config.train.world_size + config.rollout.gpus
+    return gpus, 4 + 2 * gpus
 
 
 def without_transformer_engine(config: SlimeConfig) -> dict[str, Any]:

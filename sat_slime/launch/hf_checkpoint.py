@@ -68,6 +68,13 @@ def hf_findings(config: SlimeConfig) -> Iterator[Finding]:
     else:
         yield ok(what, path)
     problems = list(model_mismatches(config.model, values))
+    quantized = config.slime.get("sglang-quantization")
+    if quantized and not values.get("quantization_config"):
+        problems.append(
+            f"slime.sglang-quantization is {quantized}, but the checkpoint's config.json has no quantization_config: "
+            "SGLang makes a form of its own of the weights, which no push of bf16 weights fits: leave it out, or name "
+            "a quantized slime.hf-checkpoint"
+        )
     yield from (fail("model", problem) for problem in problems)
     if not problems:
         yield ok("model", f"as in {folder / 'config.json'}")

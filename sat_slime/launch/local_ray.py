@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import fcntl
 import os
 import re
 import shutil
 import signal
-import socket
-import struct
 import subprocess
 import sys
 import tempfile
@@ -34,16 +30,10 @@ END_TIMEOUT_S = 20.0
 """Seconds in which `ray start` may end after one of Ray's processes died: it looks every second, and first ends the
 others."""
 POLL_S = 0.2
-HEAD_PORTS, NODE_PORTS = 3, 4
-"""Number of ports that a Ray is given for its head, and for each of its nodes."""
+LOG = "start.log"
+"""The file with what `ray start` wrote."""
 STARTED = "Ray runtime started"
 """What `ray start` writes once all of its processes are there. Its dashboard answers before."""
-CLONE_NEWNET = 0x40000000
-"""Linux's flag of unshare for a network namespace."""
-IN_NAMESPACE = "SAT_SLIME_IN_NAMESPACE"
-"""Environment variable of a process that has begun anew in one."""
-SIOCSIFFLAGS, IFF_UP = 0x8914, 1
-"""Linux's request for an interface's flags, and the one with which it is up."""
 GPUS_FOR_RAY = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ONEAPI_DEVICE_SELECTOR")
 """Environment variables by which Ray counts the GPUs that it may offer."""
 
@@ -65,62 +55,43 @@ def start_ray(
     cpus: int | None = None,
     store_bytes: int | None = None,
     variables: Mapping[str, str] | None = None,
-    nodes: int = 1,
 ) -> LocalRay:
     """Starts a Ray that outlives this process. Secrets in the environment reach its jobs, as they must.
 
-    gpus, cpus: the numbers that each node of it offers, whatever the machine has and CUDA_VISIBLE_DEVICES says; None:
-    all there are, and of the GPUs those that CUDA_VISIBLE_DEVICES names. store_bytes: size of a node's object store.
-    variables: more environment. nodes: more than one are raylets with addresses of their own, 127.0.0.2, 127.0.0.3 and
-    so on; they want a network namespace without any other interface (`private_network`), since Ray's servers then
-    listen on all there are. Raises JobError where Ray does not come up; nothing of it stays.
+    gpus, cpus: the numbers that it offers, whatever the machine has and CUDA_VISIBLE_DEVICES says; None: all there are,
+    and of the GPUs those that CUDA_VISIBLE_DEVICES names. store_bytes: size of its object store. variables: more
+    environment. Raises JobError where Ray does not come up; nothing of it stays.
     """
-    if nodes > 1 and (reachable := [name for _, name in socket.if_nameindex() if name != "lo"]):
-        raise JobError(
-            f"a Ray of {nodes} nodes on this machine would listen on {', '.join(reachable)}, too: only a rehearsal, in "
-            "a network namespace of its own, has several nodes (sat-slime rehearse)"
-        )
-    offered = {"--num-gpus": gpus, "--num-cpus": cpus, "--object-store-memory": store_bytes}
-    environment = _environment(variables or {}, gpus is not None, nodes)
     try:
-        port, client_port, gcs_port, *ports = free_ports(HEAD_PORTS + nodes * NODE_PORTS)
+        port, client_port, agent_port, agent_grpc_port, env_port, metrics_port = free_ports(6)
     except OSError as error:
         raise JobError(str(error)) from error
-    head = _address(0, nodes)
-    head_flags = [
-        *("--head", "--port=0" if nodes == 1 else f"--port={gcs_port}", f"--ray-client-server-port={client_port}"),
-        *("--include-dashboard=true", "--dashboard-host=127.0.0.1", f"--dashboard-port={port}"),
-    ]
     folder = tempfile.mkdtemp(prefix=PREFIX, dir=temporary_folder())
-    environment["RAY_TMPDIR"] = folder  # Ray notes there which one is this machine's; the note of another Ray stays
+    offered = {"--num-gpus": gpus, "--num-cpus": cpus, "--object-store-memory": store_bytes}
+    command = [
+        *(sys.executable, "-m", ray_start.__name__, "start", "--block", "--disable-usage-stats"),
+        *("--head", "--port=0", f"--ray-client-server-port={client_port}", "--node-ip-address=127.0.0.1"),
+        *("--include-dashboard=true", "--dashboard-host=127.0.0.1", f"--dashboard-port={port}"),
+        f"--dashboard-agent-listen-port={agent_port}",  # else a second Ray could be sent no job
+        # Ray does not wait for ports that are given; it waits 15 s for others: too short on a busy machine.
+        *(f"--dashboard-agent-grpc-port={agent_grpc_port}", f"--runtime-env-agent-port={env_port}"),
+        f"--metrics-export-port={metrics_port}",
+        f"--temp-dir={folder}/ray",
+        *(f"{flag}={value}" for flag, value in offered.items() if value is not None),
+    ]
     ray = LocalRay(f"http://127.0.0.1:{port}", 0, folder)
     try:
-        for node in range(nodes):
-            agent_port, agent_grpc_port, env_port, metrics_port = ports[node * NODE_PORTS :][:NODE_PORTS]
-            address = _address(node, nodes)
-            command = [
-                *(sys.executable, "-m", ray_start.__name__, "start", "--block", "--disable-usage-stats"),
-                *(head_flags if node == 0 else [f"--address={head}:{gcs_port}"]),
-                f"--node-ip-address={address}",
-                f"--dashboard-agent-listen-port={agent_port}",  # else a second Ray could be sent no job
-                # Ray does not wait for ports that are given; it waits 15 s for others: too short on a busy machine.
-                *(f"--dashboard-agent-grpc-port={agent_grpc_port}", f"--runtime-env-agent-port={env_port}"),
-                f"--metrics-export-port={metrics_port}",
-                f"--temp-dir={folder}/ray{node or ''}",
-                *(f"{flag}={value}" for flag, value in offered.items() if value is not None),
-            ]
-            with _log(folder, node).open("wb") as output:
-                process = subprocess.Popen(
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    env=environment if nodes == 1 else {**environment, "SLIME_HOST_IP": address},
-                    start_new_session=True,  # Ctrl-C here is not meant for Ray
-                )
-            if node == 0:
-                ray = replace(ray, pid=process.pid)
-            _wait_until_ready(ray, process, node)
+        with (Path(folder) / LOG).open("wb") as output:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=_environment(folder, variables or {}, gpus is not None),
+                start_new_session=True,  # Ctrl-C here is not meant for Ray
+            )
+        ray = replace(ray, pid=process.pid)
+        _wait_until_ready(ray, process)
     except BaseException:
         if ray.pid:
             with contextlib.suppress(JobError):  # the reason why it did not start is worth more
@@ -130,51 +101,19 @@ def start_ray(
     return ray
 
 
-def _environment(variables: Mapping[str, str], gpus_on_paper: bool, nodes: int) -> dict[str, str]:
+def _environment(folder: str, variables: Mapping[str, str], gpus_on_paper: bool) -> dict[str, str]:
     """Return the environment of a Ray: this process's, without what would change which GPUs it offers."""
-    hidden = ("RAY_ADDRESS", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", *(GPUS_FOR_RAY if gpus_on_paper else ()))
+    hidden = ("RAY_ADDRESS", *(GPUS_FOR_RAY if gpus_on_paper else ()))
     environment = {name: value for name, value in own_python_first().items() if name not in hidden}
     environment = {**PATIENCE, **environment, **variables}
-    environment["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"] = "0"  # newer Rays would wait up to 30 s after SIGTERM
-    if nodes == 1:  # without a cluster all of Ray's servers bind to 127.0.0.1
-        environment["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+    environment |= {
+        "RAY_TMPDIR": folder,  # Ray notes there which one is this machine's; the note of another Ray stays
+        "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",  # newer Rays would wait up to 30 s after SIGTERM
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # without a cluster all of Ray's servers bind to 127.0.0.1
+    }
     if token := token_for_own_ray():  # whoever can talk to Ray can have it run anything
         environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
     return environment
-
-
-def _address(node: int, nodes: int) -> str:
-    """Return a node's address. Ray replaces that of the host, 127.0.0.1, by another where it has several nodes."""
-    return "127.0.0.1" if nodes == 1 else f"127.0.0.{2 + node}"
-
-
-def private_network() -> None:
-    """Moves this process, and all that it starts from now on, into a network namespace of its own, whose only interface
-    is loopback: what listens there is reached by nobody else, and nothing there reaches another machine.
-
-    Threads that it has stay outside. A user who may not do that has the process begin anew as `root` of a user
-    namespace. Raises JobError where the machine does not allow it.
-    """
-    if os.environ.pop(IN_NAMESPACE, None) is None and ctypes.CDLL(None).unshare(CLONE_NEWNET) != 0:
-        unshare = ("unshare", "--map-root-user", "--net")
-        try:
-            subprocess.run([*unshare, "true"], check=True, capture_output=True, text=True)
-        except (OSError, subprocess.CalledProcessError) as error:
-            why = (getattr(error, "stderr", "") or str(error)).strip()
-            raise JobError(
-                f"several nodes need a network namespace of their own, which this machine does not allow ({why}): run "
-                "as root, allow user namespaces (sysctl kernel.unprivileged_userns_clone=1), or start the container "
-                "with --cap-add SYS_ADMIN"
-            ) from error
-        os.environ[IN_NAMESPACE] = "1"
-        os.execvp(unshare[0], [*unshare, sys.executable, *sys.orig_argv[1:]])
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        fcntl.ioctl(any_socket, SIOCSIFFLAGS, struct.pack("16sh", b"lo", IFF_UP))
-
-
-def _log(folder: str, node: int = 0) -> Path:
-    """Return the file with what a node's `ray start` wrote."""
-    return Path(folder) / f"start{node or ''}.log"
 
 
 def own_python_first() -> dict[str, str]:
@@ -182,26 +121,26 @@ def own_python_first() -> dict[str, str]:
     return {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"}
 
 
-def _wait_until_ready(ray: LocalRay, process: subprocess.Popen[bytes], node: int = 0) -> None:
-    """Waits until a node's `ray start` has said that all is there, and the job server answers. Raises JobError."""
+def _wait_until_ready(ray: LocalRay, process: subprocess.Popen[bytes]) -> None:
+    """Waits until `ray start` has said that all is there, and the job server answers. Raises JobError."""
     deadline = time.monotonic() + START_TIMEOUT_S
     while process.poll() is None:
         with contextlib.suppress(JobError):
-            if STARTED in _start_log(ray, node):
+            if STARTED in _start_log(ray):
                 JobServer(ray.address)
                 return
         if time.monotonic() > deadline:
             raise JobError(f"Ray did not start on this machine within {START_TIMEOUT_S:.0f} s: stop other work on it")
         time.sleep(POLL_S)
-    log = _start_log(ray, node)
+    log = _start_log(ray)
     last = (log.strip().splitlines() or ["it wrote nothing"])[-1].strip()
     raise JobError(f"Ray did not start on this machine: {', '.join(_deaths(log)) or last}")
 
 
-def _start_log(ray: LocalRay, node: int = 0) -> str:
+def _start_log(ray: LocalRay) -> str:
     """Return what `ray start` has written so far, without colours; nothing where the log is gone."""
     try:
-        return _COLOUR.sub("", _log(ray.folder, node).read_text(encoding="utf-8", errors="replace"))
+        return _COLOUR.sub("", (Path(ray.folder) / LOG).read_text(encoding="utf-8", errors="replace"))
     except OSError:
         return ""
 

@@ -120,48 +120,6 @@ def test_gpus_on_paper_are_offered_whatever_the_environment_hides(starts, monkey
     assert of_the_machine.get("CUDA_VISIBLE_DEVICES") == value
 
 
-def test_several_nodes_have_addresses_of_their_own(starts, monkeypatch):
-    monkeypatch.setattr(socket, "if_nameindex", lambda: [(1, "lo")])
-    monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # as the lab runtime sets it
-    start_ray(gpus=8, nodes=2)
-    head, other = (call.args[0] for call in subprocess.Popen.call_args_list)
-    assert "--head" in head and "--node-ip-address=127.0.0.2" in head and "--num-gpus=8" in head
-    assert "--node-ip-address=127.0.0.3" in other and "--num-gpus=8" in other
-    (gcs,) = (word.removeprefix("--port=") for word in head if word.startswith("--port="))
-    assert f"--address=127.0.0.2:{gcs}" in other
-    addresses = [call.kwargs["env"]["SLIME_HOST_IP"] for call in subprocess.Popen.call_args_list]
-    assert addresses == ["127.0.0.2", "127.0.0.3"]
-    assert all("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER" not in c.kwargs["env"] for c in subprocess.Popen.call_args_list)
-
-
-def test_several_nodes_are_refused_where_others_could_reach_them(starts, monkeypatch):
-    monkeypatch.setattr(socket, "if_nameindex", lambda: [(1, "lo"), (2, "eth0")])
-    with pytest.raises(JobError, match="would listen on eth0, too: only a rehearsal"):
-        start_ray(gpus=8, nodes=2)
-    assert not subprocess.Popen.called and not list(starts.folder.iterdir())
-
-
-PRIVATE = """
-import socket
-from sat_slime.launch.local_ray import private_network
-from sat_slime.launch.ray_jobs import JobError
-try:
-    private_network()
-except JobError as error:
-    print(error)
-else:
-    server = socket.create_server(("127.0.0.3", 0))
-    socket.create_connection(server.getsockname())
-    print([name for _, name in socket.if_nameindex()])
-"""
-
-
-def test_a_private_network_has_loopback_alone():
-    """Or says what the machine does not allow."""
-    done = subprocess.run([sys.executable, "-c", PRIVATE], capture_output=True, text=True, check=True)
-    assert done.stdout == "['lo']\n" or "which this machine does not allow" in done.stdout
-
-
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError("no process")])
 def test_a_start_that_is_broken_off_leaves_nothing(starts, error):
     (starts.ends if isinstance(error, KeyboardInterrupt) else subprocess.Popen).side_effect = error

@@ -75,7 +75,7 @@ def _start(plan: SlimePlan, where: Where, console: Console, overwrite: bool = Fa
         if ray is not None:
             undo.callback(end_ray, ray, console)
         on_cpu = plan.config.cluster.device == "cpu"
-        was_checked = ray is not None and on_cpu and cpu_run.cpu_nodes(plan.config) == 1  # it is this machine
+        was_checked = ray is not None and on_cpu  # it is this machine
         if not where.skip_checks and not was_checked:
             say(console, f"checking the cluster at {server.address} ...")
             _tell_checks(checks.cluster_findings(server, plan.config, plan.folder, plan.sent, plan.resume), console)
@@ -135,9 +135,8 @@ def _cluster(plan: SlimePlan, where: Where, console: Console) -> tuple[JobServer
         refuse_failures(finding for finding in findings if finding.mark == "FAIL")
     console.print("starting Ray on this machine ...", highlight=False)
     if on_cpu:
-        gpus, cores = plan.config.cluster.gpus_per_node, cpu_run.cpu_cores(plan.config)
-        nodes = cpu_run.cpu_nodes(plan.config)
-        ray = local_ray.start_ray(gpus, cores, cpu_run.OBJECT_STORE_BYTES, cpu_run.RAY_ENVIRONMENT, nodes)
+        offered = cpu_run.cpu_ray(plan.config)
+        ray = local_ray.start_ray(*offered, cpu_run.OBJECT_STORE_BYTES, cpu_run.RAY_ENVIRONMENT)
     else:
         # A GPU that is shared counts twice; card_run says to all processes which it is.
         twice = plan.config.cluster.gpus_per_node if plan.config.cluster.share_gpu else None

@@ -23,10 +23,8 @@ from sat_slime.config import ConfigError, SlimeConfig, dump_config
 from sat_slime.config.disk import is_replaceable
 from sat_slime.launch.checks import settings_errors
 from sat_slime.launch.command import run_folder
-from sat_slime.launch.cpu_run import cpu_nodes
 from sat_slime.launch.duration import duration_lines
 from sat_slime.launch.job_files import JobRecord
-from sat_slime.launch.local_ray import private_network
 from sat_slime.launch.machine import machine_findings
 from sat_slime.launch.slimes_parser import ask_slime
 from sat_slime.rehearsal.material import make_material
@@ -65,8 +63,6 @@ def rehearse_run(
         raise RunFolderError(f"{folder} is there already: --overwrite deletes it, --out names another")
     if not is_replaceable(folder, ["rehearsal.json"]) and not dry_run:
         raise RunFolderError(f"{folder} is not a rehearsal's, and is not deleted: --out names another")
-    if cpu_nodes(config) > 1:
-        private_network()
     rehearsal = Rehearsal(file, config, sizes, resume, console)
     with sigterm_as_ctrl_c(), contextlib.ExitStack() as cleaning:
         scratch = new_scratch()
@@ -169,9 +165,7 @@ class Rehearsal:
         plan = plan_slime_run(thin, self.file, self.run_folder, resume=resume, look_for_slime=False)
         what = f"slime, whole, iterations {self.first + 1 if resume else 1} to {iterations}"
         try:
-            # Several nodes are asked what only they know; this one has been.
-            where = Where(skip_checks=cpu_nodes(thin) == 1)
-            ending = launch_job(plan, where, overwrite=False, live=False, console=self.console)
+            ending = launch_job(plan, Where(skip_checks=True), overwrite=False, live=False, console=self.console)
         except KeyboardInterrupt:
             self._stop()
             raise
