@@ -4,8 +4,6 @@ what is patched in torch itself on a CPU."""
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import functools
 import importlib
 import importlib.machinery
 import importlib.util
@@ -69,7 +67,6 @@ def _on_a_cpu() -> dict[str, Patch]:
     return {
         "torch": stand_in_for_cuda_packages,
         "torch.distributed.rendezvous": listen_on_loopback,
-        "transformers.models.auto.tokenization_auto": give_back_memory,
         "slime.utils.accelerator": _patch("slime", "register_cpu"),
         "slime.backends.megatron_utils.arguments": _patch("slime", "choose_dtype"),
         "slime.backends.megatron_utils.initialize": _patch("slime", "accept_numpy_2"),
@@ -83,7 +80,6 @@ def _on_a_cpu() -> dict[str, Patch]:
         "megatron.core.transformer.moe.moe_utils": _patch("megatron", "dispatch_tokens_on_cpu"),
         "sglang_router.launch_router": _patch("router", "replace_router"),
         "sglang": _patch("sglang", "load_only_known_families"),
-        "sglang.srt.utils.hf_transformers.tokenizer": give_back_memory,
         "sglang.srt.utils.common": _patch("sglang", "serve_on_cpu"),
         "sglang.srt.configs.update_config": _patch("sglang", "keep_widths"),
         "sglang.srt.state_capturer.base": _patch("sglang", "allocate_routed_experts_unpinned"),
@@ -124,26 +120,6 @@ def listen_on_loopback(rendezvous: Any) -> None:
         return store(host_name=host_name, port=port, is_master=is_master, **more)
 
     rendezvous.TCPStore = store_on_its_address
-
-
-def give_back_memory(tokenizers: Any) -> None:
-    """Has what slime and SGLang load tokenizers with, transformers' class or SGLang's function around it, give memory
-    back afterwards: a vocabulary of 152,000 words leaves 190 MiB free in the heap, and SGLang's function, which loads
-    it twice, 285. glibc keeps that, in each of a run's many processes; another libc has no function to change it."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is None:
-        return
-    of_sglang = hasattr(tokenizers, "get_tokenizer")
-    owner, name = (tokenizers, "get_tokenizer") if of_sglang else (tokenizers.AutoTokenizer, "from_pretrained")
-    load: Callable[..., Any] = getattr(owner, name)
-
-    @functools.wraps(load)
-    def load_and_give_back(*args: Any, **kwargs: Any) -> Any:
-        tokenizer = load(*args, **kwargs)
-        trim(0)
-        return tokenizer
-
-    setattr(owner, name, load_and_give_back)
 
 
 # ---------------------------------------------------------------------------------------------------- after an import

@@ -31,20 +31,18 @@ def answer(words: Sequence[str] = ANY_COMMAND) -> dict[str, Any]:
 
     Returns:
         `flags`, each with the argument that it sets; `refusal`, the exception of slime's parser with its statement, or
-        None; `faults`, the lines of our driver; `asks_for_gpu`.
+        None; `faults`, the lines of our driver.
     """
     without_gpu.prepare()
-    without_gpu.was_asked = False
     with _caught_parsers() as parsers:
         refusal, faults = _parse(words)
-        asks_for_gpu = without_gpu.was_asked
         if KNOWN - flags_of(parsers).keys():  # it refused the command before it had made all of its parsers
             with contextlib.suppress(Exception, SystemExit):
                 _slimes_arguments(ANY_COMMAND)
     flags = flags_of(parsers)
     if missing := KNOWN - flags.keys():
         raise RuntimeError(f"slime's parsers have no {', '.join(sorted(missing))}: it parses in a way not known here")
-    return {"flags": flags, "refusal": refusal, "faults": faults, "asks_for_gpu": asks_for_gpu}
+    return {"flags": flags, "refusal": refusal, "faults": faults}
 
 
 def _parse(words: Sequence[str]) -> tuple[dict[str, str] | None, list[str]]:

@@ -11,9 +11,6 @@ from typing import Any
 
 from sat_slime.cpu import VARIABLE
 
-was_asked = False
-"""Whether a stand-in for a GPU was asked for its kind in this process."""
-
 
 def prepare() -> None:
     """Has slime, SGLang and Megatron see a GPU in this process from now on, where there is none.
@@ -31,8 +28,9 @@ def prepare() -> None:
 
     from sat_slime.rollout.sglang_on_cpu.absent import stand_in_for
 
-    torch.cuda.get_device_capability = _capability  # type: ignore[assignment]
-    torch.cuda.get_device_properties = _properties  # type: ignore[assignment]
+    like_an_h100 = types.SimpleNamespace(major=9, minor=0, total_memory=80 * 2**30)
+    torch.cuda.get_device_capability = lambda *_: (9, 0)  # type: ignore[assignment]
+    torch.cuda.get_device_properties = lambda *_: like_an_h100  # type: ignore[assignment]
     absent = [
         name for name in ("triton", "IPython", "wandb", "sglang_router") if importlib.util.find_spec(name) is None
     ]
@@ -41,17 +39,6 @@ def prepare() -> None:
         torch.compile = _not_compiled
     # PyPI's torchvision is a CUDA build, which does not import beside a CPU torch.
     stand_in_for(*absent, *(["torchvision"] if torch.version.cuda is None else []))
-
-
-def _capability(*_: Any) -> tuple[int, int]:
-    global was_asked
-    was_asked = True
-    return 9, 0
-
-
-def _properties(*_: Any) -> types.SimpleNamespace:
-    major, minor = _capability()
-    return types.SimpleNamespace(major=major, minor=minor, total_memory=80 * 2**30)
 
 
 def _not_compiled(model: Any = None, **_: Any) -> Any:

@@ -56,7 +56,7 @@ def parser_findings(config: SlimeConfig, run_folder: Path) -> Iterator[Finding]:
     errors = flag_errors(config, answer.known) or answer.refusals
     yield from (fail("flags", error) for error in errors)
     if not errors:
-        yield from answer.findings_on_head_node()
+        yield from answer.findings(on_head_node=True)
 
 
 def secret_errors(config: SlimeConfig) -> list[str]:

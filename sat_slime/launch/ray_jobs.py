@@ -7,10 +7,11 @@ import contextlib
 import http.client
 import logging
 import os
+import queue
 import secrets
 import shlex
-import signal
 import socket
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from sat_slime.config.exits import signals_handled
 from sat_slime.runs.proxies import host_of, without_proxy
 
 ADDRESS_VARIABLES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
@@ -119,36 +119,31 @@ class JobServer:
 
         Raises JobError when the connection breaks; the job goes on.
         """
-        import aiohttp
+        # Read in a thread: a KeyboardInterrupt in the midst of an event loop would leave it in pieces.
+        pieces: queue.SimpleQueue[str | BaseException | None] = queue.SimpleQueue()
 
-        pieces = self._client.tail_job_logs(job)
+        async def read() -> None:
+            async for piece in self._client.tail_job_logs(job):
+                pieces.put(piece)
 
-        async def next_piece() -> str | None:
-            return await anext(pieces, None)
+        def run() -> None:
+            try:
+                asyncio.run(read())
+                pieces.put(None)
+            except Exception as error:
+                pieces.put(error)
 
-        # A KeyboardInterrupt in the midst of an event loop leaves it in pieces, and Python drops what is raised in a
-        # finalizer (`__del__`): so Ctrl-C is remembered, and raised in between.
-        interruptions: list[int] = []
-        raising = [n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) is signal.default_int_handler]
-        loop = asyncio.new_event_loop()
-        try:
-            with signals_handled(lambda number, _: interruptions.append(number), raising):
-                while True:
-                    reading = loop.create_task(next_piece())
-                    with _as_job_error(self.address, aiohttp.ClientError):
-                        while not reading.done() and not interruptions:
-                            loop.run_until_complete(asyncio.wait([reading], timeout=POLL_S))
-                        if interruptions:
-                            reading.cancel()
-                            loop.run_until_complete(asyncio.gather(reading, return_exceptions=True))
-                            raise KeyboardInterrupt
-                        piece = reading.result()
-                    if piece is None:
-                        return
-                    yield piece
-        finally:
-            loop.run_until_complete(pieces.aclose())
-            loop.close()
+        threading.Thread(target=run, daemon=True).start()
+        while True:
+            try:
+                piece = pieces.get(timeout=POLL_S)
+            except queue.Empty:
+                continue  # another thread may have got the signal, on which Python acts in between
+            if isinstance(piece, BaseException):
+                raise JobError(f"Ray at {self.address}: {first_line(piece)}") from piece
+            if piece is None:
+                return
+            yield piece
 
     def stop(self, job: str) -> JobState | None:
         """Ends the job and waits for its end. A job that has ended is left as it is."""
@@ -280,12 +275,11 @@ def token_for_own_ray() -> str | None:
 
 
 @contextlib.contextmanager
-def _as_job_error(address: str, *more: type[BaseException]) -> Iterator[None]:
+def _as_job_error(address: str) -> Iterator[None]:
     """Turns what Ray's client raises into a JobError."""
     from ray.exceptions import RayError
 
-    kinds: tuple[type[BaseException], ...] = (RuntimeError, OSError, RayError, *more)
     try:
         yield
-    except kinds as error:
+    except (RuntimeError, OSError, RayError) as error:
         raise JobError(f"Ray at {address}: {first_line(error)}") from error

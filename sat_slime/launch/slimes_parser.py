@@ -54,29 +54,18 @@ class Answer:
     """Whether slime's parser ran on the command."""
     failure: str = ""
     """Why it did not, though slime is there."""
-    asks_for_gpu: bool = False
-    """Whether slime asks for the GPU of the machine that parses, and there is none here."""
 
-    def findings(self) -> Iterator[Finding]:
-        """Yield what was asked, for a run whose settings have no fault."""
-        if self.failure:
+    def findings(self, on_head_node: bool = False) -> Iterator[Finding]:
+        """Yield what was asked, for a run whose settings have no fault. on_head_node: the job's driver would run this
+        parser."""
+        if self.failure and on_head_node:
+            yield fail("flags", f"slime's parser fails here as it would for the job: {self.failure}")
+        elif self.failure:
             yield warn("flags", f"slime's parser could not be asked ({self.failure}): all in {self.known.source}")
         elif self.asked:
             yield ok("flags", f"taken by the parser of {self.known.source}")
         else:
             yield ok("flags", f"all in {self.known.source}; slime, whose parser would be asked, is not here")
-
-    def findings_on_head_node(self) -> Iterator[Finding]:
-        """Yield the same where the job's driver would run this parser."""
-        if self.failure:
-            yield fail("flags", f"slime's parser fails here as it would for the job: {self.failure}")
-        else:
-            yield from self.findings()
-        if self.asks_for_gpu:
-            yield fail(
-                "head node",
-                "slime's parser asks for its GPU, and the head node has none: start Ray's head on a node with GPUs",
-            )
 
 
 def ask_slime(config: SlimeConfig, run_dir: Path) -> Answer:
@@ -89,16 +78,29 @@ def ask_slime(config: SlimeConfig, run_dir: Path) -> Answer:
     is_checkout = (Path(slime_dir) / "slime").is_dir()
     if not (is_checkout or slime_is_installed()):
         return Answer(recorded_flags())
-    arguments = slime_arguments(config, run_dir)
+    arguments, env = slime_arguments(config, run_dir), environment(config, run_dir)
+    folders = (env["PYTHONPATH"], os.environ.get("PYTHONPATH", ""), str(PACKAGE))
     with tempfile.TemporaryDirectory() as scratch:
-        answer, failure = _run_parser(
-            list(asked_words(config, run_dir, arguments, Path(scratch))), _environment(config, run_dir)
-        )
-    if answer is None:
-        return Answer(recorded_flags(), failure=failure)
+        file = Path(scratch) / "answer.json"
+        try:
+            subprocess.run(
+                [sys.executable, "-m", "sat_slime.cpu.slimes_parser", str(file)],
+                input=json.dumps(list(asked_words(config, run_dir, arguments, Path(scratch)))),
+                env={**os.environ, **env, "PYTHONPATH": os.pathsep.join(filter(None, folders))},
+                cwd=scratch,
+                capture_output=True,
+                text=True,
+                timeout=TIMEOUT_S,
+                check=True,
+            )
+            answer = json.loads(file.read_text(encoding="utf-8"))
+        except subprocess.TimeoutExpired:
+            return Answer(recorded_flags(), failure=f"no answer within {TIMEOUT_S} seconds")
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            lines = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
+            return Answer(recorded_flags(), failure=lines[-1])
     known = KnownFlags(f"slime {slime_dir if is_checkout else 'as installed'}", flags_by_name(answer["flags"]))
-    refusals = tuple(refusal_lines(config, arguments, answer))
-    return Answer(known, refusals, asked=True, asks_for_gpu=answer["asks_for_gpu"])
+    return Answer(known, tuple(refusal_lines(config, arguments, answer)), asked=True)
 
 
 def slime_is_installed() -> bool:
@@ -123,35 +125,6 @@ def asked_words(config: SlimeConfig, run_dir: Path, arguments: Sequence[Argument
             yield from (f"--{argument.name}", stand_ins[argument.name])
         elif fits or argument.name != "hf-checkpoint":
             yield from argument.words()
-
-
-def _environment(config: SlimeConfig, run_dir: Path) -> dict[str, str]:
-    env = environment(config, run_dir)
-    folders = (env["PYTHONPATH"], os.environ.get("PYTHONPATH", ""), str(PACKAGE))
-    return {**os.environ, **env, "PYTHONPATH": os.pathsep.join(filter(None, folders))}
-
-
-def _run_parser(words: Sequence[str], env: Mapping[str, str]) -> tuple[dict[str, Any] | None, str]:
-    """Return the answer of the parser's process; or None, and the reason."""
-    with tempfile.TemporaryDirectory() as scratch:
-        file = Path(scratch) / "answer.json"
-        try:
-            subprocess.run(
-                [sys.executable, "-m", "sat_slime.cpu.slimes_parser", str(file)],
-                input=json.dumps(words),
-                env=env,
-                cwd=scratch,
-                capture_output=True,
-                text=True,
-                timeout=TIMEOUT_S,
-                check=True,
-            )
-            return json.loads(file.read_text(encoding="utf-8")), ""
-        except subprocess.TimeoutExpired:
-            return None, f"no answer within {TIMEOUT_S} seconds"
-        except (OSError, ValueError, subprocess.SubprocessError) as error:
-            lines = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
-            return None, lines[-1]
 
 
 # ------------------------------------------------------------------------------------------------------- the lines

@@ -1,6 +1,5 @@
 """Which processes are patched, and what they patch, in a new Python."""
 
-import ctypes
 import json
 import os
 import subprocess
@@ -126,39 +125,3 @@ def test_only_what_is_there_is_patched(tmp_path, monkeypatch, module, found):
     monkeypatch.syspath_prepend(str(tmp_path))
     finder = AfterImport({"package": lambda m: setattr(m, "value", 2), "missing": print}, {})
     assert (finder.find_spec(module, None) is not None) is found
-
-
-LOADS = """
-import ctypes, re
-def held():
-    return int(re.search(r"RssAnon:\\s+(\\d+)", open("/proc/self/status").read())[1]) // 1024
-def load(name):
-    libc = ctypes.CDLL(None)
-    libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
-    blocks = [libc.malloc(4096) for _ in range(2**15)]
-    for block in blocks:
-        ctypes.memset(block, 1, 4096)
-    for block in blocks[:-1]:  # the last one keeps the heap from shrinking by itself
-        libc.free(block)
-    return held()
-"""
-LOADERS = {
-    "transformers.models.auto.tokenization_auto": "class AutoTokenizer:\n    from_pretrained = load\n",
-    "sglang.srt.utils.hf_transformers.tokenizer": "get_tokenizer = load\n",
-}
-
-
-@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="only glibc keeps memory and gives it back")
-@pytest.mark.parametrize("module", LOADERS)
-def test_a_loaded_tokenizer_leaves_no_free_memory_behind(tmp_path, module):
-    """128 MiB of small blocks are freed while it loads."""
-    *folders, name = module.split(".")
-    for depth in range(1, len(folders) + 1):
-        package(tmp_path.joinpath(*folders[: depth - 1]), folders[depth - 1], "")
-    tmp_path.joinpath(*folders, f"{name}.py").write_text(LOADS + LOADERS[module])
-    program = f"""
-import {module} as module
-load = module.get_tokenizer if hasattr(module, "get_tokenizer") else module.AutoTokenizer.from_pretrained
-print(load("words") - module.held() > 96)
-"""
-    assert python(program, tmp_path) == ["True"]

@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 from paper_commands import CONFIG_JSON, EVERY_KIND, GRID, RECIPES, ROOT, checkpoint, paper
 
 from sat_slime.config import load_config
@@ -106,7 +105,7 @@ def test_a_slime_that_cannot_be_asked_is_told_of(tmp_path, monkeypatch, text, re
     config = paper(tmp_path, small_slime(tmp_path, text))
     answer = ask_slime(config, tmp_path / "x")
     assert answer.known == recorded_flags() and answer.failure == reason
-    ((here,), (there,)) = answer.findings(), answer.findings_on_head_node()
+    ((here,), (there,)) = answer.findings(), answer.findings(on_head_node=True)
     assert (here.mark, there.mark) == ("WARN", "FAIL") and reason in here.detail and reason in there.detail
     assert [finding.mark for finding in parser_findings(config, tmp_path / "x")] == ["FAIL"]
 
@@ -215,7 +214,6 @@ def test_slime_is_asked_with_the_runs_own_environment(tmp_path, device):
     config = load_config(file, [*files, f"cluster.slime_dir={folder}", f"output_dir={tmp_path}"])
     answer = ask_slime(config, tmp_path / "x")
     assert (answer.refusals, answer.failure, answer.asked) == ((), "", True)
-    assert answer.asks_for_gpu == (device == "gpu" and not torch.cuda.is_available())
     assert flag_errors(config, answer.known) == []
     with contextlib.suppress(FileNotFoundError):
         assert list((tmp_path / "x").iterdir()) == []
