@@ -2,8 +2,7 @@
 
 FAULTY_PUSHES says how, from the push of version FIRST on: `dropped`: what is sent to it goes under names that it does
 not know, so that it keeps its weights, and says the new version; `silent`: the same, and it says its old version;
-`lies`: it takes the weights and says another version; `cache`: its prefix cache is not flushed. The engine, its weights
-and what it says are SGLang's own.
+`lies`: it takes the weights and says another version. The engine, its weights and what it says are SGLang's own.
 """
 
 from __future__ import annotations
@@ -22,25 +21,19 @@ class FaultyEngine:
     """Stands for slime's handle of an engine, and passes on all but what the fault is about."""
 
     def __init__(self, engine: Any, fault: str) -> None:
-        self._engine, self._fault, self._version = engine, fault, 0
+        self._engine, self._fault = engine, fault
 
     def __getattr__(self, name: str) -> Any:
-        ours = {"update_weights_from_distributed": self._update, "flush_cache": self._flush}
-        if name == "flush_cache" and (self._fault != "cache" or self._version == 0):
-            return self._engine.flush_cache
-        return SimpleNamespace(remote=ours[name]) if name in ours else getattr(self._engine, name)
+        is_push = name == "update_weights_from_distributed"
+        return SimpleNamespace(remote=self._update) if is_push else getattr(self._engine, name)
 
     def _update(self, names: Any, weight_version: str, **rest: Any) -> Any:
-        self._version = int(weight_version)
-        begun = self._version >= FIRST
+        begun = int(weight_version) >= FIRST
         if begun and self._fault in ("dropped", "silent"):
             names = [f"unknown.{name}" for name in names]
         if begun and self._fault in ("silent", "lies"):
             weight_version = str(LIE) if self._fault == "lies" else "0"
         return self._engine.update_weights_from_distributed.remote(names=names, weight_version=weight_version, **rest)
-
-    def _flush(self) -> Any:
-        return self._engine.get_url.remote()
 
 
 def install(args: Namespace) -> None:
