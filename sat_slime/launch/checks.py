@@ -26,7 +26,7 @@ from sat_slime.launch.flags import KnownFlags
 from sat_slime.launch.machine import SCRIPT, existing_parent, machine_findings
 from sat_slime.launch.memory import machine_sizes, memory_findings, sizes
 from sat_slime.launch.named_files import reward_errors
-from sat_slime.launch.nodes import node_facts, node_findings, package_findings
+from sat_slime.launch.nodes import node_findings
 from sat_slime.launch.ray_jobs import JobServer
 from sat_slime.launch.secrets import secret_names
 from sat_slime.launch.slimes_parser import Answer, ask_slime
@@ -93,8 +93,6 @@ def here(config: SlimeConfig, run_folder: Path, resume: bool = False) -> Iterato
     """Yield findings on this machine, as if it were one of those that the run uses. resume: the run has begun."""
     yield from machine_findings(config, run_folder, resume)
     yield from memory_here(config)
-    if (Path(config.cluster.slime_dir) / SCRIPT).is_file():
-        yield from package_findings(config, "this machine", node_facts())
     package = Path(config.cluster.slime_dir) / "slime"
     if package.is_dir():  # the machine's findings already name a checkout that is missing
         yield from _slime_findings(probe_slime(package))
@@ -215,7 +213,7 @@ def read_report(config: SlimeConfig, report: Mapping[str, Any]) -> Iterator[Find
     """Yield findings from the probe's answer."""
     yield from _gpus(config, report)
     yield from _nodes(config, report["nodes"])
-    yield from node_findings(config, report["nodes"])
+    yield from node_findings(report["nodes"])
     with_gpus = {
         f"node {node['name']}": node["sizes"] for node in report["nodes"] if node["gpus"] and node.get("sizes")
     }

@@ -30,10 +30,12 @@ FILES_OF_FLAGS = ("sglang-config", "eval-config", "megatron-config-path")
 
 
 def reward_errors(config: SlimeConfig) -> list[str]:
-    """Return a line where slime.rm-type names a rule that slime has not, which it would say at the first reward. The
-    rules are those of the slime in cluster.slime_dir, else the recorded ones."""
+    """Return a line where slime.rm-type names a rule that slime has not, or a server without its address, which it
+    would say at the first reward. The rules are those of the slime in cluster.slime_dir, else the recorded ones."""
     reward = config.data.reward
     rule = (reward or "").removeprefix("boxed_")
+    if rule == "remote_rm" and not config.slime.get("rm-url"):
+        return [f"slime.rm-type is {reward}: set slime.rm-url to http://HOST:PORT of the server that is to be asked"]
     if reward is None or "." in reward or rule in (rules := slime_rewards(Path(config.cluster.slime_dir))):
         return []
     close = difflib.get_close_matches(rule, rules, n=1) or ["math"]
@@ -69,22 +71,26 @@ def _data(config: SlimeConfig) -> Iterator[Finding]:
     for key, (file, input_key, label_key) in sets.items():
         if file is None:
             continue
-        if problem := data_problem(file, input_key, label_key) or _unfit_rows(config, file, input_key, label_key):
+        if problem := data_problem(file, input_key, label_key, config):
             yield fail("data", f"{key} is {file}: {problem}")
         else:
             yield ok("data", file)
-    if data.prompts and (rows := _rows_up_to(data.prompts, config.rollout.prompts_per_iteration)) is not None:
-        yield warn(
-            "data",
-            f"slime.prompt-data has {rows} rows, fewer than slime.rollout-batch-size "
-            f"{config.rollout.prompts_per_iteration}: a batch has some prompts twice; add prompts, or "
-            f"set slime.rollout-batch-size to {rows}",
-        )
+    needed, path = config.rollout.prompts_per_iteration, Path(data.prompts or "")
+    if path.suffix == ".jsonl" and path.is_file():
+        with path.open(encoding="utf-8", errors="replace") as lines:
+            rows = sum(1 for _ in itertools.islice(filter(str.strip, lines), needed))
+        if 0 < rows < needed:
+            yield warn(
+                "data",
+                f"slime.prompt-data has {rows} rows, fewer than slime.rollout-batch-size {needed}: a batch has some "
+                f"prompts twice; add prompts, or set slime.rollout-batch-size to {rows}",
+            )
 
 
-def data_problem(file: str, input_key: str, label_key: str) -> str | None:
-    """Return the reason why slime could not read the first rows of a data set, or None."""
-    path = Path(SLICE.sub("", file))
+def data_problem(file: str, input_key: str, label_key: str, config: SlimeConfig | None = None) -> str | None:
+    """Return the reason why slime could not read the first rows of a data set, or would fail at the first prompt or
+    reward of them, or None. config: the run, without which rows only have to be readable."""
+    path, part = Path(SLICE.sub("", file)), SLICE.search(file)
     if not path.is_file():
         return "there is no such file; `sat-slime data prepare` makes the paper's"
     if path.suffix not in (".jsonl", ".parquet"):
@@ -93,46 +99,44 @@ def data_problem(file: str, input_key: str, label_key: str) -> str | None:
         if what := odd_file(path):
             return what
         rows = _first_rows(path)
+        if part and path.suffix == ".jsonl":
+            start, end = (int(bound) if bound else None for bound in part.groups())
+            with path.open(encoding="utf-8") as lines:
+                count = sum(map(bool, map(str.strip, lines)))
+            if not range(count)[start:end]:
+                why = f"no row of the file is in the part {part[0]}"
+                return f"{why}, and slime would wait for prompts for ever; name another"
     except (OSError, ValueError) as error:
         return f"it cannot be read ({reason_of(error)})"
     if not rows:
         return None if rows is None else "it has no rows"
-    for number, row in enumerate(rows, 1):
-        if not isinstance(row, dict):
-            return f"row {number} is not a JSON object"
-        for setting, key in (("input-key", input_key), ("label-key", label_key)):
-            if key not in row:
-                return f"row {number} has no key {key!r} but {', '.join(map(repr, row))}; set slime.{setting}"
-        if not isinstance(row[input_key], (str, list)):
-            return f"{input_key!r} of row {number} is neither text nor a list of messages"
-    return None
+    faults = (_row_fault(row, number, input_key, label_key, config) for number, row in enumerate(rows, 1))
+    return next(filter(None, faults), None)
 
 
-def _unfit_rows(config: SlimeConfig, file: str, input_key: str, label_key: str) -> str | None:
-    """Return the reason why slime fails at the first prompt or reward of rows that it can read, or None."""
-    path, part = Path(SLICE.sub("", file)), SLICE.search(file)
-    if part and path.suffix == ".jsonl":
-        start, end = (int(bound) if bound else None for bound in part.groups())
-        with path.open(encoding="utf-8") as lines:
-            rows = sum(map(bool, map(str.strip, lines)))
-        if not range(rows)[start:end]:
-            return (
-                f"no row of the file is in the part {part[0]}, and slime would wait for prompts for ever; name another"
-            )
+def _row_fault(row: Any, number: int, input_key: str, label_key: str, config: SlimeConfig | None) -> str | None:
+    if not isinstance(row, dict):
+        return f"row {number} is not a JSON object"
+    for setting, key in (("input-key", input_key), ("label-key", label_key)):
+        if key not in row:
+            return f"row {number} has no key {key!r} but {', '.join(map(repr, row))}; set slime.{setting}"
+    prompt, label = row[input_key], row[label_key]
+    asks, said = f"{input_key!r} of row {number}", f"{label_key!r} of row {number} is {label!r}"
+    if not isinstance(prompt, (str, list)):
+        return f"{asks} is neither text nor a list of messages"
+    if config is None:
+        return None
     rule = (config.data.reward or "").removeprefix("boxed_")
-    for number, row in enumerate(_first_rows(path) or [], 1):
-        prompt, label = row[input_key], row[label_key]
-        if isinstance(prompt, list) and not config.data.chat_template:
-            return f"{input_key!r} of row {number} is a list of messages: set slime.apply-chat-template to true"
-        if what := odd_prompt(prompt, config.data.chat_template):
-            return f"{input_key!r} of row {number}: {what}"
-        said = f"{label_key!r} of row {number} is {label!r}"
-        if what := odd_label(label):
-            return f"{said}: {what}"
-        if rule == "dapo" and not _is_number(label):
-            return f"{said}, and slime.rm-type dapo takes only numbers; choose another"
-        if rule == "f1" and not isinstance(label, str):
-            return f"{said}, and slime.rm-type f1 takes only text; choose another"
+    if isinstance(prompt, list) and not config.data.chat_template:
+        return f"{asks} is a list of messages: set slime.apply-chat-template to true"
+    if what := odd_prompt(prompt, config.data.chat_template):
+        return f"{asks}: {what}"
+    if what := odd_label(label):
+        return f"{said}: {what}"
+    if rule == "dapo" and not _is_number(label):
+        return f"{said}, and slime.rm-type dapo takes only numbers; choose another"
+    if rule == "f1" and not isinstance(label, str):
+        return f"{said}, and slime.rm-type f1 takes only text; choose another"
     return None
 
 
@@ -142,16 +146,6 @@ def _is_number(label: Any) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _rows_up_to(file: str, needed: int) -> int | None:
-    """Return the number of rows where it is smaller than `needed`; None otherwise, or where they are not counted."""
-    path = Path(file)
-    if path.suffix != ".jsonl" or not path.is_file():
-        return None
-    with path.open(encoding="utf-8", errors="replace") as lines:
-        count = sum(1 for _ in itertools.islice(filter(str.strip, lines), needed))
-    return count if 0 < count < needed else None
 
 
 def _first_rows(path: Path) -> list[Any] | None:
@@ -194,32 +188,19 @@ def _reward_code(config: SlimeConfig) -> Iterator[Finding]:
 def module_file(config: SlimeConfig, module: str) -> Path | None:
     """Return the file of a module in the folders of the job's Python or of this one, without importing anything."""
     cluster, parts = config.cluster, module.split(".")
-
-    def places() -> Iterator[Path]:
-        for folder in [*cluster.python_path, cluster.megatron_dir, cluster.slime_dir, *sys.path]:
-            yield Path(folder or ".", *parts)
-        top = importlib.util.find_spec(parts[0])  # an installation that is not in a folder of the path
-        for folder in (top.submodule_search_locations or ()) if top else ():
-            yield Path(folder, *parts[1:])
-
-    files = (file for path in places() for file in (path / "__init__.py", path.with_name(f"{path.name}.py")))
+    folders = [*cluster.python_path, cluster.megatron_dir, cluster.slime_dir, *sys.path]
+    places = [Path(folder or ".", *parts) for folder in folders]
+    top = importlib.util.find_spec(parts[0])  # an installation that is not in a folder of the path
+    places += [Path(folder, *parts[1:]) for folder in (top.submodule_search_locations or ())] if top else []
+    files = (file for path in places for file in (path / "__init__.py", path.with_name(f"{path.name}.py")))
     return next(filter(Path.is_file, files), None)
 
 
 def _may_define(file: Path, name: str) -> bool:
     """Return whether a module's text has the name at all, or gets names from elsewhere."""
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, ValueError):
-        return True
-    name = re.escape(name)
-    return bool(
-        re.search(
-            rf"^\s*(async\s+)?(def|class)\s+{name}\b|^{name}\s*[:=]|import\b.*\b{name}\b|import \*|__getattr__",
-            text,
-            re.M,
-        )
-    )
+    name, text = re.escape(name), file.read_text(encoding="utf-8", errors="replace")
+    defined = rf"^\s*(async\s+)?(def|class)\s+{name}\b|^{name}\s*[:=]"
+    return bool(re.search(rf"{defined}|import\b.*\b{name}\b|import \*|__getattr__", text, re.M))
 
 
 def _files_of_flags(config: SlimeConfig) -> Iterator[Finding]:

@@ -75,7 +75,6 @@ def large_machine(monkeypatch):
     depend on the machine."""
     told = {"gpu": None, "host": 2048 * GIB, "shm": 1024 * GIB}
     monkeypatch.setattr(checks, "machine_sizes", lambda: told)
-    monkeypatch.setattr(checks, "node_facts", lambda: {"apex": True, "router": "0.3.2+slime"})
     monkeypatch.setattr(machine.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 1024 * GIB}))
 
 

@@ -99,9 +99,7 @@ def test_evaluation_sets_have_keys_of_their_own(tmp_path):
 # ------------------------------------------------------------------------------------------------- rewards, code
 
 
-@pytest.mark.parametrize(
-    "reward", ["math", "boxed_math", "remote_rm", "sat_slime.plugin.reward.default", "a.b", "null"]
-)
+@pytest.mark.parametrize("reward", ["math", "boxed_math", "sat_slime.plugin.reward.default", "a.b", "null"])
 def test_a_reward_that_slime_may_have(reward):
     assert reward_errors(paper(f"slime.rm-type={reward}", "slime.custom-rm-path=false")) == []
 
