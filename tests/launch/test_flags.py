@@ -78,22 +78,6 @@ def test_the_recorded_list_is_part_of_an_installation():
     assert f'"launch/{RECORDED.name}"' in settings
 
 
-def test_recording_a_version_leaves_the_others(tmp_path, monkeypatch):
-    file = tmp_path / "flags.json"
-    old = {"--a": {"values": 1}, "--gone": {"values": 0}}
-    new = {"--a": {"values": 1, "type": "int"}, "--b": {"values": "+", "aliases": ["--bb"]}}
-    for version, found in (("v1", old), ("v2", {}), ("v2", new)):
-        monkeypatch.setattr(record_flags, "installed_flags", lambda found=found: json.loads(json.dumps(found)))
-        record_flags.record(file, version, f"commit of {version}", "")
-    data = json.loads(file.read_text())
-    assert data["versions"] == {"v1": "commit of v1", "v2": "commit of v2"}
-    assert data["flags"] == {
-        "--a": {"values": 1, "type": "int"},
-        "--b": {"values": "+", "aliases": ["--bb"], "only": ["v2"]},
-        "--gone": {"values": 0, "only": ["v1"]},
-    }
-
-
 @pytest.mark.needs_slime_arguments
 def test_the_recorded_list_is_that_of_the_slime_on_the_path(tmp_path):
     """slime's own flags and Megatron's are compared; those of SGLang and its router depend on slime's image."""

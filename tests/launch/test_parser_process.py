@@ -217,19 +217,3 @@ def test_slime_is_asked_with_the_runs_own_environment(tmp_path, device):
     assert flag_errors(config, answer.known) == []
     with contextlib.suppress(FileNotFoundError):
         assert list((tmp_path / "x").iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    "flag, part",
-    [
-        ("sglang-tp-size", "follows from slime.rollout-num-gpus-per-engine"),
-        ("sglang-tensor-parallel-size", "follows from slime.rollout-num-gpus-per-engine"),
-        ("sglang-model-path", "follows from slime.hf-checkpoint"),
-        ("sglang-random-seed", "follows from seed"),
-        ("sglang-nnodes", "slime places the engines"),
-        ("sglang-enable-memory-saver", "have GPUs of their own"),
-    ],
-)
-def test_flags_of_sglang_that_slime_sets_itself_name_what_governs_them(tmp_path, flag, part):
-    (error,) = flag_errors(paper(tmp_path, f"slime.{flag}=2"))
-    assert error.startswith(f"slime.{flag}: ") and part in error and error.endswith("leave this out")

@@ -54,24 +54,10 @@ def test_routes_in_pieces_are_joined(routes):
     assert torch.equal(narrow(routes, ARGS).int(), WHOLE)
 
 
-@pytest.mark.parametrize(
-    ("routes", "reason"),
-    [
-        ([WHOLE[:7], WHOLE[7:, :2]], "routed_experts_shape"),
-        ([WHOLE[:7], None], "routed_experts_shape"),
-        ([WHOLE, [[1, 2], [3]]], "routed_experts_shape"),
-        ([], "routed_experts_shape"),
-        (WHOLE.flatten(), "routed_experts_shape"),
-        (WHOLE[..., :3], "routed_experts_shape"),
-        (WHOLE.float(), "routed_experts_shape"),
-        ("AAAA", "routed_experts_shape"),
-        (WHOLE.index_fill(0, torch.tensor([3]), 32), "expert_range"),
-        (WHOLE.index_fill(0, torch.tensor([3]), -1), "expert_range"),
-        (WHOLE.index_fill(0, torch.tensor([3]), 300), "expert_range"),
-    ],
-)
-def test_what_is_no_routes_of_these_experts_is_refused(routes, reason):
-    with pytest.raises(RejectedResponse, match=rf"^{reason}: [^\n]+$"):
+@pytest.mark.parametrize("routes", [[WHOLE[:7], None], [WHOLE, [[1, 2], [3]]], [], "AAAA"])
+def test_what_is_no_routes_is_refused(routes):
+    """Wrong shapes and numbers are among the samples of test_rollout_hooks.py."""
+    with pytest.raises(RejectedResponse, match=r"^routed_experts_shape: [^\n]+$"):
         narrow(routes, ARGS)
 
 
