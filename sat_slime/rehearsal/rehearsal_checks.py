@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -67,13 +67,8 @@ def check(what: str, expected: object, found: object, remark: str = "", same: bo
 
 def all_checks(thin: SlimeConfig, records: Records, first: int) -> list[Check]:
     """Return every check that the records allow. first: iterations of the first job, after which the run is resumed."""
-    return [
-        *_order(thin, records, first),
-        *_agreement(thin, records),
-        *_objective(thin, records),
-        *_responses(thin, records),
-        *_evaluations(thin, records, first),
-    ]
+    parts = (_order(thin, records, first), _numbers(thin, records), _responses(thin, records))
+    return [*itertools.chain(*parts), *_evaluations(thin, records, first)]
 
 
 # ----------------------------------------------------------------------------------------------------- order, numbers
@@ -97,80 +92,66 @@ def expected_lags(thin: SlimeConfig, first: int) -> list[int]:
 
 
 def _order(thin: SlimeConfig, records: Records, first: int) -> Iterator[Check]:
-    steps = thin.pipeline.optimizer_steps_per_rollout
-    rows = records.metrics[::steps]
+    rows = records.metrics[:: thin.pipeline.optimizer_steps_per_rollout]
     yield check("iterations trained", thin.pipeline.iterations, len(rows))
     found = [row.get("lag/max") for row in rows]
     if thin.pipeline.mode == "streaming":
         bound = thin.pipeline.max_staleness
-        known = [lag for lag in found if lag is not None]
-        yield check(
-            "largest lag of each batch",
-            f"at most {bound}",
-            _numbers(found),
-            same=len(known) == len(found) and all(lag <= bound for lag in known),
-        )
+        held = all(lag is not None and lag <= bound for lag in found)
+        yield check("largest lag of each batch", f"at most {bound}", _listed(found), same=held)
         return
-    expected = expected_lags(thin, first)
-    expected = expected[: len(rows)]  # of those that were trained
-    yield check("lag of each batch", _numbers(expected), _numbers(found), same=expected == found)
+    expected = expected_lags(thin, first)[: len(rows)]  # of those that were trained
+    yield check("lag of each batch", _listed(expected), _listed(found), same=expected == found)
     several = sum(len({str(v) for v in sample.get("weight_versions") or ()}) != 1 for sample in _samples(records))
     yield check("responses of more or less than one version of the weights", 0, several)
 
 
-def _numbers(values: Sequence[Any]) -> str:
-    return ", ".join("?" if value is None else f"{value:g}" for value in values)
+def _listed(values: Iterable[Any], digits: str = "g") -> str:
+    return ", ".join("?" if value is None else f"{value:{digits}}" for value in values)
 
 
-def _samples(records: Records) -> Iterator[Row]:
-    return itertools.chain.from_iterable(records.rollouts.values())
+def _samples(records: Records) -> list[Row]:
+    return [*itertools.chain.from_iterable(records.rollouts.values())]
 
 
-def _agreement(thin: SlimeConfig, records: Records) -> Iterator[Check]:
-    fresh = [row["mismatch/d_pi"] for row in records.metrics if row.get("lag/max") == 0 and "mismatch/d_pi" in row]
+def _numbers(thin: SlimeConfig, records: Records) -> Iterator[Check]:
+    known = [row for row in records.metrics if "mismatch/d_pi" in row]
+    fresh = [row["mismatch/d_pi"] for row in known if row.get("lag/max") == 0]
     bound = ROUNDING[thin.cluster.cpu_dtype]
     if fresh and (thin.method.r3 or not thin.model.is_moe):
         yield check(
             "|log pi - log mu| at lag 0, nats a token",
             f"below {bound:g}",
-            ", ".join(f"{value:.2g}" for value in fresh),
+            _listed(fresh, ".2g"),
             "trainer and engines have the same weights, through slime's own conversion and push",
             max(fresh) < bound,
         )
-    stale = [row["mismatch/d_pi"] for row in records.metrics if row.get("lag/max") and "mismatch/d_pi" in row]
-    if stale:
-        yield Check("the same at a lag", "", ", ".join(f"{value:.2g}" for value in stale), NOTE)
-
-
-def _objective(thin: SlimeConfig, records: Records) -> Iterator[Check]:
+    if stale := [row["mismatch/d_pi"] for row in known if row.get("lag/max")]:
+        yield Check("the same at a lag", "", _listed(stale, ".2g"), NOTE)
     norms = [row.get("grad_norm", math.nan) for row in records.metrics]
-    yield check(
-        "gradient norms", "finite", _numbers([float(f"{n:.2g}") for n in norms]), same=all(map(math.isfinite, norms))
-    )
+    yield check("gradient norms", "finite", _listed(norms, ".2g"), same=all(map(math.isfinite, norms)))
     method = build_method(thin.method)
     if not method.sat:
         return
-    rates = [row.get("sat/gate_rate", math.nan) for row in records.metrics]
     opened = any(row.get("sat/gate_rate") for row in records.metrics if row.get("lag/max"))
     yield Check(
         f"SAT's gate, share of tokens (scope {method.scope})",
         f"at most {1 - method.sat.alpha:.2g} of its units; above 0 at a lag",
-        ", ".join(f"{rate:.3f}" for rate in rates),
+        _listed((row.get("sat/gate_rate", math.nan) for row in records.metrics), ".3f"),
         OK if opened else WARN,
         "" if opened else "it never opened: weights that do not move, or too few tokens for the quantile",
     )
 
 
 def _responses(thin: SlimeConfig, records: Records) -> Iterator[Check]:
-    samples = list(_samples(records))
+    samples, batch, limit = _samples(records), thin.rollout.responses_per_iteration, thin.rollout.max_response_tokens
     if not samples:
         return
-    batch = thin.rollout.responses_per_iteration
     lengths = [sample["response_length"] for sample in samples]
     found = f"{sum(lengths) / len(lengths):.0f} on average, {max(lengths)} the longest"
     yield Check("tokens of a response", "", found, NOTE)
     sizes = sorted({len(rollout) for rollout in records.rollouts.values()})
-    yield check("responses of each batch", batch, ", ".join(map(str, sizes)), same=sizes == [batch])
+    yield check("responses of each batch", batch, _listed(sizes), same=sizes == [batch])
     reasons = Counter(str(sample["status"]) for sample in samples)
     found = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common())
     ended, known = bool(reasons.get("completed")), set(reasons) <= {"completed", "truncated"}
@@ -180,44 +161,24 @@ def _responses(thin: SlimeConfig, records: Records) -> Iterator[Check]:
     else:
         remark = "" if ended else "no response ended by a stop token"
         yield check("why responses ended", "stop tokens, some at the limit", found, remark, ended and known)
-    long = [sample["response_length"] for sample in samples if sample["status"] == "truncated"]
-    if long:
-        yield check(
-            "length of those at the limit",
-            thin.rollout.max_response_tokens,
-            ", ".join(map(str, sorted(set(long)))),
-            same=set(long) == {thin.rollout.max_response_tokens},
-        )
-    yield from _rewards(thin, samples)
-
-
-def _rewards(thin: SlimeConfig, samples: Sequence[Row]) -> Iterator[Check]:
-    rewards = [sample["reward"] for sample in samples]
+    if long := {sample["response_length"] for sample in samples if sample["status"] == "truncated"}:
+        yield check("length of those at the limit", limit, _listed(sorted(long)), same=long == {limit})
     key = thin.slime.get("reward-key")
+    rewards = (sample["reward"] for sample in samples)
     numbers = [reward.get(key) if isinstance(reward, dict) and key else reward for reward in rewards]
     counted = Counter(f"{reward:g}" if isinstance(reward, (int, float)) else str(reward) for reward in numbers)
+    remark = "" if len(counted) > 1 else "all alike: advantages are 0, and only KL and decay move weights"
     shown = ", ".join(f"{count} x {reward}" for reward, count in counted.most_common(5))
-    yield Check(
-        "rewards",
-        "",
-        shown,
-        NOTE,
-        "" if len(counted) > 1 else "all alike: advantages are 0, and only KL and decay move weights",
-    )
+    yield Check("rewards", "", shown, NOTE, remark)
 
 
 def _evaluations(thin: SlimeConfig, records: Records, first: int) -> Iterator[Check]:
     if not thin.eval.every_n_iterations:
         return
-    expected = expected_evaluations(thin, first)
-    found = [
-        row.get("weights_step")
-        for row in records.evaluations
-        if row.get("dataset") == next(iter(thin.eval.prompts), None)
-    ]
-    yield check(
-        "weights of each evaluation, in optimizer steps", _numbers(expected), _numbers(found), same=expected == found
-    )
+    expected, dataset = expected_evaluations(thin, first), next(iter(thin.eval.prompts), None)
+    found = [row.get("weights_step") for row in records.evaluations if row.get("dataset") == dataset]
+    what = "weights of each evaluation, in optimizer steps"
+    yield check(what, _listed(expected), _listed(found), same=expected == found)
 
 
 def expected_evaluations(thin: SlimeConfig, first: int) -> list[int]:
