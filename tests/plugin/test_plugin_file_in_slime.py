@@ -64,6 +64,31 @@ def words_of(checkout: Path, script: str, folder: Path, file: Path) -> list[str]
     return [*here, *actors, "--custom-config-path", str(file)]
 
 
+PARSE = """
+import contextlib, json, sys
+from sat_slime.cpu import slimes_parser, without_gpu
+
+def is_plain(value):
+    try:
+        return bool(json.dumps(value))
+    except (TypeError, ValueError):
+        return False
+
+def parse(words):
+    try:
+        args = vars(slimes_parser._slimes_arguments(words))
+        return {"args": {key: value for key, value in args.items() if is_plain(value)}}
+    except (Exception, SystemExit) as error:
+        return {"error": repr(error)}
+
+with contextlib.redirect_stdout(sys.stderr):
+    without_gpu.prepare()
+    results = [parse(words) for words in json.load(sys.stdin)]
+print(json.dumps(results))
+"""
+"""What slime's own parse_args reads from each list of words, as far as JSON can say it."""
+
+
 @pytest.fixture(scope="module")
 def parsed(tmp_path_factory):
     """slime's arguments, by method and script; one process parses all."""
@@ -80,7 +105,7 @@ def parsed(tmp_path_factory):
     path = os.pathsep.join([str(ROOT), str(checkout), os.environ["PYTHONPATH"]])
     env = {**os.environ, "PYTHONPATH": path, "CUDA_DEVICE_MAX_CONNECTIONS": "1"}
     done = subprocess.run(
-        [sys.executable, str(Path(__file__).parent / "slime_parse.py")],
+        [sys.executable, "-c", PARSE],
         input=json.dumps(words),
         env=env,
         capture_output=True,
