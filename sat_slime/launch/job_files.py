@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -112,35 +111,34 @@ class JobLog:
         connection broke and is tried again. Raises JobError when that does not help.
         """
         seen = breaks = 0
-        with self._writer(job) if keep else contextlib.nullcontext(lambda number, line: None) as write:
-            while True:
-                try:
-                    for number, line in enumerate(_lines(server.follow(job)), 1):
-                        if number <= seen:
-                            continue  # it was yielded before the connection broke
-                        seen, breaks = number, 0
-                        line = redact(line)
-                        write(number, line)
-                        yield line
-                    return
-                except JobError as error:
-                    breaks += 1
-                    if breaks > RECONNECTIONS:
-                        raise
-                    on_break(error)
-                    time.sleep(RECONNECT_AFTER_S * breaks)
+        kept = self._begin(job) if keep else None
+        while True:
+            try:
+                for number, line in enumerate(_lines(server.follow(job)), 1):
+                    if number <= seen:
+                        continue  # it was yielded before the connection broke
+                    seen, breaks = number, 0
+                    line = redact(line)
+                    if kept is not None and number > kept:
+                        self._append([line])
+                    yield line
+                return
+            except JobError as error:
+                breaks += 1
+                if breaks > RECONNECTIONS:
+                    raise
+                on_break(error)
+                time.sleep(RECONNECT_AFTER_S * breaks)
 
     def catch_up(self, job: str, text: str) -> None:
         """Appends the lines of the job's whole log that log.txt lacks."""
-        with self._writer(job) as write:
-            for number, line in enumerate(_lines(iter([text])), 1):
-                write(number, redact(line))
+        kept = self._begin(job)
+        self._append(map(redact, [*_lines(iter([text]))][kept:]))
 
     def remark(self, text: str) -> None:
         """Appends a line of the launcher's, once the newest job has ended."""
         self._drop_torn_line()
-        with self.path.open("a", encoding="utf-8") as file:
-            print(f"--- {text}", file=file)
+        self._append([f"--- {text}"])
 
     def lines(self, job: str | None = None) -> Iterator[str]:
         """Yield the lines of log.txt, of one job or of all."""
@@ -154,23 +152,17 @@ class JobLog:
                 elif inside:
                     yield line.rstrip("\n")
 
-    @contextlib.contextmanager
-    def _writer(self, job: str) -> Iterator[Callable[[int, str], None]]:
-        """Yield a function that takes a line of the job with its number, from 1, and writes it unless it is there
-        already."""
+    def _begin(self, job: str) -> int:
+        """Return how many lines of the job are there already, below the line that heads them."""
         self._drop_torn_line()
         head = f"{HEAD}{job}"
-        known = head in self.lines()
-        kept = sum(1 for _ in self.lines(job))
+        if head not in self.lines():
+            self._append([head])
+        return sum(1 for _ in self.lines(job))
+
+    def _append(self, lines: Iterable[str]) -> None:
         with self.path.open("a", encoding="utf-8") as file:
-            if not known:
-                print(head, file=file, flush=True)
-
-            def write(number: int, line: str) -> None:
-                if number > kept:
-                    print(line, file=file, flush=True)
-
-            yield write
+            file.writelines(f"{line}\n" for line in lines)
 
     def _drop_torn_line(self) -> None:
         """Drops half a line at the end, which a process leaves that was killed."""
