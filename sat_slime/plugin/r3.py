@@ -28,9 +28,6 @@ from sat_slime.plugin.compat import is_newest, locate, wrap_once
 from sat_slime.plugin.versions import DRIVEN
 from sat_slime.rollout.validation import RejectedResponse
 
-NARROW = (torch.uint8, torch.int16)
-"""Types in which routes are kept: for up to 256 experts, and for more. torch has neither arange nor promotion for
-uint16."""
 SHIFTS = (0, 1, -1)
 """Row t of the router is compared with row t + shift of the replay."""
 MARGIN = 0.05
@@ -77,7 +74,8 @@ def _decode(decode_int32: Callable[..., Any], /, meta_info: Mapping[str, Any], k
 
 
 def narrow_type(experts: int) -> torch.dtype:
-    """Return the smallest type with which torch computes and that holds 0 .. experts - 1."""
+    """Return the smallest type with which torch computes and that holds 0 .. experts - 1: it has neither arange nor
+    promotion for uint16."""
     return torch.uint8 if experts <= 256 else torch.int16
 
 
