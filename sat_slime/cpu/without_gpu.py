@@ -29,7 +29,7 @@ def prepare() -> None:
     from sat_slime.rollout.sglang_on_cpu.absent import stand_in_for
 
     like_an_h100 = types.SimpleNamespace(major=9, minor=0, total_memory=80 * 2**30)
-    torch.cuda.get_device_capability = lambda *_: (9, 0)  # type: ignore[assignment]
+    torch.cuda.get_device_capability = lambda *_: (9, 0)
     torch.cuda.get_device_properties = lambda *_: like_an_h100  # type: ignore[assignment]
     absent = [
         name for name in ("triton", "IPython", "wandb", "sglang_router") if importlib.util.find_spec(name) is None
