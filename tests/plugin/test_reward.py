@@ -90,7 +90,7 @@ def test_limits_of_the_pool_are_those_that_a_configuration_has_by_default():
 def test_the_pool_takes_what_a_configuration_sends():
     config = VerifierLimits(workers=3, cpu_s=1.5, wall_s=20, memory_mb=512)
     with reward._new_pool(config.model_dump(mode="json", exclude_none=True)) as pool:
-        assert len(pool._threads) == 3 and pool.limits == Limits(cpu_s=1.5, wall_s=20, memory_mb=512)
+        assert len(pool._workers) == 3 and pool.limits == Limits(cpu_s=1.5, wall_s=20, memory_mb=512)
 
 
 def test_a_list_of_samples_gives_a_list_of_rewards():
@@ -123,7 +123,7 @@ def test_settings_reach_the_pool_and_counts_reach_the_metrics(fresh_pool):
     costly = "|" + "+".join(f"|x-{k}|" for k in range(12)) + "|<9"  # it takes seconds only to parse
     assert asyncio.run(reward.default(args, sample(f"\\boxed{{{costly}}}", "x^2<5"))) == 0.0
     assert asyncio.run(reward.default(args, sample("Answer: 5", "5"))) == 1.0
-    assert (len(reward._pool._threads), reward._pool.limits.cpu_s) == (1, 0.3)
+    assert (len(reward._pool._workers), reward._pool.limits.cpu_s) == (1, 0.3)
     metrics = reward.drain_metrics()
     assert (metrics["rollout/verifier_verdicts"], metrics["rollout/verifier_timeouts"]) == (2.0, 1.0)
     assert reward.drain_metrics() == {}
