@@ -16,18 +16,11 @@ import pandas as pd
 
 from sat_slime.grid.state import GridFolder
 from sat_slime.report.charts import Chart, Look, intervals, lines, looks
-from sat_slime.report.frames import (
-    Collection,
-    ComparedRun,
-    collect,
-    curve,
-    differing_settings,
-    finite_mean,
-    seed_curve,
-)
+from sat_slime.report.frames import Collection, ComparedRun, collect, curve, differing_settings, finite_mean, seed_curve
 from sat_slime.report.methods import PAPER_ORDER, has, label_of
 from sat_slime.report.page import (
     DASH,
+    Form,
     Row,
     Section,
     Strong,
@@ -46,8 +39,9 @@ from sat_slime.report.stats import (
     AGAINST_BASELINES,
     QUANTITIES,
     TEST,
-    Comparison,
+    against_best,
     contrasts,
+    level_of,
     mean_interval,
 )
 from sat_slime.runs import collapse
@@ -69,40 +63,39 @@ def write_comparison(paths: Sequence[str | Path], out: str | Path | None = None,
     folder = Path(paths[0]) if own else Path(out or "report")
     if not own:
         check_out(folder)
-    collection = collect(paths)
+    collection = collect(paths, paper)
     if not collection.runs and not collection.planned:
         raise RunFolderError(f"{paths[0]} holds no run yet: there is nothing to report")
-    comparison = Comparison(collection, paper)
     command = f"sat-slime report {shlex.join(map(str, paths))}"
     command += ("" if own else f" --out {shlex.quote(str(folder))}") + " --paper" * paper
     names = [Path(path).resolve().name for path in paths]
-    differences = contrasts(comparison)
+    differences = contrasts(collection)
     with writable(folder):
         return write_page(
             folder / "report.html",
-            sections(comparison, differences),
+            sections(collection, differences),
             title=" · ".join(names) if len(names) < 4 else f"{names[0]} and {len(names) - 1} more",
             subtitle=ours_label(collection) + "; beside them: paper, 30B, one seed" * paper,
-            answer=summary(comparison, differences),
+            answer=summary(collection, differences),
             command=command,
         ).path
 
 
-def sections(comparison: Comparison, differences: pd.DataFrame) -> Iterator[Section]:
+def sections(collection: Collection, differences: pd.DataFrame) -> Iterator[Section]:
     """Yield the parts of the page."""
-    collection, several = comparison.collection, seeds_of(comparison.collection)[1] > 1
+    several = seeds_of(collection)[1] > 1
     few = len(collection.runs) <= OVERLAID
     if few:
         charts = [chart for key in ("accuracy", "mismatch/d_pi") for chart in overlaid(collection, key)]
         yield Section("overview", "The runs over each other", "Step by step, without averages.", charts)
     else:
-        note = "Left the paper, right ours, each with an axis of its own. " * comparison.paper
+        note = "Left the paper, right ours, each with an axis of its own. " * collection.paper
         note += (
             "A cross marks a collapse. " + "Bars: 95 % interval over seeds (Student's t); dots: the seeds." * several
         )
-        yield Section("scores", "Best scores", note, list(score_charts(comparison)))
+        yield Section("scores", "Best scores", note, list(score_charts(collection)))
     for lag in collection.lags:
-        yield from section_of(main_table(comparison, lag))
+        yield from section_of(main_table(collection, lag))
     if len(differences) and (differences["pairs"] > 1).any():
         yield from section_of(difference_table(differences))
     if not few:
@@ -121,11 +114,11 @@ def sections(comparison: Comparison, differences: pd.DataFrame) -> Iterator[Sect
             charts,
         )
     yield from section_of(gate_table(collection))
-    yield Section("limits", "What this does not show", sentences=list(limits(comparison)))
+    yield Section("limits", "What this does not show", sentences=list(limits(collection)))
     rule = str(collapse.__doc__).strip().replace("**", "")
-    rules = f"Differences: {TEST}.\n\n" * several + rule + f"\n\nPaper: {SOURCE}." * comparison.paper
+    rules = f"Differences: {TEST}.\n\n" * several + rule + f"\n\nPaper: {SOURCE}." * collection.paper
     yield Section("rules", "Rules and tests", text=rules, folded=True)
-    yield from section_of(run_table(comparison))
+    yield from section_of(run_table(collection))
 
 
 # ------------------------------------------------------------------------------------------------------------- in words
@@ -162,13 +155,12 @@ def _get(config: Mapping[str, Any], part: str, key: str) -> Any:
     return section(config, part).get(key, "?")
 
 
-def summary(comparison: Comparison, differences: pd.DataFrame) -> Iterator[str]:
+def summary(collection: Collection, differences: pd.DataFrame) -> Iterator[str]:
     """Say what the runs show and which there are, a sentence each; every number in it is in a table too."""
-    collection = comparison.collection
     yield from _costs(differences)
     for methods in collection.by_task.values():
         for lag in collection.lags[:NAMED]:
-            yield from _best_at(comparison, methods, lag)
+            yield from _best_at(collection, methods, lag)
     for group in (AGAINST_BASE, AGAINST_BASELINES) if len(differences) else ():
         yield from _told_apart(differences[(differences["group"] == group) & (differences["pairs"] > 1)], group)
     whole = sum(run.counts for run in collection.runs)
@@ -207,18 +199,19 @@ def _costs(differences: pd.DataFrame) -> Iterator[str]:
         yield f"{group[0].upper()}{group[1:]}, points of late accuracy{one}: {'; '.join(texts)}."
 
 
-def _best_at(comparison: Comparison, methods: Sequence[str], lag: int | None) -> Iterator[str]:
+def _best_at(collection: Collection, methods: Sequence[str], lag: int | None) -> Iterator[str]:
     """Say which method is the most accurate at a lag, and how many others are within noise of it."""
-    from_best = comparison.against_best(methods, lag, "late")
-    best = [method for method, difference in from_best.items() if difference["verdict"] == "best"]
-    if not best:
-        return
-    tested = [difference for difference in from_best.values() if difference["n"] > 1]
-    clear = sum(difference["verdict"] == "beyond noise" for difference in tested)
-    few = " that share two seeds with it" * (len(tested) < len(from_best) - 1)
-    rest = f"{len(tested) - clear} of {len(tested)} others{few} within noise" if tested else "one common seed: no test"
-    mean = comparison.level(best[0], lag, "late")["mean"]
-    yield f"Highest late accuracy at {lag_name(lag)}: {label_of(best[0])} {mean:.1%}; {rest}."
+    from_best = against_best(collection, methods, lag, "late")
+    for best in from_best.index[from_best["verdict"] == "best"]:
+        tested = from_best[from_best["n"] > 1]
+        clear = int((tested["verdict"] == "beyond noise").sum())
+        few = " that share two seeds with it" * (len(tested) < len(from_best) - 1)
+        noise = f"{len(tested) - clear} of {len(tested)} others{few} within noise"
+        mean = level_of(collection, best, lag, "late")["mean"]
+        yield (
+            f"Highest late accuracy at {lag_name(lag)}: {label_of(best)} {mean:.1%}; "
+            f"{noise if len(tested) else 'one common seed: no test'}."
+        )
 
 
 def _told_apart(tested: pd.DataFrame, group: str) -> Iterator[str]:
@@ -233,10 +226,9 @@ def _told_apart(tested: pd.DataFrame, group: str) -> Iterator[str]:
         yield f"{group}, {len(tested)} comparisons: {'; '.join(parts)}."
 
 
-def limits(comparison: Comparison) -> Iterator[str]:
+def limits(collection: Collection) -> Iterator[str]:
     """Say what a reader must not take from the page, a sentence or two each."""
-    collection = comparison.collection
-    yield from _experiment(collection, comparison.paper)
+    yield from _experiment(collection)
     most = seeds_of(collection)[1]
     if most == 1:
         yield "There is one seed a cell: no interval, and no difference can be told from noise."
@@ -246,7 +238,7 @@ def limits(comparison: Comparison) -> Iterator[str]:
         "The best score is the highest of many noisy evaluations, which lifts it, and lifts it more the noisier they "
         "are; the late accuracy is not picked."
     )
-    if comparison.paper:
+    if collection.paper:
         yield (
             f"The paper has one seed a cell, {ANSWERS_PER_EVALUATION} answers an evaluation: a standard error of about "
             "2 points. Its d_pi is of the last epoch, its collapse mark its authors' judgement; ours is the rule below."
@@ -266,7 +258,7 @@ def limits(comparison: Comparison) -> Iterator[str]:
         yield "Apart from method, lag and seed all runs have the same settings: no method's were tuned for it."
     there = {(run.method, run.lag) for run in collection.runs if run.counts}
     absent = [f"{label_of(name)} at lag {lag}" for name in PAPER_ORDER for lag in LAGS if (name, lag) not in there]
-    if absent and comparison.paper:
+    if absent and collection.paper:
         yield f"Cells of the paper without a whole run here: {', '.join(absent)}."
     broken = [run for run in collection.runs if not run.counts]
     for run in broken:
@@ -278,7 +270,7 @@ def limits(comparison: Comparison) -> Iterator[str]:
     yield from collection.left_out
 
 
-def _experiment(collection: Collection, beside_paper: bool) -> Iterator[str]:
+def _experiment(collection: Collection) -> Iterator[str]:
     configs = [run.config for run in collection.runs if run.config]
     if not configs:
         yield "The runs come without their settings: model, task and budget are not known here."
@@ -290,7 +282,7 @@ def _experiment(collection: Collection, beside_paper: bool) -> Iterator[str]:
     )
     iterations = _get(config, "pipeline", "iterations")
     budget = f"{iterations} iterations of {prompts} prompts x {samples} samples, learning rate {lr}"
-    if beside_paper:
+    if collection.paper:
         budget += "; the paper: Qwen3-30B-A3B-Base, mathematics, 544 iterations of 256 x 16, learning rate 1e-6"
     if config.get("runtime") != "lab":
         yield f"The runs: {_kind(collection.runs[0])}, {budget}."
@@ -314,42 +306,39 @@ def _experiment(collection: Collection, beside_paper: bool) -> Iterator[str]:
 SIGNS = {"within noise": " ≈", "lead": " ≈", "one seed": " ?", "": " ?", "beyond noise": ""}
 
 
-def main_table(comparison: Comparison, lag: int | None) -> Table:
+def main_table(collection: Collection, lag: int | None) -> Table:
     """Tell best and late accuracy and d_pi of every method at one lag, the paper's Table 1 beside them where asked
     for."""
-    collection, several = comparison.collection, seeds_of(comparison.collection)[1] > 1
-    against: dict[str, dict[str, str]] = {quantity: {} for quantity in QUANTITIES}
-    for quantity, methods in itertools.product(QUANTITIES, collection.by_task.values()):
-        found = comparison.against_best(methods, lag, quantity) if several else {}
-        against[quantity] |= {method: difference["verdict"] for method, difference in found.items()}
-    rows = []
-    for method in collection.methods if comparison.paper else collection.run_methods:
-        paper, runs = comparison.paper_cell(method, lag), collection.of(method, lag)
-        steps = sorted(step for run in runs if math.isfinite(step := run.numbers["best_step"]))
+    several = seeds_of(collection)[1] > 1
+    against: dict[str, dict[Any, str]] = {quantity: {} for quantity in QUANTITIES}
+    for quantity, methods in itertools.product(QUANTITIES, collection.by_task.values() if several else ()):
+        against[quantity] |= against_best(collection, methods, lag, quantity)["verdict"].to_dict()
+    rows, spans = [], {}
+    for method in collection.methods if collection.paper else collection.run_methods:
+        paper, runs = collection.paper_cell(method, lag), collection.of(method, lag)
+        spans[method] = steps = sorted(step for run in runs if math.isfinite(step := run.numbers["best_step"]))
         row: dict[str, Any] = {
             "method": method,
-            "lag": math.nan if lag is None else lag,
-            "paper AIME24 %": paper.score if paper else math.nan,
-            "paper step": paper.step if paper else math.nan,
-            "paper d_pi": paper.d_pi if paper else math.nan,
-            "paper collapsed": int(paper.collapsed) if paper else math.nan,
+            "lag": lag,
+            "paper AIME24 %": paper and paper.score,
+            "paper step": paper and paper.step,
+            "paper d_pi": paper and paper.d_pi,
+            "paper collapsed": paper and int(paper.collapsed),
             "seeds": len(runs),
             "collapsed": sum(run.collapse.met for run in runs),
             "not whole": len(collection.of(method, lag, whole=False)) - len(runs),
+            "median best step": steps[len(steps) // 2] if steps else None,
         }
         for quantity in QUANTITIES:
-            level = comparison.level(method, lag, quantity)
+            level = level_of(collection, method, lag, quantity)
             # a normal interval knows no bounds, but no score is below 0 or above 1, no |d| below 0
-            top = math.inf if quantity == "d_pi" else 1.0
-            ends = {"low": max(0.0, level["low"]), "high": min(level["high"], top)} if level["n"] > 1 else {}
-            row |= {f"{quantity} {key}": {**level, **ends}[key] for key in ("mean", "low", "high")}
-            if quantity == "best":
-                row["median best step"] = steps[len(steps) // 2] if steps else math.nan
-        rows.append(row | {"steps": steps})
-    frame = pd.DataFrame(rows)
-    spans = dict(zip(frame["method"], frame.pop("steps"), strict=True))
+            low, high = np.clip((level["low"], level["high"]), 0.0, math.inf if quantity == "d_pi" else 1.0)
+            row |= {f"{quantity} mean": level["mean"], f"{quantity} low": low, f"{quantity} high": high}
+        rows.append(row)
+    numbers = pd.DataFrame(rows)
+    frame = numbers.astype(dict.fromkeys(numbers.columns.drop(["method", "seeds", "collapsed", "not whole"]), float))
 
-    def cell(quantity: str, scale: float, form: str) -> Any:
+    def cell(quantity: str, scale: float, form: str) -> Form:
         def text(row: Row) -> str:
             words = with_interval(row, quantity, scale, form)
             if quantity == "best" and (steps := spans[row["method"]]):
@@ -366,22 +355,19 @@ def main_table(comparison: Comparison, lag: int | None) -> Table:
         return f"{row['paper AIME24 %']:.2f} ({row['paper step']:.0f})" + " ‡" * int(row["paper collapsed"])
 
     forms: dict[str, Any] = {"method": lambda row: label_of(row["method"])}
-    if comparison.paper:
+    if collection.paper:
         forms |= {"AIME24, %": paper_score, "d_pi": lambda row: as_text(row, "paper d_pi", ".4f")}
-    forms |= {
-        "best, %": cell("best", 100, ".1f"),
-        "late, %": cell("late", 100, ".1f"),
-        "d_pi, nats": cell("d_pi", 1, ".4f"),
-    }
+    forms |= {f"{quantity}, %": cell(quantity, 100, ".1f") for quantity in ("best", "late")}
+    forms["d_pi, nats"] = cell("d_pi", 1, ".4f")
     forms["runs"] = lambda row: f"{row['seeds']}" + f" of {row['seeds'] + row['not whole']}" * bool(row["not whole"])
     name = lag_name(lag)
     return Table(
         f"main_{name.replace(' ', '_')}",
         f"Best score and mismatch, {name}",
-        _how_to_read(comparison, lag, several),
+        _how_to_read(collection, lag),
         frame,
         forms,
-        above=[(PAPER_LABEL, 2), (ours_label(collection), 4)] if comparison.paper else (),
+        above=[(PAPER_LABEL, 2), (ours_label(collection), 4)] if collection.paper else (),
     )
 
 
@@ -393,15 +379,16 @@ def with_interval(row: Row, quantity: str, scale: float, form: str) -> str:
     return minus(format(mean, form) + ("" if math.isnan(low) else f" [{low:{form}}, {high:{form}}]"))
 
 
-def _how_to_read(comparison: Comparison, lag: int | None, several: bool) -> str:
-    initial = mean_interval(run.numbers["initial"] for run in comparison.collection.runs)
+def _how_to_read(collection: Collection, lag: int | None) -> str:
+    several = seeds_of(collection)[1] > 1
+    initial = mean_interval(run.numbers["initial"] for run in collection.runs)
     before = f"Before training: {initial['mean']:.1%}" if initial["n"] else ""
-    before += f" (the paper: {BASE_MODEL_SCORE} %)" * (comparison.paper and bool(before))
-    if lag != comparison.collection.lags[0]:
+    before += f" (the paper: {BASE_MODEL_SCORE} %)" * (collection.paper and bool(before))
+    if lag != collection.lags[0]:
         return "Read as the table above."
     text = (
         "Two experiments side by side, never one scale: AIME24 of a 30B model (‡: its authors' mark of a later "
-        "collapse; d_pi of the last epoch), and our own task. " * comparison.paper
+        "collapse; d_pi of the last epoch), and our own task. " * collection.paper
     )
     text += "Mean over seeds [95 % interval, Student's t]. " if several else "One seed. "
     text += (
@@ -415,7 +402,7 @@ def _how_to_read(comparison: Comparison, lag: int | None, several: bool) -> str:
 def difference_table(frame: pd.DataFrame) -> Table:
     """Tell the paper's comparisons in our data, and which of them are noise."""
 
-    def cell(quantity: str, scale: float, form: str) -> Any:
+    def cell(quantity: str, scale: float, form: str) -> Form:
         def text(row: Row) -> str:
             words = f"{with_interval(row, quantity, scale, form)}\n{row[f'{quantity} verdict']}".rstrip()
             return Strong(words) if row[f"{quantity} verdict"] == "beyond noise" else words
@@ -427,11 +414,8 @@ def difference_table(frame: pd.DataFrame) -> Table:
     if paper:
         forms |= {"AIME24": lambda row: as_text(row, "paper AIME24", "+.2f")}
         forms |= {"d_pi": lambda row: as_text(row, "paper d_pi", "+.4f")}
-    forms |= {
-        "best": cell("best", 100, "+.1f"),
-        "late": cell("late", 100, "+.1f"),
-        "d_pi, nats": cell("d_pi", 1, "+.4f"),
-    }
+    forms |= {quantity: cell(quantity, 100, "+.1f") for quantity in ("best", "late")}
+    forms["d_pi, nats"] = cell("d_pi", 1, "+.4f")
     return Table(
         "differences",
         "Differences, and which of them are noise",
@@ -445,26 +429,21 @@ def difference_table(frame: pd.DataFrame) -> Table:
     )
 
 
-def run_table(comparison: Comparison) -> Table:
+def run_table(collection: Collection) -> Table:
     """List every run, also those that do not count, and with the paper every cell without one."""
-    collection, rows = comparison.collection, []
-    order: dict[Any, int] = {method: place for place, method in enumerate(collection.methods)}
-    for run in collection.runs:
-        rows.append(
-            {
-                **{"method": run.method, "lag": run.lag, "seed": run.seed},
-                "state": run.status + ("" if run.counts else ", not counted"),
-                **{"steps": run.steps, "planned": run.planned_steps or None},
-                **{key: run.numbers[key] for key in ("best", "best_step", "late", "final", "initial", "d_pi")},
-                **{
-                    "d_pi left band at": departure_of(run),
-                    "collapse rule": _collapse_text(run),
-                    "error": run.error or "",
-                },
-            }
-        )
-    for cell in collection.not_run if comparison.paper else ():
+    rows: list[dict[str, Any]] = [
+        {
+            **{"method": run.method, "lag": run.lag, "seed": run.seed},
+            "state": run.status + ("" if run.counts else ", not counted"),
+            **{"steps": run.steps, "planned": run.planned_steps or None},
+            **{key: run.numbers[key] for key in ("best", "best_step", "late", "final", "initial", "d_pi")},
+            **{"d_pi left band at": departure_of(run), "collapse rule": _collapse_text(run), "error": run.error or ""},
+        }
+        for run in collection.runs
+    ]
+    for cell in collection.not_run if collection.paper else ():
         rows.append({"method": cell.method, "lag": cell.lag, "seed": cell.seed, "state": "not run", "steps": 0})
+    order = {method: place for place, method in enumerate(collection.methods)}
     rows.sort(key=lambda row: (order[row["method"]], -1 if row["lag"] is None else row["lag"], row["seed"] or 0))
     frame = pd.DataFrame(rows)
     texts = ["method", "state", "collapse rule", "error"]
@@ -578,28 +557,24 @@ SAT_CURVES = {
 }
 
 
-def score_charts(comparison: Comparison) -> Iterator[Chart]:
+def score_charts(collection: Collection) -> Iterator[Chart]:
     """Yield the best scores of each lag with intervals and seeds; the paper's before ours where asked for."""
     columns = ["line", "x", "low", "high", "n", "marked", "seed"]
-    for lag in comparison.collection.lags:
+    for lag in collection.lags:
         at = lag_name(lag).replace(" ", "_")
-        cells = [(label_of(m), cell) for m in comparison.collection.methods if (cell := comparison.paper_cell(m, lag))]
+        cells = [(label_of(m), cell) for m in collection.methods if (cell := collection.paper_cell(m, lag))]
         if cells:
             rows = [{"line": label, "x": cell.score, "marked": int(cell.collapsed)} for label, cell in cells]
             frame = pd.DataFrame(rows).reindex(columns=columns)
             yield intervals(f"paper_scores_{at}", frame, f"{lag_name(lag)}: the paper", "best AIME24, %")
         rows, seeds = [], []
-        for method in comparison.collection.run_methods:
-            level, runs = comparison.level(method, lag, "best"), comparison.collection.of(method, lag)
-            if not level["n"]:
-                continue
+        for method in collection.run_methods:
+            level, runs = level_of(collection, method, lag, "best"), collection.of(method, lag)
             row = {"line": label_of(method), "x": 100 * level["mean"], "n": level["n"]}
             if level["n"] > 1:
                 row |= {"low": 100 * max(0.0, level["low"]), "high": 100 * min(1.0, level["high"])}
-                seeds += [
-                    {"line": label_of(method), "x": 100 * run.numbers["best"], "seed": str(run.seed)} for run in runs
-                ]
-            rows.append(row | {"marked": int(any(run.collapse.met for run in runs))})
+                seeds += [{"line": row["line"], "x": 100 * run.numbers["best"], "seed": str(run.seed)} for run in runs]
+            rows += [row | {"marked": int(any(run.collapse.met for run in runs))}] if level["n"] else []
         if rows:
             frame = pd.DataFrame(rows + seeds).reindex(columns=columns)
             yield intervals(f"scores_{at}", frame, f"{lag_name(lag)}: ours", "best held-out accuracy, %")

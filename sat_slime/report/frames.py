@@ -22,6 +22,7 @@ from sat_slime.config.section import COMPUTES_NOTHING, OWN_TO_A_CELL, among
 from sat_slime.grid.plan import Cell
 from sat_slime.grid.state import CellState, GridFolder
 from sat_slime.report.methods import ON, PAPER_ORDER, WITH, label_of, task_suffix
+from sat_slime.report.paper import PaperCell, paper_cell
 from sat_slime.runs.collapse import CollapseWatch, judge
 from sat_slime.runs.folder import RunFolder, RunFolderError
 from sat_slime.runs.reading import RunData, flat_settings, read_yaml, row_faults, section
@@ -135,6 +136,12 @@ class Collection:
     """Cells that the given grids plan, their methods named as those of runs."""
     task: str | None = None
     """The task of the first grid or run, whose methods have no task in their names."""
+    paper: bool = False
+    """The paper's numbers stand beside those of the runs."""
+
+    def paper_cell(self, method: str, lag: int | None) -> PaperCell | None:
+        """Return the paper's numbers of a cell; None where it has none or they are not asked for."""
+        return paper_cell(method, lag) if self.paper else None
 
     def named(self, method: str, task: str | None) -> str:
         """Return the name of a method on a task, so that a cell has runs of one task only."""
@@ -181,10 +188,10 @@ class Collection:
         return [cell for cell in self.planned if (cell.method, cell.lag, cell.seed) not in there]
 
 
-def collect(paths: Sequence[str | Path]) -> Collection:
+def collect(paths: Sequence[str | Path], paper: bool = False) -> Collection:
     """Read all runs below `paths`: grids, run folders, folders or files of metrics. Raises RunFolderError where a path
     is none of these."""
-    collection = Collection([])
+    collection = Collection([], paper=paper)
     given = [GridFolder(path) for path in paths]
     alone = {grid.path: load_compared_run(grid.path) for grid in given if not grid.is_grid()}
     _name_apart(list(alone.values()))
@@ -218,11 +225,21 @@ def _add(collection: Collection, run: ComparedRun) -> None:
 
 
 def _add_grid(collection: Collection, grid: GridFolder) -> None:
-    """Add the runs of a grid, and what the grid itself knows of its cells: which are planned, and why one failed."""
-    planned, states = _known_to(grid, collection.left_out)
+    """Add the runs of a grid, and what the grid itself knows of its cells: which are planned, and why one failed. A
+    damaged file of the grid is named in `left_out`, and the other is read."""
+    planned, states = list[Cell](), dict[str, CellState]()
+    try:
+        planned = grid.planned()
+    except ConfigError as error:
+        collection.left_out.append(str(error))
+    try:
+        states = {state.cell.name: state for state in grid.observed()}
+    except RunFolderError as error:
+        collection.left_out.append(str(error))
     task = section(read_yaml(grid.run), "task").get("name")
-    planned = [replace(cell, method=collection.named(cell.method, cell.task or task)) for cell in planned]
-    collection.planned += [cell for cell in planned if cell not in collection.planned]
+    for cell in dict.fromkeys([*planned, *(state.cell for state in states.values())]):
+        named = replace(cell, method=collection.named(cell.method, cell.task or task))
+        collection.planned += [named] if named not in collection.planned else []
     for path in sorted(grid.runs.iterdir()) if grid.runs.is_dir() else []:
         if not (path / "metrics.jsonl").exists() and not (path / "config.yaml").exists():
             continue
@@ -233,22 +250,6 @@ def _add_grid(collection: Collection, grid: GridFolder) -> None:
                 run.status = state.state
         _add(collection, run)
     collection.left_out += [f"{name}: {state.error}" for name, state in states.items() if state.error]
-
-
-def _known_to(grid: GridFolder, left_out: list[str]) -> tuple[list[Cell], dict[str, CellState]]:
-    """Return (planned cells, the states of all cells by name). A damaged file of the grid is named in
-    `left_out`, and the other is read."""
-    planned: list[Cell] = []
-    states: list[CellState] = []
-    try:
-        planned = grid.planned()
-    except ConfigError as error:
-        left_out.append(str(error))
-    try:
-        states = grid.observed()
-    except RunFolderError as error:
-        left_out.append(str(error))
-    return list(dict.fromkeys([*planned, *(state.cell for state in states)])), {s.cell.name: s for s in states}
 
 
 def load_compared_run(path: Path) -> ComparedRun:

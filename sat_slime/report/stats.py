@@ -18,7 +18,6 @@ from scipy import stats
 
 from sat_slime.report.frames import Collection
 from sat_slime.report.methods import label_of, method_called, pairs_without, task_suffix
-from sat_slime.report.paper import PaperCell, paper_cell
 
 LEVEL = 0.95
 RESAMPLES = 20_000
@@ -49,11 +48,8 @@ def paired(a: Mapping[int, float], b: Mapping[int, float]) -> dict[str, Any]:
     of the paired t-test, two-sided, and n, the pairs; NaN with fewer than two."""
     d = np.array([a[seed] - b[seed] for seed in sorted(a.keys() & b.keys()) if math.isfinite(a[seed] - b[seed])])
     if len(d) < 2:
-        return {
-            "mean": float(d[0]) if len(d) else math.nan,
-            "low": math.nan,
-            "high": math.nan,
-            "p": math.nan,
+        return dict.fromkeys(("low", "high", "p"), math.nan) | {
+            "mean": float(d.sum()) if len(d) else math.nan,
             "n": len(d),
         }
     random = np.random.default_rng(BOOTSTRAP_SEED)
@@ -81,11 +77,11 @@ def verdict(row: Mapping[str, Any]) -> str:
     return "beyond noise" if row["p Holm"] < alpha else "lead"
 
 
-def judged(differences: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return differences with `p Holm`, corrected over all of them, and `verdict`."""
-    corrected = holm(pd.Series([row["p"] for row in differences], dtype=float))
-    rows = [row | {"p Holm": p} for row, p in zip(differences, corrected, strict=True)]
-    return [row | {"verdict": verdict(row)} for row in rows]
+def judged(differences: Sequence[Mapping[str, Any]], index: Sequence[Any] | None = None) -> pd.DataFrame:
+    """Return the differences of `paired`, a row each, with `p Holm`, corrected over all of them, and `verdict`."""
+    frame = pd.DataFrame(list(differences), index, ["mean", "low", "high", "p", "n"])
+    frame["p Holm"] = holm(frame["p"])
+    return frame.assign(verdict=[verdict(row) for row in frame.to_dict("records")])
 
 
 # --------------------------------------------------------------------------------------------------------------- levels
@@ -94,44 +90,33 @@ Scores = dict[int, float]
 """{seed: a quantity}."""
 
 
-class Comparison:
-    """A collection of runs with their numbers."""
+def scores_of(collection: Collection, method: str, lag: int | None, quantity: str) -> Scores:
+    """Return a quantity of the whole runs of a method at a lag by seed. Runs that lack it and those of unknown seed,
+    which cannot be paired, are left out."""
+    values = {run.seed: run.numbers[quantity] for run in collection.of(method, lag) if run.seed is not None}
+    return {seed: value for seed, value in values.items() if math.isfinite(value)}
 
-    def __init__(self, collection: Collection, paper: bool = False):
-        """paper: whether the paper's numbers stand beside those of the runs."""
-        self.collection, self.paper = collection, paper
 
-    def paper_cell(self, method: str, lag: int | None) -> PaperCell | None:
-        """Return the paper's numbers of a cell; None where it has none or they are not asked for."""
-        return paper_cell(method, lag) if self.paper else None
+def level_of(collection: Collection, method: str, lag: int | None, quantity: str) -> Estimate:
+    """Return a quantity over the seeds of a method at a lag."""
+    return mean_interval(run.numbers[quantity] for run in collection.of(method, lag))
 
-    def scores(self, method: str, lag: int | None, quantity: str) -> Scores:
-        """Return a quantity of the whole runs of a method at a lag by seed. Runs that lack it and those of unknown
-        seed, which cannot be paired, are left out."""
-        runs = self.collection.of(method, lag)
-        values = {run.seed: run.numbers[quantity] for run in runs if run.seed is not None}
-        return {seed: value for seed, value in values.items() if math.isfinite(value)}
 
-    def level(self, method: str, lag: int | None, quantity: str) -> Estimate:
-        """Return a quantity over the seeds of a method at a lag."""
-        return mean_interval(run.numbers[quantity] for run in self.collection.of(method, lag))
-
-    def against_best(self, methods: Sequence[str], lag: int | None, quantity: str) -> dict[str, dict[str, Any]]:
-        """Return {method: its distance to the best mean of `methods`, on one task, at this lag}; Holm's correction is
-        over the methods. The best d_pi is the lowest, of any other quantity the highest, among the methods with the
-        most seeds: otherwise the luckiest single run would be the best; its verdict is `best`. Empty with fewer than
-        two methods."""
-        levels = {method: self.level(method, lag, quantity) for method in methods}
-        levels = {method: level for method, level in levels.items() if level["n"]}
-        if len(levels) < 2:
-            return {}
-        most = max(level["n"] for level in levels.values())
-        sign = -1.0 if quantity == "d_pi" else 1.0
-        best = max((m for m in levels if levels[m]["n"] == most), key=lambda method: sign * levels[method]["mean"])
-        top = self.scores(best, lag, quantity)
-        others = [method for method in levels if method != best]
-        differences = judged([paired(top, self.scores(method, lag, quantity)) for method in others])
-        return dict(zip(others, differences, strict=True)) | {best: {"verdict": "best", "n": 0}}
+def against_best(collection: Collection, methods: Sequence[str], lag: int | None, quantity: str) -> pd.DataFrame:
+    """Return the distance of each method to the best mean of `methods`, on one task, at this lag, as `judged` has it;
+    Holm's correction is over the methods. The best d_pi is the lowest, of any other quantity the highest, among the
+    methods with the most seeds: otherwise the luckiest single run would be the best; its verdict is `best`. Empty with
+    fewer than two methods."""
+    levels = {method: level_of(collection, method, lag, quantity) for method in methods}
+    known = pd.DataFrame({method: level for method, level in levels.items() if level["n"]}).T
+    if len(known) < 2:
+        return judged([])
+    means = known["mean"][known["n"] == known["n"].max()]
+    best = means.idxmin() if quantity == "d_pi" else means.idxmax()
+    top, others = scores_of(collection, best, lag, quantity), known.index.drop(best)
+    frame = judged([paired(top, scores_of(collection, method, lag, quantity)) for method in others], others)
+    frame.loc[best, ["n", "verdict"]] = [0, "best"]
+    return frame
 
 
 # --------------------------------------------------------------------------------- the comparisons that the paper makes
@@ -141,12 +126,29 @@ Arm = tuple[str, int | None]
 AGAINST_BASE, AGAINST_BASELINES = "SAT against its own base", "SAT-GSPO w/ R3 against the baselines"
 
 
-def contrasts(comparison: Comparison) -> pd.DataFrame:
+def contrasts(collection: Collection) -> pd.DataFrame:
     """Return the paper's comparisons that the data hold, a row each: group, difference and lag, the paper's own
     difference, then for each of QUANTITIES its mean, low, high, p, p Holm and verdict, and the pairs. The correction
     is over each group and quantity by itself."""
+    frames = []
+    for group, wanted in _groups(collection).items():
+        rows, tested = [], {quantity: list[dict[str, Any]]() for quantity in QUANTITIES}
+        for text, lag, arms in wanted:
+            found = {quantity: _difference(collection, arms, quantity) for quantity in QUANTITIES}
+            if pairs := max(difference["n"] for difference in found.values()):
+                paper = _paper_difference(collection, arms)
+                rows.append({"group": group, "difference": text, "lag": lag, **paper, "pairs": pairs})
+                for quantity, difference in found.items():
+                    tested[quantity].append(difference)
+        if rows:
+            own = [judged(of).drop(columns="n").add_prefix(f"{quantity} ") for quantity, of in tested.items()]
+            frames.append(pd.concat([pd.DataFrame(rows), *own], axis=1))
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+
+
+def _groups(collection: Collection) -> dict[str, list[tuple[str, str, list[tuple[Arm, Arm]]]]]:
+    """Return by group what is compared: its name, the lag, and the pairs of arms whose differences count together."""
     groups: dict[str, list[tuple[str, str, list[tuple[Arm, Arm]]]]] = {}
-    collection = comparison.collection
     for lag in collection.lags:
         where = "?" if lag is None else str(lag)
         for names in collection.by_task.values():  # no contrast is between tasks, and no mean over them
@@ -160,34 +162,16 @@ def contrasts(comparison: Comparison) -> pd.DataFrame:
     known = [lag for lag in collection.lags if lag is not None]
     if len(known) > 1:
         low, high = known[0], known[-1]
-        groups[f"lag {high} against lag {low}"] = [
-            (label_of(method), "", [((method, high), (method, low))]) for method in collection.methods
-        ]
-    rows: list[dict[str, Any]] = []
-    for group, wanted in groups.items():
-        found = [(text, where, arms, _differences(comparison, arms)) for text, where, arms in wanted]
-        found = [row for row in found if any(difference["n"] for difference in row[3].values())]
-        tested = {q: judged([differences[q] for *_, differences in found]) for q in QUANTITIES}
-        for i, (text, where, arms, differences) in enumerate(found):
-            row: dict[str, Any] = {"group": group, "difference": text, "lag": where}
-            row |= _paper_difference(comparison, arms)
-            for quantity in QUANTITIES:
-                difference = tested[quantity][i]
-                row |= {
-                    f"{quantity} {key}": difference[key] for key in ("mean", "low", "high", "p", "p Holm", "verdict")
-                }
-            rows.append(row | {"pairs": max(difference["n"] for difference in differences.values())})
-    return pd.DataFrame(rows)
+        over_lag = [(label_of(method), "", [((method, high), (method, low))]) for method in collection.methods]
+        groups[f"lag {high} against lag {low}"] = over_lag
+    return groups
 
 
-def _differences(comparison: Comparison, pairs: Sequence[tuple[Arm, Arm]]) -> dict[str, dict[str, Any]]:
-    """Return the difference of two arms in each quantity, or the mean difference of several pairs in every seed that
-    has all of them: one number with less noise."""
-    sides = {
-        q: [seed_mean(comparison.scores(method, lag, q) for method, lag in side) for side in zip(*pairs, strict=True)]
-        for q in QUANTITIES
-    }
-    return {quantity: paired(a, b) for quantity, (a, b) in sides.items()}
+def _difference(collection: Collection, pairs: Sequence[tuple[Arm, Arm]], quantity: str) -> dict[str, Any]:
+    """Return the difference of two arms, or the mean difference of several pairs in every seed that has all of them:
+    one number with less noise."""
+    a, b = (seed_mean(scores_of(collection, *arm, quantity) for arm in side) for side in zip(*pairs, strict=True))
+    return paired(a, b)
 
 
 def seed_mean(every: Iterable[Scores]) -> Scores:
@@ -196,13 +180,11 @@ def seed_mean(every: Iterable[Scores]) -> Scores:
     return {int(seed): float(value) for seed, value in frame.mean().items()}
 
 
-def _paper_difference(comparison: Comparison, pairs: Sequence[tuple[Arm, Arm]]) -> dict[str, float]:
-    cells = [(comparison.paper_cell(*a), comparison.paper_cell(*b)) for a, b in pairs]
-    if not all(a and b for a, b in cells):
-        return {"paper AIME24": math.nan, "paper d_pi": math.nan}
-    score = [a.score - b.score for a, b in cells if a and b]
-    d_pi = [a.d_pi - b.d_pi for a, b in cells if a and b]
-    return {"paper AIME24": float(np.mean(score)), "paper d_pi": float(np.mean(d_pi))}
+def _paper_difference(collection: Collection, pairs: Sequence[tuple[Arm, Arm]]) -> dict[str, float]:
+    cells = [(collection.paper_cell(*a), collection.paper_cell(*b)) for a, b in pairs]
+    differences = [(a.score - b.score, a.d_pi - b.d_pi) if a and b else (math.nan, math.nan) for a, b in cells]
+    score, d_pi = np.mean(differences, axis=0)
+    return {"paper AIME24": score, "paper d_pi": d_pi}
 
 
 def _named_pairs(methods: list[str]) -> dict[str, list[tuple[str, str]]]:

@@ -6,7 +6,6 @@ from synthetic import write_grid
 from sat_slime.report import charts
 from sat_slime.report.comparison import write_comparison
 from sat_slime.report.frames import collect
-from sat_slime.report.stats import Comparison
 
 
 @pytest.fixture(autouse=True)
@@ -31,8 +30,8 @@ def grid(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def comparison(grid):
-    return Comparison(collect([grid]), paper=True)
+def collection(grid):
+    return collect([grid], paper=True)
 
 
 @pytest.fixture(scope="session")

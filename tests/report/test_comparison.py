@@ -22,7 +22,7 @@ from sat_slime.report.comparison import (
 )
 from sat_slime.report.frames import collect, seed_curve
 from sat_slime.report.paper import paper_cell
-from sat_slime.report.stats import Comparison, contrasts
+from sat_slime.report.stats import contrasts, scores_of
 
 
 def test_the_answer_stands_first_then_one_chart_then_the_table_beside_the_paper(grid, page):
@@ -45,13 +45,13 @@ def test_text_from_files_is_escaped_and_formulas_stay_text(tmp_path):
 
 def test_with_one_seed_nothing_is_shown_that_needs_several(tmp_path):
     paths = [write_cell(tmp_path / name, name, 8, 0) for name in ("gspo", "sat-gspo")]
-    comparison = Comparison(collect(paths))
-    shown = {section.name: section for section in sections(comparison, contrasts(comparison))}
+    collection = collect(paths)
+    shown = {section.name: section for section in sections(collection, contrasts(collection))}
     assert "differences" not in shown and "bootstrap" not in shown["rules"].text
-    assert "interval" not in shown["main_lag_8"].note and "one seed a cell" in " ".join(limits(comparison))
+    assert "interval" not in shown["main_lag_8"].note and "one seed a cell" in " ".join(limits(collection))
     assert not any("low" in chart.frame for section in shown.values() for chart in section.charts)
-    (said,) = [text for text in summary(comparison, contrasts(comparison)) if "SAT against its own base" in text]
-    late = [comparison.scores(name, 8, "late")[0] for name in ("sat-gspo", "gspo")]
+    (said,) = [text for text in summary(collection, contrasts(collection)) if "SAT against its own base" in text]
+    late = [scores_of(collection, name, 8, "late")[0] for name in ("sat-gspo", "gspo")]
     assert f"{100 * (late[0] - late[1]):+.1f}" in said.replace("−", "-") and "one seed" in said
 
 
@@ -91,16 +91,16 @@ def cells(table, column=0):
     return {cells[column]: dict(zip(table.head, cells, strict=True)) for _, cells in table.rows()}
 
 
-def test_main_table(comparison, grid, page):
-    table = main_table(comparison, 8)
+def test_main_table(collection, grid, page):
+    table = main_table(collection, 8)
     shown = cells(table)
     assert (shown["SAT-GSPO w/ R3"]["AIME24, %"], shown["SAT-GSPO w/ R3"]["d_pi"]) == ("34.79 (359)", "0.0076")
     assert shown["GSPO"]["AIME24, %"] == "31.46 (424) ‡" and "‡ 1/3" in shown["GSPO"]["best, %"]
     assert shown["GRPO w/ TIS"]["runs"] == "2 of 3"
-    best = list(comparison.scores("dppo", 8, "best").values())
+    best = list(scores_of(collection, "dppo", 8, "best").values())
     assert shown["DPPO"]["best, %"].startswith(f"{100 * np.mean(best):.1f} [")
     assert any("≈" in text for row in shown.values() for text in row.values())
-    alone = cells(main_table(comparison, 1))["SAT-GSPO"]["best, %"]
+    alone = cells(main_table(collection, 1))["SAT-GSPO"]["best, %"]
     assert "[" not in alone and alone.endswith("?")
     with open(grid / "tables" / "main_lag_8.csv", newline="") as file:
         (row,) = (row for row in csv.DictReader(file) if row["method"] == "gspo")
@@ -108,8 +108,8 @@ def test_main_table(comparison, grid, page):
     assert paper_cell("gspo", 8).d_pi == float(row["paper d_pi"]) and 0 < float(row["best mean"]) < 1
 
 
-def test_every_run_is_listed_with_what_became_of_it(comparison):
-    rows = {(row["method"], row["lag"], row["seed"]): row for row in run_table(comparison).frame.to_dict("records")}
+def test_every_run_is_listed_with_what_became_of_it(collection):
+    rows = {(row["method"], row["lag"], row["seed"]): row for row in run_table(collection).frame.to_dict("records")}
     assert len(rows) == 7 * 2 * 3
     failed, collapsed = rows["grpo-tis", 8, 2], rows["gspo", 8, 1]
     assert (failed["state"], failed["error"], failed["steps"]) == ("failed, not counted", "engine 0 died <often>", 90)
@@ -117,19 +117,19 @@ def test_every_run_is_listed_with_what_became_of_it(comparison):
     assert collapsed["collapse rule"].startswith("collapsed from ") and rows["gspo", 8, 0]["collapse rule"] == "no"
 
 
-def test_differences_name_their_verdict(comparison):
-    frame = contrasts(comparison)
+def test_differences_name_their_verdict(collection):
+    frame = contrasts(collection)
     verdicts = set(frame[["best verdict", "late verdict", "d_pi verdict"]].to_numpy().ravel()) - {""}
     assert verdicts <= {"within noise", "lead", "beyond noise", "one seed"} and "within noise" in verdicts
     row = frame[(frame["difference"] == "SAT-GRPO − GRPO") & (frame["lag"] == "8")].iloc[0]
-    a, b = (comparison.scores(method, 8, "d_pi") for method in ("sat-grpo", "grpo"))
+    a, b = (scores_of(collection, method, 8, "d_pi") for method in ("sat-grpo", "grpo"))
     assert row["d_pi mean"] == pytest.approx(np.mean([a[seed] - b[seed] for seed in a]))
     assert row["paper d_pi"] == pytest.approx(0.0108 - 0.0110)
     assert len(list(difference_table(frame).rows())) == len(frame)
 
 
-def test_summary_and_limits_say_what_is_missing(comparison):
-    words = " ".join([*summary(comparison, contrasts(comparison)), *limits(comparison)])
+def test_summary_and_limits_say_what_is_missing(collection):
+    words = " ".join([*summary(collection, contrasts(collection)), *limits(collection)])
     for part in (
         "1 not whole, 3 planned and not run",
         "The collapse rule marks 1 of 39 runs with enough scores to tell: GSPO lag 8 seed 1.",
@@ -140,16 +140,16 @@ def test_summary_and_limits_say_what_is_missing(comparison):
         assert part in words
 
 
-def test_the_gate_by_realized_lag_is_the_mean_over_its_steps(comparison):
-    frame = gate_table(comparison.collection).frame
+def test_the_gate_by_realized_lag_is_the_mean_over_its_steps(collection):
+    frame = gate_table(collection).frame
     at_8 = frame[(frame["method"] == "sat-grpo") & (frame["lag"] == 8)]
     assert at_8["realized"].tolist() == list(range(9)) and at_8["steps"].sum() == 3 * 200
-    rows = [run.data.metrics for run in comparison.collection.of("sat-grpo", 8)]
+    rows = [run.data.metrics for run in collection.of("sat-grpo", 8)]
     gate = np.concatenate([row["sat/gate_rate"][row["lag/mean"] == 3] for row in rows])
     assert at_8["gate open"].iloc[3] == pytest.approx(gate.mean())
 
 
-def test_curves_are_those_of_the_seeds(comparison):
-    (chart,) = method_curves(comparison.collection, "mismatch/d_pi", 8)
+def test_curves_are_those_of_the_seeds(collection):
+    (chart,) = method_curves(collection, "mismatch/d_pi", 8)
     mine = chart.frame[chart.frame["line"] == "GSPO"]["y"]
-    np.testing.assert_allclose(mine, seed_curve(comparison.collection.of("gspo", 8), "mismatch/d_pi")["y"])
+    np.testing.assert_allclose(mine, seed_curve(collection.of("gspo", 8), "mismatch/d_pi")["y"])

@@ -11,7 +11,7 @@ from synthetic import STEPS, write_cell
 from sat_slime.config.jsonl import to_json
 from sat_slime.report.comparison import main_table
 from sat_slime.report.frames import collect, load_compared_run
-from sat_slime.report.stats import Comparison, contrasts, holm, judged, mean_interval, paired
+from sat_slime.report.stats import contrasts, holm, judged, mean_interval, paired
 
 
 def spread(n, mean):
@@ -72,14 +72,14 @@ def test_the_same_numbers_give_the_same_interval():
 
 
 def test_nothing_is_told_from_one_pair():
-    (difference,) = judged([paired({0: 1.0, 1: 2.0}, {0: 0.5, 2: 3.0})])
+    difference = judged([paired({0: 1.0, 1: 2.0}, {0: 0.5, 2: 3.0})]).iloc[0]
     assert (difference["n"], difference["verdict"]) == (1, "one seed")
     assert paired({0: 1.0}, {1: 1.0})["n"] == 0
 
 
 def test_equal_signs_alone_are_no_finding():
     """Three differences of one sign leave 0 out of a bootstrap; the t-test has to agree."""
-    (difference,) = judged([paired({0: 0.1, 1: 1.0, 2: 5.0}, {0: 0.0, 1: 0.0, 2: 0.0})])
+    difference = judged([paired({0: 0.1, 1: 1.0, 2: 5.0}, {0: 0.0, 1: 0.0, 2: 0.0})]).iloc[0]
     assert difference["low"] > 0
     assert difference["verdict"] == "within noise"
 
@@ -89,7 +89,7 @@ def test_false_findings_are_as_rare_as_they_should_be():
     found = 0
     for _ in range(200):
         a, b = (dict(enumerate(random.normal(size=3))) for _ in range(2))
-        (difference,) = judged([paired(a, b)])
+        difference = judged([paired(a, b)]).iloc[0]
         found += difference["verdict"] != "within noise"
     assert found / 200 <= 0.08
 
@@ -99,7 +99,7 @@ def test_holm():
     assert holm(pd.Series(p)).tolist()[:4] == pytest.approx([0.04, 0.09, 0.09, 0.2])
     rows = [{"mean": 1, "low": 0.5, "high": 1.5, "p": value, "n": 3} for value in p[:4]]
     rows.append({"mean": 1, "low": math.nan, "high": 2, "p": math.nan, "n": 1})
-    assert [row["verdict"] for row in judged(rows)] == ["beyond noise", "lead", "lead", "within noise", "one seed"]
+    assert judged(rows)["verdict"].tolist() == ["beyond noise", "lead", "lead", "within noise", "one seed"]
 
 
 def with_scores(tmp_path, scores, weights=None):
@@ -144,7 +144,7 @@ def test_contrasts_take_the_difference_of_equal_seeds(tmp_path):
             rows = [{"step": s, "iteration": s, "accuracy": 0.3 + gain + 0.05 * seed, "n_samples": 256} for s in steps]
             (folder / "eval.jsonl").write_text("".join(to_json(row) + "\n" for row in rows))
             paths.append(folder)
-    (contrast,) = contrasts(Comparison(collect(paths), paper=True)).to_dict("records")
+    (contrast,) = contrasts(collect(paths, paper=True)).to_dict("records")
     assert (contrast["group"], contrast["difference"]) == ("SAT against its own base", "SAT-GRPO − GRPO")
     assert contrast["best mean"] == pytest.approx(0.1) and contrast["best verdict"] == "beyond noise"
     assert (contrast["paper AIME24"], contrast["paper d_pi"]) == pytest.approx((1.46, -0.0002))
@@ -155,7 +155,8 @@ def test_a_single_lucky_run_is_not_the_best_of_a_column(tmp_path):
     lucky = write_cell(tmp_path / "lucky", "gspo", 1, 0)
     rows = [json.loads(line) | {"accuracy": 1.0} for line in (lucky / "eval.jsonl").read_text().splitlines()]
     (lucky / "eval.jsonl").write_text("".join(to_json(row) + "\n" for row in rows))
-    from_best = Comparison(collection := collect([*paths, lucky])).against_best(collection.methods, 1, "best")
+    collection = collect([*paths, lucky])
+    from_best = against_best(collection, collection.methods, 1, "best").T
     assert from_best["grpo"]["verdict"] == "best" and from_best["gspo"]["verdict"] == "one seed"
 
 
@@ -167,5 +168,5 @@ def test_ends_of_an_interval_are_accuracies(tmp_path):
         (path / "eval.jsonl").write_text("".join(to_json(row) + "\n" for row in rows))
     wide = mean_interval([0.4, 0.6])
     assert wide["low"] < 0 and wide["high"] > 1
-    row = main_table(Comparison(collect(paths)), 1).frame.iloc[0]
+    row = main_table(collect(paths), 1).frame.iloc[0]
     assert (row["best mean"], row["best low"], row["best high"]) == (0.5, 0.0, 1.0)

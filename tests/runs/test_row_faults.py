@@ -9,7 +9,6 @@ from sat_slime.config import LabConfig, dump_config
 from sat_slime.report.comparison import limits, summary
 from sat_slime.report.frames import collect, load_compared_run
 from sat_slime.report.run import findings
-from sat_slime.report.stats import Comparison
 from sat_slime.runs.folder import RunFolder
 from sat_slime.runs.log import RunLog
 from sat_slime.runs.reading import load_run, row_faults
@@ -94,10 +93,12 @@ def test_a_damaged_run_is_named_on_the_page_and_does_not_count(tmp_path, name, l
     whole, lacking = (make_run(tmp_path / name) for name in ("whole", "lacking"))
     change(getattr(lacking, name), **lines)
     assert load_compared_run(whole.path).counts and not load_compared_run(lacking.path).counts
-    (told,) = [line for line in limits(Comparison(collect([lacking.path]))) if "Not counted" in line]
+    (told,) = [line for line in limits(collect([lacking.path])) if "Not counted" in line]
     assert all(fault in told for fault in faults_of(lacking)) and faults_of(lacking)
-    comparison = Comparison(collect([lacking.path]))
-    assert any("1 not whole (1 with rows missing, doubled or misplaced)" in line for line in summary(comparison, []))
+    assert any(
+        "1 not whole (1 with rows missing, doubled or misplaced)" in line
+        for line in summary(collect([lacking.path]), [])
+    )
 
 
 def test_a_resume_tells_what_it_does_not_make_again(tmp_path):
