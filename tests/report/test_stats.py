@@ -11,7 +11,7 @@ from synthetic import STEPS, write_cell
 from sat_slime.config.jsonl import to_json
 from sat_slime.report.comparison import main_table
 from sat_slime.report.frames import collect, load_compared_run
-from sat_slime.report.stats import contrasts, holm, judged, mean_interval, paired
+from sat_slime.report.stats import against_best, contrasts, holm, judged, mean_interval, paired
 
 
 def spread(n, mean):
