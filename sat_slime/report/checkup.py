@@ -14,7 +14,6 @@ import numpy as np
 import pandas as pd
 
 from sat_slime.report.dumps import Skipped, StepBatch, by_number, find_dumps, steps
-from sat_slime.report.frames import finite_mean
 from sat_slime.report.page import Page, Section, Table, check_out, count_of, percent, section_of, write_page
 from sat_slime.report.run import figures as run_figures
 from sat_slime.report.run import known_of
@@ -35,15 +34,11 @@ POSITION_EDGES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 """Limits of the groups by place in the response, as a share of its length."""
 PROBABILITY_EDGES = (0.0, 0.01, 0.1, 0.5, 0.9, 0.99, 1.0)
 """Limits of the groups by μ."""
-POSITION, PROBABILITY, SIGN = (
-    "by place in the response",
-    "by the engine's probability μ",
-    "by the sign of the advantage",
-)
+POSITION, PROBABILITY = "by place in the response", "by the engine's probability μ"
 GROUPS = {
     POSITION: [f"{percent(low)} to {percent(high)}" for low, high in pairwise(POSITION_EDGES)],
     PROBABILITY: [f"{low:g} to {high:g}" for low, high in pairwise(PROBABILITY_EDGES)],
-    SIGN: ["A > 0", "A < 0", "A = 0"],
+    "by the sign of the advantage": ["A > 0", "A < 0", "A = 0"],
 }
 WHOLE = ("all", 0)
 
@@ -53,9 +48,10 @@ class TokenSums:
     """Sums over optimizer steps, which are added one by one; each can be freed after that."""
 
     steps: list[dict[str, Any]] = field(default_factory=list)
-    """Of each step: name, responses, active tokens; mean, quantiles and the largest of |d|, nats; ess, which is
-    (Σ r)² / (n Σ r²) with r = π / μ, the share of the tokens that the raw importance weights leave; no_signal, the
-    share of the responses whose advantages are all 0; truncated, that of those cut, NaN where the dump is silent."""
+    """Of each step: its dump, responses, active tokens; mean, quantiles and the largest of |d|, nats; ESS, which is
+    (Σ r)² / (n Σ r²) with r = π / μ, the share of the tokens that the raw importance weights leave; no signal, the
+    share of the responses whose advantages are all 0; cut, that of those at the length limit, NaN where the dump is
+    silent."""
     groups: pd.DataFrame = field(default_factory=pd.DataFrame)
     """tokens, size (Σ |d|), drift (Σ d) and tail, the tokens in the tails of their steps, by group and place in it."""
     ids: pd.DataFrame = field(default_factory=pd.DataFrame)
@@ -83,7 +79,7 @@ class TokenSums:
             "all": np.zeros(len(d), int),
             POSITION: _bins(POSITION_EDGES, (place / np.maximum(lengths, 1)[response])[active]),
             PROBABILITY: _bins(PROBABILITY_EDGES, np.exp(step.rollout_log_probs.numpy()[active])),
-            SIGN: np.select([advantages > 0, advantages < 0], [0, 1], 2),
+            "by the sign of the advantage": np.select([advantages > 0, advantages < 0], [0, 1], 2),
         }
         sums = pd.concat({group: frame.groupby(own).sum() for group, own in bins.items()})
         self.groups = self.groups.add(sums, fill_value=0)
@@ -98,12 +94,12 @@ class TokenSums:
         signal = np.bincount(response[active], advantages != 0, minlength=len(lengths)) > 0
         self.steps.append(
             {
-                **{"name": step.name, "responses": len(lengths), "tokens": len(d), "mean": float(np.abs(d).mean())},
-                **dict(zip(("90 %", "99 %", "99.9 %"), map(float, quantiles), strict=True)),
-                "largest": float(np.abs(d).max()),
-                "ess": float(r.sum() ** 2 / (len(r) * (r * r).sum())),
-                "no_signal": float(1 - signal.mean()),
-                "truncated": np.nan if step.truncated is None else float(step.truncated.double().mean()),
+                **{"dump": step.name, "responses": len(lengths), "tokens": len(d), "mean |d|": np.abs(d).mean()},
+                **dict(zip(("90 %", "99 %", "99.9 %"), quantiles, strict=True)),
+                "largest": np.abs(d).max(),
+                "ESS": r.sum() ** 2 / (len(r) * (r * r).sum()),
+                "no signal": 1 - signal.mean(),
+                "cut": np.nan if step.truncated is None else step.truncated.double().mean().item(),
             }
         )
 
@@ -187,81 +183,85 @@ LEAST_DUMPS = 4
 """Dumps in a third of all, since mean |d| goes up and down with the lag from one to the next."""
 LEAST_TAIL = 200
 """Tail tokens below which it is not said where they are."""
+ADVICE = {
+    "drift": "Ask what each stabilizer would do to these very tokens: sat-slime replay",
+    "broken tokens": (
+        "Single tokens that one side finds impossible: faults of the engine, top-p or top-k sampling that the trainer "
+        "does not know, tokens made anew from text. veto and trm-max drop their responses"
+    ),
+    "ess": (
+        "Weights alone (--use-tis) let a few tokens carry the gradient here: lower --tis-clip, or a gate (icepop, "
+        "mis-geo)"
+    ),
+    "position": (
+        "At the end: stop tokens, and responses that were cut or went on after new weights came. At the start: the "
+        "chat template, or a first token that is sampled by other rules"
+    ),
+    "one token": (
+        "Look what it is: tokenizer.decode([{token}]). A stop or template token points to a difference in templates or "
+        "stop rules between engine and trainer, not to staleness"
+    ),
+    "no signal": (
+        "The batch is smaller than it seems, and the step noisier: easier or harder prompts, or --dynamic-sampling-"
+        "filter-path slime.rollout.filter_hub.dynamic_sampling_filters.check_reward_nonzero_std"
+    ),
+    "truncated": (
+        "It is graded as wrong. Look whether --rollout-stop-token-ids lacks the end of a turn; else raise "
+        "--rollout-max-response-len, or mask what was cut"
+    ),
+}
+"""What a symptom can mean, and what to try."""
 
 
-def dump_symptoms(sums: TokenSums) -> Iterator[Symptom]:
+def dump_symptoms(sums: TokenSums) -> list[Symptom]:
     """Find what looks unhealthy in dumps of training."""
+    return [Symptom(name, text, ADVICE[name].format(**facts)) for name, text, facts in _seen(sums)]
+
+
+def _seen(sums: TokenSums) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Yield (symptom, what is seen, what its advice names)."""
     if not sums.steps:
         return
-    sizes = np.array([step["mean"] for step in sums.steps])
-    third = len(sizes) // 3
-    if third >= LEAST_DUMPS and sizes[-third:].mean() >= MISMATCH_RISE * sizes[:third].mean():
-        yield Symptom(
-            "drift",
-            f"mean |d| grew from {sizes[:third].mean():.3g} nats (the first {third} dumps, from "
-            f"{sums.steps[0]['name']}) to {sizes[-third:].mean():.3g} (the last {third}, to {sums.steps[-1]['name']})",
-            "Ask what each stabilizer would do to these very tokens: sat-slime replay",
-        )
-    largest = max(sums.steps, key=lambda step: step["largest"])
+    steps = pd.DataFrame(sums.steps)
+    third = len(steps) // 3
+    first, last = steps["mean |d|"].head(third).mean(), steps["mean |d|"].tail(third).mean()
+    if third >= LEAST_DUMPS and last >= MISMATCH_RISE * first:
+        since, until = steps["dump"].iloc[0], steps["dump"].iloc[-1]
+        text = f"mean |d| grew from {first:.3g} nats (the first {third} dumps, from {since}) to {last:.3g}"
+        yield "drift", f"{text} (the last {third}, to {until})", {}
+    largest = steps.loc[steps["largest"].idxmax()]
     if largest["largest"] > BROKEN and largest["99 %"] < USUAL:
-        yield Symptom(
-            "broken tokens",
-            f"the largest |d| is {largest['largest']:.1f} nats ({largest['name']}), above {BROKEN:g}, where 99 % of "
-            f"the tokens are below {largest['99 %']:.2f}",
-            "Single tokens that one side finds impossible: faults of the engine, top-p or top-k sampling that the "
-            "trainer does not know, tokens made anew from text. veto and trm-max drop their responses",
-        )
-    if (ess := finite_mean([step["ess"] for step in sums.steps])) < LEAST_ESS:
-        yield Symptom(
-            "ess",
-            f"raw importance weights would leave {ess:.0%} of the tokens as effective sample, below {LEAST_ESS:.0%}",
-            "Weights alone (--use-tis) let a few tokens carry the gradient here: lower --tis-clip, or a gate (icepop, "
-            "mis-geo)",
-        )
+        text = f"the largest |d| is {largest['largest']:.1f} nats ({largest['dump']}), above {BROKEN:g}"
+        yield "broken tokens", f"{text}, where 99 % of the tokens are below {largest['99 %']:.2f}", {}
+    ess, silent, cut = steps[["ESS", "no signal", "cut"]].mean()
+    if ess < LEAST_ESS:
+        text = f"raw importance weights would leave {ess:.0%} of the tokens as effective sample, below {LEAST_ESS:.0%}"
+        yield "ess", text, {}
     if sums.whole["tail"] >= LEAST_TAIL:
-        yield from _where(sums)
-    if (silent := finite_mean([step["no_signal"] for step in sums.steps])) > MOST_EQUAL:
-        yield Symptom(
-            "no signal",
-            f"{silent:.0%} of the responses in the dumps have no advantage other than 0, above {MOST_EQUAL:.0%}",
-            "The batch is smaller than it seems, and the step noisier: easier or harder prompts, or --dynamic-sampling-"
-            "filter-path slime.rollout.filter_hub.dynamic_sampling_filters.check_reward_nonzero_std",
-        )
-    if (cut := finite_mean([step["truncated"] for step in sums.steps])) > MOST_TRUNCATED:
-        yield Symptom(
-            "truncated",
-            f"{cut:.0%} of the responses in the dumps were cut at the length limit, above {MOST_TRUNCATED:.0%}",
-            "It is graded as wrong. Look whether --rollout-stop-token-ids lacks the end of a turn; else raise "
-            "--rollout-max-response-len, or mask what was cut",
-        )
+        yield from _crowded(sums)
+    if silent > MOST_EQUAL:
+        text = f"{silent:.0%} of the responses in the dumps have no advantage other than 0, above {MOST_EQUAL:.0%}"
+        yield "no signal", text, {}
+    if cut > MOST_TRUNCATED:
+        text = f"{cut:.0%} of the responses in the dumps were cut at the length limit, above {MOST_TRUNCATED:.0%}"
+        yield "truncated", text, {}
 
 
-def _where(sums: TokenSums) -> Iterator[Symptom]:
-    shares = sums.groups / sums.whole
-    for place, share in shares.loc[POSITION].iterrows():
+def _crowded(sums: TokenSums) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Yield the places, and the token, that have far more of the tail than of the tokens."""
+    for place, share in (sums.groups / sums.whole).loc[POSITION].iterrows():
         if share["tail"] > CROWDED * share["tokens"]:
-            low, high = POSITION_EDGES[int(place)], POSITION_EDGES[int(place) + 1]
-            yield Symptom(
-                "position",
-                f"{share['tail']:.0%} of the tail lie between {low:.0%} and {high:.0%} of the response, where "
-                f"{share['tokens']:.0%} of the tokens are",
-                "At the end: stop tokens, and responses that were cut or went on after new weights came. At the "
-                "start: the chat template, or a first token that is sampled by other rules",
+            where = f"between {POSITION_EDGES[int(place)]:.0%} and {POSITION_EDGES[int(place) + 1]:.0%} of the response"
+            text = f"{share['tail']:.0%} of the tail lie {where}, where {share['tokens']:.0%} of the tokens are"
+            yield "position", text, {}
+    if len(sums.ids):
+        token = sums.ids["tail"].idxmax()
+        share = (sums.ids / sums.whole[["tokens", "tail"]]).loc[token]
+        if share["tail"] > max(0.1, CROWDED * share["tokens"]):
+            text = (
+                f"{share['tail']:.0%} of the tail are the token {token}, which is {share['tokens']:.1%} of all tokens"
             )
-    if not len(sums.ids):
-        return
-    token = sums.ids["tail"].idxmax()
-    share, usual = (
-        sums.ids.loc[token, "tail"] / sums.whole["tail"],
-        sums.ids.loc[token, "tokens"] / sums.whole["tokens"],
-    )
-    if share > 0.1 and share > CROWDED * usual:
-        yield Symptom(
-            "one token",
-            f"{share:.0%} of the tail are the token {token}, which is {usual:.1%} of all tokens",
-            f"Look what it is: tokenizer.decode([{token}]). A stop or template token points to a difference in "
-            "templates or stop rules between engine and trainer, not to staleness",
-        )
+            yield "one token", text, {"token": token}
 
 
 # --------------------------------------------------------------------------------------------------------------- tables
@@ -281,9 +281,7 @@ def tables(sums: TokenSums) -> list[Table]:
 
 def steps_table(sums: TokenSums) -> Table:
     """Tell the mismatch of each dumped optimizer step."""
-    frame = pd.DataFrame(sums.steps).rename(
-        columns={"name": "dump", "mean": "mean |d|", "ess": "ESS", "no_signal": "no signal", "truncated": "cut"}
-    )
+    frame = pd.DataFrame(sums.steps)
     many = f" Of {len(frame)} dumps {MOST_ROWS} are shown; the CSV has all." if len(frame) > MOST_ROWS else ""
     nats = dict.fromkeys(("mean |d|", "90 %", "99 %", "99.9 %", "largest"), ".4f")
     return Table(
@@ -300,20 +298,26 @@ def steps_table(sums: TokenSums) -> Table:
 
 def places_table(sums: TokenSums) -> Table:
     """Tell where the mismatch is: by place, by probability, by the sign of the advantage."""
-    rows = []
-    for group, labels in GROUPS.items():
-        for place, own in sums.groups.loc[group].iterrows():
-            share, of_tail = own["tokens"] / sums.whole["tokens"], own["tail"] / max(1, sums.whole["tail"])
-            row = {"group": group, "tokens": labels[int(place)], "share": share}
-            row |= {"mean |d|": own["size"] / own["tokens"], "mean d": own["drift"] / own["tokens"]}
-            rows.append(row | {"of the tail": of_tail, "times their share": of_tail / share})
+    shares = (sums.groups / sums.whole.where(sums.whole > 0, 1)).loc[[*GROUPS]]
+    frame = pd.DataFrame(
+        {
+            "group": [group for group, _ in shares.index],
+            "tokens": [GROUPS[group][int(place)] for group, place in shares.index],
+            "share": shares["tokens"],
+            "mean |d|": sums.groups["size"] / sums.groups["tokens"],
+            "mean d": sums.groups["drift"] / sums.groups["tokens"],
+            "of the tail": shares["tail"],
+            "times their share": shares["tail"] / shares["tokens"],
+        },
+        index=shares.index,
+    )
     forms = {"share": "%", "mean |d|": ".4f", "mean d": "+.4f", "of the tail": "%", "times their share": ".1f"}
     return Table(
         "places",
         "Where the mismatch is",
         "All dumps together. The tail of a step is what lies beyond the 99 % quantile of its |d|; the last column says "
         "how many times as often a token of this kind is in it as any token.",
-        pd.DataFrame(rows),
+        frame,
         {"tokens": "", **forms},
         group="group",
     )
@@ -354,6 +358,7 @@ def write_checkup(paths: Sequence[Path], folder: Path, on_file: Callable[[str], 
     seen = [*of_curves, *(symptom for symptom in dump_symptoms(found.tokens) if symptom.name not in names)]
     worth = verdict(found.data, seen)
     what = [f"{one.heading}: {one.seen}. {one.advice}{'.' * bool(one.advice)}" for one in seen]
+    what += [worth] if seen and worth else []
     unhealthy = f"Unhealthy: {'; '.join(symptom.heading for symptom in seen)}." if seen else worth
     charts = run_figures(found.data)
     with writable(folder):
@@ -361,9 +366,7 @@ def write_checkup(paths: Sequence[Path], folder: Path, on_file: Callable[[str], 
             folder / "report.html",
             [
                 *charts[:1],
-                Section(
-                    "seen", "What we see, and what to try", sentences=[*what, *([worth] if seen and worth else [])]
-                ),
+                Section("seen", "What we see, and what to try", sentences=what),
                 Section("next", "Next", METHODS, text="\n".join(_next(found, seen))),
                 Section("unknown", "Not visible here, and what would show it", sentences=list(unknown(found))),
                 *(part for table in tables(found.tokens) for part in section_of(table)),
