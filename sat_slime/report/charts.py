@@ -229,14 +229,12 @@ def bars(
     unit: str,
     *,
     of: Mapping[str, Look] | None = None,
-    beside: bool = False,
     text: str = "",
 ) -> Chart:
     """Draw bars, one below the other, their parts on top of each other, those below 0 to the left.
 
     Args:
         frame: group, line, y.
-        beside: the parts stand below each other, not on top.
         text: a column that is written at the end of the bar, where the column `end` is known.
     """
     names, groups = (list(dict.fromkeys(frame[column])) for column in ("line", "group"))
@@ -246,20 +244,17 @@ def bars(
     pick = chosen()
     # With a text there is room for it at the end of the longest.
     scale = alt.Scale(domain=[0, 1.12 * float(frame["end"].max()) or 1], nice=False) if text else alt.Undefined
-    value = alt.X("y:Q", title=unit, stack=None if beside else "zero", scale=scale)
+    value = alt.X("y:Q", title=unit, stack="zero", scale=scale)
     tips = [alt.Tooltip("group:N", title=" "), alt.Tooltip("line:N", title="part")]
     tips.append(alt.Tooltip("y:Q", title=unit, format=".4~g"))
     drawn = alt.Chart(alt.NamedData("numbers")).transform_filter(pick).mark_bar().add_params(pick)
     drawn = drawn.encode(value, y, alt.Order("place:Q"), tooltip=tips, **colour)
-    if beside:
-        drawn = drawn.encode(yOffset=alt.YOffset("line:N", sort=names))
     layers: list[Any] = [drawn]
     if text:
         ends = alt.Chart(alt.NamedData("numbers")).transform_filter(f"isValid(datum.{text})")
         ends = ends.mark_text(align="left", dx=4, color=INK)
         layers.append(ends.encode(alt.X("end:Q"), y, text=f"{text}:N"))
-    step = 14 * len(names) + 6 if beside else 19
-    return Chart(name, alt.layer(*layers).properties(title=title, height=alt.Step(step)), frame, {"y": unit})
+    return Chart(name, alt.layer(*layers).properties(title=title, height=alt.Step(19)), frame, {"y": unit})
 
 
 def intervals(name: str, frame: pd.DataFrame, title: str, x: str) -> Chart:

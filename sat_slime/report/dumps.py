@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -102,12 +102,7 @@ class StepBatch:
     @property
     def columns(self) -> frozenset[Column]:
         """The columns that it holds of those that only some dumps have."""
-        held: dict[Column, Tensor | None] = {
-            "checkpoint_log_probs": self.checkpoint_log_probs,
-            "lags": self.lags,
-            "rewards": self.rewards,
-        }
-        return frozenset(name for name, values in held.items() if values is not None)
+        return frozenset(name for name in get_args(Column) if getattr(self, name) is not None)
 
     def arranged(self, wanted: int | None, tokens: int) -> StepBatch:
         """Return this step with micro-batches: of up to `wanted` response tokens, else the dump's, else of up to
@@ -291,12 +286,10 @@ def _line(error: BaseException) -> str:
 class _Response:
     place: int
     """Its number in the order of the rollout."""
-    columns: Mapping[str, Tensor]
+    row: Mapping[str, Any]
+    """Its entries in the file; those of COLUMNS are tensors of as many values as it has tokens."""
     reward: float | None
     """Before any baseline; None where the file does not tell."""
-    tokens: Any
-    """Ids of prompt and response."""
-    truncated: Any
     trained: tuple[int, int, int] | None = None
     """Optimizer step, data-parallel rank and micro-batch of that rank; None where the file does not tell."""
 
@@ -350,7 +343,6 @@ def _raw_reward(sample: Mapping[str, Any], payload: Mapping[str, Any]) -> float 
 
 
 def _response(place: int, row: Mapping[str, Any], length: int, reward: float | None = None) -> _Response:
-    columns = {}
     for key in COLUMNS:
         values = row.get(key)
         if values is None:
@@ -365,8 +357,7 @@ def _response(place: int, row: Mapping[str, Any], length: int, reward: float | N
             raise DumpFault(
                 f"{key} has {len(values)} values for a response of {length} tokens{hint * (len(values) < length)}"
             )
-        columns[key] = values
-    return _Response(place, columns, reward, row.get("tokens"), row.get("truncated"))
+    return _Response(place, row, reward)
 
 
 def _trained(
@@ -405,26 +396,26 @@ def _step(name: str, responses: list[_Response], own_layout: bool, token_ids: bo
     if not own_layout:
         responses = sorted(responses, key=lambda response: response.place)
     places = torch.tensor([response.place for response in responses], dtype=torch.int64)
-    lengths = torch.tensor([len(response.columns["log_probs"]) for response in responses], dtype=torch.int64)
-    columns = {key: in_a_row([response.columns[key] for response in responses]) for key in COLUMNS}
+    lengths = torch.tensor([len(response.row["log_probs"]) for response in responses], dtype=torch.int64)
+    columns = {key: in_a_row([response.row[key] for response in responses]) for key in COLUMNS}
     rewards = [response.reward for response in responses if response.reward is not None]
     if len(rewards) == len(responses):
         columns["rewards"] = torch.tensor(rewards, dtype=torch.float32).repeat_interleave(lengths)
+    masks = columns.pop("loss_masks").numpy()
     judged = {key: values.numpy() for key, values in columns.items()}
-    mask, left_out = usable(judged.pop("loss_masks"), lengths.numpy(), judged, places.tolist())
+    mask, left_out = usable(masks, lengths.numpy(), judged, places.tolist())
+    cut_off = [response.row.get("truncated") for response in responses]
+    told_of_all = all(isinstance(flag, int) for flag in cut_off)
     return StepBatch(
         name=name,
-        log_probs=columns["log_probs"],
-        rollout_log_probs=columns["rollout_log_probs"],
-        advantages=columns["advantages"],
         mask=torch.from_numpy(mask),
         lengths=lengths,
         microbatches=[*Counter(response.trained for response in responses).values()] if own_layout else None,
         order=torch.argsort(places),
-        rewards=columns.get("rewards"),
         token_ids=_token_ids(responses) if token_ids else None,
-        truncated=_truncated(responses),
+        truncated=torch.tensor([bool(flag) for flag in cut_off]) if told_of_all else None,
         left_out=(*told, *left_out),
+        **columns,
     )
 
 
@@ -433,16 +424,11 @@ def _token_ids(responses: Sequence[_Response]) -> Tensor | None:
     missing."""
     columns = []
     for response in responses:
-        length = len(response.columns["log_probs"])
-        if not isinstance(response.tokens, Tensor) or response.tokens.dim() != 1 or len(response.tokens) < length:
+        length, ids = len(response.row["log_probs"]), response.row.get("tokens")
+        if not isinstance(ids, Tensor) or ids.dim() != 1 or len(ids) < length:
             return None
-        columns.append(response.tokens[len(response.tokens) - length :])
+        columns.append(ids[len(ids) - length :])
     return in_a_row(columns, torch.int64)
-
-
-def _truncated(responses: Sequence[_Response]) -> Tensor | None:
-    flags = [response.truncated for response in responses]
-    return torch.tensor([bool(flag) for flag in flags]) if all(isinstance(flag, int) for flag in flags) else None
 
 
 # ------------------------------------------------------------------------------------------- what the command was given
@@ -499,13 +485,11 @@ def find_dumps(given: Sequence[str | Path]) -> tuple[list[Dump], list[Skipped]]:
             key = (file.parent, header.rollout_id) if header.per_rank else (file,)
             columns: frozenset[Column] = frozenset({"rewards"} if header.rewards else ())
             dumps.setdefault(key, []).append((header.rank, Dump((file,), columns=columns)))
-    return [_together(parts) for parts in dumps.values()], skipped
-
-
-def _together(parts: list[tuple[int, Dump]]) -> Dump:
-    """Join the files of one rollout, by their ranks."""
-    parts.sort(key=lambda part: (part[0], part[1].paths))
-    return replace(parts[0][1], paths=tuple(path for _, dump in parts for path in dump.paths))
+    joined = []
+    for parts in dumps.values():  # the files of one rollout, by their ranks
+        parts.sort(key=lambda part: (part[0], part[1].paths))
+        joined.append(replace(parts[0][1], paths=tuple(path for _, dump in parts for path in dump.paths)))
+    return joined, skipped
 
 
 def _files(path: Path) -> tuple[list[Path], int]:
@@ -520,7 +504,8 @@ def _files(path: Path) -> tuple[list[Path], int]:
         files = dump_paths(path)
         if not files:
             raise RunFolderError(f"{path} holds no dumps: run it with --set dump.every_n_iterations=N")
-        return files, _tokens_per_microbatch(path)
+        tokens = section(read_yaml(RunFolder(path).config), "train").get("tokens_per_microbatch")
+        return files, tokens if isinstance(tokens, int) and tokens > 0 else TOKENS_PER_MICROBATCH
     folder = path / "train_data" if (path / "train_data").is_dir() else path  # of slime's --dump-details
     files = sorted((file for file in folder.iterdir() if file.suffix in SUFFIXES), key=by_number)
     if not files:
@@ -531,23 +516,15 @@ def _files(path: Path) -> tuple[list[Path], int]:
 def _columns_of_run(path: Path) -> frozenset[Column]:
     try:
         with safe_open(path, framework="numpy") as file:
-            names = set(file.keys())
+            scored = "checkpoint_log_probs" in file.keys()  # noqa: SIM118
     except (SafetensorError, OSError):  # it is damaged: reading it says so
-        names = set()
-    columns: set[Column] = {"lags", "rewards"}
-    if "checkpoint_log_probs" in names:
-        columns.add("checkpoint_log_probs")
-    return frozenset(columns)
+        scored = False
+    return frozenset(get_args(Column) if scored else ("lags", "rewards"))
 
 
 def by_number(path: Path) -> list[tuple[int, str]]:
     """Return a key that sorts 9.pt before 10.pt."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", path.name)]
-
-
-def _tokens_per_microbatch(run: Path) -> int:
-    tokens = section(read_yaml(RunFolder(run).config), "train").get("tokens_per_microbatch")
-    return tokens if isinstance(tokens, int) and tokens > 0 else TOKENS_PER_MICROBATCH
 
 
 def steps(
@@ -564,7 +541,10 @@ def steps(
     for dump in dumps:
         path = dump.paths[0]
         try:
-            batches = _read(dump, microbatch_tokens is None, token_ids)
+            if path.suffix == ".safetensors":
+                batches = [_of_run(read_dump(path))]
+            else:
+                batches = read_rollout(dump.paths, microbatch_tokens is None, token_ids)
         except (DumpFault, DumpError) as fault:
             # a DumpError begins with the file's name
             yield Skipped(path, str(fault).removeprefix(f"{path}").lstrip(": "))
@@ -588,14 +568,11 @@ def steps(
             yield batch.arranged(microbatch_tokens, dump.tokens_per_microbatch)
 
 
-def _read(dump: Dump, own_layout: bool, token_ids: bool) -> list[StepBatch]:
-    if dump.paths[0].suffix == ".safetensors":
-        return [_of_run(read_dump(dump.paths[0]))]
-    return read_rollout(dump.paths, own_layout=own_layout, token_ids=token_ids)
-
-
 def _of_run(dump: TokenDump) -> StepBatch:
-    checkpoint, proximal = _more(dump, "checkpoint_log_probs"), _more(dump, "proximal_log_probs")
+    checkpoint, proximal = (
+        torch.from_numpy(dump.more[name]).float() if name in dump.more else None
+        for name in ("checkpoint_log_probs", "proximal_log_probs")
+    )
     if checkpoint is not None and proximal is not None and torch.allclose(checkpoint, proximal, atol=1e-6):
         proximal = None  # a run with the denominator pi_l dumps it in both columns; it is not the trainer's own
     return StepBatch(
@@ -612,7 +589,3 @@ def _of_run(dump: TokenDump) -> StepBatch:
         token_ids=torch.from_numpy(dump.tokens),
         left_out=dump.left_out,
     )
-
-
-def _more(dump: TokenDump, name: str) -> torch.Tensor | None:
-    return torch.from_numpy(dump.more[name]).float() if name in dump.more else None

@@ -14,18 +14,11 @@ import yaml
 
 from sat_slime.config.jsonl import number, read_rows
 from sat_slime.config.method_section import method_in
-from sat_slime.objective.method import STABILIZERS, known
-from sat_slime.objective.metrics import metric_named, metrics_of
+from sat_slime.objective.method import known
+from sat_slime.objective.metrics import metric_named
 from sat_slime.report.charts import BLUE, GREY, Chart, axis, lines
 from sat_slime.report.frames import finite_mean, smooth, steps_of, window_of
-from sat_slime.report.page import (
-    Section,
-    Table,
-    headline,
-    percent,
-    section_of,
-    write_page,
-)
+from sat_slime.report.page import Section, Table, headline, percent, section_of, write_page
 from sat_slime.rollout.types import TOOL
 from sat_slime.runs.collapse import judge
 from sat_slime.runs.folder import worked_seconds
@@ -268,14 +261,13 @@ def samples_table(run: Run) -> Table | None:
     groups: dict[Any, list[dict[str, Any]]] = {}
     for row in read_rows(newest) if newest else []:
         groups.setdefault(row.get("prompt"), []).append(row)
-    chosen: list[dict[str, Any]] = []
-    for group in list(groups.values())[:FIRST]:
-        wants_right = len(chosen) % 2 == 0
-        chosen.append(next((row for row in group if (number(row, "reward") > 0) == wants_right), group[0]))
+    chosen = [
+        next((row for row in group if (number(row, "reward") > 0) == (place % 2 == 0)), group[0])
+        for place, group in enumerate(list(groups.values())[:FIRST])
+    ]
     if newest is None or not chosen:
         return None
-    per_iteration = int(section(run.config, "pipeline").get("optimizer_steps_per_rollout", 1))
-    step = (int(newest.stem) - 1) * per_iteration
+    step = (int(newest.stem) - 1) * int(section(run.config, "pipeline").get("optimizer_steps_per_rollout", 1))
     frame = pd.DataFrame(
         {
             "prompt": [_cut(row.get("prompt")) for row in chosen],
@@ -297,14 +289,12 @@ def _cut(text: Any) -> str:
 
 def _weights(row: Mapping[str, Any], step: int) -> str:
     """Tell the weights that a response is of, and how many updates they were behind those in training."""
-    versions = row.get("weight_versions")
-    parts = (
-        [part for part in versions if isinstance(part, list) and len(part) == 2] if isinstance(versions, list) else []
-    )
-    if not parts and isinstance(row.get("weight_version"), int):
-        parts = [[row["weight_version"], 0]]
+    parts = row.get("weight_versions")
+    if not isinstance(parts, list) or not all(isinstance(part, list) and len(part) == 2 for part in parts):
+        parts = []
+    parts = parts or [[row.get("weight_version"), 0]]
     return ", ".join(
-        (f"{version} (lag {step - version})" if version != TOOL else "the tool")
+        ("the tool" if version == TOOL else f"{version} (lag {step - version})")
         + (f" for {tokens} tokens" if len(parts) > 1 else "")
         for version, tokens in parts
         if isinstance(version, int)
@@ -329,6 +319,7 @@ class Panel(NamedTuple):
 
 
 RADIUS = "the radius that SAT comes to"
+PARTS, QUANTILES = ("d_pi", "policy", "implementation"), ("max", "q99", "q90", "q50")
 FIGURES: dict[str, tuple[str, str, Sequence[Panel]]] = {
     "overview": (
         "Accuracy, and d_pi over the lag",
@@ -347,16 +338,8 @@ FIGURES: dict[str, tuple[str, str, Sequence[Panel]]] = {
         "How far the trained policy π is from the one that sampled, μ: d_pi is the mean over tokens. Its policy part "
         "grows with every update since generation; its implementation part is what the engines compute differently.",
         [
-            Panel(
-                "mean |log π − log μ| per token",
-                ["mismatch/d_pi", "mismatch/policy", "mismatch/implementation"],
-                raw=True,
-            ),
-            Panel(
-                "quantiles of |log π − log μ|",
-                ["mismatch/max", "mismatch/q99", "mismatch/q90", "mismatch/q50"],
-                log=True,
-            ),
+            Panel("mean |log π − log μ| per token", [f"mismatch/{part}" for part in PARTS], raw=True),
+            Panel("quantiles of |log π − log μ|", [f"mismatch/{level}" for level in QUANTILES], log=True),
         ],
     ),
     "lag": (
@@ -400,14 +383,23 @@ FIGURES: dict[str, tuple[str, str, Sequence[Panel]]] = {
     "method": (
         "The parts of the method",
         "What the stabilizers of the run measure of themselves, averaged over whole lag cycles.",
-        [
-            Panel("tokens held at the end of their interval", ["gmpo/held", "cpgd/held"]),
-            Panel("largest d² of an outward token that is kept", ["m2po/largest"]),
-            Panel("tokens whose weight is at its cap", ["tis/capped"]),
-        ],
+        (),
     ),
 }
 """{name: heading, sentence and panels} of the sections, in the order of the page."""
+
+
+TITLES = {
+    "masked": "dropped tokens",
+    "weight": "mean weight",
+    "tv": "total variation of μ and π",
+    "step_scale": "part of the optimizer's step that was made",
+    "backtracks": "halvings of the optimizer's step",
+    "held": "tokens held at the end of their interval",
+    "largest": "largest d² of an outward token that is kept",
+    "capped": "tokens whose weight is at its cap",
+}
+"""Titles of the panels of a method's own metrics, by what is measured."""
 
 
 def figures(data: RunData, config: Mapping[str, Any] | None = None) -> list[Section]:
@@ -418,22 +410,24 @@ def figures(data: RunData, config: Mapping[str, Any] | None = None) -> list[Sect
     shown = []
     for name, (heading, note, panels) in FIGURES.items():
         charts = own.get(name, [])
-        for panel in [*of_the_method(data), *panels] if name == "method" else panels:
+        for panel in of_the_method(data) if name == "method" else panels:
             charts += panel_chart(data, panel, f"{name}_{len(charts) + 1}", radii if panel.title == RADIUS else ())
         shown += [Section(name, heading, note, charts=charts)] if charts else []
     return shown
 
 
 def of_the_method(data: RunData) -> Iterator[Panel]:
-    """Yield the panels of what gates drop and of what weights are, and one for each metric that a stabilizer outside
-    this package measures and no table has."""
-    names = [name for kind in known() for metric in metrics_of(kind) for name in metric.names]
-    yield Panel("dropped tokens", [name for name in names if name.endswith("/masked")])
-    yield Panel("mean weight", [name for name in names if name.endswith("/weight")], zero=False)
-    prefixes = tuple(f"{kind.prefix()}/" for kind in known() if kind.name not in STABILIZERS)
+    """Yield the panels of what stabilizers measure of themselves and no other panel has: by what is measured, such as
+    the masked tokens of all gates."""
+    drawn = {name for _, _, panels in FIGURES.values() for panel in panels for name in panel.metrics}
+    prefixes = tuple(f"{kind.prefix()}/" for kind in known())
+    groups: dict[str, list[str]] = {}
     for name in data.metrics:
-        if name.startswith(prefixes) and metric_named(name) is None:
-            yield Panel(name, [name])
+        if name.startswith(prefixes) and not name.startswith("sat/") and name not in drawn:
+            what = name.partition("/")[2]
+            groups.setdefault(what.partition("_")[0] if what.startswith("tv") else what, []).append(name)
+    for what, names in groups.items():
+        yield Panel(TITLES.get(what, names[0]), names, zero=what != "weight", log=what == "tv")
 
 
 def axis_of(name: str) -> tuple[str, float]:
@@ -498,11 +492,8 @@ def mismatch_chart(data: RunData) -> list[Chart]:
     if not teeth:
         return [lines("d_pi", frame, "d_pi, mean over lag cycles", "optimizer step", "d_pi, nats")]
     frame["lag"] = data.metrics["lag/mean"]
-    tips = [
-        alt.Tooltip("x:Q", title="step"),
-        alt.Tooltip("y:Q", title="d_pi, nats", format=".4~g"),
-        alt.Tooltip("lag:Q"),
-    ]
+    tips = [alt.Tooltip("x:Q", title="step"), alt.Tooltip("y:Q", title="d_pi, nats", format=".4~g")]
+    tips.append(alt.Tooltip("lag:Q"))
     base = alt.Chart(alt.NamedData("numbers")).encode(axis("optimizer step", "x:Q", kind=alt.X))
     right = alt.Axis(orient="right", tickMinStep=1, grid=False)
     lag = base.mark_area(interpolate="step", opacity=0.3, color=GREY, clip=True, line=False)
@@ -513,35 +504,22 @@ def mismatch_chart(data: RunData) -> list[Chart]:
 
 
 def density_chart(data: RunData) -> list[Chart]:
-    """Return the distribution of |d| early and late, and at low and high lag."""
-    rows = [row for row in data.histograms if row.get("edges") and len(row.get("counts", ())) == len(row["edges"]) + 1]
-    if not rows:
+    """Return the distribution of |d| early and late, and at low and high lag: the share of the tokens in each bin that
+    holds any. The open bins at both ends count in the shares and have no place on a logarithmic axis."""
+    alike = [row for row in data.histograms if row["edges"] == data.histograms[0]["edges"]]
+    if not alike:
         return []
-    quarter = max(1, len(rows) // 4)
-    groups = {"first quarter": rows[:quarter], "last quarter": rows[-quarter:]}
-    dated = [row for row in rows if row.get("lag") is not None]
-    lags = [row["lag"] for row in dated]
-    if lags and min(lags) < max(lags):
-        low, high = np.quantile(lags, [0.25, 0.75])
-        groups[f"lag up to {low:g}"] = [row for row in dated if row["lag"] <= low]
-        groups[f"lag from {high:g}"] = [row for row in dated if row["lag"] >= high]
-    frame = pd.concat([bins_of(own).assign(line=f"{name}, q {median_q(own):.3g}") for name, own in groups.items()])
+    rows = pd.DataFrame(alike, columns=["lag", "q", "edges", "counts"])
+    quarter, lag = max(1, len(rows) // 4), rows["lag"].astype(float)
+    groups = {"first quarter": rows.head(quarter), "last quarter": rows.tail(quarter)}
+    if lag.min() < lag.max():
+        low, high = lag.quantile([0.25, 0.75])
+        groups |= {f"lag up to {low:g}": rows[lag <= low], f"lag from {high:g}": rows[lag >= high]}
+    parts = []
+    for name, own in groups.items():
+        counts, q = np.sum(own["counts"].tolist(), axis=0), own["q"].astype(float).replace(0, np.nan).median()
+        part = pd.DataFrame({"x": rows["edges"][0][:-1], "y": counts[1:-1] / max(counts.sum(), 1)})
+        parts.append(part[part["y"] > 0].assign(line=f"{name}, q {q:.3g}"))
     x, y = "|d| = |log π − log μ| of a token, nats", "share of tokens per bin"
     title = "early and late, at low and high lag"
-    return [lines("log_ratio_density", frame, title, x, y, log=True, log_x=True, steps=True)]
-
-
-def bins_of(histograms: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """Return x and y, the share of the tokens in each bin that holds any, of the rows that have the first one's
-    edges, added up. The open bins at both ends count in the shares and have no place on a logarithmic axis."""
-    edges = histograms[0]["edges"]
-    counts = np.sum([row["counts"] for row in histograms if row["edges"] == edges], axis=0, dtype=float)
-    share = counts / max(counts.sum(), 1.0)
-    frame = pd.DataFrame({"x": edges[:-1], "y": share[1:-1]}, dtype=float)
-    return frame[frame["y"] > 0]
-
-
-def median_q(histograms: Sequence[Mapping[str, Any]]) -> float:
-    """Return the median of the quantiles q; NaN where there are none."""
-    quantiles = [float(row["q"]) for row in histograms if row.get("q")]
-    return float(np.median(quantiles)) if quantiles else math.nan
+    return [lines("log_ratio_density", pd.concat(parts), title, x, y, log=True, log_x=True, steps=True)]

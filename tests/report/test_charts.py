@@ -33,7 +33,6 @@ CHARTS = [
     lines("points", BAND, "t", "x", "y", points=True, log_x=True),
     lines("steps", CURVE, "t", "x", "y", steps=True),
     bars("bars", PARTS, "t", "y", text="told"),
-    bars("beside", PARTS, "t", "y", beside=True),
     intervals("intervals", MEANS, "t", "x"),
     matrix("matrix", pd.DataFrame({"line": ["a", "b"], "other": ["b", "a"], "y": [0.5, -0.5]}), "cosine"),
 ]

@@ -77,12 +77,12 @@ def test_sums_over_dumps_are_those_of_their_tokens(tmp_path):
     active = torch.cat(columns["loss_masks"]).bool()
     d = (torch.cat(columns["log_probs"]) - torch.cat(columns["rollout_log_probs"])).double()[active]
     assert step["tokens"] == int(active.sum()) == sums.whole["tokens"]
-    assert step["mean"] == pytest.approx(float(d.abs().mean())) and step["largest"] == pytest.approx(
+    assert step["mean |d|"] == pytest.approx(float(d.abs().mean())) and step["largest"] == pytest.approx(
         float(d.abs().max())
     )
     assert step["99 %"] == pytest.approx(float(d.abs().quantile(0.99)))
     r = d.exp()
-    assert step["ess"] == pytest.approx(float(r.sum() ** 2 / (len(r) * (r * r).sum())))
+    assert step["ESS"] == pytest.approx(float(r.sum() ** 2 / (len(r) * (r * r).sum())))
     assert set(sums.groups.groupby(level=0)["tokens"].sum()) == {sums.whole["tokens"]}
     assert sums.groups.groupby(level=0)["size"].sum().tolist() == pytest.approx([float(d.abs().sum())] * 4)
     late = torch.cat([torch.arange(n) / n >= 0.95 for n in (40, 60, 20, 80)])[active]
