@@ -30,7 +30,6 @@ from sat_slime.runs.rows import columns, of_first_dataset, read_histograms
 from sat_slime.runs.slime_rows import adopt
 from sat_slime.runs.trackers import READABLE, is_tracker, read_tracked, what_it_is
 
-Rows = list[dict[str, Any]]
 NAMED_SETTINGS = 3
 """Settings that the name of a method tells, at most."""
 _NAME = re.compile(r"^(?P<method>.+?)-lag(?P<lag>\d+)(?:-seed(?P<seed>\d+))?$")
@@ -254,47 +253,41 @@ def _add_grid(collection: Collection, grid: GridFolder) -> None:
 
 def load_compared_run(path: Path) -> ComparedRun:
     """Read a run folder, a folder with metrics.jsonl, or what a tracker left. Raises RunFolderError when it is none."""
-    if not (path / "metrics.jsonl").exists() and not RunFolder(path).is_run():
-        if not is_tracker(path):
-            raise RunFolderError(
-                f"{path} is no run, grid or file of metrics: {what_it_is(path)}. A run has config.yaml or "
-                f"metrics.jsonl, a grid grid.yaml; of other runs {READABLE} can be read"
-            )
-        return _tracked(path)
-    folder = RunFolder(path)
-    state = folder.state()
-    run = _compared_run(path, read_yaml(folder.config), read_rows(folder.metrics), read_rows(folder.eval))
-    run.data.histograms = read_histograms(folder.histograms)
-    run.status, run.error = str(state.get("status", "unknown")), state.get("error")
-    run.faults = tuple(row_faults(folder))
-    return run
-
-
-def _tracked(path: Path) -> ComparedRun:
-    """Read the run that a tracker's file or folder holds, or a metrics.jsonl with its eval.jsonl beside it."""
-    tracked = read_tracked([path])
-    name = path.parent / path.parent.name if path.stem in ("metrics", "log") else path.with_suffix("")
-    run = _compared_run(Path(path if path.is_dir() else name), {}, tracked.metrics, tracked.evals)
-    run.path = path
-    return run
-
-
-def _compared_run(path: Path, config: dict[str, Any], metric_rows: Rows, eval_rows: Rows) -> ComparedRun:
-    metrics = columns([adopt(row) for row in metric_rows])
+    folder, config, state, name = RunFolder(path), dict[str, Any](), dict[str, Any](), path.name
+    if ours := (path / "metrics.jsonl").exists() or folder.is_run():
+        config, state = read_yaml(folder.config), folder.state()
+        rows, evals = read_rows(folder.metrics), read_rows(folder.eval)
+    elif is_tracker(path):
+        tracked = read_tracked([path])
+        rows, evals = tracked.metrics, tracked.evals
+        if not path.is_dir():
+            name = path.parent.name if path.stem in ("metrics", "log") else path.stem
+    else:
+        raise RunFolderError(
+            f"{path} is no run, grid or file of metrics: {what_it_is(path)}. A run has config.yaml or metrics.jsonl, a "
+            f"grid grid.yaml; of other runs {READABLE} can be read"
+        )
+    metrics = columns([adopt(row) for row in rows])
     if metrics and "step" not in metrics:
-        metrics["step"] = np.arange(1.0, len(metric_rows) + 1)
-    datasets = tuple(dict.fromkeys(str(row["dataset"]) for row in eval_rows if row.get("dataset") is not None))
-    match = _NAME.match(path.name)
-    method = section(config, "method")
-    pipeline = section(config, "pipeline")
+        metrics["step"] = np.arange(1.0, len(rows) + 1)
+    match, method, pipeline = _NAME.match(name), section(config, "method"), section(config, "pipeline")
     lag = _whole(pipeline.get("lag", match and match["lag"]), None)
     if lag is None and "lag/max" in metrics:
         lag = int(np.nanmax(metrics["lag/max"]))
-    seed = _whole(config.get("seed", match and match["seed"]), None)
-    name = method_in(method).name if method else match["method"] if match else path.name
     period = max(1, (lag or 1) * _whole(pipeline.get("optimizer_steps_per_rollout"), 1))
-    data = RunData(metrics, columns(of_first_dataset(eval_rows)), (), period)
-    return ComparedRun(name, lag, seed, path, config, data=data, datasets=datasets)
+    histograms = read_histograms(folder.histograms) if ours else ()
+    return ComparedRun(
+        method=method_in(method).name if method else match["method"] if match else name,
+        lag=lag,
+        seed=_whole(config.get("seed", match and match["seed"]), None),
+        path=path,
+        config=config,
+        status=str(state.get("status", "unknown")),
+        error=state.get("error"),
+        data=RunData(metrics, columns(of_first_dataset(evals)), histograms, period),
+        faults=tuple(row_faults(folder)) if ours else (),
+        datasets=tuple(dict.fromkeys(str(row["dataset"]) for row in evals if row.get("dataset") is not None)),
+    )
 
 
 def differing_settings(runs: Sequence[ComparedRun]) -> dict[str, dict[str, int]]:

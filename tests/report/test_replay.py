@@ -225,14 +225,6 @@ def test_pi_l_of_a_run_that_divides_by_it_is_not_taken_for_the_trainers(tmp_path
     assert step.proximal_log_probs is not None
 
 
-def test_a_step_without_active_tokens_is_nothing_to_replay(tmp_path):
-    path = tmp_path / "0.pt"
-    columns = rollout([3, 2], inactive=1.0)
-    torch.save(format_2(columns, [([0, 1], [[2]])]), path)
-    with pytest.raises(RunFolderError, match=r"nothing to replay: .*0\.pt: rollout 0 has no active token"):
-        replay([path], choose("gspo"))
-
-
 def test_a_dump_of_a_run_answers_for_every_method_but_those_of_another_forward_pass(tmp_path):
     path = write_run_dump(tmp_path, LENGTHS, iteration=4)
     (step,) = steps(find_dumps([path])[0])
@@ -245,16 +237,6 @@ def test_a_dump_of_a_run_answers_for_every_method_but_those_of_another_forward_p
         "gspo-topp",
     ]
     assert np.isfinite(result.total.weight).all() and (result.total.weight > 0).all()
-
-
-def test_methods_that_read_more_confine_the_replay_to_the_dumps_that_hold_most(tmp_path):
-    run = tmp_path / "run"
-    write_run_dump(run, LENGTHS, iteration=1)
-    write_run_dump(run, LENGTHS, iteration=2, checkpoint_log_probs=ones)
-    result = replay([run], choose("topr,sat-grpo-tis,grpo"))
-    assert [row.name for row in result.rows] == ["iteration 2, update 2"]
-    assert (result.passed_over, result.left_out, result.skipped) == (1, {}, [])
-    assert len(replay([run], choose("topr,grpo")).rows) == 2
 
 
 def test_a_rollout_whose_rewards_are_no_numbers_is_told_where_a_method_reads_them(tmp_path):

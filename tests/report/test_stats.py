@@ -66,11 +66,6 @@ def test_differences_are_paired_by_seed():
     assert difference["low"] == pytest.approx(0.5) and difference["high"] == pytest.approx(0.52)
 
 
-def test_the_same_numbers_give_the_same_interval():
-    a, b = {s: 0.1 * s**2 for s in range(6)}, {s: 0.3 * s for s in range(6)}
-    assert paired(a, b) == paired(a, b)
-
-
 def test_nothing_is_told_from_one_pair():
     difference = judged([paired({0: 1.0, 1: 2.0}, {0: 0.5, 2: 3.0})]).iloc[0]
     assert (difference["n"], difference["verdict"]) == (1, "one seed")
