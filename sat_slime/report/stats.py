@@ -162,15 +162,19 @@ def _groups(collection: Collection) -> dict[str, list[tuple[str, str, list[tuple
     known = [lag for lag in collection.lags if lag is not None]
     if len(known) > 1:
         low, high = known[0], known[-1]
-        over_lag = [(label_of(method), "", [((method, high), (method, low))]) for method in collection.methods]
-        groups[f"lag {high} against lag {low}"] = over_lag
+        groups[f"lag {high} against lag {low}"] = [
+            (label_of(method), "", [((method, high), (method, low))]) for method in collection.methods
+        ]
     return groups
 
 
 def _difference(collection: Collection, pairs: Sequence[tuple[Arm, Arm]], quantity: str) -> dict[str, Any]:
     """Return the difference of two arms, or the mean difference of several pairs in every seed that has all of them:
     one number with less noise."""
-    a, b = (seed_mean(scores_of(collection, *arm, quantity) for arm in side) for side in zip(*pairs, strict=True))
+    a, b = (
+        seed_mean(scores_of(collection, method, lag, quantity) for method, lag in side)
+        for side in zip(*pairs, strict=True)
+    )
     return paired(a, b)
 
 
