@@ -13,9 +13,9 @@ cd "$(dirname "$0")/.." || exit
 slime=$(realpath -m "${SLIME:-slime}") megatron=$(realpath -m "${MEGATRON:-Megatron-LM}")
 out=$(realpath -m "${OUT:-gpu-out}")
 wheels=${WHEELS:-wheels}
-lab="python3 -m sat_slime launch configs/lab/quickstart.yaml --no-live --set output_dir=$out/runs
+lab="python3 -m sat_slime launch configs/lab/quickstart.yaml --set output_dir=$out/runs
     --set pipeline.iterations=8"
-one="python3 -m sat_slime launch configs/slime/one-gpu.yaml --no-live --set output_dir=$out/runs
+one="python3 -m sat_slime launch configs/slime/one-gpu.yaml --set output_dir=$out/runs
     --set cluster.slime_dir=$slime --set cluster.megatron_dir=$megatron --set cluster.python_path=[$PWD]
     --set slime.hf-checkpoint=$out/laptop/model --set slime.ref-load=$out/laptop/model
     --set slime.prompt-data=$out/laptop/prompts.jsonl --set slime.eval-prompt-data=[held_out,$out/laptop/held_out.jsonl]
@@ -61,7 +61,7 @@ lab() {
     local run=$! resumed
     until [[ $(wc -l <"$out/runs/killed/metrics.jsonl") -ge 5 ]]; do sleep 0.2; done 2>/dev/null
     kill -9 "$run"
-    python3 -m sat_slime launch "$out/runs/killed" --resume --no-live >"$out/resumed.log" 2>&1
+    python3 -m sat_slime launch "$out/runs/killed" --resume >"$out/resumed.log" 2>&1
     resumed=$?
     wait
     echo "$(first float32 mismatch/d_pi) and $(first bfloat16 mismatch/d_pi); resumed with exit $resumed"
@@ -81,7 +81,7 @@ stage beside 120 "both end with exit 0: ten iterations go on to 12, and a second
 beside() {
     $one --name two --set pipeline.iterations=2 --set slime.eval-interval=0 >"$out/two.log" 2>&1 &
     local two=$! resumed
-    python3 -m sat_slime launch "$out/runs/one" --resume --no-live --set pipeline.iterations=12
+    python3 -m sat_slime launch "$out/runs/one" --resume --set pipeline.iterations=12
     resumed=$?
     wait "$two"
     local second=$?

@@ -87,7 +87,7 @@ class SlimeRun:
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         with self.output.open("ab") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "sat_slime", "launch", str(FILE), "--name", kind, *sets, "--no-live"],
+                [sys.executable, "-m", "sat_slime", "launch", str(FILE), "--name", kind, *sets],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

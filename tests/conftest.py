@@ -155,7 +155,7 @@ def model_cache(tmp_path_factory):
 def fork_environment(tmp_path_factory):
     """What the environment of a run needs so that its processes are forked, as those of a grid's cells are: two thirds
     of a run's start are imports. For runs that are looked at by what they compute, not by their processes."""
-    from sat_slime.cli.grid_run.fork_servers import fork_servers
+    from sat_slime.cli.fork_servers import fork_servers
 
     with contextlib.ExitStack() as stack:
         with for_the_session():

@@ -119,7 +119,7 @@ def whole_app() -> Any:
 
 def _version(given: bool) -> None:
     if given:
-        from sat_slime.cli.lab_run.engine_packages import ENGINES, installed_version
+        from sat_slime.cli.engine_packages import ENGINES, installed_version
 
         for package in ("sat-slime", "torch", *(engine.package for engine in ENGINES)):
             typer.echo(f"{package:16} {installed_version(package) or 'not installed'}")

@@ -46,8 +46,8 @@ def check(
 
 def findings_of(file: Path, overrides: Sequence[str]) -> Iterator[Finding]:
     """Yield the finding of every check of a run."""
-    from sat_slime.cli.lab_run.lab_findings import lab_findings
-    from sat_slime.cli.run_plan import load_run
+    from sat_slime.cli.any_run import load_run
+    from sat_slime.cli.lab_run import lab_findings
     from sat_slime.config import ConfigError, LabConfig
     from sat_slime.config.finding import settings_findings
     from sat_slime.config.plugin_file import is_plugin_file, plugin_findings
@@ -66,9 +66,9 @@ def findings_of(file: Path, overrides: Sequence[str]) -> Iterator[Finding]:
     if isinstance(config, LabConfig):
         yield from lab_findings(config, file)
     else:
-        from sat_slime.cli.slime_run.slime_findings import slime_findings
+        from sat_slime.cli.slime_run import slime_findings
 
-        yield from slime_findings(config, file, None, folder)
+        yield from slime_findings(config, file, folder)
 
 
 def _columns(finding: Finding) -> tuple[str, str, str]:

@@ -59,9 +59,8 @@ def grid(
 
         sat-slime status grids/lab --follow
     """
-    from sat_slime.cli.grid_run.grid_plan import plan_grid
-    from sat_slime.cli.grid_run.grid_start import commands, run_grid
-    from sat_slime.cli.grid_run.grid_view import describe
+    from sat_slime.cli.grid_plan import describe, plan_grid
+    from sat_slime.cli.grid_run import commands, run_grid
 
     console = Console()
     plan = plan_grid(file, name, only or [], _seeds_of(seeds), overrides or [])

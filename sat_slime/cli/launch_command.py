@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
 from sat_slime.cli.terminal import SLIME, bad_input, finish, say, warn
+
+if TYPE_CHECKING:
+    from sat_slime.cli.lab_run import LabPlan
+    from sat_slime.cli.slime_run import SlimePlan
 
 
 def launch(
@@ -47,10 +52,6 @@ def launch(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the plan, its memory and its time; start nothing.")
     ] = False,
-    live: Annotated[
-        bool | None,
-        typer.Option("--live/--no-live", help="A bar below the line of each step; default: on a terminal."),
-    ] = None,
     address: Annotated[
         str | None,
         typer.Option(metavar="URL", help="Ray's dashboard, such as http://10.0.0.1:8265.", rich_help_panel=SLIME),
@@ -107,8 +108,6 @@ def launch(
 
         sat-slime launch configs/paper/qwen3-30b-a3b.yaml --method sat-gspo-r3 --lag 8 --detach
     """
-    from sat_slime.cli.run_plan import plan_run
-
     options = {
         "method": method,
         "method.sat": sat,
@@ -122,18 +121,20 @@ def launch(
     resume = resume or resume_from is not None
     if resume and overwrite:
         bad_input(["--resume goes on with a run and --overwrite deletes it: give one of them"])
-    look_for_slime = dry_run and not skip_checks
     plan = plan_run(
-        file, settings, overrides or [], resume=resume, resume_from=resume_from, look_for_slime=look_for_slime
+        file,
+        settings,
+        overrides or [],
+        resume=resume,
+        resume_from=resume_from,
+        look_for_slime=dry_run and not skip_checks,
     )
     for warning in plan.warnings:
         warn(warning)
-    from sat_slime.cli.lab_run.lab_plan import LabPlan, describe  # now: a mistake is told without
+    from sat_slime.cli.lab_run import LabPlan, describe, launch_lab_run  # now: a mistake is told without
 
     # The runtime is imported once it is known which one it is.
     if isinstance(plan, LabPlan):
-        from sat_slime.cli.lab_run.lab_start import launch_lab_run
-
         of_slime = {
             "--address": address,
             "--start-ray": start_ray,
@@ -147,14 +148,74 @@ def launch(
         if dry_run:
             say(console, describe(plan))
             return
-        ending = launch_lab_run(plan, overwrite=overwrite, live=live, console=console)
+        ending = launch_lab_run(plan, overwrite=overwrite, console=console)
     else:
-        from sat_slime.cli.slime_run.job_start import Where, launch_job
-        from sat_slime.cli.slime_run.slime_findings import show_plan
+        from sat_slime.cli.slime_job import Where, launch_job
+        from sat_slime.cli.slime_run import show_plan
 
-        where = Where(address, start_ray, detach, skip_checks)
         if dry_run:
-            show_plan(plan, where.address, skip_checks, full, as_json)
+            show_plan(plan, address, skip_checks, full, as_json)
             return
-        ending = launch_job(plan, where, overwrite, live, console)
+        ending = launch_job(plan, Where(address, start_ray, detach, skip_checks), overwrite, console)
     finish(ending, console)
+
+
+def plan_run(
+    file: Path,
+    settings: Mapping[str, Any],
+    overrides: Sequence[str],
+    *,
+    resume: bool,
+    resume_from: int | None = None,
+    look_for_slime: bool = False,
+) -> LabPlan | SlimePlan:
+    """Return the run that the command line asks for, checked. Raises ConfigError or RunFolderError.
+
+    Args:
+        file: a YAML file, or the folder of a run.
+        settings: dotted key to value, of the options that stand for a setting.
+        overrides: the texts of `--set`.
+        resume_from: the iteration of the checkpoint to go on from, instead of the newest.
+        look_for_slime: of a run of slime, hold its flags against the slime on this machine.
+    """
+    from sat_slime.cli.any_run import load_run
+    from sat_slime.config import ConfigError, LabConfig
+    from sat_slime.grid.state import GridFolder
+    from sat_slime.runs.folder import RunFolder, RunFolderError
+
+    folder: Path | None = None
+    if GridFolder(file).is_grid():
+        raise RunFolderError(f"{file} is a grid, not a run: sat-slime grid {file} goes on with it")
+    if file.is_dir():
+        folder, file = file, RunFolder.open(file).config
+        if not resume and "name" not in settings:
+            raise RunFolderError(f"{folder} is a run: go on with it (--resume), or run it again as another (--name X)")
+    elif resume and RunFolder(file.parent).config == file and RunFolder(file.parent).is_run():
+        folder = file.parent
+    if error := contradiction(settings):
+        raise ConfigError([error])
+    config = load_run(file, overrides, settings)
+    if "name" in settings:
+        folder = None
+    if isinstance(config, LabConfig):
+        from sat_slime.cli.lab_run import plan_lab_run
+
+        return plan_lab_run(config, file, folder, resume, resume_from)
+    from sat_slime.cli.slime_run import plan_slime_run
+
+    return plan_slime_run(config, file, folder, resume, look_for_slime, resume_from)
+
+
+def contradiction(settings: Mapping[str, Any]) -> str | None:
+    """Return which option takes back what --method says, in words, or None."""
+    from sat_slime.config.method_section import method_switches
+
+    name = settings.get("method")
+    try:
+        named = method_switches(name) if name is not None else {}
+    except ValueError:
+        return None  # told with all that is wrong with the settings
+    for key in ("sat", "tis", "r3"):
+        if named and named[key] and settings.get(f"method.{key}") is False:
+            return f"--method {name} and --no-{key} contradict each other: leave one of them out"
+    return None

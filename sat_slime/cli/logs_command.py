@@ -17,7 +17,7 @@ def logs(
 
     sat-slime logs runs/my-run -f
     """
-    from sat_slime.cli.lab_run.other_terminal import log_of
+    from sat_slime.cli.lab_run import log_of
     from sat_slime.config import ConfigError
     from sat_slime.grid.state import GridFolder
     from sat_slime.runs.folder import RunFolder
@@ -31,9 +31,9 @@ def logs(
         if is_lab(folder):
             log = log_of(folder, follow)
         else:
-            from sat_slime.cli.slime_run.sent_run import follow_log, run_log
+            from sat_slime.cli.slime_job import job_log
 
-            log = (follow_log if follow else run_log)(run)
+            log = job_log(run, follow)
         for line in log:
             typer.echo(line)
     except KeyboardInterrupt:

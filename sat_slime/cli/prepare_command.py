@@ -29,7 +29,7 @@ def prepare_engines(
     torch stays as it is. SGLang goes in without its own list of dependencies,
     which asks for a CUDA build of torch.
     """
-    from sat_slime.cli.lab_run.engine_packages import install_engines
+    from sat_slime.cli.engine_packages import install_engines
 
     code = install_engines(dry_run, typer.echo)
     raise typer.Exit(FAILED if code else OK)
@@ -65,7 +65,7 @@ def prepare_model(
 
 def convert_model(file: Path, settings: Mapping[str, Any], overrides: Sequence[str], gpus: int, dry_run: bool) -> int:
     """Convert a model's weights, and return the exit code of slime's tool. Raises ConfigError."""
-    from sat_slime.cli.slime_run.slime_plan import by_flag
+    from sat_slime.cli.slime_run import by_flag
     from sat_slime.config import ConfigError, SlimeConfig, load_config
     from sat_slime.launch.conversion import conversion_findings, convert, plan_conversion
 
@@ -116,7 +116,7 @@ def prepare_laptop(
 
         sat-slime prepare laptop configs/lab/calculator.yaml --out ~/.cache/sat_slime/calculator
     """
-    from sat_slime.cli.slime_run.laptop import LAPTOP, make_laptop
+    from sat_slime.cli.slime_run import LAPTOP, make_laptop
 
     folder = out or LAPTOP
     make_laptop(folder.expanduser().absolute(), overwrite, file, overrides or [])
@@ -136,7 +136,7 @@ def prepare_slime(
 
         sat-slime prepare slime --out checkouts
     """
-    from sat_slime.cli.slime_run.checkouts import prepare_checkouts
+    from sat_slime.cli.engine_packages import prepare_checkouts
 
     out = out.absolute()
     if prepare_checkouts(out, dry_run, typer.echo):

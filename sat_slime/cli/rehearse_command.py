@@ -36,7 +36,7 @@ def rehearse(
 
         sat-slime rehearse configs/paper/qwen3-30b-a3b.yaml --method sat-gspo-r3 --lag 8
     """
-    from sat_slime.cli.slime_run.rehearsing import rehearse_run
+    from sat_slime.cli.rehearsing import rehearse_run
     from sat_slime.rehearsal.thin import Sizes
 
     sizes = Sizes(iterations, layers, experts)

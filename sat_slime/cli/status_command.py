@@ -43,8 +43,8 @@ def status(
 
     sat-slime status grids/my-grid --follow
     """
-    from sat_slime.cli.grid_run.grid_view import show_grid
-    from sat_slime.cli.lab_run.other_terminal import lab_status, watch
+    from sat_slime.cli.grid_plan import show_grid
+    from sat_slime.cli.lab_run import lab_status, watch
     from sat_slime.config import ConfigError, LabConfig, load_config
     from sat_slime.grid.state import GridFolder
     from sat_slime.runs.folder import RunFolder
@@ -68,11 +68,11 @@ def status(
                 raise typer.Exit(INTERRUPTED) from None
         lines = lab_status(folder, config)
     else:
-        from sat_slime.cli.slime_run.sent_run import status_lines
+        from sat_slime.cli.slime_job import job_status
 
         if follow:
             raise ConfigError([f"--follow is for lab runs and grids; of a run on slime: sat-slime logs {run} --follow"])
-        lines = status_lines(run)
+        lines = job_status(run)
     for line in lines:
         typer.echo(line)
 
@@ -133,7 +133,7 @@ def _folders(folder: Path) -> list[Path]:
 
 def _numbers(run: RunFolder) -> Iterator[str]:
     """Yield a run's newest step, accuracy and d_pi."""
-    from sat_slime.cli.grid_run.grid_view import last_row
+    from sat_slime.cli.grid_plan import last_row
     from sat_slime.config.jsonl import number
     from sat_slime.runs.reading import read_yaml, section
 

@@ -28,7 +28,7 @@ def stop(
     once: what came after the newest checkpoint is lost. Nothing else is
     touched, and [bold]launch RUN --resume[/] or [bold]grid[/] goes on.
     """
-    from sat_slime.cli.lab_run.other_terminal import stop_run
+    from sat_slime.cli.lab_run import stop_run
     from sat_slime.grid.state import GridFolder
     from sat_slime.runs.folder import RunFolder
     from sat_slime.runs.reading import is_lab
@@ -39,7 +39,7 @@ def stop(
     elif is_lab(folder := RunFolder.open(run)):
         ending = stop_run(run, folder.holder(), now, console)
     else:
-        from sat_slime.cli.slime_run.sent_run import stop_job
+        from sat_slime.cli.slime_job import stop_job
 
         ending = stop_job(run, console)
     finish(ending, console)

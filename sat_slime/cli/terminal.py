@@ -155,12 +155,6 @@ def undisturbed() -> Iterator[None]:
         yield
 
 
-def with_remark(error: str, remark: str) -> str:
-    """The remark joins the error's first line, which is the one that is kept."""
-    first, *rest = error.splitlines()
-    return "\n".join([f"{first}; {remark}", *rest])
-
-
 def short(folder: Path) -> Path:
     """Return a folder relative to where the command was given, if it is below."""
     return folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder

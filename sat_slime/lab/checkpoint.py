@@ -28,7 +28,7 @@ from sat_slime.config.section import kept_settings
 from sat_slime.lab.batch import RolloutBatch, training_group, training_requests
 from sat_slime.rollout.stream import Group, StreamState
 from sat_slime.rollout.types import GenerationRequest, Response
-from sat_slime.runs import checkpoints as runs
+from sat_slime.runs import saved as runs
 
 SCHEMA = "sat_slime.checkpoint/3"
 """The format's name in state.json."""
@@ -89,7 +89,7 @@ def writing(checkpoints: Path, state: LoopState) -> Iterator[Path]:
 
 def numbered(checkpoints: Path) -> dict[int, Path]:
     """Return all checkpoints by their iteration, oldest first; `verified` says whether they are whole."""
-    return runs.numbered(checkpoints, _NAME)
+    return runs.numbered_folders(checkpoints, _NAME)
 
 
 def newest(checkpoints: Path) -> Path | None:

@@ -27,8 +27,7 @@ from sat_slime.runs.collapse import CollapseWatch, judge
 from sat_slime.runs.folder import RunFolder, RunFolderError
 from sat_slime.runs.reading import RunData, flat_settings, read_yaml, row_faults, section
 from sat_slime.runs.rows import columns, of_first_dataset, read_histograms
-from sat_slime.runs.slime_rows import adopt
-from sat_slime.runs.trackers import READABLE, is_tracker, read_tracked, what_it_is
+from sat_slime.runs.trackers import READABLE, adopt, is_tracker, read_tracked, what_it_is
 
 NAMED_SETTINGS = 3
 """Settings that the name of a method tells, at most."""

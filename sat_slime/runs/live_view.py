@@ -38,14 +38,12 @@ class RunView:
         title: str,
         total_steps: int,
         console: Console | None = None,
-        live: bool | None = None,
         first_step: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """
         Args:
             total_steps: optimizer steps of the whole run.
-            live: whether there is a bar; default: on a terminal.
             first_step: steps made before this start.
             clock: tells seconds, from which the run's speed is computed.
         """
@@ -65,7 +63,7 @@ class RunView:
             TextColumn("{task.fields[left]}"),
             console=self._console,
             transient=True,
-            disable=not (on_terminal if live is None else live),
+            disable=not on_terminal,
         )
         self._task = self._bar.add_task(title, total=total_steps, completed=first_step, phase="", left="")
 

@@ -55,7 +55,10 @@ class RunLog:
         self._files: dict[Path, IO[str]] = {}
         self._watch, self._stop_on_collapse, self._told = watch, stop_on_collapse, False
         self._health = health
-        self._tensorboard = _TensorBoard(folder.tensorboard) if tensorboard else None
+        self._tensorboard = tensorboard and importlib.util.find_spec("tensorboard") is not None
+        self._events: Any = None
+        """TensorBoard's writer, once there is something to write."""
+        self._purge_step: int | None = None
         self._wandb = _wandb_run(wandb_project, folder, config or {}) if wandb_project else None
 
     def step(self, metrics: Mapping[str, Any]) -> None:
@@ -139,8 +142,9 @@ class RunLog:
             for path in self._folder.samples.glob("*.jsonl"):
                 if path.stem.isdigit() and int(path.stem) > last:
                     path.unlink()
-            if self._tensorboard is not None:
-                self._tensorboard.restart(purge_step=step + 1)
+            if self._events is not None:
+                self._events.close()
+            self._events, self._purge_step = None, step + 1
         for sentence in lost:
             self.message(sentence, "warning")
 
@@ -149,8 +153,8 @@ class RunLog:
         so."""
         with self._lock:
             ends: list[Callable[[], object]] = [file.close for file in self._files.values()]
-            if self._tensorboard is not None:
-                ends.append(self._tensorboard.close)
+            if self._events is not None:
+                ends.append(self._events.close)
             if self._wandb is not None:
                 ends.append(partial(self._wandb.finish, exit_code=int(failed)))
             for end in ends:
@@ -172,11 +176,20 @@ class RunLog:
     def _track(self, metrics: Mapping[str, Any]) -> None:
         numbers = {key: float(value) for key, value in metrics.items() if isinstance(value, (int, float))}
         with self._lock:
-            if self._tensorboard is not None:
+            if self._tensorboard:
                 with _writing(self._folder.tensorboard):
-                    self._tensorboard.add(numbers)
+                    self._add_events(numbers)
             if self._wandb is not None:
                 self._wandb.log(numbers)
+
+    def _add_events(self, numbers: Mapping[str, float]) -> None:
+        if self._events is None:
+            from torch.utils.tensorboard import SummaryWriter  # takes a second to import
+
+            self._events = SummaryWriter(str(self._folder.tensorboard), purge_step=self._purge_step)
+        for key, value in numbers.items():
+            if key != "step":
+                self._events.add_scalar(key, value, int(numbers.get("step", 0)))
 
 
 def _numbers(metrics: Mapping[str, Any]) -> dict[str, Any]:
@@ -203,37 +216,6 @@ def _open_at_line_start(path: Path) -> IO[str]:
             if existing.read(1) != b"\n":
                 file.write("\n")
     return file
-
-
-class _TensorBoard:
-    """TensorBoard events, where the package is installed; does nothing elsewhere."""
-
-    def __init__(self, folder: Path):
-        self._folder = folder
-        self._writer: Any = None
-        self._purge_step: int | None = None
-        self._available = importlib.util.find_spec("tensorboard") is not None
-
-    def add(self, numbers: Mapping[str, float]) -> None:
-        if not self._available:
-            return
-        if self._writer is None:
-            from torch.utils.tensorboard import SummaryWriter  # takes a second to import
-
-            self._writer = SummaryWriter(str(self._folder), purge_step=self._purge_step)
-        step = int(numbers.get("step", 0))
-        for key, value in numbers.items():
-            if key != "step":
-                self._writer.add_scalar(key, value, step)
-
-    def restart(self, purge_step: int) -> None:
-        self.close()
-        self._purge_step = purge_step
-
-    def close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
 
 
 def _wandb_run(project: str, folder: RunFolder, config: Mapping[str, Any]) -> Any:

@@ -1,5 +1,5 @@
-"""Checks whether checkpoints of a run of slime are whole, before a job is sent: Megatron's folders by their form, the
-stream's by their checksums.
+"""The checkpoints of a run on disk. Whether those of slime are whole is seen before a job is sent: Megatron's folders
+by their form, the stream's by their checksums.
 
 slime counts rollouts from 0, so the checkpoint after n iterations is Megatron's folder iter_{n - 1}.
 latest_checkpointed_iteration.txt names the one that a job goes on from.
@@ -11,12 +11,11 @@ import itertools
 import os
 import re
 import shutil
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 
 from sat_slime.config.checksums import checksum_faults, in_words
 from sat_slime.config.jsonl import write_atomically
-from sat_slime.runs import checkpoints as runs
 
 TRACKER = "latest_checkpointed_iteration.txt"
 _FOLDER = re.compile(r"iter_(\d{7})")
@@ -36,7 +35,7 @@ def newest_iteration(folder: Path) -> str | None:
 
 def numbered(checkpoints: Path) -> dict[int, Path]:
     """Return Megatron's folders by the number of iterations that were trained, the oldest first."""
-    return {rollout + 1: path for rollout, path in runs.numbered(checkpoints, _FOLDER).items()}
+    return {rollout + 1: path for rollout, path in numbered_folders(checkpoints, _FOLDER).items()}
 
 
 def fault_of_newest(checkpoints: Path) -> str | None:
@@ -119,4 +118,28 @@ def go_back(checkpoints: Path, iteration: int) -> None:
         write_atomically(tracker, str(iteration - 1))
     elif tracker.exists():
         os.replace(tracker, tracker.with_name(f"{TRACKER}.aside"))
-    runs.set_aside(numbered(checkpoints), after=iteration)
+    set_aside(numbered(checkpoints), after=iteration)
+
+
+# ------------------------------------------------------------------------------------------- of either runtime
+
+
+def numbered_folders(folder: Path, name: re.Pattern[str]) -> dict[int, Path]:
+    """Return the checkpoints in a folder by their number, the oldest first; they may be damaged.
+
+    Args:
+        name: pattern of a checkpoint's name, whose first group is its number.
+    """
+    paths = folder.iterdir() if folder.is_dir() else ()
+    named = ((name.fullmatch(path.name), path) for path in paths)
+    return dict(sorted((int(match[1]), path) for match, path in named if match))
+
+
+def set_aside(checkpoints: Mapping[int, Path], after: int) -> list[Path]:
+    """Renames the checkpoints numbered above `after` to NAME.aside, where no resume takes them for the run's own;
+    returns the new names."""
+    aside = {path: path.with_name(f"{path.name}.aside") for number, path in checkpoints.items() if number > after}
+    for path, new in aside.items():
+        shutil.rmtree(new, ignore_errors=True)
+        os.replace(path, new)
+    return list(aside.values())

@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 from command_line import TINY, sat_slime_command
 
-from sat_slime.cli.lab_run import engine_packages
-from sat_slime.cli.lab_run.engine_packages import Engine
+from sat_slime.cli import engine_packages
+from sat_slime.cli.engine_packages import Engine
 
 
 def test_check_tells_settings_and_machine_apart(runtime, monkeypatch, tmp_path):

@@ -15,10 +15,8 @@ import yaml
 from typer.testing import CliRunner
 from waiting import until
 
-from sat_slime.cli import app
-from sat_slime.cli.grid_run import grid_start
-from sat_slime.cli.grid_run.grid_plan import plan_grid
-from sat_slime.cli.lab_run import engine_packages
+from sat_slime.cli import app, engine_packages, grid_run
+from sat_slime.cli.grid_plan import plan_grid
 from sat_slime.config.jsonl import read_rows
 from sat_slime.grid.state import CellState, GridFolder
 from sat_slime.runs.folder import RunFolder
@@ -36,10 +34,10 @@ def no_fork_servers(log):
 def told(monkeypatch, tmp_path):
     """A grid in the working directory, and the folder that tells its cells what to do."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(grid_start, "COMMAND", STAND_IN)
-    monkeypatch.setattr(grid_start, "fork_servers", no_fork_servers)
+    monkeypatch.setattr(grid_run, "COMMAND", STAND_IN)
+    monkeypatch.setattr(grid_run, "fork_servers", no_fork_servers)
     monkeypatch.setattr(engine_packages, "missing_engines", lambda: [])
-    monkeypatch.setattr(grid_start, "POLL_S", 0.01)
+    monkeypatch.setattr(grid_run, "POLL_S", 0.01)
     monkeypatch.setenv("GRID_STAND_IN", str(tmp_path / "told"))
     (tmp_path / "told").mkdir()
     write_grid()
@@ -166,10 +164,10 @@ def assert_as_undisturbed(told):
 def test_a_killed_grid_leaves_nothing_running_and_goes_on_where_it_was(told):
     tell(told, CELLS[1], [4, "kill grid"])
     program = (
-        "from sat_slime.cli import main; from sat_slime.cli.lab_run import engine_packages; "
-        "from sat_slime.cli.grid_run import grid_start; "
-        f"grid_start.COMMAND = {STAND_IN!r}; engine_packages.missing_engines = lambda: []; "
-        "import contextlib; grid_start.fork_servers = lambda log: contextlib.nullcontext({}); main()"
+        "from sat_slime.cli import main; from sat_slime.cli import engine_packages; "
+        "from sat_slime.cli import grid_run; "
+        f"grid_run.COMMAND = {STAND_IN!r}; engine_packages.missing_engines = lambda: []; "
+        "import contextlib; grid_run.fork_servers = lambda log: contextlib.nullcontext({}); main()"
     )
     killed = subprocess.run([sys.executable, "-c", program, "grid", "grid.yaml"], capture_output=True)
     assert killed.returncode == -signal.SIGKILL
@@ -273,7 +271,7 @@ def test_commands_are_lines_for_a_shell_that_run_the_cells_which_are_left(runtim
 
 def test_options_of_slime_are_in_its_commands(slime_run):
     line = sat_slime_grid("grid.yaml", "--commands", "--skip-checks").stdout.splitlines()[1]
-    assert line == "sat-slime launch grids/small/cells/sat-gspo-lag1-seed7.yaml --no-live --skip-checks"
+    assert line == "sat-slime launch grids/small/cells/sat-gspo-lag1-seed7.yaml --skip-checks"
     assert CliRunner().invoke(app, [*line.split()[1:], "--dry-run"]).exit_code == 0
 
 
@@ -393,11 +391,11 @@ def slime_run(monkeypatch, tmp_path):
 
 def test_the_command_of_a_slime_cell_depends_on_its_job(slime_run):
     plan = plan_grid(Path("grid.yaml"), None, [], [], [])
-    cells = grid_start.Cells(plan, ["--skip-checks"])
+    cells = grid_run.Cells(plan, ["--skip-checks"])
     state = CellState(plan.wanted[0])
     plan.folder.cells.mkdir(parents=True)
     first = cells.arguments(state)[-4:]
-    assert first == ["launch", "grids/small/cells/gspo-lag1-seed7.yaml", "--no-live", "--skip-checks"]
+    assert first == ["launch", "grids/small/cells/gspo-lag1-seed7.yaml", "--skip-checks"]
     run = RunFolder.create("grids/small/runs/gspo-lag1-seed7", Path(first[1]).read_text())
     run.unlock()
     run.started("a-job")
@@ -406,7 +404,7 @@ def test_the_command_of_a_slime_cell_depends_on_its_job(slime_run):
     assert cells.arguments(state)[-4:] == first
     (run.path / "checkpoints").mkdir(exist_ok=True)
     (run.path / "checkpoints" / "latest_checkpointed_iteration.txt").write_text("1")
-    assert cells.arguments(state)[-4:] == ["launch", str(run.path), "--resume", "--no-live", "--skip-checks"][-4:]
+    assert cells.arguments(state)[-4:] == ["launch", str(run.path), "--resume", "--skip-checks"][-4:]
 
 
 @pytest.mark.engine

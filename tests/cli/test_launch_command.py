@@ -4,7 +4,7 @@ import pytest
 import yaml
 from command_line import TINY, sat_slime_command, state
 
-from sat_slime.cli.lab_run import lab_plan
+from sat_slime.cli import engine_packages, lab_run
 from sat_slime.config import build_method
 
 
@@ -46,16 +46,6 @@ def test_options_change_the_file(runtime, tmp_path):
     assert (config.pipeline.lag, config.train.lr, folder, resume) == (1, 1e-3, tmp_path / "runs" / "7", False)
 
 
-def test_sat_and_tis_compose(runtime):
-    result = sat_slime_command("launch", TINY, "--method", "grpo-r3", "--sat", "--tis")
-    assert result.exit_code == 0, result.output
-    ((config, _, _),) = runtime.calls
-    assert (build_method(config.method).name, build_method(config.method).denominator) == (
-        "sat-grpo-tis-r3",
-        "checkpoint",
-    )
-
-
 def test_dry_run_starts_nothing(runtime, tmp_path):
     result = sat_slime_command("launch", TINY, "--dry-run")
     assert result.exit_code == 0
@@ -76,11 +66,21 @@ def test_dry_run_starts_nothing(runtime, tmp_path):
 )
 def test_bad_input_is_a_line_before_anything_starts(runtime, monkeypatch, tmp_path, arguments, message):
     """mistakes.py has more."""
-    monkeypatch.setattr(lab_plan, "tracker_error", lambda project: project and "pip install wandb")
+    monkeypatch.setattr(lab_run, "tracker_error", lambda project: project and "pip install wandb")
     result = sat_slime_command("launch", TINY, *arguments)
     assert result.exit_code == 2 and message in result.stderr and "Traceback" not in result.output
     assert all(line.startswith("error: ") for line in result.stderr.splitlines())
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("command", [["launch"], ["check"]])
+def test_all_faults_are_told_at_once(runtime, monkeypatch, command):
+    monkeypatch.setattr(engine_packages, "ENGINES", ())
+    overrides = ["--set", "train.lr=1e400", "--set", "model.kv_heads=3", "--set", "pipline.lag=1"]
+    result = sat_slime_command(*command, TINY, *overrides)
+    assert result.exit_code == 2
+    for fault in ("train.lr is inf", "model.kv_heads is 3", "unknown key 'pipline.lag'"):
+        assert fault in result.output
 
 
 def test_all_faults_of_a_slime_run_are_told_at_once(runtime):
@@ -114,3 +114,18 @@ def test_options_that_an_lab_run_has_not(option):
     result = sat_slime_command("launch", TINY, *option)
     assert result.exit_code == 2
     assert f"{option[0]} is for runs of slime" in result.stderr
+
+
+def test_options_that_say_what_the_method_says_are_no_contradiction(runtime):
+    arguments = ["--method", "sat-gspo-r3", "--sat", "--r3", "--no-tis"]
+    assert sat_slime_command("launch", TINY, *arguments, "--dry-run").exit_code == 0
+
+
+def test_a_grid_is_no_run(runtime, tmp_path):
+    (tmp_path / "grid.yaml").write_text(f"name: g\nrun: {TINY}\nmethods: [gspo]\n")
+    for command in ("launch", "check"):
+        result = sat_slime_command(command, "grid.yaml")
+        assert result.exit_code == 2
+        assert "grid.yaml: this is a grid, not a run: sat-slime grid grid.yaml" in result.output
+    folder = sat_slime_command("launch", ".", "--resume")
+    assert folder.exit_code == 2 and "is a grid, not a run: sat-slime grid . goes on with it" in folder.stderr

@@ -1,4 +1,9 @@
+from pathlib import Path
+
 from command_line import TINY, sat_slime_command
+from synthetic import write_run
+
+TRACKERS = Path(__file__).parents[1] / "runs" / "recorded"
 
 
 def test_report_of_a_run_and_of_nothing(runtime, tmp_path):
@@ -18,3 +23,24 @@ def test_report_tells_on_the_terminal_what_is_wrong_with_the_rows(runtime, tmp_p
     told = sat_slime_command("report", "runs/tiny")
     assert told.exit_code == 0
     assert told.stderr.startswith("warning: runs/tiny: metrics.jsonl lacks step 3")
+
+
+def test_a_log_of_slime_is_read_in_one_command(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = sat_slime_command("diagnose", TRACKERS / "job.log")
+    assert result.exit_code == 0
+    for text in ("Read: 3 optimizer steps of a tracker", "Not visible here", "page: diagnosis/report.html"):
+        assert text in result.output
+    assert (tmp_path / "diagnosis" / "report.html").exists()
+
+
+def test_bad_input_is_a_line(tmp_path):
+    result = sat_slime_command("diagnose", tmp_path / "gone")
+    assert result.exit_code == 2 and "it is not there. What can be read is" in result.output
+
+
+def test_an_option_that_a_run_folder_has_no_use_for_is_refused(tmp_path):
+    run = write_run(tmp_path / "run", 3)
+    result = sat_slime_command("diagnose", run, "--out", "x")
+    assert result.exit_code == 2
+    assert "--out is for trackers, logs and dumps" in " ".join(result.output.split())

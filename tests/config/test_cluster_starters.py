@@ -61,4 +61,4 @@ def test_the_head_launches_the_run_or_resumes_it(tmp_path, there):
     env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     done = subprocess.run(["bash", "-c", script], env=env, capture_output=True, text=True, check=True)
     run = "runs/sat --resume" if there else "slime.yaml --name sat --set output_dir=runs"
-    assert done.stdout == f"launch {run} --address http://127.0.0.1:8265 --no-live\n"
+    assert done.stdout == f"launch {run} --address http://127.0.0.1:8265\n"

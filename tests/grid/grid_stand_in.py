@@ -1,6 +1,6 @@
 """Stands for the process of a cell: a run of no engine that behaves as told, in a run folder.
 
-Called as sat_slime.cli.grid_run.tied is. GRID_STAND_IN names a folder: `starts` gets a line per start, CELL.json holds
+Called as sat_slime.cli.tied is. GRID_STAND_IN names a folder: `starts` gets a line per start, CELL.json holds
 what each start is to do: null, or [step, act], the act coming before the step is recorded. Imports nothing that takes
 time.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 
 import yaml
 
-from sat_slime.cli.grid_run.tied import tie_to
+from sat_slime.cli.tied import tie_to
 
 SAVED_EVERY = 2
 """Steps between checkpoints."""

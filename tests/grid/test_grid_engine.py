@@ -32,7 +32,7 @@ CELLS = ["gspo-lag2-seed3", "sat-gspo-r3-lag2-seed3"]
 
 # Ray's own two agents take a minute to give up on a head that was killed; they hold nothing of the run.
 AGENTS = ("DashboardAgent", "RuntimeEnvAgent")
-FORK_SERVERS = {"runs": "grid_run.fork_servers", "sglang": "sglang_process --fork-server"}
+FORK_SERVERS = {"runs": "cli.fork_servers", "sglang": "sglang_process --fork-server"}
 
 
 class Grid:

@@ -1,6 +1,6 @@
 """Stands for the lab runtime, without engines: logs steps, and saves checkpoints by the functions of the real one.
 
-As a script it is `sat_slime.cli.grid_run.tied` on this runtime: PID ARGUMENTS.
+As a script it is `sat_slime.cli.tied` on this runtime: PID ARGUMENTS.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 import sat_slime.lab
-from sat_slime.cli.lab_run import engine_packages
+from sat_slime.cli import engine_packages
 from sat_slime.lab import checkpoint
 from sat_slime.lab.initial_model import model_checksums
 
@@ -68,7 +68,7 @@ def save(folder, step, config):
 
 def main():
     from sat_slime.cli import main
-    from sat_slime.cli.grid_run.tied import tie_to
+    from sat_slime.cli.tied import tie_to
 
     tie_to(int(sys.argv.pop(1)))
     runtime = FakeRuntime()

@@ -67,7 +67,7 @@ def run(method: str, lag: int, root: Path) -> list[dict]:
         "cache_dir": root / "cache",
     }
     command = [str(Path(sys.executable).parent / "sat-slime"), "launch", str(ROOT / "configs/lab/tiny.yaml")]
-    command += ["--method", method, "--lag", str(lag), "--name", name, "--no-live"]
+    command += ["--method", method, "--lag", str(lag), "--name", name]
     command += [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -64,7 +64,7 @@ class Run:
     def __init__(self, root: Path, name: str, *arguments: str, **more: object) -> None:
         """arguments: those of a resume, or none. more: settings over SETTINGS, with __ for each dot."""
         self.folder = root / "runs" / name
-        command = [sys.executable, "-m", "sat_slime", "launch", "--no-live"]
+        command = [sys.executable, "-m", "sat_slime", "launch"]
         if arguments:
             command += [str(self.folder), *arguments]
         else:

@@ -15,7 +15,7 @@ from sat_slime.config.jsonl import read_rows
 from sat_slime.evaluation.scores import Graded, summary
 from sat_slime.plugin import rollout_hooks
 from sat_slime.plugin.rollout_hooks import log_eval, log_rollout
-from sat_slime.runs.slime_rows import split_log
+from sat_slime.runs.trackers import split_log
 
 pytestmark = pytest.mark.usefixtures("rollout_process")
 

@@ -5,8 +5,7 @@ import json
 import pytest
 from synthetic import write_run
 
-from sat_slime.runs.folder import RunFolderError
-from sat_slime.runs.reading import load_run, read_yaml, section
+from sat_slime.runs.reading import load_run, read_yaml
 
 
 def test_a_run_is_read_with_its_lag_cycle_and_its_plan(tmp_path):
@@ -35,16 +34,7 @@ def test_a_run_of_unreadable_settings_has_the_name_of_its_folder(tmp_path):
     assert (run.name, run.config, run.steps, run.planned_steps, run.data.period) == ("run", {}, 3, 0, 1)
 
 
-def test_what_is_no_run_is_refused(tmp_path):
-    with pytest.raises(RunFolderError, match="is not a run folder"):
-        load_run(tmp_path)
-
-
 @pytest.mark.parametrize("content", [b"{torn", b"\xff\xfe\xfa", b"- a list", b""])
 def test_a_file_without_a_mapping_has_no_values(tmp_path, content):
     (tmp_path / "x.yaml").write_bytes(content)
     assert read_yaml(tmp_path / "x.yaml") == {} == read_yaml(tmp_path / "missing.yaml")
-
-
-def test_a_section_that_is_none_is_empty():
-    assert section({"train": 3, "model": {"layers": 2}}, "train") == {} == section({}, "model")

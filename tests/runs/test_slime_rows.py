@@ -1,6 +1,6 @@
 import pytest
 
-from sat_slime.runs.slime_rows import split_log
+from sat_slime.runs.trackers import split_log
 
 
 def test_several_optimizer_steps_per_rollout():

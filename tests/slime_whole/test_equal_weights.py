@@ -41,7 +41,7 @@ def lab_d_pi(slime):
     d_pi = {}
     for method in ("grpo", "grpo-r3"):
         name = f"lab-bf16-{method}"
-        words = ["launch", str(ROOT / "configs" / "lab" / "base.yaml"), "--name", name, "--no-live"]
+        words = ["launch", str(ROOT / "configs" / "lab" / "base.yaml"), "--name", name]
         options = ["--method", method, "--lag", "1", "--set", "pipeline.iterations=1", *QUIET, *bf16]
         done = subprocess.run([*COMMAND, *words, *options], capture_output=True, text=True, env=environment())
         assert done.returncode == 0, done.stdout + done.stderr

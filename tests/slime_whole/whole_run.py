@@ -67,7 +67,7 @@ class Slime:
     def command(self, name: str, *options: str, file: Path = FILE) -> list[str]:
         """The command `sat-slime launch` for the laptop's run. options: more of its options, which win."""
         where = ["--set", f"output_dir={self.runs}", *self.places]
-        return [*COMMAND, "launch", str(file), "--name", name, "--no-live", *where, *options]
+        return [*COMMAND, "launch", str(file), "--name", name, *where, *options]
 
     def launch(self, name: str, *options: str) -> WholeRun:
         """Runs to the end, whatever that is."""
@@ -75,7 +75,7 @@ class Slime:
 
     def resume(self, name: str, *options: str) -> WholeRun:
         """Goes on with a run of `launch`."""
-        words = ["launch", str(self.runs / name), "--resume", "--no-live", *options]
+        words = ["launch", str(self.runs / name), "--resume", *options]
         return self._run([*COMMAND, *words], name)
 
     def _run(self, command: Sequence[str], name: str) -> WholeRun:

@@ -188,7 +188,7 @@ def test_it_trains_on_the_engines_with_a_family_from_outside(package, tmp_path):
     )
     # A folder of the user's is found as with any command: by PYTHONPATH.
     path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
-    launch = [str(Path(sys.executable).parent / "sat-slime"), "launch", str(file), "--no-live"]
+    launch = [str(Path(sys.executable).parent / "sat-slime"), "launch", str(file)]
     done = subprocess.run(launch, cwd=tmp_path, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     run = tmp_path / "runs" / "outside"

@@ -163,7 +163,7 @@ else
     how=("$file" --name "$name" --set "output_dir=$output")
 fi
 say "sat-slime launch ${how[*]} ${options[*]}"
-"${on_head[@]}" sat-slime launch "${how[@]}" "${options[@]}" --address "http://$head:$dashboard" --no-live < /dev/null &
+"${on_head[@]}" sat-slime launch "${how[@]}" "${options[@]}" --address "http://$head:$dashboard" < /dev/null &
 launch=$!
 code=0
 wait -n "$cluster" "$launch" || code=$?

@@ -12,8 +12,8 @@ import pytest
 from rich.console import Console
 from synthetic import write_run
 
-from sat_slime.cli.grid_run import fork_servers, grid_start
-from sat_slime.cli.grid_run.grid_plan import GridPlan
+from sat_slime.cli import fork_servers, grid_run
+from sat_slime.cli.grid_plan import GridPlan
 from sat_slime.config import GridConfig, LabConfig
 from sat_slime.grid.state import GridFolder
 from sat_slime.lab.forking import FOLDER, RUNS, ForkedProcess, listen
@@ -48,7 +48,7 @@ def server(monkeypatch):
 def start(environment, tmp_path, *arguments):
     """The process of a cell, ended, and what it printed."""
     with open(tmp_path / "output.txt", "ab") as output:
-        process = grid_start.Cells(SimpleNamespace(), environment=environment).start(arguments, output)
+        process = grid_run.Cells(SimpleNamespace(), environment=environment).start(arguments, output)
     assert process.wait() == 0
     return process, (tmp_path / "output.txt").read_text()
 
@@ -75,7 +75,7 @@ def test_there_are_none_where_no_process_can_be_forked(what, monkeypatch, tmp_pa
 
 def test_runs_of_slime_and_a_cell_alone_are_not_forked():
     for run, cells in ((None, 2), (LabConfig(), 1), (LabConfig(), 0)):
-        with grid_start._forking(SimpleNamespace(run=run), cells) as environment:
+        with grid_run._forking(SimpleNamespace(run=run), cells) as environment:
             assert environment == {}
 
 
@@ -116,7 +116,7 @@ def begun(tmp_path):
         states = folder.begin(grid, LabConfig())
         configs = {state.cell: LabConfig() for state in states}
         plan = GridPlan(grid.model_copy(update={"parallel": 2}), folder, LabConfig(), configs, [*configs], ())
-        return grid_start.GridRun(plan, states, states, kind(folder), Console(quiet=True)), states
+        return grid_run.GridRun(plan, states, states, kind(folder), Console(quiet=True)), states
 
     return begin
 
@@ -149,7 +149,7 @@ def test_what_is_said_of_a_collapse_is_of_the_first_data_set(tmp_path):
     metrics = [{"step": step, "mismatch/d_pi": 0.01 if step < 80 else 0.5} for step in range(1, 200)]
     (folder / "eval.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in metrics))
-    assert grid_start.collapse_note(RunFolder(folder)) is None
+    assert grid_run.collapse_note(RunFolder(folder)) is None
     mixed = [{**row, "dataset": None, "accuracy": 0.9 if row["step"] < 80 else 0.1} for row in rows]
     (folder / "eval.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in mixed))
-    assert "meets the collapse rule" in grid_start.collapse_note(RunFolder(folder))
+    assert "meets the collapse rule" in grid_run.collapse_note(RunFolder(folder))

@@ -4,8 +4,7 @@ import math
 
 import pytest
 
-from sat_slime.cli.grid_run.grid_plan import GridPlan
-from sat_slime.cli.grid_run.grid_view import last_row, outlook
+from sat_slime.cli.grid_plan import GridPlan, last_row, outlook
 from sat_slime.config import GridConfig, LabConfig
 from sat_slime.grid.plan import Cell
 from sat_slime.grid.state import CellState, GridFolder

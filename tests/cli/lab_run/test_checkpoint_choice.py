@@ -16,9 +16,7 @@ from stand_in_runtime import FakeRuntime
 from typer.testing import CliRunner
 
 import sat_slime.lab
-from sat_slime.cli import app
-from sat_slime.cli.grid_run import grid_start
-from sat_slime.cli.lab_run import engine_packages
+from sat_slime.cli import app, engine_packages, grid_run
 from sat_slime.config import load_config
 from sat_slime.lab import checkpoint
 from sat_slime.lab.initial_model import cached_model
@@ -211,9 +209,9 @@ def test_a_reference_that_is_lost_is_told_before_a_finished_run_is_touched(runti
 def test_a_cell_of_a_grid_says_what_is_damaged_and_goes_on_once_that_is_settled(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(engine_packages, "missing_engines", lambda: [])
-    monkeypatch.setattr(grid_start, "COMMAND", (sys.executable, str(STAND_IN)))
-    monkeypatch.setattr(grid_start, "fork_servers", lambda log: contextlib.nullcontext({}))
-    monkeypatch.setattr(grid_start, "POLL_S", 0.01)
+    monkeypatch.setattr(grid_run, "COMMAND", (sys.executable, str(STAND_IN)))
+    monkeypatch.setattr(grid_run, "fork_servers", lambda log: contextlib.nullcontext({}))
+    monkeypatch.setattr(grid_run, "POLL_S", 0.01)
     values = {"name": "small", "run": str(TINY), "methods": ["gspo"], "lags": [1], "seeds": [0], "retries": 1}
     Path("grid.yaml").write_text(yaml.safe_dump(values))
     monkeypatch.setenv("STAND_IN_FAILS_AFTER", "5")
@@ -231,7 +229,7 @@ def test_a_cell_of_a_grid_says_what_is_damaged_and_goes_on_once_that_is_settled(
     assert row["error"] in damaged.stdout and "the engine broke" not in damaged.stdout
     words = told_command(row["error"])
     assert words == ["launch", str(cell), "--resume-from", "2"]
-    by_hand = [sys.executable, STAND_IN, str(os.getpid()), *words, "--no-live"]
+    by_hand = [sys.executable, STAND_IN, str(os.getpid()), *words]
     assert subprocess.run(by_hand, capture_output=True).returncode == 0
     assert command("grid", "grid.yaml").exit_code == 0, "finished by hand"
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from command_line import sat_slime_command
 
-from sat_slime.cli.lab_run import engine_packages
-from sat_slime.cli.lab_run.engine_packages import ENGINES
+from sat_slime.cli import engine_packages
+from sat_slime.cli.engine_packages import ENGINES
 
 
 def test_a_dry_run_prints_every_command_and_runs_none(monkeypatch):

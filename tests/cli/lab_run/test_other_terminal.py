@@ -12,8 +12,8 @@ from unittest import mock
 import pytest
 from command_line import sat_slime_command
 
-from sat_slime.cli.lab_run import other_terminal
-from sat_slime.cli.lab_run.other_terminal import Tail
+from sat_slime.cli import lab_run
+from sat_slime.cli.lab_run import Tail
 from sat_slime.config import GridConfig, LabConfig, dump_config
 from sat_slime.grid.state import GridFolder
 from sat_slime.runs.folder import RunFolder
@@ -50,7 +50,7 @@ def hold(path, module="runs.folder", folder="RunFolder", signals=1):
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    monkeypatch.setattr("sat_slime.cli.lab_run.engine_packages.missing_engines", lambda: [])
+    monkeypatch.setattr("sat_slime.cli.engine_packages.missing_engines", lambda: [])
     folder = RunFolder.create(tmp_path / "runs/one", dump_config(LabConfig()))
     folder.unlock()
     rows = [{"step": step, "iteration": step, "reward/mean": 0.5, "time/step": 2.0} for step in (1, 2, 3)]
@@ -64,10 +64,6 @@ def run(tmp_path, monkeypatch):
     return folder
 
 
-def test_the_log_of_a_run(run):
-    assert sat_slime_command("logs", run.path).stdout == run.log.read_text()
-
-
 def test_a_log_is_followed_to_the_end_of_the_run(run, monkeypatch):
     process = hold(run.path)
 
@@ -77,7 +73,7 @@ def test_a_log_is_followed_to_the_end_of_the_run(run, monkeypatch):
         process.send_signal(signal.SIGTERM)
         process.wait()
 
-    monkeypatch.setattr(other_terminal, "time", mock.Mock(sleep=add))
+    monkeypatch.setattr(lab_run, "time", mock.Mock(sleep=add))
     assert sat_slime_command("logs", run.path, "--follow").stdout.endswith("\n2026-11-22 10:00:03 INFO    later\n")
 
 
@@ -149,12 +145,6 @@ def test_a_grid_is_stopped_too(tmp_path):
     process = hold(grid.path, "grid.state", "GridFolder")
     assert "g: stopped" in sat_slime_command("stop", grid.path).stdout
     assert process.wait() == 0
-
-
-def test_what_is_no_run_is_said(tmp_path):
-    for command in ("stop", "logs"):
-        result = sat_slime_command(command, tmp_path)
-        assert result.exit_code == 2 and "is not a run folder" in result.output
 
 
 def test_a_tail_has_whole_lines_once_and_all_again_of_a_shorter_file(tmp_path):

@@ -2,8 +2,8 @@ import pytest
 import yaml
 from command_line import DENSE, PAPER, STAND_IN
 
-from sat_slime.cli.slime_run import job_start
-from sat_slime.cli.slime_run.slime_plan import plan_slime_run
+from sat_slime.cli import slime_job
+from sat_slime.cli.slime_run import plan_slime_run
 from sat_slime.config import load_config
 
 
@@ -60,7 +60,7 @@ def begun(tmp_path):
         resume=False,
         look_for_slime=False,
     )
-    folder = job_start._claim(made, overwrite=False)
+    folder = slime_job.claim(made, overwrite=False)
     folder.started("job-1")
     folder.ended("failed", "the node went away")
     folder.unlock()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from command_line import ROOT, sat_slime_command
 
-from sat_slime.cli.slime_run import checkouts
+from sat_slime.cli import engine_packages as checkouts
 
 
 def git(folder, *arguments):
@@ -72,15 +72,6 @@ def test_the_commands_of_a_dry_run_do_the_same_by_hand(prepare, tmp_path):
     subprocess.run(["bash", "-e"], input=printed, text=True, check=True, capture_output=True)
     again = prepare()
     assert again.stdout.count(" is there\n") == 2, again.output
-
-
-def test_what_is_there_stays_as_it_is(prepare, tmp_path):
-    prepare()
-    notes = tmp_path / "the checkouts" / "slime" / "notes.txt"
-    notes.write_text("mine")
-    again = prepare()
-    assert again.exit_code == 0 and "git" not in again.stdout, again.output
-    assert notes.read_text() == "mine"
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ import yaml
 from command_line import LAPTOP, PAPER, sat_slime_command, settings, state
 from rich.console import Console
 
-from sat_slime.cli.slime_run import job_start
-from sat_slime.cli.slime_run.slime_plan import plan_slime_run, saved_iterations
+from sat_slime.cli import slime_job
+from sat_slime.cli.slime_run import plan_slime_run, saved_iterations
 from sat_slime.config import ConfigError, load_config
 from sat_slime.launch import checks, local_ray, machine
 from sat_slime.launch.local_ray import LocalRay, how_it_died, is_running, stop_ray
@@ -56,7 +56,7 @@ def test_what_slime_refuses_ends_a_launch_before_its_ray_is_started(tmp_path, mo
     config = load_config(LAPTOP, [f"cluster.slime_dir={tmp_path}/slime", f"output_dir={tmp_path}"])
     plan = plan_slime_run(config, LAPTOP, None, resume=False, look_for_slime=False)
     with pytest.raises(ConfigError, match=r"^flags: slime\.lr is 0\.0005: slime refuses the command: too slow: "):
-        job_start._cluster(plan, job_start.Where(), Console())
+        slime_job._cluster(plan, slime_job.Where(), Console())
 
 
 def waits(before):
@@ -247,7 +247,7 @@ def processes_of(ray):
 def test_resume_from_points_slime_to_the_older_checkpoint_and_drops_the_rows(begun):
     config = load_config(begun.config)
     plan = plan_slime_run(config, begun.config, begun.path, resume=True, look_for_slime=False, resume_from=2)
-    job_start._claim(plan, overwrite=False).unlock()
+    slime_job.claim(plan, overwrite=False).unlock()
     assert saved_iterations(config, begun.path) == 2
     assert begun.metrics.read_text() == '{"step": 1}\n{"step": 2}\n'
     assert (begun.checkpoints / "iter_0000003.aside" / ".metadata").exists()
@@ -263,8 +263,8 @@ def test_a_run_does_not_go_back_into_the_run_whose_checkpoint_it_began_with(begu
     named = {"slime.save": str(begun.checkpoints), "pipeline.from_iteration": 4}
     config = load_config(PAPER, [], {**named, "pipeline.iterations": 8, "output_dir": str(tmp_path), "name": "next"})
     plan = plan_slime_run(config, PAPER, None, resume=False, look_for_slime=False)
-    job_start._check_folder(plan, overwrite=False)
-    folder = job_start._claim(plan, overwrite=False)
+    slime_job._check_folder(plan, overwrite=False)
+    folder = slime_job.claim(plan, overwrite=False)
     folder.unlock()
     assert saved_iterations(config, folder.path) == 4
     with pytest.raises(ConfigError, match="--resume-from 2: the run began at 4"):

@@ -12,18 +12,15 @@ import pytest
 from command_line import sat_slime_command, settings, state
 from rich.console import Console
 
-from sat_slime.cli.slime_run import restarts
-from sat_slime.cli.slime_run.job_following import JobEnding
-from sat_slime.cli.slime_run.restarts import Death, Sent, refusal
-from sat_slime.cli.slime_run.slime_plan import SlimePlan
+from sat_slime.cli import slime_job
+from sat_slime.cli.slime_job import Death, Job, JobEnding, refusal
 from sat_slime.config import ConfigError, load_config
 from sat_slime.config.exits import NODE_DIED
 from sat_slime.config.jsonl import read_rows
 from sat_slime.launch.job_files import JobRecord
 
 LONG_PAUSE, FAST = (
-    f"from sat_slime.cli.slime_run import restarts; restarts.FIRST_PAUSE_S = {pause}; "
-    "from sat_slime.cli import main; main()"
+    f"from sat_slime.cli import slime_job; slime_job.FIRST_PAUSE_S = {pause}; from sat_slime.cli import main; main()"
     for pause in (600.0, 0.0)
 )
 CRASH, KILLED, UNTOLD, BAD_ARGUMENTS = 1, -9, None, 2
@@ -62,7 +59,7 @@ def launch(file, *arguments):
 
 @pytest.fixture
 def no_pause(monkeypatch):
-    monkeypatch.setattr(restarts, "FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr(slime_job, "FIRST_PAUSE_S", 0.0)
 
 
 @pytest.mark.engine
@@ -163,23 +160,17 @@ def test_nobody_restarts_what_nobody_follows(file):
 @pytest.fixture
 def sent(begun):
     config = load_config(begun.config, [], {"cluster.restarts": 2})
-    plan = SlimePlan(config, begun.path, True, mock.Mock(), ())
     begun.lock()
-    return Sent(plan, begun, JobRecord("job-1", "http://10.0.0.1:8265"), mock.Mock())
-
-
-def followed(monkeypatch, sent, endings, resume):
-    """follow_and_restart, where following a job ends in one way after another."""
-    monkeypatch.setattr(restarts, "follow", mock.Mock(side_effect=endings))
-    output = StringIO()
-    ending, _ = restarts.follow_and_restart(sent, resume, False, Console(file=output, width=300))
-    return ending, output.getvalue()
+    return Job(begun, config, JobRecord("job-1", "http://10.0.0.1:8265"), mock.Mock())
 
 
 DEAD = JobEnding("failed", "job job-1 failed with exit code 1; last in its log: X", "go on with", True, 1)
 
 
 def test_a_run_that_cannot_be_resumed_says_why(monkeypatch, sent, no_pause):
-    ending, _ = followed(monkeypatch, sent, [DEAD], mock.Mock(side_effect=ConfigError(["slime.prompt-data is gone"])))
+    monkeypatch.setattr(slime_job, "newest_step", lambda _: {"step": 5})
+    monkeypatch.setattr(slime_job, "follow", lambda *_: DEAD)
+    monkeypatch.setattr(slime_job, "_send", mock.Mock(side_effect=ConfigError(["slime.prompt-data is gone"])))
+    ending = slime_job.follow_and_restart(sent, slime_job.Where(), Console(file=StringIO(), width=300))
     assert ending.error == f"{DEAD.error}; its restart failed: slime.prompt-data is gone"
     assert state(sent.folder.path)["error"] == ending.error

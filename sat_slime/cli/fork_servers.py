@@ -1,6 +1,6 @@
 """The fork servers of a grid of lab runs: what its cells import is imported once.
 
-`python -m sat_slime.cli.grid_run.fork_servers SOCKET`, with the descriptor of its socket, is the one that forks the
+`python -m sat_slime.cli.fork_servers SOCKET`, with the descriptor of its socket, is the one that forks the
 launchers of cells, and their trainers.
 """
 
@@ -25,9 +25,8 @@ SAT_SLIME = "sat-slime"
 
 IMPORTED = (
     "sat_slime.cli.app",
-    "sat_slime.cli.run_plan",
-    "sat_slime.cli.lab_run.lab_plan",
-    "sat_slime.cli.lab_run.lab_start",
+    "sat_slime.cli.launch_command",
+    "sat_slime.cli.lab_run",
     "sat_slime.lab.loop",
     "sat_slime.lab.trainer",
     "sat_slime.report.run",
@@ -54,7 +53,7 @@ def fork_servers(log: Path) -> Iterator[dict[str, str]]:
         undo.callback(scratch.remove)
         output = undo.enter_context(log.open("ab"))
         commands = {
-            RUNS: [sys.executable, "-m", "sat_slime.cli.grid_run.fork_servers"],
+            RUNS: [sys.executable, "-m", "sat_slime.cli.fork_servers"],
             SGLANG: [*SGLANG_COMMAND, "--fork-server"],
         }
         for name, command in commands.items():

@@ -1,4 +1,4 @@
-"""`python -m sat_slime.cli.grid_run.tied PID ARGUMENTS` is the command `sat-slime`, which ends as by SIGTERM when
+"""`python -m sat_slime.cli.tied PID ARGUMENTS` is the command `sat-slime`, which ends as by SIGTERM when
 process PID ends.
 
 A cell of a grid is started so where no fork server does it: a grid that is killed leaves nothing running, and its cells

@@ -1,15 +1,42 @@
-"""A run in words, alike for both runtimes: its title, the lines of its plan and of its status."""
+"""What runs of both runtimes share: how their settings are read, and what is said of them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from sat_slime.cli.terminal import short
-from sat_slime.config import method_label
+from sat_slime.config import ConfigError, LabConfig, config_errors, load_config, method_label, slime_config_errors
 from sat_slime.config.jsonl import number
-from sat_slime.config.loader import RunConfig
+from sat_slime.config.loader import RunConfig, further_errors
+
+
+def load_run(file: Path, overrides: Sequence[str], settings: Mapping[str, Any] | None = None) -> RunConfig:
+    """Return a run's settings, as load_config reads them. A ConfigError also tells what the sections do not agree
+    on."""
+
+    def disagreements(config: RunConfig) -> list[str]:  # without a look at files and modules
+        if isinstance(config, LabConfig):
+            return config_errors(config)
+        from sat_slime.launch.command import flag_errors
+
+        return [*slime_config_errors(config), *flag_errors(config)]
+
+    try:
+        return load_config(file, overrides, settings)
+    except ConfigError as error:
+        more = [f"{file}: {line}" for line in further_errors(error, disagreements)]
+        raise ConfigError([*error.errors, *more]) from None
+
+
+def settings_errors(config: RunConfig) -> list[str]:
+    """Return faults of a run's settings, each in one line."""
+    if isinstance(config, LabConfig):
+        return config_errors(config)
+    from sat_slime.launch import checks
+
+    return checks.settings_errors(config)
 
 
 def optimizer_steps(config: RunConfig) -> int:
@@ -22,10 +49,10 @@ def title(name: str, config: RunConfig) -> str:
     return f"{name} · {method_label(config.method.model_dump())} · lag {config.pipeline.lag}"
 
 
-def method_line(config: RunConfig) -> str:
-    """Return the line of a plan that names the method and the order of the loop."""
+def method_and_order(config: RunConfig) -> str:
+    """Return the method and the order of the loop, in words."""
     order = f"lag {config.pipeline.lag}" if config.pipeline.lag else "synchronous"
-    return f"method      {method_label(config.method.model_dump())}, {order}"
+    return f"{method_label(config.method.model_dump())}, {order}"
 
 
 def length_line(config: RunConfig) -> str:
@@ -45,24 +72,18 @@ def status_lines(
         checkpoint: its newest checkpoint, in words.
     """
     ended = noted.get("ended") if noted.get("status") not in ("running", "killed") else None
+    steps = optimizer_steps(config)
+    progress = [f"step {newest.get('step')} of {steps}" if newest else f"no optimizer step of {steps} yet"]
+    for label, key in (("reward", "reward/mean"), ("d_pi", "mismatch/d_pi")):
+        if (value := number(newest, key)) == value:
+            progress.append(f"{label} {value:.4g}")
     return [
         f"run         {config.name}: {method_label(config.method.model_dump())}, lag {config.pipeline.lag}",
         f"state       {state}",
         f"started     {noted.get('last_started', 'never')}" + (f", ended {ended}" if ended else ""),
-        f"progress    {progress(newest, optimizer_steps(config))}",
+        f"progress    {', '.join(progress)}",
         f"checkpoint  {checkpoint or 'none yet'}",
     ]
-
-
-def progress(newest: Mapping[str, Any], steps: int) -> str:
-    """Return how far a run is. newest: metrics of its newest optimizer step; steps: how many there will be."""
-    if not newest:
-        return f"no optimizer step of {steps} yet"
-    words = [f"step {newest.get('step')} of {steps}"]
-    for label, key in (("reward", "reward/mean"), ("d_pi", "mismatch/d_pi")):
-        if (value := number(newest, key)) == value:
-            words.append(f"{label} {value:.4g}")
-    return ", ".join(words)
 
 
 def report_line(folder: Path) -> str:
@@ -80,12 +101,8 @@ def report_line(folder: Path) -> str:
 
 def no_report(error: BaseException, folder: Path) -> str:
     """Return the line of a run whose report cannot be written."""
-    return f"no report: {one_line(error)}; when that is fixed: sat-slime report {short(folder)}"
-
-
-def one_line(error: BaseException) -> str:
-    """Return the first line of `message_of`."""
-    return message_of(error).splitlines()[0]
+    reason = message_of(error).splitlines()[0]
+    return f"no report: {reason}; when that is fixed: sat-slime report {short(folder)}"
 
 
 def message_of(error: BaseException) -> str:

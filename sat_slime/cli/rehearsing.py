@@ -13,11 +13,9 @@ from typing import Any
 
 from rich.console import Console
 
-from sat_slime.cli.run_plan import contradiction, load_run
-from sat_slime.cli.run_words import method_line
-from sat_slime.cli.slime_run.job_start import Where, launch_job
-from sat_slime.cli.slime_run.sent_run import stop_job
-from sat_slime.cli.slime_run.slime_plan import plan_slime_run
+from sat_slime.cli.any_run import load_run, method_and_order
+from sat_slime.cli.slime_job import Where, launch_job, stop_job
+from sat_slime.cli.slime_run import plan_slime_run
 from sat_slime.cli.terminal import FAILED, INTERRUPTED, OK, complain, sigterm_as_ctrl_c, undisturbed
 from sat_slime.config import ConfigError, SlimeConfig, dump_config
 from sat_slime.config.disk import is_replaceable
@@ -53,8 +51,6 @@ def rehearse_run(
     rehearsals/NAME. resume: also go on from a checkpoint. dry_run: end where slime would be started.
     """
     console = Console(soft_wrap=True, highlight=False)
-    if reason := contradiction(settings):
-        raise ConfigError([reason])
     config = load_run(file, overrides, settings)
     if not isinstance(config, SlimeConfig):
         raise ConfigError([f"{file} is a lab run, which runs on a CPU: sat-slime launch {file}"])
@@ -120,7 +116,7 @@ class Rehearsal:
         ConfigError."""
         self.folder = folder
         config = self.config
-        self.say(f"rehearsal of {self.file}: {method_line(config).partition(' ')[2].strip()}")
+        self.say(f"rehearsal of {self.file}: {method_and_order(config)}")
         if errors := settings_errors(config):
             raise ConfigError([f"{self.file}: {error}" for error in errors])
         thin = thin_settings(config, folder, self.sizes)
@@ -162,10 +158,10 @@ class Rehearsal:
         """Run slime up to an iteration, and note how it ended; returns whether it finished."""
         pipeline = self.thin.pipeline.model_copy(update={"iterations": iterations})
         thin = self.thin.model_copy(update={"pipeline": pipeline})
-        plan = plan_slime_run(thin, self.file, self.run_folder, resume=resume, look_for_slime=False)
+        plan = plan_slime_run(thin, self.file, self.run_folder, resume=resume)
         what = f"slime, whole, iterations {self.first + 1 if resume else 1} to {iterations}"
         try:
-            ending = launch_job(plan, Where(skip_checks=True), overwrite=False, live=False, console=self.console)
+            ending = launch_job(plan, Where(skip_checks=True), overwrite=False, console=self.console)
         except KeyboardInterrupt:
             self._stop()
             raise
@@ -206,7 +202,7 @@ class Rehearsal:
         return {
             "file": str(self.file),
             "name": self.config.name,
-            "method": method_line(self.config).partition(" ")[2].strip(),
+            "method": method_and_order(self.config),
             "words": self.words,
             "held": not self.failed,
             "checks": [vars(check) for check in self.checks],

@@ -19,11 +19,10 @@ from typing import IO, Any
 
 from rich.console import Console
 
-from sat_slime.cli.grid_run.fork_servers import SAT_SLIME, fork_servers
-from sat_slime.cli.grid_run.grid_plan import GridPlan
-from sat_slime.cli.grid_run.grid_view import headline, newest_numbers
-from sat_slime.cli.lab_run import engine_packages
-from sat_slime.cli.slime_run.slime_plan import saved_iterations
+from sat_slime.cli import engine_packages
+from sat_slime.cli.fork_servers import SAT_SLIME, fork_servers
+from sat_slime.cli.grid_plan import GridPlan, headline, newest_numbers
+from sat_slime.cli.slime_run import saved_iterations
 from sat_slime.cli.terminal import BAD_INPUT, INTERRUPTED, Ending, say
 from sat_slime.config import ConfigError, LabConfig, SlimeConfig, dump_config
 from sat_slime.config.disk import disk_is_full
@@ -39,7 +38,7 @@ POLL_S = 0.5
 """Seconds between looks at the running cells."""
 LAST_LINES = 40
 """A cell's error is looked for in so many lines at the end of its output."""
-COMMAND = (sys.executable, "-m", "sat_slime.cli.grid_run.tied")
+COMMAND = (sys.executable, "-m", "sat_slime.cli.tied")
 """The command that runs a cell where no fork server does, with the grid's process and the arguments of `sat-slime`
 behind it."""
 
@@ -157,10 +156,10 @@ class Cells:
         if of_slime and run.state().get("status") == "running":
             return ["logs", str(run.path), "--follow"]
         if run.has_data() or (isinstance(config, SlimeConfig) and saved_iterations(config, run.path)):
-            return ["launch", str(run.path), "--resume", "--no-live", *self.options]
+            return ["launch", str(run.path), "--resume", *self.options]
         file = self.plan.folder.cells / f"{state.cell.name}.yaml"
         write_atomically(file, dump_config(config))
-        return ["launch", str(file), "--no-live", *self.options]
+        return ["launch", str(file), *self.options]
 
     def start(self, arguments: Sequence[str], output: IO[bytes]) -> Any:
         """Return a process of `sat-slime` that leads a session of its own, reads nothing, and gets SIGTERM when this
@@ -194,12 +193,12 @@ class Cells:
         process of ours, as a cluster's job does."""
         run = self.plan.folder.run_folder(state.cell)
         if isinstance(self.plan.run, SlimeConfig):
-            from sat_slime.cli.slime_run.sent_run import status_lines
+            from sat_slime.cli.slime_job import job_status
             from sat_slime.launch.ray_jobs import JobError
 
             # What cannot be asked now is told by the command that runs next.
             with contextlib.suppress(RunFolderError, ConfigError, JobError):
-                status_lines(run.path)
+                job_status(run.path)
         return run
 
 

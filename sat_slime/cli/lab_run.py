@@ -1,0 +1,465 @@
+"""A run of the lab runtime: its plan, the checks of this machine, its way from the start to the end, and what other
+terminals see and do of it."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import re
+import shutil
+import signal
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+import sat_slime.lab as runtime
+from sat_slime.cli import engine_packages
+from sat_slime.cli.any_run import (
+    length_line,
+    message_of,
+    method_and_order,
+    no_report,
+    optimizer_steps,
+    report_line,
+    status_lines,
+    title,
+)
+from sat_slime.cli.engine_packages import installed_version, is_installed
+from sat_slime.cli.terminal import Ending, say, short, sigterm_as_ctrl_c
+from sat_slime.config import ConfigError, LabConfig, config_errors, config_warnings, dump_config
+from sat_slime.config.finding import Finding, fail, ok, settings_findings, warn
+from sat_slime.config.jsonl import number, parse_object, read_rows, write_atomically
+from sat_slime.config.lab_checks import responses_per_iteration
+from sat_slime.lab import checkpoint
+from sat_slime.lab.checkpoint import Checkpoint
+from sat_slime.lab.initial_model import cached_model, initial_faults, is_model, lost_initial
+from sat_slime.runs.collapse import CollapseWatch
+from sat_slime.runs.folder import RunFolder, RunFolderError, writable
+from sat_slime.runs.going_back import (
+    damaged,
+    instead_of,
+    lost_checkpoints,
+    no_such_checkpoint,
+    refuse_other_settings,
+    settings_before,
+)
+from sat_slime.runs.health import HealthWatch
+from sat_slime.runs.live_view import RunView
+from sat_slime.runs.lock import Holder
+from sat_slime.runs.log import RunLog, tracker_error
+
+
+@dataclass(frozen=True)
+class LabPlan:
+    """A run that can start."""
+
+    config: LabConfig
+    folder: Path
+    resume: bool
+    warnings: tuple[str, ...]
+    resume_from: int | None = None
+    """The iteration of the checkpoint to go on from, 0 for the beginning; None: the newest checkpoint."""
+
+
+def plan_lab_run(
+    config: LabConfig, file: Path, folder: Path | None, resume: bool, resume_from: int | None = None
+) -> LabPlan:
+    """Return the run that the command line asks for, its settings checked. Raises ConfigError or RunFolderError.
+
+    folder: the folder of an existing run, wherever it was moved to; None: output_dir/name.
+    resume_from: the iteration of the checkpoint to go on from, instead of the newest.
+    """
+    errors = config_errors(config)
+    if message := tracker_error(config.logging.wandb_project):
+        errors.append(message)
+    if errors:
+        raise ConfigError([f"{file}: {error}" for error in errors])
+    if folder is None:
+        folder = Path(config.output_dir).expanduser() / config.name
+    if resume:
+        _check_resume(config, folder)
+    return LabPlan(config, folder, resume, tuple(config_warnings(config)), resume_from)
+
+
+def _check_resume(config: LabConfig, path: Path) -> None:
+    """Raise ConfigError or RunFolderError unless the run in `path` can go on with these settings."""
+    before, after = settings_before(config, path).pipeline.iterations, config.pipeline.iterations
+    finished = RunFolder(path).state().get("status") == "finished"
+    if after < before or (finished and after == before):
+        state = f"is finished after {before} iterations" if finished else f"was planned for {before} iterations"
+        raise ConfigError([f"{path}: the run {state}; to go on, name more: --set pipeline.iterations={before * 2}"])
+
+
+def describe(plan: LabPlan) -> str:
+    """Return the resolved settings and what would be started."""
+    config, train, rollout = plan.config, plan.config.train, plan.config.rollout
+    responses = responses_per_iteration(config)
+    longest = config.task.prompt_tokens + rollout.max_response_tokens
+    lines = [
+        f"method      {method_and_order(config)}",
+        f"trainer     {train.dtype}",
+        f"engines     {rollout.engines} SGLang server(s), {rollout.dtype}",
+        f"batch       {rollout.prompts_per_iteration} prompts x {rollout.samples_per_prompt} samples = {responses} "
+        f"responses, at most {responses * longest:,} tokens an iteration",
+        length_line(config),
+        f"folder      {plan.folder}",
+    ]
+    if plan.resume:
+        saved = find_checkpoint(plan.folder, config, plan.resume_from)
+        lines.append(f"goes on     from {saved.path.name if saved else 'its start'}")
+    if missing := engine_packages.missing_engines():
+        lines.append(f"missing     {', '.join(missing)}: {engine_packages.INSTALL_ENGINES}")
+    return "\n".join([dump_config(config), *(f"# {line}" for line in lines)])
+
+
+def find_checkpoint(folder: Path, config: LabConfig, wanted: int | None) -> Checkpoint | None:
+    """Return the checkpoint that a lab run goes on from, its files held against their checksums; None: from the
+    beginning.
+
+    Args:
+        config: the settings that the run is to go on with.
+        wanted: the iteration of the checkpoint to go on from, 0 for the beginning; None: the newest checkpoint.
+
+    Raises:
+        ConfigError: files are damaged; the message says what is whole, what going back to it costs, and the command.
+    """
+
+    checkpoints = RunFolder(folder).checkpoints
+    there = checkpoint.numbered(checkpoints)
+    if wanted and wanted not in there:
+        raise no_such_checkpoint(wanted, checkpoints, list(there))
+    number = max(there, default=0) if wanted is None else wanted
+    if number == 0:
+        if wanted is None and (lost := lost_checkpoints(folder, config, checkpoints)):
+            raise damaged(folder, config, *lost, 0)
+        return None
+    try:
+        saved = checkpoint.verified(there[number])
+    except checkpoint.DamagedCheckpoint as damage:
+        whole = checkpoint.first_whole(there[n] for n in instead_of(number, there) if n != number)
+        raise damaged(folder, config, str(damage), number, whole.state.iteration if whole else 0) from None
+    _check_made_with(config, saved, wanted)
+    _check_initial(folder, config, saved)
+    return saved
+
+
+def _check_made_with(config: LabConfig, saved: Checkpoint, wanted: int | None) -> None:
+    """Hold the settings, this package and the prompts against those that a checkpoint was made with. Raises
+    ConfigError."""
+    state = saved.state
+    refuse_other_settings(saved.path, state.settings, state.version, config, wanted, state.iteration)
+    if state.prompts and state.prompts != checkpoint.made_with(config, state.iteration)["prompts"]:
+        raise ConfigError(
+            [
+                f"{saved.path}: the task {config.task.name} now makes other prompts than when this was saved: put its "
+                "code and NumPy's version back, or start another run with --name X"
+            ]
+        )
+
+
+def _check_initial(folder: Path, config: LabConfig, saved: Checkpoint) -> None:
+    """Hold the initial model against the checksums in the checkpoint. Raises ConfigError where it is another one, or
+    where it is missing and the cache, from which it would be copied again, holds another one. Where the cache has none
+    either, a resume warms it up again and compares it then."""
+
+    initial, cached = folder / "initial", cached_model(config)
+    faults = initial_faults(saved, initial) if is_model(initial) else None
+    if faults == {}:
+        return
+    if is_model(cached) and initial_faults(saved, cached):
+        raise ConfigError([lost_initial(initial, cached)])
+    if faults:
+        again = f"copies it again from the cache ({cached})" if is_model(cached) else "warms it up again"
+        damage = checkpoint.DamagedCheckpoint(initial, faults)
+        raise ConfigError([f"{damage}; delete {initial}, and a resume {again}"])
+
+
+# --------------------------------------------------------------------------------------------------------------- checks
+
+GIB = 2**30
+ENGINE_MEMORY_GIB = 2.5
+"""Resident memory of one SGLang server with a tiny model, with room to load weights."""
+OTHER_MEMORY_GIB = 2.0
+"""That of the trainer with a tiny model, and of the run's own process."""
+DISK_GIB = 1.0
+"""Free disk that a run wants: checkpoints, weights and the warmed-up model."""
+
+
+def lab_findings(config: LabConfig, file: Path) -> Iterator[Finding]:
+    """Yield every check of a run, one after another: its settings, then this machine."""
+    errors = config_errors(config)
+    yield from settings_findings(errors, config_warnings(config))
+    if not errors:
+        yield ok("settings", str(file))
+    if config.logging.tensorboard and installed_version("tensorboard") is None:
+        yield warn("tensorboard", "not installed: the run goes without it; pip install tensorboard")
+    if error := tracker_error(config.logging.wandb_project):
+        yield fail("wandb", error)
+    folder = RunFolder(Path(config.output_dir).expanduser() / config.name)
+    if folder.has_data():
+        yield warn("run folder", f"{folder.path} holds an earlier run: use --resume, --name or --overwrite")
+    yield _place("run folder", "output_dir", folder.path)
+    yield _place("cache folder", "cache_dir", Path(config.cache_dir).expanduser())
+    yield _memory(config)
+    for engine in engine_packages.ENGINES:
+        if is_installed(engine):
+            yield ok(engine.package, installed_version(engine.package) or "version unknown")
+        else:
+            yield fail(engine.package, f"not installed: {engine_packages.INSTALL_ENGINES}")
+
+
+def _place(name: str, key: str, path: Path) -> Finding:
+    """Judge a folder that the setting `key` names, which may be there or be made."""
+    parent = path.resolve()
+    while not parent.exists():
+        parent = parent.parent
+    if not parent.is_dir():
+        return fail(name, f"{parent} is not a folder: choose another {key}")
+    if not os.access(parent, os.W_OK | os.X_OK):
+        return fail(name, f"{parent} is not writable: choose another {key}")
+    free = shutil.disk_usage(parent).free / GIB
+    if free < DISK_GIB:
+        return fail(name, f"{free:.1f} GiB free at {parent}, {DISK_GIB:g} wanted: set {key} elsewhere")
+    return ok(name, f"{path}, {free:.0f} GiB free")
+
+
+def _memory(config: LabConfig) -> Finding:
+    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES") / GIB
+    need = config.rollout.engines * ENGINE_MEMORY_GIB + OTHER_MEMORY_GIB
+    if free < need:
+        return warn("memory", f"{free:.1f} GiB free, about {need:.1f} wanted: fewer rollout.engines")
+    return ok("memory", f"{free:.0f} GiB free, about {need:.1f} wanted")
+
+
+# -------------------------------------------------------------------------------------------- from its start to its end
+
+
+def launch_lab_run(plan: LabPlan, *, overwrite: bool, console: Console) -> Ending:
+    """Run the plan to its end, whatever that is. Raises RunFolderError or ConfigError when it cannot start."""
+    if missing := engine_packages.missing_engines():
+        raise ConfigError([f"the lab runtime needs {', '.join(missing)}: {engine_packages.INSTALL_ENGINES}"])
+    with sigterm_as_ctrl_c():
+        folder, saved, aside = _claim(plan, overwrite)
+        try:
+            for path in aside:
+                line = f"a checkpoint that is not gone on from is now {path}"
+                say(console, line)
+                _note(folder, line)
+            try:
+                status, error = _run(plan, folder, saved, console)
+            except KeyboardInterrupt:
+                status, error = "interrupted", None
+            return _end(folder, status, error, console)
+        finally:
+            folder.unlock()
+
+
+def _note(folder: RunFolder, text: str) -> None:
+    """Add a warning to log.txt before the run's log is open."""
+    stamp = datetime.now().isoformat(sep=" ", timespec="seconds")
+    with contextlib.suppress(OSError), folder.log.open("a", encoding="utf-8") as log:
+        log.write(f"{stamp} WARNING {text}\n")
+
+
+def _claim(plan: LabPlan, overwrite: bool) -> tuple[RunFolder, Checkpoint | None, list[Path]]:
+    """Lock the run's folder and write its settings. Returns the folder, the checkpoint to go on from, and the newer
+    checkpoints: they are set aside, so that a resume after a start that fails goes on from the same one. A damaged
+    checkpoint changes nothing in the folder. Raises RunFolderError or ConfigError."""
+    text, saved, aside = dump_config(plan.config), None, []
+    if not plan.resume:
+        folder = RunFolder.create(plan.folder, text, overwrite)
+    else:
+        folder = RunFolder.open(plan.folder)
+        with writable(folder.path):
+            folder.lock()
+        try:
+            saved = find_checkpoint(plan.folder, plan.config, plan.resume_from)
+            with writable(folder.path):
+                aside = checkpoint.set_aside(folder.checkpoints, after=saved.state.iteration if saved else 0)
+                write_atomically(folder.config, text)
+        except BaseException:
+            folder.unlock()
+            raise
+    with writable(folder.path):
+        folder.started()
+    return folder, saved, aside
+
+
+def _run(plan: LabPlan, folder: RunFolder, saved: Checkpoint | None, console: Console) -> tuple[str, str | None]:
+    """Run the loop, with view and log, to its end. Returns the run's status, and its error if it failed."""
+    config = plan.config
+    pipeline = config.pipeline
+    heading = title(folder.path.name, config)
+    log: RunLog | None = None
+    failed = False
+    try:
+        done = saved.state.updates if saved else 0
+        with RunView(heading, optimizer_steps(config), console, done) as view:
+            log = RunLog(
+                folder,
+                view,
+                tensorboard=config.logging.tensorboard,
+                wandb_project=config.logging.wandb_project,
+                config=config.model_dump(mode="json"),
+                watch=CollapseWatch(
+                    max(1, pipeline.lag * pipeline.optimizer_steps_per_rollout), config.eval.every_n_iterations > 0
+                ),
+                stop_on_collapse=config.collapse.stop,
+                health=HealthWatch.of(config.model_dump(mode="json")) if config.logging.health else None,
+            )
+            log.message(f"{heading}, in {folder.path}")
+            runtime.run(config, folder.path.resolve(), log, resume=saved)
+        return "finished", None
+    except KeyboardInterrupt:
+        return "interrupted", None
+    except Exception as error:
+        failed = True
+        with contextlib.suppress(OSError):  # a full disk may be why the run failed; its own error is the one to tell
+            if log is not None:
+                log.message(traceback.format_exc(), "debug")
+        return "failed", message_of(error)
+    finally:
+        if log is not None:
+            log.close(failed)
+
+
+def _end(folder: RunFolder, status: str, error: str | None, console: Console) -> Ending:
+    """Note the ending and write the report; neither may hide how the run itself ended."""
+    lines = []
+    if status == "failed":
+        lines.append(f"more in {folder.log} and {folder.logs}")
+    if accuracy := _accuracy(folder):
+        lines.append(accuracy)
+    try:
+        folder.ended(status, error and error.splitlines()[0])
+        console.print("writing the report ...", highlight=False)
+        lines.append(report_line(folder.path))
+        if status == "finished":
+            lines.append(f"beside another run: sat-slime report {folder.path} RUN --out comparison")
+    except KeyboardInterrupt:
+        lines.append(f"no report: interrupted; write it with: sat-slime report {folder.path}")
+        if status != "failed":  # the error of a failed run is worth more
+            with contextlib.suppress(OSError):
+                folder.ended("interrupted")
+        status = "interrupted"
+    except Exception as not_noted:
+        lines.append(no_report(not_noted, folder.path))
+    if status != "finished":
+        lines.append(f"go on with: sat-slime launch {folder.path} --resume")
+    return Ending(status, error, "\n".join(lines))
+
+
+def _accuracy(folder: RunFolder) -> str:
+    """Return the answer of a run in a line: its accuracy before training and at the newest evaluation."""
+    evals = [row for row in read_rows(folder.eval) if number(row, "accuracy") == number(row, "accuracy")]
+    if len(evals) < 2:
+        return ""
+    first, last = (number(evals[place], "accuracy") for place in (0, -1))
+    return f"accuracy: {first:.3f} before training, {last:.3f} at step {evals[-1].get('step', '?')}"
+
+
+# ------------------------------------------------------------------------------------------------- from other terminals
+
+LOOK_S = 0.2
+"""Seconds between looks at a run that goes on."""
+_LINE = re.compile(r"\S+ \S+ (?P<level>[A-Z]+) +(?P<text>.*)")
+"""A line of log.txt."""
+AT_ONCE_S = 2.5
+"""Seconds between two signals that count as two."""
+
+
+class Tail:
+    """The whole lines that a file gets, from its beginning on."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._read = path, 0
+
+    def new_lines(self) -> Iterator[str]:
+        """Yield the lines since the last call; all of them again where the file was replaced by a shorter one."""
+        if not self._path.exists():
+            return
+        with self._path.open("rb") as file:
+            if self._path.stat().st_size < self._read:
+                self._read = 0
+            file.seek(self._read)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                self._read += len(line)
+                yield line.decode(errors="replace").rstrip("\n")
+
+    def new_rows(self) -> Iterator[dict[str, Any]]:
+        """Yield the same as objects; a line that is none is left out."""
+        for line in self.new_lines():
+            if row := parse_object(line):
+                yield row
+
+
+def log_of(folder: RunFolder, follow: bool) -> Iterator[str]:
+    """Yield the lines of a run's log, and with `follow` those that come until it ends."""
+    tail = Tail(folder.log)
+    yield from tail.new_lines()
+    while follow and folder.is_locked():
+        time.sleep(LOOK_S)
+        yield from tail.new_lines()
+
+
+def watch(folder: RunFolder, config: LabConfig, console: Console) -> None:
+    """Show the view of a run until it ends or Ctrl-C: live on a terminal, else a line per step."""
+    seconds = 0.0
+    steps, evals, log = Tail(folder.metrics), Tail(folder.eval), Tail(folder.log)
+    with RunView(title(folder.path.name, config), optimizer_steps(config), console, clock=lambda: seconds) as view:
+        for _ in itertools.count():
+            goes_on = folder.is_locked()
+            for row in evals.new_rows():
+                view.eval(row)
+            for row in steps.new_rows():
+                seconds += row.get("time/step") or 0.0
+                view.step(row)
+            for line in log.new_lines():
+                if (match := _LINE.fullmatch(line)) and match["level"] != "DEBUG":
+                    view.message(match["text"], match["level"].lower())
+            if not goes_on:
+                return
+            time.sleep(LOOK_S)
+
+
+def lab_status(folder: RunFolder, config: LabConfig) -> list[str]:
+    """Return what the folder of a lab run tells, a line each."""
+    noted, saved, rows = folder.state(), checkpoint.newest(folder.checkpoints), read_rows(folder.metrics)
+    status = noted.get("status")
+    state = f"running (process {noted.get('pid')})" if status == "running" else status or "not started"
+    lines = status_lines(config, state, noted, rows[-1] if rows else {}, saved.name if saved else None)
+    if noted.get("error"):
+        lines.append(f"error       {noted['error']}")
+    if status not in ("running", "finished"):
+        lines.append(f"go on with  sat-slime launch {short(folder.path)} --resume")
+    return lines
+
+
+def stop_run(path: Path, holder: Holder | None, at_once: bool, console: Console) -> Ending:
+    """End what works on a folder, as Ctrl-C in its own terminal does, and wait for it.
+
+    holder: the process that has the folder's lock; None: none. at_once: as a second Ctrl-C does. Raises RunFolderError
+    where that process is not one of this machine's, or not this user's: its number may be a stranger's here.
+    """
+    folder = RunFolder(path)
+    if holder is None:
+        return Ending("finished", None, f"{short(path)}: nothing runs here")
+    sent = [signal.SIGTERM] * (2 if at_once else 1)
+    if not holder.signal(sent, AT_ONCE_S if at_once else 0.0) and folder.is_locked():
+        raise RunFolderError(
+            f"{short(path)} is in use by {holder}, which cannot be ended from here: stop it where it runs"
+        )
+    if not at_once:
+        console.print("it ends after its iteration and a checkpoint; at once: --now", markup=False, highlight=False)
+    while folder.is_locked():
+        time.sleep(LOOK_S)
+    return Ending("finished", None, f"{short(path)}: stopped")

@@ -1,1 +1,0 @@
-"""Runs of the lab runtime: their plan, the checks of this machine, the driver in a process of its own."""
