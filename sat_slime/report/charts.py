@@ -6,7 +6,9 @@ A frame has the columns `x`, `y` and `line`, and for a band or an interval `low`
 from __future__ import annotations
 
 import functools
+import json
 import math
+import re
 import resource
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -33,6 +35,11 @@ COLOURS = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY, INK, GREY)
 DASHES = ([1, 0], [5, 2], [1.5, 2], [6, 2, 1.5, 2])
 Look = tuple[str, Sequence[float]]
 """Colour and dash of a line."""
+WIDTH = 640
+"""Pixels of a picture; on a page a chart is as wide as its place."""
+LEGEND_COLUMNS = r'\{"expr": ?"floor\(width / (\d+)\)"\}'
+"""The columns of a legend in a specification, by the pixels of each. A number takes their place once the width is
+known: Vega would lay out the legend before it evaluates them, and cut it off."""
 MOST_POINTS = 400
 """Points that a line shows; its CSV has all."""
 CONFIG: dict[str, Any] = {
@@ -70,9 +77,21 @@ class Chart:
         return spec | {"width": "container", "config": CONFIG, "datasets": {"numbers": _rows(_thinned(self.frame))}}
 
     def save(self, folder: Path) -> None:
-        """Write NAME.csv into a folder."""
+        """Write NAME.csv and NAME.svg into a folder."""
         numbers = self.frame.drop(columns=["key", "place"], errors="ignore")
         write_csv(numbers.rename(columns=self.columns), folder / f"{self.name}.csv")
+        with naming(folder):
+            (folder / f"{self.name}.svg").write_text(self.svg(), encoding="utf-8")
+
+    def svg(self) -> str:
+        """Return the chart as a picture on white, without descriptions of each mark, which would be most of it."""
+        check_address_space()
+        config = CONFIG | {"autosize": "pad", "aria": False, "background": "white"}
+        text = json.dumps(self.spec() | {"width": WIDTH, "config": config}).replace(INK, "black")
+        picture: str = vl_convert.vegalite_to_svg(
+            re.sub(LEGEND_COLUMNS, lambda room: str(max(1, WIDTH // int(room[1]))), text)
+        )
+        return picture
 
 
 def write_csv(frame: pd.DataFrame, path: Path) -> None:
@@ -126,7 +145,7 @@ def coloured(names: Sequence[str], of: Mapping[str, Look] | None = None, dashes:
     """Return the encodings of colour and dash by the column `line`, with one legend, in as many columns as fit."""
     of = of or looks(names)
     room = 46 + round(6.8 * max(map(len, names), default=1))
-    columns = alt.expr(f"floor(width / {room})")  # a number takes its place on the page
+    columns = alt.expr(f"floor(width / {room})")  # see LEGEND_COLUMNS
     symbol = "stroke" if dashes else "square"
     legend = alt.Legend(title=None, columns=columns, symbolType=symbol, symbolStrokeWidth=2, symbolOpacity=1)
     shown = legend if len(names) > 1 else None

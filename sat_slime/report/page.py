@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from sat_slime.config.jsonl import write_atomically
 from sat_slime.config.method_section import method_label
-from sat_slime.report.charts import Chart, vega_script, write_csv
+from sat_slime.report.charts import LEGEND_COLUMNS, Chart, vega_script, write_csv
 from sat_slime.runs.folder import RunFolderError
 from sat_slime.runs.reading import section
 
@@ -142,14 +142,13 @@ _TEMPLATE = Environment(loader=FileSystemLoader(Path(__file__).parent), autoesca
 _TEMPLATE.tests["strong"] = lambda text: isinstance(text, Strong)
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; form-action 'none'; base-uri 'none'"
 """A page asks nothing of a network, and runs no script but its own, whose digest is added."""
-# ast: expressions are interpreted, so that the page needs no right to evaluate code. The columns of a legend are made a
-# number before Vega sees them: it would lay out the legend first, and cut it off.
-_DRAW = r"""
+# ast: expressions are interpreted, so that the page needs no right to evaluate code
+_DRAW = """
 const seen = new IntersectionObserver((entries) => entries.forEach(({ isIntersecting, target }) => {
   if (!isIntersecting) return;
   seen.unobserve(target);
   const columns = (_, room) => Math.max(1, Math.floor((target.clientWidth - 60) / room));
-  const text = target.nextElementSibling.textContent.replaceAll(/\{"expr": ?"floor\(width \/ (\d+)\)"\}/g, columns);
+  const text = target.nextElementSibling.textContent.replaceAll(/LEGEND_COLUMNS/g, columns);
   const actions = { export: true, source: false, compiled: false, editor: false };
   vegaEmbed(target, JSON.parse(text), { actions, ast: true, renderer: "svg", logLevel: 1 });
 }), { rootMargin: "600px" });
@@ -185,7 +184,8 @@ def write_page(
             chart.save(path.parent / "figures")
         if part.table is not None:
             write_csv(part.table.frame, path.parent / "tables" / f"{part.table.name}.csv")
-    script = vega_script() + _DRAW if specs else ""
+    draw = _DRAW.replace("LEGEND_COLUMNS", LEGEND_COLUMNS.replace("/", r"\/"))
+    script = vega_script() + draw if specs else ""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     text = _TEMPLATE.get_template("page.html.j2").render(
         title=title,

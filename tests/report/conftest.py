@@ -1,4 +1,4 @@
-"""What the tests of reports share: pages without the script that draws, which takes long, and a made-up grid."""
+"""What the tests of reports share: pages without pictures, which take long to draw, and a made-up grid."""
 
 import pytest
 from synthetic import write_grid
@@ -10,9 +10,10 @@ from sat_slime.report.frames import collect
 
 @pytest.fixture(autouse=True)
 def without_pictures(request, monkeypatch):
-    """A page has the script that draws where a test asks for `pictures`: it takes long to make."""
+    """A page draws its charts where a test asks for `pictures`."""
     if "pictures" not in request.fixturenames:
         monkeypatch.setattr("sat_slime.report.page.vega_script", str)
+        monkeypatch.setattr(charts.Chart, "svg", lambda self: "")
 
 
 @pytest.fixture
@@ -38,4 +39,5 @@ def collection(grid):
 def page(grid):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sat_slime.report.page.vega_script", str)
+        patch.setattr(charts.Chart, "svg", lambda self: "")
         return write_comparison([grid], paper=True).read_text()

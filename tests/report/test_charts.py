@@ -1,13 +1,10 @@
 """Charts are drawn by Vega-Lite without a warning, with the numbers of their frames."""
 
-import json
-import re
 import resource
 
 import altair as alt
 import pandas as pd
 import pytest
-import vl_convert
 
 from sat_slime.report import charts
 from sat_slime.report.charts import (
@@ -38,12 +35,11 @@ CHARTS = [
 ]
 
 
-def test_vega_draws_every_chart(tmp_path):
+def test_every_chart_has_its_files(tmp_path, pictures):
     for chart in CHARTS:
-        spec = json.dumps(chart.spec() | {"width": 640, "config": {"aria": False}})
-        svg = vl_convert.vegalite_to_svg(re.sub(r'\{"expr": "floor[^}]*\}', "2", spec))
-        assert svg.startswith("<svg") and "NaN" not in svg
         chart.save(tmp_path)
+        svg = (tmp_path / f"{chart.name}.svg").read_text()
+        assert svg.startswith("<svg") and "currentColor" not in svg and "NaN" not in svg
         assert len(pd.read_csv(tmp_path / f"{chart.name}.csv")) == len(chart.frame)
 
 
