@@ -17,6 +17,7 @@ from sat_slime.config.lab_checks import (
     unread,
 )
 from sat_slime.config.method_section import build_method, section_name, unused_settings
+from sat_slime.config.schema import VerifierLimits
 from sat_slime.config.slime_schema import SlimeConfig, is_sent
 from sat_slime.models import FAMILIES
 from sat_slime.objective import Method
@@ -76,6 +77,7 @@ def slime_config_warnings(config: SlimeConfig) -> list[str]:
         *_other_run(config),
         *_broken(config, WARNINGS),
         *_out_of_step(config),
+        *_idle(config),
     ]
 
 
@@ -95,6 +97,23 @@ def longest_sample(config: SlimeConfig) -> int:
 def uses_verifier(config: SlimeConfig) -> bool:
     """Return whether this package's verifier rewards the responses."""
     return bool(config.data.reward and config.data.reward.startswith("sat_slime.plugin.reward."))
+
+
+def _idle(config: SlimeConfig) -> Iterator[str]:
+    data = config.data
+    if data.reward == "random":
+        yield "slime.rm-type is random, which slime has for tests: set it to math"
+    if data.chat_template_args and not data.chat_template:
+        yield (
+            "slime.apply-chat-template-kwargs has no effect with slime.apply-chat-template false: leave it out, or set "
+            "slime.apply-chat-template to true"
+        )
+    if config.verifier != VerifierLimits() and not uses_verifier(config):
+        changed = ", ".join(f"verifier.{name}" for name in sorted(config.verifier.model_fields_set))
+        yield (
+            f"{changed} has no effect with {data.reward_key} {data.reward}: set slime.custom-rm-path to "
+            "sat_slime.plugin.reward.default or another of its modes, or leave it out"
+        )
 
 
 # ---------------------------------------------------------------------------------------------------- a method on slime

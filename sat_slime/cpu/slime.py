@@ -125,18 +125,18 @@ def with_gloo(make_group: Any) -> Any:
 
 
 def post_together(rollout: Any) -> None:
-    """Has slime post the requests that its tasks make at one moment as one, which SGLang answers by a list: 256 answers
-    of the laptop's model take 0.8 core-seconds so, and 5 one by one. A request then waits for the longest answer beside
-    it, which costs little where answers are as short as a CPU can afford."""
+    """Has slime post the requests that its tasks make for a prompt at one moment as one, which SGLang answers by a
+    list: 256 answers of the laptop's model take 0.8 core-seconds so, and 5 one by one. A request then waits for the
+    longest answer beside it, which costs little where answers are as short as a CPU can afford."""
     post = rollout.post
     waiting: dict[Any, list[tuple[dict[str, Any], asyncio.Future[Any]]]] = {}
     sending: set[asyncio.Task[None]] = set()
 
     async def join(url: str, payload: dict[str, Any], **more: Any) -> Any:
         same = {name: value for name, value in payload.items() if name not in ("input_ids", "sampling_params")}
-        if not {"input_ids"} <= payload.keys() <= JOINED or any(more.values()):
+        if not {"input_ids", "sampling_params"} <= payload.keys() <= JOINED or any(more.values()):
             return await post(url, payload, **more)
-        key, answer = (url, *same.items()), asyncio.get_running_loop().create_future()
+        key, answer = (url, *payload["input_ids"], *same.items()), asyncio.get_running_loop().create_future()
         if key not in waiting:
             waiting[key] = []
             sending.add(task := asyncio.create_task(send(key, url, same)))

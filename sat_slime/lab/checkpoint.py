@@ -30,7 +30,7 @@ from sat_slime.rollout.stream import Group, StreamState
 from sat_slime.rollout.types import GenerationRequest, Response
 from sat_slime.runs import saved as runs
 
-SCHEMA = "sat_slime.checkpoint/3"
+SCHEMA = "sat_slime.checkpoint/4"
 """The format's name in state.json."""
 _NAME = re.compile(r"iteration-(\d{6,})")
 

@@ -55,7 +55,8 @@ def hf_findings(config: SlimeConfig) -> Iterator[Finding]:
         return
     index = folder / "model.safetensors.index.json"
     if index.is_file():
-        files = set(_read(index).get("weight_map", {index.name: index.name}).values())
+        weights = _read(index).get("weight_map")
+        files = set(weights.values()) if isinstance(weights, dict) else {index.name}
         missing = sorted(name for name in files if not (folder / name).is_file() or name == index.name)
     else:  # any file of weights will do
         there = any(folder.glob("*.safetensors")) or any(folder.glob("*.bin"))
@@ -181,8 +182,9 @@ def _of_the_template(config: SlimeConfig, tokenizer: Any, stops: Set[int]) -> It
         yield warn(WHAT, f"the chat template ends a turn {ends}: look whether responses end; {on}")
     elif end.number not in stops and not any(word in end.token for word in words):
         says = "ends a turn with" if end.by_itself else "ends no turn by itself and starts the next with"
-        # A token that is not right behind the answer may be part of a layout.
-        mark = fail if end.by_itself and end.text.lstrip().startswith(end.token) else warn
+        # Others than special tokens right behind the answer may be part of a layout.
+        special = getattr(tokenizer.added_tokens_decoder.get(end.number), "special", True)
+        mark = fail if special and end.by_itself and end.text.lstrip().startswith(end.token) else warn
         yield mark(
             WHAT,
             f"slime.rollout-stop-token-ids is {given or 'unset'}, and the chat template {says} {end.token} "

@@ -130,7 +130,7 @@ class JobServer:
             try:
                 asyncio.run(read())
                 pieces.put(None)
-            except Exception as error:
+            except BaseException as error:  # whatever it is: who reads would wait for ever
                 pieces.put(error)
 
         threading.Thread(target=run, daemon=True).start()

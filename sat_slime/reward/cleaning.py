@@ -235,6 +235,7 @@ _SIMPLER = [
     (re.compile(r",?\s*\\(?:lor|vee)(?![a-zA-Z])\s*"), r" \\lor "),
     (re.compile(r"\\(le|ge|ne)q(?:slant)?(?![a-zA-Z])"), r"\\\1"),
     (re.compile(r"<\s*=|=\s*<"), r"\\le "),
+    (re.compile(r">\s*="), r"\\ge "),
     (re.compile(r"\\lt(?![a-zA-Z])"), "<"),
     (re.compile(r"\\gt(?![a-zA-Z])"), ">"),
     (re.compile(r"\\varnothing(?![a-zA-Z])"), r"\\emptyset"),

@@ -56,11 +56,11 @@ def run(method: str, seed: int, folder: Path, slime: Path, megatron: Path) -> Pa
         "cluster.megatron_dir": megatron,
     }
     name = f"{method}-seed{seed}"
-    command = [sys.executable, "-m", "sat_slime", "launch", "configs/slime/laptop.yaml", "--name", name, "--no-live"]
+    command = [sys.executable, "-m", "sat_slime", "launch", "configs/slime/laptop.yaml", "--name", name]
     command += ["--lag", str(LAG), *SETTINGS[method]]
     command += [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
     if (folder / name / "checkpoints").exists():
-        command = [sys.executable, "-m", "sat_slime", "launch", str(folder / name), "--resume", "--no-live"]
+        command = [sys.executable, "-m", "sat_slime", "launch", str(folder / name), "--resume"]
     elif (folder / name).exists():
         command.append("--overwrite")
     subprocess.run(command, cwd=ROOT, check=True)

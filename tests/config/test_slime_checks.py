@@ -157,6 +157,12 @@ eval-interval=34 | slime.eval-interval is 34, no multiple of pipeline.lag 8
 save-interval=20 | slime.save-interval is 20, no multiple of pipeline.lag 8
 save-interval=0 | slime.save-interval is 0
 no-save-optim=true | slime.no-save-optim is true
+# slime/utils/data.py:apply_chat_template
+apply-chat-template=false apply-chat-template-kwargs='{"enable_thinking":false}' \
+    | slime.apply-chat-template-kwargs has no effect | leave it out, or set slime.apply-chat-template to true
+# slime/rollout/rm_hub/__init__.py:random
+rm-type=random custom-rm-path=false | slime.rm-type is random
+rm-type=math custom-rm-path=false verifier.workers=4 | verifier.workers has no effect with slime.rm-type math
 """.strip().splitlines()
 
 WARNED_OF_EVALUATIONS = """

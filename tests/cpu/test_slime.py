@@ -30,17 +30,19 @@ def rollout():
     return rollout
 
 
-def request(token, **more):
-    return {"input_ids": [token], "sampling_params": {"sampling_seed": token + 100}, "return_logprob": True, **more}
+def request(token, seed=0, **more):
+    return {"input_ids": [token], "sampling_params": {"sampling_seed": seed}, "return_logprob": True, **more}
 
 
-def test_requests_of_one_moment_are_posted_as_one(rollout):
+def test_requests_of_a_prompt_at_one_moment_are_posted_as_one(rollout):
+    """Those of another prompt are another request, which a router may give to another engine."""
+
     async def ask():
-        first = await asyncio.gather(*(rollout.post("/generate", request(token), headers=None) for token in range(5)))
-        return first, await rollout.post("/generate", request(7))
+        both = [rollout.post("/generate", request(token, seed), headers=None) for token in (1, 2) for seed in range(5)]
+        return await asyncio.gather(*both), await rollout.post("/generate", request(7, 8))
 
-    assert asyncio.run(ask()) == ([[token, token + 100] for token in range(5)], [7, 107])
-    assert [len(payload["input_ids"]) for _, payload, _ in posted] == [5, 1]
+    assert asyncio.run(ask()) == ([[token, seed] for token in (1, 2) for seed in range(5)], [7, 8])
+    assert [len(payload["input_ids"]) for _, payload, _ in posted] == [5, 5, 1]
     assert posted[0][1]["return_logprob"] is True
 
 
@@ -55,18 +57,18 @@ def test_what_differs_is_posted_apart_and_what_is_no_prompt_as_it_is(rollout):
             rollout.post("/abort_request", {"abort_all": True}),
         )
 
-    assert asyncio.run(ask()) == [[1, 101], [2, 102], [3, 103], "alone", "alone", "alone"]
+    assert asyncio.run(ask()) == [[1, 0], [2, 0], [3, 0], "alone", "alone", "alone"]
     assert len(posted) == 6
 
 
 def test_a_request_that_fails_fails_for_all_of_it_and_one_that_is_cancelled_for_none(rollout):
     async def ask():
         lost = await asyncio.gather(*(rollout.post("/generate", request(13)) for _ in "ab"), return_exceptions=True)
-        tasks = [asyncio.ensure_future(rollout.post("/generate", request(token))) for token in (1, 2)]
+        tasks = [asyncio.ensure_future(rollout.post("/generate", request(token))) for token in (2, 2)]
         await asyncio.sleep(0)
         tasks[0].cancel()
         return lost, await asyncio.gather(*tasks, return_exceptions=True)
 
     lost, (cancelled, answer) = asyncio.run(ask())
     assert [type(error) for error in lost] == [ConnectionError] * 2
-    assert isinstance(cancelled, asyncio.CancelledError) and answer == [2, 102]
+    assert isinstance(cancelled, asyncio.CancelledError) and answer == [2, 0]

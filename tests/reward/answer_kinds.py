@@ -89,7 +89,8 @@ RIGHT = {
     ],
     "inequality": [
         (r"x \le 2", r"\boxed{x <= 2}"), (r"x \ge 2", r"\boxed{2 <= x}"), (r"x \le 2", r"\boxed{x \leqslant 2}"),
-        (r"x \ge 2", r"\boxed{x >= 2}"), (r"-1 \le x \le 2", r"\boxed{-1 <= x <= 2}"), ("x < 3", r"\boxed{x \lt 3}"),
+        (r"x \ge 2", r"\boxed{x >= 2}"), (r"x \ge 2", r"\boxed{x > = 2}"),
+        (r"-1 \le x \le 2", r"\boxed{-1 <= x <= 2}"), ("x < 3", r"\boxed{x \lt 3}"),
         (r"(-\infty, 2]", r"\boxed{x <= 2}"), (r"\emptyset", r"\boxed{\varnothing}"),
     ],
     "approximations": [

@@ -42,7 +42,7 @@ def lab_d_pi(slime):
     for method in ("grpo", "grpo-r3"):
         name = f"lab-bf16-{method}"
         words = ["launch", str(ROOT / "configs" / "lab" / "base.yaml"), "--name", name]
-        options = ["--method", method, "--lag", "1", "--set", "pipeline.iterations=1", *QUIET, *bf16]
+        options = ["--method", method, "--lag", "1", "--set", "pipeline.iterations=1", *bf16]
         done = subprocess.run([*COMMAND, *words, *options], capture_output=True, text=True, env=environment())
         assert done.returncode == 0, done.stdout + done.stderr
         (d_pi[method],) = WholeRun(slime.runs / name, 0, "").column("mismatch/d_pi")
