@@ -63,7 +63,7 @@ def hf_findings(config: SlimeConfig) -> Iterator[Finding]:
         missing = [] if there else ["model.safetensors"]
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        yield fail(what, f"{named}: {missing[0]}{more} is not there; download it again")
+        yield fail(what, f"{named}: {missing[0]}{more} is not there or damaged; download it again")
     elif not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")):
         yield fail(what, f"{named}: it has no tokenizer; download it again")
     else:

@@ -111,7 +111,13 @@ def test_what_is_missing_is_named(tmp_path):
             lambda folder: (folder / "model.safetensors.index.json").write_text(
                 json.dumps({"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}})
             ),
-            "model-1.safetensors and 1 more is not there",
+            "model-1.safetensors and 1 more is not there or damaged",
+        ),
+        (
+            lambda folder: (folder / "model.safetensors.index.json").write_text(
+                '{"weight_map": ["model.safetensors"]}'
+            ),
+            "model.safetensors.index.json is not there or damaged",
         ),
     ],
 )
