@@ -108,10 +108,11 @@ def _idle(config: SlimeConfig) -> Iterator[str]:
             "slime.apply-chat-template-kwargs has no effect with slime.apply-chat-template false: leave it out, or set "
             "slime.apply-chat-template to true"
         )
-    if config.verifier != VerifierLimits() and not uses_verifier(config):
-        changed = ", ".join(f"verifier.{name}" for name in sorted(config.verifier.model_fields_set))
+    limits = VerifierLimits()
+    changed = [f"verifier.{name}" for name, value in config.verifier if value != getattr(limits, name)]
+    if changed and not uses_verifier(config):
         yield (
-            f"{changed} has no effect with {data.reward_key} {data.reward}: set slime.custom-rm-path to "
+            f"{', '.join(changed)} has no effect with {data.reward_key} {data.reward}: set slime.custom-rm-path to "
             "sat_slime.plugin.reward.default or another of its modes, or leave it out"
         )
 

@@ -1,4 +1,4 @@
-"""Makes every table of plan.md from runs.csv, as registered: python studies/one-radius/study.py [runs.csv]
+"""Makes every table of plan.md from runs.csv and slime_runs.csv: python studies/one-radius/study.py [runs.csv]
 
 It may be started at any time: a comparison takes the seeds that all of its cells have, and a part without all its seeds
 gives its tables and no verdict.
@@ -224,13 +224,39 @@ def moved_first(runs: Runs, run: Run, lag: int) -> list[str]:
     return []
 
 
+def on_slime(runs: Runs) -> str:
+    """Return of the runs on the real slime what each arm has at the end, how many fail, and the paired difference to
+    GRPO 0.2."""
+    rows = []
+    reference = runs.get(("slime", BASE, 8), {})
+    for (part, arm, lag), cell in sorted(runs.items()):
+        if part == "slime":
+            last = np.array([final(run) for run in cell.values()])
+            pairs = [(run, reference[seed]) for seed, run in cell.items() if seed in reference]
+            gains = [[final(run) - run[min(run)]["accuracy"] for run in pair] for pair in pairs]
+            gap = paired(runs, "slime", [(arm, lag)], [(BASE, lag)])
+            low, high = interval(gap)
+            difference = f"{gap.mean():+.1f} [{low:+.1f}, {high:+.1f}]" if arm != BASE and len(gap) > 1 else ""
+            fails = f"{sum(gain < other / 2 for gain, other in gains)} of {len(gains)}"
+            rows.append(
+                [arm, len(last), f"{last.mean():.1f}", f"{last.min():.1f} to {last.max():.1f}", fails, difference]
+            )
+    return table(["arm", "seeds", "final accuracy, %", "from, to", "fail", "minus GRPO 0.2, 95 %"], rows)
+
+
 def table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines) + "\n"
 
 
 def main() -> None:
-    runs = read(Path(sys.argv[1]) if len(sys.argv) > 1 else HERE / "runs.csv")
+    of_slime = HERE / "slime_runs.csv"
+    if len(sys.argv) == 1 and of_slime.exists():
+        print(f"On the real slime\n\n{on_slime(read(of_slime))}")
+    table_of_lab = Path(sys.argv[1]) if len(sys.argv) > 1 else HERE / "runs.csv"
+    if not table_of_lab.exists():
+        return
+    runs = read(table_of_lab)
     print("Part A\n")
     for candidate in (SAT, BASE, "GRPO 0.4", WIDE, CAPPED):
         print(f"{candidate}: {verdict(runs, candidate)}")
