@@ -30,7 +30,7 @@ from torch import Tensor
 from sat_slime.rollout.token_dump import FOLDER, DumpError, TokenDump, dump_paths, read_dump, usable
 from sat_slime.rollout.types import TOOL
 from sat_slime.runs.folder import RunFolder, RunFolderError
-from sat_slime.runs.reading import read_yaml, section
+from sat_slime.runs.reading import is_lab, read_yaml, section
 
 TOKENS_PER_MICROBATCH = 32_768
 """Bound on the tokens of a micro-batch where nothing else is known: the paper's."""
@@ -503,7 +503,12 @@ def _files(path: Path) -> tuple[list[Path], int]:
     if RunFolder(path).is_run() or (path / FOLDER).is_dir():
         files = dump_paths(path)
         if not files:
-            raise RunFolderError(f"{path} holds no dumps: run it with --set dump.every_n_iterations=N")
+            raise RunFolderError(
+                f"{path} holds no dumps: run it with --set dump.every_n_iterations=N"
+                if is_lab(RunFolder(path))
+                else f"{path} holds no dumps, since slime writes its own: run it with --set "
+                "'slime.save-debug-train-data=DIR/{rollout_id}.pt' (slime 0.3.1: {rollout_id}_{rank}.pt), and give DIR"
+            )
         tokens = section(read_yaml(RunFolder(path).config), "train").get("tokens_per_microbatch")
         return files, tokens if isinstance(tokens, int) and tokens > 0 else TOKENS_PER_MICROBATCH
     folder = path / "train_data" if (path / "train_data").is_dir() else path  # of slime's --dump-details

@@ -8,7 +8,8 @@ import pytest
 import torch
 from dump_files import format_2, part, rank_file, rollout, schedule
 
-from sat_slime.report.dumps import DumpFault, read_header, read_rollout
+from sat_slime.report.dumps import DumpFault, find_dumps, read_header, read_rollout
+from sat_slime.runs.folder import RunFolderError
 
 LENGTHS = [4, 9, 2, 7, 5, 11]
 RANKS = [([4, 0, 3], [[2], [1]]), ([1, 5, 2], [[1, 1], [1]])]
@@ -176,6 +177,16 @@ def test_a_missing_ranks_file_is_told_and_a_response_twice_is_refused(tmp_path):
     payload["dp_shards"].append(payload["dp_shards"][0])
     with pytest.raises(DumpFault, match="3 of its responses, the first 0, are in more than one of its shards"):
         read_rollout([saved(tmp_path / "0.pt", payload)])
+
+
+@pytest.mark.parametrize(
+    ("runtime", "key"), [("lab", "dump.every_n_iterations=N"), ("slime", "slime.save-debug-train-data=DIR")]
+)
+def test_a_run_without_dumps_is_told_the_key_of_its_runtime(runtime, key, tmp_path):
+    (tmp_path / "config.yaml").write_text(f"runtime: {runtime}\n")
+    (tmp_path / "state.json").write_text("{}")
+    with pytest.raises(RunFolderError, match=key):
+        find_dumps([tmp_path])
 
 
 def test_context_parallel_parts_are_refused(tmp_path):
