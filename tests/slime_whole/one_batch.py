@@ -232,7 +232,6 @@ def train_on_slime(
         f"cluster.megatron_dir={slime.megatron_dir}",
         f"slime.hf-checkpoint={batch.model}",
         f"slime.ref-load={batch.generating}",
-        f"slime.load={batch.model}",
         f"slime.prompt-data={slime.laptop / 'prompts.jsonl'}",
         f"slime.rollout-batch-size={PROMPTS}",
         f"slime.n-samples-per-prompt={SAMPLES}",
@@ -249,7 +248,8 @@ def train_on_slime(
         for file, text in sent.files.items():
             Path(file).write_text(text)
         made = {"steps": steps.get(name, STEPS), "ranks": config.train.gpus_per_node}
-        rows.append({"folder": str(run_dir), "flags": sent.command[3:]} | made)
+        flags = [*sent.command[3:], "--load", str(batch.model)]  # `launch` loads a run's own checkpoints alone
+        rows.append({"folder": str(run_dir), "flags": flags} | made)
         variables = sent.env
     (folder / "cases.json").write_text(json.dumps(rows))
     path = os.pathsep.join([variables["PYTHONPATH"], str(ROOT)])

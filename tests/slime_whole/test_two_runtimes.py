@@ -27,10 +27,14 @@ CASES = (
         "several-microbatches": ("method=sat-gspo-r3", "method.sat.scope=step"),
     }
 )
-TOKENS = {"several-microbatches": 300}
-"""The most tokens of a micro-batch, in cases where it does not hold all of them."""
+LAB_EPSILON = EPSILON.replace("slime.adam-eps", "train.adam_eps")
 LAB_ALONE = {"response/length_max", "response/truncated", "reward/flat_groups", "routing/flip_rate"}
 """Metrics that a run of slime has in another place, or not at all."""
+
+
+def tokens(case: str) -> int:
+    """The most tokens of a micro-batch; less than the batch has in one case."""
+    return 300 if case == "several-microbatches" else 8192
 
 
 @pytest.fixture(scope="module")
@@ -38,10 +42,8 @@ def trained(slime, tmp_path_factory):
     """What slime and the lab trainer made of each case."""
     folder = tmp_path_factory.mktemp("two-runtimes")
     batch = make_batch(slime.laptop, folder)
-    of_slime, of_lab = (
-        {name: [*case, EPSILON, f"train.{bound}={TOKENS.get(name, 8192)}"] for name, case in CASES.items()}
-        for bound in ("max_tokens_per_gpu", "tokens_per_microbatch")
-    )
+    of_slime = {name: [*case, EPSILON, f"slime.max-tokens-per-gpu={tokens(name)}"] for name, case in CASES.items()}
+    of_lab = {name: [*case, LAB_EPSILON, f"train.tokens_per_microbatch={tokens(name)}"] for name, case in CASES.items()}
     configs = {name: vary(LabConfig(), [], [*case, "diagnose.split_every_n_steps=0"]) for name, case in of_lab.items()}
     steps = dict.fromkeys(BY_LAG, STEPS_BY_LAG)
     return train_on_slime(slime, batch, of_slime, folder / "slime", steps), train_lab(batch, configs, steps)
