@@ -59,11 +59,6 @@ except SystemExit as exit:
     assert said.stdout == "2 False\n" and f"did you mean {meant}?" in said.stderr
 
 
-def test_the_package_run_as_a_module_is_the_command():
-    shown = subprocess.run([sys.executable, "-m", "sat_slime", "--help"], capture_output=True, text=True)
-    assert shown.returncode == 0 and "sat-slime [OPTIONS] COMMAND" in shown.stdout, shown.stderr
-
-
 def test_a_report_waits_neither_for_torch_nor_for_scipys_statistics():
     program = """
 import sys

@@ -108,9 +108,3 @@ def test_any_locale_and_closed_streams_do(redirection, tmp_path):
     )
     assert (result.returncode, result.stderr) == (0, "")
     assert redirection or "A log π" in result.stdout
-
-
-def test_a_full_disk_behind_the_standard_output_is_a_line():
-    with open("/dev/full", "w") as full:
-        result = subprocess.run([sys.executable, "-m", "sat_slime", "methods"], stdout=full, stderr=subprocess.PIPE)
-    assert (result.returncode, result.stderr) == (2, b"error: No space left on device\n")

@@ -10,13 +10,12 @@ import re
 from pathlib import Path
 
 import pytest
-import yaml
 from typer.testing import CliRunner
 
 pytest.importorskip("math_verify", reason="needs pip install '.[reward]'")
 pytest.importorskip("pyarrow", reason="needs pip install '.[data]'")
 
-from prompt_sets import dapo_rows, dolci_rows, pairs, slime_rows, write
+from prompt_sets import dapo_rows, dolci_rows, pairs, write
 
 from sat_slime.cli import app
 from sat_slime.launch.named_files import data_problem
@@ -98,26 +97,11 @@ def test_the_folder_is_whole_and_its_account_complete(sets, tmp_path):
         assert data_problem(str(out / name), "prompt", "label") is None, "the launcher takes it"
 
 
-def test_the_papers_sum_is_reached_by_keeping_what_comes_again(sets, tmp_path):
-    result = data("prepare", "--out", tmp_path / "out", *sets, "--repeated", "keep")
-    assert result.exit_code == 0 and "85 training prompts; as in the paper" in result.output
-    assert len(rows(tmp_path / "out" / "train.jsonl")) == 85
-
-
 def test_the_same_input_gives_the_same_bytes(sets, tmp_path):
     for name in "ab":
         assert data("prepare", "--out", tmp_path / name, *sets).exit_code == 0
     for name in ("train.jsonl", "aime24.jsonl", "manifest.json"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
-
-
-def test_sets_of_other_sizes_are_not_taken_for_the_papers(sets, tmp_path):
-    small = write(tmp_path / "small.jsonl", slime_rows(pairs(0, 8)))
-    arguments = ["prepare", "--out", tmp_path / "out", *sets, *sources(dapo=small)]
-    result = data(*arguments)
-    assert result.exit_code == 0 and "not the paper's: dapo has 8 texts, not 60" in result.output
-    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
-    assert manifest["differs_from_paper"] == ["dapo has 8 texts, not 60"]
 
 
 def test_an_earlier_folder_is_replaced_when_asked_to_alone(sets, tmp_path):
@@ -170,15 +154,6 @@ def test_a_folder_of_something_else_is_left_alone(sets, tmp_path):
     result = data("prepare", "--out", out, *sets, "--overwrite")
     assert result.exit_code == 2 and "holds no prepared prompts: name another --out" in result.output
     assert [path.name for path in out.iterdir()] == ["model.safetensors"]
-
-
-def test_the_papers_configuration_reads_what_is_prepared():
-    config = yaml.safe_load((ROOT / "configs" / "paper" / "qwen3-30b-a3b.yaml").read_text())
-    slime = config["slime"]
-    assert slime["prompt-data"] == "/root/data/paper/train.jsonl"
-    assert slime["eval-prompt-data"] == ["aime24", "/root/data/paper/aime24.jsonl"]
-    assert (slime["input-key"], slime["label-key"]) == ("prompt", "label")
-    assert slime["custom-rm-path"].endswith(".prime_math") and slime["apply-chat-template"] is True
 
 
 def test_the_real_samples_are_prepared(tmp_path):

@@ -36,11 +36,6 @@ def test_a_job_of_a_cluster_is_written_as_it_is_kept(tmp_path, name, file, comma
     assert (tmp_path / "mine" / file).read_text() == (CONFIGS / "clusters" / file).read_text()
 
 
-def test_faults_are_a_line():
-    result = sat_slime_command("init", "none")
-    assert result.exit_code == 2 and "there is no such starter" in result.output and "Traceback" not in result.output
-
-
 def test_a_launch_script_of_slimes_becomes_a_run(tmp_path):
     (tmp_path / "run.sh").write_text("python3 train.py --num-rollout 3 --lr $LR --actor-num-gpus-per-node 4\n")
     result = sat_slime_command("init", "from-script", "run.sh", "--out", "mine/first.yaml")

@@ -83,23 +83,6 @@ def test_all_faults_are_told_at_once(runtime, monkeypatch, command):
         assert fault in result.output
 
 
-def test_all_faults_of_a_slime_run_are_told_at_once(runtime):
-    laptop = TINY.parents[1] / "slime" / "laptop.yaml"
-    overrides = ["--set", "slime.lr=1e400", "--set", "pipeline.max_staleness=0", "--set", "pipeline.mode=streaming"]
-    overrides += ["--set", "slime.sglang-mem-fraction=0.5"]
-    result = sat_slime_command("launch", laptop, *overrides, "--skip-checks")
-    assert result.exit_code == 2
-    for fault in ("slime.lr is inf", "pipeline.max_staleness is 0", "there is no flag --sglang-mem-fraction"):
-        assert fault in result.stderr
-    assert "family" not in result.stderr  # the other flags still say which
-
-
-def test_missing_file(runtime):
-    result = sat_slime_command("launch", TINY.with_name("tini.yaml"))
-    assert result.exit_code == 2
-    assert "did you mean" in result.stderr and "tiny.yaml" in result.stderr
-
-
 def test_an_earlier_run_is_kept_unless_told(runtime):
     sat_slime_command("launch", TINY)
     refused = sat_slime_command("launch", TINY)
@@ -114,11 +97,6 @@ def test_options_that_an_lab_run_has_not(option):
     result = sat_slime_command("launch", TINY, *option)
     assert result.exit_code == 2
     assert f"{option[0]} is for runs of slime" in result.stderr
-
-
-def test_options_that_say_what_the_method_says_are_no_contradiction(runtime):
-    arguments = ["--method", "sat-gspo-r3", "--sat", "--r3", "--no-tis"]
-    assert sat_slime_command("launch", TINY, *arguments, "--dry-run").exit_code == 0
 
 
 def test_a_grid_is_no_run(runtime, tmp_path):

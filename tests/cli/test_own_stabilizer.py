@@ -91,11 +91,6 @@ def test_its_settings_go_when_another_base_is_named(package, tmp_path, method):
     assert varied == changed
 
 
-def test_its_settings_may_be_set_before_it_is_named(package):
-    config = load_config(TINY, ["method.settings.band=0.3", f"method.base={PATH}"])
-    assert build_method(config.method).base.band == 0.3
-
-
 def test_it_gates_and_its_metric_is_in_the_table(package):
     mu = torch.full((4,), -1.0, dtype=torch.float64)
     log_probs = (mu + torch.tensor([0.0, 0.05, 0.15, -0.15])).requires_grad_()
@@ -178,9 +173,3 @@ def test_a_bad_module_is_told(package, tmp_path, code, said):
     (package / "bad.py").write_text(code)
     with pytest.raises(ConfigError, match=said):
         load_config(settings(tmp_path, base="my_package.bad"))
-
-
-@pytest.mark.parametrize("name", [".halfway", "..", "my_package..halfway", "halfway."])
-def test_what_is_no_path_of_a_module_is_told(name):
-    with pytest.raises(ValueError, match="cannot be imported"):
-        named_method(name)

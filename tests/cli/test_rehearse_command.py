@@ -22,10 +22,3 @@ def test_a_file_that_cannot_be_rehearsed_is_one_line(options, told, tmp_path):
     result = sat_slime_command("rehearse", PAPER, *options, "--out", tmp_path / "out")
     assert result.exit_code == 2
     assert told in result.output
-
-
-def test_an_earlier_rehearsal_stays(tmp_path):
-    (tmp_path / "out").mkdir()
-    result = sat_slime_command("rehearse", PAPER, "--out", tmp_path / "out")
-    assert result.exit_code == 2
-    assert "--overwrite" in result.output

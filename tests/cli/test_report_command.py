@@ -34,11 +34,6 @@ def test_a_log_of_slime_is_read_in_one_command(tmp_path, monkeypatch):
     assert (tmp_path / "diagnosis" / "report.html").exists()
 
 
-def test_bad_input_is_a_line(tmp_path):
-    result = sat_slime_command("diagnose", tmp_path / "gone")
-    assert result.exit_code == 2 and "it is not there. What can be read is" in result.output
-
-
 def test_an_option_that_a_run_folder_has_no_use_for_is_refused(tmp_path):
     run = write_run(tmp_path / "run", 3)
     result = sat_slime_command("diagnose", run, "--out", "x")

@@ -4,13 +4,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from sat_slime.config import ConfigError, build_method, dump_config, load_config, load_grid, method_label
+from sat_slime.config import ConfigError, build_method, dump_config, load_config, load_grid
 from sat_slime.config.loader import read_section, vary
 from sat_slime.config.method_section import MethodConfig, key_of, method_in, method_switches, unused_settings
 from sat_slime.grid.plan import cell_config, plan_cells
 from sat_slime.objective import SAT, Clip, compose, method_names, named_method
 from sat_slime.objective.gates import DPPO, IcePop
-from sat_slime.objective.method import STABILIZERS, base_names, find
+from sat_slime.objective.method import STABILIZERS, base_names
 from sat_slime.objective.weights import TIS
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -128,13 +128,6 @@ def test_a_file_says_what_is_on(over, overrides, expected, tmp_path):
     assert load_config(tmp_path / "saved.yaml") == config
 
 
-def test_a_file_shows_only_what_is_on():
-    saved = yaml.safe_load(dump_config(load_config(CONFIGS / "lab" / "tiny.yaml")))["method"]
-    settings = {"alpha": 0.9, "exponent": 2.0, "scope": None, "score": "log_ratio"}
-    others = {"a3po": False, "r3": True, "top_p_replay": False}
-    assert saved == {"base": "gspo", "clip": dataclasses.asdict(Clip()), "sat": settings, **others}
-
-
 def test_settings_reach_the_objective():
     clip = {"eps_low": 0.1, "eps_high": 0.3}
     dppo = method_of({"base": "dppo", "clip": clip, "dppo": {"delta": 0.5}, "tis": {"cap": 5}})
@@ -187,29 +180,3 @@ def test_what_a_section_cannot_say_is_one_line(section, told):
         read_section(MethodConfig, section, "a place")
     (line,) = caught.value.errors
     assert line.startswith("a place: ") and told in line
-
-
-@pytest.mark.parametrize("value", ["true", "false"])
-def test_what_switched_on_in_older_files_has_a_remedy(value):
-    with pytest.raises(ConfigError, match=f"'method.sat.enabled': set method.sat to {value}$"):
-        load_config(CONFIGS / "lab" / "tiny.yaml", [f"method.sat.enabled={value}"])
-
-
-@pytest.mark.parametrize(
-    "name, label",
-    [
-        ("sat-gspo-r3", "SAT-GSPO w/ R3"),
-        ("grpo-tis-r3", "GRPO w/ TIS + R3"),
-        ("dppo", "DPPO"),
-        ("dppo-kl", "DPPO-KL"),
-        ("gspo-topp", "GSPO w/ top-p"),
-    ],
-)
-def test_labels_are_the_papers(name, label):
-    assert method_label(MethodConfig(**method_switches(name)).model_dump()) == label
-
-
-def test_an_unknown_base_lends_its_name():
-    assert method_in({"base": "mine"}).base_name == "mine" and method_in({}).base_name == "?"
-    assert method_in({"base": "gspo", "sat": {"enabled": False, "alpha": 0.9}, "tis": {"cap": 2.0}}).name == "gspo-tis"
-    assert find("gspo").name == method_in({"base": "gspo"}).name

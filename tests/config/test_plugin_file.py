@@ -28,10 +28,6 @@ def test_the_file_of_every_method_is_sound_and_named(tmp_path, name):
     assert good.mark == "OK" and f"method {name}, " in good.detail
 
 
-def test_most_methods_run_in_a_script_of_slimes():
-    assert {"sat-gspo", "sat-grpo", "sat-gspo-r3", "gspo", "grpo-tis", "dppo", "m2po"} <= set(IN_A_SCRIPT)
-
-
 @pytest.mark.parametrize(
     ("name", "says"),
     [("sat-gspoo", "did you mean 'sat-gspo'"), ("sat-grpo-tis", "plugin.driver")],
@@ -63,12 +59,6 @@ def test_faults_of_a_file_are_told_with_their_remedy(tmp_path, change, says):
     (fault,) = findings(tmp_path, yaml.safe_dump(values))
     assert fault.mark == "FAIL" and fault.of_settings
     assert re.search(says, fault.detail), fault.detail
-
-
-def test_a_job_of_our_driver_may_have_what_it_alone_knows(tmp_path):
-    values = yaml.safe_load(plugin_file("sat-gspo")) | {"sat_slime": {"method": "grpo-a3po", "driver": {"lag": 8}}}
-    (good,) = findings(tmp_path, yaml.safe_dump(values))
-    assert good.mark == "OK", good.detail
 
 
 def test_a_file_of_a_run_is_none_of_these():

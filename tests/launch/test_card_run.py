@@ -1,7 +1,6 @@
 """A run whose trainer and engine share one GPU: what is sent, what each process patches, and where it cannot be."""
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -154,12 +153,3 @@ def test_every_patch_meets_the_module_that_it_is_for():
     assert numbers == ["3", "3", "1.", "None"] and starts == "create_and_wait"
     modules = [f"sat_slime.cpu.{name}" for name in ("slime", "slime", "router", "megatron")]
     assert [pushes, pushed, routes, optimizes] == modules
-
-
-def test_the_bench_of_a_gpu_prints_its_stages_and_what_to_expect():
-    """Ten minutes in all, and nothing runs."""
-    done = subprocess.run([ROOT / "bench" / "gpu.sh", "--dry-run"], capture_output=True, text=True, check=True)
-    limits = [int(words[0]) for words in re.findall(r"^\w+, at most (\d+) s\n  expected: (.+)$", done.stdout, re.M)]
-    assert len(limits) == 8 and sum(limits) <= 600
-    other = subprocess.run([ROOT / "bench" / "gpu.sh", "--dry-run", "nothing"], capture_output=True, text=True)
-    assert other.returncode == 2 and "there is no stage nothing" in other.stderr

@@ -216,22 +216,6 @@ def test_a_damaged_or_missing_checkpoint_of_another_run_is_not_gone_on_from(read
     assert "from_iteration is 300, and the newest checkpoint in" in line and "is none" in line
 
 
-def test_an_output_folder_that_cannot_be_made(ready, tmp_path):
-    config = dense(*ready, f"slime.save={tmp_path}/data.jsonl/x")
-    (line,) = failed(machine_findings(config, tmp_path / "runs" / "run"))
-    assert "data.jsonl cannot be written: choose another slime.save" in line
-
-
-def test_an_old_slime_is_named(ready, tmp_path):
-    old = tmp_path / "old"
-    for file in ("backends/megatron_utils/actor.py", "ray/rollout.py"):
-        (old / "slime" / file).parent.mkdir(parents=True, exist_ok=True)
-        (old / "slime" / file).write_text("")
-    (old / "train.py").write_text("")
-    lines = failed(here(dense(*ready, f"cluster.slime_dir={old}"), tmp_path / "runs" / "run"))
-    assert lines == [f"slime: slime at {old}/slime is too old, from before v0.3.1: check out v0.3.1 or newer"]
-
-
 # -------------------------------------------------------------------------------------------- settings, the cluster
 
 

@@ -3,7 +3,7 @@ import re
 
 import pytest
 import yaml
-from paper_commands import GRID, ROOT, paper
+from paper_commands import ROOT, paper
 
 from sat_slime.config import load_config, slime_config_errors
 from sat_slime.config.method_section import build_method
@@ -19,14 +19,6 @@ def values(config, tmp_path):
     names = [argument.name for argument in arguments]
     assert len(names) == len(set(names))
     return {argument.name: argument.value for argument in arguments}
-
-
-@pytest.mark.parametrize("version", ["v0.3.1", "main", "newest"])
-@pytest.mark.parametrize("method, lag", GRID)
-def test_the_papers_commands_have_only_flags_of_slime(tmp_path, method, lag, version):
-    command = slime_command(paper(tmp_path, method=method, lag=lag)).command
-    assert command[:3] == ["python3", "-m", "sat_slime.plugin.driver"]
-    assert unknown_flags(command[3:], recorded_flags(version)) == []
 
 
 @pytest.mark.parametrize(
@@ -138,23 +130,6 @@ def test_zeros_are_sent_and_what_is_off_is_not(tmp_path):
     assert "None" not in words and "False" not in words and "True" not in words
 
 
-def test_environment(tmp_path):
-    env = slime_command(paper(tmp_path, "cluster.python_path=[/opt/sat_slime]", "cluster.env={NCCL_DEBUG: INFO}")).env
-    assert env == {
-        "PYTHONPATH": "/opt/sat_slime:/root/Megatron-LM:/root/slime",
-        "PYTHONUNBUFFERED": "1",
-        "CUDA_DEVICE_MAX_CONNECTIONS": "1",
-        "NCCL_NVLS_ENABLE": "1",
-        "TENSORBOARD_DIR": str(tmp_path / "paper" / "tensorboard"),
-        "NCCL_DEBUG": "INFO",
-    }
-    longer = slime_command(
-        paper(tmp_path, "slime.sglang-context-length=34816", "cluster.env={NCCL_NVLS_ENABLE: 0}")
-    ).env
-    assert longer["SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"] == "1"
-    assert longer["NCCL_NVLS_ENABLE"] == "0"
-
-
 def test_checkpoints_are_where_the_run_goes_on_from(tmp_path):
     sent = values(paper(tmp_path, "slime.save=/shared/x", "slime.no-save-optim=true"), tmp_path)
     assert (sent["load"], sent["save"], sent["no-save-optim"]) == ("/shared/x", "/shared/x", True)
@@ -169,12 +144,6 @@ def test_evaluation_names_its_sets_and_can_be_off(tmp_path):
     assert sent["eval-temperature"] == 0
     off = values(paper(tmp_path, "slime.eval-interval=0"), tmp_path)
     assert not [name for name in off if name.startswith("eval-")]
-
-
-def test_wandb_groups_by_the_runs_name(tmp_path):
-    sent = values(paper(tmp_path, "slime.use-wandb=true", "slime.use-wandb=true", "slime.wandb-project=p"), tmp_path)
-    # slime puts a random suffix behind a group, and fails where there is none
-    assert (sent["wandb-project"], sent["wandb-group"], sent["disable-wandb-random-suffix"]) == ("p", "paper", True)
 
 
 def test_the_example_of_the_documentation_can_start(tmp_path):

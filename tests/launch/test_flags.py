@@ -73,11 +73,6 @@ def test_the_recorded_list_names_its_commits_and_holds_three_versions():
     assert main.by_name["--sglang-cuda-graph-bs"].values == "+"
 
 
-def test_the_recorded_list_is_part_of_an_installation():
-    settings = (Path(__file__).parents[2] / "pyproject.toml").read_text()
-    assert f'"launch/{RECORDED.name}"' in settings
-
-
 @pytest.mark.needs_slime_arguments
 def test_the_recorded_list_is_that_of_the_slime_on_the_path(tmp_path):
     """slime's own flags and Megatron's are compared; those of SGLang and its router depend on slime's image."""

@@ -114,13 +114,6 @@ def imported(path: Path):
     return load_config(path.parent / "run.yaml"), notes, text
 
 
-def test_slimes_own_kind_of_kl_is_told(script):
-    _, (note,), _ = imported(
-        script("python3 train_async.py --use-kl-loss --kl-loss-coef 0.01 --actor-num-gpus-per-node 8\n")
-    )
-    assert "run.sh:1: --kl-loss-type k1" in note
-
-
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash to compare with")
 def test_the_words_are_those_that_bash_would_send(script):
     path = script(READABLE)

@@ -87,11 +87,6 @@ def test_templates(tmp_path, template, tokens, config, mark, said):
     assert found == mark and said in detail and "\n" not in detail
 
 
-def test_a_token_that_is_not_special_may_be_part_of_a_layout(tmp_path):
-    found, detail = only(write_hf(tmp_path, special=False))
-    assert found == "WARN" and "add 151645" in detail
-
-
 def test_arguments_of_the_template_reach_it(tmp_path):
     folder = write_hf(tmp_path)
     assert turn_end(read_tokenizer(folder), {"enable_thinking": False}).text == "<|im_end|>\n<think></think>"

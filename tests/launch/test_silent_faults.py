@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hf_folder import write_hf
 
 from sat_slime.config import ConfigError, load_config
 from sat_slime.config.slime_checks import slime_config_warnings
@@ -108,9 +107,3 @@ def test_groups_of_engines(tmp_path, groups, settings, said):
     file = tmp_path / "groups.yaml"
     file.write_text(yaml.safe_dump({"sglang": [{"name": "a", "server_groups": listed}]}))
     assert any(said in line for line in told(f"slime.sglang-config={file}", *settings))
-
-
-def test_a_base_model_under_a_chat_template(tmp_path):
-    pytest.importorskip("transformers")
-    lines = told(f"slime.hf-checkpoint={write_hf(tmp_path)}", "slime.rollout-stop-token-ids=[]")
-    assert any("ends a turn with <|im_end|> (151645), on which SGLang does not stop" in line for line in lines)

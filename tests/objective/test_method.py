@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import itertools
-import sys
-import textwrap
 
-import paper_equations as paper
 import pytest
 
 from sat_slime.objective import (
@@ -20,10 +16,9 @@ from sat_slime.objective import (
     compose,
     method_names,
     named_method,
-    policy_surrogate,
 )
-from sat_slime.objective.gates import DPPO, M2PO, IcePop
-from sat_slime.objective.method import STABILIZERS, find, known
+from sat_slime.objective.gates import M2PO
+from sat_slime.objective.method import STABILIZERS
 
 
 def test_the_papers_methods_are_the_first_names() -> None:
@@ -198,89 +193,8 @@ def test_a_range_that_does_not_hold_1_is_refused(name: str) -> None:
         STABILIZERS["bapo"](lower_start=0.9, lower_max=0.8)
 
 
-def test_settings_that_a_variant_does_not_read() -> None:
-    assert DPPO().unread == ("delta_kl",) and DPPO("kl").unread == ("delta",) and IcePop().unread == ()
-
-
-def test_every_docstring_begins_with_the_name_and_the_source_follows() -> None:
-    for kind in known():
-        assert kind.title() != kind.name or kind.name == "top-p", kind
-        assert len(kind.__doc__) > len(kind.title()) + 20
-
-
 @pytest.mark.parametrize(("name", "meant"), [("sat", "'sat-gspo' or 'sat-grpo'"), ("dapo", "'grpo' with")])
 def test_what_other_projects_call_a_method_is_known_and_the_answer_is_short(name: str, meant: str) -> None:
     with pytest.raises(ValueError, match=f"did you mean {meant}") as raised:
         named_method(name)
     assert len(str(raised.value)) < 120
-
-
-OWN = """
-from dataclasses import dataclass
-from sat_slime.objective import Gate
-
-@dataclass(frozen=True)
-class Halfway(Gate):
-    '''Halfway: drops tokens whose |r - 1| is above band.'''
-
-    band: float = 0.1
-    '''Largest |r - 1| of a token that is kept.'''
-    name = "halfway"
-
-    def factor(self, t):
-        t.measured["halfway/distance"] = (t.ratio - 1).abs()
-        return (t.ratio - 1).abs() <= self.band
-"""
-
-
-@pytest.fixture
-def module(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(str(tmp_path))
-    (tmp_path / "own_gates").mkdir()
-
-    def write(text: str, name: str) -> str:
-        (tmp_path / "own_gates" / f"{name}.py").write_text(textwrap.dedent(text))
-        importlib.invalidate_caches()
-        return f"own_gates.{name}"
-
-    yield write
-    for name in [name for name in sys.modules if name.startswith("own_gates")]:
-        del sys.modules[name]
-
-
-def test_a_stabilizer_of_ones_own_is_a_base_by_its_dotted_path(module) -> None:
-    path = module(OWN, "halfway")
-    method = named_method(f"sat-{path}-tis-r3")
-    assert method.name == f"sat-{path}-tis-r3" and method.label == "SAT-Halfway w/ TIS + R3"
-    batch = paper.random_tokens(1, [5, 4, 8], 0.3, inactive=0.0).batch()
-    result = policy_surrogate(named_method(path), batch)
-    d = batch.log_probs - batch.rollout_log_probs
-    far = (d.exp() - 1).abs() > 0.1
-    assert torch_equal(result.values == 0, far) and float(result.metrics["halfway/masked"]) == pytest.approx(
-        float(far.double().mean())
-    )
-    assert float(result.metrics["halfway/distance"]) == pytest.approx(float((d.detach().exp() - 1).abs().mean()))
-    result.values.sum().backward()
-    assert batch.log_probs.grad.any(), "what a gate reads without gradient keeps its gradient in S"
-
-
-def torch_equal(a, b) -> bool:
-    return a.tolist() == b.tolist()
-
-
-@pytest.mark.parametrize(
-    "text, says",
-    [
-        ("import nothing_like_this", "cannot be imported"),
-        ("x = 1", "defines none"),
-        (OWN.replace("frozen=True", "frozen=False"), "frozen dataclass"),
-        (OWN.replace('name = "halfway"', 'name = "sat"'), "one of ours"),
-        (OWN.replace('name = "halfway"', 'name = "half-way"'), "a word|the word"),
-        (OWN.replace('name = "halfway"', 'name, place = "halfway", "suffix"'), "leave it out"),
-        (OWN.replace("band: float = 0.1", "band: float"), "has no default"),
-    ],
-)
-def test_a_module_that_is_no_stabilizer_is_refused(module, text: str, says: str) -> None:
-    path = module(text, f"broken{abs(hash(text)) % 10**6}")
-    with pytest.raises(ValueError, match=says):
-        find(path)

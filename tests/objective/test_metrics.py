@@ -53,11 +53,6 @@ def test_every_metric_that_a_report_or_the_live_view_reads_is_in_the_table() -> 
     assert {name: path for name, path in found.items() if metric_named(name) is None} == {}
 
 
-def test_no_name_stands_twice_in_the_table() -> None:
-    names = [name for metric in run_metrics() for name in metric.names]
-    assert len(names) == len(set(names))
-
-
 def test_names_with_a_word_in_capitals_stand_for_any() -> None:
     assert metric_named("rollout/rejected/too long").pattern == "rollout/rejected/REASON"
     assert metric_named("rollout/finished/1-64").pattern == "rollout/{finished,dropped}/LOW-HIGH"

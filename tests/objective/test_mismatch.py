@@ -58,12 +58,6 @@ def test_effective_sample_size_is_stable_and_one_without_mismatch() -> None:
     assert one_heavy["mismatch/ess"] == pytest.approx(0.1)
 
 
-def test_mismatch_without_tokens() -> None:
-    metrics = mismatch_metrics(torch.zeros(3), torch.zeros(3), torch.zeros(3, dtype=torch.bool))
-    assert metrics.pop("mismatch/ess") == 1.0
-    assert set(metrics.values()) == {0.0}
-
-
 def test_histogram_counts_every_token_once() -> None:
     values = torch.tensor([0.0, 1e-9, 1e-8, 5e-3, 0.1, 99.0, 100.0, 1e6, math.inf])
     histogram = mismatch_histogram(values)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from sat_slime.objective import TokenBatch, Tokens, named_method
-from sat_slime.objective.tokens import denominator_log_probs, response_mean_weights
+from sat_slime.objective.tokens import response_mean_weights
 
 
 def batch(**changed) -> TokenBatch:
@@ -40,17 +40,6 @@ def test_means_and_sums_are_over_the_active_tokens_of_each_response() -> None:
     assert t.any(values == 10).tolist() == [False, False, True, True]
     assert t.back(values).tolist() == [1, 0, 3, 10, 20, 0]
     assert t.cut(torch.arange(6.0)).tolist() == [0, 2, 3, 4]
-
-
-def test_the_denominators() -> None:
-    pi, mu, prox = torch.tensor([-1.0, -2.0]), torch.tensor([-3.0, -3.0]), torch.tensor([-0.5, -0.5])
-    assert denominator_log_probs("rollout", pi, mu, prox) is not None
-    assert torch.equal(denominator_log_probs("rollout", pi, mu, prox), mu)
-    assert torch.equal(denominator_log_probs("trainer", pi, mu, None), pi)
-    assert torch.equal(denominator_log_probs("trainer", pi, mu, prox), prox)
-    assert torch.equal(denominator_log_probs("checkpoint", pi, mu, prox), prox)
-    between = denominator_log_probs("a3po", pi, mu, None, torch.tensor([0.0, 4.0]))
-    assert between.tolist() == [-3.0, -3.0 + 0.75]
 
 
 def test_weights_of_the_mean_over_responses() -> None:

@@ -125,29 +125,13 @@ def test_stop_ends_with_one_line_that_names_the_engine(engines, says, words):
     assert words in message and "it took no push since" in message and "go on with --resume" in message
 
 
-def test_warn_logs_and_measures(engines, caplog):
-    canary = PushCanary(FP32, "warn")
-    pushed(canary, engines, 0)
-    engines[0].take(1)
-    engines[1].take(1)
-    engines[1].says = "7"
-    metrics = pushed(canary, engines, 1)
-    assert metrics["canary/faults"] == 1 and "says that it holds version 7, not 1" in caplog.text
-
-
-def test_a_dead_engine_is_told_and_the_others_are_judged(engines, caplog):
-    dead = {1: "http://127.0.0.1:9"}
-    metrics = PushCanary(FP32, "stop").check([trainer_scores(0)], urls(engines[:1]) | dead)
-    assert metrics["canary/faults"] == 0
-    assert "rollout engine 1 (http://127.0.0.1:9) is not judged at version 0: no server answers there" in caplog.text
-
-
-def test_the_worst_engine_is_told_by_its_number_where_one_before_it_is_dead(engines):
+def test_warn_measures_and_tells_the_worst_engine_by_its_number_and_a_dead_one(engines, caplog):
     canary = PushCanary(FP32, "warn")
     canary.check([trainer_scores(0)], {1: engines[0].url, 2: engines[1].url})
     engines[0].take(1)
     told = canary.check([trainer_scores(1)], {0: "http://127.0.0.1:9", 1: engines[0].url, 2: engines[1].url})
     assert told["canary/faults"] == 1 and told["canary/worst_engine"] == 2
+    assert "rollout engine 0 (http://127.0.0.1:9) is not judged at version 1: no server answers there" in caplog.text
 
 
 @pytest.mark.parametrize(

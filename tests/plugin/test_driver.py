@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import pydoc
 import subprocess
 import sys
 import types
 from argparse import Namespace
 from importlib.util import find_spec
+from unittest import mock
 
 import pytest
 from hook_samples import make_args
@@ -18,7 +18,7 @@ from hook_samples import make_args
 from sat_slime.config.plugin_schema import PluginConfig
 from sat_slime.config.slime_schema import SlimePipelineConfig
 from sat_slime.config.source import ConfigError
-from sat_slime.plugin import driver, worker
+from sat_slime.plugin import driver
 from sat_slime.plugin.driver import Host
 from sat_slime.plugin.settings import DRIVEN, PUSH_METRICS
 
@@ -77,26 +77,26 @@ def calls(monkeypatch, order, rollouts, start=0, update_weights=None, metrics=No
     return made
 
 
-def test_one_batch_is_generated_ahead_and_complete_before_a_push(monkeypatch):
-    assert calls(monkeypatch, SlimePipelineConfig(lag=2), 3) == [
-        *("update_weights", "generate 0", "generate 1", "async_train 0"),
-        *("generate 2", "async_train 1", "update_weights"),
-        *("async_train 2", "update_weights"),
-    ]
-
-
-def test_the_synchronous_order(monkeypatch):
-    assert calls(monkeypatch, SlimePipelineConfig(lag=0), 2) == [
-        *("update_weights", "generate 0", "async_train 0", "update_weights"),
-        *("generate 1", "async_train 1", "update_weights"),
-    ]
-
-
-def test_streaming_asks_for_no_batch_before_the_weights_are_pushed(monkeypatch):
-    assert calls(monkeypatch, SlimePipelineConfig(mode="streaming", lag=2), 3) == [
-        *("update_weights", "generate 0", "async_train 0", "generate 1", "async_train 1", "update_weights"),
-        *("generate 2", "async_train 2", "update_weights"),
-    ]
+@pytest.mark.parametrize(
+    ("order", "expected"),
+    [
+        # one batch is generated ahead, and complete before a push
+        ({"lag": 2}, "generate 0, generate 1, async_train 0, generate 2, async_train 1, PUSH, async_train 2, PUSH"),
+        (
+            {"lag": 0},
+            "generate 0, async_train 0, PUSH, generate 1, async_train 1, PUSH, generate 2, async_train 2, PUSH",
+        ),
+        # no batch is asked for before the weights are pushed
+        (
+            {"mode": "streaming", "lag": 2},
+            "generate 0, async_train 0, generate 1, async_train 1, PUSH, generate 2, async_train 2, PUSH",
+        ),
+    ],
+    ids=["batch", "synchronous", "streaming"],
+)
+def test_the_order_of_calls(monkeypatch, order, expected):
+    made = calls(monkeypatch, SlimePipelineConfig(**order), expected.count("generate"))
+    assert ", ".join(made).replace("update_weights", "PUSH") == f"PUSH, {expected}"
 
 
 def test_the_data_position_is_saved_before_the_next_batch_takes_prompts(monkeypatch):
@@ -121,35 +121,27 @@ def test_initial_and_final_weights_are_evaluated_once(monkeypatch, rollouts, sta
         assert made[-2:] == ["update_weights", "eval 4"], "the final weights are pushed first"
 
 
-def test_a_run_deletes_the_checkpoints_that_are_its_own(monkeypatch, tmp_path):
+def test_a_run_deletes_the_checkpoints_that_are_its_own(monkeypatch, tmp_path, caplog):
     asked = []
     monkeypatch.setattr(driver, "delete_old", lambda folder, keep, ours: asked.append((folder, keep, set(ours))) or [])
     for rollout in (1, 3, 9):
         (tmp_path / f"iter_{rollout:07d}").mkdir()
-    order = SlimePipelineConfig(lag=0, keep_checkpoints=2)
-    calls(monkeypatch, order, 8, 4, save_interval=2, save=str(tmp_path), load=str(tmp_path))
-    assert asked == [(tmp_path, 2, {2, 4, 6}), (tmp_path, 2, {2, 4, 6, 8})]
-    asked.clear()
-    calls(monkeypatch, order, 2, 0, save_interval=2, save=str(tmp_path), load=str(tmp_path))
-    calls(monkeypatch, order, 6, 4, save_interval=2, save=str(tmp_path), load="/elsewhere")
-    assert asked == [(tmp_path, 2, {2}), (tmp_path, 2, {6})]
-    asked.clear()
-    order = SlimePipelineConfig(lag=0, keep_checkpoints=2, from_iteration=2)  # the first of them is another run's
-    calls(monkeypatch, order, 6, 4, save_interval=2, save=str(tmp_path), load=str(tmp_path))
-    assert asked == [(tmp_path, 2, {4, 6})]
-    calls(monkeypatch, SlimePipelineConfig(lag=0), 6, 4, save_interval=2, save=str(tmp_path), load=str(tmp_path))
-    assert len(asked) == 1
 
+    def deleted(rollouts, start, load=tmp_path, **order):
+        asked.clear()
+        order = SlimePipelineConfig(lag=0, **order)
+        calls(monkeypatch, order, rollouts, start, save_interval=2, save=str(tmp_path), load=load and str(load))
+        return asked
 
-def test_what_cannot_be_deleted_does_not_end_the_run(monkeypatch, tmp_path, caplog):
-    def refused(*_):
-        raise OSError("Read-only file system")
-
-    monkeypatch.setattr(driver, "delete_old", refused)
-    calls(
-        monkeypatch, SlimePipelineConfig(lag=0, keep_checkpoints=1), 2, save_interval=2, save=str(tmp_path), load=None
-    )
-    assert "cannot be deleted: Read-only file system" in caplog.text
+    assert deleted(8, 4, keep_checkpoints=2) == [(tmp_path, 2, {2, 4, 6}), (tmp_path, 2, {2, 4, 6, 8})]
+    assert deleted(2, 0, keep_checkpoints=2) == [(tmp_path, 2, {2})]
+    assert deleted(6, 4, "/elsewhere", keep_checkpoints=2) == [(tmp_path, 2, {6})]
+    # the first of them is another run's
+    assert deleted(6, 4, keep_checkpoints=2, from_iteration=2) == [(tmp_path, 2, {4, 6})]
+    assert deleted(6, 4) == []
+    monkeypatch.setattr(driver, "delete_old", mock.Mock(side_effect=OSError("Read-only file system")))
+    deleted(2, 0, None, keep_checkpoints=1)
+    assert "cannot be deleted: Read-only file system" in caplog.text, "and the run goes on"
 
 
 def test_settings_that_are_refused_have_the_exit_code_of_bad_arguments(monkeypatch, capsys):
@@ -244,8 +236,7 @@ def is_port_available(port):
 RUN = """
 import json, sys
 from sat_slime.plugin.compat import claim_ports
-if sys.argv[1] == "claims":
-    claim_ports()
+claim_ports()
 from slime.utils.http_utils import is_port_available
 
 def free(start, count):
@@ -262,7 +253,7 @@ sys.stdin.read()
 
 @pytest.fixture
 def start(tmp_path):
-    """Starts an actor, which keeps what it has until its input ends; returns its ports, and the actor."""
+    """Starts an actor, which keeps what it has until its input ends; returns its ports."""
     module = tmp_path / "slime" / "utils" / "http_utils.py"
     module.parent.mkdir(parents=True)
     module.write_text(STAND_IN)
@@ -270,28 +261,20 @@ def start(tmp_path):
     paths = os.pathsep.join([*stand_in, *filter(None, [os.environ.get("PYTHONPATH")])])
     with contextlib.ExitStack() as ends:
 
-        def one(how="claims"):
+        def one():
             actor = subprocess.Popen(
-                [sys.executable, "-c", RUN, how],
+                [sys.executable, "-c", RUN],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
                 env={**os.environ, "PYTHONPATH": paths},
             )
             ends.callback(actor.communicate)
-            return json.loads(actor.stdout.readline()), actor
+            return json.loads(actor.stdout.readline())
 
         yield one
 
 
 def test_two_runs_that_start_together_are_given_other_ports(start):
-    (first, group), actor = start()
-    (second, other_group), _ = start()
+    (first, group), (second, other_group) = start(), start()
     assert not {first, *range(group, group + 31)} & {second, *range(other_group, other_group + 31)}
-    actor.communicate()  # what it had is free for others once it has ended
-    assert start()[0][0] == first
-
-
-def test_what_ray_runs_in_each_process_is_found_by_its_name():
-    """A run's driver is `__main__`, whose functions Ray does not find elsewhere."""
-    assert pydoc.locate(driver.SETUP_WORKER) is worker.setup_worker

@@ -117,14 +117,6 @@ def test_weights_that_are_not_known_for_sure_are_not_claimed(sample_class, tmp_p
     assert not any("weights" in key for _, metrics in tracked for key in metrics)
 
 
-def test_an_evaluation_before_the_first_step_is_of_step_0(sample_class, tmp_path, tracked):
-    args = make_args(sat_slime={"run_dir": str(tmp_path)}, use_rollout_routing_replay=False, global_batch_size=16)
-    log_eval(0, args, {"aime": evaluated(sample_class, "0")}, None)
-    log_rollout(0, args, [], {}, 1.0)
-    log_eval(0, args, {"aime": evaluated(sample_class, "2")}, None)
-    assert [(row["step"], row["weights_step"]) for row in read_rows(tmp_path / "eval.jsonl")] == [(0, 0), (2, 2)]
-
-
 def test_a_job_that_only_evaluates_the_end_says_so(sample_class, tmp_path, tracked):
     """The job before it died between its last checkpoint and its end: nothing is generated in this one."""
     args = make_args(sat_slime={"run_dir": str(tmp_path)}, use_rollout_routing_replay=False)

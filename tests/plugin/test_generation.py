@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 import torch
@@ -211,56 +212,21 @@ def test_whatever_engines_and_trainer_take_the_bound_holds_and_nothing_is_lost(o
     assert not run.stream.running and not run.stream.waiting  # no group is generated that the run cannot train
 
 
-@pytest.mark.parametrize("slots", [2, 7, 100])
-def test_where_no_group_overtakes_another_none_is_dropped(slots):
+def test_an_overtaken_group_is_aborted_as_soon_as_it_is_doomed():
+    """The sixth prompt takes so long that later ones overtake it."""
+
     async def whole():
-        run = Run(Engines(slots=slots), 3, 2, max_staleness=8)
+        lengths = {5: LONGEST}
+        run = Run(Engines(length=lambda i: lengths.get(i // SAMPLES, 2)), train=lambda: 4.0)
         await run.go()
         return run
 
     run = simulate(whole())
-    assert run.dropped() == 0 and run.prompts.drawn == ROLLOUTS * PROMPTS
-    assert {sample.index for sample in run.handed} == set(range(ROLLOUTS * PROMPTS * SAMPLES))
-
-
-def overtaken(over_age) -> Run:
-    """Return a run in which the sixth prompt takes so long that later ones overtake it."""
-
-    async def whole():
-        lengths = {5: LONGEST}
-        run = Run(Engines(length=lambda i: lengths.get(i // SAMPLES, 2)), train=lambda: 4.0, over_age=over_age)
-        await run.go()
-        return run
-
-    return simulate(whole())
-
-
-def test_an_overtaken_group_is_aborted_as_soon_as_it_is_doomed():
-    run = overtaken("drop")
     assert 5 * SAMPLES not in {sample.index for sample in run.handed} and not run.generation.tasks
     (metrics,) = [metrics for metrics in run.metrics if metrics["rollout/dropped"]]
     assert metrics["rollout/dropped"] == metrics["rollout/aborted"] == SAMPLES
     (low, high) = length_bins(LONGEST)[-1]
     assert sum(m[f"rollout/finished/{low}-{high}"] for m in run.metrics) == 0
-
-
-def test_an_overtaken_group_is_waited_for():
-    run = overtaken("wait")
-    assert {sample.index for sample in run.handed} == set(range(ROLLOUTS * PROMPTS * SAMPLES))
-    assert run.dropped() == 0
-
-
-def test_a_slow_trainer_finds_the_queue_full_and_the_engines_at_rest():
-    async def whole():
-        run = Run(Engines(), max_staleness=2, train=lambda: 1000.0)
-        await run.go(last=5)
-        await asyncio.sleep(1000)
-        return run
-
-    run = simulate(whole())
-    # 5 rollouts are trained and pushed: rollouts 5, 6 and 7 may be of these weights.
-    assert len(run.stream.waiting) == 3 * PROMPTS and not run.stream.running
-    assert run.metrics[-1]["queue/length"] == PROMPTS  # while rollout 4 trains, version 3 may only fill rollout 5
 
 
 @pytest.mark.parametrize("failures", [MAX_ATTEMPTS - 1, MAX_ATTEMPTS])
@@ -384,17 +350,6 @@ def test_after_a_resume_the_queue_is_as_it_was_and_the_unfinished_begin_first(tm
     assert len({sample.index for sample in run.handed}) == ROLLOUTS * PROMPTS * SAMPLES
 
 
-def test_a_rollout_that_is_handed_out_too_early_is_not_lost_in_silence():
-    async def whole():
-        run = Run(Engines(), max_staleness=4)
-        await run.generation.next_batch(0)
-        await run.generation.next_batch(1)
-        await run.generation.freeze(0)
-
-    with pytest.raises(RuntimeError, match="rollout 1 is handed out already"):
-        simulate(whole())
-
-
 # ------------------------------------------------------------------------------------------------------------- its file
 
 UNREPORTED = {"finished": [5, 9], "dropped": [9], "aborted": 2}
@@ -418,27 +373,23 @@ def test_a_queue_is_read_as_it_was_written(tmp_path):
     assert (first, several, read_prompts, unreported) == (before, [Sample(1), Sample(2)], prompts, UNREPORTED)
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda file: file.write_bytes(file.read_bytes()[:-40]),
-        lambda file: file.unlink(),
-        lambda file: file.with_name("SHA256SUMS").unlink(),
-    ],
-)
-def test_damage_is_a_line_with_the_remedy(tmp_path, damage):
-    saved(tmp_path / "queue_6")
-    damage(tmp_path / "queue_6" / "queue.pt")
-    with pytest.raises(ValueError, match=r"queue_6 is damaged \(.+\): go on from .+ or delete the folder[^\n]+$"):
-        read_queue(tmp_path / "queue_6", Sample)
+def test_damage_is_a_line_with_the_remedy_and_runs_no_code(tmp_path):
+    def torn(file):
+        file.write_bytes(file.read_bytes()[:-40])
 
+    def names_code(file):
+        torch.save({"waiting": [Status.COMPLETED]}, file)
+        write_checksums(file.parent)
 
-def test_a_file_that_names_code_runs_none(tmp_path):
-    saved(folder := tmp_path / "queue_6")
-    torch.save({"waiting": [Status.COMPLETED]}, folder / "queue.pt")
-    write_checksums(folder)
-    with pytest.raises(ValueError, match="is damaged"):
-        read_queue(folder, Sample)
+    def without_sums(file):
+        (file.parent / "SHA256SUMS").unlink()
+
+    for damage in (torn, Path.unlink, without_sums, names_code):
+        saved(folder := tmp_path / damage.__name__)
+        damage(folder / "queue.pt")
+        said = rf"{folder.name} is damaged \(.+\): go on from .+ or delete the folder[^\n]+$"
+        with pytest.raises(ValueError, match=said):
+            read_queue(folder, Sample)
 
 
 def test_what_cannot_be_read_back_is_not_written(tmp_path):

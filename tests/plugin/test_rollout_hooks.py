@@ -40,12 +40,6 @@ def test_routes_of_an_evaluation_are_dropped(sample_class):
     assert sample.rollout_routed_experts is None and not sample.remove_sample
 
 
-def test_without_routing_replay_a_good_sample_stays_as_it_is(sample_class):
-    sample = make_sample(sample_class, rollout_routed_experts=None)
-    on_sample(WITHOUT_ROUTES, sample, rollout_id=5, evaluation=False)
-    assert sample == make_sample(sample_class, rollout_routed_experts=None)
-
-
 def judged(sample, args: Namespace) -> str:
     """The reason for which a copy of a sample is left out; empty where it is not."""
     sample = copy.copy(sample)
@@ -103,12 +97,6 @@ def test_log_probs_that_no_one_reads_may_be_missing(sample_class, method):
     missing = make_sample(sample_class, rollout_log_probs=None)
     args = make_args(use_rollout_routing_replay=False, use_rollout_logprobs=False, sat_slime={"method": method})
     assert (judged(missing, args) == "log_probs_missing") == (method != {"denominator": "trainer"})
-
-
-def test_the_vocabulary_is_that_of_the_checkpoint(sample_class, tmp_path):
-    (tmp_path / "config.json").write_text('{"text_config": {"vocab_size": 60}}')
-    args = make_args(use_rollout_routing_replay=False, sat_slime={"method": {}}, hf_checkpoint=str(tmp_path))
-    assert [judged(make_sample(sample_class, index), args) for index in (9, 10)] == ["", "vocab_range"]
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import pickle
-from dataclasses import replace
 
 import pytest
 from slime_step import make_args
 
 from sat_slime.config import ConfigError
 from sat_slime.objective import SAT, Clip, named_method
-from sat_slime.plugin.settings import plugin_method, steps_per_rollout
+from sat_slime.plugin.settings import plugin_method
 
 
 @pytest.mark.parametrize("value", ["sat-gspo", {"method": "sat-gspo"}, {"method": {"base": "gspo", "sat": True}}])
@@ -46,11 +45,6 @@ def test_arguments_that_were_read_are_pickled_without_a_class_of_this_package() 
     pickled = pickle.dumps(args)
     assert b"sat_slime.config" not in pickled and b"sat_slime.objective" not in pickled
     assert plugin_method(pickle.loads(pickled)) == method
-
-
-def test_steps_per_rollout() -> None:
-    args = make_args("grpo", rollout_batch_size=256, n_samples_per_prompt=16, global_batch_size=1024)
-    assert steps_per_rollout(args) == 4
 
 
 @pytest.mark.parametrize(
@@ -92,8 +86,3 @@ def test_steps_per_rollout() -> None:
 def test_faults_are_named(value, changes, says) -> None:
     with pytest.raises(ConfigError, match=says):
         plugin_method(make_args(value, **changes))
-
-
-def test_the_method_of_a_penalty_has_no_radii() -> None:
-    method = plugin_method(make_args("spo", eps_clip=0.3))
-    assert method == replace(named_method("spo"))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import pickle
 import threading
 from argparse import Namespace
 
@@ -18,7 +17,7 @@ from fake_slime import import_slime
 
 from sat_slime.config.source import ConfigError
 from sat_slime.plugin import generation as generation_module
-from sat_slime.plugin import rollout_hooks, versions
+from sat_slime.plugin import versions
 
 pytestmark = pytest.mark.needs_slime
 
@@ -212,18 +211,6 @@ def test_rollouts_within_the_bound_through_pushes_and_a_resume(slime, tmp_path):
     assert any(len(versions.parts_of(sample)) == 2 for sample in samples)
 
 
-def test_its_metrics_travel_to_the_trainer_and_are_named_as_in_the_run_folder(slime, tmp_path):
-    server, args = Sglang(), make_args(tmp_path)
-    ((samples, metrics),) = go(slime, slime.start(server, args), server, 0, 1)
-    names = {"queue/length", "queue/in_generation", "rollout/dropped", "rollout/aborted"}
-    names |= {f"rollout/{what}/{b}" for what in ("finished", "dropped") for b in ("1-5", "6-10", "11-15", "16-20")}
-    assert set(metrics) == names and metrics["rollout/finished/16-20"] >= len(samples)
-    rollout_hooks.log_rollout(0, args, samples, {**metrics, "rollout/rejected": 1}, 1.0)
-    carried = pickle.loads(pickle.dumps([sample.metadata["round_number"] for sample in samples]))
-    origins = versions.take_origins({"round_number": carried})
-    assert all(origin.rollout_metrics == metrics | {"rollout/rejected": 0} for origin in origins)
-
-
 def test_a_prompt_that_fails_comes_again_and_one_that_always_does_ends_the_run(slime, tmp_path):
     server = Sglang()
     server.broken = {1: 2, 5: 3 * SAMPLES}
@@ -231,13 +218,6 @@ def test_a_prompt_that_fails_comes_again_and_one_that_always_does_ends_the_run(s
     with pytest.raises(RuntimeError, match=r"prompt 10 could not .* in 3 attempts, last: OSError: no route to host"):
         go(slime, source, server, 0, ROLLOUTS)
     assert sum(asked[0] == 1 for asked in server.asked) >= 2 + SAMPLES
-
-
-def test_an_evaluation_is_slimes_own(slime, tmp_path):
-    args = make_args(tmp_path, eval_datasets=[])
-    source = slime.start(Sglang(), args)
-    output = slime.call(slime.streaming.generate_rollout, args, 0, source, evaluation=True)
-    assert isinstance(output, slime.base.RolloutFnEvalOutput) and output.data == {}
 
 
 def test_another_data_source_is_refused(slime, tmp_path):

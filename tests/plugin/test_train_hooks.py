@@ -66,12 +66,6 @@ def test_faults_end_the_run_before_the_model_is_built(known_slime, method, flags
     assert len(error.value.errors) == 1
 
 
-def test_an_unknown_slime_is_refused(monkeypatch):
-    monkeypatch.setattr(train_hooks, "probe_slime", lambda **_: ["slime at X is too old", "and odd"])
-    with pytest.raises(RuntimeError, match=r"^slime at X is too old\nand odd$"):
-        train_hooks.install(of_a_script("gspo"))
-
-
 def test_the_threshold_of_the_step_is_taken_from_the_batch(known_slime, monkeypatch):
     args, data = of_a_script("sat-gspo"), {"response_lengths": [3], "num_microbatches": [1]}
     monkeypatch.setattr(step, "step_threshold", lambda args, data, responses, actor: torch.tensor(0.5))

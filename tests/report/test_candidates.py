@@ -27,10 +27,6 @@ def test_settings_reach_the_methods_that_read_them_and_lists_are_swept():
     ]
 
 
-def test_a_value_of_the_default_among_others_is_replayed_too():
-    assert [one.method.sat.alpha for one in choose("sat-grpo", ["sat.alpha=[0.9, 0.99]"])] == [0.9, 0.99]
-
-
 @pytest.mark.parametrize(
     ("names", "settings", "said"),
     [
@@ -72,11 +68,6 @@ def test_a_column_that_a_method_reads_is_asked_for_by_name(name, column, said):
     others = frozenset({"checkpoint_log_probs", "lags", "rewards"}) - {column}
     assert said in lacks(named_method(name), others)
     assert lacks(named_method(name), frozenset({column})) is None
-
-
-def test_topr_by_the_advantage_reads_no_rewards():
-    (candidate,) = choose("topr", ["topr.good_by=advantage"])
-    assert lacks(candidate.method, frozenset()) is None
 
 
 def test_every_method_can_be_answered_by_some_dump_but_those_of_another_forward_pass():

@@ -22,7 +22,6 @@ from sat_slime.report.frames import (
     seed_curve,
     smooth,
 )
-from sat_slime.report.methods import label_of
 from sat_slime.report.stats import against_best, contrasts
 from sat_slime.report.write_reports import write_reports
 from sat_slime.runs.folder import RunFolder, RunFolderError
@@ -42,24 +41,12 @@ def test_only_whole_runs_count(tmp_path, steps, state, counts):
     assert load_compared_run(write_cell(tmp_path / "run", "grpo", 1, 0, steps, state)).counts == counts
 
 
-def test_a_run_that_the_collapse_rule_ended_is_whole(tmp_path):
-    assert load_compared_run(write_cell(tmp_path / "run", "gspo", 8, 0, 120, "finished", collapses=True)).counts
-
-
 def test_without_a_config_the_name_tells(tmp_path):
     path = tmp_path / "gspo-tis-lag8-seed3"
     path.mkdir()
     (path / "metrics.jsonl").write_text(to_json(step_metrics(1)) + "\n")
     run = load_compared_run(path)
     assert (run.method, run.lag, run.seed, run.counts) == ("gspo-tis", 8, 3, True)
-
-
-def test_a_log_of_every_fourth_step_counts_where_no_plan_is_known(tmp_path):
-    path = tmp_path / "grpo-lag1-seed0"
-    path.mkdir()
-    (path / "metrics.jsonl").write_text("".join(to_json(step_metrics(step)) + "\n" for step in (4, 8, 12)))
-    run = load_compared_run(path)
-    assert (run.steps, run.faults, run.counts) == (3, (), True)
 
 
 def test_broken_files_are_left_out(tmp_path):
@@ -130,12 +117,6 @@ def test_a_lag_of_which_nothing_has_run_has_no_tables(tmp_path):
     shutil.rmtree(grid / "runs" / "gspo-lag8-seed0")
     collection = collect([grid])
     assert collection.lags == [1] and [cell.name for cell in collection.not_run] == ["gspo-lag8-seed0"]
-
-
-def test_the_grid_tells_what_a_run_folder_has_lost(failed_grid):
-    (failed_grid / "runs" / "gspo-lag1-seed0" / "state.json").unlink()
-    (run,) = (run for run in collect([failed_grid]).runs if run.method == "gspo")
-    assert (run.status, run.error) == ("failed", "the engine broke")
 
 
 def test_a_damaged_file_of_a_grid_is_told_and_the_others_are_read(failed_grid):
@@ -258,14 +239,6 @@ def test_settings_of_a_base_that_is_not_ours_are_those_of_its_runs_alone():
     runs = [run("grpo"), run("my.gate", band=0.1), run("my.gate", band=0.1)]
     assert differing_settings(runs) == {}
     assert differing_settings([*runs, run("my.gate", band=0.2)]) == {"method.settings.band": {"0.1": 2, "0.2": 1}}
-
-
-def test_unknown_methods_keep_their_name_and_come_last(tmp_path):
-    paths = [write_slime_log(tmp_path / f"{name}.jsonl") for name in ("my own", "sat-gspo-lag8-seed1")]
-    collection = collect(paths)
-    assert collection.methods == ["sat-gspo", "my own"]
-    assert label_of("my own") == "my own"
-    assert collection.lags == [8, None]
 
 
 # ----------------------------------------------------------------------------------------------- slime's names

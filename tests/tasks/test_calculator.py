@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sat_slime.config import LabConfig, config_errors
-from sat_slime.tasks import TASKS
 from sat_slime.tasks.calculator import Calculator
 
 TASK = Calculator()
@@ -48,14 +46,3 @@ def test_demonstrations_call_the_tool_and_are_exact_careless_or_direct():
         assert not any(TASK.written_by_tool(TASK.demonstration(problem, rng, 0.0, direct=True)))
     right = np.mean([TASK.grade(p.label, TASK.demonstration(p, rng, 0.2, False)).reward for p in problems])
     assert 0.25 < right < 0.45  # 0.8 ** 5: five numbers are copied
-
-
-def test_a_task_without_a_tool_is_as_it_was():
-    plain = TASKS["pointer_chasing"]()
-    assert plain.stop_ids == (plain.eos_id,) and plain.called_tool((0,)) is None
-    assert plain.written_by_tool("cac$") == [False] * 4
-    assert TASK.stop_ids == (TASK.encode("$")[0], TASK.encode("?")[0])
-
-
-def test_the_quick_start_takes_it():
-    assert config_errors(LabConfig(task={"name": "calculator"})) == []

@@ -112,8 +112,3 @@ def test_packages_that_are_missing_are_installed_without_their_own_lists(prepare
     command = prepare("--dry-run").stdout.splitlines()[-1]
     assert command.startswith(f"{sys.executable} -m pip install ") and " --no-deps " in command
     assert Path(command.split()[-1]).samefile(ROOT / "requirements" / "slime-cpu.txt")
-
-
-def test_the_commits_are_those_of_the_document():
-    document = (ROOT / "docs" / "rehearse.md").read_text()
-    assert checkouts.SLIME_COMMIT[:9] in document and checkouts.MEGATRON_COMMIT[:9] in document

@@ -51,13 +51,6 @@ def test_folders_that_hold_no_job(command, tmp_path):
     assert result.exit_code == 2 and "the run was never sent to a cluster" in result.stderr
 
 
-def test_the_view_of_a_run_on_slime_is_its_log(tmp_path):
-    (tmp_path / "config.yaml").write_text(f"extends: {DENSE}\n")
-    (tmp_path / "state.json").write_text("{}")
-    result = sat_slime_command("status", tmp_path, "--follow")
-    assert result.exit_code == 2 and f"of a run on slime: sat-slime logs {tmp_path} --follow" in result.stderr
-
-
 @pytest.mark.parametrize("alone", [True, False], ids=["status RUN", "the list"])
 def test_a_run_whose_ray_was_killed_with_all_else_is_dead(begun, tmp_path, alone):
     """kill -9 leaves state.json as it was. A stand-in for Ray has its folder on its command line, as Ray has."""

@@ -47,15 +47,3 @@ def test_paths_of_ones_own_are_looked_for(monkeypatch, tmp_path, own):
     told = lines_of(own)
     assert not any(what == "laptop" for _, what, _ in told)
     assert {what for mark, what, _ in told if mark == "FAIL"} == {"checkpoint", "weights", "data"}
-
-
-def test_a_run_with_a_generate_function_is_not_given_the_quick_starts_model(monkeypatch, tmp_path):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    ((mark, what, rest),) = lines_of("slime.custom-generate-function-path=sat_slime.plugin.task_generate.generate")
-    folder = tmp_path / ".cache" / "sat_slime" / "laptop"
-    assert (mark, what) == ("FAIL", "laptop") and f"sat-slime prepare laptop FILE --out {folder}" in rest
-
-
-def test_what_is_prepared_is_that_of_an_lab_run(tmp_path):
-    result = sat_slime_command("prepare", "laptop", LAPTOP, "--out", tmp_path / "made")
-    assert result.exit_code == 2 and "runtime is slime, but model and problems are those of a lab run" in result.stderr

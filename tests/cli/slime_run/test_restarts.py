@@ -149,14 +149,6 @@ def test_a_ray_of_the_runs_own_that_dies_is_started_anew(file, tmp_path):
     assert state(run)["status"] == "finished"
 
 
-@pytest.mark.engine
-def test_nobody_restarts_what_nobody_follows(file):
-    result = launch(file, "--detach", *settings("cluster.restarts=2"))
-    assert result.exit_code == 0
-    assert "warning: cluster.restarts is 2, but a run that nobody follows is not restarted" in result.stderr
-    assert sat_slime_command("logs", "runs/run", "-f").exit_code == 0
-
-
 @pytest.fixture
 def sent(begun):
     config = load_config(begun.config, [], {"cluster.restarts": 2})

@@ -28,14 +28,6 @@ def test_memory_that_the_settings_give_is_judged_on_a_machine_without_slime(tmp_
     assert "more slime.tensor-model-parallel-size" in result.stderr
 
 
-def test_a_machine_with_slime_and_without_the_checkpoint(tmp_path):
-    (tmp_path / "train.py").write_text("")
-    lacking = settings(f"slime.hf-checkpoint={tmp_path}/none", f"cluster.slime_dir={tmp_path}")
-    result = sat_slime_command("launch", PAPER, "--dry-run", *lacking)
-    assert result.exit_code == 2 and "GPU-hours" in result.stdout
-    assert f"error: checkpoint: slime.hf-checkpoint is {tmp_path}/none: there is no such folder" in result.stderr
-
-
 def test_a_slime_that_is_too_old(tmp_path):
     for file in ("train.py", "slime/backends/megatron_utils/actor.py", "slime/ray/rollout.py"):
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)

@@ -2,7 +2,6 @@
 
 import json
 import shlex
-import shutil
 
 import pytest
 import yaml
@@ -131,12 +130,3 @@ def test_a_damaged_checkpoint_is_told_before_a_job_is_sent(begun, damage, told, 
     words = shlex.split(error.split("to do so: sat-slime launch ")[1])
     assert words == [str(begun.path), "--resume-from", str(back), "--set", 'cluster.env.A="b"']
     assert sat_slime_command("launch", *words, "--dry-run", "--skip-checks").exit_code == 0
-
-
-def test_in_place_of_a_damaged_older_one_the_one_before_it_is_offered(begun):
-    for rollout in (2, 5):
-        shutil.copytree(begun.checkpoints / "iter_0000003", begun.checkpoints / f"iter_{rollout:07d}")
-    (begun.checkpoints / "latest_checkpointed_iteration.txt").write_text("5")
-    (begun.checkpoints / "iter_0000003" / ".metadata").unlink()
-    error = resume_plan("--resume-from", 4).stderr
-    assert "can go on from iteration 3, the newest whole checkpoint before it, which costs" in error
