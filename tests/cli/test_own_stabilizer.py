@@ -30,6 +30,7 @@ from sat_slime.runs.log import RunLog
 from sat_slime.runs.rows import read_metrics
 
 ROOT = Path(__file__).parents[2]
+OWN = "from my_package.halfway import *\n@dataclass(frozen=True)\nclass A(Gate):\n    {}\n    name = 'a'\n"
 PATH = "my_package.halfway"
 
 
@@ -164,6 +165,8 @@ def test_bad_settings_are_told(package, tmp_path, method, said):
         ("import nothing_at_all\n", "cannot be imported .*nothing_at_all"),
         ("from my_package.halfway import Halfway\nclass A(Halfway): name = 'grpo'\n", "name of one of ours"),
         ("from my_package.halfway import Halfway\nclass A(Halfway): place = 'suffix'\n", "leave it out"),
+        ("from my_package.halfway import Gate\nclass A(Gate): name = 'half-way'\n", "set it to the word"),
+        (OWN.format("band: float"), "has no default"),
         ("def (\n", r"cannot be imported \(SyntaxError"),
         ("x = undefined\n", r"cannot be imported \(NameError: name 'undefined'"),
         ("from my_package.halfway import Halfway\nclass A(Halfway): name = 'a'\n", r"write @dataclass\(frozen=True\)"),

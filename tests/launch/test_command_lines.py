@@ -19,6 +19,7 @@ from sat_slime.config.starters import CONFIGS
 from sat_slime.cpu import INSTEAD
 from sat_slime.launch import card_run
 from sat_slime.launch.command import slime_arguments, slime_command
+from sat_slime.launch.flags import recorded_flags, unknown_flags
 from sat_slime.objective import PAPER_METHODS
 
 KEPT = Path(__file__).with_name("command_lines.json")
@@ -75,8 +76,12 @@ def kept(name: str) -> tuple[dict[str, list[str]], dict[str, str]]:
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_the_command_line_is_the_kept_one(name):
-    assert sent(name) == kept(name)
+def test_the_command_line_is_the_kept_one_and_has_only_flags_of_slime(name):
+    flags, environment = sent(name)
+    assert (flags, environment) == kept(name)
+    words = [word for flag, values in flags.items() for word in (flag, *values)]
+    versions = ("v0.3.1", "main", "newest") if name in CELLS else ("v0.3.1", "main")
+    assert [unknown_flags(words, recorded_flags(version)) for version in versions] == [[]] * len(versions)
 
 
 @pytest.mark.needs_slime

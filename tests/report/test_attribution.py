@@ -41,18 +41,31 @@ def active(dumps: list[TokenDump], name: str) -> list[float]:
     return [float(v) for dump, column in zip(dumps, columns, strict=True) for v in column[dump.mask]]
 
 
-def test_tokens_are_the_active_ones_and_parts_sum_to_d_exactly(run):
-    dumps, tokens = run
-    pi, mu = active(dumps, "log_probs"), active(dumps, "rollout_log_probs")
-    assert tokens.d.tolist() == [a - b for a, b in zip(pi, mu, strict=True)]
-    assert list(tokens.parts) == list(PARTS) and not tokens.replayed
-    assert (sum(tokens.parts.values()) == tokens.d).all()
-    pi_l, replayed = active(dumps, "checkpoint_log_probs"), active(dumps, "checkpoint_log_probs_replayed")
-    assert tokens.parts["routing"].tolist() == [a - b for a, b in zip(pi_l, replayed, strict=True)]
+@pytest.mark.parametrize("replayed", [False, True], ids=["free routing", "r3"])
+def test_tokens_are_the_active_ones_and_parts_sum_to_d_exactly(tmp_path, replayed):
+    dumps = write_dumps(tmp_path, replayed=replayed)
+    tokens = load_tokens(dump_paths(tmp_path))
+    names = ("log_probs_own_routing", "log_probs_replayed", *(f"checkpoint_log_probs_{routes}" for routes in ROUTES))
+    a_own, a_engine, b_own, b_engine, in_engine_dtype = (np.array(active(dumps, name)) for name in names)
+    pi, mu = np.array(active(dumps, "log_probs")), np.array(active(dumps, "rollout_log_probs"))
+    by_hand = {
+        "policy_weights": a_engine - b_engine,
+        "policy_routes": 0 * pi if replayed else (a_own - b_own) - (a_engine - b_engine),
+        "routing": 0 * pi if replayed else b_own - b_engine,
+        "precision": b_engine - in_engine_dtype,
+        "rest": in_engine_dtype - mu,
+    }
+    assert list(tokens.parts) == list(by_hand) and tokens.replayed is replayed
+    for name, part in tokens.parts.items():
+        assert part.dtype == np.float64 and part.tolist() == by_hand[name].tolist(), name
+    assert (tokens.d == pi - mu).all() and (sum(tokens.parts.values()) == tokens.d).all()
     positions = [t for dump in dumps for length in dump.lengths for t in range(length)]
     kept = [keep for dump in dumps for keep in dump.mask]
     assert tokens.position.tolist() == [p for p, keep in zip(positions, kept, strict=True) if keep]
     assert set(tokens.lag) == {1, 2, 3, 4} and tokens.steps == len(dumps)
+
+
+ROUTES = ("own_routing", "replayed", "engine_dtype")
 
 
 @pytest.mark.parametrize("alpha", [None, 0.9, 0.99])
@@ -137,14 +150,11 @@ def test_the_sampled_ratio_estimates_the_total_variation_and_the_log_ratio_does_
     tv = np.abs(mu - pi).sum(1) / 2
     states = np.repeat(np.arange(400), 200)
     samples = np.concatenate([rng.choice(6, 200, p=row) for row in mu])
-    log_mu, log_pi = np.log(mu[states, samples]), np.log(pi[states, samples])
-    empty = np.zeros(0)
-    tokens = Tokens(log_pi - log_mu, empty, empty, log_mu, empty, {}, {}, {}, False)
-    found = proxies(tokens)
+    pi, mu, empty = pi[states, samples], mu[states, samples], np.zeros(0)
+    found = proxies(Tokens(np.log(pi) - np.log(mu), empty, empty, np.log(mu), empty, {}, {}, {}, False))
     assert found["|r − 1| / 2"].mean() == pytest.approx(tv.mean(), rel=0.05)
-    by_hand = np.abs(pi[states, samples] - mu[states, samples]) / 2
-    np.testing.assert_allclose(found["|π − μ| / 2"], by_hand, rtol=1e-9)
-    assert found["|π − μ| / 2"].mean() < 0.5 * tv.mean() and found["|log r|"].mean() > 1.5 * tv.mean()
+    np.testing.assert_allclose(found["|π − μ| / 2"], np.abs(pi - mu) / 2, rtol=1e-9)
+    np.testing.assert_allclose(found["|log r|"], np.abs(np.log(pi / mu)), rtol=1e-9)
 
 
 def test_rank_correlation_and_overlap():

@@ -90,21 +90,24 @@ def test_under_r3_routing_has_no_part(run):
     assert any("Routing replay (R3) takes mean |d| from" in sentence for sentence in found.answer)
 
 
-def test_a_dense_run_has_no_routing(run):
-    dumps = write_dumps(run)
-    for dump in dumps:
-        more = {k: v for k, v in dump.more.items() if not k.endswith(("own_routing", "replayed", "flips"))}
+@pytest.mark.parametrize(
+    ("told", "tables"),
+    [
+        (
+            lambda name: not name.endswith(("own_routing", "replayed", "flips")),
+            ["implementation", "lag", "bound", "proxies"],
+        ),
+        (lambda name: name == "checkpoint_log_probs", ["lag", "bound"]),
+    ],
+    ids=["a dense run", "a run that was only split"],
+)
+def test_dumps_that_hold_less_tell_fewer_parts(run, told, tables):
+    for dump in write_dumps(run):
+        more = {name: values for name, values in dump.more.items() if told(name)}
         write_dump(dump_path(run, dump.iteration), dataclasses.replace(dump, more=more))
     found = write_diagnosis(run)
-    assert [table.name for table in found.tables] == ["parts", "implementation", "lag", "bound", "proxies"]
+    assert [table.name for table in found.tables] == ["parts", *tables.split()]
     assert not any("outing" in sentence for sentence in found.answer)
-
-
-def test_a_run_that_was_only_split_tells_two_parts(run):
-    for dump in write_dumps(run):
-        known = {"checkpoint_log_probs": dump.more["checkpoint_log_probs"]}
-        write_dump(dump_path(run, dump.iteration), dataclasses.replace(dump, more=known))
-    assert [table.name for table in write_diagnosis(run).tables] == ["parts", "lag", "bound"]
 
 
 def test_what_should_make_a_reader_doubt_is_said(run):

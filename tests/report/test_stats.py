@@ -1,6 +1,5 @@
 """Levels over seeds and paired differences."""
 
-import json
 import math
 
 import numpy as np
@@ -72,25 +71,18 @@ def test_holm():
     assert judged(rows)["verdict"].tolist() == ["beyond noise", "lead", "lead", "within noise", "one seed"]
 
 
-def with_scores(tmp_path, scores, weights=None):
-    folder = write_cell(tmp_path / "run", "grpo", 1, 0, 40)
-    rows = [
-        {"step": 10 * i, "weights_step": 10 * i if weights is None else weights[i], "accuracy": score}
-        for i, score in enumerate(scores)
-    ]
+def with_scores(folder, scores):
+    """The run in this folder, evaluated every tenth step."""
+    rows = [{"step": 10 * i, "accuracy": score, "n_samples": 256} for i, score in enumerate(scores)]
     (folder / "eval.jsonl").write_text("".join(to_json(row) + "\n" for row in rows))
-    return load_compared_run(folder)
+    return folder
 
 
 def test_best_late_and_initial_score(tmp_path):
-    numbers = with_scores(tmp_path, [0.9, 0.4, 0.7, 0.6, 0.5]).numbers
-    assert (numbers["initial"], numbers["best"], numbers["best_step"]) == (
-        0.9,
-        0.7,
-        20,
-    )  # untrained weights are no result
+    scores = [0.9, 0.4, 0.7, 0.6, 0.5]  # untrained weights are no result
+    numbers = load_compared_run(with_scores(write_cell(tmp_path / "run", "grpo", 1, 0, 40), scores)).numbers
+    assert [numbers[key] for key in ("initial", "best", "best_step", "final")] == [0.9, 0.7, 20, 0.5]
     assert numbers["late"] == pytest.approx(0.55)
-    assert numbers["final"] == 0.5
 
 
 def test_late_d_pi_is_over_whole_lag_cycles(tmp_path):
@@ -100,15 +92,15 @@ def test_late_d_pi_is_over_whole_lag_cycles(tmp_path):
     assert load_compared_run(folder).numbers["d_pi"] == 3.5
 
 
+N_SCORES = STEPS // 10 + 1
+
+
 def test_contrasts_take_the_difference_of_equal_seeds(tmp_path):
-    paths = []
-    for method, gain in (("grpo", 0.0), ("sat-grpo", 0.1)):
-        for seed in (0, 1, 2):
-            folder = write_cell(tmp_path / f"{method}{seed}", method, 1, seed)
-            steps = range(0, STEPS + 1, 10)
-            rows = [{"step": s, "iteration": s, "accuracy": 0.3 + gain + 0.05 * seed, "n_samples": 256} for s in steps]
-            (folder / "eval.jsonl").write_text("".join(to_json(row) + "\n" for row in rows))
-            paths.append(folder)
+    paths = [
+        with_scores(write_cell(tmp_path / f"{method}{seed}", method, 1, seed), [0.3 + gain + 0.05 * seed] * N_SCORES)
+        for method, gain in (("grpo", 0.0), ("sat-grpo", 0.1))
+        for seed in (0, 1, 2)
+    ]
     (contrast,) = contrasts(collect(paths, paper=True)).to_dict("records")
     assert (contrast["group"], contrast["difference"]) == ("SAT against its own base", "SAT-GRPO − GRPO")
     assert contrast["best mean"] == pytest.approx(0.1) and contrast["best verdict"] == "beyond noise"
@@ -117,9 +109,7 @@ def test_contrasts_take_the_difference_of_equal_seeds(tmp_path):
 
 def test_a_single_lucky_run_is_not_the_best_of_a_column(tmp_path):
     paths = [write_cell(tmp_path / f"g{seed}", "grpo", 1, seed) for seed in (0, 1)]
-    lucky = write_cell(tmp_path / "lucky", "gspo", 1, 0)
-    rows = [json.loads(line) | {"accuracy": 1.0} for line in (lucky / "eval.jsonl").read_text().splitlines()]
-    (lucky / "eval.jsonl").write_text("".join(to_json(row) + "\n" for row in rows))
+    lucky = with_scores(write_cell(tmp_path / "lucky", "gspo", 1, 0), [1.0] * N_SCORES)
     collection = collect([*paths, lucky])
     from_best = against_best(collection, collection.methods, 1, "best").T
     assert from_best["grpo"]["verdict"] == "best" and from_best["gspo"]["verdict"] == "one seed"
@@ -128,9 +118,7 @@ def test_a_single_lucky_run_is_not_the_best_of_a_column(tmp_path):
 def test_ends_of_an_interval_are_accuracies(tmp_path):
     """Two seeds have an interval of Student's t that reaches below 0 and above 1."""
     paths = [write_cell(tmp_path / str(seed), "gspo", 1, seed) for seed in (0, 1)]
-    for path, score in zip(paths, (0.4, 0.6), strict=True):
-        rows = [{"step": step, "accuracy": score, "n_samples": 64} for step in range(0, STEPS + 1, 10)]
-        (path / "eval.jsonl").write_text("".join(to_json(row) + "\n" for row in rows))
+    paths = [with_scores(path, [score] * N_SCORES) for path, score in zip(paths, (0.4, 0.6), strict=True)]
     wide = mean_interval([0.4, 0.6])
     assert wide["low"] < 0 and wide["high"] > 1
     row = main_table(collect(paths), 1).frame.iloc[0]
