@@ -4,7 +4,7 @@ label verified against itself, and an account of every row that is left out."""
 from __future__ import annotations
 
 import contextlib
-import dataclasses
+import functools
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -60,60 +60,30 @@ AIME24 = DataSet("aime24", "BytedTsinghua-SIA/AIME-2024@aa49075e24ad594b79fdf0bd
 PAPER_PROMPTS = DAPO.expected + DOLCI.expected
 
 
-@dataclass
-class Text:
-    """A problem in a set's words."""
+class Problem(NamedTuple):
+    """A problem in a set's words; with a label, one that becomes a prompt."""
 
+    source: str
+    row: str
+    """The first row that has it, FILE:NUMBER."""
     problem: str
     key: bytes
     """A digest that is equal for the same problem in other words; see `normalize`."""
-    row: str
-    """The first row that has it, FILE:NUMBER."""
-    labels: Counter[str] = field(default_factory=Counter)
-    """The number of rows with each label."""
+    label: str = ""
 
 
-class Problem(NamedTuple):
-    """A problem that becomes a prompt."""
-
-    source: str
-    row: str
-    problem: str
-    label: str
-    key: bytes
+def doubt(problem: Problem, what: str) -> dict[str, Any]:
+    """Return a line of DOUBTS: something that may be wrong with a prompt."""
+    return {"source": problem.source, "row": problem.row, "what": what} | {
+        **{"label": problem.label, "problem": problem.problem, "kept": True}
+    }
 
 
-class Doubt(NamedTuple):
-    """Something that may be wrong with a row."""
-
-    source: str
-    row: str
-    what: str
-    label: str | None
-    problem: str | None
-    kept: bool = True
-
-
-@dataclass
-class Account:
-    """What became of a set's rows."""
-
-    rows: int = 0
-    unusable: int = 0
-    """Rows without a problem or a label, or with odd ones."""
-    instructed: int = 0
-    """Rows with an instruction around the problem, which was taken off."""
-    texts: int = 0
-    """Different texts, without the instruction."""
-    problems: int = 0
-    """Different problems."""
-    elsewhere: int = 0
-    """Problems among these that an earlier set has too."""
-    two_labels: int = 0
-    """Problems that have several labels, which are not one answer."""
-    bad_labels: int = 0
-    """Prompts whose label the verifier cannot read or does not reward."""
-    prompts: int = 0
+COUNTS = ("rows", "unusable", "instructed", "texts", "problems", "elsewhere", "two_labels", "bad_labels", "prompts")
+"""What became of a set's rows. unusable: without a problem or a label, or with odd ones. instructed: with an
+instruction around the problem, which was taken off. texts: different ones, without it. elsewhere: problems that an
+earlier set has too. two_labels: problems of several labels, which are not one answer. bad_labels: prompts whose label
+the verifier cannot read or does not reward."""
 
 
 @dataclass
@@ -122,9 +92,10 @@ class Gathered:
 
     data_set: DataSet
     source: Source
-    account: Account
-    texts: list[Text]
-    doubts: list[Doubt]
+    texts: dict[Problem, Counter[str]] = field(default_factory=dict)
+    """The number of rows with each label, by the text."""
+    account: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTS, 0))
+    doubts: list[dict[str, Any]] = field(default_factory=list)
 
 
 def prepare(
@@ -176,7 +147,7 @@ def prepare(
 
     prompts = {TRAIN: shuffled(train), EVALUATION: evaluation}
     files = {name: [prompt_row(p, wording) for p in problems] for name, problems in prompts.items() if problems}
-    files[DOUBTS] = [doubt._asdict() for doubt in (*(d for one in gathered for d in one.doubts), *leaks)]
+    files[DOUBTS] = [*(line for one in gathered for line in one.doubts), *leaks]
     texts = {name: jsonl(rows) for name, rows in files.items()}
     settings = {"template": wording, "repeated": repeated}
     texts[MANIFEST] = json.dumps(manifest(gathered, settings, texts), ensure_ascii=False, indent=2) + "\n"
@@ -197,38 +168,42 @@ def prepare(
 
 def gather(data_set: DataSet, source: Source) -> Gathered:
     """Reads a set row by row; the memory that it takes grows with the number of different texts. Raises PromptError."""
-    account = Account()
-    doubts: list[Doubt] = []
-    by_raw: dict[bytes, tuple[Text, bool] | None] = {}
-    by_text: dict[str, Text] = {}
+    found = Gathered(data_set, source)
+    account, texts = found.account, dict[str, Problem]()
+
+    @functools.cache
+    def read(raw: str) -> tuple[str, bool, str | None]:
+        """Return the problem in a text, whether an instruction stood around it, and what is odd about it."""
+        problem, instructed = strip_instruction(raw)
+        return problem, instructed, odd_text(raw, templated=True)
+
     for path in source.files:
         for number, problem, label in read_pairs(path):
-            account.rows += 1
+            account["rows"] += 1
             row = f"{source.name(path)}:{number}"
             raw, answer = problem_text(problem), label_text(label)
-            odd = (raw and odd_text(raw, templated=True)) or odd_label(answer)
-            known = by_raw.get(key := digest(raw)) if raw is not None else None
-            if raw is not None and known is None and answer is not None and not odd:
-                bare, instructed = strip_instruction(raw)
-                odd = None if bare else "no problem beside the instruction"
-                text = by_text.setdefault(bare, Text(bare, digest(normalize(bare)), row)) if bare else None
-                known = by_raw[key] = (text, instructed) if text else None
-            if known is not None and answer is not None and not odd:
-                known[0].labels[answer] += 1
-                account.instructed += known[1]
+            bare, instructed, odd = read(raw) if raw is not None else ("", False, None)
+            lacking = ["no problem"] * (raw is None) + ["no label"] * (answer is None)
+            what = (
+                odd or odd_label(answer) or ", ".join(lacking) or ("" if bare else "no problem beside the instruction")
+            )
+            if answer is not None and not what:
+                text = texts.get(bare) or Problem(data_set.name, row, bare, digest(normalize(bare)))
+                found.texts.setdefault(texts.setdefault(bare, text), Counter())[answer] += 1
+                account["instructed"] += instructed
                 continue
-            account.unusable += 1
-            if account.unusable <= MAX_NOTED:
-                lacking = ["no problem"] * (raw is None) + ["no label"] * (answer is None)
+            account["unusable"] += 1
+            if account["unusable"] <= MAX_NOTED:
                 shown = raw and raw.encode("utf-8", "backslashreplace").decode()
-                doubts.append(Doubt(data_set.name, row, odd or ", ".join(lacking), answer, shown, False))
-    if account.rows == 0:
+                of_row = Problem(data_set.name, row, shown, b"", answer)  # type: ignore[arg-type]  # either may be None
+                found.doubts.append(doubt(of_row, what) | {"kept": False})
+    if account["rows"] == 0:
         raise PromptError(f"{source.given} has no rows: name another with --source {data_set.name}=SET")
-    if account.unusable == account.rows:
+    if account["unusable"] == account["rows"]:
         no_columns = missing_columns(source.files[0])
         raise PromptError(f"{source.given}: {no_columns or 'no row has both a problem and a label: name another set'}")
-    account.texts = len(by_text)
-    return Gathered(data_set, source, account, list(by_text.values()), doubts)
+    account["texts"] = len(texts)
+    return found
 
 
 def choose(gathered: Sequence[Gathered], repeated: Repeated, pool: VerifierPool) -> list[Problem]:
@@ -243,46 +218,44 @@ def choose(gathered: Sequence[Gathered], repeated: Repeated, pool: VerifierPool)
     label_of: dict[bytes, str] = {}
     chosen: list[Problem] = []
     for one in gathered:
-        name, account = one.data_set.name, one.account
-        worded: dict[bytes, list[Text]] = {}
+        worded: dict[bytes, list[Problem]] = {}
         for text in one.texts:
             worded.setdefault(text.key, []).append(text)
-        account.problems = len(worded)
+        one.account["problems"] = len(worded)
         earlier = dict(label_of)
         for key, texts in worded.items():
-            label, *others = _labels(texts)
+            # first the label that most rows have, or the first of several such
+            label, *others = (
+                label for label, _ in sum((one.texts[text] for text in texts), Counter[str]()).most_common()
+            )
             label_of.setdefault(key, label)
-            account.elsewhere += key in earlier
+            one.account["elsewhere"] += key in earlier
             others += [earlier[key]] if key in earlier else []
             if rivals := [other for other in dict.fromkeys(others) if not same_answer(other, label, pool)]:
-                account.two_labels += 1
+                one.account["two_labels"] += 1
                 what = f"other labels too: {', '.join(map(repr, rivals))}"
-                one.doubts.append(Doubt(name, texts[0].row, what, label, texts[0].problem))
+                one.doubts.append(doubt(texts[0]._replace(label=label), what))
             if repeated == "drop":
-                chosen += [Problem(name, texts[0].row, texts[0].problem, label, key)] if key not in earlier else []
+                chosen += [texts[0]._replace(label=label)] if key not in earlier else []
                 continue
             for text in texts:
-                labels = text.labels.elements() if one.data_set.counted == "rows" else _labels([text])[:1]
-                chosen += (Problem(name, text.row, text.problem, label, key) for label in labels)
+                labels = one.texts[text]
+                of_rows = labels.elements() if one.data_set.counted == "rows" else [labels.most_common(1)[0][0]]
+                chosen += (text._replace(label=label) for label in of_rows)
     faults = label_faults((problem.label for problem in chosen), pool)
     by_name = {one.data_set.name: one for one in gathered}
     for problem in chosen:
         one = by_name[problem.source]
-        one.account.prompts += 1
+        one.account["prompts"] += 1
         if fault := faults.get(problem.label):
-            one.account.bad_labels += 1
-            one.doubts.append(Doubt(problem.source, problem.row, fault, problem.label, problem.problem))
+            one.account["bad_labels"] += 1
+            one.doubts.append(doubt(problem, fault))
     return chosen
-
-
-def _labels(texts: Sequence[Text]) -> list[str]:
-    """Return the labels, first the one that most rows have, or the first of several such."""
-    return [label for label, _ in sum((text.labels for text in texts), Counter[str]()).most_common()]
 
 
 def differences(gathered: Sequence[Gathered]) -> list[str]:
     """Return in what the sets differ from those that the paper counted, a sentence each."""
-    counts = ((one.data_set, getattr(one.account, one.data_set.counted)) for one in gathered)
+    counts = ((one.data_set, one.account[one.data_set.counted]) for one in gathered)
     return [
         f"{data_set.name} has {count:,} {data_set.counted}, not {data_set.expected:,}"
         for data_set, count in counts
@@ -321,14 +294,10 @@ def prompt_row(problem: Problem, template: str) -> dict[str, Any]:
     }
 
 
-def in_evaluation(train: Sequence[Problem], evaluation: Sequence[Problem]) -> list[Doubt]:
+def in_evaluation(train: Sequence[Problem], evaluation: Sequence[Problem]) -> list[dict[str, Any]]:
     """Return the training problems that are problems of the evaluation, perhaps in other words: see `normalize`."""
     same = {problem.key: problem for problem in evaluation}
-    return [
-        Doubt(one.source, one.row, f"is {same[one.key].source}'s {same[one.key].row}", one.label, one.problem)
-        for one in train
-        if one.key in same
-    ]
+    return [doubt(one, f"is {same[one.key].source}'s {same[one.key].row}") for one in train if one.key in same]
 
 
 # ----------------------------------------------------------------------------------------------------------- labels
@@ -403,14 +372,32 @@ def jsonl(rows: Iterable[Any]) -> str:
 def manifest(gathered: Sequence[Gathered], settings: Mapping[str, Any], texts: Mapping[str, str]) -> dict[str, Any]:
     """Return the manifest of a folder with these texts by file. It holds no time: the same input gives the same
     bytes."""
+
+    def version(package: str) -> str | None:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            return importlib.metadata.version(package)
+        return None
+
+    def of(one: Gathered) -> dict[str, Any]:
+        source = one.source
+        hub = {"repository": source.repository, "revision": source.revision, "commit": source.commit}
+        return {
+            "name": one.data_set.name,
+            "given": source.given,
+            **({"path": str(source.path.absolute())} if source.path else hub),
+            "files": [{"name": source.name(f), "bytes": f.stat().st_size, "sha256": sha256(f)} for f in source.files],
+            "counts": one.account,
+            "paper": {one.data_set.counted: one.data_set.expected},
+        }
+
     contents = {name: text.encode() for name, text in sorted(texts.items())}
-    versions = {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}}
+    versions = {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
     return {
         "schema": "sat_slime.prompts/1",
         "versions": versions | {"sat-slime": sat_slime.__version__},
         "settings": dict(settings),
         "differs_from_paper": differences(gathered),
-        "sources": [_source(one) for one in gathered],
+        "sources": [of(one) for one in gathered],
         "files": {
             name: {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
             for name, content in contents.items()
@@ -418,35 +405,14 @@ def manifest(gathered: Sequence[Gathered], settings: Mapping[str, Any], texts: M
     }
 
 
-def _source(one: Gathered) -> dict[str, Any]:
-    source = one.source
-    hub = {"repository": source.repository, "revision": source.revision, "commit": source.commit}
-    return {
-        "name": one.data_set.name,
-        "given": source.given,
-        **({"path": str(source.path.absolute())} if source.path else hub),
-        "files": [
-            {"name": source.name(path), "bytes": path.stat().st_size, "sha256": sha256(path)} for path in source.files
-        ],
-        "counts": dataclasses.asdict(one.account),
-        "paper": {one.data_set.counted: one.data_set.expected},
-    }
-
-
-def _version(package: str) -> str | None:
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        return importlib.metadata.version(package)
-    return None
-
-
 def _account_table(gathered: list[Gathered]) -> Table:
     table = Table("", box=None, pad_edge=False, header_style="bold")
     for one in gathered:
         table.add_column(one.data_set.name, justify="right")
-    for name in vars(Account()):
+    for name in COUNTS:
         cells = []
         for one in gathered:
-            count, expected = getattr(one.account, name), one.data_set.expected
+            count, expected = one.account[name], one.data_set.expected
             paper = " = paper" if count == expected else f" ≠ {expected:,}"
             cells.append(f"{count:,}{paper if one.data_set.counted == name else ''}")
         table.add_row(name.replace("_", " "), *cells)

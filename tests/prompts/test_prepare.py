@@ -51,8 +51,7 @@ def chosen(problems):
 
 
 def counts(one):
-    account = one.account
-    return account.rows, account.texts, account.problems, account.elsewhere, account.prompts
+    return tuple(one.account[name] for name in ("rows", "texts", "problems", "elsewhere", "prompts"))
 
 
 def test_odd_rows_are_left_out_and_said(tmp_path):
@@ -66,9 +65,9 @@ def test_odd_rows_are_left_out_and_said(tmp_path):
     path = tmp_path / "odd.jsonl"
     path.write_text("".join(json.dumps({"prompt": prompt, "label": label}) + "\n" for prompt, label in rows))
     found = gather(DAPO, fetch(find_source(str(path))))
-    jsonl(doubt._asdict() for doubt in found.doubts).encode()
-    assert (found.account.rows, found.account.unusable, found.account.texts) == (5, 4, 1)
-    assert [doubt.what.split(":")[0].split(",")[0].split(" (")[0] for doubt in found.doubts] == [
+    jsonl(found.doubts).encode()
+    assert (found.account["rows"], found.account["unusable"], found.account["texts"]) == (5, 4, 1)
+    assert [doubt["what"].split(":")[0].split(",")[0].split(" (")[0] for doubt in found.doubts] == [
         "it holds half a character",
         "it is JSON of messages in a text",
         "it holds the control token <|im_end|>",
@@ -119,7 +118,9 @@ def test_of_two_labels_that_of_most_rows_is_kept_and_told(gathered, pool):
         ("dapo", "Find x.", "8"),
         ("dapo", "Find y.", "1/2"),
     ]
-    assert [(doubt.row, doubt.what, doubt.label, doubt.kept) for doubt in (*dapo.doubts, *dolci.doubts)] == [
+    assert [
+        (doubt["row"], doubt["what"], doubt["label"], doubt["kept"]) for doubt in (*dapo.doubts, *dolci.doubts)
+    ] == [
         ("dapo.jsonl:1", "other labels too: '7'", "8", True),
         ("dolci.jsonl:1", "other labels too: '1/2'", "0.4", True),
     ]
@@ -129,8 +130,8 @@ def test_labels_that_the_verifier_does_not_accept_are_kept_and_told(gathered, po
     rows = [("a", "34"), ("b", "x + y = 2"), ("c", r"\text{odd}"), ("d", r"\frac{1"), ("e", r"\sum_{k=1}^n k")]
     dapo = gathered(DAPO, rows)
     assert "".join(problem.problem for problem in choose([dapo], "drop", pool)) == "abcde"
-    assert (dapo.account.bad_labels, dapo.account.prompts) == (3, 5)
-    assert [doubt.problem for doubt in dapo.doubts] == ["b", "d", "e"]
+    assert (dapo.account["bad_labels"], dapo.account["prompts"]) == (3, 5)
+    assert [doubt["problem"] for doubt in dapo.doubts] == ["b", "d", "e"]
 
 
 def test_faults_of_labels_say_what_is_wrong(pool):
@@ -177,13 +178,13 @@ def test_training_problems_of_the_evaluation_are_told(gathered, pool):
     train = choose([gathered(DAPO, rows)], "drop", pool)
     evaluation = choose([gathered(AIME24, [(text, "5")])], "drop", pool)
     (doubt,) = in_evaluation(train, evaluation)
-    assert (doubt.row, doubt.what) == ("dapo.jsonl:2", "is aime24's aime24.jsonl:1")
+    assert (doubt["row"], doubt["what"]) == ("dapo.jsonl:2", "is aime24's aime24.jsonl:1")
 
 
 def test_memory_goes_with_the_texts_and_not_with_the_rows(gathered):
     one = gathered(DAPO, pairs(0, 10) * 300)
-    assert one.account.rows == 3000 and len(one.texts) == 10
-    assert json.dumps(one.texts[0].labels) == '{"1": 300}'
+    assert one.account["rows"] == 3000 and len(one.texts) == 10
+    assert json.dumps(next(iter(one.texts.values()))) == '{"1": 300}'
 
 
 def test_labels_without_a_value_are_named(pool):
