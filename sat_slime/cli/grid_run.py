@@ -29,8 +29,8 @@ from sat_slime.config.disk import disk_is_full
 from sat_slime.config.exits import how_it_ended, signals_handled
 from sat_slime.config.jsonl import write_atomically
 from sat_slime.grid.state import CellState
-from sat_slime.runs.collapse import judge
 from sat_slime.runs.folder import RunFolder, RunFolderError, writable
+from sat_slime.runs.health import judge
 from sat_slime.runs.live_view import duration
 from sat_slime.runs.reading import load_run
 

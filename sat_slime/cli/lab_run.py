@@ -40,7 +40,6 @@ from sat_slime.config.lab_checks import responses_per_iteration
 from sat_slime.lab import checkpoint
 from sat_slime.lab.checkpoint import Checkpoint
 from sat_slime.lab.initial_model import cached_model, initial_faults, is_model, lost_initial
-from sat_slime.runs.collapse import CollapseWatch
 from sat_slime.runs.folder import RunFolder, RunFolderError, writable
 from sat_slime.runs.going_back import (
     damaged,
@@ -50,7 +49,7 @@ from sat_slime.runs.going_back import (
     refuse_other_settings,
     settings_before,
 )
-from sat_slime.runs.health import HealthWatch
+from sat_slime.runs.health import Watch
 from sat_slime.runs.live_view import RunView
 from sat_slime.runs.lock import Holder
 from sat_slime.runs.log import RunLog, tracker_error
@@ -295,7 +294,6 @@ def _claim(plan: LabPlan, overwrite: bool) -> tuple[RunFolder, Checkpoint | None
 def _run(plan: LabPlan, folder: RunFolder, saved: Checkpoint | None, console: Console) -> tuple[str, str | None]:
     """Run the loop, with view and log, to its end. Returns the run's status, and its error if it failed."""
     config = plan.config
-    pipeline = config.pipeline
     heading = title(folder.path.name, config)
     log: RunLog | None = None
     failed = False
@@ -308,11 +306,8 @@ def _run(plan: LabPlan, folder: RunFolder, saved: Checkpoint | None, console: Co
                 tensorboard=config.logging.tensorboard,
                 wandb_project=config.logging.wandb_project,
                 config=config.model_dump(mode="json"),
-                watch=CollapseWatch(
-                    max(1, pipeline.lag * pipeline.optimizer_steps_per_rollout), config.eval.every_n_iterations > 0
-                ),
+                watch=Watch.of(config.model_dump(mode="json")),
                 stop_on_collapse=config.collapse.stop,
-                health=HealthWatch.of(config.model_dump(mode="json")) if config.logging.health else None,
             )
             log.message(f"{heading}, in {folder.path}")
             runtime.run(config, folder.path.resolve(), log, resume=saved)

@@ -48,7 +48,7 @@ from sat_slime.launch.ray_jobs import JobError, JobServer, JobState, NoAnswer, g
 from sat_slime.runs.folder import RunFolder, RunFolderError, writable
 from sat_slime.runs.live_view import RunView
 from sat_slime.runs.saved import go_back, newest_whole
-from sat_slime.runs.slime_log import read_line, run_metrics
+from sat_slime.runs.trackers import read_line, run_metrics
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from sat_slime.config.disk import naming
 
@@ -63,10 +63,10 @@ def read_rows(path: str | Path) -> list[dict[str, Any]]:
     return [row for _, row in _lines(path) if row is not None]
 
 
-def damaged_lines(path: str | Path, is_row: Callable[[dict[str, Any]], bool] | None = None) -> list[int]:
-    """Return the numbers of the lines, from 1, that are not a whole object, or not one that `is_row` accepts. A last
-    line that no newline ends is torn, or still being written, and not among them."""
-    return [number for number, row in _lines(path) if row is None or (is_row is not None and not is_row(row))]
+def damaged_lines(path: str | Path) -> list[int]:
+    """Return the numbers of the lines, from 1, that are not a whole object. A last line that no newline ends is torn,
+    or still being written, and not among them."""
+    return [number for number, row in _lines(path) if row is None]
 
 
 def _lines(path: str | Path) -> Iterator[tuple[int, dict[str, Any] | None]]:
@@ -84,18 +84,19 @@ def _lines(path: str | Path) -> Iterator[tuple[int, dict[str, Any] | None]]:
 
 
 def append_row(path: str | Path, row: Mapping[str, Any]) -> None:
+    """Adds a row, as `append_line` does."""
+    append_line(path, to_json(row))
+
+
+def append_line(path: str | Path, text: str) -> None:
     """Adds a line, in one write at the end of the file. After a torn line it begins one of its own. An OSError names
     the file."""
-    line = (to_json(row) + "\n").encode()
+    line = (text + "\n").encode()
     with naming(path), open(path, "ab+") as file:
-        if file.tell() and not _ends_with_newline(file):
-            line = b"\n" + line
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            line = line if file.read(1) == b"\n" else b"\n" + line
         file.write(line)
-
-
-def _ends_with_newline(file: IO[bytes]) -> bool:
-    file.seek(-1, os.SEEK_END)
-    return file.read(1) == b"\n"
 
 
 def keep_rows(path: str | Path, keep: Callable[[dict[str, Any]], bool]) -> list[dict[str, Any]]:

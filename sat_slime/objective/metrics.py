@@ -2,7 +2,7 @@
 
 metrics.jsonl has a row per optimizer step, eval.jsonl one per evaluation. Both runtimes, reports, docs/runs.md
 and the map to slime's own names read this table. How a page draws a metric is report's, and what looks unhealthy
-about one is in runs/rules.py.
+about one is in runs/health.py.
 """
 
 from __future__ import annotations

@@ -17,12 +17,20 @@ from sat_slime.report.dumps import Skipped, StepBatch, by_number, find_dumps, st
 from sat_slime.report.page import Page, Section, Table, check_out, count_of, percent, section_of, write_page
 from sat_slime.report.run import figures as run_figures
 from sat_slime.report.run import known_of
-from sat_slime.runs.collapse import FLOOR_STEPS, MISMATCH_RISE, SCORES, judge
 from sat_slime.runs.folder import RunFolderError, writable
-from sat_slime.runs.health import Symptom, order, symptoms, verdict
-from sat_slime.runs.reading import RunData
-from sat_slime.runs.rows import has
-from sat_slime.runs.rules import LEAST_ESS, MOST_TRUNCATED
+from sat_slime.runs.health import (
+    FLOOR_STEPS,
+    LEAST_ESS,
+    MISMATCH_RISE,
+    MOST_TRUNCATED,
+    SCORES,
+    Symptom,
+    judge,
+    order,
+    symptoms,
+    verdict,
+)
+from sat_slime.runs.reading import RunData, has
 from sat_slime.runs.trackers import READABLE, is_tracker, read_tracked, what_it_is
 
 # ---------------------------------------------------------------------- sums over the tokens of dumps, a step at a time

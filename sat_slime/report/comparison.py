@@ -3,6 +3,7 @@ tables beside it as files."""
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import math
 import shlex
@@ -44,9 +45,8 @@ from sat_slime.report.stats import (
     level_of,
     mean_interval,
 )
-from sat_slime.runs import collapse
-from sat_slime.runs.collapse import MISMATCH_CEILING, MISMATCH_RISE, first_departure
 from sat_slime.runs.folder import RunFolderError, writable
+from sat_slime.runs.health import Collapse
 from sat_slime.runs.reading import batch_setting, section
 
 
@@ -115,7 +115,7 @@ def sections(collection: Collection, differences: pd.DataFrame) -> Iterator[Sect
         )
     yield from section_of(gate_table(collection))
     yield Section("limits", "What this does not show", sentences=list(limits(collection)))
-    rule = str(collapse.__doc__).strip().replace("**", "")
+    rule = str(inspect.getdoc(Collapse)).replace("**", "")
     rules = f"Differences: {TEST}.\n\n" * several + rule + f"\n\nPaper: {SOURCE}." * collection.paper
     yield Section("rules", "Rules and tests", text=rules, folded=True)
     yield from section_of(run_table(collection))
@@ -166,7 +166,7 @@ def summary(collection: Collection, differences: pd.DataFrame) -> Iterator[str]:
     whole = sum(run.counts for run in collection.runs)
     parts = [f"{count_of(whole, 'whole run')} of {count_of(len(collection.run_methods), 'method')}"]
     damaged = sum(bool(run.faults) for run in collection.runs)
-    not_whole = f"not whole{f' ({damaged} with rows missing, doubled or misplaced)' if damaged else ''}"
+    not_whole = f"not whole{f' ({damaged} with damaged rows)' if damaged else ''}"
     for count, what in ((len(collection.runs) - whole, not_whole), (len(collection.not_run), "planned and not run")):
         parts += [f"{count} {what}"] if count else []
     yield f"{', '.join(parts)}."
@@ -437,7 +437,11 @@ def run_table(collection: Collection) -> Table:
             "state": run.status + ("" if run.counts else ", not counted"),
             **{"steps": run.steps, "planned": run.planned_steps or None},
             **{key: run.numbers[key] for key in ("best", "best_step", "late", "final", "initial", "d_pi")},
-            **{"d_pi left band at": departure_of(run), "collapse rule": _collapse_text(run), "error": run.error or ""},
+            **{
+                "d_pi left band at": run.collapse.departed,
+                "collapse rule": _collapse_text(run),
+                "error": run.error or "",
+            },
         }
         for run in collection.runs
     ]
@@ -467,14 +471,6 @@ def run_table(collection: Collection) -> Table:
             **{"d_pi": ".4f", "d_pi left band at": ".0f", "collapse rule": "", "error": lambda row: row["error"]},
         },
     )
-
-
-def departure_of(run: ComparedRun) -> int | None:
-    """Return the first step at which a run's d_pi left its low band; None where it did not."""
-    values = run.data.metrics.get("mismatch/d_pi")
-    if values is None:
-        return None
-    return first_departure(run.data.metrics["step"], values, run.data.period, MISMATCH_RISE, MISMATCH_CEILING)
 
 
 def _collapse_text(run: ComparedRun) -> str:

@@ -29,8 +29,7 @@ from sat_slime.report.page import (
 )
 from sat_slime.rollout.token_dump import dump_paths
 from sat_slime.runs.folder import RunFolderError
-from sat_slime.runs.reading import Run, load_run, section
-from sat_slime.runs.rows import Columns, has
+from sat_slime.runs.reading import Columns, Run, has, load_run, section
 
 FOLDER = "diagnosis"
 XI = 1.0

@@ -23,10 +23,18 @@ from sat_slime.grid.plan import Cell
 from sat_slime.grid.state import CellState, GridFolder
 from sat_slime.report.methods import ON, PAPER_ORDER, WITH, label_of, task_suffix
 from sat_slime.report.paper import PaperCell, paper_cell
-from sat_slime.runs.collapse import CollapseWatch, judge
 from sat_slime.runs.folder import RunFolder, RunFolderError
-from sat_slime.runs.reading import RunData, flat_settings, read_yaml, row_faults, section
-from sat_slime.runs.rows import columns, of_first_dataset, read_histograms
+from sat_slime.runs.health import Collapse, judge
+from sat_slime.runs.reading import (
+    RunData,
+    columns,
+    flat_settings,
+    of_first_dataset,
+    read_histograms,
+    read_yaml,
+    row_faults,
+    section,
+)
 from sat_slime.runs.trackers import READABLE, adopt, is_tracker, read_tracked, what_it_is
 
 NAMED_SETTINGS = 3
@@ -88,7 +96,7 @@ class ComparedRun:
         return self.status in ("unknown", "finished")
 
     @cached_property
-    def collapse(self) -> CollapseWatch:
+    def collapse(self) -> Collapse:
         """The collapse rule over all that is logged."""
         return judge(self.data.metrics, self.data.evals, self.data.period)
 

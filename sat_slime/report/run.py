@@ -20,12 +20,20 @@ from sat_slime.report.charts import BLUE, GREY, Chart, axis, lines
 from sat_slime.report.frames import finite_mean, smooth, steps_of, window_of
 from sat_slime.report.page import Section, Table, headline, percent, section_of, write_page
 from sat_slime.rollout.types import TOOL
-from sat_slime.runs.collapse import judge
 from sat_slime.runs.folder import worked_seconds
-from sat_slime.runs.health import HealthWatch
+from sat_slime.runs.health import Watch, advisories, judge
 from sat_slime.runs.live_view import duration
-from sat_slime.runs.reading import Run, RunData, load_run, row_faults, section
-from sat_slime.runs.rows import Columns, has, largest_k, once_per_iteration
+from sat_slime.runs.reading import (
+    Columns,
+    Run,
+    RunData,
+    has,
+    largest_k,
+    load_run,
+    once_per_iteration,
+    row_faults,
+    section,
+)
 
 
 def write_report(path: str | Path) -> Path:
@@ -206,13 +214,9 @@ def _advisories(run: Run) -> Iterator[str]:
     """Tell what looked unhealthy at some time: the first time of each rule, and whether it held at the end."""
     if not section(run.config, "logging").get("health", True):
         return
-    watch = HealthWatch.of(run.config)
-    seen: dict[str, tuple[int, str]] = {}
-    for row in read_rows(run.folder.metrics):
-        for advisory in watch.step(row):
-            seen.setdefault(advisory.name, (int(number(row, "step", 0)), advisory.text))
-    for name, (step, text) in seen.items():
-        yield f"Health, from step {step}{', still at the end' if name in watch.holding else ''}: {text}."
+    watch = Watch.of(run.config)
+    for one in sorted(advisories(run.data.metrics, watch.period, watch.planned), key=lambda one: one.since or 0):
+        yield f"Health, from step {one.since}{', still at the end' if one.lasts else ''}: {one.text}."
 
 
 # ------------------------------------------------------------------------------------------------------------- tables

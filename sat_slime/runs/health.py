@@ -1,37 +1,36 @@
-"""Says what looks unhealthy in a run, by the table of `runs/rules`: advisories to a run of ours while it goes on, and
-symptoms of a run of slime's own loss, from what its trackers hold: since when, and which flag to try.
+"""Says what looks unhealthy in a run, by a table of rules: bounds on the level of a metric, what is then said, and what
+to try. A run of ours is judged while it goes on, one of slime's own loss afterwards, from what its trackers hold.
 
-Each rule is about a level, most often the mean over 16 known steps in a row, so that the order of two symptoms is sure
-only where more steps than that lie between them. None is a verdict, and none says what caused the others.
+A level is most often the mean over 16 known steps in a row, so that the order of two symptoms is sure only where more
+steps than that lie between them. None is a verdict, and none says what caused the others: a run that a rule holds for
+may learn on. What counts as a collapse is `Collapse`.
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from sat_slime.config.jsonl import number
 from sat_slime.objective.metrics import slime_names
-from sat_slime.runs.collapse import (
-    FLOOR_STEPS,
-    LEVEL_STEPS,
-    SCORE_ERRORS,
-    SCORE_LOSS,
-    SCORES,
-    Band,
-    CollapseWatch,
-    whole_cycles,
-)
-from sat_slime.runs.reading import RunData, batch_setting, section
-from sat_slime.runs.rows import Columns
-from sat_slime.runs.rules import RULES, Rule
+from sat_slime.runs.reading import Columns, RunData, batch_setting, known, section
 
+LEVEL_STEPS, FLOOR_STEPS = 16, 32
+"""A level, and the lowest level, are means over at least so many steps."""
+MISMATCH_RISE, MISMATCH_CEILING = 3.0, 0.15
+"""d_pi over its lowest level, and the nats from which on no level counts as low. The paper's run at lag 8 leaves its
+band of 0.01 above 0.03. Baselines that learn on were seen to reach this factor too: the mismatch alone tells no
+collapse. The ceiling is ten times what the paper shows of runs that do not collapse."""
+KL_RISE = MISMATCH_RISE**2
+"""The KL grows as the square of d."""
+SCORES, SCORE_LOSS, SCORE_ERRORS = 3, 1 / 3, 3.0
+"""A score is the mean of so many evaluations: one bad evaluation is no collapse. Share of the best score that is lost,
+and standard errors that the loss is at least, where the number of samples is known."""
 GROWTH, FIRST_STEPS = 2.0, 4
 """A mismatch that grew to so many times that of the first steps, which are so few or a cycle of the lag."""
 START_MISMATCH = 0.05
@@ -41,6 +40,227 @@ MOST_NAMED = 4
 """Metrics that a sentence names."""
 NO_RATIO = 1e-6
 """slime's own checks take a KL below 1e-8 for 0; a tracker rounds."""
+
+
+# ------------------------------------------------------------------------------------------------------- the rules
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Where the level of a metric stops being healthy. The level is taken of the newest 16 steps, or more for whole
+    cycles of the lag."""
+
+    name: str
+    """What is then seen, in a word."""
+    metric: str
+    limit: float
+    above: bool = True
+    """True where the level is unhealthy above the limit; else it is below it."""
+    of: Literal["", "beginning", "lowest", "tail", "lag", "responses"] = ""
+    """The quantity of which the limit is a multiple; empty: it is the limit itself. `beginning`: the median of the
+    first level. `lowest`: the lowest mean over at least 32 steps. Of the run's settings: `tail`, the 1 − alpha of SAT;
+    `lag`, the updates that a token may be old; `responses` of a batch. Without such a setting nothing is unhealthy."""
+    over: Literal["mean", "max", "sum", "size"] = "mean"
+    """The way in which the level follows from the values of the steps. `size`: the size at a single step."""
+    ceiling: float = math.inf
+    """With `lowest`: a level that is unhealthy whatever the lowest one was."""
+    least: float = -math.inf
+    """A level below this is healthy, whatever the multiple."""
+    runs: Literal["", "ours", "slime"] = ""
+    """The runs that it is for: ours while they go on, those of slime's own loss afterwards; empty: both."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule says what looks unhealthy about a metric, what is then said, and what to try.
+
+    The texts may name `{level}`; `{usual}`, what the limit is a multiple of; `{share}`, level over usual; `{limit}`;
+    `{steps}` of the level; `{crossed}`, which limit of a level against its lowest was crossed, in words; `{out}`, the
+    steps that were out of the bound, and `{known}`, those that have the metric.
+    """
+
+    bound: Bound
+    seen: str
+    advice: str = ""
+    """A text on what to try. `{or_sat}`: ", or SAT", where that is off."""
+
+
+MOST_GRADIENT, MOST_LOSS = 1e3, 1e2
+"""Sizes that no step of a run that learns reaches, whatever it began with. Of 839 kept runs of a small model, up to 64
+updates stale, the largest gradient norm at a single step is 720 (27 in those without a symptom) and the largest loss
+4.2; runs of large models report norms below 10, and slime clips them to 1. A loss is a mean of r A, and A of a group of
+n responses is below sqrt(n) in size."""
+WRONG_WEIGHTS = 6.0
+"""The implementation part of d_pi at the worst step, of that of the first steps. In 620 runs of a small model without
+R3 it rose up to 5.5 times in 128 steps, and stayed below 0.06 nats; where one engine of two was given the initial
+weights it was more than ten times as large at once."""
+LEAST_ESS = 0.5
+"""Effective sample size of pi / mu over the tokens, as a share: below, half of a batch counts for nothing."""
+LEAST_KL = 0.1
+"""Nats of the KL to the reference, which begins at 0, so that nine times its lowest level alone is nothing."""
+MOST_TRUNCATED = 0.2
+"""Responses cut at the length limit, as a share."""
+BEYOND = "was above {limit:g} in size at {out} of {known} steps, {level:.3g} at most"
+BROKEN_BATCH = (
+    "No batch that is whole has this: a token that one side finds impossible, a mask or an advantage of the wrong "
+    "scale. Look at that step's batch (--save-debug-train-data), and stop: --clip-grad scales such an update down and "
+    "keeps its direction"
+)
+
+RULES = (
+    Rule(
+        Bound("gradient", "grad_norm", MOST_GRADIENT, over="size", runs="slime"),
+        f"the gradient norm {BEYOND}",
+        BROKEN_BATCH,
+    ),
+    Rule(
+        Bound("loss", "loss/total", MOST_LOSS, over="size", runs="slime"),
+        f"the loss {BEYOND}",
+        BROKEN_BATCH,
+    ),
+    Rule(
+        Bound("loss", "loss/policy", MOST_LOSS, over="size", runs="slime"),
+        f"the policy loss {BEYOND}",
+        BROKEN_BATCH,
+    ),
+    Rule(
+        Bound("mismatch", "mismatch/d_pi", MISMATCH_RISE, of="lowest", ceiling=MISMATCH_CEILING),
+        "mean |log π − log μ| is {level:.3g} nats, {crossed}",
+        "The trained policy is far from the one that sampled. Try a smaller lag, radius or learning rate{or_sat}. On "
+        "slime --use-rollout-logprobs lets the clip see it, --use-tis or mis-geo bound it, and for a MoE "
+        "--use-rollout-routing-replay lowers it",
+    ),
+    Rule(
+        Bound("ess", "mismatch/ess", LEAST_ESS, above=False),
+        "the effective sample size is {level:.0%} of the tokens, below {limit:.0%}: a few stale ones "
+        "carry the gradient",
+        "Try a smaller lag or clip radius, or cap the weights (tis)",
+    ),
+    Rule(
+        Bound("engine", "mismatch/implementation", WRONG_WEIGHTS, of="beginning", over="max", least=0.01),
+        "engine and trainer differ by {level:.3g} nats a token at the same weights, more than {limit:g} times the "
+        "{usual:.3g} of the first steps: an engine has other weights than it says, or computes otherwise",
+        "Look into the engines' logs for a restart; pipeline.canary: stop names such an engine at the next push",
+    ),
+    Rule(
+        Bound("lag", "lag/max", 1, of="lag", over="max", runs="ours"),
+        "tokens are up to {level:g} updates old, {usual:g} by the plan: weights reach the engines late",
+        "Look for errors of the broadcast in the log",
+    ),
+    Rule(
+        Bound("gate", "sat/gate_rate", 0.1, above=False, of="tail", runs="ours"),
+        "SAT's gate is open for {level:.2%} of the tokens, less than a tenth of the tail's {usual:.0%}: "
+        "its quantile is over too few responses",
+        "Set method.sat.scope to step, or make micro-batches larger",
+    ),
+    Rule(
+        Bound("clip", "clip/fraction", MISMATCH_RISE, of="lowest", least=0.02, runs="slime"),
+        "{level:.1%} of the tokens are clipped, {limit:g} times the lowest level of {usual:.1%}",
+        "Updates go farther than --eps-clip lets them. Try a smaller --lr, or fewer optimizer steps per rollout (a "
+        "larger --global-batch-size)",
+    ),
+    Rule(
+        Bound("entropy", "loss/entropy", 0.1, above=False, of="beginning"),
+        "entropy is {level:.3g} nats, below a tenth of the {usual:.3g} it started with: nothing new is tried",
+        "Try an entropy bonus (loss.entropy_coef, on slime --entropy-coef), a larger KL term or upper radius, a "
+        "smaller learning rate, harder prompts",
+    ),
+    Rule(
+        Bound("noise", "loss/entropy", 3.0, of="lowest", least=0.05, runs="slime"),
+        "entropy rose to {level:.3g} nats, {limit:g} times its lowest level of {usual:.3g}",
+        "Responses turn into noise, as unbounded updates on stale bad responses make them. Look at repetition and "
+        "truncation beside it; try --use-tis, --use-opsm, topr of the plugin, a smaller --lr",
+    ),
+    Rule(
+        Bound("rejected", "rollout/rejected", 0.01, of="responses", runs="ours"),
+        "{share:.1%} of the responses failed a check, above {limit:.0%}: rollout/rejected/REASON in "
+        "metrics.jsonl says which",
+    ),
+    Rule(
+        Bound("restarts", "rollout/restarts", 0, over="sum"),
+        "engines were restarted {level:g} times in {steps} steps: the log names what died, and memory is "
+        "the usual cause",
+    ),
+    Rule(
+        Bound("canary", "canary/faults", 0, over="sum"),
+        "the canary found engines without the pushed weights {level:g} times in {steps} steps",
+        "The log names engine, push and remedy; `pipeline.canary: stop` ends such a run",
+    ),
+    Rule(
+        Bound("kl", "loss/kl", KL_RISE, of="lowest", least=LEAST_KL, runs="slime"),
+        f"the KL to the reference went to {{level:.3g}} nats, {{limit:g}} times its lowest level of {{usual:.3g}} "
+        f"and above {LEAST_KL:g}",
+        "The policy runs away from the reference. Try a larger --kl-loss-coef, or a smaller --lr",
+    ),
+    Rule(
+        Bound("gradient", "grad_norm", 5.0, of="lowest", runs="slime"),
+        "the gradient norm went to {level:.3g}, {limit:g} times its lowest level of {usual:.3g}",
+        "A few tokens carry the update. Try a smaller --clip-grad, and a gate in the place of a weight (icepop, "
+        "mis-geo)",
+    ),
+    Rule(
+        Bound("capped", "tis_clipfrac", 0.05, runs="slime"),
+        "{level:.1%} of the importance weights are at their cap, above {limit:.0%}",
+        "TIS bounds each weight and lets the token in all the same. Drop such tokens instead: "
+        "--custom-tis-function-path slime.backends.megatron_utils.loss.icepop_function, or the plugin's mis-geo",
+    ),
+    Rule(
+        Bound("truncated", "truncated_ratio", MOST_TRUNCATED, runs="slime"),
+        "{level:.0%} of the responses were cut at the length limit, above {limit:.0%}",
+        "Cut responses get the reward of a wrong answer. Look whether they repeat themselves, or go on after a "
+        "turn's end (then --rollout-stop-token-ids lacks it); else raise --rollout-max-response-len, or mask them",
+    ),
+    Rule(
+        Bound("repetition", "repetition_frac", 0.05, runs="slime"),
+        "{level:.0%} of the responses repeat themselves by slime's own test, above {limit:.0%}",
+        "The policy has broken down in long responses. Go back to a checkpoint before that, with a smaller --lr or "
+        "a bound on staleness",
+    ),
+    Rule(
+        Bound("length", "response/length_mean", 1 / 3, above=False, of="beginning", runs="slime"),
+        "responses shrank to {level:.0f} tokens, less than a third of the {usual:.0f} they started with",
+        "Short answers are what the loss pays for: look at the normalization by length, and whether the verifier "
+        "accepts an answer without its derivation",
+    ),
+)
+
+
+# ------------------------------------------------------------------------------------------- levels over the steps
+
+
+def whole_cycles(steps: int, period: int) -> int:
+    """Return at least so many steps, in whole cycles of the lag."""
+    return period * -(-steps // period)
+
+
+def levels(values: np.ndarray, steps: int, over: str = "mean") -> np.ndarray:
+    """Return what the newest `steps` of (n,) values come to at each of them, NaNs left out; NaN before there are as
+    many."""
+    if len(values) < steps:
+        return np.full(len(values), np.nan)
+    there = np.isfinite(values)
+    windows, known = (
+        np.lib.stride_tricks.sliding_window_view(column, steps)
+        for column in (np.where(there, values, -math.inf if over == "max" else 0.0), there)
+    )
+    level, count = windows.max(axis=1) if over == "max" else windows.sum(axis=1), known.sum(axis=1)
+    level = np.where(count > 0, level / np.maximum(count, 1) if over == "mean" else level, np.nan)
+    return np.concatenate([np.full(steps - 1, np.nan), level])
+
+
+def band(
+    values: np.ndarray, period: int, rise: float, ceiling: float = math.inf
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return (level over the lowest one, the lowest level, whether the level is out of its low band) at each of (n,)
+    finite values, which cycle with the lag; NaN until it is known. The band ends where the level is `rise` times the
+    lowest one, or `ceiling`."""
+    settled = values[period:]  # the first cycle begins with a batch of lag 0
+    unknown = np.full(len(values) - len(settled), np.nan)
+    floor = np.fmin.accumulate(np.concatenate([unknown, levels(settled, whole_cycles(FLOOR_STEPS, period))]))
+    level = np.concatenate([unknown, levels(settled, whole_cycles(LEVEL_STEPS, period))])
+    level[np.isnan(floor)] = np.nan
+    risen = np.divide(level, floor, out=np.full(len(values), np.nan), where=floor > 0)
+    return risen, floor, (risen >= rise) | (level >= ceiling)
 
 
 @dataclass(frozen=True)
@@ -70,79 +290,43 @@ class Symptom:
         return f"{self.seen}. {self.advice}" if self.advice else self.seen
 
 
-# ------------------------------------------------------------------------------------------------ a rule over its steps
+class Judged:
+    """A rule over the (n,) values of its metric, NaN where a step did not measure it."""
 
-
-class RuleWatch:
-    """A rule over the values of its metric, which it takes in the order of the steps."""
-
-    def __init__(self, rule: Rule, period: int = 1, planned: Mapping[str, float] | None = None):
-        """period: steps of a lag cycle. planned: as HealthWatch.planned."""
+    def __init__(
+        self,
+        rule: Rule,
+        steps: np.ndarray,
+        values: np.ndarray,
+        period: int = 1,
+        planned: Mapping[str, float] | None = None,
+    ):
+        """period: steps of a lag cycle. planned: as Watch.planned."""
         bound = rule.bound
-        self.rule, self._planned = rule, planned or {}
-        self.steps = whole_cycles(1 if bound.over == "size" else LEVEL_STEPS, period)
-        self._newest: deque[float] = deque(maxlen=self.steps)
-        self._known, self._out = 0, 0
-        self._first: list[float] = []
-        self._band = Band(period, bound.limit, bound.ceiling) if bound.of == "lowest" else None
-        self.level = math.nan
-        """The newest level; NaN until there is one."""
-        self.outside = False
-        """True while it is out of its bound."""
-        self.since: int | None = None
-        """Step from which on it was out of it at some time; None: it never was."""
-        self.farthest = math.nan
-        """The farthest level from then on."""
-
-    def add(self, step: int, value: float) -> None:
-        """Take a step; NaN where the metric was not measured."""
-        self._newest.append(value)
-        if math.isfinite(value):
-            self._known += 1
-            if len(self._first) < self.steps:
-                self._first.append(value)
-        if self._band is not None:
-            self._band.add(step, value)
-        known = [newest for newest in self._newest if math.isfinite(newest)]
-        self.outside = len(self._newest) == self.steps and bool(known) and self._leaves(known)
-        self._out += self.outside
-        if self.outside and self.since is None:
-            self.since, self.farthest = step, self.level
-        elif self.since is not None:
-            self.farthest = (max if self.rule.bound.above else min)(self.farthest, self.level)
-
-    def _leaves(self, known: Sequence[float]) -> bool:
-        """Take the level of the newest values; return whether it is out of its bound."""
-        bound = self.rule.bound
-        match bound.over:
-            case "mean":
-                self.level = sum(known) / len(known)
-            case "max":
-                self.level = max(known)
-            case "sum":
-                self.level = sum(known)
-            case "size":
-                self.level = abs(known[-1])
-        if self._band is not None:
-            beyond = self._band.outside or self.level >= bound.ceiling
+        self.rule, self.steps = rule, steps
+        self.window = 1 if bound.over == "size" else whole_cycles(LEVEL_STEPS, period)
+        there = np.isfinite(values)
+        self.known = int(there.sum())
+        self.level = np.abs(values) if bound.over == "size" else levels(values, self.window, bound.over)
+        first = values[there][: self.window].tolist()
+        begun = np.array([math.nan, *(median(first[:n]) for n in range(1, len(first) + 1))])
+        usual = np.full(len(values), (planned or {}).get(bound.of, math.nan))
+        """What the bound is a multiple of at each step; NaN where that is nothing, or not known."""
+        if bound.of in ("lowest", "beginning"):
+            usual = begun[np.minimum(np.cumsum(there), len(first))]
+        if bound.of == "lowest":
+            floor, out = np.full(len(values), np.nan), np.zeros(len(values), bool)
+            _, floor[there], out[there] = band(values[there], period, bound.limit, bound.ceiling)
+            usual, beyond = np.where(np.isnan(floor), usual, floor), out | (self.level >= bound.ceiling)
         else:
-            limit = bound.limit * (self.usual if bound.of else 1.0)
+            limit = bound.limit * usual if bound.of else bound.limit
             beyond = self.level > limit if bound.above else self.level < limit
-        return beyond and self.level >= bound.least
+        self.usual = usual
+        self.outside = beyond & (self.level >= bound.least)
 
-    @property
-    def usual(self) -> float:
-        """The level of which the bound is a multiple; NaN where it is of nothing, or of what is not known."""
-        of = self.rule.bound.of
-        if self._band is not None and math.isfinite(self._band.floor):
-            return self._band.floor
-        if of in ("lowest", "beginning") and self._first:
-            return median(self._first)
-        return self._planned.get(of, math.nan)
-
-    def symptom(self, level: float, or_sat: str = ", or SAT") -> Symptom:
-        """Return what is said of a level that is out of its bound."""
-        bound, usual = self.rule.bound, self.usual
+    def symptom(self, at: int, level: float, or_sat: str = ", or SAT") -> Symptom:
+        """Return what is said of a level that is out of its bound, after so many steps."""
+        bound, usual = self.rule.bound, float(self.usual[at])
         crossed = f"above {bound.ceiling:g}"
         if level < bound.ceiling or level >= bound.limit * usual:
             risen = f"more than {bound.limit:g} times its lowest level of {usual:.3g}"
@@ -152,67 +336,243 @@ class RuleWatch:
             usual=usual,
             share=level / usual if usual else math.nan,
             limit=bound.limit,
-            steps=self.steps,
+            steps=self.window,
             crossed=crossed,
-            out=self._out,
-            known=self._known,
+            out=self.outside.sum(),
+            known=self.known,
         )
-        return Symptom(self.rule.name, seen, self.rule.advice.format(or_sat=or_sat), self.since, self.outside)
+        since = int(self.steps[self.outside.argmax()])
+        return Symptom(bound.name, seen, self.rule.advice.format(or_sat=or_sat), since, bool(self.outside[-1]))
 
 
-# --------------------------------------------------------------------------------------------------------- runs of ours
+# ------------------------------------------------------------------------------------------------------- a collapse
 
 
-@dataclass
-class HealthWatch:
-    """The rules for runs of ours over a history that grows. Feed it the rows of metrics.jsonl in the order written."""
+@dataclass(frozen=True)
+class Score:
+    """Mean of SCORES evaluations."""
 
-    period: int = 1
-    """Steps of a lag cycle."""
-    planned: Mapping[str, float] = field(default_factory=dict)
-    """Numbers of a run's settings that rules measure by, as far as they tell: tail, lag and responses."""
-    holding: dict[str, Symptom] = field(init=False, default_factory=dict)
-    """What holds now, by the names of the rules."""
+    step: int
+    """Step of the newest of these evaluations."""
+    mean: float
+    samples: float
+    """Answers in all of them together; NaN where unknown."""
 
-    def __post_init__(self) -> None:
-        self._watches = [RuleWatch(rule, self.period, self.planned) for rule in RULES if rule.runs != "slime"]
+    @property
+    def error(self) -> float:
+        """The standard error of a share of successes; 0 where it is unknown, so that the loss alone decides."""
+        inside = 0 <= self.mean <= 1 and self.samples > 0
+        return math.sqrt(self.mean * (1 - self.mean) / self.samples) if inside else 0.0
+
+
+def scores(steps: np.ndarray, values: np.ndarray, samples: np.ndarray) -> Iterator[tuple[Score, Score, bool]]:
+    """Yield (newest score, best so far, whether the newest fell from it by a third and beyond its errors) at each
+    evaluation, as soon as there is a score."""
+    best: Score | None = None
+    for end in range(SCORES, len(values) + 1):
+        of = slice(end - SCORES, end)
+        newest = Score(int(steps[end - 1]), float(values[of].sum() / SCORES), float(samples[of].sum()))
+        best = newest if best is None or newest.mean >= best.mean else best
+        loss, noise = best.mean - newest.mean, SCORE_ERRORS * math.hypot(best.error, newest.error)
+        yield newest, best, best.mean > 0 and loss >= SCORE_LOSS * best.mean and loss > noise
+
+
+@dataclass(frozen=True)
+class Collapse:
+    """The collapse rule, the same for every run, after it and while it goes on.
+
+    A run **has collapsed** where, at an evaluation, both hold:
+
+    - **score**: the mean of the newest 3 evaluations lies at least a third below the best such mean so far, and at
+      least 3 standard errors of the two;
+    - **mismatch**: at some step since that best, d_pi was out of its low band: its mean over the newest 16 steps or
+      more (a whole number of lag cycles) was at least three times the lowest mean that it has held over 32 steps or
+      more, or at least 0.15 nats, for a run that never had a low level.
+
+    Where it holds at the last evaluation the run is marked as collapsed, from the evaluation on since when it has held;
+    where it held and no longer does, as recovered. A run without evaluations is judged by its training reward, in
+    blocks of 16 steps or more. What the rule cannot see (too few evaluations, no d_pi) it does not mark.
+    """
+
+    what: str
+    """The score: accuracy or training reward."""
+    since: int | None = None
+    """Evaluation from which on the whole rule has held; None while it does not."""
+    ever: int | None = None
+    """First evaluation at which it held."""
+    best: Score | None = None
+    newest: Score | None = None
+    score_fell: bool = False
+    """True while the score's half of the rule holds."""
+    rise: float = math.nan
+    """d_pi's newest level over its lowest."""
+    rise_since_best: float = math.nan
+    """The highest `rise` since the best score."""
+    floor: float = math.nan
+    """The lowest level of d_pi, in nats."""
+    departed: int | None = None
+    """First step at which d_pi was out of its low band."""
+
+    @property
+    def met(self) -> bool:
+        """True while the rule holds."""
+        return self.since is not None
+
+    @property
+    def score_loss(self) -> float:
+        """Share of the best score that is lost now; NaN until scores are known."""
+        if self.best is None or self.newest is None or self.best.mean <= 0:
+            return math.nan
+        return 1 - self.newest.mean / self.best.mean
+
+    def sentence(self) -> str:
+        """Return what holds now, in words; empty while the rule does not."""
+        if not self.met or self.best is None or self.newest is None:
+            return ""
+        return (
+            f"the run meets the collapse rule since step {self.since}: {self.what} fell from {self.best.mean:.3f} "
+            f"(mean of {SCORES}, to step {self.best.step}) to {self.newest.mean:.3f}, and d_pi left its low band "
+            f"({self.rise_since_best:.1f} times its lowest level, {self.floor:.4f} nats)"
+        )
+
+
+def judge(metrics: Columns, evals: Columns, period: int, by_accuracy: bool | None = None) -> Collapse:
+    """Return the collapse rule over a run so far, from the columns of its metrics.jsonl and eval.jsonl.
+
+    Args:
+        period: steps of a lag cycle.
+        by_accuracy: whether the run evaluates; else its training reward is the score. Default: whether it did.
+    """
+    period, by_accuracy = max(1, period), "accuracy" in evals if by_accuracy is None else by_accuracy
+    steps, d_pi = known(metrics, "mismatch/d_pi")
+    risen, floor, outside = band(d_pi, period, MISMATCH_RISE, MISMATCH_CEILING)
+    if by_accuracy:
+        unknown = np.full(len(evals["accuracy"]), np.nan)
+        table = np.array([evals.get(key, unknown) for key in ("step", "accuracy", "n_samples")])
+        at, values, samples = table[:, np.isfinite(table[:2]).all(axis=0)]
+    else:
+        at, values = known(metrics, "reward/mean")
+        block = whole_cycles(LEVEL_STEPS, period)
+        whole = len(at) // block
+        at, values = at[block - 1 :: block], values[: whole * block].reshape(whole, block).mean(axis=1)
+        samples = np.full(whole, np.nan)
+    state: dict[str, Any] = {}
+    began = 0
+    for newest, best, fell in scores(at, values, samples):
+        there = int(np.searchsorted(steps, newest.step, side="right"))  # an evaluation follows the step that it is of
+        began = max(0, there - 1) if best is newest else began
+        since = (state.get("since") or newest.step) if fell and outside[began:there].any() else None
+        state = {"since": since, "ever": state.get("ever") or since, "best": best, "newest": newest, "score_fell": fell}
+    since_best = risen[began:] if state else risen[:0]
+    return Collapse(
+        "accuracy" if by_accuracy else "training reward",
+        **state,
+        rise=float(risen[-1]) if len(risen) else math.nan,
+        rise_since_best=float(np.fmax.reduce(since_best, initial=math.nan)),
+        floor=float(floor[-1]) if len(floor) else math.nan,
+        departed=int(steps[outside][0]) if outside.any() else None,
+    )
+
+
+# ------------------------------------------------------------------------------------------- runs of ours, as they go
+
+
+class Watch:
+    """The rules over a run of ours that goes on. Feed it the rows of metrics.jsonl and eval.jsonl as they are
+    written."""
+
+    def __init__(
+        self,
+        period: int = 1,
+        planned: Mapping[str, float] | None = None,
+        by_accuracy: bool = True,
+        advise: bool = True,
+    ):
+        """
+        Args:
+            period: steps of a lag cycle.
+            planned: numbers of a run's settings that rules measure by, as far as they tell: tail, lag and responses.
+            by_accuracy: as in `judge`.
+            advise: whether `step` tells symptoms.
+        """
+        self.period, self.planned, self.by_accuracy, self.advise = period, planned or {}, by_accuracy, advise
+        self._metrics: dict[str, list[float]] = {"step": [], "mismatch/d_pi": [], "reward/mean": []}
+        self._metrics |= {rule.bound.metric: [] for rule in RULES if rule.bound.runs != "slime"}
+        self._evals: dict[str, list[float]] = {"step": [], "accuracy": [], "n_samples": []}
+        self.collapse = Collapse("accuracy" if by_accuracy else "training reward")
+        self.holding: dict[str, Symptom] = {}
+        """The symptoms that hold now, by their names."""
 
     @classmethod
-    def of(cls, config: Mapping[str, Any]) -> HealthWatch:
+    def of(cls, config: Mapping[str, Any]) -> Watch:
         """Return the watch of a run with these settings, as config.yaml has them."""
-        pipeline, method = section(config, "pipeline"), section(config, "method")
-        sat = section(method, "sat")
+        pipeline, sat = section(config, "pipeline"), section(section(config, "method"), "sat")
         lag, steps = pipeline.get("lag"), pipeline.get("optimizer_steps_per_rollout") or 1
         streams = pipeline.get("mode") == "streaming"
-        oldest = pipeline.get("max_staleness") if streams else None if lag is None else max(lag, 1) * steps
         prompts, samples = (
             batch_setting(config, name) or 0 for name in ("prompts_per_iteration", "samples_per_prompt")
         )
         settings = {
             "tail": 1 - sat["alpha"] if "alpha" in sat else None,
-            "lag": oldest,
+            "lag": pipeline.get("max_staleness") if streams else None if lag is None else max(lag, 1) * steps,
             "responses": prompts * samples or None,
         }
-        known = {name: value for name, value in settings.items() if value is not None}
-        return cls(max(1, (lag or 1) * steps), known)
+        return cls(
+            max(1, (1 if lag is None else lag) * steps),
+            {name: value for name, value in settings.items() if value is not None},
+            (section(config, "eval").get("every_n_iterations") or 0) > 0,
+            section(config, "logging").get("health", True),
+        )
 
-    def step(self, row: Mapping[str, Any]) -> list[Symptom]:
-        """Take an optimizer step; return what begins to hold with it."""
-        step = int(number(row, "step", 0.0))
-        for watch in self._watches:
-            watch.add(step, number(row, watch.rule.metric))
-        or_sat = "" if "tail" in self.planned else ", or SAT"
-        found = [watch.symptom(watch.level, or_sat) for watch in self._watches if watch.outside]
-        new = [symptom for symptom in found if symptom.name not in self.holding]
-        self.holding = {symptom.name: symptom for symptom in found}
-        return new
+    def step(self, row: Mapping[str, Any]) -> tuple[dict[str, float], list[Symptom]]:
+        """Take an optimizer step; return what the collapse rule adds to its metrics, and the symptoms that begin to
+        hold with it."""
+        for name, values in self._metrics.items():
+            values.append(number(row, name))
+        before = self._judge()
+        told = {"collapse/mismatch_rise": self.collapse.rise, "collapse/score_loss": self.collapse.score_loss}
+        added = {name: value for name, value in told.items() if value == value}
+        new = [symptom for name, symptom in self.holding.items() if name not in before]
+        return added | {"collapse/met": float(self.collapse.met)}, new
 
-    def anew(self, rows: Iterable[Mapping[str, Any]]) -> HealthWatch:
+    def evaluation(self, row: Mapping[str, Any]) -> None:
+        """Take an evaluation."""
+        for name, values in self._evals.items():
+            values.append(number(row, name))
+        self._judge()
+
+    def anew(self, rows: Iterable[Mapping[str, Any]], evals: Iterable[Mapping[str, Any]]) -> Watch:
         """Return the same rules over the rows of an earlier part of the run alone."""
-        other = HealthWatch(self.period, self.planned)
-        for row in rows:
-            other.step(row)
+        other = Watch(self.period, self.planned, self.by_accuracy, self.advise)
+        for table, kept in ((other._metrics, list(rows)), (other._evals, list(evals))):
+            table |= {name: [number(row, name) for row in kept] for name in table}
+        other._judge()
         return other
+
+    def _judge(self) -> dict[str, Symptom]:
+        """Judge all that was taken; return what held before."""
+        before = self.holding
+        metrics, evals = (
+            {name: np.array(values) for name, values in table.items()} for table in (self._metrics, self._evals)
+        )
+        self.collapse = judge(metrics, evals, self.period, self.by_accuracy)
+        found = advisories(metrics, self.period, self.planned, now=True) if self.advise else ()
+        self.holding = {symptom.name: symptom for symptom in found}
+        return before
+
+
+def advisories(metrics: Columns, period: int, planned: Mapping[str, float], now: bool = False) -> Iterator[Symptom]:
+    """Yield what looks unhealthy in the columns of a run of ours: all that ever did, with what was said as it began;
+    or, with `now`, what does at its newest step, with what is said of that."""
+    or_sat = "" if "tail" in planned else ", or SAT"
+    for rule in RULES:
+        values = metrics.get(rule.bound.metric, np.zeros(0))
+        if rule.bound.runs != "slime" and len(values):
+            steps = np.nan_to_num(metrics.get("step", np.zeros(len(values))))  # a damaged row may lack its own
+            judged = Judged(rule, steps, values, period, planned)
+            if judged.outside[-1] if now else judged.outside.any():
+                at = -1 if now else int(judged.outside.argmax())
+                yield judged.symptom(at, float(judged.level[at]), or_sat)
 
 
 # ------------------------------------------------------------------------------------------------- runs of slime's loss
@@ -228,40 +588,18 @@ def symptoms(data: RunData) -> list[Symptom]:
         if not any(one.name == symptom.name and (one.lasts or not symptom.lasts) for one in told):
             told.append(symptom)
     mismatch = next((symptom.since for symptom in told if symptom.name == "mismatch"), None) or math.inf
-    for symptom in _drift(metrics):
-        if (symptom.since or 0) < mismatch - LEVEL_STEPS:  # else it is the same finding
-            told.append(symptom)
+    # else it is the same finding
+    told += [symptom for symptom in _drift(metrics) if (symptom.since or 0) < mismatch - LEVEL_STEPS]
     told.sort(key=lambda symptom: symptom.since or 0)
     return told + list(_blind_clip(metrics))
 
 
-def verdict(data: RunData, found: Sequence[Symptom]) -> str:
-    """Return what the absence of further symptoms is worth, in a sentence; empty where some were found, over as many
-    steps as levels need. `found`: all symptoms, those of dumps included."""
-    steps = len(data.metrics.get("step", ()))
-    slimes = {ours: own for own, ours in slime_names().items()}
-    logged = (rule for rule in RULES if rule.runs == "slime" or (not rule.runs and rule.metric in slimes))
-    of_levels = [rule.metric for rule in logged if rule.bound.over != "size"]
-    lengths = {slimes.get(key, key): len(known(data.metrics, key)[0]) for key in ("reward/mean", *of_levels)}
-    judged = [name for name, length in lengths.items() if length >= FLOOR_STEPS]
-    if not steps:
-        return "" if found else "The dumps show nothing unhealthy; without a tracker no curve was judged."
-    if not judged:
-        opening = "Beyond that no verdict" if found else "No verdict"
-        longest = max(lengths.values())
-        return f"{opening}: of what the rules judge {longest} steps are there at most, and a level takes {FLOOR_STEPS}."
-    missing = ", ".join(name for name in lengths if name not in judged)
-    also = f" Not judged, since fewer than {FLOOR_STEPS} steps have it: {missing}." if missing else ""
-    return "" if found else f"The rules found nothing unhealthy in {', '.join(judged)} of {steps} steps.{also}"
-
-
 def _by_rules(metrics: Columns) -> Iterator[Symptom]:
-    for watch in [RuleWatch(rule) for rule in RULES if rule.runs != "ours"]:
-        steps, values = known(metrics, watch.rule.metric)
-        for step, value in zip(steps.tolist(), values.tolist(), strict=True):
-            watch.add(int(step), value)
-        if watch.since is not None:
-            yield watch.symptom(watch.farthest)
+    for rule in RULES:
+        judged = Judged(rule, *known(metrics, rule.bound.metric))
+        if rule.bound.runs != "ours" and judged.outside.any():
+            since = judged.level[judged.outside.argmax() :]
+            yield judged.symptom(-1, float(np.nanmax(since) if rule.bound.above else np.nanmin(since)))
 
 
 def _start(metrics: Columns) -> Iterator[Symptom]:
@@ -284,78 +622,55 @@ def _drift(metrics: Columns) -> Iterator[Symptom]:
     mean of 32 steps, grows with it. Each step of the newest level is above each of the first, so that ups and downs
     with the lag are none."""
     steps, values = known(metrics, "mismatch/d_pi")
-    lags = known(metrics, "lag/max")[1]
-    period = max(1, int(lags.max())) if len(lags) else 1
+    period = max(1, int(known(metrics, "lag/max")[1].max(initial=1)))
     steps, values = steps[period:], values[period:]  # the first cycle begins with a batch of lag 0
     few, many = whole_cycles(FIRST_STEPS, period), whole_cycles(LEVEL_STEPS, period)
-    if len(values) < few + many:
-        return
-    first, windows = values[:few], np.lib.stride_tricks.sliding_window_view(values[few:], many)
-    levels = windows.mean(axis=1)
-    grown = (levels >= GROWTH * first.mean()) & (windows.min(axis=1) > first.max())
+    first, after = values[:few], values[few:]
+    level, lowest = levels(after, many), -levels(-after, many, "max")
+    grown = np.isfinite(level) & (level >= GROWTH * first.mean()) & (lowest > first.max()) if len(after) else level > 0
     if grown.any():
         yield Symptom(
             "drift",
-            f"mean |log π − log μ| grew to {levels[grown].max():.3g} nats, from {first.mean():.3g} in the first steps",
+            f"mean |log π − log μ| grew to {level[grown].max():.3g} nats, from {first.mean():.3g} in the first steps",
             "Where the lag is the same, the engine computes farther and farther from the trainer, or the updates grow: "
             "look at the first step after a push (--update-weights-interval 1), at data types and a MoE's routing "
             "(--use-rollout-routing-replay); a smaller --lr. Bounds on it as for a mismatch",
-            int(steps[few + many - 1 :][grown][0]),
+            int(steps[few:][grown][0]),
             bool(grown[-1]),
         )
 
 
-def known(metrics: Columns, key: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return (steps, values) of a metric where it is a finite number."""
-    if key not in metrics:
-        return np.zeros(0), np.zeros(0)
-    there = np.isfinite(metrics[key])
-    return metrics["step"][there], metrics[key][there]
-
-
 def _falls(metrics: Columns, evals: Columns) -> Iterator[Symptom]:
+    """Yield the falls of training reward and evaluated score by a third or more. Unlike the collapse rule this sees one
+    in the first 48 steps, and says when it began: from when on the level stayed below two thirds of the best."""
     advice = (
         "Look at what started before it. Resume from a checkpoint before the first of that, with one thing changed: "
         "broken weights seldom learn again what they lost"
     )
-    steps, rewards = known(metrics, "reward/mean")
-    if (fall := _reward_fall(steps, rewards)) is not None:
-        since, now, best = fall
-        text = f"the training reward fell from {best:.3f} at its best to {now:.3f}, by a third or more"
-        yield Symptom("reward", text, advice, since)
-    watch, fell = CollapseWatch(), None
-    steps, scores = known(evals, "accuracy")
-    for step, score in zip(steps.tolist(), scores.tolist(), strict=True):
-        watch.evaluation({"step": int(step), "accuracy": score})
-        fell = (fell or int(step)) if watch.score_fell else None
-    if fell is not None and watch.best is not None and watch.newest is not None:
-        fell = min(fell, _onset(steps, scores, (1 - SCORE_LOSS) * watch.best.mean))
-        text = f"the evaluated score fell from {watch.best.mean:.3f} to {watch.newest.mean:.3f} (means of {SCORES})"
-        yield Symptom("evaluation", f"{text}, by a third or more", advice, fell)
 
+    def onset(steps: np.ndarray, level: np.ndarray, best: float) -> int:
+        good = np.flatnonzero(level >= (1 - SCORE_LOSS) * best)
+        return int(steps[min(int(good[-1]) + 1 if len(good) else 0, len(steps) - 1)])
 
-def _reward_fall(steps: np.ndarray, values: np.ndarray) -> tuple[int, float, float] | None:
-    """Return (step at which it began, level now, best level) where the reward fell by a third or more, from the best
-    level to that of the last 3 levels' steps, and beyond three standard errors of the two. Unlike the collapse rule it
-    sees a fall in the first 48 steps, and says when it began. A best level of 0 or below has no third."""
-    if len(values) < 2 * LEVEL_STEPS:
-        return None
-    levels = np.convolve(values, np.full(LEVEL_STEPS, 1 / LEVEL_STEPS), mode="valid")
-    best, peak = float(levels.max()), int(levels.argmax()) + LEVEL_STEPS
-    after = values[max(peak, len(values) - SCORES * LEVEL_STEPS) :]
-    if len(after) < LEVEL_STEPS:
-        return None
-    now, noise = float(after.mean()), float(np.std(values[LEVEL_STEPS - 1 :] - levels))
-    error = noise * math.sqrt(1 / LEVEL_STEPS + 1 / len(after))
-    if best <= 0 or best - now < SCORE_LOSS * best or best - now <= SCORE_ERRORS * error:
-        return None
-    return _onset(steps[LEVEL_STEPS - 1 :], levels, (1 - SCORE_LOSS) * best), now, best
-
-
-def _onset(steps: np.ndarray, levels: np.ndarray, limit: float) -> int:
-    """Return the step from which on the level stayed below `limit` to the end."""
-    good = np.flatnonzero(levels >= limit)
-    return int(steps[min(int(good[-1]) + 1 if len(good) else 0, len(steps) - 1)])
+    steps, values = known(metrics, "reward/mean")
+    if len(values) >= 2 * LEVEL_STEPS:
+        full = slice(LEVEL_STEPS - 1, None)
+        level = levels(values, LEVEL_STEPS)[full]
+        best, peak = float(level.max()), int(level.argmax()) + LEVEL_STEPS
+        after = values[max(peak, len(values) - SCORES * LEVEL_STEPS) :]
+        now = float(after.mean()) if len(after) >= LEVEL_STEPS else math.inf
+        error = float(np.std(values[full] - level)) * math.sqrt(1 / LEVEL_STEPS + 1 / max(1, len(after)))
+        if best > 0 and best - now >= SCORE_LOSS * best and best - now > SCORE_ERRORS * error:
+            text = f"the training reward fell from {best:.3f} at its best to {now:.3f}, by a third or more"
+            yield Symptom("reward", text, advice, onset(steps[full], level, best))
+    steps, values = known(evals, "accuracy")
+    history = list(scores(steps, values, np.full(len(steps), np.nan)))
+    if history and history[-1][2]:
+        newest, highest, _ = history[-1]
+        standing = next((i for i, one in enumerate(reversed(history)) if not one[2]), len(history))
+        since = min(history[-standing][0].step, onset(steps, values, highest.mean))
+        text = f"the evaluated score fell from {highest.mean:.3f} to {newest.mean:.3f} (means of {SCORES})"
+        yield Symptom("evaluation", f"{text}, by a third or more", advice, since)
 
 
 def _not_finite(data: RunData) -> Iterator[Symptom]:
@@ -392,20 +707,38 @@ def _blind_clip(metrics: Columns) -> Iterator[Symptom]:
     )
 
 
+def verdict(data: RunData, found: Sequence[Symptom]) -> str:
+    """Return what the absence of further symptoms is worth, in a sentence; empty where some were found, over as many
+    steps as levels need. `found`: all symptoms, those of dumps included."""
+    steps = len(data.metrics.get("step", ()))
+    if not steps:
+        return "" if found else "The dumps show nothing unhealthy; without a tracker no curve was judged."
+    slimes = {ours: own for own, ours in slime_names().items()}
+    bounds = [rule.bound for rule in RULES if rule.bound.over != "size"]
+    logged = [one.metric for one in bounds if one.runs == "slime" or (not one.runs and one.metric in slimes)]
+    lengths = {slimes.get(key, key): len(known(data.metrics, key)[0]) for key in ("reward/mean", *logged)}
+    judged = [name for name, length in lengths.items() if length >= FLOOR_STEPS]
+    if not judged:
+        opening = "Beyond that no verdict" if found else "No verdict"
+        longest = max(lengths.values())
+        return f"{opening}: of what the rules judge {longest} steps are there at most, and a level takes {FLOOR_STEPS}."
+    missing = ", ".join(name for name in lengths if name not in judged)
+    also = f" Not judged, since fewer than {FLOOR_STEPS} steps have it: {missing}." if missing else ""
+    return "" if found else f"The rules found nothing unhealthy in {', '.join(judged)} of {steps} steps.{also}"
+
+
 def order(symptoms: Sequence[Symptom]) -> str:
     """Return in words what came before the score fell; empty where nothing fell."""
     fell = next((symptom for symptom in symptoms if symptom.name in ("reward", "evaluation")), None)
     if fell is None or fell.since is None:
         return ""
     ahead = {
-        symptom: fell.since - symptom.since for symptom in symptoms if symptom.since is not None and symptom is not fell
+        f"{symptom.name} (step {symptom.since})": fell.since - symptom.since
+        for symptom in symptoms
+        if symptom.since is not None and symptom is not fell
     }
-    before = _named(symptom for symptom, steps in ahead.items() if steps > LEVEL_STEPS)
-    beside = _named(symptom for symptom, steps in ahead.items() if abs(steps) <= LEVEL_STEPS)
+    before = ", ".join(name for name, steps in ahead.items() if steps > LEVEL_STEPS)
+    beside = ", ".join(name for name, steps in ahead.items() if abs(steps) <= LEVEL_STEPS)
     text = f"the {fell.name} fell, at step {fell.since}"
     text = f"Before {text}, came: {before}" if before else f"Nothing that is logged moved clearly before {text}"
     return f"{text}; at about the same time: {beside}." if beside else f"{text}."
-
-
-def _named(symptoms: Iterable[Symptom]) -> str:
-    return ", ".join(f"{symptom.name} (step {symptom.since})" for symptom in symptoms)

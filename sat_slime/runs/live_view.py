@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from sat_slime.config.jsonl import number
-from sat_slime.runs.rows import largest_k
+from sat_slime.runs.reading import largest_k
 
 RECENT_ITERATIONS = 32
 """Iterations over which the view averages its speed."""

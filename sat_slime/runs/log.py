@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import os
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
-from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from sat_slime.config.disk import disk_is_full
-from sat_slime.config.jsonl import keep_rows, number, read_rows, to_json
-from sat_slime.runs.collapse import CollapseWatch
+from sat_slime.config.jsonl import append_line, keep_rows, number, read_rows, to_json
 from sat_slime.runs.folder import RunFolder
-from sat_slime.runs.health import HealthWatch
+from sat_slime.runs.health import Watch
 from sat_slime.runs.live_view import RunView, eval_line, live_words
 from sat_slime.runs.reading import row_faults
 
@@ -43,18 +40,15 @@ class RunLog:
         tensorboard: bool = False,
         wandb_project: str | None = None,
         config: Mapping[str, Any] | None = None,
-        watch: CollapseWatch | None = None,
+        watch: Watch | None = None,
         stop_on_collapse: bool = False,
-        health: HealthWatch | None = None,
     ):
-        """watch: the collapse rule. It gets every row, and what it says joins the metrics and the messages.
-        health: the advisories; each is told when it begins to hold. None: no advisories."""
+        """watch: the rules of health and collapse. It gets every row, and what it says joins the metrics and the
+        messages, each as it begins to hold."""
         self._folder = folder
         self._view = view
         self._lock = threading.RLock()
-        self._files: dict[Path, IO[str]] = {}
         self._watch, self._stop_on_collapse, self._told = watch, stop_on_collapse, False
-        self._health = health
         self._tensorboard = tensorboard and importlib.util.find_spec("tensorboard") is not None
         self._events: Any = None
         """TensorBoard's writer, once there is something to write."""
@@ -64,21 +58,20 @@ class RunLog:
     def step(self, metrics: Mapping[str, Any]) -> None:
         """Record one optimizer step as a line of metrics.jsonl. `metrics["step"]` is the number of updates made."""
         metrics = _numbers(metrics)
-        if self._watch is not None:
-            metrics |= self._watch.step(metrics)
-        self._record(self._folder.metrics, metrics)
+        added, symptoms = self._watch.step(metrics) if self._watch else ({}, [])
+        metrics |= added
+        self._append(self._folder.metrics, to_json(metrics))
         self.message("  ".join([f"step {metrics.get('step', '?')}", *live_words(metrics)]), "debug")
         self._track(metrics)
         self._view.step(metrics)
         self._tell_collapse()
-        if self._health is not None:
-            for symptom in self._health.step(metrics):
-                self.message(f"health: {symptom.text}", "warning")
+        for symptom in symptoms:
+            self.message(f"health: {symptom.text}", "warning")
 
     def eval(self, metrics: Mapping[str, Any]) -> None:
         """Record one evaluation (step, weights_step, accuracy, n_samples) as a line of eval.jsonl."""
         metrics = _numbers(metrics)
-        self._record(self._folder.eval, metrics)
+        self._append(self._folder.eval, to_json(metrics))
         self.message(eval_line(metrics), "debug")
         self._track({"step": metrics.get("step", 0)} | {f"eval/{k}": v for k, v in metrics.items() if k != "step"})
         self._view.eval(metrics)
@@ -88,20 +81,20 @@ class RunLog:
 
     def stop_reason(self) -> str | None:
         """Return why the run is to end after this iteration, or None."""
-        watch = self._watch
-        return f"{watch.sentence()} (collapse.stop)" if watch and watch.met and self._stop_on_collapse else None
+        met = self._watch.collapse.sentence() if self._watch and self._stop_on_collapse else ""
+        return f"{met} (collapse.stop)" if met else None
 
     def _tell_collapse(self) -> None:
         """Write a warning, once each time that the rule begins to hold."""
-        watch = self._watch
-        if watch and watch.met and not self._told:
-            self.message(watch.sentence(), "warning")
-        self._told = bool(watch and watch.met)
+        met = self._watch.collapse.sentence() if self._watch else ""
+        if met and not self._told:
+            self.message(met, "warning")
+        self._told = bool(met)
 
     def histogram(self, row: Mapping[str, Any]) -> None:
         """Record a histogram of |d| (step, lag, q, and objective.mismatch_histogram's keys) as a line of
         histograms.jsonl."""
-        self._record(self._folder.histograms, row)
+        self._append(self._folder.histograms, to_json(row))
 
     def samples(self, iteration: int, rows: list[dict[str, Any]]) -> None:
         """Write the responses of one iteration to samples/ITERATION.jsonl, in place of those written before."""
@@ -117,27 +110,21 @@ class RunLog:
     def message(self, text: str, level: str = "info") -> None:
         """Add a line to log.txt and to the view. level: debug (log.txt alone), info, warning or error."""
         stamp = datetime.now().isoformat(sep=" ", timespec="seconds")
-        self._append(self._folder.log, f"{stamp} {level.upper():7} {text}\n")
+        self._append(self._folder.log, f"{stamp} {level.upper():7} {text}")
         if level != "debug":
             self._view.message(text, level)
 
     def rewind(self, step: int) -> None:
         """Forget what was logged after optimizer step `step`: a resumed run logs it again. Each file is replaced as a
-        whole. What is wrong with the rows up to that step is named in a warning, since no run writes them again."""
-        lost = list(row_faults(self._folder, step)) if step > 0 else []
+        whole. Lines that are no rows are named in a warning, since no run writes them again."""
+        lost = list(row_faults(self._folder)) if step > 0 else []
         with self._lock, _writing(self._folder.path):
-            for file in self._files.values():
-                file.close()
-            self._files.clear()
             kept = keep_rows(self._folder.metrics, lambda row: number(row, "step", 0) <= step)
             for path in (self._folder.eval, self._folder.histograms):
                 keep_rows(path, lambda row: number(row, "step", 0) <= step)
             if self._watch is not None:
-                self._watch = CollapseWatch(self._watch.period, self._watch.by_accuracy)
-                self._watch.replay(kept, read_rows(self._folder.eval))
-                self._told = self._watch.met
-            if self._health is not None:
-                self._health = self._health.anew(kept)
+                self._watch = self._watch.anew(kept, read_rows(self._folder.eval))
+                self._told = self._watch.collapse.met
             last = max((number(row, "iteration", -1) for row in kept), default=-1)
             for path in self._folder.samples.glob("*.jsonl"):
                 if path.stem.isdigit() and int(path.stem) > last:
@@ -149,29 +136,18 @@ class RunLog:
             self.message(sentence, "warning")
 
     def close(self, failed: bool = False) -> None:
-        """Close every file and tracker; the log is not used afterwards. failed: whether the tracker marks the run
-        so."""
+        """Close the trackers; the log is not used afterwards. failed: whether W&B marks the run so."""
         with self._lock:
-            ends: list[Callable[[], object]] = [file.close for file in self._files.values()]
             if self._events is not None:
-                ends.append(self._events.close)
-            if self._wandb is not None:
-                ends.append(partial(self._wandb.finish, exit_code=int(failed)))
-            for end in ends:
-                # On a full disk closing fails as the write before it did, and that error was raised; close the others.
+                # On a full disk closing fails as the write before it did, and that error was raised.
                 with contextlib.suppress(OSError):
-                    end()
-            self._files.clear()
-
-    def _record(self, path: Path, row: Mapping[str, Any]) -> None:
-        self._append(path, to_json(row) + "\n")
+                    self._events.close()
+            if self._wandb is not None:
+                self._wandb.finish(exit_code=int(failed))
 
     def _append(self, path: Path, line: str) -> None:
         with self._lock, _writing(path):
-            if path not in self._files:
-                self._files[path] = _open_at_line_start(path)
-            self._files[path].write(line)
-            self._files[path].flush()
+            append_line(path, line)
 
     def _track(self, metrics: Mapping[str, Any]) -> None:
         numbers = {key: float(value) for key, value in metrics.items() if isinstance(value, (int, float))}
@@ -205,17 +181,6 @@ def _writing(path: Path) -> Iterator[None]:
     except OSError as error:
         remedy = "free space" if disk_is_full(error) else "see to it"
         raise OSError(f"cannot write {path}: {error.strerror or error}: {remedy} and go on with --resume") from error
-
-
-def _open_at_line_start(path: Path) -> IO[str]:
-    """Open for appending, on a new line when a kill left the last one torn."""
-    file = open(path, "a", encoding="utf-8")  # noqa: SIM115 - closed by RunLog
-    if file.tell():
-        with open(path, "rb") as existing:
-            existing.seek(-1, os.SEEK_END)
-            if existing.read(1) != b"\n":
-                file.write("\n")
-    return file
 
 
 def _wandb_run(project: str, folder: RunFolder, config: Mapping[str, Any]) -> Any:

@@ -1,17 +1,93 @@
-"""Reads what a run folder holds for a report: its settings, its state and its columns, as far as they go."""
+"""Reads what a run folder holds for a report: its settings, its state and its rows as columns, as far as they go."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sat_slime.config.jsonl import damaged_lines, read_rows
+import numpy as np
+
+from sat_slime.config.jsonl import damaged_lines, number, read_rows
 from sat_slime.config.source import ConfigError, plain_values
 from sat_slime.runs.folder import RunFolder
-from sat_slime.runs.rows import Columns, columns, not_finite, of_first_dataset, read_histograms
+
+# ---------------------------------------------------------------------------------------------------- rows as columns
+
+
+Columns = Mapping[str, np.ndarray]
+"""{key: (rows,) float64}, NaN where a row lacks the key or has no number for it."""
+
+
+def read_metrics(path: str | Path) -> dict[str, np.ndarray]:
+    """Return the numeric columns of a JSON-lines file."""
+    return columns(read_rows(path))
+
+
+def read_histograms(path: str | Path) -> list[dict[str, Any]]:
+    """Rows of histograms.jsonl that are histograms of |d|: numbers of tokens below, between and above their edges."""
+
+    def is_histogram(edges: Any, counts: Any) -> bool:
+        if not (isinstance(edges, list) and isinstance(counts, list) and 0 < len(edges) == len(counts) - 1):
+            return False
+        return all(isinstance(number, (int, float)) for number in (*edges, *counts))
+
+    return [row for row in read_rows(path) if is_histogram(row.get("edges"), row.get("counts"))]
+
+
+def columns(rows: list[dict[str, Any]]) -> dict[str, np.ndarray]:
+    """Return the numeric columns of `rows`, NaN where missing; keys that never hold a number are left out."""
+    keys = dict.fromkeys(key for row in rows for key, value in row.items() if isinstance(value, (int, float)))
+    return {key: np.array([number(row, key) for row in rows], dtype=np.float64) for key in keys}
+
+
+def known(columns: Columns, key: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return (steps, values) of a column where both are finite numbers."""
+    if key not in columns or "step" not in columns:
+        return np.zeros(0), np.zeros(0)
+    there = np.isfinite(columns[key]) & np.isfinite(columns["step"])
+    return columns["step"][there], columns[key][there]
+
+
+def not_finite(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[int]]:
+    """Return the steps at which a metric was written without being a finite number: NaN, infinite or, in rows of ours,
+    null. {key: steps}; a key that a row lacks was not measured there."""
+    steps: dict[str, list[int]] = {}
+    for row in rows:
+        for key, value in row.items():
+            if value is None or (isinstance(value, float) and not math.isfinite(value)):
+                steps.setdefault(key, []).append(int(number(row, "step", 0.0)))
+    return steps
+
+
+def of_first_dataset(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of eval.jsonl of the data set that was evaluated first; all where they name none."""
+    first = next((row["dataset"] for row in rows if row.get("dataset") is not None), None)
+    return [row for row in rows if first is None or row.get("dataset") == first]
+
+
+def has(columns: Columns, key: str) -> bool:
+    """Return whether a column holds any number."""
+    return key in columns and bool(np.isfinite(columns[key]).any())
+
+
+def once_per_iteration(metrics: Columns, key: str) -> np.ndarray:
+    """Return one value for each iteration of a column that all optimizer steps of an iteration share."""
+    if "iteration" not in metrics:
+        return metrics[key]
+    _, first = np.unique(metrics["iteration"], return_index=True)
+    return metrics[key][first]
+
+
+def largest_k(metrics: Iterable[str]) -> int:
+    """Return the largest k of the keys pass@k; 0 where there is none."""
+    sizes = (key.partition("@")[2] for key in metrics if key.startswith("pass@"))
+    return max((int(size) for size in sizes if size.isdigit()), default=0)
+
+
+# -------------------------------------------------------------------------------------------------------------- a run
 
 
 @dataclass
@@ -72,38 +148,12 @@ def load_run(path: str | Path) -> Run:
     return Run(folder, config, folder.state(), data)
 
 
-MOST_STEPS = 1_000_000
-"""No run has more optimizer steps: a row of a greater one is damaged."""
-
-
-def row_faults(folder: RunFolder, last: int | None = None) -> Iterator[str]:
-    """Yield what is wrong with the rows of a run, a sentence each: lines that are no rows, and rows of steps that are
-    missing, there twice, out of order or beyond the plan. A kill can tear the last line, which is no fault.
-
-    last: the step of the last row; default: the plan's where a lab run finished, else the greatest there is.
-    """
-    config = read_yaml(folder.config)
-    planned = Run(folder, config, {}, RunData()).planned_steps
-    if last is None and folder.state().get("status") == "finished" and config.get("runtime") == "lab":
-        last = planned if not section(config, "collapse").get("stop") else None
+def row_faults(folder: RunFolder) -> Iterator[str]:
+    """Yield which lines of a run's files are no rows, a sentence a file. A kill can tear the last one, which is no
+    fault."""
     for path in (folder.metrics, folder.eval):
-        if damaged := damaged_lines(path):
-            yield f"{path.name} is damaged: of line {_some(damaged)} nothing can be read, and it is left out."
-        steps = [row["step"] for row in of_first_dataset(read_rows(path)) if isinstance(row.get("step"), int)]
-        if path == folder.metrics and steps and (planned or last):  # a tracker may have a row every few steps
-            wanted = range(1 if last else min(steps), min(last or max(steps), MOST_STEPS) + 1)
-            if missing := sorted(set(wanted) - set(steps)):
-                yield f"{path.name} lacks step {_some(missing)}."
-        if twice := sorted(step for step, count in Counter(steps).items() if count > 1):
-            yield f"{path.name} has more than one row of step {_some(twice)}."
-        elif steps != sorted(steps):
-            yield f"{path.name} is out of order."
-        if planned and (beyond := sorted({step for step in steps if step > planned})):
-            yield f"{path.name} goes beyond the plan of {planned} steps: {_some(beyond)}."
-
-
-def _some(numbers: Sequence[int]) -> str:
-    return ", ".join(map(str, numbers[:5])) + (f" and {len(numbers) - 5} more" if len(numbers) > 5 else "")
+        if damaged := ", ".join(map(str, damaged_lines(path))):
+            yield f"{path.name} is damaged: of line {damaged} nothing can be read, and it is left out."
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

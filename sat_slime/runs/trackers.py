@@ -17,18 +17,18 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from sat_slime.config.jsonl import number, read_rows
 from sat_slime.objective.metrics import slime_names
 from sat_slime.runs.folder import RunFolderError
-from sat_slime.runs.reading import RunData
-from sat_slime.runs.rows import columns, not_finite
-from sat_slime.runs.slime_log import LogLine, read_line
+from sat_slime.runs.reading import RunData, columns, not_finite
 
 Row = dict[str, Any]
 
@@ -43,6 +43,8 @@ WANDB_SAYS = (
 )
 NAMES = {own: ours for own, ours in slime_names().items() if not own.startswith("perf/")}
 """slime's own metrics, and ours. What the plugin adds has our names after `train/`."""
+_PLAIN = {"rewards": "reward/mean"} | {own.partition("/")[2]: ours for own, ours in NAMES.items()}
+"""The same without slime's prefix. Older versions of slime log `rewards` and not `raw_reward`."""
 STEP_KEYS = ("train/step", "rollout/step", "eval/step")
 _NOT_FINITE = ("NaN", "Infinity", "-Infinity")
 OWN_AXIS = "Step"
@@ -76,7 +78,7 @@ def read_tracked(paths: Sequence[Path]) -> TrackedRun:
     """
     if len(paths) == 1 and paths[0].suffix == ".jsonl" and paths[0].is_file():
         own = read_rows(paths[0])
-        if any("step" in row for row in own) and not is_slime_log(own):
+        if any("step" in row for row in own) and not any(key in row for row in own for key in STEP_KEYS):
             return TrackedRun(own, read_rows(paths[0].with_name("eval.jsonl")))
     rows: list[Row] = []
     for path in paths:
@@ -204,6 +206,56 @@ def _metric(column: str) -> str:
     return column.rpartition(" - ")[2]
 
 
+# ---------------------------------------------------------------------------------------------------- slime's own log
+
+# slime logs Python dictionaries: `[2026-08-21 12:00:00] model.py:918 - step 3: {'train/loss': 0.1, 'train/x': nan}`.
+# Numbers are picked out one by one, since nan, inf and NumPy's own notation are no Python literals.
+_METRICS = re.compile(
+    r"(?:^|\s)(?P<kind>step|rollout|eval|perf|multi_turn|passrate) (?P<number>\d+): \{(?P<values>.*)\}"
+)
+_VALUE = re.compile(
+    r"'(?P<key>[^']+)': (?:np\.\w+\()?(?P<value>[-+]?(?:\d+\.?\d*(?:e[-+]?\d+)?|nan|inf))(?=[,)}\s]|$)", re.IGNORECASE
+)
+_TIME = re.compile(r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)")
+_PHASE = re.compile(r"\bTimer (?P<name>\w+) start\b")
+_TROUBLE = re.compile(r"\b(?:\w*Error|\w*Exception|Traceback|out of memory|SIGKILL|SIGSEGV)\b")
+_ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+
+
+@dataclass(frozen=True)
+class LogLine:
+    """The contents of one line of the log."""
+
+    kind: str
+    """The kind of line: step, rollout, eval, perf, multi_turn or passrate for a line of metrics; phase; trouble;
+    other."""
+    number: int = -1
+    """In a step line the number of optimizer steps before this one; in other lines of metrics the rollout."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """Metrics by slime's names: `train/loss`, `rollout/raw_reward`."""
+    text: str = ""
+    """The name of a phase, or the line that tells of trouble."""
+    time: float | None = None
+    """Seconds since the epoch, as the line states them."""
+
+
+def read_line(line: str) -> LogLine:
+    """Return what a line of slime's log tells; nothing in it is evaluated."""
+    line = _ESCAPES.sub("", line).strip()
+    time = None
+    if match := _TIME.search(line):
+        with suppress(ValueError):
+            time = datetime.strptime(match[1], "%Y-%m-%d %H:%M:%S").timestamp()
+    if match := _METRICS.search(line):
+        metrics = {value["key"]: float(value["value"]) for value in _VALUE.finditer(match["values"])}
+        return LogLine(match["kind"], int(match["number"]), metrics, time=time)
+    if match := _PHASE.search(line):
+        return LogLine("phase", text=match["name"].replace("_", " "), time=time)
+    if _TROUBLE.search(line):
+        return LogLine("trouble", text=line, time=time)
+    return LogLine("other", time=time)
+
+
 def log_rows(path: Path) -> Iterator[Row]:
     """Yield the metrics that slime's job printed, in the order of the lines."""
     for line in _metric_lines(path):
@@ -220,16 +272,16 @@ def _metric_lines(path: Path) -> Iterator[LogLine]:
 # ---------------------------------------------------------------------- by slime's names, then by those of a run folder
 
 
-def is_slime_log(rows: Iterable[Mapping[str, Any]]) -> bool:
-    """Return whether rows have slime's step keys."""
-    return any(key in row for row in rows for key in STEP_KEYS)
-
-
 def adopt(row: Mapping[str, Any]) -> Row:
     """Return a row of a run folder, completed: a metric that it lacks by our name is taken from slime's own name for
     it, which stands there without its prefix."""
-    named = {name.partition("/")[2]: ours for name, ours in NAMES.items()}
-    return {ours: row[name] for name, ours in named.items() if name in row} | dict(row)
+    return {ours: row[own] for own, ours in _PLAIN.items() if own in row} | dict(row)
+
+
+def run_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Return metrics of a line of slime's log as a row of a run folder has them."""
+    prefixed = ("train/", "rollout/")
+    return adopt({key.partition("/")[2] if key.startswith(prefixed) else key: metrics[key] for key in metrics})
 
 
 def split_log(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Row], list[Row]]:

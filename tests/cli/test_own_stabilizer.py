@@ -24,10 +24,10 @@ from sat_slime.report.methods import label_of
 from sat_slime.report.replay import choose
 from sat_slime.report.run import write_report
 from sat_slime.runs.folder import RunFolder
-from sat_slime.runs.health import HealthWatch
+from sat_slime.runs.health import Watch
 from sat_slime.runs.live_view import RunView
 from sat_slime.runs.log import RunLog
-from sat_slime.runs.rows import read_metrics
+from sat_slime.runs.reading import read_metrics
 
 ROOT = Path(__file__).parents[2]
 OWN = "from my_package.halfway import *\n@dataclass(frozen=True)\nclass A(Gate):\n    {}\n    name = 'a'\n"
@@ -108,7 +108,7 @@ def test_its_metrics_are_written_and_drawn(package, tmp_path):
     built = build_method(config.method)
     folder = RunFolder.create(tmp_path / "run", dump_config(config))
     view = RunView("run", 20, Console(file=io.StringIO(), width=300))
-    with contextlib.closing(RunLog(folder, view, health=HealthWatch.of(config.model_dump(mode="json")))) as log:
+    with contextlib.closing(RunLog(folder, view, watch=Watch.of(config.model_dump(mode="json")))) as log:
         for step in range(1, 21):
             accumulator = MetricAccumulator()
             for farthest in (3.0, 3.0 + step / 10):

@@ -19,10 +19,10 @@ def test_report_tells_on_the_terminal_what_is_wrong_with_the_rows(runtime, tmp_p
     assert sat_slime_command("report", "runs/tiny").stderr == ""
     metrics = tmp_path / "runs/tiny/metrics.jsonl"
     lines = metrics.read_text().splitlines(keepends=True)
-    metrics.write_text("".join(lines[:2] + lines[3:]))
+    metrics.write_text("".join([*lines[:2], "torn\n", *lines[3:]]))
     told = sat_slime_command("report", "runs/tiny")
     assert told.exit_code == 0
-    assert told.stderr.startswith("warning: runs/tiny: metrics.jsonl lacks step 3")
+    assert told.stderr.startswith("warning: runs/tiny: metrics.jsonl is damaged: of line 3")
 
 
 def test_a_log_of_slime_is_read_in_one_command(tmp_path, monkeypatch):

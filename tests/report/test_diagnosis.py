@@ -17,7 +17,7 @@ from sat_slime.report.attribution import load_tokens
 from sat_slime.report.diagnosis import SHARES, figures, flips_table, split_findings, split_table, write_diagnosis
 from sat_slime.rollout.token_dump import dump_path, dump_paths, write_dump
 from sat_slime.runs.folder import RunFolderError
-from sat_slime.runs.rows import columns
+from sat_slime.runs.reading import columns
 
 
 @pytest.fixture

@@ -1,44 +1,267 @@
-"""Advisories: a healthy run has none, each illness has its own, and each names its threshold and what to try."""
+"""What looks unhealthy: a healthy run has no finding, each illness has its own from its step on, said once and with
+what to try; and the collapse rule, which live and afterwards agree on."""
 
 import io
 import json
+import re
+from pathlib import Path
 
+import numpy as np
 import pytest
 from rich.console import Console
 from synthetic import step_metrics
 
+import sat_slime
 from sat_slime.config import LabConfig, dump_config
+from sat_slime.config.jsonl import read_rows
 from sat_slime.config.method_section import method_switches
 from sat_slime.report.run import findings
 from sat_slime.runs.folder import RunFolder
-from sat_slime.runs.health import HealthWatch
+from sat_slime.runs.health import MISMATCH_CEILING, MISMATCH_RISE, RULES, Watch, judge, order, symptoms, verdict
 from sat_slime.runs.live_view import RunView
 from sat_slime.runs.log import RunLog
-from sat_slime.runs.reading import load_run
+from sat_slime.runs.reading import RunData, columns, load_run, not_finite, read_metrics
+from sat_slime.runs.trackers import read_tracked
 
-STEPS = 96
-CONFIG = LabConfig.model_validate({"method": method_switches("sat-gspo"), "pipeline": {"lag": 8, "iterations": STEPS}})
+# ------------------------------------------------------------------------------------------------- runs of slime's loss
+
+STEPS = 200
+ILL = 121
+"""The first step of an illness."""
+FLAGS = json.loads((Path(sat_slime.__file__).parent / "launch" / "slime_flags.json").read_text())["flags"]
+
+
+def run(**illness):
+    """The columns of a run that is ill from ILL on. illness: a factor of a metric's healthy value, `/` written `__`."""
+    rng = np.random.default_rng(0)
+    steps = np.arange(1.0, STEPS + 1)
+    healthy = {
+        "mismatch/d_pi": 0.01,
+        "clip/fraction": 0.02,
+        "ppo_kl": 0.001,
+        "loss/kl": 0.02,
+        "loss/entropy": 0.6,
+        "loss/policy": 0.1,
+        "loss/total": 0.1,
+        "grad_norm": 0.3,
+        "tis_clipfrac": 0.001,
+        "truncated_ratio": 0.05,
+        "repetition_frac": 0.002,
+        "response/length_mean": 900.0,
+        "reward/mean": 0.6,
+    }
+    made = {name: value * rng.uniform(0.95, 1.05, STEPS) for name, value in healthy.items()}
+    for name, factor in illness.items():
+        made[name.replace("__", "/")][steps >= ILL] *= factor
+    return {"step": steps, **made}
+
+
+def found_in(metrics, evals=None):
+    """The symptoms of columns, in which every NaN was written."""
+    broken = {key: metrics["step"][~np.isfinite(values)].astype(int).tolist() for key, values in metrics.items()}
+    broken = {key: steps for key, steps in broken.items() if steps}
+    return symptoms(RunData(metrics, evals or {}, not_finite=broken))
+
+
+def test_a_healthy_run_has_no_symptom():
+    assert found_in(run()) == []
+    said = verdict(RunData(run()), [])
+    assert "nothing unhealthy" in said and "train/train_rollout_logprob_abs_diff" in said and "Not judged" not in said
+
+
+ILLNESSES = {
+    "mismatch": {"mismatch__d_pi": 6},
+    "clip": {"clip__fraction": 6},
+    "kl": {"loss__kl": 20},
+    "entropy": {"loss__entropy": 0.02},
+    "noise": {"loss__entropy": 5},
+    "gradient": {"grad_norm": 10},
+    "overflow": {"grad_norm": np.nan},
+    "capped": {"tis_clipfrac": 100},
+    "truncated": {"truncated_ratio": 10},
+    "repetition": {"repetition_frac": 100},
+    "length": {"response__length_mean": 0.1},
+    "reward": {"reward__mean": 0.3},
+}
+
+
+@pytest.mark.parametrize("name", ILLNESSES)
+def test_each_illness_has_its_symptom_from_its_step_on(name):
+    assert {rule.bound.name for rule in RULES if rule.bound.runs == "slime"} - {"loss"} < set(ILLNESSES)
+    (found,) = found_in(run(**ILLNESSES[name]))
+    assert found.name == name and found.lasts
+    assert ILL <= found.since <= ILL + 16
+
+
+def steps_of(count, **series):
+    """The columns of so many steps. series: a number or an array, by a metric's name, `/` written `__`."""
+    return {"step": np.arange(1.0, count + 1)} | {
+        name.replace("__", "/"): np.broadcast_to(values, count).astype(float) for name, values in series.items()
+    }
+
+
+def sawtooth(lag):
+    steps = np.arange(200)
+    return np.where(steps < lag, steps, (steps - lag) % lag + 1)
+
+
+RNG, HALF = np.random.default_rng(1), np.arange(96) < 48
+QUIET = {
+    "too few steps for a level": ({name: values[ILL : ILL + 15] for name, values in run(grad_norm=10).items()}, None),
+    "a score below 0 has no third": (
+        steps_of(96, reward__mean=np.where(HALF, -0.2, -0.21)),
+        steps_of(96, accuracy=np.where(HALF, -0.2, -0.5)),
+    ),
+    "noise of a reward": (steps_of(96, reward__mean=0.05 + 0.15 * (RNG.random(96) < 0.2)), None),
+} | {
+    f"ups and downs with a lag of {lag}": (
+        steps_of(200, mismatch__d_pi=0.003 + 0.001 * sawtooth(lag), lag__max=sawtooth(lag)),
+        None,
+    )
+    for lag in (1, 2, 8, 32)
+}
+
+
+@pytest.mark.parametrize("name", QUIET)
+def test_what_is_none(name):
+    assert found_in(*QUIET[name]) == []
+
+
+@pytest.mark.parametrize(
+    ("ill", "factor", "first"), [(slice(9, 10), 1e5, {10}), (slice(100, 120), 20, set(range(101, 121)))]
+)
+def test_what_passes_is_no_longer_there_at_the_end(ill, factor, first):
+    metrics = run()
+    metrics["grad_norm"][ill] *= factor
+    found = [one for one in found_in(metrics) if one.since in first]
+    assert [(one.name, one.lasts) for one in found] == [("gradient", False)]
+
+
+def test_falls_are_dated_by_the_first_bad_step():
+    (found,) = found_in(steps_of(96, reward__mean=np.where(np.arange(96) < 24, 0.3, 0.05)))
+    assert found.name == "reward" and 25 <= found.since <= 40
+    steps = np.arange(10.0, 201, 10)
+    (found,) = found_in(run(), {"step": steps, "accuracy": np.where(steps < 130, 0.4, 0.1)})
+    assert (found.name, found.since) == ("evaluation", 130)
+
+
+@pytest.mark.parametrize("count", [1, 2, 48])
+@pytest.mark.parametrize(
+    "rule", [rule for rule in RULES if rule.bound.over == "size"], ids=lambda rule: rule.bound.metric
+)
+def test_what_is_broken_from_the_first_step_on_is_found_at_once(rule, count):
+    """A gradient norm of 2.9e9 has no step to be compared with."""
+    key, limit = rule.bound.metric, rule.bound.limit
+    metrics = steps_of(count, mismatch__d_pi=0.03) | {key: np.full(count, -1.5 * limit)}
+    (found,) = found_in(metrics)
+    assert (found.name, found.since, found.lasts) == (rule.bound.name, 1, True)
+    assert found_in(metrics | {key: metrics[key] / 2}) == []
+
+
+@pytest.mark.parametrize("afterwards", ["flat", "rising"])
+@pytest.mark.parametrize("count", [30, 48, 200])
+@pytest.mark.parametrize("noise", [0, 0.05])
+def test_a_slow_drift_is_held_against_the_first_steps(count, afterwards, noise):
+    """0.011 to 0.036 nats in 30 steps: three times, and no level of 32 steps is low."""
+    grown = np.linspace(0.011, 0.036, 30)
+    after = np.linspace(0.036, 0.036 if afterwards == "flat" else 0.044, max(0, count - 30))
+    d_pi = np.concatenate([grown, after]) * (1 + noise * np.random.default_rng(0).standard_normal(max(count, 30)))
+    (found,) = found_in(steps_of(count, mismatch__d_pi=d_pi))
+    assert found.name == "drift" and found.since <= 30 and found.lasts
+    assert found_in(steps_of(count, mismatch__d_pi=d_pi[::-1].copy())) == []
+
+
+@pytest.mark.parametrize("written", ["Infinity", "NaN", "-Infinity"])
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".log"])
+def test_one_chart_alone_shows_what_is_no_number(tmp_path, written, suffix):
+    """As W&B exports a chart, as its API writes a history, and as slime prints a step."""
+    path = tmp_path / f"chart{suffix}"
+    rows = [(step, 0.3 if step < 30 else float(written)) for step in range(200)]
+    texts = {
+        ".csv": lambda: "train/step,run - train/grad_norm\n" + "".join(f"{s},{v}\n" for s, v in rows),
+        ".jsonl": lambda: "".join(
+            json.dumps({"train/step": s, "train/grad_norm": v if np.isfinite(v) else written}) + "\n" for s, v in rows
+        ),
+        ".log": lambda: "".join(f"model.py:918 - step {s}: {{'train/grad_norm': {v}}}\n" for s, v in rows),
+    }
+    path.write_text(texts[suffix]())
+    (found,) = symptoms(read_tracked([path]).data())
+    assert (found.name, found.since, found.lasts) == ("overflow", 31, True) and "grad_norm at 170 steps" in found.seen
+
+
+def test_what_was_not_logged_is_not_taken_for_a_nan(tmp_path):
+    path = tmp_path / "table.jsonl"
+    rows = [{"train/step": s, "train/grad_norm": 0.3, "train/kl_loss": None, "rollout/step": None} for s in range(40)]
+    rows += [{"train/step": float("nan"), "train/grad_norm": float("nan"), "rollout/step": 3, "rollout/raw_reward": 1}]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert symptoms(read_tracked([path]).data()) == []
+    own = [{"step": 1, "grad_norm": 0.1}, {"step": 2}, {"step": 3, "grad_norm": None}]
+    assert not_finite(own) == {"grad_norm": [3]} and np.isnan(columns(own)["grad_norm"][1])
+
+
+@pytest.mark.parametrize("count", [2, 31, 32])
+def test_few_steps_have_no_verdict(count):
+    metrics = {name: values[:count] for name, values in run().items()}
+    said = verdict(RunData(metrics), [])
+    assert said.startswith("No verdict") == (count < 32) and ("nothing unhealthy" in said) == (count >= 32)
+    assert f"{count} steps" in said
+    broken = RunData(metrics | {"grad_norm": np.full(count, 2.9e9)})
+    assert verdict(broken, symptoms(broken)).startswith("Beyond that no verdict") == (count < 32)
+
+
+def test_a_ratio_that_is_always_1_is_told():
+    made = run(mismatch__d_pi=6)
+    made["ppo_kl"][:] = made["clip/fraction"][:] = 0
+    del made["tis_clipfrac"]
+    first, last = found_in(made)
+    assert (first.name, last.name, last.since) == ("mismatch", "blind clip", None)
+    assert "--use-rollout-logprobs" in last.advice and "cap of TIS" not in last.seen
+
+
+def test_what_came_before_the_fall_is_said_in_its_order():
+    made = run(reward__mean=0.3)
+    made["mismatch/d_pi"][60:] *= 6
+    made["grad_norm"][90:] *= 10
+    made["loss/kl"][ILL + 10 :] *= 20
+    text = order(found_in(made))
+    before = r"Before the reward fell, at step 1[23]\d, came: mismatch \(step 6\d\), gradient \(step 9\d\)"
+    assert re.fullmatch(before + r"; at about the same time: kl \(step 1[34]\d\)\.", text)
+    assert "Nothing that is logged moved clearly before" in order(found_in(run(reward__mean=0.3)))
+    assert order([]) == ""
+
+
+def test_every_flag_that_is_named_is_slimes():
+    texts = [rule.advice for rule in RULES]
+    texts += [symptom.advice for symptom in found_in(run(ppo_kl=1))]
+    named = {flag for text in texts for flag in re.findall(r"--[a-z][a-z-]+[a-z]", text)}
+    assert named and named <= set(FLAGS)
+
+
+# ------------------------------------------------------------------------------------------- runs of ours, as they go
+
+PLAN = 96
+CONFIG = LabConfig.model_validate({"method": method_switches("sat-gspo"), "pipeline": {"lag": 8, "iterations": PLAN}})
 RESPONSES = CONFIG.rollout.prompts_per_iteration * CONFIG.rollout.samples_per_prompt
 
 
 def watch():
-    return HealthWatch.of(CONFIG.model_dump(mode="json"))
+    return Watch.of(CONFIG.model_dump(mode="json"))
 
 
-def rows(**illness):
+def ill_rows(**illness):
     """A run that is ill from step 49 on. illness: value of a metric by its name, `/` written `__`; or a function of the
     healthy value."""
     made = []
-    for step in range(1, STEPS + 1):
+    for step in range(1, PLAN + 1):
         row = step_metrics(step) | {"rollout/rejected": 0, "rollout/restarts": 0}
-        for name, value in illness.items() if step > STEPS // 2 else ():
+        for name, value in illness.items() if step > PLAN // 2 else ():
             key = name.replace("__", "/")
             row[key] = value(row[key]) if callable(value) else value
         made.append(row)
     return made
 
 
-ILLNESSES = {
+ADVISED = {
     "ess": ({"mismatch__ess": 0.3}, ["below 50%", "Try a smaller lag"]),
     "mismatch": (
         {"mismatch__d_pi": lambda healthy: 6 * healthy},
@@ -57,19 +280,19 @@ ILLNESSES = {
 
 
 def test_a_healthy_run_has_no_advisory():
-    for log in (rows(), [{"step": step} for step in range(100)]):
+    for log in (ill_rows(), [{"step": step} for step in range(100)]):
         healthy = watch()
-        assert [one for row in log for one in healthy.step(row)] == [] and healthy.holding == {}
+        assert [one for row in log for one in healthy.step(row)[1]] == [] and healthy.holding == {}
 
 
-@pytest.mark.parametrize("name", ILLNESSES)
+@pytest.mark.parametrize("name", ADVISED)
 def test_each_illness_is_told_once_as_it_begins(name):
-    illness, told = ILLNESSES[name]
+    illness, told = ADVISED[name]
     ill = watch()
-    found = [(row["step"], one) for row in rows(**illness) for one in ill.step(row)]
+    found = [(row["step"], one) for row in ill_rows(**illness) for one in ill.step(row)[1]]
     assert [one.name for _, one in found] == [name] and set(ill.holding) == {name}
     ((step, advisory),) = found
-    assert STEPS // 2 < step <= STEPS // 2 + 16
+    assert PLAN // 2 < step <= PLAN // 2 + 16
     for text in told:
         assert text in advisory.text
 
@@ -82,14 +305,14 @@ def test_a_wrong_engine_is_told_at_the_one_step_that_measures_it(usual, once, to
     ill = watch()
     for step in range(1, 70):
         known = {"mismatch/implementation": once if step == 60 else usual} if step % 5 == 0 else {}
-        new = ill.step({"step": step, **known})
+        _, new = ill.step({"step": step, **known})
         assert [advisory.name for advisory in new] == ["engine"] * (told and step == 60)
 
 
 @pytest.mark.parametrize("tail, advised", [(None, True), (0.1, False)])
 def test_a_run_without_sat_is_advised_to_try_it_and_one_with_it_is_not(tail, advised):
-    ill = HealthWatch(planned={"tail": tail} if tail else {})
-    told = [one.text for row in rows(mismatch__d_pi=3.0) for one in ill.step(row) if one.name == "mismatch"]
+    ill = Watch(planned={"tail": tail} if tail else {})
+    told = [one.text for row in ill_rows(mismatch__d_pi=3.0) for one in ill.step(row)[1] if one.name == "mismatch"]
     assert (
         told and ("SAT" in told[0]) == advised and "nats, more than 3 times" in told[0] and "and above 0.15" in told[0]
     )
@@ -97,8 +320,8 @@ def test_a_run_without_sat_is_advised_to_try_it_and_one_with_it_is_not(tail, adv
 
 def test_what_passes_is_over_and_may_be_told_again():
     one = watch()
-    steps = [*rows(mismatch__ess=0.3), *rows(), *rows(mismatch__ess=0.3)]
-    told = [advisory.name for row in steps for advisory in one.step(row)]
+    steps = [*ill_rows(mismatch__ess=0.3), *ill_rows(), *ill_rows(mismatch__ess=0.3)]
+    told = [advisory.name for row in steps for advisory in one.step(row)[1]]
     assert told == ["ess", "ess"]
 
 
@@ -112,7 +335,7 @@ def test_what_passes_is_over_and_may_be_told_again():
     ],
 )
 def test_rules_measure_by_the_plan(settings, planned):
-    known = HealthWatch.of(LabConfig.model_validate(settings).model_dump(mode="json")).planned
+    known = Watch.of(LabConfig.model_validate(settings).model_dump(mode="json")).planned
     assert {name: known.get(name) for name in planned} == planned
 
 
@@ -125,24 +348,145 @@ def folder(tmp_path):
 
 def test_the_log_says_it_once_also_over_a_resume(folder):
     told = io.StringIO()
-    view = RunView("run", STEPS, Console(file=told, width=300))
-    first = RunLog(folder, view, health=watch())
-    for row in rows(mismatch__ess=0.3)[:80]:
+    view = RunView("run", PLAN, Console(file=told, width=300))
+    first = RunLog(folder, view, watch=watch())
+    for row in ill_rows(mismatch__ess=0.3)[:80]:
         first.step(row)
     first.close()
     assert folder.log.read_text().count("WARNING health: the effective sample size") == 1
-    resumed = RunLog(folder, view, health=watch())
+    resumed = RunLog(folder, view, watch=watch())
     resumed.rewind(76)
-    for row in rows(mismatch__ess=0.3)[76:]:
+    for row in ill_rows(mismatch__ess=0.3)[76:]:
         resumed.step(row)
     resumed.close()
     assert folder.log.read_text().count("WARNING health: ") == 1 and told.getvalue().count("warning: health: ") == 1
 
 
 def test_the_page_says_since_when(folder):
-    folder.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows(mismatch__ess=0.3)))
+    folder.metrics.write_text("".join(json.dumps(row) + "\n" for row in ill_rows(mismatch__ess=0.3)))
     (said,) = [text for text in findings(load_run(folder.path)) if text.startswith("Health")]
     assert said.startswith("Health, from step 60, still at the end: the effective sample size is 4")
     quiet = CONFIG.model_copy(update={"logging": CONFIG.logging.model_copy(update={"health": False})})
     folder.config.write_text(dump_config(quiet))
     assert not [text for text in findings(load_run(folder.path)) if text.startswith("Health")]
+
+
+# ------------------------------------------------------------------------------------------------------- a collapse
+
+
+def curves(d_pi, scores, every=10, samples=256.0):
+    """d_pi by step and an evaluation every ten."""
+    steps = np.arange(1.0, len(d_pi) + 1)
+    at = every * np.arange(len(scores), dtype=float)
+    return {"step": steps, "mismatch/d_pi": np.array(d_pi)}, {
+        "step": at,
+        "accuracy": np.array(scores),
+        "n_samples": np.full(len(scores), samples),
+    }
+
+
+CALM, STORMY = [0.01] * 100, [0.01] * 60 + [0.05] * 40
+RISING, FALLING = [0.2, 0.5, 0.6, 0.7, 0.7, 0.8, 0.8, 0.8, 0.8, 0.8], [0.2, 0.5, 0.6, 0.7, 0.7, 0.7, 0.5, 0.3, 0.2, 0.1]
+FEW = [0.1, 0.12, 0.12, 0.12, 0.12, 0.07, 0.07, 0.07, 0.07, 0.07]
+"""A loss within the error of few samples."""
+
+
+@pytest.mark.parametrize(
+    ("d_pi", "scores", "samples", "met"),
+    [
+        (STORMY, FALLING, 256, True),
+        (CALM, FALLING, 256, False),
+        (STORMY, RISING, 256, False),
+        (CALM, RISING, 256, False),
+        ([MISMATCH_CEILING + 0.01] * 100, FALLING, 256, True),  # it was never low
+        ([MISMATCH_CEILING - 0.01] * 100, FALLING, 256, False),
+        (STORMY, [0.6] * 5 + [0.39] * 5, 256, True),
+        (STORMY, [0.6] * 5 + [0.41] * 5, 256, False),
+        (STORMY, FEW, 64, False),
+        (STORMY, FEW, 6400, True),
+    ],
+)
+def test_both_score_and_mismatch_have_to_go(d_pi, scores, samples, met):
+    watch = judge(*curves(d_pi, scores, samples=samples), 1)
+    assert watch.met is met is bool(watch.sentence())
+    assert watch.score_fell is (met or scores is FALLING)
+
+
+def test_one_bad_evaluation_is_no_collapse_and_recovery_is_seen():
+    once = [0.2, 0.6, 0.7, 0.7, 0.7, 0.7, 0.7, 0.3, 0.7, 0.7]
+    assert judge(*curves(STORMY, once), 1).ever is None
+    recovered = judge(*curves([0.01] * 40 + [0.05] * 60, [0.2, 0.7, 0.7, 0.7, 0.1, 0.1, 0.1, 0.7, 0.7, 0.7]), 1)
+    assert recovered.ever == 50 and not recovered.met
+
+
+def test_what_is_unknown_is_not_marked():
+    metrics, evals = curves(STORMY, FALLING)
+    assert not judge({"step": metrics["step"]}, evals, 1).met
+    assert not judge(metrics, {}, 1).met
+    assert not judge({}, {}, 1).met
+    assert judge(metrics, {key: values[:2] for key, values in evals.items()}, 1).newest is None
+
+
+def test_without_evaluations_the_reward_is_the_score():
+    metrics, _ = curves([0.01] * 100 + [0.1] * 100, [])
+    metrics["reward/mean"] = np.array([0.8] * 100 + [0.2] * 100)
+    watch = judge(metrics, {}, 1)
+    assert watch.met and "training reward" in watch.sentence()
+
+
+def test_band_is_over_whole_lag_cycles():
+    """A sawtooth that no cycle leaves stays in its band, however steep; the first cycle, from lag 0, does not count."""
+    sawtooth = np.concatenate([np.zeros(8), np.tile(np.arange(1.0, 9.0), 20)]) / 128
+    assert judge(*curves(sawtooth, []), 8).departed is None
+    risen = np.concatenate([sawtooth, MISMATCH_RISE * np.tile(np.arange(1.0, 9.0), 4) / 128])
+    assert judge(*curves(risen, []), 8).departed == len(sawtooth) + 16
+
+
+def row(step, collapsed):
+    changes = {"mismatch/d_pi": 0.3 if collapsed else 0.02, "reward/mean": 0.1 if collapsed else 0.8}
+    return step_metrics(step, 1, **changes)
+
+
+def live(folder, stop=False, steps=range(1, 121), fall=60):
+    log = RunLog(folder, RunView("run", 120, Console(quiet=True)), watch=Watch(1), stop_on_collapse=stop)
+    told = None
+    for step in steps:
+        log.step(row(step, step > fall))
+        if step % 10 == 0:
+            log.eval({"step": step, "weights_step": step, "accuracy": 0.1 if step > fall else 0.8, "n_samples": 256})
+        told = told or (step if log.stop_reason() else None)
+    return log, told
+
+
+def test_a_run_says_that_it_collapses_and_goes_on_and_the_files_say_the_same(folder):
+    log, told = live(folder)
+    log.close()
+    assert told is None
+    after = judge(read_metrics(folder.metrics), read_metrics(folder.eval), 1)
+    assert after.since == 80 and f"WARNING {after.sentence().partition(' (')[0]}" in folder.log.read_text()
+    rows = read_rows(folder.metrics)
+    assert [row["collapse/met"] for row in rows].index(1.0) == 80  # the step after the second bad evaluation
+    assert rows[0].keys() & {"collapse/mismatch_rise", "collapse/score_loss"} == set()
+    assert rows[-1]["collapse/score_loss"] == pytest.approx(0.875)
+    assert folder.log.read_text().count("meets the collapse rule since step 80") == 1
+
+
+def test_it_is_asked_to_stop_only_where_the_config_says_so(folder):
+    log, told = live(folder, stop=True)
+    log.close()
+    assert told == 80 and "collapse.stop" in str(log.stop_reason())
+
+
+def test_a_resumed_run_knows_what_came_before(folder):
+    log, _ = live(folder, steps=range(1, 101))
+    log.rewind(70)
+    for step in range(71, 121):
+        log.step(row(step, True))
+        if step % 10 == 0:
+            log.eval({"step": step, "weights_step": step, "accuracy": 0.1, "n_samples": 256})
+    log.close()
+    resumed = [(row["step"], row["collapse/met"]) for row in read_rows(folder.metrics)]
+    other, _ = live(RunFolder.create(folder.path.parent / "whole", "name: whole\n"))
+    other.close()
+    whole = read_rows(folder.path.parent / "whole" / "metrics.jsonl")
+    assert resumed == [(row["step"], row["collapse/met"]) for row in whole]

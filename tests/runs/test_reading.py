@@ -1,11 +1,75 @@
-"""A run folder read for a report, whatever is there of it."""
+"""A run folder's files, whatever is there of them: written whole, and read with what a kill or a disk left."""
 
 import json
+import math
 
+import numpy as np
 import pytest
+import torch
+from recording_view import RecordingView
 from synthetic import write_run
 
-from sat_slime.runs.reading import load_run, read_yaml
+from sat_slime.config.jsonl import append_row, keep_rows, read_rows, to_json, write_atomically
+from sat_slime.report.comparison import limits, summary
+from sat_slime.report.frames import collect, load_compared_run
+from sat_slime.report.run import findings
+from sat_slime.runs.folder import RunFolder
+from sat_slime.runs.log import RunLog
+from sat_slime.runs.reading import columns, load_run, read_metrics, read_yaml, row_faults
+
+
+def test_lines_are_valid_json_whatever_the_values():
+    row = {
+        **{"nan": math.nan, "inf": -math.inf, "numpy": np.float32(0.5), "array": np.array([1.0, math.nan])},
+        **{"tensor": torch.tensor(2), "bool": True, "nested": {"x": [math.inf]}, "text": "α\n"},
+    }
+    line = to_json(row)
+    assert "\n" not in line
+    assert json.loads(line, parse_constant=lambda name: pytest.fail(name)) == {
+        **{"nan": None, "inf": None, "numpy": 0.5, "array": [1.0, None]},
+        **{"tensor": 2, "bool": True, "nested": {"x": [None]}, "text": "α\n"},
+    }
+
+
+def test_torn_and_foreign_lines_are_left_out_and_a_new_one_begins_its_own(tmp_path):
+    path = tmp_path / "m.jsonl"
+    path.write_bytes(b'{"step": 1}\n[1]\n\n{"step": 2, "x": "\xff"}\n{"step": 3, "rew')
+    append_row(path, {"step": 4})
+    assert [row["step"] for row in read_rows(path)] == [1, 2, 4]
+    assert read_rows(tmp_path / "none.jsonl") == []
+
+
+def test_columns_have_nan_where_a_row_lacks_a_number():
+    table = columns([{"step": 1, "x": None, "name": "a"}, {"step": 2, "y": 3}])
+    assert table.keys() == {"step", "y"}
+    assert table["step"].tolist() == [1, 2]
+    np.testing.assert_equal(table["y"], [math.nan, 3])
+
+
+def test_keep_rows_drops_the_torn_line_and_leaves_no_temporary(tmp_path):
+    path = tmp_path / "m.jsonl"
+    path.write_text('{"step": 1}\n{"step": 2}\n{"step": 3}\n{"st')
+    keep_rows(path, lambda row: row["step"] <= 2)
+    assert path.read_text() == '{"step": 1}\n{"step": 2}\n'
+    assert list(tmp_path.iterdir()) == [path]
+    assert read_metrics(path)["step"].tolist() == [1, 2]
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match=f"No space left on device: '{path}'"):
+        write_atomically(path, "new")
+    assert path.read_text() == "old"
+    assert list(path.parent.iterdir()) == [path]
+
+
+# ---------------------------------------------------------------------------------------------------------- a run
 
 
 def test_a_run_is_read_with_its_lag_cycle_and_its_plan(tmp_path):
@@ -27,14 +91,31 @@ def test_of_several_data_sets_the_first_is_read(tmp_path):
     assert (evals["step"].tolist(), evals["accuracy"].tolist()) == ([0, 2], [0.9, 0.9])
 
 
-def test_a_run_of_unreadable_settings_has_the_name_of_its_folder(tmp_path):
+@pytest.mark.parametrize("content", [b"{torn", b"\xff\xfe\xfa", b"- a list", b""])
+def test_a_run_of_unreadable_settings_has_the_name_of_its_folder(tmp_path, content):
     folder = write_run(tmp_path / "run", 3)
-    (folder / "config.yaml").write_bytes(b"{\xff")
+    (folder / "config.yaml").write_bytes(content)
     run = load_run(folder)
     assert (run.name, run.config, run.steps, run.planned_steps, run.data.period) == ("run", {}, 3, 0, 1)
+    assert read_yaml(tmp_path / "missing.yaml") == {}
 
 
-@pytest.mark.parametrize("content", [b"{torn", b"\xff\xfe\xfa", b"- a list", b""])
-def test_a_file_without_a_mapping_has_no_values(tmp_path, content):
-    (tmp_path / "x.yaml").write_bytes(content)
-    assert read_yaml(tmp_path / "x.yaml") == {} == read_yaml(tmp_path / "missing.yaml")
+@pytest.mark.parametrize("name", ["metrics.jsonl", "eval.jsonl"])
+def test_a_damaged_line_is_told_and_its_run_does_not_count(tmp_path, name):
+    whole, path = (write_run(tmp_path / name, 20, state='{"status": "finished"}') for name in ("whole", "damaged"))
+    folder = RunFolder(path)
+    with (path / name).open("a") as file:
+        file.write('{"step": 21, "rew')  # in the midst of a line
+    assert list(row_faults(folder)) == [] and load_compared_run(path).counts
+    lines = (path / name).read_text().splitlines()
+    (path / name).write_text("\n".join([lines[0], "garbage", *lines[2:]]))
+    (told,) = row_faults(folder)
+    assert told == f"{name} is damaged: of line 2 nothing can be read, and it is left out."
+    assert told in list(findings(load_run(path)))
+    assert load_compared_run(whole).counts and not load_compared_run(path).counts
+    (said,) = [line for line in limits(collect([path])) if "Not counted" in line]
+    assert told in said
+    assert any("1 not whole (1 with damaged rows)" in line for line in summary(collect([path]), []))
+    view = RecordingView()
+    RunLog(folder, view).rewind(6)
+    assert [text for kind, text, *_ in view.calls if kind == "message"] == [told] and told in folder.log.read_text()

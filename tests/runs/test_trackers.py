@@ -2,12 +2,13 @@
 
 import csv
 import json
+import math
 from pathlib import Path
 
 import pytest
 
 from sat_slime.runs.folder import RunFolderError
-from sat_slime.runs.trackers import csv_rows, is_tracker, read_tracked
+from sat_slime.runs.trackers import csv_rows, is_tracker, read_line, read_tracked, run_metrics, split_log
 
 RECORDED = Path(__file__).parent / "recorded"
 
@@ -133,3 +134,80 @@ def test_a_history_as_pandas_writes_it(tmp_path):
 def test_what_cannot_be_read_is_said(axis, runs, said, tmp_path):
     with pytest.raises(RunFolderError, match=said):
         list(csv_rows(chart(tmp_path / "x.csv", axis, "train/loss", [1.0], runs)))
+
+
+# --------------------------------------------------------------------------------------------------- slime's own log
+
+
+ACTOR = "\x1b[36m(MegatronTrainRayActor pid=1, ip=10.0.0.1)\x1b[0m [2026-08-21 12:00:05] model.py:918 - "
+
+
+@pytest.mark.parametrize(
+    ("values", "metrics"),
+    [
+        ("{'train/loss': -1.5e-07, 'train/step': 3}", {"train/loss": -1.5e-07, "train/step": 3}),
+        ("{'a': -inf, 'b': np.float64(0.5), 'c': 2}", {"a": -math.inf, "b": 0.5, "c": 2}),
+        ("{'a': __import__('os').getcwd(), 'b': 'text', 'c': 1.0}", {"c": 1.0}),  # nothing is evaluated
+    ],
+)
+def test_the_numbers_of_a_step_behind_rays_prefix(values, metrics):
+    line = read_line(f"{ACTOR}step 3: {values}\n")
+    assert (line.kind, line.number, line.metrics) == ("step", 3, metrics)
+    assert math.isnan(read_line("x.py:1 - step 0: {'train/a': nan}").metrics["train/a"])
+
+
+@pytest.mark.parametrize("kind", ["rollout", "eval", "perf"])
+def test_other_metrics(kind):
+    line = read_line(f"[2026-08-21 12:00:05] f.py:1 - {kind} 7: {{'{kind}/x': 1}}")
+    assert (line.kind, line.number, dict(line.metrics)) == (kind, 7, {f"{kind}/x": 1})
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["critic-step 3: {'train/critic-loss': 1.0}", "step 3: done", "this step 3 is: {}", "", "footstep 1: {'a': 1}"],
+)
+def test_lines_that_are_no_metrics_of_the_actor(text):
+    assert read_line(text).kind == "other"
+
+
+def test_phases_and_trouble():
+    assert read_line(ACTOR + "Timer update_weights start").text == "update weights"
+    assert read_line("torch.OutOfMemoryError: CUDA out of memory.").kind == "trouble"
+    assert read_line("Traceback (most recent call last):").kind == "trouble"
+    assert read_line("no errors so far").kind == "other"
+    later = ACTOR.replace("12:00:05", "12:01:05") + "Timer train start"
+    assert read_line(later).time - read_line(ACTOR + "Timer train start").time == 60
+    assert read_line("no time").time is None
+
+
+def test_metrics_by_the_names_of_a_run_folder():
+    metrics = run_metrics(
+        {"train/mismatch/d_pi": 0.1, "rollout/raw_reward": 0.5, "train/train_rollout_logprob_abs_diff": 9}
+    )
+    assert (metrics["mismatch/d_pi"], metrics["reward/mean"]) == (0.1, 0.5)
+    assert run_metrics({"train/train_rollout_logprob_abs_diff": 9.0})["mismatch/d_pi"] == 9
+
+
+# ------------------------------------------------------------------------------------------- rows with slime's steps
+
+
+def test_several_optimizer_steps_per_rollout():
+    rows = [{"rollout/step": r, "rollout/raw_reward": 0.1 * r} for r in range(3)]
+    rows += [{"train/step": s, "train/grad_norm": float(s)} for s in range(6)] + [{"eval/step": 1, "eval/m": 0.5}]
+    metrics, evals = split_log(rows)
+    assert [(row["step"], row["reward/mean"], row["grad_norm"]) for row in metrics] == [
+        (s + 1, pytest.approx(0.1 * (s // 2)), s) for s in range(6)
+    ]
+    assert evals[0]["step"] == 4
+
+
+def test_an_evaluation_before_training_is_of_step_0():
+    rows = [{"eval/step": 0, "eval/m": 0.1}, {"train/step": 0, "train/loss": 1.0}, {"eval/step": 0, "eval/m": 0.2}]
+    assert [row["step"] for row in split_log(rows)[1]] == [0, 1]
+
+
+def test_evaluations_that_are_told_before_the_training_have_their_steps():
+    """As from exports by file, eval.csv before train.csv."""
+    rows = [{"eval/step": step, "eval/m": 0.1} for step in (0, 2, 4)]
+    rows += [{"train/step": step, "train/loss": 1.0} for step in range(5)]
+    assert [row["step"] for row in split_log(rows)[1]] == [0, 3, 5]
