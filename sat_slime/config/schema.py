@@ -64,6 +64,10 @@ class PipelineConfig(Section):
     """Mode streaming: what becomes of a prompt that breaks max_staleness. drop: its responses are dropped, and aborted
     where they are still in generation; others take their place. wait: the trainer waits for what would break it after
     another batch, so that nothing does and nothing is lost (docs/asynchrony.md)."""
+    canary: Annotated[Literal["none", "warn", "stop"], MAY_CHANGE_ON_RESUME, COMPUTES_NOTHING] = "none"
+    """After each push every engine scores a few fixed sequences that the trainer scores too, which finds engines
+    without the pushed weights (docs/asynchrony.md). warn: the log and the report tell of them. stop: the run ends too,
+    and can be resumed. none: nothing is scored."""
 
     @property
     def least_staleness(self) -> int:

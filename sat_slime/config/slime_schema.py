@@ -466,10 +466,6 @@ EnvironmentValue = Annotated[str, BeforeValidator(_as_text)]
 class SlimePipelineConfig(PipelineConfig):
     """The order of generation, training and weight broadcast, and the checkpoints of it."""
 
-    canary: Annotated[Literal["none", "warn", "stop"], MAY_CHANGE_ON_RESUME, COMPUTES_NOTHING] = "none"
-    """After each push every engine scores a few fixed sequences that the trainer scores too, which finds engines
-    without the pushed weights (docs/asynchrony.md). warn: the log and the report tell of them. stop: the run ends too,
-    and can be resumed. none: nothing is scored."""
     keep_checkpoints: Annotated[PositiveInt | None, MAY_CHANGE_ON_RESUME, COMPUTES_NOTHING] = None
     """Newest checkpoints to keep: older ones are deleted once a newer one is whole, and there is one more while it is
     saved. Unset: all."""

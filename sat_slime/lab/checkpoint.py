@@ -55,6 +55,8 @@ class LoopState:
     """Versions of the broadcast weights still in use; the last is what the engines hold."""
     initial: dict[str, str] = field(default_factory=dict)
     """Checksums of the initial model's files, by name; it is the reference of the KL."""
+    canary: list[float] = field(default_factory=list)
+    """Differences of the pushes that passed the canary, the newest ones."""
     settings: dict[str, Any] = field(default_factory=dict)
     """The settings that the run has to keep, by dotted keys."""
     version: str = ""

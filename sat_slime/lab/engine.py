@@ -33,6 +33,7 @@ from sat_slime.lab.responses import by_tool, joined, rest, validate
 from sat_slime.lab.sglang_process import SCRATCH, SOCKET
 from sat_slime.models import FAMILY_VARIABLE, family_environment
 from sat_slime.rollout import sglang_on_gpu
+from sat_slime.rollout.canary import EngineScores, read_scores, score_payload
 from sat_slime.rollout.client import in_words
 from sat_slime.rollout.scratch import Scratch, new_scratch
 from sat_slime.rollout.types import TOOL, GenerationRequest, Response
@@ -428,6 +429,17 @@ class Engine:
                 self._end_server("did not take new weights")
                 await self._revive()
 
+    async def score(self, sequences: Sequence[Sequence[int]]) -> EngineScores:
+        """Scores the canary's sequences, beside what `stream` has in flight; once more after a restart of a lost
+        server. Raises ServerLost, ServerRefused, EngineFailed, ServerFailed."""
+        try:
+            answers = await self.server.post("/generate", score_payload(sequences))
+        except ServerLost:
+            await self._try_server()
+            await self._ensure_server()
+            answers = await self.server.post("/generate", score_payload(sequences))
+        return read_scores(answers, sequences)
+
     async def generate(self, requests: Sequence[GenerationRequest]) -> Generation:
         """Returns exactly one valid response for each request, in order.
 
@@ -641,6 +653,11 @@ class Engines:
     def update_weights(self, folder: Path, version: int) -> None:
         """Gives all rollout engines new weights, which wait for calls of `generate` and interrupt those of `stream`."""
         wait_all([self._begin(e.update_weights(str(folder), version)) for e in self.engines], "rollout engine")
+
+    def score(self, sequences: Sequence[Sequence[int]]) -> dict[str, EngineScores]:
+        """Has every engine score the canary's sequences, and returns the scores by the engine's name."""
+        results = wait_all([self._begin(engine.score(sequences)) for engine in self.engines], "rollout engine")
+        return {f"rollout engine {index}": scores for index, scores in enumerate(results)}
 
     def generate(self, requests: list[GenerationRequest], group: int) -> list[Future[Any]]:
         """Starts generation; `collect` takes what this returns.

@@ -44,6 +44,7 @@ from sat_slime.lab.initial_model import (
     model_checksums,
 )
 from sat_slime.lab.process import TrainerProcess, warm_up_model
+from sat_slime.rollout.canary import Canary, canary_sequences
 from sat_slime.rollout.stream import Group, StalenessBound, Stream
 from sat_slime.rollout.token_dump import dump_path, forget_dumps, write_dump
 from sat_slime.tasks import Problem
@@ -51,6 +52,8 @@ from sat_slime.tasks import Problem
 if TYPE_CHECKING:
     from sat_slime.runs.log import RunLog
 
+CANARY_TOKENS = 32
+"""Tokens of a canary's sequence."""
 ONE_ACT_S = 1.0
 """Signals within these seconds are one wish to end: `pkill` reaches the driver directly and through the launcher."""
 ACKNOWLEDGED = "stopping after this iteration and a checkpoint; a second Ctrl-C stops at once, without one"
@@ -120,6 +123,10 @@ class Pipeline(ABC):
         """What the current iteration reports besides its batch and its steps."""
         self.initial_checksums: dict[str, str] = {}
         """Checksums of the initial model's files, by name."""
+        self.canary = Canary(config.rollout.dtype)
+        """The check of each push."""
+        self.canary_metrics: dict[str, float] = {}
+        """Its numbers that no row has told yet."""
 
     def run(self, saved: Checkpoint | None) -> None:
         """Brings up the trainer and the engines, runs the loop to its end, and ends them, however it ends.
@@ -212,6 +219,7 @@ class Pipeline(ABC):
         for version in state.weight_versions:
             self.trainer.call("remember_weights", self._weights_folder(version), version)
         self.iteration, self.updates, self.versions = state.iteration, state.updates, state.weight_versions
+        self.canary.levels = state.canary
         self.engines.update_weights(self._weights_folder(self.versions[-1]), self.versions[-1])
         self._read_ahead(path)
 
@@ -312,6 +320,8 @@ class Pipeline(ABC):
         with naming(folder):
             version = self.trainer.call("export_weights", folder)
         self.engines.update_weights(folder, version)
+        if self.config.pipeline.canary != "none":
+            self._check_engines(version)
         if version not in self.versions:
             self.versions.append(version)
         self.versions = self.versions[-self.config.pipeline.weights_in_use :]
@@ -320,12 +330,31 @@ class Pipeline(ABC):
             if path.name not in in_use:
                 shutil.rmtree(path, ignore_errors=True)
 
+    def _check_engines(self, version: int) -> None:
+        """Has the engines and the trainer, which has the weights that were just pushed, score the canary's sequences.
+
+        Raises:
+            PartFailure: an engine does not hold these weights, and `pipeline.canary` is stop.
+        """
+        config = self.config
+        sequences = canary_sequences(config.task.vocab_size, min(CANARY_TOKENS, config.model.max_positions))
+        trainer = self.trainer.start("score_canary", sequences)
+        engines = self.engines.score(sequences)
+        verdict = self.canary.check(version, trainer.result(), engines)
+        self.canary_metrics = verdict.metrics
+        if verdict.faults and config.pipeline.canary == "stop":
+            raise PartFailure(f"{verdict.message} (pipeline.canary is stop; go on with --resume)")
+        if verdict.faults:
+            self.log.message(verdict.message, "warning")
+
     # ------------------------------------------------------------------------------------- record, measure, save
 
     def _record(self, batch: RolloutBatch, results: list[StepResult]) -> None:
         restarts = self._restarts(f"iteration {self.iteration}")
         for result in results:
-            self.log.step(step_row(batch, result, self.iteration, self.seconds) | self.metrics | restarts)
+            row = step_row(batch, result, self.iteration, self.seconds) | self.metrics | restarts
+            self.log.step(row | self.canary_metrics)
+            self.canary_metrics = {}
             self.log.histogram(histogram_row(self.config, result))
             restarts = dict.fromkeys(restarts, 0)  # the iteration's first row has told them
         for part, result in enumerate(results):
@@ -359,6 +388,7 @@ class Pipeline(ABC):
             self.updates,
             self.versions,
             self.initial_checksums,
+            self.canary.levels,
             **checkpoint.made_with(self.config, self.iteration),
         )
         try:

@@ -40,6 +40,7 @@ from sat_slime.objective import (
     threshold_scores,
 )
 from sat_slime.objective.tokens import response_mean_weights
+from sat_slime.rollout.canary import prefix_length
 from sat_slime.rollout.types import TOOL, Response
 
 FILE = "trainer.safetensors"
@@ -463,6 +464,15 @@ class Trainer:
         micros = self._microbatches(responses)
         parts = [self._forward(self.model, micro, replay=replay) for micro in micros]
         return torch.cat([scores.log_probs for scores in parts]).cpu().numpy()
+
+    @torch.no_grad()
+    def score_canary(self, sequences: Sequence[Sequence[int]]) -> np.ndarray:
+        """Return (T,) log pi of the canary's tokens behind their prefixes, sequence by sequence, at temperature 1."""
+        tokens, start = torch.tensor(sequences, device=model.device()), prefix_length(sequences)
+        count, length = tokens.shape
+        logits = forward_logits(self.model, tokens.flatten(), PackedLayout.of([length] * count))
+        logits = logits.view(count, length, -1)[:, start - 1 : -1].flatten(0, 1)
+        return token_log_probs(logits, tokens[:, start:].flatten(), 1.0)[0].cpu().numpy()
 
     @torch.no_grad()
     def _policy_log_probs(self, micro: MicroBatch) -> Tensor:

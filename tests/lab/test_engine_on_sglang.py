@@ -12,6 +12,7 @@ from engine_requests import STOP, bits, some_requests
 
 from sat_slime.config.schema import ModelConfig, RolloutConfig
 from sat_slime.lab.engine import Engine
+from sat_slime.rollout.canary import Canary, canary_sequences, prefix_length
 from sat_slime.rollout.types import GenerationRequest
 
 RECORDED = Path(__file__).parent / "recorded_response.json"
@@ -93,6 +94,30 @@ def test_new_weights_answer_under_their_version(real, random_models):
     assert {response.weight_version for response in after} == {4}
     assert differences(random_models["b"], after)[0] < 1e-4
     assert bits(after) != bits(before) == bits(again)
+
+
+@pytest.mark.engine
+def test_the_canary_finds_a_push_that_was_not_taken(real, random_models):
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    sequences = canary_sequences(16, 32)
+    start = prefix_length(sequences)
+    expected, tokens = {}, torch.tensor(sequences)
+    for name in ("a", "b"):
+        model = AutoModelForCausalLM.from_pretrained(random_models[name], dtype=torch.float32).eval()
+        with torch.no_grad():
+            log_probs = model(tokens).logits.log_softmax(-1)[:, start - 1 : -1]
+        expected[name] = log_probs.gather(2, tokens[:, start:, None]).flatten().numpy()
+    canary = Canary("float32")
+    for version, name in ((7, "a"), (8, "b")):
+        real(real.engine.update_weights(random_models[name], version))
+        verdict = canary.check(version, expected[name], {"engine": real(real.engine.score(sequences))})
+        assert not verdict.faults and verdict.metrics["canary/d"] < 1e-5
+    # it says that it took the next push, and has the weights of the last
+    real(real.engine.server.post("/update_weight_version", {"new_version": "9"}))
+    verdict = canary.check(9, expected["a"], {"engine": real(real.engine.score(sequences))})
+    assert "still holds the weights of version 8, and says 9" in verdict.faults["engine"]
 
 
 async def interrupted(engine, requests, paths: list[tuple[str, int]]):

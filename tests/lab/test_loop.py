@@ -52,6 +52,7 @@ STREAMING = {
     "pipeline.iterations": 12,
     "pipeline.max_staleness": 1,
     "pipeline.queue_prompts": 12,
+    "pipeline.canary": "stop",
     "rollout.deterministic": "false",
     "diagnose.split_every_n_steps": 1,
     "train.lr": 0.005,
@@ -321,6 +322,10 @@ def test_streaming_keeps_its_bound_and_books_through_kill_9_and_a_server_that_di
         assert row["mismatch/implementation"] < 1e-5, row
         assert row["queue/length"] + row["queue/in_generation"] <= 12
     assert max(row["lag/max"] for row in after) == 1 and max(row["mismatch/policy"] for row in after) > 1e-3
+    # each push was taken, also by the servers that a resume and a death brought; the last push has no row after it
+    scored = {row["step"]: row for row in after if "canary/d" in row}
+    assert set(range(1, iterations)) <= set(scored)
+    assert all(row["canary/d"] < 1e-5 and row["canary/faults"] == 0 for row in scored.values())
     # the laws of docs/asynchrony.md, by the rows and the last checkpoint
     saved = json.loads((stream.folder / "checkpoints" / f"iteration-{iterations:06d}" / "queue.json").read_text())
     finished = sum(value for row in after for key, value in row.items() if key.startswith("rollout/finished/"))

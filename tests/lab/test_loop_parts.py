@@ -22,6 +22,7 @@ from sat_slime.lab.batch import RolloutBatch, StepResult
 from sat_slime.lab.failures import PartFailure
 from sat_slime.lab.initial_model import cached_model, initial_faults, model_checksums
 from sat_slime.lab.loop import ACKNOWLEDGED, ONE_ACT_S, BatchPipeline, Interruption
+from sat_slime.rollout.canary import EngineScores
 from sat_slime.rollout.types import Response
 from sat_slime.runs.log import RunLog
 
@@ -132,6 +133,24 @@ def test_faults_and_restarts_are_in_the_next_row_and_in_the_log(tmp_path, monkey
         "iteration 1: rollout faults, all responses asked for again: lost 3, resent 3",
         "iteration 1: 2 server restarts: killed by a stranger; killed by a stranger",
     ]
+
+
+@pytest.mark.parametrize("canary", ["warn", "stop"])
+def test_a_push_that_an_engine_did_not_take_is_told_or_ends_the_run(tmp_path, monkeypatch, canary):
+    world = World(tmp_path, monkeypatch, iterations=2, lag=1, canary=canary)
+    log_probs, says = np.linspace(-4, -1, 128), iter("011")
+    world.start = lambda method=None, *arguments: SimpleNamespace(result=lambda: log_probs)
+    world.score = lambda sequences: {"rollout engine 0": EngineScores(log_probs + 1e-4, next(says))}
+    world.pipeline._begin()
+    if canary == "stop":
+        with pytest.raises(PartFailure, match=r"rollout engine 0 says .* version 1, not 2.*; go on with --resume"):
+            world.pipeline._loop()
+        assert world.pipeline.canary.levels == [pytest.approx(1e-4)] * 2
+    else:
+        world.pipeline._loop()
+        assert world.warned[0].startswith("canary: rollout engine 0 says that it holds version 1, not 2")
+        steps = [row for row in world.rows if "iteration" in row and "accuracy" not in row]
+        assert [row["canary/faults"] for row in steps] == [0, 1]
 
 
 # ---------------------------------------------------------------------------------------------------- the initial model
