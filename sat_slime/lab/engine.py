@@ -15,9 +15,9 @@ import sys
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from concurrent.futures import Future
-from contextlib import asynccontextmanager, nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from typing import Any
 import httpx
 
 from sat_slime.config.exits import how_it_ended
-from sat_slime.config.schema import LabConfig, ModelConfig, RolloutConfig
+from sat_slime.config.schema import LabConfig
 from sat_slime.lab.batch import RolloutBatch
 from sat_slime.lab.failures import wait_all
 from sat_slime.lab.forking import SGLANG, ForkedProcess, NoForkServer, socket_of
@@ -58,24 +58,14 @@ ENDING_S = 1.0
 INTERRUPT_EVERY_S = 0.2
 """Seconds until an interruption is repeated, for requests that had not reached SGLang's scheduler."""
 
-Tool = Callable[[tuple[int, ...]], "tuple[int, ...] | None"]
-"""What a tool writes after the tokens of a response so far; None where they do not end with a call of it."""
-
-
-class ServerFailed(RuntimeError):
-    """A server that does not start, or does not become healthy in time."""
-
 
 class ServerLost(ConnectionError):
     """The server did not answer in time, or the connection broke: what was asked may or may not have happened."""
 
 
-class ServerRefused(RuntimeError):
-    """The server answered that it will not do it: asking again would not help."""
-
-
 class EngineFailed(RuntimeError):
-    """An engine that cannot go on: too many restarts of its server, or too many attempts at one response."""
+    """An engine that cannot go on: its server does not start or refuses what it is asked, or too many restarts of it or
+    attempts at one response were made."""
 
 
 # ------------------------------------------------------------------------------------------------------------ a server
@@ -85,19 +75,14 @@ class Server:
     """An SGLang process on a socket file of this user. It ends with `stop`, and with this process, however that
     ends."""
 
-    def __init__(
-        self,
-        index: int,
-        rollout: RolloutConfig,
-        model: ModelConfig,
-        log_dir: Path,
-        command: Sequence[str] | None = None,
-    ) -> None:
+    def __init__(self, index: int, config: LabConfig, log_dir: Path, command: Sequence[str] | None = None) -> None:
         """command: what to run, with SGLang's arguments appended; default: SGLang."""
-        self.index, self.rollout, self.model, self.command = index, rollout, model, command
+        self.name, self.config, self.command = f"SGLang's server of engine {index}", config, command
         self.log_path = log_dir.resolve() / f"sglang-{index}.log"
         self.socket = Path()
         """The file that the server listens on, once it was started."""
+        self.death = f"{self.name} was ended"
+        """How the server that was ended last failed, as the beginning of a sentence."""
         self._http: httpx.AsyncClient | None = None
         self._process: subprocess.Popen[bytes] | ForkedProcess | None = None
         self._scratch: Scratch | None = None
@@ -114,7 +99,7 @@ class Server:
         """Starts with the weights of a Hugging Face folder, reported as `version`, and waits until it is healthy.
 
         Raises:
-            ServerFailed: with the end of the log.
+            EngineFailed: with the end of the log.
         """
         self.stop()
         self._scratch = new_scratch()
@@ -122,32 +107,35 @@ class Server:
         # A connection that is kept may have died with its server, so each call opens a new one.
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
         transport = httpx.AsyncHTTPTransport(limits=limits, uds=str(self.socket), trust_env=False)
+        rollout = self.config.rollout
         self._http = httpx.AsyncClient(
-            base_url="http://localhost", timeout=self.rollout.request_timeout_s, transport=transport, trust_env=False
+            base_url="http://localhost", timeout=rollout.request_timeout_s, transport=transport, trust_env=False
         )
-        self._spawn(self.arguments(model_path, version), server_environment(self.model.family), self._scratch)
-        deadline = time.monotonic() + self.rollout.startup_timeout_s
+        self._spawn(self.arguments(model_path, version), self._scratch)
+        deadline = time.monotonic() + rollout.startup_timeout_s
         while not await self.answers("/health", timeout_s=5.0):
             if not self.alive:
-                self._fail("ended before it was healthy")
+                code = self._process.poll() if self._process else None
+                self._fail("ended before it was healthy" + ("" if code is None else f" (exit code {code})"))
             if time.monotonic() > deadline:
                 self._fail(
-                    f"is not healthy after {self.rollout.startup_timeout_s:g} s (rollout.startup_timeout_s): raise it "
+                    f"is not healthy after {rollout.startup_timeout_s:g} s (rollout.startup_timeout_s): raise it "
                     "if the machine is slow"
                 )
             await asyncio.sleep(0.1)
 
     def arguments(self, model_path: str, version: int) -> list[str]:
         """Return SGLang's arguments."""
-        context_length = self.model.max_positions + CONTEXT_MARGIN
+        rollout, model = self.config.rollout, self.config.model
+        context_length = model.max_positions + CONTEXT_MARGIN
         arguments = {
             "--model-path": str(Path(model_path).resolve()),
             "--weight-version": version,
-            "--dtype": self.rollout.dtype,
+            "--dtype": rollout.dtype,
             "--context-length": context_length,
-            "--max-running-requests": self.rollout.max_running_requests,
+            "--max-running-requests": rollout.max_running_requests,
             # Room for every running request at its longest, so that none is ever put back for lack of memory.
-            "--max-total-tokens": self.rollout.max_running_requests * context_length,
+            "--max-total-tokens": rollout.max_running_requests * context_length,
             "--grammar-backend": "none",
             "--log-level-http": "warning",
         }
@@ -158,7 +146,7 @@ class Server:
             "--sleep-on-idle",  # an idle scheduler takes three quarters of a core otherwise
             *(GPU_ARGUMENTS if sglang_on_gpu.gpu_available() else CPU_ARGUMENTS),
         ]
-        if self.model.resolved_family.has_experts:
+        if model.resolved_family.has_experts:
             switches.append("--enable-return-routed-experts")
         return [str(word) for pair in arguments.items() for word in pair] + switches
 
@@ -175,37 +163,40 @@ class Server:
             self._scratch.remove()
             self._scratch = None
 
-    def ended_within(self, seconds: float) -> bool:
-        """Tells whether the server's process has ended, or ends in that time; False for one that was not started."""
-        if self._process is None:
-            return False
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(seconds)
-        return self._process.returncode is not None
+    def end(self, why: str) -> None:
+        """Ends a server that fails, unless it ends by itself in a moment. why: how it failed, for `death`."""
+        if self._process is not None:
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(ENDING_S)
+        if self.alive:
+            self.death = f"{self.name} {why} and was ended{self._last_words()}"
+            self.stop()
 
     def how_it_ended(self) -> str:
-        """Return how a dead server ended, and what it wrote last, as the beginning of a sentence."""
-        assert self._process is not None and self._process.returncode is not None
+        """Return how a server that is not alive ended, and what it wrote last, as the beginning of a sentence."""
+        if self._process is None or self._process.returncode is None:
+            return self.death
         ended = how_it_ended(self._process.returncode)
-        return f"SGLang's server of engine {self.index} (process {self._process.pid}) {ended}{self.last_words()}"
+        return f"{self.name} (process {self._process.pid}) {ended}{self._last_words()}"
 
     def log_tail(self) -> str:
-        """Return the last lines of the log, indented."""
+        """Return the last lines of the log, as the end of a message."""
         lines = self.log_path.read_text(errors="replace").splitlines() if self.log_path.exists() else []
-        return "\n".join(f"    {line}" for line in lines[-LOG_TAIL_LINES:])
+        return "\n    ".join([f"\nIts log {self.log_path} ends with:", *lines[-LOG_TAIL_LINES:]])
 
-    def last_words(self) -> str:
+    def _last_words(self) -> str:
         """Return the last line that the server wrote, as the end of a sentence; empty when it wrote none."""
-        lines = [line.strip() for line in self.log_tail().splitlines()]
+        lines = [line.strip() for line in self.log_tail().splitlines()[2:]]
         line = next((line for line in reversed(lines) if line), "---")
         return "" if line.startswith("---") else f"; last in its log: {line}"
 
     async def post(self, path: str, payload: dict[str, Any], *, answers: bool = True) -> Any:
-        """Return the JSON that the server answers to a POST. Raises ServerLost, ServerRefused."""
+        """Return the JSON that the server answers to a POST. Raises ServerLost, EngineFailed."""
+        assert self._http is not None, "it was started"
         try:
-            answer = await self._client.post(path, json=payload)
+            answer = await self._http.post(path, json=payload)
             if 400 <= answer.status_code < 500:
-                raise ServerRefused(f"{self.socket}{path} answered {answer.status_code}: {answer.text[:300]}")
+                raise EngineFailed(f"{self.socket}{path} answered {answer.status_code}: {answer.text[:300]}")
             answer.raise_for_status()
             return answer.json() if answers else None
         except (httpx.HTTPError, ValueError) as error:
@@ -214,21 +205,17 @@ class Server:
     async def answers(self, path: str, timeout_s: float) -> bool:
         """Return whether /health answers that the HTTP server is up, or /health_generate that it generates a token,
         which it does not where a scheduler died behind it."""
+        assert self._http is not None, "it was started"
         try:
-            return (await self._client.get(path, timeout=timeout_s)).status_code == 200
+            return (await self._http.get(path, timeout=timeout_s)).status_code == 200
         except httpx.HTTPError:
             return False
 
-    @property
-    def _client(self) -> httpx.AsyncClient:
-        if self._http is None:
-            raise ServerFailed(f"engine {self.index} has not been started")
-        return self._http
-
-    def _spawn(self, arguments: list[str], environment: dict[str, str], folder: Scratch) -> None:
+    def _spawn(self, arguments: list[str], folder: Scratch) -> None:
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         # SGLang leaves its sockets in the temporary folder; in one of its own they go with the server.
-        environment = {**os.environ, **environment, "TMPDIR": str(folder.path), SCRATCH: str(folder.path)}
+        environment = {**os.environ, **server_environment(self.config.model.family)}
+        environment |= {"TMPDIR": str(folder.path), SCRATCH: str(folder.path)}
         command = [*(self.command or SGLANG_COMMAND), *arguments]
         with self.log_path.open("ab") as log:
             log.write(f"--- at {folder.path / SOCKET}: {' '.join(command)}\n".encode())
@@ -256,13 +243,8 @@ class Server:
             )
 
     def _fail(self, what: str) -> None:
-        code = self._process.poll() if self._process else None
         self.stop()
-        ended = "" if code is None else f" (exit code {code})"
-        raise ServerFailed(
-            f"the SGLang server of engine {self.index} {what}{ended}{self.last_words()}\n"
-            f"Its log {self.log_path} ends with:\n{self.log_tail()}"
-        )
+        raise EngineFailed(f"{self.name} {what}{self._last_words()}{self.log_tail()}")
 
 
 def server_environment(family: str | None = None) -> dict[str, str]:
@@ -312,11 +294,9 @@ def generate_payload(requests: Sequence[GenerationRequest], wire_ids: Sequence[s
 
 @dataclass
 class Generation:
-    """A call of `generate` or `stream`: how far it is, and what came of it once it has ended."""
+    """A call of `generate`: how far it is, and what came of it once it has ended."""
 
     requests: Sequence[GenerationRequest]
-    interruptible: bool
-    """An update of the weights interrupts it, instead of waiting for it."""
     parts: defaultdict[str, list[Response]] = field(default_factory=lambda: defaultdict(list))
     """The parts of interrupted responses so far, by request."""
     complete: dict[str, Response] = field(default_factory=dict)
@@ -355,26 +335,18 @@ class Generation:
 class Engine:
     """One server and its life, on one event loop; its methods may be called side by side.
 
-    `generate` and weight updates take turns, so that all responses of one call come from one version of the weights.
-    An update interrupts what `stream` has in flight, which goes on under the new weights. So an update never meets a
-    request in flight, and each token is known to be of one version.
+    An update of the weights interrupts what is in flight, which goes on under the new ones. So an update never meets a
+    request in flight, and each token is known to be of one version. Mode batch updates when nothing is in flight.
     """
 
     def __init__(
-        self,
-        index: int,
-        rollout: RolloutConfig,
-        model: ModelConfig,
-        vocab_size: int,
-        model_path: Path,
-        log_dir: Path,
-        command: Sequence[str] | None = None,
-        tool: Tool | None = None,
+        self, index: int, config: LabConfig, model_path: Path, log_dir: Path, command: Sequence[str] | None = None
     ) -> None:
-        """model_path: Hugging Face folder of the first weights, version 0. command: default: SGLang's server.
-        tool: answers calls, whose tokens are among a request's stop tokens."""
-        self.index, self.rollout, self.model, self.vocab_size, self._tool = index, rollout, model, vocab_size, tool
-        self.server = Server(index, rollout, model, log_dir, command)
+        """model_path: Hugging Face folder of the first weights, version 0. command: default: SGLang's server."""
+        self.index, self.config = index, config
+        self.tool = config.task.called_tool
+        """What a tool writes after the tokens of a response so far; None where they do not end with a call of it."""
+        self.server = Server(index, config, log_dir, command)
         self.stopped = False
         self.restarts = 0
         self.deaths: list[str] = []
@@ -383,24 +355,20 @@ class Engine:
         """Requests that the server has not answered."""
         self.weights = (str(model_path), 0)
         """Folder and version of what the server holds, or is started with."""
-        self._turn = asyncio.Lock()
         self._life = asyncio.Lock()  # held while the server is started, tried or given weights
         self._may_send = asyncio.Event()  # cleared while an update waits for what is in flight
         self._may_send.set()
-        self._answered = asyncio.Event()
-        self._ended = f"SGLang's server of engine {index} was ended"
-        """How the server failed that this engine ended, as the beginning of a sentence."""
-        self._streams: list[Generation] = []
-        """The calls of `stream` that are in progress."""
+        self._idle = asyncio.Event()  # set when the last answer in flight comes
+        self._generations: list[Generation] = []
+        """The calls of `generate` that are in progress."""
         # Deterministic: one POST at a time, which SGLang schedules as one, so that the composition of its batches, on
         # which the last bits of a log-prob depend, is always the same. Otherwise several, so that decoding goes on
         # while one answer is packed and checked.
-        posts = 1 if rollout.deterministic else min(POSTS_IN_FLIGHT, rollout.max_running_requests)
-        self._posts = asyncio.Semaphore(posts)
-        self._post_size = rollout.max_running_requests // posts
+        rollout = config.rollout
+        self._posts = 1 if rollout.deterministic else min(POSTS_IN_FLIGHT, rollout.max_running_requests)
 
     async def start(self) -> None:
-        """Starts the server and waits until it is healthy. Raises ServerFailed."""
+        """Starts the server and waits until it is healthy. Raises EngineFailed."""
         await self.server.start(*self.weights)
 
     async def stop(self) -> None:
@@ -409,29 +377,41 @@ class Engine:
         self.server.stop()
 
     async def update_weights(self, path: str, version: int) -> None:
-        """Loads a Hugging Face folder (config.json, model.safetensors) as `version`, once no `generate` runs. What
-        `stream` has in flight is interrupted, and goes on afterwards.
+        """Loads a Hugging Face folder (config.json, model.safetensors) as `version`, after it has interrupted what is
+        in flight.
 
-        The folder must stay until the next update: a server that is restarted loads it again. Raises ServerRefused when
-        the server cannot load it (the old weights stay), EngineFailed, ServerFailed.
+        The folder must stay until the next update: a server that is restarted loads it again. Raises EngineFailed, also
+        when the server cannot load it: then the old weights stay.
         """
-        async with self._turn, self._life, self._interrupted():
-            await self._revive()
+        async with self._life:
+            self._may_send.clear()
             try:
-                await self.server.post(
-                    "/update_weights_from_disk", {"model_path": path, "weight_version": str(version)}
-                )
-                self.weights = (path, version)
-            except ServerRefused as error:
-                raise ServerRefused(f"the weights of {path} could not be loaded: {error}") from error
-            except ServerLost:
-                self.weights = (path, version)
-                self._end_server("did not take new weights")
+                while self.in_flight:
+                    self._idle.clear()
+                    with suppress(ServerLost, EngineFailed):  # who waits for the answers learns of it, and sends again
+                        await self.server.post("/abort_request", {"abort_all": True}, answers=False)
+                    with suppress(asyncio.TimeoutError):
+                        await asyncio.wait_for(self._idle.wait(), INTERRUPT_EVERY_S)
                 await self._revive()
+                await self._load(path, version)
+            finally:
+                self._may_send.set()
+
+    async def _load(self, path: str, version: int) -> None:
+        try:
+            weights = {"model_path": path, "weight_version": str(version)}
+            await self.server.post("/update_weights_from_disk", weights)
+            self.weights = (path, version)
+        except EngineFailed as error:
+            raise EngineFailed(f"the weights of {path} could not be loaded: {error}") from error
+        except ServerLost:
+            self.weights = (path, version)
+            self._end_server("did not take new weights")
+            await self._revive()
 
     async def score(self, sequences: Sequence[Sequence[int]]) -> EngineScores:
-        """Scores the canary's sequences, beside what `stream` has in flight; once more after a restart of a lost
-        server. Raises ServerLost, ServerRefused, EngineFailed, ServerFailed."""
+        """Scores the canary's sequences, beside what is in flight; once more after a restart of a lost server. Raises
+        ServerLost, EngineFailed."""
         try:
             answers = await self.server.post("/generate", score_payload(sequences))
         except ServerLost:
@@ -443,81 +423,72 @@ class Engine:
     async def generate(self, requests: Sequence[GenerationRequest]) -> Generation:
         """Returns exactly one valid response for each request, in order.
 
-        A request is sent again if it was lost with a server, timed out, or its response was rejected, and only then.
+        A request is sent again if it was lost with a server, timed out, or its response was rejected, and only then. A
+        response may span updates: its `versions` say which weights generated each token. When the server is restarted,
+        a response keeps what it had at its last interruption.
 
-        Raises EngineFailed (attempts or restarts used up), ServerFailed, ServerRefused.
+        Raises EngineFailed (attempts or restarts used up, or the server refuses).
         """
-        async with self._turn:
-            return await self._answer(Generation(requests, interruptible=False))
-
-    async def stream(self, requests: Sequence[GenerationRequest]) -> Generation:
-        """Does what `generate` does, beside other calls and updates of the weights.
-
-        A response may span updates: its `versions` say which weights generated each token. When the server is
-        restarted, a response keeps what it had at its last interruption.
-        """
-        batch = Generation(requests, interruptible=True)
-        self._streams.append(batch)
+        started, call = time.monotonic(), Generation(requests)
+        self._generations.append(call)
+        at_once, size = asyncio.Semaphore(self._posts), self.config.rollout.max_running_requests // self._posts
         try:
-            return await self._answer(batch)
+            while (pending := call.pending) and not call.cancelled:
+                await self._ensure_server()
+                lost = call.lost
+                posts = [pending[i : i + size] for i in range(0, len(pending), size)]
+                await asyncio.gather(*(self._post(post, call, at_once) for post in posts))
+                self._check_attempts(call)
+                if call.lost > lost:
+                    await self._try_server()
         finally:
-            self._streams.remove(batch)
+            self._generations.remove(call)
+        call.seconds = time.monotonic() - started
+        return call
 
     async def give_up(self, oldest: int) -> None:
-        """Ends the calls of `stream` that have a token of weights before version `oldest`: they return what they have
+        """Ends the calls of `generate` that have a token of weights before version `oldest`: they return what they have
         so far."""
-        for batch in self._streams:
-            if not batch.cancelled and batch.oldest is not None and batch.oldest < oldest:
-                batch.cancelled = True
-                for request_id in set(batch.parts) - set(batch.complete):
-                    with suppress(ServerLost, ServerRefused):  # then its answers come later, or not at all
+        for call in self._generations:
+            if not call.cancelled and call.oldest is not None and call.oldest < oldest:
+                call.cancelled = True
+                for request_id in set(call.parts) - set(call.complete):
+                    with suppress(ServerLost, EngineFailed):  # then its answers come later, or not at all
                         await self.server.post("/abort_request", {"rid": f"{request_id}#"}, answers=False)
 
-    async def _answer(self, batch: Generation) -> Generation:
-        started = time.monotonic()
-        while (pending := batch.pending) and not batch.cancelled:
-            await self._ensure_server()
-            lost = batch.lost
-            posts = [pending[i : i + self._post_size] for i in range(0, len(pending), self._post_size)]
-            await asyncio.gather(*(self._post(post, batch) for post in posts))
-            self._check_attempts(batch)
-            if batch.lost > lost:
-                await self._try_server()
-        batch.seconds = time.monotonic() - started
-        return batch
-
-    async def _post(self, requests: list[GenerationRequest], batch: Generation) -> None:
+    async def _post(self, requests: list[GenerationRequest], call: Generation, at_once: asyncio.Semaphore) -> None:
         """Sends some requests, or what interrupted ones still lack, in one POST. Notes each one's response, or its next
         part, or why there is none."""
-        async with nullcontext() if batch.interruptible else self._posts:
+        async with at_once:
             while not self._may_send.is_set():
                 await self._may_send.wait()
-            if batch.cancelled or not self.server.alive:
+            if call.cancelled or not self.server.alive:
                 return  # nothing was sent: this is no attempt
-            parts, failures = batch.parts, batch.failures
+            parts, failures = call.parts, call.failures
             ids = [request.request_id for request in requests]
             sent = [rest(request, parts[name]) for request, name in zip(requests, ids, strict=True)]
             wire_ids = [f"{name}#{len(failures[name]) + len(parts[name])}" for name in ids]
-            model, version = self.model, self.weights[1]
-            expected = Expectations(self.vocab_size, model.layers, model.experts, model.experts_per_token, version)
+            model, version = self.config.model, self.weights[1]
+            sizes = self.config.task.vocab_size, model.layers, model.experts, model.experts_per_token
             self.in_flight += len(requests)
             try:
                 raw = await self.server.post("/generate", generate_payload(sent, wire_ids))
                 if not isinstance(raw, list) or len(raw) != len(requests):
                     raise ServerLost(f"it answered {raw!r:.200}, not {len(requests)} responses")
             except ServerLost as error:
-                batch.lost += len(requests)
+                call.lost += len(requests)
                 for name in ids:
                     failures[name].append(f"lost: {error}")
                 return
             finally:
                 self.in_flight -= len(requests)
-                self._answered.set()
+                if not self.in_flight:
+                    self._idle.set()
         for request, attempt, wire_id, answer in zip(requests, sent, wire_ids, raw, strict=True):
             try:
-                part = validate(attempt, wire_id, answer, expected, interruptible=batch.interruptible)
+                part = validate(attempt, wire_id, answer, Expectations(*sizes, version))
             except RejectedResponse as error:
-                batch.rejected[error.reason] += 1
+                call.rejected[error.reason] += 1
                 failures[request.request_id].append(str(error))
                 continue
             parts[request.request_id].append(part)
@@ -525,46 +496,29 @@ class Engine:
             if written := self._written_by_tool(request, response):
                 parts[request.request_id].append(by_tool(request, response, written))
             elif response.finish_reason != "abort":
-                batch.complete[request.request_id] = response
+                call.complete[request.request_id] = response
 
     def _written_by_tool(self, request: GenerationRequest, response: Response) -> tuple[int, ...] | None:
         """Return what the tool answers; None where it was not called, or where no token could follow its answer: then
         the response ends with the call."""
-        if self._tool is None or response.finish_reason != "stop":
+        if response.finish_reason != "stop":
             return None
-        written = self._tool(response.output_ids)
+        written = self.tool(response.output_ids)
         room = request.max_new_tokens - len(response.output_ids)
         return written if written and len(written) < room else None
 
-    def _check_attempts(self, batch: Generation) -> None:
-        for request in batch.pending:
-            reasons = batch.failures[request.request_id]
-            if len(reasons) >= self.rollout.max_attempts:
+    def _check_attempts(self, call: Generation) -> None:
+        for request in call.pending:
+            reasons, most = call.failures[request.request_id], self.config.rollout.max_attempts
+            if len(reasons) >= most:
                 raise EngineFailed(
                     f"no valid response to request {request.request_id} in {len(reasons)} attempts "
-                    f"(rollout.max_attempts is {self.rollout.max_attempts}): {'; '.join(reasons)}. Lost and timed out "
+                    f"(rollout.max_attempts is {most}): {'; '.join(reasons)}. Lost and timed out "
                     f"ones need a longer rollout.request_timeout_s or a healthier server, see {self.server.log_path}; "
                     "rejected ones are a fault of the server or of its weights"
                 )
 
     # --------------------------------------------------------------------------------------------- the server's life
-
-    @asynccontextmanager
-    async def _interrupted(self) -> AsyncIterator[None]:
-        """Interrupts what is in flight. Inside nothing is in flight, and nothing is sent."""
-        self._may_send.clear()
-        try:
-            while self.in_flight:
-                self._answered.clear()
-                with suppress(ServerLost, ServerRefused):  # who waits for the answers learns of it, and sends again
-                    await self.server.post("/abort_request", {"abort_all": True}, answers=False)
-                with suppress(asyncio.TimeoutError):
-                    while self.in_flight:
-                        await asyncio.wait_for(self._answered.wait(), INTERRUPT_EVERY_S)
-                        self._answered.clear()
-            yield
-        finally:
-            self._may_send.set()
 
     async def _try_server(self) -> None:
         """Ends a server that lives but generates no token; this is asked after a request was lost."""
@@ -573,13 +527,11 @@ class Engine:
                 self._end_server("generated no token in time")
 
     def _end_server(self, why: str) -> None:
-        """Ends a server that fails, and notes how it did, unless it ends by itself or was stopped."""
-        if not self.stopped and not self.server.ended_within(ENDING_S):
-            self._ended = f"SGLang's server of engine {self.index} {why} and was ended{self.server.last_words()}"
-            self.server.stop()
+        if not self.stopped:
+            self.server.end(why)
 
     async def _ensure_server(self) -> None:
-        """Restarts a dead server with the last weights. Raises EngineFailed, ServerFailed."""
+        """Restarts a dead server with the last weights. Raises EngineFailed."""
         async with self._life:
             await self._revive()
 
@@ -589,12 +541,11 @@ class Engine:
             raise EngineFailed(f"engine {self.index} was stopped")
         if self.server.alive:
             return
-        death = self.server.how_it_ended() if self.server.pid else self._ended
-        if self.restarts >= self.rollout.max_restarts:
+        death, most = self.server.how_it_ended(), self.config.rollout.max_restarts
+        if self.restarts >= most:
             raise EngineFailed(
-                f"{death}, after {self.restarts} restarts of the server "
-                f"(rollout.max_restarts is {self.rollout.max_restarts})\n"
-                f"Its log {self.server.log_path} ends with:\n{self.server.log_tail()}"
+                f"{death}, after {self.restarts} restarts of the server (rollout.max_restarts is {most})"
+                f"{self.server.log_tail()}"
             )
         self.restarts += 1
         self.deaths.append(death)
@@ -622,28 +573,17 @@ class Engines:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="engines", daemon=True)
         self._thread.start()
-        self.engines = [
-            Engine(
-                index,
-                config.rollout,
-                config.model,
-                config.task.vocab_size,
-                model_path,
-                log_dir,
-                tool=config.task.called_tool,
-            )
-            for index in range(config.rollout.engines)
-        ]
+        self.engines = [Engine(index, config, model_path, log_dir) for index in range(config.rollout.engines)]
         self.task = config.task
 
     def start(self) -> None:
         """Starts all servers and waits until they are healthy."""
-        wait_all([self._begin(engine.start()) for engine in self.engines], "rollout engine")
+        self._wait([engine.start() for engine in self.engines])
 
     def stop(self) -> None:
         """Stops all servers and what is in flight."""
         try:
-            wait_all([self._begin(engine.stop()) for engine in self.engines], "rollout engine")
+            self._wait([engine.stop() for engine in self.engines])
         finally:
             self._begin(_cancel_all()).result()
             self._loop.call_soon_threadsafe(self._loop.stop)
@@ -651,12 +591,12 @@ class Engines:
             self._loop.close()
 
     def update_weights(self, folder: Path, version: int) -> None:
-        """Gives all rollout engines new weights, which wait for calls of `generate` and interrupt those of `stream`."""
-        wait_all([self._begin(e.update_weights(str(folder), version)) for e in self.engines], "rollout engine")
+        """Gives all rollout engines new weights, which interrupt what is in flight."""
+        self._wait([engine.update_weights(str(folder), version) for engine in self.engines])
 
     def score(self, sequences: Sequence[Sequence[int]]) -> dict[str, EngineScores]:
         """Has every engine score the canary's sequences, and returns the scores by the engine's name."""
-        results = wait_all([self._begin(engine.score(sequences)) for engine in self.engines], "rollout engine")
+        results = self._wait([engine.score(sequences) for engine in self.engines])
         return {f"rollout engine {index}": scores for index, scores in enumerate(results)}
 
     def generate(self, requests: list[GenerationRequest], group: int) -> list[Future[Any]]:
@@ -673,9 +613,8 @@ class Engines:
         ]
 
     def stream(self, index: int, requests: list[GenerationRequest]) -> Future[Generation]:
-        """Starts generation of one problem's responses, which new weights do not wait for. `index` numbers the groups,
-        which the engines take in turn."""
-        return self._begin(self.engines[index % len(self.engines)].stream(requests))
+        """Starts generation of one problem's responses. `index` numbers the groups, which the engines take in turn."""
+        return self._begin(self.engines[index % len(self.engines)].generate(requests))
 
     def give_up(self, oldest: int) -> None:
         """Ends the groups in generation that have a token of weights before version `oldest`; waits for nothing."""
@@ -700,6 +639,9 @@ class Engines:
         for engine in self.engines:
             engine.deaths = []
         return deaths
+
+    def _wait(self, coroutines: Sequence[Coroutine[Any, Any, Any]]) -> list[Any]:
+        return wait_all([self._begin(coroutine) for coroutine in coroutines], "rollout engine")
 
     def _begin(self, coroutine: Coroutine[Any, Any, Any]) -> Future[Any]:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)

@@ -23,32 +23,25 @@ EXPERT_DTYPE = np.dtype("<i4")
 """Routed experts as SGLang sends them, in base64."""
 
 
-def validate(
-    request: GenerationRequest, wire_id: str, raw: Any, expected: Expectations, *, interruptible: bool = False
-) -> Response:
-    """Return the response to `request`, which was sent under the id `wire_id`. Raises RejectedResponse.
-
-    Args:
-        interruptible: whether an aborted response, which may have no tokens, is taken as far as it goes.
-    """
+def validate(request: GenerationRequest, wire_id: str, raw: Any, expected: Expectations) -> Response:
+    """Return the response to `request`, which was sent under the id `wire_id`; an aborted one, which may have no
+    tokens, as far as it goes. Raises RejectedResponse."""
     try:
-        return _validated(request, wire_id, raw, expected, interruptible)
+        return _validated(request, wire_id, raw, expected)
     except RejectedResponse:
         raise
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise RejectedResponse("malformed", f"{error!r} in {raw!r:.200}") from error
 
 
-def _validated(
-    request: GenerationRequest, wire_id: str, raw: Any, expected: Expectations, interruptible: bool
-) -> Response:
+def _validated(request: GenerationRequest, wire_id: str, raw: Any, expected: Expectations) -> Response:
     meta, tokens, prompt = raw["meta_info"], raw["output_ids"], len(request.prompt_ids)
     reason, version = meta["finish_reason"].get("type"), meta["weight_version"]
     if meta["id"] != wire_id:
         raise RejectedResponse("request_id", f"sent {wire_id!r}, got {meta['id']!r}")
     if str(version) != str(expected.weight_version):
         raise RejectedResponse("weight_version", f"got {version!r:.80}, the engine holds {expected.weight_version}")
-    if reason not in (("stop", "length", "abort") if interruptible else ("stop", "length")):
+    if reason not in ("stop", "length", "abort"):
         raise RejectedResponse("finish_reason", f"{meta['finish_reason']!r:.200}")
     if reason == "abort" and tokens == []:  # it was aborted before its prompt was looked at
         nothing = np.zeros(0, np.float32)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from engine_requests import STOP, bits, some_requests
 
-from sat_slime.config.schema import ModelConfig, RolloutConfig
+from sat_slime.config.schema import LabConfig
 from sat_slime.lab.engine import Engine
 from sat_slime.rollout.canary import Canary, canary_sequences, prefix_length
 from sat_slime.rollout.types import GenerationRequest
@@ -21,9 +21,9 @@ RECORDED = Path(__file__).parent / "recorded_response.json"
 class Running:
     """A started engine and the event loop that it lives in."""
 
-    def __init__(self, rollout: RolloutConfig, model: ModelConfig, path: str, log_dir: Path) -> None:
+    def __init__(self, config: LabConfig, path: str, log_dir: Path) -> None:
         self.loop = asyncio.new_event_loop()
-        self.engine = Engine(0, rollout, model, 16, path, log_dir)
+        self.engine = Engine(0, config, path, log_dir)
         self(self.engine.start())
 
     def __call__(self, coroutine):
@@ -39,8 +39,8 @@ class Running:
 
 @pytest.fixture(scope="module")
 def real(forked, random_models, tmp_path_factory):
-    rollout = RolloutConfig(dtype="float32", deterministic=True, max_running_requests=32)
-    running = Running(rollout, ModelConfig(), random_models["a"], tmp_path_factory.mktemp("logs"))
+    config = LabConfig(rollout={"dtype": "float32", "deterministic": True, "max_running_requests": 32})
+    running = Running(config, random_models["a"], tmp_path_factory.mktemp("logs"))
     yield running
     running.stop()
 
@@ -122,7 +122,7 @@ def test_the_canary_finds_a_push_that_was_not_taken(real, random_models):
 
 async def interrupted(engine, requests, paths: list[tuple[str, int]]):
     """Streams responses while the weights change, from one of `paths` to the next for as long as the stream lasts."""
-    streaming = asyncio.create_task(engine.stream(requests))
+    streaming = asyncio.create_task(engine.generate(requests))
     for path, version in paths:
         # However fast the machine, some tokens come between two changes, and the next change before the end.
         await asyncio.wait([streaming], timeout=0.05)
@@ -217,7 +217,8 @@ def test_a_killed_server_loses_nothing_and_changes_nothing(real, random_models):
 
 @pytest.mark.engine
 def test_a_dense_model_is_served_without_experts(forked, random_models, tmp_path):
-    running = Running(RolloutConfig(dtype="float32"), ModelConfig(experts=0), random_models["dense"], tmp_path)
+    config = LabConfig(rollout={"dtype": "float32"}, model={"experts": 0})
+    running = Running(config, random_models["dense"], tmp_path)
     try:
         responses = running.generate(some_requests(16)).responses
         assert differences(random_models["dense"], responses)[0] < 1e-4
