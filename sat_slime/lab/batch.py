@@ -162,8 +162,8 @@ def batch_is_diagnosed(config: LabConfig, iteration: int) -> bool:
     return any(step_is_diagnosed(config, iteration * steps + i) for i in range(steps))
 
 
-def training_group(config: LabConfig, number: int) -> tuple[Problem, list[GenerationRequest]]:
-    """Return the problem of a group's number, and the requests for its responses.
+def training_group(config: LabConfig, number: int) -> tuple[list[Problem], list[GenerationRequest]]:
+    """Return the one problem of a group's number, and the requests for its responses.
 
     Groups are the problems of `training_requests`, counted through all iterations. Nobody knows yet in which step a
     group will be trained, so its requests ask for no distributions.
@@ -172,7 +172,7 @@ def training_group(config: LabConfig, number: int) -> tuple[Problem, list[Genera
     problems, requests = training_requests(config, iteration)
     samples = config.rollout.samples_per_prompt
     mine = requests[index * samples : (index + 1) * samples]
-    return problems[index], [replace(request, distribution_size=0) for request in mine]
+    return [problems[index]], [replace(request, distribution_size=0) for request in mine]
 
 
 def evaluation_requests(

@@ -1,9 +1,9 @@
 """Checkpoints of a run: a folder that is there in full or not at all, with a checksum for every file.
 
 `checkpoints/iteration-000032/` holds `state.json`, the trainer's `trainer.safetensors`, the broadcast weights that
-are still in use (`weights/`), what was generated ahead: a batch (`batch.safetensors`, `batch.json`) or the queue of
-a stream (`queue.safetensors`, `queue.json`), and `SHA256SUMS`. It is written under another name, flushed to the disk
-and renamed; nothing in it is pickled. What reads a checkpoint takes it from `verified`.
+are still in use (`weights/`), what was generated ahead (`ahead.safetensors`, `ahead.json`), and `SHA256SUMS`. It is
+written under another name, flushed to the disk and renamed; nothing in it is pickled. What reads a checkpoint takes it
+from `verified`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import hashlib
 import json
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -25,13 +25,15 @@ import sat_slime
 from sat_slime.config.checksums import checksum_faults, in_words, remove_at_once, written_whole
 from sat_slime.config.schema import LabConfig
 from sat_slime.config.section import kept_settings
-from sat_slime.lab.batch import RolloutBatch, training_group, training_requests
-from sat_slime.rollout.stream import Group, StreamState
+from sat_slime.lab.batch import RolloutBatch, training_requests
 from sat_slime.rollout.types import GenerationRequest, Response
 from sat_slime.runs import saved as runs
+from sat_slime.tasks import Problem
 
-SCHEMA = "sat_slime.checkpoint/4"
+SCHEMA = "sat_slime.checkpoint/5"
 """The format's name in state.json."""
+COLUMNS = ("log_probs", "versions", "routed_experts", "distribution")
+"""The arrays of a response."""
 _NAME = re.compile(r"iteration-(\d{6,})")
 
 
@@ -154,105 +156,49 @@ def verified(path: Path) -> Checkpoint:
 # ------------------------------------------------------------------------------------------- what was generated ahead
 
 
-def write_batch(folder: Path, batch: RolloutBatch) -> None:
-    """Saves a generated batch."""
-    save_file(_arrays(batch.responses), folder / "batch.safetensors")
-    meta = {
-        "iteration": batch.iteration,
-        "seconds": batch.seconds,
-        "faults": batch.faults,
-        "finish_reasons": [r.finish_reason for r in batch.responses],
-    }
-    (folder / "batch.json").write_text(json.dumps(meta))
-
-
-def read_batch(folder: Path, config: LabConfig) -> RolloutBatch | None:
-    """Return the batch that was generated ahead, if there was one; its prompts follow from the run's seed."""
-    if not (folder / "batch.json").is_file():
-        return None
-    meta = json.loads((folder / "batch.json").read_text())
-    problems, requests = training_requests(config, meta["iteration"])
-    responses = _responses(load_file(folder / "batch.safetensors"), requests, meta["finish_reasons"])
-    return RolloutBatch(config.task, meta["iteration"], problems, responses, meta["seconds"], meta["faults"])
-
-
-def write_queue(folder: Path, state: StreamState[int, RolloutBatch], faults: Mapping[str, int]) -> None:
-    """Saves a stream. faults: counts of what went wrong that no row has reported yet."""
-    groups = [group.result for group in state.waiting if group.result is not None]
-    responses = [response for group in groups for response in group.responses]
-    if responses:
-        save_file(_arrays(responses), folder / "queue.safetensors")
-    meta = {
-        "numbers": [group.iteration for group in groups],
-        "seconds": [group.seconds for group in groups],
-        "finish_reasons": [r.finish_reason for r in responses],
-        "unfinished": state.unfinished,
-        "next": state.drawn,
-        "untold": {
-            "finished": state.finished,
-            "dropped": state.dropped,
-            "aborted": state.aborted,
-            "faults": dict(faults),
-        },
-    }
-    (folder / "queue.json").write_text(json.dumps(meta))
-
-
-def read_queue(folder: Path, config: LabConfig) -> tuple[StreamState[int, RolloutBatch], dict[str, int]]:
-    """Reads what `write_queue` saved; prompts follow from the run's seed."""
-    meta = json.loads((folder / "queue.json").read_text())
-    prompts = [training_group(config, number) for number in meta["numbers"]]
-    requests = [request for _, requests in prompts for request in requests]
-    arrays = load_file(folder / "queue.safetensors") if requests else {}
-    responses = _responses(arrays, requests, meta["finish_reasons"])
-    size, waiting = config.rollout.samples_per_prompt, []
-    for i, (number, (problem, _), seconds) in enumerate(zip(meta["numbers"], prompts, meta["seconds"], strict=True)):
-        batch = RolloutBatch(config.task, number, [problem], responses[i * size : (i + 1) * size], seconds)
-        lengths = batch.lengths.ravel().tolist()
-        waiting.append(Group(number, 1, result=batch, oldest=batch.oldest, lengths=lengths))
-    unreported = meta["untold"]
-    faults = unreported.pop("faults")
-    return StreamState(waiting, meta["unfinished"], meta["next"], **unreported), faults
-
-
-def _arrays(responses: Sequence[Response]) -> dict[str, np.ndarray]:
+def write_ahead(folder: Path, batches: Sequence[RolloutBatch], **more: Any) -> None:
+    """Saves what was generated ahead: a batch, or the groups that wait in a stream, in their order. more: what is to
+    come back with them, in JSON's types."""
+    responses = [response for batch in batches for response in batch.responses]
     arrays = {
-        "output_ids": np.concatenate([np.asarray(r.output_ids, np.int64) for r in responses]),
-        "log_probs": np.concatenate([r.log_probs for r in responses]),
-        "lengths": np.array([len(r.output_ids) for r in responses], np.int64),
-        "versions": np.concatenate([r.versions for r in responses]),
+        "lengths": [len(r.output_ids) for r in responses],
+        "output_ids": [token for r in responses for token in r.output_ids],
     }
-    if responses[0].routed_experts is not None:
-        arrays["routed_experts"] = np.concatenate([r.routed_experts for r in responses])
-    if responses[0].distribution is not None:
-        arrays["distribution"] = np.concatenate([r.distribution for r in responses])
-    return arrays
+    columns = {name: np.array(values, np.int64) for name, values in arrays.items()}
+    for name in COLUMNS if responses else ():
+        if getattr(responses[0], name) is not None:
+            columns[name] = np.concatenate([getattr(response, name) for response in responses])
+    save_file(columns, folder / "ahead.safetensors")
+    meta = {
+        "numbers": [batch.iteration for batch in batches],
+        "seconds": [batch.seconds for batch in batches],
+        "faults": [batch.faults for batch in batches],
+        "finish_reasons": [response.finish_reason for response in responses],
+    }
+    (folder / "ahead.json").write_text(json.dumps({**meta, **more}))
 
 
-def _responses(
-    arrays: dict[str, np.ndarray], requests: Sequence[GenerationRequest], finish_reasons: Sequence[Any]
-) -> list[Response]:
-    if not requests:
-        return []
-    ends = arrays["lengths"].cumsum()
-    routed_rows = arrays["lengths"] + np.array([len(request.prompt_ids) - 1 for request in requests])
-    routed_ends = routed_rows.cumsum()
-    responses = []
-    for i, request in enumerate(requests):
-        span = slice(ends[i] - arrays["lengths"][i], ends[i])
-        routed = None
-        if "routed_experts" in arrays:
-            routed = arrays["routed_experts"][routed_ends[i] - routed_rows[i] : routed_ends[i]]
-        responses.append(
-            Response(
-                request_id=request.request_id,
-                prompt_ids=request.prompt_ids,
-                output_ids=tuple(arrays["output_ids"][span].tolist()),
-                log_probs=arrays["log_probs"][span],
-                routed_experts=routed,
-                finish_reason=finish_reasons[i],
-                versions=arrays["versions"][span],
-                distribution=arrays["distribution"][span] if "distribution" in arrays else None,
+def read_ahead(
+    folder: Path, config: LabConfig, asked: Callable[[LabConfig, int], tuple[list[Problem], list[GenerationRequest]]]
+) -> tuple[list[RolloutBatch], dict[str, Any]]:
+    """Return what `write_ahead` was given. asked: gives the problems and requests of a number, which follow from the
+    run's seed: `training_requests` or `training_group`."""
+    more = json.loads((folder / "ahead.json").read_text())
+    columns = load_file(folder / "ahead.safetensors")
+    ends, row, response, batches = columns["lengths"].cumsum(), 0, 0, []
+    for number, seconds, faults in zip(more.pop("numbers"), more.pop("seconds"), more.pop("faults"), strict=True):
+        problems, requests = asked(config, number)
+        responses = []
+        for request in requests:
+            length, end = int(columns["lengths"][response]), int(ends[response])
+            span, rows = slice(end - length, end), len(request.prompt_ids) + length - 1
+            spans = {name: slice(row, row + rows) if name == "routed_experts" else span for name in COLUMNS}
+            known = {name: columns[name][spans[name]] if name in columns else None for name in COLUMNS}
+            output_ids, reason = tuple(columns["output_ids"][span].tolist()), more["finish_reasons"][response]
+            responses.append(
+                Response(request.request_id, request.prompt_ids, output_ids, finish_reason=reason, **known)
             )
-        )
-    return responses
+            row, response = row + rows, response + 1
+        batches.append(RolloutBatch(config.task, number, problems, responses, seconds, faults))
+    del more["finish_reasons"]
+    return batches, more

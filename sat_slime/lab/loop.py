@@ -45,7 +45,7 @@ from sat_slime.lab.initial_model import (
 )
 from sat_slime.lab.process import TrainerProcess, warm_up_model
 from sat_slime.rollout.canary import Canary, canary_sequences
-from sat_slime.rollout.stream import Group, StalenessBound, Stream
+from sat_slime.rollout.stream import Group, StalenessBound, Stream, StreamState
 from sat_slime.rollout.token_dump import dump_path, forget_dumps, write_dump
 from sat_slime.tasks import Problem
 
@@ -495,11 +495,10 @@ class BatchPipeline(Pipeline):
         return flight.batch
 
     def _write_ahead(self, part: Path) -> None:
-        if self.ahead and self.ahead.batch:
-            checkpoint.write_batch(part, self.ahead.batch)
+        checkpoint.write_ahead(part, [self.ahead.batch] if self.ahead and self.ahead.batch else [])
 
     def _read_ahead(self, saved: Path) -> None:
-        if batch := checkpoint.read_batch(saved, self.config):
+        for batch in checkpoint.read_ahead(saved, self.config, training_requests)[0]:
             self.ahead = Flight(batch.iteration, batch.problems, [], batch.judged())
 
 
@@ -525,7 +524,7 @@ class StreamingPipeline(Pipeline):
             over_age=pipeline.over_age,
         )
         """Groups by the number of their prompt, which follows from the run's seed; the result of each is a batch."""
-        self.futures: dict[Any, tuple[Group[int, RolloutBatch], Problem]] = {}
+        self.futures: dict[Any, tuple[Group[int, RolloutBatch], list[Problem]]] = {}
         """Group and problem of each future of an engine."""
         self.faults = Counter(faults_of([]))
         """Counts of what went wrong with the responses completed since the last batch."""
@@ -539,15 +538,15 @@ class StreamingPipeline(Pipeline):
         decoded = self.config.rollout.engines * self.config.rollout.max_running_requests
         most = min(decoded, self.config.pipeline.queue_prompts)
         while len(self.futures) < most and (group := self.stream.begin()):
-            problem, requests = training_group(self.config, group.prompt)
-            self.futures[self.engines.stream(group.prompt, requests)] = group, problem
+            problems, requests = training_group(self.config, group.prompt)
+            self.futures[self.engines.stream(group.prompt, requests)] = group, problems
 
     def _take(self, done: list[Any]) -> None:
         """Moves complete groups into the queue."""
         for future in done:
-            group, problem = self.futures.pop(future)
+            group, problems = self.futures.pop(future)
             result = result_of(future, f"rollout engine {group.prompt % self.config.rollout.engines}")
-            batch = RolloutBatch(self.config.task, group.prompt, [problem], result.responses, result.seconds)
+            batch = RolloutBatch(self.config.task, group.prompt, problems, result.responses, result.seconds)
             self.faults.update(faults_of([result]))
             if result.pending:
                 self.stream.abandon(group, self.config.rollout.samples_per_prompt)
@@ -597,10 +596,16 @@ class StreamingPipeline(Pipeline):
     def _write_ahead(self, part: Path) -> None:
         """Writes the stream, and what went wrong that no row has reported yet."""
         state = self.stream.freeze(self.iteration - 1)
-        checkpoint.write_queue(part, state, dict(self.faults))
+        batches = [group.result for group in state.waiting if group.result is not None]
+        books = {name: getattr(state, name) for name in ("unfinished", "drawn", "finished", "dropped", "aborted")}
+        checkpoint.write_ahead(part, batches, stream=books, unreported=dict(self.faults))
         self.stream.thaw()
 
     def _read_ahead(self, saved: Path) -> None:
-        state, faults = checkpoint.read_queue(saved, self.config)
-        self.stream.restore(state, self.iteration)
-        self.faults = Counter(faults)
+        batches, more = checkpoint.read_ahead(saved, self.config, training_group)
+        waiting = [
+            Group(batch.iteration, 1, result=batch, oldest=batch.oldest, lengths=batch.lengths.ravel().tolist())
+            for batch in batches
+        ]
+        self.stream.restore(StreamState(waiting, **more["stream"]), self.iteration)
+        self.faults = Counter(more["unreported"])

@@ -15,9 +15,8 @@ import re
 import shutil
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -33,7 +32,7 @@ from megatron.core.transformer.moe.router_replay import RouterReplay, RouterRepl
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
-from torch.distributed import distributed_c10d
+from torch.testing._internal.distributed import fake_pg  # noqa: F401 - registers the groups that do nothing
 
 from sat_slime.config.schema import ModelConfig, TrainConfig
 from sat_slime.models import Weight
@@ -51,12 +50,12 @@ def device() -> torch.device:
 
 
 def initialize() -> None:
-    """Makes the process groups that Megatron asks for, of this process alone: NCCL with a GPU, Gloo without; and
-    answers what of megatron-core 0.16 fails without CUDA or Transformer Engine."""
+    """Makes the process groups that Megatron asks for, of this process alone, NCCL's with a GPU, else torch's that do
+    nothing; and answers what of megatron-core 0.16 fails without CUDA or Transformer Engine."""
     warnings.filterwarnings("ignore", module="megatron")
     logging.getLogger("megatron").setLevel(logging.ERROR)
     torch.set_num_threads(1)  # more are slower where the engines share the cores
-    os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = "lo"  # neither asks who connects
+    os.environ["NCCL_SOCKET_IFNAME"] = "lo"  # it does not ask who connects
     on_gpu = torch.cuda.is_available()
     if not on_gpu:
         # Megatron allocates with `device=torch.cuda.current_device()`, which raises without CUDA.
@@ -66,9 +65,9 @@ def initialize() -> None:
         # page faults a step of the tiny model.
         libc.mallopt(_M_MMAP_THRESHOLD, 32 * 2**20)  # the most that glibc takes
         libc.mallopt(_M_TRIM_THRESHOLD, 512 * 2**20)
-    with nullcontext() if on_gpu else _one_gloo_device():
-        dist.init_process_group("nccl" if on_gpu else "gloo", store=dist.HashStore(), rank=0, world_size=1)
-        parallel_state.initialize_model_parallel()
+    # Gloo would give each of Megatron's twenty groups a thread that looks for work a hundred times a second.
+    dist.init_process_group("nccl" if on_gpu else "fake", store=dist.HashStore(), rank=0, world_size=1)
+    parallel_state.initialize_model_parallel(create_gloo_process_groups=False)
     if not hasattr(moe_utils, "te_general_gemm"):  # bound only where Transformer Engine is, and read unguarded
         moe_utils.te_general_gemm = None
     if on_gpu:
@@ -82,26 +81,6 @@ def shutdown() -> None:
     parallel_state.destroy_model_parallel()
     if dist.is_initialized():
         dist.destroy_process_group()
-
-
-@contextmanager
-def _one_gloo_device() -> Iterator[None]:
-    """Groups made within share one device. Each of Megatron's twenty would have one of its own, whose thread looks for
-    work a hundred times a second."""
-    original = distributed_c10d.ProcessGroupGloo
-    device = original.create_default_device()
-
-    class ProcessGroupGloo(original):  # type: ignore[misc, valid-type]
-        def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta) -> None:
-            options = original._Options()  # type: ignore[attr-defined]
-            options._devices, options._timeout = [device], timeout
-            super().__init__(store, rank, size, options)
-
-    distributed_c10d.ProcessGroupGloo = ProcessGroupGloo  # type: ignore[misc]
-    try:
-        yield
-    finally:
-        distributed_c10d.ProcessGroupGloo = original  # type: ignore[misc]
 
 
 # ---------------------------------------------------------------------------------------------------------- the model

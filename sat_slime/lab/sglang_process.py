@@ -15,7 +15,6 @@ import threading
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from sat_slime.lab.forking import serve
 from sat_slime.rollout.scratch import name_shared_memory, remove_scratch
@@ -38,31 +37,19 @@ def die_with_parent(folder: Path) -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
-def listen_on_file(folder: Path) -> None:
-    """Has uvicorn listen on a file in place of the host and the port that SGLang asks for.
+def stay_with_this_user(folder: Path) -> None:
+    """Has SGLang listen on a file in place of its host and port, its processes meet at a file, and talk on the loopback
+    interface.
 
-    Somebody else can take a port in the 15 seconds before SGLang binds it, and everyone on the machine can reach it.
-    With a file in a folder that only this user may enter, whoever answers there is this server.
+    Everyone on the machine can reach a port, and somebody else can take it in the 15 seconds before SGLang binds it.
+    Torch's TCPStore, at which processes meet, listens on every interface, and Gloo and NCCL where the host's name
+    leads. With a file in a folder that only this user may enter, whoever answers there is this server.
     """
     import uvicorn
 
     uvicorn.run = functools.partial(uvicorn.run, uds=str(folder / SOCKET))
-
-
-def stay_on_loopback(args: Any, folder: Path) -> None:
-    """Has SGLang's processes on one machine meet at a file and talk on the loopback interface.
-
-    Otherwise they meet at a TCPStore of torch, which listens on every interface and takes keys from everyone, and Gloo
-    and NCCL listen where the host's name leads.
-
-    Args:
-        args: SGLang's ServerArgs.
-    """
-    if args.nnodes > 1:
-        return
     os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = "lo"
-    if args.dp_size == 1:  # replicas meet apart from each other, by ports of their own
-        os.environ["SGLANG_DISTRIBUTED_INIT_METHOD_OVERRIDE"] = f"file://{folder}/meeting-point"
+    os.environ["SGLANG_DISTRIBUTED_INIT_METHOD_OVERRIDE"] = f"file://{folder}/meeting-point"
 
 
 def import_sglang() -> None:
@@ -84,11 +71,7 @@ def import_sglang() -> None:
 
 
 def run_server(arguments: Sequence[str]) -> None:
-    """Runs SGLang's server until it ends, or the parent does.
-
-    Args:
-        arguments: SGLang's.
-    """
+    """Runs SGLang's server with its arguments until it ends, or the parent does."""
     from sglang.srt.entrypoints.http_server import launch_server
     from sglang.srt.server_args import prepare_server_args
 
@@ -96,8 +79,7 @@ def run_server(arguments: Sequence[str]) -> None:
     try:
         # SGLang's warm-up would send a request to the port, where here nobody listens, or a stranger does.
         args = prepare_server_args([*arguments, "--skip-server-warmup"])
-        listen_on_file(folder)
-        stay_on_loopback(args, folder)
+        stay_with_this_user(folder)
         name_shared_memory(folder)
         launch_server(args)
     except Exception:  # a scheduler died, and its siblings would keep this process waiting

@@ -14,6 +14,7 @@ from made_up_batch import CONFIG, make_batch
 from sat_slime.config import checksums
 from sat_slime.config.checksums import write_checksums
 from sat_slime.lab import checkpoint
+from sat_slime.lab.batch import training_requests
 from sat_slime.lab.checkpoint import DamagedCheckpoint, LoopState
 
 STATE = LoopState(iteration=3, updates=3, weight_versions=[0, 2])
@@ -100,7 +101,7 @@ def test_the_newest_whole_one_is_found_below_damaged_ones(tmp_path):
 def test_a_garbage_state_with_a_right_checksum_is_still_an_error(tmp_path):
     folder = tmp_path / "iteration-000003"
     folder.mkdir()
-    for text in ("[]", "{}", '{"iteration": 1}', '{"schema": "sat_slime.checkpoint/4", "iteration": 1}', "x"):
+    for text in ("[]", "{}", '{"iteration": 1}', '{"schema": "sat_slime.checkpoint/5", "iteration": 1}', "x"):
         (folder / "state.json").write_text(text)
         write_checksums(folder)
         with pytest.raises(DamagedCheckpoint, match=r"state.json cannot be read"):
@@ -118,9 +119,11 @@ def test_a_batch_comes_back_as_it_was(routed, tmp_path):
             for i, r in enumerate(batch.responses)
         ]
         batch = dataclasses.replace(batch, responses=plain)
-    assert checkpoint.read_batch(tmp_path, CONFIG) is None
-    checkpoint.write_batch(tmp_path, batch)
-    again = checkpoint.read_batch(tmp_path, CONFIG)
+    checkpoint.write_ahead(tmp_path, [])
+    assert checkpoint.read_ahead(tmp_path, CONFIG, training_requests) == ([], {})
+    checkpoint.write_ahead(tmp_path, [batch], told=7)
+    (again,), more = checkpoint.read_ahead(tmp_path, CONFIG, training_requests)
+    assert more == {"told": 7}
     assert (again.iteration, again.problems, again.seconds, again.faults) == (0, batch.problems, 1.5, {"rejected": 2})
     for ours, theirs in zip(again.responses, batch.responses, strict=True):
         for field in dataclasses.fields(ours):

@@ -300,8 +300,8 @@ def test_streaming_keeps_its_bound_and_books_through_kill_9_and_a_server_that_di
     os.kill(stream.process.pid, signal.SIGKILL)
     stream.wait()
     before = stream.rows()
-    saved = json.loads((stream.folder / "checkpoints" / "iteration-000004" / "queue.json").read_text())
-    assert saved["numbers"] or saved["unfinished"]
+    saved = json.loads((stream.folder / "checkpoints" / "iteration-000004" / "ahead.json").read_text())
+    assert saved["numbers"] or saved["stream"]["unfinished"]
 
     # in the resumed run a server dies, with several groups in flight
     resumed = Run(root, "stream", "--resume")
@@ -327,8 +327,8 @@ def test_streaming_keeps_its_bound_and_books_through_kill_9_and_a_server_that_di
     assert set(range(1, iterations)) <= set(scored)
     assert all(row["canary/d"] < 1e-5 and row["canary/faults"] == 0 for row in scored.values())
     # the laws of docs/asynchrony.md, by the rows and the last checkpoint
-    saved = json.loads((stream.folder / "checkpoints" / f"iteration-{iterations:06d}" / "queue.json").read_text())
+    saved = json.loads((stream.folder / "checkpoints" / f"iteration-{iterations:06d}" / "ahead.json").read_text())
     finished = sum(value for row in after for key, value in row.items() if key.startswith("rollout/finished/"))
     done = iterations * 16 + sum(row["rollout/dropped"] for row in after) + len(saved["numbers"]) * 4
-    assert finished + len(saved["untold"]["finished"]) == done - sum(row["rollout/aborted"] for row in after)
-    assert saved["next"] * 4 == done + len(saved["unfinished"]) * 4
+    assert finished + len(saved["stream"]["finished"]) == done - sum(row["rollout/aborted"] for row in after)
+    assert saved["stream"]["drawn"] * 4 == done + len(saved["stream"]["unfinished"]) * 4

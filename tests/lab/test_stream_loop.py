@@ -98,7 +98,7 @@ def test_groups_are_the_problems_of_the_batches_in_order():
     for iteration in (0, 3):
         problems, requests = training_requests(config, iteration)
         groups = [training_group(config, iteration * PROMPTS + place) for place in range(PROMPTS)]
-        assert [problem for problem, _ in groups] == problems
+        assert [problem for (problem,), _ in groups] == problems
         assert [request for _, group in groups for request in group] == requests
 
 
