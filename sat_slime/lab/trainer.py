@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, NamedTuple, SupportsFloat
+from typing import SupportsFloat
 
 import numpy as np
 import torch
@@ -47,8 +47,6 @@ FILE = "trainer.safetensors"
 """The file of a checkpoint with the masters and AdamW's state."""
 LOW_VARIANCE_KL_MAX = 10.0
 """Bound of the estimate per token, as in slime."""
-Wanted = Literal["none", "value", "gradient"]
-"""What is wanted of a quantity beside the log-probs: nothing, its value, or its value with a gradient."""
 Columns = dict[str, Tensor]
 """Measurements of each token: one tensor (tokens, ...) for each name of a token dump."""
 
@@ -92,25 +90,6 @@ class MicroBatch:
     """(N, layers, top-k) int64 experts of the rollout engine."""
     proximal_log_probs: Tensor | None = None
     """(R,) log-probs of the denominator; None where that is mu or the training forward itself."""
-
-    def token_batch(self, method: Method, updates: int, log_probs: Tensor) -> TokenBatch:
-        """Return the objective's view of these response tokens.
-
-        Args:
-            updates: optimizer updates of the weights in training.
-            log_probs: (R,) of the policy, with its gradient.
-        """
-        lags = (updates - self.versions).where(self.mask, 0).to(log_probs.dtype)
-        return TokenBatch(
-            log_probs=log_probs,
-            rollout_log_probs=self.rollout_log_probs,
-            advantages=self.advantages,
-            mask=self.mask,
-            lengths=self.lengths,
-            proximal_log_probs=self.proximal_log_probs,
-            lags=lags if "lags" in method.needs else None,
-            rewards=self.rewards if "rewards" in method.needs else None,
-        )
 
 
 def forwarded_tokens(response: Response) -> int:
@@ -176,28 +155,20 @@ def pack(responses: Sequence[Response], routed: bool) -> MicroBatch:
 # ----------------------------------------------------------------------------------------------------- log-probs, loss
 
 
-def token_log_probs(
-    logits: Tensor, targets: Tensor, temperature: float, *, entropy: Wanted = "none"
-) -> tuple[Tensor, Tensor | None]:
-    """Return (N,) log pi(target) under softmax(logits / temperature), in fp32, and (N,) entropies or None.
-
-    The rollout engine samples from logits divided by the temperature, so the trainer's policy is that one too.
+def token_log_probs(logits: Tensor, targets: Tensor, *, entropy_gradient: bool = False) -> tuple[Tensor, Tensor]:
+    """Return (N,) log pi(target) under softmax(logits), and (N,) entropies in nats, with a gradient where asked for.
 
     Args:
-        logits: (N, vocabulary).
+        logits: (N, vocabulary) fp32, divided by the temperature: the rollout engine samples from such, so the trainer's
+            policy is that one too.
         targets: (N,) token ids.
-        temperature: of the rollout, > 0.
-        entropy: also return the entropy, in nats, without or with a gradient.
     """
-    logits = logits.float() / temperature
     shifted = logits - logits.detach().amax(-1, keepdim=True)
     exp = shifted.exp()
     total = exp.sum(-1)
     log_total = total.log()
     picked = shifted.gather(-1, targets[:, None])[:, 0]
-    if entropy == "none":
-        return picked - log_total, None
-    with torch.set_grad_enabled(entropy == "gradient" and torch.is_grad_enabled()):
+    with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
         nats = log_total - (exp * shifted).sum(-1) / total
     return picked - log_total, nats
 
@@ -252,13 +223,11 @@ def policy_loss(
 
 
 class MasterOptimizer:
-    """AdamW on the masters: fp32 copies of a model's weights. In fp32 a master is the parameter itself."""
+    """AdamW on the masters: fp32 copies of a model's weights."""
 
     def __init__(self, train: TrainConfig, parameters: list[tuple[str, torch.nn.Parameter]]) -> None:
         self._train, self._parameters = train, parameters
-        self.masters = [
-            torch.nn.Parameter(p.detach().float().clone()) if p.dtype != torch.float32 else p for _, p in parameters
-        ]
+        self.masters = [torch.nn.Parameter(parameter.detach().float().clone()) for _, parameter in parameters]
         self._adamw = torch.optim.AdamW(
             [
                 {"params": [m for m in self.masters if m.dim() > 1], "weight_decay": train.weight_decay},
@@ -274,14 +243,7 @@ class MasterOptimizer:
     def take_weights(self) -> None:
         """Gives the masters the model's weights."""
         for (_, parameter), master in zip(self._parameters, self.masters, strict=True):
-            if master is not parameter:
-                master.copy_(parameter)
-
-    @torch.no_grad()
-    def _give_weights(self) -> None:
-        for (_, parameter), master in zip(self._parameters, self.masters, strict=True):
-            if master is not parameter:
-                parameter.copy_(master)
+            master.copy_(parameter)
 
     @torch.no_grad()
     def step(self, number: int, loss: Tensor) -> float:
@@ -308,9 +270,9 @@ class MasterOptimizer:
         scale = min(1.0, self._train.grad_clip / (norm + 1e-6))
         torch._foreach_mul_([master.grad for master in self.masters if master.grad is not None], scale)
         self._adamw.step()
-        # In fp32 a master is the parameter and its gradient Megatron's own buffer: backward must not add to that too.
-        self._adamw.zero_grad(set_to_none=True)
-        self._give_weights()
+        for (_, parameter), master in zip(self._parameters, self.masters, strict=True):
+            parameter.copy_(master)
+            master.grad = None
         return norm
 
     def save(self, folder: Path) -> None:
@@ -333,17 +295,6 @@ class MasterOptimizer:
 
 
 # ------------------------------------------------------------------------------------------------------------- trainer
-
-
-class Scores(NamedTuple):
-    """The result of a forward pass over the R response tokens of a micro-batch."""
-
-    log_probs: Tensor
-    """(R,) log pi."""
-    entropy: Tensor | None
-    """(R,) nats, where wanted."""
-    distribution: Tensor
-    """(R, vocabulary) log pi of every token, where wanted, else empty."""
 
 
 class Trainer:
@@ -433,26 +384,19 @@ class Trainer:
 
     # ----------------------------------------------------------------------------------------------------- scoring
 
-    def _forward(
-        self,
-        network: torch.nn.Module,
-        micro: MicroBatch,
-        *,
-        replay: bool,
-        entropy: Wanted = "none",
-        distribution: bool = False,
-    ) -> Scores:
-        """Return log-probs of the response tokens, with a gradient, and what else is wanted; see `token_log_probs`.
+    def _logits(self, network: torch.nn.Module, micro: MicroBatch, *, replay: bool) -> Tensor:
+        """Return the (R, vocabulary) fp32 logits that predict the response tokens, divided by the temperature.
 
         Args:
             replay: route as the rollout engine did (R3), else freely, or as the caller has set.
         """
-        temperature = self.config.rollout.temperature
         with model.replay(micro.routed_experts) if replay else nullcontext():
             logits = forward_logits(network, micro.token_ids, micro.layout)[micro.rows]
-        log_probs, nats = token_log_probs(logits, micro.output_ids, temperature, entropy=entropy)
-        whole = (logits.detach().float() / temperature).log_softmax(-1) if distribution else torch.empty(0)
-        return Scores(log_probs, nats, whole)
+        return logits.float() / self.config.rollout.temperature
+
+    def log_probs(self, network: torch.nn.Module, micro: MicroBatch, *, replay: bool) -> Tensor:
+        """Return (R,) log pi of the response tokens; see `_logits`."""
+        return token_log_probs(self._logits(network, micro, replay=replay), micro.output_ids)[0]
 
     @torch.no_grad()
     def score(self, responses: Sequence[Response], *, replay: bool) -> np.ndarray:
@@ -461,9 +405,8 @@ class Trainer:
         Args:
             replay: route as the rollout engine did (R3), else freely.
         """
-        micros = self._microbatches(responses)
-        parts = [self._forward(self.model, micro, replay=replay) for micro in micros]
-        return torch.cat([scores.log_probs for scores in parts]).cpu().numpy()
+        parts = [self.log_probs(self.model, micro, replay=replay) for micro in self._microbatches(responses)]
+        return torch.cat(parts).cpu().numpy()
 
     @torch.no_grad()
     def score_canary(self, sequences: Sequence[Sequence[int]]) -> np.ndarray:
@@ -472,11 +415,11 @@ class Trainer:
         count, length = tokens.shape
         logits = forward_logits(self.model, tokens.flatten(), PackedLayout.of([length] * count))
         logits = logits.view(count, length, -1)[:, start - 1 : -1].flatten(0, 1)
-        return token_log_probs(logits, tokens[:, start:].flatten(), 1.0)[0].cpu().numpy()
+        return token_log_probs(logits.float(), tokens[:, start:].flatten())[0].cpu().numpy()
 
     @torch.no_grad()
     def _policy_log_probs(self, micro: MicroBatch) -> Tensor:
-        return self._forward(self.model, micro, replay=self.method.routing_replay).log_probs
+        return self.log_probs(self.model, micro, replay=self.method.routing_replay)
 
     def _checkpoint_log_probs(self, micros: list[MicroBatch]) -> list[Tensor]:
         """Return (R,) log pi_l of each micro-batch: under the weights that generated each token (Eq. split). Raises as
@@ -528,19 +471,17 @@ class Trainer:
     def _routings(self, micro: MicroBatch, prefix: str = "") -> Columns:
         """Return the whole distribution as the method trains; of a MoE model also log-probs with the trainer's own
         routing and with the engine's, and the layers in which these differ. prefix: stands before each name."""
-        if not self.config.model.is_moe:
-            scores = self._forward(self.model, micro, replay=False, distribution=True)
-            return {f"{prefix}log_distribution": scores.distribution}
         recorded: list[Tensor] = []
         with model.record(recorded):
-            own = self._forward(self.model, micro, replay=False, distribution=True)
-        replayed = self._forward(self.model, micro, replay=True, distribution=True)
-        assert micro.routed_experts is not None, "the engine of a MoE model reports its routes"
+            own = self._logits(self.model, micro, replay=False)
+        if micro.routed_experts is None:
+            return {f"{prefix}log_distribution": own.log_softmax(-1)}
+        replayed = self._logits(self.model, micro, replay=True)
         return {
-            f"{prefix}log_probs_own_routing": own.log_probs,
-            f"{prefix}log_probs_replayed": replayed.log_probs,
+            f"{prefix}log_probs_own_routing": token_log_probs(own, micro.output_ids)[0],
+            f"{prefix}log_probs_replayed": token_log_probs(replayed, micro.output_ids)[0],
             f"{prefix}expert_flips": model.flips_by_layer(recorded, micro.routed_experts, micro.rows),
-            f"{prefix}log_distribution": (replayed if self.method.routing_replay else own).distribution,
+            f"{prefix}log_distribution": (replayed if self.method.routing_replay else own).log_softmax(-1),
         }
 
     @torch.no_grad()
@@ -549,11 +490,11 @@ class Trainer:
         routes."""
         routed = micro.routed_experts is not None
         if self.in_engine_dtype is None:
-            return self._forward(self.model, micro, replay=routed).log_probs
+            return self.log_probs(self.model, micro, replay=routed)
         for copy, parameter in zip(self.in_engine_dtype.parameters(), self.model.parameters(), strict=True):
             copy.copy_(parameter)
         with model.routers(self.its_routers):
-            return self._forward(self.in_engine_dtype, micro, replay=routed).log_probs
+            return self.log_probs(self.in_engine_dtype, micro, replay=routed)
 
     # ---------------------------------------------------------------------------------------------------- training
 
@@ -615,24 +556,22 @@ class Trainer:
         for micro in micros:
             routes: list[Tensor] = []
             with model.record(routes) if counts_flips else nullcontext():
-                scores = self._forward(
-                    self.model,
-                    micro,
-                    replay=self.method.routing_replay,
-                    entropy="gradient" if self.config.loss.entropy_coef else "value",
-                )
-            if counts_flips:
-                assert micro.routed_experts is not None, "the engine of a MoE model reports its routes"
-                rows = micro.rows[micro.mask]
-                flips.append(model.flips_by_layer(routes, micro.routed_experts, rows).any(1))
-            total, of_the_loss, surrogate = self._loss(responses, micro, scores, threshold)
+                logits = self._logits(self.model, micro, replay=self.method.routing_replay)
+            scores = token_log_probs(logits, micro.output_ids, entropy_gradient=bool(self.config.loss.entropy_coef))
+            if counts_flips and micro.routed_experts is not None:
+                flips.append(model.flips_by_layer(routes, micro.routed_experts, micro.rows[micro.mask]).any(1))
+            total, of_the_loss, surrogate = self._loss(responses, micro, *scores, threshold)
             total.backward()
             losses.add(of_the_loss, surrogate.n)
             loss = loss + total.detach()
-            assert scores.entropy is not None, "asked for"
-            scored.append((scores.log_probs.detach(), scores.entropy.detach()))
+            scored.append((scores[0].detach(), scores[1].detach()))
         finalize_model_grads([self.model])
-        grad_norm = self._change_weights(micros, loss, [log_probs for log_probs, _ in scored])
+        try:
+            grad_norm = self.optimizer.step(self.updates + 1, loss)
+        except FloatingPointError as error:
+            batches = [self._token_batch(micro, of_it) for micro, (of_it, _) in zip(micros, scored, strict=True)]
+            said = next(filter(None, map(broken_tokens, batches)), "")
+            raise FloatingPointError(f"{error}{said and f'; in one micro-batch {said}'}") from None
 
         log_probs, entropy = (torch.cat(values) for values in zip(*scored, strict=True))
         mu, mask = (torch.cat([getattr(micro, name) for micro in micros]) for name in ("rollout_log_probs", "mask"))
@@ -666,13 +605,18 @@ class Trainer:
         return judge.threshold_of(torch.cat([threshold_scores(self.method, batch) for batch in batches]))
 
     def _loss(
-        self, responses: Sequence[Response], micro: MicroBatch, scores: Scores, threshold: Tensor | None
+        self,
+        responses: Sequence[Response],
+        micro: MicroBatch,
+        log_probs: Tensor,
+        entropy: Tensor,
+        threshold: Tensor | None,
     ) -> tuple[Tensor, dict[str, SupportsFloat], Result]:
         """Return the objective on one micro-batch, with weights that count the whole step."""
         settings, reference = self.config.loss, None
-        batch = self._token_batch(micro, scores.log_probs)
-        if "entropies" in self.method.needs and scores.entropy is not None:
-            batch = replace(batch, entropies=scores.entropy.detach())
+        batch = self._token_batch(micro, log_probs)
+        if "entropies" in self.method.needs:
+            batch = replace(batch, entropies=entropy.detach())
         if settings.reduction == "token_mean":
             trained = sum(int((response.versions != TOOL).sum()) for response in responses)
             weights = batch.mask.double() / max(trained, 1)
@@ -680,7 +624,7 @@ class Trainer:
             weights = response_mean_weights(batch.mask, batch.lengths, len(responses))
         if self.reference is not None:
             with torch.no_grad():
-                reference = self._forward(self.reference, micro, replay=False).log_probs
+                reference = self.log_probs(self.reference, micro, replay=False)
         return policy_loss(
             self.method,
             batch,
@@ -688,21 +632,23 @@ class Trainer:
             kl_coef=settings.kl_coef,
             entropy_coef=settings.entropy_coef,
             ref_log_probs=reference,
-            entropy=scores.entropy,
+            entropy=entropy,
             threshold=threshold,
         )
 
     def _token_batch(self, micro: MicroBatch, log_probs: Tensor) -> TokenBatch:
-        return micro.token_batch(self.method, self.updates, log_probs)
-
-    def _change_weights(self, micros: list[MicroBatch], loss: Tensor, log_probs: list[Tensor]) -> float:
-        """Takes the optimizer's step; returns the gradient's norm."""
-        try:
-            return self.optimizer.step(self.updates + 1, loss)
-        except FloatingPointError as error:
-            batches = [self._token_batch(micro, values) for micro, values in zip(micros, log_probs, strict=True)]
-            said = next(filter(None, map(broken_tokens, batches)), "")
-            raise FloatingPointError(f"{error}{said and f'; in one micro-batch {said}'}") from None
+        """Return the objective's view of a micro-batch's response tokens, given their (R,) log pi."""
+        lags = (self.updates - micro.versions).where(micro.mask, 0).to(log_probs.dtype)
+        return TokenBatch(
+            log_probs=log_probs,
+            rollout_log_probs=micro.rollout_log_probs,
+            advantages=micro.advantages,
+            mask=micro.mask,
+            lengths=micro.lengths,
+            proximal_log_probs=micro.proximal_log_probs,
+            lags=lags if "lags" in self.method.needs else None,
+            rewards=micro.rewards if "rewards" in self.method.needs else None,
+        )
 
 
 # --------------------------------------------------------------------------------------------------- the initial model
@@ -776,5 +722,4 @@ def _imitation_loss(
     ids = torch.tensor([token for tokens in sequences for token in tokens], device=model.device())
     picked = torch.cat(rows).to(ids.device)
     logits = forward_logits(network, ids, PackedLayout.of([len(tokens) for tokens in sequences]))[picked]
-    log_probs, _ = token_log_probs(logits, ids[picked + 1], temperature=1.0)
-    return -log_probs.mean()
+    return -token_log_probs(logits.float(), ids[picked + 1])[0].mean()

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import paper_equations as paper
@@ -41,7 +42,7 @@ from sat_slime.lab import model
 from sat_slime.lab.batch import lag_metrics
 from sat_slime.lab.failures import PartFailure
 from sat_slime.lab.process import TrainerProcess
-from sat_slime.lab.trainer import forwarded_tokens, pack, plan_microbatches, policy_loss
+from sat_slime.lab.trainer import Trainer, forwarded_tokens, pack, plan_microbatches, policy_loss
 from sat_slime.objective import named_method, policy_surrogate
 from sat_slime.objective.tokens import response_mean_weights
 from sat_slime.rollout.types import TOOL, Response
@@ -108,7 +109,8 @@ def test_a_tools_tokens_have_no_lag_and_are_not_trained():
     assert [response.weight_version for response in responses] == [5, 4]
     micro = pack(responses[:2], routed=True)
     assert micro.mask.tolist() == [True] * 3 + [False] * 3 + [True] * 7 + [False] * 5
-    lags = micro.token_batch(named_method("grpo-lag-power"), 7, torch.zeros(18)).lags
+    trainer = SimpleNamespace(method=named_method("grpo-lag-power"), updates=7)
+    lags = Trainer._token_batch(trainer, micro, torch.zeros(18)).lags
     assert lags.tolist() == [4] * 3 + [0] * 3 + [2] * 3 + [3] * 4 + [0] * 5
 
 
@@ -179,7 +181,7 @@ def replay_checks(trainer, initial: str) -> dict:
     with torch.no_grad():
         recorded: list[torch.Tensor] = []
         with model.record(recorded):
-            free = trainer._forward(trainer.model, micro, replay=False).log_probs
+            free = trainer.log_probs(trainer.model, micro, replay=False)
         own = micro.routed_experts.clone()
         for layer, choice in enumerate(recorded):
             own[:, layer] = choice
@@ -191,9 +193,9 @@ def replay_checks(trainer, initial: str) -> dict:
             "given": micro.routed_experts,
         }.items():
             with model.replay(routes):
-                replayed = trainer._forward(trainer.model, micro, replay=False).log_probs
+                replayed = trainer.log_probs(trainer.model, micro, replay=False)
             result[name] = (replayed - free).abs().max()
-        after = trainer._forward(trainer.model, micro, replay=False).log_probs
+        after = trainer.log_probs(trainer.model, micro, replay=False)
         result["after"] = (after - free).abs().max()
     return result
 

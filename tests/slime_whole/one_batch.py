@@ -183,7 +183,7 @@ def _scored(trainer, response: Response) -> Response:
     (micro,) = trainer._microbatches([response])
     recorded: list[torch.Tensor] = []
     with torch.no_grad(), model.record(recorded):
-        log_probs = trainer._forward(trainer.model, micro, replay=False).log_probs
+        log_probs = trainer.log_probs(trainer.model, micro, replay=False)
     routes = torch.stack(recorded, dim=1).numpy().astype(np.uint8)
     return dataclasses.replace(response, log_probs=log_probs.numpy(), routed_experts=routes)
 
