@@ -91,7 +91,7 @@ class TokenDump:
     """Sentences about tokens whose values cannot be; `mask` leaves them out."""
 
 
-_FACTS = {"iteration": int, "step": int, "updates": int, "method": str, "temperature": float}
+_FACTS: dict[str, type] = {"iteration": int, "step": int, "updates": int, "method": str, "temperature": float}
 
 
 def dump_path(run: Path, iteration: int, part: int = 0) -> Path:
@@ -151,17 +151,27 @@ def read_dump(path: Path) -> TokenDump:
     try:
         with safe_open(path, framework="numpy") as file:
             metadata = dict(file.metadata() or {})
-            _check_schema(path, metadata)
+            if (schema := metadata.pop("schema", None)) != SCHEMA:
+                what = f"has schema {schema!r:.60}" if schema else "names no schema"
+                raise DumpError(f"{path} is no token dump that can be read here: it {what}, expected is {SCHEMA!r}")
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
     except (SafetensorError, OSError, TypeError, KeyError) as error:  # the last two: numpy lacks its data type
         raise DumpError(f"{path} is no whole safetensors file: {error}") from error
     for name, kind in _COLUMNS.items():
         if name not in arrays:
             raise DumpError(f"{path} lacks the column {name} of {SCHEMA}")
-        arrays[name] = _as_kind(path, name, arrays[name], kind)
+        if not np.can_cast(arrays[name].dtype, kind, "same_kind"):
+            raise DumpError(f"{path}: {name} is of type {arrays[name].dtype}, expected is {np.dtype(kind)}")
+        arrays[name] = arrays[name].astype(kind, copy=False)
     if wrong := _wrong_shapes(arrays):
         raise DumpError(f"{path}: {wrong}")
-    facts = _facts(path, metadata)
+    facts: dict[str, Any] = {}
+    for name, as_fact in _FACTS.items():
+        try:
+            facts[name] = as_fact(metadata[name])
+        except (KeyError, ValueError) as error:
+            what = f"{metadata.get(name)!r:.60}, not of type {as_fact.__name__}"
+            raise DumpError(f"{path}: {name} is {what}") from error
     judged = {name: arrays[name] for name in ("log_probs", "rollout_log_probs", "advantages", "entropy")}
     judged |= {"rewards": np.repeat(arrays["rewards"], arrays["lengths"])}
     judged |= {"lag": np.where(arrays["versions"] == TOOL, 0, facts["updates"] - arrays["versions"].astype(np.int64))}
@@ -169,7 +179,7 @@ def read_dump(path: Path) -> TokenDump:
     arrays["mask"], left_out = usable(arrays["mask"], arrays["lengths"], judged)
     more = {name: values for name, values in arrays.items() if name not in _COLUMNS}
     columns = {name: arrays[name] for name in _COLUMNS}
-    rest = {key: value for key, value in metadata.items() if key not in _FACTS and key != "schema"}
+    rest = {key: value for key, value in metadata.items() if key not in _FACTS}
     return TokenDump(**facts, **columns, more=more, metadata=rest, left_out=tuple(left_out))
 
 
@@ -209,24 +219,6 @@ def usable(
     return active, sentences
 
 
-def _check_schema(path: Path, metadata: Mapping[str, str]) -> None:
-    schema = metadata.get("schema")
-    if schema != SCHEMA:
-        what = f"has schema {schema!r:.60}" if schema else "names no schema"
-        raise DumpError(f"{path} is no token dump that can be read here: it {what}, expected is {SCHEMA!r}")
-
-
-def _as_kind(path: Path, name: str, values: np.ndarray, kind: Any) -> np.ndarray:
-    """Return a column in its data type. Other integers and floats are converted, and 0 and 1 are taken for a mask."""
-    wanted = np.dtype(kind).kind
-    if values.dtype.kind == wanted or (wanted == "i" and values.dtype.kind == "u"):
-        return values.astype(kind, copy=False)
-    if wanted == "b" and values.dtype.kind in "ui" and np.isin(values, (0, 1)).all():
-        return values.astype(kind)
-    also = " or 0 and 1" if wanted == "b" else ""
-    raise DumpError(f"{path}: {name} is of type {values.dtype}, expected is {np.dtype(kind)}{also}")
-
-
 def _wrong_shapes(arrays: Mapping[str, np.ndarray]) -> str | None:
     """Return which column contradicts `lengths`, in words; None where none does."""
     lengths = arrays["lengths"]
@@ -241,13 +233,3 @@ def _wrong_shapes(arrays: Mapping[str, np.ndarray]) -> str | None:
         if values.shape[:1] != (wanted,) or (one_dimensional and values.ndim != 1):
             return f"{name} has shape {values.shape}, but lengths tell {responses} responses of {tokens} tokens"
     return None
-
-
-def _facts(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
-    facts: dict[str, Any] = {}
-    for name, kind in _FACTS.items():
-        try:
-            facts[name] = kind(metadata[name])
-        except (KeyError, ValueError) as error:
-            raise DumpError(f"{path}: {name} is {metadata.get(name)!r:.60}, not of type {kind.__name__}") from error
-    return facts
