@@ -38,7 +38,7 @@ SAMPLE_EVERY_S = 0.25
 KINDS = {
     "SGLang's scheduler": ("sglang::scheduler",),
     "SGLang's other processes": ("sglang::", "sglang_process"),
-    "trainer": ("sat-slime-trainer", "lab.process", "trainer.process", "ray::_Rank"),
+    "trainer": ("lab.process", "trainer.process", "ray::_Rank"),
     "engine's actor": ("ray::RolloutEngine",),
     "Ray's own": ("gcs_server", "raylet", "dashboard", "monitor.py", "ray::DashboardAgent", "ray::RuntimeEnvAgent"),
     "workers that start": ("default_worker", "ray_worker", "ray::IDLE"),

@@ -152,27 +152,6 @@ def model_cache(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def fork_environment(tmp_path_factory):
-    """What the environment of a run needs so that its processes are forked, as those of a grid's cells are: two thirds
-    of a run's start are imports. For runs that are looked at by what they compute, not by their processes."""
-    from sat_slime.cli.fork_servers import fork_servers
-
-    with contextlib.ExitStack() as stack:
-        with for_the_session():
-            environment = stack.enter_context(fork_servers(tmp_path_factory.mktemp("fork-servers") / "log.txt"))
-        yield environment
-
-
-@pytest.fixture(scope="module")
-def forked(fork_environment):
-    """Runs and engines that the tests of a module start have forked processes, those of its own fixtures too."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in fork_environment.items():
-            patch.setenv(name, value)
-        yield
-
-
-@pytest.fixture(scope="session")
 def ray_server(tmp_path_factory):
     """A Ray with a job server on this machine, with eight GPUs on paper; for tests of the mark `engine`."""
     for module in ("ray", "aiohttp_cors", "opencensus", "prometheus_client"):

@@ -19,7 +19,6 @@ LAYERS = (
     {"tasks", "rollout"},
     {"config"},
     {"prompts", "runs"},
-    {"grid"},
     {"report", "lab", "plugin"},
     {"cpu"},
     {"launch"},

@@ -59,27 +59,20 @@ def grid(
 
         sat-slime status grids/lab --follow
     """
-    from sat_slime.cli.grid_plan import describe, plan_grid
-    from sat_slime.cli.grid_run import commands, run_grid
+    from sat_slime.cli.grid_run import commands, describe, plan_grid, run_grid
 
+    numbers = [number.strip() for number in (seeds or "").split(",") if number.strip()]
+    if not all(number.isdigit() for number in numbers):
+        bad_input([f"--seeds {seeds}: expected numbers with commas between, such as 0,1"])
     console = Console()
-    plan = plan_grid(file, name, only or [], _seeds_of(seeds), overrides or [])
+    options = [*(["--address", address] if address else []), *(["--skip-checks"] if skip_checks else [])]
+    plan = plan_grid(file, name, only or [], [*map(int, numbers)], overrides or [], options, retry_failed)
     for warning in plan.warnings:
         warn(warning)
     if dry_run:
-        console.print(describe(plan, retry_failed), soft_wrap=True)
-        return
-    options = [*(["--address", address] if address else []), *(["--skip-checks"] if skip_checks else [])]
-    if as_commands:
-        for line in commands(plan, retry_failed, options):
+        typer.echo(describe(plan))
+    elif as_commands:
+        for line in commands(plan):
             typer.echo(line)
-        return
-    ending = run_grid(plan, retry_failed, options, console)
-    finish(ending, console)
-
-
-def _seeds_of(text: str | None) -> list[int]:
-    numbers = [number.strip() for number in (text or "").split(",") if number.strip()]
-    if not all(number.isdigit() for number in numbers):
-        bad_input([f"--seeds {text}: expected numbers with commas between, such as 0,1"])
-    return [int(number) for number in numbers]
+    else:
+        finish(run_grid(plan, console), console)

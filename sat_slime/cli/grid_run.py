@@ -1,132 +1,369 @@
-"""The cells of a grid run one after another or side by side, each as a command in a process of its own, so that none
-can take the grid or another cell down."""
+"""A grid of runs: planned with each cell checked as the run that it is, shown, and run."""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import math
 import os
 import shlex
 import signal
+import statistics
 import subprocess
 import sys
-import threading
 import time
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
 
+from sat_slime import config as of
 from sat_slime.cli import engine_packages
-from sat_slime.cli.fork_servers import SAT_SLIME, fork_servers
-from sat_slime.cli.grid_plan import GridPlan, headline, newest_numbers
+from sat_slime.cli.any_run import optimizer_steps, settings_errors
+from sat_slime.cli.lab_run import ENGINE_MEMORY_GIB
 from sat_slime.cli.slime_run import saved_iterations
 from sat_slime.cli.terminal import BAD_INPUT, INTERRUPTED, Ending, say
-from sat_slime.config import ConfigError, LabConfig, SlimeConfig, dump_config
+from sat_slime.config import ConfigError, GridConfig, LabConfig, SlimeConfig, dump_config, load_config, load_grid
 from sat_slime.config.disk import disk_is_full
 from sat_slime.config.exits import how_it_ended, signals_handled
-from sat_slime.config.jsonl import write_atomically
-from sat_slime.grid.state import CellState
-from sat_slime.runs.folder import RunFolder, RunFolderError, writable
+from sat_slime.config.jsonl import number, parse_object, write_atomically
+from sat_slime.config.loader import RunConfig, vary
+from sat_slime.config.method_section import SETTINGS, section_name
+from sat_slime.config.section import kept_changes
+from sat_slime.objective import named_method
+from sat_slime.runs.folder import RunFolder, RunFolderError
+from sat_slime.runs.grid import Cell, GridFolder, cell_config, plan_cells, select_cells
 from sat_slime.runs.health import judge
 from sat_slime.runs.live_view import duration
 from sat_slime.runs.reading import load_run
 
+CELL_MEMORY_GIB = 4.0
+"""Memory that a cell of a tiny model is given: its first server, its trainer and its driver."""
 POLL_S = 0.5
 """Seconds between looks at the running cells."""
+FOLLOW_S = 2.0
+"""Seconds between looks at a grid that another process runs."""
+TAIL_BYTES = 32 * 2**10
+"""No line of metrics.jsonl is longer."""
 LAST_LINES = 40
 """A cell's error is looked for in so many lines at the end of its output."""
-COMMAND = (sys.executable, "-m", "sat_slime.cli.tied")
-"""The command that runs a cell where no fork server does, with the grid's process and the arguments of `sat-slime`
-behind it."""
+PLAIN_WIDTH = 120
+"""Columns of the table where there is no terminal."""
+STYLES = {"running": "bold cyan", "failed": "bold red", "interrupted": "yellow", "finished": "green", "planned": "dim"}
+"""The states, those first whose rows are kept where there is no room for all."""
+COMMAND = (sys.executable, "-m", "sat_slime")
+PR_SET_PDEATHSIG = 1
 
 
-def run_grid(plan: GridPlan, retry_failed: bool, options: Sequence[str], console: Console) -> Ending:
-    """Run the chosen cells to their end, or until Ctrl-C. Raises ConfigError or RunFolderError when it cannot start.
+# ------------------------------------------------------------------------------------------------------------- the plan
 
-    options: further options of `sat-slime launch`, for runs of slime.
+
+@dataclass(frozen=True)
+class GridPlan:
+    """A grid that can start or go on."""
+
+    grid: GridConfig
+    """The grid as its folder keeps it: its run is run.yaml, which has the grid's settings already."""
+    folder: GridFolder
+    run: RunConfig
+    configs: Mapping[Cell, RunConfig]
+    """The run of each cell."""
+    wanted: Sequence[Cell]
+    """Those of these cells that are to be run now."""
+    warnings: Sequence[str] = ()
+    options: Sequence[str] = ()
+    """Further options of `sat-slime launch`, for runs of slime."""
+    retry_failed: bool = False
+    """Failed cells are started again too."""
+
+    @property
+    def cells(self) -> list[Cell]:
+        """All of the grid, in their order."""
+        return [*self.configs]
+
+    @property
+    def parallel(self) -> int:
+        """Cells that run at the same time: what the grid says, else one for each core that has memory for it."""
+        if self.grid.parallel is not None:
+            return self.grid.parallel
+        if isinstance(self.run, SlimeConfig):
+            return 1
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+        cell_memory = CELL_MEMORY_GIB + (self.run.rollout.engines - 1) * ENGINE_MEMORY_GIB
+        return max(1, min(len(os.sched_getaffinity(0)), int(memory / cell_memory)))
+
+
+def plan_grid(
+    file: Path,
+    name: str | None = None,
+    only: Sequence[str] = (),
+    seeds: Sequence[int] = (),
+    overrides: Sequence[str] = (),
+    options: Sequence[str] = (),
+    retry_failed: bool = False,
+) -> GridPlan:
+    """Return the grid that the command line asks for, checked cell by cell.
+
+    Args:
+        file: a YAML file; or, to go on with a grid, its folder or the grid.yaml in it.
+        name: the folder's, other than the file's.
+        only, seeds: as of `select_cells`.
+        overrides: settings of all runs, as KEY=VALUE.
+        options, retry_failed: of GridPlan.
+
+    Raises:
+        ConfigError, RunFolderError: it is no grid, or one that cannot run so.
     """
-    _check_options(plan, options)
-    if isinstance(plan.run, LabConfig) and (missing := engine_packages.missing_engines()):
-        raise ConfigError([f"the lab runtime needs {', '.join(missing)}: {engine_packages.INSTALL_ENGINES}"])
-    with _begun(plan) as states:
-        queue = _queue(plan, states, retry_failed)
-        try:
-            with _forking(plan, len(queue)) as environment:
-                say(console, f"{plan.title}, in {plan.folder.path}: {headline(plan, states)}")
-                GridRun(plan, states, queue, Cells(plan, options, environment), console).run()
-        except OSError as error:
-            if not disk_is_full(error):
-                raise
-            remedy = f"free space and go on with: sat-slime grid {plan.folder.path}"
-            return Ending("failed", None, f"{error.filename or plan.folder.path}: {error.strerror}; {remedy}")
-    return _ending(plan, states)
+    folder = GridFolder(file if file.is_dir() else file.parent)
+    if file.is_dir() and RunFolder(file).is_run():
+        raise RunFolderError(f"{file} is a run, not a grid: sat-slime launch {file} --resume goes on with it")
+    if file.is_dir() and not folder.is_grid():
+        raise RunFolderError(f"{file} is not a grid folder: it has no grid.yaml")
+    begun = file.is_dir() or (file == folder.config and folder.state_file.exists())
+    file = folder.config if begun else file
+    grid = load_grid(file, {"name": name} if name else {})
+    if name or not begun:
+        folder = GridFolder(Path(grid.output_dir).expanduser() / grid.name)
+        there = folder.path.iterdir() if folder.path.is_dir() and not folder.is_grid() else ()
+        if any(not path.name.startswith(".") for path in there):
+            raise RunFolderError(f"{folder.path} exists and is not a grid folder: choose another --name")
+    of_file = load_config(file.parent / grid.run)
+    run = vary(of_file, [(f"{file}: settings", grid.settings)], overrides)
+    if isinstance(run, LabConfig) and options:
+        raise ConfigError([f"{options[0]} is for runs of slime, and these are lab runs: leave it out"])
+    cells = plan_cells(grid)
+    wanted = select_cells(grid, cells, only, seeds)
+    configs = {cell: cell_config(grid, file, run, cell, folder.runs) for cell in cells}
+    faults = {cell.name: settings_errors(configs[cell]) + _changed(folder, cell, configs[cell]) for cell in cells}
+    if errors := _by_cell(faults) + _read_by_no_cell(of_file, run, cells):
+        raise ConfigError([f"{file}: {line}" for line in errors])
+    warnings = _by_cell({cell.name: _warnings(config) for cell, config in configs.items()})
+    kept = grid.model_copy(update={"run": folder.run.name, "settings": {}})
+    return GridPlan(kept, folder, run, configs, wanted, warnings, options, retry_failed)
 
 
-def commands(plan: GridPlan, retry_failed: bool, options: Sequence[str]) -> list[str]:
-    """Return a `sat-slime launch` for each chosen cell that is neither finished nor being run, quoted for a shell, and
-    write the files that they name. Raises ConfigError or RunFolderError.
+def _warnings(config: RunConfig) -> list[str]:
+    return of.config_warnings(config) if isinstance(config, LabConfig) else of.slime_config_warnings(config)
 
-    options: as of `run_grid`.
-    """
-    _check_options(plan, options)
-    cells, lines = Cells(plan, options), []
-    with _begun(plan) as states:
-        for state in _queue(plan, states, retry_failed):
-            run = cells.refreshed(state)
-            if run.state().get("status") not in ("finished", "running"):
-                lines.append(shlex.join(["sat-slime", *cells.arguments(state)]))
+
+def _by_cell(faults: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return each fault once, with the cells that it is of. faults: of each cell."""
+    cells: dict[str, list[str]] = {}
+    for cell, texts in faults.items():
+        for text in texts:
+            cells.setdefault(text, []).append(cell)
+    lines = []
+    for text, names in cells.items():
+        some = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        lines.append(f"{text} ({'all cells' if len(names) == len(faults) else some})")
     return lines
 
 
-def _check_options(plan: GridPlan, options: Sequence[str]) -> None:
-    if isinstance(plan.run, LabConfig) and options:
-        raise ConfigError([f"{options[0]} is for runs of slime, and these are lab runs: leave it out"])
+def _changed(folder: GridFolder, cell: Cell, config: RunConfig) -> list[str]:
+    """Return which settings of a cell have changed since it began, in words."""
+    run = folder.run_folder(cell)
+    if not run.has_data():
+        return []
+    saved = load_config(run.config)
+    if type(saved) is not type(config):
+        return [f"it was started as a run of runtime {saved.runtime}, not of {config.runtime}: choose another --name"]
+    changed = kept_changes(saved, config, also_kept=["pipeline.iterations"])  # cells of a grid are equally long
+    told = (
+        f"a grid keeps its settings, but these differ from those of cells that have started: {changed}; leave "
+        "them as they were, or start another grid with --name X"
+    )
+    return [told] if changed else []
 
 
-@contextlib.contextmanager
-def _begun(plan: GridPlan) -> Iterator[list[CellState]]:
-    """Hold the grid's folder, which says what the grid is made of; yields the states of its cells."""
-    folder = plan.folder
-    with contextlib.ExitStack() as undo:
-        with writable(folder.path):
-            folder.path.mkdir(parents=True, exist_ok=True)
-            folder.lock()
-            undo.callback(folder.unlock)
-            states = folder.begin(plan.grid, plan.run)
-        yield states
+def _read_by_no_cell(of_file: RunConfig, run: RunConfig, cells: Iterable[Cell]) -> list[str]:
+    """Return a line for every stabilizer that no cell's method has and the grid gives settings."""
+    methods = [named_method(name) for name in {cell.method for cell in cells}]
+    read = {section_name(method, part) for method in methods for part in method.stabilizers}
+    return [
+        f"method.{key} has settings, and no method of the grid reads them: leave them out"
+        for key in SETTINGS.keys() - read
+        if getattr(run.method, key) not in (None, getattr(of_file.method, key))
+    ]
 
 
-def _queue(plan: GridPlan, states: Sequence[CellState], retry_failed: bool) -> list[CellState]:
-    """Return the cells that are still to run, in their order."""
-    wanted = set(plan.wanted)
-    done = ("finished",) if retry_failed else ("finished", "failed")
-    queue = [state for state in states if state.cell in wanted and state.state not in done]
-    for state in queue:
-        if state.state == "failed":
-            state.attempts, state.state = 0, "interrupted"
-    return queue
+# ------------------------------------------------------------------------------------------------------- how far it is
 
 
-def _forking(plan: GridPlan, cells: int) -> contextlib.AbstractContextManager[Mapping[str, str]]:
-    """Return a context in which processes of cells can be forked: it yields what their environment needs for that.
-    cells: how many are to run."""
-    if not isinstance(plan.run, LabConfig) or cells < 2:  # one cell alone would wait for the imports
-        return contextlib.nullcontext({})
-    plan.folder.logs.mkdir(parents=True, exist_ok=True)
-    return fork_servers(plan.folder.logs / "fork-servers.txt")
+def last_row(path: Path) -> dict[str, Any]:
+    """Return the last whole line of a JSON-lines file; empty where there is none."""
+    if not path.exists():
+        return {}
+    with open(path, "rb") as file:
+        file.seek(max(0, path.stat().st_size - TAIL_BYTES))
+        rows = map(parse_object, reversed(file.read().splitlines()))
+    return next(filter(None, rows), {})
 
 
-def _ending(plan: GridPlan, states: Sequence[CellState]) -> Ending:
-    wanted, path = set(plan.wanted), plan.folder.path
-    chosen = [state for state in states if state.cell in wanted]
-    failed = [state for state in chosen if state.state == "failed"]
-    finished = sum(state.state == "finished" for state in chosen)
-    unfinished = len(chosen) - len(failed) - finished
-    lines = [f"{finished} of {len(chosen)} cells finished, in {path}"]
-    lines += [f"failed: {state.cell.name}: {state.error}" for state in failed]
+def step_of(run: RunFolder) -> int:
+    """Return the optimizer steps that a run has made."""
+    return int(number(last_row(run.metrics), "step", 0))
+
+
+def minutes_of(plan: GridPlan, cell: Cell) -> tuple[float, str]:
+    """Return the minutes that a cell takes, and their source: finished cells of its task, those of the same lag where
+    there are any; else the grid's own `cost`. NaN where nothing is known."""
+    finished = [one for one in plan.cells if (one.task, one.state) == (cell.task, "finished") and one.minutes > 0]
+    finished = [one for one in finished if one.lag == cell.lag] or finished
+    if finished:
+        return statistics.median(one.minutes for one in finished), "measured: the median of finished cells"
+    cost = plan.grid.cost
+    if cost.seconds_per_iteration is None:
+        return math.nan, "unknown until a cell has run: cost.seconds_per_iteration is not set"
+    minutes = (cost.start_s + plan.configs[cell].pipeline.iterations * cost.seconds_per_iteration) / 60
+    return minutes, f"not measured: the grid file's {cost.seconds_per_iteration:g} s an iteration"
+
+
+def minutes_left(plan: GridPlan) -> dict[Cell, float]:
+    """Return the minutes left of each wanted cell that is neither finished nor failed; NaN where nothing is known."""
+    left = {}
+    for cell in plan.wanted:
+        if cell.state not in ("finished", "failed"):
+            done = step_of(plan.folder.run_folder(cell)) / optimizer_steps(plan.configs[cell])
+            left[cell] = minutes_of(plan, cell)[0] * (1 - min(1.0, done))
+    return left
+
+
+def by_clock(plan: GridPlan, left: Mapping[Cell, float]) -> float:
+    """Return the minutes that cells take with as many side by side as the grid runs; NaN where nothing is known."""
+    return max(sum(left.values()) / max(1, min(plan.parallel, len(left))), *left.values(), 0.0)
+
+
+def headline(plan: GridPlan) -> str:
+    """Return `12 of 78 finished, 1 running, 65 planned; 2 h 40 min left`."""
+    counts = Counter(cell.state for cell in plan.wanted)
+    parts = [f"{counts['finished']} of {len(plan.wanted)} finished"]
+    parts += [f"{counts[state]} {state}" for state in STYLES if state != "finished" and counts[state]]
+    left = by_clock(plan, minutes_left(plan))
+    return ", ".join(parts) + (f"; {duration(60 * left)} left" if left > 0 else "")
+
+
+def newest_numbers(run: RunFolder) -> dict[str, str]:
+    """Return the newest reward, d_pi and accuracy of a run, as far as there are any."""
+    newest, evaluation = last_row(run.metrics), last_row(run.eval)
+    numbers = {
+        "reward": number(newest, "reward/mean"),
+        "d_pi": number(newest, "mismatch/d_pi"),
+        "accuracy": number(evaluation, "accuracy"),
+    }
+    return {name: f"{value:.4f}" for name, value in numbers.items() if value == value}
+
+
+def cells_table(plan: GridPlan, rows: int | None = None) -> RenderableType:
+    """Return a table of the cells in the grid's order, and below it their errors and remarks.
+
+    rows: how many fit, the most urgent ones; default: all.
+    """
+    left, cells = minutes_left(plan), plan.cells
+    urgent = set(sorted(cells, key=lambda cell: [*STYLES].index(cell.state))[:rows])
+    remarks = [Text(f"and {len(cells) - len(urgent)} more", style="dim")] if len(urgent) < len(cells) else []
+    table = Table(box=None, pad_edge=False, collapse_padding=True, header_style="bold")
+    for heading in ("cell", "state", "step", "reward", "d_pi", "accuracy", "time"):
+        table.add_column(heading, justify="left" if heading in ("cell", "state") else "right", no_wrap=True)
+    for cell in [cell for cell in cells if cell in urgent]:
+        run = plan.folder.run_folder(cell)
+        numbers, rest = newest_numbers(run), left.get(cell, math.nan)
+        time_of = duration(60 * cell.minutes) if cell.minutes else ""
+        table.add_row(
+            cell.name,
+            Text(cell.state, style=STYLES[cell.state]),
+            f"{step_of(run)}/{optimizer_steps(plan.configs[cell])}" if cell.state != "planned" else "",
+            *(numbers.get(name, "") for name in ("reward", "d_pi", "accuracy")),
+            f"{duration(60 * rest)} left" if cell.state == "running" and rest == rest else time_of,
+        )
+        collapsed = "meets the collapse rule" if number(last_row(run.metrics), "collapse/met", 0.0) > 0 else None
+        attempts = f"{cell.attempts} attempts" if cell.attempts > 1 else None
+        if remark := "; ".join(part for part in (cell.error, cell.note or collapsed, attempts) if part):
+            remarks.append(Text(f"{cell.name}: {remark}"))
+    return Group(table, *([Text(""), *remarks] if remarks else []))
+
+
+def describe(plan: GridPlan) -> str:
+    """Return the plan and its cost: what --dry-run prints."""
+    grid, pipeline = plan.grid, plan.run.pipeline
+    cells = plan.folder.observe(plan.cells)
+    counts = Counter(cell.state for cell in plan.wanted)
+    chosen = "" if len(plan.wanted) == len(cells) else f"; {len(plan.wanted)} of them chosen"
+    axes: dict[str, Sized] = {"method": grid.methods, "lag": grid.lags, "seed": grid.seeds, "task": grid.tasks}
+    product = " x ".join(f"{len(values)} {name}{'s' * (len(values) != 1)}" for name, values in axes.items() if values)
+    cost, left = "nothing: no cell is left to run", minutes_left(plan)
+    if left:
+        cost = minutes_of(plan, next(iter(left)))[1]
+    if left and (minutes := by_clock(plan, left)) == minutes:
+        gpus = plan.run.train.world_size + plan.run.rollout.gpus if isinstance(plan.run, SlimeConfig) else 0
+        hours = f", {sum(left.values()) / 60 * gpus:,.0f} GPU-hours on {gpus} GPUs" if gpus else ""
+        cost = f"{duration(60 * minutes)} left for {len(left)} cells{hours} ({cost})"
+    lines = [
+        f"grid        {plan.folder.path.name}: {product} = {len(cells)} cells{chosen}",
+        f"a cell      {plan.run.runtime} runtime, {pipeline.iterations} iterations, "
+        f"{pipeline.iterations * pipeline.optimizer_steps_per_rollout} optimizer steps",
+        f"order       seed by seed ({', '.join(map(str, grid.seeds))}), {plan.parallel} at a time; a failed cell is "
+        f"started again, {grid.retries} time(s)",
+        f"folder      {plan.folder.path}: " + ", ".join(f"{count} {state}" for state, count in counts.items()),
+        f"cost        {cost}",
+    ]
+    if counts["failed"] and not plan.retry_failed:
+        lines.append(f"failed      {counts['failed']} cell(s) are left as they are; --retry-failed starts them again")
+    return "\n".join(lines)
+
+
+def show_grid(folder: GridFolder, follow: bool, console: Console) -> None:
+    """Print the table of a grid, whoever runs it; with `follow` until nobody does, or Ctrl-C."""
+    try:
+        plan = plan_grid(folder.config)
+    except ConfigError:  # its base has changed, or is one that a command which reads does not import
+        for cell in folder.observe():
+            say(console, f"{cell.name}  {cell.state}{f': {cell.error}' if cell.error else ''}")
+        return
+
+    def shown() -> RenderableType:
+        cells = folder.observe(plan.cells)
+        running = "running" if folder.lock.is_held() else f"not running: sat-slime grid {folder.path} goes on with it"
+        if all(cell.state == "finished" for cell in cells):
+            running = "done"
+        table = cells_table(plan, max(3, console.height - 5) if follow else None)
+        return Group(Text(f"grid {folder.path.name}, {running}"), Text(headline(plan)), Text(""), table)
+
+    if not follow:
+        (console if console.is_terminal else Console(width=PLAIN_WIDTH)).print(shown())
+        return
+    with Live(shown(), console=console, auto_refresh=False) as live:
+        while folder.lock.is_held():
+            time.sleep(FOLLOW_S)
+            live.update(shown(), refresh=True)
+
+
+# -------------------------------------------------------------------------------------------------------------- the run
+
+
+def run_grid(plan: GridPlan, console: Console) -> Ending:
+    """Run the chosen cells to their end, or until Ctrl-C. Raises ConfigError or RunFolderError when it cannot start."""
+    if isinstance(plan.run, LabConfig) and (missing := engine_packages.missing_engines()):
+        raise ConfigError([f"the lab runtime needs {', '.join(missing)}: {engine_packages.INSTALL_ENGINES}"])
+    path = plan.folder.path
+    with plan.folder.held(plan.grid, plan.run, plan.cells):
+        try:
+            GridRun(plan, console).run()
+        except OSError as error:
+            if not disk_is_full(error):
+                raise
+            remedy = f"free space and go on with: sat-slime grid {path}"
+            return Ending("failed", None, f"{error.filename or path}: {error.strerror}; {remedy}")
+    failed = [cell for cell in plan.wanted if cell.state == "failed"]
+    finished = sum(cell.state == "finished" for cell in plan.wanted)
+    unfinished = len(plan.wanted) - len(failed) - finished
+    lines = [f"{finished} of {len(plan.wanted)} cells finished, in {path}"]
+    lines += [f"failed: {cell.name}: {cell.error}" for cell in failed]
     if failed:
         lines.append(f"when that is fixed, start them again with: sat-slime grid {path} --retry-failed")
     if unfinished:
@@ -135,236 +372,194 @@ def _ending(plan: GridPlan, states: Sequence[CellState]) -> Ending:
     return Ending("interrupted" if unfinished else "failed" if failed else "finished", None, "\n".join(lines))
 
 
-# ------------------------------------------------------------------------------------------------- a cell's process
+def commands(plan: GridPlan) -> list[str]:
+    """Return a `sat-slime launch` for each chosen cell that is neither finished nor being run, quoted for a shell, and
+    write the files that they name. Raises RunFolderError."""
+    with plan.folder.held(plan.grid, plan.run, plan.cells):
+        left = [c for c in _queue(plan) if _state(plan, c).get("status") not in ("finished", "running")]
+        return [shlex.join(["sat-slime", *arguments(plan, cell)]) for cell in left]
 
 
-class Cells:
-    """The commands that run the cells: `sat-slime launch`, or `sat-slime logs` where a cell's job goes on already."""
-
-    def __init__(self, plan: GridPlan, options: Sequence[str] = (), environment: Mapping[str, str] | None = None):
-        """options: further options of `sat-slime launch`, for runs of slime. environment: what is more in that of a
-        cell."""
-        self.plan = plan
-        self.options = options
-        self.environment = {**os.environ, **(environment or {})}
-
-    def arguments(self, state: CellState) -> list[str]:
-        """Return the arguments of `sat-slime` that run a cell to its end, from its beginning or from where it
-        stands."""
-        config, run = self.plan.configs[state.cell], self.plan.folder.run_folder(state.cell)
-        of_slime = isinstance(config, SlimeConfig)
-        if of_slime and run.state().get("status") == "running":
-            return ["logs", str(run.path), "--follow"]
-        if run.has_data() or (isinstance(config, SlimeConfig) and saved_iterations(config, run.path)):
-            return ["launch", str(run.path), "--resume", *self.options]
-        file = self.plan.folder.cells / f"{state.cell.name}.yaml"
-        write_atomically(file, dump_config(config))
-        return ["launch", str(file), *self.options]
-
-    def start(self, arguments: Sequence[str], output: IO[bytes]) -> Any:
-        """Return a process of `sat-slime` that leads a session of its own, reads nothing, and gets SIGTERM when this
-        one ends: a Popen, or what is like one where a fork server forked it.
-
-        output: takes what it prints.
-        """
-        from sat_slime.lab.forking import RUNS, ForkedProcess, NoForkServer, socket_of
-
-        with contextlib.suppress(NoForkServer), open(os.devnull, "rb") as nothing:
-            return ForkedProcess(
-                socket_of(RUNS, self.environment),
-                [SAT_SLIME, *arguments],
-                stdin=nothing.fileno(),
-                stdout=output.fileno(),
-                environment=self.environment,
-                ends_with_server=True,
-            )
-        # A session of its own: Ctrl-C in the terminal is for the grid, which passes it on.
-        return subprocess.Popen(
-            [*COMMAND, str(os.getpid()), *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env=self.environment,
-            start_new_session=True,
-        )
-
-    def refreshed(self, state: CellState) -> RunFolder:
-        """Return the folder of a cell's run, whose state.json is brought up to date where the run may end without a
-        process of ours, as a cluster's job does."""
-        run = self.plan.folder.run_folder(state.cell)
-        if isinstance(self.plan.run, SlimeConfig):
-            from sat_slime.cli.slime_job import job_status
-            from sat_slime.launch.ray_jobs import JobError
-
-            # What cannot be asked now is told by the command that runs next.
-            with contextlib.suppress(RunFolderError, ConfigError, JobError):
-                job_status(run.path)
-        return run
+def _queue(plan: GridPlan) -> list[Cell]:
+    """Return the cells that are still to run, in their order."""
+    queue = [cell for cell in plan.wanted if cell.state != "finished"]
+    for cell in queue:
+        if cell.state == "failed" and plan.retry_failed:
+            cell.attempts, cell.state = 0, "interrupted"
+    return [cell for cell in queue if cell.state != "failed"]
 
 
-# --------------------------------------------------------------------------------------------------- the queue's run
+def arguments(plan: GridPlan, cell: Cell) -> list[str]:
+    """Return the arguments of `sat-slime` that run a cell to its end, from its beginning or from where it stands: of
+    `launch`, or of `logs` where a cell's job goes on already."""
+    config, run = plan.configs[cell], plan.folder.run_folder(cell)
+    if isinstance(config, SlimeConfig) and run.state().get("status") == "running":
+        return ["logs", str(run.path), "--follow"]
+    if run.has_data() or (isinstance(config, SlimeConfig) and saved_iterations(config, run.path)):
+        return ["launch", str(run.path), "--resume", *plan.options]
+    file = plan.folder.cells / f"{cell.name}.yaml"
+    write_atomically(file, dump_config(config))
+    return ["launch", str(file), *plan.options]
 
 
-@dataclass
-class Active:
-    """A cell that is being run."""
+def _state(plan: GridPlan, cell: Cell) -> dict[str, Any]:
+    """Return the state of a cell's run, brought up to date where the run may end without a process of ours, as a
+    cluster's job does."""
+    run = plan.folder.run_folder(cell)
+    if isinstance(plan.run, SlimeConfig):
+        from sat_slime.cli.slime_job import job_status
+        from sat_slime.launch.ray_jobs import JobError
 
-    state: CellState
-    process: Any
-    """None where a process that is not ours works on the cell, such as one that ends after its grid was killed."""
-    run: RunFolder
-
-    def has_ended(self) -> bool:
-        return not self.run.is_locked() if self.process is None else self.process.poll() is not None
-
-
-class _EndAsked(Exception):
-    """An end was asked for while a cell was being started."""
+        # What cannot be asked now is told by the command that runs next.
+        with contextlib.suppress(RunFolderError, ConfigError, JobError):
+            job_status(run.path)
+    return run.state()
 
 
 class GridRun:
-    """One call of `sat-slime grid`."""
+    """One call of `sat-slime grid`. Each cell is a command in a process of its own, so that none can take the grid or
+    another cell down."""
 
-    def __init__(
-        self, plan: GridPlan, states: Sequence[CellState], queue: Sequence[CellState], cells: Cells, console: Console
-    ):
-        """states: all cells of the grid. queue: those of them to run now, in this order."""
-        self.plan, self.folder, self.parallel, self.retries = plan, plan.folder, plan.parallel, plan.grid.retries
-        self.states, self.waiting = states, deque(queue)
-        self.running: list[Active] = []
-        self.cells, self.console = cells, console
+    def __init__(self, plan: GridPlan, console: Console):
+        """plan: its cells are up to date."""
+        self.plan, self.folder, self.console = plan, plan.folder, console
+        self.waiting = _queue(plan)
+        self.running: dict[Cell, subprocess.Popen[bytes]] = {}
+        self.elsewhere: set[Cell] = set()
+        """Cells that were said to be worked on by another process."""
         self.asked = 0
         """Times that an end was asked for."""
-        self._heard = 0
-        self._starting = False
-        self._wake = threading.Event()
 
     def run(self) -> None:
         """Run to the end of the queue, or until Ctrl-C or SIGTERM. The first of these ends the running cells cleanly,
         the second at once. Whatever happens, no cell is left running."""
-        self.folder.logs.mkdir(parents=True, exist_ok=True)
+        say(self.console, f"grid {self.folder.path.name}, in {self.folder.path}: {headline(self.plan)}")
+        passed_on = 0
         with signals_handled(self._ask):
             try:
                 while self.running or (self.waiting and not self.asked):
-                    while self.waiting and len(self.running) < self.parallel and not self.asked:
-                        self._start(self.waiting.popleft())
-                    self._wake.wait(POLL_S)
-                    self._wake.clear()
-                    self._pass_on()
-                    for active in [active for active in self.running if active.has_ended()]:
-                        self.running.remove(active)
-                        self._end(active)
+                    for cell in self._ready():
+                        self.waiting.remove(cell)
+                        self._start(cell)
+                    time.sleep(POLL_S)
+                    while passed_on < self.asked:
+                        passed_on += 1
+                        self._pass_on(passed_on)
+                    for cell in [cell for cell, process in self.running.items() if process.poll() is not None]:
+                        self._end(cell, self.running.pop(cell).returncode)
             finally:
-                self._kill()
-                self.folder.save(self.states)
-
-    def _start(self, state: CellState) -> None:
-        run = self.folder.run_folder(state.cell)
-        if run.is_locked():
-            self._note(state, "running", "another process works on it: waiting for that")
-            self.running.append(Active(state, None, run))
-            return
-        self.cells.refreshed(state)
-        if run.state().get("status") == "finished":
-            self._finish(state, run)
-            return
-        arguments, goes_on = self.cells.arguments(state), run.has_data()
-        with open(self._output(state), "ab") as output:
-            output.write(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')} sat-slime {' '.join(arguments)}\n".encode())
-            output.flush()
-            self._starting = True
-            try:
-                process = self.cells.start(arguments, output)
-            except _EndAsked:
-                self.waiting.appendleft(state)
-                return
-            finally:
-                self._starting = False
-        self.running.append(Active(state, process, run))
-        again = f", attempt {state.attempts + 1}" if state.attempts else ""
-        self._note(state, "running", ("goes on from its newest checkpoint" if goes_on else "started") + again)
-
-    def _end(self, active: Active) -> None:
-        state, run = active.state, active.run
-        if active.process is None:
-            self.waiting.appendleft(state)  # to see how that ended
-            return
-        noted = self.cells.refreshed(state).state()
-        status, code = noted.get("status"), active.process.returncode
-        state.take_minutes(run)
-        if status == "finished" and code == 0:
-            state.attempts += 1
-            self._finish(state, run)
-        elif status == "running" and "job" in noted:
-            self._note(state, "running", f"its job {noted['job']} goes on: stop it with sat-slime stop {run.path}")
-        elif self.asked or code in (INTERRUPTED, -signal.SIGTERM) or (code == 0 and status == "interrupted"):
-            self._note(state, "interrupted", "interrupted; the grid goes on with it when it is run again")
-        else:
-            state.attempts += 1
-            state.error = self._error(state, code, noted)
-            if code != BAD_INPUT and state.attempts <= self.retries:
-                attempt = f"attempt {state.attempts} of {self.retries + 1}"
-                self._note(state, "interrupted", f"failed ({attempt}): {state.error}")
-                self.waiting.appendleft(state)
-            else:
-                self._note(state, "failed", f"failed, and is left (attempt {state.attempts}): {state.error}")
-
-    def _finish(self, state: CellState, run: RunFolder) -> None:
-        state.error, state.note = None, collapse_note(run)
-        self._note(state, "finished", "finished" + (f"; {state.note}" if state.note else ""))
-
-    def _error(self, state: CellState, code: int, noted: Mapping[str, Any]) -> str:
-        # A start that was refused wrote no state.json: what stands there is of the start before it.
-        if code != BAD_INPUT and noted.get("status") == "failed" and noted.get("error"):
-            return str(noted["error"])
-        if code < 0:
-            return f"its process {how_it_ended(code)}"
-        lines = self._output(state).read_text(encoding="utf-8", errors="replace").splitlines()[-LAST_LINES:]
-        errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
-        return errors[-1] if errors else f"its process {how_it_ended(code)}; more in {self._output(state)}"
-
-    def _output(self, state: CellState) -> Path:
-        return self.folder.logs / f"{state.cell.name}.txt"
-
-    def _note(self, state: CellState, now: str, text: str) -> None:
-        state.state = now
-        self.folder.save(self.states)
-        parts, ended = [f"{time.strftime('%H:%M:%S')}  {state.cell.name}: {text}"], now in ("finished", "failed")
-        if ended:
-            parts += [*newest_numbers(self.folder.run_folder(state.cell)), duration(60 * state.minutes)]
-        say(self.console, "  ".join(parts))
-        if ended:
-            say(self.console, f"          {headline(self.plan, self.states)}")
+                for cell, process in self.running.items():  # none, unless the grid itself failed
+                    with contextlib.suppress(ProcessLookupError):
+                        os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
+                    cell.state = "interrupted"
+                self.folder.save(self.plan.cells)
 
     def _ask(self, number: int, frame: Any) -> None:
         self.asked += 1
-        self._wake.set()
-        if self._starting:  # a start may wait for the imports of a fork server, which ends what nobody holds
-            self._starting = False
-            raise _EndAsked
 
-    def _pass_on(self) -> None:
-        """Pass each demand to end on to the running cells, once."""
-        while self._heard < self.asked:
-            self._heard += 1
-            if self._heard == 1:
-                say(self.console, "ending the running cells after their iteration and a checkpoint; once more: at once")
-            self.running = [active for active in self.running if active.process is not None]  # the others are not ours
-            for active in self.running:
-                if active.process.poll() is None:
-                    active.process.send_signal(signal.SIGTERM if self._heard <= 2 else signal.SIGKILL)
+    def _pass_on(self, demand: int) -> None:
+        """Pass the so many-th demand to end on to the running cells."""
+        if demand == 1:
+            say(self.console, "ending the running cells after their iteration and a checkpoint; once more: at once")
+        for process in self.running.values():
+            process.send_signal(signal.SIGTERM if demand <= 2 else signal.SIGKILL)
 
-    def _kill(self) -> None:
-        """Kill the cells that still run. There are none unless the grid itself failed."""
-        for active in self.running:
-            if active.process is not None and active.process.poll() is None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(active.process.pid, signal.SIGKILL)
-                active.process.wait()
-                active.state.state = "interrupted"
+    def _ready(self) -> Iterator[Cell]:
+        """Yield cells to start while there is room for one more. One whose run another process works on, such as a
+        cell that still ends after its grid was killed, waits for that."""
+        for cell in [*self.waiting]:
+            if len(self.running) >= self.plan.parallel or self.asked:
+                return
+            if not self.folder.run_folder(cell).is_locked():
+                yield cell
+            elif cell not in self.elsewhere:
+                self.elsewhere.add(cell)
+                self._note(cell, "running", "another process works on it: waiting for that")
+
+    def _start(self, cell: Cell) -> None:
+        if _state(self.plan, cell).get("status") == "finished":
+            self._finish(cell)
+            return
+        words, goes_on = arguments(self.plan, cell), self.folder.run_folder(cell).has_data()
+        with open(self._output(cell), "ab") as output:
+            output.write(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')} sat-slime {' '.join(words)}\n".encode())
+            output.flush()
+            self.running[cell] = start(words, output)
+        again = f", attempt {cell.attempts + 1}" if cell.attempts else ""
+        self._note(cell, "running", ("goes on from its newest checkpoint" if goes_on else "started") + again)
+
+    def _end(self, cell: Cell, code: int) -> None:
+        state = _state(self.plan, cell)
+        status = state.get("status")
+        self.folder.correct(cell)
+        if status == "finished" and code == 0:
+            cell.attempts += 1
+            self._finish(cell)
+        elif status == "running" and "job" in state:
+            path = self.folder.run_folder(cell).path
+            self._note(cell, "running", f"its job {state['job']} goes on: stop it with sat-slime stop {path}")
+        elif self.asked or code in (INTERRUPTED, -signal.SIGTERM) or (code == 0 and status == "interrupted"):
+            self._note(cell, "interrupted", "interrupted; the grid goes on with it when it is run again")
+        else:
+            cell.attempts += 1
+            cell.error = self._error(cell, code, state)
+            if code != BAD_INPUT and cell.attempts <= self.plan.grid.retries:
+                attempt = f"attempt {cell.attempts} of {self.plan.grid.retries + 1}"
+                self._note(cell, "interrupted", f"failed ({attempt}): {cell.error}")
+                self.waiting.insert(0, cell)
+            else:
+                self._note(cell, "failed", f"failed, and is left (attempt {cell.attempts}): {cell.error}")
+
+    def _finish(self, cell: Cell) -> None:
+        data = load_run(self.folder.run_folder(cell).path).data
+        cell.error, cell.note = None, judge(data.metrics, data.evals, data.period).sentence() or None
+        self._note(cell, "finished", "finished" + (f"; {cell.note}" if cell.note else ""))
+
+    def _error(self, cell: Cell, code: int, state: Mapping[str, Any]) -> str:
+        # A start that was refused wrote no state.json: what stands there is of the start before it.
+        if code != BAD_INPUT and state.get("status") == "failed" and state.get("error"):
+            return str(state["error"])
+        if code < 0:
+            return f"its process {how_it_ended(code)}"
+        lines = self._output(cell).read_text(encoding="utf-8", errors="replace").splitlines()[-LAST_LINES:]
+        errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+        return errors[-1] if errors else f"its process {how_it_ended(code)}; more in {self._output(cell)}"
+
+    def _output(self, cell: Cell) -> Path:
+        return self.folder.logs / f"{cell.name}.txt"
+
+    def _note(self, cell: Cell, now: str, text: str) -> None:
+        """Note and tell what has become of a cell; of one that has ended also its numbers, and how far the grid is."""
+        cell.state = now
+        self.folder.save(self.plan.cells)
+        told = f"{time.strftime('%H:%M:%S')}  {cell.name}: {text}"
+        if now not in ("finished", "failed"):
+            say(self.console, told)
+            return
+        numbers = [f"{name} {text}" for name, text in newest_numbers(self.folder.run_folder(cell)).items()]
+        say(self.console, "  ".join([told, *numbers, duration(60 * cell.minutes)]))
+        say(self.console, f"          {headline(self.plan)}")
 
 
-def collapse_note(run: RunFolder) -> str | None:
-    """Return what the collapse rule says of a finished run."""
-    data = load_run(run.path).data
-    return judge(data.metrics, data.evals, data.period).sentence() or None
+def start(words: Sequence[str], output: IO[bytes]) -> subprocess.Popen[bytes]:
+    """Return a process of `sat-slime` that prints to `output`, and gets SIGTERM when this one ends, however it does: a
+    grid that is killed leaves nothing running, and its cells have saved what they did. Only Linux does so: elsewhere
+    the process outlives this one."""
+    grid, libc = os.getpid(), ctypes.CDLL(None)
+
+    def end_with_grid() -> None:
+        if sys.platform == "linux":
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+            if os.getppid() != grid:  # it went before the kernel was told
+                os._exit(INTERRUPTED)
+
+    return subprocess.Popen(
+        [*COMMAND, *words],
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        preexec_fn=end_with_grid,
+        start_new_session=True,  # Ctrl-C in the terminal is for the grid, which passes it on
+    )

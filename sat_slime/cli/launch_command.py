@@ -180,8 +180,8 @@ def plan_run(
     """
     from sat_slime.cli.any_run import load_run
     from sat_slime.config import ConfigError, LabConfig
-    from sat_slime.grid.state import GridFolder
     from sat_slime.runs.folder import RunFolder, RunFolderError
+    from sat_slime.runs.grid import GridFolder
 
     folder: Path | None = None
     if GridFolder(file).is_grid():

@@ -19,8 +19,8 @@ def logs(
     """
     from sat_slime.cli.lab_run import log_of
     from sat_slime.config import ConfigError
-    from sat_slime.grid.state import GridFolder
     from sat_slime.runs.folder import RunFolder
+    from sat_slime.runs.grid import GridFolder
     from sat_slime.runs.reading import is_lab
 
     if GridFolder(run).is_grid():

@@ -43,11 +43,11 @@ def status(
 
     sat-slime status grids/my-grid --follow
     """
-    from sat_slime.cli.grid_plan import show_grid
+    from sat_slime.cli.grid_run import show_grid
     from sat_slime.cli.lab_run import lab_status, watch
     from sat_slime.config import ConfigError, LabConfig, load_config
-    from sat_slime.grid.state import GridFolder
     from sat_slime.runs.folder import RunFolder
+    from sat_slime.runs.grid import GridFolder
 
     run = run or Path()
     alone = GridFolder(run).is_grid() or RunFolder(run).is_run()
@@ -99,16 +99,16 @@ def _list_runs(folder: Path, console: Console) -> None:
 def _below(folder: Path, depth: int) -> Iterator[tuple[str, Path, list[str]]]:
     """Yield (newest start, folder, columns) of each run and grid; the runs of a grid are in it alone. A damaged one
     must not hide the others."""
-    from sat_slime.grid.state import GridFolder
     from sat_slime.runs.folder import RunFolder
+    from sat_slime.runs.grid import GridFolder
 
     grid, run = GridFolder(folder), RunFolder(folder)
     try:
         if grid.is_grid():
             states = [RunFolder(path).state() for path in _folders(grid.runs)]
-            if states or grid.is_running():  # a kept result has no run
+            if states or grid.lock.is_held():  # a kept result has no run
                 finished = sum(state.get("status") == "finished" for state in states)
-                shown = "running" if grid.is_running() else "not running"
+                shown = "running" if grid.lock.is_held() else "not running"
                 started = max((str(state.get("last_started") or "") for state in states), default="")
                 yield started, folder, [shown, f"{finished} of {len(states)} runs", "–", "–"]
         elif run.is_run():
@@ -133,7 +133,7 @@ def _folders(folder: Path) -> list[Path]:
 
 def _numbers(run: RunFolder) -> Iterator[str]:
     """Yield a run's newest step, accuracy and d_pi."""
-    from sat_slime.cli.grid_plan import last_row
+    from sat_slime.cli.grid_run import last_row
     from sat_slime.config.jsonl import number
     from sat_slime.runs.reading import read_yaml, section
 

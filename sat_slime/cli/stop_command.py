@@ -29,13 +29,13 @@ def stop(
     touched, and [bold]launch RUN --resume[/] or [bold]grid[/] goes on.
     """
     from sat_slime.cli.lab_run import stop_run
-    from sat_slime.grid.state import GridFolder
     from sat_slime.runs.folder import RunFolder
+    from sat_slime.runs.grid import GridFolder
     from sat_slime.runs.reading import is_lab
 
     console = Console()
     if GridFolder(run).is_grid():
-        ending = stop_run(run, GridFolder(run).holder(), now, console)
+        ending = stop_run(run, GridFolder(run).lock.holder(), now, console)
     elif is_lab(folder := RunFolder.open(run)):
         ending = stop_run(run, folder.holder(), now, console)
     else:

@@ -28,10 +28,9 @@ from sat_slime.config.exits import how_it_ended
 from sat_slime.config.schema import LabConfig
 from sat_slime.lab.batch import RolloutBatch
 from sat_slime.lab.failures import wait_all
-from sat_slime.lab.forking import SGLANG, ForkedProcess, NoForkServer, socket_of
 from sat_slime.lab.responses import by_tool, joined, rest, validate
 from sat_slime.lab.sglang_process import SCRATCH, SOCKET
-from sat_slime.models import FAMILY_VARIABLE, family_environment
+from sat_slime.models import family_environment
 from sat_slime.rollout import sglang_on_gpu
 from sat_slime.rollout.canary import EngineScores, read_scores, score_payload
 from sat_slime.rollout.client import in_words
@@ -84,7 +83,7 @@ class Server:
         self.death = f"{self.name} was ended"
         """How the server that was ended last failed, as the beginning of a sentence."""
         self._http: httpx.AsyncClient | None = None
-        self._process: subprocess.Popen[bytes] | ForkedProcess | None = None
+        self._process: subprocess.Popen[bytes] | None = None
         self._scratch: Scratch | None = None
 
     @property
@@ -220,17 +219,6 @@ class Server:
         with self.log_path.open("ab") as log:
             log.write(f"--- at {folder.path / SOCKET}: {' '.join(command)}\n".encode())
             log.flush()
-            if self.command is None and FAMILY_VARIABLE not in environment:  # no fork server knows such a family
-                with suppress(NoForkServer):
-                    self._process = ForkedProcess.with_stdin(
-                        socket_of(SGLANG, os.environ),
-                        ["sglang", *arguments],
-                        stdout=log.fileno(),
-                        environment=environment,
-                        cwd=folder.path,
-                        keep=(folder.hold,),
-                    )
-                    return
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,  # never written to: its closing tells the server that we are gone

@@ -28,10 +28,7 @@ from sat_slime.config.exits import how_it_ended
 from sat_slime.config.schema import LabConfig
 from sat_slime.lab.batch import RolloutBatch, StepResult
 from sat_slime.lab.failures import PartFailure
-from sat_slime.lab.forking import RUNS, ForkedProcess, NoForkServer, socket_of
 
-NAME = "sat-slime-trainer"
-"""The first argument of a trainer that a fork server forks."""
 END_S = 10.0
 """Seconds in which the process may end after its socket closed."""
 ENVIRONMENT = {"OMP_NUM_THREADS": "1"}
@@ -57,7 +54,14 @@ class TrainerProcess:
         log.parent.mkdir(parents=True, exist_ok=True)
         ours, theirs = socket.socketpair()
         with theirs, log.open("ab") as output:
-            self._process = _start(theirs.fileno(), output.fileno())
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "sat_slime.lab.process"],
+                stdin=theirs.fileno(),
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **ENVIRONMENT},
+                start_new_session=True,  # Ctrl-C is the driver's
+            )
         self._connection = Connection(ours.detach())
         self._send(sys.path)
         self._send(pickle.dumps(config))  # read once `sys.path` is there: a task may be of a module of the user's
@@ -139,21 +143,6 @@ def warm_up_model(config: LabConfig, folder: Path, log_dir: Path, progress: Call
         process.close()
 
 
-def _start(stdin: int, output: int) -> subprocess.Popen[bytes] | ForkedProcess:
-    environment = {**os.environ, **ENVIRONMENT}
-    with contextlib.suppress(NoForkServer):
-        server = socket_of(RUNS, environment)
-        return ForkedProcess(server, [NAME], stdin=stdin, stdout=output, environment=environment)
-    return subprocess.Popen(
-        [sys.executable, "-m", "sat_slime.lab.process"],
-        stdin=stdin,
-        stdout=output,
-        stderr=subprocess.STDOUT,
-        env=environment,
-        start_new_session=True,  # Ctrl-C is the driver's
-    )
-
-
 def serve() -> None:
     """Be the trainer's process: answer the calls that come through standard input until that closes."""
     connection = Connection(os.dup(0))
@@ -172,6 +161,12 @@ def serve() -> None:
     sys.path[:] = connection.recv()
     config = pickle.loads(connection.recv())
     threading.Thread(target=read, daemon=True).start()
+    import torch
+
+    if not torch.cuda.is_available():
+        # Megatron hands functions to torch.compile as it is imported, which for that imports two seconds of compilers;
+        # on a CPU nothing is compiled.
+        torch.compile = lambda function=None, **_: function or (lambda one: one)  # type: ignore[assignment]
     from sat_slime.lab.trainer import Trainer, warm_up
 
     trainer: Trainer | None = None

@@ -1,7 +1,6 @@
 """The process of SGLang's server: `python -m sat_slime.lab.sglang_process ARGUMENTS`.
 
-It takes SGLang's arguments, runs SGLang's HTTP server, and ends with its parent. `--fork-server DESCRIPTOR` imports
-SGLang once, and forks a server for whoever asks.
+It takes SGLang's arguments, runs SGLang's HTTP server, and ends with its parent.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from sat_slime.lab.forking import serve
 from sat_slime.rollout.scratch import name_shared_memory, remove_scratch
 
 SCRATCH = "SAT_SLIME_SCRATCH"
@@ -61,11 +59,11 @@ def import_sglang() -> None:
         patches.apply()
     import sglang.srt.entrypoints.http_server
 
-    if on_cpu:  # here, where `patches` say which models: a forked process has the environment of who asked for it
+    if on_cpu:  # once, before the scheduler is forked
         import sglang.srt.models.registry  # noqa: F401
 
-    # What was imported is not collected, here and in processes that are forked: a million objects that never go, and
-    # that each full collection would look through in the middle of a batch.
+    # What was imported is not collected, here and in the scheduler, which is forked: a million objects that never go,
+    # and that each full collection would look through in the middle of a batch.
     gc.collect()
     gc.freeze()
 
@@ -88,18 +86,7 @@ def run_server(arguments: Sequence[str]) -> None:
         os._exit(1)
 
 
-def main() -> None:
-    """Runs a server as a command, or with `--fork-server DESCRIPTOR` forks servers for whoever asks."""
-    if sys.argv[1:2] == ["--fork-server"]:
-        import_sglang()
-        if not serve(int(sys.argv[2])):
-            return
-        die_with_parent(Path(os.environ[SCRATCH]))
-    else:
-        die_with_parent(Path(os.environ[SCRATCH]))
-        import_sglang()
-    run_server(sys.argv[1:])
-
-
 if __name__ == "__main__":
-    main()
+    die_with_parent(Path(os.environ[SCRATCH]))
+    import_sglang()
+    run_server(sys.argv[1:])

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sat_slime.grid.state import GridFolder
 from sat_slime.report.charts import Chart, Look, intervals, lines, looks
 from sat_slime.report.frames import Collection, ComparedRun, collect, curve, differing_settings, finite_mean, seed_curve
 from sat_slime.report.methods import PAPER_ORDER, has, label_of
@@ -46,6 +45,7 @@ from sat_slime.report.stats import (
     mean_interval,
 )
 from sat_slime.runs.folder import RunFolderError, writable
+from sat_slime.runs.grid import GridFolder
 from sat_slime.runs.health import Collapse
 from sat_slime.runs.reading import batch_setting, section
 

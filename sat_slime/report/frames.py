@@ -19,11 +19,10 @@ from sat_slime.config.jsonl import read_rows
 from sat_slime.config.loader import marked_settings
 from sat_slime.config.method_section import method_in
 from sat_slime.config.section import COMPUTES_NOTHING, OWN_TO_A_CELL, among
-from sat_slime.grid.plan import Cell
-from sat_slime.grid.state import CellState, GridFolder
 from sat_slime.report.methods import ON, PAPER_ORDER, WITH, label_of, task_suffix
 from sat_slime.report.paper import PaperCell, paper_cell
 from sat_slime.runs.folder import RunFolder, RunFolderError
+from sat_slime.runs.grid import Cell, GridFolder
 from sat_slime.runs.health import Collapse, judge
 from sat_slime.runs.reading import (
     RunData,
@@ -233,17 +232,17 @@ def _add(collection: Collection, run: ComparedRun) -> None:
 def _add_grid(collection: Collection, grid: GridFolder) -> None:
     """Add the runs of a grid, and what the grid itself knows of its cells: which are planned, and why one failed. A
     damaged file of the grid is named in `left_out`, and the other is read."""
-    planned, states = list[Cell](), dict[str, CellState]()
+    planned, states = list[Cell](), dict[str, Cell]()
     try:
         planned = grid.planned()
     except ConfigError as error:
         collection.left_out.append(str(error))
     try:
-        states = {state.cell.name: state for state in grid.observed()}
+        states = {cell.name: cell for cell in grid.observe()}
     except RunFolderError as error:
         collection.left_out.append(str(error))
     task = section(read_yaml(grid.run), "task").get("name")
-    for cell in dict.fromkeys([*planned, *(state.cell for state in states.values())]):
+    for cell in dict.fromkeys([*planned, *states.values()]):
         named = replace(cell, method=collection.named(cell.method, cell.task or task))
         collection.planned += [named] if named not in collection.planned else []
     for path in sorted(grid.runs.iterdir()) if grid.runs.is_dir() else []:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from sat_slime.grid.state import GridFolder
 from sat_slime.report.run import write_report
 from sat_slime.runs.folder import RunFolder
+from sat_slime.runs.grid import GridFolder
 from sat_slime.runs.trackers import is_tracker
 
 

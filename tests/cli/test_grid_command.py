@@ -1,6 +1,5 @@
-"""The command `sat-slime grid` on cells that run no engine; with engines in tests/grid/test_grid_engine.py."""
+"""The command `sat-slime grid` on cells that run no engine; with engines in test_grid_engine.py."""
 
-import contextlib
 import errno
 import json
 import os
@@ -16,18 +15,14 @@ from typer.testing import CliRunner
 from waiting import until
 
 from sat_slime.cli import app, engine_packages, grid_run
-from sat_slime.cli.grid_plan import plan_grid
+from sat_slime.cli.grid_run import arguments, plan_grid
 from sat_slime.config.jsonl import read_rows
-from sat_slime.grid.state import CellState, GridFolder
 from sat_slime.runs.folder import RunFolder
+from sat_slime.runs.grid import GridFolder
 
 ROOT = Path(__file__).parents[2]
-STAND_IN = [sys.executable, str(ROOT / "tests" / "grid" / "grid_stand_in.py")]
+STAND_IN = [sys.executable, str(Path(__file__).with_name("grid_stand_in.py"))]
 CELLS = [f"{method}-lag{lag}-seed{seed}" for seed in (0, 1) for method in ("gspo", "sat-gspo") for lag in (1, 2)]
-
-
-def no_fork_servers(log):
-    return contextlib.nullcontext({})
 
 
 @pytest.fixture
@@ -35,7 +30,6 @@ def told(monkeypatch, tmp_path):
     """A grid in the working directory, and the folder that tells its cells what to do."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(grid_run, "COMMAND", STAND_IN)
-    monkeypatch.setattr(grid_run, "fork_servers", no_fork_servers)
     monkeypatch.setattr(engine_packages, "missing_engines", lambda: [])
     monkeypatch.setattr(grid_run, "POLL_S", 0.01)
     monkeypatch.setenv("GRID_STAND_IN", str(tmp_path / "told"))
@@ -91,7 +85,7 @@ def test_cells_run_in_order_seed_by_seed_and_finished_ones_are_left_alone(told):
         assert cell == f"{row['method']}-lag{row['lag']}-seed{row['seed']}" == config["name"]
         assert (config["pipeline"]["lag"], config["seed"]) == (row["lag"], row["seed"])
         assert ("sat" in config["method"]) == row["method"].startswith("sat-")
-        assert row["minutes"] == 1.5
+        assert (row["minutes"], row["folder"]) == (1.5, f"runs/{cell}")
     before = histories()
     for target in ("grid.yaml", "grids/small", "grids/small/grid.yaml"):
         assert sat_slime_grid(target).exit_code == 0
@@ -164,10 +158,8 @@ def assert_as_undisturbed(told):
 def test_a_killed_grid_leaves_nothing_running_and_goes_on_where_it_was(told):
     tell(told, CELLS[1], [4, "kill grid"])
     program = (
-        "from sat_slime.cli import main; from sat_slime.cli import engine_packages; "
-        "from sat_slime.cli import grid_run; "
-        f"grid_run.COMMAND = {STAND_IN!r}; engine_packages.missing_engines = lambda: []; "
-        "import contextlib; grid_run.fork_servers = lambda log: contextlib.nullcontext({}); main()"
+        "from sat_slime.cli import main, engine_packages, grid_run; "
+        f"grid_run.COMMAND = {STAND_IN!r}; engine_packages.missing_engines = lambda: []; main()"
     )
     killed = subprocess.run([sys.executable, "-c", program, "grid", "grid.yaml"], capture_output=True)
     assert killed.returncode == -signal.SIGKILL
@@ -191,11 +183,11 @@ def is_alive(process):
 def test_a_full_disk_ends_it_with_a_line_and_the_next_call_goes_on(told, monkeypatch):
     save, calls = GridFolder.save, []
 
-    def full(folder, states):
-        calls.append(states)
+    def full(folder, cells):
+        calls.append(cells)
         if len(calls) == 4:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        save(folder, states)
+        save(folder, cells)
 
     with monkeypatch.context() as disk:
         disk.setattr(GridFolder, "save", full)
@@ -230,16 +222,15 @@ def test_some_cells_alone(told, arguments, chosen):
 
 
 def test_dry_run_shows_plan_and_cost_and_starts_nothing(told):
-    write_grid(cost={"start_s": 60, "seconds_per_iteration": 10})
+    write_grid(cost={"start_s": 60, "seconds_per_iteration": 10}, settings={"method.sat.alpha": 0.8})
     result = sat_slime_grid("grid.yaml", "--dry-run")
     assert result.exit_code == 0
     assert "2 methods x 2 lags x 2 seeds = 8 cells" in result.stdout
-    assert "16 min 00 s left: 8 cells of 2 min 00 s" in result.stdout
-    assert "not measured: the grid file's 10 s an iteration" in result.stdout
+    assert "16 min 00 s left for 8 cells (not measured: the grid file's 10 s an iteration)" in result.stdout
     assert starts(told) == [] and not Path("grids").exists()
     sat_slime_grid("grid.yaml", "--only", "@1")
     measured = sat_slime_grid("grid.yaml", "--dry-run").stdout
-    assert "6 min 00 s left: 4 cells of 1 min 30 s" in measured and "measured: finished cells" in measured
+    assert "6 min 00 s left for 4 cells (measured: the median of finished cells)" in measured
     assert "4 finished, 4 planned" in measured
 
 
@@ -262,7 +253,7 @@ def test_commands_are_lines_for_a_shell_that_run_the_cells_which_are_left(runtim
     (resumed,) = lines()
     assert "--resume" in resumed and run(resumed) == 0
     assert lines() == []
-    plan = plan_grid(Path("grid.yaml"), None, [], [], [])
+    plan = plan_grid(Path("grid.yaml"))
     one, two = plan.configs.values()
     assert [call[0] for call in runtime.calls] == [one, two, one]
     runs = Path("my grids/small/runs").resolve()
@@ -273,15 +264,6 @@ def test_options_of_slime_are_in_its_commands(slime_run):
     line = sat_slime_grid("grid.yaml", "--commands", "--skip-checks").stdout.splitlines()[1]
     assert line == "sat-slime launch grids/small/cells/sat-gspo-lag1-seed7.yaml --skip-checks"
     assert CliRunner().invoke(app, [*line.split()[1:], "--dry-run"]).exit_code == 0
-
-
-def test_settings_that_no_cell_reads_are_refused_and_those_of_some_cells_are_not(told):
-    write_grid(settings={"method.sat.alpha": 0.8})
-    assert sat_slime_grid("grid.yaml", "--dry-run").exit_code == 0
-    write_grid(settings={"method.sat.alpha": 0.8, "method.kpop.phi": 0.2})
-    result = sat_slime_grid("grid.yaml", "--dry-run")
-    assert result.exit_code == 2 and "method.kpop has settings" in result.output
-    assert "method.sat has settings" not in result.output
 
 
 def test_a_grid_may_grow_but_not_change(told):
@@ -307,9 +289,14 @@ def test_a_grid_may_grow_but_not_change(told):
         ({"overrides": {"grpo": {"train.lr": 1}}}, [], "grpo is no cell of the grid"),
         ({"overrides": {"gspo@x": {}}}, [], "is not METHOD, METHOD@LAG or @LAG"),
         ({"overrides": {"gspo": {"pipline.lag": 1}}}, [], "unknown key 'pipline.lag'; did you mean 'pipeline.lag'?"),
-        ({"overrides": {"gspo": {"method.r3": True}}}, [], "make the run of gspo-lag1-seed0 one of gspo-r3"),
+        (
+            {"overrides": {"gspo": {"method.r3": True}}},
+            [],
+            "make the run of gspo-lag1-seed0 that of gspo-r3-lag1-seed0",
+        ),
         ({"run": "nowhere.yaml"}, [], "there is no file nowhere.yaml"),
         ({"settings": {"model": {"kv_heads": 3}}}, [], "model.kv_heads is 3"),
+        ({"settings": {"method.kpop.phi": 0.2}}, [], "method.kpop has settings, and no method of the grid reads them"),
         ({"seed_keys": ["sed"]}, [], "unknown key 'sed'; did you mean 'seed'?"),
         ({}, ["--skip-checks"], "--skip-checks is for runs of slime"),
         ({}, ["--only", "grpo"], "--only grpo: no cell of the grid; its methods are gspo, sat-gspo, its lags 1, 2"),
@@ -329,11 +316,11 @@ def test_bad_input_is_a_line_and_exit_code_2(told, changes, arguments, message):
 def test_two_at_once_are_refused(told):
     sat_slime_grid("grid.yaml", "--only", "gspo@1", "--seeds", "0")
     folder = GridFolder("grids/small")
-    folder.lock()
+    folder.lock.take()
     try:
         refused = sat_slime_grid("grid.yaml")
     finally:
-        folder.unlock()
+        folder.lock.release()
     assert refused.exit_code == 2 and f"is being run by process {os.getpid()}" in refused.stderr
 
 
@@ -390,21 +377,20 @@ def slime_run(monkeypatch, tmp_path):
 
 
 def test_the_command_of_a_slime_cell_depends_on_its_job(slime_run):
-    plan = plan_grid(Path("grid.yaml"), None, [], [], [])
-    cells = grid_run.Cells(plan, ["--skip-checks"])
-    state = CellState(plan.wanted[0])
+    plan = plan_grid(Path("grid.yaml"), options=["--skip-checks"])
+    cell = plan.cells[0]
     plan.folder.cells.mkdir(parents=True)
-    first = cells.arguments(state)[-4:]
+    first = arguments(plan, cell)
     assert first == ["launch", "grids/small/cells/gspo-lag1-seed7.yaml", "--skip-checks"]
     run = RunFolder.create("grids/small/runs/gspo-lag1-seed7", Path(first[1]).read_text())
     run.unlock()
     run.started("a-job")
-    assert cells.arguments(state)[-3:] == ["logs", str(run.path), "--follow"]
+    assert arguments(plan, cell) == ["logs", str(run.path), "--follow"]
     run.ended("failed", "no GPU")
-    assert cells.arguments(state)[-4:] == first
+    assert arguments(plan, cell) == first
     (run.path / "checkpoints").mkdir(exist_ok=True)
     (run.path / "checkpoints" / "latest_checkpointed_iteration.txt").write_text("1")
-    assert cells.arguments(state)[-4:] == ["launch", str(run.path), "--resume", "--skip-checks"][-4:]
+    assert arguments(plan, cell) == ["launch", str(run.path), "--resume", "--skip-checks"]
 
 
 @pytest.mark.engine

@@ -7,11 +7,11 @@ import yaml
 from sat_slime.config import ConfigError, build_method, dump_config, load_config, load_grid
 from sat_slime.config.loader import read_section, vary
 from sat_slime.config.method_section import MethodConfig, key_of, method_in, method_switches, unused_settings
-from sat_slime.grid.plan import cell_config, plan_cells
 from sat_slime.objective import SAT, Clip, compose, method_names, named_method
 from sat_slime.objective.gates import DPPO, IcePop
 from sat_slime.objective.method import STABILIZERS, base_names
 from sat_slime.objective.weights import TIS
+from sat_slime.runs.grid import cell_config, plan_cells
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 PAPERS = SAT(scope="microbatch")

@@ -1,12 +1,11 @@
 """Stands for the lab runtime, without engines: logs steps, and saves checkpoints by the functions of the real one.
 
-As a script it is `sat_slime.cli.tied` on this runtime: PID ARGUMENTS.
+As a script it is `sat-slime` on this runtime.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 
 import numpy as np
 from safetensors.numpy import save_file
@@ -68,9 +67,7 @@ def save(folder, step, config):
 
 def main():
     from sat_slime.cli import main
-    from sat_slime.cli.tied import tie_to
 
-    tie_to(int(sys.argv.pop(1)))
     runtime = FakeRuntime()
     if "STAND_IN_FAILS_AFTER" in os.environ:
         runtime.stop_after, runtime.end = int(os.environ["STAND_IN_FAILS_AFTER"]), RuntimeError("the engine broke")

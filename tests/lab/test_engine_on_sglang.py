@@ -38,7 +38,7 @@ class Running:
 
 
 @pytest.fixture(scope="module")
-def real(forked, random_models, tmp_path_factory):
+def real(random_models, tmp_path_factory):
     config = LabConfig(rollout={"dtype": "float32", "deterministic": True, "max_running_requests": 32})
     running = Running(config, random_models["a"], tmp_path_factory.mktemp("logs"))
     yield running
@@ -216,7 +216,7 @@ def test_a_killed_server_loses_nothing_and_changes_nothing(real, random_models):
 
 
 @pytest.mark.engine
-def test_a_dense_model_is_served_without_experts(forked, random_models, tmp_path):
+def test_a_dense_model_is_served_without_experts(random_models, tmp_path):
     config = LabConfig(rollout={"dtype": "float32"}, model={"experts": 0})
     running = Running(config, random_models["dense"], tmp_path)
     try:

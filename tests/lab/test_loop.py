@@ -148,11 +148,8 @@ def root(tmp_path_factory, model_cache) -> Path:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(root, fork_environment) -> Run:
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in fork_environment.items():
-            patch.setenv(name, value)
-        run = Run(root, "undisturbed")
+def undisturbed(root) -> Run:
+    run = Run(root, "undisturbed")
     assert run.wait() == 0, run.output.read_text()
     return run
 

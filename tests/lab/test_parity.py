@@ -12,7 +12,6 @@ import pytest
 
 pytestmark = [
     pytest.mark.engine,
-    pytest.mark.usefixtures("forked"),
     pytest.mark.skipif(
         not all(importlib.util.find_spec(name) for name in ("sglang", "megatron")),
         reason="the lab runtime needs the engines: scripts/setup.sh",

@@ -9,8 +9,6 @@ from synthetic import step_metrics, write_cell, write_grid, write_slime_log
 from sat_slime.config import GridConfig, load_config
 from sat_slime.config.jsonl import to_json
 from sat_slime.config.loader import vary
-from sat_slime.grid.plan import cell_config, plan_cells
-from sat_slime.grid.state import GridFolder
 from sat_slime.report.comparison import limits, names_by_difference, write_comparison
 from sat_slime.report.frames import (
     ComparedRun,
@@ -25,9 +23,9 @@ from sat_slime.report.frames import (
 from sat_slime.report.stats import against_best, contrasts
 from sat_slime.report.write_reports import write_reports
 from sat_slime.runs.folder import RunFolder, RunFolderError
+from sat_slime.runs.grid import GridFolder, cell_config, plan_cells
 
 ROOT = Path(__file__).parents[2]
-STAND_IN = str(ROOT / "tests" / "grid" / "grid_stand_in.py")
 
 
 def test_a_run_folder_says_what_it_is(tmp_path):
@@ -83,17 +81,17 @@ def test_what_is_no_run_is_refused(tmp_path):
 def failed_grid(tmp_path):
     """grpo-lag1-seed0 was refused before it had a run folder, gspo-lag1-seed0 failed in its third step,
     grpo-lag1-seed1 finished, gspo-lag1-seed1 is not begun."""
-    folder = GridFolder(tmp_path / "grid")
-    folder.path.mkdir()
-    grid = GridConfig(methods=["grpo", "gspo"], lags=[1], seeds=[0, 1])
-    states = {state.cell.name: state for state in folder.begin(grid, load_config(ROOT / "configs/lab/tiny.yaml"))}
+    folder, grid = GridFolder(tmp_path / "grid"), GridConfig(methods=["grpo", "gspo"], lags=[1], seeds=[0, 1])
+    cells = {cell.name: cell for cell in plan_cells(grid)}
+    with folder.held(grid, load_config(ROOT / "configs/lab/tiny.yaml"), [*cells.values()]):
+        pass
     write_cell(folder.runs / "grpo-lag1-seed1", "grpo", 1, 1, state="finished")
     write_cell(folder.runs / "gspo-lag1-seed0", "gspo", 1, 0, 2)
     RunFolder(folder.runs / "gspo-lag1-seed0").ended("failed", "the engine broke")
     known = (("grpo-lag1-seed1", "finished", None), ("gspo-lag1-seed0", "failed", "the engine broke"))
     for name, state, error in (*known, ("grpo-lag1-seed0", "failed", "the key is wrong")):
-        states[name].state, states[name].error = state, error
-    folder.save([*states.values()])
+        cells[name].state, cells[name].error = state, error
+    folder.save([*cells.values()])
     return folder.path
 
 
@@ -201,10 +199,10 @@ def test_cells_of_a_grid_of_two_tasks_are_paired_on_their_own_task(tmp_path):
     grid = GridConfig(
         methods=["gspo", "sat-gspo"], lags=[1], seeds=[0, 1], tasks={"running_sums": {}, "pointer_chasing": {}}
     )
-    folder = GridFolder(tmp_path / "grid")
-    folder.path.mkdir()
-    folder.begin(grid, run)
-    for cell in plan_cells(grid)[:4]:
+    folder, cells = GridFolder(tmp_path / "grid"), plan_cells(grid)
+    with folder.held(grid, run, cells):
+        pass
+    for cell in cells[:4]:
         config = cell_config(grid, folder.config, run, cell, folder.runs)
         path = write_cell(folder.runs / cell.name, cell.method, 1, 0)
         values = yaml.safe_load((path / "config.yaml").read_text())

@@ -1,8 +1,6 @@
 """Resumes of a run whose checkpoint is damaged: nothing starts, the file is named, and the told command works."""
 
-import contextlib
 import json
-import os
 import shlex
 import shutil
 import subprocess
@@ -210,7 +208,6 @@ def test_a_cell_of_a_grid_says_what_is_damaged_and_goes_on_once_that_is_settled(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(engine_packages, "missing_engines", lambda: [])
     monkeypatch.setattr(grid_run, "COMMAND", (sys.executable, str(STAND_IN)))
-    monkeypatch.setattr(grid_run, "fork_servers", lambda log: contextlib.nullcontext({}))
     monkeypatch.setattr(grid_run, "POLL_S", 0.01)
     values = {"name": "small", "run": str(TINY), "methods": ["gspo"], "lags": [1], "seeds": [0], "retries": 1}
     Path("grid.yaml").write_text(yaml.safe_dump(values))
@@ -229,7 +226,7 @@ def test_a_cell_of_a_grid_says_what_is_damaged_and_goes_on_once_that_is_settled(
     assert row["error"] in damaged.stdout and "the engine broke" not in damaged.stdout
     words = told_command(row["error"])
     assert words == ["launch", str(cell), "--resume-from", "2"]
-    by_hand = [sys.executable, STAND_IN, str(os.getpid()), *words]
+    by_hand = [sys.executable, STAND_IN, *words]
     assert subprocess.run(by_hand, capture_output=True).returncode == 0
     assert command("grid", "grid.yaml").exit_code == 0, "finished by hand"
 

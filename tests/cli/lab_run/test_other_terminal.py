@@ -15,35 +15,30 @@ from command_line import sat_slime_command
 from sat_slime.cli import lab_run
 from sat_slime.cli.lab_run import Tail
 from sat_slime.config import GridConfig, LabConfig, dump_config
-from sat_slime.grid.state import GridFolder
 from sat_slime.runs.folder import RunFolder
+from sat_slime.runs.grid import GridFolder
 
 HOLDER = """
 import signal, sys, time
 from pathlib import Path
-from sat_slime.{module} import {folder}
+from sat_slime.runs.folder import RunFolder
 asked = []
 signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
-held = {folder}(sys.argv[1])
+held = RunFolder(sys.argv[1])
 held.lock()
-if hasattr(held, "started"):
-    held.started()
+held.started()
 print("held", flush=True)
 wanted = int(sys.argv[2])
 while len(asked) < wanted:
     time.sleep(0.01)
-if hasattr(held, "ended"):
-    held.ended("interrupted")
+held.ended("interrupted")
 """
 
 
-def hold(path, module="runs.folder", folder="RunFolder", signals=1):
-    """A process that works on a folder until it has had so many SIGTERM."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", HOLDER.format(module=module, folder=folder), str(path), str(signals)],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+def hold(path, signals=1):
+    """A process that works on a folder, of a run or of a grid, until it has had so many SIGTERM."""
+    command = [sys.executable, "-c", HOLDER, str(path), str(signals)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "held\n"
     return process
 
@@ -140,9 +135,9 @@ def test_a_file_system_that_cannot_lock_is_not_in_use(run, monkeypatch, number):
 
 def test_a_grid_is_stopped_too(tmp_path):
     grid = GridFolder(tmp_path / "grids/g")
-    grid.path.mkdir(parents=True)
-    grid.begin(GridConfig(name="g"), LabConfig())
-    process = hold(grid.path, "grid.state", "GridFolder")
+    with grid.held(GridConfig(name="g"), LabConfig(), []):
+        pass
+    process = hold(grid.path)
     assert "g: stopped" in sat_slime_command("stop", grid.path).stdout
     assert process.wait() == 0
 

@@ -6,11 +6,10 @@ import pytest
 
 from sat_slime.config import ConfigError, GridConfig, config_errors, config_warnings, load_config, load_grid
 from sat_slime.config.loader import key_paths, vary
-from sat_slime.grid.plan import Cell, cell_config, plan_cells
-from sat_slime.grid.state import CellState
 from sat_slime.lab.batch import evaluation_requests, training_requests
 from sat_slime.lab.initial_model import cached_model
 from sat_slime.launch.checks import settings_errors
+from sat_slime.runs.grid import Cell, GridFolder, cell_config, plan_cells
 
 ROOT = Path(__file__).parents[2]
 
@@ -86,7 +85,9 @@ def test_cells_of_two_tasks_are_never_one(tmp_path):
     sums, pointers = list(configs.values())[:2]
     assert (sums.task.max_digits, pointers.task.name, pointers.task.hops) == (7, "pointer_chasing", 4)
     assert cached_model(sums) != cached_model(pointers)
-    assert CellState.of(CellState(cell := plan_cells(grid)[1]).row()).cell == cell
+    folder = GridFolder(tmp_path)
+    folder.save([*configs])
+    assert folder.observe() == [*configs]
 
 
 @pytest.mark.parametrize(
@@ -97,7 +98,7 @@ def test_cells_of_two_tasks_are_never_one(tmp_path):
         (
             "lab/quickstart",
             "tasks: {running_sums: {}}\noverrides: {gspo: {task.name: pointer_chasing}}",
-            "one on pointer_chasing: leave task.name to tasks",
+            "that of gspo-lag1-seed0-on-pointer_chasing: leave",
         ),
         ("slime/laptop", "tasks: {running_sums: {}}", "tasks are for lab runs"),
     ],

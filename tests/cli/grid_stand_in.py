@@ -1,6 +1,6 @@
 """Stands for the process of a cell: a run of no engine that behaves as told, in a run folder.
 
-Called as sat_slime.cli.tied is. GRID_STAND_IN names a folder: `starts` gets a line per start, CELL.json holds
+Called as sat-slime is. GRID_STAND_IN names a folder: `starts` gets a line per start, CELL.json holds
 what each start is to do: null, or [step, act], the act coming before the step is recorded. Imports nothing that takes
 time.
 """
@@ -16,8 +16,6 @@ from pathlib import Path
 
 import yaml
 
-from sat_slime.cli.tied import tie_to
-
 SAVED_EVERY = 2
 """Steps between checkpoints."""
 
@@ -27,9 +25,8 @@ def interrupted(number, frame):
 
 
 def main() -> int:
-    grid, command, target, resume = int(sys.argv[1]), sys.argv[2], Path(sys.argv[3]), "--resume" in sys.argv
+    grid, command, target, resume = os.getppid(), sys.argv[1], Path(sys.argv[2]), "--resume" in sys.argv
     signal.signal(signal.SIGTERM, interrupted)
-    tie_to(grid)
     assert command == "launch"
     config = yaml.safe_load((target / "config.yaml" if resume else target).read_text())
     run = target if resume else Path(config["output_dir"]) / config["name"]
