@@ -18,7 +18,7 @@ import numpy as np
 
 from sat_slime.config.jsonl import number
 from sat_slime.objective.metrics import slime_names
-from sat_slime.runs.reading import Columns, RunData, batch_setting, known, section
+from sat_slime.runs.reading import Columns, RunData, batch_setting, known, section, whole
 
 LEVEL_STEPS, FLOOR_STEPS = 16, 32
 """A level, and the lowest level, are means over at least so many steps."""
@@ -453,9 +453,9 @@ def judge(metrics: Columns, evals: Columns, period: int, by_accuracy: bool | Non
     else:
         at, values = known(metrics, "reward/mean")
         block = whole_cycles(LEVEL_STEPS, period)
-        whole = len(at) // block
-        at, values = at[block - 1 :: block], values[: whole * block].reshape(whole, block).mean(axis=1)
-        samples = np.full(whole, np.nan)
+        blocks = len(at) // block
+        at, values = at[block - 1 :: block], values[: blocks * block].reshape(blocks, block).mean(axis=1)
+        samples = np.full(blocks, np.nan)
     state: dict[str, Any] = {}
     began = 0
     for newest, best, fell in scores(at, values, samples):
@@ -520,7 +520,7 @@ class Watch:
         return cls(
             max(1, (1 if lag is None else lag) * steps),
             {name: value for name, value in settings.items() if value is not None},
-            (section(config, "eval").get("every_n_iterations") or 0) > 0,
+            whole(section(config, "eval"), "every_n_iterations", 0) > 0,
             section(config, "logging").get("health", True),
         )
 

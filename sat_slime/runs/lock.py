@@ -29,10 +29,8 @@ class Holder:
     pid: int = 0
     """0: the lock does not tell."""
     host: str = ""
-    boot: str = ""
-    """Identifies the machine, and since when it runs."""
-    namespace: str = ""
-    """In which `pid` counts: that of a container is another."""
+    machine: str = ""
+    """Identifies the machine, since when it runs, and the container in which `pid` counts."""
     started: str = ""
     """When the process started, in the kernel's ticks since the boot."""
 
@@ -41,22 +39,16 @@ class Holder:
         """Return the process that has this number here and now. Raises OSError where there is none."""
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-        return cls(
-            pid, socket.gethostname(), boot, os.readlink("/proc/self/ns/pid"), stat.rpartition(")")[2].split()[19]
-        )
+        machine = f"{boot} {os.readlink('/proc/self/ns/pid')}"
+        return cls(pid, socket.gethostname(), machine, stat.rpartition(")")[2].split()[19])
 
     def __str__(self) -> str:
         if not self.pid:
             return "a process that its lock does not name"
-        if not self.boot or self._counts_here():
-            return f"process {self.pid}"
-        return f"process {self.pid} on {self.host}, in another container or since another boot"
-
-    def _counts_here(self) -> bool:
         with suppress(OSError):
-            mine = Holder.here(os.getpid())
-            return (mine.boot, mine.namespace) == (self.boot, self.namespace)
-        return False
+            if self.machine and Holder.here(os.getpid()).machine != self.machine:
+                return f"process {self.pid} on {self.host}, in another container or since another boot"
+        return f"process {self.pid}"
 
     def signal(self, numbers: Sequence[signal.Signals], pause_s: float = 0.0) -> bool:
         """Send it signals, with pauses between; returns whether it is a process of this machine that could be sent

@@ -8,6 +8,7 @@ import pytest
 
 from sat_slime.plugin.generation import write_queue
 from sat_slime.runs.saved import (
+    TRACKER,
     delete_old,
     fault,
     fault_of_newest,
@@ -48,46 +49,30 @@ def test_whole_ones_have_no_fault(checkpoints, tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("damage", "told", "whole"),
+    ("file", "content", "told", "whole"),
     [
-        (
-            lambda f: (f / "iter_0000003/.metadata").unlink(),
-            "iter_0000003 is damaged: .metadata is missing or empty",
-            2,
-        ),
-        (lambda f: (f / "iter_0000003/metadata.json").write_text(""), "metadata.json is missing or empty", 2),
-        (lambda f: (f / "iter_0000003/__0_0.distcp").unlink(), "damaged: *.distcp is missing or empty", 2),
-        (lambda f: (f / "iter_0000003/__0_0.distcp").write_bytes(b""), "__0_0.distcp is missing or empty", 2),
-        (lambda f: shutil.rmtree(f / "iter_0000003"), "iter_0000003 is missing or empty", 2),
-        (
-            lambda f: (f / "rollout/queue_3/queue.pt").write_text("{}"),
-            "queue_3 is damaged: queue.pt does not mat",
-            2,
-        ),
-        (lambda f: (f / "rollout/queue_3/SHA256SUMS").unlink(), "queue_3 is damaged: SHA256SUMS is missing", 2),
-        (
-            lambda f: (f / "latest_checkpointed_iteration.txt").unlink(),
-            "iteration.txt is missing or holds no number",
-            4,
-        ),
-        (
-            lambda f: (f / "latest_checkpointed_iteration.txt").write_bytes(b"\xff"),
-            "slime would not go on from iter_NNNNNNN",
-            4,
-        ),
-        (lambda f: (f / "latest_checkpointed_iteration.txt").write_text("8"), "iter_0000008 is missing or empty", 4),
+        ("iter_0000003/.metadata", None, "iter_0000003 is damaged: .metadata is missing or empty", 2),
+        ("iter_0000003/metadata.json", b"", "metadata.json is missing or empty", 2),
+        ("iter_0000003/__0_0.distcp", None, "damaged: *.distcp is missing or empty", 2),
+        ("iter_0000003/__0_0.distcp", b"", "__0_0.distcp is missing or empty", 2),
+        ("iter_0000003", None, "iter_0000003 is missing or empty", 2),
+        ("rollout/queue_3/queue.pt", b"{}", "queue_3 is damaged: queue.pt does not mat", 2),
+        ("rollout/queue_3/SHA256SUMS", None, "queue_3 is damaged: SHA256SUMS is missing", 2),
+        (TRACKER, None, "iteration.txt is missing or holds no number", 4),
+        (TRACKER, b"\xff", "slime would not go on from iter_NNNNNNN", 4),
+        (TRACKER, b"8", "iter_0000008 is missing or empty", 4),
     ],
 )
-def test_what_is_damaged_is_told_and_the_newest_whole_one_found(checkpoints, damage, told, whole):
-    damage(checkpoints)
+def test_what_is_damaged_is_told_and_the_newest_whole_one_found(checkpoints, file, content, told, whole):
+    path = checkpoints / file
+    shutil.rmtree(path) if path.is_dir() else path.unlink() if content is None else path.write_bytes(content)
     assert told in fault_of_newest(checkpoints)
     assert newest_whole(checkpoints) == whole
 
 
 def test_a_save_that_broke_off_after_its_first_file_is_not_whole(checkpoints):
     """A raylet or a GCS that dies then leaves common.pt alone, and the tracker at the checkpoint before."""
-    newest = checkpoints / "iter_0000003"
-    for file in newest.iterdir():
+    for file in (checkpoints / "iter_0000003").iterdir():
         if file.name != "common.pt":
             file.unlink()
     assert "metadata.json is missing or empty" in fault(checkpoints, 4)
@@ -122,18 +107,13 @@ def test_the_newest_are_kept(checkpoints):
     assert delete_old(checkpoints, 1, range(99)) == [] and fault_of_newest(checkpoints) is None
 
 
-def test_one_that_is_still_written_does_not_count(checkpoints):
+def test_neither_one_that_is_still_written_nor_a_damaged_one_counts(checkpoints):
     """With --async-save the tracker names the one before, which a job would go on from."""
     save(checkpoints, 6, tracked=False)
     assert delete_old(checkpoints, 1, range(99)) == [2] and there(checkpoints) == [4, 6]
-
-
-def test_a_damaged_one_does_not_count(checkpoints):
-    save(checkpoints, 6)
-    (checkpoints / "iter_0000003" / ".metadata").unlink()
-    assert delete_old(checkpoints, 2, range(99)) == [] and there(checkpoints) == [2, 4, 6]
+    (checkpoints / TRACKER).write_text("5")
     (checkpoints / "iter_0000005" / ".metadata").unlink()
-    assert delete_old(checkpoints, 1, range(99)) == [] and newest_whole(checkpoints) == 2
+    assert delete_old(checkpoints, 1, range(99)) == [] and newest_whole(checkpoints) == 4
 
 
 def test_nothing_is_deleted_that_is_not_the_runs(checkpoints, tmp_path_factory):
