@@ -15,7 +15,7 @@ from typing import Any
 from sat_slime.config.finding import Finding, fail, ok, warn
 from sat_slime.config.slime_schema import SlimeConfig
 from sat_slime.config.source import plain_values
-from sat_slime.prompts.odd import odd_file, odd_label, odd_prompt
+from sat_slime.prompts.text import odd_file, odd_label, odd_prompt
 
 ROWS_READ = 3
 """Number of rows at the beginning of a data set whose keys are checked."""

@@ -26,9 +26,8 @@ import sat_slime
 from sat_slime.config.checksums import sha256
 from sat_slime.config.jsonl import write_atomically
 from sat_slime.prompts import PromptError
-from sat_slime.prompts.odd import odd_label, odd_text
 from sat_slime.prompts.sets import Source, fetch, find_source, label_text, missing_columns, problem_text, read_pairs
-from sat_slime.prompts.text import digest, fill, find_template, normalize, strip_instruction
+from sat_slime.prompts.text import digest, fill, find_template, normalize, odd_label, odd_text, strip_instruction
 from sat_slime.reward import KILLED, Limits, VerifierPool
 
 MANIFEST, TRAIN, EVALUATION, DOUBTS = "manifest.json", "train.jsonl", "aime24.jsonl", "doubts.jsonl"

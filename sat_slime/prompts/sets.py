@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sat_slime.prompts import PromptError
-from sat_slime.prompts.odd import odd_file
+from sat_slime.prompts.text import odd_file
 
 SUFFIXES = (".parquet", ".jsonl")
 _HUB_ID = re.compile(r"([\w.-]+/[\w.-]+)((?:/[\w.-]+)*)(?:@([\w./-]+))?")

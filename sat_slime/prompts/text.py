@@ -1,12 +1,16 @@
 r"""The text of a problem: how the instruction around it is taken off, how two copies of a problem are told to be the
-same, and how a run's own instruction is put around it."""
+same, how a run's own instruction is put around it; and prompts, labels and files that can be read and yet are not what
+they seem to be."""
 
 from __future__ import annotations
 
 import hashlib
+import json
+import math
 import re
 import unicodedata
 from pathlib import Path
+from typing import Any
 
 from sat_slime.prompts import PromptError
 
@@ -95,3 +99,63 @@ def find_template(given: str) -> str:
 def fill(template: str, problem: str) -> str:
     """Return the template with the problem in its place. str.format would stumble over LaTeX's braces in both."""
     return template.replace(PLACE, problem)
+
+
+# ------------------------------------------------------------------------------------------------- what is odd
+
+ROLES = ("system", "developer", "user", "assistant", "tool")
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
+_CONTROL = re.compile(r"<\|[a-z_]{2,40}\|>|<｜[^<>｜\s]{1,40}｜>|<(?:start|end)_of_turn>")
+
+
+def odd_file(path: Path) -> str | None:
+    """Return what a file is instead of its data, or None. Raises OSError."""
+    with path.open("rb") as file:
+        head = file.read(40)
+    if head.startswith(b"version https://git-lfs"):
+        return "it is a pointer of Git LFS, without the data: `git lfs pull` gets them"
+    if head.startswith(b"\x1f\x8b"):
+        return "it is compressed: unpack it with gunzip"
+    return None
+
+
+def odd_prompt(prompt: Any, templated: bool) -> str | None:
+    """Return what is wrong with a prompt, a text or a list of messages, or None. templated: a chat template will be put
+    around it, so a control token in it would end its turn."""
+    if isinstance(prompt, str):
+        return odd_text(prompt, templated)
+    roles = [message.get("role") if isinstance(message, dict) else None for message in prompt]
+    if unknown := next((role for role in roles if role not in ROLES), None):
+        return f"it has a message of role {unknown!r}, which chat templates drop: they know {', '.join(ROLES)}"
+    if roles and roles[-1] == "assistant":
+        return "its last message is the assistant's, so nothing is asked: leave that out"
+    texts = (message.get("content") for message in prompt if isinstance(message, dict))
+    return next((what for text in texts if isinstance(text, str) and (what := odd_text(text, templated))), None)
+
+
+def odd_text(text: str, templated: bool) -> str | None:
+    """Return what is wrong with a text, as in odd_prompt."""
+    if half := _SURROGATE.search(text):
+        return f"it holds half a character (U+{ord(half[0]):04X}), which no tokenizer takes: repair or leave it out"
+    if templated and (token := _CONTROL.search(text)):
+        return f"it holds the control token {token[0]}: take it out"
+    return "it is JSON of messages in a text: write the list itself" if _is_json_of_messages(text) else None
+
+
+def odd_label(label: Any) -> str | None:
+    """Return what is wrong with a label, or None."""
+    try:
+        finite = math.isfinite(float(label)) if isinstance(label, (str, float)) else True
+    except ValueError:
+        return None
+    return None if finite else "it is no finite number, which no answer is equal to"
+
+
+def _is_json_of_messages(text: str) -> bool:
+    if not re.match(r"\s*\[\s*\{", text):
+        return False
+    try:
+        messages = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return all(isinstance(message, dict) and "role" in message for message in messages)

@@ -530,7 +530,9 @@ class Watch:
         for name, values in self._metrics.items():
             values.append(number(row, name))
         before = self._judge()
-        told = {"collapse/mismatch_rise": self.collapse.rise, "collapse/score_loss": self.collapse.score_loss}
+        told = {"collapse/score_loss": self.collapse.score_loss}
+        if math.isfinite(number(row, "mismatch/d_pi")):
+            told["collapse/mismatch_rise"] = self.collapse.rise
         added = {name: value for name, value in told.items() if value == value}
         new = [symptom for name, symptom in self.holding.items() if name not in before]
         return added | {"collapse/met": float(self.collapse.met)}, new

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+from pathlib import Path
 
 import pytest
 import yaml
@@ -145,17 +146,12 @@ def test_sigterm_is_an_interrupt(runtime, tmp_path):
         signal.signal(signal.SIGTERM, previous)
 
 
-needs_full_device = pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is always full")
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is always full")
+def test_a_full_disk_is_a_line_and_the_run_ends_as_failed(runtime, tmp_path, monkeypatch):
+    def fill_disk(log):
+        monkeypatch.setattr("sat_slime.runs.log.append_line", lambda path, line: Path("/dev/full").write_text(line))
+        log.step({"step": 7})
 
-
-def fill_disk(log):
-    log._files[log._folder.metrics] = open("/dev/full", "a")  # noqa: SIM115 - closed by the log
-    log._files[log._folder.log] = open("/dev/full", "a")  # noqa: SIM115 - closed by the log
-    log.step({"step": 7})
-
-
-@needs_full_device
-def test_a_full_disk_is_a_line_and_the_run_ends_as_failed(runtime, tmp_path):
     runtime.at_end = fill_disk
     result = sat_slime_command("launch", TINY)
     assert result.exit_code == 1
