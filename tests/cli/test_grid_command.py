@@ -340,15 +340,6 @@ def test_status_of_a_grid(told):
     assert "not running: sat-slime grid grids/small goes on with it" in result.stdout
 
 
-def test_a_run_that_was_finished_by_hand_counts(told):
-    tell(told, CELLS[0], [3, "interrupt grid"])
-    sat_slime_grid("grid.yaml")
-    run = RunFolder(f"grids/small/runs/{CELLS[0]}")
-    run.ended("finished")
-    assert sat_slime_grid("grid.yaml").exit_code == 0
-    assert starts(told) == CELLS
-
-
 # -------------------------------------------------------------------------------------------------- runs of slime
 
 SLIME = ROOT / "tests" / "plugin" / "stand_in"

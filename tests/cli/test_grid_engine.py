@@ -1,8 +1,7 @@
-"""A grid on the real engines: killed in the midst of its cells, it ends as an undisturbed one does, bit for bit."""
+"""A grid on the real engines: killed in the midst of its cells, it leaves nothing running and goes on."""
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import json
 import os
@@ -14,6 +13,8 @@ import pytest
 import yaml
 from waiting import assert_gone, until
 
+from sat_slime.config.jsonl import read_rows
+
 psutil = pytest.importorskip("psutil", reason="the lab runtime needs the engines: scripts/setup.sh")
 pytestmark = [
     pytest.mark.engine,
@@ -23,84 +24,53 @@ pytestmark = [
     ),
 ]
 
-ROOT = Path(__file__).parents[2]
+TINY = Path(__file__).parents[2] / "configs/lab/tiny.yaml"
 ITERATIONS = 10
 CELLS = ["gspo-lag2-seed3", "sat-gspo-r3-lag2-seed3"]
 
 
-class Grid:
-    """One `sat-slime grid` in a process of its own."""
+@pytest.mark.timeout(1500)  # four starts of engines, on a busy machine
+def test_a_grid_that_was_killed_leaves_nothing_running_and_goes_on(tmp_path, model_cache):
+    """That a run which was killed ends bit for bit as an undisturbed one is in tests/lab/test_loop.py."""
+    grid, folder, output = tmp_path / "g.yaml", tmp_path / "grids/g", tmp_path / "output.txt"
+    settings = {"pipeline.iterations": ITERATIONS, "cache_dir": str(model_cache)}
+    axes = {"methods": ["gspo", "sat-gspo-r3"], "lags": [2], "seeds": [3], "parallel": 1}
+    grid.write_text(
+        yaml.safe_dump({"name": "g", "output_dir": str(folder.parent), "run": str(TINY), **axes, "settings": settings})
+    )
 
-    def __init__(self, root: Path, name: str) -> None:
-        """One cell after the other: the second has not begun when the first one is disturbed."""
-        values = {
-            "name": name,
-            "output_dir": str(root / "grids"),
-            "run": str(ROOT / "configs/lab/tiny.yaml"),
-            "methods": ["gspo", "sat-gspo-r3"],
-            "lags": [2],
-            "seeds": [3],
-            "parallel": 1,
-            "settings": {"pipeline.iterations": ITERATIONS, "cache_dir": str(root / "cache")},
-        }
-        (root / f"{name}.yaml").write_text(yaml.safe_dump(values))
-        self.folder, self.output = root / "grids" / name, root / f"{name}-{len(list(root.glob('*.out')))}.out"
-        command = [sys.executable, "-m", "sat_slime", "grid", str(root / f"{name}.yaml")]
+    def start() -> subprocess.Popen:
+        command = [sys.executable, "-m", "sat_slime", "grid", str(grid)]
         env = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
-        self.process = subprocess.Popen(command, stdout=self.output.open("w"), stderr=subprocess.STDOUT, env=env)
+        return subprocess.Popen(command, stdout=output.open("a"), stderr=subprocess.STDOUT, env=env)
 
-    def rows(self, cell: str, file: str = "metrics") -> list[dict]:
-        """Whole rows, without what depends on the clock."""
-        path = self.folder / "runs" / cell / f"{file}.jsonl"
-        lines = path.read_text().splitlines() if path.exists() else []
-        rows = [json.loads(line) for line in lines if line.endswith("}")]
-        return [{k: v for k, v in row.items() if not k.startswith(("time/", "rollout/"))} for row in rows]
+    def steps(cell: str) -> list[int]:
+        return [row["step"] for row in read_rows(folder / "runs" / cell / "metrics.jsonl")]
 
-    def histories(self) -> list[list[dict]]:
-        return [self.rows(cell, file) for cell in CELLS for file in ("metrics", "eval", "histograms")]
+    def below(process: subprocess.Popen, cell: str, made: int) -> list:
+        """The processes below a grid, once a cell has made so many steps."""
+        until(lambda: len(steps(cell)) >= made, process, output.read_text)
+        return psutil.Process(process.pid).children(recursive=True)
 
-    def cells(self) -> list[tuple]:
-        cells = json.loads((self.folder / "state.json").read_text())["cells"]
-        return [(row["cell"], row["state"], row["attempts"]) for row in cells]
-
-    def until(self, cell: str, steps: int) -> dict[psutil.Process, str]:
-        """Waits until a cell has so many steps; returns what runs below the grid then, with its command line."""
-        until(lambda: len(self.rows(cell)) >= steps, self.process, self.output.read_text)
-        lines = {}
-        for process in psutil.Process(self.process.pid).children(recursive=True):
-            with contextlib.suppress(psutil.NoSuchProcess):  # one that has ended meanwhile
-                lines[process] = " ".join(process.cmdline())
-        return lines
-
-
-def kill(processes: dict[psutil.Process, str], words: str) -> None:
-    """Kills the process with these words in its command line; of several the one that began first."""
-    min((one for one in processes if words in processes[one]), key=lambda process: process.create_time()).kill()
-
-
-@pytest.mark.timeout(1500)  # seven starts of engines, on a busy machine
-def test_a_grid_that_was_killed_everywhere_ends_as_an_undisturbed_one(tmp_path, model_cache):
-    (tmp_path / "cache").symlink_to(model_cache)
-    undisturbed = Grid(tmp_path, "undisturbed")
-    assert undisturbed.process.wait() == 0, undisturbed.output.read_text()
-    assert undisturbed.cells() == [(cell, "finished", 1) for cell in CELLS]
-
-    disturbed = Grid(tmp_path, "disturbed")
-    kill(disturbed.until(CELLS[0], 3), f"launch {disturbed.folder}")  # the cell: the grid takes it up again
-    kill(disturbed.until(CELLS[0], 6), "lab.sglang_process")  # its engine: the run itself starts another
-    processes = disturbed.until(CELLS[1], 5)
-    disturbed.process.kill()
-    disturbed.process.wait()
+    process = start()
+    processes = below(process, CELLS[0], 3)
+    psutil.Process(process.pid).children()[0].kill()  # the cell: the grid takes it up again
     assert_gone(processes)
-    assert len(disturbed.rows(CELLS[1])) < ITERATIONS
-    finished = (disturbed.folder / "runs" / CELLS[0] / "metrics.jsonl").stat().st_mtime_ns
+    processes = below(process, CELLS[1], 5)
+    assert len(processes) >= 4, "the run, its trainer, SGLang's server and scheduler"
+    process.kill()
+    process.wait()
+    assert_gone(processes)
+    assert len(steps(CELLS[1])) < ITERATIONS
+    finished = (folder / "runs" / CELLS[0] / "metrics.jsonl").stat().st_mtime_ns
 
-    resumed = Grid(tmp_path, "disturbed")
-    assert resumed.process.wait() == 0, resumed.output.read_text()
-    assert resumed.cells() == [(CELLS[0], "finished", 2), (CELLS[1], "finished", 1)], resumed.output.read_text()
-    assert resumed.histories() == undisturbed.histories()
-    assert (resumed.folder / "runs" / CELLS[0] / "metrics.jsonl").stat().st_mtime_ns == finished
-    logs = [*tmp_path.glob("grids/*/runs/*/logs/sglang-0.log")]
-    assert len(logs) == 4
+    assert start().wait() == 0, output.read_text()
+    cells = json.loads((folder / "state.json").read_text())["cells"]
+    told = [(row["cell"], row["state"], row["attempts"]) for row in cells]
+    assert told == [(CELLS[0], "finished", 2), (CELLS[1], "finished", 1)], output.read_text()
+    assert [steps(cell) for cell in CELLS] == [[*range(1, ITERATIONS + 1)]] * 2
+    assert (folder / "runs" / CELLS[0] / "metrics.jsonl").stat().st_mtime_ns == finished
+    logs = [*folder.glob("runs/*/logs/sglang-0.log")]
+    assert len(logs) == 2
     for log in logs:  # each import of SGLang's 200 models would take a server seconds
         assert "Ignore import error when loading sglang.srt.models" not in log.read_text()
