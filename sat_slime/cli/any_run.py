@@ -7,7 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from sat_slime.cli.terminal import short
-from sat_slime.config import ConfigError, LabConfig, config_errors, load_config, method_label, slime_config_errors
+from sat_slime.config import (
+    ConfigError,
+    LabConfig,
+    config_errors,
+    config_warnings,
+    load_config,
+    method_label,
+    slime_config_errors,
+    slime_config_warnings,
+)
 from sat_slime.config.jsonl import number
 from sat_slime.config.loader import RunConfig, further_errors
 
@@ -37,6 +46,11 @@ def settings_errors(config: RunConfig) -> list[str]:
     from sat_slime.launch import checks
 
     return checks.settings_errors(config)
+
+
+def settings_warnings(config: RunConfig) -> list[str]:
+    """Return doubts about a run's settings, each in one line."""
+    return config_warnings(config) if isinstance(config, LabConfig) else slime_config_warnings(config)
 
 
 def optimizer_steps(config: RunConfig) -> int:

@@ -23,9 +23,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from sat_slime import config as of
 from sat_slime.cli import engine_packages
-from sat_slime.cli.any_run import optimizer_steps, settings_errors
+from sat_slime.cli.any_run import optimizer_steps, settings_errors, settings_warnings
 from sat_slime.cli.lab_run import ENGINE_MEMORY_GIB
 from sat_slime.cli.slime_run import saved_iterations
 from sat_slime.cli.terminal import BAD_INPUT, INTERRUPTED, Ending, say
@@ -143,13 +142,9 @@ def plan_grid(
     faults = {cell.name: settings_errors(configs[cell]) + _changed(folder, cell, configs[cell]) for cell in cells}
     if errors := _by_cell(faults) + _read_by_no_cell(of_file, run, cells):
         raise ConfigError([f"{file}: {line}" for line in errors])
-    warnings = _by_cell({cell.name: _warnings(config) for cell, config in configs.items()})
+    warnings = _by_cell({cell.name: settings_warnings(config) for cell, config in configs.items()})
     kept = grid.model_copy(update={"run": folder.run.name, "settings": {}})
     return GridPlan(kept, folder, run, configs, wanted, warnings, options, retry_failed)
-
-
-def _warnings(config: RunConfig) -> list[str]:
-    return of.config_warnings(config) if isinstance(config, LabConfig) else of.slime_config_warnings(config)
 
 
 def _by_cell(faults: Mapping[str, Sequence[str]]) -> list[str]:

@@ -180,6 +180,17 @@ def is_alive(process):
         return False
 
 
+def test_a_cell_that_another_process_works_on_is_waited_for(told, monkeypatch):
+    sat_slime_grid("grid.yaml", "--only", "gspo@1", "--seeds", "0")
+    run = RunFolder(f"grids/small/runs/{CELLS[1]}")
+    run.path.mkdir()
+    run.lock()
+    monkeypatch.setattr(grid_run.time, "sleep", lambda _: run.unlock())
+    result = sat_slime_grid("grid.yaml", "--only", "gspo@2", "--seeds", "0")
+    assert result.exit_code == 0 and starts(told) == CELLS[:2]
+    assert f"{CELLS[1]}: another process works on it: waiting for that" in result.stdout
+
+
 def test_a_full_disk_ends_it_with_a_line_and_the_next_call_goes_on(told, monkeypatch):
     save, calls = GridFolder.save, []
 
