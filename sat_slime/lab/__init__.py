@@ -31,9 +31,9 @@ def run(config: LabConfig, folder: Path, log: RunLog, resume: Checkpoint | None 
         OSError: a checkpoint or weights could not be written; the previous checkpoint is whole.
         ValueError: the initial model is not the one that the run began with.
     """
-    from sat_slime.lab.loop import BatchPipeline, Interruption, StreamingPipeline
+    from sat_slime.lab.loop import Interruption, Pipeline, StreamingPipeline
 
-    order = BatchPipeline if config.pipeline.mode == "batch" else StreamingPipeline
+    order = Pipeline if config.pipeline.mode == "batch" else StreamingPipeline
     interruption = Interruption(partial(log.message, level="warning"))
     with signals_handled(interruption.handle):
         pipeline = order(config, folder.resolve(), log, interruption)

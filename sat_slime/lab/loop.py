@@ -1,7 +1,7 @@
 """The loop of a run: its trainer, its engines, and where it stands.
 
-An iteration takes a batch, trains on it and, where they are due, broadcasts weights, evaluates and saves. Where a batch
-comes from, and what goes on beside training, `BatchPipeline` and `StreamingPipeline` say.
+An iteration takes a batch, trains on it and, where they are due, broadcasts weights, evaluates and saves. `Pipeline` is
+the loop of mode batch; in `StreamingPipeline` a batch comes out of a stream, and groups complete beside training.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import _thread
 import math
 import shutil
 import time
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -92,15 +91,33 @@ class Interruption:
         _thread.start_new_thread(self.acknowledge, (ACKNOWLEDGED,))
 
 
-# ------------------------------------------------------------------------------------------------------ what both share
+# ------------------------------------------------------------------------------------------------------ mode batch
 
 
 def _is_due(iteration: int, every: int) -> bool:
     return every > 0 and iteration % every == 0
 
 
-class Pipeline(ABC):
-    """One run: its trainer, its engines, and where it stands."""
+@dataclass
+class Flight:
+    """A batch that is being generated, or has been."""
+
+    iteration: int
+    problems: list[Problem]
+    futures: list[Any]
+    batch: RolloutBatch | None = None
+    """The graded batch, once it was collected."""
+
+
+class Pipeline:
+    """One run: its trainer, its engines, and where it stands. In mode batch one batch is generated ahead, and weights
+    are broadcast every n-th iteration.
+
+    The order is that of slime's train_async.py. Batch r + 1 is being generated while batch r is trained; before a
+    broadcast the generation in flight is awaited, so weights never change under a response. With n = `pipeline.lag`,
+    batch r comes from the weights of the last broadcast before the training of r - 1 began: its lag cycles 1, 2, ...,
+    n. Lag 0 is the synchronous loop: generate, train, broadcast.
+    """
 
     def __init__(self, config: LabConfig, folder: Path, log: RunLog, interruption: Interruption) -> None:
         self.config = config
@@ -121,6 +138,8 @@ class Pipeline(ABC):
         """How long the parts of the current iteration took; `wait` adds up all waits for a rollout."""
         self.metrics: dict[str, float] = {}
         """What the current iteration reports besides its batch and its steps."""
+        self.ahead: Flight | None = None
+        """Mode batch: the batch generated ahead."""
         self.initial_checksums: dict[str, str] = {}
         """Checksums of the initial model's files, by name."""
         self.canary = Canary(config.rollout.dtype)
@@ -415,56 +434,7 @@ class Pipeline(ABC):
         remedy = "free space and go on" if disk_is_full(error) else "go on"
         return OSError(f"checkpoint of iteration {self.iteration} not saved: {error}; {whole}: {remedy} with --resume")
 
-    # ------------------------------------------------------------------------------------- what an order decides
-
-    @abstractmethod
-    def _next_batch(self) -> RolloutBatch:
-        """Waits for the batch of this iteration, graded."""
-
-    @abstractmethod
-    def _train(self, batch: RolloutBatch, dump: bool) -> list[StepResult]:
-        """Trains on the batch; with `dump` the results bring the tokens' columns."""
-
-    @abstractmethod
-    def _settle(self) -> None:
-        """Waits for what must be complete before weights change, are measured or are saved."""
-
-    @abstractmethod
-    def _write_ahead(self, part: Path) -> None:
-        """Writes what was generated ahead into a checkpoint's folder."""
-
-    @abstractmethod
-    def _read_ahead(self, saved: Path) -> None:
-        """Takes up what `_write_ahead` wrote."""
-
-
-# ------------------------------------------------------------------------------------------------------ the two orders
-
-
-@dataclass
-class Flight:
-    """A batch that is being generated, or has been."""
-
-    iteration: int
-    problems: list[Problem]
-    futures: list[Any]
-    batch: RolloutBatch | None = None
-    """The graded batch, once it was collected."""
-
-
-class BatchPipeline(Pipeline):
-    """Mode batch: one batch is generated ahead, and weights are broadcast every n-th iteration.
-
-    The order is that of slime's train_async.py. Batch r + 1 is being generated while batch r is trained; before a
-    broadcast the generation in flight is awaited, so weights never change under a response. With n = `pipeline.lag`,
-    batch r comes from the weights of the last broadcast before the training of r - 1 began: its lag cycles 1, 2, ...,
-    n. Lag 0 is the synchronous loop: generate, train, broadcast.
-    """
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.ahead: Flight | None = None
-        """The batch generated ahead."""
+    # ---------------------------------------------------------------------------- what mode streaming does otherwise
 
     def _next_batch(self) -> RolloutBatch:
         """Collects batch r, and launches r + 1 where the run has one."""
@@ -474,10 +444,11 @@ class BatchPipeline(Pipeline):
         return batch
 
     def _train(self, batch: RolloutBatch, dump: bool) -> list[StepResult]:
+        """Trains on the batch; with `dump` the results bring the tokens' columns."""
         return self.trainer.start_train(batch, dump).result()
 
     def _settle(self) -> None:
-        """Waits for the batch in flight: weights never change under a response."""
+        """Waits for the batch in flight before weights change, are measured or are saved."""
         if self.ahead:
             self._collect(self.ahead)
 
@@ -495,11 +466,16 @@ class BatchPipeline(Pipeline):
         return flight.batch
 
     def _write_ahead(self, part: Path) -> None:
+        """Writes what was generated ahead into a checkpoint's folder."""
         checkpoint.write_ahead(part, [self.ahead.batch] if self.ahead and self.ahead.batch else [])
 
     def _read_ahead(self, saved: Path) -> None:
+        """Takes up what `_write_ahead` wrote."""
         for batch in checkpoint.read_ahead(saved, self.config, training_requests)[0]:
             self.ahead = Flight(batch.iteration, batch.problems, [], batch.judged())
+
+
+# -------------------------------------------------------------------------------------------------- mode streaming
 
 
 class StreamingPipeline(Pipeline):
@@ -553,7 +529,7 @@ class StreamingPipeline(Pipeline):
             else:
                 self.stream.complete(group, batch, batch.lengths.ravel().tolist(), batch.oldest)
 
-    # ------------------------------------------------------------------------------------- what an order decides
+    # ------------------------------------------------------------------------ what it does otherwise than mode batch
 
     def _next_batch(self) -> RolloutBatch:
         """Takes the groups of the next rollout once they are complete."""
@@ -590,8 +566,6 @@ class StreamingPipeline(Pipeline):
 
     def _settle(self) -> None:
         """Waits for nothing: weights may change under what is in generation."""
-
-    # ------------------------------------------------------------------------------------------------ checkpoints
 
     def _write_ahead(self, part: Path) -> None:
         """Writes the stream, and what went wrong that no row has reported yet."""

@@ -21,7 +21,7 @@ from sat_slime.lab import checkpoint, loop
 from sat_slime.lab.batch import RolloutBatch, StepResult
 from sat_slime.lab.failures import PartFailure
 from sat_slime.lab.initial_model import cached_model, initial_faults, model_checksums
-from sat_slime.lab.loop import ACKNOWLEDGED, ONE_ACT_S, BatchPipeline, Interruption
+from sat_slime.lab.loop import ACKNOWLEDGED, ONE_ACT_S, Interruption, Pipeline
 from sat_slime.rollout.canary import EngineScores
 from sat_slime.rollout.types import Response
 from sat_slime.runs.log import RunLog
@@ -47,7 +47,7 @@ class World:
             logging={"samples_every_n_iterations": 0},
         )
         monkeypatch.setattr(loop, "histogram_row", lambda *args: {})
-        self.pipeline = BatchPipeline(self.config, tmp_path, self, Interruption(self.told.append))
+        self.pipeline = Pipeline(self.config, tmp_path, self, Interruption(self.told.append))
         self.pipeline.trainer = self.pipeline.engines = self
 
     def __getattr__(self, name):
@@ -164,7 +164,7 @@ def write(folder, weights):
 
 @pytest.fixture
 def fresh(tmp_path):
-    return BatchPipeline(LabConfig(cache_dir=str(tmp_path / "cache")), tmp_path / "run", None, None)
+    return Pipeline(LabConfig(cache_dir=str(tmp_path / "cache")), tmp_path / "run", None, None)
 
 
 @pytest.fixture
@@ -229,7 +229,7 @@ def test_a_signal_before_the_loop_interrupts_and_one_at_the_end_does_not(monkeyp
             os.kill(os.getpid(), number)
             steps.append("ran")
 
-    monkeypatch.setattr(loop, "BatchPipeline", Run)
+    monkeypatch.setattr(loop, "Pipeline", Run)
     before, log = signal.getsignal(number), SimpleNamespace(message=lambda *_, **__: None)
     with pytest.raises(KeyboardInterrupt):
         lab.run(LabConfig(), tmp_path, log)
@@ -247,7 +247,7 @@ FULL = "SafetensorError: Error while serializing: I/O error: No space left on de
 @pytest.fixture
 def pipeline(tmp_path):
     log = mock.Mock(spec=RunLog)
-    pipeline = BatchPipeline(LabConfig(), tmp_path, log, None)
+    pipeline = Pipeline(LabConfig(), tmp_path, log, None)
     pipeline.versions = [0]
     (tmp_path / "weights" / "v000000").mkdir(parents=True)
     (tmp_path / "weights" / "v000000" / "model.safetensors").write_bytes(b"x" * 10_000)
