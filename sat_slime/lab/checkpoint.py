@@ -101,11 +101,6 @@ def newest(checkpoints: Path) -> Path | None:
     return next(reversed(numbered(checkpoints).values()), None)
 
 
-def newest_whole(checkpoints: Path) -> Checkpoint | None:
-    """Return the newest checkpoint that is not damaged."""
-    return first_whole(reversed(numbered(checkpoints).values()))
-
-
 def first_whole(paths: Iterable[Path]) -> Checkpoint | None:
     """Return the first of some checkpoints that is not damaged."""
     for path in paths:

@@ -15,8 +15,6 @@ from sat_slime.lab.engine import Engine
 from sat_slime.rollout.canary import Canary, canary_sequences, prefix_length
 from sat_slime.rollout.types import GenerationRequest
 
-RECORDED = Path(__file__).parent / "recorded_response.json"
-
 
 class Running:
     """A started engine and the event loop that it lives in."""
@@ -45,13 +43,13 @@ def real(random_models, tmp_path_factory):
     running.stop()
 
 
-def differences(path, responses, temperature=1.0):
-    """For each response: the largest |log-prob difference| to the Hugging Face model, and its experts as sets."""
+def differences(path, responses, temperature=1.0) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """For each response: |log-prob difference| to the Hugging Face model of each token, and its experts as sets."""
     import torch
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
-    worst, experts = 0.0, []
+    errors, experts = [], []
     for response in responses:
         prompt = len(response.prompt_ids)
         with torch.no_grad():
@@ -60,11 +58,15 @@ def differences(path, responses, temperature=1.0):
             output = model(tokens, **routing)
         log_probs = torch.log_softmax(output.logits[0, prompt - 1 : -1] / temperature, -1)
         chosen = log_probs.gather(1, tokens[0, prompt:, None])[:, 0].numpy()
-        worst = max(worst, float(np.abs(chosen - response.log_probs).max()))
+        errors.append(np.abs(chosen - response.log_probs))
         if routing:
             top = torch.stack([logits.topk(2, -1).indices for logits in output.router_logits], 1)[:-1]
             experts.append(np.sort(top.numpy(), -1))
-    return worst, experts
+    return errors, experts
+
+
+def worst(path, responses) -> float:
+    return max(error.max() for error in differences(path, responses)[0])
 
 
 @pytest.mark.engine
@@ -75,8 +77,8 @@ def test_log_probs_and_experts_are_the_models(real, random_models, temperature):
     requests.append(GenerationRequest("short", (3,), 1, temperature, 0, (STOP,)))
     requests.append(GenerationRequest("long", (2,) * 100, 28, temperature, 0, ()))
     result = real.generate(requests)
-    worst, experts = differences(random_models["a"], result.responses, temperature)
-    assert worst < 1e-4
+    errors, experts = differences(random_models["a"], result.responses, temperature)
+    assert max(error.max() for error in errors) < 1e-4
     for response, expected in zip(result.responses, experts, strict=True):
         assert np.array_equal(np.sort(response.routed_experts, -1), expected), response.request_id
     assert {response.finish_reason for response in result.responses} == {"stop", "length"}
@@ -92,7 +94,7 @@ def test_new_weights_answer_under_their_version(real, random_models):
     real(real.engine.update_weights(random_models["a"], 6))
     again = real.generate(requests).responses
     assert {response.weight_version for response in after} == {4}
-    assert differences(random_models["b"], after)[0] < 1e-4
+    assert worst(random_models["b"], after) < 1e-4
     assert bits(after) != bits(before) == bits(again)
 
 
@@ -147,7 +149,7 @@ def test_each_token_of_an_interrupted_response_is_of_the_version_that_it_names(r
     assert len(spanning) >= 8, [sorted(set(r.versions.tolist())) for r in responses]
     boundaries = []
     for model in ("a", "b"):
-        off = errors(random_models[model], responses)
+        off, _ = differences(random_models[model], responses)
         for response, error in zip(responses, off, strict=True):
             of_this = np.isin(response.versions, [v for v, name in right.items() if name == model])
             # To rounding the log-probs are the named model's given all tokens before, also right after a change: what
@@ -172,23 +174,6 @@ def test_an_interruption_by_the_same_weights_changes_no_token(real, random_model
     for a, b in zip(disturbed, undisturbed, strict=True):
         np.testing.assert_allclose(a.log_probs, b.log_probs, atol=1e-4)
         np.testing.assert_array_equal(np.sort(a.routed_experts, -1), np.sort(b.routed_experts, -1))
-
-
-def errors(path, responses) -> list[np.ndarray]:
-    """|log-prob difference| to the Hugging Face model, per response and token."""
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
-    found = []
-    for response in responses:
-        prompt = len(response.prompt_ids)
-        tokens = torch.tensor([response.prompt_ids + response.output_ids])
-        with torch.no_grad():
-            log_probs = torch.log_softmax(model(tokens).logits[0, prompt - 1 : -1], -1)
-        chosen = log_probs.gather(1, tokens[0, prompt:, None])[:, 0].numpy()
-        found.append(np.abs(chosen - response.log_probs))
-    return found
 
 
 @pytest.mark.engine
@@ -221,7 +206,7 @@ def test_a_dense_model_is_served_without_experts(random_models, tmp_path):
     running = Running(config, random_models["dense"], tmp_path)
     try:
         responses = running.generate(some_requests(16)).responses
-        assert differences(random_models["dense"], responses)[0] < 1e-4
+        assert worst(random_models["dense"], responses) < 1e-4
         assert all(response.routed_experts is None for response in responses)
     finally:
         running.stop()

@@ -177,22 +177,12 @@ WHOLE_REQUEST = GenerationRequest("a", (1, 2, 3), max_new_tokens=9, temperature=
 
 def part(request, tokens: int, version: int, aborted: bool = True):
     """What an engine says of `request` after so many tokens of the version's weights."""
-    raw = response("a#0", list(request.prompt_ids), dataclasses.asdict(_sampling(request, tokens)), str(version))
+    sampling = {"sampling_seed": request.seed + len(request.prompt_ids), "max_new_tokens": tokens, "stop_token_ids": []}
+    raw = response("a#0", list(request.prompt_ids), sampling, str(version))
     if aborted:
         raw["meta_info"]["finish_reason"] = {"type": "abort", "message": "Aborted"}
     expected = Expectations(vocab_size=16, layers=2, experts=8, top_k=2, weight_version=version)
     return validate(request, "a#0", raw, expected)
-
-
-@dataclasses.dataclass
-class _Sampling:
-    sampling_seed: int
-    max_new_tokens: int
-    stop_token_ids: list[int]
-
-
-def _sampling(request, tokens: int) -> _Sampling:
-    return _Sampling(request.seed + len(request.prompt_ids), tokens, [])
 
 
 def nothing(request, version: int):

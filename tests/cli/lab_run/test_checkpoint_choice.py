@@ -110,7 +110,7 @@ def test_damage_is_found_before_anything_starts_and_the_told_command_goes_on(run
     assert command(*words).exit_code == 0
     assert steps() == [1, 2, 3, 4, 5, 6] and status() == "finished"
     assert "iteration-000004.aside" in [path.name for path in NEWEST.parent.iterdir()], "kept, out of the way"
-    assert checkpoint.newest_whole(NEWEST.parent).state.iteration == 6
+    assert checkpoint.verified(checkpoint.newest(NEWEST.parent)).state.iteration == 6
 
 
 def test_a_finished_run_stays_finished_and_the_command_keeps_the_settings(runtime):
