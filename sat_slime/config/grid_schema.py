@@ -11,9 +11,6 @@ from pydantic import Field, field_validator
 from sat_slime.config.schema import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Section
 from sat_slime.objective import PAPER_METHODS, named_method
 
-PAPER = tuple(method.name for method in PAPER_METHODS)
-"""The methods of the paper's Table 1, in its order."""
-
 
 def matches(selector: str, method: str, lag: int) -> bool:
     """Return whether `METHOD`, `METHOD@LAG` or `@LAG` means cells of this method and lag; METHOD may hold `*` and `?`.
@@ -44,7 +41,9 @@ class GridConfig(Section):
     """Folder that holds the grid folders, relative to where the command is given."""
     run: str = "run.yaml"
     """YAML file of the run that every cell is a variant of, relative to this file."""
-    methods: Annotated[list[str], Field(min_length=1, default_factory=lambda: list(PAPER))]
+    methods: Annotated[
+        list[str], Field(min_length=1, default_factory=lambda: [method.name for method in PAPER_METHODS])
+    ]
     """Named methods; unset: the paper's thirteen."""
     lags: Annotated[list[NonNegativeInt], Field(min_length=1, default_factory=lambda: [1, 8])]
     """Values of pipeline.lag."""

@@ -25,7 +25,7 @@ def interrupted(number, frame):
 
 
 def main() -> int:
-    grid, command, target, resume = os.getppid(), sys.argv[1], Path(sys.argv[2]), "--resume" in sys.argv
+    command, target, resume = sys.argv[1], Path(sys.argv[2]), "--resume" in sys.argv
     signal.signal(signal.SIGTERM, interrupted)
     assert command == "launch"
     config = yaml.safe_load((target / "config.yaml" if resume else target).read_text())
@@ -40,7 +40,7 @@ def main() -> int:
     (run / "config.yaml").write_text(yaml.safe_dump(config))
     note(run, "running")
     try:
-        train(run, config, at, act, grid)
+        train(run, config, at, act)
     except KeyboardInterrupt:
         note(run, "interrupted")
         return 130
@@ -68,31 +68,26 @@ def note(run: Path, status: str, error: str | None = None) -> None:
     (run / "state.json").write_text(json.dumps({"status": status, "error": error, **times}))
 
 
-def train(run: Path, config: dict, at: int, act: str, grid: int) -> None:
+def train(run: Path, config: dict, at: int, act: str) -> None:
     metrics = run / "metrics.jsonl"
     rows = metrics.read_text().splitlines() if metrics.exists() else []
     rows = rows[: len(rows) // SAVED_EVERY * SAVED_EVERY]
     for step in range(len(rows) + 1, config["pipeline"]["iterations"] + 1):
         metrics.write_text("".join(row + "\n" for row in rows))
         if step == at:
-            perform(act, run, grid)
+            perform(act, run)
         reward = random.Random(f"{config['name']} {step}").random()
         rows.append(json.dumps({"step": step, "iteration": step, "reward/mean": reward, "mismatch/d_pi": 0.01}))
     metrics.write_text("".join(row + "\n" for row in rows))
 
 
-def perform(act: str, run: Path, grid: int) -> None:
+def perform(act: str, run: Path) -> None:
     if act == "fail":
         raise RuntimeError("the engine broke")
     if act == "crash":
         os.kill(os.getpid(), signal.SIGKILL)
-    if act == "interrupt grid":
-        os.kill(grid, signal.SIGINT)
-        signal.pause()
-    if act == "kill grid":
-        os.kill(grid, signal.SIGKILL)
-        signal.pause()
-    if act == "wait":
+    if act in ("interrupt grid", "kill grid"):
+        os.kill(os.getppid(), signal.SIGINT if act == "interrupt grid" else signal.SIGKILL)
         signal.pause()
     if act == "meet":  # goes on once another cell has begun
         while len(list(run.parent.glob("*/state.json"))) < 2:
