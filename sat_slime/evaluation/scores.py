@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,36 +17,29 @@ Z95 = 1.959964
 """Two-sided 95 % of the normal distribution."""
 
 
-@dataclass(frozen=True)
-class Graded:
-    """The graded responses of an evaluation."""
-
-    rewards: np.ndarray
-    """(P, N)."""
-    lengths: np.ndarray | None = None
-    """(P, N) response tokens."""
-    truncated: np.ndarray | None = None
-    """(P, N) bool: the response was cut at the longest length."""
-    reasons: Sequence[str] | None = None
-    """P x N reasons of the verifier, a problem's in a row; see reward.verdict."""
-
-    @property
-    def is_binary(self) -> bool:
-        """True where every reward is 0 or 1; without that there is no pass@k."""
-        return bool(np.isin(self.rewards, (0.0, 1.0)).all())
-
-
-def summary(graded: Graded, k: Sequence[int] = (), repeats: int = 1) -> dict[str, Any]:
+def summary(
+    rewards: np.ndarray,
+    lengths: np.ndarray | None = None,
+    truncated: np.ndarray | None = None,
+    reasons: Sequence[str] | None = None,
+    *,
+    k: Sequence[int] = (),
+    repeats: int = 1,
+) -> dict[str, Any]:
     """Return the numbers of an evaluation, by their names in eval.jsonl (docs/runs.md).
 
     Args:
-        k: the row has avg@k and pass@k for each of them.
+        rewards: (P, N).
+        lengths: (P, N) response tokens.
+        truncated: (P, N) bool: the response was cut at the longest length.
+        reasons: P x N reasons of the verifier, a problem's in a row; see reward.verdict.
+        k: the row has avg@k for each of them, and, where every reward is 0 or 1, pass@k.
         repeats: the evaluations that N is made of, in a row for each problem; accuracy_by_run has a number for each.
 
     Raises:
         ValueError: nothing was measured, or some k, or `repeats`, does not fit N.
     """
-    rewards = np.asarray(graded.rewards, np.float64)
+    rewards = np.asarray(rewards, np.float64)
     if rewards.ndim != 2 or not rewards.size:
         raise ValueError(f"rewards of shape {rewards.shape}: an evaluation has at least one problem and one sample")
     problems, samples = rewards.shape
@@ -62,17 +54,17 @@ def summary(graded: Graded, k: Sequence[int] = (), repeats: int = 1) -> dict[str
     }
     if repeats > 1:
         row["accuracy_by_run"] = rewards.reshape(problems, repeats, -1).mean((0, 2)).tolist()
-    binary = graded.is_binary
+    binary = bool(np.isin(rewards, (0.0, 1.0)).all())
     row |= _named("accuracy", interval_over_problems(means, samples, binary))
     row |= _named("accuracy", interval_over_samples(rewards, binary), "_samples")
     for size in k:
         row |= _at_k(rewards, size, binary)
-    if graded.lengths is not None:
-        row["length_mean"] = float(np.mean(graded.lengths))
-    if graded.truncated is not None:
-        row["truncated"] = float(np.mean(graded.truncated))
-    if graded.reasons is not None:
-        row |= {f"reasons/{reason}": count for reason, count in sorted(Counter(graded.reasons).items())}
+    if lengths is not None:
+        row["length_mean"] = float(np.mean(lengths))
+    if truncated is not None:
+        row["truncated"] = float(np.mean(truncated))
+    if reasons is not None:
+        row |= {f"reasons/{reason}": count for reason, count in sorted(Counter(reasons).items())}
     return row
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from sat_slime.config.method_section import build_method
 from sat_slime.config.schema import EvalConfig, LabConfig
-from sat_slime.evaluation.scores import Graded, measured_weights, summary
+from sat_slime.evaluation.scores import measured_weights, summary
 from sat_slime.reward import Verdict
 from sat_slime.rollout.token_dump import TokenDump
 from sat_slime.rollout.types import TOOL, GenerationRequest, Response
@@ -304,12 +304,12 @@ def _versions_of(versions: np.ndarray) -> dict[str, list[list[int]]]:
 
 def evaluation_row(batch: RolloutBatch, scores: EvalConfig, step: int, iteration: int) -> dict[str, Any]:
     """Return one line of eval.jsonl. `weights_step` is of the weights that answered, which may lag `step`."""
-    graded = Graded(batch.rewards, batch.lengths, batch.truncated, [verdict.reason for verdict in batch.verdicts])
+    graded = batch.rewards, batch.lengths, batch.truncated, [verdict.reason for verdict in batch.verdicts]
     return {
         "step": step,
         "iteration": iteration,
         "weights_step": measured_weights(response.weight_version for response in batch.responses),
-        **summary(graded, scores.sizes(scores.samples_per_problem), scores.repeats),
+        **summary(*graded, k=scores.sizes(scores.samples_per_problem), repeats=scores.repeats),
         **{f"rollout/{name}": count for name, count in batch.faults.items()},
         "time/eval": batch.seconds,
     }

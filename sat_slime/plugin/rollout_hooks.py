@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from sat_slime.evaluation.scores import Graded, summary
+from sat_slime.evaluation.scores import summary
 from sat_slime.plugin import r3, reward, versions
 from sat_slime.plugin.compat import is_newest, slime_function
 from sat_slime.plugin.settings import plugin_config, plugin_method, reads_engine, steps_per_rollout
@@ -302,14 +302,14 @@ def _scores(args: Namespace, dataset: str, result: dict[str, Any]) -> dict[str, 
     def by_problem(values: Sequence[Any]) -> np.ndarray | None:
         return np.array(values).reshape(-1, samples) if len(values) == len(rewards) else None
 
-    graded = Graded(
+    return summary(
         np.array(rewards, np.float64).reshape(-1, samples),
         by_problem([sample.response_length for sample in answers]),
         by_problem(result.get("truncated") or []),
         reasons if len(reasons) == len(rewards) else None,
+        k=[k for k in scores.sizes(samples // scores.repeats) if k <= samples],
+        repeats=scores.repeats,
     )
-    sizes = [k for k in scores.sizes(samples // scores.repeats) if k <= samples]
-    return summary(graded, sizes, scores.repeats)
 
 
 @functools.cache

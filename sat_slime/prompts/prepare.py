@@ -73,9 +73,8 @@ class Problem(NamedTuple):
 
 def doubt(problem: Problem, what: str) -> dict[str, Any]:
     """Return a line of DOUBTS: something that may be wrong with a prompt."""
-    return {"source": problem.source, "row": problem.row, "what": what} | {
-        **{"label": problem.label, "problem": problem.problem, "kept": True}
-    }
+    of, row, text, label = problem.source, problem.row, problem.problem, problem.label
+    return {"source": of, "row": row, "what": what, "label": label, "problem": text, "kept": True}
 
 
 COUNTS = ("rows", "unusable", "instructed", "texts", "problems", "elsewhere", "two_labels", "bad_labels", "prompts")
@@ -194,8 +193,8 @@ def gather(data_set: DataSet, source: Source) -> Gathered:
             account["unusable"] += 1
             if account["unusable"] <= MAX_NOTED:
                 shown = raw and raw.encode("utf-8", "backslashreplace").decode()
-                of_row = Problem(data_set.name, row, shown, b"", answer)  # type: ignore[arg-type]  # either may be None
-                found.doubts.append(doubt(of_row, what) | {"kept": False})
+                of_row = {"source": data_set.name, "row": row, "what": what, "label": answer, "problem": shown}
+                found.doubts.append(of_row | {"kept": False})
     if account["rows"] == 0:
         raise PromptError(f"{source.given} has no rows: name another with --source {data_set.name}=SET")
     if account["unusable"] == account["rows"]:

@@ -18,7 +18,7 @@ import numpy as np
 
 from sat_slime.config.jsonl import number
 from sat_slime.objective.metrics import slime_names
-from sat_slime.runs.reading import Columns, RunData, batch_setting, known, section, whole
+from sat_slime.runs.reading import Columns, RunData, batch_setting, has, known, section, whole
 
 LEVEL_STEPS, FLOOR_STEPS = 16, 32
 """A level, and the lowest level, are means over at least so many steps."""
@@ -568,8 +568,8 @@ def advisories(metrics: Columns, period: int, planned: Mapping[str, float], now:
     or, with `now`, what does at its newest step, with what is said of that."""
     or_sat = "" if "tail" in planned else ", or SAT"
     for rule in RULES:
-        values = metrics.get(rule.bound.metric, np.zeros(0))
-        if rule.bound.runs != "slime" and len(values):
+        if rule.bound.runs != "slime" and has(metrics, rule.bound.metric):
+            values = metrics[rule.bound.metric]
             steps = np.nan_to_num(metrics.get("step", np.zeros(len(values))))  # a damaged row may lack its own
             judged = Judged(rule, steps, values, period, planned)
             if judged.outside[-1] if now else judged.outside.any():

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from sat_slime.evaluation.scores import (
-    Graded,
     interval_over_problems,
     interval_over_samples,
     measured_weights,
@@ -39,18 +38,19 @@ def test_a_k_that_the_samples_do_not_give_is_an_error(k):
     with pytest.raises(ValueError, match=f"k is {k}, and a problem has 16 samples"):
         pass_at_k(np.array([3]), 16, k)
     with pytest.raises(ValueError, match=f"k is {k}, and a problem has 16 samples"):
-        summary(Graded(np.zeros((2, 16))), k=[k])
+        summary(np.zeros((2, 16)), k=[k])
 
 
 def test_the_numbers_of_a_small_evaluation_by_hand():
     rewards = np.array([[1, 1, 0, 1], [0, 0, 0, 0], [1, 0, 0, 0]], float)
-    graded = Graded(
+    row = summary(
         rewards,
         lengths=np.array([[4, 4, 8, 4]] * 3),
         truncated=np.array([[False, False, True, False]] * 3),
         reasons=["number", "number", "no_answer", "text"] + ["different"] * 4 + ["number"] + ["timeout"] * 3,
+        k=[1, 2, 4],
+        repeats=2,
     )
-    row = summary(graded, k=[1, 2, 4], repeats=2)
     assert row["accuracy"] == row["avg@1"] == row["avg@4"] == row["pass@1"] == pytest.approx(1 / 3)
     assert row["accuracy_by_problem"] == [0.75, 0.0, 0.25]
     assert row["accuracy_by_run"] == pytest.approx([3 / 6, 1 / 6])  # the first two samples of each, and the other two
@@ -73,7 +73,7 @@ def test_avg_at_k_scatters_as_it_says():
     """Single evaluations of 8 samples, as in the abstract of the paper, are drawn out of one of 64."""
     rng = np.random.default_rng(1)
     rates = rng.beta(0.4, 0.8, 30)
-    said = np.mean([summary(Graded(draw(rng, rates, 64)), k=[8])["avg@8/se"] for _ in range(200)])
+    said = np.mean([summary(draw(rng, rates, 64), k=[8])["avg@8/se"] for _ in range(200)])
     seen = np.std([draw(rng, rates, 8).mean() for _ in range(4000)])
     assert said == pytest.approx(seen, rel=0.05)
 
@@ -104,7 +104,7 @@ def test_intervals_cover_what_they_claim_to(problems, samples, a, b):
         over_problems += low <= a / (a + b) <= high
         low, high = interval_over_samples(rewards)
         over_samples += low <= rates.mean() <= high
-        row = summary(Graded(rewards), k=[k])
+        row = summary(rewards, k=[k])
         passed += row[f"pass@{k}/low"] <= pass_rate <= row[f"pass@{k}/high"]
     # Near 95 % where problems are much alike; above it for few problems of very different rates.
     for covered in (over_problems, over_samples, passed):
@@ -113,14 +113,14 @@ def test_intervals_cover_what_they_claim_to(problems, samples, a, b):
 
 def test_the_choice_of_problems_adds_to_the_sampling():
     rewards = draw(np.random.default_rng(3), np.array([0.02, 0.98] * 15), 16)
-    row = summary(Graded(rewards))
+    row = summary(rewards)
     assert row["accuracy/high"] - row["accuracy/low"] > 5 * (row["accuracy/high_samples"] - row["accuracy/low_samples"])
     assert row["accuracy/low"] < row["accuracy/low_samples"] < row["accuracy"] < row["accuracy/high_samples"]
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0])
 def test_nothing_right_or_nothing_wrong_still_has_an_interval(value):
-    row = summary(Graded(np.full((30, 16), value)), k=[16])
+    row = summary(np.full((30, 16), value), k=[16])
     width = {name: row[f"accuracy/high{name}"] - row[f"accuracy/low{name}"] for name in ("", "_samples")}
     assert width[""] == pytest.approx(3 / 30, abs=0.03)  # the rule of three, over the problems
     assert width["_samples"] == pytest.approx(3 / 480, abs=0.003)  # and over the samples
@@ -136,23 +136,23 @@ def test_the_interval_over_problems_is_students(problems, t):
 
 
 def test_rewards_that_are_not_right_or_wrong_have_no_pass_at_k():
-    row = summary(Graded(np.array([[0.5, 1.5], [2.0, -1.0], [0.0, 0.0]])), k=[2])
+    row = summary(np.array([[0.5, 1.5], [2.0, -1.0], [0.0, 0.0]]), k=[2])
     assert row["avg@2"] == row["accuracy"] == pytest.approx(0.5)
     assert "pass@2" not in row and row["accuracy/low"] < 0 < row["accuracy/high"]
 
 
 def test_one_problem_has_no_interval_over_problems_and_one_sample_no_scatter():
-    row = summary(Graded(np.array([[1.0, 0.0]])), k=[1])
+    row = summary(np.array([[1.0, 0.0]]), k=[1])
     assert "accuracy/low" not in row and row["accuracy/low_samples"] < 0.5
-    row = summary(Graded(np.array([[1.0], [0.0]])), k=[1])
+    row = summary(np.array([[1.0], [0.0]]), k=[1])
     assert "avg@1/se" not in row and row["accuracy/low_samples"] < 0.5 < row["accuracy/high_samples"]
 
 
 def test_nothing_measured_and_uneven_repeats_are_errors():
     with pytest.raises(ValueError, match="at least one problem"):
-        summary(Graded(np.zeros((0, 4))))
+        summary(np.zeros((0, 4)))
     with pytest.raises(ValueError, match="4 samples a problem are not 3 evaluations"):
-        summary(Graded(np.zeros((2, 4))), repeats=3)
+        summary(np.zeros((2, 4)), repeats=3)
 
 
 def test_weights_are_named_only_if_all_responses_are_theirs():

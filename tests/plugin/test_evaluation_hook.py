@@ -12,7 +12,7 @@ from fake_slime import import_slime
 from hook_samples import make_args, make_sample
 
 from sat_slime.config.jsonl import read_rows
-from sat_slime.evaluation.scores import Graded, summary
+from sat_slime.evaluation.scores import summary
 from sat_slime.plugin import rollout_hooks
 from sat_slime.plugin.rollout_hooks import log_eval, log_rollout
 from sat_slime.runs.trackers import split_log
@@ -72,8 +72,8 @@ def test_the_scores_of_an_evaluation_are_those_of_every_runtime(sample_class, tm
     (row,) = read_rows(tmp_path / "eval.jsonl")
     lengths = np.array([sample.response_length for sample in data["samples"]]).reshape(3, 4)
     reasons = [sample.metadata["sat_slime_verdict"] for sample in data["samples"]]
-    graded = Graded(np.array(rewards).reshape(3, 4), lengths, np.array(data["truncated"]).reshape(3, 4), reasons)
-    expected = summary(graded, [1, 2, 4], repeats=2)
+    graded = np.array(rewards).reshape(3, 4), lengths, np.array(data["truncated"]).reshape(3, 4), reasons
+    expected = summary(*graded, k=[1, 2, 4], repeats=2)
     assert {key: row[key] for key in expected} == expected
     assert row["accuracy_by_run"] == pytest.approx([3 / 6, 1 / 6]) and row["pass@4"] == pytest.approx(2 / 3)
     shown = {key: value for _, metrics in tracked for key, value in metrics.items()}
