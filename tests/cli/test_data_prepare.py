@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import re
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -21,8 +20,6 @@ from sat_slime.cli import app
 from sat_slime.launch.named_files import data_problem
 from sat_slime.prompts import prepare
 
-ROOT = Path(__file__).parents[2]
-SHARED = ROOT.parent / "shared" / "data"
 AIME = [(f"Aime problem {i}: find the value of $x_{{{i}}}$.", f"{i:03}") for i in range(30)]
 
 
@@ -154,19 +151,6 @@ def test_a_folder_of_something_else_is_left_alone(sets, tmp_path):
     result = data("prepare", "--out", out, *sets, "--overwrite")
     assert result.exit_code == 2 and "holds no prepared prompts: name another --out" in result.output
     assert [path.name for path in out.iterdir()] == ["model.safetensors"]
-
-
-def test_the_real_samples_are_prepared(tmp_path):
-    if not SHARED.is_dir():
-        pytest.skip("needs ../shared/data")
-    named = sources(dapo=SHARED / "dapo-sample.jsonl", dolci="none", aime24=SHARED / "aime24.jsonl")
-    result = data("prepare", "--out", tmp_path / "out", *named)
-    assert result.exit_code == 0, result.output
-    prompts = {row["prompt"][0]["content"]: row["label"] for row in rows(tmp_path / "out" / "train.jsonl")}
-    originals = rows(SHARED / "dapo-sample.jsonl")
-    assert prompts == {row["prompt"][0]["content"]: row["label"] for row in originals}
-    labels = [row["label"] for row in rows(tmp_path / "out" / "aime24.jsonl")]
-    assert len(labels) == 30 and {"25", "73", "204"} <= set(labels)
 
 
 def test_files_are_readable_by_others_as_the_umask_says_and_brackets_are_no_markup(sets, tmp_path):

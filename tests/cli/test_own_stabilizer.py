@@ -74,12 +74,6 @@ def test_settings_reach_the_objective_and_a_dry_run_prints_them(package, tmp_pat
     assert named.exit_code == 0 and "Halfway w/ TIS" in named.stdout, named.output
 
 
-def test_a_run_keeps_its_defaults_too(package, tmp_path):
-    config = load_config(settings(tmp_path, base=PATH))
-    assert config.method.settings == {"band": 0.1}
-    assert yaml.safe_load(dump_config(config))["method"]["settings"] == {"band": 0.1}
-
-
 @pytest.mark.parametrize("method", ["gspo", "dppo-kl", "my_package.wide", f"sat-{PATH}-r3"])
 def test_its_settings_go_when_another_base_is_named(package, tmp_path, method):
     code = (package / "halfway.py").read_text()

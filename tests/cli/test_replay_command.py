@@ -3,7 +3,7 @@ import re
 
 import pytest
 import torch
-from dump_files import format_2, rollout, write_run_dump
+from dump_files import format_2, rollout
 from typer.testing import CliRunner
 
 from sat_slime.cli import app
@@ -49,31 +49,12 @@ def test_page_figures_tables_and_a_table_on_the_terminal(folder):
     assert invoke(folder, "--out", out, "--methods", "gspo").exit_code == 0  # its own page it writes anew
 
 
-def test_run_folder_with_a_sweep(tmp_path):
-    write_run_dump(tmp_path / "run", [30, 8, 17, 40])
-    result = invoke(tmp_path / "run", "--methods", "sat-gspo", "--set", "sat.alpha=[0.5,0.9]", "--out", tmp_path / "o")
-    assert result.exit_code == 0, result.output
-    assert "sat-gspo sat.alpha=0.5" in result.output
-    assert "lag 0" in (tmp_path / "o" / "report.html").read_text()
-
-
 def test_a_skipped_file_shows_in_the_exit_code_the_output_and_the_page(folder):
     (folder / "5.pt").write_bytes(b"torn")
     result = invoke(folder, "--methods", "grpo,spo", "--out", folder / "out")
     assert result.exit_code == 1
     assert f"skipped: {folder / '5.pt'}: it is not a complete torch file" in result.output
     assert "5.pt: it is not a complete torch file" in (folder / "out" / "report.html").read_text()
-
-
-def test_bad_input_is_told_before_anything_is_read(folder):
-    for arguments, said in (
-        (["nowhere"], "nowhere is not there"),
-        ([folder, "--methods", "gsop"], "did you mean 'gspo'"),
-        ([folder, "--out", folder], "is no report"),
-    ):
-        result = invoke(*arguments)
-        assert result.exit_code == 2
-        assert said in result.output.replace("\n", " ")
 
 
 def test_all_methods_and_why_some_are_not_there(folder):

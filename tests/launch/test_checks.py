@@ -319,19 +319,3 @@ def test_a_real_cluster_is_asked(ready, tmp_path, ray_server):
     assert "(node 127.0.0.1" in memory["host memory"] and "(node 127.0.0.1" in memory["object store"]
     assert "assumed: an 80 GB card" in memory["training GPU"] or "node 127.0.0.1" in memory["training GPU"]
     assert not list(tmp_path.glob(".sat_slime-*"))
-
-
-@pytest.mark.engine
-def test_a_worker_without_the_plugin_is_named(ready, tmp_path, ray_server):
-    from sat_slime.launch.ray_jobs import JobServer
-
-    shadow = tmp_path / "shadow" / "sat_slime"
-    shadow.mkdir(parents=True)
-    (shadow / "__init__.py").write_text("raise ModuleNotFoundError(\"No module named 'sat_slime'\")")
-    config = dense(*ready, f"cluster.python_path=[{shadow.parent}]")
-    folder = tmp_path / "runs" / "run"
-    lines = failed(cluster_findings(JobServer(ray_server.address), config, folder, slime_command(config, folder)))
-    assert [line for line in lines if line.startswith("plugin: ")] == [
-        "plugin: node 127.0.0.1 cannot import sat_slime.plugin.loss.policy_loss (ModuleNotFoundError: No module named "
-        "'sat_slime'): install sat_slime there, or set cluster.python_path"
-    ]

@@ -269,13 +269,6 @@ def test_the_trainer_scores_as_an_engine_does(monkeypatch):
 
 
 @pytest.mark.needs_slime
-@pytest.mark.parametrize("rank", [{"last_stage": False}, {"tensor": 1}, {"data": 1}])
-def test_one_rank_tells_and_all_score(monkeypatch, rank):
-    trainer, scores = score(monkeypatch, **rank)
-    assert scores is None and trainer.seen["micro_batches"] == [8]
-
-
-@pytest.mark.needs_slime
 def test_interleaved_stages_get_as_many_micro_batches_as_they_want(monkeypatch):
     trainer, scores = score(monkeypatch, vpp_size=2, microbatch_group_size_per_vp_stage=4)
     assert trainer.seen["micro_batches"] == [2, 2, 2, 2] and len(scores.log_probs) == 8 * 16

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_slime import import_slime
 from hook_samples import make_args, make_sample
 
 from sat_slime.config.jsonl import read_rows
@@ -133,33 +132,3 @@ def test_a_resumed_run_replaces_the_evaluations_after_its_checkpoint(sample_clas
         log_eval(rollout_id, args, {"a": evaluated(sample_class, "9"), "b": evaluated(sample_class, "9")}, None)
     rows = [(row["step"], row.get("dataset")) for row in read_rows(path)]
     assert rows == [(5, None), (10, "a"), (10, "b"), (15, "a"), (15, "b")]
-
-
-@pytest.mark.needs_slime
-def test_slimes_own_logging_of_an_evaluation_goes_on(tmp_path, monkeypatch):
-    from slime.utils.types import Sample
-
-    try:
-        (module,) = import_slime("slime.observability.rollout_metrics")
-        log = module.log_eval_rollout_data
-    except ModuleNotFoundError:  # v0.3.1
-        (module,) = import_slime("slime.ray.rollout")
-        log = module._log_eval_rollout_data
-    seen = {}
-    monkeypatch.setattr(module.logging_utils, "log", lambda args, metrics, step_key: seen.update(metrics))
-    args = make_args(
-        sat_slime={"run_dir": str(tmp_path)},
-        use_rollout_routing_replay=False,
-        custom_eval_rollout_log_function_path="sat_slime.plugin.rollout_hooks.log_eval",
-        log_passrate=False,
-        advantage_estimator="grpo",
-        reward_key=None,
-        sglang_speculative_algorithm=None,
-        log_reward_category=None,
-        wandb_always_use_train_step=False,
-    )
-    log_rollout(4, args, [], {}, 1.0)
-    log(4, args, {"aime": evaluated(Sample, "3")}, None)
-    assert seen["eval/aime"] == 0.25 and seen["eval/step"] == 4
-    assert seen["eval_at_weights/aime"] == 0.25 and seen["eval_at_weights/step"] == 3
-    assert read_rows(tmp_path / "eval.jsonl")[0]["weights_step"] == 3

@@ -135,31 +135,6 @@ def slime_unchanged(monkeypatch):
 
 
 @pytest.mark.needs_slime
-def test_the_first_microbatch_of_each_router_is_compared_and_nothing_else(monkeypatch, slime_unchanged):
-    """The comparison is made in the function that slime's patch wraps around Megatron's top-k, at each call."""
-    own, replayed = choices(300), choices(300, seed=1)
-    calls, one = [], Agreement()
-
-    def megatron(scores, topk, num_groups=None, group_topk=None):
-        calls.append(os.environ["ROUTING_REPLAY_STAGE"])
-        return scores.gather(1, own), own
-
-    r3.watch(lambda: one)
-    compute_topk = slime_unchanged.get_routing_replay_compute_topk(megatron)
-    routers = [slime_unchanged.RoutingReplay() for _ in range(2)]
-    for router in routers:
-        router.top_indices_list = [replayed] * 3
-    monkeypatch.setenv("ENABLE_ROUTING_REPLAY", "1")
-    for stage, router in [("forward", 0), ("forward", 1), ("forward", 0), ("backward", 0)]:
-        slime_unchanged.set_routing_replay(routers[router])
-        monkeypatch.setenv("ROUTING_REPLAY_STAGE", f"replay_{stage}")
-        _, top_indices = compute_topk(torch.rand(300, E), K)
-        assert torch.equal(top_indices.long(), replayed)
-    assert calls == ["replay_forward"] * 2
-    assert one.metrics(None)["routing/agreement"] == agreement(own, replayed)
-
-
-@pytest.mark.needs_slime
 @pytest.mark.parametrize("experts", [60, 256, 384])
 @pytest.mark.parametrize(
     "layout",

@@ -68,9 +68,7 @@ def test_arguments_that_were_read_are_pickled_without_a_class_of_this_package() 
             {"global_batch_size": 4},
             "scope is step with 2 optimizer steps",
         ),
-        ({"method": {"base": "grpo", "sat": True, "denominator": "trainer"}}, {}, "identically 1"),
         ("m2po", {"global_batch_size": 4}, r"m2po\.scope is step with 2 optimizer steps"),
-        ("grpo", {"use_score_centering": True}, "--use-score-centering is set"),
         ("topr", {"sat_slime_driven": False}, "the reward of every response, which only this package's driver"),
         (
             "grpo-decoupled-a3po",
@@ -79,8 +77,6 @@ def test_arguments_that_were_read_are_pickled_without_a_class_of_this_package() 
         ),
         ("topr", {"update_weight_transport": "disk"}, "leave out --update-weight-transport disk"),
         ("grpo-topp", {}, "--rollout-top-p is 1: there is no mask"),
-        ({"method": {"base": "grpo", "tis": True, "denominator": "rollout"}}, {}, "count it twice"),
-        ("grpo", {"eps_clip_c": 0.9}, r"dual is 0\.9"),
     ],
 )
 def test_faults_are_named(value, changes, says) -> None:

@@ -3,22 +3,19 @@ its steps, the threshold of a step, and the rows of metrics.jsonl."""
 
 from __future__ import annotations
 
-import json
 import pickle
-from argparse import Namespace
 from types import SimpleNamespace
 
 import pytest
 import torch
-from fake_slime import import_slime
 from slime_step import Layout, facts_of_rank, make_args, make_problem, on_ranks
 
 from sat_slime.config.jsonl import read_rows
 from sat_slime.objective import tail_quantile
-from sat_slime.plugin import r3, step
+from sat_slime.plugin import r3
 from sat_slime.plugin.rollout_hooks import log_rollout
 from sat_slime.plugin.settings import plugin_method
-from sat_slime.plugin.step import MetricsFile, StepFile, TrainerState, record_metrics, step_threshold
+from sat_slime.plugin.step import MetricsFile, StepFile, TrainerState, step_threshold
 from sat_slime.plugin.versions import Origin, ResponseFacts
 
 A3PO = "grpo-decoupled-a3po"
@@ -281,25 +278,3 @@ def test_steps_of_a_rollout_get_its_times_and_our_names(tmp_path):
     }
     file.see(times, "rollout/step")
     assert len(read_rows(tmp_path / "metrics.jsonl")) == 2
-
-
-@pytest.mark.needs_slime
-def test_what_slime_logs_is_recorded_and_still_logged(tmp_path, monkeypatch):
-    import slime
-
-    import_slime("slime.utils.misc")
-    try:
-        (tracking,) = import_slime("slime.observability.logging_utils")
-    except ModuleNotFoundError:  # v0.3.1
-        (tracking,) = import_slime("slime.utils.logging_utils")
-    assert slime.__path__
-    monkeypatch.setattr(step, "locate", lambda name: (tracking, name))
-    seen = []
-    monkeypatch.setattr(tracking, "log", lambda args, metrics, step_key: seen.append(step_key))
-    record_metrics(str(tmp_path))
-    record_metrics(str(tmp_path))
-    tracking.log(Namespace(), {"train/loss": 1.0, "train/step": 0}, step_key="train/step")
-    tracking.log(Namespace(), {"perf/train_time": 1.0, "rollout/step": 0}, step_key="rollout/step")
-    assert seen == ["train/step", "rollout/step"]
-    row = json.loads((tmp_path / "metrics.jsonl").read_text())
-    assert row == {"step": 1, "loss/total": 1.0, "time/train": 1.0, "run/restarts": 0}

@@ -211,15 +211,6 @@ def test_rollouts_within_the_bound_through_pushes_and_a_resume(slime, tmp_path):
     assert any(len(versions.parts_of(sample)) == 2 for sample in samples)
 
 
-def test_a_prompt_that_fails_comes_again_and_one_that_always_does_ends_the_run(slime, tmp_path):
-    server = Sglang()
-    server.broken = {1: 2, 5: 3 * SAMPLES}
-    source = slime.start(server, make_args(tmp_path))
-    with pytest.raises(RuntimeError, match=r"prompt 10 could not .* in 3 attempts, last: OSError: no route to host"):
-        go(slime, source, server, 0, ROLLOUTS)
-    assert sum(asked[0] == 1 for asked in server.asked) >= 2 + SAMPLES
-
-
 def test_another_data_source_is_refused(slime, tmp_path):
     args = make_args(tmp_path, data_source_path="slime.rollout.data_source.RolloutDataSourceWithBuffer")
     with pytest.raises(ConfigError, match=r"--data-source-path is slime\.rollout.*StreamingDataSource"):

@@ -88,16 +88,6 @@ def test_shares_are_those_by_hand_and_sum_to_one(run, alpha):
     assert found["share"].sum() == pytest.approx(1)
 
 
-def test_a_part_that_pulls_against_d_counts_below_zero():
-    parts = {"policy": np.array([0.5, -0.4, 0.1]), "implementation": np.array([-0.1, 0.1, 0.3])}
-    shares = attribute(parts)
-    # d = 0.4, -0.3, 0.4: of the implementation part only the third token goes along
-    assert shares["share"]["implementation"] == pytest.approx((-0.1 - 0.1 + 0.3) / 1.1)
-    # beyond 0.35: without policy neither is there; without implementation the first one still is
-    tail = attribute(parts, beyond=0.35)
-    assert tail["decides"].to_dict() == {"policy": 1.0, "implementation": 0.5}
-
-
 def test_the_tail_begins_at_the_papers_quantile():
     d = np.array([0.1, -0.5, 0.2, 0.4, -0.3, 0.6, 0.7, 0.8, 0.9, 1.0])
     assert tail_bounds(d) == {"q90": 0.9, "q99": 1.0}

@@ -6,9 +6,7 @@ import re
 import numpy as np
 import pytest
 from synthetic import write_cell, write_slime_log
-from typer.testing import CliRunner
 
-from sat_slime.cli.app import app
 from sat_slime.report.comparison import (
     difference_table,
     gate_table,
@@ -66,24 +64,6 @@ def test_files_of_slimes_metrics_without_any_run_folder(tmp_path):
 def test_runs_that_hardly_began(tmp_path):
     paths = [write_cell(tmp_path / str(steps), "sat-grpo", 8, steps, steps) for steps in (0, 1, 2)]
     assert "0 whole runs of 1 method, 3 not whole." in write_comparison(paths, tmp_path / "out").read_text()
-
-
-def report(*arguments):
-    return CliRunner().invoke(app, ["report", *map(str, arguments)])
-
-
-def test_command_takes_one_run_several_or_a_grid(tmp_path, grid, page, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    run = grid / "runs" / "grpo-lag1-seed0"
-    assert report(run).output.strip() == str(run / "report.html")
-    assert report(run, grid / "runs" / "gspo-lag1-seed0").output.strip() == "report/report.html"
-    for arguments, part in (
-        ((tmp_path / "none",), "is no run, grid or file of metrics"),
-        ((grid, "--out", grid / "runs"), "exists and is no report: choose another --out"),
-        ((grid, "--out", grid / "grid.yaml"), "exists and is no report: choose another --out"),
-    ):
-        result = report(*arguments)
-        assert result.exit_code == 2 and part in result.output.replace("\n", " ")
 
 
 def cells(table, column=0):

@@ -1,12 +1,11 @@
 import collections
-import importlib.util
 from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from dump_files import format_2, part, rank_file, rollout, schedule
+from dump_files import format_2, rank_file, rollout
 
 from sat_slime.report.dumps import DumpFault, find_dumps, read_header, read_rollout
 from sat_slime.runs.folder import RunFolderError
@@ -232,54 +231,6 @@ def test_nothing_of_a_file_is_run(tmp_path, monkeypatch):
     with pytest.raises(DumpFault, match="holds an object of"):
         read_rollout([path])
     assert not Path("ran").exists()
-
-
-@pytest.mark.skipif(
-    importlib.util.find_spec("slime") is None or importlib.util.find_spec("slime.observability") is None,
-    reason="needs the real slime",
-)
-def test_stand_in_writes_what_slime_writes(tmp_path, monkeypatch):
-    """slime's schedule and its own payload, with a tensor-parallel rank and context parallelism of 1."""
-    from slime.observability.train_data_utils import _build_dump_payload
-    from slime.utils.dp_schedule import build_dp_schedule
-
-    columns = rollout(LENGTHS)
-    args = Namespace(use_dynamic_batch_size=True, max_tokens_per_gpu=18, micro_batch_size=None, balance_data=False,
-                     balance_by_flops=False)  # fmt: skip
-    config = {"dp_size": 2, "cp_size": 1, "vpp_size": 1, "microbatch_group_size_per_vp_stage": 1}
-    partitions, indices, counts, sizes = build_dp_schedule(
-        args, config, columns["total_lengths"], global_batch_size=3, rollout_indices=list(range(6))
-    )
-    shards = []
-    for rank, partition in enumerate(partitions):
-        data = part(columns, partition) | {
-            "partition": partition,
-            "micro_batch_indices": indices[rank],
-            "num_microbatches": counts,
-            "global_batch_sizes": sizes,
-            "raw_reward": columns["rewards"],
-        }
-        shards.append({"rank": rank, "data_parallel_rank": rank, "rollout_data": data})
-    theirs = _build_dump_payload(shards, rollout_id=5, writer_rank=0)
-
-    per_step = []
-    for rank in range(2):
-        microbatches = [len(part) for part in indices[rank]]
-        per_step.append([microbatches[: counts[0]], microbatches[counts[0] :]])
-    ours = format_2(columns, list(zip(partitions, per_step, strict=True)), rollout_id=5)
-    assert [schedule(steps)["micro_batch_indices"] for steps in per_step] == indices
-    assert set(theirs) == set(ours)
-    assert [set(sample) for sample in theirs["samples"]] == [set(sample) for sample in ours["samples"]]
-    assert [set(shard) - {"global_batch_sizes"} for shard in theirs["dp_shards"]] == [
-        set(shard) - {"global_batch_sizes"} for shard in ours["dp_shards"]
-    ]
-    read_theirs = read_rollout([saved(tmp_path / "theirs.pt", theirs)])
-    read_ours = read_rollout([saved(tmp_path / "ours.pt", ours)])
-    assert len(read_theirs) == len(read_ours) == 2
-    for one, other in zip(read_theirs, read_ours, strict=True):
-        assert torch.equal(one.log_probs, other.log_probs)
-        assert one.microbatches == other.microbatches
-        assert torch.equal(one.order, other.order)
 
 
 def test_rewards_are_those_before_the_baseline_at_the_place_of_the_rollout(tmp_path):

@@ -1,10 +1,9 @@
-import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import yaml
-from synthetic import step_metrics, write_cell, write_grid, write_slime_log
+from synthetic import step_metrics, write_cell, write_slime_log
 
 from sat_slime.config import GridConfig, load_config
 from sat_slime.config.jsonl import to_json
@@ -21,7 +20,6 @@ from sat_slime.report.frames import (
     smooth,
 )
 from sat_slime.report.stats import against_best, contrasts
-from sat_slime.report.write_reports import write_reports
 from sat_slime.runs.folder import RunFolder, RunFolderError
 from sat_slime.runs.grid import GridFolder, cell_config, plan_cells
 
@@ -57,14 +55,6 @@ def test_broken_files_are_left_out(tmp_path):
     run = load_compared_run(folder)
     assert run.steps == 20 and run.method == "run"
     assert np.isnan(run.numbers["best"])
-
-
-def test_a_grid_whose_runs_have_tensorboard_events_is_a_grid(tmp_path):
-    path = write_grid(tmp_path / "small", ("gspo",), (0,))
-    for run in (path / "runs").iterdir():
-        (run / "tensorboard").mkdir()
-        (run / "tensorboard" / "events.out.tfevents.1.host").touch()
-    assert write_reports([path]) == path / "report.html"
 
 
 def test_what_is_no_run_is_refused(tmp_path):
@@ -108,13 +98,6 @@ def test_what_failed_in_a_grid_reaches_its_report(failed_grid):
     text = page.read_text()
     assert "<li>grpo-lag1-seed0: the key is wrong</li>" in text
     assert "GSPO lag 1 seed 0, failed after 2 steps (the engine broke)." in text
-
-
-def test_a_lag_of_which_nothing_has_run_has_no_tables(tmp_path):
-    grid = write_grid(tmp_path / "small", ("gspo",), (0,))
-    shutil.rmtree(grid / "runs" / "gspo-lag8-seed0")
-    collection = collect([grid])
-    assert collection.lags == [1] and [cell.name for cell in collection.not_run] == ["gspo-lag8-seed0"]
 
 
 def test_a_damaged_file_of_a_grid_is_told_and_the_others_are_read(failed_grid):

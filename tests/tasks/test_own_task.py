@@ -56,12 +56,6 @@ def test_it_is_a_section_like_those_of_ours(package, tmp_path, path):
     assert LabConfig.model_validate(saved) == config
 
 
-def test_an_object_has_its_own_path(package):
-    module = __import__(PATH, fromlist=["Sorting"])
-    config = LabConfig(task=module.Sorting(length=4))
-    assert config.model_dump()["task"] == {"name": f"{PATH}.Sorting", "length": 4}
-
-
 @pytest.mark.parametrize("sets", [["task.name=running_sums"], ["task.max_digits=7", "task.name=running_sums"]])
 def test_its_settings_go_when_another_task_is_named(package, tmp_path, sets):
     file = settings(tmp_path, name=PATH, length=5)
@@ -94,17 +88,6 @@ def test_requests_are_graded_recorded_and_held_out(package, tmp_path):
     assert batch.rewards.tolist() == [[1, 0, 0, 0]] * 4
     assert batch.truncated.tolist() == [[False, True, False, False]] * 4
     assert [row["response"] for row in sample_rows(batch)] == texts
-
-
-def test_demonstrations_are_right_or_careless(package, tmp_path):
-    task = load_config(settings(tmp_path, name=PATH)).task
-    rng = np.random.default_rng(0)
-    for problem in task.training_problems(50, rng):
-        assert task.grade(problem.label, task.demonstration(problem, rng, 0.0, direct=False)).reward == 1
-    careless = [
-        task.grade(p.label, task.demonstration(p, rng, 0.3, False)).reward for p in task.training_problems(50, rng)
-    ]
-    assert 0 < sum(careless) < 25
 
 
 def test_the_cached_model_is_of_the_text_of_its_module(package, tmp_path):

@@ -2,12 +2,10 @@
 
 import re
 import subprocess
-import sys
 from functools import partial
-from pathlib import Path
 
 import pytest
-from command_line import ROOT, sat_slime_command
+from command_line import sat_slime_command
 
 from sat_slime.cli import engine_packages as checkouts
 
@@ -105,10 +103,3 @@ def test_what_failed_is_gone_on_with(prepare, upstream, tmp_path):
     again = prepare()
     assert again.exit_code == 0 and "slime is there" in again.stdout
     assert not part.exists()
-
-
-def test_packages_that_are_missing_are_installed_without_their_own_lists(prepare, monkeypatch):
-    monkeypatch.setattr(checkouts, "missing_packages", lambda: ["omegaconf==2.4.0"])
-    command = prepare("--dry-run").stdout.splitlines()[-1]
-    assert command.startswith(f"{sys.executable} -m pip install ") and " --no-deps " in command
-    assert Path(command.split()[-1]).samefile(ROOT / "requirements" / "slime-cpu.txt")

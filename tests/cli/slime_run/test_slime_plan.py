@@ -67,16 +67,8 @@ def test_secrets_of_the_environment_are_in_no_plan(monkeypatch):
     "arguments, told",
     [
         (settings("trian.lr=1"), "unknown key 'trian.lr'; slime's flags stand under slime: did you mean slime.lr?"),
-        (["--method", "sat-gsp"], "did you mean 'sat-gspo'"),
-        (["--sat", *settings("method.denominator=trainer")], "method: "),
-        (["--tis", *settings("method.denominator=rollout")], "method: "),
         (settings("slime.sglang-mem-fraction=0.5"), "there is no flag --sglang-mem-fraction"),
-        (
-            settings("slime.kl-loss-coef=1"),
-            "slime.kl-loss-coef: --kl-loss-coef follows from loss.kl_coef: set that, and",
-        ),
         (settings("cluster.env.WANDB_API_KEY=wandb-0123456789abcdef"), "cluster.env.WANDB_API_KEY is a secret"),
-        (["--resume"], "there is no run"),
     ],
 )
 def test_bad_settings_are_a_line_and_exit_code_2(tmp_path, arguments, told):
