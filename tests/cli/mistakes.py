@@ -48,13 +48,8 @@ launch quickstart.yaml --set pipeline.lag=2.5 | pipeline.lag | 2.5 | integer
 launch quickstart.yaml --set pipeline.lag=yes | pipeline.lag | true
 launch quickstart.yaml --set pipeline.mode=asynchronous | pipeline.mode | 'asynchronous' | batch, streaming
 launch quickstart.yaml --set 'train.lr=[1,' | '[1,' | YAML
-launch quickstart.yaml --set pipeline.iterations=0 | pipeline.iterations | 0
-launch quickstart.yaml --set rollout.samples_per_prompt=1 | rollout.samples_per_prompt | 2
-launch quickstart.yaml --set eval.every_n_iterations=-1 | eval.every_n_iterations | -1 | 0
-launch quickstart.yaml --set model.layers=0 | model.layers | 0
 launch quickstart.yaml --set method.sat.alpha=90 | method.sat.alpha | 90 | 1
 launch quickstart.yaml --set method.sat.scope=batch | method.sat.scope | 'batch' | 'microbatch'
-launch quickstart.yaml --set method.sat.exponent=0 | method.sat.exponent | 0
 launch slime.yaml --set slime.sglang-mem-fraction-static=2 | slime.sglang-mem-fraction-static | 2 | 1
 """.strip().splitlines()
 
@@ -109,20 +104,11 @@ launch slime.yaml --set slime.use-tiss=true | use-tiss | --use-tis | method.tis
 launch slime.yaml --set train.lr=1 | train.lr | slime.lr
 launch slime.yaml --set slime.kl-loss-coef=1 | --kl-loss-coef | loss.kl_coef
 launch slime.yaml --set slime.tensor-model-parallel-size=3 | slime.tensor-model-parallel-size | 4
-launch slime.yaml --set slime.actor-num-gpus-per-node=12 | slime.actor-num-gpus-per-node | 12 | 8
 launch slime.yaml --set slime.sglang-tp-size=2 | --sglang-tp-size | slime.rollout-num-gpus-per-engine
 launch slime.yaml --set slime.save-retain-interval=80 | save-retain-interval | pipeline.keep_checkpoints
 launch slime.yaml --set slime.start-rollout-id=8 | start-rollout-id | --resume-from
 launch slime.yaml --set pipeline.mode=streaming --set slime.update-weight-transport=disk | disk | batch
-launch slime.yaml --set slime.sglang-dp-size=2 | sglang-dp-size | sglang-enable-dp-attention
-launch slime.yaml --set slime.sglang-max-total-tokens=4096 | sglang-max-total-tokens | 10240
 launch slime.yaml --set slime.rm-type=mathh --set slime.custom-rm-path=false | mathh | to math
 launch slime.yaml --set slime.rm-type=prime_math --set slime.custom-rm-path=false | prime_math | reward.prime_math
-launch slime.yaml --set slime.rm-type=remote_rm --set slime.custom-rm-path=false | remote_rm | rm-url
-launch slime.yaml --set slime.rm-type=dapo --set slime.custom-rm-path=false | dapo | reward-key
-launch slime.yaml --set slime.rollout-top-k=0 | slime.rollout-top-k | -1
-launch slime.yaml --set slime.rollout-stop-token-ids=[999999] | 999999 | 151936
-launch slime.yaml --set slime.save=/m --set slime.ref-load=/m | slime.save | null
 launch slime.yaml --set slime.eval-prompt-data=null | slime.eval-prompt-data | slime.eval-interval
-launch slime.yaml --set pipeline.optimizer_steps_per_rollout=3 | optimizer_steps_per_rollout | to 1
 """.strip().splitlines()

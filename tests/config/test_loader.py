@@ -59,16 +59,10 @@ def test_what_other_projects_call_a_setting_is_known(tmp_path, word, meant):
 @pytest.mark.parametrize(
     ("key", "flag"),
     [
-        ("lr", "lr"),
         ("train.lr", "lr"),
-        ("rollout_batch_size", "rollout-batch-size"),
         ("train.max_tokens_per_gpu", "max-tokens-per-gpu"),
-        ("eval_interval", "eval-interval"),
-        ("rollout.top_p", "rollout-top-p"),
         ("eval.temperature", "eval-temperature"),
         ("train.tensor_parallel", "tensor-model-parallel-size"),
-        ("rollout.prompts_per_iteration", "rollout-batch-size"),
-        ("checkpoint.every_n_iterations", "save-interval"),
         ("model.hf_checkpoint", "hf-checkpoint"),
     ],
 )
@@ -123,18 +117,11 @@ def test_where_nothing_is_near_the_section_tells_what_it_has(tmp_path):
 @pytest.mark.parametrize(
     "text, message",
     [
-        ("method: {base: gspoo}", "method.base: there is no base 'gspoo'; did you mean 'gspo'"),
         ("rollout: {dtype: fp32}", "rollout.dtype is 'fp32': it must be one of float32, bfloat16"),
         ("method: {denominator: rolout}", "method.denominator is 'rolout': .*did you mean 'rollout'"),
-        ("method: sat-gspo-r4", "unknown method 'sat-gspo-r4'.*sat-gspo-r3"),
-        ("runtime: slimy", "runtime is 'slimy': it must be one of lab"),
-        ("pipeline: {lag: yes}", "pipeline.lag is true"),
-        ("pipeline: {lag: -1}", "pipeline.lag is -1: it must be greater than or equal to 0"),
-        ("pipeline: {lag: 1.5}", "pipeline.lag is 1.5: it must be a valid integer"),
         ("pipeline: 8", "pipeline is 8: it is a section with the keys mode, lag, iterations"),
         ("train: {lr: .nan}", "train.lr is nan"),
         ("train: {lr: .inf}", "train.lr is inf"),
-        ("name: 5", "name is 5: it must be text"),
         ("name: ../up", "name is '../up': it takes letters"),
         ("task: {min_digits: 9}", "task: min_digits is 9, above max_digits 8"),
         ("task: {max_digits: yes}", "task.max_digits: it is true, and no yes-or-no setting"),

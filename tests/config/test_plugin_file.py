@@ -64,3 +64,9 @@ def test_faults_of_a_file_are_told_with_their_remedy(tmp_path, change, says):
 def test_a_file_of_a_run_is_none_of_these():
     assert not any(is_plugin_file(path) for path in CONFIGS.rglob("*.yaml"))
     assert not is_plugin_file(CONFIGS)
+
+
+def test_the_page_shows_what_init_writes():
+    page = (CONFIGS.parents[1] / "docs" / "slime.md").read_text()
+    (block,) = re.findall(r"^```yaml\n(sat_slime:\n.*?loss_type.*?)```", page, re.S | re.M)
+    assert yaml.safe_load(block) == yaml.safe_load(plugin_file("sat-gspo"))

@@ -53,14 +53,8 @@ def test_resolved_file_loads_back_equal(tmp_path, name):
         ("slime:\n  lr: {a: 1}", "x.yaml:3: slime.lr: it is {'a': 1}, and must be true, false, a number, text"),
         ("slime: {num-layers=4: true}", "x.yaml:2: slime.num-layers=4: 'num-layers=4' must be a flag's"),
         ("slime: [lr]", "x.yaml:2: slime is ['lr']: it must be a valid dictionary"),
-        ("slime: {lr: -1}", "x.yaml:2: slime.lr is -1: it must be greater than 0"),
-        (
-            "slime: {rollout-batch-size: many}",
-            "x.yaml:2: slime.rollout-batch-size is 'many': it must be a valid integer",
-        ),
         ("slime: {rollout-batch-size: true}", "x.yaml:2: slime.rollout-batch-size is true: it must be a valid integer"),
         ("slime: {use-tensorboard: 1}", "x.yaml:2: slime.use-tensorboard is 1: it must be a valid boolean"),
-        ("slime: {n-samples-per-prompt: 1}", "x.yaml:2: slime.n-samples-per-prompt is 1: it must be greater than or"),
         (
             "slime: {recompute-granularity: all}",
             "x.yaml:2: slime.recompute-granularity is 'all': it must be one of selective, full",
@@ -72,7 +66,6 @@ def test_resolved_file_loads_back_equal(tmp_path, name):
         ),
         ("seed: 0", "x.yaml:2: seed is 0: it must be greater than 0"),  # Megatron takes none
         ("cluster: {env: {A: [1]}}", "x.yaml:2: cluster.env.A is [1]: it must be text; put it in quotes"),
-        ("pipeline: {lag: yes}", "x.yaml:2: pipeline.lag is true: it must be a valid integer"),
     ],
 )
 def test_a_fault_is_one_line_with_its_place(tmp_path, text, error):

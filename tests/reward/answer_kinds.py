@@ -290,19 +290,7 @@ def drawn(rng: random.Random) -> Iterator[tuple[str, str, str, str]]:
     yield "prose", str(a), said % a, said % b
     yield "prose", str(a), f"The answer is not {b} but {a}.", f"The answer is not {a} but {b}."
 
-    names = [
-        "|AB|",
-        "PQ",
-        "\\angle XYZ",
-        "S_{ABC}",
-        "f(2)",
-        "P(A)",
-        "\\overline{CD}",
-        "\\text{Area}",
-        "a_{12}",
-        "x",
-        "N",
-    ]
+    names = ["|AB|", "PQ", "\\angle XYZ", "S_{ABC}", "f(2)", "P(A)", "\\overline{CD}", "\\text{Area}", "a_{12}", "x"]
     first, second = rng.sample(names, 2)
     yield "left side", str(a), f"\\boxed{{{first} = {a}}}", f"\\boxed{{{first} = {b}}}"
     yield "left side", f"{first} = {a}", f"\\boxed{{{a}}}", f"\\boxed{{{b}}}"

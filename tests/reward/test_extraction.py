@@ -67,29 +67,11 @@ def test_prime_extracts_its_own_way(response, answer):
     assert prime_extract(response) == answer
 
 
-@pytest.mark.parametrize(
-    "piece",
-    [
-        "\\boxed{",
-        "answer: ",
-        "**:",
-        "}{",
-        "\\fbox",
-        ". ",
-        "= ",
-        "İ",
-        "\\",
-        "is the answer",
-        "\\boxed{1}, ",
-        "$",
-        "x is ",
-        "answer = ",
-        "1 or ",
-        "final answer ",
-        "\n\n",
-        "x \n",
-    ],
-)
+PIECES = ["\\boxed{", "answer: ", "**:", "}{", "\\fbox", ". ", "= ", "İ", "\\", "is the answer", "\\boxed{1}, ", "$"]
+PIECES += ["x is ", "answer = ", "1 or ", "final answer ", "\n\n", "x \n"]
+
+
+@pytest.mark.parametrize("piece", PIECES)
 def test_extraction_takes_linear_time(piece):
     extract(piece * 100_000)
     prime_extract(piece * 100_000)

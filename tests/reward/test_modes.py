@@ -26,21 +26,8 @@ def test_prime_math_gives_the_verdicts_of_prime(name, expected):
     assert sum(hits) == expected
 
 
-@pytest.mark.parametrize(
-    ("answer", "label", "reward"),
-    [
-        ("200", "2", 1.0),
-        ("10000", "9999", 1.0),
-        ("0.33335", "1/3", 1.0),
-        ("6.28", r"2\pi", 1.0),
-        ("x + y = 2", "x + y = 2", 0.0),
-        ("1,2", "(1,2)", 1.0),
-        ("2,1", "1,2", 0.0),
-        ("101_2", "101_3", 1.0),
-        ("3", "4", 0.0),
-    ],
-)
-def test_prime_math_keeps_primes_tolerances(answer, label, reward):
+@pytest.mark.parametrize(("answer", "label", "reward"), [("1,2", "(1,2)", 1.0), ("2,1", "1,2", 0.0), ("3", "4", 0.0)])
+def test_prime_math_judges_lists_and_numbers(answer, label, reward):
     assert judge(f"\\boxed{{{answer}}}", label, "prime_math").reward == reward
 
 

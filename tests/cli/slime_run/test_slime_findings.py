@@ -1,11 +1,9 @@
 """Checks of a run of slime: of this machine, and of a real Ray."""
 
-import importlib.util
 import json
-from pathlib import Path
 
 import pytest
-from command_line import LAPTOP, PAPER, ROOT, STAND_IN, sat_slime_command, settings
+from command_line import LAPTOP, PAPER, ROOT, sat_slime_command, settings
 
 MEASURED = ROOT / "tests" / "launch" / "laptop_times.jsonl"
 """What a real run measured."""
@@ -70,66 +68,3 @@ def test_checks_of_a_cluster_come_before_the_run(file, tmp_path):
     assert "error: checkpoint: slime.hf-checkpoint is" in result.stderr
     assert f"error: data: slime.prompt-data is {tmp_path}/data.jsonl: there is no such file" in result.stderr
     assert not (tmp_path / "runs").exists()
-
-
-def package(name):
-    """The folder of a package."""
-    try:
-        spec = importlib.util.find_spec(name)
-    except ModuleNotFoundError:  # of the package above it
-        spec = None
-    if spec is None or not spec.submodule_search_locations:
-        pytest.skip(f"needs the real slime and its Megatron-LM: {name} is not importable")
-    return Path(next(iter(spec.submodule_search_locations)))
-
-
-def slime_checkout(folder):
-    """A checkout with the real slime's package, and the stand-in for what it does on GPUs."""
-    folder.mkdir()
-    (folder / "slime").symlink_to(package("slime.backends").parent)
-    for file in ("train.py", "sitecustomize.py"):
-        (folder / file).symlink_to(STAND_IN / file)
-    return folder
-
-
-QWEN3_4B = {
-    "model_type": "qwen3",
-    "num_hidden_layers": 36,
-    "hidden_size": 2560,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-    "intermediate_size": 9728,
-    "rms_norm_eps": 1e-6,
-    "rope_theta": 1000000.0,
-    "vocab_size": 151936,
-    "tie_word_embeddings": True,
-}
-"""What slime compares with the flags of the architecture."""
-
-
-@pytest.mark.engine
-def test_a_cluster_with_the_real_slime_passes_the_checks(file, tmp_path):
-    slime = slime_checkout(tmp_path / "slime")
-    hf, release = tmp_path / "hf", tmp_path / "megatron" / "release"
-    for folder in (hf, release):
-        folder.mkdir(parents=True)
-    (release.parent / "latest_checkpointed_iteration.txt").write_text("release")
-    (hf / "config.json").write_text(json.dumps(QWEN3_4B))
-    for name in ("tokenizer.json", "model.safetensors"):
-        (hf / name).write_text("")
-    (tmp_path / "data.jsonl").write_text('{"prompt": "1+1", "label": "2"}\n')
-    places = settings(
-        f"cluster.slime_dir={slime}",
-        f"cluster.megatron_dir={package('megatron.training').parents[1]}",
-        "slime.tensor-model-parallel-size=1",  # with more Megatron asks for a GPU as it parses
-        f"slime.hf-checkpoint={hf}",
-        f"slime.ref-load={release.parent}",
-        f"slime.prompt-data={tmp_path}/data.jsonl",
-        f"slime.eval-prompt-data=[aime24, {tmp_path}/data.jsonl]",
-        "slime.no-save-optim=true",
-        "slime.apply-chat-template=false",
-    )
-    result = sat_slime_command("launch", file, *places)
-    assert result.exit_code == 0, result.output
-    assert "step 8/8" in result.stdout
