@@ -176,17 +176,6 @@ class Disturbance:
     faults: list[str] = field(default_factory=list)
 
 
-def send(victim: psutil.Process, planned: Disturbance) -> bool:
-    try:
-        victim.send_signal(SIGNALS[planned.signal])
-        if planned.signal == "STOP":
-            time.sleep(planned.stop_s)
-            victim.send_signal(signal.SIGCONT)
-    except psutil.NoSuchProcess:
-        return planned.signal == "STOP"
-    return True
-
-
 def counted(done: Sequence[Disturbance]) -> int:
     return sum(one.outcome != "too late" for one in done)
 
@@ -229,11 +218,19 @@ def disturb(run: SlimeRun, planned: Disturbance) -> None:
 def strike(run: SlimeRun, planned: Disturbance) -> bool:
     """Send the signal, once there is a victim. Returns whether there was one."""
     wait(run, lambda: bool(run.victims(planned.victim)))
-    victims = run.victims(planned.victim)
-    hit = bool(victims) and send(random.Random(planned.delay_s).choice(victims), planned)
-    if not hit:
-        planned.outcome = "too late"
-    return hit
+    if victims := run.victims(planned.victim):
+        victim = random.Random(planned.delay_s).choice(victims)
+        try:
+            victim.send_signal(SIGNALS[planned.signal])
+            if planned.signal == "STOP":
+                time.sleep(planned.stop_s)
+                victim.send_signal(signal.SIGCONT)
+            return True
+        except psutil.NoSuchProcess:
+            if planned.signal == "STOP":
+                return True
+    planned.outcome = "too late"
+    return False
 
 
 def judge(run: SlimeRun, planned: Disturbance, before: int) -> None:
@@ -250,17 +247,10 @@ def planned_for(rng: random.Random, kind: str, victim: str, step: int | None, la
     return Disturbance(kind, victim, name, step, rng.uniform(0, latest_s), rng.uniform(1, LONGEST_STOP_S))
 
 
-class Victims:
+def in_turn(rng: random.Random) -> Iterator[str]:
     """Every kind of process has its turn, in a random order."""
-
-    def __init__(self, rng: random.Random) -> None:
-        self.rng = rng
-        self.left: list[str] = []
-
-    def next(self) -> str:
-        if not self.left:
-            self.left = self.rng.sample(list(PROCESSES), len(PROCESSES))
-        return self.left.pop()
+    while True:
+        yield from rng.sample(list(PROCESSES), len(PROCESSES))
 
 
 # ------------------------------------------------------------------------------------------------- what must be true
@@ -338,7 +328,7 @@ def campaign(
 ) -> tuple[list[Disturbance], list[str]]:
     """Disturb a run of each kind so many times in all. Returns the disturbances and the faults of the runs."""
     rng = random.Random(seed)
-    victims = Victims(rng)
+    victims = in_turn(rng)
     done: list[Disturbance] = []
     found: list[str] = []
     for kind in kinds:
@@ -349,7 +339,7 @@ def campaign(
             # A quarter of them meets a job that starts.
             at_start = bool(mine) and mine[-1].outcome == "ended" and rng.random() < 0.25
             step = None if at_start else min(max(trained(run), 1) + rng.randint(0, 3), iterations - 1)
-            planned = planned_for(rng, kind, victims.next(), step, 40 if at_start else 3)
+            planned = planned_for(rng, kind, next(victims), step, 40 if at_start else 3)
             disturb(run, planned)
             done.append(planned)
             print(planned, flush=True)
