@@ -558,7 +558,7 @@ class Watch:
             {name: np.array(values) for name, values in table.items()} for table in (self._metrics, self._evals)
         )
         self.collapse = judge(metrics, evals, self.period, self.by_accuracy)
-        found = advisories(metrics, self.period, self.planned, now=True) if self.advise else ()
+        found = list(advisories(metrics, self.period, self.planned, now=True)) if self.advise else []
         self.holding = {symptom.name: symptom for symptom in found}
         return before
 
