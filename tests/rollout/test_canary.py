@@ -39,29 +39,23 @@ def fleet() -> Fleet:
     return fleet
 
 
-def test_an_engine_that_did_not_take_a_push_is_named_with_the_version_that_it_holds(fleet):
-    stale = fleet.holding(4)
-    verdict = fleet.push(b=stale)
-    assert set(verdict.faults) == {"b"} and "version 4" in verdict.faults["b"] and "as it says" in verdict.faults["b"]
+FAULTS = {
+    "the push before": (lambda fleet: fleet.holding(4), ("version 4", "as it says")),
+    "a version that was not pushed": (lambda fleet: EngineScores(fleet.rng.normal(-3, 1, 128), "77"), ("77, not 5",)),
+    "half of a push": (
+        lambda fleet: EngineScores(fleet.versions[-1] + fleet.rng.normal(0, 0.2, 128), "5"),
+        ("tensor-parallel",),
+    ),
+    "another model": (lambda fleet: EngineScores(fleet.rng.normal(-3, 1, 128), "5"), ("another model",)),
+    "no numbers": (lambda fleet: EngineScores(np.full(128, np.nan), "5"), ("not finite",)),
+}
+
+
+@pytest.mark.parametrize(("made", "says"), FAULTS.values(), ids=FAULTS.keys())
+def test_an_engine_without_the_push_is_named_with_its_fault(fleet, made, says):
+    verdict = fleet.push(b=made(fleet))
+    assert set(verdict.faults) == {"b"} and all(part in verdict.faults["b"] for part in says)
     assert verdict.metrics["canary/faults"] == 1 and verdict.metrics["canary/worst_engine"] == 1
-
-
-def test_a_version_that_was_not_pushed_is_found_whatever_the_scores(fleet):
-    scores = fleet.rng.normal(-3, 1, 128)
-    verdict = fleet.push(b=EngineScores(scores, "77"))
-    assert "version 77, not 5" in verdict.faults["b"]
-
-
-def test_half_of_a_push_and_another_model_are_found(fleet):
-    half = fleet.versions[-1] + fleet.rng.normal(0, 0.2, 128)
-    assert "tensor-parallel" in fleet.push(b=EngineScores(half, "5")).faults["b"]
-    other = EngineScores(fleet.rng.normal(-3, 1, 128), "6")
-    assert "another model" in fleet.push(b=other).faults["b"]
-
-
-def test_log_probs_that_are_no_numbers_are_a_fault(fleet):
-    verdict = fleet.push(a=EngineScores(np.full(128, np.nan), "5"))
-    assert "not finite" in verdict.faults["a"] and verdict.metrics["canary/worst_engine"] == 0
 
 
 def test_the_limit_follows_noise_that_grows_slowly_but_no_fault(fleet):
