@@ -34,14 +34,10 @@ class Sglang:
         self.interrupt, self.open = asyncio.Event(), asyncio.Event()
         self.open.set()
         self.asked: list[list[int]] = []
-        self.broken: dict[int, int] = {}
 
     async def post(self, url, payload, headers=None, **_):
         prompt, *rest = payload["input_ids"]
         self.asked.append(payload["input_ids"])
-        if self.broken.get(prompt, 0):
-            self.broken[prompt] -= 1
-            raise OSError("no route to host")
         await self.open.wait()
         version, tokens, reason = self.held, payload["sampling_params"]["max_new_tokens"], "length"
         if prompt % LONG == 0 and len(rest) == 1:

@@ -106,7 +106,7 @@ def test_dumps_that_hold_less_tell_fewer_parts(run, told, tables):
         more = {name: values for name, values in dump.more.items() if told(name)}
         write_dump(dump_path(run, dump.iteration), dataclasses.replace(dump, more=more))
     found = write_diagnosis(run)
-    assert [table.name for table in found.tables] == ["parts", *tables.split()]
+    assert [table.name for table in found.tables] == ["parts", *tables]
     assert not any("outing" in sentence for sentence in found.answer)
 
 
