@@ -29,8 +29,6 @@ from sat_slime.config.schema import LabConfig
 from sat_slime.lab.batch import RolloutBatch, StepResult
 from sat_slime.lab.failures import PartFailure
 
-END_S = 10.0
-"""Seconds in which the process may end after its socket closed."""
 ENVIRONMENT = {"OMP_NUM_THREADS": "1"}
 """What the process has in its environment: more threads on busy cores are slower."""
 
@@ -63,8 +61,9 @@ class TrainerProcess:
                 start_new_session=True,  # Ctrl-C is the driver's
             )
         self._connection = Connection(ours.detach())
-        self._send(sys.path)
-        self._send(pickle.dumps(config))  # read once `sys.path` is there: a task may be of a module of the user's
+        with contextlib.suppress(OSError):  # it has ended, which the reader says
+            self._connection.send(sys.path)
+            self._connection.send(pickle.dumps(config))  # read after `sys.path`: a task may be of the user's module
         self._reader = threading.Thread(target=self._read, name=who, daemon=True)
         self._reader.start()
 
@@ -90,21 +89,13 @@ class TrainerProcess:
         return self.start("train", batch.graded(), dump)
 
     def close(self) -> None:
-        """Ends the process."""
+        """Ends the process at once: what it holds was saved, or is not to be."""
         with self._lock:
             self._death = self._death or PartFailure(f"the {self._who} was ended")
-            with contextlib.suppress(OSError):
-                socket.socket(fileno=os.dup(self._connection.fileno())).shutdown(socket.SHUT_RDWR)
-        self._reader.join(END_S)
-        with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
-            self._process.wait(END_S)
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGKILL)
-            self._process.wait()
-
-    def _send(self, message: Any) -> None:
-        with contextlib.suppress(OSError):  # it has ended, which the reader says
-            self._connection.send(message)
+        if self._reader.is_alive():  # it waits for the process once the process has ended
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._process.pid, signal.SIGKILL)
+        self._reader.join()
 
     def _read(self) -> None:
         """Hands on the answers until the process ends; then every call that waits fails."""
