@@ -188,7 +188,7 @@ def read_ahead(
             length, end = int(columns["lengths"][response]), int(ends[response])
             span, rows = slice(end - length, end), len(request.prompt_ids) + length - 1
             spans = {name: slice(row, row + rows) if name == "routed_experts" else span for name in COLUMNS}
-            known = {name: columns[name][spans[name]] if name in columns else None for name in COLUMNS}
+            known: dict[str, Any] = {name: columns[name][spans[name]] if name in columns else None for name in COLUMNS}
             output_ids, reason = tuple(columns["output_ids"][span].tolist()), more["finish_reasons"][response]
             responses.append(
                 Response(request.request_id, request.prompt_ids, output_ids, finish_reason=reason, **known)
