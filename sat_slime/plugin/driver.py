@@ -34,6 +34,7 @@ from typing import Any, NoReturn
 import ray
 
 from sat_slime.config.exits import NODE_DIED
+from sat_slime.config.jsonl import number, read_rows
 from sat_slime.config.slime_schema import SlimePipelineConfig
 from sat_slime.config.source import ConfigError
 from sat_slime.plugin import r3
@@ -277,8 +278,9 @@ def train(host: Host, order: SlimePipelineConfig, begun: float | None = None) ->
     if evaluates and start == 0 and not args.skip_eval_before_train:
         with clock.part("first_eval"):
             ray.get(manager.eval.remote(start))
-    if evaluates and start == end:  # a job that died between its last checkpoint and its end
-        ray.get(manager.eval.remote(end - 1))
+    if evaluates and start and _lacks_evaluation(host, start):
+        with clock.part("eval"):
+            ray.get(manager.eval.remote(start - 1))
 
     ahead: Any = None
     for rollout_id in range(start, end):
@@ -331,6 +333,16 @@ def _push(host: Host, canary: PushCanary | None, clock: Clock, part: str) -> dic
         return {}
     with clock.part("canary"):
         return canary.check(from_ranks or [], host.engines())
+
+
+def _lacks_evaluation(host: Host, iterations: int) -> bool:
+    """Return whether the weights of a checkpoint should have an evaluation and have none, since the job died after
+    saving it. Without a folder of the run nothing says so, and only that at the end is made again."""
+    args, folder = host.args, plugin_config(host.args).run_dir
+    if folder is None or not _is_due(host, iterations - 1, args.eval_interval, args.num_rollout):
+        return bool(iterations == args.num_rollout)
+    step = iterations * steps_per_rollout(args)
+    return all(number(row, "step") != step for row in read_rows(Path(folder) / "eval.jsonl"))
 
 
 def _own_checkpoints(args: Namespace, others: int) -> set[int]:

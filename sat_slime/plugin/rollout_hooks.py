@@ -259,15 +259,15 @@ def log_eval(
     slime's trackers `eval/DATASET/...`, `eval/DATASET-weights_step`, and `eval_at_weights/DATASET` over the weights'
     step. It returns False, so that slime's own logging goes on."""
     config = plugin_config(args)
-    # slime evaluates after the training of a rollout, which may have been another job's; and before the first.
-    trained = 0 if rollout_id == 0 and _generated < 0 else rollout_id + 1
-    step = trained * steps_per_rollout(args)
     slime_step = {"eval/step": slime_function("compute_rollout_step")(args, rollout_id)}
     known, rows = versions.are_steps(args), []
     for dataset, result in data.items():
         samples = result.get("samples") or []
         weights = _weights_step(samples, dataset) if known else None
         scores = _scores(args, dataset, result)
+        # slime evaluates after the training of a rollout, which may have been another job's; and before the first.
+        trained = 0 if rollout_id == 0 and _generated < 0 and not weights else rollout_id + 1
+        step = trained * steps_per_rollout(args)
         rows.append({"step": step, "weights_step": weights, "dataset": dataset, **scores, "rollout_id": rollout_id})
         tracked = {f"eval/{dataset}/{key}": value for key, value in scores.items() if key.startswith(TRACKED)}
         if weights is not None:

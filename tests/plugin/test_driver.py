@@ -121,6 +121,14 @@ def test_initial_and_final_weights_are_evaluated_once(monkeypatch, rollouts, sta
         assert made[-2:] == ["update_weights", "eval 4"], "the final weights are pushed first"
 
 
+@pytest.mark.parametrize(("evaluated", "again"), [([0], ["eval 1"]), ([0, 4], [])])
+def test_an_evaluation_that_its_checkpoint_outlived_is_made_after_a_resume(monkeypatch, tmp_path, evaluated, again):
+    (tmp_path / "eval.jsonl").write_text("".join(f'{{"step": {step}}}\n' for step in evaluated))
+    made = calls(monkeypatch, SlimePipelineConfig(lag=4), 5, start=2, eval_interval=2, run_dir=str(tmp_path))
+    assert [call for call in made if call.startswith("eval")] == [*again, "eval 3", "eval 4"]
+    assert made[: 1 + len(again)] == ["update_weights", *again], "the weights are pushed first"
+
+
 def test_a_run_deletes_the_checkpoints_that_are_its_own(monkeypatch, tmp_path, caplog):
     asked = []
     monkeypatch.setattr(driver, "delete_old", lambda folder, keep, ours: asked.append((folder, keep, set(ours))) or [])

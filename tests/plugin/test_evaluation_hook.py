@@ -55,6 +55,15 @@ def test_an_evaluation_is_that_of_the_weights_it_measured(sample_class, tmp_path
     assert key == "eval/step" and (metrics["eval/aime-weights_step"], metrics["eval/step"]) == (0, 4)
 
 
+@pytest.mark.parametrize("version", [0, 1])
+def test_a_job_that_goes_on_from_the_first_iteration_may_begin_with_its_evaluation(
+    sample_class, tmp_path, tracked, version
+):
+    args = make_args(sat_slime={"run_dir": str(tmp_path)}, use_rollout_routing_replay=False)
+    log_eval(0, args, {"aime": evaluated(sample_class, str(version))}, None)
+    assert [(row["step"], row["weights_step"]) for row in read_rows(tmp_path / "eval.jsonl")] == [(version, version)]
+
+
 def test_the_scores_of_an_evaluation_are_those_of_every_runtime(sample_class, tmp_path, tracked):
     args = make_args(
         sat_slime={"run_dir": str(tmp_path), "eval": {"k": [1, 2, 4], "repeats": 2}},
