@@ -155,8 +155,8 @@ def serve() -> None:
     import torch
 
     if not torch.cuda.is_available():
-        # Megatron hands functions to torch.compile as it is imported, which for that imports two seconds of compilers;
-        # on a CPU nothing is compiled.
+        # Megatron hands functions to torch.compile as it is imported, which for that imports two seconds of compilers.
+        # Of these functions the trainer calls one, TopKRouter._apply_expert_bias, which has nothing to do here.
         torch.compile = lambda function=None, **_: function or (lambda one: one)  # type: ignore[assignment]
     from sat_slime.lab.trainer import Trainer, warm_up
 
