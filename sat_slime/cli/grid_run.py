@@ -44,8 +44,8 @@ from sat_slime.runs.reading import load_run
 
 CELL_MEMORY_GIB = 4.0
 """Memory that a cell of a tiny model is given: its first server, its trainer and its driver."""
-POLL_S = 0.5
-"""Seconds between looks at the running cells."""
+POLL_S = 0.1
+"""Seconds between looks at the running cells, and from a Ctrl-C to the cells."""
 FOLLOW_S = 2.0
 """Seconds between looks at a grid that another process runs."""
 TAIL_BYTES = 32 * 2**10
@@ -462,15 +462,20 @@ class GridRun:
 
     def _ready(self) -> Iterator[Cell]:
         """Yield cells to start while there is room for one more. One whose run another process works on, such as a
-        cell that still ends after its grid was killed, waits for that."""
-        for cell in [*self.waiting]:
-            if len(self.running) >= self.plan.parallel or self.asked:
+        cell that still ends after its grid was killed, waits for that, and takes room if that is on this machine."""
+        if len(self.running) >= self.plan.parallel:
+            return
+        holders = {cell: self.folder.run_folder(cell).holder() for cell in self.waiting}
+        room = self.plan.parallel - sum(holder is not None and holder.is_here for holder in holders.values())
+        for cell, holder in holders.items():
+            if holder is not None:
+                if cell not in self.elsewhere:
+                    self.elsewhere.add(cell)
+                    self._note(cell, "running", "another process works on it: waiting for that")
+            elif len(self.running) >= room or self.asked:
                 return
-            if not self.folder.run_folder(cell).is_locked():
+            else:
                 yield cell
-            elif cell not in self.elsewhere:
-                self.elsewhere.add(cell)
-                self._note(cell, "running", "another process works on it: waiting for that")
 
     def _start(self, cell: Cell) -> None:
         if _state(self.plan, cell).get("status") == "finished":

@@ -347,6 +347,8 @@ class Engine:
         self._may_send = asyncio.Event()  # cleared while an update waits for what is in flight
         self._may_send.set()
         self._idle = asyncio.Event()  # set when the last answer in flight comes
+        self._interruptions = 0
+        """Times that an update asked for the end of what is in flight."""
         self._generations: list[Generation] = []
         """The calls of `generate` that are in progress."""
         # Deterministic: one POST at a time, which SGLang schedules as one, so that the composition of its batches, on
@@ -375,6 +377,7 @@ class Engine:
             self._may_send.clear()
             try:
                 while self.in_flight:
+                    self._interruptions += 1
                     self._idle.clear()
                     with suppress(ServerLost, EngineFailed):  # who waits for the answers learns of it, and sends again
                         await self.server.post("/abort_request", {"abort_all": True}, answers=False)
@@ -459,6 +462,7 @@ class Engine:
             model, version = self.config.model, self.weights[1]
             sizes = self.config.task.vocab_size, model.layers, model.experts, model.experts_per_token
             self.in_flight += len(requests)
+            interruptions = self._interruptions
             try:
                 raw = await self.server.post("/generate", generate_payload(sent, wire_ids))
                 if not isinstance(raw, list) or len(raw) != len(requests):
@@ -478,6 +482,10 @@ class Engine:
             except RejectedResponse as error:
                 call.rejected[error.reason] += 1
                 failures[request.request_id].append(str(error))
+                continue
+            if part.finish_reason == "abort" and interruptions == self._interruptions and not call.cancelled:
+                call.rejected["finish_reason"] += 1
+                failures[request.request_id].append("aborted by the server itself")
                 continue
             parts[request.request_id].append(part)
             response = joined(request, parts[request.request_id])

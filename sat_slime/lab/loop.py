@@ -142,7 +142,8 @@ class Pipeline:
         """Mode batch: the batch generated ahead."""
         self.initial_checksums: dict[str, str] = {}
         """Checksums of the initial model's files, by name."""
-        self.canary = Canary(config.rollout.dtype)
+        exact = config.train.dtype == config.rollout.dtype == "float32"
+        self.canary = Canary("float32" if exact else "bfloat16")
         """The check of each push."""
         self.canary_metrics: dict[str, float] = {}
         """Its numbers that no row has told yet."""
@@ -240,6 +241,8 @@ class Pipeline:
         self.iteration, self.updates, self.versions = state.iteration, state.updates, state.weight_versions
         self.canary.levels = state.canary
         self.engines.update_weights(self._weights_folder(self.versions[-1]), self.versions[-1])
+        if self.config.pipeline.canary != "none" and self.versions[-1] == self.updates:
+            self._check_engines(self.updates)  # the trainer has no other weights to score with
         self._read_ahead(path)
 
     def _forget_after(self, iteration: int, updates: int) -> None:
@@ -353,18 +356,25 @@ class Pipeline:
         """Has the engines and the trainer, which has the weights that were just pushed, score the canary's sequences.
 
         Raises:
-            PartFailure: an engine does not hold these weights, and `pipeline.canary` is stop.
+            PartFailure: an engine does not hold these weights or cannot be asked, and `pipeline.canary` is stop.
         """
         config = self.config
         sequences = canary_sequences(config.task.vocab_size, min(CANARY_TOKENS, config.model.max_positions))
         trainer = self.trainer.start("score_canary", sequences)
-        engines = self.engines.score(sequences)
-        verdict = self.canary.check(version, trainer.result(), engines)
-        self.canary_metrics = verdict.metrics
-        if verdict.faults and config.pipeline.canary == "stop":
-            raise PartFailure(f"{verdict.message} (pipeline.canary is stop; go on with --resume)")
-        if verdict.faults:
-            self.log.message(verdict.message, "warning")
+        try:
+            engines = self.engines.score(sequences)
+        except PartFailure as error:
+            trainer.result()
+            fault, metrics = f"canary: {error}", {"canary/faults": 1.0}
+        else:
+            verdict = self.canary.check(version, trainer.result(), engines)
+            fault, metrics = verdict.message if verdict.faults else "", verdict.metrics
+        if fault and config.pipeline.canary == "stop":
+            raise PartFailure(f"{fault} (pipeline.canary is stop; go on with --resume)")
+        if fault:
+            self.log.message(fault, "warning")
+        untold = self.canary_metrics.get("canary/faults", 0.0)
+        self.canary_metrics = metrics | {"canary/faults": metrics["canary/faults"] + untold}
 
     # ------------------------------------------------------------------------------------- record, measure, save
 

@@ -29,6 +29,8 @@ from sat_slime.config.schema import LabConfig
 from sat_slime.lab.batch import RolloutBatch, StepResult
 from sat_slime.lab.failures import PartFailure
 
+GONE_S = 10.0
+"""A process that the trainer started may hold its end of the socket for longer: nobody waits for that."""
 ENVIRONMENT = {"OMP_NUM_THREADS": "1"}
 """What the process has in its environment: more threads on busy cores are slower."""
 
@@ -95,7 +97,7 @@ class TrainerProcess:
         if self._reader.is_alive():  # it waits for the process once the process has ended
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._process.pid, signal.SIGKILL)
-        self._reader.join()
+        self._reader.join(GONE_S)
 
     def _read(self) -> None:
         """Hands on the answers until the process ends; then every call that waits fails."""
@@ -137,6 +139,7 @@ def warm_up_model(config: LabConfig, folder: Path, log_dir: Path, progress: Call
 def serve() -> None:
     """Be the trainer's process: answer the calls that come through standard input until that closes."""
     connection = Connection(os.dup(0))
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # the socket is not for what this process starts
     calls: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
     def read() -> None:

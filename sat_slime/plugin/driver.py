@@ -37,7 +37,7 @@ from sat_slime.config.exits import NODE_DIED
 from sat_slime.config.jsonl import number, read_rows
 from sat_slime.config.slime_schema import SlimePipelineConfig
 from sat_slime.config.source import ConfigError
-from sat_slime.plugin import r3
+from sat_slime.plugin import r3, versions
 from sat_slime.plugin.canary import PushCanary, PushNotTaken, no_canary
 from sat_slime.plugin.compat import is_newest, probe_slime, slime_function
 from sat_slime.plugin.settings import DRIVEN, PUSH_METRICS, plugin_config, settle_flags, steps_per_rollout
@@ -337,9 +337,11 @@ def _push(host: Host, canary: PushCanary | None, clock: Clock, part: str) -> dic
 
 def _lacks_evaluation(host: Host, iterations: int) -> bool:
     """Return whether the weights of a checkpoint should have an evaluation and have none, since the job died after
-    saving it. Without a folder of the run nothing says so, and only that at the end is made again."""
+    saving it. Without a folder of the run, or where weights have no versions, nothing says so, and only that at the end
+    is made again."""
     args, folder = host.args, plugin_config(host.args).run_dir
-    if folder is None or not _is_due(host, iterations - 1, args.eval_interval, args.num_rollout):
+    due = _is_due(host, iterations - 1, args.eval_interval, args.num_rollout)
+    if folder is None or not versions.are_steps(args) or not due:
         return bool(iterations == args.num_rollout)
     step = iterations * steps_per_rollout(args)
     return all(number(row, "step") != step for row in read_rows(Path(folder) / "eval.jsonl"))

@@ -42,13 +42,18 @@ class Holder:
         machine = f"{boot} {os.readlink('/proc/self/ns/pid')}"
         return cls(pid, socket.gethostname(), machine, stat.rpartition(")")[2].split()[19])
 
+    @property
+    def is_here(self) -> bool:
+        """Whether it is a process of this machine and container, as far as is known."""
+        with suppress(OSError):
+            return not self.machine or Holder.here(os.getpid()).machine == self.machine
+        return True
+
     def __str__(self) -> str:
         if not self.pid:
             return "a process that its lock does not name"
-        with suppress(OSError):
-            if self.machine and Holder.here(os.getpid()).machine != self.machine:
-                return f"process {self.pid} on {self.host}, in another container or since another boot"
-        return f"process {self.pid}"
+        elsewhere = "" if self.is_here else f" on {self.host}, in another container or since another boot"
+        return f"process {self.pid}{elsewhere}"
 
     def signal(self, numbers: Sequence[signal.Signals], pause_s: float = 0.0) -> bool:
         """Send it signals, with pauses between; returns whether it is a process of this machine that could be sent

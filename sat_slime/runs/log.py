@@ -143,7 +143,8 @@ class RunLog:
                 with contextlib.suppress(OSError):
                     self._events.close()
             if self._wandb is not None:
-                self._wandb.finish(exit_code=int(failed))
+                with contextlib.suppress(OSError):
+                    self._wandb.finish(exit_code=int(failed))
 
     def _append(self, path: Path, line: str) -> None:
         with self._lock, _writing(path):

@@ -107,7 +107,7 @@ def test_arguments_follow_the_configuration(tmp_path):
 
 @pytest.mark.parametrize(
     ("fault", "reason"),
-    [("short_experts", "routed_experts_shape"), ("stale", "weight_version")],
+    [("short_experts", "routed_experts_shape"), ("stale", "weight_version"), ("abort", "finish_reason")],
 )
 def test_a_bad_response_is_dropped_counted_and_requested_again(with_fake, tmp_path, fault, reason):
     async def scenario(engine):

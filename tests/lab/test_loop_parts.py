@@ -153,6 +153,24 @@ def test_a_push_that_an_engine_did_not_take_is_told_or_ends_the_run(tmp_path, mo
         assert [row["canary/faults"] for row in steps] == [0, 1]
 
 
+def test_an_engine_that_cannot_be_asked_is_a_fault_of_its_push_in_the_next_row(tmp_path, monkeypatch):
+    world = World(tmp_path, monkeypatch, iterations=2, lag=1, canary="warn")
+    log_probs, says = np.linspace(-4, -1, 128), iter("?12")
+    world.start = lambda method=None, *arguments: SimpleNamespace(result=lambda: log_probs)
+
+    def score(sequences):
+        if (version := next(says)) == "?":
+            raise PartFailure("rollout engine 0: its answer cannot be read")
+        return {"rollout engine 0": EngineScores(log_probs, version)}
+
+    world.score = score
+    world.pipeline._begin()
+    world.pipeline._loop()
+    assert world.warned == ["canary: rollout engine 0: its answer cannot be read"]
+    steps = [row for row in world.rows if "iteration" in row and "accuracy" not in row]
+    assert [row["canary/faults"] for row in steps] == [1, 0]
+
+
 # ---------------------------------------------------------------------------------------------------- the initial model
 
 

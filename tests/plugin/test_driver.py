@@ -124,7 +124,8 @@ def test_initial_and_final_weights_are_evaluated_once(monkeypatch, rollouts, sta
 @pytest.mark.parametrize(("evaluated", "again"), [([0], ["eval 1"]), ([0, 4], [])])
 def test_an_evaluation_that_its_checkpoint_outlived_is_made_after_a_resume(monkeypatch, tmp_path, evaluated, again):
     (tmp_path / "eval.jsonl").write_text("".join(f'{{"step": {step}}}\n' for step in evaluated))
-    made = calls(monkeypatch, SlimePipelineConfig(lag=4), 5, start=2, eval_interval=2, run_dir=str(tmp_path))
+    args = {"eval_interval": 2, "run_dir": str(tmp_path), DRIVEN: True}
+    made = calls(monkeypatch, SlimePipelineConfig(lag=4), 5, start=2, **args)
     assert [call for call in made if call.startswith("eval")] == [*again, "eval 3", "eval 4"]
     assert made[: 1 + len(again)] == ["update_weights", *again], "the weights are pushed first"
 
