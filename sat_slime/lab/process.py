@@ -136,6 +136,11 @@ def warm_up_model(config: LabConfig, folder: Path, log_dir: Path, progress: Call
         process.close()
 
 
+def _as_it_is(model: Any = None, **_: Any) -> Any:
+    """Stands in for torch.compile, as a call and as a decorator with or without arguments: nothing is compiled."""
+    return model if model is not None else lambda function: function
+
+
 def serve() -> None:
     """Be the trainer's process: answer the calls that come through standard input until that closes."""
     connection = Connection(os.dup(0))
@@ -160,7 +165,7 @@ def serve() -> None:
     if not torch.cuda.is_available():
         # Megatron hands functions to torch.compile as it is imported, which for that imports two seconds of compilers.
         # Of these functions the trainer calls one, TopKRouter._apply_expert_bias, which has nothing to do here.
-        torch.compile = lambda function=None, **_: function or (lambda one: one)  # type: ignore[assignment]
+        torch.compile = _as_it_is  # type: ignore[assignment]
     from sat_slime.lab.trainer import Trainer, warm_up
 
     trainer: Trainer | None = None
