@@ -165,7 +165,7 @@ def serve() -> None:
     if not torch.cuda.is_available():
         # Megatron hands functions to torch.compile as it is imported, which for that imports two seconds of compilers.
         # Of these functions the trainer calls one, TopKRouter._apply_expert_bias, which has nothing to do here.
-        torch.compile = _as_it_is  # type: ignore[assignment]
+        torch.compile = _as_it_is
     from sat_slime.lab.trainer import Trainer, warm_up
 
     trainer: Trainer | None = None
