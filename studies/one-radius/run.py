@@ -115,6 +115,9 @@ def grid_file(grid: Grid, checkout: Path, folder: Path, seeds: list[int]) -> Pat
     longer = {
         f"@{lag}": {"pipeline.iterations": steps, "eval.every_n_iterations": steps // 8} for lag, steps in STEPS.items()
     }
+    overrides = {**(longer if grid.part == "A" else {}), **grid.overrides}
+    cells = {(method, lag) for method, (_, lags) in grid.arms.items() for lag in lags}
+    named = {name for method, lag in cells for name in (method, f"@{lag}", f"{method}@{lag}")}
     given = {
         "extends": str(checkout / "sat_slime/configs/grid/lab.yaml"),
         "name": grid.name,
@@ -130,7 +133,7 @@ def grid_file(grid: Grid, checkout: Path, folder: Path, seeds: list[int]) -> Pat
             "logging": {"samples_every_n_iterations": 0},
             "rollout": {"startup_timeout_s": 1800, "request_timeout_s": 1800},  # the machine may do other work
         },
-        "overrides": {**(longer if grid.part == "A" else {}), **grid.overrides},
+        "overrides": {cell: settings for cell, settings in overrides.items() if cell in named},
     }
     path = folder / f"{grid.name}.yaml"
     path.write_text(yaml.safe_dump(given, sort_keys=False))
@@ -205,6 +208,8 @@ def run_block(grid: Grid, seeds: list[int], checkout: Path, folder: Path, dry: b
     command = [str(checkout / ".venv/bin/sat-slime"), "grid", str(path), "--retry-failed", *only]
     command += ["--seeds", ",".join(str(seed) for seed in sorted({cell[2] for cell in cells}))]
     code = subprocess.run(command, env=environment, cwd=checkout).returncode
+    if code not in (0, 1) and not (folder / grid.name / "state.json").exists():  # bad input
+        sys.exit(code)
     state = json.loads((folder / grid.name / "state.json").read_text())["cells"]
     ended = {(row["method"], row["lag"], row["seed"]): row for row in state if row["state"] == "finished"}
     new = not TABLE.exists()
@@ -215,7 +220,7 @@ def run_block(grid: Grid, seeds: list[int], checkout: Path, folder: Path, dry: b
         for cell in cells:
             if cell in ended:
                 table.writerows(rows(grid, *cell, folder / grid.name / ended[cell]["folder"]))
-    if code not in (0, 1):  # bad input, or an end by hand
+    if code not in (0, 1):  # an end by hand
         sys.exit(code)
 
 
