@@ -3,14 +3,11 @@ label verified against itself, and an account of every row that is left out."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
-import importlib.metadata
 import importlib.util
 import json
 import os
-import platform
 import re
 import shlex
 from collections import Counter
@@ -26,7 +23,7 @@ import sat_slime
 from sat_slime.config.checksums import sha256
 from sat_slime.config.jsonl import write_atomically
 from sat_slime.prompts import PromptError
-from sat_slime.prompts.sets import Source, fetch, find_source, label_text, missing_columns, problem_text, read_pairs
+from sat_slime.prompts.sets import LOOKED_FOR, Source, fetch, find_source, label_text, problem_text, read_pairs
 from sat_slime.prompts.text import digest, fill, find_template, normalize, odd_label, odd_text, strip_instruction
 from sat_slime.reward import KILLED, Limits, VerifierPool
 
@@ -34,7 +31,6 @@ MANIFEST, TRAIN, EVALUATION, DOUBTS = "manifest.json", "train.jsonl", "aime24.js
 NO_SET = "none"
 SEED = 1234
 """Seed of the order."""
-PACKAGES = ("sat-slime", "huggingface-hub", "pyarrow", "math-verify")
 MAX_WORKERS = 8
 MAX_NOTED = 1000
 """Rows of a source without problem or label that are noted one by one; all are counted."""
@@ -47,7 +43,7 @@ class DataSet(NamedTuple):
     name: str
     default: str
     """Its place on the hub or on disk; with a revision where the one of the paper's time is known."""
-    counted: Literal["rows", "texts", "problems"]
+    counted: Literal["rows", "texts"]
     """The column of the account that the paper counted."""
     expected: int
     """The paper's count."""
@@ -55,7 +51,7 @@ class DataSet(NamedTuple):
 
 DAPO = DataSet("dapo", "BytedTsinghua-SIA/DAPO-Math-17k@65877096c24ffa7abc4e4fa5edb95cf3413a5674", "texts", 17_398)
 DOLCI = DataSet("dolci", "allenai/Dolci-RL-Zero-Math-7B", "rows", 13_314)
-AIME24 = DataSet("aime24", "BytedTsinghua-SIA/AIME-2024@aa49075e24ad594b79fdf0bdcefa735c2181be67", "problems", 30)
+AIME24 = DataSet("aime24", "BytedTsinghua-SIA/AIME-2024@aa49075e24ad594b79fdf0bdcefa735c2181be67", "texts", 30)
 PAPER_PROMPTS = DAPO.expected + DOLCI.expected
 
 
@@ -77,11 +73,10 @@ def doubt(problem: Problem, what: str) -> dict[str, Any]:
     return {"source": of, "row": row, "what": what, "label": label, "problem": text, "kept": True}
 
 
-COUNTS = ("rows", "unusable", "instructed", "texts", "problems", "elsewhere", "two_labels", "bad_labels", "prompts")
-"""What became of a set's rows. unusable: without a problem or a label, or with odd ones. instructed: with an
-instruction around the problem, which was taken off. texts: different ones, without it. elsewhere: problems that an
-earlier set has too. two_labels: problems of several labels, which are not one answer. bad_labels: prompts whose label
-the verifier cannot read or does not reward."""
+COUNTS = ("rows", "unusable", "texts", "two_labels", "bad_labels", "prompts")
+"""What became of a set's rows. unusable: without a problem or a label, or with odd ones. texts: different ones, without
+the instruction. two_labels: problems of several labels, which are not one answer. bad_labels: prompts whose label the
+verifier cannot read or does not reward."""
 
 
 @dataclass
@@ -170,36 +165,29 @@ def gather(data_set: DataSet, source: Source) -> Gathered:
     account, texts = found.account, dict[str, Problem]()
 
     @functools.cache
-    def read(raw: str) -> tuple[str, bool, str | None]:
-        """Return the problem in a text, whether an instruction stood around it, and what is odd about it."""
-        problem, instructed = strip_instruction(raw)
-        return problem, instructed, odd_text(raw, templated=True)
+    def read(raw: str) -> tuple[str, str | None]:
+        """Return the problem in a text, and what is odd about it."""
+        return strip_instruction(raw), odd_text(raw, templated=True)
 
     for path in source.files:
         for number, problem, label in read_pairs(path):
             account["rows"] += 1
             row = f"{source.name(path)}:{number}"
             raw, answer = problem_text(problem), label_text(label)
-            bare, instructed, odd = read(raw) if raw is not None else ("", False, None)
-            lacking = ["no problem"] * (raw is None) + ["no label"] * (answer is None)
-            what = (
-                odd or odd_label(answer) or ", ".join(lacking) or ("" if bare else "no problem beside the instruction")
-            )
-            if answer is not None and not what:
-                text = texts.get(bare) or Problem(data_set.name, row, bare, digest(normalize(bare)))
-                found.texts.setdefault(texts.setdefault(bare, text), Counter())[answer] += 1
-                account["instructed"] += instructed
+            bare, odd = read(raw) if raw else ("", "no problem")
+            what = odd or (odd_label(answer) if answer else "no label")
+            if bare and answer and not what:
+                text = texts.setdefault(bare, Problem(data_set.name, row, bare, digest(normalize(bare))))
+                found.texts.setdefault(text, Counter())[answer] += 1
                 continue
             account["unusable"] += 1
             if account["unusable"] <= MAX_NOTED:
                 shown = raw and raw.encode("utf-8", "backslashreplace").decode()
-                of_row = {"source": data_set.name, "row": row, "what": what, "label": answer, "problem": shown}
-                found.doubts.append(of_row | {"kept": False})
-    if account["rows"] == 0:
-        raise PromptError(f"{source.given} has no rows: name another with --source {data_set.name}=SET")
-    if account["unusable"] == account["rows"]:
-        no_columns = missing_columns(source.files[0])
-        raise PromptError(f"{source.given}: {no_columns or 'no row has both a problem and a label: name another set'}")
+                noted = {"source": data_set.name, "row": row, "what": what or "no problem beside the instruction"}
+                found.doubts.append(noted | {"label": answer, "problem": shown, "kept": False})
+    if account["rows"] == account["unusable"]:
+        what = "no row has both a problem and a label" if account["rows"] else "it has no rows"
+        raise PromptError(f"{source.given}: {what}: {LOOKED_FOR}, or name another with --source {data_set.name}=SET")
     account["texts"] = len(texts)
     return found
 
@@ -219,22 +207,20 @@ def choose(gathered: Sequence[Gathered], repeated: Repeated, pool: VerifierPool)
         worded: dict[bytes, list[Problem]] = {}
         for text in one.texts:
             worded.setdefault(text.key, []).append(text)
-        one.account["problems"] = len(worded)
-        earlier = dict(label_of)
         for key, texts in worded.items():
             # first the label that most rows have, or the first of several such
             label, *others = (
                 label for label, _ in sum((one.texts[text] for text in texts), Counter[str]()).most_common()
             )
+            earlier = label_of.get(key)
             label_of.setdefault(key, label)
-            one.account["elsewhere"] += key in earlier
-            others += [earlier[key]] if key in earlier else []
+            others += [] if earlier is None else [earlier]
             if rivals := [other for other in dict.fromkeys(others) if not same_answer(other, label, pool)]:
                 one.account["two_labels"] += 1
                 what = f"other labels too: {', '.join(map(repr, rivals))}"
                 one.doubts.append(doubt(texts[0]._replace(label=label), what))
             if repeated == "drop":
-                chosen += [texts[0]._replace(label=label)] if key not in earlier else []
+                chosen += [texts[0]._replace(label=label)] if earlier is None else []
                 continue
             for text in texts:
                 labels = one.texts[text]
@@ -371,11 +357,6 @@ def manifest(gathered: Sequence[Gathered], settings: Mapping[str, Any], texts: M
     """Return the manifest of a folder with these texts by file. It holds no time: the same input gives the same
     bytes."""
 
-    def version(package: str) -> str | None:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            return importlib.metadata.version(package)
-        return None
-
     def of(one: Gathered) -> dict[str, Any]:
         source = one.source
         hub = {"repository": source.repository, "revision": source.revision, "commit": source.commit}
@@ -389,10 +370,9 @@ def manifest(gathered: Sequence[Gathered], settings: Mapping[str, Any], texts: M
         }
 
     contents = {name: text.encode() for name, text in sorted(texts.items())}
-    versions = {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
     return {
         "schema": "sat_slime.prompts/1",
-        "versions": versions | {"sat-slime": sat_slime.__version__},
+        "sat_slime": sat_slime.__version__,
         "settings": dict(settings),
         "differs_from_paper": differences(gathered),
         "sources": [of(one) for one in gathered],

@@ -20,6 +20,9 @@ _HUB_ID = re.compile(r"([\w.-]+/[\w.-]+)((?:/[\w.-]+)*)(?:@([\w./-]+))?")
 PROBLEM_COLUMNS = ("problem", "question", "prompt", "messages")
 LABEL_COLUMNS = ("label", "ground_truth", "answer", "reward_model", "solution")
 """The label's column is the first of these that a set has. In `reward_model` the label is the `ground_truth`."""
+LOOKED_FOR = (
+    f"a problem is looked for in {', '.join(PROBLEM_COLUMNS)}, a label in {', '.join(LABEL_COLUMNS)}: rename a column"
+)
 _BATCH = 8192
 _BOXED = re.compile(r"\\boxed\s*\{(.*)\}", re.DOTALL)
 
@@ -149,7 +152,7 @@ def _parquet_pairs(path: Path) -> Iterator[tuple[int, Any, Any]]:
         file = parquet.ParquetFile(path)
         problem, label = find_columns(tuple(file.schema_arrow.names))
         if problem is None or label is None:
-            raise PromptError(f"{path}: {_looked_for(file.schema_arrow.names)}")
+            raise PromptError(f"{path}: its columns are {', '.join(file.schema_arrow.names)}: {LOOKED_FOR}")
         batches = file.iter_batches(batch_size=_BATCH, columns=[problem, label])
         for number, row in enumerate((row for batch in batches for row in batch.to_pylist()), 1):
             yield number, row[problem], row[label]
@@ -165,21 +168,6 @@ def find_columns(names: tuple[str, ...]) -> tuple[str | None, str | None]:
         next((by_name[name] for name in wanted if name in by_name), None) for wanted in (PROBLEM_COLUMNS, LABEL_COLUMNS)
     )
     return problem, label
-
-
-def missing_columns(path: Path) -> str | None:
-    """Return the end of an error about a file of JSON lines whose first row has no column for the problem or the
-    label; None where it has both."""
-    with path.open(encoding="utf-8") as lines:
-        first = json.loads(next((line for line in lines if line.strip()), "{}")) if path.suffix == ".jsonl" else {}
-    return _looked_for([*first]) if first and None in find_columns(tuple(first)) else None
-
-
-def _looked_for(names: list[str]) -> str:
-    return (
-        f"its columns are {', '.join(map(repr, names))}; a problem is looked for in {', '.join(PROBLEM_COLUMNS)}, "
-        f"a label in {', '.join(LABEL_COLUMNS)}: rename one"
-    )
 
 
 def problem_text(value: Any) -> str | None:

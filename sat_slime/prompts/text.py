@@ -52,14 +52,10 @@ _FRACTION = re.compile(r"\\[dtc]frac(?![a-zA-Z])")
 _PUNCTUATION = re.compile(r"(?<![0-9])[.,;?]|[.,;?](?![0-9])")
 
 
-def strip_instruction(text: str) -> tuple[str, bool]:
-    """Return the problem alone, and whether an instruction stood around it."""
+def strip_instruction(text: str) -> str:
+    """Return the problem without the instruction around it."""
     before = _BEFORE.match(text)
-    problem = text[before.end() :] if before else text
-    after = _AFTER.search(problem)
-    if after:
-        problem = problem[: after.start()]
-    return problem.strip(), bool(before or after)
+    return _AFTER.sub("", text[before.end() :] if before else text).strip()
 
 
 def normalize(problem: str) -> str:

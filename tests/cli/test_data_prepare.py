@@ -65,7 +65,7 @@ def test_the_folder_is_whole_and_its_account_complete(sets, tmp_path):
     result = data("prepare", "--out", out, *sets)
     assert result.exit_code == 0, result.output
     assert "75 training prompts; the paper has 85" in result.output
-    assert re.search(r"^elsewhere +0 +10 +0$", result.output, re.MULTILINE)
+    assert re.search(r"^prompts +60 +15 +30$", result.output, re.MULTILINE)
     assert sorted(path.name for path in out.iterdir()) == [
         *("aime24.jsonl", "doubts.jsonl", "manifest.json", "train.jsonl")
     ]
@@ -84,8 +84,8 @@ def test_the_folder_is_whole_and_its_account_complete(sets, tmp_path):
         assert file["sha256"] == hashlib.sha256(content).hexdigest() and file["bytes"] == len(content)
     assert [source["name"] for source in manifest["sources"]] == ["dapo", "dolci", "aime24"]
     dapo, dolci, aime = (source["counts"] for source in manifest["sources"])
-    assert (dapo["rows"], dapo["texts"], dapo["problems"], dapo["prompts"]) == (240, 60, 60, 60)
-    assert (dolci["rows"], dolci["elsewhere"], dolci["prompts"]) == (25, 10, 15)
+    assert (dapo["rows"], dapo["texts"], dapo["prompts"]) == (240, 60, 60)
+    assert (dolci["rows"], dolci["prompts"]) == (25, 15)
     assert (aime["rows"], aime["prompts"]) == (960, 30)
     (file,) = manifest["sources"][0]["files"]
     assert file["name"] == "data/dapo-math-17k.parquet" and len(file["sha256"]) == 64

@@ -36,7 +36,6 @@ def test_the_published_formats_are_read(tmp_path, name, rows):
     assert [(text.problem, [*labels]) for text, labels in found.texts.items()] == [(p, [a]) for p, a in PAIRS]
     copies = 3 if name == "dapo-math-17k.parquet" else 1
     assert (found.account["rows"], found.account["unusable"], found.account["texts"]) == (40 * copies, 0, 40)
-    assert found.account["instructed"] == (40 * copies if "17k" in name else 0)
     assert [*found.texts][-1].row == f"{name}:40" and {*[*found.texts.values()][-1].values()} == {copies}
 
 
@@ -135,7 +134,7 @@ def test_a_missing_library_is_told_with_its_extra(monkeypatch, tmp_path, given, 
         ('{"prompt": "p", "label": "1"}\n{"prompt": \n', "line 2 is not JSON"),
         ("[1]\n", "line 1 is not a JSON object"),
         ("", "has no rows"),
-        ('{"text": "p", "target": "1"}\n', "columns are 'text', 'target'; a problem is looked for in problem"),
+        ('{"text": "p", "target": "1"}\n', "no row has both a problem and a label: a problem is looked for in problem"),
         ('{"prompt": "", "label": "1"}\n{"prompt": "p", "label": null}\n', "no row has both"),
         ("[" * 100_000 + "\n", "line 1 is not JSON"),
     ],

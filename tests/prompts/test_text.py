@@ -17,7 +17,7 @@ PROBLEM = "Let $a, b$ be such that $\\frac{a}{b} = 2$.\n\nFind {a}."
 
 @pytest.mark.parametrize("name", ["slime", "dapo", "boxed"])
 def test_an_instruction_is_taken_off_again(name):
-    assert strip_instruction(fill(TEMPLATES[name], PROBLEM)) == (PROBLEM, True)
+    assert strip_instruction(fill(TEMPLATES[name], PROBLEM)) == PROBLEM
 
 
 @pytest.mark.parametrize(
@@ -33,12 +33,12 @@ def test_an_instruction_is_taken_off_again(name):
     ],
 )
 def test_the_instructions_of_the_known_copies_are_taken_off(wording):
-    assert strip_instruction(wording.replace("{}", PROBLEM, 1)) == (PROBLEM, True)
+    assert strip_instruction(wording.replace("{}", PROBLEM, 1)) == PROBLEM
 
 
 @pytest.mark.parametrize("problem", [PROBLEM, "Remember Ann? She is twice as old.", "The answer is $Answer."])
 def test_a_bare_problem_stays_as_it_is(problem):
-    assert strip_instruction(problem) == (problem, False)
+    assert strip_instruction(problem) == problem
 
 
 @pytest.mark.parametrize(
@@ -72,9 +72,8 @@ def test_no_two_real_problems_have_one_normal_form():
         json.loads(line)["prompt"][0]["content"] for line in (SHARED / "dapo-sample.jsonl").read_text().splitlines()
     ]
     bare = [strip_instruction(prompt) for prompt in dapo]
-    assert all(instructed for _, instructed in bare)
-    assert [fill(TEMPLATES["slime"], problem) for problem, _ in bare] == dapo
-    problems = [*aime, *(problem for problem, _ in bare)]
+    assert [fill(TEMPLATES["slime"], problem) for problem in bare] == dapo
+    problems = [*aime, *bare]
     assert len({normalize(problem) for problem in problems}) == 38
 
 
