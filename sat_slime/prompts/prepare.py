@@ -338,8 +338,8 @@ def check_folder(out: Path, overwrite: bool) -> None:
     """Raises PromptError where `out` is in the way, or cannot be made."""
     if out.exists() and not out.is_dir():
         raise PromptError(f"{out} is a file: name a folder with --out")
-    if out.is_dir() and any(out.iterdir()):
-        if not (out / MANIFEST).is_file():
+    if out.is_dir() and (holds := {path.name for path in out.iterdir()}):
+        if MANIFEST not in holds and holds - {TRAIN, EVALUATION, DOUBTS}:  # without it: of one that broke off
             raise PromptError(f"{out} is not empty and holds no prepared prompts: name another --out")
         if not overwrite:
             raise PromptError(f"{out} holds prepared prompts: give --overwrite, or name another --out")

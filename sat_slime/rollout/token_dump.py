@@ -160,6 +160,8 @@ def read_dump(path: Path) -> TokenDump:
     for name, kind in _COLUMNS.items():
         if name not in arrays:
             raise DumpError(f"{path} lacks the column {name} of {SCHEMA}")
+        if name == "mask" and arrays[name].dtype.kind in "iuf":  # of another's hand: `usable` tells what is not 0 or 1
+            continue
         if not np.can_cast(arrays[name].dtype, kind, "same_kind"):
             raise DumpError(f"{path}: {name} is of type {arrays[name].dtype}, expected is {np.dtype(kind)}")
         arrays[name] = arrays[name].astype(kind, copy=False)

@@ -129,6 +129,42 @@ def test_what_breaks_off_leaves_no_folder_that_looks_whole(sets, tmp_path, monke
     assert (out / "manifest.json").exists() == there
 
 
+def test_after_a_full_disk_the_same_command_goes_on(sets, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    with monkeypatch.context() as patched:
+        write = prepare.write_atomically
+        first = iter([write])
+
+        def full(path, text):
+            next(first, lambda *_: os.write(os.open("/dev/full", os.O_WRONLY), b"x"))(path, text)
+
+        patched.setattr(prepare, "write_atomically", full)
+        assert data("prepare", "--out", out, *sets).exit_code != 0
+    assert len(list(out.iterdir())) == 1 and not (out / "manifest.json").exists()
+    result = data("prepare", "--out", out, *sets, "--overwrite")
+    assert result.exit_code == 0, result.output
+    assert (out / "manifest.json").exists()
+
+
+def test_slime_reads_what_was_prepared(sets, tmp_path):
+    reader = pytest.importorskip("slime.utils.data", reason="needs a checkout of slime on the path")
+    assert data("prepare", "--out", tmp_path / "out", *sets).exit_code == 0
+    for name, count in (("train.jsonl", 75), ("aime24.jsonl", 30)):
+        prompts = reader.Dataset(
+            str(tmp_path / "out" / name),
+            None,
+            None,
+            None,
+            label_key="label",
+            metadata_key="metadata",
+            prompt_key="prompt",
+        )
+        assert [(sample.prompt, sample.label, sample.metadata) for sample in prompts.samples] == [
+            (row["prompt"], row["label"], row["metadata"]) for row in rows(tmp_path / "out" / name)
+        ]
+        assert len(prompts) == count
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -119,6 +119,19 @@ def test_a_token_that_cannot_be_is_named_and_left_out(path, column, value, named
     assert read_dump(path).left_out == ()
 
 
+@pytest.mark.parametrize("kind", [np.uint8, np.int64, np.float32])
+def test_a_mask_of_numbers_is_read_and_what_is_neither_0_nor_1_left_out(path, kind):
+    dump = make_dump()
+    write_dump(path, dump)
+    mask = dump.mask.astype(kind)
+    edit(path, changed={"mask": mask})
+    assert read_dump(path).left_out == () and (read_dump(path).mask == dump.mask).all()
+    mask[0] = 2
+    edit(path, changed={"mask": mask})
+    assert read_dump(path).left_out == ("mask is 2 at response 0, position 0: left out (from 0)",)
+    assert not read_dump(path).mask[0]
+
+
 @pytest.mark.parametrize("kept", [0, 7, 300, -1])
 def test_a_torn_file_is_named(path, kept):
     write_dump(path, make_dump())
@@ -146,7 +159,7 @@ def test_a_missing_or_foreign_file_is_named(tmp_path, path):
         ({"temperature": None}, "temperature is None"),
         ({"removed": ["entropy"]}, "lacks the column entropy"),
         ({"changed": {"tokens": np.zeros(5, np.float32)}}, "tokens is of type float32"),
-        ({"changed": {"mask": np.full(5, 2, np.uint8)}}, "mask is of type uint8"),
+        ({"changed": {"mask": np.zeros(5, np.complex64)}}, "mask is of type complex64"),
         ({"changed": {"log_probs": np.zeros(4, np.float32)}}, r"log_probs has shape \(4,\), but lengths tell 3"),
         ({"changed": {"tv": np.zeros((1, 5), np.float32)}}, r"tv has shape \(1, 5\)"),
         ({"changed": {"entropy": np.zeros((5, 2), np.float32)}}, r"entropy has shape \(5, 2\)"),
