@@ -219,7 +219,7 @@ def run_block(grid: Grid, seeds: list[int], checkout: Path, folder: Path, dry: b
             table.writeheader()
         for cell in cells:
             if cell in ended:
-                table.writerows(rows(grid, *cell, folder / grid.name / ended[cell]["folder"]))
+                table.writerows(rows(grid, *cell, folder / grid.name / "runs" / ended[cell]["cell"]))
     if code not in (0, 1):  # an end by hand
         sys.exit(code)
 
