@@ -114,7 +114,6 @@ def prepare_laptop(
 
         sat-slime prepare laptop --overwrite --set task.name=pointer_chasing
 
-        sat-slime prepare laptop configs/lab/calculator.yaml --out ~/.cache/sat_slime/calculator
     """
     from sat_slime.cli.slime_run import LAPTOP, make_laptop
 

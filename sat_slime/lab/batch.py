@@ -17,7 +17,7 @@ from sat_slime.config.schema import EvalConfig, LabConfig
 from sat_slime.evaluation.scores import measured_weights, summary
 from sat_slime.reward import Verdict
 from sat_slime.rollout.token_dump import TokenDump
-from sat_slime.rollout.types import TOOL, GenerationRequest, Response
+from sat_slime.rollout.types import GenerationRequest, Response
 from sat_slime.tasks import Problem, Task
 
 # Streams of random numbers: under one seed they never overlap.
@@ -102,14 +102,13 @@ class RolloutBatch:
 
 
 def lag_metrics(responses: Sequence[Response], updates: int) -> dict[str, float]:
-    """Return lag/* over the generated tokens of the responses, at an optimizer step on weights of `updates` updates.
+    """Return lag/* over the tokens of the responses, at an optimizer step on weights of `updates` updates.
 
     A token's lag is the sum of two parts (Eq. fully-async-lag): the updates while the rest of its response was
     generated, and the updates since then.
     """
     versions = np.concatenate([r.versions for r in responses])
     last = np.repeat([r.weight_version for r in responses], [len(r.output_ids) for r in responses])
-    versions, last = versions[versions != TOOL], last[versions != TOOL]
     lags = updates - versions
     return {
         "lag/mean": float(lags.mean()),
@@ -194,7 +193,7 @@ def _requests(config, prefix, problems, samples, temperature, rng, **sampling) -
             max_new_tokens=config.rollout.max_response_tokens,
             temperature=temperature,
             seed=int(rng.integers(2**31)),
-            stop_token_ids=config.task.stop_ids,
+            stop_token_ids=(config.task.eos_id,),
             **sampling,
         )
         for p, problem in enumerate(problems)
@@ -247,7 +246,7 @@ def token_dump(config: LabConfig, batch: RolloutBatch, result: StepResult, itera
         prompt_index=np.arange(mine.start, mine.stop) // config.rollout.samples_per_prompt,
         rewards=batch.rewards.reshape(-1)[mine],
         tokens=np.concatenate([np.asarray(response.output_ids, np.int32) for response in responses]),
-        mask=versions != TOOL,
+        mask=np.ones(len(versions), bool),
         log_probs=columns.pop("log_probs"),
         rollout_log_probs=np.concatenate([response.log_probs for response in responses]),
         advantages=np.repeat(np.array([response.advantage for response in responses], np.float32), lengths),

@@ -28,14 +28,14 @@ from sat_slime.config.exits import how_it_ended
 from sat_slime.config.schema import LabConfig
 from sat_slime.lab.batch import RolloutBatch
 from sat_slime.lab.failures import wait_all
-from sat_slime.lab.responses import by_tool, joined, rest, validate
+from sat_slime.lab.responses import joined, rest, validate
 from sat_slime.lab.sglang_process import SCRATCH, SOCKET
 from sat_slime.models import family_environment
 from sat_slime.rollout import sglang_on_gpu
 from sat_slime.rollout.canary import EngineScores, read_scores, score_payload
 from sat_slime.rollout.client import in_words
 from sat_slime.rollout.scratch import Scratch, new_scratch
-from sat_slime.rollout.types import TOOL, GenerationRequest, Response
+from sat_slime.rollout.types import GenerationRequest, Response
 from sat_slime.rollout.validation import Expectations, RejectedResponse
 from sat_slime.tasks import Problem
 
@@ -317,7 +317,7 @@ class Generation:
     def oldest(self) -> int | None:
         """Version of the oldest weights that generated a token so far; None where there is none."""
         known = [part.versions[0] for parts in self.parts.values() for part in parts if part.output_ids]
-        return min((int(version) for version in known if version != TOOL), default=None)
+        return min(map(int, known), default=None)
 
 
 class Engine:
@@ -332,8 +332,6 @@ class Engine:
     ) -> None:
         """model_path: Hugging Face folder of the first weights, version 0. command: default: SGLang's server."""
         self.index, self.config = index, config
-        self.tool = config.task.called_tool
-        """What a tool writes after the tokens of a response so far; None where they do not end with a call of it."""
         self.server = Server(index, config, log_dir, command)
         self.stopped = False
         self.restarts = 0
@@ -489,19 +487,8 @@ class Engine:
                 continue
             parts[request.request_id].append(part)
             response = joined(request, parts[request.request_id])
-            if written := self._written_by_tool(request, response):
-                parts[request.request_id].append(by_tool(request, response, written))
-            elif response.finish_reason != "abort":
+            if response.finish_reason != "abort":
                 call.complete[request.request_id] = response
-
-    def _written_by_tool(self, request: GenerationRequest, response: Response) -> tuple[int, ...] | None:
-        """Return what the tool answers; None where it was not called, or where no token could follow its answer: then
-        the response ends with the call."""
-        if response.finish_reason != "stop":
-            return None
-        written = self.tool(response.output_ids)
-        room = request.max_new_tokens - len(response.output_ids)
-        return written if written and len(written) < room else None
 
     def _check_attempts(self, call: Generation) -> None:
         for request in call.pending:

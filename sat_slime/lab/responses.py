@@ -2,8 +2,7 @@
 
 A response that was interrupted goes on where it ended, under whatever weights the engine then holds: the next request
 has the tokens so far at the end of its prompt, so that no key or value of older weights is read from a cache, and each
-token's probability is that of one version of the weights, given all tokens before it. So it is with a tool: what it
-wrote is a part of the response that no engine generated.
+token's probability is that of one version of the weights, given all tokens before it.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from sat_slime.rollout.types import TOOL, GenerationRequest, Response
+from sat_slime.rollout.types import GenerationRequest, Response
 from sat_slime.rollout.validation import Expectations, RejectedResponse, check_numbers
 
 DISTRIBUTION_TOLERANCE = 1e-3
@@ -121,22 +120,6 @@ def rest(request: GenerationRequest, parts: Sequence[Response]) -> GenerationReq
     )
 
 
-def by_tool(request: GenerationRequest, so_far: Response, tokens: Sequence[int]) -> Response:
-    """Return the part of a response that a tool wrote, after the parts that are joined in `so_far`."""
-    size = request.distribution_size
-    return Response(
-        request_id=request.request_id,
-        prompt_ids=request.prompt_ids + so_far.output_ids,
-        output_ids=tuple(tokens),
-        log_probs=np.zeros(len(tokens), np.float32),
-        routed_experts=None,
-        finish_reason="abort",
-        versions=np.full(len(tokens), TOOL, np.int64),
-        # Nothing reads it, but it stands beside those of the other tokens: uniform, so that no log-prob is infinite.
-        distribution=np.full((len(tokens), size), -np.log(size), np.float32) if size else None,
-    )
-
-
 def joined(request: GenerationRequest, parts: Sequence[Response]) -> Response:
     """Return one response from its parts, each answering what was the `rest` before it.
 
@@ -146,7 +129,7 @@ def joined(request: GenerationRequest, parts: Sequence[Response]) -> Response:
     parts = [part for part in parts if part.output_ids]
     output_ids = tuple(token for part in parts for token in part.output_ids)
     reason = parts[-1].finish_reason if parts else "abort"
-    if reason == "abort" and output_ids and parts[-1].versions[-1] != TOOL:
+    if reason == "abort" and output_ids:
         # SGLang says `abort` also where the last token before the interruption ended the response.
         if output_ids[-1] in request.stop_token_ids:
             reason = "stop"
@@ -154,7 +137,7 @@ def joined(request: GenerationRequest, parts: Sequence[Response]) -> Response:
             reason = "length"
     routed: list[np.ndarray] = []
     for part in parts:
-        if part.routed_experts is not None:  # a tool's tokens are forwarded first with the part behind them
+        if part.routed_experts is not None:
             routed.append(part.routed_experts[sum(len(rows) for rows in routed) :])
     distributions = [part.distribution for part in parts if part.distribution is not None]
     return Response(

@@ -41,7 +41,7 @@ from sat_slime.objective import (
 )
 from sat_slime.objective.tokens import response_mean_weights
 from sat_slime.rollout.canary import prefix_length
-from sat_slime.rollout.types import TOOL, Response
+from sat_slime.rollout.types import Response
 
 FILE = "trainer.safetensors"
 """The file of a checkpoint with the masters and AdamW's state."""
@@ -83,9 +83,7 @@ class MicroBatch:
     lengths: list[int]
     """Response tokens of each response; their sum is R."""
     versions: Tensor
-    """(R,) weight version that generated each response token; TOOL for those of a tool."""
-    mask: Tensor
-    """(R,) bool: the response tokens that are trained: all that a model generated."""
+    """(R,) weight version that generated each response token."""
     routed_experts: Tensor | None
     """(N, layers, top-k) int64 experts of the rollout engine."""
     proximal_log_probs: Tensor | None = None
@@ -136,7 +134,6 @@ def pack(responses: Sequence[Response], routed: bool) -> MicroBatch:
         return torch.as_tensor(np.concatenate(arrays), dtype=dtype).to(device)
 
     routes = [response.routed_experts for response in responses if response.routed_experts is not None]
-    versions = joined([response.versions for response in responses], torch.int64)
     return MicroBatch(
         token_ids=torch.tensor([t for r in responses for t in (*r.prompt_ids, *r.output_ids[:-1])], device=device),
         layout=PackedLayout.of(lengths),
@@ -146,8 +143,7 @@ def pack(responses: Sequence[Response], routed: bool) -> MicroBatch:
         advantages=each([response.advantage for response in responses]),
         rewards=each([response.reward for response in responses]),
         lengths=outputs,
-        versions=versions,
-        mask=versions != TOOL,
+        versions=joined([response.versions for response in responses], torch.int64),
         routed_experts=joined(routes, torch.int64) if routed else None,
     )
 
@@ -438,7 +434,7 @@ class Trainer:
         Raises:
             RuntimeError: weights of a version are no longer held.
         """
-        versions = sorted({version for micro in micros for version in micro.versions.unique().tolist()} - {TOOL})
+        versions = sorted({version for micro in micros for version in micro.versions.unique().tolist()})
         if missing := [version for version in versions if version not in self.generating]:
             raise RuntimeError(f"weights of version {missing} are not held, only {sorted(self.generating)}")
         current = self._weights()
@@ -559,7 +555,7 @@ class Trainer:
                 logits = self._logits(self.model, micro, replay=self.method.routing_replay)
             scores = token_log_probs(logits, micro.output_ids, entropy_gradient=bool(self.config.loss.entropy_coef))
             if counts_flips and micro.routed_experts is not None:
-                flips.append(model.flips_by_layer(routes, micro.routed_experts, micro.rows[micro.mask]).any(1))
+                flips.append(model.flips_by_layer(routes, micro.routed_experts, micro.rows).any(1))
             total, of_the_loss, surrogate = self._loss(responses, micro, *scores, threshold)
             total.backward()
             losses.add(of_the_loss, surrogate.n)
@@ -574,12 +570,12 @@ class Trainer:
             raise FloatingPointError(f"{error}{said and f'; in one micro-batch {said}'}") from None
 
         log_probs, entropy = (torch.cat(values) for values in zip(*scored, strict=True))
-        mu, mask = (torch.cat([getattr(micro, name) for micro in micros]) for name in ("rollout_log_probs", "mask"))
+        mu = torch.cat([micro.rollout_log_probs for micro in micros])
         metrics = {
             **lag_metrics(responses, self.updates),
             "grad_norm": grad_norm,
             **losses.reduce(),
-            **mismatch_metrics(log_probs, mu, mask, checkpoint_log_probs=checkpoint),
+            **mismatch_metrics(log_probs, mu, torch.ones_like(mu, dtype=torch.bool), checkpoint_log_probs=checkpoint),
         }
         if counts_flips:
             flipped = torch.cat(flips)
@@ -591,7 +587,7 @@ class Trainer:
             columns = {"log_probs": log_probs, "entropy": entropy, **columns}
             tokens = {name: values.detach().cpu().numpy() for name, values in columns.items()}
         self.updates += 1
-        histogram = mismatch_histogram((log_probs - mu).abs()[mask])
+        histogram = mismatch_histogram((log_probs - mu).abs())
         return StepResult({**metrics, "step": self.updates}, histogram, tokens)
 
     def _step_threshold(self, micros: list[MicroBatch]) -> Tensor | None:
@@ -618,8 +614,7 @@ class Trainer:
         if "entropies" in self.method.needs:
             batch = replace(batch, entropies=entropy.detach())
         if settings.reduction == "token_mean":
-            trained = sum(int((response.versions != TOOL).sum()) for response in responses)
-            weights = batch.mask.double() / max(trained, 1)
+            weights = batch.mask.double() / sum(len(response.output_ids) for response in responses)
         else:
             weights = response_mean_weights(batch.mask, batch.lengths, len(responses))
         if self.reference is not None:
@@ -638,12 +633,12 @@ class Trainer:
 
     def _token_batch(self, micro: MicroBatch, log_probs: Tensor) -> TokenBatch:
         """Return the objective's view of a micro-batch's response tokens, given their (R,) log pi."""
-        lags = (self.updates - micro.versions).where(micro.mask, 0).to(log_probs.dtype)
+        lags = (self.updates - micro.versions).to(log_probs.dtype)
         return TokenBatch(
             log_probs=log_probs,
             rollout_log_probs=micro.rollout_log_probs,
             advantages=micro.advantages,
-            mask=micro.mask,
+            mask=torch.ones_like(micro.versions, dtype=torch.bool),
             lengths=micro.lengths,
             proximal_log_probs=micro.proximal_log_probs,
             lags=lags if "lags" in self.method.needs else None,
@@ -715,8 +710,7 @@ def _imitation_loss(
         )
         prompt = task.encode(problem.prompt)
         tokens = prompt + task.encode(answer)
-        ours = torch.tensor([not tool for tool in task.written_by_tool(answer)])
-        rows.append((torch.arange(len(prompt) - 1, len(tokens) - 1) + offset)[ours])
+        rows.append(torch.arange(len(prompt) - 1, len(tokens) - 1) + offset)
         sequences.append(tokens)
         offset += len(tokens)
     ids = torch.tensor([token for tokens in sequences for token in tokens], device=model.device())

@@ -19,28 +19,15 @@ async def reward(args: Namespace, sample: Any, **kwargs: Any) -> Any:
     `sat-slime prepare laptop` writes it; without that it is running sums.
 
     Raises:
-        ValueError: there is no such task here, it has no such settings, or it has a tool and nothing calls it.
+        ValueError: there is no such task here, or it has no such settings.
     """
-    if isinstance(sample, list):
-        return [_reward(args, item) for item in sample]
-    return _reward(args, sample)
+    return [_reward(item) for item in sample] if isinstance(sample, list) else _reward(sample)
 
 
-def _reward(args: Namespace, sample: Any) -> float:
-    task = task_of(sample)
-    own = getattr(sample, "generate_function_path", None) or getattr(args, "custom_generate_function_path", None)
-    if task.call and not own:
-        raise ValueError(
-            f"task {task.name} has a tool, and slime's own generate function calls none: set "
-            "slime.custom-generate-function-path to sat_slime.plugin.task_generate.generate"
-        )
-    return task.verdict(sample.label, sample.tokens[len(sample.tokens) - sample.response_length :]).reward
-
-
-def task_of(sample: Any) -> Task:
-    """Return the task of a sample's row. Raises ValueError as `reward`."""
+def _reward(sample: Any) -> float:
     settings = (getattr(sample, "metadata", None) or {}).get("task") or {}
-    return _task(json.dumps(settings, sort_keys=True))
+    task = _task(json.dumps(settings, sort_keys=True))
+    return task.verdict(sample.label, sample.tokens[len(sample.tokens) - sample.response_length :]).reward
 
 
 @functools.lru_cache(maxsize=64)

@@ -20,7 +20,6 @@ import torch
 
 from sat_slime.objective import mismatch_parts
 from sat_slime.rollout.token_dump import DumpError, TokenDump, read_dump
-from sat_slime.rollout.types import TOOL
 from sat_slime.runs.folder import RunFolderError
 
 LABELS = {
@@ -126,9 +125,8 @@ def _tokens_of(dump: TokenDump) -> Tokens:
     if "tv" in dump.more:
         per_token["tv"] = dump.more["tv"].astype(np.float64)
     responses = {name: _sum_by_response(values * active, dump.lengths) for name, values in per_token.items()}
-    generated = dump.versions != TOOL
     with np.errstate(invalid="ignore"):
-        responses["lag"] = _sum_by_response(lag * generated, dump.lengths) / _sum_by_response(generated, dump.lengths)
+        responses["lag"] = _sum_by_response(lag * active, dump.lengths) / _sum_by_response(active, dump.lengths)
     responses["reward"] = dump.rewards.astype(np.float64)
     return Tokens(
         d=d[active],

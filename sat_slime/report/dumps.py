@@ -28,7 +28,6 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from sat_slime.rollout.token_dump import FOLDER, DumpError, TokenDump, dump_paths, read_dump, usable
-from sat_slime.rollout.types import TOOL
 from sat_slime.runs.folder import RunFolder, RunFolderError
 from sat_slime.runs.reading import is_lab, read_yaml, section
 
@@ -587,7 +586,7 @@ def _of_run(dump: TokenDump) -> StepBatch:
         advantages=torch.from_numpy(dump.advantages),
         mask=torch.from_numpy(dump.mask),
         lengths=torch.from_numpy(dump.lengths),
-        lags=torch.from_numpy(np.where(dump.versions == TOOL, 0, dump.updates - dump.versions)).float(),
+        lags=torch.from_numpy(dump.updates - dump.versions).float(),
         rewards=torch.from_numpy(np.repeat(dump.rewards, dump.lengths)),
         checkpoint_log_probs=checkpoint,
         proximal_log_probs=proximal,

@@ -19,7 +19,6 @@ from sat_slime.objective.metrics import metric_named
 from sat_slime.report.charts import BLUE, GREY, Chart, axis, lines
 from sat_slime.report.frames import finite_mean, smooth, steps_of, window_of
 from sat_slime.report.page import Section, Table, headline, percent, section_of, write_page
-from sat_slime.rollout.types import TOOL
 from sat_slime.runs.folder import worked_seconds
 from sat_slime.runs.health import Watch, advisories, judge
 from sat_slime.runs.live_view import duration
@@ -298,8 +297,7 @@ def _weights(row: Mapping[str, Any], step: int) -> str:
         parts = []
     parts = parts or [[row.get("weight_version"), 0]]
     return ", ".join(
-        ("the tool" if version == TOOL else f"{version} (lag {step - version})")
-        + (f" for {tokens} tokens" if len(parts) > 1 else "")
+        f"{version} (lag {step - version})" + (f" for {tokens} tokens" if len(parts) > 1 else "")
         for version, tokens in parts
         if isinstance(version, int)
     )

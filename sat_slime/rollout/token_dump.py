@@ -17,8 +17,6 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from sat_slime.rollout.types import TOOL
-
 SCHEMA = "sat_slime.tokens/1"
 """The name of this format, in every file's metadata. A reader of another number refuses the file."""
 FOLDER = "dumps"
@@ -36,7 +34,7 @@ TOKEN_COLUMNS = {
     "entropy": np.float32,
 }
 """Columns of (N,): token id; whether it is active; log pi of the weights at the start of the step; log mu; advantage;
-optimizer updates of the weights that generated the token, -1 for one that a tool wrote; entropy of pi in nats."""
+optimizer updates of the weights that generated the token; entropy of pi in nats."""
 
 LEAST_LOG_PROB, MOST_LOG_PROB = -1000.0, 0.1
 """Nats. What is above 0 by less is rounding, of bfloat16 at worst. A softmax in fp32 is 0 from -104 on, so that nothing
@@ -176,7 +174,7 @@ def read_dump(path: Path) -> TokenDump:
             raise DumpError(f"{path}: {name} is {what}") from error
     judged = {name: arrays[name] for name in ("log_probs", "rollout_log_probs", "advantages", "entropy")}
     judged |= {"rewards": np.repeat(arrays["rewards"], arrays["lengths"])}
-    judged |= {"lag": np.where(arrays["versions"] == TOOL, 0, facts["updates"] - arrays["versions"].astype(np.int64))}
+    judged |= {"lag": facts["updates"] - arrays["versions"].astype(np.int64)}
     judged |= {name: a for name, a in arrays.items() if name not in _COLUMNS and a.ndim == 1 and a.dtype.kind == "f"}
     arrays["mask"], left_out = usable(arrays["mask"], arrays["lengths"], judged)
     more = {name: values for name, values in arrays.items() if name not in _COLUMNS}

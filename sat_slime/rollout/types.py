@@ -7,9 +7,6 @@ from typing import Literal
 
 import numpy as np
 
-TOOL = -1
-"""The version of tokens that a tool wrote: no weights generated them."""
-
 
 @dataclass(frozen=True)
 class GenerationRequest:
@@ -39,15 +36,13 @@ class Response:
     output_ids: tuple[int, ...]
     """(T,) output tokens, the stop token included."""
     log_probs: np.ndarray
-    """(T,) float32: log mu of each output token, under the engine's softmax at the sampling temperature; 0 for the
-    tokens of a tool."""
+    """(T,) float32: log mu of each output token, under the engine's softmax at the sampling temperature."""
     routed_experts: np.ndarray | None
     """(P + T - 1, layers, top-k) unsigned: experts of each forwarded token; None from a dense model."""
     finish_reason: Literal["stop", "length", "abort"]
     """`abort`: this is a part, which may have no tokens at all."""
     versions: np.ndarray
-    """(T,) int64: optimizer updates of the weights that generated each token, as the engine reported them; TOOL for the
-    tokens of a tool."""
+    """(T,) int64: optimizer updates of the weights that generated each token, as the engine reported them."""
     distribution: np.ndarray | None = None
     """(T, vocabulary) float32: log mu of every token; None where it was not asked for."""
     reward: float = 0.0

@@ -14,7 +14,7 @@ from types import ModuleType
 from sat_slime import outside
 from sat_slime.tasks.task import Problem, Task
 
-MODULES = ("running_sums", "pointer_chasing", "calculator")
+MODULES = ("running_sums", "pointer_chasing")
 
 
 def task_in(module: ModuleType) -> type[Task]:
@@ -76,10 +76,6 @@ def _fault(kind: type[Task]) -> str:
         return f".alphabet is {alphabet!r}: give it every character of prompts and answers once"
     if len(kind.eos) != 1 or kind.eos not in alphabet:
         return f".eos is {kind.eos!r}, no character of its alphabet: add it there"
-    if kind.call and (len(kind.call) != 1 or kind.call not in alphabet or kind.call == kind.eos):
-        return f".call is {kind.call!r}: let it be one character of the alphabet, another than eos"
-    if bool(kind.call) != (kind.tool is not Task.tool):
-        return " has call or tool alone: define both, or neither (docs/extend.md)"
     if unset := [key for key, field in kind.model_fields.items() if field.is_required()]:
         return f".{unset[0]} has no default: give every setting one"
     return ""

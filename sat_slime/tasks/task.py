@@ -48,8 +48,6 @@ class Task(BaseModel, ABC):
     """The characters of prompts and answers; the position of a character is its token id."""
     eos: ClassVar[str] = "$"
     """The character of the alphabet that ends an answer."""
-    call: ClassVar[str] = ""
-    """The character with which an answer calls the task's tool; empty where it has none."""
     held_out_one_in: ClassVar[int] = 16
     """One in this many problems is held out for evaluation."""
     count_settings: ClassVar[tuple[str, ...]] = ()
@@ -108,10 +106,6 @@ class Task(BaseModel, ABC):
         """Mean number of tokens of the answers that show all their steps."""
         return self.answer_tokens
 
-    def tool(self, answer: str) -> str:
-        """Return what the tool writes after an answer that has come to a call. docs/extend.md has an example."""
-        raise NotImplementedError(f"{self.name} has the call {self.call!r}, but no tool: define `tool`")
-
     # ----------------------------------------------------------------------------------------------- what follows
 
     @property
@@ -125,11 +119,6 @@ class Task(BaseModel, ABC):
         return self.alphabet.index(self.eos)
 
     @property
-    def stop_ids(self) -> tuple[int, ...]:
-        """Token ids that end a turn: of `eos`, and of the call where it has a tool."""
-        return (self.eos_id, *self.encode(self.call))
-
-    @property
     def settings(self) -> tuple[str, ...]:
         """Names of its settings."""
         return tuple(key for key in type(self).model_fields if key != "name")
@@ -141,35 +130,6 @@ class Task(BaseModel, ABC):
     def decode(self, token_ids: Iterable[int]) -> str:
         """Return the text of token ids; ids beyond the alphabet become `?`."""
         return "".join(self.alphabet[i] if i < len(self.alphabet) else "?" for i in token_ids)
-
-    def called_tool(self, output_ids: Sequence[int]) -> tuple[int, ...] | None:
-        """Return the tokens that the tool writes after those of a response; None where they do not end with a call.
-        Raises ValueError where it writes a character outside of the alphabet, or a call as the last one."""
-        if not self.call or tuple(output_ids[-1:]) != self.encode(self.call):
-            return None
-        answer = self.decode(output_ids)
-        written = self.tool(answer)
-        if outside := set(written) - set(self.alphabet):
-            raise ValueError(
-                f"the tool of task {self.name} wrote {written!r} after {answer!r}, but {''.join(sorted(outside))!r} is "
-                "not in its alphabet: add it there"
-            )
-        if written.endswith(self.call):
-            raise ValueError(
-                f"the tool of task {self.name} wrote {written!r} after {answer!r}, which ends with its own call "
-                f"{self.call!r}: end it with another character"
-            )
-        return self.encode(written)
-
-    def written_by_tool(self, answer: str) -> list[bool]:
-        """Mark the characters of an answer that its tool wrote."""
-        marks = [False] * len(answer)
-        end = 0
-        for i, character in enumerate(answer):
-            if self.call and character == self.call and i >= end:
-                end = i + 1 + len(self.tool(answer[: i + 1]))
-                marks[i + 1 : end] = [True] * len(marks[i + 1 : end])
-        return marks
 
     def verdict(self, label: str, output_ids: Sequence[int]) -> Verdict:
         """Return the verdict on the tokens of a response."""

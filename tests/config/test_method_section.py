@@ -17,7 +17,6 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 PAPERS = SAT(scope="microbatch")
 METHODS = {
     "lab/base": "gspo",
-    "lab/calculator": "sat-grpo",
     "lab/pointer-chasing": "sat-grpo",
     "lab/quickstart": "sat-gspo-r3",
     "lab/streaming": "sat-gspo-r3",
@@ -29,7 +28,6 @@ METHODS = {
     "recipes/qwen3-30b-a3b-8gpus": "sat-gspo-r3",
     "recipes/qwen3-4b-8gpus": "sat-gspo",
     "slime/base": "gspo",
-    "slime/calculator": "sat-grpo",
     "slime/laptop": "sat-gspo-r3",
     "slime/one-gpu": "sat-gspo-r3",
 }

@@ -16,7 +16,6 @@ from fake_sglang import HANGS
 
 from sat_slime.config.schema import LabConfig
 from sat_slime.lab.engine import Engine, EngineFailed, Engines, Server, ServerLost, faults_of
-from sat_slime.rollout.types import TOOL, GenerationRequest
 
 FAKE = [sys.executable, str(Path(__file__).parent / "fake_sglang.py")]
 
@@ -26,14 +25,13 @@ def with_fake(tmp_path):
     """Runs a coroutine function of a started engine on the fake server, and stops the engine."""
     faults = tmp_path / "faults.json"
 
-    def run(scenario, faults_in_order=(), tool=None, **settings):
+    def run(scenario, faults_in_order=(), **settings):
         faults.write_text(json.dumps(list(faults_in_order)))
         settings = {"max_running_requests": 4, "startup_timeout_s": 30, "request_timeout_s": 30} | settings
 
         async def whole():
             command, config = [*FAKE, "--faults", str(faults)], LabConfig(rollout=settings)
             engine = Engine(0, config, tmp_path, tmp_path, command)
-            engine.tool = tool or engine.tool
             try:
                 await engine.start()
                 return await scenario(engine)
@@ -130,38 +128,6 @@ def test_faults_change_nothing_of_the_result(with_fake):
     assert good.resent == 0 < bad.lost and bits(bad.responses) == bits(good.responses)
     (death,) = deaths
     assert "was killed by SIGKILL; last in its log: serving" in death, "its connections broke before it died"
-
-
-def test_a_tool_answers_calls_and_the_model_goes_on(with_fake):
-    call, written = 5, (1, 2, 3)
-
-    async def scenario(engine):
-        requests = [
-            GenerationRequest(f"r{i}", (1, 2), max_new_tokens=20, temperature=1.0, seed=i, stop_token_ids=(0, call))
-            for i in range(24)
-        ]
-        return await engine.generate(requests)
-
-    result = with_fake(scenario, tool=lambda so_far: written if so_far[-1] == call else None)
-    turns = []
-    for response in result.responses:
-        tokens, position, called = response.output_ids, 0, 0
-        while position < len(tokens):  # the fake calls at random, also behind an answer of the tool
-            end = position
-            while end < len(tokens) and response.versions[end] != TOOL:
-                end += 1
-            if end < len(tokens):
-                assert tokens[end - 1] == call and tokens[end : end + 3] == written
-                assert (response.versions[end : end + 3] == TOOL).all() and not response.log_probs[end : end + 3].any()
-                called += 1
-            position = end + 3
-        assert response.versions[-1] != TOOL and len(tokens) <= 20
-        assert len(response.routed_experts) == 2 + len(tokens) - 1
-        # without room for the tool's answer and a token behind it, the response ends with its call
-        ends = tokens[-1] == 0 or len(tokens) == 20 or (tokens[-1] == call and len(tokens) + 3 >= 20)
-        assert ends and response.finish_reason == ("length" if len(tokens) == 20 else "stop")
-        turns.append(called)
-    assert max(turns) >= 2 and min(turns) == 0
 
 
 def test_a_dead_server_is_restarted_with_its_last_weights(with_fake, tmp_path):

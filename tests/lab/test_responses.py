@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from fake_sglang import response
 
-from sat_slime.lab.responses import by_tool, joined, rest, validate
-from sat_slime.rollout.types import TOOL, GenerationRequest
+from sat_slime.lab.responses import joined, rest, validate
+from sat_slime.rollout.types import GenerationRequest
 from sat_slime.rollout.validation import Expectations, RejectedResponse, check_numbers
 
 
@@ -223,25 +223,3 @@ def test_an_interruption_at_the_last_token_leaves_nothing_to_ask_for():
     stopped = part(WHOLE_REQUEST, 4, 0)
     ends = dataclasses.replace(WHOLE_REQUEST, stop_token_ids=(stopped.output_ids[-1],))
     assert joined(ends, [stopped]).finish_reason == "stop"
-
-
-def test_a_tools_tokens_are_a_part_that_no_weights_generated():
-    """Two turns of weights 3 and 4, the second cut off within: its rest is of weights 5."""
-    first = part(WHOLE_REQUEST, 2, 3)
-    tool = by_tool(WHOLE_REQUEST, joined(WHOLE_REQUEST, [first]), (7, 8))
-    assert tool.prompt_ids == rest(WHOLE_REQUEST, [first]).prompt_ids
-    assert joined(WHOLE_REQUEST, [first, tool]).finish_reason == "abort", "the model goes on"
-    ends = dataclasses.replace(WHOLE_REQUEST, stop_token_ids=(8,))
-    assert joined(ends, [first, tool]).finish_reason == "abort", "whatever the tool wrote"
-    second = part(rest(WHOLE_REQUEST, [first, tool]), 2, 4)
-    assert second.prompt_ids == WHOLE_REQUEST.prompt_ids + first.output_ids + (7, 8)
-    third = part(rest(WHOLE_REQUEST, [first, tool, second]), 3, 5, aborted=False)
-    whole = joined(WHOLE_REQUEST, [first, tool, second, third])
-    assert whole.output_ids == (*first.output_ids, 7, 8, *second.output_ids, *third.output_ids)
-    assert whole.versions.tolist() == [3] * 2 + [TOOL] * 2 + [4] * 2 + [5] * 3 and whole.weight_version == 5
-    assert whole.log_probs[2:4].tolist() == [0, 0] and (np.delete(whole.log_probs, [2, 3]) < 0).all()
-    # The rows of the tool's tokens, and the one that drew its first, are those of the pass that read them.
-    assert len(whole.routed_experts) == 3 + 9 - 1
-    np.testing.assert_array_equal(whole.routed_experts[:4], first.routed_experts)
-    np.testing.assert_array_equal(whole.routed_experts[4:8], second.routed_experts[4:])
-    np.testing.assert_array_equal(whole.routed_experts[8:], third.routed_experts[8:])

@@ -45,7 +45,7 @@ from sat_slime.lab.process import TrainerProcess
 from sat_slime.lab.trainer import Trainer, forwarded_tokens, pack, plan_microbatches, policy_loss
 from sat_slime.objective import named_method, policy_surrogate
 from sat_slime.objective.tokens import response_mean_weights
-from sat_slime.rollout.types import TOOL, Response
+from sat_slime.rollout.types import Response
 
 pytestmark = pytest.mark.engine
 
@@ -95,23 +95,21 @@ def test_rows_predict_the_response_tokens():
         start, response_start = start + len(whole) - 1, response_start + length
 
 
-def test_a_tools_tokens_have_no_lag_and_are_not_trained():
-    """By hand: a response of weights 3 and 5 around a tool's tokens, and one in which the tool has the last word."""
-    around, ended = np.array([3] * 3 + [TOOL] * 3 + [5] * 3), np.array([4] * 4 + [TOOL] * 5)
+def test_a_tokens_lag_is_that_of_the_weights_that_generated_it():
+    """By hand: a response of weights 3 and then 5, and one of weights 4."""
+    versions = np.array([3] * 3 + [5] * 6), np.array([4] * 9)
     responses = [
-        dataclasses.replace(response, versions=versions)
-        for response, versions in zip(make_batch(["08,10,14$"] * 12).responses, (around, ended), strict=False)
+        dataclasses.replace(response, versions=each)
+        for response, each in zip(make_batch(["08,10,14$"] * 12).responses, versions, strict=False)
     ]
     metrics = lag_metrics(responses, updates=7)
-    assert metrics["lag/mean"] == pytest.approx(np.mean([4] * 3 + [2] * 3 + [3] * 4))
+    assert metrics["lag/mean"] == pytest.approx(np.mean([4] * 3 + [2] * 6 + [3] * 9))
     assert (metrics["lag/min"], metrics["lag/max"]) == (2, 4)
-    assert metrics["lag/queue_mean"] == pytest.approx(np.mean([2] * 6 + [3] * 4))
-    assert [response.weight_version for response in responses] == [5, 4]
-    micro = pack(responses[:2], routed=True)
-    assert micro.mask.tolist() == [True] * 3 + [False] * 3 + [True] * 7 + [False] * 5
+    assert metrics["lag/queue_mean"] == pytest.approx(np.mean([2] * 9 + [3] * 9))
+    micro = pack(responses, routed=True)
     trainer = SimpleNamespace(method=named_method("grpo-lag-power"), updates=7)
     lags = Trainer._token_batch(trainer, micro, torch.zeros(18)).lags
-    assert lags.tolist() == [4] * 3 + [0] * 3 + [2] * 3 + [3] * 4 + [0] * 5
+    assert lags.tolist() == [4] * 3 + [2] * 6 + [3] * 9
 
 
 # ----------------------------------------------------------------------------------------------------------------- loss

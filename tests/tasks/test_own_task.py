@@ -181,34 +181,3 @@ def test_it_trains_on_the_engines_with_a_family_from_outside(package, tmp_path):
     sample = json.loads(samples.read_text().splitlines()[0])
     assert re.fullmatch("[a-h]{4}=", sample["prompt"]), "a problem of that task"
     assert "report" in (run / "report.html").read_text().lower()
-
-
-@pytest.mark.parametrize(
-    ("lines", "said"),
-    [
-        ('    call = "?"', "has call or tool alone: define both, or neither"),
-        ('    call = "??"', "call is '??': let it be one character of the alphabet, another than eos"),
-        ('    call = "$"\n\n    def tool(self, answer):\n        return ""', "call is '$'"),
-        ('    def tool(self, answer):\n        return ""', "has call or tool alone"),
-    ],
-)
-def test_half_a_tool_is_found_before_the_run(package, tmp_path, lines, said):
-    code = (package / "sorting.py").read_text()
-    alphabet = next(line for line in code.splitlines() if "alphabet" in line)
-    (package / "sorting.py").write_text(code.replace(alphabet, alphabet[:-1] + '?"\n' + lines, 1))
-    with pytest.raises(ConfigError, match=re.escape(said)):
-        load_config(settings(tmp_path, name=PATH))
-
-
-@pytest.mark.parametrize(
-    ("wrote", "said"), [("1x", "but 'x' is not in its alphabet"), ("1=", "which ends with its own call '='")]
-)
-def test_a_tool_that_writes_what_it_must_not_is_one_line(wrote, said):
-    class Odd(RunningSums):
-        call = "="
-
-        def tool(self, answer):
-            return wrote
-
-    with pytest.raises(ValueError, match=f"the tool of task running_sums wrote '{wrote}' after '1=', {said}"):
-        Odd().called_tool(Odd().encode("1="))
