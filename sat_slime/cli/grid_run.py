@@ -205,18 +205,12 @@ def step_of(run: RunFolder) -> int:
     return int(number(last_row(run.metrics), "step", 0))
 
 
-def minutes_of(plan: GridPlan, cell: Cell) -> tuple[float, str]:
-    """Return the minutes that a cell takes, and their source: finished cells of its task, those of the same lag where
-    there are any; else the grid's own `cost`. NaN where nothing is known."""
-    finished = [one for one in plan.cells if (one.task, one.state) == (cell.task, "finished") and one.minutes > 0]
+def minutes_of(plan: GridPlan, cell: Cell) -> float:
+    """Return the minutes that a cell takes: the median of finished cells, of those of the same lag where there are
+    any; NaN before the first."""
+    finished = [one for one in plan.cells if one.state == "finished" and one.minutes > 0]
     finished = [one for one in finished if one.lag == cell.lag] or finished
-    if finished:
-        return statistics.median(one.minutes for one in finished), "measured: the median of finished cells"
-    cost = plan.grid.cost
-    if cost.seconds_per_iteration is None:
-        return math.nan, "unknown until a cell has run: cost.seconds_per_iteration is not set"
-    minutes = (cost.start_s + plan.configs[cell].pipeline.iterations * cost.seconds_per_iteration) / 60
-    return minutes, f"not measured: the grid file's {cost.seconds_per_iteration:g} s an iteration"
+    return statistics.median(one.minutes for one in finished) if finished else math.nan
 
 
 def minutes_left(plan: GridPlan) -> dict[Cell, float]:
@@ -225,7 +219,7 @@ def minutes_left(plan: GridPlan) -> dict[Cell, float]:
     for cell in plan.wanted:
         if cell.state not in ("finished", "failed"):
             done = step_of(plan.folder.run_folder(cell)) / optimizer_steps(plan.configs[cell])
-            left[cell] = minutes_of(plan, cell)[0] * (1 - min(1.0, done))
+            left[cell] = minutes_of(plan, cell) * (1 - min(1.0, done))
     return left
 
 
@@ -289,15 +283,14 @@ def describe(plan: GridPlan) -> str:
     cells = plan.folder.observe(plan.cells)
     counts = Counter(cell.state for cell in plan.wanted)
     chosen = "" if len(plan.wanted) == len(cells) else f"; {len(plan.wanted)} of them chosen"
-    axes: dict[str, Sized] = {"method": grid.methods, "lag": grid.lags, "seed": grid.seeds, "task": grid.tasks}
-    product = " x ".join(f"{len(values)} {name}{'s' * (len(values) != 1)}" for name, values in axes.items() if values)
-    cost, left = "nothing: no cell is left to run", minutes_left(plan)
-    if left:
-        cost = minutes_of(plan, next(iter(left)))[1]
+    axes: dict[str, Sized] = {"method": grid.methods, "lag": grid.lags, "seed": grid.seeds}
+    product = " x ".join(f"{len(values)} {name}{'s' * (len(values) != 1)}" for name, values in axes.items())
+    left = minutes_left(plan)
+    cost = "unknown until a cell has run" if left else "nothing: no cell is left to run"
     if left and (minutes := by_clock(plan, left)) == minutes:
         gpus = plan.run.train.world_size + plan.run.rollout.gpus if isinstance(plan.run, SlimeConfig) else 0
         hours = f", {sum(left.values()) / 60 * gpus:,.0f} GPU-hours on {gpus} GPUs" if gpus else ""
-        cost = f"{duration(60 * minutes)} left for {len(left)} cells{hours} ({cost})"
+        cost = f"{duration(60 * minutes)} left for {len(left)} cells{hours} (measured: the median of finished cells)"
     lines = [
         f"grid        {plan.folder.path.name}: {product} = {len(cells)} cells{chosen}",
         f"a cell      {plan.run.runtime} runtime, {pipeline.iterations} iterations, "

@@ -52,7 +52,7 @@ from sat_slime.runs.going_back import (
 from sat_slime.runs.health import Watch
 from sat_slime.runs.live_view import RunView
 from sat_slime.runs.lock import Holder
-from sat_slime.runs.log import RunLog, tracker_error
+from sat_slime.runs.log import RunLog
 
 
 @dataclass(frozen=True)
@@ -75,10 +75,7 @@ def plan_lab_run(
     folder: the folder of an existing run, wherever it was moved to; None: output_dir/name.
     resume_from: the iteration of the checkpoint to go on from, instead of the newest.
     """
-    errors = config_errors(config)
-    if message := tracker_error(config.logging.wandb_project):
-        errors.append(message)
-    if errors:
+    if errors := config_errors(config):
         raise ConfigError([f"{file}: {error}" for error in errors])
     if folder is None:
         folder = Path(config.output_dir).expanduser() / config.name
@@ -199,8 +196,6 @@ def lab_findings(config: LabConfig, file: Path) -> Iterator[Finding]:
         yield ok("settings", str(file))
     if config.logging.tensorboard and installed_version("tensorboard") is None:
         yield warn("tensorboard", "not installed: the run goes without it; pip install tensorboard")
-    if error := tracker_error(config.logging.wandb_project):
-        yield fail("wandb", error)
     folder = RunFolder(Path(config.output_dir).expanduser() / config.name)
     if folder.has_data():
         yield warn("run folder", f"{folder.path} holds an earlier run: use --resume, --name or --overwrite")
@@ -296,7 +291,6 @@ def _run(plan: LabPlan, folder: RunFolder, saved: Checkpoint | None, console: Co
     config = plan.config
     heading = title(folder.path.name, config)
     log: RunLog | None = None
-    failed = False
     try:
         done = saved.state.updates if saved else 0
         with RunView(heading, optimizer_steps(config), console, done) as view:
@@ -304,8 +298,6 @@ def _run(plan: LabPlan, folder: RunFolder, saved: Checkpoint | None, console: Co
                 folder,
                 view,
                 tensorboard=config.logging.tensorboard,
-                wandb_project=config.logging.wandb_project,
-                config=config.model_dump(mode="json"),
                 watch=Watch.of(config.model_dump(mode="json")),
                 stop_on_collapse=config.collapse.stop,
             )
@@ -315,14 +307,13 @@ def _run(plan: LabPlan, folder: RunFolder, saved: Checkpoint | None, console: Co
     except KeyboardInterrupt:
         return "interrupted", None
     except Exception as error:
-        failed = True
         with contextlib.suppress(OSError):  # a full disk may be why the run failed; its own error is the one to tell
             if log is not None:
                 log.message(traceback.format_exc(), "debug")
         return "failed", message_of(error)
     finally:
         if log is not None:
-            log.close(failed)
+            log.close()
 
 
 def _end(folder: RunFolder, status: str, error: str | None, console: Console) -> Ending:

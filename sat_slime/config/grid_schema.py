@@ -1,4 +1,4 @@
-"""A grid as typed data: one run, repeated over methods, lags, seeds and, if wanted, tasks."""
+"""A grid as typed data: one run, repeated over methods, lags and seeds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, field_validator
 
-from sat_slime.config.schema import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Section
+from sat_slime.config.schema import NonNegativeInt, PositiveInt, Section
 from sat_slime.objective import PAPER_METHODS, named_method
 
 
@@ -23,17 +23,8 @@ def matches(selector: str, method: str, lag: int) -> bool:
     return fnmatch.fnmatchcase(method, pattern or "*") and (not at or int(number) == lag)
 
 
-class CostConfig(Section):
-    """The time that a cell is expected to take, until cells of the grid have been measured."""
-
-    start_s: NonNegativeFloat = 30.0
-    """Seconds of a cell outside its iterations: start, evaluations, report."""
-    seconds_per_iteration: PositiveFloat | None = None
-    """Seconds of an iteration, from a run of this size on this machine. Unset: unknown."""
-
-
 class GridConfig(Section):
-    """One run over methods x lags x seeds, and x tasks where they are given. A cell is one of each."""
+    """One run over methods x lags x seeds. A cell is one of each."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = "grid"
     """Name of the grid and of its folder."""
@@ -52,9 +43,6 @@ class GridConfig(Section):
     seed_keys: Annotated[list[str], Field(min_length=1, default_factory=lambda: ["seed"])]
     """Settings of the run that take the cell's seed. With warmup.seed among them each seed has an initial model of its
     own, which all methods and lags of that seed share."""
-    tasks: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    """Values of task.name, each with settings of the run for its cells, such as `pointer_chasing: {task.hops: 4}`, or
-    `{}`. Unset: the run's task alone."""
     settings: dict[str, Any] = Field(default_factory=dict)
     """Settings of every cell, laid over the run's."""
     overrides: dict[str, dict[str, Any]] = Field(default_factory=dict)
@@ -64,8 +52,6 @@ class GridConfig(Section):
     """Cells that run at the same time. Unset: as many as the machine has cores and memory for; of slime one."""
     retries: NonNegativeInt = 2
     """Times that a cell which failed is started again, from its newest checkpoint, before the grid leaves it."""
-    cost: CostConfig = CostConfig()
-    """Expected cost."""
 
     @field_validator("methods")
     @classmethod

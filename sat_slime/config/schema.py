@@ -367,8 +367,6 @@ class LoggingConfig(Section):
 
     tensorboard: bool = True
     """Write TensorBoard events into the run folder, where the package is installed."""
-    wandb_project: str | None = None
-    """Weights & Biases project; unset: off."""
     samples_every_n_iterations: NonNegativeInt = 16
     """Iterations between batches whose responses are written to samples/; 0: never."""
     health: bool = True

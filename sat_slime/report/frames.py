@@ -243,7 +243,7 @@ def _add_grid(collection: Collection, grid: GridFolder) -> None:
         collection.left_out.append(str(error))
     task = section(read_yaml(grid.run), "task").get("name")
     for cell in dict.fromkeys([*planned, *states.values()]):
-        named = replace(cell, method=collection.named(cell.method, cell.task or task))
+        named = replace(cell, method=collection.named(cell.method, task))
         collection.planned += [named] if named not in collection.planned else []
     for path in sorted(grid.runs.iterdir()) if grid.runs.is_dir() else []:
         if not (path / "metrics.jsonl").exists() and not (path / "config.yaml").exists():

@@ -49,7 +49,6 @@ class RunFolder:
         self.log = self.path / "log.txt"
         self.tensorboard = self.path / "tensorboard"
         self.logs = self.path / "logs"
-        self.wandb_id = self.path / "wandb_id.txt"
         self.restarts = self.path / "restarts.jsonl"
         self.state_file = self.path / "state.json"
         self._lock = FolderLock(self.path / ".lock")

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from sat_slime.config import ConfigError, GridConfig, LabConfig, build_method, dump_config, load_grid
+from sat_slime.config import ConfigError, GridConfig, build_method, dump_config, load_grid
 from sat_slime.config.grid_schema import matches
 from sat_slime.config.jsonl import to_json, write_atomically
 from sat_slime.config.loader import RunConfig, vary
@@ -19,13 +19,11 @@ from sat_slime.runs.lock import FolderLock
 
 @dataclass(unsafe_hash=True)
 class Cell:
-    """One method at one lag with one seed, on one task, and how far it is. It is the same cell however far it is."""
+    """One method at one lag with one seed, and how far it is. It is the same cell however far it is."""
 
     method: str
     lag: int
     seed: int
-    task: str | None = None
-    """Its task where the grid has several; None: the run's own."""
     state: str = field(default="planned", compare=False)
     """planned, running, interrupted, failed or finished. An interrupted cell goes on from its newest checkpoint; a
     failed one has no retries left."""
@@ -40,19 +38,13 @@ class Cell:
 
     @property
     def name(self) -> str:
-        return f"{self.method}-lag{self.lag}-seed{self.seed}" + (f"-on-{self.task}" if self.task else "")
+        return f"{self.method}-lag{self.lag}-seed{self.seed}"
 
 
 def plan_cells(grid: GridConfig) -> list[Cell]:
     """Return every cell, in the order in which they run, seed by seed: so a grid that is ended early has whole seeds,
     in which all methods and lags can be compared."""
-    return [
-        Cell(method, lag, seed, task)
-        for seed in grid.seeds
-        for task in grid.tasks or (None,)
-        for method in grid.methods
-        for lag in grid.lags
-    ]
+    return [Cell(method, lag, seed) for seed in grid.seeds for method in grid.methods for lag in grid.lags]
 
 
 def select_cells(grid: GridConfig, cells: Sequence[Cell], only: Sequence[str], seeds: Sequence[int]) -> Sequence[Cell]:
@@ -84,24 +76,18 @@ def cell_config(grid: GridConfig, file: Path, run: RunConfig, cell: Cell, runs: 
         run: the run that all cells are variants of.
         runs: the folder in which the cells' run folders will stand.
     """
-    if cell.task and not isinstance(run, LabConfig):
-        raise ConfigError(
-            [f"{file}: tasks are for lab runs, and run is one of {run.runtime}: its task is in slime.prompt-data"]
-        )
     layers: list[tuple[str, Mapping[str, Any]]] = [
         (f"{file}: methods, lags and seeds", {"method": cell.method, "pipeline.lag": cell.lag}),
         (f"{file}: seed_keys", dict.fromkeys(grid.seed_keys, cell.seed)),
-        *([(f"{file}: tasks", {"task.name": cell.task} | grid.tasks[cell.task])] if cell.task else []),
         *((f"{file}: overrides", values) for values in grid.overrides_of(cell.method, cell.lag)),
     ]
     config = vary(run, [*layers, (str(file), {"name": cell.name, "output_dir": str(runs)})])
-    task = config.task.name if cell.task and isinstance(config, LabConfig) else None
-    made = Cell(build_method(config.method).name, config.pipeline.lag, config.seed, task)
+    made = Cell(build_method(config.method).name, config.pipeline.lag, config.seed)
     if made != cell:
         raise ConfigError(
             [
                 f"{file}: overrides make the run of {cell.name} that of {made.name}: leave the method's switches, "
-                "pipeline.lag, seed and task.name to methods, lags, seeds and tasks"
+                "pipeline.lag and seed to methods, lags and seeds"
             ]
         )
     return config

@@ -1,11 +1,10 @@
-"""A run writes what it measures here: files of the run folder, TensorBoard, Weights & Biases and the view."""
+"""A run writes what it measures here: files of the run folder, TensorBoard and the view."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib.util
 import threading
-import uuid
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
@@ -19,16 +18,6 @@ from sat_slime.runs.live_view import RunView, eval_line, live_words
 from sat_slime.runs.reading import row_faults
 
 
-def tracker_error(wandb_project: str | None) -> str | None:
-    """Return why the configured tracker cannot be used, or None."""
-    if wandb_project is None or importlib.util.find_spec("wandb") is not None:
-        return None
-    return (
-        f"logging.wandb_project is {wandb_project!r}, but the package wandb is not installed: pip install wandb, or "
-        "--set logging.wandb_project=null"
-    )
-
-
 class RunLog:
     """The log of one run. Its methods may be called from several threads."""
 
@@ -38,8 +27,6 @@ class RunLog:
         view: RunView,
         *,
         tensorboard: bool = False,
-        wandb_project: str | None = None,
-        config: Mapping[str, Any] | None = None,
         watch: Watch | None = None,
         stop_on_collapse: bool = False,
     ):
@@ -53,7 +40,6 @@ class RunLog:
         self._events: Any = None
         """TensorBoard's writer, once there is something to write."""
         self._purge_step: int | None = None
-        self._wandb = _wandb_run(wandb_project, folder, config or {}) if wandb_project else None
 
     def step(self, metrics: Mapping[str, Any]) -> None:
         """Record one optimizer step as a line of metrics.jsonl. `metrics["step"]` is the number of updates made."""
@@ -135,38 +121,30 @@ class RunLog:
         for sentence in lost:
             self.message(sentence, "warning")
 
-    def close(self, failed: bool = False) -> None:
-        """Close the trackers; the log is not used afterwards. failed: whether W&B marks the run so."""
+    def close(self) -> None:
+        """Close what is open; the log is not used afterwards."""
         with self._lock:
             if self._events is not None:
                 # On a full disk closing fails as the write before it did, and that error was raised.
                 with contextlib.suppress(OSError):
                     self._events.close()
-            if self._wandb is not None:
-                with contextlib.suppress(OSError):
-                    self._wandb.finish(exit_code=int(failed))
 
     def _append(self, path: Path, line: str) -> None:
         with self._lock, _writing(path):
             append_line(path, line)
 
     def _track(self, metrics: Mapping[str, Any]) -> None:
-        numbers = {key: float(value) for key, value in metrics.items() if isinstance(value, (int, float))}
-        with self._lock:
-            if self._tensorboard:
-                with _writing(self._folder.tensorboard):
-                    self._add_events(numbers)
-            if self._wandb is not None:
-                self._wandb.log(numbers)
+        """Write the numbers as TensorBoard's events."""
+        if not self._tensorboard:
+            return
+        with self._lock, _writing(self._folder.tensorboard):
+            if self._events is None:
+                from torch.utils.tensorboard import SummaryWriter  # takes a second to import
 
-    def _add_events(self, numbers: Mapping[str, float]) -> None:
-        if self._events is None:
-            from torch.utils.tensorboard import SummaryWriter  # takes a second to import
-
-            self._events = SummaryWriter(str(self._folder.tensorboard), purge_step=self._purge_step)
-        for key, value in numbers.items():
-            if key != "step":
-                self._events.add_scalar(key, value, int(numbers.get("step", 0)))
+                self._events = SummaryWriter(str(self._folder.tensorboard), purge_step=self._purge_step)
+            for key, value in metrics.items():
+                if key != "step" and isinstance(value, (int, float)):
+                    self._events.add_scalar(key, float(value), int(number(metrics, "step", 0)))
 
 
 def _numbers(metrics: Mapping[str, Any]) -> dict[str, Any]:
@@ -182,25 +160,3 @@ def _writing(path: Path) -> Iterator[None]:
     except OSError as error:
         remedy = "free space" if disk_is_full(error) else "see to it"
         raise OSError(f"cannot write {path}: {error.strerror or error}: {remedy} and go on with --resume") from error
-
-
-def _wandb_run(project: str, folder: RunFolder, config: Mapping[str, Any]) -> Any:
-    error = tracker_error(project)
-    if error:
-        raise RuntimeError(error)
-    import wandb
-
-    if not folder.wandb_id.exists():
-        folder.wandb_id.write_text(uuid.uuid4().hex[:8], encoding="utf-8")
-    run = wandb.init(
-        project=project,
-        name=folder.path.name,
-        dir=str(folder.path),
-        config=dict(config),
-        id=folder.wandb_id.read_text(encoding="utf-8"),
-        resume="allow",
-        allow_val_change=True,  # a resumed run may be longer
-    )
-    # wandb's own step may not go back; ours does when a run is resumed
-    run.define_metric("*", step_metric="step")
-    return run

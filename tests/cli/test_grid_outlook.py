@@ -12,10 +12,9 @@ from sat_slime.runs.grid import Cell, GridFolder
 CELLS = [Cell("gspo", lag, 0) for lag in (0, 1, 2, 3)]
 
 
-def plan_of(tmp_path, *more, start_s=0.0, seconds=6.0, parallel=1):
-    """Cells of 100 iterations, which take ten minutes by what the grid's file says, and more cells."""
-    cost = {"start_s": start_s, "seconds_per_iteration": seconds}
-    grid = GridConfig.model_validate({"parallel": parallel, "cost": cost})
+def plan_of(tmp_path, *more, parallel=1):
+    """Cells of 100 iterations, and more cells."""
+    grid = GridConfig(parallel=parallel)
     run = LabConfig.model_validate({"pipeline": {"iterations": 100}})
     cells = [Cell(cell.method, cell.lag, cell.seed) for cell in CELLS]
     return GridPlan(grid, GridFolder(tmp_path), run, dict.fromkeys([*cells, *more], run), cells)
@@ -26,29 +25,28 @@ def finished(lag, minutes, method="a"):
 
 
 @pytest.mark.parametrize(
-    ("others", "minutes", "source"),
+    ("others", "minutes"),
     [
-        ([finished(3, 3), finished(3, 5, "b"), finished(3, 4, "c"), finished(1, 9)], 4, "median of finished cells"),
-        ([finished(1, 9)], 9, "median of finished cells"),
-        ([], 11, "the grid file's 6 s"),
+        ([finished(3, 3), finished(3, 5, "b"), finished(3, 4, "c"), finished(1, 9)], 4),
+        ([finished(1, 9)], 9),
+        ([], math.nan),
     ],
 )
-def test_expectations_are_measured_where_they_can_be(tmp_path, others, minutes, source):
-    told, of = minutes_of(plan_of(tmp_path, *others, start_s=60), CELLS[3])
-    assert told == minutes and source in of
-    unknown = plan_of(tmp_path, seconds=None)
-    assert math.isnan(by_clock(unknown, minutes_left(unknown)))
-    assert "cost.seconds_per_iteration is not set" in minutes_of(unknown, CELLS[3])[1]
+def test_expectations_are_measured_where_they_can_be(tmp_path, others, minutes):
+    plan = plan_of(tmp_path, *others)
+    assert minutes_of(plan, CELLS[3]) == pytest.approx(minutes, nan_ok=True)
+    assert math.isnan(by_clock(plan, minutes_left(plan))) == (not others)
 
 
 def test_time_left_counts_what_is_done_and_what_runs_side_by_side(tmp_path):
-    plan = plan_of(tmp_path)
+    ten = finished(4, 10)
+    plan = plan_of(tmp_path, ten)
     run = plan.folder.run_folder(CELLS[0])
     run.path.mkdir(parents=True)
     run.metrics.write_text('{"step": 75, "iteration": 75}\n')
     left = minutes_left(plan)
     assert (by_clock(plan, left), left[CELLS[0]]) == (32.5, 2.5)
-    assert [by_clock(plan_of(tmp_path, parallel=n), left) for n in (2, 9)] == [16.25, 10]
+    assert [by_clock(plan_of(tmp_path, ten, parallel=n), left) for n in (2, 9)] == [16.25, 10]
     plan.cells[1].state, plan.cells[2].state = "finished", "failed"
     assert set(minutes_left(plan)) == {CELLS[0], CELLS[3]}
 

@@ -7,7 +7,6 @@ from synthetic import step_metrics, write_cell, write_slime_log
 
 from sat_slime.config import GridConfig, load_config
 from sat_slime.config.jsonl import to_json
-from sat_slime.config.loader import vary
 from sat_slime.report.comparison import limits, names_by_difference, write_comparison
 from sat_slime.report.frames import (
     ComparedRun,
@@ -177,21 +176,21 @@ def test_runs_of_another_task_are_a_method_of_their_own(tmp_path):
     assert any("of different tasks, running_sums and pointer_chasing" in sentence for sentence in said)
 
 
-def test_cells_of_a_grid_of_two_tasks_are_paired_on_their_own_task(tmp_path):
-    run = vary(load_config(ROOT / "configs/lab/tiny.yaml"), [])
-    grid = GridConfig(
-        methods=["gspo", "sat-gspo"], lags=[1], seeds=[0, 1], tasks={"running_sums": {}, "pointer_chasing": {}}
-    )
-    folder, cells = GridFolder(tmp_path / "grid"), plan_cells(grid)
-    with folder.held(grid, run, cells):
-        pass
-    for cell in cells[:4]:
-        config = cell_config(grid, folder.config, run, cell, folder.runs)
-        path = write_cell(folder.runs / cell.name, cell.method, 1, 0)
-        values = yaml.safe_load((path / "config.yaml").read_text())
-        (path / "config.yaml").write_text(yaml.safe_dump({**values, "task": config.task.model_dump()}))
-    collection = collect([folder.path])
-    assert collection.task == "running_sums", "the grid's first, whatever the order of the folders"
+def test_cells_of_grids_of_two_tasks_are_paired_on_their_own_task(tmp_path):
+    grid = GridConfig(methods=["gspo", "sat-gspo"], lags=[1], seeds=[0, 1])
+    folders = [GridFolder(tmp_path / task) for task in ("running_sums", "pointer_chasing")]
+    for folder in folders:
+        run = load_config(ROOT / "configs/lab/tiny.yaml", [f"task.name={folder.path.name}"])
+        cells = plan_cells(grid)
+        with folder.held(grid, run, cells):
+            pass
+        for cell in cells[:2]:
+            config = cell_config(grid, folder.config, run, cell, folder.runs)
+            path = write_cell(folder.runs / cell.name, cell.method, 1, 0)
+            values = yaml.safe_load((path / "config.yaml").read_text())
+            (path / "config.yaml").write_text(yaml.safe_dump({**values, "task": config.task.model_dump()}))
+    collection = collect([folder.path for folder in folders])
+    assert collection.task == "running_sums", "the first grid's"
     assert collection.methods == ["gspo", "sat-gspo", "gspo on pointer_chasing", "sat-gspo on pointer_chasing"]
     assert [run.method for run in collection.of("gspo", 1)] == ["gspo"]
     assert [(cell.method, cell.seed) for cell in collection.not_run] == [(name, 1) for name in collection.methods]

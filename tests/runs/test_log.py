@@ -1,16 +1,14 @@
 import json
 import math
 import os
-import sys
 import threading
-import types
 
 import pytest
 from recording_view import RecordingView
 
 from sat_slime.config.jsonl import read_rows
 from sat_slime.runs.folder import RunFolder
-from sat_slime.runs.log import RunLog, tracker_error
+from sat_slime.runs.log import RunLog
 
 
 @pytest.fixture
@@ -98,31 +96,3 @@ def test_tensorboard_has_one_value_per_step_after_a_rewind(folder, view):
     values = [(event.step, round(event.value, 3)) for event in events.Scalars("reward/mean")]
     assert values == [(1, 0.1), (2, 0.2), (3, 0.9)]
     assert events.Scalars("eval/accuracy")[0].step == 3
-
-
-def test_wandb_that_is_missing_is_said_beforehand(monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert tracker_error(None) is None
-    assert "logging.wandb_project is 'p'" in tracker_error("p")
-    assert "pip install wandb" in tracker_error("p")
-
-
-def test_wandb_goes_on_with_its_run_and_hears_of_failure(folder, view, monkeypatch):
-    calls = []
-    run = types.SimpleNamespace(
-        define_metric=lambda *_, **__: None,
-        log=lambda row: calls.append(("log", row)),
-        finish=lambda exit_code: calls.append(("finish", exit_code)),
-    )
-    wandb = types.ModuleType("wandb")
-    wandb.init = lambda **settings: calls.append(("init", settings)) or run
-    monkeypatch.setitem(sys.modules, "wandb", wandb)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: wandb)
-    for failed in (True, False):
-        log = RunLog(folder, view, wandb_project="p", config={"seed": 0})
-        log.step({"step": 1})
-        log.close(failed=failed)
-    (_, first), logged, failure, (_, second), _, success = calls
-    assert first["id"] == second["id"] == folder.wandb_id.read_text() and len(first["id"]) == 8
-    assert (first["resume"], first["project"], first["config"]) == ("allow", "p", {"seed": 0})
-    assert (logged, failure, success) == (("log", {"step": 1.0}), ("finish", 1), ("finish", 0))
