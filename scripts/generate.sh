@@ -3,4 +3,4 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-.venv/bin/python -m sat_slime.config.base_files configs
+.venv/bin/python scripts/base_files.py configs

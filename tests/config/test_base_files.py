@@ -1,10 +1,10 @@
 from pathlib import Path
 
+import base_files
 import pytest
 import yaml
+from base_files import FILES, base_file
 
-from sat_slime.config import base_files
-from sat_slime.config.base_files import FILES, base_file
 from sat_slime.config.source import parse_value
 from sat_slime.runs.reading import flat_settings
 
@@ -13,7 +13,7 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 
 @pytest.mark.parametrize("name", FILES)
 def test_the_files_are_what_the_schema_says(name):
-    told = "write it with: python -m sat_slime.config.base_files"
+    told = "write it with: scripts/generate.sh"
     assert (CONFIGS / name).read_text() == base_file(FILES[name]), told
 
 

@@ -1,4 +1,4 @@
-"""`python -m sat_slime.config.base_files [FOLDER]` writes configs/lab/base.yaml and configs/slime/base.yaml: every
+"""`python scripts/base_files.py [FOLDER]` writes configs/lab/base.yaml and configs/slime/base.yaml: every
 setting with its default, under the docstring of its field or section."""
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ HEADS: dict[type[Section], str] = {
     ),
 }
 """The text at the top of each file."""
-MADE = "`python -m sat_slime.config.base_files` writes this file from sat_slime/config: change the defaults there."
+MADE = "`scripts/base_files.py` writes this file from sat_slime/config: change the defaults there."
 FILES: dict[str, type[Section]] = {"lab/base.yaml": LabConfig, "slime/base.yaml": SlimeConfig}
 """Files below configs/, and what each holds."""
 
