@@ -2,41 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from sat_slime.cli.terminal import short
 from sat_slime.config import (
-    ConfigError,
     LabConfig,
     config_errors,
     config_warnings,
-    load_config,
     method_label,
-    slime_config_errors,
     slime_config_warnings,
 )
 from sat_slime.config.jsonl import number
-from sat_slime.config.loader import RunConfig, further_errors
-
-
-def load_run(file: Path, overrides: Sequence[str], settings: Mapping[str, Any] | None = None) -> RunConfig:
-    """Return a run's settings, as load_config reads them. A ConfigError also tells what the sections do not agree
-    on."""
-
-    def disagreements(config: RunConfig) -> list[str]:  # without a look at files and modules
-        if isinstance(config, LabConfig):
-            return config_errors(config)
-        from sat_slime.launch.command import flag_errors
-
-        return [*slime_config_errors(config), *flag_errors(config)]
-
-    try:
-        return load_config(file, overrides, settings)
-    except ConfigError as error:
-        more = [f"{file}: {line}" for line in further_errors(error, disagreements)]
-        raise ConfigError([*error.errors, *more]) from None
+from sat_slime.config.loader import RunConfig
 
 
 def settings_errors(config: RunConfig) -> list[str]:

@@ -46,9 +46,8 @@ def check(
 
 def findings_of(file: Path, overrides: Sequence[str]) -> Iterator[Finding]:
     """Yield the finding of every check of a run."""
-    from sat_slime.cli.any_run import load_run
     from sat_slime.cli.lab_run import lab_findings
-    from sat_slime.config import ConfigError, LabConfig
+    from sat_slime.config import ConfigError, LabConfig, load_config
     from sat_slime.config.finding import settings_findings
     from sat_slime.config.plugin_file import is_plugin_file, plugin_findings
     from sat_slime.runs.folder import RunFolder
@@ -59,7 +58,7 @@ def findings_of(file: Path, overrides: Sequence[str]) -> Iterator[Finding]:
     folder = file if file.is_dir() and RunFolder(file).is_run() else None
     file = RunFolder(folder).config if folder else file
     try:
-        config = load_run(file, overrides)
+        config = load_config(file, overrides)
     except ConfigError as error:
         yield from settings_findings(error.errors)
         return

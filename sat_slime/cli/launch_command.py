@@ -178,8 +178,7 @@ def plan_run(
         resume_from: the iteration of the checkpoint to go on from, instead of the newest.
         look_for_slime: of a run of slime, hold its flags against the slime on this machine.
     """
-    from sat_slime.cli.any_run import load_run
-    from sat_slime.config import ConfigError, LabConfig
+    from sat_slime.config import ConfigError, LabConfig, load_config
     from sat_slime.runs.folder import RunFolder, RunFolderError
     from sat_slime.runs.grid import GridFolder
 
@@ -194,7 +193,7 @@ def plan_run(
         folder = file.parent
     if error := contradiction(settings):
         raise ConfigError([error])
-    config = load_run(file, overrides, settings)
+    config = load_config(file, overrides, settings)
     if "name" in settings:
         folder = None
     if isinstance(config, LabConfig):

@@ -13,11 +13,11 @@ from typing import Any
 
 from rich.console import Console
 
-from sat_slime.cli.any_run import load_run, method_and_order
+from sat_slime.cli.any_run import method_and_order
 from sat_slime.cli.slime_job import Where, launch_job, stop_job
 from sat_slime.cli.slime_run import plan_slime_run
 from sat_slime.cli.terminal import FAILED, INTERRUPTED, OK, complain, sigterm_as_ctrl_c, undisturbed
-from sat_slime.config import ConfigError, SlimeConfig, dump_config
+from sat_slime.config import ConfigError, SlimeConfig, dump_config, load_config
 from sat_slime.config.disk import is_replaceable
 from sat_slime.launch.checks import settings_errors
 from sat_slime.launch.command import run_folder
@@ -51,7 +51,7 @@ def rehearse_run(
     rehearsals/NAME. resume: also go on from a checkpoint. dry_run: end where slime would be started.
     """
     console = Console(soft_wrap=True, highlight=False)
-    config = load_run(file, overrides, settings)
+    config = load_config(file, overrides, settings)
     if not isinstance(config, SlimeConfig):
         raise ConfigError([f"{file} is a lab run, which runs on a CPU: sat-slime launch {file}"])
     folder = (out or Path("rehearsals") / config.name).absolute()

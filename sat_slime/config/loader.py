@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -43,7 +43,7 @@ def load_config(
 
     overrides: `a.b=value` texts of `--set`, the value in YAML. settings: dotted key to value, laid on before them.
     Raises ConfigError with one line for every fault found. What needs several sections is config_errors, for a slime
-    run slime_config_errors; where this raises, further_errors.
+    run slime_config_errors.
     """
     sources = _layers(path)
     if _only(sources, _OF_A_GRID, _OF_A_RUN):
@@ -108,15 +108,6 @@ def _key_paths(fields: Mapping[str, FieldInfo], values: Mapping[str, Any] | None
 def marked_settings(mark: Mark) -> frozenset[str]:
     """Return the dotted keys of the settings and sections that bear `mark` in a run of any runtime."""
     return frozenset(key for model in RUNTIMES.values() for key in marked(model, mark))
-
-
-def further_errors(error: ConfigError, check: Callable[[RunConfig], Sequence[str]]) -> list[str]:
-    """Return what `check` finds in the settings besides the faults of `error`, as a line each. It is given the faulty
-    settings at their defaults; lines that name one of those are left out."""
-    if error.rest is None:
-        return []
-    named = [rf"\b{re.escape('.'.join(path))}\b|^{re.escape(path[0])}:" for path in error.faulty if path]
-    return [line for line in check(error.rest) if not any(re.search(pattern, line) for pattern in named)]
 
 
 # ---------------------------------------------------------------------------------------------- layers over one another
@@ -186,35 +177,15 @@ def _run(values: dict[str, Any], place: str, sources: Sequence[Source], override
 
 def _validated(model: type[SectionT], source: Source, errors: Sequence[str] = ()) -> SectionT:
     """errors: what was found before."""
-    errors, faulty = list(errors), []
-    sound: SectionT | None = None
+    errors = list(errors)
     try:
         sound = model.model_validate(source.values)
+        if not errors:
+            return sound
     except ValidationError as error:
-        values = source.values
         for detail in error.errors():
             errors += _told(model, source, detail)
-            path = tuple(str(part) for part in detail["loc"])
-            # Without its name nobody knows what the other settings of a task are.
-            path, values = _without(values, path[:1] if path == ("task", "name") else path)
-            # What an unknown key is meant to be is a setting of its section.
-            faulty.append(path[:-1] if detail["type"] == "extra_forbidden" else path)
-        with contextlib.suppress(ValidationError):  # a default that does not go together with the rest
-            sound = model.model_validate(values)
-    if errors or sound is None:
-        raise ConfigError(errors, sound, faulty)
-    return sound
-
-
-def _without(values: dict[str, Any], path: KeyPath) -> tuple[KeyPath, dict[str, Any]]:
-    """Return the part of `path` that is there, and `values` without what is at it."""
-    if not path:  # a fault of the section as a whole
-        return (), {}
-    key, inner = path[0], values.get(path[0])
-    if len(path) > 1 and isinstance(inner, dict):
-        rest, inner = _without(inner, path[1:])
-        return (key, *rest), {**values, key: inner}
-    return (key,), {name: value for name, value in values.items() if name != key}
+    raise ConfigError(errors)
 
 
 def _told(model: type[Section], source: Source, detail: ErrorDetails) -> Iterator[str]:

@@ -18,9 +18,8 @@ KeyPath = tuple[str, ...]
 class ConfigError(ValueError):
     """Faults of a configuration, each one line that names the place, the key, the value and the remedy."""
 
-    def __init__(self, errors: Sequence[str], rest: Any = None, faulty: Sequence[KeyPath] = ()):
-        """rest: the settings without the faulty ones, where they are sound; faulty: where those are."""
-        self.errors, self.rest, self.faulty = list(errors), rest, tuple(faulty)
+    def __init__(self, errors: Sequence[str]):
+        self.errors = list(errors)
         super().__init__("\n".join(self.errors))
 
 

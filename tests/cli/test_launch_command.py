@@ -73,10 +73,10 @@ def test_bad_input_is_a_line_before_anything_starts(runtime, tmp_path, arguments
 @pytest.mark.parametrize("command", [["launch"], ["check"]])
 def test_all_faults_are_told_at_once(runtime, monkeypatch, command):
     monkeypatch.setattr(engine_packages, "ENGINES", ())
-    overrides = ["--set", "train.lr=1e400", "--set", "model.kv_heads=3", "--set", "pipline.lag=1"]
+    overrides = ["--set", "train.lr=1e400", "--set", "model.kv_heads=x", "--set", "pipline.lag=1"]
     result = sat_slime_command(*command, TINY, *overrides)
     assert result.exit_code == 2
-    for fault in ("train.lr is inf", "model.kv_heads is 3", "unknown key 'pipline.lag'"):
+    for fault in ("train.lr is inf", "model.kv_heads is 'x'", "unknown key 'pipline.lag'"):
         assert fault in result.output
 
 

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from sat_slime.config import ConfigError, LabConfig, config_errors, dump_config, load_config, load_grid
-from sat_slime.config.loader import RUNTIMES, further_errors, key_paths
+from sat_slime.config import ConfigError, LabConfig, dump_config, load_config, load_grid
+from sat_slime.config.loader import RUNTIMES, key_paths
 from sat_slime.config.source import read_layers
 from sat_slime.config.synonyms import SYNONYMS
 
@@ -156,18 +156,11 @@ def test_an_empty_section_does_not_undo_what_it_extends(tmp_path, text, key):
 @pytest.mark.parametrize(
     "text, overrides, told",
     [
-        ("train: {lr: 1.0e+400}\nmodel: {kv_heads: 3}", [], ["train.lr is inf", "model.kv_heads is 3"]),
-        ("model: {kv_heads: 3}", ["train.lr=1" + "0" * 400], ["train.lr is 1000", "model.kv_heads is 3"]),
-        ("model: {kv_heads: 3}", ["train.lr", "=1"], ["--set train.lr:", "--set =1:", "model.kv_heads is 3"]),
-        ("model: {kv_heads: 3}", ["method=gspoo"], ["unknown method 'gspoo'", "model.kv_heads is 3"]),
-        ("model: {kv_heads: 3}\npipeline:", [], ["pipeline is empty", "model.kv_heads is 3"]),
-        # what depends on a faulty setting is not guessed from its default
-        ("model: {kv_heads: x, attention_heads: 3}", [], ["model.kv_heads is 'x'"]),
-        ("model: {kv_head: 3, attention_heads: 3}", [], ["unknown key 'model.kv_head'"]),
-        ("model: {max_positions: 30}\ntask: {max_digits: x}", [], ["task.max_digits is 'x'"]),
-        ("task: {min_digits: 12, max_digits: x}", [], ["task.max_digits is 'x'"]),
-        ("eval: {k: [a]}\nmodel: {kv_heads: 3}", [], ["eval.k.0 is 'a'", "model.kv_heads is 3"]),
-        ("method: {denominator: x, sat: true}", ["pipeline.lag=0"], ["method.denominator is 'x'"]),
+        ("train: {lr: 1.0e+400}\npipeline:", [], ["train.lr is inf", "pipeline is empty"]),
+        ("model: {kv_heads: x}", ["train.lr=1" + "0" * 400], ["train.lr is 1000", "model.kv_heads is 'x'"]),
+        ("model: {kv_heads: x}", ["train.lr", "=1"], ["--set train.lr:", "--set =1:", "model.kv_heads is 'x'"]),
+        ("model: {kv_head: 3}", ["method=gspoo"], ["unknown method 'gspoo'", "unknown key 'model.kv_head'"]),
+        ("eval: {k: [a]}\ntask: {max_digits: x}", [], ["eval.k.0 is 'a'", "task.max_digits is 'x'"]),
     ],
 )
 def test_a_fault_hides_no_other(tmp_path, text, overrides, told):
@@ -175,7 +168,7 @@ def test_a_fault_hides_no_other(tmp_path, text, overrides, told):
     path.write_text(text)
     with pytest.raises(ConfigError) as caught:
         load_config(path, overrides)
-    found = [*caught.value.errors, *further_errors(caught.value, config_errors)]
+    found = caught.value.errors
     assert len(found) == len(told), found
     for part in told:
         assert any(part in line for line in found), (part, found)
