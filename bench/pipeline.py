@@ -39,7 +39,7 @@ def main() -> None:
     times: dict[str, list[float]] = {"rollout": [], "train": [], "synchronous": [], "asynchronous": [], "engine": []}
     core_seconds = dict.fromkeys(times, 0.0)
     tokens = []
-    with running(config) as (trainer, engines):
+    with running(config) as (trainer, engine):
 
         def timed(name: str, action) -> None:
             used, started = used_core_seconds(), time.perf_counter()
@@ -48,20 +48,20 @@ def main() -> None:
             core_seconds[name] += used_core_seconds() - used
 
         for warm in range(3):
-            batch = generate(config, engines, warm)
-            trainer.start_train(batch).result()
+            batch = generate(config, engine, warm)
+            trainer.call("train", batch.graded())
 
         def asynchronous() -> None:
             nonlocal batch
             problems, requests = training_requests(config, 0)
-            flight = engines.generate(requests, config.rollout.samples_per_prompt)
-            trainer.start_train(batch).result()
-            batch = collect(engines, flight, 0, problems)
+            flight = engine.start("generate", requests)
+            trainer.call("train", batch.graded())
+            batch = collect(config, flight, 0, problems)
 
         for _ in range(options.rounds):
-            timed("rollout", lambda: generate(config, engines, 0))
-            timed("train", lambda: trainer.start_train(batch).result())
-            timed("synchronous", lambda: trainer.start_train(generate(config, engines, 0)).result())
+            timed("rollout", lambda: generate(config, engine, 0))
+            timed("train", lambda: trainer.call("train", batch.graded()))
+            timed("synchronous", lambda: trainer.call("train", generate(config, engine, 0).graded()))
             for _ in range(2):
                 timed("asynchronous", asynchronous)
             times["engine"].append(batch.seconds)

@@ -25,7 +25,6 @@ from rich.text import Text
 
 from sat_slime.cli import engine_packages
 from sat_slime.cli.any_run import optimizer_steps, settings_errors, settings_warnings
-from sat_slime.cli.lab_run import ENGINE_MEMORY_GIB
 from sat_slime.cli.slime_run import saved_iterations
 from sat_slime.cli.terminal import BAD_INPUT, INTERRUPTED, Ending, say
 from sat_slime.config import ConfigError, GridConfig, LabConfig, SlimeConfig, dump_config, load_config, load_grid
@@ -94,8 +93,7 @@ class GridPlan:
         if isinstance(self.run, SlimeConfig):
             return 1
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-        cell_memory = CELL_MEMORY_GIB + (self.run.rollout.engines - 1) * ENGINE_MEMORY_GIB
-        return max(1, min(len(os.sched_getaffinity(0)), int(memory / cell_memory)))
+        return max(1, min(len(os.sched_getaffinity(0)), int(memory / CELL_MEMORY_GIB)))
 
 
 def plan_grid(

@@ -101,7 +101,7 @@ def describe(plan: LabPlan) -> str:
     lines = [
         f"method      {method_and_order(config)}",
         f"trainer     {train.dtype}",
-        f"engines     {rollout.engines} SGLang server(s), {rollout.dtype}",
+        f"engine      {rollout.dtype}",
         f"batch       {rollout.prompts_per_iteration} prompts x {rollout.samples_per_prompt} samples = {responses} "
         f"responses, at most {responses * longest:,} tokens an iteration",
         length_line(config),
@@ -180,10 +180,8 @@ def _check_initial(folder: Path, config: LabConfig, saved: Checkpoint) -> None:
 # --------------------------------------------------------------------------------------------------------------- checks
 
 GIB = 2**30
-ENGINE_MEMORY_GIB = 2.5
-"""Resident memory of one SGLang server with a tiny model, with room to load weights."""
-OTHER_MEMORY_GIB = 2.0
-"""That of the trainer with a tiny model, and of the run's own process."""
+MEMORY_GIB = 4.5
+"""Resident memory of SGLang's server with a tiny model, the trainer and the run's own process."""
 DISK_GIB = 1.0
 """Free disk that a run wants: checkpoints, weights and the warmed-up model."""
 
@@ -201,7 +199,7 @@ def lab_findings(config: LabConfig, file: Path) -> Iterator[Finding]:
         yield warn("run folder", f"{folder.path} holds an earlier run: use --resume, --name or --overwrite")
     yield _place("run folder", "output_dir", folder.path)
     yield _place("cache folder", "cache_dir", Path(config.cache_dir).expanduser())
-    yield _memory(config)
+    yield _memory()
     for engine in engine_packages.ENGINES:
         if is_installed(engine):
             yield ok(engine.package, installed_version(engine.package) or "version unknown")
@@ -224,12 +222,11 @@ def _place(name: str, key: str, path: Path) -> Finding:
     return ok(name, f"{path}, {free:.0f} GiB free")
 
 
-def _memory(config: LabConfig) -> Finding:
+def _memory() -> Finding:
     free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES") / GIB
-    need = config.rollout.engines * ENGINE_MEMORY_GIB + OTHER_MEMORY_GIB
-    if free < need:
-        return warn("memory", f"{free:.1f} GiB free, about {need:.1f} wanted: fewer rollout.engines")
-    return ok("memory", f"{free:.0f} GiB free, about {need:.1f} wanted")
+    if free < MEMORY_GIB:
+        return warn("memory", f"{free:.1f} GiB free, about {MEMORY_GIB} wanted")
+    return ok("memory", f"{free:.0f} GiB free, about {MEMORY_GIB} wanted")
 
 
 # -------------------------------------------------------------------------------------------- from its start to its end

@@ -211,10 +211,8 @@ class WarmupConfig(Section):
 class RolloutConfig(Section):
     """Generation on SGLang."""
 
-    engines: PositiveInt = 1
-    """SGLang servers; they share a batch."""
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
-    """Arithmetic of the servers."""
+    """Arithmetic of the server."""
     prompts_per_iteration: PositiveInt = 16
     """Prompts of a batch. The paper's is 256."""
     samples_per_prompt: Annotated[int, Field(ge=2)] = 16
@@ -224,18 +222,14 @@ class RolloutConfig(Section):
     max_response_tokens: PositiveInt = 24
     """Longest response, in tokens."""
     max_running_requests: PositiveInt = 256
-    """Requests that one server decodes side by side, and the bound on requests in flight to it."""
+    """Requests that the server decodes side by side, and the bound on requests in flight to it."""
     deterministic: bool = False
     """Requests reach the scheduler in one piece and the sampling seed of each decides its tokens, so that a batch
     depends on nothing but weights, prompts and seeds: a resumed run then repeats bit for bit (with float32)."""
     startup_timeout_s: Annotated[PositiveFloat, MAY_CHANGE_ON_RESUME] = 180.0
-    """Seconds for a server to become healthy before it counts as failed."""
+    """Seconds for the server to become healthy before it counts as failed."""
     request_timeout_s: Annotated[PositiveFloat, MAY_CHANGE_ON_RESUME] = 120.0
     """Seconds for one response before it counts as lost and is sent again."""
-    max_restarts: Annotated[NonNegativeInt, MAY_CHANGE_ON_RESUME] = 3
-    """Restarts of one server within a run before the run ends with an error."""
-    max_attempts: Annotated[PositiveInt, MAY_CHANGE_ON_RESUME] = 4
-    """Attempts at one response (lost, timed out or rejected by validation) before the run ends with an error."""
 
 
 class TrainConfig(Section):
@@ -282,7 +276,7 @@ class ScoresConfig(Section):
 
 
 class EvalConfig(ScoresConfig):
-    """Evaluation on held-out problems, with the weights that the servers hold."""
+    """Evaluation on held-out problems, with the weights that the server holds."""
 
     every_n_iterations: NonNegativeInt = 16
     """Iterations between evaluations, besides one before the first step and one after the last; 0: none at all."""

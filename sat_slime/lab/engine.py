@@ -1,13 +1,12 @@
-"""The rollout engines: SGLang servers of the run, which answer every request exactly once.
+"""The rollout engine: an SGLang server of the run, by which every request is answered exactly once.
 
 `Server` is a process and the way to ask it; `Engine` restarts it, and sends again what was lost or is not valid;
-`Engines` are all of them, on an event loop in a thread of their own.
+`RunningEngine` has one on an event loop in a thread of its own.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
 import signal
 import subprocess
@@ -15,7 +14,7 @@ import sys
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -26,8 +25,7 @@ import httpx
 
 from sat_slime.config.exits import how_it_ended
 from sat_slime.config.schema import LabConfig
-from sat_slime.lab.batch import RolloutBatch
-from sat_slime.lab.failures import wait_all
+from sat_slime.lab.process import PartFailure
 from sat_slime.lab.responses import joined, rest, validate
 from sat_slime.lab.sglang_process import SCRATCH, SOCKET
 from sat_slime.models import family_environment
@@ -37,7 +35,6 @@ from sat_slime.rollout.client import in_words
 from sat_slime.rollout.scratch import Scratch, new_scratch
 from sat_slime.rollout.types import GenerationRequest, Response
 from sat_slime.rollout.validation import Expectations, RejectedResponse
-from sat_slime.tasks import Problem
 
 SGLANG_COMMAND = (sys.executable, "-m", "sat_slime.lab.sglang_process")
 CPU_ARGUMENTS = (
@@ -52,6 +49,10 @@ GPU_ARGUMENTS = (
 CONTEXT_MARGIN = 8  # SGLang keeps up to 7 positions of its context length for itself
 LOG_TAIL_LINES = 20
 POSTS_IN_FLIGHT = 4
+MAX_RESTARTS = 3
+"""Restarts of the server within a run before the run ends with an error."""
+MAX_ATTEMPTS = 4
+"""Attempts at one response (lost, timed out or rejected) before the run ends with an error."""
 ENDING_S = 1.0
 """Seconds that a server's process may take to end after its connections broke, before it counts as alive."""
 INTERRUPT_EVERY_S = 0.2
@@ -62,8 +63,8 @@ class ServerLost(ConnectionError):
     """The server did not answer in time, or the connection broke: what was asked may or may not have happened."""
 
 
-class EngineFailed(RuntimeError):
-    """An engine that cannot go on: its server does not start or refuses what it is asked, or too many restarts of it or
+class EngineFailed(PartFailure):
+    """The engine cannot go on: its server does not start or refuses what it is asked, or too many restarts of it or
     attempts at one response were made."""
 
 
@@ -74,13 +75,13 @@ class Server:
     """An SGLang process on a socket file of this user. It ends with `stop`, and with this process, however that
     ends."""
 
-    def __init__(self, index: int, config: LabConfig, log_dir: Path, command: Sequence[str] | None = None) -> None:
-        """command: what to run, with SGLang's arguments appended; default: SGLang."""
-        self.name, self.config, self.command = f"SGLang's server of engine {index}", config, command
-        self.log_path = log_dir.resolve() / f"sglang-{index}.log"
+    def __init__(self, config: LabConfig, log_dir: Path, command: Sequence[str] = SGLANG_COMMAND) -> None:
+        """command: what to run, with SGLang's arguments appended."""
+        self.config, self.command = config, command
+        self.log_path = log_dir.resolve() / "sglang.log"
         self.socket = Path()
         """The file that the server listens on, once it was started."""
-        self.death = f"{self.name} was ended"
+        self.death = "SGLang's server was ended"
         """How the server that was ended last failed, as the beginning of a sentence."""
         self._http: httpx.AsyncClient | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -168,15 +169,15 @@ class Server:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(ENDING_S)
         if self.alive:
-            self.death = f"{self.name} {why} and was ended{self._last_words()}"
+            self.death = f"SGLang's server {why} and was ended{self._last_words()}"
             self.stop()
 
     def how_it_ended(self) -> str:
         """Return how a server that is not alive ended, and what it wrote last, as the beginning of a sentence."""
         if self._process is None or self._process.returncode is None:
             return self.death
-        ended = how_it_ended(self._process.returncode)
-        return f"{self.name} (process {self._process.pid}) {ended}{self._last_words()}"
+        how = how_it_ended(self._process.returncode)
+        return f"SGLang's server (process {self._process.pid}) {how}{self._last_words()}"
 
     def log_tail(self) -> str:
         """Return the last lines of the log, as the end of a message."""
@@ -215,7 +216,7 @@ class Server:
         # SGLang leaves its sockets in the temporary folder; in one of its own they go with the server.
         environment = {**os.environ, **server_environment(self.config.model.family)}
         environment |= {"TMPDIR": str(folder.path), SCRATCH: str(folder.path)}
-        command = [*(self.command or SGLANG_COMMAND), *arguments]
+        command = [*self.command, *arguments]
         with self.log_path.open("ab") as log:
             log.write(f"--- at {folder.path / SOCKET}: {' '.join(command)}\n".encode())
             log.flush()
@@ -232,7 +233,7 @@ class Server:
 
     def _fail(self, what: str) -> None:
         self.stop()
-        raise EngineFailed(f"{self.name} {what}{self._last_words()}{self.log_tail()}")
+        raise EngineFailed(f"SGLang's server {what}{self._last_words()}{self.log_tail()}")
 
 
 def server_environment(family: str | None = None) -> dict[str, str]:
@@ -310,8 +311,14 @@ class Generation:
         return [self.complete.get(r.request_id) or joined(r, self.parts[r.request_id]) for r in self.requests]
 
     @property
-    def resent(self) -> int:
-        return sum(len(reasons) for reasons in self.failures.values())
+    def faults(self) -> dict[str, int]:
+        """Counts of rejected, lost and resent responses, for rollout/* of the run folder."""
+        return {
+            "rejected": self.rejected.total(),
+            "lost": self.lost,
+            "resent": sum(len(reasons) for reasons in self.failures.values()),
+            **{f"rejected/{reason}": count for reason, count in self.rejected.items()},
+        }
 
     @property
     def oldest(self) -> int | None:
@@ -328,11 +335,11 @@ class Engine:
     """
 
     def __init__(
-        self, index: int, config: LabConfig, model_path: Path, log_dir: Path, command: Sequence[str] | None = None
+        self, config: LabConfig, model_path: Path, log_dir: Path, command: Sequence[str] = SGLANG_COMMAND
     ) -> None:
-        """model_path: Hugging Face folder of the first weights, version 0. command: default: SGLang's server."""
-        self.index, self.config = index, config
-        self.server = Server(index, config, log_dir, command)
+        """model_path: Hugging Face folder of the first weights, version 0. command: as of Server."""
+        self.config = config
+        self.server = Server(config, log_dir, command)
         self.stopped = False
         self.restarts = 0
         self.deaths: list[str] = []
@@ -355,7 +362,7 @@ class Engine:
         rollout = config.rollout
         self._posts = 1 if rollout.deterministic else min(POSTS_IN_FLIGHT, rollout.max_running_requests)
 
-    async def start(self) -> None:
+    async def start_server(self) -> None:
         """Starts the server and waits until it is healthy. Raises EngineFailed."""
         await self.server.start(*self.weights)
 
@@ -364,7 +371,7 @@ class Engine:
         self.stopped = True
         self.server.stop()
 
-    async def update_weights(self, path: str, version: int) -> None:
+    async def update_weights(self, folder: Path, version: int) -> None:
         """Loads a Hugging Face folder (config.json, model.safetensors) as `version`, after it has interrupted what is
         in flight.
 
@@ -382,7 +389,7 @@ class Engine:
                     with suppress(asyncio.TimeoutError):
                         await asyncio.wait_for(self._idle.wait(), INTERRUPT_EVERY_S)
                 await self._revive()
-                await self._load(path, version)
+                await self._load(str(folder), version)
             finally:
                 self._may_send.set()
 
@@ -400,14 +407,17 @@ class Engine:
 
     async def score(self, sequences: Sequence[Sequence[int]]) -> EngineScores:
         """Scores the canary's sequences, beside what is in flight; once more after a restart of a lost server. Raises
-        ServerLost, EngineFailed."""
+        EngineFailed."""
         try:
-            answers = await self.server.post("/generate", score_payload(sequences))
-        except ServerLost:
-            await self._try_server()
-            await self._ensure_server()
-            answers = await self.server.post("/generate", score_payload(sequences))
-        return read_scores(answers, sequences)
+            try:
+                answers = await self.server.post("/generate", score_payload(sequences))
+            except ServerLost:
+                await self._try_server()
+                await self._ensure_server()
+                answers = await self.server.post("/generate", score_payload(sequences))
+            return read_scores(answers, sequences)
+        except (ServerLost, ValueError) as error:
+            raise EngineFailed(f"{error}") from error
 
     async def generate(self, requests: Sequence[GenerationRequest]) -> Generation:
         """Returns exactly one valid response for each request, in order.
@@ -492,11 +502,11 @@ class Engine:
 
     def _check_attempts(self, call: Generation) -> None:
         for request in call.pending:
-            reasons, most = call.failures[request.request_id], self.config.rollout.max_attempts
-            if len(reasons) >= most:
+            reasons = call.failures[request.request_id]
+            if len(reasons) >= MAX_ATTEMPTS:
                 raise EngineFailed(
-                    f"no valid response to request {request.request_id} in {len(reasons)} attempts "
-                    f"(rollout.max_attempts is {most}): {'; '.join(reasons)}. Lost and timed out "
+                    f"no valid response to request {request.request_id} in {len(reasons)} attempts: "
+                    f"{'; '.join(reasons)}. Lost and timed out "
                     f"ones need a longer rollout.request_timeout_s or a healthier server, see {self.server.log_path}; "
                     "rejected ones are a fault of the server or of its weights"
                 )
@@ -521,113 +531,46 @@ class Engine:
     async def _revive(self) -> None:
         """Does the work of `_ensure_server`; the caller holds `_life`."""
         if self.stopped:
-            raise EngineFailed(f"engine {self.index} was stopped")
+            raise EngineFailed("the engine was stopped")
         if self.server.alive:
             return
-        death, most = self.server.how_it_ended(), self.config.rollout.max_restarts
-        if self.restarts >= most:
-            raise EngineFailed(
-                f"{death}, after {self.restarts} restarts of the server (rollout.max_restarts is {most})"
-                f"{self.server.log_tail()}"
-            )
+        death = self.server.how_it_ended()
+        if self.restarts >= MAX_RESTARTS:
+            raise EngineFailed(f"{death}, after {self.restarts} restarts of the server{self.server.log_tail()}")
         self.restarts += 1
         self.deaths.append(death)
         await self.server.start(*self.weights)
 
 
-# --------------------------------------------------------------------------------------------------------- all engines
-
-
-def faults_of(results: Sequence[Generation]) -> dict[str, int]:
-    """Return counts of rejected, lost and resent responses."""
-    rejected = sum((result.rejected for result in results), Counter[str]())
-    return {
-        "rejected": rejected.total(),
-        "lost": sum(result.lost for result in results),
-        "resent": sum(result.resent for result in results),
-        **{f"rejected/{reason}": count for reason, count in rejected.items()},
-    }
-
-
-class Engines:
-    """All rollout engines, which share each batch by whole problems. What waits here raises PartFailure."""
+class RunningEngine:
+    """The engine on an event loop in a thread of its own. What waits here raises EngineFailed."""
 
     def __init__(self, config: LabConfig, model_path: Path, log_dir: Path) -> None:
+        self.engine = Engine(config, model_path, log_dir)
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="engines", daemon=True)
+        self._thread = threading.Thread(target=self._loop.run_forever, name="engine", daemon=True)
         self._thread.start()
-        self.engines = [Engine(index, config, model_path, log_dir) for index in range(config.rollout.engines)]
-        self.task = config.task
 
-    def start(self) -> None:
-        """Starts all servers and waits until they are healthy."""
-        self._wait([engine.start() for engine in self.engines])
+    def start(self, method: str, *arguments: Any) -> Future[Any]:
+        """Starts a method of Engine."""
+        return asyncio.run_coroutine_threadsafe(getattr(self.engine, method)(*arguments), self._loop)
 
-    def stop(self) -> None:
-        """Stops all servers and what is in flight."""
-        try:
-            self._wait([engine.stop() for engine in self.engines])
-        finally:
-            self._begin(_cancel_all()).result()
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            self._loop.close()
-
-    def update_weights(self, folder: Path, version: int) -> None:
-        """Gives all rollout engines new weights, which interrupt what is in flight."""
-        self._wait([engine.update_weights(str(folder), version) for engine in self.engines])
-
-    def score(self, sequences: Sequence[Sequence[int]]) -> dict[str, EngineScores]:
-        """Has every engine score the canary's sequences, and returns the scores by the engine's name."""
-        results = self._wait([engine.score(sequences) for engine in self.engines])
-        return {f"rollout engine {index}": scores for index, scores in enumerate(results)}
-
-    def generate(self, requests: list[GenerationRequest], group: int) -> list[Future[Any]]:
-        """Starts generation; `collect` takes what this returns.
-
-        Args:
-            group: requests of one problem, which stand in a row and stay on one engine.
-        """
-        problems, engines = len(requests) // group, len(self.engines)
-        ends = [group * (i * problems // engines) for i in range(engines + 1)]
-        return [
-            self._begin(engine.generate(requests[start:end]))
-            for engine, (start, end) in zip(self.engines, itertools.pairwise(ends), strict=True)
-        ]
-
-    def stream(self, index: int, requests: list[GenerationRequest]) -> Future[Generation]:
-        """Starts generation of one problem's responses. `index` numbers the groups, which the engines take in turn."""
-        return self._begin(self.engines[index % len(self.engines)].generate(requests))
-
-    def give_up(self, oldest: int) -> None:
-        """Ends the groups in generation that have a token of weights before version `oldest`; waits for nothing."""
-        for engine in self.engines:
-            self._begin(engine.give_up(oldest))
-
-    def collect(self, futures: list[Future[Any]], iteration: int, problems: list[Problem]) -> RolloutBatch:
-        """Waits for a batch."""
-        results = wait_all(futures, "rollout engine")
-        return RolloutBatch(
-            self.task,
-            iteration,
-            problems,
-            [response for result in results for response in result.responses],
-            seconds=max(result.seconds for result in results),
-            faults=faults_of(results),
-        )
+    def call(self, method: str, *arguments: Any) -> Any:
+        """Return the result of a method of Engine, waited for."""
+        return self.start(method, *arguments).result()
 
     def new_deaths(self) -> list[str]:
-        """Return why servers were restarted since this was asked last, a sentence for each restart."""
-        deaths = [death for engine in self.engines for death in engine.deaths]
-        for engine in self.engines:
-            engine.deaths = []
+        """Return why the server was restarted since this was asked last, a sentence for each restart."""
+        deaths, self.engine.deaths = self.engine.deaths, []
         return deaths
 
-    def _wait(self, coroutines: Sequence[Coroutine[Any, Any, Any]]) -> list[Any]:
-        return wait_all([self._begin(coroutine) for coroutine in coroutines], "rollout engine")
-
-    def _begin(self, coroutine: Coroutine[Any, Any, Any]) -> Future[Any]:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+    def close(self) -> None:
+        """Ends the server and what is in flight."""
+        self.call("stop")
+        asyncio.run_coroutine_threadsafe(_cancel_all(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
 
 
 async def _cancel_all() -> None:

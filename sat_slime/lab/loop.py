@@ -1,4 +1,4 @@
-"""The loop of a run: its trainer, its engines, and where it stands.
+"""The loop of a run: its trainer, its engine, and where it stands.
 
 An iteration takes a batch, trains on it and, where they are due, broadcasts weights, evaluates and saves. `Pipeline` is
 the loop of mode batch; in `StreamingPipeline` a batch comes out of a stream, and groups complete beside training.
@@ -12,7 +12,9 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from concurrent import futures
+from concurrent.futures import Future
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,8 +35,7 @@ from sat_slime.lab.batch import (
     training_requests,
 )
 from sat_slime.lab.checkpoint import Checkpoint
-from sat_slime.lab.engine import Engines, faults_of
-from sat_slime.lab.failures import PartFailure, result_of, wait_any
+from sat_slime.lab.engine import Generation, RunningEngine
 from sat_slime.lab.initial_model import (
     cached_model,
     initial_faults,
@@ -42,7 +43,7 @@ from sat_slime.lab.initial_model import (
     lost_initial,
     model_checksums,
 )
-from sat_slime.lab.process import TrainerProcess, warm_up_model
+from sat_slime.lab.process import PartFailure, TrainerProcess
 from sat_slime.rollout.canary import Canary, canary_sequences
 from sat_slime.rollout.stream import Group, StalenessBound, Stream, StreamState
 from sat_slime.rollout.token_dump import dump_path, forget_dumps, write_dump
@@ -55,6 +56,7 @@ CANARY_TOKENS = 32
 """Tokens of a canary's sequence."""
 ONE_ACT_S = 1.0
 """Signals within these seconds are one wish to end: `pkill` reaches the driver directly and through the launcher."""
+NO_FAULTS = Generation(()).faults
 ACKNOWLEDGED = "stopping after this iteration and a checkpoint; a second Ctrl-C stops at once, without one"
 
 
@@ -104,13 +106,13 @@ class Flight:
 
     iteration: int
     problems: list[Problem]
-    futures: list[Any]
+    generation: Future[Generation] | None
     batch: RolloutBatch | None = None
     """The graded batch, once it was collected."""
 
 
 class Pipeline:
-    """One run: its trainer, its engines, and where it stands. In mode batch one batch is generated ahead, and weights
+    """One run: its trainer, its engine, and where it stands. In mode batch one batch is generated ahead, and weights
     are broadcast every n-th iteration.
 
     The order is that of slime's train_async.py. Batch r + 1 is being generated while batch r is trained; before a
@@ -133,7 +135,7 @@ class Pipeline:
         self.updates = 0
         """Optimizer updates made."""
         self.versions: list[int] = []
-        """Versions of the broadcast weights that are still in use; the engines hold the last."""
+        """Versions of the broadcast weights that are still in use; the engine holds the last."""
         self.seconds: dict[str, float] = {}
         """How long the parts of the current iteration took; `wait` adds up all waits for a rollout."""
         self.metrics: dict[str, float] = {}
@@ -149,7 +151,7 @@ class Pipeline:
         """Its numbers that no row has told yet."""
 
     def run(self, saved: Checkpoint | None) -> None:
-        """Brings up the trainer and the engines, runs the loop to its end, and ends them, however it ends.
+        """Brings up the trainer and the engine, runs the loop to its end, and ends them, however it ends.
 
         Args:
             saved: the checkpoint to go on from; None: the run begins.
@@ -160,22 +162,14 @@ class Pipeline:
         self.initial_checksums = model_checksums(self.initial)
         self.log.status(phase="starting")
         with ExitStack() as parts:
-            self.trainer = TrainerProcess(self.config, self.log_dir / "trainer.log")
-            parts.callback(self.trainer.close)
-            self.engines = Engines(self.config, self.initial, self.log_dir)
-            parts.callback(self._stop_engines)
+            self.trainer = parts.enter_context(closing(TrainerProcess(self.config, self.log_dir / "trainer.log")))
+            self.engine = parts.enter_context(closing(RunningEngine(self.config, self.initial, self.log_dir)))
+            parts.callback(self.log.status, phase="stopping")
             if saved:
                 self._restore(saved)
             else:
                 self._begin()
             self._loop()
-
-    def _stop_engines(self) -> None:
-        self.log.status(phase="stopping")
-        try:
-            self.engines.stop()
-        except PartFailure as failure:
-            self.log.message(f"while stopping: {failure}", "warning")
 
     # ------------------------------------------------------------------------------------------------ start
 
@@ -209,19 +203,20 @@ class Pipeline:
         started = time.monotonic()
         cached.parent.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(cached, ignore_errors=True)  # half of a model may be there
-        with naming(cached):
-            warm_up_model(self.config, cached, self.log_dir, self._show_warm_up)
+        with naming(cached), closing(self._warming_up()) as process:
+            process.call("warm_up", cached)
         self.log.message(f"warm-up took {time.monotonic() - started:.0f} s")
 
-    def _show_warm_up(self, steps: int) -> None:
-        self.log.status(phase="warm-up", done=steps, of=self.config.warmup.steps)
+    def _warming_up(self) -> TrainerProcess:
+        def show(steps: int) -> None:
+            self.log.status(phase="warm-up", done=steps, of=self.config.warmup.steps)
+
+        return TrainerProcess(self.config, self.log_dir / "warm-up.log", "warm-up", show)
 
     def _begin(self) -> None:
         self._forget_after(0, updates=-1)
         shutil.rmtree(self.weights, ignore_errors=True)
-        loading = self.trainer.start("load_initial", self.initial)
-        self.engines.start()
-        loading.result()
+        self._start([self.trainer.start("load_initial", self.initial)])
         self._broadcast()
         self._evaluate()
 
@@ -229,10 +224,8 @@ class Pipeline:
         state, path = saved.state, saved.path.resolve()
         self.log.message(f"resuming from {path.name}: {state.iteration} iterations, {state.updates} optimizer steps")
         self._forget_after(state.iteration, state.updates)
-        loading = [self.trainer.start("load_reference", self.initial), self.trainer.start("load", path, state.updates)]
-        self.engines.start()
-        for future in loading:
-            future.result()
+        reference = self.trainer.start("load_reference", self.initial)
+        self._start([reference, self.trainer.start("load", path, state.updates)])
         shutil.rmtree(self.weights, ignore_errors=True)
         with naming(self.weights):
             shutil.copytree(path / "weights", self.weights)
@@ -240,10 +233,16 @@ class Pipeline:
             self.trainer.call("remember_weights", self._weights_folder(version), version)
         self.iteration, self.updates, self.versions = state.iteration, state.updates, state.weight_versions
         self.canary.levels = state.canary
-        self.engines.update_weights(self._weights_folder(self.versions[-1]), self.versions[-1])
+        self.engine.call("update_weights", self._weights_folder(self.versions[-1]), self.versions[-1])
         if self.config.pipeline.canary != "none" and self.versions[-1] == self.updates:
             self._check_engines(self.updates)  # the trainer has no other weights to score with
         self._read_ahead(path)
+
+    def _start(self, loading: list[Future[Any]]) -> None:
+        """Starts the engine, and waits for it and for what the trainer loads meanwhile."""
+        self.engine.call("start_server")
+        for future in loading:
+            future.result()
 
     def _forget_after(self, iteration: int, updates: int) -> None:
         """Drops what the run wrote after `iteration`, from which it goes on.
@@ -319,7 +318,7 @@ class Pipeline:
             )
 
     def _restarts(self, during: str) -> dict[str, int]:
-        """Counts the servers' restarts since the last row, of a step or of an evaluation, and logs why they happened.
+        """Counts the server's restarts since the last row, of a step or of an evaluation, and logs why they happened.
 
         Args:
             during: what goes on, for the log.
@@ -327,7 +326,7 @@ class Pipeline:
         Returns:
             rollout/restarts of the next row.
         """
-        if deaths := self.engines.new_deaths():
+        if deaths := self.engine.new_deaths():
             count = f"{len(deaths)} server restart{'s' * (len(deaths) > 1)}"
             self.log.message(f"{during}: {count}: {'; '.join(deaths)}", "warning")
         return {"rollout/restarts": len(deaths)}
@@ -336,12 +335,12 @@ class Pipeline:
         return self.weights / f"v{version:06d}"
 
     def _broadcast(self) -> None:
-        """Gives the current weights to all engines; their version is the number of optimizer updates."""
+        """Gives the current weights to the engine; their version is the number of optimizer updates."""
         self.log.status(phase="broadcasting weights")
         folder = self._weights_folder(self.updates)
         with naming(folder):
             version = self.trainer.call("export_weights", folder)
-        self.engines.update_weights(folder, version)
+        self.engine.call("update_weights", folder, version)
         if self.config.pipeline.canary != "none":
             self._check_engines(version)
         if version not in self.versions:
@@ -353,21 +352,21 @@ class Pipeline:
                 shutil.rmtree(path, ignore_errors=True)
 
     def _check_engines(self, version: int) -> None:
-        """Has the engines and the trainer, which has the weights that were just pushed, score the canary's sequences.
+        """Has the engine and the trainer, which has the weights that were just pushed, score the canary's sequences.
 
         Raises:
-            PartFailure: an engine does not hold these weights or cannot be asked, and `pipeline.canary` is stop.
+            PartFailure: the engine does not hold these weights or cannot be asked, and `pipeline.canary` is stop.
         """
         config = self.config
         sequences = canary_sequences(config.task.vocab_size, min(CANARY_TOKENS, config.model.max_positions))
         trainer = self.trainer.start("score_canary", sequences)
         try:
-            engines = self.engines.score(sequences)
+            scores = self.engine.call("score", sequences)
         except PartFailure as error:
             trainer.result()
             fault, metrics = f"canary: {error}", {"canary/faults": 1.0}
         else:
-            verdict = self.canary.check(version, trainer.result(), engines)
+            verdict = self.canary.check(version, trainer.result(), {"the engine": scores})
             fault, metrics = verdict.message if verdict.faults else "", verdict.metrics
         if fault and config.pipeline.canary == "stop":
             raise PartFailure(f"{fault} (pipeline.canary is stop; go on with --resume)")
@@ -395,15 +394,14 @@ class Pipeline:
             self.log.samples(self.iteration, sample_rows(batch))
 
     def _evaluate(self) -> None:
-        """Measures the weights that the engines hold, which may lag the trainer, on held-out problems."""
+        """Measures the weights that the engine holds, which may lag the trainer, on held-out problems."""
         config, at = self.config, f"evaluation after iteration {self.iteration}"
         if not config.eval.every_n_iterations:
             return
         self.log.status(phase="evaluating")
         scores = config.eval.final if self.iteration == config.pipeline.iterations else config.eval
         problems, requests = evaluation_requests(config, self.updates, scores.repeats)
-        futures = self.engines.generate(requests, len(requests) // len(problems))
-        batch = self.engines.collect(futures, self.iteration, problems).judged()
+        batch = self._generated(self.iteration, problems, self.engine.call("generate", requests))
         self._log_faults(batch, at)
         row = evaluation_row(batch, scores, self.updates, self.iteration)
         self.log.eval(row | self._restarts(at))
@@ -455,7 +453,7 @@ class Pipeline:
 
     def _train(self, batch: RolloutBatch, dump: bool) -> list[StepResult]:
         """Trains on the batch; with `dump` the results bring the tokens' columns."""
-        return self.trainer.start_train(batch, dump).result()
+        return self.trainer.call("train", batch.graded(), dump)
 
     def _settle(self) -> None:
         """Waits for the batch in flight before weights change, are measured or are saved."""
@@ -464,16 +462,22 @@ class Pipeline:
 
     def _launch(self, iteration: int) -> Flight:
         problems, requests = training_requests(self.config, iteration)
-        return Flight(iteration, problems, self.engines.generate(requests, self.config.rollout.samples_per_prompt))
+        return Flight(iteration, problems, self.engine.start("generate", requests))
 
     def _collect(self, flight: Flight) -> RolloutBatch:
         if flight.batch is None:
+            assert flight.generation is not None, "a batch that is not there is being generated"
             self.log.status(phase="waiting for the rollout")
             with self._timing("wait"):
-                generated = self.engines.collect(flight.futures, flight.iteration, flight.problems)
-            flight.batch = generated.judged()
+                generation = flight.generation.result()
+            flight.batch = self._generated(flight.iteration, flight.problems, generation)
             self._log_faults(flight.batch)
         return flight.batch
+
+    def _generated(self, iteration: int, problems: list[Problem], generation: Generation) -> RolloutBatch:
+        """Return the graded batch of a generation that has ended."""
+        made = generation.responses, generation.seconds, generation.faults
+        return RolloutBatch(self.config.task, iteration, problems, *made).judged()
 
     def _write_ahead(self, part: Path) -> None:
         """Writes what was generated ahead into a checkpoint's folder."""
@@ -482,16 +486,22 @@ class Pipeline:
     def _read_ahead(self, saved: Path) -> None:
         """Takes up what `_write_ahead` wrote."""
         for batch in checkpoint.read_ahead(saved, self.config, training_requests)[0]:
-            self.ahead = Flight(batch.iteration, batch.problems, [], batch.judged())
+            self.ahead = Flight(batch.iteration, batch.problems, None, batch.judged())
 
 
 # -------------------------------------------------------------------------------------------------- mode streaming
 
 
+def wait_any(waiting: list[Future[Any]], timeout_s: float | None = None) -> list[Future[Any]]:
+    """Return the futures that have a result or failed, in their order: at least one, unless the time is up before."""
+    done = futures.wait(waiting, timeout_s, futures.FIRST_COMPLETED).done
+    return [future for future in waiting if future in done]
+
+
 class StreamingPipeline(Pipeline):
     """Mode streaming, the paper's full asynchrony: responses stream into a queue, and weights change meanwhile.
 
-    `Stream` says which groups begin, wait and are trained; here engines generate them. A broadcast interrupts the
+    `Stream` says which groups begin, wait and are trained; here the engine generates them. A broadcast interrupts the
     groups in generation, which go on under the new weights.
     """
 
@@ -510,30 +520,29 @@ class StreamingPipeline(Pipeline):
             over_age=pipeline.over_age,
         )
         """Groups by the number of their prompt, which follows from the run's seed; the result of each is a batch."""
-        self.futures: dict[Any, tuple[Group[int, RolloutBatch], list[Problem]]] = {}
-        """Group and problem of each future of an engine."""
-        self.faults = Counter(faults_of([]))
+        self.futures: dict[Future[Any], tuple[Group[int, RolloutBatch], list[Problem]]] = {}
+        """Group and problem of each generation."""
+        self.faults = Counter(NO_FAULTS)
         """Counts of what went wrong with the responses completed since the last batch."""
 
     # --------------------------------------------------------------------------------------------- the stream
 
     def _begin_groups(self) -> None:
-        """Begins as many groups as engines and stream have room for."""
+        """Begins as many groups as engine and stream have room for."""
         self.stream.version = self.versions[-1]
-        # The servers decode as much as they can side by side even when all groups lack a single response.
-        decoded = self.config.rollout.engines * self.config.rollout.max_running_requests
-        most = min(decoded, self.config.pipeline.queue_prompts)
+        # The server decodes as much as it can side by side even when all groups lack a single response.
+        most = min(self.config.rollout.max_running_requests, self.config.pipeline.queue_prompts)
         while len(self.futures) < most and (group := self.stream.begin()):
             problems, requests = training_group(self.config, group.prompt)
-            self.futures[self.engines.stream(group.prompt, requests)] = group, problems
+            self.futures[self.engine.start("generate", requests)] = group, problems
 
-    def _take(self, done: list[Any]) -> None:
+    def _take(self, done: list[Future[Any]]) -> None:
         """Moves complete groups into the queue."""
         for future in done:
             group, problems = self.futures.pop(future)
-            result = result_of(future, f"rollout engine {group.prompt % self.config.rollout.engines}")
+            result = future.result()
             batch = RolloutBatch(self.config.task, group.prompt, problems, result.responses, result.seconds)
-            self.faults.update(faults_of([result]))
+            self.faults.update(result.faults)
             if result.pending:
                 self.stream.abandon(group, self.config.rollout.samples_per_prompt)
             else:
@@ -551,7 +560,7 @@ class StreamingPipeline(Pipeline):
                 self._take(wait_any(list(self.futures)))
                 self._begin_groups()
         if self.stream.overdue():
-            self.engines.give_up(self.stream.bound.oldest(self.stream.next_rollout))
+            self.engine.start("give_up", self.stream.bound.oldest(self.stream.next_rollout))
         self._begin_groups()
         parts = [group.result for group in groups if group.result is not None]
         batch = RolloutBatch(
@@ -563,12 +572,12 @@ class StreamingPipeline(Pipeline):
             faults=dict(self.faults),
         ).judged()
         self._log_faults(batch)
-        self.metrics, self.faults = self.stream.report(), Counter(faults_of([]))
+        self.metrics, self.faults = self.stream.report(), Counter(NO_FAULTS)
         return batch
 
     def _train(self, batch: RolloutBatch, dump: bool) -> list[StepResult]:
         """Trains, and meanwhile begins new groups as others complete."""
-        training = self.trainer.start_train(batch, dump)
+        training = self.trainer.start("train", batch.graded(), dump)
         while not training.done():
             self._take([future for future in wait_any([training, *self.futures]) if future in self.futures])
             self._begin_groups()

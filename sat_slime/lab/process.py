@@ -10,29 +10,26 @@ import contextlib
 import os
 import pickle
 import queue
-import signal
 import socket
 import subprocess
 import sys
 import threading
 import traceback
-from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing.connection import Connection
-from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
 from sat_slime.config.exits import how_it_ended
 from sat_slime.config.schema import LabConfig
-from sat_slime.lab.batch import RolloutBatch, StepResult
-from sat_slime.lab.failures import PartFailure
 
-GONE_S = 10.0
-"""A process that the trainer started may hold its end of the socket for longer: nobody waits for that."""
 ENVIRONMENT = {"OMP_NUM_THREADS": "1"}
 """What the process has in its environment: more threads on busy cores are slower."""
+
+
+class PartFailure(RuntimeError):
+    """A part of the run died or raised; the message says which and why."""
 
 
 class TrainerProcess:
@@ -47,10 +44,7 @@ class TrainerProcess:
             who: its name in errors.
             progress: is given the steps of `warm_up`, from another thread.
         """
-        self._who, self._progress = who, progress
-        self._calls: deque[Future[Any]] = deque()
-        self._death: PartFailure | None = None
-        self._lock = threading.Lock()
+        self._who, self._progress = who, progress or (lambda steps: None)
         log.parent.mkdir(parents=True, exist_ok=True)
         ours, theirs = socket.socketpair()
         with theirs, log.open("ab") as output:
@@ -63,77 +57,44 @@ class TrainerProcess:
                 start_new_session=True,  # Ctrl-C is the driver's
             )
         self._connection = Connection(ours.detach())
-        with contextlib.suppress(OSError):  # it has ended, which the reader says
-            self._connection.send(sys.path)
-            self._connection.send(pickle.dumps(config))  # read after `sys.path`: a task may be of the user's module
-        self._reader = threading.Thread(target=self._read, name=who, daemon=True)
-        self._reader.start()
+        self._calls = ThreadPoolExecutor(1, who)
+        # The program reads the second after the first: a task may be of the user's module.
+        self._begun = self._calls.submit(self._send, sys.path, pickle.dumps(config))
 
-    def start(self, method: str, *arguments: Any, **keywords: Any) -> Future[Any]:
+    def start(self, method: str, *arguments: Any) -> Future[Any]:
         """Starts a method of Trainer; its future fails with PartFailure."""
-        future: Future[Any] = Future()
-        with self._lock:
-            if self._death is not None:
-                future.set_exception(self._death)
-                return future
-            message = ForkingPickler.dumps((method, arguments, keywords))  # what cannot be sent is no call
-            self._calls.append(future)
-            with contextlib.suppress(OSError):  # it has ended, which the reader says
-                self._connection.send_bytes(message)
-        return future
+        return self._calls.submit(self._call, method, arguments)
 
-    def call(self, method: str, *arguments: Any, **keywords: Any) -> Any:
+    def call(self, method: str, *arguments: Any) -> Any:
         """Return the result of a method of Trainer, waited for. Raises PartFailure."""
-        return self.start(method, *arguments, **keywords).result()
-
-    def start_train(self, batch: RolloutBatch, dump: bool = False) -> Future[list[StepResult]]:
-        """Starts training on a batch. dump: also return the tokens' columns."""
-        return self.start("train", batch.graded(), dump)
+        return self.start(method, *arguments).result()
 
     def close(self) -> None:
         """Ends the process at once: what it holds was saved, or is not to be."""
-        with self._lock:
-            self._death = self._death or PartFailure(f"the {self._who} was ended")
-        if self._reader.is_alive():  # it waits for the process once the process has ended
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._process.pid, signal.SIGKILL)
-        self._reader.join(GONE_S)
+        self._process.kill()
+        self._process.wait()
+        self._calls.shutdown(cancel_futures=True)
+        self._connection.close()
 
-    def _read(self) -> None:
-        """Hands on the answers until the process ends; then every call that waits fails."""
-        unread = ""
+    def _send(self, *messages: Any) -> None:
+        for message in messages:
+            self._connection.send(message)
+
+    def _call(self, method: str, arguments: tuple[Any, ...]) -> Any:
         try:
+            self._begun.result()
+            self._send((method, arguments))
             while True:
                 kind, value = self._connection.recv()
-                if kind == "progress":
-                    with contextlib.suppress(Exception):  # a view that cannot be drawn ends no run
-                        (self._progress or (lambda _: None))(value)
-                elif kind == "result":
-                    self._calls.popleft().set_result(value)
-                else:
-                    self._calls.popleft().set_exception(PartFailure(f"{self._who}: {value}"))
+                if kind == "result":
+                    return value
+                if kind == "error":
+                    raise PartFailure(f"{self._who}: {value}")
+                with contextlib.suppress(Exception):  # a view that cannot be drawn ends no run
+                    self._progress(value)
         except (EOFError, OSError):
-            pass
-        except Exception as error:  # an answer of classes that cannot be read here
-            unread = f" answered what cannot be read ({type(error).__name__}: {error})"
-            self._process.send_signal(signal.SIGKILL)
-        code = self._process.wait()
-        with self._lock:
-            how = unread or f" {how_it_ended(code)}"
-            self._death = self._death or PartFailure(f"{self._who} (process {self._process.pid}){how}")
-            self._connection.close()
-            for future in self._calls:
-                future.set_exception(self._death)
-            self._calls.clear()
-
-
-def warm_up_model(config: LabConfig, folder: Path, log_dir: Path, progress: Callable[[int], None]) -> None:
-    """Makes the initial model in a process of its own. progress: is given the number of steps made, now and then."""
-    process = TrainerProcess(config, log_dir / "warm-up.log", "warm-up", progress)
-    try:
-        process.call("warm_up", folder)
-    finally:
-        process.close()
+            how = how_it_ended(self._process.wait())
+            raise PartFailure(f"{self._who} (process {self._process.pid}) {how}") from None
 
 
 def _as_it_is(model: Any = None, **_: Any) -> Any:
@@ -170,7 +131,7 @@ def serve() -> None:
 
     trainer: Trainer | None = None
     while True:
-        method, arguments, keywords = calls.get()
+        method, arguments = calls.get()
         result = None
         try:
             if method == "warm_up":
@@ -178,7 +139,7 @@ def serve() -> None:
                     connection.send(("progress", steps))
             else:
                 trainer = trainer or Trainer(config)
-                result = getattr(trainer, method)(*arguments, **keywords)
+                result = getattr(trainer, method)(*arguments)
         except Exception as error:
             traceback.print_exc()
             connection.send(("error", f"{type(error).__name__}: {error}"))

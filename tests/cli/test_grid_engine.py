@@ -70,7 +70,7 @@ def test_a_grid_that_was_killed_leaves_nothing_running_and_goes_on(tmp_path, mod
     assert told == [(CELLS[0], "finished", 2), (CELLS[1], "finished", 1)], output.read_text()
     assert [steps(cell) for cell in CELLS] == [[*range(1, ITERATIONS + 1)]] * 2
     assert (folder / "runs" / CELLS[0] / "metrics.jsonl").stat().st_mtime_ns == finished
-    logs = [*folder.glob("runs/*/logs/sglang-0.log")]
+    logs = [*folder.glob("runs/*/logs/sglang.log")]
     assert len(logs) == 2
     for log in logs:  # each import of SGLang's 200 models would take a server seconds
         assert "Ignore import error when loading sglang.srt.models" not in log.read_text()

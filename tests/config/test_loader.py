@@ -139,7 +139,9 @@ def test_overrides_win_over_settings_over_the_file(tmp_path):
 
 
 def test_override_values_are_yaml(tmp_path):
-    config = load(tmp_path, "seed: 0", "train.lr=1e-4", "rollout.engines=1", "method.sat=true", "eval={problems: 8}")
+    config = load(
+        tmp_path, "seed: 0", "train.lr=1e-4", "rollout.dtype=float32", "method.sat=true", "eval={problems: 8}"
+    )
     assert config.train.lr == 1e-4
     assert config.method.sat
     assert config.eval.problems == 8

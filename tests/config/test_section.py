@@ -60,7 +60,7 @@ def test_what_a_resumed_run_has_to_keep():
     [
         (LabConfig, "pipeline.iterations=9", "pipeline.lag=3"),
         (LabConfig, "checkpoint.keep=9", "eval.problems=9"),
-        (LabConfig, "rollout.max_restarts=9", "rollout.engines=2"),
+        (LabConfig, "rollout.request_timeout_s=9.0", "rollout.temperature=0.9"),
         (SlimeConfig, "pipeline.iterations=9", "pipeline.lag=3"),
         (SlimeConfig, "cluster.gpus_per_node=4", "slime.actor-num-gpus-per-node=2"),
         (SlimeConfig, "slime.rollout-num-gpus-per-engine=1", "slime.rollout-top-k=5"),

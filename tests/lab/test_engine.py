@@ -15,7 +15,8 @@ from engine_requests import bits, some_requests
 from fake_sglang import HANGS
 
 from sat_slime.config.schema import LabConfig
-from sat_slime.lab.engine import Engine, EngineFailed, Engines, Server, ServerLost, faults_of
+from sat_slime.lab import engine as engine_module
+from sat_slime.lab.engine import Engine, EngineFailed, RunningEngine, Server, ServerLost
 
 FAKE = [sys.executable, str(Path(__file__).parent / "fake_sglang.py")]
 
@@ -31,9 +32,9 @@ def with_fake(tmp_path):
 
         async def whole():
             command, config = [*FAKE, "--faults", str(faults)], LabConfig(rollout=settings)
-            engine = Engine(0, config, tmp_path, tmp_path, command)
+            engine = Engine(config, tmp_path, tmp_path, command)
             try:
-                await engine.start()
+                await engine.start_server()
                 return await scenario(engine)
             finally:
                 await engine.stop()
@@ -59,14 +60,14 @@ async def in_flight(engine) -> None:
     ],
 )
 def test_a_server_that_does_not_come_up_is_an_error_with_its_log(tmp_path, argument, timeout, message):
-    server = Server(0, LabConfig(rollout={"startup_timeout_s": timeout}), tmp_path, [*FAKE, argument])
+    server = Server(LabConfig(rollout={"startup_timeout_s": timeout}), tmp_path, [*FAKE, argument])
     with pytest.raises(EngineFailed, match=message) as failure:
         asyncio.run(server.start(str(tmp_path), 0))
     assert str(server.log_path) in str(failure.value) and not server.alive
 
 
 def test_a_server_listens_where_only_this_user_comes_and_nobody_answers_in_its_place(tmp_path):
-    server = Server(0, LabConfig(), tmp_path, FAKE)
+    server = Server(LabConfig(), tmp_path, FAKE)
 
     async def scenario():
         await server.start(str(tmp_path), 3)
@@ -78,7 +79,7 @@ def test_a_server_listens_where_only_this_user_comes_and_nobody_answers_in_its_p
         os.kill(server.pid, signal.SIGKILL)
         while server.alive:
             await asyncio.sleep(0.01)
-        told = rf"SGLang's server of engine 0 \(process {server.pid}\) was killed by SIGKILL; last in its log: serving"
+        told = rf"SGLang's server \(process {server.pid}\) was killed by SIGKILL; last in its log: serving"
         assert re.fullmatch(told, server.how_it_ended())
         with pytest.raises(ServerLost, match="http/update_weights_from_disk"):
             await server.post("/update_weights_from_disk", {})
@@ -92,11 +93,11 @@ def test_a_server_listens_where_only_this_user_comes_and_nobody_answers_in_its_p
 
 def test_arguments_follow_the_configuration(tmp_path):
     rollout = {"dtype": "float32", "max_running_requests": 10}
-    words = Server(0, LabConfig(rollout=rollout, model={"max_positions": 120}), tmp_path).arguments("/m", 7)
+    words = Server(LabConfig(rollout=rollout, model={"max_positions": 120}), tmp_path).arguments("/m", 7)
     pairs = dict(itertools.pairwise(words))
     assert pairs["--weight-version"] == "7" and pairs["--dtype"] == "float32" and pairs["--context-length"] == "128"
     assert int(pairs["--max-total-tokens"]) >= 10 * 120 and "--enable-return-routed-experts" in words
-    dense = Server(0, LabConfig(model={"experts": 0}), tmp_path)
+    dense = Server(LabConfig(model={"experts": 0}), tmp_path)
     assert "--enable-return-routed-experts" not in dense.arguments("", 0)
 
 
@@ -114,8 +115,7 @@ def test_a_bad_response_is_dropped_counted_and_requested_again(with_fake, tmp_pa
 
     result = with_fake(scenario, [fault])
     assert [response.request_id for response in result.responses] == [f"r{i}" for i in range(10)]
-    assert (result.rejected, result.resent, result.lost) == ({reason: 1}, 1, 0)
-    assert faults_of([result]) == {"rejected": 1, "lost": 0, "resent": 1, f"rejected/{reason}": 1}
+    assert result.faults == {"rejected": 1, "lost": 0, "resent": 1, f"rejected/{reason}": 1}
     assert {response.weight_version for response in result.responses} == {8}
 
 
@@ -125,7 +125,7 @@ def test_faults_change_nothing_of_the_result(with_fake):
 
     good, _ = with_fake(scenario)
     bad, deaths = with_fake(scenario, ["nan", "error", "die_slowly", "garbage", "short_experts"])
-    assert good.resent == 0 < bad.lost and bits(bad.responses) == bits(good.responses)
+    assert good.faults["resent"] == 0 < bad.lost and bits(bad.responses) == bits(good.responses)
     (death,) = deaths
     assert "was killed by SIGKILL; last in its log: serving" in death, "its connections broke before it died"
 
@@ -149,18 +149,20 @@ def test_a_request_without_an_answer_in_time_is_sent_again(with_fake):
 
 
 @pytest.mark.parametrize(
-    ("faults", "settings", "message"),
+    ("faults", "most", "message"),
     [
-        (["missing_experts", "nan"], {"max_attempts": 2}, r"request r0 .*max_attempts is 2.*experts_missing.*log_prob"),
-        (["die", "die"], {"max_restarts": 1}, r"(?s)rollout.max_restarts is 1.*serving"),
+        (["missing_experts", "nan"], {"MAX_ATTEMPTS": 2}, r"request r0 in 2 attempts.*experts_missing.*log_prob"),
+        (["die", "die"], {"MAX_RESTARTS": 1}, r"(?s)after 1 restarts of the server.*serving"),
     ],
 )
-def test_too_many_attempts_or_restarts_end_with_the_setting_and_the_reasons(with_fake, faults, settings, message):
+def test_too_many_attempts_or_restarts_end_with_the_reasons(with_fake, monkeypatch, faults, most, message):
     async def scenario(engine):
         with pytest.raises(EngineFailed, match=message):
             await engine.generate(some_requests(1))
 
-    with_fake(scenario, faults, **settings)
+    for name, value in most.items():
+        monkeypatch.setattr(engine_module, name, value)
+    with_fake(scenario, faults)
 
 
 # ------------------------------------------------------------------------------------------------------- interruptions
@@ -178,7 +180,7 @@ def test_an_update_interrupts_responses_which_go_on(with_fake, tmp_path):
     spans = [r.versions.tolist() for r in result.responses]
     assert all(span == sorted(span) for span in spans)
     assert any(set(span) == {0, 3, 5} for span in spans) and set(spans[-1]) == {5}
-    assert (result.resent, result.rejected, result.lost) == (0, {}, 0)
+    assert result.faults == {"rejected": 0, "lost": 0, "resent": 0}
     for request, r in zip(some_requests(4), result.responses, strict=True):
         assert r.request_id == request.request_id
         assert len(r.output_ids) == len(r.log_probs) == len(r.versions) <= request.max_new_tokens
@@ -217,9 +219,9 @@ def test_one_restart_is_counted_once_however_many_calls_meet_it(with_fake):
     async def scenario(engine):
         requests = some_requests(8)
         results = await asyncio.gather(*(engine.generate(requests[i : i + 2]) for i in range(0, 8, 2)))
-        group = object.__new__(Engines)
-        group.engines = [engine]
-        return results, [len(group.new_deaths()), group.new_deaths()]
+        running = object.__new__(RunningEngine)
+        running.engine = engine
+        return results, [len(running.new_deaths()), running.new_deaths()]
 
     results, deaths = with_fake(scenario, ["die"], max_running_requests=32)
     assert sum(result.lost > 0 for result in results) > 1, "several calls met it"
@@ -269,7 +271,7 @@ def test_stop_ends_a_generation_and_an_update_that_hang(with_fake, tmp_path):
         while hangs.exists():
             await asyncio.sleep(0.001)
         await engine.stop()
-        with pytest.raises(EngineFailed, match=r"^engine 0 was stopped$"):
+        with pytest.raises(EngineFailed, match=r"^the engine was stopped$"):
             await updating
         return engine.restarts, engine.deaths
 

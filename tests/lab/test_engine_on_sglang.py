@@ -21,8 +21,8 @@ class Running:
 
     def __init__(self, config: LabConfig, path: str, log_dir: Path) -> None:
         self.loop = asyncio.new_event_loop()
-        self.engine = Engine(0, config, path, log_dir)
-        self(self.engine.start())
+        self.engine = Engine(config, Path(path), log_dir)
+        self(self.engine.start_server())
 
     def __call__(self, coroutine):
         return self.loop.run_until_complete(coroutine)
@@ -82,7 +82,7 @@ def test_log_probs_and_experts_are_the_models(real, random_models, temperature):
     for response, expected in zip(result.responses, experts, strict=True):
         assert np.array_equal(np.sort(response.routed_experts, -1), expected), response.request_id
     assert {response.finish_reason for response in result.responses} == {"stop", "length"}
-    assert len(result.responses[-1].output_ids) == 28 and result.resent == 0
+    assert len(result.responses[-1].output_ids) == 28 and result.faults["resent"] == 0
 
 
 @pytest.mark.engine

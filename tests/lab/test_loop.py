@@ -229,7 +229,7 @@ def test_disturbed_again_and_again_it_is_bitwise_the_same(undisturbed, root):
     assert not any(folder.exists() for folder in folders) and in_shared_memory(folders) == []
     assert newest.with_suffix(".aside").is_dir(), "the damaged one is kept"
     run.find("sglang::scheduler").kill()
-    told = r"1 server restart: SGLang's server of engine \d \(process \d+\) .*; last in its log: "
+    told = r"1 server restart: SGLang's server \(process \d+\) .*; last in its log: "
     until(lambda: re.search(told, run.output.read_text()), run.process, run.output.read_text)
     processes = run.until(len(run.rows()) + 1)
     victim = run.find("sat_slime.lab.process")

@@ -18,10 +18,10 @@ pytest.importorskip("httpx", reason="the lab runtime needs the engines: scripts/
 from sat_slime import lab
 from sat_slime.config.schema import LabConfig
 from sat_slime.lab import checkpoint, loop
-from sat_slime.lab.batch import RolloutBatch, StepResult
-from sat_slime.lab.failures import PartFailure
+from sat_slime.lab.batch import StepResult
 from sat_slime.lab.initial_model import cached_model, initial_faults, model_checksums
-from sat_slime.lab.loop import ACKNOWLEDGED, ONE_ACT_S, Interruption, Pipeline
+from sat_slime.lab.loop import ACKNOWLEDGED, NO_FAULTS, ONE_ACT_S, Interruption, Pipeline
+from sat_slime.lab.process import PartFailure
 from sat_slime.rollout.canary import EngineScores
 from sat_slime.rollout.types import Response
 from sat_slime.runs.log import RunLog
@@ -48,7 +48,7 @@ class World:
         )
         monkeypatch.setattr(loop, "histogram_row", lambda *args: {})
         self.pipeline = Pipeline(self.config, tmp_path, self, Interruption(self.told.append))
-        self.pipeline.trainer = self.pipeline.engines = self
+        self.pipeline.trainer = self.pipeline.engine = self
 
     def __getattr__(self, name):
         return lambda *args, **fields: None
@@ -64,19 +64,21 @@ class World:
         if level == "warning":
             self.warned.append(text)
 
-    def call(self, method, folder, *arguments):
-        if method == "export_weights":
-            folder.mkdir(parents=True)
+    def call(self, method, *arguments):
+        return self.start(method, *arguments).result()
+
+    def start(self, method, *arguments):
+        made = getattr(self, method)(*arguments)
+        return SimpleNamespace(result=made if method == "generate" else lambda: made)
+
+    def export_weights(self, folder):
+        folder.mkdir(parents=True)
         return self.pipeline.updates
 
-    def start(self, method=None, *arguments):
-        return SimpleNamespace(result=lambda: None)
-
-    def start_train(self, batch, dump):
+    def train(self, responses, dump):
         self.trained += 1
         self.told.append(f"train {self.trained}")
-        results = [StepResult({"step": self.trained}, {})]
-        return SimpleNamespace(result=lambda: results)
+        return [StepResult({"step": self.trained}, {})]
 
     def update_weights(self, folder, version):
         assert folder.is_dir()
@@ -86,19 +88,17 @@ class World:
     def new_deaths(self):
         return ["killed by a stranger"] * (self.restarts.pop(0) if self.restarts else 0)
 
-    def generate(self, requests, group):
-        return [SimpleNamespace(requests=requests, version=self.held)]
+    def generate(self, requests):
+        version, ids = self.held, self.config.task.encode("1$")
+        versions, nothing = np.full(len(ids), version), np.zeros(len(ids), np.float32)
+        responses = [Response(r.request_id, r.prompt_ids, ids, nothing, None, "stop", versions) for r in requests]
 
-    def collect(self, futures, iteration, problems):
-        (future,) = futures
-        assert self.held == future.version, "weights changed under a response"
-        ids = self.config.task.encode("1$")
-        versions, nothing = np.full(len(ids), future.version), np.zeros(len(ids), np.float32)
-        responses = [
-            Response(r.request_id, r.prompt_ids, ids, nothing, None, "stop", versions) for r in future.requests
-        ]
-        faults = {"rejected": 0, "lost": 0, "resent": 0, **(self.faults.pop(0) if self.faults else {})}
-        return RolloutBatch(self.config.task, iteration, problems, responses, faults=faults)
+        def result():
+            assert self.held == version, "weights changed under a response"
+            faults = NO_FAULTS | (self.faults.pop(0) if self.faults else {})
+            return SimpleNamespace(responses=responses, seconds=1.0, faults=faults)
+
+        return result
 
 
 @pytest.mark.parametrize("lag", [0, 1, 3])
@@ -139,16 +139,16 @@ def test_faults_and_restarts_are_in_the_next_row_and_in_the_log(tmp_path, monkey
 def test_a_push_that_an_engine_did_not_take_is_told_or_ends_the_run(tmp_path, monkeypatch, canary):
     world = World(tmp_path, monkeypatch, iterations=2, lag=1, canary=canary)
     log_probs, says = np.linspace(-4, -1, 128), iter("011")
-    world.start = lambda method=None, *arguments: SimpleNamespace(result=lambda: log_probs)
-    world.score = lambda sequences: {"rollout engine 0": EngineScores(log_probs + 1e-4, next(says))}
+    world.score_canary = lambda sequences: log_probs
+    world.score = lambda sequences: EngineScores(log_probs + 1e-4, next(says))
     world.pipeline._begin()
     if canary == "stop":
-        with pytest.raises(PartFailure, match=r"rollout engine 0 says .* version 1, not 2.*; go on with --resume"):
+        with pytest.raises(PartFailure, match=r"the engine says .* version 1, not 2.*; go on with --resume"):
             world.pipeline._loop()
         assert world.pipeline.canary.levels == [pytest.approx(1e-4)] * 2
     else:
         world.pipeline._loop()
-        assert world.warned[0].startswith("canary: rollout engine 0 says that it holds version 1, not 2")
+        assert world.warned[0].startswith("canary: the engine says that it holds version 1, not 2")
         steps = [row for row in world.rows if "iteration" in row and "accuracy" not in row]
         assert [row["canary/faults"] for row in steps] == [0, 1]
 
@@ -156,17 +156,17 @@ def test_a_push_that_an_engine_did_not_take_is_told_or_ends_the_run(tmp_path, mo
 def test_an_engine_that_cannot_be_asked_is_a_fault_of_its_push_in_the_next_row(tmp_path, monkeypatch):
     world = World(tmp_path, monkeypatch, iterations=2, lag=1, canary="warn")
     log_probs, says = np.linspace(-4, -1, 128), iter("?12")
-    world.start = lambda method=None, *arguments: SimpleNamespace(result=lambda: log_probs)
+    world.score_canary = lambda sequences: log_probs
 
     def score(sequences):
         if (version := next(says)) == "?":
-            raise PartFailure("rollout engine 0: its answer cannot be read")
-        return {"rollout engine 0": EngineScores(log_probs, version)}
+            raise PartFailure("its answer cannot be read")
+        return EngineScores(log_probs, version)
 
     world.score = score
     world.pipeline._begin()
     world.pipeline._loop()
-    assert world.warned == ["canary: rollout engine 0: its answer cannot be read"]
+    assert world.warned == ["canary: its answer cannot be read"]
     steps = [row for row in world.rows if "iteration" in row and "accuracy" not in row]
     assert [row["canary/faults"] for row in steps] == [1, 0]
 

@@ -22,7 +22,7 @@ def gpu(monkeypatch):
 
 
 def test_a_server_on_a_gpu_is_left_to_it(gpu, tmp_path):
-    server = Server(0, LabConfig(), tmp_path)
+    server = Server(LabConfig(), tmp_path)
     words, environment = server.arguments("/m", 7), server_environment()
     assert "--device" not in words and words[words.index("--attention-backend") + 1] == "triton"
     assert environment.items() >= sglang_on_gpu.ENVIRONMENT.items()

@@ -12,7 +12,7 @@ import pytest
 from sat_slime.config.schema import LabConfig
 from sat_slime.lab import loop
 from sat_slime.lab.batch import StepResult, lag_metrics, training_group, training_requests
-from sat_slime.lab.loop import StreamingPipeline
+from sat_slime.lab.loop import NO_FAULTS, StreamingPipeline
 from sat_slime.rollout.stream import length_bins
 from sat_slime.rollout.types import Response
 
@@ -26,25 +26,27 @@ def make_config(**pipeline) -> LabConfig:
 
 
 class World:
-    """Engines and trainer as the pipeline sees them. A group takes as many turns as its number says, or one."""
+    """Engine and trainer as the pipeline sees them. A group takes as many turns as its number says, or one."""
 
     def __init__(self, monkeypatch, turns=lambda number: 1) -> None:
         self.turns, self.now, self.version = turns, 0, 0
-        self.due: dict[object, tuple] = {}
+        self.due: dict[Future, tuple] = {}
         monkeypatch.setattr(loop, "wait_any", self.wait_any)
-        monkeypatch.setattr(loop, "result_of", lambda future, who: self.results[future])
-        self.results: dict[object, object] = {}
-        self.given_up: set[object] = set()
+        self.given_up: set[Future] = set()
         """Futures of groups that are nobody's any more."""
 
-    def stream(self, number, requests):
-        future = object()
+    def start(self, method, argument):
+        return {"generate": self.generate, "give_up": self.give_up}[method](argument)
+
+    def generate(self, requests):
+        future, (_, iteration, place, _) = Future(), requests[0].request_id.split("-")
+        number = int(iteration) * PROMPTS + int(place)
         self.due[future] = (self.now + self.turns(number), number, requests, self.version)
         return future
 
     def give_up(self, oldest):
         for future, (due, number, requests, begun) in self.due.items():
-            if future not in self.results and due > self.now and begun < oldest:
+            if not future.done() and due > self.now and begun < oldest:
                 self.given_up.add(future)
                 self.due[future] = (self.now, number, requests, begun)
 
@@ -63,14 +65,9 @@ class World:
             Response(r.request_id, r.prompt_ids, (0,) * length, np.zeros(length, np.float32), None, "length", versions)
             for r in requests
         ]
-        self.results[future] = SimpleNamespace(
-            responses=responses,
-            pending=requests if future in self.given_up else [],
-            seconds=1.0,
-            rejected=Counter(),
-            lost=0,
-            resent=0,
-        )
+        if not future.done():
+            pending = requests if future in self.given_up else []
+            future.set_result(SimpleNamespace(responses=responses, pending=pending, seconds=1.0, faults=NO_FAULTS))
         return future
 
 
@@ -78,7 +75,7 @@ def make_pipeline(world, config, tmp_path) -> StreamingPipeline:
     log = SimpleNamespace(status=lambda **fields: None, message=lambda text, level="info": None)
     pipeline = StreamingPipeline(config, tmp_path, log, None)
     pipeline.seconds = {"wait": 0.0}
-    pipeline.engines = SimpleNamespace(stream=world.stream, give_up=world.give_up)
+    pipeline.engine = world
     pipeline.versions = [world.version]
     return pipeline
 
@@ -193,6 +190,6 @@ def test_training_goes_on_while_groups_complete_and_begin(monkeypatch, tmp_path)
         return World.wait_any(world, futures, 0)
 
     monkeypatch.setattr(loop, "wait_any", wait_any)
-    pipeline.trainer = SimpleNamespace(start_train=lambda *_: trainer)
+    pipeline.trainer = SimpleNamespace(start=lambda *_: trainer)
     assert pipeline._train(batch, dump=False) == trainer.result()
     assert pipeline.stream.drawn == began and len(pipeline.stream.waiting) == 6 and not pipeline.stream.running

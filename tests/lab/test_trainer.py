@@ -40,8 +40,7 @@ from waiting import assert_gone, until
 from sat_slime.config.method_section import method_switches
 from sat_slime.lab import model
 from sat_slime.lab.batch import lag_metrics
-from sat_slime.lab.failures import PartFailure
-from sat_slime.lab.process import TrainerProcess
+from sat_slime.lab.process import PartFailure, TrainerProcess
 from sat_slime.lab.trainer import Trainer, forwarded_tokens, pack, plan_microbatches, policy_loss
 from sat_slime.objective import named_method, policy_surrogate
 from sat_slime.objective.tokens import response_mean_weights

@@ -53,7 +53,7 @@ def test_resume_may_grow_and_change_what_does_not_matter(runtime, tmp_path):
     assert "is finished after 6 iterations" in finished.stderr
     shrunk = sat_slime_command("launch", "runs/tiny", "--resume", "--set", "pipeline.iterations=5")
     assert shrunk.exit_code == 2
-    more = ["--set", "pipeline.iterations=9", "--set", "checkpoint.keep=1", "--set", "rollout.max_restarts=9"]
+    more = ["--set", "pipeline.iterations=9", "--set", "checkpoint.keep=1", "--set", "rollout.request_timeout_s=9"]
     assert sat_slime_command("launch", "runs/tiny", "--resume", *more).exit_code == 0
     assert yaml.safe_load((tmp_path / "runs/tiny/config.yaml").read_text())["pipeline"]["iterations"] == 9
     assert sat_slime_command("launch", "runs/tiny").exit_code == 2
