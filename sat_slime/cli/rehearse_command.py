@@ -16,7 +16,7 @@ def rehearse(
     lag: Annotated[int | None, typer.Option(help="As in launch: iterations per weight broadcast.")] = None,
     overrides: OverridesAsInLaunch = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Gets the page and the numbers; default: rehearsals/NAME.")
+        Path | None, typer.Option(metavar="FOLDER", help="Gets the findings and the numbers; default: rehearsals/NAME.")
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete an earlier rehearsal there first.")] = False,
     iterations: Annotated[int | None, typer.Option(min=1, help="Default: two more than the lag.")] = None,
@@ -30,9 +30,9 @@ def rehearse(
     Layers, experts, heads, vocabulary, parallel sizes, schedule, method,
     flags, template and reward are the run's; processes stand in for GPUs.
     A checkpoint and a resume are part of it. Every check says what was
-    expected and what was found, on a page too. The run's checkpoints, data
-    and output folder are never touched. Needs slime's and Megatron-LM's
-    checkouts (sat-slime prepare slime).
+    expected and what was found. The run's checkpoints, data and output
+    folder are never touched. Needs slime's and Megatron-LM's checkouts
+    (sat-slime prepare slime).
 
         sat-slime rehearse configs/paper/qwen3-30b-a3b.yaml --method sat-gspo-r3 --lag 8
     """

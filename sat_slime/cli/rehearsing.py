@@ -198,7 +198,7 @@ class Rehearsal:
     # ------------------------------------------------------------------------------------------------ what is kept
 
     def as_json(self) -> dict[str, Any]:
-        """Return the findings, for programs and for the page."""
+        """Return the findings, for programs."""
         return {
             "file": str(self.file),
             "name": self.config.name,
@@ -213,9 +213,7 @@ class Rehearsal:
         }
 
     def keep(self, folder: Path) -> None:
-        """Write the page, the numbers and the run's rows and log."""
-        from sat_slime.report.rehearsal_page import write_rehearsal
-
+        """Write the findings and the run's rows and log."""
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         (folder / "config.yaml").write_text(dump_config(self.config), encoding="utf-8")
@@ -224,15 +222,15 @@ class Rehearsal:
             if (self.run_folder / name).is_file():
                 shutil.copyfile(self.run_folder / name, folder / name)
         (folder / "rehearsal.json").write_text(json.dumps(self.as_json(), indent=1, default=str), encoding="utf-8")
-        write_rehearsal(self.as_json(), folder)
 
     def tell_result(self, folder: Path) -> None:
         """Print the last lines."""
         count = sum(check.mark == FAIL for check in self.checks)
         held = sum(check.mark == "OK" for check in self.checks)
         self.say(f"{held} checks held, {count} did not; {sum(self.times.values()) / 60:.1f} minutes")
-        self.say(LEFT)
-        self.say(f"page: {folder / 'rehearsal.html'}")
+        for line in (*duration_lines(self.config), LEFT):
+            self.say(line)
+        self.say(f"kept in {folder}: rehearsal.json, thin.yaml, rows and log")
 
 
 def refuse_without_checkouts(config: SlimeConfig) -> None:

@@ -36,7 +36,6 @@ def test_every_check_holds_and_nothing_is_left(slime, tmp_path):
     held = {check["what"] for check in found["checks"] if check["mark"] == "OK"}
     names = "lag of each batch", "|log pi - log mu| at lag 0, nats a token", "weights of each evaluation"
     assert all(any(check.startswith(name) for check in held) for name in names)
-    assert (tmp_path / "out" / "rehearsal.html").stat().st_size > 5_000
     assert scratch_folders() <= before
 
 
