@@ -42,14 +42,14 @@ def main() -> None:
 
 def measure(config: LabConfig, batches: int) -> dict[str, dict[str, float]]:
     """Statistics of |log pi - log mu| over response tokens, for each way in which the trainer routes."""
-    with running(config) as (trainer, engines):
-        responses = [response for i in range(batches) for response in generate(config, engines, i).responses]
+    with running(config) as (trainer, engine):
+        responses = [response for i in range(batches) for response in generate(config, engine, i).responses]
         mu = np.concatenate([response.log_probs for response in responses])
-        scores = {"free": trainer.call("score", responses, replay=False)}
+        scores = {"free": trainer.call("score", responses, False)}
         if config.model.is_moe:
             shifted = [shift_routes(response) for response in responses]
-            scores["replayed"] = trainer.call("score", responses, replay=True)
-            scores["shifted"] = trainer.call("score", shifted, replay=True)
+            scores["replayed"] = trainer.call("score", responses, True)
+            scores["shifted"] = trainer.call("score", shifted, True)
     result = {}
     for name, log_probs in scores.items():
         d = np.abs(log_probs - mu)

@@ -395,7 +395,7 @@ class Trainer:
         return token_log_probs(self._logits(network, micro, replay=replay), micro.output_ids)[0]
 
     @torch.no_grad()
-    def score(self, responses: Sequence[Response], *, replay: bool) -> np.ndarray:
+    def score(self, responses: Sequence[Response], replay: bool) -> np.ndarray:
         """Return (tokens,) log pi of responses in their order under the current weights.
 
         Args:
