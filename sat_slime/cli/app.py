@@ -37,7 +37,7 @@ GROUPS = {
     },
     "Set up": {
         "check": "Check a run's settings and this machine: lists problems and fixes.",
-        "prepare": "Make what a run starts from: weights, slime, its model.",
+        "prepare": "Make what a run starts from: engines, weights, slime, its model.",
         "data": "Prompts with labels: prepare the paper's.",
     },
 }

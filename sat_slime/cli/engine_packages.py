@@ -1,5 +1,5 @@
-"""What runs on this machine stand on: the packages of the lab runtime, which scripts/setup.sh installs, and the
-checkouts of the real slime, which `sat-slime prepare slime` makes."""
+"""What runs on this machine stand on: the packages of the lab runtime, which `sat-slime prepare engines` installs as
+scripts/setup.sh does in a checkout, and the checkouts of the real slime, which `sat-slime prepare slime` makes."""
 
 from __future__ import annotations
 
@@ -10,13 +10,21 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from sat_slime.config import ConfigError
+from sat_slime.rollout import sglang_on_gpu
 
-INSTALL_ENGINES = "run scripts/setup.sh in a checkout"
+REQUIREMENTS = Path(__file__).parents[1] / "requirements"
+"""The folder of what SGLang needs on a CPU, and of the versions that were tested; they come with the package."""
+EXTRA = "lab"
+FOR_GPUS = ("sglang-kernel", "flashinfer_python", "triton", "torchvision", "ipython")
+"""What SGLang imports where it serves a text model on a GPU, and for which something stands in on a CPU."""
+
+INSTALL_ENGINES = "run sat-slime prepare engines, or in a checkout scripts/setup.sh"
 
 
 @dataclass(frozen=True)
@@ -54,15 +62,7 @@ def installed_version(package: str) -> str | None:
         return None
 
 
-# ---------------------------------------------------------------------------------------------- slime for a CPU
-
-SLIME_URL = "https://github.com/THUDM/slime"
-MEGATRON_URL = "https://github.com/NVIDIA/Megatron-LM"
-SLIME_COMMIT = "624b824a898ab0ec1fcb4d373004c7f3852bf515"
-MEGATRON_COMMIT = "1dcf0dafa884ad52ffb243625717a3471643e087"
-PATCHES = ("docker/patch/latest/megatron.patch", "docker/patch/latest/megatron-sglang-aligned.patch")
-"""slime's patches of Megatron-LM, in slime's checkout and in their order."""
-PACKAGES = Path(__file__).parents[1] / "requirements" / "slime-cpu.txt"
+# ------------------------------------------------------------------------------------------------------- the engines
 
 
 def pip_install(*arguments: str) -> list[str]:
@@ -79,6 +79,70 @@ def refuse_without_pip() -> None:
                 "--dry-run prints with your own installer"
             ]
         )
+
+
+def install_commands(constraints: Path) -> Iterator[list[str]]:
+    """Yield the calls of pip, in their order.
+
+    SGLang goes in without its own list of dependencies, which asks for a CUDA build of torch, and last, since pip holds
+    what it installs against the lists of all that is there.
+    """
+    pip = pip_install("--constraint", str(constraints))
+    yield [*pip, "--requirement", str(REQUIREMENTS / "lab.txt"), *_of_the_extra()]
+    yield [*pip, "--no-deps", "sglang"]
+
+
+def _of_the_extra() -> list[str]:
+    """Return the package's own requirements for the lab runtime."""
+    marker = f'extra == "{EXTRA}"'
+    requirements = [line.partition(";") for line in importlib.metadata.requires("sat-slime") or []]
+    return [package.strip() for package, _, condition in requirements if marker in condition.replace("'", '"')]
+
+
+def tested_versions(torch: str) -> str:
+    """Return the tested versions, with the installed one of torch, which may be a build for this machine."""
+    lines = (REQUIREMENTS / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    kept = [f"torch=={torch}" if line.startswith("torch==") else line for line in lines]
+    return "\n".join(kept) + "\n"
+
+
+def install_engines(dry_run: bool, tell: Callable[[str], None]) -> int:
+    """Install the engines, or tell the commands; returns the exit code of pip.
+
+    Raises:
+        ConfigError: this Python has no pip.
+    """
+    torch = importlib.metadata.version("torch").partition("+")[0]
+    with tempfile.TemporaryDirectory() as folder:
+        constraints = REQUIREMENTS / "constraints.txt" if dry_run else Path(folder) / "constraints.txt"
+        if not dry_run:
+            refuse_without_pip()
+            constraints.write_text(tested_versions(torch), encoding="utf-8")
+        for command in install_commands(constraints):
+            tell(shlex.join(command))
+            if not dry_run and (code := subprocess.run(command).returncode):
+                return code
+    missing = [package for package in FOR_GPUS if installed_version(package) is None]
+    if missing and sglang_on_gpu.gpu_available():
+        sglang = next(line for line in tested_versions(torch).splitlines() if line.startswith("sglang=="))
+        tell(
+            f"this machine has a GPU, on which SGLang imports {', '.join(missing)} too: pip install {sglang}, with its "
+            "own list and its torch"
+        )
+    if not dry_run:
+        tell("the engines are installed; sat-slime check FILE looks at a run's settings and this machine")
+    return 0
+
+
+# ---------------------------------------------------------------------------------------------- slime for a CPU
+
+SLIME_URL = "https://github.com/THUDM/slime"
+MEGATRON_URL = "https://github.com/NVIDIA/Megatron-LM"
+SLIME_COMMIT = "624b824a898ab0ec1fcb4d373004c7f3852bf515"
+MEGATRON_COMMIT = "1dcf0dafa884ad52ffb243625717a3471643e087"
+PATCHES = ("docker/patch/latest/megatron.patch", "docker/patch/latest/megatron-sglang-aligned.patch")
+"""slime's patches of Megatron-LM, in slime's checkout and in their order."""
+PACKAGES = REQUIREMENTS / "slime-cpu.txt"
 
 
 def missing_packages() -> list[str]:

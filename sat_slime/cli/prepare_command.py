@@ -1,4 +1,4 @@
-"""`sat-slime prepare` makes what a run starts from: weights, slime, its model."""
+"""`sat-slime prepare` makes what a run starts from: engines, weights, slime, its model."""
 
 from __future__ import annotations
 
@@ -12,12 +12,27 @@ from rich.console import Console
 
 from sat_slime.cli.terminal import FAILED, OK, OverridesAsInLaunch, complain, refuse_failures
 
-prepare = typer.Typer(no_args_is_help=True, help="Make what a run starts from: weights, slime, its model.")
+prepare = typer.Typer(no_args_is_help=True, help="Make what a run starts from: engines, weights, slime, its model.")
 
 
 @prepare.callback()
 def _prepare() -> None:
-    """Make what a run starts from: weights, slime, its model."""
+    """Make what a run starts from: engines, weights, slime, its model."""
+
+
+@prepare.command("engines")
+def prepare_engines(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the commands; run nothing.")] = False,
+) -> None:
+    """Install Megatron and SGLang beside this package, for runs on this machine's CPU.
+
+    torch stays as it is. SGLang goes in without its own list of dependencies,
+    which asks for a CUDA build of torch.
+    """
+    from sat_slime.cli.engine_packages import install_engines
+
+    code = install_engines(dry_run, typer.echo)
+    raise typer.Exit(FAILED if code else OK)
 
 
 @prepare.command("model")

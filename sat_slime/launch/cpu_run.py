@@ -117,7 +117,7 @@ SGLANG = "0.5.15.post1"
 PACKAGES = {
     **dict.fromkeys(("ray", "transformers", "httpx", "aiohttp", "aiohttp_cors", "tensorboard"), INSTALL),
     **dict.fromkeys(("sglang-router", "torch_memory_saver", "pylatexenc", "omegaconf"), PREPARE),
-    "sglang": "scripts/setup.sh in a checkout",
+    "sglang": "sat-slime prepare engines",
 }
 """Packages that slime imports, each with what installs it."""
 MEGATRON_PATCH = ("megatron/core/transformer/moe/router.py", "slime.utils.routing_replay")
