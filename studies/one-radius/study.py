@@ -160,9 +160,10 @@ def levels(runs: Runs, part: str) -> str:
         if of == part:
             last = np.array([final(run) for run in cell.values()])
             spread = f" ± {last.std(ddof=1):.1f}" if len(last) > 1 else ""
-            radius = np.nanmean([row["radius_high"] for run in cell.values() for row in run.values()] or [np.nan])
+            values = (row["radius_high"] for run in cell.values() for row in run.values())
+            known = [radius for radius in values if not np.isnan(radius)]
             falls = np.mean([fall(run) for run in cell.values()])
-            shown = "" if np.isnan(radius) else f"{radius:.3f}"
+            shown = f"{np.mean(known):.3f}" if known else ""
             rows.append([arm, lag, len(last), f"{last.mean():.1f}{spread}", f"{last.min():.1f}", f"{falls:.1f}", shown])
     return table(["arm", "lag", "seeds", "final accuracy, %", "lowest", "largest fall, mean", "radius"], rows)
 
