@@ -238,7 +238,7 @@ ABSENT: dict[Column, str] = {
         "those of a lab run do at steps with a split (diagnose.split_every_n_steps)"
     ),
     "lags": (
-        "reads the lag of each token, and this dump does not hold the versions of the generating weights; those of an "
+        "reads the lag of each token, and this dump does not hold the versions of the generating weights; those of a "
         "lab run do"
     ),
     "rewards": (
