@@ -16,6 +16,8 @@ import shlex
 import signal
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -79,6 +81,8 @@ class Run:
             stdout=self.output.open("w"),
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            # Whoever starts a server removes what killed ones left beside it, and other tests start some meanwhile.
+            env={**os.environ, "TMPDIR": str((root / "scratch").resolve())},
         )
 
     def wait(self) -> int:
@@ -141,10 +145,12 @@ def in_shared_memory(folders: set[Path]) -> list[Path]:
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory, model_cache) -> Path:
+def root(tmp_path_factory, model_cache) -> Iterator[Path]:
     root = tmp_path_factory.mktemp("loop")
     (root / "cache").symlink_to(model_cache)
-    return root
+    with tempfile.TemporaryDirectory(dir="/tmp") as scratch:  # names of sockets in `root` may be too long
+        (root / "scratch").symlink_to(scratch)
+        yield root
 
 
 @pytest.fixture(scope="module")
