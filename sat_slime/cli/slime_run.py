@@ -238,7 +238,14 @@ def _check_here(plan: SlimePlan, option: str | None) -> Iterator[Finding]:
         yield warn("cluster", f"{address} is checked when the run is launched, and by sat-slime check")
         return
     if folder := _missing_laptop(config):
-        yield ok("laptop", f"{folder}, with model and prompts, is made at the first launch")
+        if _is_quick_starts(config):
+            yield ok("laptop", f"{folder}, with model and prompts, is made at the first launch")
+        else:
+            yield fail(
+                "laptop",
+                f"{folder}, with model and prompts, is not there: make it with sat-slime prepare laptop FILE --out "
+                f"{folder}, where FILE is the lab run of its task",
+            )
         # Checks are of what has to be there already.
         made = {str(folder / name) for name in (MODEL, PROMPTS, HELD_OUT)}
         gone = {name: None for name in ("hf-checkpoint", "ref-load", "prompt-data") if config.slime.get(name) in made}
@@ -283,7 +290,7 @@ def make_laptop(folder: Path, overwrite: bool, file: Path | None = None, overrid
 
 def make_missing_laptop(config: SlimeConfig, console: Console) -> None:
     """Make the quick start's model and prompts where a run looks for them and there are none. Raises ConfigError."""
-    if folder := _missing_laptop(config):
+    if (folder := _missing_laptop(config)) and _is_quick_starts(config):
         say(console, f"making the model and the prompts in {folder}, once ...")
         make_laptop(folder, overwrite=False)
 
@@ -296,3 +303,8 @@ def _missing_laptop(config: SlimeConfig) -> Path | None:
     folder = Path(config.model.hf_checkpoint).parent
     asked = (Path(config.model.hf_checkpoint), Path(config.data.prompts))
     return folder if asked == (folder / MODEL, folder / PROMPTS) and not folder.exists() else None
+
+
+def _is_quick_starts(config: SlimeConfig) -> bool:
+    """Return whether the quick start's model and prompts are for a run: not for a generate function of one's own."""
+    return not config.slime.get("custom-generate-function-path")

@@ -543,7 +543,7 @@ class Engine:
 
 
 class RunningEngine:
-    """The engine on an event loop in a thread of its own. What waits here raises EngineFailed."""
+    """The engine on an event loop in a thread of its own. What waits here raises EngineFailed where it cannot go on."""
 
     def __init__(self, config: LabConfig, model_path: Path, log_dir: Path) -> None:
         self.engine = Engine(config, model_path, log_dir)
@@ -566,11 +566,13 @@ class RunningEngine:
 
     def close(self) -> None:
         """Ends the server and what is in flight."""
-        self.call("stop")
-        asyncio.run_coroutine_threadsafe(_cancel_all(), self._loop).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        try:
+            self.call("stop")
+        finally:
+            asyncio.run_coroutine_threadsafe(_cancel_all(), self._loop).result()
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
 
 
 async def _cancel_all() -> None:

@@ -494,6 +494,7 @@ class Pipeline:
 
 def wait_any(waiting: list[Future[Any]], timeout_s: float | None = None) -> list[Future[Any]]:
     """Return the futures that have a result or failed, in their order: at least one, unless the time is up before."""
+    assert waiting or timeout_s is not None, "nothing is waited for, for good"
     done = futures.wait(waiting, timeout_s, futures.FIRST_COMPLETED).done
     return [future for future in waiting if future in done]
 

@@ -56,7 +56,7 @@ class TrainerProcess:
                 env={**os.environ, **ENVIRONMENT},
                 start_new_session=True,  # Ctrl-C is the driver's
             )
-        self._connection = Connection(ours.detach())
+        self._socket, self._connection = ours, Connection(os.dup(ours.fileno()))
         self._calls = ThreadPoolExecutor(1, who)
         # The program reads the second after the first: a task may be of the user's module.
         self._begun = self._calls.submit(self._send, sys.path, pickle.dumps(config))
@@ -73,8 +73,11 @@ class TrainerProcess:
         """Ends the process at once: what it holds was saved, or is not to be."""
         self._process.kill()
         self._process.wait()
+        with contextlib.suppress(OSError):  # a process that the trainer started may hold its end for longer
+            self._socket.shutdown(socket.SHUT_RDWR)
         self._calls.shutdown(cancel_futures=True)
         self._connection.close()
+        self._socket.close()
 
     def _send(self, *messages: Any) -> None:
         for message in messages:
