@@ -27,8 +27,10 @@ def running(config: LabConfig) -> Iterator[tuple[TrainerProcess, RunningEngine]]
             initial.parent.mkdir(parents=True, exist_ok=True)
             with closing(TrainerProcess(config, logs / "warm-up.log")) as process:
                 process.call("warm_up", initial)
-        trainer, engine = TrainerProcess(config, logs / "trainer.log"), RunningEngine(config, initial, logs)
-        with closing(trainer), closing(engine):
+        with (
+            closing(TrainerProcess(config, logs / "trainer.log")) as trainer,
+            closing(RunningEngine(config, initial, logs)) as engine,
+        ):
             loading = trainer.start("load_initial", initial)
             engine.call("start_server")
             loading.result()

@@ -3,4 +3,4 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-.venv/bin/python scripts/base_files.py configs
+PYTHONPATH=. .venv/bin/python scripts/base_files.py configs

@@ -225,7 +225,7 @@ def _place(name: str, key: str, path: Path) -> Finding:
 def _memory() -> Finding:
     free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES") / GIB
     if free < MEMORY_GIB:
-        return warn("memory", f"{free:.1f} GiB free, about {MEMORY_GIB} wanted")
+        return warn("memory", f"{free:.1f} GiB free, about {MEMORY_GIB} wanted: end other programs first")
     return ok("memory", f"{free:.0f} GiB free, about {MEMORY_GIB} wanted")
 
 

@@ -113,7 +113,6 @@ def prepare_laptop(
         sat-slime prepare laptop --out data/laptop
 
         sat-slime prepare laptop --overwrite --set task.name=pointer_chasing
-
     """
     from sat_slime.cli.slime_run import LAPTOP, make_laptop
 

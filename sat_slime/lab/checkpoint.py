@@ -54,7 +54,7 @@ class LoopState:
     updates: int
     """Optimizer updates."""
     weight_versions: list[int]
-    """Versions of the broadcast weights still in use; the last is what the engines hold."""
+    """Versions of the broadcast weights still in use; the last is what the engine holds."""
     initial: dict[str, str] = field(default_factory=dict)
     """Checksums of the initial model's files, by name; it is the reference of the KL."""
     canary: list[float] = field(default_factory=list)

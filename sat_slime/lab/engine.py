@@ -417,7 +417,7 @@ class Engine:
                 answers = await self.server.post("/generate", score_payload(sequences))
             return read_scores(answers, sequences)
         except (ServerLost, ValueError) as error:
-            raise EngineFailed(f"{error}") from error
+            raise EngineFailed(f"SGLang's server gave no scores: {error}") from error
 
     async def generate(self, requests: Sequence[GenerationRequest]) -> Generation:
         """Returns exactly one valid response for each request, in order.

@@ -235,7 +235,7 @@ class Pipeline:
         self.canary.levels = state.canary
         self.engine.call("update_weights", self._weights_folder(self.versions[-1]), self.versions[-1])
         if self.config.pipeline.canary != "none" and self.versions[-1] == self.updates:
-            self._check_engines(self.updates)  # the trainer has no other weights to score with
+            self._check_engine(self.updates)  # the trainer has no other weights to score with
         self._read_ahead(path)
 
     def _start(self, loading: list[Future[Any]]) -> None:
@@ -342,7 +342,7 @@ class Pipeline:
             version = self.trainer.call("export_weights", folder)
         self.engine.call("update_weights", folder, version)
         if self.config.pipeline.canary != "none":
-            self._check_engines(version)
+            self._check_engine(version)
         if version not in self.versions:
             self.versions.append(version)
         self.versions = self.versions[-self.config.pipeline.weights_in_use :]
@@ -351,7 +351,7 @@ class Pipeline:
             if path.name not in in_use:
                 shutil.rmtree(path, ignore_errors=True)
 
-    def _check_engines(self, version: int) -> None:
+    def _check_engine(self, version: int) -> None:
         """Has the engine and the trainer, which has the weights that were just pushed, score the canary's sequences.
 
         Raises:

@@ -317,7 +317,7 @@ class Trainer:
             # It routes freely, as the reference forward of slime does, also under R3.
             self.reference = build_model(config.model, config.train, config.task.vocab_size).requires_grad_(False)
         self.generating: dict[int, list[Tensor]] = {}
-        """The weights of pi_l, which the rollout engines were given, by version; only those that are still in use."""
+        """The weights of pi_l, which the engine was given, by version; only those that are still in use."""
         self.in_engine_dtype: torch.nn.Module | None = None
         """A model in the engine's data type, where steps are diagnosed and that is another than the trainer's."""
         self.its_routers: list[RouterReplay] = []
@@ -342,7 +342,7 @@ class Trainer:
             load_hf(self.reference, self.config.model, self.config.task.vocab_size, folder)
 
     def export_weights(self, folder: Path) -> int:
-        """Writes the current weights for the rollout engines and remembers them as those of pi_l; returns their
+        """Writes the current weights for the engine and remembers them as those of pi_l; returns their
         version."""
         task = self.config.task
         save_hf(self.model.module, self.config.model, task.vocab_size, task.eos_id, folder)

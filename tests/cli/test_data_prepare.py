@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import re
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -136,7 +137,7 @@ def test_after_a_full_disk_the_same_command_goes_on(sets, tmp_path, monkeypatch)
         first = iter([write])
 
         def full(path, text):
-            next(first, lambda *_: os.write(os.open("/dev/full", os.O_WRONLY), b"x"))(path, text)
+            next(first, lambda *_: Path("/dev/full").write_text(text))(path, text)
 
         patched.setattr(prepare, "write_atomically", full)
         assert data("prepare", "--out", out, *sets).exit_code != 0
