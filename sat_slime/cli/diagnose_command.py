@@ -31,7 +31,7 @@ def diagnose(
 
     Of a run folder of ours, from the token dumps of diagnosed steps
     ([bold]--set diagnose.every_n_steps=5[/] at launch): policy lag, expert routing,
-    precision and the rest, by lag, position, probability and entropy. Of a run
+    precision and the rest, by lag, position and probability. Of a run
     of slime with denominator checkpoint, policy and implementation part. Page,
     figures and tables go to [bold]RUN/diagnosis/[/].
 

@@ -1,19 +1,26 @@
-"""The page of a diagnosis, RUN/diagnosis/, from the token dumps of a run or from its metrics alone: sentences, tables,
-figures."""
+"""The mismatch of a run taken apart: the page RUN/diagnosis/, from the token dumps of its diagnosed steps or from its
+metrics alone.
+
+How a tail is attributed to parts that can cancel each other: a token's part counts in the direction of its d, as
+sign(d) x part, so that the parts of each token sum to |d| and shares of any set of tokens to 1; a part that pulls
+against d counts below 0. Beside it, how many tokens of the tail each part decides: without it alone, the token's |d|
+would not be beyond the quantile. Several parts can decide a token, or none.
+"""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 
-from sat_slime.report import attribution, charts
-from sat_slime.report.attribution import LABELS, Tokens, attribute, quantile, tail_bounds, whole
-from sat_slime.report.frames import finite_mean
+from sat_slime.objective import mismatch_parts
+from sat_slime.report import charts
 from sat_slime.report.page import (
     NBSP,
     Form,
@@ -27,13 +34,11 @@ from sat_slime.report.page import (
     section_of,
     write_page,
 )
-from sat_slime.rollout.token_dump import dump_paths
+from sat_slime.rollout.token_dump import DumpError, TokenDump, dump_paths, read_dump
 from sat_slime.runs.folder import RunFolderError
 from sat_slime.runs.reading import Columns, Run, has, load_run, section
 
 FOLDER = "diagnosis"
-XI = 1.0
-"""The largest reward of the lab runtime's tasks."""
 
 
 def write_diagnosis(path: str | Path) -> Page:
@@ -43,11 +48,11 @@ def write_diagnosis(path: str | Path) -> Page:
         RunFolderError: no run folder, or one in which nothing was measured; says how to measure it.
     """
     run = load_run(path)
-    tokens = attribution.load_tokens(dump_paths(run.folder.path))
+    tokens = load_tokens(dump_paths(run.folder.path))
     if tokens is not None:
         sentences = list(findings(tokens))
         doubts = list(warnings(tokens, section(run.config, "pipeline").get("lag")))
-        made, drawn = tables(tokens), figures(tokens)
+        made, drawn = [parts_table(tokens), *routing_table(tokens), lag_table(tokens)], figures(tokens)
     elif has(run.data.metrics, "mismatch/implementation"):
         sentences, doubts = list(split_findings(run.data.metrics)), [_without_dumps(run)]
         made, drawn = [split_table(run.data.metrics)], [split_figure(run.data.metrics)]
@@ -69,8 +74,8 @@ def _without_dumps(run: Run) -> str:
     if run.config.get("runtime") == "slime":
         return (
             "A run of slime has the policy and the implementation part, from the log-probs under the generating "
-            "weights. Routing, precision and the rest, and the total variation, need the tokens scored again with the "
-            "weights at hand, which only the lab runtime does."
+            "weights. Routing, precision and the rest need the tokens scored again with the weights at hand, which "
+            "only the lab runtime does."
         )
     return (
         "The run was not diagnosed, so this is only the split into policy and implementation part. For routing, "
@@ -93,14 +98,197 @@ def _nothing_measured(run: Run) -> str:
     )
 
 
-# --------------------------------------------------------------------------------------------------------- in words
+# --------------------------------------------------------------------------------------------------------------- tokens
+
+LABELS = {
+    "policy_weights": "policy: weights",
+    "policy_routes": "policy: routes",
+    "policy": "policy",
+    "implementation": "implementation",
+    "routing": "routing",
+    "precision": "precision",
+    "rest": "rest",
+}
+"""The names of the parts of objective.mismatch_parts on the page."""
+ROUTINGS = {
+    "in training, own routing": "log_probs_own_routing",
+    "in training, replayed": "log_probs_replayed",
+    "that generated, own routing": "checkpoint_log_probs_own_routing",
+    "that generated, replayed": "checkpoint_log_probs_replayed",
+}
+FLIPS = ("checkpoint_expert_flips", "expert_flips")
+"""Whether the trainer's own routing takes other experts than the engine took: at equal weights, and with lag."""
+TAILS = {"q90": 0.9, "q99": 0.99}
+"""Quantiles of |d| that mark where a tail begins."""
+
+
+@dataclass
+class Tokens:
+    """The active tokens of diagnosed steps, a row each."""
+
+    frame: pd.DataFrame
+    """d, log pi - log mu in nats; lag; position, the place in the response from 0; log_mu, the engine's log-prob; as
+    far as all dumps have them d by the weights and routes of ROUTINGS, and whether any layer of FLIPS is flipped."""
+    parts: pd.DataFrame
+    """Parts of d, which sum to it."""
+    replayed: bool
+    """The method trains with R3."""
+    steps: int = 1
+    """Diagnosed steps."""
+    damaged: list[str] = field(default_factory=list)
+    """Dumps that could not be read, and tokens of them that cannot be, a line each."""
+
+    @property
+    def d(self) -> np.ndarray:
+        """(N,) d of each token, nats."""
+        return self.frame["d"].to_numpy()
+
+    @property
+    def routings(self) -> dict[str, np.ndarray]:
+        """(N,) d with the trainer's own routing and with the engine's replayed (R3), at the weights in training and at
+        those that generated; nothing for a dense model or without re-scoring."""
+        return {label: self.frame[label].to_numpy() for label in ROUTINGS if label in self.frame}
+
+
+def load_tokens(paths: Iterable[Path]) -> Tokens | None:
+    """Read the tokens of those dumps that tell the most parts of d; None when none tells any. Damaged files
+    and tokens that are left out are named. Raises RunFolderError where there are dumps and none can be read."""
+    every, damaged, first = list[Tokens](), list[str](), dict[int, Path]()
+    for path in paths:
+        try:
+            dump = read_dump(path)
+        except DumpError as error:
+            damaged.append(str(error))
+            continue
+        damaged += [f"{path}: iteration {dump.iteration}, update {dump.step}: {text}" for text in dump.left_out]
+        if not dump.mask.any():
+            damaged.append(f"{path}: it has no active token")
+        elif (same := first.setdefault(dump.step, path)) != path:
+            damaged.append(f"{path}: it is update {dump.step} again, which {same.name} holds")
+        else:
+            every.append(_tokens_of(dump))
+    if damaged and not every:
+        raise RunFolderError(f"no dump can be read: {'; '.join(damaged[:3])}")
+    most = max((list(one.parts) for one in every), key=len, default=[])
+    best = [one for one in every if list(one.parts) == most]
+    if not most:
+        return None
+    frame = pd.concat([one.frame for one in best], join="inner", ignore_index=True)
+    parts = pd.concat([one.parts for one in best], ignore_index=True)
+    return Tokens(frame, parts, best[0].replayed, len(best), damaged)
+
+
+def _tokens_of(dump: TokenDump) -> Tokens:
+    replayed = dump.metadata.get("routing_replay") == "true"
+    scores = {"log_probs": dump.log_probs, "rollout_log_probs": dump.rollout_log_probs}
+    scores |= {name: values for name, values in dump.more.items() if "log_probs" in name}
+    parts = mismatch_parts({name: torch.from_numpy(values) for name, values in scores.items()}, replayed=replayed)
+    log_mu = dump.rollout_log_probs.astype(np.float64)
+    starts = np.repeat(np.cumsum(dump.lengths) - dump.lengths, dump.lengths)
+    columns = {
+        "d": dump.log_probs - log_mu,
+        "lag": (dump.updates - dump.versions).astype(np.float64),
+        "position": np.arange(len(log_mu)) - starts,
+        "log_mu": log_mu,
+    }
+    columns |= {label: dump.more[name] - log_mu for label, name in ROUTINGS.items() if name in dump.more}
+    columns |= {name: dump.more[name].any(axis=1) for name in FLIPS if name in dump.more}
+    of_parts = pd.DataFrame({name: values.numpy() for name, values in parts.items()}, range(len(log_mu)))
+    return Tokens(pd.DataFrame(columns)[dump.mask], of_parts[dump.mask], replayed)
+
+
+def attribute(
+    parts: Mapping[str, np.ndarray] | pd.DataFrame,
+    chosen: np.ndarray | None = None,
+    beyond: float | None = None,
+    d: np.ndarray | None = None,
+) -> pd.DataFrame:
+    """Attribute d to its parts.
+
+    Args:
+        chosen: (N,) bool, the tokens to look at. Default: all.
+        beyond: nats; only the chosen tokens with |d| above it, strictly.
+        d: (N,) what they are parts of. Default: their sum.
+
+    Returns:
+        For each part size, the mean of |part| in nats; share, of the sum of |d|, in the direction of d; and decides,
+        the share of the tokens beyond that would not be there without it, NaN without `beyond`.
+    """
+    frame = pd.DataFrame(parts)
+    whole = frame.sum(axis=1) if d is None else pd.Series(d)
+    inside = np.ones(len(whole), bool) if chosen is None else chosen
+    if beyond is not None:
+        inside = inside & (whole.abs() > beyond)
+    frame, whole = frame[inside], whole[inside]
+    return pd.DataFrame(
+        {
+            "size": frame.abs().mean(),
+            "share": frame.mul(np.sign(whole), axis=0).sum() / (whole.abs().sum() or np.nan),
+            "decides": np.nan if beyond is None else (frame.rsub(whole, axis=0).abs() <= beyond).mean(),
+        }
+    )
+
+
+def terms(parts: pd.DataFrame) -> pd.DataFrame:
+    """Return the two terms of Eq. split."""
+    policy = [name for name in parts if name.startswith("policy")]
+    policy_part = parts[policy].sum(axis=1)
+    return pd.DataFrame({"policy part": policy_part, "implementation part": parts.drop(columns=policy).sum(axis=1)})
+
+
+def quantile(values: np.ndarray, level: float) -> float:
+    """Return the smallest of the values with at least that share of them at or below it (Eq. quantile)."""
+    return float(np.quantile(values, level, method="inverted_cdf")) if len(values) else np.nan
+
+
+def tail_bounds(d: np.ndarray) -> dict[str, float]:
+    """Return the |d|, nats, at which each tail begins."""
+    return {name: quantile(np.abs(d), level) for name, level in TAILS.items()}
+
+
+# --------------------------------------------------------------------------------------------------- groups of tokens
+
+PROBABILITY_EDGES = (0.0, 0.01, 0.03, 0.1, 0.3, 0.5, 0.9, 0.99, 1.0)
+POSITION_BINS = 8
+Groups = dict[str, np.ndarray]
+"""(N,) bool by the group's name; none is empty."""
+
+
+def by_lag(tokens: Tokens) -> Groups:
+    """Group tokens by optimizer updates since they were generated."""
+    lag = tokens.frame["lag"].to_numpy()
+    return {f"{level:g}": lag == level for level in np.unique(lag)}
+
+
+def by_position(tokens: Tokens) -> Groups:
+    """Group tokens by place in the response, about equally many each, named by their places from 1."""
+    position = tokens.frame["position"].to_numpy()
+    levels = np.linspace(0, 1, POSITION_BINS + 1)[1:-1]
+    bins = np.searchsorted(np.unique(np.quantile(position, levels, method="inverted_cdf")), position, side="right")
+    groups = {}
+    for number in np.unique(bins):
+        places = position[bins == number] + 1
+        low, high = places.min(), places.max()
+        groups[f"{low:g}" if low == high else f"{low:g}–{high:g}"] = bins == number
+    return groups
+
+
+def by_probability(tokens: Tokens) -> Groups:
+    """Group tokens by mu, in [low, high) each; the last group also holds 1 and what rounding puts above."""
+    names = [f"{low:g}–{high:g}" for low, high in pairwise(PROBABILITY_EDGES)]
+    bins = np.searchsorted(PROBABILITY_EDGES, np.exp(tokens.frame["log_mu"].to_numpy()), side="right") - 1
+    bins = np.clip(bins, 0, len(names) - 1)
+    return {names[number]: bins == number for number in np.unique(bins)}
+
+
+# ------------------------------------------------------------------------------------------------------------- in words
 
 
 def findings(tokens: Tokens) -> Iterator[str]:
     """Say what the tables show, a sentence each."""
-    bounds = tail_bounds(tokens.d)
-    shares = {name: attribute(terms(tokens), beyond=beyond)["share"] for name, beyond in {"": None, **bounds}.items()}
-    lags = np.unique(tokens.lag)
+    bounds, both = tail_bounds(tokens.d), terms(tokens.parts)
+    shares = {name: attribute(both, beyond=beyond)["share"] for name, beyond in {"": None, **bounds}.items()}
+    lags = np.unique(tokens.frame["lag"])
     span = f"lag {lags[0]:g}" if len(lags) == 1 else f"lag {lags[0]:g} to {lags[-1]:g}"
     yield (
         f"The policy part carries {percent(shares['']['policy part'])} of mean |d| and "
@@ -112,35 +300,21 @@ def findings(tokens: Tokens) -> Iterator[str]:
     )
     if any((of_level > 1).any() for of_level in shares.values()):
         yield "A share above 100 % means that the other part pulls the other way: together they are 100 %."
-    kinds = attribution.d_by_routing(tokens)
+    kinds = {label: np.abs(d) for label, d in tokens.routings.items()}
     if kinds:
-        own, along = (np.abs(kinds[f"in training, {kind}"]) for kind in ("own routing", "replayed"))
+        own, along = (kinds[f"in training, {kind}"] for kind in ("own routing", "replayed"))
         verb = "takes" if tokens.replayed else "would take"
         yield (
             f"Routing replay (R3) {verb} mean |d| from {own.mean():.4f} to {along.mean():.4f} nats, its 99 % quantile "
             f"from {quantile(own, 0.99):.3f} to {quantile(along, 0.99):.3f} and its largest from {own.max():.2f} to "
             f"{along.max():.2f}."
         )
-        own, along = (np.abs(kinds[f"that generated, {kind}"]) for kind in ("own routing", "replayed"))
-        flips, lagged = (tokens.more[name].any(axis=1).mean() for name in FLIPS)
+        own, along = (kinds[f"that generated, {kind}"] for kind in ("own routing", "replayed"))
+        flips, lagged = tokens.frame[[*FLIPS]].mean()
         yield (
             f"At equal weights {percent(flips)} of the tokens take other experts in some layer, with lag "
             f"{percent(lagged)}; at equal weights replay takes the mean from {own.mean():.5f} to {along.mean():.5f} "
             f"nats and the largest from {own.max():.2f} to {along.max():.2f}."
-        )
-    sides = attribution.bound(tokens, xi=XI)
-    if np.isfinite(sides.penalty):
-        verdict = "promises an improvement" if sides.gain > sides.penalty else "promises no improvement"
-        yield (
-            f"Eq. tvbound {verdict}: the surrogate gain is {sides.gain:+.4f} ± {sides.error:.4f} a response, the "
-            f"penalty {sides.penalty:.3f} (from the sampled ratios {sides.sampled_penalty:.3f})."
-        )
-    if "tv" in tokens.more:
-        tv, proxy = tokens.more["tv"].astype(np.float64), attribution.proxies(tokens)["|log r|"]
-        yield (
-            f"The mean total variation is {tv.mean():.4f}, mean |log r| {proxy.mean() / tv.mean():.2f} times that; of "
-            f"the 10 % of the tokens with the largest |log r|, {percent(attribution.overlap(proxy, tv))} are at the "
-            "10 % of the states with the largest total variation."
         )
 
 
@@ -150,7 +324,7 @@ def warnings(tokens: Tokens, lag: int | None) -> Iterator[str]:
     tail = int((np.abs(tokens.d) > tail_bounds(tokens.d)["q99"]).sum())
     if tail < 50:
         yield f"Only {tail} tokens lie beyond the 99 % quantile, so its shares are chance: diagnose more steps."
-    met = np.unique(tokens.lag)
+    met = np.unique(tokens.frame["lag"])
     if lag and len(met) < lag and tokens.steps > 2 * lag:
         yield (
             f"Only the lags {', '.join(f'{lag:g}' for lag in met)} were diagnosed, and pipeline.lag is {lag}: choose a "
@@ -158,96 +332,45 @@ def warnings(tokens: Tokens, lag: int | None) -> Iterator[str]:
         )
 
 
-# ----------------------------------------------------------------------------------------------------------- tables
-
-
-def tables(tokens: Tokens) -> list[Table]:
-    """Make all tables that the tokens have numbers for."""
-    makers = (parts_table, implementation_table, routing_table, lag_table, flips_table, bound_table, proxy_table)
-    return [table for make in makers if (table := make(tokens)) is not None]
-
-
-def terms(tokens: Tokens) -> dict[str, np.ndarray]:
-    """Return (N,) the two terms of Eq. split."""
-    return {
-        "policy part": whole(attribution.policy(tokens.parts)),
-        "implementation part": whole(attribution.implementation(tokens.parts)),
-    }
-
-
-def part_rows(parts: attribution.Parts) -> pd.DataFrame:
-    """Return for each part the mean of its size, its share of the mean and of the tails, and what it decides."""
-    everywhere = attribute(parts)
-    rows = pd.DataFrame({"mean": everywhere["size"], "of mean": everywhere["share"]})
-    levels = zip(("90", "99"), tail_bounds(whole(parts)).values(), strict=True)
-    tails = {f"{level}{NBSP}%": attribute(parts, beyond=beyond) for level, beyond in levels}
-    rows = rows.assign(**{f"of tail {level}": tail["share"] for level, tail in tails.items()})
-    rows = rows.assign(**{f"decides {level}": tail["decides"] for level, tail in tails.items()})
-    return rows.rename(index=LABELS).rename_axis("part")
+# --------------------------------------------------------------------------------------------------------------- tables
 
 
 def parts_table(tokens: Tokens) -> Table:
-    """Tell how much of the mean and of the tails each part carries."""
-    rows = [part_rows(tokens.parts)]
-    for label, term in terms(tokens).items():
-        if sum(name.startswith("policy") == (label == "policy part") for name in tokens.parts) > 1:
-            rows.append(part_rows({label: term, "other": tokens.d - term}).head(1))
-    return _parts_table(
+    """Tell how much of the mean and of the tails each part carries, and each term of several parts."""
+    bounds, both = tail_bounds(tokens.d), terms(tokens.parts)
+    policy = sum(name.startswith("policy") for name in tokens.parts)
+    several = [name for name, count in zip(both, (policy, tokens.parts.shape[1] - policy), strict=True) if count > 1]
+    columns = tokens.parts.rename(columns=LABELS).join(both[several])
+    rows = attribute(columns, d=tokens.d)[["size", "share"]].set_axis(["mean", "of mean"], axis=1)
+    tails = {level: attribute(columns, beyond=bounds[f"q{level}"], d=tokens.d) for level in ("90", "99")}
+    for what, shown in {"share": "of tail", "decides": "decides"}.items():
+        rows = rows.assign(**{f"{shown} {level}{NBSP}%": tail[what] for level, tail in tails.items()})
+    strong: Form = lambda row: Strong(row["part"]) if row["part"] in both else row["part"]  # noqa: E731
+    return Table(
         "parts",
         "What the mismatch is made of",
         f"d = log π − log μ of {len(tokens.d):,} tokens of {count_of(tokens.steps, 'step')}; mean |d| is "
-        f"{np.abs(tokens.d).mean():.4f} nats, {_tails_start(tokens.d)}. Mean: of |part|, nats. Of mean, of a tail: the "
-        "part's share of |d| in the direction of d; shares sum to 100 %, and a part that pulls against d counts below "
-        "0. Decides: the tokens of the tail that would not be in it without this part alone; several parts can decide "
-        "a token, or none.",
-        pd.concat(rows),
+        f"{np.abs(tokens.d).mean():.4f} nats, tails start at {bounds['q90']:.4f} (90 %) and {bounds['q99']:.4f} "
+        "(99 %). Mean: of |part|, nats. Of mean, of a tail: the part's share of |d| in the direction of d; shares sum "
+        "to 100 %, and a part that pulls against d counts below 0. Decides: the tokens of the tail that would not be "
+        "in it without this part alone; several parts can decide a token, or none.",
+        rows.rename_axis("part").reset_index(),
+        {"part": strong, "mean": ".5f"} | dict.fromkeys(rows.columns[1:], "%"),
     )
 
 
-def implementation_table(tokens: Tokens) -> Table | None:
-    """Take apart the implementation part, which has a tail of its own; None where there is one part alone."""
-    parts = attribution.implementation(tokens.parts)
-    if len(parts) < 2:
-        return None
-    return _parts_table(
-        "implementation",
-        "The implementation part alone",
-        "log π_l − log μ: what the engines compute differently at equal weights. Mean "
-        f"{np.abs(whole(parts)).mean():.4f} nats, {_tails_start(whole(parts))}; read as the table above, with this "
-        "part in the place of d.",
-        part_rows(parts),
-    )
-
-
-def _parts_table(name: str, heading: str, note: str, rows: pd.DataFrame) -> Table:
-    forms = {"part": strong("part", "policy part", "implementation part"), "mean": ".5f"}
-    return Table(name, heading, note, rows.reset_index(), forms | dict.fromkeys(rows.columns[1:], "%"))
-
-
-def strong(column: str, *texts: str) -> Form:
-    """Return the form of a column in which some texts stand out."""
-    return lambda row: Strong(row[column]) if row[column] in texts else row[column]
-
-
-def _tails_start(d: np.ndarray) -> str:
-    bounds = tail_bounds(d)
-    return f"tails start at {bounds['q90']:.4f} (90 %) and {bounds['q99']:.4f} (99 %)"
-
-
-def routing_table(tokens: Tokens) -> Table | None:
-    """Compare the mismatch with the trainer's own routing and with the engine's replayed."""
+def routing_table(tokens: Tokens) -> list[Table]:
+    """Compare the mismatch with the trainer's own routing and with the engine's replayed; nothing of a dense model."""
     levels = {"90 %": 0.9, "99 %": 0.99, "99.9 %": 0.999}
     rows = [
         {"weights, routing": label, "mean": float(np.abs(d).mean())}
         | {name: quantile(np.abs(d), level) for name, level in levels.items()}
         | {"largest": float(np.abs(d).max())}
-        for label, d in attribution.d_by_routing(tokens).items()
+        for label, d in tokens.routings.items()
     ]
-    if not rows:
-        return None
     trained = "replayed" if tokens.replayed else "own routing"
     frame = pd.DataFrame(rows)
-    return Table(
+    table = Table(
         "routing",
         "With and without routing replay",
         "|log-prob − log μ| of the same tokens, nats, scored with the trainer's own routing and with the engine's "
@@ -256,13 +379,14 @@ def routing_table(tokens: Tokens) -> Table | None:
         frame,
         {"weights, routing": ""} | dict.fromkeys(frame.columns[1:], ".4f"),
     )
+    return [table] if rows else []
 
 
 def lag_table(tokens: Tokens) -> Table:
     """Tell mean, tail and parts by lag."""
     beyond = tail_bounds(tokens.d)["q99"]
     rows = []
-    for label, inside in attribution.by_lag(tokens).items():
+    for label, inside in by_lag(tokens).items():
         size = np.abs(tokens.d[inside])
         row = {"lag": label, "tokens": len(size), "mean |d|": size.mean(), "99 %": quantile(size, 0.99)}
         shares = attribute(tokens.parts, inside)["share"].rename(LABELS)
@@ -278,98 +402,7 @@ def lag_table(tokens: Tokens) -> Table:
     )
 
 
-FLIPS = {"checkpoint_expert_flips": "at equal weights", "expert_flips": "with lag"}
-
-
-def flips_table(tokens: Tokens) -> Table | None:
-    """Tell how many tokens are sent to other experts, by layer, and their mismatch."""
-    if "expert_flips" not in tokens.more:
-        return None
-    flips = {label: tokens.more[name] for name, label in FLIPS.items()}
-    anywhere = {label: values.any(axis=1) for label, values in flips.items()}
-    layers = range(tokens.more["expert_flips"].shape[1])
-    rows: list[dict[str, Any]] = [
-        {"layer": str(i)} | {label: float(values[:, i].mean()) for label, values in flips.items()} for i in layers
-    ]
-    rows.append({"layer": "any layer"} | {label: float(inside.mean()) for label, inside in anywhere.items()})
-    rows = [{"group": "share of the tokens"} | row for row in rows]
-    kinds = attribution.d_by_routing(tokens)
-    weights = dict(zip(anywhere, ("that generated", "in training"), strict=True))
-    for routing in ("own routing", "replayed"):
-        sizes = {label: np.abs(kinds[f"{of}, {routing}"])[anywhere[label]] for label, of in weights.items()}
-        rows.append({"layer": f"{routing}, nats"} | {label: finite_mean(size) for label, size in sizes.items()})
-    others = {label: np.abs(kinds[f"{of}, own routing"])[~anywhere[label]] for label, of in weights.items()}
-    rows.append({"layer": "of all other tokens, nats"} | {label: finite_mean(size) for label, size in others.items()})
-    frame = pd.DataFrame(rows).fillna({"group": "their mean |log-prob − log μ|"})
-
-    def cell(label: str) -> Form:
-        return lambda row: f"{row[label]:.4f}" if row["layer"].endswith("nats") else percent(row[label])
-
-    return Table(
-        "flips",
-        "Expert flips",
-        "Tokens for which the trainer's own routing takes another set of experts than the engine took: at the weights "
-        "that generated, which is the engines' doing, and at those in training, which lag adds to.",
-        frame,
-        {"layer": strong("layer", "any layer"), **{label: cell(label) for label in FLIPS.values()}},
-        group="group",
-    )
-
-
-def bound_table(tokens: Tokens) -> Table:
-    """Tell both sides of Eq. tvbound by lag."""
-    lags = tokens.responses["lag"]
-    chosen = {f"{lag:g}": lags == lag for lag in np.unique(lags[np.isfinite(lags)])}
-    if len(chosen) > 12:  # lags differ within a response, as under full asynchrony
-        chosen = {}
-    every = {**chosen, "all": np.ones(len(lags), bool)}
-    rows = [(label, *attribution.bound(tokens, inside, XI)) for label, inside in every.items()]
-    head = ("lag", "responses", "gain L'", "± error", "TV penalty", "its sampled estimate")
-    return Table(
-        "bound",
-        "The improvement bound, sampled",
-        "Eq. tvbound of the policy in training over the one that generated, per response: the surrogate gain L' (Eq. "
-        "surrogate) with its standard error over responses, and the penalty, 4 ξ times the summed total variation, ξ = "
-        f"{XI:g}. The estimate puts |r − 1| / 2 of the sampled tokens in the place of each total variation (Eq. tvid). "
-        "The bound promises an improvement only where the gain is above the penalty.",
-        pd.DataFrame(rows, columns=head),
-        {"lag": strong("lag", "all"), **dict(zip(head[1:], (",", "+.4f", ".4f", ".4f", ".4f"), strict=True))},
-    )
-
-
-def proxy_table(tokens: Tokens) -> Table | None:
-    """Compare what the sampled token tells with the total variation of its state."""
-    if "tv" not in tokens.more:
-        return None
-    tv = tokens.more["tv"].astype(np.float64)
-    rows: list[dict[str, Any]] = []
-    for name, values in {"total variation": tv, **attribution.proxies(tokens)}.items():
-        ratio = float(values.mean() / tv.mean()) if tv.mean() else np.nan
-        row = {"of": name, "mean": values.mean(), "over TV": ratio, "99 %": quantile(values, 0.99)}
-        row |= {"rank corr.": attribution.rank_correlation(values, tv)}
-        row |= {f"top {100 * share:.0f} %": attribution.overlap(values, tv, share) for share in (0.1, 0.01)}
-        rows.append(row)
-    for label, column in {"TV, policy part": "tv_policy", "TV, implementation": "tv_implementation"}.items():
-        if column in tokens.more:
-            values = tokens.more[column].astype(np.float64)
-            rows.append({"of": label, "mean": values.mean(), "99 %": quantile(values, 0.99)})
-    explained = "; ".join(f"{name}: {text}" for name, text in attribution.PROXIES.items())
-    return Table(
-        "proxies",
-        "The sampled proxy is not the divergence",
-        "The true total variation (TV) of μ and π at each token's state, over the whole vocabulary, beside what the "
-        f"sampled token alone tells. {explained}. Rank corr.: Spearman's, over tokens. Top: of the tokens that stand "
-        "highest by the proxy, how many stand highest by the total variation. Its policy part is that of π_l and π, "
-        "its implementation part that of μ and π_l.",
-        pd.DataFrame(rows),
-        {
-            "of": strong("of", "total variation"),
-            **{"mean": ".5f", "over TV": ".2f", "99 %": ".4f", "rank corr.": ".2f", "top 10 %": "%", "top 1 %": "%"},
-        },
-    )
-
-
-# ---------------------------------------------------------------------------------------------------------- charts
+# --------------------------------------------------------------------------------------------------------------- charts
 
 COLOUR_OF = {
     "policy_weights": charts.BLUE,
@@ -383,10 +416,9 @@ COLOUR_OF = {
 """The colour of each part."""
 PART_LOOKS: dict[str, charts.Look] = {LABELS[part]: (colour, charts.DASHES[0]) for part, colour in COLOUR_OF.items()}
 KINDS = {
-    "lag": ("by lag in updates", attribution.by_lag),
-    "position": ("by place in the response, from 1", attribution.by_position),
-    "probability": ("by probability μ of the token", attribution.by_probability),
-    "entropy": ("by entropy of π at the state, nats", attribution.by_entropy),
+    "lag": ("by lag in updates", by_lag),
+    "position": ("by place in the response, from 1", by_position),
+    "probability": ("by probability μ of the token", by_probability),
 }
 SMALLEST = 1e-4
 """Nats: tails are drawn from here on."""
@@ -399,14 +431,14 @@ def figures(tokens: Tokens) -> list[Section]:
         "Who carries the mismatch",
         "Each part's share of |d|, in the direction of d: over all tokens, and over those beyond the 90 % and 99 % "
         "quantile.",
-        [share_chart(tokens.parts)],
+        [share_chart(tokens)],
     )
     where = Section(
         "tail_by",
         "Where the tail is",
         "Tokens of each group beyond the 99 % quantile of all, stacked from each part's share of them. Were the tail "
         "everywhere alike, all bars would end at 1 %.",
-        [chart for kind in KINDS for chart in tail_chart(tokens, kind)] if len(tokens.parts) > 1 else [],
+        [chart for kind in KINDS for chart in tail_chart(tokens, kind)] if tokens.parts.shape[1] > 1 else [],
     )
     tails = Section(
         "tails",
@@ -418,14 +450,14 @@ def figures(tokens: Tokens) -> list[Section]:
     return [shares, where, tails]
 
 
-def share_chart(parts: attribution.Parts) -> charts.Chart:
+def share_chart(tokens: Tokens) -> charts.Chart:
     """Draw the parts' shares of the mean and of the tails."""
-    bounds = tail_bounds(whole(parts))
+    bounds = tail_bounds(tokens.d)
     levels = {"all tokens": None, "beyond 90 %": bounds["q90"], "beyond 99 %": bounds["q99"]}
     rows = [
         {"group": group, "line": LABELS[part], "y": 100 * share}
         for group, beyond in levels.items()
-        for part, share in attribute(parts, beyond=beyond)["share"].items()
+        for part, share in attribute(tokens.parts, beyond=beyond, d=tokens.d)["share"].items()
     ]
     return charts.bars("shares", pd.DataFrame(rows), "d = log π − log μ", "share of |d|, %", of=PART_LOOKS)
 
@@ -450,7 +482,7 @@ def survival_chart(tokens: Tokens) -> list[charts.Chart]:
     """Draw the share of the tokens whose |log-prob − log μ| is above x, by weights and routing."""
     edges = 10.0 ** np.arange(np.log10(SMALLEST), 1.51, 0.05)
     parts = []
-    for line, values in attribution.d_by_routing(tokens).items():
+    for line, values in tokens.routings.items():
         above = 1 - np.searchsorted(np.sort(np.abs(values)), edges, side="right") / max(len(values), 1)
         parts.append(pd.DataFrame({"x": edges, "y": above, "line": line})[above > 0])
     if not parts:

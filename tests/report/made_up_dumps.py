@@ -43,7 +43,6 @@ def made_up_dump(step: int, replayed: bool = False, responses: int = 24) -> Toke
         "checkpoint_log_probs_engine_dtype": in_engine_dtype,
     }
     log_probs = a_engine if replayed else a_own
-    tv = np.abs(np.expm1(log_probs - log_mu)) * rng.uniform(0.2, 0.8, n)
     return TokenDump(
         iteration=step,
         step=step,
@@ -64,9 +63,6 @@ def made_up_dump(step: int, replayed: bool = False, responses: int = 24) -> Toke
             **{name: values.astype(np.float32) for name, values in scores.items()},
             "checkpoint_expert_flips": flips.astype(np.uint8),
             "expert_flips": (flips | (rng.random((n, LAYERS)) < 0.2)).astype(np.uint8),
-            "tv": tv.astype(np.float32),
-            "tv_policy": (0.8 * tv).astype(np.float32),
-            "tv_implementation": (0.3 * tv).astype(np.float32),
         },
         metadata={"routing_replay": str(replayed).lower(), "lag": str(LAG)},
     )

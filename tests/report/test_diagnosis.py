@@ -1,23 +1,153 @@
-"""The page, its files, and what it says."""
+"""A diagnosis against loops over tokens, in float64; the page, its files, and what it says."""
 
 from __future__ import annotations
 
 import csv
 import dataclasses
+import itertools
+import math
+import re
 
 import numpy as np
 import pytest
-from made_up_dumps import made_up_dump, write_dumps
+from made_up_dumps import PARTS, made_up_dump, write_dumps
 from synthetic import step_metrics, write_run
 from typer.testing import CliRunner
 
 from sat_slime.cli import app
 from sat_slime.config.jsonl import to_json
-from sat_slime.report.attribution import load_tokens
-from sat_slime.report.diagnosis import SHARES, figures, flips_table, split_findings, split_table, write_diagnosis
-from sat_slime.rollout.token_dump import dump_path, dump_paths, write_dump
+from sat_slime.report.diagnosis import (
+    SHARES,
+    Tokens,
+    attribute,
+    by_lag,
+    by_position,
+    by_probability,
+    figures,
+    load_tokens,
+    quantile,
+    split_findings,
+    split_table,
+    tail_bounds,
+    write_diagnosis,
+)
+from sat_slime.rollout.token_dump import TokenDump, dump_path, dump_paths, write_dump
 from sat_slime.runs.folder import RunFolderError
 from sat_slime.runs.reading import columns
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> tuple[list[TokenDump], Tokens]:
+    folder = tmp_path_factory.mktemp("run")
+    dumps = write_dumps(folder)
+    return dumps, load_tokens(dump_paths(folder))
+
+
+def active(dumps: list[TokenDump], name: str) -> list[float]:
+    columns = [getattr(dump, name) if hasattr(dump, name) else dump.more[name] for dump in dumps]
+    return [float(v) for dump, column in zip(dumps, columns, strict=True) for v in column[dump.mask]]
+
+
+@pytest.mark.parametrize("replayed", [False, True], ids=["free routing", "r3"])
+def test_tokens_are_the_active_ones_and_parts_sum_to_d_exactly(tmp_path, replayed):
+    dumps = write_dumps(tmp_path, replayed=replayed)
+    tokens = load_tokens(dump_paths(tmp_path))
+    names = ("log_probs_own_routing", "log_probs_replayed", *(f"checkpoint_log_probs_{routes}" for routes in ROUTES))
+    a_own, a_engine, b_own, b_engine, in_engine_dtype = (np.array(active(dumps, name)) for name in names)
+    pi, mu = np.array(active(dumps, "log_probs")), np.array(active(dumps, "rollout_log_probs"))
+    by_hand = {
+        "policy_weights": a_engine - b_engine,
+        "policy_routes": 0 * pi if replayed else (a_own - b_own) - (a_engine - b_engine),
+        "routing": 0 * pi if replayed else b_own - b_engine,
+        "precision": b_engine - in_engine_dtype,
+        "rest": in_engine_dtype - mu,
+    }
+    assert list(tokens.parts) == list(by_hand) and tokens.replayed is replayed
+    for name, part in tokens.parts.items():
+        assert part.dtype == np.float64 and part.tolist() == by_hand[name].tolist(), name
+    assert (tokens.d == pi - mu).all() and (tokens.parts.sum(axis=1) == tokens.d).all()
+    positions = [t for dump in dumps for length in dump.lengths for t in range(length)]
+    kept = [keep for dump in dumps for keep in dump.mask]
+    assert tokens.frame["position"].tolist() == [p for p, keep in zip(positions, kept, strict=True) if keep]
+    assert set(tokens.frame["lag"]) == {1, 2, 3, 4} and tokens.steps == len(dumps)
+
+
+ROUTES = ("own_routing", "replayed", "engine_dtype")
+
+
+@pytest.mark.parametrize("alpha", [None, 0.9, 0.99])
+def test_shares_are_those_by_hand_and_sum_to_one(whole, alpha):
+    _, tokens = whole
+    beyond = None if alpha is None else quantile(np.abs(tokens.d), alpha)
+    inside = tokens.frame["lag"] > 1
+    found = attribute(tokens.parts, inside, beyond)
+    rows = [i for i in np.flatnonzero(inside) if beyond is None or abs(tokens.d[i]) > beyond]
+    total = sum(abs(tokens.d[i]) for i in rows)
+    for name, part in tokens.parts.items():
+        assert found["size"][name] == pytest.approx(sum(abs(part[i]) for i in rows) / len(rows))
+        share = sum(math.copysign(1, tokens.d[i]) * part[i] for i in rows if tokens.d[i]) / total
+        assert found["share"][name] == pytest.approx(share, abs=1e-12)
+        if beyond is None:
+            assert math.isnan(found["decides"][name])
+        else:
+            decided = sum(abs(tokens.d[i] - part[i]) <= beyond for i in rows) / len(rows)
+            assert found["decides"][name] == pytest.approx(decided)
+    assert found["share"].sum() == pytest.approx(1)
+
+
+def test_the_tail_begins_at_the_papers_quantile():
+    d = np.array([0.1, -0.5, 0.2, 0.4, -0.3, 0.6, 0.7, 0.8, 0.9, 1.0])
+    assert tail_bounds(d) == {"q90": 0.9, "q99": 1.0}
+
+
+def test_groups_hold_every_token_once(whole):
+    _, tokens = whole
+    for group in (by_lag, by_position, by_probability):
+        groups = group(tokens)
+        assert len(groups) > 2 and all(inside.any() for inside in groups.values())
+        assert (np.sum(list(groups.values()), axis=0) == 1).all(), group.__name__
+    for name, inside in by_probability(tokens).items():
+        low, high = map(float, name.split("–"))
+        assert (np.exp(tokens.frame["log_mu"][inside]) >= low).all() and (
+            np.exp(tokens.frame["log_mu"][inside]) <= high
+        ).all()
+    places = [name.split("–") for name in by_position(tokens)]
+    assert places[0][0] == "1" and all(int(a[-1]) + 1 == int(b[0]) for a, b in itertools.pairwise(places))
+
+
+def test_what_is_broken_in_a_dump_is_named_and_makes_no_share_nan(tmp_path):
+    write_dumps(tmp_path, range(5, 12, 3))
+    intact = load_tokens(dump_paths(tmp_path))
+    one = made_up_dump(8)
+    token = int(np.flatnonzero(one.mask)[3])
+    one.more["checkpoint_log_probs"][token] = np.nan
+    write_dump(dump_path(tmp_path, 8), one)
+    write_dump(dump_path(tmp_path, 12), made_up_dump(11))
+    last = made_up_dump(14)
+    write_dump(dump_path(tmp_path, 14), dataclasses.replace(last, mask=np.zeros_like(last.mask)))
+    tokens = load_tokens(dump_paths(tmp_path))
+    assert len(tokens.d) == len(intact.d) - 1 and tokens.steps == 3
+    assert np.isfinite(attribute(tokens.parts)["share"]).all()
+    nan, again, empty = tokens.damaged
+    assert re.search(r"000008\.safetensors: iteration 8, update 8: checkpoint_log_probs is nan at response \d+", nan)
+    assert "000012.safetensors: it is update 11 again, which 000011.safetensors holds" in again
+    assert "000014.safetensors: it has no active token" in empty
+
+
+def test_only_the_dumps_that_tell_most_are_taken(tmp_path):
+    write_dumps(tmp_path, range(5, 12, 3))
+    split = made_up_dump(6)
+    known = {"checkpoint_log_probs": split.more["checkpoint_log_probs"]}
+    write_dump(dump_path(tmp_path, 6), dataclasses.replace(split, more=known))
+    write_dump(dump_path(tmp_path, 7), dataclasses.replace(split, step=7, more={}))
+    dump_path(tmp_path, 9).write_bytes(b"torn")
+    tokens = load_tokens(dump_paths(tmp_path))
+    assert (tokens.steps, list(tokens.parts)) == (3, list(PARTS))
+    assert len(tokens.damaged) == 1 and "000009.safetensors" in tokens.damaged[0]
+
+    only_split = load_tokens([dump_path(tmp_path, 6), dump_path(tmp_path, 7)])
+    assert list(only_split.parts) == ["policy", "implementation"] and only_split.steps == 1
+    assert load_tokens([dump_path(tmp_path, 7), dump_path(tmp_path, 9)]) is None
 
 
 @pytest.fixture
@@ -39,7 +169,7 @@ def test_a_diagnosed_run_has_a_page_with_its_files(run):
     drawn = {path.stem for path in (run / "diagnosis" / "figures").glob("*.csv")}
     assert {"shares", "tail_by_lag", "tails"} <= drawn
     tables = {path.stem for path in (run / "diagnosis" / "tables").glob("*.csv")}
-    assert tables == {"parts", "implementation", "routing", "lag", "flips", "bound", "proxies"}
+    assert tables == {"parts", "routing", "lag"}
     assert "Routing replay (R3) would take mean |d| from" in page
     assert [text.split()[0] for text in found.warnings] == ["Only"]  # few tokens
 
@@ -75,10 +205,8 @@ def test_the_charts_hold_what_the_tables_say(run):
     tail = size > np.quantile(size, 0.99, method="inverted_cdf")
     by_lag = charts["tail_by_lag"].groupby("group")["y"].sum()
     for lag, share in by_lag.items():
-        assert share == pytest.approx(100 * tail[tokens.lag == float(lag)].mean())
+        assert share == pytest.approx(100 * tail[tokens.frame["lag"] == float(lag)].mean())
     assert charts["shares"].groupby("group")["y"].sum().tolist() == pytest.approx([100] * 3)
-    rows = flips_table(tokens).frame.set_index("layer")
-    assert rows["with lag"]["1"] == pytest.approx(tokens.more["expert_flips"][:, 1].mean())
 
 
 def test_under_r3_routing_has_no_part(run):
@@ -91,22 +219,19 @@ def test_under_r3_routing_has_no_part(run):
 
 
 @pytest.mark.parametrize(
-    ("told", "tables"),
+    "told",
     [
-        (
-            lambda name: not name.endswith(("own_routing", "replayed", "flips")),
-            ["implementation", "lag", "bound", "proxies"],
-        ),
-        (lambda name: name == "checkpoint_log_probs", ["lag", "bound"]),
+        lambda name: not name.endswith(("own_routing", "replayed", "flips")),
+        lambda name: name == "checkpoint_log_probs",
     ],
     ids=["a dense run", "a run that was only split"],
 )
-def test_dumps_that_hold_less_tell_fewer_parts(run, told, tables):
+def test_dumps_that_hold_less_tell_fewer_parts(run, told):
     for dump in write_dumps(run):
         more = {name: values for name, values in dump.more.items() if told(name)}
         write_dump(dump_path(run, dump.iteration), dataclasses.replace(dump, more=more))
     found = write_diagnosis(run)
-    assert [table.name for table in found.tables] == ["parts", *tables]
+    assert [table.name for table in found.tables] == ["parts", "lag"]
     assert not any("outing" in sentence for sentence in found.answer)
 
 
