@@ -107,7 +107,7 @@ def duration_lines(config: SlimeConfig, measured: Measured | None = None, done: 
     if on_cpu:
         return ["no estimate on a CPU before the run has measured its own speed"]
     if not parameters(config.model):
-        return ["no estimate: slime has no flags for the model's size, or its attention is latent"]
+        return ["no estimate: slime has no flags for the model's size, or its layout is not counted"]
     lines = []
     for length in [*(n for n in (2048, 8192) if n < longest), longest]:
         parts = given(config, length)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Set
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -85,25 +85,20 @@ def model_mismatches(model: SlimeModelConfig, values: Mapping[str, Any]) -> Iter
     """Yield a line for every contradiction between the model section and a Hugging Face config.json."""
     values = {**values, **_text_model(values)}
     rope = values.get("rope_parameters")
-    rope = rope if isinstance(rope, Mapping) else {}
-    for flag, names in CONFIG_KEYS.items():
-        ours = model.architecture.get(flag)
-        found = ((name, values.get(name, rope.get(name))) for name in names)
-        name, theirs = next((pair for pair in found if pair[1] is not None), ("", None))
-        if flag == "num-experts" and bool(ours) != bool(theirs):
+    both = {**(rope if isinstance(rope, dict) else {}), **values}
+    described = {f"slime.{flag}": (model.architecture.get(flag), names) for flag, names in CONFIG_KEYS.items()}
+    described["max_positions"] = (model.max_positions, ("max_position_embeddings",))
+    for key, (ours, names) in described.items():
+        name = next((name for name in names if both.get(name) is not None), "")
+        theirs = both.get(name)
+        if key == "slime.num-experts" and bool(ours) != bool(theirs):
             kinds = ("an MoE model", "a dense one") if ours else ("a dense model", "an MoE model")
             yield f"the model of slime is {kinds[0]}, but the checkpoint's config.json is {kinds[1]}: describe that one"
         elif ours is not None and theirs is not None and float(ours) != float(theirs):
             yield (
-                f"slime.{flag} is {ours}, but the checkpoint's config.json has {name} {theirs}: "
+                f"{key} is {ours}, but the checkpoint's config.json has {name} {theirs}: "
                 f"set it to {theirs}, or name another slime.hf-checkpoint"
             )
-    positions = values.get("max_position_embeddings")
-    if model.max_positions and isinstance(positions, int) and model.max_positions != positions:
-        yield (
-            f"max_positions is {model.max_positions}, but the checkpoint's config.json has "
-            f"max_position_embeddings {positions}: set it to {positions}"
-        )
     kind = values.get("model_type")
     for flag, kinds in OF_KINDS.items():
         if kind in kinds and model.architecture and not model.architecture.get(flag):
@@ -140,60 +135,63 @@ class TurnEnd(NamedTuple):
 def stop_findings(config: SlimeConfig) -> Iterator[Finding]:
     """Yield findings on the chat template: whether there is one, with its arguments, and whether SGLang stops where it
     ends a turn; and on slime.rollout-stop-token-ids."""
-    path = config.model.hf_checkpoint
+    path, given, template_args = (
+        config.model.hf_checkpoint,
+        config.rollout.stop_token_ids,
+        config.data.chat_template_args,
+    )
     if path is None or not _read(Path(path) / "config.json") or not any(Path(path).glob("tokenizer*")):
         return  # the check of the checkpoint says so
     try:
         tokenizer = read_tokenizer(Path(path))
     except Exception as error:  # whatever a broken file, or transformers that is missing, raises
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        yield warn(WHAT, f"the tokenizer cannot be read here ({reason}): look whether responses end")
+        yield warn(WHAT, f"the tokenizer cannot be read here ({_said(error)}): look whether responses end")
         return
-    stops = stop_tokens(Path(path), tokenizer) | set(config.rollout.stop_token_ids)
-    problems = list(_of_the_template(config, tokenizer, stops))
-    yield from problems or [ok(WHAT, f"SGLang stops on {_listed(stops)}")]
-
-
-def _of_the_template(config: SlimeConfig, tokenizer: Any, stops: Set[int]) -> Iterator[Finding]:
-    given, words = config.rollout.stop_token_ids, config.slime.get("rollout-stop") or []
-    words = words if isinstance(words, list) else [str(words)]
-    on = f"it stops on {_listed(stops)}" if stops else "it stops on no token"
-    if not config.data.chat_template:
-        if not stops and not words:
-            told = "SGLang stops on no token, and responses run to the limit: set slime.rollout-stop-token-ids"
-            yield warn(WHAT, told)
+    stops, texts = stop_tokens(Path(path), tokenizer) | set(given), config.slime.get("rollout-stop") or []
+    numbers = ", ".join(map(str, sorted(stops)))
+    look = f"look whether responses end; it stops on {numbers or 'no token'}"
+    end = TurnEnd("")
+    if config.data.chat_template:
+        if not tokenizer.chat_template:
+            yield fail(
+                WHAT,
+                f"slime.apply-chat-template is true, but {path} has no chat template: put the model's "
+                "chat_template.jinja there, or set slime.apply-chat-template to false",
+            )
+            return
+        for name in template_args:
+            if name not in str(tokenizer.chat_template):
+                told = f"slime.apply-chat-template-kwargs.{name} is no variable of the template: leave it out"
+                yield warn("template", told)
+        try:
+            end = turn_end(tokenizer, template_args)
+        except Exception as error:  # a template may raise anything
+            yield warn(WHAT, f"where the chat template ends a turn is not known ({_said(error)}): {look}")
+            return
+        if not end.token:
+            ends = f"with {end.text!r}, which is no token" if end.text.strip() else "with nothing"
+            yield warn(WHAT, f"the chat template ends a turn {ends}: {look}")
+            return
+    elif not stops and not texts:
+        yield warn(WHAT, "SGLang stops on no token, and responses run to the limit: set slime.rollout-stop-token-ids")
         return
-    if not tokenizer.chat_template:
-        yield fail(
-            WHAT,
-            f"slime.apply-chat-template is true, but {config.model.hf_checkpoint} has no chat template: put the "
-            "model's chat_template.jinja there, or set slime.apply-chat-template to false",
-        )
+    texts = texts if isinstance(texts, list) else [str(texts)]
+    if not end.token or end.number in stops or any(text in end.token for text in texts):
+        yield ok(WHAT, f"SGLang stops on {numbers}")
         return
-    for name in config.data.chat_template_args:
-        if name not in str(tokenizer.chat_template):
-            told = f"slime.apply-chat-template-kwargs.{name} is no variable of the template: leave it out"
-            yield warn("template", told)
-    end = turn_end(tokenizer, config.data.chat_template_args)
-    if isinstance(end, str):
-        yield warn(WHAT, f"where the chat template ends a turn is not known ({end}): look whether responses end; {on}")
-    elif not end.token:
-        ends = f"with {end.text!r}, which is no token" if end.text.strip() else "with nothing"
-        yield warn(WHAT, f"the chat template ends a turn {ends}: look whether responses end; {on}")
-    elif end.number not in stops and not any(word in end.token for word in words):
-        says = "ends a turn with" if end.by_itself else "ends no turn by itself and starts the next with"
-        # Others than special tokens right behind the answer may be part of a layout.
-        special = getattr(tokenizer.added_tokens_decoder.get(end.number), "special", True)
-        mark = fail if special and end.by_itself and end.text.lstrip().startswith(end.token) else warn
-        yield mark(
-            WHAT,
-            f"slime.rollout-stop-token-ids is {given or 'unset'}, and the chat template {says} {end.token} "
-            f"({end.number}), on which SGLang does not stop ({on}): add {end.number}",
-        )
+    says = "ends a turn with" if end.by_itself else "ends no turn by itself and starts the next with"
+    # Others than special tokens right behind the answer may be part of a layout.
+    special = getattr(tokenizer.added_tokens_decoder.get(end.number), "special", True)
+    mark = fail if special and end.by_itself and end.text.lstrip().startswith(end.token) else warn
+    yield mark(
+        WHAT,
+        f"slime.rollout-stop-token-ids is {given or 'unset'}, and the chat template {says} {end.token} ({end.number}), "
+        f"on which SGLang does not stop (it stops on {numbers or 'no token'}): add {end.number}",
+    )
 
 
-def _listed(numbers: Iterable[int]) -> str:
-    return ", ".join(map(str, sorted(numbers)))
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 def read_tokenizer(folder: Path) -> Any:
@@ -218,23 +216,15 @@ def stop_tokens(folder: Path, tokenizer: Any) -> Set[int]:
     return {number for numbers in listed for number in numbers if type(number) is int}
 
 
-def _text_model(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the part of config.json that a model which sees images has of its text model."""
-    inner = values.get("text_config")
-    return inner if isinstance(inner, dict) else {}
+def turn_end(tokenizer: Any, arguments: Mapping[str, Any]) -> TurnEnd:
+    """Return what follows an answer in the chat template. arguments: slime.apply-chat-template-kwargs.
 
-
-def turn_end(tokenizer: Any, arguments: Mapping[str, Any]) -> TurnEnd | str:
-    """Return what follows an answer in the chat template, or why that is not known. arguments:
-    slime.apply-chat-template-kwargs."""
+    Raises ValueError where the template leaves the answer out, and what the template raises."""
     turns = [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": ANSWER}]
     chats = (turns, [*turns, {"role": "user", "content": NEXT}])
-    try:
-        texts = [str(tokenizer.apply_chat_template(chat, tokenize=False, **arguments)) for chat in chats]
-    except Exception as error:  # a template may raise anything
-        return f"{type(error).__name__}: {error}".splitlines()[0]
+    texts = [str(tokenizer.apply_chat_template(chat, tokenize=False, **arguments)) for chat in chats]
     if ANSWER not in texts[0]:
-        return "it leaves the answer out"
+        raise ValueError("it leaves the answer out")
     alone, followed = (text.rpartition(ANSWER)[2].partition(NEXT)[0] for text in texts)
     added = tokenizer.get_added_vocab()
     pattern = re.compile("|".join(map(re.escape, sorted(filter(str.strip, added), key=len, reverse=True))) or r"(?!)")
@@ -242,6 +232,12 @@ def turn_end(tokenizer: Any, arguments: Mapping[str, Any]) -> TurnEnd | str:
         if match := pattern.search(text):
             return TurnEnd(text, match[0], added[match[0]], by_itself)
     return TurnEnd(alone if alone.strip() else followed)
+
+
+def _text_model(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the part of config.json that a model which sees images has of its text model."""
+    inner = values.get("text_config")
+    return inner if isinstance(inner, dict) else {}
 
 
 def _read(file: Path) -> dict[str, Any]:

@@ -26,19 +26,15 @@ BF16, FP32, INT64, INT32 = 2, 4, 8, 4
 """Bytes of a number."""
 GIB = 2**30
 MIB = 2**20
+UNCOUNTED = (
+    "multi-latent-attention",
+    "attention-output-gate",
+    "decoder-first-pipeline-num-layers",
+    "decoder-last-pipeline-num-layers",
+)
+"""Flags of layouts that are not counted here: latent or gated attention, stages of unequal size."""
 
 # ------------------------------------------------------------------------------------------------------- parameters
-
-
-class Elements(NamedTuple):
-    """Elements of parameters, by the kind of parallelism that cuts them."""
-
-    dense: int
-    experts: int
-
-    @property
-    def total(self) -> int:
-        return self.dense + self.experts
 
 
 def elements(
@@ -49,8 +45,8 @@ def elements(
     *,
     first: bool = True,
     last: bool = True,
-) -> Elements:
-    """Return the elements of a rank.
+) -> tuple[int, int]:
+    """Return the elements of a rank's parameters: those that tensor parallelism cuts, and its experts.
 
     Args:
         layers: of each layer of its pipeline stage, whether it has experts.
@@ -60,10 +56,9 @@ def elements(
     """
     flags, hidden = model.architecture, model.hidden_size
     queries, kv = model.attention_heads * model.head_dim, model.kv_heads * model.head_dim
-    projections = queries * (2 if flags.get("attention-output-gate") else 1) + 2 * kv
-    attention = (projections + queries) * hidden // tensor + 2 * hidden
+    attention = (2 * queries + 2 * kv) * hidden // tensor + 2 * hidden  # with its two norms
     attention += 2 * model.head_dim if flags.get("qk-layernorm") else 0
-    attention += projections // tensor if flags.get("add-qkv-bias") else 0
+    attention += (queries + 2 * kv) // tensor if flags.get("add-qkv-bias") else 0
     width = 3 * hidden if flags.get("swiglu") else 2 * hidden  # of a feed-forward layer's matrices together
     beside_experts = model.experts * hidden + width * _shared_experts(model) // tensor  # with the router
     moe = sum(layers)
@@ -72,26 +67,18 @@ def elements(
     output = embedding if flags.get("untie-embeddings-and-output-weights") or not first else 0
     dense = len(layers) * attention + moe * beside_experts + (len(layers) - moe) * width * (model.ffn_size // tensor)
     dense += first * embedding + last * (hidden + output)
-    return Elements(dense, moe * width * model.expert_ffn_size * model.experts // experts_cut)
+    return dense, moe * width * model.expert_ffn_size * model.experts // experts_cut
 
 
 def parameters(model: SlimeModelConfig, active: bool = False) -> int:
-    """Return the number of parameters of a model, 0 where its sizes lack or its attention is latent (MLA).
+    """Return the number of parameters of a model, 0 where its sizes lack or its layout is not counted here.
 
     active: of the experts only those that a token is sent to.
     """
-    if not (model.layers and model.hidden_size) or model.architecture.get("multi-latent-attention"):
+    if not (model.layers and model.hidden_size) or any(map(model.flags.get, UNCOUNTED)):
         return 0
     dense, experts = elements(model, moe_layers(model))
     return dense + (experts * model.experts_per_token // model.experts if active and experts else experts)
-
-
-def rank_elements(config: SlimeConfig, stage: int = 0) -> Elements:
-    """Return the elements of a rank that trains, by its stage of the pipeline."""
-    train, layers = config.train, stage_layers(config)
-    cut = train.expert_parallel * train.expert_tensor_parallel
-    last = stage == len(layers) - 1
-    return elements(config.model, layers[stage], train.tensor_parallel, cut, first=stage == 0, last=last)
 
 
 def _shared_experts(model: SlimeModelConfig) -> int:
@@ -114,30 +101,34 @@ def moe_layers(model: SlimeModelConfig) -> list[bool]:
         return [bool(one) for one in frequency] if model.is_moe else [False] * model.layers
     if str(frequency).strip().isdigit():
         return [index % max(int(frequency), 1) == 0 for index in range(model.layers)]
-    layers: list[bool] = []
-    for inner, times in re.findall(r"\[([\d,\s]*)\](?:\s*\*\s*(\d+))?", str(frequency)):
-        layers += [digit.strip() != "0" for digit in inner.split(",") if digit.strip()] * int(times or 1)
+    parts = re.findall(r"\[([\d,\s]*)\](?:\s*\*\s*(\d+))?", str(frequency))
+    layers = [digit != "0" for inner, times in parts for digit in re.findall(r"\d", inner) * int(times or 1)]
     return layers or [True] * model.layers
 
 
-def stage_layers(config: SlimeConfig) -> list[list[bool]]:
-    """Return the layers of each stage of the pipeline, and of each whether it has experts."""
-    layers, stages = moe_layers(config.model), config.train.pipeline_parallel
-    ends = [config.slime.get(f"decoder-{end}-pipeline-num-layers") or 0 for end in ("first", "last")]
-    between = stages - sum(map(bool, ends))
-    sizes = [(len(layers) - sum(ends)) // between if between else 0] * stages
-    sizes[0], sizes[-1] = ends[0] or sizes[0], ends[1] or sizes[-1]
-    starts = [sum(sizes[:stage]) for stage in range(stages)]
-    return [layers[start : start + size] for start, size in zip(starts, sizes, strict=True)]
+class Stage(NamedTuple):
+    """What a training rank holds of the model, by its stage of the pipeline."""
+
+    layers: list[bool]
+    """Of each of its layers, whether it has experts."""
+    elements: int
+    optimizer: float
+    """Elements of which it keeps the optimizer's state: ranks with the same weights share it (slime sets Megatron's
+    distributed optimizer, backends/megatron_utils/arguments.py)."""
 
 
-def optimizer_elements(config: SlimeConfig, own: Elements) -> float:
-    """Return the elements of which a rank keeps the optimizer's state: ranks with the same weights share it (slime sets
-    Megatron's distributed optimizer, backends/megatron_utils/arguments.py)."""
-    train = config.train
-    stage = train.world_size / train.pipeline_parallel
-    cuts = train.tensor_parallel, train.expert_tensor_parallel * train.expert_parallel
-    return sum(each / max(1.0, stage / cut) for each, cut in zip(own, cuts, strict=True))
+def stages_of(config: SlimeConfig) -> list[Stage]:
+    """Return the stages of the training pipeline."""
+    train, layers, stages = config.train, moe_layers(config.model), []
+    tensor, count, cut = train.tensor_parallel, train.pipeline_parallel, train.expert_tensor_parallel
+    cut *= train.expert_parallel
+    for stage in range(count):
+        own = layers[stage * len(layers) // count : (stage + 1) * len(layers) // count]
+        dense, experts = elements(config.model, own, tensor, cut, first=stage == 0, last=stage == count - 1)
+        ranks = train.world_size / count
+        state = dense / max(1.0, ranks / tensor) + experts / max(1.0, ranks / cut)
+        stages.append(Stage(own, dense + experts, state))
+    return stages
 
 
 # ----------------------------------------------------------------------------------------------------- what is needed
@@ -179,49 +170,38 @@ def batch_tokens(config: SlimeConfig) -> int:
     return longest_tokens(config) * config.rollout.responses_per_iteration
 
 
-def micro_batch_tokens(config: SlimeConfig) -> int:
-    """Return the tokens of the largest micro-batch on one GPU. A longer sample makes one of its own."""
-    return max(config.train.max_tokens_per_gpu, -(-longest_tokens(config) // config.train.context_parallel))
-
-
 def training_need(config: SlimeConfig) -> Need:
     """Return what the fullest GPU that trains holds at its peak, in the backward pass of a step."""
-    stages = range(config.train.pipeline_parallel)
-    return max((_need_of_stage(config, stage) for stage in stages), key=lambda need: sum(need.values()))
-
-
-def _need_of_stage(config: SlimeConfig, stage: int) -> Need:
-    train, model, own = config.train, config.model, rank_elements(config, stage)
+    train, model, stages = config.train, config.model, stages_of(config)
     in_fp32 = config.slime.get("accumulate-allreduce-grads-in-fp32")
-    # param_and_grad_buffer.py: param_data, grad_data
-    need: Need = {"weights": BF16 * own.total, "gradients": (FP32 if in_fp32 else BF16) * own.total}
-    if not train.optimizer_offload:
-        # distrib_optimizer.py: master weights, two moments; gradients in bf16 are copied into fp32
-        need["optimizer"] = (3 if in_fp32 else 4) * FP32 * optimizer_elements(config, own)
-    need["batch"] = BATCH_BYTES * batch_tokens(config) / max(train.data_parallel, 1)
-    # A stage holds one micro-batch for itself and each of the stages behind it (1F1B).
-    layers, in_flight, tokens = stage_layers(config)[stage], train.pipeline_parallel - stage, micro_batch_tokens(config)
-    saved = [tokens * saved_bytes_per_token(config, moe) for moe in layers]
-    if train.recompute == "full":
-        # random.py, CheckpointFunction: a layer's input, which sequence parallelism cuts
-        inputs = BF16 * tokens * model.hidden_size / train.tensor_parallel
-        need["layer inputs"] = in_flight * len(layers) * inputs
-    else:
-        need["activations"] = in_flight * sum(saved)
-    # Logits are gone when the first layer is computed again, and the other way round.
-    logits = tokens * _logit_bytes(config) if stage == train.pipeline_parallel - 1 else 0.0
-    one_layer = max(saved, default=0.0)
-    need["logits" if logits >= one_layer else "a layer"] = max(logits, one_layer)
-    return need
-
-
-def _logit_bytes(config: SlimeConfig) -> float:
-    """Return the bytes of a token's logits on a rank at the peak: themselves and their softmax in fp32, which becomes
-    the gradient in place (slime/utils/ppo_utils.py, _VocabParallelLogProbEntropy); bf16 logits are gone by then. A
-    temperature makes a copy (loss.py, get_log_probs_and_entropy), a mask of top-p and the entropy's gradient, too."""
+    # The largest micro-batch on one GPU: a sample that is longer than the flag says makes one of its own.
+    tokens = max(train.max_tokens_per_gpu, -(-longest_tokens(config) // train.context_parallel))
+    # Logits and their softmax in fp32, which becomes the gradient in place (slime/utils/ppo_utils.py,
+    # _VocabParallelLogProbEntropy); bf16 logits are gone by then. A temperature makes a copy (loss.py,
+    # get_log_probs_and_entropy), a mask of top-p and the entropy's gradient, too.
     copies = 2 + (config.rollout.temperature != 1) + (config.rollout.top_p < 1) + (config.loss.entropy_coef != 0)
-    tensor = config.train.tensor_parallel
-    return copies * FP32 * padded_vocabulary(config.model, tensor) / tensor
+    all_logits = tokens * (copies * FP32 * padded_vocabulary(model, train.tensor_parallel) / train.tensor_parallel)
+    needs: list[Need] = []
+    for number, stage in enumerate(stages):
+        # param_and_grad_buffer.py: param_data, grad_data
+        need = {"weights": BF16 * stage.elements, "gradients": (FP32 if in_fp32 else BF16) * stage.elements}
+        if not train.optimizer_offload:
+            # distrib_optimizer.py: master weights, two moments; gradients in bf16 are copied into fp32
+            need["optimizer"] = (3 if in_fp32 else 4) * FP32 * stage.optimizer
+        need["batch"] = BATCH_BYTES * batch_tokens(config) / max(train.data_parallel, 1)
+        # A stage holds one micro-batch for itself and each of the stages behind it (1F1B).
+        saved, in_flight = [tokens * saved_bytes_per_token(config, moe) for moe in stage.layers], len(stages) - number
+        if train.recompute == "full":
+            # random.py, CheckpointFunction: a layer's input, which sequence parallelism cuts
+            inputs = BF16 * tokens * model.hidden_size / train.tensor_parallel
+            need["layer inputs"] = in_flight * len(saved) * inputs
+        else:
+            need["activations"] = in_flight * sum(saved)
+        # Logits are gone when the first layer is computed again, and the other way round.
+        logits, one_layer = all_logits if stage is stages[-1] else 0.0, max(saved, default=0.0)
+        need["logits" if logits >= one_layer else "a layer"] = max(logits, one_layer)
+        needs.append(need)
+    return max(needs, key=lambda need: sum(need.values()))
 
 
 def saved_bytes_per_token(config: SlimeConfig, moe: bool) -> float:
@@ -243,18 +223,12 @@ def saved_bytes_per_token(config: SlimeConfig, moe: bool) -> float:
 
 def engine_need(config: SlimeConfig) -> Need:
     """Return what an engine's GPU must hold within `sglang-mem-fraction-static`; SGLang fills the rest with its KV
-    cache. Tensor parallelism cuts the experts, too."""
+    cache. Tensor parallelism cuts the experts, too, but no head of keys and values: with more GPUs than heads each
+    holds one (sglang/srt/configs/model_config.py, get_num_kv_heads)."""
     model, gpus = config.model, config.rollout.gpus_per_engine
-    longest = longest_tokens(config) * kv_bytes_per_token(config)
-    weights = BF16 * elements(model, moe_layers(model), gpus, gpus).total
-    return {"weights": weights, "KV of the longest response": longest}
-
-
-def kv_bytes_per_token(config: SlimeConfig) -> int:
-    """Return the bytes of a token's keys and values on one GPU of an engine. A head is not cut: with more GPUs than
-    heads each holds one (sglang/srt/configs/model_config.py, get_num_kv_heads)."""
-    heads = max(1, config.model.kv_heads // config.rollout.gpus_per_engine)
-    return BF16 * 2 * config.model.layers * heads * config.model.head_dim
+    of_a_token = BF16 * 2 * model.layers * max(1, model.kv_heads // gpus) * model.head_dim
+    weights = BF16 * sum(elements(model, moe_layers(model), gpus, gpus))
+    return {"weights": weights, "KV of the longest response": longest_tokens(config) * of_a_token}
 
 
 def host_need(config: SlimeConfig) -> Need:
@@ -263,42 +237,29 @@ def host_need(config: SlimeConfig) -> Need:
     (a queue of two where they are replaced every iteration). Each rank has a copy of the batch of its data-parallel
     group (slime/utils/data.py, process_rollout_data), and there are those in Ray's store, pinned, and as samples of the
     next batch, or five as that is put into the store: samples, pickle, both batches, and the pinned routes."""
-    train, tokens = config.train, batch_tokens(config)
-    own = max((rank_elements(config, stage) for stage in range(train.pipeline_parallel)), key=lambda own: own.total)
+    train, own = config.train, max(stages_of(config), key=lambda stage: stage.elements)
     copies = 1 + (config.loss.kl_coef > 0)
     if build_method(config.method).denominator == "checkpoint":
         copies += 2 if config.pipeline.lag <= 1 else 1
-    need: Need = {f"{copies} copies of the weights": copies * train.gpus_per_node * PINNED * BF16 * own.total}
+    need: Need = {f"{copies} copies of the weights": copies * train.gpus_per_node * PINNED * BF16 * own.elements}
     if train.optimizer_offload:
         # master weights, two moments and pinned gradients, in fp32 (optimizer/cpu_offloading/hybrid_optimizer.py)
-        need["optimizer"] = train.gpus_per_node * (3 + PINNED) * FP32 * optimizer_elements(config, own)
+        need["optimizer"] = train.gpus_per_node * (3 + PINNED) * FP32 * own.optimizer
     of_batch = max(3 + train.gpus_per_node / max(train.data_parallel, 1), 5)
-    need["batch"] = tokens * (SAMPLE_BYTES + STORED_BYTES * (of_batch - 1))
-    need["routed experts"] = routes_bytes(config) * _stored_batches(config)  # a node has them once, in the store
+    need["batch"] = batch_tokens(config) * (SAMPLE_BYTES + STORED_BYTES * (of_batch - 1))
+    need["routed experts"] = store_need(config)["routed experts"]  # a node has them once, in the store
     return need
 
 
-def routes_bytes(config: SlimeConfig) -> float:
-    """Return the bytes of one copy of a batch's routed experts when every response has its full length, in the smallest
-    type that numbers the experts."""
-    model = config.model
-    if not (config.method.r3 and model.is_moe):
-        return 0.0
-    width = 1 if model.experts <= 2**8 else 2
-    return float(width * model.layers * model.experts_per_token * batch_tokens(config))
-
-
-def _stored_batches(config: SlimeConfig) -> int:
-    """Return the batches in Ray's store at a time: the one in training, and with a lag the next."""
-    return 2 if config.pipeline.lag or config.pipeline.mode == "streaming" else 1
-
-
 def store_need(config: SlimeConfig) -> Need:
-    """Return what Ray's object store holds: batches that are in training or wait for it (slime/ray/rollout.py,
-    ray.put)."""
-    batches = _stored_batches(config)
+    """Return what Ray's object store holds: the batch in training, and with a lag the next (slime/ray/rollout.py,
+    ray.put), with its routed experts in the smallest type that numbers them."""
+    model, tokens = config.model, batch_tokens(config)
+    batches = 2 if config.pipeline.lag or config.pipeline.mode == "streaming" else 1
+    width = (1 if model.experts <= 2**8 else 2) if config.method.r3 and model.is_moe else 0
+    routes = float(width * model.layers * model.experts_per_token * tokens)
     name = f"tokens of {batches} batch{'es' if batches > 1 else ''}"
-    return {name: batches * batch_tokens(config) * STORED_BYTES, "routed experts": batches * routes_bytes(config)}
+    return {name: batches * tokens * STORED_BYTES, "routed experts": batches * routes}
 
 
 # ------------------------------------------------------------------------------------------------------ what there is
@@ -371,18 +332,14 @@ REMEDIES = {
 BESIDE_BOTH = 3 * GIB
 """Bytes of a shared GPU that are neither the trainer's nor within the engine's share: two CUDA contexts, and the
 engine's graphs and prefills."""
-GRAPHS = 2 * GIB
-"""Bytes that CUDA graphs and prefills need beside an engine's share. SGLang itself would leave a twelfth of the GPU
-(sglang/srt/server_args.py)."""
 
 
 class Row(NamedTuple):
-    """One kind of memory: what is needed, and what there is to be used of it."""
+    """One kind of memory: what is needed, and what there is to be used of it, infinite where it is not known."""
 
     what: str
     need: Need
     usable: float
-    """Infinite where it is not known."""
     source: str
 
     @property
@@ -400,7 +357,7 @@ class Row(NamedTuple):
 
 
 def rows(config: SlimeConfig, there: Sizes) -> list[Row]:
-    """Return what is judged of a run on GPUs; nothing where the sizes of its model lack."""
+    """Return what is judged of a run on GPUs; nothing where its model is not counted."""
     if not parameters(config.model) or config.cluster.device == "cpu":
         return []
     fraction, gpu = config.rollout.memory_fraction, there["gpu"]
@@ -434,7 +391,8 @@ def memory_findings(config: SlimeConfig, there: Sizes) -> Iterator[Finding]:
     """Yield a finding for each kind of memory: needed, there, the share, and what helps where it does not fit."""
     judged = rows(config, there)
     if not judged and config.cluster.device == "gpu":
-        why = "slime has no flags for the model's size, or its attention is latent"
+        flags = ", ".join(f"slime.{flag}" for flag in UNCOUNTED if config.slime.get(flag))
+        why = f"a model with {flags} is not counted" if flags else "slime has no flags for the model's size"
         yield warn(HOST, f"{why}: memory is not checked")
     for row in judged:
         if not row.source:
@@ -449,35 +407,5 @@ def memory_findings(config: SlimeConfig, there: Sizes) -> Iterator[Finding]:
             shared = row.what == TRAINING and config.cluster.share_gpu
             less = "less slime.sglang-mem-fraction-static, " if shared else ""
             text = f"{needs} {text}: {less}{REMEDIES[row.what]}"
-        yield Finding(row.mark, row.what, text, _is_of_settings(row.source))
-    if judged:
-        yield from _room_of_engine(config, there["gpu"])
-
-
-def _is_of_settings(source: str) -> bool:
-    """Return whether the settings or their default say how much there is, whatever the machine is."""
-    return source.startswith(("cluster.", "assumed"))
-
-
-def _room_of_engine(config: SlimeConfig, gpu: Size) -> Iterator[Finding]:
-    """Yield what is wrong with the share of a GPU that an engine gets, and with the requests that are sent to it."""
-    rollout, longest = config.rollout, longest_tokens(config)
-    left = (1 - rollout.memory_fraction) * gpu.bytes
-    if left < gpu.bytes / 12:
-        detail = (
-            f"slime.sglang-mem-fraction-static is {rollout.memory_fraction}, which leaves {gib(left)} GiB of a GPU for "
-            "CUDA graphs and prefills: set it to at most 0.91"
-        )
-        yield Finding("FAIL" if left < GRAPHS else "WARN", ENGINE, detail, _is_of_settings(gpu.source))
-    room = rollout.memory_fraction * gpu.bytes - engine_need(config)["weights"]
-    tokens = int(room / kv_bytes_per_token(config))
-    sent = min(rollout.concurrent_requests, -(-rollout.responses_per_iteration // max(rollout.engines, 1)))
-    held = tokens // min(longest, 2048)
-    if tokens >= longest and sent > held:
-        yield warn(
-            ENGINE,
-            f"slime.sglang-server-concurrency is {rollout.concurrent_requests}, but the KV cache of an engine, "
-            f"{tokens:,} tokens, holds {held:,} requests of 2,048 tokens and {tokens // longest} of {longest:,}; "
-            "SGLang lets others wait, or drops what they have and computes it again: set it to "
-            f"{max(1, tokens // longest)} to {held:,}",
-        )
+        # The settings or their default may say how much there is, whatever the machine is.
+        yield Finding(row.mark, row.what, text, row.source.startswith(("cluster.", "assumed")))

@@ -1,4 +1,4 @@
-"""Checks what settings name on this machine besides the model: prompts and labels, a reward's code, files of flags."""
+"""Checks what settings name on this machine besides the model: prompts and labels, and a reward's code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from typing import Any
 
 from sat_slime.config.finding import Finding, fail, ok, warn
 from sat_slime.config.slime_schema import SlimeConfig
-from sat_slime.config.source import plain_values
 from sat_slime.prompts.text import odd_file, odd_label, odd_prompt
 
 ROWS_READ = 3
@@ -25,8 +24,6 @@ REWARDS = ("dapo", "deepscaler", "f1", "gpqa", "ifbench", "math", "random", "rem
 """Names of slime's rules: the same in v0.3.1 and 624b824a8."""
 REWARD_HUB = Path("slime", "rollout", "rm_hub", "__init__.py")
 OUR_REWARDS, OF_OURS = "sat_slime.plugin.reward", ("default", "prime_math")
-FILES_OF_FLAGS = ("sglang-config", "eval-config", "megatron-config-path")
-"""Flags whose value is a file that slime reads as it starts."""
 
 
 def reward_errors(config: SlimeConfig) -> list[str]:
@@ -53,10 +50,9 @@ def slime_rewards(slime_dir: Path) -> tuple[str, ...]:
 
 
 def named_findings(config: SlimeConfig) -> Iterator[Finding]:
-    """Yield findings on prompts and evaluation sets, on the code of a reward, and on files that flags name."""
+    """Yield findings on prompts and evaluation sets, and on the code of a reward."""
     yield from _data(config)
     yield from _reward_code(config)
-    yield from _files_of_flags(config)
 
 
 # ----------------------------------------------------------------------------------------------------------- data
@@ -126,26 +122,13 @@ def _row_fault(row: Any, number: int, input_key: str, label_key: str, config: Sl
         return f"{asks} is neither text nor a list of messages"
     if config is None:
         return None
-    rule = (config.data.reward or "").removeprefix("boxed_")
     if isinstance(prompt, list) and not config.data.chat_template:
         return f"{asks} is a list of messages: set slime.apply-chat-template to true"
     if what := odd_prompt(prompt, config.data.chat_template):
         return f"{asks}: {what}"
     if what := odd_label(label):
         return f"{said}: {what}"
-    if rule == "dapo" and not _is_number(label):
-        return f"{said}, and slime.rm-type dapo takes only numbers; choose another"
-    if rule == "f1" and not isinstance(label, str):
-        return f"{said}, and slime.rm-type f1 takes only text; choose another"
     return None
-
-
-def _is_number(label: Any) -> bool:
-    try:
-        float(str(label).replace(",", "").split("=")[-1].replace("$", ""))
-    except ValueError:
-        return False
-    return True
 
 
 def _first_rows(path: Path) -> list[Any] | None:
@@ -160,7 +143,7 @@ def _first_rows(path: Path) -> list[Any] | None:
     return next((list(rows.to_pylist()) for rows in parquet.ParquetFile(path).iter_batches(batch_size=ROWS_READ)), [])
 
 
-# ----------------------------------------------------------------------------------------------- code and files
+# ------------------------------------------------------------------------------------------------------------- code
 
 
 def _reward_code(config: SlimeConfig) -> Iterator[Finding]:
@@ -201,47 +184,6 @@ def _may_define(file: Path, name: str) -> bool:
     name, text = re.escape(name), file.read_text(encoding="utf-8", errors="replace")
     defined = rf"^\s*(async\s+)?(def|class)\s+{name}\b|^{name}\s*[:=]"
     return bool(re.search(rf"{defined}|import\b.*\b{name}\b|import \*|__getattr__", text, re.M))
-
-
-def _files_of_flags(config: SlimeConfig) -> Iterator[Finding]:
-    for flag in FILES_OF_FLAGS:
-        value = config.slime.get(flag)
-        if not isinstance(value, str):
-            continue
-        key, path = f"slime.{flag}", Path(value).expanduser()
-        if not path.is_absolute():
-            yield fail(
-                "files", f"{key} is {value}, and slime's processes have other folders: set it to {path.absolute()}"
-            )
-        elif not path.is_file():
-            yield fail("files", f"{key} is {value}: there is no such file; correct it")
-        elif flag == "sglang-config":
-            yield from _engine_groups(config, path)
-
-
-def _engine_groups(config: SlimeConfig, path: Path) -> Iterator[Finding]:
-    """Checks what slime asserts of --sglang-config once Ray runs, and what cannot be with replayed routes."""
-    key = f"slime.sglang-config is {path}"
-    try:
-        models = plain_values(path)["sglang"]
-        groups = [group for model in models for group in model.get("server_groups") or model.get("engine_groups") or ()]
-        gpus, kinds = sum(int(group["num_gpus"]) for group in groups), {group["worker_type"] for group in groups}
-    except (OSError, KeyError, TypeError, ValueError, AttributeError):
-        yield fail(
-            "files", f"{key}: it is no file of SGLang groups (sglang: [{{name, server_groups: [...]}}]); correct it"
-        )
-        return
-    if gpus != config.rollout.gpus:
-        yield fail(
-            "files",
-            f"{key}: its groups have {gpus} GPUs, and slime.rollout-num-gpus is {config.rollout.gpus}; make them equal",
-        )
-    if config.method.r3 and kinds & {"prefill", "decode"}:
-        yield fail(
-            "files",
-            f"{key} with method.r3 true: an engine that only decodes has not seen the prompt, and returns no routes "
-            "for it: set method.r3 to false, or make its groups regular",
-        )
 
 
 def reason_of(error: Exception) -> str:

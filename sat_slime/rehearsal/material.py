@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sat_slime.config.slime_schema import SlimeConfig, SlimeModelConfig
-from sat_slime.launch.hf_checkpoint import TurnEnd, read_tokenizer, stop_tokens, turn_end
+from sat_slime.launch.hf_checkpoint import read_tokenizer, stop_tokens, turn_end
 from sat_slime.models import Weight
 from sat_slime.rehearsal.vocabulary import write_tokenizer
 
@@ -125,9 +126,10 @@ def _write_lines(file: Path, lines: Sequence[Mapping[str, Any]]) -> None:
 def stop_token(thin: SlimeConfig, model: Path) -> int | None:
     """Return the token with which the model is to end a response: the chat template's, else the tokenizer's."""
     tokenizer = read_tokenizer(model)
-    end = turn_end(tokenizer, thin.data.chat_template_args) if thin.data.chat_template else None
-    if isinstance(end, TurnEnd) and end.token:
-        return end.number
+    if thin.data.chat_template:
+        with contextlib.suppress(Exception):  # a template may raise anything
+            if (end := turn_end(tokenizer, thin.data.chat_template_args)).token:
+                return end.number
     return min(stop_tokens(model, tokenizer), default=None)
 
 
