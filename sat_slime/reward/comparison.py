@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import functools
 import re
+from fractions import Fraction
 
 from sat_slime.reward.cleaning import MAX_ANSWER, clean, split_unit, words
 from sat_slime.reward.hendrycks import hendrycks
 from sat_slime.reward.structure import (
     MAX_PARTS,
     OR,
+    SET,
     Literal,
     is_name,
     is_polynomial,
@@ -102,7 +104,7 @@ def _compare(answer: str, label: str, depth: int = 0) -> str:
     label, label_percent = _percent(label)
     wanted, given = read_literal(_comma_as_point(label)), read_literal(_comma_as_point(answer))
     if wanted is not None and not wanted.whole and given is None:
-        given = read_literal(_comma_as_point(answer, sure=False))
+        given = read_literal(_comma_as_point(answer, _COMMA))
     if wanted is not None and given is not None:
         return _compare_literals(given, answer_percent, wanted, label_percent)
     # Units are off already: MATH's normalization takes any text after a space, such as `dozen`, for one too.
@@ -114,23 +116,13 @@ def _compare(answer: str, label: str, depth: int = 0) -> str:
     return _compare_symbolic(answer, label, given, wanted, answer_percent and not label_percent)
 
 
-_POINT_COMMA = re.compile(r"(-?)([0-9]{1,3}(?:\.[0-9]{3})*|[0-9]+),([0-9]+)")
+_COMMA = r"[0-9]{1,3}(?:\.[0-9]{3})*,[0-9]+|[0-9]+,[0-9]+"
+_SURE_COMMA = r"[0-9]{1,3}(?:\.[0-9]{3})+,[0-9]+|0,[0-9]{2,}|[0-9]+,0[0-9](?:[0-9]{2,4})?"
+"""A decimal comma that can be neither a list's nor of thousands, as in 0,25 and 3,05 and 1.234,5."""
 
 
-def _comma_as_point(text: str, sure: bool = True) -> str:
-    """Return the text with a point in place of a decimal comma.
-
-    Args:
-        sure: only where it can be neither a list nor thousands, as in 0,25 and 3,05 and 1.234,5.
-    """
-    match = _POINT_COMMA.fullmatch(text)
-    if match is None:
-        return text
-    sign, whole, decimals = match.groups()
-    zero = (whole == "0" and len(decimals) > 1) or (decimals[0] == "0" and len(decimals) in (2, 4, 5, 6))
-    if sure and not zero and "." not in whole:
-        return text
-    return f"{sign}{whole.replace('.', '')}.{decimals}"
+def _comma_as_point(text: str, comma: str = _SURE_COMMA) -> str:
+    return text.replace(".", "").replace(",", ".") if re.fullmatch(f"-?(?:{comma})", text) else text
 
 
 def _percent(text: str) -> tuple[str, bool]:
@@ -144,18 +136,15 @@ def _compare_literals(given: Literal, given_percent: bool, wanted: Literal, want
 
     Without the sign a whole number allows neither that factor nor rounding.
     """
-    candidates = [(given.value, wanted.value)]
-    if given_percent != wanted_percent:
-        if wanted_percent:
-            candidates.append((given.value, wanted.value / 100))
-        elif not wanted.whole:
-            candidates.append((given.value / 100, wanted.value))
-    if any(mine == theirs for mine, theirs in candidates):
+    hundredth = wanted_percent - given_percent  # 1: the answer may be one of the label; -1: the other way round
+    exact = wanted.whole and not wanted_percent
+    if given.value == wanted.value or (
+        hundredth and not exact and given.value * Fraction(100) ** hundredth == wanted.value
+    ):
         return "number"
-    if wanted.whole and not wanted_percent:
+    if exact or hundredth or given.whole:
         return "different"
-    rounded = given_percent == wanted_percent and (given.rounds(wanted.value) or wanted.rounds(given.value))
-    return "number" if rounded and not given.whole else "different"
+    return "number" if given.rounds(wanted.value) or wanted.rounds(given.value) else "different"
 
 
 def _compare_parts(answer: str, label: str, depth: int) -> str | None:
@@ -184,21 +173,16 @@ def _compare_relations(mine: list[str], theirs: list[str], answer: str, label: s
     if are_lists and (max(len(mine), len(theirs)) > 2 or not (is_name(mine[0]) or is_name(theirs[0]))):
         return None  # x = 1, y = 2
     if len(theirs) == 1:  # 1 + 1 = 2 for the label 2
-        if len(mine) == 2 and (is_polynomial(mine[0]) or _UNKNOWN_SIZE.fullmatch(mine[0])):
-            return "different"  # unsolved
-        if not all(_may_equal(side, mine[-1]) for side in mine[:-1]):
-            return "different"  # 1 = 2 = 5
+        unsolved = len(mine) == 2 and (is_polynomial(mine[0]) or _UNKNOWN_SIZE.fullmatch(mine[0]))
+        if unsolved or not all(_may_equal(side, mine[-1]) for side in mine[:-1]):
+            return "different"  # 2x = 4 is not 4; 1 = 2 = 5
         return _compare(mine[-1], label, depth + 1) if mine[-1] else None
     if not is_name(theirs[0]):  # the label is an equation
         return "different" if len(mine) == 1 else None
-    if len(mine) == 1:
-        return _compare(answer, theirs[-1], depth + 1)
-    if is_name(mine[0]) and not same_name(mine[0], theirs[0], alone=depth == 0):
+    if len(mine) > 1 and is_name(mine[0]) and not same_name(mine[0], theirs[0], alone=depth == 0):
         # y = 0 is not x = 0, but y = x is x = y
         return None if is_variable(mine[0]) and is_variable(theirs[0]) else "different"
-    if not is_name(mine[0]):
-        return None
-    return _compare(mine[-1], theirs[-1], depth + 1)
+    return _compare(mine[-1], theirs[-1], depth + 1) if len(mine) == 1 or is_name(mine[0]) else None
 
 
 def _may_equal(side: str, other: str) -> bool:
@@ -209,10 +193,8 @@ def _may_equal(side: str, other: str) -> bool:
 
 def _compare_residues(answer: str, label: str, depth: int) -> str | None:
     """Compares residues of one modulus, in any order and up to its multiples; without one a number is only itself."""
-    (name, values, modulus), (wanted_name, wanted_values, wanted_modulus) = (
-        split_residues(answer),
-        split_residues(label),
-    )
+    name, values, modulus = split_residues(answer)
+    wanted_name, wanted_values, wanted_modulus = split_residues(label)
     if modulus == wanted_modulus == 0:
         return None
     if not modulus or not wanted_modulus:
@@ -244,9 +226,9 @@ def _compare_ratios(mine: list[str], theirs: list[str], depth: int) -> str:
 
 
 def _compare_lists(answer: str, label: str, depth: int) -> str | None:
-    opening, wanted, closing = split_list(label)
-    mine_opening, given, mine_closing = split_list(answer)
-    if len(wanted) == 1 and len(given) == 1 and "\\{" not in (opening, mine_opening):
+    (opening, given, closing), (wanted_opening, wanted, wanted_closing) = split_list(answer), split_list(label)
+    brackets, wanted_brackets = opening + closing, wanted_opening + wanted_closing
+    if len(wanted) == 1 and len(given) == 1 and SET not in (brackets, wanted_brackets):
         if (given[0], wanted[0]) == (answer, label):
             return None
         return _compare(given[0], wanted[0], depth + 1)  # (5) is 5
@@ -255,22 +237,15 @@ def _compare_lists(answer: str, label: str, depth: int) -> str | None:
     if _NO_LIST.search(answer) or _NO_LIST.search(label):
         return None
     alternatives = OR in answer or OR in label
-    if alternatives and "(" in (opening if len(wanted) > 1 else "", mine_opening if len(given) > 1 else ""):
+    if alternatives and "(" in (opening if len(given) > 1 else "", wanted_opening if len(wanted) > 1 else ""):
         return "different"  # a pair is not one of two
     if len(wanted) != len(given):
-        return None if opening == mine_opening == "\\{" else "different"  # {1, 1} is {1}
-    unordered = opening == "\\{" or mine_opening == "\\{"
-    if unordered and (opening in ("(", "[") or mine_opening in ("(", "[")):
-        return "different"
-    if not unordered:
-        if opening and mine_opening and (opening, closing) != (mine_opening, mine_closing):
-            return "different"
-        if not mine_opening and (opening, closing) not in (("", ""), ("(", ")")):
-            return "different"  # an interval has its brackets
-        if not opening and (mine_opening, mine_closing) not in (("", ""), ("(", ")")):
-            return "different"
-        unordered = alternatives or all(len(split_relation(part)) == 2 for part in wanted + given)  # y = 2, x = 1
-        unordered = unordered or (not opening and not mine_opening and all(map(_is_point, wanted + given)))
+        return None if brackets == wanted_brackets == SET else "different"  # {1, 1} is {1}
+    if brackets != wanted_brackets and {brackets, wanted_brackets} not in ({"", "()"}, {"", SET}):
+        return "different"  # an interval has its brackets
+    unordered = alternatives or SET in (brackets, wanted_brackets)
+    unordered = unordered or all(len(split_relation(part)) == 2 for part in wanted + given)  # y = 2, x = 1
+    unordered = unordered or (brackets == wanted_brackets == "" and all(map(_is_point, wanted + given)))
     names = [{side[0] for side in map(split_relation, parts) if len(side) == 2} for parts in (given, wanted)]
     if unordered and bool(names[0]) != bool(names[1]) and max(map(len, names)) > 1:
         return "different"  # x = 1, y = 2 says more than {1, 2}
@@ -284,15 +259,13 @@ def _is_point(part: str) -> bool:
 
 def _match(given: list[str], wanted: list[str], unordered: bool, depth: int) -> str:
     reason, left = "text", list(given)
-    for i, part in enumerate(wanted):
-        candidates = left if unordered else given[i : i + 1]
-        reasons = ((candidate, _compare(candidate, part, depth + 1)) for candidate in candidates)
-        found = next(((candidate, reason) for candidate, reason in reasons if reason in CORRECT), None)
-        if found is None:
+    for part in wanted:
+        for candidate in left if unordered else left[:1]:
+            if (reason := _compare(candidate, part, depth + 1)) in CORRECT:
+                left.remove(candidate)
+                break
+        else:
             return "different"
-        reason = found[1]
-        if unordered:
-            left.remove(found[0])
     return reason
 
 
@@ -301,13 +274,12 @@ def _compare_symbolic(
 ) -> str:
     from sat_slime.reward.symbolic import equivalent
 
-    if wanted is not None and wanted.whole and words(answer).replace(" ", "").isalpha():
+    exact = wanted is not None and wanted.whole
+    if exact and words(answer).replace(" ", "").isalpha():
         return "unparsed"  # a word is no number
-    rounding = next((number for number in (given, wanted) if number is not None and number.decimals is not None), None)
-    if wanted is not None and wanted.whole:
-        rounding = None
+    decimals = (number for number in (given, wanted) if number is not None and number.decimals is not None)
     answer, label = strip_membership(answer), strip_membership(label)
-    reason = equivalent(answer, label, rounding)
-    if reason == "different" and answer_is_percent and not (wanted is not None and wanted.whole):
+    reason = equivalent(answer, label, None if exact else next(decimals, None))
+    if reason == "different" and answer_is_percent and not exact:
         reason = equivalent(rf"\frac{{{answer}}}{{100}}", label, None)
     return reason

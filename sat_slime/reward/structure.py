@@ -4,6 +4,7 @@ are read exactly: 34, 1,234, 0.50, 2/3, \frac{2}{3}, 1\frac12, 2\times10^9, 5 mi
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -15,14 +16,13 @@ MIN_ROUNDED_DIGITS = 4
 """Significant digits from which on a decimal may stand for the number that it rounds: 0.3333 is 1/3, 0.33 is not."""
 
 _WHOLE = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)"
-_DECIMAL = re.compile(rf"({_WHOLE}?)(\.[0-9]*)?")
-_LATEX_FRACTION = r"\\frac\s*(?:\{{\s*({n})\s*\}}|([0-9]))\s*(?:\{{\s*({n})\s*\}}|([0-9]))".format(n=rf"-?{_WHOLE}")
-_FRACTION = re.compile(rf"(?:({_WHOLE})\s*(?=\\)\+?\s*)?{_LATEX_FRACTION}")
-_SLASH = re.compile(rf"(?:({_WHOLE})\s+)?({_WHOLE})\s*/\s*({_WHOLE})")
-_SCIENTIFIC = re.compile(
-    r"(.+?)\s*(?:(?:\\times|\\cdot|\*|x)\s*10\s*\^\s*(?:\{\s*([+-]?[0-9]+)\s*\}|([+-]?[0-9]+))|[eE]([+-]?[0-9]+))"
+_SIDE = rf"\s*(?:\{{\s*(-?{_WHOLE})\s*\}}|([0-9]))"
+_LITERAL = re.compile(
+    rf"(?P<sign>[+-]?)\s*(?:(?:(?P<mixed>{_WHOLE})\s*(?=\\)\+?\s*)?\\frac{_SIDE}{_SIDE}|"
+    rf"(?:(?P<with>{_WHOLE})\s+)?(?P<over>{_WHOLE}\s*/\s*{_WHOLE})|(?=\.?[0-9])(?P<digits>{_WHOLE}?)(?:\.(?P<decimals>[0-9]*))?"
+    r"(?:\s*(?:(?:\\times|\\cdot|\*|x)\s*10\s*\^|[eE](?!\{))\s*(?P<exponent>\{\s*[+-]?[0-9]+\s*\}|[+-]?[0-9]+))?)"
+    r"(?:\s*(?:\\text\{\s*)?(?P<magnitude>million|billion|trillion)s?\s*\}?)?"
 )
-_MAGNITUDE = re.compile(r"(.+?)\s*(?:\\text\{\s*)?(million|billion|trillion)s?\s*\}?")
 _MAGNITUDES = {"million": 10**6, "billion": 10**9, "trillion": 10**12}
 
 
@@ -49,59 +49,25 @@ def read_literal(text: str) -> Literal | None:
     """Return the number that a cleaned answer without percent sign writes out, or None."""
     if not text or len(text) > MAX_DIGITS or text[-1] not in "0123456789.}ns":
         return None
-    text = text.strip()
-    number = _unsigned(text[1:].strip() if text[0] in "-+" else text)
-    if number is None or text[0] != "-":
-        return number
-    return Literal(-number.value, number.whole, number.decimals, number.significant)
-
-
-def _unsigned(text: str) -> Literal | None:
-    decimal = _DECIMAL.fullmatch(text)
-    if decimal:
-        return _decimal(*decimal.groups())
-    fraction = _FRACTION.fullmatch(text)
-    if fraction:
-        whole, *parts = fraction.groups()
-        return _fraction(whole, parts[0] or parts[1], parts[2] or parts[3])
-    slash = _SLASH.fullmatch(text)
-    if slash:
-        return _fraction(*slash.groups())
-    scientific = _SCIENTIFIC.fullmatch(text)
-    if scientific:
-        mantissa = _DECIMAL.fullmatch(scientific[1])
-        exponent = int(next(filter(None, scientific.groups()[1:]))[:8])
-        number = _decimal(*mantissa.groups()) if mantissa else None
-        return None if number is None or abs(exponent) > MAX_EXPONENT else _scaled(number, exponent)
-    magnitude = _MAGNITUDE.fullmatch(text)
-    if magnitude and (number := _unsigned(magnitude[1])):
-        return Literal(number.value * _MAGNITUDES[magnitude[2]], number.whole)
-    return None
-
-
-def _decimal(whole: str, fraction: str | None) -> Literal | None:
-    if not whole and len(fraction or "") < 2:
+    match = _LITERAL.fullmatch(text.strip())
+    if match is None:
         return None
-    digits = (fraction or "")[1:]
-    number = whole.replace(",", "") + digits
-    value = Fraction(int(number), 10 ** len(digits))
-    if not digits:
-        return Literal(value, True)
-    return Literal(value, False, len(digits), len(number.lstrip("0")))
-
-
-def _scaled(number: Literal, exponent: int) -> Literal:
-    value = number.value * Fraction(10) ** exponent
-    if number.decimals is None:
-        return Literal(value, value.denominator == 1)
-    return Literal(value, False, number.decimals - exponent, number.significant)
-
-
-def _fraction(whole: str | None, numerator: str, denominator: str) -> Literal | None:
-    top, bottom = (int(part.replace(",", "")) for part in (numerator, denominator))
-    if bottom == 0 or (whole and (top < 0 or bottom < 0)):
+    part = {name: (group or "").replace(",", "") for name, group in match.groupdict().items()}
+    scale = (-1 if part["sign"] == "-" else 1) * _MAGNITUDES.get(part["magnitude"], 1)
+    if match["digits"] is None:
+        sides = part["over"].split("/") if part["over"] else filter(None, match.group(3, 4, 5, 6))
+        top, bottom = (int(side.replace(",", "")) for side in sides)
+        mixed = part["mixed"] or part["with"]
+        if bottom == 0 or (mixed and (top < 0 or bottom < 0)):
+            return None
+        return Literal((int(mixed or 0) + Fraction(top, bottom)) * scale, False)
+    digits, decimals, exponent = part["digits"], part["decimals"], int(part["exponent"].strip("{ }")[:8] or 0)
+    if abs(exponent) > MAX_EXPONENT:
         return None
-    return Literal(int((whole or "0").replace(",", "")) + Fraction(top, bottom), False)
+    value = Fraction(int(digits + decimals), 10 ** len(decimals)) * Fraction(10) ** exponent
+    if decimals and not part["magnitude"]:
+        return Literal(value * scale, False, len(decimals) - exponent, len((digits + decimals).lstrip("0")))
+    return Literal(value * scale, not decimals and value.denominator == 1)
 
 
 # -------------------------------------------------------------------------- lists, tuples, sets, intervals, relations
@@ -109,6 +75,7 @@ def _fraction(whole: str | None, numerator: str, denominator: str) -> Literal | 
 MAX_PARTS = 64
 CLOCK = re.compile(r"(?<![0-9:.])[0-2]?[0-9]:(?:0[0-9]|[0-5][0-9]:[0-5][0-9])(?![0-9:.])")
 """Matches a time of day, 12:00 or 7:30:15, which is no quotient. 11:30 may be either."""
+_BRACKETS = re.compile(r"(\\\{|[(\[])\s*(.*?)\s*(\\\}|[)\]])", re.DOTALL)
 _PIECE = re.compile(r"\\\{|\\\}|\\[a-zA-Z]+|\\.|.", re.DOTALL)
 _SUBSCRIPT = r"(?:_(?:\w|\{[^{}]{1,30}\}))"
 _VARIABLE = re.compile(
@@ -153,6 +120,7 @@ _MODULUS = re.compile(
     r"\(\s*(?:\\b?mod|\\text\s*\{\s*mod\s*\}|mod)\s*\{?\s*([0-9]{1,30})\s*\}?\s*\))$"
 )
 OR = "\\lor"
+SET = "\\{\\}"
 
 
 def spread(text: str) -> str:
@@ -218,7 +186,10 @@ def split_list(text: str) -> tuple[str, list[str], str]:
 
     A text without a comma or semicolon outside of brackets is a list of itself, without brackets, unless it is a set.
     """
-    opening, inner, closing = _unwrap(text)
+    brackets = _BRACKETS.fullmatch(text.strip())
+    opening, inner, closing = brackets.groups() if brackets else ("", text.strip(), "")
+    if (opening == "\\{") != (closing == "\\}") or not _balanced(inner):
+        opening, inner, closing = "", text.strip(), ""
     parts = [part for part in _split(inner, (",", ";", OR)) if part]
     if len(parts) > 1 or opening == "\\{":
         return opening, parts, closing
@@ -287,47 +258,28 @@ def strip_membership(text: str) -> str:
 
 def nesting(text: str) -> int:
     """Return how deep brackets stand in brackets."""
-    depth = deepest = 0
-    for _, _, step in _depth_steps(text):
-        depth += step
-        deepest = max(deepest, depth)
-    return deepest
+    return max((depth for _, _, depth in _pieces(text)), default=0)
 
 
-def _unwrap(text: str) -> tuple[str, str, str]:
-    """Return what a pair of brackets around the whole text holds."""
-    text = text.strip()
-    for opening, closings in (("\\{", ("\\}",)), ("(", (")", "]")), ("[", ("]", ")"))):
-        for closing in closings:
-            inner = text[len(opening) : -len(closing)]
-            if text.startswith(opening) and text.endswith(closing) and len(text) > len(opening) and _balanced(inner):
-                return opening, inner.strip(), closing
-    return "", text, ""
-
-
-def _depth_steps(text: str):
+def _pieces(text: str) -> Iterator[tuple[re.Match[str], str, int]]:
+    """Yields the signs of a text, as match and as text, with the depth of brackets after each."""
+    depth = 0
     for piece in _PIECE.finditer(text):
-        token = piece[0]
-        step = 1 if token in ("(", "[", "{", "\\{") else -1 if token in (")", "]", "}", "\\}") else 0
-        yield piece, token, step
+        depth += (piece[0] in ("(", "[", "{", "\\{")) - (piece[0] in (")", "]", "}", "\\}"))
+        yield piece, piece[0], depth
 
 
 def _balanced(text: str) -> bool:
-    depth = 0
-    for _, _, step in _depth_steps(text):
-        depth += step
-        if depth < 0:
-            return False
-    return depth == 0
+    depths = [0, *(depth for _, _, depth in _pieces(text))]
+    return min(depths) == depths[-1] == 0
 
 
 def _split(text: str, separators: tuple[str, ...]) -> list[str]:
     """Splits at the separators that stand in no brackets; `<=`, `>=`, `!=` and `:=` are no separators."""
-    parts, depth, start, before = [], 0, 0, ""
+    parts, start, before = [], 0, ""
     if "\\begin" in text:
         return [text]
-    for piece, token, step in _depth_steps(text):
-        depth += step
+    for piece, token, depth in _pieces(text):
         if depth == 0 and token in separators and before not in ("<", ">", "!", ":"):
             parts.append(text[start : piece.start()].strip())
             start = piece.end()
