@@ -35,10 +35,6 @@ def replay(
         ),
     ] = None,
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where page, figures and tables go.")] = Path("replay"),
-    microbatch_tokens: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="Micro-batches of up to N response tokens, instead of the dump's own."),
-    ] = None,
 ) -> None:
     """What would every method have done to these tokens? No GPU, no slime, no run.
 
@@ -59,7 +55,7 @@ def replay(
         sat-slime replay runs/my-run --methods sat-gspo --set 'sat.alpha=[0.8,0.9,0.95]'
     """
     from sat_slime.report.page import check_out
-    from sat_slime.report.replay import StepRow, choose, in_lines, methods_in_brief, names_several, write_replay
+    from sat_slime.report.replay import StepRow, choose, names_several, write_replay
     from sat_slime.report.replay import replay as replay_dumps
 
     console = Console(soft_wrap=True)
@@ -70,11 +66,10 @@ def replay(
         def on_step(row: StepRow) -> None:
             status.update(f"{row.name}: {row.tokens:,} tokens")
 
-        result = replay_dumps(paths, candidates, microbatch_tokens, on_step, names_several(methods))
+        result = replay_dumps(paths, candidates, on_step, names_several(methods))
     page = write_replay(result, out, ["sat-slime", *sys.argv[1:]])
-    table = as_table(methods_in_brief(result))
-    console.print(table, width=max(console.width, 132), crop=False)  # long names over the edge
-    for line in in_lines(result):
+    console.print(as_table(page.tables[0]), width=max(console.width, 132), crop=False)  # long names over the edge
+    for line in (*page.answer, *page.sentences("scope"), *page.sentences("not_replayed"), *page.warnings):
         say(console, line)
-    say(console, f"report: {page}")
+    say(console, f"report: {page.path}")
     raise typer.Exit(FAILED if result.skipped else OK)

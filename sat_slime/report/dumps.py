@@ -19,6 +19,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -103,16 +104,39 @@ class StepBatch:
         """The columns that it holds of those that only some dumps have."""
         return frozenset(name for name in get_args(Column) if getattr(self, name) is not None)
 
-    def arranged(self, wanted: int | None, tokens: int) -> StepBatch:
-        """Return this step with micro-batches: of up to `wanted` response tokens, else the dump's, else of up to
-        `tokens`."""
-        if wanted is None and self.microbatches is not None:
-            return self
-        return replace(self, microbatches=cut(self.lengths, wanted or tokens))
+    def part(self, first: int, last: int) -> StepBatch:
+        """Return the micro-batches from number `first` to before `last` as a step of their own."""
+        sizes = self.microbatches or [len(self.lengths)]
+        a, b = sum(sizes[:first]), sum(sizes[:last])
+        tokens = slice(int(self.lengths[:a].sum()), int(self.lengths[:b].sum()))
+        columns = ("log_probs", "rollout_log_probs", "advantages", "mask", *OPTIONAL)
+        cut_out = {name: column[tokens] for name in columns if (column := getattr(self, name)) is not None}
+        return replace(self, **cut_out, lengths=self.lengths[a:b], microbatches=sizes[first:last], **_OF_THE_WHOLE)
+
+    def each_microbatch(self) -> Iterator[tuple[slice, StepBatch]]:
+        """Yield of each micro-batch where its tokens stand, and itself as a step of its own."""
+        end = 0
+        for number in range(len(self.microbatches or [1])):
+            part = self.part(number, number + 1)
+            yield slice(end, end := end + len(part.mask)), part
+
+    def spans(self, at_least: int) -> list[StepBatch]:
+        """Return the step cut into parts of whole micro-batches, of at least so many tokens each but the last."""
+        cuts, tokens, response = [0], 0, 0
+        sizes = self.microbatches or [len(self.lengths)]
+        for number, size in enumerate(sizes, 1):
+            tokens += int(self.lengths[response : response + size].sum())
+            response += size
+            if tokens >= at_least or number == len(sizes):
+                cuts.append(number)
+                tokens = 0
+        return [self.part(first, last) for first, last in pairwise(cuts)]
 
 
 OPTIONAL = ("checkpoint_log_probs", "proximal_log_probs", "lags", "rewards")
 """Columns of (N,) that only some dumps hold."""
+_OF_THE_WHOLE = dict.fromkeys(("order", "token_ids", "truncated"))
+"""What a part of a step does not have."""
 
 
 def cut(lengths: Tensor, tokens: int) -> list[int]:
@@ -205,11 +229,11 @@ def _first_entries(path: Path) -> tuple[str, dict[str, int], bool]:
     return key, numbers, rewards
 
 
-def read_rollout(paths: Sequence[Path], own_layout: bool = True, token_ids: bool = False) -> list[StepBatch]:
-    """Read the optimizer steps of one rollout, from its file or, of slime 0.3.1, the files of its ranks.
+def read_rollout(paths: Sequence[Path], token_ids: bool = False) -> list[StepBatch]:
+    """Read the optimizer steps of one rollout, from its file or, of slime 0.3.1, the files of its ranks: the responses
+    in the micro-batches in which they were trained, or in the order of the rollout where the files do not tell them.
 
-    own_layout: the responses stand in the micro-batches in which they were trained; else each step has them in the
-    order of the rollout, without micro-batches. token_ids: read these too. Raises DumpFault.
+    token_ids: read these too. Raises DumpFault.
     """
     payloads = [load_payload(path) for path in paths]
     try:
@@ -217,14 +241,12 @@ def read_rollout(paths: Sequence[Path], own_layout: bool = True, token_ids: bool
         responses, told = _whole(payloads[0]) if "samples" in payloads[0] else _of_ranks(payloads)
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise DumpFault(f"its entries are not those of slime ({type(error).__name__} {_line(error)})") from error
-    own_layout = own_layout and all(response.trained for response in responses)
     steps: dict[int, list[_Response]] = {}
     for response in responses:
         steps.setdefault(response.trained[0] if response.trained else 0, []).append(response)
     name = f"rollout {rollout_id}"
     return [
-        _step(f"{name}, step {i + 1}" if len(steps) > 1 else name, steps[i], own_layout, token_ids, told)
-        for i in sorted(steps)
+        _step(f"{name}, step {i + 1}" if len(steps) > 1 else name, steps[i], token_ids, told) for i in sorted(steps)
     ]
 
 
@@ -391,8 +413,8 @@ def _trained(
     return trained, [f"it holds {held}: the files of some ranks are missing"] if len(rollouts) < wanted else []
 
 
-def _step(name: str, responses: list[_Response], own_layout: bool, token_ids: bool, told: Sequence[str]) -> StepBatch:
-    if not own_layout:
+def _step(name: str, responses: list[_Response], token_ids: bool, told: Sequence[str]) -> StepBatch:
+    if not (own_layout := all(response.trained for response in responses)):
         responses = sorted(responses, key=lambda response: response.place)
     places = torch.tensor([response.place for response in responses], dtype=torch.int64)
     lengths = torch.tensor([len(response.row["log_probs"]) for response in responses], dtype=torch.int64)
@@ -455,7 +477,7 @@ class Dump:
 
     paths: tuple[Path, ...]
     tokens_per_microbatch: int = TOKENS_PER_MICROBATCH
-    """Bound on the tokens of a micro-batch where neither the user nor the dump says more."""
+    """Bound on the tokens of a micro-batch where the dump does not say more."""
     columns: frozenset[Column] = frozenset()
     """What its head promises of that which only some dumps hold; reading it says what is true."""
 
@@ -532,15 +554,11 @@ def by_number(path: Path) -> list[tuple[int, str]]:
 
 
 def steps(
-    dumps: Sequence[Dump],
-    microbatch_tokens: int | None = None,
-    needed: frozenset[Column] = frozenset(),
-    token_ids: bool = False,
+    dumps: Sequence[Dump], needed: frozenset[Column] = frozenset(), token_ids: bool = False
 ) -> Iterator[StepBatch | Skipped]:
     """Read the optimizer steps of the dumps with their micro-batches, each when asked for. A dump that cannot be read,
     lacks a column that is needed, holds a step again or no active token, is a Skipped, which tells why; so are tokens
-    that were left out. microbatch_tokens: the most of a micro-batch; default: the dump's own micro-batches. token_ids:
-    read these too."""
+    that were left out. token_ids: read these too."""
     first: dict[tuple[Path, str], Path] = {}
     for dump in dumps:
         path = dump.paths[0]
@@ -548,7 +566,7 @@ def steps(
             if path.suffix == ".safetensors":
                 batches = [_of_run(read_dump(path))]
             else:
-                batches = read_rollout(dump.paths, microbatch_tokens is None, token_ids)
+                batches = read_rollout(dump.paths, token_ids)
         except (DumpFault, DumpError) as fault:
             # a DumpError begins with the file's name
             yield Skipped(path, str(fault).removeprefix(f"{path}").lstrip(": "))
@@ -569,7 +587,7 @@ def steps(
             if not batch.mask.any():
                 yield Skipped(path, f"{batch.name} has no active token")
                 continue
-            yield batch.arranged(microbatch_tokens, dump.tokens_per_microbatch)
+            yield replace(batch, microbatches=batch.microbatches or cut(batch.lengths, dump.tokens_per_microbatch))
 
 
 def _of_run(dump: TokenDump) -> StepBatch:

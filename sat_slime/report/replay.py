@@ -7,9 +7,8 @@ import itertools
 import math
 import os
 import shlex
-import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,27 +23,23 @@ from sat_slime.config.loader import read_section
 from sat_slime.config.method_section import SWITCHES, MethodConfig, build_method, laid_over, section_name
 from sat_slime.config.source import parse_value
 from sat_slime.objective import PAPER_METHODS, Method, check_method, method_names, mismatch_metrics, named_method
-from sat_slime.report.charts import DASHES, ORANGE, SKY, VERMILION, Chart, Look, bars, lines, matrix
+from sat_slime.report.charts import DASHES, ORANGE, SKY, VERMILION, Chart, Look, bars, lines
 from sat_slime.report.dumps import Column, Skipped, StepBatch, find_dumps, steps
 from sat_slime.report.gradient import (
     CLIPPED,
     FATES,
     GROUPS,
     MASKED,
-    ORDERS,
-    SCOPES,
     SIZES,
-    UNCLIPPED,
-    StepView,
     Sums,
-    reduced,
     scope_sweep,
     span_sums,
-    spans,
+    step_thresholds,
 )
 from sat_slime.report.page import (
     DASH,
     Form,
+    Page,
     Section,
     Table,
     as_text,
@@ -75,32 +70,9 @@ class Candidate:
     """Why it means nothing with the settings that were laid over it; empty where it means something."""
 
 
-TOKEN_RATIO, TOKEN_PROBABILITY = "token ratio", "token probability"
-RESPONSE, BATCH = "response", "batch"
-JUDGED_BY = (TOKEN_RATIO, TOKEN_PROBABILITY, RESPONSE, BATCH)
-"""The groups. Token ratio: each token by its ratio alone. Token probability: each token by its two probabilities, as
-their difference or a divergence. Response: all tokens of a response at once. Batch: by a threshold over all tokens of
-a micro-batch or step."""
-
-_BY_PROBABILITY = {"dppo", "drpo", "kpop", "ipo"}
-_BY_RESPONSE = {
-    *("gmpo", "flash", "vespo", "seq-tis", "seq-mask-tis", "mis-geo", "opsm", "trm-max", "trm-mean", "veto"),
-}
-
-
-def judged_by(method: Method) -> str:
-    """Return the group of a method: of all that it judges by, the one that takes most together."""
-    names = {stabilizer.name for stabilizer in method.stabilizers}
-    if method.judge is not None:
-        return BATCH
-    if method.ratio == "sequence" or names & _BY_RESPONSE:
-        return RESPONSE
-    return TOKEN_PROBABILITY if names & _BY_PROBABILITY else TOKEN_RATIO
-
-
 def choose(names: str = USUAL, settings: Sequence[str] = ()) -> list[Candidate]:
-    """Choose the methods of a comma-separated list, all of them, or the usual ones; each formula once, by what they
-    judge by. Of all and of the usual ones those are kept, as refused, that mean nothing with the settings.
+    """Choose the methods of a comma-separated list, all of them, or the usual ones; each formula once. Of all and of
+    the usual ones those are kept, as refused, that mean nothing with the settings.
 
     settings: `sat.alpha=0.95` texts in the keys of a run's `method` section, for the methods that read that key; a
     list of values makes a candidate of each.
@@ -138,7 +110,7 @@ def choose(names: str = USUAL, settings: Sequence[str] = ()) -> list[Candidate]:
                 chosen[candidate.method.formula] = candidate
     if unread := [text for text in given if text not in read]:
         raise ConfigError([f"--set {unread[0]} changes none of the methods {', '.join(wanted)}: leave it out"])
-    return [*sorted(chosen.values(), key=lambda candidate: JUDGED_BY.index(judged_by(candidate.method))), *refused]
+    return [*chosen.values(), *refused]
 
 
 def names_several(names: str) -> bool:
@@ -271,8 +243,6 @@ class StepRow:
     """(M, 3) for each method: the clipped and the masked share of the tokens with an advantage; the effective share."""
     cosines: np.ndarray
     """(M + 1, M + 1) between the gradients of the methods, and last UNCLIPPED."""
-    scopes: dict[tuple[int, str], dict[str, float]]
-    """Metrics of each SAT method under each scope of its quantile, by the names of a run's metrics."""
 
 
 @dataclass
@@ -287,7 +257,6 @@ class Replay:
     total: Sums = field(default_factory=lambda: Sums.none(0))
     sweeps: dict[int, np.ndarray] = field(default_factory=dict)
     """The scope_sweep of each SAT method."""
-    seconds: float = 0.0
     passed_over: int = 0
     """Dumps that were left out, since a method reads what they do not hold."""
 
@@ -310,16 +279,14 @@ class Replay:
         """Return the indices of the SAT methods."""
         return [i for i, candidate in enumerate(self.candidates) if candidate.method.sat]
 
-    def cosines(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return (M + 1, M + 1) mean and least cosines over the steps; NaN where no step had both gradients."""
-        every = np.ma.masked_invalid([row.cosines for row in self.rows])
-        return every.mean(axis=0).filled(np.nan), every.min(axis=0).filled(np.nan)
+    def cosines(self) -> np.ndarray:
+        """Return (M + 1, M + 1) mean cosines over the steps; NaN where no step had both gradients."""
+        return np.ma.masked_invalid([row.cosines for row in self.rows]).mean(axis=0).filled(np.nan)
 
 
 def replay(
     paths: Sequence[str | Path],
     candidates: Sequence[Candidate],
-    microbatch_tokens: int | None = None,
     on_step: Callable[[StepRow], None] = lambda row: None,
     every_dump: bool = False,
 ) -> Replay:
@@ -329,13 +296,11 @@ def replay(
     tokens; with `every_dump` such a method is left out instead, if others are left.
 
     Args:
-        microbatch_tokens: micro-batches of up to so many response tokens. Default: those of the dump.
         on_step: is called after each step.
 
     Raises:
         RunFolderError: nothing that was given can be replayed.
     """
-    began = time.perf_counter()
     dumps, skipped = find_dumps(paths)
     held = [dump.columns for dump in dumps]
     read = [read_columns(candidate.method) for candidate in candidates if not candidate.refused]
@@ -353,7 +318,7 @@ def replay(
     torch.set_num_threads(1)  # spans are computed side by side instead
     try:
         with ThreadPoolExecutor(_cores()) as pool:
-            for item in steps([dump for dump in dumps if needed <= dump.columns], microbatch_tokens, needed):
+            for item in steps([dump for dump in dumps if needed <= dump.columns], needed):
                 if isinstance(item, Skipped):
                     result.skipped.append(item)
                     continue
@@ -364,7 +329,6 @@ def replay(
     if not result.rows:
         reasons = "; ".join(map(str, result.skipped[:3]))
         raise RunFolderError(f"nothing to replay: {reasons}")
-    result.seconds = time.perf_counter() - began
     return result
 
 
@@ -372,34 +336,21 @@ def _add_step(result: Replay, batch: StepBatch, pool: ThreadPoolExecutor) -> Ste
     """Compute a step and add it to the result. Its spans are summed in their order, so that sums do not depend on which
     thread was first."""
     methods = [candidate.method for candidate in result.candidates]
-    view = StepView(batch)
-    view.prepare([*methods, UNCLIPPED])
-    parts = [pool.submit(span_sums, methods, span) for span in spans(view, SPAN_TOKENS)]
-    sweeps = {i: pool.submit(scope_sweep, methods[i], view, len(result.rows)) for i in result.sat_methods()}
+    thresholds, sat = step_thresholds(methods, batch), result.sat_methods()
+    parts = pool.map(lambda span: span_sums(methods, thresholds, span), batch.spans(SPAN_TOKENS))
+    sweeps = pool.map(lambda index: scope_sweep(methods[index], batch), sat)
     log_probs = batch.log_probs, batch.rollout_log_probs, batch.mask
-    mismatch = pool.submit(mismatch_metrics, *log_probs, checkpoint_log_probs=batch.checkpoint_log_probs)
+    mismatch = mismatch_metrics(*log_probs, checkpoint_log_probs=batch.checkpoint_log_probs)
     sums = Sums.none(len(methods))
-    scopes: dict[tuple[int, str], Any] = {(i, scope): [] for i in result.sat_methods() for scope in SCOPES}
-    for part in map(Future.result, parts):
+    for part in parts:
         sums.add(part)
-        for key, more in part.scopes.items():
-            scopes[key] += more
-    for index, sweep in sweeps.items():
-        result.sweeps[index] = result.sweeps.get(index, 0) + sweep.result()
-    row = StepRow(
-        name=batch.name,
-        responses=len(batch.lengths),
-        tokens=sums.tokens,
-        lag=batch.lag,
-        microbatches=len(batch.microbatches or ()),
-        mismatch=mismatch.result(),
-        shares=sums.shares(),
-        cosines=sums.cosines(),
-        scopes={key: reduced(rows) for key, rows in scopes.items()},
-    )
+    for index, sweep in zip(sat, sweeps, strict=True):
+        result.sweeps[index] = result.sweeps.get(index, 0) + sweep
+    microbatches = len(batch.microbatches or ())
+    about = (batch.name, len(batch.lengths), sums.tokens, batch.lag, microbatches)
+    result.rows.append(StepRow(*about, mismatch=mismatch, shares=sums.shares(), cosines=sums.cosines()))
     result.total.add(sums)
-    result.rows.append(row)
-    return row
+    return result.rows[-1]
 
 
 def _cores() -> int:
@@ -409,9 +360,9 @@ def _cores() -> int:
 # ----------------------------------------------------------------------------------------------------------------- page
 
 
-def write_replay(result: Replay, folder: Path, command: Sequence[str]) -> Path:
-    """Write report.html, figures/ and tables/ into a folder; returns the page. command: makes the page again. Raises
-    RunFolderError where the folder holds something else or cannot be written."""
+def write_replay(result: Replay, folder: Path, command: Sequence[str]) -> Page:
+    """Write report.html, figures/ and tables/ into a folder. command: makes the page again. Raises RunFolderError where
+    the folder holds something else or cannot be written."""
     check_out(folder)
     with writable(folder):
         return write_page(
@@ -420,9 +371,9 @@ def write_replay(result: Replay, folder: Path, command: Sequence[str]) -> Path:
             title="Replay",
             subtitle=f"{count_of(len(result.rows), 'optimizer step')}, {result.tokens:,} tokens",
             answer=summary(result),
-            warnings=[f"left out: {one}" for one in result.skipped[:20]],
+            warnings=[f"{'skipped' if one.whole else 'left out'}: {one}" for one in result.skipped],
             command=shlex.join(command),
-        ).path
+        )
 
 
 def sections(result: Replay) -> Iterator[Section]:
@@ -435,29 +386,18 @@ def sections(result: Replay) -> Iterator[Section]:
         [fate_chart(result, sign) for sign in (0, 1)],
     )
     yield from section_of(methods_table(result))
-    table = cosine_table(result)
-    heat = table.frame.rename(columns={"method": "line", "mean": "y"}).drop(columns="min").dropna()
-    drawn = [matrix("cosines", heat, "cosine")] if len(heat) else []
-    yield Section("cosines", table.heading, table.note, drawn, table)
     if result.sat_methods():
         note = (
-            "The gate opens on the tokens above the quantile of |d| over the scope, at most the grey line's share. "
-            "With few responses in it the sequence ratio ties: all tokens of a response share one d, and the stalest "
-            "one holds more of the tokens than the tail may. Grouped: responses to a prompt stand together, as they "
-            "are sampled."
+            "The gate opens on the tokens above the quantile of |d| over the scope, at most the grey line's share; "
+            "newly clipped is what SAT takes and its base keeps. With few responses in the scope the sequence ratio "
+            "ties: all tokens of a response share one d, and the stalest one holds more of the tokens than the tail "
+            "may. Responses to a prompt stand together, as they are sampled."
         )
-        yield Section("scope", "SAT against the scope of its quantile", note, scope_charts(result))
-        yield from section_of(scope_table(result))
-        yield Section("scope_sweep", "Every scope", table=scope_sweep_table(result), folded=True)
+        said = list(scope_sentences(result))
+        yield Section("scope", "SAT against the scope of its quantile", note, scope_chart(result), sentences=said)
     yield from section_of(steps_table(result))
-    if result.left_out:
-        rows = [(", ".join(names), reason) for reason, names in result.left_out.items()]
-        frame = pd.DataFrame(rows, columns=["methods", "reason"])
-        note = "What was asked for and needs what the dump does not hold."
-        forms = {"methods": "", "reason": ""}
-        yield from section_of(
-            Table("not_replayed", "Methods that this dump cannot answer", note, frame, forms, words=True)
-        )
+    left_out = [f"Not replayed: {', '.join(names)}: {reason}" for reason, names in result.left_out.items()]
+    yield Section("not_replayed", "Methods that this dump cannot answer", sentences=left_out)
 
 
 def summary(result: Replay) -> Iterator[str]:
@@ -465,19 +405,22 @@ def summary(result: Replay) -> Iterator[str]:
     yield verdict(result)
     d_pi = weighted(result, [row.mismatch["mismatch/d_pi"] for row in result.rows])
     lags = sorted({round(row.lag, 1) for row in result.rows if row.lag is not None})
-    text = f"{count_of(result.responses, 'response')} of {count_of(len(result.rows), 'optimizer step')}"
-    text += f"; d_pi {d_pi:.4f} nats"
+    responses = sum(row.responses for row in result.rows)
+    text = f"{count_of(len(result.rows), 'optimizer step')}, {count_of(responses, 'response')}; d_pi {d_pi:.4f} nats"
     if lags:
         text += f", lag {lags[0]:g}" + (f" to {lags[-1]:g}" if len(lags) > 1 else "")
     yield f"{text}. Each method is asked what it would do to the first optimizer step on these tokens."
-    cosines = pd.Series(result.cosines()[0][:-1, -1], index=result.labels).dropna().sort_values(kind="stable")
+    cosines = pd.Series(result.cosines()[:-1, -1], index=result.labels).dropna().sort_values(kind="stable")
     if len(cosines) > 1:
         yield (
             f"Nearest to the unclipped gradient: {cosines.index[-1]} (cosine {cosines.iloc[-1]:.3f}); farthest: "
             f"{cosines.index[0]} ({minus(f'{cosines.iloc[0]:.3f}')})."
         )
     if result.passed_over:
-        yield passed_over(result)
+        yield (
+            f"{result.passed_over} dumps were left out, since they do not hold what one of the methods reads; leave "
+            "that method out of --methods to have them all."
+        )
 
 
 EQUAL = 0.999
@@ -486,7 +429,7 @@ EQUAL = 0.999
 
 def verdict(result: Replay) -> str:
     """Say of each method of SAT whether it is its base here; without one, which methods make the same step."""
-    cosines, names = result.cosines()[0], result.labels
+    cosines, names = result.cosines(), result.labels
     places = {name: i for i, one in enumerate(result.candidates) for name in (one.label, *one.same)}
     said = []
     for index in result.sat_methods():
@@ -507,19 +450,10 @@ def verdict(result: Replay) -> str:
     return f"{text[0].upper()}{text[1:]}" if text.startswith(("here", "no")) else text
 
 
-def passed_over(result: Replay) -> str:
-    """Return a sentence on the dumps that were left out."""
-    return (
-        f"{result.passed_over} dumps were left out, since they do not hold what one of the methods reads; leave that "
-        "method out of --methods to have them all."
-    )
-
-
 # --------------------------------------------------------------------------------------------------------------- tables
 
 SHOWN_STEPS = 40
 """Rows that the table of steps shows; its CSV holds all."""
-REFERENCE = "unclipped r A"
 
 
 def weighted(result: Replay, values: Sequence[float]) -> float:
@@ -538,140 +472,43 @@ def percent_number(share: float) -> str:
     return "0" if value == 0 else f"{value:.1f}" if value >= 1 else f"{value:.2f}" if value >= 0.005 else "< 0.01"
 
 
-def in_percent(*columns: str, of: str = "") -> Form:
-    """Return the form of the sum of some columns, in percent, as a share of the column `of`."""
-    return lambda row: percent_number(sum(row[column] for column in columns) / (max(row[of], 1) if of else 1))
-
-
 def of_fates(*fates: str, groups: Sequence[str] = GROUPS) -> Form:
     """Return the form of the percentage of the tokens that have one of the fates."""
-    return in_percent(*(f"{fate}, {group}" for fate in fates for group in groups), of="tokens")
+    columns = [f"{fate}, {group}" for fate in fates for group in groups]
+    return lambda row: percent_number(sum(row[column] for column in columns) / max(row["tokens"], 1))
 
 
 def methods_table(result: Replay) -> Table:
     """Tell what every method does to the tokens."""
     total = result.total
-    shares, cosines = pd.DataFrame([row.shares[:, 2] for row in result.rows]).mean(), result.cosines()[0][:-1, -1]
+    shares, cosines = pd.DataFrame([row.shares[:, 2] for row in result.rows]).mean(), result.cosines()[:-1, -1]
     rows = [
-        {"method": candidate.label, "judges": judged_by(candidate.method), "tokens": total.counted[m]}
+        {"method": candidate.label, "tokens": total.counted[m]}
         | {f"{fate}, {group}": total.fates[m, i, j] for i, group in enumerate(GROUPS) for j, fate in enumerate(FATES)}
         | {"effective share": shares[m], "largest |v|": total.weight_max[m], "cosine with unclipped": cosines[m]}
         | {"same formula": " ".join(candidate.same)}
         for m, candidate in enumerate(result.candidates)
     ]
-    forms: dict[str, Form] = {
-        "method": "",
-        "clipped A > 0": of_fates("clipped", groups=GROUPS[:2]),
-        "clipped A < 0": of_fates("clipped", groups=GROUPS[2:]),
-        **{f"masked {group}": of_fates("masked", groups=[group]) for group in GROUPS},
-        "re-weighted": of_fates("re-weighted"),
-        "kept": of_fates("kept"),
-        "effective": in_percent("effective share"),
-        "largest v": lambda row: format(row["largest |v|"], ".2f" if row["largest |v|"] < 100 else ",.0f"),
-        "cosine": lambda row: as_text(row, "cosine with unclipped", ".3f"),
-        "same formula": lambda row: ", ".join(row["same formula"].split()) or DASH,
-    }
+    same = "; ".join(f"{one.label}: {', '.join(one.same)}" for one in result.candidates if one.same)
     return Table(
         "methods",
         "What each method does to the tokens",
-        "Percent of the tokens with an advantage. Methods are grouped by what they judge by: each token's ratio alone; "
-        "its probabilities under both policies; the response as a whole; the distributions of the state; or a "
-        "threshold over the whole batch. Clipped: the clip interval takes the token's gradient away. Masked: "
-        "a gate drops it, and the interval would not have; above and below: on which side of 1 the ratio lies. "
-        "Re-weighted: it keeps a gradient, but not r A. With v = g / A, g the gradient weight: effective = "
-        "(Σ|v|)² / (n Σv²), mean over the steps. Cosine: of the whole gradient with that of the unclipped r A, mean "
-        "over the steps.",
-        pd.DataFrame(rows),
-        forms,
-        group="judges",
-    )
-
-
-def methods_in_brief(result: Replay) -> Table:
-    """Return the table with the columns that a terminal has room for."""
-    table = methods_table(result)
-    names = ("method", "clipped A > 0", "clipped A < 0", "masked", "re-weighted", "effective", "cosine")
-    heading = "percent of the tokens with an advantage, by what a method judges; cosine with the unclipped gradient"
-    return replace(table, heading=heading, forms={name: table.forms.get(name, of_fates("masked")) for name in names})
-
-
-def in_lines(result: Replay) -> Iterator[str]:
-    """Tell what was read and what was not, and the verdict, a line each."""
-    rate = result.tokens / max(result.seconds, 1e-9)
-    yield (
-        f"{count_of(len(result.rows), 'optimizer step')}, {count_of(result.responses, 'response')}, "
-        f"{result.tokens:,} tokens x {len(result.candidates)} formulas in {result.seconds:.1f} s ({rate:,.0f} tokens/s)"
-    )
-    if result.passed_over:
-        yield passed_over(result)
-    yield from (f"not replayed: {', '.join(names)}: {reason}" for reason, names in result.left_out.items())
-    yield from (f"{'skipped' if one.whole else 'left out'}: {one.path}: {one.reason}" for one in result.skipped)
-    yield verdict(result)
-
-
-def scope_table(result: Replay) -> Table:
-    """Tell what SAT does with its quantile over a micro-batch and over the whole step."""
-
-    def mean(index: int, scope: str, key: str) -> float:
-        return weighted(result, [row.scopes[index, scope].get(f"sat/{key}", math.nan) for row in result.rows])
-
-    keys = {"gate": "gate_rate", "newly": "newly_clipped", "q": "q", "radius": "radius_high"}
-    rows = [
-        {"method": result.candidates[index].label}
-        | {f"{name}, {scope}": mean(index, scope, key) for name, key in keys.items() for scope in SCOPES}
-        | {"too small": mean(index, "microbatch", "scope_too_small")}
-        for index in result.sat_methods()
-    ]
-
-    shares = {column: in_percent(column) for column in rows[0] if column.startswith(("gate", "newly"))}
-    per_step = [row.microbatches for row in result.rows]
-    least, most = min(per_step), max(per_step)
-    how_many = f"{least}" if least == most else f"{least} to {most}"
-    return Table(
-        "scopes",
-        "The two scopes of SAT's quantile",
-        "Gate open and newly clipped (gradient taken only by SAT), percent of the active tokens; q in nats and the "
-        "radius above 1 that SAT comes to, means. Too small: micro-batches in which one response holds so many of the "
-        "tokens that the gate cannot open for it. A "
-        f"step has {how_many} micro-batch{'es' if most > 1 else ''}, of "
-        f"{result.responses / max(sum(per_step), 1):.0f} responses on average.",
+        "Percent of the tokens with an advantage. Clipped: the clip interval takes the token's gradient away. Masked: "
+        "a gate drops it, and the interval would not have. Re-weighted: it keeps a gradient, but not r A. With v = g "
+        "/ A, g the gradient weight: effective = (Σ|v|)² / (n Σv²), mean over the steps. Cosine: of the whole gradient "
+        "with that of the unclipped r A, mean over the steps, tokens as directions of their own, responses weighing "
+        "alike." + f" The same formula: {same}." * bool(same),
         pd.DataFrame(rows),
         {
             "method": "",
-            **shares,
-            **{f"{name}, {scope}": ".4f" for name in ("q", "radius") for scope in SCOPES},
-            "too small": in_percent("too small"),
+            "clipped A > 0": of_fates("clipped", groups=GROUPS[:2]),
+            "clipped A < 0": of_fates("clipped", groups=GROUPS[2:]),
+            "masked": of_fates("masked"),
+            "re-weighted": of_fates("re-weighted"),
+            "effective": lambda row: percent_number(row["effective share"]),
+            "largest v": lambda row: format(row["largest |v|"], ".2f" if row["largest |v|"] < 100 else ",.0f"),
+            "cosine": lambda row: as_text(row, "cosine with unclipped", ".3f"),
         },
-    )
-
-
-def scope_sweep_table(result: Replay) -> Table:
-    """Tell the gate rate, and what SAT newly clips, by the order and number of responses in the scope."""
-    rows = []
-    for index, (tokens, gated, newly) in result.sweeps.items():
-        for (i, order), (j, size) in itertools.product(enumerate(ORDERS), enumerate(SIZES)):
-            row = {"method": result.candidates[index].label, "order": order, "responses": size}
-            n = tokens[i, j] or math.nan  # no step had so many responses
-            rows.append(row | {"tokens": tokens[i, j], "gate rate": gated[i, j] / n, "newly clipped": newly[i, j] / n})
-    frame = pd.DataFrame(rows, columns=["method", "order", "responses", "tokens", "gate rate", "newly clipped"])
-    forms: dict[str, Form] = {"method": "", "order": "", "responses": "d", "tokens": ","}
-    return Table("scope_sweep", "Every scope", "", frame, forms | {"gate rate": "%", "newly clipped": "%"})
-
-
-def cosine_table(result: Replay) -> Table:
-    """Tell the cosines between the gradients of the methods."""
-    names = [*result.labels, REFERENCE]
-    pairs = [*itertools.product(names, names)]
-    frame = pd.DataFrame(pairs, columns=["method", "other"])
-    frame["mean"], frame["min"] = (cosines.ravel() for cosines in result.cosines())
-    return Table(
-        "cosine_numbers",
-        "How alike the gradients are",
-        "Cosines of the vectors w g over a step's tokens, w = 1 / (active tokens of the response), so that responses "
-        "weigh alike; mean over the steps. 1: the same direction. What is compared are tokens, not parameters: two "
-        "tokens count as unrelated.",
-        frame,
-        {},
     )
 
 
@@ -679,7 +516,7 @@ def steps_table(result: Replay) -> Table:
     """List the optimizer steps that were read."""
     columns = [f"{name}: {what}" for name in result.labels for what in ("clipped", "masked", "effective")]
     forms: dict[str, Form] = {"step": "", "responses": ",", "tokens": ",", "micro-batches": ",", "lag": ".3g"}
-    forms |= {"d_pi": ".4f", "|d| 99 %": ".3f", "effective": in_percent("effective")}
+    forms |= {"d_pi": ".4f", "|d| 99 %": ".3f", "effective": lambda row: percent_number(row["effective"])}
     rows = []
     for row in result.rows:
         lag = math.nan if row.lag is None else row.lag
@@ -721,20 +558,40 @@ def fate_chart(result: Replay, sign: int) -> Chart:
     return bars(name, pd.DataFrame(rows), title, "% of the tokens with that sign", of=FATE_LOOKS, text="told")
 
 
-def scope_charts(result: Replay) -> list[Chart]:
+def sweep_of(result: Replay) -> pd.DataFrame:
+    """Return what SAT does under each scope: method, scope, tokens, gate open and newly clipped, NaN of no token."""
+    rows = []
+    for index, (tokens, gated, newly) in result.sweeps.items():
+        for scope, n, beyond, clipped in zip((*SIZES, "micro-batch", "step"), tokens, gated, newly, strict=True):
+            shares = {"gate open": beyond / max(n, 1), "newly clipped": clipped / max(n, 1)}
+            rows += [{"method": result.candidates[index].label, "scope": scope, "tokens": n} | shares] if n else []
+    return pd.DataFrame(rows)
+
+
+def scope_chart(result: Replay) -> list[Chart]:
     """Draw the gate rate, and what SAT newly clips, by the number of responses in the scope."""
-    frame = scope_sweep_table(result).frame
-    frame = frame[frame["tokens"] > 0]
-    if not len(frame):
-        return []
-    frame = pd.DataFrame({"x": frame["responses"], "line": frame["method"] + ", " + frame["order"], **frame})
+    frame = sweep_of(result)
+    frame = frame[frame["scope"].isin(SIZES)]
+    parts = [
+        pd.DataFrame({"x": frame["scope"].astype(float), "y": 100 * frame[what], "line": frame["method"] + f", {what}"})
+        for what in ("gate open", "newly clipped")
+    ]
     levels = sorted({100 * (1 - one.method.sat.alpha) for one in result.candidates if one.method.sat})
-    charts = []
-    for column, name, title in (
-        ("gate rate", "scope_gate", "gate open"),
-        ("newly clipped", "scope_newly", "newly clipped: gradient taken only by SAT"),
-    ):
-        drawn = frame[["x", "line"]].assign(y=100 * frame[column]).dropna()
-        at, unit = levels if column == "gate rate" else (), "% of the tokens"
-        charts.append(lines(name, drawn, title, "responses in the scope", unit, log_x=True, points=True, levels=at))
-    return charts
+    how: dict[str, Any] = {"log_x": True, "points": True, "levels": levels, "height": 240}
+    title = "the gate, and what is clipped by SAT alone"
+    return [lines("scope", pd.concat(parts), title, "responses in the scope", "% of the tokens", **how)]
+
+
+def scope_sentences(result: Replay) -> Iterator[str]:
+    """Say what SAT does under the dump's own micro-batches and over the step, a sentence a method."""
+    frame = sweep_of(result).set_index(["method", "scope"])
+    per = sum(row.responses for row in result.rows) / max(sum(row.microbatches for row in result.rows), 1)
+    for index in result.sat_methods():
+        (own, of_own), (whole, of_whole) = (
+            [percent_number(frame.loc[(result.labels[index], scope), what]) for what in ("gate open", "newly clipped")]
+            for scope in ("micro-batch", "step")
+        )
+        yield (
+            f"{result.labels[index]}: over this dump's micro-batches ({per:.0f} responses on average) the gate opens "
+            f"for {own} % of the tokens and SAT newly clips {of_own} %; over the whole step {whole} % and {of_whole} %."
+        )

@@ -80,7 +80,3 @@ def test_usual_is_the_papers_methods_and_those_of_asynchronous_training():
     labels = {label for one in choose() for label in (one.label, *one.same)}
     assert labels == {method.name for method in PAPER_METHODS} | {*ASYNCHRONOUS}
     assert len(choose()) < len(choose("all")) / 2
-
-
-def test_candidates_stand_in_the_order_of_what_they_judge_by():
-    assert [one.label for one in choose("m2po,gspo,sat-gspo,dppo,grpo")] == ["grpo", "dppo", "gspo", "m2po", "sat-gspo"]

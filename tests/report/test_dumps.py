@@ -49,12 +49,14 @@ def test_format_2_in_its_micro_batches(tmp_path):
     assert (first.name, second.name) == ("rollout 7, step 1", "rollout 7, step 2")
 
 
-def test_other_micro_batches_are_of_the_rollouts_order(tmp_path):
+def test_without_micro_batches_the_order_is_the_rollouts(tmp_path):
     columns = rollout(LENGTHS)
-    path = saved(tmp_path / "0.pt", format_2(columns, RANKS))
-    first, _ = read_rollout([path], own_layout=False)
-    assert torch.equal(first.log_probs, flat(columns, [0, 1, 4, 5], "log_probs"))
-    assert first.microbatches is None
+    payload = format_2(columns, RANKS)
+    for shard in payload["dp_shards"]:
+        del shard["micro_batch_indices"]
+    (step,) = read_rollout([saved(tmp_path / "0.pt", payload)])
+    assert torch.equal(step.log_probs, flat(columns, range(6), "log_probs"))
+    assert step.microbatches is None
 
 
 def test_files_of_ranks_are_one_rollout(tmp_path):

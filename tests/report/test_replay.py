@@ -1,4 +1,5 @@
 import csv
+import html
 import re
 
 import numpy as np
@@ -7,23 +8,11 @@ import torch
 from dump_files import format_2, rank_file, rollout, step_batch, write_run_dump
 
 from sat_slime.config import ConfigError
-from sat_slime.objective import TokenBatch, method_names, mismatch_metrics, named_method, policy_surrogate
+from sat_slime.objective import TokenBatch, mismatch_metrics, named_method, policy_surrogate
 from sat_slime.objective.tokens import response_mean_weights
 from sat_slime.report.dumps import cut, find_dumps, steps
-from sat_slime.report.gradient import CLIPPED, MASKED, StepView, span_sums, spans
-from sat_slime.report.replay import (
-    BATCH,
-    JUDGED_BY,
-    RESPONSE,
-    TOKEN_PROBABILITY,
-    answerable,
-    choose,
-    judged_by,
-    methods_table,
-    replay,
-    weighted,
-    write_replay,
-)
+from sat_slime.report.gradient import CLIPPED, MASKED, SIZES, span_sums, step_thresholds
+from sat_slime.report.replay import answerable, choose, methods_table, replay, sweep_of, write_replay
 from sat_slime.runs.folder import RunFolderError
 
 LENGTHS = [6, 11, 3, 20, 9, 14, 8, 5]
@@ -37,9 +26,8 @@ def test_sums_are_those_of_the_equations_by_brute_force():
     candidates = choose("grpo,sat-gspo,dppo,grpo-tis")
     step = step_batch(LENGTHS, seed=4)
     step.advantages[: LENGTHS[0]] = 0  # a response of a prompt whose rewards are all alike
-    view = StepView(step)
-    (span,) = spans(view, 1)
-    sums = span_sums([candidate.method for candidate in candidates], span)
+    methods = [candidate.method for candidate in candidates]
+    sums = span_sums(methods, step_thresholds(methods, step), step)
     w = response_mean_weights(step.mask, step.lengths, 1)
     gradients = []
     for m, candidate in enumerate(candidates):
@@ -72,16 +60,16 @@ def test_spans_and_threads_change_nothing(tmp_path, monkeypatch):
         slime_file(tmp_path / f"{number}.pt", number, seed=number)
     candidates = choose("all")
     monkeypatch.setattr("sat_slime.report.replay._cores", lambda: 1)
-    one = replay([tmp_path], candidates, microbatch_tokens=20)
+    one = replay([tmp_path], candidates)
     monkeypatch.setattr("sat_slime.report.replay._cores", lambda: 3)
     monkeypatch.setattr("sat_slime.report.replay.SPAN_TOKENS", 20)
-    many = replay([tmp_path], candidates, microbatch_tokens=20)
+    many = replay([tmp_path], candidates)
     assert [row.name for row in one.rows] == ["rollout 0", "rollout 1", "rollout 2"]
     assert np.array_equal(one.total.fates, many.total.fates)
     np.testing.assert_allclose(one.total.weight, many.total.weight)
     np.testing.assert_allclose(one.cosines(), many.cosines())
-    for key, metrics in one.rows[1].scopes.items():
-        assert metrics == pytest.approx(many.rows[1].scopes[key], abs=1e-7)
+    for index, counts in one.sweeps.items():
+        assert np.array_equal(counts, many.sweeps[index])
 
 
 def test_metrics_are_those_of_a_run(tmp_path):
@@ -93,18 +81,18 @@ def test_metrics_are_those_of_a_run(tmp_path):
     assert row.mismatch == mismatch_metrics(step.log_probs, step.rollout_log_probs, step.mask)
     assert row.lag == 0
     batch = TokenBatch(step.log_probs, step.rollout_log_probs, step.advantages, step.mask, step.lengths)
-    for index, name in ((1, "sat-grpo"), (2, "sat-gspo")):
+    found = sweep_of(result).set_index(["method", "scope"])
+    for name in ("sat-grpo", "sat-gspo"):
         metrics = policy_surrogate(named_method(name), batch).metrics
-        for scope in ("microbatch", "step"):
-            for key in ("sat/gate_rate", "sat/newly_clipped", "sat/q"):
-                assert row.scopes[index, scope][key] == pytest.approx(float(metrics[key])), key
+        for scope in ("micro-batch", "step"):
+            for key, column in {"sat/gate_rate": "gate open", "sat/newly_clipped": "newly clipped"}.items():
+                assert found.loc[(name, scope), column] == pytest.approx(float(metrics[key])), key
 
 
-def test_micro_batches_are_the_dumps_the_runs_or_the_users(tmp_path):
+def test_micro_batches_are_the_dumps_or_the_runs(tmp_path):
     slime_file(tmp_path / "0.pt", 0)
     dumps, _ = find_dumps([tmp_path / "0.pt"])
     assert [step.microbatches for step in steps(dumps)] == [[4, 4]]
-    assert [step.microbatches for step in steps(dumps, 30)] == [[3, 2, 3]]
     run = tmp_path / "run"
     write_run_dump(run, LENGTHS)
     (run / "config.yaml").write_text("train: {tokens_per_microbatch: 30}")
@@ -247,48 +235,22 @@ def test_a_rollout_whose_rewards_are_no_numbers_is_told_where_a_method_reads_the
         replay([tmp_path], choose("topr"))
 
 
-def test_the_scopes_of_sat_are_of_its_own_score(tmp_path):
-    write_run_dump(tmp_path, LENGTHS * 4)
-    by_ratio, by_tv = choose("sat-grpo", ["sat.score=[log_ratio,tv]", "sat.alpha=0.5"])
-    result = replay([tmp_path], [by_ratio, by_tv], microbatch_tokens=1)
-    for index in (0, 1):
-        tokens, *counts = result.sweeps[index][:, 0, 0]
-        for count, key in zip(counts, ("sat/gate_rate", "sat/newly_clipped"), strict=True):
-            alone = weighted(result, [row.scopes[index, "microbatch"][key] for row in result.rows])
-            assert count / tokens == pytest.approx(alone)
-    assert not np.array_equal(result.sweeps[0][2], result.sweeps[1][2])
-
-
 def test_the_page_holds_the_answer_and_the_numbers(tmp_path):
     write_run_dump(tmp_path / "run", LENGTHS * 4)
     result = replay([tmp_path / "run"], choose("gspo,sat-gspo,dppo", []))
-    text = write_replay(result, tmp_path / "out", ["sat-slime", "replay", "<dump>"]).read_text()
+    text = write_replay(result, tmp_path / "out", ["sat-slime", "replay", "<dump>"]).path.read_text()
     places = [text.index(part) for part in ('class="answer"', 'id="fates"', 'id="methods"', 'id="scope"', 'id="steps"')]
     assert places == sorted(places) and "&lt;dump&gt;" in text and "dppo" in text
-    cosine = result.cosines()[0][result.sat_methods()[0], [one.label for one in result.candidates].index("gspo")]
+    cosine = result.cosines()[result.sat_methods()[0], [one.label for one in result.candidates].index("gspo")]
     assert f"{cosine:.3f}" in text or f"{cosine:.4f}" in text
     rows = methods_table(result).frame.set_index("method")
     for m, candidate in enumerate(result.candidates):
         assert rows.loc[candidate.label, "clipped, A > 0, above"] == result.total.fates[m, 0, CLIPPED]
         effective = np.mean([row.shares[m, 2] for row in result.rows])
         assert rows.loc[candidate.label, "effective share"] == pytest.approx(effective)
-    with open(tmp_path / "out" / "tables" / "cosine_numbers.csv", newline="") as file:
-        mean = {(row["method"], row["other"]): float(row["mean"]) for row in csv.DictReader(file)}
-    assert mean["sat-gspo", "gspo"] == pytest.approx(cosine)
-
-
-ELSEWHERE = {
-    TOKEN_PROBABILITY: {"dppo", "dppo-kl", "drpo", "kpop", "ipo"},
-    RESPONSE: {"gspo", "gspo-r3", "gspo-tis", "gspo-tis-r3", "gspo-topp", "seqclip", "gmpo", "flash", "vespo",
-               "grpo-seq-tis", "grpo-seq-mask-tis", "grpo-mis-geo", "grpo-opsm", "grpo-trm-max", "grpo-trm-mean",
-               "grpo-veto"},
-    BATCH: {"sat-grpo", "sat-gspo", "sat-grpo-r3", "sat-gspo-r3", "m2po", "grpo-bapo"},
-}  # fmt: skip
-"""By the formulas of the notes and the paper; every other method judges each token by its ratio."""
-
-
-def test_every_method_stands_with_those_that_judge_alike():
-    found = {group: {name for name in method_names() if judged_by(named_method(name)) == group} for group in JUDGED_BY}
-    assert {group: found[group] for group in ELSEWHERE} == ELSEWHERE
-    for name, group in {"dppo-opsm": RESPONSE, "gspo-decoupled-r3": RESPONSE, "sat-grpo-mis-geo": BATCH}.items():
-        assert judged_by(named_method(name)) == group
+    with open(tmp_path / "out" / "figures" / "scope.csv", newline="") as file:
+        drawn = {(row["line"], float(row["responses in the scope"])) for row in csv.DictReader(file)}
+    assert drawn == {(f"sat-gspo, {what}", size) for what in ("gate open", "newly clipped") for size in SIZES[:6]}
+    assert "sat-gspo: over this dump's micro-batches (32 responses on average) the gate opens for" in html.unescape(
+        text
+    )

@@ -22,8 +22,7 @@ from sat_slime.report.gradient import (
     KEPT,
     MASKED,
     REWEIGHTED,
-    StepView,
-    spans,
+    step_thresholds,
     token_gradient,
 )
 from sat_slime.report.replay import lacks
@@ -33,8 +32,7 @@ REPLAYED = [name for name in method_names() if lacks(named_method(name), EVERYTH
 
 
 def replayed(method, step):
-    (span,) = spans(StepView(step), at_least=10**9)
-    weights, fates, _ = token_gradient(method, span)
+    weights, fates, _ = token_gradient(method, step, *step_thresholds([method], step))
     return weights, fates
 
 
@@ -74,9 +72,8 @@ def with_everything(step):
 def test_microbatches_have_their_own_quantile_and_a_step_one(name, spread):
     step = step_batch([20, 30, 10, 25, 40, 5, 12, 18] * 2, 2, spread, microbatches=[5, 8, 3])
     sat = compose(named_method(name).base, [SAT(alpha=0.6, scope="microbatch")])
-    view = StepView(step)
     for at_least in (1, 200, 10**9):  # however they are put together
-        found = [token_gradient(sat, span)[0] for span in spans(view, at_least)]
+        found = [token_gradient(sat, span, None)[0] for span in step.spans(at_least)]
         expected = []
         token = response = 0
         for size in step.microbatches:
@@ -91,7 +88,7 @@ def test_microbatches_have_their_own_quantile_and_a_step_one(name, spread):
         assert torch.equal(torch.cat(found), torch.cat(expected))
     whole = compose(sat.base, [SAT(alpha=0.6, scope="step")])
     one = replayed(sat, dataclasses.replace(step, microbatches=[len(step.lengths)]))[0]
-    parts = torch.cat([token_gradient(whole, span)[0] for span in spans(view, 1)])
+    parts = torch.cat([token_gradient(whole, span, *step_thresholds([whole], step))[0] for span in step.spans(1)])
     assert torch.equal(parts, one)
     assert not torch.equal(parts, torch.cat(expected))
 
