@@ -104,15 +104,8 @@ def sections(collection: Collection, differences: pd.DataFrame) -> Iterator[Sect
         )
         for key, (heading, _, note) in CURVES.items():
             charts = [chart for lag in collection.lags for chart in method_curves(collection, key, lag)]
-            yield Section(key.partition("/")[0], heading, f"{seeds if several else 'One seed'}. {note}", charts)
-    for lag in collection.lags:
-        charts = [chart for key in SAT_CURVES for chart in method_curves(collection, key, lag)]
-        yield Section(
-            f"sat_{lag_name(lag).replace(' ', '_')}",
-            f"What SAT does over training, {lag_name(lag)}",
-            "Newly clipped tokens are the only ones that make a run differ from its base. Dashed: the base radii.",
-            charts,
-        )
+            note = f"{seeds if several else 'One seed'}. {note}"
+            yield Section(key.replace("/", "_"), heading, note, charts)
     yield from section_of(gate_table(collection))
     yield Section("limits", "What this does not show", sentences=list(limits(collection)))
     rule = str(inspect.getdoc(Collapse)).replace("**", "")
@@ -158,9 +151,8 @@ def _get(config: Mapping[str, Any], part: str, key: str) -> Any:
 def summary(collection: Collection, differences: pd.DataFrame) -> Iterator[str]:
     """Say what the runs show and which there are, a sentence each; every number in it is in a table too."""
     yield from _costs(differences)
-    for methods in collection.by_task.values():
-        for lag in collection.lags[:NAMED]:
-            yield from _best_at(collection, methods, lag)
+    for lag in collection.lags[:NAMED]:
+        yield from _best_at(collection, lag)
     for group in (AGAINST_BASE, AGAINST_BASELINES) if len(differences) else ():
         yield from _told_apart(differences[(differences["group"] == group) & (differences["pairs"] > 1)], group)
     whole = sum(run.counts for run in collection.runs)
@@ -199,9 +191,9 @@ def _costs(differences: pd.DataFrame) -> Iterator[str]:
         yield f"{group[0].upper()}{group[1:]}, points of late accuracy{one}: {'; '.join(texts)}."
 
 
-def _best_at(collection: Collection, methods: Sequence[str], lag: int | None) -> Iterator[str]:
+def _best_at(collection: Collection, lag: int | None) -> Iterator[str]:
     """Say which method is the most accurate at a lag, and how many others are within noise of it."""
-    from_best = against_best(collection, methods, lag, "late")
+    from_best = against_best(collection, lag, "late")
     for best in from_best.index[from_best["verdict"] == "best"]:
         tested = from_best[from_best["n"] > 1]
         clear = int((tested["verdict"] == "beyond noise").sum())
@@ -245,11 +237,6 @@ def limits(collection: Collection) -> Iterator[str]:
         )
     if len(datasets := sorted({name for run in collection.runs for name in run.datasets})) > 1:
         yield f"Evaluated data sets: {', '.join(datasets)}. The score of a run is that of the first one it evaluated."
-    if len(collection.tasks) > 1:
-        yield (
-            f"The runs are of different tasks, {' and '.join(collection.tasks)}; methods without one in their names "
-            f"are on {collection.task}. Only methods on the same task can be compared."
-        )
     differing = differing_settings(collection.runs)
     for key, values in differing.items():
         counts = ", ".join(f"{value} ({count} runs)" for value, count in values.items())
@@ -290,7 +277,7 @@ def _experiment(collection: Collection) -> Iterator[str]:
     layers, width, experts = (_get(config, "model", key) for key in ("layers", "hidden_size", "experts"))
     yield (
         f"The runs: a model of {layers} layers, width {width}{f', {experts} experts' * bool(experts)}, on the task "
-        f"{' and '.join(collection.tasks)}, {budget}. What happens at this size need not happen at that of a large "
+        f"{_get(config, 'task', 'name')}, {budget}. What happens at this size need not happen at that of a large "
         "model."
     )
     warmups = {str(_get(config, "warmup", "seed")) for config in configs}
@@ -311,8 +298,8 @@ def main_table(collection: Collection, lag: int | None) -> Table:
     for."""
     several = seeds_of(collection)[1] > 1
     against: dict[str, dict[Any, str]] = {quantity: {} for quantity in QUANTITIES}
-    for quantity, methods in itertools.product(QUANTITIES, collection.by_task.values() if several else ()):
-        against[quantity] |= against_best(collection, methods, lag, quantity)["verdict"].to_dict()
+    for quantity in QUANTITIES if several else ():
+        against[quantity] = against_best(collection, lag, quantity)["verdict"].to_dict()
     rows, spans = [], {}
     for method in collection.methods if collection.paper else collection.run_methods:
         paper, runs = collection.paper_cell(method, lag), collection.of(method, lag)
@@ -537,20 +524,18 @@ CURVES = {
         "held-out accuracy",
         "By the updates of the weights that were measured.",
     ),
-    "reward/mean": (
-        "Training reward over training",
-        "training reward",
-        "Averaged over whole lag cycles; the weights that earned it are older.",
+    "sat/newly_clipped": (
+        "What SAT takes over training",
+        "newly clipped: gradient removed by SAT",
+        "The newly clipped tokens are the only ones that make a run differ from its base.",
+    ),
+    "sat/radius_high": (
+        "The radius that SAT comes to",
+        "radius above 1",
+        "Dashed: the radius of the base.",
     ),
 }
 """{metric: heading and note of its section, and title of its charts}."""
-SAT_CURVES = {
-    "sat/q": "q",
-    "sat/gate_rate": "gate open",
-    "sat/newly_clipped": "newly clipped: gradient removed by SAT",
-    "sat/radius_high": "the radius that SAT comes to, above 1",
-    "sat/radius_low": "the same below 1",
-}
 
 
 def score_charts(collection: Collection) -> Iterator[Chart]:
@@ -598,18 +583,15 @@ def names_by_difference(runs: Sequence[ComparedRun]) -> list[str]:
 
 def method_curves(collection: Collection, key: str, lag: int | None) -> list[Chart]:
     """Return a metric of all methods at a lag that have it: mean and range over the seeds."""
-    of_sat = key in SAT_CURVES
-    methods = [method for method in collection.methods if has(method, "sat") or not of_sat]
+    methods = [method for method in collection.methods if has(method, "sat") or not key.startswith("sat/")]
     parts = {label_of(method): seed_curve(collection.of(method, lag), key) for method in methods}
-    if (len(parts) > BANDS and not of_sat) or seeds_of(collection)[1] < 2:
+    if len(parts) > BANDS or seeds_of(collection)[1] < 2:
         parts = {name: frame.drop(columns=["low", "high"]) for name, frame in parts.items()}
-    radius = {"sat/radius_high": "eps_high", "sat/radius_low": "eps_low"}.get(key)
     clips = [section(section(run.config, "method"), "clip") for m in methods for run in collection.of(m, lag)]
-    levels = {clip[radius] for clip in clips if isinstance(clip.get(radius), float)} if radius else set()
-    prefix = key.replace("/", "_") if of_sat else key.partition("/")[0]
-    title = f"{lag_name(lag)}: {SAT_CURVES[key] if of_sat else CURVES[key][1]}"
+    levels = {clip["eps_high"] for clip in clips if key == "sat/radius_high" and "eps_high" in clip}
+    name = f"{key.replace('/', '_')}_{lag_name(lag).replace(' ', '_')}"
     of = looks(map(label_of, collection.methods))  # alike in all charts of the page
-    return curves_chart(f"{prefix}_{lag_name(lag).replace(' ', '_')}", parts, key, title, of, sorted(levels))
+    return curves_chart(name, parts, key, f"{lag_name(lag)}: {CURVES[key][1]}", of, sorted(levels))
 
 
 def curves_chart(
@@ -631,5 +613,5 @@ def curves_chart(
     x = "updates of the weights that were measured" if accuracy else "optimizer step"
     wide = d_pi and 0 < 8 * frame["y"].min() < frame["y"].max()
     points = accuracy and "low" not in frame
-    height = 190 if key in SAT_CURVES else 240
-    return [lines(name, frame, title, x, unit, of=of, levels=levels, log=wide, zero=d_pi, points=points, height=height)]
+    how = {"levels": levels, "log": wide, "zero": d_pi, "points": points, "height": 240}
+    return [lines(name, frame, title, x, unit, of=of, **how)]

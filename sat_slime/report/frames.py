@@ -19,21 +19,12 @@ from sat_slime.config.jsonl import read_rows
 from sat_slime.config.loader import marked_settings
 from sat_slime.config.method_section import method_in
 from sat_slime.config.section import COMPUTES_NOTHING, OWN_TO_A_CELL, among
-from sat_slime.report.methods import ON, PAPER_ORDER, WITH, label_of, task_suffix
+from sat_slime.report.methods import PAPER_ORDER, WITH, label_of
 from sat_slime.report.paper import PaperCell, paper_cell
 from sat_slime.runs.folder import RunFolder, RunFolderError
 from sat_slime.runs.grid import Cell, GridFolder
 from sat_slime.runs.health import Collapse, judge
-from sat_slime.runs.reading import (
-    RunData,
-    columns,
-    flat_settings,
-    of_first_dataset,
-    read_histograms,
-    read_yaml,
-    row_faults,
-    section,
-)
+from sat_slime.runs.reading import Run, RunData, flat_settings, read_run, row_faults, section
 from sat_slime.runs.trackers import READABLE, adopt, is_tracker, read_tracked, what_it_is
 
 NAMED_SETTINGS = 3
@@ -44,24 +35,33 @@ _UNTOLD = {*marked_settings(OWN_TO_A_CELL), *marked_settings(COMPUTES_NOTHING)}
 
 
 @dataclass
-class ComparedRun:
+class ComparedRun(Run):
     """One run, as far as it goes."""
 
     method: str
-    """Our name of the method, such as sat-gspo-r3; of a run that names none, the run's own name. Among runs of several
-    tasks those of another than `Collection.task` have it behind: `sat-gspo-r3 on pointer_chasing`. Runs that differ in
-    their settings alone have these there: `sat-gspo-r3 with lr 0.0002`."""
+    """Our name of the method, such as sat-gspo-r3; of a run that names none, the run's own name. Runs that differ in
+    their settings alone have these behind it: `sat-gspo-r3 with lr 0.0002`."""
     lag: int | None
     seed: int | None
-    path: Path
-    config: dict[str, Any] = field(default_factory=dict)
-    status: str = "unknown"
-    error: str | None = None
-    data: RunData = field(default_factory=RunData)
     faults: tuple[str, ...] = ()
     """What is wrong with its rows, a sentence each: such a run does not count."""
     datasets: tuple[str, ...] = ()
     """Data sets that were evaluated; the first one is the score."""
+
+    @property
+    def path(self) -> Path:
+        """Its folder, or the file of its metrics."""
+        return self.folder.path
+
+    @property
+    def status(self) -> str:
+        """What became of it, as its state says."""
+        return str(self.state.get("status", "unknown"))
+
+    @property
+    def error(self) -> str | None:
+        """Why it failed."""
+        return self.state.get("error")
 
     @property
     def label(self) -> str:
@@ -72,17 +72,6 @@ class ComparedRun:
     def task(self) -> str | None:
         """The task of a run of the lab runtime; None where none is named."""
         return section(self.config, "task").get("name")
-
-    @property
-    def steps(self) -> int:
-        """Optimizer steps logged."""
-        return len(self.data.metrics.get("step", ()))
-
-    @property
-    def planned_steps(self) -> int:
-        """Optimizer steps of the whole run; 0 where it is unknown."""
-        pipeline = section(self.config, "pipeline")
-        return _whole(pipeline.get("iterations"), 0) * _whole(pipeline.get("optimizer_steps_per_rollout"), 1)
 
     @property
     def counts(self) -> bool:
@@ -138,25 +127,13 @@ class Collection:
     left_out: list[str] = field(default_factory=list)
     """Sentences about what was given and is not in the report."""
     planned: list[Cell] = field(default_factory=list)
-    """Cells that the given grids plan, their methods named as those of runs."""
-    task: str | None = None
-    """The task of the first grid or run, whose methods have no task in their names."""
+    """Cells that the given grids plan."""
     paper: bool = False
     """The paper's numbers stand beside those of the runs."""
 
     def paper_cell(self, method: str, lag: int | None) -> PaperCell | None:
         """Return the paper's numbers of a cell; None where it has none or they are not asked for."""
         return paper_cell(method, lag) if self.paper else None
-
-    def named(self, method: str, task: str | None) -> str:
-        """Return the name of a method on a task, so that a cell has runs of one task only."""
-        self.task = self.task or task
-        return method if task in (None, self.task) else f"{method}{ON}{task}"
-
-    @property
-    def tasks(self) -> list[str]:
-        """Tasks of the runs, as they come."""
-        return list(dict.fromkeys(run.task for run in self.runs if run.task))
 
     @property
     def methods(self) -> list[str]:
@@ -169,12 +146,6 @@ class Collection:
         """Methods that have a run, in the same order."""
         there = {run.method for run in self.runs}
         return [method for method in self.methods if method in there]
-
-    @property
-    def by_task(self) -> dict[str, list[str]]:
-        """The methods on each task, by what their names say of it (`task_suffix`): only these can be compared."""
-        suffixes = sorted(set(map(task_suffix, self.methods)))
-        return {suffix: [method for method in self.methods if task_suffix(method) == suffix] for suffix in suffixes}
 
     @property
     def lags(self) -> list[int | None]:
@@ -195,7 +166,7 @@ class Collection:
 
 def collect(paths: Sequence[str | Path], paper: bool = False) -> Collection:
     """Read all runs below `paths`: grids, run folders, folders or files of metrics. Raises RunFolderError where a path
-    is none of these."""
+    is none of these, or the runs are of several tasks."""
     collection = Collection([], paper=paper)
     given = [GridFolder(path) for path in paths]
     alone = {grid.path: load_compared_run(grid.path) for grid in given if not grid.is_grid()}
@@ -205,14 +176,19 @@ def collect(paths: Sequence[str | Path], paper: bool = False) -> Collection:
             _add_grid(collection, grid)
         else:
             _add(collection, alone[grid.path])
+    if len(tasks := list(dict.fromkeys(run.task for run in collection.runs if run.task))) > 1:
+        raise RunFolderError(
+            f"the runs are of different tasks, {' and '.join(tasks)}, and only methods on the same task can be "
+            "compared: give those of one task"
+        )
     return collection
 
 
 def _name_apart(runs: Sequence[ComparedRun]) -> None:
-    """Put the settings in which runs of one method, lag, seed and task differ behind the method's name."""
+    """Put the settings in which runs of one method, lag and seed differ behind the method's name."""
     cells: dict[tuple[Any, ...], list[ComparedRun]] = {}
     for run in runs:
-        cells.setdefault((run.method, run.lag, run.seed, run.task), []).append(run)
+        cells.setdefault((run.method, run.lag, run.seed), []).append(run)
     for same in cells.values():
         keys = [key for key in differing_settings(same) if key != "name"][:NAMED_SETTINGS] if len(same) > 1 else []
         for run in same if keys else ():
@@ -221,7 +197,6 @@ def _name_apart(runs: Sequence[ComparedRun]) -> None:
 
 
 def _add(collection: Collection, run: ComparedRun) -> None:
-    run.method = collection.named(run.method, run.task)
     same = [other for other in collection.runs if (other.method, other.lag) == (run.method, run.lag)]
     if run.seed is not None and any(other.seed == run.seed for other in same):
         collection.left_out.append(f"{run.path}: a second run of {run.where}; the first one given is used")
@@ -241,31 +216,27 @@ def _add_grid(collection: Collection, grid: GridFolder) -> None:
         states = {cell.name: cell for cell in grid.observe()}
     except RunFolderError as error:
         collection.left_out.append(str(error))
-    task = section(read_yaml(grid.run), "task").get("name")
-    for cell in dict.fromkeys([*planned, *states.values()]):
-        named = replace(cell, method=collection.named(cell.method, task))
-        collection.planned += [named] if named not in collection.planned else []
+    collection.planned += dict.fromkeys([*planned, *states.values()])
     for path in sorted(grid.runs.iterdir()) if grid.runs.is_dir() else []:
         if not (path / "metrics.jsonl").exists() and not (path / "config.yaml").exists():
             continue
         run, state = load_compared_run(path), states.pop(path.name, None)
         if state is not None:
-            run.error = run.error or state.error
-            if run.status == "unknown" and state.state != "planned":
-                run.status = state.state
+            run.state.setdefault("error", state.error)
+            if state.state != "planned":
+                run.state.setdefault("status", state.state)
         _add(collection, run)
     collection.left_out += [f"{name}: {state.error}" for name, state in states.items() if state.error]
 
 
 def load_compared_run(path: Path) -> ComparedRun:
     """Read a run folder, a folder with metrics.jsonl, or what a tracker left. Raises RunFolderError when it is none."""
-    folder, config, state, name = RunFolder(path), dict[str, Any](), dict[str, Any](), path.name
+    folder, name = RunFolder(path), path.name
     if ours := (path / "metrics.jsonl").exists() or folder.is_run():
-        config, state = read_yaml(folder.config), folder.state()
-        rows, evals = read_rows(folder.metrics), read_rows(folder.eval)
+        run, evals = read_run(folder), read_rows(folder.eval)
     elif is_tracker(path):
         tracked = read_tracked([path])
-        rows, evals = tracked.metrics, tracked.evals
+        run, evals = Run(folder, {}, {}, tracked.data()), tracked.evals
         if not path.is_dir():
             name = path.parent.name if path.stem in ("metrics", "log") else path.stem
     else:
@@ -273,24 +244,22 @@ def load_compared_run(path: Path) -> ComparedRun:
             f"{path} is no run, grid or file of metrics: {what_it_is(path)}. A run has config.yaml or metrics.jsonl, a "
             f"grid grid.yaml; of other runs {READABLE} can be read"
         )
-    metrics = columns([adopt(row) for row in rows])
+    config, metrics = run.config, adopt(run.data.metrics)
     if metrics and "step" not in metrics:
-        metrics["step"] = np.arange(1.0, len(rows) + 1)
+        metrics["step"] = np.arange(1.0, len(next(iter(metrics.values()))) + 1)
     match, method, pipeline = _NAME.match(name), section(config, "method"), section(config, "pipeline")
     lag = _whole(pipeline.get("lag", match and match["lag"]), None)
     if lag is None and "lag/max" in metrics:
         lag = int(np.nanmax(metrics["lag/max"]))
     period = max(1, (lag or 1) * _whole(pipeline.get("optimizer_steps_per_rollout"), 1))
-    histograms = read_histograms(folder.histograms) if ours else ()
     return ComparedRun(
+        folder,
+        config,
+        run.state,
+        replace(run.data, metrics=metrics, period=period),
         method=method_in(method).name if method else match["method"] if match else name,
         lag=lag,
         seed=_whole(config.get("seed", match and match["seed"]), None),
-        path=path,
-        config=config,
-        status=str(state.get("status", "unknown")),
-        error=state.get("error"),
-        data=RunData(metrics, columns(of_first_dataset(evals)), histograms, period),
         faults=tuple(row_faults(folder)) if ours else (),
         datasets=tuple(dict.fromkeys(str(row["dataset"]) for row in evals if row.get("dataset") is not None)),
     )

@@ -9,24 +9,15 @@ from sat_slime.objective import PAPER_METHODS, Method, named_method
 from sat_slime.objective.method import imported
 
 PAPER_ORDER = [method.name for method in PAPER_METHODS]
-ON = " on "
-"""It stands between a method and its task, where runs are of several."""
-
-
 WITH = " with "
 """It stands between a method and the settings in which its runs differ."""
 
 
-def task_suffix(name: str) -> str:
-    """Return what a name says of its task: ` on pointer_chasing`, or nothing."""
-    return name.removeprefix(name.partition(ON)[0])
-
-
 def method_called(name: str) -> Method | None:
-    """Return the method of that name, on whatever task. None: there is none, or its base is outside this package and
-    no run's settings named it, or could not be imported here. A name, which may be a folder's, has nothing
+    """Return the method of that name, whatever its settings. None: there is none, or its base is outside this package
+    and no run's settings named it, or could not be imported here. A name, which may be a folder's, has nothing
     imported."""
-    name = _method_part(name)
+    name = name.partition(WITH)[0]
     if "." in name and not any(path in name for path in imported()):
         return None
     return _named(name)
@@ -40,18 +31,13 @@ def _named(name: str) -> Method | None:
         return None
 
 
-def _method_part(name: str) -> str:
-    return name.partition(ON)[0].partition(WITH)[0]
-
-
 def _behind(name: str) -> str:
-    """Return what stands behind the method in a name: settings and task."""
-    return name.removeprefix(_method_part(name))
+    """Return what stands behind the method in a name."""
+    return name.removeprefix(name.partition(WITH)[0])
 
 
 def label_of(name: str) -> str:
-    """Return `sat-gspo-r3` as the paper writes it, `SAT-GSPO w/ R3`, settings and task behind it; other names as they
-    are."""
+    """Return `sat-gspo-r3` as the paper writes it, `SAT-GSPO w/ R3`, settings behind it; other names as they are."""
     method = method_called(name)
     return method.label + _behind(name) if method else name
 
@@ -63,6 +49,6 @@ def has(name: str, stabilizer: str) -> bool:
 
 
 def pairs_without(stabilizer: str, names: list[str]) -> list[tuple[str, str]]:
-    """Return (name, name of that method without the stabilizer) of the methods that have it, each on its own task."""
+    """Return (name, name of that method without the stabilizer) of the methods that have it, with its settings."""
     methods = [(method_called(name), _behind(name)) for name in names if has(name, stabilizer)]
     return [(method.name + on, method.without(stabilizer).name + on) for method, on in methods if method]

@@ -17,7 +17,7 @@ import pandas as pd
 from scipy import stats
 
 from sat_slime.report.frames import Collection
-from sat_slime.report.methods import label_of, method_called, pairs_without, task_suffix
+from sat_slime.report.methods import label_of, method_called, pairs_without
 
 LEVEL = 0.95
 RESAMPLES = 20_000
@@ -102,12 +102,11 @@ def level_of(collection: Collection, method: str, lag: int | None, quantity: str
     return mean_interval(run.numbers[quantity] for run in collection.of(method, lag))
 
 
-def against_best(collection: Collection, methods: Sequence[str], lag: int | None, quantity: str) -> pd.DataFrame:
-    """Return the distance of each method to the best mean of `methods`, on one task, at this lag, as `judged` has it;
-    Holm's correction is over the methods. The best d_pi is the lowest, of any other quantity the highest, among the
-    methods with the most seeds: otherwise the luckiest single run would be the best; its verdict is `best`. Empty with
-    fewer than two methods."""
-    levels = {method: level_of(collection, method, lag, quantity) for method in methods}
+def against_best(collection: Collection, lag: int | None, quantity: str) -> pd.DataFrame:
+    """Return the distance of each method to the best mean at this lag, as `judged` has it; Holm's correction is over
+    the methods. The best d_pi is the lowest, of any other quantity the highest, among the methods with the most seeds:
+    otherwise the luckiest single run would be the best; its verdict is `best`. Empty with fewer than two methods."""
+    levels = {method: level_of(collection, method, lag, quantity) for method in collection.methods}
     known = pd.DataFrame({method: level for method, level in levels.items() if level["n"]}).T
     if len(known) < 2:
         return judged([])
@@ -151,14 +150,14 @@ def _groups(collection: Collection) -> dict[str, list[tuple[str, str, list[tuple
     groups: dict[str, list[tuple[str, str, list[tuple[Arm, Arm]]]]] = {}
     for lag in collection.lags:
         where = "?" if lag is None else str(lag)
-        for names in collection.by_task.values():  # no contrast is between tasks, and no mean over them
-            bases = [(sat, base) for sat, base in pairs_without("sat", names) if base in names]
-            for group, pairs in {AGAINST_BASE: bases, **_named_pairs(names)}.items():
-                wanted = groups.setdefault(group, [])
-                wanted += [(f"{label_of(a)} − {label_of(b)}", where, [((a, lag), (b, lag))]) for a, b in pairs]
-            if len(bases) > 1:
-                every = [((sat, lag), (base, lag)) for sat, base in bases]
-                groups[AGAINST_BASE].append((f"mean of the {len(bases)} pairs above", where, every))
+        names = collection.methods
+        bases = [(sat, base) for sat, base in pairs_without("sat", names) if base in names]
+        for group, pairs in {AGAINST_BASE: bases, **_named_pairs(names)}.items():
+            wanted = groups.setdefault(group, [])
+            wanted += [(f"{label_of(a)} − {label_of(b)}", where, [((a, lag), (b, lag))]) for a, b in pairs]
+        if len(bases) > 1:
+            every = [((sat, lag), (base, lag)) for sat, base in bases]
+            groups[AGAINST_BASE].append((f"mean of the {len(bases)} pairs above", where, every))
     known = [lag for lag in collection.lags if lag is not None]
     if len(known) > 1:
         low, high = known[0], known[-1]
@@ -192,9 +191,7 @@ def _paper_difference(collection: Collection, pairs: Sequence[tuple[Arm, Arm]]) 
 
 
 def _named_pairs(methods: list[str]) -> dict[str, list[tuple[str, str]]]:
-    """Return what else the paper compares of methods on one task, as (method, other method) by group."""
-    on = task_suffix(methods[0])
-    methods = [method.removesuffix(on) for method in methods]
+    """Return what else the paper compares, as (method, other method) by group."""
     best = [("sat-gspo-r3", other) for other in ("grpo", "gspo", "dppo")]
     known = [method for method in map(method_called, methods) if method and not method.has("sat")]
     gspo = [(method.name, method.on("grpo").name) for method in known if method.base_name == "gspo" != method.name]
@@ -204,7 +201,4 @@ def _named_pairs(methods: list[str]) -> dict[str, list[tuple[str, str]]]:
         "with TIS against without": pairs_without("tis", methods),
         "sequence ratio or DPPO against GRPO": [("gspo", "grpo"), ("dppo", "grpo"), *gspo],
     }
-    return {
-        group: [(method + on, other + on) for method, other in pairs if {method, other} <= {*methods}]
-        for group, pairs in groups.items()
-    }
+    return {group: [pair for pair in pairs if {*pair} <= {*methods}] for group, pairs in groups.items()}

@@ -136,7 +136,11 @@ _WHOLE = ("iterations", "lag", "max_staleness", "optimizer_steps_per_rollout")
 
 def load_run(path: str | Path) -> Run:
     """Read a run folder; what is missing or torn is left out. Raises RunFolderError when it is no run folder."""
-    folder = RunFolder.open(path)
+    return read_run(RunFolder.open(path))
+
+
+def read_run(folder: RunFolder) -> Run:
+    """Read what there is of a run in a folder."""
     config = read_yaml(folder.config)
     if damaged := [key for key in _WHOLE if not isinstance(section(config, "pipeline").get(key, 0), int)]:
         config["pipeline"] = {key: value for key, value in config["pipeline"].items() if key not in damaged}

@@ -7,7 +7,7 @@ from synthetic import step_metrics, write_cell, write_slime_log
 
 from sat_slime.config import GridConfig, load_config
 from sat_slime.config.jsonl import to_json
-from sat_slime.report.comparison import limits, names_by_difference, write_comparison
+from sat_slime.report.comparison import names_by_difference, write_comparison
 from sat_slime.report.frames import (
     ComparedRun,
     collect,
@@ -18,9 +18,9 @@ from sat_slime.report.frames import (
     seed_curve,
     smooth,
 )
-from sat_slime.report.stats import against_best, contrasts
 from sat_slime.runs.folder import RunFolder, RunFolderError
-from sat_slime.runs.grid import GridFolder, cell_config, plan_cells
+from sat_slime.runs.grid import GridFolder, plan_cells
+from sat_slime.runs.reading import RunData
 
 ROOT = Path(__file__).parents[2]
 
@@ -128,7 +128,7 @@ def test_runs_that_differ_in_a_setting_are_named_by_it(tmp_path):
     (paths[1] / "config.yaml").write_text(yaml.safe_dump(config))
     collection = collect(paths)
     assert [run.label for run in collection.runs] == ["SAT-GSPO with lr 0.0005", "SAT-GSPO with lr 0.0002"]
-    assert collection.left_out == [] and list(collection.by_task) == [""]
+    assert collection.left_out == []
     assert names_by_difference(collection.runs) == [run.label for run in collection.runs]
 
 
@@ -162,46 +162,12 @@ def test_the_papers_numbers_are_there_on_request_alone(tmp_path):
             assert (part in text) == paper, part
 
 
-def test_runs_of_another_task_are_a_method_of_their_own(tmp_path):
-    paths = [write_cell(tmp_path / name, "sat-gspo", 1, 0, 200, "finished") for name in "ab"]
+def test_runs_of_different_tasks_are_not_compared(tmp_path):
+    paths = [write_cell(tmp_path / name, "sat-gspo", 1, 0, 20) for name in "ab"]
     config = yaml.safe_load((paths[1] / "config.yaml").read_text())
     (paths[1] / "config.yaml").write_text(yaml.safe_dump({**config, "task": {"name": "pointer_chasing", "hops": 4}}))
-    collection = collect(paths)
-    assert [run.where for run in collection.runs] == [
-        "SAT-GSPO lag 1 seed 0",
-        "SAT-GSPO on pointer_chasing lag 1 seed 0",
-    ]
-    assert collection.left_out == [] and len(collection.of("sat-gspo", 1)) == 1
-    said = list(limits(collection))
-    assert any("of different tasks, running_sums and pointer_chasing" in sentence for sentence in said)
-
-
-def test_cells_of_grids_of_two_tasks_are_paired_on_their_own_task(tmp_path):
-    grid = GridConfig(methods=["gspo", "sat-gspo"], lags=[1], seeds=[0, 1])
-    folders = [GridFolder(tmp_path / task) for task in ("running_sums", "pointer_chasing")]
-    for folder in folders:
-        run = load_config(ROOT / "configs/lab/tiny.yaml", [f"task.name={folder.path.name}"])
-        cells = plan_cells(grid)
-        with folder.held(grid, run, cells):
-            pass
-        for cell in cells[:2]:
-            config = cell_config(grid, folder.config, run, cell, folder.runs)
-            path = write_cell(folder.runs / cell.name, cell.method, 1, 0)
-            values = yaml.safe_load((path / "config.yaml").read_text())
-            (path / "config.yaml").write_text(yaml.safe_dump({**values, "task": config.task.model_dump()}))
-    collection = collect([folder.path for folder in folders])
-    assert collection.task == "running_sums", "the first grid's"
-    assert collection.methods == ["gspo", "sat-gspo", "gspo on pointer_chasing", "sat-gspo on pointer_chasing"]
-    assert [run.method for run in collection.of("gspo", 1)] == ["gspo"]
-    assert [(cell.method, cell.seed) for cell in collection.not_run] == [(name, 1) for name in collection.methods]
-    _, other = collection.by_task.values()
-    assert set(against_best(collection, other, 1, "late").index) == {
-        "gspo on pointer_chasing",
-        "sat-gspo on pointer_chasing",
-    }
-    labels = set(contrasts(collection)["difference"])
-    assert {"SAT-GSPO − GSPO", "SAT-GSPO on pointer_chasing − GSPO on pointer_chasing"} <= labels
-    assert not any(("on pointer" in label) != (label.count("on pointer") == 2) for label in labels if " − " in label)
+    with pytest.raises(RunFolderError, match=r"of different tasks, running_sums and pointer_chasing, .* of one task"):
+        collect(paths)
 
 
 def test_settings_that_differ_are_found(tmp_path):
@@ -214,7 +180,8 @@ def test_settings_that_differ_are_found(tmp_path):
 
 def test_settings_of_a_base_that_is_not_ours_are_those_of_its_runs_alone():
     def run(base, **settings):
-        return ComparedRun(base, 1, 0, Path(base), {"method": {"base": base, "settings": settings}})
+        config = {"method": {"base": base, "settings": settings}}
+        return ComparedRun(RunFolder(base), config, {}, RunData(), base, 1, 0)
 
     runs = [run("grpo"), run("my.gate", band=0.1), run("my.gate", band=0.1)]
     assert differing_settings(runs) == {}

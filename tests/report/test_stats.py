@@ -111,7 +111,7 @@ def test_a_single_lucky_run_is_not_the_best_of_a_column(tmp_path):
     paths = [write_cell(tmp_path / f"g{seed}", "grpo", 1, seed) for seed in (0, 1)]
     lucky = with_scores(write_cell(tmp_path / "lucky", "gspo", 1, 0), [1.0] * N_SCORES)
     collection = collect([*paths, lucky])
-    from_best = against_best(collection, collection.methods, 1, "best").T
+    from_best = against_best(collection, 1, "best").T
     assert from_best["grpo"]["verdict"] == "best" and from_best["gspo"]["verdict"] == "one seed"
 
 
