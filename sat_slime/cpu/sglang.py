@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sat_slime.cpu.slime import with_gloo
-from sat_slime.rollout import scratch, sglang_routes
+from sat_slime.rollout import scratch
 from sat_slime.rollout.sglang_on_cpu import patches
 
 
@@ -35,10 +35,8 @@ def keep_widths(update_config: Any) -> None:
 
 
 def allocate_routed_experts_unpinned(_: Any) -> None:
-    """Calls the patch of the same name, which says what it does; and our plugin of SGLang, which SGLang itself finds
-    only where this package is installed."""
+    """Calls the patch of the same name, which says what it does."""
     patches.allocate_routed_experts_unpinned()
-    sglang_routes.install()
 
 
 def hash_seeds_in_torch(_: Any) -> None:

@@ -247,15 +247,22 @@ def host_need(config: SlimeConfig) -> Need:
         need["optimizer"] = train.gpus_per_node * (3 + PINNED) * FP32 * own.optimizer
     of_batch = max(3 + train.gpus_per_node / max(train.data_parallel, 1), 5)
     need["batch"] = batch_tokens(config) * (SAMPLE_BYTES + STORED_BYTES * (of_batch - 1))
-    need["routed experts"] = store_need(config)["routed experts"]  # a node has them once, in the store
+    # in the store and the rollout process; in each rank, which copies them once more for its routers
+    stored = _stored_batches(config)
+    copies = stored + 1 + 2 * train.gpus_per_node / max(train.data_parallel, 1)
+    need["routed experts"] = store_need(config)["routed experts"] / stored * copies
     return need
+
+
+def _stored_batches(config: SlimeConfig) -> int:
+    return 2 if config.pipeline.lag or config.pipeline.mode == "streaming" else 1
 
 
 def store_need(config: SlimeConfig) -> Need:
     """Return what Ray's object store holds: the batch in training, and with a lag the next (slime/ray/rollout.py,
     ray.put), with its routed experts in the smallest type that numbers them."""
     model, tokens = config.model, batch_tokens(config)
-    batches = 2 if config.pipeline.lag or config.pipeline.mode == "streaming" else 1
+    batches = _stored_batches(config)
     width = (1 if model.experts <= 2**8 else 2) if config.method.r3 and model.is_moe else 0
     routes = float(width * model.layers * model.experts_per_token * tokens)
     name = f"tokens of {batches} batch{'es' if batches > 1 else ''}"

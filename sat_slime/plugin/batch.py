@@ -14,23 +14,21 @@ from torch import Tensor
 from sat_slime.objective import Method, TokenBatch
 from sat_slime.objective.tokens import denominator_log_probs
 from sat_slime.plugin.settings import reads_engine
-from sat_slime.plugin.versions import ResponseFacts
+from sat_slime.plugin.versions import told
 
 Batch = dict[str, Any]
 """slime's micro-batch, or its batch: lists with a tensor or a number for each response. The log-probs are of the tokens
 that this context-parallel rank holds."""
 
 
-def token_batch(
-    method: Method, batch: Batch, log_probs: list[Tensor], facts: ResponseFacts
-) -> tuple[TokenBatch, Tensor]:
+def token_batch(method: Method, batch: Batch, log_probs: list[Tensor], steps: int = 0) -> tuple[TokenBatch, Tensor]:
     """Return the tokens of this rank, and (N,) d of each with its gradient: what policy_surrogate and threshold_scores
     take.
 
     Args:
         batch: a micro-batch in the loss, or all of this rank's responses before the training.
         log_probs: for each response, log pi under the weights in training.
-        facts: the lags and rewards of the responses, for methods that read them.
+        steps: optimizer steps that were made on the batch before.
 
     Raises:
         ValueError: the batch lacks the log-probs that the method divides by, or weights with.
@@ -46,7 +44,7 @@ def token_batch(
         mask=torch.cat(masks).bool(),
         lengths=[len(mask) for mask in masks],
         proximal_log_probs=torch.cat(proximal) if proximal else None,
-        **_facts(method, batch, facts, now),
+        **_facts(method, batch, steps, now),
     )
     return tokens, _log_ratio(method, batch, tokens)
 
@@ -76,14 +74,14 @@ def _needed_log_probs(method: Method, batch: Batch) -> tuple[list[Tensor] | None
     return rollout, proximal
 
 
-def _facts(method: Method, batch: Batch, facts: ResponseFacts, like: Tensor) -> dict[str, Tensor]:
+def _facts(method: Method, batch: Batch, steps: int, like: Tensor) -> dict[str, Tensor]:
     """Return the (N,) columns of lags and rewards that the method needs, in the dtype and on the device of `like`."""
     responses = batch.get("unconcat_tokens") or batch["tokens"]  # in a micro-batch `tokens` are packed
     columns = {}
     if "lags" in method.needs:
-        columns["lags"] = facts.lags_of(responses)
+        columns["lags"] = [lags + steps for lags in told(responses, "lags")]
     if "rewards" in method.needs:
-        rewards = zip(facts.rewards_of(responses), batch["response_lengths"], strict=True)
+        rewards = zip(told(responses, "rewards"), batch["response_lengths"], strict=True)
         columns["rewards"] = [torch.full((length,), float(reward)) for reward, length in rewards]
     return {name: torch.cat(_local(parts, batch)).to(like) for name, parts in columns.items()}
 

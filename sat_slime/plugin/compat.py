@@ -9,9 +9,7 @@ Of slime's functions these are replaced at run time, by `wrap_once`; `upstream/`
     log                                        metrics.jsonl                    (slime calls a hook per training step)
     reduce_train_step_metrics                  minima, quantiles, R3's verdict  (a reduction for each metric)
     get_routing_replay_compute_topk            R3: routers against the replay   (slime checks what it replays)
-    prepare_routed_experts_for_routing_replay  R3: one copy on a node           (issue 2384, pull request 2385)
-    RoutingReplay.record                       the same, in v0.3.1 alone        (done in 624b824a8)
-    decode_int32_meta_array                    R3: a byte an expert             (issue 2384)
+    prepare_routed_experts_for_routing_replay  R3: a byte an expert             (issue 2384)
     is_port_available                          two runs on one machine          (slime claims the ports that it gives)
 """
 
@@ -84,7 +82,6 @@ utils.ppo_utils:compute_gspo_kl(full_log_probs full_old_log_probs local_log_prob
 utils.misc:load_function(path)
 # R3.
 utils.routing_replay:get_routing_replay_compute_topk(old_compute_topk)
-utils.routing_replay:RoutingReplay.record(self top_indices)
 utils.routing_replay:RoutingReplay.clear_all_forward()
 # The rollout.
 observability.metric_utils:compute_rollout_step(args rollout_id) \
@@ -112,7 +109,6 @@ ray.rollout:RolloutManager.pause_rollout_admission(self)
 ray.rollout:RolloutManager.resume_rollout_admission(self was_paused)
 backends.megatron_utils.loss:_maybe_capture_log_probs(batch log_probs)
 backends.megatron_utils.cp_utils:prepare_routed_experts_for_routing_replay in backends.megatron_utils.actor
-utils.misc:decode_int32_meta_array(meta_info keys) in utils.types
 """
 _BODIES: Mapping[str, tuple[str, ...]] = {
     "MegatronTrainRayActor.train_actor": (

@@ -37,12 +37,11 @@ from sat_slime.config.exits import NODE_DIED
 from sat_slime.config.jsonl import number, read_rows
 from sat_slime.config.slime_schema import SlimePipelineConfig
 from sat_slime.config.source import ConfigError
-from sat_slime.plugin import r3, versions
+from sat_slime.plugin import versions
 from sat_slime.plugin.canary import PushCanary, PushNotTaken, no_canary
-from sat_slime.plugin.compat import is_newest, probe_slime, slime_function
+from sat_slime.plugin.compat import probe_slime, slime_function
 from sat_slime.plugin.settings import DRIVEN, PUSH_METRICS, plugin_config, settle_flags, steps_per_rollout
 from sat_slime.plugin.step import StepFile
-from sat_slime.rollout import sglang_routes
 from sat_slime.runs.proxies import own_address, proxies, without_proxy
 from sat_slime.runs.saved import delete_old, numbered
 
@@ -60,8 +59,6 @@ DEATH_SEEN_WITHIN_S = 40.0
 """Ray takes 15 s to find that a killed node does not answer, and longer for one that hangs."""
 SETUP_WORKER = "sat_slime.plugin.worker.setup_worker"
 """Run by each process that Ray starts. Of this module, which is `__main__` where a run goes, Ray would find nothing."""
-READ_BY_SLIME = ("slime.rollout.sglang_rollout.generate_rollout", "sat_slime.plugin.streaming.generate_rollout")
-"""Rollout functions in which slime's Sample decodes the routes of a reply."""
 
 
 def take_over(args: Namespace) -> None:
@@ -79,19 +76,6 @@ def take_over(args: Namespace) -> None:
     settle_flags(args)
     if plugin_config(args).driver.canary != "none" and (errors := no_canary(args)):
         raise ConfigError(errors)
-
-
-def narrows_replies(args: Namespace) -> bool:
-    """Return whether engines send R3's routes in a byte each. They do where slime's own functions, or ours around them,
-    read every reply."""
-    return bool(
-        r3.replays(args)
-        and args.num_experts <= sglang_routes.MOST_EXPERTS
-        and not getattr(args, "custom_generate_function_path", None)
-        and args.rollout_function_path in READ_BY_SLIME
-        and args.eval_function_path in READ_BY_SLIME
-        and not is_newest()
-    )
 
 
 # ------------------------------------------------------------------------------------------- slime's processes of a run
@@ -376,9 +360,9 @@ def _refuse(reason: str) -> NoReturn:
     raise SystemExit(2)
 
 
-def connect(variables: Mapping[str, str]) -> None:
+def connect() -> None:
     """Connects to Ray, and excepts the run's hosts from an HTTP proxy in the environment of this process and of all
-    workers. What is excepted already stays so. variables: more environment of the workers."""
+    workers. What is excepted already stays so."""
     hosts: list[str] = []
     if proxies(os.environ):
         ray.init()
@@ -388,7 +372,7 @@ def connect(variables: Mapping[str, str]) -> None:
     excepted = without_proxy(os.environ, hosts)
     # The job's own environment may have it as well, and Ray refuses another value without this variable.
     os.environ |= {**excepted, "RAY_OVERRIDE_JOB_RUNTIME_ENV": "1"}
-    ray.init(runtime_env={"env_vars": {**excepted, **variables}, "worker_process_setup_hook": SETUP_WORKER})
+    ray.init(runtime_env={"env_vars": excepted, "worker_process_setup_hook": SETUP_WORKER})
 
 
 def main() -> None:
@@ -404,7 +388,7 @@ def main() -> None:
 
     from sat_slime.plugin.actor import SatTrainRayActor
 
-    connect({sglang_routes.VARIABLE: "1"} if narrows_replies(args) else {})
+    connect()
     host = Host.start(args, restore_plan, SatTrainRayActor)
     end_with_its_nodes(host)
     try:

@@ -58,7 +58,7 @@ def policy_loss(
     if capture := getattr(slime_loss, "_maybe_capture_log_probs", None):  # only slime after v0.3.1 has it
         capture(batch, log_probs)
 
-    tokens, d = token_batch(method, batch, log_probs, state.responses)
+    tokens, d = token_batch(method, batch, log_probs, state.steps_on_batch)
     if "entropies" in method.needs:
         tokens = replace(tokens, entropies=torch.cat(scored["entropy"]).detach())
     now = tokens.log_probs

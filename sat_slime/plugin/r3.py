@@ -1,10 +1,6 @@
 """R3: the experts that the engines chose for each token, from their reply to the routers that replay them.
 
-A number of an expert is a byte from the engine on (two above 256 experts). A response's routes are put into Ray's
-object store as they arrive; what travels with its batch is their reference, all ranks of a node read the same memory,
-and a router gets its layer of a micro-batch when it asks for it. slime's way keeps a batch about seven times, in int32
-(slime issue 2384).
-
+From its arrival on a number of an expert is a byte (two above 256 experts), where slime keeps four (slime issue 2384).
 Routes that do not belong to a response's tokens are replayed without an error, so their shape and range are checked on
 arrival (rollout_hooks.py). In training each router's own choice is compared with the replayed one of the same token and
 of both neighbours: where the replay is right they agree but for rounding and the lag, where it is off by one token by
@@ -14,18 +10,15 @@ chance. Other implementations shipped that shift, and the loss does not show it.
 from __future__ import annotations
 
 import os
-import warnings
 from argparse import Namespace
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from sat_slime.plugin.compat import is_newest, locate, wrap_once
-from sat_slime.plugin.versions import DRIVEN
+from sat_slime.plugin.compat import locate, wrap_once
 from sat_slime.rollout.validation import RejectedResponse
 
 SHIFTS = (0, 1, -1)
@@ -39,38 +32,6 @@ MIN_SLOTS = 256
 def replays(args: Namespace) -> bool:
     """Return whether the rollout's routes are replayed in this run."""
     return bool(getattr(args, "use_rollout_routing_replay", False))
-
-
-def travel_by_reference(args: Namespace) -> bool:
-    """Return whether a batch carries references of its routes. It does where our trainer takes it, and slime's own
-    functions carry it as they are known to."""
-    return bool(
-        getattr(args, DRIVEN, False)
-        and getattr(args, "rollout_data_transport", "object-store") == "object-store"
-        and not getattr(args, "custom_convert_samples_to_train_data_path", None)
-        and not is_newest()
-    )
-
-
-# ------------------------------------------------------------------------------------------------- the rollout process
-
-
-def read_narrow_replies() -> None:
-    """Has slime's samples in this process keep the bytes of engines that send a byte an expert
-    (rollout/sglang_routes.py). slime would read four of them as one int32."""
-    wrap_once(*locate("decode_int32_meta_array"), _decode)
-
-
-def _decode(decode_int32: Callable[..., Any], /, meta_info: Mapping[str, Any], keys: Any) -> Any:
-    encoded = meta_info.get(keys) if keys == "routed_experts" else None
-    if not isinstance(encoded, str):
-        return decode_int32(meta_info, keys)
-    import pybase64
-
-    raw = pybase64.b64decode_as_bytearray(encoded)
-    # Of int32 below 65,536 every second pair of bytes is 0; of bytes it cannot be, since no expert is twice in a token.
-    wide = len(raw) % 4 == 0 and not np.frombuffer(raw, np.uint16)[1::2].any()
-    return torch.frombuffer(raw, dtype=torch.int32 if wide else torch.uint8) if raw else torch.zeros(0).byte()
 
 
 def narrow_type(experts: int) -> torch.dtype:
@@ -125,118 +86,21 @@ def stand_in(n_tokens: int, args: Namespace) -> Tensor:
     return count.to(narrow_type(args.num_experts)).reshape(shape)
 
 
-class StoredRoutes(Tensor):
-    """Routes on the memory of Ray's object store, which nobody may change in place. Ray pickles their reference, which
-    `received` takes, and everybody else what they hold."""
-
-    reference: Any
-    # Slices and results are plain tensors.
-    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        return self.as_subclass(Tensor).__reduce_ex__(protocol)
-
-
-def store(routes: Tensor | None) -> Tensor | None:
-    """Return a response's routes on Ray's object store; without Ray they stay where they are."""
-    import ray
-
-    if routes is None or not ray.is_initialized():
-        return routes
-    # As an array: every version of Ray hands those out without a copy, and of torch's tensors only its newest do.
-    reference = ray.put(routes.numpy())
-    (tensor,) = received([reference])
-    stored = tensor.as_subclass(StoredRoutes)
-    stored.reference = reference
-    ray.util.register_serializer(StoredRoutes, serializer=lambda one: one.reference, deserializer=lambda one: one)
-    return stored
-
-
-def received(routes: Sequence[Any]) -> list[Tensor]:
-    """Return the routes of a batch's responses, those that came by reference on the object store's memory."""
-    import ray
-
-    stored = [one for one in routes if isinstance(one, ray.ObjectRef)]
-    arrays = iter(ray.get(stored) if stored else [])  # any ray.get starts a Ray where there is none
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
-        return [torch.from_numpy(next(arrays)) if isinstance(one, ray.ObjectRef) else one for one in routes]
-
-
 # ---------------------------------------------------------------------------------------------------------- the trainer
 
 
-class LayerRoutes:
-    """The routes of a micro-batch in one layer, of which nothing is copied until its router asks."""
-
-    def __init__(self, responses: Sequence[Tensor], rows: Tensor, layer: int, experts: int) -> None:
-        """
-        Args:
-            responses: (rows, layers, top-k) narrow routes of each response.
-            rows: (N,) the micro-batch in slime's layout: -1 - n for row n of all responses, and for padding the number
-                of its row from 0.
-        """
-        self.responses, self.rows, self.layer, self.experts = responses, rows, layer, experts
-
-    def materialize_for_routing_replay(self, _: str) -> Tensor:
-        """Return the (N, top-k) int32 experts on the device: so slime after v0.3.1 asks."""
-        return self.to(torch.cuda.current_device() if torch.cuda.is_available() else "cpu")
-
-    def to(self, device: Any) -> Tensor:
-        """Return the (N, top-k) int32 experts on a device: so v0.3.1 asks."""
-        _, layers, k = self.responses[0].shape
-        ours = torch.cat([routes[:, self.layer] for routes in self.responses])
-        experts = ours[(-1 - self.rows).clamp(min=0)].int()
-        padding = self.rows >= 0
-        counted = (self.rows[padding, None] * layers + self.layer) * k + torch.arange(k)
-        experts[padding] = (counted % self.experts).int()
-        return experts.to(device)
-
-
-class MicroBatchRoutes:
-    """The routes of a micro-batch, which slime takes apart by layers."""
-
-    def __init__(self, responses: Sequence[Tensor], rows: Tensor, experts: int) -> None:
-        self._of = responses, rows, experts
-
-    def __getitem__(self, index: tuple[slice, int]) -> LayerRoutes:
-        """Return `[:, layer]`, as slime takes it."""
-        responses, rows, experts = self._of
-        return LayerRoutes(responses, rows, index[1], experts)
-
-
-def replay_from_store() -> None:
-    """Has slime's trainer replay narrow routes from where they are; what its routers get equals what they get of int32,
-    to the bit. Routes of the wide types stay slime's matter."""
+def lay_out_narrow() -> None:
+    """Has slime's trainer lay out narrow routes, and keep them narrow where it widens what it replays."""
     from slime.utils.routing_replay import RoutingReplay
 
-    wrap_once(*locate("prepare_routed_experts_for_routing_replay"), _refer)
-    if not hasattr(RoutingReplay, "assert_all_consumed"):  # v0.3.1 copies whatever it records
-        wrap_once(RoutingReplay, "record", _record)
+    widens = hasattr(RoutingReplay, "assert_all_consumed")  # v0.3.1 hands the routers what it was given
 
+    def lay_out(prepare: Callable[..., Tensor], /, routes: Sequence[Tensor], *tokens: Any, **layout: Any) -> Tensor:
+        # slime's padding counts up in the type of the routes, where a byte would overflow.
+        rows = prepare([response.int() for response in routes], *tokens, **layout)
+        return rows.to(routes[0].dtype) if widens else rows
 
-def _refer(
-    prepare: Callable[..., Any],
-    /,
-    routes: Sequence[Tensor],
-    tokens: Sequence[Tensor],
-    *,
-    num_experts: int,
-    **layout: Any,
-) -> Any:
-    if any(response.dtype != narrow_type(num_experts) for response in routes):
-        return prepare(routes, tokens, num_experts=num_experts, **layout)
-    # slime lays out the rows' numbers in the place of the rows. They are negative, since its padding counts from 0.
-    numbers = -1 - torch.arange(sum(len(response) for response in routes))[:, None, None]
-    rows = prepare(numbers.split([len(response) for response in routes]), tokens, num_experts=2**62, **layout)
-    return MicroBatchRoutes(routes, rows.flatten(), num_experts)
-
-
-def _record(record: Callable[[Any, Any], None], /, replay: Any, top_indices: Any) -> None:
-    if isinstance(top_indices, LayerRoutes):
-        replay.top_indices_list.append(top_indices)
-    else:
-        record(replay, top_indices)
+    wrap_once(*locate("prepare_routed_experts_for_routing_replay"), lay_out)
 
 
 class Agreement:

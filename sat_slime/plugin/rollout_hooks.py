@@ -6,13 +6,11 @@ slime takes them by --rollout-sample-hook-path (on_sample), --custom-rollout-log
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import logging
 import numbers
 from argparse import Namespace
-from array import array
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,7 +21,7 @@ import torch
 
 from sat_slime.evaluation.scores import summary
 from sat_slime.plugin import r3, reward, versions
-from sat_slime.plugin.compat import is_newest, slime_function
+from sat_slime.plugin.compat import slime_function
 from sat_slime.plugin.settings import plugin_config, plugin_method, reads_engine, steps_per_rollout
 from sat_slime.plugin.step import StepFile
 from sat_slime.rollout.stream import STREAM_METRICS
@@ -40,9 +38,6 @@ MAX_REJECTED = 0.01
 TRACKED = ("accuracy/", "avg@", "pass@", "reasons/")
 """Beginnings of the scores that go to slime's trackers: slime logs the mean, lengths and truncation itself."""
 
-READERS_OF_LISTS = ("custom_convert_samples_to_train_data_path", "custom_reward_post_process_path")
-"""slime's arguments that name functions of a user's own which get the samples after `log_rollout`."""
-
 _generated = -1
 """The newest rollout that was generated in this process."""
 _told: set[str] = set()
@@ -51,14 +46,11 @@ _told: set[str] = set()
 
 def on_sample(args: Namespace, sample: Any, *, rollout_id: int | None = None, evaluation: bool = False) -> None:
     """Checks the numbers of one of slime's samples as the lab runtime does (rollout/validation.py), narrows its
-    routed experts, and stores them for all processes of the node, in place. A sample of an evaluation is not trained:
-    it loses its routes, which slime asks for and nothing reads.
+    routed experts, in place. A sample of an evaluation is not trained: it loses its routes, which slime asks for and
+    nothing reads.
 
     A sample with a fault stays in its batch, since slime counts on its size, but trains nothing: slime masks the loss
     of a `remove_sample`. Its reward still counts in its prompt's baseline.
-
-    Tokens of a tool at the end of a response have routes that stand in, since no engine forwards them and nothing that
-    is trained reads them.
 
     A sample that a push cut off is judged when it ends. Where it was cut off is noted. Its tokens keep the routes that
     they have so far, though the engine forwards them anew, under other weights, when it goes on with the sample.
@@ -75,15 +67,11 @@ def on_sample(args: Namespace, sample: Any, *, rollout_id: int | None = None, ev
         if replays and sample.rollout_routed_experts is not None:
             sample.rollout_routed_experts = r3.narrow(sample.rollout_routed_experts, args)
             _keep_first_routes(sample, aborted)
-            if not aborted:
-                _route_the_last_tool(sample, args)
         if not aborted:
             _check(args, sample)
     except RejectedResponse as error:
         if not aborted:
             _leave_out(args, sample, rollout_id, error)
-    if replays and not aborted and r3.travel_by_reference(args):
-        sample.rollout_routed_experts = r3.store(sample.rollout_routed_experts)
 
 
 def _check(args: Namespace, sample: Any) -> None:
@@ -139,14 +127,6 @@ def _keep_first_routes(sample: Any, aborted: bool) -> None:
         sample.metadata = metadata
 
 
-def _route_the_last_tool(sample: Any, args: Namespace) -> None:
-    """Gives the tokens that a tool wrote at the end of a response routes, in place, where just theirs are missing."""
-    routes, mask = sample.rollout_routed_experts, list(sample.loss_mask or [])
-    missing = len(sample.tokens) - 1 - len(routes)
-    if 0 < missing <= len(mask) and not any(mask[-missing:]) and any(mask[: len(mask) - missing][-1:]):
-        sample.rollout_routed_experts = torch.cat([routes, r3.stand_in(missing + 1, args)])
-
-
 def _leave_out(args: Namespace, sample: Any, rollout_id: int | None, fault: RejectedResponse) -> None:
     """Has a sample train nothing. The first of each reason is logged. Numbers that would harm under a mask too are
     replaced: slime multiplies by it, embeds tokens and replays routes."""
@@ -175,8 +155,8 @@ def log_rollout(
     rollout_extra_metrics: dict[str, Any] | None,
     rollout_time: float,
 ) -> bool:
-    """Does what takes the whole batch: it counts by reason what is left out, sends versions to the trainer, reports the
-    verifier's counts, and makes arrays of tokens and log-probs. It returns False, so that slime's own logging goes on.
+    """Does what takes the whole batch: it counts by reason what is left out, sends versions to the trainer, and reports
+    the verifier's counts. It returns False, so that slime's own logging goes on.
 
     Raises:
         RuntimeError: too many samples are left out for an accident, or some are of weights that our driver never sent.
@@ -204,19 +184,7 @@ def log_rollout(
             logger.warning("rollout %d: lag is unknown: %s", rollout_id, reason)
     if verified := reward.drain_metrics():
         _track(args, {**verified, "rollout/step": slime_function("compute_rollout_step")(args, rollout_id)})
-    if not any(getattr(args, name, None) for name in READERS_OF_LISTS) and not is_newest():
-        numbers_as_arrays(samples)
     return False
-
-
-def numbers_as_arrays(samples: Sequence[Any]) -> None:
-    """Turns the lists of tokens and log-probs into arrays of the types in which slime's trainer gets them, in place.
-    Engines wait while slime makes tensors of them, which takes torch four times as long from a list."""
-    for sample in samples:
-        for name, code in (("tokens", "q"), ("rollout_log_probs", "f")):
-            if isinstance(values := getattr(sample, name, None), list):
-                with contextlib.suppress(TypeError, OverflowError):  # torch says what is wrong with such a list
-                    setattr(sample, name, np.asarray(array(code, values)))
 
 
 def _reward(args: Namespace, sample: Any) -> float:

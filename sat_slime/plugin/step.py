@@ -7,6 +7,7 @@ find this state by `current`. A process has one trainer.
 from __future__ import annotations
 
 import logging
+import math
 import os
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
@@ -28,11 +29,11 @@ from sat_slime.objective import (
     mismatch_metrics,
     threshold_scores,
 )
-from sat_slime.objective.metrics import slime_names
+from sat_slime.objective.metrics import gather, slime_names
 from sat_slime.plugin import r3, versions
 from sat_slime.plugin.compat import is_newest, locate, wrap_once
 from sat_slime.plugin.settings import plugin_config, plugin_method
-from sat_slime.plugin.versions import Origin, ResponseFacts
+from sat_slime.plugin.versions import Origin
 
 logger = logging.getLogger(__name__)
 
@@ -94,11 +95,7 @@ class StepMetrics:
         """Return the step's metrics, the same on all ranks of `group`, all of which must call; None: this process
         alone."""
         metrics = self._metrics.reduce(group)
-        names = set().union(*self._tokens)
-        if group is not None:  # a rank without a response knows none
-            of_ranks: list[set[str]] = [set()] * dist.get_world_size(group)
-            dist.all_gather_object(of_ranks, names, group=group)
-            names = set().union(*of_ranks)
+        names = set().union(*gather(set().union(*self._tokens), group))  # a rank without a response knows none
         if {"log_probs", "rollout"} <= names:
             columns = {
                 name: torch.cat([columns[name] for columns in self._tokens] or [torch.zeros(0)]) for name in names
@@ -132,8 +129,8 @@ class TrainerState:
         """(T,) of each response of this rank; None where unknown."""
         self.rewards: list[float] | None = None
         """Reward of each response of this rank before any baseline; None where it did not travel with the versions."""
-        self.responses = ResponseFacts()
-        """What the loss reads of each response; empty where the method reads nothing."""
+        self.steps_on_batch = 0
+        """Optimizer steps made on the batch in training."""
         self.agreement: r3.Agreement | None = None
         """How far the routers agree with the routes that they replay in this step, where they do."""
         self.threshold: Tensor | None = None
@@ -150,12 +147,10 @@ class TrainerState:
         return None if oldest is None or oldest != newest else self.steps - int(oldest)
 
     def begin(self, rollout_data: dict[str, Any]) -> None:
-        """Takes the origins out of a batch, reads its routes, and computes its metrics; called before it is scored."""
+        """Takes the origins out of a batch and computes its metrics; called before it is scored."""
         origins = versions.take_origins(rollout_data)
-        if "rollout_routed_experts" in rollout_data:
-            rollout_data["rollout_routed_experts"] = r3.received(rollout_data["rollout_routed_experts"])
         lengths = rollout_data["response_lengths"]
-        self.token_lags = self.rewards = None
+        self.token_lags, self.rewards, self.steps_on_batch = None, None, 0
         if origins is not None:
             of_tokens = [_token_versions(origin, length) for origin, length in zip(origins, lengths, strict=True)]
             self.token_lags = [self.steps - known for known in of_tokens]
@@ -185,9 +180,9 @@ class TrainerState:
                 f"{method.name} needs the {' and the '.join(unknown)} of the responses, which travel with the versions "
                 "of their weights, and this batch has none: the log of its rollout says why (look for `lag is unknown`)"
             )
-        facts = (rollout_data["tokens"], self.token_lags, self.rewards) if method.needs else ()
-        self.responses = ResponseFacts(*facts)
-        self.threshold = step_threshold(args, rollout_data, self.responses, actor)
+        if method.needs:
+            versions.tell(rollout_data["tokens"], self.token_lags, self.rewards)
+        self.threshold = step_threshold(args, rollout_data, actor)
 
     def threshold_for(self, method: Method) -> Tensor | None:
         """Return the threshold of the current optimizer step under scope `step`, 0-dim; None where each micro-batch
@@ -225,7 +220,7 @@ class TrainerState:
         # If the batch has another step, its lag is one more then: not the part from generation, but the part after it.
         self.batch_metrics |= {key: value + 1 for key, value in self.batch_metrics.items() if key in _GROWING}
         self.threshold = None
-        self.responses.count_step()
+        self.steps_on_batch += 1
         return metrics
 
 
@@ -253,26 +248,20 @@ def _reduced(lengths: list[int], lags: list[Tensor] | None, masks: list[Tensor] 
         lags = trained if any(len(lag) for lag in trained) else lags
     known = torch.cat(lags).double()
     last = torch.cat([lag[-1:].expand(len(lag)) for lag in lags]).double()  # weights only become newer
-    sums = torch.tensor(
-        [len(lengths), sum(lengths), len(known), known.sum(), last.sum(), not all_known], dtype=torch.float64
-    )
-    extremes = torch.tensor([torch.inf, torch.inf], dtype=torch.float64)
-    if len(known):
-        extremes = torch.stack([known.min(), -known.max()])
-    replicas = 1
+    ends = [float(end) for end in known.aminmax()] if len(known) else [math.inf, -math.inf]
+    own = (len(lengths), sum(lengths), len(known), float(known.sum()), float(last.sum()), *ends, all_known)
+    ranks, replicas = [own], 1
     if dist.is_initialized():
         from megatron.core import mpu
         from slime.utils.distributed_utils import get_gloo_group
 
-        dist.all_reduce(sums, group=get_gloo_group())
-        dist.all_reduce(extremes, op=dist.ReduceOp.MIN, group=get_gloo_group())
-        replicas = dist.get_world_size() // mpu.get_data_parallel_world_size(with_context_parallel=False)
-    n, tokens, n_known, lag, queue, unknown = sums.tolist()
-    metrics = {"response/length_mean": tokens / max(n, 1), "tokens/response_total": tokens / replicas}
-    if not unknown and n_known > 0:
-        low, minus_high = extremes.tolist()
-        metrics |= {"lag/mean": lag / n_known, "lag/min": low, "lag/max": -minus_high}
-        metrics |= {"lag/generation_mean": (lag - queue) / n_known, "lag/queue_mean": queue / n_known}
+        ranks = gather(own, get_gloo_group())
+        replicas = len(ranks) // mpu.get_data_parallel_world_size(with_context_parallel=False)
+    n, tokens, n_known, lag, queue, low, high, told = zip(*ranks, strict=True)
+    metrics = {"response/length_mean": sum(tokens) / max(sum(n), 1), "tokens/response_total": sum(tokens) / replicas}
+    if all(told) and (count := sum(n_known)):
+        metrics |= {"lag/mean": sum(lag) / count, "lag/min": min(low), "lag/max": max(high)}
+        metrics |= {"lag/generation_mean": (sum(lag) - sum(queue)) / count, "lag/queue_mean": sum(queue) / count}
     return metrics
 
 
@@ -280,9 +269,7 @@ def _reduced(lengths: list[int], lags: list[Tensor] | None, masks: list[Tensor] 
 
 
 @torch.no_grad()
-def step_threshold(
-    args: Namespace, rollout_data: dict[str, Any], responses: ResponseFacts, actor: Any = None
-) -> Tensor | None:
+def step_threshold(args: Namespace, rollout_data: dict[str, Any], actor: Any = None) -> Tensor | None:
     """Return the threshold of a method's judge over the whole step that a batch is for (scope `step`), such as SAT's
     quantile, 0-dim: over all micro-batches, all data- and context-parallel ranks. None where each micro-batch takes its
     own, and on all pipeline stages but the last. Called when all forward passes of slime are done and the model holds
@@ -295,7 +282,6 @@ def step_threshold(
 
     Args:
         rollout_data: responses of this data-parallel rank, with the log-probs of its context-parallel rank.
-        responses: what the method reads of them.
         actor: slime's MegatronTrainRayActor, for a forward pass of our own where slime made none.
 
     Raises:
@@ -316,7 +302,7 @@ def step_threshold(
 
     from sat_slime.plugin.batch import context_group, token_batch  # imports slime
 
-    tokens, d = token_batch(method, rollout_data, log_probs, responses)
+    tokens, d = token_batch(method, rollout_data, log_probs)
     scores = threshold_scores(method, tokens, group=context_group(), d=d)
     return method.judge.threshold_of(scores, mpu.get_data_parallel_group(with_context_parallel=True))
 
@@ -364,7 +350,7 @@ def prepare(args: Namespace, state: TrainerState) -> None:
         logger.info("sat_slime: %s is on: %s", method.label, in_words(method))
     if r3.replays(args):
         if not is_newest():
-            r3.replay_from_store()
+            r3.lay_out_narrow()
         state.agreement = r3.Agreement()
         r3.watch(lambda: current().agreement)
     if (run_dir := plugin_config(args).run_dir) is not None:

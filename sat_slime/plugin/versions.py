@@ -11,7 +11,7 @@ the trainer takes it out before slime would log it as turns.
 A response that a push cut off goes on under the new weights when slime asks for its rest. Its length at the cut is kept
 with it, so that the version of each token is known too.
 
-In the trainer lags and rewards have no place in slime's micro-batch either: `ResponseFacts` finds them for the loss.
+In the trainer lags and rewards have no place in slime's micro-batch either: `tell` ties them to a response's tokens.
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ import logging
 from argparse import Namespace
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from torch import Tensor
 
 logger = logging.getLogger(__name__)
 
-Value = TypeVar("Value")
 DRIVEN = "sat_slime_driven"
 """slime's argument by which our driver marks a run as its own."""
 CARRIER = "round_number"
 """Key of a sample's metadata whose values slime hands on to the trainer."""
 NEVER_PUSHED = "default"
 """SGLang's version of weights that were never pushed."""
+FACTS = "sat_slime_facts"
+"""Attribute of the tensor of a response's tokens: what `tell` told of the response."""
 CUTS = "sat_slime_cuts"
 """Key of a sample's metadata: the number of response tokens that it had at each interruption."""
 
@@ -140,49 +141,25 @@ def take_origins(rollout_data: dict[str, Any]) -> list[Origin] | None:
     return origins
 
 
-class ResponseFacts:
-    """Lags and rewards of the responses of a batch in training, found by the tensor that holds a response's tokens.
+def tell(tokens: Sequence[Tensor], lags: Sequence[Tensor] | None, rewards: Sequence[float] | None) -> None:
+    """Ties to the tensor of each response's tokens what the loss reads of the response. slime passes a fixed list of
+    keys to the loss; that tensor is among them, the same object in the batch and in each of its micro-batches.
 
-    slime passes a fixed list of keys to the loss. The tensor with a response's tokens is among them, and is the same
-    object in the batch and in each of its micro-batches.
+    Args:
+        tokens: slime's tokens of each response, prompt included.
+        lags: for each response, (response tokens,) optimizer steps from the generating weights to those at the first
+            step on its batch; None where they are unknown.
+        rewards: reward of each response; None where they are unknown.
     """
+    for i, response in enumerate(tokens):
+        setattr(response, FACTS, {"lags": lags and lags[i], "rewards": rewards and rewards[i]})
 
-    def __init__(
-        self,
-        tokens: Sequence[Tensor] = (),
-        lags: Sequence[Tensor] | None = None,
-        rewards: Sequence[float] | None = None,
-    ) -> None:
-        """
-        Args:
-            tokens: slime's tokens of each response, prompt included.
-            lags: for each response, (response tokens,) optimizer steps from the generating weights to those at the
-                first step on its batch; None where they are unknown.
-            rewards: reward of each response; None where they are unknown.
-        """
-        self._tokens = list(tokens)  # as long as they are kept, no other tensor has their ids
-        self._index = {id(response): index for index, response in enumerate(tokens)}
-        self._lags, self._rewards = lags, rewards
-        self._steps = 0
 
-    def count_step(self) -> None:
-        """Counts an optimizer step: whatever follows it in the batch has a lag of one more."""
-        self._steps += 1
-
-    def lags_of(self, tokens: Sequence[Tensor]) -> list[Tensor]:
-        """Return for each response its (response tokens,) lags at the optimizer step in progress. Raises RuntimeError
-        where they were not told."""
-        return [lags + self._steps for lags in self._told(tokens, "lags", self._lags)]
-
-    def rewards_of(self, tokens: Sequence[Tensor]) -> list[float]:
-        """Return the reward of each response. Raises RuntimeError where they were not told."""
-        return self._told(tokens, "rewards", self._rewards)
-
-    def _told(self, tokens: Sequence[Tensor], name: str, values: Sequence[Value] | None) -> list[Value]:
-        indices = [self._index.get(id(response)) for response in tokens]
-        known = [index for index in indices if index is not None]
-        if values is None or len(known) < len(indices):
-            raise RuntimeError(
-                f"the {name} of these responses were not told to the trainer, which only sat_slime.plugin.driver does"
-            )
-        return [values[index] for index in known]
+def told(tokens: Sequence[Tensor], name: str) -> list[Any]:
+    """Return the lags or the rewards of these responses. Raises RuntimeError where they were not told."""
+    values = [getattr(response, FACTS, {}).get(name) for response in tokens]
+    if any(value is None for value in values):
+        raise RuntimeError(
+            f"the {name} of these responses were not told to the trainer, which only sat_slime.plugin.driver does"
+        )
+    return values

@@ -188,9 +188,9 @@ def test_routes():
     """384 bytes a token; prompt and response end where the context of 32,768 tokens does."""
     config = paper("method.r3=true")
     assert BATCH * 48 * 8 == 48 * GIB and host_need(paper())["routed experts"] == 0
-    # those of the batch in training and of the one in flight are in the object store, once each
-    assert host_need(config)["routed experts"] == 2 * 48 * GIB
-    assert host_need(paper("method.r3=true", "pipeline.lag=0"))["routed experts"] == 48 * GIB
+    # the batch in training and the one in flight in the object store; the rollout process; four ranks, twice each
+    assert host_need(config)["routed experts"] == (2 + 1 + 8) * 48 * GIB
+    assert host_need(paper("method.r3=true", "pipeline.lag=0"))["routed experts"] == 10 * 48 * GIB
     assert sum(store_need(config).values()) == 2 * (48 * GIB + 16 * BATCH)
 
 
@@ -221,7 +221,7 @@ GLM_AIR = [f"slime.{flag}={value}" for flag, value in SIZES.items()]
         (TRAINING, ["slime.recompute-granularity=false"], {}, "FAIL", "needs 134 of 79 GiB"),
         (TRAINING, GLM_AIR, {}, "FAIL", "more slime.tensor-model-parallel-size"),
         (HOST, [], {"host": 640}, "FAIL", "slime.optimizer-cpu-offload false where the GPUs have room"),
-        (HOST, [], {"host": 800}, "WARN", "needs up to 763 of 760 GiB"),
+        (HOST, [], {"host": 800}, "WARN", "needs up to 1,195 of 760 GiB"),
         (ENGINE, ["slime.rollout-num-gpus-per-engine=1"], {"gpu": 39.4}, "FAIL", "more slime.rollout-num-gpus-"),
         (STORE, [], {"store": 64}, "WARN", "100 of 64 GiB"),
     ],

@@ -53,7 +53,9 @@ class Problem:
     nuclei: list[Tensor] | None = None
     """For each response, (response tokens, VOCAB) bool: the tokens that a top-p below 1 left to sample from."""
     lags: list[Tensor] | None = None
-    """For each response, (response tokens,) lags; unset: the trainer was not told."""
+    """For each response, (response tokens,) lags at the first step on the batch; unset: the trainer was not told."""
+    steps_before: int = 0
+    """Optimizer steps made on the batch before."""
     rewards: list[float] | None = None
     n_microbatches: int = 2
     """Number of micro-batches of each data-parallel rank."""
@@ -167,7 +169,7 @@ def step(layout: Layout, args: Namespace, problem: Problem) -> Step:
         from sat_slime.plugin.step import current, step_threshold
 
         def before(args: Namespace, data: dict[str, Any]) -> None:
-            current().threshold = step_threshold(args, data, current().responses)
+            current().threshold = step_threshold(args, data)
 
     return run_step(args, problem, layout, before)
 
@@ -194,7 +196,7 @@ def run_step(
     )
 
     from sat_slime.plugin.step import current
-    from sat_slime.plugin.versions import ResponseFacts
+    from sat_slime.plugin.versions import tell
 
     args.allgather_cp = layout.allgather_cp
     columns = VOCAB // layout.tp
@@ -202,7 +204,8 @@ def run_step(
     table = problem.table[:, rank * columns : (rank + 1) * columns].clone().requires_grad_()
     data = _rollout_data(problem, mpu.get_data_parallel_rank(), layout.dp, slice_log_prob_with_cp)
     mine = range(mpu.get_data_parallel_rank(), len(problem.tokens), layout.dp)
-    current().responses = ResponseFacts(
+    current().steps_on_batch = problem.steps_before
+    tell(
         data["tokens"],
         problem.lags and [problem.lags[i] for i in mine],
         problem.rewards and [problem.rewards[i] for i in mine],

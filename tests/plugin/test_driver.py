@@ -194,7 +194,7 @@ def test_the_runs_hosts_are_excepted_from_a_proxy(monkeypatch):
     monkeypatch.setattr(
         os, "environ", {"HTTPS_PROXY": "http://proxy:3128", "NO_PROXY": "corp.example", "SLIME_HOST_IP": "129.132.1.77"}
     )
-    driver.connect({})
+    driver.connect()
     assert started[0] == {}
     variables = started[1]["runtime_env"]["env_vars"]
     entries = variables["no_proxy"].split(",")
@@ -205,27 +205,6 @@ def test_the_runs_hosts_are_excepted_from_a_proxy(monkeypatch):
 
 
 ADDRESSES = [("129.132.1.5", "head.example"), ("10.0.0.1", "head.example")]
-
-
-SLIMES = "slime.rollout.sglang_rollout.generate_rollout"
-
-
-@pytest.mark.parametrize(
-    ("other", "narrow"),
-    [
-        ({}, True),
-        ({"rollout_function_path": "sat_slime.plugin.streaming.generate_rollout"}, True),
-        ({"num_experts": 256}, False),
-        ({"use_rollout_routing_replay": False}, False),
-        ({"custom_generate_function_path": "mine.generate"}, False),
-        ({"rollout_function_path": "mine.rollout"}, False),
-        ({"eval_function_path": "mine.evaluate"}, False),
-    ],
-)
-def test_engines_send_narrow_routes_where_slimes_functions_read_them(monkeypatch, other, narrow):
-    monkeypatch.setattr(driver, "is_newest", lambda: False)
-    args = make_args(**({"rollout_function_path": SLIMES, "eval_function_path": SLIMES} | other))
-    assert driver.narrows_replies(args) is narrow
 
 
 # ------------------------------------------------------------------------------------------------------------ ports

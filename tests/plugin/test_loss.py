@@ -292,13 +292,12 @@ def test_what_the_batch_lacks_is_named(name: str, missing: str, says: str) -> No
 
 
 def test_the_lag_grows_with_the_optimizer_steps_of_a_batch() -> None:
-    lags = on_ranks(Layout(), lags_after_a_step, make_args("grpo"), problem := make_problem())[0]
-    assert all(torch.equal(now, before + 1) for now, before in zip(lags, problem.lags, strict=True))
-
-
-def lags_after_a_step(layout, args, problem):
-    step(layout, args, problem)
-    return current().responses.lags_of(problem.tokens)
+    problem = make_problem()
+    older = replace(problem, lags=[lags + 1 for lags in problem.lags])
+    jobs = [(make_args("grpo-decoupled-a3po"), one) for one in (replace(problem, steps_before=1), older, problem)]
+    grown, told, first = (result.gradient for result in on_ranks(Layout(), steps, jobs)[0])
+    assert torch.equal(grown, told) and not torch.equal(grown, first)
+    assert current().steps_on_batch == 1
 
 
 @pytest.mark.parametrize("name, what", [("grpo-decoupled-a3po", "lags"), ("topr", "rewards")])

@@ -14,7 +14,7 @@ import torch
 from hook_samples import make_args, make_routes, make_sample
 
 from sat_slime.plugin import versions
-from sat_slime.plugin.rollout_hooks import READERS_OF_LISTS, log_rollout, on_sample
+from sat_slime.plugin.rollout_hooks import log_rollout, on_sample
 
 pytestmark = pytest.mark.usefixtures("rollout_process")
 WITHOUT_ROUTES = make_args(use_rollout_routing_replay=False, sat_slime={"method": {}}, vocab_size=100)
@@ -163,24 +163,6 @@ def test_versions_are_carried_to_the_trainer(sample_class):
     assert data == {}
 
 
-@pytest.mark.parametrize("own", [None, *READERS_OF_LISTS])
-def test_tokens_and_log_probs_become_arrays_for_slimes_functions_alone(sample_class, own):
-    args = make_args(**{own: "a.function"} if own else {})
-    samples = make_batch(sample_class, args)
-    tokens, log_probs = list(samples[0].tokens), [-0.1] * samples[0].response_length
-    samples[0].rollout_log_probs = list(log_probs)
-    samples[1].rollout_log_probs = [None, -0.5]  # torch refuses it; numpy would make a NaN of it
-    log_rollout(5, args, samples, {}, 1.0)
-    assert list(samples[0].tokens) == tokens
-    assert samples[1].rollout_log_probs == [None, -0.5]
-    if own:
-        assert type(samples[0].tokens) is type(samples[0].rollout_log_probs) is list
-    else:
-        assert samples[0].tokens.dtype == np.int64
-        expected = torch.tensor(log_probs, dtype=torch.float32)
-        assert torch.equal(torch.as_tensor(samples[0].rollout_log_probs), expected)
-
-
 def test_in_a_script_of_ones_own_nothing_travels(sample_class):
     """slime counts its pushes there, and nothing takes an origin out before slime would log it as turns."""
     samples = make_batch(sample_class, make_args())
@@ -232,21 +214,6 @@ def test_rows_forwarded_anew_keep_the_routes_of_their_time(sample_class):
     expected = torch.cat([first[:13], second[13:16], third[16:19]])  # 9 of the prompt's rows predict nothing
     assert torch.equal(sample.rollout_routed_experts.int(), expected)
     assert set(sample.metadata) == {"sat_slime_cuts"}
-
-
-@pytest.mark.parametrize(("tools", "left_out"), [(3, False), (2, True), (4, True)])
-def test_a_tool_with_the_last_word_has_routes_that_stand_in(sample_class, tools, left_out):
-    sample = make_sample(sample_class, loss_mask=[1] * 7 + [0] * 3)
-    whole = sample.rollout_routed_experts
-    sample.rollout_routed_experts = whole[: len(whole) - tools]
-    if tools == 2:
-        sample.loss_mask = [1] * 9 + [0]
-    args = make_args()
-    on_sample(args, sample, rollout_id=5, evaluation=False)
-    assert sample.remove_sample is left_out
-    assert judged(sample, args) == ""
-    if not left_out:
-        assert torch.equal(sample.rollout_routed_experts[:-3].int(), whole[:-3].int())
 
 
 @pytest.mark.parametrize(

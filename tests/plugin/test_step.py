@@ -16,7 +16,7 @@ from sat_slime.plugin import r3
 from sat_slime.plugin.rollout_hooks import log_rollout
 from sat_slime.plugin.settings import plugin_method
 from sat_slime.plugin.step import MetricsFile, StepFile, TrainerState, step_threshold
-from sat_slime.plugin.versions import Origin, ResponseFacts
+from sat_slime.plugin.versions import Origin, told
 
 A3PO = "grpo-decoupled-a3po"
 
@@ -50,9 +50,9 @@ def test_lags_and_rewards_reach_their_response(name: str) -> None:
     state.begin(data)
     state.scored(args, data)
     turned = data["tokens"][::-1]  # a micro-batch has them in an order of its own
-    assert [lags.tolist() for lags in state.responses.lags_of(turned)] == [[5, 5, 5], [2] * 5]
+    assert [lags.tolist() for lags in told(turned, "lags")] == [[5, 5, 5], [2] * 5]
     if name == "topr":
-        assert state.responses.rewards_of(turned) == [1.0, 0.5]
+        assert told(turned, "rewards") == [1.0, 0.5]
 
 
 def test_only_tokens_that_are_trained_count_for_the_lag() -> None:
@@ -81,18 +81,6 @@ def test_a_batch_without_them_is_not_trained_on(name: str, what: str, caplog) ->
     with pytest.raises(RuntimeError, match=rf"{name} needs the {what} of the responses.*`lag is unknown`"):
         state.scored(args, data)
     assert "lag is unknown" in caplog.text
-
-
-def test_facts_of_the_batch_before_are_forgotten() -> None:
-    args, state = make_args(A3PO), TrainerState(steps=9)
-    first, second = (batch_of(args, samples_of(["4"], [1.0])) for _ in range(2))
-    for data in (first, second):
-        state.begin(data)
-        state.scored(args, data)
-        state.end_step(None)
-    assert state.responses.lags_of(second["tokens"])[0].tolist() == [6, 6, 6], "one step on"
-    with pytest.raises(RuntimeError, match="were not told"):
-        state.responses.lags_of(first["tokens"])
 
 
 @pytest.mark.needs_slime
@@ -189,7 +177,7 @@ class Actor:
 
 def take(layout, args, data, actor):
     state = TrainerState()
-    state.threshold = step_threshold(args, data, ResponseFacts(), actor)
+    state.threshold = step_threshold(args, data, actor)
     return state.threshold_for(plugin_method(args))
 
 

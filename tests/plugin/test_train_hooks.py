@@ -68,7 +68,7 @@ def test_faults_end_the_run_before_the_model_is_built(known_slime, method, flags
 
 def test_the_threshold_of_the_step_is_taken_from_the_batch(known_slime, monkeypatch):
     args, data = of_a_script("sat-gspo"), {"response_lengths": [3], "num_microbatches": [1]}
-    monkeypatch.setattr(step, "step_threshold", lambda args, data, responses, actor: torch.tensor(0.5))
+    monkeypatch.setattr(step, "step_threshold", lambda args, data, actor: torch.tensor(0.5))
     train_hooks.install(args)
     train_hooks.postprocess(args, 0, data)
     assert step.current().threshold == 0.5 and step.current().steps == 1
