@@ -36,7 +36,6 @@ from sat_slime.cli.terminal import (
     warn,
 )
 from sat_slime.config import ConfigError, SlimeConfig, dump_config, load_config
-from sat_slime.config.exits import NODE_DIED
 from sat_slime.config.jsonl import append_row, keep_rows, number, read_rows, write_atomically
 from sat_slime.launch import checks, cpu_run, local_ray, machine
 from sat_slime.launch.command import checkpoint_folder
@@ -404,7 +403,7 @@ def refusal(deaths: Sequence[Death], limit: int) -> str | None:
     if last.exit_code == BAD_INPUT:
         return "its settings were refused, as they would be again"
     has_trained = any(death.iteration > death.began for death in deaths)
-    if not has_trained and last.exit_code not in (None, NODE_DIED) and 0 < last.exit_code < SIGNALS:
+    if not has_trained and last.exit_code is not None and 0 < last.exit_code < SIGNALS:
         return "it failed before it had trained anything, as it would again"
     if sum(death.iteration == last.iteration for death in deaths) >= DEATHS_AT_ONE_ITERATION:
         return f"it died {DEATHS_AT_ONE_ITERATION} times after iteration {last.iteration}"

@@ -13,9 +13,6 @@ from types import FrameType
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Ctrl-C, what `kill` and schedulers send first, and what comes when a terminal or its connection is closed."""
 
-NODE_DIED = 75
-"""Exit code of a job that ended because a node on which it ran has died: a temporary failure, by sysexits.h."""
-
 
 def how_it_ended(code: int) -> str:
     """Return how a process ended, as the end of a sentence, by its return code; a negative one is the number of a

@@ -515,7 +515,6 @@ class StreamingPipeline(Pipeline):
         self.stream: Stream[int, RolloutBatch] = Stream(
             bound,
             pipeline.iterations,
-            rollout.max_response_tokens,
             draw=lambda number: number,
             queue=pipeline.queue_prompts,
             over_age=pipeline.over_age,

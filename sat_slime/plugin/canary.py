@@ -72,35 +72,30 @@ class PushCanary:
         Raises:
             PushNotTaken: an engine does not hold the weights, or none can be asked.
         """
-        scores = next((scores for scores in from_ranks or [] if scores is not None), None)
+        scores = next((scores for scores in from_ranks if scores is not None), None)
         answers: dict[str, EngineScores] = {}
-        numbers, why = [], "the trainer has no scores" if scores is None else "there are no engines that take pushes"
-        if scores is not None:
-            with ThreadPoolExecutor(max(1, len(engines))) as pool:
-                asked = {number: pool.submit(_ask, url, scores.sequences) for number, url in engines.items()}
-            for number, future in asked.items():
-                name = f"rollout engine {number} ({engines[number]})"
+        why = "the trainer has no scores" if scores is None else "there are no engines that take pushes"
+        if scores is not None and engines:
+            names = {f"rollout engine {number} ({url})": url for number, url in engines.items()}
+            with ThreadPoolExecutor(len(engines)) as pool:
+                asked = {name: pool.submit(_ask, url, scores.sequences) for name, url in names.items()}
+            for name, future in asked.items():
                 try:
                     answers[name] = future.result()
-                    numbers.append(number)
                 except ValueError as error:  # a dead engine is slime's to replace, and no reason to end a run
                     why = f"no engine gives scores; {name}: {error}"
                     logger.warning("sat_slime: canary: %s is not judged at version %s: %s", name, scores.version, error)
-        if scores is None or not answers:  # counts as a push that no engine took
-            self._report(
-                f"canary: the push cannot be checked: {why}: look into the engines' logs, or set pipeline.canary to "
-                "none"
-            )
-            return {"canary/faults": float(max(1, len(engines)))}
-        verdict = self._canary.check(scores.version, scores.log_probs, answers, numbers)
-        if verdict.faults:
-            self._report(verdict.message)
-        return verdict.metrics
-
-    def _report(self, message: str) -> None:
-        if self._then == "stop":
+        if scores is not None and answers:
+            verdict = self._canary.check(scores.version, scores.log_probs, answers)
+            message, metrics = verdict.message if verdict.faults else "", verdict.metrics
+        else:  # counts as a push that no engine took
+            message = f"canary: the push cannot be checked: {why}: see engines' logs, or set pipeline.canary to none"
+            metrics = {"canary/faults": float(max(1, len(engines)))}
+        if message and self._then == "stop":
             raise PushNotTaken(f"{message} (pipeline.canary is stop; go on with --resume)")
-        logger.warning("sat_slime: %s", message)
+        if message:
+            logger.warning("sat_slime: %s", message)
+        return metrics
 
 
 def _dtype(args: Namespace) -> str:
@@ -199,14 +194,11 @@ def _as_engines_score(args: Namespace) -> Iterator[None]:
     """Has slime score as an engine scores an input: at temperature 1, without the mask of top-p, and with routers that
     choose experts as without routing replay."""
     known = {name: getattr(args, name) for name in ("rollout_temperature", "rollout_top_p")}
-    stage = os.environ.get("ROUTING_REPLAY_STAGE")
+    stage = os.environ.get("ROUTING_REPLAY_STAGE", "fallthrough")
     vars(args).update(dict.fromkeys(known, 1.0))
     os.environ["ROUTING_REPLAY_STAGE"] = "fallthrough"
     try:
         yield
     finally:
         vars(args).update(known)
-        if stage is None:
-            del os.environ["ROUTING_REPLAY_STAGE"]
-        else:
-            os.environ["ROUTING_REPLAY_STAGE"] = stage
+        os.environ["ROUTING_REPLAY_STAGE"] = stage

@@ -23,17 +23,15 @@ import inspect
 import logging
 import os
 import sys
-import threading
 import time
 from argparse import Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
 import ray
 
-from sat_slime.config.exits import NODE_DIED
 from sat_slime.config.jsonl import number, read_rows
 from sat_slime.config.slime_schema import SlimePipelineConfig
 from sat_slime.config.source import ConfigError
@@ -54,9 +52,6 @@ NOT_HERE = {
     "keep_old_actor": "denominator checkpoint keeps the weights that it needs without it: leave it out",
 }
 """Flags of slime that mean another order than this one."""
-NODES_SEEN_EVERY_S, CLOSED_WITHIN_S = 5.0, 30.0
-DEATH_SEEN_WITHIN_S = 40.0
-"""Ray takes 15 s to find that a killed node does not answer, and longer for one that hangs."""
 SETUP_WORKER = "sat_slime.plugin.worker.setup_worker"
 """Run by each process that Ray starts. Of this module, which is `__main__` where a run goes, Ray would find nothing."""
 
@@ -104,8 +99,6 @@ class Host:
     rollouts_per_epoch: int | None
     startup: Any = None
     """slime's RolloutStartup; None in versions that have none."""
-    nodes: frozenset[str] = frozenset()
-    """Ray's ids of the nodes that hold the GPUs of trainers and engines."""
 
     @classmethod
     def start(cls, args: Namespace, restore_plan: Any, actor_cls: type) -> Host:
@@ -130,12 +123,7 @@ class Host:
             slime_function("init_tracking")(args)
             manager, per_epoch = create_rollout_manager(args, groups["rollout"])
         trainers, _ = create_training_models(args, groups, manager, actor_cls=actor_cls)
-        return cls(args, manager, trainers, per_epoch, startup, nodes_of(groups))
-
-    def dead_nodes(self) -> list[str]:
-        """Return the addresses of the run's nodes that have died; other nodes of a cluster come and go."""
-        of_run = (node for node in ray.nodes() if node["NodeID"] in self.nodes)
-        return sorted(node["NodeManagerAddress"] for node in of_run if not node["Alive"])
+        return cls(args, manager, trainers, per_epoch, startup)
 
     def push(self) -> list[Any] | None:
         """Sends the trainers' weights to the engines; return what each rank returned, or None with a push by disk."""
@@ -176,40 +164,6 @@ class Host:
             ray.get(self.startup.serving.dispose.remote())
         if not failed:
             slime_function("finish_tracking")(self.args)
-
-
-def nodes_of(groups: Any) -> frozenset[str]:
-    """Return Ray's ids of the nodes on which slime's placement groups are: the first of each tuple of a mapping."""
-    values = groups.values() if isinstance(groups, Mapping) else ()
-    placed = {group[0].id: group[0] for group in values if group and hasattr(group[0], "id")}
-    tables = [ray.util.placement_group_table(group) for group in placed.values()]
-    return frozenset(node for table in tables for node in table["bundles_to_node_id"].values() if node)
-
-
-def end_with_its_nodes(host: Host) -> None:
-    """Ends this job, with code NODE_DIED, once a node on which it runs has died. Whoever waits for an engine there, by
-    requests that are tried again or in a collective operation, would wait for minutes or for good."""
-
-    def look() -> None:
-        dead: list[str] = []
-        while not dead:
-            time.sleep(NODES_SEEN_EVERY_S)
-            with contextlib.suppress(Exception):  # while Ray itself ends
-                dead = host.dead_nodes()
-        print(f"sat_slime: node {', '.join(dead)}, on which this run was, has died", file=sys.stderr, flush=True)
-        closing = threading.Thread(target=host.close, kwargs={"failed": True}, daemon=True)
-        closing.start()
-        closing.join(CLOSED_WITHIN_S)  # what is to be closed may have been on that node
-        os._exit(NODE_DIED)
-
-    threading.Thread(target=look, daemon=True).start()
-
-
-def wait_for_deaths(host: Host) -> None:
-    """Gives `end_with_its_nodes` the time to see a node's death, which may be why the run has failed: what asked an
-    engine there fails before Ray knows. A job that ends with another code may not be restarted."""
-    if len(host.nodes) > 1:
-        time.sleep(DEATH_SEEN_WITHIN_S)
 
 
 # ------------------------------------------------------------------------------------------------------------ the order
@@ -390,16 +344,13 @@ def main() -> None:
 
     connect()
     host = Host.start(args, restore_plan, SatTrainRayActor)
-    end_with_its_nodes(host)
     try:
         train(host, plugin_config(args).driver, begun)
     except PushNotTaken as error:
         host.close(failed=True)
         print(f"sat_slime: {error}", file=sys.stderr, flush=True)
         raise SystemExit(1) from None
-    except BaseException as error:
-        if isinstance(error, Exception):
-            wait_for_deaths(host)
+    except BaseException:
         host.close(failed=True)
         raise
     host.close(failed=False)

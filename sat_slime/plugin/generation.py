@@ -12,7 +12,7 @@ import copy
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -22,8 +22,8 @@ from sat_slime.rollout.stream import MAX_ATTEMPTS, Group, Stream, StreamState
 
 logger = logging.getLogger(__name__)
 
-POLL_S = 0.2
-"""Seconds between two looks at what changes without notice: finished samples of a group, the engines' version."""
+POLL_S = 0.1
+"""Seconds between two looks at what has changed: groups complete, engines with room, their version."""
 PATIENCE_S = 600.0
 """Seconds without a version of the engines' weights after which the run fails."""
 PROGRESS_EVERY_S = 30.0
@@ -33,30 +33,15 @@ Samples = list[Any]
 """A group's samples; an element is a list where a generate function made several samples of one."""
 
 
-class Engines(Protocol):
-    """The engines behind slime's functions."""
-
-    @property
-    def slots(self) -> int:
-        """The number of samples that the engines decode side by side."""
-
-    async def generate(self, group: Samples) -> Samples:
-        """Generates and rewards a group; samples that a push cut off come back aborted."""
-
-    async def version(self) -> int | None:
-        """Return the oldest version of weights that an engine holds, in optimizer steps; None while it is not known."""
-
-
 class Generation:
     """Generates the groups of a stream, whose prompts and results are slime's samples."""
 
-    def __init__(self, stream: Stream[Samples, Samples], engines: Callable[[], Engines]) -> None:
-        """engines: makes the engines; called when generation starts."""
+    def __init__(self, stream: Stream[Samples, Samples], engines: Callable[[], Any]) -> None:
+        """engines: makes streaming.py's engines; called when generation starts."""
         self.stream, self._make_engines = stream, engines
         self.tasks: dict[Group[Samples, Samples], asyncio.Task[None]] = {}
         self.failure: BaseException | None = None
         self._unknown_since: float | None = None
-        self._news = asyncio.Event()
         self._tending: asyncio.Task[None] | None = None
 
     # ------------------------------------------------------------------------------------------------- handing out
@@ -72,9 +57,12 @@ class Generation:
         if self._tending is None:
             self.engines = self._make_engines()
             self._tending = asyncio.create_task(self._tend())
-        self._notify()
+        clock = asyncio.get_running_loop().time
+        told = clock()
         while self.failure is None and (groups := self.stream.take()) is None:
-            if not await _wait(self._news, PROGRESS_EVERY_S):
+            await asyncio.sleep(POLL_S)
+            if clock() - told > PROGRESS_EVERY_S:
+                told = clock()
                 self._log_progress()
         if self.failure is not None:
             raise self.failure
@@ -82,7 +70,6 @@ class Generation:
             if self._is_doomed(group):
                 self.stream.abandon(group, len(list(flat(group.result or []))))
                 self.tasks[group].cancel()  # its connections close, by which SGLang ends its requests
-        self._notify()
         samples = [group.result for group in groups or [] if group.result is not None]
         return sorted(samples, key=_place), self.stream.report()
 
@@ -99,12 +86,10 @@ class Generation:
         """Begins groups whenever there is room for them, until one has failed too often."""
         try:
             while self.failure is None:
-                news = self._news
                 await self._begin()
-                await _wait(news, POLL_S)
+                await asyncio.sleep(POLL_S)
         except Exception as error:
             self.failure = error
-            self._notify()
 
     async def _begin(self) -> None:
         while self.failure is None and self._unfinished() < self.engines.slots:
@@ -142,7 +127,6 @@ class Generation:
                 if group in self.stream.overdue() and self._is_doomed(group):
                     self.stream.abandon(group, len(list(flat(samples))))
                     return
-                self._notify()
                 if any(isinstance(element, list) for element in samples):  # slime cannot go on with lists
                     group.result = samples = copy.deepcopy(group.prompt)
                 if sum(_lengths(samples)) == length:  # the engine aborted at once: do not press it
@@ -153,7 +137,6 @@ class Generation:
             self.stream.complete(group, samples, _lengths(samples), _oldest(samples))
         finally:
             del self.tasks[group]
-            self._notify()
 
     def _is_doomed(self, group: Group[Samples, Samples]) -> bool:
         """Return whether a group in generation has a token that cannot be trained within the bound any more."""
@@ -180,23 +163,9 @@ class Generation:
             for sample in flat(group.result or [])
         )
 
-    # ------------------------------------------------------------------------------------------------------- state
-
     async def freeze(self, rollout: int) -> StreamState[Samples, Samples]:
-        """Return the stream's state, on the event loop; nothing begins until `thaw`. Raises as `Stream.freeze`."""
+        """Return the stream's state, on the event loop; nothing begins until its `thaw`. Raises as `Stream.freeze`."""
         return self.stream.freeze(rollout)
-
-    async def thaw(self) -> None:
-        """Lets groups begin again."""
-        self.stream.thaw()
-        self._notify()
-
-    # -------------------------------------------------------------------------------------------------------- news
-
-    def _notify(self) -> None:
-        """Wakes all who wait for a change."""
-        self._news.set()
-        self._news = asyncio.Event()
 
 
 def saved_group(samples: Samples) -> Group[Samples, Samples]:
@@ -252,14 +221,6 @@ def read_queue(folder: Path, sample_class: Any) -> tuple[list[Any], list[Any], d
             f"{folder} is damaged ({why}): go on from an earlier checkpoint (sat-slime launch RUN --resume-from "
             "ITERATION), or delete the folder, and the prompts that waited or were in generation are skipped"
         ) from error
-
-
-async def _wait(news: asyncio.Event, seconds: float) -> bool:
-    try:
-        await asyncio.wait_for(news.wait(), seconds)
-    except asyncio.TimeoutError:
-        return False
-    return True
 
 
 def flat(group: Samples) -> Iterator[Any]:

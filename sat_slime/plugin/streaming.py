@@ -71,7 +71,6 @@ class StreamingDataSource(RolloutDataSourceWithBuffer):
         self.stream: Stream[Samples, Samples] = Stream(
             bound,
             args.num_rollout,
-            args.rollout_max_response_len,
             lambda _: next(iter(self.get_samples(1)), None),
             over_age=plugin_config(args).driver.over_age,
         )
@@ -91,7 +90,7 @@ class StreamingDataSource(RolloutDataSourceWithBuffer):
             write_queue(queue_folder(Path(self.args.save), rollout_id), waiting, state.unfinished, unreported)
             super().save(rollout_id)
         finally:
-            run(self.generation.thaw())
+            self.stream.thaw()
 
     def load(self, rollout_id: int | None = None) -> None:
         """Loads what `save` saved. Raises ValueError where it is damaged."""
@@ -145,9 +144,11 @@ class _Engines:
 
     @property
     def slots(self) -> int:
+        """The number of samples that the engines decode side by side."""
         return self._args.sglang_server_concurrency * get_rollout_num_engines(self._args)
 
     async def generate(self, group: Samples) -> Samples:
+        """Generates and rewards a group; samples that a push cut off come back aborted."""
         return await sglang_rollout.generate_and_rm_group(
             self._args, group, sampling_params=self._state.sampling_params.copy(), evaluation=False
         )

@@ -7,10 +7,8 @@ of an earlier push, or that tells another version, does not hold the weights tha
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,10 +17,9 @@ SEQUENCES = 8
 FACTOR = 3.0
 """The limit over the median of what passed. From push to push the mean of 120 tokens of a bf16 MoE model varies by half
 of itself."""
-FLOORS = {"float32": 1e-5, "bfloat16": 2e-3, "float16": 1e-3}
-"""nats: no limit is below, however well the first scores agree."""
-CEILINGS = {"float32": 1e-2, "bfloat16": 0.5, "float16": 0.5}
-"""nats: no limit is above, so that an engine with another model does not pass at the first push."""
+BOUNDS = {"float32": (1e-5, 1e-2), "bfloat16": (2e-3, 0.5), "float16": (1e-3, 0.5)}
+"""nats: no limit is below the first, however well the first scores agree, nor above the second, so that an engine with
+another model does not pass at the first push."""
 REMEMBERED = 16
 """Newest pushes whose differences, and trainer's scores, are kept."""
 NEARER = 0.5
@@ -57,8 +54,7 @@ def score_payload(sequences: Sequence[Sequence[int]]) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True)
-class EngineScores:
+class EngineScores(NamedTuple):
     """The answer of one engine to the canary."""
 
     log_probs: np.ndarray
@@ -83,8 +79,7 @@ def read_scores(answers: Any, sequences: Sequence[Sequence[int]]) -> EngineScore
     return EngineScores(log_probs, ", ".join(versions))
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(NamedTuple):
     """The judgement of a canary on a push."""
 
     metrics: dict[str, float]
@@ -97,53 +92,43 @@ class Verdict:
         return "canary: " + "; ".join(f"{engine} {fault}" for engine, fault in self.faults.items())
 
 
-@dataclass
 class Canary:
     """The record of the pushes so far, and the verdict on the next."""
 
-    dtype: str
-    """Arithmetic of the engines."""
-    levels: list[float] = field(default_factory=list)
-    """Mean |d| of the pushes that passed, the newest ones; a checkpoint keeps them."""
-    _trainer: deque[tuple[int, np.ndarray]] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
+    def __init__(self, dtype: str) -> None:
+        """dtype: the arithmetic of the engines."""
+        self.floor, self.ceiling = BOUNDS[dtype]
+        self.levels: list[float] = []
+        """Mean |d| of the pushes that passed, the newest ones; a checkpoint keeps them."""
+        self._trainer: list[tuple[int, np.ndarray]] = []
 
-    def check(
-        self, version: int, trainer: np.ndarray, engines: dict[str, EngineScores], numbers: Sequence[int] = ()
-    ) -> Verdict:
+    def check(self, version: int, trainer: np.ndarray, engines: dict[str, EngineScores]) -> Verdict:
         """Return the verdict on a push.
 
         Args:
             version: of the weights that were pushed.
             trainer: (T,) log-probs of the scored tokens under them.
             engines: the answer of each engine, by its name.
-            numbers: of these engines, where others gave no answer; default: from 0 on.
         """
         distances = {name: _distance(scores.log_probs, trainer) for name, scores in engines.items()}
-        limit = self._limit(min(distances.values()))
+        level = float(np.median(self.levels)) if self.levels else min(distances.values())
+        limit = min(max(FACTOR * level, self.floor), self.ceiling)
         found = {name: self._fault(version, scores, distances[name], limit) for name, scores in engines.items()}
         faults = {name: fault for name, fault in found.items() if fault}
         if passed := [distance for name, distance in distances.items() if name not in faults]:
             self.levels = [*self.levels, max(passed)][-REMEMBERED:]
-        self._trainer.append((version, trainer))
-        worst = max(distances, key=lambda name: (name in faults, distances[name]))
-        metrics = {
-            "canary/d": distances[worst],
-            "canary/limit": limit,
-            "canary/worst_engine": float((numbers or range(len(engines)))[list(engines).index(worst)]),
-            "canary/faults": float(len(faults)),
-        }
+        self._trainer = [*self._trainer, (version, trainer)][-REMEMBERED:]
+        worst = max(distances[name] for name in faults or distances)
+        metrics = {"canary/d": worst, "canary/limit": limit, "canary/faults": float(len(faults))}
         return Verdict(metrics, faults)
-
-    def _limit(self, first: float) -> float:
-        """Return the limit of mean |d|, of the best engine where this is the first push."""
-        level = float(np.median(self.levels)) if self.levels else first
-        return min(max(FACTOR * level, FLOORS[self.dtype]), CEILINGS[self.dtype])
 
     def _fault(self, version: int, scores: EngineScores, distance: float, limit: float) -> str | None:
         differs = f"differs from the trainer by {distance:.2g} nats a token, the limit is {limit:.2g}"
         if not np.isfinite(distance):
             return "gives log-probs that are not finite: its weights are damaged. Restart it"
-        if (held := self._held(version, scores.log_probs, distance)) is not None:
+        earlier = [(_distance(scores.log_probs, known), held) for held, known in self._trainer if held != version]
+        nearest, held = min(earlier, default=(np.inf, version))
+        if nearest < NEARER * distance:
             says = f"and says {scores.version}" if scores.version != str(held) else "as it says"
             return f"still holds the weights of version {held}, {says}: it took no push since, or lost it. See its log"
         if scores.version != str(version):
@@ -158,12 +143,6 @@ class Canary:
                 "log with the others'"
             )
         return None
-
-    def _held(self, version: int, scores: np.ndarray, distance: float) -> int | None:
-        """Return the version of an earlier push to which the scores are much nearer; None where there is none."""
-        earlier = [(_distance(scores, known), held) for held, known in self._trainer if held != version]
-        nearest, held = min(earlier, default=(np.inf, None))
-        return held if nearest < NEARER * distance else None
 
 
 def _distance(a: np.ndarray, b: np.ndarray) -> float:

@@ -14,7 +14,6 @@ where unfinished groups are in generation or are to be generated anew (docs/asyn
 
 from __future__ import annotations
 
-import itertools
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -22,10 +21,8 @@ from typing import Generic, Literal, TypeVar
 
 import numpy as np
 
-STREAM_METRICS = ("queue/", "rollout/finished/", "rollout/dropped", "rollout/aborted")
+STREAM_METRICS = ("queue/", "rollout/finished", "rollout/dropped", "rollout/aborted")
 """The names of a stream's metrics begin with this (docs/runs.md)."""
-LENGTH_BINS = 4
-"""The number of ranges of length in which finished and dropped responses are counted."""
 MAX_ATTEMPTS = 3
 """Attempts to generate a group; the run fails when the last one fails."""
 
@@ -110,7 +107,6 @@ class Stream(Generic[Prompt, Result]):
         self,
         bound: StalenessBound,
         rollouts: int,
-        longest: int,
         draw: Callable[[int], Prompt | None],
         *,
         queue: int | None = None,
@@ -119,12 +115,11 @@ class Stream(Generic[Prompt, Result]):
         """
         Args:
             rollouts: number of rollouts of the whole run; no more is generated than they take.
-            longest: the most tokens that a response may have.
             draw: gives the next prompt, of this number; None while there is none.
             queue: the most groups that wait or are in generation; default: no limit but the bound's.
             over_age: what becomes of groups beyond the bound.
         """
-        self.bound, self.rollouts, self.longest, self.queue = bound, rollouts, longest, queue
+        self.bound, self.rollouts, self.queue = bound, rollouts, queue
         self.over_age, self._draw = over_age, draw
         self.drawn = 0
         """Number of prompts drawn."""
@@ -262,11 +257,16 @@ class Stream(Generic[Prompt, Result]):
 
     def report(self) -> dict[str, float]:
         """Return queue/* and rollout/* of the run folder: what the stream holds, and did since the last report."""
-        metrics = {
+        metrics: dict[str, float] = {
             "queue/length": len(self.waiting),
             "queue/in_generation": len(self.running),
-            **drop_metrics(self.finished, self.dropped, self.longest, self.aborted),
+            "rollout/finished": len(self.finished),
+            "rollout/dropped": len(self.dropped) + self.aborted,
+            "rollout/aborted": self.aborted,
         }
+        for name, lengths in (("finished", self.finished), ("dropped", self.dropped)):
+            if lengths:
+                metrics[f"rollout/{name}_length_mean"] = float(np.mean(lengths))
         self.finished, self.dropped, self.aborted = [], [], 0
         return metrics
 
@@ -303,28 +303,3 @@ class Stream(Generic[Prompt, Result]):
 def _age(group: Group) -> int:
     assert group.oldest is not None  # a group without a version is dropped and never waits
     return group.oldest
-
-
-def length_bins(longest: int) -> list[tuple[int, int]]:
-    """Return the first and last length of each bin, in tokens."""
-    edges = [round(i * longest / LENGTH_BINS) for i in range(LENGTH_BINS + 1)]
-    return [(low + 1, high) for low, high in itertools.pairwise(edges) if high > low]
-
-
-def drop_metrics(finished: Sequence[int], dropped: Sequence[int], longest: int, aborted: int = 0) -> dict[str, float]:
-    """rollout/{finished,dropped,aborted}* of the run folder.
-
-    Args:
-        finished: lengths in tokens of the responses that were completed.
-        dropped: lengths of those among them that were dropped.
-        longest: a response's limit. Where a rollout allows more, as slime v0.3.1 does after an abort, the last bin
-            counts it too.
-        aborted: responses that were dropped before they were complete, so that nobody knows their length.
-    """
-    metrics: dict[str, float] = {"rollout/dropped": len(dropped) + aborted, "rollout/aborted": aborted}
-    if dropped:
-        metrics["rollout/dropped_length_mean"] = float(np.mean(dropped))
-    for low, high in length_bins(longest):
-        for name, lengths in (("finished", finished), ("dropped", dropped)):
-            metrics[f"rollout/{name}/{low}-{high}"] = sum(low <= min(length, longest) <= high for length in lengths)
-    return metrics

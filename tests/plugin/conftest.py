@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fake_slime
 import pytest
+from slime_marks import MISSING
 
 from sat_slime.plugin import rollout_hooks, step
 
@@ -16,11 +17,10 @@ def nothing_of_another_test(monkeypatch):
 
 @pytest.fixture(scope="module")
 def slimes_loss():
-    """Puts the real slime in place, or the stand-in for the few functions of it that a loss needs."""
-    pytest.importorskip("megatron.core", reason="slime's loss reads Megatron's parallel state")
-    fake_slime.install_where_missing()
-    yield
-    fake_slime.remove()
+    """The real slime, importable; skips where it is not installed."""
+    if missing := MISSING["needs_slime"]:
+        pytest.skip(f"needs the real slime: {', '.join(missing)} not importable")
+    fake_slime.prepare()
 
 
 @pytest.fixture

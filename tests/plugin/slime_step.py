@@ -376,7 +376,7 @@ def on_ranks(layout: Layout, work: Callable[..., Any], *arguments: Any) -> list[
 def _rank(rank: int, layout: Layout, folder: str, work: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
     import fake_slime
 
-    fake_slime.install_where_missing()
+    fake_slime.prepare()
     start_ranks(layout, rank, os.path.join(folder, "meet"))
     result = work(layout, *arguments)
     torch.save(result, os.path.join(folder, f"{rank}.pt"))

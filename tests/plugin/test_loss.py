@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import inspect
 from dataclasses import replace
 
-import fake_slime
 import pytest
 import torch
-from slime_step import Layout, make_args, make_problem, on_ranks, step, steps
-from table_objective import LAYOUTS, assert_same_step, by_the_objective, in_order_of_ranks, needs_real, with_nuclei
+from slime_step import VOCAB, Layout, Problem, Step, make_args, make_problem, on_ranks, step, steps
 
 from sat_slime.config.method_section import method_switches
-from sat_slime.objective import SAT, compose, method_names, named_method
+from sat_slime.objective import (
+    SAT,
+    Method,
+    TokenBatch,
+    compose,
+    method_names,
+    named_method,
+    policy_surrogate,
+    threshold_scores,
+)
 from sat_slime.objective.clips import GSPO
 from sat_slime.objective.gates import DPPO, IcePop, KPop
 from sat_slime.plugin.step import current
 
 pytestmark = pytest.mark.usefixtures("slimes_loss")
-needs_slime = pytest.mark.needs_slime
+LAYOUTS = [Layout(dp=2), Layout(cp=2), Layout(cp=2, allgather_cp=True), Layout(tp=2), Layout(dp=2, cp=2)]
 
 OTHERS = {
     "dppo-kl": ({"base": "dppo", "dppo": {"divergence": "kl", "delta_kl": 0.01}}, compose(DPPO("kl", delta_kl=0.01))),
@@ -62,21 +67,9 @@ def test_every_method_is_the_objective(name: str) -> None:
         assert any(key.startswith(f"{one.prefix()}/") for key in result.metrics), one.name
 
 
-@needs_slime
-def test_the_stand_in_has_slimes_signatures() -> None:
-    for name, functions in fake_slime.MODULES.items():
-        if name.startswith("slime.observability.") and importlib.util.find_spec("slime.observability") is None:
-            name = "slime.backends.megatron_utils.cp_utils"  # v0.3.1
-        for function in functions:
-            theirs = getattr(importlib.import_module(name), function.__name__)
-            theirs = inspect.unwrap(getattr(theirs, "_torchdynamo_orig_callable", theirs))
-            assert list(inspect.signature(theirs).parameters) == list(inspect.signature(function).parameters)
-
-
 @pytest.mark.parametrize("layout", [Layout(), Layout(cp=2), Layout(cp=2, allgather_cp=True), Layout(tp=2)], ids=str)
 def test_top_p_replay_is_the_equation(layout: Layout) -> None:
     """With slime's masks every rank's log-probs are normalized over the nucleus."""
-    needs_real(layout)
     problem = with_nuclei(make_problem())
     names = ("grpo-topp", "sat-gspo-topp", "dppo-topp")
     jobs = [(make_args({"method": method_switches(name)}, rollout_top_p=0.9), problem) for name in names]
@@ -98,7 +91,6 @@ def test_a_number_that_is_not_finite_ends_the_step_before_its_backward_pass(name
         on_ranks(Layout(), step, args_of(name), problem)
 
 
-@needs_slime
 @pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize("per_token", [False, True])
 @pytest.mark.parametrize("extras", ["plain", "tis", "kl", "entropy", "dual", "unbiased-kl", "all"])
@@ -138,7 +130,6 @@ def slime_has_dual_clip() -> bool:
     return "eps_clip_c" in inspect.getsource(policy_loss_function)
 
 
-@needs_slime
 @pytest.mark.parametrize("layout", [Layout(cp=2), Layout(cp=2, allgather_cp=True), Layout(tp=2)], ids=str)
 def test_off_is_slimes_own_loss_to_the_bit_on_two_ranks(layout: Layout) -> None:
     problem, jobs = make_problem(spread=0.4), []
@@ -181,7 +172,6 @@ dropped and others kept."""
 def test_every_layout_gives_the_same(layout: Layout) -> None:
     """Loss, gradient and every metric are compared. Each data-parallel rank holds one of the single rank's two
     micro-batches, so that the scope of the micro-batch's quantile is the same, too."""
-    needs_real(layout)
 
     def jobs(problem):
         plain = [args_of(name, use_kl_loss=True) for name in ("sat-grpo", "sat-gspo", "gspo-tis", "dppo")]
@@ -200,7 +190,6 @@ def test_every_layout_gives_the_same(layout: Layout) -> None:
 @pytest.mark.parametrize("layout", [Layout(), *LAYOUTS], ids=str)
 def test_the_step_threshold_is_that_of_all_tokens(layout: Layout) -> None:
     """However the step is cut into micro-batches and ranks, it is as if one micro-batch had all of them."""
-    needs_real(layout)
     problem = make_problem()
     jobs, expected = [], []
     for base, key, settings in (
@@ -305,3 +294,77 @@ def test_facts_that_were_not_told_are_named(name: str, what: str) -> None:
     problem = replace(make_problem(), **{what: None})
     with pytest.raises(RuntimeError, match=rf"the {what} of these responses were not told.*driver"):
         on_ranks(Layout(), step, make_args(name), problem)
+
+
+# ---------------------------------------------------------------------------------- the same step, without slime
+
+
+def by_the_objective(method: Method, problem: Problem) -> tuple[float, torch.Tensor]:
+    """Loss and gradient of the table, without slime: two micro-batches, mean over responses of their token means."""
+    table = problem.table.double().requires_grad_()
+    total = torch.zeros((), dtype=torch.float64)
+    half = len(problem.tokens) // 2
+    parts = (slice(0, half), slice(half, None))
+    batches = [token_batch(problem, part, table) for part in parts]
+    threshold = None
+    if method.threshold_is_of_the_step:
+        threshold = method.judge.threshold_of(torch.cat([threshold_scores(method, batch) for batch in batches]))
+    for part, batch in zip(parts, batches, strict=True):
+        values = policy_surrogate(method, batch, threshold=threshold).values
+        for value, mask in zip(values.split(list(batch.lengths)), problem.loss_masks[part], strict=True):
+            total = total - value.sum() / max(int(mask.sum()), 1) / len(problem.tokens)
+    total.backward()
+    return total.item(), table.grad
+
+
+def token_batch(problem: Problem, part: slice, table: torch.Tensor) -> TokenBatch:
+    tokens, lengths = problem.tokens[part], problem.response_lengths[part]
+    rows = [table[t[-n - 1 : -1]] for t, n in zip(tokens, lengths, strict=True)]
+    kept = problem.nuclei[part] if problem.nuclei else [torch.ones(n, VOCAB, dtype=torch.bool) for n in lengths]
+    scored = [torch.where(mask, row, -torch.inf).log_softmax(-1) for row, mask in zip(rows, kept, strict=True)]
+    return TokenBatch(
+        torch.cat([s.gather(1, t[-n:, None])[:, 0] for s, t, n in zip(scored, tokens, lengths, strict=True)]),
+        torch.cat(problem.rollout_log_probs[part]).double(),
+        torch.cat(problem.advantages[part]).double(),
+        torch.cat(problem.loss_masks[part]).bool(),
+        lengths,
+        torch.cat(problem.log_probs[part]).double(),
+        lags=torch.cat(problem.lags[part]).double(),
+        rewards=torch.tensor(problem.rewards[part]).double().repeat_interleave(torch.tensor(lengths)),
+        entropies=torch.special.entr(torch.cat(scored).exp()).sum(-1).detach(),
+    )
+
+
+def with_nuclei(problem: Problem) -> Problem:
+    """The problem as if half of the vocabulary had been cut off at every position, but never the sampled token."""
+    generator, nuclei = torch.Generator().manual_seed(1), []
+    for tokens, n in zip(problem.tokens, problem.response_lengths, strict=True):
+        kept = torch.rand(n, VOCAB, generator=generator) < 0.5
+        kept[torch.arange(n), tokens[len(tokens) - n :]] = True
+        nuclei.append(kept)
+    return replace(problem, nuclei=nuclei)
+
+
+def in_order_of_ranks(problem: Problem, dp: int) -> Problem:
+    """The problem for a single rank: data-parallel rank r would hold responses r, r + dp, ...; here micro-batch r
+    does."""
+    order = [i for rank in range(dp) for i in range(rank, len(problem.tokens), dp)]
+    lists = (
+        "tokens",
+        "response_lengths",
+        "loss_masks",
+        "rollout_log_probs",
+        "log_probs",
+        "ref_log_probs",
+        "advantages",
+        "lags",
+        "rewards",
+    )
+    return replace(problem, **{name: [getattr(problem, name)[i] for i in order] for name in lists})
+
+
+def assert_same_step(step: Step, expected: Step) -> None:
+    assert step.metrics.keys() == expected.metrics.keys()
+    for key, value in expected.metrics.items():
+        assert step.metrics[key] == pytest.approx(value, rel=1e-4, abs=1e-6), key
+    torch.testing.assert_close(step.gradient, expected.gradient, rtol=1e-4, atol=1e-6)

@@ -1,4 +1,4 @@
-"""A stream of groups: its rule, its books over random schedules, and how drops are counted."""
+"""A stream of groups: its rule, and its books over random schedules."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from sat_slime.rollout.stream import MAX_ATTEMPTS, Group, StalenessBound, Stream, drop_metrics
+from sat_slime.rollout.stream import MAX_ATTEMPTS, Group, StalenessBound, Stream
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3])
@@ -20,25 +20,6 @@ def test_room_is_the_last_place_from_which_a_group_is_trained_within_the_bound(m
             trained = rollout + before // 4
             last_step_on = (trained + 1) * steps - 1  # updates of the weights at its last optimizer step
             assert (before < room) == (last_step_on - version <= max_staleness), (rollout, version, before)
-
-
-def test_drops_are_counted_in_all_and_by_length():
-    metrics = drop_metrics([1, 2, 2, 7, 8], [2, 8], longest=8)
-    assert metrics == {
-        "rollout/dropped": 2,
-        "rollout/aborted": 0,
-        "rollout/dropped_length_mean": 5.0,
-        "rollout/finished/1-2": 3,
-        "rollout/dropped/1-2": 1,
-        "rollout/finished/3-4": 0,
-        "rollout/dropped/3-4": 0,
-        "rollout/finished/5-6": 0,
-        "rollout/dropped/5-6": 0,
-        "rollout/finished/7-8": 2,
-        "rollout/dropped/7-8": 1,
-    }
-    assert "rollout/dropped_length_mean" not in drop_metrics([3], [], longest=8)
-    assert drop_metrics([9, 16], [], longest=8)["rollout/finished/7-8"] == 2, "longer ones are counted too"
 
 
 # ------------------------------------------------------------------------------------------ the stream, by its books
@@ -68,7 +49,7 @@ class Host:
         self.stream = self.new_stream()
 
     def new_stream(self) -> Stream:
-        return Stream(self.bound, self.rollouts, LONGEST, lambda number: number, **self.settings)
+        return Stream(self.bound, self.rollouts, lambda number: number, **self.settings)
 
     def begin(self) -> None:
         self.stream.version = self.version
@@ -120,7 +101,7 @@ class Host:
         report = self.stream.report()
         self.dropped += report["rollout/dropped"]
         self.aborted += report["rollout/aborted"]
-        self.finished += sum(count for name, count in report.items() if "/finished/" in name)
+        self.finished += report["rollout/finished"]
         assert report["queue/length"] == len(self.stream.waiting)
         if (rollout + 1) % self.lag == 0:
             self.push()
@@ -163,7 +144,7 @@ def test_over_any_schedule_the_bound_holds_and_nothing_is_lost_or_counted_twice(
 
 
 def make_stream(**settings) -> Stream:
-    stream = Stream(StalenessBound(1, 1, 2), 10, LONGEST, lambda number: number, **settings)
+    stream = Stream(StalenessBound(1, 1, 2), 10, lambda number: number, **settings)
     stream.version = 0
     return stream
 
@@ -177,7 +158,7 @@ def test_nothing_begins_before_the_engines_told_their_version_nor_without_prompt
     assert stream.begin() is None and stream.waits_for_version, "more would be too old"
     stream.version = 1
     assert stream.begin().prompt == 4
-    empty = Stream(StalenessBound(1, 1, 2), 10, LONGEST, lambda _: None)
+    empty = Stream(StalenessBound(1, 1, 2), 10, lambda _: None)
     empty.version = 0
     assert empty.begin() is None and empty.drawn == 0 and not empty.waits_for_version
 
@@ -212,6 +193,7 @@ def test_a_group_that_cannot_be_trained_any_more_is_aborted_and_counted():
     stream.abandon(late, 2)
     report = stream.report()
     assert report["rollout/dropped"] == report["rollout/aborted"] == 2 and not stream.running
+    assert report["rollout/finished"] == 4 and report["rollout/finished_length_mean"] == 3.0
     assert "rollout/dropped_length_mean" not in report
 
 

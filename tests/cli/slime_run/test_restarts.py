@@ -15,7 +15,6 @@ from rich.console import Console
 from sat_slime.cli import slime_job
 from sat_slime.cli.slime_job import Death, Job, JobEnding, refusal
 from sat_slime.config import ConfigError, load_config
-from sat_slime.config.exits import NODE_DIED
 from sat_slime.config.jsonl import read_rows
 from sat_slime.launch.job_files import JobRecord
 
@@ -40,7 +39,6 @@ CRASH, KILLED, UNTOLD, BAD_ARGUMENTS = 1, -9, None, 2
         ([Death(0, 0, KILLED)], 9, None),
         ([Death(0, 0, 128 + 9)], 9, None),
         ([Death(0, 0, UNTOLD)], 9, None),
-        ([Death(0, 0, NODE_DIED)], 9, None),
         ([Death(0, 5, CRASH), Death(4, 4, CRASH)], 9, None),
         ([Death(0, 5, CRASH), Death(4, 5, CRASH)], 9, None),
         ([Death(0, 5, CRASH), Death(4, 5, CRASH), Death(4, 5, CRASH)], 9, "it died 3 times after iteration 5"),
