@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from fractions import Fraction
+from unicodedata import normalize
 
 from sat_slime.reward.structure import is_name
 
@@ -17,14 +18,9 @@ _GREEK = {
     "×": "times", "·": "cdot", "⋅": "cdot", "≤": "le", "≥": "ge", "≠": "ne", "∪": "cup", "∩": "cap", "∈": "in",
     "≈": "approx", "≡": "equiv", "±": "pm", "∓": "mp", "∅": "emptyset", "∠": "angle", "△": "triangle", "∨": "lor",
 }  # fmt: skip
-_FRACTIONS = {
-    "½": "1/2", "⅓": "1/3", "⅔": "2/3", "¼": "1/4", "¾": "3/4", "⅕": "1/5", "⅖": "2/5", "⅗": "3/5", "⅘": "4/5",
-    "⅙": "1/6", "⅚": "5/6", "⅛": "1/8", "⅜": "3/8", "⅝": "5/8", "⅞": "7/8",
-}  # fmt: skip
 _UNICODE = str.maketrans(
     {
         **{sign: f"\\{name} " for sign, name in _GREEK.items()},
-        **{sign: "\\frac{{{}}}{{{}}}".format(*fraction.split("/")) for sign, fraction in _FRACTIONS.items()},
         "−": "-", "–": "-", "÷": "/", "⁄": "/", "°": "^\\circ ", "ℝ": "\\mathbb{R}", "⟨": "(", "⟩": ")", "…": "...",
         "\u00a0": " ", "\u2009": " ", "\u202f": " ", "\u3000": " ", "′": "'", "’": "'", "。": ".",
         **{chr(sign + 0xFEE0): chr(sign) for sign in range(0x21, 0x7F)},  # the full-width forms of ASCII
@@ -54,6 +50,7 @@ _NUMBERS = [
 ]  # fmt: skip
 _NUMBER = rf"^\s*(?:\\text\w*\s*\{{\s*)?({'|'.join(_NUMBERS)})\s*\}}?\s*$"
 _REPLACED: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
+    (re.compile("[¼-¾⅐-⅞]"), lambda match: "\\frac{{{}}}{{{}}}".format(*normalize("NFKC", match[0]).split("\u2044"))),
     (re.compile(r"(?<=[\w)}])\*\*(?=[\w({-])"), "^"),
     (re.compile(r"\\lg(?![a-zA-Z])"), r"\\log_{10}"),
     (re.compile(r"^\s*([0-9]{1,3}(?:\.[0-9]{3}){2,})\s*$"), lambda match: match[1].replace(".", "")),

@@ -1,6 +1,7 @@
-r"""Compares an answer with the label: as text, as exact numbers, part by part, and last as parsed mathematics.
+r"""One verification: the answer of a response is compared with the label, as text, as exact numbers, part by part, and
+last as parsed mathematics.
 
-Only the symbolic step parses mathematics. It runs in the worker processes, and is imported there alone.
+It may hang, or take all memory: only the worker processes call it, and only they import the symbolic step.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ import functools
 import re
 from fractions import Fraction
 
+from sat_slime.reward import prime_math
 from sat_slime.reward.cleaning import MAX_ANSWER, clean, split_unit, words
-from sat_slime.reward.hendrycks import hendrycks
+from sat_slime.reward.extraction import extract
 from sat_slime.reward.structure import (
     MAX_PARTS,
     OR,
@@ -29,7 +31,7 @@ from sat_slime.reward.structure import (
     spread,
     strip_membership,
 )
-from sat_slime.reward.verdict import CORRECT
+from sat_slime.reward.verdict import CORRECT, Mode, Verdict, verdict
 
 _BASE = re.compile(r"^([0-9A-Za-z]+)_\{?([0-9]{1,2})\}?$")
 _DEFINED = re.compile(r"(?:[^\\/:!^]|\\(?:sqrt(?!\s*\[)|text|pi|cdot|times|le|ge|in|cup|cap|pm|[{}])(?![a-zA-Z]))*")
@@ -44,6 +46,26 @@ _NO_LIST = re.compile(r"\\(?:cup|cap|setminus|pm|mp|le|ge|ne|lt|gt|in)(?![a-zA-Z
 """Signs that make more of a list than its parts."""
 
 
+_BOXED_LABEL = re.compile(r"\s*\\boxed\s*\{(.*)\}\s*", re.DOTALL)
+"""Matches a label with the \\boxed that some data sets keep around it."""
+
+
+def judge(response: str, label: str, mode: Mode) -> Verdict:
+    """Return the verdict on a response. Raises MemoryError, after which the process should not go on."""
+    if boxed := _BOXED_LABEL.fullmatch(label):
+        label = boxed[1]
+    answer = extract(response) if mode == "default" else prime_math.extract(response)
+    if undefined(label):
+        return verdict(answer or None, "undefined_label")
+    if answer is None:
+        return verdict(None, "no_answer")
+    reason = compare(answer, label) if mode == "default" else prime_math.compare(answer, label)
+    if reason in CORRECT and undefined(answer):
+        reason = "undefined"
+    return verdict(answer or None, reason)
+
+
+@functools.lru_cache(maxsize=1024)  # the responses to one prompt come close together, and often give the same answer
 def compare(answer: str, label: str) -> str:
     """Return the reason of the verdict: one of CORRECT or WRONG."""
     if answer.strip() == label.strip():
@@ -108,7 +130,9 @@ def _compare(answer: str, label: str, depth: int = 0) -> str:
     if wanted is not None and given is not None:
         return _compare_literals(given, answer_percent, wanted, label_percent)
     # Units are off already: MATH's normalization takes any text after a space, such as `dozen`, for one too.
-    mine, theirs = (hendrycks(text.replace("\\text{ ", "\\text{"), drop_left_side=False) for text in (answer, label))
+    mine, theirs = (
+        prime_math.hendrycks(text.replace("\\text{ ", "\\text{"), drop_left_side=False) for text in (answer, label)
+    )
     if mine == theirs or words(answer) == words(label):
         return "text"
     if depth < 3 and (reason := _compare_parts(answer, label, depth)) is not None:

@@ -24,7 +24,7 @@ _CLAUSE = re.compile(
     re.IGNORECASE,
 )
 _SUPPOSED = re.compile(r"\b(?:thought|guess(?:ed)?|expected|at first|initially|mistakenly|wrongly)\b", re.IGNORECASE)
-_DENIED = re.compile(r"(?:\b(?:not|never|cannot)|n't)\s*$", re.IGNORECASE)
+_DENIED = re.compile(rf"(?:\b(?:not|never|cannot)|n't)\s*(?:{_VERB.pattern})", re.IGNORECASE)
 _CORRECTED = re.compile(r"\b(?:not|no|but|rather|instead|never)\b|n't\b", re.IGNORECASE)
 _CONCLUSION = re.compile(
     r",?\s(?:and\s)?(?:so|thus|hence|therefore)(?=[\s,])(?! that\b| far\b| \w+ing\b)", re.IGNORECASE
@@ -124,13 +124,6 @@ def answer_of(sentence: str, announced: bool = False) -> str:
     return _quantity(sentence) if _has_quantity(sentence) and not _denies(sentence) else sentence
 
 
-def conclusion(sentence: str) -> str:
-    """Return the part of a sentence after its last "so" or "hence", where that holds something to compare."""
-    cuts = list(_CONCLUSION.finditer(_hidden(sentence)))
-    rest = sentence[cuts[-1].end() :].strip(" ,") if cuts else ""
-    return rest if _has_quantity(rest) else sentence
-
-
 def is_called_unordered(before: str) -> bool:
     """Return whether a text announces things that have no order, as `the roots are` does."""
     return bool(_UNORDERED.search(before[-200:]))
@@ -157,21 +150,13 @@ def _verb_ends(clause: str) -> list[int]:
 
 
 def _denies(sentence: str) -> bool:
-    hidden = _hidden(sentence)
-    return any(_DENIED.search(hidden[: verb.start()]) for verb in _VERB.finditer(hidden))
-
-
-def says_something(sentence: str) -> bool:
-    """Return whether a sentence may hold an answer."""
-    return _has_quantity(sentence) or bool(_VERB.search(sentence))
+    return bool(_DENIED.search(_hidden(sentence)))
 
 
 def _clauses(sentence: str) -> list[str]:
-    hidden, start, clauses = _hidden(sentence), 0, []
-    for cut in _CLAUSE.finditer(hidden):
-        clauses.append(sentence[start : cut.start()])
-        start = cut.start() + 1
-    return [*clauses, sentence[start:]]
+    cuts = list(_CLAUSE.finditer(_hidden(sentence)))
+    starts, ends = [0, *(cut.start() + 1 for cut in cuts)], [*(cut.start() for cut in cuts), None]
+    return [sentence[start:end] for start, end in zip(starts, ends, strict=True)]
 
 
 def _hidden(text: str) -> str:
@@ -293,70 +278,55 @@ def _last_boxes(text: str) -> str | None:
 
 def last_box(text: str) -> str | None:
     r"""Return what the last \boxed{...}, or without one the last \fbox{...}, holds; None when it does not close."""
-    start = text.rfind("\\boxed")
-    length = len("\\boxed")
-    if start < 0:
-        start, length = text.rfind("\\fbox"), len("\\fbox")
-    if start < 0:
-        return None
-    opening = start + length
-    while opening < len(text) and text[opening].isspace():
-        opening += 1
-    if not text.startswith("{", opening):
+    rest = _after_box(text).lstrip()
+    if not rest.startswith("{"):
         return None
     # `\{` is a brace of the answer, except in what a model left broken: \boxed{185\}.
-    closing = _closing_brace(text, opening, escapes=True)
-    if closing is None:
-        closing = _closing_brace(text, opening, escapes=False)
-    return None if closing is None else text[opening + 1 : closing]
+    closing = _closing_brace(rest, 0, _BRACE_OR_ESCAPE) or _closing_brace(rest, 0, _BRACE)
+    return rest[1:closing] if closing else None
+
+
+def _after_box(text: str) -> str:
+    _, found, rest = text.rpartition("\\boxed" if "\\boxed" in text else "\\fbox")
+    return rest if found else ""
 
 
 def prime_extract(response: str) -> str:
     """PRIME's `match_answer`, step by step."""
     for marker in ANSWER_MARKERS:
-        position = response.lower().rfind(marker)
-        if position >= 0:
+        if (position := response.lower().rfind(marker)) >= 0:
             response = response[position + len(marker) :].strip()
     for marker in TRAILING_MARKERS:
-        position = response.lower().rfind(marker)
-        if position >= 0:
+        if (position := response.lower().rfind(marker)) >= 0:
             response = response[:position].strip()
     response = _prime_box(response) or response
-    position = response.rfind(". ")
-    if position >= 0:
+    if (position := response.rfind(". ")) >= 0:
         response = response[:position].strip()
     for marker in CONNECTORS:
-        position = response.lower().rfind(marker)
-        if position >= 0:
+        if (position := response.lower().rfind(marker)) >= 0:
             response = response[position + len(marker) :].strip()
     return response
 
 
 def _after_markers(text: str) -> str | None:
-    """Return what follows the last "answer:", in that "answer is", and so on; None when there is none of them."""
+    """Return what follows the last "answer:", "answer is", and so on; None when there is none of them."""
     marked = None
-    for marker in ANSWER_MARKERS:
-        position = _rfind(text, marker)
-        if position >= 0 and not _IF_IT_IS.search(text[max(0, position - 60) : position]):
-            marked = text = text[position + len(marker) :].strip()
-    for match in _last_match(_MARKED, text):
-        marked = text = text[match.end() :].strip()
-    for match in _last_match(_TRAILING, text):
+    lowered = text.lower() if len(text.lower()) == len(text) else text
+    places = [(lowered.rfind(marker), len(marker)) for marker in ANSWER_MARKERS]
+    ends = [
+        place + length
+        for place, length in places
+        if place >= 0 and not _IF_IT_IS.search(text[max(0, place - 60) : place])
+    ]
+    ends += [match.end() for match in _MARKED.finditer(text)]
+    if ends:
+        marked = text = text[max(ends) :].strip()
+    for match in list(_TRAILING.finditer(text))[-1:]:
         # At 0 nothing stands before it; a box behind it is the later answer.
         before = text[: match.start()].strip()
         if before and "\\boxed" not in text[match.end() :] and not _DOUBTED.search(_sentences(before)[-1]):
             marked = before if marked is not None else _sentences(before)[-1]
     return marked
-
-
-def _last_match(pattern: re.Pattern[str], text: str) -> list[re.Match[str]]:
-    return list(pattern.finditer(text))[-1:]
-
-
-def _rfind(text: str, marker: str) -> int:
-    """`rfind` in any case. A text whose lower case has another length is searched as it is."""
-    lowered = text.lower()
-    return (lowered if len(lowered) == len(text) else text).rfind(marker)
 
 
 def _marked_answer(text: str) -> str | None:
@@ -373,12 +343,15 @@ def _marked_answer(text: str) -> str | None:
 
 
 def _last_answer(text: str) -> str | None:
-    """Return the answer of a response without box and marker: what its last sentence says that says anything."""
+    """Return the answer of a response without box and marker: what its last sentence says that says anything, there
+    after its last "so" or "hence" where that is followed by something to compare."""
     sentences = _sentences(text)
     if sentences[0].lower() in ("yes", "no") and not any(map(str.isdigit, sentences[-1])):
         return sentences[0]
-    said = next((sentence for sentence in reversed(sentences) if says_something(sentence)), sentences[-1])
-    return answer_of(conclusion(said)) or None
+    said = next((one for one in reversed(sentences) if _has_quantity(one) or _VERB.search(one)), sentences[-1])
+    *_, cut = 0, *(match.end() for match in _CONCLUSION.finditer(_hidden(said)))
+    concluded = said[cut:].strip(" ,")
+    return answer_of(concluded if cut and _has_quantity(concluded) else said) or None
 
 
 def _sentences(text: str) -> list[str]:
@@ -400,15 +373,12 @@ def _sentences(text: str) -> list[str]:
     return [sentence for sentence in sentences if sentence] or [""]
 
 
-def _closing_brace(text: str, opening: int, escapes: bool) -> int | None:
+def _closing_brace(text: str, opening: int, brace: re.Pattern[str]) -> int | None:
     depth = 0
-    for brace in (_BRACE_OR_ESCAPE if escapes else _BRACE).finditer(text, opening):
-        if brace[0] == "{":
-            depth += 1
-        elif brace[0] == "}":
-            depth -= 1
-            if depth == 0:
-                return brace.start()
+    for found in brace.finditer(text, opening):
+        depth += (found[0] == "{") - (found[0] == "}")
+        if depth == 0 and found[0] == "}":
+            return found.start()
     return None
 
 
@@ -417,11 +387,9 @@ _BRACE_OR_ESCAPE = re.compile(r"\\.|[{}]", re.DOTALL)
 
 
 def _prime_box(text: str) -> str | None:
-    start = text.rfind("\\boxed")
-    if start < 0:
-        start = text.rfind("\\fbox")
-    opening = text.find("{", start) if start >= 0 else -1
-    if opening < 0 or "}" in text[start:opening]:
+    rest = _after_box(text)
+    opening = rest.find("{")
+    if opening < 0 or "}" in rest[:opening]:
         return None
-    closing = _closing_brace(text, opening, escapes=False)
-    return None if closing is None else text[opening + 1 : closing].strip()
+    closing = _closing_brace(rest, opening, _BRACE)
+    return rest[opening + 1 : closing].strip() if closing else None

@@ -11,7 +11,7 @@ import functools
 import math
 import random
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from fractions import Fraction
 
 import sympy
@@ -266,11 +266,8 @@ def _is_multiple(given: sympy.Expr, wanted: sympy.Expr) -> bool:
         return False
     if given.free_symbols != wanted.free_symbols:
         return False
-    point = {symbol: sympy.Rational(1009 + 7 * i, 499) for i, symbol in enumerate(sorted(given.free_symbols, key=str))}
-    mine, theirs = (sympy.N(expression.subs(point).doit(), _DIGITS) for expression in (given, wanted))
-    if not all(value.is_number and value.is_finite and value != 0 for value in (mine, theirs)):
-        return False
-    return bool(_equal_at_points(given * theirs, wanted * mine))
+    mine, theirs = next(_values(given, wanted), (0, 0))
+    return bool(mine != 0 != theirs and _equal_at_points(given * theirs, wanted * mine))
 
 
 def _equal_numbers(given: sympy.Expr, wanted: sympy.Expr, rounding: Literal | None) -> bool:
@@ -307,25 +304,28 @@ def _equal_at_points(given: sympy.Expr, wanted: sympy.Expr) -> bool | None:
     """Return whether two expressions have the same values at rational points; None where too few points give values."""
     if given.atoms(sympy.core.function.AppliedUndef) or wanted.atoms(sympy.core.function.AppliedUndef):
         return None
+    for agreed, (mine, theirs) in enumerate(_values(given, wanted), 1):
+        if not _close(mine, theirs, _DIGITS - 10):
+            return False
+        if agreed == _POINTS:
+            return True
+    return None
+
+
+def _values(given: sympy.Expr, wanted: sympy.Expr) -> Iterator[tuple[sympy.Expr, sympy.Expr]]:
+    """Yields values of both at rational points, where both have some."""
     symbols = sorted(given.free_symbols | wanted.free_symbols, key=str)
     if any(not isinstance(symbol, sympy.Symbol) for symbol in symbols):
-        return None  # a matrix
-    names = {symbol.name for symbol in symbols}
-    if len(names) != len(symbols):
-        return None  # one name stands for a real and for a complex number
-    rng, agreed = random.Random(0), 0
+        return  # a matrix
+    if len({symbol.name for symbol in symbols}) != len(symbols):
+        return  # one name stands for a real and for a complex number
+    rng = random.Random(0)
     for attempt in range(4 * _POINTS):
         bound = 1 if attempt % 2 else 8
         point = {symbol: sympy.Rational(rng.randint(-997 * bound, 997 * bound), 499) for symbol in symbols}
         values = [sympy.N(expression.subs(point).doit(), _DIGITS) for expression in (given, wanted)]
-        if not all(value.is_number and value.is_finite for value in values):
-            continue
-        if not _close(values[0], values[1], _DIGITS - 10):
-            return False
-        agreed += 1
-        if agreed == _POINTS:
-            return True
-    return None
+        if all(value.is_number and value.is_finite for value in values):
+            yield values[0], values[1]
 
 
 def equal_expressions(answer: str, label: str, tolerance: float | None) -> bool:

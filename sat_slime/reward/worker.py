@@ -33,7 +33,7 @@ _WARM_UP = [
 
 def main(fd: int, cpu_limit_s: float, memory_limit_mb: int) -> None:
     """Keep a fork that serves the socket: the work of the process. Whoever is at its other end is told of each."""
-    from sat_slime.reward.modes import judge
+    from sat_slime.reward.comparison import judge
 
     connection = Connection(fd)
     for answer, label in _WARM_UP:
@@ -56,7 +56,7 @@ def main(fd: int, cpu_limit_s: float, memory_limit_mb: int) -> None:
 def serve(fd: int, cpu_limit_s: float, memory_limit_mb: int, parent: int) -> NoReturn:
     """Give one verdict after another: the work of a fork of process `parent`. A request is the JSON list of number,
     mode, response and label; a reply that of number, reward, extracted answer and reason."""
-    from sat_slime.reward.modes import judge
+    from sat_slime.reward.comparison import judge
 
     code = 1
     try:

@@ -14,8 +14,7 @@ from answer_kinds import RIGHT, WRONG, drawn
 from label_kinds import DIFFERENT, EQUAL, LABELS, rows
 
 from sat_slime.reward import verdict as reasons
-from sat_slime.reward.comparison import compare
-from sat_slime.reward.modes import judge
+from sat_slime.reward.comparison import compare, judge
 
 PAIRS = Path(__file__).parent / "equivalence_pairs"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sat_slime.reward.extraction import extract, last_box, prime_extract
-from sat_slime.reward.hendrycks import hendrycks
+from sat_slime.reward.prime_math import hendrycks
 
 
 @pytest.mark.parametrize(

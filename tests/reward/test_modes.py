@@ -13,7 +13,7 @@ pytest.importorskip("math_verify", reason="needs pip install '.[reward]'")
 from label_kinds import DIFFERENT, EQUAL, LABELS, TIMES, UNDEFINED, rows
 
 from sat_slime.reward import MODES
-from sat_slime.reward.modes import judge
+from sat_slime.reward.comparison import judge
 
 PAIRS = Path(__file__).parent / "equivalence_pairs"
 

@@ -137,7 +137,7 @@ import os
 import socket
 from multiprocessing.connection import Connection
 import sympy.polys.monomials
-from sat_slime.reward import modes
+from sat_slime.reward import comparison
 from sat_slime.reward import worker
 mine, theirs = socket.socketpair()
 Connection(mine.detach()).send_bytes(b'[1, "default", "a", "b"]')
@@ -145,7 +145,7 @@ def exhaust():
     while True: pass
 def judge(*_):
     {crime}
-modes.judge = judge
+comparison.judge = judge
 worker.serve(theirs.detach(), 0.2, 512, os.getppid())
 """
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True)
