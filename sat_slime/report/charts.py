@@ -301,25 +301,6 @@ def intervals(name: str, frame: pd.DataFrame, title: str, x: str) -> Chart:
     return Chart(name, alt.layer(*layers).properties(title=title, height=alt.Step(18)), frame, {"x": x})
 
 
-def matrix(name: str, frame: pd.DataFrame, title: str) -> Chart:
-    """Draw the numbers between names as shades, and in them where they have room. frame: line, other, y."""
-    names = list(dict.fromkeys(frame["line"]))
-    many = len(names) > 20
-    labels: dict[str, Any] = {"labelOverlap": False, "labelFontSize": 9 if many else 11}
-    labels |= {"ticks": False, "labelLimit": 300}
-    base = alt.Chart(alt.NamedData("numbers")).encode(
-        alt.X("line:N", title=None, sort=names, axis=alt.Axis(labelAngle=-60, **labels)),
-        alt.Y("other:N", title=None, sort=names, axis=alt.Axis(**labels)),
-    )
-    legend = alt.Legend(title=title, direction="horizontal", symbolType="square", tickCount=5)
-    shade = alt.Opacity("y:Q", scale=alt.Scale(range=[0.04, 0.45], zero=False), legend=legend)  # numbers stay legible
-    tips = [alt.Tooltip("line:N", title="of"), alt.Tooltip("other:N", title="and"), alt.Tooltip("y:Q", format=".4f")]
-    cells = base.mark_rect(color=BLUE).encode(shade, tooltip=tips)
-    numbers = base.transform_filter(f"width > {(18 if many else 30) * len(names)}")
-    numbers = numbers.mark_text(fontSize=8 if many else 10, color=INK).encode(text=alt.Text("y:Q", format=".2f"))
-    return Chart(name, alt.layer(cells, numbers).properties(height=alt.Step(16 if many else 24)), frame, {"y": title})
-
-
 # ------------------------------------------------------------------------------------------------------------- script
 
 V8_BYTES = 80 * 2**30

@@ -46,7 +46,6 @@ POSITION, PROBABILITY = "by place in the response", "by the engine's probability
 GROUPS = {
     POSITION: [f"{percent(low)} to {percent(high)}" for low, high in pairwise(POSITION_EDGES)],
     PROBABILITY: [f"{low:g} to {high:g}" for low, high in pairwise(PROBABILITY_EDGES)],
-    "by the sign of the advantage": ["A > 0", "A < 0", "A = 0"],
 }
 WHOLE = ("all", 0)
 
@@ -64,8 +63,6 @@ class TokenSums:
     """tokens, size (Σ |d|), drift (Σ d) and tail, the tokens in the tails of their steps, by group and place in it."""
     ids: pd.DataFrame = field(default_factory=pd.DataFrame)
     """tokens and tail by token id."""
-    concentrations: list[float] = field(default_factory=list)
-    """Of each step that has a tail, the smallest share of the responses that holds half of it."""
 
     @property
     def whole(self) -> pd.Series:
@@ -87,16 +84,12 @@ class TokenSums:
             "all": np.zeros(len(d), int),
             POSITION: _bins(POSITION_EDGES, (place / np.maximum(lengths, 1)[response])[active]),
             PROBABILITY: _bins(PROBABILITY_EDGES, np.exp(step.rollout_log_probs.numpy()[active])),
-            "by the sign of the advantage": np.select([advantages > 0, advantages < 0], [0, 1], 2),
         }
         sums = pd.concat({group: frame.groupby(own).sum() for group, own in bins.items()})
         self.groups = self.groups.add(sums, fill_value=0)
         if step.token_ids is not None:
             counts = frame[["tokens", "tail"]].groupby(step.token_ids.numpy()[active]).sum()
             self.ids = self.ids.add(counts, fill_value=0)
-        of_tail = np.sort(np.bincount(response[active][frame["tail"]], minlength=len(lengths)))[::-1]
-        if of_tail.any():
-            self.concentrations.append(float((np.searchsorted(of_tail.cumsum(), of_tail.sum() / 2) + 1) / len(lengths)))
         # the ESS is free of the scale of r, so that its largest can be 1 and nothing overflows
         r = np.exp(d - d.max())
         signal = np.bincount(response[active], advantages != 0, minlength=len(lengths)) > 0
@@ -191,85 +184,79 @@ LEAST_DUMPS = 4
 """Dumps in a third of all, since mean |d| goes up and down with the lag from one to the next."""
 LEAST_TAIL = 200
 """Tail tokens below which it is not said where they are."""
-ADVICE = {
-    "drift": "Ask what each stabilizer would do to these very tokens: sat-slime replay",
-    "broken tokens": (
-        "Single tokens that one side finds impossible: faults of the engine, top-p or top-k sampling that the trainer "
-        "does not know, tokens made anew from text. veto and trm-max drop their responses"
-    ),
-    "ess": (
-        "Weights alone (--use-tis) let a few tokens carry the gradient here: lower --tis-clip, or a gate (icepop, "
-        "mis-geo)"
-    ),
-    "position": (
-        "At the end: stop tokens, and responses that were cut or went on after new weights came. At the start: the "
-        "chat template, or a first token that is sampled by other rules"
-    ),
-    "one token": (
-        "Look what it is: tokenizer.decode([{token}]). A stop or template token points to a difference in templates or "
-        "stop rules between engine and trainer, not to staleness"
-    ),
-    "no signal": (
-        "The batch is smaller than it seems, and the step noisier: easier or harder prompts, or --dynamic-sampling-"
-        "filter-path slime.rollout.filter_hub.dynamic_sampling_filters.check_reward_nonzero_std"
-    ),
-    "truncated": (
-        "It is graded as wrong. Look whether --rollout-stop-token-ids lacks the end of a turn; else raise "
-        "--rollout-max-response-len, or mask what was cut"
-    ),
-}
-"""What a symptom can mean, and what to try."""
 
 
-def dump_symptoms(sums: TokenSums) -> list[Symptom]:
-    """Find what looks unhealthy in dumps of training."""
-    return [Symptom(name, text, ADVICE[name].format(**facts)) for name, text, facts in _seen(sums)]
-
-
-def _seen(sums: TokenSums) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Yield (symptom, what is seen, what its advice names)."""
+def dump_symptoms(sums: TokenSums) -> Iterator[Symptom]:
+    """Yield what looks unhealthy in dumps of training, what it can mean, and what to try."""
     if not sums.steps:
         return
     steps = pd.DataFrame(sums.steps)
     third = len(steps) // 3
     first, last = steps["mean |d|"].head(third).mean(), steps["mean |d|"].tail(third).mean()
     if third >= LEAST_DUMPS and last >= MISMATCH_RISE * first:
-        since, until = steps["dump"].iloc[0], steps["dump"].iloc[-1]
-        text = f"mean |d| grew from {first:.3g} nats (the first {third} dumps, from {since}) to {last:.3g}"
-        yield "drift", f"{text} (the last {third}, to {until})", {}
+        yield Symptom(
+            "drift",
+            f"mean |d| grew from {first:.3g} nats (the first {third} dumps, from {steps['dump'].iloc[0]}) to "
+            f"{last:.3g} (the last {third}, to {steps['dump'].iloc[-1]})",
+            "Ask what each stabilizer would do to these very tokens: sat-slime replay",
+        )
     largest = steps.loc[steps["largest"].idxmax()]
     if largest["largest"] > BROKEN and largest["99 %"] < USUAL:
-        text = f"the largest |d| is {largest['largest']:.1f} nats ({largest['dump']}), above {BROKEN:g}"
-        yield "broken tokens", f"{text}, where 99 % of the tokens are below {largest['99 %']:.2f}", {}
+        yield Symptom(
+            "broken tokens",
+            f"the largest |d| is {largest['largest']:.1f} nats ({largest['dump']}), above {BROKEN:g}, where 99 % of "
+            f"the tokens are below {largest['99 %']:.2f}",
+            "Single tokens that one side finds impossible: faults of the engine, top-p or top-k sampling that the "
+            "trainer does not know, tokens made anew from text. veto and trm-max drop their responses",
+        )
     ess, silent, cut = steps[["ESS", "no signal", "cut"]].mean()
     if ess < LEAST_ESS:
-        text = f"raw importance weights would leave {ess:.0%} of the tokens as effective sample, below {LEAST_ESS:.0%}"
-        yield "ess", text, {}
+        yield Symptom(
+            "ess",
+            f"raw importance weights would leave {ess:.0%} of the tokens as effective sample, below {LEAST_ESS:.0%}",
+            "Weights alone (--use-tis) let a few tokens carry the gradient here: lower --tis-clip, or a gate (icepop, "
+            "mis-geo)",
+        )
     if sums.whole["tail"] >= LEAST_TAIL:
         yield from _crowded(sums)
     if silent > MOST_EQUAL:
-        text = f"{silent:.0%} of the responses in the dumps have no advantage other than 0, above {MOST_EQUAL:.0%}"
-        yield "no signal", text, {}
+        yield Symptom(
+            "no signal",
+            f"{silent:.0%} of the responses in the dumps have no advantage other than 0, above {MOST_EQUAL:.0%}",
+            "The batch is smaller than it seems, and the step noisier: easier or harder prompts, or "
+            "--dynamic-sampling-filter-path "
+            "slime.rollout.filter_hub.dynamic_sampling_filters.check_reward_nonzero_std",
+        )
     if cut > MOST_TRUNCATED:
-        text = f"{cut:.0%} of the responses in the dumps were cut at the length limit, above {MOST_TRUNCATED:.0%}"
-        yield "truncated", text, {}
+        yield Symptom(
+            "truncated",
+            f"{cut:.0%} of the responses in the dumps were cut at the length limit, above {MOST_TRUNCATED:.0%}",
+            "It is graded as wrong. Look whether --rollout-stop-token-ids lacks the end of a turn; else raise "
+            "--rollout-max-response-len, or mask what was cut",
+        )
 
 
-def _crowded(sums: TokenSums) -> Iterator[tuple[str, str, dict[str, Any]]]:
+def _crowded(sums: TokenSums) -> Iterator[Symptom]:
     """Yield the places, and the token, that have far more of the tail than of the tokens."""
     for place, share in (sums.groups / sums.whole).loc[POSITION].iterrows():
         if share["tail"] > CROWDED * share["tokens"]:
             where = f"between {POSITION_EDGES[int(place)]:.0%} and {POSITION_EDGES[int(place) + 1]:.0%} of the response"
-            text = f"{share['tail']:.0%} of the tail lie {where}, where {share['tokens']:.0%} of the tokens are"
-            yield "position", text, {}
+            yield Symptom(
+                "position",
+                f"{share['tail']:.0%} of the tail lie {where}, where {share['tokens']:.0%} of the tokens are",
+                "At the end: stop tokens, and responses that were cut or went on after new weights came. At the start: "
+                "the chat template, or a first token that is sampled by other rules",
+            )
     if len(sums.ids):
         token = sums.ids["tail"].idxmax()
         share = (sums.ids / sums.whole[["tokens", "tail"]]).loc[token]
         if share["tail"] > max(0.1, CROWDED * share["tokens"]):
-            text = (
-                f"{share['tail']:.0%} of the tail are the token {token}, which is {share['tokens']:.1%} of all tokens"
+            yield Symptom(
+                "one token",
+                f"{share['tail']:.0%} of the tail are the token {token}, which is {share['tokens']:.1%} of all tokens",
+                f"Look what it is: tokenizer.decode([{token}]). A stop or template token points to a difference in "
+                "templates or stop rules between engine and trainer, not to staleness",
             )
-            yield "one token", text, {"token": token}
 
 
 # --------------------------------------------------------------------------------------------------------------- tables
@@ -305,7 +292,7 @@ def steps_table(sums: TokenSums) -> Table:
 
 
 def places_table(sums: TokenSums) -> Table:
-    """Tell where the mismatch is: by place, by probability, by the sign of the advantage."""
+    """Tell where the mismatch is: by place and by probability."""
     shares = (sums.groups / sums.whole.where(sums.whole > 0, 1)).loc[[*GROUPS]]
     frame = pd.DataFrame(
         {
@@ -412,12 +399,9 @@ def _summary(found: Checkup, seen: Sequence[Symptom]) -> Iterator[str]:
         yield text
     if sums.steps and sums.whole["tail"] >= LEAST_TAIL:
         rare = sums.groups.loc[PROBABILITY]["tail"].reindex([0, 1]).sum() / sums.whole["tail"]
-        held = float(np.mean(sums.concentrations))
-        fits = "a gate of whole responses" if held < 0.1 else "a rule for single tokens"
         yield (
             f"In the dumps mean |d| is {sums.whole['size'] / sums.whole['tokens']:.4f} nats; {percent(rare)} of its "
-            f"tail are tokens that the engine gave less than 10 %; half of the tail is in {percent(held)} of the "
-            f"responses, which {fits} fits."
+            "tail are tokens that the engine gave less than 10 %."
         )
 
 

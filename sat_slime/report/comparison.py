@@ -98,11 +98,11 @@ def sections(collection: Collection, differences: pd.DataFrame) -> Iterator[Sect
         yield from section_of(main_table(collection, lag))
     if len(differences) and (differences["pairs"] > 1).any():
         yield from section_of(difference_table(differences))
-    if not few:
-        seeds = "Mean over the seeds" + "; the band goes from the lowest to the highest" * (
-            len(collection.methods) <= BANDS
-        )
-        for key, (heading, _, note) in CURVES.items():
+    seeds = "Mean over the seeds" + "; the band goes from the lowest to the highest" * (
+        len(collection.methods) <= BANDS
+    )
+    for key, (heading, _, note) in CURVES.items():
+        if not few or key.startswith("sat/"):
             charts = [chart for lag in collection.lags for chart in method_curves(collection, key, lag)]
             note = f"{seeds if several else 'One seed'}. {note}"
             yield Section(key.replace("/", "_"), heading, note, charts)

@@ -47,8 +47,6 @@ class Table:
     """A column whose value heads the rows that have it."""
     above: Sequence[tuple[str, int]] = ()
     """(heading, number of columns that it stands above), for the columns after the first."""
-    words: bool = False
-    """Cells hold words, which wrap and begin at the left, instead of numbers."""
     most: int = 0
     """Rows that are shown at most, evenly chosen; 0: all."""
 

@@ -578,7 +578,7 @@ def scope_chart(result: Replay) -> list[Chart]:
     ]
     levels = sorted({100 * (1 - one.method.sat.alpha) for one in result.candidates if one.method.sat})
     how: dict[str, Any] = {"log_x": True, "points": True, "levels": levels, "height": 240}
-    title = "the gate, and what is clipped by SAT alone"
+    title = "the gate, and what SAT newly clips"
     return [lines("scope", pd.concat(parts), title, "responses in the scope", "% of the tokens", **how)]
 
 

@@ -1,4 +1,4 @@
-"""report.html of one run, whatever is there of it: what happened in sentences, charts, responses and a table."""
+"""report.html of one run, whatever is there of it: what happened in sentences, charts and a table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from sat_slime.config.jsonl import number, read_rows
+from sat_slime.config.jsonl import read_rows
 from sat_slime.config.method_section import method_in
 from sat_slime.objective.method import known
 from sat_slime.objective.metrics import metric_named
@@ -45,7 +45,7 @@ def write_report(path: str | Path) -> Path:
     config.folded = True
     return write_page(
         run.folder.report,
-        [first, *section_of(samples_table(run)), *section_of(metrics_table(run.data)), *rest, config],
+        [first, *section_of(metrics_table(run.data)), *rest, config],
         title=run.name,
         subtitle=subtitle,
         answer=[*verdict(run), *summary(run), f"{_steps(run)} {_how_it_ended(run)}"],
@@ -251,58 +251,6 @@ def metrics_table(data: RunData) -> Table | None:
     return Table("numbers", "In numbers", note, pd.DataFrame(rows), forms)
 
 
-FIRST = 5
-LONGEST = 300
-"""Characters of a prompt or a response that a table shows."""
-
-
-def samples_table(run: Run) -> Table | None:
-    """Tell five responses of the newest iteration whose responses were kept, each to a prompt of its own, right and
-    wrong by turns as far as there are both; None where none were kept."""
-    files = [file for file in run.folder.samples.glob("*.jsonl") if file.stem.isdigit()]
-    newest = max(files, key=lambda file: int(file.stem), default=None)
-    groups: dict[Any, list[dict[str, Any]]] = {}
-    for row in read_rows(newest) if newest else []:
-        groups.setdefault(row.get("prompt"), []).append(row)
-    chosen = [
-        next((row for row in group if (number(row, "reward") > 0) == (place % 2 == 0)), group[0])
-        for place, group in enumerate(list(groups.values())[:FIRST])
-    ]
-    if newest is None or not chosen:
-        return None
-    step = (int(newest.stem) - 1) * int(section(run.config, "pipeline").get("optimizer_steps_per_rollout", 1))
-    frame = pd.DataFrame(
-        {
-            "prompt": [_cut(row.get("prompt")) for row in chosen],
-            "response": [_cut(row.get("response")) for row in chosen],
-            "reward": [number(row, "reward", 0.0) for row in chosen],
-            "weights of step": [_weights(row, step) for row in chosen],
-            "log μ, nats": [number(row, "log_prob") for row in chosen],
-        }
-    ).dropna(axis="columns", how="all")
-    note = f"Responses of iteration {newest.stem}, trained on in its step; all that were kept are in samples/."
-    forms = dict.fromkeys(frame, "") | {"reward": "g", "log μ, nats": ".2f"}
-    return Table("samples", "Samples", note, frame, {name: forms[name] for name in frame}, words=True)
-
-
-def _cut(text: Any) -> str:
-    words = str(text)
-    return words if len(words) <= LONGEST else f"{words[:LONGEST]} …"
-
-
-def _weights(row: Mapping[str, Any], step: int) -> str:
-    """Tell the weights that a response is of, and how many updates they were behind those in training."""
-    parts = row.get("weight_versions")
-    if not isinstance(parts, list) or not all(isinstance(part, list) and len(part) == 2 for part in parts):
-        parts = []
-    parts = parts or [[row.get("weight_version"), 0]]
-    return ", ".join(
-        f"{version} (lag {step - version})" + (f" for {tokens} tokens" if len(parts) > 1 else "")
-        for version, tokens in parts
-        if isinstance(version, int)
-    )
-
-
 # ------------------------------------------------------------------------------------------------------------- charts
 
 
@@ -343,11 +291,6 @@ FIGURES: dict[str, tuple[str, str, Sequence[Panel]]] = {
             Panel("mean |log π − log μ| per token", [f"mismatch/{part}" for part in PARTS], raw=True),
             Panel("quantiles of |log π − log μ|", [f"mismatch/{level}" for level in QUANTILES], log=True),
         ],
-    ),
-    "lag": (
-        "Realized lag",
-        "How many optimizer updates old the trained responses were, from the weight version that the engine reported.",
-        [Panel("of the trained responses", ["lag/mean", "lag/min", "lag/max"], smoothed=False)],
     ),
     "trust_region": (
         "Trust region",

@@ -15,7 +15,6 @@ from sat_slime.report.charts import (
     intervals,
     lines,
     looks,
-    matrix,
 )
 
 CURVE = pd.DataFrame({"x": [1, 2, 3] * 2, "y": [1.0, 0.1, None, 2, 3, 4], "line": ["a.b[c]"] * 3 + ["other"] * 3})
@@ -31,7 +30,6 @@ CHARTS = [
     lines("steps", CURVE, "t", "x", "y", steps=True),
     bars("bars", PARTS, "t", "y", text="told"),
     intervals("intervals", MEANS, "t", "x"),
-    matrix("matrix", pd.DataFrame({"line": ["a", "b"], "other": ["b", "a"], "y": [0.5, -0.5]}), "cosine"),
 ]
 
 
