@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shlex
+import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from sat_slime.cli.terminal import FAILED, OK, OverridesAsInLaunch, complain, refuse_failures
 
@@ -53,8 +53,7 @@ def prepare_model(
 ) -> None:
     """Convert Hugging Face weights to Megatron's format, with slime's own tool.
 
-    A checkpoint that is there is never overwritten, and one that broke off is
-    not taken for a whole one.
+    A checkpoint that is there is never overwritten.
 
         sat-slime prepare model configs/models/qwen3-4b.yaml --hf /data/Qwen3-4B-Base --out /data/Qwen3-4B
     """
@@ -67,7 +66,11 @@ def convert_model(file: Path, settings: Mapping[str, Any], overrides: Sequence[s
     """Convert a model's weights, and return the exit code of slime's tool. Raises ConfigError."""
     from sat_slime.cli.slime_run import by_flag
     from sat_slime.config import ConfigError, SlimeConfig, load_config
-    from sat_slime.launch.conversion import conversion_findings, convert, plan_conversion
+    from sat_slime.launch.command import CONVERSION, conversion_command
+    from sat_slime.launch.hf_checkpoint import hf_findings
+    from sat_slime.launch.local_ray import own_python_first
+    from sat_slime.launch.machine import source_findings
+    from sat_slime.runs.saved import newest_iteration
 
     config = load_config(file, overrides, settings)
     if not isinstance(config, SlimeConfig):
@@ -77,20 +80,20 @@ def convert_model(file: Path, settings: Mapping[str, Any], overrides: Sequence[s
         raise ConfigError([f"{file}: slime.{key} is not set: give {options[key]} FOLDER" for key in unset])
     if not config.model.layers:
         raise ConfigError([f"{file}: slime has no num-layers: name a file of configs/models"])
-    plan = plan_conversion(config, gpus)
+    sent, out = conversion_command(config, gpus), Path(str(config.model.megatron_checkpoint))
     if dry_run:
-        variables = [f"{name}={shlex.quote(value)}" for name, value in plan.env.items()]
-        typer.echo(" \\\n    ".join([" ".join(["env", *variables]), *by_flag(plan.command)]))
-        typer.echo(f"mv {shlex.quote(str(plan.unfinished))} {shlex.quote(str(plan.out))}")
+        variables = [f"{name}={shlex.quote(value)}" for name, value in sent.env.items()]
+        typer.echo(" \\\n    ".join([" ".join(["env", *variables]), *by_flag(sent.command)]))
         return 0
-    refuse_failures(conversion_findings(config, plan, gpus))
-    code = convert(plan)
+    if newest_iteration(out) is not None:
+        raise ConfigError([f"{out} holds a converted checkpoint already: use it, or name another --out"])
+    folders = {"cluster.slime_dir": CONVERSION, "cluster.megatron_dir": "megatron/training"}
+    refuse_failures([*source_findings(config, folders), *hf_findings(config)])
+    code = subprocess.run(sent.command, env={**own_python_first(), **sent.env}).returncode
     if code:
-        Console(stderr=True, soft_wrap=True, highlight=False, markup=False).print(
-            f"error: slime's tool ended with exit code {code}; what it wrote is in {plan.unfinished}"
-        )
+        complain([f"slime's tool ended with exit code {code}; delete what it wrote in {out}"])
     else:
-        typer.echo(f"{plan.out} is ready")
+        typer.echo(f"{out} is ready")
     return code
 
 

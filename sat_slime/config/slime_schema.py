@@ -295,18 +295,6 @@ class SlimeModelConfig(View):
         return self.experts > 0
 
     @property
-    def parameters(self) -> int:
-        """Estimate of the parameters: attention, gated feed-forward layers, router, embeddings; norms and what other
-        architectures add left out, and every layer of an MoE model taken for one with experts. 0 where sizes lack."""
-        attention = 2 * self.hidden_size * self.head_dim * (self.attention_heads + self.kv_heads)
-        if self.is_moe:
-            ffn = 3 * self.hidden_size * self.expert_ffn_size * self.experts + self.hidden_size * self.experts
-        else:
-            ffn = 3 * self.hidden_size * self.ffn_size
-        embeddings = 2 if self.flags.get("untie-embeddings-and-output-weights") else 1
-        return self.layers * (attention + ffn) + embeddings * self.vocab_size * self.hidden_size
-
-    @property
     def resolved_family(self) -> ModelFamily | None:
         """The family, also where it is unset; None where nothing tells it."""
         return find_family(self.family) if self.family else family_by_flags(self.flags)

@@ -8,7 +8,7 @@ import importlib
 import os
 from typing import Any
 
-from sat_slime.cpu import CARD_VARIABLE, INSTEAD, PUSH_VARIABLE, VARIABLE, megatron, missing, router, slime
+from sat_slime.cpu import CARD_VARIABLE, INSTEAD, VARIABLE, missing, router
 
 
 def use_the_card(module: Any) -> None:
@@ -41,22 +41,6 @@ def start_the_engine_first(placement_group: Any) -> None:
         return created
 
     placement_group.create_rollout_manager = create_and_wait
-
-
-def serve(common: Any) -> None:
-    """Makes the engine's end of a push, and has SGLang's metrics find the paths of routes under a newer FastAPI."""
-    common._get_fastapi_request_path = lambda request: (request.url.path, True)
-    if os.environ.get(PUSH_VARIABLE) == "gloo":
-        common.init_custom_process_group = slime.with_gloo(common.init_custom_process_group)
-
-
-def bind_te_gemm(moe_utils: Any) -> None:
-    """Binds what is bound only with Transformer Engine, and read without it."""
-    moe_utils.te_general_gemm = None
-
-
-def resume_with_torch_adam(distrib_optimizer: Any) -> None:
-    megatron.resume_with_torch_adam(distrib_optimizer.DistributedOptimizer)
 
 
 def replace_router(launch_router: Any) -> None:

@@ -126,25 +126,26 @@ def _cuda() -> ModuleType:
     stream = Stream()
     return Shown(
         torch.cuda,
-        **{name: _returning(None) for name in names.split()},  # torch.manual_seed has already seeded the CPU
-        **{name: _returning(0) for name in amounts.split()},
-        current_device=_returning(CPU),
-        device_count=_returning(1),
+        **{name: returning(None) for name in names.split()},  # torch.manual_seed has already seeded the CPU
+        **{name: returning(0) for name in amounts.split()},
+        current_device=returning(CPU),
+        device_count=returning(1),
         Stream=Stream,
         Event=Stream,
-        current_stream=_returning(stream),
-        default_stream=_returning(stream),
+        current_stream=returning(stream),
+        default_stream=returning(stream),
         stream=lambda *_: contextlib.nullcontext(),
         get_rng_state=lambda *_, **__: torch.get_rng_state(),
         set_rng_state=lambda state, *_, **__: torch.set_rng_state(state),
-        mem_get_info=_returning((MEMORY, MEMORY)),
-        memory_stats=_returning({}),
-        get_device_capability=_returning((9, 0)),
-        get_device_name=_returning("CPU"),
-        get_device_properties=_returning(properties),
-        nvtx=Shown(torch.cuda.nvtx, range_push=_returning(None), range_pop=_returning(None)),
+        mem_get_info=returning((MEMORY, MEMORY)),
+        memory_stats=returning({}),
+        get_device_capability=returning((9, 0)),
+        get_device_name=returning("CPU"),
+        get_device_properties=returning(properties),
+        nvtx=Shown(torch.cuda.nvtx, range_push=returning(None), range_pop=returning(None)),
     )
 
 
-def _returning(value: Any) -> Callable[..., Any]:
+def returning(value: Any) -> Callable[..., Any]:
+    """Return a function that answers so, whatever it is asked."""
     return lambda *_, **__: value

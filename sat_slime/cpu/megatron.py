@@ -48,14 +48,15 @@ def optimize_on_cpu(distrib_optimizer: Any) -> None:
     their types, and it resumes with torch's AdamW."""
     optimizer = distrib_optimizer.DistributedOptimizer
     optimizer.__init__ = types_named_cuda()(optimizer.__init__)
-    resume_with_torch_adam(optimizer)
+    resume_with_torch_adam(distrib_optimizer)
 
 
-def resume_with_torch_adam(optimizer_class: Any) -> None:
+def resume_with_torch_adam(distrib_optimizer: Any) -> None:
     """Mends three faults that a resume meets where torch's AdamW stands in for Apex's. Megatron asks the optimizer for
     its step before a checkpoint is loaded, when AdamW has none. slime's patch of Megatron takes the step out of a
     checkpoint's tensors, since Apex has it in the parameter groups, but AdamW has it beside its moments. And in fp32
     the optimizer's parameters are views of the model's, into which Megatron copies as if they wanted no gradient."""
+    optimizer_class = distrib_optimizer.DistributedOptimizer
     state_dict = optimizer_class.state_dict
     set_states = optimizer_class._set_main_param_and_optimizer_states
 
@@ -78,13 +79,15 @@ def resume_with_torch_adam(optimizer_class: Any) -> None:
 
 
 def dispatch_tokens_on_cpu(moe_utils: Any) -> None:
-    """Mends two faults of the token dispatcher. It makes NumPy arrays of the sizes of its all-to-all only where they
-    come from a GPU, but wants them everywhere. And `te_general_gemm` is bound only with Transformer Engine, but is read
-    without it, too."""
+    """Mends two faults of the token dispatcher: it makes NumPy arrays of the sizes of its all-to-all only where they
+    come from a GPU, but wants them everywhere; and the next one."""
+    moe_utils.maybe_move_tensor_to_cpu = lambda tensor, as_numpy=False, record_stream=False: (
+        tensor.numpy() if as_numpy and torch.is_tensor(tensor) else tensor
+    )
+    bind_te_gemm(moe_utils)
 
-    def as_numpy_where_asked(tensor: Any, as_numpy: bool = False, record_stream: bool = False) -> Any:
-        return tensor.numpy() if as_numpy and torch.is_tensor(tensor) else tensor
 
-    moe_utils.maybe_move_tensor_to_cpu = as_numpy_where_asked
+def bind_te_gemm(moe_utils: Any) -> None:
+    """Binds what is bound only with Transformer Engine, and read without it."""
     if not hasattr(moe_utils, "te_general_gemm"):
         moe_utils.te_general_gemm = None

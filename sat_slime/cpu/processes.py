@@ -51,13 +51,13 @@ def _on_a_shared_gpu(on_cpu: bool) -> dict[str, Patch]:
         of_modules |= {
             "slime.backends.megatron_utils.initialize": _patch("slime", "accept_numpy_2"),
             "megatron.core.jit": _patch("megatron", "compile_nothing"),
-            "megatron.core.transformer.moe.moe_utils": _patch("card", "bind_te_gemm"),
-            "megatron.core.optimizer.distrib_optimizer": _patch("card", "resume_with_torch_adam"),
-            "sglang.srt.utils.common": _patch("card", "serve"),
+            "megatron.core.transformer.moe.moe_utils": _patch("megatron", "bind_te_gemm"),
+            "megatron.core.optimizer.distrib_optimizer": _patch("megatron", "resume_with_torch_adam"),
+            "sglang.srt.utils.common": _patch("sglang", "serve"),
         }
     if os.environ.get(PUSH_VARIABLE) == "gloo":
         of_modules["slime.utils.distributed_utils"] = _patch("slime", "push_weights_by_gloo")
-        of_modules["sglang.srt.utils.common"] = _patch("card", "serve")
+        of_modules["sglang.srt.utils.common"] = _patch("sglang", "serve")
     if "flashinfer" in missing():  # SGLang imports it wherever there is a GPU
         stand_in_for("flashinfer")
     return of_modules
@@ -80,7 +80,7 @@ def _on_a_cpu() -> dict[str, Patch]:
         "megatron.core.transformer.moe.moe_utils": _patch("megatron", "dispatch_tokens_on_cpu"),
         "sglang_router.launch_router": _patch("router", "replace_router"),
         "sglang": _patch("sglang", "load_only_known_families"),
-        "sglang.srt.utils.common": _patch("sglang", "serve_on_cpu"),
+        "sglang.srt.utils.common": _patch("sglang", "serve"),
         "sglang.srt.configs.update_config": _patch("sglang", "keep_widths"),
         "sglang.srt.state_capturer.base": _patch("sglang", "allocate_routed_experts_unpinned"),
         "sglang.srt.layers.sampler": _patch("sglang", "hash_seeds_in_torch"),

@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from sat_slime.cpu import PUSH_VARIABLE, VARIABLE
 from sat_slime.cpu.slime import with_gloo
 from sat_slime.rollout import scratch
 from sat_slime.rollout.sglang_on_cpu import patches
@@ -20,12 +21,13 @@ def load_only_known_families(_: Any) -> None:
         patches.load_only_known_families()
 
 
-def serve_on_cpu(common: Any) -> None:
+def serve(common: Any) -> None:
     """Mends SGLang's metrics and its part in a weight push. slime always turns the metrics on, which ask every route
-    for its path, and some routes of a newer FastAPI have none. The group of a push must be on Gloo, as slime's side of
-    it is (`slime.push_weights_by_gloo`)."""
+    for its path, and some routes of a newer FastAPI have none. The group of a push must be on Gloo where slime's side
+    of it is (`slime.push_weights_by_gloo`)."""
     common._get_fastapi_request_path = lambda request: (request.url.path, True)
-    common.init_custom_process_group = with_gloo(common.init_custom_process_group)
+    if os.environ.get(VARIABLE) == "cpu" or os.environ.get(PUSH_VARIABLE) == "gloo":
+        common.init_custom_process_group = with_gloo(common.init_custom_process_group)
 
 
 def keep_widths(update_config: Any) -> None:
@@ -35,12 +37,10 @@ def keep_widths(update_config: Any) -> None:
 
 
 def allocate_routed_experts_unpinned(_: Any) -> None:
-    """Calls the patch of the same name, which says what it does."""
     patches.allocate_routed_experts_unpinned()
 
 
 def hash_seeds_in_torch(_: Any) -> None:
-    """Calls the patch of the same name, which says what it does."""
     patches.hash_seeds_in_torch()
 
 
@@ -49,7 +49,7 @@ def prepare_server_process(_: Any) -> None:
     processes are forked; the actor must not fork, since Ray has threads in it."""
     patches.keep_torch_matmuls()
     patches.register_batched_attention()
-    if is_spawned():
+    if any("spawn_main" in argument for argument in sys.orig_argv):  # multiprocessing has spawned this process
         patches.fork_subprocesses()
         leave_files_with_ray()
 
@@ -61,9 +61,3 @@ def leave_files_with_ray() -> None:
     if folder.name.startswith(scratch.PREFIX):
         tempfile.tempdir = str(folder)
         scratch.name_shared_memory(folder)
-
-
-def is_spawned() -> bool:
-    """Return whether multiprocessing has spawned this process."""
-    arguments: list[Any] = sys.orig_argv
-    return any("spawn_main" in argument for argument in arguments)

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from sat_slime.cpu import DTYPE_VARIABLE
-from sat_slime.cpu.cuda import CPU, MEMORY, shown_torch
+from sat_slime.cpu.cuda import CPU, MEMORY, returning, shown_torch
 
 NEWER_COLLECTIVES = (
     "all_gather_single",
@@ -27,52 +27,30 @@ def register_cpu(accelerator: Any) -> None:
     """Makes the CPU an accelerator, by slime's own registry. v0.3.1 has no registry and asks torch.cuda."""
     from slime.utils.accelerator.base import Accelerator
 
-    class CPUAccelerator(Accelerator):
-        name = device_type = "cpu"
-        communication_backend_name = "gloo"
-
-        def is_available(self) -> bool:
-            return True
-
-        def device(self, index: Any = None) -> Any:
-            return CPU
-
-        def device_name(self, index: Any = None) -> str:
-            return "cpu"
-
-        def set_device(self, index: Any) -> None: ...
-
-        def current_device(self) -> str:
-            return "cpu"
-
-        def device_count(self) -> int:
-            return 1
-
-        def synchronize(self, device: Any = None) -> None: ...
-
-        def current_stream(self, device: Any = None) -> Any:
-            return shown_torch().cuda.current_stream()
-
-        def stream(self, stream: Any) -> Any:
-            return contextlib.nullcontext()
-
-        def empty_cache(self) -> None: ...
-
-        def mem_get_info(self, device: Any = None) -> tuple[int, int]:
-            return MEMORY, MEMORY
-
-        def memory_allocated(self, device: Any = None) -> int:
-            return 0
-
-        def memory_reserved(self, device: Any = None) -> int:
-            return 0
-
-        def autocast(self, *args: Any, **kwargs: Any) -> Any:
-            return shown_torch().autocast("cpu", *args, **kwargs)
+    torch = shown_torch()
+    answers = {
+        "is_available": True,
+        "device": CPU,
+        "device_name": "cpu",
+        "set_device": None,
+        "current_device": "cpu",
+        "device_count": 1,
+        "synchronize": None,
+        "current_stream": torch.cuda.current_stream(),
+        "stream": contextlib.nullcontext(),
+        "empty_cache": None,
+        "mem_get_info": (MEMORY, MEMORY),
+        "memory_allocated": 0,
+        "memory_reserved": 0,
+    }
+    methods = {name: returning(answer) for name, answer in answers.items()}
+    methods["autocast"] = lambda self, *args, **kwargs: torch.autocast("cpu", *args, **kwargs)
+    names = {"name": "cpu", "device_type": "cpu", "communication_backend_name": "gloo"}
+    cpu = type("CPUAccelerator", (Accelerator,), methods | names)
 
     # The backend is not just `gloo`: by these names slime knows the groups that it may have to end to free GPU memory.
-    accelerator.register_accelerator("cpu", CPUAccelerator, priority=1000, communication_backends=("cpu:gloo",))
-    accelerator.set_accelerator(CPUAccelerator())
+    accelerator.register_accelerator("cpu", cpu, priority=1000, communication_backends=("cpu:gloo",))
+    accelerator.set_accelerator(cpu())
 
 
 def choose_dtype(arguments: Any) -> None:

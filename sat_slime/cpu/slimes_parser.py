@@ -114,9 +114,6 @@ def flags_of(parsers: Sequence[argparse.ArgumentParser]) -> dict[str, dict[str, 
             spec["aliases"] = names[1:]
         if action.type in (int, float):
             spec["type"] = action.type.__name__
-        choices = list(action.choices or [])
-        if choices and all(isinstance(choice, (str, int)) for choice in choices):  # an enumeration reads its own names
-            spec["choices"] = [str(choice) for choice in choices]
         if isinstance(action, argparse._AppendAction):
             spec["repeatable"] = True
         flags[names[0]] = spec

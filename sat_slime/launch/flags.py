@@ -28,9 +28,7 @@ class Flag:
     values: int | str = 1
     """How many values follow the flag: a number, or `?` (none or one), `*` (any number), `+` (one or more)."""
     type: str | None = None
-    """Type of the values, int or float; None where any text will do, or slime reads it in its own way."""
-    choices: tuple[str, ...] = ()
-    """The values that the flag takes; empty: any."""
+    """Type of the values, int or float; None for any other."""
     repeatable: bool = False
     """Whether the flag keeps both values when it is given twice; any other flag keeps the last one."""
 
@@ -65,8 +63,8 @@ def unknown_flags(
     keys: Mapping[str, str] | None = None,
     governed: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """Return a line for every fault of a command's flags: one that is unknown, abbreviated or repeated, or whose values
-    do not fit.
+    """Return a line for every fault of a command's flags: one that is unknown, abbreviated or repeated, or has another
+    number of values than it takes.
 
     keys: the setting that each flag came from, by the flag with its dashes.
     governed: the setting that alone gives a flag, by the flag with its dashes.
@@ -110,23 +108,9 @@ def _value_faults(flag: Flag, name: str, values: list[str]) -> Iterator[str]:
             takes = "no value" if flag.values == 0 else f"{flag.values} value(s)"
             remedy = ": set it to true" if flag.values == 0 else ""
             yield f"{name} takes {takes}, not {shown!r}{remedy}" if values else f"{name} takes {takes}, and has none"
-            return
     elif (flag.values == "+" and not values) or (flag.values == "?" and len(values) > 1):
         yield f"{name} takes {'one value or more' if flag.values == '+' else 'at most one value'}, not {shown!r}"
         return
-    for value in values:
-        if flag.choices and value not in flag.choices:
-            yield f"{name} is {value!r}: it must be one of {', '.join(flag.choices)}"
-        elif flag.type and not _reads_as(value, flag.type):
-            yield f"{name} is {value!r}: it must be {'a whole number' if flag.type == 'int' else 'a number'}"
-
-
-def _reads_as(value: str, type_name: str) -> bool:
-    try:
-        int(value) if type_name == "int" else float(value)
-    except ValueError:
-        return False
-    return True
 
 
 def _nearest(name: str, known: KnownFlags, governed: Mapping[str, str]) -> str:
@@ -143,8 +127,6 @@ def flags_by_name(flags: Mapping[str, Mapping[str, Any]]) -> dict[str, Flag]:
     """Return the flags in the form in which they are recorded, each by every name that it has."""
     by_name = {}
     for name, spec in flags.items():
-        flag = Flag(
-            name, spec["values"], spec.get("type"), tuple(spec.get("choices", ())), spec.get("repeatable", False)
-        )
+        flag = Flag(name, spec["values"], spec.get("type"), spec.get("repeatable", False))
         by_name.update(dict.fromkeys([name, *spec.get("aliases", ())], flag))
     return by_name

@@ -21,7 +21,7 @@ from sat_slime.config.slime_schema import DEFAULTS, SlimeConfig
 from sat_slime.config.source import ConfigError, parse_value
 from sat_slime.launch.command import GOVERNED, PLUGIN_FLAGS, REFUSED
 from sat_slime.launch.flags import Flag, recorded_flags
-from sat_slime.launch.script_reader import MARK, TRAINERS, Word, read_script, trainer_in
+from sat_slime.launch.script_reader import MARK, TRAINERS, Script, Word, trainer_in
 from sat_slime.launch.secrets import secret_names
 
 STEPS = "pipeline.optimizer_steps_per_rollout"
@@ -97,7 +97,7 @@ def from_script(path: Path) -> tuple[str, list[str]]:
         ConfigError: there is no such file, or nothing in it starts slime.
     """
     try:
-        script = read_script(path)
+        script = Script(path)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError([f"{path}: {error}"]) from None
     start = trainer_in(script.command)

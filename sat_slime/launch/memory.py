@@ -170,12 +170,16 @@ def batch_tokens(config: SlimeConfig) -> int:
     return longest_tokens(config) * config.rollout.responses_per_iteration
 
 
+def micro_batch_tokens(config: SlimeConfig) -> int:
+    """Return the tokens of the largest micro-batch on one GPU. A longer sample makes one of its own."""
+    return max(config.train.max_tokens_per_gpu, -(-longest_tokens(config) // config.train.context_parallel))
+
+
 def training_need(config: SlimeConfig) -> Need:
     """Return what the fullest GPU that trains holds at its peak, in the backward pass of a step."""
     train, model, stages = config.train, config.model, stages_of(config)
     in_fp32 = config.slime.get("accumulate-allreduce-grads-in-fp32")
-    # The largest micro-batch on one GPU: a sample that is longer than the flag says makes one of its own.
-    tokens = max(train.max_tokens_per_gpu, -(-longest_tokens(config) // train.context_parallel))
+    tokens = micro_batch_tokens(config)
     # Logits and their softmax in fp32, which becomes the gradient in place (slime/utils/ppo_utils.py,
     # _VocabParallelLogProbEntropy); bf16 logits are gone by then. A temperature makes a copy (loss.py,
     # get_log_probs_and_entropy), a mask of top-p and the entropy's gradient, too.

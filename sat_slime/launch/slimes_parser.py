@@ -129,25 +129,28 @@ def asked_words(config: SlimeConfig, run_dir: Path, arguments: Sequence[Argument
 
 # ------------------------------------------------------------------------------------------------------- the lines
 
+NAMED = re.compile(r"--([A-Za-z0-9][\w-]*)|\b([A-Za-z]\w*_\w+)|\bargs\.(\w+)")
+"""How a message or a statement of slime's names an argument: a flag, a word with an underscore, an attribute."""
+
 
 def refusal_lines(config: SlimeConfig, arguments: Sequence[Argument], answer: Mapping[str, Any]) -> Iterator[str]:
     """Yield a line for what slime refuses, with the settings that it names, and one for each fault that our driver
     found."""
-    keys = _keys(config, arguments, answer["flags"])
+    given = {argument.name: argument.key for argument in arguments}
+    keys = {name: f"cluster.env.{name}" for name in config.cluster.env}
+    for flag, spec in answer["flags"].items():
+        names = [name.removeprefix("--") for name in (flag, *spec.get("aliases", ()))]
+        own = next((given[name] for name in names if name in given), None)
+        if own != FIXED and (own or spec["argument"] not in keys):
+            keys[spec["argument"]] = own or GOVERNED.get(names[0]) or f"slime.{names[0]}"
     if refusal := answer["refusal"]:
         said = refusal["message"].rstrip(".") or refusal["statement"]
         if refusal["kind"] not in SAYS_WHAT_IS_WRONG:
             said = f"{refusal['kind']}: {said}"
-        # A flag with its dashes, a word with an underscore, or the argument of the statement that failed.
-        words = re.findall(r"--([A-Za-z0-9][\w-]*)|\b([A-Za-z]\w*_\w+)", said)
-        words += re.findall(r"(args\.)(\w+)|getattr\(args, \"(\w+)", refusal["statement"])
-        names = dict.fromkeys(word.replace("-", "_") for found in words for word in found)
-        named = list(dict.fromkeys(keys[name] for name in names if name in keys))
-        shown = ", ".join(_with_value(config, key) for key in named[:MOST_KEYS])
-        # slime runs without what is passed on to it by the flag's name
-        own = [key for key in named if key.startswith(("slime.", "cluster.env.")) and _value(config, key) is not None]
-        remedy = f": set it otherwise, or leave {own[0]} out" if own else ""
-        yield f"{shown}: slime refuses the command: {said}{remedy}" if shown else f"slime refuses the command: {said}"
+        words = NAMED.findall(f"{said} {refusal['statement']}")
+        named = dict.fromkeys(keys.get("".join(word).replace("-", "_"), "") for word in words)
+        shown = ", ".join(_with_value(config, key) for key in [*filter(None, named)][:MOST_KEYS])
+        yield f"{shown}: slime refuses the command: {said}" if shown else f"slime refuses the command: {said}"
     for fault in answer["faults"]:
         # The driver knows the plugin's section as slime's file has it, and slime's flags.
         line = fault.replace("sat_slime.", "")
@@ -155,27 +158,10 @@ def refusal_lines(config: SlimeConfig, arguments: Sequence[Argument], answer: Ma
         yield f"{key}: {line}" if key else line
 
 
-def _keys(config: SlimeConfig, command: Sequence[Argument], flags: Mapping[str, Any]) -> dict[str, str]:
-    """Return the setting of each of slime's arguments, and of each of the run's environment variables."""
-    given = {f"--{argument.name}": argument.key for argument in command}
-    keys = {name: f"cluster.env.{name}" for name in config.cluster.env}
-    for flag, spec in flags.items():
-        free = flag.removeprefix("--")
-        own = next((given[name] for name in (flag, *spec.get("aliases", ())) if name in given), None)
-        if own is not None or spec["argument"] not in keys:
-            keys[spec["argument"]] = GOVERNED.get(free) or f"slime.{free}" if own is None else own
-    return {name: key for name, key in keys.items() if key != FIXED}
-
-
-def _value(config: SlimeConfig, key: str) -> Any:
+def _with_value(config: SlimeConfig, key: str) -> str:
     value: Any = config
     for part in key.split("."):
         value = value.get(part) if isinstance(value, Mapping) else getattr(value, part, None)
-    return value
-
-
-def _with_value(config: SlimeConfig, key: str) -> str:
-    value = _value(config, key)
     if value is None:
         return f"{key} is not set"
     text = str(value).lower() if isinstance(value, bool) else str(value)

@@ -4,7 +4,6 @@ import pytest
 
 from sat_slime.config import ConfigError, LabConfig, SlimeConfig, dump_config, load_config
 from sat_slime.config.loader import key_paths
-from sat_slime.config.slime_schema import SlimeModelConfig
 from sat_slime.config.source import read_layers
 from sat_slime.objective.gates import DPPO
 from sat_slime.objective.weights import TIS
@@ -92,11 +91,8 @@ def test_sizes_are_read_from_the_architecture():
     assert (moe.layers, moe.hidden_size, moe.attention_heads, moe.kv_heads, moe.head_dim) == (48, 2048, 32, 4, 128)
     assert (moe.is_moe, moe.experts, moe.experts_per_token, moe.expert_ffn_size) == (True, 128, 8, 768)
     assert moe.max_positions == 32768
-    assert moe.parameters == pytest.approx(30.5e9, rel=0.01)  # the model card says so
     dense = load_config(CONFIGS / "models" / "qwen3-4b.yaml").model
     assert (dense.is_moe, dense.layers, dense.ffn_size, dense.kv_heads) == (False, 36, 9728, 8)
-    assert dense.parameters == pytest.approx(4.0e9, rel=0.02)
-    assert SlimeModelConfig().parameters == 0
 
 
 PAPER = CONFIGS / "paper" / "qwen3-30b-a3b.yaml"

@@ -11,7 +11,7 @@ from slime_scripts import EXAMPLES, arguments_of
 from sat_slime.config import ConfigError, load_config
 from sat_slime.launch.command import flag_errors, slime_command
 from sat_slime.launch.from_script import from_script
-from sat_slime.launch.script_reader import read_script, trainer_in
+from sat_slime.launch.script_reader import Script, trainer_in
 
 MODEL = """
 NLAYERS=${MODEL_LAYERS:-4}
@@ -63,7 +63,7 @@ ray job submit --address="http://127.0.0.1:8265" \
    --rollout-num-gpus "$((GPUS-ACTORS))" --update-weights-interval 2 \
    --hf-checkpoint=/models/tiny --ref-load /models/tiny_torch_dist \
    --sglang-cuda-graph-bs 1 2 $(seq 4 4 16) \
-   ${MODEL_ARGS[@]} "${ROLLOUT_ARGS[@]}" "${LOSS_ARGS[@]:-}" ${NONE_ARGS[@]} ${NONE_ARGS[@]+"${NONE_ARGS[@]}"}
+   ${MODEL_ARGS[@]} "${ROLLOUT_ARGS[@]}" "${LOSS_ARGS[@]:-}" ${NONE_ARGS[@]}
 """
 UNREADABLE = r"""WANDB_KEY=0123456789abcdef
 if [ -z "$NODES" ]; then
@@ -121,7 +121,7 @@ def test_the_words_are_those_that_bash_would_send(script):
     clean = {"PATH": os.environ["PATH"]}
     sent = subprocess.run(["bash", "-c", record, str(path)], env=clean, capture_output=True, text=True, check=True)
     words = sent.stdout.split("\0")[:-1]
-    ours = [word.text for word in read_script(path).command[1:]]
+    ours = [word.text for word in Script(path).command[1:]]
     assert [" ".join(word.split()) for word in ours] == [" ".join(word.split()) for word in words]
 
 
@@ -146,7 +146,7 @@ def test_a_script_that_can_be_read_needs_nothing_by_hand(script):
 def test_the_run_sends_the_flags_of_the_script(script):
     """Besides those by which the plugin is called; a flag that the script has not keeps slime's own default."""
     path = script(READABLE)
-    command = read_script(path).command
+    command = Script(path).command
     theirs = [word.text for word in command[(trainer_in(command) or 0) + 1 :]]
     ours = slime_command(imported(path)[0]).command
     given = {word.partition("=")[0] for word in theirs if word.startswith("--")}
@@ -207,7 +207,7 @@ def test_every_script_of_slimes_becomes_a_run_that_loads(request, tmp_path):
     started = [path for path in paths if "train" in path.read_text()]
     assert started
     for name in EXAMPLES:  # what bash itself makes of their arrays
-        words = [word.text for word in read_script(Path(checkout) / name).command]
+        words = [word.text for word in Script(Path(checkout) / name).command]
         assert set(arguments_of(Path(checkout), name)) <= set(words)
     for path in started:
         (tmp_path / "run.yaml").write_text(from_script(path)[0])
