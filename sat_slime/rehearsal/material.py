@@ -1,19 +1,20 @@
-"""Makes what a rehearsal starts from: a thin model with random weights, and prompts."""
+"""Makes what a rehearsal starts from: the run's own tokenizer or one of the same size with the same special tokens,
+prompts, and a thin model with random weights."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import math
+import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from sat_slime.config.slime_schema import SlimeConfig, SlimeModelConfig
 from sat_slime.launch.hf_checkpoint import read_tokenizer, stop_tokens, turn_end
 from sat_slime.models import Weight
-from sat_slime.rehearsal.vocabulary import write_tokenizer
 
 SCRIPT = "\\boxed{"
 """What a response says before its answer."""
@@ -30,30 +31,21 @@ LINES_READ = 20_000
 """Lines of a file of prompts that are looked at."""
 
 
-@dataclass(frozen=True)
-class ThinSizes:
-    """A model's sizes, with the constants that its config.json has."""
+def tied_embeddings(model: SlimeModelConfig) -> bool:
+    return not model.architecture.get("untie-embeddings-and-output-weights")
 
-    model: SlimeModelConfig
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.model, name)
-
-    @property
-    def tied_embeddings(self) -> bool:
-        return not self.model.architecture.get("untie-embeddings-and-output-weights")
-
-    @property
-    def rope_base(self) -> float:
-        return self.model.architecture.get("rotary-base", 10000)
-
-    @property
-    def norm_eps(self) -> float:
-        return float(self.model.architecture.get("norm-epsilon", 1e-5))
-
-    @property
-    def max_positions(self) -> int:
-        return self.model.max_positions or 32768
+def thin_sizes(model: SlimeModelConfig) -> Any:
+    """Return a model's sizes, with the constants that its config.json has (models.family.ModelSizes)."""
+    names = ("layers", "hidden_size", "attention_heads", "kv_heads", "head_dim", "ffn_size", "experts")
+    names += ("experts_per_token", "expert_ffn_size")
+    return SimpleNamespace(
+        **{name: getattr(model, name) for name in names},
+        tied_embeddings=tied_embeddings(model),
+        rope_base=model.architecture.get("rotary-base", 10000),
+        norm_eps=float(model.architecture.get("norm-epsilon", 1e-5)),
+        max_positions=model.max_positions or 32768,
+    )
 
 
 def make_material(run: SlimeConfig, thin: SlimeConfig, folder: Path) -> tuple[bool, str]:
@@ -75,6 +67,70 @@ def make_material(run: SlimeConfig, thin: SlimeConfig, folder: Path) -> tuple[bo
     stop = stop_token(thin, model)
     write_model(thin, model, script_tokens(model, answers, stop), stop)
     return words
+
+
+# -------------------------------------------------------------------------------------------------------------- words
+
+OWN_FILES = (
+    *("tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt", "tokenizer.model"),
+    *("special_tokens_map.json", "added_tokens.json", "chat_template.jinja", "generation_config.json"),
+)
+"""Files of a Hugging Face folder that are the tokenizer's, and its stop tokens'."""
+WORDS = 151_643
+"""Qwen's words; its special tokens begin behind them."""
+SPECIAL = (
+    *("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|object_ref_start|>", "<|object_ref_end|>", "<|box_start|>"),
+    *("<|box_end|>", "<|quad_start|>", "<|quad_end|>", "<|vision_start|>", "<|vision_end|>", "<|vision_pad|>"),
+    *("<|image_pad|>", "<|video_pad|>"),
+)
+"""Qwen's special tokens by their numbers, from WORDS on."""
+TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+"""ChatML, without the system message and the tools of the models' own templates."""
+
+
+def write_tokenizer(own: Path | None, vocab_size: int, out: Path) -> tuple[bool, str]:
+    """Writes the run's tokenizer, or a stand-in where it is not on this machine, into a model's folder; returns whether
+    it is the run's own, and what it is in words.
+
+    Args:
+        own: the run's Hugging Face folder; None where it names none.
+        vocab_size: rows of the run's embedding.
+    """
+    if own is not None and any((own / name).is_file() for name in OWN_FILES[:5]):
+        for name in OWN_FILES:
+            if (own / name).is_file():
+                shutil.copyfile(own / name, out / name)
+        return True, f"the run's own, of {own}"
+    special = SPECIAL if vocab_size >= WORDS + len(SPECIAL) else SPECIAL[:3]
+    first = WORDS if special is SPECIAL else vocab_size - len(special)
+    if first < 256:
+        raise ValueError(f"a vocabulary of {vocab_size} has no room for the 256 bytes")
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+    letters = bytes_to_unicode()
+    words = {letters[byte]: byte for byte in range(256)} | {f"<unused-{n}>": n for n in range(256, first)}
+    tokenizer = Tokenizer(models.BPE(words, [], fuse_unk=False))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in special])
+    tokenizer.save(str(out / "tokenizer.json"))
+    settings: dict[str, Any] = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": special[0],
+        "pad_token": special[0],
+        "bos_token": None,
+        "unk_token": None,
+        "clean_up_tokenization_spaces": False,
+        "model_max_length": 131072,
+        "chat_template": TEMPLATE,
+    }
+    (out / "tokenizer_config.json").write_text(json.dumps(settings, indent=1), encoding="utf-8")
+    rest = "with the special tokens of Qwen and plain ChatML"
+    return False, f"a stand-in of {first:,} words, of which only the 256 bytes occur, {rest}"
 
 
 # ------------------------------------------------------------------------------------------------------------ prompts
@@ -164,7 +220,7 @@ def write_model(thin: SlimeConfig, folder: Path, script: Sequence[Sequence[int]]
     import torch
     from safetensors.torch import save_file
 
-    sizes, model = ThinSizes(thin.model), thin.model
+    sizes, model = thin_sizes(thin.model), thin.model
     family = model.resolved_family
     assert family is not None
     torch.manual_seed(thin.seed)
