@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from sat_slime.cli import app
 from sat_slime.cli.app import whole_app
 from sat_slime.config import GridConfig, LabConfig, SlimeConfig
-from sat_slime.config.plugin_schema import PluginConfig
+from sat_slime.config.slime_schema import PluginConfig
 from sat_slime.objective.metrics import metric_named, slime_names
 from sat_slime.tasks import TASKS, Task
 

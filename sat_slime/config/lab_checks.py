@@ -3,7 +3,8 @@ runs on either host."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterator, Mapping
 
 from sat_slime.config.method_section import build_method, unused_settings
 from sat_slime.config.schema import LabConfig, PipelineConfig
@@ -11,9 +12,6 @@ from sat_slime.objective import Method, check_method
 
 MIN_PROBLEMS = 500
 """Fewer problems than this are soon all seen, whatever the evaluation takes."""
-LARGE_LR = 0.1
-MAX_RESPONSES = 2**20
-"""Responses of a batch or of an evaluation. Each is several objects of Python in one process, a kilobyte or more."""
 
 
 def refused_combinations(method: Method, steps: int) -> Iterator[str]:
@@ -33,45 +31,45 @@ def streaming_faults(pipeline: PipelineConfig) -> Iterator[str]:
             "pipeline.lag is 0, which is the synchronous loop, with pipeline.mode streaming: set pipeline.lag to 1 or "
             "more, or pipeline.mode to batch"
         )
-    if pipeline.max_staleness < (least := pipeline.least_staleness):
+    # the trainer's own steps between two broadcasts make tokens that old, however fast they come
+    steps = pipeline.optimizer_steps_per_rollout
+    if pipeline.max_staleness < (least := pipeline.lag * steps - 1):
         yield (
             f"pipeline.max_staleness is {pipeline.max_staleness}, but with pipeline.lag {pipeline.lag} and "
-            f"pipeline.optimizer_steps_per_rollout {pipeline.optimizer_steps_per_rollout} tokens of the newest weights "
-            f"are up to {least} updates old: raise it to {least} or more"
+            f"pipeline.optimizer_steps_per_rollout {steps} tokens of the newest weights are up to {least} updates old: "
+            f"raise it to {least} or more"
         )
 
 
-def divides(key: str, number: int, size: int, what: str) -> Iterator[str]:
-    """Yield the fault of a setting that does not divide a size. what: the size in words."""
-    if size % number:
-        divisors = ", ".join(str(n) for n in range(1, size + 1) if size % n == 0)
-        yield f"{key} is {number}, which does not divide the {size} {what}: the divisors of {size} are {divisors}"
-
-
-def batch_faults(product: str, responses: int, parts: int, parts_in_words: str) -> Iterator[str]:
-    """Yield the faults of a batch: more than a process can hold, or no whole number for each of its parts."""
-    yield from too_many_responses(product, responses)
-    if responses % parts:
+def batch_faults(product: str, responses: int, parts: Mapping[str, int]) -> Iterator[str]:
+    """Yield the fault of a batch that is no whole number of responses for each of its parts, whose numbers are given by
+    their names."""
+    if responses % (number := math.prod(parts.values())):
+        words = " x ".join(f"{name} {part}" for name, part in parts.items())
         yield (
-            f"{product} is {responses} responses, which do not divide evenly into {parts_in_words}: make it a multiple "
-            f"of {parts}"
+            f"{product} is {responses} responses, which do not divide evenly into {words}: make it a multiple of "
+            f"{number}"
         )
 
 
-def too_many_responses(product: str, responses: int) -> Iterator[str]:
-    """Yield the fault of a batch, or an evaluation, that no process can hold. product: the settings that make it."""
-    if responses > MAX_RESPONSES:
-        yield f"{product} is {responses:,} responses, more than the {MAX_RESPONSES:,} that a process holds: lower one"
+def coarse_quantile(method: Method, responses: int, bound: str) -> Iterator[str]:
+    """Yield what to know of SAT's quantile over micro-batches of few responses. Only where |d| is one value per
+    response do few make it coarse.
 
-
-def unread(key: str, lr: float, method: Method, pipeline: PipelineConfig) -> Iterator[str]:
-    """Yield what to know of a learning rate that was meant otherwise, of a method that cannot see how old its data is,
-    and of parts of it that nothing is stale enough for. key: that of the learning rate."""
-    if lr >= LARGE_LR:
+    responses: of full length in a micro-batch. bound: the setting that says so, and its value.
+    """
+    if method.sat is None or method.ratio != "sequence" or method.scope != "microbatch":
+        return
+    if responses < (needed := 1 / max(1 - method.sat.alpha, 1e-9)):
         yield (
-            f"{key} is {lr:g}, which no model survives: RL of language models takes about 1e-6, tiny models 1e-3: "
-            "set it to 1e-6"
+            f"method.sat.scope is microbatch, and a micro-batch of {bound} holds {responses} response(s) of full "
+            f"length: below about {needed:.0f} responses the quantile is the largest |d| and the gate of SAT hardly "
+            "ever opens: set method.sat.scope to step, with pipeline.optimizer_steps_per_rollout 1"
         )
+
+
+def unread(method: Method, pipeline: PipelineConfig) -> Iterator[str]:
+    """Yield what to know of a method that cannot see how old its data is, and of data that is not old enough for it."""
     is_one = method.denominator == "trainer" and pipeline.optimizer_steps_per_rollout == 1
     if is_one and pipeline.lag and not (method.gates or method.weights):
         yield (
@@ -82,13 +80,6 @@ def unread(key: str, lr: float, method: Method, pipeline: PipelineConfig) -> Ite
         yield (
             "pipeline.lag is 0 with method.sat: no token is stale, and SAT contracts the trust region by differences "
             "between engine and trainer alone: raise pipeline.lag, or set method.sat to false"
-        )
-    if method.has("a3po") and pipeline.largest_lag <= 1:
-        bound = "pipeline.max_staleness" if pipeline.mode == "streaming" else "pipeline.lag"
-        yield (
-            f"method.a3po is on, but no token is more than {pipeline.largest_lag} optimizer "
-            f"updates old: its denominator is mu at such tokens, so it changes nothing: raise {bound} to 2 or more, or "
-            "set method.a3po to false"
         )
     if pipeline.mode == "batch" and pipeline.lag and pipeline.iterations <= pipeline.lag:
         yield (
@@ -106,8 +97,11 @@ def config_errors(config: LabConfig) -> list[str]:
         *_method(config, build_method(config.method)),
         *_model(config),
         *_task(config),
-        *_lengths(config),
-        *_batch(config),
+        *batch_faults(
+            "rollout.prompts_per_iteration x rollout.samples_per_prompt",
+            responses_per_iteration(config),
+            {"pipeline.optimizer_steps_per_rollout": config.pipeline.optimizer_steps_per_rollout},
+        ),
         *_streaming(config),
         *unused_settings(config.method),
     ]
@@ -115,12 +109,16 @@ def config_errors(config: LabConfig) -> list[str]:
 
 def config_warnings(config: LabConfig) -> list[str]:
     """Return what the run can live with and its owner should know."""
-    method = build_method(config.method)
-    return [
-        *_quantile_scope(config, method),
-        *unread("train.lr", config.train.lr, method, config.pipeline),
-        *_other_run(config),
-    ]
+    method, bound = build_method(config.method), config.train.tokens_per_microbatch
+    full = max(1, bound // (config.task.prompt_tokens + config.rollout.max_response_tokens))
+    warnings = [*unread(method, config.pipeline)]
+    warnings += coarse_quantile(method, full, f"train.tokens_per_microbatch {bound}")
+    if config.rollout.deterministic and config.rollout.dtype != "float32":
+        warnings.append(
+            f"rollout.deterministic is true with rollout.dtype {config.rollout.dtype}: bitwise equal runs are only "
+            "promised in float32"
+        )
+    return warnings
 
 
 def responses_per_iteration(config: LabConfig) -> int:
@@ -129,8 +127,8 @@ def responses_per_iteration(config: LabConfig) -> int:
 
 
 def _method(config: LabConfig, method: Method) -> Iterator[str]:
-    pipeline = config.pipeline
-    if config.method.r3 and not config.model.is_moe:
+    lag, steps = config.pipeline.lag, config.pipeline.optimizer_steps_per_rollout
+    if method.routing_replay and not config.model.is_moe:
         yield (
             "method.r3 is true, but model.experts is 0 (a dense model has no routing to replay): set method.r3 to "
             "false or give the model experts"
@@ -140,9 +138,9 @@ def _method(config: LabConfig, method: Method) -> Iterator[str]:
             "method.top_p_replay is true, but the engines of a lab run sample from all tokens, so there is no mask to "
             "replay: set it to false, or run it on slime"
         )
-    yield from refused_combinations(method, pipeline.optimizer_steps_per_rollout)
+    yield from refused_combinations(method, steps)
     idle = next((part.title() for part in method.stabilizers if part.idle_at_one), None)
-    if idle and method.denominator == "checkpoint" and pipeline.lag == 0 and pipeline.optimizer_steps_per_rollout == 1:
+    if idle and method.denominator == "checkpoint" and lag == 0 and steps == 1:
         yield (
             "pipeline.lag is 0 with denominator checkpoint and one optimizer step per rollout: the weights in training "
             f"are those that generated, so the ratio is identically 1 and {idle} would do nothing: raise pipeline.lag"
@@ -160,110 +158,42 @@ def _model(config: LabConfig) -> Iterator[str]:
         )
     if model.tied_embeddings and not family.may_tie_embeddings:
         yield f"model.tied_embeddings is true, but SGLang serves no {family.name} model with them: set it to false"
-    yield from divides("model.kv_heads", model.kv_heads, model.attention_heads, "model.attention_heads")
-    if model.head_dim % 2:
-        yield f"model.head_dim is {model.head_dim}: rotary embedding turns pairs, so choose an even width"
-    if model.is_moe and model.experts_per_token > model.experts:
-        yield (
-            f"model.experts_per_token is {model.experts_per_token}, more than model.experts {model.experts}: lower it "
-            "or add experts"
-        )
 
 
 def _task(config: LabConfig) -> Iterator[str]:
-    task, evaluation = config.task, config.eval
+    """Yield what does not fit the task: its problems are too few, or lengths cut prompts and answers."""
+    task, evaluation, response = config.task, config.eval, config.rollout.max_response_tokens
     # Held out by hash, so the share of a small task varies: twice what is drawn from it is a safe expectation.
     held_out = 2 * evaluation.problems * task.held_out_one_in if evaluation.every_n_iterations else 0
+    settings = ", ".join(f"task.{key} {getattr(task, key)}" for key in task.settings)
     if task.total_problems < max(MIN_PROBLEMS, held_out):
-        needs, remedy = f"the {MIN_PROBLEMS} that a run needs", ""
-        if held_out > MIN_PROBLEMS:
-            needs, remedy = f"the {held_out} for eval.problems {evaluation.problems}", ", or lower eval.problems"
-        values = _listed("and", (f"{key} {getattr(task, key)}" for key in task.settings))
-        more = _listed("or", task.count_settings or task.settings)
-        yield f"{values} make {task.total_problems} problems, fewer than {needs}: raise {more}{remedy}"
-
-
-def _listed(conjunction: str, keys: Iterable[str]) -> str:
-    """Return the settings of a task in words, such as `task.a, task.b and task.c`."""
-    *first, last = (f"task.{key}" for key in keys)
-    return f"{', '.join(first)} {conjunction} {last}" if first else last
-
-
-def _lengths(config: LabConfig) -> Iterator[str]:
-    task, response = config.task, config.rollout.max_response_tokens
-    prompt, needed = task.prompt_tokens, task.answer_tokens
-    longest = prompt + response
-    lengths = _listed("or", task.length_settings or task.settings)
-    parts = f"the longest prompt ({prompt} tokens, from {lengths}) and rollout.max_response_tokens {response}"
+        yield (
+            f"{settings} make {task.total_problems} problems, fewer than the {MIN_PROBLEMS} that a run needs and the "
+            f"{held_out} for eval.problems {evaluation.problems}: raise one of them, or lower eval.problems"
+        )
+    longest, micro_batch = task.prompt_tokens + response, config.train.tokens_per_microbatch
+    parts = f"the longest prompt ({task.prompt_tokens} tokens) and rollout.max_response_tokens {response}"
     if longest > config.model.max_positions:
         yield f"model.max_positions is {config.model.max_positions}, less than {parts} need: set it to {longest}"
-    if config.train.tokens_per_microbatch < longest:
-        yield (
-            f"train.tokens_per_microbatch is {config.train.tokens_per_microbatch}, less than {parts} need: set it to "
-            f"{longest} or more"
-        )
-    if response < needed:
+    if micro_batch < longest:
+        yield f"train.tokens_per_microbatch is {micro_batch}, less than {parts} need: set it to {longest} or more"
+    if response < task.answer_tokens:
         yield (
             f"rollout.max_response_tokens is {response}, but the longest answer of {task.name} with all its steps has "
-            f"{needed} tokens: raise it to {needed} or lower {lengths}"
+            f"{task.answer_tokens} tokens: raise it to {task.answer_tokens}, or lower one of {settings}"
         )
-
-
-def _batch(config: LabConfig) -> Iterator[str]:
-    steps = config.pipeline.optimizer_steps_per_rollout
-    product, where = (
-        "rollout.prompts_per_iteration x rollout.samples_per_prompt",
-        "pipeline.optimizer_steps_per_rollout",
-    )
-    yield from batch_faults(product, responses_per_iteration(config), steps, f"{where} {steps}")
-    if config.eval.every_n_iterations:
-        evaluation = config.eval
-        key = "final_repeats" if evaluation.final.repeats > evaluation.repeats else "repeats"
-        asked = evaluation.problems * evaluation.samples_per_problem * max(evaluation.repeats, evaluation.final.repeats)
-        yield from too_many_responses(f"eval.problems x eval.samples_per_problem x eval.{key}", asked)
 
 
 def _streaming(config: LabConfig) -> Iterator[str]:
     pipeline, rollout = config.pipeline, config.rollout
     yield from streaming_faults(pipeline)
-    if pipeline.mode != "streaming":
-        return
-    if pipeline.queue_prompts < rollout.prompts_per_iteration:
+    if pipeline.mode == "streaming" and pipeline.queue_prompts < rollout.prompts_per_iteration:
         yield (
             f"pipeline.queue_prompts is {pipeline.queue_prompts}, less than the batch of rollout.prompts_per_iteration "
             f"{rollout.prompts_per_iteration}: raise it to that or more"
         )
-    if rollout.deterministic:
+    if pipeline.mode == "streaming" and rollout.deterministic:
         yield (
             "rollout.deterministic is true with pipeline.mode streaming, where the clock decides which weights "
             "generate a token: set it to false, or pipeline.mode to batch"
-        )
-
-
-def _quantile_scope(config: LabConfig, method: Method) -> Iterator[str]:
-    sat, task = method.sat, config.task
-    # Only where |d| is one value per response do few responses make coarse quantiles.
-    if sat is None or method.ratio != "sequence":
-        return
-    mean = task.mean_answer_tokens
-    responses = responses_per_iteration(config) / config.pipeline.optimizer_steps_per_rollout
-    if method.scope == "microbatch":
-        packed = config.train.tokens_per_microbatch / (task.prompt_tokens + mean)
-        responses = max(1.0, min(packed, responses))
-    share = min(1.0, config.rollout.max_response_tokens / (responses * mean))
-    if share >= 1 - sat.alpha:
-        where = "a micro-batch" if method.scope == "microbatch" else "an optimizer step"
-        yield (
-            f"method.sat.scope is {method.scope}: the quantile of {where} is over about {responses:.0f} responses, "
-            f"so the longest can hold {share:.0%} of its tokens, and above {1 - sat.alpha:.0%} the gate of SAT "
-            "hardly ever opens: raise train.tokens_per_microbatch or set method.sat.scope to step"
-        )
-
-
-def _other_run(config: LabConfig) -> Iterator[str]:
-    """Yield settings by which a run is another than its owner may think."""
-    if config.rollout.deterministic and config.rollout.dtype != "float32":
-        yield (
-            f"rollout.deterministic is true with rollout.dtype {config.rollout.dtype}: bitwise equal runs are only "
-            "promised in float32"
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,12 +16,13 @@ from pydantic_core import ErrorDetails
 
 from sat_slime.config.grid_schema import GridConfig
 from sat_slime.config.method_section import SWITCHES, laid_over, method_switches
-from sat_slime.config.schema import LabConfig, Section, without_settings_of_another_task
+from sat_slime.config.schema import LabConfig, Section
 from sat_slime.config.section import Mark, marked, settings_in, settings_of
-from sat_slime.config.slime_schema import DEFAULTS, READ, VIEWS, SlimeConfig
-from sat_slime.config.source import ConfigError, KeyPath, Source, parse_value, read_layers
+from sat_slime.config.slime_schema import DEFAULTS, WORDS, SlimeConfig
+from sat_slime.config.source import ConfigError, KeyPath, Source, merged, parse_value, read_layers
 from sat_slime.config.synonyms import SYNONYMS
 from sat_slime.objective.method import find
+from sat_slime.tasks.running_sums import RunningSums
 
 SectionT = TypeVar("SectionT", bound=Section)
 
@@ -32,8 +33,6 @@ SHOWN_CHARACTERS = 80
 """Characters of a faulty value that a message shows."""
 MOST_CHOICES = 12
 """A message lists no more values than these where it knows which was meant, and no more keys of a section."""
-_OF_A_RUN = {key for model in RUNTIMES.values() for key in model.model_fields} - set(GridConfig.model_fields)
-_OF_A_GRID = set(GridConfig.model_fields) - {key for model in RUNTIMES.values() for key in model.model_fields}
 
 
 def load_config(
@@ -45,17 +44,10 @@ def load_config(
     Raises ConfigError with one line for every fault found. What needs several sections is config_errors, for a slime
     run slime_config_errors.
     """
-    sources = _layers(path)
-    if _only(sources, _OF_A_GRID, _OF_A_RUN):
+    layers = _layers(path)
+    if _is_of(layers, [GridConfig], RUNTIMES.values()):
         raise ConfigError([f"{path}: this is a grid, not a run: sat-slime grid {path}, with --dry-run to check it"])
-    settings = dict(settings or {})
-    with contextlib.suppress(ValueError):  # an unknown name is told with all that is wrong
-        if isinstance(settings.get("method"), str):  # at once: `gspo` and `sat` forget nothing of SAT
-            beside = {key: settings.pop(key) for key in list(settings) if re.fullmatch(r"method\.\w+", key)}
-            switches = {key.partition(".")[2]: value for key, value in beside.items()}
-            settings["method"] = method_switches(settings["method"]) | switches
-    sources += [_setting(key, value) for key, value in settings.items()]
-    return _run({}, str(path), sources, overrides)
+    return _run([*layers, _layer(settings or {}, "command line")], overrides)
 
 
 def vary(
@@ -63,19 +55,16 @@ def vary(
 ) -> RunConfig:
     """Return `config` with layers of settings over it, each with the place that is said where a fault is found. Their
     keys may be sections or dotted. overrides: as of load_config, laid on last. Raises ConfigError."""
-    sources = [_setting(key, value, place) for place, settings in layers for key, value in settings.items()]
-    return _run(config.model_dump(mode="json"), config.name, sources, overrides)
+    below = Source(config.model_dump(mode="json"), {(): config.name})
+    return _run([below, *(_layer(settings, place) for place, settings in layers)], overrides)
 
 
 def load_grid(path: str | Path, settings: Mapping[str, Any] | None = None) -> GridConfig:
     """Read a grid from a YAML file. settings: dotted key to value, laid over it. Raises ConfigError."""
     layers = _layers(path)
-    if _only(layers, _OF_A_RUN, _OF_A_GRID):
+    if _is_of(layers, RUNTIMES.values(), [GridConfig]):
         raise ConfigError([f"{path}: this is a run, not a grid: sat-slime launch {path}"])
-    grid = Source({}, {(): str(path)})
-    for layer in [*layers, *(_setting(key, value) for key, value in (settings or {}).items())]:
-        grid.update(layer)
-    return _validated(GridConfig, grid)
+    return _validated(GridConfig, _laid([*layers, _layer(settings or {}, "command line")]))
 
 
 def read_section(model: type[SectionT], values: Any, place: str) -> SectionT:
@@ -122,10 +111,28 @@ def _layers(path: str | Path) -> list[Source]:
         raise ConfigError([f"{error}: for a model, {hint}" if model else str(error)]) from None
 
 
-def _only(layers: Sequence[Source], some: set[str], none: set[str]) -> bool:
-    """Return whether the files have keys out of `some`, and none out of `none`."""
+def _is_of(layers: Sequence[Source], these: Iterable[type[Section]], others: Iterable[type[Section]]) -> bool:
+    """Return whether the files have keys that only `these` have, and none that only `others` have."""
+    of_these, of_others = ({key for model in models for key in model.model_fields} for models in (these, others))
     keys = {key for layer in layers for key in layer.values}
-    return bool(keys & some) and not keys & none
+    return bool(keys & (of_these - of_others)) and not keys & (of_others - of_these)
+
+
+def _layer(settings: Mapping[str, Any], place: str) -> Source:
+    """Return settings by dotted keys as one layer, so that `method: gspo` and `method.sat: true` forget nothing of
+    SAT."""
+    layer = Source({}, {})
+    for key, value in settings.items():
+        path, unknown = tuple(key.split(".")), isinstance(layer.values.get("method"), str)
+        if key == "method" and isinstance(value, str):
+            with contextlib.suppress(ValueError):
+                value = method_switches(value)
+        if not (unknown and path[0] == "method"):  # the name is told with all that is wrong
+            for name in reversed(path):
+                value = {name: value}
+            layer.values = merged(layer.values, value)
+            layer.origins |= {path[: depth + 1]: place for depth in range(len(path))}
+    return layer
 
 
 def _override(text: str) -> Source:
@@ -133,38 +140,37 @@ def _override(text: str) -> Source:
     if not equals or not key.strip():
         raise ConfigError([f"--set {text}: expected key=value, such as --set pipeline.lag=8"])
     try:
-        return _setting(key.strip(), parse_value(value), f"--set {text}")
+        return _layer({key.strip(): parse_value(value)}, f"--set {text}")
     except ConfigError:
         raise ConfigError([f"--set {text}: the value {value!r} is not valid YAML; quote it"]) from None
 
 
-def _setting(key: str, value: Any, origin: str = "command line") -> Source:
-    path = tuple(key.split("."))
-    values: Any = value
-    for name in reversed(path):
-        values = {name: values}
-    return Source(values, {path[: depth + 1]: origin for depth in range(len(path))})
+def _laid(layers: Iterable[Source]) -> Source:
+    """Return the layers over one another. The settings of a task go where another is named."""
+    whole = Source({}, {})
+    for layer in layers:
+        below, above = whole.values, layer.values
+        task, method = (below[key] if isinstance(below.get(key), Mapping) else {} for key in ("task", "method"))
+        named = above["task"].get("name") if isinstance(above.get("task"), Mapping) else None
+        if named not in (None, task.get("name", RunningSums().name)):
+            below = {**below, "task": {}}
+        values = merged(below, above)
+        if "method" in above:
+            with contextlib.suppress(ValueError):  # an unknown name, as above
+                values["method"] = laid_over(method, above["method"])
+        whole = Source(values, whole.origins | layer.origins)
+    return whole
 
 
-def _run(values: dict[str, Any], place: str, sources: Sequence[Source], overrides: Sequence[str]) -> RunConfig:
-    """Return `values` with the sources over them, and then the overrides. Raises ConfigError with all that is wrong."""
-    run = Source(values, {(): place})
-    errors: list[str] = []
+def _run(layers: Sequence[Source], overrides: Sequence[str]) -> RunConfig:
+    """Return the layers over one another, and then the overrides. Raises ConfigError with all that is wrong."""
+    layers, errors = list(layers), []
     for text in sorted(overrides, key=lambda text: not text.startswith("task.name=")):  # whose settings the others are
         try:
-            sources = [*sources, _override(text)]
+            layers.append(_override(text))
         except ConfigError as error:
             errors += error.errors
-    for source in sources:
-        below = run.values.get("method")
-        run.values = without_settings_of_another_task(run.values, source.values)
-        run.update(source)
-        if "method" in source.values:
-            try:
-                section = laid_over(below if isinstance(below, Mapping) else {}, source.values["method"])
-            except ValueError:  # which is told with all that is wrong
-                section = source.values["method"]
-            run.values = {**run.values, "method": section}
+    run = _laid(layers)
     runtime = run.values.get("runtime", "lab")
     model = RUNTIMES.get(runtime) if isinstance(runtime, str) else None
     if model is None:
@@ -193,35 +199,31 @@ def _told(model: type[Section], source: Source, detail: ErrorDetails) -> Iterato
     path = tuple(str(part) for part in detail["loc"])
     kind, value, context = detail["type"], detail["input"], detail.get("ctx", {})
     key, place = ".".join(path), source.origin(path)
+    is_section = kind in ("model_type", "dataclass_type")
     if kind in ("extra_forbidden", "unexpected_keyword_argument"):
         for leaf in _leaves(path, value):
-            hint = _hint(model, source.values, leaf, value, len(leaf) == len(path))
+            hint = _hint(model, source.values, leaf, is_whole=leaf == path)
             yield f"{source.origin(leaf)}: unknown key '{'.'.join(leaf)}'{hint}"
-        return
-    if kind == "literal_error":
+    elif kind == "literal_error":
         yield _bad_choice(place, path, value, re.findall(r"'([^']*)'", context["expected"]))
-        return
-    if kind == "value_error":  # a section's own check, which names its keys itself
+    elif kind == "value_error":  # a section's own check, which names its keys itself
         yield f"{place}: {key}: {context['error']}"
-        return
-    if kind in ("model_type", "dataclass_type") and value is None:
+    elif is_section and value is None:
         yield f"{place}: {key} is empty: write settings below it, or leave it out"
-        return
-    if kind in ("model_type", "dataclass_type"):
-        keys = list(_fields_at(model, source.values, path))
-        reason = "it is a section"
-        reason += f" with the keys {', '.join(keys)}" if len(keys) <= MOST_CHOICES else ", with a line for each setting"
-        reason += ", or true or false" if path[-1] in SWITCHES else ""
-        reason += ", or the name of a method, such as sat-gspo" if path == ("method",) else ""
-    elif kind == "string_pattern_mismatch":
-        reason = "it takes letters, digits, '.', '_' and '-', and starts with a letter or a digit"
-    elif kind == "too_short":
-        reason = f"it needs {context['min_length']} or more"
-    elif kind == "string_type":
-        reason = "it must be text; put it in quotes"
     else:
         reason = detail["msg"].replace("Input should be", "it must be")
-    yield f"{place}: {key} is {_shown(value)}: {reason}"
+        if is_section:
+            keys = list(_fields_at(model, source.values, path))
+            reason = "it is a section" + (f" with the keys {', '.join(keys)}" if len(keys) <= MOST_CHOICES else "")
+            reason += ", or true or false" if path[-1] in SWITCHES else ""
+            reason += ", or the name of a method, such as sat-gspo" if path == ("method",) else ""
+        elif kind == "string_pattern_mismatch":
+            reason = "it takes letters, digits, '.', '_' and '-', and starts with a letter or a digit"
+        elif kind == "too_short":
+            reason = f"it needs {context['min_length']} or more"
+        elif kind == "string_type":
+            reason = "it must be text; put it in quotes"
+        yield f"{place}: {key} is {_shown(value)}: {reason}"
 
 
 def _leaves(path: KeyPath, value: Any) -> list[KeyPath]:
@@ -254,52 +256,48 @@ def _shown(value: Any) -> str:
 # ------------------------------------------------------------------------------------------ what an unknown key means
 
 
-def _hint(model: type[Section], values: Any, leaf: KeyPath, value: Any, is_whole: bool) -> str:
+def _hint(model: type[Section], values: Any, leaf: KeyPath, is_whole: bool) -> str:
     """Return the end of the line about an unknown key. is_whole: its section is known."""
-    if leaf[-1] == "enabled" and len(leaf) > 1 and leaf[-2] in SWITCHES:
-        return f": set {'.'.join(leaf[:-1])} to {_shown(value)}"
     if leaf[-2:-1] == ("settings",) and (kind := find(str(values.get("method", values).get("base")))):
         return f"; {kind.name} has {', '.join(settings_of(kind)) or 'none'}"
-    switches = [("method", key) for key in SWITCHES] if "method" in model.model_fields else []
-    meant = _meant(leaf, [*key_paths(model, values), *switches])
-    if model is SlimeConfig and (flag := _flag(leaf, meant)):
-        return f"; slime's flags stand under slime: did you mean slime.{flag}?"
-    for runtime, other in RUNTIMES.items() if model in RUNTIMES.values() else ():
+    known = _known(model, values)
+    for runtime, other in RUNTIMES.items() if model in RUNTIMES.values() and leaf not in known else ():
         if other is not model and leaf in key_paths(other):
             return f"; it is a setting of {runtime} runs alone"
-    if meant:
-        return f"; did you mean {' and '.join(repr('.'.join(each)) for each in meant)}?"
+    if meant := _meant(leaf, known):
+        return f"; did you mean {' and '.join(map(repr, meant))}?"
     where, keys = ".".join(leaf[:-1]) or "a file", _fields_at(model, values, leaf[:-1])
     return f"; {where} has {', '.join(keys or model.model_fields)}" if is_whole else ""
 
 
-def _flag(leaf: KeyPath, meant: Sequence[KeyPath]) -> str | None:
-    """Return the flag of slime that a key is likely to mean, if that is likelier than the settings of ours that it may
-    mean: its name, or the word by which this package reads it, such as rollout.top_p."""
-    if leaf[0] == "method" or any(path[-1] == leaf[-1] for path in meant):
-        return None
-    flags = list(READ.__annotations__ | DEFAULTS)
-    words = ["-".join(words).replace("_", "-") for words in (leaf, leaf[-1:])]
-    ours = vars(VIEWS[leaf[0]]).get(leaf[1]) if leaf[0] in VIEWS and len(leaf) == 2 else None
-    exact = [word for word in (getattr(ours, "name", ""), *words) if word in flags]
-    return next(iter(exact or difflib.get_close_matches(words[1], () if meant else flags, 1, 0.6)), None)
+def _known(model: type[Section], values: Any) -> dict[KeyPath, str]:
+    """Return the keys that may be meant, and the setting that each stands for: of a slime run also the words by which
+    this package reads flags, such as rollout.top_p."""
+    known = {path: ".".join(path) for path in key_paths(model, values)}
+    if "method" in model.model_fields:
+        known |= {("method", key): f"method.{key}" for key in SWITCHES}
+    if model is SlimeConfig:
+        known |= {("slime", name): f"slime.{name}" for name in DEFAULTS}
+        for word, flag in WORDS.items():
+            known |= dict.fromkeys((word, ("slime", flag.name)), f"slime.{flag.name}")
+    return known
 
 
-def _meant(leaf: KeyPath, known: list[KeyPath]) -> list[KeyPath]:
+def _meant(leaf: KeyPath, known: Mapping[KeyPath, str]) -> list[str]:
     """Return the settings that an unknown key is likely to mean."""
-    named = [tuple(key.split(".")) for key in SYNONYMS.get(leaf[-1].replace("-", "_"), ())]
-    if named and all(key in known for key in named):
-        return named
+    named = [known.get(tuple(key.split("."))) for key in SYNONYMS.get(leaf[-1].replace("-", "_"), ())]
+    if found := [key for key in named if key]:
+        return found
 
-    def alike(candidate: KeyPath) -> float:
-        return difflib.SequenceMatcher(None, leaf[-1], candidate[-1]).ratio()
+    def ratio(one: str, other: str) -> float:
+        return difflib.SequenceMatcher(None, one.replace("-", "_"), other.replace("-", "_")).ratio()
 
     def similarity(candidate: KeyPath) -> float:
         # a key under the wrong section, or under none, is as close as its own name is
-        whole = difflib.SequenceMatcher(None, ".".join(leaf), ".".join(candidate)).ratio()
-        return max(whole, 0.95 * alike(candidate)) + 0.01 * whole
+        whole = ratio(".".join(leaf), ".".join(candidate))
+        return max(whole, 0.95 * ratio(leaf[-1], candidate[-1])) + 0.01 * whole
 
     nearest = max(known, key=similarity)
-    if nearest[:-1] == leaf[:-1] and alike(nearest) <= 0.4:  # its section alone makes a short key look alike
+    if nearest[:-1] == leaf[:-1] and ratio(leaf[-1], nearest[-1]) <= 0.4:  # its section alone makes a short key alike
         return []
-    return [nearest] if similarity(nearest) > 0.7 else []
+    return [known[nearest]] if similarity(nearest) > 0.7 else []

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, ValidationError, model_validator
 
 from sat_slime import outside
 from sat_slime.config.method_section import MethodConfig
@@ -29,6 +29,16 @@ from sat_slime.tasks import Task, find
 from sat_slime.tasks.running_sums import RunningSums
 
 
+def _known(family: str) -> str:
+    if not ("." in family and outside.are_refused()):
+        find_family(family)
+    return family
+
+
+Family = Annotated[str, AfterValidator(_known)]
+"""The name of a family of models, or the dotted path of one."""
+
+
 class LossConfig(Section):
     """The terms beside the surrogate, and how tokens are averaged."""
 
@@ -41,7 +51,22 @@ class LossConfig(Section):
     """response_mean: mean over responses of their mean over tokens (slime's default); token_mean: mean over tokens."""
 
 
-# ----------------------------------------------------------------------------------------- the lab runtime
+class Run(Section):
+    """What a run of either runtime has."""
+
+    runtime: str
+    """The runtime that this file is for."""
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), MAY_CHANGE_ON_RESUME, OWN_TO_A_CELL] = "run"
+    """Name of the run and of its folder."""
+    output_dir: Annotated[str, MAY_CHANGE_ON_RESUME, OWN_TO_A_CELL] = "runs"
+    """Folder that holds the run folders, relative to where the command is given; of slime on a disk that all nodes
+    share."""
+    seed: Annotated[NonNegativeInt, OWN_TO_A_CELL] = 0
+    """Seed of prompts and sampling."""
+    method: MethodConfig = MethodConfig()
+    """The method that is optimized."""
+    loss: LossConfig = LossConfig()
+    """KL, entropy, averaging."""
 
 
 class PipelineConfig(Section):
@@ -69,19 +94,6 @@ class PipelineConfig(Section):
     without the pushed weights (docs/asynchrony.md). warn: the log and the report tell of them. stop: the run ends too,
     and can be resumed. none: nothing is scored."""
 
-    @property
-    def least_staleness(self) -> int:
-        """The least max_staleness of mode streaming: the trainer's own steps between two broadcasts make tokens that
-        old, however fast they come."""
-        return self.lag * self.optimizer_steps_per_rollout - 1
-
-    @property
-    def largest_lag(self) -> int:
-        """The largest lag that a token may have, in optimizer updates."""
-        if self.mode == "streaming":
-            return self.max_staleness
-        return (self.lag + 1) * self.optimizer_steps_per_rollout - 1
-
 
 class LabPipelineConfig(PipelineConfig):
     """The order of generation, training and weight broadcast, with the queue of mode streaming."""
@@ -101,7 +113,7 @@ class LabPipelineConfig(PipelineConfig):
 class ModelConfig(Section):
     """A tiny decoder of a family (docs/extend.md)."""
 
-    family: str | None = None
+    family: Family | None = None
     """qwen3_moe, qwen3, qwen2, or the dotted path of a module with another one. Unset: qwen3_moe, and without experts
     qwen3."""
     layers: PositiveInt = 2
@@ -143,13 +155,6 @@ class ModelConfig(Section):
         """The family, also where it is unset."""
         return find_family(self.family or ("qwen3_moe" if self.is_moe else "qwen3"))
 
-    @field_validator("family")
-    @classmethod
-    def _known(cls, value: str | None) -> str | None:
-        if value is not None and not ("." in value and outside.are_refused()):
-            find_family(value)
-        return value
-
 
 def _task_of(value: Any) -> Any:
     """Return the task that a section `task` names, with its settings. Raises ValidationError."""
@@ -163,30 +168,11 @@ def _task_of(value: Any) -> Any:
         return RunningSums(name=str(name))  # whoever only reads does not ask what the task is
     try:
         kind = find(str(name))
-        fields = [key for key, field in kind.model_fields.items() if field.annotation is not bool]
-        yes_or_no = {key: str(value[key]).lower() for key in fields if isinstance(value.get(key), bool)}
-        refused({(key,): f"it is {word}, and no yes-or-no setting" for key, word in yes_or_no.items()})
         return kind.model_validate(value)
     except ValidationError:
         raise
     except ValueError as error:
         return refused({("name",): str(error)})
-
-
-def without_settings_of_another_task(values: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `values` as `over` is laid upon it: where that names another task, without the settings of the task that
-    `values` has, which it could not read."""
-    task, new = values.get("task"), over.get("task")
-    if not (isinstance(task, Mapping) and isinstance(new, Mapping) and "name" in new):
-        return values
-    name = task.get("name", RunningSums().name)
-    if name == new["name"]:
-        return values
-    try:
-        settings = find(str(name)).model_fields
-    except ValueError:
-        return values
-    return {**values, "task": {key: value for key, value in task.items() if key not in settings}}
 
 
 class WarmupConfig(Section):
@@ -367,23 +353,13 @@ class LoggingConfig(Section):
     """Say in view, log and report what looks unhealthy, with its threshold and what to try (docs/runs.md)."""
 
 
-class LabConfig(Section):
+class LabConfig(Run):
     """A run of the lab runtime: real Megatron and SGLang with a tiny model, on a laptop."""
 
     runtime: Literal["lab"] = "lab"
     """The runtime that this file is for."""
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), MAY_CHANGE_ON_RESUME, OWN_TO_A_CELL] = "run"
-    """Name of the run and of its folder."""
-    output_dir: Annotated[str, MAY_CHANGE_ON_RESUME, OWN_TO_A_CELL] = "runs"
-    """Folder that holds the run folders, relative to where the command is given."""
     cache_dir: Annotated[str, MAY_CHANGE_ON_RESUME, COMPUTES_NOTHING] = "~/.cache/sat_slime"
     """Folder for warmed-up models."""
-    seed: Annotated[NonNegativeInt, OWN_TO_A_CELL] = 0
-    """Seed of prompts and sampling."""
-    method: MethodConfig = MethodConfig()
-    """The method that is optimized."""
-    loss: LossConfig = LossConfig()
-    """KL, entropy, averaging."""
     pipeline: LabPipelineConfig = LabPipelineConfig()
     """Order of generation, training, broadcast."""
     model: ModelConfig = ModelConfig()

@@ -15,7 +15,7 @@ import enum
 import inspect
 import itertools
 import textwrap
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, get_args
 
@@ -93,6 +93,14 @@ def among(key: str, keys: Collection[str]) -> bool:
     return key in keys or any(key.startswith(f"{section}.") for section in keys)
 
 
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested settings by their dotted keys."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        found |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
+    return found
+
+
 def differences(old: Any, new: Any, prefix: str = "") -> list[tuple[str, Any, Any]]:
     """Return (dotted key, old value, new value) of every setting that differs."""
     before, after = (each.model_dump() if isinstance(each, BaseModel) else each for each in (old, new))
@@ -112,43 +120,26 @@ def kept_changes(old: BaseModel, new: BaseModel, also_kept: Collection[str] = ()
     also_kept: keys that may not change here, although a resumed run may change them.
     """
     free = marked(type(new), MAY_CHANGE_ON_RESUME) - set(also_kept)
-    return ", ".join(
-        f"{key} ({before!r} -> {after!r})" for key, before, after in differences(old, new) if not among(key, free)
-    )
+    return _in_words(change for change in differences(old, new) if not among(change[0], free))
 
 
 def kept_settings(config: BaseModel) -> dict[str, Any]:
     """Return the settings that a resumed run has to keep, as JSON by dotted keys, for the note of what a checkpoint was
     made with. Name and folder are left out: a run may be moved."""
     free = {*marked(type(config), MAY_CHANGE_ON_RESUME), "name", "output_dir"}
-    return {key: value for key, value in _flat(config.model_dump(mode="json")).items() if not among(key, free)}
+    return {key: value for key, value in flat(config.model_dump(mode="json")).items() if not among(key, free)}
 
 
 def changed_since(noted: Mapping[str, Any], config: BaseModel) -> str:
     """Return the settings that differ from `kept_settings` as they were noted, as `key (old -> new)` after one another.
     A setting that only one of them has came or went with a version of this package, but for those of stabilizers."""
     now = kept_settings(config)
-    both = [key for key in {**noted, **now} if key.startswith("method.") or (key in noted and key in now)]
-    changed = [(key, noted.get(key), now.get(key)) for key in both]
-    return ", ".join(f"{key} ({old!r} -> {new!r})" for key, old, new in changed if old != new)
+    changes = differences(noted, now)
+    return _in_words(each for each in changes if each[0].startswith("method.") or (each[0] in noted and each[0] in now))
 
 
-def changed_settings(old: BaseModel, new: BaseModel) -> str | None:
-    """Return what is wrong with resuming a run of the settings `old` with those of `new`, or None."""
-    changed = kept_changes(old, new)
-    if not changed:
-        return None
-    return (
-        f"a resumed run keeps its settings, but these differ: {changed}; leave them as they were, or start another run "
-        "with --name X"
-    )
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
-    return flat
+def _in_words(changes: Iterable[tuple[str, Any, Any]]) -> str:
+    return ", ".join(f"{key} ({old!r} -> {new!r})" for key, old, new in changes)
 
 
 def meanings(kind: type) -> dict[str, str]:

@@ -1,5 +1,9 @@
 """What the sections of a slime run must agree on, and flags that slime takes and that mislead later. Each finding is
-one line: the key, its value, the remedy."""
+one line: the key, its value, the remedy.
+
+What slime's parser, our driver behind it or Megatron refuses in clear words before anything is trained is theirs to
+tell: launch/slimes_parser.py asks them.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +13,8 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
-from sat_slime.config.lab_checks import (
-    batch_faults,
-    divides,
-    refused_combinations,
-    streaming_faults,
-    unread,
-)
-from sat_slime.config.method_section import build_method, section_name, unused_settings
-from sat_slime.config.schema import VerifierLimits
+from sat_slime.config.lab_checks import batch_faults, coarse_quantile, refused_combinations, streaming_faults, unread
+from sat_slime.config.method_section import build_method, unused_settings
 from sat_slime.config.slime_schema import SlimeConfig, is_sent
 from sat_slime.models import FAMILIES
 from sat_slime.objective import Method
@@ -33,15 +30,6 @@ NOT_STREAMED = (
 """Flags of slime's own rollout function that have no effect in mode streaming, or cannot be saved with its queue."""
 TRANSPORT = "update-weight-transport"
 """slime's flag for the way that weights take to the engines."""
-NO_CANARY = {
-    TRANSPORT: "engines load a push from disk only after the trainer has scored",
-    "offload-train": "the trainer has no weights on its GPUs after a push",
-    "prefill-num-servers": "an engine that only prefills or only decodes cannot be asked alone",
-    "sglang-config": "its engines may prefill or decode only, and cannot be asked alone",
-    "debug-train-only": "there are no engines",
-    "debug-rollout-only": "there is no trainer",
-}
-"""Flags of slime with which no canary can be, and why."""
 ITERATIONS_PLACE = "{rollout_id}"
 """The text that slime replaces by the iteration in the name of a file."""
 
@@ -54,14 +42,14 @@ def slime_config_errors(config: SlimeConfig) -> list[str]:
     """
     method = build_method(config.method)
     return [
+        *refused_combinations(method, config.pipeline.optimizer_steps_per_rollout),
+        *streaming_faults(config.pipeline),
         *_method(config, method),
-        *_order(config, method),
         *_unset(config),
         *_places(config),
         *_layout(config),
         *_context(config),
         *_values(config),
-        *_shared_gpu(config),
         *_broken(config, ERRORS),
         *unused_settings(config.method),
     ]
@@ -69,15 +57,15 @@ def slime_config_errors(config: SlimeConfig) -> list[str]:
 
 def slime_config_warnings(config: SlimeConfig) -> list[str]:
     """Return what the run can live with and its owner should know."""
-    method = build_method(config.method)
+    method, train = build_method(config.method), config.train
+    full = max(1, train.max_tokens_per_gpu * train.context_parallel // max(longest_sample(config), 1))
     return [
-        *_quantile_scope(config, method),
-        *unread("slime.lr", config.train.lr, method, config.pipeline),
+        *coarse_quantile(method, full, f"slime.max-tokens-per-gpu {train.max_tokens_per_gpu}"),
+        *unread(method, config.pipeline),
         *_lengths(config),
         *_other_run(config),
         *_broken(config, WARNINGS),
         *_out_of_step(config),
-        *_idle(config),
     ]
 
 
@@ -90,34 +78,12 @@ def longest_sample(config: SlimeConfig) -> int:
     """Return the tokens of the longest prompt and response that can be trained on; an unset prompt limit counts
     nothing."""
     longest = (config.rollout.max_prompt_tokens or 0) + config.rollout.max_response_tokens
-    context = context_tokens(config)
-    return min(longest, context) if context else longest
+    return min(longest, context_tokens(config) or longest)
 
 
 def uses_verifier(config: SlimeConfig) -> bool:
     """Return whether this package's verifier rewards the responses."""
     return bool(config.data.reward and config.data.reward.startswith("sat_slime.plugin.reward."))
-
-
-def _idle(config: SlimeConfig) -> Iterator[str]:
-    data = config.data
-    if data.reward == "random":
-        yield "slime.rm-type is random, which slime has for tests: set it to math"
-    if data.chat_template_args and not data.chat_template:
-        yield (
-            "slime.apply-chat-template-kwargs has no effect with slime.apply-chat-template false: leave it out, or set "
-            "slime.apply-chat-template to true"
-        )
-    limits = VerifierLimits()
-    changed = [f"verifier.{name}" for name, value in config.verifier if value != getattr(limits, name)]
-    if changed and not uses_verifier(config):
-        yield (
-            f"{', '.join(changed)} has no effect with {data.reward_key} {data.reward}: set slime.custom-rm-path to "
-            "sat_slime.plugin.reward.default or another of its modes, or leave it out"
-        )
-
-
-# ---------------------------------------------------------------------------------------------------- a method on slime
 
 
 def spares_recompute(method: Method, steps: int) -> bool:
@@ -144,77 +110,37 @@ def needs_versions(method: Method) -> str | None:
 
 
 def _method(config: SlimeConfig, method: Method) -> Iterator[str]:
-    steps, context = config.pipeline.optimizer_steps_per_rollout, config.train.context_parallel
+    """Yield what a method and the order of generation, training and pushes do not allow."""
+    pipeline, context, checkpoint = config.pipeline, config.train.context_parallel, config.checkpoint
     if context > 1 and any(getattr(gate, "form", "") == "suffix" for gate in method.gates):
         yield (
             "method.veto.form is suffix, which reads responses whole, and slime.context-parallel-size is "
             f"{context}: set it to 1, or form to response"
-        )
-    if method.routing_replay and not config.model.is_moe:
-        yield (
-            "method.r3 is true, but slime has no num-experts (a dense model has no routing to replay): "
-            "set method.r3 to false, or describe an MoE model"
-        )
-    if method.top_p_replay and config.rollout.top_p == 1:
-        yield (
-            "method.top_p_replay is true, but slime.rollout-top-p is 1 (the engine samples from all tokens, so there "
-            "is no mask to replay): set slime.rollout-top-p to 0.95 or another value below 1, or method.top_p_replay "
-            "to false"
         )
     if config.rollout.top_p < 1 and not method.top_p_replay:
         yield (
             f"slime.rollout-top-p is {config.rollout.top_p}, and slime then replays the engine's mask in the trainer's "
             "softmax whatever the method says: set method.top_p_replay to true, or slime.rollout-top-p to 1"
         )
-    yield from refused_combinations(method, steps)
-    if method.judge and method.threshold_is_of_the_step and steps > 1:
-        scope = f"method.{section_name(method, method.judge)}.scope"
-        few = method.sat and _few_responses(config, method)
-        yield (
-            f"{scope} is step with pipeline.optimizer_steps_per_rollout {steps}: the threshold is taken before "
-            "the first step and would be stale for the others: set pipeline.optimizer_steps_per_rollout to 1"
-            + ("" if few else f", or {scope} to microbatch")
-        )
-    needs = needs_versions(method)
-    if needs and config.slime.get(TRANSPORT) == "disk":
-        yield (
-            f"slime.{TRANSPORT} is disk, and {needs}: a push by disk numbers weights one by one, so that the lag "
-            "is unknown: leave it out"
-        )
-
-
-def _order(config: SlimeConfig, method: Method) -> Iterator[str]:
-    """Yield the faults of the order of generation, training and pushes."""
-    pipeline, split = config.pipeline, method.denominator == "checkpoint"
-    yield from streaming_faults(pipeline)
-    if split and pipeline.mode == "streaming":
+    if method.denominator == "checkpoint" and pipeline.mode == "streaming":
+        other = "trainer" if method.has("tis") else "rollout"
         yield (
             "pipeline.mode is streaming with denominator checkpoint: a response may be of several weights, and one "
-            "copy of those that generated is kept to score it with: set method.denominator to "
-            + ("trainer" if method.has("tis") else "rollout")
-            + ", or pipeline.mode to batch"
+            f"copy of those that generated is kept to score it with: set method.denominator to {other}, or "
+            "pipeline.mode to batch"
         )
-    elif split and pipeline.lag == 0:
+    elif method.denominator == "checkpoint" and pipeline.lag == 0:
         yield (
             "pipeline.lag is 0 with denominator checkpoint: the weights that generated are those at the start of the "
-            "step, which denominator trainer stands for: set pipeline.lag to 1, or method.denominator to "
-            + ("rollout and method.tis to false" if method.has("tis") else "trainer or rollout")
+            "step, which denominator trainer stands for: set pipeline.lag to 1, or method.denominator to trainer or "
+            "rollout"
         )
-    for name in NOT_STREAMED if pipeline.mode == "streaming" else ():
-        if name in config.slime:
-            yield f"slime.{name} cannot be with pipeline.mode streaming: leave it out, or set the mode to batch"
-    for name, why in NO_CANARY.items() if pipeline.canary != "none" else ():
-        if config.slime.get(name) not in (None, False, "nccl"):
-            yield (
-                f"pipeline.canary is {pipeline.canary} with slime.{name}: {why}: leave the flag out, or "
-                "set pipeline.canary to none"
-            )
     if (iteration := pipeline.from_iteration) is None:
         return
     given = f"pipeline.from_iteration is {iteration}"
-    if not config.checkpoint.folder:
+    if not checkpoint.folder:
         yield f"{given}, but slime.save is not set: name the folder with that checkpoint"
-    if not config.checkpoint.every_n_iterations:
+    if not checkpoint.every_n_iterations:
         yield f"{given}, but slime reads no checkpoint with slime.save-interval 0: set that to 20"
     if iteration >= pipeline.iterations:
         yield (
@@ -235,26 +161,16 @@ def _unset(config: SlimeConfig) -> Iterator[str]:
         "n-samples-per-prompt": (rollout.samples_per_prompt > 1, "a number of 2 or more"),
         "rollout-max-response-len": (rollout.max_response_tokens, "a number of 1 or more"),
     }
-    for name, (value, what) in needed.items():
-        if not value:
-            yield f"slime.{name} is not set: set it to {what}"
+    yield from (f"slime.{name} is not set: set it to {what}" for name, (value, what) in needed.items() if not value)
     if missing := [name for name in NEEDED_SIZES if name not in config.model.architecture]:
         yield f"slime lacks {', '.join(missing)}: extend a file of configs/models, or write them out"
-    if config.eval.every_n_iterations and not (config.eval.prompts or config.slime.get("eval-config")):
-        yield (
-            f"slime.eval-interval is {config.eval.every_n_iterations}, but slime.eval-prompt-data is empty: name a "
-            "file, as in --set slime.eval-prompt-data=[aime24,FILE], or set slime.eval-interval to 0"
-        )
 
 
 def _places(config: SlimeConfig) -> Iterator[str]:
     """Yield folders that would take the place of others."""
     inner = config.cluster.runtime_env.get("env_vars")
-    for key, variables in (
-        ("cluster.env", config.cluster.env),
-        ("cluster.runtime_env.env_vars", inner if isinstance(inner, dict) else {}),
-    ):
-        if "PYTHONPATH" in variables:
+    for key, variables in (("cluster.env", config.cluster.env), ("cluster.runtime_env.env_vars", inner)):
+        if isinstance(variables, dict) and "PYTHONPATH" in variables:
             yield (
                 f"{key}.PYTHONPATH is {variables['PYTHONPATH']}, and there is one PYTHONPATH, in which slime and "
                 "Megatron-LM are: leave it out, and name the folders in cluster.python_path"
@@ -269,40 +185,15 @@ def _places(config: SlimeConfig) -> Iterator[str]:
 
 
 def _layout(config: SlimeConfig) -> Iterator[str]:
-    """Yield what does not fit of the sizes by which a run is cut over GPUs, with the sizes that would."""
-    model, train, rollout, node = config.model, config.train, config.rollout, config.cluster.gpus_per_node
-    tensor, pipeline, expert = train.tensor_parallel, train.pipeline_parallel, train.expert_parallel
-    gpus, experts_tensor, per_engine = train.world_size, train.expert_tensor_parallel, rollout.gpus_per_engine
-    product = (
-        f"slime.tensor-model-parallel-size {tensor} x slime.pipeline-model-parallel-size {pipeline} x "
-        f"slime.context-parallel-size {train.context_parallel}"
-    )
-    shared, training = (
-        tensor * pipeline * train.context_parallel,
-        "slime.actor-num-nodes x slime.actor-num-gpus-per-node",
-    )
-    yield from divides(product, shared, gpus, f"GPUs of {training}")
-    yield from divides("slime.tensor-model-parallel-size", tensor, model.attention_heads, "attention heads")
-    if model.kv_heads and tensor % model.kv_heads:
-        yield from divides("slime.tensor-model-parallel-size", tensor, model.kv_heads, "key-value heads")
-    uneven = {"decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers", "pipeline-model-parallel-layout"}
-    if not uneven & config.slime.keys():
-        yield from divides("slime.pipeline-model-parallel-size", pipeline, model.layers, "layers of the model")
-    if not model.is_moe and expert > 1:
-        yield f"slime.expert-model-parallel-size is {expert}, but the model is dense: set it to 1"
-    if model.is_moe:
-        yield from divides("slime.expert-model-parallel-size", expert, model.experts, "experts of the model")
-        product = (
-            f"slime.expert-model-parallel-size {expert} x slime.expert-tensor-parallel-size {experts_tensor} x "
-            f"slime.pipeline-model-parallel-size {pipeline}"
+    """Yield what does not fit of the way in which a run is laid over GPUs, and slime finds out late or never."""
+    train, rollout, node = config.train, config.rollout, config.cluster.gpus_per_node
+    tensor, experts_tensor, per_engine = train.tensor_parallel, train.expert_tensor_parallel, rollout.gpus_per_engine
+    if config.model.is_moe and train.expert_parallel == 1 and experts_tensor != tensor:
+        yield (
+            f"slime.expert-tensor-parallel-size is {experts_tensor} with slime.expert-model-parallel-size 1 and "
+            f"slime.tensor-model-parallel-size {tensor}: Megatron then leaves the gradients of the experts' "
+            f"copies apart, which drift from one another: set it to {tensor}"
         )
-        yield from divides(product, expert * experts_tensor * pipeline, gpus, "GPUs that train")
-        if expert == 1 and experts_tensor != tensor:
-            yield (
-                f"slime.expert-tensor-parallel-size is {experts_tensor} with slime.expert-model-parallel-size 1 and "
-                f"slime.tensor-model-parallel-size {tensor}: Megatron then leaves the gradients of the experts' "
-                f"copies apart, which drift from one another: set it to {tensor}"
-            )
     size = "slime.actor-num-gpus-per-node"
     if train.gpus_per_node > node:
         yield f"{size} is {train.gpus_per_node}, and cluster.gpus_per_node {node}: it must be at most that"
@@ -311,18 +202,32 @@ def _layout(config: SlimeConfig) -> Iterator[str]:
             f"slime.actor-num-nodes is {train.nodes} with {train.gpus_per_node} of {node} GPUs on each, but slime "
             f"fills a node before it takes the next: set {size} to {node}"
         )
-    engine = "slime.rollout-num-gpus-per-engine"
-    yield from divides(engine, per_engine, rollout.gpus, "GPUs of slime.rollout-num-gpus")
-    yield from divides(engine, per_engine, model.attention_heads, "attention heads")
-    if rollout.gpus % per_engine == 0 and not _engines_fit_nodes(gpus, rollout.gpus, per_engine, node):
+    engine, first = f"slime.rollout-num-gpus-per-engine is {per_engine}", train.world_size
+    if rollout.gpus % per_engine:
+        yield f"{engine}, which does not divide slime.rollout-num-gpus {rollout.gpus}: choose a divisor of that"
+    elif not _engines_fit_nodes(first, rollout.gpus, per_engine, node):
         yield (
-            f"{engine} is {per_engine}: on nodes of {node} GPUs, with the first {gpus} GPUs training, an engine would "
-            "start on one node and end on another: choose a divisor of that"
+            f"{engine}: on nodes of {node} GPUs, with the first {first} GPUs training, an engine would start on one "
+            "node and end on another: choose a divisor of that"
         )
-    product, responses = "slime.rollout-batch-size x slime.n-samples-per-prompt", rollout.responses_per_iteration
-    steps, ranks = config.pipeline.optimizer_steps_per_rollout, max(train.data_parallel, 1)
-    parts = f"pipeline.optimizer_steps_per_rollout {steps} x {ranks} data-parallel ranks"
-    yield from batch_faults(product, responses, steps * ranks, parts)
+    product = "slime.rollout-batch-size x slime.n-samples-per-prompt"
+    parts = {
+        "pipeline.optimizer_steps_per_rollout": config.pipeline.optimizer_steps_per_rollout,
+        "data-parallel ranks": max(train.data_parallel, 1),
+    }
+    yield from batch_faults(product, rollout.responses_per_iteration, parts)
+    counts = {
+        "slime.actor-num-nodes": (train.nodes, 1),
+        "slime.actor-num-gpus-per-node": (train.gpus_per_node, 1),
+        "slime.rollout-num-gpus": (rollout.gpus, 1),
+        "cluster.gpus_per_node": (node, 2),
+    }
+    for key, (number, wanted) in counts.items() if config.cluster.share_gpu else ():
+        if number != wanted:
+            yield (
+                f"{key} is {number} with cluster.share_gpu, by which one trainer rank and one engine share a GPU that "
+                f"slime takes for two: set it to {wanted}, or cluster.share_gpu to false"
+            )
 
 
 def _engines_fit_nodes(first_gpu: int, gpus: int, per_engine: int, node: int) -> bool:
@@ -339,29 +244,23 @@ def _context(config: SlimeConfig) -> Iterator[str]:
     if context is None:
         return
     where = "slime.sglang-context-length" if rollout.context_tokens else "max_positions"
-    prompt, some_prompt = rollout.max_prompt_tokens, max(1, min(2048, context // 2))
+    prompt, truncate = rollout.max_prompt_tokens, "slime.sglang-allow-auto-truncate"
     if rollout.end_at_context and (prompt is None or prompt >= context):
         yield (
-            f"slime.sglang-allow-auto-truncate is true with slime.rollout-max-prompt-len {prompt or 'unset'}: SGLang "
-            f"would cut prompts that fill the context of {context} tokens ({where}): set slime.rollout-max-prompt-len "
-            f"to {some_prompt}"
+            f"{truncate} is true with slime.rollout-max-prompt-len {prompt or 'unset'}: SGLang would cut prompts that "
+            f"fill the context of {context} tokens ({where}): set slime.rollout-max-prompt-len to "
+            f"{max(1, min(2048, context // 2))}"
         )
-    limits = {"slime.rollout-max-response-len": rollout.max_response_tokens}
-    if config.eval.every_n_iterations and config.eval.max_response_tokens:
-        limits["slime.eval-max-response-len"] = config.eval.max_response_tokens
-    for key, response in limits.items():
-        needed = response + (prompt or 1)  # without a limit the shortest of prompts has a token
-        if rollout.end_at_context:  # the prompt's share is cut off at the end; more than the context is a mistake
-            if response > context:
-                yield f"{key} is {response}, more than the context of {context} tokens ({where}): set it to {context}"
-        elif needed > context:
-            whole = f" + slime.rollout-max-prompt-len {prompt} = {needed}" if prompt else " and a prompt"
-            room = prompt if prompt and prompt < context else some_prompt
-            also = "" if room == prompt else f" and slime.rollout-max-prompt-len to {room}"
+    # What ends at the context loses the prompt's share at the end; without a limit the shortest prompt has a token.
+    room = context if rollout.end_at_context else context - (prompt or 1)
+    beside = "" if rollout.end_at_context else f" beside slime.rollout-max-prompt-len {prompt or 'unset'}"
+    remedy = "" if rollout.end_at_context else f", or {truncate} to true"
+    responses = {"rollout": rollout.max_response_tokens, "eval": config.eval.max_response_tokens or 0}
+    for name, response in responses.items():
+        if response > room and (name == "rollout" or config.eval.every_n_iterations):
             yield (
-                f"{key} {response}{whole} is more than the context of {context} tokens ({where}), and SGLang would "
-                f"refuse the request: set slime.sglang-allow-auto-truncate to true{also}, or {key} to "
-                f"{context - room}{also}"
+                f"slime.{name}-max-response-len is {response}{beside}, more than the context of {context} tokens "
+                f"({where}), and SGLang would refuse the request: set it to {max(1, room)}{remedy}"
             )
 
 
@@ -389,20 +288,13 @@ def _values(config: SlimeConfig) -> Iterator[str]:
             f"slime.rollout-stop-token-ids has {wrong[0]}, which is no token of the model's {words}, and no "
             f"response would end with it: set it to {kept}"
         )
-    if evaluation.every_n_iterations and evaluation.samples % config.scores.repeats:
-        more = config.scores.repeats - evaluation.samples % config.scores.repeats
+    evaluates, samples, scores = evaluation.every_n_iterations, evaluation.samples, config.scores
+    if evaluates and (samples % scores.repeats or max(scores.k or [0]) > samples):
         yield (
-            f"slime.n-samples-per-eval-prompt is {evaluation.samples}, which scores.repeats {config.scores.repeats} "
-            f"does not divide: set it to {evaluation.samples + more}"
+            f"slime.n-samples-per-eval-prompt is {samples}, which scores.repeats {scores.repeats} has to divide, and "
+            f"no number of scores.k, {scores.k or 'unset'}, to exceed: set it to a multiple that is large enough"
         )
-    if evaluation.every_n_iterations and config.scores.k and max(config.scores.k) > evaluation.samples:
-        yield (
-            f"scores.k has {max(config.scores.k)}, more than slime.n-samples-per-eval-prompt {evaluation.samples}: "
-            "raise that, or leave it out"
-        )
-    needed = (rollout.max_prompt_tokens or 0) + rollout.max_response_tokens
-    needed = min(needed, context_tokens(config) or needed)
-    held = flags.get("sglang-max-total-tokens", needed)
+    held, needed = flags.get("sglang-max-total-tokens"), longest_sample(config)
     if _above(0)(held) and float(held) < needed:
         yield (
             f"slime.sglang-max-total-tokens is {held}, less than the longest sample of {needed} tokens, and SGLang "
@@ -416,23 +308,6 @@ def _values(config: SlimeConfig) -> Iterator[str]:
         )
     if config.cluster.device == "cpu" and config.train.optimizer_offload:
         yield "slime.optimizer-cpu-offload is true with cluster.device cpu: all memory is the host's: set it to false"
-
-
-def _shared_gpu(config: SlimeConfig) -> Iterator[str]:
-    """Yield a fault for each count that is not of one trainer rank and one engine."""
-    if not config.cluster.share_gpu:
-        return
-    for key, number, wanted in (
-        ("slime.actor-num-nodes", config.train.nodes, 1),
-        ("slime.actor-num-gpus-per-node", config.train.gpus_per_node, 1),
-        ("slime.rollout-num-gpus", config.rollout.gpus, 1),
-        ("cluster.gpus_per_node", config.cluster.gpus_per_node, 2),
-    ):
-        if number != wanted:
-            yield (
-                f"{key} is {number} with cluster.share_gpu, by which one trainer rank and one engine share a GPU that "
-                f"slime takes for two: set it to {wanted}, or cluster.share_gpu to false"
-            )
 
 
 # -------------------------------------------------------------------------------------------------- flags that mislead
@@ -459,6 +334,10 @@ def _saves(config: SlimeConfig) -> str | None:
     return f"slime.save-interval {every}" if every else None
 
 
+def _own_sets(config: SlimeConfig) -> str | None:
+    return "slime.eval-prompt-data" if config.eval.prompts else None
+
+
 def _above(bound: float) -> Callable[[Any], bool]:
     def judge(value: Any) -> bool:
         try:
@@ -469,15 +348,12 @@ def _above(bound: float) -> Callable[[Any], bool]:
     return judge
 
 
-def _without_place(value: Any) -> bool:
-    return is_sent(value) and ITERATIONS_PLACE not in str(value)
-
-
 @dataclass(frozen=True)
 class Rule:
     """Flags that go wrong under the same condition."""
 
-    flags: tuple[str, ...]
+    flags: str
+    """Their names, with spaces between them."""
     why: str
     remedy: str = "leave it out"
     """The thing to do; `{value}` in it stands for the flag's value with a place for the iteration."""
@@ -489,112 +365,48 @@ class Rule:
 WITHOUT_R3 = "leave it out, or set method.r3 to false"
 BY_BATCH = "leave it out, or set pipeline.mode to batch"
 GO_BACK = "leave it out, and go back with --resume-from"
+STAGES = "sglang-pp-size sglang-pipeline-parallel-size"
+COUNTED = "pushes by disk are numbered one by one, and the bound counts optimizer steps"
+NOTHING = "that mode draws its own prompts and finishes every response, so that this does nothing"
+DRAWN = "over-sampling-batch-size partial-rollout mask-offpolicy-in-partial-rollout buffer-filter-path"
+ONE_COPY = "a response may be of several weights, and one copy of those that generated is kept to score it with"
+KEEP = "leave it out, and say with pipeline.keep_checkpoints how many stay"
 ERRORS = (
-    Rule(
-        ("moe-router-fusion",),
-        "Transformer Engine's fused router chooses the experts itself, and no route is replayed",
-        WITHOUT_R3,
-        _r3,
-    ),
-    Rule(
-        ("prefill-num-servers",),
-        "an engine that only decodes has not seen the prompt, and returns no routes for it",
-        WITHOUT_R3,
-        _r3,
-    ),
-    Rule(
-        ("sglang-pp-size", "sglang-pipeline-parallel-size"),
-        "each stage of an engine keeps the routes of its own layers, and one of them answers",
-        WITHOUT_R3,
-        _r3,
-        _above(1),
-    ),
-    Rule(
-        ("sglang-enable-hierarchical-cache",),
-        "a prefix that comes back from host memory has lost its routes",
-        WITHOUT_R3,
-        _r3,
-    ),
-    Rule(
-        (TRANSPORT,),
-        "pushes by disk are numbered one by one, and the bound counts optimizer steps",
-        BY_BATCH,
-        _streaming,
-        lambda value: value == "disk",
-    ),
-    Rule(
-        ("flush-cache-interval",),
-        "the cache outlives pushes, and a response mixes weights under one version",
-        BY_BATCH,
-        _streaming,
-        _above(1),
-    ),
-    Rule(
-        ("over-sampling-batch-size", "partial-rollout", "mask-offpolicy-in-partial-rollout", "buffer-filter-path"),
-        "that mode draws its own prompts and finishes every response, so that this does nothing",
-        when=_streaming,
-    ),
-    Rule(
-        ("partial-rollout",),
-        "a response may be of several weights, and one copy of those that generated is kept to score it with",
-        "leave it out, or set method.denominator to rollout",
-        _split,
-    ),
-    Rule(("release-train",), "sat_slime's driver needs the trainer throughout, and would end the job at its start"),
-    Rule(
-        ("eval-config",),
-        "slime evaluates only on that file's sets",
-        "leave it out, or set slime.eval-prompt-data to null",
-        lambda config: "slime.eval-prompt-data" if config.eval.prompts else None,
-    ),
-    Rule(
-        ("save-retain-interval",),
-        "slime counts checkpoints from 0, and Megatron then deletes all but the newest",
-        "leave it out, and say with pipeline.keep_checkpoints how many stay",
-    ),
-    Rule(("start-rollout-id",), "every resume would start at that iteration with newer weights", GO_BACK),
-    Rule(("ckpt-step",), "every resume would load that checkpoint again", GO_BACK),
-    Rule(("finetune",), "a resume would count iterations from 0 with a new optimizer", when=_saves),
-    Rule(("no-load-optim",), "a resume would start with a new optimizer", when=_saves),
-    Rule(
-        ("sglang-dp-size", "sglang-data-parallel-size"),
-        "slime takes it only with data-parallel attention",
-        "leave it out, or set slime.sglang-enable-dp-attention to true",
-        lambda config: None if config.slime.get("sglang-enable-dp-attention") else "",
-        _above(1),
-    ),
+    Rule("moe-router-fusion", "the fused router chooses the experts itself: no route is replayed", WITHOUT_R3, _r3),
+    Rule("prefill-num-servers", "an engine that only decodes has no routes of the prompt", WITHOUT_R3, _r3),
+    Rule(STAGES, "each stage has the routes of its own layers, and one answers", WITHOUT_R3, _r3, _above(1)),
+    Rule("sglang-enable-hierarchical-cache", "a prefix back from host memory has lost its routes", WITHOUT_R3, _r3),
+    Rule(TRANSPORT, COUNTED, BY_BATCH, _streaming, lambda value: value == "disk"),
+    Rule("flush-cache-interval", "cached prefixes outlive a push of weights", BY_BATCH, _streaming, _above(1)),
+    Rule(" ".join(NOT_STREAMED), "it has no effect, or is not saved with the queue", BY_BATCH, _streaming),
+    Rule(DRAWN, NOTHING, when=_streaming),
+    Rule("partial-rollout", ONE_COPY, "leave it out, or set method.denominator to rollout", _split),
+    Rule("eval-config", "slime evaluates only on that file's sets", "leave one of them out", _own_sets),
+    Rule("save-retain-interval", "slime counts from 0, and Megatron deletes all but the newest checkpoint", KEEP),
+    Rule("start-rollout-id", "every resume would start at that iteration with newer weights", GO_BACK),
+    Rule("ckpt-step", "every resume would load that checkpoint again", GO_BACK),
+    Rule("finetune", "a resume would count iterations from 0 with a new optimizer", when=_saves),
+    Rule("no-load-optim", "a resume would start with a new optimizer", when=_saves),
 )
 """The run would fail, or be another than it says."""
 
+KEPT = "it has to keep routes and weight version of each answer, as Sample.append_response_tokens does, or is dropped"
+DROPS = "the trainer drops tokens from full experts, the engines drop none, and their probabilities differ"
+FP8 = "the engines' policy is not the trainer's, and the ratio carries the difference"
+PLACE = f"it has no {ITERATIONS_PLACE}, and each file takes the place of the one before"
 WARNINGS = (
+    Rule("custom-generate-function-path", KEPT, "see that it does", lambda config: _r3(config) or _streaming(config)),
+    # at 0 all of them; Megatron takes a negative one for none
+    Rule("moe-expert-capacity-factor", DROPS, value=lambda value: value == 0 or _above(0)(value)),
+    Rule("sglang-kv-cache-dtype", FP8, value=lambda value: str(value).startswith("fp")),
     Rule(
-        ("custom-generate-function-path",),
-        "it has to keep the routes and the weight version of each answer, as Sample.append_response_tokens does; "
-        "samples without are dropped",
-        "see that it does",
-        lambda config: _r3(config) or _streaming(config),
-    ),
-    Rule(
-        ("moe-expert-capacity-factor",),
-        "the trainer drops tokens from full experts, the engines drop none, and their probabilities differ",
-        value=lambda value: value == 0 or _above(0)(value),  # at 0 all; Megatron takes a negative one for none
-    ),
-    Rule(
-        ("sglang-kv-cache-dtype",),
-        "the engines' policy is not the trainer's, and the ratio carries the difference",
-        value=lambda value: str(value).startswith("fp"),
-    ),
-    Rule(
-        ("save-hf", "save-debug-rollout-data", "save-debug-train-data"),
-        f"it has no {ITERATIONS_PLACE}, and each file takes the place of the one before",
+        "save-hf save-debug-rollout-data save-debug-train-data",
+        PLACE,
         "set it to {value}",
-        value=_without_place,
+        value=lambda value: is_sent(value) and ITERATIONS_PLACE not in str(value),
     ),
     Rule(
-        ("no-save-optim",),
-        "a run resumed from such a checkpoint starts with a new optimizer",
-        "set it to false",
-        _saves,
+        "no-save-optim", "a run resumed from such a checkpoint starts with a new optimizer", "set it to false", _saves
     ),
 )
 """The run can live with it, and its owner should know."""
@@ -603,7 +415,7 @@ WARNINGS = (
 def _broken(config: SlimeConfig, rules: tuple[Rule, ...]) -> Iterator[str]:
     for rule in rules:
         with_what = rule.when(config)
-        for name in rule.flags if with_what is not None else ():
+        for name in rule.flags.split() if with_what is not None else ():
             value = config.slime.get(name)
             if name in config.slime and rule.value(value):
                 shown = str(value).lower() if isinstance(value, bool) else value if value != "" else "empty"
@@ -616,29 +428,6 @@ def _broken(config: SlimeConfig, rules: tuple[Rule, ...]) -> Iterator[str]:
 
 
 # ----------------------------------------------------------------------------------------------------- warnings
-
-
-def _quantile_scope(config: SlimeConfig, method: Method) -> Iterator[str]:
-    if (few := _few_responses(config, method)) and method.scope == "microbatch":
-        steps = config.pipeline.optimizer_steps_per_rollout
-        first = "pipeline.optimizer_steps_per_rollout to 1 and " if steps > 1 else ""
-        yield (
-            f"method.sat.scope is microbatch, and a micro-batch of slime.max-tokens-per-gpu "
-            f"{config.train.max_tokens_per_gpu} holds {few[0]} response(s) of full length: below about {few[1]:.0f} "
-            "responses the quantile is the largest |d| and the gate of SAT hardly ever opens: set "
-            f"{first}method.sat.scope to step"
-        )
-
-
-def _few_responses(config: SlimeConfig, method: Method) -> tuple[int, float] | None:
-    """Return how many full responses a micro-batch holds, and how many SAT's quantile needs, where they are too few:
-    only where |d| is one value per response do few responses make coarse quantiles."""
-    sat = method.sat
-    if sat is None or method.ratio != "sequence":
-        return None
-    needed = 1 / max(1 - sat.alpha, 1e-9)
-    full = max(1, config.train.max_tokens_per_gpu * config.train.context_parallel // max(longest_sample(config), 1))
-    return (full, needed) if full < needed else None
 
 
 def _lengths(config: SlimeConfig) -> Iterator[str]:
@@ -683,11 +472,6 @@ def _other_run(config: SlimeConfig) -> Iterator[str]:
         )
     if config.method.base == "ppo":
         yield "method.base is ppo: slime's critic is not used, and advantages are GRPO's: set it to grpo, the same run"
-    if evaluation.every_n_iterations and evaluation.temperature == 0 and evaluation.samples > 1:
-        yield (
-            f"slime.eval-temperature is 0 with {evaluation.samples} samples of each problem, all of which are the "
-            "same: set slime.eval-temperature to null for the rollout's"
-        )
     for file in evaluation.prompts.values() if evaluation.every_n_iterations else ():
         if data.prompts and os.path.normpath(file) == os.path.normpath(data.prompts):
             yield f"slime.eval-prompt-data has {file}, as slime.prompt-data is: it is trained on; name another file"
@@ -695,20 +479,15 @@ def _other_run(config: SlimeConfig) -> Iterator[str]:
 
 def _out_of_step(config: SlimeConfig) -> Iterator[str]:
     """Yield what is to be known of evaluations and checkpoints that fall between two broadcasts."""
-    lag, evaluation, save = config.pipeline.lag, config.eval.every_n_iterations, config.checkpoint.every_n_iterations
-
-    def multiple(number: int) -> int:
-        return max(1, round(number / max(lag, 1))) * max(lag, 1)
-
-    if lag > 1 and evaluation % lag:
-        yield (
-            f"slime.eval-interval is {evaluation}, no multiple of pipeline.lag {lag}: evaluations measure the "
-            f"weights of the last broadcast, some the same twice: set it to {multiple(evaluation)}"
-        )
+    lag, save = max(config.pipeline.lag, 1), config.checkpoint.every_n_iterations
     if not save:
-        yield f"slime.save-interval is 0: nothing is saved, and a run that fails starts over: set it to {multiple(20)}"
-    elif lag > 1 and save % lag:
-        yield (
-            f"slime.save-interval is {save}, no multiple of pipeline.lag {lag}: a run that goes on "
-            f"broadcasts at once and again before {lag} iterations have passed: set it to {multiple(save)}"
-        )
+        yield "slime.save-interval is 0: nothing is saved, and a run that fails starts over: set it to 20"
+    for name, every, why in (
+        ("eval", config.eval.every_n_iterations, "evaluations measure the weights of the last broadcast, some twice"),
+        ("save", save, f"a run that goes on broadcasts at once and again before {lag} iterations have passed"),
+    ):
+        if every % lag:
+            yield (
+                f"slime.{name}-interval is {every}, no multiple of pipeline.lag {lag}: {why}: set it to "
+                f"{max(1, round(every / lag)) * lag}"
+            )

@@ -1,9 +1,8 @@
 """A run of slime as typed data: our own settings, and slime's flags by slime's names under `slime`.
 
 What our method and our order of a run govern has a setting here, and is refused under `slime`
-(launch/command.GOVERNED). Every other flag of slime, Megatron or SGLang stands there under its own name. READ has those
-that this package itself reads, with their types and the value that a run has where its file names none; `config.train`,
-`config.rollout` and so on are views of them with the words of the field.
+(launch/command.GOVERNED). Every other flag of slime, Megatron or SGLang stands there under its own name. Those that
+this package itself reads are attributes of `config.train`, `config.rollout` and so on, with the words of the field.
 """
 
 from __future__ import annotations
@@ -21,19 +20,19 @@ from pydantic import (
     ConfigDict,
     Field,
     TypeAdapter,
-    field_validator,
+    with_config,
 )
 from typing_extensions import TypedDict
 
-from sat_slime import outside
 from sat_slime.config.schema import (
-    LossConfig,
+    Family,
     MethodConfig,
     NonNegativeFloat,
     NonNegativeInt,
     PipelineConfig,
     PositiveFloat,
     PositiveInt,
+    Run,
     ScoresConfig,
     Section,
     VerifierLimits,
@@ -52,91 +51,8 @@ def _as_absolute(path: str) -> str:
 LocalPath = Annotated[str, AfterValidator(_as_absolute)]
 """An absolute path; `~` is the home, and a relative one is in the working directory, of who reads the settings."""
 
-Share = Annotated[float, Field(gt=0, lt=1)]
 Nucleus = Annotated[float, Field(gt=0, le=1)]
 
-
-def _sets(pairs: list[str]) -> list[str]:
-    if len(pairs) % 2:
-        raise ValueError("it takes a name and a file for each set, one after another: [aime24, /data/aime24.jsonl]")
-    return [_as_absolute(word) if number % 2 else word for number, word in enumerate(pairs)]
-
-
-READ = TypedDict(
-    "READ",
-    {
-        # the GPUs
-        "actor-num-nodes": PositiveInt,
-        "actor-num-gpus-per-node": PositiveInt,
-        "rollout-num-gpus": PositiveInt,
-        "rollout-num-gpus-per-engine": PositiveInt,
-        # the model
-        "hf-checkpoint": LocalPath,
-        "ref-load": LocalPath,
-        "num-layers": PositiveInt,
-        "hidden-size": PositiveInt,
-        "ffn-hidden-size": PositiveInt,
-        "num-attention-heads": PositiveInt,
-        "num-query-groups": PositiveInt,
-        "kv-channels": PositiveInt,
-        "vocab-size": PositiveInt,
-        "num-experts": NonNegativeInt,
-        "moe-router-topk": PositiveInt,
-        "moe-ffn-hidden-size": PositiveInt,
-        # prompts and reward
-        "prompt-data": LocalPath,
-        "input-key": str,
-        "label-key": str,
-        "apply-chat-template": bool,
-        "apply-chat-template-kwargs": str,
-        "rm-type": str,
-        "custom-rm-path": str,
-        # generation
-        "rollout-batch-size": PositiveInt,
-        "n-samples-per-prompt": Annotated[int, Field(ge=2)],
-        "rollout-max-prompt-len": PositiveInt,
-        "rollout-max-response-len": PositiveInt,
-        "rollout-temperature": PositiveFloat,
-        "rollout-top-p": Nucleus,
-        "rollout-top-k": int,
-        "rollout-stop-token-ids": list[int],
-        "sglang-mem-fraction-static": Share,
-        "sglang-context-length": PositiveInt,
-        "sglang-allow-auto-truncate": bool,
-        "sglang-server-concurrency": PositiveInt,
-        # training
-        "tensor-model-parallel-size": PositiveInt,
-        "pipeline-model-parallel-size": PositiveInt,
-        "context-parallel-size": PositiveInt,
-        "expert-model-parallel-size": PositiveInt,
-        "expert-tensor-parallel-size": PositiveInt,
-        "sequence-parallel": bool,
-        "use-dynamic-batch-size": bool,
-        "max-tokens-per-gpu": PositiveInt,
-        "recompute-granularity": Literal["selective", "full"],
-        "lr": PositiveFloat,
-        "optimizer-cpu-offload": bool,
-        # evaluation
-        "eval-interval": NonNegativeInt,
-        "eval-prompt-data": Annotated[list[str], AfterValidator(_sets)],
-        "n-samples-per-eval-prompt": PositiveInt,
-        "eval-max-response-len": PositiveInt,
-        "eval-temperature": NonNegativeFloat,
-        "eval-top-p": Nucleus,
-        "eval-top-k": int,
-        # checkpoints and trackers
-        "save": LocalPath,
-        "save-interval": NonNegativeInt,
-        "no-save-optim": bool,
-        "use-tensorboard": bool,
-        "use-wandb": bool,
-        "wandb-project": str,
-    },
-    total=False,
-)
-"""The flags that this package reads, with their types. Any other one is sent as it stands, once it was held against
-slime's own list (launch/flags.py)."""
-READ.__pydantic_config__ = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)  # type: ignore[attr-defined]
 
 DEFAULTS: dict[str, FlagValue] = {
     "actor-num-nodes": 1,
@@ -225,8 +141,6 @@ def _check_flags(flags: dict[str, Any]) -> dict[str, Any]:
     return given | cast(dict[str, Any], _FLAGS.validate_python({k: v for k, v in given.items() if is_sent(v)}))
 
 
-_FLAGS = TypeAdapter(READ)
-
 # Any: pydantic would report each alternative of a FlagValue as a fault of its own.
 Flags = Annotated[dict[str, Any], AfterValidator(_check_flags)]
 """FlagValues of slime's, Megatron's or SGLang's flags, by their full names without the leading dashes."""
@@ -239,10 +153,11 @@ T = TypeVar("T")
 
 
 class Flag(Generic[T]):
-    """A flag as an attribute of a view: its value, or `other` where it is not sent."""
+    """A flag as an attribute of a view: its value, or `other` where it is not sent. kind: the type that it must have;
+    any other flag is sent as it stands, once it was held against slime's own list (launch/flags.py)."""
 
-    def __init__(self, name: str, other: T):
-        self.name, self.other = name, other
+    def __init__(self, name: str, kind: Any, other: T):
+        self.name, self.kind, self.other = name, kind, other
 
     def __get__(self, view: View, owner: type[View]) -> T:
         value = view.flags.get(self.name)
@@ -263,15 +178,18 @@ class SlimeModelConfig(View):
     family: str | None = None
     max_positions: int | None = None
 
-    hf_checkpoint = Flag[str | None]("hf-checkpoint", None)
-    megatron_checkpoint = Flag[str | None]("ref-load", None)
-    layers = Flag("num-layers", 0)
-    hidden_size = Flag("hidden-size", 0)
-    ffn_size = Flag("ffn-hidden-size", 0)  # of a dense layer
-    attention_heads = Flag("num-attention-heads", 0)
-    vocab_size = Flag("vocab-size", 0)
-    experts = Flag("num-experts", 0)  # 0: a dense model
-    experts_per_token = Flag("moe-router-topk", 2)
+    hf_checkpoint = Flag[str | None]("hf-checkpoint", LocalPath, None)
+    megatron_checkpoint = Flag[str | None]("ref-load", LocalPath, None)
+    layers = Flag("num-layers", PositiveInt, 0)
+    hidden_size = Flag("hidden-size", PositiveInt, 0)
+    ffn_size = Flag("ffn-hidden-size", PositiveInt, 0)  # of a dense layer
+    attention_heads = Flag("num-attention-heads", PositiveInt, 0)
+    query_groups = Flag("num-query-groups", PositiveInt, 0)
+    kv_channels = Flag("kv-channels", PositiveInt, 0)
+    vocab_size = Flag("vocab-size", PositiveInt, 0)
+    experts = Flag("num-experts", NonNegativeInt, 0)  # 0: a dense model
+    experts_per_token = Flag("moe-router-topk", PositiveInt, 2)
+    moe_ffn_size = Flag("moe-ffn-hidden-size", PositiveInt, 0)
 
     @property
     def architecture(self) -> dict[str, Any]:
@@ -280,15 +198,15 @@ class SlimeModelConfig(View):
 
     @property
     def kv_heads(self) -> int:
-        return self._number("num-query-groups", self.attention_heads)
+        return self.query_groups or self.attention_heads
 
     @property
     def head_dim(self) -> int:
-        return self._number("kv-channels", self.hidden_size // max(self.attention_heads, 1))
+        return self.kv_channels or self.hidden_size // max(self.attention_heads, 1)
 
     @property
     def expert_ffn_size(self) -> int:
-        return self._number("moe-ffn-hidden-size", self.ffn_size)
+        return self.moe_ffn_size or self.ffn_size
 
     @property
     def is_moe(self) -> bool:
@@ -299,24 +217,23 @@ class SlimeModelConfig(View):
         """The family, also where it is unset; None where nothing tells it."""
         return find_family(self.family) if self.family else family_by_flags(self.flags)
 
-    def _number(self, flag: str, default: int) -> int:
-        value = self.flags.get(flag)
-        return value if isinstance(value, int) and is_sent(value) else default
-
 
 class DataView(View):
     """The prompts and what rewards a response."""
 
-    prompts = Flag[str | None]("prompt-data", None)
-    input_key = Flag("input-key", "input")
-    label_key = Flag("label-key", "label")
-    chat_template = Flag("apply-chat-template", False)
+    prompts = Flag[str | None]("prompt-data", LocalPath, None)
+    input_key = Flag("input-key", str, "input")
+    label_key = Flag("label-key", str, "label")
+    chat_template = Flag("apply-chat-template", bool, False)
+    chat_template_kwargs = Flag("apply-chat-template-kwargs", str, "{}")
+    rule = Flag[str | None]("rm-type", str, None)
+    function = Flag[str | None]("custom-rm-path", str, None)
 
     @property
     def chat_template_args(self) -> dict[str, Any]:
         """Arguments of the chat template; empty where they are no JSON mapping, which slime refuses."""
         try:
-            given = json.loads(self.flags.get("apply-chat-template-kwargs") or "{}")
+            given = json.loads(self.chat_template_kwargs)
         except ValueError:
             return {}
         return given if isinstance(given, dict) else {}
@@ -324,33 +241,30 @@ class DataView(View):
     @property
     def reward(self) -> str | None:
         """The dotted path of a function, or else one of slime's rules by name."""
-        return self.flags.get("custom-rm-path") or self.flags.get("rm-type") or None
+        return self.function or self.rule or None
 
     @property
     def reward_key(self) -> str:
-        return "slime.custom-rm-path" if self.flags.get("custom-rm-path") else "slime.rm-type"
+        return "slime.custom-rm-path" if self.function else "slime.rm-type"
 
 
 class RolloutView(View):
     """Generation on SGLang, on GPUs of its own."""
 
-    gpus = Flag("rollout-num-gpus", 0)
-    gpus_per_engine = Flag("rollout-num-gpus-per-engine", 1)
-    prompts_per_iteration = Flag("rollout-batch-size", 0)
-    samples_per_prompt = Flag("n-samples-per-prompt", 1)
-    max_prompt_tokens = Flag[int | None]("rollout-max-prompt-len", None)
-    max_response_tokens = Flag("rollout-max-response-len", 0)
-    context_tokens = Flag[int | None]("sglang-context-length", None)
-    end_at_context = Flag("sglang-allow-auto-truncate", False)
-    temperature = Flag("rollout-temperature", 1.0)
-    top_p = Flag("rollout-top-p", 1.0)
-    top_k = Flag("rollout-top-k", -1)
-    memory_fraction = Flag("sglang-mem-fraction-static", 0.8)
-    concurrent_requests = Flag("sglang-server-concurrency", 512)
-
-    @property
-    def stop_token_ids(self) -> list[int]:
-        return self.flags.get("rollout-stop-token-ids") or []
+    gpus = Flag("rollout-num-gpus", PositiveInt, 0)
+    gpus_per_engine = Flag("rollout-num-gpus-per-engine", PositiveInt, 1)
+    prompts_per_iteration = Flag("rollout-batch-size", PositiveInt, 0)
+    samples_per_prompt = Flag("n-samples-per-prompt", Annotated[int, Field(ge=2)], 1)
+    max_prompt_tokens = Flag[int | None]("rollout-max-prompt-len", PositiveInt, None)
+    max_response_tokens = Flag("rollout-max-response-len", PositiveInt, 0)
+    context_tokens = Flag[int | None]("sglang-context-length", PositiveInt, None)
+    end_at_context = Flag("sglang-allow-auto-truncate", bool, False)
+    temperature = Flag("rollout-temperature", PositiveFloat, 1.0)
+    top_p = Flag("rollout-top-p", Nucleus, 1.0)
+    top_k = Flag("rollout-top-k", int, -1)
+    stop_token_ids = Flag[list[int]]("rollout-stop-token-ids", list[int], [])
+    memory_fraction = Flag("sglang-mem-fraction-static", Annotated[float, Field(gt=0, lt=1)], 0.8)
+    concurrent_requests = Flag("sglang-server-concurrency", PositiveInt, 512)
 
     @property
     def responses_per_iteration(self) -> int:
@@ -364,25 +278,22 @@ class RolloutView(View):
 class TrainView(View):
     """Training on Megatron: one rank per GPU, in bfloat16 with fp32 master weights."""
 
-    nodes = Flag("actor-num-nodes", 1)
-    gpus_per_node = Flag("actor-num-gpus-per-node", 8)
-    tensor_parallel = Flag("tensor-model-parallel-size", 1)
-    pipeline_parallel = Flag("pipeline-model-parallel-size", 1)
-    context_parallel = Flag("context-parallel-size", 1)
-    expert_parallel = Flag("expert-model-parallel-size", 1)
-    max_tokens_per_gpu = Flag("max-tokens-per-gpu", 0)
-    lr = Flag("lr", 1e-6)
-    optimizer_offload = Flag("optimizer-cpu-offload", False)
+    nodes = Flag("actor-num-nodes", PositiveInt, 1)
+    gpus_per_node = Flag("actor-num-gpus-per-node", PositiveInt, 8)
+    tensor_parallel = Flag("tensor-model-parallel-size", PositiveInt, 1)
+    pipeline_parallel = Flag("pipeline-model-parallel-size", PositiveInt, 1)
+    context_parallel = Flag("context-parallel-size", PositiveInt, 1)
+    expert_parallel = Flag("expert-model-parallel-size", PositiveInt, 1)
+    of_experts = Flag("expert-tensor-parallel-size", PositiveInt, 0)
+    max_tokens_per_gpu = Flag("max-tokens-per-gpu", PositiveInt, 0)
+    recompute = Flag("recompute-granularity", Literal["selective", "full"], "none")
+    lr = Flag("lr", PositiveFloat, 1e-6)
+    optimizer_offload = Flag("optimizer-cpu-offload", bool, False)
 
     @property
     def expert_tensor_parallel(self) -> int:
         """Ranks that share an expert; Megatron takes as many as share a layer where it is not said."""
-        return self.flags.get("expert-tensor-parallel-size") or self.tensor_parallel
-
-    @property
-    def recompute(self) -> str:
-        """Activations recomputed in the backward pass: none, selective, full."""
-        return self.flags.get("recompute-granularity") or "none"
+        return self.of_experts or self.tensor_parallel
 
     @property
     def world_size(self) -> int:
@@ -394,38 +305,45 @@ class TrainView(View):
         return self.world_size // (self.tensor_parallel * self.pipeline_parallel * self.context_parallel)
 
 
+def _sets_of(pairs: list[str]) -> list[str]:
+    if len(pairs) % 2:
+        raise ValueError("it takes a name and a file for each set, one after another: [aime24, /data/aime24.jsonl]")
+    return [_as_absolute(word) if number % 2 else word for number, word in enumerate(pairs)]
+
+
 class EvalView(View):
     """Evaluation, with the weights that the engines hold."""
 
-    every_n_iterations = Flag("eval-interval", 0)  # 0: none at all
-    samples = Flag("n-samples-per-eval-prompt", 1)  # of a problem, in all repeats
-    max_response_tokens = Flag[int | None]("eval-max-response-len", None)  # None here and below: the rollout's
-    temperature = Flag[float | None]("eval-temperature", None)
-    top_p = Flag[float | None]("eval-top-p", None)
-    top_k = Flag[int | None]("eval-top-k", None)
+    every_n_iterations = Flag("eval-interval", NonNegativeInt, 0)  # 0: none at all
+    sets = Flag[list[str]]("eval-prompt-data", Annotated[list[str], AfterValidator(_sets_of)], [])
+    samples = Flag("n-samples-per-eval-prompt", PositiveInt, 1)  # of a problem, in all repeats
+    max_response_tokens = Flag[int | None]("eval-max-response-len", PositiveInt, None)  # None: the rollout's
+    temperature = Flag[float | None]("eval-temperature", NonNegativeFloat, None)
+    top_p = Flag[float | None]("eval-top-p", Nucleus, None)
+    top_k = Flag[int | None]("eval-top-k", int, None)
 
     @property
     def prompts(self) -> dict[str, str]:
         """Name and file of each set."""
-        words = self.flags.get("eval-prompt-data") or []
-        return dict(zip(words[::2], words[1::2], strict=True))
+        return dict(zip(self.sets[::2], self.sets[1::2], strict=True))
 
 
 class CheckpointView(View):
     """Checkpoints, from which a resumed run goes on."""
 
-    folder = Flag[str | None]("save", None)
-    every_n_iterations = Flag("save-interval", 0)  # 0: none at all
+    folder = Flag[str | None]("save", LocalPath, None)
+    every_n_iterations = Flag("save-interval", NonNegativeInt, 0)  # 0: none at all
+    without_optimizer = Flag("no-save-optim", bool, False)
 
     @property
     def optimizer(self) -> bool:
-        return not self.flags.get("no-save-optim")
+        return not self.without_optimizer
 
 
 class LoggingView(View):
     """Trackers that get metrics besides the run folder and slime's log."""
 
-    tensorboard = Flag("use-tensorboard", False)
+    tensorboard = Flag("use-tensorboard", bool, False)
 
 
 VIEWS: dict[str, type[View]] = {
@@ -438,6 +356,15 @@ VIEWS: dict[str, type[View]] = {
     "logging": LoggingView,
 }
 """The words of the field for flags: `rollout.top_p` is rollout-top-p."""
+WORDS = {
+    (section, word): flag
+    for section, view in VIEWS.items()
+    for word, flag in vars(view).items()
+    if isinstance(flag, Flag)
+}
+"""The flags that this package reads, by these words."""
+_Read = TypedDict("_Read", {flag.name: flag.kind for flag in WORDS.values()}, total=False)  # type: ignore[misc]
+_FLAGS = TypeAdapter(with_config(ConfigDict(extra="allow", strict=True, allow_inf_nan=False))(_Read))
 
 
 # ---------------------------------------------------------------------------------------------------------- settings
@@ -517,24 +444,16 @@ class EstimateConfig(Section):
     (hebiao064.github.io/rl-weight-sync)."""
 
 
-class SlimeConfig(Section):
+class SlimeConfig(Run):
     """A run of slime: Megatron trains, SGLang generates, each on GPUs of its own, with this package's objective."""
 
     runtime: Literal["slime"] = "slime"
     """The runtime that this file is for."""
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), MAY_CHANGE_ON_RESUME, OWN_TO_A_CELL] = "run"
-    """Name of the run and of its folder."""
-    output_dir: Annotated[str, MAY_CHANGE_ON_RESUME, OWN_TO_A_CELL] = "runs"
-    """Folder that holds the run folders, on a disk that all nodes share."""
     seed: Annotated[PositiveInt, OWN_TO_A_CELL] = 1234
     """Seed of prompts, sampling and initialization."""
-    method: MethodConfig = MethodConfig()
-    """The method that is optimized."""
-    loss: LossConfig = LossConfig()
-    """KL, entropy, averaging."""
     pipeline: SlimePipelineConfig = SlimePipelineConfig()
     """Order of generation, training, broadcast."""
-    family: str | None = None
+    family: Family | None = None
     """qwen3_moe, qwen3, qwen2, or the dotted path of a module with another family: its layers on a CPU, and its counts
     for memory (docs/extend.md). Unset: the one that the flags describe, if any does."""
     max_positions: PositiveInt | None = None
@@ -552,13 +471,6 @@ class SlimeConfig(Section):
     ] = Field(default_factory=dict)
     """Flags of slime, Megatron or SGLang by their own names, such as `rollout-batch-size: 256`; true: the flag alone,
     false: left out."""
-
-    @field_validator("family")
-    @classmethod
-    def _known(cls, value: str | None) -> str | None:
-        if value is not None and not ("." in value and outside.are_refused()):
-            find_family(value)
-        return value
 
     @property
     def model(self) -> SlimeModelConfig:
@@ -592,3 +504,17 @@ class SlimeConfig(Section):
         """Return the run with these flags laid over its own; None takes one out."""
         given = {name: value for name, value in {**self.slime, **flags}.items() if value is not None}
         return self.model_copy(update={"slime": given})
+
+
+class PluginConfig(Section):
+    """The plugin's own settings inside a slime run, which slime hands over as the key `sat_slime` of its
+    `--custom-config-path` file."""
+
+    method: MethodConfig = MethodConfig()
+    """The method that is optimized: a section as in every configuration here, or a name such as `sat-gspo-r3`."""
+    driver: SlimePipelineConfig = SlimePipelineConfig()
+    """The order that `sat_slime.plugin.driver` keeps. slime's own training scripts read none of it."""
+    eval: ScoresConfig = ScoresConfig()
+    """The numbers that are reported of an evaluation."""
+    run_dir: str | None = None
+    """Run folder for metrics.jsonl and eval.jsonl; unset: slime's own trackers alone."""

@@ -12,9 +12,8 @@ import yaml
 
 from sat_slime.config.method_section import build_method
 from sat_slime.config.plugin_file import CALLED
-from sat_slime.config.plugin_schema import PluginConfig
 from sat_slime.config.slime_checks import spares_recompute, uses_verifier
-from sat_slime.config.slime_schema import ARCHITECTURE, FlagValue, SlimeConfig, is_sent
+from sat_slime.config.slime_schema import ARCHITECTURE, FlagValue, PluginConfig, SlimeConfig, is_sent
 from sat_slime.launch.card_run import card_arguments, card_environment
 from sat_slime.launch.cpu_run import cpu_arguments, cpu_environment, cpu_python_path
 from sat_slime.launch.flags import KnownFlags, recorded_flags, unknown_flags

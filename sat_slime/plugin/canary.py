@@ -17,12 +17,20 @@ import httpx
 import numpy as np
 import torch
 
-from sat_slime.config.slime_checks import NO_CANARY
 from sat_slime.rollout.canary import Canary, EngineScores, canary_sequences, prefix_length, read_scores, score_payload
 from sat_slime.rollout.client import in_words
 
 logger = logging.getLogger(__name__)
 
+NO_CANARY = {
+    "update-weight-transport": "engines load a push from disk only after the trainer has scored",
+    "offload-train": "the trainer has no weights on its GPUs after a push",
+    "prefill-num-servers": "an engine that only prefills or only decodes cannot be asked alone",
+    "sglang-config": "its engines may prefill or decode only, and cannot be asked alone",
+    "debug-train-only": "there are no engines",
+    "debug-rollout-only": "there is no trainer",
+}
+"""Flags of slime with which no canary can be, and why."""
 TIMEOUT_S = 300.0
 """Seconds for an engine's answer. In mode streaming the sequences wait for a place beside what is in generation."""
 TOKENS = 128

@@ -18,13 +18,13 @@ from sat_slime.config import ConfigError
 from sat_slime.config.jsonl import read_rows
 from sat_slime.config.loader import marked_settings
 from sat_slime.config.method_section import method_in
-from sat_slime.config.section import COMPUTES_NOTHING, OWN_TO_A_CELL, among
+from sat_slime.config.section import COMPUTES_NOTHING, OWN_TO_A_CELL, among, flat
 from sat_slime.report.methods import PAPER_ORDER, WITH, label_of
 from sat_slime.report.paper import PaperCell, paper_cell
 from sat_slime.runs.folder import RunFolder, RunFolderError
 from sat_slime.runs.grid import Cell, GridFolder
 from sat_slime.runs.health import Collapse, judge
-from sat_slime.runs.reading import Run, RunData, flat_settings, read_run, row_faults, section
+from sat_slime.runs.reading import Run, RunData, read_run, row_faults, section
 from sat_slime.runs.trackers import READABLE, adopt, is_tracker, read_tracked, what_it_is
 
 NAMED_SETTINGS = 3
@@ -277,7 +277,7 @@ def differing_settings(runs: Sequence[ComparedRun]) -> dict[str, dict[str, int]]
 
 def told_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a run by dotted keys, but for those of a cell and those that compute nothing."""
-    return {key: value for key, value in flat_settings(config).items() if not among(key, _UNTOLD)}
+    return {key: value for key, value in flat(config).items() if not among(key, _UNTOLD)}
 
 
 def _whole(value: Any, default: Any) -> Any:

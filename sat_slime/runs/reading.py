@@ -198,11 +198,3 @@ def whole(values: Mapping[str, Any], key: str, default: int) -> int:
     """Return the whole number under `key`; `default` where there is none."""
     value = values.get(key)
     return value if isinstance(value, int) else default
-
-
-def flat_settings(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return the settings of a plain config by dotted keys."""
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        flat |= flat_settings(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return flat

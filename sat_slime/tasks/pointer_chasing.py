@@ -30,8 +30,6 @@ class PointerChasing(Task):
     """Hops that an answer writes out, a token each."""
 
     alphabet: ClassVar[str] = f"{NODES} =$"
-    count_settings: ClassVar[tuple[str, ...]] = ("nodes",)
-    length_settings: ClassVar[tuple[str, ...]] = ("nodes", "hops")
 
     @property
     def prompt_tokens(self) -> int:

@@ -34,8 +34,6 @@ class RunningSums(Task):
     """Largest digit."""
 
     alphabet: ClassVar[str] = "0123456789,=$ "
-    count_settings: ClassVar[tuple[str, ...]] = ("max_digits", "max_digit")
-    length_settings: ClassVar[tuple[str, ...]] = ("max_digits",)
 
     @model_validator(mode="after")
     def _ordered(self) -> RunningSums:
@@ -57,11 +55,6 @@ class RunningSums(Task):
     def answer_tokens(self) -> int:
         """Two digits and a separator for each partial sum."""
         return 3 * (self.max_digits - 1)
-
-    @property
-    def mean_answer_tokens(self) -> float:
-        """Half the sum of the shortest and the longest, since the number of digits is uniform."""
-        return (3 * (self.min_digits - 1) + self.answer_tokens) / 2
 
     @property
     def total_problems(self) -> int:

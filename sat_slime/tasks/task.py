@@ -39,7 +39,7 @@ class Task(BaseModel, ABC):
     random follows from the generators that are passed in, so that a resumed run goes on with the same problems.
     """
 
-    model_config = ConfigDict(extra="forbid", validate_default=True, frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", strict=True, validate_default=True, frozen=True, allow_inf_nan=False)
 
     name: str = ""
     """The task: the name of one of ours, or the dotted path of a module or class of your own."""
@@ -50,10 +50,6 @@ class Task(BaseModel, ABC):
     """The character of the alphabet that ends an answer."""
     held_out_one_in: ClassVar[int] = 16
     """One in this many problems is held out for evaluation."""
-    count_settings: ClassVar[tuple[str, ...]] = ()
-    """The settings that a message says to raise for more problems. Empty: all of them."""
-    length_settings: ClassVar[tuple[str, ...]] = ()
-    """The settings that a message says to lower for shorter prompts and answers. Empty: all of them."""
 
     # ---------------------------------------------------------------------------------------- what a task defines
 
@@ -100,11 +96,6 @@ class Task(BaseModel, ABC):
             return verdict(None, "no_answer")
         text = answer.removesuffix(self.eos)
         return verdict(text, "text" if text == label else "different")
-
-    @property
-    def mean_answer_tokens(self) -> float:
-        """Mean number of tokens of the answers that show all their steps."""
-        return self.answer_tokens
 
     # ----------------------------------------------------------------------------------------------- what follows
 

@@ -5,8 +5,8 @@ import pytest
 import yaml
 from base_files import FILES, base_file
 
+from sat_slime.config.section import flat
 from sat_slime.config.source import parse_value
-from sat_slime.runs.reading import flat_settings
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -27,7 +27,7 @@ def test_a_setting_stands_under_its_docstring():
 def test_settings_of_ours_are_few():
     values = yaml.safe_load(base_file(FILES["slime/base.yaml"]))
     values.pop("slime")
-    assert len(flat_settings(values)) <= 80
+    assert len(flat(values)) <= 80
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -22,9 +22,6 @@ def test_shipped_files_pass(name):
     "overrides, named",
     [
         (["method=gspo-r3", "model.experts=0"], ["method.r3", "model.experts is 0"]),
-        (["model.experts_per_token=9"], ["model.experts_per_token is 9", "model.experts 8"]),
-        (["model.kv_heads=3"], ["model.kv_heads is 3", "the 4 model.attention_heads"]),
-        (["model.head_dim=15"], ["model.head_dim is 15"]),
         (["model.max_positions=32"], ["model.max_positions is 32", "set it to 33"]),
         (["rollout.max_response_tokens=20"], ["rollout.max_response_tokens is 20", "raise it to 21"]),
         (["train.tokens_per_microbatch=32"], ["train.tokens_per_microbatch is 32", "33 or more"]),
@@ -33,18 +30,10 @@ def test_shipped_files_pass(name):
             ["task.min_digits 3", "task.max_digits 5", "task.max_digit 1", "56 problems", "500"],
         ),
         (["task.max_digits=4", "eval.problems=48"], ["1512 problems", "1536", "lower eval.problems"]),
-        (["rollout.prompts_per_iteration=1000000000"], ["rollout.prompts_per_iteration x", "16,000,000,000 responses"]),
-        (["rollout.samples_per_prompt=65537"], ["rollout.samples_per_prompt is 1,048,592 responses", "1,048,576"]),
-        (["eval.repeats=100000"], ["eval.problems x eval.samples_per_problem x eval.repeats is 25,600,000 responses"]),
-        (
-            ["eval.final_repeats=100000"],
-            ["eval.problems x eval.samples_per_problem x eval.final_repeats is 25,600,000 responses"],
-        ),
         (
             ["pipeline.optimizer_steps_per_rollout=3"],
             ["256 responses", "optimizer_steps_per_rollout 3", "multiple of 3"],
         ),
-        (["pipeline.optimizer_steps_per_rollout=5"], ["pipeline.optimizer_steps_per_rollout 5"]),
         (["method=sat-gspo", "method.denominator=trainer"], ["denominator trainer", "identically 1"]),
         (
             ["method=sat-gspo", "method.tis=true", "method.denominator=trainer"],
@@ -149,22 +138,7 @@ def test_weights_are_kept_as_long_as_a_token_of_theirs_can_be_trained():
     assert base(*STREAM, "pipeline.lag=2").pipeline.weights_in_use == 4
 
 
-def test_a_proximal_policy_by_lag_warns_where_no_token_is_old():
-    a3po = "method=grpo-decoupled-a3po"
-    for young in (["pipeline.lag=1"], ["pipeline.lag=0", "pipeline.optimizer_steps_per_rollout=2"]):
-        (warning,) = config_warnings(base(a3po, *young))
-        assert "method.a3po is on" in warning and "raise pipeline.lag to 2 or more" in warning
-    for old in (["pipeline.lag=2"], ["pipeline.lag=1", "pipeline.optimizer_steps_per_rollout=2"]):
-        assert config_warnings(base(a3po, *old)) == []
-    (warning,) = config_warnings(base(a3po, *STREAM, "pipeline.max_staleness=1"))
-    assert "raise pipeline.max_staleness to 2" in warning
-    assert config_warnings(base(a3po, *STREAM)) == []
-    assert config_warnings(base("method=grpo-decoupled", "pipeline.lag=1")) == []
-
-
-def test_a_learning_rate_of_one_and_sat_without_lag_warn():
-    (warning,) = config_warnings(base("method=grpo", "train.lr=1"))
-    assert "train.lr is 1" in warning
+def test_sat_without_lag_warns():
     (warning,) = config_warnings(base("method=sat-grpo", "pipeline.lag=0"))
     assert "pipeline.lag is 0 with method.sat" in warning
     assert config_warnings(base("method=grpo", "pipeline.lag=0")) == []

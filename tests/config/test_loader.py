@@ -68,7 +68,7 @@ def test_what_other_projects_call_a_setting_is_known(tmp_path, word, meant):
 )
 def test_what_is_a_flag_of_slime_is_told_with_its_name(tmp_path, key, flag):
     (told,) = errors(tmp_path, "runtime: slime", f"{key}=1")
-    assert told.endswith(f"did you mean slime.{flag}?")
+    assert told.endswith(f"did you mean 'slime.{flag}'?")
 
 
 def test_every_synonym_means_settings_that_are_there():
@@ -124,7 +124,7 @@ def test_where_nothing_is_near_the_section_tells_what_it_has(tmp_path):
         ("train: {lr: .inf}", "train.lr is inf"),
         ("name: ../up", "name is '../up': it takes letters"),
         ("task: {min_digits: 9}", "task: min_digits is 9, above max_digits 8"),
-        ("task: {max_digits: yes}", "task.max_digits: it is true, and no yes-or-no setting"),
+        ("task: {max_digits: yes}", "task.max_digits is true: it must be a valid integer"),
     ],
 )
 def test_bad_value_is_one_line(tmp_path, text, message):

@@ -61,7 +61,7 @@ def test_resolved_file_loads_back_equal(tmp_path, name):
         ("slime: {eval-prompt-data: [aime24]}", "x.yaml:2: slime.eval-prompt-data: it takes a name and a file"),
         (
             "train:\n  tensor_paralel: 4",
-            "x.yaml:3: unknown key 'train.tensor_paralel'; slime's flags stand under slime: did",
+            "x.yaml:3: unknown key 'train.tensor_paralel'; did you mean 'slime.tensor-model-parallel-size'?",
         ),
         ("seed: 0", "x.yaml:2: seed is 0: it must be greater than 0"),  # Megatron takes none
         ("cluster: {env: {A: [1]}}", "x.yaml:2: cluster.env.A is [1]: it must be text; put it in quotes"),

@@ -1,6 +1,6 @@
 import pytest
 
-from sat_slime.config.source import ConfigError, Source, read_layers
+from sat_slime.config.source import ConfigError, Source, merged, read_layers
 
 
 def write(folder, name, text):
@@ -11,10 +11,11 @@ def write(folder, name, text):
 
 def read_source(path):
     """The settings of a file, with all of its layers merged."""
-    merged = Source({})
-    for layer in read_layers(path):
-        merged.update(layer)
-    return merged
+    layers = read_layers(path)
+    values, origins = {}, {}
+    for layer in layers:
+        values, origins = merged(values, layer.values), origins | layer.origins
+    return Source(values, origins)
 
 
 def test_exponents_are_numbers_and_what_only_looks_like_one_is_text(tmp_path):

@@ -7,7 +7,7 @@ from paper_commands import ROOT, paper
 
 from sat_slime.config import load_config, slime_config_errors
 from sat_slime.config.method_section import build_method
-from sat_slime.config.plugin_schema import PluginConfig
+from sat_slime.config.slime_schema import PluginConfig
 from sat_slime.launch.command import PLUGIN_FLAGS, flag_errors, slime_arguments, slime_command
 from sat_slime.launch.flags import recorded_flags, unknown_flags
 from sat_slime.objective.method import method_names

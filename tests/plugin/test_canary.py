@@ -15,10 +15,9 @@ import torch
 from fake_slime import import_slime
 from hook_samples import make_args
 
-from sat_slime.config.slime_checks import NO_CANARY
 from sat_slime.config.source import ConfigError
 from sat_slime.plugin import driver
-from sat_slime.plugin.canary import PushCanary, PushNotTaken, TrainerScores, _dtype, score_canary
+from sat_slime.plugin.canary import NO_CANARY, PushCanary, PushNotTaken, TrainerScores, _dtype, score_canary
 from sat_slime.rollout.canary import canary_sequences, prefix_length
 
 SEQUENCES = canary_sequences(100, 8)

@@ -15,8 +15,7 @@ from unittest import mock
 import pytest
 from hook_samples import make_args
 
-from sat_slime.config.plugin_schema import PluginConfig
-from sat_slime.config.slime_schema import SlimePipelineConfig
+from sat_slime.config.slime_schema import PluginConfig, SlimePipelineConfig
 from sat_slime.config.source import ConfigError
 from sat_slime.plugin import driver
 from sat_slime.plugin.driver import Host

@@ -66,7 +66,7 @@ def test_secrets_of_the_environment_are_in_no_plan(monkeypatch):
 @pytest.mark.parametrize(
     "arguments, told",
     [
-        (settings("trian.lr=1"), "unknown key 'trian.lr'; slime's flags stand under slime: did you mean slime.lr?"),
+        (settings("trian.lr=1"), "unknown key 'trian.lr'; did you mean 'slime.lr'?"),
         (settings("slime.sglang-mem-fraction=0.5"), "there is no flag --sglang-mem-fraction"),
         (settings("cluster.env.WANDB_API_KEY=wandb-0123456789abcdef"), "cluster.env.WANDB_API_KEY is a secret"),
     ],
