@@ -15,7 +15,7 @@ def test_check_tells_settings_and_machine_apart(runtime, monkeypatch, tmp_path):
     assert good.exit_code == 0, good.output
     assert "OK    settings" in good.stdout and "OK    memory" in good.stdout
     assert "OK json version unknown" in " ".join(good.stdout.split())
-    bad = sat_slime_command("check", TINY, "--set", "model.experts=0", "--set", "model.kv_heads=3")
+    bad = sat_slime_command("check", TINY, "--set", "model.experts=0", "--set", "model.max_positions=9")
     assert bad.exit_code == 2
     assert bad.stdout.count("FAIL  settings") >= 2
     monkeypatch.setattr(engine_packages, "ENGINES", (Engine("gone", "no_such_module"),))
