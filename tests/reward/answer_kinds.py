@@ -2,9 +2,6 @@ r"""How models write right answers, and wrong ones that look alike: (label, resp
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator
-
 RIGHT = {
     "prose": [
         ("34", "Final Answer: The largest $n$ is 34."), ("34", "Final Answer: the number of such triples is $34$."),
@@ -303,64 +300,3 @@ WRONG = {
         (r"\text{both}", r"\boxed{\text{neither}}"), (r"\text{five}", r"\boxed{-5}"), ("false", r"\boxed{\text{True}}"),
     ],
 }  # fmt: skip
-
-
-def drawn(rng: random.Random) -> Iterator[tuple[str, str, str, str]]:
-    """One of each kind: its name, a label, a response that is right, and one that is wrong."""
-    a, b, c, d = rng.sample(range(2, 900), 4)
-    thing = rng.choice(["the largest value", "the number of pairs", "the area of the triangle", "$f(3)$", "our total"])
-    said = rng.choice(
-        [
-            f"Final Answer: {thing} is %s.",
-            "Thus %s is our answer.",
-            f"Hence {thing} is equal to %s.",
-            f"So we see that {thing} must be $%s$, since it is odd.",
-            f"First we get {d + 1000}. Therefore, {thing} equals $%s$.",
-            f"It follows that {thing} is %s. This completes the proof.",
-            "The answer to the question is $%s$.",
-            f"We find that {thing} is %s when x = {d + 1000}.",
-        ]
-    )
-    yield "prose", str(a), said % a, said % b
-    yield "prose", str(a), f"The answer is not {b} but {a}.", f"The answer is not {a} but {b}."
-
-    names = ["|AB|", "PQ", "\\angle XYZ", "S_{ABC}", "f(2)", "P(A)", "\\overline{CD}", "\\text{Area}", "a_{12}", "x"]
-    first, second = rng.sample(names, 2)
-    yield "left side", str(a), f"\\boxed{{{first} = {a}}}", f"\\boxed{{{first} = {b}}}"
-    yield "left side", f"{first} = {a}", f"\\boxed{{{a}}}", f"\\boxed{{{b}}}"
-    both = f"{first} = {a}, {second} = {b}"
-    yield "left side", both, f"\\boxed{{{a}, {b}}}", f"\\boxed{{{b}, {a}}}"
-    yield "left side", both, f"\\boxed{{{second} = {b}, {first} = {a}}}", f"\\boxed{{{first} = {b}, {second} = {a}}}"
-    yield "left side", f"x + {c}y = {a}", f"\\boxed{{{a} = x + {c}y}}", f"\\boxed{{{a}}}"
-
-    points = [f"({a},{b})", f"({c},{d})"]
-    join = rng.choice(["or", " or ", "; ", " \\text{ or } ", ", ", "\\quad ", " \\lor "])
-    wrong = join.join([points[1], f"({b},{a})"])
-    yield "points", ", ".join(points), f"\\boxed{{{join.join(points[::-1])}}}", f"\\boxed{{{wrong}}}"
-    join = rng.choice([" or ", " \\text{ or } ", " \\lor ", "\\ \\text{or}\\ "])
-    yield "solutions", f"{a}, {b}", f"\\boxed{{{b}{join}{a}}}", f"\\boxed{{{b}{join}{c}}}"
-    yield "solutions", f"x={a}, x={b}", f"\\boxed{{{b}, {a}}}", f"\\boxed{{{b}, {c}}}"
-    yield "solutions", f"{a}, {b}", f"\\boxed{{x = {a}{join}x = {b}}}", f"\\boxed{{{a}}}"
-    yield "solutions", f"{a}, -{a}", f"\\boxed{{x = \\pm {a}}}", f"\\boxed{{x = \\pm {b}}}"
-    yield "solutions", f"{a}", f"\\boxed{{x = {a}}}", f"\\boxed{{{a}{join}{b}}}"
-
-    tenth = rng.choice([1, 3, 7, 9])
-    comma = rng.choice([",", "{,}"])
-    if b > 99 or b < 10:  # three digits may be thousands
-        yield "decimal comma", f"{a}.{b}{tenth}", f"\\boxed{{{a}{comma}{b}{tenth}}}", f"\\boxed{{{c}{comma}{b}{tenth}}}"
-    yield "decimal comma", f"{a}.{tenth}", f"Answer: {a},{tenth}", f"Answer: {b},{tenth}"
-    yield "decimal comma", f"{a}", f"\\boxed{{{a}}}", f"\\boxed{{{a},{tenth}}}"
-
-    font = rng.choice(["textnormal", "text", "mathrm", "textrm", "mathsf", "mbox", "textsf"])
-    unit, other = rng.sample(["cm", "km", "miles", "hours", "kg", "inches", "m/s", "seconds"], 2)
-    yield "unit", str(a), f"\\boxed{{{a}\\{font}{{ {unit}}}}}", f"\\boxed{{{b}\\{font}{{ {unit}}}}}"
-    yield "unit", f"{a} \\text{{ {unit}}}", f"\\boxed{{{a} {unit}}}", f"\\boxed{{{a} \\{font}{{ {other}}}}}"
-
-    near = rng.choice(["\\approx", "\\simeq", "≈", "\\thickapprox"])
-    yield "approximately", str(a), f"\\boxed{{x{near} {a}}}", f"\\boxed{{x{near} {a}.{tenth}}}"
-    yield "approximately", f"\\sqrt{{{a * a + 1}}}", f"\\boxed{{\\sqrt{{{a * a + 1}}} {near} {a}}}", f"\\boxed{{{a}}}"
-
-    sign, flipped = rng.choice([("<=", ">="), ("\\le", "\\ge"), ("\\leqslant", "\\geqslant"), ("≤", "≥")])
-    yield "inequality", f"x \\le {a}", f"\\boxed{{x {sign} {a}}}", f"\\boxed{{x {flipped} {a}}}"
-    yield "inequality", f"x \\le {a}", f"Thus ${a} {flipped} x$ is our answer.", f"Thus $x {sign} {b}$ is our answer."
-    yield "ratio", f"{a}:{b}:{c}", f"\\boxed{{{2 * a}:{2 * b}:{2 * c}}}", f"\\boxed{{{a}:{c}:{b}}}"

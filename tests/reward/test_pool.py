@@ -114,22 +114,14 @@ def test_a_fork_that_holds_half_of_its_memory_is_replaced():
 @pytest.mark.parametrize(
     ("crime", "reason"),
     [
-        ("bytearray(2**30)", "memory"),
-        ("eval('1')", "forbidden"),
-        ("exec('x = 1')", "forbidden"),
-        ("compile('1', 'x', 'eval')", "forbidden"),
-        ("__import__('sympy').sympify('1 + 1')", "forbidden"),
-        ("__import__('os').system('true')", "forbidden"),
-        ("__import__('os').fork()", "forbidden"),
-        ("__import__('subprocess').run(['true'])", "forbidden"),
-        ("__import__('socket').socket()", "forbidden"),
-        ("open('/etc/passwd')", "forbidden"),
-        ("open('/tmp/x', 'w')", "forbidden"),
-        ("__import__('os').kill(1, 0)", "forbidden"),
-        ("exhaust()", "timeout"),
-        ("__import__('os').abort()", "crash"),
+        ("bytearray(2**30)", "memory"), ("exhaust()", "timeout"), ("__import__('os').abort()", "crash"),
+        ("eval('1')", "forbidden"), ("exec('x = 1')", "forbidden"), ("compile('1', 'x', 'eval')", "forbidden"),
+        ("__import__('sympy').sympify('1 + 1')", "forbidden"), ("__import__('os').system('true')", "forbidden"),
+        ("__import__('os').fork()", "forbidden"), ("__import__('subprocess').run(['true'])", "forbidden"),
+        ("__import__('socket').socket()", "forbidden"), ("__import__('os').kill(1, 0)", "forbidden"),
+        ("open('/etc/passwd')", "forbidden"), ("open('/tmp/x', 'w')", "forbidden"),
     ],
-)
+)  # fmt: skip
 def test_a_worker_that_does_what_it_may_not_ends(crime, reason):
     """`judge` itself is made to do it, since no known response does."""
     program = f"""
@@ -171,15 +163,6 @@ def test_no_response_runs_code(pool, tmp_path, mode):
     verdicts = pool.verify_batch(pairs, mode)
     assert not canary.exists()
     assert {verdict.reason for verdict in verdicts if verdict.reward} == set()
-
-
-def test_the_canaries_would_sing(tmp_path):
-    """Had anything here evaluated a response, as PRIME does, the file would be there."""
-    canary = tmp_path / "canary"
-    with pytest.raises(Exception, match=r".*"):
-        eval(INJECTIONS[2].format(canary=canary))
-        raise ValueError("evaluated")
-    assert canary.exists()
 
 
 @pytest.mark.parametrize("count", [250, pytest.param(10_000, marks=pytest.mark.slow)])
