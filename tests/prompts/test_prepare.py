@@ -10,28 +10,14 @@ pytest.importorskip("math_verify", reason="needs pip install '.[reward]'")
 
 from prompt_sets import pairs, write
 
-from sat_slime.prompts import PromptError
-from sat_slime.prompts.prepare import (
-    AIME24,
-    DAPO,
-    DOLCI,
-    choose,
-    differences,
-    gather,
-    in_evaluation,
-    integer_labels,
-    jsonl,
-    label_faults,
-    new_pool,
-    prompt_row,
-    shuffled,
-)
+from sat_slime.prompts import PromptError, prepare
+from sat_slime.prompts.prepare import AIME24, DAPO, DOLCI, choose, gather, label_faults
 from sat_slime.prompts.sets import fetch, find_source
 
 
 @pytest.fixture(scope="module")
 def pool():
-    with new_pool() as pool:
+    with prepare.new_pool() as pool:
         yield pool
 
 
@@ -65,7 +51,7 @@ def test_odd_rows_are_left_out_and_said(tmp_path):
     path = tmp_path / "odd.jsonl"
     path.write_text("".join(json.dumps({"prompt": prompt, "label": label}) + "\n" for prompt, label in rows))
     found = gather(DAPO, fetch(find_source(str(path))))
-    jsonl(found.doubts).encode()
+    prepare.jsonl(found.doubts).encode()
     assert (found.account["rows"], found.account["unusable"], found.account["texts"]) == (5, 4, 1)
     assert [doubt["what"].split(":")[0].split(",")[0].split(" (")[0] for doubt in found.doubts] == [
         "it holds half a character",
@@ -91,11 +77,8 @@ def test_each_problem_is_there_once_from_the_first_set_that_has_it(gathered, poo
     dapo, dolci = gathered(DAPO, DAPO_ROWS), gathered(DOLCI, DOLCI_ROWS)
     problems = choose([dapo, dolci], "drop", pool)
     assert chosen(problems) == [
-        ("dapo", "Find $x$.", "1"),
-        ("dapo", "Find y.", "2"),
-        ("dapo", "Find z.", "3"),
-        ("dolci", "Find w.", "4"),
-        ("dolci", "Find v.", "5"),
+        *(("dapo", "Find $x$.", "1"), ("dapo", "Find y.", "2"), ("dapo", "Find z.", "3")),
+        *(("dolci", "Find w.", "4"), ("dolci", "Find v.", "5")),
     ]
     assert counts(dapo) == (10, 4, 3) and counts(dolci) == (4, 3, 2)
     assert not dapo.doubts and not dolci.doubts
@@ -108,19 +91,15 @@ def test_the_papers_sum_is_of_texts_and_of_rows(gathered, pool):
         *("Find $x$.", "Find  x", "Find y.", "Find z."),
         *("find $y$", "Find w.", "Find w.", "Find v."),
     ]
-    assert differences([dapo, dolci]) == ["dapo has 4 texts, not 17,398", "dolci has 4 rows, not 13,314"]
+    assert prepare.differences([dapo, dolci]) == ["dapo has 4 texts, not 17,398", "dolci has 4 rows, not 13,314"]
 
 
 def test_of_two_labels_that_of_most_rows_is_kept_and_told(gathered, pool):
     rows = [("Find x.", "7"), ("Find $x$.", "8"), ("Find x.", "8"), ("Find y.", "1/2"), ("Find y.", "0.5")]
     dapo, dolci = gathered(DAPO, rows), gathered(DOLCI, [("Find y", "0.4")])
-    assert chosen(choose([dapo, dolci], "drop", pool)) == [
-        ("dapo", "Find x.", "8"),
-        ("dapo", "Find y.", "1/2"),
-    ]
-    assert [
-        (doubt["row"], doubt["what"], doubt["label"], doubt["kept"]) for doubt in (*dapo.doubts, *dolci.doubts)
-    ] == [
+    assert chosen(choose([dapo, dolci], "drop", pool)) == [("dapo", "Find x.", "8"), ("dapo", "Find y.", "1/2")]
+    doubts = (*dapo.doubts, *dolci.doubts)
+    assert [(doubt["row"], doubt["what"], doubt["label"], doubt["kept"]) for doubt in doubts] == [
         ("dapo.jsonl:1", "other labels too: '7'", "8", True),
         ("dolci.jsonl:1", "other labels too: '1/2'", "0.4", True),
     ]
@@ -150,15 +129,15 @@ def test_faults_of_labels_say_what_is_wrong(pool):
 def test_the_order_follows_from_the_problems_alone(gathered, pool):
     there = choose([gathered(DAPO, pairs(0, 50))], "drop", pool)
     back = choose([gathered(DAPO, reversed(pairs(0, 50)))], "drop", pool)
-    one = [problem.label for problem in shuffled(there)]
-    assert one == [problem.label for problem in shuffled(back)]
+    one = [problem.label for problem in prepare.shuffled(there)]
+    assert one == [problem.label for problem in prepare.shuffled(back)]
     assert sorted(one) == sorted(problem.label for problem in there)
     assert one != [problem.label for problem in there]
 
 
 def test_a_prompt_is_a_message_in_the_template(gathered, pool):
     (problem,) = choose([gathered(DAPO, [("Find {x}.", "1")])], "drop", pool)
-    assert prompt_row(problem, "Q: {problem}") == {
+    assert prepare.prompt_row(problem, "Q: {problem}") == {
         "prompt": [{"role": "user", "content": "Q: Find {x}."}],
         "label": "1",
         "metadata": {"source_name": "dapo", "row": "dapo.jsonl:1"},
@@ -168,11 +147,11 @@ def test_a_prompt_is_a_message_in_the_template(gathered, pool):
 def test_labels_of_aime_are_integers_without_padding(gathered, pool):
     rows = [("a", "025"), ("b", "0"), ("c", "999"), ("d", "000")]
     problems = choose([gathered(AIME24, rows)], "drop", pool)
-    assert [problem.label for problem in integer_labels(problems)] == ["25", "0", "999", "0"]
+    assert [problem.label for problem in prepare.integer_labels(problems)] == ["25", "0", "999", "0"]
     for label in ("1000", "-1", "1/2"):
         (problem,) = choose([gathered(AIME24, [("a", label)])], "drop", pool)
         with pytest.raises(PromptError, match="integers from 0 to 999"):
-            integer_labels([problem])
+            prepare.integer_labels([problem])
 
 
 def test_training_problems_of_the_evaluation_are_told(gathered, pool):
@@ -180,7 +159,7 @@ def test_training_problems_of_the_evaluation_are_told(gathered, pool):
     rows = [("Find y.", "1"), (text.upper() + ".", "2"), (f"{text}; find the tenth term.", "3")]
     train = choose([gathered(DAPO, rows)], "drop", pool)
     evaluation = choose([gathered(AIME24, [(text, "5")])], "drop", pool)
-    (doubt,) = in_evaluation(train, evaluation)
+    (doubt,) = prepare.in_evaluation(train, evaluation)
     assert (doubt["row"], doubt["what"]) == ("dapo.jsonl:2", "is aime24's aime24.jsonl:1")
 
 

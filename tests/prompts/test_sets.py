@@ -44,12 +44,7 @@ def test_a_folder_is_read_file_by_file_without_the_hubs_own_notes(tmp_path):
     write(tmp_path / "set/data/a.jsonl", slime_rows(PAIRS[2:4]))
     write(tmp_path / "set/.cache/huggingface/c.jsonl", slime_rows(PAIRS[4:]))
     found = gather(DAPO, fetch(find_source(str(tmp_path / "set"))))
-    assert [text.row for text in found.texts] == [
-        "data/a.jsonl:1",
-        "data/a.jsonl:2",
-        "data/b.jsonl:1",
-        "data/b.jsonl:2",
-    ]
+    assert [text.row for text in found.texts] == [f"data/{name}.jsonl:{row}" for name in "ab" for row in (1, 2)]
 
 
 @pytest.fixture
@@ -74,14 +69,8 @@ def hub(monkeypatch, tmp_path):
 
 def test_a_set_of_the_hub_is_downloaded_at_its_revision_and_its_data_alone(hub):
     files = fetch(find_source("allenai/Dolci-RL-Zero-Math-7B@refs/pr/1"))
-    assert hub == [
-        {
-            "repo_id": "allenai/Dolci-RL-Zero-Math-7B",
-            "repo_type": "dataset",
-            "revision": "refs/pr/1",
-            "allow_patterns": ["*.parquet", "*.jsonl"],
-        }
-    ]
+    asked = {"repo_id": "allenai/Dolci-RL-Zero-Math-7B", "repo_type": "dataset", "revision": "refs/pr/1"}
+    assert hub == [asked | {"allow_patterns": ["*.parquet", "*.jsonl"]}]
     assert files.commit == "0123abc"
     found = gather(DOLCI, files)
     assert (found.account["rows"], next(iter(found.texts)).row) == (40, "data/train-00000-of-00001.parquet:1")
@@ -94,19 +83,15 @@ def test_a_folder_of_a_repository_can_be_named(hub):
 
 
 def test_a_download_that_fails_says_how_to_go_on(hub):
-    with pytest.raises(
-        PromptError, match=r"OSError: 404 Client Error\); download it elsewhere with `hf download"
-    ) as error:
+    said = r"OSError: 404 Client Error\); download it elsewhere with `hf download"
+    with pytest.raises(PromptError, match=said) as error:
         fetch(find_source("nobody/nothing"))
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [("missing.parquet", "no such file"), ("/nowhere", "no such file"), ("a b/c", "no such file"), ("x", "no such")],
-)
-def test_what_is_neither_here_nor_an_id_is_refused(given, message):
-    with pytest.raises(PromptError, match=message):
+@pytest.mark.parametrize("given", ["missing.parquet", "/nowhere", "a b/c", "x"])
+def test_what_is_neither_here_nor_an_id_is_refused(given):
+    with pytest.raises(PromptError, match="no such file"):
         find_source(given)
 
 
@@ -162,11 +147,8 @@ def test_rows_without_problem_or_label_are_counted_and_noted(tmp_path):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     found = gather(DAPO, fetch(find_source(str(path))))
     assert (found.account["rows"], found.account["unusable"], found.account["texts"]) == (6, 3, 3)
-    assert [(doubt["row"], doubt["what"]) for doubt in found.doubts] == [
-        ("set.jsonl:4", "no problem"),
-        ("set.jsonl:5", "no label"),
-        ("set.jsonl:6", "no label"),
-    ]
+    noted = [(doubt["row"], doubt["what"]) for doubt in found.doubts]
+    assert noted == [("set.jsonl:4", "no problem"), ("set.jsonl:5", "no label"), ("set.jsonl:6", "no label")]
 
 
 @pytest.mark.parametrize(

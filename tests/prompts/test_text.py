@@ -44,14 +44,10 @@ def test_a_bare_problem_stays_as_it_is(problem):
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        ("Find $x$, if $x = 2$.", "Find  $x$\nif $x=2$"),
-        (r"\left( \dfrac{1}{2} \right)", r"(\frac{1}{2})"),
-        (r"Find \(x\).", "find $x$."),
-        ("5 − 3", "5 - 3"),
-        ("Ｆｉｎｄ x。", "Find x。"),
-        (r"a\,b\quad c", "a b c"),
+        ("Find $x$, if $x = 2$.", "Find  $x$\nif $x=2$"), (r"\left( \dfrac{1}{2} \right)", r"(\frac{1}{2})"),
+        (r"Find \(x\).", "find $x$."), ("5 − 3", "5 - 3"), ("Ｆｉｎｄ x。", "Find x。"), (r"a\,b\quad c", "a b c"),
     ],
-)
+)  # fmt: skip
 def test_copies_of_a_problem_have_one_normal_form(one, other):
     assert normalize(one) == normalize(other)
 
@@ -68,9 +64,8 @@ def test_no_two_real_problems_have_one_normal_form():
     if not SHARED.is_dir():
         pytest.skip("needs ../shared/data")
     aime = [json.loads(line)["problem"] for line in (SHARED / "aime24.jsonl").read_text().splitlines()]
-    dapo = [
-        json.loads(line)["prompt"][0]["content"] for line in (SHARED / "dapo-sample.jsonl").read_text().splitlines()
-    ]
+    rows = map(json.loads, (SHARED / "dapo-sample.jsonl").read_text().splitlines())
+    dapo = [row["prompt"][0]["content"] for row in rows]
     bare = [strip_instruction(prompt) for prompt in dapo]
     assert [fill(TEMPLATES["slime"], problem) for problem in bare] == dapo
     problems = [*aime, *bare]
