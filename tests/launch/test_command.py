@@ -62,15 +62,6 @@ def test_every_method_that_slime_runs_has_a_sound_command(tmp_path, method):
     assert build_method(settings.method).name == method
 
 
-@pytest.mark.parametrize("method, needed", [("grpo-decoupled-a3po", "the lag of every token"), ("topr", "the reward")])
-@pytest.mark.parametrize("cause", ["slime.update-weight-transport=disk"])
-def test_what_needs_versions_is_refused_where_they_are_unknown(tmp_path, method, needed, cause):
-    key = cause.partition("=")[0]
-    (fault,) = [line for line in slime_config_errors(paper(tmp_path, cause, method=method)) if line.startswith(key)]
-    assert needed in fault
-    assert not [line for line in slime_config_errors(paper(tmp_path, cause)) if line.startswith(key)]
-
-
 @pytest.mark.parametrize("path", [value for value in PLUGIN_FLAGS.values() if value.startswith("sat_slime.")])
 def test_what_slime_is_to_call_is_there(path):
     module, _, function = path.rpartition(".")
