@@ -95,7 +95,6 @@ launch quickstart.yaml --method sat-gspo --set method.denominator=trainer | deno
 launch quickstart.yaml --method gspo --tis --set method.denominator=rollout | denominator rollout | to trainer
 launch quickstart.yaml --method spo --sat | SPO | grpo
 launch quickstart.yaml --set pipeline.mode=streaming --lag 0 | pipeline.lag | pipeline.mode | batch
-launch quickstart.yaml --set model.kv_heads=3 | model.kv_heads | 1, 2, 4
 launch quickstart.yaml --set model.experts=0 --r3 | method.r3 | model.experts | false
 """.strip().splitlines()
 
@@ -103,12 +102,10 @@ SLIME = """
 launch slime.yaml --set slime.use-tiss=true | use-tiss | --use-tis | method.tis
 launch slime.yaml --set train.lr=1 | train.lr | slime.lr
 launch slime.yaml --set slime.kl-loss-coef=1 | --kl-loss-coef | loss.kl_coef
-launch slime.yaml --set slime.tensor-model-parallel-size=3 | slime.tensor-model-parallel-size | 4
 launch slime.yaml --set slime.sglang-tp-size=2 | --sglang-tp-size | slime.rollout-num-gpus-per-engine
 launch slime.yaml --set slime.save-retain-interval=80 | save-retain-interval | pipeline.keep_checkpoints
 launch slime.yaml --set slime.start-rollout-id=8 | start-rollout-id | --resume-from
 launch slime.yaml --set pipeline.mode=streaming --set slime.update-weight-transport=disk | disk | batch
 launch slime.yaml --set slime.rm-type=mathh --set slime.custom-rm-path=false | mathh | to math
 launch slime.yaml --set slime.rm-type=prime_math --set slime.custom-rm-path=false | prime_math | reward.prime_math
-launch slime.yaml --set slime.eval-prompt-data=null | slime.eval-prompt-data | slime.eval-interval
 """.strip().splitlines()
