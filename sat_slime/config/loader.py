@@ -17,7 +17,7 @@ from pydantic_core import ErrorDetails
 from sat_slime.config.grid_schema import GridConfig
 from sat_slime.config.method_section import SWITCHES, laid_over, method_switches
 from sat_slime.config.schema import LabConfig, Section
-from sat_slime.config.section import Mark, marked, settings_in, settings_of
+from sat_slime.config.section import marked, settings_in, settings_of
 from sat_slime.config.slime_schema import DEFAULTS, WORDS, SlimeConfig
 from sat_slime.config.source import ConfigError, KeyPath, Source, merged, parse_value, read_layers
 from sat_slime.config.synonyms import SYNONYMS
@@ -94,7 +94,7 @@ def _key_paths(fields: Mapping[str, FieldInfo], values: Mapping[str, Any] | None
             yield from ((name, *rest) for rest in _key_paths(inner, None))
 
 
-def marked_settings(mark: Mark) -> frozenset[str]:
+def marked_settings(mark: str) -> frozenset[str]:
     """Return the dotted keys of the settings and sections that bear `mark` in a run of any runtime."""
     return frozenset(key for model in RUNTIMES.values() for key in marked(model, mark))
 

@@ -4,19 +4,18 @@ A mark says what a change of a setting means. A field bears it in its type, and 
 
     iterations: Annotated[PositiveInt, MAY_CHANGE_ON_RESUME] = 200
 
-A mark on a field that holds a section is of all settings in that section.
+A mark on a field that holds a section is of all settings in that section; one on the field that holds slime's flags is
+a key of a dictionary, `{mark: flags}`.
 """
 
 from __future__ import annotations
 
 import ast
 import dataclasses
-import enum
 import inspect
 import itertools
 import textwrap
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
 from typing import Annotated, Any, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -47,45 +46,26 @@ def refused(faults: Mapping[tuple[str, ...], str]) -> None:
         raise ValidationError.from_exception_data("section", lines)
 
 
-class Mark(enum.Enum):
-    """The meaning of a change of a setting."""
-
-    MAY_CHANGE_ON_RESUME = enum.auto()
-    """A run that is resumed may change it: its checkpoint fits all the same, and what was trained stays as it is."""
-    COMPUTES_NOTHING = enum.auto()
-    """Runs that differ in it alone have the same numbers, so a comparison does not tell it."""
-    OWN_TO_A_CELL = enum.auto()
-    """It tells the cells of a grid apart by method, lag or seed, so a comparison tells it in their names."""
+MAY_CHANGE_ON_RESUME = "may change on resume"
+"""Mark: a resumed run may change it: its checkpoint fits all the same, and what was trained stays as it is."""
+COMPUTES_NOTHING = "computes nothing"
+"""Mark: runs that differ in it alone have the same numbers, so a comparison does not tell it."""
+OWN_TO_A_CELL = "own to a cell"
+"""Mark: it tells the cells of a grid apart by method, lag or seed, so a comparison tells it in their names."""
 
 
-MAY_CHANGE_ON_RESUME = Mark.MAY_CHANGE_ON_RESUME
-COMPUTES_NOTHING = Mark.COMPUTES_NOTHING
-OWN_TO_A_CELL = Mark.OWN_TO_A_CELL
-
-
-@dataclass(frozen=True)
-class OfFlags:
-    """On a field that holds flags: the mark is of these alone."""
-
-    mark: Mark
-    flags: frozenset[str]
-
-
-def marked(model: type[BaseModel], mark: Mark) -> frozenset[str]:
+def marked(model: type[BaseModel], mark: str, prefix: str = "") -> frozenset[str]:
     """Return the dotted keys of the settings and sections of `model` that bear `mark` themselves."""
-    return frozenset(_marked(model, mark))
-
-
-def _marked(model: type[BaseModel], mark: Mark, prefix: str = "") -> Iterator[str]:
+    keys: set[str] = set()
     for name, field in model.model_fields.items():
         if mark in field.metadata:
-            yield prefix + name
-            continue
-        for of in field.metadata:
-            if isinstance(of, OfFlags) and of.mark is mark:
-                yield from (f"{prefix}{name}.{flag}" for flag in of.flags)
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            yield from _marked(field.annotation, mark, f"{prefix}{name}.")
+            keys.add(prefix + name)
+        elif isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            keys |= marked(field.annotation, mark, f"{prefix}{name}.")
+        else:
+            flags = (flag for of in field.metadata if isinstance(of, dict) for flag in of.get(mark, ()))
+            keys |= {f"{prefix}{name}.{flag}" for flag in flags}
+    return frozenset(keys)
 
 
 def among(key: str, keys: Collection[str]) -> bool:

@@ -37,7 +37,7 @@ from sat_slime.config.schema import (
     Section,
     VerifierLimits,
 )
-from sat_slime.config.section import COMPUTES_NOTHING, MAY_CHANGE_ON_RESUME, OWN_TO_A_CELL, OfFlags, refused
+from sat_slime.config.section import COMPUTES_NOTHING, MAY_CHANGE_ON_RESUME, OWN_TO_A_CELL, refused
 from sat_slime.models import ModelFamily, family_by_flags, find_family
 
 FlagValue = bool | int | float | str | list[int | float | str]
@@ -466,9 +466,9 @@ class SlimeConfig(Run):
     """The machines on which the run is started."""
     estimate: Annotated[EstimateConfig, MAY_CHANGE_ON_RESUME, COMPUTES_NOTHING] = EstimateConfig()
     """The speeds that the estimate of a run's time assumes."""
-    slime: Annotated[
-        Flags, OfFlags(MAY_CHANGE_ON_RESUME, FREE_ON_RESUME), OfFlags(COMPUTES_NOTHING, WITHOUT_NUMBERS)
-    ] = Field(default_factory=dict)
+    slime: Annotated[Flags, {MAY_CHANGE_ON_RESUME: FREE_ON_RESUME, COMPUTES_NOTHING: WITHOUT_NUMBERS}] = Field(
+        default_factory=dict
+    )
     """Flags of slime, Megatron or SGLang by their own names, such as `rollout-batch-size: 256`; true: the flag alone,
     false: left out."""
 
