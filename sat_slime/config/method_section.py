@@ -23,7 +23,7 @@ from pydantic import (
 )
 
 from sat_slime import outside
-from sat_slime.config.section import OWN_TO_A_CELL, Section, refused
+from sat_slime.config.section import OWN_TO_A_CELL, Section, refused, settings_of
 from sat_slime.config.source import merged
 from sat_slime.objective import SAT, Clip, Method, Stabilizer, compose, named_method
 from sat_slime.objective.clips import BAPO, CPGD, GMPO, LagPower
@@ -116,12 +116,10 @@ class MethodConfig(Section):
         values = method_switches(values) if isinstance(values, str) else values
         if not isinstance(values, Mapping):
             return values
-        faults: dict[tuple[str, ...], str] = {}
-        for key, value in values.items():
-            if key in SWITCHES and value is None:
-                faults[key,] = "it is empty: write settings below it, true or false, or leave it out"
-            if key in {*SETTINGS, "clip"} and isinstance(value, Mapping):
-                faults |= {(key, name): text for name, text in _yes_or_no(SETTINGS.get(key, Clip), value).items()}
+        empty = [key for key in values if key in SWITCHES and values[key] is None]
+        faults = {(key,): "it is empty: write settings below it, true or false, or leave it out" for key in empty}
+        for key, kind in {**SETTINGS, "clip": Clip}.items():
+            faults |= {(key, name): text for name, text in _yes_or_no(kind, values.get(key)).items()}
         refused(faults)
         off = {key for key in SWITCHES if values.get(key) is False}
         base = _key(str(values.get("base", cls.model_fields["base"].default)))
@@ -138,7 +136,10 @@ class MethodConfig(Section):
                 own = f", or write those of {base} below method.{_key(base)}" if _key(base) in SETTINGS else ""
                 raise ValueError(f"method.settings is for a base that is not ours: leave it out{own}")
             return settings
-        return dataclasses.asdict(_outside(base, settings))  # type: ignore[call-overload]
+        kind = find(base)
+        assert kind is not None, "it has been looked for"
+        refused({(name,): text for name, text in _yes_or_no(kind, settings).items()})
+        return dataclasses.asdict(TypeAdapter(kind).validate_python(settings))  # type: ignore[call-overload]
 
     @model_serializer(mode="wrap")
     def _what_is_on(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -171,22 +172,11 @@ def section_name(method: Method, stabilizer: Stabilizer) -> str:
     return "settings" if stabilizer is method.base and not method.base_is_ours else key_of(type(stabilizer))
 
 
-def _yes_or_no(kind: type, values: Mapping[str, Any]) -> dict[str, str]:
+def _yes_or_no(kind: type, values: Any) -> dict[str, str]:
     """Return a fault for each true and false among a stabilizer's settings, which pydantic would read as 1 and 0."""
-    given = {field.name: values.get(field.name) for field in dataclasses.fields(kind)}
-    return {
-        name: f"it is {str(value).lower()}, and no yes-or-no setting"
-        for name, value in given.items()
-        if isinstance(value, bool)
-    }
-
-
-def _outside(base: str, settings: Mapping[str, Any]) -> Stabilizer:
-    kind = find(base)
-    assert kind is not None, "it has been looked for"
-    if faults := [f"{name}: {text}" for name, text in _yes_or_no(kind, settings).items()]:
-        raise ValueError("; ".join(faults))
-    return TypeAdapter(kind).validate_python(dict(settings))
+    given = values if isinstance(values, Mapping) else {}
+    wrong = [name for name in settings_of(kind) if isinstance(given.get(name), bool)]
+    return {name: f"it is {str(given[name]).lower()}, and no yes-or-no setting" for name in wrong}
 
 
 # ----------------------------------------------------------------------------------------------------------- the Method
@@ -194,27 +184,17 @@ def _outside(base: str, settings: Mapping[str, Any]) -> Stabilizer:
 
 def build_method(config: MethodConfig) -> Method:
     """Return the objective that `config` describes. Whether it means something is objective.check_method's."""
-    beside = ((kind, getattr(config, key_of(kind))) for kind in switches())
-    return compose(
-        _base_of(config),
-        [kind() if value is True else value for kind, value in beside if value],
-        denominator=config.denominator,
-        clip=config.clip,
-    )
-
-
-def _base_of(config: MethodConfig) -> Stabilizer:
-    if "." in config.base:
-        return _outside(config.base, config.settings)
-    kind = find(config.base)
+    kind, values = find(config.base), [(kind, getattr(config, key_of(kind))) for kind in switches()]
     assert kind is not None, "the section has been checked"
-    return getattr(config, key_of(kind), None) or kind()
+    base = getattr(config, key_of(kind), None) or kind(**config.settings)
+    beside = [kind() if value is True else value for kind, value in values if value]
+    return compose(base, beside, denominator=config.denominator, clip=config.clip)
 
 
 def unused_settings(config: MethodConfig) -> list[str]:
     """Return a line for the settings of every base that is not the method's, and for every changed setting that the
     base's variant does not read."""
-    key, base = _key(config.base), _base_of(config)
+    key, base = _key(config.base), build_method(config).base
     lines = [
         f"method.{key_of(kind)} has settings, which base {config.base} does not read: set method.base to {kind.name}"
         for kind in bases()

@@ -112,7 +112,7 @@ def test_a_slime_that_cannot_be_asked_is_told_of(tmp_path, monkeypatch, text, re
 
 def test_what_our_checks_find_is_not_told_again_in_slimes_words(tmp_path):
     answer = Answer(recorded_flags(), ("slime refuses",), asked=True)
-    assert refused_settings(paper(tmp_path, "slime.tensor-model-parallel-size=3"), answer) != ["slime refuses"]
+    assert refused_settings(paper(tmp_path, "slime.rollout-top-k=0"), answer) != ["slime refuses"]
     assert refused_settings(paper(tmp_path), answer) == ["slime refuses"]
 
 

@@ -102,9 +102,12 @@ def test_the_cached_model_is_of_the_text_of_its_module(package, tmp_path):
 def test_lengths_are_checked(package, tmp_path):
     sets = ["rollout.max_response_tokens=6", "task.length=12"]
     found = "\n".join(config_errors(load_config(settings(tmp_path, name=PATH), sets)))
-    assert f"longest answer of {PATH} with all its steps has 13 tokens: raise it to 13 or lower task.length" in found
+    assert (
+        f"longest answer of {PATH} with all its steps has 13 tokens: raise it to 13, or lower one of task.length 12"
+        in found
+    )
     few = config_errors(load_config(settings(tmp_path, name=PATH, length=2)))
-    assert few == ["task.length 2 make 64 problems, fewer than the 500 that a run needs: raise task.length"]
+    assert few[0].startswith("task.length 2 make 64 problems, fewer than the 500 that a run needs") and len(few) == 1
 
 
 @pytest.mark.parametrize(
@@ -179,4 +182,4 @@ def test_it_trains_on_the_engines_with_a_family_from_outside(package, tmp_path):
     (samples,) = (run / "samples").iterdir()
     sample = json.loads(samples.read_text().splitlines()[0])
     assert re.fullmatch("[a-h]{4}=", sample["prompt"]), "a problem of that task"
-    assert "report" in (run / "report.html").read_text().lower()
+    assert "vega" in (run / "report.html").read_text().lower()

@@ -42,4 +42,4 @@ def test_the_quick_start_takes_it_as_far_as_lengths_allow():
     assert config_errors(config) == []
     long = LabConfig(task={"name": "pointer_chasing", "hops": 30})
     (error,) = config_errors(long)
-    assert "raise it to 31 or lower task.nodes or task.hops" in error
+    assert "raise it to 31, or lower one of task.nodes 6, task.hops 30" in error
