@@ -29,8 +29,6 @@ class StepResult:
     """The report of one optimizer step."""
 
     metrics: dict[str, float]
-    histogram: dict
-    """Histogram of |d| over the step's tokens (see objective.mismatch_histogram)."""
     tokens: dict[str, np.ndarray] | None = None
     """(N, ...) columns of the step's tokens in batch order, by the names of token dumps; None where they were
     not asked for."""
@@ -214,13 +212,6 @@ def step_row(batch: RolloutBatch, result: StepResult, iteration: int, seconds: d
         "time/rollout": batch.seconds,
         **{f"time/{part}": value for part, value in seconds.items()},
     }
-
-
-def histogram_row(config: LabConfig, result: StepResult) -> dict[str, Any]:
-    """Return one line of histograms.jsonl. SAT's quantile stands beside the histogram of |d| where it is one of |d|."""
-    metrics, sat = result.metrics, config.method.sat
-    q = metrics.get("sat/q") if sat and sat.score == "log_ratio" else None
-    return {"step": metrics["step"], "lag": metrics["lag/mean"], "q": q, **result.histogram}
 
 
 def token_dump(config: LabConfig, batch: RolloutBatch, result: StepResult, iteration: int, part: int) -> TokenDump:

@@ -27,7 +27,6 @@ from sat_slime.lab.batch import (
     StepResult,
     evaluation_requests,
     evaluation_row,
-    histogram_row,
     sample_rows,
     step_row,
     token_dump,
@@ -383,7 +382,6 @@ class Pipeline:
             row = step_row(batch, result, self.iteration, self.seconds) | self.metrics | restarts
             self.log.step(row | self.canary_metrics)
             self.canary_metrics = {}
-            self.log.histogram(histogram_row(self.config, result))
             restarts = dict.fromkeys(restarts, 0)  # the iteration's first row has told them
         for part, result in enumerate(results):
             if result.tokens is not None:

@@ -34,7 +34,6 @@ from sat_slime.objective import (
     Result,
     TokenBatch,
     broken_tokens,
-    mismatch_histogram,
     mismatch_metrics,
     policy_surrogate,
     threshold_scores,
@@ -587,8 +586,7 @@ class Trainer:
             columns = {"log_probs": log_probs, "entropy": entropy, **columns}
             tokens = {name: values.detach().cpu().numpy() for name, values in columns.items()}
         self.updates += 1
-        histogram = mismatch_histogram((log_probs - mu).abs())
-        return StepResult({**metrics, "step": self.updates}, histogram, tokens)
+        return StepResult({**metrics, "step": self.updates}, tokens)
 
     def _step_threshold(self, micros: list[MicroBatch]) -> Tensor | None:
         """Return the threshold of the method's judge over all tokens of the step (SAT's quantile, M2PO's), from a pass

@@ -18,13 +18,13 @@ from .stabilizer import Gate, Judge, Radii, Score, Stabilizer, Surrogate, Weight
 from .terms import DENOMINATORS
 
 if TYPE_CHECKING:
-    from .mismatch import mismatch_histogram, mismatch_metrics, mismatch_parts
+    from .mismatch import mismatch_metrics, mismatch_parts
     from .quantile import tail_quantile
     from .surrogate import Result, log_ratio, policy_surrogate, threshold_scores
     from .tokens import TokenBatch, Tokens, broken_tokens
 
 _OF_TORCH = {
-    "mismatch": ("mismatch_histogram", "mismatch_metrics", "mismatch_parts"),
+    "mismatch": ("mismatch_metrics", "mismatch_parts"),
     "quantile": ("tail_quantile",),
     "surrogate": ("Result", "log_ratio", "policy_surrogate", "threshold_scores"),
     "tokens": ("TokenBatch", "Tokens", "broken_tokens"),
@@ -63,7 +63,6 @@ __all__ = [
     "contraction_factors",
     "log_ratio",
     "method_names",
-    "mismatch_histogram",
     "mismatch_metrics",
     "mismatch_parts",
     "named_method",

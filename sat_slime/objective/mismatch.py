@@ -1,13 +1,11 @@
-"""The mismatch d = log pi - log mu between trainer and rollout engine: its metrics over an optimizer step, its
-histogram, and what it is made of, token by token (Eq. split)."""
+"""The mismatch d = log pi - log mu between trainer and rollout engine: its metrics over an optimizer step, and
+what it is made of, token by token (Eq. split)."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
-
-import torch
+from typing import TYPE_CHECKING
 
 from .metrics import gather
 from .quantile import tail_quantile
@@ -15,9 +13,6 @@ from .quantile import tail_quantile
 if TYPE_CHECKING:
     import torch.distributed as dist
     from torch import Tensor
-
-HISTOGRAM_EDGES = tuple(10.0 ** (exponent / 8) for exponent in range(-64, 17))
-"""Edges of mismatch_histogram in |d|: 1e-8 to 1e2, eight to a decade."""
 
 CHUNK = 2**17
 """Tokens whose sums are taken at a time: their temporaries stay in a core's cache."""
@@ -108,22 +103,6 @@ def _sums(
             tail = size > levels[name]
             sums |= {f"of_{name}": size[tail].sum(), f"policy_of_{name}": along[tail].sum()}
     return sums
-
-
-def mismatch_histogram(abs_log_ratio: Tensor) -> dict[str, list[Any]]:
-    """Return the counts of |d| on fixed logarithmic edges.
-
-    Args:
-        abs_log_ratio: (n,) |d| of the active tokens.
-
-    Returns:
-        `edges`, E numbers, and `counts`, E + 1: below the first edge (0 included), [edge, next edge) each, and from
-        the last edge on.
-    """
-    values = abs_log_ratio.detach().double().flatten()
-    edges = torch.tensor(HISTOGRAM_EDGES, dtype=torch.float64, device=values.device)
-    counts = torch.bincount(torch.bucketize(values, edges, right=True), minlength=len(edges) + 1)
-    return {"edges": list(HISTOGRAM_EDGES), "counts": counts.tolist()}
 
 
 def mismatch_parts(scores: Mapping[str, Tensor], *, replayed: bool) -> dict[str, Tensor]:

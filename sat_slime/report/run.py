@@ -302,12 +302,6 @@ FIGURES: dict[str, tuple[str, str, Sequence[Panel]]] = {
             Panel("radii of the clip interval", ["radius/low", "radius/high"]),
         ],
     ),
-    "log_ratio_density": (
-        "Distribution of |d|",
-        "d = log π − log μ of single tokens. q: the quantile that opens SAT's gate, median over the steps drawn. With "
-        "a sequence ratio q is of the responses' mean d.",
-        (),
-    ),
     "optimization": (
         "Clipping, gradient and loss",
         "Tokens whose gradient is clipped away, by the sign of their advantage (upper: above 0); the gradient's norm "
@@ -351,7 +345,7 @@ def figures(data: RunData, config: Mapping[str, Any] | None = None) -> list[Sect
     """Return the sections of charts that there is data for. config: the settings of the run, which tell its base
     radii."""
     radii = sorted(v for v in section(section(config or {}, "method"), "clip").values() if isinstance(v, float))
-    own = {"overview": [*accuracy_chart(data), *mismatch_chart(data)], "log_ratio_density": density_chart(data)}
+    own = {"overview": [*accuracy_chart(data), *mismatch_chart(data)]}
     shown = []
     for name, (heading, note, panels) in FIGURES.items():
         charts = own.get(name, [])
@@ -446,25 +440,3 @@ def mismatch_chart(data: RunData) -> list[Chart]:
     front = base.mark_line(color=BLUE, point={"size": 14}).encode(axis("d_pi, nats", "y:Q", zero=True), tooltip=tips)
     view = alt.layer(lag, front).resolve_scale(y="independent").properties(title="d_pi over the lag", height=190)
     return [Chart("d_pi", view, frame, {"x": "optimizer step", "y": "d_pi, nats"})]
-
-
-def density_chart(data: RunData) -> list[Chart]:
-    """Return the distribution of |d| early and late, and at low and high lag: the share of the tokens in each bin that
-    holds any. The open bins at both ends count in the shares and have no place on a logarithmic axis."""
-    alike = [row for row in data.histograms if row["edges"] == data.histograms[0]["edges"]]
-    if not alike:
-        return []
-    rows = pd.DataFrame(alike, columns=["lag", "q", "edges", "counts"])
-    quarter, lag = max(1, len(rows) // 4), rows["lag"].astype(float)
-    groups = {"first quarter": rows.head(quarter), "last quarter": rows.tail(quarter)}
-    if lag.min() < lag.max():
-        low, high = lag.quantile([0.25, 0.75])
-        groups |= {f"lag up to {low:g}": rows[lag <= low], f"lag from {high:g}": rows[lag >= high]}
-    parts = []
-    for name, own in groups.items():
-        counts, q = np.sum(own["counts"].tolist(), axis=0), own["q"].astype(float).replace(0, np.nan).median()
-        part = pd.DataFrame({"x": rows["edges"][0][:-1], "y": counts[1:-1] / max(counts.sum(), 1)})
-        parts.append(part[part["y"] > 0].assign(line=f"{name}, q {q:.3g}"))
-    x, y = "|d| = |log π − log μ| of a token, nats", "share of tokens per bin"
-    title = "early and late, at low and high lag"
-    return [lines("log_ratio_density", pd.concat(parts), title, x, y, log=True, log_x=True, steps=True)]

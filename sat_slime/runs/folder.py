@@ -41,7 +41,6 @@ class RunFolder:
         self.metrics = self.path / "metrics.jsonl"
         self.eval = self.path / "eval.jsonl"
         self.times = self.path / "times.jsonl"
-        self.histograms = self.path / "histograms.jsonl"
         self.samples = self.path / "samples"
         self.checkpoints = self.path / "checkpoints"
         self.figures = self.path / "figures"

@@ -77,11 +77,6 @@ class RunLog:
             self.message(met, "warning")
         self._told = bool(met)
 
-    def histogram(self, row: Mapping[str, Any]) -> None:
-        """Record a histogram of |d| (step, lag, q, and objective.mismatch_histogram's keys) as a line of
-        histograms.jsonl."""
-        self._append(self._folder.histograms, to_json(row))
-
     def samples(self, iteration: int, rows: list[dict[str, Any]]) -> None:
         """Write the responses of one iteration to samples/ITERATION.jsonl, in place of those written before."""
         path = self._folder.samples / f"{iteration}.jsonl"
@@ -106,8 +101,7 @@ class RunLog:
         lost = list(row_faults(self._folder)) if step > 0 else []
         with self._lock, _writing(self._folder.path):
             kept = keep_rows(self._folder.metrics, lambda row: number(row, "step", 0) <= step)
-            for path in (self._folder.eval, self._folder.histograms):
-                keep_rows(path, lambda row: number(row, "step", 0) <= step)
+            keep_rows(self._folder.eval, lambda row: number(row, "step", 0) <= step)
             if self._watch is not None:
                 self._watch = self._watch.anew(kept, read_rows(self._folder.eval))
                 self._told = self._watch.collapse.met

@@ -26,17 +26,6 @@ def read_metrics(path: str | Path) -> dict[str, np.ndarray]:
     return columns(read_rows(path))
 
 
-def read_histograms(path: str | Path) -> list[dict[str, Any]]:
-    """Rows of histograms.jsonl that are histograms of |d|: numbers of tokens below, between and above their edges."""
-
-    def is_histogram(edges: Any, counts: Any) -> bool:
-        if not (isinstance(edges, list) and isinstance(counts, list) and 0 < len(edges) == len(counts) - 1):
-            return False
-        return all(isinstance(number, (int, float)) for number in (*edges, *counts))
-
-    return [row for row in read_rows(path) if is_histogram(row.get("edges"), row.get("counts"))]
-
-
 def columns(rows: list[dict[str, Any]]) -> dict[str, np.ndarray]:
     """Return the numeric columns of `rows`, NaN where missing; keys that never hold a number are left out."""
     keys = dict.fromkeys(key for row in rows for key, value in row.items() if isinstance(value, (int, float)))
@@ -96,7 +85,6 @@ class RunData:
 
     metrics: Columns = field(default_factory=dict)
     evals: Columns = field(default_factory=dict)
-    histograms: Sequence[Mapping[str, Any]] = ()
     period: int = 1
     """Steps over which the realized lag cycles; smoothing windows are whole multiples of it."""
     not_finite: Mapping[str, Sequence[int]] = field(default_factory=dict)
@@ -148,7 +136,7 @@ def read_run(folder: RunFolder) -> Run:
     pipeline = section(config, "pipeline")
     period = max(1, whole(pipeline, "lag", 1) * whole(pipeline, "optimizer_steps_per_rollout", 1))
     evals = columns(of_first_dataset(read_rows(folder.eval)))
-    data = RunData(columns(rows), evals, read_histograms(folder.histograms), period, not_finite(rows))
+    data = RunData(columns(rows), evals, period, not_finite(rows))
     return Run(folder, config, folder.state(), data)
 
 

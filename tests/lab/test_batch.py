@@ -106,7 +106,7 @@ def log_softmax(values: np.ndarray) -> np.ndarray:
 def make_result(tokens: int, step: int, **columns) -> StepResult:
     rng = np.random.default_rng(step)
     always = {"log_probs": -rng.random(tokens), "entropy": rng.random(tokens)}
-    return StepResult({"step": step}, {}, {k: np.asarray(v, np.float32) for k, v in {**always, **columns}.items()})
+    return StepResult({"step": step}, {k: np.asarray(v, np.float32) for k, v in {**always, **columns}.items()})
 
 
 def test_a_dump_holds_the_batch_in_its_order(tmp_path):

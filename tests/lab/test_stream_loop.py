@@ -184,7 +184,7 @@ def test_training_goes_on_while_groups_complete_and_begin(monkeypatch, tmp_path)
     def wait_any(futures, timeout_s=None):
         world.now += 1
         if world.now > 6:
-            trainer.set_result([StepResult({}, {})])
+            trainer.set_result([StepResult({})])
         return World.wait_any(world, futures, 0)
 
     monkeypatch.setattr(loop, "wait_any", wait_any)

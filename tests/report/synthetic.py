@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from pathlib import Path
 from typing import Any
 
@@ -76,23 +75,6 @@ def step_metrics(step: int, lag: int = 8, seed: int = 0, **changes: Any) -> dict
     return {**row, **changes}
 
 
-@functools.cache
-def histogram_row(step: int, lag: int = 8, seed: int = 0) -> dict[str, Any]:
-    """A histogram of |d| at `step`."""
-    random = np.random.default_rng([seed, step, 1])
-    metrics = step_metrics(step, lag, seed)
-    values = metrics["mismatch/d_pi"] * np.exp(1.4 * random.normal(size=3300) - 1)
-    edges = np.geomspace(1e-5, 10, 49)
-    counts, _ = np.histogram(values, [0.0, *edges, np.inf])
-    return {
-        "step": step,
-        "lag": metrics["lag/mean"],
-        "q": metrics["sat/q"],
-        "edges": edges.tolist(),
-        "counts": counts.tolist(),
-    }
-
-
 METHODS = tuple(method.name for method in PAPER_METHODS)
 STEPS = 200
 
@@ -128,7 +110,7 @@ def write_cell(
     )
     (folder / "config.yaml").write_text(dump_config(config))
     accuracy, scale = effect(method, lag, seed)
-    rows, evals, histograms = [], [], []
+    rows, evals = [], []
     for step in range(0, steps + 1):
         fallen = max(0.0, (step - 100) / 60) if collapses else 0.0
         score = (0.24 + (accuracy - 0.24) * (1 - np.exp(-step / 50))) * max(0.15, 1 - fallen)
@@ -148,9 +130,7 @@ def write_cell(
         if not method.startswith("sat-"):
             row = {key: value for key, value in row.items() if not key.startswith("sat/")}
         rows.append(row)
-        histogram = histogram_row(step, lag, seed)
-        histograms.append(histogram if method.startswith("sat-") else histogram | {"q": None})
-    for name, lines in (("metrics", rows), ("eval", evals), ("histograms", histograms)):
+    for name, lines in (("metrics", rows), ("eval", evals)):
         (folder / f"{name}.jsonl").write_text("".join(to_json(line) + "\n" for line in lines))
     if state:
         RunFolder(folder).ended(state, "engine 0 died <often>" if state == "failed" else None)
@@ -216,8 +196,6 @@ def write_run(folder: Path, steps: int = 200, lag: int = 8, state: str | None = 
         for step in range(0, steps + 1, 16)
     ]
     (folder / "eval.jsonl").write_text("".join(to_json(row) + "\n" for row in evals))
-    rows = [histogram_row(step, lag) for step in range(1, steps + 1)]
-    (folder / "histograms.jsonl").write_text("".join(to_json(row) + "\n" for row in rows))
     if state:
         (folder / "state.json").write_text(state)
     return folder

@@ -53,22 +53,13 @@ def test_the_answer_comes_first_then_one_chart_then_all_else(tmp_path, pictures)
 def test_every_panel_is_drawn_from_its_metrics_averaged_over_whole_cycles(tmp_path):
     run = load_run(write_run(tmp_path / "run", 200))
     drawn = {chart.name for section in figures(run.data, run.config) for chart in section.charts}
-    assert {"accuracy", "d_pi", "reward_1", "mismatch_1", "trust_region_1", "log_ratio_density", "time_1"} <= drawn
+    assert {"accuracy", "d_pi", "reward_1", "mismatch_1", "trust_region_1", "time_1"} <= drawn
     (panel,) = (panel for panel in FIGURES["trust_region"][2] if "sat/gate_rate" in panel.metrics)
     (chart,) = panel_chart(run.data, panel, "x")
     frame = chart.frame[chart.frame["line"] == "sat/gate_rate"].reset_index()
     own = 100 * run.data.metrics["sat/gate_rate"]
     np.testing.assert_allclose(frame["step"], own)
     assert frame["y"][100] == pytest.approx(own[96:104].mean())
-
-
-def test_the_distribution_holds_the_shares_of_the_tokens(tmp_path):
-    run = load_run(write_run(tmp_path / "run", 4))
-    (chart,) = (chart for part in figures(run.data) for chart in part.charts if chart.name == "log_ratio_density")
-    row = run.data.histograms[0]  # the first quarter of four
-    mine = chart.frame[chart.frame["line"] == f"first quarter, q {row['q']:.3g}"]
-    counts = np.array(row["counts"])[1:-1]
-    np.testing.assert_allclose(mine["y"], counts[counts > 0] / sum(row["counts"]))
 
 
 @pytest.mark.parametrize("steps", [0, 1, 2])

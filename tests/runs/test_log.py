@@ -31,11 +31,9 @@ def log(folder, view):
 def test_every_line_is_on_disk_at_once(folder, log):
     log.step({"step": 1, "reward/mean": math.nan})
     log.eval({"step": 0, "accuracy": 0.5, "n_samples": 8})
-    log.histogram({"step": 1, "q": None, "edges": [0, 1], "counts": [3]})
     log.samples(1, [{"response": "01$"}, {"response": "02$"}])
     assert json.loads(folder.metrics.read_text()) == {"step": 1, "reward/mean": None}
     assert read_rows(folder.eval)[0]["accuracy"] == 0.5
-    assert read_rows(folder.histograms)[0]["counts"] == [3]
     assert len(read_rows(folder.samples / "1.jsonl")) == 2
     log.message("engine died", "warning")
     log.message("a traceback", "debug")
@@ -46,7 +44,6 @@ def test_every_line_is_on_disk_at_once(folder, log):
 def test_rewind_forgets_what_came_after(folder, log):
     for step in range(1, 7):
         log.step({"step": step, "iteration": step})
-        log.histogram({"step": step})
         log.samples(step, [{"step": step}])
     for step in range(0, 7, 2):
         log.eval({"step": step, "accuracy": 0.5})
@@ -54,7 +51,6 @@ def test_rewind_forgets_what_came_after(folder, log):
     log.step({"step": 5, "iteration": 5, "again": True})
     assert [row["step"] for row in read_rows(folder.metrics)] == [1, 2, 3, 4, 5]
     assert read_rows(folder.metrics)[-1]["again"]
-    assert [row["step"] for row in read_rows(folder.histograms)] == [1, 2, 3, 4]
     assert [row["step"] for row in read_rows(folder.eval)] == [0, 2, 4]
     assert sorted(path.stem for path in folder.samples.iterdir()) == ["1", "2", "3", "4"]
 
