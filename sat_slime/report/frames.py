@@ -222,9 +222,9 @@ def _add_grid(collection: Collection, grid: GridFolder) -> None:
             continue
         run, state = load_compared_run(path), states.pop(path.name, None)
         if state is not None:
-            run.state.setdefault("error", state.error)
-            if state.state != "planned":
-                run.state.setdefault("status", state.state)
+            run.state["error"] = run.error or state.error
+            if run.status == "unknown" and state.state != "planned":
+                run.state["status"] = state.state
         _add(collection, run)
     collection.left_out += [f"{name}: {state.error}" for name, state in states.items() if state.error]
 
