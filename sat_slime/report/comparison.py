@@ -526,7 +526,7 @@ CURVES = {
     ),
     "sat/newly_clipped": (
         "What SAT takes over training",
-        "newly clipped: gradient removed by SAT",
+        "newly clipped",
         "The newly clipped tokens are the only ones that make a run differ from its base.",
     ),
     "sat/radius_high": (
