@@ -180,14 +180,11 @@ def test_the_table_of_parts_says_what_was_computed(run):
     tokens = load_tokens(dump_paths(run))
     with open(run / "diagnosis" / "tables" / "parts.csv", newline="") as file:
         rows = {row[0]: [float(cell) for cell in row[1:]] for row in list(csv.reader(file))[1:]}
-    size = np.abs(tokens.d)
-    tail = size > np.quantile(size, 0.99, method="inverted_cdf")
-    routing = tokens.parts["routing"]
-    mean, of_mean, _, of_tail, _, decides = rows["routing"]
-    assert mean == pytest.approx(np.abs(routing).mean())
-    assert of_mean == pytest.approx((np.sign(tokens.d) * routing).sum() / size.sum())
-    assert of_tail == pytest.approx((np.sign(tokens.d) * routing)[tail].sum() / size[tail].sum())
-    assert 0 <= decides <= 1
+    routing = [
+        attribute(tokens.parts, beyond=beyond).loc["routing"] for beyond in (None, *tail_bounds(tokens.d).values())
+    ]
+    expected = [routing[0]["size"], *(one["share"] for one in routing), *(one["decides"] for one in routing[1:])]
+    assert rows["routing"] == pytest.approx(expected)
     for column in (1, 2, 3):
         shares = [
             rows[label][column] for label in ("policy: weights", "policy: routes", "routing", "precision", "rest")

@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from synthetic import step_metrics, write_cell, write_slime_log
+from synthetic import step_metrics, write_cell
 
 from sat_slime.config import GridConfig, load_config
 from sat_slime.config.jsonl import to_json
@@ -16,7 +16,6 @@ from sat_slime.report.frames import (
     load_compared_run,
     scores,
     seed_curve,
-    smooth,
 )
 from sat_slime.runs.folder import RunFolder, RunFolderError
 from sat_slime.runs.grid import GridFolder, plan_cells
@@ -148,11 +147,6 @@ def test_curves_are_averaged_over_whole_cycles_and_their_seeds(tmp_path):
     assert not len(seed_curve(runs, "nope")) and not len(seed_curve([], "accuracy"))
 
 
-def test_an_average_leaves_out_what_is_not_known():
-    np.testing.assert_allclose(smooth(np.array([1.0, np.nan, 4.0, 7.0, 10.0]), 2), [1, 1, 4, 5.5, 8.5])
-    np.testing.assert_allclose(smooth(np.array([3.0, 6.0, 9.0]), 3), [4.5, 6, 7.5])
-
-
 def test_the_papers_numbers_are_there_on_request_alone(tmp_path):
     paths = [write_cell(tmp_path / name, name, 8, 0, 24) for name in ("gspo", "sat-gspo")]
     for paper in (False, True):
@@ -189,17 +183,6 @@ def test_settings_of_a_base_that_is_not_ours_are_those_of_its_runs_alone():
 
 
 # ----------------------------------------------------------------------------------------------- slime's names
-
-
-def test_slime_log_by_our_names(tmp_path):
-    run = load_compared_run(write_slime_log(tmp_path / "gspo-lag8-seed1.jsonl", seed=1))
-    assert (run.method, run.lag, run.seed, run.steps, run.counts) == ("gspo", 8, 1, 60, True)
-    assert run.data.metrics["step"].tolist() == list(range(1, 61))
-    expected = [step_metrics(step, 8, 1)["mismatch/d_pi"] for step in range(1, 61)]
-    np.testing.assert_allclose(run.data.metrics["mismatch/d_pi"], expected)
-    assert {"reward/mean", "clip/fraction", "loss/total", "grad_norm"} <= run.data.metrics.keys()
-    assert run.data.evals["step"].tolist() == list(range(5, 61, 5))
-    assert run.datasets == ("aime24",)
 
 
 def test_slimes_names_inside_a_run_folder(tmp_path):

@@ -341,12 +341,6 @@ def test_a_column_that_a_method_reads_is_asked_for_by_name(name, column, said):
     assert lacks(named_method(name), frozenset({column})) is None
 
 
-def test_every_method_can_be_answered_by_some_dump_but_those_of_another_forward_pass():
-    everything = frozenset({"checkpoint_log_probs", "lags", "rewards"})
-    never = {name for name in method_names() if lacks(named_method(name), everything)}
-    assert never == {"grpo-topp", "gspo-topp", "grpo-estr"}
-
-
 def test_usual_is_the_papers_methods_and_those_of_asynchronous_training():
     labels = {label for one in choose() for label in (one.label, *one.same)}
     assert labels == {method.name for method in PAPER_METHODS} | {*ASYNCHRONOUS}
