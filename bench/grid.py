@@ -30,6 +30,8 @@ from pathlib import Path
 import psutil
 import yaml
 
+from sat_slime.runs.folder import worked_seconds
+
 HERE = Path(__file__).resolve().parents[1]
 METHODS, LAGS = ["grpo", "gspo", "sat-gspo"], [1, 8]
 PER_TURN = len(METHODS) * len(LAGS)
@@ -153,16 +155,16 @@ def _kind(process: psutil.Process) -> str:
 
 
 def _cells(grid: Path) -> Iterator[dict[str, float]]:
-    for cell in json.loads((grid / "state.json").read_text())["cells"]:
-        if cell["state"] != "finished":
+    for run in sorted((grid / "runs").iterdir()):
+        state = json.loads((run / "state.json").read_text())
+        if state["status"] != "finished":
             continue
-        run = grid / cell["folder"]
         steps = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
         evaluations = [json.loads(line) for line in (run / "eval.jsonl").read_text().splitlines()]
         working = sum(row["time/wait"] + row["time/train"] for row in steps) + sum(
             row["time/eval"] for row in evaluations
         )
-        yield {"seconds": 60 * cell["minutes"], "working": working}
+        yield {"seconds": worked_seconds(state), "working": working}
 
 
 def _print(side: Side, turns: list[Turn], what: str) -> None:

@@ -27,9 +27,6 @@ def grid(
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any setting of all runs. Repeatable.")
     ] = None,
     name: Annotated[str | None, typer.Option(help="Name of the grid and of its folder.")] = None,
-    retry_failed: Annotated[
-        bool, typer.Option("--retry-failed", help="Start failed cells again, from their checkpoints.")
-    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and its cost; start nothing.")] = False,
     as_commands: Annotated[
         bool,
@@ -45,9 +42,9 @@ def grid(
     """Run methods x lags x seeds, each a run of its own.
 
     All about the grid goes to [bold]grids/NAME/[/]. Given again, the command
-    goes on where it was, whatever ended it: finished cells stay as they are, a
-    half-run one goes on from its checkpoint. Ctrl-C once ends the running
-    cells after their iteration and a checkpoint; twice, at once.
+    goes on where it was, whatever ended it: finished cells stay as they are,
+    half-run and failed ones go on from their checkpoints. Ctrl-C once ends the
+    running cells after their iteration and a checkpoint; twice, at once.
 
     [bold]Examples[/]
 
@@ -66,7 +63,7 @@ def grid(
         bad_input([f"--seeds {seeds}: expected numbers with commas between, such as 0,1"])
     console = Console()
     options = [*(["--address", address] if address else []), *(["--skip-checks"] if skip_checks else [])]
-    plan = plan_grid(file, name, only or [], [*map(int, numbers)], overrides or [], options, retry_failed)
+    plan = plan_grid(file, name, only or [], [*map(int, numbers)], overrides or [], options)
     for warning in plan.warnings:
         warn(warning)
     if dry_run:

@@ -28,18 +28,16 @@ from sat_slime.cli.any_run import optimizer_steps, settings_errors, settings_war
 from sat_slime.cli.slime_run import saved_iterations
 from sat_slime.cli.terminal import BAD_INPUT, INTERRUPTED, Ending, say
 from sat_slime.config import ConfigError, GridConfig, LabConfig, SlimeConfig, dump_config, load_config, load_grid
-from sat_slime.config.disk import disk_is_full
 from sat_slime.config.exits import how_it_ended, signals_handled
-from sat_slime.config.jsonl import number, parse_object, write_atomically
+from sat_slime.config.jsonl import number, write_atomically
 from sat_slime.config.loader import RunConfig, vary
 from sat_slime.config.method_section import SETTINGS, section_name
 from sat_slime.config.section import kept_changes
 from sat_slime.objective import named_method
 from sat_slime.runs.folder import RunFolder, RunFolderError
 from sat_slime.runs.grid import Cell, GridFolder, cell_config, plan_cells, select_cells
-from sat_slime.runs.health import judge
 from sat_slime.runs.live_view import duration
-from sat_slime.runs.reading import load_run
+from sat_slime.runs.reading import last_row
 
 CELL_MEMORY_GIB = 4.0
 """Memory that a cell of a tiny model is given: its first server, its trainer and its driver."""
@@ -47,10 +45,6 @@ POLL_S = 0.1
 """Seconds between looks at the running cells, and from a Ctrl-C to the cells."""
 FOLLOW_S = 2.0
 """Seconds between looks at a grid that another process runs."""
-TAIL_BYTES = 32 * 2**10
-"""No line of metrics.jsonl is longer."""
-LAST_LINES = 40
-"""A cell's error is looked for in so many lines at the end of its output."""
 PLAIN_WIDTH = 120
 """Columns of the table where there is no terminal."""
 STYLES = {"running": "bold cyan", "failed": "bold red", "interrupted": "yellow", "finished": "green", "planned": "dim"}
@@ -77,13 +71,6 @@ class GridPlan:
     warnings: Sequence[str] = ()
     options: Sequence[str] = ()
     """Further options of `sat-slime launch`, for runs of slime."""
-    retry_failed: bool = False
-    """Failed cells are started again too."""
-
-    @property
-    def cells(self) -> list[Cell]:
-        """All of the grid, in their order."""
-        return [*self.configs]
 
     @property
     def parallel(self) -> int:
@@ -103,7 +90,6 @@ def plan_grid(
     seeds: Sequence[int] = (),
     overrides: Sequence[str] = (),
     options: Sequence[str] = (),
-    retry_failed: bool = False,
 ) -> GridPlan:
     """Return the grid that the command line asks for, checked cell by cell.
 
@@ -112,7 +98,7 @@ def plan_grid(
         name: the folder's, other than the file's.
         only, seeds: as of `select_cells`.
         overrides: settings of all runs, as KEY=VALUE.
-        options, retry_failed: of GridPlan.
+        options: of GridPlan.
 
     Raises:
         ConfigError, RunFolderError: it is no grid, or one that cannot run so.
@@ -122,7 +108,7 @@ def plan_grid(
         raise RunFolderError(f"{file} is a run, not a grid: sat-slime launch {file} --resume goes on with it")
     if file.is_dir() and not folder.is_grid():
         raise RunFolderError(f"{file} is not a grid folder: it has no grid.yaml")
-    begun = file.is_dir() or (file == folder.config and folder.state_file.exists())
+    begun = file.is_dir() or (file == folder.config and folder.cells.is_dir())
     file = folder.config if begun else file
     grid = load_grid(file, {"name": name} if name else {})
     if name or not begun:
@@ -142,7 +128,7 @@ def plan_grid(
         raise ConfigError([f"{file}: {line}" for line in errors])
     warnings = _by_cell({cell.name: settings_warnings(config) for cell, config in configs.items()})
     kept = grid.model_copy(update={"run": folder.run.name, "settings": {}})
-    return GridPlan(kept, folder, run, configs, wanted, warnings, options, retry_failed)
+    return GridPlan(kept, folder, run, configs, wanted, warnings, options)
 
 
 def _by_cell(faults: Mapping[str, Sequence[str]]) -> list[str]:
@@ -188,36 +174,15 @@ def _read_by_no_cell(of_file: RunConfig, run: RunConfig, cells: Iterable[Cell]) 
 # ------------------------------------------------------------------------------------------------------- how far it is
 
 
-def last_row(path: Path) -> dict[str, Any]:
-    """Return the last whole line of a JSON-lines file; empty where there is none."""
-    if not path.exists():
-        return {}
-    with open(path, "rb") as file:
-        file.seek(max(0, path.stat().st_size - TAIL_BYTES))
-        rows = map(parse_object, reversed(file.read().splitlines()))
-    return next(filter(None, rows), {})
-
-
-def step_of(run: RunFolder) -> int:
-    """Return the optimizer steps that a run has made."""
-    return int(number(last_row(run.metrics), "step", 0))
-
-
-def minutes_of(plan: GridPlan, cell: Cell) -> float:
-    """Return the minutes that a cell takes: the median of finished cells, of those of the same lag where there are
-    any; NaN before the first."""
-    finished = [one for one in plan.cells if one.state == "finished" and one.minutes > 0]
-    finished = [one for one in finished if one.lag == cell.lag] or finished
-    return statistics.median(one.minutes for one in finished) if finished else math.nan
-
-
-def minutes_left(plan: GridPlan) -> dict[Cell, float]:
-    """Return the minutes left of each wanted cell that is neither finished nor failed; NaN where nothing is known."""
+def minutes_left(plan: GridPlan, cells: Iterable[Cell]) -> dict[Cell, float]:
+    """Return the minutes left of each of these cells, by the median of finished cells, of those of the same lag where
+    there are any; NaN before the first."""
+    took = {cell: plan.folder.minutes(cell) for cell in plan.configs if plan.folder.state(cell) == "finished"}
     left = {}
-    for cell in plan.wanted:
-        if cell.state not in ("finished", "failed"):
-            done = step_of(plan.folder.run_folder(cell)) / optimizer_steps(plan.configs[cell])
-            left[cell] = minutes_of(plan, cell) * (1 - min(1.0, done))
+    for cell in cells:
+        alike = [minutes for one, minutes in took.items() if one.lag == cell.lag] or [*took.values()]
+        done = step_of(plan.folder.run_folder(cell)) / optimizer_steps(plan.configs[cell])
+        left[cell] = (statistics.median(alike) if alike else math.nan) * (1 - min(1.0, done))
     return left
 
 
@@ -226,12 +191,19 @@ def by_clock(plan: GridPlan, left: Mapping[Cell, float]) -> float:
     return max(sum(left.values()) / max(1, min(plan.parallel, len(left))), *left.values(), 0.0)
 
 
-def headline(plan: GridPlan) -> str:
-    """Return `12 of 78 finished, 1 running, 65 planned; 2 h 40 min left`."""
-    counts = Counter(cell.state for cell in plan.wanted)
+def step_of(run: RunFolder) -> int:
+    """Return the optimizer steps that a run has made."""
+    return int(number(last_row(run.metrics), "step", 0))
+
+
+def headline(plan: GridPlan, unless: Iterable[Cell] = ()) -> str:
+    """Return `12 of 78 finished, 1 running, 65 planned; 2 h 40 min left`. unless: cells that are left as failed."""
+    states = {cell: plan.folder.state(cell) for cell in plan.wanted}
+    counts = Counter(states.values())
     parts = [f"{counts['finished']} of {len(plan.wanted)} finished"]
     parts += [f"{counts[state]} {state}" for state in STYLES if state != "finished" and counts[state]]
-    left = by_clock(plan, minutes_left(plan))
+    rest = [cell for cell, state in states.items() if state != "finished" and cell not in unless]
+    left = by_clock(plan, minutes_left(plan, rest))
     return ", ".join(parts) + (f"; {duration(60 * left)} left" if left > 0 else "")
 
 
@@ -246,61 +218,66 @@ def newest_numbers(run: RunFolder) -> dict[str, str]:
     return {name: f"{value:.4f}" for name, value in numbers.items() if value == value}
 
 
+def remark(plan: GridPlan, cell: Cell) -> str:
+    """Return what is to be said of a cell beside its numbers: that it has collapsed, or why it has not finished."""
+    if plan.folder.state(cell) not in ("finished", "running"):
+        return plan.folder.error(cell) or ""
+    newest = last_row(plan.folder.run_folder(cell).metrics)
+    return "meets the collapse rule" if number(newest, "collapse/met", 0.0) > 0 else ""
+
+
 def cells_table(plan: GridPlan, rows: int | None = None) -> RenderableType:
-    """Return a table of the cells in the grid's order, and below it their errors and remarks.
+    """Return a table of the cells in the grid's order, and below it what is to be said of some.
 
     rows: how many fit, the most urgent ones; default: all.
     """
-    left, cells = minutes_left(plan), plan.cells
-    urgent = set(sorted(cells, key=lambda cell: [*STYLES].index(cell.state))[:rows])
-    remarks = [Text(f"and {len(cells) - len(urgent)} more", style="dim")] if len(urgent) < len(cells) else []
+    states = {cell: plan.folder.state(cell) for cell in plan.configs}
+    left = minutes_left(plan, (cell for cell, state in states.items() if state == "running"))
+    urgent = set(sorted(states, key=lambda cell: [*STYLES].index(states[cell]))[:rows])
     table = Table(box=None, pad_edge=False, collapse_padding=True, header_style="bold")
     for heading in ("cell", "state", "step", "reward", "d_pi", "accuracy", "time"):
         table.add_column(heading, justify="left" if heading in ("cell", "state") else "right", no_wrap=True)
-    for cell in [cell for cell in cells if cell in urgent]:
-        run = plan.folder.run_folder(cell)
-        numbers, rest = newest_numbers(run), left.get(cell, math.nan)
-        time_of = duration(60 * cell.minutes) if cell.minutes else ""
+    for cell in (cell for cell in states if cell in urgent):
+        run, state = plan.folder.run_folder(cell), states[cell]
+        numbers, minutes, rest = newest_numbers(run), plan.folder.minutes(cell), left.get(cell, math.nan)
+        time_of = f"{duration(60 * rest)} left" if rest == rest else duration(60 * minutes)
         table.add_row(
             cell.name,
-            Text(cell.state, style=STYLES[cell.state]),
-            f"{step_of(run)}/{optimizer_steps(plan.configs[cell])}" if cell.state != "planned" else "",
+            Text(state, style=STYLES[state]),
+            f"{step_of(run)}/{optimizer_steps(plan.configs[cell])}" if state != "planned" else "",
             *(numbers.get(name, "") for name in ("reward", "d_pi", "accuracy")),
-            f"{duration(60 * rest)} left" if cell.state == "running" and rest == rest else time_of,
+            time_of if state != "planned" else "",
         )
-        collapsed = "meets the collapse rule" if number(last_row(run.metrics), "collapse/met", 0.0) > 0 else None
-        attempts = f"{cell.attempts} attempts" if cell.attempts > 1 else None
-        if remark := "; ".join(part for part in (cell.error, cell.note or collapsed, attempts) if part):
-            remarks.append(Text(f"{cell.name}: {remark}"))
-    return Group(table, *([Text(""), *remarks] if remarks else []))
+    more = [Text(f"and {len(states) - len(urgent)} more", style="dim")] if len(urgent) < len(states) else []
+    remarks = [Text(f"{cell.name}: {said}") for cell in states if cell in urgent and (said := remark(plan, cell))]
+    return Group(table, Text(""), *more, *remarks)
 
 
 def describe(plan: GridPlan) -> str:
     """Return the plan and its cost: what --dry-run prints."""
     grid, pipeline = plan.grid, plan.run.pipeline
-    cells = plan.folder.observe(plan.cells)
-    counts = Counter(cell.state for cell in plan.wanted)
-    chosen = "" if len(plan.wanted) == len(cells) else f"; {len(plan.wanted)} of them chosen"
+    states = {cell: plan.folder.state(cell) for cell in plan.wanted}
+    chosen = "" if len(states) == len(plan.configs) else f"; {len(states)} of them chosen"
     axes: dict[str, Sized] = {"method": grid.methods, "lag": grid.lags, "seed": grid.seeds}
     product = " x ".join(f"{len(values)} {name}{'s' * (len(values) != 1)}" for name, values in axes.items())
-    left = minutes_left(plan)
+    left = minutes_left(plan, (cell for cell, state in states.items() if state != "finished"))
     cost = "unknown until a cell has run" if left else "nothing: no cell is left to run"
     if left and (minutes := by_clock(plan, left)) == minutes:
         gpus = plan.run.train.world_size + plan.run.rollout.gpus if isinstance(plan.run, SlimeConfig) else 0
         hours = f", {sum(left.values()) / 60 * gpus:,.0f} GPU-hours on {gpus} GPUs" if gpus else ""
         cost = f"{duration(60 * minutes)} left for {len(left)} cells{hours} (measured: the median of finished cells)"
-    lines = [
-        f"grid        {plan.folder.path.name}: {product} = {len(cells)} cells{chosen}",
-        f"a cell      {plan.run.runtime} runtime, {pipeline.iterations} iterations, "
-        f"{pipeline.iterations * pipeline.optimizer_steps_per_rollout} optimizer steps",
-        f"order       seed by seed ({', '.join(map(str, grid.seeds))}), {plan.parallel} at a time; a failed cell is "
-        f"started again, {grid.retries} time(s)",
-        f"folder      {plan.folder.path}: " + ", ".join(f"{count} {state}" for state, count in counts.items()),
-        f"cost        {cost}",
-    ]
-    if counts["failed"] and not plan.retry_failed:
-        lines.append(f"failed      {counts['failed']} cell(s) are left as they are; --retry-failed starts them again")
-    return "\n".join(lines)
+    counts = ", ".join(f"{count} {state}" for state, count in Counter(states.values()).items())
+    return "\n".join(
+        [
+            f"grid        {plan.folder.path.name}: {product} = {len(plan.configs)} cells{chosen}",
+            f"a cell      {plan.run.runtime} runtime, {pipeline.iterations} iterations, {optimizer_steps(plan.run)} "
+            "optimizer steps",
+            f"order       seed by seed ({', '.join(map(str, grid.seeds))}), {plan.parallel} at a time; a failed cell "
+            f"is started again, {grid.retries} time(s)",
+            f"folder      {plan.folder.path}: {counts}",
+            f"cost        {cost}",
+        ]
+    )
 
 
 def show_grid(folder: GridFolder, follow: bool, console: Console) -> None:
@@ -308,14 +285,14 @@ def show_grid(folder: GridFolder, follow: bool, console: Console) -> None:
     try:
         plan = plan_grid(folder.config)
     except ConfigError:  # its base has changed, or is one that a command which reads does not import
-        for cell in folder.observe():
-            say(console, f"{cell.name}  {cell.state}{f': {cell.error}' if cell.error else ''}")
+        for path in sorted(folder.runs.glob("*")):
+            state = RunFolder(path).state()
+            say(console, f"{path.name}  {state.get('status')}{f': {error}' if (error := state.get('error')) else ''}")
         return
 
     def shown() -> RenderableType:
-        cells = folder.observe(plan.cells)
         running = "running" if folder.lock.is_held() else f"not running: sat-slime grid {folder.path} goes on with it"
-        if all(cell.state == "finished" for cell in cells):
+        if all(folder.state(cell) == "finished" for cell in plan.configs):
             running = "done"
         table = cells_table(plan, max(3, console.height - 5) if follow else None)
         return Group(Text(f"grid {folder.path.name}, {running}"), Text(headline(plan)), Text(""), table)
@@ -337,22 +314,15 @@ def run_grid(plan: GridPlan, console: Console) -> Ending:
     if isinstance(plan.run, LabConfig) and (missing := engine_packages.missing_engines()):
         raise ConfigError([f"the lab runtime needs {', '.join(missing)}: {engine_packages.INSTALL_ENGINES}"])
     path = plan.folder.path
-    with plan.folder.held(plan.grid, plan.run, plan.cells):
-        try:
-            GridRun(plan, console).run()
-        except OSError as error:
-            if not disk_is_full(error):
-                raise
-            remedy = f"free space and go on with: sat-slime grid {path}"
-            return Ending("failed", None, f"{error.filename or path}: {error.strerror}; {remedy}")
-    failed = [cell for cell in plan.wanted if cell.state == "failed"]
-    finished = sum(cell.state == "finished" for cell in plan.wanted)
+    with plan.folder.held(plan.grid, plan.run):
+        failed = GridRun(plan, console).run()
+    finished = sum(plan.folder.state(cell) == "finished" for cell in plan.wanted)
     unfinished = len(plan.wanted) - len(failed) - finished
     lines = [f"{finished} of {len(plan.wanted)} cells finished, in {path}"]
-    lines += [f"failed: {cell.name}: {cell.error}" for cell in failed]
+    lines += [f"failed: {cell.name}: {error}" for cell, error in failed.items()]
     if failed:
-        lines.append(f"when that is fixed, start them again with: sat-slime grid {path} --retry-failed")
-    if unfinished:
+        lines.append(f"when that is fixed, start them again with: sat-slime grid {path}")
+    elif unfinished:
         lines.append(f"go on with: sat-slime grid {path}")
     lines.append(f"look at it with: sat-slime status {path}; report: sat-slime report {path}")
     return Ending("interrupted" if unfinished else "failed" if failed else "finished", None, "\n".join(lines))
@@ -361,18 +331,9 @@ def run_grid(plan: GridPlan, console: Console) -> Ending:
 def commands(plan: GridPlan) -> list[str]:
     """Return a `sat-slime launch` for each chosen cell that is neither finished nor being run, quoted for a shell, and
     write the files that they name. Raises RunFolderError."""
-    with plan.folder.held(plan.grid, plan.run, plan.cells):
-        left = [c for c in _queue(plan) if _state(plan, c).get("status") not in ("finished", "running")]
+    with plan.folder.held(plan.grid, plan.run):
+        left = [cell for cell in plan.wanted if _state(plan, cell).get("status") not in ("finished", "running")]
         return [shlex.join(["sat-slime", *arguments(plan, cell)]) for cell in left]
-
-
-def _queue(plan: GridPlan) -> list[Cell]:
-    """Return the cells that are still to run, in their order."""
-    queue = [cell for cell in plan.wanted if cell.state != "finished"]
-    for cell in queue:
-        if cell.state == "failed" and plan.retry_failed:
-            cell.attempts, cell.state = 0, "interrupted"
-    return [cell for cell in queue if cell.state != "failed"]
 
 
 def arguments(plan: GridPlan, cell: Cell) -> list[str]:
@@ -407,18 +368,21 @@ class GridRun:
     another cell down."""
 
     def __init__(self, plan: GridPlan, console: Console):
-        """plan: its cells are up to date."""
         self.plan, self.folder, self.console = plan, plan.folder, console
-        self.waiting = _queue(plan)
+        self.waiting = [cell for cell in plan.wanted if plan.folder.state(cell) != "finished"]
         self.running: dict[Cell, subprocess.Popen[bytes]] = {}
+        self.starts: Counter[Cell] = Counter()
+        """Starts that failed, in this call."""
+        self.failed: dict[Cell, str] = {}
+        """The error of each cell that is left."""
         self.elsewhere: set[Cell] = set()
         """Cells that were said to be worked on by another process."""
         self.asked = 0
         """Times that an end was asked for."""
 
-    def run(self) -> None:
+    def run(self) -> dict[Cell, str]:
         """Run to the end of the queue, or until Ctrl-C or SIGTERM. The first of these ends the running cells cleanly,
-        the second at once. Whatever happens, no cell is left running."""
+        the second at once. Whatever happens, no cell is left running. Returns the errors of the cells that failed."""
         say(self.console, f"grid {self.folder.path.name}, in {self.folder.path}: {headline(self.plan)}")
         passed_on = 0
         with signals_handled(self._ask):
@@ -434,12 +398,11 @@ class GridRun:
                     for cell in [cell for cell, process in self.running.items() if process.poll() is not None]:
                         self._end(cell, self.running.pop(cell).returncode)
             finally:
-                for cell, process in self.running.items():  # none, unless the grid itself failed
+                for process in self.running.values():  # none, unless the grid itself failed
                     with contextlib.suppress(ProcessLookupError):
                         os.killpg(process.pid, signal.SIGKILL)
                     process.wait()
-                    cell.state = "interrupted"
-                self.folder.save(self.plan.cells)
+        return self.failed
 
     def _ask(self, number: int, frame: Any) -> None:
         self.asked += 1
@@ -462,7 +425,7 @@ class GridRun:
             if holder is not None:
                 if cell not in self.elsewhere:
                     self.elsewhere.add(cell)
-                    self._note(cell, "running", "another process works on it: waiting for that")
+                    self._tell(cell, "another process works on it: waiting for that")
             elif len(self.running) >= room or self.asked:
                 return
             else:
@@ -470,67 +433,50 @@ class GridRun:
 
     def _start(self, cell: Cell) -> None:
         if _state(self.plan, cell).get("status") == "finished":
-            self._finish(cell)
+            self._tell(cell, "finished", has_ended=True)
             return
         words, goes_on = arguments(self.plan, cell), self.folder.run_folder(cell).has_data()
-        with open(self._output(cell), "ab") as output:
-            output.write(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')} sat-slime {' '.join(words)}\n".encode())
+        with open(self.folder.output(cell), "ab") as output:
+            start_line = f"{self.folder.START}{time.strftime('%Y-%m-%d %H:%M:%S')} sat-slime {' '.join(words)}\n"
+            output.write(start_line.encode())
             output.flush()
             self.running[cell] = start(words, output)
-        again = f", attempt {cell.attempts + 1}" if cell.attempts else ""
-        self._note(cell, "running", ("goes on from its newest checkpoint" if goes_on else "started") + again)
+        again = f", attempt {self.starts[cell] + 1}" if self.starts[cell] else ""
+        self._tell(cell, ("goes on from its newest checkpoint" if goes_on else "started") + again)
 
     def _end(self, cell: Cell, code: int) -> None:
         state = _state(self.plan, cell)
         status = state.get("status")
-        self.folder.correct(cell)
         if status == "finished" and code == 0:
-            cell.attempts += 1
-            self._finish(cell)
+            self._tell(cell, "finished", has_ended=True)
         elif status == "running" and "job" in state:
             path = self.folder.run_folder(cell).path
-            self._note(cell, "running", f"its job {state['job']} goes on: stop it with sat-slime stop {path}")
+            self._tell(cell, f"its job {state['job']} goes on: stop it with sat-slime stop {path}")
         elif self.asked or code in (INTERRUPTED, -signal.SIGTERM) or (code == 0 and status == "interrupted"):
-            self._note(cell, "interrupted", "interrupted; the grid goes on with it when it is run again")
+            self._tell(cell, "interrupted; the grid goes on with it when it is run again")
         else:
-            cell.attempts += 1
-            cell.error = self._error(cell, code, state)
-            if code != BAD_INPUT and cell.attempts <= self.plan.grid.retries:
-                attempt = f"attempt {cell.attempts} of {self.plan.grid.retries + 1}"
-                self._note(cell, "interrupted", f"failed ({attempt}): {cell.error}")
+            self.starts[cell] += 1
+            how = f"its process {how_it_ended(code)}"
+            error = how if code < 0 else self.folder.error(cell) or f"{how}; more in {self.folder.output(cell)}"
+            if code != BAD_INPUT and self.starts[cell] <= self.plan.grid.retries:
+                attempt = f"attempt {self.starts[cell]} of {self.plan.grid.retries + 1}"
+                self._tell(cell, f"failed ({attempt}): {error}")
                 self.waiting.insert(0, cell)
             else:
-                self._note(cell, "failed", f"failed, and is left (attempt {cell.attempts}): {cell.error}")
+                self.failed[cell] = error
+                self._tell(cell, f"failed, and is left (attempt {self.starts[cell]}): {error}", has_ended=True)
 
-    def _finish(self, cell: Cell) -> None:
-        data = load_run(self.folder.run_folder(cell).path).data
-        cell.error, cell.note = None, judge(data.metrics, data.evals, data.period).sentence() or None
-        self._note(cell, "finished", "finished" + (f"; {cell.note}" if cell.note else ""))
-
-    def _error(self, cell: Cell, code: int, state: Mapping[str, Any]) -> str:
-        # A start that was refused wrote no state.json: what stands there is of the start before it.
-        if code != BAD_INPUT and state.get("status") == "failed" and state.get("error"):
-            return str(state["error"])
-        if code < 0:
-            return f"its process {how_it_ended(code)}"
-        lines = self._output(cell).read_text(encoding="utf-8", errors="replace").splitlines()[-LAST_LINES:]
-        errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
-        return errors[-1] if errors else f"its process {how_it_ended(code)}; more in {self._output(cell)}"
-
-    def _output(self, cell: Cell) -> Path:
-        return self.folder.logs / f"{cell.name}.txt"
-
-    def _note(self, cell: Cell, now: str, text: str) -> None:
-        """Note and tell what has become of a cell; of one that has ended also its numbers, and how far the grid is."""
-        cell.state = now
-        self.folder.save(self.plan.cells)
+    def _tell(self, cell: Cell, text: str, has_ended: bool = False) -> None:
+        """Tell what has become of a cell; of one that has ended also its numbers, and how far the grid is."""
         told = f"{time.strftime('%H:%M:%S')}  {cell.name}: {text}"
-        if now not in ("finished", "failed"):
+        if not has_ended:
             say(self.console, told)
             return
+        if cell not in self.failed and (said := remark(self.plan, cell)):
+            told = f"{told}; {said}"
         numbers = [f"{name} {text}" for name, text in newest_numbers(self.folder.run_folder(cell)).items()]
-        say(self.console, "  ".join([told, *numbers, duration(60 * cell.minutes)]))
-        say(self.console, f"          {headline(self.plan)}")
+        say(self.console, "  ".join([told, *numbers, duration(60 * self.folder.minutes(cell))]))
+        say(self.console, f"          {headline(self.plan, self.failed)}")
 
 
 def start(words: Sequence[str], output: IO[bytes]) -> subprocess.Popen[bytes]:

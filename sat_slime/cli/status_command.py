@@ -133,9 +133,8 @@ def _folders(folder: Path) -> list[Path]:
 
 def _numbers(run: RunFolder) -> Iterator[str]:
     """Yield a run's newest step, accuracy and d_pi."""
-    from sat_slime.cli.grid_run import last_row
     from sat_slime.config.jsonl import number
-    from sat_slime.runs.reading import read_yaml, section
+    from sat_slime.runs.reading import last_row, read_yaml, section
 
     pipeline = section(read_yaml(run.config) if run.config.exists() else {}, "pipeline")
     iterations, per_rollout = pipeline.get("iterations"), pipeline.get("optimizer_steps_per_rollout", 1)

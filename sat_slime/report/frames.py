@@ -205,28 +205,19 @@ def _add(collection: Collection, run: ComparedRun) -> None:
 
 
 def _add_grid(collection: Collection, grid: GridFolder) -> None:
-    """Add the runs of a grid, and what the grid itself knows of its cells: which are planned, and why one failed. A
-    damaged file of the grid is named in `left_out`, and the other is read."""
-    planned, states = list[Cell](), dict[str, Cell]()
+    """Add the runs of a grid, and what the grid itself knows of its cells: which are planned, and why one failed before
+    it made a run. A damaged grid.yaml is named in `left_out`, and the runs are read."""
+    planned = list[Cell]()
     try:
         planned = grid.planned()
     except ConfigError as error:
         collection.left_out.append(str(error))
-    try:
-        states = {cell.name: cell for cell in grid.observe()}
-    except RunFolderError as error:
-        collection.left_out.append(str(error))
-    collection.planned += dict.fromkeys([*planned, *states.values()])
+    collection.planned += planned
     for path in sorted(grid.runs.iterdir()) if grid.runs.is_dir() else []:
-        if not (path / "metrics.jsonl").exists() and not (path / "config.yaml").exists():
-            continue
-        run, state = load_compared_run(path), states.pop(path.name, None)
-        if state is not None:
-            run.state["error"] = run.error or state.error
-            if run.status == "unknown" and state.state != "planned":
-                run.state["status"] = state.state
-        _add(collection, run)
-    collection.left_out += [f"{name}: {state.error}" for name, state in states.items() if state.error]
+        if (path / "metrics.jsonl").exists() or (path / "config.yaml").exists():
+            _add(collection, load_compared_run(path))
+    refused = {cell.name: grid.error(cell) for cell in planned if not grid.run_folder(cell).path.exists()}
+    collection.left_out += [f"{name}: {error}" for name, error in refused.items() if error]
 
 
 def load_compared_run(path: Path) -> ComparedRun:

@@ -3,38 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sat_slime.config import ConfigError, GridConfig, build_method, dump_config, load_grid
 from sat_slime.config.grid_schema import matches
-from sat_slime.config.jsonl import to_json, write_atomically
+from sat_slime.config.jsonl import write_atomically
 from sat_slime.config.loader import RunConfig, vary
 from sat_slime.runs.folder import RunFolder, RunFolderError, worked_seconds, writable
 from sat_slime.runs.lock import FolderLock
 
 
-@dataclass(unsafe_hash=True)
+@dataclass(frozen=True)
 class Cell:
-    """One method at one lag with one seed, and how far it is. It is the same cell however far it is."""
+    """One method at one lag with one seed."""
 
     method: str
     lag: int
     seed: int
-    state: str = field(default="planned", compare=False)
-    """planned, running, interrupted, failed or finished. An interrupted cell goes on from its newest checkpoint; a
-    failed one has no retries left."""
-    attempts: int = field(default=0, compare=False)
-    """Starts that ended, finished or failed; those that were interrupted do not count."""
-    error: str | None = field(default=None, compare=False)
-    """The newest failure, in a line."""
-    minutes: float = field(default=0.0, compare=False)
-    """Minutes of all its starts together, as its run folder has them."""
-    note: str | None = field(default=None, compare=False)
-    """A remark about a finished run, such as that it collapsed."""
 
     @property
     def name(self) -> str:
@@ -94,14 +82,16 @@ def cell_config(grid: GridConfig, file: Path, run: RunConfig, cell: Cell, runs: 
 
 
 class GridFolder:
-    """Paths, lock and cells of `grids/NAME/`. How far a cell is its run folder tells; only what that cannot know stands
-    in the grid's own state.json: attempts, errors, and that a cell is left as failed."""
+    """Paths and lock of `grids/NAME/`. How far a cell is its run folder tells, and why a start of it failed what that
+    printed: the grid itself notes nothing."""
+
+    START = "--- "
+    """The line before the output of each start of a cell begins with it."""
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
         self.config = self.path / "grid.yaml"
         self.run = self.path / "run.yaml"
-        self.state_file = self.path / "state.json"
         self.runs = self.path / "runs"
         self.cells = self.path / "cells"
         self.logs = self.path / "logs"
@@ -111,17 +101,14 @@ class GridFolder:
     def is_grid(self) -> bool:
         return self.config.is_file()
 
-    def run_folder(self, cell: Cell) -> RunFolder:
-        return RunFolder(self.runs / cell.name)
-
     def planned(self) -> list[Cell]:
         """Return the cells that grid.yaml names. Raises ConfigError."""
         return plan_cells(load_grid(self.config))
 
     @contextlib.contextmanager
-    def held(self, grid: GridConfig, run: RunConfig, cells: Sequence[Cell]) -> Iterator[None]:
-        """Inside, this process alone runs the grid, and the folder says what it is made of. Brings its cells up to
-        date. Raises RunFolderError where another process runs it."""
+    def held(self, grid: GridConfig, run: RunConfig) -> Iterator[None]:
+        """Inside, this process alone runs the grid, and the folder says what it is made of. Raises RunFolderError where
+        another process runs it."""
         with writable(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             if holder := self.lock.take():
@@ -133,58 +120,36 @@ class GridFolder:
             with writable(self.path):
                 self.cells.mkdir(exist_ok=True)
                 self.logs.mkdir(exist_ok=True)
-                self.observe(cells)
                 write_atomically(self.run, dump_config(run))
-                self.save(cells)
                 write_atomically(self.config, dump_config(grid))  # last: a folder that has it is a whole grid's
             yield
         finally:
             self.lock.release()
 
-    def save(self, cells: Sequence[Cell]) -> None:
-        """Write state.json: what `observe` cannot see, and what others read, the cells' run folders among it."""
-        rows = [{"cell": cell.name, **asdict(cell), "folder": f"{self.runs.name}/{cell.name}"} for cell in cells]
-        write_atomically(self.state_file, '{"cells": [\n' + ",\n".join(map(to_json, rows)) + "\n]}\n")
+    def run_folder(self, cell: Cell) -> RunFolder:
+        return RunFolder(self.runs / cell.name)
 
-    def observe(self, cells: Sequence[Cell] | None = None) -> Sequence[Cell]:
-        """Return cells, brought up to date: what was written last, corrected by the run folders, since a grid that
-        was killed had no time to write, and a run may have been finished by hand.
+    def output(self, cell: Cell) -> Path:
+        """Return the file of what the processes of a cell printed."""
+        return self.logs / f"{cell.name}.txt"
 
-        Args:
-            cells: default: those that were written last.
+    def state(self, cell: Cell) -> str:
+        """Return planned, running, interrupted, failed or finished; what was interrupted or failed goes on from its
+        newest checkpoint."""
+        status = self.run_folder(cell).state().get("status")
+        if status is None:
+            return "failed" if self.error(cell) else "planned"
+        return {"killed": "interrupted", "restarting": "running"}.get(status, status)
 
-        Raises:
-            RunFolderError: state.json cannot be read.
-        """
-        written = {cell: cell for cell in self._written()}
-        elsewhere = not self.lock.is_mine and self.lock.is_held()
-        cells = list(written) if cells is None else cells
-        for cell in cells:
-            vars(cell).update(vars(written.get(cell, cell)))
-            if not elsewhere or cell.state != "running":  # a cell that another process calls running is running
-                self.correct(cell)
-        return cells
+    def error(self, cell: Cell) -> str | None:
+        """Return the last error that the newest start of a cell printed, since one that was refused notes none, else
+        what its run has noted."""
+        printed = self.output(cell).read_text(encoding="utf-8", errors="replace") if self.output(cell).exists() else ""
+        lines = printed.rpartition(f"\n{self.START}")[2].splitlines()
+        errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+        errors = [error for error in errors if error != "interrupted"]
+        return errors[-1] if errors else self.run_folder(cell).state().get("error")
 
-    def _written(self) -> list[Cell]:
-        try:
-            rows = json.loads(self.state_file.read_text(encoding="utf-8"))["cells"]
-            return [Cell(**{known.name: row[known.name] for known in fields(Cell)}) for row in rows]
-        except FileNotFoundError:
-            return []
-        except (KeyError, TypeError, ValueError) as error:
-            raise RunFolderError(
-                f"{self.state_file} cannot be read ({error}): delete it; how far the cells are is in their run folders"
-            ) from None
-
-    def correct(self, cell: Cell) -> None:
-        """Take from a cell's run folder how far it is, and how long that took."""
-        state = self.run_folder(cell).state()
-        status, seconds = state.get("status"), worked_seconds(state)
-        if seconds == seconds:
-            cell.minutes = round(seconds / 60, 2)
-        if status in ("finished", "running"):
-            cell.state = status
-        elif cell.state != "failed":
-            cell.state = "interrupted" if status else "planned"
-        if status == "finished":
-            cell.error = None
+    def minutes(self, cell: Cell) -> float:
+        """Return the minutes that all starts of a cell took together; NaN while it goes on."""
+        return worked_seconds(self.run_folder(cell).state()) / 60

@@ -10,13 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from sat_slime.config.jsonl import damaged_lines, number, read_rows
+from sat_slime.config.jsonl import damaged_lines, number, parse_object, read_rows
 from sat_slime.config.source import ConfigError, plain_values
 from sat_slime.runs.folder import RunFolder
 
 # ---------------------------------------------------------------------------------------------------- rows as columns
 
 
+TAIL_BYTES = 32 * 2**10
+"""No line of metrics.jsonl is longer."""
 Columns = Mapping[str, np.ndarray]
 """{key: (rows,) float64}, NaN where a row lacks the key or has no number for it."""
 
@@ -24,6 +26,16 @@ Columns = Mapping[str, np.ndarray]
 def read_metrics(path: str | Path) -> dict[str, np.ndarray]:
     """Return the numeric columns of a JSON-lines file."""
     return columns(read_rows(path))
+
+
+def last_row(path: Path) -> dict[str, Any]:
+    """Return the last whole line of a JSON-lines file; empty where there is none."""
+    if not path.exists():
+        return {}
+    with open(path, "rb") as file:
+        file.seek(max(0, path.stat().st_size - TAIL_BYTES))
+        rows = map(parse_object, reversed(file.read().splitlines()))
+    return next(filter(None, rows), {})
 
 
 def columns(rows: list[dict[str, Any]]) -> dict[str, np.ndarray]:

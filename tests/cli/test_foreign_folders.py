@@ -8,7 +8,7 @@ import yaml
 from command_line import LAPTOP, TINY, sat_slime_command
 from synthetic import write_run
 
-from sat_slime.runs.grid import Cell, GridFolder
+from sat_slime.runs.folder import RunFolder
 
 NAMED = {
     "base": {"method": {"base": "hostile.base", "settings": {"band": 1}}},
@@ -56,7 +56,8 @@ def test_a_grid_is_read_without_what_it_names(imported, tmp_path):
     grid = {"name": "grid", "run": "run.yaml", "methods": ["hostile.base"], "lags": [1], "seeds": [0]}
     (tmp_path / "grid/grid.yaml").write_text(yaml.safe_dump(grid))
     (tmp_path / "grid/run.yaml").write_text(yaml.safe_dump({"extends": str(TINY), **NAMED["base"], **NAMED["task"]}))
-    GridFolder(tmp_path / "grid").save([Cell("hostile.base", 1, 0, state="failed", error="it broke")])
+    run = RunFolder.create(tmp_path / "grid/runs/hostile.base-lag1-seed0", "")
+    run.ended("failed", "it broke")
     result = sat_slime_command("status", "grid")
     assert result.exit_code == 0 and "failed: it broke" in result.stdout, result.output
     assert imported() == []

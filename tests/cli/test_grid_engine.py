@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import subprocess
 import sys
@@ -65,9 +64,7 @@ def test_a_grid_that_was_killed_leaves_nothing_running_and_goes_on(tmp_path, mod
     finished = (folder / "runs" / CELLS[0] / "metrics.jsonl").stat().st_mtime_ns
 
     assert start().wait() == 0, output.read_text()
-    cells = json.loads((folder / "state.json").read_text())["cells"]
-    told = [(row["cell"], row["state"], row["attempts"]) for row in cells]
-    assert told == [(CELLS[0], "finished", 2), (CELLS[1], "finished", 1)], output.read_text()
+    assert (folder / "logs" / f"{CELLS[0]}.txt").read_text().count("--- ") == 2, output.read_text()
     assert [steps(cell) for cell in CELLS] == [[*range(1, ITERATIONS + 1)]] * 2
     assert (folder / "runs" / CELLS[0] / "metrics.jsonl").stat().st_mtime_ns == finished
     logs = [*folder.glob("runs/*/logs/sglang.log")]

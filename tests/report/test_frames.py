@@ -18,7 +18,7 @@ from sat_slime.report.frames import (
     seed_curve,
 )
 from sat_slime.runs.folder import RunFolder, RunFolderError
-from sat_slime.runs.grid import GridFolder, plan_cells
+from sat_slime.runs.grid import GridFolder
 from sat_slime.runs.reading import RunData
 
 ROOT = Path(__file__).parents[2]
@@ -70,16 +70,11 @@ def failed_grid(tmp_path):
     """grpo-lag1-seed0 was refused before it had a run folder, gspo-lag1-seed0 failed in its third step,
     grpo-lag1-seed1 finished, gspo-lag1-seed1 is not begun."""
     folder, grid = GridFolder(tmp_path / "grid"), GridConfig(methods=["grpo", "gspo"], lags=[1], seeds=[0, 1])
-    cells = {cell.name: cell for cell in plan_cells(grid)}
-    with folder.held(grid, load_config(ROOT / "configs/lab/tiny.yaml"), [*cells.values()]):
-        pass
+    with folder.held(grid, load_config(ROOT / "configs/lab/tiny.yaml")):
+        (folder.logs / "grpo-lag1-seed0.txt").write_text("--- sat-slime launch\nerror: the key is wrong\n")
     write_cell(folder.runs / "grpo-lag1-seed1", "grpo", 1, 1, state="finished")
     write_cell(folder.runs / "gspo-lag1-seed0", "gspo", 1, 0, 2)
     RunFolder(folder.runs / "gspo-lag1-seed0").ended("failed", "the engine broke")
-    known = (("grpo-lag1-seed1", "finished", None), ("gspo-lag1-seed0", "failed", "the engine broke"))
-    for name, state, error in (*known, ("grpo-lag1-seed0", "failed", "the key is wrong")):
-        cells[name].state, cells[name].error = state, error
-    folder.save([*cells.values()])
     return folder.path
 
 
@@ -98,18 +93,10 @@ def test_what_failed_in_a_grid_reaches_its_report(failed_grid):
     assert "GSPO lag 1 seed 0, failed after 2 steps (the engine broke)." in text
 
 
-def test_a_damaged_file_of_a_grid_is_told_and_the_others_are_read(failed_grid):
-    state = failed_grid / "state.json"
-    whole = state.read_bytes()
-    state.write_bytes(whole[:40])
-    collection = collect([failed_grid])
-    assert len(collection.runs) == 2 and len(collection.planned) == 4
-    (told,) = collection.left_out
-    assert f"{state} cannot be read" in told and "delete it" in told
-    state.write_bytes(whole)
+def test_a_damaged_grid_yaml_is_told_and_the_runs_are_read(failed_grid):
     (failed_grid / "grid.yaml").write_text("methods: [nope]")
     collection = collect([failed_grid])
-    assert len(collection.runs) == 2 and len(collection.planned) == 4  # as state.json has them
+    assert len(collection.runs) == 2 and collection.planned == []
     assert "nope" in collection.left_out[0]
 
 

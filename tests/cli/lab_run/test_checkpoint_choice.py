@@ -218,13 +218,13 @@ def test_a_cell_of_a_grid_says_what_is_damaged_and_goes_on_once_that_is_settled(
     flip_a_bit_of_adamw(cell / "checkpoints" / "iteration-000004")
     monkeypatch.delenv("STAND_IN_FAILS_AFTER")
 
-    damaged = command("grid", "grid.yaml", "--retry-failed")
+    damaged = command("grid", "grid.yaml")
     assert damaged.exit_code == 1
-    (row,) = json.loads(Path("grids/small/state.json").read_text())["cells"]
-    assert (row["state"], row["attempts"]) == ("failed", 1), "it meets the same file: not started again"
-    assert "iteration-000004 is damaged: trainer.safetensors does not match its checksum" in row["error"]
-    assert row["error"] in damaged.stdout and "the engine broke" not in damaged.stdout
-    words = told_command(row["error"])
+    assert "failed, and is left (attempt 1)" in damaged.stdout, "it meets the same file: not started again"
+    (error,) = (line for line in damaged.stdout.splitlines() if line.startswith("failed: gspo-lag1-seed0: "))
+    assert "iteration-000004 is damaged: trainer.safetensors does not match its checksum" in error
+    assert "the engine broke" not in damaged.stdout
+    words = told_command(error)
     assert words == ["launch", str(cell), "--resume-from", "2"]
     by_hand = [sys.executable, STAND_IN, *words]
     assert subprocess.run(by_hand, capture_output=True).returncode == 0

@@ -135,7 +135,7 @@ def test_a_file_system_that_cannot_lock_is_not_in_use(run, monkeypatch, number):
 
 def test_a_grid_is_stopped_too(tmp_path):
     grid = GridFolder(tmp_path / "grids/g")
-    with grid.held(GridConfig(name="g"), LabConfig(), []):
+    with grid.held(GridConfig(name="g"), LabConfig()):
         pass
     process = hold(grid.path)
     assert "g: stopped" in sat_slime_command("stop", grid.path).stdout
