@@ -26,7 +26,6 @@ GROUPS = {
     "Follow": {
         "status": "List the runs below a folder, or say how one is doing: its state, progress and newest checkpoint, "
         "and why it ended. Of a grid: all its cells.",
-        "logs": "Print the log of a run, of one on slime that of its job. Ctrl-C stops the printing; the run goes on.",
         "stop": "End a run or a grid as Ctrl-C in its terminal does: after the iteration, with a checkpoint.",
     },
     "Understand": {
@@ -46,11 +45,14 @@ group of commands NAME in the module NAME_command."""
 
 COMMANDS = {name: said for commands in GROUPS.values() for name, said in commands.items()}
 
-ELSEWHERE = {**dict.fromkeys(("run", "train", "start", "resume"), "launch"), **dict.fromkeys(("list", "ls"), "status")}
+ELSEWHERE = {
+    **dict.fromkeys(("run", "train", "start", "resume"), "launch"),
+    **dict.fromkeys(("list", "ls", "logs"), "status"),
+}
 """What other programs call these commands."""
 
 
-READING = ("status", "logs", "stop", "report", "diagnose")
+READING = ("status", "stop", "report", "diagnose")
 """Commands that list and read folders: they import nothing that a folder names."""
 
 

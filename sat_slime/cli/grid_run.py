@@ -338,10 +338,10 @@ def commands(plan: GridPlan) -> list[str]:
 
 def arguments(plan: GridPlan, cell: Cell) -> list[str]:
     """Return the arguments of `sat-slime` that run a cell to its end, from its beginning or from where it stands: of
-    `launch`, or of `logs` where a cell's job goes on already."""
+    `launch`, or of `status` where a cell's job goes on already."""
     config, run = plan.configs[cell], plan.folder.run_folder(cell)
     if isinstance(config, SlimeConfig) and run.state().get("status") == "running":
-        return ["logs", str(run.path), "--follow"]
+        return ["status", str(run.path), "--follow"]
     if run.has_data() or (isinstance(config, SlimeConfig) and saved_iterations(config, run.path)):
         return ["launch", str(run.path), "--resume", *plan.options]
     file = plan.folder.cells / f"{cell.name}.yaml"

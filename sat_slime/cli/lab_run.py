@@ -4,9 +4,7 @@ terminals see and do of it."""
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
-import re
 import shutil
 import signal
 import time
@@ -15,7 +13,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -35,7 +32,7 @@ from sat_slime.cli.engine_packages import installed_version, is_installed
 from sat_slime.cli.terminal import Ending, say, short, sigterm_as_ctrl_c
 from sat_slime.config import ConfigError, LabConfig, config_errors, config_warnings, dump_config
 from sat_slime.config.finding import Finding, fail, ok, settings_findings, warn
-from sat_slime.config.jsonl import number, parse_object, read_rows, write_atomically
+from sat_slime.config.jsonl import number, read_rows, write_atomically
 from sat_slime.config.lab_checks import responses_per_iteration
 from sat_slime.lab import checkpoint
 from sat_slime.lab.checkpoint import Checkpoint
@@ -352,66 +349,21 @@ def _accuracy(folder: RunFolder) -> str:
 
 LOOK_S = 0.2
 """Seconds between looks at a run that goes on."""
-_LINE = re.compile(r"\S+ \S+ (?P<level>[A-Z]+) +(?P<text>.*)")
-"""A line of log.txt."""
 AT_ONCE_S = 2.5
 """Seconds between two signals that count as two."""
 
 
-class Tail:
-    """The whole lines that a file gets, from its beginning on."""
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._read = path, 0
-
-    def new_lines(self) -> Iterator[str]:
-        """Yield the lines since the last call; all of them again where the file was replaced by a shorter one."""
-        if not self._path.exists():
-            return
-        with self._path.open("rb") as file:
-            if self._path.stat().st_size < self._read:
-                self._read = 0
-            file.seek(self._read)
-            for line in file:
-                if not line.endswith(b"\n"):
-                    break
-                self._read += len(line)
-                yield line.decode(errors="replace").rstrip("\n")
-
-    def new_rows(self) -> Iterator[dict[str, Any]]:
-        """Yield the same as objects; a line that is none is left out."""
-        for line in self.new_lines():
-            if row := parse_object(line):
-                yield row
-
-
-def log_of(folder: RunFolder, follow: bool) -> Iterator[str]:
-    """Yield the lines of a run's log, and with `follow` those that come until it ends."""
-    tail = Tail(folder.log)
-    yield from tail.new_lines()
-    while follow and folder.is_locked():
-        time.sleep(LOOK_S)
-        yield from tail.new_lines()
-
-
-def watch(folder: RunFolder, config: LabConfig, console: Console) -> None:
-    """Show the view of a run until it ends or Ctrl-C: live on a terminal, else a line per step."""
-    seconds = 0.0
-    steps, evals, log = Tail(folder.metrics), Tail(folder.eval), Tail(folder.log)
-    with RunView(title(folder.path.name, config), optimizer_steps(config), console, clock=lambda: seconds) as view:
-        for _ in itertools.count():
+def log_of(folder: RunFolder) -> Iterator[str]:
+    """Yield what is in the log of a run, and what comes until the run ends."""
+    if not folder.log.exists():
+        return
+    goes_on = True
+    with folder.log.open(encoding="utf-8", errors="replace") as log:
+        while goes_on:
             goes_on = folder.is_locked()
-            for row in evals.new_rows():
-                view.eval(row)
-            for row in steps.new_rows():
-                seconds += row.get("time/step") or 0.0
-                view.step(row)
-            for line in log.new_lines():
-                if (match := _LINE.fullmatch(line)) and match["level"] != "DEBUG":
-                    view.message(match["text"], match["level"].lower())
-            if not goes_on:
-                return
-            time.sleep(LOOK_S)
+            yield from log
+            if goes_on:
+                time.sleep(LOOK_S)
 
 
 def lab_status(folder: RunFolder, config: LabConfig) -> list[str]:

@@ -158,7 +158,7 @@ def _check_folder(plan: SlimePlan, overwrite: bool) -> None:
     if state is not None and not state.ended:
         shown = short(plan.folder)
         raise RunFolderError(
-            f"{shown}: its job {record.job} is {state.status.lower()}: follow it (sat-slime logs {shown} -f), end it "
+            f"{shown}: its job {record.job} is {state.status.lower()}: follow it (sat-slime status {shown} -f), end it "
             f"(sat-slime stop {shown}), or choose another --name"
         )
 
@@ -221,30 +221,35 @@ def how_to_go_on(folder: Path) -> str:
     """Return what can be done with a run whose job goes on."""
     shown = short(folder)
     return (
-        f"follow it with: sat-slime logs {shown} -f\n"
-        f"look at it with: sat-slime status {shown}\n"
+        f"follow it with: sat-slime status {shown} -f; its log is {short(RunFolder(folder).log)}\n"
         f"stop it with: sat-slime stop {shown}"
     )
 
 
-def follow(job: Job, console: Console) -> JobEnding:
-    """Show the job's progress until it ends or Ctrl-C; keep its log."""
-    folder, config, record = job.folder, job.config, job.record
+def _show(job: Job, console: Console, keep: bool = True) -> None:
+    """Show a job's progress until it ends; keep: also its log, which one process at a time may do."""
     assert job.server is not None
-    show = Show(config)
-    done = saved_iterations(config, folder.path) * config.pipeline.optimizer_steps_per_rollout
-    view = RunView(title(config.name, config), optimizer_steps(config), console, done, clock=show.clock)
+    show = Show(job.config)
+    done = saved_iterations(job.config, job.folder.path) * job.config.pipeline.optimizer_steps_per_rollout
+    view = RunView(title(job.config.name, job.config), optimizer_steps(job.config), console, done, clock=show.clock)
 
     def on_break(error: JobError) -> None:
-        if record.ray is not None and not is_running(record.ray):
+        if job.record.ray is not None and not is_running(job.record.ray):
             raise error  # nothing to connect to again
         view.message(str(error), "warning")
 
+    with view:
+        for line in JobLog(job.folder.log).follow(job.server, job.record.job, keep, on_break):
+            show.read(line, view)
+
+
+def follow(job: Job, console: Console) -> JobEnding:
+    """Show the job's progress until it ends or Ctrl-C; keep its log."""
+    folder, record = job.folder, job.record
+    assert job.server is not None
     state: JobState | None
     try:
-        with view:
-            for line in JobLog(folder.log).follow(job.server, record.job, on_break=on_break):
-                show.read(line, view)
+        _show(job, console)
         state = job.server.state(record.job)
     except KeyboardInterrupt:
         return JobEnding("interrupted", None, f"the job goes on; {how_to_go_on(folder.path)}")
@@ -514,8 +519,7 @@ def job_status(path: Path) -> list[str]:
     else:
         state = str(noted.get("status"))
     where = f"job {record.job} at {record.address}" + (", which does not answer" if state == "lost" else "")
-    if not folder.metrics.exists():  # else the log tells nothing more
-        _catch_up(job)
+    _catch_up(job)
     checkpoint = f"after {saved} iterations" if saved else None
     lines = status_lines(config, f"{state} ({where})", noted, newest_step(job), checkpoint)
     measured, done = measured_in(folder.path, config)
@@ -546,15 +550,12 @@ def _noted(job: Job) -> dict[str, Any]:
     return job.folder.state()
 
 
-def job_log(path: Path, follow: bool) -> Iterator[str]:
-    """Yield the log of a run's newest job, and with `follow` as it grows, until the job ends."""
+def watch_job(path: Path, console: Console) -> None:
+    """Show the progress of a run's newest job until it ends or Ctrl-C, and keep its log."""
     job = find(path)
-    if job.server is not None and job.goes_on and follow:
+    if job.goes_on:
         with _writing(job) as keep:
-            yield from JobLog(job.folder.log).follow(job.server, job.record.job, keep)
-    else:
-        _catch_up(job)
-        yield from JobLog(job.folder.log).lines(job.record.job)
+            _show(job, console, keep)
 
 
 def _catch_up(job: Job) -> None:

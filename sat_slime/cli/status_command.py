@@ -31,7 +31,7 @@ def status(
         ),
     ] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Of a lab run or a grid: go on until it ends or Ctrl-C.")
+        bool, typer.Option("--follow", "-f", help="Show what happens until it ends or Ctrl-C; the run goes on.")
     ] = False,
 ) -> None:
     """List the runs below a folder, or say how one is doing: its state, progress and newest checkpoint, and why it
@@ -41,11 +41,14 @@ def status(
 
     sat-slime status runs/my-run
 
-    sat-slime status grids/my-grid --follow
+    sat-slime status runs/my-run --follow
+
+    Of a lab run it prints its log, of one on slime a line per step; the whole
+    log of a job is in log.txt of the run's folder, up to now at each status.
     """
     from sat_slime.cli.grid_run import show_grid
-    from sat_slime.cli.lab_run import lab_status, watch
-    from sat_slime.config import ConfigError, LabConfig, load_config
+    from sat_slime.cli.lab_run import lab_status, log_of
+    from sat_slime.config import LabConfig, load_config
     from sat_slime.runs.folder import RunFolder
     from sat_slime.runs.grid import GridFolder
 
@@ -59,20 +62,20 @@ def status(
         return
     folder = RunFolder.open(run)
     config = load_config(folder.config)
-    if isinstance(config, LabConfig):
-        if follow:
-            try:
-                with sigterm_as_ctrl_c():
-                    watch(folder, config, Console())
-            except KeyboardInterrupt:
-                raise typer.Exit(INTERRUPTED) from None
-        lines = lab_status(folder, config)
-    else:
-        from sat_slime.cli.slime_job import job_status
+    try:
+        with sigterm_as_ctrl_c():
+            if isinstance(config, LabConfig):
+                for text in log_of(folder) if follow else ():
+                    typer.echo(text, nl=False)
+                lines = lab_status(folder, config)
+            else:
+                from sat_slime.cli.slime_job import job_status, watch_job
 
-        if follow:
-            raise ConfigError([f"--follow is for lab runs and grids; of a run on slime: sat-slime logs {run} --follow"])
-        lines = job_status(run)
+                if follow:
+                    watch_job(run, Console())
+                lines = job_status(run)
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
     for line in lines:
         typer.echo(line)
 

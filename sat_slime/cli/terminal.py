@@ -29,7 +29,6 @@ OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 SLIME = "Runs of slime"
 """Heading of the options that a lab run has not."""
 
-RunArgument = Annotated[Path, typer.Argument(help="A run folder, such as runs/my-run.", show_default=False)]
 OverridesAsInLaunch = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="As in launch. Repeatable.")
 ]

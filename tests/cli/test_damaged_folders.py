@@ -44,7 +44,6 @@ ROWS = [
 READING = [
     ("status",),
     ("status", "runs/tiny"),
-    ("logs", "runs/tiny"),
     ("stop", "runs/tiny"),
     ("report", "runs/tiny"),
 ]

@@ -44,7 +44,7 @@ def test_commands_that_read_a_folder_import_nothing_that_it_names(imported, tmp_
         del values["task"]
     (run / "config.yaml").write_text(yaml.safe_dump(values))
     assert "runs/tiny" in sat_slime_command("status").stdout
-    for command in ("status", "logs", "stop", "report"):
+    for command in ("status", "stop", "report"):
         result = sat_slime_command(command, "runs/tiny")
         assert result.exit_code == 0, (command, result.output)
     sat_slime_command("diagnose", "runs/tiny")

@@ -363,7 +363,7 @@ def test_the_command_of_a_slime_cell_depends_on_its_job(slime_run):
     run = RunFolder.create("grids/small/runs/gspo-lag1-seed7", Path(first[1]).read_text())
     run.unlock()
     run.started("a-job")
-    assert arguments(plan, cell) == ["logs", str(run.path), "--follow"]
+    assert arguments(plan, cell) == ["status", str(run.path), "--follow"]
     run.ended("failed", "no GPU")
     assert arguments(plan, cell) == first
     (run.path / "checkpoints").mkdir(exist_ok=True)

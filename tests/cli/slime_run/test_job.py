@@ -42,7 +42,7 @@ def test_how_a_job_was_followed_to_its_end_is_the_runs_status(begun, ends, statu
     assert ending.status == status
 
 
-@pytest.mark.parametrize("command", ["logs", "stop"])
+@pytest.mark.parametrize("command", ["status", "stop"])
 def test_folders_that_hold_no_job(command, tmp_path):
     assert "is not a run folder" in sat_slime_command(command, tmp_path).stderr
     (tmp_path / "config.yaml").write_text(f"runtime: slime\nextends: {DENSE}\n")

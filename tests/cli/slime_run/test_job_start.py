@@ -83,8 +83,6 @@ def test_a_run_from_start_to_end(file, tmp_path, monkeypatch):
     job = json.loads((run / "job.json").read_text())
     log = (run / "log.txt").read_text()
     assert log.startswith(f"--- job {job['job']}\n") and "step 7: {" in log
-    last = log.splitlines()[-1].replace("\x1b[36m", "").replace("\x1b[0m", "")
-    assert sat_slime_command("logs", "runs/run").stdout.endswith(last + "\n")
     shown = sat_slime_command("status", run).stdout
     assert "state       finished" in shown and "step 8 of 8, reward 0.8, d_pi 0.012" in shown
     assert "checkpoint  after 8 iterations" in shown
@@ -128,20 +126,20 @@ def test_detached_runs_side_by_side(file, tmp_path):
     for name in ("a", "b"):
         result = launch(file, "--detach", "--name", name, *waits(before=3))
         assert result.exit_code == 0, result.output
-        assert f"follow it with: sat-slime logs runs/{name} -f" in result.stdout
+        assert f"follow it with: sat-slime status runs/{name} -f" in result.stdout
         wait_for_line(f"runs/{name}", "waits before rollout 3")
     shown = sat_slime_command("status", "runs/a").stdout
     assert "state       running (job a-" in shown and "step 3 of 8" in shown and "after 2 iterations" in shown
     for arguments in (["--overwrite"], ["--resume"]):
         refused = launch(file, "--name", "a", *waits(before=3), *arguments)
-        assert refused.exit_code == 2 and "is running: follow it (sat-slime logs runs/a -f)" in refused.stderr
+        assert refused.exit_code == 2 and "is running: follow it (sat-slime status runs/a -f)" in refused.stderr
     stopped = sat_slime_command("stop", "runs/a")
     assert stopped.exit_code == 0, stopped.output
     assert "stopped; its newest checkpoint is after 2 iterations" in stopped.stdout
     assert "state       interrupted" in sat_slime_command("status", "runs/a").stdout
     assert "state       running (job b-" in sat_slime_command("status", "runs/b").stdout
     (tmp_path / "go").touch()
-    assert any("step 7: " in line for line in sat_slime_command("logs", "runs/b", "-f").stdout.splitlines())
+    assert "step 8/8" in sat_slime_command("status", "runs/b", "-f").stdout
     assert "state       finished" in sat_slime_command("status", "runs/b").stdout
     resumed = launch("runs/a", "--resume")
     assert resumed.exit_code == 0 and "step 3/8" in resumed.stdout and "step 8/8" in resumed.stdout
@@ -156,15 +154,15 @@ def test_ctrl_c_ends_the_view_and_not_the_job(file, tmp_path):
         launching.send_signal(signal.SIGINT)
         rest = launching.stdout.read()
     assert launching.returncode == 130
-    with subprocess.Popen([*COMMAND, "logs", "runs/run", "-f"], stdout=subprocess.PIPE, text=True) as following:
-        assert any("waits before rollout 3" in line for line in following.stdout)
+    with subprocess.Popen([*COMMAND, "status", "runs/run", "-f"], stdout=subprocess.PIPE, text=True) as following:
+        assert any("step 3/8" in line for line in following.stdout)
         following.send_signal(signal.SIGINT)
     assert following.returncode == 130
     assert "the job goes on" in rest and "sat-slime stop runs/run" in rest
     assert "state       running" in sat_slime_command("status", "runs/run").stdout
     (tmp_path / "go").touch()
-    followed = sat_slime_command("logs", "runs/run", "-f")
-    assert followed.exit_code == 0 and "step 7: " in followed.stdout
+    followed = sat_slime_command("status", "runs/run", "-f")
+    assert followed.exit_code == 0 and "step 8/8" in followed.stdout
     assert "state       finished" in sat_slime_command("status", "runs/run").stdout
     log = (tmp_path / "runs" / "run" / "log.txt").read_text()
     assert log.count("step 2: ") == log.count("step 7: ") == 1
@@ -174,7 +172,7 @@ def test_ctrl_c_ends_the_view_and_not_the_job(file, tmp_path):
 def test_a_run_whose_cluster_is_gone_goes_on_in_another(file, tmp_path):
     assert launch(file, "--detach", *settings('cluster.env.FAIL_AT="3"')).exit_code == 0
     run = tmp_path / "runs" / "run"
-    assert "RuntimeError" in sat_slime_command("logs", run, "-f").stdout
+    assert "error       job" in sat_slime_command("status", run, "-f").stdout
     job = json.loads((run / "job.json").read_text())
     (run / "job.json").write_text(json.dumps({**job, "address": "http://127.0.0.1:1"}))
     shown = sat_slime_command("status", run).stdout
@@ -183,7 +181,7 @@ def test_a_run_whose_cluster_is_gone_goes_on_in_another(file, tmp_path):
     assert stopped.exit_code == 2 and "the cluster at http://127.0.0.1:1 does not answer" in stopped.stderr
     resumed = launch(run, "--resume", "--detach", *settings('cluster.env.FAIL_AT="never"'))
     assert resumed.exit_code == 0, resumed.output
-    assert "step 7: " in sat_slime_command("logs", run, "-f").stdout
+    assert "state       finished" in sat_slime_command("status", run, "-f").stdout
 
 
 @pytest.mark.engine
