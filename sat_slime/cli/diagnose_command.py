@@ -35,8 +35,8 @@ def diagnose(
     of slime with denominator checkpoint, policy and implementation part. Page,
     figures and tables go to [bold]RUN/diagnosis/[/].
 
-    Of a run of slime that knows nothing of us, from TensorBoard events, W&B
-    exports, the log that the job printed, and dumps, whatever there is: what
+    Of a run of slime that knows nothing of us, from TensorBoard events, W&B's
+    history, the log that the job printed, and dumps, whatever there is: what
     looks unhealthy since which step, what to try, and which flag would tell more.
 
         sat-slime diagnose runs/my-run

@@ -426,7 +426,7 @@ UNLOGGED = {
         "them out, or that chart was not exported."
     ),
     ("reward/mean",): (
-        "The training reward: rollout/raw_reward is missing; in W&B it is another chart, to be exported too."
+        "The training reward: rollout/raw_reward is missing."
     ),
     ("loss/kl",): (
         "The distance from the reference: add --use-kl-loss; with --kl-loss-coef 0 it is measured alone, for a "
@@ -446,7 +446,7 @@ def unknown(found: Checkup) -> Iterator[str]:
     if not metrics:
         yield (
             "Since when, and what came first: no tracker was given. Add a TensorBoard folder (--use-tensorboard "
-            "--tb-project-name NAME), a W&B export, or the log that the job printed, which has the same numbers."
+            "--tb-project-name NAME), W&B's history, or the log that the job printed, which has the same numbers."
         )
     else:
         if len(metrics["step"]) < FLOOR_STEPS:

@@ -163,7 +163,7 @@ def summary(collection: Collection, differences: pd.DataFrame) -> Iterator[str]:
         parts += [f"{count} {what}"] if count else []
     yield f"{', '.join(parts)}."
     collapsed = [run.where for run in collection.runs if run.collapse.met]
-    judged = sum(run.collapse.newest is not None for run in collection.runs)
+    judged = sum(run.collapse.scores.newest is not None for run in collection.runs)
     if judged:
         names = f": {'; '.join(collapsed)}" if collapsed else ""
         yield f"The collapse rule marks {len(collapsed)} of {judged} runs with enough scores to tell{names}."
@@ -466,9 +466,9 @@ def _collapse_text(run: ComparedRun) -> str:
         return f"collapsed from {watch.since}"
     if watch.ever is not None:
         return f"held at {watch.ever}, recovered"
-    if watch.newest is None:
+    if watch.scores.newest is None:
         return "too few scores to tell"
-    if watch.score_fell:
+    if watch.scores.fell:
         known = "mismatch/d_pi" in run.data.metrics
         return "score fell, d_pi in its band" if known else "score fell, d_pi unknown"
     return "no"

@@ -9,10 +9,11 @@ may learn on. What counts as a collapse is `Collapse`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
-from typing import Any, Literal
+from statistics import fmean, median
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -233,34 +234,39 @@ def whole_cycles(steps: int, period: int) -> int:
     return period * -(-steps // period)
 
 
-def levels(values: np.ndarray, steps: int, over: str = "mean") -> np.ndarray:
-    """Return what the newest `steps` of (n,) values come to at each of them, NaNs left out; NaN before there are as
-    many."""
-    if len(values) < steps:
-        return np.full(len(values), np.nan)
-    there = np.isfinite(values)
-    windows, known = (
-        np.lib.stride_tricks.sliding_window_view(column, steps)
-        for column in (np.where(there, values, -math.inf if over == "max" else 0.0), there)
-    )
-    level, count = windows.max(axis=1) if over == "max" else windows.sum(axis=1), known.sum(axis=1)
-    level = np.where(count > 0, level / np.maximum(count, 1) if over == "mean" else level, np.nan)
-    return np.concatenate([np.full(steps - 1, np.nan), level])
+OVER: Mapping[str, Callable[[Sequence[float]], float]] = {
+    "mean": fmean,
+    "max": max,
+    "sum": sum,
+    "size": lambda values: abs(values[0]),
+}
+"""Ways from the values of the newest steps to their level."""
 
 
-def band(
-    values: np.ndarray, period: int, rise: float, ceiling: float = math.inf
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return (level over the lowest one, the lowest level, whether the level is out of its low band) at each of (n,)
-    finite values, which cycle with the lag; NaN until it is known. The band ends where the level is `rise` times the
-    lowest one, or `ceiling`."""
-    settled = values[period:]  # the first cycle begins with a batch of lag 0
-    unknown = np.full(len(values) - len(settled), np.nan)
-    floor = np.fmin.accumulate(np.concatenate([unknown, levels(settled, whole_cycles(FLOOR_STEPS, period))]))
-    level = np.concatenate([unknown, levels(settled, whole_cycles(LEVEL_STEPS, period))])
-    level[np.isnan(floor)] = np.nan
-    risen = np.divide(level, floor, out=np.full(len(values), np.nan), where=floor > 0)
-    return risen, floor, (risen >= rise) | (level >= ceiling)
+class Band:
+    """The level of finite values that cycle with the lag, beside the lowest that it has had. The band ends where the
+    level is `rise` times the lowest one, or `ceiling`."""
+
+    def __init__(self, period: int, rise: float, ceiling: float = math.inf):
+        self.rise, self.ceiling = rise, ceiling
+        self._first_cycle = period  # it begins with a batch of lag 0, and does not count
+        self._steps = whole_cycles(LEVEL_STEPS, period)
+        self._newest = deque[float](maxlen=whole_cycles(FLOOR_STEPS, period))
+        self.floor = self.risen = math.nan
+        """The lowest level, and the newest over it; NaN until they are known."""
+        self.left = False
+        """True while the level is out of the band."""
+
+    def take(self, value: float) -> None:
+        if self._first_cycle:
+            self._first_cycle -= 1
+            return
+        self._newest.append(value)
+        if len(self._newest) == self._newest.maxlen:
+            level = sum([*self._newest][-self._steps :]) / self._steps
+            self.floor = np.fmin(self.floor, sum(self._newest) / len(self._newest))
+            self.risen = level / self.floor if self.floor > 0 else math.nan
+            self.left = self.risen >= self.rise or level >= self.ceiling
 
 
 @dataclass(frozen=True)
@@ -291,42 +297,55 @@ class Symptom:
 
 
 class Judged:
-    """A rule over the (n,) values of its metric, NaN where a step did not measure it."""
+    """A rule over the values of its metric, taken step by step, NaN where a step did not measure it."""
 
-    def __init__(
-        self,
-        rule: Rule,
-        steps: np.ndarray,
-        values: np.ndarray,
-        period: int = 1,
-        planned: Mapping[str, float] | None = None,
-    ):
+    def __init__(self, rule: Rule, period: int = 1, planned: Mapping[str, float] | None = None):
         """period: steps of a lag cycle. planned: as Watch.planned."""
-        bound = rule.bound
-        self.rule, self.steps = rule, steps
-        self.window = 1 if bound.over == "size" else whole_cycles(LEVEL_STEPS, period)
-        there = np.isfinite(values)
-        self.known = int(there.sum())
-        self.level = np.abs(values) if bound.over == "size" else levels(values, self.window, bound.over)
-        first = values[there][: self.window].tolist()
-        begun = np.array([math.nan, *(median(first[:n]) for n in range(1, len(first) + 1))])
-        usual = np.full(len(values), (planned or {}).get(bound.of, math.nan))
-        """What the bound is a multiple of at each step; NaN where that is nothing, or not known."""
-        if bound.of in ("lowest", "beginning"):
-            usual = begun[np.minimum(np.cumsum(there), len(first))]
-        if bound.of == "lowest":
-            floor, out = np.full(len(values), np.nan), np.zeros(len(values), bool)
-            _, floor[there], out[there] = band(values[there], period, bound.limit, bound.ceiling)
-            usual, beyond = np.where(np.isnan(floor), usual, floor), out | (self.level >= bound.ceiling)
-        else:
-            limit = bound.limit * usual if bound.of else bound.limit
-            beyond = self.level > limit if bound.above else self.level < limit
-        self.usual = usual
-        self.outside = beyond & (self.level >= bound.least)
+        bound, self.rule, self.planned = rule.bound, rule, planned or {}
+        self._newest = deque[float](maxlen=1 if bound.over == "size" else whole_cycles(LEVEL_STEPS, period))
+        self._first: list[float] = []
+        self._band = Band(period, bound.limit, bound.ceiling) if bound.of == "lowest" else None
+        self.level = self.usual = math.nan
+        """The newest level, and what the bound is a multiple of; NaN where that is nothing, or not known."""
+        self.outside = False
+        self.since: int | None = None
+        """The first step that was out of the bound."""
+        self.begun = self.worst = (math.nan, math.nan)
+        """Level and usual as it began, and the worst level since beside the newest usual."""
+        self.known = self.out = 0
 
-    def symptom(self, at: int, level: float, or_sat: str = ", or SAT") -> Symptom:
-        """Return what is said of a level that is out of its bound, after so many steps."""
-        bound, usual = self.rule.bound, float(self.usual[at])
+    def take(self, step: float, value: float) -> None:
+        bound, there = self.rule.bound, math.isfinite(value)
+        self._newest.append(value)
+        self.known += there
+        if there and len(self._first) < self._newest.maxlen:
+            self._first.append(value)
+        window = [one for one in self._newest if math.isfinite(one)]
+        self.level = math.nan
+        if window and len(self._newest) == self._newest.maxlen:
+            self.level = OVER[bound.over](window)
+        self.usual = self.planned.get(bound.of, math.nan)
+        if bound.of in ("lowest", "beginning"):
+            self.usual = median(self._first) if self._first else math.nan
+        if self._band:
+            if there:
+                self._band.take(value)
+                self.usual = self.usual if math.isnan(self._band.floor) else float(self._band.floor)
+            beyond = (there and self._band.left) or self.level >= bound.ceiling
+        else:
+            limit = bound.limit * self.usual if bound.of else bound.limit
+            beyond = self.level > limit if bound.above else self.level < limit
+        self.outside = beyond and self.level >= bound.least
+        self.out += self.outside
+        if self.outside and self.since is None:
+            self.since, self.begun, self.worst = int(step), (self.level, self.usual), (self.level, self.usual)
+        if self.since is not None:
+            worse = np.fmax if bound.above else np.fmin
+            self.worst = float(worse(self.worst[0], self.level)), self.usual
+
+    def symptom(self, level: float, usual: float) -> Symptom:
+        """Return what is said of a level that is out of its bound."""
+        bound = self.rule.bound
         crossed = f"above {bound.ceiling:g}"
         if level < bound.ceiling or level >= bound.limit * usual:
             risen = f"more than {bound.limit:g} times its lowest level of {usual:.3g}"
@@ -336,48 +355,50 @@ class Judged:
             usual=usual,
             share=level / usual if usual else math.nan,
             limit=bound.limit,
-            steps=self.window,
+            steps=self._newest.maxlen,
             crossed=crossed,
-            out=self.outside.sum(),
+            out=self.out,
             known=self.known,
         )
-        since = int(self.steps[self.outside.argmax()])
-        return Symptom(bound.name, seen, self.rule.advice.format(or_sat=or_sat), since, bool(self.outside[-1]))
+        advice = self.rule.advice.format(or_sat="" if "tail" in self.planned else ", or SAT")
+        return Symptom(bound.name, seen, advice, self.since, self.outside)
 
 
 # ------------------------------------------------------------------------------------------------------- a collapse
 
 
-@dataclass(frozen=True)
-class Score:
-    """Mean of SCORES evaluations."""
+class Score(NamedTuple):
+    """Mean of SCORES evaluations, the step of the newest of them, and the standard error of a share of successes, 0
+    where that is unknown: then the loss alone decides."""
 
     step: int
-    """Step of the newest of these evaluations."""
     mean: float
-    samples: float
-    """Answers in all of them together; NaN where unknown."""
-
-    @property
-    def error(self) -> float:
-        """The standard error of a share of successes; 0 where it is unknown, so that the loss alone decides."""
-        inside = 0 <= self.mean <= 1 and self.samples > 0
-        return math.sqrt(self.mean * (1 - self.mean) / self.samples) if inside else 0.0
+    error: float
 
 
-def scores(steps: np.ndarray, values: np.ndarray, samples: np.ndarray) -> Iterator[tuple[Score, Score, bool]]:
-    """Yield (newest score, best so far, whether the newest fell from it by a third and beyond its errors) at each
-    evaluation, as soon as there is a score."""
-    best: Score | None = None
-    for end in range(SCORES, len(values) + 1):
-        of = slice(end - SCORES, end)
-        newest = Score(int(steps[end - 1]), float(values[of].sum() / SCORES), float(samples[of].sum()))
-        best = newest if best is None or newest.mean >= best.mean else best
-        loss, noise = best.mean - newest.mean, SCORE_ERRORS * math.hypot(best.error, newest.error)
-        yield newest, best, best.mean > 0 and loss >= SCORE_LOSS * best.mean and loss > noise
+class Scores:
+    """The scores of a run, evaluation by evaluation."""
+
+    def __init__(self) -> None:
+        self._newest = deque[tuple[float, float]](maxlen=SCORES)
+        self.newest: Score | None = None
+        """None until there are as many evaluations as a score takes."""
+        self.best: Score | None = None
+        self.fell = False
+        """Whether the newest one lies below the best by a third, and beyond the errors of the two."""
+
+    def take(self, step: float, value: float, samples: float) -> None:
+        self._newest.append((value, samples))
+        if len(self._newest) == SCORES:
+            mean, answers = (sum(column) / SCORES for column in zip(*self._newest, strict=True))
+            known = 0 <= mean <= 1 and answers > 0
+            error = math.sqrt(mean * (1 - mean) / (SCORES * answers)) if known else 0.0
+            self.newest = newest = Score(int(step), mean, error)
+            self.best = best = newest if self.best is None or newest.mean >= self.best.mean else self.best
+            loss, noise = best.mean - newest.mean, SCORE_ERRORS * math.hypot(best.error, newest.error)
+            self.fell = best.mean > 0 and loss >= SCORE_LOSS * best.mean and loss > noise
 
 
-@dataclass(frozen=True)
 class Collapse:
     """The collapse rule, the same for every run, after it and while it goes on.
 
@@ -394,84 +415,84 @@ class Collapse:
     blocks of 16 steps or more. What the rule cannot see (too few evaluations, no d_pi) it does not mark.
     """
 
-    what: str
-    """The score: accuracy or training reward."""
-    since: int | None = None
-    """Evaluation from which on the whole rule has held; None while it does not."""
-    ever: int | None = None
-    """First evaluation at which it held."""
-    best: Score | None = None
-    newest: Score | None = None
-    score_fell: bool = False
-    """True while the score's half of the rule holds."""
-    rise: float = math.nan
-    """d_pi's newest level over its lowest."""
-    rise_since_best: float = math.nan
-    """The highest `rise` since the best score."""
-    floor: float = math.nan
-    """The lowest level of d_pi, in nats."""
-    departed: int | None = None
-    """First step at which d_pi was out of its low band."""
+    def __init__(self, period: int, by_accuracy: bool):
+        """period: steps of a lag cycle. by_accuracy: the run evaluates; else its training reward is the score."""
+        self.by_accuracy, self.what = by_accuracy, "accuracy" if by_accuracy else "training reward"
+        self.scores = Scores()
+        self.band = Band(max(1, period), MISMATCH_RISE, MISMATCH_CEILING)
+        """That of d_pi."""
+        self.since: int | None = None
+        """Evaluation from which on the whole rule has held; None while it does not."""
+        self.ever: int | None = None
+        """First evaluation at which it held."""
+        self.departed: int | None = None
+        """First step at which d_pi was out of its low band."""
+        self._left_since_best, self._rise_since_best = False, math.nan
+        self._block: list[float] = []
+        self._block_steps = whole_cycles(LEVEL_STEPS, max(1, period))
 
     @property
     def met(self) -> bool:
         """True while the rule holds."""
         return self.since is not None
 
+    def step(self, step: float, d_pi: float, reward: float) -> None:
+        """Take an optimizer step; NaN is what it lacks."""
+        if math.isfinite(step) and math.isfinite(d_pi):
+            self.band.take(d_pi)
+            self.departed = int(step) if self.band.left and self.departed is None else self.departed
+            self._left_since_best |= self.band.left
+            self._rise_since_best = float(np.fmax(self._rise_since_best, self.band.risen))
+        if not self.by_accuracy and math.isfinite(step) and math.isfinite(reward):
+            self._block.append(reward)
+            if len(self._block) == self._block_steps:
+                self._score(step, sum(self._block) / len(self._block), math.nan)
+                self._block.clear()
+
+    def evaluation(self, step: float, accuracy: float, samples: float) -> None:
+        """Take an evaluation, after the steps up to its own."""
+        if self.by_accuracy and math.isfinite(step) and math.isfinite(accuracy):
+            self._score(step, accuracy, samples)
+
+    def _score(self, step: float, value: float, samples: float) -> None:
+        self.scores.take(step, value, samples)
+        if self.scores.newest is not None and self.scores.newest is self.scores.best:
+            self._left_since_best, self._rise_since_best = self.band.left, self.band.risen
+        self.since = (self.since or int(step)) if self.scores.fell and self._left_since_best else None
+        self.ever = self.ever or self.since
+
     @property
     def score_loss(self) -> float:
         """Share of the best score that is lost now; NaN until scores are known."""
-        if self.best is None or self.newest is None or self.best.mean <= 0:
-            return math.nan
-        return 1 - self.newest.mean / self.best.mean
+        best, newest = self.scores.best, self.scores.newest
+        return math.nan if best is None or newest is None or best.mean <= 0 else 1 - newest.mean / best.mean
 
     def sentence(self) -> str:
         """Return what holds now, in words; empty while the rule does not."""
-        if not self.met or self.best is None or self.newest is None:
+        best, newest = self.scores.best, self.scores.newest
+        if not self.met or best is None or newest is None:
             return ""
         return (
-            f"the run meets the collapse rule since step {self.since}: {self.what} fell from {self.best.mean:.3f} "
-            f"(mean of {SCORES}, to step {self.best.step}) to {self.newest.mean:.3f}, and d_pi left its low band "
-            f"({self.rise_since_best:.1f} times its lowest level, {self.floor:.4f} nats)"
+            f"the run meets the collapse rule since step {self.since}: {self.what} fell from {best.mean:.3f} "
+            f"(mean of {SCORES}, to step {best.step}) to {newest.mean:.3f}, and d_pi left its low band "
+            f"({self._rise_since_best:.1f} times its lowest level, {self.band.floor:.4f} nats)"
         )
 
 
-def judge(metrics: Columns, evals: Columns, period: int, by_accuracy: bool | None = None) -> Collapse:
-    """Return the collapse rule over a run so far, from the columns of its metrics.jsonl and eval.jsonl.
+def judge(metrics: Columns, evals: Columns, period: int) -> Collapse:
+    """Return the collapse rule over the columns of a run's metrics.jsonl and eval.jsonl, by its training reward where
+    it has no accuracy. period: steps of a lag cycle."""
 
-    Args:
-        period: steps of a lag cycle.
-        by_accuracy: whether the run evaluates; else its training reward is the score. Default: whether it did.
-    """
-    period, by_accuracy = max(1, period), "accuracy" in evals if by_accuracy is None else by_accuracy
-    steps, d_pi = known(metrics, "mismatch/d_pi")
-    risen, floor, outside = band(d_pi, period, MISMATCH_RISE, MISMATCH_CEILING)
-    if by_accuracy:
-        unknown = np.full(len(evals["accuracy"]), np.nan)
-        table = np.array([evals.get(key, unknown) for key in ("step", "accuracy", "n_samples")])
-        at, values, samples = table[:, np.isfinite(table[:2]).all(axis=0)]
-    else:
-        at, values = known(metrics, "reward/mean")
-        block = whole_cycles(LEVEL_STEPS, period)
-        blocks = len(at) // block
-        at, values = at[block - 1 :: block], values[: blocks * block].reshape(blocks, block).mean(axis=1)
-        samples = np.full(blocks, np.nan)
-    state: dict[str, Any] = {}
-    began = 0
-    for newest, best, fell in scores(at, values, samples):
-        there = int(np.searchsorted(steps, newest.step, side="right"))  # an evaluation follows the step that it is of
-        began = max(0, there - 1) if best is newest else began
-        since = (state.get("since") or newest.step) if fell and outside[began:there].any() else None
-        state = {"since": since, "ever": state.get("ever") or since, "best": best, "newest": newest, "score_fell": fell}
-    since_best = risen[began:] if state else risen[:0]
-    return Collapse(
-        "accuracy" if by_accuracy else "training reward",
-        **state,
-        rise=float(risen[-1]) if len(risen) else math.nan,
-        rise_since_best=float(np.fmax.reduce(since_best, initial=math.nan)),
-        floor=float(floor[-1]) if len(floor) else math.nan,
-        departed=int(steps[outside][0]) if outside.any() else None,
-    )
+    def rows(table: Columns, *keys: str) -> list[tuple[float, ...]]:
+        unknown = np.full(len(table.get("step", ())), np.nan)
+        return [*zip(*(table.get(key, unknown).tolist() for key in ("step", *keys)), strict=True)]
+
+    collapse, steps = Collapse(period, "accuracy" in evals), deque(rows(metrics, "mismatch/d_pi", "reward/mean"))
+    for evaluation in (*rows(evals, "accuracy", "n_samples"), (math.inf, math.nan, math.nan)):
+        while steps and not steps[0][0] > evaluation[0]:
+            collapse.step(*steps.popleft())
+        collapse.evaluation(*evaluation)
+    return collapse
 
 
 # ------------------------------------------------------------------------------------------- runs of ours, as they go
@@ -492,14 +513,13 @@ class Watch:
         Args:
             period: steps of a lag cycle.
             planned: numbers of a run's settings that rules measure by, as far as they tell: tail, lag and responses.
-            by_accuracy: as in `judge`.
+            by_accuracy: as of `Collapse`.
             advise: whether `step` tells symptoms.
         """
-        self.period, self.planned, self.by_accuracy, self.advise = period, planned or {}, by_accuracy, advise
-        self._metrics: dict[str, list[float]] = {"step": [], "mismatch/d_pi": [], "reward/mean": []}
-        self._metrics |= {rule.bound.metric: [] for rule in RULES if rule.bound.runs != "slime"}
-        self._evals: dict[str, list[float]] = {"step": [], "accuracy": [], "n_samples": []}
-        self.collapse = Collapse("accuracy" if by_accuracy else "training reward")
+        self.period, self.planned, self._made_with = period, planned or {}, (period, planned, by_accuracy, advise)
+        self.collapse = Collapse(period, by_accuracy)
+        rules = [rule for rule in RULES if advise and rule.bound.runs != "slime"]
+        self._judged = [Judged(rule, period, planned) for rule in rules]
         self.holding: dict[str, Symptom] = {}
         """The symptoms that hold now, by their names."""
 
@@ -527,54 +547,43 @@ class Watch:
     def step(self, row: Mapping[str, Any]) -> tuple[dict[str, float], list[Symptom]]:
         """Take an optimizer step; return what the collapse rule adds to its metrics, and the symptoms that begin to
         hold with it."""
-        for name, values in self._metrics.items():
-            values.append(number(row, name))
-        before = self._judge()
+        step, d_pi = number(row, "step"), number(row, "mismatch/d_pi")
+        self.collapse.step(step, d_pi, number(row, "reward/mean"))
+        for judged in self._judged:
+            judged.take(0 if math.isnan(step) else step, number(row, judged.rule.bound.metric))
+        before = self.holding
+        now = [one.symptom(one.level, one.usual) for one in self._judged if one.outside]
+        self.holding = {symptom.name: symptom for symptom in now}
         told = {"collapse/score_loss": self.collapse.score_loss}
-        if math.isfinite(number(row, "mismatch/d_pi")):
-            told["collapse/mismatch_rise"] = self.collapse.rise
+        if math.isfinite(d_pi):
+            told["collapse/mismatch_rise"] = self.collapse.band.risen
         added = {name: value for name, value in told.items() if value == value}
-        new = [symptom for name, symptom in self.holding.items() if name not in before]
+        new = [symptom for symptom in now if symptom.name not in before]
         return added | {"collapse/met": float(self.collapse.met)}, new
 
     def evaluation(self, row: Mapping[str, Any]) -> None:
         """Take an evaluation."""
-        for name, values in self._evals.items():
-            values.append(number(row, name))
-        self._judge()
+        self.collapse.evaluation(*(number(row, key) for key in ("step", "accuracy", "n_samples")))
 
     def anew(self, rows: Iterable[Mapping[str, Any]], evals: Iterable[Mapping[str, Any]]) -> Watch:
         """Return the same rules over the rows of an earlier part of the run alone."""
-        other = Watch(self.period, self.planned, self.by_accuracy, self.advise)
-        for table, kept in ((other._metrics, list(rows)), (other._evals, list(evals))):
-            table |= {name: [number(row, name) for row in kept] for name in table}
-        other._judge()
+        other = Watch(*self._made_with)
+        taken = [*((row, other.step) for row in rows), *((row, other.evaluation) for row in evals)]
+        for row, take in sorted(taken, key=lambda one: number(one[0], "step", 0)):
+            take(row)
         return other
 
-    def _judge(self) -> dict[str, Symptom]:
-        """Judge all that was taken; return what held before."""
-        before = self.holding
-        metrics, evals = (
-            {name: np.array(values) for name, values in table.items()} for table in (self._metrics, self._evals)
-        )
-        self.collapse = judge(metrics, evals, self.period, self.by_accuracy)
-        found = list(advisories(metrics, self.period, self.planned, now=True)) if self.advise else []
-        self.holding = {symptom.name: symptom for symptom in found}
-        return before
 
-
-def advisories(metrics: Columns, period: int, planned: Mapping[str, float], now: bool = False) -> Iterator[Symptom]:
-    """Yield what looks unhealthy in the columns of a run of ours: all that ever did, with what was said as it began;
-    or, with `now`, what does at its newest step, with what is said of that."""
-    or_sat = "" if "tail" in planned else ", or SAT"
+def advisories(metrics: Columns, period: int, planned: Mapping[str, float]) -> Iterator[Symptom]:
+    """Yield what ever looked unhealthy in the columns of a run of ours, with what was said as it began."""
     for rule in RULES:
         if rule.bound.runs != "slime" and has(metrics, rule.bound.metric):
-            values = metrics[rule.bound.metric]
+            judged, values = Judged(rule, period, planned), metrics[rule.bound.metric]
             steps = np.nan_to_num(metrics.get("step", np.zeros(len(values))))  # a damaged row may lack its own
-            judged = Judged(rule, steps, values, period, planned)
-            if judged.outside[-1] if now else judged.outside.any():
-                at = -1 if now else int(judged.outside.argmax())
-                yield judged.symptom(at, float(judged.level[at]), or_sat)
+            for step, value in zip(steps.tolist(), values.tolist(), strict=True):
+                judged.take(step, value)
+            if judged.since is not None:
+                yield judged.symptom(*judged.begun)
 
 
 # ------------------------------------------------------------------------------------------------- runs of slime's loss
@@ -598,10 +607,12 @@ def symptoms(data: RunData) -> list[Symptom]:
 
 def _by_rules(metrics: Columns) -> Iterator[Symptom]:
     for rule in RULES:
-        judged = Judged(rule, *known(metrics, rule.bound.metric))
-        if rule.bound.runs != "ours" and judged.outside.any():
-            since = judged.level[judged.outside.argmax() :]
-            yield judged.symptom(-1, float(np.nanmax(since) if rule.bound.above else np.nanmin(since)))
+        if rule.bound.runs != "ours":
+            judged = Judged(rule)
+            for step, value in zip(*(column.tolist() for column in known(metrics, rule.bound.metric)), strict=True):
+                judged.take(step, value)
+            if judged.since is not None:
+                yield judged.symptom(*judged.worst)
 
 
 def _start(metrics: Columns) -> Iterator[Symptom]:
@@ -628,8 +639,11 @@ def _drift(metrics: Columns) -> Iterator[Symptom]:
     steps, values = steps[period:], values[period:]  # the first cycle begins with a batch of lag 0
     few, many = whole_cycles(FIRST_STEPS, period), whole_cycles(LEVEL_STEPS, period)
     first, after = values[:few], values[few:]
-    level, lowest = levels(after, many), -levels(-after, many, "max")
-    grown = np.isfinite(level) & (level >= GROWTH * first.mean()) & (lowest > first.max()) if len(after) else level > 0
+    if len(after) < many:
+        return
+    windows = np.lib.stride_tricks.sliding_window_view(after, many)
+    level = windows.mean(axis=1)
+    grown = (level >= GROWTH * first.mean()) & (windows.min(axis=1) > first.max())
     if grown.any():
         yield Symptom(
             "drift",
@@ -637,7 +651,7 @@ def _drift(metrics: Columns) -> Iterator[Symptom]:
             "Where the lag is the same, the engine computes farther and farther from the trainer, or the updates grow: "
             "look at the first step after a push (--update-weights-interval 1), at data types and a MoE's routing "
             "(--use-rollout-routing-replay); a smaller --lr. Bounds on it as for a mismatch",
-            int(steps[few:][grown][0]),
+            int(steps[few + many - 1 :][grown][0]),
             bool(grown[-1]),
         )
 
@@ -657,7 +671,7 @@ def _falls(metrics: Columns, evals: Columns) -> Iterator[Symptom]:
     steps, values = known(metrics, "reward/mean")
     if len(values) >= 2 * LEVEL_STEPS:
         full = slice(LEVEL_STEPS - 1, None)
-        level = levels(values, LEVEL_STEPS)[full]
+        level = np.lib.stride_tricks.sliding_window_view(values, LEVEL_STEPS).mean(axis=1)
         best, peak = float(level.max()), int(level.argmax()) + LEVEL_STEPS
         after = values[max(peak, len(values) - SCORES * LEVEL_STEPS) :]
         now = float(after.mean()) if len(after) >= LEVEL_STEPS else math.inf
@@ -666,13 +680,14 @@ def _falls(metrics: Columns, evals: Columns) -> Iterator[Symptom]:
             text = f"the training reward fell from {best:.3f} at its best to {now:.3f}, by a third or more"
             yield Symptom("reward", text, advice, onset(steps[full], level, best))
     steps, values = known(evals, "accuracy")
-    history = list(scores(steps, values, np.full(len(steps), np.nan)))
-    if history and history[-1][2]:
-        newest, highest, _ = history[-1]
-        standing = next((i for i, one in enumerate(reversed(history)) if not one[2]), len(history))
-        since = min(history[-standing][0].step, onset(steps, values, highest.mean))
-        text = f"the evaluated score fell from {highest.mean:.3f} to {newest.mean:.3f} (means of {SCORES})"
-        yield Symptom("evaluation", f"{text}, by a third or more", advice, since)
+    scores, since = Scores(), math.inf
+    for step, value in zip(steps.tolist(), values.tolist(), strict=True):
+        scores.take(step, value, math.nan)
+        since = min(since, step) if scores.fell else math.inf
+    if scores.fell and scores.best and scores.newest:
+        text = f"the evaluated score fell from {scores.best.mean:.3f} to {scores.newest.mean:.3f} (means of {SCORES})"
+        began = min(int(since), onset(steps, values, scores.best.mean))
+        yield Symptom("evaluation", f"{text}, by a third or more", advice, began)
 
 
 def _not_finite(data: RunData) -> Iterator[Symptom]:

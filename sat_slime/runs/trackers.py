@@ -1,4 +1,4 @@
-"""One run out of whatever slime's trackers left: TensorBoard events, W&B exports, slime's log, JSON lines.
+"""One run out of whatever slime's trackers left: TensorBoard events, slime's log, JSON lines.
 
 Each form is read as rows by slime's names, each with its step, as slime hands them to its trackers: `train/*` with
 `train/step`, `rollout/*` with `rollout/step`, `eval/DATASET` with `eval/step`. slime counts all three from 0.
@@ -6,16 +6,13 @@ Each form is read as rows by slime's names, each with its step, as slime hands t
 - Scalars of `--use-tensorboard`. slime's processes write files of their own, into one folder or, without
   `--tb-experiment-name`, into folders named by the second in which each began, so that a folder is read with all below
   it. slime leaves its step key out of the tags and gives it as the step of the event.
-- Charts that the page of W&B exports as CSV. The first column is the chart's x axis, which slime defines as
-  `train/step`, `rollout/step` or `eval/step`. The others are named `RUN - METRIC`, each with `__MIN` and `__MAX` beside
-  it. A table of a run's history, as pandas writes it, has the metrics' own names, and slime's step keys among them.
+- JSON lines of what slime gave its trackers, such as the history of a run that W&B's API returns.
 - What the job printed. slime logs each dictionary of metrics before its step is put in, with the number of the rollout
   in front of it: `rollout 3: {...}`. With `--wandb-always-use-train-step` trackers get another number than that.
 """
 
 from __future__ import annotations
 
-import csv
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -33,13 +30,12 @@ from sat_slime.runs.reading import RunData, columns, not_finite
 Row = dict[str, Any]
 
 READABLE = (
-    "a folder or file of TensorBoard events, a chart that W&B exported as CSV, slime's own log (what the job printed), "
-    "or JSON lines of what slime gives its trackers"
+    "a folder or file of TensorBoard events, slime's own log (what the job printed), or JSON lines of what slime gives "
+    "its trackers, such as W&B's history of a run"
 )
 WANDB_SAYS = (
     "it is a run folder of W&B, whose files no public Python package reads any more. The log that the job printed has "
-    "the same numbers: give that. Or export from the server: a chart as CSV, or the "
-    "whole history as JSON lines"
+    "the same numbers: give that. Or get the history from the server, as JSON lines"
 )
 NAMES = {own: ours for own, ours in slime_names().items() if not own.startswith("perf/")}
 """slime's own metrics, and ours. What the plugin adds has our names after `train/`."""
@@ -47,8 +43,6 @@ _PLAIN = {"rewards": "reward/mean"} | {own.partition("/")[2]: ours for own, ours
 """The same without slime's prefix. Older versions of slime log `rewards` and not `raw_reward`."""
 STEP_KEYS = ("train/step", "rollout/step", "eval/step")
 _NOT_FINITE = ("NaN", "Infinity", "-Infinity")
-OWN_AXIS = "Step"
-"""W&B's count of log calls, which says nothing of slime's steps."""
 STEPS_OF_LINES = {"step": "train/step", "eval": "eval/step"} | dict.fromkeys(
     ("rollout", "perf", "multi_turn", "passrate"), "rollout/step"
 )
@@ -116,19 +110,12 @@ def what_it_is(path: Path) -> str:
 
 def _kind(path: Path) -> Callable[[Path], Iterable[Row]] | None:
     """Return the function that reads the rows of `path`; None where nothing here does."""
-    if path.is_dir():
-        if any(path.rglob("*tfevents*")):
-            return event_rows
-        charts = [file for file in sorted(path.glob("*.csv")) if file.is_file() and _is_chart(file)]
-        return (lambda folder: [row for chart in charts for row in csv_rows(chart)]) if charts else None
+    if "tfevents" in path.name if path.is_file() else any(path.rglob("*tfevents*")):
+        return event_rows
     if not path.is_file():
         return None
-    if "tfevents" in path.name:
-        return event_rows
     if _first_bytes(path, 1) == b"{":
         return read_rows
-    if path.suffix == ".csv" and _is_chart(path):
-        return csv_rows
     return log_rows if next(_metric_lines(path), None) else None
 
 
@@ -159,51 +146,6 @@ def _step_key(metric: str) -> str:
     """Return slime's key of the step that counts a metric of its own."""
     part = metric.partition("/")[0]
     return f"{part}/step" if part in ("train", "eval") else "rollout/step"
-
-
-def csv_rows(path: Path) -> Iterator[Row]:
-    """Yield the rows of a table of W&B, without empty cells. Raises RunFolderError where the x axis is none of slime's,
-    or the chart is of several runs."""
-    head, *lines = _table(path)
-    columns = {
-        i: metric
-        for i, name in enumerate(head)
-        if not name.endswith(("__MIN", "__MAX")) and (metric := _metric(name)) and not metric.startswith("_")
-    }
-    if not any(key in head for key in STEP_KEYS):
-        key = _step_key(next((metric for i, metric in columns.items() if i), "train/"))
-        raise RunFolderError(
-            f"{path}: its x axis is {head[0]!r}, which does not hold slime's steps: set the chart's x axis to {key} "
-            "and export it again"
-        )
-    metrics = list(columns.values())
-    if twice := [metric for metric in metrics if metrics.count(metric) > 1]:
-        runs = sorted({name.rpartition(" - ")[0] for name in head if _metric(name) == twice[0]})
-        raise RunFolderError(f"{path}: it is a chart of {len(runs)} runs ({', '.join(runs)}): export only one run")
-    for cells in lines:
-        row: Row = {}
-        for i, metric in columns.items():
-            with suppress(IndexError, ValueError):  # an empty cell
-                row[metric] = float(cells[i])
-        if row:
-            yield row
-
-
-def _is_chart(path: Path) -> bool:
-    head = next(_table(path), [])
-    return any(key in head for key in STEP_KEYS) or (head[:1] == [OWN_AXIS] and len(head) > 1)
-
-
-def _table(path: Path) -> Iterator[list[str]]:
-    with open(path, newline="", encoding="utf-8-sig", errors="replace") as file:
-        try:
-            yield from csv.reader(file)
-        except csv.Error as error:
-            raise RunFolderError(f"{path} cannot be read as a table: {error}") from error
-
-
-def _metric(column: str) -> str:
-    return column.rpartition(" - ")[2]
 
 
 # ---------------------------------------------------------------------------------------------------- slime's own log

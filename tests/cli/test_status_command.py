@@ -34,7 +34,7 @@ def test_status_of_a_run_that_was_killed_before_it_started(runtime, tmp_path):
 
 def test_a_view_that_is_killed_ends_as_by_ctrl_c(runtime, tmp_path, monkeypatch):
     sat_slime_command("launch", TINY)
-    monkeypatch.setattr(lab_run, "watch", lambda *_: signal.raise_signal(signal.SIGTERM))
+    monkeypatch.setattr(lab_run, "log_of", lambda *_: signal.raise_signal(signal.SIGTERM))
     assert sat_slime_command("status", "runs/tiny", "--follow").exit_code == 130
 
 

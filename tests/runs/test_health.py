@@ -167,13 +167,12 @@ def test_a_slow_drift_is_held_against_the_first_steps(count, afterwards, noise):
 
 
 @pytest.mark.parametrize("written", ["Infinity", "NaN", "-Infinity"])
-@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".log"])
+@pytest.mark.parametrize("suffix", [".jsonl", ".log"])
 def test_one_chart_alone_shows_what_is_no_number(tmp_path, written, suffix):
-    """As W&B exports a chart, as its API writes a history, and as slime prints a step."""
+    """As W&B's API writes a history, and as slime prints a step."""
     path = tmp_path / f"chart{suffix}"
     rows = [(step, 0.3 if step < 30 else float(written)) for step in range(200)]
     texts = {
-        ".csv": lambda: "train/step,run - train/grad_norm\n" + "".join(f"{s},{v}\n" for s, v in rows),
         ".jsonl": lambda: "".join(
             json.dumps({"train/step": s, "train/grad_norm": v if np.isfinite(v) else written}) + "\n" for s, v in rows
         ),
@@ -405,7 +404,7 @@ FEW = [0.1, 0.12, 0.12, 0.12, 0.12, 0.07, 0.07, 0.07, 0.07, 0.07]
 def test_both_score_and_mismatch_have_to_go(d_pi, scores, samples, met):
     watch = judge(*curves(d_pi, scores, samples=samples), 1)
     assert watch.met is met is bool(watch.sentence())
-    assert watch.score_fell is (met or scores is FALLING)
+    assert watch.scores.fell is (met or scores is FALLING)
 
 
 def test_one_bad_evaluation_is_no_collapse_and_recovery_is_seen():
@@ -420,7 +419,7 @@ def test_what_is_unknown_is_not_marked():
     assert not judge({"step": metrics["step"]}, evals, 1).met
     assert not judge(metrics, {}, 1).met
     assert not judge({}, {}, 1).met
-    assert judge(metrics, {key: values[:2] for key, values in evals.items()}, 1).newest is None
+    assert judge(metrics, {key: values[:2] for key, values in evals.items()}, 1).scores.newest is None
 
 
 def test_without_evaluations_the_reward_is_the_score():

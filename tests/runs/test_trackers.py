@@ -1,6 +1,5 @@
 """Whatever slime's trackers left is one run, by the same names and steps; the files are slime's own."""
 
-import csv
 import json
 import math
 from pathlib import Path
@@ -8,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sat_slime.runs.folder import RunFolderError
-from sat_slime.runs.trackers import csv_rows, is_tracker, read_line, read_tracked, run_metrics, split_log
+from sat_slime.runs.trackers import is_tracker, read_line, read_tracked, run_metrics, split_log
 
 RECORDED = Path(__file__).parent / "recorded"
 
@@ -30,14 +29,6 @@ def test_recorded_trackers_of_slime(path):
     assert [row["loss/kl"] for row in run.metrics] == pytest.approx([0, 0.004671, 0.092434], rel=1e-3)
     assert all(row["ppo_kl"] == row["clip/fraction"] == row["truncated_ratio"] == 0 for row in run.metrics)
     assert [(row["step"], row["accuracy"], row["dataset"]) for row in run.evals] == [(2, 0.2578125, "held_out")]
-
-
-def test_what_only_looks_like_a_chart_is_passed_over_or_named(tmp_path):
-    (tmp_path / "folder" / "x.csv").mkdir(parents=True)
-    assert not is_tracker(tmp_path / "folder")
-    (tmp_path / "long.csv").write_text("Step," + "x" * (csv.field_size_limit() + 1) + "\n")
-    with pytest.raises(RunFolderError, match="cannot be read as a table"):
-        read_tracked([tmp_path / "long.csv"])
 
 
 def test_several_files_of_one_run_are_put_together(tmp_path):
@@ -79,61 +70,6 @@ def test_without_tensorboard_the_package_is_named(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "tensorboard.backend.event_processing.event_file_loader", None)
     with pytest.raises(RunFolderError, match="pip install tensorboard"):
         read_tracked([RECORDED / "events"])
-
-
-# ------------------------------------------------- charts of W&B, with the heads of exports in public repositories
-
-
-def chart(path, axis, metric, values, runs=("my - run",)):
-    """A chart as the page of W&B exports it: every cell quoted, empty where a run has no value."""
-    names = [f"{run} - {name}{end}" for run in runs for name in ("_step", metric) for end in ("", "__MIN", "__MAX")]
-    with open(path, "w", newline="") as file:
-        writer = csv.writer(file, quoting=csv.QUOTE_ALL)
-        writer.writerow([axis, *names])
-        for step, value in enumerate(values):
-            writer.writerow([step, *([2 * step] * 3 + [value] * 3) * len(runs)])
-    return path
-
-
-def test_a_chart_of_one_run(tmp_path):
-    path = chart(tmp_path / "kl.csv", "train/step", "train/kl_loss", [0.5, "", 0.25])
-    assert is_tracker(path)
-    assert list(csv_rows(path)) == [
-        {"train/step": 0, "train/kl_loss": 0.5},
-        {"train/step": 1},
-        {"train/step": 2, "train/kl_loss": 0.25},
-    ]
-
-
-def test_charts_of_a_folder_are_one_run(tmp_path):
-    chart(tmp_path / "a.csv", "train/step", "train/kl_loss", [0.5, 0.25])
-    chart(tmp_path / "b.csv", "rollout/step", "rollout/raw_reward", [0.0, 1.0])
-    chart(tmp_path / "c.csv", "eval/step", "eval/aime", ["", 0.75])
-    (tmp_path / "notes.csv").write_text("a,b\n1,2\n")
-    run = read_tracked([tmp_path])
-    assert [(row["step"], row["loss/kl"], row["reward/mean"]) for row in run.metrics] == [(1, 0.5, 0), (2, 0.25, 1)]
-    assert [(row["step"], row["accuracy"]) for row in run.evals] == [(2, 0.75)]
-
-
-def test_a_history_as_pandas_writes_it(tmp_path):
-    path = tmp_path / "history.csv"
-    path.write_text("_step,_runtime,train/step,train/loss,rollout/step,rollout/raw_reward\n0,1,,,0,0.5\n1,2,0,0.1,,\n")
-    assert list(csv_rows(path)) == [
-        {"rollout/step": 0, "rollout/raw_reward": 0.5},
-        {"train/step": 0, "train/loss": 0.1},
-    ]
-
-
-@pytest.mark.parametrize(
-    ("axis", "runs", "said"),
-    [
-        ("Step", ("a",), "set the chart's x axis to train/step and export it again"),
-        ("train/step", ("a", "b"), r"a chart of 2 runs \(a, b\): export only one run"),
-    ],
-)
-def test_what_cannot_be_read_is_said(axis, runs, said, tmp_path):
-    with pytest.raises(RunFolderError, match=said):
-        list(csv_rows(chart(tmp_path / "x.csv", axis, "train/loss", [1.0], runs)))
 
 
 # --------------------------------------------------------------------------------------------------- slime's own log
@@ -207,7 +143,7 @@ def test_an_evaluation_before_training_is_of_step_0():
 
 
 def test_evaluations_that_are_told_before_the_training_have_their_steps():
-    """As from exports by file, eval.csv before train.csv."""
+    """As from files of their own."""
     rows = [{"eval/step": step, "eval/m": 0.1} for step in (0, 2, 4)]
     rows += [{"train/step": step, "train/loss": 1.0} for step in range(5)]
     assert [row["step"] for row in split_log(rows)[1]] == [0, 3, 5]
