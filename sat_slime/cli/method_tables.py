@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
 
-from rich.console import Console, Group
+from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -45,55 +44,34 @@ def show_table(console: Console) -> None:
     kinds = [*bases(), *switches()]
     width = max(len(_written(kind)) for kind in kinds)
     for room, heading in ROOMS.items():
-        table = Table.grid(padding=(0, 2))
-        table.add_column(width=width)
-        table.add_column()
-        for kind in kinds:
-            if kind.__module__.rpartition(".")[2] == room:
-                table.add_row(Text(_written(kind)), Text(_sentence(kind)))
-        console.print(Group(Text(heading, style="bold"), table, Text()))
-    plain: Any = {"markup": False, "highlight": False}
-    console.print(f"{LEGEND}\n", **plain)
-    console.print(f"Named methods, the first {len(PAPER_METHODS)} of them the paper's:", **plain)
-    console.print(_words(method_names()))
-    console.print("\nAny base with what stands beside it is a method too, as sat-gspo-mis-geo-r3:", **plain)
-    console.print(_words(["sat-", "BASE", *(f"-{kind.name}" for kind in switches() if kind.place == "suffix")]))
-    console.print(
+        console.print(heading, style="bold", markup=False)
+        of_room = (kind for kind in kinds if kind.__module__.rpartition(".")[2] == room)
+        console.print(_grid(((f"{_written(kind):{width}}", _sentence(kind)) for kind in of_room), indent=0))
+        console.print()
+    suffixes = (f"-{kind.name}" for kind in switches() if kind.place == "suffix")
+    for text in (
+        f"{LEGEND}\n",
+        f"Named methods, the first {len(PAPER_METHODS)} of them the paper's:",
+        Padding(Text(" ".join(method_names())), (0, 0, 0, 2)),
+        "\nAny base with what stands beside it is a method too, as sat-gspo-mis-geo-r3:",
+        Padding(Text(" ".join(["sat-", "BASE", *suffixes])), (0, 0, 0, 2)),
         "in this order; a base may be left out where it is grpo.\n\n"
         "Where to start: grpo, with the radius for your lag; sat-gspo where the base is gspo at 0.2: "
         "docs/choosing.md. sat-gspo-r3 is the paper's method.\n\n"
         "  sat-slime methods NAME               one in full, with its parameters\n"
         "  sat-slime launch FILE --method NAME  run one\n"
         "  sat-slime replay DUMP --methods all  what each would have done to a dump",
-        **plain,
-    )
-
-
-def _written(kind: type[Stabilizer]) -> str:
-    variants = [name for name, (stem, _) in VARIANTS.items() if stem == kind.name]
-    return {"base": ", ".join([kind.name, *variants]), "prefix": f"{kind.name}-BASE"}.get(
-        kind.place, f"BASE-{kind.name}"
-    )
-
-
-def _sentence(kind: type[Stabilizer]) -> str:
-    return " ".join((kind.__doc__ or "").split())
-
-
-def _words(words: list[str]) -> Padding:
-    """Return words with blanks between them, indented; none is broken at its hyphens."""
-    return Padding(Text(" ".join(words)), (0, 0, 0, 2))
+    ):
+        console.print(text, markup=False, highlight=False)
 
 
 def show_method(name: str, console: Console) -> None:
     """Print a method, or what is switched on beside one. Raises ConfigError where there is none of that name."""
-    beside = {kind.name: kind for kind in switches()}
-    if name in beside:
-        kind = beside[name]
+    if kind := {kind.name: kind for kind in switches()}.get(name):
         key = f"method.{key_of(kind)}"
         console.print(Text.assemble((name, "bold"), f"  {_sentence(kind)}"))
-        console.print(_pairs([("switched on", f"{key}: true, or {_written(kind)} as the method's name")]))
-        _show_parameters(console, list(_fields(key, kind())))
+        console.print(_grid([("switched on", f"{key}: true, or {_written(kind)} as the method's name")]))
+        _show_parameters(console, _fields(key, kind()))
         return
     try:
         method = named_method(name)
@@ -103,29 +81,35 @@ def show_method(name: str, console: Console) -> None:
     try:
         check_method(method)
     except ValueError as error:
-        console.print(_pairs([("refused", str(error))]))
+        console.print(_grid([("refused", str(error))]))
         return
-    runs_on = "slime" if method.top_p_replay else "lab, slime"
-    console.print(
-        _pairs(
-            [
-                *((stabilizer.title(), _sentence(type(stabilizer))) for stabilizer in method.stabilizers),
-                ("denominator", f"{method.denominator}: {DENOMINATORS[method.denominator]}"),
-                ("needs", ", ".join(["rollout log-probs", *method.needs])),
-                ("runs on", runs_on),
-            ]
-        )
-    )
-    _show_parameters(console, list(_parameters(method)))
+    facts = [(stabilizer.title(), _sentence(type(stabilizer))) for stabilizer in method.stabilizers]
+    facts += [
+        ("denominator", f"{method.denominator}: {DENOMINATORS[method.denominator]}"),
+        ("needs", ", ".join(["rollout log-probs", *method.needs])),
+        ("runs on", "slime" if method.top_p_replay else "lab, slime"),
+    ]
+    console.print(_grid(facts))
+    _show_parameters(console, _parameters(method))
 
 
-def _pairs(pairs: list[tuple[str, str]]) -> Padding:
+def _written(kind: type[Stabilizer]) -> str:
+    variants = [name for name, (stem, _) in VARIANTS.items() if stem == kind.name]
+    forms = {"base": ", ".join([kind.name, *variants]), "prefix": f"{kind.name}-BASE"}
+    return forms.get(kind.place, f"BASE-{kind.name}")
+
+
+def _sentence(kind: type[Stabilizer]) -> str:
+    return " ".join((kind.__doc__ or "").split())
+
+
+def _grid(rows: Iterable[tuple[str, str]], indent: int = 2) -> Padding:
     table = Table.grid(padding=(0, 2))
-    table.add_column(style="dim", no_wrap=True)
+    table.add_column(style="dim" if indent else "", no_wrap=True)
     table.add_column()
-    for key, value in pairs:
+    for key, value in rows:
         table.add_row(key, Text(value))
-    return Padding(table, (0, 0, 0, 2))
+    return Padding(table, (0, 0, 0, indent))
 
 
 def _parameters(method: Method) -> Iterator[tuple[str, str, str]]:
@@ -146,14 +130,12 @@ def _fields(section: str, settings: Clip | Stabilizer) -> Iterator[tuple[str, st
             yield f"{section}.{name}", "unset" if value is None else str(value), meaning
 
 
-def _show_parameters(console: Console, parameters: list[tuple[str, str, str]]) -> None:
-    if not parameters:
-        return
+def _show_parameters(console: Console, parameters: Iterable[tuple[str, str, str]]) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("parameter", no_wrap=True)
-    table.add_column("default", no_wrap=True)
-    table.add_column("meaning")
+    for heading in ("parameter", "default", "meaning"):
+        table.add_column(heading, no_wrap=heading != "meaning")
     for key, value, meaning in parameters:
         table.add_row(key, value, Text(" ".join(meaning.split())))
-    console.print()
-    console.print(table)
+    if table.row_count:
+        console.print()
+        console.print(table)
