@@ -425,9 +425,7 @@ UNLOGGED = {
         "itself where samples have the engine's log-probs. It is missing here, so a custom rollout function leaves "
         "them out, or that chart was not exported."
     ),
-    ("reward/mean",): (
-        "The training reward: rollout/raw_reward is missing."
-    ),
+    ("reward/mean",): ("The training reward: rollout/raw_reward is missing."),
     ("loss/kl",): (
         "The distance from the reference: add --use-kl-loss; with --kl-loss-coef 0 it is measured alone, for a "
         "forward pass of the reference."

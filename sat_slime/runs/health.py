@@ -343,6 +343,12 @@ class Judged:
             worse = np.fmax if bound.above else np.fmin
             self.worst = float(worse(self.worst[0], self.level)), self.usual
 
+    def over(self, steps: np.ndarray, values: np.ndarray) -> Judged:
+        """Return the rule after all of (n,) steps."""
+        for step, value in zip(steps.tolist(), values.tolist(), strict=True):
+            self.take(step, value)
+        return self
+
     def symptom(self, level: float, usual: float) -> Symptom:
         """Return what is said of a level that is out of its bound."""
         bound = self.rule.bound
@@ -578,10 +584,9 @@ def advisories(metrics: Columns, period: int, planned: Mapping[str, float]) -> I
     """Yield what ever looked unhealthy in the columns of a run of ours, with what was said as it began."""
     for rule in RULES:
         if rule.bound.runs != "slime" and has(metrics, rule.bound.metric):
-            judged, values = Judged(rule, period, planned), metrics[rule.bound.metric]
+            values = metrics[rule.bound.metric]
             steps = np.nan_to_num(metrics.get("step", np.zeros(len(values))))  # a damaged row may lack its own
-            for step, value in zip(steps.tolist(), values.tolist(), strict=True):
-                judged.take(step, value)
+            judged = Judged(rule, period, planned).over(steps, values)
             if judged.since is not None:
                 yield judged.symptom(*judged.begun)
 
@@ -608,9 +613,7 @@ def symptoms(data: RunData) -> list[Symptom]:
 def _by_rules(metrics: Columns) -> Iterator[Symptom]:
     for rule in RULES:
         if rule.bound.runs != "ours":
-            judged = Judged(rule)
-            for step, value in zip(*(column.tolist() for column in known(metrics, rule.bound.metric)), strict=True):
-                judged.take(step, value)
+            judged = Judged(rule).over(*known(metrics, rule.bound.metric))
             if judged.since is not None:
                 yield judged.symptom(*judged.worst)
 
