@@ -4,8 +4,6 @@ terminals see and do of it."""
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
 import signal
 import time
 import traceback
@@ -176,12 +174,6 @@ def _check_initial(folder: Path, config: LabConfig, saved: Checkpoint) -> None:
 
 # --------------------------------------------------------------------------------------------------------------- checks
 
-GIB = 2**30
-MEMORY_GIB = 4.5
-"""Resident memory of SGLang's server with a tiny model, the trainer and the run's own process."""
-DISK_GIB = 1.0
-"""Free disk that a run wants: checkpoints, weights and the warmed-up model."""
-
 
 def lab_findings(config: LabConfig, file: Path) -> Iterator[Finding]:
     """Yield every check of a run, one after another: its settings, then this machine."""
@@ -194,36 +186,11 @@ def lab_findings(config: LabConfig, file: Path) -> Iterator[Finding]:
     folder = RunFolder(Path(config.output_dir).expanduser() / config.name)
     if folder.has_data():
         yield warn("run folder", f"{folder.path} holds an earlier run: use --resume, --name or --overwrite")
-    yield _place("run folder", "output_dir", folder.path)
-    yield _place("cache folder", "cache_dir", Path(config.cache_dir).expanduser())
-    yield _memory()
     for engine in engine_packages.ENGINES:
         if is_installed(engine):
             yield ok(engine.package, installed_version(engine.package) or "version unknown")
         else:
             yield fail(engine.package, f"not installed: {engine_packages.INSTALL_ENGINES}")
-
-
-def _place(name: str, key: str, path: Path) -> Finding:
-    """Judge a folder that the setting `key` names, which may be there or be made."""
-    parent = path.resolve()
-    while not parent.exists():
-        parent = parent.parent
-    if not parent.is_dir():
-        return fail(name, f"{parent} is not a folder: choose another {key}")
-    if not os.access(parent, os.W_OK | os.X_OK):
-        return fail(name, f"{parent} is not writable: choose another {key}")
-    free = shutil.disk_usage(parent).free / GIB
-    if free < DISK_GIB:
-        return fail(name, f"{free:.1f} GiB free at {parent}, {DISK_GIB:g} wanted: set {key} elsewhere")
-    return ok(name, f"{path}, {free:.0f} GiB free")
-
-
-def _memory() -> Finding:
-    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES") / GIB
-    if free < MEMORY_GIB:
-        return warn("memory", f"{free:.1f} GiB free, about {MEMORY_GIB} wanted: end other programs first")
-    return ok("memory", f"{free:.0f} GiB free, about {MEMORY_GIB} wanted")
 
 
 # -------------------------------------------------------------------------------------------- from its start to its end

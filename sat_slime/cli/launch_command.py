@@ -178,7 +178,7 @@ def plan_run(
         resume_from: the iteration of the checkpoint to go on from, instead of the newest.
         look_for_slime: of a run of slime, hold its flags against the slime on this machine.
     """
-    from sat_slime.config import ConfigError, LabConfig, load_config
+    from sat_slime.config import LabConfig, load_config
     from sat_slime.runs.folder import RunFolder, RunFolderError
     from sat_slime.runs.grid import GridFolder
 
@@ -191,8 +191,6 @@ def plan_run(
             raise RunFolderError(f"{folder} is a run: go on with it (--resume), or run it again as another (--name X)")
     elif resume and RunFolder(file.parent).config == file and RunFolder(file.parent).is_run():
         folder = file.parent
-    if error := contradiction(settings):
-        raise ConfigError([error])
     config = load_config(file, overrides, settings)
     if "name" in settings:
         folder = None
@@ -203,18 +201,3 @@ def plan_run(
     from sat_slime.cli.slime_run import plan_slime_run
 
     return plan_slime_run(config, file, folder, resume, look_for_slime, resume_from)
-
-
-def contradiction(settings: Mapping[str, Any]) -> str | None:
-    """Return which option takes back what --method says, in words, or None."""
-    from sat_slime.config.method_section import method_switches
-
-    name = settings.get("method")
-    try:
-        named = method_switches(name) if name is not None else {}
-    except ValueError:
-        return None  # told with all that is wrong with the settings
-    for key in ("sat", "tis", "r3"):
-        if named and named[key] and settings.get(f"method.{key}") is False:
-            return f"--method {name} and --no-{key} contradict each other: leave one of them out"
-    return None

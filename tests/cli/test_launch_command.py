@@ -57,7 +57,6 @@ def test_dry_run_starts_nothing(runtime, tmp_path):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["--method", "gspo-r3", "--no-r3"], "--method gspo-r3 and --no-r3 contradict each other"),
         (["--resume", "--overwrite"], "--resume goes on with a run and --overwrite deletes it"),
         (["--set", f"output_dir={TINY}/x"], "cannot be written (Not a directory)"),
     ],
