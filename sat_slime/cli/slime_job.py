@@ -10,7 +10,6 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -282,13 +281,11 @@ class Show:
         line = read_line(text)
         self.now = self.now if line.time is None else line.time
         if line.kind == "step":
-            iteration = line.number // self.config.pipeline.optimizer_steps_per_rollout + 1
-            self.step = {
-                **self.rollout,
-                **run_metrics(line.metrics),
+            counts = {
                 "step": line.number + 1,
-                "iteration": iteration,
+                "iteration": line.number // self.config.pipeline.optimizer_steps_per_rollout + 1,
             }
+            self.step = {**self.rollout, **run_metrics(line.metrics), **counts}
         elif line.kind in ("rollout", "perf"):
             self.rollout.update(run_metrics(line.metrics))
             length = self.rollout.get("response_lengths", self.rollout.get("response_len/mean", math.nan))
@@ -425,13 +422,11 @@ def follow_and_restart(job: Job, where: Where, console: Console) -> JobEnding:
         while True:
             began = saved_iterations(config, path)
             ending = follow(job, console)
-            if limit and ending.status == "interrupted" and not ending.ended:
-                ending = replace(ending, text=f"{ending.text}\nit is not restarted any more if it dies")
             if not limit or ending.status != "failed" or not ending.ended:
                 return ending
+            trained = int(number(newest_step(job), "step", 0)) // config.pipeline.optimizer_steps_per_rollout
+            deaths.append(Death(began, max(began, trained), ending.exit_code))
             try:
-                trained = int(number(newest_step(job), "step", 0)) // config.pipeline.optimizer_steps_per_rollout
-                deaths.append(Death(began, max(began, trained), ending.exit_code))
                 if why := refusal(deaths, limit):
                     return _given_up(job, ending, f"not restarted: {why}")
                 start = newest_whole(checkpoint_folder(config, path))  # 0 where there is none
@@ -460,23 +455,14 @@ def _announce_and_wait(job: Job, error: str, deaths: Sequence[Death], start: int
     where = f"from iteration {start}" if start else "from the start"
     count = f"restart {len(deaths)} of {job.config.cluster.restarts}"
     line = f"{count}, {where}, in {pause:.0f} s: after iteration {died} {reason}"
-    row = {
-        "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "restart": len(read_rows(folder.restarts)) + 1,
-        "from": start,
-        "died_at": died,
-        "pause_s": pause,
-        "job": job.record.job,
-        "reason": reason,
-    }
     with writable(folder.path):
-        append_row(folder.restarts, row)
+        append_row(folder.restarts, {"from": start, "died_at": died, "job": job.record.job, "reason": reason})
         JobLog(folder.log).remark(line)
         folder.ended("restarting", reason)
     say(console, line)
     deadline = time.monotonic() + pause
-    while not folder.is_to_stop() and (left := deadline - time.monotonic()) > 0:
-        time.sleep(min(left, 0.5))
+    while not folder.is_to_stop() and time.monotonic() < deadline:
+        time.sleep(0.1)
     if folder.is_to_stop():
         raise KeyboardInterrupt
 
@@ -527,9 +513,7 @@ def job_status(path: Path) -> list[str]:
         left = (config.pipeline.iterations - done) * measured.seconds
         lines.append(f"left        {words(left)}; measured: {measured}")
     if restarts := read_rows(folder.restarts):
-        last = restarts[-1]
-        where = f"after iteration {last.get('died_at')}, from iteration {last.get('from')}, {last.get('time')}"
-        lines.append(f"restarts    {len(restarts)}; the last {where}")
+        lines.append(f"restarts    after iteration {', '.join(str(row.get('died_at')) for row in restarts)}")
     if noted.get("error") and not job.goes_on:
         lines.append(f"error       {noted['error']}")
     if record.ray is not None and not job.goes_on and is_running(record.ray):

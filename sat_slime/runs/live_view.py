@@ -1,9 +1,9 @@
-"""What a terminal shows of a run while it goes on: a line per step, evaluation and message, and below them a bar."""
+"""What a terminal shows of a run while it goes on: a line per step, evaluation and message, and below them how far it
+is."""
 
 from __future__ import annotations
 
 import math
-import os
 import threading
 import time
 from collections import deque
@@ -11,14 +11,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.text import Text
 
 from sat_slime.config.jsonl import number
 from sat_slime.runs.reading import largest_k
 
 RECENT_ITERATIONS = 32
 """Iterations over which the view averages its speed."""
-BAR_WIDTH = 24
 SHOWN = {
     "reward/mean": ("reward", ".3f"),
     "mismatch/d_pi": ("d_pi", ".4f"),
@@ -48,24 +47,12 @@ class RunView:
             clock: tells seconds, from which the run's speed is computed.
         """
         self._console = console or Console()
-        self._total, self._clock, self._lock = total_steps, clock, threading.Lock()
-        self._steps = first_step
-        self._phase: str | None = None
+        self._title, self._total, self._clock, self._lock = title, total_steps, clock, threading.Lock()
+        self._steps, self._phase, self._left = first_step, "", ""
         self._metrics: dict[str, Any] = {}
         self._times: deque[tuple[float, int, int]] = deque(maxlen=RECENT_ITERATIONS)
         """(seconds of the clock, steps made, response tokens of the batch) at the ends of the newest iterations."""
-        on_terminal = self._console.is_terminal and not self._console.is_dumb_terminal and "CI" not in os.environ
-        columns = TextColumn("{task.description}", markup=False), TextColumn("{task.fields[phase]}", markup=False)
-        self._bar = Progress(
-            *columns,
-            BarColumn(BAR_WIDTH),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[left]}"),
-            console=self._console,
-            transient=True,
-            disable=not on_terminal,
-        )
-        self._task = self._bar.add_task(title, total=total_steps, completed=first_step, phase="", left="")
+        self._bottom = self._console.status(self._how_far())
 
     def step(self, metrics: Mapping[str, Any]) -> None:
         """Shows an optimizer step."""
@@ -76,10 +63,10 @@ class RunView:
             self._metrics = {**self._metrics, **metrics}
             self._steps = int(metrics.get("step", self._steps + 1))
             self._times.append((self._clock(), self._steps, int(number(metrics, "tokens/response_total", 0))))
-            left = self._time_left()
-            self._bar.update(self._task, total=self._total, completed=self._steps, left=left)
+            self._left = self._time_left()
+            self._bottom.update(self._how_far())
             parts = [f"step {self._steps:>{len(str(self._total))}}/{self._total}", *live_words(self._metrics)]
-            self._print("  ".join([*parts, *self._speed(), left]).rstrip())
+            self._print("  ".join([*parts, *self._speed(), self._left]).rstrip())
 
     def eval(self, metrics: Mapping[str, Any]) -> None:
         """Shows an evaluation."""
@@ -91,22 +78,26 @@ class RunView:
             phase = fields.get("phase")
             if phase and phase != self._phase:
                 self._phase = phase
-                self._bar.update(self._task, phase=phase, total=self._total, completed=self._steps)
                 if not self._metrics:  # later they would drown the steps
                     self._print(phase)
-            if fields.get("of"):
-                self._bar.update(self._task, total=fields["of"], completed=fields["done"])
+            part = f" {fields['done']}/{fields['of']}" if fields.get("of") else ""
+            self._bottom.update(self._how_far(part))
 
     def message(self, text: str, level: str) -> None:
         """Shows a line. level: info, warning or error."""
         self._print(text if level == "info" else f"{level}: {text}")
 
     def __enter__(self) -> RunView:
-        self._bar.start()
+        self._bottom.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._bar.stop()
+        self._bottom.stop()
+
+    def _how_far(self, part: str = "") -> Text:
+        """Return the line at the bottom. part: how far the phase is."""
+        words = (self._title, f"{self._phase}{part}", f"{self._steps}/{self._total}", self._left)
+        return Text("  ".join(filter(None, words)))
 
     def _speed(self) -> list[str]:
         (began, before, _), (now, steps, _) = self._times[0], self._times[-1]

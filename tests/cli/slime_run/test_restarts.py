@@ -68,14 +68,14 @@ def test_a_job_that_dies_is_resumed_and_its_restarts_are_kept(file, tmp_path, no
     assert "restart 1 of 3, from iteration 4, in 0 s: after iteration 5 job run-" in result.stdout
     assert "step 8/8" in result.stdout and state(run)["status"] == "finished"
     (row,) = read_rows(run / "restarts.jsonl")
-    assert (row["restart"], row["from"], row["died_at"], row["pause_s"]) == (1, 4, 5, 0.0)
+    assert (row["from"], row["died_at"]) == (4, 5)
     assert "CUDA out of memory, or so" in row["reason"]
     job = json.loads((run / "job.json").read_text())
     assert job["earlier"] == [row["job"]]
     log = (run / "log.txt").read_text()
     first, second = log.index(f"--- job {row['job']}\n"), log.index(f"--- job {job['job']}\n")
     assert first < log.index("--- restart 1 of 3, from iteration 4") < second < log.index("starts at rollout 4")
-    assert "restarts    1; the last after iteration 5, from iteration 4, " in sat_slime_command("status", run).stdout
+    assert "restarts    after iteration 5\n" in sat_slime_command("status", run).stdout
 
 
 @pytest.mark.engine
@@ -122,7 +122,6 @@ def test_who_ends_a_run_gets_no_restart(file, tmp_path, how):
     assert launching.returncode == 130, rest
     assert len(read_rows(run / "restarts.jsonl")) == in_the_pause
     if how == "Ctrl-C":
-        assert "it is not restarted any more if it dies" in rest
         sat_slime_command("stop", run)
     assert state(run)["status"] == "interrupted"
     resumed = launch(run, "--resume", *settings("cluster.env.FAIL_AT=never", "cluster.env.WAIT_BEFORE=never"))
