@@ -29,7 +29,6 @@ launch quickstart.yaml --lag -1 | pipeline.lag | -1 | 0
 launch quickstart.yaml --method gspo-sat | 'gspo-sat' | 'sat-gspo'
 launch quickstart.yaml --method satgspo | 'satgspo' | 'sat-gspo'
 launch quickstart.yaml --set method.base=gspoo | 'gspoo' | 'gspo'
-launch quickstart.yaml --method gspo-tis --no-tis | --method gspo-tis | --no-tis
 launch quickstart.yaml --name a/b | 'a/b' | letters
 methods dapo | 'dapo' | clip.eps_high 0.28
 init quikstart | quikstart | quickstart, streaming
@@ -79,8 +78,7 @@ launch runs/there --resume | finished | --set pipeline.iterations=8
 launch runs/there --resume --set model.hidden_size=32 | model.hidden_size | 64 -> 32 | --name
 launch runs/none --resume | runs/none
 status runs/none | runs/none | config.yaml
-logs runs/none | runs/none | config.yaml
-logs grids/small | grids/small/runs/CELL
+logs runs/none | 'logs' | 'status'
 report runs/none | runs/none | config.yaml
 report notes.txt | notes.txt | 'my notes
 report runs/there --out notes.txt | notes.txt | --out
