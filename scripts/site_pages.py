@@ -70,9 +70,11 @@ def _meaning(metric: Any) -> str:
 
 def commands() -> str:
     """Every command with its options: what `--help` says."""
-    from sat_slime.cli.app import whole_app
+    from typer.main import get_command
 
-    return _page("Command line", *_help(whole_app(), ()))
+    from sat_slime.cli import app
+
+    return _page("Command line", *_help(get_command(app), ()))
 
 
 def _help(command: Any, words: tuple[str, ...]) -> Iterator[str]:

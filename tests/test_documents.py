@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import typer
 from pydantic import BaseModel
 from typer.testing import CliRunner
 
 from sat_slime.cli import app
-from sat_slime.cli.app import whole_app
 from sat_slime.config import GridConfig, LabConfig, SlimeConfig
 from sat_slime.config.slime_schema import PluginConfig
 from sat_slime.objective.metrics import metric_named, slime_names
@@ -94,7 +94,7 @@ def wrong_commands(path: Path, text: str) -> Iterator[str]:
     lines = [line for _, block in FENCE.findall(text) for line in joined(block)]
     for line in [*lines, *in_code(text)]:
         for call in re.findall(r"(?:^|[\s/:])sat-slime ([^;|#`&]*)", line):
-            command, words = whole_app(), re.split(r"[\s\[\]'\"]+", call)
+            command, words = typer.main.get_command(app), re.split(r"[\s\[\]'\"]+", call)
             while words and words[0] in getattr(command, "commands", {}):
                 command = command.commands[words.pop(0)]
             known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}

@@ -34,8 +34,9 @@ def status(
         bool, typer.Option("--follow", "-f", help="Show what happens until it ends or Ctrl-C; the run goes on.")
     ] = False,
 ) -> None:
-    """List the runs below a folder, or say how one is doing: its state, progress and newest checkpoint, and why it
-    ended. Of a grid: all its cells.
+    """List the runs below a folder, or say how one is doing: state, progress, newest checkpoint, why it ended.
+
+    Of a grid it tells all cells.
 
     sat-slime status
 
