@@ -1,6 +1,6 @@
-"""The command `sat-slime`: its list of commands, each of which has its options and its help in a module of its own.
+"""The command `sat-slime`: its list of commands, whose options and help are in modules by the headings of the list.
 
-These modules import what they work with once their options are read, so that every `--help` answers at once.
+These import what they work with once their options are read, so that every `--help` answers at once.
 """
 
 from __future__ import annotations
@@ -11,20 +11,11 @@ import typer
 from typer.core import TyperGroup
 
 from sat_slime import outside
-from sat_slime.cli.check_command import check
-from sat_slime.cli.data_command import data
-from sat_slime.cli.diagnose_command import diagnose
-from sat_slime.cli.grid_command import grid
-from sat_slime.cli.init_command import init
-from sat_slime.cli.launch_command import launch
-from sat_slime.cli.methods_command import methods
-from sat_slime.cli.prepare_command import prepare
-from sat_slime.cli.rehearse_command import rehearse
-from sat_slime.cli.replay_command import replay
-from sat_slime.cli.report_command import report
-from sat_slime.cli.status_command import status
-from sat_slime.cli.stop_command import stop
+from sat_slime.cli.follow_commands import status, stop
+from sat_slime.cli.run_commands import grid, init, launch, rehearse
+from sat_slime.cli.set_up_commands import check, data, prepare
 from sat_slime.cli.terminal import without_traceback, write_utf8
+from sat_slime.cli.understand_commands import diagnose, methods, replay, report
 
 GROUPS = {
     "Run": (init, launch, grid, rehearse),

@@ -1,16 +1,81 @@
-"""`sat-slime prepare` makes what a run starts from: engines, weights, slime, its model."""
+"""`sat-slime check`, `prepare` and `data`: whether a run can be, and what it starts from."""
 
 from __future__ import annotations
 
 import shlex
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from rich.console import Console
+from rich.markup import escape
 
-from sat_slime.cli.terminal import FAILED, OK, OverridesAsInLaunch, complain, refuse_failures
+from sat_slime.cli.terminal import BAD_INPUT, FAILED, OK, OverridesAsInLaunch, complain, refuse_failures
+
+if TYPE_CHECKING:
+    from sat_slime.config.finding import Finding
+
+
+COLOURS = {"OK": "green", "WARN": "yellow", "FAIL": "bold red"}
+
+
+def check(
+    file: Annotated[
+        Path,
+        typer.Argument(help="A YAML file: of a run, or of init plugin; or a run's folder.", show_default=False),
+    ],
+    overrides: OverridesAsInLaunch = None,
+) -> None:
+    """Check a run's settings and this machine: lists problems and fixes.
+
+    Imports the engines to be sure that they work, which takes some seconds;
+    that they do is remembered until a package is installed or removed.
+    Of a run of slime, the cluster that cluster.address names is checked, by a
+    small job that uses no GPU, and time and cost are estimated, by what the
+    run has measured where its folder is given.
+
+        sat-slime check configs/lab/quickstart.yaml
+    """
+    console = Console(soft_wrap=True, highlight=False)
+    failed_settings = failed_machine = False
+    for finding in findings_of(file, overrides or []):
+        console.print(*_columns(finding), sep="  ")
+        failed_settings |= finding.mark == "FAIL" and finding.of_settings
+        failed_machine |= finding.mark == "FAIL" and not finding.of_settings
+    raise typer.Exit(BAD_INPUT if failed_settings else FAILED if failed_machine else OK)
+
+
+def findings_of(file: Path, overrides: Sequence[str]) -> Iterator[Finding]:
+    """Yield the finding of every check of a run."""
+    from sat_slime.cli.lab_run import lab_findings
+    from sat_slime.config import ConfigError, LabConfig, load_config
+    from sat_slime.config.finding import settings_findings
+    from sat_slime.config.plugin_file import is_plugin_file, plugin_findings
+    from sat_slime.runs.folder import RunFolder
+
+    if is_plugin_file(file):
+        yield from plugin_findings(file)
+        return
+    folder = file if file.is_dir() and RunFolder(file).is_run() else None
+    file = RunFolder(folder).config if folder else file
+    try:
+        config = load_config(file, overrides)
+    except ConfigError as error:
+        yield from settings_findings(error.errors)
+        return
+    if isinstance(config, LabConfig):
+        yield from lab_findings(config, file)
+    else:
+        from sat_slime.cli.slime_run import slime_findings
+
+        yield from slime_findings(config, file, folder)
+
+
+def _columns(finding: Finding) -> tuple[str, str, str]:
+    return f"[{COLOURS[finding.mark]}]{finding.mark:4}[/]", f"{finding.what:14}", escape(finding.detail)
+
 
 prepare = typer.Typer(no_args_is_help=True, help="Make what a run starts from: engines, weights, slime, its model.")
 
@@ -147,3 +212,52 @@ def prepare_slime(
         places = {"slime_dir": out / "slime", "megatron_dir": out / "Megatron-LM"}
         sets = " ".join(f"--set {shlex.quote(f'cluster.{key}={folder}')}" for key, folder in places.items())
         typer.echo(f"slime is ready: sat-slime launch configs/slime/laptop.yaml {sets}, or rehearse FILE {sets}")
+
+
+data = typer.Typer(no_args_is_help=True, help="Prompts with labels: prepare the paper's.")
+
+
+@data.callback()
+def _group() -> None:
+    """Keep `prepare` a command of its own: a group of a single one would be that command."""
+
+
+@data.command("prepare")
+def data_prepare(
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where to.", show_default=False)],
+    source: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=SET",
+            help="dapo, dolci or aime24 from a file, a folder, OWNER/NAME/FOLDER@REVISION of the hub, or none. "
+            "Repeatable; default: the paper's.",
+        ),
+    ] = None,
+    template: Annotated[
+        str, typer.Option(metavar="TEMPLATE", help="slime, dapo, boxed, none, a file, or a text with {problem} in it.")
+    ] = "slime",
+    repeated: Annotated[
+        Literal["keep", "drop"], typer.Option(help="Problems that come again, within a set or in the next.")
+    ] = "drop",
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace prompts prepared in FOLDER.")] = False,
+) -> None:
+    """Make train.jsonl and aime24.jsonl, as slime reads them, and manifest.json.
+
+    Default: the paper's, DAPO-Math-17k and Dolci-RL-Zero-Math-7B, each
+    problem once, with one instruction, each label verified against itself;
+    and AIME 2024. Every row that is left out is accounted for.
+
+        sat-slime data prepare --out data/paper
+
+        sat-slime data prepare --out data/dapo --source dapo=zhuzilin/dapo-math-17k --source dolci=none
+    """
+    from sat_slime.config import ConfigError
+    from sat_slime.prompts import PromptError
+    from sat_slime.prompts.prepare import prepare
+
+    sources = {name: given for name, _, given in (text.partition("=") for text in source or [])}
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    try:
+        prepare(out, sources, template, repeated, overwrite, console)
+    except PromptError as error:
+        raise ConfigError([str(error)]) from error

@@ -1,4 +1,4 @@
-"""`sat-slime status`: what is known of a run or a grid, whatever became of it."""
+"""`sat-slime status` and `stop`: what is known of a run or a grid, and its end, from any terminal."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from sat_slime.cli.terminal import INTERRUPTED, short, sigterm_as_ctrl_c
+from sat_slime.cli.terminal import INTERRUPTED, finish, short, sigterm_as_ctrl_c
 
 if TYPE_CHECKING:
     from sat_slime.runs.folder import RunFolder
+
 
 DEPTH = 4
 """Folders below the first one that are looked into."""
@@ -155,3 +156,37 @@ def _newer(report: Path, folder: Path) -> str:
     rows = [file.stat().st_mtime for name in ("metrics", "eval") if (file := folder / f"{name}.jsonl").exists()]
     current = report.exists() and report.stat().st_mtime >= max(rows, default=0.0)
     return str(short(report)) if current else "–"
+
+
+def stop(
+    run: Annotated[
+        Path,
+        typer.Argument(
+            help="A run folder, such as runs/my-run, or a grid's, such as grids/my-grid.", show_default=False
+        ),
+    ],
+    now: Annotated[
+        bool, typer.Option("--now", help="Not after the iteration and a checkpoint, but at once, as Ctrl-C twice.")
+    ] = False,
+) -> None:
+    """End a run or a grid as Ctrl-C in its terminal does: after the iteration, with a checkpoint.
+
+    Of a run on slime the job ends, and the Ray that was started for it, at
+    once: what came after the newest checkpoint is lost. Nothing else is
+    touched, and [bold]launch RUN --resume[/] or [bold]grid[/] goes on.
+    """
+    from sat_slime.cli.lab_run import stop_run
+    from sat_slime.runs.folder import RunFolder
+    from sat_slime.runs.grid import GridFolder
+    from sat_slime.runs.reading import is_lab
+
+    console = Console()
+    if GridFolder(run).is_grid():
+        ending = stop_run(run, GridFolder(run).lock.holder(), now, console)
+    elif is_lab(folder := RunFolder.open(run)):
+        ending = stop_run(run, folder.holder(), now, console)
+    else:
+        from sat_slime.cli.slime_job import stop_job
+
+        ending = stop_job(run, console)
+    finish(ending, console)

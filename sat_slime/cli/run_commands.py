@@ -1,0 +1,378 @@
+"""`sat-slime init`, `launch`, `grid` and `rehearse`: their options, and the runs that they ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from sat_slime.cli.terminal import SLIME, OverridesAsInLaunch, bad_input, finish, say, warn
+
+if TYPE_CHECKING:
+    from sat_slime.cli.lab_run import LabPlan
+    from sat_slime.cli.slime_run import SlimePlan
+
+
+DEFAULT = "sat-gspo"
+SCRIPT_MEANING = "a run on slime as a launch script of slime starts it; the script is read, and not run"
+PLUGIN_MEANING = "SAT, or what --method names, in a launch script of slime: one file and one flag"
+
+
+def init(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[quickstart|streaming|grid|plugin|from-script|slime|paper|slurm|kuberay]",
+            help="What to start from; default: list them.",
+        ),
+    ] = None,
+    script: Annotated[Path | None, typer.Argument(metavar="[SCRIPT]", help="Of from-script: slime's.")] = None,
+    out: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="Where the files go; of from-script the file, too.")
+    ] = Path("."),
+    method: Annotated[str, typer.Option(metavar="NAME", help="Of plugin: what the script is to train by.")] = DEFAULT,
+) -> None:
+    """Write a commented file to start from, and the files that it extends.
+
+    sat-slime init quickstart
+
+    sat-slime launch quickstart.yaml
+
+    [bold]plugin[/] is the one file by which a launch script of slime trains
+    by SAT, or another method.
+
+    [bold]from-script[/] run.sh writes the run that slime's launch script
+    run.sh starts, and says by line what is left to write by hand.
+
+    [bold]slurm[/] and [bold]kuberay[/] are for a file that is there: they start
+    Ray on the nodes, launch the run, and resume it.
+    """
+    from sat_slime.config.plugin_file import plugin_file
+    from sat_slime.config.starters import STARTERS, write_starter, write_texts
+
+    if name is None:
+        for starter_name, starter in STARTERS.items():
+            typer.echo(f"{starter_name:11} {starter.meaning}")
+        typer.echo(f"{'plugin':11} {PLUGIN_MEANING}")
+        typer.echo(f"{'from-script':11} {SCRIPT_MEANING}")
+        return
+    if name == "from-script":
+        _from_script(script, out)
+        return
+    if name == "plugin":
+        (path,) = write_texts(out, {"sat.yaml": plugin_file(method)})
+        typer.echo(f"{path}: {PLUGIN_MEANING}")
+        typer.echo(f"check it with: sat-slime check {path}")
+        typer.echo(f"then add to the script: --custom-config-path {path.absolute()}")
+        return
+    first, *others = write_starter(name, out)
+    typer.echo(f"{first}: {STARTERS[name].meaning}")
+    for path in others:
+        typer.echo(f"{path}: what {first.name} builds on")
+    typer.echo(STARTERS[name].then.format(first))
+
+
+def _from_script(script: Path | None, out: Path) -> None:
+    from sat_slime.config.source import ConfigError
+    from sat_slime.config.starters import write_texts
+    from sat_slime.launch.from_script import from_script
+
+    if script is None:
+        raise ConfigError(["init from-script: name the script: sat-slime init from-script run.sh"])
+    text, notes = from_script(script)
+    folder, name = (out.parent, out.name) if out.suffix in (".yaml", ".yml") else (out, f"{script.stem}.yaml")
+    (path,) = write_texts(folder, {name: text})
+    typer.echo(f"{path}: the run that {script.name} starts")
+    for note in notes:
+        typer.echo(note)
+    typer.echo(f"check it with: sat-slime launch {path} --dry-run")
+
+
+def launch(
+    file: Annotated[
+        Path,
+        typer.Argument(help="A YAML file of the run; to go on with a run, its folder will do.", show_default=False),
+    ],
+    method: Annotated[
+        str | None, typer.Option(help="A named method, such as [bold]sat-gspo-r3[/]; see sat-slime methods.")
+    ] = None,
+    sat: Annotated[
+        bool | None, typer.Option("--sat/--no-sat", help="Contract the trust region on stale tokens.")
+    ] = None,
+    r3: Annotated[bool | None, typer.Option("--r3/--no-r3", help="Replay the engine's expert routing.")] = None,
+    tis: Annotated[bool | None, typer.Option("--tis/--no-tis", help="Truncated importance sampling.")] = None,
+    lag: Annotated[
+        int | None, typer.Option(help="Iterations per weight broadcast (updates of staleness); 0 is synchronous.")
+    ] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Any setting, such as [bold]--set pipeline.lag=4[/]. Repeatable."
+        ),
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the run and of its folder.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint of the run.")] = False,
+    resume_from: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            metavar="ITERATION",
+            help="Resume from an older checkpoint (0: from the start) and drop what came after it.",
+        ),
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete an earlier run of that name first.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the plan, its memory and its time; start nothing.")
+    ] = False,
+    address: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Ray's dashboard, such as http://10.0.0.1:8265.", rich_help_panel=SLIME),
+    ] = None,
+    start_ray: Annotated[
+        bool,
+        typer.Option(
+            "--start-ray", help="Start a Ray on this machine for the run, which ends with it.", rich_help_panel=SLIME
+        ),
+    ] = False,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Send the job and return; do not follow it.", rich_help_panel=SLIME)
+    ] = False,
+    full: Annotated[
+        bool,
+        typer.Option("--full", help="With --dry-run: also the command, environment and files.", rich_help_panel=SLIME),
+    ] = False,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="With --dry-run: command, environment and files as JSON.", rich_help_panel=SLIME),
+    ] = False,
+    skip_checks: Annotated[
+        bool,
+        typer.Option(
+            "--skip-checks", help="Check only the settings, no machine and no cluster.", rich_help_panel=SLIME
+        ),
+    ] = False,
+) -> None:
+    """Run the loop that FILE describes.
+
+    All about the run goes to [bold]runs/NAME/[/]: settings, metrics, samples,
+    checkpoints and, however the run ends, [bold]report.html[/].
+
+    Options change what the file says; [bold]--set[/] reaches every setting.
+    Ctrl-C, SIGTERM or SIGHUP once ends cleanly after the iteration, saves, and says
+    how to go on; a second one ends at once. A run of slime is a job of a Ray
+    cluster: Ctrl-C closes the view; the job goes on.
+
+    A resume first looks at the checkpoint: of a lab run it holds every
+    file against its checksum. Where one is damaged it starts nothing, and
+    says which checkpoint is whole and what going back to it costs.
+
+    [bold]Examples[/]
+
+        sat-slime launch configs/lab/quickstart.yaml
+
+        sat-slime launch configs/lab/quickstart.yaml --no-sat --lag 1 --name gspo-lag1
+
+        sat-slime launch configs/lab/quickstart.yaml --method grpo-tis --dry-run
+
+        sat-slime launch runs/quickstart --resume --set pipeline.iterations=400
+
+        sat-slime launch runs/quickstart --resume-from 96
+
+        sat-slime launch configs/paper/qwen3-30b-a3b.yaml --method sat-gspo-r3 --lag 8 --detach
+    """
+    options = {
+        "method": method,
+        "method.sat": sat,
+        "method.r3": r3,
+        "method.tis": tis,
+        "pipeline.lag": lag,
+        "name": name,
+    }
+    settings: dict[str, Any] = {key: value for key, value in options.items() if value is not None}
+    console = Console()
+    resume = resume or resume_from is not None
+    if resume and overwrite:
+        bad_input(["--resume goes on with a run and --overwrite deletes it: give one of them"])
+    plan = plan_run(
+        file,
+        settings,
+        overrides or [],
+        resume=resume,
+        resume_from=resume_from,
+        look_for_slime=dry_run and not skip_checks,
+    )
+    for warning in plan.warnings:
+        warn(warning)
+    from sat_slime.cli.lab_run import LabPlan, describe, launch_lab_run  # now: a mistake is told without
+
+    # The runtime is imported once it is known which one it is.
+    if isinstance(plan, LabPlan):
+        of_slime = {
+            "--address": address,
+            "--start-ray": start_ray,
+            "--detach": detach,
+            "--full": full,
+            "--json": as_json,
+            "--skip-checks": skip_checks,
+        }
+        if given := [option for option, value in of_slime.items() if value]:
+            bad_input([f"{given[0]} is for runs of slime, and {file} is a lab run: leave it out"])
+        if dry_run:
+            say(console, describe(plan))
+            return
+        ending = launch_lab_run(plan, overwrite=overwrite, console=console)
+    else:
+        from sat_slime.cli.slime_job import Where, launch_job
+        from sat_slime.cli.slime_run import show_plan
+
+        if dry_run:
+            show_plan(plan, address, skip_checks, full, as_json)
+            return
+        ending = launch_job(plan, Where(address, start_ray, detach, skip_checks), overwrite, console)
+    finish(ending, console)
+
+
+def plan_run(
+    file: Path,
+    settings: Mapping[str, Any],
+    overrides: Sequence[str],
+    *,
+    resume: bool,
+    resume_from: int | None = None,
+    look_for_slime: bool = False,
+) -> LabPlan | SlimePlan:
+    """Return the run that the command line asks for, checked. Raises ConfigError or RunFolderError.
+
+    Args:
+        file: a YAML file, or the folder of a run.
+        settings: dotted key to value, of the options that stand for a setting.
+        overrides: the texts of `--set`.
+        resume_from: the iteration of the checkpoint to go on from, instead of the newest.
+        look_for_slime: of a run of slime, hold its flags against the slime on this machine.
+    """
+    from sat_slime.config import LabConfig, load_config
+    from sat_slime.runs.folder import RunFolder, RunFolderError
+    from sat_slime.runs.grid import GridFolder
+
+    folder: Path | None = None
+    if GridFolder(file).is_grid():
+        raise RunFolderError(f"{file} is a grid, not a run: sat-slime grid {file} goes on with it")
+    if file.is_dir():
+        folder, file = file, RunFolder.open(file).config
+        if not resume and "name" not in settings:
+            raise RunFolderError(f"{folder} is a run: go on with it (--resume), or run it again as another (--name X)")
+    elif resume and RunFolder(file.parent).config == file and RunFolder(file.parent).is_run():
+        folder = file.parent
+    config = load_config(file, overrides, settings)
+    if "name" in settings:
+        folder = None
+    if isinstance(config, LabConfig):
+        from sat_slime.cli.lab_run import plan_lab_run
+
+        return plan_lab_run(config, file, folder, resume, resume_from)
+    from sat_slime.cli.slime_run import plan_slime_run
+
+    return plan_slime_run(config, file, folder, resume, look_for_slime, resume_from)
+
+
+def grid(
+    file: Annotated[
+        Path,
+        typer.Argument(help="A YAML file of a grid; to go on with one, its folder will do.", show_default=False),
+    ],
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="CELLS", help="METHOD, METHOD@LAG or @LAG, such as [bold]'sat-*@8'[/]. Repeatable."),
+    ] = None,
+    seeds: Annotated[
+        str | None, typer.Option(metavar="SEEDS", help="Some of the grid's seeds, such as [bold]0,1[/].")
+    ] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any setting of all runs. Repeatable.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the grid and of its folder.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and its cost; start nothing.")] = False,
+    as_commands: Annotated[
+        bool,
+        typer.Option("--commands", help="Print a sat-slime launch a cell for Slurm or GNU parallel; start nothing."),
+    ] = False,
+    address: Annotated[
+        str | None, typer.Option(metavar="URL", help="As in launch: Ray's dashboard.", rich_help_panel=SLIME)
+    ] = None,
+    skip_checks: Annotated[
+        bool, typer.Option("--skip-checks", help="As in launch: check only the settings.", rich_help_panel=SLIME)
+    ] = False,
+) -> None:
+    """Run methods x lags x seeds, each a run of its own.
+
+    All about the grid goes to [bold]grids/NAME/[/]. Given again, the command
+    goes on where it was, whatever ended it: finished cells stay as they are,
+    half-run and failed ones go on from their checkpoints. Ctrl-C once ends the
+    running cells after their iteration and a checkpoint; twice, at once.
+
+    [bold]Examples[/]
+
+        sat-slime grid configs/grid/lab.yaml --dry-run
+
+        sat-slime grid configs/grid/lab.yaml --only gspo --only sat-gspo@8 --seeds 0
+
+        sat-slime grid configs/grid/lab.yaml --commands | parallel -j 2
+
+        sat-slime status grids/lab --follow
+    """
+    from sat_slime.cli.grid_run import commands, describe, plan_grid, run_grid
+
+    numbers = [number.strip() for number in (seeds or "").split(",") if number.strip()]
+    if not all(number.isdigit() for number in numbers):
+        bad_input([f"--seeds {seeds}: expected numbers with commas between, such as 0,1"])
+    console = Console()
+    options = [*(["--address", address] if address else []), *(["--skip-checks"] if skip_checks else [])]
+    plan = plan_grid(file, name, only or [], [*map(int, numbers)], overrides or [], options)
+    for warning in plan.warnings:
+        warn(warning)
+    if dry_run:
+        typer.echo(describe(plan))
+    elif as_commands:
+        for line in commands(plan):
+            typer.echo(line)
+    else:
+        finish(run_grid(plan, console), console)
+
+
+def rehearse(
+    file: Annotated[Path, typer.Argument(help="A YAML file of a run of slime.", show_default=False)],
+    method: Annotated[str | None, typer.Option(help="As in launch: a named method.")] = None,
+    lag: Annotated[int | None, typer.Option(help="As in launch: iterations per weight broadcast.")] = None,
+    overrides: OverridesAsInLaunch = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Gets the findings and the numbers; default: rehearsals/NAME.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete an earlier rehearsal there first.")] = False,
+    iterations: Annotated[int | None, typer.Option(min=1, help="Default: two more than the lag.")] = None,
+    layers: Annotated[int | None, typer.Option(min=1, help="Fewer layers than the run's.")] = None,
+    experts: Annotated[int | None, typer.Option(min=1, help="Fewer experts than the run's.")] = None,
+    resume: Annotated[bool, typer.Option("--resume/--no-resume", help="Also go on from a checkpoint.")] = True,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Tell what would be changed; start nothing.")] = False,
+) -> None:
+    """Run FILE whole on this machine's CPU cores before it costs GPUs: real slime, Megatron and SGLang, thin widths.
+
+    Layers, experts, heads, vocabulary, parallel sizes, schedule, method,
+    flags, template and reward are the run's; processes stand in for GPUs.
+    A checkpoint and a resume are part of it. Every check says what was
+    expected and what was found. The run's checkpoints, data and output
+    folder are never touched. Needs slime's and Megatron-LM's checkouts
+    (sat-slime prepare slime).
+
+        sat-slime rehearse configs/paper/qwen3-30b-a3b.yaml --method sat-gspo-r3 --lag 8
+    """
+    from sat_slime.cli.rehearsing import rehearse_run
+    from sat_slime.rehearsal.thin import Sizes
+
+    sizes = Sizes(iterations, layers, experts)
+    settings = {key: value for key, value in (("method", method), ("pipeline.lag", lag)) if value is not None}
+    raise typer.Exit(
+        rehearse_run(file, settings, overrides or (), sizes, out, resume=resume, overwrite=overwrite, dry_run=dry_run)
+    )
