@@ -302,7 +302,8 @@ class Judged:
     def __init__(self, rule: Rule, period: int = 1, planned: Mapping[str, float] | None = None):
         """period: steps of a lag cycle. planned: as Watch.planned."""
         bound, self.rule, self.planned = rule.bound, rule, planned or {}
-        self._newest = deque[float](maxlen=1 if bound.over == "size" else whole_cycles(LEVEL_STEPS, period))
+        self._steps = 1 if bound.over == "size" else whole_cycles(LEVEL_STEPS, period)
+        self._newest = deque[float](maxlen=self._steps)
         self._first: list[float] = []
         self._band = Band(period, bound.limit, bound.ceiling) if bound.of == "lowest" else None
         self.level = self.usual = math.nan
@@ -318,11 +319,11 @@ class Judged:
         bound, there = self.rule.bound, math.isfinite(value)
         self._newest.append(value)
         self.known += there
-        if there and len(self._first) < self._newest.maxlen:
+        if there and len(self._first) < self._steps:
             self._first.append(value)
         window = [one for one in self._newest if math.isfinite(one)]
         self.level = math.nan
-        if window and len(self._newest) == self._newest.maxlen:
+        if window and len(self._newest) == self._steps:
             self.level = OVER[bound.over](window)
         self.usual = self.planned.get(bound.of, math.nan)
         if bound.of in ("lowest", "beginning"):
@@ -361,7 +362,7 @@ class Judged:
             usual=usual,
             share=level / usual if usual else math.nan,
             limit=bound.limit,
-            steps=self._newest.maxlen,
+            steps=self._steps,
             crossed=crossed,
             out=self.out,
             known=self.known,
