@@ -125,13 +125,8 @@ _UNITS = {
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]{2,12})\s*")
 _COMPOUND = re.compile(rf"\s*(?:{_PART.pattern}){{2,4}}")
 _CURRENCIES = {
-    "\\$": "dollar",
-    "€": "euro",
-    "£": "pound sterling",
-    "\\pounds": "pound sterling",
-    "¥": "yen",
-    "₹": "rupee",
-}
+    "\\$": "dollar", "€": "euro", "£": "pound sterling", "\\pounds": "pound sterling", "¥": "yen", "₹": "rupee",
+}  # fmt: skip
 _CURRENCY = re.compile(r"(\\\$|[€£¥₹]|\\pounds(?![a-zA-Z]))\s*")
 _WORD = "|".join(_UNITS.values())
 _POWER = r"\s*(?:\^\s*\{?\s*[23]\s*\}?|squared|cubed)"
@@ -147,23 +142,11 @@ _FRACTION = re.compile(
     rf"(?<=[0-9)}}])\s*\\frac\s*\{{\s*\\text\{{([^{{}}]*)\}}()\s*\}}\s*\{{\s*\\text\{{([^{{}}]*)\}}((?:{_POWER})?)\s*\}}$"
 )
 _UNIT_DEGREE = re.compile(r"\s*(?:\^\s*(?:\\circ(?![a-zA-Z])|\{\s*\\circ\s*\})|\\degrees?(?![a-zA-Z]))")
+_LAST_DEGREE = re.compile(rf"(?:{_UNIT_DEGREE.pattern})[ $.}}]*$")
 _ALL_TEXT = re.compile(r"\s*\\text\s*\{\s*([-+]?\s*[0-9][^{}]*)\}\s*")
 _NO_UNIT = re.compile(
     r"(?:[mbtr]+illion|thousand|hundred|dozen|times|squared|cubed|factorial)s?\b|.*[0-9]", re.IGNORECASE
 )
-
-
-def without_currency(text: str) -> tuple[str, str]:
-    r"""Return the text without `\$` and the like, and the name of the first."""
-    found = _CURRENCY.search(text)
-    return (_CURRENCY.sub("", text), _CURRENCIES[found[1]]) if found else (text, "")
-
-
-def without_degrees(text: str) -> tuple[str, str]:
-    """Return the text without signs of degrees, and `degree` where it ends with one."""
-    ends = [match.end() for match in _UNIT_DEGREE.finditer(text)]
-    unit = "degree" if ends and not text[ends[-1] :].strip(" $.}") else ""
-    return _UNIT_DEGREE.sub("", text), unit
 
 
 def compound(text: str) -> str | None:
@@ -266,8 +249,11 @@ def clean(answer: str) -> str:
 
 def split_unit(answer: str) -> tuple[str, str]:
     """Return the cleaned answer, and the name of its unit: "" without one, or with one that has no name."""
-    text, currency = without_currency(respelled(answer))
-    text, degree = without_degrees(text)
+    text = respelled(answer)
+    money = _CURRENCY.search(text)
+    text = _CURRENCY.sub("", text)
+    degree = "degree" if _LAST_DEGREE.search(text) else ""
+    text = _UNIT_DEGREE.sub("", text)
     if not _MATRIX.search(text):
         text = re.sub(r"\\\\(?=[a-zA-Z({\[])", r"\\", text).rstrip("\\")
     text = _GROUPED.sub("", _ZERO_COMMA.sub("0.", text.replace("\\%", "%")))
@@ -281,7 +267,7 @@ def split_unit(answer: str) -> tuple[str, str]:
     if several := compound(text):
         return several, ""
     text, unit = without_unit(text)
-    return text.strip(), unit or degree or currency
+    return text.strip(), unit or degree or (_CURRENCIES[money[1]] if money else "")
 
 
 def _exactly(text: str) -> str:

@@ -269,16 +269,12 @@ def _compare_lists(answer: str, label: str, depth: int) -> str | None:
         return "different"  # an interval has its brackets
     unordered = alternatives or SET in (brackets, wanted_brackets)
     unordered = unordered or all(len(split_relation(part)) == 2 for part in wanted + given)  # y = 2, x = 1
-    unordered = unordered or (brackets == wanted_brackets == "" and all(map(_is_point, wanted + given)))
+    points = [part[0] == "(" and len(split_list(part)[1]) > 1 for part in wanted + given]
+    unordered = unordered or (brackets == wanted_brackets == "" and all(points))
     names = [{side[0] for side in map(split_relation, parts) if len(side) == 2} for parts in (given, wanted)]
     if unordered and bool(names[0]) != bool(names[1]) and max(map(len, names)) > 1:
         return "different"  # x = 1, y = 2 says more than {1, 2}
     return _match(given, wanted, unordered, depth)
-
-
-def _is_point(part: str) -> bool:
-    opening, coordinates, _ = split_list(part)
-    return opening == "(" and len(coordinates) > 1
 
 
 def _match(given: list[str], wanted: list[str], unordered: bool, depth: int) -> str:

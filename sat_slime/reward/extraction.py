@@ -241,7 +241,9 @@ def extract(response: str) -> str | None:
     """Return the answer, or None. docs/reward.md says where it differs from `prime_extract`."""
     text = response.replace("**:", ":")  # **Answer**: 5
     text = text.rpartition("</think>")[2].partition("<think>")[0]  # a thought that does not end is no answer
-    marked = None if _says_answer(last_box(text)) else _after_markers(text)
+    box = last_box(text)
+    in_box = box is not None and any(marker in box.lower() for marker in ANSWER_MARKERS)
+    marked = None if in_box else _after_markers(text)  # \boxed{\text{The answer is } 5}
     box = _last_boxes(marked if marked is not None else text)
     if box is not None:
         return box.strip() or None
@@ -252,12 +254,6 @@ def extract(response: str) -> str | None:
     if marked is not None:
         return _marked_answer(marked)
     return _last_answer(text)
-
-
-def _says_answer(box: str | None) -> bool:
-    r"""Return whether a box holds a marker itself, as \boxed{\text{The answer is } 5}: that announces nothing outside
-    it."""
-    return box is not None and any(marker in box.lower() for marker in ANSWER_MARKERS)
 
 
 def _last_boxes(text: str) -> str | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import contextlib
 import functools
 import importlib.util
 import json
@@ -155,61 +154,39 @@ class VerifierPool:
 
 
 class _Worker:
-    """The pool's end of one worker: of a process, and of the fork of it that verifies. It starts with the first job."""
+    """The pool's end of a process that verifies. It starts with its first job, and again when it has died."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._process: subprocess.Popen[bytes] | None = None
-        self._connection = Connection(os.open(os.devnull, os.O_RDONLY))
-        self._fork = 0
-        self._number = 0
 
     def ask(self, response: str, label: str, mode: Mode) -> Verdict:
-        """Return the verdict. A job whose worker somebody else killed gets a second try. Raises RuntimeError where the
-        process does not start."""
+        """Return the verdict. Raises RuntimeError where the process does not start."""
         reason = "crash"
-        for _ in range(2):
+        for _ in range(2):  # a process that was full, or that somebody else killed, costs no reward
             try:
-                reply = self._answer(response, label, mode)
+                return self._answer(response, label, mode)
             except TimeoutError:
                 self.end()
                 return verdict(None, "timeout")
             except (OSError, EOFError):
-                self.end()
-                continue
-            if isinstance(reply, Verdict):
-                return reply
-            if (reason := reason_of(reply)) != "crash":
-                break
+                if (reason := reason_of(self.end())) != "crash":
+                    break
         return verdict(None, reason)
 
-    def _answer(self, response: str, label: str, mode: Mode) -> Verdict | int:
-        """Return the verdict, or the exit code of the fork that died.
-
-        Raises:
-            OSError, EOFError: the process is gone; TimeoutError: its fork is blocked.
-        """
-        if self._process is None:
-            self._start()
-        self._number += 1
-        self._connection.send_bytes(json.dumps([self._number, mode, response, label]).encode())
+    def _answer(self, response: str, label: str, mode: Mode) -> Verdict:
+        """Return the verdict. Raises OSError or EOFError where the process died, TimeoutError where it is blocked."""
+        process = self._process or self._start()
+        self._connection.send_bytes(json.dumps([response, label, mode]).encode())
         worked = -1
-        while True:
-            if not self._connection.poll(self._limits.wall_s):
-                state, now = _processor_time(self._fork)
-                if state != "R" and worked in (-1, now):
-                    raise TimeoutError
-                worked = now  # it works, or waits for a processor
-                continue
-            kind, *reply = json.loads(self._connection.recv_bytes())
-            if kind == "fork":
-                (self._fork,) = reply
-            elif kind == "died":
-                return int(reply[0])
-            elif reply[0] == self._number:  # else of a job that was given up
-                return Verdict(float(reply[1]), reply[2], reply[3])
+        while not self._connection.poll(self._limits.wall_s):
+            state, now = _processor_time(process.pid)
+            if state != "R" and worked in (-1, now):
+                raise TimeoutError
+            worked = now  # it works, or waits for a processor
+        return Verdict(*json.loads(self._connection.recv_bytes()))
 
-    def _start(self) -> None:
+    def _start(self) -> subprocess.Popen[bytes]:
         mine, theirs = socket.socketpair()
         program = (
             "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
@@ -218,7 +195,7 @@ class _Worker:
         paths = [os.path.abspath(path) for path in sys.path]
         arguments = [theirs.fileno(), self._limits.cpu_s, self._limits.memory_mb]
         with theirs:
-            self._process = subprocess.Popen(
+            self._process = process = subprocess.Popen(
                 [sys.executable, "-c", program, json.dumps(paths), json.dumps(arguments)],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
@@ -228,24 +205,29 @@ class _Worker:
                 env={"PATH": os.defpath, "PYTHONHASHSEED": "0", "LANG": "C.UTF-8"},
                 start_new_session=True,  # Ctrl-C ends the pool, and that ends this
             )
-        self._connection.close()
         self._connection = Connection(mine.detach())
-        if not self._connection.poll(_START_LIMIT_S) or self._process.poll() is not None:
+        try:
+            ready = self._connection.poll(_START_LIMIT_S) and self._connection.recv_bytes()
+        except EOFError:
+            ready = False
+        if not ready:
             self.end()
             raise RuntimeError("the verifier's process did not start: see its message above")
+        return process
 
-    def end(self) -> None:
-        """Kill the process and its fork."""
+    def end(self) -> int:
+        """Kill the process, where there is one, and return its exit code."""
+        if self._process is None:
+            return 0
         self._connection.close()
-        if self._process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+        self._process.kill()
+        code = self._process.wait()
         self._process = None
+        return code
 
 
 def reason_of(exit_code: int) -> str:
-    """Return why a fork died: one of KILLED."""
+    """Return why a process died: one of KILLED."""
     return {-signal.SIGPROF: "timeout", MEMORY: "memory", FORBIDDEN: "forbidden"}.get(exit_code, "crash")
 
 

@@ -1,10 +1,8 @@
-"""The processes of the verifier, and what they may not do: grow past their memory, take more than their CPU time, run
-code, write, reach out.
+"""A process of the verifier, and what it may not do: grow past its memory, take more than its CPU time, run code,
+write, reach out.
 
-A process imports the mathematics once and forks itself; the fork verifies, and is replaced when it dies, which takes
-milliseconds where an import takes two seconds. The kernel holds the fork to its limits, and an audit hook, which Python
-code cannot take off again, to the rest. Both end when the pool's end of their socket closes, and the fork with the
-process.
+The kernel holds it to its limits, and an audit hook, which Python code cannot take off again, to the rest. It ends when
+the pool's end of its socket closes, and is replaced by the pool when it dies, for some 1.3 s of CPU time.
 """
 
 from __future__ import annotations
@@ -12,7 +10,6 @@ from __future__ import annotations
 import collections
 import ctypes
 import dataclasses
-import gc
 import json
 import os
 import resource
@@ -32,58 +29,40 @@ _WARM_UP = [
 
 
 def main(fd: int, cpu_limit_s: float, memory_limit_mb: int) -> None:
-    """Keep a fork that serves the socket: the work of the process. Whoever is at its other end is told of each."""
+    """Import the mathematics, tell the other end of the socket, and serve it: the work of the process."""
     from sat_slime.reward.comparison import judge
 
-    connection = Connection(fd)
+    # One that is stopped or blocked reads no end of its socket: the kernel ends it with the thread that started it.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     for answer, label in _WARM_UP:
         judge(f"\\boxed{{{answer}}}", label, "default")
-    gc.collect()
-    gc.freeze()
-    parent = os.getpid()
-    while True:
-        child = os.fork()
-        if child == 0:
-            serve(fd, cpu_limit_s, memory_limit_mb, parent)
-        connection.send_bytes(json.dumps(["fork", child]).encode())
-        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        if code == CLOSED:
-            return
-        if code != FULL:
-            connection.send_bytes(json.dumps(["died", code]).encode())
+    connection = Connection(fd)
+    connection.send_bytes(b"ready")
+    serve(connection, cpu_limit_s, memory_limit_mb)
 
 
-def serve(fd: int, cpu_limit_s: float, memory_limit_mb: int, parent: int) -> NoReturn:
-    """Give one verdict after another: the work of a fork of process `parent`. A request is the JSON list of number,
-    mode, response and label; a reply that of number, reward, extracted answer and reason."""
+def serve(connection: Connection, cpu_limit_s: float, memory_limit_mb: int) -> NoReturn:
+    """Give one verdict after another. A request is the JSON list of response, label and mode; a reply that of reward,
+    extracted answer and reason. It ends with its socket, or with half of its memory in use after a verdict."""
     from sat_slime.reward.comparison import judge
 
-    code = 1
+    code = 0
     try:
-        # A fork that is stopped or blocked reads no end of its socket: the kernel ends it with the process.
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(CLOSED)  # it was gone before that
         sys.dont_write_bytecode = True
-        connection = Connection(fd)
         statm = os.open(f"/proc/{os.getpid()}/statm", os.O_RDONLY)
         enough_pages = memory_limit_mb * 2**20 // 2 // resource.getpagesize()
         limit_resources(memory_limit_mb)
         forbid_code(_generators())
         while True:
-            number, mode, response, label = json.loads(connection.recv_bytes())
+            request = json.loads(connection.recv_bytes())
             limit_cpu(cpu_limit_s)
-            given = judge(response, label, mode)
+            given = judge(*request)
             limit_cpu(0)
-            reply = ["verdict", number, given.reward, given.extracted, given.reason]
-            connection.send_bytes(json.dumps(reply).encode())
+            connection.send_bytes(json.dumps([given.reward, given.extracted, given.reason]).encode())
             if int(os.pread(statm, 100, 0).split()[1]) > enough_pages:
-                code = FULL
                 break
     except MemoryError:
         code = MEMORY
-    except (EOFError, ConnectionError):
-        code = CLOSED
     finally:
         os._exit(code)
 
@@ -98,9 +77,8 @@ def _generators() -> list[str]:
 
 # ------------------------------------------------------------------------------------------------------- the sandbox
 
-MEMORY, FORBIDDEN, FULL, CLOSED = 81, 82, 83, 84
-"""Exit codes of a fork that ended itself: out of memory, at what it may not do, with half of its memory in use after a
-verdict, at the end of its socket."""
+MEMORY, FORBIDDEN = 81, 82
+"""Exit codes of a process that ended itself: out of memory, at what it may not do."""
 
 _EVENTS = frozenset(
     {
