@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -69,25 +69,35 @@ class Given:
     place: str
 
 
-@dataclass
 class _Run:
     """The settings of the run as they are found."""
 
-    flags: dict[str, Given]
-    notes: list[str]
-    settings: dict[str, tuple[Any, str]] = field(default_factory=dict)
-    """Dotted key to value, and the place in the script that it is from."""
+    def __init__(self, script: Script):
+        self.script = script
+        self.flags: dict[str, Given] = {}
+        self.settings: dict[str, tuple[Any, str]] = {}
+        """Dotted key to value, and the place in the script that it is from."""
 
-    def by_hand(self, given: Given, text: str) -> None:
-        self.notes.append(f"{given.place}: {' '.join(text.split())}")
+    def by_hand(self, place: str, text: str) -> None:
+        self.script.notes.append(f"{place}: {' '.join(text.split())}")
 
-    def whole(self, name: str) -> int | None:
-        """Return the value of a flag that is a whole number."""
-        words = self.flags[name].words if name in self.flags else []
-        return int(words[0]) if len(words) == 1 and words[0].isdigit() else None
+    def readable(self, name: str, value: str, place: str, key: str, where: str = "") -> bool:
+        """Return whether a value can be carried over; what cannot be is told."""
+        if secret_names({name.removeprefix("--"): value}):
+            self.by_hand(place, f"{name} is a secret: set it in the cluster's environment")
+        elif MARK.search(value):
+            why = self.script.why(value)
+            self.by_hand(place, f"{name} {MARK.sub('...', value)}: {why}: set {key} by hand{where}")
+        else:
+            return True
+        return False
 
     def word(self, name: str) -> str:
         return " ".join(self.flags[name].words) if name in self.flags else ""
+
+    def whole(self, name: str) -> int:
+        """Return the value of a flag that is a whole number, 0 for any other."""
+        return int(self.word(name)) if self.word(name).isdigit() else 0
 
 
 def from_script(path: Path) -> tuple[str, list[str]]:
@@ -104,36 +114,25 @@ def from_script(path: Path) -> tuple[str, list[str]]:
     if start is None:
         none = f"{path}: nothing in it starts `python3 {TRAINERS[0]}` or `python3 {TRAINERS[1]}` of slime"
         raise ConfigError([none, *script.notes])
-    trainer, run = script.command[start], _Run({}, script.notes)
+    trainer, run = script.command[start], _Run(script)
     flags, stray = _flags(script.command[start + 1 :])
     for word in stray:
-        run.by_hand(Given([], word.place), f"{script.why(word.text)}: write its flags by hand")
+        run.by_hand(word.place, f"{script.why(word.text)}: write its flags by hand")
     for name, given in flags.items():
         key = OURS[name][0] if name in OURS else GOVERNS.get(name, f"slime.{name}")
-        value = " ".join(given.words)
-        if secret_names({name: value}):
-            run.by_hand(given, f"--{name} is a secret: set it in the cluster's environment")
-        elif MARK.search(value):
-            run.by_hand(given, f"--{name} {MARK.sub('...', value)}: {script.why(value)}: set {key} by hand")
-        else:
+        if run.readable(f"--{name}", " ".join(given.words), given.place, key):
             run.flags[name] = given
     absent = {*DEFAULTS, "sequence-parallel", "attention-backend"} - AS_SLIMES - run.flags.keys()
-    _order(run, Given([trainer.text], trainer.place))
+    _order(run, trainer)
     _method(run)
     for at, word in enumerate(script.command[:start]):
         option, equals, text = word.text.partition("=")
         if option == "--runtime-env-json":
-            text = text if equals else script.command[at + 1].text
-            _environment(run, Given([text], word.place), script.why)
+            _environment(run, text if equals else script.command[at + 1].text, word.place)
     _slimes_own(run)
     run.settings |= {f"slime.{name}": (False, "") for name in sorted(absent)}
-    run.notes.sort(key=_line)
-    return _text(path, run), run.notes
-
-
-def _line(note: str) -> int:
-    found = re.search(r":(\d+): ", note)
-    return int(found[1]) if found else 0
+    script.notes.sort(key=lambda note: int((re.findall(r":(\d+): ", note) or [0])[0]))
+    return _text(path, run), script.notes
 
 
 def _flags(words: list[Word]) -> tuple[dict[str, Given], list[Word]]:
@@ -159,26 +158,27 @@ def _flags(words: list[Word]) -> tuple[dict[str, Given], list[Word]]:
     return flags, stray
 
 
-def _order(run: _Run, trainer: Given) -> None:
+def _order(run: _Run, trainer: Word) -> None:
     """Put the order of generation and training, and the GPUs of each."""
     flags, settings = run.flags, run.settings
-    settings["pipeline.lag"] = int(trainer.words[0].endswith("train_async.py")), trainer.place
+    settings["pipeline.lag"] = int(trainer.text.endswith("train_async.py")), trainer.place
     if settings["pipeline.lag"][0] == 0:
         flags.pop("update-weights-interval", None)
-    rollout = run.word("rollout-function-path")
-    if "fully_async_rollout" in rollout:
-        given = flags.pop("rollout-function-path")
-        settings["pipeline.mode"] = "streaming", given.place
-        run.by_hand(given, "slime bounds no staleness here, and a run here does: see pipeline.max_staleness")
-    batch = run.whole("global-batch-size")
-    responses = (run.whole("rollout-batch-size") or 0) * (run.whole("n-samples-per-prompt") or 0)
+    if "fully_async_rollout" in run.word("rollout-function-path"):
+        place = flags.pop("rollout-function-path").place
+        settings["pipeline.mode"] = "streaming", place
+        run.by_hand(place, "slime bounds no staleness here, and a run here does: see pipeline.max_staleness")
+    batch, responses = (
+        run.whole("global-batch-size"),
+        run.whole("rollout-batch-size") * run.whole("n-samples-per-prompt"),
+    )
     if batch and responses:
         settings[STEPS] = max(responses // batch, 1), flags.pop("global-batch-size").place
     if "num-steps-per-rollout" in flags:
         flags.pop("global-batch-size", None)
     if colocate := flags.pop("colocate", None):
         run.by_hand(
-            colocate,
+            colocate.place,
             "--colocate: training and generation have GPUs of their own here, as many again: divide them by "
             "slime.actor-num-gpus-per-node and slime.rollout-num-gpus",
         )
@@ -194,7 +194,9 @@ def _method(run: _Run) -> None:
     flags, settings = run.flags, run.settings
     base = flags.get("advantage-estimator", Given(["grpo"], ""))
     if base.words not in (["grpo"], ["gspo"]):
-        run.by_hand(flags.pop("advantage-estimator"), f"--advantage-estimator {' '.join(base.words)}: set method.base")
+        run.by_hand(
+            flags.pop("advantage-estimator").place, f"--advantage-estimator {' '.join(base.words)}: set method.base"
+        )
     settings |= {"method.base": ("grpo", ""), "method.denominator": ("trainer", ""), "loss.kl_coef": (0, "")}
     if "custom-tis-function-path" in flags:
         flags.pop("use-tis", None)
@@ -207,7 +209,7 @@ def _method(run: _Run) -> None:
     used = flags.pop("use-kl-loss", None)
     if used and run.word("kl-loss-coef").strip("0.") and (kind is None or kind.words not in (["low_var_kl"], ["k3"])):
         words = "k1, which is slime's default" if kind is None else " ".join(kind.words)
-        run.by_hand(kind or used, f"--kl-loss-type {words}: here it is always low_var_kl")
+        run.by_hand((kind or used).place, f"--kl-loss-type {words}: here it is always low_var_kl")
     if not run.word("kl-coef").strip("0."):
         flags.pop("kl-coef", None)
     if "seed" not in flags and "rollout-seed" in flags:
@@ -220,50 +222,45 @@ def _method(run: _Run) -> None:
         settings[key] = _value(name, given) if value is None else value, given.place
 
 
-def _environment(run: _Run, given: Given, why: Callable[[str], str]) -> None:
+def _environment(run: _Run, text: str, place: str) -> None:
     """Put the job's environment, without secrets and what every run here has."""
     try:
-        others = json.loads(given.words[0])
+        others = json.loads(text)
         variables = {str(name): str(value) for name, value in others.pop("env_vars", {}).items()}
     except (ValueError, AttributeError, TypeError):
-        run.by_hand(given, "the job's environment cannot be read: write it by hand below cluster.env")
+        run.by_hand(place, "the job's environment cannot be read: write it by hand below cluster.env")
         return
     if others:
-        run.by_hand(given, f"runtime environment: write {', '.join(others)} by hand below cluster.runtime_env")
-    secrets = secret_names(variables)
+        run.by_hand(place, f"runtime environment: write {', '.join(others)} by hand below cluster.runtime_env")
     for name, value in variables.items():
-        folders = [folder for folder in value.split(":") if folder]
-        if name in secrets:
-            run.by_hand(given, f"{name} is a secret: set it in the cluster's environment")
-        elif MARK.search(value):
-            key = "cluster.python_path" if name == "PYTHONPATH" else f"cluster.env.{name}"
-            run.by_hand(given, f"{name} {MARK.sub('...', value)}: {why(value)}: set {key} by hand where it is needed")
-        elif name == "PYTHONPATH":
+        key = "cluster.python_path" if name == "PYTHONPATH" else f"cluster.env.{name}"
+        if not run.readable(name, value, place, key, " where it is needed"):
+            continue
+        if name == "PYTHONPATH":
+            folders = [folder for folder in value.split(":") if folder]
             for folder in [folder for folder in folders if "megatron" in folder.lower()][:1]:
                 folders.remove(folder)
-                run.settings["cluster.megatron_dir"] = folder, given.place
+                run.settings["cluster.megatron_dir"] = folder, place
             if folders:
-                run.settings["cluster.python_path"] = folders, given.place
+                run.settings[key] = folders, place
         elif (name, value) not in (("CUDA_DEVICE_MAX_CONNECTIONS", "1"), ("NCCL_NVLS_ENABLE", "1")):
-            run.settings[f"cluster.env.{name}"] = value, given.place
+            run.settings[key] = value, place
 
 
 def _slimes_own(run: _Run) -> None:
     for name, given in run.flags.items():
         flag, value = f"--{name} {' '.join(given.words)}".strip(), _value(name, given)
         if name in REFUSED:
-            run.by_hand(given, f"{flag} is left out: {REFUSED[name]}")
-            continue
-        if name in GOVERNS:
-            run.by_hand(given, f"{flag} follows from {GOVERNS[name]} here: set that")
-            continue
-        try:
-            SlimeConfig(slime={name: value})
-        except ValidationError as error:
-            message = error.errors()[0]["msg"].removeprefix("Value error, ")
-            run.by_hand(given, f"{flag}: {message}: set slime.{name} by hand")
-            continue
-        run.settings[f"slime.{name}"] = value, given.place
+            run.by_hand(given.place, f"{flag} is left out: {REFUSED[name]}")
+        elif name in GOVERNS:
+            run.by_hand(given.place, f"{flag} follows from {GOVERNS[name]} here: set that")
+        else:
+            try:
+                SlimeConfig(slime={name: value})
+                run.settings[f"slime.{name}"] = value, given.place
+            except ValidationError as error:
+                message = error.errors()[0]["msg"].removeprefix("Value error, ")
+                run.by_hand(given.place, f"{flag}: {message}: set slime.{name} by hand")
 
 
 def _value(name: str, given: Given) -> Any:
@@ -293,8 +290,8 @@ def _text(path: Path, run: _Run) -> str:
         "# objective: for SAT add `sat: true` below method, with `denominator: rollout`. What is false without a line",
         "# number is not in the script, and a run here has it by default.",
     ]
-    if run.notes:
-        lines += ["#", "# By hand:", *(f"# - {note}" for note in run.notes)]
+    if notes := run.script.notes:
+        lines += ["#", "# By hand:", *(f"# - {note}" for note in notes)]
     lines += ["runtime: slime", f"name: {re.sub(r'[^A-Za-z0-9._-]+', '-', path.stem).lstrip('._-') or 'run'}"]
     tree: dict[str, Any] = {"method": {}, "loss": {}, "pipeline": {}, "cluster": {}, "slime": {}}
     for key, entry in run.settings.items():
@@ -303,15 +300,15 @@ def _text(path: Path, run: _Run) -> str:
         for section in sections:
             below = below.setdefault(section, {})
         below[last] = entry
-    _write(lines, {section: below for section, below in tree.items() if below}, "")
+
+    def write(tree: Mapping[str, Any], indent: str) -> None:
+        for key, entry in tree.items():
+            if isinstance(entry, dict):
+                lines.extend([*([] if indent else [""]), f"{indent}{key}:"])
+                write(entry, indent + "  ")
+            else:
+                value, place = entry
+                lines.append(f"{indent}{key}: {_yaml(value)}" + (f"  # {place}" if place else ""))
+
+    write({section: below for section, below in tree.items() if below}, "")
     return "\n".join(lines) + "\n"
-
-
-def _write(lines: list[str], tree: Mapping[str, Any], indent: str) -> None:
-    for key, entry in tree.items():
-        if isinstance(entry, dict):
-            lines += [*([] if indent else [""]), f"{indent}{key}:"]
-            _write(lines, entry, indent + "  ")
-        else:
-            value, place = entry
-            lines.append(f"{indent}{key}: {_yaml(value)}" + (f"  # {place}" if place else ""))
