@@ -217,10 +217,13 @@ def flag_errors(config: SlimeConfig, known: KnownFlags | None = None) -> list[st
         elif name in of_ours and not (flag and flag.repeatable):
             errors.append(f"{_own_key(name)}: the command always has --{name}: leave this out")
     judged = {line.partition(":")[0] for line in errors}
-    others = [argument for argument in slime_arguments(config, run_dir) if argument.key not in judged]
-    words = [word for argument in others for word in argument.words()]
-    keys = {f"--{argument.name}": argument.key for argument in others}
-    return errors + unknown_flags(words, known, keys, {f"--{name}": key for name, key in governed.items()})
+    flags = (
+        (flag, values, argument.key or flag)
+        for argument in slime_arguments(config, run_dir)
+        if argument.key not in judged
+        for flag, *values in [argument.words()]
+    )
+    return errors + unknown_flags(flags, known, {f"--{name}": key for name, key in governed.items()})
 
 
 def slime_arguments(config: SlimeConfig, run_dir: Path) -> list[Argument]:

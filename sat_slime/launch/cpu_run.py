@@ -37,6 +37,7 @@ def cpu_python_path(folders: Sequence[str]) -> list[str]:
 
 def cpu_environment(config: SlimeConfig) -> dict[str, str]:
     """Return the environment of the job and all its workers, in addition to the one that a run on GPUs has."""
+    cores, ranks = f"0-{(os.cpu_count() or 1) - 1}", config.rollout.gpus_per_engine
     return {
         **family_environment(config.model.family),
         VARIABLE: "cpu",
@@ -45,19 +46,14 @@ def cpu_environment(config: SlimeConfig) -> dict[str, str]:
         "TOKENIZERS_PARALLELISM": "false",
         "TORCHDYNAMO_DISABLE": "1",  # compiled functions would need a C++ compiler
         "SGLANG_USE_CPU_ENGINE": "1",
-        **_threads_of_engine(config.rollout.gpus_per_engine),
+        # An engine may have more ranks than the machine has NUMA nodes: all cores for each of them.
+        **({"SGLANG_CPU_OMP_THREADS_BIND": "|".join([cores] * ranks)} if ranks > 1 else {}),
         "HF_HUB_OFFLINE": "1",
         "GLOO_SOCKET_IFNAME": "lo",
         "SLIME_HOST_IP": "127.0.0.1",
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
         "PYTHONWARNINGS": "ignore",  # every package that finds no Apex would warn
     }
-
-
-def _threads_of_engine(ranks: int) -> dict[str, str]:
-    """Return what lets an engine have more ranks than the machine has NUMA nodes: all cores for each of them."""
-    cores = f"0-{(os.cpu_count() or 1) - 1}"
-    return {"SGLANG_CPU_OMP_THREADS_BIND": "|".join([cores] * ranks)} if ranks > 1 else {}
 
 
 def cpu_ray(config: SlimeConfig) -> tuple[int, int]:

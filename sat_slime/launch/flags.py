@@ -11,7 +11,7 @@ from __future__ import annotations
 import difflib
 import functools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,24 +58,21 @@ def recorded_flags(version: str | None = None) -> KnownFlags:
 
 
 def unknown_flags(
-    args: Sequence[str],
-    known: KnownFlags,
-    keys: Mapping[str, str] | None = None,
-    governed: Mapping[str, str] | None = None,
+    flags: Iterable[tuple[str, Sequence[str], str]], known: KnownFlags, governed: Mapping[str, str]
 ) -> list[str]:
     """Return a line for every fault of a command's flags: one that is unknown, abbreviated or repeated, or has another
     number of values than it takes.
 
-    keys: the setting that each flag came from, by the flag with its dashes.
-    governed: the setting that alone gives a flag, by the flag with its dashes.
+    Args:
+        flags: name with dashes, values, and the setting that it comes from.
+        governed: the setting that alone gives a flag, by the flag with its dashes.
     """
     errors: list[str] = []
     seen: set[str] = set()
-    for name, values in _split(args):
-        key = (keys or {}).get(name) or name
+    for name, values, key in flags:
         flag = known.by_name.get(name)
         if flag is None:
-            errors.append(f"{key}: there is no flag {name} in {known.source}{_nearest(name, known, governed or {})}")
+            errors.append(f"{key}: there is no flag {name} in {known.source}{_nearest(name, known, governed)}")
             continue
         if flag.name in seen and not flag.repeatable:
             again = "is given twice" if name == flag.name else f"is {flag.name}, which the command has already"
@@ -85,23 +82,7 @@ def unknown_flags(
     return errors
 
 
-def _split(args: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """Yield each flag of a command line with the values that follow it."""
-    name: str | None = None
-    values: list[str] = []
-    for word in args:
-        if word.startswith("--"):
-            if name is not None:
-                yield name, values
-            name, equals, value = word.partition("=")
-            values = [value] if equals else []
-        elif name is not None:
-            values.append(word)
-    if name is not None:
-        yield name, values
-
-
-def _value_faults(flag: Flag, name: str, values: list[str]) -> Iterator[str]:
+def _value_faults(flag: Flag, name: str, values: Sequence[str]) -> Iterator[str]:
     shown = " ".join(values)
     if isinstance(flag.values, int):
         if len(values) != flag.values:
@@ -110,7 +91,6 @@ def _value_faults(flag: Flag, name: str, values: list[str]) -> Iterator[str]:
             yield f"{name} takes {takes}, not {shown!r}{remedy}" if values else f"{name} takes {takes}, and has none"
     elif (flag.values == "+" and not values) or (flag.values == "?" and len(values) > 1):
         yield f"{name} takes {'one value or more' if flag.values == '+' else 'at most one value'}, not {shown!r}"
-        return
 
 
 def _nearest(name: str, known: KnownFlags, governed: Mapping[str, str]) -> str:

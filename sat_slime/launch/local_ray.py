@@ -153,7 +153,8 @@ def stop_ray(ray: LocalRay, logs_to: Path | None = None) -> bool:
     """
     was_there = is_running(ray)
     if was_there:
-        _end(ray)
+        os.kill(ray.pid, signal.SIGTERM)
+        _ends_within(ray, STOP_TIMEOUT_S)
     _end_what_is_left(ray)
     remove_shared_memory(Path(ray.folder))
     if logs_to is not None:
@@ -171,17 +172,9 @@ def _copy_logs(ray: LocalRay, to: Path) -> None:
                 (to / f"{log.parts[-4]}-{log.name}").write_text(text, encoding="utf-8")
 
 
-def _end(ray: LocalRay) -> None:
-    os.kill(ray.pid, signal.SIGTERM)
-    if not _ends_within(ray, STOP_TIMEOUT_S):
-        os.kill(ray.pid, signal.SIGKILL)  # the kernel then ends Ray's other processes
-        if not _ends_within(ray, KILL_TIMEOUT_S):
-            raise JobError(f"the Ray of this run (process {ray.pid}) does not end: see {ray.folder}")
-
-
 def _end_what_is_left(ray: LocalRay) -> None:
-    """Ends jobs that Ray left: a job that is not connected to Ray at its end does not end with it. Jobs have Ray's
-    folder, which no other Ray has, in their environment.
+    """Kills a Ray that did not end, and jobs that it left: one that is not connected to Ray at its end does not end
+    with it. All have Ray's folder, which no other Ray has, in their environment.
 
     They are looked for until none is left: a process may start while the others are ended, and takes a moment to
     end."""

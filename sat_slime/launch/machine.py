@@ -124,21 +124,15 @@ def checkpoint_bytes(config: SlimeConfig) -> float:
     return parameters(config.model) * float(BF16 + (3 * FP32 if config.checkpoint.optimizer else 0))
 
 
-def checkpoints_on_disk(config: SlimeConfig) -> int:
-    """Return the most checkpoints of a run that lie on the disk at once: an old one is deleted once the newer one is
-    whole."""
-    every, keep = config.checkpoint.every_n_iterations, config.pipeline.keep_checkpoints
-    saved = -(-config.pipeline.iterations // every) if every else 0
-    return saved if keep is None else min(saved, keep + 1)
-
-
 def _disk(config: SlimeConfig, run_folder: Path) -> Finding:
     what, parent = "disk", existing_parent(checkpoint_folder(config, run_folder))
     key = "slime.save" if config.checkpoint.folder else "output_dir"
     if not os.access(parent, os.W_OK | os.X_OK) or not parent.is_dir():
         return fail(what, f"{parent} cannot be written: choose another {key}")
     free, size = shutil.disk_usage(parent).free, checkpoint_bytes(config)
-    count, keep = checkpoints_on_disk(config), config.pipeline.keep_checkpoints
+    every, keep = config.checkpoint.every_n_iterations, config.pipeline.keep_checkpoints
+    count = -(-config.pipeline.iterations // every) if every else 0
+    count = count if keep is None else min(count, keep + 1)  # an old one is deleted once the newer one is whole
     if count and size > free:
         return fail(
             what,

@@ -50,10 +50,8 @@ class Answer:
     """Its flags, or the recorded ones where it could not be asked."""
     refusals: tuple[str, ...] = ()
     """A line for what slime, or our driver after it, refuses."""
-    asked: bool = False
-    """Whether slime's parser ran on the command."""
-    failure: str = ""
-    """Why it did not, though slime is there."""
+    failure: str | None = None
+    """Why slime's parser, though it is there, did not run on the command; empty where it did."""
 
     def findings(self, on_head_node: bool = False) -> Iterator[Finding]:
         """Yield what was asked, for a run whose settings have no fault. on_head_node: the job's driver would run this
@@ -62,7 +60,7 @@ class Answer:
             yield fail("flags", f"slime's parser fails here as it would for the job: {self.failure}")
         elif self.failure:
             yield warn("flags", f"slime's parser could not be asked ({self.failure}): all in {self.known.source}")
-        elif self.asked:
+        elif self.failure is not None:
             yield ok("flags", f"taken by the parser of {self.known.source}")
         else:
             yield ok("flags", f"all in {self.known.source}; slime, whose parser would be asked, is not here")
@@ -100,7 +98,7 @@ def ask_slime(config: SlimeConfig, run_dir: Path) -> Answer:
             lines = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
             return Answer(recorded_flags(), failure=lines[-1])
     known = KnownFlags(f"slime {slime_dir if is_checkout else 'as installed'}", flags_by_name(answer["flags"]))
-    return Answer(known, tuple(refusal_lines(config, arguments, answer)), asked=True)
+    return Answer(known, tuple(refusal_lines(config, arguments, answer)), failure="")
 
 
 def slime_is_installed() -> bool:

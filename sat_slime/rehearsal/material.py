@@ -60,10 +60,13 @@ def make_material(run: SlimeConfig, thin: SlimeConfig, folder: Path) -> tuple[bo
     own = Path(run.model.hf_checkpoint) if run.model.hf_checkpoint else None
     words = write_tokenizer(own, thin.model.vocab_size, model)
     (folder / "rollouts").mkdir()
-    prompts, answers = training_prompts(run, thin.rollout.prompts_per_iteration)
-    _write_lines(folder / "prompts.jsonl", prompts)
+    count = 2 * thin.rollout.prompts_per_iteration
+    lines = _short_lines(run, Path(run.data.prompts))[:count] if run.data.prompts else []
+    lines = lines or [_made(run, number) for number in range(count)]
+    answers = list(dict.fromkeys(str(line.get(run.data.label_key)) for line in lines))
+    _write_lines(folder / "prompts.jsonl", lines)
     for name, file in thin.eval.prompts.items():
-        _write_lines(Path(file), evaluation_prompts(run, name))
+        _write_lines(Path(file), _short_lines(run, Path(run.eval.prompts[name]))[:1] or [_made(run, 99)])
     stop = stop_token(thin, model)
     write_model(thin, model, script_tokens(model, answers, stop), stop)
     return words
@@ -134,18 +137,6 @@ def write_tokenizer(own: Path | None, vocab_size: int, out: Path) -> tuple[bool,
 
 
 # ------------------------------------------------------------------------------------------------------------ prompts
-
-
-def training_prompts(run: SlimeConfig, count: int) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return lines of a prompt file, twice as many as a batch has, and the answers that the model is to give."""
-    lines = list(_short_lines(run, Path(run.data.prompts))) if run.data.prompts else []
-    lines = lines[: 2 * count] or [_made(run, number) for number in range(2 * count)]
-    return lines, list(dict.fromkeys(str(line.get(run.data.label_key)) for line in lines))
-
-
-def evaluation_prompts(run: SlimeConfig, name: str) -> list[dict[str, Any]]:
-    """Return one problem of an evaluation's set."""
-    return list(_short_lines(run, Path(run.eval.prompts[name])))[:1] or [_made(run, 99)]
 
 
 def _made(run: SlimeConfig, number: int) -> dict[str, Any]:

@@ -74,21 +74,26 @@ def all_checks(thin: SlimeConfig, records: Records, first: int) -> list[Check]:
 # ----------------------------------------------------------------------------------------------------- order, numbers
 
 
-def expected_lags(thin: SlimeConfig, first: int) -> list[int]:
-    """Return the lag at which each iteration is trained in mode batch, in optimizer steps: 0, 1, ..., n, 1, ... A job
-    begins, and its first batch is generated, with newest weights. first: iterations of the first job."""
-    lag, steps = thin.pipeline.lag, thin.pipeline.optimizer_steps_per_rollout
-    lags: list[int] = []
+def expected_order(thin: SlimeConfig, first: int) -> tuple[list[int], list[int]]:
+    """Return, in optimizer steps, the lag at which each iteration is trained in mode batch, 0, 1, ..., n, 1, ..., and
+    the weights that each evaluation measures, those of the newest push. A job begins, and its first batch is generated,
+    with newest weights. first: iterations of the first job."""
+    lag, every, end = thin.pipeline.lag, thin.eval.every_n_iterations, thin.pipeline.iterations
+    lags, measured = [], [0]
     pushed = generated = 0
-    for iteration in range(thin.pipeline.iterations):
+    for iteration in range(end):
         if iteration in (0, first):
             pushed = generated = iteration
-        lags.append((iteration - generated) * steps)
+        lags.append(iteration - generated)
         generated = pushed  # the next batch is generated while this one is trained
-        if (iteration + 1) % max(lag, 1) == 0 or iteration + 1 in (first, thin.pipeline.iterations):
+        ended = iteration + 1 in (first, end)
+        if ended or (iteration + 1) % max(lag, 1) == 0:
             pushed = iteration + 1
             generated = pushed if lag == 0 else generated
-    return lags
+        if ended or (every and (iteration + 1) % every == 0):
+            measured.append(pushed)
+    steps = thin.pipeline.optimizer_steps_per_rollout
+    return [lag * steps for lag in lags], [weights * steps for weights in measured]
 
 
 def _order(thin: SlimeConfig, records: Records, first: int) -> Iterator[Check]:
@@ -100,7 +105,7 @@ def _order(thin: SlimeConfig, records: Records, first: int) -> Iterator[Check]:
         held = all(lag is not None and lag <= bound for lag in found)
         yield check("largest lag of each batch", f"at most {bound}", _listed(found), same=held)
         return
-    expected = expected_lags(thin, first)[: len(rows)]  # of those that were trained
+    expected = expected_order(thin, first)[0][: len(rows)]  # of those that were trained
     yield check("lag of each batch", _listed(expected), _listed(found), same=expected == found)
     several = sum(len({str(v) for v in sample.get("weight_versions") or ()}) != 1 for sample in _samples(records))
     yield check("responses of more or less than one version of the weights", 0, several)
@@ -175,22 +180,7 @@ def _responses(thin: SlimeConfig, records: Records) -> Iterator[Check]:
 def _evaluations(thin: SlimeConfig, records: Records, first: int) -> Iterator[Check]:
     if not thin.eval.every_n_iterations:
         return
-    expected, dataset = expected_evaluations(thin, first), next(iter(thin.eval.prompts), None)
+    expected, dataset = expected_order(thin, first)[1], next(iter(thin.eval.prompts), None)
     found = [row.get("weights_step") for row in records.evaluations if row.get("dataset") == dataset]
     what = "weights of each evaluation, in optimizer steps"
     yield check(what, _listed(expected), _listed(found), same=expected == found)
-
-
-def expected_evaluations(thin: SlimeConfig, first: int) -> list[int]:
-    """Return the optimizer step of the weights that each evaluation measures: those of the newest push."""
-    lag, every = max(thin.pipeline.lag, 1), thin.eval.every_n_iterations
-    steps, end = thin.pipeline.optimizer_steps_per_rollout, thin.pipeline.iterations
-    measured = [0]
-    pushed = 0
-    for iteration in range(1, end + 1):
-        ends = iteration in (first, end)
-        if ends or iteration % lag == 0:
-            pushed = iteration
-        if iteration % every == 0 or ends:
-            measured.append(pushed * steps)
-    return measured

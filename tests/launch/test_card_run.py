@@ -12,9 +12,9 @@ from sat_slime.config import load_config, slime_config_errors
 from sat_slime.config.starters import CONFIGS
 from sat_slime.cpu import INSTEAD
 from sat_slime.launch import card_run
-from sat_slime.launch.command import slime_command
+from sat_slime.launch.command import flag_errors, slime_command
 from sat_slime.launch.cpu_run import SITE
-from sat_slime.launch.flags import recorded_flags, unknown_flags
+from sat_slime.launch.flags import recorded_flags
 from sat_slime.launch.memory import BESIDE_BOTH, GIB, TRAINING, memory_findings, rows, sizes
 from sat_slime.rollout import sglang_on_gpu
 
@@ -46,7 +46,7 @@ def test_in_slimes_image_nothing_is_replaced_and_elsewhere_flags_make_up_for_it(
     machine(lacks)
     config = load_config(file)
     sent = slime_command(config)
-    assert slime_config_errors(config) == [] == unknown_flags(sent.command[3:], recorded_flags(version))
+    assert slime_config_errors(config) == [] == flag_errors(config, recorded_flags(version))
     bare = bool(lacks)
     assert ("--transformer-impl" in sent.command) == ("--no-gradient-accumulation-fusion" in sent.command) == bare
     assert ("--sglang-sampling-backend" in sent.command) == ("SGLANG_IS_FLASHINFER_AVAILABLE" in sent.env) == bare

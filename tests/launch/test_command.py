@@ -9,7 +9,6 @@ from sat_slime.config import load_config, slime_config_errors
 from sat_slime.config.method_section import build_method
 from sat_slime.config.slime_schema import PluginConfig
 from sat_slime.launch.command import PLUGIN_FLAGS, flag_errors, slime_arguments, slime_command
-from sat_slime.launch.flags import recorded_flags, unknown_flags
 from sat_slime.objective.method import method_names
 
 
@@ -56,7 +55,7 @@ def test_every_method_that_slime_runs_has_a_sound_command(tmp_path, method):
     config = paper(tmp_path, *top_p, method=method)
     assert [line for line in slime_config_errors(config) if line.startswith(("method", "hooks", "rollout"))] == []
     sent = slime_command(config)
-    assert unknown_flags(sent.command[3:], recorded_flags()) == []
+    assert flag_errors(config) == []
     settings = PluginConfig.model_validate(yaml.safe_load(next(iter(sent.files.values())))["sat_slime"])
     assert build_method(settings.method) == build_method(config.method)
     assert build_method(settings.method).name == method

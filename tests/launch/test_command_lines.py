@@ -79,9 +79,9 @@ def kept(name: str) -> tuple[dict[str, list[str]], dict[str, str]]:
 def test_the_command_line_is_the_kept_one_and_has_only_flags_of_slime(name):
     flags, environment = sent(name)
     assert (flags, environment) == kept(name)
-    words = [word for flag, values in flags.items() for word in (flag, *values)]
+    given = [(flag, values, flag) for flag, values in flags.items()]
     versions = ("v0.3.1", "main", "newest") if name in CELLS else ("v0.3.1", "main")
-    assert [unknown_flags(words, recorded_flags(version)) for version in versions] == [[]] * len(versions)
+    assert [unknown_flags(given, recorded_flags(version), {}) for version in versions] == [[]] * len(versions)
 
 
 @pytest.mark.needs_slime

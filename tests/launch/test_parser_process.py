@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from paper_commands import CONFIG_JSON, EVERY_KIND, GRID, RECIPES, ROOT, checkpoint, paper
+from paper_commands import EVERY_KIND, GRID, MODELS, RECIPES, ROOT, checkpoint, paper
 
 from sat_slime.config import load_config
 from sat_slime.launch import slimes_parser
@@ -111,8 +111,8 @@ def test_a_slime_that_cannot_be_asked_is_told_of(tmp_path, monkeypatch, text, re
 
 
 def test_what_our_checks_find_is_not_told_again_in_slimes_words(tmp_path):
-    answer = Answer(recorded_flags(), ("slime refuses",), asked=True)
-    assert refused_settings(paper(tmp_path, "slime.rollout-top-k=0"), answer) != ["slime refuses"]
+    answer = Answer(recorded_flags(), ("slime refuses",), "")
+    assert refused_settings(paper(tmp_path, "slime.use-tiss=true"), answer) != ["slime refuses"]
     assert refused_settings(paper(tmp_path), answer) == ["slime refuses"]
 
 
@@ -148,7 +148,7 @@ def accepted(root, checkpoints):
     yield from (((method, lag), paper(root, *moe, method=method, lag=lag)) for method, lag in GRID)
     yield from ((kind, paper(root, *moe, *changes)) for kind, changes in EVERY_KIND.items() if kind != "unknown")
     for recipe in RECIPES:
-        model = next(name for name in CONFIG_JSON if recipe.name.startswith(name))
+        model = next(name for name in MODELS if recipe.name.startswith(name))
         yield recipe.stem, load_config(recipe, [*checkpoints[model], f"output_dir={root}"])
     # Without the checkpoint: this machine's check says so, and slime is asked without it.
     yield "no checkpoint", paper(root, f"slime.hf-checkpoint={root / 'no'}", f"slime.ref-load={root / 'no'}")
@@ -158,7 +158,7 @@ def accepted(root, checkpoints):
 def told(tmp_path_factory):
     """Slime's lines on every command; one process parses all."""
     root = tmp_path_factory.mktemp("asked")
-    checkpoints = {model: checkpoint(root / model, model) for model in CONFIG_JSON}
+    checkpoints = {model: checkpoint(root / model, model) for model in MODELS}
     configs = dict(accepted(root, checkpoints))
     configs |= {text: paper(root, *checkpoints["qwen3-30b-a3b"], *text.split()) for text in REFUSED}
     arguments = {name: slime_arguments(config, run_folder(config)) for name, config in configs.items()}
@@ -213,7 +213,7 @@ def test_slime_is_asked_with_the_runs_own_environment(tmp_path, device):
         files += ["slime.eval-interval=0", "slime.tensor-model-parallel-size=4"]
     config = load_config(file, [*files, f"cluster.slime_dir={folder}", f"output_dir={tmp_path}"])
     answer = ask_slime(config, tmp_path / "x")
-    assert (answer.refusals, answer.failure, answer.asked) == ((), "", True)
+    assert (answer.refusals, answer.failure) == ((), "")
     assert flag_errors(config, answer.known) == []
     with contextlib.suppress(FileNotFoundError):
         assert list((tmp_path / "x").iterdir()) == []

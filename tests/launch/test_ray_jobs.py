@@ -124,7 +124,8 @@ STUBBORN = "import signal, sys; signal.signal(signal.SIGTERM, signal.SIG_IGN); p
 def test_a_ray_that_does_not_end_when_told_is_killed(monkeypatch, tmp_path):
     monkeypatch.setattr(local_ray, "STOP_TIMEOUT_S", 0.0)
     command = [sys.executable, "-c", STUBBORN, str(tmp_path)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    environment = {**os.environ, "RAY_TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as process:
         process.stdout.readline()
         ray = LocalRay("http://127.0.0.1:1", process.pid, str(tmp_path))
         assert how_it_died(ray, timeout_s=0) is None

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sat_slime.config import load_config
-from sat_slime.rehearsal.rehearsal_checks import Records, all_checks, expected_evaluations, expected_lags
+from sat_slime.rehearsal.rehearsal_checks import Records, all_checks, expected_order
 from sat_slime.rehearsal.thin import Sizes, thin_settings
 
 PAPER = Path(__file__).parents[2] / "configs" / "paper" / "qwen3-30b-a3b.yaml"
@@ -31,12 +31,12 @@ def test_lags_are_those_that_whole_runs_had(lag, iterations, first, lags):
     """The first four are of runs of the whole slime (docs/rehearse.md); a resumed run begins anew at lag 0."""
     thin = settings(lag=lag)
     thin = thin.model_copy(update={"pipeline": thin.pipeline.model_copy(update={"iterations": iterations})})
-    assert expected_lags(thin, first) == lags
+    assert expected_order(thin, first)[0] == lags
 
 
 def test_evaluations_measure_the_newest_push():
-    assert expected_evaluations(settings(), first=10) == [0, 0, 10]
-    assert expected_evaluations(settings(), first=8) == [0, 0, 8, 10]
+    assert expected_order(settings(), first=10)[1] == [0, 0, 10]
+    assert expected_order(settings(), first=8)[1] == [0, 0, 8, 10]
 
 
 def rows(lags):
