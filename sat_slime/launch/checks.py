@@ -23,9 +23,8 @@ from sat_slime.config.slime_checks import slime_config_errors
 from sat_slime.config.slime_schema import SlimeConfig
 from sat_slime.launch.command import SlimeCommand, flag_errors
 from sat_slime.launch.flags import KnownFlags
-from sat_slime.launch.machine import SCRIPT, existing_parent, machine_findings
+from sat_slime.launch.machine import SCRIPT, existing_parent, machine_findings, reward_errors
 from sat_slime.launch.memory import machine_sizes, memory_findings, sizes
-from sat_slime.launch.named_files import reward_errors
 from sat_slime.launch.nodes import node_findings
 from sat_slime.launch.ray_jobs import JobServer
 from sat_slime.launch.secrets import secret_names

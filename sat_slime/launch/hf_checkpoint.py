@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 from sat_slime.config.finding import Finding, fail, ok, warn
 from sat_slime.config.slime_schema import SlimeConfig, SlimeModelConfig
-from sat_slime.launch.named_files import reason_of
 
 CONFIG_KEYS = {
     "num-layers": ("num_hidden_layers",),
@@ -135,11 +134,7 @@ class TurnEnd(NamedTuple):
 def stop_findings(config: SlimeConfig) -> Iterator[Finding]:
     """Yield findings on the chat template: whether there is one, with its arguments, and whether SGLang stops where it
     ends a turn; and on slime.rollout-stop-token-ids."""
-    path, given, template_args = (
-        config.model.hf_checkpoint,
-        config.rollout.stop_token_ids,
-        config.data.chat_template_args,
-    )
+    path, given = config.model.hf_checkpoint, config.rollout.stop_token_ids
     if path is None or not _read(Path(path) / "config.json") or not any(Path(path).glob("tokenizer*")):
         return  # the check of the checkpoint says so
     try:
@@ -148,46 +143,45 @@ def stop_findings(config: SlimeConfig) -> Iterator[Finding]:
         yield warn(WHAT, f"the tokenizer cannot be read here ({_said(error)}): look whether responses end")
         return
     stops, texts = stop_tokens(Path(path), tokenizer) | set(given), config.slime.get("rollout-stop") or []
-    numbers = ", ".join(map(str, sorted(stops)))
-    look = f"look whether responses end; it stops on {numbers or 'no token'}"
-    end = TurnEnd("")
-    if config.data.chat_template:
-        if not tokenizer.chat_template:
-            yield fail(
-                WHAT,
-                f"slime.apply-chat-template is true, but {path} has no chat template: put the model's "
-                "chat_template.jinja there, or set slime.apply-chat-template to false",
-            )
-            return
-        for name in template_args:
-            if name not in str(tokenizer.chat_template):
-                told = f"slime.apply-chat-template-kwargs.{name} is no variable of the template: leave it out"
-                yield warn("template", told)
-        try:
-            end = turn_end(tokenizer, template_args)
-        except Exception as error:  # a template may raise anything
-            yield warn(WHAT, f"where the chat template ends a turn is not known ({_said(error)}): {look}")
-            return
-        if not end.token:
-            ends = f"with {end.text!r}, which is no token" if end.text.strip() else "with nothing"
-            yield warn(WHAT, f"the chat template ends a turn {ends}: {look}")
-            return
-    elif not stops and not texts:
-        yield warn(WHAT, "SGLang stops on no token, and responses run to the limit: set slime.rollout-stop-token-ids")
-        return
     texts = texts if isinstance(texts, list) else [str(texts)]
-    if not end.token or end.number in stops or any(text in end.token for text in texts):
-        yield ok(WHAT, f"SGLang stops on {numbers}")
+    listed = ", ".join(map(str, sorted(stops)))
+    on = f"it stops on {listed or 'no token'}"
+    if not config.data.chat_template:
+        told = "SGLang stops on no token, and responses run to the limit: set slime.rollout-stop-token-ids"
+        yield ok(WHAT, f"SGLang stops on {listed}") if stops or texts else warn(WHAT, told)
         return
-    says = "ends a turn with" if end.by_itself else "ends no turn by itself and starts the next with"
-    # Others than special tokens right behind the answer may be part of a layout.
-    special = getattr(tokenizer.added_tokens_decoder.get(end.number), "special", True)
-    mark = fail if special and end.by_itself and end.text.lstrip().startswith(end.token) else warn
-    yield mark(
-        WHAT,
-        f"slime.rollout-stop-token-ids is {given or 'unset'}, and the chat template {says} {end.token} ({end.number}), "
-        f"on which SGLang does not stop (it stops on {numbers or 'no token'}): add {end.number}",
-    )
+    if not tokenizer.chat_template:
+        yield fail(
+            WHAT,
+            f"slime.apply-chat-template is true, but {path} has no chat template: put the model's chat_template.jinja "
+            "there, or set slime.apply-chat-template to false",
+        )
+        return
+    for name in config.data.chat_template_args:
+        if name not in str(tokenizer.chat_template):
+            told = f"slime.apply-chat-template-kwargs.{name} is no variable of the template: leave it out"
+            yield warn("template", told)
+    try:
+        end = turn_end(tokenizer, config.data.chat_template_args)
+    except Exception as error:  # a template may raise anything
+        told = f"where the chat template ends a turn is not known ({_said(error)})"
+        yield warn(WHAT, f"{told}: look whether responses end; {on}")
+        return
+    if not end.token:
+        ends = f"with {end.text!r}, which is no token" if end.text.strip() else "with nothing"
+        yield warn(WHAT, f"the chat template ends a turn {ends}: look whether responses end; {on}")
+    elif end.number in stops or any(text in end.token for text in texts):
+        yield ok(WHAT, f"SGLang stops on {listed}")
+    else:
+        says = "ends a turn with" if end.by_itself else "ends no turn by itself and starts the next with"
+        # Others than special tokens right behind the answer may be part of a layout.
+        special = getattr(tokenizer.added_tokens_decoder.get(end.number), "special", True)
+        mark = fail if special and end.by_itself and end.text.lstrip().startswith(end.token) else warn
+        yield mark(
+            WHAT,
+            f"slime.rollout-stop-token-ids is {given or 'unset'}, and the chat template {says} {end.token} "
+            f"({end.number}), on which SGLang does not stop ({on}): add {end.number}",
+        )
 
 
 def _said(error: Exception) -> str:
@@ -246,3 +240,8 @@ def _read(file: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return values if isinstance(values, dict) else {}
+
+
+def reason_of(error: Exception) -> str:
+    """Return why a file cannot be read, in a line."""
+    return str(getattr(error, "strerror", None) or error).splitlines()[0]

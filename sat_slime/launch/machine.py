@@ -1,21 +1,37 @@
-"""Checks what a run of slime needs of its machine: files, data and disk. It uses no GPU."""
+"""Checks what a run of slime needs of its machine: checkouts, checkpoints, prompts, a reward's code, and disk. It uses
+no GPU."""
 
 from __future__ import annotations
 
+import difflib
+import importlib.util
+import itertools
+import json
 import os
+import re
 import shutil
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from sat_slime.config.finding import Finding, fail, ok, warn
 from sat_slime.config.slime_schema import SlimeConfig
 from sat_slime.launch import card_run, cpu_run
 from sat_slime.launch.command import checkpoint_folder
-from sat_slime.launch.hf_checkpoint import hf_findings, stop_findings
+from sat_slime.launch.hf_checkpoint import hf_findings, reason_of, stop_findings
 from sat_slime.launch.memory import BF16, FP32, GIB, parameters
-from sat_slime.launch.named_files import named_findings
+from sat_slime.prompts.text import odd_file, odd_label, odd_prompt
 from sat_slime.runs.saved import fault, newest_iteration
 
+ROWS_READ = 3
+"""Number of rows at the beginning of a data set whose keys are checked."""
+SLICE = re.compile(r"@\[(-?\d*):(-?\d*)\]$")
+"""slime takes FILE@[0:100] for a part of a file."""
+REWARDS = ("dapo", "deepscaler", "f1", "gpqa", "ifbench", "math", "random", "remote_rm")
+"""Names of slime's rules: the same in v0.3.1 and 624b824a8."""
+REWARD_HUB = Path("slime", "rollout", "rm_hub", "__init__.py")
+OUR_REWARDS, OF_OURS = "sat_slime.plugin.reward", ("default", "prime_math")
 SCRIPT = "train.py"
 """A file by which slime's checkout is recognized, in every version."""
 
@@ -31,7 +47,8 @@ def machine_findings(config: SlimeConfig, run_folder: Path, resume: bool = False
     yield from hf_findings(config)
     yield from stop_findings(config)
     yield from _megatron_checkpoint(config)
-    yield from named_findings(config)
+    yield from data_findings(config)
+    yield from code_findings(config)
     if not resume and (fault := beginning_fault(config, run_folder)):
         yield fail("checkpoints", fault)
     yield _disk(config, run_folder)
@@ -110,6 +127,161 @@ def beginning_fault(config: SlimeConfig, run_folder: Path) -> str | None:
         there = f"{found}: set it to that" if found else "none: set it to null"
         return f"pipeline.from_iteration is {asked}, and the newest checkpoint in {folder} is {there}"
     return fault(folder, asked)
+
+
+# ----------------------------------------------------------------------------------------------------------- data
+
+
+def data_findings(config: SlimeConfig) -> Iterator[Finding]:
+    """Yield findings on prompts and evaluation sets."""
+    data, flags = config.data, config.slime
+    sets = {"slime.prompt-data": (data.prompts, data.input_key, data.label_key)}
+    if config.eval.every_n_iterations:
+        keys = (str(flags.get("eval-input-key", data.input_key)), str(flags.get("eval-label-key", data.label_key)))
+        sets |= {f"slime.eval-prompt-data ({name})": (file, *keys) for name, file in config.eval.prompts.items()}
+    for key, (file, input_key, label_key) in sets.items():
+        if file is None:
+            continue
+        if problem := data_problem(file, input_key, label_key, config):
+            yield fail("data", f"{key} is {file}: {problem}")
+        else:
+            yield ok("data", file)
+    needed, path = config.rollout.prompts_per_iteration, Path(data.prompts or "")
+    if path.suffix == ".jsonl" and path.is_file():
+        with path.open(encoding="utf-8", errors="replace") as lines:
+            rows = sum(1 for _ in itertools.islice(filter(str.strip, lines), needed))
+        if 0 < rows < needed:
+            yield warn(
+                "data",
+                f"slime.prompt-data has {rows} rows, fewer than slime.rollout-batch-size {needed}: a batch has some "
+                f"prompts twice; add prompts, or set slime.rollout-batch-size to {rows}",
+            )
+
+
+def data_problem(file: str, input_key: str, label_key: str, config: SlimeConfig | None = None) -> str | None:
+    """Return the reason why slime could not read the first rows of a data set, or would fail at the first prompt or
+    reward of them, or None. config: the run, without which rows only have to be readable."""
+    path, part = Path(SLICE.sub("", file)), SLICE.search(file)
+    if not path.is_file():
+        return "there is no such file; `sat-slime data prepare` makes the paper's"
+    if path.suffix not in (".jsonl", ".parquet"):
+        return "slime reads .jsonl and .parquet files; convert it"
+    try:
+        if what := odd_file(path):
+            return what
+        rows = _first_rows(path)
+        if part and path.suffix == ".jsonl":
+            start, end = (int(bound) if bound else None for bound in part.groups())
+            with path.open(encoding="utf-8") as lines:
+                count = sum(map(bool, map(str.strip, lines)))
+            if not range(count)[start:end]:
+                why = f"no row of the file is in the part {part[0]}"
+                return f"{why}, and slime would wait for prompts for ever; name another"
+    except (OSError, ValueError) as error:
+        return f"it cannot be read ({reason_of(error)})"
+    if not rows:
+        return None if rows is None else "it has no rows"
+    faults = (_row_fault(row, number, input_key, label_key, config) for number, row in enumerate(rows, 1))
+    return next(filter(None, faults), None)
+
+
+def _row_fault(row: Any, number: int, input_key: str, label_key: str, config: SlimeConfig | None) -> str | None:
+    if not isinstance(row, dict):
+        return f"row {number} is not a JSON object"
+    for setting, key in (("input-key", input_key), ("label-key", label_key)):
+        if key not in row:
+            return f"row {number} has no key {key!r} but {', '.join(map(repr, row))}; set slime.{setting}"
+    prompt, label = row[input_key], row[label_key]
+    asks, said = f"{input_key!r} of row {number}", f"{label_key!r} of row {number} is {label!r}"
+    if not isinstance(prompt, (str, list)):
+        return f"{asks} is neither text nor a list of messages"
+    if config is None:
+        return None
+    if isinstance(prompt, list) and not config.data.chat_template:
+        return f"{asks} is a list of messages: set slime.apply-chat-template to true"
+    if what := odd_prompt(prompt, config.data.chat_template):
+        return f"{asks}: {what}"
+    if what := odd_label(label):
+        return f"{said}: {what}"
+    return None
+
+
+def _first_rows(path: Path) -> list[Any] | None:
+    """Return the first rows of a data set; None where nothing is installed that reads its format."""
+    if path.suffix == ".jsonl":
+        with path.open(encoding="utf-8") as lines:
+            return [json.loads(line) for line in itertools.islice(filter(str.strip, lines), ROWS_READ)]
+    if importlib.util.find_spec("pyarrow") is None:
+        return None
+    from pyarrow import parquet
+
+    return next((list(rows.to_pylist()) for rows in parquet.ParquetFile(path).iter_batches(batch_size=ROWS_READ)), [])
+
+
+# ------------------------------------------------------------------------------------------------------------- code
+
+
+def reward_errors(config: SlimeConfig) -> list[str]:
+    """Return a line where slime.rm-type names a rule that slime has not, or a server without its address, which it
+    would say at the first reward. The rules are those of the slime in cluster.slime_dir, else the recorded ones."""
+    reward = config.data.reward
+    rule = (reward or "").removeprefix("boxed_")
+    if rule == "remote_rm" and not config.slime.get("rm-url"):
+        return [f"slime.rm-type is {reward}: set slime.rm-url to http://HOST:PORT of the server that is to be asked"]
+    if reward is None or "." in reward or rule in (rules := slime_rewards(Path(config.cluster.slime_dir))):
+        return []
+    close = difflib.get_close_matches(rule, rules, n=1) or ["math"]
+    remedy = f"{OUR_REWARDS}.{reward}" if reward in OF_OURS else close[0]
+    return [f"slime.rm-type is {reward}, and slime's rules are {', '.join(rules)}: set it to {remedy}"]
+
+
+def slime_rewards(slime_dir: Path) -> tuple[str, ...]:
+    """Return the rules of slime's reward hub by name; the recorded ones where it is not there."""
+    try:
+        text = (slime_dir / REWARD_HUB).read_text(encoding="utf-8")
+    except OSError:
+        return REWARDS
+    return tuple(sorted(set(re.findall(r'rm_type == "(\w+)"', text)))) or REWARDS
+
+
+def code_findings(config: SlimeConfig) -> Iterator[Finding]:
+    """Checks that the code of the reward and of other functions of the settings is where the job's Python looks."""
+    paths = {config.data.reward_key: config.data.reward}
+    paths |= {f"slime.{name}": value for name, value in config.slime.items() if name.endswith("-path")}
+    for key, path in paths.items():
+        if not isinstance(path, str) or not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", path):
+            continue
+        module, _, name = path.rpartition(".")
+        file = module_file(config, module)
+        if file is None and module.startswith("slime.") and not Path(config.cluster.slime_dir).is_dir():
+            continue  # the machine's findings say that slime is not here
+        if file is None:
+            yield fail(
+                "code",
+                f"{key} is {path}: there is no module {module}; correct it, or add its folder to cluster.python_path",
+            )
+        elif not _may_define(file, name):
+            close = difflib.get_close_matches(name, re.findall(r"def (\w+)", file.read_text(encoding="utf-8")), n=1)
+            hint = f"; did you mean {module}.{close[0]}?" if close else "; correct it"
+            yield fail("code", f"{key} is {path}: {file} defines no {name}{hint}")
+
+
+def module_file(config: SlimeConfig, module: str) -> Path | None:
+    """Return the file of a module in the folders of the job's Python or of this one, without importing anything."""
+    cluster, parts = config.cluster, module.split(".")
+    folders = [*cluster.python_path, cluster.megatron_dir, cluster.slime_dir, *sys.path]
+    places = [Path(folder or ".", *parts) for folder in folders]
+    top = importlib.util.find_spec(parts[0])  # an installation that is not in a folder of the path
+    places += [Path(folder, *parts[1:]) for folder in (top.submodule_search_locations or ())] if top else []
+    files = (file for path in places for file in (path / "__init__.py", path.with_name(f"{path.name}.py")))
+    return next(filter(Path.is_file, files), None)
+
+
+def _may_define(file: Path, name: str) -> bool:
+    """Return whether a module's text has the name at all, or gets names from elsewhere."""
+    name, text = re.escape(name), file.read_text(encoding="utf-8", errors="replace")
+    defined = rf"^\s*(async\s+)?(def|class)\s+{name}\b|^{name}\s*[:=]"
+    return bool(re.search(rf"{defined}|import\b.*\b{name}\b|import \*|__getattr__", text, re.M))
 
 
 # ----------------------------------------------------------------------------------------------------------- disk

@@ -18,7 +18,7 @@ pytest.importorskip("pyarrow", reason="needs pip install '.[data]'")
 from prompt_sets import dapo_rows, dolci_rows, pairs, write
 
 from sat_slime.cli import app
-from sat_slime.launch.named_files import data_problem
+from sat_slime.launch.machine import data_problem
 from sat_slime.prompts import prepare
 
 AIME = [(f"Aime problem {i}: find the value of $x_{{{i}}}$.", f"{i:03}") for i in range(30)]

@@ -1,4 +1,3 @@
-import json
 from pathlib import Path
 
 import pytest
@@ -8,9 +7,8 @@ from sat_slime.config import load_config
 from sat_slime.launch import checks, machine
 from sat_slime.launch.checks import cluster_findings, here, read_report, secret_errors
 from sat_slime.launch.command import slime_command
-from sat_slime.launch.machine import machine_findings
+from sat_slime.launch.machine import data_problem, machine_findings
 from sat_slime.launch.memory import GIB, ROWS
-from sat_slime.launch.named_files import data_problem
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 STAND_IN = Path(__file__).parents[1] / "plugin" / "stand_in"
@@ -101,6 +99,10 @@ def test_what_is_missing_is_named(tmp_path):
     assert all("\n" not in line for line in lines)
 
 
+def index(text):
+    return lambda folder: (folder / "model.safetensors.index.json").write_text(text)
+
+
 @pytest.mark.parametrize(
     "break_it, told",
     [
@@ -108,17 +110,10 @@ def test_what_is_missing_is_named(tmp_path):
         (lambda folder: (folder / "model.safetensors").unlink(), "model.safetensors is not there"),
         (lambda folder: [file.unlink() for file in folder.glob("tokenizer*")], "it has no tokenizer"),
         (
-            lambda folder: (folder / "model.safetensors.index.json").write_text(
-                json.dumps({"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}})
-            ),
-            "model-1.safetensors and 1 more is not there or damaged",
+            index('{"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}'),
+            "model-1.safetensors and 1 more",
         ),
-        (
-            lambda folder: (folder / "model.safetensors.index.json").write_text(
-                '{"weight_map": ["model.safetensors"]}'
-            ),
-            "model.safetensors.index.json is not there or damaged",
-        ),
+        (index('{"weight_map": ["model.safetensors"]}'), "model.safetensors.index.json is not there or damaged"),
     ],
 )
 def test_a_checkpoint_that_is_not_whole(ready, tmp_path, break_it, told):
@@ -155,24 +150,19 @@ def test_data_that_slime_could_not_read(tmp_path, name, text, told):
     assert told in data_problem(str(tmp_path / name), "prompt", "label")
 
 
-def test_a_disk_that_is_too_small(ready, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "settings, mark, told",
+    [
+        (["slime.no-save-optim=false"], "FAIL", "10 GiB free at {}, less than one checkpoint (52 GiB)"),
+        ([], "WARN", "pipeline.keep_checkpoints is unset, and the run needs 10 checkpoints of 7 GiB"),
+        (["pipeline.keep_checkpoints=2"], "WARN", "the run needs 3 checkpoints of 7 GiB, 22 GiB in all"),
+        (["slime.save-interval=0"], "OK", "0 checkpoints"),
+    ],
+)
+def test_a_disk_that_is_too_small(ready, tmp_path, monkeypatch, settings, mark, told):
     monkeypatch.setattr(machine.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 10 * GIB}))
-    config = dense(*ready, "slime.no-save-optim=false")
-    (line,) = failed(machine_findings(config, tmp_path / "runs" / "run"))
-    assert f"10 GiB free at {tmp_path}, less than one checkpoint (52 GiB)" in line
-    several = [f for f in machine_findings(dense(*ready), tmp_path / "runs" / "run") if f.what == "disk"]
-    assert several[
-        0
-    ].mark == "WARN" and "pipeline.keep_checkpoints is unset, and the run needs 10 checkpoints of 7 GiB" in (
-        several[0].detail
-    )
-    kept = [
-        f
-        for f in machine_findings(dense(*ready, "pipeline.keep_checkpoints=2"), tmp_path / "runs" / "run")
-        if f.what == "disk"
-    ]
-    assert "the run needs 3 checkpoints of 7 GiB, 22 GiB in all" in kept[0].detail
-    assert not failed(machine_findings(dense(*ready, "slime.save-interval=0"), tmp_path / "runs" / "run"))
+    (found,) = [f for f in machine_findings(dense(*ready, *settings), tmp_path / "runs" / "run") if f.what == "disk"]
+    assert found.mark == mark and told.format(tmp_path) in found.detail
 
 
 @pytest.fixture
@@ -258,15 +248,9 @@ def test_a_cluster_that_has_everything():
         ({"resources": {"GPU": 4.0}}, "GPUs: the cluster has 4, the run needs 8 (4 for training and 4 for rollout)"),
         ({"resources": {}}, "GPUs: the cluster has 0"),
         (
-            {
-                "node": {
-                    "failures": {
-                        "sat_slime.plugin.loss.policy_loss": "ModuleNotFoundError: No module named 'sat_slime'"
-                    }
-                }
-            },
-            "plugin: node 10.0.0.1 cannot import sat_slime.plugin.loss.policy_loss (ModuleNotFoundError: No module "
-            "named 'sat_slime'): install sat_slime there, or set cluster.python_path",
+            {"node": {"failures": {"my.loss": "ModuleNotFoundError: No module named 'sat_slime'"}}},
+            "plugin: node 10.0.0.1 cannot import my.loss (ModuleNotFoundError: No module named 'sat_slime'): install "
+            "sat_slime there, or set cluster.python_path",
         ),
         ({"node": {"failures": {"my.f": "NameError: x"}}}, "node 10.0.0.1 cannot import my.f (NameError: x): fix it"),
         ({"node": {"sees_folder": False}}, "output_dir is on this machine's disk, and no node of the cluster sees it"),

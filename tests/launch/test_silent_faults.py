@@ -9,8 +9,8 @@ from sat_slime.config import ConfigError, load_config
 from sat_slime.config.slime_checks import slime_config_warnings
 from sat_slime.launch.checks import settings_errors
 from sat_slime.launch.hf_checkpoint import stop_findings
+from sat_slime.launch.machine import code_findings, data_findings
 from sat_slime.launch.memory import memory_findings, sizes
-from sat_slime.launch.named_files import named_findings
 
 PAPER = Path(__file__).parents[2] / "configs" / "paper" / "qwen3-30b-a3b.yaml"
 STREAMING = ("pipeline.mode=streaming", "method.denominator=rollout")
@@ -24,7 +24,12 @@ def told(*settings):
     except ConfigError as error:
         return error.errors
     errors = settings_errors(config)
-    findings = [*memory_findings(config, sizes(config)), *named_findings(config), *stop_findings(config)]
+    findings = [
+        *memory_findings(config, sizes(config)),
+        *data_findings(config),
+        *code_findings(config),
+        *stop_findings(config),
+    ]
     return [*errors, *slime_config_warnings(config), *(one.detail for one in findings if one.mark != "OK")]
 
 

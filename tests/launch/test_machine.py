@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from sat_slime.config import load_config
-from sat_slime.launch.named_files import REWARDS, named_findings, reward_errors, slime_rewards
+from sat_slime.launch.machine import REWARDS, code_findings, data_findings, reward_errors, slime_rewards
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 STAND_IN = Path(__file__).parents[1] / "plugin" / "stand_in"
@@ -15,7 +15,7 @@ def paper(*overrides):
 
 
 def told(config, mark="FAIL"):
-    return [finding.detail for finding in named_findings(config) if finding.mark == mark]
+    return [finding.detail for finding in (*data_findings(config), *code_findings(config)) if finding.mark == mark]
 
 
 @pytest.fixture
