@@ -1,8 +1,5 @@
 """Disturbs runs of the real slime on a CPU at random, which come through by themselves (cluster.restarts), and holds
-them against what must be; `campaign` does it.
-
-A run in batch and one in streaming are disturbed at random moments. Only the launcher is left alone, since it is what
-restarts. In the end
+them against what must be; `campaign` does it. Only the launcher is left alone, since it is what restarts. In the end
 
 - nobody had to resume: `launch` has ended well, each restart is a row of restarts.jsonl, and no process is left;
 - each iteration has one row, and each evaluation; the newest checkpoints are there, as many as are kept;
@@ -22,8 +19,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import psutil
@@ -107,6 +103,11 @@ class SlimeRun:
         path = self.folder / "state.json"
         return json.loads(path.read_text()) if path.exists() else {}
 
+    def trained(self) -> int:
+        """Iterations with a row."""
+        rows = self.rows()
+        return int(rows[-1]["step"]) if rows else 0
+
     def finished(self) -> bool:
         return self.state().get("status") == "finished" and self.ended()
 
@@ -120,11 +121,6 @@ class SlimeRun:
             except (psutil.Error, OSError):
                 continue
         return found
-
-    def left(self) -> list[str]:
-        """Command lines of what still lives after the end, a while later."""
-        _, alive = psutil.wait_procs(self.processes(), timeout=GONE_S)
-        return [command_line(process)[:100] for process in alive]
 
     def kill(self) -> None:
         for process in self.processes():
@@ -142,51 +138,17 @@ class SlimeRun:
         found = [each for each, line in lines.items() if PROCESSES[kind] in line and not line.startswith("/bin/sh")]
         if kind not in ("router", "rollout manager"):
             return found
-        manager = PROCESSES["rollout manager"]
-        return [process for process in found if (manager in parents(process)) == (kind == "router")]
-
-
-def parents(process: psutil.Process) -> str:
-    """The command line of its parent; empty where that has ended."""
-    try:
-        return command_line(process.parent() or process)
-    except psutil.Error:
-        return ""
+        managers = {each.pid for each, line in lines.items() if PROCESSES["rollout manager"] in line}
+        try:
+            return [each for each in found if (each.ppid() in managers) == (kind == "router")]
+        except psutil.NoSuchProcess:
+            return []
 
 
 # ---------------------------------------------------------------------------------------------------- disturbances
 
 
-@dataclass
-class Disturbance:
-    """What is done to a run, and what came of it."""
-
-    run: str
-    victim: str
-    signal: str
-    step: int | None
-    """After how many recorded steps; None while the run starts."""
-    delay_s: float
-    """Later than that."""
-    stop_s: float
-    outcome: str = "none"
-    """`went on`, `ended` (and was restarted), `too late` (there was no such process any more)."""
-    told: str = ""
-    """Why it was restarted."""
-    faults: list[str] = field(default_factory=list)
-
-
-def counted(done: Sequence[Disturbance]) -> int:
-    return sum(one.outcome != "too late" for one in done)
-
-
-def trained(run: SlimeRun) -> int:
-    """Iterations with a row."""
-    rows = run.rows()
-    return int(rows[-1]["step"]) if rows else 0
-
-
-def wait(run: SlimeRun, until: Callable[[], bool], patience_s: float = PATIENCE_S) -> bool:
+def wait(run: SlimeRun, until: Callable[[], bool]) -> bool:
     """Until that holds or the run has ended; False where for too long nothing has changed in the run folder."""
     seen, since = None, time.monotonic()
     while not run.ended() and not until():
@@ -194,63 +156,60 @@ def wait(run: SlimeRun, until: Callable[[], bool], patience_s: float = PATIENCE_
         now = log.stat().st_size if log.exists() else 0
         if now != seen:
             seen, since = now, time.monotonic()
-        if time.monotonic() - since > patience_s:
+        if time.monotonic() - since > PATIENCE_S:
             return False
         time.sleep(0.5)
     return True
 
 
-def disturb(run: SlimeRun, planned: Disturbance) -> None:
-    """Wait for the moment, send the signal, and see the run through what comes of it."""
-    if planned.step is not None and not wait(run, lambda: trained(run) >= planned.step):
-        planned.faults.append(f"hangs before iteration {planned.step}")
-        return
-    time.sleep(planned.delay_s)
-    before, step = len(run.rows("restarts")), trained(run)
-    if not strike(run, planned):
-        return
+def disturb(run: SlimeRun, rng: random.Random, victim: str, name: str) -> str:
+    """Send the signal, once there is a victim, and see the run through what comes of it: `went on`, `ended` (and was
+    restarted), `too late` (there was no such process any more), or else a fault."""
+    before, step = len(run.rows("restarts")), run.trained()
+    wait(run, lambda: bool(run.victims(victim)))
+    if not (victims := run.victims(victim)):
+        return "too late"
+    one = rng.choice(victims)
+    try:
+        one.send_signal(SIGNALS[name])
+        if name == "STOP":
+            time.sleep(rng.uniform(1, LONGEST_STOP_S))
+            one.send_signal(signal.SIGCONT)
+    except psutil.NoSuchProcess:
+        if name != "STOP":
+            return "too late"
     more = {False: STEPS_TO_SEE, True: 1}  # a job that was restarted has to come further than the one before
-    if not wait(run, lambda: trained(run) >= step + more[len(run.rows("restarts")) > before]):
-        planned.faults.append("hangs")
-    judge(run, planned, before)
-
-
-def strike(run: SlimeRun, planned: Disturbance) -> bool:
-    """Send the signal, once there is a victim. Returns whether there was one."""
-    wait(run, lambda: bool(run.victims(planned.victim)))
-    if victims := run.victims(planned.victim):
-        victim = random.Random(planned.delay_s).choice(victims)
-        try:
-            victim.send_signal(SIGNALS[planned.signal])
-            if planned.signal == "STOP":
-                time.sleep(planned.stop_s)
-                victim.send_signal(signal.SIGCONT)
-            return True
-        except psutil.NoSuchProcess:
-            if planned.signal == "STOP":
-                return True
-    planned.outcome = "too late"
-    return False
-
-
-def judge(run: SlimeRun, planned: Disturbance, before: int) -> None:
-    """What came of a disturbance before which there were so many restarts."""
-    restarts = run.rows("restarts")[before:]
-    planned.outcome = "ended" if restarts else "went on"
-    planned.told = restarts[0]["reason"] if restarts else ""
+    if not wait(run, lambda: run.trained() >= step + more[len(run.rows("restarts")) > before]):
+        return "hangs"
     if run.ended() and not run.finished():
-        planned.faults.append(f"not restarted: {run.state().get('error')}")
+        return f"not restarted: {run.state().get('error')}"
+    return "ended" if len(run.rows("restarts")) > before else "went on"
 
 
-def planned_for(rng: random.Random, kind: str, victim: str, step: int | None, latest_s: float) -> Disturbance:
-    name = rng.choices(list(SIGNALS), WEIGHTS_OF_SIGNALS)[0]
-    return Disturbance(kind, victim, name, step, rng.uniform(0, latest_s), rng.uniform(1, LONGEST_STOP_S))
-
-
-def in_turn(rng: random.Random) -> Iterator[str]:
-    """Every kind of process has its turn, in a random order."""
-    while True:
-        yield from rng.sample(list(PROCESSES), len(PROCESSES))
+def campaign(root: Path, kind: str, times: int, seed: int, places: Mapping[str, object]) -> list[str]:
+    """Disturb a run so many times, and return the faults."""
+    rng, found, count, outcome = random.Random(seed), [], 0, ""
+    run, victims = SlimeRun(root, kind, 4 * times + 4, places), []
+    while count < times and not run.ended():
+        victims = victims or rng.sample(list(PROCESSES), len(PROCESSES))  # every kind of process has its turn
+        victim, name = victims.pop(), rng.choices(list(SIGNALS), WEIGHTS_OF_SIGNALS)[0]
+        if outcome == "ended" and rng.random() < 0.25:  # it meets a job that starts
+            time.sleep(rng.uniform(0, 40))
+        else:
+            step = min(max(run.trained(), 1) + rng.randint(0, 3), run.iterations - 1)
+            if not wait(run, lambda step=step: run.trained() >= step):
+                found.append(f"hangs before iteration {step}")
+                break
+            time.sleep(rng.uniform(0, 3))
+        outcome = disturb(run, rng, victim, name)
+        print(f"{kind}: {victim} {name} after step {run.trained()}: {outcome}", flush=True)
+        count += outcome != "too late"
+        if outcome not in ("went on", "ended", "too late"):
+            found.append(f"{victim} {name}: {outcome}")
+    if not wait(run, lambda: False):
+        run.kill()
+        return [*found, f"{kind} hangs: {run.output}"]
+    return [*found, *faults(run)] + ([] if count == times else [f"{count} disturbances of {times}"])
 
 
 # ------------------------------------------------------------------------------------------------- what must be true
@@ -270,8 +229,8 @@ def faults(run: SlimeRun) -> Iterator[str]:
     rows, restarts = run.rows(), run.rows("restarts")
     if not run.finished():
         yield f"it did not finish: {run.state()}"
-    if left := run.left():
-        yield f"left: {left}"
+    if left := psutil.wait_procs(run.processes(), timeout=GONE_S)[1]:
+        yield f"left: {[command_line(process)[:100] for process in left]}"
     if [row["step"] for row in rows] != list(range(1, run.iterations + 1)):
         yield f"steps {[row['step'] for row in rows]}"
     # A row is of the job that was begun by the last restart from before it.
@@ -318,38 +277,3 @@ def checkpoint_faults(run: SlimeRun, rows: list[dict]) -> Iterator[str]:
             done += dropped / samples + len(queue["waiting"]) + len(queue["prompts"])
         if drawn != done:
             yield f"after iteration {iteration} {drawn} prompts are drawn, and {done} accounted for"
-
-
-# ------------------------------------------------------------------------------------------------------ the campaign
-
-
-def campaign(
-    root: Path, disturbances: int, seed: int, places: dict[str, object], kinds: Sequence[str] = tuple(KINDS)
-) -> tuple[list[Disturbance], list[str]]:
-    """Disturb a run of each kind so many times in all. Returns the disturbances and the faults of the runs."""
-    rng = random.Random(seed)
-    victims = in_turn(rng)
-    done: list[Disturbance] = []
-    found: list[str] = []
-    for kind in kinds:
-        times = disturbances // len(kinds)
-        iterations = 4 * times + 4
-        run = SlimeRun(root, kind, iterations, places)
-        while counted(mine := [one for one in done if one.run == kind]) < times and not run.ended():
-            # A quarter of them meets a job that starts.
-            at_start = bool(mine) and mine[-1].outcome == "ended" and rng.random() < 0.25
-            step = None if at_start else min(max(trained(run), 1) + rng.randint(0, 3), iterations - 1)
-            planned = planned_for(rng, kind, next(victims), step, 40 if at_start else 3)
-            disturb(run, planned)
-            done.append(planned)
-            print(planned, flush=True)
-        found += end_of(run)
-    return done, found
-
-
-def end_of(run: SlimeRun) -> list[str]:
-    """Faults of a run, once it has ended."""
-    if not wait(run, lambda: False):
-        run.kill()
-        return [f"{run.folder.name} hangs: {run.output}"]
-    return [f"{run.folder.name}: {fault}" for fault in faults(run)]
