@@ -17,7 +17,7 @@ from hook_samples import make_args
 
 from sat_slime.config.source import ConfigError
 from sat_slime.plugin import driver
-from sat_slime.plugin.canary import NO_CANARY, PushCanary, PushNotTaken, TrainerScores, _dtype, score_canary
+from sat_slime.plugin.canary import NO_CANARY, PushCanary, PushNotTaken, TrainerScores, score_canary
 from sat_slime.rollout.canary import canary_sequences, prefix_length
 
 SEQUENCES = canary_sequences(100, 8)
@@ -187,19 +187,10 @@ def test_flags_with_which_no_canary_can_be_are_refused():
             driver.take_over(with_canary(**{flag.replace("-", "_"): value}))
 
 
-@pytest.mark.parametrize(
-    ("flags", "expected"),
-    [
-        ({"sglang_dtype": "float32"}, "float32"),
-        ({"sglang_dtype": "float32", "bf16": True}, "bfloat16"),
-        ({"sglang_dtype": "auto"}, "bfloat16"),
-        ({}, "bfloat16"),
-        ({"sglang_dtype": "float32", "fp16": True}, "float16"),
-        ({"sglang_dtype": "half"}, "float16"),
-    ],
-)
-def test_the_limit_is_that_of_the_less_precise(flags, expected):
-    assert _dtype(Namespace(**flags)) == expected
+def test_the_limit_is_that_of_the_less_precise(engines):
+    for flags, floor in (({"sglang_dtype": "float32"}, 1e-5), ({"bf16": True}, 2e-3), ({"sglang_dtype": "half"}, 1e-3)):
+        canary = PushCanary(Namespace(**flags), "warn")
+        assert pushed(canary, engines, 0)["canary/limit"] == floor
 
 
 # --------------------------------------------------------------------------------------------------------- the trainer

@@ -304,49 +304,6 @@ def test_samples_made_of_one_begin_anew_after_a_push():
     assert all(len(sample.weight_versions) == 1 for batch in batches for sample in flat(batch))
 
 
-def test_after_a_resume_the_queue_is_as_it_was_and_the_unfinished_begin_first(tmp_path):
-    lengths, prompts = [3, 17, 24, 8, 1, 20, 11], Prompts()
-
-    def length(index):
-        return lengths[index % len(lengths)]
-
-    async def until_the_checkpoint():
-        run = Run(Engines(length=length), max_staleness=3, train=lambda: 8.0, prompts=prompts)
-        await run.go(last=7)
-        state = await run.generation.freeze(6)
-        drawn = prompts.drawn
-        await asyncio.sleep(100)
-        assert prompts.drawn == drawn  # nothing began meanwhile
-        return run, state
-
-    before, state = simulate(until_the_checkpoint())
-    unfinished = state.unfinished
-    assert state.waiting and unfinished
-    assert all(sample.response_length == 0 and not sample.weight_versions for sample in flat(unfinished))
-
-    async def rest():
-        engines = Engines(length=length)
-        engines.held = 7
-        run = Run(engines, max_staleness=3, train=lambda: 8.0, prompts=prompts)
-        run.stream.restore(state, 7)
-        run.handed, run.metrics = list(before.handed), list(before.metrics)
-        batch = asyncio.create_task(run.generation.next_batch(7))
-        await asyncio.sleep(0.5)
-        first = [group.prompt[0].index for group in run.stream.running]
-        groups, metrics = await batch
-        run.handed += flat(groups)
-        run.metrics.append(metrics)
-        run.check(groups, 7)
-        await engines.push(8)
-        await run.go(first=8)
-        return run, first
-
-    run, first = simulate(rest())
-    asked_again = [group[0].index for group in unfinished]
-    assert first[: len(asked_again)] == asked_again[: len(first)]
-    assert len({sample.index for sample in run.handed}) == ROLLOUTS * PROMPTS * SAMPLES
-
-
 # ------------------------------------------------------------------------------------------------------------- its file
 
 UNREPORTED = {"finished": [5, 9], "dropped": [9], "aborted": 2}

@@ -9,54 +9,50 @@ import pytest
 import torch
 from slime_step import VOCAB, Layout, Problem, Step, make_args, make_problem, on_ranks, step, steps
 
-from sat_slime.config.method_section import method_switches
+from sat_slime.config.method_section import build_method
+from sat_slime.config.plugin_schema import PluginConfig
 from sat_slime.objective import (
-    SAT,
     Method,
     TokenBatch,
-    compose,
     method_names,
     named_method,
     policy_surrogate,
     threshold_scores,
 )
-from sat_slime.objective.clips import GSPO
-from sat_slime.objective.gates import DPPO, IcePop, KPop
 from sat_slime.plugin.step import current
 
 pytestmark = pytest.mark.usefixtures("slimes_loss")
 LAYOUTS = [Layout(dp=2), Layout(cp=2), Layout(cp=2, allgather_cp=True), Layout(tp=2), Layout(dp=2, cp=2)]
 
 OTHERS = {
-    "dppo-kl": ({"base": "dppo", "dppo": {"divergence": "kl", "delta_kl": 0.01}}, compose(DPPO("kl", delta_kl=0.01))),
-    "icepop": ({"base": "icepop", "icepop": {"low": 0.8, "high": 1.3}}, compose(IcePop(0.8, 1.3))),
-    "icepop-weight": (
-        {"base": "icepop", "icepop": {"low": 0.8, "high": 1.3, "form": "weight"}},
-        compose(IcePop(0.8, 1.3, "weight")),
-    ),
-    "kpop": ({"base": "kpop", "kpop": {"phi": 0.01}}, compose(KPop(0.01))),
-    "sat-gspo-checkpoint": (
-        {"base": "gspo", "sat": {"scope": "microbatch"}, "denominator": "checkpoint"},
-        compose(GSPO(), [SAT(scope="microbatch")], denominator="checkpoint"),
-    ),
+    "dppo-kl": {"base": "dppo", "dppo": {"divergence": "kl", "delta_kl": 0.01}},
+    "icepop": {"base": "icepop", "icepop": {"low": 0.8, "high": 1.3}},
+    "icepop-weight": {"base": "icepop", "icepop": {"low": 0.8, "high": 1.3, "form": "weight"}},
+    "kpop": {"base": "kpop", "kpop": {"phi": 0.01}},
+    "sat-gspo-checkpoint": {"base": "gspo", "sat": {"scope": "microbatch"}, "denominator": "checkpoint"},
 }
-"""Methods with settings that their names do not tell: their section, and the method."""
+"""Methods with settings that their names do not tell."""
+
+
+def method_of(name: str) -> Method:
+    section = OTHERS.get(name)
+    return named_method(name) if section is None else build_method(PluginConfig(method=section).method)
 
 
 def args_of(name: str, **changes):
-    section, method = OTHERS.get(name) or (method_switches(name), named_method(name))
+    method = method_of(name)
     flags = {
         "keep_old_actor": method.denominator == "checkpoint",
         "use_rollout_routing_replay": method.routing_replay,
         "rollout_top_p": 0.9 if method.top_p_replay else 1.0,
     }
-    return make_args({"method": section}, **flags, **changes)
+    return make_args({"method": OTHERS.get(name, name)}, **flags, **changes)
 
 
 @pytest.mark.parametrize("name", [*method_names(), *OTHERS])
 def test_every_method_is_the_objective(name: str) -> None:
     """Loss and gradient are those of sat_slime.objective, whose tests compute the equations by brute force."""
-    method = OTHERS[name][1] if name in OTHERS else named_method(name)
+    method = method_of(name)
     problem = with_nuclei(make_problem()) if method.top_p_replay else make_problem()
     (result,) = on_ranks(Layout(), step, args_of(name), problem)
     loss, gradient = by_the_objective(method, problem)
@@ -72,7 +68,7 @@ def test_top_p_replay_is_the_equation(layout: Layout) -> None:
     """With slime's masks every rank's log-probs are normalized over the nucleus."""
     problem = with_nuclei(make_problem())
     names = ("grpo-topp", "sat-gspo-topp", "dppo-topp")
-    jobs = [(make_args({"method": method_switches(name)}, rollout_top_p=0.9), problem) for name in names]
+    jobs = [(make_args(name, rollout_top_p=0.9), problem) for name in names]
     expected = [by_the_objective(named_method(name), problem) for name in names]
     unmasked = by_the_objective(named_method("grpo"), replace(problem, nuclei=None))[1]
     assert (expected[0][1] - unmasked).abs().max() > 1e-2

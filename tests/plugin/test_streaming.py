@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import threading
 from argparse import Namespace
 
 import hook_samples
@@ -235,21 +234,3 @@ def test_a_resume_without_a_queue_goes_on_and_says_what_is_skipped(slime, tmp_pa
     source.load(2)
     assert "prompts that waited or were in generation then are skipped" in caplog.text
     go(slime, source, server, 3, 5)
-
-
-def test_slimes_event_loop_is_the_only_one(slime, tmp_path):
-    """slime's semaphore and the pool of its connections are bound to one loop, which evaluations use, too."""
-    server, args = Sglang(), make_args(tmp_path)
-    seen, post = set(), server.post
-
-    async def noted(*positional, **keywords):
-        seen.add(threading.current_thread().name)
-        return await post(*positional, **keywords)
-
-    server.post = noted
-    go(slime, slime.start(server, args), server, 0, 2)
-
-    async def here():
-        return threading.current_thread().name
-
-    assert seen == {slime.run(here())}
