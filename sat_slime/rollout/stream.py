@@ -84,64 +84,50 @@ class Group(Generic[Prompt, Result]):
 
 @dataclass(frozen=True)
 class StreamState(Generic[Prompt, Result]):
-    """A stream as a checkpoint holds it."""
+    """A stream as a checkpoint holds it: what Stream has by these names, and `unfinished`."""
 
-    waiting: list[Group[Prompt, Result]] = field(default_factory=list)
-    """Complete groups."""
-    unfinished: list[Prompt] = field(default_factory=list)
+    waiting: Sequence[Group[Prompt, Result]] = ()
+    unfinished: Sequence[Prompt] = ()
     """Prompts of the groups in generation, in the order in which they began; a resume generates them anew."""
     drawn: int = 0
-    """Number of prompts drawn."""
-    finished: list[int] = field(default_factory=list)
-    """Lengths in tokens of the responses that were completed and that no row has reported yet."""
-    dropped: list[int] = field(default_factory=list)
-    """Lengths in tokens of the responses among them that were dropped."""
+    finished: Sequence[int] = ()
+    dropped: Sequence[int] = ()
     aborted: int = 0
-    """Responses that were dropped before they were complete, and that no row has reported yet."""
 
 
+@dataclass(eq=False)
 class Stream(Generic[Prompt, Result]):
     """The groups of a run between their prompts and the trainer."""
 
-    def __init__(
-        self,
-        bound: StalenessBound,
-        rollouts: int,
-        draw: Callable[[int], Prompt | None],
-        *,
-        queue: int | None = None,
-        over_age: OverAge = "drop",
-    ) -> None:
-        """
-        Args:
-            rollouts: number of rollouts of the whole run; no more is generated than they take.
-            draw: gives the next prompt, of this number; None while there is none.
-            queue: the most groups that wait or are in generation; default: no limit but the bound's.
-            over_age: what becomes of groups beyond the bound.
-        """
-        self.bound, self.rollouts, self.queue = bound, rollouts, queue
-        self.over_age, self._draw = over_age, draw
-        self.drawn = 0
-        """Number of prompts drawn."""
-        self.next_rollout = 0
-        """The next rollout that is handed to the trainer."""
-        self.version: int | None = None
-        """The oldest version of weights that an engine holds, as far as the host has told; None: not yet."""
-        self.waiting: list[Group[Prompt, Result]] = []
-        """Complete groups, the first complete first."""
-        self.running: list[Group[Prompt, Result]] = []
-        """Groups in generation, the first begun first."""
-        self.again: deque[tuple[Prompt, int]] = deque()
-        """Prompts to begin before new ones, each with the number of its attempt: those that were in generation at the
-        checkpoint, and those that failed."""
-        self.held = False
-        """Whether nothing may begin, since the state is being saved."""
-        self.finished: list[int] = []
-        """Lengths of the responses that were completed since the last report."""
-        self.dropped: list[int] = []
-        """Lengths of the responses among them that were dropped."""
-        self.aborted = 0
-        """Responses that were dropped since the last report before they were complete."""
+    bound: StalenessBound
+    rollouts: int
+    """Rollouts of the whole run; no more is generated than they take."""
+    draw: Callable[[int], Prompt | None]
+    """Gives the next prompt, of this number; None while there is none."""
+    queue: int | None = None
+    """The most groups that wait or are in generation; None: no limit but the bound's."""
+    over_age: OverAge = "drop"
+    drawn: int = 0
+    """Number of prompts drawn."""
+    next_rollout: int = 0
+    """The next rollout that is handed to the trainer."""
+    version: int | None = None
+    """The oldest version of weights that an engine holds, as far as the host has told; None: not yet."""
+    waiting: list[Group[Prompt, Result]] = field(default_factory=list)
+    """Complete groups, the first complete first."""
+    running: list[Group[Prompt, Result]] = field(default_factory=list)
+    """Groups in generation, the first begun first."""
+    again: deque[tuple[Prompt, int]] = field(default_factory=deque)
+    """Prompts to begin before new ones, each with the number of its attempt: those that were in generation at the
+    checkpoint, and those that failed."""
+    held: bool = False
+    """Whether nothing may begin, since the state is being saved."""
+    finished: list[int] = field(default_factory=list)
+    """Lengths in tokens of the responses that were completed since the last report."""
+    dropped: list[int] = field(default_factory=list)
+    """Lengths of the responses among them that were dropped."""
+    aborted: int = 0
+    """Responses that were dropped since the last report before they were complete."""
 
     # -------------------------------------------------------------------------------------------------- generation
 
@@ -158,7 +144,7 @@ class Stream(Generic[Prompt, Result]):
         if self.again:
             prompt, attempt = self.again.popleft()
         else:
-            drawn, attempt = self._draw(self.drawn), 1
+            drawn, attempt = self.draw(self.drawn), 1
             if drawn is None:
                 return None
             prompt, self.drawn = drawn, self.drawn + 1

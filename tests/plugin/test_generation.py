@@ -54,9 +54,9 @@ def simulate(coroutine):
     try:
         return loop.run_until_complete(asyncio.wait_for(coroutine, 1e6))
     finally:
-        for task in asyncio.all_tasks(loop):
+        for task in (left := asyncio.all_tasks(loop)):
             task.cancel()
-        loop.run_until_complete(asyncio.sleep(0))
+        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
         loop.close()
 
 
