@@ -10,7 +10,7 @@ import torch
 from slime_step import VOCAB, Layout, Problem, Step, make_args, make_problem, on_ranks, step, steps
 
 from sat_slime.config.method_section import build_method
-from sat_slime.config.plugin_schema import PluginConfig
+from sat_slime.config.slime_schema import PluginConfig
 from sat_slime.objective import (
     Method,
     TokenBatch,
