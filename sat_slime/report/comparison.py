@@ -613,5 +613,5 @@ def curves_chart(
     x = "updates of the weights that were measured" if accuracy else "optimizer step"
     wide = d_pi and 0 < 8 * frame["y"].min() < frame["y"].max()
     points = accuracy and "low" not in frame
-    how = {"levels": levels, "log": wide, "zero": d_pi, "points": points, "height": 240}
+    how: dict[str, Any] = {"levels": levels, "log": wide, "zero": d_pi, "points": points, "height": 240}
     return [lines(name, frame, title, x, unit, of=of, **how)]

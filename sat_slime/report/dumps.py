@@ -110,7 +110,9 @@ class StepBatch:
         a, b = sum(sizes[:first]), sum(sizes[:last])
         tokens = slice(int(self.lengths[:a].sum()), int(self.lengths[:b].sum()))
         columns = ("log_probs", "rollout_log_probs", "advantages", "mask", *OPTIONAL)
-        cut_out = {name: column[tokens] for name in columns if (column := getattr(self, name)) is not None}
+        cut_out: dict[str, Any] = {
+            name: column[tokens] for name in columns if (column := getattr(self, name)) is not None
+        }
         return replace(self, **cut_out, lengths=self.lengths[a:b], microbatches=sizes[first:last], **_OF_THE_WHOLE)
 
     def each_microbatch(self) -> Iterator[tuple[slice, StepBatch]]:
@@ -135,7 +137,7 @@ class StepBatch:
 
 OPTIONAL = ("checkpoint_log_probs", "proximal_log_probs", "lags", "rewards")
 """Columns of (N,) that only some dumps hold."""
-_OF_THE_WHOLE = dict.fromkeys(("order", "token_ids", "truncated"))
+_OF_THE_WHOLE: dict[str, Any] = dict.fromkeys(("order", "token_ids", "truncated"))
 """What a part of a step does not have."""
 
 
