@@ -33,14 +33,14 @@ def run(notebook, folder):
 
 
 def run_alone(path, folder):
-    """The notebook of `path` after a run in an empty folder beside its data: what a cell prints is one output, without
-    the time it took, and nothing tells when or how often it ran."""
+    """The notebook of `path` after a run in an empty folder beside its data: what a cell prints is one output, and
+    nothing tells when or how often it ran."""
     shutil.copytree(FOLDER / "data", folder / "data")
     notebook = read(path)
     run(notebook, folder)
     for cell in code_cells(notebook):
         printed = "".join(output.text for output in cell.outputs if output.get("name") == "stdout")
-        lines = [line.rstrip() for line in re.sub(r" in [\d.]+ s \([\d,]+ tokens/s\)", "", printed).splitlines()]
+        lines = [line.rstrip() for line in printed.splitlines()]
         cell.outputs = [output for output in cell.outputs if output.get("name") != "stdout"]
         if printed:
             cell.outputs.insert(0, new_output("stream", name="stdout", text="\n".join(lines) + "\n"))

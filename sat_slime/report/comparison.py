@@ -98,12 +98,11 @@ def sections(collection: Collection, differences: pd.DataFrame) -> Iterator[Sect
         yield from section_of(main_table(collection, lag))
     if len(differences) and (differences["pairs"] > 1).any():
         yield from section_of(difference_table(differences))
-    seeds = "Mean over the seeds" + "; the band goes from the lowest to the highest" * (
-        len(collection.methods) <= BANDS
-    )
     for key, (heading, _, note) in CURVES.items():
         if not few or key.startswith("sat/"):
             charts = [chart for lag in collection.lags for chart in method_curves(collection, key, lag)]
+            banded = len(methods_with(collection, key)) <= BANDS
+            seeds = "Mean over the seeds" + "; the band goes from the lowest to the highest" * banded
             note = f"{seeds if several else 'One seed'}. {note}"
             yield Section(key.replace("/", "_"), heading, note, charts)
     yield from section_of(gate_table(collection))
@@ -581,9 +580,14 @@ def names_by_difference(runs: Sequence[ComparedRun]) -> list[str]:
     return [f"{name}, {run.path.name}" if counts[name] > 1 else name for name, run in zip(names, runs, strict=True)]
 
 
+def methods_with(collection: Collection, key: str) -> list[str]:
+    """Return the methods that have a metric: of one of SAT those with SAT."""
+    return [method for method in collection.methods if has(method, "sat") or not key.startswith("sat/")]
+
+
 def method_curves(collection: Collection, key: str, lag: int | None) -> list[Chart]:
     """Return a metric of all methods at a lag that have it: mean and range over the seeds."""
-    methods = [method for method in collection.methods if has(method, "sat") or not key.startswith("sat/")]
+    methods = methods_with(collection, key)
     parts = {label_of(method): seed_curve(collection.of(method, lag), key) for method in methods}
     if len(parts) > BANDS or seeds_of(collection)[1] < 2:
         parts = {name: frame.drop(columns=["low", "high"]) for name, frame in parts.items()}

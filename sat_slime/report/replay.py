@@ -270,11 +270,6 @@ class Replay:
         """Active tokens of all steps."""
         return self.total.tokens
 
-    @property
-    def responses(self) -> int:
-        """Responses of all steps."""
-        return sum(row.responses for row in self.rows)
-
     def sat_methods(self) -> list[int]:
         """Return the indices of the SAT methods."""
         return [i for i, candidate in enumerate(self.candidates) if candidate.method.sat]
