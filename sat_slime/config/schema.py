@@ -323,8 +323,8 @@ class DiagnoseConfig(Section):
     Every step when the method's denominator is `checkpoint`."""
     every_n_steps: NonNegativeInt = 0
     """Optimizer steps between whole diagnoses for `sat-slime diagnose`: the tokens scored again under other weights,
-    routes and arithmetic, and the engine's distribution over the whole vocabulary; a token dump holds it all. A
-    number without a common factor with pipeline.lag meets every lag in turn. Each takes two to three training steps.
+    routes and arithmetic; a token dump holds it all. A number without a common factor with pipeline.lag meets every
+    lag in turn. Each takes two to three training steps.
     0: never."""
 
 

@@ -142,7 +142,6 @@ def training_requests(config: LabConfig, iteration: int) -> tuple[list[Problem],
         config.rollout.samples_per_prompt,
         config.rollout.temperature,
         rng,
-        distribution_size=config.task.vocab_size if batch_is_diagnosed(config, iteration) else 0,
     )
 
 
@@ -152,24 +151,15 @@ def step_is_diagnosed(config: LabConfig, updates: int) -> bool:
     return every > 0 and updates % every == 0
 
 
-def batch_is_diagnosed(config: LabConfig, iteration: int) -> bool:
-    """Return whether a step on the batch of `iteration`, from 0, is diagnosed: the engine then returns its whole
-    distributions."""
-    steps = config.pipeline.optimizer_steps_per_rollout
-    return any(step_is_diagnosed(config, iteration * steps + i) for i in range(steps))
-
-
 def training_group(config: LabConfig, number: int) -> tuple[list[Problem], list[GenerationRequest]]:
     """Return the one problem of a group's number, and the requests for its responses.
 
-    Groups are the problems of `training_requests`, counted through all iterations. Nobody knows yet in which step a
-    group will be trained, so its requests ask for no distributions.
+    Groups are the problems of `training_requests`, counted through all iterations.
     """
     iteration, index = divmod(number, config.rollout.prompts_per_iteration)
     problems, requests = training_requests(config, iteration)
     samples = config.rollout.samples_per_prompt
-    mine = requests[index * samples : (index + 1) * samples]
-    return [problems[index]], [replace(request, distribution_size=0) for request in mine]
+    return [problems[index]], requests[index * samples : (index + 1) * samples]
 
 
 def evaluation_requests(
@@ -183,7 +173,7 @@ def evaluation_requests(
     return problems, _requests(config, f"eval-{step}", problems, samples, config.eval.temperature, rng)
 
 
-def _requests(config, prefix, problems, samples, temperature, rng, **sampling) -> list[GenerationRequest]:
+def _requests(config, prefix, problems, samples, temperature, rng) -> list[GenerationRequest]:
     return [
         GenerationRequest(
             request_id=f"{prefix}-{p}-{s}",
@@ -192,7 +182,6 @@ def _requests(config, prefix, problems, samples, temperature, rng, **sampling) -
             temperature=temperature,
             seed=int(rng.integers(2**31)),
             stop_token_ids=(config.task.eos_id,),
-            **sampling,
         )
         for p, problem in enumerate(problems)
         for s in range(samples)
@@ -222,9 +211,6 @@ def token_dump(config: LabConfig, batch: RolloutBatch, result: StepResult, itera
     responses = batch.graded()[mine]
     lengths = [len(response.output_ids) for response in responses]
     columns, method = dict(result.tokens), build_method(config.method)
-    distributions = [response.distribution for response in responses if response.distribution is not None]
-    mu = np.concatenate(distributions) if len(distributions) == len(responses) else None
-    columns |= _total_variation(mu, columns.pop("log_distribution", None), columns.pop(_PI_L, None))
     step = int(result.metrics["step"])
     versions = np.concatenate([response.versions for response in responses]).astype(np.int32)
     return TokenDump(
@@ -251,20 +237,6 @@ def token_dump(config: LabConfig, batch: RolloutBatch, result: StepResult, itera
             "lag": str(config.pipeline.lag),
         },
     )
-
-
-_PI_L = "checkpoint_log_distribution"
-
-
-def _total_variation(mu: np.ndarray | None, pi: np.ndarray | None, pi_l: np.ndarray | None) -> dict[str, np.ndarray]:
-    """Return (N,) total variation at each token's state over the whole vocabulary, of those (N, vocabulary) log-probs
-    that are known: of mu and pi, and of its parts, pi_l and pi, mu and pi_l."""
-    pairs = {"tv": (mu, pi), "tv_policy": (pi_l, pi), "tv_implementation": (mu, pi_l)}
-    return {
-        name: (np.abs(np.exp(a.astype(np.float64)) - np.exp(b.astype(np.float64))).sum(1) / 2).astype(np.float32)
-        for name, (a, b) in pairs.items()
-        if a is not None and b is not None
-    }
 
 
 def sample_rows(batch: RolloutBatch) -> list[dict[str, Any]]:

@@ -32,7 +32,7 @@ from sat_slime.tasks import Problem
 
 SCHEMA = "sat_slime.checkpoint/5"
 """The format's name in state.json."""
-COLUMNS = ("log_probs", "versions", "routed_experts", "distribution")
+COLUMNS = ("log_probs", "versions", "routed_experts")
 """The arrays of a response."""
 _NAME = re.compile(r"iteration-(\d{6,})")
 

@@ -274,7 +274,6 @@ def generate_payload(requests: Sequence[GenerationRequest], wire_ids: Sequence[s
         ],
         "return_logprob": True,
         "return_routed_experts": True,  # ignored by a server of a dense model
-        "top_logprobs_num": [request.distribution_size for request in requests],
     }
 
 

@@ -17,7 +17,6 @@ import numpy as np
 from sat_slime.rollout.types import GenerationRequest, Response
 from sat_slime.rollout.validation import Expectations, RejectedResponse, check_numbers
 
-DISTRIBUTION_TOLERANCE = 1e-3
 EXPERT_DTYPE = np.dtype("<i4")
 """Routed experts as SGLang sends them, in base64."""
 
@@ -56,7 +55,6 @@ def _validated(request: GenerationRequest, wire_id: str, raw: Any, expected: Exp
     _check_end(reason, tokens, request)
     if list(named) != tokens:
         raise RejectedResponse("token_mismatch", "the log-probs are of other tokens than output_ids")
-    distribution = _distribution(meta, request.distribution_size, tokens) if request.distribution_size else None
     return Response(
         request_id=request.request_id,
         prompt_ids=request.prompt_ids,
@@ -65,7 +63,6 @@ def _validated(request: GenerationRequest, wire_id: str, raw: Any, expected: Exp
         routed_experts=None if routes is None else routes.astype(np.min_scalar_type(expected.experts - 1)),
         finish_reason=reason,
         versions=np.full(len(tokens), int(version), np.int64),
-        distribution=distribution,
     )
 
 
@@ -88,23 +85,6 @@ def _routed_experts(meta: dict[str, Any], rows: int, expected: Expectations) -> 
         return np.frombuffer(base64.b64decode(encoded, validate=True), EXPERT_DTYPE).reshape(shape)
     except ValueError as error:
         raise RejectedResponse("routed_experts_shape", f"they are not {shape}: {error}") from error
-
-
-def _distribution(meta: dict[str, Any], size: int, tokens: list[int]) -> np.ndarray:
-    """Return (T, size) float32 from SGLang's lists of [log-prob, token id, text], the likeliest first."""
-    try:
-        log_probs, ids = (
-            np.array([[entry[place] for entry in entries] for entries in meta["output_top_logprobs"]], kind)
-            for place, kind in ((0, np.float64), (1, np.int64))
-        )
-        if log_probs.shape != (len(tokens), size) or (np.sort(ids, axis=1) != np.arange(size)).any():
-            raise ValueError(f"shape {ids.shape}, not each token of {size} at {len(tokens)} positions")
-        ordered = np.take_along_axis(log_probs, np.argsort(ids, axis=1), axis=1)
-        if not (np.abs(np.exp(ordered).sum(1) - 1) <= DISTRIBUTION_TOLERANCE).all():  # NaN is not <= anything
-            raise ValueError("the probabilities of a position do not sum to 1")
-    except (LookupError, TypeError, ValueError) as error:
-        raise RejectedResponse("distribution", f"output_top_logprobs are not as asked for: {error}") from error
-    return ordered.astype(np.float32)
 
 
 # ------------------------------------------------------------------------------------------------------------- parts
@@ -139,7 +119,6 @@ def joined(request: GenerationRequest, parts: Sequence[Response]) -> Response:
     for part in parts:
         if part.routed_experts is not None:
             routed.append(part.routed_experts[sum(len(rows) for rows in routed) :])
-    distributions = [part.distribution for part in parts if part.distribution is not None]
     return Response(
         request_id=request.request_id,
         prompt_ids=request.prompt_ids,
@@ -148,5 +127,4 @@ def joined(request: GenerationRequest, parts: Sequence[Response]) -> Response:
         routed_experts=np.concatenate(routed) if routed else None,
         finish_reason=reason,
         versions=np.concatenate([np.zeros(0, np.int64), *(part.versions for part in parts)]),
-        distribution=np.concatenate(distributions) if distributions else None,
     )

@@ -464,19 +464,17 @@ class Trainer:
 
     @torch.no_grad()
     def _routings(self, micro: MicroBatch, prefix: str = "") -> Columns:
-        """Return the whole distribution as the method trains; of a MoE model also log-probs with the trainer's own
-        routing and with the engine's, and the layers in which these differ. prefix: stands before each name."""
+        """Return log-probs with the trainer's own routing and with the engine's, and the layers in which these differ;
+        nothing of a dense model. prefix: stands before each name."""
+        if micro.routed_experts is None:
+            return {}
         recorded: list[Tensor] = []
         with model.record(recorded):
-            own = self._logits(self.model, micro, replay=False)
-        if micro.routed_experts is None:
-            return {f"{prefix}log_distribution": own.log_softmax(-1)}
-        replayed = self._logits(self.model, micro, replay=True)
+            own = self.log_probs(self.model, micro, replay=False)
         return {
-            f"{prefix}log_probs_own_routing": token_log_probs(own, micro.output_ids)[0],
-            f"{prefix}log_probs_replayed": token_log_probs(replayed, micro.output_ids)[0],
+            f"{prefix}log_probs_own_routing": own,
+            f"{prefix}log_probs_replayed": self.log_probs(self.model, micro, replay=True),
             f"{prefix}expert_flips": model.flips_by_layer(recorded, micro.routed_experts, micro.rows),
-            f"{prefix}log_distribution": (replayed if self.method.routing_replay else own).log_softmax(-1),
         }
 
     @torch.no_grad()

@@ -81,8 +81,7 @@ class TokenDump:
     Of a diagnosed step: log_probs_own_routing, log_probs_replayed: of the weights in training, with the trainer's own
     experts and with the engine's; checkpoint_log_probs_own_routing, checkpoint_log_probs_replayed: of the weights that
     generated; checkpoint_log_probs_engine_dtype: the latter in the engine's data type. expert_flips,
-    checkpoint_expert_flips: (N, layers) uint8, 1 where the trainer's own experts differ from the engine's. tv,
-    tv_policy, tv_implementation: total variation at the token's state of mu and pi, pi_l and pi, mu and pi_l."""
+    checkpoint_expert_flips: (N, layers) uint8, 1 where the trainer's own experts differ from the engine's."""
     metadata: Mapping[str, str] = field(default_factory=dict)
     """Further facts of the run."""
     left_out: tuple[str, ...] = ()

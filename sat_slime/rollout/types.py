@@ -22,8 +22,6 @@ class GenerationRequest:
     seed: int
     """Seed of this response's sampling, passed to the engine."""
     stop_token_ids: tuple[int, ...]
-    distribution_size: int = 0
-    """Size of the vocabulary, to be told the log-prob of each of its tokens at every position; 0: they are not told."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +41,6 @@ class Response:
     """`abort`: this is a part, which may have no tokens at all."""
     versions: np.ndarray
     """(T,) int64: optimizer updates of the weights that generated each token, as the engine reported them."""
-    distribution: np.ndarray | None = None
-    """(T, vocabulary) float32: log mu of every token; None where it was not asked for."""
     reward: float = 0.0
     """The verdict on it, once its batch is graded."""
     advantage: float = 0.0

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 import torch
@@ -31,20 +29,6 @@ def test_requests_depend_on_the_seed_and_the_iteration_alone():
     assert training_requests(CONFIG.model_copy(update={"seed": 1}), 7)[0] != problems
     assert [r.prompt_ids for r in requests] == [CONFIG.task.encode(p.prompt) for p in problems for _ in range(4)]
     assert len({r.seed for r in requests}) == len({r.request_id for r in requests}) == 12
-
-
-def test_a_diagnosed_batch_asks_for_whole_distributions():
-    diagnose = {"every_n_steps": 5}
-    config = CONFIG.model_copy(update={"diagnose": CONFIG.diagnose.model_copy(update=diagnose)})
-    asked = [training_requests(config, i)[1][0].distribution_size for i in range(11)]
-    assert asked == [16 if i % 5 == 0 else 0 for i in range(11)]
-    assert not any(request.distribution_size for request in evaluation_requests(config, 5)[1])
-    assert not training_requests(CONFIG, 0)[1][0].distribution_size
-    # with two optimizer steps a batch, steps 0, 5, 10 fall on batches 0, 2, 5
-    twice = config.model_copy(
-        update={"pipeline": CONFIG.pipeline.model_copy(update={"optimizer_steps_per_rollout": 2})}
-    )
-    assert [i for i in range(7) if training_requests(twice, i)[1][0].distribution_size] == [0, 2, 5]
 
 
 def test_evaluations_ask_the_same_held_out_problems_with_fresh_seeds():
@@ -96,11 +80,6 @@ def test_the_tasks_own_check_says_why():
 
 
 ANSWERS = ["14$", "08,10,14$", "1$", "08$"] * 3
-V = 16
-
-
-def log_softmax(values: np.ndarray) -> np.ndarray:
-    return values - np.log(np.exp(values).sum(1, keepdims=True))
 
 
 def make_result(tokens: int, step: int, **columns) -> StepResult:
@@ -129,28 +108,6 @@ def test_a_dump_holds_the_batch_in_its_order(tmp_path):
     assert result.tokens is not None
     for name, values in (("log_probs", dump.log_probs), ("entropy", dump.entropy), *dump.more.items()):
         np.testing.assert_array_equal(values, result.tokens[name])
-
-
-@pytest.mark.parametrize("known", [True, False])
-def test_total_variation_is_that_of_whole_distributions(known):
-    batch = make_batch(ANSWERS)
-    rng = np.random.default_rng(1)
-    mu = [log_softmax(rng.standard_normal((len(r.output_ids), V))) for r in batch.responses]
-    if known:
-        both = zip(batch.responses, mu, strict=True)
-        responses = [dataclasses.replace(r, distribution=one.astype(np.float32)) for r, one in both]
-        batch = dataclasses.replace(batch, responses=responses)
-    n = sum(map(len, mu))
-    pi, pi_l = (log_softmax(rng.standard_normal((n, V))) for _ in range(2))
-    result = make_result(n, 1, log_distribution=pi, checkpoint_log_distribution=pi_l)
-    more = token_dump(CONFIG, batch, result, 1, 0).more
-    expected = {"tv_policy": (pi_l, pi)}
-    if known:
-        expected |= {"tv": (np.concatenate(mu), pi), "tv_implementation": (np.concatenate(mu), pi_l)}
-    assert more.keys() == expected.keys()
-    for name, (a, b) in expected.items():
-        by_hand = [sum(abs(np.exp(a[i, v]) - np.exp(b[i, v])) for v in range(V)) / 2 for i in range(n)]
-        np.testing.assert_allclose(more[name], by_hand, rtol=1e-5)
 
 
 def test_the_row_of_an_evaluation():

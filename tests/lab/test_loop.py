@@ -289,12 +289,8 @@ def check_dumps(run: Run) -> None:
         assert d.mean() == pytest.approx(row["mismatch/d_pi"], rel=1e-4, abs=1e-8)
         assert dump.rewards.mean() == pytest.approx(row["reward/mean"])
         assert (dump.updates - dump.versions == row["lag/mean"]).all()
-        assert ("tv" in dump.more) == (dump.iteration in diagnosed)
-        if "tv" in dump.more:
-            # the engines agree in fp32 at equal weights, over the whole vocabulary
-            assert dump.more["tv_implementation"].max() < 1e-5
-            assert dump.more["tv"].mean() > 1e-3 or dump.iteration == 1
-            assert not dump.more["checkpoint_expert_flips"].any()
+        assert ("checkpoint_expert_flips" in dump.more) == (dump.iteration in diagnosed)
+        assert not dump.more.get("checkpoint_expert_flips", np.zeros(1)).any()
 
 
 def test_streaming_keeps_its_bound_and_books_through_kill_9_and_a_server_that_dies(root):

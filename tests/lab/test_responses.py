@@ -112,42 +112,6 @@ def test_routed_experts_are_read_as_they_were_sent():
     assert np.array_equal(decoded(encoded(experts), 3, 4, 300), experts)
 
 
-WHOLE = GenerationRequest("a", (1, 2, 3), 6, temperature=1.0, seed=5, stop_token_ids=(15,), distribution_size=4)
-
-
-def top_log_probs(positions=3, tokens=(2, 0, 3, 1), probabilities=(0.5, 0.25, 0.15, 0.1)):
-    """The [log-prob, token, text] of each position, the likeliest first."""
-    pairs = zip(probabilities, tokens, strict=True)
-    return [[[float(np.log(p)), token, None] for p, token in pairs]] * positions
-
-
-def test_a_distribution_is_ordered_by_token():
-    raw = changed(output_top_logprobs=top_log_probs())
-    found = validate(WHOLE, "a#0", raw, EXPECTED).distribution
-    assert found.dtype == np.float32 and found.shape == (3, 4)
-    np.testing.assert_allclose(np.exp(found), [[0.25, 0.1, 0.5, 0.15]] * 3, rtol=1e-6)
-    assert validate(REQUEST, "a#0", raw, EXPECTED).distribution is None
-
-
-@pytest.mark.parametrize(
-    "distribution",
-    [
-        [],
-        [[None] * 4] * 3,
-        top_log_probs(positions=2),
-        top_log_probs(tokens=(2, 0, 3, 3)),
-        top_log_probs(tokens=(2, 0, 3, 4)),
-        top_log_probs(tokens=(2, 0, 1), probabilities=(0.5, 0.25, 0.25)),
-        top_log_probs(probabilities=(0.5, 0.25, 0.15, 0.05)),
-        top_log_probs(probabilities=(0.5, 0.25, 0.25, float("nan"))),
-    ],
-)
-def test_a_distribution_that_is_none_is_rejected(distribution):
-    with pytest.raises(RejectedResponse) as rejected:
-        validate(WHOLE, "a#0", changed(output_top_logprobs=distribution), EXPECTED)
-    assert rejected.value.reason == "distribution"
-
-
 def test_sglangs_own_response_is_valid():
     sent, raw, experts = RECORDED["request"], RECORDED["response"], 8
     request = GenerationRequest("r", tuple(sent["input_ids"]), 12, 1.0, 1, tuple(sent["stop_token_ids"]))

@@ -318,7 +318,7 @@ START = 3
 
 
 def near(samples: list[Response]) -> list[Response]:
-    """The responses with the engine's distributions, near to those of weights at the start, of lags 0 to 2 and more."""
+    """The responses with log-probs near to those of weights at the start, of lags 0 to 2 and more."""
     rng = np.random.default_rng(5)
     found = []
     for sample in samples:
@@ -326,7 +326,7 @@ def near(samples: list[Response]) -> list[Response]:
         mu = (logits - np.log(np.exp(logits).sum(1, keepdims=True))).astype(np.float32)
         sampled = mu[np.arange(len(mu)), list(sample.output_ids)]
         versions = np.full(len(mu), int(rng.integers(0, START + 1)))
-        found.append(dataclasses.replace(sample, log_probs=sampled, distribution=mu, versions=versions))
+        found.append(dataclasses.replace(sample, log_probs=sampled, versions=versions))
     return found
 
 
@@ -428,13 +428,11 @@ RESCORED = {
     "log_probs_own_routing",
     "log_probs_replayed",
     "expert_flips",
-    "log_distribution",
     "checkpoint_log_probs",
     "checkpoint_log_probs_own_routing",
     "checkpoint_log_probs_replayed",
     "checkpoint_log_probs_engine_dtype",
     "checkpoint_expert_flips",
-    "checkpoint_log_distribution",
 }
 
 
@@ -469,16 +467,11 @@ def test_columns_are_those_of_the_method(r3, diagnosed_steps):
     assert torch.equal(diagnosed["log_probs"], diagnosed[f"log_probs_{kind}"])
     assert torch.equal(diagnosed["checkpoint_log_probs"], diagnosed[f"checkpoint_log_probs_{kind}"])
     assert not torch.equal(diagnosed["log_probs"], diagnosed["checkpoint_log_probs"])
-    config = make_config()
-    samples = make_samples(config)[:12]
-    targets = torch.tensor([t for s in samples for t in s.output_ids])
     for prefix in ("", "checkpoint_"):
-        whole = diagnosed[f"{prefix}log_distribution"]
-        torch.testing.assert_close(whole.exp().sum(1), torch.ones(len(targets)))
-        picked = whole.gather(1, targets[:, None])[:, 0]
-        torch.testing.assert_close(picked, diagnosed[f"{prefix}log_probs"], rtol=0, atol=1e-5)
         flips = diagnosed[f"{prefix}expert_flips"]
-        assert flips.shape == (len(targets), 2) and 0 < flips.float().mean() < 1  # made-up routes seldom agree
+        assert (
+            flips.shape == (len(diagnosed["log_probs"]), 2) and 0 < flips.float().mean() < 1
+        )  # made-up routes seldom agree
         moved = diagnosed[f"{prefix}log_probs_own_routing"] != diagnosed[f"{prefix}log_probs_replayed"]
         assert moved[flips.bool().any(1)].all()
     # bf16 beside fp32 along the same routes: close, and not equal
