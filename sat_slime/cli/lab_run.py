@@ -29,12 +29,12 @@ from sat_slime.cli.any_run import (
 from sat_slime.cli.engine_packages import installed_version, is_installed
 from sat_slime.cli.terminal import Ending, say, short, sigterm_as_ctrl_c
 from sat_slime.config import ConfigError, LabConfig, config_errors, config_warnings, dump_config
+from sat_slime.config.checksums import checksum_faults
 from sat_slime.config.finding import Finding, fail, ok, settings_findings, warn
 from sat_slime.config.jsonl import number, read_rows, write_atomically
 from sat_slime.config.lab_checks import responses_per_iteration
 from sat_slime.lab import checkpoint
 from sat_slime.lab.checkpoint import Checkpoint
-from sat_slime.lab.initial_model import cached_model, initial_faults, is_model, lost_initial
 from sat_slime.runs.folder import RunFolder, RunFolderError, writable
 from sat_slime.runs.going_back import (
     damaged,
@@ -137,7 +137,7 @@ def find_checkpoint(folder: Path, config: LabConfig, wanted: int | None) -> Chec
         whole = checkpoint.first_whole(there[n] for n in instead_of(number, there) if n != number)
         raise damaged(folder, config, str(damage), number, whole.state.iteration if whole else 0) from None
     _check_made_with(config, saved, wanted)
-    _check_initial(folder, config, saved)
+    _check_initial(folder / "initial")
     return saved
 
 
@@ -155,21 +155,16 @@ def _check_made_with(config: LabConfig, saved: Checkpoint, wanted: int | None) -
         )
 
 
-def _check_initial(folder: Path, config: LabConfig, saved: Checkpoint) -> None:
-    """Hold the initial model against the checksums in the checkpoint. Raises ConfigError where it is another one, or
-    where it is missing and the cache, from which it would be copied again, holds another one. Where the cache has none
-    either, a resume warms it up again and compares it then."""
-
-    initial, cached = folder / "initial", cached_model(config)
-    faults = initial_faults(saved, initial) if is_model(initial) else None
-    if faults == {}:
-        return
-    if is_model(cached) and initial_faults(saved, cached):
-        raise ConfigError([lost_initial(initial, cached)])
-    if faults:
-        again = f"copies it again from the cache ({cached})" if is_model(cached) else "warms it up again"
+def _check_initial(initial: Path) -> None:
+    """Raise ConfigError unless the initial model is what the run copied as it began."""
+    if faults := checksum_faults(initial):
         damage = checkpoint.DamagedCheckpoint(initial, faults)
-        raise ConfigError([f"{damage}; delete {initial}, and a resume {again}"])
+        raise ConfigError(
+            [
+                f"{damage}; it is the reference model that this run started with: put the old one back, or start "
+                "another run (--name X)"
+            ]
+        )
 
 
 # --------------------------------------------------------------------------------------------------------------- checks

@@ -29,7 +29,6 @@ def run(config: LabConfig, folder: Path, log: RunLog, resume: Checkpoint | None 
         PartFailure: the trainer or an engine failed beyond recovery; the run can be resumed.
         KeyboardInterrupt: after Ctrl-C, SIGTERM or SIGHUP, once a checkpoint is saved.
         OSError: a checkpoint or weights could not be written; the previous checkpoint is whole.
-        ValueError: the initial model is not the one that the run began with.
     """
     from sat_slime.lab.loop import Interruption, Pipeline, StreamingPipeline
 

@@ -1,9 +1,8 @@
 """Checkpoints of a run: a folder that is there in full or not at all, with a checksum for every file.
 
 `checkpoints/iteration-000032/` holds `state.json`, the trainer's `trainer.safetensors`, the broadcast weights that
-are still in use (`weights/`), what was generated ahead (`ahead.safetensors`, `ahead.json`), and `SHA256SUMS`. It is
-written under another name, flushed to the disk and renamed; nothing in it is pickled. What reads a checkpoint takes it
-from `verified`.
+are still in use (`weights/`), what was generated ahead (`ahead.json`), and `SHA256SUMS`. It is written under another
+name, flushed to the disk and renamed; nothing in it is pickled. What reads a checkpoint takes it from `verified`.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import load_file, save_file
 
 import sat_slime
 from sat_slime.config.checksums import checksum_faults, in_words, remove_at_once, written_whole
@@ -30,10 +28,8 @@ from sat_slime.rollout.types import GenerationRequest, Response
 from sat_slime.runs import saved as runs
 from sat_slime.tasks import Problem
 
-SCHEMA = "sat_slime.checkpoint/5"
+SCHEMA = "sat_slime.checkpoint/6"
 """The format's name in state.json."""
-COLUMNS = ("log_probs", "versions", "routed_experts")
-"""The arrays of a response."""
 _NAME = re.compile(r"iteration-(\d{6,})")
 
 
@@ -55,8 +51,6 @@ class LoopState:
     """Optimizer updates."""
     weight_versions: list[int]
     """Versions of the broadcast weights still in use; the last is what the engine holds."""
-    initial: dict[str, str] = field(default_factory=dict)
-    """Checksums of the initial model's files, by name; it is the reference of the KL."""
     canary: list[float] = field(default_factory=list)
     """Differences of the pushes that passed the canary, the newest ones."""
     settings: dict[str, Any] = field(default_factory=dict)
@@ -154,23 +148,15 @@ def verified(path: Path) -> Checkpoint:
 def write_ahead(folder: Path, batches: Sequence[RolloutBatch], **more: Any) -> None:
     """Saves what was generated ahead: a batch, or the groups that wait in a stream, in their order. more: what is to
     come back with them, in JSON's types."""
-    responses = [response for batch in batches for response in batch.responses]
-    arrays = {
-        "lengths": [len(r.output_ids) for r in responses],
-        "output_ids": [token for r in responses for token in r.output_ids],
-    }
-    columns = {name: np.array(values, np.int64) for name, values in arrays.items()}
-    for name in COLUMNS if responses else ():
-        if getattr(responses[0], name) is not None:
-            columns[name] = np.concatenate([getattr(response, name) for response in responses])
-    save_file(columns, folder / "ahead.safetensors")
-    meta = {
-        "numbers": [batch.iteration for batch in batches],
-        "seconds": [batch.seconds for batch in batches],
-        "faults": [batch.faults for batch in batches],
-        "finish_reasons": [response.finish_reason for response in responses],
-    }
-    (folder / "ahead.json").write_text(json.dumps({**meta, **more}))
+
+    def plain(array: np.ndarray) -> dict[str, Any]:
+        return {"dtype": str(array.dtype), "values": array.tolist()}
+
+    rows = [
+        {"number": b.iteration, "seconds": b.seconds, "faults": b.faults, "responses": [vars(r) for r in b.responses]}
+        for b in batches
+    ]
+    (folder / "ahead.json").write_text(json.dumps({"batches": rows, **more}, default=plain))
 
 
 def read_ahead(
@@ -178,22 +164,15 @@ def read_ahead(
 ) -> tuple[list[RolloutBatch], dict[str, Any]]:
     """Return what `write_ahead` was given. asked: gives the problems and requests of a number, which follow from the
     run's seed: `training_requests` or `training_group`."""
-    more = json.loads((folder / "ahead.json").read_text())
-    columns = load_file(folder / "ahead.safetensors")
-    ends, row, response, batches = columns["lengths"].cumsum(), 0, 0, []
-    for number, seconds, faults in zip(more.pop("numbers"), more.pop("seconds"), more.pop("faults"), strict=True):
-        problems, requests = asked(config, number)
-        responses = []
-        for request in requests:
-            length, end = int(columns["lengths"][response]), int(ends[response])
-            span, rows = slice(end - length, end), len(request.prompt_ids) + length - 1
-            spans = {name: slice(row, row + rows) if name == "routed_experts" else span for name in COLUMNS}
-            known: dict[str, Any] = {name: columns[name][spans[name]] if name in columns else None for name in COLUMNS}
-            output_ids, reason = tuple(columns["output_ids"][span].tolist()), more["finish_reasons"][response]
-            responses.append(
-                Response(request.request_id, request.prompt_ids, output_ids, finish_reason=reason, **known)
-            )
-            row, response = row + rows, response + 1
-        batches.append(RolloutBatch(config.task, number, problems, responses, seconds, faults))
-    del more["finish_reasons"]
+
+    def array_in(value: dict[str, Any]) -> Any:
+        return np.array(value["values"], value["dtype"]) if value.keys() == {"dtype", "values"} else value
+
+    more = json.loads((folder / "ahead.json").read_text(), object_hook=array_in)
+    batches = []
+    for row in more.pop("batches"):
+        tokens = [{key: tuple(made[key]) for key in ("prompt_ids", "output_ids")} for made in row["responses"]]
+        responses = [Response(**made | ids) for made, ids in zip(row["responses"], tokens, strict=True)]
+        problems = asked(config, row["number"])[0]
+        batches.append(RolloutBatch(config.task, row["number"], problems, responses, row["seconds"], row["faults"]))
     return batches, more

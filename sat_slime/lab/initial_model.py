@@ -1,5 +1,4 @@
-"""The initial model of a run, the reference of its KL: warmed up once, then taken from the cache, and never another one
-than the run began with."""
+"""The initial model of a run: warmed up once, then taken from the cache."""
 
 from __future__ import annotations
 
@@ -9,9 +8,7 @@ import json
 from pathlib import Path
 
 import sat_slime
-from sat_slime.config.checksums import sha256
 from sat_slime.config.schema import LabConfig
-from sat_slime.lab.checkpoint import Checkpoint
 from sat_slime.tasks import TASKS
 
 FILES = ("config.json", "model.safetensors")
@@ -37,28 +34,3 @@ def cached_model(config: LabConfig) -> Path:
 def is_model(folder: Path) -> bool:
     """Return whether a folder holds a whole model."""
     return all((folder / name).is_file() for name in FILES)
-
-
-def model_checksums(initial: Path) -> dict[str, str]:
-    """Return the checksums of the initial model's files by name, for `LoopState.initial`. Raises OSError."""
-    return {name: sha256(initial / name) for name in FILES}
-
-
-def initial_faults(saved: Checkpoint, model: Path) -> dict[str, str]:
-    """Return what tells a model from the one that the run began with, by file; empty: it is that one."""
-    faults = {}
-    for name, checksum in saved.state.initial.items():
-        try:
-            if sha256(model / name) != checksum:
-                faults[name] = "is not what the run started with"
-        except OSError as error:
-            faults[name] = f"cannot be read ({error.strerror or error})"
-    return faults
-
-
-def lost_initial(initial: Path, cached: Path) -> str:
-    """Return the error of a run that has lost its initial model while the cache has another one, with its remedy."""
-    return (
-        f"the reference model that this run started with is lost: {cached} holds another one; put the old one back "
-        f"into {initial}, or start another run (--name X)"
-    )

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sat_slime.config.checksums import written_whole
 from sat_slime.config.disk import disk_is_full, naming
 from sat_slime.config.schema import LabConfig
 from sat_slime.lab import checkpoint
@@ -35,13 +36,7 @@ from sat_slime.lab.batch import (
 )
 from sat_slime.lab.checkpoint import Checkpoint
 from sat_slime.lab.engine import Generation, RunningEngine
-from sat_slime.lab.initial_model import (
-    cached_model,
-    initial_faults,
-    is_model,
-    lost_initial,
-    model_checksums,
-)
+from sat_slime.lab.initial_model import cached_model, is_model
 from sat_slime.lab.process import PartFailure, TrainerProcess
 from sat_slime.rollout.canary import Canary, canary_sequences
 from sat_slime.rollout.stream import Group, StalenessBound, Stream, StreamState
@@ -141,8 +136,6 @@ class Pipeline:
         """What the current iteration reports besides its batch and its steps."""
         self.ahead: Flight | None = None
         """Mode batch: the batch generated ahead."""
-        self.initial_checksums: dict[str, str] = {}
-        """Checksums of the initial model's files, by name."""
         exact = config.train.dtype == config.rollout.dtype == "float32"
         self.canary = Canary("float32" if exact else "bfloat16")
         """The check of each push."""
@@ -157,8 +150,8 @@ class Pipeline:
 
         Raises: as `lab.run`.
         """
-        self._provide_initial_model(saved)
-        self.initial_checksums = model_checksums(self.initial)
+        if saved is None:
+            self._provide_initial_model()
         self.log.status(phase="starting")
         with ExitStack() as parts:
             self.trainer = parts.enter_context(closing(TrainerProcess(self.config, self.log_dir / "trainer.log")))
@@ -172,24 +165,15 @@ class Pipeline:
 
     # ------------------------------------------------------------------------------------------------ start
 
-    def _provide_initial_model(self, saved: Checkpoint | None) -> None:
-        """Copies the initial model, which is the reference model too, into the run: a cache may change or go away.
-
-        Raises:
-            ValueError: a resumed run has lost its model, and the cache has another one.
-            OSError: the model cannot be made or copied.
-        """
-        if saved and is_model(self.initial):
-            return
+    def _provide_initial_model(self) -> None:
+        """Copies the initial model, which is the reference of the KL too, into the run: a cache may change or go away.
+        Raises OSError."""
         cached = cached_model(self.config)
         try:
             if not is_model(cached):
                 self._warm_up(cached)
-            if saved and initial_faults(saved, cached):
-                raise ValueError(lost_initial(self.initial, cached))
-            shutil.rmtree(self.initial, ignore_errors=True)
-            with naming(self.initial):
-                shutil.copytree(cached, self.initial)
+            with naming(self.initial), written_whole(self.initial) as part:
+                shutil.copytree(cached, part, dirs_exist_ok=True)
         except OSError as error:
             raise OSError(
                 f"the initial model cannot be made in cache_dir {self.config.cache_dir} or copied to {self.initial}: "
@@ -412,7 +396,6 @@ class Pipeline:
             self.iteration,
             self.updates,
             self.versions,
-            self.initial_checksums,
             self.canary.levels,
             **checkpoint.made_with(self.config, self.iteration),
         )

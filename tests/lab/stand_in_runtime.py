@@ -12,8 +12,8 @@ from safetensors.numpy import save_file
 
 import sat_slime.lab
 from sat_slime.cli import engine_packages
+from sat_slime.config.checksums import write_checksums
 from sat_slime.lab import checkpoint
-from sat_slime.lab.initial_model import model_checksums
 
 SAVED_EVERY = 2
 """Iterations between checkpoints."""
@@ -53,9 +53,9 @@ def save(folder, step, config):
     (folder / "initial").mkdir(exist_ok=True)
     for name in ("config.json", "model.safetensors"):
         (folder / "initial" / name).write_text("{}")
-    initial = model_checksums(folder / "initial")
+    write_checksums(folder / "initial")
     made_with = checkpoint.made_with(config, step)
-    state = checkpoint.LoopState(step, step, weight_versions=[step], initial=initial, **made_with)
+    state = checkpoint.LoopState(step, step, weight_versions=[step], **made_with)
     with checkpoint.writing(folder / "checkpoints", state) as part:
         names = ("weight", "step", "exp_avg", "exp_avg_sq")
         save_file({f"layer/{name}": np.full(64, step, np.float32) for name in names}, part / "trainer.safetensors")

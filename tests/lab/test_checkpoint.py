@@ -105,7 +105,7 @@ def test_the_newest_whole_one_is_found_below_damaged_ones(tmp_path):
 def test_a_garbage_state_with_a_right_checksum_is_still_an_error(tmp_path):
     folder = tmp_path / "iteration-000003"
     folder.mkdir()
-    for text in ("[]", "{}", '{"iteration": 1}', '{"schema": "sat_slime.checkpoint/5", "iteration": 1}', "x"):
+    for text in ("[]", "{}", '{"iteration": 1}', '{"schema": "sat_slime.checkpoint/6", "iteration": 1}', "x"):
         (folder / "state.json").write_text(text)
         write_checksums(folder)
         with pytest.raises(DamagedCheckpoint, match=r"state.json cannot be read"):

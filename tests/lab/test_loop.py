@@ -300,7 +300,7 @@ def test_streaming_keeps_its_bound_and_books_through_kill_9_and_a_server_that_di
     stream.wait()
     before = stream.rows()
     saved = json.loads((stream.folder / "checkpoints" / "iteration-000004" / "ahead.json").read_text())
-    assert saved["numbers"] or saved["stream"]["unfinished"]
+    assert saved["batches"] or saved["stream"]["unfinished"]
 
     # in the resumed run a server dies, with several groups in flight
     resumed = Run(root, "stream", "--resume")
@@ -328,6 +328,6 @@ def test_streaming_keeps_its_bound_and_books_through_kill_9_and_a_server_that_di
     # the laws of docs/asynchrony.md, by the rows and the last checkpoint
     saved = json.loads((stream.folder / "checkpoints" / f"iteration-{iterations:06d}" / "ahead.json").read_text())
     finished = sum(row["rollout/finished"] for row in after)
-    done = iterations * 16 + sum(row["rollout/dropped"] for row in after) + len(saved["numbers"]) * 4
+    done = iterations * 16 + sum(row["rollout/dropped"] for row in after) + len(saved["batches"]) * 4
     assert finished + len(saved["stream"]["finished"]) == done - sum(row["rollout/aborted"] for row in after)
     assert saved["stream"]["drawn"] * 4 == done + len(saved["stream"]["unfinished"]) * 4

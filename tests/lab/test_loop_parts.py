@@ -17,9 +17,8 @@ pytest.importorskip("httpx", reason="the lab runtime needs the engines: scripts/
 
 from sat_slime import lab
 from sat_slime.config.schema import LabConfig
-from sat_slime.lab import checkpoint, loop
+from sat_slime.lab import loop
 from sat_slime.lab.batch import StepResult
-from sat_slime.lab.initial_model import cached_model, initial_faults, model_checksums
 from sat_slime.lab.loop import ACKNOWLEDGED, NO_FAULTS, ONE_ACT_S, Interruption, Pipeline
 from sat_slime.lab.process import PartFailure
 from sat_slime.rollout.canary import EngineScores
@@ -170,49 +169,6 @@ def test_an_engine_that_cannot_be_asked_is_a_fault_of_its_push_in_the_next_row(t
     assert [row["canary/faults"] for row in steps] == [1, 0]
 
 
-# ---------------------------------------------------------------------------------------------------- the initial model
-
-
-def write(folder, weights):
-    folder.mkdir(parents=True)
-    (folder / "config.json").write_text("{}")
-    (folder / "model.safetensors").write_text(weights)
-
-
-@pytest.fixture
-def fresh(tmp_path):
-    return Pipeline(LabConfig(cache_dir=str(tmp_path / "cache")), tmp_path / "run", None, None)
-
-
-@pytest.fixture
-def saved(tmp_path):
-    """A checkpoint of a run that began with the weights `first`."""
-    write(tmp_path / "first", "first")
-    initial = model_checksums(tmp_path / "first")
-    state = checkpoint.LoopState(2, 2, weight_versions=[2], initial=initial)
-    return checkpoint.Checkpoint(tmp_path, state)
-
-
-def test_a_resumed_run_that_lost_its_model_takes_the_same_one_out_of_the_cache(fresh, saved):
-    write(cached_model(fresh.config), "first")
-    fresh._provide_initial_model(saved)
-    assert initial_faults(saved, fresh.initial) == {}
-
-
-@pytest.mark.parametrize("is_there", [True, False])
-def test_another_one_is_not_taken(fresh, saved, is_there):
-    """The other model is what another version of torch makes, now or when the cache was warmed up again."""
-    cached = cached_model(fresh.config)
-    if is_there:
-        write(cached, "other")
-    fresh._warm_up = lambda folder: write(folder, "other")
-    told = f"the reference model that this run started with is lost: {cached} holds another one"
-    with pytest.raises(ValueError) as error:
-        fresh._provide_initial_model(saved)
-    assert str(error.value) == f"{told}; put the old one back into {fresh.initial}, or start another run (--name X)"
-    assert not fresh.initial.exists(), "so that a resume is told the same"
-
-
 # --------------------------------------------------------------------------------------------------------- interruption
 
 
@@ -329,10 +285,10 @@ def test_a_signal_in_the_last_checkpoint_does_not_cost_it(pipeline):
 
 
 def test_an_initial_model_that_does_not_fit_names_its_folder(pipeline, monkeypatch):
-    def copytree(source, target):
+    def copytree(source, target, **_):
         raise shutil.Error([(source, target, f"[Errno 28] No space left on device: '{source}' -> '{target}'")])
 
     monkeypatch.setattr(loop, "is_model", lambda folder: True)
     monkeypatch.setattr(shutil, "copytree", copytree)
     with pytest.raises(OSError, match=rf"\[Errno 28\] No space left on device: '{pipeline.initial}'$"):
-        pipeline._provide_initial_model(None)
+        pipeline._provide_initial_model()

@@ -15,9 +15,7 @@ from typer.testing import CliRunner
 
 import sat_slime.lab
 from sat_slime.cli import app, engine_packages, grid_run
-from sat_slime.config import load_config
 from sat_slime.lab import checkpoint
-from sat_slime.lab.initial_model import cached_model
 from sat_slime.tasks.running_sums import RunningSums
 
 TINY = Path(__file__).parents[3] / "configs" / "lab" / "tiny.yaml"
@@ -168,40 +166,18 @@ def test_a_start_that_fails_is_gone_on_with_from_the_older_one(runtime, monkeypa
     assert f"goes on     from {'iteration-000002' if back else 'its start'}" in again
 
 
-def test_another_initial_model_is_not_taken_for_the_reference(runtime, tmp_path):
-    (RUN / "initial" / "model.safetensors").write_text("[]")
-    before = files()
-    for cached, remedy in ((None, "warms it up again"), ("{}", "copies it again from the cache (")):
-        fill_cache(tmp_path, cached)
-        result = command("launch", RUN, "--resume", "--set", f"cache_dir={tmp_path / 'cache'}")
-        assert result.exit_code == 2 and files() == before
-        assert "runs/tiny/initial is damaged: model.safetensors is not what the run started with" in result.stderr
-        assert f"delete runs/tiny/initial, and a resume {remedy}" in result.stderr
-
-
-def fill_cache(tmp_path, weights):
-    """The runtime's stand-in begins with the weights `{}`; None: with nothing."""
-    for name, text in (("config.json", "{}"), ("model.safetensors", weights)) if weights else ():
-        file = cached_model(load_config(TINY, settings={"cache_dir": str(tmp_path / "cache")})) / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
-
-
-@pytest.mark.parametrize("there", [None, "[]"], ids=["gone", "another"])
-def test_a_reference_that_is_lost_is_told_before_a_finished_run_is_touched(runtime, tmp_path, there):
-    """Deleted, it would be copied out of a cache that has another one by now."""
+@pytest.mark.parametrize("lost", ["SHA256SUMS is missing", "model.safetensors does not match its checksum"])
+def test_a_reference_that_is_lost_is_told_before_a_finished_run_is_touched(runtime, lost):
     assert command("launch", RUN, "--resume").exit_code == 0
-    fill_cache(tmp_path, "[]")
-    if there:
-        (RUN / "initial" / "model.safetensors").write_text(there)
-    else:
+    if "missing" in lost:
         shutil.rmtree(RUN / "initial")
+    else:
+        (RUN / "initial" / "model.safetensors").write_text("[]")
     before = files()
-    settings = ("--set", "pipeline.iterations=9", "--set", f"cache_dir={tmp_path / 'cache'}")
-    result = command("launch", RUN, "--resume", *settings)
+    result = command("launch", RUN, "--resume", "--set", "pipeline.iterations=9")
     assert result.exit_code == 2 and files() == before and status() == "finished"
-    assert "the reference model that this run started with is lost: " in result.stderr
-    assert "put the old one back into runs/tiny/initial, or start another run (--name X)" in result.stderr
+    assert f"runs/tiny/initial is damaged: {lost}; it is the reference model that this run started" in result.stderr
+    assert "put the old one back, or start another run (--name X)" in result.stderr
 
 
 def test_a_cell_of_a_grid_says_what_is_damaged_and_goes_on_once_that_is_settled(monkeypatch, tmp_path):
