@@ -180,7 +180,7 @@ def prepare_laptop(
 
         sat-slime prepare laptop --out data/laptop
 
-        sat-slime prepare laptop --overwrite --set task.name=pointer_chasing
+        sat-slime prepare laptop --overwrite --set task.name=my_package.sorting
     """
     from sat_slime.cli.slime_run import LAPTOP, make_laptop
 

@@ -1,5 +1,5 @@
 """The quick start's initial model and problems as files that slime takes: `python -m sat_slime.lab.for_slime OUT`,
-or those of another run: `... OUT --file FILE task.name=pointer_chasing`.
+or those of another run: `... OUT --file FILE task.max_digits=6`.
 
 `OUT/model` is a Hugging Face folder with a tokenizer whose tokens are the characters, `OUT/prompts.jsonl` and
 `OUT/held_out.jsonl` have a `prompt`, a `label` and the task in each line.

@@ -1,23 +1,21 @@
-"""The tasks of the lab runtime: a module for each, named after it, with its settings, problems and grading.
-
-A new one is a module here and a line in MODULES. One that is not ours is a module anywhere, given by its dotted path.
-"""
+"""The tasks of the lab runtime: this package's own, and those of a module anywhere, given by its dotted path."""
 
 from __future__ import annotations
 
 import difflib
-import importlib
 import inspect
 import pkgutil
 from types import ModuleType
 
 from sat_slime import outside
+from sat_slime.tasks.running_sums import RunningSums
 from sat_slime.tasks.task import Problem, Task
 
-MODULES = ("running_sums", "pointer_chasing")
+TASKS: dict[str, type[Task]] = {"running_sums": RunningSums}
+"""The tasks of this package, by name."""
 
 
-def task_in(module: ModuleType) -> type[Task]:
+def _task_in(module: ModuleType) -> type[Task]:
     """Return the task that a module defines. Raises ValueError where it defines none, or several."""
     kinds = [
         value
@@ -31,10 +29,6 @@ def task_in(module: ModuleType) -> type[Task]:
             "the dotted path of the class"
         )
     return kinds[0]
-
-
-TASKS: dict[str, type[Task]] = {name: task_in(importlib.import_module(f"{__name__}.{name}")) for name in MODULES}
-"""The tasks of this package, by name."""
 
 
 def find(name: str) -> type[Task]:
@@ -59,7 +53,7 @@ def find(name: str) -> type[Task]:
         raise ValueError(
             f"{name} cannot be imported ({what}): name a module that Python finds, on every machine of the run"
         ) from error
-    kind = task_in(target) if isinstance(target, ModuleType) else target
+    kind = _task_in(target) if isinstance(target, ModuleType) else target
     if not (isinstance(kind, type) and issubclass(kind, Task)):
         raise ValueError(f"{name} is no task: let it be a subclass of sat_slime.tasks.Task")
     if fault := _fault(kind):
@@ -81,4 +75,4 @@ def _fault(kind: type[Task]) -> str:
     return ""
 
 
-__all__ = ["MODULES", "TASKS", "Problem", "Task", "find", "task_in"]
+__all__ = ["TASKS", "Problem", "Task", "find"]

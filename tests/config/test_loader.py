@@ -97,7 +97,7 @@ def test_nearest_key_is_sought_everywhere(tmp_path, text, unknown, nearest):
         ("runtime: slime\neval: {problems: 8}", "eval.problems", "lab"),
         ("eval: {prompts: {aime: x.jsonl}}", "eval.prompts.aime", None),
         ("slime: {lr: 1}", "slime.lr", None),
-        ("task: {name: pointer_chasing, max_digits: 4}", "task.max_digits", None),
+        ("task: {name: running_sums, hops: 4}", "task.hops", None),
     ],
 )
 def test_a_setting_of_the_other_runtime_is_named_as_such(tmp_path, text, unknown, owner):

@@ -17,7 +17,6 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 PAPERS = SAT(scope="microbatch")
 METHODS = {
     "lab/base": "gspo",
-    "lab/pointer-chasing": "sat-grpo",
     "lab/quickstart": "sat-gspo-r3",
     "lab/streaming": "sat-gspo-r3",
     "lab/tiny": "sat-gspo-r3",

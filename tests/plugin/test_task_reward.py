@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import pytest
 
 from sat_slime.plugin.task_reward import reward
-from sat_slime.tasks.pointer_chasing import PointerChasing
 from sat_slime.tasks.running_sums import RunningSums
 
 TASK = RunningSums()
@@ -33,15 +32,15 @@ def test_a_group_has_a_list():
     assert asyncio.run(reward(ARGS, group)) == [1.0, 0.0]
 
 
-@pytest.mark.parametrize("name", ["pointer_chasing", "sat_slime.tasks.pointer_chasing.PointerChasing"])
+@pytest.mark.parametrize("name", ["running_sums", "sat_slime.tasks.running_sums.RunningSums"])
 def test_the_task_is_that_of_the_row(name):
-    task = PointerChasing(nodes=4, hops=3)
+    task = RunningSums(max_digits=5)
     metadata = {"task": {**task.model_dump(), "name": name}}
-    for answer in ("cac$", "cab$", "cac"):
+    for answer in ("08,10,14$", "15$", "14"):
         ids = task.encode(answer)
-        tokens = [*task.encode("ac bd ca db a="), *ids]
-        given = SimpleNamespace(tokens=tokens, response_length=len(ids), label="cac", metadata=metadata)
-        assert asyncio.run(reward(ARGS, given)) == task.verdict("cac", ids).reward == (answer == "cac$")
+        tokens = [*task.encode("3524 ="), *ids]
+        given = SimpleNamespace(tokens=tokens, response_length=len(ids), label="14", metadata=metadata)
+        assert asyncio.run(reward(ARGS, given)) == task.verdict("14", ids).reward == (answer == "08,10,14$")
 
 
 def test_a_task_that_is_not_there_is_named():

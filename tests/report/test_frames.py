@@ -146,8 +146,8 @@ def test_the_papers_numbers_are_there_on_request_alone(tmp_path):
 def test_runs_of_different_tasks_are_not_compared(tmp_path):
     paths = [write_cell(tmp_path / name, "sat-gspo", 1, 0, 20) for name in "ab"]
     config = yaml.safe_load((paths[1] / "config.yaml").read_text())
-    (paths[1] / "config.yaml").write_text(yaml.safe_dump({**config, "task": {"name": "pointer_chasing", "hops": 4}}))
-    with pytest.raises(RunFolderError, match=r"of different tasks, running_sums and pointer_chasing, .* of one task"):
+    (paths[1] / "config.yaml").write_text(yaml.safe_dump({**config, "task": {"name": "my.sorting", "length": 4}}))
+    with pytest.raises(RunFolderError, match=r"of different tasks, running_sums and my.sorting, .* of one task"):
         collect(paths)
 
 
