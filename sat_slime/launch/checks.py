@@ -25,7 +25,6 @@ from sat_slime.launch.command import SlimeCommand, flag_errors
 from sat_slime.launch.flags import KnownFlags
 from sat_slime.launch.machine import SCRIPT, existing_parent, machine_findings, reward_errors
 from sat_slime.launch.memory import machine_sizes, memory_findings, sizes
-from sat_slime.launch.nodes import node_findings
 from sat_slime.launch.ray_jobs import JobServer
 from sat_slime.launch.secrets import secret_names
 from sat_slime.launch.slimes_parser import Answer, ask_slime
@@ -212,7 +211,6 @@ def read_report(config: SlimeConfig, report: Mapping[str, Any]) -> Iterator[Find
     """Yield findings from the probe's answer."""
     yield from _gpus(config, report)
     yield from _nodes(config, report["nodes"])
-    yield from node_findings(report["nodes"])
     with_gpus = {
         f"node {node['name']}": node["sizes"] for node in report["nodes"] if node["gpus"] and node.get("sizes")
     }
@@ -263,6 +261,16 @@ def _nodes(config: SlimeConfig, nodes: Sequence[Mapping[str, Any]]) -> Iterator[
             sound = False
         if not node["sees_folder"] and not elsewhere:
             yield fail("run folder", f"{name} does not see it: put output_dir on a disk that all nodes share")
+        # slime takes the address of the default route, or SLIME_HOST_IP, whatever Ray's is.
+        slimes = node.get("slime_address", node["name"])
+        listen = f"{name}: slime's servers listen on {slimes}"
+        remedy = f"export SLIME_HOST_IP={node['name']} where that node's Ray is started, and not in cluster.env"
+        if len(nodes) > 1 and slimes.startswith("127.") and not node["name"].startswith("127."):
+            yield fail("network", f"{listen}, where no other node comes: {remedy}")
+        elif len(nodes) > 1 and slimes != node["name"] and not slimes.startswith("127."):
+            yield warn(
+                "network", f"{listen}, and Ray on {node['name']}: if the others do not reach the first, {remedy}"
+            )
         if node["gpus"] and (there := int(node["gpus"])) != config.cluster.gpus_per_node:
             yield warn("GPUs", f"{name} has {there}, but cluster.gpus_per_node is {config.cluster.gpus_per_node}")
     if sound:

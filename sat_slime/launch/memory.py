@@ -188,7 +188,7 @@ def training_need(config: SlimeConfig) -> Need:
     needs: list[Need] = []
     for number, stage in enumerate(stages):
         # param_and_grad_buffer.py: param_data, grad_data
-        need = {"weights": BF16 * stage.elements, "gradients": (FP32 if in_fp32 else BF16) * stage.elements}
+        need: Need = {"weights": BF16 * stage.elements, "gradients": (FP32 if in_fp32 else BF16) * stage.elements}
         if not train.optimizer_offload:
             # distrib_optimizer.py: master weights, two moments; gradients in bf16 are copied into fp32
             need["optimizer"] = (3 if in_fp32 else 4) * FP32 * stage.optimizer
@@ -253,8 +253,8 @@ def host_need(config: SlimeConfig) -> Need:
     need["batch"] = batch_tokens(config) * (SAMPLE_BYTES + STORED_BYTES * (of_batch - 1))
     # in the store and the rollout process; in each rank, which copies them once more for its routers
     stored = _stored_batches(config)
-    copies = stored + 1 + 2 * train.gpus_per_node / max(train.data_parallel, 1)
-    need["routed experts"] = store_need(config)["routed experts"] / stored * copies
+    held = stored + 1 + 2 * train.gpus_per_node / max(train.data_parallel, 1)
+    need["routed experts"] = store_need(config)["routed experts"] / stored * held
     return need
 
 
@@ -282,25 +282,18 @@ GIVEN = {"gpu": "gpu_memory_gib", "host": "host_memory_gib", "store": "object_st
 """The kinds of memory, each with the setting of `cluster` that gives its size."""
 
 
-class Size(NamedTuple):
-    """An amount of memory, and who says so: a node, or the setting that gives it."""
-
-    bytes: float
-    source: str
-
-
-Sizes = Mapping[str, Size]
-"""What there is of each kind of GIVEN, without what nobody knows."""
+Sizes = Mapping[str, tuple[float, str]]
+"""Bytes that there are of each kind of GIVEN, and who says so: a node, or the setting. Without what nobody knows."""
 
 
 def sizes(config: SlimeConfig, machines: Mapping[str, Mapping[str, float | None]] | None = None) -> Sizes:
     """Return what the settings give, else the smallest that the machines have. machines: by name, what `machine_sizes`
     says there."""
-    there = {"gpu": Size(ASSUMED_GPU_BYTES, "assumed: an 80 GB card")}
+    there = {"gpu": (ASSUMED_GPU_BYTES, "assumed: an 80 GB card")}
     for kind, key in GIVEN.items():
-        known = [Size(size, name) for name, machine in (machines or {}).items() if (size := machine.get(kind))]
+        known = [(size, name) for name, machine in (machines or {}).items() if (size := machine.get(kind))]
         if (given := getattr(config.cluster, key)) is not None:
-            there[kind] = Size(given * GIB, f"cluster.{key}")
+            there[kind] = given * GIB, f"cluster.{key}"
         elif known:
             there[kind] = min(known)
     return there
@@ -371,15 +364,15 @@ def rows(config: SlimeConfig, there: Sizes) -> list[Row]:
     """Return what is judged of a run on GPUs; nothing where its model is not counted."""
     if not parameters(config.model) or config.cluster.device == "cpu":
         return []
-    fraction, gpu = config.rollout.memory_fraction, there["gpu"]
-    host, store = (there.get(kind, Size(math.inf, "")) for kind in ("host", "store"))
+    fraction, (gpu, source) = config.rollout.memory_fraction, there["gpu"]
+    host, store = (there.get(kind, (math.inf, "")) for kind in ("host", "store"))
     # On a shared GPU the engine starts first, and takes its share of the whole.
-    training = max((1 - fraction) * gpu.bytes - BESIDE_BOTH, 1.0) if config.cluster.share_gpu else gpu.bytes
+    training = max((1 - fraction) * gpu - BESIDE_BOTH, 1.0) if config.cluster.share_gpu else gpu
     return [
-        Row(TRAINING, training_need(config), training, gpu.source),
-        Row(ENGINE, engine_need(config), fraction * gpu.bytes, gpu.source),
-        Row(HOST, host_need(config), RAY_KILLS * host.bytes, host.source),
-        Row(STORE, store_need(config), store.bytes, store.source),
+        Row(TRAINING, training_need(config), training, source),
+        Row(ENGINE, engine_need(config), fraction * gpu, source),
+        Row(HOST, host_need(config), RAY_KILLS * host[0], host[1]),
+        Row(STORE, store_need(config), *store),
     ]
 
 

@@ -37,10 +37,9 @@ def tied_embeddings(model: SlimeModelConfig) -> bool:
 
 def thin_sizes(model: SlimeModelConfig) -> Any:
     """Return a model's sizes, with the constants that its config.json has (models.family.ModelSizes)."""
-    names = ("layers", "hidden_size", "attention_heads", "kv_heads", "head_dim", "ffn_size", "experts")
-    names += ("experts_per_token", "expert_ffn_size")
+    names = "layers hidden_size attention_heads kv_heads head_dim ffn_size experts experts_per_token expert_ffn_size"
     return SimpleNamespace(
-        **{name: getattr(model, name) for name in names},
+        **{name: getattr(model, name) for name in names.split()},
         tied_embeddings=tied_embeddings(model),
         rope_base=model.architecture.get("rotary-base", 10000),
         norm_eps=float(model.architecture.get("norm-epsilon", 1e-5)),

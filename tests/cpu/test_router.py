@@ -78,22 +78,15 @@ def test_a_removed_worker_is_asked_no_more():
     assert {answer["name"] for _, answer in health} == {"b"}
 
 
-def test_without_workers_a_request_is_refused():
-    async def ask():
-        async with served(application()) as url, aiohttp.ClientSession(url) as client:
-            return (await client.post("/generate", json={})).status
-
-    assert asyncio.run(ask()) == 503
-
-
-def test_a_dead_worker_is_an_answer_that_slime_asks_again_after():
+def test_without_workers_a_request_is_refused_and_a_dead_one_is_an_answer_that_slime_asks_again_after():
     async def ask():
         async with contextlib.AsyncExitStack() as stack:
             async with served(worker("dead")) as dead:
                 pass
-            url = await stack.enter_async_context(served(application()))
-            client = await stack.enter_async_context(aiohttp.ClientSession(url))
+            client = aiohttp.ClientSession(await stack.enter_async_context(served(application())))
+            await stack.enter_async_context(client)
+            before = (await client.post("/generate", json={})).status
             await client.post("/workers", json={"url": dead})
-            return (await client.post("/generate", json={})).status
+            return before, (await client.post("/generate", json={})).status
 
-    assert asyncio.run(ask()) == 502
+    assert asyncio.run(ask()) == (503, 502)

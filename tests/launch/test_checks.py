@@ -9,6 +9,7 @@ from sat_slime.launch.checks import cluster_findings, here, read_report, secret_
 from sat_slime.launch.command import slime_command
 from sat_slime.launch.machine import data_problem, machine_findings
 from sat_slime.launch.memory import GIB, ROWS
+from sat_slime.launch.nodes import address_of, node_facts
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 STAND_IN = Path(__file__).parents[1] / "plugin" / "stand_in"
@@ -270,6 +271,30 @@ def test_one_of_two_nodes_has_another_disk():
     seeing = report()["nodes"]
     (line,) = failed(read_report(dense(), report() | {"nodes": [*seeing, {**seeing[0], "sees_folder": False}]}))
     assert line == "run folder: node 10.0.0.1 does not see it: put output_dir on a disk that all nodes share"
+
+
+@pytest.mark.parametrize(
+    "address, line",
+    [
+        ("10.0.0.2", None),
+        ("127.0.0.1", "FAIL network: node 10.0.0.2: slime's servers listen on 127.0.0.1, where"),
+        ("192.168.5.2", "WARN network: node 10.0.0.2: slime's servers listen on 192.168.5.2"),
+    ],
+)
+def test_a_second_node_that_others_may_not_reach(address, line):
+    (seeing,) = report()["nodes"]
+    two = [{**seeing, "name": f"10.0.0.{n}", "slime_address": own} for n, own in ((1, "10.0.0.1"), (2, address))]
+    found = read_report(dense(), report() | {"nodes": two})
+    lines = [f"{one.mark} {one.what}: {one.detail}" for one in found if one.what == "network"]
+    assert len(lines) == (line is not None) and all(text.startswith(line) for text in lines), lines
+
+
+def test_this_node(monkeypatch):
+    assert address_of("lo") == "127.0.0.1"
+    monkeypatch.setenv("SLIME_HOST_IP", "10.0.0.7")
+    assert address_of("") == node_facts()["slime_address"] == "10.0.0.7"
+    with pytest.raises(SystemExit, match="interface ib7 has no IPv4 address on"):
+        address_of("ib7")
 
 
 def test_what_a_cluster_may_lack():
