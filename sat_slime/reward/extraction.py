@@ -359,13 +359,7 @@ def _sentences(text: str) -> list[str]:
             joined[-1] += f"\n{paragraph}"
         else:
             joined.append(paragraph)
-    sentences = []
-    for paragraph in map(listed, joined):
-        start = 0
-        for end in _NO_FACTORIAL.finditer(paragraph):
-            sentences.append(paragraph[start : end.start()].strip())
-            start = end.end()
-        sentences.append(paragraph[start:].strip())
+    sentences = [part.strip() for paragraph in map(listed, joined) for part in _NO_FACTORIAL.split(paragraph)]
     return [sentence for sentence in sentences if sentence] or [""]
 
 

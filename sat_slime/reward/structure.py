@@ -133,7 +133,9 @@ def spread(text: str) -> str:
         rows = [row.replace("&", "").strip(" ,;") for row in cases[2].split("\\\\")]
         text = ", ".join(row for row in rows if row)
     text = _systems(text) if OR in text else text
-    text = re.sub(r"(?<=\))\s*(?=\()", ", ", text) if _are_points(text) else text
+    points = re.split(r"(?<=\))\s*(?=\()", text)
+    if len(points) > 1 and all("," in point and _balanced(point) and point[0] == "(" for point in points):
+        text = ", ".join(points)  # and no product
     parts = _split(text, (",", ";", OR))
     if not 1 <= len(parts) <= MAX_PARTS or _ORDERED.search(text):
         return text
@@ -172,12 +174,6 @@ def _both_signs(value: str) -> str:
         return value
     before, _, after = value.partition(found[0])
     return f"{before}+{after} {OR} {before}-{after}" if before.strip() else f"{after.strip()} {OR} -{after.strip()}"
-
-
-def _are_points(text: str) -> bool:
-    """Return whether a text is points side by side, `(1, 2) (3, 4)`, and no product."""
-    pieces = re.split(r"(?<=\))\s*(?=\()", text)
-    return len(pieces) > 1 and all("," in piece and _balanced(piece) and piece[0] == "(" for piece in pieces)
 
 
 def split_list(text: str) -> tuple[str, list[str], str]:
