@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,7 +14,7 @@ from rich.text import Text
 from sat_slime.cli.terminal import INTERRUPTED, finish, short, sigterm_as_ctrl_c
 
 if TYPE_CHECKING:
-    from sat_slime.runs.folder import RunFolder
+    pass
 
 
 DEPTH = 4
@@ -90,13 +89,10 @@ def _list_runs(folder: Path, console: Console) -> None:
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("run", overflow="fold")
-    for name in ("state", "step", "accuracy", "d_pi"):
-        table.add_column(name, justify="left" if name == "state" else "right", no_wrap=True)
-    table.add_column("started", no_wrap=True)
-    table.add_column("report", overflow="fold")
+    for name in ("state", "step", "reward", "d_pi", "accuracy", "started"):
+        table.add_column(name, justify="left" if name in ("state", "started") else "right", no_wrap=True)
     for started, path, cells in rows:
-        report = path / "report.html"
-        shown = [str(short(path)), *cells, started[:16].replace("T", " ") or "never", _newer(report, path)]
+        shown = [str(short(path)), *cells, started[:16].replace("T", " ") or "never"]
         table.add_row(*map(Text, shown))  # a name is no markup
     (console if console.is_terminal else Console(width=160)).print(table)
 
@@ -106,6 +102,7 @@ def _below(folder: Path, depth: int) -> Iterator[tuple[str, Path, list[str]]]:
     must not hide the others."""
     from sat_slime.runs.folder import RunFolder
     from sat_slime.runs.grid import GridFolder
+    from sat_slime.runs.reading import newest_numbers
 
     grid, run = GridFolder(folder), RunFolder(folder)
     try:
@@ -115,17 +112,18 @@ def _below(folder: Path, depth: int) -> Iterator[tuple[str, Path, list[str]]]:
                 finished = sum(state.get("status") == "finished" for state in states)
                 shown = "running" if grid.lock.is_held() else "not running"
                 started = max((str(state.get("last_started") or "") for state in states), default="")
-                yield started, folder, [shown, f"{finished} of {len(states)} runs", "–", "–"]
+                yield started, folder, [shown, f"{finished} of {len(states)} runs", "", "", ""]
         elif run.is_run():
             state = run.state()
-            yield str(state.get("last_started") or ""), folder, [str(state.get("status", "unknown")), *_numbers(run)]
+            cells = [str(state.get("status", "unknown")), *newest_numbers(run).values()]
+            yield str(state.get("last_started") or ""), folder, cells
         elif depth:
             for child in _folders(folder):
                 yield from _below(child, depth - 1)
     except OSError:  # gone meanwhile, or not ours to read
         return
     except Exception as error:
-        yield "", folder, [f"damaged: {type(error).__name__}: {error}", "–", "–", "–"]
+        yield "", folder, [f"damaged: {type(error).__name__}: {error}", "", "", "", ""]
 
 
 def _folders(folder: Path) -> list[Path]:
@@ -134,28 +132,6 @@ def _folders(folder: Path) -> list[Path]:
     except OSError:  # gone meanwhile, or not ours to read
         return []
     return sorted(child for child in children if not child.name.startswith("."))
-
-
-def _numbers(run: RunFolder) -> Iterator[str]:
-    """Yield a run's newest step, accuracy and d_pi."""
-    from sat_slime.config.jsonl import number
-    from sat_slime.runs.reading import last_row, read_yaml, section
-
-    pipeline = section(read_yaml(run.config) if run.config.exists() else {}, "pipeline")
-    iterations, per_rollout = pipeline.get("iterations"), pipeline.get("optimizer_steps_per_rollout", 1)
-    steps = iterations * per_rollout if isinstance(iterations, int) and isinstance(per_rollout, int) else "?"
-    newest, evaluation = last_row(run.metrics), last_row(run.eval)
-    step = number(newest, "step")
-    yield f"{step:g} of {steps}" if math.isfinite(step) else "–"
-    for value, form in ((number(evaluation, "accuracy"), ".3f"), (number(newest, "mismatch/d_pi"), ".4f")):
-        yield format(value, form) if math.isfinite(value) else "–"
-
-
-def _newer(report: Path, folder: Path) -> str:
-    """Return the report where it is there and newer than all rows: a resume may have gone on since."""
-    rows = [file.stat().st_mtime for name in ("metrics", "eval") if (file := folder / f"{name}.jsonl").exists()]
-    current = report.exists() and report.stat().st_mtime >= max(rows, default=0.0)
-    return str(short(report)) if current else "–"
 
 
 def stop(

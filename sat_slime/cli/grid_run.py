@@ -37,7 +37,7 @@ from sat_slime.objective import named_method
 from sat_slime.runs.folder import RunFolder, RunFolderError
 from sat_slime.runs.grid import Cell, GridFolder, cell_config, plan_cells, select_cells
 from sat_slime.runs.live_view import duration
-from sat_slime.runs.reading import last_row
+from sat_slime.runs.reading import last_row, newest_numbers
 
 CELL_MEMORY_GIB = 4.0
 """Memory that a cell of a tiny model is given: its first server, its trainer and its driver."""
@@ -48,7 +48,6 @@ FOLLOW_S = 2.0
 PLAIN_WIDTH = 120
 """Columns of the table where there is no terminal."""
 STYLES = {"running": "bold cyan", "failed": "bold red", "interrupted": "yellow", "finished": "green", "planned": "dim"}
-"""The states, those first whose rows are kept where there is no room for all."""
 COMMAND = (sys.executable, "-m", "sat_slime")
 PR_SET_PDEATHSIG = 1
 
@@ -181,7 +180,8 @@ def minutes_left(plan: GridPlan, cells: Iterable[Cell]) -> dict[Cell, float]:
     left = {}
     for cell in cells:
         alike = [minutes for one, minutes in took.items() if one.lag == cell.lag] or [*took.values()]
-        done = step_of(plan.folder.run_folder(cell)) / optimizer_steps(plan.configs[cell])
+        step = number(last_row(plan.folder.run_folder(cell).metrics), "step", 0)
+        done = step / optimizer_steps(plan.configs[cell])
         left[cell] = (statistics.median(alike) if alike else math.nan) * (1 - min(1.0, done))
     return left
 
@@ -189,11 +189,6 @@ def minutes_left(plan: GridPlan, cells: Iterable[Cell]) -> dict[Cell, float]:
 def by_clock(plan: GridPlan, left: Mapping[Cell, float]) -> float:
     """Return the minutes that cells take with as many side by side as the grid runs; NaN where nothing is known."""
     return max(sum(left.values()) / max(1, min(plan.parallel, len(left))), *left.values(), 0.0)
-
-
-def step_of(run: RunFolder) -> int:
-    """Return the optimizer steps that a run has made."""
-    return int(number(last_row(run.metrics), "step", 0))
 
 
 def headline(plan: GridPlan, unless: Iterable[Cell] = ()) -> str:
@@ -207,17 +202,6 @@ def headline(plan: GridPlan, unless: Iterable[Cell] = ()) -> str:
     return ", ".join(parts) + (f"; {duration(60 * left)} left" if left > 0 else "")
 
 
-def newest_numbers(run: RunFolder) -> dict[str, str]:
-    """Return the newest reward, d_pi and accuracy of a run, as far as there are any."""
-    newest, evaluation = last_row(run.metrics), last_row(run.eval)
-    numbers = {
-        "reward": number(newest, "reward/mean"),
-        "d_pi": number(newest, "mismatch/d_pi"),
-        "accuracy": number(evaluation, "accuracy"),
-    }
-    return {name: f"{value:.4f}" for name, value in numbers.items() if value == value}
-
-
 def remark(plan: GridPlan, cell: Cell) -> str:
     """Return what is to be said of a cell beside its numbers: that it has collapsed, or why it has not finished."""
     if plan.folder.state(cell) not in ("finished", "running"):
@@ -229,27 +213,26 @@ def remark(plan: GridPlan, cell: Cell) -> str:
 def cells_table(plan: GridPlan, rows: int | None = None) -> RenderableType:
     """Return a table of the cells in the grid's order, and below it what is to be said of some.
 
-    rows: how many fit, the most urgent ones; default: all.
+    rows: how many fit; of more the finished and the planned ones are left out. Default: all fit.
     """
     states = {cell: plan.folder.state(cell) for cell in plan.configs}
     left = minutes_left(plan, (cell for cell, state in states.items() if state == "running"))
-    urgent = set(sorted(states, key=lambda cell: [*STYLES].index(states[cell]))[:rows])
+    all_fit = rows is None or len(states) <= rows
+    shown = [cell for cell, state in states.items() if all_fit or state not in ("finished", "planned")][:rows]
     table = Table(box=None, pad_edge=False, collapse_padding=True, header_style="bold")
     for heading in ("cell", "state", "step", "reward", "d_pi", "accuracy", "time"):
         table.add_column(heading, justify="left" if heading in ("cell", "state") else "right", no_wrap=True)
-    for cell in (cell for cell in states if cell in urgent):
-        run, state = plan.folder.run_folder(cell), states[cell]
-        numbers, minutes, rest = newest_numbers(run), plan.folder.minutes(cell), left.get(cell, math.nan)
+    for cell in shown:
+        state, minutes, rest = states[cell], plan.folder.minutes(cell), left.get(cell, math.nan)
         time_of = f"{duration(60 * rest)} left" if rest == rest else duration(60 * minutes)
         table.add_row(
             cell.name,
             Text(state, style=STYLES[state]),
-            f"{step_of(run)}/{optimizer_steps(plan.configs[cell])}" if state != "planned" else "",
-            *(numbers.get(name, "") for name in ("reward", "d_pi", "accuracy")),
+            *newest_numbers(plan.folder.run_folder(cell)).values(),
             time_of if state != "planned" else "",
         )
-    more = [Text(f"and {len(states) - len(urgent)} more", style="dim")] if len(urgent) < len(states) else []
-    remarks = [Text(f"{cell.name}: {said}") for cell in states if cell in urgent and (said := remark(plan, cell))]
+    more = [Text(f"and {len(states) - len(shown)} more", style="dim")] if len(shown) < len(states) else []
+    remarks = [Text(f"{cell.name}: {said}") for cell in shown if (said := remark(plan, cell))]
     return Group(table, Text(""), *more, *remarks)
 
 
@@ -474,7 +457,7 @@ class GridRun:
             return
         if cell not in self.failed and (said := remark(self.plan, cell)):
             told = f"{told}; {said}"
-        numbers = [f"{name} {text}" for name, text in newest_numbers(self.folder.run_folder(cell)).items()]
+        numbers = [f"{name} {text}" for name, text in newest_numbers(self.folder.run_folder(cell)).items() if text]
         say(self.console, "  ".join([told, *numbers, duration(60 * self.folder.minutes(cell))]))
         say(self.console, f"          {headline(self.plan, self.failed)}")
 

@@ -7,9 +7,8 @@ import contextlib
 import signal
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 
 from rich.console import Console
@@ -27,7 +26,7 @@ from sat_slime.cli.any_run import (
     title,
 )
 from sat_slime.cli.engine_packages import installed_version, is_installed
-from sat_slime.cli.terminal import Ending, say, short, sigterm_as_ctrl_c
+from sat_slime.cli.terminal import Ending, short, sigterm_as_ctrl_c
 from sat_slime.config import ConfigError, LabConfig, config_errors, config_warnings, dump_config
 from sat_slime.config.checksums import checksum_faults
 from sat_slime.config.finding import Finding, fail, ok, settings_findings, warn
@@ -198,24 +197,14 @@ def launch_lab_run(plan: LabPlan, *, overwrite: bool, console: Console) -> Endin
     with sigterm_as_ctrl_c():
         folder, saved, aside = _claim(plan, overwrite)
         try:
-            for path in aside:
-                line = f"a checkpoint that is not gone on from is now {path}"
-                say(console, line)
-                _note(folder, line)
             try:
-                status, error = _run(plan, folder, saved, console)
+                error = _run(plan, folder, saved, aside, console)
+                status = "finished" if error is None else "failed"
             except KeyboardInterrupt:
                 status, error = "interrupted", None
             return _end(folder, status, error, console)
         finally:
             folder.unlock()
-
-
-def _note(folder: RunFolder, text: str) -> None:
-    """Add a warning to log.txt before the run's log is open."""
-    stamp = datetime.now().isoformat(sep=" ", timespec="seconds")
-    with contextlib.suppress(OSError), folder.log.open("a", encoding="utf-8") as log:
-        log.write(f"{stamp} WARNING {text}\n")
 
 
 def _claim(plan: LabPlan, overwrite: bool) -> tuple[RunFolder, Checkpoint | None, list[Path]]:
@@ -242,33 +231,33 @@ def _claim(plan: LabPlan, overwrite: bool) -> tuple[RunFolder, Checkpoint | None
     return folder, saved, aside
 
 
-def _run(plan: LabPlan, folder: RunFolder, saved: Checkpoint | None, console: Console) -> tuple[str, str | None]:
-    """Run the loop, with view and log, to its end. Returns the run's status, and its error if it failed."""
-    config = plan.config
-    heading = title(folder.path.name, config)
-    log: RunLog | None = None
-    try:
-        done = saved.state.updates if saved else 0
-        with RunView(heading, optimizer_steps(config), console, done) as view:
-            log = RunLog(
-                folder,
-                view,
-                tensorboard=config.logging.tensorboard,
-                watch=Watch.of(config.model_dump(mode="json")),
-                stop_on_collapse=config.collapse.stop,
-            )
+def _run(
+    plan: LabPlan, folder: RunFolder, saved: Checkpoint | None, aside: Sequence[Path], console: Console
+) -> str | None:
+    """Run the loop, with view and log, to its end. Returns its error if it failed."""
+    config, heading = plan.config, title(folder.path.name, plan.config)
+    done = saved.state.updates if saved else 0
+    with RunView(heading, optimizer_steps(config), console, done) as view:
+        log = RunLog(
+            folder,
+            view,
+            tensorboard=config.logging.tensorboard,
+            watch=Watch.of(config.model_dump(mode="json")),
+            stop_on_collapse=config.collapse.stop,
+        )
+        try:
+            for path in aside:
+                log.message(f"a checkpoint that is not gone on from is now {path}", "warning")
             log.message(f"{heading}, in {folder.path}")
             runtime.run(config, folder.path.resolve(), log, resume=saved)
-        return "finished", None
-    except KeyboardInterrupt:
-        return "interrupted", None
-    except Exception as error:
-        with contextlib.suppress(OSError):  # a full disk may be why the run failed; its own error is the one to tell
-            if log is not None:
+            return None
+        except Exception as error:
+            with contextlib.suppress(
+                OSError
+            ):  # a full disk may be why the run failed; its own error is the one to tell
                 log.message(traceback.format_exc(), "debug")
-        return "failed", message_of(error)
-    finally:
-        if log is not None:
+            return message_of(error)
+        finally:
             log.close()
 
 

@@ -80,11 +80,6 @@ def _columns(finding: Finding) -> tuple[str, str, str]:
 prepare = typer.Typer(no_args_is_help=True, help="Make what a run starts from: engines, weights, slime, its model.")
 
 
-@prepare.callback()
-def _prepare() -> None:
-    """Make what a run starts from: engines, weights, slime, its model."""
-
-
 @prepare.command("engines")
 def prepare_engines(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the commands; run nothing.")] = False,

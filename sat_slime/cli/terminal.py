@@ -108,7 +108,7 @@ def bad_input(lines: Iterable[str]) -> NoReturn:
 
 def warn(line: str) -> None:
     """Print a warning, on stderr."""
-    Console(stderr=True, soft_wrap=True).print(f"warning: {line}", style="yellow", markup=False)
+    Console(stderr=True, soft_wrap=True, highlight=False).print(f"warning: {line}", style="yellow", markup=False)
 
 
 def refuse_failures(findings: Iterable[Finding]) -> None:
@@ -120,9 +120,7 @@ def refuse_failures(findings: Iterable[Finding]) -> None:
         if finding.mark == "FAIL":
             failed.append(f"{finding.what}: {finding.detail}")
         elif finding.mark == "WARN":
-            Console(stderr=True, soft_wrap=True, highlight=False).print(
-                f"warning: {finding.what}: {finding.detail}", style="yellow", markup=False, soft_wrap=True
-            )
+            warn(f"{finding.what}: {finding.detail}")
     if failed:
         raise ConfigError(failed)
 

@@ -23,11 +23,6 @@ Columns = Mapping[str, np.ndarray]
 """{key: (rows,) float64}, NaN where a row lacks the key or has no number for it."""
 
 
-def read_metrics(path: str | Path) -> dict[str, np.ndarray]:
-    """Return the numeric columns of a JSON-lines file."""
-    return columns(read_rows(path))
-
-
 def last_row(path: Path) -> dict[str, Any]:
     """Return the last whole line of a JSON-lines file; empty where there is none."""
     if not path.exists():
@@ -36,6 +31,22 @@ def last_row(path: Path) -> dict[str, Any]:
         file.seek(max(0, path.stat().st_size - TAIL_BYTES))
         rows = map(parse_object, reversed(file.read().splitlines()))
     return next(filter(None, rows), {})
+
+
+def newest_numbers(run: RunFolder) -> dict[str, str]:
+    """Return the newest step of a run, with all of them behind it, its reward, d_pi and accuracy as texts, empty where
+    there is none."""
+    pipeline = section(read_yaml(run.config) if run.config.exists() else {}, "pipeline")
+    steps = whole(pipeline, "iterations", 0) * whole(pipeline, "optimizer_steps_per_rollout", 1)
+    newest, evaluation = last_row(run.metrics), last_row(run.eval)
+    step = number(newest, "step")
+    numbers = {
+        "reward": (newest, "reward/mean"),
+        "d_pi": (newest, "mismatch/d_pi"),
+        "accuracy": (evaluation, "accuracy"),
+    }
+    texts = {name: f"{number(*of):.4f}" if math.isfinite(number(*of)) else "" for name, of in numbers.items()}
+    return {"step": f"{step:g}/{steps or '?'}" if math.isfinite(step) else "", **texts}
 
 
 def columns(rows: list[dict[str, Any]]) -> dict[str, np.ndarray]:

@@ -1,5 +1,4 @@
 import json
-import os
 import signal
 
 from command_line import TINY, sat_slime_command
@@ -44,12 +43,9 @@ def test_status_without_a_run_lists_all_of_them_newest_first(runtime, tmp_path):
     state = tmp_path / "runs/old/state.json"
     state.write_text(json.dumps({**json.loads(state.read_text()), "last_started": "2020-01-01T00:00:00+00:00"}))
     sat_slime_command("launch", TINY, "--name", "new")
-    (tmp_path / "runs/old/report.html").write_text("a report")
     lines = sat_slime_command("status").stdout.splitlines()
     assert [line.split()[:2] for line in lines[1:]] == [["runs/new", "finished"], ["runs/old", "finished"]]
-    assert "2020-01-01 00:00" in lines[2] and lines[2].rstrip().endswith("runs/old/report.html")
-    os.utime(tmp_path / "runs/old/report.html", (0, 0))  # of before a resume
-    assert "runs/old/report.html" not in sat_slime_command("status", "runs").stdout
+    assert "2020-01-01 00:00" in lines[2]
 
 
 def test_the_runs_of_a_grid_are_listed_in_it_alone(tmp_path, monkeypatch):
@@ -59,4 +55,4 @@ def test_the_runs_of_a_grid_are_listed_in_it_alone(tmp_path, monkeypatch):
     write_grid(tmp_path / "kept/result", ("gspo",), ())  # of which the runs are elsewhere
     lines = {line.split()[0]: line for line in sat_slime_command("status").stdout.splitlines()[1:]}
     assert set(lines) == {"grids/small", "runs/old/one"}
-    assert "not running  2 of 2 runs" in lines["grids/small"] and "50 of 200" in lines["runs/old/one"]
+    assert "not running  2 of 2 runs" in lines["grids/small"] and "50/200" in lines["runs/old/one"]

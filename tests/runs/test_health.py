@@ -20,7 +20,7 @@ from sat_slime.runs.folder import RunFolder
 from sat_slime.runs.health import MISMATCH_CEILING, MISMATCH_RISE, RULES, Watch, judge, order, symptoms, verdict
 from sat_slime.runs.live_view import RunView
 from sat_slime.runs.log import RunLog
-from sat_slime.runs.reading import RunData, columns, load_run, not_finite, read_metrics
+from sat_slime.runs.reading import RunData, columns, load_run, not_finite
 from sat_slime.runs.trackers import read_tracked
 
 # ------------------------------------------------------------------------------------------------- runs of slime's loss
@@ -457,7 +457,7 @@ def test_a_run_says_that_it_collapses_and_goes_on_and_the_files_say_the_same(fol
     log, told = live(folder)
     log.close()
     assert told is None
-    after = judge(read_metrics(folder.metrics), read_metrics(folder.eval), 1)
+    after = judge(columns(read_rows(folder.metrics)), columns(read_rows(folder.eval)), 1)
     assert after.since == 80 and f"WARNING {after.sentence().partition(' (')[0]}" in folder.log.read_text()
     rows = read_rows(folder.metrics)
     assert [row["collapse/met"] for row in rows].index(1.0) == 80  # the step after the second bad evaluation
