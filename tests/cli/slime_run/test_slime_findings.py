@@ -45,7 +45,7 @@ def test_check_lists_what_it_found(tmp_path):
     result = sat_slime_command("check", PAPER, *settings(f"output_dir={tmp_path}"))
     assert result.exit_code == 1
     assert "OK    settings" in result.stdout and "FAIL  checkpoint" in result.stdout
-    bad = sat_slime_command("check", PAPER, *settings("slime.actor-num-gpus-per-node=6"))
+    bad = sat_slime_command("check", PAPER, *settings("pipeline.lag=-1"))
     assert bad.exit_code == 2 and "FAIL  settings" in bad.stdout
 
 
