@@ -23,6 +23,11 @@ Columns = Mapping[str, np.ndarray]
 """{key: (rows,) float64}, NaN where a row lacks the key or has no number for it."""
 
 
+def read_metrics(path: str | Path) -> dict[str, np.ndarray]:
+    """Return the numeric columns of a JSON-lines file."""
+    return columns(read_rows(path))
+
+
 def last_row(path: Path) -> dict[str, Any]:
     """Return the last whole line of a JSON-lines file; empty where there is none."""
     if not path.exists():

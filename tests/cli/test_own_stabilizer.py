@@ -16,7 +16,6 @@ from command_line import TINY, sat_slime_command
 from rich.console import Console
 
 from sat_slime.config import build_method, dump_config, load_config
-from sat_slime.config.jsonl import read_rows
 from sat_slime.config.loader import vary
 from sat_slime.config.source import ConfigError
 from sat_slime.objective import MetricAccumulator, TokenBatch, check_method, method, named_method, policy_surrogate
@@ -28,7 +27,7 @@ from sat_slime.runs.folder import RunFolder
 from sat_slime.runs.health import Watch
 from sat_slime.runs.live_view import RunView
 from sat_slime.runs.log import RunLog
-from sat_slime.runs.reading import columns
+from sat_slime.runs.reading import read_metrics
 
 ROOT = Path(__file__).parents[2]
 OWN = "from my_package.halfway import *\n@dataclass(frozen=True)\nclass A(Gate):\n    {}\n    name = 'a'\n"
@@ -113,7 +112,7 @@ def test_its_metrics_are_written_and_drawn(package, tmp_path):
                 accumulator.add(policy_surrogate(built, batch).metrics, 4)
             log.step({"step": step, **accumulator.reduce()})
     folder.unlock()
-    written = columns(read_rows(folder.metrics))["halfway/distance"]
+    written = read_metrics(folder.metrics)["halfway/distance"]
     assert written == pytest.approx([(2.2 + step / 20) / 4 for step in range(1, 21)], rel=1e-4)
     method._OWN.clear()  # as in another process, which learns of it from the run's settings
     page = write_report(folder.path).read_text()
