@@ -294,7 +294,8 @@ def _values(config: SlimeConfig) -> Iterator[str]:
             f"slime.n-samples-per-eval-prompt is {samples}, which scores.repeats {scores.repeats} has to divide, and "
             f"no number of scores.k, {scores.k or 'unset'}, to exceed: set it to a multiple that is large enough"
         )
-    held, needed = flags.get("sglang-max-total-tokens"), longest_sample(config)
+    needed = longest_sample(config)
+    held = flags.get("sglang-max-total-tokens", needed)
     if _above(0)(held) and float(held) < needed:
         yield (
             f"slime.sglang-max-total-tokens is {held}, less than the longest sample of {needed} tokens, and SGLang "

@@ -168,7 +168,7 @@ class _Document:
                 dotted = ".".join((*path, key))
                 raise self.fault(key_node, f"{dotted} is already set in line {written[key]}; remove one of them")
             written[key], inner = line, (*path, key)
-            self.origins[(*path, key)] = f"{self.file}:{line}"
+            self.origins[inner] = f"{self.file}:{line}"
             if key_node.tag != "tag:yaml.org,2002:merge":
                 values[key] = self.read(value_node, inner)
                 continue
