@@ -47,8 +47,16 @@ def checksum_faults(folder: Path) -> dict[str, str]:
     if not lines or None in matches:
         return {NAME: "is damaged: it is empty" if not lines else f"is damaged in line {matches.index(None) + 1}"}
     known = {match[2]: match[1] for match in matches if match}
-    names = sorted({*known, *_files(folder)})
-    return {name: fault for name in names if (fault := _fault(folder, name, known.get(name)))}
+    there = set(_files(folder))
+    faults = dict.fromkeys(there - known.keys(), f"has no checksum in {NAME}")
+    faults |= dict.fromkeys(known.keys() - there, "is missing")  # never a path that leads out of the folder
+    for name in known.keys() & there:
+        try:
+            if sha256(folder / name) != known[name]:
+                faults[name] = "does not match its checksum"
+        except OSError as error:
+            faults[name] = f"cannot be read ({error.strerror or error})"
+    return dict(sorted(faults.items()))
 
 
 def in_words(faults: Mapping[str, str]) -> str:
@@ -93,18 +101,6 @@ def _flush(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _fault(folder: Path, name: str, checksum: str | None) -> str | None:
-    """Return what is wrong with a file, or None. checksum: the one in SHA256SUMS."""
-    if checksum is None:
-        return f"has no checksum in {NAME}"
-    if name not in _files(folder):  # never a path that leads out of the folder
-        return "is missing"
-    try:
-        return None if sha256(folder / name) == checksum else "does not match its checksum"
-    except OSError as error:
-        return f"cannot be read ({error.strerror or error})"
 
 
 def _files(folder: Path) -> list[str]:

@@ -158,6 +158,12 @@ def _model(config: LabConfig) -> Iterator[str]:
         )
     if model.tied_embeddings and not family.may_tie_embeddings:
         yield f"model.tied_embeddings is true, but SGLang serves no {family.name} model with them: set it to false"
+    if model.attention_heads % model.kv_heads:
+        yield f"model.kv_heads is {model.kv_heads}: it must divide model.attention_heads {model.attention_heads}"
+    if model.head_dim % 2:
+        yield f"model.head_dim is {model.head_dim}: rotary embedding turns pairs, so choose an even width"
+    if model.is_moe and model.experts_per_token > model.experts:
+        yield f"model.experts_per_token is {model.experts_per_token}: it must be at most model.experts {model.experts}"
 
 
 def _task(config: LabConfig) -> Iterator[str]:

@@ -296,7 +296,7 @@ def _values(config: SlimeConfig) -> Iterator[str]:
         )
     needed = longest_sample(config)
     held = flags.get("sglang-max-total-tokens", needed)
-    if _above(0)(held) and float(held) < needed:
+    if _above(0, held) and not _above(needed - 1, held):
         yield (
             f"slime.sglang-max-total-tokens is {held}, less than the longest sample of {needed} tokens, and SGLang "
             "would cut responses there: leave it out"
@@ -313,40 +313,27 @@ def _values(config: SlimeConfig) -> Iterator[str]:
 
 # -------------------------------------------------------------------------------------------------- flags that mislead
 
-When = Callable[[SlimeConfig], str | None]
-"""The circumstance under which a rule holds, in words; empty if nothing else has to be; None where the rule does not
-hold."""
+WHEN: dict[str, Callable[[SlimeConfig], bool]] = {
+    "": lambda config: True,
+    "method.r3 true": lambda config: config.method.r3,
+    "pipeline.mode streaming": lambda config: config.pipeline.mode == "streaming",
+    "denominator checkpoint": lambda config: build_method(config.method).denominator == "checkpoint",
+    "slime.eval-prompt-data": lambda config: bool(config.eval.prompts),
+    "slime.save-interval": lambda config: config.checkpoint.every_n_iterations > 0,
+}
+"""The circumstances under which rules hold, in words."""
+ALWAYS, R3, STREAMING, SPLIT, OWN_SETS, SAVES = WHEN
 
 
-def _r3(config: SlimeConfig) -> str | None:
-    return "method.r3 true" if config.method.r3 else None
+def _above(bound: float, value: Any) -> bool:
+    try:
+        return not isinstance(value, bool) and float(value) > bound
+    except (TypeError, ValueError):
+        return False
 
 
-def _streaming(config: SlimeConfig) -> str | None:
-    return "pipeline.mode streaming" if config.pipeline.mode == "streaming" else None
-
-
-def _split(config: SlimeConfig) -> str | None:
-    return "denominator checkpoint" if build_method(config.method).denominator == "checkpoint" else None
-
-
-def _saves(config: SlimeConfig) -> str | None:
-    every = config.checkpoint.every_n_iterations
-    return f"slime.save-interval {every}" if every else None
-
-
-def _own_sets(config: SlimeConfig) -> str | None:
-    return "slime.eval-prompt-data" if config.eval.prompts else None
-
-
-def _above(bound: float) -> Callable[[Any], bool]:
-    def judge(value: Any) -> bool:
-        try:
-            return not isinstance(value, bool) and float(value) > bound
-        except (TypeError, ValueError):
-            return False
-
-    return judge
+def _above_one(value: Any) -> bool:
+    return _above(1, value)
 
 
 @dataclass(frozen=True)
@@ -358,7 +345,7 @@ class Rule:
     why: str
     remedy: str = "leave it out"
     """The thing to do; `{value}` in it stands for the flag's value with a place for the iteration."""
-    when: When = lambda _: ""
+    when: str = ALWAYS
     value: Callable[[Any], bool] = is_sent
     """Tells whether a value of the flag is one that goes wrong; by default each that is sent."""
 
@@ -373,21 +360,21 @@ DRAWN = "over-sampling-batch-size partial-rollout mask-offpolicy-in-partial-roll
 ONE_COPY = "a response may be of several weights, and one copy of those that generated is kept to score it with"
 KEEP = "leave it out, and say with pipeline.keep_checkpoints how many stay"
 ERRORS = (
-    Rule("moe-router-fusion", "the fused router chooses the experts itself: no route is replayed", WITHOUT_R3, _r3),
-    Rule("prefill-num-servers", "an engine that only decodes has no routes of the prompt", WITHOUT_R3, _r3),
-    Rule(STAGES, "each stage has the routes of its own layers, and one answers", WITHOUT_R3, _r3, _above(1)),
-    Rule("sglang-enable-hierarchical-cache", "a prefix back from host memory has lost its routes", WITHOUT_R3, _r3),
-    Rule(TRANSPORT, COUNTED, BY_BATCH, _streaming, lambda value: value == "disk"),
-    Rule("flush-cache-interval", "cached prefixes outlive a push of weights", BY_BATCH, _streaming, _above(1)),
-    Rule(" ".join(NOT_STREAMED), "it has no effect, or is not saved with the queue", BY_BATCH, _streaming),
-    Rule(DRAWN, NOTHING, when=_streaming),
-    Rule("partial-rollout", ONE_COPY, "leave it out, or set method.denominator to rollout", _split),
-    Rule("eval-config", "slime evaluates only on that file's sets", "leave one of them out", _own_sets),
+    Rule("moe-router-fusion", "the fused router chooses the experts itself: no route is replayed", WITHOUT_R3, R3),
+    Rule("prefill-num-servers", "an engine that only decodes has no routes of the prompt", WITHOUT_R3, R3),
+    Rule(STAGES, "each stage has the routes of its own layers, and one answers", WITHOUT_R3, R3, _above_one),
+    Rule("sglang-enable-hierarchical-cache", "a prefix back from host memory has lost its routes", WITHOUT_R3, R3),
+    Rule(TRANSPORT, COUNTED, BY_BATCH, STREAMING, lambda value: value == "disk"),
+    Rule("flush-cache-interval", "cached prefixes outlive a push of weights", BY_BATCH, STREAMING, _above_one),
+    Rule(" ".join(NOT_STREAMED), "it has no effect, or is not saved with the queue", BY_BATCH, STREAMING),
+    Rule(DRAWN, NOTHING, when=STREAMING),
+    Rule("partial-rollout", ONE_COPY, "leave it out, or set method.denominator to rollout", SPLIT),
+    Rule("eval-config", "slime evaluates only on that file's sets", "leave one of them out", OWN_SETS),
     Rule("save-retain-interval", "slime counts from 0, and Megatron deletes all but the newest checkpoint", KEEP),
     Rule("start-rollout-id", "every resume would start at that iteration with newer weights", GO_BACK),
     Rule("ckpt-step", "every resume would load that checkpoint again", GO_BACK),
-    Rule("finetune", "a resume would count iterations from 0 with a new optimizer", when=_saves),
-    Rule("no-load-optim", "a resume would start with a new optimizer", when=_saves),
+    Rule("finetune", "a resume would count iterations from 0 with a new optimizer", when=SAVES),
+    Rule("no-load-optim", "a resume would start with a new optimizer", when=SAVES),
 )
 """The run would fail, or be another than it says."""
 
@@ -396,9 +383,10 @@ DROPS = "the trainer drops tokens from full experts, the engines drop none, and 
 FP8 = "the engines' policy is not the trainer's, and the ratio carries the difference"
 PLACE = f"it has no {ITERATIONS_PLACE}, and each file takes the place of the one before"
 WARNINGS = (
-    Rule("custom-generate-function-path", KEPT, "see that it does", lambda config: _r3(config) or _streaming(config)),
+    Rule("custom-generate-function-path", KEPT, "see that it does", R3),
+    Rule("custom-generate-function-path", KEPT, "see that it does", STREAMING),
     # at 0 all of them; Megatron takes a negative one for none
-    Rule("moe-expert-capacity-factor", DROPS, value=lambda value: value == 0 or _above(0)(value)),
+    Rule("moe-expert-capacity-factor", DROPS, value=lambda value: value == 0 or _above(0, value)),
     Rule("sglang-kv-cache-dtype", FP8, value=lambda value: str(value).startswith("fp")),
     Rule(
         "save-hf save-debug-rollout-data save-debug-train-data",
@@ -406,24 +394,21 @@ WARNINGS = (
         "set it to {value}",
         value=lambda value: is_sent(value) and ITERATIONS_PLACE not in str(value),
     ),
-    Rule(
-        "no-save-optim", "a run resumed from such a checkpoint starts with a new optimizer", "set it to false", _saves
-    ),
+    Rule("no-save-optim", "a run resumed from such a checkpoint starts with a new optimizer", "set it to false", SAVES),
 )
 """The run can live with it, and its owner should know."""
 
 
 def _broken(config: SlimeConfig, rules: tuple[Rule, ...]) -> Iterator[str]:
     for rule in rules:
-        with_what = rule.when(config)
-        for name in rule.flags.split() if with_what is not None else ():
+        for name in rule.flags.split() if WHEN[rule.when](config) else ():
             value = config.slime.get(name)
             if name in config.slime and rule.value(value):
                 shown = str(value).lower() if isinstance(value, bool) else value if value != "" else "empty"
                 path = PurePath(str(value) or "FOLDER")
                 place = str(path.with_suffix("") / (ITERATIONS_PLACE + path.suffix))
                 yield (
-                    f"slime.{name} is {shown}{f' with {with_what}' if with_what else ''}: {rule.why}: "
+                    f"slime.{name} is {shown}{rule.when and f' with {rule.when}'}: {rule.why}: "
                     f"{rule.remedy.replace('{value}', place)}"
                 )
 

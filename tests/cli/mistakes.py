@@ -93,6 +93,7 @@ launch quickstart.yaml --method sat-gspo --set method.denominator=trainer | deno
 launch quickstart.yaml --method gspo --tis --set method.denominator=rollout | denominator rollout | to trainer
 launch quickstart.yaml --method spo --sat | SPO | grpo
 launch quickstart.yaml --set pipeline.mode=streaming --lag 0 | pipeline.lag | pipeline.mode | batch
+launch quickstart.yaml --set model.kv_heads=3 | model.kv_heads | divide | 4
 launch quickstart.yaml --set model.experts=0 --r3 | method.r3 | model.experts | false
 """.strip().splitlines()
 

@@ -22,6 +22,9 @@ def test_shipped_files_pass(name):
     "overrides, named",
     [
         (["method=gspo-r3", "model.experts=0"], ["method.r3", "model.experts is 0"]),
+        (["model.experts_per_token=9"], ["model.experts_per_token is 9", "model.experts 8"]),
+        (["model.kv_heads=3"], ["model.kv_heads is 3", "model.attention_heads 4"]),
+        (["model.head_dim=15"], ["model.head_dim is 15"]),
         (["model.max_positions=32"], ["model.max_positions is 32", "set it to 33"]),
         (["rollout.max_response_tokens=20"], ["rollout.max_response_tokens is 20", "raise it to 21"]),
         (["train.tokens_per_microbatch=32"], ["train.tokens_per_microbatch is 32", "33 or more"]),
