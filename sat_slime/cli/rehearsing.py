@@ -96,7 +96,7 @@ class Rehearsal:
             raise ConfigError([f"{file}: {error}" for error in errors])
         thin = thin_settings(config, folder, sizes)
         self.thin, self.changes, self.run_folder = thin.config, thin.changes, run_folder(thin.config)
-        saves = config.checkpoint.every_n_iterations and config.checkpoint.optimizer
+        saves = config.checkpoint.every_n_iterations and not config.checkpoint.without_optimizer
         self.first = checkpoint_at(self.thin) if resume and saves else self.thin.pipeline.iterations
         """Iterations of the first job; the run is resumed after them."""
         if errors := settings_errors(self.thin):

@@ -25,11 +25,6 @@ def how_it_ended(code: int) -> str:
         return f"was killed by signal {-code}"
 
 
-def heard(signals: Sequence[signal.Signals] = ENDING) -> list[signal.Signals]:
-    """Return the signals without a hangup that `nohup` has ignored."""
-    return [n for n in signals if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]
-
-
 def leave_terminal() -> None:
     """Have this process write to nothing where its terminal is gone: each write would fail."""
     for number in range(3):
@@ -55,8 +50,8 @@ def signals_handled(
         if callable(handler):
             handler(number, frame)
 
-    handlers = {number: hung_up if number == signal.SIGHUP else handler for number in heard(signals)}
-    previous = {number: signal.signal(number, handlers[number]) for number in handlers}
+    heard = [n for n in signals if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]
+    previous = {n: signal.signal(n, hung_up if n == signal.SIGHUP else handler) for n in heard}
     try:
         yield
     finally:

@@ -20,7 +20,6 @@ from sat_slime.config.schema import LabConfig, Section
 from sat_slime.config.section import marked, settings_in, settings_of
 from sat_slime.config.slime_schema import DEFAULTS, WORDS, SlimeConfig
 from sat_slime.config.source import ConfigError, KeyPath, Source, merged, parse_value, read_layers
-from sat_slime.config.synonyms import SYNONYMS
 from sat_slime.objective.method import find
 from sat_slime.tasks.running_sums import RunningSums
 
@@ -254,6 +253,26 @@ def _shown(value: Any) -> str:
 
 
 # ------------------------------------------------------------------------------------------ what an unknown key means
+
+
+_RADII = ("method.clip.eps_low", "method.clip.eps_high")
+
+SYNONYMS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("eps", "epsilon", "eps_clip", "clip_eps", "clip_range", "cliprange", "clip_ratio"), _RADII),
+    **dict.fromkeys(("clip_ratio_low", "eps_clip_low", "epsilon_low"), _RADII[:1]),
+    **dict.fromkeys(("clip_ratio_high", "eps_clip_high", "epsilon_high"), _RADII[1:]),
+    **dict.fromkeys(("eps_clip_c", "clip_ratio_c"), ("method.clip.dual",)),
+    **dict.fromkeys(("learning_rate", "actor_lr"), ("train.lr",)),
+    **dict.fromkeys(("kl_loss_coef", "beta"), ("loss.kl_coef",)),
+    **dict.fromkeys(("clip_grad", "max_grad_norm"), ("train.grad_clip",)),
+    **dict.fromkeys(("update_weights_interval", "staleness", "async_steps"), ("pipeline.lag",)),
+    **dict.fromkeys(("num_rollout", "max_steps", "total_steps", "num_steps"), ("pipeline.iterations",)),
+    **dict.fromkeys(("n_samples_per_prompt", "num_generations", "group_size"), ("rollout.samples_per_prompt",)),
+    **dict.fromkeys(("rollout_batch_size", "train_batch_size"), ("rollout.prompts_per_iteration",)),
+    **dict.fromkeys(("max_new_tokens", "max_tokens", "rollout_max_response_len"), ("rollout.max_response_tokens",)),
+}
+"""What other projects call our settings: words of slime's flags, verl, TRL and papers, at the end of a key that is
+unknown here, and the settings that they are."""
 
 
 def _hint(model: type[Section], values: Any, leaf: KeyPath, is_whole: bool) -> str:

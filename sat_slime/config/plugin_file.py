@@ -47,6 +47,26 @@ ONLY_OUR_DRIVER = (
 )
 
 
+FILE = """\
+# {label} in a launch script of slime. Add to the script
+#     --custom-config-path {file}
+# and nothing else; without that flag the script is as it was. slime sets each key of this file as the
+# argument of that name, whatever the script says.
+#     sat-slime check {file}           says whether the file is sound
+
+sat_slime:
+  method: {name}  # or a section: {{base: gspo, sat: {{alpha: 0.8}}}}; sat-slime methods
+  # Radii are the script's --eps-clip, --eps-clip-high and --eps-clip-c; KL and entropy its flags too.
+  # run_dir: /shared/runs/name  # writes metrics.jsonl there, for sat-slime report and diagnose
+
+# Where slime calls the plugin. A function of your own in the place of one of these has to call it.
+{called}
+
+# slime leaves these out of every loss but its own: grpo-tis and grpo-opsm are methods.
+{left_out}
+{replays}"""
+
+
 def plugin_file(name: str, file: str = "sat.yaml") -> str:
     """Return the text of the file for a named method.
 
@@ -62,31 +82,15 @@ def plugin_file(name: str, file: str = "sat.yaml") -> str:
         raise ConfigError([f"--method {name}: {error}"]) from None
     if errors := not_in_a_script(method):
         raise ConfigError([f"--method {name}: {error}" for error in errors])
-    values = CALLED | IN_A_SCRIPT
-    called = [f"{key}: {f'[{value}]' if key in LISTS else value}" for key, value in values.items()]
-    replays = ["", "# R3: the trainer replays the experts that the engines chose. For models with experts alone."]
-    replays += [f"{key}: true" for key in R3]
-    return "\n".join(
-        [
-            f"# {method.label} in a launch script of slime. Add to the script",
-            f"#     --custom-config-path {file}",
-            "# and nothing else; without that flag the script is as it was. slime sets each key of this file as the",
-            "# argument of that name, whatever the script says.",
-            f"#     sat-slime check {file}           says whether the file is sound",
-            "",
-            f"{KEY}:",
-            f"  method: {name}  # or a section: {{base: gspo, sat: {{alpha: 0.8}}}}; sat-slime methods",
-            "  # Radii are the script's --eps-clip, --eps-clip-high and --eps-clip-c; KL and entropy its flags too.",
-            "  # run_dir: /shared/runs/name  # writes metrics.jsonl there, for sat-slime report and diagnose",
-            "",
-            "# Where slime calls the plugin. A function of your own in the place of one of these has to call it.",
-            *called,
-            "",
-            "# slime leaves these out of every loss but its own: grpo-tis and grpo-opsm are methods.",
-            *(f"{key}: false" for key in LEFT_OUT),
-            *(replays if method.routing_replay else ()),
-            "",
-        ]
+    paths = {key: f"[{path}]" if key in LISTS else path for key, path in (CALLED | IN_A_SCRIPT).items()}
+    replays = "\n# R3: the trainer replays the experts that the engines chose. For models with experts alone.\n"
+    return FILE.format(
+        label=method.label,
+        name=name,
+        file=file,
+        called="\n".join(f"{key}: {path}" for key, path in paths.items()),
+        left_out="\n".join(f"{key}: false" for key in LEFT_OUT),
+        replays=replays + "".join(f"{key}: true\n" for key in R3) if method.routing_replay else "",
     )
 
 

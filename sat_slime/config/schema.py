@@ -1,4 +1,4 @@
-"""A run as typed data. Every field's docstring states its unit and becomes its help.
+"""A run as typed data. The docstring of a field, or of the class of a section, states units and becomes its help.
 
 The classes hold what one section alone can know (types, ranges, a section's own consistency). What needs several
 sections is in lab_checks.py and slime_checks.py; reading YAML is in loader.py.
@@ -64,9 +64,7 @@ class Run(Section):
     seed: Annotated[NonNegativeInt, OWN_TO_A_CELL] = 0
     """Seed of prompts and sampling."""
     method: MethodConfig = MethodConfig()
-    """The method that is optimized."""
     loss: LossConfig = LossConfig()
-    """KL, entropy, averaging."""
 
 
 class PipelineConfig(Section):
@@ -252,14 +250,6 @@ class ScoresConfig(Section):
         """Return the k of an evaluation of `samples` a problem and repeat."""
         return [samples] if self.k is None else self.k
 
-    def check(self, samples: int) -> None:
-        """Raises ValueError: a k for which there are not enough samples."""
-        if self.k and max(self.k) > samples * self.repeats:
-            raise ValueError(
-                f"k has {max(self.k)}, more than samples_per_problem {samples} x repeats {self.repeats}: raise one of "
-                "these or leave it out"
-            )
-
 
 class EvalConfig(ScoresConfig):
     """Evaluation on held-out problems, with the weights that the server holds."""
@@ -277,9 +267,12 @@ class EvalConfig(ScoresConfig):
 
     @model_validator(mode="after")
     def _enough_samples(self) -> EvalConfig:
-        self.check(self.samples_per_problem)
-        if self.final_repeats is not None:
-            self.final.check(self.samples_per_problem)
+        samples, repeats = self.samples_per_problem, min(self.repeats, self.final_repeats or self.repeats)
+        if self.k and max(self.k) > samples * repeats:
+            raise ValueError(
+                f"k has {max(self.k)}, more than samples_per_problem {samples} x repeats {repeats}: raise one of these "
+                "or leave it out"
+            )
         return self
 
     @property
@@ -361,26 +354,14 @@ class LabConfig(Run):
     cache_dir: Annotated[str, MAY_CHANGE_ON_RESUME, COMPUTES_NOTHING] = "~/.cache/sat_slime"
     """Folder for warmed-up models."""
     pipeline: LabPipelineConfig = LabPipelineConfig()
-    """Order of generation, training, broadcast."""
     model: ModelConfig = ModelConfig()
-    """The tiny model."""
     task: Annotated[SerializeAsAny[Task], BeforeValidator(_task_of)] = RunningSums()
-    """The problems."""
     warmup: WarmupConfig = WarmupConfig()
-    """The making of the initial model."""
     rollout: RolloutConfig = RolloutConfig()
-    """Generation on SGLang."""
     train: TrainConfig = TrainConfig()
-    """Training on Megatron."""
     eval: EvalConfig = EvalConfig()
-    """Evaluation."""
     checkpoint: Annotated[CheckpointConfig, MAY_CHANGE_ON_RESUME, COMPUTES_NOTHING] = CheckpointConfig()
-    """Checkpoints."""
     diagnose: DiagnoseConfig = DiagnoseConfig()
-    """Extra measurements."""
     dump: Annotated[DumpConfig, MAY_CHANGE_ON_RESUME] = DumpConfig()
-    """Token dumps."""
     collapse: Annotated[CollapseConfig, MAY_CHANGE_ON_RESUME, COMPUTES_NOTHING] = CollapseConfig()
-    """The consequence of a collapse."""
     logging: Annotated[LoggingConfig, MAY_CHANGE_ON_RESUME, COMPUTES_NOTHING] = LoggingConfig()
-    """Trackers and samples."""

@@ -456,8 +456,6 @@ def _other_run(config: SlimeConfig) -> Iterator[str]:
             "slime.rm-type is deepscaler: it gives 0 without </think>, which a base model does not write: set it "
             "to math"
         )
-    if config.method.base == "ppo":
-        yield "method.base is ppo: slime's critic is not used, and advantages are GRPO's: set it to grpo, the same run"
     for file in evaluation.prompts.values() if evaluation.every_n_iterations else ():
         if data.prompts and os.path.normpath(file) == os.path.normpath(data.prompts):
             yield f"slime.eval-prompt-data has {file}, as slime.prompt-data is: it is trained on; name another file"

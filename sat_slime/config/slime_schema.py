@@ -335,16 +335,6 @@ class CheckpointView(View):
     every_n_iterations = Flag("save-interval", NonNegativeInt, 0)  # 0: none at all
     without_optimizer = Flag("no-save-optim", bool, False)
 
-    @property
-    def optimizer(self) -> bool:
-        return not self.without_optimizer
-
-
-class LoggingView(View):
-    """Trackers that get metrics besides the run folder and slime's log."""
-
-    tensorboard = Flag("use-tensorboard", bool, False)
-
 
 VIEWS: dict[str, type[View]] = {
     "model": SlimeModelConfig,
@@ -353,7 +343,6 @@ VIEWS: dict[str, type[View]] = {
     "train": TrainView,
     "eval": EvalView,
     "checkpoint": CheckpointView,
-    "logging": LoggingView,
 }
 """The words of the field for flags: `rollout.top_p` is rollout-top-p."""
 WORDS = {
@@ -452,7 +441,6 @@ class SlimeConfig(Run):
     seed: Annotated[PositiveInt, OWN_TO_A_CELL] = 1234
     """Seed of prompts, sampling and initialization."""
     pipeline: SlimePipelineConfig = SlimePipelineConfig()
-    """Order of generation, training, broadcast."""
     family: Family | None = None
     """qwen3_moe, qwen3, qwen2, or the dotted path of a module with another family: its layers on a CPU, and its counts
     for memory (docs/extend.md). Unset: the one that the flags describe, if any does."""
@@ -461,11 +449,8 @@ class SlimeConfig(Run):
     verifier: VerifierLimits = VerifierLimits()
     """Limits of this package's verifier, for a slime.custom-rm-path of sat_slime.plugin.reward."""
     scores: ScoresConfig = ScoresConfig()
-    """The numbers that an evaluation reports."""
     cluster: Annotated[ClusterConfig, MAY_CHANGE_ON_RESUME, COMPUTES_NOTHING] = ClusterConfig()
-    """The machines on which the run is started."""
     estimate: Annotated[EstimateConfig, MAY_CHANGE_ON_RESUME, COMPUTES_NOTHING] = EstimateConfig()
-    """The speeds that the estimate of a run's time assumes."""
     slime: Annotated[Flags, {MAY_CHANGE_ON_RESUME: FREE_ON_RESUME, COMPUTES_NOTHING: WITHOUT_NUMBERS}] = Field(
         default_factory=dict
     )
@@ -495,10 +480,6 @@ class SlimeConfig(Run):
     @property
     def checkpoint(self) -> CheckpointView:
         return CheckpointView(self.slime)
-
-    @property
-    def logging(self) -> LoggingView:
-        return LoggingView(self.slime)
 
     def with_flags(self, flags: Mapping[str, Any]) -> SlimeConfig:
         """Return the run with these flags laid over its own; None takes one out."""

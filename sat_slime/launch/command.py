@@ -169,7 +169,7 @@ def environment(config: SlimeConfig, run_dir: Path) -> dict[str, str]:
         "CUDA_DEVICE_MAX_CONNECTIONS": "1",  # Megatron's order of kernels with tensor parallelism relies on it
         "NCCL_NVLS_ENABLE": "1",  # cluster.env has 0 where GPUs are not linked by NVLink
     }
-    if config.logging.tensorboard:
+    if config.slime.get("use-tensorboard"):
         env["TENSORBOARD_DIR"] = str(run_dir / "tensorboard")
     context, longest = config.rollout.context_tokens, config.max_positions
     if context and longest and context > longest:
@@ -267,7 +267,7 @@ def _following(config: SlimeConfig, run_dir: Path) -> Part:
     if config.train.recompute == "full":
         yield "recompute-method", "uniform", "slime.recompute-granularity"
         yield "recompute-num-layers", 1, "slime.recompute-granularity"
-    if config.logging.tensorboard:  # TENSORBOARD_DIR names the folder; slime wants a project, too
+    if config.slime.get("use-tensorboard"):  # TENSORBOARD_DIR names the folder; slime wants a project, too
         yield "tb-project-name", "sat_slime", "slime.use-tensorboard"
         yield "tb-experiment-name", config.name, "name"
     if flags.get("use-wandb"):

@@ -293,7 +293,7 @@ def _gib(count: float) -> str:
 
 def checkpoint_bytes(config: SlimeConfig) -> float:
     """Return the bytes of one checkpoint: weights in bf16, and master weights and two moments in fp32."""
-    return parameters(config.model) * float(BF16 + (3 * FP32 if config.checkpoint.optimizer else 0))
+    return parameters(config.model) * float(BF16 + (0 if config.checkpoint.without_optimizer else 3 * FP32))
 
 
 def _disk(config: SlimeConfig, run_folder: Path) -> Finding:

@@ -4,9 +4,8 @@ from pathlib import Path
 import pytest
 
 from sat_slime.config import ConfigError, LabConfig, dump_config, load_config, load_grid
-from sat_slime.config.loader import RUNTIMES, key_paths
+from sat_slime.config.loader import RUNTIMES, SYNONYMS, key_paths
 from sat_slime.config.source import read_layers
-from sat_slime.config.synonyms import SYNONYMS
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "lab"
 

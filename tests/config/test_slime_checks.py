@@ -128,7 +128,6 @@ sglang-allow-auto-truncate=false rollout-max-prompt-len=null rollout-max-respons
     | slime.rollout-max-prompt-len is not set | more than 2768 tokens
 rollout-top-k=50 | slime.rollout-top-k is 50
 rm-type=deepscaler custom-rm-path=false | slime.rm-type is deepscaler | </think>
-method.base=ppo | method.base is ppo | grpo
 pipeline.iterations=8 | pipeline.iterations is 8 | pipeline.lag 8
 eval-interval=34 | slime.eval-interval is 34, no multiple of pipeline.lag 8
 save-interval=20 | slime.save-interval is 20, no multiple of pipeline.lag 8

@@ -53,7 +53,7 @@ def test_resolved_file_loads_back_equal(tmp_path, name):
         ("slime: {num-layers=4: true}", "x.yaml:2: slime.num-layers=4: 'num-layers=4' must be a flag's"),
         ("slime: [lr]", "x.yaml:2: slime is ['lr']: it must be a valid dictionary"),
         ("slime: {rollout-batch-size: true}", "x.yaml:2: slime.rollout-batch-size is true: it must be a valid integer"),
-        ("slime: {use-tensorboard: 1}", "x.yaml:2: slime.use-tensorboard is 1: it must be a valid boolean"),
+        ("slime: {no-save-optim: 1}", "x.yaml:2: slime.no-save-optim is 1: it must be a valid boolean"),
         (
             "slime: {recompute-granularity: all}",
             "x.yaml:2: slime.recompute-granularity is 'all': it must be one of selective, full",
