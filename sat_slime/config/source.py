@@ -122,6 +122,8 @@ class _Document:
     def __init__(self, text: str, file: str, loader_class: type):
         self.file, self.counted, self.within = file, 0, set[int]()
         self.origins: dict[KeyPath, str] = {(): file}
+        if sum(map(text.count, ("[", "{", "- -", "? "))) > 1000:
+            loader_class = _Loader  # the other composes without a bound but the stack's, and would end the process
         try:
             self.loader: Any = loader_class(text)
             root = self.loader.get_single_node()

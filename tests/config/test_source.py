@@ -1,6 +1,6 @@
 import pytest
 
-from sat_slime.config.source import ConfigError, Source, merged, read_layers
+from sat_slime.config.source import ConfigError, Source, merged, plain_values, read_layers
 
 
 def write(folder, name, text):
@@ -90,6 +90,14 @@ def test_what_is_not_settings_is_one_line(tmp_path, text):
     assert len(caught.value.errors) == 1
     assert caught.value.errors[0].startswith(f"{path}:")
     assert "\n" not in caught.value.errors[0]
+
+
+@pytest.mark.parametrize("text", ["{a: " * 100_000, "- " * 100_000, "[" * 100_000])
+def test_what_is_nested_without_end_ends_no_process(tmp_path, text):
+    path = write(tmp_path, "a.yaml", text)
+    for read in (read_source, plain_values):
+        with pytest.raises(ConfigError, match=f"^{path}.*: not valid YAML: "):
+            read(path)
 
 
 def test_unreadable_files(tmp_path):
