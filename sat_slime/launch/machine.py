@@ -101,8 +101,7 @@ def _megatron_checkpoint(config: SlimeConfig) -> Iterator[Finding]:
         yield warn(what, f"{path} holds Hugging Face weights: not every slime and model can start from them")
     else:
         yield fail(
-            what,
-            f"slime.ref-load is {path}: no converted checkpoint is there; make it (sat-slime prepare model)",
+            what, f"slime.ref-load is {path}: no converted checkpoint is there; make it (sat-slime prepare model)"
         )
 
 

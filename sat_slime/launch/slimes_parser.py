@@ -21,14 +21,7 @@ from typing import Any
 
 from sat_slime.config.finding import Finding, fail, ok, warn
 from sat_slime.config.slime_schema import SlimeConfig
-from sat_slime.launch.command import (
-    FIXED,
-    GOVERNED,
-    Argument,
-    environment,
-    plugin_settings_text,
-    slime_arguments,
-)
+from sat_slime.launch.command import FIXED, GOVERNED, Argument, environment, plugin_settings_text, slime_arguments
 from sat_slime.launch.flags import KnownFlags, flags_by_name, recorded_flags
 from sat_slime.launch.hf_checkpoint import hf_findings
 

@@ -87,13 +87,7 @@ def test_a_machine_that_has_everything(ready, tmp_path):
 
 def test_what_is_missing_is_named(tmp_path):
     missing = tmp_path / "missing"
-    keys = (
-        "cluster.slime_dir",
-        "cluster.megatron_dir",
-        "slime.hf-checkpoint",
-        "slime.ref-load",
-        "slime.prompt-data",
-    )
+    keys = ("cluster.slime_dir", "cluster.megatron_dir", "slime.hf-checkpoint", "slime.ref-load", "slime.prompt-data")
     lines = failed(machine_findings(dense(*(f"{key}={missing}" for key in keys)), tmp_path / "runs" / "run"))
     assert all(any(f"{key} is {missing}" in line for line in lines) for key in keys)
     assert len(lines) == len(keys)

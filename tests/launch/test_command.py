@@ -157,10 +157,7 @@ def test_other_flags_of_slime_pass_through_in_their_form(tmp_path):
         ("slime.use-tiss=true", ["slime.use-tiss: there is no flag --use-tiss", "did you mean --use-tis?"]),
         (
             "slime.sglang-mem-fraction=0.5",
-            [
-                "slime.sglang-mem-fraction:",
-                "did you mean --sglang-mem-fraction-static? Flags are written in full",
-            ],
+            ["slime.sglang-mem-fraction:", "did you mean --sglang-mem-fraction-static? Flags are written in full"],
         ),
         ("slime.use-tis=true", ["slime.use-tis: --use-tis follows from method.tis"]),
         ("slime.kl-loss-coef=1", ["slime.kl-loss-coef: --kl-loss-coef follows from loss.kl_coef"]),

@@ -26,10 +26,7 @@ def prompts(tmp_path):
         file = tmp_path / "prompts.jsonl"
         file.write_text("".join(json.dumps(row) + "\n" for row in rows))
         return paper(
-            f"slime.prompt-data={file}{part}",
-            "slime.eval-interval=0",
-            f"slime.rollout-batch-size={len(rows)}",
-            *more,
+            f"slime.prompt-data={file}{part}", "slime.eval-interval=0", f"slime.rollout-batch-size={len(rows)}", *more
         )
 
     return write

@@ -64,13 +64,7 @@ SHARED = (
 
 
 @pytest.mark.parametrize(
-    ("file", "more"),
-    [
-        (LARGE, ()),
-        (LARGE, SHARED),
-        ("recipes/qwen2.5-7b-8gpus", ()),
-        ("recipes/qwen3-0.6b-2gpus", ()),
-    ],
+    ("file", "more"), [(LARGE, ()), (LARGE, SHARED), ("recipes/qwen2.5-7b-8gpus", ()), ("recipes/qwen3-0.6b-2gpus", ())]
 )
 def test_ranks_hold_the_model_together(file, more):
     """However it is cut: experts once each, embeddings on both ends of a pipeline, the optimizer's state once."""

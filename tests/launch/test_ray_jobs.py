@@ -15,13 +15,7 @@ import pytest
 
 from sat_slime.launch import local_ray
 from sat_slime.launch.local_ray import LocalRay, how_it_died, is_running, start_ray, stop_ray
-from sat_slime.launch.ray_jobs import (
-    JobError,
-    JobServer,
-    NoAnswer,
-    given_address,
-    token_for_own_ray,
-)
+from sat_slime.launch.ray_jobs import JobError, JobServer, NoAnswer, given_address, token_for_own_ray
 
 PYTHON = "python3"
 
