@@ -17,17 +17,8 @@ import torch
 
 CPU = torch.device("cpu")
 FACTORIES = (
-    "tensor",
-    "as_tensor",
-    "zeros",
-    "ones",
-    "empty",
-    "full",
-    "arange",
-    "rand",
-    "randn",
-    "randint",
-    "empty_like",
+    *("tensor", "as_tensor", "zeros", "ones", "empty", "full"),
+    *("arange", "rand", "randn", "randint", "empty_like"),
 )
 """Functions of torch that Megatron or slime call with a device."""
 MEMORY = 2**34
