@@ -552,7 +552,15 @@ class RunningEngine:
 
     def start(self, method: str, *arguments: Any) -> Future[Any]:
         """Starts a method of Engine."""
-        return asyncio.run_coroutine_threadsafe(getattr(self.engine, method)(*arguments), self._loop)
+        return asyncio.run_coroutine_threadsafe(self._call(method, arguments), self._loop)
+
+    async def _call(self, method: str, arguments: tuple[Any, ...]) -> Any:
+        try:
+            return await getattr(self.engine, method)(*arguments)
+        except PartFailure:
+            raise
+        except Exception as error:
+            raise EngineFailed(f"rollout engine: {type(error).__name__}: {error}") from error
 
     def call(self, method: str, *arguments: Any) -> Any:
         """Return the result of a method of Engine, waited for."""

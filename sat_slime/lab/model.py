@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -165,24 +165,12 @@ def build_model(
     ).to(device())
 
 
-def forward_logits(model: torch.nn.Module, token_ids: Tensor, layout: PackedLayout) -> Tensor:
+def forward_logits(model: Callable[..., Tensor], token_ids: Tensor, layout: PackedLayout) -> Tensor:
     """Return the (N, vocabulary) logits of a packed row of (N,) tokens."""
     return model(token_ids[None], layout.position_ids, None, packed_seq_params=layout)[0]
 
 
 # ------------------------------------------------------------------------------------------------- routing replay (R3)
-
-
-@contextmanager
-def routers(registered: list[RouterReplay]) -> Iterator[None]:
-    """Inside, this list is Megatron's list of routers: a model that is built registers its own with it, and `replay`
-    and `record` act on them alone."""
-    others = RouterReplay.global_router_replay_instances
-    RouterReplay.global_router_replay_instances = registered
-    try:
-        yield
-    finally:
-        RouterReplay.global_router_replay_instances = others
 
 
 @contextmanager

@@ -13,17 +13,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import SupportsFloat
+from typing import Any, SupportsFloat
 
 import numpy as np
 import torch
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
-from megatron.core.transformer.moe.router_replay import RouterReplay
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from torch.func import functional_call
 
 from sat_slime.config.method_section import build_method
-from sat_slime.config.schema import LabConfig, TrainConfig
+from sat_slime.config.schema import LabConfig, LossConfig, TrainConfig
 from sat_slime.lab import model
 from sat_slime.lab.batch import StepResult, lag_metrics, step_is_diagnosed
 from sat_slime.lab.initial_model import is_model
@@ -180,9 +180,8 @@ def policy_loss(
     method: Method,
     batch: TokenBatch,
     token_weights: Tensor,
+    settings: LossConfig,
     *,
-    kl_coef: float = 0.0,
-    entropy_coef: float = 0.0,
     ref_log_probs: Tensor | None = None,
     entropy: Tensor | None = None,
     threshold: Tensor | float | None = None,
@@ -192,8 +191,8 @@ def policy_loss(
 
     Args:
         token_weights: (N,) w, 0 on inactive tokens; rounded to the dtype that the batch is computed with.
-        kl_coef: coefficient of the low-variance KL to the reference model, whose log-probs are `ref_log_probs` (N,).
-        entropy_coef: coefficient of the entropy bonus.
+        settings: the coefficients; its reduction is that of the weights.
+        ref_log_probs: (N,) of the reference model.
         entropy: (N,) entropy of the policy at each token; needs grad only where entropy_coef is not 0.
         threshold: as in policy_surrogate.
     """
@@ -206,11 +205,11 @@ def policy_loss(
     if ref_log_probs is not None:
         kl = (weights * low_variance_kl(batch.log_probs.to(dtype), ref_log_probs).where(mask, 0.0)).sum()
         metrics["loss/kl"] = kl.detach()
-        total = total + kl_coef * kl if kl_coef else total
+        total = total + settings.kl_coef * kl if settings.kl_coef else total
     if entropy is not None:
         mean_entropy = (weights * entropy.to(dtype).where(mask, 0.0)).sum()
         metrics["loss/entropy"] = mean_entropy.detach()
-        total = total - entropy_coef * mean_entropy if entropy_coef else total
+        total = total - settings.entropy_coef * mean_entropy if settings.entropy_coef else total
     return total, {"loss/total": total.detach(), **metrics, **surrogate.metrics}, surrogate
 
 
@@ -317,14 +316,6 @@ class Trainer:
             self.reference = build_model(config.model, config.train, config.task.vocab_size).requires_grad_(False)
         self.generating: dict[int, list[Tensor]] = {}
         """The weights of pi_l, which the engine was given, by version; only those that are still in use."""
-        self.in_engine_dtype: torch.nn.Module | None = None
-        """A model in the engine's data type, where steps are diagnosed and that is another than the trainer's."""
-        self.its_routers: list[RouterReplay] = []
-        if config.diagnose.every_n_steps and config.rollout.dtype != config.train.dtype:
-            train = config.train.model_copy(update={"dtype": config.rollout.dtype})
-            with model.routers(self.its_routers):
-                copy = build_model(config.model, train, config.task.vocab_size, routing_replay=True)
-            self.in_engine_dtype = copy.requires_grad_(False)
 
     # ------------------------------------------------------------------------------------ weights and checkpoints
 
@@ -379,7 +370,7 @@ class Trainer:
 
     # ----------------------------------------------------------------------------------------------------- scoring
 
-    def _logits(self, network: torch.nn.Module, micro: MicroBatch, *, replay: bool) -> Tensor:
+    def _logits(self, network: Callable[..., Tensor], micro: MicroBatch, *, replay: bool) -> Tensor:
         """Return the (R, vocabulary) fp32 logits that predict the response tokens, divided by the temperature.
 
         Args:
@@ -389,7 +380,7 @@ class Trainer:
             logits = forward_logits(network, micro.token_ids, micro.layout)[micro.rows]
         return logits.float() / self.config.rollout.temperature
 
-    def log_probs(self, network: torch.nn.Module, micro: MicroBatch, *, replay: bool) -> Tensor:
+    def log_probs(self, network: Callable[..., Tensor], micro: MicroBatch, *, replay: bool) -> Tensor:
         """Return (R,) log pi of the response tokens; see `_logits`."""
         return token_log_probs(self._logits(network, micro, replay=replay), micro.output_ids)[0]
 
@@ -481,13 +472,13 @@ class Trainer:
     def _log_probs_in_engine_dtype(self, micro: MicroBatch) -> Tensor:
         """Return (R,) log-probs with the weights and the arithmetic in the engine's data type, along the engine's
         routes."""
-        routed = micro.routed_experts is not None
-        if self.in_engine_dtype is None:
-            return self.log_probs(self.model, micro, replay=routed)
-        for copy, parameter in zip(self.in_engine_dtype.parameters(), self.model.parameters(), strict=True):
-            copy.copy_(parameter)
-        with model.routers(self.its_routers):
-            return self.log_probs(self.in_engine_dtype, micro, replay=routed)
+        module, dtype = self.model.module, getattr(torch, self.config.rollout.dtype)
+        weights = {name: parameter.to(dtype) for name, parameter in self.parameters}
+
+        def network(*arguments: Any, **keywords: Any) -> Tensor:
+            return functional_call(module, weights, arguments, keywords)
+
+        return self.log_probs(network, micro, replay=micro.routed_experts is not None)
 
     # ---------------------------------------------------------------------------------------------------- training
 
@@ -617,14 +608,7 @@ class Trainer:
             with torch.no_grad():
                 reference = self.log_probs(self.reference, micro, replay=False)
         return policy_loss(
-            self.method,
-            batch,
-            weights,
-            kl_coef=settings.kl_coef,
-            entropy_coef=settings.entropy_coef,
-            ref_log_probs=reference,
-            entropy=entropy,
-            threshold=threshold,
+            self.method, batch, weights, settings, ref_log_probs=reference, entropy=entropy, threshold=threshold
         )
 
     def _token_batch(self, micro: MicroBatch, log_probs: Tensor) -> TokenBatch:

@@ -10,41 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:  # so that settings are read before torch is imported
     import torch
 
 
-class ModelSizes(Protocol):
-    """The sizes and constants of a model, as the `model` section of a run has them."""
-
-    @property
-    def layers(self) -> int: ...
-    @property
-    def hidden_size(self) -> int: ...
-    @property
-    def attention_heads(self) -> int: ...
-    @property
-    def kv_heads(self) -> int: ...
-    @property
-    def head_dim(self) -> int: ...
-    @property
-    def ffn_size(self) -> int: ...
-    @property
-    def experts(self) -> int: ...
-    @property
-    def experts_per_token(self) -> int: ...
-    @property
-    def expert_ffn_size(self) -> int: ...
-    @property
-    def tied_embeddings(self) -> bool: ...
-    @property
-    def rope_base(self) -> float: ...
-    @property
-    def norm_eps(self) -> float: ...
-    @property
-    def max_positions(self) -> int: ...
+ModelSizes = Any
+"""The sizes and constants of a model, by the names of ModelConfig in config/schema.py, which stands above this."""
 
 
 @dataclass(frozen=True)

@@ -276,3 +276,12 @@ def test_stop_ends_a_generation_and_an_update_that_hang(with_fake, tmp_path):
         return engine.restarts, engine.deaths
 
     assert with_fake(update) == (0, [])
+
+
+def test_what_nobody_foresaw_is_told_as_the_engines(tmp_path):
+    running = RunningEngine(LabConfig(), tmp_path, tmp_path)
+    try:
+        with pytest.raises(EngineFailed, match=r"^rollout engine: TypeError: .*give_up"):
+            running.call("give_up")
+    finally:
+        running.close()

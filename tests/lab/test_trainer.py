@@ -38,6 +38,7 @@ from trainer_process import (
 from waiting import assert_gone, until
 
 from sat_slime.config.method_section import method_switches
+from sat_slime.config.schema import LossConfig
 from sat_slime.lab import model
 from sat_slime.lab.batch import lag_metrics
 from sat_slime.lab.process import PartFailure, TrainerProcess
@@ -124,7 +125,7 @@ def test_loss_is_the_weighted_sum_of_its_terms():
     batch = tokens.batch()
 
     loss, metrics, found = policy_loss(
-        method, batch, weights, kl_coef=0.1, entropy_coef=0.01, ref_log_probs=ref, entropy=-entropy
+        method, batch, weights, LossConfig(kl_coef=0.1, entropy_coef=0.01), ref_log_probs=ref, entropy=-entropy
     )
 
     surrogate = paper.surrogate(method, tokens, paper.decide(method, tokens))
@@ -159,7 +160,7 @@ def test_micro_batches_add_up_to_the_batch(name, reduction):
             weights = response_mean_weights(batch.mask, batch.lengths, len(lengths))
         else:
             weights = batch.mask.double() / len(tokens.active)
-        loss = policy_loss(method, batch, weights, kl_coef=0.1, ref_log_probs=ref[part])[0]
+        loss = policy_loss(method, batch, weights, LossConfig(kl_coef=0.1), ref_log_probs=ref[part])[0]
         loss.backward()
         return loss.item(), batch.log_probs.grad.tolist()
 
