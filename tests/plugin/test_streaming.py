@@ -22,7 +22,7 @@ pytestmark = pytest.mark.needs_slime
 
 PROMPTS, SAMPLES, RESPONSE, ROLLOUTS = 4, 2, 20, 8
 LONG = 3
-"""One in this many prompts has answers that the next push cuts off."""
+"""One in this many prompts has answers that take two seconds, or until a push cuts them off."""
 
 
 class Sglang:
@@ -40,8 +40,11 @@ class Sglang:
         await self.open.wait()
         version, tokens, reason = self.held, payload["sampling_params"]["max_new_tokens"], "length"
         if prompt % LONG == 0 and len(rest) == 1:
-            await self.interrupt.wait()
-            tokens, reason = 5, "abort"
+            try:
+                await asyncio.wait_for(self.interrupt.wait(), 2.0)
+                tokens, reason = 5, "abort"
+            except asyncio.TimeoutError:  # there may be no further push
+                pass
         meta = {"weight_version": str(version), "finish_reason": {"type": reason}, "completion_tokens": tokens}
         meta["output_token_logprobs"] = [[-0.25 - version, 50 + i, None] for i in range(tokens)]
         return {"text": "x" * tokens, "meta_info": meta}
@@ -164,8 +167,8 @@ def check(sample, args, rollout):
     assert sample.label == f"label {sample.prompt}" and sample.tokens[0] == int(sample.prompt)
 
 
-async def something_waits(generation):
-    while not generation.stream.waiting:
+async def some_wait_and_some_run(generation):
+    while not (generation.stream.waiting and generation.stream.running):
         await asyncio.sleep(0.02)
 
 
@@ -175,7 +178,7 @@ def test_rollouts_within_the_bound_through_pushes_and_a_resume(slime, tmp_path):
     first = go(slime, source, server, 0, 3)
     output = slime.call(slime.streaming.generate_rollout, args, 3, source, evaluation=False)
     fourth = [sample for group in output.samples for sample in group]
-    slime.run(something_waits(source.generation))
+    slime.run(some_wait_and_some_run(source.generation))
     frozen, freeze = [], source.generation.freeze
 
     async def noted(rollout):
