@@ -11,6 +11,7 @@ import pytest
 from command_line import DENSE, PAPER, sat_slime_command
 from rich.console import Console
 
+from sat_slime.cli import slime_job
 from sat_slime.cli.slime_job import Job, Show, follow
 from sat_slime.config import load_config
 from sat_slime.launch.job_files import JobRecord
@@ -66,3 +67,16 @@ def test_a_run_whose_ray_was_killed_with_all_else_is_dead(begun, tmp_path, alone
     shown = sat_slime_command("status", begun.path if alone else tmp_path).stdout
     words = ("state       failed", "its process", "was killed") if alone else ("killed",)
     assert all(word in shown for word in words) and "running" not in shown, shown
+
+
+def test_status_follows_a_job_that_goes_on_keeps_its_log_and_then_says_how_it_ended(begun, monkeypatch):
+    server = mock.create_autospec(JobServer, instance=True)
+    server.follow.return_value = iter(["step 6: {'train/loss': 0.5}\n", "step 7: {'train/loss': 0.25}\n"])
+    server.state.side_effect = [JobState("RUNNING"), JobState("SUCCEEDED", 0)]
+    server.log.return_value = "step 6: {'train/loss': 0.5}\nstep 7: {'train/loss': 0.25}\n"
+    monkeypatch.setattr(slime_job, "JobServer", lambda address: server)
+    JobRecord("job-1", "http://127.0.0.1:1").write(begun.path)
+    begun.started("job-1")
+    shown = sat_slime_command("status", begun.path, "--follow").stdout
+    assert "step 7/8" in shown and "step 8/8" in shown and "state       finished (job job-1" in shown
+    assert begun.log.read_text().count("step 7: ") == 1
