@@ -5,6 +5,7 @@ These import what they work with once their options are read, so that every `--h
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -17,7 +18,7 @@ from sat_slime.cli.set_up_commands import check, data, prepare
 from sat_slime.cli.terminal import without_traceback, write_utf8
 from sat_slime.cli.understand_commands import diagnose, methods, replay, report
 
-GROUPS = {
+GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
     "Run": (init, launch, grid, rehearse),
     "Follow": (status, stop),
     "Understand": (report, methods, replay, diagnose),

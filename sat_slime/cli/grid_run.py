@@ -400,19 +400,15 @@ class GridRun:
     def _ready(self) -> Iterator[Cell]:
         """Yield cells to start while there is room for one more. One whose run another process works on, such as a
         cell that still ends after its grid was killed, waits for that, and takes room if that is on this machine."""
-        if len(self.running) >= self.plan.parallel:
-            return
-        holders = {cell: self.folder.run_folder(cell).holder() for cell in self.waiting}
-        room = self.plan.parallel - sum(holder is not None and holder.is_here for holder in holders.values())
-        for cell, holder in holders.items():
-            if holder is not None:
-                if cell not in self.elsewhere:
-                    self.elsewhere.add(cell)
-                    self._tell(cell, "another process works on it: waiting for that")
-            elif len(self.running) >= room or self.asked:
+        held = {cell: holder for cell in self.waiting if (holder := self.folder.run_folder(cell).holder())}
+        for cell in held.keys() - self.elsewhere:
+            self.elsewhere.add(cell)
+            self._tell(cell, "another process works on it: waiting for that")
+        room = self.plan.parallel - sum(holder.is_here for holder in held.values())
+        for cell in [cell for cell in self.waiting if cell not in held]:
+            if len(self.running) >= room or self.asked:
                 return
-            else:
-                yield cell
+            yield cell
 
     def _start(self, cell: Cell) -> None:
         if _state(self.plan, cell).get("status") == "finished":
