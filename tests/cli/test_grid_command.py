@@ -282,7 +282,7 @@ def test_a_grid_may_grow_but_not_change(told):
             "make the run of gspo-lag1-seed0 that of gspo-r3-lag1-seed0",
         ),
         ({"run": "nowhere.yaml"}, [], "there is no file nowhere.yaml"),
-        ({"settings": {"model": {"kv_heads": 3}}}, [], "model.kv_heads is 3"),
+        ({"methods": ["gspo-r3"], "settings": {"model.experts": 0}}, [], "(all cells)"),
         ({"settings": {"method.kpop.phi": 0.2}}, [], "method.kpop has settings, and no method of the grid reads them"),
         ({"seed_keys": ["sed"]}, [], "unknown key 'sed'; did you mean 'seed'?"),
         ({}, ["--skip-checks"], "--skip-checks is for runs of slime"),
