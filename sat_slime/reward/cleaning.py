@@ -143,7 +143,7 @@ _FRACTION = re.compile(
 )
 _UNIT_DEGREE = re.compile(r"\s*(?:\^\s*(?:\\circ(?![a-zA-Z])|\{\s*\\circ\s*\})|\\degrees?(?![a-zA-Z]))")
 _LAST_DEGREE = re.compile(rf"(?:{_UNIT_DEGREE.pattern})[ $.}}]*$")
-_ALL_TEXT = re.compile(r"\s*\\text\s*\{\s*([-+]?\s*[0-9][^{}]*)\}\s*")
+_ALL_TEXT = re.compile(r"\s*\\text\s*\{\s*(\(?[-+]?\s*[0-9][^{}]*)\}\s*")
 _NO_UNIT = re.compile(
     r"(?:[mbtr]+illion|thousand|hundred|dozen|times|squared|cubed|factorial)s?\b|.*[0-9]", re.IGNORECASE
 )

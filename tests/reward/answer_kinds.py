@@ -112,7 +112,7 @@ RIGHT = {
     "full width": [("42", r"\boxed{４２}"), ("42", "The answer is ４２。"), ("42", r"\boxed{42。}")],
     "markdown": [
         ("B", "The answer is **(B) 12**."), ("42", "## Answer\n\n$$\n42\n$$"),
-        ("7/9", r"**The final answer is:** \[ \boxed{\dfrac{7}{9}} \]"),
+        ("7/9", r"**The final answer is:** \[ \boxed{\dfrac{7}{9}} \]"), ("468", r"$\boxed{\textbf{(468) }}$."),
     ],
     "numbers": [
         ("1/3", r"\boxed{0.\overline{3}}"), ("3/11", r"\boxed{0.\overline{27}}"), ("1000000", r"\boxed{1.000.000}"),

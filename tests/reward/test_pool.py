@@ -115,11 +115,11 @@ def test_a_worker_that_does_what_it_may_not_ends(crime, reason):
 
 
 def test_a_worker_that_holds_half_of_its_memory_ends_after_its_verdict():
-    assert served("held.append(b'x' * (300 * 2**20)); return Verdict(1.0, 'a', 'text')") == 0
+    assert served("held.append(b'x' * (300 * 2**20)); return Verdict(1.0, 'a', 'text')", cpu_s=20) == 0
 
 
-def served(judging: str) -> int:
-    """Return the exit code of a worker that may take 0.2 s and 512 MiB, of which one judges by these statements."""
+def served(judging: str, cpu_s: float = 0.2) -> int:
+    """Return the exit code of a worker with 512 MiB that judges by these statements."""
     program = f"""
 import socket
 from multiprocessing.connection import Connection
@@ -133,7 +133,7 @@ def exhaust():
 def judge(*_):
     {judging}
 comparison.judge = judge
-worker.serve(theirs, 0.2, 512)
+worker.serve(theirs, {cpu_s}, 512)
 """
     return subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=120).returncode
 
