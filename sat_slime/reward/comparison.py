@@ -4,7 +4,8 @@ last as parsed mathematics.
 It may hang, or take all memory: only the worker processes call it, and only they import the symbolic step.
 
 Of 5,167 answers with known verdicts, math-verify's `parse` and `verify` behind the same extraction reward 242 wrong
-ones (other units, ratios, orders, bases, unsolved equations, what has no value), and refuse 408 right ones; this none.
+ones (other units, ratios, orders, bases, unsolved equations, what has no value), and refuse 408 right ones; here it
+is none and one.
 """
 
 from __future__ import annotations
