@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from sat_slime.config import checksums
-from sat_slime.config.checksums import checksum_faults, in_words, sha256, write_checksums, written_whole
+from sat_slime.config.checksums import checksum_faults, sha256, write_checksums, written_whole
 
 
 @pytest.fixture
@@ -76,13 +76,6 @@ def test_a_name_that_leads_out_of_the_folder_is_not_followed(folder):
     with (folder / "SHA256SUMS").open("a") as file:
         file.write(f"{sha256(outside)}  ../outside\n{sha256(outside)}  {outside}\n")
     assert checksum_faults(folder) == {"../outside": "is missing", str(outside): "is missing"}
-
-
-def test_a_line_names_the_first_faults_and_counts_the_rest():
-    faults = {name: "is missing" for name in "abcde"}
-    assert in_words(faults) == "a is missing, b is missing, c is missing and 2 more files"
-    assert in_words({name: faults[name] for name in "abcd"}).endswith("c is missing and 1 more file")
-    assert in_words({"a": "is missing"}) == "a is missing"
 
 
 def write(folder, text):

@@ -93,10 +93,8 @@ def test_small_quantile_scope_warns_only_for_sequence_ratios():
     of_microbatch = (small, "method.sat.scope=microbatch")
     (warning,) = config_warnings(base("method=sat-gspo", *of_microbatch))
     assert "method.sat.scope" in warning and "train.tokens_per_microbatch" in warning
-    assert config_warnings(base("method=sat-gspo", small)) == []
-    assert len(config_warnings(base("method.base=seqclip", "method.sat=true", *of_microbatch))) == 1
-    assert config_warnings(base("method=sat-grpo", small)) == []
-    assert config_warnings(base("method=gspo", small)) == []
+    for enough in (["method=sat-gspo", small], ["method=sat-grpo", *of_microbatch], ["method=gspo", small]):
+        assert config_warnings(base(*enough)) == []
 
 
 def test_a_clip_that_sees_no_lag_is_told():
@@ -113,8 +111,6 @@ STREAM = ["pipeline.mode=streaming", "pipeline.lag=1", "pipeline.max_staleness=4
 @pytest.mark.parametrize(
     "overrides, named",
     [
-        (["pipeline.lag=0"], ["pipeline.lag is 0", "pipeline.mode to batch"]),
-        (["pipeline.lag=6"], ["pipeline.max_staleness is 4", "raise it to 5"]),
         (
             ["pipeline.lag=2", "pipeline.optimizer_steps_per_rollout=4"],
             ["pipeline.max_staleness is 4", "raise it to 7"],
@@ -131,8 +127,6 @@ def test_streaming_mode_refuses_what_cannot_be(overrides, named):
 def test_streaming_mode_takes_the_tightest_bound_and_a_queue_beyond_it():
     tight = [*STREAM, "pipeline.lag=4", "pipeline.max_staleness=3", "pipeline.queue_prompts=48"]
     assert config_errors(base(*tight)) == config_warnings(base(*tight)) == []
-    deep = [*STREAM, "pipeline.queue_prompts=80"]
-    assert config_warnings(base(*deep)) == []  # no prompt begins for so deep a queue
 
 
 def test_weights_are_kept_as_long_as_a_token_of_theirs_can_be_trained():
@@ -152,9 +146,3 @@ def test_settings_of_another_base_are_refused(setting):
     (fault,) = config_errors(base("method=grpo", setting))
     assert setting.partition("=")[0].rpartition(".")[0] in fault
     assert config_errors(base(setting, "method=grpo")) == [], "whoever names a method leaves the settings of others"
-
-
-def test_run_shorter_than_its_lag_warns():
-    (warning,) = config_warnings(base("pipeline.iterations=8"))
-    assert "pipeline.iterations is 8" in warning and "pipeline.lag 8" in warning
-    assert config_warnings(base("pipeline.iterations=8", "pipeline.lag=0")) == []

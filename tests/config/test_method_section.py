@@ -1,4 +1,3 @@
-import dataclasses
 from pathlib import Path
 
 import pytest
@@ -6,10 +5,10 @@ import yaml
 
 from sat_slime.config import ConfigError, build_method, dump_config, load_config, load_grid
 from sat_slime.config.loader import read_section, vary
-from sat_slime.config.method_section import MethodConfig, key_of, method_in, method_switches, unused_settings
+from sat_slime.config.method_section import MethodConfig, method_in, method_switches, unused_settings
 from sat_slime.objective import SAT, Clip, compose, method_names, named_method
 from sat_slime.objective.gates import DPPO, IcePop
-from sat_slime.objective.method import STABILIZERS, base_names
+from sat_slime.objective.method import base_names
 from sat_slime.objective.weights import TIS
 from sat_slime.runs.grid import cell_config, plan_cells
 
@@ -72,22 +71,6 @@ def test_cells_have_the_methods_that_they_are_named_after(file):
     for cell in plan_cells(grid):
         expected = papers(cell.method) if file == "paper" else named_method(cell.method)
         assert build_method(cell_config(grid, path, run, cell, Path("runs")).method) == expected
-
-
-def test_a_stabilizer_is_what_the_section_holds():
-    for kind in STABILIZERS.values():
-        key = key_of(kind)
-        if dataclasses.fields(kind):
-            assert kind in MethodConfig.model_fields[key].annotation.__args__
-            section = {"base": kind.name} if kind.place == "base" else {key: {}}
-            assert getattr(MethodConfig(**section), key) == kind()
-        elif kind.place != "base":
-            assert any(isinstance(part, kind) for part in build_method(MethodConfig(**{key: True})).stabilizers)
-    assert not any(
-        name not in map(key_of, STABILIZERS.values())
-        for name in MethodConfig(sat=True).model_dump()
-        if name not in ("base", "denominator", "clip", "settings")
-    )
 
 
 @pytest.mark.parametrize("before", ["dppo-kl", "icepop-weight", "gspo-topp", "sat-grpo-tis-r3"])

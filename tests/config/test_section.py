@@ -38,11 +38,7 @@ def test_marks_are_found_on_fields_and_on_sections():
     assert marked(Outer, MAY_CHANGE_ON_RESUME) == {"bare.a", "whole"}
     assert marked(Outer, COMPUTES_NOTHING) == {"whole"}
     assert marked(Outer, OWN_TO_A_CELL) == set()
-
-
-def test_a_key_is_among_those_of_its_section():
-    assert among("whole.b", {"whole"}) and among("whole", {"whole"})
-    assert not among("wholesale", {"whole"}) and not among("bare.b", {"bare.a"})
+    assert among("whole.b", {"whole"}) and among("whole", {"whole"}) and not among("wholesale", {"whole"})
 
 
 def test_what_a_resumed_run_has_to_keep():
