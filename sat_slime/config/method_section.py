@@ -116,8 +116,8 @@ class MethodConfig(Section):
         values = method_switches(values) if isinstance(values, str) else values
         if not isinstance(values, Mapping):
             return values
-        empty = [key for key in values if key in SWITCHES and values[key] is None]
-        faults = {(key,): "it is empty: write settings below it, true or false, or leave it out" for key in empty}
+        empty = "it is empty: write settings below it, true or false, or leave it out"
+        faults: dict[tuple[str, ...], str] = {(key,): empty for key in SWITCHES if values.get(key, key) is None}
         for key, kind in {**SETTINGS, "clip": Clip}.items():
             faults |= {(key, name): text for name, text in _yes_or_no(kind, values.get(key)).items()}
         refused(faults)
@@ -254,7 +254,7 @@ def method_in(values: Mapping[str, Any]) -> Method:
     """Return the method of a `method` section as plain values, as a run folder has them, unchecked: base,
     variant and switches, all else at its default. A base that is unknown, or cannot be imported here, lends its name
     alone."""
-    on = [kind() for kind in switches() if _is_on(values.get(key_of(kind)))]
+    on = [kind() for kind in switches() if values.get(key_of(kind)) not in (None, False)]
     base = str(values.get("base", "?"))
     try:
         kind = find(base)
@@ -264,11 +264,6 @@ def method_in(values: Mapping[str, Any]) -> Method:
         return compose(named_method("grpo").base, on).called_by(base)
     section = values.get(_key(base)) or {}
     return compose(kind(**{key: section[key] for key in _variant_keys(kind()) if key in section}), on)
-
-
-def _is_on(value: Any) -> bool:
-    """Return whether a stabilizer is on; the folder of an older run says so below each."""
-    return bool(value.get("enabled", True) if isinstance(value, Mapping) else value)
 
 
 def method_label(values: Mapping[str, Any]) -> str:

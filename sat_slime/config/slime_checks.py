@@ -19,8 +19,6 @@ from sat_slime.config.slime_schema import SlimeConfig, is_sent
 from sat_slime.models import FAMILIES
 from sat_slime.objective import Method
 
-NEEDED_SIZES = ("num-layers", "hidden-size", "num-attention-heads")
-"""Flags without which there is no model."""
 NOT_STREAMED = (
     "dynamic-sampling-filter-path",
     "rollout-sample-filter-path",
@@ -28,8 +26,6 @@ NOT_STREAMED = (
     "multimodal-keys",
 )
 """Flags of slime's own rollout function that have no effect in mode streaming, or cannot be saved with its queue."""
-TRANSPORT = "update-weight-transport"
-"""slime's flag for the way that weights take to the engines."""
 ITERATIONS_PLACE = "{rollout_id}"
 """The text that slime replaces by the iteration in the name of a file."""
 
@@ -162,7 +158,8 @@ def _unset(config: SlimeConfig) -> Iterator[str]:
         "rollout-max-response-len": (rollout.max_response_tokens, "a number of 1 or more"),
     }
     yield from (f"slime.{name} is not set: set it to {what}" for name, (value, what) in needed.items() if not value)
-    if missing := [name for name in NEEDED_SIZES if name not in config.model.architecture]:
+    sizes = ("num-layers", "hidden-size", "num-attention-heads")
+    if missing := [name for name in sizes if name not in config.model.architecture]:
         yield f"slime lacks {', '.join(missing)}: extend a file of configs/models, or write them out"
 
 
@@ -364,7 +361,7 @@ ERRORS = (
     Rule("prefill-num-servers", "an engine that only decodes has no routes of the prompt", WITHOUT_R3, R3),
     Rule(STAGES, "each stage has the routes of its own layers, and one answers", WITHOUT_R3, R3, _above_one),
     Rule("sglang-enable-hierarchical-cache", "a prefix back from host memory has lost its routes", WITHOUT_R3, R3),
-    Rule(TRANSPORT, COUNTED, BY_BATCH, STREAMING, lambda value: value == "disk"),
+    Rule("update-weight-transport", COUNTED, BY_BATCH, STREAMING, lambda value: value == "disk"),
     Rule("flush-cache-interval", "cached prefixes outlive a push of weights", BY_BATCH, STREAMING, _above_one),
     Rule(" ".join(NOT_STREAMED), "it has no effect, or is not saved with the queue", BY_BATCH, STREAMING),
     Rule(DRAWN, NOTHING, when=STREAMING),
