@@ -94,17 +94,6 @@ def _is_due(iteration: int, every: int) -> bool:
     return every > 0 and iteration % every == 0
 
 
-@dataclass
-class Flight:
-    """A batch that is being generated, or has been."""
-
-    iteration: int
-    problems: list[Problem]
-    generation: Future[Generation] | None
-    batch: RolloutBatch | None = None
-    """The graded batch, once it was collected."""
-
-
 class Pipeline:
     """One run: its trainer, its engine, and where it stands. In mode batch one batch is generated ahead, and weights
     are broadcast every n-th iteration.
@@ -134,8 +123,10 @@ class Pipeline:
         """How long the parts of the current iteration took; `wait` adds up all waits for a rollout."""
         self.metrics: dict[str, float] = {}
         """What the current iteration reports besides its batch and its steps."""
-        self.ahead: Flight | None = None
-        """Mode batch: the batch generated ahead."""
+        self.flight: tuple[int, list[Problem], Future[Generation]] | None = None
+        """Mode batch: the iteration and the problems of the batch that is being generated."""
+        self.ahead: RolloutBatch | None = None
+        """Mode batch: the graded batch that was generated and is not trained yet."""
         exact = config.train.dtype == config.rollout.dtype == "float32"
         self.canary = Canary("float32" if exact else "bfloat16")
         """The check of each push."""
@@ -186,15 +177,14 @@ class Pipeline:
         started = time.monotonic()
         cached.parent.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(cached, ignore_errors=True)  # half of a model may be there
-        with naming(cached), closing(self._warming_up()) as process:
-            process.call("warm_up", cached)
-        self.log.message(f"warm-up took {time.monotonic() - started:.0f} s")
 
-    def _warming_up(self) -> TrainerProcess:
         def show(steps: int) -> None:
             self.log.status(phase="warm-up", done=steps, of=self.config.warmup.steps)
 
-        return TrainerProcess(self.config, self.log_dir / "warm-up.log", "warm-up", show)
+        process = TrainerProcess(self.config, self.log_dir / "warm-up.log", "warm-up", show)
+        with naming(cached), closing(process):
+            process.call("warm_up", cached)
+        self.log.message(f"warm-up took {time.monotonic() - started:.0f} s")
 
     def _begin(self) -> None:
         self._forget_after(0, updates=-1)
@@ -427,9 +417,13 @@ class Pipeline:
 
     def _next_batch(self) -> RolloutBatch:
         """Collects batch r, and launches r + 1 where the run has one."""
-        batch = self._collect(self.ahead or self._launch(self.iteration))
-        follows = self.config.pipeline.lag and self.iteration + 1 < self.config.pipeline.iterations
-        self.ahead = self._launch(self.iteration + 1) if follows else None
+        if self.ahead is None and self.flight is None:
+            self._launch(self.iteration)
+        self._settle()
+        batch, self.ahead = self.ahead, None
+        assert batch is not None, "the flight brought it"
+        if self.config.pipeline.lag and self.iteration + 1 < self.config.pipeline.iterations:
+            self._launch(self.iteration + 1)
         return batch
 
     def _train(self, batch: RolloutBatch, dump: bool) -> list[StepResult]:
@@ -438,22 +432,18 @@ class Pipeline:
 
     def _settle(self) -> None:
         """Waits for the batch in flight before weights change, are measured or are saved."""
-        if self.ahead:
-            self._collect(self.ahead)
+        if self.flight is None:
+            return
+        iteration, problems, generating = self.flight
+        self.log.status(phase="waiting for the rollout")
+        with self._timing("wait"):
+            generation = generating.result()
+        self.flight, self.ahead = None, self._generated(iteration, problems, generation)
+        self._log_faults(self.ahead)
 
-    def _launch(self, iteration: int) -> Flight:
+    def _launch(self, iteration: int) -> None:
         problems, requests = training_requests(self.config, iteration)
-        return Flight(iteration, problems, self.engine.start("generate", requests))
-
-    def _collect(self, flight: Flight) -> RolloutBatch:
-        if flight.batch is None:
-            assert flight.generation is not None, "a batch that is not there is being generated"
-            self.log.status(phase="waiting for the rollout")
-            with self._timing("wait"):
-                generation = flight.generation.result()
-            flight.batch = self._generated(flight.iteration, flight.problems, generation)
-            self._log_faults(flight.batch)
-        return flight.batch
+        self.flight = iteration, problems, self.engine.start("generate", requests)
 
     def _generated(self, iteration: int, problems: list[Problem], generation: Generation) -> RolloutBatch:
         """Return the graded batch of a generation that has ended."""
@@ -462,12 +452,12 @@ class Pipeline:
 
     def _write_ahead(self, part: Path) -> None:
         """Writes what was generated ahead into a checkpoint's folder."""
-        checkpoint.write_ahead(part, [self.ahead.batch] if self.ahead and self.ahead.batch else [])
+        checkpoint.write_ahead(part, [self.ahead] if self.ahead else [])
 
     def _read_ahead(self, saved: Path) -> None:
         """Takes up what `_write_ahead` wrote."""
         for batch in checkpoint.read_ahead(saved, self.config, training_requests)[0]:
-            self.ahead = Flight(batch.iteration, batch.problems, None, batch.judged())
+            self.ahead = batch.judged()
 
 
 # -------------------------------------------------------------------------------------------------- mode streaming

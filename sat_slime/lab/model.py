@@ -239,12 +239,6 @@ def _weights(
         yield name, parameter, weight, [hf_name.format(**numbers) for hf_name in weight.tensors]
 
 
-def hf_tensors(megatron: torch.nn.Module, config: ModelConfig, vocab_size: int) -> Iterator[tuple[str, Tensor]]:
-    """Yields Hugging Face names and tensors of a model."""
-    for _, parameter, weight, names in _weights(megatron, config, vocab_size):
-        yield from zip(names, weight.split(parameter.detach()), strict=True)
-
-
 def load_hf(megatron: torch.nn.Module, config: ModelConfig, vocab_size: int, folder: Path) -> None:
     """Copies a folder's weights into the model.
 
@@ -267,13 +261,16 @@ def load_hf(megatron: torch.nn.Module, config: ModelConfig, vocab_size: int, fol
 
 def save_hf(megatron: torch.nn.Module, config: ModelConfig, vocab_size: int, eos_token_id: int, folder: Path) -> None:
     """Writes the whole model as a Hugging Face folder that is either there in full or not at all."""
-    tensors = {name: tensor.cpu().contiguous() for name, tensor in hf_tensors(megatron, config, vocab_size)}
+    tensors = {}
+    for _, parameter, weight, names in _weights(megatron, config, vocab_size):
+        parts = weight.split(parameter.detach())
+        tensors |= {name: part.cpu().contiguous() for name, part in zip(names, parts, strict=True)}
     dtype = str(next(megatron.parameters()).dtype).removeprefix("torch.")
-    part = folder.with_name(folder.name + ".part")
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
+    temporary = folder.with_name(folder.name + ".part")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
     hf_config = config.resolved_family.hf_config(config, vocab_size, eos_token_id, dtype)
-    (part / "config.json").write_text(json.dumps(hf_config, indent=1))
-    save_file(tensors, part / "model.safetensors", metadata={"format": "pt"})
+    (temporary / "config.json").write_text(json.dumps(hf_config, indent=1))
+    save_file(tensors, temporary / "model.safetensors", metadata={"format": "pt"})
     shutil.rmtree(folder, ignore_errors=True)
-    os.replace(part, folder)
+    os.replace(temporary, folder)
