@@ -2,9 +2,9 @@ import json
 import math
 import os
 import threading
+from unittest import mock
 
 import pytest
-from recording_view import RecordingView
 
 from sat_slime.config.jsonl import read_rows
 from sat_slime.runs.folder import RunFolder
@@ -18,7 +18,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def view():
-    return RecordingView()
+    return mock.Mock()
 
 
 @pytest.fixture
