@@ -176,7 +176,8 @@ def _read_by_no_cell(of_file: RunConfig, run: RunConfig, cells: Iterable[Cell]) 
 def minutes_left(plan: GridPlan, cells: Iterable[Cell]) -> dict[Cell, float]:
     """Return the minutes left of each of these cells, by the median of finished cells, of those of the same lag where
     there are any; NaN before the first."""
-    took = {cell: plan.folder.minutes(cell) for cell in plan.configs if plan.folder.state(cell) == "finished"}
+    finished = [cell for cell in plan.configs if plan.folder.state(cell) == "finished"]
+    took = {cell: minutes for cell in finished if (minutes := plan.folder.minutes(cell)) > 0}
     left = {}
     for cell in cells:
         alike = [minutes for one, minutes in took.items() if one.lag == cell.lag] or [*took.values()]
