@@ -14,7 +14,7 @@ def test_without_the_checkouts_it_names_the_commands(tmp_path):
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--set", "slime.expert-model-parallel-size=3"], "slime.expert-model-parallel-size is 3"),
+        (["--set", "pipeline.lag=-1"], "pipeline.lag is -1"),
         (["--method", "sat-gspo", "--set", "slime.qk-layernorm=false"], "docs/extend.md"),
     ],
 )

@@ -55,7 +55,7 @@ def test_what_slime_refuses_ends_a_launch_before_its_ray_is_started(tmp_path, mo
     monkeypatch.setattr(local_ray, "start_ray", mock.Mock(side_effect=AssertionError))
     config = load_config(LAPTOP, [f"cluster.slime_dir={tmp_path}/slime", f"output_dir={tmp_path}"])
     plan = plan_slime_run(config, LAPTOP, None, resume=False, look_for_slime=False)
-    with pytest.raises(ConfigError, match=r"^flags: slime\.lr is 0\.0005: slime refuses the command: too slow: "):
+    with pytest.raises(ConfigError, match=r"^flags: slime\.lr is 0\.0005: slime refuses the command: too slow"):
         slime_job._cluster(plan, slime_job.Where(), Console())
 
 
