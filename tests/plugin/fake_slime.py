@@ -16,6 +16,8 @@ from slime_marks import MISSING
 def prepare() -> None:
     """Makes slime's loss importable where there is no GPU."""
     if importlib.util.find_spec("slime.observability") is None:
+        import torch._inductor.select_algorithm  # noqa: F401  it asks Triton for classes, which goes now
+
         from sat_slime.cpu import without_gpu
 
         without_gpu.prepare()  # in v0.3.1 the reduction of metrics is in the module of the model
