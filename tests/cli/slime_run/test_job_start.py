@@ -177,7 +177,7 @@ def test_a_run_whose_cluster_is_gone_goes_on_in_another(file, tmp_path):
     job = json.loads((run / "job.json").read_text())
     (run / "job.json").write_text(json.dumps({**job, "address": "http://127.0.0.1:1"}))
     shown = sat_slime_command("status", run).stdout
-    assert "state       lost" in shown and "which does not answer" in shown and "step 3 of 8" in shown
+    assert "state       lost" in shown and "which does not answer" in shown
     stopped = sat_slime_command("stop", run)
     assert stopped.exit_code == 2 and "the cluster at http://127.0.0.1:1 does not answer" in stopped.stderr
     resumed = launch(run, "--resume", "--detach", *settings('cluster.env.FAIL_AT="never"'))
