@@ -147,6 +147,8 @@ def convert_model(file: Path, settings: Mapping[str, Any], overrides: Sequence[s
         return 0
     if newest_iteration(out) is not None:
         raise ConfigError([f"{out} holds a converted checkpoint already: use it, or name another --out"])
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError([f"{out} exists and is no converted checkpoint: delete it, or name another --out"])
     folders = {"cluster.slime_dir": CONVERSION, "cluster.megatron_dir": "megatron/training"}
     refuse_failures([*source_findings(config, folders), *hf_findings(config)])
     code = subprocess.run(sent.command, env={**own_python_first(), **sent.env}).returncode

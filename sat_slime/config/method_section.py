@@ -186,7 +186,8 @@ def build_method(config: MethodConfig) -> Method:
     """Return the objective that `config` describes. Whether it means something is objective.check_method's."""
     kind, values = find(config.base), [(kind, getattr(config, key_of(kind))) for kind in switches()]
     assert kind is not None, "the section has been checked"
-    base = getattr(config, key_of(kind), None) or kind(**config.settings)
+    own = "." in config.base  # whose name may be that of a section
+    base = (None if own else getattr(config, key_of(kind), None)) or TypeAdapter(kind).validate_python(config.settings)
     beside = [kind() if value is True else value for kind, value in values if value]
     return compose(base, beside, denominator=config.denominator, clip=config.clip)
 
@@ -254,7 +255,12 @@ def method_in(values: Mapping[str, Any]) -> Method:
     """Return the method of a `method` section as plain values, as a run folder has them, unchecked: base,
     variant and switches, all else at its default. A base that is unknown, or cannot be imported here, lends its name
     alone."""
-    on = [kind() for kind in switches() if values.get(key_of(kind)) not in (None, False)]
+    sections = {kind: values.get(key_of(kind)) for kind in switches()}  # an older run's say `enabled`
+    on = [
+        kind()
+        for kind, value in sections.items()
+        if (value.get("enabled", True) if isinstance(value, Mapping) else value) not in (None, False)
+    ]
     base = str(values.get("base", "?"))
     try:
         kind = find(base)

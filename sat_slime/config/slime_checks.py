@@ -191,6 +191,17 @@ def _layout(config: SlimeConfig) -> Iterator[str]:
             f"slime.tensor-model-parallel-size {tensor}: Megatron then leaves the gradients of the experts' "
             f"copies apart, which drift from one another: set it to {tensor}"
         )
+    of_experts = experts_tensor * train.expert_parallel * train.pipeline_parallel
+    cuts = (  # Megatron and SGLang say these minutes later, on the GPUs
+        ("slime.tensor-model-parallel-size", tensor, "attention heads", config.model.attention_heads),
+        ("slime.rollout-num-gpus-per-engine", per_engine, "attention heads", config.model.attention_heads),
+        ("expert-, expert-tensor- and pipeline-parallel size", of_experts, "GPUs that train", train.world_size),
+    )
+    for what, number, of, whole in cuts[: 3 if config.model.is_moe else 2]:
+        if whole % number:
+            yield f"{what}, {number}, does not divide the {whole} {of}: choose a divisor of {whole}"
+    if config.model.kv_heads and tensor % config.model.kv_heads and config.model.kv_heads % tensor:
+        yield f"{cuts[0][0]} is {tensor}, with {config.model.kv_heads} key-value heads: choose a divisor of those"
     size = "slime.actor-num-gpus-per-node"
     if train.gpus_per_node > node:
         yield f"{size} is {train.gpus_per_node}, and cluster.gpus_per_node {node}: it must be at most that"

@@ -261,7 +261,7 @@ def load_hf(megatron: torch.nn.Module, config: ModelConfig, vocab_size: int, fol
 
 def save_hf(megatron: torch.nn.Module, config: ModelConfig, vocab_size: int, eos_token_id: int, folder: Path) -> None:
     """Writes the whole model as a Hugging Face folder that is either there in full or not at all."""
-    tensors = {}
+    tensors: dict[str, torch.Tensor] = {}
     for _, parameter, weight, names in _weights(megatron, config, vocab_size):
         parts = weight.split(parameter.detach())
         tensors |= {name: part.cpu().contiguous() for name, part in zip(names, parts, strict=True)}

@@ -304,6 +304,8 @@ def _disk(config: SlimeConfig, run_folder: Path) -> Finding:
     every, keep = config.checkpoint.every_n_iterations, config.pipeline.keep_checkpoints
     count = -(-config.pipeline.iterations // every) if every else 0
     count = count if keep is None else min(count, keep + 1)  # an old one is deleted once the newer one is whole
+    if count and not size:
+        return warn(what, f"{_gib(free)} free at {parent}; the size of a checkpoint of this model is not counted here")
     if count and size > free:
         return fail(
             what,

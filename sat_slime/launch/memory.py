@@ -75,7 +75,9 @@ def parameters(model: SlimeModelConfig, active: bool = False) -> int:
 
     active: of the experts only those that a token is sent to.
     """
-    if not (model.layers and model.hidden_size) or any(map(model.flags.get, UNCOUNTED)):
+    if not (model.layers and model.hidden_size) or any(
+        model.flags.get(flag) for flag in UNCOUNTED if not flag.startswith("decoder-")
+    ):
         return 0
     dense, experts = elements(model, moe_layers(model))
     return dense + (experts * model.experts_per_token // model.experts if active and experts else experts)

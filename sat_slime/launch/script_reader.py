@@ -33,11 +33,13 @@ _LAYERS = re.compile(
 )
 """The loop of slime's models that says which layers have experts: 0 for the first ones, then 1."""
 _STATEMENT = re.compile(rf"(?:{_QUOTED}|=\((?:{_QUOTED}|\$\([^)]*\)+|[^)\"'\\])*\)|[^\n;])+", re.DOTALL)
-_ARRAY = re.compile(r"(?:export\s+)?(\w+)(\+?)=\((.*)\)\s*", re.DOTALL)
-_WHOLE_ARRAY = re.compile(r"\$\{(\w+)\[[@*]\](?::-)?\}")
+_ARRAY = re.compile(r"(?:(?:export|declare|local|readonly)\s+(?:-\w+\s+)*)?(\w+)(\+?)=\((.*)\)\s*", re.DOTALL)
+_WHOLE_ARRAY = re.compile(r"\$\{(\w+)\[[@*]\]\}")
+_ARRAY_OR_NONE = re.compile(r"""\$\{(\w+)\[@\](?::?-|\+"?\$\{\1\[@\]\}"?)\}""")
+"""`${NAME[@]:-}` and `${NAME[@]+"${NAME[@]}"}`, which are `${NAME[@]}` where it may be unset."""
 _INNERMOST = re.compile(
     r"\$\(\((?P<number>[^$`]*?)\)\)(?!\))|\$\((?P<command>[^()$`]*)\)|`(?P<backquoted>[^`]*)`|"
-    r"\$\{(?!\w+\[[@*]\])(?P<parameter>[^{}$`]*)\}|\$(?P<name>[A-Za-z_]\w*|[\d@*#?!$-])"
+    r"\$\{(?!\w+\[[@*]\]\})(?P<parameter>[^{}$`]*)\}|\$(?P<name>[A-Za-z_]\w*|[\d@*#?!$-])"
 )
 """A substitution that has none inside."""
 _OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.floordiv}
@@ -128,7 +130,7 @@ class Script:
             self.note("this cannot be read, and is left out")
             return
         conditional = conditional or any(word.text in ("&&", "||") for word in words)
-        while words and (words[0].text == "export" or "=" in words[0].text):
+        while words and (words[0].text in ("export", "declare", "local", "readonly") or "=" in words[0].text):
             name, equals, value = words.pop(0).text.partition("=")
             if equals and name.removesuffix("+").isidentifier():
                 before = self.variables.get(name[:-1], "") * name.endswith("+")
@@ -180,6 +182,7 @@ class Script:
         """Return the text with values in the place of variables and substitutions, its quotes as they are."""
         text = re.sub(_QUOTED, lambda match: match[0].replace("$", _DOLLAR) if match[0][0] in "\\'" else match[0], text)
         text = text.replace("\\$", _DOLLAR).replace("\\" + _DOLLAR, _DOLLAR)
+        text = _ARRAY_OR_NONE.sub(r"${\1[@]}", text)
         while match := _INNERMOST.search(text):
             if match["number"] is not None:
                 value = self.number(match["number"])

@@ -99,6 +99,9 @@ rollout-max-prompt-len=32768 | slime.rollout-max-prompt-len 32768 | cut
 """.strip().splitlines()
 
 REFUSED_DENSE = """
+tensor-model-parallel-size=3 actor-num-gpus-per-node=3 rollout-batch-size=3 | parallel-size, 3, | 32 attention heads
+num-query-groups=6 tensor-model-parallel-size=4 | slime.tensor-model-parallel-size is 4 | 6 key-value heads
+num-attention-heads=9 rollout-num-gpus-per-engine=2 | gpus-per-engine, 2, | 9 attention heads | divisor of 9
 actor-num-gpus-per-node=3 rollout-batch-size=2 | 32 responses | data-parallel ranks 3
 rollout-max-response-len=32768 | len is 32768 beside slime.rollout-max-prompt-len unset | sglang-allow-auto-truncate
 """.strip().splitlines()
