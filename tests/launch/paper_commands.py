@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 from sat_slime.config import load_config
-from sat_slime.launch.hf_checkpoint import CONFIG_KEYS
 from sat_slime.objective.method import PAPER_METHODS
 
 ROOT = Path(__file__).parents[2]
@@ -12,7 +11,49 @@ PAPER = ROOT / "configs" / "paper" / "qwen3-30b-a3b.yaml"
 METHODS = [method.name for method in PAPER_METHODS]
 GRID = [(method, lag) for method in METHODS for lag in (1, 8)]
 assert len(GRID) == 26
-MODELS = {"qwen3-30b-a3b": "qwen3_moe", "qwen3-4b": "qwen3", "qwen3-0.6b": "qwen3", "qwen2.5-7b": "qwen2"}
+CONFIG_JSON = {
+    "qwen3-30b-a3b": {
+        "model_type": "qwen3_moe",
+        "hidden_size": 2048,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 4,
+        "num_hidden_layers": 48,
+        "intermediate_size": 6144,
+        "moe_intermediate_size": 768,
+        "num_experts": 128,
+        "num_experts_per_tok": 8,
+        "tie_word_embeddings": False,
+    },
+    "qwen3-4b": {
+        "model_type": "qwen3",
+        "hidden_size": 2560,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "num_hidden_layers": 36,
+        "intermediate_size": 9728,
+        "tie_word_embeddings": True,
+    },
+    "qwen3-0.6b": {
+        "model_type": "qwen3",
+        "hidden_size": 1024,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "num_hidden_layers": 28,
+        "intermediate_size": 3072,
+        "tie_word_embeddings": True,
+    },
+    "qwen2.5-7b": {
+        "model_type": "qwen2",
+        "hidden_size": 3584,
+        "num_attention_heads": 28,
+        "num_key_value_heads": 4,
+        "num_hidden_layers": 28,
+        "intermediate_size": 18944,
+        "tie_word_embeddings": False,
+        "vocab_size": 152064,
+    },
+}
+"""Values that slime compares with the architecture's flags; the rest of a checkpoint is not read."""
 """The files of models, each with the model_type of its checkpoint."""
 EVERY_KIND = {
     "lag 0": ["pipeline.lag=0"],
@@ -40,11 +81,8 @@ def checkpoint(folder, model):
     """Makes a folder that slime takes for a converted checkpoint and for the Hugging Face one."""
     folder.mkdir()
     (folder / "latest_checkpointed_iteration.txt").write_text("release")
-    flags = load_config(ROOT / "configs" / "models" / f"{model}.yaml").model.architecture
-    config = {names[0]: flags[flag] for flag, names in CONFIG_KEYS.items() if flags.get(flag)}
-    tied = not flags.get("untie-embeddings-and-output-weights")
-    config |= {"model_type": MODELS[model], "rms_norm_eps": 1e-6, "tie_word_embeddings": tied}
-    (folder / "config.json").write_text(json.dumps(config))
+    config = {"rms_norm_eps": 1e-6, "rope_theta": 1000000.0, "head_dim": 128, "vocab_size": 151936}
+    (folder / "config.json").write_text(json.dumps(config | CONFIG_JSON[model]))
     return [f"slime.hf-checkpoint={folder}", f"slime.ref-load={folder}"]
 
 

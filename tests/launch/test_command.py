@@ -1,3 +1,4 @@
+import ast
 import re
 
 import pytest
@@ -7,7 +8,7 @@ from paper_commands import ROOT, paper
 from sat_slime.config import load_config, slime_config_errors
 from sat_slime.config.method_section import build_method
 from sat_slime.config.slime_schema import PluginConfig
-from sat_slime.launch.command import flag_errors, slime_arguments, slime_command
+from sat_slime.launch.command import PLUGIN_FLAGS, flag_errors, slime_arguments, slime_command
 from sat_slime.objective.method import method_names
 
 
@@ -58,6 +59,13 @@ def test_every_method_that_slime_runs_has_a_sound_command(tmp_path, method):
     settings = PluginConfig.model_validate(yaml.safe_load(next(iter(sent.files.values())))["sat_slime"])
     assert build_method(settings.method) == build_method(config.method)
     assert build_method(settings.method).name == method
+
+
+@pytest.mark.parametrize("path", [value for value in PLUGIN_FLAGS.values() if value.startswith("sat_slime.")])
+def test_what_slime_is_to_call_is_there(path):
+    module, _, function = path.rpartition(".")
+    file = ROOT / f"{module.replace('.', '/')}.py"  # it is read and not imported: some import slime
+    assert function in {node.name for node in ast.parse(file.read_text()).body if isinstance(node, ast.FunctionDef)}
 
 
 def test_the_plugins_file_reads_back_as_numbers(tmp_path):

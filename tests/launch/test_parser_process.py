@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from paper_commands import EVERY_KIND, GRID, MODELS, RECIPES, ROOT, checkpoint, paper
+from paper_commands import CONFIG_JSON, EVERY_KIND, GRID, RECIPES, ROOT, checkpoint, paper
 
 from sat_slime.config import load_config
 from sat_slime.launch import slimes_parser
@@ -148,7 +148,7 @@ def accepted(root, checkpoints):
     yield from (((method, lag), paper(root, *moe, method=method, lag=lag)) for method, lag in GRID)
     yield from ((kind, paper(root, *moe, *changes)) for kind, changes in EVERY_KIND.items() if kind != "unknown")
     for recipe in RECIPES:
-        model = next(name for name in MODELS if recipe.name.startswith(name))
+        model = next(name for name in CONFIG_JSON if recipe.name.startswith(name))
         yield recipe.stem, load_config(recipe, [*checkpoints[model], f"output_dir={root}"])
     # Without the checkpoint: this machine's check says so, and slime is asked without it.
     yield "no checkpoint", paper(root, f"slime.hf-checkpoint={root / 'no'}", f"slime.ref-load={root / 'no'}")
@@ -158,7 +158,7 @@ def accepted(root, checkpoints):
 def told(tmp_path_factory):
     """Slime's lines on every command; one process parses all."""
     root = tmp_path_factory.mktemp("asked")
-    checkpoints = {model: checkpoint(root / model, model) for model in MODELS}
+    checkpoints = {model: checkpoint(root / model, model) for model in CONFIG_JSON}
     configs = dict(accepted(root, checkpoints))
     configs |= {text: paper(root, *checkpoints["qwen3-30b-a3b"], *text.split()) for text in REFUSED}
     arguments = {name: slime_arguments(config, run_folder(config)) for name, config in configs.items()}
