@@ -75,9 +75,8 @@ def parameters(model: SlimeModelConfig, active: bool = False) -> int:
 
     active: of the experts only those that a token is sent to.
     """
-    if not (model.layers and model.hidden_size) or any(
-        model.flags.get(flag) for flag in UNCOUNTED if not flag.startswith("decoder-")
-    ):
+    whole = (flag for flag in UNCOUNTED if not flag.startswith("decoder-"))  # whose stages have as many in all
+    if not (model.layers and model.hidden_size) or any(map(model.flags.get, whole)):
         return 0
     dense, experts = elements(model, moe_layers(model))
     return dense + (experts * model.experts_per_token // model.experts if active and experts else experts)
@@ -364,7 +363,8 @@ class Row(NamedTuple):
 
 def rows(config: SlimeConfig, there: Sizes) -> list[Row]:
     """Return what is judged of a run on GPUs; nothing where its model is not counted."""
-    if not parameters(config.model) or config.cluster.device == "cpu":
+    uncounted = not parameters(config.model) or any(map(config.slime.get, UNCOUNTED))
+    if uncounted or config.cluster.device == "cpu":
         return []
     fraction, (gpu, source) = config.rollout.memory_fraction, there["gpu"]
     host, store = (there.get(kind, (math.inf, "")) for kind in ("host", "store"))
