@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -12,10 +12,6 @@ from rich.table import Table
 from rich.text import Text
 
 from sat_slime.cli.terminal import INTERRUPTED, finish, short, sigterm_as_ctrl_c
-
-if TYPE_CHECKING:
-    pass
-
 
 DEPTH = 4
 """Folders below the first one that are looked into."""

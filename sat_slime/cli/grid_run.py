@@ -418,7 +418,7 @@ class GridRun:
         words, goes_on = arguments(self.plan, cell), self.folder.run_folder(cell).has_data()
         with open(self.folder.output(cell), "ab") as output:
             start_line = f"{self.folder.START}{time.strftime('%Y-%m-%d %H:%M:%S')} sat-slime {' '.join(words)}\n"
-            output.write(start_line.encode())
+            output.write((b"\n" if output.tell() else b"") + start_line.encode())  # a killed one's line has no end
             output.flush()
             self.running[cell] = start(words, output)
         again = f", attempt {self.starts[cell] + 1}" if self.starts[cell] else ""

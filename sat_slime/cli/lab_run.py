@@ -4,6 +4,8 @@ terminals see and do of it."""
 from __future__ import annotations
 
 import contextlib
+import os
+import shutil
 import signal
 import time
 import traceback
@@ -185,6 +187,38 @@ def lab_findings(config: LabConfig, file: Path) -> Iterator[Finding]:
             yield ok(engine.package, installed_version(engine.package) or "version unknown")
         else:
             yield fail(engine.package, f"not installed: {engine_packages.INSTALL_ENGINES}")
+    yield _place("run folder", "output_dir", folder.path)
+    yield _place("cache folder", "cache_dir", Path(config.cache_dir).expanduser())
+    yield _memory()
+
+
+GIB = 2**30
+MEMORY_GIB = 4.5
+"""Resident memory of SGLang's server with a tiny model, the trainer and the run's own process."""
+DISK_GIB = 1.0
+"""Free disk that a run wants: checkpoints, weights and the warmed-up model."""
+
+
+def _place(name: str, key: str, path: Path) -> Finding:
+    """Judge a folder that the setting `key` names, which may be there or be made."""
+    parent = path.resolve()
+    while not parent.exists():
+        parent = parent.parent
+    if not parent.is_dir():
+        return fail(name, f"{parent} is not a folder: choose another {key}")
+    if not os.access(parent, os.W_OK | os.X_OK):
+        return fail(name, f"{parent} is not writable: choose another {key}")
+    free = shutil.disk_usage(parent).free / GIB
+    if free < DISK_GIB:
+        return fail(name, f"{free:.1f} GiB free at {parent}, {DISK_GIB:g} wanted: set {key} elsewhere")
+    return ok(name, f"{path}, {free:.0f} GiB free")
+
+
+def _memory() -> Finding:
+    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES") / GIB
+    if free < MEMORY_GIB:
+        return warn("memory", f"{free:.1f} GiB free, about {MEMORY_GIB} wanted: end other programs first")
+    return ok("memory", f"{free:.0f} GiB free, about {MEMORY_GIB} wanted")
 
 
 # -------------------------------------------------------------------------------------------- from its start to its end
@@ -238,14 +272,15 @@ def _run(
     config, heading = plan.config, title(folder.path.name, plan.config)
     done = saved.state.updates if saved else 0
     with RunView(heading, optimizer_steps(config), console, done) as view:
-        log = RunLog(
-            folder,
-            view,
-            tensorboard=config.logging.tensorboard,
-            watch=Watch.of(config.model_dump(mode="json")),
-            stop_on_collapse=config.collapse.stop,
-        )
+        log = None
         try:
+            log = RunLog(
+                folder,
+                view,
+                tensorboard=config.logging.tensorboard,
+                watch=Watch.of(config.model_dump(mode="json")),
+                stop_on_collapse=config.collapse.stop,
+            )
             for path in aside:
                 log.message(f"a checkpoint that is not gone on from is now {path}", "warning")
             log.message(f"{heading}, in {folder.path}")
@@ -255,10 +290,12 @@ def _run(
             with contextlib.suppress(
                 OSError
             ):  # a full disk may be why the run failed; its own error is the one to tell
-                log.message(traceback.format_exc(), "debug")
+                if log:
+                    log.message(traceback.format_exc(), "debug")
             return message_of(error)
         finally:
-            log.close()
+            if log:
+                log.close()
 
 
 def _end(folder: RunFolder, status: str, error: str | None, console: Console) -> Ending:
@@ -306,6 +343,8 @@ AT_ONCE_S = 2.5
 
 def log_of(folder: RunFolder) -> Iterator[str]:
     """Yield what is in the log of a run, and what comes until the run ends."""
+    while folder.is_locked() and not folder.log.exists():
+        time.sleep(LOOK_S)
     if not folder.log.exists():
         return
     goes_on = True

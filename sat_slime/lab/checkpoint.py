@@ -23,6 +23,7 @@ import sat_slime
 from sat_slime.config.checksums import checksum_faults, in_words, remove_at_once, written_whole
 from sat_slime.config.schema import LabConfig
 from sat_slime.config.section import kept_settings
+from sat_slime.config.source import ConfigError
 from sat_slime.lab.batch import RolloutBatch, training_requests
 from sat_slime.rollout.types import GenerationRequest, Response
 from sat_slime.runs import saved as runs
@@ -127,16 +128,20 @@ def verified(path: Path) -> Checkpoint:
 
     Raises:
         DamagedCheckpoint: names the files that are not what was saved.
+        ConfigError: another version has saved it.
     """
     if faults := checksum_faults(path):
         raise DamagedCheckpoint(path, faults)
     try:
         values = json.loads((path / "state.json").read_text())
         if (schema := values.pop("schema")) != SCHEMA:
-            raise ValueError(f"its schema is {schema}, not {SCHEMA}")
+            remedy = "resume it with that one, or start another run with --name"
+            raise ConfigError([f"{path} is whole, and of another version of sat_slime ({schema}): {remedy}"])
         state = LoopState(**values)
         if not state.weight_versions:
             raise ValueError("no weights")
+    except ConfigError:
+        raise
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise DamagedCheckpoint(path, {"state.json": f"cannot be read ({error})"}) from error
     return Checkpoint(path, state)

@@ -139,7 +139,8 @@ class GridFolder:
         status = self.run_folder(cell).state().get("status")
         if status is None:
             return "failed" if self.error(cell) else "planned"
-        return {"killed": "interrupted", "restarting": "running"}.get(status, status)
+        known = {name: name for name in ("finished", "running", "failed")} | {"restarting": "running"}
+        return known.get(str(status), "interrupted")
 
     def error(self, cell: Cell) -> str | None:
         """Return the last error that the newest start of a cell printed, since one that was refused notes none, else

@@ -1,3 +1,7 @@
+import os
+from pathlib import Path
+
+import pytest
 from command_line import TINY, sat_slime_command
 
 from sat_slime.cli import engine_packages
@@ -9,7 +13,7 @@ def test_check_tells_settings_and_machine_apart(runtime, monkeypatch, tmp_path):
     monkeypatch.setattr(engine_packages, "ENGINES", (Engine("json", "json"),))
     good = sat_slime_command("check", TINY, "--set", cache)
     assert good.exit_code == 0, good.output
-    assert "OK    settings" in good.stdout
+    assert "OK    settings" in good.stdout and "OK    memory" in good.stdout
     assert "OK json version unknown" in " ".join(good.stdout.split())
     bad = sat_slime_command("check", TINY, "--set", "model.experts=0", "--set", "model.max_positions=9")
     assert bad.exit_code == 2
@@ -17,3 +21,16 @@ def test_check_tells_settings_and_machine_apart(runtime, monkeypatch, tmp_path):
     monkeypatch.setattr(engine_packages, "ENGINES", (Engine("gone", "no_such_module"),))
     lacking = sat_slime_command("check", TINY, "--set", cache)
     assert lacking.exit_code == 1 and "FAIL gone not installed: run" in " ".join(lacking.stdout.split())
+
+
+@pytest.mark.parametrize("key", ["output_dir", "cache_dir"])
+def test_check_finds_folders_that_cannot_be_made(runtime, monkeypatch, tmp_path, key):
+    monkeypatch.setattr(engine_packages, "ENGINES", ())
+    (tmp_path / "file").write_text("")
+    result = sat_slime_command("check", TINY, "--set", f"{key}={tmp_path}/file/x")
+    assert result.exit_code == 1
+    assert f"{tmp_path}/file is not a folder: choose another {key}" in result.stdout
+    (tmp_path / "closed").mkdir()
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path / "closed")
+    result = sat_slime_command("check", TINY, "--set", f"{key}={tmp_path}/closed/x")
+    assert f"{tmp_path}/closed is not writable: choose another {key}" in result.stdout

@@ -56,3 +56,12 @@ def test_progress_is_read_past_a_torn_line(tmp_path: Path):
     rows = [{"step": step, "reward/mean": 0.6, "more": "x" * 9000} for step in range(1, 9)]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"step": 9, "rew')
     assert last_row(path) == rows[-1]
+
+
+def test_a_cells_state_is_one_that_is_known_and_its_error_the_newest_starts(tmp_path):
+    plan, cell = plan_of(tmp_path), CELLS[0]
+    write(plan, cell, "state.json", {"status": "weird"})
+    assert plan.folder.state(cell) == "interrupted"
+    plan.folder.output(cell).parent.mkdir(parents=True, exist_ok=True)
+    plan.folder.output(cell).write_text("--- a\nerror: old\nhalf a line\n--- b\nall good\n")
+    assert plan.folder.error(cell) is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 import os
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 from made_up_batch import CONFIG, make_batch
 
-from sat_slime.config import checksums
+from sat_slime.config import ConfigError, checksums
 from sat_slime.config.checksums import write_checksums
 from sat_slime.lab import checkpoint
 from sat_slime.lab.batch import training_requests
@@ -110,6 +111,18 @@ def test_a_garbage_state_with_a_right_checksum_is_still_an_error(tmp_path):
         write_checksums(folder)
         with pytest.raises(DamagedCheckpoint, match=r"state.json cannot be read"):
             checkpoint.verified(folder)
+
+
+def test_a_whole_one_of_another_version_is_not_called_damaged(tmp_path):
+    write(tmp_path, 3)
+    folder = tmp_path / "iteration-000003"
+    state = json.loads((folder / "state.json").read_text()) | {"schema": "sat_slime.checkpoint/1"}
+    (folder / "state.json").write_text(json.dumps(state))
+    write_checksums(folder)
+    with pytest.raises(
+        ConfigError, match=r"000003 is whole, and of another version of sat_slime \(.*/1\): resume it w"
+    ):
+        checkpoint.verified(folder)
 
 
 @pytest.mark.parametrize("routed", [True, False], ids=["moe", "dense"])
