@@ -10,6 +10,7 @@ Of slime's functions these are replaced at run time, by `wrap_once`; `upstream/`
     reduce_train_step_metrics                  minima, quantiles, R3's verdict  (a reduction for each metric)
     get_routing_replay_compute_topk            R3: routers against the replay   (slime checks what it replays)
     prepare_routed_experts_for_routing_replay  R3: a byte an expert             (issue 2384)
+    RoutingReplay.pop_forward, pop_backward    the same, in v0.3.1 alone        (done in 624b824a8)
     is_port_available                          two runs on one machine          (slime claims the ports that it gives)
 """
 
@@ -82,6 +83,8 @@ utils.ppo_utils:compute_gspo_kl(full_log_probs full_old_log_probs local_log_prob
 utils.misc:load_function(path)
 # R3.
 utils.routing_replay:get_routing_replay_compute_topk(old_compute_topk)
+utils.routing_replay:RoutingReplay.pop_forward(self)
+utils.routing_replay:RoutingReplay.pop_backward(self)
 utils.routing_replay:RoutingReplay.clear_all_forward()
 # The rollout.
 observability.metric_utils:compute_rollout_step(args rollout_id) \

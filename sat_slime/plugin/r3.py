@@ -90,17 +90,21 @@ def stand_in(n_tokens: int, args: Namespace) -> Tensor:
 
 
 def lay_out_narrow() -> None:
-    """Has slime's trainer lay out narrow routes, and keep them narrow where it widens what it replays."""
+    """Has slime's trainer lay out narrow routes and keep them narrow until a router asks for them."""
     from slime.utils.routing_replay import RoutingReplay
 
-    widens = hasattr(RoutingReplay, "assert_all_consumed")  # v0.3.1 hands the routers what it was given
+    def widened(pop: Callable[[Any], Tensor], /, replay: Any) -> Tensor:
+        return pop(replay).int()
 
     def lay_out(prepare: Callable[..., Tensor], /, routes: Sequence[Tensor], *tokens: Any, **layout: Any) -> Tensor:
         # slime's padding counts up in the type of the routes, where a byte would overflow.
         rows = prepare([response.int() for response in routes], *tokens, **layout)
-        return rows.to(routes[0].dtype) if widens else rows
+        return rows.to(routes[0].dtype)
 
     wrap_once(*locate("prepare_routed_experts_for_routing_replay"), lay_out)
+    if not hasattr(RoutingReplay, "assert_all_consumed"):  # v0.3.1 hands the routers what it was given
+        for name in ("pop_forward", "pop_backward"):
+            wrap_once(RoutingReplay, name, widened)
 
 
 class Agreement:
