@@ -16,13 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sat_slime.config import ConfigError
-from sat_slime.rollout import sglang_on_gpu
 
 REQUIREMENTS = Path(__file__).parents[1] / "requirements"
 """The folder of what SGLang needs on a CPU, and of the versions that were tested; they come with the package."""
 EXTRA = "lab"
-FOR_GPUS = ("sglang-kernel", "flashinfer_python", "triton", "torchvision", "ipython")
-"""What SGLang imports where it serves a text model on a GPU, and for which something stands in on a CPU."""
 
 INSTALL_ENGINES = "run sat-slime prepare engines, or in a checkout scripts/setup.sh"
 
@@ -122,13 +119,6 @@ def install_engines(dry_run: bool, tell: Callable[[str], None]) -> int:
             tell(shlex.join(command))
             if not dry_run and (code := subprocess.run(command).returncode):
                 return code
-    missing = [package for package in FOR_GPUS if installed_version(package) is None]
-    if missing and sglang_on_gpu.gpu_available():
-        sglang = next(line for line in tested_versions(torch).splitlines() if line.startswith("sglang=="))
-        tell(
-            f"this machine has a GPU, on which SGLang imports {', '.join(missing)} too: pip install {sglang}, with its "
-            "own list and its torch"
-        )
     if not dry_run:
         tell("the engines are installed; sat-slime check FILE looks at a run's settings and this machine")
     return 0

@@ -50,5 +50,6 @@ def replace_router(launch_router: Any) -> None:
 
 
 def write_keys_apart(utils: Any) -> None:
-    """As the patch of the same name of `sglang_on_gpu`, which SGLang finds only where this package is installed."""
+    """SGLang writes keys in bf16 to its cache as it rotates them, by a kernel for heads of 64, 128, 256 or 512 numbers,
+    and fails with others. Without that its attention writes them."""
     utils.enable_fused_set_kv_buffer = lambda forward_batch: False

@@ -29,7 +29,6 @@ from sat_slime.lab.process import PartFailure
 from sat_slime.lab.responses import joined, rest, validate
 from sat_slime.lab.sglang_process import SCRATCH, SOCKET
 from sat_slime.models import family_environment
-from sat_slime.rollout import sglang_on_gpu
 from sat_slime.rollout.canary import EngineScores, read_scores, score_payload
 from sat_slime.rollout.client import in_words
 from sat_slime.rollout.scratch import Scratch, new_scratch
@@ -40,11 +39,6 @@ SGLANG_COMMAND = (sys.executable, "-m", "sat_slime.lab.sglang_process")
 CPU_ARGUMENTS = (
     *("--device", "cpu", "--attention-backend", "torch_native", "--sampling-backend", "pytorch"),
     *("--disable-cuda-graph", "--disable-overlap-schedule"),
-)
-GPU_ARGUMENTS = (
-    # SGLang's deterministic attention that computes in float32, too, and on heads of 16 numbers.
-    *("--attention-backend", "triton", "--sampling-backend", "pytorch", "--moe-runner-backend", "triton"),
-    *("--cuda-graph-backend-decode", "disabled", "--cuda-graph-backend-prefill", "disabled"),
 )
 CONTEXT_MARGIN = 8  # SGLang keeps up to 7 positions of its context length for itself
 LOG_TAIL_LINES = 20
@@ -144,7 +138,7 @@ class Server:
             "--disable-radix-cache",
             "--enable-deterministic-inference",  # what makes SGLang heed a request's sampling seed
             "--sleep-on-idle",  # an idle scheduler takes three quarters of a core otherwise
-            *(GPU_ARGUMENTS if sglang_on_gpu.gpu_available() else CPU_ARGUMENTS),
+            *CPU_ARGUMENTS,
         ]
         if model.resolved_family.has_experts:
             switches.append("--enable-return-routed-experts")
@@ -239,11 +233,6 @@ class Server:
 def server_environment(family: str | None = None) -> dict[str, str]:
     """Return what a server needs in its environment besides ours. family: `model.family`."""
     package_parent = str(Path(__file__).resolve().parents[2])
-    on_cpu = {
-        "SGLANG_USE_CPU_ENGINE": "1",
-        "OMP_NUM_THREADS": "1",  # more threads on busy cores are ten times slower
-        "TORCHDYNAMO_DISABLE": "1",  # torch.compile needs a C++ compiler and gains nothing at this size
-    }
     return {
         **family_environment(family),
         "PYTHONPATH": os.pathsep.join(filter(None, [package_parent, os.environ.get("PYTHONPATH")])),
@@ -252,7 +241,10 @@ def server_environment(family: str | None = None) -> dict[str, str]:
         "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1",
         "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "0",  # /health answers at once instead of after a second
         "SGLANG_USE_PICKLE_IPC": "0",  # its processes send each other bytes: torch's pickles cost a tenth of a batch
-        **(sglang_on_gpu.ENVIRONMENT if sglang_on_gpu.gpu_available() else on_cpu),
+        "SGLANG_USE_CPU_ENGINE": "1",
+        "CUDA_VISIBLE_DEVICES": "",  # a GPU is left alone
+        "OMP_NUM_THREADS": "1",  # more threads on busy cores are ten times slower
+        "TORCHDYNAMO_DISABLE": "1",  # torch.compile needs a C++ compiler and gains nothing at this size
     }
 
 

@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from megatron.core import parallel_state
 from megatron.core.models.gpt import GPTModel
 from megatron.core.packed_seq_params import PackedSeqParams
-from megatron.core.tensor_parallel.random import initialize_rng_tracker, model_parallel_cuda_manual_seed
+from megatron.core.tensor_parallel.random import initialize_rng_tracker
 from megatron.core.transformer import TransformerConfig
 from megatron.core.transformer.moe import moe_utils
 from megatron.core.transformer.moe.router_replay import RouterReplay, RouterReplayAction
@@ -44,36 +44,27 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 """Options of glibc's mallopt."""
 
 
-def device() -> torch.device:
-    """The trainer's device: the current GPU if there is one, else the CPU."""
-    return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
-
-
 def initialize() -> None:
-    """Makes the process groups that Megatron asks for, of this process alone, NCCL's with a GPU, else torch's that do
-    nothing; and answers what of megatron-core 0.16 fails without CUDA or Transformer Engine."""
+    """Makes the process groups that Megatron asks for, of this process alone and torch's that do nothing, and answers
+    what of megatron-core 0.16 fails without CUDA or Transformer Engine. A GPU that is there is left alone."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
     warnings.filterwarnings("ignore", module="megatron")
     logging.getLogger("megatron").setLevel(logging.ERROR)
     torch.set_num_threads(1)  # more are slower where the engines share the cores
-    os.environ["NCCL_SOCKET_IFNAME"] = "lo"  # it does not ask who connects
-    on_gpu = torch.cuda.is_available()
-    if not on_gpu:
-        # Megatron allocates with `device=torch.cuda.current_device()`, which raises without CUDA.
-        torch.cuda.current_device = lambda: torch.device("cpu")  # type: ignore[assignment,return-value]
-    if not on_gpu and hasattr(libc := ctypes.CDLL(None), "mallopt"):
+    # Megatron allocates with `device=torch.cuda.current_device()`, which raises without CUDA.
+    torch.cuda.current_device = lambda: torch.device("cpu")  # type: ignore[assignment,return-value]
+    if hasattr(libc := ctypes.CDLL(None), "mallopt"):
         # By default the memory of a step's tensors goes back to the system, which clears it for the next ones: 4,000
         # page faults a step of the tiny model.
         libc.mallopt(_M_MMAP_THRESHOLD, 32 * 2**20)  # the most that glibc takes
         libc.mallopt(_M_TRIM_THRESHOLD, 512 * 2**20)
     # Gloo would give each of Megatron's twenty groups a thread that looks for work a hundred times a second.
-    dist.init_process_group("nccl" if on_gpu else "fake", store=dist.HashStore(), rank=0, world_size=1)
+    dist.init_process_group("fake", store=dist.HashStore(), rank=0, world_size=1)
     parallel_state.initialize_model_parallel(create_gloo_process_groups=False)
     if not hasattr(moe_utils, "te_general_gemm"):  # bound only where Transformer Engine is, and read unguarded
         moe_utils.te_general_gemm = None
-    if on_gpu:
-        model_parallel_cuda_manual_seed(0)
-    else:  # Megatron's own tracker for inference: dropout is off, so no CUDA generator states are needed
-        initialize_rng_tracker(inference_rng_tracker=True, force_reset=True)
+    # Megatron's own tracker for inference: dropout is off, so no CUDA generator states are needed
+    initialize_rng_tracker(inference_rng_tracker=True, force_reset=True)
 
 
 def shutdown() -> None:
@@ -98,7 +89,7 @@ class PackedLayout(PackedSeqParams):
     @classmethod
     def of(cls, lengths: list[int]) -> PackedLayout:
         """Return the layout of sequences of the given lengths in tokens, each > 0."""
-        edges = torch.tensor([0, *lengths]).cumsum(0).to(device(), torch.int32)
+        edges = torch.tensor([0, *lengths]).cumsum(0).to(torch.int32)
         grid = Grid.of(edges)
         return cls(
             qkv_format="packed",  # neither Megatron's "thd" nor "sbhd": PackedAttention handles it
@@ -151,7 +142,7 @@ def build_model(
         mrope_section=[model.head_dim // 2, 0, 0],
         params_dtype=dtype,
         bf16=dtype == torch.bfloat16,
-        use_cpu_initialization=not torch.cuda.is_available(),
+        use_cpu_initialization=True,
     )
     return GPTModel(
         config=config,
@@ -162,7 +153,7 @@ def build_model(
         share_embeddings_and_output_weights=model.tied_embeddings,
         position_embedding_type="mrope",
         rotary_base=model.rope_base,
-    ).to(device())
+    )
 
 
 def forward_logits(model: Callable[..., Tensor], token_ids: Tensor, layout: PackedLayout) -> Tensor:

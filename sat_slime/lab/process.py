@@ -24,8 +24,8 @@ from typing import Any
 from sat_slime.config.exits import how_it_ended
 from sat_slime.config.schema import LabConfig
 
-ENVIRONMENT = {"OMP_NUM_THREADS": "1"}
-"""What the process has in its environment: more threads on busy cores are slower."""
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+"""What the process has in its environment: more threads on busy cores are slower, and a GPU is left alone."""
 
 
 class PartFailure(RuntimeError):
@@ -126,10 +126,9 @@ def serve() -> None:
     threading.Thread(target=read, daemon=True).start()
     import torch
 
-    if not torch.cuda.is_available():
-        # Megatron hands functions to torch.compile as it is imported, which for that imports two seconds of compilers.
-        # Of these functions the trainer calls one, TopKRouter._apply_expert_bias, which has nothing to do here.
-        torch.compile = _as_it_is
+    # Megatron hands functions to torch.compile as it is imported, which for that imports two seconds of compilers.
+    # Of these functions the trainer calls one, TopKRouter._apply_expert_bias, which has nothing to do here.
+    torch.compile = _as_it_is
     from sat_slime.lab.trainer import Trainer, warm_up
 
     trainer: Trainer | None = None

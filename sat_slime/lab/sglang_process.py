@@ -51,16 +51,12 @@ def stay_with_this_user(folder: Path) -> None:
 
 
 def import_sglang() -> None:
-    """Imports SGLang's server, on a CPU with the patches that it needs there."""
-    on_cpu = os.environ.get("SGLANG_USE_CPU_ENGINE") == "1"
-    if on_cpu:
-        from sat_slime.rollout.sglang_on_cpu import patches
+    """Imports SGLang's server, with the patches that it needs on a CPU."""
+    from sat_slime.rollout.sglang_on_cpu import patches
 
-        patches.apply()
+    patches.apply()
     import sglang.srt.entrypoints.http_server
-
-    if on_cpu:  # once, before the scheduler is forked
-        import sglang.srt.models.registry  # noqa: F401
+    import sglang.srt.models.registry  # noqa: F401 - once, before the scheduler is forked
 
     # What was imported is not collected, here and in the scheduler, which is forked: a million objects that never go,
     # and that each full collection would look through in the middle of a batch.

@@ -124,20 +124,19 @@ def pack(responses: Sequence[Response], routed: bool) -> MicroBatch:
     ends = np.cumsum(lengths)
     outputs = [len(response.output_ids) for response in responses]
     rows = [np.arange(end - count, end) for end, count in zip(ends, outputs, strict=True)]
-    device = model.device()
 
     def each(values: list[float]) -> Tensor:
-        return torch.from_numpy(np.repeat(np.asarray(values, np.float32), outputs)).to(device)
+        return torch.from_numpy(np.repeat(np.asarray(values, np.float32), outputs))
 
     def joined(arrays: list[np.ndarray], dtype: torch.dtype) -> Tensor:
-        return torch.as_tensor(np.concatenate(arrays), dtype=dtype).to(device)
+        return torch.as_tensor(np.concatenate(arrays), dtype=dtype)
 
     routes = [response.routed_experts for response in responses if response.routed_experts is not None]
     return MicroBatch(
-        token_ids=torch.tensor([t for r in responses for t in (*r.prompt_ids, *r.output_ids[:-1])], device=device),
+        token_ids=torch.tensor([t for r in responses for t in (*r.prompt_ids, *r.output_ids[:-1])]),
         layout=PackedLayout.of(lengths),
         rows=joined(rows, torch.int64),
-        output_ids=torch.tensor([t for r in responses for t in r.output_ids], device=device),
+        output_ids=torch.tensor([t for r in responses for t in r.output_ids]),
         rollout_log_probs=joined([response.log_probs for response in responses], torch.float32),
         advantages=each([response.advantage for response in responses]),
         rewards=each([response.reward for response in responses]),
@@ -275,12 +274,12 @@ class MasterOptimizer:
         for (name, _), master in zip(self._parameters, self.masters, strict=True):
             tensors[f"{name}/weight"] = master.detach()
             tensors |= {f"{name}/{key}": value for key, value in self._adamw.state.get(master, {}).items()}
-        save_file({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, folder / FILE)
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / FILE)
 
     @torch.no_grad()
     def load(self, folder: Path, updates: int) -> None:
         """Restores what `save` wrote after so many updates, and gives the model its weights, bit for bit."""
-        tensors = load_file(folder / FILE, device=str(model.device()))
+        tensors = load_file(folder / FILE)
         for (name, parameter), master in zip(self._parameters, self.masters, strict=True):
             master.copy_(tensors[f"{name}/weight"])
             parameter.copy_(master)
@@ -392,16 +391,16 @@ class Trainer:
             replay: route as the rollout engine did (R3), else freely.
         """
         parts = [self.log_probs(self.model, micro, replay=replay) for micro in self._microbatches(responses)]
-        return torch.cat(parts).cpu().numpy()
+        return torch.cat(parts).numpy()
 
     @torch.no_grad()
     def score_canary(self, sequences: Sequence[Sequence[int]]) -> np.ndarray:
         """Return (T,) log pi of the canary's tokens behind their prefixes, sequence by sequence, at temperature 1."""
-        tokens, start = torch.tensor(sequences, device=model.device()), prefix_length(sequences)
+        tokens, start = torch.tensor(sequences), prefix_length(sequences)
         count, length = tokens.shape
         logits = forward_logits(self.model, tokens.flatten(), PackedLayout.of([length] * count))
         logits = logits.view(count, length, -1)[:, start - 1 : -1].flatten(0, 1)
-        return token_log_probs(logits.float(), tokens[:, start:].flatten())[0].cpu().numpy()
+        return token_log_probs(logits.float(), tokens[:, start:].flatten())[0].numpy()
 
     @torch.no_grad()
     def _policy_log_probs(self, micro: MicroBatch) -> Tensor:
@@ -533,7 +532,7 @@ class Trainer:
         threshold = self._step_threshold(micros)
 
         self.model.zero_grad_buffer()
-        losses, loss = MetricAccumulator(), torch.zeros((), device=model.device())
+        losses, loss = MetricAccumulator(), torch.zeros(())
         flips: list[Tensor] = []
         scored: list[tuple[Tensor, Tensor]] = []
         counts_flips = self.config.model.is_moe and not self.method.routing_replay
@@ -573,7 +572,7 @@ class Trainer:
             known_columns = {"checkpoint_log_probs": checkpoint, "proximal_log_probs": proximal}
             columns = {name: values for name, values in known_columns.items() if values is not None} | columns
             columns = {"log_probs": log_probs, "entropy": entropy, **columns}
-            tokens = {name: values.detach().cpu().numpy() for name, values in columns.items()}
+            tokens = {name: values.detach().numpy() for name, values in columns.items()}
         self.updates += 1
         return StepResult({**metrics, "step": self.updates}, tokens)
 
@@ -693,7 +692,7 @@ def _imitation_loss(
         rows.append(torch.arange(len(prompt) - 1, len(tokens) - 1) + offset)
         sequences.append(tokens)
         offset += len(tokens)
-    ids = torch.tensor([token for tokens in sequences for token in tokens], device=model.device())
-    picked = torch.cat(rows).to(ids.device)
+    ids = torch.tensor([token for tokens in sequences for token in tokens])
+    picked = torch.cat(rows)
     logits = forward_logits(network, ids, PackedLayout.of([len(tokens) for tokens in sequences]))[picked]
     return -token_log_probs(logits.float(), ids[picked + 1])[0].mean()

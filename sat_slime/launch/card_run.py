@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 from sat_slime.config.finding import Finding, fail, warn
 from sat_slime.cpu import CARD_VARIABLE, INSTEAD, missing
 from sat_slime.launch.cpu_run import without_transformer_engine
-from sat_slime.rollout import sglang_on_gpu
 
 if TYPE_CHECKING:
     from sat_slime.config.slime_schema import SlimeConfig
 
 KEY = "cluster.share_gpu"
+DEVICES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
+"""The files of a GPU's driver: NVIDIA's, that of Windows, AMD's."""
 HEADS = (64, 128, 256, 512)
 """Widths of heads for which SGLang has a kernel that rotates keys and writes them to its cache."""
 
@@ -53,14 +54,22 @@ def card_environment(config: SlimeConfig) -> dict[str, str]:
         "NCCL_IB_DISABLE": "1",
         "SLIME_HOST_IP": "127.0.0.1",
         **({"SGLANG_IS_FLASHINFER_AVAILABLE": "false"} if "flashinfer" in missing() else {}),
-        **({} if config.model.head_dim in HEADS else {sglang_on_gpu.VARIABLE: "1"}),
+        **({} if config.model.head_dim in HEADS else {"SAT_SLIME_ENGINE_ON_GPU": "1"}),
     }
+
+
+def gpu_available() -> bool:
+    """Tells whether torch sees a GPU. Where there is no driver, torch is not imported to ask, which takes seconds."""
+    if not any(map(os.path.exists, DEVICES)):
+        return False
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # without it CUDA starts here, and cannot be forked
+    return importlib.import_module("torch").cuda.is_available()
 
 
 def card_findings(config: SlimeConfig) -> Iterator[Finding]:
     """Yield what this machine has for such a run: its GPU, and what stands in for missing modules."""
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    gpus = importlib.import_module("torch").cuda.device_count() if sglang_on_gpu.gpu_available() else 0
+    gpus = importlib.import_module("torch").cuda.device_count() if gpu_available() else 0
     # A process of the job sees all GPUs, and was told which one is shared.
     if CARD_VARIABLE not in os.environ and (gpus != 1 or not (named or "0").isdigit()):
         yield fail(

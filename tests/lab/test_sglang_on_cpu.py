@@ -1,4 +1,3 @@
-import os
 import subprocess
 import sys
 import textwrap
@@ -6,7 +5,6 @@ import textwrap
 import pytest
 import torch
 
-from sat_slime.rollout.sglang_on_cpu import patches
 from sat_slime.rollout.sglang_on_cpu.patches import murmur_hash32
 
 
@@ -32,16 +30,6 @@ def test_seeds_are_hashed_as_by_sglangs_kernel():
         for column in range(16):
             words = seed.to_bytes(8, "little") + position.to_bytes(4, "little") + column.to_bytes(4, "little")
             assert hashed[row, column] == murmur3_32(words)
-
-
-@pytest.mark.parametrize("gpu", [False, True])
-def test_sglang_is_patched_only_where_there_is_no_gpu(monkeypatch, gpu):
-    applied = []
-    monkeypatch.setenv("SGLANG_USE_CPU_ENGINE", "1")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
-    monkeypatch.setattr(patches, "apply", lambda: applied.append(True))
-    patches.apply_without_gpu()
-    assert bool(applied) == ("SGLANG_USE_CPU_ENGINE" in os.environ) == (not gpu)
 
 
 BATCHED_AGAINST_STOCK = """

@@ -16,7 +16,6 @@ from sat_slime.launch.command import flag_errors, slime_command
 from sat_slime.launch.cpu_run import SITE
 from sat_slime.launch.flags import recorded_flags
 from sat_slime.launch.memory import BESIDE_BOTH, GIB, TRAINING, memory_findings, rows, sizes
-from sat_slime.rollout import sglang_on_gpu
 
 ROOT = CONFIGS.parents[1]
 SMALL, REAL = CONFIGS / "slime" / "one-gpu.yaml", CONFIGS / "recipes" / "qwen3-0.6b-1gpu.yaml"
@@ -28,7 +27,7 @@ def machine(monkeypatch):
 
     def make(lacks=(), gpus=1, named=None):
         monkeypatch.setattr(card_run, "missing", lambda: list(lacks))
-        monkeypatch.setattr(sglang_on_gpu, "gpu_available", lambda: gpus > 0)
+        monkeypatch.setattr(card_run, "gpu_available", lambda: gpus > 0)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
         monkeypatch.delenv("SAT_SLIME_CARD", raising=False)
         if named is None:

@@ -31,14 +31,6 @@ def apply() -> None:
     activate_experts_together()
 
 
-def apply_without_gpu() -> None:
-    """Installs every patch where there is no GPU, and else has SGLang take the GPU."""
-    if torch.cuda.is_available():
-        os.environ.pop("SGLANG_USE_CPU_ENGINE", None)
-    else:
-        apply()
-
-
 def load_only_known_families() -> None:
     """SGLang imports its 200 models to know their names, which takes seconds. This is its own switch to skip some."""
     sglang = importlib.util.find_spec("sglang")

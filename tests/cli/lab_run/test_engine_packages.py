@@ -5,7 +5,6 @@ import re
 import subprocess
 from pathlib import Path
 
-import pytest
 from command_line import sat_slime_command
 
 from sat_slime.cli import engine_packages
@@ -35,14 +34,6 @@ def test_the_torch_that_is_there_stays(monkeypatch):
     monkeypatch.setattr(engine_packages.importlib.metadata, "version", lambda package: "2.99.1+cu130")
     assert sat_slime_command("prepare", "engines").exit_code == 0
     assert calls == [["torch==2.99.1"]] * 2
-
-
-@pytest.mark.parametrize("gpu", [True, False])
-def test_on_a_gpu_it_names_what_sglang_imports_there(monkeypatch, gpu):
-    monkeypatch.setattr(engine_packages.sglang_on_gpu, "gpu_available", lambda: gpu)
-    monkeypatch.setattr(engine_packages, "installed_version", {"triton": "3.5", "torchvision": "0.26"}.get)
-    *_, last = sat_slime_command("prepare", "engines", "--dry-run").stdout.splitlines()
-    assert ("imports sglang-kernel, flashinfer_python, ipython too: pip install sglang==0.5" in last) == gpu
 
 
 def test_the_first_failure_ends_it(monkeypatch):
