@@ -3,7 +3,7 @@
 #
 #   bench/gpu.sh [--dry-run] [STAGE ...]
 #
-# SLIME and MEGATRON name checkouts as `sat-slime prepare slime` makes them (slime, Megatron-LM), WHEELS a folder with the
+# SLIME and MEGATRON name checkouts as scripts/get-slime.sh makes them (slime, Megatron-LM), WHEELS a folder with the
 # wheels of what is not installed, OUT one for logs and runs (gpu-out). Each stage ends by itself, and the next follows
 # whatever became of it; the table at the end has what each gave and what one H200 gave (docs/internals/evidence.md).
 # shellcheck disable=SC2329  # stages are called by their names

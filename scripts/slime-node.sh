@@ -5,7 +5,7 @@
 #       -v /data:/data slimerl/slime:v0.3.1 /bin/bash
 #   ./scripts/slime-node.sh                                     Qwen3-4B-Base on the paper's prompts, SAT-GSPO
 #   ./scripts/slime-node.sh --no-sat --name gspo                arguments go to `sat-slime launch`
-#   MODEL=Qwen/Qwen3-30B-A3B-Base FILE=configs/paper/qwen3-30b-a3b.yaml ./scripts/slime-node.sh --method sat-gspo-r3
+#   MODEL=Qwen/Qwen3-30B-A3B-Base ARCHITECTURE=qwen3-30B-A3B FILE=configs/paper/qwen3-30b-a3b.yaml ./scripts/slime-node.sh --method sat-gspo-r3
 #
 # docs/slime.md says which slime works, and in which image it is. `latest` is a slime that was only read so far.
 # Everything is put into ROOT (/data); what is there already is kept. WANDB_API_KEY and HF_TOKEN are used where they are
@@ -16,6 +16,8 @@ cd "$(dirname "$0")/.."
 root=${ROOT:-/data}
 model=${MODEL:-Qwen/Qwen3-4B-Base}
 file=${FILE:-configs/recipes/qwen3-4b-8gpus.yaml}
+architecture=${ARCHITECTURE:-qwen3-4B} # of slime's scripts/models
+slime=/root/slime
 hf=$root/${model##*/}
 megatron=${hf}_torch_dist
 prompts=${PROMPTS:-$root/paper/train.jsonl}
@@ -42,7 +44,10 @@ echo "slime-node: downloading what is missing to $root"
 
 if [[ ! -f $megatron/latest_checkpointed_iteration.txt ]]; then
     echo "slime-node: converting the weights"
-    sat-slime prepare model "$file" --hf "$hf" --out "$megatron" --gpus 8
+    # shellcheck source=/dev/null
+    source "$slime/scripts/models/$architecture.sh"
+    PYTHONPATH=/root/Megatron-LM torchrun --nproc-per-node 8 "$slime/tools/convert_hf_to_torch_dist.py" \
+        "${MODEL_ARGS[@]}" --hf-checkpoint "$hf" --save "$megatron"
 fi
 
 # The last of two equal options counts, so that arguments win.

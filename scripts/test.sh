@@ -5,7 +5,7 @@
 #
 # Left out:
 #   tests of the mark slow, unless -m names it:          ./scripts/test.sh -m slow
-#   those of the real slime, whole, without its source:  .venv/bin/sat-slime prepare slime --out DIR
+#   those of the real slime, whole, without its source:  ./scripts/get-slime.sh DIR
 #                                                        ./scripts/test.sh tests/slime_whole --slime DIR/slime --megatron DIR/Megatron-LM
 #   those of slime's own functions, likewise:            PYTHONPATH=DIR/slime:DIR/Megatron-LM ./scripts/test.sh tests/plugin
 # What is skipped for another reason is told with it by -rs.

@@ -15,7 +15,7 @@ import sat_slime
 
 ROOT = Path(__file__).parents[1]
 ENGINES = ("megatron", "ray", "sglang", "transformers")
-SCRIPTS = ("scripts/setup.sh", "scripts/demo.sh", "scripts/test.sh", "scripts/slime-node.sh", ".ci/run")
+SCRIPTS = (*sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("scripts/*.sh")), ".ci/run")
 
 WITHOUT_ENGINES = f"""
 import sys

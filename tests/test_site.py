@@ -38,7 +38,7 @@ def test_the_reference_has_what_the_code_has(built):
     methods, python, commands = page("methods"), page("python"), page("commands")
     assert not {kind.__name__ for kind in STABILIZERS.values()} - set(re.findall(r'id="[\w.]*\.(\w+)"', methods))
     assert not set(objective.__all__) - set(re.findall(r'id="sat_slime\.objective\.(?:\w+\.)?(\w+)"', python))
-    assert "sat-slime prepare engines" in commands and "--dry-run" in commands
+    assert "sat-slime prepare laptop" in commands and "--dry-run" in commands
     assert "mismatch/d_pi" in page("metrics") and "eps_low" in page("laptop-settings")
 
 

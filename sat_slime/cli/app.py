@@ -86,7 +86,7 @@ def _version(given: bool) -> None:
     if given:
         from sat_slime.cli.engine_packages import ENGINES, installed_version
 
-        for package in ("sat-slime", "torch", *(engine.package for engine in ENGINES)):
+        for package in ("sat-slime", "torch", *ENGINES):
             typer.echo(f"{package:16} {installed_version(package) or 'not installed'}")
         raise typer.Exit
 

@@ -295,8 +295,8 @@ def show_grid(folder: GridFolder, follow: bool, console: Console) -> None:
 
 def run_grid(plan: GridPlan, console: Console) -> Ending:
     """Run the chosen cells to their end, or until Ctrl-C. Raises ConfigError or RunFolderError when it cannot start."""
-    if isinstance(plan.run, LabConfig) and (missing := engine_packages.missing_engines()):
-        raise ConfigError([f"the lab runtime needs {', '.join(missing)}: {engine_packages.INSTALL_ENGINES}"])
+    if isinstance(plan.run, LabConfig):
+        engine_packages.refuse_without_engines()
     path = plan.folder.path
     with plan.folder.held(plan.grid, plan.run):
         failed = GridRun(plan, console).run()

@@ -27,7 +27,7 @@ from sat_slime.cli.any_run import (
     status_lines,
     title,
 )
-from sat_slime.cli.engine_packages import installed_version, is_installed
+from sat_slime.cli.engine_packages import installed_version
 from sat_slime.cli.terminal import Ending, short, sigterm_as_ctrl_c
 from sat_slime.config import ConfigError, LabConfig, config_errors, config_warnings, dump_config
 from sat_slime.config.checksums import checksum_faults
@@ -182,11 +182,12 @@ def lab_findings(config: LabConfig, file: Path) -> Iterator[Finding]:
     folder = RunFolder(Path(config.output_dir).expanduser() / config.name)
     if folder.has_data():
         yield warn("run folder", f"{folder.path} holds an earlier run: use --resume, --name or --overwrite")
-    for engine in engine_packages.ENGINES:
-        if is_installed(engine):
-            yield ok(engine.package, installed_version(engine.package) or "version unknown")
+    missing = engine_packages.missing_engines()
+    for package in engine_packages.ENGINES:
+        if package in missing:
+            yield fail(package, f"not installed: {engine_packages.INSTALL_ENGINES}")
         else:
-            yield fail(engine.package, f"not installed: {engine_packages.INSTALL_ENGINES}")
+            yield ok(package, installed_version(package) or "version unknown")
     yield _place("run folder", "output_dir", folder.path)
     yield _place("cache folder", "cache_dir", Path(config.cache_dir).expanduser())
     yield _memory()
@@ -226,8 +227,7 @@ def _memory() -> Finding:
 
 def launch_lab_run(plan: LabPlan, *, overwrite: bool, console: Console) -> Ending:
     """Run the plan to its end, whatever that is. Raises RunFolderError or ConfigError when it cannot start."""
-    if missing := engine_packages.missing_engines():
-        raise ConfigError([f"the lab runtime needs {', '.join(missing)}: {engine_packages.INSTALL_ENGINES}"])
+    engine_packages.refuse_without_engines()
     with sigterm_as_ctrl_c():
         folder, saved, aside = _claim(plan, overwrite)
         try:

@@ -187,7 +187,7 @@ def refuse_without_checkouts(config: SlimeConfig) -> None:
         raise ConfigError(
             [
                 f"a rehearsal needs slime's and Megatron-LM's checkouts, and {' and '.join(missing)}, which is not "
-                "there: sat-slime prepare slime --out DIR, then --set cluster.slime_dir=DIR/slime --set "
+                "there: scripts/get-slime.sh DIR, then --set cluster.slime_dir=DIR/slime --set "
                 "cluster.megatron_dir=DIR/Megatron-LM"
             ]
         )

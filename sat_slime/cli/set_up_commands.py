@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import shlex
+import os
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
-from sat_slime.cli.terminal import BAD_INPUT, FAILED, OK, OverridesAsInLaunch, complain, refuse_failures
+from sat_slime.cli.terminal import BAD_INPUT, FAILED, OK, OverridesAsInLaunch
 
 if TYPE_CHECKING:
     from sat_slime.config.finding import Finding
@@ -77,86 +78,12 @@ def _columns(finding: Finding) -> tuple[str, str, str]:
     return f"[{COLOURS[finding.mark]}]{finding.mark:4}[/]", f"{finding.what:14}", escape(finding.detail)
 
 
-prepare = typer.Typer(no_args_is_help=True, help="Make what a run starts from: engines, weights, slime, its model.")
+prepare = typer.Typer(no_args_is_help=True, help="Model and prompts of the real slime on a laptop.")
 
 
-@prepare.command("engines")
-def prepare_engines(
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the commands; run nothing.")] = False,
-) -> None:
-    """Install Megatron and SGLang beside this package, for runs on this machine's CPU.
-
-    torch stays as it is. SGLang goes in without its own list of dependencies,
-    which asks for a CUDA build of torch.
-    """
-    from sat_slime.cli.engine_packages import install_engines
-
-    code = install_engines(dry_run, typer.echo)
-    raise typer.Exit(FAILED if code else OK)
-
-
-@prepare.command("model")
-def prepare_model(
-    file: Annotated[
-        Path,
-        typer.Argument(
-            help="A YAML file of a run or a model, such as configs/models/qwen3-4b.yaml.", show_default=False
-        ),
-    ],
-    hf: Annotated[
-        str | None, typer.Option(metavar="FOLDER", help="Hugging Face weights; default: slime.hf-checkpoint.")
-    ] = None,
-    out: Annotated[str | None, typer.Option(metavar="FOLDER", help="Where to; default: slime.ref-load.")] = None,
-    gpus: Annotated[int, typer.Option(min=1, help="GPUs of this machine to use.")] = 1,
-    overrides: OverridesAsInLaunch = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the command; run nothing.")] = False,
-) -> None:
-    """Convert Hugging Face weights to Megatron's format, with slime's own tool.
-
-    A checkpoint that is there is never overwritten.
-
-        sat-slime prepare model configs/models/qwen3-4b.yaml --hf /data/Qwen3-4B-Base --out /data/Qwen3-4B
-    """
-    settings = {"slime.hf-checkpoint": hf, "slime.ref-load": out}
-    code = convert_model(file, {k: v for k, v in settings.items() if v}, overrides or [], gpus, dry_run)
-    raise typer.Exit(FAILED if code else OK)
-
-
-def convert_model(file: Path, settings: Mapping[str, Any], overrides: Sequence[str], gpus: int, dry_run: bool) -> int:
-    """Convert a model's weights, and return the exit code of slime's tool. Raises ConfigError."""
-    from sat_slime.cli.slime_run import by_flag
-    from sat_slime.config import ConfigError, SlimeConfig, load_config
-    from sat_slime.launch.command import CONVERSION, conversion_command
-    from sat_slime.launch.hf_checkpoint import hf_findings
-    from sat_slime.launch.local_ray import own_python_first
-    from sat_slime.launch.machine import source_findings
-    from sat_slime.runs.saved import newest_iteration
-
-    config = load_config(file, overrides, settings)
-    if not isinstance(config, SlimeConfig):
-        raise ConfigError([f"{file}: runtime is {config.runtime}: only models of slime runs are converted"])
-    if unset := [key for key in ("hf-checkpoint", "ref-load") if config.slime.get(key) is None]:
-        options = {"hf-checkpoint": "--hf", "ref-load": "--out"}
-        raise ConfigError([f"{file}: slime.{key} is not set: give {options[key]} FOLDER" for key in unset])
-    if not config.model.layers:
-        raise ConfigError([f"{file}: slime has no num-layers: name a file of configs/models"])
-    sent, out = conversion_command(config, gpus), Path(str(config.model.megatron_checkpoint))
-    if dry_run:
-        variables = [f"{name}={shlex.quote(value)}" for name, value in sent.env.items()]
-        typer.echo(" \\\n    ".join([" ".join(["env", *variables]), *by_flag(sent.command)]))
-        return 0
-    if newest_iteration(out) is not None:
-        raise ConfigError([f"{out} holds a converted checkpoint already: use it, or name another --out"])
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigError([f"{out} exists and is no converted checkpoint: delete it, or name another --out"])
-    folders = {"cluster.slime_dir": CONVERSION, "cluster.megatron_dir": "megatron/training"}
-    refuse_failures([*source_findings(config, folders), *hf_findings(config)])
-    code = subprocess.run(sent.command, env={**own_python_first(), **sent.env}).returncode
-    if code:
-        complain([f"slime's tool ended with exit code {code}; delete what it wrote in {out}"])
-    else:
-        typer.echo(f"{out} is ready")
-    return code
+@prepare.callback()
+def _prepare() -> None:
+    """Keep `laptop` a command of its own: a group of a single one would be that command."""
 
 
 @prepare.command("laptop")
@@ -165,58 +92,48 @@ def prepare_laptop(
         Path | None, typer.Argument(metavar="FILE", help="The YAML file of a lab run; default: the quick start.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Where to; default: where configs/slime/laptop.yaml looks.")
-    ] = None,
+        Path, typer.Option(metavar="FOLDER", help="Where to; default: where configs/slime/laptop.yaml looks.")
+    ] = Path("~/.cache/sat_slime/laptop"),
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Make it anew where it is there.")] = False,
     overrides: OverridesAsInLaunch = None,
 ) -> None:
     """Make the model, tokenizer, prompts and held-out problems of configs/slime/laptop.yaml: those of the lab
-    quick start, or of another lab run. sat-slime launch makes the quick start's where they are missing.
+    quick start, or of another lab run.
 
     --set changes settings of the lab run: another task, its settings, its warm-up.
 
-        sat-slime prepare laptop --out data/laptop
+        sat-slime prepare laptop
 
         sat-slime prepare laptop --overwrite --set task.name=my_package.sorting
     """
-    from sat_slime.cli.slime_run import LAPTOP, make_laptop
+    from sat_slime.config import ConfigError, config_errors
+    from sat_slime.config.disk import is_replaceable
+    from sat_slime.lab.for_slime import MADE, lab_settings
 
-    folder = out or LAPTOP
-    make_laptop(folder.expanduser().absolute(), overwrite, file, overrides or [])
+    folder = out.expanduser().absolute()
+    if faults := config_errors(lab_settings(file, overrides or [])):
+        raise ConfigError(faults)
+    if folder.exists() and not overwrite:
+        raise ConfigError([f"{folder} is there already: --overwrite makes it anew, --out names another"])
+    if not is_replaceable(folder, MADE):
+        raise ConfigError([f"{folder} holds something else than such a model and its prompts: --out names another"])
+    # In a process of its own, since it makes Megatron's process groups.
+    program = [sys.executable, "-W", "ignore", "-m", "sat_slime.lab.for_slime", str(folder)]
+    program += [*(overrides or []), *(["--file", str(file)] if file else [])]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    result = subprocess.run(program, capture_output=True, text=True, env=environment)
+    if result.returncode:
+        reason = (result.stderr.strip().splitlines() or [f"exit code {result.returncode}"])[-1]
+        raise ConfigError([f"{folder} could not be made ({reason}): scripts/setup.sh installs what it needs"])
     typer.echo(f"{folder} is ready")
-
-
-@prepare.command("slime")
-def prepare_slime(
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Gets slime and Megatron-LM.", show_default=False)],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the commands; run nothing.")] = False,
-) -> None:
-    """Get the real slime for runs and rehearsals on this machine's CPU: slime and Megatron-LM with slime's patches, at
-    the commits that were tested, and four packages that slime imports.
-
-    What is there already stays as it is; what was broken off goes on.
-    A mirror: git config --global url.MIRROR.insteadOf https://github.com/
-
-        sat-slime prepare slime --out checkouts
-    """
-    from sat_slime.cli.engine_packages import prepare_checkouts
-
-    out = out.absolute()
-    if prepare_checkouts(out, dry_run, typer.echo):
-        complain(["the last command failed, see above: the same sat-slime prepare slime goes on from there"])
-        raise typer.Exit(FAILED)
-    if not dry_run:
-        places = {"slime_dir": out / "slime", "megatron_dir": out / "Megatron-LM"}
-        sets = " ".join(f"--set {shlex.quote(f'cluster.{key}={folder}')}" for key, folder in places.items())
-        typer.echo(f"slime is ready: sat-slime launch configs/slime/laptop.yaml {sets}, or rehearse FILE {sets}")
 
 
 data = typer.Typer(no_args_is_help=True, help="Prompts with labels: prepare the paper's.")
 
 
 @data.callback()
-def _group() -> None:
-    """Keep `prepare` a command of its own: a group of a single one would be that command."""
+def _data() -> None:
+    """Keep `prepare` a command of its own."""
 
 
 @data.command("prepare")

@@ -18,7 +18,6 @@ from rich.console import Console
 from sat_slime.cli.any_run import optimizer_steps, report_line, status_lines, title
 from sat_slime.cli.slime_run import (
     SlimePlan,
-    make_missing_laptop,
     measured_in,
     plan_slime_run,
     saved_iterations,
@@ -111,7 +110,6 @@ def _send(plan: SlimePlan, where: Where, console: Console, overwrite: bool = Fal
     JobError, and leaves nothing then."""
     config = plan.config
     _check_folder(plan, overwrite)
-    make_missing_laptop(config, console)
     if not is_restart:
         for line in time_lines(config, plan.folder if plan.resume else None):
             say(console, line)

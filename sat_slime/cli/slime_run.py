@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -16,8 +13,7 @@ from rich.console import Console
 
 from sat_slime.cli.any_run import length_line, method_and_order
 from sat_slime.cli.terminal import refuse_failures, say
-from sat_slime.config import ConfigError, SlimeConfig, config_errors, load_config
-from sat_slime.config.disk import is_replaceable
+from sat_slime.config import ConfigError, SlimeConfig, load_config
 from sat_slime.config.finding import Finding, fail, ok, settings_findings, warn
 from sat_slime.config.jsonl import number, read_rows
 from sat_slime.config.slime_checks import slime_config_warnings
@@ -237,74 +233,4 @@ def _check_here(plan: SlimePlan, option: str | None) -> Iterator[Finding]:
     if not is_this_machine(address):
         yield warn("cluster", f"{address} is checked when the run is launched, and by sat-slime check")
         return
-    if folder := _missing_laptop(config):
-        if _is_quick_starts(config):
-            yield ok("laptop", f"{folder}, with model and prompts, is made at the first launch")
-        else:
-            yield fail(
-                "laptop",
-                f"{folder}, with model and prompts, is not there: make it with sat-slime prepare laptop FILE --out "
-                f"{folder}, where FILE is the lab run of its task",
-            )
-        # Checks are of what has to be there already.
-        made = {str(folder / name) for name in (MODEL, PROMPTS, HELD_OUT)}
-        gone = {name: None for name in ("hf-checkpoint", "ref-load", "prompt-data") if config.slime.get(name) in made}
-        sets = [word for name, path in config.eval.prompts.items() if path not in made for word in (name, path)]
-        config = config.with_flags({**gone, "eval-prompt-data": sets})
     yield from checks.here(config, plan.folder, plan.resume)
-
-
-# ---------------------------------------------------------------- model and prompts that configs/slime/laptop.yaml uses
-
-LAPTOP = Path("~/.cache/sat_slime/laptop").expanduser()
-"""The folder in which configs/slime/laptop.yaml looks for its model and prompts."""
-REWARD = "sat_slime.plugin.task_reward.reward"
-"""slime.custom-rm-path of a run that is for this model."""
-MODEL, PROMPTS, HELD_OUT = "model", "prompts.jsonl", "held_out.jsonl"
-"""The names of what is made in the folder."""
-
-
-def make_laptop(folder: Path, overwrite: bool, file: Path | None = None, overrides: Sequence[str] = ()) -> None:
-    """Write the warmed-up model of a lab run, from its cache if it is there, and its problems, as slime reads
-    them.
-
-    file: the run's; None: the quick start. overrides: its settings as KEY=VALUE, such as those of another task. Raises
-    ConfigError."""
-    from sat_slime.lab.for_slime import lab_settings
-
-    if faults := config_errors(lab_settings(file, overrides)):
-        raise ConfigError(faults)
-    if folder.exists() and not overwrite:
-        raise ConfigError([f"{folder} is there already: --overwrite makes it anew, --out names another"])
-    if not is_replaceable(folder, (MODEL, PROMPTS, HELD_OUT)):
-        raise ConfigError([f"{folder} holds something else than such a model and its prompts: --out names another"])
-    # In a process of its own, since it makes Megatron's process groups.
-    program = [sys.executable, "-W", "ignore", "-m", "sat_slime.lab.for_slime", str(folder)]
-    program += [*overrides, *(["--file", str(file)] if file else [])]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    result = subprocess.run(program, capture_output=True, text=True, env=environment)
-    if result.returncode:
-        reason = (result.stderr.strip().splitlines() or [f"exit code {result.returncode}"])[-1]
-        raise ConfigError([f"{folder} could not be made ({reason}): scripts/setup.sh installs what it needs"])
-
-
-def make_missing_laptop(config: SlimeConfig, console: Console) -> None:
-    """Make the quick start's model and prompts where a run looks for them and there are none. Raises ConfigError."""
-    if (folder := _missing_laptop(config)) and _is_quick_starts(config):
-        say(console, f"making the model and the prompts in {folder}, once ...")
-        make_laptop(folder, overwrite=False)
-
-
-def _missing_laptop(config: SlimeConfig) -> Path | None:
-    """Return the folder that has to be made before a run, or None. It is that of a run with the reward of a task whose
-    model is FOLDER/model and whose prompts are in FOLDER too, where there is no FOLDER yet."""
-    if config.data.reward != REWARD or not (config.model.hf_checkpoint and config.data.prompts):
-        return None
-    folder = Path(config.model.hf_checkpoint).parent
-    asked = (Path(config.model.hf_checkpoint), Path(config.data.prompts))
-    return folder if asked == (folder / MODEL, folder / PROMPTS) and not folder.exists() else None
-
-
-def _is_quick_starts(config: SlimeConfig) -> bool:
-    """Return whether the quick start's model and prompts are for a run: not for a generate function of one's own."""
-    return not config.slime.get("custom-generate-function-path")

@@ -149,7 +149,7 @@ def _unset(config: SlimeConfig) -> Iterator[str]:
     rollout = config.rollout
     needed = {
         "hf-checkpoint": (config.model.hf_checkpoint, "the folder of the Hugging Face weights"),
-        "ref-load": (config.model.megatron_checkpoint, "where `sat-slime prepare model` puts them"),
+        "ref-load": (config.model.megatron_checkpoint, "where slime's tools/convert_hf_to_torch_dist.py put them"),
         "prompt-data": (config.data.prompts, "a .jsonl file of prompts"),
         "rm-type": (config.data.reward, "one of slime's rules, such as math, or custom-rm-path to a function"),
         "rollout-num-gpus": (rollout.gpus, "the GPUs that generate"),

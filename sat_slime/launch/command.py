@@ -13,7 +13,7 @@ import yaml
 from sat_slime.config.method_section import build_method
 from sat_slime.config.plugin_file import CALLED
 from sat_slime.config.slime_checks import spares_recompute, uses_verifier
-from sat_slime.config.slime_schema import ARCHITECTURE, FlagValue, PluginConfig, SlimeConfig, is_sent
+from sat_slime.config.slime_schema import FlagValue, PluginConfig, SlimeConfig, is_sent
 from sat_slime.launch.card_run import card_arguments, card_environment
 from sat_slime.launch.cpu_run import cpu_arguments, cpu_environment, cpu_python_path
 from sat_slime.launch.flags import KnownFlags, recorded_flags, unknown_flags
@@ -109,27 +109,6 @@ def slime_command(config: SlimeConfig, run_dir: Path | None = None) -> SlimeComm
         env=environment(config, run_dir),
         files={str(plugin_file(run_dir)): plugin_settings_text(config, run_dir)},
     )
-
-
-CONVERSION = "tools/convert_hf_to_torch_dist.py"
-"""slime's tool that makes a checkpoint of Megatron's from Hugging Face weights."""
-
-
-def conversion_command(config: SlimeConfig, gpus: int) -> SlimeCommand:
-    """Return the command that converts slime.hf-checkpoint to slime.ref-load on this machine's first `gpus` GPUs: the
-    tool cuts the model into as many pipeline stages; training may cut it in another way."""
-    folder = run_folder(config)
-    architecture = [one for one in slime_arguments(config, folder) if ARCHITECTURE.fullmatch(one.name)]
-    command = [
-        *("python3", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(gpus)),
-        *(
-            f"{config.cluster.slime_dir}/{CONVERSION}",
-            *(word for argument in architecture for word in argument.words()),
-        ),
-        *("--hf-checkpoint", str(config.model.hf_checkpoint), "--save", str(config.model.megatron_checkpoint)),
-    ]
-    env = {name: value for name, value in environment(config, folder).items() if name != "TENSORBOARD_DIR"}
-    return SlimeCommand(command, env, {})
 
 
 def run_folder(config: SlimeConfig) -> Path:

@@ -107,13 +107,13 @@ def cpu_arguments(config: SlimeConfig) -> Iterator[tuple[str, Any, str]]:
 # ---------------------------------------------------------------------------------------------------------- checks
 
 INSTALL = "pip install '.[lab,slime]' in a checkout"
-PREPARE = "sat-slime prepare slime --out FOLDER"
+PREPARE = "scripts/get-slime.sh FOLDER in a checkout"
 SGLANG = "0.5.15.post1"
 """The version with which slime was run: another one is likely to fail."""
 PACKAGES = {
     **dict.fromkeys(("ray", "transformers", "httpx", "aiohttp", "aiohttp_cors", "tensorboard"), INSTALL),
     **dict.fromkeys(("sglang-router", "torch_memory_saver", "pylatexenc", "omegaconf"), PREPARE),
-    "sglang": "sat-slime prepare engines",
+    "sglang": "scripts/setup.sh in a checkout",
 }
 """Packages that slime imports, each with what installs it."""
 MEGATRON_PATCH = ("megatron/core/transformer/moe/router.py", "slime.utils.routing_replay")

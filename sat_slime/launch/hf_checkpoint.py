@@ -41,11 +41,10 @@ def hf_findings(config: SlimeConfig) -> Iterator[Finding]:
         return  # the check of the settings says that it is missing
     folder, named = Path(path), f"slime.hf-checkpoint is {path}"
     if not folder.is_dir():
-        yield fail(
-            what,
-            f"{named}: there is no such folder. An id of the hub is not taken: download the weights (`hf download "
-            "OWNER/NAME --local-dir DIR`) and set it to their folder",
-        )
+        make = "An id of the hub is not taken: download the weights (`hf download OWNER/NAME --local-dir DIR`)"
+        if config.data.reward == "sat_slime.plugin.task_reward.reward":
+            make = "Make it, and the prompts, with sat-slime prepare laptop"
+        yield fail(what, f"{named}: there is no such folder. {make} and set it to their folder")
         return
     try:
         values = json.loads((folder / "config.json").read_text(encoding="utf-8"))

@@ -61,7 +61,7 @@ def source_findings(config: SlimeConfig, parts: Mapping[str, str]) -> Iterator[F
     """Yield findings on whether the checkouts are there. parts: the file or folder that each setting's folder must
     have."""
     on_cpu = config.cluster.device == "cpu"
-    other = "make one: sat-slime prepare slime --out FOLDER" if on_cpu else "run in slime's image"
+    other = "make one: scripts/get-slime.sh FOLDER" if on_cpu else "run in slime's image"
     for key, part in parts.items():
         name = key.removeprefix("cluster.")
         folder = getattr(config.cluster, name)
@@ -100,9 +100,8 @@ def _megatron_checkpoint(config: SlimeConfig) -> Iterator[Finding]:
     elif (Path(path) / "config.json").is_file():
         yield warn(what, f"{path} holds Hugging Face weights: not every slime and model can start from them")
     else:
-        yield fail(
-            what, f"slime.ref-load is {path}: no converted checkpoint is there; make it (sat-slime prepare model)"
-        )
+        tool = "slime's tools/convert_hf_to_torch_dist.py"
+        yield fail(what, f"slime.ref-load is {path}: no converted checkpoint is there; make it ({tool})")
 
 
 def beginning_fault(config: SlimeConfig, run_folder: Path) -> str | None:

@@ -71,7 +71,7 @@ def test_bad_input_is_a_line_before_anything_starts(runtime, tmp_path, arguments
 
 @pytest.mark.parametrize("command", [["launch"], ["check"]])
 def test_all_faults_are_told_at_once(runtime, monkeypatch, command):
-    monkeypatch.setattr(engine_packages, "ENGINES", ())
+    monkeypatch.setattr(engine_packages, "ENGINES", {})
     overrides = ["--set", "train.lr=1e400", "--set", "model.kv_heads=x", "--set", "pipline.lag=1"]
     result = sat_slime_command(*command, TINY, *overrides)
     assert result.exit_code == 2

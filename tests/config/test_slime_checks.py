@@ -76,7 +76,7 @@ pipeline.mode=streaming dynamic-sampling-filter-path=a.b \
     | slime.dynamic-sampling-filter-path is a.b with pipeline.mode streaming
 rollout-top-p=0.9 | slime.rollout-top-p is 0.9 | set method.top_p_replay to true
 hf-checkpoint=null | slime.hf-checkpoint is not set
-ref-load=null | slime.ref-load is not set | sat-slime prepare model
+ref-load=null | slime.ref-load is not set | tools/convert_hf_to_torch_dist.py
 prompt-data=null | slime.prompt-data is not set
 rm-type=null custom-rm-path=false | slime.rm-type is not set | math
 expert-model-parallel-size=1 | slime.expert-tensor-parallel-size is 1 | drift | set it to 4

@@ -77,7 +77,7 @@ def test_a_missing_package_is_a_line_with_its_remedy(tmp_path, monkeypatch):
     monkeypatch.setitem(cpu_run.PACKAGES, "ray-of-nobody", cpu_run.INSTALL)
     failed = findings(tmp_path)
     assert f"ray-of-nobody not installed: {cpu_run.INSTALL}" in failed
-    assert any(line.startswith("sglang ") and line.endswith(": sat-slime prepare engines") for line in failed)
+    assert any(line.startswith("sglang ") and line.endswith(": scripts/setup.sh in a checkout") for line in failed)
 
 
 @pytest.mark.parametrize("text, patched", [("import torch\n", False), ("import slime.utils.routing_replay\n", True)])

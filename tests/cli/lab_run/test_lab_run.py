@@ -63,7 +63,7 @@ def test_missing_engines_say_what_to_install(runtime, monkeypatch, tmp_path):
     monkeypatch.setattr(engine_packages, "missing_engines", lambda: ["megatron-core", "sglang"])
     result = sat_slime_command("launch", TINY)
     assert result.exit_code == 2
-    assert "megatron-core, sglang" in result.stderr and "sat-slime prepare engines" in result.stderr
+    assert "megatron-core, sglang" in result.stderr and "scripts/setup.sh" in result.stderr
     assert not (tmp_path / "runs").exists()
 
 

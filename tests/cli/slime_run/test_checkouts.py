@@ -1,13 +1,13 @@
-"""`sat-slime prepare slime` on repositories of these tests, reached by URL as those of GitHub are."""
+"""`scripts/get-slime.sh` on repositories of these tests, reached by URL as those of GitHub are."""
 
+import os
 import re
 import subprocess
-from functools import partial
 
 import pytest
-from command_line import sat_slime_command
+from command_line import ROOT
 
-from sat_slime.cli import engine_packages as checkouts
+PATCHES = ("docker/patch/latest/megatron.patch", "docker/patch/latest/megatron-sglang-aligned.patch")
 
 
 def git(folder, *arguments):
@@ -27,79 +27,75 @@ def commit(folder, files):
 
 
 @pytest.fixture
-def upstream(monkeypatch, tmp_path):
-    """Repositories of a slime with two patches, and of a Megatron-LM, each with a commit after the one that is meant.
-    No package is missing."""
+def upstream(tmp_path):
+    """The environment that names repositories of a slime with two patches, and of a Megatron-LM, each with a commit
+    after the one that is meant."""
     slime, megatron = tmp_path / "upstream" / "slime", tmp_path / "upstream" / "megatron"
     for folder in (slime, megatron):
         folder.mkdir(parents=True)
         git(folder, "init", "--quiet")
-    monkeypatch.setattr(checkouts, "MEGATRON_COMMIT", commit(megatron, {"core.py": "one\n"}))
+    megatron_commit = commit(megatron, {"core.py": "one\n"})
     diffs = {}
-    for patch, text in zip(checkouts.PATCHES, ("one\ntwo\n", "one\ntwo\nthree\n"), strict=True):
+    for patch, text in zip(PATCHES, ("one\ntwo\n", "one\ntwo\nthree\n"), strict=True):
         (megatron / "core.py").write_text(text)
         diffs[patch] = git(megatron, "diff") + "\n"
         git(megatron, "commit", "--quiet", "-am", "not upstream's")
-    monkeypatch.setattr(checkouts, "SLIME_COMMIT", commit(slime, {"slime.py": "tested\n", **diffs}))
+    slime_commit = commit(slime, {"slime.py": "tested\n", **diffs})
     commit(slime, {"slime.py": "newer\n"})
-    monkeypatch.setattr(checkouts, "missing_packages", list)
-    monkeypatch.setattr(checkouts, "SLIME_URL", slime.as_uri())
-    monkeypatch.setattr(checkouts, "MEGATRON_URL", megatron.as_uri())
-    return slime, megatron
+    urls = {"SLIME_URL": slime.as_uri(), "MEGATRON_URL": megatron.as_uri()}
+    return {**urls, "SLIME_COMMIT": slime_commit, "MEGATRON_COMMIT": megatron_commit, "PYTHON": "true"}
 
 
 @pytest.fixture
-def prepare(upstream, tmp_path):
-    """The command, for a folder with a space in its name."""
-    return partial(sat_slime_command, "prepare", "slime", "--out", tmp_path / "the checkouts")
+def get_slime(upstream, tmp_path):
+    """The script, for a folder with a space in its name; no package is installed."""
+
+    def run():
+        command = [ROOT / "scripts" / "get-slime.sh", tmp_path / "the checkouts"]
+        return subprocess.run(command, env={**os.environ, **upstream}, capture_output=True, text=True)
+
+    return run
 
 
-def test_both_are_made_at_their_commits_with_the_patches(prepare, tmp_path, capfd):
-    result = prepare()
-    out = tmp_path / "the checkouts"
-    assert result.exit_code == 0, result.output + capfd.readouterr().err
+def test_both_are_made_at_their_commits_with_the_patches_and_left_alone_then(get_slime, tmp_path):
+    result, out = get_slime(), tmp_path / "the checkouts"
+    assert result.returncode == 0, result.stderr
     assert sorted(path.name for path in out.iterdir()) == ["Megatron-LM", "slime"]
     assert (out / "slime" / "slime.py").read_text() == "tested\n"
     assert (out / "Megatron-LM" / "core.py").read_text() == "one\ntwo\nthree\n"
-    assert f"'cluster.slime_dir={out}/slime'" in result.stdout.splitlines()[-1]
-
-
-def test_the_commands_of_a_dry_run_do_the_same_by_hand(prepare, tmp_path):
-    printed = prepare("--dry-run").stdout
-    assert not (tmp_path / "the checkouts").exists()
-    subprocess.run(["bash", "-e"], input=printed, text=True, check=True, capture_output=True)
-    again = prepare()
-    assert again.stdout.count(" is there\n") == 2, again.output
+    assert f"cluster.slime_dir='{out}/slime'" in result.stdout.splitlines()[-1]
+    assert get_slime().stdout.count(" is there\n") == 2
 
 
 @pytest.mark.parametrize(
     "change, told",
     [
-        (lambda out: commit(out / "slime", {"slime.py": "mine\n"}), r"slime is there at commit \w{9} and not \w{9}: "),
+        (
+            lambda out: commit(out / "slime", {"slime.py": "mine\n"}),
+            r"slime is there at commit \w{40} and not \w{40}: ",
+        ),
         (lambda out: (out / "slime" / ".git").rename(out / "moved"), r"slime is there at commit none and not "),
     ],
 )
-def test_a_checkout_of_something_else_is_told_and_left_alone(prepare, tmp_path, change, told):
+def test_a_checkout_of_something_else_is_told_and_left_alone(get_slime, tmp_path, change, told):
     out = tmp_path / "the checkouts"
-    prepare()
+    get_slime()
     change(out)
     before = {path: path.read_bytes() for path in out.rglob("*.py")}
-    result = prepare()
-    assert result.exit_code == 2
-    assert re.search(f"error: {out}/{told}", result.stderr), result.stderr
+    result = get_slime()
+    assert result.returncode == 1
+    assert re.search(f"get-slime: {out}/{told}", result.stderr), result.stderr
     assert {path: path.read_bytes() for path in out.rglob("*.py")} == before
 
 
-def test_what_failed_is_gone_on_with(prepare, upstream, tmp_path):
-    _, megatron = upstream
-    aside = megatron.with_name("aside")
-    megatron.rename(aside)
-    result = prepare()
-    assert result.exit_code == 1 and "the last command failed" in result.stderr
+def test_what_failed_is_gone_on_with(get_slime, tmp_path):
+    megatron = tmp_path / "upstream" / "megatron"
+    aside = megatron.rename(megatron.with_name("aside"))
+    assert get_slime().returncode != 0
     assert (tmp_path / "the checkouts" / "slime").is_dir()
     aside.rename(megatron)
     part = tmp_path / "the checkouts" / "Megatron-LM.part"
     (part / "core.py").write_text("half of it")
-    again = prepare()
-    assert again.exit_code == 0 and "slime is there" in again.stdout
+    again = get_slime()
+    assert again.returncode == 0 and "slime is there" in again.stdout
     assert not part.exists()

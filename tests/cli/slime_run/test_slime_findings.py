@@ -68,3 +68,10 @@ def test_checks_of_a_cluster_come_before_the_run(file, tmp_path):
     assert "error: checkpoint: slime.hf-checkpoint is" in result.stderr
     assert f"error: data: slime.prompt-data is {tmp_path}/data.jsonl: there is no such file" in result.stderr
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_laptop_model_that_is_not_made_yet_names_the_command(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    told = sat_slime_command("check", LAPTOP).stdout
+    model = tmp_path / ".cache" / "sat_slime" / "laptop" / "model"
+    assert f"slime.hf-checkpoint is {model}: there is no such folder. Make it, and the prompts, with sat-slime" in told
