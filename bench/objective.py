@@ -244,7 +244,7 @@ def main() -> None:
     for n in sizes:
         repeats = arguments.repeats if n <= 100_000 else 5
         show(f"The 0.9 quantile of {n} tokens", alternate(quantile_candidates(n), repeats), "torch.sort, then index")
-    print("\nThe 0.9 quantile across gloo ranks (three histograms of 16 KiB; the ranks share the machine)")
+    print("\nThe 0.9 quantile across gloo ranks (each gathers all values; the ranks share the machine)")
     with tempfile.TemporaryDirectory() as folder:
         mp.spawn(_rank, args=(2, sizes, 20, folder), nprocs=2)
 

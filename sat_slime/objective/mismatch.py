@@ -8,14 +8,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from .metrics import gather
-from .quantile import tail_quantile
+from .quantile import gathered, tail_quantile
 
 if TYPE_CHECKING:
     import torch.distributed as dist
     from torch import Tensor
 
-CHUNK = 2**17
-"""Tokens whose sums are taken at a time: their temporaries stay in a core's cache."""
 _QUANTILES = {"q50": 0.5, "q90": 0.9, "q99": 0.99}
 
 
@@ -43,66 +41,38 @@ def mismatch_metrics(
     Returns:
         Plain numbers, the same on all ranks; without any token all are 0, ess 1.
     """
-    d, policy, implementation = _differences(log_probs, rollout_log_probs, mask, checkpoint_log_probs)
-    ends = d.aminmax() if len(d) else (math.inf, -math.inf)
-    n_of, nan_of, low_of, high_of = zip(*gather((len(d), int(d.isnan().sum()), *map(float, ends)), group), strict=True)
-    n, n_nan, low, high = sum(n_of), sum(nan_of), min(low_of), max(high_of)
-    if n_nan:
+    pi, mu = (column.detach()[mask].double() for column in (log_probs, rollout_log_probs))
+    d = pi - mu
+    of_all = gathered(d, group)
+    n = len(of_all)
+    if n_nan := int(of_all.isnan().sum()):
         raise ValueError(
             f"{n_nan} of {n} log-ratios are NaN: look for NaN or infinite log-probs among the active tokens"
         )
-    size = d.abs()
-    levels = {name: float(tail_quantile(size, alpha, group)) for name, alpha in _QUANTILES.items()}
+    levels = {name: float(tail_quantile(of_all.abs(), alpha)) for name, alpha in _QUANTILES.items()}
 
-    sums: dict[str, float] = {}
-    for start in range(0, len(d) or 1, CHUNK):
-        parts = (column[start : start + CHUNK] for column in (d, policy, implementation) if column is not None)
-        for name, value in _sums(high, levels, *parts).items():
-            sums[name] = sums.get(name, 0.0) + float(value)
-    of_ranks = gather(sums, group)
-    total = {name: math.fsum(part[name] for part in of_ranks) for name in sums}
-    metrics = {"mismatch/d_pi": total["d_pi"] / max(n, 1), "mismatch/k3_kl": total["k3_kl"] / max(n, 1)}
-    metrics |= {f"mismatch/{name}": value for name, value in levels.items()}
-    metrics["mismatch/max"] = max(abs(low), abs(high)) if n else 0.0
-    metrics["mismatch/ess"] = total["w"] ** 2 / (n * total["w2"]) if n else 1.0
-    for name in ("policy", "implementation"):
-        if name in total:
-            metrics[f"mismatch/{name}"] = total[name] / max(n, 1)
-    for name, of in {"mean": "d_pi", "q90": "of_q90", "q99": "of_q99"}.items():
-        if "policy" in total and total[of]:
-            metrics[f"mismatch/policy_of_{name}"] = total[f"policy_of_{name}"] / total[of]
-    return metrics
-
-
-def _differences(
-    pi: Tensor, mu: Tensor, mask: Tensor, pi_l: Tensor | None
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """d of the active tokens, its policy part and its implementation part, in float64."""
-    pi, mu = pi.detach()[mask].double(), mu.detach()[mask].double()
-    if pi_l is None:
-        return pi - mu, None, None
-    pi_l = pi_l.detach()[mask].double()
-    return pi - mu, pi - pi_l, pi_l - mu
-
-
-def _sums(
-    largest: float,
-    levels: Mapping[str, float],
-    d: Tensor,
-    policy: Tensor | None = None,
-    implementation: Tensor | None = None,
-) -> dict[str, Tensor]:
-    """The sums over a chunk's tokens of which mismatch_metrics makes means and shares. largest: that of all d."""
-    size, w = d.abs(), (d - largest).exp()
+    size, w = d.abs(), (d - of_all.amax()).exp() if n else d
     sums = {"d_pi": size.sum(), "k3_kl": (d.expm1() - d).sum(), "w": w.sum(), "w2": w.square().sum()}
-    if policy is not None and implementation is not None:
-        sums |= {"policy": policy.abs().sum(), "implementation": implementation.abs().sum()}
-        along = policy * d.sign()
+    if checkpoint_log_probs is not None:
+        pi_l = checkpoint_log_probs.detach()[mask].double()
+        along = (pi - pi_l) * d.sign()
+        sums |= {"policy": (pi - pi_l).abs().sum(), "implementation": (pi_l - mu).abs().sum()}
         sums["policy_of_mean"] = along.sum()
         for name in ("q90", "q99"):
             tail = size > levels[name]
             sums |= {f"of_{name}": size[tail].sum(), f"policy_of_{name}": along[tail].sum()}
-    return sums
+    of_ranks = gather({name: float(value) for name, value in sums.items()}, group)
+    total = {name: math.fsum(part[name] for part in of_ranks) for name in sums}
+
+    means = [name for name in ("d_pi", "k3_kl", "policy", "implementation") if name in total]
+    metrics = {f"mismatch/{name}": total[name] / max(n, 1) for name in means}
+    metrics |= {f"mismatch/{name}": value for name, value in levels.items()}
+    metrics["mismatch/max"] = float(of_all.abs().amax()) if n else 0.0
+    metrics["mismatch/ess"] = total["w"] ** 2 / (n * total["w2"]) if n else 1.0
+    for name, of in {"mean": "d_pi", "q90": "of_q90", "q99": "of_q99"}.items():
+        if "policy" in total and total[of]:
+            metrics[f"mismatch/policy_of_{name}"] = total[f"policy_of_{name}"] / total[of]
+    return metrics
 
 
 def mismatch_parts(scores: Mapping[str, Tensor], *, replayed: bool) -> dict[str, Tensor]:
