@@ -13,7 +13,7 @@ from sat_slime.lab.batch import RolloutBatch, training_requests
 from sat_slime.lab.engine import Generation, RunningEngine
 from sat_slime.lab.initial_model import cached_model, is_model
 from sat_slime.lab.process import TrainerProcess
-from sat_slime.tasks import Problem
+from sat_slime.tasks.running_sums import Problem
 
 
 @contextmanager

@@ -18,7 +18,6 @@ from sat_slime.cli import app
 from sat_slime.config import GridConfig, LabConfig, SlimeConfig
 from sat_slime.config.slime_schema import PluginConfig
 from sat_slime.objective.metrics import metric_named, slime_names
-from sat_slime.tasks import TASKS, Task
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "sat_slime"
@@ -105,15 +104,12 @@ def wrong_commands(path: Path, text: str) -> Iterator[str]:
 
 
 SCHEMAS = (LabConfig, SlimeConfig, GridConfig, PluginConfig)
-NO_SETTINGS = {"task.length"}  # of an example
 
 
 def is_setting(model: type[BaseModel], keys: list[str]) -> bool:
     """Whether dotted keys lead to a setting or a section of a schema; what is below a setting is its own affair."""
     field = model.model_fields.get(keys[0])
     inner = field.annotation if field else None
-    if inner is Task and len(keys) > 1:
-        return any(is_setting(task, keys[1:]) for task in TASKS.values())
     if field and len(keys) > 1 and isinstance(inner, type) and issubclass(inner, BaseModel):
         return is_setting(inner, keys[1:])
     return field is not None
@@ -124,7 +120,7 @@ def unknown_settings(path: Path, text: str) -> Iterator[str]:
     named = {match[1] for code in in_code(text) if (match := re.match(r"([a-z_]+(?:\.[a-z_]+)+)(?:[:=]|$)", code))}
     named |= set(re.findall(r"--set[ =]'?([a-z_]+(?:\.[a-z_]+)+)=", text))
     sections = {name for model in SCHEMAS for name in model.model_fields}
-    for name in named - NO_SETTINGS:
+    for name in named:
         keys = name.split(".")
         a_file = keys[-1] in {"yaml", "json", "jsonl", "html", "txt", "py", "safetensors"}
         if keys[0] in sections and not a_file and not any(is_setting(model, keys) for model in SCHEMAS):

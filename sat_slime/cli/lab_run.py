@@ -150,8 +150,8 @@ def _check_made_with(config: LabConfig, saved: Checkpoint, wanted: int | None) -
     if state.prompts and state.prompts != checkpoint.made_with(config, state.iteration)["prompts"]:
         raise ConfigError(
             [
-                f"{saved.path}: the task {config.task.name} now makes other prompts than when this was saved: put its "
-                "code and NumPy's version back, or start another run with --name X"
+                f"{saved.path}: the task now makes other prompts than when this was saved: put NumPy's version "
+                "back, or start another run with --name X"
             ]
         )
 

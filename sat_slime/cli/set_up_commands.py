@@ -100,11 +100,11 @@ def prepare_laptop(
     """Make the model, tokenizer, prompts and held-out problems of configs/slime/laptop.yaml: those of the lab
     quick start, or of another lab run.
 
-    --set changes settings of the lab run: another task, its settings, its warm-up.
+    --set changes settings of the lab run: its task, its warm-up.
 
         sat-slime prepare laptop
 
-        sat-slime prepare laptop --overwrite --set task.name=my_package.sorting
+        sat-slime prepare laptop --overwrite --set task.max_digits=6
     """
     from sat_slime.config import ConfigError, config_errors
     from sat_slime.config.disk import is_replaceable

@@ -171,7 +171,7 @@ def _task(config: LabConfig) -> Iterator[str]:
     task, evaluation, response = config.task, config.eval, config.rollout.max_response_tokens
     # Held out by hash, so the share of a small task varies: twice what is drawn from it is a safe expectation.
     held_out = 2 * evaluation.problems * task.held_out_one_in if evaluation.every_n_iterations else 0
-    settings = ", ".join(f"task.{key} {getattr(task, key)}" for key in task.settings)
+    settings = ", ".join(f"task.{key} {getattr(task, key)}" for key in ("min_digits", "max_digits", "max_digit"))
     if task.total_problems < max(MIN_PROBLEMS, held_out):
         yield (
             f"{settings} make {task.total_problems} problems, fewer than the {MIN_PROBLEMS} that a run needs and the "

@@ -21,7 +21,6 @@ from sat_slime.config.section import marked, settings_in, settings_of
 from sat_slime.config.slime_schema import DEFAULTS, WORDS, SlimeConfig
 from sat_slime.config.source import ConfigError, KeyPath, Source, merged, parse_value, read_layers
 from sat_slime.objective.method import find
-from sat_slime.tasks.running_sums import RunningSums
 
 SectionT = TypeVar("SectionT", bound=Section)
 
@@ -78,19 +77,18 @@ def dump_config(config: Section) -> str:
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 
-def key_paths(model: type, values: Mapping[str, Any] | None = None) -> Iterator[KeyPath]:
-    """Yield every setting of `model` that holds a value, sections left out. values: of a run, whose task they may
-    name."""
-    return _key_paths(settings_of(model), values)
+def key_paths(model: type) -> Iterator[KeyPath]:
+    """Yield every setting of `model` that holds a value, sections left out."""
+    return _key_paths(settings_of(model))
 
 
-def _key_paths(fields: Mapping[str, FieldInfo], values: Mapping[str, Any] | None) -> Iterator[KeyPath]:
+def _key_paths(fields: Mapping[str, FieldInfo]) -> Iterator[KeyPath]:
     for name, field in fields.items():
-        inner = settings_in(field, (values or {}).get(name))
+        inner = settings_in(field)
         if inner is None:
             yield (name,)
         else:
-            yield from ((name, *rest) for rest in _key_paths(inner, None))
+            yield from ((name, *rest) for rest in _key_paths(inner))
 
 
 def marked_settings(mark: str) -> frozenset[str]:
@@ -145,14 +143,11 @@ def _override(text: str) -> Source:
 
 
 def _laid(layers: Iterable[Source]) -> Source:
-    """Return the layers over one another. The settings of a task go where another is named."""
+    """Return the layers over one another."""
     whole = Source({}, {})
     for layer in layers:
         below, above = whole.values, layer.values
-        task, method = (below[key] if isinstance(below.get(key), Mapping) else {} for key in ("task", "method"))
-        named = above["task"].get("name") if isinstance(above.get("task"), Mapping) else None
-        if named not in (None, task.get("name", RunningSums().name)):
-            below = {**below, "task": {}}
+        method = below["method"] if isinstance(below.get("method"), Mapping) else {}
         values = merged(below, above)
         if "method" in above:
             with contextlib.suppress(ValueError):  # an unknown name, as above
@@ -164,7 +159,7 @@ def _laid(layers: Iterable[Source]) -> Source:
 def _run(layers: Sequence[Source], overrides: Sequence[str]) -> RunConfig:
     """Return the layers over one another, and then the overrides. Raises ConfigError with all that is wrong."""
     layers, errors = list(layers), []
-    for text in sorted(overrides, key=lambda text: not text.startswith("task.name=")):  # whose settings the others are
+    for text in overrides:
         try:
             layers.append(_override(text))
         except ConfigError as error:
@@ -212,7 +207,7 @@ def _told(model: type[Section], source: Source, detail: ErrorDetails) -> Iterato
     else:
         reason = detail["msg"].replace("Input should be", "it must be")
         if is_section:
-            keys = list(_fields_at(model, source.values, path))
+            keys = list(_fields_at(model, path))
             reason = "it is a section" + (f" with the keys {', '.join(keys)}" if len(keys) <= MOST_CHOICES else "")
             reason += ", or true or false" if path[-1] in SWITCHES else ""
             reason += ", or the name of a method, such as sat-gspo" if path == ("method",) else ""
@@ -231,11 +226,10 @@ def _leaves(path: KeyPath, value: Any) -> list[KeyPath]:
     return [leaf for key, inner in value.items() for leaf in _leaves((*path, key), inner)]
 
 
-def _fields_at(model: type[BaseModel], values: Any, path: KeyPath) -> Mapping[str, FieldInfo]:
+def _fields_at(model: type[BaseModel], path: KeyPath) -> Mapping[str, FieldInfo]:
     fields: Mapping[str, FieldInfo] = model.model_fields
     for name in path:
-        values = values.get(name) if isinstance(values, Mapping) else None
-        fields = (settings_in(fields[name], values) if name in fields else None) or {}
+        fields = (settings_in(fields[name]) if name in fields else None) or {}
     return fields
 
 
@@ -279,20 +273,20 @@ def _hint(model: type[Section], values: Any, leaf: KeyPath, is_whole: bool) -> s
     """Return the end of the line about an unknown key. is_whole: its section is known."""
     if leaf[-2:-1] == ("settings",) and (kind := find(str(values.get("method", values).get("base")))):
         return f"; {kind.name} has {', '.join(settings_of(kind)) or 'none'}"
-    known = _known(model, values)
+    known = _known(model)
     for runtime, other in RUNTIMES.items() if model in RUNTIMES.values() and leaf not in known else ():
         if other is not model and leaf in key_paths(other):
             return f"; it is a setting of {runtime} runs alone"
     if meant := _meant(leaf, known):
         return f"; did you mean {' and '.join(map(repr, meant))}?"
-    where, keys = ".".join(leaf[:-1]) or "a file", _fields_at(model, values, leaf[:-1])
+    where, keys = ".".join(leaf[:-1]) or "a file", _fields_at(model, leaf[:-1])
     return f"; {where} has {', '.join(keys or model.model_fields)}" if is_whole else ""
 
 
-def _known(model: type[Section], values: Any) -> dict[KeyPath, str]:
+def _known(model: type[Section]) -> dict[KeyPath, str]:
     """Return the keys that may be meant, and the setting that each stands for: of a slime run also the words by which
     this package reads flags, such as rollout.top_p."""
-    known = {path: ".".join(path) for path in key_paths(model, values)}
+    known = {path: ".".join(path) for path in key_paths(model)}
     if "method" in model.model_fields:
         known |= {("method", key): f"method.{key}" for key in SWITCHES}
     if model is SlimeConfig:

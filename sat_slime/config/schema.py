@@ -6,12 +6,10 @@ sections is in lab_checks.py and slime_checks.py; reading YAML is in loader.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, ValidationError, model_validator
+from pydantic import Field, model_validator
 
-from sat_slime import outside
 from sat_slime.config.method_section import MethodConfig
 from sat_slime.config.section import (
     COMPUTES_NOTHING,
@@ -22,21 +20,12 @@ from sat_slime.config.section import (
     PositiveFloat,
     PositiveInt,
     Section,
-    refused,
 )
-from sat_slime.models import ModelFamily, find_family
-from sat_slime.tasks import Task, find
+from sat_slime.models.families import FAMILIES, ModelFamily
 from sat_slime.tasks.running_sums import RunningSums
 
-
-def _known(family: str) -> str:
-    if not ("." in family and outside.are_refused()):
-        find_family(family)
-    return family
-
-
-Family = Annotated[str, AfterValidator(_known)]
-"""The name of a family of models, or the dotted path of one."""
+Family = Literal["qwen3_moe", "qwen3", "qwen2"]
+"""The name of a family of models."""
 
 
 class LossConfig(Section):
@@ -109,11 +98,10 @@ class LabPipelineConfig(PipelineConfig):
 
 
 class ModelConfig(Section):
-    """A tiny decoder of a family (docs/extend.md)."""
+    """A tiny decoder of a family."""
 
     family: Family | None = None
-    """qwen3_moe, qwen3, qwen2, or the dotted path of a module with another one. Unset: qwen3_moe, and without experts
-    qwen3."""
+    """Unset: qwen3_moe, and without experts qwen3."""
     layers: PositiveInt = 2
     """Decoder layers."""
     hidden_size: PositiveInt = 64
@@ -151,26 +139,7 @@ class ModelConfig(Section):
     @property
     def resolved_family(self) -> ModelFamily:
         """The family, also where it is unset."""
-        return find_family(self.family or ("qwen3_moe" if self.is_moe else "qwen3"))
-
-
-def _task_of(value: Any) -> Any:
-    """Return the task that a section `task` names, with its settings. Raises ValidationError."""
-    if isinstance(value, Task):
-        kind = type(value)
-        return value if value.name else value.model_copy(update={"name": f"{kind.__module__}.{kind.__qualname__}"})
-    if not isinstance(value, Mapping):
-        return value
-    name = value.get("name", RunningSums().name)
-    if "." in str(name) and outside.are_refused():
-        return RunningSums(name=str(name))  # whoever only reads does not ask what the task is
-    try:
-        kind = find(str(name))
-        return kind.model_validate(value)
-    except ValidationError:
-        raise
-    except ValueError as error:
-        return refused({("name",): str(error)})
+        return FAMILIES[self.family or ("qwen3_moe" if self.is_moe else "qwen3")]
 
 
 class WarmupConfig(Section):
@@ -355,7 +324,7 @@ class LabConfig(Run):
     """Folder for warmed-up models."""
     pipeline: LabPipelineConfig = LabPipelineConfig()
     model: ModelConfig = ModelConfig()
-    task: Annotated[SerializeAsAny[Task], BeforeValidator(_task_of)] = RunningSums()
+    task: RunningSums = RunningSums()
     warmup: WarmupConfig = WarmupConfig()
     rollout: RolloutConfig = RolloutConfig()
     train: TrainConfig = TrainConfig()

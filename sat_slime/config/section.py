@@ -22,8 +22,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import InitErrorDetails
 
-from sat_slime.tasks import Task, find
-
 PositiveInt = Annotated[int, Field(gt=0)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
 PositiveFloat = Annotated[float, Field(gt=0)]
@@ -146,18 +144,8 @@ def settings_of(kind: type) -> dict[str, FieldInfo]:
     return {field.name: FieldInfo(default=field.default) for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
 
 
-def settings_in(field: FieldInfo, values: Any = None) -> dict[str, FieldInfo] | None:
-    """Return the keys below a field that holds a section, each with its own field; None where it holds a value.
-
-    values: of the section: the keys of a task are those of the one that it names, by default the field's default.
-    """
+def settings_in(field: FieldInfo) -> dict[str, FieldInfo] | None:
+    """Return the keys below a field that holds a section, each with its own field; None where it holds a value."""
     kinds = [kind for kind in (field.annotation, *get_args(field.annotation)) if isinstance(kind, type)]
     kind = next((kind for kind in kinds if issubclass(kind, BaseModel) or dataclasses.is_dataclass(kind)), None)
-    if kind is Task:
-        kind = type(field.default)
-        if isinstance(values, Mapping) and "name" in values:
-            try:
-                kind = find(str(values["name"]))
-            except ValueError:
-                return None
     return settings_of(kind) if kind else None

@@ -16,7 +16,7 @@ from typing import Any
 from sat_slime.config.lab_checks import batch_faults, coarse_quantile, refused_combinations, streaming_faults, unread
 from sat_slime.config.method_section import build_method, unused_settings
 from sat_slime.config.slime_schema import SlimeConfig, is_sent
-from sat_slime.models import FAMILIES
+from sat_slime.models.families import FAMILIES
 from sat_slime.objective import Method
 
 NOT_STREAMED = (
@@ -312,8 +312,8 @@ def _values(config: SlimeConfig) -> Iterator[str]:
     if config.cluster.device == "cpu" and config.model.resolved_family is None:
         yield (
             "cluster.device is cpu, but its flags describe no family that has layers without "
-            f"Transformer Engine here ({', '.join(FAMILIES)}): describe one of these, name a file with another one in "
-            "family (docs/extend.md), or set cluster.device to gpu"
+            f"Transformer Engine here ({', '.join(FAMILIES)}): describe one of these, or set "
+            "cluster.device to gpu"
         )
     if config.cluster.device == "cpu" and config.train.optimizer_offload:
         yield "slime.optimizer-cpu-offload is true with cluster.device cpu: all memory is the host's: set it to false"

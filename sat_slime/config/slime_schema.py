@@ -38,7 +38,7 @@ from sat_slime.config.schema import (
     VerifierLimits,
 )
 from sat_slime.config.section import COMPUTES_NOTHING, MAY_CHANGE_ON_RESUME, OWN_TO_A_CELL, refused
-from sat_slime.models import ModelFamily, family_by_flags, find_family
+from sat_slime.models.families import FAMILIES, ModelFamily, family_by_flags
 
 FlagValue = bool | int | float | str | list[int | float | str]
 """true: the flag alone; false: left out; a list: several values after the flag."""
@@ -215,7 +215,7 @@ class SlimeModelConfig(View):
     @property
     def resolved_family(self) -> ModelFamily | None:
         """The family, also where it is unset; None where nothing tells it."""
-        return find_family(self.family) if self.family else family_by_flags(self.flags)
+        return FAMILIES[self.family] if self.family else family_by_flags(self.flags)
 
 
 class DataView(View):
@@ -442,8 +442,8 @@ class SlimeConfig(Run):
     """Seed of prompts, sampling and initialization."""
     pipeline: SlimePipelineConfig = SlimePipelineConfig()
     family: Family | None = None
-    """qwen3_moe, qwen3, qwen2, or the dotted path of a module with another family: its layers on a CPU, and its counts
-    for memory (docs/extend.md). Unset: the one that the flags describe, if any does."""
+    """The family of the model: its layers on a CPU, and its counts for memory. Unset: the one that the flags describe,
+    if any does."""
     max_positions: PositiveInt | None = None
     """Longest prompt plus response, in tokens: `max_position_embeddings` of the checkpoint's config.json."""
     verifier: VerifierLimits = VerifierLimits()

@@ -18,7 +18,7 @@ from sat_slime.evaluation.scores import measured_weights, summary
 from sat_slime.reward import Verdict
 from sat_slime.rollout.token_dump import TokenDump
 from sat_slime.rollout.types import GenerationRequest, Response
-from sat_slime.tasks import Problem, Task
+from sat_slime.tasks.running_sums import Problem, RunningSums
 
 # Streams of random numbers: under one seed they never overlap.
 _TRAINING, _EVALUATION_PROBLEMS, _EVALUATION = 1, 2, 3
@@ -39,7 +39,7 @@ class RolloutBatch:
     """Responses of one iteration, grouped by problem: samples_per_prompt responses in a row for each. Also those to one
     problem alone, as a stream delivers them."""
 
-    task: Task
+    task: RunningSums
     iteration: int
     """Counted from 0; of a stream's group the number of its problem, counted through the run."""
     problems: list[Problem]

@@ -27,7 +27,7 @@ from sat_slime.config.source import ConfigError
 from sat_slime.lab.batch import RolloutBatch, training_requests
 from sat_slime.rollout.types import GenerationRequest, Response
 from sat_slime.runs import saved as runs
-from sat_slime.tasks import Problem
+from sat_slime.tasks.running_sums import Problem
 
 SCHEMA = "sat_slime.checkpoint/6"
 """The format's name in state.json."""

@@ -28,7 +28,6 @@ from sat_slime.config.schema import LabConfig
 from sat_slime.lab.process import PartFailure
 from sat_slime.lab.responses import joined, rest, validate
 from sat_slime.lab.sglang_process import SCRATCH, SOCKET
-from sat_slime.models import family_environment
 from sat_slime.rollout.canary import EngineScores, read_scores, score_payload
 from sat_slime.rollout.client import in_words
 from sat_slime.rollout.scratch import Scratch, new_scratch
@@ -208,7 +207,7 @@ class Server:
     def _spawn(self, arguments: list[str], folder: Scratch) -> None:
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         # SGLang leaves its sockets in the temporary folder; in one of its own they go with the server.
-        environment = {**os.environ, **server_environment(self.config.model.family)}
+        environment = {**os.environ, **server_environment()}
         environment |= {"TMPDIR": str(folder.path), SCRATCH: str(folder.path)}
         command = [*self.command, *arguments]
         with self.log_path.open("ab") as log:
@@ -230,11 +229,10 @@ class Server:
         raise EngineFailed(f"SGLang's server {what}{self._last_words()}{self.log_tail()}")
 
 
-def server_environment(family: str | None = None) -> dict[str, str]:
-    """Return what a server needs in its environment besides ours. family: `model.family`."""
+def server_environment() -> dict[str, str]:
+    """Return what a server needs in its environment besides ours."""
     package_parent = str(Path(__file__).resolve().parents[2])
     return {
-        **family_environment(family),
         "PYTHONPATH": os.pathsep.join(filter(None, [package_parent, os.environ.get("PYTHONPATH")])),
         "HF_HUB_OFFLINE": "1",
         "PYTHONUNBUFFERED": "1",  # its log has what it wrote last, in its order, also when it was killed

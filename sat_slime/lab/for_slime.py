@@ -20,7 +20,7 @@ from sat_slime.config.loader import load_config, vary
 from sat_slime.config.schema import LabConfig
 from sat_slime.lab.batch import evaluation_requests, training_requests
 from sat_slime.lab.initial_model import cached_model, is_model
-from sat_slime.tasks import Problem, Task
+from sat_slime.tasks.running_sums import Problem, RunningSums
 
 ITERATIONS = 256
 """Iterations whose prompts are written, in the order in which a lab run draws them; the quick start has 240."""
@@ -71,7 +71,7 @@ def write_folder(config: LabConfig, folder: Path) -> None:
         raise
 
 
-def write_tokenizer(task: Task, folder: Path) -> None:
+def write_tokenizer(task: RunningSums, folder: Path) -> None:
     """Writes a tokenizer whose tokens are the task's characters, numbered by their places in its alphabet."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
@@ -88,7 +88,7 @@ def write_tokenizer(task: Task, folder: Path) -> None:
     wrapped.save_pretrained(folder)
 
 
-def write_problems(task: Task, problems: Iterable[Problem], file: Path) -> None:
+def write_problems(task: RunningSums, problems: Iterable[Problem], file: Path) -> None:
     """Writes a line of JSON for each problem. It names the task, by which `sat_slime.plugin.task_reward` grades."""
     metadata = {"task": task.model_dump()}
     lines = (json.dumps({"prompt": row.prompt, "label": row.label, "metadata": metadata}) for row in problems)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
 from pathlib import Path
 
 import sat_slime
 from sat_slime.config.schema import LabConfig
-from sat_slime.tasks import TASKS
 
 FILES = ("config.json", "model.safetensors")
 
@@ -25,8 +23,6 @@ def cached_model(config: LabConfig) -> Path:
         "task": config.task.model_dump(),
         "warmup": config.warmup.model_dump(),
     }
-    if config.task.name not in TASKS:  # this package's own have its version
-        recipe["module"] = Path(inspect.getfile(type(config.task))).read_text(encoding="utf-8")
     digest = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:16]
     return Path(config.cache_dir).expanduser() / "models" / digest
 

@@ -41,7 +41,7 @@ from sat_slime.lab.process import PartFailure, TrainerProcess
 from sat_slime.rollout.canary import Canary, canary_sequences
 from sat_slime.rollout.stream import Group, StalenessBound, Stream, StreamState
 from sat_slime.rollout.token_dump import dump_path, forget_dumps, write_dump
-from sat_slime.tasks import Problem
+from sat_slime.tasks.running_sums import Problem
 
 if TYPE_CHECKING:
     from sat_slime.runs.log import RunLog

@@ -35,7 +35,7 @@ from torch import Tensor
 from torch.testing._internal.distributed import fake_pg  # noqa: F401 - registers the groups that do nothing
 
 from sat_slime.config.schema import ModelConfig, TrainConfig
-from sat_slime.models import Weight
+from sat_slime.models.families import Weight
 from sat_slime.models.layers import Grid, block
 
 # ------------------------------------------------------------------------------------------ Megatron in one process

@@ -58,7 +58,7 @@ class TrainerProcess:
             )
         self._socket, self._connection = ours, Connection(os.dup(ours.fileno()))
         self._calls = ThreadPoolExecutor(1, who)
-        # The program reads the second after the first: a task may be of the user's module.
+        # The program reads the second after the first: a stabilizer may be of the user's module.
         self._begun = self._calls.submit(self._send, sys.path, pickle.dumps(config))
 
     def start(self, method: str, *arguments: Any) -> Future[Any]:

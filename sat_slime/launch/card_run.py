@@ -83,8 +83,7 @@ def card_findings(config: SlimeConfig) -> Iterator[Finding]:
     if "transformer_engine" in lacks and config.model.resolved_family is None:
         yield fail(
             "transformer engine",
-            "is not installed, and the flags describe no family that has layers without it: run in slime's image, or "
-            "name a file with one in family (docs/extend.md)",
+            "is not installed, and the flags describe no family that has layers without it: run in slime's image",
         )
     elif lacks:
         yield warn("one GPU", "; ".join(f"without {module}: {INSTEAD[module]}" for module in lacks))

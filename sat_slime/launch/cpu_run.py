@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sat_slime.cpu import DTYPE_VARIABLE, VARIABLE
-from sat_slime.models import family_environment, module_of
 
 if TYPE_CHECKING:
     from sat_slime.config.slime_schema import SlimeConfig
@@ -39,7 +38,6 @@ def cpu_environment(config: SlimeConfig) -> dict[str, str]:
     """Return the environment of the job and all its workers, in addition to the one that a run on GPUs has."""
     cores, ranks = f"0-{(os.cpu_count() or 1) - 1}", config.rollout.gpus_per_engine
     return {
-        **family_environment(config.model.family),
         VARIABLE: "cpu",
         DTYPE_VARIABLE: config.cluster.cpu_dtype,
         "OMP_NUM_THREADS": "1",  # several processes share the cores, and two threads each are far slower than one
@@ -68,7 +66,7 @@ def without_transformer_engine(config: SlimeConfig) -> dict[str, Any]:
     family = config.model.resolved_family
     return {
         "transformer-impl": "local",
-        **({"spec": [module_of(family), "FAMILY"]} if family else {}),
+        **({"spec": ["sat_slime.models.families", family.name.upper()]} if family else {}),
         "attention-backend": "auto",
         "cp-comm-type": "all_gather",  # what the attention of models/layers does; Megatron allows no other
         "moe-token-dispatcher-type": "alltoall",

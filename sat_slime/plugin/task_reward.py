@@ -1,4 +1,4 @@
-"""The reward of a task of ours, or of your own, in slime: --custom-rm-path sat_slime.plugin.task_reward.reward."""
+"""The reward of running sums in slime: --custom-rm-path sat_slime.plugin.task_reward.reward."""
 
 from __future__ import annotations
 
@@ -7,19 +7,18 @@ import json
 from argparse import Namespace
 from typing import Any
 
-from sat_slime.config.schema import LabConfig
-from sat_slime.tasks import Task
+from sat_slime.tasks.running_sums import RunningSums
 
 
 async def reward(args: Namespace, sample: Any, **kwargs: Any) -> Any:
-    """1.0 or 0.0, or what else the task's own grading gives, the same as in the lab runtime; a list of them for a
-    list of samples, which slime sends with --group-rm.
+    """1.0 or 0.0, the same as in the lab runtime; a list of them for a list of samples, which slime sends with
+    --group-rm.
 
-    The task is the one that the sample's row of the prompts' file has in `metadata.task`, with its settings, as
-    `sat-slime prepare laptop` writes it; without that it is running sums.
+    The task's settings are those that the sample's row of the prompts' file has in `metadata.task`, as
+    `sat-slime prepare laptop` writes them; without them it has its defaults.
 
     Raises:
-        ValueError: there is no such task here, or it has no such settings.
+        ValueError: it has no such settings.
     """
     return [_reward(item) for item in sample] if isinstance(sample, list) else _reward(sample)
 
@@ -31,5 +30,5 @@ def _reward(sample: Any) -> float:
 
 
 @functools.lru_cache(maxsize=64)
-def _task(settings: str) -> Task:
-    return LabConfig(task=json.loads(settings)).task
+def _task(settings: str) -> RunningSums:
+    return RunningSums.model_validate_json(settings)

@@ -14,7 +14,7 @@ from typing import Any
 
 from sat_slime.config.slime_schema import SlimeConfig, SlimeModelConfig
 from sat_slime.launch.hf_checkpoint import read_tokenizer, stop_tokens, turn_end
-from sat_slime.models import Weight
+from sat_slime.models.families import Weight
 
 SCRIPT = "\\boxed{"
 """What a response says before its answer."""
@@ -36,7 +36,7 @@ def tied_embeddings(model: SlimeModelConfig) -> bool:
 
 
 def thin_sizes(model: SlimeModelConfig) -> Any:
-    """Return a model's sizes, with the constants that its config.json has (models.family.ModelSizes)."""
+    """Return a model's sizes, with the constants that its config.json has (models.families.ModelSizes)."""
     names = "layers hidden_size attention_heads kv_heads head_dim ffn_size experts experts_per_token expert_ffn_size"
     return SimpleNamespace(
         **{name: getattr(model, name) for name in names.split()},

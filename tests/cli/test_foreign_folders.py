@@ -12,8 +12,6 @@ from sat_slime.runs.folder import RunFolder
 
 NAMED = {
     "base": {"method": {"base": "hostile.base", "settings": {"band": 1}}},
-    "task": {"task": {"name": "hostile.task", "size": 3}},
-    "family": {"model": {"family": "hostile.family"}},
 }
 
 
@@ -39,9 +37,7 @@ def test_commands_that_read_a_folder_import_nothing_that_it_names(imported, tmp_
     for settings in NAMED.values():
         values |= settings
     if runtime == "slime":
-        values |= values.pop("model")
         (run / "job.json").write_text(json.dumps({"job": "x", "address": "http://127.0.0.1:9"}))
-        del values["task"]
     (run / "config.yaml").write_text(yaml.safe_dump(values))
     assert "runs/tiny" in sat_slime_command("status").stdout
     for command in ("status", "stop", "report"):
@@ -55,7 +51,7 @@ def test_a_grid_is_read_without_what_it_names(imported, tmp_path):
     (tmp_path / "grid").mkdir()
     grid = {"name": "grid", "run": "run.yaml", "methods": ["hostile.base"], "lags": [1], "seeds": [0]}
     (tmp_path / "grid/grid.yaml").write_text(yaml.safe_dump(grid))
-    (tmp_path / "grid/run.yaml").write_text(yaml.safe_dump({"extends": str(TINY), **NAMED["base"], **NAMED["task"]}))
+    (tmp_path / "grid/run.yaml").write_text(yaml.safe_dump({"extends": str(TINY), **NAMED["base"]}))
     run = RunFolder.create(tmp_path / "grid/runs/hostile.base-lag1-seed0", "")
     run.ended("failed", "it broke")
     result = sat_slime_command("status", "grid")

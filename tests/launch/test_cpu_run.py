@@ -51,7 +51,7 @@ def test_the_layers_are_those_of_the_family_that_the_flags_describe(overrides, f
     assert any(error.startswith("cluster.device is cpu") for error in slime_config_errors(config)) == (family is None)
     command = slime_command(config).command
     spec = words_after(command, "--spec") if "--spec" in command else None
-    assert spec == (family and [f"sat_slime.models.{family}", "FAMILY"])
+    assert spec == (family and ["sat_slime.models.families", family.upper()])
 
 
 @pytest.mark.parametrize(

@@ -1,24 +1,14 @@
-"""Each family against transformers' own class of it, and the errors of a family that nobody knows."""
+"""Each family against transformers' own class of it."""
 
 from __future__ import annotations
 
-import re
-import sys
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 from sat_slime.config.schema import ModelConfig
-from sat_slime.models import (
-    FAMILIES,
-    family_by_flags,
-    family_environment,
-    find_family,
-    module_of,
-    served_modules,
-)
-from sat_slime.models.family import Weight
+from sat_slime.models.families import FAMILIES, Weight, family_by_flags
 
 VOCAB_SIZE = 16
 SIZES = {
@@ -113,51 +103,8 @@ def test_the_family_that_flags_describe(flags, family):
     assert (found and found.name) == family
 
 
-def test_sglang_imports_the_models_of_all_families():
-    assert served_modules() == {"qwen2", "qwen2_moe", "qwen3", "qwen3_moe"}
-
-
-@pytest.mark.parametrize("name", ["llama", "no.such_module"])
-def test_an_unknown_family_is_one_line_that_says_what_a_file_holds(name):
-    with pytest.raises(ValueError, match=re.escape(name)) as told:
-        find_family(name)
-    message = str(told.value)
-    assert "\n" not in message and "weights in both formats" in message and "docs/extend.md" in message
-    assert all(known in message for known in FAMILIES) or "." in name
-
-
-@pytest.fixture
-def outside(tmp_path, monkeypatch):
-    """A package with a family, and a module that has none."""
-    package = tmp_path / "my_models"
-    package.mkdir()
-    (package / "mine.py").write_text(
-        "from sat_slime.models.qwen3 import Qwen3\n\n\n"
-        "class Mine(Qwen3):\n    name = 'mine'\n    sglang_modules = ('mine',)\n\n\nFAMILY = Mine()\n"
-    )
-    (package / "number.py").write_text("FAMILY = 3\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    yield
-    for name in [name for name in sys.modules if name.startswith("my_models")]:
-        del sys.modules[name]
-
-
-def test_a_family_by_dotted_path(outside, monkeypatch):
-    sizes = ModelConfig(family="my_models.mine", experts=0)
-    assert sizes.resolved_family.name == "mine" and module_of(sizes.resolved_family) == "my_models.mine"
-    assert family_environment("qwen3") == {} == family_environment(None)
-    for name, value in family_environment("my_models.mine").items():
-        monkeypatch.setenv(name, value)
-    assert "mine" in served_modules()
-
-
-def test_a_module_without_a_family(outside):
-    with pytest.raises(ValueError, match=r"my_models\.number is no ModelFamily"):
-        find_family("my_models.number")
-
-
 def test_slime_reads_the_layers_by_its_flag(monkeypatch):
-    """Megatron calls what `--spec MODULE FAMILY` names with its arguments, configuration and stage."""
+    """Megatron calls what `--spec MODULE QWEN3` names with its arguments, configuration and stage."""
     pytest.importorskip("megatron.core")
     from sat_slime.models import layers
 

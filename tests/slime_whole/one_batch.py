@@ -31,8 +31,7 @@ from sat_slime.config.schema import LabConfig
 from sat_slime.lab.batch import RolloutBatch
 from sat_slime.launch.command import slime_command
 from sat_slime.rollout.types import Response
-from sat_slime.tasks import Problem
-from sat_slime.tasks.running_sums import RunningSums
+from sat_slime.tasks.running_sums import Problem, RunningSums
 
 TASK = RunningSums()
 SCRIPT = Path(__file__).with_name("slime_trainer.py")

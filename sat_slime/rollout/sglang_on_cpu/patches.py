@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from sat_slime.models import served_modules
+from sat_slime.models.families import FAMILIES
 from sat_slime.rollout.sglang_on_cpu.absent import stand_in_for
 
 
@@ -36,7 +36,7 @@ def load_only_known_families() -> None:
     sglang = importlib.util.find_spec("sglang")
     assert sglang is not None and sglang.submodule_search_locations
     models = pkgutil.iter_modules([f"{sglang.submodule_search_locations[0]}/srt/models"])
-    needed = served_modules()
+    needed = {module for family in FAMILIES.values() for module in family.sglang_modules}
     os.environ["SGLANG_DISABLED_MODEL_ARCHS"] = ",".join(model.name for model in models if model.name not in needed)
 
 

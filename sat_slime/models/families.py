@@ -1,7 +1,8 @@
-"""A model family: what both runtimes must know of a decoder, and the mapping of a weight between the two formats.
+"""The model families: what both runtimes must know of a decoder, and the mapping of a weight between the two formats.
 
-`ModelFamily` is a decoder as most are: norms before attention and feed-forward layer, rotary positions, grouped
-queries, a gated feed-forward layer. A family derives from it, and states or replaces what is its own.
+That is its weights in Megatron's and in Hugging Face's format, its config.json, its decoder layer without Transformer
+Engine, what SGLang serves, and the elements that memory is counted by. A new family is a line at the end; what is its
+own beside the others is a field.
 
 Shapes are those of the whole model: hidden is the width of the residual stream, rows are outputs, columns are inputs.
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # so that settings are read before torch is imported
     import torch
@@ -47,23 +48,25 @@ class Weight:
         return [part.flatten(0, 1) for part in parameter.unflatten(0, (self.groups, -1)).split(sizes, dim=1)]
 
 
+@dataclass(frozen=True)
 class ModelFamily:
-    """A family; its module assigns an instance to FAMILY."""
+    """A decoder as most are: norms before attention and feed-forward layer, rotary positions, grouped queries, a gated
+    feed-forward layer."""
 
-    name: ClassVar[str]
+    name: str
     """The value of `model.family`, and `model_type` in config.json, by which slime chooses its own mapping of
     weights."""
-    architecture: ClassVar[str]
+    architecture: str
     """The class that serves it, by the name that config.json has for SGLang."""
-    sglang_modules: ClassVar[tuple[str, ...]]
+    sglang_modules: tuple[str, ...]
     """Modules of sglang.srt.models that serve it; on a CPU SGLang imports no others."""
-    has_experts: ClassVar[bool] = False
-    """True where feed-forward layers have experts, whose choice SGLang reports."""
-    qk_norm: ClassVar[bool] = False
+    has_experts: bool = False
+    """True where feed-forward layers have experts, some of which a softmax router chooses, and SGLang reports them."""
+    qk_norm: bool = False
     """True where each head of query and key is normalized."""
-    qkv_bias: ClassVar[bool] = False
+    qkv_bias: bool = False
     """True where the projections to query, key and value have a bias."""
-    may_tie_embeddings: ClassVar[bool] = True
+    may_tie_embeddings: bool = True
     """True where SGLang serves it with the embedding as output layer."""
 
     def fits(self, flags: Mapping[str, Any]) -> bool:
@@ -130,7 +133,7 @@ class ModelFamily:
 
     def hf_config(self, sizes: ModelSizes, vocab_size: int, eos_token_id: int, dtype: str) -> dict[str, Any]:
         """Return config.json of a model, from which SGLang and slime know it. dtype: the weights' in the folder."""
-        return {
+        config = {
             "architectures": [self.architecture],
             "model_type": self.name,
             "bos_token_id": None,
@@ -150,13 +153,35 @@ class ModelFamily:
             "use_cache": True,
             "vocab_size": vocab_size,
         }
+        if not self.qkv_bias:
+            config["attention_bias"] = False
+        if self.has_experts:
+            config |= {
+                "decoder_sparse_step": 1,
+                "mlp_only_layers": [],
+                "moe_intermediate_size": sizes.expert_ffn_size,
+                "norm_topk_prob": not _weighs_all_experts(sizes),
+                "num_experts": sizes.experts,
+                "num_experts_per_tok": sizes.experts_per_token,
+            }
+        return config
 
     # --------------------------------------------------------------------------------------------- its layers on a CPU
 
     def megatron_options(self, sizes: ModelSizes) -> dict[str, Any]:
         """Return the keywords of Megatron's TransformerConfig that are the family's; sizes of dense layers, norms,
         rotary base and parallelism are the trainer's to give."""
-        return {"qk_layernorm": self.qk_norm, "add_qkv_bias": self.qkv_bias}
+        options = {"qk_layernorm": self.qk_norm, "add_qkv_bias": self.qkv_bias}
+        if not self.has_experts:
+            return options
+        return {
+            **options,
+            "num_moe_experts": sizes.experts,
+            "moe_ffn_hidden_size": sizes.expert_ffn_size,
+            "moe_router_topk": sizes.experts_per_token,
+            "moe_router_score_function": "softmax",
+            "moe_router_pre_softmax": _weighs_all_experts(sizes),
+        }
 
     def layer(self, experts: int | None, *, slime_names: bool) -> Any:
         """Return Megatron's decoder layer (a ModuleSpec) without Transformer Engine.
@@ -171,7 +196,7 @@ class ModelFamily:
         return layers.decoder_layer(experts, self.qk_norm, slime_names)
 
     def __call__(self, args: Any, config: Any, vp_stage: int | None) -> Any:
-        """Return the layers of a pipeline stage, as Megatron's flag `--spec MODULE FAMILY` asks slime's trainer for
+        """Return the layers of a pipeline stage, as Megatron's flag `--spec MODULE QWEN3` asks slime's trainer for
         them."""
         from sat_slime.models import layers
 
@@ -183,3 +208,30 @@ def gated(megatron: str, hf: str, hidden: int, width: int, experts: int = 0) -> 
     first = {f"{hf}.{name}_proj.weight": (width, hidden) for name in ("gate", "up")}
     yield Weight(f"{megatron}.linear_fc1.weight", first, cut=0, experts=experts)
     yield Weight(f"{megatron}.linear_fc2.weight", {f"{hf}.down_proj.weight": (hidden, width)}, cut=1, experts=experts)
+
+
+def _weighs_all_experts(sizes: ModelSizes) -> bool:
+    """Return whether the softmax that weighs an expert is over all of them, not over the chosen ones: a single one
+    would have weight 1 of itself, and the router no gradient, which Megatron refuses."""
+    return bool(sizes.experts_per_token == 1)
+
+
+QWEN3_MOE = ModelFamily(
+    "qwen3_moe",
+    "Qwen3MoeForCausalLM",
+    ("qwen3_moe", "qwen2_moe"),
+    has_experts=True,
+    qk_norm=True,
+    may_tie_embeddings=False,
+)
+"""Qwen3-30B-A3B and Qwen3-235B-A22B: as Qwen3, but experts in place of the dense feed-forward layer."""
+QWEN3 = ModelFamily("qwen3", "Qwen3ForCausalLM", ("qwen3",), qk_norm=True)
+"""Qwen3-0.6B to Qwen3-32B, dense."""
+QWEN2 = ModelFamily("qwen2", "Qwen2ForCausalLM", ("qwen2",), qkv_bias=True)
+"""Qwen2 and Qwen2.5, 0.5B to 72B, dense."""
+FAMILIES = {family.name: family for family in (QWEN3_MOE, QWEN3, QWEN2)}
+
+
+def family_by_flags(flags: Mapping[str, Any]) -> ModelFamily | None:
+    """Return the family that Megatron's flags of an architecture describe; None where they fit none."""
+    return next((family for family in FAMILIES.values() if family.fits(flags)), None)
