@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from sat_slime.config.method_section import MethodConfig
 from sat_slime.config.section import (
@@ -211,13 +211,6 @@ class ScoresConfig(Section):
 
     repeats: PositiveInt = 1
     """Whole evaluations made of the same weights; accuracy is over all of them, accuracy_by_run has each."""
-    k: list[PositiveInt] | None = None
-    """Sample counts for which avg@k and pass@k are reported, from all samples of all repeats. Unset: the samples of one
-    repeat."""
-
-    def sizes(self, samples: int) -> list[int]:
-        """Return the k of an evaluation of `samples` a problem and repeat."""
-        return [samples] if self.k is None else self.k
 
 
 class EvalConfig(ScoresConfig):
@@ -233,16 +226,6 @@ class EvalConfig(ScoresConfig):
     """Sampling temperature; 0 is greedy."""
     final_repeats: PositiveInt | None = None
     """Repeats of the evaluation after the last iteration, which measures the final weights. Unset: `repeats`."""
-
-    @model_validator(mode="after")
-    def _enough_samples(self) -> EvalConfig:
-        samples, repeats = self.samples_per_problem, min(self.repeats, self.final_repeats or self.repeats)
-        if self.k and max(self.k) > samples * repeats:
-            raise ValueError(
-                f"k has {max(self.k)}, more than samples_per_problem {samples} x repeats {repeats}: raise one of these "
-                "or leave it out"
-            )
-        return self
 
     @property
     def final(self) -> EvalConfig:

@@ -297,10 +297,10 @@ def _values(config: SlimeConfig) -> Iterator[str]:
             f"response would end with it: set it to {kept}"
         )
     evaluates, samples, scores = evaluation.every_n_iterations, evaluation.samples, config.scores
-    if evaluates and (samples % scores.repeats or max(scores.k or [0]) > samples):
+    if evaluates and samples % scores.repeats:
         yield (
-            f"slime.n-samples-per-eval-prompt is {samples}, which scores.repeats {scores.repeats} has to divide, and "
-            f"no number of scores.k, {scores.k or 'unset'}, to exceed: set it to a multiple that is large enough"
+            f"slime.n-samples-per-eval-prompt is {samples}, which scores.repeats {scores.repeats} has to divide: set "
+            "it to a multiple"
         )
     needed = longest_sample(config)
     held = flags.get("sglang-max-total-tokens", needed)

@@ -23,7 +23,6 @@ def summary(
     truncated: np.ndarray | None = None,
     reasons: Sequence[str] | None = None,
     *,
-    k: Sequence[int] = (),
     repeats: int = 1,
 ) -> dict[str, Any]:
     """Return the numbers of an evaluation, by their names in eval.jsonl (docs/runs.md).
@@ -33,11 +32,10 @@ def summary(
         lengths: (P, N) response tokens.
         truncated: (P, N) bool: the response was cut at the longest length.
         reasons: P x N reasons of the verifier, a problem's in a row; see reward.verdict.
-        k: the row has avg@k for each of them, and, where every reward is 0 or 1, pass@k.
         repeats: the evaluations that N is made of, in a row for each problem; accuracy_by_run has a number for each.
 
     Raises:
-        ValueError: nothing was measured, or some k, or `repeats`, does not fit N.
+        ValueError: nothing was measured, or `repeats` does not divide N.
     """
     rewards = np.asarray(rewards, np.float64)
     if rewards.ndim != 2 or not rewards.size:
@@ -57,8 +55,6 @@ def summary(
     binary = bool(np.isin(rewards, (0.0, 1.0)).all())
     row |= _named("accuracy", interval_over_problems(means, samples, binary))
     row |= _named("accuracy", interval_over_samples(rewards, binary), "_samples")
-    for size in k:
-        row |= _at_k(rewards, size, binary)
     if lengths is not None:
         row["length_mean"] = float(np.mean(lengths))
     if truncated is not None:
@@ -72,22 +68,6 @@ def measured_weights(versions: Iterable[int | None]) -> int | None:
     """Return the one version of the weights that made all responses; None where they are several, or unknown."""
     known = set(versions)
     return known.pop() if len(known) == 1 else None
-
-
-def pass_at_k(correct: np.ndarray, samples: int, k: int) -> np.ndarray:
-    """Return the probability that one of k responses is right, unbiased: 1 - C(n - c, k) / C(n, k) of c right ones
-    among n.
-
-    Args:
-        correct: (P,) right responses to each problem.
-        samples: n responses to each.
-
-    Raises:
-        ValueError: k is below 1 or above n.
-    """
-    if not 1 <= k <= samples:
-        raise ValueError(f"k is {k}, and a problem has {samples} samples: k is from 1 to that number")
-    return np.array([1 - math.comb(samples - int(c), k) / math.comb(samples, k) for c in correct])
 
 
 def interval_over_problems(values: np.ndarray, samples: int, binary: bool = True) -> tuple[float, float] | None:
@@ -148,21 +128,6 @@ def interval_over_samples(rewards: np.ndarray, binary: bool = True) -> tuple[flo
     variances = (correct + 0.5) * (samples - correct + 0.5) / (samples * (samples + 1))
     variance = float(variances.sum()) / (samples * problems**2)
     return _wilson(mean, max(rewards.size, mean * (1 - mean) / variance), Z95)
-
-
-def _at_k(rewards: np.ndarray, k: int, binary: bool) -> dict[str, float]:
-    """pass@k, and avg@k: the mean, whatever k is, with its standard error over evaluations of k samples a problem."""
-    problems, samples = rewards.shape
-    if not 1 <= k <= samples:
-        raise ValueError(f"k is {k}, and a problem has {samples} samples: k is from 1 to that number")
-    row = {f"avg@{k}": float(rewards.mean())}
-    if samples > 1:
-        row[f"avg@{k}/se"] = math.sqrt(float(rewards.var(1, ddof=1).sum()) / k) / problems
-    if binary:
-        passed = pass_at_k(rewards.sum(1), samples, k)
-        row[f"pass@{k}"] = float(passed.mean())
-        row |= _named(f"pass@{k}", interval_over_problems(passed, samples))
-    return row
 
 
 def _named(name: str, interval: tuple[float, float] | None, suffix: str = "") -> dict[str, float]:

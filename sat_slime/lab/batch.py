@@ -271,7 +271,7 @@ def evaluation_row(batch: RolloutBatch, scores: EvalConfig, step: int, iteration
         "step": step,
         "iteration": iteration,
         "weights_step": measured_weights(response.weight_version for response in batch.responses),
-        **summary(*graded, k=scores.sizes(scores.samples_per_problem), repeats=scores.repeats),
+        **summary(*graded, repeats=scores.repeats),
         **{f"rollout/{name}": count for name, count in batch.faults.items()},
         "time/eval": batch.seconds,
     }

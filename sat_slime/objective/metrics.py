@@ -151,8 +151,6 @@ EVALUATION = (
     Metric("accuracy_by_run", "reward", "Mean of each repeat, a list, with `eval.repeats` above 1.", "step"),
     Metric("accuracy/{low,high}", "reward", "[95 % interval](runs.md#evaluation) over problems and samples.", "step"),
     Metric("accuracy/{low_samples,high_samples}", "reward", "95 % interval for these very problems, over samples alone.", "step"),
-    Metric("{avg@K,avg@K/se}", "reward", "The score of an evaluation with K samples a problem; how far one such scatters, a standard deviation.", "step"),
-    Metric("{pass@K,pass@K/low,pass@K/high}", "probability", "That one of K samples is right, unbiased; 95 % interval over problems.", "step"),
     Metric("{n_problems,n_samples}", "count", "Held-out problems; samples of them all.", "step"),
     Metric("length_mean", "tokens", "Mean length of the responses.", "step"),
     Metric("truncated", "share", "Responses cut at the longest length.", "step"),

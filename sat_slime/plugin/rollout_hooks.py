@@ -35,7 +35,7 @@ KEPT_ROUTES = "sat_slime_routes"
 """Key of an interrupted sample's metadata: the routes that it has so far."""
 MAX_REJECTED = 0.01
 """Share of a batch's samples that may be left out. If more are, and more than one, it is no accident."""
-TRACKED = ("accuracy/", "avg@", "pass@", "reasons/")
+TRACKED = ("accuracy/", "reasons/")
 """Beginnings of the scores that go to slime's trackers: slime logs the mean, lengths and truncation itself."""
 
 _generated = -1
@@ -275,7 +275,6 @@ def _scores(args: Namespace, dataset: str, result: dict[str, Any]) -> dict[str, 
         by_problem([sample.response_length for sample in answers]),
         by_problem(result.get("truncated") or []),
         reasons if len(reasons) == len(rewards) else None,
-        k=[k for k in scores.sizes(samples // scores.repeats) if k <= samples],
         repeats=scores.repeats,
     )
 

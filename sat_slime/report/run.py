@@ -27,7 +27,6 @@ from sat_slime.runs.reading import (
     Run,
     RunData,
     has,
-    largest_k,
     load_run,
     once_per_iteration,
     row_faults,
@@ -149,8 +148,6 @@ def summary(run: Run) -> Iterator[str]:
         text += f"{last['accuracy/high_samples']:.3f} for these problems"
         if "accuracy/low" in last:
             text += f", {last['accuracy/low']:.3f} to {last['accuracy/high']:.3f} for all of their kind"
-        if (k := largest_k(last)) > 1:
-            text += f"; pass@{k} was {last[f'pass@{k}']:.3f}"
         yield f"{text}."
     if "tokens/response_total" in metrics:
         tokens = float(np.nansum(once_per_iteration(metrics, "tokens/response_total")))
@@ -399,7 +396,7 @@ def panel_chart(data: RunData, panel: Panel, name: str, levels: Sequence[float] 
 
 
 def accuracy_chart(data: RunData) -> list[Chart]:
-    """Return the accuracy with its interval and pass@k, by optimizer step; without evaluations none."""
+    """Return the accuracy with its interval, by optimizer step; without evaluations none."""
     if not has(data.evals, "accuracy"):
         return []
     accuracy = data.evals["accuracy"]
@@ -408,10 +405,7 @@ def accuracy_chart(data: RunData) -> list[Chart]:
     low, high, are = accuracy - error, accuracy + error, "one standard error"
     if has(data.evals, "accuracy/low_samples"):
         low, high, are = data.evals["accuracy/low_samples"], data.evals["accuracy/high_samples"], "95 % interval"
-    parts = [pd.DataFrame({"x": steps, "y": accuracy, "low": low, "high": high, "line": "accuracy"})]
-    if (k := largest_k(data.evals)) > 1:
-        parts.append(pd.DataFrame({"x": steps, "y": data.evals[f"pass@{k}"], "line": f"pass@{k}"}))
-    frame = pd.concat(parts).dropna(subset="y")
+    frame = pd.DataFrame({"x": steps, "y": accuracy, "low": low, "high": high, "line": "accuracy"}).dropna(subset="y")
     title = f"held-out accuracy, bars: {are}"
     level = [float(frame["y"].iloc[0])]
     return [lines("accuracy", frame, title, "optimizer step", "accuracy", points=True, levels=level)]

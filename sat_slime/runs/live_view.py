@@ -14,7 +14,6 @@ from rich.console import Console
 from rich.text import Text
 
 from sat_slime.config.jsonl import number
-from sat_slime.runs.reading import largest_k
 
 RECENT_ITERATIONS = 32
 """Iterations over which the view averages its speed."""
@@ -129,8 +128,6 @@ def eval_line(metrics: Mapping[str, Any]) -> str:
     low, high = number(metrics, "accuracy/low_samples"), number(metrics, "accuracy/high_samples")
     interval = f" [{low:.3f}, {high:.3f}]" if low == low else ""
     line = f"eval at step {metrics.get('step', '?')}: accuracy {accuracy:.3f}{interval} ({samples} samples)"
-    if (k := largest_k(metrics)) > 1:
-        line += f", pass@{k} {number(metrics, f'pass@{k}'):.3f}"
     weights = metrics.get("weights_step")
     return line if weights in (None, metrics.get("step")) else f"{line}, of the weights of step {weights}"
 

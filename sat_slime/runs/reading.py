@@ -98,12 +98,6 @@ def once_per_iteration(metrics: Columns, key: str) -> np.ndarray:
     return metrics[key][first]
 
 
-def largest_k(metrics: Iterable[str]) -> int:
-    """Return the largest k of the keys pass@k; 0 where there is none."""
-    sizes = (key.partition("@")[2] for key in metrics if key.startswith("pass@"))
-    return max((int(size) for size in sizes if size.isdigit()), default=0)
-
-
 # -------------------------------------------------------------------------------------------------------------- a run
 
 

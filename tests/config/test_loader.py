@@ -167,7 +167,7 @@ def test_an_empty_section_does_not_undo_what_it_extends(tmp_path, text, key):
         ("model: {kv_heads: x}", ["train.lr=1" + "0" * 400], ["train.lr is 1000", "model.kv_heads is 'x'"]),
         ("model: {kv_heads: x}", ["train.lr", "=1"], ["--set train.lr:", "--set =1:", "model.kv_heads is 'x'"]),
         ("model: {kv_head: 3}", ["method=gspoo"], ["unknown method 'gspoo'", "unknown key 'model.kv_head'"]),
-        ("eval: {k: [a]}\ntask: {max_digits: x}", [], ["eval.k.0 is 'a'", "task.max_digits is 'x'"]),
+        ("eval: {problems: [a]}\ntask: {max_digits: x}", [], ["eval.problems is ['a']", "task.max_digits is 'x'"]),
     ],
 )
 def test_a_fault_hides_no_other(tmp_path, text, overrides, told):

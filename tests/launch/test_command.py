@@ -91,9 +91,9 @@ def plugin_file(config):
 
 
 def test_repeats_are_asked_for_as_samples_and_told_to_the_plugin(tmp_path):
-    config = paper(tmp_path, "slime.n-samples-per-eval-prompt=64", "scores.repeats=4", "scores.k=[1, 8, 64]")
+    config = paper(tmp_path, "slime.n-samples-per-eval-prompt=64", "scores.repeats=4")
     assert values(config, tmp_path)["n-samples-per-eval-prompt"] == 64
-    assert plugin_file(config)["sat_slime"]["eval"] == {"repeats": 4, "k": [1, 8, 64]}
+    assert plugin_file(config)["sat_slime"]["eval"] == {"repeats": 4}
 
 
 @pytest.mark.parametrize("mode, lag", [("batch", 0), ("batch", 8), ("streaming", 2)])

@@ -66,7 +66,7 @@ def test_a_job_that_goes_on_from_the_first_iteration_may_begin_with_its_evaluati
 
 def test_the_scores_of_an_evaluation_are_those_of_every_runtime(sample_class, tmp_path, tracked):
     args = make_args(
-        sat_slime={"run_dir": str(tmp_path), "eval": {"k": [1, 2, 4], "repeats": 2}},
+        sat_slime={"run_dir": str(tmp_path), "eval": {"repeats": 2}},
         use_rollout_routing_replay=False,
         eval_datasets=[SimpleNamespace(name="aime", n_samples_per_eval_prompt=4)],
         n_samples_per_eval_prompt=16,
@@ -81,11 +81,11 @@ def test_the_scores_of_an_evaluation_are_those_of_every_runtime(sample_class, tm
     lengths = np.array([sample.response_length for sample in data["samples"]]).reshape(3, 4)
     reasons = [sample.metadata["sat_slime_verdict"] for sample in data["samples"]]
     graded = np.array(rewards).reshape(3, 4), lengths, np.array(data["truncated"]).reshape(3, 4), reasons
-    expected = summary(*graded, k=[1, 2, 4], repeats=2)
+    expected = summary(*graded, repeats=2)
     assert {key: row[key] for key in expected} == expected
-    assert row["accuracy_by_run"] == pytest.approx([3 / 6, 1 / 6]) and row["pass@4"] == pytest.approx(2 / 3)
+    assert row["accuracy_by_run"] == pytest.approx([3 / 6, 1 / 6])
     shown = {key: value for _, metrics in tracked for key, value in metrics.items()}
-    assert shown["eval/aime/pass@4"] == row["pass@4"] and shown["eval/aime/reasons/no_answer"] == 8
+    assert shown["eval/aime/accuracy/low"] == row["accuracy/low"] and shown["eval/aime/reasons/no_answer"] == 8
     assert "eval/aime/accuracy" not in shown, "slime logs it as eval/aime"
     _, evals = split_log([metrics for _, metrics in tracked] + [{"eval/step": 9, "eval/aime": row["accuracy"]}])
     assert [(one["dataset"], one["accuracy"]) for one in evals] == [("aime", row["accuracy"])]
