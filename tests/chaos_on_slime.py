@@ -162,9 +162,10 @@ def wait(run: SlimeRun, until: Callable[[], bool]) -> bool:
     return True
 
 
-def disturb(run: SlimeRun, rng: random.Random, victim: str, name: str) -> str:
+def disturb(run: SlimeRun, rng: random.Random, victim: str, name: str, to_start: bool) -> str:
     """Send the signal, once there is a victim, and see the run through what comes of it: `went on`, `ended` (and was
-    restarted), `too late` (there was no such process any more), or else a fault."""
+    restarted), `too late` (there was no such process any more), or else a fault. to_start: of a job that is restarted
+    only the start, so that the next disturbance meets it there."""
     before, step = len(run.rows("restarts")), run.trained()
     wait(run, lambda: bool(run.victims(victim)))
     if not (victims := run.victims(victim)):
@@ -178,8 +179,12 @@ def disturb(run: SlimeRun, rng: random.Random, victim: str, name: str) -> str:
     except psutil.NoSuchProcess:
         if name != "STOP":
             return "too late"
-    more = {False: STEPS_TO_SEE, True: 1}  # a job that was restarted has to come further than the one before
-    if not wait(run, lambda: run.trained() >= step + more[len(run.rows("restarts")) > before]):
+
+    def seen() -> bool:
+        restarted = len(run.rows("restarts")) > before  # such a job has to come further than the one before
+        return run.trained() >= step + (1 if restarted else STEPS_TO_SEE) or (restarted and to_start)
+
+    if not wait(run, seen):
         return "hangs"
     if run.ended() and not run.finished():
         return f"not restarted: {run.state().get('error')}"
@@ -188,12 +193,12 @@ def disturb(run: SlimeRun, rng: random.Random, victim: str, name: str) -> str:
 
 def campaign(root: Path, kind: str, times: int, seed: int, places: Mapping[str, object]) -> list[str]:
     """Disturb a run so many times, and return the faults."""
-    rng, found, count, outcome = random.Random(seed), [], 0, ""
-    run, victims = SlimeRun(root, kind, 4 * times + 4, places), []
+    rng, found, count, outcome, to_start = random.Random(seed), [], 0, "", False
+    run, victims = SlimeRun(root, kind, 12 * times, places), []
     while count < times and not run.ended():
         victims = victims or rng.sample(list(PROCESSES), len(PROCESSES))  # every kind of process has its turn
         victim, name = victims.pop(), rng.choices(list(SIGNALS), WEIGHTS_OF_SIGNALS)[0]
-        if outcome == "ended" and rng.random() < 0.25:  # it meets a job that starts
+        if outcome == "ended" and to_start:
             time.sleep(rng.uniform(0, 40))
         else:
             step = min(max(run.trained(), 1) + rng.randint(0, 3), run.iterations - 1)
@@ -201,7 +206,8 @@ def campaign(root: Path, kind: str, times: int, seed: int, places: Mapping[str, 
                 found.append(f"hangs before iteration {step}")
                 break
             time.sleep(rng.uniform(0, 3))
-        outcome = disturb(run, rng, victim, name)
+        to_start = rng.random() < 0.25
+        outcome = disturb(run, rng, victim, name, to_start)
         print(f"{kind}: {victim} {name} after step {run.trained()}: {outcome}", flush=True)
         count += outcome != "too late"
         if outcome not in ("went on", "ended", "too late"):
