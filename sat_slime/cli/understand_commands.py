@@ -130,7 +130,7 @@ def replay(
         result = replay_dumps(paths, candidates, on_step, names_several(methods))
     page = write_replay(result, out, ["sat-slime", *sys.argv[1:]])
     console.print(as_table(page.tables[0]), width=max(console.width, 132), crop=False)  # long names over the edge
-    for line in (*page.answer, *page.sentences("scope"), *page.sentences("not_replayed"), *page.warnings):
+    for line in (*page.answer, *page.sentences("not_replayed"), *page.warnings):
         say(console, line)
     say(console, f"report: {page.path}")
     raise typer.Exit(FAILED if result.skipped else OK)
@@ -156,9 +156,8 @@ def diagnose(
 
     Of a run folder of ours, from the token dumps of diagnosed steps
     ([bold]--set diagnose.every_n_steps=5[/] at launch): policy lag, expert routing,
-    precision and the rest, by lag, position and probability. Of a run
-    of slime with denominator checkpoint, policy and implementation part. Page,
-    figures and tables go to [bold]RUN/diagnosis/[/].
+    precision and the rest, by lag. Of a run of slime with denominator checkpoint,
+    policy and implementation part. Page, figures and tables go to [bold]RUN/diagnosis/[/].
 
     Of a run of slime that knows nothing of us, from TensorBoard events, W&B's
     history, the log that the job printed, and dumps, whatever there is: what

@@ -61,8 +61,6 @@ class TokenSums:
     silent."""
     groups: pd.DataFrame = field(default_factory=pd.DataFrame)
     """tokens, size (Σ |d|), drift (Σ d) and tail, the tokens in the tails of their steps, by group and place in it."""
-    ids: pd.DataFrame = field(default_factory=pd.DataFrame)
-    """tokens and tail by token id."""
 
     @property
     def whole(self) -> pd.Series:
@@ -87,9 +85,6 @@ class TokenSums:
         }
         sums = pd.concat({group: frame.groupby(own).sum() for group, own in bins.items()})
         self.groups = self.groups.add(sums, fill_value=0)
-        if step.token_ids is not None:
-            counts = frame[["tokens", "tail"]].groupby(step.token_ids.numpy()[active]).sum()
-            self.ids = self.ids.add(counts, fill_value=0)
         # the ESS is free of the scale of r, so that its largest can be 1 and nothing overflows
         r = np.exp(d - d.max())
         signal = np.bincount(response[active], advantages != 0, minlength=len(lengths)) > 0
@@ -148,7 +143,7 @@ def read(paths: Sequence[Path], on_file: Callable[[str], object] = lambda name: 
         on_file("trackers")
         found.data = read_tracked(trackers).data()
     dumps, found.skipped = find_dumps(found.training)
-    for step in steps(dumps, token_ids=True):
+    for step in steps(dumps):
         if isinstance(step, Skipped):
             found.skipped.append(step)
             continue
@@ -176,8 +171,6 @@ BROKEN = 8.0
 """Nats: a token that one side finds 3,000 times likelier than the other is broken, not stale."""
 USUAL = 1.0
 """Nats: where the 99 % quantile is above, it is not single tokens that are far."""
-CROWDED = 4.0
-"""So many times its share of the tokens a group has of the tail."""
 MOST_EQUAL = 0.5
 """Share of the responses without a signal."""
 LEAST_DUMPS = 4
@@ -217,8 +210,6 @@ def dump_symptoms(sums: TokenSums) -> Iterator[Symptom]:
             "Weights alone (--use-tis) let a few tokens carry the gradient here: lower --tis-clip, or a gate (icepop, "
             "mis-geo)",
         )
-    if sums.whole["tail"] >= LEAST_TAIL:
-        yield from _crowded(sums)
     if silent > MOST_EQUAL:
         yield Symptom(
             "no signal",
@@ -236,42 +227,15 @@ def dump_symptoms(sums: TokenSums) -> Iterator[Symptom]:
         )
 
 
-def _crowded(sums: TokenSums) -> Iterator[Symptom]:
-    """Yield the places, and the token, that have far more of the tail than of the tokens."""
-    for place, share in (sums.groups / sums.whole).loc[POSITION].iterrows():
-        if share["tail"] > CROWDED * share["tokens"]:
-            where = f"between {POSITION_EDGES[int(place)]:.0%} and {POSITION_EDGES[int(place) + 1]:.0%} of the response"
-            yield Symptom(
-                "position",
-                f"{share['tail']:.0%} of the tail lie {where}, where {share['tokens']:.0%} of the tokens are",
-                "At the end: stop tokens, and responses that were cut or went on after new weights came. At the start: "
-                "the chat template, or a first token that is sampled by other rules",
-            )
-    if len(sums.ids):
-        token = sums.ids["tail"].idxmax()
-        share = (sums.ids / sums.whole[["tokens", "tail"]]).loc[token]
-        if share["tail"] > max(0.1, CROWDED * share["tokens"]):
-            yield Symptom(
-                "one token",
-                f"{share['tail']:.0%} of the tail are the token {token}, which is {share['tokens']:.1%} of all tokens",
-                f"Look what it is: tokenizer.decode([{token}]). A stop or template token points to a difference in "
-                "templates or stop rules between engine and trainer, not to staleness",
-            )
-
-
 # --------------------------------------------------------------------------------------------------------------- tables
 
-
-MOST_IDS = 8
-"""Token ids that are listed."""
 MOST_ROWS = 24
 """Dumps that a table shows; of more it shows as many, evenly chosen, and its CSV has all."""
 
 
-def tables(sums: TokenSums) -> list[Table]:
-    """Make all tables that there are numbers for."""
-    made = [steps_table(sums), places_table(sums)] if sums.steps else []
-    return [*made, ids_table(sums)] if len(sums.ids) else made
+def tables(sums: TokenSums) -> list[Section]:
+    """Return the sections of the tables; none without dumps."""
+    return [*section_of(steps_table(sums)), *section_of(places_table(sums))] if sums.steps else []
 
 
 def steps_table(sums: TokenSums) -> Table:
@@ -318,20 +282,6 @@ def places_table(sums: TokenSums) -> Table:
     )
 
 
-def ids_table(sums: TokenSums) -> Table:
-    """Tell which token ids are most often in a tail."""
-    most = sums.ids.sort_values("tail", ascending=False, kind="stable").head(MOST_IDS)
-    frame = (most / sums.whole[["tokens", "tail"]])[["tail", "tokens"]].rename_axis("token id").reset_index()
-    return Table(
-        "tail_tokens",
-        "Which tokens are in the tail",
-        "The ids that are there most often; tokenizer.decode([ID]) says what they are. A few ids with most of the tail "
-        "point to templates, stop tokens or sampling rules; many ids with a little each, to staleness.",
-        frame.rename(columns={"tail": "of the tail", "tokens": "of all tokens"}),
-        {"token id": "d", "of the tail": "%", "of all tokens": "%"},
-    )
-
-
 # ----------------------------------------------------------------------------------------------------------------- page
 
 METHODS = "sat-slime methods NAME says what a stabilizer bounds and needs."
@@ -364,7 +314,7 @@ def write_checkup(paths: Sequence[Path], folder: Path, on_file: Callable[[str], 
                 Section("seen", "What we see, and what to try", sentences=what),
                 Section("next", "Next", METHODS, text="\n".join(_next(found, seen))),
                 Section("unknown", "Not visible here, and what would show it", sentences=list(unknown(found))),
-                *(part for table in tables(found.tokens) for part in section_of(table)),
+                *tables(found.tokens),
                 *charts[1:],
             ],
             title=f"{Path(paths[0]).resolve().name}: a check-up",

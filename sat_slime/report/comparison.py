@@ -4,10 +4,8 @@ tables beside it as files."""
 from __future__ import annotations
 
 import inspect
-import itertools
 import math
 import shlex
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from sat_slime.report.charts import Chart, Look, intervals, lines, looks
-from sat_slime.report.frames import Collection, ComparedRun, collect, curve, differing_settings, finite_mean, seed_curve
+from sat_slime.report.frames import Collection, ComparedRun, collect, curve, differing_settings, seed_curve
 from sat_slime.report.methods import PAPER_ORDER, has, label_of
 from sat_slime.report.page import (
     DASH,
@@ -36,7 +34,6 @@ from sat_slime.report.paper import ANSWERS_PER_EVALUATION, BASE_MODEL_SCORE, LAG
 from sat_slime.report.run import axis_of
 from sat_slime.report.stats import (
     AGAINST_BASE,
-    AGAINST_BASELINES,
     QUANTITIES,
     TEST,
     against_best,
@@ -105,7 +102,6 @@ def sections(collection: Collection, differences: pd.DataFrame) -> Iterator[Sect
             seeds = "Mean over the seeds" + "; the band goes from the lowest to the highest" * banded
             note = f"{seeds if several else 'One seed'}. {note}"
             yield Section(key.replace("/", "_"), heading, note, charts)
-    yield from section_of(gate_table(collection))
     yield Section("limits", "What this does not show", sentences=list(limits(collection)))
     rule = str(inspect.getdoc(Collapse)).replace("**", "")
     rules = f"Differences: {TEST}.\n\n" * several + rule + f"\n\nPaper: {SOURCE}." * collection.paper
@@ -152,8 +148,6 @@ def summary(collection: Collection, differences: pd.DataFrame) -> Iterator[str]:
     yield from _costs(differences)
     for lag in collection.lags[:NAMED]:
         yield from _best_at(collection, lag)
-    for group in (AGAINST_BASE, AGAINST_BASELINES) if len(differences) else ():
-        yield from _told_apart(differences[(differences["group"] == group) & (differences["pairs"] > 1)], group)
     whole = sum(run.counts for run in collection.runs)
     parts = [f"{count_of(whole, 'whole run')} of {count_of(len(collection.run_methods), 'method')}"]
     damaged = sum(bool(run.faults) for run in collection.runs)
@@ -205,18 +199,6 @@ def _best_at(collection: Collection, lag: int | None) -> Iterator[str]:
         )
 
 
-def _told_apart(tested: pd.DataFrame, group: str) -> Iterator[str]:
-    parts = []
-    for name, sign, unit in (("late", 1, "late accuracy"), ("d_pi", -1, "d_pi")):
-        clear = tested[tested[f"{name} verdict"] == "beyond noise"]
-        better = int((sign * clear[f"{name} mean"] > 0).sum())
-        leads = int((tested[f"{name} verdict"] == "lead").sum())
-        noise = f"{len(tested) - len(clear)} not told from noise{f' ({leads} of them leads)' if leads else ''}"
-        parts.append(f"{unit}: {better} better, {len(clear) - better} worse, {noise}")
-    if len(tested):
-        yield f"{group}, {len(tested)} comparisons: {'; '.join(parts)}."
-
-
 def limits(collection: Collection) -> Iterator[str]:
     """Say what a reader must not take from the page, a sentence or two each."""
     yield from _experiment(collection)
@@ -261,26 +243,20 @@ def _experiment(collection: Collection) -> Iterator[str]:
     if not configs:
         yield "The runs come without their settings: model, task and budget are not known here."
         return
-    config = configs[0]
     prompts, samples, lr = (
-        "?" if (value := batch_setting(config, name)) is None else value
+        "?" if (value := batch_setting(configs[0], name)) is None else value
         for name in ("prompts_per_iteration", "samples_per_prompt", "lr")
     )
-    iterations = _get(config, "pipeline", "iterations")
-    budget = f"{iterations} iterations of {prompts} prompts x {samples} samples, learning rate {lr}"
-    if collection.paper:
-        budget += "; the paper: Qwen3-30B-A3B-Base, mathematics, 544 iterations of 256 x 16, learning rate 1e-6"
-    if config.get("runtime") != "lab":
-        yield f"The runs: {_kind(collection.runs[0])}, {budget}."
-        return
-    layers, width, experts = (_get(config, "model", key) for key in ("layers", "hidden_size", "experts"))
+    lab = configs[0].get("runtime") == "lab"
+    task = f" on the task {_get(configs[0], 'task', 'name')}" if lab else ""
     yield (
-        f"The runs: a model of {layers} layers, width {width}{f', {experts} experts' * bool(experts)}, on the task "
-        f"{_get(config, 'task', 'name')}, {budget}. What happens at this size need not happen at that of a large "
-        "model."
+        f"The runs: {_kind(collection.runs[0])}{task}, {_get(configs[0], 'pipeline', 'iterations')} iterations of "
+        f"{prompts} prompts x {samples} samples, learning rate {lr}"
+        + "; the paper: Qwen3-30B-A3B-Base, mathematics, 544 iterations of 256 x 16, 1e-6" * collection.paper
+        + f".{' What happens at this size need not happen at that of a large model.' * lab}"
     )
     warmups = {str(_get(config, "warmup", "seed")) for config in configs}
-    if len(warmups) == 1 and len({config.get("seed") for config in configs}) > 1:
+    if lab and len(warmups) == 1 and len({config.get("seed") for config in configs}) > 1:
         yield (
             "All seeds start from one and the same initial model: the intervals hold the luck of prompts and sampling, "
             "not that of the initial weights."
@@ -473,43 +449,6 @@ def _collapse_text(run: ComparedRun) -> str:
     return "no"
 
 
-MEASURES = {
-    "mean |d|": "mismatch/d_pi",
-    "90 % quantile": "mismatch/q90",
-    "99 % quantile": "mismatch/q99",
-    "q": "sat/q",
-    "gate open": "sat/gate_rate",
-    "newly clipped": "sat/newly_clipped",
-    "radius above 1": "sat/radius_high",
-}
-
-
-def gate_table(collection: Collection) -> Table | None:
-    """Tell realized lag, |d| and gate of every SAT method; None where there is none."""
-    rows = []
-    sat = [name for name in collection.methods if has(name, "sat")]
-    for method, configured in itertools.product(sat, collection.lags):
-        runs = [run for run in collection.of(method, configured, whole=False) if "lag/mean" in run.data.metrics]
-        keys = ["lag/mean", *MEASURES.values()]
-        steps = [pd.DataFrame(run.data.metrics).reindex(columns=keys) for run in runs]
-        every = pd.concat(steps) if steps else pd.DataFrame(columns=keys, dtype=float)
-        for lag, at in every.groupby(every["lag/mean"].round()):
-            means = {name: finite_mean(at[key]) for name, key in MEASURES.items()}
-            rows.append({"method": method, "lag": configured, "realized": lag, "steps": len(at)} | means)
-    if not rows:
-        return None
-    name = {"method": lambda row: label_of(row["method"])}
-    forms: dict[str, Any] = {**name, "lag": ".0f", "realized": ".0f", "steps": "d"}
-    return Table(
-        "lag_gate",
-        "Realized lag, |d| and the gate",
-        "Means over the optimizer steps of that lag, all runs of the method pooled; |d| and q in nats. With the "
-        "sequence ratio q and the gate are of the responses' mean d.",
-        pd.DataFrame(rows).astype({"lag": float}),
-        forms | {name: ".2%" if axis_of(key)[1] == 100 else ".4f" for name, key in MEASURES.items()},
-    )
-
-
 # --------------------------------------------------------------------------------------------------------------- charts
 
 OVERLAID = 6
@@ -561,23 +500,9 @@ def score_charts(collection: Collection) -> Iterator[Chart]:
 
 
 def overlaid(collection: Collection, key: str) -> list[Chart]:
-    """Return a few runs over each other, step by step, named by what differs."""
-    names = names_by_difference(collection.runs)
-    parts = {name: curve(run, key, smoothed=False) for name, run in zip(names, collection.runs, strict=True)}
+    """Return a few runs over each other, step by step."""
+    parts = {run.where: curve(run, key, smoothed=False) for run in collection.runs}
     return curves_chart(key.rpartition("/")[2], parts, key, CURVES[key][1])
-
-
-def names_by_difference(runs: Sequence[ComparedRun]) -> list[str]:
-    """Return the names of runs: method, lag and seed as far as these differ; where nothing does, the folder's."""
-    parts: list[list[str]] = [
-        [run.label for run in runs],
-        [lag_name(run.lag) for run in runs],
-        ["seed unknown" if run.seed is None else f"seed {run.seed}" for run in runs],
-    ]
-    differ = [part for part in parts if len(set(part)) > 1]
-    names = [", ".join(words) for words in zip(*differ, strict=True)] or [run.label for run in runs]
-    counts = Counter(names)
-    return [f"{name}, {run.path.name}" if counts[name] > 1 else name for name, run in zip(names, runs, strict=True)]
 
 
 def methods_with(collection: Collection, key: str) -> list[str]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -127,8 +126,8 @@ class Tokens:
     """The active tokens of diagnosed steps, a row each."""
 
     frame: pd.DataFrame
-    """d, log pi - log mu in nats; lag; position, the place in the response from 0; log_mu, the engine's log-prob; as
-    far as all dumps have them d by the weights and routes of ROUTINGS, and whether any layer of FLIPS is flipped."""
+    """d, log pi - log mu in nats; lag; as far as all dumps have them d by the weights and routes of ROUTINGS,
+    and whether any layer of FLIPS is flipped."""
     parts: pd.DataFrame
     """Parts of d, which sum to it."""
     replayed: bool
@@ -184,13 +183,7 @@ def _tokens_of(dump: TokenDump) -> Tokens:
     scores |= {name: values for name, values in dump.more.items() if "log_probs" in name}
     parts = mismatch_parts({name: torch.from_numpy(values) for name, values in scores.items()}, replayed=replayed)
     log_mu = dump.rollout_log_probs.astype(np.float64)
-    starts = np.repeat(np.cumsum(dump.lengths) - dump.lengths, dump.lengths)
-    columns = {
-        "d": dump.log_probs - log_mu,
-        "lag": (dump.updates - dump.versions).astype(np.float64),
-        "position": np.arange(len(log_mu)) - starts,
-        "log_mu": log_mu,
-    }
+    columns = {"d": dump.log_probs - log_mu, "lag": (dump.updates - dump.versions).astype(np.float64)}
     columns |= {label: dump.more[name] - log_mu for label, name in ROUTINGS.items() if name in dump.more}
     columns |= {name: dump.more[name].any(axis=1) for name in FLIPS if name in dump.more}
     of_parts = pd.DataFrame({name: values.numpy() for name, values in parts.items()}, range(len(log_mu)))
@@ -244,41 +237,6 @@ def quantile(values: np.ndarray, level: float) -> float:
 def tail_bounds(d: np.ndarray) -> dict[str, float]:
     """Return the |d|, nats, at which each tail begins."""
     return {name: quantile(np.abs(d), level) for name, level in TAILS.items()}
-
-
-# --------------------------------------------------------------------------------------------------- groups of tokens
-
-PROBABILITY_EDGES = (0.0, 0.01, 0.03, 0.1, 0.3, 0.5, 0.9, 0.99, 1.0)
-POSITION_BINS = 8
-Groups = dict[str, np.ndarray]
-"""(N,) bool by the group's name; none is empty."""
-
-
-def by_lag(tokens: Tokens) -> Groups:
-    """Group tokens by optimizer updates since they were generated."""
-    lag = tokens.frame["lag"].to_numpy()
-    return {f"{level:g}": lag == level for level in np.unique(lag)}
-
-
-def by_position(tokens: Tokens) -> Groups:
-    """Group tokens by place in the response, about equally many each, named by their places from 1."""
-    position = tokens.frame["position"].to_numpy()
-    levels = np.linspace(0, 1, POSITION_BINS + 1)[1:-1]
-    bins = np.searchsorted(np.unique(np.quantile(position, levels, method="inverted_cdf")), position, side="right")
-    groups = {}
-    for number in np.unique(bins):
-        places = position[bins == number] + 1
-        low, high = places.min(), places.max()
-        groups[f"{low:g}" if low == high else f"{low:g}–{high:g}"] = bins == number
-    return groups
-
-
-def by_probability(tokens: Tokens) -> Groups:
-    """Group tokens by mu, in [low, high) each; the last group also holds 1 and what rounding puts above."""
-    names = [f"{low:g}–{high:g}" for low, high in pairwise(PROBABILITY_EDGES)]
-    bins = np.searchsorted(PROBABILITY_EDGES, np.exp(tokens.frame["log_mu"].to_numpy()), side="right") - 1
-    bins = np.clip(bins, 0, len(names) - 1)
-    return {names[number]: bins == number for number in np.unique(bins)}
 
 
 # ------------------------------------------------------------------------------------------------------------- in words
@@ -386,9 +344,10 @@ def lag_table(tokens: Tokens) -> Table:
     """Tell mean, tail and parts by lag."""
     beyond = tail_bounds(tokens.d)["q99"]
     rows = []
-    for label, inside in by_lag(tokens).items():
+    for lag in np.unique(tokens.frame["lag"]):
+        inside = tokens.frame["lag"].to_numpy() == lag
         size = np.abs(tokens.d[inside])
-        row = {"lag": label, "tokens": len(size), "mean |d|": size.mean(), "99 %": quantile(size, 0.99)}
+        row = {"lag": f"{lag:g}", "tokens": len(size), "mean |d|": size.mean(), "99 %": quantile(size, 0.99)}
         shares = attribute(tokens.parts, inside)["share"].rename(LABELS)
         rows.append(row | {"in tail": (size > beyond).mean(), **shares})
     formats = dict.fromkeys(("in tail", *(LABELS[name] for name in tokens.parts)), "%")
@@ -415,13 +374,6 @@ COLOUR_OF = {
 }
 """The colour of each part."""
 PART_LOOKS: dict[str, charts.Look] = {LABELS[part]: (colour, charts.DASHES[0]) for part, colour in COLOUR_OF.items()}
-KINDS = {
-    "lag": ("by lag in updates", by_lag),
-    "position": ("by place in the response, from 1", by_position),
-    "probability": ("by probability μ of the token", by_probability),
-}
-SMALLEST = 1e-4
-"""Nats: tails are drawn from here on."""
 
 
 def figures(tokens: Tokens) -> list[Section]:
@@ -436,18 +388,11 @@ def figures(tokens: Tokens) -> list[Section]:
     where = Section(
         "tail_by",
         "Where the tail is",
-        "Tokens of each group beyond the 99 % quantile of all, stacked from each part's share of them. Were the tail "
+        "Tokens of each lag beyond the 99 % quantile of all, stacked from each part's share of them. Were the tail "
         "everywhere alike, all bars would end at 1 %.",
-        [chart for kind in KINDS for chart in tail_chart(tokens, kind)] if tokens.parts.shape[1] > 1 else [],
+        tail_chart(tokens),
     )
-    tails = Section(
-        "tails",
-        "The tails, with and without routing replay",
-        "Share of the tokens above a value. The same tokens scored with the trainer's own routing and with the "
-        "engine's experts, at the weights in training and at those that generated.",
-        survival_chart(tokens),
-    )
-    return [shares, where, tails]
+    return [shares, where]
 
 
 def share_chart(tokens: Tokens) -> charts.Chart:
@@ -462,33 +407,17 @@ def share_chart(tokens: Tokens) -> charts.Chart:
     return charts.bars("shares", pd.DataFrame(rows), "d = log π − log μ", "share of |d|, %", of=PART_LOOKS)
 
 
-def tail_chart(tokens: Tokens, kind: str) -> list[charts.Chart]:
-    """Draw how many tokens of each group lie in the tail, and what the parts contribute to that; none of one group."""
-    label, group = KINDS[kind]
-    groups = group(tokens)
+def tail_chart(tokens: Tokens) -> list[charts.Chart]:
+    """Draw how many tokens of each lag lie in the tail, and what the parts contribute to that; none of one lag."""
     size, beyond = np.abs(tokens.d), tail_bounds(tokens.d)["q99"]
     # the shares of the parts of a token in the tail sum to 1
     per_token = np.sign(tokens.d) * (100 * (size > beyond) / np.maximum(size, 1e-300))
-    rows = [
-        {"group": name, "line": LABELS[part], "y": (per_token * values)[inside].mean(), "tokens": inside.sum()}
-        for name, inside in groups.items()
-        for part, values in tokens.parts.items()
-    ]
-    chart = charts.bars(f"tail_by_{kind}", pd.DataFrame(rows), label, "% of tokens", of=PART_LOOKS)
-    return [chart] if len(groups) > 1 else []
-
-
-def survival_chart(tokens: Tokens) -> list[charts.Chart]:
-    """Draw the share of the tokens whose |log-prob − log μ| is above x, by weights and routing."""
-    edges = 10.0 ** np.arange(np.log10(SMALLEST), 1.51, 0.05)
-    parts = []
-    for line, values in tokens.routings.items():
-        above = 1 - np.searchsorted(np.sort(np.abs(values)), edges, side="right") / max(len(values), 1)
-        parts.append(pd.DataFrame({"x": edges, "y": above, "line": line})[above > 0])
-    if not parts:
+    by_lag = tokens.parts.mul(per_token, axis=0).rename(columns=LABELS).groupby(tokens.frame["lag"])
+    if len(by_lag) < 2 or tokens.parts.shape[1] < 2:
         return []
-    title = "|log-prob − log μ| by weights and routing"
-    return [charts.lines("tails", pd.concat(parts), title, "nats", "share above", log=True, log_x=True, height=240)]
+    frame = by_lag.mean().melt(var_name="line", value_name="y", ignore_index=False).reset_index()
+    frame["group"] = frame.pop("lag").map("{:g}".format)
+    return [charts.bars("tail_by_lag", frame, "by lag in updates", "% of tokens", of=PART_LOOKS)]
 
 
 # ------------------------------------------------------------------ Eq. split by lag, from metrics.jsonl, without dumps

@@ -65,8 +65,6 @@ class StepBatch:
     """(R,) int64 tokens of each response."""
     microbatches: list[int] | None = None
     """Responses of each micro-batch, sum R; None where the dump does not say."""
-    order: Tensor | None = None
-    """(R,) int64: the responses in the order in which they were sampled, prompt after prompt; None: as they stand."""
     checkpoint_log_probs: Tensor | None = None
     """(N,) log pi_l, the trainer's under the generating weights."""
     proximal_log_probs: Tensor | None = None
@@ -75,8 +73,6 @@ class StepBatch:
     """(N,) float32: optimizer updates between the weights that generated each token and those in training."""
     rewards: Tensor | None = None
     """(N,) float32: reward of the token's response, before any baseline."""
-    token_ids: Tensor | None = None
-    """(N,) integers, where they were asked for and the dump has them."""
     truncated: Tensor | None = None
     """(R,) bool: responses that were cut at the length limit; None where the dump does not tell."""
 
@@ -113,7 +109,7 @@ class StepBatch:
         cut_out: dict[str, Any] = {
             name: column[tokens] for name in columns if (column := getattr(self, name)) is not None
         }
-        return replace(self, **cut_out, lengths=self.lengths[a:b], microbatches=sizes[first:last], **_OF_THE_WHOLE)
+        return replace(self, **cut_out, lengths=self.lengths[a:b], microbatches=sizes[first:last], truncated=None)
 
     def each_microbatch(self) -> Iterator[tuple[slice, StepBatch]]:
         """Yield of each micro-batch where its tokens stand, and itself as a step of its own."""
@@ -137,8 +133,6 @@ class StepBatch:
 
 OPTIONAL = ("checkpoint_log_probs", "proximal_log_probs", "lags", "rewards")
 """Columns of (N,) that only some dumps hold."""
-_OF_THE_WHOLE: dict[str, Any] = dict.fromkeys(("order", "token_ids", "truncated"))
-"""What a part of a step does not have."""
 
 
 def cut(lengths: Tensor, tokens: int) -> list[int]:
@@ -156,9 +150,9 @@ def cut(lengths: Tensor, tokens: int) -> list[int]:
     return sizes
 
 
-def in_a_row(responses: Sequence[Tensor], dtype: torch.dtype = torch.float32) -> Tensor:
-    """Return (N,) the values of the responses one after the other."""
-    return torch.cat([values.reshape(-1).to(dtype) for values in responses]) if responses else torch.zeros(0).to(dtype)
+def in_a_row(responses: Sequence[Tensor]) -> Tensor:
+    """Return (N,) float32, the values of the responses one after the other."""
+    return torch.cat([values.float() for values in responses]) if responses else torch.zeros(0)
 
 
 # -------------------------------------------------------------------------------------------------------- slime's dumps
@@ -166,8 +160,6 @@ def in_a_row(responses: Sequence[Tensor], dtype: torch.dtype = torch.float32) ->
 
 COLUMNS = ("log_probs", "rollout_log_probs", "advantages", "loss_masks")
 """Columns with a tensor for each response, of as many values as the response has tokens."""
-ALSO = ("tokens", "truncated")
-"""Columns that are read where they are there."""
 
 _WITHOUT = {
     "log_probs": (
@@ -231,12 +223,10 @@ def _first_entries(path: Path) -> tuple[str, dict[str, int], bool]:
     return key, numbers, rewards
 
 
-def read_rollout(paths: Sequence[Path], token_ids: bool = False) -> list[StepBatch]:
+def read_rollout(paths: Sequence[Path]) -> list[StepBatch]:
     """Read the optimizer steps of one rollout, from its file or, of slime 0.3.1, the files of its ranks: the responses
     in the micro-batches in which they were trained, or in the order of the rollout where the files do not tell them.
-
-    token_ids: read these too. Raises DumpFault.
-    """
+    Raises DumpFault."""
     payloads = [load_payload(path) for path in paths]
     try:
         rollout_id = payloads[0]["rollout_id"]
@@ -247,9 +237,7 @@ def read_rollout(paths: Sequence[Path], token_ids: bool = False) -> list[StepBat
     for response in responses:
         steps.setdefault(response.trained[0] if response.trained else 0, []).append(response)
     name = f"rollout {rollout_id}"
-    return [
-        _step(f"{name}, step {i + 1}" if len(steps) > 1 else name, steps[i], token_ids, told) for i in sorted(steps)
-    ]
+    return [_step(f"{name}, step {i + 1}" if len(steps) > 1 else name, steps[i], told) for i in sorted(steps)]
 
 
 def load_payload(path: Path) -> dict[str, Any]:
@@ -348,7 +336,7 @@ def _of_ranks(payloads: Sequence[Mapping[str, Any]]) -> tuple[list[_Response], l
         lengths = part["response_lengths"]
         here = range(offset, offset + len(lengths))
         places = part.get("partition") or part.get("sample_indices") or here
-        present = [key for key in (*COLUMNS, *ALSO) if part.get(key) is not None]
+        present = [key for key in (*COLUMNS, "truncated") if part.get(key) is not None]
         rows = [{key: part[key][i] for key in present} for i in range(len(lengths))]
         ranks.append(([_response(p, row, int(n)) for p, row, n in zip(places, rows, lengths, strict=True)], part))
         rollouts |= set(map(str, part.get("rollout_ids") or here))
@@ -415,10 +403,9 @@ def _trained(
     return trained, [f"it holds {held}: the files of some ranks are missing"] if len(rollouts) < wanted else []
 
 
-def _step(name: str, responses: list[_Response], token_ids: bool, told: Sequence[str]) -> StepBatch:
+def _step(name: str, responses: list[_Response], told: Sequence[str]) -> StepBatch:
     if not (own_layout := all(response.trained for response in responses)):
         responses = sorted(responses, key=lambda response: response.place)
-    places = torch.tensor([response.place for response in responses], dtype=torch.int64)
     lengths = torch.tensor([len(response.row["log_probs"]) for response in responses], dtype=torch.int64)
     columns = {key: in_a_row([response.row[key] for response in responses]) for key in COLUMNS}
     rewards = [response.reward for response in responses if response.reward is not None]
@@ -426,7 +413,7 @@ def _step(name: str, responses: list[_Response], token_ids: bool, told: Sequence
         columns["rewards"] = torch.tensor(rewards, dtype=torch.float32).repeat_interleave(lengths)
     masks = columns.pop("loss_masks").numpy()
     judged = {key: values.numpy() for key, values in columns.items()}
-    mask, left_out = usable(masks, lengths.numpy(), judged, places.tolist())
+    mask, left_out = usable(masks, lengths.numpy(), judged, [response.place for response in responses])
     cut_off = [response.row.get("truncated") for response in responses]
     told_of_all = all(isinstance(flag, int) for flag in cut_off)
     return StepBatch(
@@ -434,24 +421,10 @@ def _step(name: str, responses: list[_Response], token_ids: bool, told: Sequence
         mask=torch.from_numpy(mask),
         lengths=lengths,
         microbatches=[*Counter(response.trained for response in responses).values()] if own_layout else None,
-        order=torch.argsort(places),
-        token_ids=_token_ids(responses) if token_ids else None,
         truncated=torch.tensor([bool(flag) for flag in cut_off]) if told_of_all else None,
         left_out=(*told, *left_out),
         **columns,
     )
-
-
-def _token_ids(responses: Sequence[_Response]) -> Tensor | None:
-    """Return (N,) ids of the responses' tokens, which stand behind those of the prompts; None where some are
-    missing."""
-    columns = []
-    for response in responses:
-        length, ids = len(response.row["log_probs"]), response.row.get("tokens")
-        if not isinstance(ids, Tensor) or ids.dim() != 1 or len(ids) < length:
-            return None
-        columns.append(ids[len(ids) - length :])
-    return in_a_row(columns, torch.int64)
 
 
 # ------------------------------------------------------------------------------------------- what the command was given
@@ -555,20 +528,15 @@ def by_number(path: Path) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", path.name)]
 
 
-def steps(
-    dumps: Sequence[Dump], needed: frozenset[Column] = frozenset(), token_ids: bool = False
-) -> Iterator[StepBatch | Skipped]:
+def steps(dumps: Sequence[Dump], needed: frozenset[Column] = frozenset()) -> Iterator[StepBatch | Skipped]:
     """Read the optimizer steps of the dumps with their micro-batches, each when asked for. A dump that cannot be read,
     lacks a column that is needed, holds a step again or no active token, is a Skipped, which tells why; so are tokens
-    that were left out. token_ids: read these too."""
+    that were left out."""
     first: dict[tuple[Path, str], Path] = {}
     for dump in dumps:
         path = dump.paths[0]
         try:
-            if path.suffix == ".safetensors":
-                batches = [_of_run(read_dump(path))]
-            else:
-                batches = read_rollout(dump.paths, token_ids)
+            batches = [_of_run(read_dump(path))] if path.suffix == ".safetensors" else read_rollout(dump.paths)
         except (DumpFault, DumpError) as fault:
             # a DumpError begins with the file's name
             yield Skipped(path, str(fault).removeprefix(f"{path}").lstrip(": "))
@@ -610,6 +578,5 @@ def _of_run(dump: TokenDump) -> StepBatch:
         rewards=torch.from_numpy(np.repeat(dump.rewards, dump.lengths)),
         checkpoint_log_probs=checkpoint,
         proximal_log_probs=proximal,
-        token_ids=torch.from_numpy(dump.tokens),
         left_out=dump.left_out,
     )

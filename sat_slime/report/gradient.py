@@ -1,5 +1,4 @@
-"""What a method does to single tokens: their gradient weight and fate, sums of both over a step, and SAT's gate by the
-scope of its quantile.
+"""What a method does to single tokens: their gradient weight and fate, and sums of both over a step.
 
 The gradient weight of a token is g = d(sum of S) / d log pi of the token, what a method puts in the place of A. The
 policy gradient is the sum of w g grad log pi over tokens, w the weights of the reduction. g comes from policy_surrogate
@@ -12,15 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from sat_slime.objective import Method, TokenBatch, Tokens, log_ratio, named_method, policy_surrogate, threshold_scores
-from sat_slime.objective.sat import kernel
-from sat_slime.objective.surrogate import radii
 from sat_slime.objective.terms import bounded_exp
 from sat_slime.objective.tokens import response_mean_weights
 from sat_slime.report.dumps import StepBatch
@@ -102,35 +98,25 @@ class Sums:
     weight_max: np.ndarray
     products: np.ndarray
     """(M + 1, M + 1) sums of (w g) (w h) over tokens; the last row and column are those of UNCLIPPED."""
-    tokens: int = 0
+    tokens: int
     """Active tokens."""
 
-    @classmethod
-    def none(cls, methods: int) -> Sums:
-        """Return the sums over no token."""
-        m = methods
-        counts = np.zeros((m, len(GROUPS), len(FATES)), np.int64)
-        return cls(counts, np.zeros(m), np.zeros(m), np.zeros(m), np.zeros((m + 1, m + 1)))
-
-    def add(self, other: Sums) -> None:
-        """Add the sums over further tokens."""
-        for name in ("fates", "weight", "weight_squared", "products", "tokens"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.weight_max = np.maximum(self.weight_max, other.weight_max)
+    def __add__(self, other: Sums) -> Sums:
+        """Return the sums over the tokens of both."""
+        names = ("fates", "weight", "weight_squared", "products", "tokens")
+        added = {name: getattr(self, name) + getattr(other, name) for name in names}
+        return Sums(weight_max=np.maximum(self.weight_max, other.weight_max), **added)
 
     @property
     def counted(self) -> np.ndarray:
         """(M,) tokens with an advantage."""
         return np.asarray(self.fates.sum(axis=(1, 2)))
 
-    def shares(self) -> np.ndarray:
-        """Return (M, 3): the clipped and the masked share of the tokens with an advantage; and the share of them that
-        carries the update, (sum |v|)^2 / (n sum v^2), NaN where there is none."""
-        n = self.counted
-        of_fates = self.fates.sum(axis=1)[:, [CLIPPED, MASKED]] / np.maximum(n, 1)[:, None]
+    def effective(self) -> np.ndarray:
+        """Return (M,) the share of the tokens with an advantage that carries the update, (sum |v|)^2 / (n sum v^2), NaN
+        where there is none."""
         with np.errstate(invalid="ignore", divide="ignore"):
-            effective = self.weight**2 / (n * self.weight_squared)
-        return np.column_stack([of_fates, effective])
+            return np.asarray(self.weight**2 / (self.counted * self.weight_squared))
 
     def cosines(self) -> np.ndarray:
         """Return (M + 1, M + 1) cosines between the methods' w g; NaN beside a gradient that is zero throughout."""
@@ -148,8 +134,8 @@ def span_sums(methods: Sequence[Method], thresholds: Sequence[Tensor | None], sp
     inverse = torch.where(counted, 1.0 / torch.where(counted, advantages, 1.0), 0.0)
     negative = (advantages < 0).to(torch.int64)
 
-    sums = Sums.none(len(methods))
-    sums.tokens = int(mask.sum())
+    fates_of = np.zeros((len(methods), len(GROUPS), len(FATES)), np.int64)
+    weight, weight_squared, weight_max = np.zeros((3, len(methods)))
     rows = torch.empty(len(methods) + 1, len(mask), dtype=torch.float64)
     for index, (method, threshold) in enumerate(zip(methods, thresholds, strict=True)):
         g, fates, d = token_gradient(method, span, threshold)
@@ -157,78 +143,11 @@ def span_sums(methods: Sequence[Method], thresholds: Sequence[Tensor | None], sp
         judged = mismatch if method.denominator == "trainer" else d
         cells = (negative * 2 + (judged < 0)) * len(FATES) + fates
         counts = torch.bincount(cells[counted], minlength=len(GROUPS) * len(FATES))
-        sums.fates[index] = counts.reshape(len(GROUPS), len(FATES)).numpy()
+        fates_of[index] = counts.reshape(len(GROUPS), len(FATES)).numpy()
         v = (g * inverse).double()
-        sums.weight[index], sums.weight_squared[index] = float(v.norm(1)), float(torch.dot(v, v))
-        sums.weight_max[index] = float(v.norm(math.inf)) if len(v) else 0.0
+        weight[index], weight_squared[index] = float(v.norm(1)), float(torch.dot(v, v))
+        weight_max[index] = float(v.norm(math.inf)) if len(v) else 0.0
         torch.mul(weights, g, out=rows[index])
     unclipped = bounded_exp(log_ratio(UNCLIPPED, tokens_of(span, UNCLIPPED))) * advantages
     torch.mul(weights, torch.where(mask, unclipped, 0.0), out=rows[-1])
-    sums.products = (rows @ rows.T).numpy()
-    return sums
-
-
-# ------------------------------------------------------------------------------ SAT's gate by the scope of its quantile
-
-SIZES = tuple(2**power for power in range(9))
-"""Responses in the scope: 1 to 256."""
-
-
-def scope_sweep(method: Method, step: StepBatch) -> np.ndarray:
-    """Return (3, scopes) counts of a SAT method over one step: the tokens in whole scopes, those beyond the gate, those
-    that are newly clipped. The scopes are SIZES, so many consecutive responses in the order in which they were sampled,
-    where what is left over, too few for a whole scope, does not count; then the step's own micro-batches, and the
-    step. Other gates of the method are not applied."""
-    n, sat = len(step.lengths), method.sat
-    assert sat and method.clip and step.microbatches, "a SAT method, and a step with micro-batches"
-    t = Tokens(method, batch := tokens_of(step, method), d=log_ratio(method, batch))
-    reach, stale = outward_reach(radii(method, t), t.d, t.A).numpy(), sat.scores(t).numpy()
-    owner = np.repeat(np.arange(n, dtype=np.int32), step.lengths.numpy())[step.mask.numpy()]
-    ascending = np.argsort(stale, kind="stable")
-    stale, reach, owner = stale[ascending], reach[ascending], owner[ascending]
-    place = np.arange(n) if step.order is None else np.argsort(step.order.numpy())
-    scopes = [(place // size, n // size) for size in SIZES]
-    own = np.repeat(np.arange(len(step.microbatches)), step.microbatches)
-    scopes += [(own, len(step.microbatches)), (np.zeros(n, int), 1)]
-    counts = np.zeros((3, len(scopes)), np.int64)
-    for column, (scope, number) in enumerate(scopes):
-        if number:
-            # a type of 16 bits makes numpy sort by radix
-            of_token = scope.astype(np.uint16 if n < 2**16 else np.int64)[owner]
-            tokens, beyond, q = beyond_gate(stale, of_token, number, sat.alpha)
-            factor = kernel(torch.from_numpy(stale[beyond]), torch.from_numpy(q), sat.exponent).numpy()
-            counts[:, column] = tokens, len(beyond), (reach[beyond] > factor).sum()
-    return counts
-
-
-def outward_reach(base: tuple[Tensor | float, Tensor | float], d: Tensor, advantages: Tensor) -> Tensor:
-    """Return (n,) |r - 1| as a share of the base radius on that side, for tokens that the base does not clip and whose
-    update leads outward; 0 for the others. SAT clips a token newly where its factor is below this (Eqs. gate,
-    bands)."""
-    away = bounded_exp(d) - 1.0
-    reach = torch.where(away > 0, away / base[1], -away / base[0])
-    return torch.where((d * advantages > 0) & (reach <= 1.0), reach, 0.0)
-
-
-def beyond_gate(
-    ascending: np.ndarray, scope: np.ndarray, scopes: int, alpha: float
-) -> tuple[int, np.ndarray, np.ndarray]:
-    """Find the tokens that are staler than q > 0, the alpha-quantile of their scope (Eq. quantile).
-
-    Args:
-        ascending: (n,) staleness, |d| in the paper, the smallest first.
-        scope: (n,) scope of each; those of `scopes` and beyond do not count.
-
-    Returns:
-        (tokens in the first `scopes` scopes, indices of those beyond their q, the q of each of these).
-    """
-    counts = np.bincount(scope, minlength=scopes)[:scopes]
-    by_scope = np.argsort(scope, kind="stable")[: counts.sum()]
-    values = ascending[by_scope]
-    level = Fraction(str(alpha))
-    ranks = -(-counts * level.numerator // level.denominator)
-    filled = counts > 0
-    quantiles = values[(np.cumsum(counts) - counts + ranks - 1)[filled]]
-    q = np.repeat(quantiles, counts[filled])
-    open_ = (values > q) & (q > 0)
-    return len(values), by_scope[open_], q[open_]
+    return Sums(fates_of, weight, weight_squared, weight_max, (rows @ rows.T).numpy(), int(mask.sum()))

@@ -10,6 +10,8 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import add
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +25,14 @@ from sat_slime.config.loader import read_section
 from sat_slime.config.method_section import SWITCHES, MethodConfig, build_method, laid_over, section_name
 from sat_slime.config.source import parse_value
 from sat_slime.objective import PAPER_METHODS, Method, check_method, method_names, mismatch_metrics, named_method
-from sat_slime.report.charts import DASHES, ORANGE, SKY, VERMILION, Chart, Look, bars, lines
+from sat_slime.report.charts import DASHES, ORANGE, SKY, VERMILION, Chart, Look, bars
 from sat_slime.report.dumps import Column, Skipped, StepBatch, find_dumps, steps
 from sat_slime.report.gradient import (
     CLIPPED,
     FATES,
     GROUPS,
     MASKED,
-    SIZES,
     Sums,
-    scope_sweep,
     span_sums,
     step_thresholds,
 )
@@ -234,15 +234,14 @@ class StepRow:
 
     name: str
     responses: int
-    tokens: int
     lag: float | None
-    microbatches: int
-    mismatch: dict[str, float]
-    """Metrics of the mismatch, by the names of a run's metrics."""
-    shares: np.ndarray
-    """(M, 3) for each method: the clipped and the masked share of the tokens with an advantage; the effective share."""
-    cosines: np.ndarray
-    """(M + 1, M + 1) between the gradients of the methods, and last UNCLIPPED."""
+    d_pi: float
+    sums: Sums
+
+    @property
+    def tokens(self) -> int:
+        """Active tokens."""
+        return self.sums.tokens
 
 
 @dataclass
@@ -252,13 +251,10 @@ class Replay:
     candidates: list[Candidate]
     left_out: dict[str, list[str]]
     """The names of methods that cannot be replayed on the dumps, by the reason."""
-    skipped: list[Skipped] = field(default_factory=list)
-    rows: list[StepRow] = field(default_factory=list)
-    total: Sums = field(default_factory=lambda: Sums.none(0))
-    sweeps: dict[int, np.ndarray] = field(default_factory=dict)
-    """The scope_sweep of each SAT method."""
-    passed_over: int = 0
+    passed_over: int
     """Dumps that were left out, since a method reads what they do not hold."""
+    skipped: list[Skipped]
+    rows: list[StepRow] = field(default_factory=list)
 
     @property
     def labels(self) -> list[str]:
@@ -266,17 +262,13 @@ class Replay:
         return [candidate.label for candidate in self.candidates]
 
     @property
-    def tokens(self) -> int:
-        """Active tokens of all steps."""
-        return self.total.tokens
-
-    def sat_methods(self) -> list[int]:
-        """Return the indices of the SAT methods."""
-        return [i for i, candidate in enumerate(self.candidates) if candidate.method.sat]
+    def total(self) -> Sums:
+        """The sums over all steps."""
+        return reduce(add, (row.sums for row in self.rows))
 
     def cosines(self) -> np.ndarray:
         """Return (M + 1, M + 1) mean cosines over the steps; NaN where no step had both gradients."""
-        return np.ma.masked_invalid([row.cosines for row in self.rows]).mean(axis=0).filled(np.nan)
+        return np.ma.masked_invalid([row.sums.cosines() for row in self.rows]).mean(axis=0).filled(np.nan)
 
 
 def replay(
@@ -307,8 +299,7 @@ def replay(
         reason, (first, *_) = next(iter(left_out.items()))
         raise RunFolderError(f"none of the methods can be replayed: {first} {reason}")
     needed = frozenset[Column]().union(*(read_columns(candidate.method) for candidate in usable))
-    result = Replay(usable, left_out, skipped, total=Sums.none(len(usable)))
-    result.passed_over = sum(not needed <= columns for columns in held)
+    result = Replay(usable, left_out, sum(not needed <= columns for columns in held), skipped)
     threads_of_torch = torch.get_num_threads()
     torch.set_num_threads(1)  # spans are computed side by side instead
     try:
@@ -317,7 +308,8 @@ def replay(
                 if isinstance(item, Skipped):
                     result.skipped.append(item)
                     continue
-                on_step(_add_step(result, item, pool))
+                result.rows.append(_replayed([candidate.method for candidate in usable], item, pool))
+                on_step(result.rows[-1])
                 del item  # a large step must not be in memory together with the next one
     finally:
         torch.set_num_threads(threads_of_torch)
@@ -327,25 +319,12 @@ def replay(
     return result
 
 
-def _add_step(result: Replay, batch: StepBatch, pool: ThreadPoolExecutor) -> StepRow:
-    """Compute a step and add it to the result. Its spans are summed in their order, so that sums do not depend on which
-    thread was first."""
-    methods = [candidate.method for candidate in result.candidates]
-    thresholds, sat = step_thresholds(methods, batch), result.sat_methods()
-    parts = pool.map(lambda span: span_sums(methods, thresholds, span), batch.spans(SPAN_TOKENS))
-    sweeps = pool.map(lambda index: scope_sweep(methods[index], batch), sat)
-    log_probs = batch.log_probs, batch.rollout_log_probs, batch.mask
-    mismatch = mismatch_metrics(*log_probs, checkpoint_log_probs=batch.checkpoint_log_probs)
-    sums = Sums.none(len(methods))
-    for part in parts:
-        sums.add(part)
-    for index, sweep in zip(sat, sweeps, strict=True):
-        result.sweeps[index] = result.sweeps.get(index, 0) + sweep
-    microbatches = len(batch.microbatches or ())
-    about = (batch.name, len(batch.lengths), sums.tokens, batch.lag, microbatches)
-    result.rows.append(StepRow(*about, mismatch=mismatch, shares=sums.shares(), cosines=sums.cosines()))
-    result.total.add(sums)
-    return result.rows[-1]
+def _replayed(methods: Sequence[Method], batch: StepBatch, pool: ThreadPoolExecutor) -> StepRow:
+    """Sum up a step. Its spans are added in their order, so that sums do not depend on which thread was first."""
+    thresholds = step_thresholds(methods, batch)
+    sums = reduce(add, pool.map(lambda span: span_sums(methods, thresholds, span), batch.spans(SPAN_TOKENS)))
+    d_pi = mismatch_metrics(batch.log_probs, batch.rollout_log_probs, batch.mask)["mismatch/d_pi"]
+    return StepRow(batch.name, len(batch.lengths), batch.lag, d_pi, sums)
 
 
 def _cores() -> int:
@@ -364,7 +343,7 @@ def write_replay(result: Replay, folder: Path, command: Sequence[str]) -> Page:
             folder / "report.html",
             sections(result),
             title="Replay",
-            subtitle=f"{count_of(len(result.rows), 'optimizer step')}, {result.tokens:,} tokens",
+            subtitle=f"{count_of(len(result.rows), 'optimizer step')}, {result.total.tokens:,} tokens",
             answer=summary(result),
             warnings=[f"{'skipped' if one.whole else 'left out'}: {one}" for one in result.skipped],
             command=shlex.join(command),
@@ -381,16 +360,6 @@ def sections(result: Replay) -> Iterator[Section]:
         [fate_chart(result, sign) for sign in (0, 1)],
     )
     yield from section_of(methods_table(result))
-    if result.sat_methods():
-        note = (
-            "The gate opens on the tokens above the quantile of |d| over the scope, at most the grey line's share; "
-            "newly clipped is what SAT takes and its base keeps. With few responses in the scope the sequence ratio "
-            "ties: all tokens of a response share one d, and the stalest one holds more of the tokens than the tail "
-            "may. Responses to a prompt stand together, as they are sampled."
-        )
-        said = list(scope_sentences(result))
-        yield Section("scope", "SAT against the scope of its quantile", note, scope_chart(result), sentences=said)
-    yield from section_of(steps_table(result))
     left_out = [f"Not replayed: {', '.join(names)}: {reason}" for reason, names in result.left_out.items()]
     yield Section("not_replayed", "Methods that this dump cannot answer", sentences=left_out)
 
@@ -398,7 +367,7 @@ def sections(result: Replay) -> Iterator[Section]:
 def summary(result: Replay) -> Iterator[str]:
     """Say what the methods do here and what was read, a sentence each."""
     yield verdict(result)
-    d_pi = weighted(result, [row.mismatch["mismatch/d_pi"] for row in result.rows])
+    d_pi = np.average([row.d_pi for row in result.rows], weights=[row.tokens for row in result.rows])
     lags = sorted({round(row.lag, 1) for row in result.rows if row.lag is not None})
     responses = sum(row.responses for row in result.rows)
     text = f"{count_of(len(result.rows), 'optimizer step')}, {count_of(responses, 'response')}; d_pi {d_pi:.4f} nats"
@@ -427,8 +396,9 @@ def verdict(result: Replay) -> str:
     cosines, names = result.cosines(), result.labels
     places = {name: i for i, one in enumerate(result.candidates) for name in (one.label, *one.same)}
     said = []
-    for index in result.sat_methods():
-        candidate = result.candidates[index]
+    for index, candidate in enumerate(result.candidates):
+        if not candidate.method.sat:
+            continue
         base = candidate.method.without("sat").name
         if (other := places.get(base)) is None or not math.isfinite(cosines[index, other]):
             continue
@@ -446,16 +416,6 @@ def verdict(result: Replay) -> str:
 
 
 # --------------------------------------------------------------------------------------------------------------- tables
-
-SHOWN_STEPS = 40
-"""Rows that the table of steps shows; its CSV holds all."""
-
-
-def weighted(result: Replay, values: Sequence[float]) -> float:
-    """Return the mean of a value of each step, weighted by their active tokens; NaN does not count."""
-    pairs = [(value, row.tokens) for value, row in zip(values, result.rows, strict=True) if math.isfinite(value)]
-    total = sum(tokens for _, tokens in pairs)
-    return math.fsum(value * tokens for value, tokens in pairs) / total if total else math.nan
 
 
 def percent_number(share: float) -> str:
@@ -475,12 +435,12 @@ def of_fates(*fates: str, groups: Sequence[str] = GROUPS) -> Form:
 
 def methods_table(result: Replay) -> Table:
     """Tell what every method does to the tokens."""
-    total = result.total
-    shares, cosines = pd.DataFrame([row.shares[:, 2] for row in result.rows]).mean(), result.cosines()[:-1, -1]
+    total, cosines = result.total, result.cosines()[:-1, -1]
+    effective = pd.DataFrame([row.sums.effective() for row in result.rows]).mean()
     rows = [
         {"method": candidate.label, "tokens": total.counted[m]}
         | {f"{fate}, {group}": total.fates[m, i, j] for i, group in enumerate(GROUPS) for j, fate in enumerate(FATES)}
-        | {"effective share": shares[m], "largest |v|": total.weight_max[m], "cosine with unclipped": cosines[m]}
+        | {"effective share": effective[m], "largest |v|": total.weight_max[m], "cosine with unclipped": cosines[m]}
         | {"same formula": " ".join(candidate.same)}
         for m, candidate in enumerate(result.candidates)
     ]
@@ -507,29 +467,6 @@ def methods_table(result: Replay) -> Table:
     )
 
 
-def steps_table(result: Replay) -> Table:
-    """List the optimizer steps that were read."""
-    columns = [f"{name}: {what}" for name in result.labels for what in ("clipped", "masked", "effective")]
-    forms: dict[str, Form] = {"step": "", "responses": ",", "tokens": ",", "micro-batches": ",", "lag": ".3g"}
-    forms |= {"d_pi": ".4f", "|d| 99 %": ".3f", "effective": lambda row: percent_number(row["effective"])}
-    rows = []
-    for row in result.rows:
-        lag = math.nan if row.lag is None else row.lag
-        d_pi, q99, ess = (row.mismatch[f"mismatch/{key}"] for key in ("d_pi", "q99", "ess"))
-        numbers = [row.name, row.responses, row.tokens, row.microbatches, lag, d_pi, q99, ess]
-        rows.append([*numbers, *row.shares.ravel()])
-    return Table(
-        "steps",
-        "Optimizer steps",
-        "Lag: optimizer updates between the generating weights and the trained ones, where the dump has it. d_pi: mean "
-        "of |log π − log μ|; effective: that of the importance weights π / μ, in percent. The CSV has every method's "
-        f"shares of each step{' and all steps' if len(rows) > SHOWN_STEPS else ''}.",
-        pd.DataFrame(rows, columns=[*forms, *columns]),
-        forms,
-        most=SHOWN_STEPS,
-    )
-
-
 # -------------------------------------------------------------------------------------------------------------- charts
 
 FATE_LOOKS: dict[str, Look] = {
@@ -551,42 +488,3 @@ def fate_chart(result: Replay, sign: int) -> Chart:
     title = f"advantage {'above' if sign == 0 else 'below'} 0"
     name = f"fates_{'above' if sign == 0 else 'below'}"
     return bars(name, pd.DataFrame(rows), title, "% of the tokens with that sign", of=FATE_LOOKS, text="told")
-
-
-def sweep_of(result: Replay) -> pd.DataFrame:
-    """Return what SAT does under each scope: method, scope, tokens, gate open and newly clipped, NaN of no token."""
-    rows = []
-    for index, (tokens, gated, newly) in result.sweeps.items():
-        for scope, n, beyond, clipped in zip((*SIZES, "micro-batch", "step"), tokens, gated, newly, strict=True):
-            shares = {"gate open": beyond / max(n, 1), "newly clipped": clipped / max(n, 1)}
-            rows += [{"method": result.candidates[index].label, "scope": scope, "tokens": n} | shares] if n else []
-    return pd.DataFrame(rows)
-
-
-def scope_chart(result: Replay) -> list[Chart]:
-    """Draw the gate rate, and what SAT newly clips, by the number of responses in the scope."""
-    frame = sweep_of(result)
-    frame = frame[frame["scope"].isin(SIZES)]
-    parts = [
-        pd.DataFrame({"x": frame["scope"].astype(float), "y": 100 * frame[what], "line": frame["method"] + f", {what}"})
-        for what in ("gate open", "newly clipped")
-    ]
-    levels = sorted({100 * (1 - one.method.sat.alpha) for one in result.candidates if one.method.sat})
-    how: dict[str, Any] = {"log_x": True, "points": True, "levels": levels, "height": 240}
-    title = "the gate, and what SAT newly clips"
-    return [lines("scope", pd.concat(parts), title, "responses in the scope", "% of the tokens", **how)]
-
-
-def scope_sentences(result: Replay) -> Iterator[str]:
-    """Say what SAT does under the dump's own micro-batches and over the step, a sentence a method."""
-    frame = sweep_of(result).set_index(["method", "scope"])
-    per = sum(row.responses for row in result.rows) / max(sum(row.microbatches for row in result.rows), 1)
-    for index in result.sat_methods():
-        (own, of_own), (whole, of_whole) = (
-            [percent_number(frame.loc[(result.labels[index], scope), what]) for what in ("gate open", "newly clipped")]
-            for scope in ("micro-batch", "step")
-        )
-        yield (
-            f"{result.labels[index]}: over this dump's micro-batches ({per:.0f} responses on average) the gate opens "
-            f"for {own} % of the tokens and SAT newly clips {of_own} %; over the whole step {whole} % and {of_whole} %."
-        )

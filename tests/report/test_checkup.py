@@ -26,7 +26,7 @@ def test_all_that_slime_left_of_a_run(tmp_path):
     assert told.answer[1] == (
         "Read: 3 optimizer steps of a tracker (1 to 3); 1 evaluation; 1 optimizer step in dumps, 221 tokens."
     )
-    assert {table.name for table in told.tables} == {"dumped_steps", "places", "tail_tokens"}
+    assert {table.name for table in told.tables} == {"dumped_steps", "places"}
     assert any("only 3 steps are there" in line for line in told.sentences("unknown"))
     page = html.unescape(told.path.read_text())
     for text in (f"sat-slime replay {DUMP / 'train_data'}", "Not visible here", *told.sentences("unknown")):
@@ -46,7 +46,7 @@ def test_a_log_alone_says_which_flags_would_tell_more(tmp_path):
 def test_dumps_alone_ask_for_a_tracker(tmp_path):
     told = write_checkup([DUMP / "train_data" / "2.pt"], tmp_path / "out")
     assert "no tracker was given" in told.sentences("unknown")[0]
-    assert [table.name for table in told.tables] == ["dumped_steps", "places", "tail_tokens"]
+    assert [table.name for table in told.tables] == ["dumped_steps", "places"]
 
 
 def test_every_flag_that_is_named_is_slimes():
@@ -71,8 +71,7 @@ def test_kinds_are_told_apart_by_what_they_hold(tmp_path):
 
 def test_sums_over_dumps_are_those_of_their_tokens(tmp_path):
     columns = rollout([40, 60, 20, 80], spread=0.5)
-    ids = [torch.arange(n) % 7 for n in (43, 63, 23, 83)]
-    torch.save(format_2(columns | {"tokens": ids}, [([0, 1, 2, 3], [[4]])]), tmp_path / "0.pt")
+    torch.save(format_2(columns, [([0, 1, 2, 3], [[4]])]), tmp_path / "0.pt")
     (step,), sums = (found := read([tmp_path / "0.pt"]).tokens).steps, found
     active = torch.cat(columns["loss_masks"]).bool()
     d = (torch.cat(columns["log_probs"]) - torch.cat(columns["rollout_log_probs"])).double()[active]
@@ -88,20 +87,7 @@ def test_sums_over_dumps_are_those_of_their_tokens(tmp_path):
     late = torch.cat([torch.arange(n) / n >= 0.95 for n in (40, 60, 20, 80)])[active]
     assert sums.groups.loc["by place in the response", 5]["tokens"] == int(late.sum())
     tail = d.abs() > d.abs().quantile(0.99)
-    assert sums.ids["tail"].sum() == sums.whole["tail"] == int(tail.sum())
-
-
-def test_one_token_with_most_of_the_tail_is_named(tmp_path):
-    for number in range(3):
-        columns = rollout([200] * 40, seed=number, spread=0.01, inactive=0)
-        ids = [torch.randint(0, 50, (203,)) for _ in range(40)]
-        for token, log_probs in zip(ids, columns["log_probs"], strict=True):
-            token[-3] = 99
-            log_probs[-3] -= 2
-        columns |= {"tokens": ids}
-        torch.save(format_2(columns, [(list(range(40)), [[40]])], number), tmp_path / f"{number}.pt")
-    found = " ".join(write_checkup([tmp_path], tmp_path / "out").sentences("seen"))
-    assert "one token: " in found and "the token 99" in found and "between 95" in found
+    assert sums.whole["tail"] == int(tail.sum())
 
 
 def test_a_report_of_one_runs_trackers_is_its_check_up(tmp_path):

@@ -9,7 +9,6 @@ from synthetic import write_cell, write_slime_log
 
 from sat_slime.report.comparison import (
     difference_table,
-    gate_table,
     limits,
     main_table,
     method_curves,
@@ -118,15 +117,6 @@ def test_summary_and_limits_say_what_is_missing(collection):
         "GRPO w/ R3 at lag 1",
     ):
         assert part in words
-
-
-def test_the_gate_by_realized_lag_is_the_mean_over_its_steps(collection):
-    frame = gate_table(collection).frame
-    at_8 = frame[(frame["method"] == "sat-grpo") & (frame["lag"] == 8)]
-    assert at_8["realized"].tolist() == list(range(9)) and at_8["steps"].sum() == 3 * 200
-    rows = [run.data.metrics for run in collection.of("sat-grpo", 8)]
-    gate = np.concatenate([row["sat/gate_rate"][row["lag/mean"] == 3] for row in rows])
-    assert at_8["gate open"].iloc[3] == pytest.approx(gate.mean())
 
 
 def test_curves_are_those_of_the_seeds(collection):

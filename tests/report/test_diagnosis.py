@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import itertools
 import math
 import re
 
@@ -20,9 +19,6 @@ from sat_slime.report.diagnosis import (
     SHARES,
     Tokens,
     attribute,
-    by_lag,
-    by_position,
-    by_probability,
     figures,
     load_tokens,
     quantile,
@@ -66,9 +62,6 @@ def test_tokens_are_the_active_ones_and_parts_sum_to_d_exactly(tmp_path, replaye
     for name, part in tokens.parts.items():
         assert part.dtype == np.float64 and part.tolist() == by_hand[name].tolist(), name
     assert (tokens.d == pi - mu).all() and (tokens.parts.sum(axis=1) == tokens.d).all()
-    positions = [t for dump in dumps for length in dump.lengths for t in range(length)]
-    kept = [keep for dump in dumps for keep in dump.mask]
-    assert tokens.frame["position"].tolist() == [p for p, keep in zip(positions, kept, strict=True) if keep]
     assert set(tokens.frame["lag"]) == {1, 2, 3, 4} and tokens.steps == len(dumps)
 
 
@@ -98,21 +91,6 @@ def test_shares_are_those_by_hand_and_sum_to_one(whole, alpha):
 def test_the_tail_begins_at_the_papers_quantile():
     d = np.array([0.1, -0.5, 0.2, 0.4, -0.3, 0.6, 0.7, 0.8, 0.9, 1.0])
     assert tail_bounds(d) == {"q90": 0.9, "q99": 1.0}
-
-
-def test_groups_hold_every_token_once(whole):
-    _, tokens = whole
-    for group in (by_lag, by_position, by_probability):
-        groups = group(tokens)
-        assert len(groups) > 2 and all(inside.any() for inside in groups.values())
-        assert (np.sum(list(groups.values()), axis=0) == 1).all(), group.__name__
-    for name, inside in by_probability(tokens).items():
-        low, high = map(float, name.split("–"))
-        assert (np.exp(tokens.frame["log_mu"][inside]) >= low).all() and (
-            np.exp(tokens.frame["log_mu"][inside]) <= high
-        ).all()
-    places = [name.split("–") for name in by_position(tokens)]
-    assert places[0][0] == "1" and all(int(a[-1]) + 1 == int(b[0]) for a, b in itertools.pairwise(places))
 
 
 def test_what_is_broken_in_a_dump_is_named_and_makes_no_share_nan(tmp_path):
@@ -167,7 +145,7 @@ def test_a_diagnosed_run_has_a_page_with_its_files(run):
     places = [page.index(part) for part in ('class="answer"', 'id="shares"', 'id="parts"', 'id="tail_by"')]
     assert places == sorted(places)
     drawn = {path.stem for path in (run / "diagnosis" / "figures").glob("*.csv")}
-    assert {"shares", "tail_by_lag", "tails"} <= drawn
+    assert {"shares", "tail_by_lag"} <= drawn
     tables = {path.stem for path in (run / "diagnosis" / "tables").glob("*.csv")}
     assert tables == {"parts", "routing", "lag"}
     assert "Routing replay (R3) would take mean |d| from" in page

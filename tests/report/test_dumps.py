@@ -26,10 +26,9 @@ def flat(columns, order, key):
 
 def test_a_dump_of_slime():
     """Of 16 responses, as slime 624b824a8 wrote it."""
-    (step,) = read_rollout([Path(__file__).parent / "recorded" / "dump" / "train_data" / "2.pt"], token_ids=True)
-    assert len(step.lengths) == 16 and sorted(step.order.tolist()) == list(range(16))
-    assert step.token_ids is not None and len(step.token_ids) == len(step.log_probs)
-    assert int(step.token_ids.max()) < 16 and step.truncated is not None and not step.truncated.any()
+    (step,) = read_rollout([Path(__file__).parent / "recorded" / "dump" / "train_data" / "2.pt"])
+    assert len(step.lengths) == 16
+    assert step.truncated is not None and not step.truncated.any()
     assert float((step.log_probs - step.rollout_log_probs).abs().mean()) == pytest.approx(0.115, abs=0.02)
 
 
@@ -45,7 +44,6 @@ def test_format_2_in_its_micro_batches(tmp_path):
             assert torch.equal(mine, flat(columns, order, key).to(mine.dtype)), key
         assert step.lengths.tolist() == [LENGTHS[i] for i in order]
         assert step.microbatches == microbatches
-        assert [order[i] for i in step.order.tolist()] == sorted(order)
     assert (first.name, second.name) == ("rollout 7, step 1", "rollout 7, step 2")
 
 
