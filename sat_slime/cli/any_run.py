@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from sat_slime.cli.terminal import short
 from sat_slime.config import (
     LabConfig,
+    SlimeConfig,
     config_errors,
     config_warnings,
     method_label,
@@ -16,6 +18,20 @@ from sat_slime.config import (
 )
 from sat_slime.config.jsonl import number
 from sat_slime.config.loader import RunConfig
+
+Settings = TypeVar("Settings", LabConfig, SlimeConfig)
+
+
+@dataclass(frozen=True)
+class Plan(Generic[Settings]):
+    """A run that can start."""
+
+    config: Settings
+    folder: Path
+    """Of a run of slime absolute, since the job's processes have other working directories."""
+    resume: bool = False
+    resume_from: int | None = None
+    """The iteration of the checkpoint to go on from, 0 for the beginning; None: the newest checkpoint."""
 
 
 def settings_errors(config: RunConfig) -> list[str]:

@@ -50,12 +50,11 @@ def status(
     from sat_slime.runs.grid import GridFolder
 
     run = run or Path()
-    alone = GridFolder(run).is_grid() or RunFolder(run).is_run()
-    if not alone and run.is_dir():
-        _list_runs(run, Console())
-        return
-    if GridFolder(run).is_grid():
+    if GridFolder(run).has_begun():
         show_grid(GridFolder(run), follow, Console())
+        return
+    if run.is_dir() and not RunFolder(run).is_run():
+        _list_runs(run, Console())
         return
     folder = RunFolder.open(run)
     config = load_config(folder.config)
@@ -102,13 +101,12 @@ def _below(folder: Path, depth: int) -> Iterator[tuple[str, Path, list[str]]]:
 
     grid, run = GridFolder(folder), RunFolder(folder)
     try:
-        if grid.is_grid():
+        if grid.has_begun():
             states = [RunFolder(path).state() for path in _folders(grid.runs)]
-            if states or grid.lock.is_held():  # a kept result has no run
-                finished = sum(state.get("status") == "finished" for state in states)
-                shown = "running" if grid.lock.is_held() else "not running"
-                started = max((str(state.get("last_started") or "") for state in states), default="")
-                yield started, folder, [shown, f"{finished} of {len(states)} runs", "", "", ""]
+            finished = sum(state.get("status") == "finished" for state in states)
+            shown = "running" if grid.lock.is_held() else "not running"
+            started = max((str(state.get("last_started") or "") for state in states), default="")
+            yield started, folder, [shown, f"{finished} of {len(states)} runs", "", "", ""]
         elif run.is_run():
             state = run.state()
             cells = [str(state.get("status", "unknown")), *newest_numbers(run).values()]

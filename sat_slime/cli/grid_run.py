@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -107,8 +107,8 @@ def plan_grid(
         raise RunFolderError(f"{file} is a run, not a grid: sat-slime launch {file} --resume goes on with it")
     if file.is_dir() and not folder.is_grid():
         raise RunFolderError(f"{file} is not a grid folder: it has no grid.yaml")
-    begun = file.is_dir() or (file == folder.config and folder.cells.is_dir())
-    file = folder.config if begun else file
+    begun = folder.has_begun() and (file.is_dir() or file == folder.config)
+    file = folder.config if file.is_dir() else file
     grid = load_grid(file, {"name": name} if name else {})
     if name or not begun:
         folder = GridFolder(Path(grid.output_dir).expanduser() / grid.name)
@@ -173,23 +173,12 @@ def _read_by_no_cell(of_file: RunConfig, run: RunConfig, cells: Iterable[Cell]) 
 # ------------------------------------------------------------------------------------------------------- how far it is
 
 
-def minutes_left(plan: GridPlan, cells: Iterable[Cell]) -> dict[Cell, float]:
-    """Return the minutes left of each of these cells, by the median of finished cells, of those of the same lag where
-    there are any; NaN before the first."""
+def minutes_left(plan: GridPlan, cells: Sequence[Cell]) -> float:
+    """Return the minutes that these cells take, as many side by side as the grid runs, by the median of finished ones;
+    NaN before the first."""
     finished = [cell for cell in plan.configs if plan.folder.state(cell) == "finished"]
-    took = {cell: minutes for cell in finished if (minutes := plan.folder.minutes(cell)) > 0}
-    left = {}
-    for cell in cells:
-        alike = [minutes for one, minutes in took.items() if one.lag == cell.lag] or [*took.values()]
-        step = number(last_row(plan.folder.run_folder(cell).metrics), "step", 0)
-        done = step / optimizer_steps(plan.configs[cell])
-        left[cell] = (statistics.median(alike) if alike else math.nan) * (1 - min(1.0, done))
-    return left
-
-
-def by_clock(plan: GridPlan, left: Mapping[Cell, float]) -> float:
-    """Return the minutes that cells take with as many side by side as the grid runs; NaN where nothing is known."""
-    return max(sum(left.values()) / max(1, min(plan.parallel, len(left))), *left.values(), 0.0)
+    took = [minutes for cell in finished if (minutes := plan.folder.minutes(cell)) > 0]
+    return statistics.median(took) * math.ceil(len(cells) / plan.parallel) if took else math.nan
 
 
 def headline(plan: GridPlan, unless: Iterable[Cell] = ()) -> str:
@@ -198,8 +187,7 @@ def headline(plan: GridPlan, unless: Iterable[Cell] = ()) -> str:
     counts = Counter(states.values())
     parts = [f"{counts['finished']} of {len(plan.wanted)} finished"]
     parts += [f"{counts[state]} {state}" for state in STYLES if state != "finished" and counts[state]]
-    rest = [cell for cell, state in states.items() if state != "finished" and cell not in unless]
-    left = by_clock(plan, minutes_left(plan, rest))
+    left = minutes_left(plan, [cell for cell, state in states.items() if state != "finished" and cell not in unless])
     return ", ".join(parts) + (f"; {duration(60 * left)} left" if left > 0 else "")
 
 
@@ -217,21 +205,15 @@ def cells_table(plan: GridPlan, rows: int | None = None) -> RenderableType:
     rows: how many fit; of more the finished and the planned ones are left out. Default: all fit.
     """
     states = {cell: plan.folder.state(cell) for cell in plan.configs}
-    left = minutes_left(plan, (cell for cell, state in states.items() if state == "running"))
     all_fit = rows is None or len(states) <= rows
     shown = [cell for cell, state in states.items() if all_fit or state not in ("finished", "planned")][:rows]
     table = Table(box=None, pad_edge=False, collapse_padding=True, header_style="bold")
     for heading in ("cell", "state", "step", "reward", "d_pi", "accuracy", "time"):
         table.add_column(heading, justify="left" if heading in ("cell", "state") else "right", no_wrap=True)
     for cell in shown:
-        state, minutes, rest = states[cell], plan.folder.minutes(cell), left.get(cell, math.nan)
-        time_of = f"{duration(60 * rest)} left" if rest == rest else duration(60 * minutes)
-        table.add_row(
-            cell.name,
-            Text(state, style=STYLES[state]),
-            *newest_numbers(plan.folder.run_folder(cell)).values(),
-            time_of if state != "planned" else "",
-        )
+        state, numbers = states[cell], newest_numbers(plan.folder.run_folder(cell))
+        took = duration(60 * plan.folder.minutes(cell)) if state != "planned" else ""
+        table.add_row(cell.name, Text(state, style=STYLES[state]), *numbers.values(), took)
     more = [Text(f"and {len(states) - len(shown)} more", style="dim")] if len(shown) < len(states) else []
     remarks = [Text(f"{cell.name}: {said}") for cell in shown if (said := remark(plan, cell))]
     return Group(table, Text(""), *more, *remarks)
@@ -242,13 +224,12 @@ def describe(plan: GridPlan) -> str:
     grid, pipeline = plan.grid, plan.run.pipeline
     states = {cell: plan.folder.state(cell) for cell in plan.wanted}
     chosen = "" if len(states) == len(plan.configs) else f"; {len(states)} of them chosen"
-    axes: dict[str, Sized] = {"method": grid.methods, "lag": grid.lags, "seed": grid.seeds}
-    product = " x ".join(f"{len(values)} {name}{'s' * (len(values) != 1)}" for name, values in axes.items())
-    left = minutes_left(plan, (cell for cell, state in states.items() if state != "finished"))
+    product = f"methods x lags x seeds = {len(grid.methods)} x {len(grid.lags)} x {len(grid.seeds)}"
+    left = [cell for cell, state in states.items() if state != "finished"]
     cost = "unknown until a cell has run" if left else "nothing: no cell is left to run"
-    if left and (minutes := by_clock(plan, left)) == minutes:
+    if left and (minutes := minutes_left(plan, left)) == minutes:
         gpus = plan.run.train.world_size + plan.run.rollout.gpus if isinstance(plan.run, SlimeConfig) else 0
-        hours = f", {sum(left.values()) / 60 * gpus:,.0f} GPU-hours on {gpus} GPUs" if gpus else ""
+        hours = f", {minutes * plan.parallel / 60 * gpus:,.0f} GPU-hours on {gpus} GPUs" if gpus else ""
         cost = f"{duration(60 * minutes)} left for {len(left)} cells{hours} (measured: the median of finished cells)"
     counts = ", ".join(f"{count} {state}" for state, count in Counter(states.values()).items())
     return "\n".join(

@@ -10,7 +10,6 @@ import signal
 import time
 import traceback
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -18,6 +17,7 @@ from rich.console import Console
 import sat_slime.lab as runtime
 from sat_slime.cli import engine_packages
 from sat_slime.cli.any_run import (
+    Plan,
     length_line,
     message_of,
     method_and_order,
@@ -50,34 +50,20 @@ from sat_slime.runs.live_view import RunView
 from sat_slime.runs.lock import Holder
 from sat_slime.runs.log import RunLog
 
-
-@dataclass(frozen=True)
-class LabPlan:
-    """A run that can start."""
-
-    config: LabConfig
-    folder: Path
-    resume: bool
-    warnings: tuple[str, ...]
-    resume_from: int | None = None
-    """The iteration of the checkpoint to go on from, 0 for the beginning; None: the newest checkpoint."""
+LabPlan = Plan[LabConfig]
 
 
-def plan_lab_run(
-    config: LabConfig, file: Path, folder: Path | None, resume: bool, resume_from: int | None = None
-) -> LabPlan:
+def plan_lab_run(config: LabConfig, file: Path, folder: Path | None, resume: bool, resume_from: int | None) -> LabPlan:
     """Return the run that the command line asks for, its settings checked. Raises ConfigError or RunFolderError.
 
     folder: the folder of an existing run, wherever it was moved to; None: output_dir/name.
-    resume_from: the iteration of the checkpoint to go on from, instead of the newest.
     """
     if errors := config_errors(config):
         raise ConfigError([f"{file}: {error}" for error in errors])
-    if folder is None:
-        folder = Path(config.output_dir).expanduser() / config.name
+    folder = folder or Path(config.output_dir).expanduser() / config.name
     if resume:
         _check_resume(config, folder)
-    return LabPlan(config, folder, resume, tuple(config_warnings(config)), resume_from)
+    return LabPlan(config, folder, resume, resume_from)
 
 
 def _check_resume(config: LabConfig, path: Path) -> None:

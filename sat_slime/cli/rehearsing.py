@@ -27,7 +27,7 @@ from sat_slime.launch.machine import machine_findings
 from sat_slime.launch.slimes_parser import ask_slime
 from sat_slime.rehearsal.material import make_material
 from sat_slime.rehearsal.rehearsal_checks import FAIL, LEFT, NOTE, Check, all_checks, read_records
-from sat_slime.rehearsal.thin import Sizes, checkpoint_at, thin_settings
+from sat_slime.rehearsal.thin import checkpoint_at, thin_settings
 from sat_slime.rollout.scratch import new_scratch
 from sat_slime.runs.folder import RunFolderError, writable
 
@@ -38,17 +38,15 @@ def rehearse_run(
     file: Path,
     settings: Mapping[str, Any],
     overrides: Sequence[str],
-    sizes: Sizes,
     out: Path | None,
     *,
-    resume: bool,
     overwrite: bool,
     dry_run: bool,
 ) -> int:
     """Rehearse a run, and return the exit code. Raises ConfigError, RunFolderError or JobError before anything starts.
 
     settings: dotted key to value, of the options that stand for a setting. out: gets what was found; None:
-    rehearsals/NAME. resume: also go on from a checkpoint. dry_run: end where slime would be started.
+    rehearsals/NAME. dry_run: end where slime would be started.
     """
     console, begun = Console(soft_wrap=True, highlight=False), time.monotonic()
     config = load_config(file, overrides, settings)
@@ -63,7 +61,7 @@ def rehearse_run(
         scratch = new_scratch()
         cleaning.callback(undisturbed()(scratch.remove))
         try:
-            rehearsal = Rehearsal(file, config, sizes, resume, scratch.path / "rehearsal", console)
+            rehearsal = Rehearsal(file, config, scratch.path / "rehearsal", console)
             if rehearsal.failed:
                 say(console, "not started: fix what failed first")
             elif not dry_run:
@@ -86,7 +84,7 @@ def rehearse_run(
 class Rehearsal:
     """A rehearsal, from the settings of the run to what was found."""
 
-    def __init__(self, file: Path, config: SlimeConfig, sizes: Sizes, resume: bool, folder: Path, console: Console):
+    def __init__(self, file: Path, config: SlimeConfig, folder: Path, console: Console):
         """Ask slime's parser about the run as it is, derive what is rehearsed and make what it starts from in `folder`.
         Raises ConfigError."""
         self.file, self.config, self.folder, self.console = file, config, folder, console
@@ -94,10 +92,10 @@ class Rehearsal:
         say(console, f"rehearsal of {file}: {method_and_order(config)}")
         if errors := settings_errors(config):
             raise ConfigError([f"{file}: {error}" for error in errors])
-        thin = thin_settings(config, folder, sizes)
+        thin = thin_settings(config, folder)
         self.thin, self.changes, self.run_folder = thin.config, thin.changes, run_folder(thin.config)
         saves = config.checkpoint.every_n_iterations and not config.checkpoint.without_optimizer
-        self.first = checkpoint_at(self.thin) if resume and saves else self.thin.pipeline.iterations
+        self.first = checkpoint_at(self.thin) if saves else self.thin.pipeline.iterations
         """Iterations of the first job; the run is resumed after them."""
         if errors := settings_errors(self.thin):
             raise ConfigError([f"the rehearsal of {file} cannot be: {error}" for error in errors])

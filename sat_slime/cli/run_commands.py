@@ -12,8 +12,7 @@ from rich.console import Console
 from sat_slime.cli.terminal import SLIME, OverridesAsInLaunch, bad_input, finish, say, warn
 
 if TYPE_CHECKING:
-    from sat_slime.cli.lab_run import LabPlan
-    from sat_slime.cli.slime_run import SlimePlan
+    from sat_slime.config.loader import RunConfig
 
 
 DEFAULT = "sat-gspo"
@@ -192,24 +191,15 @@ def launch(
         "name": name,
     }
     settings: dict[str, Any] = {key: value for key, value in options.items() if value is not None}
+    from sat_slime.cli.any_run import settings_warnings
+    from sat_slime.config import LabConfig
+
     console = Console()
     resume = resume or resume_from is not None
     if resume and overwrite:
         bad_input(["--resume goes on with a run and --overwrite deletes it: give one of them"])
-    plan = plan_run(
-        file,
-        settings,
-        overrides or [],
-        resume=resume,
-        resume_from=resume_from,
-        look_for_slime=dry_run and not skip_checks,
-    )
-    for warning in plan.warnings:
-        warn(warning)
-    from sat_slime.cli.lab_run import LabPlan, describe, launch_lab_run  # now: a mistake is told without
-
-    # The runtime is imported once it is known which one it is.
-    if isinstance(plan, LabPlan):
+    config, file, folder = _named_run(file, overrides or [], settings, resume)
+    if isinstance(config, LabConfig):
         of_slime = {
             "--address": address,
             "--start-ray": start_ray,
@@ -220,40 +210,38 @@ def launch(
         }
         if given := [option for option, value in of_slime.items() if value]:
             bad_input([f"{given[0]} is for runs of slime, and {file} is a lab run: leave it out"])
+        from sat_slime.cli import lab_run  # now: a mistake is told without
+
+        lab_plan = lab_run.plan_lab_run(config, file, folder, resume, resume_from)
+        warn(*settings_warnings(config))
         if dry_run:
-            say(console, describe(plan))
+            say(console, lab_run.describe(lab_plan))
             return
-        ending = launch_lab_run(plan, overwrite=overwrite, console=console)
-    else:
-        from sat_slime.cli.slime_job import Where, launch_job
-        from sat_slime.cli.slime_run import show_plan
+        finish(lab_run.launch_lab_run(lab_plan, overwrite=overwrite, console=console), console)
+    from sat_slime.cli.slime_run import plan_slime_run, show_plan
 
-        if dry_run:
-            show_plan(plan, address, skip_checks, full, as_json)
-            return
-        ending = launch_job(plan, Where(address, start_ray, detach, skip_checks), overwrite, console)
-    finish(ending, console)
+    plan = plan_slime_run(config, file, folder, resume, dry_run and not skip_checks, resume_from)
+    warn(*settings_warnings(config))
+    if dry_run:
+        show_plan(plan, address, skip_checks, full, as_json)
+        return
+    from sat_slime.cli.slime_job import Where, launch_job
+
+    finish(launch_job(plan, Where(address, start_ray, detach, skip_checks), overwrite, console), console)
 
 
-def plan_run(
-    file: Path,
-    settings: Mapping[str, Any],
-    overrides: Sequence[str],
-    *,
-    resume: bool,
-    resume_from: int | None = None,
-    look_for_slime: bool = False,
-) -> LabPlan | SlimePlan:
-    """Return the run that the command line asks for, checked. Raises ConfigError or RunFolderError.
+def _named_run(
+    file: Path, overrides: Sequence[str], settings: Mapping[str, Any], resume: bool
+) -> tuple[RunConfig, Path, Path | None]:
+    """Return the settings of the run that the command line asks for, its file, and the folder of one that has begun.
+    Raises ConfigError or RunFolderError.
 
     Args:
         file: a YAML file, or the folder of a run.
-        settings: dotted key to value, of the options that stand for a setting.
         overrides: the texts of `--set`.
-        resume_from: the iteration of the checkpoint to go on from, instead of the newest.
-        look_for_slime: of a run of slime, hold its flags against the slime on this machine.
+        settings: dotted key to value, of the options that stand for a setting.
     """
-    from sat_slime.config import LabConfig, load_config
+    from sat_slime.config import load_config
     from sat_slime.runs.folder import RunFolder, RunFolderError
     from sat_slime.runs.grid import GridFolder
 
@@ -266,16 +254,7 @@ def plan_run(
             raise RunFolderError(f"{folder} is a run: go on with it (--resume), or run it again as another (--name X)")
     elif resume and RunFolder(file.parent).config == file and RunFolder(file.parent).is_run():
         folder = file.parent
-    config = load_config(file, overrides, settings)
-    if "name" in settings:
-        folder = None
-    if isinstance(config, LabConfig):
-        from sat_slime.cli.lab_run import plan_lab_run
-
-        return plan_lab_run(config, file, folder, resume, resume_from)
-    from sat_slime.cli.slime_run import plan_slime_run
-
-    return plan_slime_run(config, file, folder, resume, look_for_slime, resume_from)
+    return load_config(file, overrides, settings), file, None if "name" in settings else folder
 
 
 def grid(
@@ -331,8 +310,7 @@ def grid(
     console = Console()
     options = [*(["--address", address] if address else []), *(["--skip-checks"] if skip_checks else [])]
     plan = plan_grid(file, name, only or [], [*map(int, numbers)], overrides or [], options)
-    for warning in plan.warnings:
-        warn(warning)
+    warn(*plan.warnings)
     if dry_run:
         typer.echo(describe(plan))
     elif as_commands:
@@ -351,10 +329,6 @@ def rehearse(
         Path | None, typer.Option(metavar="FOLDER", help="Gets the findings and the numbers; default: rehearsals/NAME.")
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete an earlier rehearsal there first.")] = False,
-    iterations: Annotated[int | None, typer.Option(min=1, help="Default: two more than the lag.")] = None,
-    layers: Annotated[int | None, typer.Option(min=1, help="Fewer layers than the run's.")] = None,
-    experts: Annotated[int | None, typer.Option(min=1, help="Fewer experts than the run's.")] = None,
-    resume: Annotated[bool, typer.Option("--resume/--no-resume", help="Also go on from a checkpoint.")] = True,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Tell what would be changed; start nothing.")] = False,
 ) -> None:
     """Run FILE whole on this machine's CPU cores before it costs GPUs: real slime, Megatron and SGLang, thin widths.
@@ -369,10 +343,6 @@ def rehearse(
         sat-slime rehearse configs/paper/qwen3-30b-a3b.yaml --method sat-gspo-r3 --lag 8
     """
     from sat_slime.cli.rehearsing import rehearse_run
-    from sat_slime.rehearsal.thin import Sizes
 
-    sizes = Sizes(iterations, layers, experts)
     settings = {key: value for key, value in (("method", method), ("pipeline.lag", lag)) if value is not None}
-    raise typer.Exit(
-        rehearse_run(file, settings, overrides or (), sizes, out, resume=resume, overwrite=overwrite, dry_run=dry_run)
-    )
+    raise typer.Exit(rehearse_run(file, settings, overrides or (), out, overwrite=overwrite, dry_run=dry_run))

@@ -36,7 +36,7 @@ from sat_slime.cli.terminal import (
 from sat_slime.config import ConfigError, SlimeConfig, dump_config, load_config
 from sat_slime.config.jsonl import append_row, keep_rows, number, read_rows, write_atomically
 from sat_slime.launch import checks, cpu_run, local_ray, machine
-from sat_slime.launch.command import checkpoint_folder
+from sat_slime.launch.command import checkpoint_folder, slime_command
 from sat_slime.launch.duration import words
 from sat_slime.launch.job_files import JobLog, JobRecord, submit, write_files
 from sat_slime.launch.local_ray import LocalRay, how_it_died, is_running, stop_ray
@@ -76,16 +76,6 @@ class Job:
         return self.state is not None and not self.state.ended
 
 
-@dataclass(frozen=True)
-class JobEnding(Ending):
-    """The end of a job, or the reason why it is not followed any more."""
-
-    ended: bool = False
-    """True where the job is over, as far as is known."""
-    exit_code: int | None = None
-    """Of the job's process; None where it was not told, as by a Ray that died."""
-
-
 def launch_job(plan: SlimePlan, where: Where, overwrite: bool, console: Console) -> Ending:
     """Send the plan and follow it to its end, or until Ctrl-C, through the restarts of cluster.restarts. Raises
     ConfigError, RunFolderError or JobError when it cannot be sent."""
@@ -108,7 +98,7 @@ def launch_job(plan: SlimePlan, where: Where, overwrite: bool, console: Console)
 def _send(plan: SlimePlan, where: Where, console: Console, overwrite: bool = False, is_restart: bool = False) -> Job:
     """Find or start the cluster, check it, claim the folder and send the job. Raises ConfigError, RunFolderError or
     JobError, and leaves nothing then."""
-    config = plan.config
+    config, sent = plan.config, slime_command(plan.config, plan.folder)
     _check_folder(plan, overwrite)
     if not is_restart:
         for line in time_lines(config, plan.folder if plan.resume else None):
@@ -120,7 +110,7 @@ def _send(plan: SlimePlan, where: Where, console: Console, overwrite: bool = Fal
         is_here = ray is not None and config.cluster.device == "cpu"
         if not where.skip_checks and not is_here:  # this machine was checked
             say(console, f"checking the cluster at {server.address} ...")
-            findings = list(checks.cluster_findings(server, config, plan.folder, plan.sent, plan.resume))
+            findings = list(checks.cluster_findings(server, config, plan.folder, sent, plan.resume))
             for finding in findings:
                 if finding.mark == "OK" and finding.what in ROWS:  # the table of memory
                     say(console, f"{finding.what:12}  {finding.detail}")
@@ -130,9 +120,9 @@ def _send(plan: SlimePlan, where: Where, console: Console, overwrite: bool = Fal
         if not is_restart:
             folder.forget_stop()
         with writable(folder.path):
-            write_files(plan.sent.files)
+            write_files(sent.files)
             runtime_env = config.cluster.runtime_env
-            record = submit(server, plan.sent.command, plan.sent.env, runtime_env, folder.path, config, ray)
+            record = submit(server, sent.command, sent.env, runtime_env, folder.path, config, ray)
             folder.started(record.job)
         undo.pop_all()  # from here on it is the job's
     say(console, f"job {record.job} at {record.address}, in {plan.folder}")
@@ -240,7 +230,7 @@ def _show(job: Job, console: Console, keep: bool = True) -> None:
             show.read(line, view)
 
 
-def follow(job: Job, console: Console) -> JobEnding:
+def follow(job: Job, console: Console) -> Ending:
     """Show the job's progress until it ends or Ctrl-C; keep its log."""
     folder, record = job.folder, job.record
     assert job.server is not None
@@ -249,12 +239,12 @@ def follow(job: Job, console: Console) -> JobEnding:
         _show(job, console)
         state = job.server.state(record.job)
     except KeyboardInterrupt:
-        return JobEnding("interrupted", None, f"the job goes on; {how_to_go_on(folder.path)}")
+        return Ending("interrupted", None, f"the job goes on; {how_to_go_on(folder.path)}")
     except JobError as error:
         died = how_it_died(record.ray) if record.ray is not None else None
         if died is None:
             text = f"the job itself may well go on; {how_to_go_on(folder.path)}"
-            return JobEnding("failed", f"the log cannot be followed any more: {error}", text)
+            return Ending("failed", f"the log cannot be followed any more: {error}", text)
         state = JobState("FAILED", None, died)
     return _end(replace(job, state=state), console)
 
@@ -306,7 +296,7 @@ class Show:
             view.message(line.text[:LONGEST_LINE], "warning")
 
 
-def _end(job: Job, console: Console) -> JobEnding:
+def _end(job: Job, console: Console) -> Ending:
     """Note how the job ended, and end the Ray that was started for it."""
     folder, ray = job.folder, job.record.ray
     status, error = note_end(job)
@@ -318,10 +308,10 @@ def _end(job: Job, console: Console) -> JobEnding:
     if status != "finished":
         lines.append(f"go on with: sat-slime launch {short(folder.path)} --resume")
     exit_code = job.state.exit_code if job.state else None
-    return JobEnding(status, error, "\n".join(lines), ended=True, exit_code=exit_code)
+    return Ending(status, error, "\n".join(lines), ended=True, exit_code=exit_code)
 
 
-def with_report(ending: JobEnding, folder: Path) -> JobEnding:
+def with_report(ending: Ending, folder: Path) -> Ending:
     """Return the ending of a run, whose report is written if its job is over and there is anything to draw."""
     if not (ending.ended and RunFolder(folder).metrics.exists()):
         return ending
@@ -377,84 +367,61 @@ def _end_ray(ray: LocalRay, console: Console, logs_to: Path | None = None) -> No
 # ---------------------------------------------------------------------------------------------------- it is sent again
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 10.0, 600.0
-"""Seconds before a restart, twice as long with each job that left no newer checkpoint: what a dead job holds is free
+"""Seconds before a restart, twice as long with each death after the same iteration: what a dead job holds is free
 within seconds, and a node that boots is back within minutes."""
 DEATHS_AT_ONE_ITERATION = 3
 """With so many deaths after one iteration the run itself, not the machine, is what fails there."""
-SIGNALS = 128
-"""A shell adds it to the number of the signal that killed its command."""
 
 
-@dataclass(frozen=True)
-class Death:
-    """A job that failed."""
-
-    began: int
-    """Iterations that were trained when it was sent."""
-    iteration: int
-    """Iterations that were trained when it died."""
-    exit_code: int | None
-    """That of its process; None where it was not told."""
-
-
-def refusal(deaths: Sequence[Death], limit: int) -> str | None:
-    """Return why a run is not restarted after these deaths, in words; None where it is."""
-    last = deaths[-1]
-    if last.exit_code == BAD_INPUT:
+def refusal(deaths: Sequence[int], exit_code: int | None, limit: int) -> str | None:
+    """Return why a run is not restarted, in words; None where it is. deaths: the iterations that were trained when its
+    jobs died. exit_code: that of the last job; None where it was not told."""
+    if exit_code == BAD_INPUT:
         return "its settings were refused, as they would be again"
-    has_trained = any(death.iteration > death.began for death in deaths)
-    if not has_trained and last.exit_code is not None and 0 < last.exit_code < SIGNALS:
-        return "it failed before it had trained anything, as it would again"
-    if sum(death.iteration == last.iteration for death in deaths) >= DEATHS_AT_ONE_ITERATION:
-        return f"it died {DEATHS_AT_ONE_ITERATION} times after iteration {last.iteration}"
-    if len(deaths) > limit:
-        return f"cluster.restarts is {limit}, and so often it was"
-    return None
+    if deaths.count(deaths[-1]) >= DEATHS_AT_ONE_ITERATION:
+        return f"it died {DEATHS_AT_ONE_ITERATION} times after iteration {deaths[-1]}"
+    return f"cluster.restarts is {limit}, and so often it was" if len(deaths) > limit else None
 
 
-def follow_and_restart(job: Job, where: Where, console: Console) -> JobEnding:
+def follow_and_restart(job: Job, where: Where, console: Console) -> Ending:
     """Follow a run to its end, through restarts of its job from the newest whole checkpoint, and unlock its folder."""
-    deaths: list[Death] = []
+    deaths: list[int] = []
     config, path, limit = job.config, job.folder.path, job.config.cluster.restarts
     try:
         while True:
-            began = saved_iterations(config, path)
             ending = follow(job, console)
             if not limit or ending.status != "failed" or not ending.ended:
                 return ending
-            trained = int(number(newest_step(job), "step", 0)) // config.pipeline.optimizer_steps_per_rollout
-            deaths.append(Death(began, max(began, trained), ending.exit_code))
+            steps = int(number(newest_step(job), "step", 0))
+            deaths.append(max(saved_iterations(config, path), steps // config.pipeline.optimizer_steps_per_rollout))
             try:
-                if why := refusal(deaths, limit):
-                    return _given_up(job, ending, f"not restarted: {why}")
-                start = newest_whole(checkpoint_folder(config, path))  # 0 where there is none
-                _announce_and_wait(job, ending.error or "", deaths, start, console)
-                job.folder.unlock()  # it is locked again as the job is sent
-                resume_from = None if start == (saved_iterations(config, path) or None) else start
-                plan = plan_slime_run(config, RunFolder(path).config, path, True, resume_from=resume_from)
-                job = _send(plan, where, console, is_restart=True)
-                if job.folder.is_to_stop() and job.server:
-                    job.server.stop(job.record.job)
+                if not (why := refusal(deaths, ending.exit_code, limit)):
+                    job = _send_again(job, ending.error or "", deaths, where, console)
+                    continue
+                why = f"not restarted: {why}"
             except KeyboardInterrupt:
                 job.folder.ended("interrupted")
                 return replace(ending, status="interrupted", error=None)
             except (ConfigError, RunFolderError, JobError) as error:
-                return _given_up(job, ending, f"its restart failed: {' '.join(str(error).splitlines())}")
+                why = f"its restart failed: {' '.join(str(error).splitlines())}"
+            first, *rest = (ending.error or "").splitlines() or [""]
+            job.folder.ended("failed", f"{first}; {why}")
+            return replace(ending, error="\n".join([f"{first}; {why}", *rest]))
     finally:
         job.folder.unlock()
 
 
-def _announce_and_wait(job: Job, error: str, deaths: Sequence[Death], start: int, console: Console) -> None:
-    """Tell of a restart from the checkpoint of iteration `start`, in terminal, log.txt, restarts.jsonl and state, and
-    wait for it, unless `sat-slime stop` asks for the end: that raises KeyboardInterrupt, as Ctrl-C does."""
-    folder, died, reason = job.folder, max(deaths[-1].iteration, start), error.partition("\n")[0]
-    without_newer = sum(death.began == start for death in deaths)
-    pause = min(FIRST_PAUSE_S * 2.0 ** max(0, without_newer - 1), LONGEST_PAUSE_S)
-    where = f"from iteration {start}" if start else "from the start"
-    count = f"restart {len(deaths)} of {job.config.cluster.restarts}"
-    line = f"{count}, {where}, in {pause:.0f} s: after iteration {died} {reason}"
+def _send_again(job: Job, error: str, deaths: Sequence[int], where: Where, console: Console) -> Job:
+    """Tell of a restart in terminal, log.txt, restarts.jsonl and state, wait for it, and send the job again. Where
+    `sat-slime stop` asks for the end meanwhile, it raises KeyboardInterrupt, as Ctrl-C does."""
+    folder, config, reason = job.folder, job.config, error.partition("\n")[0]
+    start = newest_whole(checkpoint_folder(config, folder.path))  # 0 where there is none
+    pause = min(FIRST_PAUSE_S * 2.0 ** (deaths.count(deaths[-1]) - 1), LONGEST_PAUSE_S)
+    whence = f"from iteration {start}" if start else "from the start"
+    count = f"restart {len(deaths)} of {config.cluster.restarts}"
+    line = f"{count}, {whence}, in {pause:.0f} s: after iteration {deaths[-1]} {reason}"
     with writable(folder.path):
-        append_row(folder.restarts, {"from": start, "died_at": died, "job": job.record.job, "reason": reason})
+        append_row(folder.restarts, {"from": start, "died_at": deaths[-1], "job": job.record.job, "reason": reason})
         JobLog(folder.log).remark(line)
         folder.ended("restarting", reason)
     say(console, line)
@@ -463,13 +430,13 @@ def _announce_and_wait(job: Job, error: str, deaths: Sequence[Death], start: int
         time.sleep(0.1)
     if folder.is_to_stop():
         raise KeyboardInterrupt
-
-
-def _given_up(job: Job, ending: JobEnding, remark: str) -> JobEnding:
-    """The remark joins the error's first line, which is the one that is kept."""
-    first, *rest = (ending.error or "").splitlines() or [""]
-    job.folder.ended("failed", f"{first}; {remark}")
-    return replace(ending, error="\n".join([f"{first}; {remark}", *rest]))
+    folder.unlock()  # it is locked again as the job is sent
+    resume_from = None if start == (saved_iterations(config, folder.path) or None) else start
+    plan = plan_slime_run(config, folder.config, folder.path, True, resume_from=resume_from)
+    again = _send(plan, where, console, is_restart=True)
+    if again.folder.is_to_stop() and again.server:
+        again.server.stop(again.record.job)
+    return again
 
 
 # ------------------------------------------------------------------------------------------------- from any terminal

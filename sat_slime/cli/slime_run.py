@@ -5,20 +5,20 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import typer
 from rich.console import Console
 
-from sat_slime.cli.any_run import length_line, method_and_order
+from sat_slime.cli.any_run import Plan, length_line, method_and_order
 from sat_slime.cli.terminal import refuse_failures, say
 from sat_slime.config import ConfigError, SlimeConfig, load_config
 from sat_slime.config.finding import Finding, fail, ok, settings_findings, warn
 from sat_slime.config.jsonl import number, read_rows
 from sat_slime.config.slime_checks import slime_config_warnings
 from sat_slime.launch import checks
-from sat_slime.launch.command import SlimeCommand, checkpoint_folder, run_folder, slime_command
+from sat_slime.launch.command import checkpoint_folder, run_folder, slime_command
 from sat_slime.launch.duration import Measured, duration_lines, measured
 from sat_slime.launch.job_files import JobRecord
 from sat_slime.launch.machine import SCRIPT
@@ -36,19 +36,7 @@ from sat_slime.runs.going_back import (
     settings_before,
 )
 
-
-@dataclass(frozen=True)
-class SlimePlan:
-    """A run of slime that can be sent."""
-
-    config: SlimeConfig
-    folder: Path
-    """The absolute path, since the job's processes have other working directories."""
-    resume: bool
-    sent: SlimeCommand
-    warnings: tuple[str, ...]
-    resume_from: int | None = None
-    """The iteration of the checkpoint to go on from, 0 for the beginning; None: the newest checkpoint."""
+SlimePlan = Plan[SlimeConfig]
 
 
 def plan_slime_run(
@@ -72,8 +60,7 @@ def plan_slime_run(
         raise ConfigError([f"{file}: {error}" for error in errors])
     if resume:
         _check_resume(config, folder, resume_from)
-    sent = slime_command(config, folder)
-    return SlimePlan(config, folder, resume, sent, tuple(slime_config_warnings(config)), resume_from)
+    return SlimePlan(config, folder, resume, resume_from)
 
 
 def _check_resume(config: SlimeConfig, path: Path, resume_from: int | None) -> None:
@@ -152,12 +139,12 @@ def describe(plan: SlimePlan, full: bool) -> str:
         summary += [f"{'' if number else heading:10}  {line}" for number, line in enumerate(lines)]
     if not full:
         return "\n".join(summary)
-    lines = [f"# {line}" for line in summary]
-    lines += ["", *(f"export {name}={shlex.quote(value)}" for name, value in plan.sent.env.items())]
-    lines += ["", " \\\n    ".join(by_flag(plan.sent.command))]
+    sent, lines = slime_command(config, plan.folder), [f"# {line}" for line in summary]
+    lines += ["", *(f"export {name}={shlex.quote(value)}" for name, value in sent.env.items())]
+    lines += ["", " \\\n    ".join(by_flag(sent.command))]
     if config.cluster.runtime_env:
         lines += ["", f"# also in Ray's runtime environment: {json.dumps(config.cluster.runtime_env)}"]
-    for path, text in plan.sent.files.items():
+    for path, text in sent.files.items():
         lines += ["", f"# {path}", *text.rstrip("\n").split("\n")]
     return "\n".join(lines)
 
@@ -180,7 +167,9 @@ def show_plan(plan: SlimePlan, option: str | None, skip_checks: bool, full: bool
         ConfigError: a check failed; of a machine without slime only those of the settings count.
     """
     findings = [] if skip_checks else list(_check_here(plan, option))
-    typer.echo(json.dumps(asdict(plan.sent), indent=2) if as_json else describe(plan, full))
+    typer.echo(
+        json.dumps(asdict(slime_command(plan.config, plan.folder)), indent=2) if as_json else describe(plan, full)
+    )
     of_machine = [finding for finding in findings if not finding.of_settings]
     failed = any(finding.mark == "FAIL" for finding in of_machine)
     if failed and not (Path(plan.config.cluster.slime_dir).expanduser() / SCRIPT).is_file():
@@ -220,7 +209,8 @@ def slime_findings(config: SlimeConfig, file: Path, folder: Path | None = None) 
     try:
         server = JobServer(address)
         yield ok("cluster", server.address)
-        yield from checks.cluster_findings(server, plan.config, plan.folder, plan.sent, plan.resume)
+        sent = slime_command(plan.config, plan.folder)
+        yield from checks.cluster_findings(server, plan.config, plan.folder, sent, plan.resume)
     except JobError as error:
         yield fail("cluster", str(error))
 

@@ -44,6 +44,10 @@ class Ending:
     """The failure: a line that speaks for itself, and what more there is, such as the end of a log."""
     text: str
     """Lines that say where the report is and how to go on."""
+    ended: bool = False
+    """Of a job: True where it is over, as far as is known."""
+    exit_code: int | None = None
+    """Of a job's process; None where it was not told, as by a Ray that died."""
 
 
 def write_utf8() -> None:
@@ -106,9 +110,10 @@ def bad_input(lines: Iterable[str]) -> NoReturn:
     raise typer.Exit(BAD_INPUT) from None
 
 
-def warn(line: str) -> None:
-    """Print a warning, on stderr."""
-    Console(stderr=True, soft_wrap=True, highlight=False).print(f"warning: {line}", style="yellow", markup=False)
+def warn(*lines: str) -> None:
+    """Print warnings, on stderr."""
+    for line in lines:
+        Console(stderr=True, soft_wrap=True, highlight=False).print(f"warning: {line}", style="yellow", markup=False)
 
 
 def refuse_failures(findings: Iterable[Finding]) -> None:

@@ -41,18 +41,6 @@ RESPONSE = 24
 
 
 @dataclass(frozen=True)
-class Sizes:
-    """The size of a rehearsal."""
-
-    iterations: int | None = None
-    """None: two more than the lag."""
-    layers: int | None = None
-    """None: the run's."""
-    experts: int | None = None
-    """None: the run's."""
-
-
-@dataclass(frozen=True)
 class Change:
     """A setting that differs in the rehearsal."""
 
@@ -85,25 +73,18 @@ class Thin:
             self.changes.append(Change(key, was, value, why))
 
 
-def thin_settings(config: SlimeConfig, folder: Path, sizes: Sizes) -> Thin:
+def thin_settings(config: SlimeConfig, folder: Path) -> Thin:
     """Return the settings of the rehearsal, whose model, prompts and runs are in `folder`, with what they change."""
     thin = Thin(config)
-    _widths(thin, sizes)
+    _widths(thin)
     _device(thin)
-    _counts(thin, sizes)
+    _counts(thin)
     _places(thin, folder)
     return thin
 
 
-def _widths(thin: Thin, sizes: Sizes) -> None:
+def _widths(thin: Thin) -> None:
     model, train = thin.config.model, thin.config.train
-    if sizes.layers and sizes.layers < model.layers:
-        thin.set("slime.num-layers", sizes.layers, "--layers")
-        frequency = model.architecture.get("moe-layer-freq")
-        if isinstance(frequency, str) and not frequency.strip().isdigit():
-            thin.set("slime.moe-layer-freq", f"[1]*{sizes.layers}", "--layers")
-    if sizes.experts and sizes.experts < model.experts:
-        thin.set("slime.num-experts", sizes.experts, "--experts")
     cut = math.lcm(train.tensor_parallel, thin.config.rollout.gpus_per_engine)
     if "kv-channels" in model.architecture:
         thin.set("slime.kv-channels", HEAD_DIM, THIN)
@@ -128,10 +109,10 @@ def _device(thin: Thin) -> None:
             thin.set(f"slime.{name}", None, OF_GPUS)
 
 
-def _counts(thin: Thin, sizes: Sizes) -> None:
+def _counts(thin: Thin) -> None:
     config = thin.config
     pipeline, rollout, train, evaluation = config.pipeline, config.rollout, config.train, config.eval
-    iterations = sizes.iterations or (4 if pipeline.mode == "streaming" else max(pipeline.lag, 1) + 2)
+    iterations = 4 if pipeline.mode == "streaming" else max(pipeline.lag, 1) + 2
     thin.set("pipeline.iterations", iterations, FEW)
     share = pipeline.optimizer_steps_per_rollout * max(train.data_parallel, 1)
     thin.set("slime.rollout-batch-size", _prompts(config, share), FEW)

@@ -101,6 +101,10 @@ class GridFolder:
     def is_grid(self) -> bool:
         return self.config.is_file()
 
+    def has_begun(self) -> bool:
+        """Return whether a grid was started here: the file alone may be what `init grid` wrote."""
+        return self.is_grid() and self.cells.is_dir()
+
     def planned(self) -> list[Cell]:
         """Return the cells that grid.yaml names. Raises ConfigError."""
         return plan_cells(load_grid(self.config))

@@ -48,7 +48,7 @@ def test_commands_that_read_a_folder_import_nothing_that_it_names(imported, tmp_
 
 
 def test_a_grid_is_read_without_what_it_names(imported, tmp_path):
-    (tmp_path / "grid").mkdir()
+    (tmp_path / "grid/cells").mkdir(parents=True)
     grid = {"name": "grid", "run": "run.yaml", "methods": ["hostile.base"], "lags": [1], "seeds": [0]}
     (tmp_path / "grid/grid.yaml").write_text(yaml.safe_dump(grid))
     (tmp_path / "grid/run.yaml").write_text(yaml.safe_dump({"extends": str(TINY), **NAMED["base"]}))

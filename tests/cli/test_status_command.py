@@ -48,9 +48,17 @@ def test_status_without_a_run_lists_all_of_them_newest_first(runtime, tmp_path):
     assert "2020-01-01 00:00" in lines[2]
 
 
+def test_the_file_of_init_grid_is_no_grid_yet(runtime, tmp_path):
+    sat_slime_command("init", "grid")
+    sat_slime_command("launch", TINY)
+    assert "runs/tiny" in sat_slime_command("status").stdout
+    assert "folder      grids/" in sat_slime_command("grid", ".", "--dry-run").stdout
+
+
 def test_the_runs_of_a_grid_are_listed_in_it_alone(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_grid(tmp_path / "grids/small", ("gspo", "sat-gspo"), (0,), lags=(8,))
+    (tmp_path / "grids/small/cells").mkdir()
     write_cell(tmp_path / "runs/old/one", "sat-gspo-r3", 8, 3, steps=50, state="interrupted")
     write_grid(tmp_path / "kept/result", ("gspo",), ())  # of which the runs are elsewhere
     lines = {line.split()[0]: line for line in sat_slime_command("status").stdout.splitlines()[1:]}

@@ -7,14 +7,14 @@ import pytest
 
 from sat_slime.config import load_config
 from sat_slime.rehearsal.rehearsal_checks import Records, all_checks, expected_order
-from sat_slime.rehearsal.thin import Sizes, thin_settings
+from sat_slime.rehearsal.thin import thin_settings
 
 PAPER = Path(__file__).parents[2] / "configs" / "paper" / "qwen3-30b-a3b.yaml"
 
 
 def settings(*overrides, lag=8):
     run = load_config(PAPER, overrides, {"method": "sat-gspo-r3", "pipeline.lag": lag})
-    return thin_settings(run, Path("/nowhere"), Sizes()).config
+    return thin_settings(run, Path("/nowhere")).config
 
 
 @pytest.mark.parametrize(
@@ -78,9 +78,7 @@ def test_responses_that_no_token_ends_are_found():
     at_limit = sample("so so", 0.0, "truncated", 24)
     assert marks(Records(rollouts={0: [at_limit, sample("\\boxed{7}", 1.0)]}))[name] == "OK"
     assert marks(Records(rollouts={0: [at_limit]}))[name] == "FAIL"
-    tied = thin_settings(
-        load_config(PAPER.parents[1] / "recipes" / "qwen3-0.6b-2gpus.yaml"), Path("/nowhere"), Sizes()
-    ).config
+    tied = thin_settings(load_config(PAPER.parents[1] / "recipes" / "qwen3-0.6b-2gpus.yaml"), Path("/nowhere")).config
     assert marks(Records(rollouts={0: [at_limit]}), tied)[name] == "NOTE"
 
 

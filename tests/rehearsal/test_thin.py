@@ -6,7 +6,7 @@ import pytest
 
 from sat_slime.config import load_config
 from sat_slime.launch.checks import settings_errors
-from sat_slime.rehearsal.thin import Sizes, thin_settings
+from sat_slime.rehearsal.thin import thin_settings
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 PAPER = CONFIGS / "paper" / "qwen3-30b-a3b.yaml"
@@ -19,7 +19,7 @@ def paper(*overrides, lag=8):
 
 def test_what_the_run_is_stays(tmp_path):
     run = paper()
-    thin = thin_settings(run, tmp_path, Sizes()).config
+    thin = thin_settings(run, tmp_path).config
     assert thin.method == run.method
     assert thin.pipeline.lag == 8
     assert thin.pipeline.iterations == 10
@@ -34,7 +34,7 @@ def test_what_the_run_is_stays(tmp_path):
 
 def test_every_change_is_listed_with_both_values(tmp_path):
     run = paper()
-    made = thin_settings(run, tmp_path, Sizes())
+    made = thin_settings(run, tmp_path)
     before, after = run.model_dump(), made.config.model_dump()
 
     def differing(a, b, at=""):
@@ -55,14 +55,14 @@ def test_every_change_is_listed_with_both_values(tmp_path):
 )
 def test_each_rank_has_enough_responses_for_sats_quantile(overrides, prompts, tmp_path):
     """0.9 of ten is the largest but one; without it no gate could open on a data-parallel rank."""
-    thin = thin_settings(paper(*overrides), tmp_path, Sizes()).config
+    thin = thin_settings(paper(*overrides), tmp_path).config
     assert thin.rollout.prompts_per_iteration == prompts
     assert thin.rollout.responses_per_iteration / thin.train.data_parallel > 1 / (1 - thin.method.sat.alpha)
 
 
 def test_nothing_is_read_or_written_outside_its_folder(tmp_path):
     run = paper("slime.save=/root/mine")
-    thin = thin_settings(run, tmp_path, Sizes()).config
+    thin = thin_settings(run, tmp_path).config
     paths = (thin.output_dir, thin.model.hf_checkpoint, thin.model.megatron_checkpoint, thin.data.prompts)
     assert all(path.startswith(str(tmp_path)) for path in (*paths, *thin.eval.prompts.values()))
     assert thin.checkpoint.folder is None
@@ -70,13 +70,13 @@ def test_nothing_is_read_or_written_outside_its_folder(tmp_path):
 
 @pytest.mark.parametrize("file", [PAPER, *RECIPES], ids=lambda file: file.stem)
 def test_a_recipe_made_thin_is_a_run_that_slime_takes_here(file, tmp_path):
-    thin = thin_settings(load_config(file), tmp_path, Sizes()).config
+    thin = thin_settings(load_config(file), tmp_path).config
     assert settings_errors(thin) == []
 
 
 def test_flags_of_cuda_are_left_out_and_others_stay(tmp_path):
     run = paper("slime.sglang-cuda-graph-max-bs=64", "slime.sglang-attention-backend=fa3", "slime.lr-warmup-iters=1")
-    made = thin_settings(run, tmp_path, Sizes())
+    made = thin_settings(run, tmp_path)
     flags = made.config.slime
     assert "sglang-cuda-graph-max-bs" not in flags
     assert flags["sglang-attention-backend"] == "torch_native"

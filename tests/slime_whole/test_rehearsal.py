@@ -13,15 +13,15 @@ from sat_slime.rollout.scratch import PREFIX
 pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(2400)]
 
 PAPER = ROOT / "configs" / "paper" / "qwen3-30b-a3b.yaml"
+FEW = ("num-layers=2", "num-experts=16", "moe-layer-freq='[1]*2'")
 
 
 def rehearse(slime, out, *options):
     places = {"cluster.slime_dir": slime.slime_dir, "cluster.megatron_dir": slime.megatron_dir}
     where = [word for key, value in places.items() for word in ("--set", f"{key}={value}")]
-    words = [*COMMAND, "rehearse", str(PAPER), "--method", "sat-gspo-r3", "--out", str(out), *where, *options]
-    return subprocess.run(
-        [*words, "--layers", "2", "--experts", "16"], capture_output=True, text=True, env=environment()
-    )
+    few = [word for flag in FEW for word in ("--set", f"slime.{flag}")]
+    words = [*COMMAND, "rehearse", str(PAPER), "--method", "sat-gspo-r3", "--out", str(out), *where, *few, *options]
+    return subprocess.run(words, capture_output=True, text=True, env=environment())
 
 
 def scratch_folders():
@@ -42,6 +42,6 @@ def test_every_check_holds_and_nothing_is_left(slime, tmp_path):
 def test_a_reward_that_raises_is_what_the_rehearsal_says(slime, tmp_path):
     (tmp_path / "my_reward.py").write_text("async def reward(args, sample, **_):\n    raise KeyError('no answer')\n")
     options = ("--set", "slime.custom-rm-path=my_reward.reward", "--set", f"cluster.python_path=[{tmp_path}]")
-    done = rehearse(slime, tmp_path / "out", "--lag", "1", "--no-resume", *options)
+    done = rehearse(slime, tmp_path / "out", "--lag", "1", "--set", "slime.save-interval=0", *options)
     assert done.returncode == 1
     assert "no answer" in done.stdout

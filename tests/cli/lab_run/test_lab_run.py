@@ -113,7 +113,7 @@ def test_an_interrupt_before_the_runtime_runs(runtime, monkeypatch, tmp_path):
     assert result.exit_code == 130
     assert "go on with: sat-slime launch runs/tiny --resume" in result.stdout
     assert state(tmp_path / "runs" / "tiny")["status"] == "interrupted"
-    monkeypatch.setattr("sat_slime.cli.run_commands.plan_run", interrupted)
+    monkeypatch.setattr(lab_run, "plan_lab_run", interrupted)
     result = sat_slime_command("launch", TINY)
     assert (result.exit_code, result.stderr) == (130, "error: interrupted\n")
 
