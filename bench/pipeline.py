@@ -54,7 +54,7 @@ def main() -> None:
         def asynchronous() -> None:
             nonlocal batch
             problems, requests = training_requests(config, 0)
-            flight = engine.start("generate", requests)
+            flight = engine.generate(requests)
             trainer.call("train", batch.graded())
             batch = collect(config, flight, 0, problems)
 

@@ -10,14 +10,14 @@ from tempfile import TemporaryDirectory
 
 from sat_slime.config.schema import LabConfig
 from sat_slime.lab.batch import RolloutBatch, training_requests
-from sat_slime.lab.engine import Generation, RunningEngine
+from sat_slime.lab.engine import Engine, Generation
 from sat_slime.lab.initial_model import cached_model, is_model
 from sat_slime.lab.process import TrainerProcess
 from sat_slime.tasks.running_sums import Problem
 
 
 @contextmanager
-def running(config: LabConfig) -> Iterator[tuple[TrainerProcess, RunningEngine]]:
+def running(config: LabConfig) -> Iterator[tuple[TrainerProcess, Engine]]:
     """Brings up trainer and engine at equal weights: the warmed-up initial model is version 0."""
     with TemporaryDirectory() as folder:
         scratch = Path(folder)
@@ -29,20 +29,20 @@ def running(config: LabConfig) -> Iterator[tuple[TrainerProcess, RunningEngine]]
                 process.call("warm_up", initial)
         with (
             closing(TrainerProcess(config, logs / "trainer.log")) as trainer,
-            closing(RunningEngine(config, initial, logs)) as engine,
+            closing(Engine(config, logs)) as engine,
         ):
             loading = trainer.start("load_initial", initial)
-            engine.call("start_server")
+            engine.start(initial)
             loading.result()
             weights = scratch / "v0"
-            engine.call("update_weights", weights, trainer.call("export_weights", weights))
+            engine.update_weights(weights, trainer.call("export_weights", weights))
             yield trainer, engine
 
 
-def generate(config: LabConfig, engine: RunningEngine, iteration: int) -> RolloutBatch:
+def generate(config: LabConfig, engine: Engine, iteration: int) -> RolloutBatch:
     """Generates one batch and waits for it."""
     problems, requests = training_requests(config, iteration)
-    return collect(config, engine.start("generate", requests), iteration, problems)
+    return collect(config, engine.generate(requests), iteration, problems)
 
 
 def collect(config: LabConfig, flight: Future[Generation], iteration: int, problems: list[Problem]) -> RolloutBatch:

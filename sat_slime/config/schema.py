@@ -182,7 +182,7 @@ class RolloutConfig(Section):
     startup_timeout_s: Annotated[PositiveFloat, MAY_CHANGE_ON_RESUME] = 180.0
     """Seconds for the server to become healthy before it counts as failed."""
     request_timeout_s: Annotated[PositiveFloat, MAY_CHANGE_ON_RESUME] = 120.0
-    """Seconds for one response before it counts as lost and is sent again."""
+    """Seconds for the answer to a request before the server counts as hung, which ends the run."""
 
 
 class TrainConfig(Section):

@@ -46,8 +46,6 @@ class RolloutBatch:
     responses: list[Response]
     seconds: float = 0.0
     """Seconds from the first request sent to the last response received."""
-    faults: dict[str, int] = field(default_factory=dict)
-    """Counts of rejected, lost and resent responses."""
     verdicts: list[Verdict] = field(default_factory=list)
     """The verdicts on the responses, in their order; empty until they are graded."""
 
@@ -86,7 +84,7 @@ class RolloutBatch:
         return [replace(response, reward=reward, advantage=advantage) for response, reward, advantage in graded]
 
     def metrics(self) -> dict[str, float]:
-        """Return reward/*, response/*, tokens/* and rollout/* of the run folder."""
+        """Return reward/*, response/* and tokens/* of the run folder."""
         rewards, lengths = self.rewards, self.lengths
         return {
             "reward/mean": float(rewards.mean()),
@@ -95,7 +93,6 @@ class RolloutBatch:
             "response/length_max": int(lengths.max()),
             "response/truncated": float(self.truncated.mean()),
             "tokens/response_total": int(lengths.sum()),
-            **{f"rollout/{name}": count for name, count in self.faults.items()},
         }
 
 
@@ -272,6 +269,5 @@ def evaluation_row(batch: RolloutBatch, scores: EvalConfig, step: int, iteration
         "iteration": iteration,
         "weights_step": measured_weights(response.weight_version for response in batch.responses),
         **summary(*graded, repeats=scores.repeats),
-        **{f"rollout/{name}": count for name, count in batch.faults.items()},
         "time/eval": batch.seconds,
     }

@@ -1,8 +1,8 @@
 """Checkpoints of a run: a folder that is there in full or not at all, with a checksum for every file.
 
 `checkpoints/iteration-000032/` holds `state.json`, the trainer's `trainer.safetensors`, the broadcast weights that
-are still in use (`weights/`), what was generated ahead (`ahead.json`), and `SHA256SUMS`. It is written under another
-name, flushed to the disk and renamed; nothing in it is pickled. What reads a checkpoint takes it from `verified`.
+are still in use (`weights/`), and `SHA256SUMS`. It is written under another name, flushed to the disk and renamed;
+nothing in it is pickled. What reads a checkpoint takes it from `verified`.
 """
 
 from __future__ import annotations
@@ -11,25 +11,21 @@ import hashlib
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 import sat_slime
 from sat_slime.config.checksums import checksum_faults, in_words, remove_at_once, written_whole
 from sat_slime.config.schema import LabConfig
 from sat_slime.config.section import kept_settings
 from sat_slime.config.source import ConfigError
-from sat_slime.lab.batch import RolloutBatch, training_requests
-from sat_slime.rollout.types import GenerationRequest, Response
+from sat_slime.lab.batch import training_requests
 from sat_slime.runs import saved as runs
-from sat_slime.tasks.running_sums import Problem
 
-SCHEMA = "sat_slime.checkpoint/6"
+SCHEMA = "sat_slime.checkpoint/7"
 """The format's name in state.json."""
 _NAME = re.compile(r"iteration-(\d{6,})")
 
@@ -52,6 +48,10 @@ class LoopState:
     """Optimizer updates."""
     weight_versions: list[int]
     """Versions of the broadcast weights still in use; the last is what the engine holds."""
+    ahead: int | None = None
+    """Mode batch: the version that generated the next iteration's batch; None: it is not generated yet."""
+    stream: dict[str, Any] = field(default_factory=dict)
+    """Mode streaming: a StreamState, in which the groups that waited are unfinished again."""
     canary: list[float] = field(default_factory=list)
     """Differences of the pushes that passed the canary, the newest ones."""
     settings: dict[str, Any] = field(default_factory=dict)
@@ -145,39 +145,3 @@ def verified(path: Path) -> Checkpoint:
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise DamagedCheckpoint(path, {"state.json": f"cannot be read ({error})"}) from error
     return Checkpoint(path, state)
-
-
-# ------------------------------------------------------------------------------------------- what was generated ahead
-
-
-def write_ahead(folder: Path, batches: Sequence[RolloutBatch], **more: Any) -> None:
-    """Saves what was generated ahead: a batch, or the groups that wait in a stream, in their order. more: what is to
-    come back with them, in JSON's types."""
-
-    def plain(array: np.ndarray) -> dict[str, Any]:
-        return {"dtype": str(array.dtype), "values": array.tolist()}
-
-    rows = [
-        {"number": b.iteration, "seconds": b.seconds, "faults": b.faults, "responses": [vars(r) for r in b.responses]}
-        for b in batches
-    ]
-    (folder / "ahead.json").write_text(json.dumps({"batches": rows, **more}, default=plain))
-
-
-def read_ahead(
-    folder: Path, config: LabConfig, asked: Callable[[LabConfig, int], tuple[list[Problem], list[GenerationRequest]]]
-) -> tuple[list[RolloutBatch], dict[str, Any]]:
-    """Return what `write_ahead` was given. asked: gives the problems and requests of a number, which follow from the
-    run's seed: `training_requests` or `training_group`."""
-
-    def array_in(value: dict[str, Any]) -> Any:
-        return np.array(value["values"], value["dtype"]) if value.keys() == {"dtype", "values"} else value
-
-    more = json.loads((folder / "ahead.json").read_text(), object_hook=array_in)
-    batches = []
-    for row in more.pop("batches"):
-        tokens = [{key: tuple(made[key]) for key in ("prompt_ids", "output_ids")} for made in row["responses"]]
-        responses = [Response(**made | ids) for made, ids in zip(row["responses"], tokens, strict=True)]
-        problems = asked(config, row["number"])[0]
-        batches.append(RolloutBatch(config.task, row["number"], problems, responses, row["seconds"], row["faults"]))
-    return batches, more

@@ -10,7 +10,6 @@ import _thread
 import math
 import shutil
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from concurrent.futures import Future
@@ -35,7 +34,7 @@ from sat_slime.lab.batch import (
     training_requests,
 )
 from sat_slime.lab.checkpoint import Checkpoint
-from sat_slime.lab.engine import Generation, RunningEngine
+from sat_slime.lab.engine import Engine, Generation
 from sat_slime.lab.initial_model import cached_model, is_model
 from sat_slime.lab.process import PartFailure, TrainerProcess
 from sat_slime.rollout.canary import Canary, canary_sequences
@@ -50,7 +49,6 @@ CANARY_TOKENS = 32
 """Tokens of a canary's sequence."""
 ONE_ACT_S = 1.0
 """Signals within these seconds are one wish to end: `pkill` reaches the driver directly and through the launcher."""
-NO_FAULTS = Generation(()).faults
 ACKNOWLEDGED = "stopping after this iteration and a checkpoint; a second Ctrl-C stops at once, without one"
 
 
@@ -119,7 +117,7 @@ class Pipeline:
         """Optimizer updates made."""
         self.versions: list[int] = []
         """Versions of the broadcast weights that are still in use; the engine holds the last."""
-        self.seconds: dict[str, float] = {}
+        self.seconds = dict.fromkeys(("wait", "train", "sync"), 0.0)
         """How long the parts of the current iteration took; `wait` adds up all waits for a rollout."""
         self.metrics: dict[str, float] = {}
         """What the current iteration reports besides its batch and its steps."""
@@ -146,7 +144,7 @@ class Pipeline:
         self.log.status(phase="starting")
         with ExitStack() as parts:
             self.trainer = parts.enter_context(closing(TrainerProcess(self.config, self.log_dir / "trainer.log")))
-            self.engine = parts.enter_context(closing(RunningEngine(self.config, self.initial, self.log_dir)))
+            self.engine = parts.enter_context(closing(Engine(self.config, self.log_dir)))
             parts.callback(self.log.status, phase="stopping")
             if saved:
                 self._restore(saved)
@@ -206,14 +204,14 @@ class Pipeline:
             self.trainer.call("remember_weights", self._weights_folder(version), version)
         self.iteration, self.updates, self.versions = state.iteration, state.updates, state.weight_versions
         self.canary.levels = state.canary
-        self.engine.call("update_weights", self._weights_folder(self.versions[-1]), self.versions[-1])
+        self._take_up(state)
+        self.engine.update_weights(self._weights_folder(self.versions[-1]), self.versions[-1])
         if self.config.pipeline.canary != "none" and self.versions[-1] == self.updates:
             self._check_engine(self.updates)  # the trainer has no other weights to score with
-        self._read_ahead(path)
 
     def _start(self, loading: list[Future[Any]]) -> None:
         """Starts the engine, and waits for it and for what the trainer loads meanwhile."""
-        self.engine.call("start_server")
+        self.engine.start(self.initial)
         for future in loading:
             future.result()
 
@@ -276,34 +274,6 @@ class Pipeline:
         yield
         self.seconds[part] += time.monotonic() - started
 
-    def _log_faults(self, batch: RolloutBatch, of: str = "") -> None:
-        """Logs how many responses were asked for again.
-
-        Args:
-            of: what the responses are for; default: the batch's iteration.
-        """
-        happened = {name: count for name, count in batch.faults.items() if count}
-        if happened:
-            self.log.message(
-                f"{of or f'iteration {batch.iteration + 1}'}: rollout faults, all responses asked for again: "
-                + ", ".join(f"{name} {count}" for name, count in happened.items()),
-                "warning",
-            )
-
-    def _restarts(self, during: str) -> dict[str, int]:
-        """Counts the server's restarts since the last row, of a step or of an evaluation, and logs why they happened.
-
-        Args:
-            during: what goes on, for the log.
-
-        Returns:
-            rollout/restarts of the next row.
-        """
-        if deaths := self.engine.new_deaths():
-            count = f"{len(deaths)} server restart{'s' * (len(deaths) > 1)}"
-            self.log.message(f"{during}: {count}: {'; '.join(deaths)}", "warning")
-        return {"rollout/restarts": len(deaths)}
-
     def _weights_folder(self, version: int) -> Path:
         return self.weights / f"v{version:06d}"
 
@@ -313,7 +283,7 @@ class Pipeline:
         folder = self._weights_folder(self.updates)
         with naming(folder):
             version = self.trainer.call("export_weights", folder)
-        self.engine.call("update_weights", folder, version)
+        self.engine.update_weights(folder, version)
         if self.config.pipeline.canary != "none":
             self._check_engine(version)
         if version not in self.versions:
@@ -334,7 +304,7 @@ class Pipeline:
         sequences = canary_sequences(config.task.vocab_size, min(CANARY_TOKENS, config.model.max_positions))
         trainer = self.trainer.start("score_canary", sequences)
         try:
-            scores = self.engine.call("score", sequences)
+            scores = self.engine.score(sequences)
         except PartFailure as error:
             trainer.result()
             fault, metrics = f"canary: {error}", {"canary/faults": 1.0}
@@ -351,12 +321,10 @@ class Pipeline:
     # ------------------------------------------------------------------------------------- record, measure, save
 
     def _record(self, batch: RolloutBatch, results: list[StepResult]) -> None:
-        restarts = self._restarts(f"iteration {self.iteration}")
         for result in results:
-            row = step_row(batch, result, self.iteration, self.seconds) | self.metrics | restarts
+            row = step_row(batch, result, self.iteration, self.seconds) | self.metrics
             self.log.step(row | self.canary_metrics)
             self.canary_metrics = {}
-            restarts = dict.fromkeys(restarts, 0)  # the iteration's first row has told them
         for part, result in enumerate(results):
             if result.tokens is not None:
                 dump = token_dump(self.config, batch, result, self.iteration, part)
@@ -367,16 +335,14 @@ class Pipeline:
 
     def _evaluate(self) -> None:
         """Measures the weights that the engine holds, which may lag the trainer, on held-out problems."""
-        config, at = self.config, f"evaluation after iteration {self.iteration}"
+        config = self.config
         if not config.eval.every_n_iterations:
             return
         self.log.status(phase="evaluating")
         scores = config.eval.final if self.iteration == config.pipeline.iterations else config.eval
         problems, requests = evaluation_requests(config, self.updates, scores.repeats)
-        batch = self._generated(self.iteration, problems, self.engine.call("generate", requests))
-        self._log_faults(batch, at)
-        row = evaluation_row(batch, scores, self.updates, self.iteration)
-        self.log.eval(row | self._restarts(at))
+        batch = self._generated(self.iteration, problems, self.engine.generate(requests).result())
+        self.log.eval(evaluation_row(batch, scores, self.updates, self.iteration))
 
     def _save(self) -> None:
         """Saves a checkpoint between two iterations, with what is generated ahead."""
@@ -386,12 +352,12 @@ class Pipeline:
             self.iteration,
             self.updates,
             self.versions,
-            self.canary.levels,
+            canary=self.canary.levels,
+            **self._on_the_way(),
             **checkpoint.made_with(self.config, self.iteration),
         )
         try:
             with naming(self.checkpoints), checkpoint.writing(self.checkpoints, state) as part:
-                self._write_ahead(part)
                 for version in self.versions:
                     source = self._weights_folder(version)
                     shutil.copytree(source, part / "weights" / source.name)
@@ -439,25 +405,25 @@ class Pipeline:
         with self._timing("wait"):
             generation = generating.result()
         self.flight, self.ahead = None, self._generated(iteration, problems, generation)
-        self._log_faults(self.ahead)
 
     def _launch(self, iteration: int) -> None:
         problems, requests = training_requests(self.config, iteration)
-        self.flight = iteration, problems, self.engine.start("generate", requests)
+        self.flight = iteration, problems, self.engine.generate(requests)
 
     def _generated(self, iteration: int, problems: list[Problem], generation: Generation) -> RolloutBatch:
         """Return the graded batch of a generation that has ended."""
-        made = generation.responses, generation.seconds, generation.faults
-        return RolloutBatch(self.config.task, iteration, problems, *made).judged()
+        return RolloutBatch(self.config.task, iteration, problems, *generation).judged()
 
-    def _write_ahead(self, part: Path) -> None:
-        """Writes what was generated ahead into a checkpoint's folder."""
-        checkpoint.write_ahead(part, [self.ahead] if self.ahead else [])
+    def _on_the_way(self) -> dict[str, Any]:
+        """Return what a checkpoint tells of the responses that were generated ahead: a resume generates them again."""
+        return {"ahead": self.ahead.oldest if self.ahead else None}
 
-    def _read_ahead(self, saved: Path) -> None:
-        """Takes up what `_write_ahead` wrote."""
-        for batch in checkpoint.read_ahead(saved, self.config, training_requests)[0]:
-            self.ahead = batch.judged()
+    def _take_up(self, state: checkpoint.LoopState) -> None:
+        """Generates again what was generated ahead, before the engine has its newest weights."""
+        if state.ahead is not None:
+            self.engine.update_weights(self._weights_folder(state.ahead), state.ahead)
+            self._launch(self.iteration)
+            self._settle()
 
 
 # -------------------------------------------------------------------------------------------------- mode streaming
@@ -493,8 +459,6 @@ class StreamingPipeline(Pipeline):
         """Groups by the number of their prompt, which follows from the run's seed; the result of each is a batch."""
         self.futures: dict[Future[Any], tuple[Group[int, RolloutBatch], list[Problem]]] = {}
         """Group and problem of each generation."""
-        self.faults = Counter(NO_FAULTS)
-        """Counts of what went wrong with the responses completed since the last batch."""
 
     # --------------------------------------------------------------------------------------------- the stream
 
@@ -505,19 +469,14 @@ class StreamingPipeline(Pipeline):
         most = min(self.config.rollout.max_running_requests, self.config.pipeline.queue_prompts)
         while len(self.futures) < most and (group := self.stream.begin()):
             problems, requests = training_group(self.config, group.prompt)
-            self.futures[self.engine.start("generate", requests)] = group, problems
+            self.futures[self.engine.generate(requests)] = group, problems
 
     def _take(self, done: list[Future[Any]]) -> None:
         """Moves complete groups into the queue."""
         for future in done:
             group, problems = self.futures.pop(future)
-            result = future.result()
-            batch = RolloutBatch(self.config.task, group.prompt, problems, result.responses, result.seconds)
-            self.faults.update(result.faults)
-            if result.pending:
-                self.stream.abandon(group, self.config.rollout.samples_per_prompt)
-            else:
-                self.stream.complete(group, batch, batch.lengths.ravel().tolist(), batch.oldest)
+            batch = RolloutBatch(self.config.task, group.prompt, problems, *future.result())
+            self.stream.complete(group, batch, batch.lengths.ravel().tolist(), batch.oldest)
 
     # ------------------------------------------------------------------------ what it does otherwise than mode batch
 
@@ -530,8 +489,6 @@ class StreamingPipeline(Pipeline):
             while (groups := self.stream.take()) is None:
                 self._take(wait_any(list(self.futures)))
                 self._begin_groups()
-        if self.stream.overdue():
-            self.engine.start("give_up", self.stream.bound.oldest(self.stream.next_rollout))
         self._begin_groups()
         parts = [group.result for group in groups if group.result is not None]
         batch = RolloutBatch(
@@ -539,11 +496,9 @@ class StreamingPipeline(Pipeline):
             self.iteration,
             [problem for part in parts for problem in part.problems],
             [response for part in parts for response in part.responses],
-            seconds=max(part.seconds for part in parts),
-            faults=dict(self.faults),
+            max(part.seconds for part in parts),
         ).judged()
-        self._log_faults(batch)
-        self.metrics, self.faults = self.stream.report(), Counter(NO_FAULTS)
+        self.metrics = self.stream.report()
         return batch
 
     def _train(self, batch: RolloutBatch, dump: bool) -> list[StepResult]:
@@ -557,19 +512,12 @@ class StreamingPipeline(Pipeline):
     def _settle(self) -> None:
         """Waits for nothing: weights may change under what is in generation."""
 
-    def _write_ahead(self, part: Path) -> None:
-        """Writes the stream, and what went wrong that no row has reported yet."""
+    def _on_the_way(self) -> dict[str, Any]:
         state = self.stream.freeze(self.iteration - 1)
-        batches = [group.result for group in state.waiting if group.result is not None]
-        books = {name: getattr(state, name) for name in ("unfinished", "drawn", "finished", "dropped", "aborted")}
-        checkpoint.write_ahead(part, batches, stream=books, unreported=dict(self.faults))
         self.stream.thaw()
+        prompts = [*(group.prompt for group in state.waiting), *state.unfinished]
+        counts = {name: getattr(state, name) for name in ("drawn", "finished", "dropped", "aborted")}
+        return {"stream": {"unfinished": prompts, **counts}}
 
-    def _read_ahead(self, saved: Path) -> None:
-        batches, more = checkpoint.read_ahead(saved, self.config, training_group)
-        waiting = [
-            Group(batch.iteration, 1, result=batch, oldest=batch.oldest, lengths=batch.lengths.ravel().tolist())
-            for batch in batches
-        ]
-        self.stream.restore(StreamState(waiting, **more["stream"]), self.iteration)
-        self.faults = Counter(more["unreported"])
+    def _take_up(self, state: checkpoint.LoopState) -> None:
+        self.stream.restore(StreamState(**state.stream), self.iteration)

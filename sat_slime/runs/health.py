@@ -178,11 +178,6 @@ RULES = (
         "metrics.jsonl says which",
     ),
     Rule(
-        Bound("restarts", "rollout/restarts", 0, over="sum"),
-        "engines were restarted {level:g} times in {steps} steps: the log names what died, and memory is "
-        "the usual cause",
-    ),
-    Rule(
         Bound("canary", "canary/faults", 0, over="sum"),
         "the canary found engines without the pushed weights {level:g} times in {steps} steps",
         "The log names engine, push and remedy; `pipeline.canary: stop` ends such a run",

@@ -1,7 +1,7 @@
 """A stand-in for SGLang's HTTP server: made-up responses in the shape of real ones, and faults on demand.
 
-As a program it listens where `sglang_process` does, and takes SGLang's arguments, plus `--faults FILE`: a JSON
-list of names, of which each POST for responses takes the first, also across restarts.
+As a program it listens where `sglang_process` does, and takes SGLang's arguments, plus `--faults`: a JSON list of
+names, of which each POST for responses takes the first.
 """
 
 from __future__ import annotations
@@ -61,12 +61,8 @@ def response(rid: str, prompt: list[int], sampling: dict[str, Any], version: str
 def spoil(answer: dict[str, Any], fault: str) -> None:
     """Turns a good response into a bad one."""
     meta = answer["meta_info"]
-    if fault == "missing_experts":
-        del meta["routed_experts"]
-    elif fault == "short_experts":
+    if fault == "short_experts":
         meta["routed_experts"] = base64.b64encode(base64.b64decode(meta["routed_experts"])[: -4 * TOP_K]).decode()
-    elif fault == "nan":
-        meta["output_token_logprobs"][0][0] = float("nan")
     elif fault == "stale":
         meta["weight_version"] = "0"
     elif fault == "abort":
@@ -87,18 +83,16 @@ def interrupt(answer: dict[str, Any], prompt: int, tokens: int) -> None:
 
 
 class FakeSGLang(ThreadingUnixStreamServer):
-    """`faults` is consumed from the front, one a POST for responses; `seen` holds the bodies of those POSTs."""
+    """`faults` is consumed from the front, one a POST for responses."""
 
     daemon_threads = True
     request_queue_size = 128  # a socket file with a full queue refuses
 
-    def __init__(self, file: Path, version: str = "0", faults: list[str] | None = None) -> None:
+    def __init__(self, file: Path, version: str, faults: list[str]) -> None:
         super().__init__(str(file), Handler)
         self.file = file
         self.version = version
-        self.faults = faults if faults is not None else []
-        self.faults_file: Path | None = None
-        self.seen: list[dict[str, Any]] = []
+        self.faults = faults
         self.healthy = True
         self.released = threading.Event()
         self.aborted = threading.Event()
@@ -106,12 +100,7 @@ class FakeSGLang(ThreadingUnixStreamServer):
 
     def next_fault(self) -> str | None:
         with self.lock:
-            if self.faults_file is not None:
-                self.faults = json.loads(self.faults_file.read_text())
-            fault = self.faults.pop(0) if self.faults else None
-            if self.faults_file is not None:
-                self.faults_file.write_text(json.dumps(self.faults))
-            return fault
+            return self.faults.pop(0) if self.faults else None
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -128,8 +117,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def do_GET(self) -> None:
-        models = {"data": [{"id": "fake"}]} if self.path == "/v1/models" else {}
-        self.answer(models, 200 if self.server.healthy else 503)
+        self.answer({}, 200 if self.server.healthy else 503)
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -144,7 +132,6 @@ class Handler(BaseHTTPRequestHandler):
         if self.path == "/abort_request":
             self.server.aborted.set()
             return self.answer({})
-        self.server.seen.append(body)
         fault = self.server.next_fault()
         if fault == "die":
             os._exit(1)
@@ -182,10 +169,9 @@ def main() -> None:
     if "--exit" in sys.argv:
         print("cannot load the model", flush=True)
         sys.exit(3)
-    server = FakeSGLang(Path(os.environ["SAT_SLIME_SCRATCH"]) / "http", arguments.get("--weight-version", "0"))
+    faults = json.loads(arguments.get("--faults", "[]"))
+    server = FakeSGLang(Path(os.environ["SAT_SLIME_SCRATCH"]) / "http", arguments["--weight-version"], faults)
     server.healthy = "--unhealthy" not in sys.argv
-    if "--faults" in arguments:
-        server.faults_file = Path(arguments["--faults"])
     print("serving", flush=True)
     server.serve_forever()
 

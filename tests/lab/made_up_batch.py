@@ -28,4 +28,4 @@ def make_batch(answers: list[str], version: int = 0) -> RolloutBatch:
                 versions=np.full(len(output), version, np.int64),
             )
         )
-    return RolloutBatch(CONFIG.task, 0, problems, responses, seconds=1.5, faults={"rejected": 2}).judged()
+    return RolloutBatch(CONFIG.task, 0, problems, responses, seconds=1.5).judged()

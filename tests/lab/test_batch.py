@@ -48,7 +48,6 @@ def test_metrics_of_a_batch():
     assert metrics["tokens/response_total"] == 11 * 3 + 8
     assert metrics["response/length_mean"] == pytest.approx(41 / 12)
     assert metrics["response/truncated"] == pytest.approx(1 / 12)
-    assert metrics["rollout/rejected"] == 2
     assert [sample.reward for sample in batch.graded()] == batch.rewards.reshape(-1).tolist()
     advantages = [sample.advantage for sample in batch.graded()]
     assert advantages[0] == advantages[3] > 0 > advantages[1] and not any(advantages[4:])

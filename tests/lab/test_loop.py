@@ -194,8 +194,8 @@ def test_every_column_is_in_the_table_of_metrics(undisturbed):
 
 
 def test_disturbed_again_and_again_it_is_bitwise_the_same(undisturbed, root):
-    """Ctrl-C, kill -9 of everything, a flipped bit, kill -9 of SGLang's scheduler and of the trainer, one
-    after the other in a run that also writes dumps and is diagnosed."""
+    """Ctrl-C, kill -9 of everything, a flipped bit, kill -9 of SGLang's scheduler, one after the other in a run that
+    also writes dumps and is diagnosed."""
     more = {"dump__every_n_iterations": 2, "diagnose__every_n_steps": 5}
     run = Run(root, "disturbed", **more)
     processes = run.until(2)
@@ -234,15 +234,12 @@ def test_disturbed_again_and_again_it_is_bitwise_the_same(undisturbed, root):
     run.until(done + 1)
     assert not any(folder.exists() for folder in folders) and in_shared_memory(folders) == []
     assert newest.with_suffix(".aside").is_dir(), "the damaged one is kept"
+    processes = run.processes()
+    server = run.find("sat_slime.lab.sglang_process").pid
     run.find("sglang::scheduler").kill()
-    told = r"1 server restart: SGLang's server \(process \d+\) .*; last in its log: "
-    until(lambda: re.search(told, run.output.read_text()), run.process, run.output.read_text)
-    processes = run.until(len(run.rows()) + 1)
-    victim = run.find("sat_slime.lab.process")
-    victim.kill()
     assert run.wait() == 1, run.output.read_text()
     error = next(line for line in run.output.read_text().splitlines() if line.startswith("error: "))
-    assert f"trainer (process {victim.pid}) was killed by SIGKILL" in error  # in the midst of it, when it was saving
+    assert re.match(rf"error: SGLang's server \(process {server}\) .*; last in its log: ", error)
     assert f"sat-slime launch {run.folder} --resume" in run.output.read_text() and "free space" not in error
     assert (state(run)["status"], state(run)["error"]) == ("failed", error.removeprefix("error: "))
     assert_gone(processes)
@@ -293,25 +290,18 @@ def check_dumps(run: Run) -> None:
         assert not dump.more.get("checkpoint_expert_flips", np.zeros(1)).any()
 
 
-def test_streaming_keeps_its_bound_and_books_through_kill_9_and_a_server_that_dies(root):
+def test_streaming_keeps_its_bound_and_books_through_kill_9(root):
     stream = Run(root, "stream", **{key.replace(".", "__"): value for key, value in STREAMING.items()})
-    stream.until(5)
+    processes = stream.until(5)
     os.kill(stream.process.pid, signal.SIGKILL)
     stream.wait()
-    before = stream.rows()
-    saved = json.loads((stream.folder / "checkpoints" / "iteration-000004" / "ahead.json").read_text())
-    assert saved["batches"] or saved["stream"]["unfinished"]
-
-    # in the resumed run a server dies, with several groups in flight
-    resumed = Run(root, "stream", "--resume")
-    resumed.until(7)
-    processes = resumed.processes()
-    resumed.find("sat_slime.lab.sglang_process").kill()
-    assert resumed.wait() == 0, resumed.output.read_text()
     assert_gone(processes)
+    before, again = stream.rows(), saved_stream(stream, 4)["unfinished"]
+    assert again
+
+    resumed = Run(root, "stream", "--resume")
+    assert resumed.wait() == 0, resumed.output.read_text()
     after, iterations = resumed.rows(), STREAMING["pipeline.iterations"]
-    assert sum(row["rollout/restarts"] for row in [*after, *resumed.rows("eval")]) == 1
-    assert (resumed.folder / "log.txt").read_text().count("1 server restart") == 1
     assert [row["step"] for row in after] == list(range(1, iterations + 1))
     for row in [*before, *after]:
         assert row["lag/max"] <= STREAMING["pipeline.max_staleness"]
@@ -321,13 +311,16 @@ def test_streaming_keeps_its_bound_and_books_through_kill_9_and_a_server_that_di
         assert row["mismatch/implementation"] < 1e-5, row
         assert row["queue/length"] + row["queue/in_generation"] <= 12
     assert max(row["lag/max"] for row in after) == 1 and max(row["mismatch/policy"] for row in after) > 1e-3
-    # each push was taken, also by the servers that a resume and a death brought; the last push has no row after it
+    # each push was taken, also by the server that a resume brought; the last push has no row after it
     scored = {row["step"]: row for row in after if "canary/d" in row}
     assert set(range(1, iterations)) <= set(scored)
     assert all(row["canary/d"] < 1e-5 and row["canary/faults"] == 0 for row in scored.values())
-    # the laws of docs/asynchrony.md, by the rows and the last checkpoint
-    saved = json.loads((stream.folder / "checkpoints" / f"iteration-{iterations:06d}" / "ahead.json").read_text())
-    finished = sum(row["rollout/finished"] for row in after)
-    done = iterations * 16 + sum(row["rollout/dropped"] for row in after) + len(saved["batches"]) * 4
-    assert finished + len(saved["stream"]["finished"]) == done - sum(row["rollout/aborted"] for row in after)
-    assert saved["stream"]["drawn"] * 4 == done + len(saved["stream"]["unfinished"]) * 4
+    # the law of docs/asynchrony.md, by the rows and the last checkpoint: groups that waited there count as unfinished
+    saved = saved_stream(resumed, iterations)
+    done = iterations * 16 + sum(row["rollout/dropped"] for row in after)
+    assert saved["drawn"] * 4 == done + len(saved["unfinished"]) * 4
+    assert all(row["rollout/aborted"] == 0 for row in after)
+
+
+def saved_stream(run: Run, iteration: int) -> dict:
+    return json.loads((run.folder / f"checkpoints/iteration-{iteration:06d}/state.json").read_text())["stream"]

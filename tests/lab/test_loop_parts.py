@@ -19,7 +19,7 @@ from sat_slime import lab
 from sat_slime.config.schema import LabConfig
 from sat_slime.lab import loop
 from sat_slime.lab.batch import StepResult
-from sat_slime.lab.loop import ACKNOWLEDGED, NO_FAULTS, ONE_ACT_S, Interruption, Pipeline
+from sat_slime.lab.loop import ACKNOWLEDGED, ONE_ACT_S, Interruption, Pipeline
 from sat_slime.lab.process import PartFailure
 from sat_slime.rollout.canary import EngineScores
 from sat_slime.rollout.types import Response
@@ -31,12 +31,10 @@ from sat_slime.runs.log import RunLog
 class World:
     """Trainer, engines and log as the loop sees them. `told` is what happened, in order, `rows` what was recorded."""
 
-    def __init__(self, tmp_path, monkeypatch, faults=(), restarts=(), **pipeline) -> None:
-        """faults: of each batch that is collected. restarts: each time that the loop asks for them."""
+    def __init__(self, tmp_path, **pipeline) -> None:
         self.told: list[str] = []
         self.rows: list[dict] = []
         self.warned: list[str] = []
-        self.faults, self.restarts = list(faults), list(restarts)
         self.trained = self.held = 0
         self.config = LabConfig(
             pipeline={"lag": 2, "iterations": 6} | pipeline,
@@ -65,9 +63,9 @@ class World:
     def call(self, method, *arguments):
         return self.start(method, *arguments).result()
 
-    def start(self, method, *arguments):
-        made = getattr(self, method)(*arguments)
-        return SimpleNamespace(result=made if method == "generate" else lambda: made)
+    def start(self, what, *arguments):  # a method of the trainer, or the engine
+        made = getattr(self, str(what))(*arguments)
+        return SimpleNamespace(result=lambda: made)
 
     def export_weights(self, folder):
         folder.mkdir(parents=True)
@@ -83,9 +81,6 @@ class World:
         self.held = version
         self.told.append(f"push {version}")
 
-    def new_deaths(self):
-        return ["killed by a stranger"] * (self.restarts.pop(0) if self.restarts else 0)
-
     def generate(self, requests):
         version, ids = self.held, self.config.task.encode("1$")
         versions, nothing = np.full(len(ids), version), np.zeros(len(ids), np.float32)
@@ -93,15 +88,14 @@ class World:
 
         def result():
             assert self.held == version, "weights changed under a response"
-            faults = NO_FAULTS | (self.faults.pop(0) if self.faults else {})
-            return SimpleNamespace(responses=responses, seconds=1.0, faults=faults)
+            return responses, 1.0
 
-        return result
+        return SimpleNamespace(result=result)
 
 
 @pytest.mark.parametrize("lag", [0, 1, 3])
-def test_a_push_waits_for_responses_and_an_evaluation_is_of_the_weights_that_are_held(tmp_path, monkeypatch, lag):
-    world = World(tmp_path, monkeypatch, lag=lag)
+def test_a_push_waits_for_responses_and_an_evaluation_is_of_the_weights_that_are_held(tmp_path, lag):
+    world = World(tmp_path, lag=lag)
     world.pipeline._begin()
     world.pipeline._loop()
     expected, held = ["push 0", "evaluation 0 of 0"], 0
@@ -115,27 +109,9 @@ def test_a_push_waits_for_responses_and_an_evaluation_is_of_the_weights_that_are
     assert world.told == expected
 
 
-def test_faults_and_restarts_are_in_the_next_row_and_in_the_log(tmp_path, monkeypatch):
-    """Restarts before the first row, of an evaluation, and of the first step's batch."""
-    faults = [{"lost": 2, "resent": 3, "rejected": 1, "rejected/nan": 1}, {"lost": 3, "resent": 3}]
-    world = World(tmp_path, monkeypatch, faults, restarts=[1, 2], iterations=2)
-    world.pipeline._begin()
-    world.pipeline._loop()
-    names = ("rejected", "rejected/nan", "lost", "resent", "restarts")
-    counts = [[row.get(f"rollout/{name}") for name in names] for row in world.rows]
-    assert counts == [[1, 1, 2, 3, 1], [0, None, 3, 3, 2], [0, None, 0, 0, 0], [0, None, 0, 0, 0]]
-    assert world.warned == [
-        "evaluation after iteration 0: rollout faults, all responses asked for again: rejected 1, lost 2, resent 3, "
-        "rejected/nan 1",
-        "evaluation after iteration 0: 1 server restart: killed by a stranger",
-        "iteration 1: rollout faults, all responses asked for again: lost 3, resent 3",
-        "iteration 1: 2 server restarts: killed by a stranger; killed by a stranger",
-    ]
-
-
 @pytest.mark.parametrize("canary", ["warn", "stop"])
-def test_a_push_that_an_engine_did_not_take_is_told_or_ends_the_run(tmp_path, monkeypatch, canary):
-    world = World(tmp_path, monkeypatch, iterations=2, lag=1, canary=canary)
+def test_a_push_that_an_engine_did_not_take_is_told_or_ends_the_run(tmp_path, canary):
+    world = World(tmp_path, iterations=2, lag=1, canary=canary)
     log_probs, says = np.linspace(-4, -1, 128), iter("011")
     world.score_canary = lambda sequences: log_probs
     world.score = lambda sequences: EngineScores(log_probs + 1e-4, next(says))
@@ -151,8 +127,8 @@ def test_a_push_that_an_engine_did_not_take_is_told_or_ends_the_run(tmp_path, mo
         assert [row["canary/faults"] for row in steps] == [0, 1]
 
 
-def test_an_engine_that_cannot_be_asked_is_a_fault_of_its_push_in_the_next_row(tmp_path, monkeypatch):
-    world = World(tmp_path, monkeypatch, iterations=2, lag=1, canary="warn")
+def test_an_engine_that_cannot_be_asked_is_a_fault_of_its_push_in_the_next_row(tmp_path):
+    world = World(tmp_path, iterations=2, lag=1, canary="warn")
     log_probs, says = np.linspace(-4, -1, 128), iter("?12")
     world.score_canary = lambda sequences: log_probs
 

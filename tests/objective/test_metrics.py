@@ -55,7 +55,7 @@ def test_every_metric_that_a_report_or_the_live_view_reads_is_in_the_table() -> 
 
 def test_names_with_a_word_in_capitals_stand_for_any() -> None:
     assert metric_named("rollout/rejected/too long").pattern == "rollout/rejected/REASON"
-    assert metric_named("rollout/lost").pattern == "rollout/{lost,resent}"
+    assert metric_named("rollout/dropped").pattern == "rollout/{dropped,aborted,dropped_length_mean}"
     assert metric_named("lag/median") is None and metric_named("xlag/mean") is None
 
 

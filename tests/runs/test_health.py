@@ -248,7 +248,7 @@ def ill_rows(**illness):
     healthy value."""
     made = []
     for step in range(1, PLAN + 1):
-        row = step_metrics(step) | {"rollout/rejected": 0, "rollout/restarts": 0}
+        row = step_metrics(step) | {"rollout/rejected": 0}
         for name, value in illness.items() if step > PLAN // 2 else ():
             key = name.replace("__", "/")
             row[key] = value(row[key]) if callable(value) else value
@@ -270,7 +270,6 @@ ADVISED = {
     "lag": ({"lag__max": 11}, ["11 updates old, 8 by the plan"]),
     "rejected": ({"rollout__rejected": RESPONSES // 20}, ["above 1%", "rollout/rejected/REASON"]),
     "entropy": ({"loss__entropy": 0.01}, ["below a tenth of", "entropy_coef"]),
-    "restarts": ({"rollout__restarts": 1}, ["restarted", "the log names what died"]),
 }
 
 
