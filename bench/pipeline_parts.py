@@ -26,7 +26,8 @@ def running(config: LabConfig) -> Iterator[tuple[TrainerProcess, Engine]]:
         if not is_model(initial):
             initial.parent.mkdir(parents=True, exist_ok=True)
             with closing(TrainerProcess(config, logs / "warm-up.log")) as process:
-                process.call("warm_up", initial)
+                while process.call("warm_up", initial) is not None:
+                    pass
         with (
             closing(TrainerProcess(config, logs / "trainer.log")) as trainer,
             closing(Engine(config, logs)) as engine,

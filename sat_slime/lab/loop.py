@@ -176,12 +176,9 @@ class Pipeline:
         cached.parent.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(cached, ignore_errors=True)  # half of a model may be there
 
-        def show(steps: int) -> None:
-            self.log.status(phase="warm-up", done=steps, of=self.config.warmup.steps)
-
-        process = TrainerProcess(self.config, self.log_dir / "warm-up.log", "warm-up", show)
-        with naming(cached), closing(process):
-            process.call("warm_up", cached)
+        with naming(cached), closing(TrainerProcess(self.config, self.log_dir / "warm-up.log", "warm-up")) as process:
+            while (steps := process.call("warm_up", cached)) is not None:
+                self.log.status(phase="warm-up", done=steps, of=self.config.warmup.steps)
         self.log.message(f"warm-up took {time.monotonic() - started:.0f} s")
 
     def _begin(self) -> None:

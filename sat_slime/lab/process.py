@@ -7,15 +7,16 @@ when the socket closes, which it does however the driver ends.
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import pickle
 import queue
-import socket
+import signal
 import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -35,18 +36,11 @@ class PartFailure(RuntimeError):
 class TrainerProcess:
     """The trainer's process. Its calls are answered one after the other, in their order."""
 
-    def __init__(
-        self, config: LabConfig, log: Path, who: str = "trainer", progress: Callable[[int], None] | None = None
-    ) -> None:
-        """
-        Args:
-            log: gets its output.
-            who: its name in errors.
-            progress: is given the steps of `warm_up`, from another thread.
-        """
-        self._who, self._progress = who, progress or (lambda steps: None)
+    def __init__(self, config: LabConfig, log: Path, who: str = "trainer") -> None:
+        """log: gets its output. who: its name in errors."""
+        self._who = who
         log.parent.mkdir(parents=True, exist_ok=True)
-        ours, theirs = socket.socketpair()
+        self._connection, theirs = multiprocessing.Pipe()
         with theirs, log.open("ab") as output:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "sat_slime.lab.process"],
@@ -56,48 +50,39 @@ class TrainerProcess:
                 env={**os.environ, **ENVIRONMENT},
                 start_new_session=True,  # Ctrl-C is the driver's
             )
-        self._socket, self._connection = ours, Connection(os.dup(ours.fileno()))
+        with contextlib.suppress(OSError):  # the first call tells of its death
+            self._connection.send(sys.path)
+            self._connection.send(
+                pickle.dumps(config)
+            )  # read after the first: a stabilizer may be of the user's module
         self._calls = ThreadPoolExecutor(1, who)
-        # The program reads the second after the first: a stabilizer may be of the user's module.
-        self._begun = self._calls.submit(self._send, sys.path, pickle.dumps(config))
 
     def start(self, method: str, *arguments: Any) -> Future[Any]:
-        """Starts a method of Trainer; its future fails with PartFailure."""
+        """Starts a method of Trainer, or `warm_up`; its future fails with PartFailure."""
         return self._calls.submit(self._call, method, arguments)
 
     def call(self, method: str, *arguments: Any) -> Any:
-        """Return the result of a method of Trainer, waited for. Raises PartFailure."""
+        """Return the result of a method of Trainer, or of `warm_up`, waited for. Raises PartFailure."""
         return self.start(method, *arguments).result()
 
     def close(self) -> None:
-        """Ends the process at once: what it holds was saved, or is not to be."""
-        self._process.kill()
+        """Ends the process at once, with all that it started: what it holds was saved, or is not to be."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
-        with contextlib.suppress(OSError):  # a process that the trainer started may hold its end for longer
-            self._socket.shutdown(socket.SHUT_RDWR)
         self._calls.shutdown(cancel_futures=True)
         self._connection.close()
-        self._socket.close()
-
-    def _send(self, *messages: Any) -> None:
-        for message in messages:
-            self._connection.send(message)
 
     def _call(self, method: str, arguments: tuple[Any, ...]) -> Any:
         try:
-            self._begun.result()
-            self._send((method, arguments))
-            while True:
-                kind, value = self._connection.recv()
-                if kind == "result":
-                    return value
-                if kind == "error":
-                    raise PartFailure(f"{self._who}: {value}")
-                with contextlib.suppress(Exception):  # a view that cannot be drawn ends no run
-                    self._progress(value)
+            self._connection.send((method, arguments))
+            failed, value = self._connection.recv()
         except (EOFError, OSError):
             how = how_it_ended(self._process.wait())
             raise PartFailure(f"{self._who} (process {self._process.pid}) {how}") from None
+        if failed:
+            raise PartFailure(f"{self._who}: {value}")
+        return value
 
 
 def _as_it_is(model: Any = None, **_: Any) -> Any:
@@ -132,21 +117,20 @@ def serve() -> None:
     from sat_slime.lab.trainer import Trainer, warm_up
 
     trainer: Trainer | None = None
+    warming: Iterator[int] | None = None
     while True:
         method, arguments = calls.get()
-        result = None
         try:
-            if method == "warm_up":
-                for steps in warm_up(config, *arguments):
-                    connection.send(("progress", steps))
+            if method == "warm_up":  # the steps made so far, each time that it is called; None at the end
+                warming = warming or warm_up(config, *arguments)
+                answer = False, next(warming, None)
             else:
                 trainer = trainer or Trainer(config)
-                result = getattr(trainer, method)(*arguments)
+                answer = False, getattr(trainer, method)(*arguments)
         except Exception as error:
             traceback.print_exc()
-            connection.send(("error", f"{type(error).__name__}: {error}"))
-        else:
-            connection.send(("result", result))
+            answer = True, f"{type(error).__name__}: {error}"
+        connection.send(answer)
 
 
 if __name__ == "__main__":

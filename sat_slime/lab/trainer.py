@@ -73,20 +73,12 @@ class MicroBatch:
     """(R,) place in the row whose logits predict each response token."""
     output_ids: Tensor
     """(R,) response tokens, the targets of the log-probs."""
-    rollout_log_probs: Tensor
-    """(R,) fp32 log mu."""
-    advantages: Tensor
-    """(R,) fp32."""
-    rewards: Tensor
-    """(R,) fp32, of each token's response."""
-    lengths: list[int]
-    """Response tokens of each response; their sum is R."""
     versions: Tensor
     """(R,) weight version that generated each response token."""
     routed_experts: Tensor | None
     """(N, layers, top-k) int64 experts of the rollout engine."""
-    proximal_log_probs: Tensor | None = None
-    """(R,) log-probs of the denominator; None where that is mu or the training forward itself."""
+    tokens: TokenBatch
+    """The R response tokens as the objective takes them, with log mu in the place of the log pi that is yet to come."""
 
 
 def forwarded_tokens(response: Response) -> int:
@@ -125,24 +117,26 @@ def pack(responses: Sequence[Response], routed: bool) -> MicroBatch:
     outputs = [len(response.output_ids) for response in responses]
     rows = [np.arange(end - count, end) for end, count in zip(ends, outputs, strict=True)]
 
-    def each(values: list[float]) -> Tensor:
-        return torch.from_numpy(np.repeat(np.asarray(values, np.float32), outputs))
-
-    def joined(arrays: list[np.ndarray], dtype: torch.dtype) -> Tensor:
+    def joined(arrays: list[np.ndarray], dtype: torch.dtype = torch.float32) -> Tensor:
         return torch.as_tensor(np.concatenate(arrays), dtype=dtype)
 
+    log_mu = joined([response.log_probs for response in responses])
     routes = [response.routed_experts for response in responses if response.routed_experts is not None]
     return MicroBatch(
         token_ids=torch.tensor([t for r in responses for t in (*r.prompt_ids, *r.output_ids[:-1])]),
         layout=PackedLayout.of(lengths),
         rows=joined(rows, torch.int64),
         output_ids=torch.tensor([t for r in responses for t in r.output_ids]),
-        rollout_log_probs=joined([response.log_probs for response in responses], torch.float32),
-        advantages=each([response.advantage for response in responses]),
-        rewards=each([response.reward for response in responses]),
-        lengths=outputs,
         versions=joined([response.versions for response in responses], torch.int64),
         routed_experts=joined(routes, torch.int64) if routed else None,
+        tokens=TokenBatch(
+            log_probs=log_mu,
+            rollout_log_probs=log_mu,
+            advantages=torch.tensor(np.repeat([r.advantage for r in responses], outputs), dtype=torch.float32),
+            mask=torch.ones_like(log_mu, dtype=torch.bool),
+            lengths=outputs,
+            rewards=torch.tensor(np.repeat([r.reward for r in responses], outputs), dtype=torch.float32),
+        ),
     )
 
 
@@ -409,8 +403,8 @@ class Trainer:
     def _checkpoint_log_probs(self, micros: list[MicroBatch]) -> list[Tensor]:
         """Return (R,) log pi_l of each micro-batch: under the weights that generated each token (Eq. split). Raises as
         `_under_generating_weights`."""
-        columns = self._under_generating_weights(micros, lambda micro: {"pi_l": self._policy_log_probs(micro)})
-        return [known["pi_l"] for known in columns]
+        scored = self._under_generating_weights(micros, lambda micro: {"pi_l": self._policy_log_probs(micro)})
+        return [columns["pi_l"] for columns in scored]
 
     def _under_generating_weights(
         self, micros: list[MicroBatch], score: Callable[[MicroBatch], Columns]
@@ -512,7 +506,10 @@ class Trainer:
             proximal = [self._policy_log_probs(micro) for micro in micros]
         else:
             return micros
-        return [replace(micro, proximal_log_probs=values) for micro, values in zip(micros, proximal, strict=True)]
+        return [
+            replace(micro, tokens=replace(micro.tokens, proximal_log_probs=values))
+            for micro, values in zip(micros, proximal, strict=True)
+        ]
 
     def _step(self, responses: Sequence[Response], micros: list[MicroBatch], dump: bool) -> StepResult:
         """Measures what must be measured before the weights change, takes the step, and reports it.
@@ -522,7 +519,8 @@ class Trainer:
             micros: the same, packed.
         """
         diagnosed = step_is_diagnosed(self.config, self.updates)
-        known = [micro.proximal_log_probs for micro in micros if micro.proximal_log_probs is not None]
+        given = [micro.tokens.proximal_log_probs for micro in micros]
+        known = [log_probs for log_probs in given if log_probs is not None]
         proximal = torch.cat(known) if known else None
         every = self.config.diagnose.split_every_n_steps
         checkpoint = proximal if self.method.denominator == "checkpoint" else None
@@ -557,7 +555,7 @@ class Trainer:
             raise FloatingPointError(f"{error}{said and f'; in one micro-batch {said}'}") from None
 
         log_probs, entropy = (torch.cat(values) for values in zip(*scored, strict=True))
-        mu = torch.cat([micro.rollout_log_probs for micro in micros])
+        mu = torch.cat([micro.tokens.rollout_log_probs for micro in micros])
         metrics = {
             **lag_metrics(responses, self.updates),
             "grad_norm": grad_norm,
@@ -596,9 +594,7 @@ class Trainer:
     ) -> tuple[Tensor, dict[str, SupportsFloat], Result]:
         """Return the objective on one micro-batch, with weights that count the whole step."""
         settings, reference = self.config.loss, None
-        batch = self._token_batch(micro, log_probs)
-        if "entropies" in self.method.needs:
-            batch = replace(batch, entropies=entropy.detach())
+        batch = replace(self._token_batch(micro, log_probs), entropies=entropy.detach())
         if settings.reduction == "token_mean":
             weights = batch.mask.double() / sum(len(response.output_ids) for response in responses)
         else:
@@ -612,17 +608,7 @@ class Trainer:
 
     def _token_batch(self, micro: MicroBatch, log_probs: Tensor) -> TokenBatch:
         """Return the objective's view of a micro-batch's response tokens, given their (R,) log pi."""
-        lags = (self.updates - micro.versions).to(log_probs.dtype)
-        return TokenBatch(
-            log_probs=log_probs,
-            rollout_log_probs=micro.rollout_log_probs,
-            advantages=micro.advantages,
-            mask=torch.ones_like(micro.versions, dtype=torch.bool),
-            lengths=micro.lengths,
-            proximal_log_probs=micro.proximal_log_probs,
-            lags=lags if "lags" in self.method.needs else None,
-            rewards=micro.rewards if "rewards" in self.method.needs else None,
-        )
+        return replace(micro.tokens, log_probs=log_probs, lags=(self.updates - micro.versions).to(log_probs.dtype))
 
 
 # --------------------------------------------------------------------------------------------------- the initial model

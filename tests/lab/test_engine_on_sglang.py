@@ -1,6 +1,9 @@
 """The engine on SGLang's real server, against the models that it serves; its faults: test_engine.py."""
 
 import dataclasses
+import json
+import subprocess
+import sys
 from concurrent import futures
 from contextlib import closing
 from pathlib import Path
@@ -8,11 +11,54 @@ from pathlib import Path
 import numpy as np
 import pytest
 from engine_requests import STOP, bits, some_requests
+from trainer_process import in_trainer
 
-from sat_slime.config.schema import LabConfig
+from sat_slime.config.schema import LabConfig, ModelConfig
 from sat_slime.lab.engine import Engine
 from sat_slime.rollout.canary import Canary, canary_sequences, prefix_length
 from sat_slime.rollout.types import GenerationRequest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def random_models(tmp_path_factory) -> dict[str, str]:
+    """Hugging Face folders of two models in the default sizes, with random weights so large that answers depend on the
+    input."""
+    import torch
+
+    from sat_slime.rollout.sglang_on_cpu.absent import stand_in_for
+
+    stand_in_for("torchvision")  # transformers imports it where it is installed, and PyPI's needs CUDA
+    from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
+
+    torch.set_num_threads(1)
+    model, root = ModelConfig(), tmp_path_factory.mktemp("models")
+    config = Qwen3MoeConfig(
+        vocab_size=16,
+        hidden_size=model.hidden_size,
+        num_hidden_layers=model.layers,
+        num_attention_heads=model.attention_heads,
+        num_key_value_heads=model.kv_heads,
+        head_dim=model.head_dim,
+        intermediate_size=model.ffn_size,
+        moe_intermediate_size=model.ffn_size,
+        max_position_embeddings=model.max_positions,
+        rope_theta=model.rope_base,
+        rms_norm_eps=model.norm_eps,
+        num_experts=model.experts,
+        num_experts_per_tok=model.experts_per_token,
+        norm_topk_prob=model.experts_per_token > 1,
+        initializer_range=0.2,
+        tie_word_embeddings=False,
+        bos_token_id=None,
+        eos_token_id=None,
+        pad_token_id=None,
+    )
+    for seed, name in enumerate("ab"):
+        torch.manual_seed(seed)
+        Qwen3MoeForCausalLM(config).save_pretrained(root / name)
+    return {name: str(root / name) for name in "ab"}
 
 
 @pytest.fixture(scope="module")
@@ -156,10 +202,45 @@ def test_an_interruption_by_the_same_weights_changes_no_token(real, random_model
         np.testing.assert_array_equal(np.sort(a.routed_experts, -1), np.sort(b.routed_experts, -1))
 
 
+def scores(trainer, folder: str, responses) -> dict[str, float]:
+    """Mean |log pi - log mu| with the trainer's own routes, the engine's, and those of the token before."""
+    trainer.load_initial(Path(folder))
+    shifted = [dataclasses.replace(r, routed_experts=np.roll(r.routed_experts, 1, axis=0)) for r in responses]
+    mu = np.concatenate([response.log_probs for response in responses])
+    ways = {"free": (responses, False), "replayed": (responses, True), "shifted": (shifted, True)}
+    return {name: float(np.abs(trainer.score(*way) - mu).mean()) for name, way in ways.items()}
+
+
 @pytest.mark.engine
-def test_a_dense_model_is_served_without_experts(random_models, tmp_path):
-    with closing(Engine(LabConfig(rollout={"dtype": "float32"}, model={"experts": 0}), tmp_path)) as engine:
-        engine.start(Path(random_models["dense"]))
-        responses = engine.generate(some_requests(16)).result().responses
-    assert worst(random_models["dense"], responses) < 1e-4
-    assert all(response.routed_experts is None for response in responses)
+def test_megatron_agrees_at_equal_weights_and_tells_experts_shifted_by_one_token(real, random_models):
+    real.update_weights(random_models["a"], 30)
+    responses = real.generate(some_requests(64, 20)).result().responses
+    found = in_trainer(scores, real.config, random_models["a"], responses)
+    assert found["free"] < 1e-5 and found["replayed"] < 1e-5 and found["shifted"] > 1e-3
+
+
+def parity(cache: Path, **settings: object) -> dict:
+    """What bench/parity.py says of a small warmed-up model, whose biases and norms are no longer 0 and 1."""
+    settings |= {"rollout.samples_per_prompt": 32, "rollout.deterministic": "false", "warmup.steps": 60}
+    command = [sys.executable, str(ROOT / "bench/parity.py"), "--json", "--batches", "8"]
+    command += ["--config", str(ROOT / "configs/lab/tiny.yaml"), "--set", f"cache_dir={cache}"]
+    command += ["--dtype", str(settings.pop("dtype"))]
+    command += [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (table,) = json.loads(done.stdout.splitlines()[-1]).values()
+    return table
+
+
+@pytest.mark.engine
+def test_replay_lowers_the_mismatch_of_a_bf16_engine(tmp_path):
+    found = parity(tmp_path, dtype="bfloat16")
+    free, replayed = found["free"], found["replayed"]
+    assert replayed["mean"] < free["mean"] and replayed["q99"] < free["q99"]
+    assert found["shifted"]["mean"] > 5 * replayed["mean"]
+
+
+@pytest.mark.engine
+def test_a_dense_family_with_tied_embeddings_agrees(tmp_path):
+    model = {"model.family": "qwen2", "model.experts": 0, "model.tied_embeddings": "true", "method": "grpo"}
+    assert parity(tmp_path, dtype="float32", **model)["free"]["mean"] < 1e-5

@@ -77,9 +77,9 @@ def test_rows_predict_the_response_tokens():
     part = [1, 0, 5]
     used = sum(forwarded_tokens(samples[i]) for i in part)
     micro = pack([samples[i] for i in part], routed=True)
-    assert len(micro.token_ids) == used and sum(micro.lengths) == len(micro.output_ids) == len(micro.rows)
+    assert len(micro.token_ids) == used and sum(micro.tokens.lengths) == len(micro.output_ids) == len(micro.rows)
     start = response_start = 0
-    for i, length in zip(part, micro.lengths, strict=True):
+    for i, length in zip(part, micro.tokens.lengths, strict=True):
         response = samples[i]
         whole = (*response.prompt_ids, *response.output_ids)
         span = slice(start, start + len(whole) - 1)
@@ -90,8 +90,8 @@ def test_rows_predict_the_response_tokens():
         # The row of a response token is that of the token before it.
         for row, target in zip(micro.rows[mine].tolist(), micro.output_ids[mine].tolist(), strict=True):
             assert whole[row - start + 1] == target
-        np.testing.assert_array_equal(micro.rollout_log_probs[mine].numpy(), response.log_probs)
-        assert micro.advantages[mine].tolist() == [np.float32(samples[i].advantage)] * length
+        np.testing.assert_array_equal(micro.tokens.rollout_log_probs[mine].numpy(), response.log_probs)
+        assert micro.tokens.advantages[mine].tolist() == [np.float32(samples[i].advantage)] * length
         start, response_start = start + len(whole) - 1, response_start + length
 
 
