@@ -224,7 +224,7 @@ class Engine:
                 self.post("/abort_request", {"abort_all": True}, answers=False)
                 with self._turn:
                     self._turn.wait_for(lambda: not self.in_flight, INTERRUPT_EVERY_S)
-            # Without SGLang's flush, which ends its scheduler where that has not put away yet what it has just answered:
+            # Without a flush, which ends SGLang's scheduler where that has not put away what it has just answered:
             # with --disable-radix-cache nothing is cached beyond a request.
             weights = {"model_path": str(folder), "weight_version": str(version), "flush_cache": False}
             self.post("/update_weights_from_disk", weights)

@@ -184,7 +184,9 @@ class Pipeline:
     def _begin(self) -> None:
         self._forget_after(0, updates=-1)
         shutil.rmtree(self.weights, ignore_errors=True)
-        self._start([self.trainer.start("load_initial", self.initial)])
+        loading = self.trainer.start("load_initial", self.initial)
+        self.engine.start(self.initial)
+        loading.result()
         self._broadcast()
         self._evaluate()
 
@@ -192,25 +194,19 @@ class Pipeline:
         state, path = saved.state, saved.path.resolve()
         self.log.message(f"resuming from {path.name}: {state.iteration} iterations, {state.updates} optimizer steps")
         self._forget_after(state.iteration, state.updates)
-        reference = self.trainer.start("load_reference", self.initial)
-        self._start([reference, self.trainer.start("load", path, state.updates)])
         shutil.rmtree(self.weights, ignore_errors=True)
         with naming(self.weights):
             shutil.copytree(path / "weights", self.weights)
-        for version in state.weight_versions:
-            self.trainer.call("remember_weights", self._weights_folder(version), version)
+        generating = {version: self._weights_folder(version) for version in state.weight_versions}
+        loading = self.trainer.start("load", path, state.updates, self.initial, generating)
+        self.engine.start(self.initial)
+        loading.result()
         self.iteration, self.updates, self.versions = state.iteration, state.updates, state.weight_versions
         self.canary.levels = state.canary
         self._take_up(state)
         self.engine.update_weights(self._weights_folder(self.versions[-1]), self.versions[-1])
         if self.config.pipeline.canary != "none" and self.versions[-1] == self.updates:
             self._check_engine(self.updates)  # the trainer has no other weights to score with
-
-    def _start(self, loading: list[Future[Any]]) -> None:
-        """Starts the engine, and waits for it and for what the trainer loads meanwhile."""
-        self.engine.start(self.initial)
-        for future in loading:
-            future.result()
 
     def _forget_after(self, iteration: int, updates: int) -> None:
         """Drops what the run wrote after `iteration`, from which it goes on.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -138,6 +138,11 @@ def pack(responses: Sequence[Response], routed: bool) -> MicroBatch:
             rewards=torch.tensor(np.repeat([r.reward for r in responses], outputs), dtype=torch.float32),
         ),
     )
+
+
+def _joined(columns: list[Columns]) -> Columns:
+    """Return the columns of all micro-batches, one after the other."""
+    return {name: torch.cat([each[name] for each in columns]) for name in columns[0]}
 
 
 # ----------------------------------------------------------------------------------------------------- log-probs, loss
@@ -315,32 +320,41 @@ class Trainer:
     def load_initial(self, folder: Path) -> None:
         """Starts the policy and the reference model from a Hugging Face folder. Raises ValueError where it does not
         fit the model."""
-        load_hf(self.model.module, self.config.model, self.config.task.vocab_size, folder)
+        self._load_policy(folder)
         self.optimizer.take_weights()
-        self.load_reference(folder)
+        self._load_reference(folder)
 
-    def load_reference(self, folder: Path) -> None:
-        """Reads the weights of the reference model, where the loss has a KL term. Raises as `load_initial`."""
-        if self.reference is not None:
-            load_hf(self.reference, self.config.model, self.config.task.vocab_size, folder)
+    def load(self, saved: Path, updates: int, initial: Path, generating: Mapping[int, Path]) -> None:
+        """Restores what `save` wrote after so many updates, bit for bit; the reference model; and, by version, weights
+        that were exported before as those of pi_l."""
+        for version, folder in generating.items():
+            self._load_policy(folder)
+            self._remember(version)
+        self.optimizer.load(saved, updates)
+        self.updates = updates
+        self._load_reference(initial)
+
+    def save(self, folder: Path) -> None:
+        """Writes weights and optimizer state into an existing folder."""
+        self.optimizer.save(folder)
 
     def export_weights(self, folder: Path) -> int:
         """Writes the current weights for the engine and remembers them as those of pi_l; returns their
         version."""
         task = self.config.task
         save_hf(self.model.module, self.config.model, task.vocab_size, task.eos_id, folder)
-        self._remember(self._weights(), self.updates)
+        self._remember(self.updates)
         return self.updates
 
-    def remember_weights(self, folder: Path, version: int) -> None:
-        """Remembers weights that were exported before a resume as those of pi_l again."""
-        current = self._weights()
+    def _load_policy(self, folder: Path) -> None:
         load_hf(self.model.module, self.config.model, self.config.task.vocab_size, folder)
-        self._remember(self._weights(), version)
-        self._set_weights(current)
 
-    def _remember(self, weights: list[Tensor], version: int) -> None:
-        self.generating[version] = weights
+    def _load_reference(self, folder: Path) -> None:
+        if self.reference is not None:
+            load_hf(self.reference, self.config.model, self.config.task.vocab_size, folder)
+
+    def _remember(self, version: int) -> None:
+        self.generating[version] = self._weights()
         for old in sorted(self.generating)[: -self.config.pipeline.weights_in_use]:
             del self.generating[old]
 
@@ -351,15 +365,6 @@ class Trainer:
     def _set_weights(self, weights: list[Tensor]) -> None:
         for (_, parameter), weight in zip(self.parameters, weights, strict=True):
             parameter.copy_(weight)
-
-    def save(self, folder: Path) -> None:
-        """Writes weights and optimizer state into an existing folder."""
-        self.optimizer.save(folder)
-
-    def load(self, folder: Path, updates: int) -> None:
-        """Restores what `save` wrote after so many updates, bit for bit."""
-        self.optimizer.load(folder, updates)
-        self.updates = updates
 
     # ----------------------------------------------------------------------------------------------------- scoring
 
@@ -400,16 +405,13 @@ class Trainer:
     def _policy_log_probs(self, micro: MicroBatch) -> Tensor:
         return self.log_probs(self.model, micro, replay=self.method.routing_replay)
 
-    def _checkpoint_log_probs(self, micros: list[MicroBatch]) -> list[Tensor]:
-        """Return (R,) log pi_l of each micro-batch: under the weights that generated each token (Eq. split). Raises as
+    def _checkpoint_log_probs(self, micros: list[MicroBatch]) -> Tensor:
+        """Return (tokens,) log pi_l: under the weights that generated each token (Eq. split). Raises as
         `_under_generating_weights`."""
-        scored = self._under_generating_weights(micros, lambda micro: {"pi_l": self._policy_log_probs(micro)})
-        return [columns["pi_l"] for columns in scored]
+        return self._under_generating_weights(micros, lambda micro: {"pi_l": self._policy_log_probs(micro)})["pi_l"]
 
-    def _under_generating_weights(
-        self, micros: list[MicroBatch], score: Callable[[MicroBatch], Columns]
-    ) -> list[Columns]:
-        """Scores the micro-batches, each token that is trained under the weights that generated it.
+    def _under_generating_weights(self, micros: list[MicroBatch], score: Callable[[MicroBatch], Columns]) -> Columns:
+        """Scores the tokens of all micro-batches, each under the weights that generated it.
 
         Args:
             score: is called once for each micro-batch and version of the weights, while the policy has those weights.
@@ -417,17 +419,15 @@ class Trainer:
         Raises:
             RuntimeError: weights of a version are no longer held.
         """
-        versions = sorted({version for micro in micros for version in micro.versions.unique().tolist()})
-        if missing := [version for version in versions if version not in self.generating]:
+        versions = torch.cat([micro.versions for micro in micros])
+        held = sorted(set(versions.tolist()))
+        if missing := [version for version in held if version not in self.generating]:
             raise RuntimeError(f"weights of version {missing} are not held, only {sorted(self.generating)}")
-        current = self._weights()
-        result: list[Columns] = [{} for _ in micros]
-        for version in versions:
+        current, result = self._weights(), Columns()
+        for version in held:
             self._set_weights(self.generating[version])
-            for micro, known in zip(micros, result, strict=True):
-                generated = micro.versions == version
-                for name, values in score(micro).items():
-                    known.setdefault(name, torch.zeros_like(values))[generated] = values[generated]
+            for name, values in _joined([score(micro) for micro in micros]).items():
+                result.setdefault(name, torch.zeros_like(values))[versions == version] = values[versions == version]
         self._set_weights(current)
         return result
 
@@ -443,8 +443,7 @@ class Trainer:
             return {**self._routings(micro, "checkpoint_"), "checkpoint_log_probs_engine_dtype": engine_dtype}
 
         before = self._under_generating_weights(micros, as_generated)
-        both = [{**self._routings(micro), **known} for micro, known in zip(micros, before, strict=True)]
-        return {name: torch.cat([columns[name] for columns in both]) for name in both[0]}
+        return _joined([self._routings(micro) for micro in micros]) | before
 
     @torch.no_grad()
     def _routings(self, micro: MicroBatch, prefix: str = "") -> Columns:
@@ -503,12 +502,13 @@ class Trainer:
         if self.method.denominator == "checkpoint":
             proximal = self._checkpoint_log_probs(micros)
         elif self.method.denominator == "trainer" and self.config.pipeline.optimizer_steps_per_rollout > 1:
-            proximal = [self._policy_log_probs(micro) for micro in micros]
+            proximal = torch.cat([self._policy_log_probs(micro) for micro in micros])
         else:
             return micros
+        parts = proximal.split([len(micro.rows) for micro in micros])
         return [
-            replace(micro, tokens=replace(micro.tokens, proximal_log_probs=values))
-            for micro, values in zip(micros, proximal, strict=True)
+            replace(micro, tokens=replace(micro.tokens, proximal_log_probs=part))
+            for micro, part in zip(micros, parts, strict=True)
         ]
 
     def _step(self, responses: Sequence[Response], micros: list[MicroBatch], dump: bool) -> StepResult:
@@ -525,7 +525,7 @@ class Trainer:
         every = self.config.diagnose.split_every_n_steps
         checkpoint = proximal if self.method.denominator == "checkpoint" else None
         if checkpoint is None and (diagnosed or (every and self.updates % every == 0)):
-            checkpoint = torch.cat(self._checkpoint_log_probs(micros))
+            checkpoint = self._checkpoint_log_probs(micros)
         columns = self._diagnosis(micros) if diagnosed else {}
         threshold = self._step_threshold(micros)
 

@@ -282,9 +282,7 @@ def save_and_go_on(trainer, initial: str, folder: str) -> dict:
 
 
 def load_and_go_on(trainer, initial: str, folder: str) -> dict:
-    trainer.load_reference(Path(initial))
-    trainer.load(Path(folder), updates=1)
-    trainer.remember_weights(Path(folder) / "v0", 0)
+    trainer.load(Path(folder), 1, Path(initial), {0: Path(folder) / "v0"})
     samples = make_samples(trainer.config)
     metrics = [trainer.train(samples)[0].metrics for _ in range(2)]
     return {"metrics": json.dumps(metrics)}

@@ -200,7 +200,7 @@ def train_lab(
 
 def _train(trainer, batch: Batch, steps: int) -> Trained:
     trainer.load_initial(batch.model)
-    trainer.load_reference(batch.generating)
+    trainer._load_reference(batch.generating)
     with tempfile.TemporaryDirectory() as scratch:
         trainer.export_weights(Path(scratch) / "before")  # denominator `checkpoint` takes these for what generated
         metrics = [batch.rollout.metrics() | trainer.train(batch.rollout.graded())[0].metrics for _ in range(steps)]
