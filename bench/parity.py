@@ -19,7 +19,7 @@ from pipeline_parts import generate, running
 
 from sat_slime.config.loader import load_config
 from sat_slime.config.schema import LabConfig
-from sat_slime.rollout.types import Response
+from sat_slime.lab.responses import Response
 
 CONFIG = Path(__file__).parents[1] / "configs/lab/quickstart.yaml"
 DTYPES = ("float32", "bfloat16")

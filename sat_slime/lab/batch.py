@@ -15,9 +15,9 @@ import numpy as np
 from sat_slime.config.method_section import build_method
 from sat_slime.config.schema import EvalConfig, LabConfig
 from sat_slime.evaluation.scores import measured_weights, summary
+from sat_slime.lab.responses import GenerationRequest, Response
 from sat_slime.reward import Verdict
 from sat_slime.rollout.token_dump import TokenDump
-from sat_slime.rollout.types import GenerationRequest, Response
 from sat_slime.tasks.running_sums import Problem, RunningSums
 
 # Streams of random numbers: under one seed they never overlap.

@@ -23,12 +23,11 @@ import httpx
 from sat_slime.config.exits import how_it_ended
 from sat_slime.config.schema import LabConfig
 from sat_slime.lab.process import PartFailure
-from sat_slime.lab.responses import joined, rest, validate
+from sat_slime.lab.responses import GenerationRequest, Response, joined, rest, validate
 from sat_slime.lab.sglang_process import SCRATCH, SOCKET
 from sat_slime.rollout.canary import EngineScores, read_scores, score_payload
 from sat_slime.rollout.client import in_words
 from sat_slime.rollout.scratch import Scratch, new_scratch
-from sat_slime.rollout.types import GenerationRequest, Response
 from sat_slime.rollout.validation import Expectations, RejectedResponse
 
 SGLANG_COMMAND = (sys.executable, "-m", "sat_slime.lab.sglang_process")

@@ -132,13 +132,8 @@ class Pipeline:
         """Its numbers that no row has told yet."""
 
     def run(self, saved: Checkpoint | None) -> None:
-        """Brings up the trainer and the engine, runs the loop to its end, and ends them, however it ends.
-
-        Args:
-            saved: the checkpoint to go on from; None: the run begins.
-
-        Raises: as `lab.run`.
-        """
+        """Brings up the trainer and the engine, runs the loop to its end, and ends them, however it ends. saved: the
+        checkpoint to go on from; None: the run begins. Raises as `lab.run`."""
         if saved is None:
             self._provide_initial_model()
         self.log.status(phase="starting")
@@ -209,10 +204,8 @@ class Pipeline:
             self._check_engine(self.updates)  # the trainer has no other weights to score with
 
     def _forget_after(self, iteration: int, updates: int) -> None:
-        """Drops what the run wrote after `iteration`, from which it goes on.
-
-        Newer checkpoints are set aside first: if the rest is interrupted, the next resume still does not take them.
-        """
+        """Drops what the run wrote after `iteration`, from which it goes on."""
+        # Newer checkpoints first: if the rest is interrupted, the next resume still does not take them.
         for path in checkpoint.set_aside(self.checkpoints, after=iteration):
             self.log.message(f"a checkpoint that is not gone on from is now {path}", "warning")
         self.log.rewind(updates)
@@ -289,10 +282,7 @@ class Pipeline:
 
     def _check_engine(self, version: int) -> None:
         """Has the engine and the trainer, which has the weights that were just pushed, score the canary's sequences.
-
-        Raises:
-            PartFailure: the engine does not hold these weights or cannot be asked, and `pipeline.canary` is stop.
-        """
+        Raises PartFailure where the engine does not hold them or cannot be asked, and `pipeline.canary` is stop."""
         config = self.config
         sequences = canary_sequences(config.task.vocab_size, min(CANARY_TOKENS, config.model.max_positions))
         trainer = self.trainer.start("score_canary", sequences)
@@ -361,8 +351,7 @@ class Pipeline:
         self.log.message(f"checkpoint of iteration {self.iteration} saved")
 
     def _not_saved(self, error: Exception) -> Exception:
-        """Return the error of a checkpoint that could not be written: what happened, and from which one the run can go
-        on."""
+        """Return the error of a checkpoint that could not be written, with the one that the run can go on from."""
         kept = checkpoint.newest(self.checkpoints)
         whole = f"{kept.name} is whole" if kept else "there is no earlier one"
         if isinstance(error, PartFailure):
@@ -386,7 +375,7 @@ class Pipeline:
         return batch
 
     def _train(self, batch: RolloutBatch, dump: bool) -> list[StepResult]:
-        """Trains on the batch; with `dump` the results bring the tokens' columns."""
+        """Trains on the batch. dump: as of `Trainer.train`."""
         return self.trainer.call("train", batch.graded(), dump)
 
     def _settle(self) -> None:

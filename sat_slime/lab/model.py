@@ -105,7 +105,7 @@ class PackedLayout(PackedSeqParams):
 def build_model(
     model: ModelConfig, train: TrainConfig, vocab_size: int, *, routing_replay: bool = False, balance_coef: float = 0.0
 ) -> GPTModel:
-    """The model, with Megatron's random weights.
+    """Return the model, with Megatron's random weights.
 
     Args:
         routing_replay: register the MoE routers with Megatron's RouterReplay (a list global to the process, so only
@@ -166,11 +166,8 @@ def forward_logits(model: Callable[..., Tensor], token_ids: Tensor, layout: Pack
 
 @contextmanager
 def replay(routed_experts: Tensor | None) -> Iterator[None]:
-    """Forward passes inside use these experts (Eq. r3), by Megatron's own RouterReplay: it gathers the current scores
-    at them, so that the softmax is over their current logits and gradients reach the router.
-
-    Args:
-        routed_experts: (N, layers, top-k) int64, for every token of the row.
+    """Forward passes inside use these (N, layers, top-k) int64 experts (Eq. r3), by Megatron's own RouterReplay: it
+    gathers the current scores at them, so that the softmax is over their current logits and gradients reach the router.
 
     Raises:
         ValueError: there are none, as from a dense model.
@@ -199,15 +196,12 @@ def record(recorded: list[Tensor]) -> Iterator[None]:
 
 
 def flips_by_layer(recorded: list[Tensor], routed_experts: Tensor, rows: Tensor) -> Tensor:
-    """Marks the response tokens and layers that the two engines route differently.
+    """Return (R, layers) uint8: 1 where the set of experts of a response token differs between the engines.
 
     Args:
         recorded: from `record`.
         routed_experts: (N, layers, top-k) of the rollout engine.
         rows: (R,) places in the row that predict response tokens.
-
-    Returns:
-        (R, layers) uint8: 1 where the set of experts differs.
     """
     own_choice = torch.stack(recorded, dim=1)[rows].sort(-1).values
     return (own_choice != routed_experts[rows].sort(-1).values).any(-1).to(torch.uint8)

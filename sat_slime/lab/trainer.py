@@ -28,6 +28,7 @@ from sat_slime.lab import model
 from sat_slime.lab.batch import StepResult, lag_metrics, step_is_diagnosed
 from sat_slime.lab.initial_model import is_model
 from sat_slime.lab.model import PackedLayout, build_model, forward_logits, load_hf, save_hf
+from sat_slime.lab.responses import Response
 from sat_slime.objective import (
     Method,
     MetricAccumulator,
@@ -40,7 +41,6 @@ from sat_slime.objective import (
 )
 from sat_slime.objective.tokens import response_mean_weights
 from sat_slime.rollout.canary import prefix_length
-from sat_slime.rollout.types import Response
 
 FILE = "trainer.safetensors"
 """The file of a checkpoint with the masters and AdamW's state."""
@@ -49,8 +49,6 @@ LOW_VARIANCE_KL_MAX = 10.0
 Columns = dict[str, Tensor]
 """Measurements of each token: one tensor (tokens, ...) for each name of a token dump."""
 
-REPORT_EVERY = 10
-"""Steps of the warm-up after which it tells how far it is."""
 _BALANCE_COEF = 0.01
 """Load-balancing loss during the warm-up, so that no expert is left unused."""
 
@@ -87,13 +85,8 @@ def forwarded_tokens(response: Response) -> int:
 
 
 def plan_microbatches(sizes: list[int], tokens_per_microbatch: int) -> list[list[int]]:
-    """Cuts samples, in order, into micro-batches of nearly equal numbers of tokens; each is a list of sample indices.
-
-    Their number is the smallest that keeps every micro-batch within the bound.
-
-    Args:
-        sizes: forwarded tokens of each sample.
-    """
+    """Cuts samples of so many forwarded tokens, in order, into the fewest micro-batches of nearly equal size within the
+    bound; each is a list of sample indices."""
     ends = np.cumsum(sizes)
     for count in range(max(1, -(-sum(sizes) // tokens_per_microbatch)), len(sizes) + 1):
         parts: list[list[int]] = [[] for _ in range(count)]
@@ -107,11 +100,7 @@ def plan_microbatches(sizes: list[int], tokens_per_microbatch: int) -> list[list
 
 
 def pack(responses: Sequence[Response], routed: bool) -> MicroBatch:
-    """Packs responses into a row.
-
-    Args:
-        routed: whether the responses carry routed experts, as those of a MoE model.
-    """
+    """Packs responses into a row. routed: whether they carry routed experts, as those of a MoE model."""
     lengths = [forwarded_tokens(response) for response in responses]
     ends = np.cumsum(lengths)
     outputs = [len(response.output_ids) for response in responses]
@@ -239,11 +228,8 @@ class MasterOptimizer:
 
     @torch.no_grad()
     def step(self, number: int, loss: Tensor) -> float:
-        """Clips and applies the gradients that Megatron has summed; returns their norm before clipping.
-
-        Args:
-            number: the optimizer step's, for an error.
-            loss: 0-dim.
+        """Clips and applies the gradients that Megatron has summed; returns their norm before clipping. number: the
+        optimizer step's, for an error.
 
         Raises:
             FloatingPointError: the gradient or the loss is not finite; the weights are then still those of the step
@@ -369,11 +355,8 @@ class Trainer:
     # ----------------------------------------------------------------------------------------------------- scoring
 
     def _logits(self, network: Callable[..., Tensor], micro: MicroBatch, *, replay: bool) -> Tensor:
-        """Return the (R, vocabulary) fp32 logits that predict the response tokens, divided by the temperature.
-
-        Args:
-            replay: route as the rollout engine did (R3), else freely, or as the caller has set.
-        """
+        """Return the (R, vocabulary) fp32 logits that predict the response tokens, divided by the temperature. replay:
+        route as the rollout engine did (R3), else freely, or as the caller has set."""
         with model.replay(micro.routed_experts) if replay else nullcontext():
             logits = forward_logits(network, micro.token_ids, micro.layout)[micro.rows]
         return logits.float() / self.config.rollout.temperature
@@ -384,11 +367,7 @@ class Trainer:
 
     @torch.no_grad()
     def score(self, responses: Sequence[Response], replay: bool) -> np.ndarray:
-        """Return (tokens,) log pi of responses in their order under the current weights.
-
-        Args:
-            replay: route as the rollout engine did (R3), else freely.
-        """
+        """Return (tokens,) log pi of responses in their order under the current weights. replay: as of `_logits`."""
         parts = [self.log_probs(self.model, micro, replay=replay) for micro in self._microbatches(responses)]
         return torch.cat(parts).numpy()
 
@@ -406,19 +385,12 @@ class Trainer:
         return self.log_probs(self.model, micro, replay=self.method.routing_replay)
 
     def _checkpoint_log_probs(self, micros: list[MicroBatch]) -> Tensor:
-        """Return (tokens,) log pi_l: under the weights that generated each token (Eq. split). Raises as
-        `_under_generating_weights`."""
+        """Return (tokens,) log pi_l: under the weights that generated each token (Eq. split)."""
         return self._under_generating_weights(micros, lambda micro: {"pi_l": self._policy_log_probs(micro)})["pi_l"]
 
     def _under_generating_weights(self, micros: list[MicroBatch], score: Callable[[MicroBatch], Columns]) -> Columns:
-        """Scores the tokens of all micro-batches, each under the weights that generated it.
-
-        Args:
-            score: is called once for each micro-batch and version of the weights, while the policy has those weights.
-
-        Raises:
-            RuntimeError: weights of a version are no longer held.
-        """
+        """Return the scores of all tokens, each under the weights that generated it: `score` is called for each
+        micro-batch while the policy has them. Raises RuntimeError where weights of a version are no longer held."""
         versions = torch.cat([micro.versions for micro in micros])
         held = sorted(set(versions.tolist()))
         if missing := [version for version in held if version not in self.generating]:
@@ -434,9 +406,8 @@ class Trainer:
     # --------------------------------------------------------------------------------------------------- diagnosis
 
     def _diagnosis(self, micros: list[MicroBatch]) -> Columns:
-        """Measures what a diagnosis compares, of the step's tokens and before the step. Columns of the weights that
-        generated are named checkpoint_*, the others are of the current weights. Raises as
-        `_under_generating_weights`."""
+        """Return what a diagnosis compares, of the step's tokens and before the step. Columns of the weights that
+        generated are named checkpoint_*, the others are of the current weights."""
 
         def as_generated(micro: MicroBatch) -> Columns:
             engine_dtype = self._log_probs_in_engine_dtype(micro)
@@ -475,11 +446,8 @@ class Trainer:
     # ---------------------------------------------------------------------------------------------------- training
 
     def train(self, responses: Sequence[Response], dump: bool = False) -> list[StepResult]:
-        """Trains on one rollout batch, in `pipeline.optimizer_steps_per_rollout` steps.
-
-        Args:
-            responses: graded.
-            dump: also return the tokens' columns, as always of a diagnosed step.
+        """Trains on one rollout batch of graded responses, in `pipeline.optimizer_steps_per_rollout` steps. dump: also
+        return the tokens' columns, as always of a diagnosed step.
 
         Raises:
             FloatingPointError: the gradient is not finite; the weights are then still those of the step before.
@@ -512,16 +480,11 @@ class Trainer:
         ]
 
     def _step(self, responses: Sequence[Response], micros: list[MicroBatch], dump: bool) -> StepResult:
-        """Measures what must be measured before the weights change, takes the step, and reports it.
-
-        Args:
-            responses: those that the step trains on.
-            micros: the same, packed.
-        """
+        """Measures what must be measured before the weights change, takes the step, and reports it. micros: the
+        responses, packed."""
         diagnosed = step_is_diagnosed(self.config, self.updates)
         given = [micro.tokens.proximal_log_probs for micro in micros]
-        known = [log_probs for log_probs in given if log_probs is not None]
-        proximal = torch.cat(known) if known else None
+        proximal = torch.cat([values for values in given if values is not None]) if given[0] is not None else None
         every = self.config.diagnose.split_every_n_steps
         checkpoint = proximal if self.method.denominator == "checkpoint" else None
         if checkpoint is None and (diagnosed or (every and self.updates % every == 0)):
@@ -567,9 +530,9 @@ class Trainer:
             metrics["routing/flip_rate"] = float(flipped.sum().float() / max(len(flipped), 1))
         tokens = None
         if dump or diagnosed:
-            known_columns = {"checkpoint_log_probs": checkpoint, "proximal_log_probs": proximal}
-            columns = {name: values for name, values in known_columns.items() if values is not None} | columns
-            columns = {"log_probs": log_probs, "entropy": entropy, **columns}
+            columns |= {"log_probs": log_probs, "entropy": entropy}
+            columns |= {} if checkpoint is None else {"checkpoint_log_probs": checkpoint}
+            columns |= {} if proximal is None else {"proximal_log_probs": proximal}
             tokens = {name: values.detach().numpy() for name, values in columns.items()}
         self.updates += 1
         return StepResult({**metrics, "step": self.updates}, tokens)
@@ -585,20 +548,15 @@ class Trainer:
         return judge.threshold_of(torch.cat([threshold_scores(self.method, batch) for batch in batches]))
 
     def _loss(
-        self,
-        responses: Sequence[Response],
-        micro: MicroBatch,
-        log_probs: Tensor,
-        entropy: Tensor,
-        threshold: Tensor | None,
+        self, step: Sequence[Response], micro: MicroBatch, log_probs: Tensor, entropy: Tensor, threshold: Tensor | None
     ) -> tuple[Tensor, dict[str, SupportsFloat], Result]:
-        """Return the objective on one micro-batch, with weights that count the whole step."""
+        """Return the objective on one micro-batch, with weights that count all responses of the step."""
         settings, reference = self.config.loss, None
         batch = replace(self._token_batch(micro, log_probs), entropies=entropy.detach())
         if settings.reduction == "token_mean":
-            weights = batch.mask.double() / sum(len(response.output_ids) for response in responses)
+            weights = batch.mask.double() / sum(len(response.output_ids) for response in step)
         else:
-            weights = response_mean_weights(batch.mask, batch.lengths, len(responses))
+            weights = response_mean_weights(batch.mask, batch.lengths, len(step))
         if self.reference is not None:
             with torch.no_grad():
                 reference = self.log_probs(self.reference, micro, replay=False)
@@ -615,8 +573,7 @@ class Trainer:
 
 
 def warm_up(config: LabConfig, folder: Path) -> Iterator[int]:
-    """Trains the initial model in this process and writes it to `folder` in fp32; yields now and then how many steps
-    are made.
+    """Trains the initial model in this process and writes it to `folder` in fp32; yields every ten steps their number.
 
     Most steps see correct demonstrations, the last ones careless ones: the model then knows the arithmetic but answers
     sloppily, which is what RL has to unlearn. Both halves matter; a merely under-trained model hardly learns by RL.
@@ -640,7 +597,7 @@ def warm_up(config: LabConfig, folder: Path) -> Iterator[int]:
         optimizer.step()
         if (step + 1) % 100 == 0:
             print(f"warm-up step {step + 1} of {warmup.steps}: loss {loss.item():.3f}", flush=True)
-        if (step + 1) % REPORT_EVERY == 0:
+        if (step + 1) % 10 == 0:
             yield step + 1
     # Two runs may warm up the same model at once: each writes its own folder, the first one to finish stays.
     own = folder.with_name(f"{folder.name}.{os.getpid()}")

@@ -2,7 +2,7 @@
 
 import random
 
-from sat_slime.rollout.types import GenerationRequest
+from sat_slime.lab.responses import GenerationRequest
 
 STOP = 15
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from sat_slime.config.schema import LabConfig
 from sat_slime.lab.batch import RolloutBatch, training_requests
-from sat_slime.rollout.types import Response
+from sat_slime.lab.responses import Response
 
 CONFIG = LabConfig(rollout={"prompts_per_iteration": 3, "samples_per_prompt": 4})
 

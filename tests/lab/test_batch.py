@@ -17,8 +17,8 @@ from sat_slime.lab.batch import (
     token_dump,
     training_requests,
 )
+from sat_slime.lab.responses import Response
 from sat_slime.rollout.token_dump import read_dump, write_dump
-from sat_slime.rollout.types import Response
 from sat_slime.tasks.running_sums import RunningSums
 
 

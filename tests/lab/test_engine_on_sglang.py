@@ -15,8 +15,8 @@ from trainer_process import in_trainer
 
 from sat_slime.config.schema import LabConfig, ModelConfig
 from sat_slime.lab.engine import Engine
+from sat_slime.lab.responses import GenerationRequest
 from sat_slime.rollout.canary import Canary, canary_sequences, prefix_length
-from sat_slime.rollout.types import GenerationRequest
 
 ROOT = Path(__file__).parents[2]
 

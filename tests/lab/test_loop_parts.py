@@ -21,8 +21,8 @@ from sat_slime.lab import loop
 from sat_slime.lab.batch import StepResult
 from sat_slime.lab.loop import ACKNOWLEDGED, ONE_ACT_S, Interruption, Pipeline
 from sat_slime.lab.process import PartFailure
+from sat_slime.lab.responses import Response
 from sat_slime.rollout.canary import EngineScores
-from sat_slime.rollout.types import Response
 from sat_slime.runs.log import RunLog
 
 # -------------------------------------------------------------------------------------------- pushes and evaluations

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from fake_sglang import response
 
-from sat_slime.lab.responses import joined, rest, validate
-from sat_slime.rollout.types import GenerationRequest
+from sat_slime.lab.responses import GenerationRequest, joined, rest, validate
 from sat_slime.rollout.validation import Expectations, RejectedResponse, check_numbers
 
 

@@ -15,7 +15,7 @@ from sat_slime.lab import loop
 from sat_slime.lab.batch import StepResult, lag_metrics, training_group, training_requests
 from sat_slime.lab.checkpoint import LoopState
 from sat_slime.lab.loop import StreamingPipeline
-from sat_slime.rollout.types import Response
+from sat_slime.lab.responses import Response
 
 PROMPTS, SAMPLES, LONGEST = 4, 2, 8
 

@@ -42,10 +42,10 @@ from sat_slime.config.schema import LossConfig
 from sat_slime.lab import model
 from sat_slime.lab.batch import lag_metrics
 from sat_slime.lab.process import PartFailure, TrainerProcess
+from sat_slime.lab.responses import Response
 from sat_slime.lab.trainer import Trainer, forwarded_tokens, pack, plan_microbatches, policy_loss
 from sat_slime.objective import named_method, policy_surrogate
 from sat_slime.objective.tokens import response_mean_weights
-from sat_slime.rollout.types import Response
 
 pytestmark = pytest.mark.engine
 

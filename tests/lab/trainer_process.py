@@ -13,7 +13,7 @@ import torch
 from torch.multiprocessing import start_processes
 
 from sat_slime.config.schema import LabConfig
-from sat_slime.rollout.types import Response
+from sat_slime.lab.responses import Response
 
 TINY = {
     "model": {

@@ -29,8 +29,8 @@ from whole_run import FILE, ROOT, Slime
 from sat_slime.config.loader import load_config
 from sat_slime.config.schema import LabConfig
 from sat_slime.lab.batch import RolloutBatch
+from sat_slime.lab.responses import Response
 from sat_slime.launch.command import slime_command
-from sat_slime.rollout.types import Response
 from sat_slime.tasks.running_sums import Problem, RunningSums
 
 TASK = RunningSums()
