@@ -30,30 +30,17 @@ def response(rid: str, prompt: list[int], sampling: dict[str, Any], version: str
     tokens: list[int] = []
     while len(tokens) < sampling["max_new_tokens"] and not (tokens and tokens[-1] in sampling["stop_token_ids"]):
         tokens.append(rng.randrange(VOCAB))
-    stopped = len(tokens) < sampling["max_new_tokens"]
     rows = (len(prompt) + len(tokens) - 1) * LAYERS
     experts = [expert for _ in range(rows) for expert in rng.sample(range(EXPERTS), TOP_K)]
     return {
         "output_ids": tokens,
         "meta_info": {
             "id": rid,
-            "finish_reason": {"type": "stop", "matched": tokens[-1]}
-            if stopped
-            else {"type": "length", "length": len(tokens)},
+            "finish_reason": {"type": "stop" if len(tokens) < sampling["max_new_tokens"] else "length"},
             "prompt_tokens": len(prompt),
             "weight_version": version,
-            "num_retractions": 0,
-            "input_token_logprobs": [],
             "output_token_logprobs": [[-rng.random() - 0.01, token, None] for token in tokens],
-            "output_token_logprobs_length": len(tokens),
-            "reasoning_tokens": 0,
-            "completion_tokens": len(tokens),
-            "cached_tokens": 0,
-            "cached_tokens_details": None,
             "routed_experts": base64.b64encode(struct.pack(f"<{len(experts)}i", *experts)).decode(),
-            "dp_rank": None,
-            "e2e_latency": 0.1,
-            "response_sent_to_client_ts": 0.0,
         },
     }
 
@@ -88,19 +75,11 @@ class FakeSGLang(ThreadingUnixStreamServer):
     daemon_threads = True
     request_queue_size = 128  # a socket file with a full queue refuses
 
-    def __init__(self, file: Path, version: str, faults: list[str]) -> None:
+    def __init__(self, file: Path, version: str, faults: list[str | None]) -> None:
         super().__init__(str(file), Handler)
-        self.file = file
-        self.version = version
-        self.faults = faults
+        self.file, self.version, self.faults = file, version, faults
         self.healthy = True
-        self.released = threading.Event()
         self.aborted = threading.Event()
-        self.lock = threading.Lock()
-
-    def next_fault(self) -> str | None:
-        with self.lock:
-            return self.faults.pop(0) if self.faults else None
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -126,13 +105,13 @@ class Handler(BaseHTTPRequestHandler):
                 return self.answer({"success": False, "message": "no such folder"}, 400)
             if (Path(body["model_path"]) / HANGS).exists():
                 (Path(body["model_path"]) / HANGS).unlink()
-                self.server.released.wait()
+                threading.Event().wait()
             self.server.version = body["weight_version"]
             return self.answer({"success": True, "message": "loaded", "num_paused_requests": 0})
         if self.path == "/abort_request":
             self.server.aborted.set()
             return self.answer({})
-        fault = self.server.next_fault()
+        fault = self.server.faults.pop(0) if self.server.faults else None
         if fault == "die":
             os._exit(1)
         if fault == "die_slowly":  # its connections are gone before it is, as with a process that is killed
@@ -140,8 +119,7 @@ class Handler(BaseHTTPRequestHandler):
             threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGKILL)).start()
             return self.connection.close()
         if fault == "hang":
-            self.server.released.wait()
-            return None
+            threading.Event().wait()
         if fault == "error":
             return self.answer({"error": {"message": "internal"}}, 500)
         if fault == "refuse":

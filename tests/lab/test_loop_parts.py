@@ -111,38 +111,28 @@ def test_a_push_waits_for_responses_and_an_evaluation_is_of_the_weights_that_are
 
 @pytest.mark.parametrize("canary", ["warn", "stop"])
 def test_a_push_that_an_engine_did_not_take_is_told_or_ends_the_run(tmp_path, canary):
-    world = World(tmp_path, iterations=2, lag=1, canary=canary)
-    log_probs, says = np.linspace(-4, -1, 128), iter("011")
-    world.score_canary = lambda sequences: log_probs
-    world.score = lambda sequences: EngineScores(log_probs + 1e-4, next(says))
-    world.pipeline._begin()
-    if canary == "stop":
-        with pytest.raises(PartFailure, match=r"the engine says .* version 1, not 2.*; go on with --resume"):
-            world.pipeline._loop()
-        assert world.pipeline.canary.levels == [pytest.approx(1e-4)] * 2
-    else:
-        world.pipeline._loop()
-        assert world.warned[0].startswith("canary: the engine says that it holds version 1, not 2")
-        steps = [row for row in world.rows if "iteration" in row and "accuracy" not in row]
-        assert [row["canary/faults"] for row in steps] == [0, 1]
-
-
-def test_an_engine_that_cannot_be_asked_is_a_fault_of_its_push_in_the_next_row(tmp_path):
-    world = World(tmp_path, iterations=2, lag=1, canary="warn")
-    log_probs, says = np.linspace(-4, -1, 128), iter("?12")
+    """The second push is not taken, and at the third the engine cannot be asked: each is a fault in the next row."""
+    world = World(tmp_path, iterations=3, lag=1, canary=canary)
+    log_probs, says = np.linspace(-4, -1, 128), iter("01?3")
     world.score_canary = lambda sequences: log_probs
 
     def score(sequences):
         if (version := next(says)) == "?":
             raise PartFailure("its answer cannot be read")
-        return EngineScores(log_probs, version)
+        return EngineScores(log_probs + 1e-4, "0" if version == "1" else version)
 
     world.score = score
     world.pipeline._begin()
-    world.pipeline._loop()
-    assert world.warned == ["canary: its answer cannot be read"]
-    steps = [row for row in world.rows if "iteration" in row and "accuracy" not in row]
-    assert [row["canary/faults"] for row in steps] == [1, 0]
+    if canary == "stop":
+        with pytest.raises(PartFailure, match=r"the engine says .* version 0, not 1.*; go on with --resume"):
+            world.pipeline._loop()
+        assert world.pipeline.canary.levels == [pytest.approx(1e-4)]
+    else:
+        world.pipeline._loop()
+        assert world.warned[0].startswith("canary: the engine says that it holds version 0, not 1")
+        assert world.warned[1:] == ["canary: its answer cannot be read"]
+        steps = [row for row in world.rows if "iteration" in row and "accuracy" not in row]
+        assert [row["canary/faults"] for row in steps] == [1, 1, 0]
 
 
 # --------------------------------------------------------------------------------------------------------- interruption
