@@ -115,14 +115,8 @@ def lag_metrics(responses: Sequence[Response], updates: int) -> dict[str, float]
 
 
 def group_advantages(rewards: np.ndarray) -> np.ndarray:
-    """Return GRPO's advantages: (R - mean) / (std + 1e-6) in each group, std over n - 1 as in slime.
-
-    Args:
-        rewards: (groups, samples), samples >= 2: the rewards of the responses to each prompt.
-
-    Returns:
-        (groups, samples); 0 throughout a group whose rewards are all the same.
-    """
+    """Return GRPO's (groups, samples) advantages: (R - mean) / (std + 1e-6) in each group, std over n - 1 as in slime;
+    0 throughout a group whose rewards are all the same. rewards: (groups, samples), samples >= 2."""
     centered = rewards - rewards.mean(1, keepdims=True)
     return centered / (rewards.std(1, ddof=1, keepdims=True) + 1e-6)
 
@@ -132,13 +126,9 @@ def training_requests(config: LabConfig, iteration: int) -> tuple[list[Problem],
     that a resumed run goes on with the same stream."""
     rng = np.random.default_rng([config.seed, _TRAINING, iteration])
     problems = config.task.training_problems(config.rollout.prompts_per_iteration, rng)
+    rollout = config.rollout
     return problems, _requests(
-        config,
-        f"train-{iteration}",
-        problems,
-        config.rollout.samples_per_prompt,
-        config.rollout.temperature,
-        rng,
+        config, f"train-{iteration}", problems, rollout.samples_per_prompt, rollout.temperature, rng
     )
 
 
@@ -149,10 +139,8 @@ def step_is_diagnosed(config: LabConfig, updates: int) -> bool:
 
 
 def training_group(config: LabConfig, number: int) -> tuple[list[Problem], list[GenerationRequest]]:
-    """Return the one problem of a group's number, and the requests for its responses.
-
-    Groups are the problems of `training_requests`, counted through all iterations.
-    """
+    """Return the one problem of a group's number, counted through the `training_requests` of all iterations, and the
+    requests for its responses."""
     iteration, index = divmod(number, config.rollout.prompts_per_iteration)
     problems, requests = training_requests(config, iteration)
     samples = config.rollout.samples_per_prompt

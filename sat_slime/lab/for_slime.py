@@ -10,11 +10,11 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from sat_slime.config import ConfigError
+from sat_slime.config.checksums import written_whole
 from sat_slime.config.disk import is_replaceable
 from sat_slime.config.loader import load_config, vary
 from sat_slime.config.schema import LabConfig
@@ -26,6 +26,8 @@ ITERATIONS = 256
 """Iterations whose prompts are written, in the order in which a lab run draws them; the quick start has 240."""
 PADDING, UNKNOWN = "<pad>", "<unk>"
 """The two tokens that are no character of the task; the model has never seen them."""
+MADE = ("model", "prompts.jsonl", "held_out.jsonl")
+"""What a folder holds."""
 
 
 def lab_settings(file: Path | None, overrides: Sequence[str]) -> LabConfig:
@@ -37,10 +39,6 @@ def lab_settings(file: Path | None, overrides: Sequence[str]) -> LabConfig:
             [f"runtime is {config.runtime}, but model and problems are those of a lab run: name a file of one"]
         )
     return config
-
-
-MADE = ("model", "prompts.jsonl", "held_out.jsonl")
-"""What a folder holds."""
 
 
 def write_folder(config: LabConfig, folder: Path) -> None:
@@ -55,20 +53,12 @@ def write_folder(config: LabConfig, folder: Path) -> None:
         model.parent.mkdir(parents=True, exist_ok=True)
         for _ in warm_up(config, model):
             pass
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    part = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    part.chmod(0o755)
-    try:
+    drawn = (problem for iteration in range(ITERATIONS) for problem in training_requests(config, iteration)[0])
+    with written_whole(folder) as part:
         shutil.copytree(model, part / "model")
         write_tokenizer(config.task, part / "model")
-        drawn = (problem for iteration in range(ITERATIONS) for problem in training_requests(config, iteration)[0])
         write_problems(config.task, drawn, part / "prompts.jsonl")
         write_problems(config.task, evaluation_requests(config, 0)[0], part / "held_out.jsonl")
-        shutil.rmtree(folder, ignore_errors=True)
-        part.rename(folder)
-    except BaseException:
-        shutil.rmtree(part, ignore_errors=True)
-        raise
 
 
 def write_tokenizer(task: RunningSums, folder: Path) -> None:
