@@ -135,12 +135,6 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
     }
 
 
-def chart_of(frame: pd.DataFrame) -> tuple[alt.Chart, pd.DataFrame]:
-    """Return an empty chart of the frame's rows, and the frame with a column `key`, the number of its line."""
-    keys = {name: f"line{i}" for i, name in enumerate(dict.fromkeys(frame["line"]))}
-    return alt.Chart(alt.NamedData("numbers")), frame.assign(key=frame["line"].map(keys))
-
-
 def coloured(names: Sequence[str], of: Mapping[str, Look] | None = None, dashes: bool = True) -> dict[str, Any]:
     """Return the encodings of colour and dash by the column `line`, with one legend, in as many columns as fit."""
     of = of or looks(names)
@@ -157,9 +151,8 @@ def coloured(names: Sequence[str], of: Mapping[str, Look] | None = None, dashes:
     return encoding
 
 
-def chosen() -> alt.Parameter:
-    """Return the choice of lines that a click in the legend makes."""
-    return alt.selection_point(name="chosen", fields=["line"], bind="legend")
+CHOSEN = alt.selection_point(name="chosen", fields=["line"], bind="legend")
+"""The choice of lines that a click in the legend makes."""
 
 
 def axis(title: str, column: str, *, kind: type = alt.Y, log: bool = False, zero: bool = False, **more: Any) -> Any:
@@ -185,7 +178,6 @@ def lines(
     log_x: bool = False,
     zero: bool = False,
     points: bool = False,
-    steps: bool = False,
     faint: str = "",
     levels: Iterable[float] = (),
     height: int = 190,
@@ -199,12 +191,13 @@ def lines(
         faint: a further column, drawn thin and pale: single steps behind an average.
         levels: values of y that straight lines mark.
     """
-    base, frame = chart_of(frame)
     names = list(dict.fromkeys(frame["line"]))
-    pick, near = chosen(), alt.selection_point(name="near", nearest=True, on="pointerover", fields=["x"], empty=False)
+    frame = frame.assign(key=frame["line"].map({name: f"line{i}" for i, name in enumerate(names)}))
+    base = alt.Chart(alt.NamedData("numbers"))
+    near = alt.selection_point(name="near", nearest=True, on="pointerover", fields=["x"], empty=False)
     steps_of_one: dict[str, Any] = {"axis": alt.Axis(tickMinStep=1)} if (frame["x"] % 1 == 0).all() else {}
     across = axis(x, "x:Q", kind=alt.X, log=log_x, **steps_of_one)
-    base = base.transform_filter(pick).encode(across, axis(y, "y:Q", log=log, zero=zero), **coloured(names, of))
+    base = base.transform_filter(CHOSEN).encode(across, axis(y, "y:Q", log=log, zero=zero), **coloured(names, of))
     layers: list[Any] = []
     if "low" in frame:
         ends = {"y": alt.Y("low:Q", title=y), "y2": "high:Q", "strokeDash": alt.value([1, 0])}
@@ -216,8 +209,7 @@ def lines(
         layers.append(pale.encode(strokeDash=alt.value([1, 0])))
     wheel = "wheel![event.ctrlKey || event.metaKey]"
     zoom = alt.selection_interval(name="zoom", bind="scales", encodings=["x"], zoom=wheel)
-    drawn = base.mark_line(interpolate="step-after") if steps else base.mark_line()
-    layers.append(drawn.add_params(pick, zoom))
+    layers.append(base.mark_line().add_params(CHOSEN, zoom))
     if points or frame.groupby("line")["x"].size().max() < 3:  # a line of one point would not be seen
         layers.append(base.mark_point(filled=True, size=36, clip=True, opacity=1).encode(strokeDash=alt.value([1, 0])))
     rule = alt.Chart(alt.InlineData([{}])).mark_rule(color=GREY, strokeDash=[2, 2], clip=True)
@@ -227,7 +219,7 @@ def lines(
     ]
     told = (
         alt.Chart(alt.NamedData("numbers"))
-        .transform_filter(pick)
+        .transform_filter(CHOSEN)
         .transform_pivot("key", value="y", groupby=["x"])
         .mark_rule(color=GREY)
         .encode(
@@ -260,13 +252,12 @@ def bars(
     frame = frame.assign(place=frame["line"].map({line: i for i, line in enumerate(names)}))
     colour = coloured(names, of, dashes=False)
     y = alt.Y("group:N", title=None, sort=groups, axis=alt.Axis(ticks=False), scale=alt.Scale(padding=0.2))
-    pick = chosen()
     # With a text there is room for it at the end of the longest.
     scale = alt.Scale(domain=[0, 1.12 * float(frame["end"].max()) or 1], nice=False) if text else alt.Undefined
     value = alt.X("y:Q", title=unit, stack="zero", scale=scale)
     tips = [alt.Tooltip("group:N", title=" "), alt.Tooltip("line:N", title="part")]
     tips.append(alt.Tooltip("y:Q", title=unit, format=".4~g"))
-    drawn = alt.Chart(alt.NamedData("numbers")).transform_filter(pick).mark_bar().add_params(pick)
+    drawn = alt.Chart(alt.NamedData("numbers")).transform_filter(CHOSEN).mark_bar().add_params(CHOSEN)
     drawn = drawn.encode(value, y, alt.Order("place:Q"), tooltip=tips, **colour)
     layers: list[Any] = [drawn]
     if text:

@@ -15,7 +15,7 @@ import pandas as pd
 
 from sat_slime.report.charts import Chart, Look, intervals, lines, looks
 from sat_slime.report.frames import Collection, ComparedRun, collect, curve, differing_settings, seed_curve
-from sat_slime.report.methods import PAPER_ORDER, has, label_of
+from sat_slime.report.methods import ANSWERS_PER_EVALUATION, BASE_MODEL_SCORE, PAPER_LABEL, SOURCE, has, label_of
 from sat_slime.report.page import (
     DASH,
     Form,
@@ -30,7 +30,6 @@ from sat_slime.report.page import (
     section_of,
     write_page,
 )
-from sat_slime.report.paper import ANSWERS_PER_EVALUATION, BASE_MODEL_SCORE, LAGS, PAPER_LABEL, SOURCE
 from sat_slime.report.run import axis_of
 from sat_slime.report.stats import (
     AGAINST_BASE,
@@ -82,6 +81,7 @@ def sections(collection: Collection, differences: pd.DataFrame) -> Iterator[Sect
     """Yield the parts of the page."""
     several = seeds_of(collection)[1] > 1
     few = len(collection.runs) <= OVERLAID
+    tables = {lag: main_table(collection, lag) for lag in collection.lags}
     if few:
         charts = [chart for key in ("accuracy", "mismatch/d_pi") for chart in overlaid(collection, key)]
         yield Section("overview", "The runs over each other", "Step by step, without averages.", charts)
@@ -90,9 +90,10 @@ def sections(collection: Collection, differences: pd.DataFrame) -> Iterator[Sect
         note += (
             "A cross marks a collapse. " + "Bars: 95 % interval over seeds (Student's t); dots: the seeds." * several
         )
-        yield Section("scores", "Best scores", note, list(score_charts(collection)))
-    for lag in collection.lags:
-        yield from section_of(main_table(collection, lag))
+        charts = [chart for lag, table in tables.items() for chart in score_charts(collection, lag, table)]
+        yield Section("scores", "Best scores", note, charts)
+    for table in tables.values():
+        yield from section_of(table)
     if len(differences) and (differences["pairs"] > 1).any():
         yield from section_of(difference_table(differences))
     for key, (heading, _, note) in CURVES.items():
@@ -224,10 +225,6 @@ def limits(collection: Collection) -> Iterator[str]:
         yield f"Not the same in all runs, beside method, lag and seed: {key}: {counts}."
     if not differing and any(run.config for run in collection.runs):
         yield "Apart from method, lag and seed all runs have the same settings: no method's were tuned for it."
-    there = {(run.method, run.lag) for run in collection.runs if run.counts}
-    absent = [f"{label_of(name)} at lag {lag}" for name in PAPER_ORDER for lag in LAGS if (name, lag) not in there]
-    if absent and collection.paper:
-        yield f"Cells of the paper without a whole run here: {', '.join(absent)}."
     broken = [run for run in collection.runs if not run.counts]
     for run in broken:
         error = f" ({run.error})" if run.error else ""
@@ -443,9 +440,6 @@ def _collapse_text(run: ComparedRun) -> str:
         return f"held at {watch.ever}, recovered"
     if watch.scores.newest is None:
         return "too few scores to tell"
-    if watch.scores.fell:
-        known = "mismatch/d_pi" in run.data.metrics
-        return "score fell, d_pi in its band" if known else "score fell, d_pi unknown"
     return "no"
 
 
@@ -476,27 +470,24 @@ CURVES = {
 """{metric: heading and note of its section, and title of its charts}."""
 
 
-def score_charts(collection: Collection) -> Iterator[Chart]:
-    """Yield the best scores of each lag with intervals and seeds; the paper's before ours where asked for."""
-    columns = ["line", "x", "low", "high", "n", "marked", "seed"]
-    for lag in collection.lags:
-        at = lag_name(lag).replace(" ", "_")
-        cells = [(label_of(m), cell) for m in collection.methods if (cell := collection.paper_cell(m, lag))]
-        if cells:
-            rows = [{"line": label, "x": cell.score, "marked": int(cell.collapsed)} for label, cell in cells]
-            frame = pd.DataFrame(rows).reindex(columns=columns)
-            yield intervals(f"paper_scores_{at}", frame, f"{lag_name(lag)}: the paper", "best AIME24, %")
-        rows, seeds = [], []
-        for method in collection.run_methods:
-            level, runs = level_of(collection, method, lag, "best"), collection.of(method, lag)
-            row = {"line": label_of(method), "x": 100 * level["mean"], "n": level["n"]}
-            if level["n"] > 1:
-                row |= {"low": 100 * max(0.0, level["low"]), "high": 100 * min(1.0, level["high"])}
-                seeds += [{"line": row["line"], "x": 100 * run.numbers["best"], "seed": str(run.seed)} for run in runs]
-            rows += [row | {"marked": int(any(run.collapse.met for run in runs))}] if level["n"] else []
-        if rows:
-            frame = pd.DataFrame(rows + seeds).reindex(columns=columns)
-            yield intervals(f"scores_{at}", frame, f"{lag_name(lag)}: ours", "best held-out accuracy, %")
+def score_charts(collection: Collection, lag: int | None, table: Table) -> Iterator[Chart]:
+    """Yield the best scores of a lag's table with intervals and seeds; the paper's before ours where it has them."""
+    columns, at = ["line", "x", "low", "high", "n", "marked", "seed"], lag_name(lag).replace(" ", "_")
+    numbers = table.frame.assign(line=table.frame["method"].map(label_of), n=table.frame["seeds"])
+    paper = numbers.assign(x=numbers["paper AIME24 %"], marked=numbers["paper collapsed"]).dropna(subset="x")
+    if len(paper):
+        frame = paper[["line", "x", "marked"]].reindex(columns=columns)
+        yield intervals(f"paper_scores_{at}", frame, f"{lag_name(lag)}: the paper", "best AIME24, %")
+    numbers[["x", "low", "high"]] = 100 * numbers[["best mean", "best low", "best high"]]
+    means = numbers.assign(marked=(numbers["collapsed"] > 0).astype(int)).dropna(subset="x")
+    seeds = [
+        {"line": label_of(method), "x": 100 * run.numbers["best"], "seed": str(run.seed)}
+        for method in means["method"][means["n"] > 1]
+        for run in collection.of(method, lag)
+    ]
+    if len(means):
+        frame = pd.concat([means, pd.DataFrame(seeds)]).reindex(columns=columns)
+        yield intervals(f"scores_{at}", frame, f"{lag_name(lag)}: ours", "best held-out accuracy, %")
 
 
 def overlaid(collection: Collection, key: str) -> list[Chart]:

@@ -51,15 +51,15 @@ def write_diagnosis(path: str | Path) -> Page:
     if tokens is not None:
         sentences = list(findings(tokens))
         doubts = list(warnings(tokens, section(run.config, "pipeline").get("lag")))
-        made, drawn = [parts_table(tokens), *routing_table(tokens), lag_table(tokens)], figures(tokens)
+        made, drawn = [parts_table(tokens), lag_table(tokens)], share_figure(tokens)
     elif has(run.data.metrics, "mismatch/implementation"):
         sentences, doubts = list(split_findings(run.data.metrics)), [_without_dumps(run)]
-        made, drawn = [split_table(run.data.metrics)], [split_figure(run.data.metrics)]
+        made, drawn = [split_table(run.data.metrics)], split_figure(run.data.metrics)
     else:
         raise RunFolderError(_nothing_measured(run))
     return write_page(
         run.folder.path / FOLDER / "index.html",
-        [*drawn[:1], *(part for table in made for part in section_of(table)), *drawn[1:]],
+        [drawn, *(part for table in made for part in section_of(table))],
         title=f"{run.name}: the mismatch taken apart",
         subtitle=headline(run.config),
         answer=sentences,
@@ -109,12 +109,12 @@ LABELS = {
     "rest": "rest",
 }
 """The names of the parts of objective.mismatch_parts on the page."""
-ROUTINGS = {
-    "in training, own routing": "log_probs_own_routing",
-    "in training, replayed": "log_probs_replayed",
-    "that generated, own routing": "checkpoint_log_probs_own_routing",
-    "that generated, replayed": "checkpoint_log_probs_replayed",
-}
+ROUTINGS = (
+    *("log_probs_own_routing", "log_probs_replayed"),
+    *("checkpoint_log_probs_own_routing", "checkpoint_log_probs_replayed"),
+)
+"""Log-probs with the trainer's own routing and with the engine's replayed (R3), of the weights in training and of those
+that generated; missing for a dense model or without re-scoring."""
 FLIPS = ("checkpoint_expert_flips", "expert_flips")
 """Whether the trainer's own routing takes other experts than the engine took: at equal weights, and with lag."""
 TAILS = {"q90": 0.9, "q99": 0.99}
@@ -141,12 +141,6 @@ class Tokens:
     def d(self) -> np.ndarray:
         """(N,) d of each token, nats."""
         return self.frame["d"].to_numpy()
-
-    @property
-    def routings(self) -> dict[str, np.ndarray]:
-        """(N,) d with the trainer's own routing and with the engine's replayed (R3), at the weights in training and at
-        those that generated; nothing for a dense model or without re-scoring."""
-        return {label: self.frame[label].to_numpy() for label in ROUTINGS if label in self.frame}
 
 
 def load_tokens(paths: Iterable[Path]) -> Tokens | None:
@@ -184,7 +178,7 @@ def _tokens_of(dump: TokenDump) -> Tokens:
     parts = mismatch_parts({name: torch.from_numpy(values) for name, values in scores.items()}, replayed=replayed)
     log_mu = dump.rollout_log_probs.astype(np.float64)
     columns = {"d": dump.log_probs - log_mu, "lag": (dump.updates - dump.versions).astype(np.float64)}
-    columns |= {label: dump.more[name] - log_mu for label, name in ROUTINGS.items() if name in dump.more}
+    columns |= {name: dump.more[name] - log_mu for name in ROUTINGS if name in dump.more}
     columns |= {name: dump.more[name].any(axis=1) for name in FLIPS if name in dump.more}
     of_parts = pd.DataFrame({name: values.numpy() for name, values in parts.items()}, range(len(log_mu)))
     return Tokens(pd.DataFrame(columns)[dump.mask], of_parts[dump.mask], replayed)
@@ -258,21 +252,20 @@ def findings(tokens: Tokens) -> Iterator[str]:
     )
     if any((of_level > 1).any() for of_level in shares.values()):
         yield "A share above 100 % means that the other part pulls the other way: together they are 100 %."
-    kinds = {label: np.abs(d) for label, d in tokens.routings.items()}
-    if kinds:
-        own, along = (kinds[f"in training, {kind}"] for kind in ("own routing", "replayed"))
+    if {*ROUTINGS, *FLIPS} <= {*tokens.frame}:
+        own, along, generated_own, generated_along = tokens.frame[[*ROUTINGS]].abs().to_numpy().T
         verb = "takes" if tokens.replayed else "would take"
         yield (
             f"Routing replay (R3) {verb} mean |d| from {own.mean():.4f} to {along.mean():.4f} nats, its 99 % quantile "
             f"from {quantile(own, 0.99):.3f} to {quantile(along, 0.99):.3f} and its largest from {own.max():.2f} to "
             f"{along.max():.2f}."
         )
-        own, along = (kinds[f"that generated, {kind}"] for kind in ("own routing", "replayed"))
         flips, lagged = tokens.frame[[*FLIPS]].mean()
         yield (
             f"At equal weights {percent(flips)} of the tokens take other experts in some layer, with lag "
-            f"{percent(lagged)}; at equal weights replay takes the mean from {own.mean():.5f} to {along.mean():.5f} "
-            f"nats and the largest from {own.max():.2f} to {along.max():.2f}."
+            f"{percent(lagged)}; at equal weights replay takes the mean from {generated_own.mean():.5f} to "
+            f"{generated_along.mean():.5f} nats and the largest from {generated_own.max():.2f} to "
+            f"{generated_along.max():.2f}."
         )
 
 
@@ -317,29 +310,6 @@ def parts_table(tokens: Tokens) -> Table:
     )
 
 
-def routing_table(tokens: Tokens) -> list[Table]:
-    """Compare the mismatch with the trainer's own routing and with the engine's replayed; nothing of a dense model."""
-    levels = {"90 %": 0.9, "99 %": 0.99, "99.9 %": 0.999}
-    rows = [
-        {"weights, routing": label, "mean": float(np.abs(d).mean())}
-        | {name: quantile(np.abs(d), level) for name, level in levels.items()}
-        | {"largest": float(np.abs(d).max())}
-        for label, d in tokens.routings.items()
-    ]
-    trained = "replayed" if tokens.replayed else "own routing"
-    frame = pd.DataFrame(rows)
-    table = Table(
-        "routing",
-        "With and without routing replay",
-        "|log-prob − log μ| of the same tokens, nats, scored with the trainer's own routing and with the engine's "
-        f"experts (R3). The run trained with {trained}; the weights that generated are those that the engine had, so "
-        "what is left there is the engines' alone.",
-        frame,
-        {"weights, routing": ""} | dict.fromkeys(frame.columns[1:], ".4f"),
-    )
-    return [table] if rows else []
-
-
 def lag_table(tokens: Tokens) -> Table:
     """Tell mean, tail and parts by lag."""
     beyond = tail_bounds(tokens.d)["q99"]
@@ -376,27 +346,8 @@ COLOUR_OF = {
 PART_LOOKS: dict[str, charts.Look] = {LABELS[part]: (colour, charts.DASHES[0]) for part, colour in COLOUR_OF.items()}
 
 
-def figures(tokens: Tokens) -> list[Section]:
-    """Return the sections of charts that there is data for."""
-    shares = Section(
-        "shares",
-        "Who carries the mismatch",
-        "Each part's share of |d|, in the direction of d: over all tokens, and over those beyond the 90 % and 99 % "
-        "quantile.",
-        [share_chart(tokens)],
-    )
-    where = Section(
-        "tail_by",
-        "Where the tail is",
-        "Tokens of each lag beyond the 99 % quantile of all, stacked from each part's share of them. Were the tail "
-        "everywhere alike, all bars would end at 1 %.",
-        tail_chart(tokens),
-    )
-    return [shares, where]
-
-
-def share_chart(tokens: Tokens) -> charts.Chart:
-    """Draw the parts' shares of the mean and of the tails."""
+def share_figure(tokens: Tokens) -> Section:
+    """Return the chart of the parts' shares of the mean and of the tails."""
     bounds = tail_bounds(tokens.d)
     levels = {"all tokens": None, "beyond 90 %": bounds["q90"], "beyond 99 %": bounds["q99"]}
     rows = [
@@ -404,20 +355,12 @@ def share_chart(tokens: Tokens) -> charts.Chart:
         for group, beyond in levels.items()
         for part, share in attribute(tokens.parts, beyond=beyond, d=tokens.d)["share"].items()
     ]
-    return charts.bars("shares", pd.DataFrame(rows), "d = log π − log μ", "share of |d|, %", of=PART_LOOKS)
-
-
-def tail_chart(tokens: Tokens) -> list[charts.Chart]:
-    """Draw how many tokens of each lag lie in the tail, and what the parts contribute to that; none of one lag."""
-    size, beyond = np.abs(tokens.d), tail_bounds(tokens.d)["q99"]
-    # the shares of the parts of a token in the tail sum to 1
-    per_token = np.sign(tokens.d) * (100 * (size > beyond) / np.maximum(size, 1e-300))
-    by_lag = tokens.parts.mul(per_token, axis=0).rename(columns=LABELS).groupby(tokens.frame["lag"])
-    if len(by_lag) < 2 or tokens.parts.shape[1] < 2:
-        return []
-    frame = by_lag.mean().melt(var_name="line", value_name="y", ignore_index=False).reset_index()
-    frame["group"] = frame.pop("lag").map("{:g}".format)
-    return [charts.bars("tail_by_lag", frame, "by lag in updates", "% of tokens", of=PART_LOOKS)]
+    chart = charts.bars("shares", pd.DataFrame(rows), "d = log π − log μ", "share of |d|, %", of=PART_LOOKS)
+    note = (
+        "Each part's share of |d|, in the direction of d: over all tokens, and over those beyond the 90 % and 99 % "
+        "quantile."
+    )
+    return Section("shares", "Who carries the mismatch", note, [chart])
 
 
 # ------------------------------------------------------------------ Eq. split by lag, from metrics.jsonl, without dumps
@@ -430,26 +373,30 @@ SHARES = {
 }
 
 
+def split_steps(metrics: Columns) -> pd.DataFrame:
+    """Return the split steps: the realized lag, and SIZES and SHARES, NaN where a step lacks one."""
+    frame = pd.DataFrame({"lag": np.round(metrics.get("lag/mean", np.zeros(len(metrics["mismatch/implementation"]))))})
+    for key in (*SIZES, *SHARES):
+        frame[key] = metrics.get(key, np.nan)
+    return frame[np.isfinite(frame["mismatch/implementation"])]
+
+
+def means(steps: pd.DataFrame) -> pd.Series:
+    """Return the means of SIZES and SHARES over the steps where they are known; a share counts by the |d| that it is
+    of, since nothing has no parts."""
+    shares, d_pi = steps[[*SHARES]], steps["mismatch/d_pi"]
+    weight = shares.notna().mul(d_pi, axis=0).sum()
+    return pd.concat([steps[[*SIZES]].mean(), shares.mul(d_pi, axis=0).sum() / weight.where(weight > 0)])
+
+
 def split_by_lag(metrics: Columns) -> pd.DataFrame:
-    """Return a row for each realized lag: lag, split steps, and the means of SIZES and SHARES over them."""
-    split = np.isfinite(metrics["mismatch/implementation"])
-    realized = np.round(metrics.get("lag/mean", np.zeros(len(split))))
+    """Return a row for each realized lag: lag, split steps, and the means over them."""
+    by_lag = split_steps(metrics).groupby("lag")
     rows = [
-        {"lag": f"{lag:g}", "steps": int(at.sum())}
-        | {label: _mean(metrics, key, at) for key, label in (SIZES | SHARES).items()}
-        for lag in np.unique(realized[split & np.isfinite(realized)])
-        if (at := split & (realized == lag)).any()
+        {"lag": f"{lag:g}", "steps": len(steps)} | means(steps).rename(SIZES | SHARES).to_dict()
+        for lag, steps in by_lag
     ]
     return pd.DataFrame(rows)
-
-
-def _mean(metrics: Columns, key: str, steps: np.ndarray) -> float:
-    """Return the mean over the steps where it is known; a share counts by the |d| that it is of, since nothing has no
-    parts."""
-    values = metrics.get(key, np.full(len(steps), np.nan))
-    known = steps & np.isfinite(values)
-    weights = metrics["mismatch/d_pi"][known] if key in SHARES else np.ones(known.sum())
-    return float(np.average(values[known], weights=weights)) if weights.sum() > 0 else np.nan
 
 
 def split_table(metrics: Columns) -> Table:
@@ -467,15 +414,14 @@ def split_table(metrics: Columns) -> Table:
 
 def split_findings(metrics: Columns) -> Iterator[str]:
     """Say what the table shows, a sentence each."""
-    split = np.isfinite(metrics["mismatch/implementation"])
-    mean = {key: _mean(metrics, key, split) for key in SIZES}
+    steps = split_steps(metrics)
+    mean = means(steps)
     yield (
-        f"Over {int(split.sum())} split steps mean |d| is {mean['mismatch/d_pi']:.4f} nats, the policy part "
+        f"Over {len(steps)} split steps mean |d| is {mean['mismatch/d_pi']:.4f} nats, the policy part "
         f"{mean['mismatch/policy']:.4f}, the implementation part {mean['mismatch/implementation']:.4f}."
     )
-    shares = [_mean(metrics, key, split) for key in SHARES]
-    if np.isfinite(shares).all():
-        texts = [percent(share) for share in shares]
+    if mean.notna().all():
+        texts = [percent(mean[key]) for key in SHARES]
         yield (
             f"The policy part carries {texts[0]} of mean |d|, {texts[1]} of it beyond the 90 % quantile and {texts[2]} "
             "beyond the 99 % quantile (means over the steps, each by its |d|)."

@@ -174,18 +174,20 @@ _WHOLE = "copy it again, or leave it out"
 
 
 @dataclass(frozen=True)
-class Header:
-    """The first entries of a dump."""
+class Dump:
+    """Files that are read together: one file, or those that the ranks of slime 0.3.1 wrote of one rollout."""
 
-    rollout_id: int
-    rank: int
-    per_rank: bool
-    """It is one of several files of a rollout, as slime 0.3.1 writes them."""
-    rewards: bool
-    """It tells which response had which reward before any baseline, as those of 0.3.1 do not."""
+    paths: tuple[Path, ...]
+    columns: frozenset[Column] = frozenset()
+    """What its head promises of that which only some dumps hold; reading it says what is true."""
+    tokens_per_microbatch: int = TOKENS_PER_MICROBATCH
+    """Bound on the tokens of a micro-batch where the dump does not say more."""
+    rollout: tuple[Path, int] | None = None
+    """Folder and number of the rollout of which slime 0.3.1 wrote a file per rank; None: the file is a whole one."""
+    rank: int = 0
 
 
-def read_header(path: Path) -> Header:
+def read_header(path: Path) -> Dump:
     """Read the first entries of a file's pickle, none of which is run. Raises DumpFault."""
     key, numbers, rewards = _first_entries(path)
     if key not in ("samples", "rollout_data") or "rollout_id" not in numbers:
@@ -197,7 +199,9 @@ def read_header(path: Path) -> Header:
         )
     if key == "samples" and numbers["format_version"] != 2:
         raise DumpFault(f"its format_version is {numbers['format_version']}, and 2 is what can be read here")
-    return Header(numbers["rollout_id"], numbers.get("rank", 0), key == "rollout_data", rewards)
+    columns: frozenset[Column] = frozenset({"rewards"} if rewards else ())
+    rollout = (path.parent, numbers["rollout_id"]) if key == "rollout_data" else None
+    return Dump((path,), columns, rollout=rollout, rank=numbers.get("rank", 0))
 
 
 def _first_entries(path: Path) -> tuple[str, dict[str, int], bool]:
@@ -229,15 +233,21 @@ def read_rollout(paths: Sequence[Path]) -> list[StepBatch]:
     Raises DumpFault."""
     payloads = [load_payload(path) for path in paths]
     try:
-        rollout_id = payloads[0]["rollout_id"]
-        responses, told = _whole(payloads[0]) if "samples" in payloads[0] else _of_ranks(payloads)
+        name = f"rollout {payloads[0]['rollout_id']}"
+        ranks = _format_2(payloads[0]) if "samples" in payloads[0] else _format_1(payloads)
+        responses = _trained(ranks)
+        rollouts = len({str(one["rollout"]) for one in responses})
+        wanted = max((sum(layout.get("global_batch_sizes") or ()) for _, layout in ranks), default=0)
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise DumpFault(f"its entries are not those of slime ({type(error).__name__} {_line(error)})") from error
-    steps: dict[int, list[_Response]] = {}
-    for response in responses:
-        steps.setdefault(response.trained[0] if response.trained else 0, []).append(response)
-    name = f"rollout {rollout_id}"
-    return [_step(f"{name}, step {i + 1}" if len(steps) > 1 else name, steps[i], told) for i in sorted(steps)]
+    told = [f"it holds {rollouts} of the {wanted} rollouts that were trained: the files of some ranks are missing"]
+    steps: dict[int, list[Response]] = {}
+    for one in responses:
+        steps.setdefault(one["trained"][0] if "trained" in one else 0, []).append(one)
+    return [
+        _step(f"{name}, step {i + 1}" if len(steps) > 1 else name, steps[i], told * (rollouts < wanted))
+        for i in sorted(steps)
+    ]
 
 
 def load_payload(path: Path) -> dict[str, Any]:
@@ -293,55 +303,45 @@ def _line(error: BaseException) -> str:
     return str(error).strip().split("\n", 1)[0][:120]
 
 
-@dataclass(frozen=True, eq=False)
-class _Response:
-    place: int
-    """Its number in the order of the rollout."""
-    row: Mapping[str, Any]
-    """Its entries in the file; those of COLUMNS are tensors of as many values as it has tokens."""
-    reward: float | None
-    """Before any baseline; None where the file does not tell."""
-    trained: tuple[int, int, int] | None = None
-    """Optimizer step, data-parallel rank and micro-batch of that rank; None where the file does not tell."""
+Response = dict[str, Any]
+"""COLUMNS and `truncated` of the file; `length`, its tokens; `place`, its number in the order of the rollout;
+`rollout`, by which slime counts batches; `reward` before any baseline, None where the file does not tell; `trained`,
+its optimizer step, data-parallel rank and micro-batch of that rank, where the file tells."""
+Rank = tuple[list[Response], Mapping[str, Any]]
+"""Responses of a data-parallel rank, and which of them were in which micro-batch of which step."""
 
 
-def _whole(payload: Mapping[str, Any]) -> tuple[list[_Response], list[str]]:
-    """Return the responses of format 2 in the order of training, and what is missing of them: samples in the order of
-    the rollout, and beside them which rank trained which."""
+def _format_2(payload: Mapping[str, Any]) -> list[Rank]:
+    """Return the ranks of a file with samples in the order of the rollout, and beside them which rank trained which."""
     samples = payload["samples"]
     responses = [
-        _response(place, sample, int(sample["response_lengths"]), _raw_reward(sample, payload))
+        {key: sample.get(key) for key in (*COLUMNS, "truncated")}
+        | {"length": int(sample["response_lengths"]), "place": place, "reward": _raw_reward(sample, payload)}
+        | {"rollout": sample.get("rollout_ids", place)}
         for place, sample in enumerate(samples)
     ]
     for key, column in (("rollout_position", "partition"), ("sample_index", "sample_indices")):
         if all(sample.get(key) is not None for sample in samples):
             by_id = {sample[key]: response for sample, response in zip(samples, responses, strict=True)}
-            layouts = payload["dp_shards"]
-            there = [i for layout in layouts for i in layout[column]]
-            rollouts = {
-                str(sample.get("rollout_ids", i)) for i, sample in enumerate(samples) if sample[key] in set(there)
-            }
-            return _trained([([by_id[i] for i in layout[column]], layout) for layout in layouts], rollouts)
-    return responses, []
+            return [([by_id[i] for i in layout[column]], layout) for layout in payload["dp_shards"]]
+    return [(responses, {})]
 
 
-def _of_ranks(payloads: Sequence[Mapping[str, Any]]) -> tuple[list[_Response], list[str]]:
-    """Return the responses of slime 0.3.1, a file per rank, and what is missing of them. Ranks that hold the same
-    responses count once; ranks before the last pipeline stage hold no log-probs and do not count."""
+def _format_1(payloads: Sequence[Mapping[str, Any]]) -> list[Rank]:
+    """Return the ranks of slime 0.3.1, a file each. Ranks that hold the same responses count once; ranks before the
+    last pipeline stage hold no log-probs and do not count."""
     parts = [payload["rollout_data"] for payload in payloads]
     parts = [part for part in parts if part.get("log_probs") is not None] or parts[:1]
     distinct = {tuple(part.get("sample_indices") or part["total_lengths"]): part for part in reversed(parts)}
-    ranks, offset, rollouts = [], 0, set[str]()
+    ranks: list[Rank] = []
     for part in reversed(distinct.values()):
-        lengths = part["response_lengths"]
-        here = range(offset, offset + len(lengths))
-        places = part.get("partition") or part.get("sample_indices") or here
-        present = [key for key in (*COLUMNS, "truncated") if part.get(key) is not None]
-        rows = [{key: part[key][i] for key in present} for i in range(len(lengths))]
-        ranks.append(([_response(p, row, int(n)) for p, row, n in zip(places, rows, lengths, strict=True)], part))
-        rollouts |= set(map(str, part.get("rollout_ids") or here))
-        offset += len(lengths)
-    return _trained(ranks, rollouts)
+        offset = sum(len(responses) for responses, _ in ranks)
+        here = range(offset, offset + len(part["response_lengths"]))
+        columns = {key: part[key] for key in (*COLUMNS, "truncated") if part.get(key) is not None}
+        columns |= {"length": part["response_lengths"], "rollout": part.get("rollout_ids") or here}
+        columns |= {"place": part.get("partition") or part.get("sample_indices") or here}
+        ranks.append(([{key: values[i] for key, values in columns.items()} for i in range(len(here))], part))
+    return ranks
 
 
 def _raw_reward(sample: Mapping[str, Any], payload: Mapping[str, Any]) -> float | None:
@@ -353,9 +353,9 @@ def _raw_reward(sample: Mapping[str, Any], payload: Mapping[str, Any]) -> float 
     return float(reward) if isinstance(reward, int | float) else None
 
 
-def _response(place: int, row: Mapping[str, Any], length: int, reward: float | None = None) -> _Response:
+def _check(response: Response) -> None:
     for key in COLUMNS:
-        values = row.get(key)
+        values, length = response.get(key), response["length"]
         if values is None:
             raise DumpFault(_WITHOUT[key])
         if not isinstance(values, Tensor) or values.dim() != 1 or values.dtype.is_complex:
@@ -368,17 +368,15 @@ def _response(place: int, row: Mapping[str, Any], length: int, reward: float | N
             raise DumpFault(
                 f"{key} has {len(values)} values for a response of {length} tokens{hint * (len(values) < length)}"
             )
-    return _Response(place, row, reward)
 
 
-def _trained(
-    ranks: Sequence[tuple[list[_Response], Mapping[str, Any]]], rollouts: set[str]
-) -> tuple[list[_Response], list[str]]:
-    """Return the responses of all ranks in the order of training, and a sentence where those of some ranks are not
-    there: by the number of rollouts of each step, which the layout of every rank tells."""
-    trained: list[_Response] = []
+def _trained(ranks: Sequence[Rank]) -> list[Response]:
+    """Return the responses of all ranks in the order of training."""
+    trained: list[Response] = []
     steps = set()
     for rank, (responses, layout) in enumerate(ranks):
+        for response in responses:
+            _check(response)
         microbatches, per_step = layout.get("micro_batch_indices"), layout.get("num_microbatches")
         if microbatches is None or per_step is None:
             trained, per_step = trained + responses, [1]
@@ -389,38 +387,36 @@ def _trained(
         else:
             step_of = [step for step, count in enumerate(per_step) for _ in range(count)]
             trained += [
-                replace(responses[i], trained=(step_of[number], rank, number))
+                responses[i] | {"trained": (step_of[number], rank, number)}
                 for number, part in enumerate(microbatches)
                 for i in part
             ]
         steps.add(len(per_step))
     if len(steps) != 1:
         raise DumpFault("its ranks took different numbers of optimizer steps: files of one run's ranks belong together")
-    if twice := sorted(place for place, times in Counter(one.place for one in trained).items() if times > 1):
+    if twice := sorted(place for place, times in Counter(one["place"] for one in trained).items() if times > 1):
         raise DumpFault(f"{len(twice)} of its responses, the first {twice[0]}, are in more than one of its shards")
-    wanted = max((sum(layout.get("global_batch_sizes") or ()) for _, layout in ranks), default=0)
-    held = f"{len(rollouts)} of the {wanted} rollouts that were trained"
-    return trained, [f"it holds {held}: the files of some ranks are missing"] if len(rollouts) < wanted else []
+    return trained
 
 
-def _step(name: str, responses: list[_Response], told: Sequence[str]) -> StepBatch:
-    if not (own_layout := all(response.trained for response in responses)):
-        responses = sorted(responses, key=lambda response: response.place)
-    lengths = torch.tensor([len(response.row["log_probs"]) for response in responses], dtype=torch.int64)
-    columns = {key: in_a_row([response.row[key] for response in responses]) for key in COLUMNS}
-    rewards = [response.reward for response in responses if response.reward is not None]
+def _step(name: str, responses: list[Response], told: Sequence[str]) -> StepBatch:
+    if not (own_layout := all("trained" in one for one in responses)):
+        responses = sorted(responses, key=lambda one: one["place"])
+    lengths = torch.tensor([one["length"] for one in responses], dtype=torch.int64)
+    columns = {key: in_a_row([one[key] for one in responses]) for key in COLUMNS}
+    rewards = [one["reward"] for one in responses if one.get("reward") is not None]
     if len(rewards) == len(responses):
         columns["rewards"] = torch.tensor(rewards, dtype=torch.float32).repeat_interleave(lengths)
     masks = columns.pop("loss_masks").numpy()
     judged = {key: values.numpy() for key, values in columns.items()}
-    mask, left_out = usable(masks, lengths.numpy(), judged, [response.place for response in responses])
-    cut_off = [response.row.get("truncated") for response in responses]
+    mask, left_out = usable(masks, lengths.numpy(), judged, [one["place"] for one in responses])
+    cut_off = [one.get("truncated") for one in responses]
     told_of_all = all(isinstance(flag, int) for flag in cut_off)
     return StepBatch(
         name=name,
         mask=torch.from_numpy(mask),
         lengths=lengths,
-        microbatches=[*Counter(response.trained for response in responses).values()] if own_layout else None,
+        microbatches=[*Counter(one["trained"] for one in responses).values()] if own_layout else None,
         truncated=torch.tensor([bool(flag) for flag in cut_off]) if told_of_all else None,
         left_out=(*told, *left_out),
         **columns,
@@ -446,17 +442,6 @@ class Skipped:
         return f"{self.path}: {self.reason}"
 
 
-@dataclass(frozen=True)
-class Dump:
-    """Files that are read together: one file, or those that the ranks of slime 0.3.1 wrote of one rollout."""
-
-    paths: tuple[Path, ...]
-    tokens_per_microbatch: int = TOKENS_PER_MICROBATCH
-    """Bound on the tokens of a micro-batch where the dump does not say more."""
-    columns: frozenset[Column] = frozenset()
-    """What its head promises of that which only some dumps hold; reading it says what is true."""
-
-
 def find_dumps(given: Sequence[str | Path]) -> tuple[list[Dump], list[Skipped]]:
     """Return the dumps in files, folders of them and run folders, in the order given, within a folder by number, and
     the files that were skipped.
@@ -465,26 +450,22 @@ def find_dumps(given: Sequence[str | Path]) -> tuple[list[Dump], list[Skipped]]:
         RunFolderError: a path is not there, or a folder without a dump.
     """
     skipped: list[Skipped] = []
-    dumps: dict[tuple[Path, ...] | tuple[Path, int], list[tuple[int, Dump]]] = {}
-    """By file, or by folder and rollout where the ranks of slime 0.3.1 wrote a file each: (rank, what it holds)."""
+    dumps: dict[object, list[Dump]] = {}
+    """By file, or by rollout where the ranks of slime 0.3.1 wrote a file each."""
     for path in map(Path, given):
         files, tokens = _files(path)
         for file in files:
-            if file.suffix == ".safetensors":
-                dumps[(file,)] = [(0, Dump((file,), tokens, _columns_of_run(file)))]
-                continue
             try:
-                header = read_header(file)
+                of_run = file.suffix == ".safetensors"
+                dump = Dump((file,), _columns_of_run(file), tokens) if of_run else read_header(file)
             except DumpFault as fault:
                 skipped.append(Skipped(file, str(fault)))
                 continue
-            key = (file.parent, header.rollout_id) if header.per_rank else (file,)
-            columns: frozenset[Column] = frozenset({"rewards"} if header.rewards else ())
-            dumps.setdefault(key, []).append((header.rank, Dump((file,), columns=columns)))
+            dumps.setdefault(dump.rollout or file, []).append(dump)
     joined = []
-    for parts in dumps.values():  # the files of one rollout, by their ranks
-        parts.sort(key=lambda part: (part[0], part[1].paths))
-        joined.append(replace(parts[0][1], paths=tuple(path for _, dump in parts for path in dump.paths)))
+    for parts in dumps.values():
+        parts.sort(key=lambda part: (part.rank, part.paths))
+        joined.append(replace(parts[0], paths=tuple(dict.fromkeys(path for part in parts for path in part.paths))))
     return joined, skipped
 
 

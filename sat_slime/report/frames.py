@@ -19,8 +19,7 @@ from sat_slime.config.jsonl import read_rows
 from sat_slime.config.loader import marked_settings
 from sat_slime.config.method_section import method_in
 from sat_slime.config.section import COMPUTES_NOTHING, OWN_TO_A_CELL, among, flat
-from sat_slime.report.methods import PAPER_ORDER, WITH, label_of
-from sat_slime.report.paper import PaperCell, paper_cell
+from sat_slime.report.methods import MAIN_TABLE, PAPER_ORDER, WITH, PaperCell, label_of
 from sat_slime.runs.folder import RunFolder, RunFolderError
 from sat_slime.runs.grid import Cell, GridFolder
 from sat_slime.runs.health import Collapse, judge
@@ -67,11 +66,6 @@ class ComparedRun(Run):
     def label(self) -> str:
         """The method's name as the paper writes it."""
         return label_of(self.method)
-
-    @property
-    def task(self) -> str | None:
-        """The task of a run of the lab runtime; None where none is named."""
-        return section(self.config, "task").get("name")
 
     @property
     def counts(self) -> bool:
@@ -133,7 +127,7 @@ class Collection:
 
     def paper_cell(self, method: str, lag: int | None) -> PaperCell | None:
         """Return the paper's numbers of a cell; None where it has none or they are not asked for."""
-        return paper_cell(method, lag) if self.paper else None
+        return MAIN_TABLE.get((method, lag or 0)) if self.paper else None
 
     @property
     def methods(self) -> list[str]:
@@ -166,7 +160,7 @@ class Collection:
 
 def collect(paths: Sequence[str | Path], paper: bool = False) -> Collection:
     """Read all runs below `paths`: grids, run folders, folders or files of metrics. Raises RunFolderError where a path
-    is none of these, or the runs are of several tasks."""
+    is none of these."""
     collection = Collection([], paper=paper)
     given = [GridFolder(path) for path in paths]
     alone = {grid.path: load_compared_run(grid.path) for grid in given if not grid.is_grid()}
@@ -176,11 +170,6 @@ def collect(paths: Sequence[str | Path], paper: bool = False) -> Collection:
             _add_grid(collection, grid)
         else:
             _add(collection, alone[grid.path])
-    if len(tasks := list(dict.fromkeys(run.task for run in collection.runs if run.task))) > 1:
-        raise RunFolderError(
-            f"the runs are of different tasks, {' and '.join(tasks)}, and only methods on the same task can be "
-            "compared: give those of one task"
-        )
     return collection
 
 

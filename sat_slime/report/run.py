@@ -256,13 +256,10 @@ class Panel(NamedTuple):
 
     title: str
     metrics: Sequence[str]
-    unit: str = ""
-    """Unset: that of the first metric."""
     raw: bool = False
     """The first metric is drawn step by step too, in a lighter tone."""
     zero: bool = True
     log: bool = False
-    smoothed: bool = True
 
 
 RADIUS = "the radius that SAT comes to"
@@ -328,9 +325,6 @@ FIGURES: dict[str, tuple[str, str, Sequence[Panel]]] = {
 TITLES = {
     "masked": "dropped tokens",
     "weight": "mean weight",
-    "tv": "total variation of μ and π",
-    "step_scale": "part of the optimizer's step that was made",
-    "backtracks": "halvings of the optimizer's step",
     "held": "tokens held at the end of their interval",
     "largest": "largest d² of an outward token that is kept",
     "capped": "tokens whose weight is at its cap",
@@ -360,10 +354,9 @@ def of_the_method(data: RunData) -> Iterator[Panel]:
     groups: dict[str, list[str]] = {}
     for name in data.metrics:
         if name.startswith(prefixes) and not name.startswith("sat/") and name not in drawn:
-            what = name.partition("/")[2]
-            groups.setdefault(what.partition("_")[0] if what.startswith("tv") else what, []).append(name)
+            groups.setdefault(name.partition("/")[2], []).append(name)
     for what, names in groups.items():
-        yield Panel(TITLES.get(what, names[0]), names, zero=what != "weight", log=what == "tv")
+        yield Panel(TITLES.get(what, names[0]), names, zero=what != "weight")
 
 
 def axis_of(name: str) -> tuple[str, float]:
@@ -383,16 +376,14 @@ def panel_chart(data: RunData, panel: Panel, name: str, levels: Sequence[float] 
     parts: list[pd.DataFrame] = []
     for metric in metrics:
         own = scale * data.metrics[metric]
-        frame = pd.DataFrame({"x": steps_of(data), "y": smooth(own, window_of(data)) if panel.smoothed else own})
-        frame["step"] = own
+        frame = pd.DataFrame({"x": steps_of(data), "y": smooth(own, window_of(data)), "step": own})
         if panel.log:
             frame = frame.where(frame > 0)
         if panel.raw:
             frame["faint"] = math.nan if parts else frame["step"]
         parts.append(frame.assign(line=metric))
-    frame, unit = pd.concat(parts).dropna(subset="y"), panel.unit or unit
-    how: dict[str, Any] = {"log": panel.log, "zero": panel.zero, "steps": not panel.smoothed, "levels": levels}
-    return [lines(name, frame, panel.title, "optimizer step", unit, faint="faint" if panel.raw else "", **how)]
+    how: dict[str, Any] = {"log": panel.log, "zero": panel.zero, "levels": levels, "faint": "faint" * panel.raw}
+    return [lines(name, pd.concat(parts).dropna(subset="y"), panel.title, "optimizer step", unit, **how)]
 
 
 def accuracy_chart(data: RunData) -> list[Chart]:

@@ -13,20 +13,6 @@ from sat_slime.config.method_section import method_switches
 from sat_slime.objective import PAPER_METHODS
 from sat_slime.runs.folder import RunFolder
 
-CONFIG = """\
-runtime: lab
-name: synthetic
-seed: 0
-method:
-  base: gspo
-  sat: {alpha: 0.9, exponent: 2.0, scope: step}
-  r3: true
-  denominator: null
-  clip: {eps_low: 0.2, eps_high: 0.2}
-pipeline: {lag: 8, iterations: 200, optimizer_steps_per_rollout: 1}
-train: {lr: 0.0005}
-"""
-
 
 def step_metrics(step: int, lag: int = 8, seed: int = 0, **changes: Any) -> dict[str, Any]:
     """The metrics of optimizer step `step` (from 1)."""
@@ -179,23 +165,9 @@ def write_slime_log(path: Path, seed: int = 0, steps: int = 60) -> Path:
     return path
 
 
-def write_run(folder: Path, steps: int = 200, lag: int = 8, state: str | None = None) -> Path:
-    """A run folder with `steps` optimizer steps, and an evaluation every 16."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.yaml").write_text(CONFIG.replace("lag: 8", f"lag: {lag}"))
-    lines = [to_json(step_metrics(step, lag)) for step in range(1, steps + 1)]
-    (folder / "metrics.jsonl").write_text("".join(line + "\n" for line in lines))
-    evals = [
-        {
-            "step": step,
-            "iteration": step,
-            "weights_step": max(0, step - 3),
-            "accuracy": 0.24 + 0.6 * (1 - np.exp(-step / 70)),
-            "n_samples": 256,
-        }
-        for step in range(0, steps + 1, 16)
-    ]
-    (folder / "eval.jsonl").write_text("".join(to_json(row) + "\n" for row in evals))
+def write_run(folder: Path, steps: int = STEPS, lag: int = 8, state: str | None = None) -> Path:
+    """A run folder of SAT-GSPO with R3 and of `steps` optimizer steps; state: the text of its state.json."""
+    write_cell(folder, "sat-gspo-r3", lag, 0, steps)
     if state:
         (folder / "state.json").write_text(state)
     return folder

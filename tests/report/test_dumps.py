@@ -35,8 +35,7 @@ def test_a_dump_of_slime():
 def test_format_2_in_its_micro_batches(tmp_path):
     columns = rollout(LENGTHS)
     path = saved(tmp_path / "7.pt", format_2(columns, RANKS, rollout_id=7))
-    header = read_header(path)
-    assert (header.rollout_id, header.per_rank) == (7, False)
+    assert read_header(path).rollout is None
     first, second = read_rollout([path])
     for step, order, microbatches in ((first, [4, 0, 1, 5], [2, 1, 1]), (second, [3, 2], [1, 1])):
         for key, mine in (("log_probs", step.log_probs), ("rollout_log_probs", step.rollout_log_probs),
@@ -61,8 +60,9 @@ def test_files_of_ranks_are_one_rollout(tmp_path):
     columns = rollout(LENGTHS)
     files = [saved(tmp_path / f"3_{rank}.pt", rank_file(columns, which, per_step, rank, 3))
              for rank, (which, per_step) in enumerate([RANKS[0], RANKS[0], RANKS[1], RANKS[1]])]  # fmt: skip
-    assert [read_header(file).rank for file in files] == [0, 1, 2, 3]
-    assert all(read_header(file).per_rank for file in files)
+    assert [(read_header(file).rollout, read_header(file).rank) for file in files] == [
+        ((tmp_path, 3), rank) for rank in range(4)
+    ]
     first, second = read_rollout(files)  # tensor-parallel pairs, which hold the same, count once
     assert torch.equal(first.log_probs, flat(columns, [4, 0, 1, 5], "log_probs"))
     assert torch.equal(second.log_probs, flat(columns, [3, 2], "log_probs"))
@@ -238,20 +238,18 @@ def test_rewards_are_those_before_the_baseline_at_the_place_of_the_rollout(tmp_p
     payload = format_2(columns, [([2, 0], [[2]]), ([3, 1], [[2]])])
     payload["raw_reward"] = [10.0, 11.0, 12.0, 13.0]
     torch.save(payload, tmp_path / "0.pt")
-    assert read_header(tmp_path / "0.pt").rewards
+    assert read_header(tmp_path / "0.pt").columns == {"rewards"}
     (step,) = read_rollout([tmp_path / "0.pt"])
     assert step.rewards.tolist() == [12.0, 10.0, 10.0, *[13.0] * 4, *[11.0] * 3]
     for sample in payload["samples"]:
         sample["local_raw_reward"] = 100.0 + sample["rollout_position"]
     del payload["raw_reward"]
     torch.save(payload, tmp_path / "0.pt")
-    assert read_header(tmp_path / "0.pt").rewards
+    assert read_header(tmp_path / "0.pt").columns == {"rewards"}
     (step,) = read_rollout([tmp_path / "0.pt"])
     assert step.rewards[0] == 102.0
-
-
-def test_the_files_of_slime_0_3_1_do_not_tell_whose_reward_is_whose(tmp_path):
+    # those of slime 0.3.1 do not tell whose reward is whose
     torch.save(rank_file(rollout([2, 3]), [0, 1], [[2]], 0), tmp_path / "0_0.pt")
-    assert not read_header(tmp_path / "0_0.pt").rewards
+    assert not read_header(tmp_path / "0_0.pt").columns
     (step,) = read_rollout([tmp_path / "0_0.pt"])
     assert step.rewards is None

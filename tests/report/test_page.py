@@ -101,7 +101,6 @@ CHARTS = [
     lines("lines", CURVE, "t", "x", "y", log=True, levels=[0.5]),
     lines("band", BAND, "t", "x", "y", faint="own", zero=True),
     lines("points", BAND, "t", "x", "y", points=True, log_x=True),
-    lines("steps", CURVE, "t", "x", "y", steps=True),
     bars("bars", PARTS, "t", "y", text="told"),
     intervals("intervals", MEANS, "t", "x"),
 ]

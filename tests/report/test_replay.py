@@ -25,7 +25,6 @@ from sat_slime.report.replay import (
     ASYNCHRONOUS,
     answerable,
     choose,
-    lacks,
     methods_table,
     replay,
     write_replay,
@@ -85,16 +84,6 @@ def test_spans_and_threads_change_nothing(tmp_path, monkeypatch):
     assert np.array_equal(one.total.fates, many.total.fates)
     np.testing.assert_allclose(one.total.weight, many.total.weight)
     np.testing.assert_allclose(one.cosines(), many.cosines())
-
-
-def test_a_step_has_its_mismatch_and_its_lag(tmp_path):
-    run = tmp_path / "run"
-    write_run_dump(run, LENGTHS, seed=5)
-    result = replay([run], choose("gspo"))
-    step = step_batch(LENGTHS, seed=5)
-    (row,) = result.rows
-    assert row.d_pi == mismatch_metrics(step.log_probs, step.rollout_log_probs, step.mask)["mismatch/d_pi"]
-    assert row.lag == 0
 
 
 def test_micro_batches_are_the_dumps_or_the_runs(tmp_path):
@@ -227,6 +216,9 @@ def test_a_dump_of_a_run_answers_for_every_method_but_those_of_another_forward_p
     assert step.lags.tolist() == [3.0] * sum(LENGTHS)  # three updates, and tokens of version 0
     assert step.rewards.tolist() == [float(i % 2) for i, n in enumerate(LENGTHS) for _ in range(n)]
     result = replay([path], choose("all"))
+    assert [(row.lag, row.d_pi) for row in result.rows] == [
+        (3, mismatch_metrics(step.log_probs, step.rollout_log_probs, step.mask)["mismatch/d_pi"])
+    ]
     assert sorted(name for names in result.left_out.values() for name in names) == [
         "grpo-estr",
         "grpo-topp",
@@ -258,10 +250,16 @@ def test_the_page_holds_the_answer_and_the_numbers(tmp_path):
         assert rows.loc[candidate.label, "effective share"] == pytest.approx(effective)
 
 
-def test_all_is_every_named_method_each_formula_once():
+@pytest.mark.parametrize(
+    ("names", "meant"),
+    [("all", method_names()), ("usual", {*(method.name for method in PAPER_METHODS), *ASYNCHRONOUS})],
+)
+def test_a_word_for_several_methods_has_each_formula_once(names, meant):
+    assert sorted(label for one in choose(names) for label in (one.label, *one.same)) == sorted(meant)
+
+
+def test_methods_of_one_formula_are_one_candidate():
     candidates = choose("all")
-    labels = [label for one in candidates for label in (one.label, *one.same)]
-    assert sorted(labels) == sorted(method_names())
     same = {one.label: set(one.same) for one in candidates}
     assert {"ppo", "grpo-r3"} <= same["grpo"]
     assert "sat-gspo-r3" in same["sat-gspo"]
@@ -300,30 +298,17 @@ def test_bad_choices_are_told(names, settings, said):
     assert len(parts) == len(set(parts)), "what it is about is said once"
 
 
-def test_what_a_dump_cannot_answer_is_left_out_with_the_reason():
-    candidates = choose("gspo,sat-gspo", ["denominator=checkpoint"])
-    assert candidates[0].method.denominator == "checkpoint"
-    kept, left_out = answerable(candidates, frozenset())
-    assert not kept
-    ((reason, names),) = left_out.items()
-    assert names == ["gspo denominator=checkpoint", "sat-gspo denominator=checkpoint"] and "pi_l" in reason
-    assert answerable(candidates, frozenset({"checkpoint_log_probs"})) == (candidates, {})
-
-
 @pytest.mark.parametrize(
     ("name", "column", "said"),
     [
         ("topr", "rewards", "good_by=advantage"),
         ("decoupled-a3po", "lags", "versions of the generating weights"),
+        ("gspo", "checkpoint_log_probs", "divides by pi_l"),
     ],
 )
 def test_a_column_that_a_method_reads_is_asked_for_by_name(name, column, said):
-    others = frozenset({"checkpoint_log_probs", "lags", "rewards"}) - {column}
-    assert said in lacks(named_method(name), others)
-    assert lacks(named_method(name), frozenset({column})) is None
-
-
-def test_usual_is_the_papers_methods_and_those_of_asynchronous_training():
-    labels = {label for one in choose() for label in (one.label, *one.same)}
-    assert labels == {method.name for method in PAPER_METHODS} | {*ASYNCHRONOUS}
-    assert len(choose()) < len(choose("all")) / 2
+    candidates = choose(name, ["denominator=checkpoint"] if name == "gspo" else [])
+    kept, left_out = answerable(candidates, frozenset({"checkpoint_log_probs", "lags", "rewards"}) - {column})
+    ((reason, names),) = left_out.items()
+    assert not kept and names == [candidates[0].label] and said in reason
+    assert answerable(candidates, frozenset({column})) == (candidates, {})

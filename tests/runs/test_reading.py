@@ -73,9 +73,9 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
 
 def test_a_run_is_read_with_its_lag_cycle_and_its_plan(tmp_path):
     run = load_run(write_run(tmp_path / "run", 40, lag=4, state='{"status": "finished"}'))
-    assert (run.name, run.steps, run.planned_steps, run.data.period) == ("synthetic", 40, 200, 4)
+    assert (run.name, run.steps, run.planned_steps, run.data.period) == ("run", 40, 200, 4)
     assert run.state["status"] == "finished" and run.data.not_finite == {}
-    assert run.data.evals["step"].tolist() == [0, 16, 32]
+    assert run.data.evals["step"].tolist() == [0, 10, 20, 30, 40]
 
 
 def test_of_several_data_sets_the_first_is_read(tmp_path):
