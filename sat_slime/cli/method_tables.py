@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from rich.console import Console
 from rich.padding import Padding
@@ -16,7 +16,6 @@ from sat_slime.objective import (
     DENOMINATORS,
     PAPER_METHODS,
     Clip,
-    Method,
     Stabilizer,
     check_method,
     method_names,
@@ -71,26 +70,46 @@ def show_method(name: str, console: Console) -> None:
         key = f"method.{key_of(kind)}"
         console.print(Text.assemble((name, "bold"), f"  {_sentence(kind)}"))
         console.print(_grid([("switched on", f"{key}: true, or {_written(kind)} as the method's name")]))
-        _show_parameters(console, _fields(key, kind()))
-        return
-    try:
-        method = named_method(name)
-    except ValueError as error:
-        raise ConfigError([str(error)]) from None
-    console.print(Text.assemble((name, "bold"), f"  {method.label}"))
-    try:
-        check_method(method)
-    except ValueError as error:
-        console.print(_grid([("refused", str(error))]))
-        return
-    facts = [(stabilizer.title(), _sentence(type(stabilizer))) for stabilizer in method.stabilizers]
-    facts += [
-        ("denominator", f"{method.denominator}: {DENOMINATORS[method.denominator]}"),
-        ("needs", ", ".join(["rollout log-probs", *method.needs])),
-        ("runs on", "slime" if method.top_p_replay else "lab, slime"),
-    ]
-    console.print(_grid(facts))
-    _show_parameters(console, _parameters(method))
+        settings: list[tuple[str, Clip | Stabilizer]] = [(key, kind())]
+        denominator = None
+    else:
+        try:
+            method = named_method(name)
+        except ValueError as error:
+            raise ConfigError([str(error)]) from None
+        console.print(Text.assemble((name, "bold"), f"  {method.label}"))
+        try:
+            check_method(method)
+        except ValueError as error:
+            console.print(_grid([("refused", str(error))]))
+            return
+        facts = [(stabilizer.title(), _sentence(type(stabilizer))) for stabilizer in method.stabilizers]
+        facts += [
+            ("denominator", f"{method.denominator}: {DENOMINATORS[method.denominator]}"),
+            ("needs", ", ".join(["rollout log-probs", *method.needs])),
+            ("runs on", "slime" if method.top_p_replay else "lab, slime"),
+        ]
+        console.print(_grid(facts))
+        settings = [("method.clip", method.clip)] if method.clip else []
+        # SAT first: it is the clip's
+        ordered = sorted(method.stabilizers, key=lambda stabilizer: stabilizer.place != "prefix")
+        settings += [(f"method.{section_name(method, stabilizer)}", stabilizer) for stabilizer in ordered]
+        denominator = method.denominator
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("parameter", "default", "meaning"):
+        table.add_column(heading, no_wrap=heading != "meaning")
+    for section, values in settings:
+        for field, meaning in meanings(type(values)).items():
+            if field not in getattr(values, "unread", ()):
+                value = getattr(values, field)
+                default = "unset" if value is None else str(value)
+                table.add_row(f"{section}.{field}", default, Text(" ".join(meaning.split())))
+    if denominator:
+        meaning = " ".join(meanings(MethodConfig)["denominator"].replace("`", "").split())
+        table.add_row("method.denominator", denominator, meaning)
+    if table.row_count:
+        console.print()
+        console.print(table)
 
 
 def _written(kind: type[Stabilizer]) -> str:
@@ -110,32 +129,3 @@ def _grid(rows: Iterable[tuple[str, str]], indent: int = 2) -> Padding:
     for key, value in rows:
         table.add_row(key, Text(value))
     return Padding(table, (0, 0, 0, indent))
-
-
-def _parameters(method: Method) -> Iterator[tuple[str, str, str]]:
-    """Yield (key, default, meaning) of what a configuration can set."""
-    if method.clip:
-        yield from _fields("method.clip", method.clip)
-    # SAT first: it is the clip's
-    for stabilizer in sorted(method.stabilizers, key=lambda stabilizer: stabilizer.place != "prefix"):
-        yield from _fields(f"method.{section_name(method, stabilizer)}", stabilizer)
-    yield "method.denominator", method.denominator, meanings(MethodConfig)["denominator"].replace("`", "")
-
-
-def _fields(section: str, settings: Clip | Stabilizer) -> Iterator[tuple[str, str, str]]:
-    unread = settings.unread if isinstance(settings, Stabilizer) else ()
-    for name, meaning in meanings(type(settings)).items():
-        if name not in unread:
-            value = getattr(settings, name)
-            yield f"{section}.{name}", "unset" if value is None else str(value), meaning
-
-
-def _show_parameters(console: Console, parameters: Iterable[tuple[str, str, str]]) -> None:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("parameter", "default", "meaning"):
-        table.add_column(heading, no_wrap=heading != "meaning")
-    for key, value, meaning in parameters:
-        table.add_row(key, value, Text(" ".join(meaning.split())))
-    if table.row_count:
-        console.print()
-        console.print(table)
