@@ -28,18 +28,7 @@ def test_the_resolved_file_runs_again(runtime, tmp_path):
 
 
 def test_options_change_the_file(runtime, tmp_path):
-    arguments = [
-        "--method",
-        "gspo-tis",
-        "--sat",
-        "--r3",
-        "--lag",
-        "1",
-        "--set",
-        "train.lr=1e-3",
-        "--name",
-        "7",
-    ]
+    arguments = ["--method", "gspo-tis", "--sat", "--r3", "--lag", "1", "--set", "train.lr=1e-3", "--name", "7"]
     assert sat_slime_command("launch", TINY, *arguments).exit_code == 0
     ((config, folder, resume),) = runtime.calls
     assert build_method(config.method).name == "sat-gspo-tis-r3"
@@ -93,13 +82,3 @@ def test_options_that_an_lab_run_has_not(option):
     result = sat_slime_command("launch", TINY, *option)
     assert result.exit_code == 2
     assert f"{option[0]} is for runs of slime" in result.stderr
-
-
-def test_a_grid_is_no_run(runtime, tmp_path):
-    (tmp_path / "grid.yaml").write_text(f"name: g\nrun: {TINY}\nmethods: [gspo]\n")
-    for command in ("launch", "check"):
-        result = sat_slime_command(command, "grid.yaml")
-        assert result.exit_code == 2
-        assert "grid.yaml: this is a grid, not a run: sat-slime grid grid.yaml" in result.output
-    folder = sat_slime_command("launch", ".", "--resume")
-    assert folder.exit_code == 2 and "is a grid, not a run: sat-slime grid . goes on with it" in folder.stderr

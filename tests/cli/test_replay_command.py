@@ -50,12 +50,3 @@ def test_a_skipped_file_shows_in_the_exit_code_the_output_and_the_page(folder):
     assert result.exit_code == 1
     assert f"skipped: {folder / '5.pt'}: it is not a complete torch file" in result.output
     assert "5.pt: it is not a complete torch file" in (folder / "out" / "report.html").read_text()
-
-
-def test_all_methods_and_why_some_are_not_there(folder):
-    out = folder / "out"
-    result = invoke(folder, "--out", out, "--methods", "all")
-    assert result.exit_code == 0, result.output
-    assert "Not replayed: grpo-lag-power, grpo-a3po, grpo-decoupled-a3po: reads the lag of each token" in result.output
-    rows = list(csv.DictReader((out / "tables" / "methods.csv").open()))
-    assert len(rows) > 30 and "topr" in {row["method"] for row in rows}

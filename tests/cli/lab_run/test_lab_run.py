@@ -96,14 +96,6 @@ def test_a_run_ends_well_where_nothing_can_be_drawn(runtime, without_vl_convert,
     assert state(tmp_path / "runs" / "tiny")["status"] == "finished"
 
 
-def test_interrupted_says_how_to_go_on(runtime, tmp_path):
-    runtime.end, runtime.stop_after = KeyboardInterrupt(), 3
-    result = sat_slime_command("launch", TINY)
-    assert result.exit_code == 130
-    assert "go on with: sat-slime launch runs/tiny --resume" in result.stdout
-    assert state(tmp_path / "runs" / "tiny")["status"] == "interrupted"
-
-
 def test_an_interrupt_before_the_runtime_runs(runtime, monkeypatch, tmp_path):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
