@@ -36,6 +36,7 @@ from sat_slime.config.jsonl import number, read_rows, write_atomically
 from sat_slime.config.lab_checks import responses_per_iteration
 from sat_slime.lab import checkpoint
 from sat_slime.lab.checkpoint import Checkpoint
+from sat_slime.launch.machine import existing_parent
 from sat_slime.runs.folder import RunFolder, RunFolderError, writable
 from sat_slime.runs.going_back import (
     damaged,
@@ -157,6 +158,13 @@ def _check_initial(initial: Path) -> None:
 # --------------------------------------------------------------------------------------------------------------- checks
 
 
+GIB = 2**30
+MEMORY_GIB = 4.5
+"""Resident memory of SGLang's server with a tiny model, the trainer and the run's own process."""
+DISK_GIB = 1.0
+"""Free disk that a run wants: checkpoints, weights and the warmed-up model."""
+
+
 def lab_findings(config: LabConfig, file: Path) -> Iterator[Finding]:
     """Yield every check of a run, one after another: its settings, then this machine."""
     errors = config_errors(config)
@@ -174,38 +182,18 @@ def lab_findings(config: LabConfig, file: Path) -> Iterator[Finding]:
             yield fail(package, f"not installed: {engine_packages.INSTALL_ENGINES}")
         else:
             yield ok(package, installed_version(package) or "version unknown")
-    yield _place("run folder", "output_dir", folder.path)
-    yield _place("cache folder", "cache_dir", Path(config.cache_dir).expanduser())
-    yield _memory()
-
-
-GIB = 2**30
-MEMORY_GIB = 4.5
-"""Resident memory of SGLang's server with a tiny model, the trainer and the run's own process."""
-DISK_GIB = 1.0
-"""Free disk that a run wants: checkpoints, weights and the warmed-up model."""
-
-
-def _place(name: str, key: str, path: Path) -> Finding:
-    """Judge a folder that the setting `key` names, which may be there or be made."""
-    parent = path.resolve()
-    while not parent.exists():
-        parent = parent.parent
-    if not parent.is_dir():
-        return fail(name, f"{parent} is not a folder: choose another {key}")
-    if not os.access(parent, os.W_OK | os.X_OK):
-        return fail(name, f"{parent} is not writable: choose another {key}")
-    free = shutil.disk_usage(parent).free / GIB
-    if free < DISK_GIB:
-        return fail(name, f"{free:.1f} GiB free at {parent}, {DISK_GIB:g} wanted: set {key} elsewhere")
-    return ok(name, f"{path}, {free:.0f} GiB free")
-
-
-def _memory() -> Finding:
-    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES") / GIB
-    if free < MEMORY_GIB:
-        return warn("memory", f"{free:.1f} GiB free, about {MEMORY_GIB} wanted: end other programs first")
-    return ok("memory", f"{free:.0f} GiB free, about {MEMORY_GIB} wanted")
+    cache = Path(config.cache_dir)
+    for what, key, path in (("run folder", "output_dir", folder.path), ("cache folder", "cache_dir", cache)):
+        parent = existing_parent(path)
+        if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+            yield fail(what, f"{parent} cannot be written: choose another {key}")
+        elif (free := shutil.disk_usage(parent).free / GIB) < DISK_GIB:
+            yield fail(what, f"{free:.1f} GiB free at {parent}, {DISK_GIB:g} wanted: set {key} elsewhere")
+        else:
+            yield ok(what, f"{path}, {free:.0f} GiB free")
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES") / GIB
+    told = f"{memory:.1f} GiB free, about {MEMORY_GIB} wanted"
+    yield ok("memory", told) if memory >= MEMORY_GIB else warn("memory", f"{told}: end other programs first")
 
 
 # -------------------------------------------------------------------------------------------- from its start to its end

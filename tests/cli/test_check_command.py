@@ -29,8 +29,8 @@ def test_check_finds_folders_that_cannot_be_made(runtime, monkeypatch, tmp_path,
     (tmp_path / "file").write_text("")
     result = sat_slime_command("check", TINY, "--set", f"{key}={tmp_path}/file/x")
     assert result.exit_code == 1
-    assert f"{tmp_path}/file is not a folder: choose another {key}" in result.stdout
+    assert f"{tmp_path}/file cannot be written: choose another {key}" in result.stdout
     (tmp_path / "closed").mkdir()
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path / "closed")
     result = sat_slime_command("check", TINY, "--set", f"{key}={tmp_path}/closed/x")
-    assert f"{tmp_path}/closed is not writable: choose another {key}" in result.stdout
+    assert f"{tmp_path}/closed cannot be written: choose another {key}" in result.stdout
