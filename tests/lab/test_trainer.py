@@ -300,7 +300,8 @@ def test_a_loaded_trainer_goes_on_bit_for_bit(dtype, initial, tmp_path):
 # -------------------------------------------------------------------------------------------------------------- methods
 
 
-STEPS = 3
+START = 3
+"""Updates of the weights that a test begins with."""
 
 
 def config_of(name: str, **train):
@@ -313,12 +314,8 @@ def config_of(name: str, **train):
     )
 
 
-START = 3
-"""Updates of the weights that a test begins with."""
-
-
 def near(samples: list[Response]) -> list[Response]:
-    """The responses with log-probs near to those of weights at the start, of lags 0 to 2 and more."""
+    """The responses with log-probs near to those of weights at the start, of lags 0 to 3."""
     rng = np.random.default_rng(5)
     found = []
     for sample in samples:
@@ -330,69 +327,28 @@ def near(samples: list[Response]) -> list[Response]:
     return found
 
 
-def train(trainer, initial: str, out: str | None = None) -> dict:
-    """Metrics of each step, and log pi of each response before it."""
+def two_steps(trainer, initial: str) -> dict:
+    """Metrics of each step, and log pi of each token before it."""
     trainer.load_initial(Path(initial))
     trainer.updates = START
-    samples, metrics, before = near(make_samples(trainer.config, routed=False)), [], []
-    for _ in range(STEPS):
-        before.append(trainer.score(samples, replay=False).tolist())
-        metrics.append(trainer.train(samples)[0].metrics)
-    if out:
-        trainer.export_weights(Path(out))
-    return {"metrics": json.dumps(metrics), "before": json.dumps(before)}
+    samples, found = near(make_samples(trainer.config, routed=False)), []
+    for _ in range(2):
+        before = trainer.score(samples, replay=False).tolist()
+        found.append((before, trainer.train(samples)[0].metrics))
+    return {"found": json.dumps(found)}
 
 
-class Tokens:
-    """The tokens of one step as a user of numpy sees them."""
-
-    def __init__(self, log_probs: list[float], step: int) -> None:
-        samples = near(make_samples(config_of("grpo"), routed=False))
-        lengths = [len(s.output_ids) for s in samples]
-        self.log_pi = np.array(log_probs)
-        self.log_mu = np.concatenate([s.log_probs for s in samples]).astype(np.float64)
-        self.d = self.log_pi - self.log_mu
-        self.advantages = np.repeat([s.advantage for s in samples], lengths)
-        self.rewards = np.repeat([s.reward for s in samples], lengths)
-        self.lags = START + step - np.concatenate([s.versions for s in samples])
-        self.of_response = np.repeat(np.arange(len(samples)), lengths)
-
-
-def m2po(tokens: Tokens) -> dict[str, float]:
-    outward = tokens.advantages * tokens.d > 0
-    squares = np.sort(tokens.d[outward] ** 2)
-    kept = squares[np.cumsum(squares) <= 0.04 * np.arange(1, len(squares) + 1)]
-    dropped = outward & (tokens.d**2 > kept[-1] + 1e-9)
-    return {"m2po/largest": kept[-1], "m2po/masked": dropped.mean()}
-
-
-def lag_power(tokens: Tokens) -> dict[str, float]:
-    radius, ratio = 0.2 * np.sqrt(np.maximum(tokens.lags, 1)), np.exp(tokens.d)
-    up, down = tokens.advantages > 0, tokens.advantages < 0
-    clipped = (up & (ratio > 1 + radius)) | (down & (ratio < 1 - radius))
-    return {"radius/high": radius.mean(), "radius/low": radius.mean(), "clip/fraction": clipped.mean()}
-
-
-BY_HAND = {
-    "m2po": m2po,
-    "grpo-lag-power": lag_power,
-}
-
-
-@pytest.mark.parametrize(("name", "by_hand"), BY_HAND.items())
-def test_a_method_gets_what_it_reads(name, by_hand, initial, tmp_path):
-    found = {}
-    for split, settings in SPLITS.items():
-        config = config_of(name, **settings)
-        result = in_trainer(train, config, initial["dense"], str(tmp_path / split))
-        found[split] = json.loads(result["metrics"])
-        for step, (row, log_probs) in enumerate(zip(found[split], json.loads(result["before"]), strict=True)):
-            assert all(np.isfinite(value) for value in row.values()), row
-            for metric, value in by_hand(Tokens(log_probs, step)).items():
-                assert row[metric] == pytest.approx(value, rel=1e-4), (metric, step)
-    for one, many in zip(*found.values(), strict=True):
-        assert one == pytest.approx(many, rel=2e-3, abs=2e-5)
-    assert_same_weights(*(tmp_path / split for split in SPLITS), atol=2e-4)
+def test_a_method_gets_the_lags_of_the_tokens(initial):
+    samples = near(make_samples(config_of("grpo"), routed=False))
+    mu, versions = (np.concatenate(each) for each in zip(*((s.log_probs, s.versions) for s in samples), strict=True))
+    advantages = np.repeat([s.advantage for s in samples], [len(s.output_ids) for s in samples])
+    config = config_of("grpo-lag-power", **SPLITS["many"])
+    found = json.loads(in_trainer(two_steps, config, initial["dense"])["found"])
+    for step, (log_pi, row) in enumerate(found):
+        ratio, radius = np.exp(np.array(log_pi) - mu), 0.2 * np.sqrt(np.maximum(START + step - versions, 1))
+        clipped = np.where(advantages > 0, ratio > 1 + radius, ratio < 1 - radius)
+        expected = {"radius/high": radius.mean(), "radius/low": radius.mean(), "clip/fraction": clipped.mean()}
+        assert {name: row[name] for name in expected} == pytest.approx(expected, rel=1e-4), step
 
 
 def every_method(trainer, initial: str) -> dict:
@@ -527,30 +483,25 @@ def test_a_dense_model_has_no_routes_to_score(initial):
 # ---------------------------------------------------------------------------------------------------------- the process
 
 
-@pytest.fixture
-def trainer(tmp_path):
-    process = TrainerProcess(make_config(), tmp_path / "logs" / "trainer.log")
-    yield process
-    process.close()
-
-
-def test_answers_come_in_order_and_an_error_ends_nothing(trainer, tmp_path):
-    exports = [trainer.start("export_weights", tmp_path / name) for name in "ab"]
-    missing = trainer.start("load_initial", tmp_path / "nowhere")
-    with pytest.raises(PartFailure, match=r"^trainer: [A-Za-z]*Error: .*nowhere"):
-        missing.result()
-    assert [future.result() for future in exports] == [0, 0]
-    assert (tmp_path / "b" / "model.safetensors").is_file()
-    assert "Traceback" in (tmp_path / "logs" / "trainer.log").read_text()
-
-
-def test_its_death_is_told_of_every_call_and_of_those_that_come_later(trainer):
-    pid = trainer._process.pid
-    waiting = [trainer.start("export_weights", Path("/nowhere/else")) for _ in range(2)]
-    os.kill(pid, signal.SIGKILL)
-    for future in [*waiting, trainer.start("save", Path("/nowhere"))]:
-        with pytest.raises(PartFailure, match=rf"^trainer \(process {pid}\) was killed by SIGKILL$"):
-            future.result()
+def test_answers_come_in_order_an_error_ends_nothing_and_a_death_is_told_of_every_call(tmp_path):
+    trainer = TrainerProcess(make_config(), tmp_path / "logs" / "trainer.log")
+    try:
+        exports = [trainer.start("export_weights", tmp_path / name) for name in "ab"]
+        missing = trainer.start("load_initial", tmp_path / "nowhere")
+        with pytest.raises(PartFailure, match=r"^trainer: [A-Za-z]*Error: .*nowhere"):
+            missing.result()
+        assert [future.result() for future in exports] == [0, 0]
+        assert (tmp_path / "b" / "model.safetensors").is_file()
+        assert "Traceback" in (tmp_path / "logs" / "trainer.log").read_text()
+        pid = trainer._process.pid
+        os.kill(pid, signal.SIGSTOP)
+        waiting = [trainer.start("export_weights", tmp_path / "c") for _ in range(2)]
+        os.kill(pid, signal.SIGKILL)
+        for future in [*waiting, trainer.start("save", Path("/nowhere"))]:
+            with pytest.raises(PartFailure, match=rf"^trainer \(process {pid}\) was killed by SIGKILL$"):
+                future.result()
+    finally:
+        trainer.close()
 
 
 def test_it_ends_with_its_driver_whatever_it_does(tmp_path):
