@@ -1,10 +1,18 @@
+"""SGLang on a CPU: what is patched computes what SGLang does, and its stop tokens are those that checks name."""
+
+import json
+import os
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 import torch
 
+from sat_slime.lab.engine import server_environment
+from sat_slime.launch.hf_checkpoint import read_tokenizer, stop_tokens
+from sat_slime.rollout.sglang_on_cpu.absent import stand_in_for
 from sat_slime.rollout.sglang_on_cpu.patches import murmur_hash32
 
 
@@ -34,8 +42,6 @@ def test_seeds_are_hashed_as_by_sglangs_kernel():
 
 BATCHED_AGAINST_STOCK = """
     import types, torch
-    from sat_slime.rollout.sglang_on_cpu import patches
-    patches.apply()
     from sglang.srt.layers.attention import attention_registry
     from sglang.srt.layers.attention.torch_native_backend import TorchNativeAttnBackend
 
@@ -65,14 +71,11 @@ BATCHED_AGAINST_STOCK = """
                 backend._run_sdpa_forward_extend(*common, *extend, scaling=0.25, enable_gqa=True, causal=True)
             outputs.append(output)
         torch.testing.assert_close(*outputs, rtol=1e-5, atol=1e-6)
-        print("equal")
 """
 
 
 EXPERTS_AGAINST_STOCK = """
     import types, torch
-    from sat_slime.rollout.sglang_on_cpu import patches
-    patches.apply()
     from sglang.srt.layers.moe import fused_moe_native
     from sglang.srt.layers.moe.moe_runner import MoeRunnerConfig
     from sglang.srt.server_args import ServerArgs, set_global_server_args_for_scheduler
@@ -97,14 +100,101 @@ EXPERTS_AGAINST_STOCK = """
             assert stock.moe_forward_native is not fused_moe_native.moe_forward_native
             expected = stock.moe_forward_native(layer, x.clone(), routed, config)
             assert torch.equal(fused_moe_native.moe_forward_native(layer, x, routed, config), expected)
-    print("equal")
 """
 
 
+STOP_TOKENS = """
+    import json, sys
+    from sglang.srt.configs.model_config import ModelConfig
+    from sglang.srt.utils.hf_transformers_utils import get_tokenizer
+    stops = {}
+    for folder in sys.argv[1:]:
+        tokenizer = get_tokenizer(folder)
+        ends = {tokenizer.eos_token_id, *(tokenizer.additional_stop_token_ids or ())} - {None}
+        stops[folder] = sorted(ends | ModelConfig(folder).hf_eos_token_id)
+    print(json.dumps(stops))
+"""
+
+GENERATION = {"eos_token_id": None, "transformers_version": "5.0.0"}
+TEXT_END, TURN_START, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
+
+
+@pytest.fixture(scope="module")
+def base_model(tmp_path_factory) -> Path:
+    """The files of a base model, all of which name <|endoftext|>, with a byte-level tokenizer; without weights."""
+    stand_in_for("torchvision")  # transformers imports it where it is installed, and PyPI's needs CUDA
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config
+
+    folder = tmp_path_factory.mktemp("base") / "model"
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={token: i for i, token in enumerate(alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=TEXT_END)
+    wrapped.add_special_tokens({"additional_special_tokens": [TURN_START, TURN_END]})
+    wrapped.save_pretrained(folder)
+    end = wrapped.convert_tokens_to_ids(TEXT_END)
+    Qwen3Config(vocab_size=272, architectures=["Qwen3ForCausalLM"], eos_token_id=end).save_pretrained(folder)
+    GenerationConfig(eos_token_id=end).save_pretrained(folder)
+    return folder
+
+
+def shapes(base_model, root):
+    """Copies of the model whose files say otherwise where a text ends. <|endoftext|> is 256, <|im_end|> is 258."""
+    tokenizer = json.loads((base_model / "tokenizer_config.json").read_text())
+    renamed = {
+        name: (base_model / name).read_text().replace("<|im_start|>", "<|eom_id|>")
+        for name in ("tokenizer.json", "tokenizer_config.json")
+    }
+    changes = {
+        "a base model": {},
+        "an instruct model": {
+            "config.json": {"eos_token_id": 258},
+            "generation_config.json": {**GENERATION, "eos_token_id": [258, 256]},
+            "tokenizer_config.json": {**tokenizer, "eos_token": "<|im_end|>"},
+        },
+        "a base model whose tokenizer ends a turn": {"tokenizer_config.json": {**tokenizer, "eos_token": "<|im_end|>"}},
+        "a list in the config": {"config.json": {"eos_token_id": [256, 7]}},
+        "nothing in the config": {"config.json": {"eos_token_id": None}},
+        "zero in the generation config": {"generation_config.json": {**GENERATION, "eos_token_id": 0}},
+        "a number in the generation config": {"generation_config.json": {**GENERATION, "eos_token_id": 9}},
+        "no generation config": {"generation_config.json": None},
+        "a broken generation config": {"generation_config.json": "{"},
+        "an end that is a word": {"tokenizer_config.json": {**tokenizer, "eos_token": "A"}},
+        "no end in the tokenizer": {"tokenizer_config.json": {**tokenizer, "eos_token": None}},
+        "no end anywhere": {
+            "config.json": {"eos_token_id": None},
+            "generation_config.json": None,
+            "tokenizer_config.json": {**tokenizer, "eos_token": None},
+        },
+        "Llama's end of a message": renamed,
+    }
+    folders = {}
+    for number, (name, files) in enumerate(changes.items()):
+        folder = folders[name] = root / str(number)
+        folder.mkdir()
+        for file in base_model.iterdir():
+            (folder / file.name).symlink_to(file)
+        for file, values in files.items():
+            old = json.loads((base_model / file).read_text()) if file == "config.json" else {}
+            (folder / file).unlink(missing_ok=True)
+            if values is not None:
+                (folder / file).write_text(values if isinstance(values, str) else json.dumps({**old, **values}))
+    return folders
+
+
 @pytest.mark.engine
-def test_batched_attention_and_experts_that_are_activated_together_are_sglangs_own():
+@pytest.mark.timeout(900)
+def test_patches_compute_what_sglang_does_and_checks_know_on_which_tokens_it_stops(base_model, tmp_path):
     """In a process of its own, where SGLang is patched."""
-    program = textwrap.dedent(BATCHED_AGAINST_STOCK) + textwrap.dedent(EXPERTS_AGAINST_STOCK)
-    environment = {"SGLANG_USE_CPU_ENGINE": "1", "TORCHDYNAMO_DISABLE": "1"}
-    result = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True)
-    assert result.stdout.decode().split() == ["equal"] * 3, result.stderr.decode()
+    folders = shapes(base_model, tmp_path)
+    program = "from sat_slime.lab.sglang_process import import_sglang\nimport_sglang()\n"
+    program += "".join(map(textwrap.dedent, (BATCHED_AGAINST_STOCK, EXPERTS_AGAINST_STOCK, STOP_TOKENS)))
+    command = [sys.executable, "-c", program, *map(str, folders.values())]
+    result = subprocess.run(command, capture_output=True, text=True, env=os.environ | server_environment())
+    assert result.returncode == 0, result.stderr[-3000:]
+    theirs = json.loads(result.stdout.splitlines()[-1])
+    ours = {name: sorted(stop_tokens(folder, read_tokenizer(folder))) for name, folder in folders.items()}
+    assert ours == {name: theirs[str(folder)] for name, folder in folders.items()}
+    assert len({tuple(stops) for stops in ours.values()}) >= 7
