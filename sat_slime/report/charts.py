@@ -175,7 +175,6 @@ def lines(
     *,
     of: Mapping[str, Look] | None = None,
     log: bool = False,
-    log_x: bool = False,
     zero: bool = False,
     points: bool = False,
     faint: str = "",
@@ -196,7 +195,7 @@ def lines(
     base = alt.Chart(alt.NamedData("numbers"))
     near = alt.selection_point(name="near", nearest=True, on="pointerover", fields=["x"], empty=False)
     steps_of_one: dict[str, Any] = {"axis": alt.Axis(tickMinStep=1)} if (frame["x"] % 1 == 0).all() else {}
-    across = axis(x, "x:Q", kind=alt.X, log=log_x, **steps_of_one)
+    across = axis(x, "x:Q", kind=alt.X, **steps_of_one)
     base = base.transform_filter(CHOSEN).encode(across, axis(y, "y:Q", log=log, zero=zero), **coloured(names, of))
     layers: list[Any] = []
     if "low" in frame:
@@ -265,31 +264,6 @@ def bars(
         ends = ends.mark_text(align="left", dx=4, color=INK)
         layers.append(ends.encode(alt.X("end:Q"), y, text=f"{text}:N"))
     return Chart(name, alt.layer(*layers).properties(title=title, height=alt.Step(19)), frame, {"y": unit})
-
-
-def intervals(name: str, frame: pd.DataFrame, title: str, x: str) -> Chart:
-    """Draw a mean with its interval for each name, a row each, and its seeds as small dots above.
-
-    frame: line, x, and low, high, n, marked (1: drawn as a cross). Rows with `seed` are single seeds.
-    """
-    names = list(dict.fromkeys(frame["line"]))
-    y = alt.Y("line:N", title=None, sort=names, axis=alt.Axis(ticks=False))
-    across = alt.X("x:Q", title=x, scale=alt.Scale(zero=False, nice=False, padding=10))
-    base = alt.Chart(alt.NamedData("numbers")).encode(across, y)
-    tips = [alt.Tooltip("line:N", title="method")]
-    tips += [
-        alt.Tooltip(f"{key}:Q", title=text, format=".4~g") for key, text in (("x", x), ("low", "from"), ("high", "to"))
-    ]
-    means = base.transform_filter("!isValid(datum.seed)")
-    shape = alt.when("datum.marked == 1").then(alt.value("cross")).otherwise(alt.value("circle"))
-    layers = [
-        means.mark_rule(color=BLUE, strokeWidth=1.6, clip=True).encode(alt.X("low:Q", title=x), x2="high:Q"),
-        base.transform_filter("isValid(datum.seed)")
-        .mark_point(size=12, filled=True, yOffset=-6, color=GREY, opacity=1)
-        .encode(tooltip=[tips[0], alt.Tooltip("seed:Q"), tips[1]]),
-        means.mark_point(size=60, filled=True, color=BLUE, opacity=1).encode(shape=shape, tooltip=tips),
-    ]
-    return Chart(name, alt.layer(*layers).properties(title=title, height=alt.Step(18)), frame, {"x": x})
 
 
 # ------------------------------------------------------------------------------------------------------------- script

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sat_slime.report.charts import Chart, Look, intervals, lines, looks
+from sat_slime.report.charts import Chart, Look, lines, looks
 from sat_slime.report.frames import Collection, ComparedRun, collect, curve, differing_settings, seed_curve
 from sat_slime.report.methods import ANSWERS_PER_EVALUATION, BASE_MODEL_SCORE, PAPER_LABEL, SOURCE, has, label_of
 from sat_slime.report.page import (
@@ -33,6 +33,7 @@ from sat_slime.report.page import (
 from sat_slime.report.run import axis_of
 from sat_slime.report.stats import (
     AGAINST_BASE,
+    AGAINST_BASELINES,
     QUANTITIES,
     TEST,
     against_best,
@@ -81,28 +82,16 @@ def sections(collection: Collection, differences: pd.DataFrame) -> Iterator[Sect
     """Yield the parts of the page."""
     several = seeds_of(collection)[1] > 1
     few = len(collection.runs) <= OVERLAID
-    tables = {lag: main_table(collection, lag) for lag in collection.lags}
+    curves = [curve_section(collection, key) for key in CURVES if not few or key.startswith("sat/")]
     if few:
         charts = [chart for key in ("accuracy", "mismatch/d_pi") for chart in overlaid(collection, key)]
-        yield Section("overview", "The runs over each other", "Step by step, without averages.", charts)
-    else:
-        note = "Left the paper, right ours, each with an axis of its own. " * collection.paper
-        note += (
-            "A cross marks a collapse. " + "Bars: 95 % interval over seeds (Student's t); dots: the seeds." * several
-        )
-        charts = [chart for lag, table in tables.items() for chart in score_charts(collection, lag, table)]
-        yield Section("scores", "Best scores", note, charts)
-    for table in tables.values():
-        yield from section_of(table)
+        curves.insert(0, Section("overview", "The runs over each other", "Step by step, without averages.", charts))
+    yield curves[0]
+    for lag in collection.lags:
+        yield from section_of(main_table(collection, lag))
     if len(differences) and (differences["pairs"] > 1).any():
         yield from section_of(difference_table(differences))
-    for key, (heading, _, note) in CURVES.items():
-        if not few or key.startswith("sat/"):
-            charts = [chart for lag in collection.lags for chart in method_curves(collection, key, lag)]
-            banded = len(methods_with(collection, key)) <= BANDS
-            seeds = "Mean over the seeds" + "; the band goes from the lowest to the highest" * banded
-            note = f"{seeds if several else 'One seed'}. {note}"
-            yield Section(key.replace("/", "_"), heading, note, charts)
+    yield from curves[1:]
     yield Section("limits", "What this does not show", sentences=list(limits(collection)))
     rule = str(inspect.getdoc(Collapse)).replace("**", "")
     rules = f"Differences: {TEST}.\n\n" * several + rule + f"\n\nPaper: {SOURCE}." * collection.paper
@@ -149,6 +138,7 @@ def summary(collection: Collection, differences: pd.DataFrame) -> Iterator[str]:
     yield from _costs(differences)
     for lag in collection.lags[:NAMED]:
         yield from _best_at(collection, lag)
+    yield from _told_apart(differences)
     whole = sum(run.counts for run in collection.runs)
     parts = [f"{count_of(whole, 'whole run')} of {count_of(len(collection.run_methods), 'method')}"]
     damaged = sum(bool(run.faults) for run in collection.runs)
@@ -198,6 +188,20 @@ def _best_at(collection: Collection, lag: int | None) -> Iterator[str]:
             f"Highest late accuracy at {lag_name(lag)}: {label_of(best)} {mean:.1%}; "
             f"{noise if len(tested) else 'one common seed: no test'}."
         )
+
+
+def _told_apart(differences: pd.DataFrame) -> Iterator[str]:
+    """Say how many of the paper's main comparisons, of several seeds, are more than noise."""
+    for group in (AGAINST_BASE, AGAINST_BASELINES) if len(differences) else ():
+        tested = differences[(differences["group"] == group) & (differences["pairs"] > 1)]
+        parts = []
+        for name, sign, unit in (("late", 1, "late accuracy"), ("d_pi", -1, "d_pi")):
+            clear = tested[tested[f"{name} verdict"] == "beyond noise"]
+            better = int((sign * clear[f"{name} mean"] > 0).sum())
+            noise = f"{len(tested) - len(clear)} not told from noise"
+            parts.append(f"{unit}: {better} better, {len(clear) - better} worse, {noise}")
+        if len(tested):
+            yield f"{group}, {len(tested)} comparisons: {'; '.join(parts)}."
 
 
 def limits(collection: Collection) -> Iterator[str]:
@@ -450,12 +454,12 @@ OVERLAID = 6
 BANDS = 6
 """Methods whose seeds are drawn as bands, at most: more would hide each other."""
 CURVES = {
-    "mismatch/d_pi": ("d_pi over training", "d_pi", "Averaged over whole lag cycles."),
     "accuracy": (
         "Held-out accuracy over training",
         "held-out accuracy",
         "By the updates of the weights that were measured.",
     ),
+    "mismatch/d_pi": ("d_pi over training", "d_pi", "Averaged over whole lag cycles."),
     "sat/newly_clipped": (
         "What SAT takes over training",
         "newly clipped",
@@ -470,26 +474,6 @@ CURVES = {
 """{metric: heading and note of its section, and title of its charts}."""
 
 
-def score_charts(collection: Collection, lag: int | None, table: Table) -> Iterator[Chart]:
-    """Yield the best scores of a lag's table with intervals and seeds; the paper's before ours where it has them."""
-    columns, at = ["line", "x", "low", "high", "n", "marked", "seed"], lag_name(lag).replace(" ", "_")
-    numbers = table.frame.assign(line=table.frame["method"].map(label_of), n=table.frame["seeds"])
-    paper = numbers.assign(x=numbers["paper AIME24 %"], marked=numbers["paper collapsed"]).dropna(subset="x")
-    if len(paper):
-        frame = paper[["line", "x", "marked"]].reindex(columns=columns)
-        yield intervals(f"paper_scores_{at}", frame, f"{lag_name(lag)}: the paper", "best AIME24, %")
-    numbers[["x", "low", "high"]] = 100 * numbers[["best mean", "best low", "best high"]]
-    means = numbers.assign(marked=(numbers["collapsed"] > 0).astype(int)).dropna(subset="x")
-    seeds = [
-        {"line": label_of(method), "x": 100 * run.numbers["best"], "seed": str(run.seed)}
-        for method in means["method"][means["n"] > 1]
-        for run in collection.of(method, lag)
-    ]
-    if len(means):
-        frame = pd.concat([means, pd.DataFrame(seeds)]).reindex(columns=columns)
-        yield intervals(f"scores_{at}", frame, f"{lag_name(lag)}: ours", "best held-out accuracy, %")
-
-
 def overlaid(collection: Collection, key: str) -> list[Chart]:
     """Return a few runs over each other, step by step."""
     parts = {run.where: curve(run, key, smoothed=False) for run in collection.runs}
@@ -499,6 +483,16 @@ def overlaid(collection: Collection, key: str) -> list[Chart]:
 def methods_with(collection: Collection, key: str) -> list[str]:
     """Return the methods that have a metric: of one of SAT those with SAT."""
     return [method for method in collection.methods if has(method, "sat") or not key.startswith("sat/")]
+
+
+def curve_section(collection: Collection, key: str) -> Section:
+    """Return a metric of all methods at each lag."""
+    heading, _, note = CURVES[key]
+    banded = len(methods_with(collection, key)) <= BANDS
+    seeds = "Mean over the seeds" + "; the band goes from the lowest to the highest" * banded
+    note = f"{seeds if seeds_of(collection)[1] > 1 else 'One seed'}. {note}"
+    charts = [chart for lag in collection.lags for chart in method_curves(collection, key, lag)]
+    return Section(key.replace("/", "_"), heading, note, charts)
 
 
 def method_curves(collection: Collection, key: str, lag: int | None) -> list[Chart]:

@@ -91,32 +91,23 @@ def step_batch(lengths, seed=0, spread=0.2, microbatches=None, **more):
     )
 
 
-def write_run_dump(run: Path, lengths, iteration=1, seed=0, **more):
-    """A dump of a lab run; more: further columns of its tokens, given as functions of their number."""
-    columns = rollout(lengths, seed)
+def token_dump(step, lengths, **changes):
+    """A dump of a lab run; changes: of its columns and facts."""
     n = sum(lengths)
+    own = {
+        **{"iteration": step, "step": step, "updates": step - 1, "method": "gspo", "temperature": 1.0},
+        **{"lengths": np.array(lengths), "prompt_index": np.arange(len(lengths)) // 2, "tokens": np.arange(n)},
+        **{"rewards": np.arange(len(lengths)) % 2, "versions": np.zeros(n), "entropy": np.ones(n)},
+    }
+    return TokenDump(**own | changes)
 
-    def row(key):
-        return torch.cat(columns[key]).numpy()
 
-    dump = TokenDump(
-        iteration=iteration,
-        step=iteration,
-        updates=iteration - 1,
-        method="gspo",
-        temperature=1.0,
-        lengths=np.array(lengths),
-        prompt_index=np.arange(len(lengths)) // 2,
-        rewards=np.array(columns["rewards"]),
-        tokens=np.arange(n),
-        mask=row("loss_masks").astype(bool),
-        log_probs=row("log_probs"),
-        rollout_log_probs=row("rollout_log_probs"),
-        advantages=row("advantages"),
-        versions=np.zeros(n),
-        entropy=np.ones(n),
-        more={name: make(n) for name, make in more.items()},
-    )
+def write_run_dump(run: Path, lengths, iteration=1, seed=0, **more):
+    """Write a dump of a lab run; more: further columns of its tokens, given as functions of their number."""
+    columns = rollout(lengths, seed)
+    rows = {key: torch.cat(columns[key]).numpy() for key in ("log_probs", "rollout_log_probs", "advantages")}
+    rows["mask"] = torch.cat(columns["loss_masks"]).numpy().astype(bool)
+    made = {key: of(sum(lengths)) for key, of in more.items()}
     path = dump_path(run, iteration)
-    write_dump(path, dump)
+    write_dump(path, token_dump(iteration, lengths, more=made, **rows))
     return path

@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+from dump_files import token_dump
 
 from sat_slime.rollout.token_dump import TokenDump, dump_path, write_dump
 
 PARTS = {"policy_weights": 0.05, "policy_routes": 0.02, "routing": 0.01, "precision": 0.004, "rest": 0.002}
 """Their scales in nats."""
-VOCABULARY, LAYERS, LAG = 16, 2, 4
+LAYERS, LAG = 2, 4
 
 
 def made_up_dump(step: int, replayed: bool = False, responses: int = 24) -> TokenDump:
@@ -26,9 +27,7 @@ def made_up_dump(step: int, replayed: bool = False, responses: int = 24) -> Toke
     flips = rng.random((n, LAYERS)) < 0.1
     parts = {name: some(scale * (lag if name.startswith("policy") else 1)) for name, scale in PARTS.items()}
     parts["routing"] *= flips.any(1)
-    mu = rng.dirichlet(np.ones(VOCABULARY), n)
-    tokens = np.array([rng.choice(VOCABULARY, p=row) for row in mu])
-    log_mu = np.round(np.log(mu[np.arange(n), tokens]) * 16384) / 16384
+    log_mu = -np.round(rng.exponential(1.5, n) * 16384) / 16384
     in_engine_dtype = log_mu + parts["rest"]
     b_engine = in_engine_dtype + parts["precision"]
     b_own = b_engine + parts["routing"]
@@ -43,22 +42,14 @@ def made_up_dump(step: int, replayed: bool = False, responses: int = 24) -> Toke
         "checkpoint_log_probs_engine_dtype": in_engine_dtype,
     }
     log_probs = a_engine if replayed else a_own
-    return TokenDump(
-        iteration=step,
-        step=step,
-        updates=step - 1,
-        method="grpo-r3" if replayed else "grpo",
-        temperature=1.0,
-        lengths=lengths,
-        prompt_index=np.arange(responses) // 4,
-        rewards=rng.integers(0, 2, responses).astype(np.float32),
-        tokens=tokens.astype(np.int32),
+    return token_dump(
+        step,
+        lengths,
         mask=(rng.random(n) < 0.95) & (np.max([log_probs, *scores.values()], axis=0) <= 0),
         log_probs=log_probs.astype(np.float32),
         rollout_log_probs=log_mu.astype(np.float32),
         advantages=rng.standard_normal(n).astype(np.float32),
         versions=np.full(n, step - 1 - lag, np.int32),
-        entropy=rng.random(n).astype(np.float32),
         more={
             **{name: values.astype(np.float32) for name, values in scores.items()},
             "checkpoint_expert_flips": flips.astype(np.uint8),

@@ -23,7 +23,14 @@ from sat_slime.report.stats import contrasts, scores_of
 
 
 def test_the_answer_stands_first_then_one_chart_then_the_table_beside_the_paper(grid, page):
-    order = ['class="answer"', 'id="scores"', 'id="main_lag_1"', 'id="differences"', 'id="accuracy"', 'id="runs"']
+    order = [
+        'class="answer"',
+        'id="accuracy"',
+        'id="main_lag_1"',
+        'id="differences"',
+        'id="mismatch_d_pi"',
+        'id="runs"',
+    ]
     assert [page.index(part) for part in order] == sorted(page.index(part) for part in order)
     assert "paper, 30B, one seed" in page and "ours, lab model, 1 to 3 seeds" in page
     for link in re.findall(r'href="(tables/[^"]+|figures/[^"]+csv)"', page):

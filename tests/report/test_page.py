@@ -16,7 +16,6 @@ from sat_slime.report.charts import (
     DASHES,
     bars,
     check_address_space,
-    intervals,
     lines,
     looks,
 )
@@ -95,14 +94,11 @@ CURVE = pd.DataFrame({"x": [1, 2, 3] * 2, "y": [1.0, 0.1, None, 2, 3, 4], "line"
 BAND = CURVE.assign(low=CURVE["y"] * 0.9, high=CURVE["y"] * 1.1, own=CURVE["y"])
 PARTS = pd.DataFrame({"group": ["g", "g", "h"], "line": ["p", "q", "p"], "y": [1.0, -2, 3]})
 PARTS = PARTS.assign(end=[3, None, 3], told=["x", None, "y"])
-MEANS = pd.DataFrame({"line": ["m", "n", "m"], "x": [0.5, 0.6, 0.4], "low": [0.4, None, None]})
-MEANS = MEANS.assign(high=[0.6, None, None], marked=[1, 0, None], seed=[None, None, "0"])
 CHARTS = [
     lines("lines", CURVE, "t", "x", "y", log=True, levels=[0.5]),
     lines("band", BAND, "t", "x", "y", faint="own", zero=True),
-    lines("points", BAND, "t", "x", "y", points=True, log_x=True),
+    lines("points", BAND, "t", "x", "y", points=True),
     bars("bars", PARTS, "t", "y", text="told"),
-    intervals("intervals", MEANS, "t", "x"),
 ]
 
 
