@@ -52,8 +52,9 @@ NOT_HERE = {
     "keep_old_actor": "denominator checkpoint keeps the weights that it needs without it: leave it out",
 }
 """Flags of slime that mean another order than this one."""
-SETUP_WORKER = "sat_slime.plugin.worker.setup_worker"
-"""Run by each process that Ray starts. Of this module, which is `__main__` where a run goes, Ray would find nothing."""
+SETUP_WORKER = "sat_slime.plugin.compat.claim_ports"
+"""Run first by each process that Ray starts. Of this module, which is `__main__` where a run goes, Ray would find
+nothing."""
 
 
 def take_over(args: Namespace) -> None:

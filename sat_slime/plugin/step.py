@@ -46,78 +46,14 @@ _LOSSES = {own: ours for own, ours in slime_names("train/").items() if ours.star
 _TIMES = slime_names("perf/")
 
 
-# ---------------------------------------------------------------------------------------------------- a step's metrics
-
-
-class StepMetrics:
-    """Metrics and token columns of the micro-batches of a step, on the host, exact over micro-batches and ranks.
+class TrainerState:
+    """Follows a trainer from batch to batch: `begin` and `scored` are called in this order for each, `record` for each
+    micro-batch, and `end_step` at each optimizer step. All ranks call each of them, since metrics are reduced over all.
 
     slime sums what a loss returns and divides by the batch, which makes a mean of everything. So the loss returns what
-    slime's own loss returns, and all other metrics are kept here until slime reduces the step. Then each is reduced as
-    its kind demands (a minimum stays one; the tail of |d| is that of all tokens) and joins slime's metrics as
-    `train/NAME`.
-    """
-
-    def __init__(self) -> None:
-        self._metrics = MetricAccumulator()
-        self._tokens: list[dict[str, Tensor]] = []
-
-    def record(
-        self, batch: dict[str, Any], method: Method, tokens: TokenBatch, surrogate: Result, has_rollout: bool
-    ) -> None:
-        """Keeps the metrics of a micro-batch for the step, only once, however often its loss is computed.
-
-        Raises:
-            FloatingPointError: a number of an active token is not finite. The host learns it with the columns that it
-                takes anyway, before the backward pass.
-        """
-        if batch.get(_RECORDED):
-            return
-        batch[_RECORDED] = True
-        metrics = dict(surrogate.metrics)
-        if "sat/q" in metrics:  # the mean over micro-batches would hide how far they are apart
-            metrics |= {"sat/q_min": metrics["sat/q"], "sat/q_max": metrics["sat/q"]}
-        self._metrics.add(metrics, surrogate.n)
-        columns = {"surrogate": surrogate.values, "mask": tokens.mask}
-        if has_rollout:
-            columns |= {"log_probs": tokens.log_probs, "rollout": tokens.rollout_log_probs}
-            if method.denominator == "checkpoint" and tokens.proximal_log_probs is not None:
-                columns["checkpoint"] = tokens.proximal_log_probs
-        table = torch.stack([column.detach().to(surrogate.values.dtype) for column in columns.values()]).cpu()
-        known = dict(zip(columns, table[:, table[1].bool()], strict=True))  # of the active tokens
-        if known.pop("surrogate").isnan().any():
-            raise FloatingPointError(broken_tokens(tokens) or "the surrogate of finite numbers is not finite")
-        del known["mask"]
-        if has_rollout:
-            self._tokens.append(known)
-
-    def reduce(self, group: dist.ProcessGroup | None) -> dict[str, float]:
-        """Return the step's metrics, the same on all ranks of `group`, all of which must call; None: this process
-        alone."""
-        metrics = self._metrics.reduce(group)
-        names = set().union(*gather(set().union(*self._tokens), group))  # a rank without a response knows none
-        if {"log_probs", "rollout"} <= names:
-            columns = {
-                name: torch.cat([columns[name] for columns in self._tokens] or [torch.zeros(0)]) for name in names
-            }
-            metrics |= mismatch_metrics(
-                columns["log_probs"],
-                columns["rollout"],
-                torch.ones(len(columns["log_probs"]), dtype=torch.bool),
-                checkpoint_log_probs=columns.get("checkpoint"),
-                group=group,
-            )
-        return metrics
-
-
-# ------------------------------------------------------------------------------------------------- the trainer's state
-
-
-class TrainerState:
-    """Follows a trainer from batch to batch: `begin`, `scored` and `trained` are called in this order for each, and
-    `end_step` at each optimizer step.
-
-    All ranks call each of them, since metrics are reduced over all.
+    slime's own loss returns, and all other metrics and the columns of tokens are kept here, on the host, until slime
+    reduces the step. Then each is reduced as its kind demands over micro-batches and ranks (a minimum stays one; the
+    tail of |d| is that of all tokens) and joins slime's metrics as `train/NAME`.
     """
 
     def __init__(self, steps: int = 0):
@@ -135,9 +71,10 @@ class TrainerState:
         """How far the routers agree with the routes that they replay in this step, where they do."""
         self.threshold: Tensor | None = None
         """0-dim: the threshold of the optimizer step, where the method takes one over a whole step."""
-        self.step_metrics = StepMetrics()
         self.push_metrics: dict[str, float] = {}
         """Metrics of the push before this batch, which its first optimizer step reports."""
+        self._metrics = MetricAccumulator()
+        self._tokens: list[dict[str, Tensor]] = []
 
     @property
     def generated_by(self) -> int | None:
@@ -201,6 +138,35 @@ class TrainerState:
             )
         return self.threshold
 
+    def record(
+        self, batch: dict[str, Any], method: Method, tokens: TokenBatch, surrogate: Result, has_rollout: bool
+    ) -> None:
+        """Keeps the metrics of a micro-batch for the step, only once, however often its loss is computed.
+
+        Raises:
+            FloatingPointError: a number of an active token is not finite. The host learns it with the columns that it
+                takes anyway, before the backward pass.
+        """
+        if batch.get(_RECORDED):
+            return
+        batch[_RECORDED] = True
+        metrics = dict(surrogate.metrics)
+        if "sat/q" in metrics:  # the mean over micro-batches would hide how far they are apart
+            metrics |= {"sat/q_min": metrics["sat/q"], "sat/q_max": metrics["sat/q"]}
+        self._metrics.add(metrics, surrogate.n)
+        columns = {"surrogate": surrogate.values, "mask": tokens.mask}
+        if has_rollout:
+            columns |= {"log_probs": tokens.log_probs, "rollout": tokens.rollout_log_probs}
+            if method.denominator == "checkpoint" and tokens.proximal_log_probs is not None:
+                columns["checkpoint"] = tokens.proximal_log_probs
+        table = torch.stack([column.detach().to(surrogate.values.dtype) for column in columns.values()]).cpu()
+        known = dict(zip(columns, table[:, table[1].bool()], strict=True))  # of the active tokens
+        if known.pop("surrogate").isnan().any():
+            raise FloatingPointError(broken_tokens(tokens) or "the surrogate of finite numbers is not finite")
+        del known["mask"]
+        if has_rollout:
+            self._tokens.append(known)
+
     def end_step(self, group: dist.ProcessGroup | None) -> dict[str, float]:
         """Return the metrics of an optimizer step that is done, the same on all ranks of `group`, those of its batch
         included; the next step starts empty.
@@ -211,12 +177,22 @@ class TrainerState:
         Raises:
             RuntimeError: the replayed routes are not those of the tokens.
         """
-        step, self.step_metrics = self.step_metrics, StepMetrics()
-        metrics = step.reduce(group) | self.batch_metrics | self.push_metrics
+        metrics = self._metrics.reduce(group)
+        names = set().union(*gather(set().union(*self._tokens), group))  # a rank without a response knows none
+        if names:
+            columns = {name: torch.cat([one[name] for one in self._tokens] or [torch.zeros(0)]) for name in names}
+            metrics |= mismatch_metrics(
+                columns["log_probs"],
+                columns["rollout"],
+                torch.ones(len(columns["log_probs"]), dtype=torch.bool),
+                checkpoint_log_probs=columns.get("checkpoint"),
+                group=group,
+            )
+        metrics |= self.batch_metrics | self.push_metrics
         if self.agreement is not None:
             metrics |= self.agreement.metrics(group)
             self.agreement = r3.Agreement()
-        self.push_metrics = {}
+        self._metrics, self._tokens, self.push_metrics = MetricAccumulator(), [], {}
         # If the batch has another step, its lag is one more then: not the part from generation, but the part after it.
         self.batch_metrics |= {key: value + 1 for key, value in self.batch_metrics.items() if key in _GROWING}
         self.threshold = None
@@ -300,7 +276,7 @@ def step_threshold(args: Namespace, rollout_data: dict[str, Any], actor: Any = N
     if not mpu.is_pipeline_last_stage():
         return None
 
-    from sat_slime.plugin.batch import context_group, token_batch  # imports slime
+    from sat_slime.plugin.loss import context_group, token_batch  # imports slime
 
     tokens, d = token_batch(method, rollout_data, log_probs)
     scores = threshold_scores(method, tokens, group=context_group(), d=d)
@@ -353,8 +329,8 @@ def prepare(args: Namespace, state: TrainerState) -> None:
             r3.lay_out_narrow()
         state.agreement = r3.Agreement()
         r3.watch(lambda: current().agreement)
-    if (run_dir := plugin_config(args).run_dir) is not None:
-        record_metrics(run_dir)
+    if (run_dir := plugin_config(args).run_dir) is not None:  # slime's trackers are fed by the one rank that has these
+        wrap_once(*locate("log"), MetricsFile(Path(run_dir)).log)
 
 
 def join_step_metrics() -> None:
@@ -395,17 +371,18 @@ class StepFile:
             logger.error("%s: %s: %d lines are lost", self._path, error.strerror or error, len(rows))
 
 
-class MetricsFile:
+class MetricsFile(StepFile):
     """metrics.jsonl, with a line per optimizer step. The lines of a rollout are written together, once its times are
     known."""
 
     def __init__(self, run_dir: Path):
-        self._file = StepFile(run_dir / "metrics.jsonl")
+        super().__init__(run_dir / "metrics.jsonl")
         self._run = {"run/restarts": len(read_rows(run_dir / "restarts.jsonl"))}
         self._rows: list[dict[str, Any]] = []
 
-    def see(self, metrics: Mapping[str, Any], step_key: str) -> None:
-        """Takes metrics that slime gives its trackers."""
+    def log(self, track: Callable[..., None], /, args: Any, metrics: dict[str, Any], step_key: str) -> None:
+        """Hands metrics on to slime's trackers, and keeps those of a training step."""
+        track(args, metrics, step_key=step_key)
         if step_key == "train/step":
             own = {key: value for key, value in metrics.items() if key != step_key}
             named = {_LOSSES.get(key, key.removeprefix("train/")): value for key, value in own.items()}
@@ -413,16 +390,4 @@ class MetricsFile:
         elif "perf/train_time" in metrics:
             times = {name: metrics[key] for key, name in _TIMES.items() if key in metrics}
             rows, self._rows = self._rows, []
-            self._file.append([row | times | self._run for row in rows])
-
-
-def record_metrics(run_dir: str) -> None:
-    """Has this process write metrics.jsonl beside slime's trackers, out of what its trainer hands them on the one rank
-    that does so; later calls do nothing."""
-    file = MetricsFile(Path(run_dir))
-
-    def log(track: Callable[..., None], /, args: Any, metrics: dict[str, Any], step_key: str) -> None:
-        track(args, metrics, step_key=step_key)
-        file.see(metrics, step_key)
-
-    wrap_once(*locate("log"), log)
+            self.append([row | times | self._run for row in rows])

@@ -1,12 +1,11 @@
 """Versions of weights are numbered by optimizer steps, and travel with each response to the trainer.
 
-slime numbers its pushes. Under our driver the number of a push is that of the
-optimizer steps that its weights have had, so the version that comes back with a response says exactly which weights
-made it. A sample's versions
-stay in slime's rollout process, and slime has no field for more: it drops `train_metadata` as it splits a batch over
-ranks, and of `metadata` only the entry `round_number`, made for the turns of a conversation, reaches the trainer, with
-one value for each response, as it is. So what the trainer needs to know of a response is put there, an `Origin`, and
-the trainer takes it out before slime would log it as turns.
+slime numbers its pushes. Under our driver the number of a push is that of the optimizer steps that its weights have
+had, so the version that comes back with a response says exactly which weights made it. A sample's versions stay in
+slime's rollout process, and slime has no field for more: it drops `train_metadata` as it splits a batch over ranks, and of
+`metadata` only the entry `round_number`, made for the turns of a conversation, reaches the trainer, with one value for
+each response, as it is. So what the trainer needs to know of a response is put there, an `Origin`, and the trainer
+takes it out before slime would log it as turns.
 
 A response that a push cut off goes on under the new weights when slime asks for its rest. Its length at the cut is kept
 with it, so that the version of each token is known too.
@@ -59,11 +58,6 @@ def are_steps(args: Namespace) -> bool:
     --release-train the driver counts."""
     by_disk = getattr(args, "update_weight_transport", "nccl") == "disk"
     return bool(getattr(args, DRIVEN, False)) and not by_disk
-
-
-def never_pushed(samples: Iterable[Any]) -> int:
-    """Return the number of samples that have a token of weights which nobody pushed."""
-    return sum(NEVER_PUSHED in sample.weight_versions for sample in samples)
 
 
 def steps_of(versions: Iterable[Any]) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 import torch
@@ -345,18 +345,8 @@ def in_order_of_ranks(problem: Problem, dp: int) -> Problem:
     """The problem for a single rank: data-parallel rank r would hold responses r, r + dp, ...; here micro-batch r
     does."""
     order = [i for rank in range(dp) for i in range(rank, len(problem.tokens), dp)]
-    lists = (
-        "tokens",
-        "response_lengths",
-        "loss_masks",
-        "rollout_log_probs",
-        "log_probs",
-        "ref_log_probs",
-        "advantages",
-        "lags",
-        "rewards",
-    )
-    return replace(problem, **{name: [getattr(problem, name)[i] for i in order] for name in lists})
+    lists = {field.name: getattr(problem, field.name) for field in fields(problem)}
+    return replace(problem, **{k: [v[i] for i in order] for k, v in lists.items() if isinstance(v, list)})
 
 
 def assert_same_step(step: Step, expected: Step) -> None:

@@ -239,15 +239,19 @@ def test_a_file_that_cannot_be_written_does_not_end_the_run(tmp_path, caplog):
 
 
 def test_steps_of_a_rollout_get_its_times_and_our_names(tmp_path):
-    file = MetricsFile(tmp_path)
+    file, tracked = MetricsFile(tmp_path), []
+
+    def log(metrics, step_key):
+        file.log(lambda args, metrics, step_key: tracked.append(step_key), None, metrics, step_key)
+
     for number in (8, 9):
-        log = {"train/loss": 0.5, "train/pg_loss": 0.25, "train/kl_loss": 2.0, "train/entropy_loss": 1.0}
-        log |= {"train/grad_norm": 3.0, "train/sat/q": 0.1, "train/lag/mean": 8.0, "train/step": number}
-        file.see(log, "train/step")
-    file.see({"rollout/rewards": 1.0, "rollout/step": 4}, "rollout/step")
+        row = {"train/loss": 0.5, "train/pg_loss": 0.25, "train/kl_loss": 2.0, "train/entropy_loss": 1.0}
+        row |= {"train/grad_norm": 3.0, "train/sat/q": 0.1, "train/lag/mean": 8.0, "train/step": number}
+        log(row, "train/step")
+    log({"rollout/rewards": 1.0, "rollout/step": 4}, "rollout/step")
     assert read_rows(tmp_path / "metrics.jsonl") == [], "not yet"
     times = {"perf/train_time": 40.0, "perf/train_wait_time": 10.0, "perf/step_time": 50.0, "rollout/step": 4}
-    file.see(times, "rollout/step")
+    log(times, "rollout/step")
     rows = read_rows(tmp_path / "metrics.jsonl")
     assert [row["step"] for row in rows] == [9, 10]
     assert rows[0] == {
@@ -264,5 +268,5 @@ def test_steps_of_a_rollout_get_its_times_and_our_names(tmp_path):
         "time/step": 50.0,
         "run/restarts": 0,
     }
-    file.see(times, "rollout/step")
+    log(times, "rollout/step")
     assert len(read_rows(tmp_path / "metrics.jsonl")) == 2

@@ -85,8 +85,7 @@ def train(case: dict, rank: int, port: int, batch: Path) -> None:
 
     trainer = SatTrainRayActor(case["ranks"], rank, "127.0.0.1", port)
     trainer.init(args, "actor", with_ref=args.use_kl_loss)
-    if trainer.generating is not None:
-        trainer.generating.pushed = 0  # a push to engines does so
+    trainer.pushed = 0  # a push to engines does so
     for step in range(case["steps"]):
         trainer.train(step, as_generated(args, trainer.train_parallel_config, json.loads(batch.read_text())))
     save(args, trainer, Path(case["folder"]) / "trained")
