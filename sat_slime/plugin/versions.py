@@ -2,9 +2,9 @@
 
 slime numbers its pushes. Under our driver the number of a push is that of the optimizer steps that its weights have
 had, so the version that comes back with a response says exactly which weights made it. A sample's versions stay in
-slime's rollout process, and slime has no field for more: it drops `train_metadata` as it splits a batch over ranks, and of
-`metadata` only the entry `round_number`, made for the turns of a conversation, reaches the trainer, with one value for
-each response, as it is. So what the trainer needs to know of a response is put there, an `Origin`, and the trainer
+slime's rollout process, and slime has no field for more: it drops `train_metadata` as it splits a batch over ranks, and
+of `metadata` only the entry `round_number`, made for the turns of a conversation, reaches the trainer, with one value
+for each response, as it is. So what the trainer needs to know of a response is put there, an `Origin`, and the trainer
 takes it out before slime would log it as turns.
 
 A response that a push cut off goes on under the new weights when slime asks for its rest. Its length at the cut is kept

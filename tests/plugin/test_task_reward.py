@@ -10,7 +10,10 @@ from sat_slime.plugin.task_reward import reward
 from sat_slime.tasks.running_sums import RunningSums
 
 
-def rewarded(answer: str, task=RunningSums(), metadata=None) -> float:
+TASK = RunningSums()
+
+
+def rewarded(answer: str, task: RunningSums = TASK, metadata=None) -> float:
     ids = task.encode(answer)
     tokens = [*task.encode("3524    ="), *ids]
     sample = SimpleNamespace(tokens=tokens, response_length=len(ids), label="14", metadata=metadata)
