@@ -9,7 +9,6 @@ import pytest
 from sat_slime.plugin.task_reward import reward
 from sat_slime.tasks.running_sums import RunningSums
 
-
 TASK = RunningSums()
 
 
