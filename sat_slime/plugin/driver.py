@@ -28,7 +28,7 @@ from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import ray
 
@@ -173,16 +173,11 @@ class Host:
 class Clock:
     """Writes times.jsonl: for each iteration the seconds that the driver spent on each of its parts."""
 
-    def __init__(self, args: Namespace, begun: float | None = None):
-        """
-        Args:
-            begun: the time of `time.monotonic()` at which the driver started.
-        """
+    def __init__(self, args: Namespace, begun: float):
+        """begun: the time of `time.monotonic()` at which the driver started."""
         folder = plugin_config(args).run_dir
         self._args, self._file = args, StepFile(Path(folder) / "times.jsonl") if folder else None
-        self._spent: dict[str, float] = {}
-        if begun is not None:
-            self._spent["time/start"] = time.monotonic() - begun
+        self._spent = {"time/start": time.monotonic() - begun}
 
     @contextlib.contextmanager
     def part(self, name: str) -> Iterator[None]:
@@ -199,12 +194,8 @@ class Clock:
             self._file.append([{"step": iteration * steps_per_rollout(self._args), "iteration": iteration, **spent}])
 
 
-def train(host: Host, order: SlimePipelineConfig, begun: float | None = None) -> None:
-    """Runs all rollouts of a run, from where its checkpoint ends.
-
-    Args:
-        begun: the time of `time.monotonic()` at which the driver started.
-    """
+def train(host: Host, order: SlimePipelineConfig, begun: float) -> None:
+    """Runs all rollouts of a run, from where its checkpoint ends. begun: as Clock has it."""
     args, manager = host.args, host.manager
     start, end = args.start_rollout_id, args.num_rollout
     evaluates = args.eval_interval is not None
@@ -309,12 +300,6 @@ def _is_due(host: Host, rollout_id: int, interval: int | None, end: int | None =
     return bool(should_run_periodic_action(rollout_id, interval, host.rollouts_per_epoch, end))
 
 
-def _refuse(reason: str) -> NoReturn:
-    """Ends with the exit code of bad arguments: a job that ends with it would do so again."""
-    print(reason, file=sys.stderr, flush=True)
-    raise SystemExit(2)
-
-
 def connect() -> None:
     """Connects to Ray, and excepts the run's hosts from an HTTP proxy in the environment of this process and of all
     workers. What is excepted already stays so."""
@@ -333,13 +318,14 @@ def connect() -> None:
 def main() -> None:
     """Parses slime's flags, runs all rollouts, and ends the processes that it started."""
     begun = time.monotonic()
-    if problems := probe_slime():
-        _refuse("\n".join(problems))
-    args, restore_plan = parse_arguments()
     try:
+        if problems := probe_slime():
+            raise ConfigError(problems)
+        args, restore_plan = parse_arguments()
         take_over(args)
     except ConfigError as error:
-        _refuse(str(error))
+        print(error, file=sys.stderr, flush=True)
+        raise SystemExit(2) from None  # that of bad arguments: a job that ends with it would do so again
 
     from sat_slime.plugin.actor import SatTrainRayActor
 

@@ -5,30 +5,25 @@ from __future__ import annotations
 from argparse import Namespace
 from typing import Any
 
+import slime_step
 import torch
 
 
 def make_args(**other: Any) -> Namespace:
     settings = {
-        "sat_slime_driven": True,
-        "rollout_top_p": 1.0,
         "sat_slime": {"method": {"r3": True}},
+        "custom_rollout_log_function_path": None,
         "use_rollout_routing_replay": True,
         "num_layers": 3,
         "moe_router_topk": 4,
         "num_experts": 32,
         "moe_layer_freq": 1,
-        "eps_clip": 0.2,
-        "eps_clip_high": 0.2,
-        "eps_clip_c": None,
-        "keep_old_actor": False,
         "use_rollout_logprobs": True,
-        "rollout_batch_size": 8,
         "n_samples_per_prompt": 4,
         "global_batch_size": 32,
         "update_weight_transport": "nccl",
     }
-    return Namespace(**(settings | other))
+    return slime_step.make_args(**(settings | other))
 
 
 def make_sample(sample_class, index: int = 0, response: int = 10, version: str = "3", **other: Any):

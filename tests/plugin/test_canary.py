@@ -12,8 +12,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import numpy as np
 import pytest
 import torch
-from fake_slime import import_slime
 from hook_samples import make_args
+from slime_step import Layout, on_ranks
 
 from sat_slime.config.source import ConfigError
 from sat_slime.plugin import driver
@@ -220,20 +220,11 @@ class Trainer:
         return {f"{store_prefix}log_probs": scored}
 
 
-def score(monkeypatch, **parallel):
-    import megatron.core
+def score(layout: Layout, parallel: dict):
+    """What a trainer's only rank makes of the canary; parallel: how Megatron interleaves its stages."""
+    from megatron.core import mpu
 
-    cp_utils, batches = import_slime("slime.backends.megatron_utils.cp_utils", "slime.backends.megatron_utils.data")
-    mpu = types.SimpleNamespace(
-        is_pipeline_last_stage=lambda: True,
-        get_tensor_model_parallel_rank=lambda: 0,
-        get_data_parallel_rank=lambda with_context_parallel: 0,
-        get_context_parallel_group=lambda: None,
-        get_context_parallel_world_size=lambda: 1,
-        get_virtual_pipeline_model_parallel_world_size=lambda: parallel.get("vpp_size"),
-    )
-    for module in (megatron.core, cp_utils, batches):
-        monkeypatch.setattr(module, "mpu", mpu)
+    mpu.set_virtual_pipeline_model_parallel_world_size(parallel.get("vpp_size"))
     args = Namespace(
         vocab_size=50,
         rollout_temperature=0.7,
@@ -242,15 +233,16 @@ def score(monkeypatch, **parallel):
         max_position_embeddings=4096,
         rollout_max_context_len=None,
         sglang_context_length=None,
+        allgather_cp=False,
     )
-    monkeypatch.setenv("ROUTING_REPLAY_STAGE", "replay_backward")
     trainer = Trainer(args, {"vpp_size": 1, "microbatch_group_size_per_vp_stage": 1} | parallel)
     return trainer, score_canary(trainer)
 
 
 @pytest.mark.needs_slime
-def test_the_trainer_scores_as_an_engine_does(monkeypatch):
-    trainer, scores = score(monkeypatch)
+def test_the_trainer_scores_as_an_engine_does(monkeypatch, slimes_loss):
+    monkeypatch.setenv("ROUTING_REPLAY_STAGE", "replay_backward")
+    ((trainer, scores),) = on_ranks(Layout(), score, {})
     assert trainer.seen == {"temperature": 1.0, "top_p": 1.0, "stage": "fallthrough", "micro_batches": [8]}
     assert (trainer.args.rollout_temperature, trainer.args.rollout_top_p) == (0.7, 0.9)
     assert os.environ["ROUTING_REPLAY_STAGE"] == "replay_backward"
@@ -259,8 +251,8 @@ def test_the_trainer_scores_as_an_engine_does(monkeypatch):
 
 
 @pytest.mark.needs_slime
-def test_interleaved_stages_get_as_many_micro_batches_as_they_want(monkeypatch):
-    trainer, scores = score(monkeypatch, vpp_size=2, microbatch_group_size_per_vp_stage=4)
+def test_interleaved_stages_get_as_many_micro_batches_as_they_want(slimes_loss):
+    ((trainer, scores),) = on_ranks(Layout(), score, {"vpp_size": 2, "microbatch_group_size_per_vp_stage": 4})
     assert trainer.seen["micro_batches"] == [2, 2, 2, 2] and len(scores.log_probs) == 8 * 16
     with pytest.raises(RuntimeError, match="8 sequences cannot be split into Megatron's 3"):
-        score(monkeypatch, vpp_size=2, microbatch_group_size_per_vp_stage=3)
+        on_ranks(Layout(), score, {"vpp_size": 2, "microbatch_group_size_per_vp_stage": 3})

@@ -72,7 +72,7 @@ def calls(monkeypatch, order, rollouts, start=0, update_weights=None, metrics=No
     monkeypatch.setattr(driver, "plugin_config", lambda args: PluginConfig(**args.sat_slime))
     monkeypatch.setattr(driver, "_is_due", is_due)
     monkeypatch.setattr(driver, "ray", local_ray)
-    driver.train(Host(args, types.SimpleNamespace(**manager), trainers, None), order)
+    driver.train(Host(args, types.SimpleNamespace(**manager), trainers, None), order, driver.time.monotonic())
     return made
 
 
@@ -238,30 +238,19 @@ sys.stdin.read()
 """An engine's actor, with ports for an engine and its process group."""
 
 
-@pytest.fixture
-def start(tmp_path):
-    """Starts an actor, which keeps what it has until its input ends; returns its ports."""
+def test_two_runs_that_start_together_are_given_other_ports(tmp_path):
+    """Each actor keeps what it has until its input ends."""
     module = tmp_path / "slime" / "utils" / "http_utils.py"
     module.parent.mkdir(parents=True)
     module.write_text(STAND_IN)
     stand_in = [] if find_spec("slime") else [str(tmp_path)]
-    paths = os.pathsep.join([*stand_in, *filter(None, [os.environ.get("PYTHONPATH")])])
-    with contextlib.ExitStack() as ends:
-
-        def one():
-            actor = subprocess.Popen(
-                [sys.executable, "-c", RUN],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-                env={**os.environ, "PYTHONPATH": paths},
-            )
-            ends.callback(actor.communicate)
-            return json.loads(actor.stdout.readline())
-
-        yield one
-
-
-def test_two_runs_that_start_together_are_given_other_ports(start):
-    (first, group), (second, other_group) = start(), start()
-    assert not {first, *range(group, group + 31)} & {second, *range(other_group, other_group + 31)}
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([*stand_in, os.environ.get("PYTHONPATH", "")])}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    taken: set[int] = set()
+    with contextlib.ExitStack() as actors:
+        for _ in range(2):
+            actor = actors.enter_context(subprocess.Popen([sys.executable, "-c", RUN], env=env, **pipes))
+            port, group = json.loads(actor.stdout.readline())
+            ports = {port, *range(group, group + 31)}
+            assert not taken & ports
+            taken |= ports

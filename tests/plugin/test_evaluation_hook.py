@@ -55,12 +55,19 @@ def test_an_evaluation_is_that_of_the_weights_it_measured(sample_class, tmp_path
     assert key == "eval/step" and (metrics["eval/aime-weights_step"], metrics["eval/step"]) == (0, 4)
 
 
-@pytest.mark.parametrize("version", [0, 1])
-def test_a_job_that_goes_on_from_the_first_iteration_may_begin_with_its_evaluation(
-    sample_class, tmp_path, tracked, version
+@pytest.mark.parametrize(
+    ("rollout_id", "version"),
+    [
+        (0, 0),
+        (0, 1),  # a job that goes on from the first iteration may begin with its evaluation
+        (11, 12),  # the job before died between its last checkpoint and its end: nothing is generated in this one
+    ],
+)
+def test_a_job_that_begins_or_ends_with_an_evaluation_says_of_what(
+    sample_class, tmp_path, tracked, rollout_id, version
 ):
     args = make_args(sat_slime={"run_dir": str(tmp_path)}, use_rollout_routing_replay=False)
-    log_eval(0, args, {"aime": evaluated(sample_class, str(version))}, None)
+    log_eval(rollout_id, args, {"aime": evaluated(sample_class, str(version))}, None)
     assert [(row["step"], row["weights_step"]) for row in read_rows(tmp_path / "eval.jsonl")] == [(version, version)]
 
 
@@ -123,13 +130,6 @@ def test_weights_that_are_not_known_for_sure_are_not_claimed(sample_class, tmp_p
     log_eval(4, args, {"aime": data}, None)
     assert read_rows(tmp_path / "eval.jsonl")[0]["weights_step"] is None
     assert not any("weights" in key for _, metrics in tracked for key in metrics)
-
-
-def test_a_job_that_only_evaluates_the_end_says_so(sample_class, tmp_path, tracked):
-    """The job before it died between its last checkpoint and its end: nothing is generated in this one."""
-    args = make_args(sat_slime={"run_dir": str(tmp_path)}, use_rollout_routing_replay=False)
-    log_eval(11, args, {"aime": evaluated(sample_class, "12")}, None)
-    assert [(row["step"], row["weights_step"]) for row in read_rows(tmp_path / "eval.jsonl")] == [(12, 12)]
 
 
 def test_a_resumed_run_replaces_the_evaluations_after_its_checkpoint(sample_class, tmp_path, tracked):
