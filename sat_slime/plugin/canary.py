@@ -10,8 +10,7 @@ import os
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import httpx
 import numpy as np
@@ -63,11 +62,7 @@ class PushCanary:
     """Judges each push of a run. After a resume the limit is learned anew, since engines start anew."""
 
     def __init__(self, args: Namespace, then: Literal["warn", "stop"]) -> None:
-        """
-        Args:
-            args: slime's.
-            then: what follows where an engine does not hold the weights.
-        """
+        """then: what follows where an engine does not hold the weights."""
         self._canary, self._then = Canary(_dtype(args)), then
 
     def check(self, from_ranks: Sequence[Any], engines: Mapping[int, str]) -> dict[str, float]:
@@ -130,8 +125,7 @@ def _ask(url: str, sequences: Sequence[Sequence[int]]) -> EngineScores:
 # ---------------------------------------------------------------------------------------------------------- the trainer
 
 
-@dataclass(frozen=True)
-class TrainerScores:
+class TrainerScores(NamedTuple):
     """The canary under the weights that were pushed."""
 
     version: int

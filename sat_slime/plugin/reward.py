@@ -86,17 +86,13 @@ async def _reward(pool: VerifierPool, sample: Any, mode: Mode) -> float:
 
 
 def _the_pool(args: Namespace) -> VerifierPool:
-    """Return the verifier pool of this process; the first call makes it."""
+    """Return the verifier pool of this process; the first call makes it. Raises ConfigError, a ValueError, with a line
+    for every fault of its settings."""
     global _pool
     with _lock:
         if _pool is None:
-            _pool = _new_pool(getattr(args, KEY, None) or {})
+            asked = read_section(VerifierLimits, getattr(args, KEY, None) or {}, f"{KEY} in --custom-config-path")
+            workers = asked.workers or max(1, min(_MAX_WORKERS, (os.cpu_count() or 2) // 2))
+            _pool = VerifierPool(workers, Limits(asked.cpu_s, asked.wall_s, asked.memory_mb))
             atexit.register(_pool.close)
         return _pool
-
-
-def _new_pool(settings: dict[str, Any]) -> VerifierPool:
-    """Return a pool with these settings. Raises ConfigError, a ValueError, with a line for every fault of theirs."""
-    asked = read_section(VerifierLimits, settings, f"{KEY} in --custom-config-path")
-    workers = asked.workers or max(1, min(_MAX_WORKERS, (os.cpu_count() or 2) // 2))
-    return VerifierPool(workers, Limits(asked.cpu_s, asked.wall_s, asked.memory_mb))

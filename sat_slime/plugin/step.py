@@ -202,10 +202,7 @@ class TrainerState:
 
 def _token_versions(origin: Origin, length: int) -> Tensor:
     """Return the (T,) version of each token of a response."""
-    parts = origin.parts or ((length, origin.oldest),)
-    return torch.repeat_interleave(
-        torch.tensor([version for _, version in parts]), torch.tensor([tokens for tokens, _ in parts])
-    )
+    return torch.cat([torch.full((n,), version) for n, version in origin.parts or ((length, origin.oldest),)])
 
 
 def _reduced(lengths: list[int], lags: list[Tensor] | None, masks: list[Tensor] | None = None) -> dict[str, float]:
@@ -276,7 +273,7 @@ def step_threshold(args: Namespace, rollout_data: dict[str, Any], actor: Any = N
     if not mpu.is_pipeline_last_stage():
         return None
 
-    from sat_slime.plugin.loss import context_group, token_batch  # imports slime
+    from sat_slime.plugin.batch import context_group, token_batch  # imports slime
 
     tokens, d = token_batch(method, rollout_data, log_probs)
     scores = threshold_scores(method, tokens, group=context_group(), d=d)
