@@ -101,37 +101,29 @@ def make_problem(
 
 def make_args(sat_slime: Any = "grpo", **changes: Any) -> Namespace:
     """slime's arguments, as far as slime's loss and the plugin read them."""
-    values: dict[str, Any] = {
+    unset = ("eps_clip_c", "custom_tis_function_path", "custom_pg_loss_reducer_function_path", "save_debug_train_data")
+    off = (
+        *("use_rollout_logprobs", "keep_old_actor", "use_rollout_routing_replay", "use_kl_loss", "use_unbiased_kl"),
+        *("use_opsm", "use_tis", "get_mismatch_metrics", "calculate_per_token_loss", "recompute_loss_function"),
+        "allgather_cp",
+    )
+    values: dict[str, Any] = dict.fromkeys(unset) | dict.fromkeys(off, False)
+    values |= {
         "loss_type": "custom_loss",
         "custom_loss_function_path": PATH,
         "sat_slime": sat_slime,
-        "use_rollout_logprobs": False,
-        "keep_old_actor": False,
-        "use_rollout_routing_replay": False,
         "advantage_estimator": "grpo",
         "eps_clip": 0.2,
         "eps_clip_high": 0.2,
-        "eps_clip_c": None,
         "entropy_coef": 0.0,
-        "use_kl_loss": False,
         "kl_loss_coef": 1e-3,
         "kl_loss_type": "low_var_kl",
-        "use_unbiased_kl": False,
-        "use_opsm": False,
-        "use_tis": False,
         "tis_clip": 2.0,
         "tis_clip_low": 0.0,
-        "get_mismatch_metrics": False,
-        "custom_tis_function_path": None,
-        "custom_pg_loss_reducer_function_path": None,
-        "calculate_per_token_loss": False,
-        "recompute_loss_function": False,
-        "allgather_cp": False,
         "rollout_temperature": 1.0,
         "rollout_top_p": 1.0,
         "log_probs_chunk_size": -1,
         "qkv_format": "thd",
-        "save_debug_train_data": None,
         "rollout_batch_size": 8,
         "n_samples_per_prompt": 1,
         "global_batch_size": 8,

@@ -21,17 +21,13 @@ WITHOUT_ROUTES = make_args(use_rollout_routing_replay=False, sat_slime={"method"
 NAN, GOOD = float("nan"), [-0.5] * 10
 
 
-def test_routes_are_narrowed_as_they_arrive(sample_class):
+def test_routes_are_narrowed_as_they_arrive_and_those_of_an_evaluation_dropped(sample_class):
     sample = make_sample(sample_class)
     wide = sample.rollout_routed_experts
     assert on_sample(make_args(), sample, rollout_id=5, evaluation=False) is None
     assert sample.rollout_routed_experts.dtype == torch.uint8
     assert torch.equal(sample.rollout_routed_experts.int(), wide)
     assert not sample.remove_sample and sample.metadata == {}
-
-
-def test_routes_of_an_evaluation_are_dropped(sample_class):
-    sample = make_sample(sample_class)
     on_sample(make_args(), sample, rollout_id=5, evaluation=True)
     assert sample.rollout_routed_experts is None and not sample.remove_sample
 
@@ -163,11 +159,12 @@ def test_versions_are_carried_to_the_trainer(sample_class):
     assert data == {}
 
 
-def test_in_a_script_of_ones_own_nothing_travels(sample_class):
-    """slime counts its pushes there, and nothing takes an origin out before slime would log it as turns."""
+@pytest.mark.parametrize("flags", [{"sat_slime_driven": False}, {"update_weight_transport": "disk"}])
+def test_versions_that_are_no_steps_are_not_carried(sample_class, flags):
+    """In a script of one's own slime counts its pushes, and nothing takes an origin out before slime would log it."""
     samples = make_batch(sample_class, make_args())
-    log_rollout(5, make_args(sat_slime_driven=False), samples, {}, 1.0)
-    assert not any("round_number" in sample.metadata for sample in samples)
+    log_rollout(5, make_args(**flags), samples, {}, 1.0)
+    assert not any(sample.metadata for sample in samples)
 
 
 def interrupted(sample_class, args, cuts: list[int], versions_: list[str], length: int, index: int = 0):
@@ -240,12 +237,6 @@ def test_responses_of_weights_that_the_driver_never_sent_are_not_trained(sample_
     samples[3].weight_versions = ["default"]
     with pytest.raises(RuntimeError, match=rf"rollout 5: 1 of {len(samples)} responses are of weights .* never sent"):
         log_rollout(5, args, samples, {}, 1.0)
-
-
-def test_versions_that_are_no_steps_are_not_carried(sample_class):
-    samples = make_batch(sample_class, make_args())
-    log_rollout(5, make_args(update_weight_transport="disk"), samples, {}, 1.0)
-    assert not any(sample.metadata for sample in samples)
 
 
 def test_one_bad_response_does_not_end_a_rollout_and_two_in_a_hundred_do(sample_class):
