@@ -17,7 +17,7 @@ from sat_slime.plugin.settings import PUSH_METRICS, plugin_config, plugin_method
 from sat_slime.plugin.step import TrainerState, prepare
 
 TAG = "sat_slime_generating"
-"""Name of the copy of pushed weights among slime's weight backups, which denominator `checkpoint` needs."""
+"""Name of the copy of pushed weights, in host memory among slime's own backups, that denominator `checkpoint` needs."""
 
 
 class SatTrainRayActor(MegatronTrainRayActor):
