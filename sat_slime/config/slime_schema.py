@@ -396,8 +396,6 @@ class ClusterConfig(Section):
     cluster 79.1, an 80 GB card as CUDA shows it."""
     host_memory_gib: PositiveFloat | None = None
     """Memory of each node in GiB. Unset: the smallest that the nodes tell."""
-    object_store_gib: PositiveFloat | None = None
-    """Size of each node's part of Ray's object store in GiB. Unset: the smallest that Ray tells."""
     slime_dir: LocalPath = "/root/slime"
     """slime's checkout, as in its image."""
     megatron_dir: LocalPath = "/root/Megatron-LM"

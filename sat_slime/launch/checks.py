@@ -146,7 +146,6 @@ for node, answer in zip(nodes, answers):
         row.update(ray.get(answer, timeout={PROBE_TIMEOUT_S / 2}))
     except Exception as error:
         row["error"] = f"{{type(error).__name__}}: {{error}}".splitlines()[0]
-    row.setdefault("sizes", {{}})["store"] = node["Resources"].get("object_store_memory")
     report["nodes"].append(row)
 try:
     from sat_slime.launch.checks import on_head_node

@@ -1,4 +1,4 @@
-"""Checks what a run of slime needs of its machine: checkouts, checkpoints, prompts, a reward's code, and disk. It uses
+"""Checks what a run of slime needs of its machine: checkouts, checkpoints, prompts, a reward's rule, and disk. It uses
 no GPU."""
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import json
 import os
 import re
 import shutil
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -48,7 +47,6 @@ def machine_findings(config: SlimeConfig, run_folder: Path, resume: bool = False
     yield from stop_findings(config)
     yield from _megatron_checkpoint(config)
     yield from data_findings(config)
-    yield from code_findings(config)
     if not resume and (fault := beginning_fault(config, run_folder)):
         yield fail("checkpoints", fault)
     yield _disk(config, run_folder)
@@ -216,7 +214,7 @@ def _first_rows(path: Path) -> list[Any] | None:
     return next((list(rows.to_pylist()) for rows in parquet.ParquetFile(path).iter_batches(batch_size=ROWS_READ)), [])
 
 
-# ------------------------------------------------------------------------------------------------------------- code
+# ----------------------------------------------------------------------------------------------------------- reward
 
 
 def reward_errors(config: SlimeConfig) -> list[str]:
@@ -240,46 +238,6 @@ def slime_rewards(slime_dir: Path) -> tuple[str, ...]:
     except OSError:
         return REWARDS
     return tuple(sorted(set(re.findall(r'rm_type == "(\w+)"', text)))) or REWARDS
-
-
-def code_findings(config: SlimeConfig) -> Iterator[Finding]:
-    """Checks that the code of the reward and of other functions of the settings is where the job's Python looks."""
-    paths = {config.data.reward_key: config.data.reward}
-    paths |= {f"slime.{name}": value for name, value in config.slime.items() if name.endswith("-path")}
-    for key, path in paths.items():
-        if not isinstance(path, str) or not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", path):
-            continue
-        module, _, name = path.rpartition(".")
-        file = module_file(config, module)
-        if file is None and module.startswith("slime.") and not Path(config.cluster.slime_dir).is_dir():
-            continue  # the machine's findings say that slime is not here
-        if file is None:
-            yield fail(
-                "code",
-                f"{key} is {path}: there is no module {module}; correct it, or add its folder to cluster.python_path",
-            )
-        elif not _may_define(file, name):
-            close = difflib.get_close_matches(name, re.findall(r"def (\w+)", file.read_text(encoding="utf-8")), n=1)
-            hint = f"; did you mean {module}.{close[0]}?" if close else "; correct it"
-            yield fail("code", f"{key} is {path}: {file} defines no {name}{hint}")
-
-
-def module_file(config: SlimeConfig, module: str) -> Path | None:
-    """Return the file of a module in the folders of the job's Python or of this one, without importing anything."""
-    cluster, parts = config.cluster, module.split(".")
-    folders = [*cluster.python_path, cluster.megatron_dir, cluster.slime_dir, *sys.path]
-    places = [Path(folder or ".", *parts) for folder in folders]
-    top = importlib.util.find_spec(parts[0])  # an installation that is not in a folder of the path
-    places += [Path(folder, *parts[1:]) for folder in (top.submodule_search_locations or ())] if top else []
-    files = (file for path in places for file in (path / "__init__.py", path.with_name(f"{path.name}.py")))
-    return next(filter(Path.is_file, files), None)
-
-
-def _may_define(file: Path, name: str) -> bool:
-    """Return whether a module's text has the name at all, or gets names from elsewhere."""
-    name, text = re.escape(name), file.read_text(encoding="utf-8", errors="replace")
-    defined = rf"^\s*(async\s+)?(def|class)\s+{name}\b|^{name}\s*[:=]"
-    return bool(re.search(rf"{defined}|import\b.*\b{name}\b|import \*|__getattr__", text, re.M))
 
 
 # ----------------------------------------------------------------------------------------------------------- disk

@@ -242,7 +242,7 @@ def host_need(config: SlimeConfig) -> Need:
     (a queue of two where they are replaced every iteration). Each rank has a copy of the batch of its data-parallel
     group (slime/utils/data.py, process_rollout_data), and there are those in Ray's store, pinned, and as samples of the
     next batch, or five as that is put into the store: samples, pickle, both batches, and the pinned routes."""
-    train, own = config.train, max(stages_of(config), key=lambda stage: stage.elements)
+    train, model, own = config.train, config.model, max(stages_of(config), key=lambda stage: stage.elements)
     copies = 1 + (config.loss.kl_coef > 0)
     if build_method(config.method).denominator == "checkpoint":
         copies += 2 if config.pipeline.lag <= 1 else 1
@@ -252,26 +252,13 @@ def host_need(config: SlimeConfig) -> Need:
         need["optimizer"] = train.gpus_per_node * (3 + PINNED) * FP32 * own.optimizer
     of_batch = max(3 + train.gpus_per_node / max(train.data_parallel, 1), 5)
     need["batch"] = batch_tokens(config) * (SAMPLE_BYTES + STORED_BYTES * (of_batch - 1))
-    # in the store and the rollout process; in each rank, which copies them once more for its routers
-    stored = _stored_batches(config)
+    # In Ray's store, which with a lag has the next batch, too, and in the rollout process; in each rank, which copies
+    # them once more for its routers. A route takes a byte or two.
+    stored = 2 if config.pipeline.lag or config.pipeline.mode == "streaming" else 1
     held = stored + 1 + 2 * train.gpus_per_node / max(train.data_parallel, 1)
-    need["routed experts"] = store_need(config)["routed experts"] / stored * held
-    return need
-
-
-def _stored_batches(config: SlimeConfig) -> int:
-    return 2 if config.pipeline.lag or config.pipeline.mode == "streaming" else 1
-
-
-def store_need(config: SlimeConfig) -> Need:
-    """Return what Ray's object store holds: the batch in training, and with a lag the next (slime/ray/rollout.py,
-    ray.put), with its routed experts in the smallest type that numbers them."""
-    model, tokens = config.model, batch_tokens(config)
-    batches = _stored_batches(config)
     width = (1 if model.experts <= 2**8 else 2) if config.method.r3 and model.is_moe else 0
-    routes = float(width * model.layers * model.experts_per_token * tokens)
-    name = f"tokens of {batches} batch{'es' if batches > 1 else ''}"
-    return {name: batches * tokens * STORED_BYTES, "routed experts": batches * routes}
+    need["routed experts"] = held * width * model.layers * model.experts_per_token * batch_tokens(config)
+    return need
 
 
 # ------------------------------------------------------------------------------------------------------ what there is
@@ -279,7 +266,7 @@ def store_need(config: SlimeConfig) -> Need:
 ASSUMED_GPU_BYTES = 79.1 * GIB
 """What CUDA shows of an H100 of 80 GB, less than 80 GB by what the driver keeps (PyTorch's messages on memory that ran
 out: "GPU 0 has a total capacity of 79.10 GiB")."""
-GIVEN = {"gpu": "gpu_memory_gib", "host": "host_memory_gib", "store": "object_store_gib"}
+GIVEN = {"gpu": "gpu_memory_gib", "host": "host_memory_gib"}
 """The kinds of memory, each with the setting of `cluster` that gives its size."""
 
 
@@ -322,7 +309,7 @@ TIGHT = 0.9
 """Share of what there is above which a run is warned: what is not counted needs room."""
 RAY_KILLS = 0.95
 """Share of a host's memory above which Ray kills workers (RAY_memory_usage_threshold)."""
-TRAINING, ENGINE, HOST, STORE = ROWS = ("training GPU", "engine GPU", "host memory", "object store")
+TRAINING, ENGINE, HOST = ROWS = ("training GPU", "engine GPU", "host memory")
 """What is judged, in the order of the table."""
 REMEDIES = {
     TRAINING: "slime.recompute-granularity full, slime.max-tokens-per-gpu down to the longest sample, more "
@@ -332,7 +319,6 @@ REMEDIES = {
     "slime.rollout-max-response-len",
     HOST: "loss.kl_coef 0, slime.optimizer-cpu-offload false where the GPUs have room, fewer slime.rollout-batch-size "
     "or slime.rollout-max-response-len, or more slime.actor-num-nodes",
-    STORE: "Ray writes the rest to disk, which is slow: start it with a larger --object-store-memory and /dev/shm",
 }
 BESIDE_BOTH = 3 * GIB
 """Bytes of a shared GPU that are neither the trainer's nor within the engine's share: two CUDA contexts, and the
@@ -353,10 +339,9 @@ class Row(NamedTuple):
 
     @property
     def mark(self) -> str:
-        """FAIL, WARN or OK. What depends on the length of responses is counted at its most, and so is worth a warning.
-        Ray writes to disk what its store cannot hold."""
+        """FAIL, WARN or OK. What depends on responses' lengths is counted at its most, and so is worth a warning."""
         certain = sum(size for name, size in self.need.items() if name not in FULL_LENGTH)
-        if certain > self.usable and self.what != STORE:
+        if certain > self.usable:
             return "FAIL"
         return "WARN" if self.total > TIGHT * self.usable else "OK"
 
@@ -367,14 +352,13 @@ def rows(config: SlimeConfig, there: Sizes) -> list[Row]:
     if uncounted or config.cluster.device == "cpu":
         return []
     fraction, (gpu, source) = config.rollout.memory_fraction, there["gpu"]
-    host, store = (there.get(kind, (math.inf, "")) for kind in ("host", "store"))
+    host, host_source = there.get("host", (math.inf, ""))
     # On a shared GPU the engine starts first, and takes its share of the whole.
     training = max((1 - fraction) * gpu - BESIDE_BOTH, 1.0) if config.cluster.share_gpu else gpu
     return [
         Row(TRAINING, training_need(config), training, source),
         Row(ENGINE, engine_need(config), fraction * gpu, source),
-        Row(HOST, host_need(config), RAY_KILLS * host[0], host[1]),
-        Row(STORE, store_need(config), *store),
+        Row(HOST, host_need(config), RAY_KILLS * host, host_source),
     ]
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from sat_slime.config import load_config
-from sat_slime.launch.machine import REWARDS, code_findings, data_findings, reward_errors, slime_rewards
+from sat_slime.launch.machine import REWARDS, data_findings, reward_errors, slime_rewards
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 STAND_IN = Path(__file__).parents[1] / "plugin" / "stand_in"
@@ -15,7 +15,7 @@ def paper(*overrides):
 
 
 def told(config, mark="FAIL"):
-    return [finding.detail for finding in (*data_findings(config), *code_findings(config)) if finding.mark == mark]
+    return [finding.detail for finding in data_findings(config) if finding.mark == mark]
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def test_evaluation_sets_have_keys_of_their_own(tmp_path):
     assert not [line for line in told(config) if "aime24" in line]
 
 
-# ------------------------------------------------------------------------------------------------- rewards, code
+# ------------------------------------------------------------------------------------------------------- rewards
 
 
 @pytest.mark.parametrize("reward", ["math", "boxed_math", "sat_slime.plugin.reward.default", "a.b", "null"])
@@ -106,16 +106,3 @@ def test_the_recorded_rules_are_the_real_slimes(request):
     if not folder:
         pytest.skip("needs the real slime: --slime DIR")
     assert slime_rewards(Path(folder)) == REWARDS
-
-
-def test_code_that_is_not_where_python_looks(tmp_path):
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "rewards.py").write_text("import os\n\nasync def exact(args, sample):\n    return 1.0\n")
-    where = f"cluster.python_path=[{tmp_path}]"
-    assert not [line for line in told(paper("slime.custom-rm-path=mine.rewards.exact", where)) if "reward" in line]
-    (line,) = [line for line in told(paper("slime.custom-rm-path=mine.rewards.exakt", where)) if "reward" in line]
-    assert "defines no exakt; did you mean mine.rewards.exact?" in line
-    (line,) = [line for line in told(paper("slime.custom-rm-path=mine.rewards.exact")) if "reward" in line]
-    assert "there is no module mine.rewards" in line and "cluster.python_path" in line
-    (line,) = [line for line in told(paper("slime.custom-generate-function-path=no.where")) if "generate" in line]
-    assert "there is no module no" in line

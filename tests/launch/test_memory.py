@@ -13,7 +13,6 @@ from sat_slime.launch.memory import (
     HOST,
     MIB,
     ROWS,
-    STORE,
     TRAINING,
     elements,
     engine_need,
@@ -26,7 +25,6 @@ from sat_slime.launch.memory import (
     rows,
     sizes,
     stages_of,
-    store_need,
     table,
     training_need,
 )
@@ -43,8 +41,8 @@ def paper(*overrides):
     return load_config(PAPER, overrides)
 
 
-def r3(*overrides, gpu=79.1, host=2048, store=186):
-    keys = {"gpu_memory_gib": gpu, "host_memory_gib": host, "object_store_gib": store}
+def r3(*overrides, gpu=79.1, host=2048):
+    keys = {"gpu_memory_gib": gpu, "host_memory_gib": host}
     there = [f"cluster.{key}={value}" for key, value in keys.items()]
     return paper("method=sat-gspo-r3", "pipeline.lag=8", *there, *overrides)
 
@@ -185,7 +183,6 @@ def test_routes():
     # the batch in training and the one in flight in the object store; the rollout process; four ranks, twice each
     assert host_need(config)["routed experts"] == (2 + 1 + 8) * 48 * GIB
     assert host_need(paper("method.r3=true", "pipeline.lag=0"))["routed experts"] == 10 * 48 * GIB
-    assert sum(store_need(config).values()) == 2 * (48 * GIB + 16 * BATCH)
 
 
 # ------------------------------------------------------------------------------------------------------------- a fit
@@ -194,7 +191,7 @@ def test_routes():
 def test_the_papers_run_fits_eight_gpus_of_80_gb_and_not_of_40():
     config = r3()
     lines = table(rows(config, sizes(config)))
-    assert len(lines) == 5 and lines[1].split()[2:5] == ["57", "79", "72"]
+    assert len(lines) == 4 and lines[1].split()[2:5] == ["57", "79", "72"]
     assert {row.what: row.mark for row in rows(config, sizes(config))} == dict.fromkeys(ROWS, "OK")
     assert [one.mark for one in findings(r3(gpu=39.4), TRAINING)] == ["FAIL"]
 
@@ -217,7 +214,6 @@ GLM_AIR = [f"slime.{flag}={value}" for flag, value in SIZES.items()]
         (HOST, [], {"host": 640}, "FAIL", "slime.optimizer-cpu-offload false where the GPUs have room"),
         (HOST, [], {"host": 800}, "WARN", "needs up to 1,195 of 760 GiB"),
         (ENGINE, ["slime.rollout-num-gpus-per-engine=1"], {"gpu": 39.4}, "FAIL", "more slime.rollout-num-gpus-"),
-        (STORE, [], {"store": 64}, "WARN", "100 of 64 GiB"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_told_with_what_helps(what, overrides, there, mark, said):

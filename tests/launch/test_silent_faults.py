@@ -9,7 +9,7 @@ from sat_slime.config import ConfigError, load_config
 from sat_slime.config.slime_checks import slime_config_warnings
 from sat_slime.launch.checks import settings_errors
 from sat_slime.launch.hf_checkpoint import stop_findings
-from sat_slime.launch.machine import code_findings, data_findings
+from sat_slime.launch.machine import data_findings
 from sat_slime.launch.memory import memory_findings, sizes
 
 PAPER = Path(__file__).parents[2] / "configs" / "paper" / "qwen3-30b-a3b.yaml"
@@ -27,7 +27,6 @@ def told(*settings):
     findings = [
         *memory_findings(config, sizes(config)),
         *data_findings(config),
-        *code_findings(config),
         *stop_findings(config),
     ]
     return [*errors, *slime_config_warnings(config), *(one.detail for one in findings if one.mark != "OK")]
@@ -38,12 +37,6 @@ def told(*settings):
     [
         (["slime.rm-type=mathh", "slime.custom-rm-path=false"], "slime.rm-type is mathh, and slime's rules are"),
         (["slime.rm-type=prime_math", "slime.custom-rm-path=false"], "set it to sat_slime.plugin.reward.prime_math"),
-        (["slime.custom-rm-path=no.where"], "slime.custom-rm-path is no.where: there is no module no"),
-        (
-            ["slime.custom-rm-path=sat_slime.plugin.reward.prime_mat"],
-            "did you mean sat_slime.plugin.reward.prime_math?",
-        ),
-        (["slime.custom-generate-function-path=no.where"], "there is no module no"),
         ([*STREAMING, "slime.sglang-flush-cache-interval=2"], "flush-cache-interval"),
         ([*STREAMING, "slime.partial-rollout=true"], "partial-rollout"),
         (["slime.sglang-tp-size=2"], "follows from slime.rollout-num-gpus-per-engine"),
