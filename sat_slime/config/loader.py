@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
-from pydantic import BaseModel, ValidationError
-from pydantic.fields import FieldInfo
+from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from sat_slime.config.grid_schema import GridConfig
 from sat_slime.config.method_section import SWITCHES, laid_over, method_switches
 from sat_slime.config.schema import LabConfig, Section
-from sat_slime.config.section import marked, settings_in, settings_of
+from sat_slime.config.section import marked, section_of, settings_of
 from sat_slime.config.slime_schema import DEFAULTS, WORDS, SlimeConfig
 from sat_slime.config.source import ConfigError, KeyPath, Source, merged, parse_value, read_layers
 from sat_slime.objective.method import find
@@ -42,9 +41,9 @@ def load_config(
     Raises ConfigError with one line for every fault found. What needs several sections is config_errors, for a slime
     run slime_config_errors.
     """
-    layers = _layers(path)
-    if _is_of(layers, [GridConfig], RUNTIMES.values()):
-        raise ConfigError([f"{path}: this is a grid, not a run: sat-slime grid {path}, with --dry-run to check it"])
+    layers = _layers(
+        path, [*RUNTIMES.values()], [GridConfig], "a grid, not a run: sat-slime grid {}, with --dry-run to check it"
+    )
     return _run([*layers, _layer(settings or {}, "command line")], overrides)
 
 
@@ -59,9 +58,7 @@ def vary(
 
 def load_grid(path: str | Path, settings: Mapping[str, Any] | None = None) -> GridConfig:
     """Read a grid from a YAML file. settings: dotted key to value, laid over it. Raises ConfigError."""
-    layers = _layers(path)
-    if _is_of(layers, RUNTIMES.values(), [GridConfig]):
-        raise ConfigError([f"{path}: this is a run, not a grid: sat-slime launch {path}"])
+    layers = _layers(path, [GridConfig], [*RUNTIMES.values()], "a run, not a grid: sat-slime launch {}")
     return _validated(GridConfig, _laid([*layers, _layer(settings or {}, "command line")]))
 
 
@@ -79,16 +76,9 @@ def dump_config(config: Section) -> str:
 
 def key_paths(model: type) -> Iterator[KeyPath]:
     """Yield every setting of `model` that holds a value, sections left out."""
-    return _key_paths(settings_of(model))
-
-
-def _key_paths(fields: Mapping[str, FieldInfo]) -> Iterator[KeyPath]:
-    for name, field in fields.items():
-        inner = settings_in(field)
-        if inner is None:
-            yield (name,)
-        else:
-            yield from ((name, *rest) for rest in _key_paths(inner))
+    for name, field in settings_of(model).items():
+        inner = section_of(field)
+        yield from ((name, *rest) for rest in key_paths(inner)) if inner else [(name,)]
 
 
 def marked_settings(mark: str) -> frozenset[str]:
@@ -99,20 +89,22 @@ def marked_settings(mark: str) -> frozenset[str]:
 # ---------------------------------------------------------------------------------------------- layers over one another
 
 
-def _layers(path: str | Path) -> list[Source]:
+def _layers(
+    path: str | Path, these: Sequence[type[Section]], others: Sequence[type[Section]], told: str
+) -> list[Source]:
+    """Return what the files say. Raises ConfigError, with `told` where they have keys that only `others` have, and none
+    that only `these` have."""
     try:
-        return read_layers(path)
+        layers = read_layers(path)
     except FileNotFoundError as error:
         model = re.fullmatch(r"[\w-]+/(?=.*[A-Z0-9])[\w.-]+", str(path)) and Path(path).suffix not in (".yaml", ".yml")
         hint = "`sat-slime init slime`, and set slime.hf-checkpoint in slime.yaml to the folder of its weights"
         raise ConfigError([f"{error}: for a model, {hint}" if model else str(error)]) from None
-
-
-def _is_of(layers: Sequence[Source], these: Iterable[type[Section]], others: Iterable[type[Section]]) -> bool:
-    """Return whether the files have keys that only `these` have, and none that only `others` have."""
     of_these, of_others = ({key for model in models for key in model.model_fields} for models in (these, others))
     keys = {key for layer in layers for key in layer.values}
-    return bool(keys & (of_these - of_others)) and not keys & (of_others - of_these)
+    if keys & (of_others - of_these) and not keys & (of_these - of_others):
+        raise ConfigError([f"{path}: this is {told.format(path)}"])
+    return layers
 
 
 def _layer(settings: Mapping[str, Any], place: str) -> Source:
@@ -120,15 +112,16 @@ def _layer(settings: Mapping[str, Any], place: str) -> Source:
     SAT."""
     layer = Source({}, {})
     for key, value in settings.items():
-        path, unknown = tuple(key.split(".")), isinstance(layer.values.get("method"), str)
-        if key == "method" and isinstance(value, str):
+        path = tuple(key.split("."))
+        if path[0] == "method" and isinstance(layer.values.get("method"), str):
+            continue  # its name is unknown, which is told with all that is wrong
+        if path == ("method",) and isinstance(value, str):
             with contextlib.suppress(ValueError):
                 value = method_switches(value)
-        if not (unknown and path[0] == "method"):  # the name is told with all that is wrong
-            for name in reversed(path):
-                value = {name: value}
-            layer.values = merged(layer.values, value)
-            layer.origins |= {path[: depth + 1]: place for depth in range(len(path))}
+        for name in reversed(path):
+            value = {name: value}
+        layer.values = merged(layer.values, value)
+        layer.origins |= {path[: depth + 1]: place for depth in range(len(path))}
     return layer
 
 
@@ -146,12 +139,11 @@ def _laid(layers: Iterable[Source]) -> Source:
     """Return the layers over one another."""
     whole = Source({}, {})
     for layer in layers:
-        below, above = whole.values, layer.values
-        method = below["method"] if isinstance(below.get("method"), Mapping) else {}
-        values = merged(below, above)
-        if "method" in above:
+        values = merged(whole.values, layer.values)
+        if "method" in layer.values:
+            below = whole.values.get("method")
             with contextlib.suppress(ValueError):  # an unknown name, as above
-                values["method"] = laid_over(method, above["method"])
+                values["method"] = laid_over(below if isinstance(below, Mapping) else {}, layer.values["method"])
         whole = Source(values, whole.origins | layer.origins)
     return whole
 
@@ -207,7 +199,7 @@ def _told(model: type[Section], source: Source, detail: ErrorDetails) -> Iterato
     else:
         reason = detail["msg"].replace("Input should be", "it must be")
         if is_section:
-            keys = list(_fields_at(model, path))
+            keys = _keys_at(model, path)
             reason = "it is a section" + (f" with the keys {', '.join(keys)}" if len(keys) <= MOST_CHOICES else "")
             reason += ", or true or false" if path[-1] in SWITCHES else ""
             reason += ", or the name of a method, such as sat-gspo" if path == ("method",) else ""
@@ -226,11 +218,13 @@ def _leaves(path: KeyPath, value: Any) -> list[KeyPath]:
     return [leaf for key, inner in value.items() for leaf in _leaves((*path, key), inner)]
 
 
-def _fields_at(model: type[BaseModel], path: KeyPath) -> Mapping[str, FieldInfo]:
-    fields: Mapping[str, FieldInfo] = model.model_fields
+def _keys_at(model: type, path: KeyPath) -> list[str]:
+    """Return the keys of the section at `path`; none where there is no section."""
+    inner: type | None = model
     for name in path:
-        fields = (settings_in(fields[name]) if name in fields else None) or {}
-    return fields
+        field = settings_of(inner).get(name) if inner else None
+        inner = section_of(field) if field else None
+    return list(settings_of(inner)) if inner else []
 
 
 def _bad_choice(place: str, path: KeyPath, value: Any, choices: list[str]) -> str:
@@ -249,26 +243,6 @@ def _shown(value: Any) -> str:
 # ------------------------------------------------------------------------------------------ what an unknown key means
 
 
-_RADII = ("method.clip.eps_low", "method.clip.eps_high")
-
-SYNONYMS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("eps", "epsilon", "eps_clip", "clip_eps", "clip_range", "cliprange", "clip_ratio"), _RADII),
-    **dict.fromkeys(("clip_ratio_low", "eps_clip_low", "epsilon_low"), _RADII[:1]),
-    **dict.fromkeys(("clip_ratio_high", "eps_clip_high", "epsilon_high"), _RADII[1:]),
-    **dict.fromkeys(("eps_clip_c", "clip_ratio_c"), ("method.clip.dual",)),
-    **dict.fromkeys(("learning_rate", "actor_lr"), ("train.lr",)),
-    **dict.fromkeys(("kl_loss_coef", "beta"), ("loss.kl_coef",)),
-    **dict.fromkeys(("clip_grad", "max_grad_norm"), ("train.grad_clip",)),
-    **dict.fromkeys(("update_weights_interval", "staleness", "async_steps"), ("pipeline.lag",)),
-    **dict.fromkeys(("num_rollout", "max_steps", "total_steps", "num_steps"), ("pipeline.iterations",)),
-    **dict.fromkeys(("n_samples_per_prompt", "num_generations", "group_size"), ("rollout.samples_per_prompt",)),
-    **dict.fromkeys(("rollout_batch_size", "train_batch_size"), ("rollout.prompts_per_iteration",)),
-    **dict.fromkeys(("max_new_tokens", "max_tokens", "rollout_max_response_len"), ("rollout.max_response_tokens",)),
-}
-"""What other projects call our settings: words of slime's flags, verl, TRL and papers, at the end of a key that is
-unknown here, and the settings that they are."""
-
-
 def _hint(model: type[Section], values: Any, leaf: KeyPath, is_whole: bool) -> str:
     """Return the end of the line about an unknown key. is_whole: its section is known."""
     if leaf[-2:-1] == ("settings",) and (kind := find(str(values.get("method", values).get("base")))):
@@ -278,8 +252,8 @@ def _hint(model: type[Section], values: Any, leaf: KeyPath, is_whole: bool) -> s
         if other is not model and leaf in key_paths(other):
             return f"; it is a setting of {runtime} runs alone"
     if meant := _meant(leaf, known):
-        return f"; did you mean {' and '.join(map(repr, meant))}?"
-    where, keys = ".".join(leaf[:-1]) or "a file", _fields_at(model, leaf[:-1])
+        return f"; did you mean '{meant}'?"
+    where, keys = ".".join(leaf[:-1]) or "a file", _keys_at(model, leaf[:-1])
     return f"; {where} has {', '.join(keys or model.model_fields)}" if is_whole else ""
 
 
@@ -296,11 +270,8 @@ def _known(model: type[Section]) -> dict[KeyPath, str]:
     return known
 
 
-def _meant(leaf: KeyPath, known: Mapping[KeyPath, str]) -> list[str]:
-    """Return the settings that an unknown key is likely to mean."""
-    named = [known.get(tuple(key.split("."))) for key in SYNONYMS.get(leaf[-1].replace("-", "_"), ())]
-    if found := [key for key in named if key]:
-        return found
+def _meant(leaf: KeyPath, known: Mapping[KeyPath, str]) -> str | None:
+    """Return the setting that an unknown key is likely to mean."""
 
     def ratio(one: str, other: str) -> float:
         return difflib.SequenceMatcher(None, one.replace("-", "_"), other.replace("-", "_")).ratio()
@@ -312,5 +283,5 @@ def _meant(leaf: KeyPath, known: Mapping[KeyPath, str]) -> list[str]:
 
     nearest = max(known, key=similarity)
     if nearest[:-1] == leaf[:-1] and ratio(leaf[-1], nearest[-1]) <= 0.4:  # its section alone makes a short key alike
-        return []
-    return [known[nearest]] if similarity(nearest) > 0.7 else []
+        return None
+    return known[nearest] if similarity(nearest) > 0.7 else None

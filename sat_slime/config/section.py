@@ -103,8 +103,8 @@ def kept_changes(old: BaseModel, new: BaseModel, also_kept: Collection[str] = ()
 
 def kept_settings(config: BaseModel) -> dict[str, Any]:
     """Return the settings that a resumed run has to keep, as JSON by dotted keys, for the note of what a checkpoint was
-    made with. Name and folder are left out: a run may be moved."""
-    free = {*marked(type(config), MAY_CHANGE_ON_RESUME), "name", "output_dir"}
+    made with."""
+    free = marked(type(config), MAY_CHANGE_ON_RESUME)  # with name and folder: a run may be moved
     return {key: value for key, value in flat(config.model_dump(mode="json")).items() if not among(key, free)}
 
 
@@ -144,8 +144,8 @@ def settings_of(kind: type) -> dict[str, FieldInfo]:
     return {field.name: FieldInfo(default=field.default) for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
 
 
-def settings_in(field: FieldInfo) -> dict[str, FieldInfo] | None:
-    """Return the keys below a field that holds a section, each with its own field; None where it holds a value."""
+def section_of(field: FieldInfo) -> type | None:
+    """Return the class of the section, or of the stabilizer's settings, that a field holds; None where it holds a
+    value."""
     kinds = [kind for kind in (field.annotation, *get_args(field.annotation)) if isinstance(kind, type)]
-    kind = next((kind for kind in kinds if issubclass(kind, BaseModel) or dataclasses.is_dataclass(kind)), None)
-    return settings_of(kind) if kind else None
+    return next((kind for kind in kinds if issubclass(kind, BaseModel) or dataclasses.is_dataclass(kind)), None)

@@ -12,9 +12,6 @@ from typing import Any
 import yaml
 
 KeyPath = tuple[str, ...]
-MOST_VALUES = 100_000
-"""A file may have so many values, each counted as often as its aliases repeat it: a few lines of aliases of aliases
-would fill the memory."""
 
 
 class ConfigError(ValueError):
@@ -56,7 +53,7 @@ def read_layers(path: str | Path, below: tuple[Path, ...] = ()) -> list[Source]:
     if path.resolve() in (file.resolve() for file in below):
         chain = " -> ".join(str(file) for file in (*below, path))
         raise ConfigError([f"{path}: extends itself ({chain}); break the circle"])
-    source = _read_file(path, _Loader)
+    source = _read_file(path)
     if "extends" not in source.values:
         return [source]
     parent, place = source.values.pop("extends"), source.origin(("extends",))
@@ -71,15 +68,15 @@ def read_layers(path: str | Path, below: tuple[Path, ...] = ()) -> list[Source]:
 
 def plain_values(path: Path) -> dict[str, Any]:
     """Return the values of a YAML file that a run left, its keys as text. Raises OSError or ConfigError."""
-    return _read_file(path, _FastLoader).values
+    return _read_file(path).values
 
 
 def parse_value(text: str) -> Any:
     """Return `text` as YAML, for `--set key=text`. Raises ConfigError."""
-    return _Document(text, "value", _Loader).value
+    return _read_text(text, "value")[0]
 
 
-def _read_file(path: Path, loader_class: type) -> Source:
+def _read_file(path: Path) -> Source:
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -90,107 +87,85 @@ def _read_file(path: Path, loader_class: type) -> Source:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8 text"
         raise ConfigError([f"{path}: cannot be read: {reason}"]) from None
-    document = _Document(text, str(path), loader_class)
-    if document.value in (None, {}, []):
+    value, origins = _read_text(text, str(path))
+    if value in (None, {}, []):
         raise ConfigError([f"{path}: holds no settings: write some, such as `extends: base.yaml`"])
-    if not isinstance(document.value, dict):
-        instead = "a list" if isinstance(document.value, list) else repr(document.value)
+    if not isinstance(value, dict):
+        instead = "a list" if isinstance(value, list) else repr(value)
         raise ConfigError([f"{path}:1: expected settings `key: value`, found {instead}"])
-    return Source(document.value, document.origins)
+    return Source(value, origins)
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader whose numbers include `1e-4`, which YAML 1.1 takes for text."""
+    """SafeLoader whose numbers include `1e-4`, which YAML 1.1 takes for text, and which takes no aliases: a few lines
+    of aliases of aliases would fill the memory."""
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            alias = self.peek_event()
+            what = f"*{alias.anchor} stands for what is written elsewhere: write it out"
+            raise yaml.MarkedYAMLError(problem=what, problem_mark=alias.start_mark)
+        return super().compose_node(parent, index)
 
 
-class _FastLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """The same in C, where PyYAML has it: it takes a tenth of the time, and says less of what is wrong."""
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)[eE][-+]?[0-9]+$"),
+    list("-+.0123456789"),
+)
 
 
-for _loader in (_Loader, _FastLoader):
-    _loader.add_implicit_resolver(
-        "tag:yaml.org,2002:float",
-        re.compile(r"^[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)[eE][-+]?[0-9]+$"),
-        list("-+.0123456789"),
-    )
+def _read_text(text: str, file: str) -> tuple[Any, dict[KeyPath, str]]:
+    """Return the value of a YAML text, None where it is empty, and the place of every key. Everything that PyYAML
+    raises, which is more than its own errors, becomes a ConfigError with file and line."""
+    origins: dict[KeyPath, str] = {(): file}
+    try:
+        loader = _Loader(text)
+        root = loader.get_single_node()
+        return None if root is None else _value(root, (), loader, origins), origins
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = mark.line + 1 if mark else 1
+        raise ConfigError([f"{file}:{line}: not valid YAML: {error.problem or error.context}"]) from None
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        code = error.character if isinstance(error.character, int) else ord(error.character)
+        raise ConfigError([f"{file}:{line}: the character U+{code:04X} is no text: the file is damaged"]) from None
+    except RecursionError:
+        raise ConfigError([f"{file}: not valid YAML: it is nested too deeply"]) from None
 
 
-class _Document:
-    """The value of a YAML text, None where it is empty, and the line of every key. Everything that PyYAML raises, which
-    is more than its own errors, becomes a ConfigError with file and line."""
+def _value(node: yaml.Node, path: KeyPath, loader: _Loader, origins: dict[KeyPath, str]) -> Any:
+    """Return the value of a node, its keys as text, and note the places of these in `origins`."""
+    if isinstance(node, yaml.ScalarNode):
+        return _scalar(node, loader, origins[()])
+    if isinstance(node, yaml.SequenceNode):
+        return [_value(item, (*path, str(number)), loader, origins) for number, item in enumerate(node.value)]
+    values: dict[str, Any] = {}
+    for key_node, value_node in node.value:
+        place = f"{origins[()]}:{key_node.start_mark.line + 1}"
+        if not isinstance(key_node, yaml.ScalarNode):
+            raise ConfigError([f"{place}: a key must be plain text"])
+        inner = (*path, key_node.value)
+        if key_node.value in values:
+            before = origins[inner].rpartition(":")[2]
+            raise ConfigError([f"{place}: {'.'.join(inner)} is already set in line {before}; remove one of them"])
+        origins[inner] = place
+        values[key_node.value] = _value(value_node, inner, loader, origins)
+    return values
 
-    def __init__(self, text: str, file: str, loader_class: type):
-        self.file, self.counted, self.within = file, 0, set[int]()
-        self.origins: dict[KeyPath, str] = {(): file}
-        if sum(map(text.count, ("[", "{", "- -", "? "))) > 1000:
-            loader_class = _Loader  # the other composes without a bound but the stack's, and would end the process
-        try:
-            self.loader: Any = loader_class(text)
-            root = self.loader.get_single_node()
-            self.value = None if root is None else self.read(root, ())
-        except yaml.MarkedYAMLError as error:
-            mark = error.problem_mark or error.context_mark
-            line = mark.line + 1 if mark else 1
-            raise ConfigError([f"{file}:{line}: not valid YAML: {error.problem or error.context}"]) from None
-        except yaml.reader.ReaderError as error:
-            line = text.count("\n", 0, error.position) + 1
-            code = error.character if isinstance(error.character, int) else ord(error.character)
-            raise ConfigError([f"{file}:{line}: the character U+{code:04X} is no text: the file is damaged"]) from None
-        except RecursionError:
-            raise ConfigError([f"{file}: not valid YAML: it is nested too deeply"]) from None
 
-    def fault(self, node: yaml.Node, what: str) -> ConfigError:
-        return ConfigError([f"{self.file}:{node.start_mark.line + 1}: {what}"])
-
-    def read(self, node: yaml.Node, path: KeyPath) -> Any:
-        self.counted += 1
-        if self.counted > MOST_VALUES:
-            raise self.fault(node, f"with its aliases written out this has more than {MOST_VALUES:,} values")
-        if isinstance(node, yaml.ScalarNode):
-            return self.scalar(node)
-        if id(node) in self.within:
-            raise self.fault(node, "an alias stands inside what it stands for")
-        self.within.add(id(node))
-        if isinstance(node, yaml.MappingNode):
-            value: Any = self.mapping(node, path)
-        else:
-            value = [self.read(item, (*path, str(number))) for number, item in enumerate(node.value)]
-        self.within.remove(id(node))
-        return value
-
-    def mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:
-        below: dict[str, Any] = {}
-        values: dict[str, Any] = {}
-        written: dict[str, int] = {}
-        for key_node, value_node in node.value:
-            key, line = key_node.value, key_node.start_mark.line + 1
-            if not isinstance(key_node, yaml.ScalarNode):
-                raise self.fault(key_node, "a key must be plain text")
-            if key in written:
-                dotted = ".".join((*path, key))
-                raise self.fault(key_node, f"{dotted} is already set in line {written[key]}; remove one of them")
-            written[key], inner = line, (*path, key)
-            self.origins[inner] = f"{self.file}:{line}"
-            if key_node.tag != "tag:yaml.org,2002:merge":
-                values[key] = self.read(value_node, inner)
-                continue
-            sections = self.read(value_node, path)  # `<<: *x` or `<<: [*x, *y]`, of which the first counts most
-            for section in reversed(sections if isinstance(sections, list) else [sections]):
-                if not isinstance(section, dict):
-                    raise self.fault(key_node, "not valid YAML: << takes a section, or a list of them")
-                below |= section
-        return below | values
-
-    def scalar(self, node: yaml.ScalarNode) -> Any:
-        """Return its value. YAML 1.1 would read 010 as 8, and 1:30 as 90."""
-        if node.tag.endswith((":int", ":float")) and (":" in node.value or re.match(r"[-+]?0[0-9_]+$", node.value)):
-            base = 60 if ":" in node.value else 8
-            what = f"{node.value} is a number of base {base}: write it in base 10, or in quotes if it is text"
-            raise self.fault(node, f"not valid YAML: {what}")
-        try:
-            return self.loader.construct_object(node)
-        except (yaml.YAMLError, RecursionError):
-            raise
-        except Exception:  # PyYAML fails in ways of its own at `!!int ''`, `!!bool x` and `2026-13-45`
-            kind = node.tag.rpartition(":")[2]
-            raise self.fault(node, f"not valid YAML: {node.value!r} is no {kind}") from None
+def _scalar(node: yaml.ScalarNode, loader: _Loader, file: str) -> Any:
+    """Return its value. YAML 1.1 would read 010 as 8, and 1:30 as 90."""
+    place = f"{file}:{node.start_mark.line + 1}"
+    if node.tag.endswith((":int", ":float")) and (":" in node.value or re.match(r"[-+]?0[0-9_]+$", node.value)):
+        base = 60 if ":" in node.value else 8
+        what = f"{node.value} is a number of base {base}: write it in base 10, or in quotes if it is text"
+        raise ConfigError([f"{place}: not valid YAML: {what}"])
+    try:
+        return loader.construct_object(node)
+    except (yaml.YAMLError, RecursionError):
+        raise
+    except Exception:  # PyYAML fails in ways of its own at `!!int ''`, `!!bool x` and `2026-13-45`
+        kind = node.tag.rpartition(":")[2]
+        raise ConfigError([f"{place}: not valid YAML: {node.value!r} is no {kind}"]) from None

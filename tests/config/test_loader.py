@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from sat_slime.config import ConfigError, LabConfig, SlimeConfig, dump_config, load_config, load_grid
-from sat_slime.config.loader import RUNTIMES, SYNONYMS, key_paths
+from sat_slime.config.loader import key_paths
 from sat_slime.config.source import read_layers
 from sat_slime.objective.gates import DPPO
 from sat_slime.objective.weights import TIS
@@ -50,20 +50,6 @@ def test_the_runtime_decides_what_a_file_is(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "word, meant",
-    [
-        ("method.clip.eps", ["method.clip.eps_low", "method.clip.eps_high"]),
-        ("eps-clip", ["method.clip.eps_low", "method.clip.eps_high"]),
-        ("train.learning_rate", ["train.lr"]),
-        ("update_weights_interval", ["pipeline.lag"]),
-    ],
-)
-def test_what_other_projects_call_a_setting_is_known(tmp_path, word, meant):
-    for setting in meant:
-        assert f"'{setting}'" in errors(tmp_path, "seed: 1", f"{word}=1")[0].partition("did you mean")[2]
-
-
-@pytest.mark.parametrize(
     ("key", "flag"),
     [
         ("train.lr", "lr"),
@@ -74,11 +60,6 @@ def test_what_other_projects_call_a_setting_is_known(tmp_path, word, meant):
 def test_what_is_a_flag_of_slime_is_told_with_its_name(tmp_path, key, flag):
     (told,) = errors(tmp_path, "runtime: slime", f"{key}=1")
     assert told.endswith(f"did you mean 'slime.{flag}'?")
-
-
-def test_every_synonym_means_settings_that_are_there():
-    known = {".".join(path) for model in RUNTIMES.values() for path in key_paths(model)}
-    assert {key for keys in SYNONYMS.values() for key in keys} <= known
 
 
 @pytest.mark.parametrize(
