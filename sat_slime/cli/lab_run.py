@@ -46,7 +46,6 @@ from sat_slime.runs.going_back import (
     refuse_other_settings,
     settings_before,
 )
-from sat_slime.runs.health import Watch
 from sat_slime.runs.live_view import RunView
 from sat_slime.runs.lock import Holder
 from sat_slime.runs.log import RunLog
@@ -248,13 +247,7 @@ def _run(
     with RunView(heading, optimizer_steps(config), console, done) as view:
         log = None
         try:
-            log = RunLog(
-                folder,
-                view,
-                tensorboard=config.logging.tensorboard,
-                watch=Watch.of(config.model_dump(mode="json")),
-                stop_on_collapse=config.collapse.stop,
-            )
+            log = RunLog(folder, view, config.model_dump(mode="json"))
             for path in aside:
                 log.message(f"a checkpoint that is not gone on from is now {path}", "warning")
             log.message(f"{heading}, in {folder.path}")

@@ -124,7 +124,7 @@ _STEP = (
     Metric("loss/policy", "loss", "The surrogate's term of it.", "sum", slime=("train/pg_loss",)),
     Metric("loss/kl", "nats", "KL to the reference, without its coefficient.", "sum", slime=("train/kl_loss",)),
     Metric("loss/entropy", "nats", "Entropy, without its coefficient.", "sum", slime=("train/entropy_loss",)),
-    Metric("collapse/{mismatch_rise,score_loss,met}", "ratio, share, 0 or 1", "d_pi's level over its lowest; share of the best score lost; 1 while the [collapse rule](runs.md#collapse) holds. Missing until known.", "step", runtime="lab"),
+    Metric("collapse/met", "0 or 1", "1 while the [collapse rule](runs.md#collapse) holds.", "step", runtime="lab"),
     Metric("rollout/rejected", "count", "Responses that failed validation: they stay in their batch and are not trained.", "step", runtime="slime"),
     Metric("rollout/rejected/REASON", "count", "The rejected by reason, where there are any.", "step", runtime="slime"),
     Metric("rollout/{finished,finished_length_mean}", "count, tokens", "Mode streaming: responses completed since the step before, and their mean length.", "step"),

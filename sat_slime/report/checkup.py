@@ -343,7 +343,7 @@ def _summary(found: Checkup, seen: Sequence[Symptom]) -> Iterator[str]:
             f"The training reward went from {reward[:window].mean():.3f} to {reward[-window:].mean():.3f} (means over "
             f"{count_of(window, 'step')})."
         )
-    if metrics and (sentence := judge(metrics, found.data.evals, 1).sentence()):
+    if metrics and (sentence := judge(metrics, found.data.evals, 1).sentence):
         yield f"{sentence[0].upper()}{sentence[1:]}."
     if text := order(seen):
         yield text

@@ -147,7 +147,7 @@ def summary(collection: Collection, differences: pd.DataFrame) -> Iterator[str]:
         parts += [f"{count} {what}"] if count else []
     yield f"{', '.join(parts)}."
     collapsed = [run.where for run in collection.runs if run.collapse.met]
-    judged = sum(run.collapse.scores.newest is not None for run in collection.runs)
+    judged = sum(run.collapse.newest is not None for run in collection.runs)
     if judged:
         names = f": {'; '.join(collapsed)}" if collapsed else ""
         yield f"The collapse rule marks {len(collapsed)} of {judged} runs with enough scores to tell{names}."
@@ -442,7 +442,7 @@ def _collapse_text(run: ComparedRun) -> str:
         return f"collapsed from {watch.since}"
     if watch.ever is not None:
         return f"held at {watch.ever}, recovered"
-    if watch.scores.newest is None:
+    if watch.newest is None:
         return "too few scores to tell"
     return "no"
 

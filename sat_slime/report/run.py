@@ -20,7 +20,7 @@ from sat_slime.report.charts import BLUE, GREY, Chart, axis, lines
 from sat_slime.report.frames import finite_mean, smooth, steps_of, window_of
 from sat_slime.report.page import Section, Table, headline, percent, section_of, write_page
 from sat_slime.runs.folder import worked_seconds
-from sat_slime.runs.health import Watch, advisories, judge
+from sat_slime.runs.health import advisories, judge, measures
 from sat_slime.runs.live_view import duration
 from sat_slime.runs.reading import (
     Columns,
@@ -91,7 +91,7 @@ def known_of(columns: Columns, key: str) -> np.ndarray:
 
 def _learning(run: Run) -> str:
     metrics, evals = run.data.metrics, run.data.evals
-    if sentence := judge(metrics, evals, run.data.period).sentence():
+    if sentence := judge(metrics, evals, run.data.period).sentence:
         return f"Collapsed: {sentence.removeprefix('the run ')}."
     accuracy = evals.get("accuracy", np.zeros(0))
     ends_of = [
@@ -210,8 +210,8 @@ def _advisories(run: Run) -> Iterator[str]:
     """Tell what looked unhealthy at some time: the first time of each rule, and whether it held at the end."""
     if not section(run.config, "logging").get("health", True):
         return
-    watch = Watch.of(run.config)
-    for one in sorted(advisories(run.data.metrics, watch.period, watch.planned), key=lambda one: one.since or 0):
+    told = advisories(run.data.metrics, *measures(run.config))
+    for one in sorted(told, key=lambda one: one.since or 0):
         yield f"Health, from step {one.since}{', still at the end' if one.lasts else ''}: {one.text}."
 
 

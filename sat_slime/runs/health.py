@@ -9,17 +9,14 @@ may learn on. What counts as a collapse is `Collapse`.
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, median
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from sat_slime.config.jsonl import number
 from sat_slime.objective.metrics import slime_names
-from sat_slime.runs.reading import Columns, RunData, batch_setting, has, known, section, whole
+from sat_slime.runs.reading import Columns, RunData, batch_setting, has, known, section
 
 LEVEL_STEPS, FLOOR_STEPS = 16, 32
 """A level, and the lowest level, are means over at least so many steps."""
@@ -27,8 +24,6 @@ MISMATCH_RISE, MISMATCH_CEILING = 3.0, 0.15
 """d_pi over its lowest level, and the nats from which on no level counts as low. The paper's run at lag 8 leaves its
 band of 0.01 above 0.03. Baselines that learn on were seen to reach this factor too: the mismatch alone tells no
 collapse. The ceiling is ten times what the paper shows of runs that do not collapse."""
-KL_RISE = MISMATCH_RISE**2
-"""The KL grows as the square of d."""
 SCORES, SCORE_LOSS, SCORE_ERRORS = 3, 1 / 3, 3.0
 """A score is the mean of so many evaluations: one bad evaluation is no collapse. Share of the best score that is lost,
 and standard errors that the loss is at least, where the number of samples is known."""
@@ -68,7 +63,7 @@ class Bound:
     least: float = -math.inf
     """A level below this is healthy, whatever the multiple."""
     runs: Literal["", "ours", "slime"] = ""
-    """The runs that it is for: ours while they go on, those of slime's own loss afterwards; empty: both."""
+    """The runs that it is for: ours, or those of slime's own loss; empty: both."""
 
 
 @dataclass(frozen=True)
@@ -97,8 +92,6 @@ R3 it rose up to 5.5 times in 128 steps, and stayed below 0.06 nats; where one e
 weights it was more than ten times as large at once."""
 LEAST_ESS = 0.5
 """Effective sample size of pi / mu over the tokens, as a share: below, half of a batch counts for nothing."""
-LEAST_KL = 0.1
-"""Nats of the KL to the reference, which begins at 0, so that nine times its lowest level alone is nothing."""
 MOST_TRUNCATED = 0.2
 """Responses cut at the length limit, as a share."""
 BEYOND = "was above {limit:g} in size at {out} of {known} steps, {level:.3g} at most"
@@ -183,9 +176,10 @@ RULES = (
         "The log names engine, push and remedy; `pipeline.canary: stop` ends such a run",
     ),
     Rule(
-        Bound("kl", "loss/kl", KL_RISE, of="lowest", least=LEAST_KL, runs="slime"),
-        f"the KL to the reference went to {{level:.3g}} nats, {{limit:g}} times its lowest level of {{usual:.3g}} "
-        f"and above {LEAST_KL:g}",
+        # It grows as the square of d, from 0, so that nine times its lowest level alone is nothing.
+        Bound("kl", "loss/kl", MISMATCH_RISE**2, of="lowest", least=0.1, runs="slime"),
+        "the KL to the reference went to {level:.3g} nats, {limit:g} times its lowest level of {usual:.3g} "
+        "and above 0.1",
         "The policy runs away from the reference. Try a larger --kl-loss-coef, or a smaller --lr",
     ),
     Rule(
@@ -219,49 +213,11 @@ RULES = (
         "accepts an answer without its derivation",
     ),
 )
+JUDGED = {"step", "reward/mean", *(rule.bound.metric for rule in RULES)}
+"""What the rules of health and collapse read of a step."""
 
 
 # ------------------------------------------------------------------------------------------- levels over the steps
-
-
-def whole_cycles(steps: int, period: int) -> int:
-    """Return at least so many steps, in whole cycles of the lag."""
-    return period * -(-steps // period)
-
-
-OVER: Mapping[str, Callable[[Sequence[float]], float]] = {
-    "mean": fmean,
-    "max": max,
-    "sum": sum,
-    "size": lambda values: abs(values[0]),
-}
-"""Ways from the values of the newest steps to their level."""
-
-
-class Band:
-    """The level of finite values that cycle with the lag, beside the lowest that it has had. The band ends where the
-    level is `rise` times the lowest one, or `ceiling`."""
-
-    def __init__(self, period: int, rise: float, ceiling: float = math.inf):
-        self.rise, self.ceiling = rise, ceiling
-        self._first_cycle = period  # it begins with a batch of lag 0, and does not count
-        self._steps = whole_cycles(LEVEL_STEPS, period)
-        self._newest = deque[float](maxlen=whole_cycles(FLOOR_STEPS, period))
-        self.floor = self.risen = math.nan
-        """The lowest level, and the newest over it; NaN until they are known."""
-        self.left = False
-        """True while the level is out of the band."""
-
-    def take(self, value: float) -> None:
-        if self._first_cycle:
-            self._first_cycle -= 1
-            return
-        self._newest.append(value)
-        if len(self._newest) == self._newest.maxlen:
-            level = sum([*self._newest][-self._steps :]) / self._steps
-            self.floor = np.fmin(self.floor, sum(self._newest) / len(self._newest))
-            self.risen = level / self.floor if self.floor > 0 else math.nan
-            self.left = self.risen >= self.rise or level >= self.ceiling
 
 
 @dataclass(frozen=True)
@@ -291,79 +247,100 @@ class Symptom:
         return f"{self.seen}. {self.advice}" if self.advice else self.seen
 
 
-class Judged:
-    """A rule over the values of its metric, taken step by step, NaN where a step did not measure it."""
+def whole_cycles(steps: int, period: int) -> int:
+    """Return at least so many steps, in whole cycles of the lag."""
+    return period * -(-steps // period)
 
-    def __init__(self, rule: Rule, period: int = 1, planned: Mapping[str, float] | None = None):
-        """period: steps of a lag cycle. planned: as Watch.planned."""
-        bound, self.rule, self.planned = rule.bound, rule, planned or {}
-        self._steps = 1 if bound.over == "size" else whole_cycles(LEVEL_STEPS, period)
-        self._newest = deque[float](maxlen=self._steps)
-        self._first: list[float] = []
-        self._band = Band(period, bound.limit, bound.ceiling) if bound.of == "lowest" else None
-        self.level = self.usual = math.nan
-        """The newest level, and what the bound is a multiple of; NaN where that is nothing, or not known."""
-        self.outside = False
-        self.since: int | None = None
-        """The first step that was out of the bound."""
-        self.begun = self.worst = (math.nan, math.nan)
-        """Level and usual as it began, and the worst level since beside the newest usual."""
-        self.known = self.out = 0
 
-    def take(self, step: float, value: float) -> None:
-        bound, there = self.rule.bound, math.isfinite(value)
-        self._newest.append(value)
-        self.known += there
-        if there and len(self._first) < self._steps:
-            self._first.append(value)
-        window = [one for one in self._newest if math.isfinite(one)]
-        self.level = math.nan
-        if window and len(self._newest) == self._steps:
-            self.level = OVER[bound.over](window)
-        self.usual = self.planned.get(bound.of, math.nan)
-        if bound.of in ("lowest", "beginning"):
-            self.usual = median(self._first) if self._first else math.nan
-        if self._band:
-            if there:
-                self._band.take(value)
-                self.usual = self.usual if math.isnan(self._band.floor) else float(self._band.floor)
-            beyond = (there and self._band.left) or self.level >= bound.ceiling
-        else:
-            limit = bound.limit * self.usual if bound.of else bound.limit
-            beyond = self.level > limit if bound.above else self.level < limit
-        self.outside = beyond and self.level >= bound.least
-        self.out += self.outside
-        if self.outside and self.since is None:
-            self.since, self.begun, self.worst = int(step), (self.level, self.usual), (self.level, self.usual)
-        if self.since is not None:
-            worse = np.fmax if bound.above else np.fmin
-            self.worst = float(worse(self.worst[0], self.level)), self.usual
+def windows(values: np.ndarray, size: int) -> np.ndarray:
+    """Return (n, size): the newest values at each of (n,) steps, NaN before the first."""
+    if not len(values):
+        return np.zeros((0, size))
+    return np.lib.stride_tricks.sliding_window_view(np.concatenate([np.full(size - 1, np.nan), values]), size)
 
-    def over(self, steps: np.ndarray, values: np.ndarray) -> Judged:
-        """Return the rule after all of (n,) steps."""
-        for step, value in zip(steps.tolist(), values.tolist(), strict=True):
-            self.take(step, value)
-        return self
 
-    def symptom(self, level: float, usual: float) -> Symptom:
-        """Return what is said of a level that is out of its bound."""
-        bound = self.rule.bound
-        crossed = f"above {bound.ceiling:g}"
-        if level < bound.ceiling or level >= bound.limit * usual:
-            risen = f"more than {bound.limit:g} times its lowest level of {usual:.3g}"
-            crossed = risen if level < bound.ceiling else f"{risen}, and {crossed}"
-        seen = self.rule.seen.format(
-            level=level,
-            usual=usual,
-            share=level / usual if usual else math.nan,
-            limit=bound.limit,
-            steps=self._steps,
-            crossed=crossed,
-            out=self.out,
-            known=self.known,
-        )
-        advice = self.rule.advice.format(or_sat="" if "tail" in self.planned else ", or SAT")
-        return Symptom(bound.name, seen, advice, self.since, self.outside)
+class Band(NamedTuple):
+    """The level of (n,) finite values that cycle with the lag, beside the lowest that it has had."""
+
+    floor: np.ndarray
+    """(n,) the lowest level so far; NaN until it is known."""
+    risen: np.ndarray
+    """(n,) the level over it."""
+    left: np.ndarray
+    """(n,) bool: the level is out of the band, which ends at `rise` times the lowest one, or at `ceiling`."""
+
+    @classmethod
+    def of(cls, values: np.ndarray, period: int, rise: float, ceiling: float = math.inf) -> Band:
+        counted = values[period:]  # the first cycle begins with a batch of lag 0
+        level = windows(counted, whole_cycles(LEVEL_STEPS, period)).mean(axis=1)
+        lowest = windows(counted, whole_cycles(FLOOR_STEPS, period)).mean(axis=1)
+        floor = np.fmin.accumulate(lowest)
+        risen = np.divide(level, floor, out=np.full(len(floor), np.nan), where=floor > 0)
+        left = ~np.isnan(floor) & ((risen >= rise) | (level >= ceiling))
+        unknown = np.full(len(values) - len(counted), np.nan)
+        return cls(np.append(unknown, floor), np.append(unknown, risen), np.append(np.isfinite(unknown), left))
+
+
+def judged(
+    rule: Rule, steps: np.ndarray, values: np.ndarray, period: int, planned: Mapping[str, float], worst: bool
+) -> Symptom | None:
+    """Return what a rule says of the values of its metric, or None.
+
+    Args:
+        steps: (n,).
+        values: (n,), NaN where a step did not measure it.
+        period: steps of a lag cycle.
+        planned: numbers of a run's settings that rules measure by, as far as they tell: tail, lag and responses.
+        worst: tell the worst level, not the one with which it began.
+    """
+    bound, there = rule.bound, np.isfinite(values)
+    size = 1 if bound.over == "size" else whole_cycles(LEVEL_STEPS, period)
+    newest = windows(np.where(there, values, np.nan), size)
+    measured = np.isfinite(newest)
+    total, counts = np.where(measured, newest, 0).sum(axis=1), measured.sum(axis=1)
+    level = {
+        "mean": total / np.maximum(counts, 1),
+        "max": np.where(measured, newest, -np.inf).max(axis=1),
+        "sum": total,
+        "size": np.abs(newest[:, 0]),
+    }[bound.over]
+    level = np.where((counts > 0) & (np.arange(len(values)) >= size - 1), level, np.nan)
+    usual = np.full(len(values), planned.get(bound.of, np.nan))
+    if bound.of in ("lowest", "beginning"):
+        first = values[there][:size]
+        medians = np.array([np.nan, *(np.median(first[:count]) for count in range(1, len(first) + 1))])
+        usual = medians[np.minimum(there.cumsum(), len(first))]
+    limit = bound.limit * usual if bound.of else bound.limit
+    outside = level > limit if bound.above else level < limit
+    if bound.of == "lowest":
+        band = Band.of(values[there], period, bound.limit, bound.ceiling)
+        floor = np.append(np.nan, band.floor)[there.cumsum()]
+        usual = np.where(np.isnan(floor), usual, floor)
+        outside = level >= bound.ceiling
+        outside[there] |= band.left
+    outside &= level >= bound.least
+    if not outside.any():
+        return None
+    since = int(outside.argmax())
+    told, beside = float(level[since]), float(usual[since])
+    if worst:
+        told, beside = float((np.fmax if bound.above else np.fmin).reduce(level[since:])), float(usual[-1])
+    crossed = f"above {bound.ceiling:g}"
+    if told < bound.ceiling or told >= bound.limit * beside:
+        risen = f"more than {bound.limit:g} times its lowest level of {beside:.3g}"
+        crossed = risen if told < bound.ceiling else f"{risen}, and {crossed}"
+    seen = rule.seen.format(
+        level=told,
+        usual=beside,
+        share=told / beside if beside else math.nan,
+        limit=bound.limit,
+        steps=size,
+        crossed=crossed,
+        out=outside.sum(),
+        known=there.sum(),
+    )
+    advice = rule.advice.format(or_sat="" if "tail" in planned else ", or SAT")
+    return Symptom(bound.name, seen, advice, int(steps[since]), bool(outside[-1]))
 
 
 # ------------------------------------------------------------------------------------------------------- a collapse
@@ -378,29 +355,22 @@ class Score(NamedTuple):
     error: float
 
 
-class Scores:
-    """The scores of a run, evaluation by evaluation."""
-
-    def __init__(self) -> None:
-        self._newest = deque[tuple[float, float]](maxlen=SCORES)
-        self.newest: Score | None = None
-        """None until there are as many evaluations as a score takes."""
-        self.best: Score | None = None
-        self.fell = False
-        """Whether the newest one lies below the best by a third, and beyond the errors of the two."""
-
-    def take(self, step: float, value: float, samples: float) -> None:
-        self._newest.append((value, samples))
-        if len(self._newest) == SCORES:
-            mean, answers = (sum(column) / SCORES for column in zip(*self._newest, strict=True))
-            known = 0 <= mean <= 1 and answers > 0
-            error = math.sqrt(mean * (1 - mean) / (SCORES * answers)) if known else 0.0
-            self.newest = newest = Score(int(step), mean, error)
-            self.best = best = newest if self.best is None or newest.mean >= self.best.mean else self.best
-            loss, noise = best.mean - newest.mean, SCORE_ERRORS * math.hypot(best.error, newest.error)
-            self.fell = best.mean > 0 and loss >= SCORE_LOSS * best.mean and loss > noise
+def scores(rows: Sequence[tuple[float, float, float]]) -> Iterator[tuple[Score, Score, bool]]:
+    """Yield (newest score, best so far, whether the newest lies below the best by a third and beyond the errors of the
+    two) from the third on of the evaluations, each with its step, value and samples."""
+    best: Score | None = None
+    for end in range(SCORES, len(rows) + 1):
+        _, values, samples = zip(*rows[end - SCORES : end], strict=True)
+        mean, answers = sum(values) / SCORES, sum(samples) / SCORES
+        known = 0 <= mean <= 1 and answers > 0
+        error = math.sqrt(mean * (1 - mean) / (SCORES * answers)) if known else 0.0
+        newest = Score(int(rows[end - 1][0]), mean, error)
+        best = newest if best is None or mean >= best.mean else best
+        loss, noise = best.mean - mean, SCORE_ERRORS * math.hypot(best.error, error)
+        yield newest, best, best.mean > 0 and loss >= SCORE_LOSS * best.mean and loss > noise
 
 
+@dataclass
 class Collapse:
     """The collapse rule, the same for every run, after it and while it goes on.
 
@@ -417,163 +387,81 @@ class Collapse:
     blocks of 16 steps or more. What the rule cannot see (too few evaluations, no d_pi) it does not mark.
     """
 
-    def __init__(self, period: int, by_accuracy: bool):
-        """period: steps of a lag cycle. by_accuracy: the run evaluates; else its training reward is the score."""
-        self.by_accuracy, self.what = by_accuracy, "accuracy" if by_accuracy else "training reward"
-        self.scores = Scores()
-        self.band = Band(max(1, period), MISMATCH_RISE, MISMATCH_CEILING)
-        """That of d_pi."""
-        self.since: int | None = None
-        """Evaluation from which on the whole rule has held; None while it does not."""
-        self.ever: int | None = None
-        """First evaluation at which it held."""
-        self.departed: int | None = None
-        """First step at which d_pi was out of its low band."""
-        self._left_since_best, self._rise_since_best = False, math.nan
-        self._block: list[float] = []
-        self._block_steps = whole_cycles(LEVEL_STEPS, max(1, period))
+    newest: Score | None = None
+    """None until there are as many evaluations as a score takes."""
+    fell: bool = False
+    """Whether the score fell, whatever the mismatch did."""
+    since: int | None = None
+    """Evaluation from which on the whole rule has held; None while it does not."""
+    ever: int | None = None
+    """First evaluation at which it held."""
+    departed: int | None = None
+    """First step at which d_pi was out of its low band."""
+    sentence: str = ""
+    """What holds now, in words; empty while the rule does not."""
 
     @property
     def met(self) -> bool:
         """True while the rule holds."""
         return self.since is not None
 
-    def step(self, step: float, d_pi: float, reward: float) -> None:
-        """Take an optimizer step; NaN is what it lacks."""
-        if math.isfinite(step) and math.isfinite(d_pi):
-            self.band.take(d_pi)
-            self.departed = int(step) if self.band.left and self.departed is None else self.departed
-            self._left_since_best |= self.band.left
-            self._rise_since_best = float(np.fmax(self._rise_since_best, self.band.risen))
-        if not self.by_accuracy and math.isfinite(step) and math.isfinite(reward):
-            self._block.append(reward)
-            if len(self._block) == self._block_steps:
-                self._score(step, sum(self._block) / len(self._block), math.nan)
-                self._block.clear()
-
-    def evaluation(self, step: float, accuracy: float, samples: float) -> None:
-        """Take an evaluation, after the steps up to its own."""
-        if self.by_accuracy and math.isfinite(step) and math.isfinite(accuracy):
-            self._score(step, accuracy, samples)
-
-    def _score(self, step: float, value: float, samples: float) -> None:
-        self.scores.take(step, value, samples)
-        if self.scores.newest is not None and self.scores.newest is self.scores.best:
-            self._left_since_best, self._rise_since_best = self.band.left, self.band.risen
-        self.since = (self.since or int(step)) if self.scores.fell and self._left_since_best else None
-        self.ever = self.ever or self.since
-
-    @property
-    def score_loss(self) -> float:
-        """Share of the best score that is lost now; NaN until scores are known."""
-        best, newest = self.scores.best, self.scores.newest
-        return math.nan if best is None or newest is None or best.mean <= 0 else 1 - newest.mean / best.mean
-
-    def sentence(self) -> str:
-        """Return what holds now, in words; empty while the rule does not."""
-        best, newest = self.scores.best, self.scores.newest
-        if not self.met or best is None or newest is None:
-            return ""
-        return (
-            f"the run meets the collapse rule since step {self.since}: {self.what} fell from {best.mean:.3f} "
-            f"(mean of {SCORES}, to step {best.step}) to {newest.mean:.3f}, and d_pi left its low band "
-            f"({self._rise_since_best:.1f} times its lowest level, {self.band.floor:.4f} nats)"
-        )
-
 
 def judge(metrics: Columns, evals: Columns, period: int) -> Collapse:
     """Return the collapse rule over the columns of a run's metrics.jsonl and eval.jsonl, by its training reward where
     it has no accuracy. period: steps of a lag cycle."""
-
-    def rows(table: Columns, *keys: str) -> list[tuple[float, ...]]:
-        unknown = np.full(len(table.get("step", ())), np.nan)
-        return [*zip(*(table.get(key, unknown).tolist() for key in ("step", *keys)), strict=True)]
-
-    collapse, steps = Collapse(period, "accuracy" in evals), deque(rows(metrics, "mismatch/d_pi", "reward/mean"))
-    for evaluation in (*rows(evals, "accuracy", "n_samples"), (math.inf, math.nan, math.nan)):
-        while steps and not steps[0][0] > evaluation[0]:
-            collapse.step(*steps.popleft())
-        collapse.evaluation(*evaluation)
-    return collapse
-
-
-# ------------------------------------------------------------------------------------------- runs of ours, as they go
-
-
-class Watch:
-    """The rules over a run of ours that goes on. Feed it the rows of metrics.jsonl and eval.jsonl as they are
-    written."""
-
-    def __init__(
-        self,
-        period: int = 1,
-        planned: Mapping[str, float] | None = None,
-        by_accuracy: bool = True,
-        advise: bool = True,
-    ):
-        """
-        Args:
-            period: steps of a lag cycle.
-            planned: numbers of a run's settings that rules measure by, as far as they tell: tail, lag and responses.
-            by_accuracy: as of `Collapse`.
-            advise: whether `step` tells symptoms.
-        """
-        self.period, self.planned, self._made_with = period, planned or {}, (period, planned, by_accuracy, advise)
-        self.collapse = Collapse(period, by_accuracy)
-        rules = [rule for rule in RULES if advise and rule.bound.runs != "slime"]
-        self._judged = [Judged(rule, period, planned) for rule in rules]
-        self.holding: dict[str, Symptom] = {}
-        """The symptoms that hold now, by their names."""
-
-    @classmethod
-    def of(cls, config: Mapping[str, Any]) -> Watch:
-        """Return the watch of a run with these settings, as config.yaml has them."""
-        pipeline, sat = section(config, "pipeline"), section(section(config, "method"), "sat")
-        lag, steps = pipeline.get("lag"), pipeline.get("optimizer_steps_per_rollout") or 1
-        streams = pipeline.get("mode") == "streaming"
-        prompts, samples = (
-            batch_setting(config, name) or 0 for name in ("prompts_per_iteration", "samples_per_prompt")
+    steps, d_pi = known(metrics, "mismatch/d_pi")
+    band = Band.of(d_pi, period, MISMATCH_RISE, MISMATCH_CEILING)
+    found = Collapse(departed=int(steps[band.left.argmax()]) if band.left.any() else None)
+    what, (at, values) = "accuracy", known(evals, "accuracy")
+    counted = evals.get("n_samples", np.full(len(evals.get("step", ())), np.nan))
+    if "accuracy" in evals:
+        samples = counted[np.isfinite(evals["accuracy"]) & np.isfinite(evals["step"])]
+    else:
+        what, (at, values) = "training reward", known(metrics, "reward/mean")
+        block = whole_cycles(LEVEL_STEPS, period)
+        count = len(values) // block
+        at, values = at[block - 1 :: block], values[: count * block].reshape(count, block).mean(axis=1)
+        samples = np.full(count, np.nan)
+    rows = [*zip(at.tolist(), values.tolist(), samples.tolist(), strict=True)]
+    # The steps up to an evaluation's own were before it.
+    before = np.searchsorted(np.maximum.accumulate(steps), at, "right")
+    best_before = 0
+    for (newest, best, fell), now in zip(scores(rows), before[SCORES - 1 :].tolist(), strict=True):
+        if newest is best:
+            best_before = max(0, now - 1)
+        holds = fell and bool(band.left[best_before:now].any())
+        found.newest, found.fell = newest, fell
+        found.since = (found.since or newest.step) if holds else None
+        found.ever = found.ever or found.since
+        found.sentence = (
+            ""
+            if not holds
+            else (
+                f"the run meets the collapse rule since step {found.since}: {what} fell from {best.mean:.3f} "
+                f"(mean of {SCORES}, to step {best.step}) to {newest.mean:.3f}, and d_pi left its low band "
+                f"({np.fmax.reduce(band.risen[best_before:]):.1f} times its lowest level, {band.floor[-1]:.4f} nats)"
+            )
         )
-        settings = {
-            "tail": 1 - sat["alpha"] if "alpha" in sat else None,
-            "lag": pipeline.get("max_staleness") if streams else None if lag is None else max(lag, 1) * steps,
-            "responses": prompts * samples or None,
-        }
-        return cls(
-            max(1, (1 if lag is None else lag) * steps),
-            {name: value for name, value in settings.items() if value is not None},
-            whole(section(config, "eval"), "every_n_iterations", 0) > 0,
-            section(config, "logging").get("health", True),
-        )
+    return found
 
-    def step(self, row: Mapping[str, Any]) -> tuple[dict[str, float], list[Symptom]]:
-        """Take an optimizer step; return what the collapse rule adds to its metrics, and the symptoms that begin to
-        hold with it."""
-        step, d_pi = number(row, "step"), number(row, "mismatch/d_pi")
-        self.collapse.step(step, d_pi, number(row, "reward/mean"))
-        for judged in self._judged:
-            judged.take(0 if math.isnan(step) else step, number(row, judged.rule.bound.metric))
-        before = self.holding
-        now = [one.symptom(one.level, one.usual) for one in self._judged if one.outside]
-        self.holding = {symptom.name: symptom for symptom in now}
-        told = {"collapse/score_loss": self.collapse.score_loss}
-        if math.isfinite(d_pi):
-            told["collapse/mismatch_rise"] = self.collapse.band.risen
-        added = {name: value for name, value in told.items() if value == value}
-        new = [symptom for symptom in now if symptom.name not in before]
-        return added | {"collapse/met": float(self.collapse.met)}, new
 
-    def evaluation(self, row: Mapping[str, Any]) -> None:
-        """Take an evaluation."""
-        self.collapse.evaluation(*(number(row, key) for key in ("step", "accuracy", "n_samples")))
+# ------------------------------------------------------------------------------------------------------- runs of ours
 
-    def anew(self, rows: Iterable[Mapping[str, Any]], evals: Iterable[Mapping[str, Any]]) -> Watch:
-        """Return the same rules over the rows of an earlier part of the run alone."""
-        other = Watch(*self._made_with)
-        taken = [*((row, other.step) for row in rows), *((row, other.evaluation) for row in evals)]
-        for row, take in sorted(taken, key=lambda one: number(one[0], "step", 0)):
-            take(row)
-        return other
+
+def measures(config: Mapping[str, Any]) -> tuple[int, dict[str, float]]:
+    """Return the steps of a lag cycle, and the numbers that rules measure by (`judged`), of a run with these settings,
+    as config.yaml has them."""
+    pipeline, sat = section(config, "pipeline"), section(section(config, "method"), "sat")
+    lag, steps = pipeline.get("lag"), pipeline.get("optimizer_steps_per_rollout") or 1
+    streams = pipeline.get("mode") == "streaming"
+    prompts, samples = (batch_setting(config, name) or 0 for name in ("prompts_per_iteration", "samples_per_prompt"))
+    settings = {
+        "tail": 1 - sat["alpha"] if "alpha" in sat else None,
+        "lag": pipeline.get("max_staleness") if streams else None if lag is None else max(lag, 1) * steps,
+        "responses": prompts * samples or None,
+    }
+    period = max(1, (1 if lag is None else lag) * steps)
+    return period, {name: value for name, value in settings.items() if value is not None}
 
 
 def advisories(metrics: Columns, period: int, planned: Mapping[str, float]) -> Iterator[Symptom]:
@@ -582,9 +470,8 @@ def advisories(metrics: Columns, period: int, planned: Mapping[str, float]) -> I
         if rule.bound.runs != "slime" and has(metrics, rule.bound.metric):
             values = metrics[rule.bound.metric]
             steps = np.nan_to_num(metrics.get("step", np.zeros(len(values))))  # a damaged row may lack its own
-            judged = Judged(rule, period, planned).over(steps, values)
-            if judged.since is not None:
-                yield judged.symptom(*judged.begun)
+            if symptom := judged(rule, steps, values, period, planned, worst=False):
+                yield symptom
 
 
 # ------------------------------------------------------------------------------------------------- runs of slime's loss
@@ -594,7 +481,12 @@ def symptoms(data: RunData) -> list[Symptom]:
     """Return what looks unhealthy. The earliest comes first; what holds for the whole run comes last. Of two findings
     of one name the later one is told only where it alone lasts to the end."""
     metrics = data.metrics
-    found = [*_falls(metrics, data.evals), *_start(metrics), *_not_finite(data), *_by_rules(metrics)]
+    found = [*_falls(metrics, data.evals), *_start(metrics), *_not_finite(data)]
+    for rule in RULES:
+        if rule.bound.runs != "ours" and (
+            symptom := judged(rule, *known(metrics, rule.bound.metric), 1, {}, worst=True)
+        ):
+            found.append(symptom)
     told: list[Symptom] = []
     for symptom in sorted(found, key=lambda symptom: symptom.since or 0):
         if not any(one.name == symptom.name and (one.lasts or not symptom.lasts) for one in told):
@@ -604,14 +496,6 @@ def symptoms(data: RunData) -> list[Symptom]:
     told += [symptom for symptom in _drift(metrics) if (symptom.since or 0) < mismatch - LEVEL_STEPS]
     told.sort(key=lambda symptom: symptom.since or 0)
     return told + list(_blind_clip(metrics))
-
-
-def _by_rules(metrics: Columns) -> Iterator[Symptom]:
-    for rule in RULES:
-        if rule.bound.runs != "ours":
-            judged = Judged(rule).over(*known(metrics, rule.bound.metric))
-            if judged.since is not None:
-                yield judged.symptom(*judged.worst)
 
 
 def _start(metrics: Columns) -> Iterator[Symptom]:
@@ -679,13 +563,13 @@ def _falls(metrics: Columns, evals: Columns) -> Iterator[Symptom]:
             text = f"the training reward fell from {best:.3f} at its best to {now:.3f}, by a third or more"
             yield Symptom("reward", text, advice, onset(steps[full], level, best))
     steps, values = known(evals, "accuracy")
-    scores, since = Scores(), math.inf
-    for step, value in zip(steps.tolist(), values.tolist(), strict=True):
-        scores.take(step, value, math.nan)
-        since = min(since, step) if scores.fell else math.inf
-    if scores.fell and scores.best and scores.newest:
-        text = f"the evaluated score fell from {scores.best.mean:.3f} to {scores.newest.mean:.3f} (means of {SCORES})"
-        began = min(int(since), onset(steps, values, scores.best.mean))
+    rows, since, last = [(step, value, math.nan) for step, value in zip(steps, values, strict=True)], math.inf, None
+    for newest, best_score, fell in scores(rows):
+        since = min(since, newest.step) if fell else math.inf
+        last = (best_score.mean, newest.mean) if fell else None
+    if last:
+        text = f"the evaluated score fell from {last[0]:.3f} to {last[1]:.3f} (means of {SCORES})"
+        began = min(int(since), onset(steps, values, last[0]))
         yield Symptom("evaluation", f"{text}, by a third or more", advice, began)
 
 

@@ -11,32 +11,27 @@ from pathlib import Path
 from typing import Any
 
 from sat_slime.config.disk import disk_is_full
-from sat_slime.config.jsonl import append_line, keep_rows, number, read_rows, to_json
+from sat_slime.config.jsonl import append_line, keep_rows, number, to_json
 from sat_slime.runs.folder import RunFolder
-from sat_slime.runs.health import Watch
+from sat_slime.runs.health import JUDGED, LEVEL_STEPS, advisories, judge, measures
 from sat_slime.runs.live_view import RunView, eval_line, live_words
-from sat_slime.runs.reading import row_faults
+from sat_slime.runs.reading import columns, row_faults, section
 
 
 class RunLog:
     """The log of one run. Its methods may be called from several threads."""
 
-    def __init__(
-        self,
-        folder: RunFolder,
-        view: RunView,
-        *,
-        tensorboard: bool = False,
-        watch: Watch | None = None,
-        stop_on_collapse: bool = False,
-    ):
-        """watch: the rules of health and collapse. It gets every row, and what it says joins the metrics and the
-        messages, each as it begins to hold."""
+    def __init__(self, folder: RunFolder, view: RunView, config: Mapping[str, Any] | None = None):
+        """config: the run's settings, as config.yaml has them. With them the rules of health and collapse are held
+        against its rows every 16 steps, the latter at evaluations too, and what begins to hold joins the messages."""
         self._folder = folder
         self._view = view
         self._lock = threading.RLock()
-        self._watch, self._stop_on_collapse, self._told = watch, stop_on_collapse, False
-        self._tensorboard = tensorboard and importlib.util.find_spec("tensorboard") is not None
+        self._config, self._collapse = config, ""
+        self._rows: list[dict[str, Any]] = []
+        self._evals: list[dict[str, Any]] = []
+        wanted = section(config or {}, "logging").get("tensorboard", False)
+        self._tensorboard = wanted and importlib.util.find_spec("tensorboard") is not None
         self._events: Any = None
         """TensorBoard's writer, once there is something to write."""
         self._purge_step: int | None = None
@@ -44,15 +39,20 @@ class RunLog:
     def step(self, metrics: Mapping[str, Any]) -> None:
         """Record one optimizer step as a line of metrics.jsonl. `metrics["step"]` is the number of updates made."""
         metrics = _numbers(metrics)
-        added, symptoms = self._watch.step(metrics) if self._watch else ({}, [])
-        metrics |= added
+        if self._config is not None:
+            metrics["collapse/met"] = float(bool(self._collapse))
         self._append(self._folder.metrics, to_json(metrics))
         self.message("  ".join([f"step {metrics.get('step', '?')}", *live_words(metrics)]), "debug")
         self._track(metrics)
         self._view.step(metrics)
-        self._tell_collapse()
-        for symptom in symptoms:
-            self.message(f"health: {symptom.text}", "warning")
+        self._rows.append({key: value for key, value in metrics.items() if key in JUDGED})
+        step = int(number(metrics, "step", 0))
+        if self._config is not None and step % LEVEL_STEPS == 0:
+            self._tell_collapse()
+            told = advisories(columns(self._rows), *measures(self._config))
+            for symptom in told if section(self._config, "logging").get("health", True) else ():
+                if (symptom.since or 0) > step - LEVEL_STEPS:  # those before were told then
+                    self.message(f"health: {symptom.text}", "warning")
 
     def eval(self, metrics: Mapping[str, Any]) -> None:
         """Record one evaluation (step, weights_step, accuracy, n_samples) as a line of eval.jsonl."""
@@ -61,21 +61,23 @@ class RunLog:
         self.message(eval_line(metrics), "debug")
         self._track({"step": metrics.get("step", 0)} | {f"eval/{k}": v for k, v in metrics.items() if k != "step"})
         self._view.eval(metrics)
-        if self._watch is not None:
-            self._watch.evaluation(metrics)
+        self._evals.append(metrics)
         self._tell_collapse()
 
     def stop_reason(self) -> str | None:
         """Return why the run is to end after this iteration, or None."""
-        met = self._watch.collapse.sentence() if self._watch and self._stop_on_collapse else ""
-        return f"{met} (collapse.stop)" if met else None
+        stops = section(self._config or {}, "collapse").get("stop", False)
+        return f"{self._collapse} (collapse.stop)" if self._collapse and stops else None
 
-    def _tell_collapse(self) -> None:
-        """Write a warning, once each time that the rule begins to hold."""
-        met = self._watch.collapse.sentence() if self._watch else ""
-        if met and not self._told:
-            self.message(met, "warning")
-        self._told = bool(met)
+    def _tell_collapse(self, aloud: bool = True) -> None:
+        """Hold the rule against all rows; write a warning, once each time that it begins to hold."""
+        if self._config is None:
+            return
+        before, evals = self._collapse, columns(self._evals)
+        period, _ = measures(self._config)
+        self._collapse = judge(columns(self._rows), evals, period).sentence
+        if aloud and self._collapse and not before:
+            self.message(self._collapse, "warning")
 
     def samples(self, iteration: int, rows: list[dict[str, Any]]) -> None:
         """Write the responses of one iteration to samples/ITERATION.jsonl, in place of those written before."""
@@ -101,10 +103,9 @@ class RunLog:
         lost = list(row_faults(self._folder)) if step > 0 else []
         with self._lock, _writing(self._folder.path):
             kept = keep_rows(self._folder.metrics, lambda row: number(row, "step", 0) <= step)
-            keep_rows(self._folder.eval, lambda row: number(row, "step", 0) <= step)
-            if self._watch is not None:
-                self._watch = self._watch.anew(kept, read_rows(self._folder.eval))
-                self._told = self._watch.collapse.met
+            self._evals = keep_rows(self._folder.eval, lambda row: number(row, "step", 0) <= step)
+            self._rows = kept
+            self._tell_collapse(aloud=False)
             last = max((number(row, "iteration", -1) for row in kept), default=-1)
             for path in self._folder.samples.glob("*.jsonl"):
                 if path.stem.isdigit() and int(path.stem) > last:

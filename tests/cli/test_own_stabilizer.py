@@ -24,7 +24,6 @@ from sat_slime.report.methods import label_of
 from sat_slime.report.replay import choose
 from sat_slime.report.run import write_report
 from sat_slime.runs.folder import RunFolder
-from sat_slime.runs.health import Watch
 from sat_slime.runs.live_view import RunView
 from sat_slime.runs.log import RunLog
 from sat_slime.runs.reading import read_metrics
@@ -37,7 +36,7 @@ PATH = "my_package.halfway"
 @pytest.fixture
 def package(tmp_path, monkeypatch):
     """my_package.halfway, as the page has it."""
-    code, _task = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "extend.md").read_text(), re.DOTALL)
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "extend.md").read_text(), re.DOTALL)
     folder = tmp_path / "my_package"
     folder.mkdir()
     (folder / "__init__.py").touch()
@@ -102,7 +101,7 @@ def test_its_metrics_are_written_and_drawn(package, tmp_path):
     built = build_method(config.method)
     folder = RunFolder.create(tmp_path / "run", dump_config(config))
     view = RunView("run", 20, Console(file=io.StringIO(), width=300))
-    with contextlib.closing(RunLog(folder, view, watch=Watch.of(config.model_dump(mode="json")))) as log:
+    with contextlib.closing(RunLog(folder, view, config.model_dump(mode="json"))) as log:
         for step in range(1, 21):
             accumulator = MetricAccumulator()
             for farthest in (3.0, 3.0 + step / 10):

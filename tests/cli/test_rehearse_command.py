@@ -15,7 +15,7 @@ def test_without_the_checkouts_it_names_the_commands(tmp_path):
     ("options", "told"),
     [
         (["--set", "pipeline.lag=-1"], "pipeline.lag is -1"),
-        (["--method", "sat-gspo", "--set", "slime.qk-layernorm=false"], "docs/extend.md"),
+        (["--method", "sat-gspo", "--set", "slime.qk-layernorm=false"], "describe no family"),
     ],
 )
 def test_a_file_that_cannot_be_rehearsed_is_one_line(options, told, tmp_path):

@@ -17,7 +17,17 @@ from sat_slime.config.jsonl import read_rows
 from sat_slime.config.method_section import method_switches
 from sat_slime.report.run import findings
 from sat_slime.runs.folder import RunFolder
-from sat_slime.runs.health import MISMATCH_CEILING, MISMATCH_RISE, RULES, Watch, judge, order, symptoms, verdict
+from sat_slime.runs.health import (
+    MISMATCH_CEILING,
+    MISMATCH_RISE,
+    RULES,
+    advisories,
+    judge,
+    measures,
+    order,
+    symptoms,
+    verdict,
+)
 from sat_slime.runs.live_view import RunView
 from sat_slime.runs.log import RunLog
 from sat_slime.runs.reading import RunData, columns, load_run, not_finite
@@ -236,11 +246,13 @@ def test_every_flag_that_is_named_is_slimes():
 
 PLAN = 96
 CONFIG = LabConfig.model_validate({"method": method_switches("sat-gspo"), "pipeline": {"lag": 8, "iterations": PLAN}})
+SETTINGS = CONFIG.model_dump(mode="json")
 RESPONSES = CONFIG.rollout.prompts_per_iteration * CONFIG.rollout.samples_per_prompt
 
 
-def watch():
-    return Watch.of(CONFIG.model_dump(mode="json"))
+def advised(rows, planned=None):
+    period, told = measures(SETTINGS)
+    return list(advisories(columns(rows), period, told if planned is None else planned))
 
 
 def ill_rows(**illness):
@@ -274,19 +286,14 @@ ADVISED = {
 
 
 def test_a_healthy_run_has_no_advisory():
-    for log in (ill_rows(), [{"step": step} for step in range(100)]):
-        healthy = watch()
-        assert [one for row in log for one in healthy.step(row)[1]] == [] and healthy.holding == {}
+    assert advised(ill_rows()) == advised([{"step": step} for step in range(100)]) == []
 
 
 @pytest.mark.parametrize("name", ADVISED)
-def test_each_illness_is_told_once_as_it_begins(name):
+def test_each_illness_is_told_as_it_begins(name):
     illness, told = ADVISED[name]
-    ill = watch()
-    found = [(row["step"], one) for row in ill_rows(**illness) for one in ill.step(row)[1]]
-    assert [one.name for _, one in found] == [name] and set(ill.holding) == {name}
-    ((step, advisory),) = found
-    assert PLAN // 2 < step <= PLAN // 2 + 16
+    (advisory,) = advised(ill_rows(**illness))
+    assert advisory.name == name and PLAN // 2 < advisory.since <= PLAN // 2 + 16 and advisory.lasts
     for text in told:
         assert text in advisory.text
 
@@ -296,27 +303,16 @@ def test_each_illness_is_told_once_as_it_begins(name):
 )
 def test_a_wrong_engine_is_told_at_the_one_step_that_measures_it(usual, once, told):
     """usual, once: the implementation part, which every fifth step measures, and that of step 60."""
-    ill = watch()
-    for step in range(1, 70):
-        known = {"mismatch/implementation": once if step == 60 else usual} if step % 5 == 0 else {}
-        _, new = ill.step({"step": step, **known})
-        assert [advisory.name for advisory in new] == ["engine"] * (told and step == 60)
+    rows = [{"step": step} for step in range(1, 70)]
+    for row in rows[4::5]:
+        row["mismatch/implementation"] = once if row["step"] == 60 else usual
+    assert [(one.name, one.since) for one in advised(rows)] == [("engine", 60)] * told
 
 
-@pytest.mark.parametrize("tail, advised", [(None, True), (0.1, False)])
-def test_a_run_without_sat_is_advised_to_try_it_and_one_with_it_is_not(tail, advised):
-    ill = Watch(planned={"tail": tail} if tail else {})
-    told = [one.text for row in ill_rows(mismatch__d_pi=3.0) for one in ill.step(row)[1] if one.name == "mismatch"]
-    assert (
-        told and ("SAT" in told[0]) == advised and "nats, more than 3 times" in told[0] and "and above 0.15" in told[0]
-    )
-
-
-def test_what_passes_is_over_and_may_be_told_again():
-    one = watch()
-    steps = [*ill_rows(mismatch__ess=0.3), *ill_rows(), *ill_rows(mismatch__ess=0.3)]
-    told = [advisory.name for row in steps for advisory in one.step(row)[1]]
-    assert told == ["ess", "ess"]
+@pytest.mark.parametrize(("planned", "tried"), [({}, True), ({"tail": 0.1}, False)])
+def test_a_run_without_sat_is_advised_to_try_it_and_one_with_it_is_not(planned, tried):
+    (told,) = [one.text for one in advised(ill_rows(mismatch__d_pi=3.0), planned) if one.name == "mismatch"]
+    assert ("SAT" in told) == tried and "nats, more than 3 times" in told and "and above 0.15" in told
 
 
 @pytest.mark.parametrize(
@@ -329,7 +325,7 @@ def test_what_passes_is_over_and_may_be_told_again():
     ],
 )
 def test_rules_measure_by_the_plan(settings, planned):
-    known = Watch.of(LabConfig.model_validate(settings).model_dump(mode="json")).planned
+    _, known = measures(LabConfig.model_validate(settings).model_dump(mode="json"))
     assert {name: known.get(name) for name in planned} == planned
 
 
@@ -343,12 +339,12 @@ def folder(tmp_path):
 def test_the_log_says_it_once_also_over_a_resume(folder):
     told = io.StringIO()
     view = RunView("run", PLAN, Console(file=told, width=300))
-    first = RunLog(folder, view, watch=watch())
+    first = RunLog(folder, view, SETTINGS)
     for row in ill_rows(mismatch__ess=0.3)[:80]:
         first.step(row)
     first.close()
     assert folder.log.read_text().count("WARNING health: the effective sample size") == 1
-    resumed = RunLog(folder, view, watch=watch())
+    resumed = RunLog(folder, view, SETTINGS)
     resumed.rewind(76)
     for row in ill_rows(mismatch__ess=0.3)[76:]:
         resumed.step(row)
@@ -402,8 +398,8 @@ FEW = [0.1, 0.12, 0.12, 0.12, 0.12, 0.07, 0.07, 0.07, 0.07, 0.07]
 )
 def test_both_score_and_mismatch_have_to_go(d_pi, scores, samples, met):
     watch = judge(*curves(d_pi, scores, samples=samples), 1)
-    assert watch.met is met is bool(watch.sentence())
-    assert watch.scores.fell is (met or scores is FALLING)
+    assert watch.met is met is bool(watch.sentence)
+    assert watch.fell is (met or scores is FALLING)
 
 
 def test_one_bad_evaluation_is_no_collapse_and_recovery_is_seen():
@@ -418,14 +414,14 @@ def test_what_is_unknown_is_not_marked():
     assert not judge({"step": metrics["step"]}, evals, 1).met
     assert not judge(metrics, {}, 1).met
     assert not judge({}, {}, 1).met
-    assert judge(metrics, {key: values[:2] for key, values in evals.items()}, 1).scores.newest is None
+    assert judge(metrics, {key: values[:2] for key, values in evals.items()}, 1).newest is None
 
 
 def test_without_evaluations_the_reward_is_the_score():
     metrics, _ = curves([0.01] * 100 + [0.1] * 100, [])
     metrics["reward/mean"] = np.array([0.8] * 100 + [0.2] * 100)
     watch = judge(metrics, {}, 1)
-    assert watch.met and "training reward" in watch.sentence()
+    assert watch.met and "training reward" in watch.sentence
 
 
 def test_band_is_over_whole_lag_cycles():
@@ -442,7 +438,8 @@ def row(step, collapsed):
 
 
 def live(folder, stop=False, steps=range(1, 121), fall=60):
-    log = RunLog(folder, RunView("run", 120, Console(quiet=True)), watch=Watch(1), stop_on_collapse=stop)
+    settings = {"pipeline": {"lag": 1}, "collapse": {"stop": stop}}
+    log = RunLog(folder, RunView("run", 120, Console(quiet=True)), settings)
     told = None
     for step in steps:
         log.step(row(step, step > fall))
@@ -457,11 +454,9 @@ def test_a_run_says_that_it_collapses_and_goes_on_and_the_files_say_the_same(fol
     log.close()
     assert told is None
     after = judge(columns(read_rows(folder.metrics)), columns(read_rows(folder.eval)), 1)
-    assert after.since == 80 and f"WARNING {after.sentence().partition(' (')[0]}" in folder.log.read_text()
+    assert after.since == 80 and f"WARNING {after.sentence.partition(' (')[0]}" in folder.log.read_text()
     rows = read_rows(folder.metrics)
     assert [row["collapse/met"] for row in rows].index(1.0) == 80  # the step after the second bad evaluation
-    assert rows[0].keys() & {"collapse/mismatch_rise", "collapse/score_loss"} == set()
-    assert rows[-1]["collapse/score_loss"] == pytest.approx(0.875)
     assert folder.log.read_text().count("meets the collapse rule since step 80") == 1
 
 
