@@ -158,8 +158,7 @@ def data_prepare(
     """Make train.jsonl and aime24.jsonl, as slime reads them, and manifest.json.
 
     Default: the paper's, DAPO-Math-17k and Dolci-RL-Zero-Math-7B, each
-    problem once, with one instruction, each label verified against itself;
-    and AIME 2024. Every row that is left out is accounted for.
+    problem once, with one instruction; and AIME 2024. Every row that is left out is accounted for.
 
         sat-slime data prepare --out data/paper
 

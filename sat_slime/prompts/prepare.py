@@ -1,11 +1,10 @@
-"""`sat-slime data prepare`: the prompts of a run from public data sets, each problem once, with one instruction, each
-label verified against itself, and an account of every row that is left out."""
+"""`sat-slime data prepare`: the prompts of a run from public data sets, each problem once, with one instruction, and
+an account of every row that is left out."""
 
 from __future__ import annotations
 
 import functools
 import hashlib
-import importlib.util
 import json
 import os
 import re
@@ -25,13 +24,11 @@ from sat_slime.config.jsonl import write_atomically
 from sat_slime.prompts import PromptError
 from sat_slime.prompts.sets import LOOKED_FOR, Source, fetch, find_source, label_text, problem_text, read_pairs
 from sat_slime.prompts.text import digest, fill, find_template, normalize, odd_label, odd_text, strip_instruction
-from sat_slime.reward import KILLED, Limits, VerifierPool
 
 MANIFEST, TRAIN, EVALUATION, DOUBTS = "manifest.json", "train.jsonl", "aime24.jsonl", "doubts.jsonl"
 NO_SET = "none"
 SEED = 1234
 """Seed of the order."""
-MAX_WORKERS = 8
 MAX_NOTED = 1000
 """Rows of a source without problem or label that are noted one by one; all are counted."""
 Repeated = Literal["keep", "drop"]
@@ -73,10 +70,9 @@ def doubt(problem: Problem, what: str) -> dict[str, Any]:
     return {"source": of, "row": row, "what": what, "label": label, "problem": text, "kept": True}
 
 
-COUNTS = ("rows", "unusable", "texts", "two_labels", "bad_labels", "prompts")
+COUNTS = ("rows", "unusable", "texts", "two_labels", "prompts")
 """What became of a set's rows. unusable: without a problem or a label, or with odd ones. texts: different ones, without
-the instruction. two_labels: problems of several labels, which are not one answer. bad_labels: prompts whose label the
-verifier cannot read or does not reward."""
+the instruction. two_labels: problems of several labels."""
 
 
 @dataclass
@@ -112,21 +108,14 @@ def prepare(
         raise PromptError(f"--source {unknown[0]}=...: the sets are {DAPO.name}, {DOLCI.name} and {AIME24.name}")
     if not {DAPO, DOLCI} & {*sets}:
         raise PromptError("--source dapo=none and dolci=none: name at least one set to train on")
-    if importlib.util.find_spec("math_verify") is None:
-        raise PromptError(
-            "math-verify is not installed, which labels are verified with: pip install '.[reward]' in a checkout"
-        )
     found = [(data_set, find_source(sources.get(data_set.name, data_set.default))) for data_set in sets]
     check_folder(out, overwrite)
     gathered = []
     for data_set, source in found:
         console.print(f"{data_set.name}: {'reading' if source.path else 'fetching and reading'} {source.given}")
         gathered.append(gather(data_set, fetch(source)))
-    console.print("labels: each is verified against itself")
-    train_sets = [one for one in gathered if one.data_set is not AIME24]
-    with new_pool() as pool:
-        train = choose(train_sets, repeated, pool)
-        evaluation = integer_labels(choose([one for one in gathered if one.data_set is AIME24], "drop", pool))
+    train = choose([one for one in gathered if one.data_set is not AIME24], repeated)
+    evaluation = integer_labels(choose([one for one in gathered if one.data_set is AIME24], "drop"))
     leaks = in_evaluation(train, evaluation)
 
     console.print(_account_table(gathered), soft_wrap=False)
@@ -192,7 +181,7 @@ def gather(data_set: DataSet, source: Source) -> Gathered:
     return found
 
 
-def choose(gathered: Sequence[Gathered], repeated: Repeated, pool: VerifierPool) -> list[Problem]:
+def choose(gathered: Sequence[Gathered], repeated: Repeated) -> list[Problem]:
     """Return the problems of all sets, in their order, each with the label that most of its rows have.
 
     It adds to the accounts and the doubts of `gathered`; what is doubtful is kept.
@@ -214,8 +203,8 @@ def choose(gathered: Sequence[Gathered], repeated: Repeated, pool: VerifierPool)
             )
             earlier = label_of.get(key)
             label_of.setdefault(key, label)
-            others += [] if earlier is None else [earlier]
-            if rivals := [other for other in dict.fromkeys(others) if not same_answer(other, label, pool)]:
+            others += [] if earlier in (None, label) else [earlier]
+            if rivals := dict.fromkeys(others):
                 one.account["two_labels"] += 1
                 what = f"other labels too: {', '.join(map(repr, rivals))}"
                 one.doubts.append(doubt(texts[0]._replace(label=label), what))
@@ -226,14 +215,8 @@ def choose(gathered: Sequence[Gathered], repeated: Repeated, pool: VerifierPool)
                 labels = one.texts[text]
                 of_rows = labels.elements() if one.data_set.counted == "rows" else [labels.most_common(1)[0][0]]
                 chosen += (text._replace(label=label) for label in of_rows)
-    faults = label_faults((problem.label for problem in chosen), pool)
-    by_name = {one.data_set.name: one for one in gathered}
-    for problem in chosen:
-        one = by_name[problem.source]
-        one.account["prompts"] += 1
-        if fault := faults.get(problem.label):
-            one.account["bad_labels"] += 1
-            one.doubts.append(doubt(problem, fault))
+    for one in gathered:
+        one.account["prompts"] = sum(problem.source == one.data_set.name for problem in chosen)
     return chosen
 
 
@@ -282,53 +265,6 @@ def in_evaluation(train: Sequence[Problem], evaluation: Sequence[Problem]) -> li
     """Return the training problems that are problems of the evaluation, perhaps in other words: see `normalize`."""
     same = {problem.key: problem for problem in evaluation}
     return [doubt(one, f"is {same[one.key].source}'s {same[one.key].row}") for one in train if one.key in same]
-
-
-# ----------------------------------------------------------------------------------------------------------- labels
-
-_OTHER_ANSWER = r"\boxed{-7919}"
-"""An answer that is compared with each label, so that the verifier has to read the label."""
-_UNREAD = {
-    "undefined_label": "it has no value, such as 1/0: no answer is equal to it",
-    "unparsed_label": "the verifier cannot read it, and compares it as text",
-    "unevaluated": "a sum, product, integral, limit or derivative, which is compared as text",
-    "too_large": "larger than what the verifier works out",
-} | {reason: f"the verifier is ended over it ({reason})" for reason in KILLED}
-
-
-def new_pool() -> VerifierPool:
-    """Return a pool of verifiers: of half as many processes as cores, as in a run, and at most MAX_WORKERS."""
-    return VerifierPool(max(1, min(MAX_WORKERS, (os.cpu_count() or 2) // 2)), Limits())
-
-
-def own_answer(label: str) -> str:
-    """Return a response whose answer is the label."""
-    return f"Answer: \\boxed{{{label}}}"
-
-
-def label_faults(labels: Iterable[str], pool: VerifierPool) -> dict[str, str]:
-    """Return what is wrong with labels, by label: not rewarded as their own answer by prime_math, or not read by it:
-    a run never rewards such a prompt."""
-    faults: dict[str, str] = {}
-    waiting = []
-    for label in dict.fromkeys(labels):
-        if len(label) > pool.limits.label_chars:
-            faults[label] = f"{len(label)} characters, above the verifier's {pool.limits.label_chars}"
-            continue
-        waiting.append((label, pool.submit(own_answer(label), label, "prime_math"), pool.submit(_OTHER_ANSWER, label)))
-    for label, own, other in waiting:
-        reason = other.result().reason
-        if not own.result().reward and reason != "undefined_label":
-            faults[label] = f"not rewarded as its own answer by prime_math ({own.result().reason})"
-        elif reason in _UNREAD:
-            faults[label] = _UNREAD[reason]
-    return faults
-
-
-def same_answer(first: str, second: str, pool: VerifierPool) -> bool:
-    """Return whether two labels are the same answer."""
-    readable = max(len(first), len(second)) <= pool.limits.label_chars
-    return first == second or (readable and bool(pool.verify(own_answer(first), second).reward))
 
 
 # ------------------------------------------------------------------------------------------------------- the folder

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -12,7 +11,6 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-pytest.importorskip("math_verify", reason="needs pip install '.[reward]'")
 pytest.importorskip("pyarrow", reason="needs pip install '.[data]'")
 
 from prompt_sets import dapo_rows, dolci_rows, pairs, write
@@ -22,18 +20,6 @@ from sat_slime.launch.machine import data_problem
 from sat_slime.prompts import prepare
 
 AIME = [(f"Aime problem {i}: find the value of $x_{{{i}}}$.", f"{i:03}") for i in range(30)]
-
-
-@pytest.fixture(scope="module")
-def pool():
-    with prepare.new_pool() as pool:
-        yield pool
-
-
-@pytest.fixture(autouse=True)
-def one_pool(pool, monkeypatch):
-    """For all commands, since its processes take seconds to start."""
-    monkeypatch.setattr(prepare, "new_pool", lambda: contextlib.nullcontext(pool))
 
 
 def data(*arguments):
