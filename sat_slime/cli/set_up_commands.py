@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -147,18 +147,12 @@ def data_prepare(
             "Repeatable; default: the paper's.",
         ),
     ] = None,
-    template: Annotated[
-        str, typer.Option(metavar="TEMPLATE", help="slime, dapo, boxed, none, a file, or a text with {problem} in it.")
-    ] = "slime",
-    repeated: Annotated[
-        Literal["keep", "drop"], typer.Option(help="Problems that come again, within a set or in the next.")
-    ] = "drop",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace prompts prepared in FOLDER.")] = False,
 ) -> None:
     """Make train.jsonl and aime24.jsonl, as slime reads them, and manifest.json.
 
     Default: the paper's, DAPO-Math-17k and Dolci-RL-Zero-Math-7B, each
-    problem once, with one instruction; and AIME 2024. Every row that is left out is accounted for.
+    problem once, with slime's instruction; and AIME 2024. Every row that is left out is accounted for.
 
         sat-slime data prepare --out data/paper
 
@@ -171,6 +165,6 @@ def data_prepare(
     sources = {name: given for name, _, given in (text.partition("=") for text in source or [])}
     console = Console(highlight=False, markup=False, soft_wrap=True)
     try:
-        prepare(out, sources, template, repeated, overwrite, console)
+        prepare(out, sources, overwrite, console)
     except PromptError as error:
         raise ConfigError([str(error)]) from error

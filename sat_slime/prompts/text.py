@@ -1,6 +1,6 @@
 r"""The text of a problem: how the instruction around it is taken off, how two copies of a problem are told to be the
-same, how a run's own instruction is put around it; and prompts, labels and files that can be read and yet are not what
-they seem to be."""
+same, how slime's instruction is put around it; and prompts, labels and files that can be read and yet are not what they
+seem to be."""
 
 from __future__ import annotations
 
@@ -12,24 +12,12 @@ import unicodedata
 from pathlib import Path
 from typing import Any
 
-from sat_slime.prompts import PromptError
-
-PLACE = "{problem}"
-TEMPLATES = {
-    "slime": (
-        "Solve the following math problem step by step. The last line of your response should be of the form Answer: "
-        "\\boxed{$Answer} where $Answer is the answer to the problem.\n\n{problem}\n\n"
-        'Remember to put your answer on its own line after "Answer:".'
-    ),
-    "dapo": (
-        "Solve the following math problem step by step. The last line of your response should be of the form Answer: "
-        "$Answer (without quotes) where $Answer is the answer to the problem.\n\n{problem}\n\n"
-        'Remember to put your answer on its own line after "Answer:".'
-    ),
-    "boxed": "{problem}\n\nPlease reason step by step, and put your final answer within \\boxed{}.",
-    "none": "{problem}",
-}
-"""Instructions by name. `slime` is that of slime's copy of DAPO-Math-17k, `dapo` that of the original."""
+INSTRUCTION = (
+    "Solve the following math problem step by step. The last line of your response should be of the form Answer: "
+    "\\boxed{$Answer} where $Answer is the answer to the problem.",
+    'Remember to put your answer on its own line after "Answer:".',
+)
+"""What stands before and after a problem in slime's copy of DAPO-Math-17k."""
 
 # The wording differs from copy to copy. These match all that are known, and nothing that a problem would say.
 _BEFORE = re.compile(
@@ -74,27 +62,10 @@ def digest(text: str) -> bytes:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
-def find_template(given: str) -> str:
-    """Return the template that is given by its name, by a file, or as text. Raises PromptError."""
-    if given in TEMPLATES:
-        return TEMPLATES[given]
-    template = given
-    if PLACE not in given:
-        try:
-            template = Path(given).read_text(encoding="utf-8").removesuffix("\n")
-        except (OSError, ValueError):
-            names = ", ".join(TEMPLATES)
-            raise PromptError(
-                f"template {given!r} is neither one of {names}, nor a file, nor a text with {PLACE} in it"
-            ) from None
-    if template.count(PLACE) != 1:
-        raise PromptError(f"template {given!r} has to hold {PLACE} once, it does {template.count(PLACE)} times")
-    return template
-
-
-def fill(template: str, problem: str) -> str:
-    """Return the template with the problem in its place. str.format would stumble over LaTeX's braces in both."""
-    return template.replace(PLACE, problem)
+def instructed(problem: str) -> str:
+    """Return the problem with slime's instruction around it."""
+    before, after = INSTRUCTION
+    return f"{before}\n\n{problem}\n\n{after}"
 
 
 # ------------------------------------------------------------------------------------------------- what is odd

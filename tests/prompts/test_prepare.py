@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 
+import prompt_sets
 import pytest
 from prompt_sets import pairs, write
 
 from sat_slime.prompts import PromptError, prepare
-from sat_slime.prompts.prepare import AIME24, DAPO, DOLCI, choose, gather
+from sat_slime.prompts.prepare import AIME24, DAPO, DOLCI, each_once, gather
 from sat_slime.prompts.sets import fetch, find_source
 
 
@@ -24,7 +25,7 @@ def gathered(tmp_path):
 
 
 def chosen(problems):
-    return [(problem.source, problem.problem, problem.label) for problem in problems]
+    return [(problem.source, problem.text, problem.label) for problem in problems]
 
 
 def counts(one):
@@ -42,9 +43,8 @@ def test_odd_rows_are_left_out_and_said(tmp_path):
     path = tmp_path / "odd.jsonl"
     path.write_text("".join(json.dumps({"prompt": prompt, "label": label}) + "\n" for prompt, label in rows))
     found = gather(DAPO, fetch(find_source(str(path))))
-    prepare.jsonl(found.doubts).encode()
     assert (found.account["rows"], found.account["unusable"], found.account["texts"]) == (5, 4, 1)
-    assert [doubt["what"].split(":")[0].split(",")[0].split(" (")[0] for doubt in found.doubts] == [
+    assert [what.split(":")[0].split(",")[0].split(" (")[0] for what in found.left_out] == [
         "it holds half a character",
         "it is JSON of messages in a text",
         "it holds the control token <|im_end|>",
@@ -66,49 +66,34 @@ DOLCI_ROWS = [("find $y$", "2"), ("Find w.", "4"), ("Find w.", "4"), ("Find v.",
 
 def test_each_problem_is_there_once_from_the_first_set_that_has_it(gathered):
     dapo, dolci = gathered(DAPO, DAPO_ROWS), gathered(DOLCI, DOLCI_ROWS)
-    problems = choose([dapo, dolci], "drop")
+    problems = each_once([dapo, dolci])
     assert chosen(problems) == [
         *(("dapo", "Find $x$.", "1"), ("dapo", "Find y.", "2"), ("dapo", "Find z.", "3")),
         *(("dolci", "Find w.", "4"), ("dolci", "Find v.", "5")),
     ]
     assert counts(dapo) == (10, 4, 3) and counts(dolci) == (4, 3, 2)
-    assert not dapo.doubts and not dolci.doubts
-
-
-def test_the_papers_sum_is_of_texts_and_of_rows(gathered):
-    dapo, dolci = gathered(DAPO, DAPO_ROWS), gathered(DOLCI, DOLCI_ROWS)
-    problems = choose([dapo, dolci], "keep")
-    assert [problem.problem for problem in problems] == [
-        *("Find $x$.", "Find  x", "Find y.", "Find z."),
-        *("find $y$", "Find w.", "Find w.", "Find v."),
-    ]
     assert prepare.differences([dapo, dolci]) == ["dapo has 4 texts, not 17,398", "dolci has 4 rows, not 13,314"]
 
 
-def test_of_two_labels_that_of_most_rows_is_kept_and_told(gathered):
-    rows = [("Find x.", "7"), ("Find $x$.", "8"), ("Find x.", "8"), ("Find y.", "1/2"), ("Find y.", "1/2")]
-    dapo, dolci = gathered(DAPO, rows), gathered(DOLCI, [("Find y", "0.4")])
-    assert chosen(choose([dapo, dolci], "drop")) == [("dapo", "Find x.", "8"), ("dapo", "Find y.", "1/2")]
-    doubts = (*dapo.doubts, *dolci.doubts)
-    assert [(doubt["row"], doubt["what"], doubt["label"], doubt["kept"]) for doubt in doubts] == [
-        ("dapo.jsonl:1", "other labels too: '7'", "8", True),
-        ("dolci.jsonl:1", "other labels too: '1/2'", "0.4", True),
-    ]
+def test_of_two_labels_that_of_most_rows_is_kept_and_counted(gathered):
+    dapo = gathered(DAPO, [("Find x.", "7"), ("Find $x$.", "8"), ("Find x.", "8"), ("Find y.", "1"), ("Find y.", "1")])
+    assert chosen(each_once([dapo])) == [("dapo", "Find x.", "8"), ("dapo", "Find y.", "1")]
+    assert dapo.account["two_labels"] == 1
 
 
 def test_the_order_follows_from_the_problems_alone(gathered):
-    there = choose([gathered(DAPO, pairs(0, 50))], "drop")
-    back = choose([gathered(DAPO, reversed(pairs(0, 50)))], "drop")
+    there = each_once([gathered(DAPO, pairs(0, 50))])
+    back = each_once([gathered(DAPO, reversed(pairs(0, 50)))])
     one = [problem.label for problem in prepare.shuffled(there)]
     assert one == [problem.label for problem in prepare.shuffled(back)]
     assert sorted(one) == sorted(problem.label for problem in there)
     assert one != [problem.label for problem in there]
 
 
-def test_a_prompt_is_a_message_in_the_template(gathered):
-    (problem,) = choose([gathered(DAPO, [("Find {x}.", "1")])], "drop")
-    assert prepare.prompt_row(problem, "Q: {problem}") == {
-        "prompt": [{"role": "user", "content": "Q: Find {x}."}],
+def test_a_prompt_is_a_message_with_slimes_instruction(gathered):
+    (problem,) = each_once([gathered(DAPO, [("Find {x}.", "1")])])
+    assert json.loads(prepare.prompt_line(problem)) == {
+        "prompt": [{"role": "user", "content": prompt_sets.SLIME.replace("{}", "Find {x}.")}],
         "label": "1",
         "metadata": {"source_name": "dapo", "row": "dapo.jsonl:1"},
     }
@@ -116,10 +101,10 @@ def test_a_prompt_is_a_message_in_the_template(gathered):
 
 def test_labels_of_aime_are_integers_without_padding(gathered):
     rows = [("a", "025"), ("b", "0"), ("c", "999"), ("d", "000")]
-    problems = choose([gathered(AIME24, rows)], "drop")
+    problems = each_once([gathered(AIME24, rows)])
     assert [problem.label for problem in prepare.integer_labels(problems)] == ["25", "0", "999", "0"]
     for label in ("1000", "-1", "1/2"):
-        (problem,) = choose([gathered(AIME24, [("a", label)])], "drop")
+        (problem,) = each_once([gathered(AIME24, [("a", label)])])
         with pytest.raises(PromptError, match="integers from 0 to 999"):
             prepare.integer_labels([problem])
 
@@ -127,13 +112,12 @@ def test_labels_of_aime_are_integers_without_padding(gathered):
 def test_training_problems_of_the_evaluation_are_told(gathered):
     text = "Let the sequence begin with three ones"
     rows = [("Find y.", "1"), (text.upper() + ".", "2"), (f"{text}; find the tenth term.", "3")]
-    train = choose([gathered(DAPO, rows)], "drop")
-    evaluation = choose([gathered(AIME24, [(text, "5")])], "drop")
-    (doubt,) = prepare.in_evaluation(train, evaluation)
-    assert (doubt["row"], doubt["what"]) == ("dapo.jsonl:2", "is aime24's aime24.jsonl:1")
+    train = each_once([gathered(DAPO, rows)])
+    evaluation = each_once([gathered(AIME24, [(text, "5")])])
+    assert prepare.in_evaluation(train, evaluation) == ["dapo dapo.jsonl:2"]
 
 
 def test_memory_goes_with_the_texts_and_not_with_the_rows(gathered):
     one = gathered(DAPO, pairs(0, 10) * 300)
-    assert one.account["rows"] == 3000 and len(one.texts) == 10
-    assert json.dumps(next(iter(one.texts.values()))) == '{"1": 300}'
+    assert one.account["rows"] == 3000 and len(one.problems) == 10
+    assert next(iter(one.problems.values())).labels == {"1": 300}

@@ -33,10 +33,11 @@ def test_the_published_formats_are_read(tmp_path, name, rows):
         pytest.importorskip("pyarrow", reason="needs pip install '.[data]'")
     path = write(tmp_path / name, rows, row_group=7)
     found = gather(DAPO, fetch(find_source(str(path))))
-    assert [(text.problem, [*labels]) for text, labels in found.texts.items()] == [(p, [a]) for p, a in PAIRS]
+    problems = [*found.problems.values()]
+    assert [(one.text, [*one.labels]) for one in problems] == [(p, [a]) for p, a in PAIRS]
     copies = 3 if name == "dapo-math-17k.parquet" else 1
     assert (found.account["rows"], found.account["unusable"], found.account["texts"]) == (40 * copies, 0, 40)
-    assert [*found.texts][-1].row == f"{name}:40" and {*[*found.texts.values()][-1].values()} == {copies}
+    assert problems[-1].row == f"{name}:40" and {*problems[-1].labels.values()} == {copies}
 
 
 def test_a_folder_is_read_file_by_file_without_the_hubs_own_notes(tmp_path):
@@ -44,7 +45,9 @@ def test_a_folder_is_read_file_by_file_without_the_hubs_own_notes(tmp_path):
     write(tmp_path / "set/data/a.jsonl", slime_rows(PAIRS[2:4]))
     write(tmp_path / "set/.cache/huggingface/c.jsonl", slime_rows(PAIRS[4:]))
     found = gather(DAPO, fetch(find_source(str(tmp_path / "set"))))
-    assert [text.row for text in found.texts] == [f"data/{name}.jsonl:{row}" for name in "ab" for row in (1, 2)]
+    assert [one.row for one in found.problems.values()] == [
+        f"data/{name}.jsonl:{row}" for name in "ab" for row in (1, 2)
+    ]
 
 
 @pytest.fixture
@@ -73,7 +76,10 @@ def test_a_set_of_the_hub_is_downloaded_at_its_revision_and_its_data_alone(hub):
     assert hub == [asked | {"allow_patterns": ["*.parquet", "*.jsonl"]}]
     assert files.commit == "0123abc"
     found = gather(DOLCI, files)
-    assert (found.account["rows"], next(iter(found.texts)).row) == (40, "data/train-00000-of-00001.parquet:1")
+    assert (found.account["rows"], next(iter(found.problems.values())).row) == (
+        40,
+        "data/train-00000-of-00001.parquet:1",
+    )
 
 
 def test_a_folder_of_a_repository_can_be_named(hub):
@@ -147,8 +153,8 @@ def test_rows_without_problem_or_label_are_counted_and_noted(tmp_path):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     found = gather(DAPO, fetch(find_source(str(path))))
     assert (found.account["rows"], found.account["unusable"], found.account["texts"]) == (6, 3, 3)
-    noted = [(doubt["row"], doubt["what"]) for doubt in found.doubts]
-    assert noted == [("set.jsonl:4", "no problem"), ("set.jsonl:5", "no label"), ("set.jsonl:6", "no label")]
+    no_problem, no_label = {"rows": 1, "first": "set.jsonl:4"}, {"rows": 2, "first": "set.jsonl:5"}
+    assert found.left_out == {"no problem": no_problem, "no label": no_label}
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Problems without their instruction, their normal form, and the instruction template."""
+"""Problems without their instruction, their normal form, and slime's instruction around them."""
 
 from __future__ import annotations
 
@@ -8,16 +8,14 @@ from pathlib import Path
 import pytest
 from prompt_sets import DAPO, SLIME
 
-from sat_slime.prompts import PromptError
-from sat_slime.prompts.text import TEMPLATES, fill, find_template, normalize, strip_instruction
+from sat_slime.prompts.text import instructed, normalize, strip_instruction
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 PROBLEM = "Let $a, b$ be such that $\\frac{a}{b} = 2$.\n\nFind {a}."
 
 
-@pytest.mark.parametrize("name", ["slime", "dapo", "boxed"])
-def test_an_instruction_is_taken_off_again(name):
-    assert strip_instruction(fill(TEMPLATES[name], PROBLEM)) == PROBLEM
+def test_the_instruction_is_taken_off_again():
+    assert strip_instruction(instructed(PROBLEM)) == PROBLEM
 
 
 @pytest.mark.parametrize(
@@ -67,21 +65,6 @@ def test_no_two_real_problems_have_one_normal_form():
     rows = map(json.loads, (SHARED / "dapo-sample.jsonl").read_text().splitlines())
     dapo = [row["prompt"][0]["content"] for row in rows]
     bare = [strip_instruction(prompt) for prompt in dapo]
-    assert [fill(TEMPLATES["slime"], problem) for problem in bare] == dapo
+    assert [*map(instructed, bare)] == dapo
     problems = [*aime, *bare]
     assert len({normalize(problem) for problem in problems}) == 38
-
-
-def test_templates_come_by_name_from_a_file_or_as_they_are(tmp_path):
-    file = tmp_path / "template.txt"
-    file.write_text("Q: {problem}\nA:\n")
-    assert find_template(str(file)) == "Q: {problem}\nA:"
-    assert find_template("{problem} \\boxed{}") == "{problem} \\boxed{}"
-    assert find_template("none") == "{problem}"
-    assert fill(find_template(str(file)), "{x}") == "Q: {x}\nA:"
-
-
-@pytest.mark.parametrize("template", ["nowhere.txt", "{problem} {problem}", "x" * 5000])
-def test_a_template_without_one_place_for_the_problem_is_refused(template):
-    with pytest.raises(PromptError, match="template"):
-        find_template(template)
