@@ -45,7 +45,7 @@ class RunLog:
         self.message("  ".join([f"step {metrics.get('step', '?')}", *live_words(metrics)]), "debug")
         self._track(metrics)
         self._view.step(metrics)
-        self._rows.append({key: value for key, value in metrics.items() if key in JUDGED})
+        self._rows.append(_judged(metrics))
         step = int(number(metrics, "step", 0))
         if self._config is not None and step % LEVEL_STEPS == 0:
             self._tell_collapse()
@@ -104,7 +104,7 @@ class RunLog:
         with self._lock, _writing(self._folder.path):
             kept = keep_rows(self._folder.metrics, lambda row: number(row, "step", 0) <= step)
             self._evals = keep_rows(self._folder.eval, lambda row: number(row, "step", 0) <= step)
-            self._rows = kept
+            self._rows = [*map(_judged, kept)]
             self._tell_collapse(aloud=False)
             last = max((number(row, "iteration", -1) for row in kept), default=-1)
             for path in self._folder.samples.glob("*.jsonl"):
@@ -140,6 +140,10 @@ class RunLog:
             for key, value in metrics.items():
                 if key != "step" and isinstance(value, (int, float)):
                     self._events.add_scalar(key, float(value), int(number(metrics, "step", 0)))
+
+
+def _judged(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in metrics.items() if key in JUDGED}
 
 
 def _numbers(metrics: Mapping[str, Any]) -> dict[str, Any]:
