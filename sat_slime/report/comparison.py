@@ -6,6 +6,7 @@ from __future__ import annotations
 import inspect
 import math
 import shlex
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -476,7 +477,9 @@ CURVES = {
 
 def overlaid(collection: Collection, key: str) -> list[Chart]:
     """Return a few runs over each other, step by step."""
-    parts = {run.where: curve(run, key, smoothed=False) for run in collection.runs}
+    times = Counter(run.where for run in collection.runs)
+    names = [run.where if times[run.where] == 1 else f"{run.where}, {run.path}" for run in collection.runs]
+    parts = {name: curve(run, key, smoothed=False) for name, run in zip(names, collection.runs, strict=True)}
     return curves_chart(key.rpartition("/")[2], parts, key, CURVES[key][1])
 
 

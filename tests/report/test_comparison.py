@@ -2,6 +2,7 @@
 
 import csv
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from sat_slime.report.comparison import (
     limits,
     main_table,
     method_curves,
+    overlaid,
     run_table,
     sections,
     summary,
@@ -65,6 +67,14 @@ def test_files_of_slimes_metrics_without_any_run_folder(tmp_path):
     text = write_comparison(paths, tmp_path / "out").read_text()
     for part in ("ours, model not stated, 1 seed", "The runs come without their settings", "another run"):
         assert part in text
+
+
+def test_files_of_one_name_are_lines_of_their_own(tmp_path):
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    runs = collect([write_slime_log(tmp_path / name / "run.jsonl", seed) for seed, name in enumerate("ab")])
+    (chart,) = overlaid(runs, "mismatch/d_pi")
+    assert [Path(line.rpartition(", ")[2]).parent.name for line in chart.frame["line"].unique()] == ["a", "b"]
 
 
 def test_runs_that_hardly_began(tmp_path):
