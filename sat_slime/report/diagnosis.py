@@ -13,6 +13,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -177,7 +178,8 @@ def _tokens_of(dump: TokenDump) -> Tokens:
     scores |= {name: values for name, values in dump.more.items() if "log_probs" in name}
     parts = mismatch_parts({name: torch.from_numpy(values) for name, values in scores.items()}, replayed=replayed)
     log_mu = dump.rollout_log_probs.astype(np.float64)
-    columns = {"d": dump.log_probs - log_mu, "lag": (dump.updates - dump.versions).astype(np.float64)}
+    columns: dict[str, Any] = {"d": dump.log_probs - log_mu}
+    columns["lag"] = (dump.updates - dump.versions).astype(np.float64)
     columns |= {name: dump.more[name] - log_mu for name in ROUTINGS if name in dump.more}
     columns |= {name: dump.more[name].any(axis=1) for name in FLIPS if name in dump.more}
     of_parts = pd.DataFrame({name: values.numpy() for name, values in parts.items()}, range(len(log_mu)))
