@@ -239,7 +239,7 @@ def test_a_task_that_draws_other_prompts_is_not_gone_on_with(runtime, monkeypatc
     drawn = RunningSums.training_problems
     monkeypatch.setattr(RunningSums, "training_problems", lambda *arguments: drawn(*arguments)[::-1])
     result = command("launch", RUN, "--resume")
-    assert result.exit_code == 2 and "the task running_sums now makes other prompts" in result.stderr
+    assert result.exit_code == 2 and "the task now makes other prompts" in result.stderr
 
 
 def test_checkpoints_that_are_gone_are_told_with_what_beginning_again_costs(runtime):
