@@ -3,7 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from sat_slime.config import load_config
+from sat_slime.config import ConfigError, load_config
+from sat_slime.launch.checks import settings_errors
 from sat_slime.launch.machine import REWARDS, data_findings, reward_errors, slime_rewards
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -12,6 +13,13 @@ STAND_IN = Path(__file__).parents[1] / "plugin" / "stand_in"
 
 def paper(*overrides):
     return load_config(CONFIGS / "paper" / "qwen3-30b-a3b.yaml", overrides)
+
+
+def errors_of(*settings):
+    try:
+        return settings_errors(paper(*settings))
+    except ConfigError as error:
+        return error.errors
 
 
 def told(config, mark="FAIL"):
@@ -64,11 +72,17 @@ def test_a_file_that_is_not_its_data(prompts, content, named):
         ([{**TEXT, "prompt": json.dumps(MESSAGES["prompt"])}], "", [], ["JSON of messages"]),
         ([said("user", "1+1<|im_end|>")], "", [], ["control token <|im_end|>"]),
         ([{**TEXT, "label": float("inf")}], "", [], ["'label' of row 1 is inf", "no finite number"]),
+        ([MESSAGES], "", ["slime.apply-chat-template=false"], ["set slime.apply-chat-template to true"]),
     ],
 )
 def test_rows_that_end_the_first_batch(prompts, rows, part, more, named):
     (line,) = told(prompts(*rows, part=part, more=more))
     assert "\n" not in line and all(words in line for words in named), line
+
+
+def test_fewer_prompts_than_a_batch_takes(prompts):
+    (line,) = told(prompts(TEXT, more=["slime.rollout-batch-size=3"]), "WARN")
+    assert "slime.prompt-data has 1 rows" in line and "a batch has some prompts twice" in line
 
 
 @pytest.mark.parametrize(
@@ -99,6 +113,12 @@ def test_evaluation_sets_have_keys_of_their_own(tmp_path):
 @pytest.mark.parametrize("reward", ["math", "boxed_math", "sat_slime.plugin.reward.default", "a.b", "null"])
 def test_a_reward_that_slime_may_have(reward):
     assert reward_errors(paper(f"slime.rm-type={reward}", "slime.custom-rm-path=false")) == []
+
+
+@pytest.mark.parametrize("flag", ["sglang-flush-cache-interval=2", "partial-rollout=true"])
+def test_what_streaming_cannot_have(flag):
+    lines = errors_of("pipeline.mode=streaming", "method.denominator=rollout", f"slime.{flag}")
+    assert any(flag.partition("=")[0].removeprefix("sglang-") in line for line in lines), lines
 
 
 def test_the_recorded_rules_are_the_real_slimes(request):
