@@ -103,6 +103,8 @@ def test_a_clip_that_sees_no_lag_is_told():
     assert "pipeline.lag is 8" in warning and "set method.denominator to rollout" in warning
     for seen in ("method=grpo-tis", "method.base=icepop", "pipeline.lag=0", "pipeline.optimizer_steps_per_rollout=2"):
         assert config_warnings(base(*trainer, seen)) == []
+    (warning,) = config_warnings(base("method=sat-grpo", "pipeline.lag=0"))
+    assert "pipeline.lag is 0 with method.sat" in warning
 
 
 STREAM = ["pipeline.mode=streaming", "pipeline.lag=1", "pipeline.max_staleness=4"]
@@ -133,12 +135,6 @@ def test_weights_are_kept_as_long_as_a_token_of_theirs_can_be_trained():
     assert base().pipeline.weights_in_use == 2
     assert base(*STREAM).pipeline.weights_in_use == 6  # versions u - 4 to u, and one more
     assert base(*STREAM, "pipeline.lag=2").pipeline.weights_in_use == 4
-
-
-def test_sat_without_lag_warns():
-    (warning,) = config_warnings(base("method=sat-grpo", "pipeline.lag=0"))
-    assert "pipeline.lag is 0 with method.sat" in warning
-    assert config_warnings(base("method=grpo", "pipeline.lag=0")) == []
 
 
 @pytest.mark.parametrize("setting", ["method.dppo.delta=0.1", "method.ipo.eps=0.3"])

@@ -136,10 +136,8 @@ eval-interval=34 | slime.eval-interval is 34, no multiple of pipeline.lag 8
 save-interval=20 | slime.save-interval is 20, no multiple of pipeline.lag 8
 save-interval=0 | slime.save-interval is 0
 no-save-optim=true | slime.no-save-optim is true
-""".strip().splitlines()
-
-WARNED_OF_EVALUATIONS = """
-prompt-data=/x/a.jsonl eval-prompt-data=[a,/x/a.jsonl] | slime.eval-prompt-data has /x/a.jsonl | trained on
+eval-interval=8 prompt-data=/x/a.jsonl eval-prompt-data=[a,/x/a.jsonl] | slime.eval-prompt-data has /x/a.jsonl \
+    | trained on
 """.strip().splitlines()
 
 TAKEN = """
@@ -226,20 +224,13 @@ def test_each_warning(texts, words):
     check(slime_config_warnings(paper(NO_EVAL, *texts)), words)
 
 
-@pytest.mark.parametrize("texts, words", cases(WARNED_OF_EVALUATIONS))
-def test_what_misleads_in_an_evaluation_is_told(texts, words):
-    check(slime_config_warnings(paper("eval-interval=8", *texts)), words)
-
-
 def test_runs_without_oddities_have_no_warning():
     assert slime_config_warnings(paper(NO_EVAL, method="sat-grpo-r3")) == []
 
 
 def test_no_scope_warning_where_the_quantile_has_tokens_enough():
-    few_long = paper(NO_EVAL, "method=sat-gspo")
     for texts in (["method.sat.scope=step"], ["rollout-max-response-len=1000", "rollout-max-prompt-len=1000"]):
         assert slime_config_warnings(paper(NO_EVAL, "method=sat-gspo", *texts)) == []
-    assert len(slime_config_warnings(few_long)) == 1
 
 
 def test_a_model_without_an_architecture_says_so():
