@@ -27,7 +27,7 @@ import torch.multiprocessing as mp
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from sat_slime.objective import SAT, TokenBatch, contraction_factors, named_method, policy_surrogate, tail_quantile
+from sat_slime.objective import TokenBatch, contraction_factors, named_method, policy_surrogate, tail_quantile
 from sat_slime.objective.terms import bounded_exp
 
 
@@ -89,7 +89,6 @@ KINDS = {
     "gate on a response, by a mean": "grpo-mis-geo",
     "gate on a response, by its worst token": "grpo-veto",
     "threshold of a batch, no clip": "m2po",
-    "SAT by another score": "sat-grpo by tv",
     "weight of a token": "grpo-decoupled",
     "weight of a response": "grpo-seq-tis",
     "proximal policy made up": "grpo-decoupled-a3po",
@@ -126,11 +125,8 @@ def random_batch(n: int, masked: bool) -> TokenBatch:
 
 
 def whole(name: str, batch: TokenBatch) -> Callable[[], None]:
-    """A method, from the TokenBatch and its checks to the gradient in log pi. `by tv` is SAT's score."""
-    method = named_method(name.removesuffix(" by tv"))
-    if name.endswith(" by tv"):
-        stabilizers = [replace(one, score="tv") if isinstance(one, SAT) else one for one in method.stabilizers]
-        method = replace(method, stabilizers=tuple(stabilizers))
+    """A method, from the TokenBatch and its checks to the gradient in log pi."""
+    method = named_method(name)
 
     def run() -> None:
         made_anew = replace(batch)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from annotated_types import Ge, Gt, Lt
 
 from .stabilizer import SETTINGS, Judge, NonNegative, Positive, Radii, Scope, Stabilizer, Surrogate
-from .terms import Need, bounded_exp
+from .terms import bounded_exp
 
 if TYPE_CHECKING:  # so that settings are read before torch is imported
     import torch.distributed as dist
@@ -99,11 +99,7 @@ class LagPower(Radii):
     power: NonNegative = 0.5
     """Exponent of the lag. 0 is the fixed interval."""
 
-    name = "lag-power"
-
-    @property
-    def needs(self) -> tuple[Need, ...]:
-        return ("lags",)
+    name, needs = "lag-power", ("lags",)
 
     def radii(self, low: float, high: float, t: Tokens) -> tuple[Tensor, Tensor]:
         lags = t.mean(t.lags) if t.unit == "sequence" else t.lags

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from .stabilizer import Gate, Judge, NonNegative, Positive, Scope, around_one
+from .stabilizer import Gate, InRange, Judge, NonNegative, Positive, Scope
 from .terms import Need
 
 if TYPE_CHECKING:  # so that settings are read before torch is imported
@@ -53,7 +53,7 @@ class DPPO(Gate):
 
 
 @dataclass(frozen=True)
-class IcePop(Gate):
+class IcePop(InRange, Gate):
     """IcePop: keeps tokens whose k is in [low, high], once (form mask) or times k (form weight). Eq. app-icepop; the
     range is the usual one of public code. `method: icepop-weight` is short for form weight."""
 
@@ -66,15 +66,12 @@ class IcePop(Gate):
 
     name = "icepop"
 
-    def __post_init__(self) -> None:
-        around_one(self.low, self.high)
-
     @property
     def weighs_by_mu(self) -> bool:
         return self.form == "weight"
 
     def factor(self, t: Tokens) -> Tensor:
-        inside = (t.k >= self.low) & (t.k <= self.high)
+        inside = self.holds(t.k)
         return t.k.where(inside, 0.0) if self.form == "weight" else inside
 
 
@@ -94,7 +91,7 @@ class KPop(Gate):
 
 
 @dataclass(frozen=True)
-class SeqClip(Gate):
+class SeqClip(InRange, Gate):
     """SeqClip: keeps responses whose rho = exp(mean log(pi / mu)) is in [low, high]. Eq. app-seqclip; the range is
     GSPO's interval, made symmetric in the logarithm."""
 
@@ -105,12 +102,8 @@ class SeqClip(Gate):
 
     name, ratio = "seqclip", "sequence"
 
-    def __post_init__(self) -> None:
-        around_one(self.low, self.high)
-
     def factor(self, t: Tokens) -> Tensor:
-        rho = t.mean(t.log_pi - t.log_mu).exp()
-        return (rho >= self.low) & (rho <= self.high)
+        return self.holds(t.mean(t.log_pi - t.log_mu).exp())
 
 
 @dataclass(frozen=True)
@@ -155,7 +148,7 @@ class M2PO(Gate, Judge):
 
 
 @dataclass(frozen=True)
-class MISGeo(Gate):
+class MISGeo(InRange, Gate):
     """MIS-Geo: keeps responses whose exp(mean log k) is in [low, high]. verl's seq_mean_k1, SkyRL's and slime's
     geometric masks; others call it Geo-RS or Geo-Mask."""
 
@@ -166,12 +159,8 @@ class MISGeo(Gate):
 
     name, place = "mis-geo", "suffix"
 
-    def __post_init__(self) -> None:
-        around_one(self.low, self.high)
-
     def factor(self, t: Tokens) -> Tensor:
-        rho = t.mean(t.log_k).exp()
-        return (rho >= self.low) & (rho <= self.high)
+        return self.holds(t.mean(t.log_k).exp())
 
 
 @dataclass(frozen=True)
@@ -221,7 +210,7 @@ class TRMMean(Gate):
 
 
 @dataclass(frozen=True)
-class Veto(Gate):
+class Veto(InRange, Gate):
     """Veto: drops responses with a token whose k is below low or above high (form response): slime's rs_veto_threshold,
     SkyRL's outlier mask. Form suffix: where A < 0, the tokens behind the first such one, after mu-GRPO, arXiv
     2605.17570, whose rule for that first one was not read."""
@@ -236,11 +225,8 @@ class Veto(Gate):
 
     name, place = "veto", "suffix"
 
-    def __post_init__(self) -> None:
-        around_one(self.low, self.high or float("inf"))
-
     def factor(self, t: Tokens) -> Tensor:
-        broken = t.k < self.low if self.high is None else (t.k < self.low) | (t.k > self.high)
+        broken = ~self.holds(t.k)
         return ~t.any(broken) if self.form == "response" else (t.A >= 0) | ~t.behind(broken)
 
 
@@ -255,11 +241,7 @@ class ESTR(Gate):
     floor: Positive = 0.1
     """Added to the entropy, in nats, so that tokens without a choice are not all dropped."""
 
-    name, place = "estr", "suffix"
-
-    @property
-    def needs(self) -> tuple[Need, ...]:
-        return ("entropies",)
+    name, place, needs = "estr", "suffix", ("entropies",)
 
     def factor(self, t: Tokens) -> Tensor:
         return (t.log_pi - t.log_mu).square() <= self.tau * (t.entropies + self.floor)

@@ -29,11 +29,7 @@ class A3PO(Stabilizer):
     """A-3PO: the denominator log mu + a (log pi - log mu), a = (lag - 1) / lag, without a forward pass.
     arXiv 2512.06547 and AReaL's public code (loglinear)."""
 
-    name, place = "a3po", "suffix"
-
-    @property
-    def needs(self) -> tuple[Need, ...]:
-        return ("lags",)
+    name, place, needs = "a3po", "suffix", ("lags",)
 
 
 @dataclass(frozen=True)

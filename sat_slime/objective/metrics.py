@@ -100,10 +100,10 @@ _OF_STABILIZERS = {
     Metric("ipo/masked", "share", "Tokens whose r A IPO drops."),
     ),
     "sat": (
-    Metric("sat/q", "nats", "The quantile that opens the gate; under score tv it is of a probability."),
+    Metric("sat/q", "nats", "The quantile that opens the gate."),
     Metric("sat/q_min", "nats", "The smallest quantile of the step's micro-batches.", "min", runtime="slime"),
     Metric("sat/q_max", "nats", "The largest quantile of the step's micro-batches.", "max", runtime="slime"),
-    Metric("sat/{radius_high,radius_low}", "radius", "[The one radius](objective.md#one-radius) above and below 1 at which PPO's gradient is SAT's. Missing under score tv and beside a radius policy."),
+    Metric("sat/{radius_high,radius_low}", "radius", "[The one radius](objective.md#one-radius) above and below 1 at which PPO's gradient is SAT's. Missing beside a radius policy."),
     Metric("sat/gate_rate", "share", "Tokens beyond the gate."),
     Metric("sat/newly_clipped", "share", "Tokens whose gradient SAT removed and the base, its gates included, would have kept; 0 throughout: SAT was a no-op."),
     Metric("sat/scope_too_small", "share", "Scopes in which the gate cannot open."),

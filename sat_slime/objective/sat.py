@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from annotated_types import Gt, Le
 
@@ -32,18 +32,12 @@ class SAT(Judge):
     """Tokens over which the quantile is taken: one micro-batch (the paper) or the whole optimizer step on all ranks.
     Unset: the step where the ratio is the sequence's, since a micro-batch of long responses has too few of them; else
     the micro-batch."""
-    score: Literal["log_ratio", "tv"] = "log_ratio"
-    """The measure of staleness. log_ratio: |d| (the paper). tv, which is ours and not the paper's: |pi - denominator|
-    on the sampled token, under the sequence ratio its mean over the response."""
 
     name, place, idle_at_one = "sat", "prefix", True
 
     def scores(self, t: Tokens) -> Tensor:
         """(n,) staleness (Eq. satr-d)."""
-        if self.score == "log_ratio":
-            return t.d.detach().abs()
-        distance = (t.log_pi.clamp(max=0.0).exp() - t.log_denominator.clamp(max=0.0).exp()).abs()
-        return t.mean(distance) if t.unit == "sequence" else distance
+        return t.d.detach().abs()
 
     def threshold_of(self, scores: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
         """q (Eq. quantile)."""
@@ -53,9 +47,7 @@ class SAT(Judge):
 
     def contraction(self, t: Tokens) -> tuple[Tensor, Tensor]:
         """c_low and c_high of each token at q (Eqs. gate, kernel)."""
-        d = t.d.detach()
-        staleness = d if self.score == "log_ratio" else self.scores(t).copysign(d)
-        return contraction_factors(staleness, t.threshold, self.exponent)
+        return contraction_factors(t.d.detach(), t.threshold, self.exponent)
 
     def measure(self, t: Tokens, c_low: Tensor, c_high: Tensor, own_scope: bool) -> None:
         """Write sat/* into t.measured. own_scope: the threshold is of these tokens alone.
@@ -72,9 +64,7 @@ class SAT(Judge):
             t.measured["sat/scope_too_small"] = largest > above
 
     def radius_metrics(self, q: Tensor, clip: Clip) -> dict[str, RadiusAt]:
-        """sat/radius_{low,high} at q. Score tv has none: its gate is not a bound on the ratio."""
-        if self.score == "tv":
-            return {}
+        """sat/radius_{low,high} at q."""
         return {
             "sat/radius_low": RadiusAt(q, clip.eps_low, self.exponent, above=False),
             "sat/radius_high": RadiusAt(q, clip.eps_high, self.exponent, above=True),

@@ -6,6 +6,7 @@ measures it writes into `t.measured`.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Gt
@@ -44,6 +45,7 @@ class Stabilizer:
     only_over: ClassVar[tuple[Denominator, ...]] = ()
     """The denominators that it is defined over; empty: all."""
 
+    # What follows may depend on settings: a subclass sets it, or has a property.
     @property
     def needs(self) -> tuple[Need, ...]:
         """Columns of TokenBatch that it reads besides log-probs and advantages."""
@@ -79,14 +81,30 @@ class Gate(Stabilizer):
         raise NotImplementedError
 
 
+class InRange:
+    """Has a range of a ratio, which holds 1, its value where the policies agree. Beside Gate or another kind."""
+
+    low: float
+    high: float | None
+
+    def __post_init__(self) -> None:
+        high = math.inf if self.high is None else self.high
+        if not self.low <= 1 <= high:
+            raise ValueError(
+                f"the range of low {self.low} and high {high} does not hold 1, and would drop the tokens on which the "
+                "policies agree: set low to 1 or less and high to 1 or more"
+            )
+
+    def holds(self, ratio: Tensor) -> Tensor:
+        """(n,) bool: where the ratio is in the range."""
+        above = ratio >= self.low
+        return above if self.high is None else above & (ratio <= self.high)
+
+
 class Weight(Stabilizer):
     """Weights tokens by pi_proximal / mu. Its metric NAME/weight is the mean weight."""
 
-    place = "suffix"
-
-    @property
-    def weighs_by_mu(self) -> bool:
-        return True
+    place, weighs_by_mu = "suffix", True
 
     def factor(self, t: Tokens) -> Tensor:
         """(n,) weights. Runs without gradient."""
@@ -142,12 +160,3 @@ class Score(Surrogate):
         w = self.weight(t).detach()
         t.measured |= {f"{self.prefix()}/weight": w, f"{self.prefix()}/masked": w == 0}
         return w * t.A * t.score
-
-
-def around_one(low: float, high: float) -> None:
-    """Raises ValueError unless the range of a ratio holds 1, its value where the policies agree."""
-    if not low <= 1 <= high:
-        raise ValueError(
-            f"the range of low {low} and high {high} does not hold 1, and would drop the tokens on which the policies "
-            "agree: set low to 1 or less and high to 1 or more"
-        )

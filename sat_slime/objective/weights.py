@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from .stabilizer import Positive, Weight, around_one
+from .stabilizer import InRange, Positive, Weight
 
 if TYPE_CHECKING:  # so that settings are read before torch is imported
     from torch import Tensor
@@ -46,7 +46,7 @@ class SeqTIS(Weight):
 
 
 @dataclass(frozen=True)
-class SeqMaskTIS(Weight):
+class SeqMaskTIS(InRange, Weight):
     """Seq-Mask-TIS: S w, w = k in responses whose exp(mean log k) is in [low, high], else 0. OpenRLHF's and NeMo-RL's
     public code; the range is that of MIS-Geo."""
 
@@ -57,12 +57,8 @@ class SeqMaskTIS(Weight):
 
     name = "seq-mask-tis"
 
-    def __post_init__(self) -> None:
-        around_one(self.low, self.high)
-
     def factor(self, t: Tokens) -> Tensor:
-        rho = t.mean(t.log_k).exp()
-        return t.k.where((rho >= self.low) & (rho <= self.high), 0.0)
+        return t.k.where(self.holds(t.mean(t.log_k).exp()), 0.0)
 
 
 @dataclass(frozen=True)

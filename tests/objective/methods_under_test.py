@@ -66,10 +66,6 @@ METHODS = [
     at(GRPO, beside("bapo", share=0.55, upper_max=1.5, step=0.07), called="bapo-narrow"),
     at(GRPO, beside("bapo", share=0.99, scope="microbatch"), called="bapo-at-its-end"),
     compose(GSPO, [SAT(), beside("lag-power")], clip=Clip(0.4, 0.6, dual=1.2)).called_by("gspo-lag-dual"),
-    at(GRPO, SAT(score="tv"), called="grpo-tv"),
-    at("gspo", SAT(score="tv"), called="gspo-tv"),
-    at(GRPO, SAT(score="tv"), beside("tis"), called="grpo-tv"),
-    at("gspo", SAT(score="tv"), beside("decoupled"), beside("a3po"), called="gspo-tv"),
     replace(named_method("cispo"), denominator="checkpoint", called="cispo-checkpoint"),
     *map(
         named_method,

@@ -71,19 +71,10 @@ def numbers_of(method: Method, tokens: Tokens) -> Numbers:
     )
 
 
-def staleness(method: Method, numbers: Numbers) -> dict[int, float]:
-    """What SAT's quantile is of: |d|, or |pi - denominator|, of the sequence in the mean."""
-    if method.sat is None or method.sat.score == "log_ratio":
-        return {t: abs(x) for t, x in numbers.d.items()}
-    log_denominator = denominator(method, numbers.tokens)
-    distance = {t: abs(numbers.pi(t) - math.exp(log_denominator[t])) for t in numbers.d}
-    return {t: numbers.mean(distance, t) for t in distance} if method.ratio == "sequence" else distance
-
-
 def decide(method: Method, tokens: Tokens, q: float | None = None) -> dict[int, Decision]:
     """The detached quantities of every active token. q: the threshold of SAT or M2PO, where it was taken elsewhere."""
     numbers = numbers_of(method, tokens)
-    log_denominator, stale = denominator(method, tokens), staleness(method, numbers)
+    log_denominator, stale = denominator(method, tokens), {t: abs(x) for t, x in numbers.d.items()}
     tail = quantile(list(stale.values()), method.sat.alpha) if method.sat is not None and q is None else q
     decisions = {}
     for t in tokens.active:

@@ -156,7 +156,6 @@ SPLIT = {
     "lag-power": {"base": "grpo", "sat": True, "lag_power": True},
     "lag-power-gspo": {"base": "gspo", "lag_power": True},
     "bapo": {"base": "grpo", "bapo": {"scope": "microbatch", "share": 0.55}},
-    "sat-tv": {"base": "gspo", "sat": {"score": "tv", "alpha": 0.5}},
     "a3po": {"base": "grpo", "decoupled": True, "a3po": True},
     "topr": {"base": "topr"},
 }
@@ -191,7 +190,6 @@ def test_the_step_threshold_is_that_of_all_tokens(layout: Layout) -> None:
     for base, key, settings in (
         ("grpo", "sat", {}),
         ("gspo", "sat", {}),
-        ("gspo", "sat", {"score": "tv", "alpha": 0.5}),
         ("m2po", "m2po", {"threshold": 0.02}),
     ):
         whole = make_args({"method": {"base": base, key: {**settings, "scope": "microbatch"}}})
