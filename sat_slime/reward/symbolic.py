@@ -184,37 +184,17 @@ def _bits(expression: sympy.Basic) -> float:
         return float(max(abs(expression.p).bit_length(), expression.q.bit_length()))
     parts = [_bits(part) for part in expression.args if isinstance(part, sympy.Basic)]
     inner = max(parts, default=1.0)
-    if isinstance(expression, (sympy.exp, sympy.sinh, sympy.cosh)):
-        return _exponential_bits(expression.args[0])
-    if isinstance(expression, sympy.Pow) and expression.base is sympy.E and expression.exp.is_number:
-        return _exponential_bits(expression.exp)
-    if isinstance(expression, sympy.Pow):
-        return _power_bits(expression, parts)
-    if isinstance(expression, (sympy.factorial, sympy.factorial2, sympy.gamma, sympy.binomial, sympy.subfactorial)):
-        return 2.0**inner * inner if inner < 64 else math.inf
     if isinstance(expression, (sympy.Add, sympy.Mul)):
         return sum(parts)
+    if isinstance(expression, (sympy.factorial, sympy.factorial2, sympy.gamma, sympy.binomial, sympy.subfactorial)):
+        return 2.0**inner * inner if inner < 64 else math.inf
+    is_power = isinstance(expression, sympy.Pow) and expression.base not in (0, 1, -1)
+    if is_power or isinstance(expression, (sympy.exp, sympy.sinh, sympy.cosh)):
+        exponent, times = expression.args[-1], 1.0
+        if exponent.is_number:  # the size of a fraction, and an upper bound for that of another number
+            times = math.inf if parts[-1] >= 64 else abs(float(exponent)) if exponent.is_Rational else 2.0 ** parts[-1]
+        return max(max(parts[0] if is_power else 1.5, 1.5) * max(times, 1.0), parts[-1])
     return inner
-
-
-def _exponential_bits(exponent: sympy.Basic) -> float:
-    """Return the bits of e to a number, which are about as many as the number itself."""
-    if isinstance(exponent, sympy.Rational):
-        size = abs(float(exponent)) if abs(exponent) < MAX_BITS else math.inf
-    else:
-        size = 2.0 ** _bits(exponent) if _bits(exponent) < 64 else math.inf
-    return 1.0 if exponent.free_symbols else max(1.0, 1.5 * size)
-
-
-def _power_bits(power: sympy.Pow, parts: list[float]) -> float:
-    base, exponent = power.args
-    if isinstance(exponent, sympy.Rational):
-        size = abs(float(exponent)) if parts[1] < 64 else math.inf
-    elif exponent.is_number:
-        size = 2.0 ** parts[1] if parts[1] < 64 else math.inf
-    else:
-        size = 1.0
-    return parts[0] + parts[1] if base in (0, 1, -1) else max(parts[0] * max(size, 1.0), parts[1])
 
 
 def _equal(given: sympy.Basic, wanted: sympy.Basic, rounding: Literal | None) -> bool:
