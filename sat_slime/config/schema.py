@@ -243,9 +243,6 @@ class VerifierLimits(Section):
     """Worker processes; unset: half as many as cores, at most 8."""
     cpu_s: PositiveFloat = 3.0
     """CPU seconds of a verdict; what takes more has reward 0."""
-    wall_s: PositiveFloat = 30.0
-    """Seconds after which a worker that is stopped or blocked is killed, and its response has reward 0. One that works
-    or waits for a CPU is ended by cpu_s alone."""
     memory_mb: Annotated[int, Field(ge=256)] = 1024
     """Address space of a worker, in MiB."""
 

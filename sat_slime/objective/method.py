@@ -140,6 +140,14 @@ def _fault(kind: type[Stabilizer]) -> str:
 # ----------------------------------------------------------------------------------------------------- the method
 
 
+def _all(kind: type[Kind]) -> cached_property[tuple[Kind, ...]]:
+    return cached_property(lambda method: tuple(part for part in method.stabilizers if isinstance(part, kind)))
+
+
+def _first(kind: type[Kind]) -> cached_property[Kind | None]:
+    return cached_property(lambda method: next((part for part in method.stabilizers if isinstance(part, kind)), None))
+
+
 @dataclass(frozen=True)
 class Method:
     """The objective that a run optimizes. Data only: two equal methods are the same objective."""
@@ -164,35 +172,18 @@ class Method:
         """token: each token's own ratio; sequence: that of its response."""
         return self.base.ratio
 
-    @cached_property
-    def sat(self) -> SAT | None:
-        """What contracts the clip interval."""
-        return self._first(SAT)
-
-    @cached_property
-    def judge(self) -> Judge | None:
-        """What judges each token by a threshold over all tokens of its scope."""
-        return self._first(Judge)
-
-    @cached_property
-    def instead(self) -> Surrogate | None:
-        """What computes S in place of the clip."""
-        return self._first(Surrogate)
-
-    @cached_property
-    def radius_policy(self) -> Radii | None:
-        """What sets the radii of the clip interval."""
-        return self._first(Radii)
-
-    @cached_property
-    def gates(self) -> tuple[Gate, ...]:
-        """What keeps or drops tokens."""
-        return self._all(Gate)
-
-    @cached_property
-    def weights(self) -> tuple[Weight, ...]:
-        """What weights tokens."""
-        return self._all(Weight)
+    sat = _first(SAT)
+    """What contracts the clip interval."""
+    judge = _first(Judge)
+    """What judges each token by a threshold over all tokens of its scope."""
+    instead = _first(Surrogate)
+    """What computes S in place of the clip."""
+    radius_policy = _first(Radii)
+    """What sets the radii of the clip interval."""
+    gates = _all(Gate)
+    """What keeps or drops tokens."""
+    weights = _all(Weight)
+    """What weights tokens."""
 
     @cached_property
     def needs(self) -> tuple[Need, ...]:
@@ -226,12 +217,6 @@ class Method:
         """Whether a stabilizer of that name is among its own."""
         return any(stabilizer.name == name for stabilizer in self.stabilizers)
 
-    def _all(self, kind: type[Kind]) -> tuple[Kind, ...]:
-        return tuple(stabilizer for stabilizer in self.stabilizers if isinstance(stabilizer, kind))
-
-    def _first(self, kind: type[Kind]) -> Kind | None:
-        return next(iter(self._all(kind)), None)
-
     @property
     def formula(self) -> tuple[object, ...]:
         """Equal for methods that compute the same of the same log-probs: PPO, GRPO, GRPO with R3."""
@@ -243,19 +228,19 @@ class Method:
     @property
     def name(self) -> str:
         """Such as `sat-gspo-r3`; `named_method` knows it, unless it is `called` something."""
-        return "-".join([*self._beside("prefix"), self.base_name, *self._beside("suffix")])
+        before, behind = ([part.name for part in self._beside(place)] for place in ("prefix", "suffix"))
+        return "-".join([*before, self.base_name, *behind])
 
     @property
     def label(self) -> str:
         """The name as the paper writes it, such as `SAT-GSPO w/ TIS + R3`."""
-        titles = {stabilizer.name: stabilizer.title() for stabilizer in self.stabilizers}
         base = self.called.upper() or "-".join([self.base.title(), *filter(None, [self.variant.upper()])])
-        name = "-".join([*map(titles.__getitem__, self._beside("prefix")), base])
-        suffixes = [titles[name] for name in self._beside("suffix")]
-        return f"{name} w/ {' + '.join(suffixes)}" if suffixes else name
+        name = "-".join([*(part.title() for part in self._beside("prefix")), base])
+        suffixes = " + ".join(part.title() for part in self._beside("suffix"))
+        return f"{name} w/ {suffixes}" if suffixes else name
 
-    def _beside(self, place: str) -> list[str]:
-        return [stabilizer.name for stabilizer in self.stabilizers if stabilizer.place == place]
+    def _beside(self, place: str) -> list[Stabilizer]:
+        return [part for part in self.stabilizers if part.place == place]
 
     @property
     def base_is_ours(self) -> bool:

@@ -131,10 +131,5 @@ def contraction_factors(log_ratio: Tensor, q: Tensor | float, exponent: float = 
         c_low, c_high, each (N,).
     """
     staleness, one = log_ratio.abs(), log_ratio.new_ones(())
-    c = kernel(staleness, q, exponent).where((staleness > q) & (q > 0), one)
+    c = (1.0 + (staleness / q) ** exponent).reciprocal().where((staleness > q) & (q > 0), one)
     return c.where(log_ratio < 0, one), c.where(log_ratio > 0, one)
-
-
-def kernel(u: Tensor, q: Tensor | float, exponent: float = 2.0) -> Tensor:
-    """The Hill kernel 1 / (1 + (u / q)^p) of the staleness u (Eq. kernel)."""
-    return (1.0 + (u / q) ** exponent).reciprocal()

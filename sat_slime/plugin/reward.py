@@ -2,7 +2,7 @@
 
 A key `sat_slime_verifier` of slime's --custom-config-path file sets the number of worker processes and the limits:
 
-    sat_slime_verifier: {workers: 8, cpu_s: 3.0, wall_s: 30.0, memory_mb: 1024}
+    sat_slime_verifier: {workers: 8, cpu_s: 3.0, memory_mb: 1024}
 
 slime calls these functions in the event loop of a background thread, where no signal handler can be set; the worker
 processes need none.
@@ -93,6 +93,6 @@ def _the_pool(args: Namespace) -> VerifierPool:
         if _pool is None:
             asked = read_section(VerifierLimits, getattr(args, KEY, None) or {}, f"{KEY} in --custom-config-path")
             workers = asked.workers or max(1, min(_MAX_WORKERS, (os.cpu_count() or 2) // 2))
-            _pool = VerifierPool(workers, Limits(asked.cpu_s, asked.wall_s, asked.memory_mb))
+            _pool = VerifierPool(workers, Limits(asked.cpu_s, asked.memory_mb))
             atexit.register(_pool.close)
         return _pool

@@ -33,6 +33,9 @@ logger = logging.getLogger(__name__)
 
 _UNREAD = ("unparsed", "undefined", "too_large", "too_long")
 _START_LIMIT_S = 120.0
+_BLOCKED_S = 300.0
+"""Seconds after which a worker is ended that is stopped or blocked. One that works is ended by its CPU time long
+before, unless a hundred wait for each processor."""
 _LOGGED_KILLS = 20
 """Kills that are logged one by one; the metrics count all."""
 
@@ -43,9 +46,6 @@ class Limits:
 
     cpu_s: float = 3.0
     """CPU seconds of the worker. A response that takes more has reward 0, on a loaded machine as on an idle one."""
-    wall_s: float = 30.0
-    """Seconds after which a worker that is stopped or blocked is ended. One that waits for a processor is neither:
-    `cpu_s` alone ends it."""
     memory_mb: int = 1024
     """Address space of a worker. A worker that holds half of it after a verdict is replaced."""
     response_chars: int = 400_000
@@ -54,7 +54,7 @@ class Limits:
     """The most characters of a label; more is an error."""
 
     def __post_init__(self) -> None:
-        for name, low in (("cpu_s", 0), ("wall_s", 0), ("memory_mb", 255), ("response_chars", 0), ("label_chars", 0)):
+        for name, low in (("cpu_s", 0), ("memory_mb", 255), ("response_chars", 0), ("label_chars", 0)):
             if not getattr(self, name) > low:
                 raise ValueError(f"{name} is {getattr(self, name)!r}: it has to be above {low}")
 
@@ -176,17 +176,14 @@ class _Worker:
 
     def _answer(self, response: str, label: str, mode: Mode) -> Verdict:
         """Return the verdict. Raises OSError or EOFError where the process died, TimeoutError where it is blocked."""
-        process = self._process or self._start()
+        if self._process is None:
+            self._start()
         self._connection.send_bytes(json.dumps([response, label, mode]).encode())
-        worked = -1
-        while not self._connection.poll(self._limits.wall_s):
-            state, now = _processor_time(process.pid)
-            if state != "R" and worked in (-1, now):
-                raise TimeoutError
-            worked = now  # it works, or waits for a processor
+        if not self._connection.poll(_BLOCKED_S):
+            raise TimeoutError
         return Verdict(*json.loads(self._connection.recv_bytes()))
 
-    def _start(self) -> subprocess.Popen[bytes]:
+    def _start(self) -> None:
         mine, theirs = socket.socketpair()
         program = (
             "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
@@ -195,7 +192,7 @@ class _Worker:
         paths = [os.path.abspath(path) for path in sys.path]
         arguments = [theirs.fileno(), self._limits.cpu_s, self._limits.memory_mb]
         with theirs:
-            self._process = process = subprocess.Popen(
+            self._process = subprocess.Popen(
                 [sys.executable, "-c", program, json.dumps(paths), json.dumps(arguments)],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
@@ -213,7 +210,6 @@ class _Worker:
         if not ready:
             self.end()
             raise RuntimeError("the verifier's process did not start: see its message above")
-        return process
 
     def end(self) -> int:
         """Kill the process, where there is one, and return its exit code."""
@@ -229,17 +225,6 @@ class _Worker:
 def reason_of(exit_code: int) -> str:
     """Return why a process died: one of KILLED."""
     return {-signal.SIGPROF: "timeout", MEMORY: "memory", FORBIDDEN: "forbidden"}.get(exit_code, "crash")
-
-
-def _processor_time(pid: int) -> tuple[str, int]:
-    """Return the kernel's letter for the state of a process, R where it runs or waits for a processor, and its CPU time
-    in ticks. A process that is gone has no letter."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8") as stat:
-            fields = stat.read().rpartition(")")[2].split()
-    except OSError:
-        return "", 0
-    return fields[0], int(fields[11]) + int(fields[12])
 
 
 @functools.cache

@@ -106,7 +106,7 @@ def test_the_order_is_told_to_the_driver_and_not_by_a_flag(tmp_path, mode, lag):
 
 def test_limits_of_the_verifier_are_sent_where_it_is_the_reward(tmp_path):
     limits = plugin_file(paper(tmp_path, "verifier.workers=16", "verifier.cpu_s=1.5"))["sat_slime_verifier"]
-    assert limits == {"workers": 16, "cpu_s": 1.5, "wall_s": 30.0, "memory_mb": 1024}
+    assert limits == {"workers": 16, "cpu_s": 1.5, "memory_mb": 1024}
     assert "workers" not in plugin_file(paper(tmp_path))["sat_slime_verifier"], "the pool's own choice"
     assert "sat_slime_verifier" not in plugin_file(paper(tmp_path, "slime.rm-type=math", "slime.custom-rm-path=false"))
 
