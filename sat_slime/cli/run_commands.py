@@ -338,7 +338,7 @@ def rehearse(
     A checkpoint and a resume are part of it. Every check says what was
     expected and what was found. The run's checkpoints, data and output
     folder are never touched. Needs slime's and Megatron-LM's checkouts
-    (sat-slime prepare slime).
+    (scripts/get-slime.sh).
 
         sat-slime rehearse configs/paper/qwen3-30b-a3b.yaml --method sat-gspo-r3 --lag 8
     """
