@@ -16,14 +16,23 @@ from rich.console import Console
 from sat_slime.cli.any_run import method_and_order
 from sat_slime.cli.slime_job import Where, launch_job, stop_job
 from sat_slime.cli.slime_run import plan_slime_run
-from sat_slime.cli.terminal import FAILED, INTERRUPTED, OK, complain, say, sigterm_as_ctrl_c, undisturbed
+from sat_slime.cli.terminal import (
+    FAILED,
+    INTERRUPTED,
+    OK,
+    complain,
+    refuse_failures,
+    say,
+    sigterm_as_ctrl_c,
+    undisturbed,
+)
 from sat_slime.config import ConfigError, SlimeConfig, dump_config, load_config
 from sat_slime.config.disk import is_replaceable
 from sat_slime.launch.checks import settings_errors
 from sat_slime.launch.command import run_folder
 from sat_slime.launch.duration import duration_lines
 from sat_slime.launch.job_files import JobRecord
-from sat_slime.launch.machine import machine_findings
+from sat_slime.launch.machine import machine_findings, source_findings
 from sat_slime.launch.slimes_parser import ask_slime
 from sat_slime.rehearsal.material import make_material
 from sat_slime.rehearsal.rehearsal_checks import FAIL, LEFT, NOTE, Check, all_checks, read_records
@@ -99,7 +108,7 @@ class Rehearsal:
         """Iterations of the first job; the run is resumed after them."""
         if errors := settings_errors(self.thin):
             raise ConfigError([f"the rehearsal of {file} cannot be: {error}" for error in errors])
-        refuse_without_checkouts(config)
+        refuse_failures(source_findings(self.thin, {"cluster.slime_dir": "slime", "cluster.megatron_dir": "megatron"}))
         answer = ask_slime(config, run_folder(config))
         if answer.refusals:
             raise ConfigError([f"{file}: {line}" for line in answer.refusals])
@@ -175,20 +184,6 @@ class Rehearsal:
             "left": LEFT,
         }
         (folder / "rehearsal.json").write_text(json.dumps(findings, indent=1, default=str), encoding="utf-8")
-
-
-def refuse_without_checkouts(config: SlimeConfig) -> None:
-    """Raise ConfigError, with the commands, where slime or Megatron-LM is not on this machine."""
-    wanted = {"cluster.slime_dir": config.cluster.slime_dir, "cluster.megatron_dir": config.cluster.megatron_dir}
-    parts = {"cluster.slime_dir": "slime", "cluster.megatron_dir": "megatron"}
-    if missing := [f"{key} is {path}" for key, path in wanted.items() if not (Path(path) / parts[key]).is_dir()]:
-        raise ConfigError(
-            [
-                f"a rehearsal needs slime's and Megatron-LM's checkouts, and {' and '.join(missing)}, which is not "
-                "there: scripts/get-slime.sh DIR, then --set cluster.slime_dir=DIR/slime --set "
-                "cluster.megatron_dir=DIR/Megatron-LM"
-            ]
-        )
 
 
 def _short(value: Any) -> str:

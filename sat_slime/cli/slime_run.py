@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -141,22 +141,13 @@ def describe(plan: SlimePlan, full: bool) -> str:
         return "\n".join(summary)
     sent, lines = slime_command(config, plan.folder), [f"# {line}" for line in summary]
     lines += ["", *(f"export {name}={shlex.quote(value)}" for name, value in sent.env.items())]
-    lines += ["", " \\\n    ".join(by_flag(sent.command))]
+    flag_by_flag = ("\\\n    " * word.startswith("--") + shlex.quote(word) for word in sent.command)
+    lines += ["", " ".join(flag_by_flag)]
     if config.cluster.runtime_env:
         lines += ["", f"# also in Ray's runtime environment: {json.dumps(config.cluster.runtime_env)}"]
     for path, text in sent.files.items():
         lines += ["", f"# {path}", *text.rstrip("\n").split("\n")]
     return "\n".join(lines)
-
-
-def by_flag(command: Sequence[str]) -> list[str]:
-    """Return the command in pieces of a flag with its values."""
-    pieces: list[list[str]] = [[]]
-    for word in command:
-        if word.startswith("--"):
-            pieces.append([])
-        pieces[-1].append(word)
-    return [shlex.join(piece) for piece in pieces]
 
 
 def show_plan(plan: SlimePlan, option: str | None, skip_checks: bool, full: bool, as_json: bool) -> None:

@@ -7,7 +7,10 @@ from command_line import PAPER, sat_slime_command
 def test_without_the_checkouts_it_names_the_commands(tmp_path):
     result = sat_slime_command("rehearse", PAPER, "--out", tmp_path / "out", "--set", f"cluster.slime_dir={tmp_path}")
     assert result.exit_code == 2
-    assert "scripts/get-slime.sh DIR" in result.output
+    assert (
+        f"cluster.slime_dir is {tmp_path}: no slime is in it; set it to the checkout, or make one: scripts/get-slime"
+        in result.output
+    )
     assert not (tmp_path / "out").exists()
 
 
