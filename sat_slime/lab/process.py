@@ -120,6 +120,7 @@ def serve() -> None:
     warming: Iterator[int] | None = None
     while True:
         method, arguments = calls.get()
+        answer: tuple[bool, Any]
         try:
             if method == "warm_up":  # the steps made so far, each time that it is called; None at the end
                 warming = warming or warm_up(config, *arguments)
