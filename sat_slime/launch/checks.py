@@ -256,7 +256,8 @@ def _nodes(config: SlimeConfig, nodes: Sequence[Mapping[str, Any]]) -> Iterator[
         for path, reason in list(node["failures"].items())[:1]:
             missing = re.search(r"No module named '([^'.]+)", reason)
             remedy = f"install {missing[1]} there" if missing else "fix it there"
-            yield fail("plugin", f"{name} cannot import {path} ({reason}): {remedy}, or set cluster.python_path")
+            flag = next((f"slime.{flag}: " for flag, value in config.slime.items() if value == path), "")
+            yield fail("plugin", f"{flag}{name} cannot import {path} ({reason}): {remedy}, or set cluster.python_path")
             sound = False
         if not node["sees_folder"] and not elsewhere:
             yield fail("run folder", f"{name} does not see it: put output_dir on a disk that all nodes share")

@@ -248,6 +248,10 @@ def test_a_cluster_that_has_everything():
             "sat_slime there, or set cluster.python_path",
         ),
         ({"node": {"failures": {"my.f": "NameError: x"}}}, "node 10.0.0.1 cannot import my.f (NameError: x): fix it"),
+        (
+            {"node": {"failures": {"my_reward.score": "AttributeError: x"}}},
+            "plugin: slime.custom-rm-path: node 10.0.0.1 cannot import my_reward.score (AttributeError: x): fix it there",
+        ),
         ({"node": {"sees_folder": False}}, "output_dir is on this machine's disk, and no node of the cluster sees it"),
         ({"node": {"error": "GetTimeoutError: ..."}}, "plugin: node 10.0.0.1 could not be asked: GetTimeoutError"),
         ({"node": {"sizes": {"host": GIB}}}, "host memory: needs 85 of 0.9 GiB"),
@@ -257,7 +261,8 @@ def test_a_cluster_that_has_everything():
     ],
 )
 def test_what_a_cluster_lacks(changes, told):
-    (line,) = failed(read_report(dense(), report(**changes)))
+    config = dense("slime.custom-rm-path=my_reward.score")
+    (line,) = failed(read_report(config, report(**changes)))
     assert line.startswith(told) or told in line
 
 
