@@ -371,13 +371,17 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 10.0, 600.0
 within seconds, and a node that boots is back within minutes."""
 DEATHS_AT_ONE_ITERATION = 3
 """With so many deaths after one iteration the run itself, not the machine, is what fails there."""
+SIGNALS = 128
+"""A shell adds it to the number of the signal that killed its command."""
 
 
-def refusal(deaths: Sequence[int], exit_code: int | None, limit: int) -> str | None:
-    """Return why a run is not restarted, in words; None where it is. deaths: the iterations that were trained when its
-    jobs died. exit_code: that of the last job; None where it was not told."""
+def refusal(began: int, deaths: Sequence[int], exit_code: int | None, limit: int) -> str | None:
+    """Return why a run is not restarted, in words; None where it is. began: the iterations that were trained when it
+    was launched; deaths: when its jobs died. exit_code: that of the last job; None where it was not told."""
     if exit_code == BAD_INPUT:
         return "its settings were refused, as they would be again"
+    if exit_code is not None and 0 < exit_code < SIGNALS and max(deaths) <= began:
+        return "it failed before it had trained anything, as it would again"
     if deaths.count(deaths[-1]) >= DEATHS_AT_ONE_ITERATION:
         return f"it died {DEATHS_AT_ONE_ITERATION} times after iteration {deaths[-1]}"
     return f"cluster.restarts is {limit}, and so often it was" if len(deaths) > limit else None
@@ -386,6 +390,7 @@ def refusal(deaths: Sequence[int], exit_code: int | None, limit: int) -> str | N
 def follow_and_restart(job: Job, where: Where, console: Console) -> Ending:
     """Follow a run to its end, through restarts of its job from the newest whole checkpoint, and unlock its folder."""
     deaths: list[int] = []
+    began = saved_iterations(job.config, job.folder.path)
     config, path, limit = job.config, job.folder.path, job.config.cluster.restarts
     try:
         while True:
@@ -395,7 +400,7 @@ def follow_and_restart(job: Job, where: Where, console: Console) -> Ending:
             steps = int(number(newest_step(job), "step", 0))
             deaths.append(max(saved_iterations(config, path), steps // config.pipeline.optimizer_steps_per_rollout))
             try:
-                if not (why := refusal(deaths, ending.exit_code, limit)):
+                if not (why := refusal(began, deaths, ending.exit_code, limit)):
                     job = _send_again(job, ending.error or "", deaths, where, console)
                     continue
                 why = f"not restarted: {why}"

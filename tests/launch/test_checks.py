@@ -250,7 +250,7 @@ def test_a_cluster_that_has_everything():
         ({"node": {"failures": {"my.f": "NameError: x"}}}, "node 10.0.0.1 cannot import my.f (NameError: x): fix it"),
         (
             {"node": {"failures": {"my_reward.score": "AttributeError: x"}}},
-            "plugin: slime.custom-rm-path: node 10.0.0.1 cannot import my_reward.score (AttributeError: x): fix it there",
+            "plugin: slime.custom-rm-path: node 10.0.0.1 cannot import my_reward.score (AttributeError: x): fix it",
         ),
         ({"node": {"sees_folder": False}}, "output_dir is on this machine's disk, and no node of the cluster sees it"),
         ({"node": {"error": "GetTimeoutError: ..."}}, "plugin: node 10.0.0.1 could not be asked: GetTimeoutError"),

@@ -32,14 +32,24 @@ LONG_PAUSE, FAST = (
         ([5, 7], 1, 1, "cluster.restarts is 1"),
         ([5], 2, 9, "its settings were refused"),
         ([0, 0], None, 9, None),
+        ([0], 1, 9, "before it had trained anything"),
+        # A signal is no fault of the settings, and a code that has trained is no fault of the code alone.
+        ([0], -9, 9, None),
+        ([0], 128 + 9, 9, None),
+        ([5, 0], 1, 9, None),
         ([5, 6, 5], 1, 9, None),
         ([5, 5, 5], 1, 9, "it died 3 times after iteration 5"),
         ([0, 0, 0], -9, 9, "it died 3 times after iteration 0"),
     ],
 )
 def test_when_a_run_is_not_restarted(deaths, code, limit, reason):
-    told = refusal(deaths, code, limit)
+    told = refusal(0, deaths, code, limit)
     assert told is None if reason is None else reason in told
+
+
+def test_a_resumed_run_that_trains_nothing_more_is_not_restarted():
+    assert "before it had trained anything" in refusal(4, [4], 1, 9)
+    assert refusal(4, [5, 4], 1, 9) is None
 
 
 def launch(file, *arguments):
