@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -224,7 +224,8 @@ def describe(plan: GridPlan) -> str:
     grid, pipeline = plan.grid, plan.run.pipeline
     states = {cell: plan.folder.state(cell) for cell in plan.wanted}
     chosen = "" if len(states) == len(plan.configs) else f"; {len(states)} of them chosen"
-    product = f"methods x lags x seeds = {len(grid.methods)} x {len(grid.lags)} x {len(grid.seeds)}"
+    axes: dict[str, Sized] = {"method": grid.methods, "lag": grid.lags, "seed": grid.seeds}
+    product = " x ".join(f"{len(values)} {name}{'s' * (len(values) != 1)}" for name, values in axes.items())
     left = [cell for cell, state in states.items() if state != "finished"]
     cost = "unknown until a cell has run" if left else "nothing: no cell is left to run"
     if left and (minutes := minutes_left(plan, left)) == minutes:

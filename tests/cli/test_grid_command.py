@@ -212,7 +212,7 @@ def test_dry_run_shows_plan_and_cost_and_starts_nothing(told):
     write_grid(settings={"method.sat.alpha": 0.8})
     result = sat_slime_grid("grid.yaml", "--dry-run")
     assert result.exit_code == 0
-    assert "methods x lags x seeds = 2 x 2 x 2 = 8 cells" in result.stdout
+    assert "2 methods x 2 lags x 2 seeds = 8 cells" in result.stdout
     assert "unknown until a cell has run" in result.stdout
     assert starts(told) == [] and not Path("grids").exists()
     sat_slime_grid("grid.yaml", "--only", "@1")
