@@ -34,6 +34,11 @@ OF_KINDS = {"qk-layernorm": ("qwen3", "qwen3_moe"), "add-qkv-bias": ("qwen2", "q
 """Flags that a model_type of config.json needs: without one Megatron skips its weights in the checkpoint."""
 
 
+def is_the_laptops(config: SlimeConfig) -> bool:
+    """Return whether a run has the laptop's task, whose model and prompts `sat-slime prepare laptop` makes."""
+    return config.data.reward == "sat_slime.plugin.task_reward.reward"
+
+
 def hf_findings(config: SlimeConfig) -> Iterator[Finding]:
     """Yield findings on the Hugging Face checkpoint: its files, and whether the model section fits its config.json."""
     what, path = "checkpoint", config.model.hf_checkpoint
@@ -42,7 +47,7 @@ def hf_findings(config: SlimeConfig) -> Iterator[Finding]:
     folder, named = Path(path), f"slime.hf-checkpoint is {path}"
     if not folder.is_dir():
         make = "An id of the hub is not taken: download the weights (`hf download OWNER/NAME --local-dir DIR`)"
-        if config.data.reward == "sat_slime.plugin.task_reward.reward":
+        if is_the_laptops(config):
             make = "Make it, and the prompts, with sat-slime prepare laptop"
         yield fail(what, f"{named}: there is no such folder. {make} and set it to their folder")
         return

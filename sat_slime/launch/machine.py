@@ -18,7 +18,7 @@ from sat_slime.config.finding import Finding, fail, ok, warn
 from sat_slime.config.slime_schema import SlimeConfig
 from sat_slime.launch import card_run, cpu_run
 from sat_slime.launch.command import checkpoint_folder
-from sat_slime.launch.hf_checkpoint import hf_findings, reason_of, stop_findings
+from sat_slime.launch.hf_checkpoint import hf_findings, is_the_laptops, reason_of, stop_findings
 from sat_slime.launch.memory import BF16, FP32, GIB, parameters
 from sat_slime.prompts.text import odd_file, odd_label, odd_prompt
 from sat_slime.runs.saved import fault, newest_iteration
@@ -98,7 +98,7 @@ def _megatron_checkpoint(config: SlimeConfig) -> Iterator[Finding]:
     elif (Path(path) / "config.json").is_file():
         yield warn(what, f"{path} holds Hugging Face weights: not every slime and model can start from them")
     else:
-        tool = "slime's tools/convert_hf_to_torch_dist.py"
+        tool = "sat-slime prepare laptop" if is_the_laptops(config) else "slime's tools/convert_hf_to_torch_dist.py"
         yield fail(what, f"slime.ref-load is {path}: no converted checkpoint is there; make it ({tool})")
 
 
@@ -159,6 +159,8 @@ def data_problem(file: str, input_key: str, label_key: str, config: SlimeConfig 
     reward of them, or None. config: the run, without which rows only have to be readable."""
     path, part = Path(SLICE.sub("", file)), SLICE.search(file)
     if not path.is_file():
+        if config is not None and is_the_laptops(config):
+            return "there is no such file; `sat-slime prepare laptop` makes it"
         return "there is no such file; `sat-slime data prepare` makes the paper's"
     if path.suffix not in (".jsonl", ".parquet"):
         return "slime reads .jsonl and .parquet files; convert it"

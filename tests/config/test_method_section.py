@@ -143,7 +143,7 @@ def test_settings_that_nothing_reads_are_told(section, told):
         ({"sat": {"alpha": True}}, "sat.alpha: it is true, and no yes-or-no setting"),
         ({"clip": {"eps_high": False}}, "clip.eps_high: it is false, and no yes-or-no setting"),
         ({"sat": {"alpah": 0.9}}, "unknown key 'sat.alpah'; did you mean 'sat.alpha'?"),
-        ({"sat": 0.9}, "sat is 0.9: it is a section with the keys alpha, exponent, scope, score, or true or false"),
+        ({"sat": 0.9}, "sat is 0.9: it is a section with the keys alpha, exponent, scope, or true or false"),
         ({"clip": {"eps_low": float("inf")}}, "clip.eps_low is inf"),
         ({"base": "tis"}, "base: tis stands beside a base: set method.tis to true, and method.base to a base"),
         ({"settings": {"x": 1}}, "method.settings is for a base that is not ours: leave it out"),
