@@ -13,8 +13,6 @@ cd "$(dirname "$0")/.." || exit
 slime=$(realpath -m "${SLIME:-slime}") megatron=$(realpath -m "${MEGATRON:-Megatron-LM}")
 out=$(realpath -m "${OUT:-gpu-out}")
 wheels=${WHEELS:-wheels}
-lab="python3 -m sat_slime launch configs/lab/quickstart.yaml --set output_dir=$out/runs
-    --set pipeline.iterations=8"
 one="python3 -m sat_slime launch configs/slime/one-gpu.yaml --set output_dir=$out/runs
     --set cluster.slime_dir=$slime --set cluster.megatron_dir=$megatron --set cluster.python_path=[$PWD]
     --set slime.hf-checkpoint=$out/laptop/model --set slime.ref-load=$out/laptop/model
@@ -23,7 +21,7 @@ one="python3 -m sat_slime launch configs/slime/one-gpu.yaml --set output_dir=$ou
 rank="env PYTHONPATH=bench:$slime:$megatron:.:$out/absent python3"
 
 # A stage: name, seconds that it may take, what is expected, and what it runs. Its last line is its line of the table.
-stages=(install objective loss rank nan lab slime beside)
+stages=(install objective loss rank nan slime beside)
 declare -A seconds expected
 stage() { seconds[$1]=$2 expected[$1]=$3; }
 
@@ -53,21 +51,6 @@ rank() {
 stage nan 45 "not known: whose numbers are not finite first, and whether SDPA's gradients are, at 7 heads to 1"
 nan() { $rank bench/nan_hunt.py | tee /dev/stderr | awk '/recomputed:|gradients:|SDPA/ {printf "%s;", $0}'; }
 
-stage lab 75 "d_pi of the first batch 3.6e-7 in float32, 0.006 in bfloat16; the killed run ends after a resume, exit 0"
-lab() {
-    $lab --name float32 --set rollout.dtype=float32 >"$out/float32.log" 2>&1 &
-    $lab --name bfloat16 --set train.dtype=bfloat16 >"$out/bfloat16.log" 2>&1 &
-    $lab --name killed --set checkpoint.every_n_iterations=2 >"$out/killed.log" 2>&1 &
-    local run=$! resumed
-    until [[ $(wc -l <"$out/runs/killed/metrics.jsonl") -ge 5 ]]; do sleep 0.2; done 2>/dev/null
-    kill -9 "$run"
-    python3 -m sat_slime launch "$out/runs/killed" --resume >"$out/resumed.log" 2>&1
-    resumed=$?
-    wait
-    echo "$(first float32 mismatch/d_pi) and $(first bfloat16 mismatch/d_pi); resumed with exit $resumed"
-    return "$resumed"
-}
-
 stage slime 190 "exit 0; accuracy 0.188, 0.281, 0.332; d_pi 0.005, then 0.04 to 0.08; train 0.54 s, collect 1.4 to 1.9"
 slime() {
     $one --name one --set pipeline.iterations=10
@@ -94,7 +77,6 @@ column() { # the values of a key in a file of rows: RUN/FILE KEY
     python3 -c "import json, sys; print(*(f'{json.loads(row)[sys.argv[2]]:.3g}' for row in open(sys.argv[1])))" \
         "$out/runs/$1.jsonl" "$2" 2>/dev/null || echo none
 }
-first() { column "$1/metrics" "$2" | cut -d' ' -f1; }
 
 run=1
 if [[ ${1:-} == --dry-run ]]; then run=0; shift; fi
@@ -113,8 +95,8 @@ fi
 mkdir -p "$out"
 export TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 PYTHONWARNINGS=ignore OMP_NUM_THREADS=4
 nvidia-smi --query-gpu=name,memory.total,driver_version --format=csv,noheader
-export slime megatron out wheels lab one rank
-export -f install objective loss rank nan lab slime beside column first
+export slime megatron out wheels one rank
+export -f install objective loss rank nan slime beside column
 failed=0
 for name in "${stages[@]}"; do
     echo "--- $name, at most ${seconds[$name]} s"

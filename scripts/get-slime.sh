@@ -16,10 +16,13 @@ fail() {
     exit 1
 }
 
+here=$(cd "$(dirname "$0")/.." && pwd)
+python=${PYTHON:-$here/.venv/bin/python}
 [[ $# == 1 ]] || fail "name a folder: ./scripts/get-slime.sh DIR"
+git --version >/dev/null || fail "git is missing: install it"
+"$python" -m pip --version >/dev/null || fail "$python has no pip: run scripts/setup.sh, or set PYTHON to your environment's"
 mkdir -p "$1"
 out=$(cd "$1" && pwd)
-here=$(cd "$(dirname "$0")/.." && pwd)
 
 checkout() { # NAME URL COMMIT PATCH...; it is moved to its place once it is whole
     local folder=$out/$1 url=$2 commit=$3 part=$out/$1.part head
@@ -45,7 +48,7 @@ checkout Megatron-LM "${MEGATRON_URL:-https://github.com/NVIDIA/Megatron-LM}" \
     "${MEGATRON_COMMIT:-1dcf0dafa884ad52ffb243625717a3471643e087}" \
     "$patches/megatron.patch" "$patches/megatron-sglang-aligned.patch"
 # Without their own lists, which ask for other versions of what is there.
-"${PYTHON:-$here/.venv/bin/python}" -m pip install --quiet --disable-pip-version-check --no-deps \
+"$python" -m pip install --quiet --disable-pip-version-check --no-deps \
     -r "$here/requirements/slime-cpu.txt"
 dirs="--set cluster.slime_dir='$out/slime' --set cluster.megatron_dir='$out/Megatron-LM'"
-echo "slime is ready: sat-slime launch configs/slime/laptop.yaml $dirs, or rehearse FILE $dirs"
+echo "slime is ready: sat-slime rehearse FILE $dirs, or sat-slime prepare laptop and then launch configs/slime/laptop.yaml $dirs"

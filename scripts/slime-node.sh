@@ -28,6 +28,8 @@ fail() {
     exit 1
 }
 
+[[ -z ${MODEL:-} || -n ${ARCHITECTURE:-} ]] || fail "MODEL is $model: set ARCHITECTURE to its file in $slime/scripts/models, such as qwen3-4B"
+
 gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU' || true)
 ((gpus >= 8)) || fail "this machine has $gpus NVIDIA GPUs, eight are needed: for fewer, launch with --set slime.actor-num-gpus-per-node and slime.rollout-num-gpus"
 python3 -c 'import slime.backends, megatron.core' 2>/dev/null || fail "slime and Megatron cannot be imported: run this in slime's image"

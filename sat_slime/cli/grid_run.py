@@ -230,7 +230,8 @@ def describe(plan: GridPlan) -> str:
     cost = "unknown until a cell has run" if left else "nothing: no cell is left to run"
     if left and (minutes := minutes_left(plan, left)) == minutes:
         gpus = plan.run.train.world_size + plan.run.rollout.gpus if isinstance(plan.run, SlimeConfig) else 0
-        hours = f", {minutes * plan.parallel / 60 * gpus:,.0f} GPU-hours on {gpus} GPUs" if gpus else ""
+        a_cell = minutes / math.ceil(len(left) / plan.parallel)
+        hours = f", {a_cell * len(left) / 60 * gpus:,.0f} GPU-hours on {gpus} GPUs" if gpus else ""
         cost = f"{duration(60 * minutes)} left for {len(left)} cells{hours} (measured: the median of finished cells)"
     counts = ", ".join(f"{count} {state}" for state, count in Counter(states.values()).items())
     return "\n".join(

@@ -73,8 +73,8 @@ class PipelineConfig(Section):
     """Mode streaming: bound on the lag of every token, in optimizer updates. A prompt starts only when it can still be
     trained within it; over_age says what happens to one that is overtaken and breaks it all the same."""
     over_age: Literal["drop", "wait"] = "drop"
-    """Mode streaming: what becomes of a prompt that breaks max_staleness. drop: its responses are dropped, and aborted
-    where they are still in generation; others take their place. wait: the trainer waits for what would break it after
+    """Mode streaming: what becomes of a prompt that breaks max_staleness. drop: its responses are dropped, on slime
+    already in generation; others take their place. wait: the trainer waits for what would break it after
     another batch, so that nothing does and nothing is lost (docs/asynchrony.md)."""
     canary: Annotated[Literal["none", "warn", "stop"], MAY_CHANGE_ON_RESUME, COMPUTES_NOTHING] = "none"
     """After each push every engine scores a few fixed sequences that the trainer scores too, which finds engines

@@ -69,6 +69,8 @@ class Engine:
         """Of the weights that the server holds."""
         self.in_flight = 0
         """Requests that the server has not answered."""
+        self._failed: EngineFailed | None = None
+        """Why a generation failed, for the update that waited for its end."""
         self.process: subprocess.Popen[bytes] | None = None
         self._scratch: Scratch | None = None
         self._turn = threading.Condition()
@@ -223,6 +225,8 @@ class Engine:
                 self.post("/abort_request", {"abort_all": True}, answers=False)
                 with self._turn:
                     self._turn.wait_for(lambda: not self.in_flight, INTERRUPT_EVERY_S)
+            if self._failed is not None:
+                raise self._failed
             # Without a flush, which ends SGLang's scheduler where that has not put away what it has just answered:
             # with --disable-radix-cache nothing is cached beyond a request.
             weights = {"model_path": str(folder), "weight_version": str(version), "flush_cache": False}
@@ -267,6 +271,9 @@ class Engine:
                 interruptions, version = self._interruptions, self.version
             try:
                 answers = self.post("/generate", generate_payload(sent, wire_ids))
+            except EngineFailed as error:
+                self._failed = error
+                raise
             finally:
                 with self._turn:
                     self.in_flight -= len(pending)

@@ -23,7 +23,7 @@ from sat_slime.config.slime_checks import slime_config_errors
 from sat_slime.config.slime_schema import SlimeConfig
 from sat_slime.launch.command import SlimeCommand, flag_errors
 from sat_slime.launch.flags import KnownFlags
-from sat_slime.launch.machine import SCRIPT, existing_parent, machine_findings, reward_errors
+from sat_slime.launch.machine import DOTTED_PATH, SCRIPT, existing_parent, machine_findings, reward_errors
 from sat_slime.launch.memory import machine_sizes, memory_findings, sizes
 from sat_slime.launch.ray_jobs import JobServer
 from sat_slime.launch.secrets import secret_names
@@ -34,7 +34,6 @@ PROBE_TIMEOUT_S = 300.0
 """Seconds in which every node of a fresh cluster may import torch, Megatron and SGLang."""
 ANSWER = "SAT_SLIME_PROBE "
 """The beginning of the line with the probe's answer in the log of its job."""
-DOTTED_PATH = re.compile(r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")
 
 
 def settings_errors(config: SlimeConfig, known: KnownFlags | None = None) -> list[str]:

@@ -48,7 +48,7 @@ def hf_findings(config: SlimeConfig) -> Iterator[Finding]:
     if not folder.is_dir():
         make = "An id of the hub is not taken: download the weights (`hf download OWNER/NAME --local-dir DIR`)"
         if is_the_laptops(config):
-            make = "Make it, and the prompts, with sat-slime prepare laptop"
+            make = "Make it, and the prompts, with sat-slime prepare laptop (--out FOLDER)"
         yield fail(what, f"{named}: there is no such folder. {make} and set it to their folder")
         return
     try:

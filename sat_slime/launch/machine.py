@@ -10,7 +10,9 @@ import json
 import os
 import re
 import shutil
+import sys
 from collections.abc import Iterator, Mapping
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,7 @@ REWARDS = ("dapo", "deepscaler", "f1", "gpqa", "ifbench", "math", "random", "rem
 """Names of slime's rules: the same in v0.3.1 and 624b824a8."""
 REWARD_HUB = Path("slime", "rollout", "rm_hub", "__init__.py")
 OUR_REWARDS, OF_OURS = "sat_slime.plugin.reward", ("default", "prime_math")
+DOTTED_PATH = re.compile(r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")
 SCRIPT = "train.py"
 """A file by which slime's checkout is recognized, in every version."""
 
@@ -47,6 +50,7 @@ def machine_findings(config: SlimeConfig, run_folder: Path, resume: bool = False
     yield from stop_findings(config)
     yield from _megatron_checkpoint(config)
     yield from data_findings(config)
+    yield from function_findings(config)
     if not resume and (fault := beginning_fault(config, run_folder)):
         yield fail("checkpoints", fault)
     yield _disk(config, run_folder)
@@ -240,6 +244,27 @@ def slime_rewards(slime_dir: Path) -> tuple[str, ...]:
     except OSError:
         return REWARDS
     return tuple(sorted(set(re.findall(r'rm_type == "(\w+)"', text)))) or REWARDS
+
+
+def function_findings(config: SlimeConfig) -> Iterator[Finding]:
+    """Yield the functions of the settings whose module is nowhere where the job's Python looks. Nothing is imported
+    here; what is in a module the nodes of a cluster tell by import."""
+    cluster, named = config.cluster, {config.data.reward_key: config.data.reward}
+    named |= {f"slime.{flag}": value for flag, value in config.slime.items() if flag.endswith("-path")}
+    folders = [*cluster.python_path, cluster.megatron_dir, cluster.slime_dir, *sys.path]
+    for key, path in named.items():
+        if not isinstance(path, str) or not DOTTED_PATH.match(path):
+            continue
+        module, _, _ = path.rpartition(".")
+        top, *inner = module.split(".")
+        if top == "slime" and not Path(cluster.slime_dir).is_dir():
+            continue  # the machine's findings say that slime is not here
+        spec = PathFinder.find_spec(top, folders) or importlib.util.find_spec(top)
+        for name in inner:
+            spec = PathFinder.find_spec(name, spec.submodule_search_locations or []) if spec else None
+        if spec is None:
+            remedy = "correct it, or add its folder to cluster.python_path"
+            yield fail("code", f"{key} is {path}: there is no module {module}; {remedy}")
 
 
 # ----------------------------------------------------------------------------------------------------------- disk

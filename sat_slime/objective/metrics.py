@@ -128,7 +128,7 @@ _STEP = (
     Metric("rollout/rejected", "count", "Responses that failed validation: they stay in their batch and are not trained.", "step", runtime="slime"),
     Metric("rollout/rejected/REASON", "count", "The rejected by reason, where there are any.", "step", runtime="slime"),
     Metric("rollout/{finished,finished_length_mean}", "count, tokens", "Mode streaming: responses completed since the step before, and their mean length.", "step"),
-    Metric("rollout/{dropped,aborted,dropped_length_mean}", "count, tokens", "Mode streaming: responses dropped for their lag since the step before; those among them that were aborted in generation; the mean length of the others.", "step"),
+    Metric("rollout/{dropped,aborted,dropped_length_mean}", "count, tokens", "Mode streaming: responses dropped for their lag since the step before; those among them that slime aborted in generation; the mean length of the others.", "step"),
     Metric("canary/d", "nats", "[Canary](asynchrony.md#the-canary): mean abs(d) of the worst engine at the push after this step; in the first row also the push before it. On slime always the last push before this step.", "step"),
     Metric("canary/limit", "nats", "Its limit, learned from the pushes that passed.", "step"),
     Metric("canary/faults", "count", "Engines that do not hold the weights of that push, or cannot be asked.", "step"),

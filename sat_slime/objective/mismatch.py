@@ -49,7 +49,8 @@ def mismatch_metrics(
         raise ValueError(
             f"{n_nan} of {n} log-ratios are NaN: look for NaN or infinite log-probs among the active tokens"
         )
-    levels = {name: float(tail_quantile(of_all.abs(), alpha)) for name, alpha in _QUANTILES.items()}
+    sizes = of_all.abs()
+    levels = {name: float(tail_quantile(sizes, alpha)) for name, alpha in _QUANTILES.items()}
 
     size, w = d.abs(), (d - of_all.amax()).exp() if n else d
     sums = {"d_pi": size.sum(), "k3_kl": (d.expm1() - d).sum(), "w": w.sum(), "w2": w.square().sum()}
@@ -67,7 +68,7 @@ def mismatch_metrics(
     means = [name for name in ("d_pi", "k3_kl", "policy", "implementation") if name in total]
     metrics = {f"mismatch/{name}": total[name] / max(n, 1) for name in means}
     metrics |= {f"mismatch/{name}": value for name, value in levels.items()}
-    metrics["mismatch/max"] = float(of_all.abs().amax()) if n else 0.0
+    metrics["mismatch/max"] = float(sizes.amax()) if n else 0.0
     metrics["mismatch/ess"] = total["w"] ** 2 / (n * total["w2"]) if n else 1.0
     for name, of in {"mean": "d_pi", "q90": "of_q90", "q99": "of_q99"}.items():
         if "policy" in total and total[of]:

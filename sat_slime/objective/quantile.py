@@ -1,7 +1,7 @@
 """Thresholds of a batch, exact across ranks: SAT's tail quantile (Eq. quantile), and M2PO's prefix by its mean.
 
-Each rank gathers the values of all, 4 or 8 bytes a token, and finds what one process would. NaN counts as larger than
-any number.
+Each rank gathers the values of all, 4 or 8 bytes a token and some times that while it looks, and finds what one
+process would. NaN counts as larger than any number.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def tail_quantile(abs_log_ratio: Tensor, alpha: float, group: dist.ProcessGroup 
     if n == 0:
         return values.new_zeros(())
     if values.is_cuda:  # where torch refuses kthvalue under deterministic algorithms
-        return values.topk(n - rank + 1, sorted=False).values.amin()
+        return values.topk(n - rank + 1).values[-1]  # NaN stands first
     return values.kthvalue(rank).values
 
 
@@ -73,6 +73,7 @@ def longest_prefix_end(values: Tensor, mean: float, group: dist.ProcessGroup | N
     values = gathered(values.detach(), group).sort().values
     # On a GPU cumsum of floats has no order of its own under deterministic algorithms: the host adds.
     sums = values.cpu().double().cumsum(0).to(values.device)
-    fits = sums <= mean * torch.arange(1, len(values) + 1, device=values.device)
+    counts = torch.arange(1, len(values) + 1, dtype=torch.float64, device=values.device)
+    fits = sums <= mean * counts
     fits[:-1] &= values[1:] != values[:-1]
     return torch.cat([values.new_zeros(1), values.where(fits, 0.0)]).amax()

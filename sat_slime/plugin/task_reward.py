@@ -31,4 +31,10 @@ def _reward(sample: Any) -> float:
 
 @functools.lru_cache(maxsize=64)
 def _task(settings: str) -> RunningSums:
-    return RunningSums.model_validate_json(settings)
+    try:
+        return RunningSums.model_validate_json(settings)
+    except ValueError as error:
+        raise ValueError(
+            f"metadata.task of a prompt is {settings}, which are no settings of running sums: make the prompts again "
+            "with sat-slime prepare laptop --overwrite"
+        ) from error

@@ -127,6 +127,8 @@ def prepare(out: Path, sources: Mapping[str, str], overwrite: bool, console: Con
     texts[MANIFEST] = json.dumps(manifest(gathered), ensure_ascii=False, indent=2) + "\n"
     out.mkdir(parents=True, exist_ok=True)
     (out / MANIFEST).unlink(missing_ok=True)  # it is there again once all others are
+    for name in prompts.keys() - texts.keys():
+        (out / name).unlink(missing_ok=True)
     for name, text in texts.items():
         write_atomically(out / name, text)
         if name in prompts:

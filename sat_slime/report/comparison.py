@@ -16,7 +16,15 @@ import pandas as pd
 
 from sat_slime.report.charts import Chart, Look, lines, looks
 from sat_slime.report.frames import Collection, ComparedRun, collect, curve, differing_settings, seed_curve
-from sat_slime.report.methods import ANSWERS_PER_EVALUATION, BASE_MODEL_SCORE, PAPER_LABEL, SOURCE, has, label_of
+from sat_slime.report.methods import (
+    ANSWERS_PER_EVALUATION,
+    BASE_MODEL_SCORE,
+    MAIN_TABLE,
+    PAPER_LABEL,
+    SOURCE,
+    has,
+    label_of,
+)
 from sat_slime.report.page import (
     DASH,
     Form,
@@ -230,6 +238,10 @@ def limits(collection: Collection) -> Iterator[str]:
         yield f"Not the same in all runs, beside method, lag and seed: {key}: {counts}."
     if not differing and any(run.config for run in collection.runs):
         yield "Apart from method, lag and seed all runs have the same settings: no method's were tuned for it."
+    there = {(run.method, run.lag) for run in collection.runs if run.counts}
+    absent = [f"{label_of(name)} at lag {lag}" for name, lag in MAIN_TABLE if (name, lag) not in there]
+    if absent and collection.paper:
+        yield f"Cells of the paper without a whole run here: {', '.join(absent)}."
     broken = [run for run in collection.runs if not run.counts]
     for run in broken:
         error = f" ({run.error})" if run.error else ""
@@ -445,6 +457,8 @@ def _collapse_text(run: ComparedRun) -> str:
         return f"held at {watch.ever}, recovered"
     if watch.newest is None:
         return "too few scores to tell"
+    if watch.fell:
+        return f"score fell, d_pi {'in its band' if 'mismatch/d_pi' in run.data.metrics else 'unknown'}"
     return "no"
 
 

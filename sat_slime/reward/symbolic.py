@@ -193,7 +193,7 @@ def _bits(expression: sympy.Basic) -> float:
         exponent, times = expression.args[-1], 1.0
         if exponent.is_number:  # the size of a fraction, and an upper bound for that of another number
             times = math.inf if parts[-1] >= 64 else abs(float(exponent)) if exponent.is_Rational else 2.0 ** parts[-1]
-        return max(max(parts[0] if is_power else 1.5, 1.5) * max(times, 1.0), parts[-1])
+        return max((parts[0] if is_power else 1.5) * max(times, 1.0), parts[-1])
     return inner
 
 

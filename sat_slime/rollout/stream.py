@@ -27,8 +27,8 @@ MAX_ATTEMPTS = 3
 """Attempts to generate a group; the run fails when the last one fails."""
 
 OverAge = Literal["drop", "wait"]
-"""What becomes of groups with tokens beyond the bound. `drop`: they are dropped, and aborted where they are still in
-generation. `wait`: the trainer waits for groups that would be beyond it after another batch, so there are none."""
+"""What becomes of groups with tokens beyond the bound. `drop`: they are dropped, on slime already in generation.
+`wait`: the trainer waits for groups that would be beyond it after another batch, so there are none."""
 Prompt = TypeVar("Prompt")
 Result = TypeVar("Result")
 

@@ -282,7 +282,13 @@ class Band(NamedTuple):
 
 
 def judged(
-    rule: Rule, steps: np.ndarray, values: np.ndarray, period: int, planned: Mapping[str, float], worst: bool
+    rule: Rule,
+    steps: np.ndarray,
+    values: np.ndarray,
+    period: int,
+    planned: Mapping[str, float],
+    worst: bool,
+    newest: bool = False,
 ) -> Symptom | None:
     """Return what a rule says of the values of its metric, or None.
 
@@ -292,17 +298,18 @@ def judged(
         period: steps of a lag cycle.
         planned: numbers of a run's settings that rules measure by, as far as they tell: tail, lag and responses.
         worst: tell the worst level, not the one with which it began.
+        newest: tell the last time that it began, not the first.
     """
     bound, there = rule.bound, np.isfinite(values)
     size = 1 if bound.over == "size" else whole_cycles(LEVEL_STEPS, period)
-    newest = windows(np.where(there, values, np.nan), size)
-    measured = np.isfinite(newest)
-    total, counts = np.where(measured, newest, 0).sum(axis=1), measured.sum(axis=1)
+    recent = windows(np.where(there, values, np.nan), size)
+    measured = np.isfinite(recent)
+    total, counts = np.where(measured, recent, 0).sum(axis=1), measured.sum(axis=1)
     level = {
         "mean": total / np.maximum(counts, 1),
-        "max": np.where(measured, newest, -np.inf).max(axis=1),
+        "max": np.where(measured, recent, -np.inf).max(axis=1),
         "sum": total,
-        "size": np.abs(newest[:, 0]),
+        "size": np.abs(recent[:, 0]),
     }[bound.over]
     level = np.where((counts > 0) & (np.arange(len(values)) >= size - 1), level, np.nan)
     usual = np.full(len(values), planned.get(bound.of, np.nan))
@@ -321,7 +328,8 @@ def judged(
     outside &= level >= bound.least
     if not outside.any():
         return None
-    since = int(outside.argmax())
+    begins = np.flatnonzero(outside & ~np.append(False, outside[:-1]))
+    since = int(begins[-1 if newest else 0])
     told, beside = float(level[since]), float(usual[since])
     if worst:
         told, beside = float((np.fmax if bound.above else np.fmin).reduce(level[since:])), float(usual[-1])
@@ -464,13 +472,14 @@ def measures(config: Mapping[str, Any]) -> tuple[int, dict[str, float]]:
     return period, {name: value for name, value in settings.items() if value is not None}
 
 
-def advisories(metrics: Columns, period: int, planned: Mapping[str, float]) -> Iterator[Symptom]:
-    """Yield what ever looked unhealthy in the columns of a run of ours, with what was said as it began."""
+def advisories(metrics: Columns, period: int, planned: Mapping[str, float], newest: bool = False) -> Iterator[Symptom]:
+    """Yield what ever looked unhealthy in the columns of a run of ours, with what was said as it began: for the first
+    time, or the newest."""
     for rule in RULES:
         if rule.bound.runs != "slime" and has(metrics, rule.bound.metric):
             values = metrics[rule.bound.metric]
             steps = np.nan_to_num(metrics.get("step", np.zeros(len(values))))  # a damaged row may lack its own
-            if symptom := judged(rule, steps, values, period, planned, worst=False):
+            if symptom := judged(rule, steps, values, period, planned, worst=False, newest=newest):
                 yield symptom
 
 

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import math
 import threading
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from sat_slime.config.disk import disk_is_full
 from sat_slime.config.jsonl import append_line, keep_rows, number, to_json
 from sat_slime.runs.folder import RunFolder
 from sat_slime.runs.health import JUDGED, LEVEL_STEPS, advisories, judge, measures
 from sat_slime.runs.live_view import RunView, eval_line, live_words
-from sat_slime.runs.reading import columns, row_faults, section
+from sat_slime.runs.reading import Columns, columns, row_faults, section
 
 
 class RunLog:
@@ -28,7 +31,8 @@ class RunLog:
         self._view = view
         self._lock = threading.RLock()
         self._config, self._collapse = config, ""
-        self._rows: list[dict[str, Any]] = []
+        self._metrics: dict[str, list[float]] = {"step": []}
+        """What the rules read of the rows so far, NaN where one lacks it."""
         self._evals: list[dict[str, Any]] = []
         wanted = section(config or {}, "logging").get("tensorboard", False)
         self._tensorboard = wanted and importlib.util.find_spec("tensorboard") is not None
@@ -45,11 +49,12 @@ class RunLog:
         self.message("  ".join([f"step {metrics.get('step', '?')}", *live_words(metrics)]), "debug")
         self._track(metrics)
         self._view.step(metrics)
-        self._rows.append(_judged(metrics))
+        self._note(metrics)
         step = int(number(metrics, "step", 0))
         if self._config is not None and step % LEVEL_STEPS == 0:
-            self._tell_collapse()
-            told = advisories(columns(self._rows), *measures(self._config))
+            judged = self._judged()
+            self._tell_collapse(judged)
+            told = advisories(judged, *measures(self._config), newest=True)
             for symptom in told if section(self._config, "logging").get("health", True) else ():
                 if (symptom.since or 0) > step - LEVEL_STEPS:  # those before were told then
                     self.message(f"health: {symptom.text}", "warning")
@@ -62,20 +67,32 @@ class RunLog:
         self._track({"step": metrics.get("step", 0)} | {f"eval/{k}": v for k, v in metrics.items() if k != "step"})
         self._view.eval(metrics)
         self._evals.append(metrics)
-        self._tell_collapse()
+        self._tell_collapse(self._judged())
 
     def stop_reason(self) -> str | None:
         """Return why the run is to end after this iteration, or None."""
         stops = section(self._config or {}, "collapse").get("stop", False)
         return f"{self._collapse} (collapse.stop)" if self._collapse and stops else None
 
-    def _tell_collapse(self, aloud: bool = True) -> None:
+    def _note(self, row: Mapping[str, Any]) -> None:
+        """Add what the rules read of a row."""
+        count = len(self._metrics["step"])
+        for key in JUDGED:
+            if isinstance(row.get(key), (int, float)):
+                self._metrics.setdefault(key, [math.nan] * count)
+        for key, values in self._metrics.items():
+            values.append(number(row, key))
+
+    def _judged(self) -> dict[str, np.ndarray]:
+        return {key: np.array(values) for key, values in self._metrics.items()}
+
+    def _tell_collapse(self, metrics: Columns, aloud: bool = True) -> None:
         """Hold the rule against all rows; write a warning, once each time that it begins to hold."""
         if self._config is None:
             return
         before, evals = self._collapse, columns(self._evals)
         period, _ = measures(self._config)
-        self._collapse = judge(columns(self._rows), evals, period).sentence
+        self._collapse = judge(metrics, evals, period).sentence
         if aloud and self._collapse and not before:
             self.message(self._collapse, "warning")
 
@@ -104,8 +121,10 @@ class RunLog:
         with self._lock, _writing(self._folder.path):
             kept = keep_rows(self._folder.metrics, lambda row: number(row, "step", 0) <= step)
             self._evals = keep_rows(self._folder.eval, lambda row: number(row, "step", 0) <= step)
-            self._rows = [*map(_judged, kept)]
-            self._tell_collapse(aloud=False)
+            self._metrics = {"step": []}
+            for row in kept:
+                self._note(row)
+            self._tell_collapse(self._judged(), aloud=False)
             last = max((number(row, "iteration", -1) for row in kept), default=-1)
             for path in self._folder.samples.glob("*.jsonl"):
                 if path.stem.isdigit() and int(path.stem) > last:
@@ -140,10 +159,6 @@ class RunLog:
             for key, value in metrics.items():
                 if key != "step" and isinstance(value, (int, float)):
                     self._events.add_scalar(key, float(value), int(number(metrics, "step", 0)))
-
-
-def _judged(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in metrics.items() if key in JUDGED}
 
 
 def _numbers(metrics: Mapping[str, Any]) -> dict[str, Any]:

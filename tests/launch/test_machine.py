@@ -5,7 +5,7 @@ import pytest
 
 from sat_slime.config import ConfigError, load_config
 from sat_slime.launch.checks import settings_errors
-from sat_slime.launch.machine import REWARDS, data_findings, reward_errors, slime_rewards
+from sat_slime.launch.machine import REWARDS, data_findings, function_findings, reward_errors, slime_rewards
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 STAND_IN = Path(__file__).parents[1] / "plugin" / "stand_in"
@@ -49,6 +49,20 @@ def said(*words):
 
 
 MESSAGES = said("user", "1+1")
+
+
+def test_a_function_whose_module_is_nowhere_is_named_and_nothing_is_imported(tmp_path):
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "rewards.py").write_text("raise SystemExit")
+
+    def told_of(path):
+        config = paper(f"slime.custom-rm-path={path}", f"cluster.python_path=[{tmp_path}]")
+        return [finding.detail for finding in function_findings(config)]
+
+    assert told_of("here.rewards.score") == told_of("sat_slime.plugin.reward.prime_math") == []
+    for module in ("nowhere", "here.elsewhere", "sat_slime.plugin.nowhere"):
+        (line,) = told_of(f"{module}.score")
+        assert line.startswith(f"slime.custom-rm-path is {module}.score: there is no module {module}; ")
 
 
 @pytest.mark.parametrize(

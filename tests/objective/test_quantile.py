@@ -18,6 +18,16 @@ exact = st.integers(0, 64).map(lambda n: n / 64)
 """Numbers whose sums and products have no rounding, so that a mean at the bound is at the bound."""
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_prefix_whose_mean_is_the_bound_fits_whatever_its_length(dtype: torch.dtype) -> None:
+    for n in (1, 2, 100, 399):
+        values = torch.full((n,), 0.25, dtype=dtype)
+        assert longest_prefix_end(values, 0.25) == 0.25
+    ends = torch.tensor([0.0, 0.08], dtype=torch.float64)
+    assert longest_prefix_end(ends, 0.04) == 0.08
+    assert longest_prefix_end(torch.full((1,), 0.04, dtype=torch.float64), 0.04) == 0.04
+
+
 @pytest.mark.parametrize(
     "alpha, n, rank",
     [(0.9, 10, 9), (0.7, 10, 7), (0.9, 11, 10), (0.1, 30, 3), (0.3, 10, 3), (1.0, 7, 7), (1, 7, 7), (0.01, 5, 1)],

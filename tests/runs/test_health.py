@@ -352,6 +352,15 @@ def test_the_log_says_it_once_also_over_a_resume(folder):
     assert folder.log.read_text().count("WARNING health: ") == 1 and told.getvalue().count("warning: health: ") == 1
 
 
+def test_what_passes_and_comes_again_is_told_again(folder):
+    log = RunLog(folder, RunView("run", PLAN, Console(quiet=True)), SETTINGS)
+    for step in range(1, 193):
+        log.step(row(step, 50 <= step < 70 or 130 <= step < 150))
+    log.close()
+    told = [line for line in folder.log.read_text().splitlines() if "WARNING health: " in line and "log μ" in line]
+    assert len(told) == 2
+
+
 def test_the_page_says_since_when(folder):
     folder.metrics.write_text("".join(json.dumps(row) + "\n" for row in ill_rows(mismatch__ess=0.3)))
     (said,) = [text for text in findings(load_run(folder.path)) if text.startswith("Health")]
