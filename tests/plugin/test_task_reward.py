@@ -32,5 +32,5 @@ def test_as_the_lab_task_with_the_settings_of_the_row(answer, right):
 
 
 def test_settings_that_are_not_there_are_named():
-    with pytest.raises(ValueError, match=r"length\n  Extra inputs are not permitted"):
+    with pytest.raises(ValueError, match=r"metadata.task of a prompt is .*length.*: make the prompts again"):
         rewarded("14$", metadata={"task": {"length": 6}})
