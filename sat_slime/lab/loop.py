@@ -498,8 +498,7 @@ class StreamingPipeline(Pipeline):
         state = self.stream.freeze(self.iteration - 1)
         self.stream.thaw()
         prompts = [*(group.prompt for group in state.waiting), *state.unfinished]
-        # Those that wait are generated anew, and finish then: of the finished ones only the dropped are over.
-        counts = {"drawn": state.drawn, "finished": state.dropped, "dropped": state.dropped, "aborted": state.aborted}
+        counts = {name: getattr(state, name) for name in ("drawn", "finished", "dropped", "aborted")}
         return {"stream": {"unfinished": prompts, **counts}}
 
     def _take_up(self, state: checkpoint.LoopState) -> None:
