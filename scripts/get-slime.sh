@@ -20,7 +20,7 @@ here=$(cd "$(dirname "$0")/.." && pwd)
 python=${PYTHON:-$here/.venv/bin/python}
 [[ $# == 1 ]] || fail "name a folder: ./scripts/get-slime.sh DIR"
 git --version >/dev/null || fail "git is missing: install it"
-"$python" -m pip --version >/dev/null || fail "$python has no pip: run scripts/setup.sh, or set PYTHON to your environment's"
+"$python" -m pip --version >/dev/null 2>&1 || fail "$python has no pip: run scripts/setup.sh, or set PYTHON to your environment's"
 mkdir -p "$1"
 out=$(cd "$1" && pwd)
 

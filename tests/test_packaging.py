@@ -112,6 +112,6 @@ def test_the_wheel_carries_what_commands_read(tmp_path):
     assert done.returncode == 0, done.stderr
     with zipfile.ZipFile(tmp_path / "wheel" / done.stdout.split()[-1]) as wheel:
         packed = {name for name in wheel.namelist() if not name.endswith(".py") and "dist-info" not in name}
-    files = {*ROOT.glob("sat_slime/configs/**/*.*"), *ROOT.glob("sat_slime/requirements/*.txt")}
+    files = {*ROOT.glob("sat_slime/configs/**/*.*")}
     assert files and {str(path.relative_to(ROOT)) for path in files} <= packed
     assert not [name for name in packed if "__pycache__" in name]
