@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import math
 import os
 import shlex
 import signal
@@ -173,12 +172,22 @@ def _read_by_no_cell(of_file: RunConfig, run: RunConfig, cells: Iterable[Cell]) 
 # ------------------------------------------------------------------------------------------------------- how far it is
 
 
-def minutes_left(plan: GridPlan, cells: Sequence[Cell]) -> float:
-    """Return the minutes that these cells take, as many side by side as the grid runs, by the median of finished ones;
-    NaN before the first."""
+def minutes_left(plan: GridPlan, cells: Iterable[Cell]) -> list[float]:
+    """Return the minutes that each of these cells still takes, by the median of finished ones, those that have begun
+    first; none before a cell has finished."""
     finished = [cell for cell in plan.configs if plan.folder.state(cell) == "finished"]
     took = [minutes for cell in finished if (minutes := plan.folder.minutes(cell)) > 0]
-    return statistics.median(took) * math.ceil(len(cells) / plan.parallel) if took else math.nan
+    made = [number(last_row(plan.folder.run_folder(cell).metrics), "step", 0.0) for cell in cells if took]
+    steps = optimizer_steps(plan.run)
+    return [statistics.median(took) * max(0.0, 1 - step / steps) for step in sorted(made, reverse=True)]
+
+
+def by_clock(plan: GridPlan, minutes: Iterable[float]) -> float:
+    """Return the minutes until cells that take so many have ended, as many side by side as the grid runs."""
+    ends = [0.0] * plan.parallel
+    for cell in minutes:
+        ends[ends.index(min(ends))] += cell
+    return max(ends)
 
 
 def headline(plan: GridPlan, unless: Iterable[Cell] = ()) -> str:
@@ -187,7 +196,8 @@ def headline(plan: GridPlan, unless: Iterable[Cell] = ()) -> str:
     counts = Counter(states.values())
     parts = [f"{counts['finished']} of {len(plan.wanted)} finished"]
     parts += [f"{counts[state]} {state}" for state in STYLES if state != "finished" and counts[state]]
-    left = minutes_left(plan, [cell for cell, state in states.items() if state != "finished" and cell not in unless])
+    wait = (cell for cell, state in states.items() if state != "finished" and cell not in unless)
+    left = by_clock(plan, minutes_left(plan, wait))
     return ", ".join(parts) + (f"; {duration(60 * left)} left" if left > 0 else "")
 
 
@@ -228,11 +238,11 @@ def describe(plan: GridPlan) -> str:
     product = " x ".join(f"{len(values)} {name}{'s' * (len(values) != 1)}" for name, values in axes.items())
     left = [cell for cell, state in states.items() if state != "finished"]
     cost = "unknown until a cell has run" if left else "nothing: no cell is left to run"
-    if left and (minutes := minutes_left(plan, left)) == minutes:
+    if minutes := minutes_left(plan, left):
         gpus = plan.run.train.world_size + plan.run.rollout.gpus if isinstance(plan.run, SlimeConfig) else 0
-        a_cell = minutes / math.ceil(len(left) / plan.parallel)
-        hours = f", {a_cell * len(left) / 60 * gpus:,.0f} GPU-hours on {gpus} GPUs" if gpus else ""
-        cost = f"{duration(60 * minutes)} left for {len(left)} cells{hours} (measured: the median of finished cells)"
+        hours = f", {sum(minutes) / 60 * gpus:,.0f} GPU-hours on {gpus} GPUs" if gpus else ""
+        wait = duration(60 * by_clock(plan, minutes))
+        cost = f"{wait} left for {len(left)} cells{hours} (measured: the median of finished cells)"
     counts = ", ".join(f"{count} {state}" for state, count in Counter(states.values()).items())
     return "\n".join(
         [

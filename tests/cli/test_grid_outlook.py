@@ -1,12 +1,11 @@
 """How long the rest of a grid takes, and what its folders tell."""
 
 import json
-import math
 from pathlib import Path
 
 import pytest
 
-from sat_slime.cli.grid_run import GridPlan, minutes_left
+from sat_slime.cli.grid_run import GridPlan, by_clock, minutes_left
 from sat_slime.config import GridConfig, LabConfig
 from sat_slime.runs.grid import Cell, GridFolder
 from sat_slime.runs.reading import last_row
@@ -33,11 +32,22 @@ def write_state(plan, cell, values):
 
 
 @pytest.mark.parametrize(
-    ("finished", "parallel", "minutes"), [((3, 5, 4), 1, 16), ((9,), 3, 18), ((9,), 9, 9), ((), 1, math.nan)]
+    ("finished", "parallel", "minutes"), [((3, 5, 4), 1, 16), ((9,), 3, 18), ((9,), 9, 9), ((), 1, 0)]
 )
 def test_time_left_is_by_finished_cells_and_counts_those_side_by_side(tmp_path, finished, parallel, minutes):
     plan = plan_of(tmp_path, *finished, parallel=parallel)
-    assert minutes_left(plan, CELLS) == pytest.approx(minutes, nan_ok=True)
+    assert by_clock(plan, minutes_left(plan, CELLS)) == pytest.approx(minutes)
+
+
+def test_of_a_cell_that_runs_the_rest_is_counted(tmp_path):
+    plan = plan_of(tmp_path, 10, parallel=2)
+    steps = plan.run.pipeline.iterations
+    for cell, part in ((CELLS[2], 0.5), (CELLS[3], 0.8)):
+        write_state(plan, cell, {"status": "running"})
+        row = {"step": part * steps}
+        plan.folder.run_folder(cell).metrics.write_text(json.dumps(row) + "\n")
+    assert minutes_left(plan, CELLS) == pytest.approx([2, 5, 10, 10])
+    assert by_clock(plan, minutes_left(plan, CELLS)) == pytest.approx(15)
 
 
 def test_progress_is_read_past_a_torn_line(tmp_path: Path):
