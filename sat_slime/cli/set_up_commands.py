@@ -143,7 +143,7 @@ def data_prepare(
         list[str] | None,
         typer.Option(
             metavar="NAME=SET",
-            help="dapo, dolci or aime24 from a file, a folder, OWNER/NAME/FOLDER@REVISION of the hub, or none. "
+            help="dapo, dolci or aime24 from a file, OWNER/NAME@REVISION of the hub, or none. "
             "Repeatable; default: the paper's.",
         ),
     ] = None,
@@ -158,13 +158,7 @@ def data_prepare(
 
         sat-slime data prepare --out data/dapo --source dapo=zhuzilin/dapo-math-17k --source dolci=none
     """
-    from sat_slime.config import ConfigError
-    from sat_slime.prompts import PromptError
     from sat_slime.prompts.prepare import prepare
 
     sources = {name: given for name, _, given in (text.partition("=") for text in source or [])}
-    console = Console(highlight=False, markup=False, soft_wrap=True)
-    try:
-        prepare(out, sources, overwrite, console)
-    except PromptError as error:
-        raise ConfigError([str(error)]) from error
+    prepare(out, sources, overwrite, Console(highlight=False, markup=False, soft_wrap=True))

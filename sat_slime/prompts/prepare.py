@@ -1,34 +1,43 @@
 """`sat-slime data prepare`: the prompts of a run from public data sets, each problem once, with slime's instruction,
-and an account of the rows that are left out."""
+and an account of the rows that are left out. Never a whole file is in memory."""
 
 from __future__ import annotations
 
 import functools
 import hashlib
+import importlib.util
 import json
 import os
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from rich.console import Console
-from rich.table import Table
 
 import sat_slime
 from sat_slime.config.checksums import sha256
 from sat_slime.config.jsonl import write_atomically
-from sat_slime.prompts import PromptError
-from sat_slime.prompts.sets import LOOKED_FOR, Source, fetch, find_source, label_text, problem_text, read_pairs
-from sat_slime.prompts.text import digest, instructed, normalize, odd_label, odd_text, strip_instruction
+from sat_slime.config.source import ConfigError
+from sat_slime.prompts.text import digest, instructed, normalize, odd_file, odd_label, odd_text, strip_instruction
 
 MANIFEST, TRAIN, EVALUATION = "manifest.json", "train.jsonl", "aime24.jsonl"
 NO_SET = "none"
 SEED = 1234
 """Seed of the order."""
+SUFFIXES = (".parquet", ".jsonl")
+_HUB_ID = re.compile(r"([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
+PROBLEM_COLUMNS = ("problem", "question", "prompt", "messages")
+LABEL_COLUMNS = ("label", "ground_truth", "answer", "reward_model", "solution")
+"""The label's column is the first of these that a set has. In `reward_model` the label is the `ground_truth`."""
+LOOKED_FOR = (
+    f"a problem is looked for in {', '.join(PROBLEM_COLUMNS)}, a label in {', '.join(LABEL_COLUMNS)}: rename a column"
+)
+_BATCH = 8192
+_BOXED = re.compile(r"\\boxed\s*\{(.*)\}", re.DOTALL)
 
 
 class DataSet(NamedTuple):
@@ -36,7 +45,7 @@ class DataSet(NamedTuple):
 
     name: str
     default: str
-    """Its place on the hub or on disk; with a revision where the one of the paper's time is known."""
+    """Its place on the hub, with a revision where the one of the paper's time is known."""
     counted: Literal["rows", "texts"]
     """The column of the account that the paper counted."""
     expected: int
@@ -74,6 +83,17 @@ COUNTS = ("rows", "unusable", "texts", "two_labels", "prompts")
 the instruction. two_labels: problems of several labels, of which that of most rows is taken."""
 
 
+@dataclass(frozen=True)
+class Source:
+    """A data set as it was named, and its file once it is fetched."""
+
+    given: str
+    file: Path | None = None
+    """None: it is on the hub."""
+    hub: Mapping[str, str] = field(default_factory=dict)
+    """Of a set on the hub its `repository`, its `revision`, and once it is fetched the `commit`."""
+
+
 @dataclass
 class Gathered:
     """A set that was read."""
@@ -90,28 +110,30 @@ def prepare(out: Path, sources: Mapping[str, str], overwrite: bool, console: Con
     """Prepare the folder, and print the account.
 
     Args:
-        sources: the place of each set by its name: a path, an id of the hub, or `none`. A set that is not named is the
+        sources: the place of each set by its name: a file, an id of the hub, or `none`. A set that is not named is the
             paper's.
         overwrite: replace prompts that were prepared there.
 
     Raises:
-        PromptError: something that was given cannot be used. What can be known without a download is told before it.
+        ConfigError: something that was given cannot be used. What can be known without a download is told before it.
     """
     sets = [data_set for data_set in (DAPO, DOLCI, AIME24) if sources.get(data_set.name) != NO_SET]
     if unknown := sorted({*sources} - {DAPO.name, DOLCI.name, AIME24.name}):
-        raise PromptError(f"--source {unknown[0]}=...: the sets are {DAPO.name}, {DOLCI.name} and {AIME24.name}")
+        raise ConfigError([f"--source {unknown[0]}=...: the sets are {DAPO.name}, {DOLCI.name} and {AIME24.name}"])
     if not {DAPO, DOLCI} & {*sets}:
-        raise PromptError("--source dapo=none and dolci=none: name at least one set to train on")
+        raise ConfigError(["--source dapo=none and dolci=none: name at least one set to train on"])
     found = [(data_set, find_source(sources.get(data_set.name, data_set.default))) for data_set in sets]
     check_folder(out, overwrite)
     gathered = []
     for data_set, source in found:
-        console.print(f"{data_set.name}: {'reading' if source.path else 'fetching and reading'} {source.given}")
+        console.print(f"{data_set.name}: {'reading' if source.file else 'fetching and reading'} {source.given}")
         gathered.append(gather(data_set, fetch(source)))
     train = each_once([one for one in gathered if one.data_set is not AIME24])
     evaluation = integer_labels(each_once([one for one in gathered if one.data_set is AIME24]))
 
-    console.print(_account_table(gathered), soft_wrap=False)
+    for one in gathered:
+        counts = (f"{count:,} {what.replace('_', ' ')}" for what, count in one.account.items())
+        console.print(f"{one.data_set.name}: {', '.join(counts)}")
     paper = "as in the paper" if len(train) == PAPER_PROMPTS else f"the paper has {PAPER_PROMPTS:,}"
     console.print(f"{len(train):,} training prompts; {paper}, whose sum leaves in what comes again")
     for one in gathered:
@@ -143,7 +165,7 @@ def prepare(out: Path, sources: Mapping[str, str], overwrite: bool, console: Con
 
 
 def gather(data_set: DataSet, source: Source) -> Gathered:
-    """Reads a set row by row; the memory that it takes grows with the number of different texts. Raises PromptError."""
+    """Reads a set row by row; the memory that it takes grows with the number of different texts. Raises ConfigError."""
     found, texts = Gathered(data_set, source), set[str]()
     account = found.account
 
@@ -153,23 +175,23 @@ def gather(data_set: DataSet, source: Source) -> Gathered:
         bare = strip_instruction(raw)
         return bare, odd_text(raw, templated=True), digest(normalize(bare))
 
-    for path in source.files:
-        for number, problem, label in read_pairs(path):
-            account["rows"] += 1
-            row = f"{source.name(path)}:{number}"
-            raw, answer = problem_text(problem), label_text(label)
-            bare, odd, key = read(raw) if raw else ("", "no problem", b"")
-            what = odd or (odd_label(answer) if answer else "no label")
-            if bare and answer and not what:
-                texts.add(bare)
-                found.problems.setdefault(key, Problem(data_set.name, row, bare, key)).labels[answer] += 1
-            else:
-                account["unusable"] += 1
-                what = what or "no problem beside the instruction"
-                found.left_out.setdefault(what, {"rows": 0, "first": row})["rows"] += 1
+    assert source.file is not None, "it has been fetched"
+    for number, problem, label in read_pairs(source.file):
+        account["rows"] += 1
+        row = f"{source.file.name}:{number}"
+        raw, answer = problem_text(problem), label_text(label)
+        bare, odd, key = read(raw) if raw else ("", "no problem", b"")
+        what = odd or (odd_label(answer) if answer else "no label")
+        if bare and answer and not what:
+            texts.add(bare)
+            found.problems.setdefault(key, Problem(data_set.name, row, bare, key)).labels[answer] += 1
+        else:
+            account["unusable"] += 1
+            what = what or "no problem beside the instruction"
+            found.left_out.setdefault(what, {"rows": 0, "first": row})["rows"] += 1
     if account["rows"] == account["unusable"]:
         what = "no row has both a problem and a label" if account["rows"] else "it has no rows"
-        raise PromptError(f"{source.given}: {what}: {LOOKED_FOR}, or name another with --source {data_set.name}=SET")
+        raise ConfigError([f"{source.given}: {what}: {LOOKED_FOR}, or name another with --source {data_set.name}=SET"])
     account["texts"] = len(texts)
     account["two_labels"] = sum(len(problem.labels) > 1 for problem in found.problems.values())
     return found
@@ -198,14 +220,12 @@ def differences(gathered: Sequence[Gathered]) -> list[str]:
 def integer_labels(problems: Sequence[Problem]) -> list[Problem]:
     """Return AIME's problems with labels that have no leading zeros: a model writes 25, and strings are compared.
 
-    Raises PromptError where a label is no integer from 0 to 999.
+    Raises ConfigError where a label is no integer from 0 to 999.
     """
     for problem in problems:
         if not re.fullmatch(r"[0-9]{1,3}", problem.label):
-            raise PromptError(
-                f"{problem.row} has the label {problem.label!r}, and AIME's are integers from 0 to 999: name another "
-                "set with --source aime24=SET"
-            )
+            told = f"{problem.row} has the label {problem.label!r}, and AIME's are integers from 0 to 999"
+            raise ConfigError([f"{told}: name another set with --source aime24=SET"])
         problem.labels = Counter([str(int(problem.label))])
     return list(problems)
 
@@ -236,52 +256,167 @@ def in_evaluation(train: Sequence[Problem], evaluation: Sequence[Problem]) -> li
 
 
 def check_folder(out: Path, overwrite: bool) -> None:
-    """Raises PromptError where `out` is in the way, or cannot be made."""
+    """Raises ConfigError where `out` is in the way, or cannot be made."""
     if out.exists() and not out.is_dir():
-        raise PromptError(f"{out} is a file: name a folder with --out")
+        raise ConfigError([f"{out} is a file: name a folder with --out"])
     if out.is_dir() and (holds := {path.name for path in out.iterdir()}):
         if MANIFEST not in holds and holds - {TRAIN, EVALUATION}:  # without it: of one that broke off
-            raise PromptError(f"{out} is not empty and holds no prepared prompts: name another --out")
+            raise ConfigError([f"{out} is not empty and holds no prepared prompts: name another --out"])
         if not overwrite:
-            raise PromptError(f"{out} holds prepared prompts: give --overwrite, or name another --out")
+            raise ConfigError([f"{out} holds prepared prompts: give --overwrite, or name another --out"])
     there = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
     if not (there.is_dir() and os.access(there, os.W_OK)):
-        raise PromptError(f"{out} cannot be written: name another --out")
+        raise ConfigError([f"{out} cannot be written: name another --out"])
 
 
 def manifest(gathered: Sequence[Gathered]) -> dict[str, Any]:
     """Return where the prompts come from. It holds no time: the same input gives the same bytes."""
 
     def of(one: Gathered) -> dict[str, Any]:
-        source = one.source
-        hub = {"repository": source.repository, "revision": source.revision, "commit": source.commit}
+        source, file = one.source, one.source.file
+        assert file is not None, "it has been fetched"
         return {
             "name": one.data_set.name,
             "given": source.given,
-            **({"path": str(source.path.absolute())} if source.path else hub),
-            "files": [{"name": source.name(f), "bytes": f.stat().st_size, "sha256": sha256(f)} for f in source.files],
+            **(source.hub or {"path": str(file.absolute())}),
+            "file": {"name": file.name, "bytes": file.stat().st_size, "sha256": sha256(file)},
             "counts": one.account,
             "paper": {one.data_set.counted: one.data_set.expected},
             "left_out": one.left_out,
         }
 
     return {
-        "schema": "sat_slime.prompts/2",
+        "schema": "sat_slime.prompts/3",
         "sat_slime": sat_slime.__version__,
         "differs_from_paper": differences(gathered),
         "sources": [of(one) for one in gathered],
     }
 
 
-def _account_table(gathered: list[Gathered]) -> Table:
-    table = Table("", box=None, pad_edge=False, header_style="bold")
-    for one in gathered:
-        table.add_column(one.data_set.name, justify="right")
-    for name in COUNTS:
-        cells = []
-        for one in gathered:
-            count, expected = one.account[name], one.data_set.expected
-            paper = " = paper" if count == expected else f" ≠ {expected:,}"
-            cells.append(f"{count:,}{paper if one.data_set.counted == name else ''}")
-        table.add_row(name.replace("_", " "), *cells)
-    return table
+# --------------------------------------------------------------------------------------------------- a set and its rows
+
+
+def find_source(given: str) -> Source:
+    """Return the source that is a file, or under an id of the hub: OWNER/NAME[@REVISION]. Raises ConfigError."""
+    path = Path(given).expanduser()
+    if path.exists():
+        if path.is_dir() or path.suffix not in SUFFIXES:
+            raise ConfigError([f"{given}: a set is one {' or '.join(SUFFIXES)} file: name it, or convert it"])
+        source = Source(given, path)
+    elif (match := _HUB_ID.fullmatch(given)) and not given.endswith(SUFFIXES):
+        _need("huggingface_hub", f"to download {given}")
+        source = Source(given, hub={"repository": match[1], "revision": match[2] or "main"})
+    else:
+        raise ConfigError([f"{given}: there is no such file, and it is no id of the hub such as OWNER/NAME"])
+    if path.suffix != ".jsonl":
+        _need("pyarrow", "to read parquet files")
+    return source
+
+
+def fetch(source: Source) -> Source:
+    """Return a source with its file; downloads one of the hub that its cache does not have. Raises ConfigError."""
+    if source.file is not None:
+        return source
+    from huggingface_hub import snapshot_download
+
+    repository, revision = source.hub["repository"], source.hub["revision"]
+    by_hand = f"download it elsewhere with `hf download --repo-type dataset {repository}` and name its file"
+    try:
+        # Only data is downloaded: no script of a repository reaches this machine. The folder is named after the commit.
+        patterns = [f"*{suffix}" for suffix in SUFFIXES]
+        folder = Path(snapshot_download(repository, repo_type="dataset", revision=revision, allow_patterns=patterns))
+    except Exception as error:  # the hub's own errors, and those of whichever HTTP library it uses
+        reason = (str(error).strip() or repr(error)).splitlines()[0]
+        told = f"{source.given} is not here and did not come from the hub ({type(error).__name__}: {reason})"
+        raise ConfigError([f"{told}; {by_hand}"]) from error
+    files = sorted(file for suffix in SUFFIXES for file in folder.rglob(f"*{suffix}"))
+    if len(files) != 1:
+        names = ", ".join(str(file.relative_to(folder)) for file in files) or "none"
+        raise ConfigError([f"{source.given} has not one {' or '.join(SUFFIXES)} file but {names}; {by_hand}"])
+    return Source(source.given, files[0], {**source.hub, "commit": folder.name})
+
+
+def _need(module: str, purpose: str) -> None:
+    if importlib.util.find_spec(module) is None:
+        install = "pip install '.[data]' in a checkout"
+        raise ConfigError([f"{module} is not installed, which is needed {purpose}: {install}"])
+
+
+def read_pairs(path: Path) -> Iterator[tuple[int, Any, Any]]:
+    """Yields the number from 1, the problem and the label of each row as they stand there; None where a row has none.
+
+    Raises ConfigError.
+    """
+    try:
+        if what := odd_file(path):
+            raise ConfigError([f"{path}: {what}"])
+        yield from _parquet_pairs(path) if path.suffix == ".parquet" else _jsonl_pairs(path)
+    except OSError as error:
+        raise ConfigError([f"{path} cannot be read: {error.strerror}"]) from error
+
+
+def _jsonl_pairs(path: Path) -> Iterator[tuple[int, Any, Any]]:
+    number = 0
+    try:
+        with path.open(encoding="utf-8") as lines:
+            for number, line in enumerate(lines, 1):
+                if not line.strip():
+                    continue
+                row = json.loads(line)
+                if not isinstance(row, dict):
+                    raise ConfigError([f"{path}: line {number} is not a JSON object"])
+                problem, label = find_columns(tuple(row))
+                yield number, row[problem] if problem else None, row[label] if label else None
+    except UnicodeDecodeError as error:
+        raise ConfigError([f"{path}: not UTF-8 after line {number}"]) from error
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise ConfigError([f"{path}: line {number} is not JSON"]) from error
+
+
+def _parquet_pairs(path: Path) -> Iterator[tuple[int, Any, Any]]:
+    from pyarrow import ArrowException, parquet
+
+    try:
+        file = parquet.ParquetFile(path)
+        problem, label = find_columns(tuple(file.schema_arrow.names))
+        if problem is None or label is None:
+            raise ConfigError([f"{path}: its columns are {', '.join(file.schema_arrow.names)}: {LOOKED_FOR}"])
+        batches = file.iter_batches(batch_size=_BATCH, columns=[problem, label])
+        for number, row in enumerate((row for batch in batches for row in batch.to_pylist()), 1):
+            yield number, row[problem], row[label]
+    except (OSError, ArrowException) as error:
+        raise ConfigError([f"{path} cannot be read as parquet: {str(error).splitlines()[0]}"]) from error
+
+
+@functools.lru_cache(maxsize=64)
+def find_columns(names: tuple[str, ...]) -> tuple[str | None, str | None]:
+    """Return the columns of the problem and of the label, in any letter case; None where there is none."""
+    by_name = {name.lower(): name for name in names}
+    problem, label = (
+        next((by_name[name] for name in wanted if name in by_name), None) for wanted in (PROBLEM_COLUMNS, LABEL_COLUMNS)
+    )
+    return problem, label
+
+
+def problem_text(value: Any) -> str | None:
+    """Return the problem in a value: a text, or the user's only message; None where it is neither."""
+    if isinstance(value, list):
+        said = [one.get("content") for one in value if isinstance(one, dict) and one.get("role") == "user"]
+        value = said[0] if len(said) == 1 else None
+    return value if isinstance(value, str) and value.strip() else None
+
+
+def label_text(value: Any) -> str | None:
+    r"""Return the label in a value, as text, out of `reward_model`, a list of one, or \boxed; None where it is no
+    label."""
+    if isinstance(value, dict):
+        value = value.get("ground_truth")
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        return None
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    text = str(value).strip()
+    boxed = _BOXED.fullmatch(text)
+    return (boxed[1].strip() if boxed else text) or None

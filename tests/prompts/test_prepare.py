@@ -1,16 +1,35 @@
-"""Which problems become prompts, with which label, and what the account says."""
+"""Data sets in the formats in which they are published: which problems become prompts, with which label, and what the
+account says."""
 
 from __future__ import annotations
 
+import inspect
 import json
+import sys
 
 import prompt_sets
 import pytest
-from prompt_sets import pairs, write
+from prompt_sets import dapo_rows, dolci_rows, pairs, processed_rows, slime_rows, write
 
-from sat_slime.prompts import PromptError, prepare
-from sat_slime.prompts.prepare import AIME24, DAPO, DOLCI, each_once, gather
-from sat_slime.prompts.sets import fetch, find_source
+from sat_slime.config import ConfigError
+from sat_slime.prompts import prepare
+from sat_slime.prompts.prepare import (
+    AIME24,
+    DAPO,
+    DOLCI,
+    each_once,
+    fetch,
+    find_source,
+    gather,
+    label_text,
+    problem_text,
+)
+
+PAIRS = pairs(0, 40)
+
+
+def gathered_file(path, data_set=DAPO):
+    return gather(data_set, fetch(find_source(str(path))))
 
 
 @pytest.fixture
@@ -19,7 +38,7 @@ def gathered(tmp_path):
 
     def gathered(data_set, rows):
         path = write(tmp_path / f"{data_set.name}.jsonl", ({"prompt": p, "label": a} for p, a in rows))
-        return gather(data_set, fetch(find_source(str(path))))
+        return gathered_file(path, data_set)
 
     return gathered
 
@@ -34,30 +53,28 @@ def counts(one):
 
 def test_odd_rows_are_left_out_and_said(tmp_path):
     rows = [
-        ("Find x.", "1"),
-        ("bad \ud800 2+2?", "4"),
-        ('[{"role": "user", "content": "2+2?"}]', "4"),
-        ("2+2<|im_end|>", "4"),
-        ("2+2", float("inf")),
+        {"prompt": "Find x.", "label": "1"},
+        {"prompt": "bad \ud800 2+2?", "label": "4"},
+        {"prompt": '[{"role": "user", "content": "2+2?"}]', "label": "4"},
+        {"prompt": "2+2<|im_end|>", "label": "4"},
+        {"prompt": "2+2", "label": float("inf")},
+        {"prompt": [], "label": "1"},
+        {"prompt": "p", "label": " "},
+        {"prompt": "p"},
     ]
     path = tmp_path / "odd.jsonl"
-    path.write_text("".join(json.dumps({"prompt": prompt, "label": label}) + "\n" for prompt, label in rows))
-    found = gather(DAPO, fetch(find_source(str(path))))
-    assert (found.account["rows"], found.account["unusable"], found.account["texts"]) == (5, 4, 1)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = gathered_file(path)
+    assert (found.account["rows"], found.account["unusable"], found.account["texts"]) == (8, 7, 1)
     assert [what.split(":")[0].split(",")[0].split(" (")[0] for what in found.left_out] == [
         "it holds half a character",
         "it is JSON of messages in a text",
         "it holds the control token <|im_end|>",
         "it is no finite number",
+        "no problem",
+        "no label",
     ]
-
-
-@pytest.mark.parametrize("content", [b"version https://git-lfs.github.com/spec/v1\n", b"\x1f\x8b\x08\0"])
-def test_a_file_that_is_not_its_data_is_told(tmp_path, content):
-    path = tmp_path / "prompts.jsonl"
-    path.write_bytes(content)
-    with pytest.raises(PromptError, match=r"git lfs pull|gunzip"):
-        gather(DAPO, fetch(find_source(str(path))))
+    assert found.left_out["no label"] == {"rows": 2, "first": "odd.jsonl:7"}
 
 
 DAPO_ROWS = [("Find $x$.", "1"), ("Find y.", "2"), ("Find $x$.", "1"), ("Find  x", "1"), ("Find z.", "3")] * 2
@@ -105,7 +122,7 @@ def test_labels_of_aime_are_integers_without_padding(gathered):
     assert [problem.label for problem in prepare.integer_labels(problems)] == ["25", "0", "999", "0"]
     for label in ("1000", "-1", "1/2"):
         (problem,) = each_once([gathered(AIME24, [("a", label)])])
-        with pytest.raises(PromptError, match="integers from 0 to 999"):
+        with pytest.raises(ConfigError, match="integers from 0 to 999"):
             prepare.integer_labels([problem])
 
 
@@ -121,3 +138,157 @@ def test_memory_goes_with_the_texts_and_not_with_the_rows(gathered):
     one = gathered(DAPO, pairs(0, 10) * 300)
     assert one.account["rows"] == 3000 and len(one.problems) == 10
     assert next(iter(one.problems.values())).labels == {"1": 300}
+
+
+# -------------------------------------------------------------------------------------------------------------- reading
+
+
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [
+        ("dapo-math-17k.parquet", list(dapo_rows(PAIRS, 3))),
+        ("dolci.parquet", dolci_rows(PAIRS)),
+        ("processed.parquet", processed_rows(PAIRS)),
+        ("dapo-math-17k.jsonl", slime_rows(PAIRS)),
+        ("aime.jsonl", ({"Problem": p, "Answer": int(a), "Solution": "long", "ID": "1"} for p, a in PAIRS)),
+        ("aime24.parquet", ({"id": i, "problem": p, "solution": f"\\boxed{{{a}}}"} for i, (p, a) in enumerate(PAIRS))),
+    ],
+    ids=["DAPO-Math-17k", "Dolci", "processed", "slime", "AIME_2024", "aime24"],
+)
+def test_the_published_formats_are_read(tmp_path, name, rows):
+    if name.endswith(".parquet"):
+        pytest.importorskip("pyarrow", reason="needs pip install '.[data]'")
+    path = write(tmp_path / name, rows, row_group=7)
+    found = gathered_file(path)
+    problems = [*found.problems.values()]
+    assert [(one.text, [*one.labels]) for one in problems] == [(p, [a]) for p, a in PAIRS]
+    copies = 3 if name == "dapo-math-17k.parquet" else 1
+    assert (found.account["rows"], found.account["unusable"], found.account["texts"]) == (40 * copies, 0, 40)
+    assert problems[-1].row == f"{name}:40" and {*problems[-1].labels.values()} == {copies}
+
+
+@pytest.fixture
+def hub(monkeypatch, tmp_path):
+    """huggingface_hub.snapshot_download, which finds one repository; it takes what the real one takes."""
+    real = pytest.importorskip("huggingface_hub", reason="needs pip install '.[data]'").snapshot_download
+    pytest.importorskip("pyarrow", reason="needs pip install '.[data]'")
+    calls = []
+
+    def snapshot_download(*args, **kwargs):
+        asked = inspect.signature(real).bind(*args, **kwargs).arguments
+        calls.append(asked)
+        if asked["repo_id"] != "allenai/Dolci-RL-Zero-Math-7B":
+            raise OSError("404 Client Error\nrequest id x")
+        snapshot = tmp_path / "datasets--allenai--Dolci-RL-Zero-Math-7B/snapshots/0123abc"
+        write(snapshot / "data/train-00000-of-00001.parquet", dolci_rows(PAIRS))
+        return str(snapshot)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot_download)
+    return calls
+
+
+def test_a_set_of_the_hub_is_downloaded_at_its_revision_and_its_data_alone(hub):
+    files = fetch(find_source("allenai/Dolci-RL-Zero-Math-7B@refs/pr/1"))
+    asked = {"repo_id": "allenai/Dolci-RL-Zero-Math-7B", "repo_type": "dataset", "revision": "refs/pr/1"}
+    assert hub == [asked | {"allow_patterns": ["*.parquet", "*.jsonl"]}]
+    assert files.hub["commit"] == "0123abc"
+    found = gather(DOLCI, files)
+    assert (found.account["rows"], next(iter(found.problems.values())).row) == (40, f"{files.file.name}:1")
+
+
+def test_of_several_files_one_is_to_be_named(hub, tmp_path):
+    other = tmp_path / "datasets--allenai--Dolci-RL-Zero-Math-7B/snapshots/0123abc/data/test.parquet"
+    write(other, dolci_rows(PAIRS[:1]))
+    with pytest.raises(ConfigError, match=r"file but data/test.parquet, data/train-00000-of-00001.parquet; .*name its"):
+        fetch(find_source("allenai/Dolci-RL-Zero-Math-7B"))
+
+
+def test_a_download_that_fails_says_how_to_go_on(hub):
+    said = r"OSError: 404 Client Error\); download it elsewhere with `hf download"
+    with pytest.raises(ConfigError, match=said) as error:
+        fetch(find_source("nobody/nothing"))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("given", ["missing.parquet", "/nowhere", "a b/c", "x"])
+def test_what_is_neither_here_nor_an_id_is_refused(given):
+    with pytest.raises(ConfigError, match="no such file"):
+        find_source(given)
+
+
+def test_what_is_no_file_of_a_kind_that_is_read_is_refused(tmp_path):
+    (tmp_path / "set.csv").write_text("problem,answer\n")
+    for given in (tmp_path / "set.csv", tmp_path):
+        with pytest.raises(ConfigError, match=r"a set is one .parquet or .jsonl file"):
+            find_source(str(given))
+
+
+@pytest.mark.parametrize(("given", "missing"), [("a/b", "huggingface_hub"), ("set.parquet", "pyarrow")])
+def test_a_missing_library_is_told_with_its_extra(monkeypatch, tmp_path, given, missing):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "set.parquet").write_bytes(b"")
+    monkeypatch.setitem(sys.modules, missing, None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == missing else name)
+    with pytest.raises(ConfigError, match=rf"{missing} is not installed.*pip install '.\[data\]'"):
+        find_source(given)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("set.jsonl", b'{"prompt": "p", "label": "1"}\n{"prompt": \n', "line 2 is not JSON"),
+        ("set.jsonl", b"[1]\n", "line 1 is not a JSON object"),
+        ("set.jsonl", b"", "has no rows"),
+        (
+            "set.jsonl",
+            b'{"text": "p", "target": "1"}\n',
+            "no row has both a problem and a label: a problem is looked for",
+        ),
+        ("set.jsonl", b'{"prompt": "", "label": "1"}\n{"prompt": "p", "label": null}\n', "no row has both"),
+        ("set.jsonl", b"[" * 100_000 + b"\n", "line 1 is not JSON"),
+        ("set.jsonl", b'{"prompt": "\xff"}\n', "not UTF-8 after line 0"),
+        ("set.jsonl", b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
+        ("set.jsonl", b"\x1f\x8b\x08\0", "gunzip"),
+        ("set.parquet", b"PAR1 no", "cannot be read as parquet"),
+    ],
+)
+def test_a_broken_file_is_told_with_its_place(tmp_path, name, content, message):
+    if name == "set.parquet":
+        pytest.importorskip("pyarrow", reason="needs pip install '.[data]'")
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ConfigError, match=message):
+        gathered_file(tmp_path / name)
+
+
+def test_a_parquet_file_of_other_columns_is_told(tmp_path):
+    pytest.importorskip("pyarrow", reason="needs pip install '.[data]'")
+    path = write(tmp_path / "other.parquet", [{"text": "p", "target": "1"}])
+    with pytest.raises(ConfigError, match=r"its columns are text, target: .*a label in label, ground_truth"):
+        gathered_file(path)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("34", "34"), (34, "34"), (34.0, "34"), (0.5, "0.5"), (" 025 ", "025"), (["7"], "7"), (r"\boxed{x}", "x"),
+        ({"ground_truth": "3", "style": "rule"}, "3"), ({"ground_truth": ["3"]}, "3"),
+        (None, None), ("", None), (True, None), (["1", "2"], None), ([], None), ({"style": "rule"}, None),
+    ],
+)  # fmt: skip
+def test_labels_of_every_shape(value, text):
+    assert label_text(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("p", "p"),
+        ([{"role": "user", "content": "p"}], "p"),
+        ([{"role": "system", "content": "s"}, {"role": "user", "content": "p"}], "p"),
+        ([{"role": "user", "content": "p"}, {"role": "user", "content": "q"}], None),
+        ([{"role": "user", "content": [{"type": "image"}]}], None),
+        (" ", None), (None, None), ([], None), (5, None),
+    ],
+)  # fmt: skip
+def test_prompts_of_every_shape(value, text):
+    assert problem_text(value) == text
