@@ -35,13 +35,14 @@ from sat_slime.cli.terminal import (
 )
 from sat_slime.config import ConfigError, SlimeConfig, dump_config, load_config
 from sat_slime.config.jsonl import append_row, keep_rows, number, read_rows, write_atomically
-from sat_slime.launch import checks, cpu_run, local_ray, machine
+from sat_slime.launch import checks, local_ray, machine
 from sat_slime.launch.command import checkpoint_folder, slime_command
 from sat_slime.launch.duration import words
 from sat_slime.launch.job_files import JobLog, JobRecord, submit, write_files
 from sat_slime.launch.local_ray import LocalRay, how_it_died, is_running, stop_ray
 from sat_slime.launch.memory import ROWS
 from sat_slime.launch.ray_jobs import JobError, JobServer, JobState, NoAnswer, given_address
+from sat_slime.launch.small_run import ray_options
 from sat_slime.runs.folder import RunFolder, RunFolderError, writable
 from sat_slime.runs.live_view import RunView
 from sat_slime.runs.saved import go_back, newest_whole
@@ -165,12 +166,7 @@ def _cluster(plan: SlimePlan, where: Where, console: Console) -> tuple[JobServer
             findings += checks.parser_findings(config, plan.folder)
         refuse_failures(finding for finding in findings if finding.mark == "FAIL")
     say(console, "starting Ray on this machine ...")
-    if on_cpu:
-        offered = cpu_run.cpu_ray(config)
-        ray = local_ray.start_ray(*offered, cpu_run.OBJECT_STORE_BYTES, cpu_run.RAY_ENVIRONMENT)
-    else:
-        # A GPU that is shared counts twice; card_run says to all processes which it is.
-        ray = local_ray.start_ray(cluster.gpus_per_node if cluster.share_gpu else None)
+    ray = local_ray.start_ray(**ray_options(config))
     return JobServer(ray.address), ray
 
 

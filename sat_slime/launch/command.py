@@ -14,9 +14,8 @@ from sat_slime.config.method_section import build_method
 from sat_slime.config.plugin_file import CALLED
 from sat_slime.config.slime_checks import spares_recompute, uses_verifier
 from sat_slime.config.slime_schema import FlagValue, PluginConfig, SlimeConfig, is_sent
-from sat_slime.launch.card_run import card_arguments, card_environment
-from sat_slime.launch.cpu_run import cpu_arguments, cpu_environment, cpu_python_path
 from sat_slime.launch.flags import KnownFlags, recorded_flags, unknown_flags
+from sat_slime.launch.small_run import PACKAGE, SITE, is_small, small_arguments, small_environment
 
 DRIVER = "sat_slime.plugin.driver"
 """The module that a run starts, in place of slime's training scripts."""
@@ -140,10 +139,13 @@ def environment(config: SlimeConfig, run_dir: Path) -> dict[str, str]:
     """Return the environment of the job and all its workers. It has no secrets: jobs find them in the cluster's
     environment."""
     cluster = config.cluster
-    on_cpu = cluster.device == "cpu"
     folders = [*cluster.python_path, cluster.megatron_dir, cluster.slime_dir]
+    if is_small(
+        config
+    ):  # with a megatron-core beside this package, which must not be found before Megatron-LM's checkout
+        folders = [str(SITE), *folders, str(PACKAGE.parent)]
     env = {
-        "PYTHONPATH": os.pathsep.join(cpu_python_path(folders) if on_cpu or cluster.share_gpu else folders),
+        "PYTHONPATH": os.pathsep.join(folders),
         "PYTHONUNBUFFERED": "1",
         "CUDA_DEVICE_MAX_CONNECTIONS": "1",  # Megatron's order of kernels with tensor parallelism relies on it
         "NCCL_NVLS_ENABLE": "1",  # cluster.env has 0 where GPUs are not linked by NVLink
@@ -153,10 +155,8 @@ def environment(config: SlimeConfig, run_dir: Path) -> dict[str, str]:
     context, longest = config.rollout.context_tokens, config.max_positions
     if context and longest and context > longest:
         env["SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"] = "1"
-    if cluster.share_gpu:
-        env |= card_environment(config)
-    if on_cpu:
-        env |= cpu_environment(config)
+    if is_small(config):
+        env |= small_environment(config)
     return {**env, **cluster.env}
 
 
@@ -252,12 +252,10 @@ def _following(config: SlimeConfig, run_dir: Path) -> Part:
     if flags.get("use-wandb"):
         yield "wandb-group", config.name, "name"
         yield "disable-wandb-random-suffix", True, "slime.use-wandb"
-    if config.cluster.device == "cpu":
-        yield from cpu_arguments(config)
-    else:
+    if config.cluster.device != "cpu":
         yield "attention-backend", "flash", "slime.attention-backend"
-        if config.cluster.share_gpu:
-            yield from card_arguments(config)
+    if is_small(config):
+        yield from small_arguments(config)
 
 
 def _ours(config: SlimeConfig, run_dir: Path) -> Part:

@@ -18,10 +18,10 @@ from typing import Any
 
 from sat_slime.config.finding import Finding, fail, ok, warn
 from sat_slime.config.slime_schema import SlimeConfig
-from sat_slime.launch import card_run, cpu_run
 from sat_slime.launch.command import checkpoint_folder
 from sat_slime.launch.hf_checkpoint import hf_findings, is_the_laptops, reason_of, stop_findings
 from sat_slime.launch.memory import BF16, FP32, GIB, parameters
+from sat_slime.launch.small_run import card_findings, cpu_findings
 from sat_slime.prompts.text import odd_file, odd_label, odd_prompt
 from sat_slime.runs.saved import fault, newest_iteration
 
@@ -43,9 +43,9 @@ def machine_findings(config: SlimeConfig, run_folder: Path, resume: bool = False
     are its own."""
     yield from source_findings(config, {"cluster.slime_dir": SCRIPT, "cluster.megatron_dir": "megatron/training"})
     if config.cluster.device == "cpu":
-        yield from _cpu_findings(config)
+        yield from cpu_findings(config)
     elif config.cluster.share_gpu:
-        yield from card_run.card_findings(config)
+        yield from card_findings(config)
     yield from hf_findings(config)
     yield from stop_findings(config)
     yield from _megatron_checkpoint(config)
@@ -72,19 +72,6 @@ def source_findings(config: SlimeConfig, parts: Mapping[str, str]) -> Iterator[F
             yield ok(what, folder)
         else:
             yield fail(what, f"{key} is {folder}: no {part} is in it; set it to the checkout, or {other}")
-
-
-def _cpu_findings(config: SlimeConfig) -> Iterator[Finding]:
-    """Yield findings on what a run without a GPU needs of this machine's Python and of Megatron's checkout."""
-    missing = list(cpu_run.missing_packages())
-    yield from (fail("package", f"{package} {problem}") for package, problem in missing)
-    if not missing:
-        yield ok("packages", "all that slime imports on a CPU")
-    file, mark = cpu_run.MEGATRON_PATCH
-    path = Path(config.cluster.megatron_dir) / file
-    if path.is_file() and mark not in path.read_text(encoding="utf-8"):
-        patch = Path(config.cluster.slime_dir) / "docker" / "patch" / "latest" / "megatron.patch"
-        yield fail("megatron", f"slime's patch is not in it: git -C {config.cluster.megatron_dir} apply {patch}")
 
 
 def _megatron_checkpoint(config: SlimeConfig) -> Iterator[Finding]:

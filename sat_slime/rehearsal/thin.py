@@ -16,7 +16,7 @@ from typing import Any
 from sat_slime.config.method_section import build_method
 from sat_slime.config.schema import ScoresConfig
 from sat_slime.config.slime_schema import SlimeConfig
-from sat_slime.launch.cpu_run import cpu_arguments
+from sat_slime.launch.small_run import small_arguments
 
 HIDDEN, HEAD_DIM, EXPERT_WIDTH, FEED_FORWARD = 64, 16, 16, 64
 """Widths of a thin model."""
@@ -101,7 +101,7 @@ def _widths(thin: Thin) -> None:
 def _device(thin: Thin) -> None:
     thin.set("cluster.device", "cpu", "processes in the place of GPUs")
     thin.set("cluster.share_gpu", False, "processes in the place of GPUs")
-    by_cpu = {name: value for name, value, _ in cpu_arguments(thin.config)}
+    by_cpu = {name: value for name, value, _ in small_arguments(thin.config)}
     for name, value in list(thin.config.slime.items()):
         if name in by_cpu and value != by_cpu[name]:
             thin.set(f"slime.{name}", by_cpu[name], OF_GPUS)

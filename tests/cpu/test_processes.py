@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sat_slime.launch.cpu_run import SITE
+from sat_slime.launch.small_run import SITE
 
 ROOT = Path(__file__).parents[2]
 

@@ -17,7 +17,7 @@ from sat_slime.config import load_config
 from sat_slime.config.slime_schema import ARCHITECTURE
 from sat_slime.config.starters import CONFIGS
 from sat_slime.cpu import INSTEAD
-from sat_slime.launch import card_run
+from sat_slime.launch import small_run
 from sat_slime.launch.command import slime_arguments, slime_command
 from sat_slime.launch.flags import recorded_flags, unknown_flags
 from sat_slime.objective import PAPER_METHODS
@@ -47,7 +47,7 @@ def sent(name: str) -> tuple[dict[str, list[str]], dict[str, str]]:
     """The flags with their values, and the environment; folders of this machine are left out."""
     file, overrides = RUNS[name]
     bare = {"CUDA_VISIBLE_DEVICES": ""}  # for runs that share a GPU, what makes up for slime's image
-    with patch.object(card_run, "missing", lambda: list(INSTEAD)), patch.dict(os.environ, bare):
+    with patch.object(small_run, "missing", lambda: list(INSTEAD)), patch.dict(os.environ, bare):
         command = slime_command(load_config(CONFIGS / f"{file}.yaml", overrides), Path("/run"))
     start, words = command.command[:3], command.command[3:]
     assert start == ["python3", "-m", "sat_slime.plugin.driver"]

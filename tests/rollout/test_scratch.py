@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sat_slime.launch.cpu_run import SITE
+from sat_slime.launch.small_run import SITE
 from sat_slime.rollout import scratch
 
 ROOT = Path(__file__).parents[2]

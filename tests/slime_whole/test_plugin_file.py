@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from whole_run import COMMAND, WholeRun, environment
 
-from sat_slime.launch import cpu_run
 from sat_slime.launch.command import PLUGIN_FLAGS
 from sat_slime.launch.job_files import write_files
 from sat_slime.launch.local_ray import start_ray, stop_ray
 from sat_slime.launch.ray_jobs import JobServer
+from sat_slime.launch.small_run import OBJECT_STORE_BYTES, RAY_ENVIRONMENT
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from slime_scripts import EXAMPLES, arguments_of
@@ -51,7 +51,7 @@ def script(slime):
 
 @pytest.fixture(scope="module")
 def jobs():
-    ray = start_ray(2, 8, cpu_run.OBJECT_STORE_BYTES, cpu_run.RAY_ENVIRONMENT)
+    ray = start_ray(2, 8, OBJECT_STORE_BYTES, RAY_ENVIRONMENT)
     yield JobServer(ray.address)
     stop_ray(ray)
 

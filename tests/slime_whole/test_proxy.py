@@ -3,8 +3,8 @@
 import pytest
 from test_faults import SETTINGS
 
-from sat_slime.launch.cpu_run import OBJECT_STORE_BYTES, RAY_ENVIRONMENT
 from sat_slime.launch.local_ray import start_ray, stop_ray
+from sat_slime.launch.small_run import OBJECT_STORE_BYTES, RAY_ENVIRONMENT
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1800)]
 DEAD = {name: "http://127.0.0.1:9" for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")}

@@ -1,4 +1,5 @@
-"""A run whose trainer and engine share one GPU: what is sent, what each process patches, and where it cannot be."""
+"""Runs on a CPU, and those whose trainer and engine share one GPU: what is sent, what each process patches, and where
+they cannot be."""
 
 import os
 import subprocess
@@ -6,19 +7,20 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 from sat_slime.config import load_config, slime_config_errors
 from sat_slime.config.starters import CONFIGS
 from sat_slime.cpu import INSTEAD
-from sat_slime.launch import card_run
-from sat_slime.launch.command import flag_errors, slime_command
-from sat_slime.launch.cpu_run import SITE
+from sat_slime.launch import small_run
+from sat_slime.launch.command import flag_errors, slime_arguments, slime_command
 from sat_slime.launch.flags import recorded_flags
+from sat_slime.launch.machine import machine_findings
 from sat_slime.launch.memory import BESIDE_BOTH, GIB, TRAINING, memory_findings, rows, sizes
+from sat_slime.launch.small_run import PACKAGE, SITE, card_findings, ray_options
 
 ROOT = CONFIGS.parents[1]
 SMALL, REAL = CONFIGS / "slime" / "one-gpu.yaml", CONFIGS / "recipes" / "qwen3-0.6b-1gpu.yaml"
+LAPTOP = CONFIGS / "slime" / "laptop.yaml"
 
 
 @pytest.fixture
@@ -26,13 +28,11 @@ def machine(monkeypatch):
     """Makes this a machine that lacks some modules of slime's image and has some GPUs."""
 
     def make(lacks=(), gpus=1, named=None):
-        monkeypatch.setattr(card_run, "missing", lambda: list(lacks))
-        monkeypatch.setattr(card_run, "gpu_available", lambda: gpus > 0)
-        monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+        monkeypatch.setattr(small_run, "missing", lambda: list(lacks))
+        monkeypatch.setattr(small_run, "gpus_here", lambda: gpus)
         monkeypatch.delenv("SAT_SLIME_CARD", raising=False)
-        if named is None:
-            monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-        else:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        if named is not None:
             monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
 
     return make
@@ -52,23 +52,68 @@ def test_in_slimes_image_nothing_is_replaced_and_elsewhere_flags_make_up_for_it(
     # SGLang's own kernels do not take heads of 16 numbers, whatever is installed.
     assert ("triton" in sent.command) == (bare or file is SMALL)
     assert sent.command[sent.command.index("--attention-backend") + 1] == ("auto" if bare else "flash")
-    assert sent.env["SLIME_HOST_IP"] == "127.0.0.1" and sent.env["NCCL_SOCKET_IFNAME"] == "lo"
-    assert sent.env["PYTHONPATH"].split(os.pathsep)[0] == str(SITE)
+
+
+def test_every_python_of_the_job_begins_with_our_sitecustomize():
+    folders = ("cluster.slime_dir=/slime", "cluster.megatron_dir=/megatron", "cluster.python_path=[/more]")
+    for file in (SMALL, LAPTOP):
+        first, *others = slime_command(load_config(file, folders)).env["PYTHONPATH"].split(os.pathsep)
+        assert first == str(SITE) and (SITE / "sitecustomize.py").is_file()
+        # Another megatron-core may be installed beside this package, and must not win.
+        assert others == ["/more", "/megatron", "/slime", str(PACKAGE.parent)]
+
+
+DENSE = ("slime.num-experts=0", "method=sat-gspo")
+QWEN2 = ("slime.qk-layernorm=false", "slime.add-qkv-bias=true")
 
 
 @pytest.mark.parametrize(
-    "override",
+    "overrides, family", [((), "qwen3_moe"), (DENSE, "qwen3"), ((*DENSE, *QWEN2), "qwen2"), (QWEN2, None)]
+)
+def test_the_layers_are_those_of_the_family_that_the_flags_describe(overrides, family):
+    config = load_config(LAPTOP, overrides)
+    assert any(error.startswith("cluster.device is cpu") for error in slime_config_errors(config)) == (family is None)
+    spec = [argument.value for argument in slime_arguments(config, Path("/run")) if argument.name == "spec"]
+    assert spec == ([["sat_slime.models.families", family.upper()]] if family else [])
+
+
+@pytest.mark.parametrize(
+    "file, override, why, remedy",
     [
-        "slime.actor-num-nodes=2",
-        "slime.actor-num-gpus-per-node=2",
-        "slime.rollout-num-gpus=2",
-        "cluster.gpus_per_node=8",
+        (SMALL, "slime.actor-num-nodes=2", "share_gpu", "set it to"),
+        (SMALL, "slime.actor-num-gpus-per-node=2", "share_gpu", "set it to"),
+        (SMALL, "slime.rollout-num-gpus=2", "share_gpu", "set it to"),
+        (SMALL, "cluster.gpus_per_node=8", "share_gpu", "set it to"),
+        (LAPTOP, "slime.optimizer-cpu-offload=true", "is true", ""),
     ],
 )
-def test_more_than_a_rank_and_an_engine_is_refused(override):
-    errors = slime_config_errors(load_config(SMALL, [override]))
+def test_what_such_a_run_cannot_have_is_refused(file, override, why, remedy):
+    errors = slime_config_errors(load_config(file, [override]))
     key = override.partition("=")[0]
-    assert any(line.startswith(f"{key} is ") and "share_gpu" in line and "set it to" in line for line in errors)
+    assert any(line.startswith(f"{key} is ") and why in line and remedy in line for line in errors), errors
+
+
+def test_an_engine_of_two_ranks_has_all_cores_for_each():
+    """SGLang wants a NUMA node for each rank where nothing says otherwise."""
+    config = load_config(LAPTOP, ["slime.rollout-num-gpus=2", "slime.rollout-num-gpus-per-engine=2"])
+    first, second = slime_command(config).env["SGLANG_CPU_OMP_THREADS_BIND"].split("|")
+    assert first == second == f"0-{os.cpu_count() - 1}"
+    assert ray_options(config)["gpus"] == config.train.world_size + 2
+
+
+@pytest.mark.parametrize("text, patched", [("import torch\n", False), ("import slime.utils.routing_replay\n", True)])
+def test_what_a_machine_lacks_is_a_line_with_its_remedy(tmp_path, monkeypatch, text, patched):
+    monkeypatch.setattr(small_run, "SGLANG", "0.1")
+    monkeypatch.setitem(small_run.PACKAGES, "ray-of-nobody", small_run.INSTALL)
+    path = tmp_path / "megatron" / small_run.MEGATRON_PATCH[0]
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    config = load_config(LAPTOP, [f"cluster.slime_dir={tmp_path}/slime", f"cluster.megatron_dir={tmp_path}/megatron"])
+    failed = [f.detail for f in machine_findings(config, tmp_path / "run") if f.mark == "FAIL"]
+    assert f"ray-of-nobody not installed: {small_run.INSTALL}" in failed
+    assert any(line.startswith("sglang ") and line.endswith(": scripts/setup.sh in a checkout") for line in failed)
+    told = [line for line in failed if "slime's patch is not in it" in line]
+    assert bool(told) is not patched and all("megatron.patch" in line for line in told)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +121,7 @@ def test_more_than_a_rank_and_an_engine_is_refused(override):
 )
 def test_one_gpu_is_shared_the_one_that_is_there_or_named(gpus, named, card, machine):
     machine(gpus=gpus, named=named)
-    failed = [finding.detail for finding in card_run.card_findings(load_config(SMALL)) if finding.what == "GPUs"]
+    failed = [finding.detail for finding in card_findings(load_config(SMALL)) if finding.what == "GPUs"]
     if card is None:
         assert failed and "set CUDA_VISIBLE_DEVICES to the number" in failed[0]
     else:
@@ -85,10 +130,10 @@ def test_one_gpu_is_shared_the_one_that_is_there_or_named(gpus, named, card, mac
 
 def test_what_is_replaced_is_told_and_a_family_without_layers_refused(machine):
     machine(["transformer_engine", "flashinfer"])
-    (told,) = [f for f in card_run.card_findings(load_config(SMALL)) if f.what == "one GPU"]
+    (told,) = [f for f in card_findings(load_config(SMALL)) if f.what == "one GPU"]
     assert told.mark == "WARN" and "sat_slime/models/layers.py" in told.detail and "without flashinfer" in told.detail
     other = load_config(SMALL, ["slime.qk-layernorm=false"])
-    assert [f.what for f in card_run.card_findings(other) if f.mark == "FAIL"][-1:] == ["transformer engine"]
+    assert [f.what for f in card_findings(other) if f.mark == "FAIL"][-1:] == ["transformer engine"]
 
 
 def test_memory_is_divided_between_engine_and_trainer():
