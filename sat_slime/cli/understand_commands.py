@@ -64,13 +64,11 @@ def methods(
 
         sat-slime methods dppo-kl
     """
-    from sat_slime.cli.method_tables import show_method, show_table
+    from sat_slime.cli.method_lines import all_methods, one_method
 
     console = Console()
-    if name is None:
-        show_table(console)
-    else:
-        show_method(name, console)
+    for line in one_method(name) if name else all_methods():
+        console.print(line, markup=False, highlight=False, soft_wrap=not console.is_terminal)
 
 
 def replay(

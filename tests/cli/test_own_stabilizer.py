@@ -59,7 +59,7 @@ def test_the_page_of_methods(package):
     result = sat_slime_command("methods", f"sat-{PATH}-r3")
     assert result.exit_code == 0, result.output
     assert "M = 1 where |r - 1| is at most band" in result.stdout
-    assert re.search(r"method\.settings\.band +0\.1 +Largest \|r - 1\|", result.stdout)
+    assert "method.settings.band = 0.1: Largest |r - 1|" in result.stdout
 
 
 def test_settings_reach_the_objective_and_a_dry_run_prints_them(package, tmp_path):
