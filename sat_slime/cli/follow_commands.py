@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from sat_slime.cli.terminal import INTERRUPTED, finish, short, sigterm_as_ctrl_c
 
+if TYPE_CHECKING:
+    from sat_slime.runs.grid import GridFolder
+
 DEPTH = 4
 """Folders below the first one that are looked into."""
+FOLLOW_S = 2.0
+"""Seconds between looks at a grid that another process runs."""
+PLAIN_WIDTH = 160
+"""Columns of a table where there is no terminal."""
 
 
 def status(
@@ -43,18 +52,23 @@ def status(
     Of a lab run it prints its log, of one on slime a line per step; the whole
     log of a job is in log.txt of the run's folder, up to now at each status.
     """
-    from sat_slime.cli.grid_run import show_grid
     from sat_slime.cli.lab_run import lab_status, log_of
     from sat_slime.config import LabConfig, load_config
     from sat_slime.runs.folder import RunFolder
     from sat_slime.runs.grid import GridFolder
 
-    run = run or Path()
+    run, console = run or Path(), Console()
+    tables = console if console.is_terminal else Console(width=PLAIN_WIDTH)
     if GridFolder(run).has_begun():
-        show_grid(GridFolder(run), follow, Console())
+        _show_grid(GridFolder(run), follow, tables)
         return
     if run.is_dir() and not RunFolder(run).is_run():
-        _list_runs(run, Console())
+        if not (rows := list(_below(run, DEPTH))):
+            typer.echo(
+                "no run and no grid is here; start one: sat-slime init quickstart, sat-slime launch quickstart.yaml"
+            )
+        else:
+            tables.print(_table(rows))
         return
     folder = RunFolder.open(run)
     config = load_config(folder.config)
@@ -68,7 +82,7 @@ def status(
                 from sat_slime.cli.slime_job import job_status, watch_job
 
                 if follow:
-                    watch_job(run, Console())
+                    watch_job(run, console)
                 lines = job_status(run)
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
@@ -76,20 +90,44 @@ def status(
         typer.echo(line)
 
 
-def _list_runs(folder: Path, console: Console) -> None:
-    """Print the runs and grids below a folder, the newest first."""
-    rows = sorted(_below(folder, DEPTH), key=lambda row: row[0], reverse=True)
-    if not rows:
-        typer.echo("no run and no grid is here; start one: sat-slime init quickstart, sat-slime launch quickstart.yaml")
-        return
+def _show_grid(folder: GridFolder, follow: bool, console: Console) -> None:
+    """Show how far a grid is, whoever runs it, and its runs; with `follow` until nobody runs it, or Ctrl-C."""
+    from sat_slime.cli.grid_run import headline, plan_grid, remark
+    from sat_slime.config import ConfigError
+    from sat_slime.runs.folder import RunFolder
+
+    try:
+        plan = plan_grid(folder.config)
+    except ConfigError:  # its base has changed, or is one that a command which reads does not import
+        plan = None
+
+    def shown() -> RenderableType:
+        goes_on = "running" if folder.lock.is_held() else f"not running: sat-slime grid {folder.path} goes on with it"
+        if plan is None:
+            far, remarks = "", {path.name: RunFolder(path).state().get("error") for path in _folders(folder.runs)}
+        else:
+            far, remarks = headline(plan), {cell.name: remark(plan, cell) for cell in plan.configs}
+            if all(folder.state(cell) == "finished" for cell in plan.configs):
+                goes_on = "done"
+        told = (Text(f"{name}: {text}") for name, text in remarks.items() if text)
+        return Group(Text(f"grid {folder.path.name}, {goes_on}\n{far}"), _table(_below(folder.runs, 1)), *told)
+
+    with Live(shown(), console=console, auto_refresh=False) as live:
+        while follow and folder.lock.is_held():
+            time.sleep(FOLLOW_S)
+            live.update(shown(), refresh=True)
+
+
+def _table(rows: Iterable[tuple[str, Path, list[str]]]) -> Table:
+    """Return a table of what `_below` yields, the newest first."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("run", overflow="fold")
     for name in ("state", "step", "reward", "d_pi", "accuracy", "started"):
         table.add_column(name, justify="left" if name in ("state", "started") else "right", no_wrap=True)
-    for started, path, cells in rows:
+    for started, path, cells in sorted(rows, key=lambda row: row[0], reverse=True):
         shown = [str(short(path)), *cells, started[:16].replace("T", " ") or "never"]
         table.add_row(*map(Text, shown))  # a name is no markup
-    (console if console.is_terminal else Console(width=160)).print(table)
+    return table
 
 
 def _below(folder: Path, depth: int) -> Iterator[tuple[str, Path, list[str]]]:

@@ -17,10 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
-from rich.table import Table
-from rich.text import Text
+from rich.console import Console
 
 from sat_slime.cli import engine_packages
 from sat_slime.cli.any_run import optimizer_steps, settings_errors, settings_warnings
@@ -42,11 +39,6 @@ CELL_MEMORY_GIB = 4.0
 """Memory that a cell of a tiny model is given: its first server, its trainer and its driver."""
 POLL_S = 0.1
 """Seconds between looks at the running cells, and from a Ctrl-C to the cells."""
-FOLLOW_S = 2.0
-"""Seconds between looks at a grid that another process runs."""
-PLAIN_WIDTH = 120
-"""Columns of the table where there is no terminal."""
-STYLES = {"running": "bold cyan", "failed": "bold red", "interrupted": "yellow", "finished": "green", "planned": "dim"}
 COMMAND = (sys.executable, "-m", "sat_slime")
 PR_SET_PDEATHSIG = 1
 
@@ -195,7 +187,8 @@ def headline(plan: GridPlan, unless: Iterable[Cell] = ()) -> str:
     states = {cell: plan.folder.state(cell) for cell in plan.wanted}
     counts = Counter(states.values())
     parts = [f"{counts['finished']} of {len(plan.wanted)} finished"]
-    parts += [f"{counts[state]} {state}" for state in STYLES if state != "finished" and counts[state]]
+    others = ("running", "failed", "interrupted", "planned")
+    parts += [f"{counts[state]} {state}" for state in others if counts[state]]
     wait = (cell for cell, state in states.items() if state != "finished" and cell not in unless)
     left = by_clock(plan, minutes_left(plan, wait))
     return ", ".join(parts) + (f"; {duration(60 * left)} left" if left > 0 else "")
@@ -207,26 +200,6 @@ def remark(plan: GridPlan, cell: Cell) -> str:
         return plan.folder.error(cell) or ""
     newest = last_row(plan.folder.run_folder(cell).metrics)
     return "meets the collapse rule" if number(newest, "collapse/met", 0.0) > 0 else ""
-
-
-def cells_table(plan: GridPlan, rows: int | None = None) -> RenderableType:
-    """Return a table of the cells in the grid's order, and below it what is to be said of some.
-
-    rows: how many fit; of more the finished and the planned ones are left out. Default: all fit.
-    """
-    states = {cell: plan.folder.state(cell) for cell in plan.configs}
-    all_fit = rows is None or len(states) <= rows
-    shown = [cell for cell, state in states.items() if all_fit or state not in ("finished", "planned")][:rows]
-    table = Table(box=None, pad_edge=False, collapse_padding=True, header_style="bold")
-    for heading in ("cell", "state", "step", "reward", "d_pi", "accuracy", "time"):
-        table.add_column(heading, justify="left" if heading in ("cell", "state") else "right", no_wrap=True)
-    for cell in shown:
-        state, numbers = states[cell], newest_numbers(plan.folder.run_folder(cell))
-        took = duration(60 * plan.folder.minutes(cell)) if state != "planned" else ""
-        table.add_row(cell.name, Text(state, style=STYLES[state]), *numbers.values(), took)
-    more = [Text(f"and {len(states) - len(shown)} more", style="dim")] if len(shown) < len(states) else []
-    remarks = [Text(f"{cell.name}: {said}") for cell in shown if (said := remark(plan, cell))]
-    return Group(table, Text(""), *more, *remarks)
 
 
 def describe(plan: GridPlan) -> str:
@@ -255,32 +228,6 @@ def describe(plan: GridPlan) -> str:
             f"cost        {cost}",
         ]
     )
-
-
-def show_grid(folder: GridFolder, follow: bool, console: Console) -> None:
-    """Print the table of a grid, whoever runs it; with `follow` until nobody does, or Ctrl-C."""
-    try:
-        plan = plan_grid(folder.config)
-    except ConfigError:  # its base has changed, or is one that a command which reads does not import
-        for path in sorted(folder.runs.glob("*")):
-            state = RunFolder(path).state()
-            say(console, f"{path.name}  {state.get('status')}{f': {error}' if (error := state.get('error')) else ''}")
-        return
-
-    def shown() -> RenderableType:
-        running = "running" if folder.lock.is_held() else f"not running: sat-slime grid {folder.path} goes on with it"
-        if all(folder.state(cell) == "finished" for cell in plan.configs):
-            running = "done"
-        table = cells_table(plan, max(3, console.height - 5) if follow else None)
-        return Group(Text(f"grid {folder.path.name}, {running}"), Text(headline(plan)), Text(""), table)
-
-    if not follow:
-        (console if console.is_terminal else Console(width=PLAIN_WIDTH)).print(shown())
-        return
-    with Live(shown(), console=console, auto_refresh=False) as live:
-        while folder.lock.is_held():
-            time.sleep(FOLLOW_S)
-            live.update(shown(), refresh=True)
 
 
 # -------------------------------------------------------------------------------------------------------------- the run

@@ -55,7 +55,7 @@ def test_a_grid_is_read_without_what_it_names(imported, tmp_path):
     run = RunFolder.create(tmp_path / "grid/runs/hostile.base-lag1-seed0", "")
     run.ended("failed", "it broke")
     result = sat_slime_command("status", "grid")
-    assert result.exit_code == 0 and "failed: it broke" in result.stdout, result.output
+    assert result.exit_code == 0 and "hostile.base-lag1-seed0: it broke" in result.stdout, result.output
     assert imported() == []
 
 
