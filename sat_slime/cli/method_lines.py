@@ -21,7 +21,7 @@ def all_methods() -> Iterator[str]:
     suffixes = " ".join(f"-{kind.name}" for kind in switches() if kind.place == "suffix")
     yield f"\nAny base with what stands beside it is a method too, as sat-gspo-mis-geo-r3:\nsat- BASE {suffixes}"
     yield "in this order; a base may be left out where it is grpo."
-    yield "\nWhere to start: docs/choosing.md; grpo, with the radius for your lag; sat-gspo where the base is gspo at 0.2."
+    yield "\nWhere to start: grpo, with the radius for your lag; sat-gspo over gspo at 0.2: docs/choosing.md."
     yield "sat-gspo-r3 is the paper's method; in full: sat-slime methods sat-gspo-r3"
 
 
