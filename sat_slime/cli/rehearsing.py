@@ -35,7 +35,7 @@ from sat_slime.launch.job_files import JobRecord
 from sat_slime.launch.machine import machine_findings, source_findings
 from sat_slime.launch.slimes_parser import ask_slime
 from sat_slime.rehearsal.material import make_material
-from sat_slime.rehearsal.rehearsal_checks import FAIL, LEFT, NOTE, Check, all_checks, read_records
+from sat_slime.rehearsal.rehearsal_checks import FAIL, LEFT, Check, all_checks, read_records
 from sat_slime.rehearsal.thin import checkpoint_at, thin_settings
 from sat_slime.rollout.scratch import new_scratch
 from sat_slime.runs.folder import RunFolderError, writable
@@ -94,7 +94,7 @@ class Rehearsal:
     """A rehearsal, from the settings of the run to what was found."""
 
     def __init__(self, file: Path, config: SlimeConfig, folder: Path, console: Console):
-        """Ask slime's parser about the run as it is, derive what is rehearsed and make what it starts from in `folder`.
+        """Derive what is rehearsed, make in `folder` what it starts from, and ask slime's parser about the run itself.
         Raises ConfigError."""
         self.file, self.config, self.folder, self.console = file, config, folder, console
         self.checks: list[Check] = []
@@ -109,6 +109,7 @@ class Rehearsal:
         if errors := settings_errors(self.thin):
             raise ConfigError([f"the rehearsal of {file} cannot be: {error}" for error in errors])
         refuse_failures(source_findings(self.thin, {"cluster.slime_dir": "slime", "cluster.megatron_dir": "megatron"}))
+        make_material(config, self.thin, folder)
         answer = ask_slime(config, run_folder(config))
         if answer.refusals:
             raise ConfigError([f"{file}: {line}" for line in answer.refusals])
@@ -117,8 +118,6 @@ class Rehearsal:
             self._found(Check("the run's own flags", "taken by slime's parser", finding.detail, mark))
         for change in self.changes:
             say(console, f"      {change.key}: {_short(change.was)} -> {_short(change.now)} ({change.why})")
-        is_own, self.words = make_material(config, self.thin, folder)
-        self._found(Check("words", "the run's tokenizer", self.words, "OK" if is_own else NOTE))
         for finding in machine_findings(self.thin, self.run_folder):
             if finding.mark != "OK":
                 self._found(Check(finding.what, "nothing to fix", finding.detail, finding.mark))
@@ -176,7 +175,6 @@ class Rehearsal:
             "file": str(self.file),
             "name": self.config.name,
             "method": method_and_order(self.config),
-            "words": self.words,
             "held": not self.failed,
             "checks": [vars(check) for check in self.checks],
             "changes": [vars(change) for change in self.changes],

@@ -140,9 +140,8 @@ def environment(config: SlimeConfig, run_dir: Path) -> dict[str, str]:
     environment."""
     cluster = config.cluster
     folders = [*cluster.python_path, cluster.megatron_dir, cluster.slime_dir]
-    if is_small(
-        config
-    ):  # with a megatron-core beside this package, which must not be found before Megatron-LM's checkout
+    if is_small(config):
+        # This package comes last: a megatron-core beside it must not be found before Megatron-LM's checkout.
         folders = [str(SITE), *folders, str(PACKAGE.parent)]
     env = {
         "PYTHONPATH": os.pathsep.join(folders),

@@ -1,5 +1,4 @@
-"""Makes what a rehearsal starts from: the run's own tokenizer or one of the same size with the same special tokens,
-prompts, and a thin model with random weights."""
+"""Makes what a rehearsal starts from: the run's own tokenizer, prompts, and a thin model with random weights."""
 
 from __future__ import annotations
 
@@ -13,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from sat_slime.config.slime_schema import SlimeConfig, SlimeModelConfig
+from sat_slime.config.source import ConfigError
 from sat_slime.launch.hf_checkpoint import read_tokenizer, stop_tokens, turn_end
 from sat_slime.models.families import Weight
 
@@ -47,17 +47,19 @@ def thin_sizes(model: SlimeModelConfig) -> Any:
     )
 
 
-def make_material(run: SlimeConfig, thin: SlimeConfig, folder: Path) -> tuple[bool, str]:
-    """Writes the rehearsal's model, tokenizer and prompts into its folder; returns what write_tokenizer says.
+def make_material(run: SlimeConfig, thin: SlimeConfig, folder: Path) -> None:
+    """Writes the rehearsal's model, tokenizer and prompts into its folder.
 
     Args:
-        run: the settings of the run, whose tokenizer and prompts are taken where they are on this machine.
+        run: the settings of the run, whose tokenizer is taken, and whose prompts are where they are on this machine.
         thin: the settings of the rehearsal.
+
+    Raises:
+        ConfigError: the tokenizer is not on this machine.
     """
     model = folder / "model"
     model.mkdir(parents=True)
-    own = Path(run.model.hf_checkpoint) if run.model.hf_checkpoint else None
-    words = write_tokenizer(own, thin.model.vocab_size, model)
+    copy_tokenizer(run, model)
     (folder / "rollouts").mkdir()
     count = 2 * thin.rollout.prompts_per_iteration
     lines = _short_lines(run, Path(run.data.prompts))[:count] if run.data.prompts else []
@@ -68,71 +70,26 @@ def make_material(run: SlimeConfig, thin: SlimeConfig, folder: Path) -> tuple[bo
         _write_lines(Path(file), _short_lines(run, Path(run.eval.prompts[name]))[:1] or [_made(run, 99)])
     stop = stop_token(thin, model)
     write_model(thin, model, script_tokens(model, answers, stop), stop)
-    return words
 
 
-# -------------------------------------------------------------------------------------------------------------- words
+# ---------------------------------------------------------------------------------------------------------- tokenizer
 
-OWN_FILES = (
-    *("tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt", "tokenizer.model"),
-    *("special_tokens_map.json", "added_tokens.json", "chat_template.jinja", "generation_config.json"),
-)
-"""Files of a Hugging Face folder that are the tokenizer's, and its stop tokens'."""
-WORDS = 151_643
-"""Qwen's words; its special tokens begin behind them."""
-SPECIAL = (
-    *("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|object_ref_start|>", "<|object_ref_end|>", "<|box_start|>"),
-    *("<|box_end|>", "<|quad_start|>", "<|quad_end|>", "<|vision_start|>", "<|vision_end|>", "<|vision_pad|>"),
-    *("<|image_pad|>", "<|video_pad|>"),
-)
-"""Qwen's special tokens by their numbers, from WORDS on."""
-TEMPLATE = (
-    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
-"""ChatML, without the system message and the tools of the models' own templates."""
+TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt", "tokenizer.model")
+"""Files of a Hugging Face folder, one of which is there if it has a tokenizer."""
+BESIDE = ("special_tokens_map.json", "added_tokens.json", "chat_template.jinja", "generation_config.json")
+"""Further files of its tokenizer, template and stop tokens."""
 
 
-def write_tokenizer(own: Path | None, vocab_size: int, out: Path) -> tuple[bool, str]:
-    """Writes the run's tokenizer, or a stand-in where it is not on this machine, into a model's folder; returns whether
-    it is the run's own, and what it is in words.
-
-    Args:
-        own: the run's Hugging Face folder; None where it names none.
-        vocab_size: rows of the run's embedding.
-    """
-    if own is not None and any((own / name).is_file() for name in OWN_FILES[:5]):
-        for name in OWN_FILES:
-            if (own / name).is_file():
-                shutil.copyfile(own / name, out / name)
-        return True, f"the run's own, of {own}"
-    special = SPECIAL if vocab_size >= WORDS + len(SPECIAL) else SPECIAL[:3]
-    first = WORDS if special is SPECIAL else vocab_size - len(special)
-    if first < 256:
-        raise ValueError(f"a vocabulary of {vocab_size} has no room for the 256 bytes")
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-    from transformers.convert_slow_tokenizer import bytes_to_unicode
-
-    letters = bytes_to_unicode()
-    words = {letters[byte]: byte for byte in range(256)} | {f"<unused-{n}>": n for n in range(256, first)}
-    tokenizer = Tokenizer(models.BPE(words, [], fuse_unk=False))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(False, use_regex=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in special])
-    tokenizer.save(str(out / "tokenizer.json"))
-    settings: dict[str, Any] = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "eos_token": special[0],
-        "pad_token": special[0],
-        "bos_token": None,
-        "unk_token": None,
-        "clean_up_tokenization_spaces": False,
-        "model_max_length": 131072,
-        "chat_template": TEMPLATE,
-    }
-    (out / "tokenizer_config.json").write_text(json.dumps(settings, indent=1), encoding="utf-8")
-    rest = "with the special tokens of Qwen and plain ChatML"
-    return False, f"a stand-in of {first:,} words, of which only the 256 bytes occur, {rest}"
+def copy_tokenizer(run: SlimeConfig, out: Path) -> None:
+    """Copies the run's tokenizer into a model's folder. Raises ConfigError where it is not on this machine."""
+    own = Path(run.model.hf_checkpoint or "")
+    if not any((own / name).is_file() for name in TOKENIZERS):
+        here = f"slime.hf-checkpoint is {run.model.hf_checkpoint}: no tokenizer is there, which a rehearsal takes"
+        make = "hf download OWNER/NAME --exclude '*.safetensors' --local-dir DIR"
+        raise ConfigError([f"{here}: download the model's ({make}) and set it to DIR"])
+    for name in (*TOKENIZERS, *BESIDE):
+        if (own / name).is_file():
+            shutil.copyfile(own / name, out / name)
 
 
 # ------------------------------------------------------------------------------------------------------------ prompts
@@ -181,14 +138,12 @@ def stop_token(thin: SlimeConfig, model: Path) -> int | None:
 
 def script_tokens(model: Path, answers: Sequence[str], stop: int | None) -> list[list[int]]:
     """Return what responses say, a step each with its choices: words, \\boxed{, one of the answers, }, the end."""
-    from tokenizers import Tokenizer
-
-    tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
+    tokenizer = read_tokenizer(model)
 
     def first(text: str) -> int:
-        return tokenizer.encode(text, add_special_tokens=False).ids[0]
+        return int(tokenizer.encode(text, add_special_tokens=False)[0])
 
-    said = tokenizer.encode(SCRIPT, add_special_tokens=False).ids
+    said = tokenizer.encode(SCRIPT, add_special_tokens=False)
     choices = list(dict.fromkeys(first(answer) for answer in answers[:8])) or [first("1")]
     return [
         [first(word) for word in FILLERS],

@@ -1,4 +1,5 @@
-"""A Hugging Face folder without weights: config.json, and a tokenizer of special tokens that transformers reads."""
+"""A Hugging Face folder without weights: config.json, and a tokenizer of bytes and special tokens that transformers
+reads."""
 
 import json
 
@@ -15,12 +16,16 @@ def write_hf(folder, template=CHATML, tokens=QWEN, config=None, generation=None,
     folder.mkdir(exist_ok=True)
     shape = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": special}
     added = [{"id": number, "content": content, **shape} for content, number in tokens.items()]
-    words = {"type": "WordLevel", "vocab": {"<unk>": 0, **tokens}, "unk_token": "<unk>"}
-    empty = dict.fromkeys(("truncation", "padding", "normalizer", "pre_tokenizer", "post_processor", "decoder"))
+    letters = {f"<0x{byte:02X}>": 256 + byte for byte in range(256)}
+    words = {"type": "BPE", "vocab": letters | tokens, "merges": [], "byte_fallback": True}
+    empty = dict.fromkeys(("truncation", "padding", "normalizer", "pre_tokenizer", "post_processor"))
     files = {
         "config.json": {"model_type": "qwen3", "vocab_size": 151936, "eos_token_id": 151643, **(config or {})},
         "generation_config.json": generation or {},
-        "tokenizer.json": {"version": "1.0", **empty, "added_tokens": added, "model": words},
+        "tokenizer.json": {
+            **{"version": "1.0", **empty, "added_tokens": added},
+            **{"model": words, "decoder": {"type": "ByteFallback"}},
+        },
         "tokenizer_config.json": {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "eos_token": next(iter(tokens)),

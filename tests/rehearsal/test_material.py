@@ -1,60 +1,31 @@
-"""What a rehearsal starts from: the run's own words, or as many with Qwen's special ones; and a model of the script."""
+"""What a rehearsal starts from: the run's own tokenizer, and a model of the script."""
 
-import json
 from pathlib import Path
 
 import pytest
 import torch
+from hf_folder import write_hf
 
-from sat_slime.config import load_config
-from sat_slime.launch.hf_checkpoint import stop_findings
-from sat_slime.rehearsal.material import SPECIAL, WORDS, _follow, write_tokenizer
+from sat_slime.config import ConfigError, load_config
+from sat_slime.rehearsal.material import _follow, copy_tokenizer, script_tokens
 
-tokenizers = pytest.importorskip("tokenizers")
-
-
-def read(folder):
-    return tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+PAPER = Path(__file__).parents[2] / "configs" / "paper" / "qwen3-30b-a3b.yaml"
 
 
-def test_the_runs_own_is_taken(tmp_path):
+def test_the_runs_own_tokenizer_is_taken(tmp_path):
     own, out = tmp_path / "own", tmp_path / "out"
-    own.mkdir(), out.mkdir()
-    (own / "tokenizer.json").write_text("{}")
-    (own / "chat_template.jinja").write_text("{{ messages }}")
+    run = load_config(PAPER, [f"slime.hf-checkpoint={own}"])
+    with pytest.raises(ConfigError, match=f"slime.hf-checkpoint is {own}: no tokenizer is there.*hf download"):
+        copy_tokenizer(run, out)
+    write_hf(own)
     (own / "model.safetensors").write_text("weights")
-    assert write_tokenizer(own, 151_936, out)[0]
-    assert {file.name for file in out.iterdir()} == {"tokenizer.json", "chat_template.jinja"}
-
-
-@pytest.mark.parametrize(("template", "mark"), [("", "OK"), ("{{ messages[-1]['content'] }} user: ", "WARN")])
-def test_a_template_without_an_end_comes_with_the_runs_own(template, mark, tmp_path):
-    """A template of the run's own comes into the rehearsal's model, where it is judged as the run's would be."""
-    own, out = tmp_path / "own", tmp_path / "out"
-    own.mkdir(), out.mkdir()
-    write_tokenizer(None, 151_936, own)
-    if template:
-        settings = json.loads((own / "tokenizer_config.json").read_text())
-        (own / "tokenizer_config.json").write_text(json.dumps({**settings, "chat_template": template}))
-    write_tokenizer(own, 151_936, out)
-    (out / "config.json").write_text(json.dumps({"vocab_size": 151_936, "eos_token_id": WORDS}))
-    paper = Path(__file__).parents[2] / "configs" / "paper" / "qwen3-30b-a3b.yaml"
-    (finding,) = stop_findings(load_config(paper, [f"slime.hf-checkpoint={out}"]))
-    assert finding.mark == mark, finding.detail
-
-
-def test_the_stand_in_has_the_special_tokens_where_qwen_has_them(tmp_path):
-    assert not write_tokenizer(None, 151_936, tmp_path)[0]
-    tokenizer = read(tmp_path)
-    assert [tokenizer.token_to_id(token) for token in SPECIAL] == list(range(WORDS, WORDS + len(SPECIAL)))
-    text = "Tür \\boxed{7}<|im_end|>"
-    assert tokenizer.decode(tokenizer.encode(text).ids, skip_special_tokens=False) == text
-    assert json.loads((tmp_path / "tokenizer_config.json").read_text())["eos_token"] == "<|endoftext|>"
-
-
-def test_a_vocabulary_without_room_for_the_bytes_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="no room"):
-        write_tokenizer(None, 200, tmp_path)
+    out.mkdir()
+    copy_tokenizer(run, out)
+    names = {"tokenizer.json", "tokenizer_config.json", "generation_config.json"}
+    assert {file.name for file in out.iterdir()} == names
+    script = script_tokens(own, ["7", "12", "7"], 151645)
+    letters = [[number - 256 for number in step] for step in script[1:-1]]
+    assert letters == [*([byte] for byte in b"\\boxed{"), [*b"71"], [*b"}"]] and script[-1] == [151645]
 
 
 @pytest.mark.parametrize("words", [4, 1000])

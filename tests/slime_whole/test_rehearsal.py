@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from hf_folder import write_hf
 from whole_run import COMMAND, ROOT, environment
 
 from sat_slime.rollout.scratch import PREFIX
@@ -18,6 +19,7 @@ FEW = ("num-layers=2", "num-experts=16", "moe-layer-freq='[1]*2'")
 
 def rehearse(slime, out, *options):
     places = {"cluster.slime_dir": slime.slime_dir, "cluster.megatron_dir": slime.megatron_dir}
+    places["slime.hf-checkpoint"] = write_hf(out.with_name("base"))
     where = [word for key, value in places.items() for word in ("--set", f"{key}={value}")]
     few = [word for flag in FEW for word in ("--set", f"slime.{flag}")]
     words = [*COMMAND, "rehearse", str(PAPER), "--method", "sat-gspo-r3", "--out", str(out), *where, *few, *options]
