@@ -8,7 +8,7 @@ from sat_slime.config import ConfigError
 from sat_slime.config.method_section import MethodConfig, key_of, section_name
 from sat_slime.config.section import meanings
 from sat_slime.objective import DENOMINATORS, PAPER_METHODS, Stabilizer, check_method, method_names, named_method
-from sat_slime.objective.method import VARIANTS, bases, switches
+from sat_slime.objective.method import bases, switches
 
 
 def all_methods() -> Iterator[str]:
@@ -58,14 +58,12 @@ def one_method(name: str) -> Iterator[str]:
 
 def _parameters(section: str, values: object) -> Iterator[str]:
     for field, meaning in meanings(type(values)).items():
-        if field not in getattr(values, "unread", ()):
-            value = getattr(values, field)
-            yield f"{section}.{field} = {'unset' if value is None else value}: {_one_line(meaning)}"
+        value = getattr(values, field)
+        yield f"{section}.{field} = {'unset' if value is None else value}: {_one_line(meaning)}"
 
 
 def _written(kind: type[Stabilizer]) -> str:
-    variants = [name for name, (stem, _) in VARIANTS.items() if stem == kind.name]
-    forms = {"base": ", ".join([kind.name, *variants]), "prefix": f"{kind.name}-BASE"}
+    forms = {"base": kind.name, "prefix": f"{kind.name}-BASE"}
     return forms.get(kind.place, f"BASE-{kind.name}")
 
 

@@ -62,7 +62,7 @@ def methods(
     Use one with [bold]launch FILE --method NAME[/], or write
     [bold]method: NAME[/] in the file.
 
-        sat-slime methods dppo-kl
+        sat-slime methods sat-gspo
     """
     from sat_slime.cli.method_lines import all_methods, one_method
 

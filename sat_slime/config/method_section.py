@@ -26,11 +26,11 @@ from sat_slime import outside
 from sat_slime.config.section import OWN_TO_A_CELL, Section, refused, settings_of
 from sat_slime.config.source import merged
 from sat_slime.objective import SAT, Clip, Method, Stabilizer, compose, named_method
-from sat_slime.objective.clips import BAPO, CPGD, GMPO, LagPower
+from sat_slime.objective.clips import BAPO, GMPO, GRPO, LagPower
 from sat_slime.objective.gates import DPPO, ESTR, M2PO, OPSM, IcePop, KPop, MISGeo, SeqClip, TRMMax, TRMMean, Veto
-from sat_slime.objective.method import VARIANTS, bases, find, switches
-from sat_slime.objective.penalties import DRO, DRPO, IPO, SAPO, SPO
-from sat_slime.objective.scores import ASPO, CISPO, GIPO, TOPR, VESPO, Flash, RolloutIS
+from sat_slime.objective.method import bases, find, switches
+from sat_slime.objective.penalties import DRPO, IPO, SAPO, SPO
+from sat_slime.objective.scores import CISPO, TOPR, VESPO, Flash
 from sat_slime.objective.terms import Denominator
 from sat_slime.objective.weights import TIS, Decoupled, SeqMaskTIS, SeqTIS
 
@@ -94,18 +94,13 @@ class MethodConfig(Section):
     kpop: KPop | None = None
     seqclip: SeqClip | None = None
     gmpo: GMPO | None = None
-    cpgd: CPGD | None = None
     m2po: M2PO | None = None
     cispo: CISPO | None = None
-    rollout_is: RolloutIS | None = None
     topr: TOPR | None = None
-    aspo: ASPO | None = None
-    gipo: GIPO | None = None
     flash: Flash | None = None
     vespo: VESPO | None = None
     sapo: SAPO | None = None
     ipo: IPO | None = None
-    dro: DRO | None = None
     settings: dict[str, Any] = Field(default_factory=dict)
     """Settings of a base that is not ours, by their names."""
 
@@ -194,7 +189,7 @@ def build_method(config: MethodConfig) -> Method:
 
 def unused_settings(config: MethodConfig) -> list[str]:
     """Return a line for the settings of every base that is not the method's, and for every changed setting that the
-    base's variant does not read."""
+    base does not read beside its others."""
     key, base = _key(config.base), build_method(config).base
     lines = [
         f"method.{key_of(kind)} has settings, which base {config.base} does not read: set method.base to {kind.name}"
@@ -211,20 +206,10 @@ def unused_settings(config: MethodConfig) -> list[str]:
 
 
 def method_switches(name: str) -> dict[str, Any]:
-    """Return the section's values for the named method: its base with its variant, and what is on and off beside it;
-    the radii and the rest keep their own settings. Raises ValueError."""
+    """Return the section's values for the named method: its base, and what is on and off beside it; the radii and the
+    rest keep their own settings. Raises ValueError."""
     method = named_method(name)
-    variant = {key: getattr(method.base, key) for key in _variant_keys(method.base)}
-    return {
-        "base": method.base_path,
-        **({section_name(method, method.base): variant} if variant else {}),
-        **{key_of(kind): method.has(kind.name) for kind in switches()},
-    }
-
-
-def _variant_keys(base: Stabilizer) -> dict[str, None]:
-    """Return the settings that tell the variants of a base apart."""
-    return dict.fromkeys(key for stem, settings in VARIANTS.values() if stem == base.name for key in settings)
+    return {"base": method.base_path, **{key_of(kind): method.has(kind.name) for kind in switches()}}
 
 
 def laid_over(below: Mapping[str, Any], method: Any) -> Any:
@@ -252,9 +237,8 @@ def _written_out(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def method_in(values: Mapping[str, Any]) -> Method:
-    """Return the method of a `method` section as plain values, as a run folder has them, unchecked: base,
-    variant and switches, all else at its default. A base that is unknown, or cannot be imported here, lends its name
-    alone."""
+    """Return the method of a `method` section as plain values, as a run folder has them, unchecked: base and
+    switches, all else at its default. A base that is unknown, or cannot be imported here, lends its name alone."""
     sections = {kind: values.get(key_of(kind)) for kind in switches()}  # an older run's say `enabled`
     on = [
         kind()
@@ -267,9 +251,8 @@ def method_in(values: Mapping[str, Any]) -> Method:
     except ValueError:
         kind = None
     if kind is None or kind.place != "base":
-        return compose(named_method("grpo").base, on).called_by(base)
-    section = values.get(_key(base)) or {}
-    return compose(kind(**{key: section[key] for key in _variant_keys(kind()) if key in section}), on)
+        kind = type(base, (GRPO,), {"name": base, "__module__": base, "__doc__": f"{base.upper()}:"})
+    return compose(kind(), on)
 
 
 def method_label(values: Mapping[str, Any]) -> str:

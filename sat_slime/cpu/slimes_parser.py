@@ -69,12 +69,12 @@ def _parse(words: Sequence[str]) -> tuple[dict[str, str] | None, list[str]]:
 
 
 def _slimes_arguments(words: Sequence[str]) -> argparse.Namespace:
-    from sat_slime.plugin.driver import parse_arguments
+    from slime.utils.arguments import parse_args
 
     argv = sys.argv
     try:
         sys.argv = ["train_async.py", *words]
-        return parse_arguments()[0]
+        return parse_args()
     finally:
         sys.argv = argv
 

@@ -75,23 +75,6 @@ class GMPO(Surrogate):
 
 
 @dataclass(frozen=True)
-class CPGD(Surrogate):
-    """CPGD: S = A min(log pi, log pi_den + log(1 + eps)) where A > 0, A max(log pi, log pi_den + log(1 - eps))
-    elsewhere, pi_den the denominator. arXiv 2505.12504, without the penalty, as LightRFT has it."""
-
-    eps: Annotated[float, Gt(0), Lt(1)] = 0.2
-    """Radius of PPO's interval for the ratio."""
-
-    name = "cpgd"
-
-    def values(self, t: Tokens) -> Tensor:
-        d, A, highest, lowest = t.bounded_d, t.A, math.log1p(self.eps), math.log1p(-self.eps)
-        t.measured["cpgd/held"] = ((A > 0) & (d > highest)) | ((A < 0) & (d < lowest))
-        log_denominator = (t.score - d).detach()
-        return A * (log_denominator + d.clamp(max=highest).where(A > 0, d.clamp(min=lowest)))
-
-
-@dataclass(frozen=True)
 class LagPower(Radii):
     """Lag-power: the radii of `clip` times max(1, lag)^power, the lag of the token, or under the sequence ratio the
     mean lag of its response. Ours. From radius 1 on there is no lower end: a ratio is not below 0."""

@@ -27,7 +27,7 @@ def bernoulli_kl(log_p: Tensor, log_q: Tensor) -> Tensor:
 @dataclass(frozen=True)
 class DPPO(Gate):
     """DPPO: drops outward tokens, A (r - 1) > 0, whose |pi - mu| is above delta, or whose KL(mu || pi) is above
-    delta_kl; r = pi / mu. Eqs. app-bintv, app-dppo-mask. `method: dppo-kl` is short for divergence kl."""
+    delta_kl; r = pi / mu. Eqs. app-bintv, app-dppo-mask."""
 
     divergence: Literal["tv", "kl"] = "tv"
     """The quantity by which an outward update is judged: |pi - mu| on the sampled token (the paper's runs), or the
@@ -55,7 +55,7 @@ class DPPO(Gate):
 @dataclass(frozen=True)
 class IcePop(InRange, Gate):
     """IcePop: keeps tokens whose k is in [low, high], once (form mask) or times k (form weight). Eq. app-icepop; the
-    range is the usual one of public code. `method: icepop-weight` is short for form weight."""
+    range is the usual one of public code."""
 
     low: Positive = 0.5
     """Smallest k that is kept."""

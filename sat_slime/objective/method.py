@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from .. import outside
 from . import clips, gates, penalties, scores, weights
@@ -56,19 +56,13 @@ STABILIZERS: dict[str, type[Stabilizer]] = {
     for kind in (
         # bases: those of Table designspace in its order, then the newer ones
         *(PPO, GRPO, gates.DPPO, penalties.SPO, penalties.DRPO, gates.IcePop, gates.KPop, GSPO, gates.SeqClip),
-        *(clips.GMPO, clips.CPGD, gates.M2PO, scores.CISPO, scores.RolloutIS, scores.TOPR, scores.ASPO, scores.GIPO),
-        *(scores.Flash, scores.VESPO, penalties.SAPO, penalties.IPO, penalties.DRO),
+        *(clips.GMPO, gates.M2PO, scores.CISPO, scores.TOPR, scores.Flash, scores.VESPO, penalties.SAPO, penalties.IPO),
         # beside them, in the order in which a method's name has them: a name that ends another comes before it
         *(SAT, clips.LagPower, clips.BAPO, weights.TIS, weights.SeqTIS, weights.SeqMaskTIS, weights.Decoupled, A3PO),
         *(gates.MISGeo, gates.OPSM, gates.TRMMax, gates.TRMMean, gates.Veto, gates.ESTR, R3, TopP),
     )
 }
 """The stabilizers of this package, by name."""
-VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
-    "dppo-kl": ("dppo", {"divergence": "kl"}),
-    "icepop-weight": ("icepop", {"form": "weight"}),
-}
-"""Names that are short for a base with settings."""
 _OWN: dict[str, type[Stabilizer]] = {}
 """Stabilizers outside this package that were asked for, by their dotted path."""
 
@@ -159,8 +153,6 @@ class Method:
     the trainer at the start of the step, `a3po` A-3PO's."""
     clip: Clip | None = Clip()
     """The clip interval. None: the unclipped surrogate r A, or what a stabilizer has in its place."""
-    called: str = ""
-    """The name of its base. Unset: the name of that stabilizer."""
 
     @property
     def base(self) -> Stabilizer:
@@ -227,15 +219,14 @@ class Method:
 
     @property
     def name(self) -> str:
-        """Such as `sat-gspo-r3`; `named_method` knows it, unless it is `called` something."""
+        """Such as `sat-gspo-r3`; `named_method` knows it."""
         before, behind = ([part.name for part in self._beside(place)] for place in ("prefix", "suffix"))
-        return "-".join([*before, self.base_name, *behind])
+        return "-".join([*before, self.base_path, *behind])
 
     @property
     def label(self) -> str:
         """The name as the paper writes it, such as `SAT-GSPO w/ TIS + R3`."""
-        base = self.called.upper() or "-".join([self.base.title(), *filter(None, [self.variant.upper()])])
-        name = "-".join([*(part.title() for part in self._beside("prefix")), base])
+        name = "-".join(part.title() for part in (*self._beside("prefix"), self.base))
         suffixes = " + ".join(part.title() for part in self._beside("suffix"))
         return f"{name} w/ {suffixes}" if suffixes else name
 
@@ -253,29 +244,12 @@ class Method:
         ours."""
         return self.base.name if self.base_is_ours else type(self.base).__module__
 
-    @property
-    def base_name(self) -> str:
-        """The same with its variant, such as `dppo-kl`."""
-        return self.called or "-".join([self.base_path, *filter(None, [self.variant])])
-
-    @property
-    def variant(self) -> str:
-        """`kl` of `dppo-kl`; empty for the plain base."""
-        for name, (stem, settings) in VARIANTS.items():
-            if stem == self.base.name and all(getattr(self.base, key) == value for key, value in settings.items()):
-                return name.removeprefix(f"{stem}-")
-        return ""
-
     # ------------------------------------------------------------------------------------------- what it is not
 
     def without(self, *names: str) -> Method:
         """The method without these stabilizers, and with the denominator that it needs then."""
         kept = [stabilizer for stabilizer in self.stabilizers if stabilizer.name not in names]
         return compose(kept[0], kept[1:], clip=self.clip)
-
-    def called_by(self, name: str) -> Method:
-        """The method under another name of its base."""
-        return replace(self, called=name)
 
     def on(self, base: str) -> Method:
         """What it is made of, on another base. Raises ValueError where the base is unknown."""
@@ -316,20 +290,13 @@ def compose(
     return replace(method, denominator=denominator)
 
 
-def base_names() -> list[str]:
-    """The names of the bases, in the order of the paper's table, each before its variants."""
-    return [
-        name for kind in bases() for name in (kind.name, *(n for n, (stem, _) in VARIANTS.items() if stem == kind.name))
-    ]
-
-
 def _base(name: str) -> Stabilizer:
-    """A base with its default settings, those of its variant set."""
-    stem, settings = VARIANTS.get(name, (name, {}))
-    kind = find(stem)
+    """A base with its default settings."""
+    kind = find(name)
     if kind is None or kind.place != "base":
-        raise ValueError(f"unknown base {name!r}{_nearest(name, base_names())}; bases: {', '.join(base_names())}")
-    return kind(**settings)
+        names = [kind.name for kind in bases()]
+        raise ValueError(f"unknown base {name!r}{_nearest(name, names)}; bases: {', '.join(names)}")
+    return kind()
 
 
 def named_method(name: str) -> Method:
@@ -349,7 +316,7 @@ def named_method(name: str) -> Method:
             if kind.place == "suffix" and base.endswith(f"-{kind.name}"):
                 base = base.removesuffix(f"-{kind.name}")
                 suffixes.append(kind())
-        if "." in base or base in base_names():
+        if "." in base or STABILIZERS.get(base) in bases():
             return compose(_base(base), [*beside, *suffixes])
     raise ValueError(f"unknown method {name!r}{_nearest(name, method_names())}: `sat-slime methods` lists them")
 
@@ -380,7 +347,7 @@ PAPER_METHODS: tuple[Method, ...] = tuple(
 def method_names() -> list[str]:
     """The paper's thirteen in its order, the other bases, each suffix on grpo. named_method knows any composition."""
     suffixes = [f"grpo-{kind.name}" for kind in switches() if kind.place == "suffix"]
-    others = [*base_names(), *suffixes, "grpo-decoupled-a3po", "gspo-topp"]
+    others = [*(kind.name for kind in bases()), *suffixes, "grpo-decoupled-a3po", "gspo-topp"]
     return list(dict.fromkeys([*(method.name for method in PAPER_METHODS), *others]))
 
 

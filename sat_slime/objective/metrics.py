@@ -90,9 +90,6 @@ _OF_STABILIZERS = {
     "gmpo": (
     Metric("gmpo/held", "share", "Tokens that GMPO holds at the end of its interval."),
     ),
-    "cpgd": (
-    Metric("cpgd/held", "share", "Tokens that CPGD holds at the end of its interval."),
-    ),
     "m2po": (
     Metric("m2po/largest", "nats²", "The largest d² of an outward token that is kept.", "max"),
     ),

@@ -21,7 +21,7 @@ from sat_slime.objective.terms import bounded_exp
 from sat_slime.objective.tokens import response_mean_weights
 from sat_slime.report.dumps import StepBatch
 
-UNCLIPPED = Method(named_method("grpo").stabilizers, clip=None, called="unclipped")
+UNCLIPPED = Method(named_method("grpo").stabilizers, clip=None)
 """The importance-sampled gradient r A of every token, which the others are compared with."""
 KEPT, REWEIGHTED, MASKED, CLIPPED = range(4)
 FATES = ("kept", "re-weighted", "masked", "clipped")

@@ -194,7 +194,7 @@ def _named_pairs(methods: list[str]) -> dict[str, list[tuple[str, str]]]:
     """Return what else the paper compares, as (method, other method) by group."""
     best = [("sat-gspo-r3", other) for other in ("grpo", "gspo", "dppo")]
     known = [method for method in map(method_called, methods) if method and not method.has("sat")]
-    gspo = [(method.name, method.on("grpo").name) for method in known if method.base_name == "gspo" != method.name]
+    gspo = [(method.name, method.on("grpo").name) for method in known if method.base_path == "gspo" != method.name]
     groups = {
         AGAINST_BASELINES: best,
         "with R3 against without": pairs_without("r3", methods),

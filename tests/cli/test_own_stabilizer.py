@@ -73,7 +73,7 @@ def test_settings_reach_the_objective_and_a_dry_run_prints_them(package, tmp_pat
     assert named.exit_code == 0 and "Halfway w/ TIS" in named.stdout, named.output
 
 
-@pytest.mark.parametrize("method", ["gspo", "dppo-kl", "my_package.wide", f"sat-{PATH}-r3"])
+@pytest.mark.parametrize("method", ["gspo", "dppo", "my_package.wide", f"sat-{PATH}-r3"])
 def test_its_settings_go_when_another_base_is_named(package, tmp_path, method):
     code = (package / "halfway.py").read_text()
     (package / "wide.py").write_text(code.replace("band", "width").replace('"halfway"', '"wide"'))

@@ -11,6 +11,9 @@ def base(*overrides):
     return load_config(CONFIGS / "base.yaml", overrides)
 
 
+ICEPOP = ("method=icepop", "method.icepop.form=weight")
+
+
 @pytest.mark.parametrize("name", ["base", "quickstart", "tiny", "streaming"])
 def test_shipped_files_pass(name):
     config = load_config(CONFIGS / f"{name}.yaml")
@@ -53,8 +56,14 @@ def test_shipped_files_pass(name):
         ),
         (["method.base=spo", "method.sat=true"], ["turn sat off"]),
         (["method=gspo-topp"], ["method.top_p_replay is true", "no mask to replay", "set it to false"]),
-        (["method=icepop-weight", "method.tis=true"], ["IcePop and TIS", "leave one of them out"]),
-        (["method=icepop-weight", "method.denominator=rollout"], ["count it twice", "denominator to trainer"]),
+        (
+            [*ICEPOP, "method.tis=true"],
+            ["IcePop and TIS", "leave one of them out"],
+        ),
+        (
+            [*ICEPOP, "method.denominator=rollout"],
+            ["count it twice", "denominator to trainer"],
+        ),
     ],
 )
 def test_faults_name_key_value_and_remedy(overrides, named):
@@ -68,7 +77,7 @@ def test_faults_name_key_value_and_remedy(overrides, named):
         ["method=sat-gspo", "method.tis=true"],
         ["method=sat-grpo", "method.tis=true", "method.denominator=trainer", "pipeline.optimizer_steps_per_rollout=2"],
         ["method=gspo", "method.denominator=checkpoint", "pipeline.lag=0"],
-        ["method=icepop-weight", "method.sat=true"],
+        [*ICEPOP, "method.sat=true"],
         [
             "method=sat-gspo",
             "method.denominator=checkpoint",

@@ -153,8 +153,8 @@ sglang-allow-auto-truncate=false sglang-context-length=34816
 pipeline.lag=0
 pipeline.mode=streaming pipeline.lag=1
 method=gspo-topp rollout-top-p=0.9
-method=dppo-kl
-method=icepop-weight method.icepop.high=2
+method=dppo method.dppo.divergence=kl
+method=icepop method.icepop.form=weight method.icepop.high=2
 pipeline.optimizer_steps_per_rollout=4 method.denominator=trainer
 moe-router-fusion=true
 prefill-num-servers=1

@@ -172,17 +172,9 @@ def score_weight(one: Stabilizer, numbers: Numbers, t: int) -> float:
     match one.name:
         case "cispo":
             return held(r, 1 - one.eps_low, 1 + one.eps_high)
-        case "gipo":
-            return r * math.exp(-0.5 * (numbers.d[t] / one.sigma) ** 2)
-        case "rollout-is":
-            return r if 1 - one.eps_low < r < 1 + one.eps_high else 0.0
         case "topr":
             judged = numbers.tokens.rewards[t] if one.good_by == "reward" else advantage
             return 1.0 if judged > 0 else held(r, 0.0, one.cap)
-        case "aspo":
-            if advantage > 0:
-                return min(1 / r, one.cap) if r <= 1 + one.eps_high else 0.0
-            return min(r, one.cap) if r >= 1 - one.eps_low else 0.0
         case "flash":
             inside = (1e-6, 1 - 1e-6)
             divergence = {u: bernoulli_kl(held(numbers.mu(u), *inside), held(numbers.pi(u), *inside)) for u in response}
@@ -204,12 +196,6 @@ def gmpo_term(one: Stabilizer, d: float, advantage: float) -> float:
     """c of a token: d, held on its outward side."""
     s = (advantage > 0) - (advantage < 0)
     return s * min(s * d, s * held(d, -one.eps_low, one.eps_high))
-
-
-def cpgd(one: Stabilizer, log_pi: float, log_denominator: float, advantage: float) -> float:
-    if advantage > 0:
-        return advantage * min(log_pi, log_denominator + math.log(1 + one.eps))
-    return advantage * max(log_pi, log_denominator + math.log(1 - one.eps))
 
 
 def sapo(one: Stabilizer, r: float, advantage: float) -> float:

@@ -163,14 +163,10 @@ def replaced(method: Method, tokens: Tokens, decision: Decision, d: dict[int, fl
         case "gmpo":
             mean = math.fsum(newer.gmpo_term(one, d[u], tokens.advantages[u]) for u in span) / len(span)
             return math.fsum(tokens.advantages[u] for u in span) / len(span) * math.exp(mean)
-        case "cpgd":
-            return newer.cpgd(one, tokens.log_pi[t], decision.log_denominator, advantage)
         case "sapo":
             return newer.sapo(one, r, advantage)
         case "ipo":
             return decision.weight * r * advantage - one.kl_tau * d[t] ** 2
-        case "dro":
-            return advantage * tokens.log_pi[t] - one.beta * d[t] ** 2 / 2
     raise AssertionError(f"no equation of {one.name}")
 
 

@@ -14,7 +14,7 @@ from sat_slime.plugin import step, train_hooks
 
 @pytest.fixture
 def known_slime(monkeypatch):
-    monkeypatch.setattr(train_hooks, "probe_slime", lambda **_: [])
+    monkeypatch.setattr(train_hooks, "probe_slime", lambda: [])
 
 
 def of_a_script(section, **flags):
