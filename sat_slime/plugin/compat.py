@@ -100,7 +100,6 @@ rollout.base_types:RolloutFnTrainOutput
 rollout.base_types:RolloutFnEvalOutput
 utils.types:Sample
 utils.async_utils:run(coro)
-utils.http_utils:get(url)
 utils.http_utils:get_rollout_num_engines(args)
 utils.http_utils:is_port_available(port)
 """

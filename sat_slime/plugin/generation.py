@@ -18,14 +18,12 @@ import torch
 
 from sat_slime.config.checksums import checksum_faults, in_words, written_whole
 from sat_slime.plugin import versions
-from sat_slime.rollout.stream import MAX_ATTEMPTS, Group, Stream, StreamState
+from sat_slime.rollout.stream import Group, Stream, StreamState
 
 logger = logging.getLogger(__name__)
 
 POLL_S = 0.1
-"""Seconds between two looks at what has changed: groups complete, engines with room, their version."""
-PATIENCE_S = 600.0
-"""Seconds without a version of the engines' weights after which the run fails."""
+"""Seconds between two looks at what has changed: groups complete, engines with room."""
 PROGRESS_EVERY_S = 30.0
 """Seconds between two lines in the log while a batch is not complete."""
 
@@ -36,12 +34,11 @@ Samples = list[Any]
 class Generation:
     """Generates the groups of a stream, whose prompts and results are slime's samples."""
 
-    def __init__(self, stream: Stream[Samples, Samples], engines: Callable[[], Any]) -> None:
-        """engines: makes streaming.py's engines; called when generation starts."""
-        self.stream, self._make_engines = stream, engines
+    def __init__(self, stream: Stream[Samples, Samples], lag: int, engines: Callable[[], Any]) -> None:
+        """lag: rollouts between two pushes. engines: makes streaming.py's engines; called when generation starts."""
+        self.stream, self.lag, self._make_engines = stream, lag, engines
         self.tasks: dict[Group[Samples, Samples], asyncio.Task[None]] = {}
         self.failure: BaseException | None = None
-        self._unknown_since: float | None = None
         self._tending: asyncio.Task[None] | None = None
 
     # ------------------------------------------------------------------------------------------------- handing out
@@ -51,9 +48,11 @@ class Generation:
         the prompts, with the metrics queue/* and rollout/* of the run folder.
 
         Raises:
-            RuntimeError: a group failed too often, or the engines do not tell their version.
+            RuntimeError: a group could not be generated or rewarded.
         """
         self.stream.seek(rollout)
+        if self.stream.version is None or rollout % self.lag == 0:  # the driver has pushed since the rollout before
+            self.stream.version = rollout * self.stream.bound.steps
         if self._tending is None:
             self.engines = self._make_engines()
             self._tending = asyncio.create_task(self._tend())
@@ -83,37 +82,15 @@ class Generation:
     # -------------------------------------------------------------------------------------------------- generation
 
     async def _tend(self) -> None:
-        """Begins groups whenever there is room for them, until one has failed too often."""
+        """Begins groups whenever there is room for them, until one has failed."""
         try:
             while self.failure is None:
-                await self._begin()
+                while self._unfinished() < self.engines.slots and (group := self.stream.begin()) is not None:
+                    group.result = copy.deepcopy(group.prompt)
+                    self.tasks[group] = asyncio.create_task(self._generate(group))
                 await asyncio.sleep(POLL_S)
         except Exception as error:
             self.failure = error
-
-    async def _begin(self) -> None:
-        while self.failure is None and self._unfinished() < self.engines.slots:
-            group = self.stream.begin()
-            if group is not None:
-                group.result = copy.deepcopy(group.prompt)
-                self.tasks[group] = asyncio.create_task(self._generate(group))
-            elif not self.stream.waits_for_version or not await self._learn_version():
-                return
-
-    async def _learn_version(self) -> bool:
-        """Asks the engines for their version. Returns whether it is another one than was known."""
-        version, now = await self.engines.version(), asyncio.get_running_loop().time()
-        if version is not None or self._unknown_since is None:
-            self._unknown_since = now if version is None else None
-        elif now - self._unknown_since > PATIENCE_S:
-            raise RuntimeError(
-                f"no engine has told the version of its weights for {PATIENCE_S:.0f} s, without which no prompt may "
-                "begin: see the engines' logs"
-            )
-        changed = version is not None and version != self.stream.version
-        if changed:
-            self.stream.version = version
-        return changed
 
     async def _generate(self, group: Group[Samples, Samples]) -> None:
         """Generates a group; any number of pushes may interrupt it."""
@@ -132,7 +109,10 @@ class Generation:
                 if sum(_lengths(samples)) == length:  # the engine aborted at once: do not press it
                     await asyncio.sleep(POLL_S)
         except Exception as error:
-            self._failed(group, error)
+            self.failure = RuntimeError(
+                f"prompt {_place(group.prompt)} could not be generated and rewarded: {type(error).__name__}: {error}"
+            )
+            self.failure.__cause__ = error
         else:
             self.stream.complete(group, samples, _lengths(samples), _oldest(samples))
         finally:
@@ -143,17 +123,6 @@ class Generation:
         known = [sample for sample in flat(group.result or []) if sample.response_length]
         oldest = _oldest(known) if known else None
         return oldest is not None and oldest < self.stream.bound.oldest(self.stream.next_rollout)
-
-    def _failed(self, group: Group[Samples, Samples], error: Exception) -> None:
-        name = f"prompt {_place(group.prompt)}"
-        logger.warning("sat_slime: %s failed, attempt %d of %d", name, group.attempt, MAX_ATTEMPTS, exc_info=error)
-        if self.stream.fail(group):
-            return
-        self.failure = RuntimeError(
-            f"{name} could not be generated and rewarded in {MAX_ATTEMPTS} attempts, last: "
-            f"{type(error).__name__}: {error}"
-        )
-        self.failure.__cause__ = error
 
     def _unfinished(self) -> int:
         """Return how many samples the engines decode now, or still will."""
@@ -170,7 +139,7 @@ class Generation:
 
 def saved_group(samples: Samples) -> Group[Samples, Samples]:
     """Return a complete group of a checkpoint; its prompt is not needed any more."""
-    return Group([], 1, result=samples, oldest=_oldest(samples), lengths=_lengths(samples))
+    return Group([], result=samples, oldest=_oldest(samples), lengths=_lengths(samples))
 
 
 QUEUE = "queue.pt"

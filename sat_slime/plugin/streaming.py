@@ -7,17 +7,15 @@ asks for a rollout when all rollouts before it are trained, and their checkpoint
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-import httpx
 from slime.rollout import sglang_rollout
 from slime.rollout.base_types import RolloutFnEvalOutput, RolloutFnTrainOutput
 from slime.utils.async_utils import run
-from slime.utils.http_utils import get, get_rollout_num_engines
+from slime.utils.http_utils import get_rollout_num_engines
 from slime.utils.types import Sample
 
 from sat_slime.config.slime_checks import NOT_STREAMED
@@ -42,7 +40,7 @@ def generate_rollout(
     slime's own, on the same event loop.
 
     Raises:
-        RuntimeError: a prompt failed too often, or the engines do not tell the version of their weights.
+        RuntimeError: a prompt could not be generated or rewarded.
     """
     if evaluation:
         return sglang_rollout.generate_rollout(args, rollout_id, data_source, evaluation=True)
@@ -74,7 +72,8 @@ class StreamingDataSource(RolloutDataSourceWithBuffer):
             lambda _: next(iter(self.get_samples(1)), None),
             over_age=plugin_config(args).driver.over_age,
         )
-        self.generation = Generation(self.stream, lambda: _Engines(args))
+        lag = max(plugin_config(args).driver.lag, 1)
+        self.generation = Generation(self.stream, lag, lambda: _Engines(args))
 
     def save(self, rollout_id: int) -> None:
         """Saves the position in the data, and the stream beside it. A resume begins prompts in generation anew.
@@ -152,15 +151,3 @@ class _Engines:
         return await sglang_rollout.generate_and_rm_group(
             self._args, group, sampling_params=self._state.sampling_params.copy(), evaluation=False
         )
-
-    async def version(self) -> int | None:
-        """Return the oldest version that an engine says it holds; None while it is not known. Every engine is asked:
-        the versions of answers come late, and an engine that starts anew has none at first."""
-        router = f"http://{self._args.sglang_router_ip}:{self._args.sglang_router_port}"
-        try:
-            workers = (await get(f"{router}/workers"))["workers"]
-            infos = await asyncio.gather(*(get(f"{worker['url']}/model_info") for worker in workers))
-            return min(versions.steps_of(info["weight_version"] for info in infos), default=None)
-        except (httpx.HTTPError, KeyError, ValueError) as error:
-            logger.debug("sat_slime: the engines' version is not known: %r", error)
-            return None

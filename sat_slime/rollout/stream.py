@@ -23,8 +23,6 @@ import numpy as np
 
 STREAM_METRICS = ("queue/", "rollout/finished", "rollout/dropped", "rollout/aborted")
 """The names of a stream's metrics begin with this (docs/runs.md)."""
-MAX_ATTEMPTS = 3
-"""Attempts to generate a group; the run fails when the last one fails."""
 
 OverAge = Literal["drop", "wait"]
 """What becomes of groups with tokens beyond the bound. `drop`: they are dropped, on slime already in generation.
@@ -71,7 +69,6 @@ class Group(Generic[Prompt, Result]):
     """All responses to one prompt, in generation or complete."""
 
     prompt: Prompt
-    attempt: int
     begun_under: int | None = None
     """The oldest version that an engine held when it began: no token is of older weights."""
     result: Result | None = None
@@ -112,14 +109,14 @@ class Stream(Generic[Prompt, Result]):
     next_rollout: int = 0
     """The next rollout that is handed to the trainer."""
     version: int | None = None
-    """The oldest version of weights that an engine holds, as far as the host has told; None: not yet."""
+    """The oldest version of weights that an engine holds, as far as the host has told; None: not yet, and nothing
+    begins."""
     waiting: list[Group[Prompt, Result]] = field(default_factory=list)
     """Complete groups, the first complete first."""
     running: list[Group[Prompt, Result]] = field(default_factory=list)
     """Groups in generation, the first begun first."""
-    again: deque[tuple[Prompt, int]] = field(default_factory=deque)
-    """Prompts to begin before new ones, each with the number of its attempt: those that were in generation at the
-    checkpoint, and those that failed."""
+    again: deque[Prompt] = field(default_factory=deque)
+    """Prompts to begin before new ones: those that were in generation at the checkpoint."""
     held: bool = False
     """Whether nothing may begin, since the state is being saved."""
     finished: list[int] = field(default_factory=list)
@@ -131,24 +128,18 @@ class Stream(Generic[Prompt, Result]):
 
     # -------------------------------------------------------------------------------------------------- generation
 
-    @property
-    def waits_for_version(self) -> bool:
-        """Return whether a group would begin if the engines held newer weights, or told which they hold."""
-        line = len(self.waiting) + len(self.running)
-        return not self.held and line < self._most() and line >= self._room()
-
     def begin(self) -> Group[Prompt, Result] | None:
         """Return the next group to be generated; None while there is no room or no prompt."""
         if self.held or len(self.waiting) + len(self.running) >= min(self._most(), self._room()):
             return None
         if self.again:
-            prompt, attempt = self.again.popleft()
+            prompt = self.again.popleft()
         else:
-            drawn, attempt = self.draw(self.drawn), 1
+            drawn = self.draw(self.drawn)
             if drawn is None:
                 return None
             prompt, self.drawn = drawn, self.drawn + 1
-        group: Group[Prompt, Result] = Group(prompt, attempt, self.version)
+        group: Group[Prompt, Result] = Group(prompt, self.version)
         self.running.append(group)
         return group
 
@@ -176,15 +167,6 @@ class Stream(Generic[Prompt, Result]):
         self.finished += lengths
         self.waiting.append(group)
         self._drop_stale()
-
-    def fail(self, group: Group[Prompt, Result]) -> bool:
-        """Takes a group out of generation that could not be generated. Returns whether it is generated anew: not after
-        its last attempt."""
-        self.running.remove(group)
-        if group.attempt == MAX_ATTEMPTS:
-            return False
-        self.again.append((group.prompt, group.attempt + 1))
-        return True
 
     def overdue(self) -> list[Group[Prompt, Result]]:
         """Return the groups in generation that began so early that they cannot be trained within the bound any more, if
@@ -270,7 +252,7 @@ class Stream(Generic[Prompt, Result]):
                 "already: in mode streaming a rollout is asked for when all before it are trained and saved"
             )
         self.held = True
-        prompts = [*(group.prompt for group in self.running), *(prompt for prompt, _ in self.again)]
+        prompts = [*(group.prompt for group in self.running), *self.again]
         counts = list(self.finished), list(self.dropped), self.aborted
         return StreamState(list(self.waiting), prompts, self.drawn, *counts)
 
@@ -282,7 +264,7 @@ class Stream(Generic[Prompt, Result]):
         """Takes back what `freeze` returned; called before anything begins. rollout: the next that is handed to the
         trainer."""
         self.waiting, self.drawn, self.next_rollout = list(state.waiting), state.drawn, rollout
-        self.again = deque((prompt, 1) for prompt in state.unfinished)
+        self.again = deque(state.unfinished)
         self.finished, self.dropped, self.aborted = list(state.finished), list(state.dropped), state.aborted
 
 

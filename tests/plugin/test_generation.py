@@ -1,4 +1,4 @@
-"""The stream on slime, with engines and a trainer that take virtual time: pace, bound, pushes, failures and state."""
+"""The stream on slime, with engines and a trainer that take virtual time: bound, pushes, failure, the file of its state."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sat_slime.config.checksums import write_checksums
 from sat_slime.plugin import generation as generation_module
 from sat_slime.plugin import versions
 from sat_slime.plugin.generation import Generation, flat, read_queue, write_queue
-from sat_slime.rollout.stream import MAX_ATTEMPTS, StalenessBound, Stream
+from sat_slime.rollout.stream import StalenessBound, Stream
 
 PROMPTS, SAMPLES, LONGEST, ROLLOUTS = 4, 2, 24, 12
 
@@ -70,17 +70,8 @@ class Engines:
         self.held, self.interrupt, self.open = 0, asyncio.Event(), asyncio.Event()
         self.open.set()
         self.decoding = self.most = 0
-        self.faults: dict[int, int] = {}
-
-    async def version(self):
-        await asyncio.sleep(0.01)
-        return self.held
 
     async def generate(self, group):
-        place = next(flat(group)).index // SAMPLES
-        if self.faults.get(place, 0):
-            self.faults[place] -= 1
-            raise OSError("no route to host")
         await asyncio.gather(*(self.decode(sample) for sample in flat(group)))
         return group
 
@@ -141,7 +132,7 @@ class Run:
         self.max_staleness, self.prompts = max_staleness, prompts or Prompts()
         bound = StalenessBound(max_staleness, steps, PROMPTS)
         self.stream = Stream(bound, rollouts, lambda _: self.prompts.draw(), over_age=over_age)
-        self.generation = Generation(self.stream, lambda: engines)
+        self.generation = Generation(self.stream, lag, lambda: engines)
         self.handed: list[Sample] = []
         self.metrics: list[dict] = []
 
@@ -165,7 +156,6 @@ class Run:
         assert sum(1 for _ in flat(groups)) == PROMPTS * SAMPLES
         waiting = sum(1 for group in self.stream.waiting for _ in flat(group.result))
         inside = waiting + sum(1 for group in self.stream.running for _ in flat(group.result))
-        inside += sum(1 for prompts, _ in self.stream.again for _ in flat(prompts))
         aborted = self.stream.aborted + int(sum(metrics["rollout/aborted"] for metrics in self.metrics))
         gone = self.dropped() + len(self.stream.dropped) + self.stream.aborted
         assert self.prompts.drawn * SAMPLES == len(self.handed) + gone + inside  # nothing is lost
@@ -227,19 +217,16 @@ def test_an_overtaken_group_is_aborted_as_soon_as_it_is_doomed():
     assert max(m.get("rollout/finished_length_mean", 0) for m in run.metrics) < LONGEST / 2
 
 
-@pytest.mark.parametrize("failures", [MAX_ATTEMPTS - 1, MAX_ATTEMPTS])
-def test_a_group_that_fails_is_generated_anew_and_one_that_always_does_ends_the_run(failures):
+def test_a_group_that_fails_ends_the_run():
     async def whole():
         engines = Engines()
-        engines.faults = {3: failures}
-        run = Run(engines, max_staleness=4)
-        await run.go()
-        return run
+        engines.generate = unreachable
+        await Run(engines).go()
 
-    if failures < MAX_ATTEMPTS:
-        assert {3 * SAMPLES, 3 * SAMPLES + 1} <= {sample.index for sample in simulate(whole()).handed}
-        return
-    with pytest.raises(RuntimeError, match=r"prompt 6 could not .* 3 attempts, last: OSError: no route to host"):
+    async def unreachable(group):
+        raise OSError("no route to host")
+
+    with pytest.raises(RuntimeError, match="prompt 0 could not be generated and rewarded: OSError: no route to host"):
         simulate(whole())
 
 
@@ -263,23 +250,6 @@ def test_what_came_without_a_version_is_dropped():
 
     run = simulate(whole())
     assert min(sample.index for sample in run.handed) == SAMPLES and run.dropped() == SAMPLES
-
-
-def test_engines_that_tell_no_version_are_waited_for_and_then_told():
-    async def whole(seconds):
-        engines = Engines()
-        known = engines.version
-
-        async def late():
-            return await known() if asyncio.get_running_loop().time() > seconds else None
-
-        engines.version = late
-        run = Run(engines)
-        await run.go()
-
-    simulate(whole(generation_module.PATIENCE_S / 2))
-    with pytest.raises(RuntimeError, match="told the version of its weights for 600 s"):
-        simulate(whole(2 * generation_module.PATIENCE_S))
 
 
 def test_samples_made_of_one_begin_anew_after_a_push():

@@ -26,7 +26,7 @@ LONG = 3
 
 
 class Sglang:
-    """Stands for two engines behind a router, as slime's `post` and `get` see them."""
+    """Stands for an engine behind a router, as slime's `post` sees it."""
 
     def __init__(self, held: int = 0) -> None:
         self.held = held
@@ -48,11 +48,6 @@ class Sglang:
         meta = {"weight_version": str(version), "finish_reason": {"type": reason}, "completion_tokens": tokens}
         meta["output_token_logprobs"] = [[-0.25 - version, 50 + i, None] for i in range(tokens)]
         return {"text": "x" * tokens, "meta_info": meta}
-
-    async def get(self, url):
-        if url.endswith("/workers"):
-            return {"workers": [{"url": "http://127.0.0.1:2"}, {"url": "http://127.0.0.1:3"}]}
-        return {"weight_version": str(self.held)}
 
     async def push(self, version):
         self.open.clear()
@@ -94,7 +89,6 @@ def slime(monkeypatch):
     def start(server, args):
         misc.SingletonMeta._instances.clear()
         monkeypatch.setattr(rollout, "post", server.post)
-        monkeypatch.setattr(streaming, "get", server.get)
         source = streaming.StreamingDataSource(args)
         source.dataset = Problems(types.Sample)
         sources.append(source)
@@ -195,7 +189,7 @@ def test_rollouts_within_the_bound_through_pushes_and_a_resume(slime, tmp_path):
     resumed = slime.start(server, args)
     resumed.load(3)
     assert [group.result for group in resumed.stream.waiting] == waiting
-    assert [prompts for prompts, _ in resumed.stream.again] == unfinished
+    assert [*resumed.stream.again] == unfinished
     second = go(slime, resumed, server, 4, ROLLOUTS)
 
     samples = [sample for part in (first, [(fourth, {})], second) for some, _ in part for sample in some]

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from sat_slime.rollout.stream import MAX_ATTEMPTS, Group, StalenessBound, Stream
+from sat_slime.rollout.stream import Group, StalenessBound, Stream
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3])
@@ -28,7 +28,7 @@ LONGEST = 20
 
 
 class Host:
-    """A run without engines: groups complete, fail and are pushed under in a random order, and books are kept of it."""
+    """A run without engines: groups complete and are pushed under in a random order, and books are kept of it."""
 
     def __init__(self, seed: int) -> None:
         self.rng = rng = random.Random(seed)
@@ -43,7 +43,6 @@ class Host:
         self.version = 0
         self.versions: dict[int, set[int]] = {}
         """Versions of the weights that generated tokens of a group in generation, by its prompt."""
-        self.failures: dict[int, int] = {}
         self.trained: list[int] = []
         self.finished = self.dropped = self.aborted = 0
         self.stream = self.new_stream()
@@ -57,21 +56,14 @@ class Host:
             self.versions[group.prompt] = {self.version}
 
     def end_one(self) -> None:
-        """A group in generation completes, or fails; seldom nothing is known of its weights."""
+        """A group in generation completes; seldom nothing is known of its weights."""
         stream, rng = self.stream, self.rng
         if not stream.running:
             return
         group = rng.choice(stream.running)
-        failed = self.failures.get(group.prompt, 0)
-        if failed < MAX_ATTEMPTS - 1 and rng.random() < 0.1:
-            self.failures[group.prompt] = failed + 1
-            assert stream.fail(group)
-        else:
-            lengths = [rng.randint(1, LONGEST) for _ in range(2)]
-            known = self.settings["over_age"] == "wait" or rng.random() < 0.98
-            stream.complete(
-                group, f"answer {group.prompt}", lengths, min(self.versions[group.prompt]) if known else None
-            )
+        lengths = [rng.randint(1, LONGEST) for _ in range(2)]
+        known = self.settings["over_age"] == "wait" or rng.random() < 0.98
+        stream.complete(group, f"answer {group.prompt}", lengths, min(self.versions[group.prompt]) if known else None)
 
     def push(self) -> None:
         self.version = self.stream.next_rollout * self.bound.steps
@@ -110,11 +102,10 @@ class Host:
         """Saves and goes on in another process, with the weights of the checkpoint or those of the last push."""
         state = self.stream.freeze(self.stream.next_rollout - 1)
         assert self.stream.begin() is None, "nothing begins while the state is saved"
-        begun = [group.prompt for group in self.stream.running] + [prompt for prompt, _ in self.stream.again]
+        begun = [group.prompt for group in self.stream.running] + [*self.stream.again]
         assert state.unfinished == begun
         rollout, self.stream = self.stream.next_rollout, self.new_stream()
         self.stream.restore(state, rollout)
-        self.failures.clear()
 
     def balance(self) -> None:
         """Asserts the laws of docs/asynchrony.md."""
@@ -152,25 +143,15 @@ def make_stream(**settings) -> Stream:
 def test_nothing_begins_before_the_engines_told_their_version_nor_without_prompts():
     stream = make_stream()
     stream.version = None
-    assert stream.begin() is None and stream.waits_for_version
+    assert stream.begin() is None
     stream.version = 0
     assert [stream.begin().prompt for _ in range(4)] == [0, 1, 2, 3]
-    assert stream.begin() is None and stream.waits_for_version, "more would be too old"
+    assert stream.begin() is None, "more would be too old"
     stream.version = 1
     assert stream.begin().prompt == 4
     empty = Stream(StalenessBound(1, 1, 2), 10, lambda _: None)
     empty.version = 0
-    assert empty.begin() is None and empty.drawn == 0 and not empty.waits_for_version
-
-
-def test_a_group_that_fails_is_begun_again_before_new_ones_and_not_for_ever():
-    stream = make_stream()
-    group = stream.begin()
-    for attempt in range(2, MAX_ATTEMPTS + 1):
-        assert stream.fail(group)
-        group = stream.begin()
-        assert (group.prompt, group.attempt) == (0, attempt)
-    assert not stream.fail(group)
+    assert empty.begin() is None and empty.drawn == 0
 
 
 def overtaken(over_age) -> tuple[Stream, Group]:
