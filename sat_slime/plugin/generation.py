@@ -109,10 +109,10 @@ class Generation:
                 if sum(_lengths(samples)) == length:  # the engine aborted at once: do not press it
                     await asyncio.sleep(POLL_S)
         except Exception as error:
-            self.failure = RuntimeError(
-                f"prompt {_place(group.prompt)} could not be generated and rewarded: {type(error).__name__}: {error}"
-            )
-            self.failure.__cause__ = error
+            if self.failure is None:
+                prompt = f"prompt {_place(group.prompt)} could not be generated and rewarded"
+                self.failure = RuntimeError(f"{prompt}: {type(error).__name__}: {error}")
+                self.failure.__cause__ = error
         else:
             self.stream.complete(group, samples, _lengths(samples), _oldest(samples))
         finally:
