@@ -1,4 +1,4 @@
-"""The stream on slime, with engines and a trainer that take virtual time: bound, pushes, failure, the file of its state."""
+"""The stream on slime, with engines and a trainer that take virtual time: bound, pushes, failure, file of its state."""
 
 from __future__ import annotations
 
