@@ -1,15 +1,25 @@
-"""Writes a run's YAML from a slime launch script: `sat-slime init from-script run.sh`.
+"""Writes a run's YAML from a slime launch script, of which nothing is run: `sat-slime init from-script run.sh`.
 
 The run trains by the script's own objective, so that another method is a change of `method` alone. A flag that a
 setting of ours governs becomes that setting; any other stays slime's. What cannot be carried over is a line to write by
 hand, at the head of the file and on the terminal.
+
+Bash is read as far as launch scripts use it: arrays of flags, variables with defaults, `source`, whole-number
+arithmetic, and the few commands whose output their words alone decide (`dirname`, `cd ... && pwd`, `seq`). What else a
+value depends on leaves a mark in it, a character of Unicode's private area, and each mark has a reason.
 """
 
 from __future__ import annotations
 
+import ast
+import io
+import itertools
 import json
+import operator
+import os
 import re
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,8 +31,34 @@ from sat_slime.config.slime_schema import DEFAULTS, SlimeConfig
 from sat_slime.config.source import ConfigError, parse_value
 from sat_slime.launch.command import GOVERNED, PLUGIN_FLAGS, REFUSED
 from sat_slime.launch.flags import Flag, recorded_flags
-from sat_slime.launch.script_reader import MARK, TRAINERS, Script, Word, trainer_in
-from sat_slime.launch.secrets import secret_names
+from sat_slime.launch.secrets import is_secret, secret_names
+
+TRAINERS = ("train.py", "train_async.py")
+OPENING = ("if", "elif", "for", "while", "until", "case")
+MARK = re.compile("[\ue000-\uf8ef]")
+_DOLLAR = "\uf8f0"
+"""Stands for a `$` that bash takes for itself."""
+_QUOTED = r"""\\.|"(?:\\.|[^"\\])*"|'[^']*'"""
+_COMMENT = re.compile(rf"({_QUOTED})|(?:(?<=[\s;])|^)#[^\n]*", re.DOTALL)
+_CAT = re.compile(r"\$\(cat <<-?[ \t]*(\w+)(\n.*?\n)[ \t]*\1(\s*)\)", re.DOTALL)
+_HEREDOC = re.compile(r"""<<-?[ \t]*(['"]?)(\w+)\1[^\n]*\n.*?\n[ \t]*\2(?=\s)""", re.DOTALL)
+_LAYERS = re.compile(
+    r"for \(\(i=0; *i<(?P<all>\w+); *i\+\+\)\); *do\s+if \(\( *i < (?P<dense>\w+) *\)\); *then\s+(?P<to>\w+)\+=\(0\)\s+"
+    r"else\s+(?P=to)\+=\(1\)\s+fi\s+done(?P<more>\s+)printf -v (\w+) [^\n]*\{(?P=to)\[\*\]\}[^\n]*"
+)
+"""The loop of slime's models that says which layers have experts: 0 for the first ones, then 1."""
+_STATEMENT = re.compile(rf"(?:{_QUOTED}|=\((?:{_QUOTED}|\$\([^)]*\)+|[^)\"'\\])*\)|[^\n;])+", re.DOTALL)
+_ARRAY = re.compile(r"(?:(?:export|declare|local|readonly)\s+(?:-\w+\s+)*)?(\w+)(\+?)=\((.*)\)\s*", re.DOTALL)
+_WHOLE_ARRAY = re.compile(r"\$\{(\w+)\[[@*]\]\}")
+_ARRAY_OR_NONE = re.compile(r"""\$\{(\w+)\[@\](?::?-|\+"?\$\{\1\[@\]\}"?)\}""")
+"""`${NAME[@]:-}` and `${NAME[@]+"${NAME[@]}"}`, which are `${NAME[@]}` where it may be unset."""
+_INNERMOST = re.compile(
+    r"\$\(\((?P<number>[^$`]*?)\)\)(?!\))|\$\((?P<command>[^()$`]*)\)|`(?P<backquoted>[^`]*)`|"
+    r"\$\{(?!\w+\[[@*]\]\})(?P<parameter>[^{}$`]*)\}|\$(?P<name>[A-Za-z_]\w*|[\d@*#?!$-])"
+)
+"""A substitution that has none inside."""
+_OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.floordiv}
+
 
 STEPS = "pipeline.optimizer_steps_per_rollout"
 OURS: Mapping[str, tuple[str, Any]] = {
@@ -61,6 +97,14 @@ AS_SLIMES = frozenset(
 they change nothing of what is computed. Any other one is then left out."""
 
 
+@dataclass(frozen=True)
+class Word:
+    """A word of the command, with the place where it stands, such as run.sh:12."""
+
+    text: str
+    place: str
+
+
 @dataclass
 class Given:
     """A flag of the script, with its words and place."""
@@ -69,25 +113,208 @@ class Given:
     place: str
 
 
-class _Run:
-    """The settings of the run as they are found."""
+class Script:
+    """What a launch script would start, read from top to bottom. Raises OSError or UnicodeDecodeError."""
 
-    def __init__(self, script: Script):
-        self.script = script
+    def __init__(self, path: Path):
+        self.command: list[Word] = []
+        """The words of `ray job submit`, or of what starts the trainer without Ray's jobs."""
+        self.start: int | None = None
+        """The number of the one among them that is slime's training file."""
         self.flags: dict[str, Given] = {}
+        """Its flags, without dashes; those that become a setting go."""
         self.settings: dict[str, tuple[Any, str]] = {}
         """Dotted key to value, and the place in the script that it is from."""
+        self.notes: list[str] = []
+        """What is to be written by hand, each with its place."""
+        self.reasons: list[str] = []
+        """Why something cannot be read, by the number of its mark."""
+        self.variables: dict[str, str] = {}
+        self.arrays: dict[str, list[Word]] = {}
+        self.files: list[Path] = []
+        self.line = 0
+        self.condition = ""
+        self.read(path)
+        self.command = [Word(word.text.replace(_DOLLAR, "$"), word.place) for word in self.command]
 
-    def by_hand(self, place: str, text: str) -> None:
-        self.script.notes.append(f"{place}: {' '.join(text.split())}")
+    def mark(self, reason: str) -> str:
+        if reason not in self.reasons:
+            self.reasons.append(reason)
+        return chr(0xE000 + self.reasons.index(reason))
 
-    def readable(self, name: str, value: str, place: str, key: str, where: str = "") -> bool:
-        """Return whether a value can be carried over; what cannot be is told."""
+    def why(self, text: str) -> str:
+        """Return the reasons of the marks in a value; empty where it has none."""
+        return "; ".join(dict.fromkeys(self.reasons[ord(mark) - 0xE000] for mark in MARK.findall(text)))
+
+    def place(self, further: int = 0) -> str:
+        return f"{self.files[-1].name}:{self.line + further}"
+
+    def note(self, text: str, place: str = "") -> None:
+        self.notes.append(f"{place or self.place()}: {' '.join(text.split())}")
+
+    # ------------------------------------------------------------------------------------------------ bash is read
+
+    def read(self, path: Path) -> None:
+        line, depth = self.line, 0
+        self.files.append(path)
+        text = re.sub("[\ue000-\uf8ff]", "", path.read_text(encoding="utf-8"))
+        text = _CAT.sub(lambda cat: '"' + re.sub(r'([\\"])', r"\\\1", cat[2]) + cat[3] + '"', text)
+        text = _HEREDOC.sub(lambda match: "\n" * match[0].count("\n"), text)
+        text = _COMMENT.sub(lambda match: match[1] or "", text)
+        text = _LAYERS.sub(lambda m: "\n" * m[0].count("\n") + f"{m[5]}=$(layers ${m['dense']} ${m['all']})", text)
+        for match in _STATEMENT.finditer(text):
+            self.line = text.count("\n", 0, match.start() + len(match[0]) - len(match[0].lstrip())) + 1
+            statement = re.sub(r"^((then|else|do|\{)\s+)+", "", match[0].strip())
+            first = re.split(r"\s", statement, maxsplit=1)[0]
+            if first in OPENING or re.match(r"(function )?\w+\s*\(\)", statement):
+                depth += first != "elif"
+                self.condition = statement
+            elif first in ("fi", "done", "esac", "}"):
+                depth = max(depth - 1, 0)
+            elif statement:
+                self.statement(statement, conditional=depth > 0)
+        self.files.pop()
+        self.line = line
+
+    def statement(self, text: str, conditional: bool) -> None:
+        if array := _ARRAY.fullmatch(text):
+            name, more, words = array[1], array[2], self.words(array[3])
+            if not conditional:
+                self.arrays[name] = self.arrays.get(name, []) + words if more else words
+            elif words:
+                flags = " ".join(word.text for word in words if word.text.startswith("--"))
+                self.note(f"{flags or name} depends on a condition: write it by hand where it holds")
+            return
+        try:
+            words = self.words(text)
+        except ValueError:  # a quotation that does not end
+            self.note("this cannot be read, and is left out")
+            return
+        conditional = conditional or any(word.text in ("&&", "||") for word in words)
+        while words and (words[0].text in ("export", "declare", "local", "readonly") or "=" in words[0].text):
+            name, equals, value = words.pop(0).text.partition("=")
+            if equals and name.removesuffix("+").isidentifier():
+                before = self.variables.get(name[:-1], "") * name.endswith("+")
+                self.assign(name.removesuffix("+"), before + value, conditional)
+        trainer = next((at for at, word in enumerate(words) if os.path.basename(word.text) in TRAINERS), None)
+        if len(words) > 1 and words[0].text in ("source", "."):
+            self.source(words[1].text)
+        elif trainer and any("python" in word.text for word in words[:trainer]):
+            self.command, self.start = words, trainer
+        elif _WHOLE_ARRAY.match(text.lstrip('"')):
+            self.note("these words belong to no command: the line before ends without a backslash")
+        elif conditional and (adds := re.search(r"(\w+)\+?=\(", text)):
+            self.note(f"{adds[1]} depends on a condition: write its flags by hand where it holds")
+
+    def assign(self, name: str, value: str, conditional: bool) -> None:
+        before = self.variables.get(name, "")
+        known = before != "" and not MARK.search(before)
+        if conditional and not known and re.search(rf"-z \"?\$\{{?{name}\b", self.condition):
+            self.note(f"{name} is taken to be {value}, which it is where nothing else sets it")
+        elif conditional and before != value:
+            value = self.mark(f"{name} depends on a condition at {self.place()}")
+        self.variables[name] = value
+
+    def source(self, name: str) -> None:
+        """Read a sourced file; of one that is not here, that of the script's own checkout."""
+        tried = [Path(name)]
+        tried += [above / "scripts/models" / tried[0].name for above in self.files[0].absolute().parents]
+        found = None if MARK.search(name) else next((file for file in tried if file.is_file()), None)
+        if found is None:
+            self.note(f"{self.why(name) or f'{name} is not here'}: write by hand what it sets")
+        elif found not in self.files:
+            if found != tried[0]:
+                self.note(f"{name} is not here, and {found} was read in its place")
+            self.read(found)
+
+    def words(self, text: str) -> list[Word]:
+        """Return the words of a statement, those of an array for `${NAME[@]}`. Raises ValueError."""
+        stream = io.StringIO(self.expanded(text.replace("\\\n", " \n")))
+        lexer = shlex.shlex(stream, posix=True)
+        lexer.whitespace_split, lexer.commenters = True, ""
+        words: list[Word] = []
+        for token in iter(lexer.get_token, None):
+            ended = stream.getvalue()[: stream.tell()].endswith("\n") and "\n" not in token
+            array = _WHOLE_ARRAY.fullmatch(token)
+            words += self.arrays.get(array[1], []) if array else [Word(token, self.place(lexer.lineno - 1 - ended))]
+        return words
+
+    def expanded(self, text: str) -> str:
+        """Return the text with values in the place of variables and substitutions, its quotes as they are."""
+        text = re.sub(_QUOTED, lambda match: match[0].replace("$", _DOLLAR) if match[0][0] in "\\'" else match[0], text)
+        text = text.replace("\\$", _DOLLAR).replace("\\" + _DOLLAR, _DOLLAR)
+        text = _ARRAY_OR_NONE.sub(r"${\1[@]}", text)
+        while match := _INNERMOST.search(text):
+            if match["number"] is not None:
+                value = self.number(match["number"])
+            elif match["command"] is not None:
+                value = self.output(match["command"])
+            elif match["backquoted"] is not None:
+                value = self.mark("it is the output of a command")
+            else:
+                value = self.parameter(match["parameter"] or match["name"])
+            text = text[: match.start()] + re.sub(r'([\\"])', r"\\\1", value.replace("\n", " ")) + text[match.end() :]
+        return re.sub(r"\$\(\S*", lambda _: self.mark("it is the output of a command"), text)
+
+    def parameter(self, text: str) -> str:
+        """Return the value of NAME, `NAME:-default` or this file's name."""
+        if text in ("BASH_SOURCE[0]", "BASH_SOURCE", "0"):
+            return str(self.files[-1].absolute())
+        match = re.fullmatch(r"(\w+)(?::?[-=](.*))?", text, re.DOTALL)
+        if match is None:
+            return "" if text in "@*" else self.mark(f"${{{text.split(':')[0]}}} cannot be read")
+        name, default = match.groups()
+        if is_secret(name):
+            return self.mark(f"{name} is a secret: set it in the cluster's environment")
+        if self.variables.get(name) or (name in self.variables and default is None):
+            return self.variables[name]
+        if default is None:
+            return self.mark(f"{name} is not set in the script")
+        return " ".join(shlex.split(default.replace('\\"', '"')))
+
+    def output(self, text: str) -> str:
+        """Return the output of a command that its words alone decide, such as $(dirname FILE)."""
+        try:
+            words = shlex.split(re.sub(r"[&12]?>\s*/dev/null|2>&1|\s--\s", " ", text.replace('\\"', '"')))
+        except ValueError:
+            words = []
+        match [*map(str, words)]:
+            case ["dirname" | "basename" as part, path] if not MARK.search(path):
+                return str(getattr(os.path, part)(path))
+            case ["cd", path, "&&", "pwd"] if not MARK.search(path):
+                return os.path.abspath(path)
+            case ["seq", *numbers] if len(numbers) == 3 and all(re.fullmatch(r"[1-9]\d{0,3}", n) for n in numbers):
+                first, step, last = map(int, numbers)
+                return " ".join(map(str, range(first, last + 1, step)))
+            case ["layers", dense, layers] if (dense + layers).isdigit():
+                return f"[{','.join(str(int(layer >= int(dense))) for layer in range(int(layers)))}]"
+        return self.mark(f"$({(words or ['?'])[0]} ...) is the output of a command")
+
+    def number(self, text: str) -> str:
+        """Return the value of a sum, difference, product or quotient of whole numbers."""
+
+        def calculated(node: ast.expr) -> int:
+            if isinstance(node, ast.BinOp):
+                return int(_OPERATORS[type(node.op)](calculated(node.left), calculated(node.right)))
+            return int(ast.literal_eval(node))
+
+        text = re.sub(r"[A-Za-z_]\w*", lambda name: self.parameter(name[0]), text)
+        if marks := MARK.findall(text):
+            return marks[0]
+        try:
+            return str(calculated(ast.parse(text.strip(), mode="eval").body))
+        except (SyntaxError, KeyError, ValueError, TypeError, ZeroDivisionError):
+            return self.mark(f"$(({text})) cannot be read")
+
+    # ------------------------------------------------------------------------------------------- flags are asked after
+
+    def can_read(self, name: str, value: str, place: str, key: str, where: str = "") -> bool:
+        """Return whether a value can be carried over; what cannot be is noted. key: the setting that it is for."""
         if secret_names({name.removeprefix("--"): value}):
-            self.by_hand(place, f"{name} is a secret: set it in the cluster's environment")
+            self.note(f"{name} is a secret: set it in the cluster's environment", place)
         elif MARK.search(value):
-            why = self.script.why(value)
-            self.by_hand(place, f"{name} {MARK.sub('...', value)}: {why}: set {key} by hand{where}")
+            shown, why = MARK.sub("...", value), self.why(value)
+            self.note(f"{name} {shown}: {why}: set {key} by hand{where}", place)
         else:
             return True
         return False
@@ -110,36 +337,28 @@ def from_script(path: Path) -> tuple[str, list[str]]:
         script = Script(path)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError([f"{path}: {error}"]) from None
-    start = trainer_in(script.command)
-    if start is None:
+    if script.start is None:
         none = f"{path}: nothing in it starts `python3 {TRAINERS[0]}` or `python3 {TRAINERS[1]}` of slime"
         raise ConfigError([none, *script.notes])
-    trainer, run = script.command[start], _Run(script)
-    flags, stray = _flags(script.command[start + 1 :])
-    for word in stray:
-        run.by_hand(word.place, f"{script.why(word.text)}: write its flags by hand")
-    for name, given in flags.items():
-        key = OURS[name][0] if name in OURS else GOVERNS.get(name, f"slime.{name}")
-        if run.readable(f"--{name}", " ".join(given.words), given.place, key):
-            run.flags[name] = given
-    absent = {*DEFAULTS, "sequence-parallel", "attention-backend"} - AS_SLIMES - run.flags.keys()
-    _order(run, trainer)
-    _method(run)
-    for at, word in enumerate(script.command[:start]):
+    trainer = script.command[script.start]
+    _take_flags(script, script.command[script.start + 1 :])
+    absent = {*DEFAULTS, "sequence-parallel", "attention-backend"} - AS_SLIMES - script.flags.keys()
+    _order(script, trainer)
+    _method(script)
+    for word, following in itertools.pairwise(script.command[: script.start + 1]):
         option, equals, text = word.text.partition("=")
         if option == "--runtime-env-json":
-            _environment(run, text if equals else script.command[at + 1].text, word.place)
-    _slimes_own(run)
-    run.settings |= {f"slime.{name}": (False, "") for name in sorted(absent)}
+            _environment(script, text if equals else following.text, word.place)
+    _slimes_own(script)
+    script.settings |= {f"slime.{name}": (False, "") for name in sorted(absent)}
     script.notes.sort(key=lambda note: int((re.findall(r":(\d+): ", note) or [0])[0]))
-    return _text(path, run), script.notes
+    return _text(path, script), script.notes
 
 
-def _flags(words: list[Word]) -> tuple[dict[str, Given], list[Word]]:
-    """Return the flags, and words that cannot be read where no flag takes them: they may be flags themselves."""
+def _take_flags(script: Script, words: Sequence[Word]) -> None:
+    """Put the flags that can be read. A word that cannot, where no flag takes it, may be flags itself."""
     known = recorded_flags().by_name
     flags: dict[str, Given] = {}
-    stray: list[Word] = []
     name, most = "", 0
     for word in words:
         if re.fullmatch(r"\||&|[012&]?>.*", word.text):
@@ -152,51 +371,48 @@ def _flags(words: list[Word]) -> tuple[dict[str, Given], list[Word]]:
             before = flags[name].words if name in flags and flag.repeatable else []
             flags[name] = Given([*before, *([value] if equals else [])], word.place)
         elif MARK.fullmatch(word.text) and (not name or len(flags[name].words) >= most):
-            stray.append(word)
+            script.note(f"{script.why(word.text)}: write its flags by hand", word.place)
         elif name:
             flags[name].words.append(word.text)
-    return flags, stray
+    for name, given in flags.items():
+        key = OURS[name][0] if name in OURS else GOVERNS.get(name, f"slime.{name}")
+        if script.can_read(f"--{name}", " ".join(given.words), given.place, key):
+            script.flags[name] = given
 
 
-def _order(run: _Run, trainer: Word) -> None:
+def _order(script: Script, trainer: Word) -> None:
     """Put the order of generation and training, and the GPUs of each."""
-    flags, settings = run.flags, run.settings
-    settings["pipeline.lag"] = int(trainer.text.endswith("train_async.py")), trainer.place
-    if settings["pipeline.lag"][0] == 0:
+    flags, settings = script.flags, script.settings
+    lag = int(trainer.text.endswith("train_async.py"))
+    settings["pipeline.lag"] = lag, trainer.place
+    if not lag:
         flags.pop("update-weights-interval", None)
-    if "fully_async_rollout" in run.word("rollout-function-path"):
+    if "fully_async_rollout" in script.word("rollout-function-path"):
         place = flags.pop("rollout-function-path").place
         settings["pipeline.mode"] = "streaming", place
-        run.by_hand(place, "slime bounds no staleness here, and a run here does: see pipeline.max_staleness")
-    batch, responses = (
-        run.whole("global-batch-size"),
-        run.whole("rollout-batch-size") * run.whole("n-samples-per-prompt"),
-    )
+        script.note("slime bounds no staleness here, and a run here does: see pipeline.max_staleness", place)
+    batch = script.whole("global-batch-size")
+    responses = script.whole("rollout-batch-size") * script.whole("n-samples-per-prompt")
     if batch and responses:
         settings[STEPS] = max(responses // batch, 1), flags.pop("global-batch-size").place
     if "num-steps-per-rollout" in flags:
         flags.pop("global-batch-size", None)
     if colocate := flags.pop("colocate", None):
-        run.by_hand(
-            colocate.place,
-            "--colocate: training and generation have GPUs of their own here, as many again: divide them by "
-            "slime.actor-num-gpus-per-node and slime.rollout-num-gpus",
-        )
+        divide = "slime.actor-num-gpus-per-node and slime.rollout-num-gpus"
+        own = f"training and generation have GPUs of their own here, as many again: divide them by {divide}"
+        script.note(f"--colocate: {own}", colocate.place)
     if colocate or "rollout-num-gpus" not in flags:
-        gpus = (run.whole("actor-num-nodes") or 1) * (run.whole("actor-num-gpus-per-node") or 8)
+        gpus = (script.whole("actor-num-nodes") or 1) * (script.whole("actor-num-gpus-per-node") or 8)
         flags["rollout-num-gpus"] = Given([str(gpus)], (colocate or trainer).place)
-    if run.word("load").rstrip("/") == run.word("save").rstrip("/"):
+    if script.word("load").rstrip("/") == script.word("save").rstrip("/"):
         flags.pop("load", None)
 
 
-def _method(run: _Run) -> None:
+def _method(script: Script) -> None:
     """Put what ours governs; the objective is slime's unless the script says otherwise."""
-    flags, settings = run.flags, run.settings
-    base = flags.get("advantage-estimator", Given(["grpo"], ""))
-    if base.words not in (["grpo"], ["gspo"]):
-        run.by_hand(
-            flags.pop("advantage-estimator").place, f"--advantage-estimator {' '.join(base.words)}: set method.base"
-        )
+    flags, settings = script.flags, script.settings
+    if (base := script.word("advantage-estimator")) not in ("", "grpo", "gspo"):
+        script.note(f"--advantage-estimator {base}: set method.base", flags.pop("advantage-estimator").place)
     settings |= {"method.base": ("grpo", ""), "method.denominator": ("trainer", ""), "loss.kl_coef": (0, "")}
     if "custom-tis-function-path" in flags:
         flags.pop("use-tis", None)
@@ -205,12 +421,11 @@ def _method(run: _Run) -> None:
             flags.pop(value, None)
         elif value in flags and switch != "use-kl-loss":
             flags.pop(switch)  # what has settings is on
-    kind = flags.pop("kl-loss-type", None)
-    used = flags.pop("use-kl-loss", None)
-    if used and run.word("kl-loss-coef").strip("0.") and (kind is None or kind.words not in (["low_var_kl"], ["k3"])):
-        words = "k1, which is slime's default" if kind is None else " ".join(kind.words)
-        run.by_hand((kind or used).place, f"--kl-loss-type {words}: here it is always low_var_kl")
-    if not run.word("kl-coef").strip("0."):
+    kind, used = flags.pop("kl-loss-type", None), flags.pop("use-kl-loss", None)
+    words = " ".join(kind.words) if kind else "k1, which is slime's default"
+    if used and script.word("kl-loss-coef").strip("0.") and words not in ("low_var_kl", "k3"):
+        script.note(f"--kl-loss-type {words}: here it is always low_var_kl", (kind or used).place)
+    if not script.word("kl-coef").strip("0."):
         flags.pop("kl-coef", None)
     if "seed" not in flags and "rollout-seed" in flags:
         flags["seed"] = flags.pop("rollout-seed")
@@ -222,45 +437,46 @@ def _method(run: _Run) -> None:
         settings[key] = _value(name, given) if value is None else value, given.place
 
 
-def _environment(run: _Run, text: str, place: str) -> None:
+def _environment(script: Script, text: str, place: str) -> None:
     """Put the job's environment, without secrets and what every run here has."""
     try:
         others = json.loads(text)
         variables = {str(name): str(value) for name, value in others.pop("env_vars", {}).items()}
     except (ValueError, AttributeError, TypeError):
-        run.by_hand(place, "the job's environment cannot be read: write it by hand below cluster.env")
+        script.note("the job's environment cannot be read: write it by hand below cluster.env", place)
         return
     if others:
-        run.by_hand(place, f"runtime environment: write {', '.join(others)} by hand below cluster.runtime_env")
+        script.note(f"runtime environment: write {', '.join(others)} by hand below cluster.runtime_env", place)
     for name, value in variables.items():
         key = "cluster.python_path" if name == "PYTHONPATH" else f"cluster.env.{name}"
-        if not run.readable(name, value, place, key, " where it is needed"):
+        if not script.can_read(name, value, place, key, " where it is needed"):
             continue
         if name == "PYTHONPATH":
             folders = [folder for folder in value.split(":") if folder]
-            for folder in [folder for folder in folders if "megatron" in folder.lower()][:1]:
-                folders.remove(folder)
-                run.settings["cluster.megatron_dir"] = folder, place
+            if megatron := next((folder for folder in folders if "megatron" in folder.lower()), None):
+                folders.remove(megatron)
+                script.settings["cluster.megatron_dir"] = megatron, place
             if folders:
-                run.settings[key] = folders, place
+                script.settings[key] = folders, place
         elif (name, value) not in (("CUDA_DEVICE_MAX_CONNECTIONS", "1"), ("NCCL_NVLS_ENABLE", "1")):
-            run.settings[key] = value, place
+            script.settings[key] = value, place
 
 
-def _slimes_own(run: _Run) -> None:
-    for name, given in run.flags.items():
+def _slimes_own(script: Script) -> None:
+    """Put every other flag below slime, if it can stand there."""
+    for name, given in script.flags.items():
         flag, value = f"--{name} {' '.join(given.words)}".strip(), _value(name, given)
         if name in REFUSED:
-            run.by_hand(given.place, f"{flag} is left out: {REFUSED[name]}")
+            script.note(f"{flag} is left out: {REFUSED[name]}", given.place)
         elif name in GOVERNS:
-            run.by_hand(given.place, f"{flag} follows from {GOVERNS[name]} here: set that")
+            script.note(f"{flag} follows from {GOVERNS[name]} here: set that", given.place)
         else:
             try:
                 SlimeConfig(slime={name: value})
-                run.settings[f"slime.{name}"] = value, given.place
+                script.settings[f"slime.{name}"] = value, given.place
             except ValidationError as error:
                 message = error.errors()[0]["msg"].removeprefix("Value error, ")
-                run.by_hand(given.place, f"{flag}: {message}: set slime.{name} by hand")
+                script.note(f"{flag}: {message}: set slime.{name} by hand", given.place)
 
 
 def _value(name: str, given: Given) -> Any:
@@ -283,18 +499,18 @@ def _yaml(value: Any) -> str:
     return str(yaml.safe_dump([value], default_flow_style=True, width=10**9, allow_unicode=True)).strip()[1:-1]
 
 
-def _text(path: Path, run: _Run) -> str:
+def _text(path: Path, script: Script) -> str:
     """Return the file: what to write by hand, and each setting with the script's line."""
     lines = [
         f"# The run that {path.name} starts, as `sat-slime init from-script` reads it. It trains by the script's own",
         "# objective: for SAT add `sat: true` below method, with `denominator: rollout`. What is false without a line",
         "# number is not in the script, and a run here has it by default.",
     ]
-    if notes := run.script.notes:
+    if notes := script.notes:
         lines += ["#", "# By hand:", *(f"# - {note}" for note in notes)]
     lines += ["runtime: slime", f"name: {re.sub(r'[^A-Za-z0-9._-]+', '-', path.stem).lstrip('._-') or 'run'}"]
     tree: dict[str, Any] = {"method": {}, "loss": {}, "pipeline": {}, "cluster": {}, "slime": {}}
-    for key, entry in run.settings.items():
+    for key, entry in script.settings.items():
         *sections, last = key.split(".", 1) if key.startswith("slime.") else key.split(".")
         below = tree
         for section in sections:

@@ -10,8 +10,7 @@ from slime_scripts import EXAMPLES, arguments_of
 
 from sat_slime.config import ConfigError, load_config
 from sat_slime.launch.command import flag_errors, slime_command
-from sat_slime.launch.from_script import from_script
-from sat_slime.launch.script_reader import Script, trainer_in
+from sat_slime.launch.from_script import Script, from_script
 
 MODEL = """
 NLAYERS=${MODEL_LAYERS:-4}
@@ -146,8 +145,8 @@ def test_a_script_that_can_be_read_needs_nothing_by_hand(script):
 def test_the_run_sends_the_flags_of_the_script(script):
     """Besides those by which the plugin is called; a flag that the script has not keeps slime's own default."""
     path = script(READABLE)
-    command = Script(path).command
-    theirs = [word.text for word in command[(trainer_in(command) or 0) + 1 :]]
+    script = Script(path)
+    theirs = [word.text for word in script.command[script.start + 1 :]]
     ours = slime_command(imported(path)[0]).command
     given = {word.partition("=")[0] for word in theirs if word.startswith("--")}
     sent = {word for word in ours if word.startswith("--")}
