@@ -119,7 +119,6 @@ def random_batch(n: int, masked: bool) -> TokenBatch:
         [n // 64] * 64,
         proximal_log_probs=(log_probs.detach() + rollout) / 2,
         lags=torch.full((n,), 4.0),
-        rewards=advantages.sign(),
     )
 
 

@@ -97,9 +97,7 @@ def spares_recompute(method: Method, steps: int) -> bool:
 def needs_versions(method: Method) -> str | None:
     """Return what a method needs that travels to slime's trainer with the versions of weights, in words; None where
     nothing does."""
-    meanings = {"lags": "the lag of every token", "rewards": "the reward of every response"}
-    needed = [words for need, words in meanings.items() if need in method.needs]
-    return f"{method.name} needs {' and '.join(needed)}" if needed else None
+    return f"{method.name} needs the lag of every token" if "lags" in method.needs else None
 
 
 # ------------------------------------------------------------------------------------------------------- errors

@@ -124,7 +124,6 @@ def pack(responses: Sequence[Response], routed: bool) -> MicroBatch:
             advantages=torch.tensor(np.repeat([r.advantage for r in responses], outputs), dtype=torch.float32),
             mask=torch.ones_like(log_mu, dtype=torch.bool),
             lengths=outputs,
-            rewards=torch.tensor(np.repeat([r.reward for r in responses], outputs), dtype=torch.float32),
         ),
     )
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from .gates import bernoulli_kl
 from .stabilizer import Positive, Score
-from .terms import Need
 
 if TYPE_CHECKING:  # so that settings are read before torch is imported
     from torch import Tensor
@@ -34,24 +33,16 @@ class CISPO(Score):
 
 @dataclass(frozen=True)
 class TOPR(Score):
-    """TOPR: S = w A log pi, w = 1 where the response is good, else min(r, cap). arXiv 2503.14286, eq. 8, with the
-    token's ratio as in ROLL where the paper has the sequence's."""
+    """TOPR: S = w A log pi, w = 1 where A > 0, else min(r, cap). arXiv 2503.14286, eq. 8, by the advantage where the
+    paper has the reward, and with the token's ratio as in ROLL where it has the sequence's."""
 
     cap: Positive = 1.0
     """Largest weight of a token of a bad response."""
-    good_by: Literal["reward", "advantage"] = "reward"
-    """The quantity that makes a response good where it is above 0: its reward, as in the paper and in ROLL, or the
-    token's advantage."""
 
     name, only_over = "topr", ("rollout",)
 
-    @property
-    def needs(self) -> tuple[Need, ...]:
-        return ("rewards",) if self.good_by == "reward" else ()
-
     def weight(self, t: Tokens) -> Tensor:
-        good = (t.rewards if self.good_by == "reward" else t.A) > 0
-        return t.ratio.clamp(max=self.cap).masked_fill(good, 1.0)
+        return t.ratio.clamp(max=self.cap).masked_fill(t.A > 0, 1.0)
 
 
 @dataclass(frozen=True)

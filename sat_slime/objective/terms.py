@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 Ratio = Literal["token", "sequence"]
 """token: each token's own ratio; sequence: their geometric mean over the response (Eq. gspo-ratio)."""
 Denominator = Literal["rollout", "checkpoint", "trainer", "a3po"]
-Need = Literal["lags", "rewards", "entropies"]
+Need = Literal["lags", "entropies"]
 """Columns of a batch that only some methods read."""
 
 DENOMINATORS: dict[Denominator, str] = {

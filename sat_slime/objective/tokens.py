@@ -43,8 +43,6 @@ class TokenBatch:
     """(N,) the denominator where it is not mu: the trainer at the start of the step or under the generating weights."""
     lags: Tensor | None = None
     """(N,) optimizer updates between the weights that generated each token and those in training."""
-    rewards: Tensor | None = None
-    """(N,) reward of the token's response, before any baseline."""
     entropies: Tensor | None = None
     """(N,) entropy of the policy in training where the token was sampled, in nats."""
 
@@ -119,8 +117,6 @@ class Tokens:
 
     lags: Tensor
     """Optimizer updates since the weights that generated the token; of a method that `needs` them."""
-    rewards: Tensor
-    """Reward of the token's response; of a method that `needs` them."""
     entropies: Tensor
     """Entropy where the token was sampled; of a method that `needs` them."""
     threshold: Tensor

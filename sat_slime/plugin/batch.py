@@ -14,7 +14,7 @@ from torch import Tensor
 from sat_slime.objective import Method, TokenBatch
 from sat_slime.objective.tokens import denominator_log_probs
 from sat_slime.plugin.settings import reads_engine
-from sat_slime.plugin.versions import told
+from sat_slime.plugin.versions import told_lags
 
 Batch = dict[str, Any]
 """slime's micro-batch, or its batch: lists with a tensor or a number for each response. The log-probs are of the tokens
@@ -32,7 +32,7 @@ def token_batch(method: Method, batch: Batch, log_probs: list[Tensor], steps: in
 
     Raises:
         ValueError: the batch lacks the log-probs that the method divides by, or weights with.
-        RuntimeError: the lags or the rewards that the method needs were not told.
+        RuntimeError: the lags that the method needs were not told.
     """
     masks, now = _local(batch["loss_masks"], batch), torch.cat(log_probs)
     rollout, proximal = _needed_log_probs(method, batch)
@@ -44,7 +44,7 @@ def token_batch(method: Method, batch: Batch, log_probs: list[Tensor], steps: in
         mask=torch.cat(masks).bool(),
         lengths=[len(mask) for mask in masks],
         proximal_log_probs=torch.cat(proximal) if proximal else None,
-        **_facts(method, batch, steps, now),
+        lags=_lags(batch, steps).to(now) if "lags" in method.needs else None,
     )
     return tokens, _log_ratio(method, batch, tokens)
 
@@ -74,16 +74,10 @@ def _needed_log_probs(method: Method, batch: Batch) -> tuple[list[Tensor] | None
     return rollout, proximal
 
 
-def _facts(method: Method, batch: Batch, steps: int, like: Tensor) -> dict[str, Tensor]:
-    """Return the (N,) columns of lags and rewards that the method needs, in the dtype and on the device of `like`."""
+def _lags(batch: Batch, steps: int) -> Tensor:
+    """Return the (N,) lags, `steps` later than at the first step on the batch."""
     responses = batch.get("unconcat_tokens") or batch["tokens"]  # in a micro-batch `tokens` are packed
-    columns = {}
-    if "lags" in method.needs:
-        columns["lags"] = [lags + steps for lags in told(responses, "lags")]
-    if "rewards" in method.needs:
-        rewards = zip(told(responses, "rewards"), batch["response_lengths"], strict=True)
-        columns["rewards"] = [torch.full((length,), float(reward)) for reward, length in rewards]
-    return {name: torch.cat(_local(parts, batch)).to(like) for name, parts in columns.items()}
+    return torch.cat(_local([lags + steps for lags in told_lags(responses)], batch))
 
 
 def _local(values: list[Tensor], batch: Batch) -> list[Tensor]:

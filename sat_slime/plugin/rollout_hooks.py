@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import json
 import logging
-import numbers
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Sequence
@@ -160,7 +159,6 @@ def log_rollout(
 
     Raises:
         RuntimeError: too many samples are left out for an accident, or some are of weights that our driver never sent.
-        ValueError: the method needs rewards, and one is no number.
     """
     global _generated
     _generated = rollout_id
@@ -178,29 +176,11 @@ def log_rollout(
         metrics = left_out | {key: value for key, value in told.items() if key.startswith(STREAM_METRICS)}
         if plugin_config(args).driver.mode == "batch":  # in mode streaming it is the wait for a batch
             metrics["time/rollout"] = rollout_time
-        needs_rewards = "rewards" in plugin_method(args).needs
-        rewards = [_reward(args, sample) for sample in samples] if needs_rewards else None
-        if reason := versions.send_origins(samples, metrics, rewards):
+        if reason := versions.send_origins(samples, metrics):
             logger.warning("rollout %d: lag is unknown: %s", rollout_id, reason)
     if verified := reward.drain_metrics():
         _track(args, {**verified, "rollout/step": slime_function("compute_rollout_step")(args, rollout_id)})
     return False
-
-
-def _reward(args: Namespace, sample: Any) -> float:
-    """Return a sample's reward before any baseline, which slime calls raw_reward.
-
-    Raises:
-        ValueError: it is no number.
-    """
-    reward = sample.reward[args.reward_key] if getattr(args, "reward_key", None) else sample.reward
-    reward = (sample.metadata or {}).get("raw_reward", reward)
-    if not isinstance(reward, numbers.Real):
-        raise ValueError(
-            f"{plugin_method(args).name} needs the reward of each response as a number, and that of sample "
-            f"{sample.index} is {reward!r}: name its number by --reward-key"
-        )
-    return float(reward)
 
 
 def _count_left_out(samples: Sequence[Any], rollout_id: int) -> dict[str, float]:

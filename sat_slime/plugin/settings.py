@@ -171,7 +171,7 @@ def _with_replays(args: Namespace, method: Method) -> tuple[Method, list[str]]:
 
 
 def _missing_facts(args: Namespace, method: Method) -> list[str]:
-    """Return a line for everything that keeps lags and rewards from a method that needs them."""
+    """Return a line for everything that keeps lags from a method that needs them."""
     needs = needs_versions(method)
     if needs is None or not getattr(args, DRIVEN, False):
         return []

@@ -63,8 +63,6 @@ class TrainerState:
         """Metrics of the batch in training, the same on all ranks."""
         self.token_lags: list[Tensor] | None = None
         """(T,) of each response of this rank; None where unknown."""
-        self.rewards: list[float] | None = None
-        """Reward of each response of this rank before any baseline; None where it did not travel with the versions."""
         self.steps_on_batch = 0
         """Optimizer steps made on the batch in training."""
         self.agreement: r3.Agreement | None = None
@@ -87,12 +85,10 @@ class TrainerState:
         """Takes the origins out of a batch and computes its metrics; called before it is scored."""
         origins = versions.take_origins(rollout_data)
         lengths = rollout_data["response_lengths"]
-        self.token_lags, self.rewards, self.steps_on_batch = None, None, 0
+        self.token_lags, self.steps_on_batch = None, 0
         if origins is not None:
             of_tokens = [_token_versions(origin, length) for origin, length in zip(origins, lengths, strict=True)]
             self.token_lags = [self.steps - known for known in of_tokens]
-            rewards = [origin.reward for origin in origins if origin.reward is not None]
-            self.rewards = rewards if len(rewards) == len(origins) else None
         self.batch_metrics = _reduced(lengths, self.token_lags, rollout_data.get("loss_masks"))
         if origins:
             self.batch_metrics |= origins[0].rollout_metrics or {}
@@ -101,24 +97,23 @@ class TrainerState:
             self.batch_metrics["reward/mean"] = sum(raw_rewards) / len(raw_rewards)
 
     def scored(self, args: Namespace, rollout_data: dict[str, Any], actor: Any = None) -> None:
-        """Gets ready what the loss of a batch reads: facts of its responses, and the threshold of the step. Called
-        after slime's forward passes over the batch and before it is trained on.
+        """Gets ready what the loss of a batch reads: lags of its tokens, and the threshold of the step. Called after
+        slime's forward passes over the batch and before it is trained on.
 
         Args:
             actor: slime's MegatronTrainRayActor; None where it is not known.
 
         Raises:
-            RuntimeError: the method needs a fact that is unknown.
+            RuntimeError: the method needs the lags, and they are unknown.
         """
         method = plugin_method(args)
-        known = {"lags": self.token_lags is not None, "rewards": self.rewards is not None}
-        if unknown := [need for need in method.needs if not known.get(need, True)]:
-            raise RuntimeError(
-                f"{method.name} needs the {' and the '.join(unknown)} of the responses, which travel with the versions "
-                "of their weights, and this batch has none: the log of its rollout says why (look for `lag is unknown`)"
-            )
-        if method.needs:
-            versions.tell(rollout_data["tokens"], self.token_lags, self.rewards)
+        if "lags" in method.needs:
+            if self.token_lags is None:
+                raise RuntimeError(
+                    f"{method.name} needs the lags of the responses, which travel with the versions of their weights, "
+                    "and this batch has none: the log of its rollout says why (look for `lag is unknown`)"
+                )
+            versions.tell_lags(rollout_data["tokens"], self.token_lags)
         self.threshold = step_threshold(args, rollout_data, actor)
 
     def threshold_for(self, method: Method) -> Tensor | None:

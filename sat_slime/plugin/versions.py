@@ -10,7 +10,7 @@ takes it out before slime would log it as turns.
 A response that a push cut off goes on under the new weights when slime asks for its rest. Its length at the cut is kept
 with it, so that the version of each token is known too.
 
-In the trainer lags and rewards have no place in slime's micro-batch either: `tell` ties them to a response's tokens.
+In the trainer lags have no place in slime's micro-batch either: `tell_lags` ties them to a response's tokens.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ CARRIER = "round_number"
 """Key of a sample's metadata whose values slime hands on to the trainer."""
 NEVER_PUSHED = "default"
 """SGLang's version of weights that were never pushed."""
-FACTS = "sat_slime_facts"
-"""Attribute of the tensor of a response's tokens: what `tell` told of the response."""
+LAGS = "sat_slime_lags"
+"""Attribute of the tensor of a response's tokens: their lags."""
 CUTS = "sat_slime_cuts"
 """Key of a sample's metadata: the number of response tokens that it had at each interruption."""
 
@@ -45,9 +45,6 @@ class Origin:
     """The oldest version of its tokens, in optimizer steps."""
     parts: tuple[tuple[int, int], ...] = ()
     """Tokens and version of each part of the response in order; empty where only the oldest is known."""
-    reward: float | None = None
-    """Its reward before any baseline, where the method needs it. slime tells the trainer those of the whole batch, and
-    v0.3.1 not which is whose."""
     rollout_metrics: Mapping[str, float] | None = None
     """Metrics of the whole rollout; each of its responses has the same."""
 
@@ -94,16 +91,11 @@ def oldest(sample: Any) -> int:
     return min([version for _, version in parts_of(sample)] or steps_of(sample.weight_versions))
 
 
-def send_origins(
-    samples: Sequence[Any],
-    rollout_metrics: Mapping[str, float] | None = None,
-    rewards: Sequence[float] | None = None,
-) -> str | None:
+def send_origins(samples: Sequence[Any], rollout_metrics: Mapping[str, float] | None = None) -> str | None:
     """Puts the origin of slime's samples where it reaches the trainer: that of all samples, or of none.
 
     Args:
         rollout_metrics: metrics of the whole rollout, which travel along.
-        rewards: reward of each sample, where the method needs it.
 
     Returns:
         The reason why the batch carries no versions, or None.
@@ -113,10 +105,7 @@ def send_origins(
     if any(CARRIER in (sample.metadata or {}) for sample in samples):
         return f"the samples use metadata[{CARRIER!r}] themselves"
     try:
-        origins = [
-            Origin(oldest(sample), parts_of(sample), rewards[i] if rewards else None, dict(rollout_metrics or {}))
-            for i, sample in enumerate(samples)
-        ]
+        origins = [Origin(oldest(sample), parts_of(sample), dict(rollout_metrics or {})) for sample in samples]
     except ValueError:
         odd = {str(version) for sample in samples for version in sample.weight_versions or ["none"]}
         return f"not every response came with the version of its weights: {', '.join(sorted(odd)[:4])}"
@@ -135,25 +124,23 @@ def take_origins(rollout_data: dict[str, Any]) -> list[Origin] | None:
     return origins
 
 
-def tell(tokens: Sequence[Tensor], lags: Sequence[Tensor] | None, rewards: Sequence[float] | None) -> None:
-    """Ties to the tensor of each response's tokens what the loss reads of the response. slime passes a fixed list of
-    keys to the loss; that tensor is among them, the same object in the batch and in each of its micro-batches.
+def tell_lags(tokens: Sequence[Tensor], lags: Sequence[Tensor]) -> None:
+    """Ties to the tensor of each response's tokens their lags, which the loss reads. slime passes a fixed list of keys
+    to the loss; that tensor is among them, the same object in the batch and in each of its micro-batches.
 
     Args:
         tokens: slime's tokens of each response, prompt included.
         lags: for each response, (response tokens,) optimizer steps from the generating weights to those at the first
-            step on its batch; None where they are unknown.
-        rewards: reward of each response; None where they are unknown.
+            step on its batch.
     """
-    for i, response in enumerate(tokens):
-        setattr(response, FACTS, {"lags": lags and lags[i], "rewards": rewards and rewards[i]})
+    for response, of_response in zip(tokens, lags, strict=True):
+        setattr(response, LAGS, of_response)
 
 
-def told(tokens: Sequence[Tensor], name: str) -> list[Any]:
-    """Return the lags or the rewards of these responses. Raises RuntimeError where they were not told."""
-    values = [getattr(response, FACTS, {}).get(name) for response in tokens]
-    if any(value is None for value in values):
+def told_lags(tokens: Sequence[Tensor]) -> list[Tensor]:
+    """Return the lags of these responses. Raises RuntimeError where they were not told."""
+    if not all(hasattr(response, LAGS) for response in tokens):
         raise RuntimeError(
-            f"the {name} of these responses were not told to the trainer, which only sat_slime.plugin.driver does"
+            "the lags of these responses were not told to the trainer, which only sat_slime.plugin.driver does"
         )
-    return values
+    return [getattr(response, LAGS) for response in tokens]

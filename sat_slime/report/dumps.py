@@ -36,7 +36,7 @@ TOKENS_PER_MICROBATCH = 32_768
 """Bound on the tokens of a micro-batch where nothing else is known: the paper's."""
 
 
-Column = Literal["checkpoint_log_probs", "lags", "rewards"]
+Column = Literal["checkpoint_log_probs", "lags"]
 """A column that some methods read and only some dumps hold: log pi_l, and what TokenBatch calls a Need."""
 
 
@@ -71,8 +71,6 @@ class StepBatch:
     """(N,) the trainer's before the first optimizer step on this rollout, where that is not log_probs."""
     lags: Tensor | None = None
     """(N,) float32: optimizer updates between the weights that generated each token and those in training."""
-    rewards: Tensor | None = None
-    """(N,) float32: reward of the token's response, before any baseline."""
     truncated: Tensor | None = None
     """(R,) bool: responses that were cut at the length limit; None where the dump does not tell."""
 
@@ -131,7 +129,7 @@ class StepBatch:
         return [self.part(first, last) for first, last in pairwise(cuts)]
 
 
-OPTIONAL = ("checkpoint_log_probs", "proximal_log_probs", "lags", "rewards")
+OPTIONAL = ("checkpoint_log_probs", "proximal_log_probs", "lags")
 """Columns of (N,) that only some dumps hold."""
 
 
@@ -189,7 +187,7 @@ class Dump:
 
 def read_header(path: Path) -> Dump:
     """Read the first entries of a file's pickle, none of which is run. Raises DumpFault."""
-    key, numbers, rewards = _first_entries(path)
+    key, numbers = _first_entries(path)
     if key not in ("samples", "rollout_data") or "rollout_id" not in numbers:
         raise DumpFault("it is a torch file, but no dump of --save-debug-train-data: give only those")
     if key == "samples" and "format_version" not in numbers:
@@ -199,13 +197,12 @@ def read_header(path: Path) -> Dump:
         )
     if key == "samples" and numbers["format_version"] != 2:
         raise DumpFault(f"its format_version is {numbers['format_version']}, and 2 is what can be read here")
-    columns: frozenset[Column] = frozenset({"rewards"} if rewards else ())
     rollout = (path.parent, numbers["rollout_id"]) if key == "rollout_data" else None
-    return Dump((path,), columns, rollout=rollout, rank=numbers.get("rank", 0))
+    return Dump((path,), rollout=rollout, rank=numbers.get("rank", 0))
 
 
-def _first_entries(path: Path) -> tuple[str, dict[str, int], bool]:
-    """Return (the key of the samples, the numbers before them by their keys, whether raw rewards are named)."""
+def _first_entries(path: Path) -> tuple[str, dict[str, int]]:
+    """Return (the key of the samples, the numbers before them by their keys)."""
     numbers: dict[str, int] = {}
     key = ""
     try:
@@ -221,10 +218,9 @@ def _first_entries(path: Path) -> tuple[str, dict[str, int], bool]:
                         numbers[key] = argument
                     elif operation.name not in ("PROTO", "EMPTY_DICT", "BINPUT", "MARK"):
                         break
-            rewards = key == "samples" and b"raw_reward" in archive.read(name)
     except (OSError, zipfile.BadZipFile, zlib.error, StopIteration, ValueError, RuntimeError) as error:
         raise DumpFault(f"it is not a complete torch file ({_line(error)}): {_WHOLE}") from error
-    return key, numbers, rewards
+    return key, numbers
 
 
 def read_rollout(paths: Sequence[Path]) -> list[StepBatch]:
@@ -305,8 +301,8 @@ def _line(error: BaseException) -> str:
 
 Response = dict[str, Any]
 """COLUMNS and `truncated` of the file; `length`, its tokens; `place`, its number in the order of the rollout;
-`rollout`, by which slime counts batches; `reward` before any baseline, None where the file does not tell; `trained`,
-its optimizer step, data-parallel rank and micro-batch of that rank, where the file tells."""
+`rollout`, by which slime counts batches; `trained`, its optimizer step, data-parallel rank and micro-batch of that
+rank, where the file tells."""
 Rank = tuple[list[Response], Mapping[str, Any]]
 """Responses of a data-parallel rank, and which of them were in which micro-batch of which step."""
 
@@ -316,8 +312,7 @@ def _format_2(payload: Mapping[str, Any]) -> list[Rank]:
     samples = payload["samples"]
     responses = [
         {key: sample.get(key) for key in (*COLUMNS, "truncated")}
-        | {"length": int(sample["response_lengths"]), "place": place, "reward": _raw_reward(sample, payload)}
-        | {"rollout": sample.get("rollout_ids", place)}
+        | {"length": int(sample["response_lengths"]), "place": place, "rollout": sample.get("rollout_ids", place)}
         for place, sample in enumerate(samples)
     ]
     for key, column in (("rollout_position", "partition"), ("sample_index", "sample_indices")):
@@ -342,15 +337,6 @@ def _format_1(payloads: Sequence[Mapping[str, Any]]) -> list[Rank]:
         columns |= {"place": part.get("partition") or part.get("sample_indices") or here}
         ranks.append(([{key: values[i] for key, values in columns.items()} for i in range(len(here))], part))
     return ranks
-
-
-def _raw_reward(sample: Mapping[str, Any], payload: Mapping[str, Any]) -> float | None:
-    """Return a sample's reward before any baseline: its own, or that at its place in the list of the whole rollout.
-    None: neither is there, or it is no number, as that of a reward model with several scores."""
-    reward, place, whole = sample.get("local_raw_reward"), sample.get("rollout_position"), payload.get("raw_reward")
-    if reward is None and isinstance(place, int) and isinstance(whole, list) and place < len(whole):
-        reward = whole[place]
-    return float(reward) if isinstance(reward, int | float) else None
 
 
 def _check(response: Response) -> None:
@@ -404,9 +390,6 @@ def _step(name: str, responses: list[Response], told: Sequence[str]) -> StepBatc
         responses = sorted(responses, key=lambda one: one["place"])
     lengths = torch.tensor([one["length"] for one in responses], dtype=torch.int64)
     columns = {key: in_a_row([one[key] for one in responses]) for key in COLUMNS}
-    rewards = [one["reward"] for one in responses if one.get("reward") is not None]
-    if len(rewards) == len(responses):
-        columns["rewards"] = torch.tensor(rewards, dtype=torch.float32).repeat_interleave(lengths)
     masks = columns.pop("loss_masks").numpy()
     judged = {key: values.numpy() for key, values in columns.items()}
     mask, left_out = usable(masks, lengths.numpy(), judged, [one["place"] for one in responses])
@@ -501,7 +484,7 @@ def _columns_of_run(path: Path) -> frozenset[Column]:
             scored = "checkpoint_log_probs" in file.keys()  # noqa: SIM118
     except (SafetensorError, OSError):  # it is damaged: reading it says so
         scored = False
-    return frozenset(get_args(Column) if scored else ("lags", "rewards"))
+    return frozenset(get_args(Column) if scored else ("lags",))
 
 
 def by_number(path: Path) -> list[tuple[int, str]]:
@@ -556,7 +539,6 @@ def _of_run(dump: TokenDump) -> StepBatch:
         mask=torch.from_numpy(dump.mask),
         lengths=torch.from_numpy(dump.lengths),
         lags=torch.from_numpy(dump.updates - dump.versions).float(),
-        rewards=torch.from_numpy(np.repeat(dump.rewards, dump.lengths)),
         checkpoint_log_probs=checkpoint,
         proximal_log_probs=proximal,
         left_out=dump.left_out,

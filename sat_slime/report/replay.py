@@ -213,10 +213,6 @@ ABSENT: dict[Column, str] = {
         "reads the lag of each token, and this dump does not hold the versions of the generating weights; those of a "
         "lab run do"
     ),
-    "rewards": (
-        "reads each response's reward before any baseline, which this dump does not hold; those of a lab run and "
-        "of later slime do, and TOPR reads none with --set topr.good_by=advantage"
-    ),
 }
 """Why a method cannot be replayed on a dump without the column, and what helps."""
 

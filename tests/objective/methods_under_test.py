@@ -28,7 +28,7 @@ ACTING = [  # each with settings at which it treats some tokens of a spread of 0
     at("m2po", threshold=0.01, power=1.5, scope="microbatch"),
     at("m2po", threshold=0.002, power=0.9),
     at("cispo", eps_low=0.3, eps_high=0.4),
-    at("topr", good_by="advantage", cap=1.1),
+    at("topr", cap=1.1),
     at("flash", delta=0.06),
     at("vespo", k_pos=1.1, lambda_pos=0.7, k_neg=0.3, lambda_neg=1.3),
     at("ipo", eps=0.05, kl_tau=0.3),

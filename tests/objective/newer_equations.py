@@ -173,8 +173,7 @@ def score_weight(one: Stabilizer, numbers: Numbers, t: int) -> float:
         case "cispo":
             return held(r, 1 - one.eps_low, 1 + one.eps_high)
         case "topr":
-            judged = numbers.tokens.rewards[t] if one.good_by == "reward" else advantage
-            return 1.0 if judged > 0 else held(r, 0.0, one.cap)
+            return 1.0 if advantage > 0 else held(r, 0.0, one.cap)
         case "flash":
             inside = (1e-6, 1 - 1e-6)
             divergence = {u: bernoulli_kl(held(numbers.mu(u), *inside), held(numbers.pi(u), *inside)) for u in response}

@@ -20,7 +20,6 @@ class Tokens:
     lengths: list[int]
     log_proximal: list[float] | None = None
     lags: list[float] | None = None
-    rewards: list[float] | None = None
     entropies: list[float] | None = None
 
     @property
@@ -55,7 +54,6 @@ class Tokens:
             lengths=self.lengths,
             proximal_log_probs=None if self.log_proximal is None else tensor(self.log_proximal),
             lags=None if self.lags is None else tensor(self.lags),
-            rewards=None if self.rewards is None else tensor(self.rewards),
             entropies=None if self.entropies is None else tensor(self.entropies),
         )
 
@@ -73,7 +71,5 @@ def random_tokens(seed: int, lengths: list[int], spread: float = 0.3, inactive: 
     mask = (torch.rand(n, generator=generator) >= inactive).tolist()
     advantages = normal(1.0)
     lags = torch.randint(0, 6, (n,), generator=generator).double().tolist()
-    rewards = torch.randint(-1, 2, (len(lengths),), generator=generator).double()
-    rewards = rewards.repeat_interleave(torch.tensor(lengths, dtype=torch.int64)).tolist()
     entropies = torch.rand(n, generator=generator, dtype=torch.float64).tolist()
-    return Tokens(log_pi, log_mu, advantages, mask, lengths, log_proximal, lags, rewards, entropies)
+    return Tokens(log_pi, log_mu, advantages, mask, lengths, log_proximal, lags, entropies)

@@ -27,7 +27,7 @@ from sat_slime.objective.gates import DPPO, IcePop, KPop, SeqClip
 from sat_slime.objective.penalties import IPO
 
 every_method = pytest.mark.parametrize("method", METHODS, ids=lambda method: f"{method.name}-{method.denominator}")
-COLUMNS = ("log_probs", "rollout_log_probs", "advantages", "proximal_log_probs", "lags", "rewards", "entropies")
+COLUMNS = ("log_probs", "rollout_log_probs", "advantages", "proximal_log_probs", "lags", "entropies")
 
 
 def results(method, batch: TokenBatch, **more):
@@ -77,7 +77,7 @@ def test_broken_tokens_are_counted_and_the_first_is_named() -> None:
 def test_huge_ratios_give_finite_numbers(method) -> None:
     d = torch.tensor([100.0, -100.0, 900.0, -900.0, 0.1, 100.0, -100.0, 0.0])
     advantages, ones = torch.tensor([1.0, 1.0, -1.0, -1.0, 0.0, -1.0, -1.0, 1.0]), torch.ones(8)
-    facts = {"lags": torch.arange(8.0), "rewards": ones, "entropies": ones}
+    facts = {"lags": torch.arange(8.0), "entropies": ones}
     for lengths in ([1] * 8, [8]):  # eight responses, and one
         batch = TokenBatch((d - 1).requires_grad_(), -ones, advantages, ones.bool(), lengths, -ones, **facts)
         values, gradient, _ = results(method, batch)
@@ -88,7 +88,7 @@ def test_huge_ratios_give_finite_numbers(method) -> None:
 def test_a_batch_without_active_tokens_is_0(method) -> None:
     for lengths in ([], [0, 0], [3, 0, 2]):
         log_probs, ones = (-torch.rand(sum(lengths))).requires_grad_(), torch.ones(sum(lengths))
-        facts = {"lags": ones, "rewards": ones, "entropies": ones}
+        facts = {"lags": ones, "entropies": ones}
         result = policy_surrogate(
             method, TokenBatch(log_probs, -ones, ones, torch.zeros(len(ones)).bool(), lengths, -ones, **facts)
         )
@@ -166,9 +166,9 @@ def test_a_log_ratio_of_the_callers_is_taken_with_its_gradient(name: str) -> Non
 
 def test_what_a_method_reads_and_a_batch_lacks_is_an_error() -> None:
     batch = paper.random_tokens(1, [3]).batch()
-    for name, lacks in {"topr": "rewards", "grpo-lag-power": "lags", "grpo-a3po": "lags"}.items():
-        with pytest.raises(ValueError, match=lacks):
-            policy_surrogate(named_method(name), replace(batch, lags=None, rewards=None))
+    for name in ("grpo-lag-power", "grpo-a3po"):
+        with pytest.raises(ValueError, match="lags"):
+            policy_surrogate(named_method(name), replace(batch, lags=None))
     with pytest.raises(ValueError, match="proximal_log_probs"):
         policy_surrogate(named_method("sat-grpo-tis"), replace(batch, proximal_log_probs=None))
     with pytest.raises(ValueError, match="no clip interval"):

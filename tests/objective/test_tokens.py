@@ -20,7 +20,7 @@ def batch(**changed) -> TokenBatch:
         ({"lags": torch.ones(2, 1)}, "lags has shape"),
         ({"log_probs": torch.ones(1, 2)}, "N tokens in a row"),
         ({"mask": torch.ones(2)}, "mask.bool"),
-        ({"rewards": torch.ones(2, dtype=torch.int64)}, "floating-point"),
+        ({"entropies": torch.ones(2, dtype=torch.int64)}, "floating-point"),
         ({"lengths": [3]}, "lengths add up to 3 for 2 tokens"),
         ({"lengths": torch.tensor([1])}, "lengths add up to 1 for 2 tokens"),
     ],

@@ -56,7 +56,6 @@ class Problem:
     """For each response, (response tokens,) lags at the first step on the batch; unset: the trainer was not told."""
     steps_before: int = 0
     """Optimizer steps made on the batch before."""
-    rewards: list[float] | None = None
     n_microbatches: int = 2
     """Number of micro-batches of each data-parallel rank."""
 
@@ -95,7 +94,6 @@ def make_problem(
         [torch.randn((), generator=g).repeat(r) for _, r in responses],
         table,
         lags=[torch.randint(0, 5, (r,), generator=g) for _, r in responses],
-        rewards=[float(torch.randn((), generator=g)) for _ in responses],
     )
 
 
@@ -136,7 +134,7 @@ HOOKS = {
     "sat_slime_driven": True,
     "custom_rollout_log_function_path": "sat_slime.plugin.rollout_hooks.log_rollout",
 }
-"""Our driver, and the hook that tells the loss of lags and rewards."""
+"""Our driver, and the hook that tells the loss of lags."""
 
 
 @dataclass
@@ -188,7 +186,7 @@ def run_step(
     )
 
     from sat_slime.plugin.step import current
-    from sat_slime.plugin.versions import tell
+    from sat_slime.plugin.versions import tell_lags
 
     args.allgather_cp = layout.allgather_cp
     columns = VOCAB // layout.tp
@@ -197,11 +195,8 @@ def run_step(
     data = _rollout_data(problem, mpu.get_data_parallel_rank(), layout.dp, slice_log_prob_with_cp)
     mine = range(mpu.get_data_parallel_rank(), len(problem.tokens), layout.dp)
     current().steps_on_batch = problem.steps_before
-    tell(
-        data["tokens"],
-        problem.lags and [problem.lags[i] for i in mine],
-        problem.rewards and [problem.rewards[i] for i in mine],
-    )
+    if problem.lags:
+        tell_lags(data["tokens"], [problem.lags[i] for i in mine])
     n = len(data["tokens"])
     per = -(-n // problem.n_microbatches)
     if before is not None:

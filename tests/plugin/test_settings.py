@@ -69,13 +69,12 @@ def test_arguments_that_were_read_are_pickled_without_a_class_of_this_package() 
             "scope is step with 2 optimizer steps",
         ),
         ("m2po", {"global_batch_size": 4}, r"m2po\.scope is step with 2 optimizer steps"),
-        ("topr", {"sat_slime_driven": False}, "the reward of every response, which only this package's driver"),
         (
             "grpo-decoupled-a3po",
             {"custom_rollout_log_function_path": None},
             "the lag of every token.*log_rollout",
         ),
-        ("topr", {"update_weight_transport": "disk"}, "leave out --update-weight-transport disk"),
+        ("grpo-lag-power", {"update_weight_transport": "disk"}, "leave out --update-weight-transport disk"),
         ("grpo-topp", {}, "--rollout-top-p is 1: there is no mask"),
     ],
 )

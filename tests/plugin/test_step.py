@@ -1,5 +1,5 @@
-"""What a trainer rank keeps: lags and rewards on their way from the rollout to their response, numbers of a batch and
-its steps, the threshold of a step, and the rows of metrics.jsonl."""
+"""What a trainer rank keeps: lags on their way from rollout to response, numbers of a batch and its steps, thresholds,
+and the rows of metrics.jsonl."""
 
 from __future__ import annotations
 
@@ -16,18 +16,16 @@ from sat_slime.plugin import r3
 from sat_slime.plugin.rollout_hooks import log_rollout
 from sat_slime.plugin.settings import plugin_method
 from sat_slime.plugin.step import MetricsFile, StepFile, TrainerState, step_threshold
-from sat_slime.plugin.versions import Origin, told
+from sat_slime.plugin.versions import Origin, told_lags
 
 A3PO = "grpo-decoupled-a3po"
 
 
-def samples_of(versions: list[str], rewards: list[object], **metadata: object) -> list[SimpleNamespace]:
+def samples_of(versions: list[str]) -> list[SimpleNamespace]:
     """Responses of 3, 4, ... tokens."""
     return [
-        SimpleNamespace(
-            index=i, metadata=dict(metadata), weight_versions=[version], response_length=3 + i, reward=reward
-        )
-        for i, (version, reward) in enumerate(zip(versions, rewards, strict=True))
+        SimpleNamespace(index=i, metadata={}, weight_versions=[version], response_length=3 + i)
+        for i, version in enumerate(versions)
     ]
 
 
@@ -42,43 +40,29 @@ def batch_of(args, samples: list[SimpleNamespace], order: list[int] | None = Non
     return data
 
 
-@pytest.mark.parametrize("name", [A3PO, "topr"])
-def test_lags_and_rewards_reach_their_response(name: str) -> None:
-    args = make_args(name)
-    data = batch_of(args, samples_of(["4", "8", "7"], [1.0, -1, 0.5]), order=[2, 0])
+def test_lags_reach_their_response() -> None:
+    args = make_args(A3PO)
+    data = batch_of(args, samples_of(["4", "8", "7"]), order=[2, 0])
     state = TrainerState(steps=9)
     state.begin(data)
     state.scored(args, data)
     turned = data["tokens"][::-1]  # a micro-batch has them in an order of its own
-    assert [lags.tolist() for lags in told(turned, "lags")] == [[5, 5, 5], [2] * 5]
-    if name == "topr":
-        assert told(turned, "rewards") == [1.0, 0.5]
+    assert [lags.tolist() for lags in told_lags(turned)] == [[5, 5, 5], [2] * 5]
 
 
 def test_only_tokens_that_are_trained_count_for_the_lag() -> None:
     args = make_args("grpo")
-    data = batch_of(args, samples_of(["4", "8"], [1.0, 0.0]))
+    data = batch_of(args, samples_of(["4", "8"]))
     state = TrainerState(steps=9)
     state.begin({**data, "loss_masks": [torch.full((n,), i) for i, n in enumerate(data["response_lengths"])]})
     assert state.batch_metrics["lag/max"] == state.batch_metrics["lag/mean"] == 1
 
 
-def test_the_reward_is_slimes_raw_one() -> None:
-    args = make_args("topr", reward_key="accuracy")
-    (origin,) = batch_of(args, samples_of(["4"], [{"accuracy": 1}]))["round_number"]
-    assert origin.reward == 1.0
-    (origin,) = batch_of(make_args("topr"), samples_of(["4"], [0.2], raw_reward=-3))["round_number"]
-    assert origin.reward == -3.0
-    with pytest.raises(ValueError, match=r"topr needs the reward .* sample 0 is \{'accuracy': 1\}.*--reward-key"):
-        batch_of(make_args("topr"), samples_of(["4"], [{"accuracy": 1}]))
-
-
-@pytest.mark.parametrize(("name", "what"), [(A3PO, "lags"), ("topr", "rewards")])
-def test_a_batch_without_them_is_not_trained_on(name: str, what: str, caplog) -> None:
-    args, state = make_args(name), TrainerState(steps=9)
-    data = batch_of(args, samples_of(["odd"], [1.0]))  # no version of ours
+def test_a_batch_without_them_is_not_trained_on(caplog) -> None:
+    args, state = make_args(A3PO), TrainerState(steps=9)
+    data = batch_of(args, samples_of(["odd"]))  # no version of ours
     state.begin(data)
-    with pytest.raises(RuntimeError, match=rf"{name} needs the {what} of the responses.*`lag is unknown`"):
+    with pytest.raises(RuntimeError, match=rf"{A3PO} needs the lags of the responses.*`lag is unknown`"):
         state.scored(args, data)
     assert "lag is unknown" in caplog.text
 

@@ -29,7 +29,7 @@ from sat_slime.report.gradient import (
 )
 from sat_slime.report.replay import lacks
 
-EVERYTHING = frozenset({"checkpoint_log_probs", "lags", "rewards"})
+EVERYTHING = frozenset({"checkpoint_log_probs", "lags"})
 REPLAYED = [name for name in method_names() if lacks(named_method(name), EVERYTHING) is None]
 
 
@@ -43,31 +43,17 @@ def test_weight_is_the_gradient_that_a_run_takes(name):
     method = named_method(name)
     step = with_everything(step_batch([30, 4, 17, 50], seed=1))
     log_probs = step.log_probs.clone().requires_grad_()
-    batch = TokenBatch(
-        log_probs,
-        step.rollout_log_probs,
-        step.advantages,
-        step.mask,
-        step.lengths,
-        lags=step.lags,
-        rewards=step.rewards,
-    )
+    batch = TokenBatch(log_probs, step.rollout_log_probs, step.advantages, step.mask, step.lengths, lags=step.lags)
     policy_surrogate(method, batch).values.sum().backward()
     torch.testing.assert_close(replayed(method, step)[0], log_probs.grad, rtol=1e-6, atol=1e-7)
 
 
 def with_everything(step):
-    """The step with lags and rewards."""
+    """The step with lags."""
     generator = torch.Generator().manual_seed(7)
     n = len(step.mask)
     log_probs = step.log_probs.clamp(max=-0.01)
-    rewards = torch.rand(len(step.lengths), generator=generator).round().repeat_interleave(step.lengths)
-    return dataclasses.replace(
-        step,
-        log_probs=log_probs,
-        lags=torch.randint(0, 5, (n,), generator=generator).float(),
-        rewards=rewards,
-    )
+    return dataclasses.replace(step, log_probs=log_probs, lags=torch.randint(0, 5, (n,), generator=generator).float())
 
 
 @pytest.mark.parametrize(("name", "spread"), [("sat-grpo", 0.15), ("sat-gspo", 0.7)])
@@ -96,10 +82,10 @@ def test_microbatches_have_their_own_quantile_and_a_step_one(name, spread):
 
 
 def one_token(ratio, advantage, method):
-    """Fate of a token of that ratio, mu 0.2, its response's reward the sign of the advantage."""
+    """Fate of a token of that ratio, mu 0.2."""
     mu = torch.tensor([math.log(0.2)])
     step = StepBatch("step", mu + math.log(ratio), mu, torch.tensor([advantage]), torch.tensor([True]),
-                     torch.tensor([1]), [1], rewards=torch.tensor([advantage]))  # fmt: skip
+                     torch.tensor([1]), [1])  # fmt: skip
     return int(replayed(method, step)[1][0])
 
 

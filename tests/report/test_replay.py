@@ -214,7 +214,6 @@ def test_a_dump_of_a_run_answers_for_every_method_but_those_of_another_forward_p
     path = write_run_dump(tmp_path, LENGTHS, iteration=4)
     (step,) = steps(find_dumps([path])[0])
     assert step.lags.tolist() == [3.0] * sum(LENGTHS)  # three updates, and tokens of version 0
-    assert step.rewards.tolist() == [float(i % 2) for i, n in enumerate(LENGTHS) for _ in range(n)]
     result = replay([path], choose("all"))
     assert [(row.lag, row.d_pi) for row in result.rows] == [
         (3, mismatch_metrics(step.log_probs, step.rollout_log_probs, step.mask)["mismatch/d_pi"])
@@ -225,14 +224,6 @@ def test_a_dump_of_a_run_answers_for_every_method_but_those_of_another_forward_p
         "gspo-topp",
     ]
     assert np.isfinite(result.total.weight).all() and (result.total.weight > 0).all()
-
-
-def test_a_rollout_whose_rewards_are_no_numbers_is_told_where_a_method_reads_them(tmp_path):
-    payload = format_2(rollout(LENGTHS), [(list(range(8)), [[4, 4]])])
-    torch.save(payload | {"raw_reward": [{"answer": 1.0}] * 8}, tmp_path / "0.pt")
-    assert len(replay([tmp_path], choose("grpo")).rows) == 1
-    with pytest.raises(RunFolderError, match="does not hold rewards, which one of the methods reads"):
-        replay([tmp_path], choose("topr"))
 
 
 def test_the_page_holds_the_answer_and_the_numbers(tmp_path):
@@ -301,14 +292,13 @@ def test_bad_choices_are_told(names, settings, said):
 @pytest.mark.parametrize(
     ("name", "column", "said"),
     [
-        ("topr", "rewards", "good_by=advantage"),
         ("decoupled-a3po", "lags", "versions of the generating weights"),
         ("gspo", "checkpoint_log_probs", "divides by pi_l"),
     ],
 )
 def test_a_column_that_a_method_reads_is_asked_for_by_name(name, column, said):
     candidates = choose(name, ["denominator=checkpoint"] if name == "gspo" else [])
-    kept, left_out = answerable(candidates, frozenset({"checkpoint_log_probs", "lags", "rewards"}) - {column})
+    kept, left_out = answerable(candidates, frozenset({"checkpoint_log_probs", "lags"}) - {column})
     ((reason, names),) = left_out.items()
     assert not kept and names == [candidates[0].label] and said in reason
     assert answerable(candidates, frozenset({column})) == (candidates, {})
