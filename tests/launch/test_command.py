@@ -1,23 +1,137 @@
+"""Flag for flag the command line, the environment and the plugin's file of every file that starts a run of slime, of
+the 26 cells of the paper's grid and of settings that change a command, as they are kept in command_lines.json.
+
+`python tests/launch/test_command.py` writes that file anew: for a change that is meant, and named.
+"""
+
 import ast
+import json
+import os
 import re
+import subprocess
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 import yaml
-from paper_commands import ROOT, paper
+from paper_commands import EVERY_KIND, GRID, PAPER, ROOT, paper
 
 from sat_slime.config import load_config, slime_config_errors
 from sat_slime.config.method_section import build_method
-from sat_slime.config.slime_schema import PluginConfig
+from sat_slime.config.slime_schema import ARCHITECTURE, PluginConfig
+from sat_slime.config.starters import CONFIGS
+from sat_slime.cpu import INSTEAD
+from sat_slime.launch import small_run
 from sat_slime.launch.command import PLUGIN_FLAGS, flag_errors, slime_arguments, slime_command
+from sat_slime.launch.flags import recorded_flags, unknown_flags
 from sat_slime.objective.method import method_names
 
+KEPT = Path(__file__).with_name("command_lines.json")
+PACKAGE = CONFIGS.parents[1]
+CELLS = {f"{method} {lag}": (PAPER, [f"method={method}", f"pipeline.lag={lag}"]) for method, lag in GRID}
+KINDS = {kind: (PAPER, ["method=gspo", "pipeline.lag=8", *changes]) for kind, changes in EVERY_KIND.items()}
+FILES = {
+    str(path.relative_to(CONFIGS).with_suffix("")): (path, [])
+    for folder in ("models", "paper", "recipes", "slime")
+    for path in sorted((CONFIGS / folder).glob("*.yaml"))
+}
+RUNS = FILES | CELLS | KINDS
 
-def values(config, tmp_path):
-    """The values of a command's flags, by flag; no flag comes twice in it."""
-    arguments = slime_arguments(config, tmp_path)
-    names = [argument.name for argument in arguments]
-    assert len(names) == len(set(names))
-    return {argument.name: argument.value for argument in arguments}
+
+@pytest.fixture
+def in_the_checkout(monkeypatch):
+    """Relative paths of files are of the checkout."""
+    monkeypatch.chdir(PACKAGE)
+
+
+def sent(name: str) -> dict[str, Any]:
+    """The flags with their values, the environment, and the parts of the plugin's file, without this machine's folders.
+    A flag may stand there twice if slime keeps both values."""
+    file, overrides = RUNS[name]
+    bare = {"CUDA_VISIBLE_DEVICES": ""}  # for runs that share a GPU, what makes up for slime's image
+    with patch.object(small_run, "missing", lambda: list(INSTEAD)), patch.dict(os.environ, bare):
+        command = slime_command(load_config(file, overrides), Path("/run"))
+    start, words = command.command[:3], command.command[3:]
+    assert start == ["python3", "-m", "sat_slime.plugin.driver"]
+    found: dict[str, Any] = {}
+    for word in words:
+        if word.startswith("--"):
+            assert word not in found or recorded_flags().by_name[word].repeatable, f"{word} is there twice"
+            found[f"{word} again" if word in found else word] = values = []
+        else:
+            values.append(_anywhere(word))
+    ((path, text),) = command.files.items()
+    assert path == "/run/sat_slime.yaml"
+    parts = {f"{top}.{key}": value for top, inner in yaml.safe_load(text).items() for key, value in inner.items()}
+    for part, usual in PluginConfig().model_dump(mode="json").items():  # of which only what is not usual is kept
+        if isinstance(usual, dict):
+            parts[f"sat_slime.{part}"] = {k: v for k, v in parts[f"sat_slime.{part}"].items() if v != usual.get(k)}
+    return found | {key: _anywhere(value) for key, value in command.env.items()} | parts
+
+
+def _anywhere(text: str) -> str:
+    return text.replace(str(PACKAGE), "HERE").replace(f"{Path.home()}/.cache", "~/.cache")
+
+
+def kept(name: str) -> dict[str, Any]:
+    rows = [shared for shared, runs in json.loads(KEPT.read_text()) if name in runs]
+    return {key: value for shared in rows for key, value in shared.items()}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_the_command_is_the_kept_one_and_has_only_flags_of_slime(in_the_checkout, name):
+    found = sent(name)
+    assert found == kept(name)
+    versions = ("v0.3.1", "main", "newest") if name in CELLS else ("v0.3.1", "main")
+    given = [(flag.split()[0], values, flag) for flag, values in found.items() if flag.startswith("--")]
+    assert [unknown_flags(given, recorded_flags(version), {}) for version in versions] == [[]] * len(versions)
+
+
+def write() -> None:
+    """One line for all that the same runs have, so that a difference of one flag is a difference of one line."""
+    runs_of = defaultdict(list)
+    for name in RUNS:
+        for key, value in sent(name).items():
+            runs_of[key, json.dumps(value)].append(name)
+    lines = defaultdict(dict)
+    for (key, value), runs in runs_of.items():
+        lines[tuple(runs)][key] = json.loads(value)
+    KEPT.write_text("[\n" + ",\n".join(json.dumps([shared, list(runs)]) for runs, shared in lines.items()) + "\n]\n")
+
+
+@pytest.mark.needs_slime
+@pytest.mark.parametrize(
+    "script, file",
+    [
+        ("qwen3-30B-A3B", "qwen3-30b-a3b"),
+        ("qwen3-4B", "qwen3-4b"),
+        ("qwen3-0.6B", "qwen3-0.6b"),
+        ("qwen2.5-7B", "qwen2.5-7b"),
+    ],
+)
+def test_model_files_say_what_slimes_scripts_say(script, file):
+    import slime
+
+    source = Path(slime.__file__).parents[1] / "scripts" / "models" / f"{script}.sh"
+    printed = subprocess.run(
+        ["bash", "-c", f'source "{source}" && printf "%s\\n" "${{MODEL_ARGS[@]}}"'],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    theirs = printed.stdout.replace("[" + ",".join("1" * 48) + "]", "[1]*48").split()
+    config = load_config(CONFIGS / "models" / f"{file}.yaml")
+    ours = [argument for argument in slime_arguments(config, Path("/r")) if ARCHITECTURE.fullmatch(argument.name)]
+    assert [_number(word) for argument in ours for word in argument.words()] == [_number(word) for word in theirs]
+
+
+def _number(word):
+    try:
+        return float(word)
+    except ValueError:
+        return word
 
 
 @pytest.mark.parametrize(
@@ -42,9 +156,9 @@ def values(config, tmp_path):
     ],
 )
 def test_the_denominator_says_which_log_probs_slime_makes(tmp_path, method, overrides, flags):
-    sent = values(paper(tmp_path, *overrides, method=method), tmp_path)
-    assert {name for name in sent if name.startswith(("use-rollout-", "keep-old"))} == flags
-    assert "use-tis" not in sent
+    names = {argument.name for argument in slime_arguments(paper(tmp_path, *overrides, method=method), tmp_path)}
+    assert {name for name in names if name.startswith(("use-rollout-", "keep-old"))} == flags
+    assert "use-tis" not in names
 
 
 @pytest.mark.parametrize("method", method_names())
@@ -68,74 +182,6 @@ def test_what_slime_is_to_call_is_there(path):
     assert function in {node.name for node in ast.parse(file.read_text()).body if isinstance(node, ast.FunctionDef)}
 
 
-def test_the_plugins_file_reads_back_as_numbers(tmp_path):
-    config = paper(tmp_path, "method.dppo.delta=1e-6", "method.clip.eps_high=3e-4", method="sat-gspo-r3")
-    ((path, text),) = slime_command(config).files.items()
-    assert path == str(tmp_path / "paper" / "sat_slime.yaml")
-    settings = PluginConfig.model_validate(yaml.safe_load(text)["sat_slime"])
-    flags = values(config, tmp_path)
-    assert (flags["eps-clip"], flags["eps-clip-high"]) == (config.method.clip.eps_low, 3e-4)
-    assert "clip" not in settings.method.model_fields_set, "the radii travel once, as slime's flags"
-    assert yaml.safe_load(text)["sat_slime"]["method"]["dppo"]["delta"] == 1e-6
-    expected = PluginConfig(
-        method=config.method.model_copy(update={"clip": PluginConfig().method.clip}),
-        driver=config.pipeline,
-        run_dir=str(tmp_path / "paper"),
-    )
-    assert settings == expected.model_copy(update={"eval": config.scores})
-
-
-def plugin_file(config):
-    (text,) = slime_command(config).files.values()
-    return yaml.safe_load(text)
-
-
-def test_repeats_are_asked_for_as_samples_and_told_to_the_plugin(tmp_path):
-    config = paper(tmp_path, "slime.n-samples-per-eval-prompt=64", "scores.repeats=4")
-    assert values(config, tmp_path)["n-samples-per-eval-prompt"] == 64
-    assert plugin_file(config)["sat_slime"]["eval"] == {"repeats": 4}
-
-
-@pytest.mark.parametrize("mode, lag", [("batch", 0), ("batch", 8), ("streaming", 2)])
-def test_the_order_is_told_to_the_driver_and_not_by_a_flag(tmp_path, mode, lag):
-    config = paper(tmp_path, f"pipeline.mode={mode}", lag=lag)
-    driver = plugin_file(config)["sat_slime"]["driver"]
-    assert (driver["mode"], driver["lag"]) == (mode, lag)
-    assert not {"--update-weights-interval", "--keep-old-actor", "--colocate"} & set(slime_command(config).command)
-
-
-def test_limits_of_the_verifier_are_sent_where_it_is_the_reward(tmp_path):
-    limits = plugin_file(paper(tmp_path, "verifier.workers=16", "verifier.cpu_s=1.5"))["sat_slime_verifier"]
-    assert limits == {"workers": 16, "cpu_s": 1.5, "memory_mb": 1024}
-    assert "workers" not in plugin_file(paper(tmp_path))["sat_slime_verifier"], "the pool's own choice"
-    assert "sat_slime_verifier" not in plugin_file(paper(tmp_path, "slime.rm-type=math", "slime.custom-rm-path=false"))
-
-
-def test_zeros_are_sent_and_what_is_off_is_not(tmp_path):
-    words = slime_command(paper(tmp_path, "loss.kl_coef=0", "slime.optimizer-cpu-offload=false")).command
-    assert words[words.index("--attention-dropout") + 1] == "0.0"  # Megatron's default is 0.1
-    assert words[words.index("--entropy-coef") + 1] == "0.0"
-    assert words[words.index("--moe-aux-loss-coeff") + 1] == "0"
-    assert not {"--use-kl-loss", "--kl-loss-coef", "--optimizer-cpu-offload", "--no-save-optim"} & set(words)
-    assert "None" not in words and "False" not in words and "True" not in words
-
-
-def test_checkpoints_are_where_the_run_goes_on_from(tmp_path):
-    sent = values(paper(tmp_path, "slime.save=/shared/x", "slime.no-save-optim=true"), tmp_path)
-    assert (sent["load"], sent["save"], sent["no-save-optim"]) == ("/shared/x", "/shared/x", True)
-    assert values(paper(tmp_path), tmp_path)["save"] == str(tmp_path / "checkpoints")
-    assert not {"load", "save", "save-interval"} & values(paper(tmp_path, "slime.save-interval=0"), tmp_path).keys()
-
-
-def test_evaluation_names_its_sets_and_can_be_off(tmp_path):
-    config = paper(tmp_path, "slime.eval-prompt-data=[math, /m.jsonl]", "slime.eval-temperature=0")
-    sent = values(config, tmp_path)
-    assert sent["eval-prompt-data"] == ["math", "/m.jsonl"]
-    assert sent["eval-temperature"] == 0
-    off = values(paper(tmp_path, "slime.eval-interval=0"), tmp_path)
-    assert not [name for name in off if name.startswith("eval-")]
-
-
 def test_the_example_of_the_documentation_can_start(tmp_path):
     text = (ROOT / "docs" / "launch.md").read_text()
     (example,) = re.findall(r"```yaml\n(extends: \.\./models/.*?)```", text, re.DOTALL)
@@ -144,39 +190,24 @@ def test_the_example_of_the_documentation_can_start(tmp_path):
     assert slime_config_errors(config) == flag_errors(config) == []
 
 
-def test_other_flags_of_slime_pass_through_in_their_form(tmp_path):
-    config = paper(
-        tmp_path,
-        "slime.sglang-cuda-graph-bs=[1, 2, 4]",
-        "slime.log-passrate=true",
-        "slime.partial-rollout=false",
-        "slime.sglang-max-running-requests=256",
-        "slime.rollout-sample-hook-path=my.hook",  # this flag may be given several times
-    )
-    words = " ".join(slime_command(config).command)
-    assert "--sglang-cuda-graph-bs 1 2 4 --log-passrate --sglang-max-running-requests 256 " in words
-    assert words.endswith("--rollout-sample-hook-path my.hook") and "partial-rollout" not in words
-    assert flag_errors(config) == []
-
-
 @pytest.mark.parametrize(
     "override, says",
     [
         ("slime.use-tiss=true", ["slime.use-tiss: there is no flag --use-tiss", "did you mean --use-tis?"]),
-        (
-            "slime.sglang-mem-fraction=0.5",
-            ["slime.sglang-mem-fraction:", "did you mean --sglang-mem-fraction-static? Flags are written in full"],
-        ),
         ("slime.use-tis=true", ["slime.use-tis: --use-tis follows from method.tis"]),
         ("slime.kl-loss-coef=1", ["slime.kl-loss-coef: --kl-loss-coef follows from loss.kl_coef"]),
         ("slime.num-rollout=1", ["slime.num-rollout: --num-rollout follows from pipeline.iterations"]),
         ("slime.load=/x", ["slime.load: --load follows from slime.save"]),
         ("slime.colocate=true", ["slime.colocate: --colocate follows from slime.rollout-num-gpus"]),
         ("slime.loss-type=policy_loss", ["slime.loss-type: the command always has --loss-type"]),
-        ("slime.num-layer=48", ["slime.num-layer:", "did you mean --num-layers?"]),
         ("slime.persistent-save-interval=5", ["slime.persistent-save-interval:", "is --save-interval"]),
     ],
 )
 def test_flags_that_slime_would_not_take_as_meant(tmp_path, override, says):
     (error,) = flag_errors(paper(tmp_path, override))
     assert all(part in error for part in says), error
+
+
+if __name__ == "__main__":
+    os.chdir(PACKAGE)
+    write()
