@@ -1,13 +1,23 @@
+"""What is told of a run before it starts: of the files, prompts, rewards and disk of this machine, and of a cluster."""
+
+import json
 from pathlib import Path
 
 import pytest
 from hf_folder import write_hf
 
-from sat_slime.config import load_config
+from sat_slime.config import ConfigError, load_config
 from sat_slime.launch import checks, machine
-from sat_slime.launch.checks import cluster_findings, here, read_report, secret_errors
+from sat_slime.launch.checks import cluster_findings, here, read_report, secret_errors, settings_errors
 from sat_slime.launch.command import slime_command
-from sat_slime.launch.machine import data_problem, machine_findings
+from sat_slime.launch.machine import (
+    REWARDS,
+    data_findings,
+    function_findings,
+    machine_findings,
+    reward_errors,
+    slime_rewards,
+)
 from sat_slime.launch.memory import GIB, ROWS
 from sat_slime.launch.nodes import address_of, node_facts
 
@@ -117,32 +127,134 @@ def test_a_checkpoint_that_is_not_whole(ready, tmp_path, break_it, told):
     assert len(lines) == 1 and told in lines[0]
 
 
-# ----------------------------------------------------------------------------------------------- data, disk, places
+# ------------------------------------------------------------------------------------------------------------- data
+
+
+def rows(*values):
+    return "".join(json.dumps(value) + "\n" for value in values)
+
+
+def said(*words):
+    messages = [{"role": role, "content": text} for role, text in zip(words[::2], words[1::2], strict=True)]
+    return {"prompt": messages, "label": "2"}
+
+
+TEXT, MESSAGES = {"prompt": "1+1", "label": "2"}, said("user", "1+1")
+
+
+def of_prompts(folder, content, *settings, name="prompts.jsonl", part="", mark="FAIL"):
+    """What is told of a file of prompts, all of which make a batch."""
+    content = content if isinstance(content, bytes) else content.encode()
+    (folder / name).write_bytes(content)
+    batch = f"slime.rollout-batch-size={max(content.count(b'label'), 1)}"
+    named = (f"slime.prompt-data={folder / name}{part}", "slime.eval-interval=0", batch)
+    return [finding.detail for finding in data_findings(paper(*named, *settings)) if finding.mark == mark]
 
 
 @pytest.mark.parametrize(
-    "name, text, told",
+    "content, told",
     [
-        ("a.jsonl", "", "it has no rows"),
-        ("a.jsonl", "\n \n", "it has no rows"),
-        ("a.jsonl", "{", "it cannot be read"),
-        ("a.jsonl", "[1]\n", "row 1 is not a JSON object"),
-        (
-            "a.jsonl",
-            '{"question": 1, "label": 2}\n',
-            "row 1 has no key 'prompt' but 'question', 'label'; set slime.input-key",
-        ),
-        ("a.jsonl", '{"prompt": "1", "label": "2"}\n{"prompt": "1"}\n', "row 2 has no key 'label'"),
-        ("a.jsonl", '{"prompt": 1, "label": "2"}\n', "'prompt' of row 1 is neither text nor a list"),
-        ("a.csv", "x", "slime reads .jsonl and .parquet files"),
-        ("a.parquet", "x", "it cannot be read"),
+        ("\n \n", "it has no rows"),
+        ("{", "it cannot be read"),
+        ("[1]\n", "row 1 is not a JSON object"),
+        (rows({"question": 1, "label": 2}), "row 1 has no key 'prompt' but 'question', 'label'; set slime.input-key"),
+        (rows(TEXT, {"prompt": "1"}), "row 2 has no key 'label'"),
+        (rows({"prompt": 1, "label": "2"}), "'prompt' of row 1 is neither text nor a list"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "git lfs pull"),
+        (b"\x1f\x8b\x08\0", "gunzip"),
+        (rows({**TEXT, "prompt": "bad \ud800 2+2?"}), "'prompt' of row 1: it holds half a character (U+D800)"),
+        (rows(said("human", "1+1")), "role 'human'"),
+        (rows(said("user", "1+1", "assistant", "2")), "last message is the assistant's"),
+        (rows({**TEXT, "prompt": json.dumps(MESSAGES["prompt"])}), "JSON of messages"),
+        (rows(said("user", "1+1<|im_end|>")), "control token <|im_end|>"),
+        (rows({**TEXT, "label": float("inf")}), "'label' of row 1 is inf"),
     ],
 )
-def test_data_that_slime_could_not_read(tmp_path, name, text, told):
-    (tmp_path / name).write_text(text)
+def test_prompts_that_slime_could_not_take(tmp_path, content, told):
+    (line,) = of_prompts(tmp_path, content)
+    assert told in line and "\n" not in line
+
+
+@pytest.mark.parametrize("name, told", [("a.csv", "slime reads .jsonl and .parquet"), ("a.parquet", "cannot be read")])
+def test_files_in_other_formats(tmp_path, name, told):
     if name.endswith("parquet"):
         pytest.importorskip("pyarrow")
-    assert told in data_problem(str(tmp_path / name), "prompt", "label")
+    (line,) = of_prompts(tmp_path, "x", name=name)
+    assert told in line
+
+
+def test_what_settings_say_of_prompts(tmp_path):
+    three = rows(*[TEXT] * 3)
+    # sglang_rollout.py:generate_rollout_async asks for prompts again and again
+    (line,) = of_prompts(tmp_path, three, part="@[-2:-2]")
+    assert "no row of the file is in the part @[-2:-2]" in line
+    (line,) = of_prompts(tmp_path, rows(MESSAGES), "slime.apply-chat-template=false")
+    assert "set slime.apply-chat-template to true" in line
+    (line,) = of_prompts(tmp_path, rows(TEXT), "slime.rollout-batch-size=3", mark="WARN")
+    assert "slime.prompt-data has 1 rows" in line and "a batch has some prompts twice" in line
+
+
+@pytest.mark.parametrize(
+    "values, part, more",
+    [
+        ([TEXT], "", ["slime.apply-chat-template=false"]),
+        ([MESSAGES], "", []),
+        ([TEXT] * 3, "@[-1:]", []),
+        ([TEXT] * 3, "@[2:9]", []),
+        ([{**TEXT, "label": "1,234"}], "", ["slime.rm-type=dapo", "slime.custom-rm-path=false"]),
+    ],
+)
+def test_prompts_that_slime_takes(tmp_path, values, part, more):
+    for mark in ("FAIL", "WARN"):
+        assert of_prompts(tmp_path, rows(*values), *more, part=part, mark=mark) == []
+
+
+def test_evaluation_sets_have_keys_of_their_own(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"question": "1+1", "answer": "2"}\n')
+    keys = ["slime.eval-input-key=question", "slime.eval-label-key=answer"]
+    config = paper(f"slime.eval-prompt-data=[aime24, {tmp_path}/a.jsonl]", *keys)
+    assert not [line for line in failed(data_findings(config)) if "aime24" in line]
+
+
+# ------------------------------------------------------------------------------------------------- rewards, functions
+
+
+@pytest.mark.parametrize("reward", ["math", "boxed_math", "sat_slime.plugin.reward.default", "a.b", "null"])
+def test_a_reward_that_slime_may_have(reward):
+    assert reward_errors(paper(f"slime.rm-type={reward}", "slime.custom-rm-path=false")) == []
+
+
+def test_the_recorded_rules_are_the_real_slimes(request):
+    folder = request.config.getoption("--slime", default=None)
+    if not folder:
+        pytest.skip("needs the real slime: --slime DIR")
+    assert slime_rewards(Path(folder)) == REWARDS
+
+
+def test_a_function_whose_module_is_nowhere_is_named_and_nothing_is_imported(tmp_path):
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "rewards.py").write_text("raise SystemExit")
+
+    def told_of(path):
+        config = paper(f"slime.custom-rm-path={path}", f"cluster.python_path=[{tmp_path}]")
+        return [finding.detail for finding in function_findings(config)]
+
+    assert told_of("here.rewards.score") == told_of("sat_slime.plugin.reward.prime_math") == []
+    for module in ("nowhere", "here.elsewhere", "sat_slime.plugin.nowhere"):
+        (line,) = told_of(f"{module}.score")
+        assert line.startswith(f"slime.custom-rm-path is {module}.score: there is no module {module}; ")
+
+
+@pytest.mark.parametrize("flag", ["sglang-flush-cache-interval=2", "partial-rollout=true"])
+def test_what_streaming_cannot_have(flag):
+    try:
+        lines = settings_errors(paper("pipeline.mode=streaming", "method.denominator=rollout", f"slime.{flag}"))
+    except ConfigError as error:
+        lines = error.errors
+    assert any(flag.partition("=")[0].removeprefix("sglang-") in line for line in lines), lines
+
+
+# ------------------------------------------------------------------------------------------------ disk, checkpoints
 
 
 @pytest.mark.parametrize(
@@ -266,26 +378,33 @@ def test_what_a_cluster_lacks(changes, told):
     assert line.startswith(told) or told in line
 
 
-def test_one_of_two_nodes_has_another_disk():
-    seeing = report()["nodes"]
-    (line,) = failed(read_report(dense(), report() | {"nodes": [*seeing, {**seeing[0], "sees_folder": False}]}))
-    assert line == "run folder: node 10.0.0.1 does not see it: put output_dir on a disk that all nodes share"
+def test_a_head_node_without_the_plugin():
+    answer = {key: value for key, value in report().items() if key not in ("findings", "slime")}
+    (line,) = failed(read_report(dense(), {**answer, "head": "ModuleNotFoundError: No module named 'sat_slime'"}))
+    assert line.startswith("plugin: sat_slime cannot be imported on the head node")
+
+
+SECOND = {"name": "10.0.0.2", "slime_address": "10.0.0.2"}
 
 
 @pytest.mark.parametrize(
-    "address, line",
+    "second, told",
     [
-        ("10.0.0.2", None),
-        ("127.0.0.1", "FAIL network: node 10.0.0.2: slime's servers listen on 127.0.0.1, where"),
-        ("192.168.5.2", "WARN network: node 10.0.0.2: slime's servers listen on 192.168.5.2"),
+        ({}, None),
+        ({"sees_folder": False}, "FAIL run folder: node 10.0.0.2 does not see it: put output_dir on a disk that all"),
+        ({"slime_address": "127.0.0.1"}, "FAIL network: node 10.0.0.2: slime's servers listen on 127.0.0.1, where"),
+        ({"slime_address": "192.168.5.2"}, "WARN network: node 10.0.0.2: slime's servers listen on 192.168.5.2"),
+        ({"gpus": 4.0}, "WARN GPUs: node 10.0.0.2 has 4, but cluster.gpus_per_node is 8"),
     ],
 )
-def test_a_second_node_that_others_may_not_reach(address, line):
-    (seeing,) = report()["nodes"]
-    two = [{**seeing, "name": f"10.0.0.{n}", "slime_address": own} for n, own in ((1, "10.0.0.1"), (2, address))]
-    found = read_report(dense(), report() | {"nodes": two})
-    lines = [f"{one.mark} {one.what}: {one.detail}" for one in found if one.what == "network"]
-    assert len(lines) == (line is not None) and all(text.startswith(line) for text in lines), lines
+def test_a_second_node_that_is_not_as_the_first(second, told):
+    (first,) = report()["nodes"]
+    nodes = [{**first, "slime_address": "10.0.0.1"}, {**first, **SECOND, **second}]
+    found = read_report(dense(), report(available={"GPU": 4.0}) | {"nodes": nodes})
+    lines = [f"{one.mark} {one.what}: {one.detail}" for one in found if one.mark != "OK"]
+    waits, *others = lines
+    assert waits.startswith("WARN GPUs: 4 of the cluster's 8 are free") and "it will wait" in waits
+    assert len(others) == (told is not None) and all(line.startswith(told) for line in others), lines
 
 
 def test_this_node(monkeypatch):
@@ -294,20 +413,6 @@ def test_this_node(monkeypatch):
     assert address_of("") == node_facts()["slime_address"] == "10.0.0.7"
     with pytest.raises(SystemExit, match="interface ib7 has no IPv4 address on"):
         address_of("ib7")
-
-
-def test_what_a_cluster_may_lack():
-    changes = {"available": {"GPU": 4.0}, "node": {"gpus": 4.0}}
-    warnings = [finding.detail for finding in read_report(dense(), report(**changes)) if finding.mark == "WARN"]
-    assert len(warnings) == 2
-    assert warnings[0].startswith("4 of the cluster's 8 are free") and "it will wait" in warnings[0]
-    assert "cluster.gpus_per_node is 8" in warnings[1]
-
-
-def test_a_head_node_without_the_plugin():
-    answer = {key: value for key, value in report().items() if key not in ("findings", "slime")}
-    (line,) = failed(read_report(dense(), {**answer, "head": "ModuleNotFoundError: No module named 'sat_slime'"}))
-    assert line.startswith("plugin: sat_slime cannot be imported on the head node")
 
 
 @pytest.mark.engine
