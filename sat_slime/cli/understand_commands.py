@@ -154,8 +154,7 @@ def diagnose(
 
     Of a run folder of ours, from the token dumps of diagnosed steps
     ([bold]--set diagnose.every_n_steps=5[/] at launch): policy lag, expert routing,
-    precision and the rest, by lag. Of a run of slime with denominator checkpoint,
-    policy and implementation part. Page, figures and tables go to [bold]RUN/diagnosis/[/].
+    precision and the rest, by lag. Page, figures and tables go to [bold]RUN/diagnosis/[/].
 
     Of a run of slime that knows nothing of us, from TensorBoard events, W&B's
     history, the log that the job printed, and dumps, whatever there is: what

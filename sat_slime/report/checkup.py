@@ -6,7 +6,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from sat_slime.report.dumps import Skipped, StepBatch, by_number, find_dumps, steps
-from sat_slime.report.page import Page, Section, Table, check_out, count_of, percent, section_of, write_page
+from sat_slime.report.page import Page, Section, Table, check_out, count_of, section_of, write_page
 from sat_slime.report.run import figures as run_figures
 from sat_slime.report.run import known_of
 from sat_slime.runs.folder import RunFolderError, writable
@@ -33,78 +32,30 @@ from sat_slime.runs.health import (
 from sat_slime.runs.reading import RunData, has
 from sat_slime.runs.trackers import READABLE, is_tracker, read_tracked, what_it_is
 
-# ---------------------------------------------------------------------- sums over the tokens of dumps, a step at a time
+# ---------------------------------------------------------------------------------------------------- what was given
 
 
-TAIL = 0.99
-"""Quantile of a step's |d| beyond which its tail begins."""
-POSITION_EDGES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
-"""Limits of the groups by place in the response, as a share of its length."""
-PROBABILITY_EDGES = (0.0, 0.01, 0.1, 0.5, 0.9, 0.99, 1.0)
-"""Limits of the groups by μ."""
-POSITION, PROBABILITY = "by place in the response", "by the engine's probability μ"
-GROUPS = {
-    POSITION: [f"{percent(low)} to {percent(high)}" for low, high in pairwise(POSITION_EDGES)],
-    PROBABILITY: [f"{low:g} to {high:g}" for low, high in pairwise(PROBABILITY_EDGES)],
-}
-WHOLE = ("all", 0)
+def step_numbers(step: StepBatch) -> dict[str, Any]:
+    """Return the numbers of a dumped optimizer step, which has an active token: its dump, responses, active tokens;
+    mean, quantiles and the largest of |d|, nats; ESS, which is (Σ r)² / (n Σ r²) with r = π / μ, the share of the
+    tokens that the raw importance weights leave; no signal, the share of the responses whose advantages are all 0; cut,
+    that of those at the length limit, NaN where the dump is silent."""
+    active, lengths = step.mask.numpy(), step.lengths.numpy()
+    d = step.log_probs.double().numpy()[active] - step.rollout_log_probs.double().numpy()[active]
+    # the ESS is free of the scale of r, so that its largest can be 1 and nothing overflows
+    r = np.exp(d - d.max())
+    response = np.repeat(np.arange(len(lengths)), lengths)[active]
+    signal = np.bincount(response, step.advantages.numpy()[active] != 0, minlength=len(lengths)) > 0
+    quantiles = np.quantile(np.abs(d), (0.9, 0.99, 0.999))
+    return {
+        **{"dump": step.name, "responses": len(lengths), "tokens": len(d), "mean |d|": np.abs(d).mean()},
+        **dict(zip(("90 %", "99 %", "99.9 %"), quantiles, strict=True)),
+        "largest": np.abs(d).max(),
+        "ESS": r.sum() ** 2 / (len(r) * (r * r).sum()),
+        "no signal": 1 - signal.mean(),
+        "cut": np.nan if step.truncated is None else step.truncated.double().mean().item(),
+    }
 
-
-@dataclass
-class TokenSums:
-    """Sums over optimizer steps, which are added one by one; each can be freed after that."""
-
-    steps: list[dict[str, Any]] = field(default_factory=list)
-    """Of each step: its dump, responses, active tokens; mean, quantiles and the largest of |d|, nats; ESS, which is
-    (Σ r)² / (n Σ r²) with r = π / μ, the share of the tokens that the raw importance weights leave; no signal, the
-    share of the responses whose advantages are all 0; cut, that of those at the length limit, NaN where the dump is
-    silent."""
-    groups: pd.DataFrame = field(default_factory=pd.DataFrame)
-    """tokens, size (Σ |d|), drift (Σ d) and tail, the tokens in the tails of their steps, by group and place in it."""
-
-    @property
-    def whole(self) -> pd.Series:
-        """The sums over all tokens."""
-        return self.groups.loc[WHOLE] if len(self.groups) else pd.Series({"tokens": 0, "tail": 0})
-
-    def add(self, step: StepBatch) -> None:
-        """Add an optimizer step. One without an active token is passed over."""
-        active = step.mask.numpy()
-        if not active.any():
-            return
-        d = step.log_probs.double().numpy()[active] - step.rollout_log_probs.double().numpy()[active]
-        quantiles = np.quantile(np.abs(d), (0.9, TAIL, 0.999))
-        frame = pd.DataFrame({"tokens": 1, "size": np.abs(d), "drift": d, "tail": np.abs(d) > quantiles[1]})
-        lengths, advantages = step.lengths.numpy(), step.advantages.numpy()[active]
-        response = np.repeat(np.arange(len(lengths)), lengths)
-        place = np.arange(len(response)) - (np.cumsum(lengths) - lengths)[response]
-        bins = {
-            "all": np.zeros(len(d), int),
-            POSITION: _bins(POSITION_EDGES, (place / np.maximum(lengths, 1)[response])[active]),
-            PROBABILITY: _bins(PROBABILITY_EDGES, np.exp(step.rollout_log_probs.numpy()[active])),
-        }
-        sums = pd.concat({group: frame.groupby(own).sum() for group, own in bins.items()})
-        self.groups = self.groups.add(sums, fill_value=0)
-        # the ESS is free of the scale of r, so that its largest can be 1 and nothing overflows
-        r = np.exp(d - d.max())
-        signal = np.bincount(response[active], advantages != 0, minlength=len(lengths)) > 0
-        self.steps.append(
-            {
-                **{"dump": step.name, "responses": len(lengths), "tokens": len(d), "mean |d|": np.abs(d).mean()},
-                **dict(zip(("90 %", "99 %", "99.9 %"), quantiles, strict=True)),
-                "largest": np.abs(d).max(),
-                "ESS": r.sum() ** 2 / (len(r) * (r * r).sum()),
-                "no signal": 1 - signal.mean(),
-                "cut": np.nan if step.truncated is None else step.truncated.double().mean().item(),
-            }
-        )
-
-
-def _bins(edges: Sequence[float], values: np.ndarray) -> np.ndarray:
-    return np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(edges) - 2)
-
-
-# ------------------------------------------------------------------------------------------------------- what was given
 
 DUMPS = "slime's dumps of training (.pt), or the folder of --dump-details"
 
@@ -117,7 +68,8 @@ class Checkup:
     """Files of --save-debug-train-data."""
     data: RunData = field(default_factory=RunData)
     """Empty without a tracker."""
-    tokens: TokenSums = field(default_factory=TokenSums)
+    steps: pd.DataFrame = field(default_factory=pd.DataFrame)
+    """A row for each dumped optimizer step, as `step_numbers` has it."""
     skipped: list[Skipped] = field(default_factory=list)
     """Dumps that could not be read, and why."""
 
@@ -143,14 +95,16 @@ def read(paths: Sequence[Path], on_file: Callable[[str], object] = lambda name: 
         on_file("trackers")
         found.data = read_tracked(trackers).data()
     dumps, found.skipped = find_dumps(found.training)
+    rows = []
     for step in steps(dumps):
         if isinstance(step, Skipped):
             found.skipped.append(step)
             continue
         on_file(step.name)
-        found.tokens.add(step)
+        rows.append(step_numbers(step))
         del step  # it must not be in memory together with the next one
-    if not found.data.metrics and not found.data.evals and not found.tokens.steps:
+    found.steps = pd.DataFrame(rows)
+    if not found.data.metrics and not found.data.evals and not rows:
         reasons = "; ".join(map(str, found.skipped[:3]))
         raise RunFolderError(f"nothing could be read: {reasons or 'no dump of training was given'}")
     return found
@@ -175,15 +129,12 @@ MOST_EQUAL = 0.5
 """Share of the responses without a signal."""
 LEAST_DUMPS = 4
 """Dumps in a third of all, since mean |d| goes up and down with the lag from one to the next."""
-LEAST_TAIL = 200
-"""Tail tokens below which it is not said where they are."""
 
 
-def dump_symptoms(sums: TokenSums) -> Iterator[Symptom]:
-    """Yield what looks unhealthy in dumps of training, what it can mean, and what to try."""
-    if not sums.steps:
+def dump_symptoms(steps: pd.DataFrame) -> Iterator[Symptom]:
+    """Yield what looks unhealthy in dumped steps, what it can mean, and what to try."""
+    if not len(steps):
         return
-    steps = pd.DataFrame(sums.steps)
     third = len(steps) // 3
     first, last = steps["mean |d|"].head(third).mean(), steps["mean |d|"].tail(third).mean()
     if third >= LEAST_DUMPS and last >= MISMATCH_RISE * first:
@@ -233,14 +184,10 @@ MOST_ROWS = 24
 """Dumps that a table shows; of more it shows as many, evenly chosen, and its CSV has all."""
 
 
-def tables(sums: TokenSums) -> list[Section]:
-    """Return the sections of the tables; none without dumps."""
-    return [*section_of(steps_table(sums)), *section_of(places_table(sums))] if sums.steps else []
-
-
-def steps_table(sums: TokenSums) -> Table:
+def steps_table(frame: pd.DataFrame) -> Table | None:
     """Tell the mismatch of each dumped optimizer step."""
-    frame = pd.DataFrame(sums.steps)
+    if not len(frame):
+        return None
     many = f" Of {len(frame)} dumps {MOST_ROWS} are shown; the CSV has all." if len(frame) > MOST_ROWS else ""
     nats = dict.fromkeys(("mean |d|", "90 %", "99 %", "99.9 %", "largest"), ".4f")
     return Table(
@@ -252,33 +199,6 @@ def steps_table(sums: TokenSums) -> Table:
         frame,
         {"dump": "", "responses": ",", "tokens": ",", **nats, **dict.fromkeys(("ESS", "no signal", "cut"), "%")},
         most=MOST_ROWS,
-    )
-
-
-def places_table(sums: TokenSums) -> Table:
-    """Tell where the mismatch is: by place and by probability."""
-    shares = (sums.groups / sums.whole.where(sums.whole > 0, 1)).loc[[*GROUPS]]
-    frame = pd.DataFrame(
-        {
-            "group": [group for group, _ in shares.index],
-            "tokens": [GROUPS[group][int(place)] for group, place in shares.index],
-            "share": shares["tokens"],
-            "mean |d|": sums.groups["size"] / sums.groups["tokens"],
-            "mean d": sums.groups["drift"] / sums.groups["tokens"],
-            "of the tail": shares["tail"],
-            "times their share": shares["tail"] / shares["tokens"],
-        },
-        index=shares.index,
-    )
-    forms = {"share": "%", "mean |d|": ".4f", "mean d": "+.4f", "of the tail": "%", "times their share": ".1f"}
-    return Table(
-        "places",
-        "Where the mismatch is",
-        "All dumps together. The tail of a step is what lies beyond the 99 % quantile of its |d|; the last column says "
-        "how many times as often a token of this kind is in it as any token.",
-        frame,
-        {"tokens": "", **forms},
-        group="group",
     )
 
 
@@ -300,7 +220,7 @@ def write_checkup(paths: Sequence[Path], folder: Path, on_file: Callable[[str], 
     found = read(paths, on_file)
     of_curves = symptoms(found.data)
     names = {symptom.name for symptom in of_curves}
-    seen = [*of_curves, *(symptom for symptom in dump_symptoms(found.tokens) if symptom.name not in names)]
+    seen = [*of_curves, *(symptom for symptom in dump_symptoms(found.steps) if symptom.name not in names)]
     worth = verdict(found.data, seen)
     what = [f"{one.heading}: {one.seen}. {one.advice}{'.' * bool(one.advice)}" for one in seen]
     what += [worth] if seen and worth else []
@@ -314,7 +234,7 @@ def write_checkup(paths: Sequence[Path], folder: Path, on_file: Callable[[str], 
                 Section("seen", "What we see, and what to try", sentences=what),
                 Section("next", "Next", METHODS, text="\n".join(_next(found, seen))),
                 Section("unknown", "Not visible here, and what would show it", sentences=list(unknown(found))),
-                *tables(found.tokens),
+                *section_of(steps_table(found.steps)),
                 *charts[1:],
             ],
             title=f"{Path(paths[0]).resolve().name}: a check-up",
@@ -327,14 +247,14 @@ def write_checkup(paths: Sequence[Path], folder: Path, on_file: Callable[[str], 
 
 def _summary(found: Checkup, seen: Sequence[Symptom]) -> Iterator[str]:
     """Tell what was read and what happened, a sentence each."""
-    parts, metrics, sums = [], found.data.metrics, found.tokens
+    parts, metrics, dumped = [], found.data.metrics, found.steps
     if metrics:
         at = metrics["step"]
         parts.append(f"{count_of(len(at), 'optimizer step')} of a tracker ({at[0]:.0f} to {at[-1]:.0f})")
     if evals := len(found.data.evals.get("accuracy", ())):
         parts.append(count_of(evals, "evaluation"))
-    if sums.steps:
-        parts.append(f"{count_of(len(sums.steps), 'optimizer step')} in dumps, {sums.whole['tokens']:,.0f} tokens")
+    if len(dumped):
+        parts.append(f"{count_of(len(dumped), 'optimizer step')} in dumps, {dumped['tokens'].sum():,} tokens")
     yield f"Read: {'; '.join(parts)}."
     reward = known_of(metrics, "reward/mean")
     if len(reward) > 1:
@@ -347,17 +267,13 @@ def _summary(found: Checkup, seen: Sequence[Symptom]) -> Iterator[str]:
         yield f"{sentence[0].upper()}{sentence[1:]}."
     if text := order(seen):
         yield text
-    if sums.steps and sums.whole["tail"] >= LEAST_TAIL:
-        rare = sums.groups.loc[PROBABILITY]["tail"].reindex([0, 1]).sum() / sums.whole["tail"]
-        yield (
-            f"In the dumps mean |d| is {sums.whole['size'] / sums.whole['tokens']:.4f} nats; {percent(rare)} of its "
-            "tail are tokens that the engine gave less than 10 %."
-        )
+    if len(dumped):
+        yield f"In the dumps mean |d| is {np.average(dumped['mean |d|'], weights=dumped['tokens']):.4f} nats."
 
 
 def _next(found: Checkup, seen: Sequence[Symptom]) -> Iterator[str]:
     """Tell commands, each with what it is for behind a #."""
-    if found.tokens.steps:
+    if len(found.steps):
         folders = sorted({str(path.parent) for path in found.training})
         yield f"sat-slime replay {shlex.join(folders)}   # what every stabilizer would have done to these tokens"
     elif found.data.metrics:
@@ -407,9 +323,9 @@ def unknown(found: Checkup) -> Iterator[str]:
                 "The lag of each batch: slime logs rollout/staleness/* only in its newest, fully asynchronous rollout. "
                 "Otherwise weight_versions of --save-debug-rollout-data have it, sample by sample."
             )
-    if not found.tokens.steps:
+    if not len(found.steps):
         yield (
-            "In which tokens the mismatch is, its tail, prompts without a signal and what a stabilizer would do: add "
+            "The tail of the mismatch, prompts without a signal and what a stabilizer would do: add "
             "--save-debug-train-data 'DIR/{rollout_id}.pt' (slime 0.3.1: 'DIR/{rollout_id}_{rank}.pt'), or "
             "--dump-details DIR. It costs about 30 bytes a token on disk, more with routing replay; a few rollouts of "
             "a resumed job will do."

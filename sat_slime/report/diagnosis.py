@@ -1,5 +1,4 @@
-"""The mismatch of a run taken apart: the page RUN/diagnosis/, from the token dumps of its diagnosed steps or from its
-metrics alone.
+"""The mismatch of a run taken apart: the page RUN/diagnosis/, from the token dumps of its diagnosed steps.
 
 How a tail is attributed to parts that can cancel each other: a token's part counts in the direction of its d, as
 sign(d) x part, so that the parts of each token sum to |d| and shares of any set of tokens to 1; a part that pulls
@@ -36,7 +35,7 @@ from sat_slime.report.page import (
 )
 from sat_slime.rollout.token_dump import DumpError, TokenDump, dump_paths, read_dump
 from sat_slime.runs.folder import RunFolderError
-from sat_slime.runs.reading import Columns, Run, has, load_run, section
+from sat_slime.runs.reading import Run, load_run, section
 
 FOLDER = "diagnosis"
 
@@ -49,37 +48,16 @@ def write_diagnosis(path: str | Path) -> Page:
     """
     run = load_run(path)
     tokens = load_tokens(dump_paths(run.folder.path))
-    if tokens is not None:
-        sentences = list(findings(tokens))
-        doubts = list(warnings(tokens, section(run.config, "pipeline").get("lag")))
-        made, drawn = [parts_table(tokens), lag_table(tokens)], share_figure(tokens)
-    elif has(run.data.metrics, "mismatch/implementation"):
-        sentences, doubts = list(split_findings(run.data.metrics)), [_without_dumps(run)]
-        made, drawn = [split_table(run.data.metrics)], split_figure(run.data.metrics)
-    else:
+    if tokens is None:
         raise RunFolderError(_nothing_measured(run))
     return write_page(
         run.folder.path / FOLDER / "index.html",
-        [drawn, *(part for table in made for part in section_of(table))],
+        [share_figure(tokens), *section_of(parts_table(tokens)), *section_of(lag_table(tokens))],
         title=f"{run.name}: the mismatch taken apart",
         subtitle=headline(run.config),
-        answer=sentences,
-        warnings=doubts,
+        answer=findings(tokens),
+        warnings=warnings(tokens, section(run.config, "pipeline").get("lag")),
         command=f"sat-slime diagnose {shlex.quote(str(path))}",
-    )
-
-
-def _without_dumps(run: Run) -> str:
-    """Say why the page has the split alone."""
-    if run.config.get("runtime") == "slime":
-        return (
-            "A run of slime has the policy and the implementation part, from the log-probs under the generating "
-            "weights. Routing, precision and the rest need the tokens scored again with the weights at hand, which "
-            "only the lab runtime does."
-        )
-    return (
-        "The run was not diagnosed, so this is only the split into policy and implementation part. For routing, "
-        "precision and the rest, run it again with --set diagnose.every_n_steps=5."
     )
 
 
@@ -89,12 +67,13 @@ def _nothing_measured(run: Run) -> str:
         return f"{path} has logged no optimizer step yet: there is no mismatch to take apart"
     if run.config.get("runtime") == "slime":
         return (
-            f"{path} has no log-probs under the generating weights, so the mismatch cannot be split: run with "
-            "--set method.denominator=checkpoint"
+            f"{path} is a run of slime: routing, precision and the rest need its tokens scored again with the weights "
+            "at hand, which only the lab runtime does. With --set method.denominator=checkpoint its report has policy "
+            f"and implementation part: sat-slime report {path}"
         )
     return (
-        f"{path} has no diagnosed steps and no split of the mismatch: run again with --set diagnose.every_n_steps=5 "
-        "(every 5th optimizer step)"
+        f"{path} has no diagnosed steps: run again with --set diagnose.every_n_steps=5 (every 5th optimizer step); "
+        f"policy and implementation part are in its report: sat-slime report {path}"
     )
 
 
@@ -363,78 +342,3 @@ def share_figure(tokens: Tokens) -> Section:
         "quantile."
     )
     return Section("shares", "Who carries the mismatch", note, [chart])
-
-
-# ------------------------------------------------------------------ Eq. split by lag, from metrics.jsonl, without dumps
-
-SIZES = {"mismatch/d_pi": "mean |d|", "mismatch/policy": "policy", "mismatch/implementation": "implementation"}
-SHARES = {
-    "mismatch/policy_of_mean": "policy of mean",
-    "mismatch/policy_of_q90": "policy of tail 90 %",
-    "mismatch/policy_of_q99": "policy of tail 99 %",
-}
-
-
-def split_steps(metrics: Columns) -> pd.DataFrame:
-    """Return the split steps: the realized lag, and SIZES and SHARES, NaN where a step lacks one."""
-    frame = pd.DataFrame({"lag": np.round(metrics.get("lag/mean", np.zeros(len(metrics["mismatch/implementation"]))))})
-    for key in (*SIZES, *SHARES):
-        frame[key] = metrics.get(key, np.nan)
-    return frame[np.isfinite(frame["mismatch/implementation"])]
-
-
-def means(steps: pd.DataFrame) -> pd.Series:
-    """Return the means of SIZES and SHARES over the steps where they are known; a share counts by the |d| that it is
-    of, since nothing has no parts."""
-    shares, d_pi = steps[[*SHARES]], steps["mismatch/d_pi"]
-    weight = shares.notna().mul(d_pi, axis=0).sum()
-    return pd.concat([steps[[*SIZES]].mean(), shares.mul(d_pi, axis=0).sum() / weight.where(weight > 0)])
-
-
-def split_by_lag(metrics: Columns) -> pd.DataFrame:
-    """Return a row for each realized lag: lag, split steps, and the means over them."""
-    by_lag = split_steps(metrics).groupby("lag")
-    rows = [
-        {"lag": f"{lag:g}", "steps": len(steps)} | means(steps).rename(SIZES | SHARES).to_dict()
-        for lag, steps in by_lag
-    ]
-    return pd.DataFrame(rows)
-
-
-def split_table(metrics: Columns) -> Table:
-    """Tell the means over the split steps of each realized lag."""
-    return Table(
-        "parts",
-        "Policy and implementation part by lag",
-        "Means over the split steps (Eq. split), in nats: of |d|, of |log π − log π_l|, of |log π_l − log μ|. "
-        "Then the policy part's share of |d| in the direction of d, over all tokens and beyond the quantiles of each "
-        "step, steps weighted by their |d|; the implementation part has the rest.",
-        split_by_lag(metrics),
-        {"lag": "", "steps": "d"} | dict.fromkeys(SIZES.values(), ".5f") | dict.fromkeys(SHARES.values(), "%"),
-    )
-
-
-def split_findings(metrics: Columns) -> Iterator[str]:
-    """Say what the table shows, a sentence each."""
-    steps = split_steps(metrics)
-    mean = means(steps)
-    yield (
-        f"Over {len(steps)} split steps mean |d| is {mean['mismatch/d_pi']:.4f} nats, the policy part "
-        f"{mean['mismatch/policy']:.4f}, the implementation part {mean['mismatch/implementation']:.4f}."
-    )
-    if mean.notna().all():
-        texts = [percent(mean[key]) for key in SHARES]
-        yield (
-            f"The policy part carries {texts[0]} of mean |d|, {texts[1]} of it beyond the 90 % quantile and {texts[2]} "
-            "beyond the 99 % quantile (means over the steps, each by its |d|)."
-        )
-
-
-def split_figure(metrics: Columns) -> Section:
-    """Return the chart of both parts by lag."""
-    by_lag = split_by_lag(metrics).astype({"lag": float})
-    frame = by_lag.melt("lag", list(SIZES.values()), "line", "y").rename(columns={"lag": "x"})
-    chart = charts.lines(
-        "parts_by_lag", frame, "mean of |part|", "realized lag, updates", "nats", points=True, zero=True
-    )
-    return Section("parts_by_lag", "The split by lag", "Means over the split steps of each realized lag.", [chart])

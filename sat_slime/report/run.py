@@ -1,4 +1,4 @@
-"""report.html of one run, whatever is there of it: what happened in sentences, charts and a table."""
+"""report.html of one run, whatever is there of it: what happened in sentences, and charts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sat_slime.objective.method import known
 from sat_slime.objective.metrics import metric_named
 from sat_slime.report.charts import BLUE, GREY, Chart, axis, lines
 from sat_slime.report.frames import finite_mean, smooth, steps_of, window_of
-from sat_slime.report.page import Section, Table, headline, percent, section_of, write_page
+from sat_slime.report.page import Section, count_of, headline, percent, write_page
 from sat_slime.runs.folder import worked_seconds
 from sat_slime.runs.health import advisories, judge, measures
 from sat_slime.runs.live_view import duration
@@ -44,7 +44,7 @@ def write_report(path: str | Path) -> Path:
     config.folded = True
     return write_page(
         run.folder.report,
-        [first, *section_of(metrics_table(run.data)), *rest, config],
+        [first, *rest, config],
         title=run.name,
         subtitle=subtitle,
         answer=[*verdict(run), *summary(run), f"{_steps(run)} {_how_it_ended(run)}"],
@@ -149,11 +149,28 @@ def summary(run: Run) -> Iterator[str]:
         if "accuracy/low" in last:
             text += f", {last['accuracy/low']:.3f} to {last['accuracy/high']:.3f} for all of their kind"
         yield f"{text}."
+    yield _policy_share(metrics)
     if "tokens/response_total" in metrics:
         tokens = float(np.nansum(once_per_iteration(metrics, "tokens/response_total")))
         seconds = float(np.nansum(once_per_iteration(metrics, "time/step"))) if "time/step" in metrics else math.nan
         speed = f" in {duration(seconds)}: {tokens / seconds:,.0f} tokens/s" if seconds > 0 else ""
         yield f"{tokens:,.0f} response tokens trained{speed}."
+
+
+def _policy_share(metrics: Columns) -> str:
+    """Say how much of the mismatch is lag: the policy part's share of |d| over the split steps, each of which counts by
+    its |d|, since nothing has no parts."""
+    if not all(has(metrics, name) for name in ("mismatch/d_pi", *POLICY_OF)):
+        return ""
+    steps = pd.DataFrame({name: metrics[name] for name in ("mismatch/d_pi", *POLICY_OF)}).dropna()
+    weight = steps.pop("mismatch/d_pi")
+    if not weight.sum() > 0:
+        return ""
+    mean, q90, q99 = (percent(share) for share in steps.mul(weight, axis=0).sum() / weight.sum())
+    return (
+        f"Over {count_of(len(steps), 'split step')} the policy part carries {mean} of mean |d|, {q90} of it beyond the "
+        f"90 % quantile and {q99} beyond the 99 % quantile; the implementation part has the rest."
+    )
 
 
 def _steps(run: Run) -> str:
@@ -215,37 +232,11 @@ def _advisories(run: Run) -> Iterator[str]:
         yield f"Health, from step {one.since}{', still at the end' if one.lasts else ''}: {one.text}."
 
 
-# ------------------------------------------------------------------------------------------------------------- tables
-
-
 def ends(values: np.ndarray, period: int) -> tuple[float, float]:
     """Return the means over the first and over the last steps: a tenth of the run in whole lag cycles, at most half of
     it."""
     window = max(1, min(len(values) // 2, period * max(1, round(len(values) / 10 / period))))
     return finite_mean(values[:window]), finite_mean(values[-window:])
-
-
-TABLE = (
-    *("reward/mean", "response/length_mean", "mismatch/d_pi", "mismatch/q99", "mismatch/ess", "lag/mean", "sat/q"),
-    *("sat/gate_rate", "sat/newly_clipped", "clip/fraction", "routing/flip_rate", "grad_norm", "time/step"),
-)
-"""Metrics of the table."""
-
-
-def metrics_table(data: RunData) -> Table | None:
-    """Tell the first metrics of a run: at its start and end, and their range."""
-    rows = []
-    for name in TABLE:
-        if len(known := known_of(data.metrics, name)):
-            unit, scale = axis_of(name)
-            start, end = ends(scale * data.metrics[name], data.period)
-            least, most = scale * known.min(), scale * known.max()
-            rows.append({"metric": name, "unit": unit, "start": start, "end": end, "min": least, "max": most})
-    if not rows:
-        return None
-    note = "Start and end: means over the first and the last tenth of the steps, in whole lag cycles."
-    forms = {"metric": "", "unit": "", **dict.fromkeys(("start", "end", "min", "max"), ".4g")}
-    return Table("numbers", "In numbers", note, pd.DataFrame(rows), forms)
 
 
 # ------------------------------------------------------------------------------------------------------------- charts
@@ -264,6 +255,7 @@ class Panel(NamedTuple):
 
 RADIUS = "the radius that SAT comes to"
 PARTS, QUANTILES = ("d_pi", "policy", "implementation"), ("max", "q99", "q90", "q50")
+POLICY_OF = [f"mismatch/policy_of_{level}" for level in ("mean", "q90", "q99")]
 FIGURES: dict[str, tuple[str, str, Sequence[Panel]]] = {
     "overview": (
         "Accuracy, and d_pi over the lag",
@@ -275,7 +267,10 @@ FIGURES: dict[str, tuple[str, str, Sequence[Panel]]] = {
         "Training reward",
         "That of the policy that generated the batch, up to one lag ago. Faint lines are single steps, strong ones "
         "averages over whole lag cycles.",
-        [Panel("training reward", ["reward/mean"], raw=True, zero=False)],
+        [
+            Panel("training reward", ["reward/mean"], raw=True, zero=False),
+            Panel("tokens of a response", ["response/length_mean"], raw=True),
+        ],
     ),
     "mismatch": (
         "Mismatch between trainer and engine",
@@ -284,6 +279,9 @@ FIGURES: dict[str, tuple[str, str, Sequence[Panel]]] = {
         [
             Panel("mean |log π − log μ| per token", [f"mismatch/{part}" for part in PARTS], raw=True),
             Panel("quantiles of |log π − log μ|", [f"mismatch/{level}" for level in QUANTILES], log=True),
+            Panel("policy part of |log π − log μ|", POLICY_OF),
+            Panel("effective sample size of π / μ", ["mismatch/ess"]),
+            Panel("tokens that take other experts in the trainer", ["routing/flip_rate"]),
         ],
     ),
     "trust_region": (
@@ -364,7 +362,9 @@ def axis_of(name: str) -> tuple[str, float]:
     metric = metric_named(name)
     if metric is None:
         return "", 1.0
-    return ("% of tokens", 100.0) if metric.unit == "share" else (metric.unit, 1.0)
+    if metric.unit == "share":
+        return "% of |d|" if "policy_of" in name else "% of tokens", 100.0
+    return metric.unit, 1.0
 
 
 def panel_chart(data: RunData, panel: Panel, name: str, levels: Sequence[float] = ()) -> list[Chart]:

@@ -26,12 +26,12 @@ def test_all_that_slime_left_of_a_run(tmp_path):
     assert told.answer[1] == (
         "Read: 3 optimizer steps of a tracker (1 to 3); 1 evaluation; 1 optimizer step in dumps, 221 tokens."
     )
-    assert {table.name for table in told.tables} == {"dumped_steps", "places"}
+    assert [table.name for table in told.tables] == ["dumped_steps"]
     assert any("only 3 steps are there" in line for line in told.sentences("unknown"))
     page = html.unescape(told.path.read_text())
     for text in (f"sat-slime replay {DUMP / 'train_data'}", "Not visible here", *told.sentences("unknown")):
         assert text in page
-    assert (tmp_path / "out" / "tables" / "places.csv").exists()
+    assert (tmp_path / "out" / "tables" / "dumped_steps.csv").exists()
     assert list((tmp_path / "out" / "figures").glob("reward_1.*"))
 
 
@@ -46,7 +46,7 @@ def test_a_log_alone_says_which_flags_would_tell_more(tmp_path):
 def test_dumps_alone_ask_for_a_tracker(tmp_path):
     told = write_checkup([DUMP / "train_data" / "2.pt"], tmp_path / "out")
     assert "no tracker was given" in told.sentences("unknown")[0]
-    assert [table.name for table in told.tables] == ["dumped_steps", "places"]
+    assert [table.name for table in told.tables] == ["dumped_steps"]
 
 
 def test_every_flag_that_is_named_is_slimes():
@@ -69,25 +69,20 @@ def test_kinds_are_told_apart_by_what_they_hold(tmp_path):
         read([tmp_path / "x.bin"])
 
 
-def test_sums_over_dumps_are_those_of_their_tokens(tmp_path):
+def test_numbers_of_a_dumped_step_are_those_of_its_tokens(tmp_path):
     columns = rollout([40, 60, 20, 80], spread=0.5)
+    columns["advantages"][1][:] = 0
     torch.save(format_2(columns, [([0, 1, 2, 3], [[4]])]), tmp_path / "0.pt")
-    (step,), sums = (found := read([tmp_path / "0.pt"]).tokens).steps, found
+    (step,) = read([tmp_path / "0.pt"]).steps.to_dict("records")
     active = torch.cat(columns["loss_masks"]).bool()
     d = (torch.cat(columns["log_probs"]) - torch.cat(columns["rollout_log_probs"])).double()[active]
-    assert step["tokens"] == int(active.sum()) == sums.whole["tokens"]
-    assert step["mean |d|"] == pytest.approx(float(d.abs().mean())) and step["largest"] == pytest.approx(
-        float(d.abs().max())
-    )
-    assert step["99 %"] == pytest.approx(float(d.abs().quantile(0.99)))
     r = d.exp()
-    assert step["ESS"] == pytest.approx(float(r.sum() ** 2 / (len(r) * (r * r).sum())))
-    assert set(sums.groups.groupby(level=0)["tokens"].sum()) == {sums.whole["tokens"]}
-    assert sums.groups.groupby(level=0)["size"].sum().tolist() == pytest.approx([float(d.abs().sum())] * 3)
-    late = torch.cat([torch.arange(n) / n >= 0.95 for n in (40, 60, 20, 80)])[active]
-    assert sums.groups.loc["by place in the response", 5]["tokens"] == int(late.sum())
-    tail = d.abs() > d.abs().quantile(0.99)
-    assert sums.whole["tail"] == int(tail.sum())
+    assert (step["tokens"], step["responses"], step["no signal"]) == (int(active.sum()), 4, 0.25)
+    expected = {
+        **{"mean |d|": d.abs().mean(), "largest": d.abs().max(), "99 %": d.abs().quantile(0.99)},
+        "ESS": r.sum() ** 2 / (len(r) * (r * r).sum()),
+    }
+    assert {name: step[name] for name in expected} == pytest.approx({k: float(v) for k, v in expected.items()})
 
 
 def test_a_report_of_one_runs_trackers_is_its_check_up(tmp_path):

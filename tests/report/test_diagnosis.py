@@ -11,25 +11,20 @@ import numpy as np
 import pandas as pd
 import pytest
 from made_up_dumps import PARTS, made_up_dump, write_dumps
-from synthetic import step_metrics, write_run
+from synthetic import write_run
 from typer.testing import CliRunner
 
 from sat_slime.cli import app
-from sat_slime.config.jsonl import to_json
 from sat_slime.report.diagnosis import (
-    SHARES,
     Tokens,
     attribute,
     load_tokens,
     quantile,
-    split_findings,
-    split_table,
     tail_bounds,
     write_diagnosis,
 )
 from sat_slime.rollout.token_dump import TokenDump, dump_path, dump_paths, write_dump
 from sat_slime.runs.folder import RunFolderError
-from sat_slime.runs.reading import columns
 
 
 @pytest.fixture(scope="module")
@@ -209,43 +204,6 @@ def test_what_should_make_a_reader_doubt_is_said(run):
     assert any("tokens lie beyond the 99 % quantile" in text for text in warnings)
 
 
-@pytest.mark.parametrize("runtime", ["lab", "slime"])
-def test_without_dumps_the_metrics_tell_the_split(run, runtime):
-    config = (run / "config.yaml").read_text().replace("runtime: lab", f"runtime: {runtime}")
-    (run / "config.yaml").write_text(config)
-    shares = {"mismatch/policy_of_mean": 0.8, "mismatch/policy_of_q90": 0.9, "mismatch/policy_of_q99": 0.97}
-    rows = [step_metrics(step, 4) for step in range(1, 41)]
-    rows = [row | shares if "mismatch/policy" in row else row for row in rows]
-    (run / "metrics.jsonl").write_text("".join(to_json(row) + "\n" for row in rows))
-    found = write_diagnosis(run)
-    (table,) = found.tables
-    split = [row for row in rows if "mismatch/policy" in row]
-    lags = sorted({row["lag/mean"] for row in split})
-    assert [float(lag) for lag in table.frame["lag"]] == lags
-    assert table.frame["mean |d|"][0] == pytest.approx(
-        np.mean([row["mismatch/d_pi"] for row in split if row["lag/mean"] == lags[0]])
-    )
-    assert "80.0" in found.answer[1] and "97.0" in found.answer[1]
-    assert ("only the lab runtime does" in found.warnings[0]) == (runtime == "slime")
-    assert ("--set diagnose.every_n_steps=5" in found.warnings[0]) == (runtime == "lab")
-
-
-def test_a_step_without_mismatch_has_no_say_in_the_shares():
-    names = ("mismatch/policy_of_mean", "mismatch/policy_of_q90", "mismatch/policy_of_q99")
-    steps = [(0.0, 0.0), (1e-9, 0.0), (0.03, 1.0), (0.01, 0.6)]
-    rows = [
-        {"step": step, "lag/mean": float(step > 1), "mismatch/d_pi": d, "mismatch/policy": d * share}
-        | {"mismatch/implementation": d * (1 - share)}
-        | dict.fromkeys(names, share)
-        for step, (d, share) in enumerate(steps)
-    ]
-    metrics = columns(rows)
-    assert "carries 90.0\xa0% of mean" in list(split_findings(metrics))[1]
-    at_lag_0, at_lag_1 = split_table(metrics).frame[list(SHARES.values())].to_numpy().tolist()
-    assert at_lag_0 == [0.0] * 3 and at_lag_1 == pytest.approx([0.9] * 3)
-    assert split_table(columns(rows[:1])).frame[list(SHARES.values())].isna().all(axis=None)
-
-
 def test_the_command_prints_tables_and_where_the_page_is(run):
     write_dumps(run)
     result = command(run)
@@ -255,10 +213,12 @@ def test_the_command_prints_tables_and_where_the_page_is(run):
 
 
 def test_a_run_without_any_measurement_is_refused_with_the_remedy(run, tmp_path):
-    rows = [{k: v for k, v in step_metrics(i).items() if "implementation" not in k} for i in range(1, 9)]
-    (run / "metrics.jsonl").write_text("".join(to_json(row) + "\n" for row in rows))
     result = command(run)
     assert result.exit_code == 2 and "--set diagnose.every_n_steps=5" in result.stderr
+    assert f"sat-slime report {run}" in result.stderr
+    (run / "config.yaml").write_text((run / "config.yaml").read_text().replace("runtime: lab", "runtime: slime"))
+    with pytest.raises(RunFolderError, match="its report has policy and implementation part"):
+        write_diagnosis(run)
     (run / "metrics.jsonl").write_text("")
     with pytest.raises(RunFolderError, match="no optimizer step yet"):
         write_diagnosis(run)

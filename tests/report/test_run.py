@@ -13,7 +13,6 @@ from sat_slime.report.run import (
     ends,
     figures,
     findings,
-    metrics_table,
     panel_chart,
     summary,
     verdict,
@@ -35,7 +34,7 @@ FAILED = json.dumps(
 def test_the_answer_comes_first_then_one_chart_then_all_else(tmp_path, pictures):
     folder = write_run(tmp_path / "run", 48, state=FAILED)
     page = write_report(folder).read_text()
-    order = ["Held-out accuracy rose from", 'id="overview"', 'id="numbers"', 'id="reward"']
+    order = ["Held-out accuracy rose from", 'id="overview"', 'id="reward"']
     assert [page.index(part) for part in order] == sorted(page.index(part) for part in order)
     for part in ("SAT-GSPO w/ R3 · lag 8", "failed after 5 min 00 s: engine 0 died &lt;4 times&gt;", "48 of 200"):
         assert part in page
@@ -114,14 +113,6 @@ def test_what_happened_is_said(tmp_path, files, said):
     assert said in write_report(folder).read_text()
 
 
-def test_the_table_has_start_end_and_range(tmp_path):
-    data = load_run(write_run(tmp_path / "run", 80)).data
-    row = metrics_table(data).frame.set_index("metric").loc["grad_norm"]
-    own = data.metrics["grad_norm"]
-    assert (row["start"], row["end"]) == pytest.approx((own[:8].mean(), own[-8:].mean()))
-    assert (row["min"], row["max"]) == (own.min(), own.max())
-
-
 def test_ends_average_whole_lag_cycles():
     sawtooth = np.tile([1.0, 2.0, 3.0, 4.0], 25)
     assert ends(sawtooth, 4) == (2.5, 2.5)
@@ -189,6 +180,22 @@ def test_a_column_that_is_missing_at_some_steps_makes_no_false_sentence(tmp_path
     run = load_run(folder)
     said = [*verdict(run), *summary(run), *findings(run)]
     assert not any("nan" in text.split() for text in said) and not recwarn.list
+
+
+def test_how_much_of_the_mismatch_is_lag_is_said_by_the_size_of_each_step(tmp_path):
+    """A step without mismatch has no say; a row that is not split has none either."""
+    folder = write_run(tmp_path / "run", 1)
+    names = [f"mismatch/policy_of_{level}" for level in ("mean", "q90", "q99")]
+    rows = [
+        {"step": step, "mismatch/d_pi": d} | (dict.fromkeys(names, share) if share is not None else {})
+        for step, (d, share) in enumerate([(0.0, 0.0), (1e-9, 0.0), (0.03, 1.0), (0.05, None), (0.01, 0.6)])
+    ]
+    (folder / "metrics.jsonl").write_text(lines(rows))
+    (said,) = [text for text in summary(load_run(folder)) if text]
+    for part in ("Over 4 split steps", f"90.0{NBSP}% of mean |d|", f"90.0{NBSP}% of it beyond the 90 % quantile"):
+        assert part in said
+    (folder / "metrics.jsonl").write_text(lines(rows[:1]))
+    assert not [text for text in summary(load_run(folder)) if text]
 
 
 def test_a_run_that_went_on_is_told_with_the_time_of_all_its_starts(tmp_path):
