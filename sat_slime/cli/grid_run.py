@@ -195,11 +195,8 @@ def headline(plan: GridPlan, unless: Iterable[Cell] = ()) -> str:
 
 
 def remark(plan: GridPlan, cell: Cell) -> str:
-    """Return what is to be said of a cell beside its numbers: that it has collapsed, or why it has not finished."""
-    if plan.folder.state(cell) not in ("finished", "running"):
-        return plan.folder.error(cell) or ""
-    newest = last_row(plan.folder.run_folder(cell).metrics)
-    return "meets the collapse rule" if number(newest, "collapse/met", 0.0) > 0 else ""
+    """Return why a cell has not finished; empty where it has, or goes on."""
+    return "" if plan.folder.state(cell) in ("finished", "running") else plan.folder.error(cell) or ""
 
 
 def describe(plan: GridPlan) -> str:

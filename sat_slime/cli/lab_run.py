@@ -247,7 +247,7 @@ def _run(
     with RunView(heading, optimizer_steps(config), console, done) as view:
         log = None
         try:
-            log = RunLog(folder, view, config.model_dump(mode="json"))
+            log = RunLog(folder, view, config.logging.tensorboard)
             for path in aside:
                 log.message(f"a checkpoint that is not gone on from is now {path}", "warning")
             log.message(f"{heading}, in {folder.path}")

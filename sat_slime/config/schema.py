@@ -277,13 +277,6 @@ class DumpConfig(Section):
     """Iterations between dumps of the tokens that were trained on, about 27 bytes each; 0: only diagnosed steps."""
 
 
-class CollapseConfig(Section):
-    """The collapse rule (docs/runs.md), which is watched in every run: one that meets it says so in its log."""
-
-    stop: bool = False
-    """End such a run after the iteration, with a checkpoint; it counts as finished."""
-
-
 class LoggingConfig(Section):
     """Trackers and files that get metrics besides metrics.jsonl."""
 
@@ -291,8 +284,6 @@ class LoggingConfig(Section):
     """Write TensorBoard events into the run folder, where the package is installed."""
     samples_every_n_iterations: NonNegativeInt = 16
     """Iterations between batches whose responses are written to samples/; 0: never."""
-    health: bool = True
-    """Say in view, log and report what looks unhealthy, with its threshold and what to try (docs/runs.md)."""
 
 
 class LabConfig(Run):
@@ -312,5 +303,4 @@ class LabConfig(Run):
     checkpoint: Annotated[CheckpointConfig, MAY_CHANGE_ON_RESUME, COMPUTES_NOTHING] = CheckpointConfig()
     diagnose: DiagnoseConfig = DiagnoseConfig()
     dump: Annotated[DumpConfig, MAY_CHANGE_ON_RESUME] = DumpConfig()
-    collapse: Annotated[CollapseConfig, MAY_CHANGE_ON_RESUME, COMPUTES_NOTHING] = CollapseConfig()
     logging: Annotated[LoggingConfig, MAY_CHANGE_ON_RESUME, COMPUTES_NOTHING] = LoggingConfig()

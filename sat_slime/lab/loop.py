@@ -214,15 +214,12 @@ class Pipeline:
     # ------------------------------------------------------------------------------------------------- loop
 
     def _loop(self) -> None:
-        """Iterates until the run is complete, is interrupted, or the log names a reason to stop."""
+        """Iterates until the run is complete or interrupted."""
         config = self.config
         lag, total = config.pipeline.lag, config.pipeline.iterations
         saved = self.iteration
         self.interruption.looping = True
         while self.iteration < total and not self.interruption.asked:
-            if reason := self.log.stop_reason():
-                self.log.message(f"ending after iteration {self.iteration} of {total}: {reason}", "warning")
-                break
             self.seconds = dict.fromkeys(("wait", "train", "sync"), 0.0)
             started = time.monotonic()
             batch = self._next_batch()

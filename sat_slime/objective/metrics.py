@@ -121,7 +121,6 @@ _STEP = (
     Metric("loss/policy", "loss", "The surrogate's term of it.", "sum", slime=("train/pg_loss",)),
     Metric("loss/kl", "nats", "KL to the reference, without its coefficient.", "sum", slime=("train/kl_loss",)),
     Metric("loss/entropy", "nats", "Entropy, without its coefficient.", "sum", slime=("train/entropy_loss",)),
-    Metric("collapse/met", "0 or 1", "1 while the [collapse rule](runs.md#collapse) holds.", "step", runtime="lab"),
     Metric("rollout/rejected", "count", "Responses that failed validation: they stay in their batch and are not trained.", "step", runtime="slime"),
     Metric("rollout/rejected/REASON", "count", "The rejected by reason, where there are any.", "step", runtime="slime"),
     Metric("rollout/{finished,finished_length_mean}", "count, tokens", "Mode streaming: responses completed since the step before, and their mean length.", "step"),

@@ -25,7 +25,6 @@ from sat_slime.runs.health import (
     SCORES,
     Symptom,
     judge,
-    order,
     symptoms,
     verdict,
 )
@@ -239,13 +238,13 @@ def write_checkup(paths: Sequence[Path], folder: Path, on_file: Callable[[str], 
             ],
             title=f"{Path(paths[0]).resolve().name}: a check-up",
             subtitle="a run of slime, from its own trackers and dumps",
-            answer=[unhealthy, *_summary(found, seen)],
+            answer=[unhealthy, *_summary(found)],
             warnings=map(str, found.skipped),
             command=f"sat-slime diagnose {shlex.join(map(str, paths))}",
         )
 
 
-def _summary(found: Checkup, seen: Sequence[Symptom]) -> Iterator[str]:
+def _summary(found: Checkup) -> Iterator[str]:
     """Tell what was read and what happened, a sentence each."""
     parts, metrics, dumped = [], found.data.metrics, found.steps
     if metrics:
@@ -265,8 +264,6 @@ def _summary(found: Checkup, seen: Sequence[Symptom]) -> Iterator[str]:
         )
     if metrics and (sentence := judge(metrics, found.data.evals, 1).sentence):
         yield f"{sentence[0].upper()}{sentence[1:]}."
-    if text := order(seen):
-        yield text
     if len(dumped):
         yield f"In the dumps mean |d| is {np.average(dumped['mean |d|'], weights=dumped['tokens']):.4f} nats."
 

@@ -73,7 +73,6 @@ class ComparedRun(Run):
         if not self.steps or self.faults:
             return False
         if self.planned_steps:
-            # a run that collapse.stop ended is finished too
             return self.status == "finished" or self.steps >= self.planned_steps
         return self.status in ("unknown", "finished")
 

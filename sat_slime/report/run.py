@@ -206,7 +206,7 @@ def findings(run: Run) -> Iterator[str]:
             "set method.sat.scope to step."
         )
     yield from row_faults(run.folder)
-    yield from _advisories(run)
+    yield from health(run)
     if broken := run.data.not_finite:
         count, names = sum(map(len, broken.values())), ", ".join(sorted(broken)[:5])
         yield f"{count} logged values were not finite numbers (null in metrics.jsonl), of {names}; charts lack them."
@@ -223,10 +223,8 @@ def findings(run: Run) -> Iterator[str]:
         yield f"Only {run.steps} steps were logged, less than two lag cycles: averages mean little."
 
 
-def _advisories(run: Run) -> Iterator[str]:
+def health(run: Run) -> Iterator[str]:
     """Tell what looked unhealthy at some time: the first time of each rule, and whether it held at the end."""
-    if not section(run.config, "logging").get("health", True):
-        return
     told = advisories(run.data.metrics, *measures(run.config))
     for one in sorted(told, key=lambda one: one.since or 0):
         yield f"Health, from step {one.since}{', still at the end' if one.lasts else ''}: {one.text}."

@@ -1,5 +1,5 @@
 """Says what looks unhealthy in a run, by a table of rules: bounds on the level of a metric, what is then said, and what
-to try. A run of ours is judged while it goes on, one of slime's own loss afterwards, from what its trackers hold.
+to try. A run of ours is judged by its metrics.jsonl, one of slime's own loss by what its trackers hold.
 
 A level is most often the mean over 16 known steps in a row, so that the order of two symptoms is sure only where more
 steps than that lie between them. None is a verdict, and none says what caused the others: a run that a rule holds for
@@ -113,11 +113,6 @@ RULES = (
         BROKEN_BATCH,
     ),
     Rule(
-        Bound("loss", "loss/policy", MOST_LOSS, over="size", runs="slime"),
-        f"the policy loss {BEYOND}",
-        BROKEN_BATCH,
-    ),
-    Rule(
         Bound("mismatch", "mismatch/d_pi", MISMATCH_RISE, of="lowest", ceiling=MISMATCH_CEILING),
         "mean |log π − log μ| is {level:.3g} nats, {crossed}",
         "The trained policy is far from the one that sampled. Try a smaller lag, radius or learning rate{or_sat}. On "
@@ -213,8 +208,6 @@ RULES = (
         "accepts an answer without its derivation",
     ),
 )
-JUDGED = {"step", "reward/mean", *(rule.bound.metric for rule in RULES)}
-"""What the rules of health and collapse read of a step."""
 
 
 # ------------------------------------------------------------------------------------------- levels over the steps
@@ -288,7 +281,6 @@ def judged(
     period: int,
     planned: Mapping[str, float],
     worst: bool,
-    newest: bool = False,
 ) -> Symptom | None:
     """Return what a rule says of the values of its metric, or None.
 
@@ -298,7 +290,6 @@ def judged(
         period: steps of a lag cycle.
         planned: numbers of a run's settings that rules measure by, as far as they tell: tail, lag and responses.
         worst: tell the worst level, not the one with which it began.
-        newest: tell the last time that it began, not the first.
     """
     bound, there = rule.bound, np.isfinite(values)
     size = 1 if bound.over == "size" else whole_cycles(LEVEL_STEPS, period)
@@ -328,8 +319,7 @@ def judged(
     outside &= level >= bound.least
     if not outside.any():
         return None
-    begins = np.flatnonzero(outside & ~np.append(False, outside[:-1]))
-    since = int(begins[-1 if newest else 0])
+    since = int(outside.argmax())
     told, beside = float(level[since]), float(usual[since])
     if worst:
         told, beside = float((np.fmax if bound.above else np.fmin).reduce(level[since:])), float(usual[-1])
@@ -380,7 +370,7 @@ def scores(rows: Sequence[tuple[float, float, float]]) -> Iterator[tuple[Score, 
 
 @dataclass
 class Collapse:
-    """The collapse rule, the same for every run, after it and while it goes on.
+    """The collapse rule, the same for every run.
 
     A run **has collapsed** where, at an evaluation, both hold:
 
@@ -472,14 +462,13 @@ def measures(config: Mapping[str, Any]) -> tuple[int, dict[str, float]]:
     return period, {name: value for name, value in settings.items() if value is not None}
 
 
-def advisories(metrics: Columns, period: int, planned: Mapping[str, float], newest: bool = False) -> Iterator[Symptom]:
-    """Yield what ever looked unhealthy in the columns of a run of ours, with what was said as it began: for the first
-    time, or the newest."""
+def advisories(metrics: Columns, period: int, planned: Mapping[str, float]) -> Iterator[Symptom]:
+    """Yield what ever looked unhealthy in the columns of a run of ours, as it first began."""
     for rule in RULES:
         if rule.bound.runs != "slime" and has(metrics, rule.bound.metric):
             values = metrics[rule.bound.metric]
             steps = np.nan_to_num(metrics.get("step", np.zeros(len(values))))  # a damaged row may lack its own
-            if symptom := judged(rule, steps, values, period, planned, worst=False, newest=newest):
+            if symptom := judged(rule, steps, values, period, planned, worst=False):
                 yield symptom
 
 
@@ -634,20 +623,3 @@ def verdict(data: RunData, found: Sequence[Symptom]) -> str:
     missing = ", ".join(name for name in lengths if name not in judged)
     also = f" Not judged, since fewer than {FLOOR_STEPS} steps have it: {missing}." if missing else ""
     return "" if found else f"The rules found nothing unhealthy in {', '.join(judged)} of {steps} steps.{also}"
-
-
-def order(symptoms: Sequence[Symptom]) -> str:
-    """Return in words what came before the score fell; empty where nothing fell."""
-    fell = next((symptom for symptom in symptoms if symptom.name in ("reward", "evaluation")), None)
-    if fell is None or fell.since is None:
-        return ""
-    ahead = {
-        f"{symptom.name} (step {symptom.since})": fell.since - symptom.since
-        for symptom in symptoms
-        if symptom.since is not None and symptom is not fell
-    }
-    before = ", ".join(name for name, steps in ahead.items() if steps > LEVEL_STEPS)
-    beside = ", ".join(name for name, steps in ahead.items() if abs(steps) <= LEVEL_STEPS)
-    text = f"the {fell.name} fell, at step {fell.since}"
-    text = f"Before {text}, came: {before}" if before else f"Nothing that is logged moved clearly before {text}"
-    return f"{text}; at about the same time: {beside}." if beside else f"{text}."

@@ -4,38 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import math
 import threading
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from sat_slime.config.disk import disk_is_full
 from sat_slime.config.jsonl import append_line, keep_rows, number, to_json
 from sat_slime.runs.folder import RunFolder
-from sat_slime.runs.health import JUDGED, LEVEL_STEPS, advisories, judge, measures
 from sat_slime.runs.live_view import RunView, eval_line, live_words
-from sat_slime.runs.reading import Columns, columns, row_faults, section
+from sat_slime.runs.reading import row_faults
 
 
 class RunLog:
     """The log of one run. Its methods may be called from several threads."""
 
-    def __init__(self, folder: RunFolder, view: RunView, config: Mapping[str, Any] | None = None):
-        """config: the run's settings, as config.yaml has them. With them the rules of health and collapse are held
-        against its rows every 16 steps, the latter at evaluations too, and what begins to hold joins the messages."""
+    def __init__(self, folder: RunFolder, view: RunView, tensorboard: bool = False):
+        """tensorboard: write its events too, where the package is installed."""
         self._folder = folder
         self._view = view
         self._lock = threading.RLock()
-        self._config, self._collapse = config, ""
-        self._metrics: dict[str, list[float]] = {"step": []}
-        """What the rules read of the rows so far, NaN where one lacks it."""
-        self._evals: list[dict[str, Any]] = []
-        wanted = section(config or {}, "logging").get("tensorboard", False)
-        self._tensorboard = wanted and importlib.util.find_spec("tensorboard") is not None
+        self._tensorboard = tensorboard and importlib.util.find_spec("tensorboard") is not None
         self._events: Any = None
         """TensorBoard's writer, once there is something to write."""
         self._purge_step: int | None = None
@@ -43,21 +33,10 @@ class RunLog:
     def step(self, metrics: Mapping[str, Any]) -> None:
         """Record one optimizer step as a line of metrics.jsonl. `metrics["step"]` is the number of updates made."""
         metrics = _numbers(metrics)
-        if self._config is not None:
-            metrics["collapse/met"] = float(bool(self._collapse))
         self._append(self._folder.metrics, to_json(metrics))
         self.message("  ".join([f"step {metrics.get('step', '?')}", *live_words(metrics)]), "debug")
         self._track(metrics)
         self._view.step(metrics)
-        self._note(metrics)
-        step = int(number(metrics, "step", 0))
-        if self._config is not None and step % LEVEL_STEPS == 0:
-            judged = self._judged()
-            self._tell_collapse(judged)
-            told = advisories(judged, *measures(self._config), newest=True)
-            for symptom in told if section(self._config, "logging").get("health", True) else ():
-                if (symptom.since or 0) > step - LEVEL_STEPS:  # those before were told then
-                    self.message(f"health: {symptom.text}", "warning")
 
     def eval(self, metrics: Mapping[str, Any]) -> None:
         """Record one evaluation (step, weights_step, accuracy, n_samples) as a line of eval.jsonl."""
@@ -66,35 +45,6 @@ class RunLog:
         self.message(eval_line(metrics), "debug")
         self._track({"step": metrics.get("step", 0)} | {f"eval/{k}": v for k, v in metrics.items() if k != "step"})
         self._view.eval(metrics)
-        self._evals.append(metrics)
-        self._tell_collapse(self._judged())
-
-    def stop_reason(self) -> str | None:
-        """Return why the run is to end after this iteration, or None."""
-        stops = section(self._config or {}, "collapse").get("stop", False)
-        return f"{self._collapse} (collapse.stop)" if self._collapse and stops else None
-
-    def _note(self, row: Mapping[str, Any]) -> None:
-        """Add what the rules read of a row."""
-        count = len(self._metrics["step"])
-        for key in JUDGED:
-            if isinstance(row.get(key), (int, float)):
-                self._metrics.setdefault(key, [math.nan] * count)
-        for key, values in self._metrics.items():
-            values.append(number(row, key))
-
-    def _judged(self) -> dict[str, np.ndarray]:
-        return {key: np.array(values) for key, values in self._metrics.items()}
-
-    def _tell_collapse(self, metrics: Columns, aloud: bool = True) -> None:
-        """Hold the rule against all rows; write a warning, once each time that it begins to hold."""
-        if self._config is None:
-            return
-        before, evals = self._collapse, columns(self._evals)
-        period, _ = measures(self._config)
-        self._collapse = judge(metrics, evals, period).sentence
-        if aloud and self._collapse and not before:
-            self.message(self._collapse, "warning")
 
     def samples(self, iteration: int, rows: list[dict[str, Any]]) -> None:
         """Write the responses of one iteration to samples/ITERATION.jsonl, in place of those written before."""
@@ -120,11 +70,7 @@ class RunLog:
         lost = list(row_faults(self._folder)) if step > 0 else []
         with self._lock, _writing(self._folder.path):
             kept = keep_rows(self._folder.metrics, lambda row: number(row, "step", 0) <= step)
-            self._evals = keep_rows(self._folder.eval, lambda row: number(row, "step", 0) <= step)
-            self._metrics = {"step": []}
-            for row in kept:
-                self._note(row)
-            self._tell_collapse(self._judged(), aloud=False)
+            keep_rows(self._folder.eval, lambda row: number(row, "step", 0) <= step)
             last = max((number(row, "iteration", -1) for row in kept), default=-1)
             for path in self._folder.samples.glob("*.jsonl"):
                 if path.stem.isdigit() and int(path.stem) > last:

@@ -101,7 +101,7 @@ def test_its_metrics_are_written_and_drawn(package, tmp_path):
     built = build_method(config.method)
     folder = RunFolder.create(tmp_path / "run", dump_config(config))
     view = RunView("run", 20, Console(file=io.StringIO(), width=300))
-    with contextlib.closing(RunLog(folder, view, config.model_dump(mode="json"))) as log:
+    with contextlib.closing(RunLog(folder, view)) as log:
         for step in range(1, 21):
             accumulator = MetricAccumulator()
             for farthest in (3.0, 3.0 + step / 10):

@@ -74,7 +74,6 @@ def test_what_a_comparison_does_not_tell():
         "checkpoint",
         "cluster",
         "estimate",
-        "collapse",
         "pipeline.canary",
         "slime.save-interval",
     }

@@ -95,7 +95,7 @@ class Run:
 
     def comparable(self, name: str = "metrics") -> list[dict]:
         """Rows without what depends on the clock, and without counts of the faults that a test caused."""
-        left_out = ("time/", "rollout/", "collapse/")
+        left_out = ("time/", "rollout/")
         return [{k: v for k, v in row.items() if not k.startswith(left_out)} for row in self.rows(name)]
 
     def until(self, steps: int) -> list:

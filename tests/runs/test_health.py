@@ -1,19 +1,16 @@
 """What looks unhealthy: a healthy run has no finding, each illness has its own from its step on, said once and with
-what to try; and the collapse rule, which live and afterwards agree on."""
+what to try; and the collapse rule."""
 
-import io
 import json
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
-from rich.console import Console
 from synthetic import step_metrics
 
 import sat_slime
 from sat_slime.config import LabConfig, dump_config
-from sat_slime.config.jsonl import read_rows
 from sat_slime.config.method_section import method_switches
 from sat_slime.report.run import findings
 from sat_slime.runs.folder import RunFolder
@@ -24,12 +21,9 @@ from sat_slime.runs.health import (
     advisories,
     judge,
     measures,
-    order,
     symptoms,
     verdict,
 )
-from sat_slime.runs.live_view import RunView
-from sat_slime.runs.log import RunLog
 from sat_slime.runs.reading import RunData, columns, load_run, not_finite
 from sat_slime.runs.trackers import read_tracked
 
@@ -223,18 +217,6 @@ def test_a_ratio_that_is_always_1_is_told():
     assert "--use-rollout-logprobs" in last.advice and "cap of TIS" not in last.seen
 
 
-def test_what_came_before_the_fall_is_said_in_its_order():
-    made = run(reward__mean=0.3)
-    made["mismatch/d_pi"][60:] *= 6
-    made["grad_norm"][90:] *= 10
-    made["loss/kl"][ILL + 10 :] *= 20
-    text = order(found_in(made))
-    before = r"Before the reward fell, at step 1[23]\d, came: mismatch \(step 6\d\), gradient \(step 9\d\)"
-    assert re.fullmatch(before + r"; at about the same time: kl \(step 1[34]\d\)\.", text)
-    assert "Nothing that is logged moved clearly before" in order(found_in(run(reward__mean=0.3)))
-    assert order([]) == ""
-
-
 def test_every_flag_that_is_named_is_slimes():
     texts = [rule.advice for rule in RULES]
     texts += [symptom.advice for symptom in found_in(run(ppo_kl=1))]
@@ -329,45 +311,11 @@ def test_rules_measure_by_the_plan(settings, planned):
     assert {name: known.get(name) for name in planned} == planned
 
 
-@pytest.fixture
-def folder(tmp_path):
+def test_the_page_says_since_when(tmp_path):
     folder = RunFolder.create(tmp_path / "run", dump_config(CONFIG))
-    yield folder
-    folder.unlock()
-
-
-def test_the_log_says_it_once_also_over_a_resume(folder):
-    told = io.StringIO()
-    view = RunView("run", PLAN, Console(file=told, width=300))
-    first = RunLog(folder, view, SETTINGS)
-    for row in ill_rows(mismatch__ess=0.3)[:80]:
-        first.step(row)
-    first.close()
-    assert folder.log.read_text().count("WARNING health: the effective sample size") == 1
-    resumed = RunLog(folder, view, SETTINGS)
-    resumed.rewind(76)
-    for row in ill_rows(mismatch__ess=0.3)[76:]:
-        resumed.step(row)
-    resumed.close()
-    assert folder.log.read_text().count("WARNING health: ") == 1 and told.getvalue().count("warning: health: ") == 1
-
-
-def test_what_passes_and_comes_again_is_told_again(folder):
-    log = RunLog(folder, RunView("run", PLAN, Console(quiet=True)), SETTINGS)
-    for step in range(1, 193):
-        log.step(row(step, 50 <= step < 70 or 130 <= step < 150))
-    log.close()
-    told = [line for line in folder.log.read_text().splitlines() if "WARNING health: " in line and "log μ" in line]
-    assert len(told) == 2
-
-
-def test_the_page_says_since_when(folder):
     folder.metrics.write_text("".join(json.dumps(row) + "\n" for row in ill_rows(mismatch__ess=0.3)))
     (said,) = [text for text in findings(load_run(folder.path)) if text.startswith("Health")]
     assert said.startswith("Health, from step 60, still at the end: the effective sample size is 4")
-    quiet = CONFIG.model_copy(update={"logging": CONFIG.logging.model_copy(update={"health": False})})
-    folder.config.write_text(dump_config(quiet))
-    assert not [text for text in findings(load_run(folder.path)) if text.startswith("Health")]
 
 
 # ------------------------------------------------------------------------------------------------------- a collapse
@@ -439,52 +387,3 @@ def test_band_is_over_whole_lag_cycles():
     assert judge(*curves(sawtooth, []), 8).departed is None
     risen = np.concatenate([sawtooth, MISMATCH_RISE * np.tile(np.arange(1.0, 9.0), 4) / 128])
     assert judge(*curves(risen, []), 8).departed == len(sawtooth) + 16
-
-
-def row(step, collapsed):
-    changes = {"mismatch/d_pi": 0.3 if collapsed else 0.02, "reward/mean": 0.1 if collapsed else 0.8}
-    return step_metrics(step, 1, **changes)
-
-
-def live(folder, stop=False, steps=range(1, 121), fall=60):
-    settings = {"pipeline": {"lag": 1}, "collapse": {"stop": stop}}
-    log = RunLog(folder, RunView("run", 120, Console(quiet=True)), settings)
-    told = None
-    for step in steps:
-        log.step(row(step, step > fall))
-        if step % 10 == 0:
-            log.eval({"step": step, "weights_step": step, "accuracy": 0.1 if step > fall else 0.8, "n_samples": 256})
-        told = told or (step if log.stop_reason() else None)
-    return log, told
-
-
-def test_a_run_says_that_it_collapses_and_goes_on_and_the_files_say_the_same(folder):
-    log, told = live(folder)
-    log.close()
-    assert told is None
-    after = judge(columns(read_rows(folder.metrics)), columns(read_rows(folder.eval)), 1)
-    assert after.since == 80 and f"WARNING {after.sentence.partition(' (')[0]}" in folder.log.read_text()
-    rows = read_rows(folder.metrics)
-    assert [row["collapse/met"] for row in rows].index(1.0) == 80  # the step after the second bad evaluation
-    assert folder.log.read_text().count("meets the collapse rule since step 80") == 1
-
-
-def test_it_is_asked_to_stop_only_where_the_config_says_so(folder):
-    log, told = live(folder, stop=True)
-    log.close()
-    assert told == 80 and "collapse.stop" in str(log.stop_reason())
-
-
-def test_a_resumed_run_knows_what_came_before(folder):
-    log, _ = live(folder, steps=range(1, 101))
-    log.rewind(70)
-    for step in range(71, 121):
-        log.step(row(step, True))
-        if step % 10 == 0:
-            log.eval({"step": step, "weights_step": step, "accuracy": 0.1, "n_samples": 256})
-    log.close()
-    resumed = [(row["step"], row["collapse/met"]) for row in read_rows(folder.metrics)]
-    other, _ = live(RunFolder.create(folder.path.parent / "whole", "name: whole\n"))
-    other.close()
-    whole = read_rows(folder.path.parent / "whole" / "metrics.jsonl")
-    assert resumed == [(row["step"], row["collapse/met"]) for row in whole]

@@ -81,7 +81,7 @@ def test_threads_do_not_tear_lines(folder, log):
 
 def test_tensorboard_has_one_value_per_step_after_a_rewind(folder, view):
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    log = RunLog(folder, view, {"logging": {"tensorboard": True}})
+    log = RunLog(folder, view, tensorboard=True)
     for step in (1, 2, 3):
         log.step({"step": step, "reward/mean": step / 10})
     log.rewind(2)
