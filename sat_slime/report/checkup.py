@@ -92,7 +92,7 @@ def read(paths: Sequence[Path], on_file: Callable[[str], object] = lambda name: 
             raise RunFolderError(f"{path}: {what_it_is(path)}. What can be read is {READABLE}; and {DUMPS}")
     if trackers:
         on_file("trackers")
-        found.data = read_tracked(trackers).data()
+        found.data = read_tracked(trackers)
     dumps, found.skipped = find_dumps(found.training)
     rows = []
     for step in steps(dumps):

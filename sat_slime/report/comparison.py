@@ -6,7 +6,6 @@ from __future__ import annotations
 import inspect
 import math
 import shlex
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sat_slime.report.charts import Chart, Look, lines, looks
-from sat_slime.report.frames import Collection, ComparedRun, collect, curve, differing_settings, seed_curve
+from sat_slime.report.charts import Chart, lines, looks
+from sat_slime.report.frames import Collection, ComparedRun, collect, differing_settings, seed_curve
 from sat_slime.report.methods import (
     ANSWERS_PER_EVALUATION,
     BASE_MODEL_SCORE,
@@ -90,17 +89,13 @@ def write_comparison(paths: Sequence[str | Path], out: str | Path | None = None,
 def sections(collection: Collection, differences: pd.DataFrame) -> Iterator[Section]:
     """Yield the parts of the page."""
     several = seeds_of(collection)[1] > 1
-    few = len(collection.runs) <= OVERLAID
-    curves = [curve_section(collection, key) for key in CURVES if not few or key.startswith("sat/")]
-    if few:
-        charts = [chart for key in ("accuracy", "mismatch/d_pi") for chart in overlaid(collection, key)]
-        curves.insert(0, Section("overview", "The runs over each other", "Step by step, without averages.", charts))
-    yield curves[0]
+    first, *curves = (curve_section(collection, key) for key in CURVES)
+    yield first
     for lag in collection.lags:
         yield from section_of(main_table(collection, lag))
     if len(differences) and (differences["pairs"] > 1).any():
         yield from section_of(difference_table(differences))
-    yield from curves[1:]
+    yield from curves
     yield Section("limits", "What this does not show", sentences=list(limits(collection)))
     rule = str(inspect.getdoc(Collapse)).replace("**", "")
     rules = f"Differences: {TEST}.\n\n" * several + rule + f"\n\nPaper: {SOURCE}." * collection.paper
@@ -156,7 +151,7 @@ def summary(collection: Collection, differences: pd.DataFrame) -> Iterator[str]:
         parts += [f"{count} {what}"] if count else []
     yield f"{', '.join(parts)}."
     collapsed = [run.where for run in collection.runs if run.collapse.met]
-    judged = sum(run.collapse.newest is not None for run in collection.runs)
+    judged = sum(run.collapse.known for run in collection.runs)
     if judged:
         names = f": {'; '.join(collapsed)}" if collapsed else ""
         yield f"The collapse rule marks {len(collapsed)} of {judged} runs with enough scores to tell{names}."
@@ -230,7 +225,7 @@ def limits(collection: Collection) -> Iterator[str]:
             f"The paper has one seed a cell, {ANSWERS_PER_EVALUATION} answers an evaluation: a standard error of about "
             "2 points. Its d_pi is of the last epoch, its collapse mark its authors' judgement; ours is the rule below."
         )
-    if len(datasets := sorted({name for run in collection.runs for name in run.datasets})) > 1:
+    if len(datasets := sorted({name for run in collection.runs for name in run.data.datasets})) > 1:
         yield f"Evaluated data sets: {', '.join(datasets)}. The score of a run is that of the first one it evaluated."
     differing = differing_settings(collection.runs)
     for key, values in differing.items():
@@ -455,7 +450,7 @@ def _collapse_text(run: ComparedRun) -> str:
         return f"collapsed from {watch.since}"
     if watch.ever is not None:
         return f"held at {watch.ever}, recovered"
-    if watch.newest is None:
+    if not watch.known:
         return "too few scores to tell"
     if watch.fell:
         return f"score fell, d_pi {'in its band' if 'mismatch/d_pi' in run.data.metrics else 'unknown'}"
@@ -464,8 +459,6 @@ def _collapse_text(run: ComparedRun) -> str:
 
 # --------------------------------------------------------------------------------------------------------------- charts
 
-OVERLAID = 6
-"""Runs of which each has a line of its own, at most."""
 BANDS = 6
 """Methods whose seeds are drawn as bands, at most: more would hide each other."""
 CURVES = {
@@ -489,14 +482,6 @@ CURVES = {
 """{metric: heading and note of its section, and title of its charts}."""
 
 
-def overlaid(collection: Collection, key: str) -> list[Chart]:
-    """Return a few runs over each other, step by step."""
-    times = Counter(run.where for run in collection.runs)
-    names = [run.where if times[run.where] == 1 else f"{run.where}, {run.path}" for run in collection.runs]
-    parts = {name: curve(run, key, smoothed=False) for name, run in zip(names, collection.runs, strict=True)}
-    return curves_chart(key.rpartition("/")[2], parts, key, CURVES[key][1])
-
-
 def methods_with(collection: Collection, key: str) -> list[str]:
     """Return the methods that have a metric: of one of SAT those with SAT."""
     return [method for method in collection.methods if has(method, "sat") or not key.startswith("sat/")]
@@ -513,36 +498,30 @@ def curve_section(collection: Collection, key: str) -> Section:
 
 
 def method_curves(collection: Collection, key: str, lag: int | None) -> list[Chart]:
-    """Return a metric of all methods at a lag that have it: mean and range over the seeds."""
-    methods = methods_with(collection, key)
-    parts = {label_of(method): seed_curve(collection.of(method, lag), key) for method in methods}
-    if len(parts) > BANDS or seeds_of(collection)[1] < 2:
-        parts = {name: frame.drop(columns=["low", "high"]) for name, frame in parts.items()}
-    clips = [section(section(run.config, "method"), "clip") for m in methods for run in collection.of(m, lag)]
-    levels = {clip["eps_high"] for clip in clips if key == "sat/radius_high" and "eps_high" in clip}
-    name = f"{key.replace('/', '_')}_{lag_name(lag).replace(' ', '_')}"
-    of = looks(map(label_of, collection.methods))  # alike in all charts of the page
-    return curves_chart(name, parts, key, f"{lag_name(lag)}: {CURVES[key][1]}", of, sorted(levels))
-
-
-def curves_chart(
-    name: str,
-    parts: Mapping[str, pd.DataFrame],
-    key: str,
-    title: str,
-    of: Mapping[str, Look] | None = None,
-    levels: Sequence[float] = (),
-) -> list[Chart]:
-    """Return the chart of a metric's curves by their names; none where there is no number."""
-    frame = pd.concat([part.assign(line=line) for line, part in parts.items()]) if parts else pd.DataFrame({"y": []})
+    """Return the chart of a metric of all methods at a lag that have it, mean and range over the seeds, or none."""
+    parts = {name: seed_curve(collection.of(name, lag), key) for name in methods_with(collection, key)}
+    frame = pd.concat([part.assign(line=label_of(name)) for name, part in parts.items()] or [pd.DataFrame({"y": []})])
     if not np.isfinite(frame["y"].to_numpy(float)).any():
         return []
+    if len(parts) > BANDS or seeds_of(collection)[1] < 2:
+        frame = frame.drop(columns=["low", "high"])
+    clips = [section(section(run.config, "method"), "clip") for name in parts for run in collection.of(name, lag)]
+    levels = {clip["eps_high"] for clip in clips if key == "sat/radius_high" and "eps_high" in clip}
     accuracy, d_pi = key == "accuracy", key == "mismatch/d_pi"
     unit, scale = ("%", 100.0) if accuracy else axis_of(key)
-    numbers = [column for column in ("y", "low", "high") if column in frame]
-    frame[numbers] *= scale
-    x = "updates of the weights that were measured" if accuracy else "optimizer step"
-    wide = d_pi and 0 < 8 * frame["y"].min() < frame["y"].max()
-    points = accuracy and "low" not in frame
-    how: dict[str, Any] = {"levels": levels, "log": wide, "zero": d_pi, "points": points, "height": 240}
-    return [lines(name, frame, title, x, unit, of=of, **how)]
+    frame[frame.columns.intersection(["y", "low", "high"])] *= scale
+    return [
+        lines(
+            f"{key.replace('/', '_')}_{lag_name(lag).replace(' ', '_')}",
+            frame,
+            f"{lag_name(lag)}: {CURVES[key][1]}",
+            "updates of the weights that were measured" if accuracy else "optimizer step",
+            unit,
+            of=looks(map(label_of, collection.methods)),  # alike in all charts of the page
+            levels=sorted(levels),
+            log=d_pi and 0 < 8 * frame["y"].min() < frame["y"].max(),
+            zero=d_pi,
+            points=accuracy and "low" not in frame,
+            height=240,
+        )
+    ]

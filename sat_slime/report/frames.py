@@ -15,11 +15,10 @@ import numpy as np
 import pandas as pd
 
 from sat_slime.config import ConfigError
-from sat_slime.config.jsonl import read_rows
 from sat_slime.config.loader import marked_settings
 from sat_slime.config.method_section import method_in
 from sat_slime.config.section import COMPUTES_NOTHING, OWN_TO_A_CELL, among, flat
-from sat_slime.report.methods import MAIN_TABLE, PAPER_ORDER, WITH, PaperCell, label_of
+from sat_slime.report.methods import MAIN_TABLE, PAPER_ORDER, WITH, PaperCell, label_of, method_called
 from sat_slime.runs.folder import RunFolder, RunFolderError
 from sat_slime.runs.grid import Cell, GridFolder
 from sat_slime.runs.health import Collapse, judge
@@ -44,8 +43,6 @@ class ComparedRun(Run):
     seed: int | None
     faults: tuple[str, ...] = ()
     """What is wrong with its rows, a sentence each: such a run does not count."""
-    datasets: tuple[str, ...] = ()
-    """Data sets that were evaluated; the first one is the score."""
 
     @property
     def path(self) -> Path:
@@ -173,15 +170,17 @@ def collect(paths: Sequence[str | Path], paper: bool = False) -> Collection:
 
 
 def _name_apart(runs: Sequence[ComparedRun]) -> None:
-    """Put the settings in which runs of one method, lag and seed differ behind the method's name."""
+    """Put the settings in which runs of one method, lag and seed differ behind the method's name; where none is known,
+    and no method, the path."""
     cells: dict[tuple[Any, ...], list[ComparedRun]] = {}
     for run in runs:
         cells.setdefault((run.method, run.lag, run.seed), []).append(run)
     for same in cells.values():
         keys = [key for key in differing_settings(same) if key != "name"][:NAMED_SETTINGS] if len(same) > 1 else []
-        for run in same if keys else ():
+        for run in same if len(same) > 1 and (keys or not method_called(same[0].method)) else ():
             values = told_settings(run.config)
-            run.method += WITH + ", ".join(f"{key.rpartition('.')[2]} {values.get(key, 'unset')}" for key in keys)
+            own = ", ".join(f"{key.rpartition('.')[2]} {values.get(key, 'unset')}" for key in keys)
+            run.method += WITH + (own or str(run.path))
 
 
 def _add(collection: Collection, run: ComparedRun) -> None:
@@ -212,10 +211,9 @@ def load_compared_run(path: Path) -> ComparedRun:
     """Read a run folder, a folder with metrics.jsonl, or what a tracker left. Raises RunFolderError when it is none."""
     folder, name = RunFolder(path), path.name
     if ours := (path / "metrics.jsonl").exists() or folder.is_run():
-        run, evals = read_run(folder), read_rows(folder.eval)
+        run = read_run(folder)
     elif is_tracker(path):
-        tracked = read_tracked([path])
-        run, evals = Run(folder, {}, {}, tracked.data()), tracked.evals
+        run = Run(folder, {}, {}, read_tracked([path]))
         if not path.is_dir():
             name = path.parent.name if path.stem in ("metrics", "log") else path.stem
     else:
@@ -240,7 +238,6 @@ def load_compared_run(path: Path) -> ComparedRun:
         lag=lag,
         seed=_whole(config.get("seed", match and match["seed"]), None),
         faults=tuple(row_faults(folder)) if ours else (),
-        datasets=tuple(dict.fromkeys(str(row["dataset"]) for row in evals if row.get("dataset") is not None)),
     )
 
 
@@ -306,7 +303,7 @@ def scores(run: ComparedRun) -> pd.DataFrame:
     return frame[np.isfinite(frame).all(axis=1)].sort_values("x", kind="stable", ignore_index=True)
 
 
-def curve(run: ComparedRun, key: str, smoothed: bool = True) -> pd.DataFrame:
+def curve(run: ComparedRun, key: str) -> pd.DataFrame:
     """Return x and y of a run: `accuracy` by the updates of the weights that were measured, a metric by step, averaged
     over whole lag cycles. Empty where the run lacks it."""
     if key == "accuracy":
@@ -314,8 +311,7 @@ def curve(run: ComparedRun, key: str, smoothed: bool = True) -> pd.DataFrame:
     values = run.data.metrics.get(key)
     if values is None or not np.isfinite(values).any():
         return pd.DataFrame({"x": [], "y": []}, dtype=float)
-    y = smooth(values, window_of(run.data)) if smoothed else values
-    return pd.DataFrame({"x": run.data.metrics["step"], "y": y}).dropna(subset="x")
+    return pd.DataFrame({"x": run.data.metrics["step"], "y": smooth(values, window_of(run.data))}).dropna(subset="x")
 
 
 def seed_curve(runs: Sequence[ComparedRun], key: str) -> pd.DataFrame:

@@ -11,9 +11,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
+import pandas as pd
 
 from sat_slime.objective.metrics import slime_names
 from sat_slime.runs.reading import Columns, RunData, batch_setting, has, known, section
@@ -252,26 +253,20 @@ def windows(values: np.ndarray, size: int) -> np.ndarray:
     return np.lib.stride_tricks.sliding_window_view(np.concatenate([np.full(size - 1, np.nan), values]), size)
 
 
-class Band(NamedTuple):
-    """The level of (n,) finite values that cycle with the lag, beside the lowest that it has had."""
-
-    floor: np.ndarray
-    """(n,) the lowest level so far; NaN until it is known."""
-    risen: np.ndarray
-    """(n,) the level over it."""
-    left: np.ndarray
-    """(n,) bool: the level is out of the band, which ends at `rise` times the lowest one, or at `ceiling`."""
-
-    @classmethod
-    def of(cls, values: np.ndarray, period: int, rise: float, ceiling: float = math.inf) -> Band:
-        counted = values[period:]  # the first cycle begins with a batch of lag 0
-        level = windows(counted, whole_cycles(LEVEL_STEPS, period)).mean(axis=1)
-        lowest = windows(counted, whole_cycles(FLOOR_STEPS, period)).mean(axis=1)
-        floor = np.fmin.accumulate(lowest)
-        risen = np.divide(level, floor, out=np.full(len(floor), np.nan), where=floor > 0)
-        left = ~np.isnan(floor) & ((risen >= rise) | (level >= ceiling))
-        unknown = np.full(len(values) - len(counted), np.nan)
-        return cls(np.append(unknown, floor), np.append(unknown, risen), np.append(np.isfinite(unknown), left))
+def band_of(values: pd.Series, period: int, rise: float, ceiling: float = math.inf) -> pd.DataFrame:
+    """Return the level of finite values that cycle with the lag beside the lowest that it has had, a row each: floor,
+    the lowest level so far, NaN until it is known; risen, the level over it; left, whether the level is out of the
+    band, which ends at `rise` times the lowest one, or at `ceiling`."""
+    counted = values.iloc[period:]  # the first cycle begins with a batch of lag 0
+    level, lowest = (
+        pd.Series(windows(counted.to_numpy(), whole_cycles(steps, period)).mean(axis=1), counted.index, float)
+        for steps in (LEVEL_STEPS, FLOOR_STEPS)
+    )
+    floor = lowest.cummin()
+    risen = (level / floor).where(floor > 0)
+    left = floor.notna() & ((risen >= rise) | (level >= ceiling))
+    band = pd.DataFrame({"floor": floor, "risen": risen}).reindex(values.index)
+    return band.assign(left=left.reindex(values.index, fill_value=False))
 
 
 def judged(
@@ -303,19 +298,18 @@ def judged(
         "size": np.abs(recent[:, 0]),
     }[bound.over]
     level = np.where((counts > 0) & (np.arange(len(values)) >= size - 1), level, np.nan)
+    finite = pd.Series(values)[there]
     usual = np.full(len(values), planned.get(bound.of, np.nan))
     if bound.of in ("lowest", "beginning"):
-        first = values[there][:size]
-        medians = np.array([np.nan, *(np.median(first[:count]) for count in range(1, len(first) + 1))])
-        usual = medians[np.minimum(there.cumsum(), len(first))]
+        usual = finite.head(size).expanding().median().reindex(range(len(values))).ffill().to_numpy()
     limit = bound.limit * usual if bound.of else bound.limit
     outside = level > limit if bound.above else level < limit
     if bound.of == "lowest":
-        band = Band.of(values[there], period, bound.limit, bound.ceiling)
-        floor = np.append(np.nan, band.floor)[there.cumsum()]
+        band = band_of(finite, period, bound.limit, bound.ceiling)
+        floor = band["floor"].reindex(range(len(values))).ffill().to_numpy()
         usual = np.where(np.isnan(floor), usual, floor)
         outside = level >= bound.ceiling
-        outside[there] |= band.left
+        outside[there] |= band["left"].to_numpy()
     outside &= level >= bound.least
     if not outside.any():
         return None
@@ -344,28 +338,20 @@ def judged(
 # ------------------------------------------------------------------------------------------------------- a collapse
 
 
-class Score(NamedTuple):
-    """Mean of SCORES evaluations, the step of the newest of them, and the standard error of a share of successes, 0
-    where that is unknown: then the loss alone decides."""
-
-    step: int
-    mean: float
-    error: float
-
-
-def scores(rows: Sequence[tuple[float, float, float]]) -> Iterator[tuple[Score, Score, bool]]:
-    """Yield (newest score, best so far, whether the newest lies below the best by a third and beyond the errors of the
-    two) from the third on of the evaluations, each with its step, value and samples."""
-    best: Score | None = None
-    for end in range(SCORES, len(rows) + 1):
-        _, values, samples = zip(*rows[end - SCORES : end], strict=True)
-        mean, answers = sum(values) / SCORES, sum(samples) / SCORES
-        known = 0 <= mean <= 1 and answers > 0
-        error = math.sqrt(mean * (1 - mean) / (SCORES * answers)) if known else 0.0
-        newest = Score(int(rows[end - 1][0]), mean, error)
-        best = newest if best is None or mean >= best.mean else best
-        loss, noise = best.mean - mean, SCORE_ERRORS * math.hypot(best.error, error)
-        yield newest, best, best.mean > 0 and loss >= SCORE_LOSS * best.mean and loss > noise
+def scores(steps: np.ndarray, values: np.ndarray, samples: np.ndarray | float = math.nan) -> pd.DataFrame:
+    """Return the scores of evaluations, from the third on: step, of the newest of SCORES; mean; error, the standard
+    error of a share of successes, 0 where that is unknown: then the loss alone decides; best, the row of the best score
+    so far; fell, whether it lies below that by a third and beyond the errors of the two."""
+    frame = pd.DataFrame({"step": steps, "mean": values, "answers": samples})
+    for column in ("mean", "answers"):
+        frame[column] = windows(frame[column].to_numpy(float), SCORES).sum(axis=1) / SCORES
+    frame = frame[SCORES - 1 :].reset_index(drop=True)
+    mean, top = frame["mean"], frame["mean"].cummax()
+    error = np.sqrt((mean * (1 - mean)).clip(lower=0) / (SCORES * frame["answers"]))
+    frame["error"] = error.where(mean.between(0, 1) & (frame["answers"] > 0), 0.0)
+    frame["best"] = pd.Series(frame.index, dtype=float).where(mean == top).ffill().astype(int)
+    noise = SCORE_ERRORS * np.hypot(frame["error"].to_numpy()[frame["best"]], frame["error"])
+    return frame.assign(fell=(top > 0) & (top - mean >= SCORE_LOSS * top) & (top - mean > noise))
 
 
 @dataclass
@@ -385,8 +371,8 @@ class Collapse:
     blocks of 16 steps or more. What the rule cannot see (too few evaluations, no d_pi) it does not mark.
     """
 
-    newest: Score | None = None
-    """None until there are as many evaluations as a score takes."""
+    known: bool = False
+    """Whether there are as many evaluations as a score takes."""
     fell: bool = False
     """Whether the score fell, whatever the mismatch did."""
     since: int | None = None
@@ -408,38 +394,36 @@ def judge(metrics: Columns, evals: Columns, period: int) -> Collapse:
     """Return the collapse rule over the columns of a run's metrics.jsonl and eval.jsonl, by its training reward where
     it has no accuracy. period: steps of a lag cycle."""
     steps, d_pi = known(metrics, "mismatch/d_pi")
-    band = Band.of(d_pi, period, MISMATCH_RISE, MISMATCH_CEILING)
-    found = Collapse(departed=int(steps[band.left.argmax()]) if band.left.any() else None)
+    band = band_of(pd.Series(d_pi), period, MISMATCH_RISE, MISMATCH_CEILING)
+    left = band["left"].to_numpy()
     what, (at, values) = "accuracy", known(evals, "accuracy")
-    counted = evals.get("n_samples", np.full(len(evals.get("step", ())), np.nan))
-    if "accuracy" in evals:
-        samples = counted[np.isfinite(evals["accuracy"]) & np.isfinite(evals["step"])]
-    else:
+    samples = np.full(len(at), np.nan)
+    if "accuracy" not in evals:
         what, (at, values) = "training reward", known(metrics, "reward/mean")
         block = whole_cycles(LEVEL_STEPS, period)
         count = len(values) // block
         at, values = at[block - 1 :: block], values[: count * block].reshape(count, block).mean(axis=1)
         samples = np.full(count, np.nan)
-    rows = [*zip(at.tolist(), values.tolist(), samples.tolist(), strict=True)]
+    elif "n_samples" in evals:
+        samples = evals["n_samples"][np.isfinite(evals["accuracy"]) & np.isfinite(evals["step"])]
+    found = Collapse(len(values) >= SCORES, departed=int(steps[left.argmax()]) if left.any() else None)
+    every = scores(at, values, samples)
     # The steps up to an evaluation's own were before it.
-    before = np.searchsorted(np.maximum.accumulate(steps), at, "right")
-    best_before = 0
-    for (newest, best, fell), now in zip(scores(rows), before[SCORES - 1 :].tolist(), strict=True):
-        if newest is best:
-            best_before = max(0, now - 1)
-        holds = fell and bool(band.left[best_before:now].any())
-        found.newest, found.fell = newest, fell
-        found.since = (found.since or newest.step) if holds else None
+    before = np.searchsorted(np.maximum.accumulate(steps), at, "right")[SCORES - 1 :]
+    for newest, now in zip(every.itertuples(), before, strict=True):
+        best = every.loc[newest.best]
+        best_before = max(0, before[newest.best] - 1)
+        found.fell = bool(newest.fell)
+        holds = found.fell and bool(left[best_before:now].any())
+        found.since = (found.since or int(newest.step)) if holds else None
         found.ever = found.ever or found.since
-        found.sentence = (
-            ""
-            if not holds
-            else (
-                f"the run meets the collapse rule since step {found.since}: {what} fell from {best.mean:.3f} "
-                f"(mean of {SCORES}, to step {best.step}) to {newest.mean:.3f}, and d_pi left its low band "
-                f"({np.fmax.reduce(band.risen[best_before:]):.1f} times its lowest level, {band.floor[-1]:.4f} nats)"
+        found.sentence = ""
+        if holds:
+            found.sentence = (
+                f"the run meets the collapse rule since step {found.since}: {what} fell from {best['mean']:.3f} "
+                f"(mean of {SCORES}, to step {best['step']:.0f}) to {newest.mean:.3f}, and d_pi left its low band "
+                f"({band['risen'][best_before:].max():.1f} times its lowest level, {band['floor'].iloc[-1]:.4f} nats)"
             )
-        )
     return found
 
 
@@ -561,13 +545,12 @@ def _falls(metrics: Columns, evals: Columns) -> Iterator[Symptom]:
             text = f"the training reward fell from {best:.3f} at its best to {now:.3f}, by a third or more"
             yield Symptom("reward", text, advice, onset(steps[full], level, best))
     steps, values = known(evals, "accuracy")
-    rows, since, last = [(step, value, math.nan) for step, value in zip(steps, values, strict=True)], math.inf, None
-    for newest, best_score, fell in scores(rows):
-        since = min(since, newest.step) if fell else math.inf
-        last = (best_score.mean, newest.mean) if fell else None
-    if last:
-        text = f"the evaluated score fell from {last[0]:.3f} to {last[1]:.3f} (means of {SCORES})"
-        began = min(int(since), onset(steps, values, last[0]))
+    every = scores(steps, values)
+    if len(every) and every["fell"].iloc[-1]:
+        best, newest = every["mean"][every["best"].iloc[-1]], every["mean"].iloc[-1]
+        text = f"the evaluated score fell from {best:.3f} to {newest:.3f} (means of {SCORES})"
+        since = every["step"][every.index[~every["fell"]].max() + 1]
+        began = min(int(since), onset(steps, values, best))
         yield Symptom("evaluation", f"{text}, by a third or more", advice, began)
 
 

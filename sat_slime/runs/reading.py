@@ -79,12 +79,6 @@ def not_finite(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[int]]:
     return steps
 
 
-def of_first_dataset(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows of eval.jsonl of the data set that was evaluated first; all where they name none."""
-    first = next((row["dataset"] for row in rows if row.get("dataset") is not None), None)
-    return [row for row in rows if first is None or row.get("dataset") == first]
-
-
 def has(columns: Columns, key: str) -> bool:
     """Return whether a column holds any number."""
     return key in columns and bool(np.isfinite(columns[key]).any())
@@ -111,6 +105,15 @@ class RunData:
     """Steps over which the realized lag cycles; smoothing windows are whole multiples of it."""
     not_finite: Mapping[str, Sequence[int]] = field(default_factory=dict)
     """Steps at which a metric was no finite number, by its name."""
+    datasets: tuple[str, ...] = ()
+    """Data sets that were evaluated, as far as they have names; `evals` are those of the first one."""
+
+
+def run_data(metrics: list[dict[str, Any]], evals: list[dict[str, Any]], period: int = 1) -> RunData:
+    """Return the measurements in rows of metrics.jsonl and eval.jsonl."""
+    datasets = tuple(dict.fromkeys(str(row["dataset"]) for row in evals if row.get("dataset") is not None))
+    of_first = [row for row in evals if not datasets or str(row.get("dataset")) == datasets[0]]
+    return RunData(columns(metrics), columns(of_first), period, not_finite(metrics), datasets)
 
 
 @dataclass
@@ -154,11 +157,9 @@ def read_run(folder: RunFolder) -> Run:
     config = read_yaml(folder.config)
     if damaged := [key for key in _WHOLE if not isinstance(section(config, "pipeline").get(key, 0), int)]:
         config["pipeline"] = {key: value for key, value in config["pipeline"].items() if key not in damaged}
-    rows = read_rows(folder.metrics)
     pipeline = section(config, "pipeline")
     period = max(1, whole(pipeline, "lag", 1) * whole(pipeline, "optimizer_steps_per_rollout", 1))
-    evals = columns(of_first_dataset(read_rows(folder.eval)))
-    data = RunData(columns(rows), evals, period, not_finite(rows))
+    data = run_data(read_rows(folder.metrics), read_rows(folder.eval), period)
     return Run(folder, config, folder.state(), data)
 
 

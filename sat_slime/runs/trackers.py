@@ -25,7 +25,7 @@ from typing import Any
 from sat_slime.config.jsonl import number, read_rows
 from sat_slime.objective.metrics import slime_names
 from sat_slime.runs.folder import RunFolderError
-from sat_slime.runs.reading import RunData, columns, not_finite
+from sat_slime.runs.reading import RunData, run_data
 
 Row = dict[str, Any]
 
@@ -48,24 +48,9 @@ STEPS_OF_LINES = {"step": "train/step", "eval": "eval/step"} | dict.fromkeys(
 )
 
 
-@dataclass(frozen=True)
-class TrackedRun:
-    """A run as its trackers alone know it."""
-
-    metrics: list[Row]
-    """Rows as those of metrics.jsonl, in the order of their steps, which count updates made."""
-    evals: list[Row]
-    """Rows as those of eval.jsonl, of one data set."""
-
-    def data(self) -> RunData:
-        """Return the columns of both, by our names."""
-        metrics = [adopt(row) for row in self.metrics]
-        return RunData(columns(metrics), columns(self.evals), not_finite=not_finite(metrics))
-
-
-def read_tracked(paths: Sequence[Path]) -> TrackedRun:
-    """Return one run, from one or several files and folders of its trackers, whose rows are put together by their
-    steps. A metrics.jsonl, given alone, is taken as it is, with the eval.jsonl beside it.
+def read_tracked(paths: Sequence[Path]) -> RunData:
+    """Return one run by our names, from files and folders of its trackers, whose rows are put together by their steps.
+    A metrics.jsonl, given alone, is taken as it is, with the eval.jsonl beside it.
 
     Raises:
         RunFolderError: a path is not there or of another kind, or nothing in it is a metric of slime.
@@ -73,7 +58,7 @@ def read_tracked(paths: Sequence[Path]) -> TrackedRun:
     if len(paths) == 1 and paths[0].suffix == ".jsonl" and paths[0].is_file():
         own = read_rows(paths[0])
         if any("step" in row for row in own) and not any(key in row for row in own for key in STEP_KEYS):
-            return TrackedRun(own, read_rows(paths[0].with_name("eval.jsonl")))
+            return run_data([*map(adopt, own)], read_rows(paths[0].with_name("eval.jsonl")))
     rows: list[Row] = []
     for path in paths:
         kind = _kind(path)
@@ -85,7 +70,7 @@ def read_tracked(paths: Sequence[Path]) -> TrackedRun:
         raise RunFolderError(
             f"{paths[0]} holds no metric of slime: none starts with train/, rollout/ or eval/ and has a step"
         )
-    return TrackedRun(metrics, evals)
+    return run_data([*map(adopt, metrics)], evals)
 
 
 def is_tracker(path: Path) -> bool:

@@ -90,7 +90,6 @@ def write_cell(
             "seed": seed,
             "method": method_switches(method),
             "pipeline": {"lag": lag, "iterations": STEPS},
-            "collapse": {"stop": collapses},
             "eval": {"every_n_iterations": 10},
         }
     )

@@ -13,7 +13,6 @@ from sat_slime.report.comparison import (
     limits,
     main_table,
     method_curves,
-    overlaid,
     run_table,
     sections,
     summary,
@@ -73,8 +72,8 @@ def test_files_of_one_name_are_lines_of_their_own(tmp_path):
     for name in "ab":
         (tmp_path / name).mkdir()
     runs = collect([write_slime_log(tmp_path / name / "run.jsonl", seed) for seed, name in enumerate("ab")])
-    (chart,) = overlaid(runs, "mismatch/d_pi")
-    assert [Path(line.rpartition(", ")[2]).parent.name for line in chart.frame["line"].unique()] == ["a", "b"]
+    (chart,) = method_curves(runs, "mismatch/d_pi", 8)
+    assert [Path(line.rpartition(" ")[2]).parent.name for line in chart.frame["line"].unique()] == ["a", "b"]
 
 
 def test_runs_that_hardly_began(tmp_path):

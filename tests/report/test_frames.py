@@ -122,7 +122,6 @@ def test_curves_are_averaged_over_whole_cycles_and_their_seeds(tmp_path):
         [write_cell(tmp_path / str(seed), "gspo", 8, seed, steps) for seed, steps in ((0, 200), (1, 90))]
     ).runs
     own = [run.data.metrics["mismatch/d_pi"] for run in runs]
-    assert curve(runs[0], "mismatch/d_pi", smoothed=False)["y"].tolist() == own[0].tolist()
     means = [curve(run, "mismatch/d_pi")["y"].to_numpy() for run in runs]
     np.testing.assert_allclose(means[0][100], own[0][100 - 4 : 100 + 4].mean())  # a twentieth of the run: one cycle
     frame = seed_curve(runs, "mismatch/d_pi")

@@ -183,7 +183,7 @@ def test_one_chart_alone_shows_what_is_no_number(tmp_path, written, suffix):
         ".log": lambda: "".join(f"model.py:918 - step {s}: {{'train/grad_norm': {v}}}\n" for s, v in rows),
     }
     path.write_text(texts[suffix]())
-    (found,) = symptoms(read_tracked([path]).data())
+    (found,) = symptoms(read_tracked([path]))
     assert (found.name, found.since, found.lasts) == ("overflow", 31, True) and "grad_norm at 170 steps" in found.seen
 
 
@@ -192,7 +192,7 @@ def test_what_was_not_logged_is_not_taken_for_a_nan(tmp_path):
     rows = [{"train/step": s, "train/grad_norm": 0.3, "train/kl_loss": None, "rollout/step": None} for s in range(40)]
     rows += [{"train/step": float("nan"), "train/grad_norm": float("nan"), "rollout/step": 3, "rollout/raw_reward": 1}]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert symptoms(read_tracked([path]).data()) == []
+    assert symptoms(read_tracked([path])) == []
     own = [{"step": 1, "grad_norm": 0.1}, {"step": 2}, {"step": 3, "grad_norm": None}]
     assert not_finite(own) == {"grad_norm": [3]} and np.isnan(columns(own)["grad_norm"][1])
 
@@ -371,7 +371,7 @@ def test_what_is_unknown_is_not_marked():
     assert not judge({"step": metrics["step"]}, evals, 1).met
     assert not judge(metrics, {}, 1).met
     assert not judge({}, {}, 1).met
-    assert judge(metrics, {key: values[:2] for key, values in evals.items()}, 1).newest is None
+    assert judge(metrics, {key: values[:2] for key, values in evals.items()}, 1).known is False
 
 
 def test_without_evaluations_the_reward_is_the_score():

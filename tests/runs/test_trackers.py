@@ -22,21 +22,24 @@ def test_recorded_trackers_of_slime(path):
     log the lines of metrics and some others were kept; the event files were renamed."""
     assert is_tracker(path)
     run = read_tracked([path])
-    assert [row["step"] for row in run.metrics] == [1, 2, 3]
-    assert [row["reward/mean"] for row in run.metrics] == [0.25, 0.25, 0.125]
-    assert [row["mismatch/d_pi"] for row in run.metrics] == pytest.approx([3.3159e-7, 0.056297, 0.136218], rel=1e-4)
-    assert [row["response/length_mean"] for row in run.metrics] == [10.0, 8.8125, 13.8125]
-    assert [row["loss/kl"] for row in run.metrics] == pytest.approx([0, 0.004671, 0.092434], rel=1e-3)
-    assert all(row["ppo_kl"] == row["clip/fraction"] == row["truncated_ratio"] == 0 for row in run.metrics)
-    assert [(row["step"], row["accuracy"], row["dataset"]) for row in run.evals] == [(2, 0.2578125, "held_out")]
+    expected = {
+        "step": [1, 2, 3],
+        "reward/mean": [0.25, 0.25, 0.125],
+        "mismatch/d_pi": [3.3159e-7, 0.056297, 0.136218],
+        "response/length_mean": [10.0, 8.8125, 13.8125],
+        "loss/kl": [0, 0.004671, 0.092434],
+    } | dict.fromkeys(("ppo_kl", "clip/fraction", "truncated_ratio"), [0, 0, 0])
+    for name, values in expected.items():
+        assert run.metrics[name] == pytest.approx(values, rel=1e-3), name
+    assert (run.evals["step"], run.evals["accuracy"], run.datasets) == ([2], [0.2578125], ("held_out",))
 
 
 def test_several_files_of_one_run_are_put_together(tmp_path):
     train, rollout = tmp_path / "train.jsonl", tmp_path / "rollout.jsonl"
     train.write_text(json.dumps({"train/step": 0, "train/kl_loss": 0.5}) + "\n")
     rollout.write_text(json.dumps({"rollout/step": 0, "rollout/raw_reward": 1.0, "_step": 7}) + "\n")
-    (row,) = read_tracked([train, rollout]).metrics
-    assert (row["loss/kl"], row["reward/mean"]) == (0.5, 1.0)
+    metrics = read_tracked([train, rollout]).metrics
+    assert (metrics["loss/kl"], metrics["reward/mean"]) == ([0.5], [1.0])
 
 
 def test_rows_by_our_names_are_taken_as_they_are(tmp_path):
@@ -44,7 +47,7 @@ def test_rows_by_our_names_are_taken_as_they_are(tmp_path):
     path.write_text('{"step": 1, "mismatch/d_pi": 0.5}\n')
     (tmp_path / "eval.jsonl").write_text('{"step": 1, "accuracy": 0.5}\n')
     run = read_tracked([path])
-    assert (run.metrics, run.evals) == ([{"step": 1, "mismatch/d_pi": 0.5}], [{"step": 1, "accuracy": 0.5}])
+    assert (run.metrics, run.evals) == ({"step": [1], "mismatch/d_pi": [0.5]}, {"step": [1], "accuracy": [0.5]})
 
 
 @pytest.mark.parametrize(
