@@ -203,8 +203,6 @@ def steps_table(frame: pd.DataFrame) -> Table | None:
 
 # ----------------------------------------------------------------------------------------------------------------- page
 
-METHODS = "sat-slime methods NAME says what a stabilizer bounds and needs."
-
 
 def write_checkup(paths: Sequence[Path], folder: Path, on_file: Callable[[str], object] = lambda name: None) -> Page:
     """Write the check-up of a run of slime, from what there is of its trackers and dumps: a page, tables and figures.
@@ -223,6 +221,7 @@ def write_checkup(paths: Sequence[Path], folder: Path, on_file: Callable[[str], 
     worth = verdict(found.data, seen)
     what = [f"{one.heading}: {one.seen}. {one.advice}{'.' * bool(one.advice)}" for one in seen]
     what += [worth] if seen and worth else []
+    what += ["What a stabilizer bounds and needs: sat-slime methods NAME. The plugin: docs/slime.md"] if seen else []
     unhealthy = f"Unhealthy: {'; '.join(symptom.heading for symptom in seen)}." if seen else worth
     charts = run_figures(found.data)
     with writable(folder):
@@ -231,7 +230,6 @@ def write_checkup(paths: Sequence[Path], folder: Path, on_file: Callable[[str], 
             [
                 *charts[:1],
                 Section("seen", "What we see, and what to try", sentences=what),
-                Section("next", "Next", METHODS, text="\n".join(_next(found, seen))),
                 Section("unknown", "Not visible here, and what would show it", sentences=list(unknown(found))),
                 *section_of(steps_table(found.steps)),
                 *charts[1:],
@@ -265,21 +263,11 @@ def _summary(found: Checkup) -> Iterator[str]:
     if metrics and (sentence := judge(metrics, found.data.evals, 1).sentence):
         yield f"{sentence[0].upper()}{sentence[1:]}."
     if len(dumped):
-        yield f"In the dumps mean |d| is {np.average(dumped['mean |d|'], weights=dumped['tokens']):.4f} nats."
-
-
-def _next(found: Checkup, seen: Sequence[Symptom]) -> Iterator[str]:
-    """Tell commands, each with what it is for behind a #."""
-    if len(found.steps):
-        folders = sorted({str(path.parent) for path in found.training})
-        yield f"sat-slime replay {shlex.join(folders)}   # what every stabilizer would have done to these tokens"
-    elif found.data.metrics:
+        folders = shlex.join(sorted({str(path.parent) for path in found.training}))
         yield (
-            "--save-debug-train-data 'dump/{rollout_id}.pt'   # in slime's command, from a checkpoint before the first "
-            "symptom; then: sat-slime diagnose dump"
+            f"In the dumps mean |d| is {np.average(dumped['mean |d|'], weights=dumped['tokens']):.4f} nats. What every "
+            f"stabilizer would have done to these tokens: sat-slime replay {folders}"
         )
-    if any(symptom.since is not None for symptom in seen):
-        yield "sat-slime methods sat-gspo   # a stabilizer's formula; the plugin: docs/slime.md"
 
 
 UNLOGGED = {

@@ -239,7 +239,7 @@ def limits(collection: Collection) -> Iterator[str]:
         yield f"Cells of the paper without a whole run here: {', '.join(absent)}."
     broken = [run for run in collection.runs if not run.counts]
     for run in broken:
-        error = f" ({run.error})" if run.error else ""
+        error = f" ({run.state['error']})" if run.state.get("error") else ""
         faults = f": {' '.join(run.faults)}" if run.faults else "."
         yield f"Not counted: {run.where}, {run.status} after {run.steps} steps{error}{faults}"
     if any(run.status == "failed" for run in broken):
@@ -411,7 +411,7 @@ def run_table(collection: Collection) -> Table:
             **{
                 "d_pi left band at": run.collapse.departed,
                 "collapse rule": _collapse_text(run),
-                "error": run.error or "",
+                "error": run.state.get("error") or "",
             },
         }
         for run in collection.runs

@@ -79,16 +79,17 @@ def _nothing_measured(run: Run) -> str:
 
 # --------------------------------------------------------------------------------------------------------------- tokens
 
-LABELS = {
-    "policy_weights": "policy: weights",
-    "policy_routes": "policy: routes",
-    "policy": "policy",
-    "implementation": "implementation",
-    "routing": "routing",
-    "precision": "precision",
-    "rest": "rest",
+PARTS = {
+    "policy_weights": ("policy: weights", charts.BLUE),
+    "policy_routes": ("policy: routes", charts.SKY),
+    "policy": ("policy", charts.BLUE),
+    "implementation": ("implementation", charts.VERMILION),
+    "routing": ("routing", charts.VERMILION),
+    "precision": ("precision", charts.ORANGE),
+    "rest": ("rest", charts.GREY),
 }
-"""The names of the parts of objective.mismatch_parts on the page."""
+"""The names and colours of the parts of objective.mismatch_parts on the page."""
+LABELS = {part: label for part, (label, _) in PARTS.items()}
 ROUTINGS = (
     *("log_probs_own_routing", "log_probs_replayed"),
     *("checkpoint_log_probs_own_routing", "checkpoint_log_probs_replayed"),
@@ -314,18 +315,6 @@ def lag_table(tokens: Tokens) -> Table:
 
 # --------------------------------------------------------------------------------------------------------------- charts
 
-COLOUR_OF = {
-    "policy_weights": charts.BLUE,
-    "policy": charts.BLUE,
-    "policy_routes": charts.SKY,
-    "routing": charts.VERMILION,
-    "implementation": charts.VERMILION,
-    "precision": charts.ORANGE,
-    "rest": charts.GREY,
-}
-"""The colour of each part."""
-PART_LOOKS: dict[str, charts.Look] = {LABELS[part]: (colour, charts.DASHES[0]) for part, colour in COLOUR_OF.items()}
-
 
 def share_figure(tokens: Tokens) -> Section:
     """Return the chart of the parts' shares of the mean and of the tails."""
@@ -336,7 +325,8 @@ def share_figure(tokens: Tokens) -> Section:
         for group, beyond in levels.items()
         for part, share in attribute(tokens.parts, beyond=beyond, d=tokens.d)["share"].items()
     ]
-    chart = charts.bars("shares", pd.DataFrame(rows), "d = log π − log μ", "share of |d|, %", of=PART_LOOKS)
+    looks = {label: (colour, charts.DASHES[0]) for label, colour in PARTS.values()}
+    chart = charts.bars("shares", pd.DataFrame(rows), "d = log π − log μ", "share of |d|, %", of=looks)
     note = (
         "Each part's share of |d|, in the direction of d: over all tokens, and over those beyond the 90 % and 99 % "
         "quantile."

@@ -45,24 +45,9 @@ class ComparedRun(Run):
     """What is wrong with its rows, a sentence each: such a run does not count."""
 
     @property
-    def path(self) -> Path:
-        """Its folder, or the file of its metrics."""
-        return self.folder.path
-
-    @property
     def status(self) -> str:
         """What became of it, as its state says."""
         return str(self.state.get("status", "unknown"))
-
-    @property
-    def error(self) -> str | None:
-        """Why it failed."""
-        return self.state.get("error")
-
-    @property
-    def label(self) -> str:
-        """The method's name as the paper writes it."""
-        return label_of(self.method)
 
     @property
     def counts(self) -> bool:
@@ -106,7 +91,7 @@ class ComparedRun(Run):
     def where(self) -> str:
         """Method, lag and seed as words."""
         lag = "" if self.lag is None else f" lag {self.lag}"
-        return f"{self.label}{lag}{'' if self.seed is None else f' seed {self.seed}'}"
+        return f"{label_of(self.method)}{lag}{'' if self.seed is None else f' seed {self.seed}'}"
 
 
 @dataclass
@@ -180,13 +165,13 @@ def _name_apart(runs: Sequence[ComparedRun]) -> None:
         for run in same if len(same) > 1 and (keys or not method_called(same[0].method)) else ():
             values = told_settings(run.config)
             own = ", ".join(f"{key.rpartition('.')[2]} {values.get(key, 'unset')}" for key in keys)
-            run.method += WITH + (own or str(run.path))
+            run.method += WITH + (own or str(run.folder.path))
 
 
 def _add(collection: Collection, run: ComparedRun) -> None:
     same = [other for other in collection.runs if (other.method, other.lag) == (run.method, run.lag)]
     if run.seed is not None and any(other.seed == run.seed for other in same):
-        collection.left_out.append(f"{run.path}: a second run of {run.where}; the first one given is used")
+        collection.left_out.append(f"{run.folder.path}: a second run of {run.where}; the first one given is used")
         return
     collection.runs.append(run)
 

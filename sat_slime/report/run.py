@@ -141,14 +141,7 @@ def summary(run: Run) -> Iterator[str]:
         count = "once" if len(restarts) == 1 else f"{len(restarts)} times"
         deaths = ", ".join(f"{row.get('died_at')} (from {row.get('from')})" for row in restarts)
         yield f"Its job died and was restarted {count}, after iteration {deaths}: see restarts.jsonl."
-    metrics, evals = run.data.metrics, run.data.evals
-    last = {key: float(values[-1]) for key, values in evals.items() if math.isfinite(values[-1])}
-    if "accuracy/low_samples" in last:
-        text = f"At the last evaluation 95 % intervals were {last['accuracy/low_samples']:.3f} to "
-        text += f"{last['accuracy/high_samples']:.3f} for these problems"
-        if "accuracy/low" in last:
-            text += f", {last['accuracy/low']:.3f} to {last['accuracy/high']:.3f} for all of their kind"
-        yield f"{text}."
+    metrics = run.data.metrics
     yield _policy_share(metrics)
     if "tokens/response_total" in metrics:
         tokens = float(np.nansum(once_per_iteration(metrics, "tokens/response_total")))

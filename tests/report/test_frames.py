@@ -17,6 +17,7 @@ from sat_slime.report.frames import (
     scores,
     seed_curve,
 )
+from sat_slime.report.methods import label_of
 from sat_slime.runs.folder import RunFolder, RunFolderError
 from sat_slime.runs.grid import GridFolder
 from sat_slime.runs.reading import RunData
@@ -26,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_a_run_folder_says_what_it_is(tmp_path):
     run = load_compared_run(write_cell(tmp_path / "any-name", "sat-gspo-r3", 8, 2, state="finished"))
-    assert (run.method, run.lag, run.seed, run.label) == ("sat-gspo-r3", 8, 2, "SAT-GSPO w/ R3")
+    assert (run.method, run.lag, run.seed, run.where) == ("sat-gspo-r3", 8, 2, "SAT-GSPO w/ R3 lag 8 seed 2")
     assert run.counts and run.data.period == 8 and run.steps == run.planned_steps == 200
 
 
@@ -80,7 +81,7 @@ def failed_grid(tmp_path):
 
 def test_what_failed_in_a_grid_reaches_its_report(failed_grid):
     collection = collect([failed_grid])
-    assert [(run.where, run.status, run.error) for run in collection.runs] == [
+    assert [(run.where, run.status, run.state.get("error")) for run in collection.runs] == [
         ("GRPO lag 1 seed 1", "finished", None),
         ("GSPO lag 1 seed 0", "failed", "the engine broke"),
     ]
@@ -113,7 +114,10 @@ def test_runs_that_differ_in_a_setting_are_named_by_it(tmp_path):
     config["train"]["lr"] = 2e-4
     (paths[1] / "config.yaml").write_text(yaml.safe_dump(config))
     collection = collect(paths)
-    assert [run.label for run in collection.runs] == ["SAT-GSPO with lr 0.0005", "SAT-GSPO with lr 0.0002"]
+    assert [label_of(run.method) for run in collection.runs] == [
+        "SAT-GSPO with lr 0.0005",
+        "SAT-GSPO with lr 0.0002",
+    ]
     assert collection.left_out == []
 
 

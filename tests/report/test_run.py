@@ -76,7 +76,6 @@ def forty(**changes):
     return lines(step_metrics(step, **changes) for step in range(1, 41))
 
 
-SCORES = {"accuracy": 0.5, "accuracy/low_samples": 0.41, "accuracy/high_samples": 0.59, "n_samples": 128}
 FELL = [step_metrics(step, **{"reward/mean": 0.8 if step < 60 else 0.1}) for step in range(1, 101)]
 PER_ITERATION = {"tokens/response_total": 500, "time/step": 2.0}
 FOUR_STEPS = [step_metrics(step, iteration=(step + 3) // 4, **PER_ITERATION) for step in range(1, 41)]
@@ -95,11 +94,6 @@ FOUR_STEPS = [step_metrics(step, iteration=(step + 3) // 4, **PER_ITERATION) for
         ({"metrics.jsonl": forty(grad_norm=float("nan"))}, "40 logged values were not finite"),
         ({"metrics.jsonl": lines(FELL)}, "reward fell from 0.800"),
         ({"metrics.jsonl": lines(FOUR_STEPS)}, "5,000 response tokens trained in 20 s: 250 tokens/s."),
-        (
-            {"eval.jsonl": lines([{"step": 40, "accuracy/low": 0.3, "accuracy/high": 0.7, **SCORES}])},
-            "At the last evaluation 95 % intervals were 0.410 to 0.590 for these problems, 0.300 to 0.700 for all of "
-            "their kind.",
-        ),
         (
             {"state.json": '{"status": "interrupted"}', "metrics.jsonl": lines(map(step_metrics, range(1, 201)))},
             "was interrupted, after its last step.</p>",

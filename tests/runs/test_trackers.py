@@ -28,7 +28,7 @@ def test_recorded_trackers_of_slime(path):
         "mismatch/d_pi": [3.3159e-7, 0.056297, 0.136218],
         "response/length_mean": [10.0, 8.8125, 13.8125],
         "loss/kl": [0, 0.004671, 0.092434],
-    } | dict.fromkeys(("ppo_kl", "clip/fraction", "truncated_ratio"), [0, 0, 0])
+    } | {key: [0, 0, 0] for key in ("ppo_kl", "clip/fraction", "truncated_ratio")}
     for name, values in expected.items():
         assert run.metrics[name] == pytest.approx(values, rel=1e-3), name
     assert (run.evals["step"], run.evals["accuracy"], run.datasets) == ([2], [0.2578125], ("held_out",))
