@@ -52,7 +52,7 @@ from sat_slime.report.stats import (
 from sat_slime.runs.folder import RunFolderError, writable
 from sat_slime.runs.grid import GridFolder
 from sat_slime.runs.health import Collapse
-from sat_slime.runs.reading import batch_setting, section
+from sat_slime.runs.reading import section
 
 
 def write_comparison(paths: Sequence[str | Path], out: str | Path | None = None, paper: bool = False) -> Path:
@@ -210,8 +210,17 @@ def _told_apart(differences: pd.DataFrame) -> Iterator[str]:
 
 def limits(collection: Collection) -> Iterator[str]:
     """Say what a reader must not take from the page, a sentence or two each."""
-    yield from _experiment(collection)
-    most = seeds_of(collection)[1]
+    configs, most = [run.config for run in collection.runs if run.config], seeds_of(collection)[1]
+    if not configs:
+        yield "The runs come without their settings: model, task and budget are not known here."
+    if any(config.get("runtime") == "lab" for config in configs):
+        yield "What happens at this size need not happen at that of a large model."
+        warmups = {str(_get(config, "warmup", "seed")) for config in configs}
+        if len(warmups) == 1 and len({config.get("seed") for config in configs}) > 1:
+            yield (
+                "All seeds start from one and the same initial model: the intervals hold the luck of prompts and "
+                "sampling, not that of the initial weights."
+            )
     if most == 1:
         yield "There is one seed a cell: no interval, and no difference can be told from noise."
     elif 1 < most < 6:
@@ -231,7 +240,7 @@ def limits(collection: Collection) -> Iterator[str]:
     for key, values in differing.items():
         counts = ", ".join(f"{value} ({count} runs)" for value, count in values.items())
         yield f"Not the same in all runs, beside method, lag and seed: {key}: {counts}."
-    if not differing and any(run.config for run in collection.runs):
+    if not differing and configs:
         yield "Apart from method, lag and seed all runs have the same settings: no method's were tuned for it."
     there = {(run.method, run.lag) for run in collection.runs if run.counts}
     absent = [f"{label_of(name)} at lag {lag}" for name, lag in MAIN_TABLE if (name, lag) not in there]
@@ -245,31 +254,6 @@ def limits(collection: Collection) -> Iterator[str]:
     if any(run.status == "failed" for run in broken):
         yield "If runs fail because of what is measured, such as a method that diverges, leaving them out flatters it."
     yield from collection.left_out
-
-
-def _experiment(collection: Collection) -> Iterator[str]:
-    configs = [run.config for run in collection.runs if run.config]
-    if not configs:
-        yield "The runs come without their settings: model, task and budget are not known here."
-        return
-    prompts, samples, lr = (
-        "?" if (value := batch_setting(configs[0], name)) is None else value
-        for name in ("prompts_per_iteration", "samples_per_prompt", "lr")
-    )
-    lab = configs[0].get("runtime") == "lab"
-    task = f" on the task {_get(configs[0], 'task', 'name')}" if lab else ""
-    yield (
-        f"The runs: {_kind(collection.runs[0])}{task}, {_get(configs[0], 'pipeline', 'iterations')} iterations of "
-        f"{prompts} prompts x {samples} samples, learning rate {lr}"
-        + "; the paper: Qwen3-30B-A3B-Base, mathematics, 544 iterations of 256 x 16, 1e-6" * collection.paper
-        + f".{' What happens at this size need not happen at that of a large model.' * lab}"
-    )
-    warmups = {str(_get(config, "warmup", "seed")) for config in configs}
-    if lab and len(warmups) == 1 and len({config.get("seed") for config in configs}) > 1:
-        yield (
-            "All seeds start from one and the same initial model: the intervals hold the luck of prompts and sampling, "
-            "not that of the initial weights."
-        )
 
 
 # --------------------------------------------------------------------------------------------------------------- tables

@@ -68,8 +68,9 @@ def _nothing_measured(run: Run) -> str:
     if run.config.get("runtime") == "slime":
         return (
             f"{path} is a run of slime: routing, precision and the rest need its tokens scored again with the weights "
-            "at hand, which only the lab runtime does. With --set method.denominator=checkpoint its report has policy "
-            f"and implementation part: sat-slime report {path}"
+            "at hand, which only the lab runtime does. What looks unhealthy: sat-slime diagnose "
+            f"{run.folder.metrics}; with --set method.denominator=checkpoint its report has policy and implementation "
+            f"part: sat-slime report {path}"
         )
     return (
         f"{path} has no diagnosed steps: run again with --set diagnose.every_n_steps=5 (every 5th optimizer step); "

@@ -109,13 +109,6 @@ class StepBatch:
         }
         return replace(self, **cut_out, lengths=self.lengths[a:b], microbatches=sizes[first:last], truncated=None)
 
-    def each_microbatch(self) -> Iterator[tuple[slice, StepBatch]]:
-        """Yield of each micro-batch where its tokens stand, and itself as a step of its own."""
-        end = 0
-        for number in range(len(self.microbatches or [1])):
-            part = self.part(number, number + 1)
-            yield slice(end, end := end + len(part.mask)), part
-
     def spans(self, at_least: int) -> list[StepBatch]:
         """Return the step cut into parts of whole micro-batches, of at least so many tokens each but the last."""
         cuts, tokens, response = [0], 0, 0

@@ -66,8 +66,11 @@ def token_gradient(method: Method, span: StepBatch, threshold: Tensor | None) ->
     if method.judge is None or threshold is not None:
         results = [policy_surrogate(method, tokens, threshold=threshold, d=d)]
     else:
-        parts = [(tokens_of(part, method), d[place]) for place, part in span.each_microbatch()]
-        results = [policy_surrogate(method, of_part, d=own) for of_part, own in parts]
+        parts = span.spans(1)
+        ds = d.split([len(part.mask) for part in parts])
+        results = [
+            policy_surrogate(method, tokens_of(part, method), d=own) for part, own in zip(parts, ds, strict=True)
+        ]
     values = torch.cat([result.values for result in results])
     (slopes,) = torch.autograd.grad(values, d, torch.ones_like(values))
     d = d.detach()

@@ -43,7 +43,6 @@ class RunFolder:
         self.times = self.path / "times.jsonl"
         self.samples = self.path / "samples"
         self.checkpoints = self.path / "checkpoints"
-        self.figures = self.path / "figures"
         self.report = self.path / "report.html"
         self.log = self.path / "log.txt"
         self.tensorboard = self.path / "tensorboard"

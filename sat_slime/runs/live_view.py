@@ -62,10 +62,9 @@ class RunView:
             self._metrics = {**self._metrics, **metrics}
             self._steps = int(metrics.get("step", self._steps + 1))
             self._times.append((self._clock(), self._steps, int(number(metrics, "tokens/response_total", 0))))
-            self._left = self._time_left()
-            self._bottom.update(self._how_far())
             parts = [f"step {self._steps:>{len(str(self._total))}}/{self._total}", *live_words(self._metrics)]
-            self._print("  ".join([*parts, *self._speed(), self._left]).rstrip())
+            self._print("  ".join([*parts, *self._pace()]))
+            self._bottom.update(self._how_far())
 
     def eval(self, metrics: Mapping[str, Any]) -> None:
         """Shows an evaluation."""
@@ -98,18 +97,15 @@ class RunView:
         words = (self._title, f"{self._phase}{part}", f"{self._steps}/{self._total}", self._left)
         return Text("  ".join(filter(None, words)))
 
-    def _speed(self) -> list[str]:
+    def _pace(self) -> list[str]:
+        """Return the speed of the newest iterations and the time that is left, which the bottom shows too."""
         (began, before, _), (now, steps, _) = self._times[0], self._times[-1]
         if steps == before or now == began:
             return []
         tokens = sum(tokens for _, _, tokens in list(self._times)[1:])
-        return [f"{tokens / (now - began):.0f} tok/s", f"{(now - began) / (steps - before):.2f} s/step"]
-
-    def _time_left(self) -> str:
-        (began, before, _), (now, steps, _) = self._times[0], self._times[-1]
-        if steps == before:
-            return ""
-        return f"left {duration((now - began) / (steps - before) * max(0, self._total - self._steps))}"
+        per_step = (now - began) / (steps - before)
+        self._left = f"left {duration(per_step * max(0, self._total - self._steps))}"
+        return [f"{tokens / (now - began):.0f} tok/s", f"{per_step:.2f} s/step", self._left]
 
     def _print(self, text: str) -> None:
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -194,7 +194,6 @@ def section(config: Mapping[str, Any], name: str) -> dict[str, Any]:
 BATCH = {
     "prompts_per_iteration": ("rollout", "rollout-batch-size"),
     "samples_per_prompt": ("rollout", "n-samples-per-prompt"),
-    "lr": ("train", "lr"),
 }
 """Settings that every run has: the section of the lab's, and slime's flag."""
 

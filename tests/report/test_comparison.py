@@ -18,7 +18,7 @@ from sat_slime.report.comparison import (
     summary,
     write_comparison,
 )
-from sat_slime.report.frames import collect, seed_curve
+from sat_slime.report.frames import collect
 from sat_slime.report.methods import MAIN_TABLE
 from sat_slime.report.stats import contrasts, scores_of
 
@@ -72,7 +72,7 @@ def test_files_of_one_name_are_lines_of_their_own(tmp_path):
     for name in "ab":
         (tmp_path / name).mkdir()
     runs = collect([write_slime_log(tmp_path / name / "run.jsonl", seed) for seed, name in enumerate("ab")])
-    (chart,) = method_curves(runs, "mismatch/d_pi", 8)
+    (chart,) = method_curves(runs, "mismatch/d_pi", runs.lags[0])
     assert [Path(line.rpartition(" ")[2]).parent.name for line in chart.frame["line"].unique()] == ["a", "b"]
 
 
@@ -132,9 +132,3 @@ def test_summary_and_limits_say_what_is_missing(collection):
         "Not counted: GRPO w/ TIS lag 8 seed 2, failed after 90 steps",
     ):
         assert part in words
-
-
-def test_curves_are_those_of_the_seeds(collection):
-    (chart,) = method_curves(collection, "mismatch/d_pi", 8)
-    mine = chart.frame[chart.frame["line"] == "GSPO"]["y"]
-    np.testing.assert_allclose(mine, seed_curve(collection.of("gspo", 8), "mismatch/d_pi")["y"])

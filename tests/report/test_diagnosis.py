@@ -217,7 +217,7 @@ def test_a_run_without_any_measurement_is_refused_with_the_remedy(run, tmp_path)
     assert result.exit_code == 2 and "--set diagnose.every_n_steps=5" in result.stderr
     assert f"sat-slime report {run}" in result.stderr
     (run / "config.yaml").write_text((run / "config.yaml").read_text().replace("runtime: lab", "runtime: slime"))
-    with pytest.raises(RunFolderError, match="its report has policy and implementation part"):
+    with pytest.raises(RunFolderError, match=r"diagnose .*metrics\.jsonl; with --set method.denominator=checkpoint"):
         write_diagnosis(run)
     (run / "metrics.jsonl").write_text("")
     with pytest.raises(RunFolderError, match="no optimizer step yet"):
