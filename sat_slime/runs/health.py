@@ -270,21 +270,15 @@ def band_of(values: pd.Series, period: int, rise: float, ceiling: float = math.i
 
 
 def judged(
-    rule: Rule,
-    steps: np.ndarray,
-    values: np.ndarray,
-    period: int,
-    planned: Mapping[str, float],
-    worst: bool,
+    rule: Rule, steps: np.ndarray, values: np.ndarray, period: int, planned: Mapping[str, float]
 ) -> Symptom | None:
-    """Return what a rule says of the values of its metric, or None.
+    """Return what a rule says of the values of its metric, with the worst level since it began, or None.
 
     Args:
         steps: (n,).
         values: (n,), NaN where a step did not measure it.
         period: steps of a lag cycle.
         planned: numbers of a run's settings that rules measure by, as far as they tell: tail, lag and responses.
-        worst: tell the worst level, not the one with which it began.
     """
     bound, there = rule.bound, np.isfinite(values)
     size = 1 if bound.over == "size" else whole_cycles(LEVEL_STEPS, period)
@@ -314,9 +308,7 @@ def judged(
     if not outside.any():
         return None
     since = int(outside.argmax())
-    told, beside = float(level[since]), float(usual[since])
-    if worst:
-        told, beside = float((np.fmax if bound.above else np.fmin).reduce(level[since:])), float(usual[-1])
+    told, beside = float((np.fmax if bound.above else np.fmin).reduce(level[since:])), float(usual[-1])
     crossed = f"above {bound.ceiling:g}"
     if told < bound.ceiling or told >= bound.limit * beside:
         risen = f"more than {bound.limit:g} times its lowest level of {beside:.3g}"
@@ -447,12 +439,12 @@ def measures(config: Mapping[str, Any]) -> tuple[int, dict[str, float]]:
 
 
 def advisories(metrics: Columns, period: int, planned: Mapping[str, float]) -> Iterator[Symptom]:
-    """Yield what ever looked unhealthy in the columns of a run of ours, as it first began."""
+    """Yield what ever looked unhealthy in the columns of a run of ours."""
     for rule in RULES:
         if rule.bound.runs != "slime" and has(metrics, rule.bound.metric):
             values = metrics[rule.bound.metric]
             steps = np.nan_to_num(metrics.get("step", np.zeros(len(values))))  # a damaged row may lack its own
-            if symptom := judged(rule, steps, values, period, planned, worst=False):
+            if symptom := judged(rule, steps, values, period, planned):
                 yield symptom
 
 
@@ -465,9 +457,7 @@ def symptoms(data: RunData) -> list[Symptom]:
     metrics = data.metrics
     found = [*_falls(metrics, data.evals), *_start(metrics), *_not_finite(data)]
     for rule in RULES:
-        if rule.bound.runs != "ours" and (
-            symptom := judged(rule, *known(metrics, rule.bound.metric), 1, {}, worst=True)
-        ):
+        if rule.bound.runs != "ours" and (symptom := judged(rule, *known(metrics, rule.bound.metric), 1, {})):
             found.append(symptom)
     told: list[Symptom] = []
     for symptom in sorted(found, key=lambda symptom: symptom.since or 0):

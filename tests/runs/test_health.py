@@ -315,7 +315,7 @@ def test_the_page_says_since_when(tmp_path):
     folder = RunFolder.create(tmp_path / "run", dump_config(CONFIG))
     folder.metrics.write_text("".join(json.dumps(row) + "\n" for row in ill_rows(mismatch__ess=0.3)))
     (said,) = [text for text in findings(load_run(folder.path)) if text.startswith("Health")]
-    assert said.startswith("Health, from step 60, still at the end: the effective sample size is 4")
+    assert said.startswith("Health, from step 60, still at the end: the effective sample size is 30% of")
 
 
 # ------------------------------------------------------------------------------------------------------- a collapse

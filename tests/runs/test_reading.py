@@ -78,18 +78,6 @@ def test_a_run_is_read_with_its_lag_cycle_and_its_plan(tmp_path):
     assert run.data.evals["step"].tolist() == [0, 10, 20, 30, 40]
 
 
-def test_of_several_data_sets_the_first_is_read(tmp_path):
-    folder = write_run(tmp_path / "run", 3)
-    rows = [
-        {"step": step, "dataset": name, "accuracy": accuracy}
-        for step in (0, 2)
-        for name, accuracy in (("aime", 0.9), ("math", 0.1))
-    ]
-    (folder / "eval.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    evals = load_run(folder).data.evals
-    assert (evals["step"].tolist(), evals["accuracy"].tolist()) == ([0, 2], [0.9, 0.9])
-
-
 @pytest.mark.parametrize("content", [b"{torn", b"\xff\xfe\xfa", b"- a list", b""])
 def test_a_run_of_unreadable_settings_has_the_name_of_its_folder(tmp_path, content):
     folder = write_run(tmp_path / "run", 3)
