@@ -30,10 +30,10 @@ from sat_slime.cli.any_run import (
 from sat_slime.cli.engine_packages import installed_version
 from sat_slime.cli.terminal import Ending, short, sigterm_as_ctrl_c
 from sat_slime.config import ConfigError, LabConfig, config_errors, config_warnings, dump_config
-from sat_slime.config.checksums import checksum_faults
+from sat_slime.config.disk import checksum_faults
 from sat_slime.config.finding import Finding, fail, ok, settings_findings, warn
 from sat_slime.config.jsonl import number, read_rows, write_atomically
-from sat_slime.config.lab_checks import responses_per_iteration
+from sat_slime.config.rules import responses_per_iteration
 from sat_slime.lab import checkpoint
 from sat_slime.lab.checkpoint import Checkpoint
 from sat_slime.launch.machine import existing_parent

@@ -16,7 +16,7 @@ from sat_slime.cli.terminal import refuse_failures, say
 from sat_slime.config import ConfigError, SlimeConfig, load_config
 from sat_slime.config.finding import Finding, fail, ok, settings_findings, warn
 from sat_slime.config.jsonl import number, read_rows
-from sat_slime.config.slime_checks import slime_config_warnings
+from sat_slime.config.rules import slime_config_warnings
 from sat_slime.launch import checks
 from sat_slime.launch.command import checkpoint_folder, run_folder, slime_command
 from sat_slime.launch.duration import Measured, duration_lines, measured
@@ -77,11 +77,9 @@ def _check_resume(config: SlimeConfig, path: Path, resume_from: int | None) -> N
     if (record := JobRecord.read(path)) and done:
         refuse_other_settings(f"the checkpoint of {path}", record.settings, record.version, config, resume_from, done)
 
-    checkpoints, first = checkpoint_folder(config, path), config.pipeline.from_iteration or 0
-    if resume_from is not None and resume_from < first:
-        raise ConfigError([f"--resume-from {resume_from}: the run began at {first}, its pipeline.from_iteration"])
     if resume_from == 0:
         return
+    checkpoints = checkpoint_folder(config, path)
     there = list(saved.numbered(checkpoints))
     if resume_from and resume_from not in there:
         raise no_such_checkpoint(resume_from, checkpoints, there)

@@ -1,11 +1,9 @@
 """The run as typed data: YAML in, one resolved file out."""
 
-from sat_slime.config.grid_schema import GridConfig
-from sat_slime.config.lab_checks import config_errors, config_warnings
 from sat_slime.config.loader import dump_config, load_config, load_grid
 from sat_slime.config.method_section import build_method, method_label
-from sat_slime.config.schema import LabConfig
-from sat_slime.config.slime_checks import slime_config_errors, slime_config_warnings
+from sat_slime.config.rules import config_errors, config_warnings, slime_config_errors, slime_config_warnings
+from sat_slime.config.schema import GridConfig, LabConfig
 from sat_slime.config.slime_schema import SlimeConfig
 from sat_slime.config.source import ConfigError
 

@@ -13,9 +13,8 @@ import yaml
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from sat_slime.config.grid_schema import GridConfig
 from sat_slime.config.method_section import SWITCHES, laid_over, method_switches
-from sat_slime.config.schema import LabConfig, Section
+from sat_slime.config.schema import GridConfig, LabConfig, Section
 from sat_slime.config.section import marked, section_of, settings_of
 from sat_slime.config.slime_schema import DEFAULTS, WORDS, SlimeConfig
 from sat_slime.config.source import ConfigError, KeyPath, Source, merged, parse_value, read_layers

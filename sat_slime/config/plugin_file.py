@@ -15,7 +15,7 @@ import yaml
 from sat_slime.config.finding import Finding, ok, settings_findings
 from sat_slime.config.loader import read_section
 from sat_slime.config.method_section import build_method
-from sat_slime.config.slime_checks import needs_versions
+from sat_slime.config.rules import needs_versions
 from sat_slime.config.slime_schema import PluginConfig
 from sat_slime.config.source import ConfigError
 from sat_slime.objective import Method, check_method, named_method

@@ -373,10 +373,6 @@ class SlimePipelineConfig(PipelineConfig):
     keep_checkpoints: Annotated[PositiveInt | None, MAY_CHANGE_ON_RESUME, COMPUTES_NOTHING] = None
     """Newest checkpoints to keep: older ones are deleted once a newer one is whole, and there is one more while it is
     saved. Unset: all."""
-    from_iteration: PositiveInt | None = None
-    """Go on from another run's checkpoint in `slime.save`, with its optimizer and its count of iterations: that of this
-    iteration, which has to be the newest there. Unset: a new run in a folder with checkpoints is refused. For its
-    weights alone, name the folder in `slime.ref-load`."""
 
 
 class ClusterConfig(Section):

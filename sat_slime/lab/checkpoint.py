@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import sat_slime
-from sat_slime.config.checksums import checksum_faults, in_words, remove_at_once, written_whole
+from sat_slime.config.disk import checksum_faults, in_words, remove_at_once, written_whole
 from sat_slime.config.schema import LabConfig
 from sat_slime.config.section import kept_settings
 from sat_slime.config.source import ConfigError

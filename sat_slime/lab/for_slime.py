@@ -14,8 +14,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from sat_slime.config import ConfigError
-from sat_slime.config.checksums import written_whole
-from sat_slime.config.disk import is_replaceable
+from sat_slime.config.disk import is_replaceable, written_whole
 from sat_slime.config.loader import load_config, vary
 from sat_slime.config.schema import LabConfig
 from sat_slime.lab.batch import evaluation_requests, training_requests

@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sat_slime.config.checksums import written_whole
-from sat_slime.config.disk import disk_is_full, naming
+from sat_slime.config.disk import disk_is_full, naming, written_whole
 from sat_slime.config.schema import LabConfig
 from sat_slime.lab import checkpoint
 from sat_slime.lab.batch import (

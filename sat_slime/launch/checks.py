@@ -19,7 +19,7 @@ from typing import Any
 from sat_slime.config import dump_config, load_config
 from sat_slime.config.finding import Finding, fail, ok, warn
 from sat_slime.config.method_section import build_method
-from sat_slime.config.slime_checks import slime_config_errors
+from sat_slime.config.rules import slime_config_errors
 from sat_slime.config.slime_schema import SlimeConfig
 from sat_slime.launch.command import SlimeCommand, flag_errors
 from sat_slime.launch.flags import KnownFlags

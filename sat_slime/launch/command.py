@@ -12,7 +12,7 @@ import yaml
 
 from sat_slime.config.method_section import build_method
 from sat_slime.config.plugin_file import CALLED
-from sat_slime.config.slime_checks import spares_recompute, uses_verifier
+from sat_slime.config.rules import spares_recompute, uses_verifier
 from sat_slime.config.slime_schema import FlagValue, PluginConfig, SlimeConfig, is_sent
 from sat_slime.launch.flags import KnownFlags, recorded_flags, unknown_flags
 from sat_slime.launch.small_run import PACKAGE, SITE, is_small, small_arguments, small_environment

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from sat_slime.config.jsonl import number
 from sat_slime.config.method_section import build_method
-from sat_slime.config.slime_checks import spares_recompute
+from sat_slime.config.rules import spares_recompute
 from sat_slime.config.slime_schema import SlimeConfig
 from sat_slime.launch.machine import checkpoint_bytes
 from sat_slime.launch.memory import BF16, GIB, parameters

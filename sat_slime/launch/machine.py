@@ -23,7 +23,7 @@ from sat_slime.launch.hf_checkpoint import hf_findings, is_the_laptops, reason_o
 from sat_slime.launch.memory import BF16, FP32, GIB, parameters
 from sat_slime.launch.small_run import card_findings, cpu_findings
 from sat_slime.prompts.text import odd_file, odd_label, odd_prompt
-from sat_slime.runs.saved import fault, newest_iteration
+from sat_slime.runs.saved import newest_iteration
 
 ROWS_READ = 3
 """Number of rows at the beginning of a data set whose keys are checked."""
@@ -96,24 +96,18 @@ def _megatron_checkpoint(config: SlimeConfig) -> Iterator[Finding]:
 def beginning_fault(config: SlimeConfig, run_folder: Path) -> str | None:
     """Return why a new run may not begin with what is in its folder of checkpoints, from whose newest slime would go
     on; None where it may."""
-    asked, folder = config.pipeline.from_iteration, checkpoint_folder(config, run_folder)
+    folder = checkpoint_folder(config, run_folder)
     if not config.checkpoint.every_n_iterations or folder.absolute().is_relative_to(run_folder.absolute()):
         return None  # slime is given no folder, or one that is emptied
     newest = newest_iteration(folder)
-    found = int(newest) + 1 if newest and newest.isdigit() else None
-    if asked is None:
-        if found is None:
-            return None
-        left = config.pipeline.iterations - found
-        return (
-            f"slime.save is {folder}, with a run's checkpoint of iteration {found}, from which slime would go "
-            f"on, with {max(left, 0)} of pipeline.iterations {config.pipeline.iterations} left: name an empty folder, "
-            f"set it to null, or, to go on from there, set pipeline.from_iteration to {found}"
-        )
-    if found != asked:
-        there = f"{found}: set it to that" if found else "none: set it to null"
-        return f"pipeline.from_iteration is {asked}, and the newest checkpoint in {folder} is {there}"
-    return fault(folder, asked)
+    if not (newest and newest.isdigit()):
+        return None
+    found, iterations = int(newest) + 1, config.pipeline.iterations
+    return (
+        f"slime.save is {folder}, with a run's checkpoint of iteration {found}, from which slime would go on, with "
+        f"{max(iterations - found, 0)} of pipeline.iterations {iterations} left: name an empty folder, or set it to "
+        "null; for those weights alone, name the folder in slime.ref-load"
+    )
 
 
 # ----------------------------------------------------------------------------------------------------------- data

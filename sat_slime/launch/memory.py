@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from sat_slime.config.finding import Finding, warn
 from sat_slime.config.method_section import build_method
-from sat_slime.config.slime_checks import context_tokens
+from sat_slime.config.rules import context_tokens
 from sat_slime.config.slime_schema import SlimeConfig, SlimeModelConfig
 
 BF16, FP32, INT64, INT32 = 2, 4, 8, 4

@@ -151,7 +151,7 @@ def train(host: Host, order: SlimePipelineConfig, begun: float) -> None:
     start, end = args.start_rollout_id, args.num_rollout
     evaluates = args.eval_interval is not None
     clock = Clock(args, begun)
-    saved = set() if order.keep_checkpoints is None else _own_checkpoints(args, order.from_iteration or 0)
+    saved = set() if order.keep_checkpoints is None else _own_checkpoints(args)
     canary = None if order.canary == "none" else PushCanary(args, order.canary)
 
     of_push = _push(host, canary, clock, "start")
@@ -228,12 +228,12 @@ def _lacks_evaluation(host: Host, iterations: int) -> bool:
     return all(number(row, "step") != step for row in read_rows(Path(folder) / "eval.jsonl"))
 
 
-def _own_checkpoints(args: Namespace, others: int) -> set[int]:
-    """Return the iterations of the checkpoints in --save that are this run's: those from which it goes on, if it does,
-    without those up to `others`."""
+def _own_checkpoints(args: Namespace) -> set[int]:
+    """Return the iterations of the checkpoints in --save that are this run's: those from which it goes on, if it
+    does."""
     if not args.start_rollout_id or not args.save or args.load is None or Path(args.load) != Path(args.save):
         return set()
-    return {n for n in numbered(Path(args.save)) if others < n <= args.start_rollout_id}
+    return {n for n in numbered(Path(args.save)) if n <= args.start_rollout_id}
 
 
 def _delete_old(checkpoints: Path, keep: int, ours: set[int]) -> None:

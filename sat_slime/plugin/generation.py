@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from sat_slime.config.checksums import checksum_faults, in_words, written_whole
+from sat_slime.config.disk import checksum_faults, in_words, written_whole
 from sat_slime.plugin import versions
 from sat_slime.rollout.stream import Group, Stream, StreamState
 

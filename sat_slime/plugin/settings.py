@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from sat_slime.config.method_section import build_method, section_name
 from sat_slime.config.plugin_file import CALLED, KEY, not_in_a_script, read_plugin
-from sat_slime.config.slime_checks import needs_versions, spares_recompute
+from sat_slime.config.rules import needs_versions, spares_recompute
 from sat_slime.config.slime_schema import PluginConfig
 from sat_slime.config.source import ConfigError
 from sat_slime.objective import Method, check_method, compose

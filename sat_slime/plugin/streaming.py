@@ -18,7 +18,7 @@ from slime.utils.async_utils import run
 from slime.utils.http_utils import get_rollout_num_engines
 from slime.utils.types import Sample
 
-from sat_slime.config.slime_checks import NOT_STREAMED
+from sat_slime.config.rules import NOT_STREAMED
 from sat_slime.config.slime_schema import PluginConfig
 from sat_slime.config.source import ConfigError
 from sat_slime.plugin import versions

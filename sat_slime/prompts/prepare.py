@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple
 from rich.console import Console
 
 import sat_slime
-from sat_slime.config.checksums import sha256
+from sat_slime.config.disk import sha256
 from sat_slime.config.jsonl import write_atomically
 from sat_slime.config.source import ConfigError
 from sat_slime.prompts.text import digest, instructed, normalize, odd_file, odd_label, odd_text, strip_instruction

@@ -171,7 +171,6 @@ def _places(thin: Thin, folder: Path) -> None:
         sets = [word for pair in zip(config.eval.prompts, files, strict=True) for word in pair]
         thin.set("slime.eval-prompt-data", sets, "a few of the run's, or made")
     thin.set("slime.save", None, OWN)
-    thin.set("pipeline.from_iteration", None, OWN)
     thin.set("slime.use-wandb", None, "nothing of a rehearsal is sent")
     thin.set("cluster.address", None, "a Ray of its own")
     thin.set("slime.save-debug-rollout-data", str(folder / "rollouts" / "{rollout_id}.pt"), "the checks read it")

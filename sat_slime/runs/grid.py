@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from sat_slime.config import ConfigError, GridConfig, build_method, dump_config, load_grid
-from sat_slime.config.grid_schema import matches
 from sat_slime.config.jsonl import write_atomically
 from sat_slime.config.loader import RunConfig, vary
+from sat_slime.config.schema import matches
 from sat_slime.runs.folder import RunFolder, RunFolderError, worked_seconds, writable
 from sat_slime.runs.lock import FolderLock
 

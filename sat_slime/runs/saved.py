@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 
-from sat_slime.config.checksums import checksum_faults, in_words
+from sat_slime.config.disk import checksum_faults, in_words
 from sat_slime.config.jsonl import write_atomically
 
 TRACKER = "latest_checkpointed_iteration.txt"

@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 
 import sat_slime.lab
 from sat_slime.cli import engine_packages
-from sat_slime.config.checksums import write_checksums
+from sat_slime.config.disk import write_checksums
 from sat_slime.lab import checkpoint
 
 SAVED_EVERY = 2

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from sat_slime.config import ConfigError, checksums
-from sat_slime.config.checksums import write_checksums
+from sat_slime.config import ConfigError, disk
+from sat_slime.config.disk import write_checksums
 from sat_slime.lab import checkpoint
 from sat_slime.lab.checkpoint import DamagedCheckpoint, LoopState
 
@@ -64,7 +64,7 @@ def test_a_process_that_dies_while_it_saves_leaves_the_checkpoint_before(tmp_pat
 
 def saves_and_dies(folder: Path, deadly: str, count: int) -> None:
     """Saves another checkpoint, and ends this process with 9 at the call of `deadly` after so many, else with 0."""
-    module = checksums if hasattr(checksums, deadly) else os
+    module = disk if hasattr(disk, deadly) else os
     call, calls = getattr(module, deadly), itertools.count()
 
     def dying(*arguments, **keywords):

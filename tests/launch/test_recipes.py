@@ -6,7 +6,7 @@ import pytest
 
 from sat_slime.config import load_config
 from sat_slime.config.method_section import build_method
-from sat_slime.config.slime_checks import slime_config_errors, slime_config_warnings
+from sat_slime.config.rules import slime_config_errors, slime_config_warnings
 from sat_slime.config.starters import CONFIGS
 from sat_slime.launch.memory import GIB, memory_findings, micro_batch_tokens, sizes, text_of, training_need
 

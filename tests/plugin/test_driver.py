@@ -144,8 +144,6 @@ def test_a_run_deletes_the_checkpoints_that_are_its_own(monkeypatch, tmp_path, c
     assert deleted(8, 4, keep_checkpoints=2) == [(tmp_path, 2, {2, 4, 6}), (tmp_path, 2, {2, 4, 6, 8})]
     assert deleted(2, 0, keep_checkpoints=2) == [(tmp_path, 2, {2})]
     assert deleted(6, 4, "/elsewhere", keep_checkpoints=2) == [(tmp_path, 2, {6})]
-    # the first of them is another run's
-    assert deleted(6, 4, keep_checkpoints=2, from_iteration=2) == [(tmp_path, 2, {4, 6})]
     assert deleted(6, 4) == []
     monkeypatch.setattr(driver, "delete_old", mock.Mock(side_effect=OSError("Read-only file system")))
     deleted(2, 0, None, keep_checkpoints=1)

@@ -11,7 +11,7 @@ from fake_slime import Sample
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sat_slime.config.checksums import write_checksums
+from sat_slime.config.disk import write_checksums
 from sat_slime.plugin import generation as generation_module
 from sat_slime.plugin import versions
 from sat_slime.plugin.generation import Generation, flat, read_queue, write_queue

@@ -255,18 +255,7 @@ def test_resume_from_points_slime_to_the_older_checkpoint_and_drops_the_rows(beg
     assert missing.exit_code == 2 and "has no checkpoint of that iteration, but: 2" in missing.stderr
 
 
-def test_a_run_does_not_go_back_into_the_run_whose_checkpoint_it_began_with(begun, tmp_path):
-    """That would put the other run's checkpoints aside."""
+def test_a_run_does_not_begin_in_another_ones_checkpoints(begun, tmp_path):
     other = settings(f"slime.save={begun.checkpoints}", f"output_dir={tmp_path}", "pipeline.iterations=8")
     refused = sat_slime_command("launch", PAPER, "--skip-checks", "--address", "http://127.0.0.1:1", *other)
     assert refused.exit_code == 2 and "with a run's checkpoint of iteration 4" in refused.stderr
-    named = {"slime.save": str(begun.checkpoints), "pipeline.from_iteration": 4}
-    config = load_config(PAPER, [], {**named, "pipeline.iterations": 8, "output_dir": str(tmp_path), "name": "next"})
-    plan = plan_slime_run(config, PAPER, None, resume=False, look_for_slime=False)
-    slime_job._check_folder(plan, overwrite=False)
-    folder = slime_job.claim(plan, overwrite=False)
-    folder.unlock()
-    assert saved_iterations(config, folder.path) == 4
-    with pytest.raises(ConfigError, match="--resume-from 2: the run began at 4"):
-        plan_slime_run(config, folder.config, folder.path, resume=True, look_for_slime=False, resume_from=2)
-    plan_slime_run(config, folder.config, folder.path, resume=True, look_for_slime=False)
