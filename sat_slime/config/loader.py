@@ -270,17 +270,13 @@ def _known(model: type[Section]) -> dict[KeyPath, str]:
 
 
 def _meant(leaf: KeyPath, known: Mapping[KeyPath, str]) -> str | None:
-    """Return the setting that an unknown key is likely to mean."""
+    """Return the setting that an unknown key is likely to mean: one of the nearest name, in the nearest place."""
 
     def ratio(one: str, other: str) -> float:
         return difflib.SequenceMatcher(None, one.replace("-", "_"), other.replace("-", "_")).ratio()
 
-    def similarity(candidate: KeyPath) -> float:
-        # a key under the wrong section, or under none, is as close as its own name is
-        whole = ratio(".".join(leaf), ".".join(candidate))
-        return max(whole, 0.95 * ratio(leaf[-1], candidate[-1])) + 0.01 * whole
+    def closeness(candidate: KeyPath) -> tuple[float, float]:
+        return ratio(leaf[-1], candidate[-1]), ratio(".".join(leaf), ".".join(candidate))
 
-    nearest = max(known, key=similarity)
-    if nearest[:-1] == leaf[:-1] and ratio(leaf[-1], nearest[-1]) <= 0.4:  # its section alone makes a short key alike
-        return None
-    return known[nearest] if similarity(nearest) > 0.7 else None
+    nearest = max(known, key=closeness)
+    return known[nearest] if closeness(nearest)[0] > 0.65 else None

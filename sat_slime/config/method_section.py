@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import (
     AfterValidator,
@@ -17,6 +17,7 @@ from pydantic import (
     SerializerFunctionWrapHandler,
     TypeAdapter,
     ValidationInfo,
+    create_model,
     field_validator,
     model_serializer,
     model_validator,
@@ -26,13 +27,29 @@ from sat_slime import outside
 from sat_slime.config.section import OWN_TO_A_CELL, Section, refused, settings_of
 from sat_slime.config.source import merged
 from sat_slime.objective import SAT, Clip, Method, Stabilizer, compose, named_method
-from sat_slime.objective.clips import BAPO, GMPO, GRPO, LagPower
-from sat_slime.objective.gates import DPPO, ESTR, M2PO, OPSM, IcePop, KPop, MISGeo, SeqClip, TRMMax, TRMMean, Veto
+from sat_slime.objective.clips import GRPO
 from sat_slime.objective.method import bases, find, switches
-from sat_slime.objective.penalties import DRPO, IPO, SAPO, SPO
-from sat_slime.objective.scores import CISPO, TOPR, VESPO, Flash
 from sat_slime.objective.terms import Denominator
-from sat_slime.objective.weights import TIS, Decoupled, SeqMaskTIS, SeqTIS
+
+
+def key_of(kind: type[Stabilizer]) -> str:
+    """Return its key in the section `method`."""
+    return kind.key or kind.prefix()
+
+
+def _key(base: str) -> str:
+    """Return the key of the settings of a base, by its name or dotted path."""
+    return "settings" if "." in base else base.replace("-", "_")
+
+
+SETTINGS = {key_of(kind): kind for kind in (*switches(), *bases()) if dataclasses.fields(kind)}  # type: ignore[arg-type]
+"""Keys of the section below which stabilizers have settings."""
+SWITCHES = {key for key, kind in SETTINGS.items() if kind.place != "base"}
+"""Those of them that true and false stand for."""
+OF_BASES = {*SETTINGS, "settings"} - SWITCHES
+"""Those of bases."""
+BESIDE = {key_of(kind): kind.__doc__ or "" for kind in switches()}
+"""Keys of what stands beside a base, and what it is."""
 
 
 def _base(name: str) -> str:
@@ -68,39 +85,8 @@ class MethodConfig(Section):
     clip: Clip = Clip()
     """Base radii."""
 
-    # Beside the base, by their names; None: off.
     sat: SAT | None = None
-    lag_power: LagPower | None = None
-    bapo: BAPO | None = None
-    tis: TIS | None = None
-    seq_tis: SeqTIS | None = None
-    seq_mask_tis: SeqMaskTIS | None = None
-    decoupled: Decoupled | None = None
-    a3po: Annotated[bool, OWN_TO_A_CELL] = False
-    mis_geo: MISGeo | None = None
-    opsm: OPSM | None = None
-    trm_max: TRMMax | None = None
-    trm_mean: TRMMean | None = None
-    veto: Veto | None = None
-    estr: ESTR | None = None
     r3: Annotated[bool, OWN_TO_A_CELL] = False
-    top_p_replay: Annotated[bool, OWN_TO_A_CELL] = False
-
-    # The settings of the base, for those that have some.
-    dppo: DPPO | None = None
-    spo: SPO | None = None
-    drpo: DRPO | None = None
-    icepop: IcePop | None = None
-    kpop: KPop | None = None
-    seqclip: SeqClip | None = None
-    gmpo: GMPO | None = None
-    m2po: M2PO | None = None
-    cispo: CISPO | None = None
-    topr: TOPR | None = None
-    flash: Flash | None = None
-    vespo: VESPO | None = None
-    sapo: SAPO | None = None
-    ipo: IPO | None = None
     settings: dict[str, Any] = Field(default_factory=dict)
     """Settings of a base that is not ours, by their names."""
 
@@ -142,24 +128,13 @@ class MethodConfig(Section):
         return {key: value for key, value in values.items() if value is not None and value != {}}
 
 
-def key_of(kind: type[Stabilizer]) -> str:
-    """Return its key in the section `method`."""
-    return kind.key or kind.prefix()
-
-
-def _key(base: str) -> str:
-    """Return the key of the settings of a base, by its name or dotted path."""
-    return "settings" if "." in base else base.replace("-", "_")
-
-
-SETTINGS = {key_of(kind): kind for kind in (*bases(), *switches()) if dataclasses.fields(kind)}  # type: ignore[arg-type]
-"""Keys of the section below which stabilizers have settings."""
-SWITCHES = {key for key, kind in SETTINGS.items() if kind.place != "base"}
-"""Those of them that true and false stand for."""
-OF_BASES = {*SETTINGS, "settings"} - SWITCHES
-"""Those of bases."""
-BESIDE = {key_of(kind): kind.__doc__ or "" for kind in switches()}
-"""Keys of what stands beside a base, and what it is."""
+if not TYPE_CHECKING:
+    # With the settings of each stabilizer by its key, None where it is off; of one without settings true or false.
+    _stabilizers = {
+        key: (SETTINGS[key] | None, None) if key in SETTINGS else (Annotated[bool, OWN_TO_A_CELL], False)
+        for key in {**BESIDE, **SETTINGS}
+    }
+    MethodConfig = create_model("MethodConfig", __base__=MethodConfig, __doc__=MethodConfig.__doc__, **_stabilizers)
 
 
 def section_name(method: Method, stabilizer: Stabilizer) -> str:

@@ -136,6 +136,12 @@ eval-interval=8 prompt-data=/x/a.jsonl eval-prompt-data=[a,/x/a.jsonl] | slime.e
     | trained on
 """.strip().splitlines()
 
+UNWARNED = """
+method=sat-grpo-r3
+method=sat-gspo method.sat.scope=step
+method=sat-gspo rollout-max-response-len=1000 rollout-max-prompt-len=1000
+""".strip().splitlines()
+
 TAKEN = """
 actor-num-gpus-per-node=8 actor-num-nodes=2 rollout-num-gpus=32
 actor-num-gpus-per-node=8 rollout-num-gpus=16 rollout-num-gpus-per-engine=16
@@ -220,13 +226,9 @@ def test_each_warning(texts, words):
     check(slime_config_warnings(paper(NO_EVAL, *texts)), words)
 
 
-def test_runs_without_oddities_have_no_warning():
-    assert slime_config_warnings(paper(NO_EVAL, method="sat-grpo-r3")) == []
-
-
-def test_no_scope_warning_where_the_quantile_has_tokens_enough():
-    for texts in (["method.sat.scope=step"], ["rollout-max-response-len=1000", "rollout-max-prompt-len=1000"]):
-        assert slime_config_warnings(paper(NO_EVAL, "method=sat-gspo", *texts)) == []
+@pytest.mark.parametrize("texts, _", cases(UNWARNED))
+def test_what_has_no_warning(texts, _):
+    assert slime_config_warnings(paper(NO_EVAL, *texts)) == []
 
 
 def test_a_model_without_an_architecture_says_so():
@@ -243,139 +245,100 @@ def test_a_flag_of_0_or_of_nothing_is_one_that_is_sent_and_false_is_not(value):
 
 # --------------------------------------------------------------------------------------------------- of the lab runtime
 
+LAB_REFUSED = """
+method=gspo-r3 model.experts=0 | method.r3 | model.experts is 0
+model.experts_per_token=9 | model.experts_per_token is 9 | model.experts 8
+model.kv_heads=3 | model.kv_heads is 3 | model.attention_heads 4
+model.head_dim=15 | model.head_dim is 15
+model.max_positions=32 | model.max_positions is 32 | set it to 33
+rollout.max_response_tokens=20 | rollout.max_response_tokens is 20 | raise it to 21
+train.tokens_per_microbatch=32 | train.tokens_per_microbatch is 32 | 33 or more
+task.max_digits=5 task.max_digit=1 eval.every_n_iterations=0 \
+    | task.min_digits 3 | task.max_digits 5 | task.max_digit 1 | 56 problems | 500
+task.max_digits=4 eval.problems=48 | 1512 problems | 1536 | lower eval.problems
+pipeline.optimizer_steps_per_rollout=3 | 256 responses | optimizer_steps_per_rollout 3 | multiple of 3
+method=sat-gspo method.tis=true method.denominator=trainer | identically 1 | set method.denominator to checkpoint
+method=sat-gspo method.denominator=checkpoint pipeline.lag=0 \
+    | pipeline.lag is 0 | identically 1 | SAT would do nothing | set method.denominator to rollout
+method=sat-gspo method.tis=true pipeline.lag=0 | pipeline.lag is 0 | turn method.tis off
+method=spo method.denominator=checkpoint pipeline.lag=0 | pipeline.lag is 0 | SPO would do nothing
+method.base=spo method.sat=true | turn sat off
+method=gspo-topp | method.top_p_replay is true | no mask to replay | set it to false
+method=icepop-weight method.tis=true | IcePop and TIS | leave one of them out
+method=icepop-weight method.denominator=rollout | count it twice | denominator to trainer
+pipeline.mode=streaming pipeline.lag=2 pipeline.max_staleness=4 pipeline.optimizer_steps_per_rollout=4 \
+    | pipeline.max_staleness is 4 | raise it to 7
+pipeline.mode=streaming pipeline.lag=1 pipeline.queue_prompts=15 \
+    | pipeline.queue_prompts is 15 | rollout.prompts_per_iteration 16
+pipeline.mode=streaming pipeline.lag=1 rollout.deterministic=true | rollout.deterministic is true | the clock decides
+method=grpo method.dppo.delta=0.1 | method.dppo has settings, which base grpo does not read
+""".strip().splitlines()
 
-def base(*overrides):
-    return load_config(CONFIGS / "lab" / "base.yaml", overrides)
+LAB_WARNED = """
+method=sat-gspo train.tokens_per_microbatch=128 method.sat.scope=microbatch \
+    | method.sat.scope | train.tokens_per_microbatch
+method=grpo method.denominator=trainer | pipeline.lag is 8 | set method.denominator to rollout
+method=sat-grpo pipeline.lag=0 | pipeline.lag is 0 with method.sat
+rollout.deterministic=true rollout.dtype=bfloat16 | bitwise equal runs are only promised in float32
+""".strip().splitlines()
+
+LAB_TAKEN = """
+method=sat-gspo method.tis=true
+method=sat-grpo method.tis=true method.denominator=trainer pipeline.optimizer_steps_per_rollout=2
+method=gspo method.denominator=checkpoint pipeline.lag=0
+method=icepop-weight method.sat=true
+method=sat-gspo method.denominator=checkpoint pipeline.lag=0 pipeline.optimizer_steps_per_rollout=2
+rollout.max_response_tokens=21 model.max_positions=30 train.tokens_per_microbatch=30
+task.max_digits=4 eval.problems=47
+task.max_digits=4 eval.problems=48 eval.every_n_iterations=0
+pipeline.mode=streaming pipeline.lag=4 pipeline.max_staleness=3 pipeline.queue_prompts=48
+method.dppo.delta=0.1 method=grpo
+""".strip().splitlines()
+
+LAB_UNWARNED = """
+method=sat-gspo train.tokens_per_microbatch=128
+method=sat-grpo train.tokens_per_microbatch=128 method.sat.scope=microbatch
+method=gspo train.tokens_per_microbatch=128
+method=grpo-tis method.denominator=trainer
+method=grpo method.denominator=trainer method.base=icepop
+method=grpo method.denominator=trainer pipeline.lag=0
+method=grpo method.denominator=trainer pipeline.optimizer_steps_per_rollout=2
+pipeline.mode=streaming pipeline.lag=4 pipeline.max_staleness=3 pipeline.queue_prompts=48
+""".strip().splitlines()
+
+
+def lab(*overrides, name="base"):
+    return load_config(CONFIGS / "lab" / f"{name}.yaml", overrides)
 
 
 @pytest.mark.parametrize("name", ["base", "quickstart", "tiny", "streaming"])
-def test_shipped_files_pass(name):
-    config = load_config(CONFIGS / "lab" / f"{name}.yaml")
-    assert config_errors(config) == []
-    assert config_warnings(config) == []
+def test_shipped_files_of_the_lab_pass(name):
+    assert config_errors(lab(name=name)) == config_warnings(lab(name=name)) == []
 
 
-@pytest.mark.parametrize(
-    "overrides, named",
-    [
-        (["method=gspo-r3", "model.experts=0"], ["method.r3", "model.experts is 0"]),
-        (["model.experts_per_token=9"], ["model.experts_per_token is 9", "model.experts 8"]),
-        (["model.kv_heads=3"], ["model.kv_heads is 3", "model.attention_heads 4"]),
-        (["model.head_dim=15"], ["model.head_dim is 15"]),
-        (["model.max_positions=32"], ["model.max_positions is 32", "set it to 33"]),
-        (["rollout.max_response_tokens=20"], ["rollout.max_response_tokens is 20", "raise it to 21"]),
-        (["train.tokens_per_microbatch=32"], ["train.tokens_per_microbatch is 32", "33 or more"]),
-        (
-            ["task.max_digits=5", "task.max_digit=1", "eval.every_n_iterations=0"],
-            ["task.min_digits 3", "task.max_digits 5", "task.max_digit 1", "56 problems", "500"],
-        ),
-        (["task.max_digits=4", "eval.problems=48"], ["1512 problems", "1536", "lower eval.problems"]),
-        (
-            ["pipeline.optimizer_steps_per_rollout=3"],
-            ["256 responses", "optimizer_steps_per_rollout 3", "multiple of 3"],
-        ),
-        (["method=sat-gspo", "method.denominator=trainer"], ["denominator trainer", "identically 1"]),
-        (
-            ["method=sat-gspo", "method.tis=true", "method.denominator=trainer"],
-            ["identically 1", "set method.denominator to checkpoint"],
-        ),
-        (
-            ["method=sat-gspo", "method.denominator=checkpoint", "pipeline.lag=0"],
-            ["pipeline.lag is 0", "identically 1", "SAT would do nothing", "set method.denominator to rollout"],
-        ),
-        (["method=sat-gspo", "method.tis=true", "pipeline.lag=0"], ["pipeline.lag is 0", "turn method.tis off"]),
-        (
-            ["method=spo", "method.denominator=checkpoint", "pipeline.lag=0"],
-            ["pipeline.lag is 0", "SPO would do nothing"],
-        ),
-        (["method.base=spo", "method.sat=true"], ["turn sat off"]),
-        (["method=gspo-topp"], ["method.top_p_replay is true", "no mask to replay", "set it to false"]),
-        (["method=icepop-weight", "method.tis=true"], ["IcePop and TIS", "leave one of them out"]),
-        (["method=icepop-weight", "method.denominator=rollout"], ["count it twice", "denominator to trainer"]),
-    ],
-)
-def test_faults_name_key_value_and_remedy(overrides, named):
-    found = config_errors(base(*overrides))
-    assert any(all(part in error for part in named) for error in found), found
+@pytest.mark.parametrize("texts, words", cases(LAB_REFUSED))
+def test_faults_of_a_lab_run(texts, words):
+    lines = config_errors(lab(*texts))
+    assert any(all(word.strip() in line for word in words) for line in lines), lines
 
 
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        ["method=sat-gspo", "method.tis=true"],
-        ["method=sat-grpo", "method.tis=true", "method.denominator=trainer", "pipeline.optimizer_steps_per_rollout=2"],
-        ["method=gspo", "method.denominator=checkpoint", "pipeline.lag=0"],
-        ["method=icepop-weight", "method.sat=true"],
-        [
-            "method=sat-gspo",
-            "method.denominator=checkpoint",
-            "pipeline.lag=0",
-            "pipeline.optimizer_steps_per_rollout=2",
-        ],
-    ],
-)
-def test_methods_that_work(overrides):
-    assert config_errors(base(*overrides)) == []
+@pytest.mark.parametrize("texts, words", cases(LAB_WARNED))
+def test_each_warning_of_a_lab_run(texts, words):
+    check(config_warnings(lab(*texts)), words)
 
 
-def test_limits_are_tight():
-    fits = ["rollout.max_response_tokens=21", "model.max_positions=30", "train.tokens_per_microbatch=30"]
-    assert config_errors(base(*fits)) == []
-    for enough in (["eval.problems=47"], ["eval.problems=48", "eval.every_n_iterations=0"]):
-        assert config_errors(base("task.max_digits=4", *enough)) == []
+@pytest.mark.parametrize("texts, _", cases(LAB_TAKEN))
+def test_what_can_start_in_the_lab(texts, _):
+    assert config_errors(lab(*texts)) == []
 
 
-def test_small_quantile_scope_warns_only_for_sequence_ratios():
-    small = "train.tokens_per_microbatch=128"
-    of_microbatch = (small, "method.sat.scope=microbatch")
-    (warning,) = config_warnings(base("method=sat-gspo", *of_microbatch))
-    assert "method.sat.scope" in warning and "train.tokens_per_microbatch" in warning
-    for enough in (["method=sat-gspo", small], ["method=sat-grpo", *of_microbatch], ["method=gspo", small]):
-        assert config_warnings(base(*enough)) == []
-
-
-def test_a_clip_that_sees_no_lag_is_told():
-    trainer = ("method=grpo", "method.denominator=trainer")
-    (warning,) = config_warnings(base(*trainer))
-    assert "pipeline.lag is 8" in warning and "set method.denominator to rollout" in warning
-    for seen in ("method=grpo-tis", "method.base=icepop", "pipeline.lag=0", "pipeline.optimizer_steps_per_rollout=2"):
-        assert config_warnings(base(*trainer, seen)) == []
-    (warning,) = config_warnings(base("method=sat-grpo", "pipeline.lag=0"))
-    assert "pipeline.lag is 0 with method.sat" in warning
-
-
-STREAM = ["pipeline.mode=streaming", "pipeline.lag=1", "pipeline.max_staleness=4"]
-
-
-@pytest.mark.parametrize(
-    "overrides, named",
-    [
-        (
-            ["pipeline.lag=2", "pipeline.optimizer_steps_per_rollout=4"],
-            ["pipeline.max_staleness is 4", "raise it to 7"],
-        ),
-        (["pipeline.queue_prompts=15"], ["pipeline.queue_prompts is 15", "rollout.prompts_per_iteration 16"]),
-        (["rollout.deterministic=true"], ["rollout.deterministic is true", "the clock decides"]),
-    ],
-)
-def test_streaming_mode_refuses_what_cannot_be(overrides, named):
-    (error,) = config_errors(base(*STREAM, *overrides))
-    assert all(part in error for part in named), error
-
-
-def test_streaming_mode_takes_the_tightest_bound_and_a_queue_beyond_it():
-    tight = [*STREAM, "pipeline.lag=4", "pipeline.max_staleness=3", "pipeline.queue_prompts=48"]
-    assert config_errors(base(*tight)) == config_warnings(base(*tight)) == []
+@pytest.mark.parametrize("texts, _", cases(LAB_UNWARNED))
+def test_what_has_no_warning_in_the_lab(texts, _):
+    assert config_warnings(lab(*texts)) == []
 
 
 def test_weights_are_kept_as_long_as_a_token_of_theirs_can_be_trained():
-    assert base().pipeline.weights_in_use == 2
-    assert base(*STREAM).pipeline.weights_in_use == 6  # versions u - 4 to u, and one more
-    assert base(*STREAM, "pipeline.lag=2").pipeline.weights_in_use == 4
-
-
-@pytest.mark.parametrize("setting", ["method.dppo.delta=0.1", "method.ipo.eps=0.3"])
-def test_settings_of_another_base_are_refused(setting):
-    (fault,) = config_errors(base("method=grpo", setting))
-    assert setting.partition("=")[0].rpartition(".")[0] in fault
-    assert config_errors(base(setting, "method=grpo")) == [], "whoever names a method leaves the settings of others"
+    stream = ["pipeline.mode=streaming", "pipeline.lag=1", "pipeline.max_staleness=4"]
+    assert lab().pipeline.weights_in_use == 2
+    assert lab(*stream).pipeline.weights_in_use == 6  # versions u - 4 to u, and one more
+    assert lab(*stream, "pipeline.lag=2").pipeline.weights_in_use == 4
