@@ -275,11 +275,6 @@ def longest_sample(config: SlimeConfig) -> int:
     return min(longest, context_tokens(config) or longest)
 
 
-def uses_verifier(config: SlimeConfig) -> bool:
-    """Return whether this package's verifier rewards the responses."""
-    return bool(config.data.reward and config.data.reward.startswith("sat_slime.plugin.reward."))
-
-
 def spares_recompute(method: Method, steps: int) -> bool:
     """Return whether slime can leave out its forward pass that recomputes log-probs, which use_rollout_logprobs makes
     it do.

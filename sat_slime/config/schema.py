@@ -239,18 +239,6 @@ class EvalConfig(ScoresConfig):
         return self.model_copy(update={"repeats": self.final_repeats, "final_repeats": None})
 
 
-class VerifierLimits(Section):
-    """The processes of this package's verifier, and what one verdict may cost them (docs/reward.md). On slime they are
-    those of a slime.custom-rm-path of sat_slime.plugin.reward."""
-
-    workers: Annotated[PositiveInt | None, MAY_CHANGE_ON_RESUME] = None
-    """Worker processes; unset: half as many as cores, at most 8."""
-    cpu_s: PositiveFloat = 3.0
-    """CPU seconds of a verdict; what takes more has reward 0."""
-    memory_mb: Annotated[int, Field(ge=256)] = 1024
-    """Address space of a worker, in MiB."""
-
-
 class CheckpointConfig(Section):
     """Checkpoints, from which `--resume` goes on."""
 

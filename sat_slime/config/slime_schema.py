@@ -35,7 +35,6 @@ from sat_slime.config.schema import (
     Run,
     ScoresConfig,
     Section,
-    VerifierLimits,
 )
 from sat_slime.config.section import COMPUTES_NOTHING, MAY_CHANGE_ON_RESUME, OWN_TO_A_CELL, refused
 from sat_slime.models.families import FAMILIES, ModelFamily, family_by_flags
@@ -440,8 +439,6 @@ class SlimeConfig(Run):
     if any does."""
     max_positions: PositiveInt | None = None
     """Longest prompt plus response, in tokens: `max_position_embeddings` of the checkpoint's config.json."""
-    verifier: VerifierLimits = VerifierLimits()
-    """Limits of this package's verifier, for a slime.custom-rm-path of sat_slime.plugin.reward."""
     scores: ScoresConfig = ScoresConfig()
     cluster: Annotated[ClusterConfig, MAY_CHANGE_ON_RESUME, COMPUTES_NOTHING] = ClusterConfig()
     estimate: Annotated[EstimateConfig, MAY_CHANGE_ON_RESUME, COMPUTES_NOTHING] = EstimateConfig()

@@ -12,7 +12,7 @@ import yaml
 
 from sat_slime.config.method_section import build_method
 from sat_slime.config.plugin_file import CALLED
-from sat_slime.config.rules import spares_recompute, uses_verifier
+from sat_slime.config.rules import spares_recompute
 from sat_slime.config.slime_schema import FlagValue, PluginConfig, SlimeConfig, is_sent
 from sat_slime.launch.flags import KnownFlags, recorded_flags, unknown_flags
 from sat_slime.launch.small_run import PACKAGE, SITE, is_small, small_arguments, small_environment
@@ -130,8 +130,6 @@ def plugin_settings_text(config: SlimeConfig, run_dir: Path) -> str:
     for text. Clip radii are not among them: on slime they are its own flags, such as --eps-clip."""
     settings = PluginConfig(method=config.method, driver=config.pipeline, eval=config.scores, run_dir=str(run_dir))
     sections = {"sat_slime": settings.model_dump(mode="json", exclude={"method": {"clip"}})}
-    if uses_verifier(config):
-        sections["sat_slime_verifier"] = config.verifier.model_dump(mode="json", exclude_none=True)
     return yaml.safe_dump(sections, sort_keys=False)
 
 

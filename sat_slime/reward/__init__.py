@@ -10,7 +10,7 @@ Importing this imports neither sympy nor math-verify: only the worker processes 
 to what.
 """
 
-from sat_slime.reward.pool import Limits, VerifierPool, verify
+from sat_slime.reward.pool import VerifierPool, shared_pool, verify
 from sat_slime.reward.verdict import CORRECT, KILLED, MODES, WRONG, Mode, Verdict
 
-__all__ = ["CORRECT", "KILLED", "MODES", "WRONG", "Limits", "Mode", "Verdict", "VerifierPool", "verify"]
+__all__ = ["CORRECT", "KILLED", "MODES", "WRONG", "Mode", "Verdict", "VerifierPool", "shared_pool", "verify"]

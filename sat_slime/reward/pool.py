@@ -23,7 +23,6 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
 from sat_slime.reward.verdict import KILLED, MODES, Mode, Verdict, verdict
@@ -38,43 +37,36 @@ _BLOCKED_S = 300.0
 before, unless a hundred wait for each processor."""
 _LOGGED_KILLS = 20
 """Kills that are logged one by one; the metrics count all."""
-
-
-@dataclass(frozen=True)
-class Limits:
-    """The bounds on what one verdict may cost."""
-
-    cpu_s: float = 3.0
-    """CPU seconds of the worker. A response that takes more has reward 0, on a loaded machine as on an idle one."""
-    memory_mb: int = 1024
-    """Address space of a worker. A worker that holds half of it after a verdict is replaced."""
-    response_chars: int = 400_000
-    """Characters that are read, from the end of a response."""
-    label_chars: int = 20_000
-    """The most characters of a label; more is an error."""
-
-    def __post_init__(self) -> None:
-        for name, low in (("cpu_s", 0), ("memory_mb", 255), ("response_chars", 0), ("label_chars", 0)):
-            if not getattr(self, name) > low:
-                raise ValueError(f"{name} is {getattr(self, name)!r}: it has to be above {low}")
+RESPONSE_CHARS = 400_000
+"""Characters that are read, from the end of a response."""
+LABEL_CHARS = 20_000
+"""The most characters of a label; more is an error."""
+_MAX_WORKERS = 8
 
 
 class VerifierPool:
-    """`workers` processes that verify. Thread-safe; usable from any event loop. Close it, or use it as a context."""
+    """Processes that verify. Thread-safe; usable from any event loop. Close it, or use it as a context."""
 
-    def __init__(self, workers: int = 2, limits: Limits | None = None) -> None:
+    def __init__(self, workers: int | None = None, cpu_s: float = 3.0, memory_mb: int = 1024) -> None:
         """Returns at once; a process starts with its first job, in about two seconds.
+
+        Args:
+            workers: processes; unset: half as many as cores, at most 8.
+            cpu_s: CPU seconds of a verdict. A response that takes more has reward 0, on a loaded machine as on an idle
+                one.
+            memory_mb: address space of a worker. One that holds half of it after a verdict is replaced.
 
         Raises:
             ModuleNotFoundError: math-verify is not installed.
         """
-        if workers < 1:
-            raise ValueError(f"workers is {workers}: it has to be at least 1")
+        workers = max(1, min(_MAX_WORKERS, (os.cpu_count() or 2) // 2)) if workers is None else workers
+        for name, value, low in (("workers", workers, 0), ("cpu_s", cpu_s, 0), ("memory_mb", memory_mb, 255)):
+            if not value > low:
+                raise ValueError(f"{name} is {value!r}: it has to be above {low}")
         if importlib.util.find_spec("math_verify") is None:
             raise ModuleNotFoundError("math-verify is not installed: pip install '.[reward]' in a checkout")
-        self.limits = limits or Limits()
-        self._workers = [_Worker(self.limits) for _ in range(workers)]
-        self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
+        self._workers = [_Worker(cpu_s, memory_mb) for _ in range(workers)]
+        self._idle: queue.LifoQueue[_Worker] = queue.LifoQueue()  # the one that has started comes first
         for worker in self._workers:
             self._idle.put(worker)
         self._threads = ThreadPoolExecutor(workers, "verifier")
@@ -100,11 +92,11 @@ class VerifierPool:
         """Submits a response; the result is its verdict."""
         if mode not in MODES:
             raise ValueError(f"mode is {mode!r}: it has to be one of {', '.join(MODES)}")
-        if len(label) > self.limits.label_chars:
-            raise ValueError(f"a label of {len(label)} characters; at most {self.limits.label_chars} are one")
+        if len(label) > LABEL_CHARS:
+            raise ValueError(f"a label of {len(label)} characters; at most {LABEL_CHARS} are one")
         if self._closed:
             raise RuntimeError("the verifier pool is closed")
-        return self._threads.submit(self._verify, response[-self.limits.response_chars :], label, mode)
+        return self._threads.submit(self._verify, response[-RESPONSE_CHARS:], label, mode)
 
     def drain_metrics(self) -> dict[str, float]:
         """Return the counts since the last call: verdicts, correct, timeouts, kills (timeouts included),
@@ -156,8 +148,8 @@ class VerifierPool:
 class _Worker:
     """The pool's end of a process that verifies. It starts with its first job, and again when it has died."""
 
-    def __init__(self, limits: Limits) -> None:
-        self._limits = limits
+    def __init__(self, cpu_s: float, memory_mb: int) -> None:
+        self._cpu_s, self._memory_mb = cpu_s, memory_mb
         self._process: subprocess.Popen[bytes] | None = None
 
     def ask(self, response: str, label: str, mode: Mode) -> Verdict:
@@ -190,7 +182,7 @@ class _Worker:
             "from sat_slime.reward.worker import main; main(*json.loads(sys.argv[2]))"
         )
         paths = [os.path.abspath(path) for path in sys.path]
-        arguments = [theirs.fileno(), self._limits.cpu_s, self._limits.memory_mb]
+        arguments = [theirs.fileno(), self._cpu_s, self._memory_mb]
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", program, json.dumps(paths), json.dumps(arguments)],
@@ -228,12 +220,13 @@ def reason_of(exit_code: int) -> str:
 
 
 @functools.cache
-def _shared_pool() -> VerifierPool:
-    pool = VerifierPool(workers=1)
+def shared_pool() -> VerifierPool:
+    """Return this process's pool, which ends with it."""
+    pool = VerifierPool()
     atexit.register(pool.close)
     return pool
 
 
 def verify(response: str, label: str, mode: Mode = "default") -> Verdict:
-    """Return the verdict on one response, from a pool of one worker that all callers of this function share."""
-    return _shared_pool().verify(response, label, mode)
+    """Return the verdict on one response, from the pool that all callers of this function share."""
+    return shared_pool().verify(response, label, mode)

@@ -11,22 +11,15 @@ import pytest
 pytest.importorskip("math_verify", reason="needs pip install '.[reward]'")
 
 from sat_slime.plugin import reward
+from sat_slime.reward import VerifierPool
 
 
 @pytest.fixture(autouse=True, scope="module")
-def pool_ends():
-    yield
-    if reward._pool is not None:
-        reward._pool.close()
-        reward._pool = None
-
-
-@pytest.fixture
-def fresh_pool(monkeypatch):
-    monkeypatch.setattr(reward, "_pool", None)
-    yield
-    if reward._pool is not None:
-        reward._pool.close()
+def pool():
+    """A pool of one worker with little time stands for the one that all calls share."""
+    with VerifierPool(workers=1, cpu_s=0.3) as pool, pytest.MonkeyPatch.context() as patched:
+        patched.setattr(reward, "shared_pool", lambda: pool)
+        yield pool
 
 
 def sample(response: str, label, index: int = 0) -> SimpleNamespace:
@@ -85,27 +78,11 @@ def test_a_sample_without_label_is_an_error_with_its_remedy():
         asyncio.run(reward.default(Namespace(), sample("5", None, 7)))
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"worker": 3}, "sat_slime_verifier in --custom-config-path: .*did you mean 'workers'"),
-        ({"memory_mb": 5}, "memory_mb is 5"),
-        ({"cpu_s": "much"}, "cpu_s is 'much'"),
-        ({"workers": 0}, "workers is 0"),
-    ],
-)
-def test_wrong_settings_are_told(fresh_pool, settings, message):
-    with pytest.raises(ValueError, match=message):
-        asyncio.run(reward.default(Namespace(sat_slime_verifier=settings), sample("5", "5")))
-
-
-def test_settings_reach_the_pool_and_counts_reach_the_metrics(fresh_pool):
-    assert reward.drain_metrics() == {}
-    args = Namespace(sat_slime_verifier={"workers": 1, "cpu_s": 0.3})
+def test_counts_reach_the_metrics():
+    reward.drain_metrics()
     costly = "|" + "+".join(f"|x-{k}|" for k in range(12)) + "|<9"  # it takes seconds only to parse
-    assert asyncio.run(reward.default(args, sample(f"\\boxed{{{costly}}}", "x^2<5"))) == 0.0
-    assert asyncio.run(reward.default(args, sample("Answer: 5", "5"))) == 1.0
-    assert (len(reward._pool._workers), reward._pool.limits.cpu_s) == (1, 0.3)
+    assert asyncio.run(reward.default(Namespace(), sample(f"\\boxed{{{costly}}}", "x^2<5"))) == 0.0
+    assert asyncio.run(reward.default(Namespace(), sample("Answer: 5", "5"))) == 1.0
     metrics = reward.drain_metrics()
     assert (metrics["rollout/verifier_verdicts"], metrics["rollout/verifier_timeouts"]) == (2.0, 1.0)
     assert reward.drain_metrics() == {}

@@ -19,8 +19,8 @@ pytest.importorskip("math_verify", reason="needs pip install '.[reward]'")
 from hostile import INJECTIONS, LABELS, hostile
 from label_kinds import DIFFERENT, EQUAL, rows
 
-from sat_slime.reward import CORRECT, KILLED, MODES, WRONG, Limits, VerifierPool
-from sat_slime.reward.pool import reason_of
+from sat_slime.reward import CORRECT, KILLED, MODES, WRONG, VerifierPool
+from sat_slime.reward.pool import RESPONSE_CHARS, reason_of
 
 COSTLY = f"\\boxed{{|{'+'.join(f'|x-{k}|' for k in range(12))}|<9}}"
 """A response that takes seconds to be compared with the label below."""
@@ -29,7 +29,7 @@ COSTLY_LABEL = "x^2<5"
 
 @pytest.fixture(scope="module")
 def pool():
-    with VerifierPool(workers=2, limits=Limits(cpu_s=0.5)) as pool:
+    with VerifierPool(workers=2, cpu_s=0.5) as pool:
         yield pool
 
 
@@ -56,7 +56,7 @@ def test_a_batch_keeps_its_order(pool):
 @pytest.fixture
 def small():
     """A pool of one worker that has started."""
-    with VerifierPool(workers=1, limits=Limits(cpu_s=0.3)) as pool:
+    with VerifierPool(workers=1, cpu_s=0.3) as pool:
         assert pool.verify("Answer: 5", "5").reward == 1.0
         yield pool
 
@@ -202,7 +202,7 @@ def test_the_event_loop_goes_on_while_verdicts_are_made():
         ticking.cancel()
         return verdicts, ticks
 
-    with VerifierPool(workers=1, limits=Limits(cpu_s=0.3)) as pool:
+    with VerifierPool(workers=1, cpu_s=0.3) as pool:
         verdicts, ticks = asyncio.run(both(pool))
     assert [verdict.extracted for verdict in verdicts] == [*map(str, range(50)), None]
     assert ticks > 50
@@ -255,8 +255,8 @@ def test_workers_see_no_environment(monkeypatch):
 
 
 def test_only_the_end_of_a_long_response_is_read():
-    with VerifierPool(workers=1, limits=Limits(response_chars=1000)) as pool:
-        assert pool.verify("Answer: 5" + " " * 1000, "5").reward == 0.0
+    with VerifierPool(workers=1) as pool:
+        assert pool.verify("Answer: 5" + " " * RESPONSE_CHARS, "5").reward == 0.0
         assert pool.verify(" " * 10_000_000 + "Answer: 5", "5").reward == 1.0
 
 
@@ -266,6 +266,6 @@ def test_wrong_arguments_are_told(pool):
     with pytest.raises(ValueError, match="label of 30000"):
         pool.verify("5", "5" * 30_000)
     with pytest.raises(ValueError, match="memory_mb is 10"):
-        Limits(memory_mb=10)
+        VerifierPool(memory_mb=10)
     with pytest.raises(ValueError, match="workers is 0"):
         VerifierPool(workers=0)
