@@ -279,4 +279,4 @@ def _meant(leaf: KeyPath, known: Mapping[KeyPath, str]) -> str | None:
         return ratio(leaf[-1], candidate[-1]), ratio(".".join(leaf), ".".join(candidate))
 
     nearest = max(known, key=closeness)
-    return known[nearest] if closeness(nearest)[0] > 0.65 else None
+    return known[nearest] if closeness(nearest)[0] > (0.65 if nearest[:-1] == leaf[:-1] else 0.8) else None
