@@ -14,20 +14,9 @@ from answer_kinds import RIGHT, WRONG
 from label_kinds import DIFFERENT, EQUAL, LABELS, TIMES, UNDEFINED, rows
 
 from sat_slime.reward import CORRECT, MODES
-from sat_slime.reward import WRONG as WRONG_REASONS
 from sat_slime.reward.comparison import compare, judge
 
 PAIRS = Path(__file__).parent / "equivalence_pairs"
-
-
-@pytest.mark.parametrize(("kind", "label", "answer"), rows(EQUAL))
-def test_equal(kind, label, answer):
-    assert compare(answer, label) in CORRECT
-
-
-@pytest.mark.parametrize(("kind", "label", "answer"), rows(DIFFERENT))
-def test_different(kind, label, answer):
-    assert compare(answer, label) in WRONG_REASONS
 
 
 @pytest.mark.parametrize(
@@ -118,15 +107,6 @@ def test_prime_math_gives_the_verdicts_of_prime(name, expected):
     assert sum(hits) == expected
 
 
-@pytest.mark.parametrize(("answer", "label", "reward"), [("1,2", "(1,2)", 1.0), ("2,1", "1,2", 0.0), ("3", "4", 0.0)])
-def test_prime_math_judges_lists_and_numbers(answer, label, reward):
-    assert judge(f"\\boxed{{{answer}}}", label, "prime_math").reward == reward
-
-
-def test_a_box_around_the_label_is_taken_off():
-    assert judge("\\boxed{34}", "\\boxed{34}", "default").reward == 1.0
-
-
 DIFFERENCES = [
     ("\\boxed{200}", "2", 1.0, 0.0),
     ("\\boxed{10000}", "9999", 1.0, 0.0),
@@ -141,12 +121,16 @@ DIFFERENCES = [
     ("\\boxed{[1, 2]}", "1, 2", 1.0, 0.0),
     (r"\boxed{\{3, 1\}}", r"\{1, 3\}", 0.0, 1.0),
     ("\\boxed{y + x = 2}", "x + y = 2", 0.0, 1.0),
+    ("\\boxed{1,2}", "(1,2)", 1.0, 1.0),
+    ("\\boxed{2,1}", "1,2", 0.0, 0.0),
+    ("\\boxed{3}", "4", 0.0, 0.0),
+    ("\\boxed{34}", "\\boxed{34}", 1.0, 1.0),
 ]
 """docs/reward.md: response, label, reward of prime_math, of default. verl's own gives the former, run on the same."""
 
 
 @pytest.mark.parametrize(("response", "label", "prime", "default"), DIFFERENCES)
-def test_the_deliberate_differences_to_prime_math(response, label, prime, default):
+def test_where_prime_math_differs_and_where_not(response, label, prime, default):
     assert judge(response, label, "prime_math").reward == prime
     assert judge(response, label, "default").reward == default
 
