@@ -264,8 +264,8 @@ method=sat-gspo method.tis=true pipeline.lag=0 | pipeline.lag is 0 | turn method
 method=spo method.denominator=checkpoint pipeline.lag=0 | pipeline.lag is 0 | SPO would do nothing
 method.base=spo method.sat=true | turn sat off
 method=gspo-topp | method.top_p_replay is true | no mask to replay | set it to false
-method=icepop-weight method.tis=true | IcePop and TIS | leave one of them out
-method=icepop-weight method.denominator=rollout | count it twice | denominator to trainer
+method=icepop method.icepop.form=weight method.tis=true | IcePop and TIS | leave one of them out
+method=icepop method.icepop.form=weight method.denominator=rollout | count it twice | denominator to trainer
 pipeline.mode=streaming pipeline.lag=2 pipeline.max_staleness=4 pipeline.optimizer_steps_per_rollout=4 \
     | pipeline.max_staleness is 4 | raise it to 7
 pipeline.mode=streaming pipeline.lag=1 pipeline.queue_prompts=15 \
@@ -286,7 +286,7 @@ LAB_TAKEN = """
 method=sat-gspo method.tis=true
 method=sat-grpo method.tis=true method.denominator=trainer pipeline.optimizer_steps_per_rollout=2
 method=gspo method.denominator=checkpoint pipeline.lag=0
-method=icepop-weight method.sat=true
+method=icepop method.icepop.form=weight method.sat=true
 method=sat-gspo method.denominator=checkpoint pipeline.lag=0 pipeline.optimizer_steps_per_rollout=2
 rollout.max_response_tokens=21 model.max_positions=30 train.tokens_per_microbatch=30
 task.max_digits=4 eval.problems=47
