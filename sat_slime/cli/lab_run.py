@@ -170,8 +170,6 @@ def lab_findings(config: LabConfig, file: Path) -> Iterator[Finding]:
     yield from settings_findings(errors, config_warnings(config))
     if not errors:
         yield ok("settings", str(file))
-    if config.logging.tensorboard and installed_version("tensorboard") is None:
-        yield warn("tensorboard", "not installed: the run goes without it; pip install tensorboard")
     folder = RunFolder(Path(config.output_dir).expanduser() / config.name)
     if folder.has_data():
         yield warn("run folder", f"{folder.path} holds an earlier run: use --resume, --name or --overwrite")
@@ -247,22 +245,17 @@ def _run(
     with RunView(heading, optimizer_steps(config), console, done) as view:
         log = None
         try:
-            log = RunLog(folder, view, config.logging.tensorboard)
+            log = RunLog(folder, view)
             for path in aside:
                 log.message(f"a checkpoint that is not gone on from is now {path}", "warning")
             log.message(f"{heading}, in {folder.path}")
             runtime.run(config, folder.path.resolve(), log, resume=saved)
             return None
         except Exception as error:
-            with contextlib.suppress(
-                OSError
-            ):  # a full disk may be why the run failed; its own error is the one to tell
+            with contextlib.suppress(OSError):  # a full disk may be why it failed; its own error is the one to tell
                 if log:
                     log.message(traceback.format_exc(), "debug")
             return message_of(error)
-        finally:
-            if log:
-                log.close()
 
 
 def _end(folder: RunFolder, status: str, error: str | None, console: Console) -> Ending:

@@ -270,10 +270,8 @@ class DumpConfig(Section):
 
 
 class LoggingConfig(Section):
-    """Trackers and files that get metrics besides metrics.jsonl."""
+    """What a run writes besides its metrics."""
 
-    tensorboard: bool = True
-    """Write TensorBoard events into the run folder, where the package is installed."""
     samples_every_n_iterations: NonNegativeInt = 16
     """Iterations between batches whose responses are written to samples/; 0: never."""
 

@@ -45,7 +45,6 @@ class RunFolder:
         self.checkpoints = self.path / "checkpoints"
         self.report = self.path / "report.html"
         self.log = self.path / "log.txt"
-        self.tensorboard = self.path / "tensorboard"
         self.logs = self.path / "logs"
         self.restarts = self.path / "restarts.jsonl"
         self.state_file = self.path / "state.json"

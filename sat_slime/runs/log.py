@@ -1,9 +1,8 @@
-"""A run writes what it measures here: files of the run folder, TensorBoard and the view."""
+"""A run writes what it measures here: files of the run folder and the view."""
 
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import threading
 from collections.abc import Iterator, Mapping
 from datetime import datetime
@@ -20,22 +19,16 @@ from sat_slime.runs.reading import row_faults
 class RunLog:
     """The log of one run. Its methods may be called from several threads."""
 
-    def __init__(self, folder: RunFolder, view: RunView, tensorboard: bool = False):
-        """tensorboard: write its events too, where the package is installed."""
+    def __init__(self, folder: RunFolder, view: RunView):
         self._folder = folder
         self._view = view
         self._lock = threading.RLock()
-        self._tensorboard = tensorboard and importlib.util.find_spec("tensorboard") is not None
-        self._events: Any = None
-        """TensorBoard's writer, once there is something to write."""
-        self._purge_step: int | None = None
 
     def step(self, metrics: Mapping[str, Any]) -> None:
         """Record one optimizer step as a line of metrics.jsonl. `metrics["step"]` is the number of updates made."""
         metrics = _numbers(metrics)
         self._append(self._folder.metrics, to_json(metrics))
         self.message("  ".join([f"step {metrics.get('step', '?')}", *live_words(metrics)]), "debug")
-        self._track(metrics)
         self._view.step(metrics)
 
     def eval(self, metrics: Mapping[str, Any]) -> None:
@@ -43,7 +36,6 @@ class RunLog:
         metrics = _numbers(metrics)
         self._append(self._folder.eval, to_json(metrics))
         self.message(eval_line(metrics), "debug")
-        self._track({"step": metrics.get("step", 0)} | {f"eval/{k}": v for k, v in metrics.items() if k != "step"})
         self._view.eval(metrics)
 
     def samples(self, iteration: int, rows: list[dict[str, Any]]) -> None:
@@ -75,36 +67,12 @@ class RunLog:
             for path in self._folder.samples.glob("*.jsonl"):
                 if path.stem.isdigit() and int(path.stem) > last:
                     path.unlink()
-            if self._events is not None:
-                self._events.close()
-            self._events, self._purge_step = None, step + 1
         for sentence in lost:
             self.message(sentence, "warning")
-
-    def close(self) -> None:
-        """Close what is open; the log is not used afterwards."""
-        with self._lock:
-            if self._events is not None:
-                # On a full disk closing fails as the write before it did, and that error was raised.
-                with contextlib.suppress(OSError):
-                    self._events.close()
 
     def _append(self, path: Path, line: str) -> None:
         with self._lock, _writing(path):
             append_line(path, line)
-
-    def _track(self, metrics: Mapping[str, Any]) -> None:
-        """Write the numbers as TensorBoard's events."""
-        if not self._tensorboard:
-            return
-        with self._lock, _writing(self._folder.tensorboard):
-            if self._events is None:
-                from torch.utils.tensorboard import SummaryWriter  # takes a second to import
-
-                self._events = SummaryWriter(str(self._folder.tensorboard), purge_step=self._purge_step)
-            for key, value in metrics.items():
-                if key != "step" and isinstance(value, (int, float)):
-                    self._events.add_scalar(key, float(value), int(number(metrics, "step", 0)))
 
 
 def _numbers(metrics: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import io
 import re
@@ -101,15 +100,15 @@ def test_its_metrics_are_written_and_drawn(package, tmp_path):
     built = build_method(config.method)
     folder = RunFolder.create(tmp_path / "run", dump_config(config))
     view = RunView("run", 20, Console(file=io.StringIO(), width=300))
-    with contextlib.closing(RunLog(folder, view)) as log:
-        for step in range(1, 21):
-            accumulator = MetricAccumulator()
-            for farthest in (3.0, 3.0 + step / 10):
-                mu = torch.full((4,), -5.0)
-                log_probs = mu + torch.log(torch.tensor([1.0, 1.05, 1.15, farthest]))
-                batch = TokenBatch(log_probs, mu, torch.ones(4), torch.ones(4, dtype=torch.bool), [4])
-                accumulator.add(policy_surrogate(built, batch).metrics, 4)
-            log.step({"step": step, **accumulator.reduce()})
+    log = RunLog(folder, view)
+    for step in range(1, 21):
+        accumulator = MetricAccumulator()
+        for farthest in (3.0, 3.0 + step / 10):
+            mu = torch.full((4,), -5.0)
+            log_probs = mu + torch.log(torch.tensor([1.0, 1.05, 1.15, farthest]))
+            batch = TokenBatch(log_probs, mu, torch.ones(4), torch.ones(4, dtype=torch.bool), [4])
+            accumulator.add(policy_surrogate(built, batch).metrics, 4)
+        log.step({"step": step, **accumulator.reduce()})
     folder.unlock()
     written = read_metrics(folder.metrics)["halfway/distance"]
     assert written == pytest.approx([(2.2 + step / 20) / 4 for step in range(1, 21)], rel=1e-4)

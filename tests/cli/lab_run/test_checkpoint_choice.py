@@ -116,7 +116,7 @@ def test_a_finished_run_stays_finished_and_the_command_keeps_the_settings(runtim
     newest = RUN / "checkpoints" / "iteration-000006"
     flip_a_bit_of_adamw(newest)
     before = files()
-    longer = ["--set", "pipeline.iterations=9", "--set", "logging.tensorboard=false"]
+    longer = ["--set", "pipeline.iterations=9", "--set", "logging.samples_every_n_iterations=3"]
     result = command("launch", RUN, "--resume", *longer)
     assert result.exit_code == 2 and "trainer.safetensors does not match" in result.stderr
     assert files() == before and status() == "finished"
@@ -124,7 +124,7 @@ def test_a_finished_run_stays_finished_and_the_command_keeps_the_settings(runtim
     assert words[2:4] == ["--resume-from", "4"] and "pipeline.iterations=9" in words
     assert command(*words).exit_code == 0
     assert steps() == list(range(1, 10))
-    assert yaml.safe_load((RUN / "config.yaml").read_text())["logging"]["tensorboard"] is False
+    assert yaml.safe_load((RUN / "config.yaml").read_text())["logging"]["samples_every_n_iterations"] == 3
 
 
 def test_where_no_checkpoint_is_whole_the_beginning_is_left(runtime):
