@@ -15,8 +15,8 @@ patched:
 `card` has those of a run whose trainer and engine share one GPU, which has the folder, too.
 
 Megatron's layers without Transformer Engine, for Megatron's own flag --spec, are those of the model's family
-(sat_slime.models). `without_gpu` is apart: it lets slime's parser alone be asked about a run on GPUs where there is
-none.
+(sat_slime.models). `slimes_parser` is apart: it asks slime's parser alone, about a run on GPUs too
+where there is none.
 
 Importing this package imports no torch.
 """

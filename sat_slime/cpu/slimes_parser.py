@@ -10,15 +10,19 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.util
 import json
+import os
 import sys
 import traceback
+import types
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from sat_slime.config.source import ConfigError
-from sat_slime.cpu import without_gpu
+from sat_slime.cpu import VARIABLE
 
 ANY_COMMAND = ("--rollout-batch-size", "1")
 """No run; its parsers are wanted alone."""
@@ -33,7 +37,7 @@ def answer(words: Sequence[str] = ANY_COMMAND) -> dict[str, Any]:
         `flags`, each with the argument that it sets; `refusal`, the exception of slime's parser with its statement, or
         None; `faults`, the lines of our driver.
     """
-    without_gpu.prepare()
+    see_a_gpu()
     with _caught_parsers() as parsers:
         refusal, faults = _parse(words)
         if KNOWN - flags_of(parsers).keys():  # it refused the command before it had made all of its parsers
@@ -43,6 +47,35 @@ def answer(words: Sequence[str] = ANY_COMMAND) -> dict[str, Any]:
     if missing := KNOWN - flags.keys():
         raise RuntimeError(f"slime's parsers have no {', '.join(sorted(missing))}: it parses in a way not known here")
     return {"flags": flags, "refusal": refusal, "faults": faults}
+
+
+def see_a_gpu() -> None:
+    """Has slime, SGLang and Megatron see a GPU in this process from now on, where there is none.
+
+    A run on a CPU has patches of its own, with which its job parses too, so nothing is done for one.
+    """
+    if os.environ.get(VARIABLE) == "cpu":
+        return
+    warnings.simplefilter("ignore")  # about packages that are missing here
+    import torch
+
+    if torch.cuda.is_available():
+        return
+    import torch.utils.flop_counter  # it asks the real Triton for a class
+
+    from sat_slime.rollout.sglang_on_cpu.absent import stand_in_for
+
+    like_an_h100 = types.SimpleNamespace(major=9, minor=0, total_memory=80 * 2**30)
+    torch.cuda.get_device_capability = lambda *_: (9, 0)
+    torch.cuda.get_device_properties = lambda *_: like_an_h100  # type: ignore[assignment]
+    absent = [
+        name for name in ("triton", "IPython", "wandb", "sglang_router") if importlib.util.find_spec(name) is None
+    ]
+    if "triton" in absent:
+        # Megatron compiles its fusions as it is imported, and Inductor takes the stand-in for Triton.
+        torch.compile = lambda model=None, **_: model if model is not None else lambda function: function
+    # PyPI's torchvision is a CUDA build, which does not import beside a CPU torch.
+    stand_in_for(*absent, *(["torchvision"] if torch.version.cuda is None else []))
 
 
 def _parse(words: Sequence[str]) -> tuple[dict[str, str] | None, list[str]]:

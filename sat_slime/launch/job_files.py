@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import sat_slime
+from sat_slime.config.jsonl import write_atomically
 from sat_slime.config.section import kept_settings
 from sat_slime.config.slime_schema import SlimeConfig
 from sat_slime.launch.local_ray import LocalRay
@@ -43,9 +43,7 @@ class JobRecord:
     """Of this package."""
 
     def write(self, folder: Path) -> None:
-        file, new = folder / "job.json", folder / ".job.json.tmp"
-        new.write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
-        os.replace(new, file)
+        write_atomically(folder / "job.json", json.dumps(asdict(self), indent=2) + "\n")
 
     @classmethod
     def read(cls, folder: Path) -> JobRecord | None:

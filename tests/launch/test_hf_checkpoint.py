@@ -34,14 +34,16 @@ def test_a_base_model_under_a_chat_template(tmp_path):
     folder = write_hf(tmp_path, generation={"eos_token_id": 151643})
     assert only(folder) == (
         "FAIL",
-        "slime.rollout-stop-token-ids is unset, and the chat template ends a turn with <|im_end|> (151645), on "
-        "which SGLang "
-        "does not stop (it stops on 151643): add 151645",
+        "slime.rollout-stop-token-ids is unset, and the chat template ends a turn with <|im_end|> (151645), on which "
+        "SGLang does not stop (it stops on 151643): add 151645",
     )
     assert only(folder, "slime.rollout-stop-token-ids=[151645]") == ("OK", "SGLang stops on 151643, 151645")
     assert only(folder, "slime.apply-chat-template=false") == ("OK", "SGLang stops on 151643")
     assert only(folder, "slime.rollout-stop=[im_end, x]")[0] == "OK"
     assert only(folder, "slime.rollout-stop=[stop]")[0] == "FAIL"
+    nothing = write_hf(tmp_path, config={"eos_token_id": None}, eos_token=None)
+    told = "SGLang stops on no token, and responses run to the limit: set slime.rollout-stop-token-ids"
+    assert only(nothing, "slime.apply-chat-template=false") == ("WARN", told)
 
 
 @pytest.mark.parametrize(
@@ -92,12 +94,6 @@ def test_arguments_of_the_template_reach_it(tmp_path):
     assert turn_end(read_tokenizer(folder), {"enable_thinking": False}).text == "<|im_end|>\n<think></think>"
     argument, _ = findings(folder, 'slime.apply-chat-template-kwargs="{\\"no_thoughts\\": true}"')
     assert argument.mark == "WARN" and "slime.apply-chat-template-kwargs.no_thoughts is no variable" in argument.detail
-
-
-def test_a_model_that_stops_on_nothing(tmp_path):
-    folder = write_hf(tmp_path, config={"eos_token_id": None}, eos_token=None)
-    told = "SGLang stops on no token, and responses run to the limit: set slime.rollout-stop-token-ids"
-    assert only(folder, "slime.apply-chat-template=false") == ("WARN", told)
 
 
 @pytest.mark.parametrize("broken", ["tokenizer.json", "tokenizer_config.json", "generation_config.json"])

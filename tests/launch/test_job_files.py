@@ -9,6 +9,7 @@ from sat_slime.launch.local_ray import LocalRay
 from sat_slime.launch.ray_jobs import JobError
 
 CONFIG = SlimeConfig(name="run")
+GONE = JobError("gone")
 
 
 class FakeServer:
@@ -35,35 +36,27 @@ def no_waiting(monkeypatch):
     monkeypatch.setattr(job_files, "RECONNECT_AFTER_S", 0.0)
 
 
-def test_whole_lines_from_pieces_are_kept_and_told(tmp_path):
-    log = JobLog(tmp_path / "log.txt")
-    server = FakeServer(["a\nb", "", "c\n\nd", "\nno end"])
-    assert list(log.follow(server, "job-1")) == ["a", "bc", "", "d", "no end"]
-    assert log.path.read_text() == "--- job job-1\na\nbc\n\nd\nno end\n"
+HEAD = "--- job job-1\n"
 
 
-def test_a_broken_connection_repeats_nothing(tmp_path):
+@pytest.mark.parametrize(
+    "kept, connections, lines",
+    [
+        ("", [["a\nb", "", "c\n\nd", "\nno end"]], ["a", "bc", "", "d", "no end"]),
+        # a connection that breaks repeats nothing
+        ("", [["a\nb\n", GONE], ["a\n", GONE], ["a\nb\nc\n"]], ["a", "b", "c"]),
+        # another follower left early
+        (f"{HEAD}a\nb\n", [["a\nb\nc\nd\n"]], ["a", "b", "c", "d"]),
+        # a kill tore a line
+        (f"{HEAD}a\nhal", [["a\nhalf\n"]], ["a", "half"]),
+    ],
+)
+def test_every_line_is_told_and_kept_once(tmp_path, kept, connections, lines):
     log, told = JobLog(tmp_path / "log.txt"), []
-    server = FakeServer(["a\nb\n", JobError("gone")], ["a\n", JobError("gone")], ["a\nb\nc\n"])
-    assert list(log.follow(server, "job-1", on_break=told.append)) == ["a", "b", "c"]
-    assert log.path.read_text() == "--- job job-1\na\nb\nc\n"
-    assert [str(error) for error in told] == ["gone", "gone"]
-
-
-def test_another_follower_writes_what_is_missing(tmp_path):
-    log = JobLog(tmp_path / "log.txt")
-    first = log.follow(FakeServer(["a\nb\nc\n"]), "job-1")
-    assert [next(first), next(first)] == ["a", "b"]
-    first.close()
-    assert list(log.follow(FakeServer(["a\nb\nc\nd\n"]), "job-1")) == ["a", "b", "c", "d"]
-    assert log.path.read_text() == "--- job job-1\na\nb\nc\nd\n"
-
-
-def test_a_line_torn_by_a_kill_is_written_again(tmp_path):
-    log = JobLog(tmp_path / "log.txt")
-    log.path.write_text("--- job job-1\na\nhal")
-    log.catch_up("job-1", "a\nhalf\n")
-    assert log.path.read_text() == "--- job job-1\na\nhalf\n"
+    log.path.write_text(kept)
+    assert list(log.follow(FakeServer(*connections), "job-1", on_break=told.append)) == lines
+    assert log.path.read_text() == HEAD + "".join(f"{line}\n" for line in lines)
+    assert told == [GONE] * (len(connections) - 1)
 
 
 def test_each_job_has_its_own_part(tmp_path):

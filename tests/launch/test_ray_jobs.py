@@ -135,29 +135,25 @@ def test_a_ray_that_died_is_told_by_the_ends_of_its_processes(tmp_path):
     assert died.endswith(f" ended: {gcs}, {raylet}, its dashboard ended with exit code 1")
 
 
-def test_a_ctrl_c_ends_the_reading_of_a_log():
-    async def lines(job):
-        yield "step 3\n"
-        await asyncio.Event().wait()  # a job that says nothing more
+async def _says_nothing_more(job):
+    yield "step 3\n"
+    await asyncio.Event().wait()
 
+
+async def _breaks(job):
+    yield "step 3\n"
+    raise ConnectionResetError("gone")
+
+
+@pytest.mark.parametrize("log, error", [(_says_nothing_more, KeyboardInterrupt), (_breaks, JobError)])
+def test_the_reading_of_a_log_ends_by_ctrl_c_and_where_the_connection_breaks(log, error):
     server = JobServer.__new__(JobServer)
-    server.address, server._client = "http://127.0.0.1:1", mock.Mock(tail_job_logs=lines)
-    with pytest.raises(KeyboardInterrupt):
-        for _ in server.follow("run-1"):
-            threading.Timer(0.1, signal.raise_signal, [signal.SIGINT]).start()
-
-
-def test_a_connection_that_breaks_is_told():
-    async def lines(job):
-        yield "step 3\n"
-        raise ConnectionResetError("gone")
-
-    server = JobServer.__new__(JobServer)
-    server.address, server._client = "http://127.0.0.1:1", mock.Mock(tail_job_logs=lines)
-    pieces = server.follow("run-1")
-    assert next(pieces) == "step 3\n"
-    with pytest.raises(JobError, match="gone"):
-        next(pieces)
+    server.address, server._client = "http://127.0.0.1:1", mock.Mock(tail_job_logs=log)
+    with pytest.raises(error):
+        for piece in server.follow("run-1"):
+            assert piece == "step 3\n"
+            if error is KeyboardInterrupt:
+                threading.Timer(0.1, signal.raise_signal, [signal.SIGINT]).start()
 
 
 @pytest.mark.engine

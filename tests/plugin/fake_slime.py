@@ -18,9 +18,9 @@ def prepare() -> None:
     if importlib.util.find_spec("slime.observability") is None:
         import torch._inductor.select_algorithm  # noqa: F401  it asks Triton for classes, which goes now
 
-        from sat_slime.cpu import without_gpu
+        from sat_slime.cpu.slimes_parser import see_a_gpu
 
-        without_gpu.prepare()  # in v0.3.1 the reduction of metrics is in the module of the model
+        see_a_gpu()  # in v0.3.1 the reduction of metrics is in the module of the model
 
 
 def import_slime(*names: str) -> list[ModuleType]:
