@@ -87,7 +87,7 @@ def measure(folder: Path, methods: str) -> dict[str, float]:
     before, cpu, wall = _peak(), time.process_time(), time.perf_counter()
     result = replay([folder], choose(methods))
     return {
-        "tokens": result.tokens,
+        "tokens": sum(row.tokens for row in result.rows),
         "formulas": len(result.candidates),
         "steps": len(result.rows),
         "wall": time.perf_counter() - wall,

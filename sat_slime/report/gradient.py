@@ -9,10 +9,10 @@ identity, or the mean over the response (Eq. gspo-ratio), whose transpose is its
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
@@ -30,6 +30,8 @@ Re-weighted: it has another slope, as that of a score form whose weight is not r
 the token, or a weight of 0. Clipped: the clip interval holds it; this comes before masked."""
 GROUPS = ("A > 0, above", "A > 0, below", "A < 0, above", "A < 0, below")
 """Tokens by the sign of the advantage and the side on which the ratio lies that the method judges by."""
+COUNTS = [f"{fate}, {group}" for group in GROUPS for fate in FATES]
+"""Columns of the tokens by group and fate."""
 
 
 def tokens_of(step: StepBatch, method: Method) -> TokenBatch:
@@ -88,48 +90,16 @@ def token_gradient(method: Method, span: StepBatch, threshold: Tensor | None) ->
 # ----------------------------------------------------------------------------------------------------------------- sums
 
 
-@dataclass
-class Sums:
-    """Sums of M methods over the same tokens; but for `tokens` and `products`, over those with an advantage. v = g / A
-    is a method's weight on A grad log pi."""
+def span_sums(
+    methods: Sequence[Method], thresholds: Sequence[Tensor | None], span: StepBatch
+) -> tuple[pd.DataFrame, np.ndarray]:
+    """Sum up what every method does on a span of a step. thresholds: those of step_thresholds.
 
-    fates: np.ndarray
-    """(M, groups, fates) tokens."""
-    weight: np.ndarray
-    """(M,) sum |v|."""
-    weight_squared: np.ndarray
-    weight_max: np.ndarray
-    products: np.ndarray
-    """(M + 1, M + 1) sums of (w g) (w h) over tokens; the last row and column are those of UNCLIPPED."""
-    tokens: int
-    """Active tokens."""
-
-    def __add__(self, other: Sums) -> Sums:
-        """Return the sums over the tokens of both."""
-        names = ("fates", "weight", "weight_squared", "products", "tokens")
-        added = {name: getattr(self, name) + getattr(other, name) for name in names}
-        return Sums(weight_max=np.maximum(self.weight_max, other.weight_max), **added)
-
-    @property
-    def counted(self) -> np.ndarray:
-        """(M,) tokens with an advantage."""
-        return np.asarray(self.fates.sum(axis=(1, 2)))
-
-    def effective(self) -> np.ndarray:
-        """Return (M,) the share of the tokens with an advantage that carries the update, (sum |v|)^2 / (n sum v^2), NaN
-        where there is none."""
-        with np.errstate(invalid="ignore", divide="ignore"):
-            return np.asarray(self.weight**2 / (self.counted * self.weight_squared))
-
-    def cosines(self) -> np.ndarray:
-        """Return (M + 1, M + 1) cosines between the methods' w g; NaN beside a gradient that is zero throughout."""
-        norms = np.sqrt(np.diag(self.products))
-        with np.errstate(invalid="ignore", divide="ignore"):
-            return np.clip(self.products / np.outer(norms, norms), -1, 1)
-
-
-def span_sums(methods: Sequence[Method], thresholds: Sequence[Tensor | None], span: StepBatch) -> Sums:
-    """Sum up what every method does on a span of a step. thresholds: those of step_thresholds."""
+    Returns:
+        A row for each of M methods, over the tokens with an advantage: `tokens`; COUNTS; and of v = g / A, the weight
+        on A grad log pi, `sum |v|`, `sum v²` and `largest |v|`. Then (M + 1, M + 1) sums of (w g) (w h) over all
+        active tokens, the last row and column those of UNCLIPPED.
+    """
     mask, advantages = span.mask, span.advantages
     weights = response_mean_weights(mask, span.lengths, 1)
     counted = mask & (advantages != 0)
@@ -137,20 +107,38 @@ def span_sums(methods: Sequence[Method], thresholds: Sequence[Tensor | None], sp
     inverse = torch.where(counted, 1.0 / torch.where(counted, advantages, 1.0), 0.0)
     negative = (advantages < 0).to(torch.int64)
 
-    fates_of = np.zeros((len(methods), len(GROUPS), len(FATES)), np.int64)
-    weight, weight_squared, weight_max = np.zeros((3, len(methods)))
+    sums = []
     rows = torch.empty(len(methods) + 1, len(mask), dtype=torch.float64)
-    for index, (method, threshold) in enumerate(zip(methods, thresholds, strict=True)):
+    for row, method, threshold in zip(rows[:-1], methods, thresholds, strict=True):
         g, fates, d = token_gradient(method, span, threshold)
         # Against the trainer the ratio is 1 at the first optimizer step; what is judged then is pi / mu.
         judged = mismatch if method.denominator == "trainer" else d
         cells = (negative * 2 + (judged < 0)) * len(FATES) + fates
-        counts = torch.bincount(cells[counted], minlength=len(GROUPS) * len(FATES))
-        fates_of[index] = counts.reshape(len(GROUPS), len(FATES)).numpy()
+        counts = torch.bincount(cells[counted], minlength=len(COUNTS)).tolist()
         v = (g * inverse).double()
-        weight[index], weight_squared[index] = float(v.norm(1)), float(torch.dot(v, v))
-        weight_max[index] = float(v.norm(math.inf)) if len(v) else 0.0
-        torch.mul(weights, g, out=rows[index])
+        of_v = {"sum |v|": float(v.norm(1)), "sum v²": float(torch.dot(v, v))}
+        of_v["largest |v|"] = float(v.norm(math.inf)) if len(v) else 0.0
+        sums.append({"tokens": int(counted.sum()), **dict(zip(COUNTS, counts, strict=True)), **of_v})
+        torch.mul(weights, g, out=row)
     unclipped = bounded_exp(log_ratio(UNCLIPPED, tokens_of(span, UNCLIPPED))) * advantages
     torch.mul(weights, torch.where(mask, unclipped, 0.0), out=rows[-1])
-    return Sums(fates_of, weight, weight_squared, weight_max, (rows @ rows.T).numpy(), int(mask.sum()))
+    return pd.DataFrame(sums), (rows @ rows.T).numpy()
+
+
+def added(parts: Iterable[pd.DataFrame]) -> pd.DataFrame:
+    """Return the rows of `span_sums` over the tokens of all parts."""
+    by_method = pd.concat(parts).groupby(level=0)
+    return by_method.sum().assign(**{"largest |v|": by_method["largest |v|"].max()})
+
+
+def effective(sums: pd.DataFrame) -> pd.Series:
+    """Return for each method the share of the tokens with an advantage that carries the update, (sum |v|)² / (n sum
+    v²), NaN where there is none."""
+    return sums["sum |v|"] ** 2 / (sums["tokens"] * sums["sum v²"])
+
+
+def cosines(products: np.ndarray) -> np.ndarray:
+    """Return (M + 1, M + 1) cosines between the methods' w g; NaN beside a gradient that is zero throughout."""
+    norms = np.sqrt(np.diag(products))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.clip(products / np.outer(norms, norms), -1, 1)

@@ -10,8 +10,6 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import reduce
-from operator import add
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +25,7 @@ from sat_slime.config.source import parse_value
 from sat_slime.objective import PAPER_METHODS, Method, check_method, method_names, mismatch_metrics, named_method
 from sat_slime.report.charts import DASHES, ORANGE, SKY, VERMILION, Chart, Look, bars
 from sat_slime.report.dumps import Column, Skipped, StepBatch, find_dumps, steps
-from sat_slime.report.gradient import (
-    CLIPPED,
-    FATES,
-    GROUPS,
-    MASKED,
-    Sums,
-    span_sums,
-    step_thresholds,
-)
+from sat_slime.report.gradient import COUNTS, FATES, GROUPS, added, cosines, effective, span_sums, step_thresholds
 from sat_slime.report.page import (
     DASH,
     Form,
@@ -230,14 +220,13 @@ class StepRow:
 
     name: str
     responses: int
+    tokens: int
+    """Active ones."""
     lag: float | None
     d_pi: float
-    sums: Sums
-
-    @property
-    def tokens(self) -> int:
-        """Active tokens."""
-        return self.sums.tokens
+    sums: pd.DataFrame
+    products: np.ndarray
+    """Both of `span_sums`."""
 
 
 @dataclass
@@ -258,13 +247,13 @@ class Replay:
         return [candidate.label for candidate in self.candidates]
 
     @property
-    def total(self) -> Sums:
+    def total(self) -> pd.DataFrame:
         """The sums over all steps."""
-        return reduce(add, (row.sums for row in self.rows))
+        return added(row.sums for row in self.rows)
 
     def cosines(self) -> np.ndarray:
         """Return (M + 1, M + 1) mean cosines over the steps; NaN where no step had both gradients."""
-        return np.ma.masked_invalid([row.sums.cosines() for row in self.rows]).mean(axis=0).filled(np.nan)
+        return np.ma.masked_invalid([cosines(row.products) for row in self.rows]).mean(axis=0).filled(np.nan)
 
 
 def replay(
@@ -318,9 +307,11 @@ def replay(
 def _replayed(methods: Sequence[Method], batch: StepBatch, pool: ThreadPoolExecutor) -> StepRow:
     """Sum up a step. Its spans are added in their order, so that sums do not depend on which thread was first."""
     thresholds = step_thresholds(methods, batch)
-    sums = reduce(add, pool.map(lambda span: span_sums(methods, thresholds, span), batch.spans(SPAN_TOKENS)))
+    spans = pool.map(lambda span: span_sums(methods, thresholds, span), batch.spans(SPAN_TOKENS))
+    sums, products = zip(*spans, strict=True)
     d_pi = mismatch_metrics(batch.log_probs, batch.rollout_log_probs, batch.mask)["mismatch/d_pi"]
-    return StepRow(batch.name, len(batch.lengths), batch.lag, d_pi, sums)
+    tokens = int(batch.mask.sum())
+    return StepRow(batch.name, len(batch.lengths), tokens, batch.lag, d_pi, added(sums), np.sum(products, axis=0))
 
 
 def _cores() -> int:
@@ -334,12 +325,13 @@ def write_replay(result: Replay, folder: Path, command: Sequence[str]) -> Page:
     """Write report.html, figures/ and tables/ into a folder. command: makes the page again. Raises RunFolderError where
     the folder holds something else or cannot be written."""
     check_out(folder)
+    tokens = sum(row.tokens for row in result.rows)
     with writable(folder):
         return write_page(
             folder / "report.html",
             sections(result),
             title="Replay",
-            subtitle=f"{count_of(len(result.rows), 'optimizer step')}, {result.total.tokens:,} tokens",
+            subtitle=f"{count_of(len(result.rows), 'optimizer step')}, {tokens:,} tokens",
             answer=summary(result),
             warnings=[f"{'skipped' if one.whole else 'left out'}: {one}" for one in result.skipped],
             command=shlex.join(command),
@@ -431,15 +423,16 @@ def of_fates(*fates: str, groups: Sequence[str] = GROUPS) -> Form:
 
 def methods_table(result: Replay) -> Table:
     """Tell what every method does to the tokens."""
-    total, cosines = result.total, result.cosines()[:-1, -1]
-    effective = pd.DataFrame([row.sums.effective() for row in result.rows]).mean()
-    rows = [
-        {"method": candidate.label, "tokens": total.counted[m]}
-        | {f"{fate}, {group}": total.fates[m, i, j] for i, group in enumerate(GROUPS) for j, fate in enumerate(FATES)}
-        | {"effective share": effective[m], "largest |v|": total.weight_max[m], "cosine with unclipped": cosines[m]}
-        | {"same formula": " ".join(candidate.same)}
-        for m, candidate in enumerate(result.candidates)
-    ]
+    total = result.total
+    frame = total[["tokens", *COUNTS]].assign(
+        **{
+            "effective share": pd.DataFrame([effective(row.sums) for row in result.rows]).mean(),
+            "largest |v|": total["largest |v|"],
+            "cosine with unclipped": result.cosines()[:-1, -1],
+            "same formula": [" ".join(candidate.same) for candidate in result.candidates],
+        }
+    )
+    frame.insert(0, "method", result.labels)
     same = "; ".join(f"{one.label}: {', '.join(one.same)}" for one in result.candidates if one.same)
     return Table(
         "methods",
@@ -449,7 +442,7 @@ def methods_table(result: Replay) -> Table:
         "/ A, g the gradient weight: effective = (Σ|v|)² / (n Σv²), mean over the steps. Cosine: of the whole gradient "
         "with that of the unclipped r A, mean over the steps, tokens as directions of their own, responses weighing "
         "alike." + f" The same formula: {same}." * bool(same),
-        pd.DataFrame(rows),
+        frame,
         {
             "method": "",
             "clipped A > 0": of_fates("clipped", groups=GROUPS[:2]),
@@ -475,9 +468,11 @@ FATE_LOOKS: dict[str, Look] = {
 def fate_chart(result: Replay, sign: int) -> Chart:
     """Draw the clipped and masked shares by method, for one sign of the advantage."""
     rows = []
-    for name, of_groups in zip(result.labels, result.total.fates, strict=True):
-        counts = of_groups[2 * sign : 2 * sign + 2] / max(of_groups[2 * sign : 2 * sign + 2].sum(), 1)
-        shares = (counts[:, CLIPPED].sum(), counts[0, MASKED], counts[1, MASKED])
+    above, below = GROUPS[2 * sign : 2 * sign + 2]
+    for name, row in zip(result.labels, result.total.to_dict("records"), strict=True):
+        of_sign = max(sum(row[f"{fate}, {group}"] for fate in FATES for group in (above, below)), 1)
+        clipped = row[f"clipped, {above}"] + row[f"clipped, {below}"]
+        shares = [n / of_sign for n in (clipped, row[f"masked, {above}"], row[f"masked, {below}"])]
         own = [{"group": name, "line": fate, "y": 100 * s} for fate, s in zip(FATE_LOOKS, shares, strict=True)]
         own[-1] |= {"end": 100 * sum(shares), "told": percent_number(sum(shares))}
         rows += own

@@ -3,6 +3,7 @@
 import re
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from dump_files import format_2, rank_file, rollout, step_batch, write_run_dump
@@ -20,7 +21,7 @@ from sat_slime.objective import (
 )
 from sat_slime.objective.tokens import response_mean_weights
 from sat_slime.report.dumps import cut, find_dumps, steps
-from sat_slime.report.gradient import CLIPPED, MASKED, span_sums, step_thresholds
+from sat_slime.report.gradient import cosines, effective, span_sums, step_thresholds
 from sat_slime.report.replay import (
     ASYNCHRONOUS,
     answerable,
@@ -43,7 +44,7 @@ def test_sums_are_those_of_the_equations_by_brute_force():
     step = step_batch(LENGTHS, seed=4)
     step.advantages[: LENGTHS[0]] = 0  # a response of a prompt whose rewards are all alike
     methods = [candidate.method for candidate in candidates]
-    sums = span_sums(methods, step_thresholds(methods, step), step)
+    sums, products = span_sums(methods, step_thresholds(methods, step), step)
     w = response_mean_weights(step.mask, step.lengths, 1)
     gradients = []
     for m, candidate in enumerate(candidates):
@@ -54,21 +55,20 @@ def test_sums_are_those_of_the_equations_by_brute_force():
         gradients.append((w * log_probs.grad).double())
         counted = step.mask & (step.advantages != 0)
         v = (log_probs.grad / step.advantages)[counted].double()
-        fates = sums.fates[m]
-        assert sums.counted[m] == int(counted.sum())
-        assert sums.effective()[m] == pytest.approx(float(v.abs().sum() ** 2 / (len(v) * (v**2).sum())))
-        assert sums.weight_max[m] == pytest.approx(float(v.abs().max()))
-        assert fates[:, CLIPPED].sum() == int(surrogate.clipped.sum())
-        assert sums.weight[m] == pytest.approx(float(v.abs().sum()), rel=1e-5)
-        for sign in (0, 1):
-            of = (step.advantages < 0) == bool(sign)
-            assert fates[2 * sign : 2 * sign + 2].sum() == int((counted & of).sum())
+        row = sums.loc[m]
+        assert row["tokens"] == int(counted.sum())
+        assert effective(sums)[m] == pytest.approx(float(v.abs().sum() ** 2 / (len(v) * (v**2).sum())))
+        assert row["largest |v|"] == pytest.approx(float(v.abs().max()))
+        assert row.filter(like="clipped").sum() == int(surrogate.clipped.sum())
+        assert row["sum |v|"] == pytest.approx(float(v.abs().sum()), rel=1e-5)
+        for sign, of in (("A > 0", step.advantages > 0), ("A < 0", step.advantages < 0)):
+            assert row.filter(like=sign).sum() == int((counted & of).sum())
     masked = policy_surrogate(named_method("dppo"), batch).metrics["dppo/masked"] * step.mask.sum()
-    assert 0 < sums.fates[2, :, MASKED].sum() <= masked
+    assert 0 < sums.loc[2].filter(like="masked").sum() <= masked
     unclipped = (w * (step.log_probs - step.rollout_log_probs).exp() * step.advantages * step.mask).double()
     rows = torch.stack([*gradients, unclipped])
     expected = torch.nn.functional.cosine_similarity(rows[:, None], rows[None], dim=-1).numpy()
-    np.testing.assert_allclose(sums.cosines(), expected, atol=1e-6)
+    np.testing.assert_allclose(cosines(products), expected, atol=1e-6)
 
 
 def test_spans_and_threads_change_nothing(tmp_path, monkeypatch):
@@ -81,8 +81,7 @@ def test_spans_and_threads_change_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr("sat_slime.report.replay.SPAN_TOKENS", 20)
     many = replay([tmp_path], candidates)
     assert [row.name for row in one.rows] == ["rollout 0", "rollout 1", "rollout 2"]
-    assert np.array_equal(one.total.fates, many.total.fates)
-    np.testing.assert_allclose(one.total.weight, many.total.weight)
+    pd.testing.assert_frame_equal(one.total, many.total, rtol=1e-7)
     np.testing.assert_allclose(one.cosines(), many.cosines())
 
 
@@ -223,7 +222,8 @@ def test_a_dump_of_a_run_answers_for_every_method_but_those_of_another_forward_p
         "grpo-topp",
         "gspo-topp",
     ]
-    assert np.isfinite(result.total.weight).all() and (result.total.weight > 0).all()
+    weight = result.total["sum |v|"]
+    assert np.isfinite(weight).all() and (weight > 0).all()
 
 
 def test_the_page_holds_the_answer_and_the_numbers(tmp_path):
@@ -236,9 +236,9 @@ def test_the_page_holds_the_answer_and_the_numbers(tmp_path):
     assert f"{cosine:.3f}" in text or f"{cosine:.4f}" in text
     rows = methods_table(result).frame.set_index("method")
     for m, candidate in enumerate(result.candidates):
-        assert rows.loc[candidate.label, "clipped, A > 0, above"] == result.total.fates[m, 0, CLIPPED]
-        effective = np.mean([row.sums.effective()[m] for row in result.rows])
-        assert rows.loc[candidate.label, "effective share"] == pytest.approx(effective)
+        assert rows.loc[candidate.label, "clipped, A > 0, above"] == result.total.loc[m, "clipped, A > 0, above"]
+        share = np.mean([effective(row.sums)[m] for row in result.rows])
+        assert rows.loc[candidate.label, "effective share"] == pytest.approx(share)
 
 
 @pytest.mark.parametrize(
