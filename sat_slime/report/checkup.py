@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sat_slime.report.dumps import Skipped, StepBatch, by_number, find_dumps, steps
+from sat_slime.report.dumps import Skipped, StepBatch, files_in, find_dumps, steps
 from sat_slime.report.page import Page, Section, Table, check_out, count_of, section_of, write_page
 from sat_slime.report.run import figures as run_figures
 from sat_slime.report.run import known_of
@@ -84,7 +84,7 @@ def read(paths: Sequence[Path], on_file: Callable[[str], object] = lambda name: 
     """
     found, trackers = Checkup(), list[Path]()
     for path in paths:
-        files = _dump_files(path)
+        files = [path] if path.suffix == ".pt" else files_in(path) if path.is_dir() else []
         found.training += files
         if path not in files and is_tracker(path):
             trackers.append(path)
@@ -107,14 +107,6 @@ def read(paths: Sequence[Path], on_file: Callable[[str], object] = lambda name: 
         reasons = "; ".join(map(str, found.skipped[:3]))
         raise RunFolderError(f"nothing could be read: {reasons or 'no dump of training was given'}")
     return found
-
-
-def _dump_files(path: Path) -> list[Path]:
-    if path.is_file():
-        return [path] if path.suffix == ".pt" else []
-    folder = path / "train_data" if (path / "train_data").is_dir() else path  # of --dump-details
-    files = folder.iterdir() if folder.is_dir() else ()
-    return sorted((file for file in files if file.suffix == ".pt"), key=by_number)
 
 
 # ---------------------------------------------------------------------------------------- what looks unhealthy in dumps

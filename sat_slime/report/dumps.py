@@ -180,22 +180,6 @@ class Dump:
 
 def read_header(path: Path) -> Dump:
     """Read the first entries of a file's pickle, none of which is run. Raises DumpFault."""
-    key, numbers = _first_entries(path)
-    if key not in ("samples", "rollout_data") or "rollout_id" not in numbers:
-        raise DumpFault("it is a torch file, but no dump of --save-debug-train-data: give only those")
-    if key == "samples" and "format_version" not in numbers:
-        raise DumpFault(
-            "it is a dump of --save-debug-rollout-data, which knows nothing of the trainer: give that of "
-            "--save-debug-train-data (with --dump-details, the folder train_data)"
-        )
-    if key == "samples" and numbers["format_version"] != 2:
-        raise DumpFault(f"its format_version is {numbers['format_version']}, and 2 is what can be read here")
-    rollout = (path.parent, numbers["rollout_id"]) if key == "rollout_data" else None
-    return Dump((path,), rollout=rollout, rank=numbers.get("rank", 0))
-
-
-def _first_entries(path: Path) -> tuple[str, dict[str, int]]:
-    """Return (the key of the samples, the numbers before them by their keys)."""
     numbers: dict[str, int] = {}
     key = ""
     try:
@@ -213,7 +197,17 @@ def _first_entries(path: Path) -> tuple[str, dict[str, int]]:
                         break
     except (OSError, zipfile.BadZipFile, zlib.error, StopIteration, ValueError, RuntimeError) as error:
         raise DumpFault(f"it is not a complete torch file ({_line(error)}): {_WHOLE}") from error
-    return key, numbers
+    if key not in ("samples", "rollout_data") or "rollout_id" not in numbers:
+        raise DumpFault("it is a torch file, but no dump of --save-debug-train-data: give only those")
+    if key == "samples" and "format_version" not in numbers:
+        raise DumpFault(
+            "it is a dump of --save-debug-rollout-data, which knows nothing of the trainer: give that of "
+            "--save-debug-train-data (with --dump-details, the folder train_data)"
+        )
+    if key == "samples" and numbers["format_version"] != 2:
+        raise DumpFault(f"its format_version is {numbers['format_version']}, and 2 is what can be read here")
+    rollout = (path.parent, numbers["rollout_id"]) if key == "rollout_data" else None
+    return Dump((path,), rollout=rollout, rank=numbers.get("rank", 0))
 
 
 def read_rollout(paths: Sequence[Path]) -> list[StepBatch]:
@@ -464,11 +458,19 @@ def _files(path: Path) -> tuple[list[Path], int]:
             )
         tokens = section(read_yaml(RunFolder(path).config), "train").get("tokens_per_microbatch")
         return files, tokens if isinstance(tokens, int) and tokens > 0 else TOKENS_PER_MICROBATCH
-    folder = path / "train_data" if (path / "train_data").is_dir() else path  # of slime's --dump-details
-    files = sorted((file for file in folder.iterdir() if file.suffix in SUFFIXES), key=by_number)
-    if not files:
-        raise RunFolderError(f"{folder} holds no dump: no file there ends in {' or '.join(SUFFIXES)}")
+    if not (files := files_in(path)):
+        raise RunFolderError(f"{path} holds no dump: no file there ends in {' or '.join(SUFFIXES)}")
     return files, TOKENS_PER_MICROBATCH
+
+
+def files_in(folder: Path) -> list[Path]:
+    """Return the dumps in a folder, or below it in that of slime's --dump-details, 9.pt before 10.pt."""
+
+    def number(path: Path) -> list[tuple[int, str]]:
+        return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", path.name)]
+
+    folder = folder / "train_data" if (folder / "train_data").is_dir() else folder
+    return sorted((file for file in folder.iterdir() if file.suffix in SUFFIXES), key=number)
 
 
 def _columns_of_run(path: Path) -> frozenset[Column]:
@@ -478,11 +480,6 @@ def _columns_of_run(path: Path) -> frozenset[Column]:
     except (SafetensorError, OSError):  # it is damaged: reading it says so
         scored = False
     return frozenset(get_args(Column) if scored else ("lags",))
-
-
-def by_number(path: Path) -> list[tuple[int, str]]:
-    """Return a key that sorts 9.pt before 10.pt."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", path.name)]
 
 
 def steps(dumps: Sequence[Dump], needed: frozenset[Column] = frozenset()) -> Iterator[StepBatch | Skipped]:
