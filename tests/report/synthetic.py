@@ -21,40 +21,21 @@ def step_metrics(step: int, lag: int = 8, seed: int = 0, **changes: Any) -> dict
     progress = step / 200
     d_pi = 0.008 + 0.006 * realized * np.exp(-progress) * (1 + 0.1 * random.normal())
     row = {
-        "step": step,
-        "iteration": step,
-        "rollout_id": step - 1,
-        "lag/mean": float(realized),
-        "lag/min": realized,
-        "lag/max": realized,
+        **{"step": step, "iteration": step, "rollout_id": step - 1, "tokens/response_total": 3300},
+        **{"lag/mean": float(realized), "lag/min": realized, "lag/max": realized, "response/length_mean": 13.0},
         "reward/mean": float(np.clip(0.88 - 0.66 * np.exp(-2.5 * progress) + 0.04 * random.normal(), 0, 1)),
-        "response/length_mean": 13.0,
-        "mismatch/d_pi": d_pi,
-        "mismatch/k3_kl": d_pi**2,
-        "mismatch/q50": 0.3 * d_pi,
-        "mismatch/q90": 2.4 * d_pi,
-        "mismatch/q99": 12 * d_pi,
-        "mismatch/max": 40 * d_pi,
-        "mismatch/ess": 0.97,
-        "sat/q": 1.1 * d_pi,
+        **{"mismatch/d_pi": d_pi, "mismatch/k3_kl": d_pi**2, "mismatch/ess": 0.97, "sat/q": 1.1 * d_pi},
+        **{f"mismatch/{name}": of * d_pi for name, of in (("q50", 0.3), ("q90", 2.4), ("q99", 12), ("max", 40))},
         "sat/gate_rate": 0.07 + 0.01 * random.normal(),
         "sat/newly_clipped": 0.012 + 0.004 * abs(random.normal()),
-        "sat/radius_low": 0.2 - 0.004 * random.random(),
-        "sat/radius_high": 0.2 - 0.006 * random.random(),
+        **{f"sat/radius_{side}": 0.2 - of * random.random() for side, of in (("low", 0.004), ("high", 0.006))},
+        **{f"clip/{side}": of + 0.001 * realized for side, of in (("upper", 0.012), ("lower", 0.008))},
         "clip/fraction": 0.02 + 0.002 * realized,
-        "clip/upper": 0.012 + 0.001 * realized,
-        "clip/lower": 0.008 + 0.001 * realized,
-        "loss/total": -0.02 + 0.01 * random.normal(),
-        "loss/policy": -0.021 + 0.01 * random.normal(),
-        "loss/kl": 0.0006 * progress,
-        "loss/entropy": 0.5 * np.exp(-progress),
-        "grad_norm": 0.4 + 0.1 * random.random(),
-        "time/rollout": 0.9 + 0.1 * random.random(),
-        "time/train": 0.7 + 0.1 * random.random(),
-        "time/sync": 0.05 if realized == lag else 0.0,
-        "time/wait": 0.25 + 0.05 * random.random(),
-        "time/step": 1.2 + 0.1 * random.random(),
-        "tokens/response_total": 3300,
+        **{f"loss/{name}": of + 0.01 * random.normal() for name, of in (("total", -0.02), ("policy", -0.021))},
+        **{"loss/kl": 0.0006 * progress, "loss/entropy": 0.5 * np.exp(-progress)},
+        **{name: of + 0.1 * random.random() for name, of in (("grad_norm", 0.4), ("time/rollout", 0.9))},
+        **{"time/train": 0.7 + 0.1 * random.random(), "time/sync": 0.05 if realized == lag else 0.0},
+        **{"time/wait": 0.25 + 0.05 * random.random(), "time/step": 1.2 + 0.1 * random.random()},
     }
     if step % 4 == 0:
         row |= {"mismatch/implementation": 0.007, "mismatch/policy": d_pi - 0.002}
@@ -74,13 +55,7 @@ def effect(method: str, lag: int, seed: int) -> tuple[float, float]:
 
 
 def write_cell(
-    folder: Path,
-    method: str,
-    lag: int,
-    seed: int,
-    steps: int = STEPS,
-    state: str | None = None,
-    collapses: bool = False,
+    folder: Path, method: str, lag: int, seed: int, steps: int = STEPS, state: str | None = None, collapses=False
 ) -> Path:
     """A run folder with the resolved config of a cell; `state` is its status."""
     folder.mkdir(parents=True, exist_ok=True)
