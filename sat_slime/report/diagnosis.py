@@ -91,14 +91,9 @@ PARTS = {
 }
 """The names and colours of the parts of objective.mismatch_parts on the page."""
 LABELS = {part: label for part, (label, _) in PARTS.items()}
-ROUTINGS = (
-    *("log_probs_own_routing", "log_probs_replayed"),
-    *("checkpoint_log_probs_own_routing", "checkpoint_log_probs_replayed"),
-)
-"""Log-probs with the trainer's own routing and with the engine's replayed (R3), of the weights in training and of those
-that generated; missing for a dense model or without re-scoring."""
-FLIPS = ("checkpoint_expert_flips", "expert_flips")
-"""Whether the trainer's own routing takes other experts than the engine took: at equal weights, and with lag."""
+ROUTINGS = ["log_probs_own_routing", "log_probs_replayed"]
+"""Log-probs with the trainer's own routing and with the engine's replayed (R3), of the weights in training; missing for
+a dense model or without re-scoring."""
 TAILS = {"q90": 0.9, "q99": 0.99}
 """Quantiles of |d| that mark where a tail begins."""
 
@@ -108,8 +103,7 @@ class Tokens:
     """The active tokens of diagnosed steps, a row each."""
 
     frame: pd.DataFrame
-    """d, log pi - log mu in nats; lag; as far as all dumps have them d by the weights and routes of ROUTINGS,
-    and whether any layer of FLIPS is flipped."""
+    """d, log pi - log mu in nats; lag; as far as all dumps have them d by the routes of ROUTINGS."""
     parts: pd.DataFrame
     """Parts of d, which sum to it."""
     replayed: bool
@@ -162,7 +156,6 @@ def _tokens_of(dump: TokenDump) -> Tokens:
     columns: dict[str, Any] = {"d": dump.log_probs - log_mu}
     columns["lag"] = (dump.updates - dump.versions).astype(np.float64)
     columns |= {name: dump.more[name] - log_mu for name in ROUTINGS if name in dump.more}
-    columns |= {name: dump.more[name].any(axis=1) for name in FLIPS if name in dump.more}
     of_parts = pd.DataFrame({name: values.numpy() for name, values in parts.items()}, range(len(log_mu)))
     return Tokens(pd.DataFrame(columns)[dump.mask], of_parts[dump.mask], replayed)
 
@@ -235,20 +228,13 @@ def findings(tokens: Tokens) -> Iterator[str]:
     )
     if any((of_level > 1).any() for of_level in shares.values()):
         yield "A share above 100 % means that the other part pulls the other way: together they are 100 %."
-    if {*ROUTINGS, *FLIPS} <= {*tokens.frame}:
-        own, along, generated_own, generated_along = tokens.frame[[*ROUTINGS]].abs().to_numpy().T
+    if {*ROUTINGS} <= {*tokens.frame}:
+        own, along = tokens.frame[ROUTINGS].abs().to_numpy().T
         verb = "takes" if tokens.replayed else "would take"
         yield (
             f"Routing replay (R3) {verb} mean |d| from {own.mean():.4f} to {along.mean():.4f} nats, its 99 % quantile "
             f"from {quantile(own, 0.99):.3f} to {quantile(along, 0.99):.3f} and its largest from {own.max():.2f} to "
             f"{along.max():.2f}."
-        )
-        flips, lagged = tokens.frame[[*FLIPS]].mean()
-        yield (
-            f"At equal weights {percent(flips)} of the tokens take other experts in some layer, with lag "
-            f"{percent(lagged)}; at equal weights replay takes the mean from {generated_own.mean():.5f} to "
-            f"{generated_along.mean():.5f} nats and the largest from {generated_own.max():.2f} to "
-            f"{generated_along.max():.2f}."
         )
 
 
