@@ -40,19 +40,9 @@ def run(**illness):
     rng = np.random.default_rng(0)
     steps = np.arange(1.0, STEPS + 1)
     healthy = {
-        "mismatch/d_pi": 0.01,
-        "clip/fraction": 0.02,
-        "ppo_kl": 0.001,
-        "loss/kl": 0.02,
-        "loss/entropy": 0.6,
-        "loss/policy": 0.1,
-        "loss/total": 0.1,
-        "grad_norm": 0.3,
-        "tis_clipfrac": 0.001,
-        "truncated_ratio": 0.05,
-        "repetition_frac": 0.002,
-        "response/length_mean": 900.0,
-        "reward/mean": 0.6,
+        **{"mismatch/d_pi": 0.01, "clip/fraction": 0.02, "ppo_kl": 0.001, "grad_norm": 0.3, "reward/mean": 0.6},
+        **{"loss/kl": 0.02, "loss/entropy": 0.6, "loss/policy": 0.1, "loss/total": 0.1, "tis_clipfrac": 0.001},
+        **{"truncated_ratio": 0.05, "repetition_frac": 0.002, "response/length_mean": 900.0},
     }
     made = {name: value * rng.uniform(0.95, 1.05, STEPS) for name, value in healthy.items()}
     for name, factor in illness.items():

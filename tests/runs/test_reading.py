@@ -15,7 +15,7 @@ from sat_slime.report.frames import collect, load_compared_run
 from sat_slime.report.run import findings
 from sat_slime.runs.folder import RunFolder
 from sat_slime.runs.log import RunLog
-from sat_slime.runs.reading import columns, load_run, read_yaml, row_faults
+from sat_slime.runs.reading import load_run, read_yaml, row_faults
 
 
 def test_lines_are_valid_json_whatever_the_values():
@@ -37,13 +37,6 @@ def test_torn_and_foreign_lines_are_left_out_and_a_new_one_begins_its_own(tmp_pa
     append_row(path, {"step": 4})
     assert [row["step"] for row in read_rows(path)] == [1, 2, 4]
     assert read_rows(tmp_path / "none.jsonl") == []
-
-
-def test_columns_have_nan_where_a_row_lacks_a_number():
-    table = columns([{"step": 1, "x": None, "name": "a"}, {"step": 2, "y": 3}])
-    assert table.keys() == {"step", "y"}
-    assert table["step"].tolist() == [1, 2]
-    np.testing.assert_equal(table["y"], [math.nan, 3])
 
 
 def test_keep_rows_drops_the_torn_line_and_leaves_no_temporary(tmp_path):
