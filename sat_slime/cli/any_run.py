@@ -96,14 +96,15 @@ def status_lines(
 
 
 def report_line(folder: Path) -> str:
-    """Write a run's report and return what looked unhealthy and where the page is, a line each, or why there is none:
-    that may not hide how the run ended, nor end it otherwise."""
+    """Write a run's report and return whether it collapsed, what looked unhealthy and where the page is, a line each,
+    or why there is none: that may not hide how the run ended, nor end it otherwise."""
     try:
-        from sat_slime.report.run import health, write_report  # which imports all that draws
+        from sat_slime.report.run import health, verdict, write_report  # which imports all that draws
         from sat_slime.runs.reading import load_run
 
-        page = short(write_report(folder))
-        return "\n".join([*health(load_run(folder)), f"report: {page}"])
+        page, run = short(write_report(folder)), load_run(folder)
+        collapsed = [sentence for sentence in verdict(run) if sentence.startswith("Collapsed")]
+        return "\n".join([*collapsed, *health(run), f"report: {page}"])
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # a panic of vl_convert's is no Exception

@@ -10,6 +10,7 @@ import pytest
 from synthetic import step_metrics
 
 import sat_slime
+from sat_slime.cli.any_run import report_line
 from sat_slime.config import LabConfig, dump_config
 from sat_slime.config.method_section import method_switches
 from sat_slime.report.run import findings
@@ -301,11 +302,16 @@ def test_rules_measure_by_the_plan(settings, planned):
     assert {name: known.get(name) for name in planned} == planned
 
 
-def test_the_page_says_since_when(tmp_path):
+def test_page_and_terminal_say_since_when(tmp_path, monkeypatch):
     folder = RunFolder.create(tmp_path / "run", dump_config(CONFIG))
     folder.metrics.write_text("".join(json.dumps(row) + "\n" for row in ill_rows(mismatch__ess=0.3)))
     (said,) = [text for text in findings(load_run(folder.path)) if text.startswith("Health")]
     assert said.startswith("Health, from step 60, still at the end: the effective sample size is 30% of")
+    monkeypatch.setattr("sat_slime.report.run.write_report", lambda path: path / "report.html")
+    assert report_line(folder.path).splitlines()[0] == said and "\nreport: " in report_line(folder.path)
+    rows = [row | {"reward/mean": 0.1, "mismatch/d_pi": 0.3} for row in ill_rows()[48:]]
+    folder.metrics.write_text("".join(json.dumps(row) + "\n" for row in [*ill_rows()[:48], *rows]))
+    assert report_line(folder.path).startswith("Collapsed: meets the collapse rule since step ")
 
 
 # ------------------------------------------------------------------------------------------------------- a collapse
