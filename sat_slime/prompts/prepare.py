@@ -25,7 +25,6 @@ from sat_slime.config.source import ConfigError
 from sat_slime.prompts.text import digest, instructed, normalize, odd_file, odd_label, odd_text, strip_instruction
 
 MANIFEST, TRAIN, EVALUATION = "manifest.json", "train.jsonl", "aime24.jsonl"
-NO_SET = "none"
 SEED = 1234
 """Seed of the order."""
 SUFFIXES = (".parquet", ".jsonl")
@@ -40,22 +39,22 @@ _BATCH = 8192
 _BOXED = re.compile(r"\\boxed\s*\{(.*)\}", re.DOTALL)
 
 
-class DataSet(NamedTuple):
-    """One of the sets that a run's prompts come from."""
+class Counted(NamedTuple):
+    """A set of the paper."""
 
-    name: str
-    default: str
-    """Its place on the hub, with a revision where the one of the paper's time is known."""
-    counted: Literal["rows", "texts"]
+    place: str
+    """Its id on the hub, with a revision where the one of the paper's time is known."""
+    what: Literal["rows", "texts"]
     """The column of the account that the paper counted."""
-    expected: int
-    """The paper's count."""
+    count: int
 
 
-DAPO = DataSet("dapo", "BytedTsinghua-SIA/DAPO-Math-17k@65877096c24ffa7abc4e4fa5edb95cf3413a5674", "texts", 17_398)
-DOLCI = DataSet("dolci", "allenai/Dolci-RL-Zero-Math-7B", "rows", 13_314)
-AIME24 = DataSet("aime24", "BytedTsinghua-SIA/AIME-2024@aa49075e24ad594b79fdf0bdcefa735c2181be67", "texts", 30)
-PAPER_PROMPTS = DAPO.expected + DOLCI.expected
+PAPER = {
+    "dapo": Counted("BytedTsinghua-SIA/DAPO-Math-17k@65877096c24ffa7abc4e4fa5edb95cf3413a5674", "texts", 17_398),
+    "dolci": Counted("allenai/Dolci-RL-Zero-Math-7B", "rows", 13_314),
+    "aime24": Counted("BytedTsinghua-SIA/AIME-2024@aa49075e24ad594b79fdf0bdcefa735c2181be67", "texts", 30),
+}
+"""The sets that a run's prompts come from. The last is for evaluation."""
 
 
 @dataclass
@@ -74,8 +73,10 @@ class Problem:
 
     @property
     def label(self) -> str:
-        """The label that most rows have, or the first of several such."""
-        return self.labels.most_common(1)[0][0]
+        """The label that most rows have, or the first of several such; AIME's without the zeros before it, since a
+        model writes 25 where the set has 025, and rules of slime compare texts."""
+        label = self.labels.most_common(1)[0][0]
+        return str(int(label)) if self.source == "aime24" and re.fullmatch(r"[0-9]{1,3}", label) else label
 
 
 COUNTS = ("rows", "unusable", "texts", "two_labels", "prompts")
@@ -83,23 +84,16 @@ COUNTS = ("rows", "unusable", "texts", "two_labels", "prompts")
 the instruction. two_labels: problems of several labels, of which that of most rows is taken."""
 
 
-@dataclass(frozen=True)
-class Source:
-    """A data set as it was named, and its file once it is fetched."""
+@dataclass
+class PromptSet:
+    """A set of prompts: where it is, and what is read of it."""
 
+    name: str
     given: str
     file: Path | None = None
-    """None: it is on the hub."""
-    hub: Mapping[str, str] = field(default_factory=dict)
+    """None: it is on the hub, not fetched yet."""
+    hub: dict[str, str] = field(default_factory=dict)
     """Of a set on the hub its `repository`, its `revision`, and once it is fetched the `commit`."""
-
-
-@dataclass
-class Gathered:
-    """A set that was read."""
-
-    data_set: DataSet
-    source: Source
     problems: dict[bytes, Problem] = field(default_factory=dict)
     account: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTS, 0))
     left_out: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -117,36 +111,38 @@ def prepare(out: Path, sources: Mapping[str, str], overwrite: bool, console: Con
     Raises:
         ConfigError: something that was given cannot be used. What can be known without a download is told before it.
     """
-    sets = [data_set for data_set in (DAPO, DOLCI, AIME24) if sources.get(data_set.name) != NO_SET]
-    if unknown := sorted({*sources} - {DAPO.name, DOLCI.name, AIME24.name}):
-        raise ConfigError([f"--source {unknown[0]}=...: the sets are {DAPO.name}, {DOLCI.name} and {AIME24.name}"])
-    if not {DAPO, DOLCI} & {*sets}:
+    if unknown := sorted(sources.keys() - PAPER.keys()):
+        raise ConfigError([f"--source {unknown[0]}=...: the sets are {', '.join(PAPER)}"])
+    places = {name: sources.get(name, paper.place) for name, paper in PAPER.items()}
+    sets = [find_set(name, place) for name, place in places.items() if place != "none"]
+    train_sets = [one for one in sets if one.name != "aime24"]
+    if not train_sets:
         raise ConfigError(["--source dapo=none and dolci=none: name at least one set to train on"])
-    found = [(data_set, find_source(sources.get(data_set.name, data_set.default))) for data_set in sets]
     check_folder(out, overwrite)
-    gathered = []
-    for data_set, source in found:
-        console.print(f"{data_set.name}: {'reading' if source.file else 'fetching and reading'} {source.given}")
-        gathered.append(gather(data_set, fetch(source)))
-    train = each_once([one for one in gathered if one.data_set is not AIME24])
-    evaluation = integer_labels(each_once([one for one in gathered if one.data_set is AIME24]))
+    for one in sets:
+        console.print(f"{one.name}: {'reading' if one.file else 'fetching and reading'} {one.given}")
+        gather(one)
+    train = each_once(train_sets)
+    evaluation = each_once([one for one in sets if one not in train_sets])
 
-    for one in gathered:
+    for one in sets:
         counts = (f"{count:,} {what.replace('_', ' ')}" for what, count in one.account.items())
-        console.print(f"{one.data_set.name}: {', '.join(counts)}")
-    paper = "as in the paper" if len(train) == PAPER_PROMPTS else f"the paper has {PAPER_PROMPTS:,}"
+        console.print(f"{one.name}: {', '.join(counts)}")
+    papers = PAPER["dapo"].count + PAPER["dolci"].count
+    paper = "as in the paper" if len(train) == papers else f"the paper has {papers:,}"
     console.print(f"{len(train):,} training prompts; {paper}, whose sum leaves in what comes again")
-    for one in gathered:
+    for one in sets:
         for what, out_of in one.left_out.items():
-            console.print(f"{one.data_set.name}: {out_of['rows']:,} rows left out, from {out_of['first']} on: {what}")
-    if leaks := in_evaluation(train, evaluation):
+            console.print(f"{one.name}: {out_of['rows']:,} rows left out, from {out_of['first']} on: {what}")
+    evaluated = {problem.key for problem in evaluation}
+    if leaks := [f"{problem.source} {problem.row}" for problem in train if problem.key in evaluated]:
         console.print(f"warning: {len(leaks)} training prompts are problems of aime24: {', '.join(leaks[:10])}")
-    for line in differences(gathered):
+    for line in differences(sets):
         console.print(f"not the paper's: {line}")
 
     prompts = {TRAIN: shuffled(train), EVALUATION: evaluation}
     texts = {name: "".join(map(prompt_line, problems)) for name, problems in prompts.items() if problems}
-    texts[MANIFEST] = json.dumps(manifest(gathered), ensure_ascii=False, indent=2) + "\n"
+    texts[MANIFEST] = json.dumps(manifest(sets), ensure_ascii=False, indent=2) + "\n"
     out.mkdir(parents=True, exist_ok=True)
     (out / MANIFEST).unlink(missing_ok=True)  # it is there again once all others are
     for name in prompts.keys() - texts.keys():
@@ -161,13 +157,26 @@ def prepare(out: Path, sources: Mapping[str, str], overwrite: bool, console: Con
     console.print("use them:", *(f"--set {shlex.quote(setting)}" for setting in uses))
 
 
+def check_folder(out: Path, overwrite: bool) -> None:
+    """Raises ConfigError where `out` is in the way, or cannot be made."""
+    if out.exists() and not out.is_dir():
+        raise ConfigError([f"{out} is a file: name a folder with --out"])
+    if out.is_dir() and (holds := {path.name for path in out.iterdir()}):
+        if MANIFEST not in holds and holds - {TRAIN, EVALUATION}:  # without it: of one that broke off
+            raise ConfigError([f"{out} is not empty and holds no prepared prompts: name another --out"])
+        if not overwrite:
+            raise ConfigError([f"{out} holds prepared prompts: give --overwrite, or name another --out"])
+    there = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
+    if not (there.is_dir() and os.access(there, os.W_OK)):
+        raise ConfigError([f"{out} cannot be written: name another --out"])
+
+
 # ------------------------------------------------------------------------------------------------- rows to problems
 
 
-def gather(data_set: DataSet, source: Source) -> Gathered:
+def gather(one: PromptSet) -> None:
     """Reads a set row by row; the memory that it takes grows with the number of different texts. Raises ConfigError."""
-    found, texts = Gathered(data_set, source), set[str]()
-    account = found.account
+    account, texts, file = one.account, set[str](), fetch(one)
 
     @functools.cache
     def read(raw: str) -> tuple[str, str | None, bytes]:
@@ -175,59 +184,44 @@ def gather(data_set: DataSet, source: Source) -> Gathered:
         bare = strip_instruction(raw)
         return bare, odd_text(raw, templated=True), digest(normalize(bare))
 
-    assert source.file is not None, "it has been fetched"
-    for number, problem, label in read_pairs(source.file):
+    for number, problem, label in read_pairs(file):
         account["rows"] += 1
-        row = f"{source.file.name}:{number}"
+        row = f"{file.name}:{number}"
         raw, answer = problem_text(problem), label_text(label)
         bare, odd, key = read(raw) if raw else ("", "no problem", b"")
         what = odd or (odd_label(answer) if answer else "no label")
         if bare and answer and not what:
             texts.add(bare)
-            found.problems.setdefault(key, Problem(data_set.name, row, bare, key)).labels[answer] += 1
+            one.problems.setdefault(key, Problem(one.name, row, bare, key)).labels[answer] += 1
         else:
             account["unusable"] += 1
             what = what or "no problem beside the instruction"
-            found.left_out.setdefault(what, {"rows": 0, "first": row})["rows"] += 1
+            one.left_out.setdefault(what, {"rows": 0, "first": row})["rows"] += 1
     if account["rows"] == account["unusable"]:
         what = "no row has both a problem and a label" if account["rows"] else "it has no rows"
-        raise ConfigError([f"{source.given}: {what}: {LOOKED_FOR}, or name another with --source {data_set.name}=SET"])
+        raise ConfigError([f"{one.given}: {what}: {LOOKED_FOR}, or name another with --source {one.name}=SET"])
     account["texts"] = len(texts)
-    account["two_labels"] = sum(len(problem.labels) > 1 for problem in found.problems.values())
-    return found
+    account["two_labels"] = sum(len(problem.labels) > 1 for problem in one.problems.values())
 
 
-def each_once(gathered: Sequence[Gathered]) -> list[Problem]:
+def each_once(sets: Sequence[PromptSet]) -> list[Problem]:
     """Return the problems of all sets, each from the first set that has it; it adds to the accounts."""
     chosen: dict[bytes, Problem] = {}
-    for one in gathered:
+    for one in sets:
         new = {key: problem for key, problem in one.problems.items() if key not in chosen}
         one.account["prompts"] = len(new)
         chosen |= new
     return list(chosen.values())
 
 
-def differences(gathered: Sequence[Gathered]) -> list[str]:
+def differences(sets: Sequence[PromptSet]) -> list[str]:
     """Return in what the sets differ from those that the paper counted, a sentence each."""
-    counts = ((one.data_set, one.account[one.data_set.counted]) for one in gathered)
+    counts = ((one, PAPER[one.name], one.account[PAPER[one.name].what]) for one in sets)
     return [
-        f"{data_set.name} has {count:,} {data_set.counted}, not {data_set.expected:,}"
-        for data_set, count in counts
-        if count != data_set.expected
+        f"{one.name} has {count:,} {paper.what}, not {paper.count:,}"
+        for one, paper, count in counts
+        if count != paper.count
     ]
-
-
-def integer_labels(problems: Sequence[Problem]) -> list[Problem]:
-    """Return AIME's problems with labels that have no leading zeros: a model writes 25, and strings are compared.
-
-    Raises ConfigError where a label is no integer from 0 to 999.
-    """
-    for problem in problems:
-        if not re.fullmatch(r"[0-9]{1,3}", problem.label):
-            told = f"{problem.row} has the label {problem.label!r}, and AIME's are integers from 0 to 999"
-            raise ConfigError([f"{told}: name another set with --source aime24=SET"])
-        problem.labels = Counter([str(int(problem.label))])
-    return list(problems)
 
 
 def shuffled(problems: Iterable[Problem]) -> list[Problem]:
@@ -246,94 +240,73 @@ def prompt_line(problem: Problem) -> str:
     return json.dumps(row, ensure_ascii=False) + "\n"
 
 
-def in_evaluation(train: Sequence[Problem], evaluation: Sequence[Problem]) -> list[str]:
-    """Return the rows of training problems that are problems of the evaluation, perhaps in other words."""
-    keys = {problem.key for problem in evaluation}
-    return [f"{problem.source} {problem.row}" for problem in train if problem.key in keys]
-
-
-# ------------------------------------------------------------------------------------------------------- the folder
-
-
-def check_folder(out: Path, overwrite: bool) -> None:
-    """Raises ConfigError where `out` is in the way, or cannot be made."""
-    if out.exists() and not out.is_dir():
-        raise ConfigError([f"{out} is a file: name a folder with --out"])
-    if out.is_dir() and (holds := {path.name for path in out.iterdir()}):
-        if MANIFEST not in holds and holds - {TRAIN, EVALUATION}:  # without it: of one that broke off
-            raise ConfigError([f"{out} is not empty and holds no prepared prompts: name another --out"])
-        if not overwrite:
-            raise ConfigError([f"{out} holds prepared prompts: give --overwrite, or name another --out"])
-    there = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
-    if not (there.is_dir() and os.access(there, os.W_OK)):
-        raise ConfigError([f"{out} cannot be written: name another --out"])
-
-
-def manifest(gathered: Sequence[Gathered]) -> dict[str, Any]:
+def manifest(sets: Sequence[PromptSet]) -> dict[str, Any]:
     """Return where the prompts come from. It holds no time: the same input gives the same bytes."""
 
-    def of(one: Gathered) -> dict[str, Any]:
-        source, file = one.source, one.source.file
-        assert file is not None, "it has been fetched"
+    def of(one: PromptSet) -> dict[str, Any]:
+        file, paper = fetch(one), PAPER[one.name]
         return {
-            "name": one.data_set.name,
-            "given": source.given,
-            **(source.hub or {"path": str(file.absolute())}),
+            "name": one.name,
+            "given": one.given,
+            **(one.hub or {"path": str(file.absolute())}),
             "file": {"name": file.name, "bytes": file.stat().st_size, "sha256": sha256(file)},
             "counts": one.account,
-            "paper": {one.data_set.counted: one.data_set.expected},
+            "paper": {paper.what: paper.count},
             "left_out": one.left_out,
         }
 
     return {
         "schema": "sat_slime.prompts/3",
         "sat_slime": sat_slime.__version__,
-        "differs_from_paper": differences(gathered),
-        "sources": [of(one) for one in gathered],
+        "differs_from_paper": differences(sets),
+        "sources": [of(one) for one in sets],
     }
 
 
 # --------------------------------------------------------------------------------------------------- a set and its rows
 
 
-def find_source(given: str) -> Source:
-    """Return the source that is a file, or under an id of the hub: OWNER/NAME[@REVISION]. Raises ConfigError."""
+def find_set(name: str, given: str) -> PromptSet:
+    """Return the set that is a file, or under an id of the hub: OWNER/NAME[@REVISION]. Raises ConfigError."""
     path = Path(given).expanduser()
     if path.exists():
         if path.is_dir() or path.suffix not in SUFFIXES:
             raise ConfigError([f"{given}: a set is one {' or '.join(SUFFIXES)} file: name it, or convert it"])
-        source = Source(given, path)
+        found = PromptSet(name, given, path)
     elif (match := _HUB_ID.fullmatch(given)) and not given.endswith(SUFFIXES):
         _need("huggingface_hub", f"to download {given}")
-        source = Source(given, hub={"repository": match[1], "revision": match[2] or "main"})
+        found = PromptSet(name, given, hub={"repository": match[1], "revision": match[2] or "main"})
     else:
         raise ConfigError([f"{given}: there is no such file, and it is no id of the hub such as OWNER/NAME"])
     if path.suffix != ".jsonl":
         _need("pyarrow", "to read parquet files")
-    return source
+    return found
 
 
-def fetch(source: Source) -> Source:
-    """Return a source with its file; downloads one of the hub that its cache does not have. Raises ConfigError."""
-    if source.file is not None:
-        return source
-    from huggingface_hub import snapshot_download
+def fetch(one: PromptSet) -> Path:
+    """Return a set's file; downloads one of the hub that its cache does not have. Raises ConfigError."""
+    if one.file is None:
+        from huggingface_hub import snapshot_download
 
-    repository, revision = source.hub["repository"], source.hub["revision"]
-    by_hand = f"download it elsewhere with `hf download --repo-type dataset {repository}` and name its file"
-    try:
-        # Only data is downloaded: no script of a repository reaches this machine. The folder is named after the commit.
-        patterns = [f"*{suffix}" for suffix in SUFFIXES]
-        folder = Path(snapshot_download(repository, repo_type="dataset", revision=revision, allow_patterns=patterns))
-    except Exception as error:  # the hub's own errors, and those of whichever HTTP library it uses
-        reason = (str(error).strip() or repr(error)).splitlines()[0]
-        told = f"{source.given} is not here and did not come from the hub ({type(error).__name__}: {reason})"
-        raise ConfigError([f"{told}; {by_hand}"]) from error
-    files = sorted(file for suffix in SUFFIXES for file in folder.rglob(f"*{suffix}"))
-    if len(files) != 1:
-        names = ", ".join(str(file.relative_to(folder)) for file in files) or "none"
-        raise ConfigError([f"{source.given} has not one {' or '.join(SUFFIXES)} file but {names}; {by_hand}"])
-    return Source(source.given, files[0], {**source.hub, "commit": folder.name})
+        repository, patterns = one.hub["repository"], [f"*{suffix}" for suffix in SUFFIXES]
+        by_hand = f"download it elsewhere with `hf download --repo-type dataset {repository}` and name its file"
+        try:
+            # Only data is downloaded: no script of a repository reaches this machine.
+            folder = Path(
+                snapshot_download(
+                    repository, repo_type="dataset", revision=one.hub["revision"], allow_patterns=patterns
+                )
+            )
+        except Exception as error:  # the hub's own errors, and those of whichever HTTP library it uses
+            reason = (str(error).strip() or repr(error)).splitlines()[0]
+            told = f"{one.given} is not here and did not come from the hub ({type(error).__name__}: {reason})"
+            raise ConfigError([f"{told}; {by_hand}"]) from error
+        files = sorted(file for suffix in SUFFIXES for file in folder.rglob(f"*{suffix}"))
+        if len(files) != 1:
+            names = ", ".join(str(file.relative_to(folder)) for file in files) or "none"
+            raise ConfigError([f"{one.given} has not one {' or '.join(SUFFIXES)} file but {names}; {by_hand}"])
+        one.file, one.hub["commit"] = files[0], folder.name  # the folder is named after the commit
+    return one.file
 
 
 def _need(module: str, purpose: str) -> None:

@@ -35,10 +35,8 @@ def rows(path):
 @pytest.fixture
 def sets(tmp_path, monkeypatch):
     """Small sets in the original formats, which pass for the paper's; the options that name them."""
-    for name, expected in (("DAPO", 60), ("DOLCI", 25), ("AIME24", 30)):
-        small = getattr(prepare, name)._replace(expected=expected)
-        monkeypatch.setattr(prepare, name, small)
-    monkeypatch.setattr(prepare, "PAPER_PROMPTS", 85)
+    for name, count in (("dapo", 60), ("dolci", 25), ("aime24", 30)):
+        monkeypatch.setitem(prepare.PAPER, name, prepare.PAPER[name]._replace(count=count))
     dapo = write(tmp_path / "dapo/data/dapo-math-17k.parquet", dapo_rows(pairs(0, 60), 4), row_group=37)
     dolci = write(tmp_path / "dolci/data/train-00000-of-00001.parquet", dolci_rows(pairs(50, 75)))
     aime = write(tmp_path / "aime-2024.parquet", dapo_rows(AIME, 32))
@@ -72,6 +70,13 @@ def test_the_folder_is_whole_and_its_account_complete(sets, tmp_path):
     assert manifest["differs_from_paper"] == []
     for name in ("train.jsonl", "aime24.jsonl"):
         assert data_problem(str(out / name), "prompt", "label") is None, "the launcher takes it"
+
+
+def test_training_problems_of_the_evaluation_are_told(sets, tmp_path):
+    problem = AIME[0][0].upper().replace("X_{0}", "x_{0}")
+    leaking = write(tmp_path / "leaking.jsonl", dapo_rows([*pairs(0, 2), (problem + ".", "7")], 1))
+    result = data("prepare", "--out", tmp_path / "out", *sets, *sources(dapo=leaking))
+    assert "warning: 1 training prompts are problems of aime24: dapo leaking.jsonl:3" in result.output, result.output
 
 
 def test_the_same_input_gives_the_same_bytes(sets, tmp_path):

@@ -13,32 +13,24 @@ from prompt_sets import dapo_rows, dolci_rows, pairs, processed_rows, slime_rows
 
 from sat_slime.config import ConfigError
 from sat_slime.prompts import prepare
-from sat_slime.prompts.prepare import (
-    AIME24,
-    DAPO,
-    DOLCI,
-    each_once,
-    fetch,
-    find_source,
-    gather,
-    label_text,
-    problem_text,
-)
+from sat_slime.prompts.prepare import each_once, fetch, find_set, gather, label_text, problem_text
 
 PAIRS = pairs(0, 40)
 
 
-def gathered_file(path, data_set=DAPO):
-    return gather(data_set, fetch(find_source(str(path))))
+def gathered_file(path, name="dapo"):
+    found = find_set(name, str(path))
+    gather(found)
+    return found
 
 
 @pytest.fixture
 def gathered(tmp_path):
     """A set of (problem, label) pairs."""
 
-    def gathered(data_set, rows):
-        path = write(tmp_path / f"{data_set.name}.jsonl", ({"prompt": p, "label": a} for p, a in rows))
-        return gathered_file(path, data_set)
+    def gathered(name, rows):
+        path = write(tmp_path / f"{name}.jsonl", ({"prompt": p, "label": a} for p, a in rows))
+        return gathered_file(path, name)
 
     return gathered
 
@@ -82,7 +74,7 @@ DOLCI_ROWS = [("find $y$", "2"), ("Find w.", "4"), ("Find w.", "4"), ("Find v.",
 
 
 def test_each_problem_is_there_once_from_the_first_set_that_has_it(gathered):
-    dapo, dolci = gathered(DAPO, DAPO_ROWS), gathered(DOLCI, DOLCI_ROWS)
+    dapo, dolci = gathered("dapo", DAPO_ROWS), gathered("dolci", DOLCI_ROWS)
     problems = each_once([dapo, dolci])
     assert chosen(problems) == [
         *(("dapo", "Find $x$.", "1"), ("dapo", "Find y.", "2"), ("dapo", "Find z.", "3")),
@@ -93,14 +85,16 @@ def test_each_problem_is_there_once_from_the_first_set_that_has_it(gathered):
 
 
 def test_of_two_labels_that_of_most_rows_is_kept_and_counted(gathered):
-    dapo = gathered(DAPO, [("Find x.", "7"), ("Find $x$.", "8"), ("Find x.", "8"), ("Find y.", "1"), ("Find y.", "1")])
+    dapo = gathered(
+        "dapo", [("Find x.", "7"), ("Find $x$.", "8"), ("Find x.", "8"), ("Find y.", "1"), ("Find y.", "1")]
+    )
     assert chosen(each_once([dapo])) == [("dapo", "Find x.", "8"), ("dapo", "Find y.", "1")]
     assert dapo.account["two_labels"] == 1
 
 
 def test_the_order_follows_from_the_problems_alone(gathered):
-    there = each_once([gathered(DAPO, pairs(0, 50))])
-    back = each_once([gathered(DAPO, reversed(pairs(0, 50)))])
+    there = each_once([gathered("dapo", pairs(0, 50))])
+    back = each_once([gathered("dapo", reversed(pairs(0, 50)))])
     one = [problem.label for problem in prepare.shuffled(there)]
     assert one == [problem.label for problem in prepare.shuffled(back)]
     assert sorted(one) == sorted(problem.label for problem in there)
@@ -108,7 +102,7 @@ def test_the_order_follows_from_the_problems_alone(gathered):
 
 
 def test_a_prompt_is_a_message_with_slimes_instruction(gathered):
-    (problem,) = each_once([gathered(DAPO, [("Find {x}.", "1")])])
+    (problem,) = each_once([gathered("dapo", [("Find {x}.", "1")])])
     assert json.loads(prepare.prompt_line(problem)) == {
         "prompt": [{"role": "user", "content": prompt_sets.SLIME.replace("{}", "Find {x}.")}],
         "label": "1",
@@ -116,26 +110,15 @@ def test_a_prompt_is_a_message_with_slimes_instruction(gathered):
     }
 
 
-def test_labels_of_aime_are_integers_without_padding(gathered):
-    rows = [("a", "025"), ("b", "0"), ("c", "999"), ("d", "000")]
-    problems = each_once([gathered(AIME24, rows)])
-    assert [problem.label for problem in prepare.integer_labels(problems)] == ["25", "0", "999", "0"]
-    for label in ("1000", "-1", "1/2"):
-        (problem,) = each_once([gathered(AIME24, [("a", label)])])
-        with pytest.raises(ConfigError, match="integers from 0 to 999"):
-            prepare.integer_labels([problem])
-
-
-def test_training_problems_of_the_evaluation_are_told(gathered):
-    text = "Let the sequence begin with three ones"
-    rows = [("Find y.", "1"), (text.upper() + ".", "2"), (f"{text}; find the tenth term.", "3")]
-    train = each_once([gathered(DAPO, rows)])
-    evaluation = each_once([gathered(AIME24, [(text, "5")])])
-    assert prepare.in_evaluation(train, evaluation) == ["dapo dapo.jsonl:2"]
+def test_labels_of_aime_have_no_padding(gathered):
+    rows = [("a", "025"), ("b", "0"), ("c", "999"), ("d", "000"), ("e", "1/2"), ("f", "-01"), ("g", "0123")]
+    problems = each_once([gathered("aime24", rows)])
+    assert [problem.label for problem in problems] == ["25", "0", "999", "0", "1/2", "-01", "0123"]
+    assert each_once([gathered("dapo", [("a", "025")])])[0].label == "025"
 
 
 def test_memory_goes_with_the_texts_and_not_with_the_rows(gathered):
-    one = gathered(DAPO, pairs(0, 10) * 300)
+    one = gathered("dapo", pairs(0, 10) * 300)
     assert one.account["rows"] == 3000 and len(one.problems) == 10
     assert next(iter(one.problems.values())).labels == {"1": 300}
 
@@ -188,39 +171,38 @@ def hub(monkeypatch, tmp_path):
 
 
 def test_a_set_of_the_hub_is_downloaded_at_its_revision_and_its_data_alone(hub):
-    files = fetch(find_source("allenai/Dolci-RL-Zero-Math-7B@refs/pr/1"))
+    found = gathered_file("allenai/Dolci-RL-Zero-Math-7B@refs/pr/1", "dolci")
     asked = {"repo_id": "allenai/Dolci-RL-Zero-Math-7B", "repo_type": "dataset", "revision": "refs/pr/1"}
     assert hub == [asked | {"allow_patterns": ["*.parquet", "*.jsonl"]}]
-    assert files.hub["commit"] == "0123abc"
-    found = gather(DOLCI, files)
-    assert (found.account["rows"], next(iter(found.problems.values())).row) == (40, f"{files.file.name}:1")
+    assert found.hub["commit"] == "0123abc"
+    assert (found.account["rows"], next(iter(found.problems.values())).row) == (40, f"{found.file.name}:1")
 
 
 def test_of_several_files_one_is_to_be_named(hub, tmp_path):
     other = tmp_path / "datasets--allenai--Dolci-RL-Zero-Math-7B/snapshots/0123abc/data/test.parquet"
     write(other, dolci_rows(PAIRS[:1]))
     with pytest.raises(ConfigError, match=r"file but data/test.parquet, data/train-00000-of-00001.parquet; .*name its"):
-        fetch(find_source("allenai/Dolci-RL-Zero-Math-7B"))
+        fetch(find_set("dapo", "allenai/Dolci-RL-Zero-Math-7B"))
 
 
 def test_a_download_that_fails_says_how_to_go_on(hub):
     said = r"OSError: 404 Client Error\); download it elsewhere with `hf download"
     with pytest.raises(ConfigError, match=said) as error:
-        fetch(find_source("nobody/nothing"))
+        fetch(find_set("dapo", "nobody/nothing"))
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("given", ["missing.parquet", "/nowhere", "a b/c", "x"])
 def test_what_is_neither_here_nor_an_id_is_refused(given):
     with pytest.raises(ConfigError, match="no such file"):
-        find_source(given)
+        find_set("dapo", given)
 
 
 def test_what_is_no_file_of_a_kind_that_is_read_is_refused(tmp_path):
     (tmp_path / "set.csv").write_text("problem,answer\n")
     for given in (tmp_path / "set.csv", tmp_path):
         with pytest.raises(ConfigError, match=r"a set is one .parquet or .jsonl file"):
-            find_source(str(given))
+            find_set("dapo", str(given))
 
 
 @pytest.mark.parametrize(("given", "missing"), [("a/b", "huggingface_hub"), ("set.parquet", "pyarrow")])
@@ -230,7 +212,7 @@ def test_a_missing_library_is_told_with_its_extra(monkeypatch, tmp_path, given, 
     monkeypatch.setitem(sys.modules, missing, None)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == missing else name)
     with pytest.raises(ConfigError, match=rf"{missing} is not installed.*pip install '.\[data\]'"):
-        find_source(given)
+        find_set("dapo", given)
 
 
 @pytest.mark.parametrize(
