@@ -92,7 +92,6 @@ KINDS = {
     "weight of a token": "grpo-decoupled",
     "weight of a response": "grpo-seq-tis",
     "proximal policy made up": "grpo-decoupled-a3po",
-    "clip inside a mean": "gmpo",
     "score form of a token": "cispo",
     "score form of a response": "vespo",
     "penalty": "ipo",

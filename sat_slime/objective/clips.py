@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from annotated_types import Ge, Gt, Lt
 
-from .stabilizer import SETTINGS, Judge, NonNegative, Positive, Radii, Scope, Stabilizer, Surrogate
-from .terms import bounded_exp
+from .stabilizer import SETTINGS, Judge, NonNegative, Positive, Radii, Scope, Stabilizer
 
 if TYPE_CHECKING:  # so that settings are read before torch is imported
     import torch.distributed as dist
@@ -52,26 +51,6 @@ class GSPO(Stabilizer):
     Eqs. gspo-ratio, app-gspo, app-gspo-loss."""
 
     name, ratio = "gspo", "sequence"
-
-
-@dataclass(frozen=True)
-class GMPO(Surrogate):
-    """GMPO: S = mean(A) exp(mean over the response of c), c = min(d, eps_high) where A > 0, max(d, -eps_low) where
-    A < 0. arXiv 2507.20673; the radii are those of verl's recipe: a ratio of 0.67 to 1.49."""
-
-    eps_low: Positive = 0.4
-    """Below, |d| counts no more than this where the advantage is negative: it is in the logarithm."""
-    eps_high: Positive = 0.4
-    """Above, d counts no more than this where the advantage is positive."""
-
-    name = "gmpo"
-
-    def values(self, t: Tokens) -> Tensor:
-        d, A = t.bounded_d, t.A
-        t.measured["gmpo/held"] = ((A > 0) & (d > self.eps_high)) | ((A < 0) & (d < -self.eps_low))
-        up, down = d.clamp(max=self.eps_high), d.clamp(min=-self.eps_low)
-        c = t.mean(up.where(A > 0, down).masked_fill(A == 0, 0.0))
-        return t.mean(A) * bounded_exp(c)
 
 
 @dataclass(frozen=True)

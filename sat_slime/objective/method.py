@@ -56,7 +56,7 @@ STABILIZERS: dict[str, type[Stabilizer]] = {
     for kind in (
         # bases: those of Table designspace in its order, then the newer ones
         *(PPO, GRPO, gates.DPPO, penalties.SPO, penalties.DRPO, gates.IcePop, gates.KPop, GSPO, gates.SeqClip),
-        *(clips.GMPO, gates.M2PO, scores.CISPO, scores.TOPR, scores.Flash, scores.VESPO, penalties.SAPO, penalties.IPO),
+        *(gates.M2PO, scores.CISPO, scores.TOPR, scores.VESPO, penalties.SAPO, penalties.IPO),
         # beside them, in the order in which a method's name has them: a name that ends another comes before it
         *(SAT, clips.LagPower, clips.BAPO, weights.TIS, weights.SeqTIS, weights.SeqMaskTIS, weights.Decoupled, A3PO),
         *(gates.MISGeo, gates.OPSM, gates.TRMMax, gates.TRMMean, gates.Veto, gates.ESTR, R3, TopP),

@@ -87,9 +87,6 @@ _LAG = (
     Metric("queue/{length,in_generation}", "prompts", "Mode streaming: prompts complete and waiting, and in generation, when the batch was taken.", "step"),
 )
 _OF_STABILIZERS = {
-    "gmpo": (
-    Metric("gmpo/held", "share", "Tokens that GMPO holds at the end of its interval."),
-    ),
     "m2po": (
     Metric("m2po/largest", "nats²", "The largest d² of an outward token that is kept.", "max"),
     ),

@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .gates import bernoulli_kl
 from .stabilizer import Positive, Score
 
 if TYPE_CHECKING:  # so that settings are read before torch is imported
@@ -43,23 +42,6 @@ class TOPR(Score):
 
     def weight(self, t: Tokens) -> Tensor:
         return t.ratio.clamp(max=self.cap).masked_fill(t.A > 0, 1.0)
-
-
-@dataclass(frozen=True)
-class Flash(Score):
-    """FlashREINFORCE: S = w A log pi, w = r in responses whose mean KL(Bernoulli(mu) || Bernoulli(pi)) is at most
-    delta, else 0. Its public code, without its advantage and its sampling."""
-
-    delta: Positive = 5e-3
-    """Largest mean of KL(Bernoulli(mu) || Bernoulli(pi)) over the response at which it is kept, in nats. That of its
-    R1-distill recipe, OpenRLHF and molt; the function's own default is 3e-3."""
-
-    name, only_over = "flash", ("rollout",)
-
-    def weight(self, t: Tokens) -> Tensor:
-        low, high = math.log(1e-6), math.log1p(-1e-6)
-        divergence = t.mean(bernoulli_kl(t.log_mu.clamp(low, high), t.log_pi.clamp(low, high)))
-        return t.ratio.where(divergence <= self.delta, 0.0)
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 NO_CANARY = {
     "update-weight-transport": "engines load a push from disk only after the trainer has scored",
     "offload-train": "the trainer has no weights on its GPUs after a push",
+    "num-layers-per-virtual-pipeline-stage": "its one micro-batch cannot pass through interleaved stages",
+    "num-virtual-stages-per-pipeline-rank": "its one micro-batch cannot pass through interleaved stages",
     "prefill-num-servers": "an engine that only prefills or only decodes cannot be asked alone",
     "sglang-config": "its engines may prefill or decode only, and cannot be asked alone",
     "debug-train-only": "there are no engines",
@@ -169,25 +171,17 @@ def score_canary(actor: Any) -> TrainerScores | None:
 
 
 def _batch(actor: Any, sequences: list[tuple[int, ...]]) -> dict[str, Any]:
-    """Return the sequences as slime's trainer has a batch: their prefixes are prompts, the rest responses. With
-    interleaved pipeline stages there are as many micro-batches as Megatron wants at a time, else one."""
+    """Return the sequences as slime's trainer has a batch of one micro-batch: their prefixes are prompts, the rest
+    responses."""
     device = next(actor.model[0].parameters()).device
-    parallel = actor.train_parallel_config
-    responses = len(sequences[0]) - prefix_length(sequences)
-    parts = parallel["microbatch_group_size_per_vp_stage"] if (parallel["vpp_size"] or 1) > 1 else 1
-    n = len(sequences)
-    if n % parts:
-        raise RuntimeError(
-            f"the canary's {n} sequences cannot be split into Megatron's {parts} micro-batches of interleaved pipeline "
-            "stages: set pipeline.canary to none"
-        )
+    responses, n = len(sequences[0]) - prefix_length(sequences), len(sequences)
     return {
         "tokens": [torch.tensor(sequence, device=device) for sequence in sequences],
         "loss_masks": [torch.ones(responses, dtype=torch.int, device=device) for _ in sequences],
         "total_lengths": [len(sequence) for sequence in sequences],
         "response_lengths": [responses] * n,
-        "micro_batch_indices": [list(range(i, i + n // parts)) for i in range(0, n, n // parts)],
-        "num_microbatches": [parts],
+        "micro_batch_indices": [list(range(n))],
+        "num_microbatches": [1],
     }
 
 

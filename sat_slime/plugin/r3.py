@@ -41,16 +41,13 @@ def narrow_type(experts: int) -> torch.dtype:
 
 
 def narrow(routes: Any, args: Namespace) -> Tensor:
-    """Return the routes of one of slime's samples as one (rows, layers, top-k) tensor in the narrow type, in memory of
-    their own. A sample has them as a tensor, an array or nested lists, or as a list of such, each with some rows.
+    """Return the routes of one of slime's samples, a tensor, an array or nested lists, as one (rows, layers, top-k)
+    tensor in the narrow type, in memory of their own.
 
     Raises:
         RejectedResponse: they are something else, or a number is not in [0, experts).
     """
     try:
-        if isinstance(routes, (list, tuple)) and len(routes):
-            pieces = [torch.as_tensor(piece) for piece in routes]
-            routes = torch.cat([piece.reshape(-1, *piece.shape[-2:]) for piece in pieces])
         whole = torch.as_tensor(routes).cpu()
         torch.iinfo(whole.dtype)
     except (TypeError, ValueError, RuntimeError) as error:

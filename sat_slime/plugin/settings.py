@@ -25,7 +25,6 @@ _NOT_UNDER_CUSTOM_LOSS = {
     "use_tis": "slime leaves it out of a custom loss: use `tis: true` in the method",
     "use_opsm": "slime leaves it out of a custom loss: use `opsm: true` in the method",
     "custom_tis_function_path": "slime leaves it out of a custom loss: use `tis` or `base: icepop` in the method",
-    "use_score_centering": "slime refuses it with a custom loss: leave it out, or this plugin's loss",
 }
 """Flags that slime would silently ignore."""
 

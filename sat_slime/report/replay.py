@@ -44,7 +44,7 @@ from sat_slime.runs.folder import RunFolderError, writable
 # -------------------------------------------------------------------------------------------------------------- methods
 
 ALL, USUAL = "all", "usual"
-ASYNCHRONOUS = ("decoupled", "mis-geo", "cispo", "m2po", "opsm", "seq-tis", "flash")
+ASYNCHRONOUS = ("decoupled", "mis-geo", "cispo", "m2po", "opsm", "seq-tis")
 """Methods that the public trainers ship for asynchronous training besides the paper's."""
 
 

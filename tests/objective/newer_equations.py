@@ -168,16 +168,12 @@ def factor(one: Stabilizer, numbers: Numbers, t: int, threshold: float | None) -
 
 def score_weight(one: Stabilizer, numbers: Numbers, t: int) -> float:
     """w of S = w A log pi; of IPO, the indicator on r A."""
-    r, advantage, response = math.exp(numbers.d[t]), numbers.tokens.advantages[t], numbers.response[t]
+    r, advantage = math.exp(numbers.d[t]), numbers.tokens.advantages[t]
     match one.name:
         case "cispo":
             return held(r, 1 - one.eps_low, 1 + one.eps_high)
         case "topr":
             return 1.0 if advantage > 0 else held(r, 0.0, one.cap)
-        case "flash":
-            inside = (1e-6, 1 - 1e-6)
-            divergence = {u: bernoulli_kl(held(numbers.mu(u), *inside), held(numbers.pi(u), *inside)) for u in response}
-            return r if max(numbers.mean(divergence, t), 0.0) <= one.delta else 0.0
         case "vespo":
             log_w = held(numbers.sum(numbers.d, t), math.log(1e-8), 20)
             bad = numbers.mean(numbers.advantages, t) < 0
@@ -189,12 +185,6 @@ def score_weight(one: Stabilizer, numbers: Numbers, t: int) -> float:
 
 
 # ------------------------------------------------------------------------------------------------ in place of the clip
-
-
-def gmpo_term(one: Stabilizer, d: float, advantage: float) -> float:
-    """c of a token: d, held on its outward side."""
-    s = (advantage > 0) - (advantage < 0)
-    return s * min(s * d, s * held(d, -one.eps_low, one.eps_high))
 
 
 def sapo(one: Stabilizer, r: float, advantage: float) -> float:

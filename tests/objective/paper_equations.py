@@ -160,9 +160,6 @@ def replaced(method: Method, tokens: Tokens, decision: Decision, d: dict[int, fl
         return advantage * decision.weight * tokens.log_pi[t]
     assert one is not None
     match one.name:
-        case "gmpo":
-            mean = math.fsum(newer.gmpo_term(one, d[u], tokens.advantages[u]) for u in span) / len(span)
-            return math.fsum(tokens.advantages[u] for u in span) / len(span) * math.exp(mean)
         case "sapo":
             return newer.sapo(one, r, advantage)
         case "ipo":

@@ -155,7 +155,7 @@ def test_a_threshold_taken_beforehand_is_the_one_taken_inside(name: str) -> None
     assert not torch.equal(inside[0], far[0]), "it is read"
 
 
-@pytest.mark.parametrize("name", ["sat-gspo", "grpo", "gmpo", "sat-dppo"])
+@pytest.mark.parametrize("name", ["sat-gspo", "grpo", "sat-dppo"])
 def test_a_log_ratio_of_the_callers_is_taken_with_its_gradient(name: str) -> None:
     method, batch = named_method(name), paper.random_tokens(2, LENGTHS, 0.4).batch()
     d = log_ratio(method, batch).requires_grad_()

@@ -199,8 +199,8 @@ def test_the_limit_is_that_of_the_less_precise(engines):
 class Trainer:
     """slime's trainer, of which the forward pass is replaced: it notes under which settings it is asked."""
 
-    def __init__(self, args: Namespace, parallel: dict) -> None:
-        self.args, self.train_parallel_config = args, parallel
+    def __init__(self, args: Namespace) -> None:
+        self.args = args
         self.model = [torch.nn.Linear(1, 1)]
         self.weight_updater = types.SimpleNamespace(weight_version=3)
         self.hf_config = types.SimpleNamespace(max_position_embeddings=48)
@@ -220,11 +220,8 @@ class Trainer:
         return {f"{store_prefix}log_probs": scored}
 
 
-def score(layout: Layout, parallel: dict):
-    """What a trainer's only rank makes of the canary; parallel: how Megatron interleaves its stages."""
-    from megatron.core import mpu
-
-    mpu.set_virtual_pipeline_model_parallel_world_size(parallel.get("vpp_size"))
+def score(layout: Layout):
+    """What a trainer's only rank makes of the canary."""
     args = Namespace(
         vocab_size=50,
         rollout_temperature=0.7,
@@ -235,24 +232,16 @@ def score(layout: Layout, parallel: dict):
         sglang_context_length=None,
         allgather_cp=False,
     )
-    trainer = Trainer(args, {"vpp_size": 1, "microbatch_group_size_per_vp_stage": 1} | parallel)
+    trainer = Trainer(args)
     return trainer, score_canary(trainer)
 
 
 @pytest.mark.needs_slime
 def test_the_trainer_scores_as_an_engine_does(monkeypatch, slimes_loss):
     monkeypatch.setenv("ROUTING_REPLAY_STAGE", "replay_backward")
-    ((trainer, scores),) = on_ranks(Layout(), score, {})
+    ((trainer, scores),) = on_ranks(Layout(), score)
     assert trainer.seen == {"temperature": 1.0, "top_p": 1.0, "stage": "fallthrough", "micro_batches": [8]}
     assert (trainer.args.rollout_temperature, trainer.args.rollout_top_p) == (0.7, 0.9)
     assert os.environ["ROUTING_REPLAY_STAGE"] == "replay_backward"
     assert scores.version == 3 and {len(sequence) for sequence in scores.sequences} == {32}  # 48 less the room
     assert scores.log_probs.tolist() == [-float(i) for sequence in scores.sequences for i in sequence[16:]]
-
-
-@pytest.mark.needs_slime
-def test_interleaved_stages_get_as_many_micro_batches_as_they_want(slimes_loss):
-    ((trainer, scores),) = on_ranks(Layout(), score, {"vpp_size": 2, "microbatch_group_size_per_vp_stage": 4})
-    assert trainer.seen["micro_batches"] == [2, 2, 2, 2] and len(scores.log_probs) == 8 * 16
-    with pytest.raises(RuntimeError, match="8 sequences cannot be split into Megatron's 3"):
-        on_ranks(Layout(), score, {"vpp_size": 2, "microbatch_group_size_per_vp_stage": 3})

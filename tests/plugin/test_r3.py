@@ -32,14 +32,12 @@ def test_narrow_routes_are_the_same_numbers_in_memory_of_their_own(experts, dtyp
 WHOLE = make_routes(20)
 
 
-@pytest.mark.parametrize(
-    "routes", [WHOLE, WHOLE.numpy(), WHOLE.tolist(), [WHOLE[:7].numpy().astype("u2"), WHOLE[7:].numpy().astype("u2")]]
-)
-def test_routes_in_pieces_are_joined(routes):
+@pytest.mark.parametrize("routes", [WHOLE, WHOLE.numpy(), WHOLE.tolist()])
+def test_routes_are_read_whatever_holds_them(routes):
     assert torch.equal(narrow(routes, ARGS).int(), WHOLE)
 
 
-@pytest.mark.parametrize("routes", [[WHOLE[:7], None], [WHOLE, [[1, 2], [3]]], [], "AAAA"])
+@pytest.mark.parametrize("routes", [[WHOLE[:7], None], [[1, 2], [3]], [], "AAAA"])
 def test_what_is_no_routes_is_refused(routes):
     """Wrong shapes and numbers are among the samples of test_rollout_hooks.py."""
     with pytest.raises(RejectedResponse, match=r"^routed_experts_shape: [^\n]+$"):

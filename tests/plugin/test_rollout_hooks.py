@@ -95,8 +95,6 @@ def test_log_probs_that_no_one_reads_may_be_missing(sample_class, method):
     ("spoil", "reason"),
     [
         (lambda routes: routes, ""),
-        (lambda routes: [routes[:8], routes[8:]], ""),  # newest slime appends what each answer brings
-        (lambda routes: [routes[:8], routes[9:]], "routed_experts_shape"),
         (lambda routes: [routes[:8], "?"], "routed_experts_shape"),
         (lambda routes: routes[1:], "routed_experts_shape"),
         (lambda routes: routes[:, :2], "routed_experts_shape"),
@@ -190,7 +188,7 @@ def test_the_version_of_each_token_is_carried(sample_class):
     samples = [
         interrupted(sample_class, args, [4, 7], ["2", "3", "5"], 10),
         interrupted(sample_class, args, [0, 4], ["1", "3", "4"], 6),  # it was cut off before its first token
-        interrupted(sample_class, args, [0, 4, 4], ["", "3", "", "4"], 6),  # newest slime: without a version then
+        interrupted(sample_class, args, [0, 4, 4], ["", "3", "", "4"], 6),  # or without a version then
         make_sample(sample_class, 2, response=8, version="5"),
         make_sample(sample_class, 3, response=8, weight_versions=["3", "4"]),  # a conversation that was not cut off
     ]

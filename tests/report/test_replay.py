@@ -190,7 +190,7 @@ def test_methods_that_nobody_named_are_left_out_before_a_dump_is(tmp_path):
 
 def test_a_setting_that_some_methods_refuse_leaves_those_out_unless_they_were_named():
     refused = [one for one in choose("usual", ["denominator=checkpoint"]) if one.refused]
-    assert {one.label.split()[0] for one in refused} == {"m2po", "flash"}
+    assert {one.label.split()[0] for one in refused} == {"m2po"}
     kept, left_out = answerable(refused, frozenset(["checkpoint_log_probs"]))
     assert not kept and all("is defined over denominator rollout" in reason for reason in left_out)
     with pytest.raises(ConfigError, match=r"^m2po denominator=checkpoint: M2PO is defined.*or leave m2po out of"):
