@@ -541,7 +541,7 @@ WITHOUT_R3 = "leave it out, or set method.r3 to false"
 BY_BATCH = "leave it out, or set pipeline.mode to batch"
 GO_BACK = "leave it out, and go back with --resume-from"
 STAGES = "sglang-pp-size sglang-pipeline-parallel-size"
-COUNTED = "pushes by disk are numbered one by one, and the bound counts optimizer steps"
+COUNTED = "pushes by disk are numbered one by one, and lags count optimizer steps"
 NOTHING = "that mode draws its own prompts and finishes every response, so that this does nothing"
 DRAWN = "over-sampling-batch-size partial-rollout mask-offpolicy-in-partial-rollout buffer-filter-path"
 ONE_COPY = "a response may be of several weights, and one copy of those that generated is kept to score it with"
@@ -551,7 +551,7 @@ ERRORS = (
     Rule("prefill-num-servers", "an engine that only decodes has no routes of the prompt", WITHOUT_R3, R3),
     Rule(STAGES, "each stage has the routes of its own layers, and one answers", WITHOUT_R3, R3, _above_one),
     Rule("sglang-enable-hierarchical-cache", "a prefix back from host memory has lost its routes", WITHOUT_R3, R3),
-    Rule("update-weight-transport", COUNTED, BY_BATCH, STREAMING, lambda value: value == "disk"),
+    Rule("update-weight-transport", COUNTED, value=lambda value: value == "disk"),
     Rule("flush-cache-interval", "cached prefixes outlive a push of weights", BY_BATCH, STREAMING, _above_one),
     Rule(" ".join(NOT_STREAMED), "it has no effect, or is not saved with the queue", BY_BATCH, STREAMING),
     Rule(DRAWN, NOTHING, when=STREAMING),

@@ -52,7 +52,7 @@ class Metric(NamedTuple):
 
 
 def _any_word(pattern: str) -> str:
-    return "".join(".+" if word.isupper() else re.escape(word) for word in re.split(r"([A-Z]{2,}|(?<=@)K)", pattern))
+    return "".join(".+" if word.isupper() else re.escape(word) for word in re.split(r"([A-Z]{2,})", pattern))
 
 
 # fmt: off
@@ -86,14 +86,9 @@ _LAG = (
     Metric("lag/queue_mean", "updates", "The part of the lag [since then](asynchrony.md)."),
     Metric("queue/{length,in_generation}", "prompts", "Mode streaming: prompts complete and waiting, and in generation, when the batch was taken.", "step"),
 )
-_OF_STABILIZERS = {
-    "m2po": (
+_OF_STABILIZERS = (
     Metric("m2po/largest", "nats²", "The largest d² of an outward token that is kept.", "max"),
-    ),
-    "ipo": (
     Metric("ipo/masked", "share", "Tokens whose r A IPO drops."),
-    ),
-    "sat": (
     Metric("sat/q", "nats", "The quantile that opens the gate."),
     Metric("sat/q_min", "nats", "The smallest quantile of the step's micro-batches.", "min", runtime="slime"),
     Metric("sat/q_max", "nats", "The largest quantile of the step's micro-batches.", "max", runtime="slime"),
@@ -101,11 +96,8 @@ _OF_STABILIZERS = {
     Metric("sat/gate_rate", "share", "Tokens beyond the gate."),
     Metric("sat/newly_clipped", "share", "Tokens whose gradient SAT removed and the base, its gates included, would have kept; 0 throughout: SAT was a no-op."),
     Metric("sat/scope_too_small", "share", "Scopes in which the gate cannot open."),
-    ),
-    "tis": (
     Metric("tis/capped", "share", "Tokens at the cap."),
-    ),
-}
+)
 _STEP = (
     Metric("clip/fraction", "share", "Tokens clipped.", slime=("train/pg_clipfrac",)),
     Metric("clip/{upper,lower}", "share", "Tokens clipped with advantage above and below 0."),
@@ -154,7 +146,8 @@ EVALUATION = (
 
 def metrics_of(kind: type[Stabilizer]) -> tuple[Metric, ...]:
     """The metrics that a stabilizer measures, those of its kind first."""
-    prefix, title, own = kind.prefix(), kind.title(), _OF_STABILIZERS.get(kind.name, ())
+    prefix, title = kind.prefix(), kind.title()
+    own = tuple(metric for metric in _OF_STABILIZERS if metric.pattern.startswith(f"{prefix}/"))
     if issubclass(kind, Score):
         weight = Metric(f"{prefix}/weight", "ratio", f"Mean weight w of {title}.")
         return (weight, Metric(f"{prefix}/masked", "share", f"Tokens to which {title} gives no weight."), *own)

@@ -11,7 +11,6 @@ from typing import Any
 
 from slime.backends.megatron_utils.actor import MegatronTrainRayActor
 
-from sat_slime.plugin import versions
 from sat_slime.plugin.canary import TrainerScores, score_canary
 from sat_slime.plugin.settings import PUSH_METRICS, plugin_config, plugin_method, steps_per_rollout
 from sat_slime.plugin.step import TrainerState, prepare
@@ -52,8 +51,7 @@ class SatTrainRayActor(MegatronTrainRayActor):
         if self.args.debug_train_only or self.args.debug_rollout_only:
             super().update_weights()
             return None
-        if versions.are_steps(self.args):
-            self.weight_updater.weight_version = self.state.steps - 1  # slime adds one as the push begins
+        self.weight_updater.weight_version = self.state.steps - 1  # slime adds one as the push begins
         super().update_weights()
         self.pushed = self.state.steps
         return score_canary(self) if plugin_config(self.args).driver.canary != "none" else None
@@ -86,8 +84,7 @@ class SatTrainRayActor(MegatronTrainRayActor):
             generator = "several versions, or an unknown one," if generated_by is None else f"version {generated_by}"
             raise RuntimeError(
                 f"denominator checkpoint: {generator} generated this batch, and the weights kept here are of version "
-                f"{self._kept}: it needs batches of one version that is among the last two pushes, and versions that "
-                "are optimizer steps (no push by disk)"
+                f"{self._kept}: it needs batches of one version that is among the last two pushes"
             )
         if generated_by != own:
             self._switch_model(TAG)

@@ -22,7 +22,6 @@ from sat_slime.rollout.client import in_words
 logger = logging.getLogger(__name__)
 
 NO_CANARY = {
-    "update-weight-transport": "engines load a push from disk only after the trainer has scored",
     "offload-train": "the trainer has no weights on its GPUs after a push",
     "num-layers-per-virtual-pipeline-stage": "its one micro-batch cannot pass through interleaved stages",
     "num-virtual-stages-per-pipeline-rank": "its one micro-batch cannot pass through interleaved stages",
@@ -53,7 +52,7 @@ def no_canary(args: Namespace) -> list[str]:
         f"--{name} is set, and pipeline.canary is not none: {NO_CANARY[name]}: leave the flag out, or set "
         "pipeline.canary to none"
         for name, value in given.items()
-        if value and value != "nccl"
+        if value
     ]
 
 

@@ -34,7 +34,6 @@ import ray
 from sat_slime.config.jsonl import number, read_rows
 from sat_slime.config.slime_schema import SlimePipelineConfig
 from sat_slime.config.source import ConfigError
-from sat_slime.plugin import versions
 from sat_slime.plugin.canary import PushCanary, PushNotTaken, no_canary
 from sat_slime.plugin.compat import probe_slime, slime_function
 from sat_slime.plugin.settings import DRIVEN, PUSH_METRICS, plugin_config, settle_flags, steps_per_rollout
@@ -65,6 +64,11 @@ def take_over(args: Namespace) -> None:
     errors = [
         f"--{flag.replace('_', '-')} is set: {remedy}" for flag, remedy in NOT_HERE.items() if getattr(args, flag, None)
     ]
+    if getattr(args, "update_weight_transport", "nccl") == "disk":
+        errors.append(
+            "--update-weight-transport is disk: such pushes are numbered one by one, and lags count optimizer steps: "
+            "leave it out"
+        )
     if errors:
         raise ConfigError(errors)
     setattr(args, DRIVEN, True)
@@ -209,20 +213,19 @@ def _push(host: Host, canary: PushCanary | None, clock: Clock, part: str) -> dic
         part: the part of the clock that has the push.
     """
     with clock.part(part):
-        from_ranks = host.trainers.update_weights()  # None with a push by disk
+        from_ranks = host.trainers.update_weights()
     if canary is None:
         return {}
     with clock.part("canary"):
-        return canary.check(from_ranks or [], host.engines())
+        return canary.check(from_ranks, host.engines())
 
 
 def _lacks_evaluation(host: Host, iterations: int) -> bool:
     """Return whether the weights of a checkpoint should have an evaluation and have none, since the job died after
-    saving it. Without a folder of the run, or where weights have no versions, nothing says so, and only that at the end
-    is made again."""
+    saving it. Without a folder of the run nothing says so, and only that at the end is made again."""
     args, folder = host.args, plugin_config(host.args).run_dir
     due = _is_due(host, iterations - 1, args.eval_interval, args.num_rollout)
-    if folder is None or not versions.are_steps(args) or not due:
+    if folder is None or not due:
         return bool(iterations == args.num_rollout)
     step = iterations * steps_per_rollout(args)
     return all(number(row, "step") != step for row in read_rows(Path(folder) / "eval.jsonl"))

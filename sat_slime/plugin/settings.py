@@ -14,7 +14,6 @@ from sat_slime.config.slime_schema import PluginConfig
 from sat_slime.config.source import ConfigError
 from sat_slime.objective import Method, check_method, compose
 from sat_slime.objective.method import STABILIZERS
-from sat_slime.plugin import versions
 from sat_slime.plugin.versions import DRIVEN as DRIVEN
 
 PUSH_METRICS = "sat_slime_push_metrics"
@@ -126,7 +125,9 @@ def _method(args: Namespace, config: PluginConfig) -> Method:
             f"{scope} is step with {steps} optimizer steps per rollout: the threshold is taken before the first of "
             "them and would be stale for the others; use one step per rollout, or scope microbatch"
         )
-    errors += _missing_facts(args, method)
+    hook, driven = "custom_rollout_log_function_path", getattr(args, DRIVEN, False)
+    if driven and (needs := needs_versions(method)) and getattr(args, hook, None) is None:
+        errors.append(f"{needs}, which a hook tells: add --{hook.replace('_', '-')} {CALLED[hook]}")
     try:
         check_method(method, steps)
     except ValueError as error:
@@ -167,17 +168,3 @@ def _with_replays(args: Namespace, method: Method) -> tuple[Method, list[str]]:
         more = [*method.stabilizers[1:], *added]
         method = compose(method.base, more, denominator=method.denominator, clip=method.clip)
     return method, errors
-
-
-def _missing_facts(args: Namespace, method: Method) -> list[str]:
-    """Return a line for everything that keeps lags from a method that needs them."""
-    needs = needs_versions(method)
-    if needs is None or not getattr(args, DRIVEN, False):
-        return []
-    errors = []
-    if not versions.are_steps(args):
-        errors.append(f"{needs}, and they are unknown with a push by disk: leave out --update-weight-transport disk")
-    hook = CALLED["custom_rollout_log_function_path"]
-    if getattr(args, "custom_rollout_log_function_path", None) is None:
-        errors.append(f"{needs}, which a hook tells: add --custom-rollout-log-function-path {hook}")
-    return errors

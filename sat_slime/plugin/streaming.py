@@ -121,9 +121,7 @@ def streaming_errors(args: Namespace, config: PluginConfig) -> list[str]:
             "raise it to that or more, or lower lag"
         )
     if not versions.are_steps(args):
-        errors.append(
-            "mode streaming needs versions that are optimizer steps: set --update-weight-transport to other than disk"
-        )
+        errors.append("mode streaming needs our order of a run: start `python3 -m sat_slime.plugin.driver`")
     if args.num_rollout is None:
         errors.append("--num-rollout is not set, and mode streaming has to know where the run ends: set it")
     errors += [

@@ -50,11 +50,8 @@ class Origin:
 
 
 def are_steps(args: Namespace) -> bool:
-    """Return whether the versions of this run are optimizer steps. They are under our driver, except where weights are
-    pushed by disk, in full or as deltas: folders are named by version and must count up by one, and with
-    --release-train the driver counts."""
-    by_disk = getattr(args, "update_weight_transport", "nccl") == "disk"
-    return bool(getattr(args, DRIVEN, False)) and not by_disk
+    """Return whether the versions of this run are optimizer steps, as they are under our driver."""
+    return bool(getattr(args, DRIVEN, False))
 
 
 def steps_of(versions: Iterable[Any]) -> list[int]:

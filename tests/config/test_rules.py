@@ -22,9 +22,8 @@ method.r3=true prefill-num-servers=1 | slime.prefill-num-servers is 1 with metho
 method.r3=true sglang-enable-hierarchical-cache=true | slime.sglang-enable-hierarchical-cache | lost its routes
 # sglang/srt/state_capturer/base.py:34
 method.r3=true sglang-pp-size=2 | slime.sglang-pp-size is 2 with method.r3 true
-# sat_slime/plugin/versions.py:are_steps
-pipeline.mode=streaming pipeline.lag=1 update-weight-transport=disk \
-    | slime.update-weight-transport is disk with pipeline.mode streaming
+# sat_slime/plugin/driver.py:take_over
+update-weight-transport=disk | slime.update-weight-transport is disk | lags count optimizer steps: leave it out
 pipeline.mode=streaming pipeline.lag=1 flush-cache-interval=2 \
     | slime.flush-cache-interval is 2 with pipeline.mode streaming
 # sat_slime/plugin/streaming.py:_draw

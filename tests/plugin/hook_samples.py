@@ -21,7 +21,6 @@ def make_args(**other: Any) -> Namespace:
         "use_rollout_logprobs": True,
         "n_samples_per_prompt": 4,
         "global_batch_size": 32,
-        "update_weight_transport": "nccl",
     }
     return slime_step.make_args(**(settings | other))
 

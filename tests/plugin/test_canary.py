@@ -182,9 +182,8 @@ def with_canary(**flags) -> Namespace:
 def test_flags_with_which_no_canary_can_be_are_refused():
     driver.take_over(with_canary())
     for flag in NO_CANARY:
-        value = "disk" if flag == "update-weight-transport" else True
         with pytest.raises(ConfigError, match=f"--{flag} is set, and pipeline.canary is not none: "):
-            driver.take_over(with_canary(**{flag.replace("-", "_"): value}))
+            driver.take_over(with_canary(**{flag.replace("-", "_"): True}))
 
 
 def test_the_limit_is_that_of_the_less_precise(engines):

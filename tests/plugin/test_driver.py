@@ -180,6 +180,8 @@ def test_arguments_are_marked_as_driven_unless_a_flag_means_another_order():
     for flag in driver.NOT_HERE:
         with pytest.raises(ConfigError, match=f"--{flag.replace('_', '-')} is set: "):
             driver.take_over(make_args(**{**flags, flag: True}))
+    with pytest.raises(ConfigError, match=r"--update-weight-transport is disk: .* leave it out"):
+        driver.take_over(make_args(**flags, update_weight_transport="disk"))
 
 
 def test_the_runs_hosts_are_excepted_from_a_proxy(monkeypatch):

@@ -118,13 +118,13 @@ def test_responses_that_no_problems_share_evenly_have_their_mean_alone(sample_cl
 
 
 @pytest.mark.parametrize(
-    ("transport", "version"),
-    [("disk", "3"), ("nccl", "default"), ("nccl", "3 and 5")],
-    ids=["pushes by disk", "never sent weights", "two weights"],
+    ("driven", "version"),
+    [(False, "3"), (True, "default"), (True, "3 and 5")],
+    ids=["a script of one's own", "never sent weights", "two weights"],
 )
-def test_weights_that_are_not_known_for_sure_are_not_claimed(sample_class, tmp_path, tracked, transport, version):
+def test_weights_that_are_not_known_for_sure_are_not_claimed(sample_class, tmp_path, tracked, driven, version):
     config = {"run_dir": str(tmp_path)}
-    args = make_args(sat_slime=config, use_rollout_routing_replay=False, update_weight_transport=transport)
+    args = make_args(sat_slime=config, use_rollout_routing_replay=False, sat_slime_driven=driven)
     data = evaluated(sample_class, version.split()[0])
     data["samples"][-1].weight_versions = [version.split()[-1]]
     log_eval(4, args, {"aime": data}, None)

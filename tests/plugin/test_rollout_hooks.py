@@ -157,11 +157,10 @@ def test_versions_are_carried_to_the_trainer(sample_class):
     assert data == {}
 
 
-@pytest.mark.parametrize("flags", [{"sat_slime_driven": False}, {"update_weight_transport": "disk"}])
-def test_versions_that_are_no_steps_are_not_carried(sample_class, flags):
+def test_versions_that_are_no_steps_are_not_carried(sample_class):
     """In a script of one's own slime counts its pushes, and nothing takes an origin out before slime would log it."""
     samples = make_batch(sample_class, make_args())
-    log_rollout(5, make_args(**flags), samples, {}, 1.0)
+    log_rollout(5, make_args(sat_slime_driven=False), samples, {}, 1.0)
     assert not any(sample.metadata for sample in samples)
 
 

@@ -74,7 +74,6 @@ def test_arguments_that_were_read_are_pickled_without_a_class_of_this_package() 
             {"custom_rollout_log_function_path": None},
             "the lag of every token.*log_rollout",
         ),
-        ("grpo-lag-power", {"update_weight_transport": "disk"}, "leave out --update-weight-transport disk"),
         ("grpo-topp", {}, "--rollout-top-p is 1: there is no mask"),
     ],
 )

@@ -215,7 +215,7 @@ def test_another_data_source_is_refused(slime, tmp_path):
         ({"sat_slime": {"method": "grpo"}}, "driver.mode is batch"),
         ({"sat_slime": {"driver": {"mode": "streaming", "lag": 4, "max_staleness": 2}}}, "are up to 3 steps old"),
         ({"global_batch_size": 2, "num_rollout": 4}, "with lag 1 and 4 optimizer steps per rollout"),
-        ({"update_weight_transport": "disk"}, "versions that are optimizer steps"),
+        ({"sat_slime_driven": False}, "our order of a run"),
         ({"num_rollout": None}, "--num-rollout is not set"),
         ({"dynamic_sampling_filter_path": "a.b"}, "--dynamic-sampling-filter-path cannot be in mode streaming"),
     ],
