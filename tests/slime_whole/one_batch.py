@@ -17,7 +17,6 @@ import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -190,20 +189,17 @@ def _scored(trainer, response: Response) -> Response:
 # ---------------------------------------------------------------------------------------------- the lab side
 
 
-def train_lab(
-    batch: Batch, configs: Mapping[str, LabConfig], steps: Mapping[str, int] = MappingProxyType({})
-) -> dict[str, Trained]:
-    """Makes the optimizer steps of the lab trainer for each configuration, STEPS unless `steps` has its number,
-    each in a new process."""
-    return {name: in_trainer(_train, config, batch, steps.get(name, STEPS)) for name, config in configs.items()}
+def train_lab(batch: Batch, configs: Mapping[str, LabConfig]) -> dict[str, Trained]:
+    """Makes the optimizer steps of the lab trainer for each configuration, each in a new process."""
+    return {name: in_trainer(_train, config, batch) for name, config in configs.items()}
 
 
-def _train(trainer, batch: Batch, steps: int) -> Trained:
+def _train(trainer, batch: Batch) -> Trained:
     trainer.load_initial(batch.model)
     trainer._load_reference(batch.generating)
     with tempfile.TemporaryDirectory() as scratch:
         trainer.export_weights(Path(scratch) / "before")  # denominator `checkpoint` takes these for what generated
-        metrics = [batch.rollout.metrics() | trainer.train(batch.rollout.graded())[0].metrics for _ in range(steps)]
+        metrics = [batch.rollout.metrics() | trainer.train(batch.rollout.graded())[0].metrics for _ in range(STEPS)]
         trainer.export_weights(Path(scratch) / "after")
         return Trained(metrics, weights_of(Path(scratch) / "after"))
 
@@ -211,15 +207,8 @@ def _train(trainer, batch: Batch, steps: int) -> Trained:
 # ------------------------------------------------------------------------------------------------------ slime's side
 
 
-def train_on_slime(
-    slime: Slime,
-    batch: Batch,
-    cases: Mapping[str, Sequence[str]],
-    folder: Path,
-    steps: Mapping[str, int] = MappingProxyType({}),
-) -> dict[str, Trained]:
-    """Makes the optimizer steps of slime's trainer for each case, which is settings over those of the laptop's run:
-    STEPS, unless `steps` has its number.
+def train_on_slime(slime: Slime, batch: Batch, cases: Mapping[str, Sequence[str]], folder: Path) -> dict[str, Trained]:
+    """Makes the optimizer steps of slime's trainer for each case, which is settings over those of the laptop's run.
 
     The flags are those of `sat-slime launch`, parsed by slime. slime is imported once; the ranks of each case fork from
     that process.
@@ -246,9 +235,8 @@ def train_on_slime(
         run_dir.mkdir()
         for file, text in sent.files.items():
             Path(file).write_text(text)
-        made = {"steps": steps.get(name, STEPS), "ranks": config.train.gpus_per_node}
         flags = [*sent.command[3:], "--load", str(batch.model)]  # `launch` loads a run's own checkpoints alone
-        rows.append({"folder": str(run_dir), "flags": flags} | made)
+        rows.append({"folder": str(run_dir), "flags": flags, "steps": STEPS, "ranks": config.train.gpus_per_node})
         variables = sent.env
     (folder / "cases.json").write_text(json.dumps(rows))
     path = os.pathsep.join([variables["PYTHONPATH"], str(ROOT)])

@@ -4,6 +4,7 @@ import json
 import subprocess
 
 import pytest
+import torch
 from waiting import until
 from whole_run import environment
 
@@ -48,21 +49,28 @@ def wait_for_step(folder, step, launch):
     until(lambda: len(rows(folder / "metrics.jsonl")) >= step, launch, lambda: "the run did not get so far")
 
 
-@pytest.mark.parametrize("what", KILLED)
-def test_a_killed_run_ends_clearly_and_goes_on_from_its_checkpoint(slime, what):
-    name = f"killed-{what.replace(' ', '-')}"
+def killed(slime, name, step, what, *settings):
+    """Starts a run, kills its processes of a kind after that step, and returns its output."""
     folder = slime.runs / name
-    command = slime.command(name, "--method", "sat-gspo-r3", "--lag", str(LAG), *SETTINGS)
+    command = slime.command(name, "--method", "sat-gspo-r3", *settings)
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment()
     ) as launch:
-        wait_for_step(folder, 3, launch)
+        wait_for_step(folder, step, launch)
         victims = list(processes(folder, KILLED[what]))
         assert victims, f"no {KILLED[what]} among the run's processes"
         for victim in victims:
             victim.kill()
         output, _ = launch.communicate()
     assert launch.returncode == 1, output
+    return output
+
+
+@pytest.mark.parametrize("what", KILLED)
+def test_a_killed_run_ends_clearly_and_goes_on_from_its_checkpoint(slime, what):
+    name = f"killed-{what.replace(' ', '-')}"
+    folder = slime.runs / name
+    output = killed(slime, name, 3, what, "--lag", str(LAG), *SETTINGS)
     assert "error: job " in output and "--resume" in output
     assert json.loads((folder / "state.json").read_text())["status"] == "failed"
     prompts_before = prompts(folder)
@@ -86,11 +94,42 @@ def test_a_killed_run_ends_clearly_and_goes_on_from_its_checkpoint(slime, what):
 
 def prompts(folder):
     """The data position at each checkpoint, by rollout; None where there is none."""
-    import torch
-
     files = sorted(folder.glob("checkpoints/rollout/global_dataset_state_dict_*.pt"))
     states = {int(file.stem.split("_")[-1]): torch.load(file, weights_only=True) for file in files}
     assert all(state["sample_offset"] % 4 == 0 for state in states.values())
     # 4 prompts for each trained batch, though one more was in flight.
     assert all(state["sample_group_index"] == 4 * (rollout + 1) for rollout, state in states.items())
     return [state["sample_group_index"] for _, state in sorted(states.items())] or None
+
+
+ITERATIONS, STALENESS = 30, 1
+STREAMING = (
+    *("--set", "pipeline.mode=streaming", "--set", f"pipeline.max_staleness={STALENESS}", "--lag", "1"),
+    *(
+        "--set",
+        f"pipeline.iterations={ITERATIONS}",
+        "--set",
+        "slime.save-interval=5",
+        "--set",
+        "slime.eval-interval=15",
+    ),
+)
+
+
+@pytest.mark.timeout(3600)
+def test_in_mode_streaming_no_token_exceeds_the_bound_after_a_resume_neither(slime):
+    folder = slime.runs / "streaming"
+    killed(slime, "streaming", 13, "driver", *STREAMING)
+    before = rows(folder / "metrics.jsonl")
+    queue = torch.load(folder / "checkpoints" / "rollout" / "queue_9" / "queue.pt", weights_only=True)
+    assert queue["waiting"] or queue["prompts"]
+
+    resumed = slime.resume("streaming")
+    assert resumed.code == 0, resumed.output
+    assert resumed.column("step") == list(range(1, ITERATIONS + 1)), "no row twice and none missing"
+    assert max(row["lag/max"] for row in [*before, *resumed.rows()]) == STALENESS
+    for row in resumed.rows():
+        assert row["lag/mean"] == pytest.approx(row["lag/generation_mean"] + row["lag/queue_mean"])
+        assert row["queue/length"] >= 0 and row["rollout/dropped"] >= 0
+    evaluations = [(row["step"], row["weights_step"]) for row in resumed.rows("eval.jsonl")]
+    assert evaluations == [(0, 0), (15, 15), (30, 30)]

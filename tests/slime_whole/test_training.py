@@ -1,15 +1,14 @@
 """slime trains, with engines, pushes, replayed routes, our loss, evaluation and a checkpoint."""
 
+import re
+
 import pytest
 
 from sat_slime.objective.metrics import EVALUATION, metric_named
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1200)]
 
-SHORT = (
-    *("--set", "pipeline.iterations=3", "--set", "slime.eval-interval=2"),
-    *("--set", "slime.save-interval=2"),
-)
+SHORT = ("--set", "pipeline.iterations=3", "--set", "slime.eval-interval=2", "--set", "slime.save-interval=2")
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +56,12 @@ def test_evaluations_measure_the_first_and_the_last_weights(run):
     assert {row["n_samples"] for row in rows} == {256}
 
 
+def test_its_engines_ports_were_claimed(run):
+    """Below 16,000 they are left to runs that claim none; test_driver.py has two runs that start together."""
+    told = re.findall(r"Ports for engine \d+: (\{.*\})", run.log)
+    assert told and min(int(port) for port in re.findall(r"\b\d{5}\b", "".join(told))) >= 16_000
+
+
 def test_the_run_ends_with_a_checkpoint_and_a_report(run):
-    newest = (run.folder / "checkpoints" / "latest_checkpointed_iteration.txt").read_text()
-    assert newest == "2"
+    assert (run.folder / "checkpoints" / "latest_checkpointed_iteration.txt").read_text() == "2"
     assert (run.folder / "report.html").stat().st_size > 10_000
