@@ -13,8 +13,8 @@ import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
+import equations as paper
 import numpy as np
-import paper_equations as paper
 import pytest
 
 pytest.importorskip("megatron.core", reason="the trainer needs megatron-core")

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-import paper_equations as paper
+import equations as paper
 import pytest
 import torch
 import torch.distributed as dist

@@ -11,23 +11,15 @@ from sat_slime.objective import MetricAccumulator
 from sat_slime.objective.metrics import metric_named, run_metrics, slime_names
 
 
-def test_metrics_reduce_by_their_name() -> None:
+def test_metrics_reduce_by_their_name_and_a_micro_batch_without_active_tokens_says_nothing_of_tokens() -> None:
     accumulator = MetricAccumulator()
-    accumulator.add({"loss/total": torch.ones(()), "sat/q": 0.2, "m2po/largest": 0.5, "lag/max": 2, "lag/min": 2}, 30)
-    accumulator.add(
-        {"loss/total": 2 * torch.ones(()), "sat/q": 0.6, "m2po/largest": 0.3, "lag/max": 7, "lag/min": 1}, 10
-    )
+    assert accumulator.reduce() == {}
+    for q, largest, low, high, loss, active in ((0.2, 0.5, 2, 2, 1, 30), (0.6, 0.3, 1, 7, 2, 10), (0, 9, 0, 9, 0.5, 0)):
+        metrics = {"sat/q": q, "m2po/largest": largest, "lag/min": low, "lag/max": high}
+        accumulator.add({**metrics, "loss/total": torch.tensor(float(loss))}, torch.tensor(active))
     assert accumulator.reduce() == pytest.approx(
-        {"loss/total": 3.0, "sat/q": 0.3, "m2po/largest": 0.5, "lag/max": 7.0, "lag/min": 1.0}
+        {"loss/total": 3.5, "sat/q": 0.3, "m2po/largest": 0.5, "lag/max": 7.0, "lag/min": 1.0}
     )
-
-
-def test_micro_batches_without_active_tokens_say_nothing() -> None:
-    accumulator = MetricAccumulator()
-    accumulator.add({"sat/q": 0.2, "lag/max": 1.0, "lag/min": 1.0, "loss/total": 1.0}, torch.tensor(5))
-    accumulator.add({"sat/q": 0.0, "lag/max": 9.0, "lag/min": 0.0, "loss/total": 0.5}, 0)
-    assert accumulator.reduce() == pytest.approx({"sat/q": 0.2, "lag/max": 1.0, "lag/min": 1.0, "loss/total": 1.5})
-    assert MetricAccumulator().reduce() == {}
 
 
 def test_differing_names_are_an_error() -> None:

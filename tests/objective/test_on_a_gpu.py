@@ -6,8 +6,8 @@ from dataclasses import fields, replace
 
 import pytest
 import torch
+from equations import random_tokens
 from methods_under_test import LENGTHS, METHODS
-from paper_tokens import random_tokens
 
 from sat_slime.objective import Method, TokenBatch, policy_surrogate, tail_quantile
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-import paper_equations as paper
+import equations as paper
 import pytest
 import torch
 from hypothesis import given, settings

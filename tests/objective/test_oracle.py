@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-import paper_equations as paper
+import equations as paper
 import pytest
 import torch
 from methods_under_test import LENGTHS, METHODS
@@ -61,7 +61,7 @@ def expected_metrics(
 
     metrics = {}
     for stabilizer in (*method.gates, *method.weights):
-        factors = [paper.one_factor(stabilizer, method, numbers, t, None) for t in decisions]
+        factors = [paper.factor(stabilizer, method, numbers, t, None) for t in decisions]
         if stabilizer in method.gates:
             metrics[f"{stabilizer.prefix()}/masked"] = mean(factor == 0 for factor in factors)
         else:
@@ -77,7 +77,7 @@ def expected_metrics(
         "clip/upper": mean(cut[t] and A[t] > 0 for t in cut),
         "clip/lower": mean(cut[t] and A[t] < 0 for t in cut),
     }
-    base = {t: paper.newer.radii(method, numbers, t, None) for t in decisions}
+    base = {t: paper.radii(method, numbers, t, None) for t in decisions}
     if method.radius_policy is not None:
         metrics |= {
             "radius/low": mean(low for low, _ in base.values()),

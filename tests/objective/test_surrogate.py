@@ -6,7 +6,7 @@ import itertools
 import math
 from dataclasses import replace
 
-import paper_equations as paper
+import equations as paper
 import pytest
 import torch
 from methods_under_test import LENGTHS, METHODS, at, beside

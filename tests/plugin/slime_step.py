@@ -148,35 +148,14 @@ class Step:
     """slime's scaled loss of each micro-batch."""
 
 
-def step(layout: Layout, args: Namespace, problem: Problem) -> Step:
-    """One step on a rank; where the method takes a threshold over the step, its hook is called before, unless
-    `take_step_threshold` in the plugin's section is false."""
-    from sat_slime.plugin.settings import plugin_method
-
-    before = None
-    wanted = not isinstance(args.sat_slime, dict) or args.sat_slime.pop("take_step_threshold", True)
-    if args.sat_slime and wanted and plugin_method(args).threshold_is_of_the_step:
-        from sat_slime.plugin.step import current, step_threshold
-
-        def before(args: Namespace, data: dict[str, Any]) -> None:
-            current().threshold = step_threshold(args, data)
-
-    return run_step(args, problem, layout, before)
-
-
 def steps(layout: Layout, jobs: list[tuple[Namespace, Problem]]) -> list[Step]:
     """One step for each (arguments, problem), all in one call, since it takes longer to start ranks than to step."""
     return [step(layout, args, problem) for args, problem in jobs]
 
 
-def run_step(
-    args: Namespace,
-    problem: Problem,
-    layout: Layout = Layout(),
-    before: Callable[[Namespace, dict[str, Any]], None] | None = None,
-) -> Step:
-    """The step of this rank; process groups are in place. `before` gets the rollout data as slime's hook does: its
-    log_probs are then of a pass without gradient under the weights in training."""
+def step(layout: Layout, args: Namespace, problem: Problem) -> Step:
+    """The step of this rank; process groups are in place. Where the method takes a threshold over the step, the batch
+    is scored before by a pass without gradient under the weights in training, as by slime's trainer."""
     from megatron.core import mpu
     from slime.backends.megatron_utils.cp_utils import slice_log_prob_with_cp
     from slime.backends.megatron_utils.loss import (
@@ -185,7 +164,9 @@ def run_step(
         loss_function,
     )
 
-    from sat_slime.plugin.step import current
+    from sat_slime.plugin.compat import slime_function
+    from sat_slime.plugin.settings import plugin_method
+    from sat_slime.plugin.step import current, join_step_metrics, step_threshold
     from sat_slime.plugin.versions import tell_lags
 
     args.allgather_cp = layout.allgather_cp
@@ -199,7 +180,7 @@ def run_step(
         tell_lags(data["tokens"], [problem.lags[i] for i in mine])
     n = len(data["tokens"])
     per = -(-n // problem.n_microbatches)
-    if before is not None:
+    if args.sat_slime and plugin_method(args).threshold_is_of_the_step:
         data["log_probs"] = []
         for start in range(0, n, per):
             batch = {key: values[start : start + per] for key, values in data.items() if values}
@@ -213,7 +194,7 @@ def run_step(
                     **get_rollout_top_p_logprob_kwargs(args, batch),
                 )
             data["log_probs"] += scored["log_probs"]
-        before(args, data)
+        current().threshold = step_threshold(args, data)
     logs, losses = [], []
     for start in range(0, n, per):
         batch = {key: values[start : start + per] if values else None for key, values in data.items()}
@@ -224,7 +205,8 @@ def run_step(
         (loss if args.calculate_per_token_loss else loss / normalizer / -(-n // per)).backward()
         logs.append(log)
         losses.append(loss.detach())
-    metrics = _reducer()(
+    join_step_metrics()
+    metrics = slime_function("reduce_train_step_metrics")(
         logs,
         calculate_per_token_loss=args.calculate_per_token_loss,
         step_global_batch_size=len(problem.tokens),
@@ -241,6 +223,8 @@ def _rollout_data(problem: Problem, rank: int, dp: int, cut: Callable[..., Tenso
     def local(values: list[Tensor] | None) -> list[Tensor] | None:
         return None if values is None else [cut(values[i], totals[i], lengths[i]) for i in mine]
 
+    nuclei = [problem.nuclei[i] for i in mine] if problem.nuclei else []
+    starts = [torch.cat([torch.zeros(1, dtype=torch.int), kept.sum(1).cumsum(0).int()]) for kept in nuclei]
     return {
         "tokens": [problem.tokens[i] for i in mine],
         "total_lengths": [totals[i] for i in mine],
@@ -251,17 +235,9 @@ def _rollout_data(problem: Problem, rank: int, dp: int, cut: Callable[..., Tenso
         "log_probs": local(problem.log_probs),
         "ref_log_probs": local(problem.ref_log_probs),
         "advantages": local(problem.advantages),
-        **_nuclei_as_slime_has_them([problem.nuclei[i] for i in mine] if problem.nuclei else []),
-    }
-
-
-def _nuclei_as_slime_has_them(nuclei: list[Tensor]) -> dict[str, list[Tensor]]:
-    """The nuclei in slime's form: for each response all token ids in a row, and where those of each position begin."""
-    return {
+        # slime's form of the nuclei: all token ids in a row, and where those of each position begin
         "rollout_top_p_token_ids": [kept.nonzero()[:, 1].int() for kept in nuclei],
-        "rollout_top_p_token_offsets": [
-            torch.cat([torch.zeros(1, dtype=torch.int), kept.sum(1).cumsum(0).int()]) for kept in nuclei
-        ],
+        "rollout_top_p_token_offsets": starts,
     }
 
 
@@ -276,14 +252,6 @@ def _layout(tokens: list[Tensor], layout: Layout) -> Tensor:
     if layout.allgather_cp:
         row = row.chunk(layout.cp)[mpu.get_context_parallel_rank()]
     return row
-
-
-def _reducer() -> Callable[..., dict[str, float]]:
-    from sat_slime.plugin.compat import slime_function
-    from sat_slime.plugin.step import join_step_metrics
-
-    join_step_metrics()
-    return slime_function("reduce_train_step_metrics")
 
 
 def _whole_gradient(gradient: Tensor, args: Namespace, problem: Problem, layout: Layout) -> Tensor:

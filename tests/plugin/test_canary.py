@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
-import threading
 import types
 from argparse import Namespace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import httpx
 import numpy as np
 import pytest
 import torch
@@ -16,7 +16,7 @@ from hook_samples import make_args
 from slime_step import Layout, on_ranks
 
 from sat_slime.config.source import ConfigError
-from sat_slime.plugin import driver
+from sat_slime.plugin import canary, driver
 from sat_slime.plugin.canary import NO_CANARY, PushCanary, PushNotTaken, TrainerScores, score_canary
 from sat_slime.rollout.canary import canary_sequences, prefix_length
 
@@ -37,73 +37,56 @@ def trainer_scores(version: int) -> TrainerScores:
 class Engine:
     """An engine that holds a version and answers as SGLang does."""
 
-    def __init__(self) -> None:
-        self.holds, self.says, self.asked = 0, "0", []
-        engine = self
+    def __init__(self, url: str) -> None:
+        self.url, self.holds, self.says, self.asked = url, 0, "0", []
 
-        class Answer(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                engine.asked.append((self.path, request))
-                body = json.dumps(engine.answer(request)).encode()
-                self.send_response(200)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_: object) -> None: ...
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
-
-    def answer(self, request: dict) -> list[dict]:
-        start = request["logprob_start_len"]
-        values = iter(log_probs(self.holds).tolist())
-        return [
-            {
-                "meta_info": {
-                    "input_token_logprobs": [
-                        [None, ids[start], None],
-                        *([next(values), i, None] for i in ids[start + 1 :]),
-                    ],
-                    "weight_version": self.says,
-                    "cached_tokens": 0,
-                }
-            }
-            for ids in request["input_ids"]
-        ]
+    def answer(self, request: httpx.Request) -> list[dict]:
+        asked = json.loads(request.content)
+        self.asked.append((request.url.path, asked))
+        values, infos = iter(log_probs(self.holds).tolist()), []
+        for ids in asked["input_ids"]:
+            start, *scored = ids[asked["logprob_start_len"] :]
+            entries = [[None, start, None], *([next(values), i, None] for i in scored)]
+            infos.append({"input_token_logprobs": entries, "weight_version": self.says})
+        return [{"meta_info": info} for info in infos]
 
     def take(self, version: int) -> None:
         self.holds, self.says = version, str(version)
 
 
 @pytest.fixture
-def engines():
-    both = [Engine(), Engine()]
-    yield both
-    for engine in both:
-        engine.server.shutdown()
-        engine.server.server_close()
+def engines(monkeypatch):
+    """Two engines; nobody answers at other addresses."""
+    both = {url: Engine(url) for url in ("http://10.0.0.1:1", "http://10.0.0.2:1")}
+
+    def respond(request: httpx.Request) -> httpx.Response:
+        engine = both.get(str(request.url.copy_with(path="")).rstrip("/"))
+        if engine is None:
+            raise httpx.ConnectError("Connection refused")
+        return httpx.Response(200, json=engine.answer(request))
+
+    client = functools.partial(httpx.Client, transport=httpx.MockTransport(respond))
+    monkeypatch.setattr(canary, "httpx", types.SimpleNamespace(**{**vars(httpx), "Client": client}))
+    return [*both.values()]
 
 
 def urls(engines) -> dict[int, str]:
     return {number: engine.url for number, engine in enumerate(engines)}
 
 
-def pushed(canary: PushCanary, engines, version: int):
-    return canary.check([None, trainer_scores(version)], urls(engines))
+def pushed(judge: PushCanary, engines, version: int):
+    return judge.check([None, trainer_scores(version)], urls(engines))
 
 
 # ---------------------------------------------------------------------------------------------------------- the driver
 
 
 def test_each_engine_is_asked_once_on_its_own_address(engines):
-    canary = PushCanary(FP32, "stop")
+    judge = PushCanary(FP32, "stop")
     for version in (0, 1):
         for engine in engines:
             engine.take(version)
-        metrics = pushed(canary, engines, version)
+        metrics = pushed(judge, engines, version)
         assert metrics["canary/faults"] == 0 and metrics["canary/d"] == 0
     assert [[path for path, _ in engine.asked] for engine in engines] == [["/generate"] * 2] * 2
     assert engines[0].asked[0][1]["input_ids"] == [list(sequence) for sequence in SEQUENCES]
@@ -113,22 +96,22 @@ def test_each_engine_is_asked_once_on_its_own_address(engines):
     ("says", "words"), [("1", "still holds the weights of version 0, and says 1"), ("7", "version 0, and says 7")]
 )
 def test_stop_ends_with_one_line_that_names_the_engine(engines, says, words):
-    canary = PushCanary(FP32, "stop")
-    pushed(canary, engines, 0)
+    judge = PushCanary(FP32, "stop")
+    pushed(judge, engines, 0)
     engines[0].take(1)
     engines[1].says = says
     with pytest.raises(PushNotTaken) as found:
-        pushed(canary, engines, 1)
+        pushed(judge, engines, 1)
     message = str(found.value)
     assert "rollout engine 1" in message and "rollout engine 0" not in message and "\n" not in message
     assert words in message and "it took no push since" in message and "go on with --resume" in message
 
 
 def test_warn_measures_and_tells_the_engines_and_a_dead_one(engines, caplog):
-    canary = PushCanary(FP32, "warn")
-    canary.check([trainer_scores(0)], {1: engines[0].url, 2: engines[1].url})
+    judge = PushCanary(FP32, "warn")
+    judge.check([trainer_scores(0)], {1: engines[0].url, 2: engines[1].url})
     engines[0].take(1)
-    told = canary.check([trainer_scores(1)], {0: "http://127.0.0.1:9", 1: engines[0].url, 2: engines[1].url})
+    told = judge.check([trainer_scores(1)], {0: "http://127.0.0.1:9", 1: engines[0].url, 2: engines[1].url})
     assert told["canary/faults"] == 1 and "canary: rollout engine 2 " in caplog.text
     assert "rollout engine 0 (http://127.0.0.1:9) is not judged at version 1: no server answers there" in caplog.text
 
@@ -141,7 +124,7 @@ def test_warn_measures_and_tells_the_engines_and_a_dead_one(engines, caplog):
         ([None], {0: "http://127.0.0.1:9"}, "the trainer has no scores"),
     ],
 )
-def test_a_push_that_cannot_be_checked_is_no_push_that_passed(told, given, why, caplog):
+def test_a_push_that_cannot_be_checked_is_no_push_that_passed(engines, told, given, why, caplog):
     with pytest.raises(PushNotTaken, match=why):
         PushCanary(FP32, "stop").check(told, given)
     assert PushCanary(FP32, "warn").check(told, given) == {"canary/faults": 1}
@@ -188,8 +171,8 @@ def test_flags_with_which_no_canary_can_be_are_refused():
 
 def test_the_limit_is_that_of_the_less_precise(engines):
     for flags, floor in (({"sglang_dtype": "float32"}, 1e-5), ({"bf16": True}, 2e-3), ({"sglang_dtype": "half"}, 1e-3)):
-        canary = PushCanary(Namespace(**flags), "warn")
-        assert pushed(canary, engines, 0)["canary/limit"] == floor
+        judge = PushCanary(Namespace(**flags), "warn")
+        assert pushed(judge, engines, 0)["canary/limit"] == floor
 
 
 # --------------------------------------------------------------------------------------------------------- the trainer

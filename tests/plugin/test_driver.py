@@ -9,7 +9,6 @@ import subprocess
 import sys
 import types
 from argparse import Namespace
-from importlib.util import find_spec
 from unittest import mock
 
 import pytest
@@ -77,47 +76,38 @@ def calls(monkeypatch, order, rollouts, start=0, update_weights=None, metrics=No
 
 
 @pytest.mark.parametrize(
-    ("order", "expected"),
+    ("order", "args", "expected"),
     [
         # one batch is generated ahead, and complete before a push
-        ({"lag": 2}, "generate 0, generate 1, async_train 0, generate 2, async_train 1, PUSH, async_train 2, PUSH"),
-        (
-            {"lag": 0},
-            "generate 0, async_train 0, PUSH, generate 1, async_train 1, PUSH, generate 2, async_train 2, PUSH",
-        ),
+        ({"lag": 2}, {}, "PUSH, generate 0, generate 1, TRAIN 0, generate 2, TRAIN 1, PUSH, TRAIN 2, PUSH"),
+        ({"lag": 0}, {}, "PUSH, generate 0, TRAIN 0, PUSH, generate 1, TRAIN 1, PUSH, generate 2, TRAIN 2, PUSH"),
         # no batch is asked for before the weights are pushed
         (
             {"mode": "streaming", "lag": 2},
-            "generate 0, async_train 0, generate 1, async_train 1, PUSH, generate 2, async_train 2, PUSH",
+            {},
+            "PUSH, generate 0, TRAIN 0, generate 1, TRAIN 1, PUSH, generate 2, TRAIN 2, PUSH",
         ),
+        # the position in the data is saved before the next batch takes prompts, at the end too
+        (
+            {"lag": 4},
+            {"save_interval": 2},
+            "PUSH, generate 0, generate 1, TRAIN 0, save 1, generate 2, TRAIN 1, save_model 1, save 2, TRAIN 2, "
+            "save_model 2, PUSH",
+        ),
+        # initial and final weights are evaluated, the final ones once and after their push
+        (
+            {"lag": 4},
+            {"eval_interval": 2},
+            "PUSH, eval 0, generate 0, generate 1, TRAIN 0, generate 2, TRAIN 1, eval 1, TRAIN 2, PUSH, eval 2",
+        ),
+        ({"lag": 4}, {"eval_interval": 3, "start": 2}, "PUSH, generate 2, TRAIN 2, PUSH, eval 2"),
+        ({"lag": 4}, {"eval_interval": 2, "start": 3}, "PUSH, eval 2"),  # of a job that died in its last evaluation
     ],
-    ids=["batch", "synchronous", "streaming"],
+    ids=["batch", "synchronous", "streaming", "saves", "evaluates", "resumed", "resumed at its end"],
 )
-def test_the_order_of_calls(monkeypatch, order, expected):
-    made = calls(monkeypatch, SlimePipelineConfig(**order), expected.count("generate"))
-    assert ", ".join(made).replace("update_weights", "PUSH") == f"PUSH, {expected}"
-
-
-def test_the_data_position_is_saved_before_the_next_batch_takes_prompts(monkeypatch):
-    made = calls(monkeypatch, SlimePipelineConfig(lag=4), 4, save_interval=2)
-    assert made[made.index("save 1") :][:4] == ["save 1", "generate 2", "async_train 1", "save_model 1"]
-    assert made[-3:] == ["async_train 3", "save_model 3", "update_weights"] and made[-4] == "save 3"
-
-
-@pytest.mark.parametrize(
-    ("rollouts", "start", "expected"),
-    [
-        (5, 0, ["eval 0", "eval 1", "eval 3", "eval 4"]),
-        (4, 0, ["eval 0", "eval 1", "eval 3"]),
-        (5, 2, ["eval 3", "eval 4"]),
-        (5, 5, ["eval 4"]),  # as of a job that died in its last evaluation
-    ],
-)
-def test_initial_and_final_weights_are_evaluated_once(monkeypatch, rollouts, start, expected):
-    made = calls(monkeypatch, SlimePipelineConfig(lag=4), rollouts, start, eval_interval=2)
-    assert [call for call in made if call.startswith("eval")] == expected
-    if "eval 4" in made:
-        assert made[-2:] == ["update_weights", "eval 4"], "the final weights are pushed first"
+def test_the_order_of_calls(monkeypatch, order, args, expected):
+    made = calls(monkeypatch, SlimePipelineConfig(**order), 3, **args)
+    assert ", ".join(made).replace("update_weights", "PUSH").replace("async_train", "TRAIN") == expected
 
 
 @pytest.mark.parametrize(("evaluated", "again"), [([0], ["eval 1"]), ([0, 4], [])])
@@ -208,18 +198,6 @@ ADDRESSES = [("129.132.1.5", "head.example"), ("10.0.0.1", "head.example")]
 
 # ------------------------------------------------------------------------------------------------------------ ports
 
-STAND_IN = """
-import socket
-
-def is_port_available(port):
-    with socket.socket() as probe:
-        try:
-            probe.bind(("", port))
-            return True
-        except OSError:
-            return False
-"""
-"""slime's look, for where slime is not."""
 RUN = """
 import json, sys
 from sat_slime.plugin.compat import claim_ports
@@ -238,18 +216,14 @@ sys.stdin.read()
 """An engine's actor, with ports for an engine and its process group."""
 
 
-def test_two_runs_that_start_together_are_given_other_ports(tmp_path):
+@pytest.mark.needs_slime
+def test_two_runs_that_start_together_are_given_other_ports():
     """Each actor keeps what it has until its input ends."""
-    module = tmp_path / "slime" / "utils" / "http_utils.py"
-    module.parent.mkdir(parents=True)
-    module.write_text(STAND_IN)
-    stand_in = [] if find_spec("slime") else [str(tmp_path)]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([*stand_in, os.environ.get("PYTHONPATH", "")])}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     taken: set[int] = set()
     with contextlib.ExitStack() as actors:
         for _ in range(2):
-            actor = actors.enter_context(subprocess.Popen([sys.executable, "-c", RUN], env=env, **pipes))
+            actor = actors.enter_context(subprocess.Popen([sys.executable, "-c", RUN], **pipes))
             port, group = json.loads(actor.stdout.readline())
             ports = {port, *range(group, group + 31)}
             assert not taken & ports

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sat_slime.config.disk import write_checksums
 from sat_slime.plugin import generation as generation_module
 from sat_slime.plugin import versions
-from sat_slime.plugin.generation import Generation, flat, read_queue, write_queue
+from sat_slime.plugin.generation import Generation, flat, read_queue, saved_group, write_queue
 from sat_slime.rollout.stream import StalenessBound, Stream
 
 PROMPTS, SAMPLES, LONGEST, ROLLOUTS = 4, 2, 24, 12
@@ -105,39 +105,22 @@ class Engines:
         self.open.set()
 
 
-class Prompts:
-    def __init__(self) -> None:
-        self.drawn = 0
-
-    def draw(self):
-        self.drawn += 1
-        return [Sample(index=index) for index in range((self.drawn - 1) * SAMPLES, self.drawn * SAMPLES)]
+def prompt(number):
+    return [Sample(index=index) for index in range(number * SAMPLES, (number + 1) * SAMPLES)]
 
 
 class Run:
     """A driver, which asks for rollouts, trains and pushes."""
 
-    def __init__(
-        self,
-        engines,
-        lag=1,
-        steps=1,
-        max_staleness=1,
-        rollouts=ROLLOUTS,
-        train=lambda: 10.0,
-        prompts=None,
-        over_age="drop",
-    ) -> None:
-        self.engines, self.lag, self.steps, self.rollouts, self.train = engines, lag, steps, rollouts, train
-        self.max_staleness, self.prompts = max_staleness, prompts or Prompts()
-        bound = StalenessBound(max_staleness, steps, PROMPTS)
-        self.stream = Stream(bound, rollouts, lambda _: self.prompts.draw(), over_age=over_age)
+    def __init__(self, engines, lag=1, steps=1, max_staleness=1, train=lambda: 10.0, over_age="drop") -> None:
+        self.engines, self.lag, self.steps, self.max_staleness, self.train = engines, lag, steps, max_staleness, train
+        self.stream = Stream(StalenessBound(max_staleness, steps, PROMPTS), ROLLOUTS, prompt, over_age=over_age)
         self.generation = Generation(self.stream, lag, lambda: engines)
         self.handed: list[Sample] = []
         self.metrics: list[dict] = []
 
-    async def go(self, first=0, last=None) -> None:
-        for rollout in range(first, self.rollouts if last is None else last):
+    async def go(self) -> None:
+        for rollout in range(ROLLOUTS):
             groups, metrics = await self.generation.next_batch(rollout)
             assert [len(group) for group in groups] == [SAMPLES] * PROMPTS
             self.handed += [sample for group in groups for sample in group]
@@ -158,7 +141,7 @@ class Run:
         inside = waiting + sum(1 for group in self.stream.running for _ in flat(group.result))
         aborted = self.stream.aborted + int(sum(metrics["rollout/aborted"] for metrics in self.metrics))
         gone = self.dropped() + len(self.stream.dropped) + self.stream.aborted
-        assert self.prompts.drawn * SAMPLES == len(self.handed) + gone + inside  # nothing is lost
+        assert self.stream.drawn * SAMPLES == len(self.handed) + gone + inside  # nothing is lost
         finished = sum(one["rollout/finished"] for one in self.metrics) + len(self.stream.finished)
         assert finished == len(self.handed) + gone - aborted + waiting  # or is counted twice
 
@@ -230,26 +213,9 @@ def test_a_group_that_fails_ends_the_run():
         simulate(whole())
 
 
-def test_what_came_without_a_version_is_dropped():
-    async def whole():
-        engines = Engines()
-        generate = engines.generate
-
-        async def first_of_an_engine_that_started_anew(group):
-            group = await generate(group)
-            for sample in group:
-                if sample.index < SAMPLES:
-                    sample.weight_versions[0] = "default"
-            return group
-
-        engines.generate = first_of_an_engine_that_started_anew
-        run = Run(engines)
-        run.check = lambda *_: None
-        await run.go()
-        return run
-
-    run = simulate(whole())
-    assert min(sample.index for sample in run.handed) == SAMPLES and run.dropped() == SAMPLES
+def test_what_came_without_a_version_has_none_and_is_dropped(caplog):
+    assert saved_group([Sample(6, weight_versions=["3"]), Sample(7, weight_versions=["default"])]).oldest is None
+    assert "prompt 6 is dropped: an engine answered without a version" in caplog.text
 
 
 def test_samples_made_of_one_begin_anew_after_a_push():

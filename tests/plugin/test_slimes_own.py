@@ -6,6 +6,8 @@ such a sum agrees up to rounding, and a gate that only compares one agrees to th
 
 from __future__ import annotations
 
+import importlib
+import inspect
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,3 +110,41 @@ def test_loss_and_gradient_are_slimes_own(layout: Layout) -> None:
                 assert torch.equal(mine.gradient, slimes.gradient), name
             for a, b in zip([*mine.losses, mine.gradient], [*slimes.losses, slimes.gradient], strict=True):
                 torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6, msg=name)
+
+
+EVERYTHING = {"use_tis": True, "use_kl_loss": True, "entropy_coef": 0.01, "eps_clip_c": 1.5}
+OFF = {
+    "plain": {},
+    "TIS": {"use_tis": True},
+    "KL": {"use_kl_loss": True},
+    "unbiased KL": {"use_kl_loss": True, "use_unbiased_kl": True},
+    "entropy": {"entropy_coef": 0.01},
+    "dual clip": {"eps_clip_c": 1.5},
+    "per token": {"calculate_per_token_loss": True},
+    "recomputed": {"recompute_loss_function": True},
+    "everything": EVERYTHING,
+    "everything per token, recomputed": EVERYTHING
+    | {"calculate_per_token_loss": True, "recompute_loss_function": True},
+}
+
+
+@pytest.mark.parametrize("layout", [Layout(), Layout(cp=2), Layout(cp=2, allgather_cp=True), Layout(tp=2)], ids=str)
+@pytest.mark.parametrize("estimator", ["grpo", "gspo"])
+def test_off_is_slimes_own_loss_to_the_bit(estimator: str, layout: Layout) -> None:
+    problem, jobs = make_problem(spread=0.4), []
+    # two optimizer steps a rollout: the ratio is not always 1
+    common = {"advantage_estimator": estimator, "eps_clip_high": 0.28, "global_batch_size": 4}
+    if "eps_clip_c" not in inspect.getsource(importlib.import_module(LOSS).policy_loss_function):
+        common["eps_clip_c"] = None  # this slime takes --eps-clip-c and leaves it out of its loss
+    for flags in OFF.values():
+        both = {**flags, **common}
+        method = {"base": estimator, "tis": both.pop("use_tis", False), "denominator": "trainer"}
+        jobs += [(make_args({"method": method}, **both), problem)]
+        jobs += [(make_args(None, loss_type="policy_loss", use_tis=method["tis"], **both), problem)]
+    for results in on_ranks(layout, steps, jobs):
+        for (name, flags), mine, slimes in zip(OFF.items(), results[::2], results[1::2], strict=True):
+            assert all(torch.equal(a, b) for a, b in zip(mine.losses, slimes.losses, strict=True)), name
+            assert torch.equal(mine.gradient, slimes.gradient) and mine.gradient.abs().sum() > 0, name
+            compared = ["loss", "pg_loss", "pg_clipfrac", "ppo_kl", "entropy_loss", "train_rollout_logprob_abs_diff"]
+            compared += ["kl_loss"] if "use_kl_loss" in flags else []
+            assert [mine.metrics[key] for key in compared] == [slimes.metrics[key] for key in compared], name

@@ -199,7 +199,7 @@ def test_a_threshold_does_not_outlive_its_step() -> None:
     state = TrainerState()
     state.threshold = torch.tensor(0.5)
     state.end_step(None)
-    with pytest.raises(RuntimeError, match="none was taken for this step"):
+    with pytest.raises(RuntimeError, match="none was taken for this step: rollout_data_postprocess_path"):
         state.threshold_for(plugin_method(args))
 
 
