@@ -2,9 +2,12 @@ import pytest
 import yaml
 from command_line import DENSE, PAPER, STAND_IN
 
+import sat_slime
 from sat_slime.cli import slime_job
 from sat_slime.cli.slime_run import plan_slime_run
 from sat_slime.config import load_config
+from sat_slime.config.section import kept_settings
+from sat_slime.launch.job_files import JobRecord
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +55,7 @@ def file(tmp_path, ray_server, settings_of_a_run):
 
 @pytest.fixture
 def begun(tmp_path):
-    """A run of slime with checkpoints after two and four of eight iterations, and rows of five."""
+    """A run of slime with checkpoints after two and four of eight iterations, and rows of five; its cluster is gone."""
     made = plan_slime_run(
         load_config(PAPER, [], {"pipeline.iterations": 8, "output_dir": str(tmp_path), "name": "run"}),
         PAPER,
@@ -61,6 +64,8 @@ def begun(tmp_path):
         look_for_slime=False,
     )
     folder = slime_job.claim(made, overwrite=False)
+    settings = kept_settings(made.config)
+    JobRecord("job-1", "http://127.0.0.1:1", settings=settings, version=sat_slime.__version__).write(folder.path)
     folder.started("job-1")
     folder.ended("failed", "the node went away")
     folder.unlock()

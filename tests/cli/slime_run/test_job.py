@@ -30,17 +30,38 @@ def test_an_evaluation_is_told_with_what_was_trained_before_it():
     assert evaluations == ["eval before training: aime24 0.100", "eval after iteration 1: aime24 0.200"]
 
 
+OWN_RAY = LocalRay("http://127.0.0.1:1", 1, "/tmp/none")
+
+
 @pytest.mark.parametrize(
-    ("ends", "status"),
-    [(JobState("STOPPED"), "interrupted"), (KeyboardInterrupt(), "interrupted"), (JobError("gone"), "failed")],
+    ("ends", "ray", "status", "told"),
+    [
+        (JobState("STOPPED"), None, "interrupted", "go on with: sat-slime launch run --resume"),
+        (KeyboardInterrupt(), None, "interrupted", "the job goes on; follow it with: sat-slime status run -f"),
+        (JobError("gone"), None, "failed", "the job itself may well go on"),
+        (JobError("gone"), OWN_RAY, "failed", "Ray's own logs are in run/logs"),
+    ],
 )
-def test_how_a_job_was_followed_to_its_end_is_the_runs_status(begun, ends, status):
+def test_how_a_job_was_followed_to_its_end_is_the_runs_status(begun, monkeypatch, ends, ray, status, told):
+    monkeypatch.setattr(slime_job, "how_it_died", lambda _: "its Ray was killed")
+    monkeypatch.setattr(slime_job, "stop_ray", lambda *_, **__: True)
     server = mock.create_autospec(JobServer, instance=True)
     server.follow.return_value = iter(["all well\n"])
     server.state.side_effect = [ends]
-    job = Job(begun, load_config(begun.config), JobRecord("job-1", "http://127.0.0.1:1"), server)
+    job = Job(begun, load_config(begun.config), JobRecord("job-1", "http://127.0.0.1:1", ray), server)
     ending = follow(job, Console(file=StringIO()))
-    assert ending.status == status
+    assert ending.status == status and told in ending.text
+    assert ending.ended == (isinstance(ends, JobState) or ray is not None)
+    assert ray is None or ("its Ray was killed" in ending.error and begun.state()["status"] == "failed")
+
+
+def test_a_run_whose_cluster_is_gone_is_lost_until_it_is_resumed(begun):
+    begun.started("job-1")
+    shown = sat_slime_command("status", begun.path).stdout
+    assert "state       lost (job job-1 at http://127.0.0.1:1, which does not answer)" in shown
+    stopped = sat_slime_command("stop", begun.path)
+    assert stopped.exit_code == 2 and "the cluster at http://127.0.0.1:1 does not answer" in stopped.stderr
+    assert sat_slime_command("launch", begun.path, "--resume", "--dry-run", "--skip-checks").exit_code == 0
 
 
 def test_folders_that_hold_no_job(tmp_path):
@@ -75,7 +96,6 @@ def test_status_follows_a_job_that_goes_on_keeps_its_log_and_then_says_how_it_en
     server.state.side_effect = [JobState("RUNNING"), JobState("SUCCEEDED", 0)]
     server.log.return_value = "step 6: {'train/loss': 0.5}\nstep 7: {'train/loss': 0.25}\n"
     monkeypatch.setattr(slime_job, "JobServer", lambda address: server)
-    JobRecord("job-1", "http://127.0.0.1:1").write(begun.path)
     begun.started("job-1")
     shown = sat_slime_command("status", begun.path, "--follow").stdout
     assert "step 7/8" in shown and "step 8/8" in shown and "state       finished (job job-1" in shown

@@ -18,14 +18,10 @@ from rich.console import Console
 from sat_slime.cli import slime_job
 from sat_slime.cli.slime_run import plan_slime_run, saved_iterations
 from sat_slime.config import ConfigError, load_config
+from sat_slime.config.jsonl import read_rows
 from sat_slime.launch import checks, local_ray, machine
 from sat_slime.launch.local_ray import LocalRay, how_it_died, is_running, stop_ray
 from sat_slime.launch.ray_jobs import JobServer
-
-
-def resume_plan(*arguments):
-    return sat_slime_command("launch", "run", *arguments, "--dry-run", "--skip-checks")
-
 
 SECRETS = {"WANDB_API_KEY": "wandb-0123456789abcdef", "HF_TOKEN": "hf_0123456789abcdef"}
 
@@ -148,7 +144,8 @@ def test_detached_runs_side_by_side(file, tmp_path):
 
 @pytest.mark.engine
 def test_ctrl_c_ends_the_view_and_not_the_job(file, tmp_path):
-    command = [*COMMAND, "launch", str(file), "--skip-checks", *waits(before=3)]
+    """Nor is the job that is then stopped from another terminal sent again."""
+    command = [*COMMAND, "launch", str(file), "--skip-checks", *waits(before=3), *settings("cluster.restarts=9")]
     environment = {**os.environ, "COLUMNS": "300"}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as launching:
         assert any("step 3/8" in line for line in launching.stdout)
@@ -171,67 +168,78 @@ def test_ctrl_c_ends_the_view_and_not_the_job(file, tmp_path):
 
 
 @pytest.mark.engine
-def test_a_run_whose_cluster_is_gone_goes_on_in_another(file, tmp_path):
-    assert launch(file, "--detach", *settings('cluster.env.FAIL_AT="3"')).exit_code == 0
+def test_a_job_that_dies_is_sent_again_from_the_newest_whole_checkpoint(file, tmp_path, monkeypatch):
+    monkeypatch.setattr(slime_job, "FIRST_PAUSE_S", 0.0)
     run = tmp_path / "runs" / "run"
-    wait_for_line(run, "RuntimeError")
+    dies = ('cluster.env.FAIL_AT="5"', 'cluster.env.FAIL_STARTS="1"', 'cluster.env.DAMAGE="3"', "cluster.restarts=3")
+    result = launch(file, *settings(*dies))
+    assert result.exit_code == 0, result.output
+    assert "restart 1 of 3, from iteration 2, in 0 s: after iteration 5 job run-" in result.stdout
+    assert "step 8/8" in result.stdout and state(run)["status"] == "finished"
+    (row,) = read_rows(run / "restarts.jsonl")
+    assert (row["from"], row["died_at"]) == (2, 5) and "CUDA out of memory, or so" in row["reason"]
     job = json.loads((run / "job.json").read_text())
-    (run / "job.json").write_text(json.dumps({**job, "address": "http://127.0.0.1:1"}))
-    shown = sat_slime_command("status", run).stdout
-    assert "state       lost" in shown and "which does not answer" in shown
-    stopped = sat_slime_command("stop", run)
-    assert stopped.exit_code == 2 and "the cluster at http://127.0.0.1:1 does not answer" in stopped.stderr
-    resumed = launch(run, "--resume", "--detach", *settings('cluster.env.FAIL_AT="never"'))
-    assert resumed.exit_code == 0, resumed.output
-    assert "state       finished" in sat_slime_command("status", run, "-f").stdout
+    assert job["earlier"] == [row["job"]] and (run / "checkpoints" / "iter_0000003.aside").is_dir()
+    log = (run / "log.txt").read_text()
+    first, second = log.index(f"--- job {row['job']}\n"), log.index(f"--- job {job['job']}\n")
+    assert first < log.index("--- restart 1 of 3, from iteration 2") < second < log.index("starts at rollout 2")
+    assert "restarts    after iteration 5\n" in sat_slime_command("status", run).stdout
 
 
 @pytest.mark.engine
-def test_a_ray_of_the_runs_own_ends_with_it(file, tmp_path):
-    own = settings("cluster.address=null")
-    try:
-        result = launch(file, "--start-ray", *own)
-        assert result.exit_code == 0, result.output
-        ray = LocalRay(**json.loads((tmp_path / "runs" / "run" / "job.json").read_text())["ray"])
-        assert not is_running(ray) and not Path(ray.folder).exists()
-        assert JobServer(yaml.safe_load(file.read_text())["cluster"]["address"])  # the other Ray is there still
-    finally:
-        sat_slime_command("stop", "runs/run")
-
-
-@pytest.mark.engine
-@pytest.mark.parametrize(
-    "word, name, followed",
-    [("gcs_server", "gcs_server", True), ("raylet/raylet", "raylet", False)],
-)
-def test_the_death_of_a_ray_of_the_runs_own_is_told(file, tmp_path, word, name, followed):
-    """By who follows the job, or by the next command."""
+def test_a_job_that_is_stopped_while_it_is_followed_is_not_sent_again(file, tmp_path):
     run = tmp_path / "runs" / "run"
-    own = settings("cluster.address=null")
-    command = [*COMMAND, "launch", str(file), "--skip-checks", "--start-ray", *own, *waits(before=3)]
-    command += [] if followed else ["--detach"]
+    command = [*COMMAND, "launch", str(file), "--skip-checks", *waits(before=3), *settings("cluster.restarts=9")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as launching:
-        shown = any("step 3/8" in line or "follow it with" in line for line in launching.stdout)
-        assert shown
-        if not followed:
-            assert launching.wait() == 0
-        ray = LocalRay(**json.loads((run / "job.json").read_text())["ray"])
-        children = Path(f"/proc/{ray.pid}/task/{ray.pid}/children").read_text().split()
-        (victim,) = (pid for pid in children if word in Path(f"/proc/{pid}/cmdline").read_text().split("\0")[0])
-        os.kill(int(victim), signal.SIGKILL)
+        assert any("step 3/8" in line for line in launching.stdout)
+        assert sat_slime_command("stop", run).exit_code == 0
         rest = launching.stdout.read()
-    died = f"the Ray that was started for it ended: its {name} was killed by SIGKILL"
-    if followed:
-        assert launching.returncode == 1 and died in rest and "sat-slime launch runs/run --resume" in rest
-    else:
-        assert how_it_died(ray, timeout_s=120)
+    assert launching.returncode == 130, rest
+    assert read_rows(run / "restarts.jsonl") == [] and state(run)["status"] == "interrupted"
+
+
+def child_of(ray, name):
+    """The pid of a process of a Ray's."""
+    children = Path(f"/proc/{ray.pid}/task/{ray.pid}/children").read_text().split()
+    (found,) = (pid for pid in children if name in Path(f"/proc/{pid}/cmdline").read_text().split("\0")[0])
+    return int(found)
+
+
+@pytest.mark.engine
+def test_a_ray_of_the_runs_own_is_started_anew_when_it_dies_and_ends_with_the_run(file, tmp_path):
+    run = tmp_path / "runs" / "run"
+    words = [*settings("cluster.address=null", "cluster.restarts=1"), *waits(before=3)]
+    at_once = "from sat_slime.cli import main, slime_job; slime_job.FIRST_PAUSE_S = 0.0; main()"
+    command = [sys.executable, "-c", at_once, "launch", str(file), "--skip-checks", "--start-ray", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as launching:
+        assert any("step 3/8" in line for line in launching.stdout)
+        first = LocalRay(**json.loads((run / "job.json").read_text())["ray"])
+        os.kill(child_of(first, "gcs_server"), signal.SIGKILL)
+        told = next(line for line in launching.stdout if "restart 1 of 1" in line)
+        (tmp_path / "go").touch()
+        rest = launching.stdout.read()
+    died = "the Ray that was started for it ended: its gcs_server was killed by SIGKILL"
+    assert "from iteration 2, " in told and died in told
+    assert launching.returncode == 0, rest
+    second = LocalRay(**json.loads((run / "job.json").read_text())["ray"])
+    assert second.folder != first.folder and not Path(second.folder).exists()
+    assert processes_of(first) == processes_of(second) == []
+    assert state(run)["status"] == "finished"
+    assert JobServer(yaml.safe_load(file.read_text())["cluster"]["address"])  # the other Ray is there still
+
+
+@pytest.mark.engine
+def test_the_death_of_a_ray_of_the_runs_own_is_told_by_the_next_command(file, tmp_path):
+    run = tmp_path / "runs" / "run"
+    own = [*settings("cluster.address=null"), *waits(before=3)]
+    assert "follow it with" in launch(file, "--start-ray", "--detach", *own).stdout
+    ray = LocalRay(**json.loads((run / "job.json").read_text())["ray"])
+    os.kill(child_of(ray, "raylet/raylet"), signal.SIGKILL)
+    died = "the Ray that was started for it ended: its raylet was killed by SIGKILL"
+    assert how_it_died(ray, timeout_s=120)
     shown = sat_slime_command("status", run).stdout
-    assert "state       failed" in shown and died in shown
-    assert state(run)["status"] == "failed" and died in state(run)["error"]
-    assert not is_running(ray)
-    if not followed:
-        assert not stop_ray(ray)
-    assert processes_of(ray) == []
+    assert "state       failed" in shown and died in shown and died in state(run)["error"]
+    assert not is_running(ray) and not stop_ray(ray) and processes_of(ray) == []
 
 
 def processes_of(ray):
@@ -251,7 +259,7 @@ def test_resume_from_points_slime_to_the_older_checkpoint_and_drops_the_rows(beg
     assert saved_iterations(config, begun.path) == 2
     assert begun.metrics.read_text() == '{"step": 1}\n{"step": 2}\n'
     assert (begun.checkpoints / "iter_0000003.aside" / ".metadata").exists()
-    missing = resume_plan("--resume-from", 3)
+    missing = sat_slime_command("launch", "run", "--resume-from", 3, "--dry-run", "--skip-checks")
     assert missing.exit_code == 2 and "has no checkpoint of that iteration, but: 2" in missing.stderr
 
 

@@ -90,7 +90,7 @@ def batch(tmp_path, settings_of_a_run, monkeypatch):
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def test_a_job_that_reaches_its_time_limit_is_queued_again_and_its_run_goes_on(batch, tmp_path):
+def test_a_run_goes_on_after_a_job_that_reached_its_time_limit_and_one_that_lost_a_node(batch, tmp_path):
     run = tmp_path / "runs" / "sat"
     batch.start()
     batch.wait_for("nodes: 127.0.0.2 127.0.0.3")
@@ -100,30 +100,26 @@ def test_a_job_that_reaches_its_time_limit_is_queued_again_and_its_run_goes_on(b
     assert batch.requeued == ["requeue", batch.env["SLURM_JOB_ID"]]
     assert state(run)["status"] == "interrupted" and not batch.folders_of_ray()
 
-    (tmp_path / "go").touch()
-    batch.start()
-    assert batch.ends() == 0, batch.output.read_text()
-    said = batch.output.read_text()
-    assert "sat-slime launch runs/sat --resume" in said and "step 5/8" in said and "step 8/8" in said
-    assert "starts at rollout 4" in (run / "log.txt").read_text()
-    assert state(run)["status"] == "finished" and len(batch.requeued) == 2
-
-
-def test_a_job_that_is_cancelled_is_not_queued_again(batch, tmp_path):
     batch.start()
     batch.wait_for("step 5/8")
-    batch.process.send_signal(signal.SIGTERM)
-    assert batch.ends() == 143
-    assert batch.requeued == [] and state(tmp_path / "runs" / "sat")["status"] == "interrupted"
-
-
-def test_a_node_that_is_lost_ends_the_job(batch):
-    batch.start()
-    batch.wait_for("step 5/8")
+    assert "sat-slime launch runs/sat --resume" in batch.output.read_text()
     (raylet,) = [pid for pid in batch.processes() if is_raylet_of("127.0.0.3", pid)]
     os.kill(raylet, signal.SIGKILL)
     assert batch.ends() == 1, "the run's job fails, or the script sees first that Ray is gone"
-    assert batch.requeued == []
+
+    (tmp_path / "go").touch()
+    batch.start()
+    assert batch.ends() == 0, batch.output.read_text()
+    assert "step 8/8" in batch.output.read_text() and state(run)["status"] == "finished"
+    assert (run / "log.txt").read_text().count("starts at rollout 4") == 2
+    assert len(batch.requeued) == 2, "after the time limit alone"
+
+
+def test_a_job_that_is_cancelled_is_not_queued_again(batch):
+    batch.start()
+    batch.wait_for("nodes: 127.0.0.2 127.0.0.3")
+    batch.process.send_signal(signal.SIGTERM)
+    assert batch.ends() == 143 and batch.requeued == []
 
 
 def is_raylet_of(address, pid):
