@@ -143,10 +143,6 @@ def launch(
         bool,
         typer.Option("--full", help="With --dry-run: also the command, environment and files.", rich_help_panel=SLIME),
     ] = False,
-    as_json: Annotated[
-        bool,
-        typer.Option("--json", help="With --dry-run: command, environment and files as JSON.", rich_help_panel=SLIME),
-    ] = False,
     skip_checks: Annotated[
         bool,
         typer.Option(
@@ -205,7 +201,6 @@ def launch(
             "--start-ray": start_ray,
             "--detach": detach,
             "--full": full,
-            "--json": as_json,
             "--skip-checks": skip_checks,
         }
         if given := [option for option, value in of_slime.items() if value]:
@@ -223,7 +218,7 @@ def launch(
     plan = plan_slime_run(config, file, folder, resume, dry_run and not skip_checks, resume_from)
     warn(*settings_warnings(config))
     if dry_run:
-        show_plan(plan, address, skip_checks, full, as_json)
+        show_plan(plan, address, skip_checks, full)
         return
     from sat_slime.cli.slime_job import Where, launch_job
 

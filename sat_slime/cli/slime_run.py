@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import typer
@@ -148,17 +148,15 @@ def describe(plan: SlimePlan, full: bool) -> str:
     return "\n".join(lines)
 
 
-def show_plan(plan: SlimePlan, option: str | None, skip_checks: bool, full: bool, as_json: bool) -> None:
+def show_plan(plan: SlimePlan, option: str | None, skip_checks: bool, full: bool) -> None:
     """Print the plan, and what this machine lacks for it. option: the address that the command line gives. full: also
-    what would be sent. as_json: what would be sent alone, for programs.
+    what would be sent.
 
     Raises:
         ConfigError: a check failed; of a machine without slime only those of the settings count.
     """
     findings = [] if skip_checks else list(_check_here(plan, option))
-    typer.echo(
-        json.dumps(asdict(slime_command(plan.config, plan.folder)), indent=2) if as_json else describe(plan, full)
-    )
+    typer.echo(describe(plan, full))
     of_machine = [finding for finding in findings if not finding.of_settings]
     failed = any(finding.mark == "FAIL" for finding in of_machine)
     if failed and not (Path(plan.config.cluster.slime_dir).expanduser() / SCRIPT).is_file():

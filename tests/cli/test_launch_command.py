@@ -77,8 +77,8 @@ def test_an_earlier_run_is_kept_unless_told(runtime):
     assert len(runtime.calls) == 2
 
 
-@pytest.mark.parametrize("option", [["--detach"], ["--json"], ["--start-ray"], ["--skip-checks"], ["--address", "x"]])
-def test_options_that_an_lab_run_has_not(option):
+@pytest.mark.parametrize("option", [["--detach"], ["--full"], ["--start-ray"], ["--skip-checks"], ["--address", "x"]])
+def test_options_that_a_lab_run_has_not(option):
     result = sat_slime_command("launch", TINY, *option)
     assert result.exit_code == 2
     assert f"{option[0]} is for runs of slime" in result.stderr

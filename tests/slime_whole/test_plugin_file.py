@@ -1,15 +1,16 @@
 """slime's own train_async.py with the arguments of its fully_async example and one flag more, --custom-config-path: the
 file of `sat-slime init plugin`, without the launcher and the driver."""
 
-import json
+import itertools
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from whole_run import COMMAND, WholeRun, environment
+from whole_run import COMMAND, FILE, WholeRun, environment
 
-from sat_slime.launch.command import PLUGIN_FLAGS
+from sat_slime.config import load_config
+from sat_slime.launch.command import PLUGIN_FLAGS, run_folder, slime_command
 from sat_slime.launch.job_files import write_files
 from sat_slime.launch.local_ray import start_ray, stop_ray
 from sat_slime.launch.ray_jobs import JobServer
@@ -38,15 +39,17 @@ def script(slime):
     environment."""
     if not (slime.slime_dir / "train_async.py").exists():
         pytest.skip("this slime has no train_async.py")
-    plan = [*slime.command("own", "--method", "gspo", *SHORT), "--dry-run", "--skip-checks", "--json"]
-    sent = json.loads(subprocess.run(plan, capture_output=True, text=True, env=environment(), check=True).stdout)
-    write_files({path: text for path, text in sent["files"].items() if "sat_slime" not in path})
-    python, _, _, *words = sent["command"]
+    words = slime.command("own", *SHORT)
+    overrides = [text for option, text in itertools.pairwise(words) if option == "--set"]
+    config = load_config(FILE, overrides, {"name": "own", "method": "gspo"})
+    sent = slime_command(config, run_folder(config))
+    write_files({path: text for path, text in sent.files.items() if "sat_slime" not in path})
+    python, _, _, *words = sent.command
     starts = [i for i, word in enumerate(words) if word.startswith("--")]
     flags = [words[start:end] for start, end in zip(starts, [*starts[1:], len(words)], strict=True)]
     kept = [word for flag in flags if flag[0] not in NOT_A_SCRIPTS for word in flag]
     example = arguments_of(slime.slime_dir, EXAMPLES[0], "OPTIMIZER", "GRPO")  # of two equal flags the last counts
-    return [python, str(slime.slime_dir / "train_async.py"), *kept, *example, *STREAM], sent["env"]
+    return [python, str(slime.slime_dir / "train_async.py"), *kept, *example, *STREAM], sent.env
 
 
 @pytest.fixture(scope="module")

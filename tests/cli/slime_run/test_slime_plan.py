@@ -1,6 +1,6 @@
 """Plans of runs of slime, on any machine."""
 
-import json
+import re
 import shlex
 
 import pytest
@@ -10,42 +10,27 @@ from command_line import PAPER, sat_slime_command, settings
 SECRETS = {"WANDB_API_KEY": "wandb-0123456789abcdef", "HF_TOKEN": "hf_0123456789abcdef"}
 
 
-def plan(*arguments, file=PAPER):
-    result = sat_slime_command("launch", file, *arguments, "--dry-run", "--skip-checks", "--json")
+def plan(*arguments):
+    result = sat_slime_command("launch", PAPER, *arguments, "--dry-run", "--skip-checks")
     assert result.exit_code == 0, result.output
-    return json.loads(result.stdout)
+    return result.stdout
 
 
-def flag(sent, name):
-    return sent["command"][sent["command"].index(name) + 1]
-
-
-def test_a_plan_as_json_is_all_there_is_on_stdout(tmp_path):
-    sent = plan(
-        "--method", "gspo", "--sat", "--r3", "--lag", "8", "--name", "a", *settings(f"output_dir={tmp_path}/runs")
-    )
-    assert set(sent) == {"command", "env", "files"}
-    assert sent["command"][:3] == ["python3", "-m", "sat_slime.plugin.driver"]
-    assert flag(sent, "--advantage-estimator") == "gspo"
-    assert "--use-rollout-routing-replay" in sent["command"]
-    (path,) = sent["files"]
-    assert path == flag(sent, "--custom-config-path") == f"{tmp_path}/runs/a/sat_slime.yaml"
-    settings_of_plugin = yaml.safe_load(sent["files"][path])["sat_slime"]
-    assert settings_of_plugin["method"]["sat"]["alpha"] == 0.9
-    assert settings_of_plugin["driver"]["lag"] == 8
-    assert not (tmp_path / "runs").exists()
-
-
-def test_a_plan_for_people(tmp_path):
-    """Plan, memory and time within 40 lines; in full also what the JSON says, as a shell takes it."""
-    short = sat_slime_command("launch", PAPER, "--dry-run", "--skip-checks").stdout
+def test_a_plan(tmp_path):
+    """Plan, memory and time within 40 lines; in full also the command, its environment and files, as a shell takes
+    them."""
+    short = plan()
     assert len(short.splitlines()) <= 40 and short.startswith("method      SAT-GSPO, lag 8\n")
     assert "\nmemory  " in short and " tokens a response: generate " in short and "GPU-hours" in short
-    full = sat_slime_command("launch", PAPER, "--dry-run", "--skip-checks", "--full").stdout
-    sent = plan()
-    assert f"\n{shlex.join(sent['command'])}\n" in full.replace(" \\\n    ", " ")
-    assert all(f"export {name}={value}" in full for name, value in sent["env"].items())
-    assert all(text in full for text in sent["files"].values())
+    options = ("--method", "gspo", "--sat", "--r3", "--lag", "4", "--name", "a", f"--set=output_dir={tmp_path}/runs")
+    full, file = plan(*options, "--full"), f"{tmp_path}/runs/a/sat_slime.yaml"
+    (command,) = re.findall(r"^python3 -m sat_slime.plugin.driver(?:.*\\\n)*.*", full, re.MULTILINE)
+    words = shlex.split(command)
+    assert words[words.index("--advantage-estimator") + 1] == "gspo" and "--use-rollout-routing-replay" in words
+    assert words[words.index("--custom-config-path") + 1] == file and "\nexport PYTHONPATH=" in full
+    sent = yaml.safe_load(full.partition(f"\n# {file}\n")[2])["sat_slime"]
+    assert sent["method"]["sat"]["alpha"] == 0.9 and sent["driver"]["lag"] == 4
+    assert not (tmp_path / "runs").exists()
 
 
 def test_secrets_of_the_environment_are_in_no_plan(monkeypatch):
