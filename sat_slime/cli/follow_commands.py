@@ -79,7 +79,7 @@ def status(
                     typer.echo(text, nl=False)
                 lines = lab_status(folder, config)
             else:
-                from sat_slime.cli.slime_job import job_status, watch_job
+                from sat_slime.cli.slime_run import job_status, watch_job
 
                 if follow:
                     watch_job(run, console)
@@ -194,7 +194,7 @@ def stop(
     elif is_lab(folder := RunFolder.open(run)):
         ending = stop_run(run, folder.holder(), now, console)
     else:
-        from sat_slime.cli.slime_job import stop_job
+        from sat_slime.cli.slime_run import stop_job
 
         ending = stop_job(run, console)
     finish(ending, console)

@@ -14,8 +14,7 @@ from typing import Any
 from rich.console import Console
 
 from sat_slime.cli.any_run import method_and_order
-from sat_slime.cli.slime_job import Where, launch_job, stop_job
-from sat_slime.cli.slime_run import plan_slime_run
+from sat_slime.cli.slime_run import Where, launch_job, plan_slime_run, stop_job
 from sat_slime.cli.terminal import (
     FAILED,
     INTERRUPTED,

@@ -220,7 +220,7 @@ def launch(
     if dry_run:
         show_plan(plan, address, skip_checks, full)
         return
-    from sat_slime.cli.slime_job import Where, launch_job
+    from sat_slime.cli.slime_run import Where, launch_job
 
     finish(launch_job(plan, Where(address, start_ray, detach, skip_checks), overwrite, console), console)
 

@@ -1,40 +1,42 @@
-"""A run of slime before it is sent: its plan, checked, what is printed of that, and the checks of the machine."""
+"""A run of slime: its plan, what is printed of it, the checks; and its job, which is sent to a cluster, followed by its
+log, sent again where it died, asked after and ended from any terminal."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
+import re
 import shlex
-from collections.abc import Iterator
-from dataclasses import replace
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import typer
 from rich.console import Console
 
-from sat_slime.cli.any_run import Plan, length_line, method_and_order
-from sat_slime.cli.terminal import refuse_failures, say
-from sat_slime.config import ConfigError, SlimeConfig, load_config
-from sat_slime.config.finding import Finding, fail, ok, settings_findings, warn
-from sat_slime.config.jsonl import number, read_rows
+from sat_slime.cli.any_run import Plan, length_line, method_and_order, optimizer_steps, report_line, status_lines, title
+from sat_slime.cli.terminal import BAD_INPUT, Ending, refuse_failures, say, short, sigterm_as_ctrl_c, undisturbed, warn
+from sat_slime.config import ConfigError, SlimeConfig, dump_config, finding, load_config
+from sat_slime.config.finding import Finding, fail, ok, settings_findings
+from sat_slime.config.jsonl import append_row, keep_rows, number, read_rows, write_atomically
 from sat_slime.config.rules import slime_config_warnings
-from sat_slime.launch import checks
+from sat_slime.launch import checks, local_ray, machine
 from sat_slime.launch.command import checkpoint_folder, run_folder, slime_command
-from sat_slime.launch.duration import Measured, duration_lines, measured
-from sat_slime.launch.job_files import JobRecord
-from sat_slime.launch.machine import SCRIPT
-from sat_slime.launch.memory import rows, sizes, table
-from sat_slime.launch.ray_jobs import JobError, JobServer, given_address, is_this_machine
+from sat_slime.launch.duration import Measured, duration_lines, measured, words
+from sat_slime.launch.job_files import JobLog, JobRecord, submit, write_files
+from sat_slime.launch.local_ray import LocalRay, how_it_died, is_running, stop_ray
+from sat_slime.launch.memory import ROWS, rows, sizes, table
+from sat_slime.launch.ray_jobs import JobError, JobServer, JobState, NoAnswer, given_address, is_this_machine
 from sat_slime.launch.slimes_parser import ask_slime
-from sat_slime.runs import saved
-from sat_slime.runs.folder import RunFolder
-from sat_slime.runs.going_back import (
-    damaged,
-    instead_of,
-    lost_checkpoints,
-    no_such_checkpoint,
-    refuse_other_settings,
-    settings_before,
-)
+from sat_slime.launch.small_run import ray_options
+from sat_slime.runs import going_back, saved
+from sat_slime.runs.folder import RunFolder, RunFolderError, writable
+from sat_slime.runs.live_view import RunView
+from sat_slime.runs.trackers import read_line, run_metrics
 
 SlimePlan = Plan[SlimeConfig]
 
@@ -66,7 +68,7 @@ def plan_slime_run(
 def _check_resume(config: SlimeConfig, path: Path, resume_from: int | None) -> None:
     """Raise ConfigError or RunFolderError unless the run in `path` can go on with these settings, from a checkpoint
     that is there and is not seen to be damaged."""
-    before = settings_before(config, path)
+    before = going_back.settings_before(config, path)
     if not config.checkpoint.every_n_iterations and resume_from != 0:
         raise ConfigError([f"{path}: the run saves no checkpoints to go on from: start another with --name X"])
     iterations, done = config.pipeline.iterations, saved_iterations(config, path)
@@ -75,20 +77,24 @@ def _check_resume(config: SlimeConfig, path: Path, resume_from: int | None) -> N
         more = f"to go on, name more: --set pipeline.iterations={done * 2}"
         raise ConfigError([f"{path}: the run is finished after {done} iterations; {more}"])
     if (record := JobRecord.read(path)) and done:
-        refuse_other_settings(f"the checkpoint of {path}", record.settings, record.version, config, resume_from, done)
+        going_back.refuse_other_settings(
+            f"the checkpoint of {path}", record.settings, record.version, config, resume_from, done
+        )
 
     if resume_from == 0:
         return
     checkpoints = checkpoint_folder(config, path)
     there = list(saved.numbered(checkpoints))
     if resume_from and resume_from not in there:
-        raise no_such_checkpoint(resume_from, checkpoints, there)
+        raise going_back.no_such_checkpoint(resume_from, checkpoints, there)
     fault = saved.fault(checkpoints, resume_from) if resume_from else saved.fault_of_newest(checkpoints)
     if fault:
         iteration = resume_from or done or max(there, default=0)
-        raise damaged(path, config, fault, iteration, saved.first_whole(checkpoints, instead_of(iteration, there)))
-    if resume_from is None and not done and (lost := lost_checkpoints(path, config, checkpoints)):
-        raise damaged(path, config, *lost, 0)
+        raise going_back.damaged(
+            path, config, fault, iteration, saved.first_whole(checkpoints, going_back.instead_of(iteration, there))
+        )
+    if resume_from is None and not done and (lost := going_back.lost_checkpoints(path, config, checkpoints)):
+        raise going_back.damaged(path, config, *lost, 0)
 
 
 def saved_iterations(config: SlimeConfig, folder: Path) -> int:
@@ -159,7 +165,7 @@ def show_plan(plan: SlimePlan, option: str | None, skip_checks: bool, full: bool
     typer.echo(describe(plan, full))
     of_machine = [finding for finding in findings if not finding.of_settings]
     failed = any(finding.mark == "FAIL" for finding in of_machine)
-    if failed and not (Path(plan.config.cluster.slime_dir).expanduser() / SCRIPT).is_file():
+    if failed and not (Path(plan.config.cluster.slime_dir).expanduser() / machine.SCRIPT).is_file():
         console = Console(stderr=True)
         say(console, "slime is not on this machine, which lacks for the run:")
         for finding in of_machine:
@@ -208,6 +214,512 @@ def _check_here(plan: SlimePlan, option: str | None) -> Iterator[Finding]:
     config = plan.config
     address = given_address(option, config.cluster.address)
     if not is_this_machine(address):
-        yield warn("cluster", f"{address} is checked when the run is launched, and by sat-slime check")
+        yield finding.warn("cluster", f"{address} is checked when the run is launched, and by sat-slime check")
         return
     yield from checks.here(config, plan.folder, plan.resume)
+
+
+# ------------------------------------------------------------------------------------------------------ its job is sent
+
+
+@dataclass(frozen=True)
+class Where:
+    """The options of the command line about the cluster."""
+
+    address: str | None = None
+    start_ray: bool = False
+    detach: bool = False
+    skip_checks: bool = False
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run's newest job, as its folder and its cluster know it."""
+
+    folder: RunFolder
+    config: SlimeConfig
+    record: JobRecord
+    server: JobServer | None
+    """None where no cluster answers any more."""
+    state: JobState | None = None
+    """As the cluster told when it was asked; None where it does not know the job, does not answer, or was not
+    asked."""
+
+    @property
+    def goes_on(self) -> bool:
+        return self.state is not None and not self.state.ended
+
+
+def launch_job(plan: SlimePlan, where: Where, overwrite: bool, console: Console) -> Ending:
+    """Send the plan and follow it to its end, or until Ctrl-C, through the restarts of cluster.restarts. Raises
+    ConfigError, RunFolderError or JobError when it cannot be sent."""
+    with sigterm_as_ctrl_c():
+        if where.detach and (restarts := plan.config.cluster.restarts):
+            warn(
+                f"cluster.restarts is {restarts}, but a run that nobody follows is not restarted: leave out --detach "
+                "(in tmux, for instance), or set cluster.restarts to 0"
+            )
+        job = _send(plan, where, console, overwrite)
+        if where.detach:
+            job.folder.unlock()
+            return Ending("detached", None, how_to_go_on(plan.folder))
+        return with_report(follow_and_restart(job, where, console), plan.folder)
+
+
+def _send(plan: SlimePlan, where: Where, console: Console, overwrite: bool = False, is_restart: bool = False) -> Job:
+    """Find or start the cluster, check it, claim the folder and send the job. Raises ConfigError, RunFolderError or
+    JobError, and leaves nothing then."""
+    config, sent = plan.config, slime_command(plan.config, plan.folder)
+    _check_folder(plan, overwrite)
+    if not is_restart:
+        for line in time_lines(config, plan.folder if plan.resume else None):
+            say(console, line)
+    server, ray = _cluster(plan, where, console)
+    with contextlib.ExitStack() as undo:
+        if ray is not None:
+            undo.callback(_end_ray, ray, console)
+        is_here = ray is not None and config.cluster.device == "cpu"
+        if not where.skip_checks and not is_here:  # this machine was checked
+            say(console, f"checking the cluster at {server.address} ...")
+            findings = list(checks.cluster_findings(server, config, plan.folder, sent, plan.resume))
+            for finding in findings:
+                if finding.mark == "OK" and finding.what in ROWS:  # the table of memory
+                    say(console, f"{finding.what:12}  {finding.detail}")
+            refuse_failures(findings)
+        folder = claim(plan, overwrite)
+        undo.callback(folder.unlock)
+        if not is_restart:
+            folder.forget_stop()
+        with writable(folder.path):
+            write_files(sent.files)
+            runtime_env = config.cluster.runtime_env
+            record = submit(server, sent.command, sent.env, runtime_env, folder.path, config, ray)
+            folder.started(record.job)
+        undo.pop_all()  # from here on it is the job's
+    say(console, f"job {record.job} at {record.address}, in {plan.folder}")
+    return Job(folder, config, record, server)
+
+
+def _check_folder(plan: SlimePlan, overwrite: bool) -> None:
+    """Raise RunFolderError where a job that runs, or a checkpoint of another run, is in the way."""
+    if not plan.resume:
+        RunFolder(plan.folder).check_new(overwrite)
+        if fault := machine.beginning_fault(plan.config, plan.folder):
+            raise RunFolderError(fault)
+    record = JobRecord.read(plan.folder)
+    if record is None:
+        return
+    try:
+        state = JobServer(record.address).state(record.job)
+    except NoAnswer:
+        return  # the jobs of a cluster that is gone are gone with it
+    if state is not None and not state.ended:
+        shown = short(plan.folder)
+        raise RunFolderError(
+            f"{shown}: its job {record.job} is {state.status.lower()}: follow it (sat-slime status {shown} -f), end it "
+            f"(sat-slime stop {shown}), or choose another --name"
+        )
+
+
+def _cluster(plan: SlimePlan, where: Where, console: Console) -> tuple[JobServer, LocalRay | None]:
+    """Return the cluster to send to, and the Ray that was started for it."""
+    config, cluster = plan.config, plan.config.cluster
+    on_cpu = cluster.device == "cpu"
+    is_here = on_cpu or cluster.share_gpu
+    if not (where.start_ray or (is_here and not (where.address or cluster.address))):
+        before = JobRecord.read(plan.folder) if plan.resume else None
+        last = before.address if before and before.ray is None else None
+        return JobServer(given_address(where.address, cluster.address) or last), None
+    if not where.skip_checks:
+        findings = [*machine.machine_findings(config, plan.folder, plan.resume), *checks.memory_here(config)]
+        if on_cpu:  # on GPUs the head node is asked, once it is there
+            findings += checks.parser_findings(config, plan.folder)
+        refuse_failures(finding for finding in findings if finding.mark == "FAIL")
+    say(console, "starting Ray on this machine ...")
+    ray = local_ray.start_ray(**ray_options(config))
+    return JobServer(ray.address), ray
+
+
+def claim(plan: SlimePlan, overwrite: bool) -> RunFolder:
+    """Lock the run's folder, write its settings, and drop what came after the checkpoint to go on from. Raises
+    RunFolderError."""
+    text = dump_config(plan.config)
+    if not plan.resume:
+        return RunFolder.create(plan.folder, text, overwrite)
+    folder = RunFolder.open(plan.folder)
+    with writable(folder.path):
+        folder.lock()
+        write_atomically(folder.config, text)
+        if plan.resume_from is not None:
+            saved.go_back(checkpoint_folder(plan.config, plan.folder), plan.resume_from)
+        # What came after the checkpoint comes again.
+        steps = saved_iterations(plan.config, plan.folder) * plan.config.pipeline.optimizer_steps_per_rollout
+        for rows in (folder.metrics, folder.eval, folder.times):
+            keep_rows(rows, lambda row: number(row, "step", 0) <= steps)
+    return folder
+
+
+# ------------------------------------------------------------------------------------------------------ it is followed
+
+LAST_LINES = 15
+"""Lines of the log that are shown of a job that failed."""
+LINES_SEARCHED = 300
+"""Lines at the end of the log in which the driver's exception is looked for."""
+_EXCEPTION = re.compile(r"sat_slime: |([A-Za-z_][\w.]*\.)?[A-Z]\w*(Error|Exception|Exit)(: |$)")
+LONGEST_LINE = 300
+"""Characters of a line of the log that a view shows."""
+
+
+def how_to_go_on(folder: Path) -> str:
+    """Return what can be done with a run whose job goes on."""
+    shown = short(folder)
+    return (
+        f"follow it with: sat-slime status {shown} -f; its log is {short(RunFolder(folder).log)}\n"
+        f"stop it with: sat-slime stop {shown}"
+    )
+
+
+def _show(job: Job, console: Console, keep: bool = True) -> None:
+    """Show a job's progress until it ends; keep: also its log, which one process at a time may do."""
+    assert job.server is not None
+    show = Show(job.config)
+    done = saved_iterations(job.config, job.folder.path) * job.config.pipeline.optimizer_steps_per_rollout
+    view = RunView(title(job.config.name, job.config), optimizer_steps(job.config), console, done, clock=show.clock)
+
+    def on_break(error: JobError) -> None:
+        if job.record.ray is not None and not is_running(job.record.ray):
+            raise error  # nothing to connect to again
+        view.message(str(error), "warning")
+
+    with view:
+        for line in JobLog(job.folder.log).follow(job.server, job.record.job, keep, on_break):
+            show.read(line, view)
+
+
+def follow(job: Job, console: Console) -> Ending:
+    """Show the job's progress until it ends or Ctrl-C; keep its log."""
+    folder, record = job.folder, job.record
+    assert job.server is not None
+    state: JobState | None
+    try:
+        _show(job, console)
+        state = job.server.state(record.job)
+    except KeyboardInterrupt:
+        return Ending("interrupted", None, f"the job goes on; {how_to_go_on(folder.path)}")
+    except JobError as error:
+        died = how_it_died(record.ray) if record.ray is not None else None
+        if died is None:
+            text = f"the job itself may well go on; {how_to_go_on(folder.path)}"
+            return Ending("failed", f"the log cannot be followed any more: {error}", text)
+        state = JobState("FAILED", None, died)
+    return _end(replace(job, state=state), console)
+
+
+@dataclass
+class Show:
+    """Feeds a view with what slime's log says."""
+
+    config: SlimeConfig
+    rollout: dict[str, float] = field(default_factory=dict)
+    """Metrics of the newest rollout, which are logged before its optimizer steps."""
+    step: dict[str, float] = field(default_factory=dict)
+    """Metrics of the newest optimizer step."""
+    now: float = math.nan
+    """Time of the newest line that states one, so that a log that is read later shows the speed of its job."""
+
+    def clock(self) -> float:
+        return time.time() if math.isnan(self.now) else self.now
+
+    def read(self, text: str, view: RunView | None = None) -> None:
+        """Take in a line of the log."""
+        line = read_line(text)
+        self.now = self.now if line.time is None else line.time
+        if line.kind == "step":
+            counts = {
+                "step": line.number + 1,
+                "iteration": line.number // self.config.pipeline.optimizer_steps_per_rollout + 1,
+            }
+            self.step = {**self.rollout, **run_metrics(line.metrics), **counts}
+        elif line.kind in ("rollout", "perf"):
+            self.rollout.update(run_metrics(line.metrics))
+            length = self.rollout.get("response_lengths", self.rollout.get("response_len/mean", math.nan))
+            if length == length:
+                self.rollout["tokens/response_total"] = length * self.config.rollout.responses_per_iteration
+        if view is None:
+            return
+        if line.kind == "step":
+            view.step(self.step)
+        elif line.kind == "eval":
+            scores = {key.removeprefix("eval/"): value for key, value in line.metrics.items() if key.count("/") == 1}
+            shown = (f"{name} {value:.3f}" for name, value in scores.items() if name in self.config.eval.prompts)
+            # slime counts the evaluation of the initial weights as the first iteration's.
+            first = line.number == 0 and not self.step
+            when = "before training" if first else f"after iteration {line.number + 1}"
+            view.message(f"eval {when}: {', '.join(shown)}", "info")
+        elif line.kind == "phase":
+            view.status({"phase": line.text})
+        elif line.kind == "trouble":
+            view.message(line.text[:LONGEST_LINE], "warning")
+
+
+def _end(job: Job, console: Console) -> Ending:
+    """Note how the job ended, and end the Ray that was started for it."""
+    folder, ray = job.folder, job.record.ray
+    status, error = note_end(job)
+    if ray is not None:
+        _end_ray(ray, console, folder.logs if status == "failed" else None)
+    lines = [f"{'finished; its log is' if status == 'finished' else 'more in'} {short(folder.log)}"]
+    if status == "failed" and ray is not None:
+        lines.append(f"Ray's own logs are in {short(folder.logs)}")
+    if status != "finished":
+        lines.append(f"go on with: sat-slime launch {short(folder.path)} --resume")
+    exit_code = job.state.exit_code if job.state else None
+    return Ending(status, error, "\n".join(lines), ended=True, exit_code=exit_code)
+
+
+def with_report(ending: Ending, folder: Path) -> Ending:
+    """Return the ending of a run, whose report is written if its job is over and there is anything to draw."""
+    if not (ending.ended and RunFolder(folder).metrics.exists()):
+        return ending
+    return replace(ending, text=f"{ending.text}\n{report_line(folder)}")
+
+
+def newest_step(job: Job) -> dict[str, Any]:
+    """Return the metrics of the newest optimizer step, from metrics.jsonl where the job writes it, else from its log;
+    empty before the first."""
+    if rows := read_rows(job.folder.metrics):
+        return rows[-1]
+    show = Show(job.config)
+    for line in JobLog(job.folder.log).lines(job.record.job):
+        show.read(line)
+    return show.step
+
+
+def note_end(job: Job) -> tuple[str, str | None]:
+    """Return (status, error) of a job that has ended, written into the run's state.json."""
+    folder, record = job.folder, job.record
+    state = job.state or JobState("FAILED", None, f"the cluster at {record.address} does not know it any more")
+    status = {"SUCCEEDED": "finished", "STOPPED": "interrupted"}.get(state.status, "failed")
+    if status == "failed" and folder.is_to_stop():  # its Ray may be gone before its job is known to be stopped
+        status = "interrupted"
+    error = _failure(folder, record, state) if status == "failed" else None
+    folder.ended(status, error and error.splitlines()[0])
+    return status, error
+
+
+def _failure(folder: RunFolder, record: JobRecord, state: JobState) -> str:
+    log = [*deque((line for line in JobLog(folder.log).lines(record.job) if line.strip()), LINES_SEARCHED)]
+    lines = log[-LAST_LINES:]
+    if state.exit_code is None or not lines:  # the job did not run: the message is the reason, not the end of a log
+        return f"job {record.job} failed: {(state.message.strip().splitlines() or ['no reason given'])[0]}"
+    # Processes that still end write after the driver's exception.
+    last = next((line for line in reversed(log) if _EXCEPTION.match(line)), lines[-1]).strip()
+    error = f"job {record.job} failed with exit code {state.exit_code}; last in its log: {last[:LONGEST_LINE]}"
+    return "\n".join([error, "Its log ends with:", *(f"    {line}" for line in lines)])
+
+
+def _end_ray(ray: LocalRay, console: Console, logs_to: Path | None = None) -> None:
+    """End a Ray that was started for a run. Where it does not end, a warning says so, and nothing else is hidden.
+
+    logs_to: a folder that gets its logs.
+    """
+    try:
+        with undisturbed():
+            stop_ray(ray, logs_to=logs_to)
+    except JobError as error:
+        say(console, f"warning: {error}")
+
+
+# ---------------------------------------------------------------------------------------------------- it is sent again
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 10.0, 600.0
+"""Seconds before a restart, twice as long with each death after the same iteration: what a dead job holds is free
+within seconds, and a node that boots is back within minutes."""
+DEATHS_AT_ONE_ITERATION = 3
+"""With so many deaths after one iteration the run itself, not the machine, is what fails there."""
+SIGNALS = 128
+"""A shell adds it to the number of the signal that killed its command."""
+
+
+def refusal(began: int, deaths: Sequence[int], exit_code: int | None, limit: int) -> str | None:
+    """Return why a run is not restarted, in words; None where it is. began: the iterations that were trained when it
+    was launched; deaths: when its jobs died. exit_code: that of the last job; None where it was not told."""
+    if exit_code == BAD_INPUT:
+        return "its settings were refused, as they would be again"
+    if exit_code is not None and 0 < exit_code < SIGNALS and max(deaths) <= began:
+        return "it failed before it had trained anything, as it would again"
+    if deaths.count(deaths[-1]) >= DEATHS_AT_ONE_ITERATION:
+        return f"it died {DEATHS_AT_ONE_ITERATION} times after iteration {deaths[-1]}"
+    return f"cluster.restarts is {limit}, and so often it was" if len(deaths) > limit else None
+
+
+def follow_and_restart(job: Job, where: Where, console: Console) -> Ending:
+    """Follow a run to its end, through restarts of its job from the newest whole checkpoint, and unlock its folder."""
+    deaths: list[int] = []
+    began = saved_iterations(job.config, job.folder.path)
+    config, path, limit = job.config, job.folder.path, job.config.cluster.restarts
+    try:
+        while True:
+            ending = follow(job, console)
+            if not limit or ending.status != "failed" or not ending.ended:
+                return ending
+            steps = int(number(newest_step(job), "step", 0))
+            deaths.append(max(saved_iterations(config, path), steps // config.pipeline.optimizer_steps_per_rollout))
+            try:
+                if not (why := refusal(began, deaths, ending.exit_code, limit)):
+                    job = _send_again(job, ending.error or "", deaths, where, console)
+                    continue
+                why = f"not restarted: {why}"
+            except KeyboardInterrupt:
+                job.folder.ended("interrupted")
+                return replace(ending, status="interrupted", error=None)
+            except (ConfigError, RunFolderError, JobError) as error:
+                why = f"its restart failed: {' '.join(str(error).splitlines())}"
+            first, *rest = (ending.error or "").splitlines() or [""]
+            job.folder.ended("failed", f"{first}; {why}")
+            return replace(ending, error="\n".join([f"{first}; {why}", *rest]))
+    finally:
+        job.folder.unlock()
+
+
+def _send_again(job: Job, error: str, deaths: Sequence[int], where: Where, console: Console) -> Job:
+    """Tell of a restart in terminal, log.txt, restarts.jsonl and state, wait for it, and send the job again. Where
+    `sat-slime stop` asks for the end meanwhile, it raises KeyboardInterrupt, as Ctrl-C does."""
+    folder, config, reason = job.folder, job.config, error.partition("\n")[0]
+    start = saved.newest_whole(checkpoint_folder(config, folder.path))  # 0 where there is none
+    pause = min(FIRST_PAUSE_S * 2.0 ** (deaths.count(deaths[-1]) - 1), LONGEST_PAUSE_S)
+    whence = f"from iteration {start}" if start else "from the start"
+    count = f"restart {len(deaths)} of {config.cluster.restarts}"
+    line = f"{count}, {whence}, in {pause:.0f} s: after iteration {deaths[-1]} {reason}"
+    with writable(folder.path):
+        append_row(folder.restarts, {"from": start, "died_at": deaths[-1], "job": job.record.job, "reason": reason})
+        JobLog(folder.log).remark(line)
+        folder.ended("restarting", reason)
+    say(console, line)
+    deadline = time.monotonic() + pause
+    while not folder.is_to_stop() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    if folder.is_to_stop():
+        raise KeyboardInterrupt
+    folder.unlock()  # it is locked again as the job is sent
+    resume_from = None if start == (saved_iterations(config, folder.path) or None) else start
+    plan = plan_slime_run(config, folder.config, folder.path, True, resume_from=resume_from)
+    again = _send(plan, where, console, is_restart=True)
+    if again.folder.is_to_stop() and again.server:
+        again.server.stop(again.record.job)
+    return again
+
+
+# ------------------------------------------------------------------------------------------------- from any terminal
+
+
+def find(path: Path) -> Job:
+    """Return the newest job of the run in a folder. Raises RunFolderError, ConfigError or JobError."""
+    folder = RunFolder.open(path)
+    config = load_config(folder.config)
+    if not isinstance(config, SlimeConfig):
+        raise RunFolderError(f"{path} is a lab run: no job of a cluster's")
+    record = JobRecord.read(path)
+    if record is None:
+        raise RunFolderError(f"{path}: the run was never sent to a cluster: sat-slime launch {path} --resume")
+    try:
+        server = JobServer(record.address)
+    except NoAnswer:
+        return Job(folder, config, record, None)
+    return Job(folder, config, record, server, server.state(record.job))
+
+
+def job_status(path: Path) -> list[str]:
+    """Return what is known of a run, a line each."""
+    job = find(path)
+    folder, config, record = job.folder, job.config, job.record
+    noted, saved = _noted(job), saved_iterations(config, folder.path)
+    if job.goes_on and job.state:
+        state = job.state.status.lower()
+    elif job.server is None and noted.get("status") == "running":
+        state = "lost"
+    else:
+        state = str(noted.get("status"))
+    where = f"job {record.job} at {record.address}" + (", which does not answer" if state == "lost" else "")
+    _catch_up(job)
+    checkpoint = f"after {saved} iterations" if saved else None
+    lines = status_lines(config, f"{state} ({where})", noted, newest_step(job), checkpoint)
+    measured, done = measured_in(folder.path, config)
+    if noted.get("status") != "finished" and measured is not None:
+        left = (config.pipeline.iterations - done) * measured.seconds
+        lines.append(f"left        {words(left)}; measured: {measured}")
+    if restarts := read_rows(folder.restarts):
+        lines.append(f"restarts    after iteration {', '.join(str(row.get('died_at')) for row in restarts)}")
+    if noted.get("error") and not job.goes_on:
+        lines.append(f"error       {noted['error']}")
+    if record.ray is not None and not job.goes_on and is_running(record.ray):
+        lines.append(f"Ray         started for this run, and still there: sat-slime stop {short(path)}")
+    return lines
+
+
+def _noted(job: Job) -> dict[str, Any]:
+    """Return state.json, with the end of a job that nobody followed."""
+    noted = job.folder.state()
+    if noted.get("status") not in ("running", "killed") or job.goes_on:
+        return noted
+    if job.server is not None:
+        _catch_up(job)
+        note_end(job)
+    elif job.record.ray is not None and (died := how_it_died(job.record.ray, timeout_s=0)):
+        note_end(replace(job, state=JobState("FAILED", None, died)))
+    return job.folder.state()
+
+
+def watch_job(path: Path, console: Console) -> None:
+    """Show the progress of a run's newest job until it ends or Ctrl-C, and keep its log."""
+    job = find(path)
+    if job.goes_on:
+        with _writing(job) as keep:
+            _show(job, console, keep)
+
+
+def _catch_up(job: Job) -> None:
+    """Bring log.txt up to what the cluster has, unless another process is at it."""
+    if job.server is not None and job.state is not None:
+        with _writing(job) as keep:
+            if keep:
+                JobLog(job.folder.log).catch_up(job.record.job, job.server.log(job.record.job))
+
+
+@contextlib.contextmanager
+def _writing(job: Job) -> Iterator[bool]:
+    """Yields whether this process may write log.txt, which one process at a time does."""
+    try:
+        job.folder.lock()
+    except RunFolderError:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        job.folder.unlock()
+
+
+def stop_job(path: Path, console: Console) -> Ending:
+    """End a run's job, and the Ray that was started for it; nothing else."""
+    find(path).folder.ask_to_stop()
+    job = find(path)  # it may have been restarted meanwhile
+    folder, record, shown = job.folder, job.record, short(path)
+    if not job.goes_on:
+        status = _noted(job).get("status")
+        if status == "restarting":
+            return Ending("finished", None, f"{shown}: its job {record.job} failed; it will not be restarted")
+        if job.server is None and status == "running":
+            raise RunFolderError(
+                f"{path}: the cluster at {record.address} does not answer: it is gone, or out of reach"
+            )
+        if record.ray is not None:
+            stop_ray(record.ray)
+        return Ending("finished", None, f"{shown}: its job {record.job} has ended already ({status})")
+    assert job.server is not None
+    job = replace(job, state=job.server.stop(record.job))
+    _catch_up(job)
+    ending = with_report(_end(job, console), folder.path)
+    saved = saved_iterations(job.config, folder.path)
+    kept = f"its newest checkpoint is after {saved} iterations" if saved else "it has no checkpoint"
+    return Ending("finished", ending.error, f"{shown}: job {record.job} stopped; {kept}\n{ending.text}")

@@ -3,7 +3,7 @@ import yaml
 from command_line import DENSE, PAPER, STAND_IN
 
 import sat_slime
-from sat_slime.cli import slime_job
+from sat_slime.cli import slime_run
 from sat_slime.cli.slime_run import plan_slime_run
 from sat_slime.config import load_config
 from sat_slime.config.section import kept_settings
@@ -63,7 +63,7 @@ def begun(tmp_path):
         resume=False,
         look_for_slime=False,
     )
-    folder = slime_job.claim(made, overwrite=False)
+    folder = slime_run.claim(made, overwrite=False)
     settings = kept_settings(made.config)
     JobRecord("job-1", "http://127.0.0.1:1", settings=settings, version=sat_slime.__version__).write(folder.path)
     folder.started("job-1")

@@ -11,8 +11,8 @@ import pytest
 from command_line import DENSE, PAPER, sat_slime_command
 from rich.console import Console
 
-from sat_slime.cli import slime_job
-from sat_slime.cli.slime_job import Job, Show, follow
+from sat_slime.cli import slime_run
+from sat_slime.cli.slime_run import Job, Show, follow
 from sat_slime.config import load_config
 from sat_slime.launch.job_files import JobRecord
 from sat_slime.launch.local_ray import LocalRay
@@ -43,8 +43,8 @@ OWN_RAY = LocalRay("http://127.0.0.1:1", 1, "/tmp/none")
     ],
 )
 def test_how_a_job_was_followed_to_its_end_is_the_runs_status(begun, monkeypatch, ends, ray, status, told):
-    monkeypatch.setattr(slime_job, "how_it_died", lambda _: "its Ray was killed")
-    monkeypatch.setattr(slime_job, "stop_ray", lambda *_, **__: True)
+    monkeypatch.setattr(slime_run, "how_it_died", lambda _: "its Ray was killed")
+    monkeypatch.setattr(slime_run, "stop_ray", lambda *_, **__: True)
     server = mock.create_autospec(JobServer, instance=True)
     server.follow.return_value = iter(["all well\n"])
     server.state.side_effect = [ends]
@@ -95,7 +95,7 @@ def test_status_follows_a_job_that_goes_on_keeps_its_log_and_then_says_how_it_en
     server.follow.return_value = iter(["step 6: {'train/loss': 0.5}\n", "step 7: {'train/loss': 0.25}\n"])
     server.state.side_effect = [JobState("RUNNING"), JobState("SUCCEEDED", 0)]
     server.log.return_value = "step 6: {'train/loss': 0.5}\nstep 7: {'train/loss': 0.25}\n"
-    monkeypatch.setattr(slime_job, "JobServer", lambda address: server)
+    monkeypatch.setattr(slime_run, "JobServer", lambda address: server)
     begun.started("job-1")
     shown = sat_slime_command("status", begun.path, "--follow").stdout
     assert "step 7/8" in shown and "step 8/8" in shown and "state       finished (job job-1" in shown

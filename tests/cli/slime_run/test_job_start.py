@@ -15,7 +15,7 @@ import yaml
 from command_line import LAPTOP, PAPER, sat_slime_command, settings, state
 from rich.console import Console
 
-from sat_slime.cli import slime_job
+from sat_slime.cli import slime_run
 from sat_slime.cli.slime_run import plan_slime_run, saved_iterations
 from sat_slime.config import ConfigError, load_config
 from sat_slime.config.jsonl import read_rows
@@ -53,7 +53,7 @@ def test_what_slime_refuses_ends_a_launch_before_its_ray_is_started(tmp_path, mo
     config = load_config(LAPTOP, [f"cluster.slime_dir={tmp_path}/slime", f"output_dir={tmp_path}"])
     plan = plan_slime_run(config, LAPTOP, None, resume=False, look_for_slime=False)
     with pytest.raises(ConfigError, match=r"^flags: slime\.lr is 0\.0005: slime refuses the command: too slow"):
-        slime_job._cluster(plan, slime_job.Where(), Console())
+        slime_run._cluster(plan, slime_run.Where(), Console())
 
 
 def waits(before):
@@ -169,7 +169,7 @@ def test_ctrl_c_ends_the_view_and_not_the_job(file, tmp_path):
 
 @pytest.mark.engine
 def test_a_job_that_dies_is_sent_again_from_the_newest_whole_checkpoint(file, tmp_path, monkeypatch):
-    monkeypatch.setattr(slime_job, "FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr(slime_run, "FIRST_PAUSE_S", 0.0)
     run = tmp_path / "runs" / "run"
     dies = ('cluster.env.FAIL_AT="5"', 'cluster.env.FAIL_STARTS="1"', 'cluster.env.DAMAGE="3"', "cluster.restarts=3")
     result = launch(file, *settings(*dies))
@@ -209,7 +209,7 @@ def child_of(ray, name):
 def test_a_ray_of_the_runs_own_is_started_anew_when_it_dies_and_ends_with_the_run(file, tmp_path):
     run = tmp_path / "runs" / "run"
     words = [*settings("cluster.address=null", "cluster.restarts=1"), *waits(before=3)]
-    at_once = "from sat_slime.cli import main, slime_job; slime_job.FIRST_PAUSE_S = 0.0; main()"
+    at_once = "from sat_slime.cli import main, slime_run; slime_run.FIRST_PAUSE_S = 0.0; main()"
     command = [sys.executable, "-c", at_once, "launch", str(file), "--skip-checks", "--start-ray", *words]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as launching:
         assert any("step 3/8" in line for line in launching.stdout)
@@ -255,7 +255,7 @@ def processes_of(ray):
 def test_resume_from_points_slime_to_the_older_checkpoint_and_drops_the_rows(begun):
     config = load_config(begun.config)
     plan = plan_slime_run(config, begun.config, begun.path, resume=True, look_for_slime=False, resume_from=2)
-    slime_job.claim(plan, overwrite=False).unlock()
+    slime_run.claim(plan, overwrite=False).unlock()
     assert saved_iterations(config, begun.path) == 2
     assert begun.metrics.read_text() == '{"step": 1}\n{"step": 2}\n'
     assert (begun.checkpoints / "iter_0000003.aside" / ".metadata").exists()

@@ -8,8 +8,8 @@ import pytest
 from command_line import sat_slime_command, state
 from rich.console import Console
 
-from sat_slime.cli import slime_job
-from sat_slime.cli.slime_job import Ending, Job, refusal
+from sat_slime.cli import slime_run
+from sat_slime.cli.slime_run import Ending, Job, refusal
 from sat_slime.config import ConfigError, load_config
 from sat_slime.config.jsonl import read_rows
 from sat_slime.launch.job_files import JobRecord
@@ -49,11 +49,11 @@ def followed(begun, monkeypatch):
     config = load_config(begun.config, [], {"cluster.restarts": 9})
     job = Job(begun, config, JobRecord.read(begun.path), server=None)
     begun.lock()
-    monkeypatch.setattr(slime_job, "newest_step", lambda _: {"step": 5})
-    monkeypatch.setattr(slime_job, "follow", lambda *_: DEAD)
-    monkeypatch.setattr(slime_job, "_send", lambda *_, **__: job)
-    monkeypatch.setattr(slime_job, "FIRST_PAUSE_S", 0.0)
-    return lambda: slime_job.follow_and_restart(job, slime_job.Where(), Console(file=StringIO(), width=300))
+    monkeypatch.setattr(slime_run, "newest_step", lambda _: {"step": 5})
+    monkeypatch.setattr(slime_run, "follow", lambda *_: DEAD)
+    monkeypatch.setattr(slime_run, "_send", lambda *_, **__: job)
+    monkeypatch.setattr(slime_run, "FIRST_PAUSE_S", 0.0)
+    return lambda: slime_run.follow_and_restart(job, slime_run.Where(), Console(file=StringIO(), width=300))
 
 
 def test_what_dies_again_and_again_at_one_iteration_is_given_up(begun, followed):
@@ -67,7 +67,7 @@ def test_what_dies_again_and_again_at_one_iteration_is_given_up(begun, followed)
 
 
 def test_a_run_that_cannot_be_resumed_says_why(begun, followed, monkeypatch):
-    monkeypatch.setattr(slime_job, "_send", mock.Mock(side_effect=ConfigError(["slime.prompt-data is gone"])))
+    monkeypatch.setattr(slime_run, "_send", mock.Mock(side_effect=ConfigError(["slime.prompt-data is gone"])))
     assert followed().error == f"{DEAD.error}; its restart failed: slime.prompt-data is gone"
     assert state(begun.path)["status"] == "failed"
 
@@ -78,8 +78,8 @@ def test_a_stop_in_the_pause_before_a_restart_ends_the_run(begun, followed, monk
     def from_another_terminal(_):
         told.extend(sat_slime_command(command, begun.path).stdout for command in ("status", "stop"))
 
-    monkeypatch.setattr(slime_job, "FIRST_PAUSE_S", 600.0)
-    monkeypatch.setattr(slime_job, "time", mock.Mock(sleep=from_another_terminal, monotonic=time.monotonic))
+    monkeypatch.setattr(slime_run, "FIRST_PAUSE_S", 600.0)
+    monkeypatch.setattr(slime_run, "time", mock.Mock(sleep=from_another_terminal, monotonic=time.monotonic))
     ending = followed()
     assert (ending.status, ending.error, state(begun.path)["status"]) == ("interrupted", None, "interrupted")
     assert "state       restarting" in told[0] and "it will not be restarted" in told[1]
