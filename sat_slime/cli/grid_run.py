@@ -19,7 +19,7 @@ from typing import IO, Any
 
 from rich.console import Console
 
-from sat_slime.cli import engine_packages
+from sat_slime.cli import lab_run
 from sat_slime.cli.any_run import optimizer_steps, settings_errors, settings_warnings
 from sat_slime.cli.slime_run import saved_iterations
 from sat_slime.cli.terminal import BAD_INPUT, INTERRUPTED, Ending, say
@@ -233,7 +233,7 @@ def describe(plan: GridPlan) -> str:
 def run_grid(plan: GridPlan, console: Console) -> Ending:
     """Run the chosen cells to their end, or until Ctrl-C. Raises ConfigError or RunFolderError when it cannot start."""
     if isinstance(plan.run, LabConfig):
-        engine_packages.refuse_without_engines()
+        lab_run.refuse_without_engines()
     path = plan.folder.path
     with plan.folder.held(plan.grid, plan.run):
         failed = GridRun(plan, console).run()
@@ -275,7 +275,7 @@ def _state(plan: GridPlan, cell: Cell) -> dict[str, Any]:
     cluster's job does."""
     run = plan.folder.run_folder(cell)
     if isinstance(plan.run, SlimeConfig):
-        from sat_slime.cli.slime_job import job_status
+        from sat_slime.cli.slime_run import job_status
         from sat_slime.launch.ray_jobs import JobError
 
         # What cannot be asked now is told by the command that runs next.

@@ -4,8 +4,9 @@ terminals see and do of it."""
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
+import importlib.util
 import os
-import shutil
 import signal
 import time
 import traceback
@@ -15,7 +16,6 @@ from pathlib import Path
 from rich.console import Console
 
 import sat_slime.lab as runtime
-from sat_slime.cli import engine_packages
 from sat_slime.cli.any_run import (
     Plan,
     length_line,
@@ -27,7 +27,6 @@ from sat_slime.cli.any_run import (
     status_lines,
     title,
 )
-from sat_slime.cli.engine_packages import installed_version
 from sat_slime.cli.terminal import Ending, short, sigterm_as_ctrl_c
 from sat_slime.config import ConfigError, LabConfig, config_errors, config_warnings, dump_config
 from sat_slime.config.disk import checksum_faults
@@ -92,8 +91,8 @@ def describe(plan: LabPlan) -> str:
     if plan.resume:
         saved = find_checkpoint(plan.folder, config, plan.resume_from)
         lines.append(f"goes on     from {saved.path.name if saved else 'its start'}")
-    if missing := engine_packages.missing_engines():
-        lines.append(f"missing     {', '.join(missing)}: {engine_packages.INSTALL_ENGINES}")
+    if missing := missing_engines():
+        lines.append(f"missing     {', '.join(missing)}: {INSTALL_ENGINES}")
     return "\n".join([dump_config(config), *(f"# {line}" for line in lines)])
 
 
@@ -156,12 +155,34 @@ def _check_initial(initial: Path) -> None:
 
 # --------------------------------------------------------------------------------------------------------------- checks
 
+ENGINES = {
+    "megatron-core": "megatron",
+    "sglang": "sglang",
+    "transformers": "transformers",
+    "safetensors": "safetensors",
+    "httpx": "httpx",
+}
+"""Each package with a module of it."""
+INSTALL_ENGINES = "run scripts/setup.sh of a checkout, or pip as docs/start.md says"
 
-GIB = 2**30
-MEMORY_GIB = 4.5
-"""Resident memory of SGLang's server with a tiny model, the trainer and the run's own process."""
-DISK_GIB = 1.0
-"""Free disk that a run wants: checkpoints, weights and the warmed-up model."""
+
+def missing_engines() -> list[str]:
+    """Return the packages that are not installed. The import of one that is may fail all the same."""
+    return [package for package, module in ENGINES.items() if importlib.util.find_spec(module) is None]
+
+
+def refuse_without_engines() -> None:
+    """Raise ConfigError where packages are missing."""
+    if missing := missing_engines():
+        raise ConfigError([f"the lab runtime needs {', '.join(missing)}: {INSTALL_ENGINES}"])
+
+
+def installed_version(package: str) -> str | None:
+    """Return the version of an installed distribution; None where it is not installed."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def lab_findings(config: LabConfig, file: Path) -> Iterator[Finding]:
@@ -173,24 +194,16 @@ def lab_findings(config: LabConfig, file: Path) -> Iterator[Finding]:
     folder = RunFolder(Path(config.output_dir).expanduser() / config.name)
     if folder.has_data():
         yield warn("run folder", f"{folder.path} holds an earlier run: use --resume, --name or --overwrite")
-    missing = engine_packages.missing_engines()
-    for package in engine_packages.ENGINES:
+    for key, path in (("output_dir", folder.path), ("cache_dir", Path(config.cache_dir))):
+        parent = existing_parent(path)
+        if not (parent.is_dir() and os.access(parent, os.W_OK | os.X_OK)):
+            yield fail(key, f"{parent} cannot be written: choose another {key}")
+    missing = missing_engines()
+    for package in ENGINES:
         if package in missing:
-            yield fail(package, f"not installed: {engine_packages.INSTALL_ENGINES}")
+            yield fail(package, f"not installed: {INSTALL_ENGINES}")
         else:
             yield ok(package, installed_version(package) or "version unknown")
-    cache = Path(config.cache_dir)
-    for what, key, path in (("run folder", "output_dir", folder.path), ("cache folder", "cache_dir", cache)):
-        parent = existing_parent(path)
-        if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
-            yield fail(what, f"{parent} cannot be written: choose another {key}")
-        elif (free := shutil.disk_usage(parent).free / GIB) < DISK_GIB:
-            yield fail(what, f"{free:.1f} GiB free at {parent}, {DISK_GIB:g} wanted: set {key} elsewhere")
-        else:
-            yield ok(what, f"{path}, {free:.0f} GiB free")
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES") / GIB
-    told = f"{memory:.1f} GiB free, about {MEMORY_GIB} wanted"
-    yield ok("memory", told) if memory >= MEMORY_GIB else warn("memory", f"{told}: end other programs first")
 
 
 # -------------------------------------------------------------------------------------------- from its start to its end
@@ -198,7 +211,7 @@ def lab_findings(config: LabConfig, file: Path) -> Iterator[Finding]:
 
 def launch_lab_run(plan: LabPlan, *, overwrite: bool, console: Console) -> Ending:
     """Run the plan to its end, whatever that is. Raises RunFolderError or ConfigError when it cannot start."""
-    engine_packages.refuse_without_engines()
+    refuse_without_engines()
     with sigterm_as_ctrl_c():
         folder, saved, aside = _claim(plan, overwrite)
         try:

@@ -4,28 +4,28 @@ from pathlib import Path
 import pytest
 from command_line import TINY, sat_slime_command
 
-from sat_slime.cli import engine_packages
+from sat_slime.cli import lab_run
 
 
 def test_check_tells_settings_and_machine_apart(runtime, monkeypatch, tmp_path):
     cache = f"cache_dir={tmp_path}/cache"
-    monkeypatch.setattr(engine_packages, "ENGINES", {"json": "json"})
+    monkeypatch.setattr(lab_run, "ENGINES", {"json": "json"})
     good = sat_slime_command("check", TINY, "--set", cache)
     assert good.exit_code == 0, good.output
-    assert "OK    settings" in good.stdout and "OK    memory" in good.stdout
+    assert "OK    settings" in good.stdout
     assert "OK json version unknown" in " ".join(good.stdout.split())
     bad = sat_slime_command("check", TINY, "--set", "model.experts=0", "--set", "model.max_positions=9")
     assert bad.exit_code == 2
     assert bad.stdout.count("FAIL  settings") >= 2
-    monkeypatch.setattr(engine_packages, "ENGINES", {"gone": "no_such_module"})
-    monkeypatch.setattr(engine_packages, "missing_engines", lambda: ["gone"])
+    monkeypatch.setattr(lab_run, "ENGINES", {"gone": "no_such_module"})
+    monkeypatch.setattr(lab_run, "missing_engines", lambda: ["gone"])
     lacking = sat_slime_command("check", TINY, "--set", cache)
     assert lacking.exit_code == 1 and "FAIL gone not installed: run" in " ".join(lacking.stdout.split())
 
 
 @pytest.mark.parametrize("key", ["output_dir", "cache_dir"])
 def test_check_finds_folders_that_cannot_be_made(runtime, monkeypatch, tmp_path, key):
-    monkeypatch.setattr(engine_packages, "ENGINES", {})
+    monkeypatch.setattr(lab_run, "ENGINES", {})
     (tmp_path / "file").write_text("")
     result = sat_slime_command("check", TINY, "--set", f"{key}={tmp_path}/file/x")
     assert result.exit_code == 1

@@ -13,7 +13,7 @@ import yaml
 from typer.testing import CliRunner
 from waiting import until
 
-from sat_slime.cli import app, engine_packages, grid_run
+from sat_slime.cli import app, grid_run, lab_run
 from sat_slime.cli.grid_run import arguments, plan_grid
 from sat_slime.config.jsonl import read_rows
 from sat_slime.runs.folder import RunFolder
@@ -29,7 +29,7 @@ def told(monkeypatch, tmp_path):
     """A grid in the working directory, and the folder that tells its cells what to do."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(grid_run, "COMMAND", STAND_IN)
-    monkeypatch.setattr(engine_packages, "missing_engines", lambda: [])
+    monkeypatch.setattr(lab_run, "missing_engines", lambda: [])
     monkeypatch.setattr(grid_run, "POLL_S", 0.01)
     monkeypatch.setenv("GRID_STAND_IN", str(tmp_path / "told"))
     (tmp_path / "told").mkdir()
@@ -153,8 +153,8 @@ def assert_as_undisturbed(told):
 def test_a_killed_grid_leaves_nothing_running_and_goes_on_where_it_was(told):
     tell(told, CELLS[1], [4, "kill grid"])
     program = (
-        "from sat_slime.cli import main, engine_packages, grid_run; "
-        f"grid_run.COMMAND = {STAND_IN!r}; engine_packages.missing_engines = lambda: []; main()"
+        "from sat_slime.cli import main, lab_run, grid_run; "
+        f"grid_run.COMMAND = {STAND_IN!r}; lab_run.missing_engines = lambda: []; main()"
     )
     killed = subprocess.run([sys.executable, "-c", program, "grid", "grid.yaml"], capture_output=True)
     assert killed.returncode == -signal.SIGKILL

@@ -4,7 +4,7 @@ import pytest
 import yaml
 from command_line import TINY, sat_slime_command, state
 
-from sat_slime.cli import engine_packages
+from sat_slime.cli import lab_run
 from sat_slime.config import build_method
 
 
@@ -60,7 +60,7 @@ def test_bad_input_is_a_line_before_anything_starts(runtime, tmp_path, arguments
 
 @pytest.mark.parametrize("command", [["launch"], ["check"]])
 def test_all_faults_are_told_at_once(runtime, monkeypatch, command):
-    monkeypatch.setattr(engine_packages, "ENGINES", {})
+    monkeypatch.setattr(lab_run, "ENGINES", {})
     overrides = ["--set", "train.lr=1e400", "--set", "model.kv_heads=x", "--set", "pipline.lag=1"]
     result = sat_slime_command(*command, TINY, *overrides)
     assert result.exit_code == 2

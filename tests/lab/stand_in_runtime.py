@@ -1,17 +1,12 @@
-"""Stands for the lab runtime, without engines: logs steps, and saves checkpoints by the functions of the real one.
-
-As a script it is `sat-slime` on this runtime.
-"""
+"""Stands for the lab runtime, without engines: logs steps, and saves checkpoints by the functions of the real one."""
 
 from __future__ import annotations
-
-import os
 
 import numpy as np
 from safetensors.numpy import save_file
 
 import sat_slime.lab
-from sat_slime.cli import engine_packages
+from sat_slime.cli import lab_run
 from sat_slime.config.disk import write_checksums
 from sat_slime.lab import checkpoint
 
@@ -31,7 +26,7 @@ class FakeRuntime:
     def stand_in(self, monkeypatch):
         """Takes the real runtime's place in this process, where its calls can be looked at."""
         monkeypatch.setattr(sat_slime.lab, "run", self.run)
-        monkeypatch.setattr(engine_packages, "missing_engines", lambda: [])
+        monkeypatch.setattr(lab_run, "missing_engines", lambda: [])
 
     def run(self, config, folder, log, resume=None):
         self.calls.append((config, folder, resume is not None))
@@ -63,18 +58,3 @@ def save(folder, step, config):
         weights.mkdir(parents=True)
         (weights / "config.json").write_text("{}")
         save_file({"layer": np.full(64, step, np.float32)}, weights / "model.safetensors")
-
-
-def main():
-    from sat_slime.cli import main
-
-    runtime = FakeRuntime()
-    if "STAND_IN_FAILS_AFTER" in os.environ:
-        runtime.stop_after, runtime.end = int(os.environ["STAND_IN_FAILS_AFTER"]), RuntimeError("the engine broke")
-    sat_slime.lab.run = runtime.run
-    engine_packages.missing_engines = lambda: []
-    main()
-
-
-if __name__ == "__main__":
-    main()

@@ -3,43 +3,28 @@
 import json
 import shlex
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
+from command_line import TINY, state
+from command_line import sat_slime_command as command
 from safetensors import safe_open
-from stand_in_runtime import FakeRuntime
-from typer.testing import CliRunner
 
 import sat_slime.lab
-from sat_slime.cli import app, engine_packages, grid_run
 from sat_slime.lab import checkpoint
 from sat_slime.tasks.running_sums import RunningSums
 
-TINY = Path(__file__).parents[3] / "configs" / "lab" / "tiny.yaml"
-STAND_IN = Path(__file__).parents[2] / "lab" / "stand_in_runtime.py"
 RUN = Path("runs/tiny")
 NEWEST, BEFORE = RUN / "checkpoints" / "iteration-000004", RUN / "checkpoints" / "iteration-000002"
 
 
-@pytest.fixture
-def runtime(monkeypatch, tmp_path):
+@pytest.fixture(autouse=True)
+def begun(runtime):
     """A run of six iterations that was interrupted after five, with checkpoints after two and four."""
-    fake = FakeRuntime()
-    fake.stand_in(monkeypatch)
-    monkeypatch.setattr("sat_slime.report.run.figures", lambda *_: ())
-    monkeypatch.chdir(tmp_path)
-    fake.end, fake.stop_after = KeyboardInterrupt(), 5
+    runtime.end, runtime.stop_after = KeyboardInterrupt(), 5
     assert command("launch", TINY).exit_code == 130
-    fake.end, fake.stop_after = None, 10**9
-    return fake
-
-
-def command(*arguments, answer=None):
-    words = [str(argument) for argument in arguments]
-    return CliRunner().invoke(app, words, input=answer, env={"COLUMNS": "300"})
+    runtime.end, runtime.stop_after = None, 10**9
 
 
 def told_command(text):
@@ -56,7 +41,7 @@ def steps():
 
 
 def status():
-    return json.loads((RUN / "state.json").read_text())["status"]
+    return state(RUN)["status"]
 
 
 def flip_a_bit_of_adamw(path=NEWEST):
@@ -178,33 +163,6 @@ def test_a_reference_that_is_lost_is_told_before_a_finished_run_is_touched(runti
     assert result.exit_code == 2 and files() == before and status() == "finished"
     assert f"runs/tiny/initial is damaged: {lost}; it is the reference model that this run started" in result.stderr
     assert "put the old one back, or start another run (--name X)" in result.stderr
-
-
-def test_a_cell_of_a_grid_says_what_is_damaged_and_goes_on_once_that_is_settled(monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(engine_packages, "missing_engines", lambda: [])
-    monkeypatch.setattr(grid_run, "COMMAND", (sys.executable, str(STAND_IN)))
-    monkeypatch.setattr(grid_run, "POLL_S", 0.01)
-    values = {"name": "small", "run": str(TINY), "methods": ["gspo"], "lags": [1], "seeds": [0], "retries": 1}
-    Path("grid.yaml").write_text(yaml.safe_dump(values))
-    monkeypatch.setenv("STAND_IN_FAILS_AFTER", "5")
-    failed = command("grid", "grid.yaml")
-    assert failed.exit_code == 1 and "the engine broke" in failed.stdout
-    cell = Path("grids/small/runs/gspo-lag1-seed0")
-    flip_a_bit_of_adamw(cell / "checkpoints" / "iteration-000004")
-    monkeypatch.delenv("STAND_IN_FAILS_AFTER")
-
-    damaged = command("grid", "grid.yaml")
-    assert damaged.exit_code == 1
-    assert "failed, and is left (attempt 1)" in damaged.stdout, "it meets the same file: not started again"
-    (error,) = (line for line in damaged.stdout.splitlines() if line.startswith("failed: gspo-lag1-seed0: "))
-    assert "iteration-000004 is damaged: trainer.safetensors does not match its checksum" in error
-    assert "the engine broke" not in damaged.stdout
-    words = told_command(error)
-    assert words == ["launch", str(cell), "--resume-from", "2"]
-    by_hand = [sys.executable, STAND_IN, *words]
-    assert subprocess.run(by_hand, capture_output=True).returncode == 0
-    assert command("grid", "grid.yaml").exit_code == 0, "finished by hand"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from command_line import TINY, sat_slime_command, state
 
-from sat_slime.cli import engine_packages, lab_run
+from sat_slime.cli import lab_run
 from sat_slime.report import write_reports
 
 
@@ -60,7 +60,7 @@ def test_resume_may_grow_and_change_what_does_not_matter(runtime, tmp_path):
 
 
 def test_missing_engines_say_what_to_install(runtime, monkeypatch, tmp_path):
-    monkeypatch.setattr(engine_packages, "missing_engines", lambda: ["megatron-core", "sglang"])
+    monkeypatch.setattr(lab_run, "missing_engines", lambda: ["megatron-core", "sglang"])
     result = sat_slime_command("launch", TINY)
     assert result.exit_code == 2
     assert "megatron-core, sglang" in result.stderr and "scripts/setup.sh" in result.stderr

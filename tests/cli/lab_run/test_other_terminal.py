@@ -43,7 +43,7 @@ def hold(path, signals=1):
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    monkeypatch.setattr("sat_slime.cli.engine_packages.missing_engines", lambda: [])
+    monkeypatch.setattr("sat_slime.cli.lab_run.missing_engines", lambda: [])
     folder = RunFolder.create(tmp_path / "runs/one", dump_config(LabConfig()))
     folder.unlock()
     rows = [{"step": step, "iteration": step, "reward/mean": 0.5, "time/step": 2.0} for step in (1, 2, 3)]
