@@ -452,8 +452,8 @@ def _context(config: SlimeConfig) -> Iterator[str]:
 
 
 def _values(config: SlimeConfig) -> Iterator[str]:
-    """Yield the faults of rewards, of sampling, of evaluations, and of parts without a stand-in on a CPU."""
-    rollout, evaluation, flags = config.rollout, config.eval, config.slime
+    """Yield the faults of rewards, of sampling, and of parts without a stand-in on a CPU."""
+    rollout, flags = config.rollout, config.slime
     rule = (config.data.reward or "").removeprefix("boxed_")
     if rule == "remote_rm" and not flags.get("rm-url"):
         yield (
@@ -474,12 +474,6 @@ def _values(config: SlimeConfig) -> Iterator[str]:
         yield (
             f"slime.rollout-stop-token-ids has {wrong[0]}, which is no token of the model's {words}, and no "
             f"response would end with it: set it to {kept}"
-        )
-    evaluates, samples, scores = evaluation.every_n_iterations, evaluation.samples, config.scores
-    if evaluates and samples % scores.repeats:
-        yield (
-            f"slime.n-samples-per-eval-prompt is {samples}, which scores.repeats {scores.repeats} has to divide: set "
-            "it to a multiple"
         )
     needed = longest_sample(config)
     held = flags.get("sglang-max-total-tokens", needed)

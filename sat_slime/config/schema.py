@@ -210,14 +210,7 @@ class TrainConfig(Section):
     """Bound on the gradient's global norm."""
 
 
-class ScoresConfig(Section):
-    """The numbers that an evaluation reports of the responses to a problem (docs/runs.md)."""
-
-    repeats: PositiveInt = 1
-    """Whole evaluations made of the same weights; accuracy is over all of them, accuracy_by_run has each."""
-
-
-class EvalConfig(ScoresConfig):
+class EvalConfig(Section):
     """Evaluation on held-out problems, with the weights that the server holds."""
 
     every_n_iterations: NonNegativeInt = 16
@@ -228,6 +221,8 @@ class EvalConfig(ScoresConfig):
     """Samples per problem and repeat."""
     temperature: NonNegativeFloat = 1.0
     """Sampling temperature; 0 is greedy."""
+    repeats: PositiveInt = 1
+    """Whole evaluations made of the same weights; accuracy is over all of them, accuracy_by_run has each."""
     final_repeats: PositiveInt | None = None
     """Repeats of the evaluation after the last iteration, which measures the final weights. Unset: `repeats`."""
 

@@ -33,7 +33,6 @@ from sat_slime.config.schema import (
     PositiveFloat,
     PositiveInt,
     Run,
-    ScoresConfig,
     Section,
 )
 from sat_slime.config.section import COMPUTES_NOTHING, MAY_CHANGE_ON_RESUME, OWN_TO_A_CELL, refused
@@ -315,7 +314,7 @@ class EvalView(View):
 
     every_n_iterations = Flag("eval-interval", NonNegativeInt, 0)  # 0: none at all
     sets = Flag[list[str]]("eval-prompt-data", Annotated[list[str], AfterValidator(_sets_of)], [])
-    samples = Flag("n-samples-per-eval-prompt", PositiveInt, 1)  # of a problem, in all repeats
+    samples = Flag("n-samples-per-eval-prompt", PositiveInt, 1)  # of a problem
     max_response_tokens = Flag[int | None]("eval-max-response-len", PositiveInt, None)  # None: the rollout's
     temperature = Flag[float | None]("eval-temperature", NonNegativeFloat, None)
     top_p = Flag[float | None]("eval-top-p", Nucleus, None)
@@ -439,7 +438,6 @@ class SlimeConfig(Run):
     if any does."""
     max_positions: PositiveInt | None = None
     """Longest prompt plus response, in tokens: `max_position_embeddings` of the checkpoint's config.json."""
-    scores: ScoresConfig = ScoresConfig()
     cluster: Annotated[ClusterConfig, MAY_CHANGE_ON_RESUME, COMPUTES_NOTHING] = ClusterConfig()
     estimate: Annotated[EstimateConfig, MAY_CHANGE_ON_RESUME, COMPUTES_NOTHING] = EstimateConfig()
     slime: Annotated[Flags, {MAY_CHANGE_ON_RESUME: FREE_ON_RESUME, COMPUTES_NOTHING: WITHOUT_NUMBERS}] = Field(
@@ -486,7 +484,5 @@ class PluginConfig(Section):
     """The method that is optimized: a section as in every configuration here, or a name such as `sat-gspo-r3`."""
     driver: SlimePipelineConfig = SlimePipelineConfig()
     """The order that `sat_slime.plugin.driver` keeps. slime's own training scripts read none of it."""
-    eval: ScoresConfig = ScoresConfig()
-    """The numbers that are reported of an evaluation."""
     run_dir: str | None = None
     """Run folder for metrics.jsonl and eval.jsonl; unset: slime's own trackers alone."""

@@ -128,7 +128,7 @@ def checkpoint_folder(config: SlimeConfig, run_dir: Path) -> Path:
 def plugin_settings_text(config: SlimeConfig, run_dir: Path) -> str:
     """Return the plugin's settings as YAML. slime reads them with yaml.safe_load, which takes a float without a point
     for text. Clip radii are not among them: on slime they are its own flags, such as --eps-clip."""
-    settings = PluginConfig(method=config.method, driver=config.pipeline, eval=config.scores, run_dir=str(run_dir))
+    settings = PluginConfig(method=config.method, driver=config.pipeline, run_dir=str(run_dir))
     sections = {"sat_slime": settings.model_dump(mode="json", exclude={"method": {"clip"}})}
     return yaml.safe_dump(sections, sort_keys=False)
 

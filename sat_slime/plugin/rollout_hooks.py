@@ -232,15 +232,15 @@ def log_eval(
 
 def _scores(args: Namespace, dataset: str, result: dict[str, Any]) -> dict[str, Any]:
     """Return the scores of one data set's responses. slime has the samples of a problem one after another."""
-    scores, rewards = plugin_config(args).eval, result["rewards"]
+    rewards = result["rewards"]
     named = {
         evaluated.name: evaluated.n_samples_per_eval_prompt for evaluated in getattr(args, "eval_datasets", None) or []
     }
     samples = named.get(dataset) or getattr(args, "n_samples_per_eval_prompt", None) or 1
-    if len(rewards) % samples or samples % scores.repeats:
+    if len(rewards) % samples:
         logger.warning(
-            "evaluation of %s: %d rewards are not %d samples a problem in %d repeats, so that only their mean is known",
-            *(dataset, len(rewards), samples, scores.repeats),
+            "evaluation of %s: %d rewards are not %d samples a problem, so that only their mean is known",
+            *(dataset, len(rewards), samples),
         )
         return {"accuracy": sum(rewards) / len(rewards), "n_samples": len(rewards)}
     answers = result.get("samples") or []
@@ -255,7 +255,6 @@ def _scores(args: Namespace, dataset: str, result: dict[str, Any]) -> dict[str, 
         by_problem([sample.response_length for sample in answers]),
         by_problem(result.get("truncated") or []),
         reasons if len(reasons) == len(rewards) else None,
-        repeats=scores.repeats,
     )
 
 

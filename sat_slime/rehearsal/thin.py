@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from sat_slime.config.method_section import build_method
-from sat_slime.config.schema import ScoresConfig
 from sat_slime.config.slime_schema import SlimeConfig
 from sat_slime.launch.small_run import small_arguments
 
@@ -132,8 +131,6 @@ def _counts(thin: Thin) -> None:
         thin.set("slime.eval-interval", min(evaluation.every_n_iterations, max(1, iterations // 2)), FEW)
         if evaluation.max_response_tokens:
             thin.set("slime.eval-max-response-len", min(RESPONSE, evaluation.max_response_tokens), FEW)
-        thin.set("slime.n-samples-per-eval-prompt", evaluation.samples // config.scores.repeats, FEW)
-        thin.set("scores", ScoresConfig(), FEW)
     if config.checkpoint.every_n_iterations:
         thin.set("slime.save-interval", checkpoint_at(thin.config), FEW)
     thin.set("cluster.restarts", 0, "a job that dies fails the rehearsal, with its error")

@@ -25,7 +25,7 @@ EVERY_KIND = {
     "nothing beside": ["loss.kl_coef=0", "slime.eval-interval=0", "slime.save-interval=0"],
     "no recompute": ["slime.recompute-granularity=false", "slime.optimizer-cpu-offload=false"],
     "shared checkpoints": ["slime.save=/shared/x", "slime.no-save-optim=true"],
-    "evaluation": ["slime.eval-prompt-data=[math, /m.jsonl]", "slime.eval-temperature=0", "scores.repeats=4"],
+    "evaluation": ["slime.eval-prompt-data=[math, /m.jsonl]", "slime.eval-temperature=0"],
     "slime's reward": ["slime.rm-type=math", "slime.custom-rm-path=false"],
     "wandb": ["slime.use-wandb=true", "slime.wandb-project=p", "slime.use-tensorboard=false"],
     "extra": ["slime.rollout-stop=[a, b]", "slime.apply-chat-template-kwargs='{\"enable_thinking\": false}'"],
