@@ -29,7 +29,8 @@ COSTLY_LABEL = "x^2<5"
 
 @pytest.fixture(scope="module")
 def pool():
-    with VerifierPool(workers=2, cpu_s=0.5) as pool:
+    with pytest.MonkeyPatch.context() as patched, VerifierPool(workers=2, cpu_s=0.5) as pool:
+        patched.setenv("HF_TOKEN", "secret")
         yield pool
 
 
@@ -187,25 +188,23 @@ def test_any_text_has_a_verdict(pool, text, label, mode):
     assert verdict.reward == (verdict.reason in CORRECT)
 
 
-def test_the_event_loop_goes_on_while_verdicts_are_made():
-    async def both(pool):
-        ticks = 0
+def test_the_event_loop_goes_on_while_verdicts_are_made(pool):
+    ticks = 0
 
-        async def tick():
-            nonlocal ticks
-            while True:
-                ticks += 1
-                await asyncio.sleep(0)
+    async def tick():
+        nonlocal ticks
+        while True:
+            ticks += 1
+            await asyncio.sleep(0)
 
+    async def both():
         ticking = asyncio.create_task(tick())
         jobs = [pool.verify_async(f"Answer: {i}", "5") for i in range(50)] + [pool.verify_async(COSTLY, COSTLY_LABEL)]
         verdicts = await asyncio.gather(*jobs)
         ticking.cancel()
-        return verdicts, ticks
+        return verdicts
 
-    with VerifierPool(workers=1, cpu_s=0.3) as pool:
-        verdicts, ticks = asyncio.run(both(pool))
-    assert [verdict.extracted for verdict in verdicts] == [*map(str, range(50)), None]
+    assert [verdict.extracted for verdict in asyncio.run(both())] == [*map(str, range(50)), None]
     assert ticks > 50
 
 
@@ -248,17 +247,15 @@ def test_the_parent_imports_no_mathematics():
     assert done.stdout.split() == ["1.0"], done.stderr
 
 
-def test_workers_see_no_environment(monkeypatch):
-    monkeypatch.setenv("HF_TOKEN", "secret")
-    with VerifierPool(workers=1) as fresh:
-        fresh.verify("Answer: 5", "5")
-        assert b"secret" not in Path(f"/proc/{fresh._workers[0]._process.pid}/environ").read_bytes()
+def test_workers_see_no_environment(pool):
+    pool.verify("Answer: 5", "5")
+    pids = [worker._process.pid for worker in pool._workers if worker._process]
+    assert pids and not any(b"secret" in Path(f"/proc/{pid}/environ").read_bytes() for pid in pids)
 
 
-def test_only_the_end_of_a_long_response_is_read():
-    with VerifierPool(workers=1) as pool:
-        assert pool.verify("Answer: 5" + " " * RESPONSE_CHARS, "5").reward == 0.0
-        assert pool.verify(" " * 10_000_000 + "Answer: 5", "5").reward == 1.0
+def test_only_the_end_of_a_long_response_is_read(pool):
+    assert pool.verify("Answer: 5" + " " * RESPONSE_CHARS, "5").reward == 0.0
+    assert pool.verify(" " * 10_000_000 + "Answer: 5", "5").reward == 1.0
 
 
 def test_wrong_arguments_are_told(pool):
