@@ -147,8 +147,6 @@ def describe(plan: SlimePlan, full: bool) -> str:
     lines += ["", *(f"export {name}={shlex.quote(value)}" for name, value in sent.env.items())]
     flag_by_flag = ("\\\n    " * word.startswith("--") + shlex.quote(word) for word in sent.command)
     lines += ["", " ".join(flag_by_flag)]
-    if config.cluster.runtime_env:
-        lines += ["", f"# also in Ray's runtime environment: {json.dumps(config.cluster.runtime_env)}"]
     for path, text in sent.files.items():
         lines += ["", f"# {path}", *text.rstrip("\n").split("\n")]
     return "\n".join(lines)
@@ -292,8 +290,7 @@ def _send(plan: SlimePlan, where: Where, console: Console, overwrite: bool = Fal
             folder.forget_stop()
         with writable(folder.path):
             write_files(sent.files)
-            runtime_env = config.cluster.runtime_env
-            record = submit(server, sent.command, sent.env, runtime_env, folder.path, config, ray)
+            record = submit(server, sent.command, sent.env, folder.path, config, ray)
             folder.started(record.job)
         undo.pop_all()  # from here on it is the job's
     say(console, f"job {record.job} at {record.address}, in {plan.folder}")

@@ -344,13 +344,11 @@ def _unset(config: SlimeConfig) -> Iterator[str]:
 
 def _places(config: SlimeConfig) -> Iterator[str]:
     """Yield folders that would take the place of others."""
-    inner = config.cluster.runtime_env.get("env_vars")
-    for key, variables in (("cluster.env", config.cluster.env), ("cluster.runtime_env.env_vars", inner)):
-        if isinstance(variables, dict) and "PYTHONPATH" in variables:
-            yield (
-                f"{key}.PYTHONPATH is {variables['PYTHONPATH']}, and there is one PYTHONPATH, in which slime and "
-                "Megatron-LM are: leave it out, and name the folders in cluster.python_path"
-            )
+    if (path := config.cluster.env.get("PYTHONPATH")) is not None:
+        yield (
+            f"cluster.env.PYTHONPATH is {path}, and there is one PYTHONPATH, in which slime and Megatron-LM are: leave "
+            "it out, and name the folders in cluster.python_path"
+        )
     checkpoints = config.checkpoint.folder if config.checkpoint.every_n_iterations else None
     for name in ("ref-load", "hf-checkpoint"):
         if checkpoints and checkpoints == config.slime.get(name):

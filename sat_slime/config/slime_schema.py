@@ -403,8 +403,6 @@ class ClusterConfig(Section):
     """Trainer and engine share the one GPU of this machine (docs/launch.md#one-gpu); `gpus_per_node` is then 2."""
     env: dict[str, EnvironmentValue] = Field(default_factory=dict)
     """Further environment variables of the job. No secrets: they are shown and saved."""
-    runtime_env: dict[str, Any] = Field(default_factory=dict)
-    """Further settings of Ray's runtime environment, such as `working_dir`."""
 
 
 class EstimateConfig(Section):

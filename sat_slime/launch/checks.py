@@ -58,16 +58,10 @@ def parser_findings(config: SlimeConfig, run_folder: Path) -> Iterator[Finding]:
 
 def secret_errors(config: SlimeConfig) -> list[str]:
     """Return a line for each secret that is written into the settings: Ray would show, save and keep it."""
-    inner = config.cluster.runtime_env.get("env_vars")
-    written = {
-        "cluster.env": config.cluster.env,
-        "cluster.runtime_env.env_vars": inner if isinstance(inner, Mapping) else {},
-        "slime": config.slime,
-    }
     return [
         f"{key}.{name} is a secret, and settings are shown and saved: leave it out and export it where the cluster's "
         "Ray is started"
-        for key, values in written.items()
+        for key, values in (("cluster.env", config.cluster.env), ("slime", config.slime))
         for name in secret_names(values)
     ]
 
@@ -179,7 +173,7 @@ def cluster_findings(
         if not (method := build_method(config.method)).base_is_ours:
             needed.append(f"{method.base_path}.__name__")  # the module itself
         question = json.dumps([needed, marker, dump_config(config), str(run_folder), resume])
-        server.submit([sent.command[0], "-c", _PROBE, question], sent.env, job, config.cluster.runtime_env)
+        server.submit([sent.command[0], "-c", _PROBE, question], sent.env, job)
         try:
             state = server.wait(job, PROBE_TIMEOUT_S)
             log = server.log(job)

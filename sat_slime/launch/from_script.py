@@ -446,7 +446,7 @@ def _environment(script: Script, text: str, place: str) -> None:
         script.note("the job's environment cannot be read: write it by hand below cluster.env", place)
         return
     if others:
-        script.note(f"runtime environment: write {', '.join(others)} by hand below cluster.runtime_env", place)
+        script.note(f"runtime environment: {', '.join(others)} left out: install it where the cluster's Ray is", place)
     for name, value in variables.items():
         key = "cluster.python_path" if name == "PYTHONPATH" else f"cluster.env.{name}"
         if not script.can_read(name, value, place, key, " where it is needed"):

@@ -74,7 +74,6 @@ def submit(
     server: JobServer,
     command: Sequence[str],
     env: Mapping[str, str],
-    runtime_env: Mapping[str, Any],
     folder: Path,
     config: SlimeConfig,
     ray: LocalRay | None = None,
@@ -86,7 +85,7 @@ def submit(
     record = JobRecord(new_job_id(config.name), server.address, ray, earlier, settings, version)
     # The note comes first: nobody could stop a job that nobody knows of.
     record.write(folder)
-    server.submit(command, env, record.job, runtime_env, {"sat_slime_run": str(folder)})
+    server.submit(command, env, record.job, {"sat_slime_run": str(folder)})
     return record
 
 

@@ -71,13 +71,10 @@ class JobServer:
         command: Sequence[str],
         env: Mapping[str, str],
         job: str,
-        runtime_env: Mapping[str, Any] | None = None,
         metadata: Mapping[str, str] | None = None,
     ) -> None:
         """Starts `command` on the head node as `job`, an id that was not used before."""
-        settings = dict(runtime_env or {})
-        settings["env_vars"] = {**(settings.get("env_vars") or {}), **env}
-        values = {"submission_id": job, "runtime_env": settings, "metadata": dict(metadata or {})}
+        values = {"submission_id": job, "runtime_env": {"env_vars": dict(env)}, "metadata": dict(metadata or {})}
         for attempt in range(SUBMISSIONS):
             try:
                 self._client.submit_job(entrypoint=shlex.join(command), **values)

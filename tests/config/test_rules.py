@@ -37,7 +37,6 @@ eval-config=/e.yaml | slime.eval-config is /e.yaml with slime.eval-prompt-data
 save-retain-interval=80 | slime.save-retain-interval is 80 | pipeline.keep_checkpoints
 # sat_slime/launch/command.py:environment
 cluster.env.PYTHONPATH=/x | cluster.env.PYTHONPATH is /x | name the folders in cluster.python_path
-cluster.runtime_env.env_vars.PYTHONPATH=/x | cluster.runtime_env.env_vars.PYTHONPATH is /x | cluster.python_path
 # slime/ray/placement_group.py:217
 start-rollout-id=5 | slime.start-rollout-id is 5 | --resume-from
 # slime/backends/megatron_utils/model.py:116

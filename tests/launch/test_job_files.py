@@ -27,8 +27,8 @@ class FakeServer:
                 raise piece
             yield piece
 
-    def submit(self, command, env, job, runtime_env=None, metadata=None):
-        self.sent.append((command, env, job, runtime_env, metadata))
+    def submit(self, command, env, job, metadata=None):
+        self.sent.append((command, env, job, metadata))
 
 
 @pytest.fixture(autouse=True)
@@ -83,17 +83,11 @@ def test_secrets_are_not_kept(tmp_path, monkeypatch):
 
 def test_a_record_keeps_the_earlier_jobs(tmp_path):
     server, ray = FakeServer(), LocalRay("http://127.0.0.1:1", 7, "/nowhere")
-    first = submit(server, ["python3"], {"A": "1"}, {"working_dir": "x"}, tmp_path, CONFIG)
-    second = submit(server, ["python3"], {}, {}, tmp_path, CONFIG, ray)
+    first = submit(server, ["python3"], {"A": "1"}, tmp_path, CONFIG)
+    second = submit(server, ["python3"], {}, tmp_path, CONFIG, ray)
     assert JobRecord.read(tmp_path) == second
     assert (second.earlier, second.ray, second.address) == ([first.job], ray, server.address)
-    assert server.sent[0] == (
-        ["python3"],
-        {"A": "1"},
-        first.job,
-        {"working_dir": "x"},
-        {"sat_slime_run": str(tmp_path)},
-    )
+    assert server.sent[0] == (["python3"], {"A": "1"}, first.job, {"sat_slime_run": str(tmp_path)})
 
 
 def test_a_job_that_was_refused_is_on_record(tmp_path):
@@ -102,7 +96,7 @@ def test_a_job_that_was_refused_is_on_record(tmp_path):
             raise JobError("no")
 
     with pytest.raises(JobError):
-        submit(Refusing(), ["python3"], {}, {}, tmp_path, CONFIG)
+        submit(Refusing(), ["python3"], {}, tmp_path, CONFIG)
     assert JobRecord.read(tmp_path).job.startswith("run-")
 
 

@@ -171,7 +171,7 @@ def test_a_job_from_start_to_end(ray_server, monkeypatch):
     server = JobServer(ray_server.address)
     assert os.environ["RAY_ADDRESS"] == "127.0.0.1:1"
     program = "import os; print('X is', repr(os.environ['X'])); raise SystemExit(3)"
-    server.submit([PYTHON, "-c", program], {"X": 'it\'s "1 2"'}, "test-job-a", {"env_vars": {"Y": "2"}})
+    server.submit([PYTHON, "-c", program], {"X": 'it\'s "1 2"'}, "test-job-a")
     text = "".join(server.follow("test-job-a"))
     assert "X is 'it\\'s \"1 2\"'\n" in text
     state = server.state("test-job-a")
