@@ -4,7 +4,6 @@ log, sent again where it died, asked after and ended from any terminal."""
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import re
 import shlex
