@@ -103,6 +103,15 @@ EXPERTS_AGAINST_STOCK = """
 """
 
 
+NAMES_IN_SHARED_MEMORY = """
+    from pathlib import Path
+    from sat_slime.rollout import scratch
+    scratch.name_shared_memory(Path("/tmp/sat_slime-mine"))
+    from sglang.srt.utils.stale_shm_cleanup import make_shm_name
+    assert make_shm_name("mq").startswith("sgl_shm_sat_slime-mine_mq_")
+"""
+
+
 STOP_TOKENS = """
     import json, sys
     from sglang.srt.configs.model_config import ModelConfig
@@ -184,13 +193,16 @@ def shapes(base_model, root):
     return folders
 
 
+PROGRAMS = (BATCHED_AGAINST_STOCK, EXPERTS_AGAINST_STOCK, NAMES_IN_SHARED_MEMORY, STOP_TOKENS)
+
+
 @pytest.mark.engine
 @pytest.mark.timeout(900)
 def test_patches_compute_what_sglang_does_and_checks_know_on_which_tokens_it_stops(base_model, tmp_path):
     """In a process of its own, where SGLang is patched."""
     folders = shapes(base_model, tmp_path)
     program = "from sat_slime.lab.sglang_process import import_sglang\nimport_sglang()\n"
-    program += "".join(map(textwrap.dedent, (BATCHED_AGAINST_STOCK, EXPERTS_AGAINST_STOCK, STOP_TOKENS)))
+    program += "".join(map(textwrap.dedent, PROGRAMS))
     command = [sys.executable, "-c", program, *map(str, folders.values())]
     result = subprocess.run(command, capture_output=True, text=True, env=os.environ | server_environment())
     assert result.returncode == 0, result.stderr[-3000:]
