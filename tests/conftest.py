@@ -111,12 +111,26 @@ def pytest_sessionfinish(session):
         end_what_is_left("all", grace_s=0)
 
 
+WITH_RAY = tuple(
+    f"tests/{name}.py::"
+    for name in (
+        *("cli/slime_run/test_job_start", "cli/slime_run/test_restarts", "cli/slime_run/test_slime_findings"),
+        *("cli/test_grid_command", "launch/test_checks", "launch/test_ray_jobs"),
+    )
+)
+"""The files whose tests use `ray_server`, of which each worker would start one."""
+WAITING = (*WITH_RAY, "tests/cli/slime_run/test_slurm.py::")
+"""The files whose tests wait most of their time."""
+
+
 def pytest_collection_modifyitems(config, items):
     """Slow tests are left out unless -m names them, and fast tests come before those that start engines.
 
     Here and not as `-m "not slow"` in addopts: an -m on the command line would replace that one. Files with tests that
     start engines come last as a whole, since a worker runs whole files; of them first those that take long, so that no
-    worker is left alone with one.
+    worker is left alone with one. They begin with those tests: a worker is given its next file when it has two tests
+    left, which others could run if one of these were long. Among several workers one that waits comes first, so that
+    the others have the cores.
     """
     if not re.search(r"\bslow\b", config.option.markexpr):
         config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("slow")])
@@ -125,7 +139,15 @@ def pytest_collection_modifyitems(config, items):
     with_engines = {item.path for item in items if engine[item]}
     markers = {item: item.get_closest_marker("timeout") for item in items}
     long = {item.path for item, marker in markers.items() if marker and marker.args and marker.args[0] >= LONG_S}
-    items.sort(key=lambda item: (item.path in with_engines, item.path not in long, engine[item]))
+    first = WAITING if "PYTEST_XDIST_WORKER" in os.environ else ()
+    items.sort(
+        key=lambda item: (
+            not item.nodeid.startswith(first),
+            item.path in with_engines,
+            item.path not in long,
+            not engine[item] and item.path in with_engines,
+        )
+    )
 
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist, which `-n auto` in scripts/test.sh asks for
@@ -133,6 +155,18 @@ def pytest_xdist_auto_num_workers(config):
     """Three workers, however many cores there are: a run of the engines takes some GB, and waits much of its time. None
     where a test is named."""
     return 0 if any("::" in argument for argument in config.args) else 3
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """A file is one worker's, and all that use a Ray are, so that there is one Ray."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Files(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            return "with Ray" if nodeid.startswith(WITH_RAY) else super()._split_scope(nodeid)
+
+    return Files(config, log) if config.option.dist == "loadfile" else None
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ error that says so, and goes on with --resume.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -190,10 +191,13 @@ class Engine:
         return "\n    ".join([f"\nIts log {self.log_path} ends with:", *lines[-LOG_TAIL_LINES:]])
 
     def _last_words(self) -> str:
-        """Return the last line that the server wrote, as the end of a sentence; empty when it wrote none."""
-        lines = [line.strip() for line in self._log_tail().splitlines()[2:]]
-        line = next((line for line in reversed(lines) if line), "---")
-        return "" if line.startswith("---") else f"; last in its log: {line}"
+        """Return the last line of the server's log that names an error, or else its last, as the end of a sentence;
+        empty when it wrote none."""
+        lines = [line.strip() for line in self._log_tail().splitlines()[2:] if line.strip()]
+        starts = [number for number, line in enumerate(lines, 1) if line.startswith("--- ")]
+        words = lines[starts[-1] if starts else 0 :]
+        errors = [line for line in words if re.search(r"(Error|Exception)\b", line)]
+        return f"; last in its log: {(errors or words)[-1]}" if words else ""
 
     def post(self, path: str, payload: dict[str, Any], *, answers: bool = True) -> Any:
         """Return the JSON that the server answers to a POST. Raises EngineFailed."""

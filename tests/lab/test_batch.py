@@ -9,7 +9,6 @@ from made_up_batch import CONFIG, make_batch
 
 from sat_slime.config.schema import EvalConfig
 from sat_slime.lab.batch import (
-    RolloutBatch,
     StepResult,
     evaluation_requests,
     evaluation_row,
@@ -17,9 +16,7 @@ from sat_slime.lab.batch import (
     token_dump,
     training_requests,
 )
-from sat_slime.lab.responses import Response
 from sat_slime.rollout.token_dump import read_dump, write_dump
-from sat_slime.tasks.running_sums import RunningSums
 
 
 def test_requests_depend_on_the_seed_and_the_iteration_alone():
@@ -59,20 +56,6 @@ def test_advantages_are_those_of_torch_std():
     expected = (expected - expected.mean(1, keepdim=True)) / (expected.std(1, keepdim=True) + 1e-6)
     np.testing.assert_allclose(group_advantages(rewards), expected, rtol=1e-6)
     assert not group_advantages(rewards)[1:3].any()
-
-
-# ------------------------------------------------------------------------------------------------------------- verdicts
-
-
-def test_the_tasks_own_check_says_why():
-    task = RunningSums()
-    problem = task.problem([3, 5, 2, 4])
-    answers = ["08,10,14$", "14$", "08,10,15$", "14", "014$", "1 4$", "$", "08,10,14"]
-    nothing = np.zeros(0)
-    responses = [Response("r", (1,), task.encode(text), nothing, None, "stop", nothing) for text in answers]
-    judged = RolloutBatch(task, 0, [problem], responses).judged()
-    assert [verdict.reason for verdict in judged.verdicts] == ["number"] * 2 + ["different"] + ["no_answer"] * 5
-    assert judged.rewards.tolist() == [[1, 1, 0, 0, 0, 0, 0, 0]]
 
 
 # ----------------------------------------------------------------------------------------------- rows of the run folder

@@ -167,35 +167,9 @@ def assert_same_history(run: Run, undisturbed: Run) -> None:
             assert {key: ours.get(key) for key in theirs} == theirs, name
 
 
-def test_a_run_records_what_it_promises(undisturbed):
-    rows = undisturbed.rows()
-    assert [row["step"] for row in rows] == list(range(1, ITERATIONS + 1))
-    assert [row["rollout_id"] for row in rows] == list(range(ITERATIONS))
-    # slime's order: the first batch is on-policy, then the lag cycles 1 .. n.
-    assert [row["lag/mean"] for row in rows] == [0, *[1 + i % LAG for i in range(ITERATIONS - 1)]]
-    assert all(row["lag/min"] == row["lag/max"] for row in rows)
-    for name in ("reward/mean", "mismatch/d_pi", "sat/q", "sat/newly_clipped", "clip/fraction", "loss/kl", "grad_norm"):
-        assert all(name in row for row in rows), name
-    # fp32 engines at equal weights, routes replayed
-    assert rows[0]["mismatch/d_pi"] < 1e-5
-    assert max(row["mismatch/implementation"] for row in rows if "mismatch/implementation" in row) < 1e-4
-    evals = [(row["step"], row["weights_step"]) for row in undisturbed.rows("eval")]
-    assert evals == [(0, 0), (4, 3), (8, 6), (12, 12), (16, 16)]
-    assert state(undisturbed)["status"] == "finished"
-    assert (undisturbed.folder / "report.html").exists()
-
-
-def test_every_column_is_in_the_table_of_metrics(undisturbed):
-    names = {name for row in undisturbed.rows() for name in row}
-    assert {name for name in names if (metric := metric_named(name)) is None or metric.runtime == "slime"} == set()
-    of_evaluations = {name for row in undisturbed.rows("eval") for name in row}
-    known = [metric for metric in EVALUATION if metric.runtime != "slime"]
-    assert {name for name in of_evaluations if not any(metric.covers(name) for metric in known)} == set()
-
-
 def test_disturbed_again_and_again_it_is_bitwise_the_same(undisturbed, root):
-    """Ctrl-C, kill -9 of everything, a flipped bit, kill -9 of SGLang's scheduler, one after the other in a run that
-    also writes dumps and is diagnosed."""
+    """Ctrl-C, kill -9 of everything, a flipped bit, one after the other in a run that also writes dumps and is
+    diagnosed."""
     more = {"dump__every_n_iterations": 2, "diagnose__every_n_steps": 5}
     run = Run(root, "disturbed", **more)
     processes = run.until(2)
@@ -234,17 +208,6 @@ def test_disturbed_again_and_again_it_is_bitwise_the_same(undisturbed, root):
     run.until(done + 1)
     assert not any(folder.exists() for folder in folders) and in_shared_memory(folders) == []
     assert newest.with_suffix(".aside").is_dir(), "the damaged one is kept"
-    processes = run.processes()
-    server = run.find("sat_slime.lab.sglang_process").pid
-    run.find("sglang::scheduler").kill()
-    assert run.wait() == 1, run.output.read_text()
-    error = next(line for line in run.output.read_text().splitlines() if line.startswith("error: "))
-    assert re.match(rf"error: SGLang's server \(process {server}\) .*; last in its log: ", error)
-    assert f"sat-slime launch {run.folder} --resume" in run.output.read_text() and "free space" not in error
-    assert (state(run)["status"], state(run)["error"]) == ("failed", error.removeprefix("error: "))
-    assert_gone(processes)
-    assert_same_history(run, undisturbed)
-    run = Run(root, "disturbed", "--resume")
     assert run.wait() == 0, run.output.read_text()
     assert_same_history(run, undisturbed)
     for name in ("metrics", "eval"):
@@ -290,14 +253,20 @@ def check_dumps(run: Run) -> None:
         assert not dump.more.get("checkpoint_expert_flips", np.zeros(1)).any()
 
 
-def test_streaming_keeps_its_bound_and_books_through_kill_9(root):
+def test_streaming_keeps_its_bound_and_books_through_kill_9_of_sglangs_scheduler(root):
     stream = Run(root, "stream", **{key.replace(".", "__"): value for key, value in STREAMING.items()})
+    stream.until(1)
+    server, scheduler = stream.find("sat_slime.lab.sglang_process").pid, stream.find("sglang::scheduler")
     processes = stream.until(5)
-    os.kill(stream.process.pid, signal.SIGKILL)
-    stream.wait()
+    scheduler.kill()
+    assert stream.wait() == 1, stream.output.read_text()
+    error = next(line for line in stream.output.read_text().splitlines() if line.startswith("error: "))
+    assert re.match(rf"error: SGLang's server \(process {server}\) .*; last in its log: ", error)
+    assert f"sat-slime launch {stream.folder} --resume" in stream.output.read_text() and "free space" not in error
+    assert (state(stream)["status"], state(stream)["error"]) == ("failed", error.removeprefix("error: "))
     assert_gone(processes)
-    before, again = stream.rows(), saved_stream(stream, 4)["unfinished"]
-    assert again
+    before = stream.rows()
+    assert saved_stream(stream)["unfinished"]
 
     resumed = Run(root, "stream", "--resume")
     assert resumed.wait() == 0, resumed.output.read_text()
@@ -316,11 +285,38 @@ def test_streaming_keeps_its_bound_and_books_through_kill_9(root):
     assert set(range(1, iterations)) <= set(scored)
     assert all(row["canary/d"] < 1e-5 and row["canary/faults"] == 0 for row in scored.values())
     # the law of docs/asynchrony.md, by the rows and the last checkpoint: groups that waited there count as unfinished
-    saved = saved_stream(resumed, iterations)
+    saved = saved_stream(resumed)
     done = iterations * 16 + sum(row["rollout/dropped"] for row in after)
     assert saved["drawn"] * 4 == done + len(saved["unfinished"]) * 4
     assert all(row["rollout/aborted"] == 0 for row in after)
 
 
-def saved_stream(run: Run, iteration: int) -> dict:
-    return json.loads((run.folder / f"checkpoints/iteration-{iteration:06d}/state.json").read_text())["stream"]
+def saved_stream(run: Run) -> dict:
+    newest = max((run.folder / "checkpoints").glob("iteration-??????"))
+    return json.loads((newest / "state.json").read_text())["stream"]
+
+
+def test_a_run_records_what_it_promises(undisturbed):
+    rows = undisturbed.rows()
+    assert [row["step"] for row in rows] == list(range(1, ITERATIONS + 1))
+    assert [row["rollout_id"] for row in rows] == list(range(ITERATIONS))
+    # slime's order: the first batch is on-policy, then the lag cycles 1 .. n.
+    assert [row["lag/mean"] for row in rows] == [0, *[1 + i % LAG for i in range(ITERATIONS - 1)]]
+    assert all(row["lag/min"] == row["lag/max"] for row in rows)
+    for name in ("reward/mean", "mismatch/d_pi", "sat/q", "sat/newly_clipped", "clip/fraction", "loss/kl", "grad_norm"):
+        assert all(name in row for row in rows), name
+    # fp32 engines at equal weights, routes replayed
+    assert rows[0]["mismatch/d_pi"] < 1e-5
+    assert max(row["mismatch/implementation"] for row in rows if "mismatch/implementation" in row) < 1e-4
+    evals = [(row["step"], row["weights_step"]) for row in undisturbed.rows("eval")]
+    assert evals == [(0, 0), (4, 3), (8, 6), (12, 12), (16, 16)]
+    assert state(undisturbed)["status"] == "finished"
+    assert (undisturbed.folder / "report.html").exists()
+
+
+def test_every_column_is_in_the_table_of_metrics(undisturbed):
+    names = {name for row in undisturbed.rows() for name in row}
+    assert {name for name in names if (metric := metric_named(name)) is None or metric.runtime == "slime"} == set()
+    of_evaluations = {name for row in undisturbed.rows("eval") for name in row}
+    known = [metric for metric in EVALUATION if metric.runtime != "slime"]
+    assert {name for name in of_evaluations if not any(metric.covers(name) for metric in known)} == set()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import multiprocessing
 import tempfile
 from pathlib import Path
@@ -78,25 +77,3 @@ def _enter(_, worker, config, folder, arguments):
 def make_initial(trainer, folder: str) -> dict:
     trainer.export_weights(Path(folder))
     return {}
-
-
-SPLITS = {"one micro-batch": {"tokens_per_microbatch": 4096}, "many": {"tokens_per_microbatch": 90}}
-
-
-def train_three_steps(trainer, initial: str, out: str | None = None) -> dict:
-    trainer.load_initial(Path(initial))
-    trainer.export_weights(Path(tempfile.mkdtemp()) / "v0")
-    samples = make_samples(trainer.config, routed=trainer.config.model.is_moe)
-    metrics = [trainer.train(samples)[0].metrics for _ in range(3)]
-    if out:
-        trainer.export_weights(Path(out))
-    return {"metrics": json.dumps(metrics)}
-
-
-def assert_same_weights(ours: Path, theirs: Path, atol: float) -> None:
-    from safetensors.torch import load_file
-
-    a, b = load_file(ours / "model.safetensors"), load_file(theirs / "model.safetensors")
-    assert a.keys() == b.keys()
-    for name in a:
-        torch.testing.assert_close(a[name], b[name], rtol=0, atol=atol, msg=lambda text, name=name: f"{name}: {text}")
