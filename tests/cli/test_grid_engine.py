@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import subprocess
 import sys
 from pathlib import Path
 
@@ -23,35 +22,34 @@ pytestmark = [
 ]
 
 TINY = Path(__file__).parents[2] / "configs/lab/tiny.yaml"
-CELL = "sat-gspo-r3-lag2-seed3"
+ITERATIONS = 12
 
 
 @pytest.mark.timeout(1200)  # two starts of engines, on a busy machine
-def test_a_cell_or_a_grid_that_was_killed_leaves_nothing_running(tmp_path, model_cache):
-    """That a killed run ends bit for bit as an undisturbed one is in tests/lab/test_loop.py, and that a killed grid
-    goes on in test_grid_command.py."""
-    file, run, output = tmp_path / "g.yaml", tmp_path / "grids/g/runs" / CELL, tmp_path / "output.txt"
-    settings = {"pipeline.iterations": 1000, "cache_dir": str(model_cache)}
+def test_a_cell_that_was_killed_leaves_nothing_running_and_goes_on(tmp_path, model_cache):
+    """That a killed run ends bit for bit as an undisturbed one is in tests/lab/test_loop.py, and what becomes of the
+    cells of a killed grid in test_grid_command.py."""
+    file, folder, output = tmp_path / "g.yaml", tmp_path / "grids/g", tmp_path / "output.txt"
+    settings = {"pipeline.iterations": ITERATIONS, "cache_dir": str(model_cache)}
     axes = {"methods": ["sat-gspo-r3"], "lags": [2], "seeds": [3]}
-    grid_of_one = {"name": "g", "output_dir": str(tmp_path / "grids"), "run": str(TINY), **axes, "settings": settings}
-    file.write_text(yaml.safe_dump(grid_of_one))
-    command = [sys.executable, "-m", "sat_slime", "grid", str(file)]
+    file.write_text(
+        yaml.safe_dump({"name": "g", "output_dir": str(folder.parent), "run": str(TINY), **axes, "settings": settings})
+    )
+    run = folder / "runs" / "sat-gspo-r3-lag2-seed3"
+
+    def steps() -> list[int]:
+        return [row["step"] for row in read_rows(run / "metrics.jsonl")]
+
     with output.open("w") as told:
-        grid = psutil.Popen(command, stdout=told, stderr=subprocess.STDOUT)
-
-    def below(steps: int) -> list:
-        """The processes below the grid, once its cell has made so many steps."""
-        until(lambda: len(read_rows(run / "metrics.jsonl")) >= steps, grid, output.read_text)
-        return grid.children(recursive=True)
-
-    processes = below(3)
+        grid = psutil.Popen([sys.executable, "-m", "sat_slime", "grid", str(file)], stdout=told, stderr=told)
+    until(lambda: len(steps()) >= 3, grid, output.read_text)
+    processes = grid.children(recursive=True)
     assert len(processes) >= 4, "the run, its trainer, SGLang's server and scheduler"
-    grid.children()[0].kill()  # the grid takes it up again
+    grid.children()[0].kill()
     assert_gone(processes)
-    until(lambda: "attempt 2" in output.read_text(), grid, output.read_text)
-    processes = below(len(read_rows(run / "metrics.jsonl")) + 1)
-    grid.kill()
-    grid.wait()
-    assert_gone(processes)
+    assert len(steps()) < ITERATIONS
+    assert grid.wait() == 0, output.read_text()
+    assert steps() == [*range(1, ITERATIONS + 1)]
+    assert (folder / "logs" / f"{run.name}.txt").read_text().count("--- ") == 2, output.read_text()
     # each import of SGLang's 200 models would take a server seconds
     assert "Ignore import error when loading sglang.srt.models" not in (run / "logs" / "sglang.log").read_text()

@@ -231,11 +231,12 @@ def test_megatron_agrees_at_equal_weights_and_tells_experts_shifted_by_one_token
     assert found["free"] < 1e-5 and found["replayed"] < 1e-5 and found["shifted"] > 1e-3
 
 
-def served(config: LabConfig, model: str, logs: Path) -> dict[str, float]:
+def served(config: LabConfig, model: str, logs: Path, stops: tuple[int, ...] = ()) -> dict[str, float]:
     """The `scores` of responses of an engine of this model."""
     with closing(Engine(config, logs)) as engine:
         engine.start(Path(model))
-        responses = engine.generate(some_requests(400)).result().responses
+        requests = [dataclasses.replace(each, stop_token_ids=stops) for each in some_requests(400)]
+        responses = engine.generate(requests).result().responses
     return in_trainer(scores, config, model, responses)
 
 
@@ -259,7 +260,7 @@ def test_a_dense_family_with_tied_embeddings_agrees(tmp_path):
     model = {"family": "qwen2", "experts": 0, "tied_embeddings": True}
     config = LabConfig(model=model, method={"base": "grpo"}, rollout={"dtype": "float32"})
     in_trainer(draw, config, str(tmp_path / "model"))
-    found = served(config, str(tmp_path / "model"), tmp_path)
+    found = served(config, str(tmp_path / "model"), tmp_path, stops=(config.task.eos_id,))
     assert found["free"] < 1e-5
 
 

@@ -180,55 +180,40 @@ def test_a_signal_before_the_loop_interrupts_and_one_at_the_end_does_not(monkeyp
 # --------------------------------------------------------------------------------------------------------------- saving
 
 
-FULL = "SafetensorError: Error while serializing: I/O error: No space left on device (os error 28)"
-
-
 @pytest.fixture
 def pipeline(tmp_path):
-    log = mock.Mock(spec=RunLog)
-    pipeline = Pipeline(LabConfig(), tmp_path, log, None)
-    pipeline.versions = [0]
+    pipeline = Pipeline(LabConfig(), tmp_path, mock.Mock(spec=RunLog), None)
+    pipeline.versions, pipeline.trainer = [0], mock.Mock()
     (tmp_path / "weights" / "v000000").mkdir(parents=True)
     (tmp_path / "weights" / "v000000" / "model.safetensors").write_bytes(b"x" * 10_000)
     return pipeline
 
 
-def save(pipeline, iteration, error=None) -> str:
-    def call(method, *arguments):
-        if error:
-            raise error
+DIED = "trainer (process 7) was killed by SIGKILL"
+FULL = "[Errno 28] No space left on device"
+SERIALIZING = "trainer: SafetensorError: Error while serializing: I/O error: No space left on device (os error 28)"
 
-    pipeline.iteration, pipeline.trainer = iteration, SimpleNamespace(call=call)
-    if error is None:
+
+@pytest.mark.parametrize("saved", [4, 0])
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (PartFailure(DIED), f"{DIED}; so the checkpoint of iteration 8 is not saved, WHOLE: go on with --resume"),
+        (PartFailure(SERIALIZING), "of iteration 8 not saved: FULL; WHOLE: free space and go on with --resume"),
+        (OSError(28, FULL[11:]), "of iteration 8 not saved: FULL; WHOLE: free space and go on with --resume"),
+    ],
+)
+def test_a_checkpoint_that_cannot_be_saved_says_why_and_which_one_is_whole(pipeline, saved, error, told):
+    if saved:
+        pipeline.iteration = saved
         pipeline._save()
-        return ""
-    with pytest.raises(PartFailure if "killed" in str(error) else OSError) as caught:
+    pipeline.iteration, pipeline.trainer.call.side_effect = 8, error
+    with pytest.raises(PartFailure if DIED in told else OSError) as failure:
         pipeline._save()
-    assert [path.name for path in pipeline.checkpoints.iterdir()] == (["iteration-000004"] if iteration > 4 else [])
-    return str(caught.value)
-
-
-def test_a_trainer_that_died_is_not_a_full_disk(pipeline):
-    died = PartFailure("trainer (process 7) was killed by SIGKILL")
-    told = save(pipeline, 4, died)
-    assert (
-        told == f"{died}; so the checkpoint of iteration 4 is not saved, there is no earlier one: go on with --resume"
-    )
-    save(pipeline, 4)
-    told = save(pipeline, 8, died)
-    assert told.endswith(
-        "; so the checkpoint of iteration 8 is not saved, iteration-000004 is whole: go on with --resume"
-    )
-    assert "space" not in told
-
-
-@pytest.mark.parametrize("error", [PartFailure(f"trainer: {FULL}"), OSError(28, "No space left on device")])
-def test_a_full_disk_is_said_with_its_path_and_remedy(pipeline, error):
-    save(pipeline, 4)
-    assert save(pipeline, 8, error) == (
-        f"checkpoint of iteration 8 not saved: [Errno 28] No space left on device: '{pipeline.checkpoints}'; "
-        "iteration-000004 is whole: free space and go on with --resume"
-    )
+    assert [path.name for path in pipeline.checkpoints.iterdir()] == (["iteration-000004"] if saved else [])
+    whole = "iteration-000004 is whole" if saved else "there is no earlier one"
+    expected = told.replace("WHOLE", whole).replace("FULL", f"{FULL}: '{pipeline.checkpoints}'")
+    assert str(failure.value).endswith(expected)
 
 
 def test_a_signal_in_the_last_checkpoint_does_not_cost_it(pipeline):
