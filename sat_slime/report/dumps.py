@@ -141,11 +141,6 @@ def cut(lengths: Tensor, tokens: int) -> list[int]:
     return sizes
 
 
-def in_a_row(responses: Sequence[Tensor]) -> Tensor:
-    """Return (N,) float32, the values of the responses one after the other."""
-    return torch.cat([values.float() for values in responses]) if responses else torch.zeros(0)
-
-
 # -------------------------------------------------------------------------------------------------------- slime's dumps
 
 
@@ -376,7 +371,7 @@ def _step(name: str, responses: list[Response], told: Sequence[str]) -> StepBatc
     if not (own_layout := all("trained" in one for one in responses)):
         responses = sorted(responses, key=lambda one: one["place"])
     lengths = torch.tensor([one["length"] for one in responses], dtype=torch.int64)
-    columns = {key: in_a_row([one[key] for one in responses]) for key in COLUMNS}
+    columns = {key: torch.cat([one[key].float() for one in responses]) for key in COLUMNS}
     masks = columns.pop("loss_masks").numpy()
     judged = {key: values.numpy() for key, values in columns.items()}
     mask, left_out = usable(masks, lengths.numpy(), judged, [one["place"] for one in responses])

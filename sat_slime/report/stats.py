@@ -171,16 +171,10 @@ def _difference(collection: Collection, pairs: Sequence[tuple[Arm, Arm]], quanti
     """Return the difference of two arms, or the mean difference of several pairs in every seed that has all of them:
     one number with less noise."""
     a, b = (
-        seed_mean(scores_of(collection, method, lag, quantity) for method, lag in side)
+        pd.DataFrame([scores_of(collection, method, lag, quantity) for method, lag in side]).dropna(axis="columns")
         for side in zip(*pairs, strict=True)
     )
-    return paired(a, b)
-
-
-def seed_mean(every: Iterable[Scores]) -> Scores:
-    """Return the mean of several scores, of each seed that all of them have."""
-    frame = pd.DataFrame(list(every)).dropna(axis="columns")
-    return {int(seed): float(value) for seed, value in frame.mean().items()}
+    return paired(a.mean().to_dict(), b.mean().to_dict())
 
 
 def _paper_difference(collection: Collection, pairs: Sequence[tuple[Arm, Arm]]) -> dict[str, float]:

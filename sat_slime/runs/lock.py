@@ -116,11 +116,6 @@ class FolderLock:
             self._file.close()
             self._file = None
 
-    @property
-    def is_mine(self) -> bool:
-        """True while this object holds the lock."""
-        return self._file is not None
-
     def holder(self) -> Holder | None:
         """Return the process that holds the lock; None where none does."""
         return self._noted() if self.is_held() else None
@@ -133,7 +128,7 @@ class FolderLock:
 
     def is_held(self) -> bool:
         """Return whether a living process, this one included, holds the lock."""
-        if self.is_mine:
+        if self._file is not None:
             return True
         try:
             with open(self.path, encoding="utf-8") as file:

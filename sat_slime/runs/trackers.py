@@ -124,13 +124,9 @@ def event_rows(path: Path) -> Iterator[Row]:
     for event in sorted(events, key=lambda event: float(event.wall_time)):
         for value in event.summary.value:
             if value.WhichOneof("value") == "simple_value":
-                yield {value.tag: value.simple_value, _step_key(value.tag): event.step}
-
-
-def _step_key(metric: str) -> str:
-    """Return slime's key of the step that counts a metric of its own."""
-    part = metric.partition("/")[0]
-    return f"{part}/step" if part in ("train", "eval") else "rollout/step"
+                part = value.tag.partition("/")[0]
+                counter = f"{part}/step" if part in ("train", "eval") else "rollout/step"
+                yield {value.tag: value.simple_value, counter: event.step}
 
 
 # ---------------------------------------------------------------------------------------------------- slime's own log
