@@ -6,7 +6,7 @@ from __future__ import annotations
 import inspect
 import math
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -129,12 +129,8 @@ def _kind(run: ComparedRun) -> str:
     if run.config.get("runtime") == "lab":
         return "lab model"
     if run.config.get("runtime") == "slime":
-        return f"slime, {str(_get(run.config, 'slime', 'hf-checkpoint')).rstrip('/').rsplit('/', 1)[-1]}"
+        return f"slime, {str(section(run.config, 'slime').get('hf-checkpoint', '?')).rstrip('/').rsplit('/', 1)[-1]}"
     return "model not stated"
-
-
-def _get(config: Mapping[str, Any], part: str, key: str) -> Any:
-    return section(config, part).get(key, "?")
 
 
 def summary(collection: Collection, differences: pd.DataFrame) -> Iterator[str]:
@@ -215,7 +211,7 @@ def limits(collection: Collection) -> Iterator[str]:
         yield "The runs come without their settings: model, task and budget are not known here."
     if any(config.get("runtime") == "lab" for config in configs):
         yield "What happens at this size need not happen at that of a large model."
-        warmups = {str(_get(config, "warmup", "seed")) for config in configs}
+        warmups = {str(section(config, "warmup").get("seed")) for config in configs}
         if len(warmups) == 1 and len({config.get("seed") for config in configs}) > 1:
             yield (
                 "All seeds start from one and the same initial model: the intervals hold the luck of prompts and "

@@ -46,11 +46,8 @@ class DumpFault(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class StepBatch:
-    """One optimizer step: R responses, their N tokens in a row, micro-batch after micro-batch.
-
-    Raises:
-        DumpFault: columns of different lengths, or no numbers where a token is active.
-    """
+    """One optimizer step: R responses, their N tokens in a row, micro-batch after micro-batch. Where a token is active,
+    every column is finite."""
 
     name: str
     log_probs: Tensor
@@ -76,17 +73,6 @@ class StepBatch:
 
     left_out: tuple[str, ...] = ()
     """Sentences about what the dump lacks, and about tokens that `mask` leaves out."""
-
-    def __post_init__(self) -> None:
-        tokens = int(self.lengths.sum())
-        for name in ("log_probs", "rollout_log_probs", "advantages", "mask", *OPTIONAL):
-            values = getattr(self, name)
-            if values is None:
-                continue
-            if values.shape != (tokens,):
-                raise DumpFault(f"{name} has {values.numel()} values for the {tokens} tokens of its responses")
-            if name != "mask" and (bad := int((~torch.isfinite(values) & self.mask).sum())):
-                raise DumpFault(f"{name} is no finite number on {bad} active tokens")
 
     @property
     def lag(self) -> float | None:
@@ -510,6 +496,9 @@ def steps(dumps: Sequence[Dump], needed: frozenset[Column] = frozenset()) -> Ite
 
 
 def _of_run(dump: TokenDump) -> StepBatch:
+    for name in ("checkpoint_log_probs", "proximal_log_probs"):
+        if name in dump.more and (dump.more[name].ndim != 1 or dump.more[name].dtype.kind != "f"):
+            raise DumpFault(f"{name} is no row of numbers")
     checkpoint, proximal = (
         torch.from_numpy(dump.more[name]).float() if name in dump.more else None
         for name in ("checkpoint_log_probs", "proximal_log_probs")

@@ -255,7 +255,7 @@ FIGURES: dict[str, tuple[str, str, Sequence[Panel]]] = {
         (),
     ),
     "reward": (
-        "Training reward",
+        "Training reward, and length of the responses",
         "That of the policy that generated the batch, up to one lag ago. Faint lines are single steps, strong ones "
         "averages over whole lag cycles.",
         [

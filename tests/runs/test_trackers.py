@@ -82,31 +82,19 @@ ACTOR = "\x1b[36m(MegatronTrainRayActor pid=1, ip=10.0.0.1)\x1b[0m [2026-08-21 1
 
 
 @pytest.mark.parametrize(
-    ("values", "metrics"),
+    ("text", "kind", "number", "metrics"),
     [
-        ("{'train/loss': -1.5e-07, 'train/step': 3}", {"train/loss": -1.5e-07, "train/step": 3}),
-        ("{'a': -inf, 'b': np.float64(0.5), 'c': 2}", {"a": -math.inf, "b": 0.5, "c": 2}),
-        ("{'a': __import__('os').getcwd(), 'b': 'text', 'c': 1.0}", {"c": 1.0}),  # nothing is evaluated
+        (f"{ACTOR}step 3: {{'train/loss': -1.5e-07, 'x': 3}}\n", "step", 3, {"train/loss": -1.5e-07, "x": 3}),
+        (f"{ACTOR}step 3: {{'a': -inf, 'b': np.float64(0.5), 'c': 2}}", "step", 3, {"a": -math.inf, "b": 0.5, "c": 2}),
+        (f"{ACTOR}step 3: {{'a': __import__('os').getcwd(), 'b': 'text', 'c': 1.0}}", "step", 3, {"c": 1.0}),
+        *((f"[2026-08-21 12:00:05] f.py:1 - {k} 7: {{'x': 1}}", k, 7, {"x": 1}) for k in ("rollout", "eval", "perf")),
+        ("critic-step 3: {'train/critic-loss': 1.0}", "other", -1, {}),
+        *((text, "other", -1, {}) for text in ("step 3: done", "this step 3 is: {}", "", "footstep 1: {'a': 1}")),
     ],
 )
-def test_the_numbers_of_a_step_behind_rays_prefix(values, metrics):
-    line = read_line(f"{ACTOR}step 3: {values}\n")
-    assert (line.kind, line.number, line.metrics) == ("step", 3, metrics)
-    assert math.isnan(read_line("x.py:1 - step 0: {'train/a': nan}").metrics["train/a"])
-
-
-@pytest.mark.parametrize("kind", ["rollout", "eval", "perf"])
-def test_other_metrics(kind):
-    line = read_line(f"[2026-08-21 12:00:05] f.py:1 - {kind} 7: {{'{kind}/x': 1}}")
-    assert (line.kind, line.number, dict(line.metrics)) == (kind, 7, {f"{kind}/x": 1})
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["critic-step 3: {'train/critic-loss': 1.0}", "step 3: done", "this step 3 is: {}", "", "footstep 1: {'a': 1}"],
-)
-def test_lines_that_are_no_metrics_of_the_actor(text):
-    assert read_line(text).kind == "other"
+def test_what_a_line_tells_behind_rays_prefix_and_nothing_is_evaluated(text, kind, number, metrics):
+    line = read_line(text)
+    assert (line.kind, line.number, line.metrics) == (kind, number, metrics)
 
 
 def test_phases_and_trouble():
@@ -117,6 +105,7 @@ def test_phases_and_trouble():
     later = ACTOR.replace("12:00:05", "12:01:05") + "Timer train start"
     assert read_line(later).time - read_line(ACTOR + "Timer train start").time == 60
     assert read_line("no time").time is None
+    assert math.isnan(read_line("x.py:1 - step 0: {'train/a': nan}").metrics["train/a"])
 
 
 def test_metrics_by_the_names_of_a_run_folder():
