@@ -12,7 +12,7 @@ import httpx
 import numpy as np
 import pytest
 import torch
-from hook_samples import make_args
+from fake_slime import make_args
 from slime_step import Layout, on_ranks
 
 from sat_slime.config.source import ConfigError

@@ -12,7 +12,7 @@ from argparse import Namespace
 from unittest import mock
 
 import pytest
-from hook_samples import make_args
+from fake_slime import make_args
 
 from sat_slime.config.slime_schema import PluginConfig, SlimePipelineConfig
 from sat_slime.config.source import ConfigError

@@ -8,8 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from fake_slime import import_slime
-from hook_samples import make_routes
+from fake_slime import import_slime, make_routes
 
 from sat_slime.plugin import r3
 from sat_slime.plugin.r3 import Agreement, narrow, stand_in

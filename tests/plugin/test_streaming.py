@@ -10,7 +10,7 @@ import asyncio
 import importlib
 from argparse import Namespace
 
-import hook_samples
+import fake_slime
 import pytest
 from fake_slime import import_slime
 
@@ -135,7 +135,7 @@ def make_args(tmp_path, **changes):
         "rollout_skip_special_tokens": True,
         "save": str(tmp_path),
     }
-    return hook_samples.make_args(**{**settings, **changes})
+    return fake_slime.make_args(**{**settings, **changes})
 
 
 def go(slime, source, server, first, last):
