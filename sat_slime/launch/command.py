@@ -59,13 +59,6 @@ GOVERNED = {
 """Flags that only the named setting may give, besides those of `_ours`; where it leaves them out, the section slime may
 not give them either."""
 
-STREAMING = {
-    "rollout-function-path": "sat_slime.plugin.streaming.generate_rollout",
-    "data-source-path": "sat_slime.plugin.streaming.StreamingDataSource",
-}
-"""Flags that say where rollouts come from in mode streaming. Evaluations come from there, too: slime takes that
-function where no other is named."""
-
 FIXED = ""
 """Stands in place of a setting where a flag is in every command."""
 
@@ -264,8 +257,9 @@ def _ours(config: SlimeConfig, run_dir: Path) -> Part:
     yield "rollout-seed", config.seed, "seed"
     yield "num-rollout", pipeline.iterations, "pipeline.iterations"
     yield "global-batch-size", config.rollout.responses_per_iteration // steps, "pipeline.optimizer_steps_per_rollout"
-    if pipeline.mode == "streaming":
-        yield from ((name, value, "pipeline.mode") for name, value in STREAMING.items())
+    if pipeline.mode == "streaming":  # of evaluations, too: slime takes that function where no other is named
+        yield "rollout-function-path", "sat_slime.plugin.streaming.generate_rollout", "pipeline.mode"
+        yield "data-source-path", "sat_slime.plugin.streaming.StreamingDataSource", "pipeline.mode"
     if config.checkpoint.every_n_iterations:
         yield "load", str(checkpoint_folder(config, run_dir)), "slime.save"
     yield "advantage-estimator", "gspo" if method.ratio == "sequence" else "grpo", "method.base"

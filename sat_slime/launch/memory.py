@@ -26,12 +26,8 @@ BF16, FP32, INT64, INT32 = 2, 4, 8, 4
 """Bytes of a number."""
 GIB = 2**30
 MIB = 2**20
-UNCOUNTED = (
-    "multi-latent-attention",
-    "attention-output-gate",
-    "decoder-first-pipeline-num-layers",
-    "decoder-last-pipeline-num-layers",
-)
+ATTENTION = ("multi-latent-attention", "attention-output-gate")
+UNCOUNTED = (*ATTENTION, "decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers")
 """Flags of layouts that are not counted here: latent or gated attention, stages of unequal size."""
 
 # ------------------------------------------------------------------------------------------------------- parameters
@@ -75,8 +71,7 @@ def parameters(model: SlimeModelConfig, active: bool = False) -> int:
 
     active: of the experts only those that a token is sent to.
     """
-    whole = (flag for flag in UNCOUNTED if not flag.startswith("decoder-"))  # whose stages have as many in all
-    if not (model.layers and model.hidden_size) or any(map(model.flags.get, whole)):
+    if not (model.layers and model.hidden_size) or any(map(model.flags.get, ATTENTION)):
         return 0
     dense, experts = elements(model, moe_layers(model))
     return dense + (experts * model.experts_per_token // model.experts if active and experts else experts)
@@ -266,22 +261,18 @@ def host_need(config: SlimeConfig) -> Need:
 ASSUMED_GPU_BYTES = 79.1 * GIB
 """What CUDA shows of an H100 of 80 GB, less than 80 GB by what the driver keeps (PyTorch's messages on memory that ran
 out: "GPU 0 has a total capacity of 79.10 GiB")."""
-GIVEN = {"gpu": "gpu_memory_gib", "host": "host_memory_gib"}
-"""The kinds of memory, each with the setting of `cluster` that gives its size."""
-
-
 Sizes = Mapping[str, tuple[float, str]]
-"""Bytes that there are of each kind of GIVEN, and who says so: a node, or the setting. Without what nobody knows."""
+"""Bytes that there are of `gpu` and `host`, and who says so: a node, or the setting. Without what nobody knows."""
 
 
 def sizes(config: SlimeConfig, machines: Mapping[str, Mapping[str, float | None]] | None = None) -> Sizes:
     """Return what the settings give, else the smallest that the machines have. machines: by name, what `machine_sizes`
     says there."""
     there = {"gpu": (ASSUMED_GPU_BYTES, "assumed: an 80 GB card")}
-    for kind, key in GIVEN.items():
+    for kind, given in (("gpu", config.cluster.gpu_memory_gib), ("host", config.cluster.host_memory_gib)):
         known = [(size, name) for name, machine in (machines or {}).items() if (size := machine.get(kind))]
-        if (given := getattr(config.cluster, key)) is not None:
-            there[kind] = given * GIB, f"cluster.{key}"
+        if given is not None:
+            there[kind] = given * GIB, f"cluster.{kind}_memory_gib"
         elif known:
             there[kind] = min(known)
     return there
@@ -348,8 +339,7 @@ class Row(NamedTuple):
 
 def rows(config: SlimeConfig, there: Sizes) -> list[Row]:
     """Return what is judged of a run on GPUs; nothing where its model is not counted."""
-    uncounted = not parameters(config.model) or any(map(config.slime.get, UNCOUNTED))
-    if uncounted or config.cluster.device == "cpu":
+    if config.cluster.device == "cpu" or not parameters(config.model) or any(map(config.slime.get, UNCOUNTED)):
         return []
     fraction, (gpu, source) = config.rollout.memory_fraction, there["gpu"]
     host, host_source = there.get("host", (math.inf, ""))
@@ -371,9 +361,9 @@ def table(judged: Iterable[Row]) -> list[str]:
     """Return a line for each kind of memory: needed, there, percent, and the parts of what is needed, in GiB."""
     lines = [f"{'GiB':12}  {'needs':>6}  {'has':>6}  {'%':>4}"]
     for row in judged:
-        has = (gib(row.usable), f"{100 * row.total / row.usable:.0f}") if row.source else ("?", "")
+        has, share = (gib(row.usable), f"{100 * row.total / row.usable:.0f}") if row.source else ("?", "")
         source = f" ({row.source})" if row.source else ""
-        lines.append(f"{row.what:12}  {gib(row.total):>6}  {has[0]:>6}  {has[1]:>4}  {text_of(row.need)}{source}")
+        lines.append(f"{row.what:12}  {gib(row.total):>6}  {has:>6}  {share:>4}  {text_of(row.need)}{source}")
     return lines
 
 
