@@ -44,9 +44,15 @@ def sets(tmp_path, monkeypatch):
 
 
 def test_the_folder_is_whole_and_its_account_complete(sets, tmp_path):
-    out = tmp_path / "new" / "paper"
-    result = data("prepare", "--out", out, *sets)
-    assert result.exit_code == 0, result.output
+    """Readable by others as the umask says; brackets in its name are no markup; the same input gives the same bytes."""
+    out = tmp_path / "a[bold]b" / "paper"
+    mask = os.umask(0o027)
+    try:
+        result = data("prepare", "--out", out, *sets)
+    finally:
+        os.umask(mask)
+    assert result.exit_code == 0 and f"{out / 'train.jsonl'}: 75 rows" in result.output, result.output
+    assert (out.stat().st_mode & 0o777, (out / "train.jsonl").stat().st_mode & 0o777) == (0o750, 0o640)
     assert "75 training prompts; the paper has 85" in result.output
     assert "dolci: 25 rows, 0 unusable, 25 texts, 0 two labels, 15 prompts" in result.output
     assert sorted(path.name for path in out.iterdir()) == [*("aime24.jsonl", "manifest.json", "train.jsonl")]
@@ -70,6 +76,9 @@ def test_the_folder_is_whole_and_its_account_complete(sets, tmp_path):
     assert manifest["differs_from_paper"] == []
     for name in ("train.jsonl", "aime24.jsonl"):
         assert data_problem(str(out / name), "prompt", "label") is None, "the launcher takes it"
+    before = {path: path.read_bytes() for path in out.iterdir()}
+    assert data("prepare", "--out", out, *sets, "--overwrite").exit_code == 0
+    assert {path: path.read_bytes() for path in out.iterdir()} == before
 
 
 def test_training_problems_of_the_evaluation_are_told(sets, tmp_path):
@@ -77,13 +86,6 @@ def test_training_problems_of_the_evaluation_are_told(sets, tmp_path):
     leaking = write(tmp_path / "leaking.jsonl", dapo_rows([*pairs(0, 2), (problem + ".", "7")], 1))
     result = data("prepare", "--out", tmp_path / "out", *sets, *sources(dapo=leaking))
     assert "warning: 1 training prompts are problems of aime24: dapo leaking.jsonl:3" in result.output, result.output
-
-
-def test_the_same_input_gives_the_same_bytes(sets, tmp_path):
-    for name in "ab":
-        assert data("prepare", "--out", tmp_path / name, *sets).exit_code == 0
-    for name in ("train.jsonl", "aime24.jsonl", "manifest.json"):
-        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
 
 
 def test_an_earlier_folder_is_replaced_when_asked_to_alone(sets, tmp_path):
@@ -134,29 +136,14 @@ def test_slime_reads_what_was_prepared(sets, tmp_path):
     [
         (sources(dapo="none", dolci="none"), "name at least one set to train on"),
         (sources(dapo="nowhere.parquet"), "nowhere.parquet: there is no such file"),
+        (["--out", "models", "--overwrite"], "holds no prepared prompts: name another --out"),
     ],
 )
 def test_bad_input_is_one_line_before_anything_is_read(sets, tmp_path, monkeypatch, arguments, message):
     monkeypatch.setattr(prepare, "gather", None)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models/model.safetensors").write_text("weights")
     result = data("prepare", "--out", tmp_path / "out", *sets, *arguments)
     assert result.exit_code == 2 and message in result.output
-
-
-def test_a_folder_of_something_else_is_left_alone(sets, tmp_path):
-    out = tmp_path / "models"
-    out.mkdir()
-    (out / "model.safetensors").write_text("weights")
-    result = data("prepare", "--out", out, *sets, "--overwrite")
-    assert result.exit_code == 2 and "holds no prepared prompts: name another --out" in result.output
-    assert [path.name for path in out.iterdir()] == ["model.safetensors"]
-
-
-def test_files_are_readable_by_others_as_the_umask_says_and_brackets_are_no_markup(sets, tmp_path):
-    out = tmp_path / "a[bold]b" / "[x]"
-    mask = os.umask(0o027)
-    try:
-        result = data("prepare", "--out", out, *sets)
-    finally:
-        os.umask(mask)
-    assert result.exit_code == 0 and f"{out / 'train.jsonl'}: 75 rows" in result.output
-    assert (out.stat().st_mode & 0o777, (out / "train.jsonl").stat().st_mode & 0o777) == (0o750, 0o640)
+    assert [path.name for path in (tmp_path / "models").iterdir()] == ["model.safetensors"]

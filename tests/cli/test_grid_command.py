@@ -6,20 +6,19 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 import yaml
-from typer.testing import CliRunner
-from waiting import until
+from command_line import TINY, sat_slime_command
 
-from sat_slime.cli import app, grid_run, lab_run
-from sat_slime.cli.grid_run import arguments, plan_grid
+from sat_slime.cli import grid_run, lab_run
+from sat_slime.cli.grid_run import plan_grid
 from sat_slime.config.jsonl import read_rows
 from sat_slime.runs.folder import RunFolder
 from sat_slime.runs.grid import GridFolder
 
-ROOT = Path(__file__).parents[2]
 STAND_IN = [sys.executable, str(Path(__file__).with_name("grid_stand_in.py"))]
 CELLS = [f"{method}-lag{lag}-seed{seed}" for seed in (0, 1) for method in ("gspo", "sat-gspo") for lag in (1, 2)]
 
@@ -41,7 +40,7 @@ def write_grid(**changes):
     values = {
         "name": "small",
         "parallel": 1,
-        "run": str(ROOT / "configs/lab/tiny.yaml"),
+        "run": str(TINY),
         "methods": ["gspo", "sat-gspo"],
         "lags": [1, 2],
         "seeds": [0, 1],
@@ -62,7 +61,7 @@ def starts(told):
 
 
 def sat_slime_grid(*arguments):
-    return CliRunner().invoke(app, ["grid", *[str(argument) for argument in arguments]], env={"COLUMNS": "250"})
+    return sat_slime_command("grid", *arguments)
 
 
 def states(name="small"):
@@ -89,6 +88,8 @@ def test_cells_run_in_order_seed_by_seed_and_finished_ones_are_left_alone(told):
     for target in ("grid.yaml", "grids/small", "grids/small/grid.yaml"):
         assert sat_slime_grid(target).exit_code == 0
     assert starts(told) == CELLS and histories() == before
+    cell = f"grids/small/runs/{CELLS[0]}"
+    assert f"{cell} is a run, not a grid: sat-slime launch {cell} --resume" in sat_slime_grid(cell).stderr
 
 
 def test_the_folder_is_enough_to_go_on(told):
@@ -100,29 +101,24 @@ def test_the_folder_is_enough_to_go_on(told):
     assert all(len(read_rows(f"moved/runs/{cell}/metrics.jsonl")) == 4 for cell in CELLS)
 
 
-def test_a_failure_is_retried_from_the_checkpoint(told):
-    tell(told, CELLS[1], [4, "fail"])
-    result = sat_slime_grid("grid.yaml")
-    assert result.exit_code == 0, result.output
-    assert starts(told)[:4] == [CELLS[0], CELLS[1], f"{CELLS[1]} --resume", CELLS[2]]
-    assert states()[CELLS[1]] == "finished"
-    assert "failed (attempt 1 of 2): the engine broke" in result.stdout
-    assert [row["step"] for row in histories()[CELLS[1]]] == [1, 2, 3, 4, 5, 6]
-
-
 @pytest.mark.parametrize("act, error", [("fail", "the engine broke"), ("crash", "its process was killed by SIGKILL")])
-def test_a_cell_that_keeps_failing_is_left_with_its_error_until_the_grid_is_run_again(told, act, error):
+def test_a_cell_that_fails_is_retried_from_its_checkpoint_and_left_with_its_error_where_it_keeps_failing(
+    told, act, error
+):
     tell(told, CELLS[0], *[[3, act]] * 2)
+    tell(told, CELLS[1], [4, act])
     result = sat_slime_grid("grid.yaml", "--seeds", "0")
     assert result.exit_code == 1
-    assert starts(told) == [CELLS[0], f"{CELLS[0]} --resume", *CELLS[1:4]]
+    assert starts(told) == [CELLS[0], f"{CELLS[0]} --resume", CELLS[1], f"{CELLS[1]} --resume", *CELLS[2:4]]
+    assert f"{CELLS[1]}: failed (attempt 1 of 2): {error}" in result.stdout
+    assert [row["step"] for row in histories()[CELLS[1]]] == [1, 2, 3, 4, 5, 6]
     assert states()[CELLS[0]] == {"fail": "failed", "crash": "interrupted"}[act]
     assert [states()[cell] for cell in CELLS[1:4]] == ["finished"] * 3
     assert f"failed: {CELLS[0]}: {error}" in result.stdout
     assert "when that is fixed, start them again with: sat-slime grid grids/small" in result.stdout
     mended = sat_slime_grid("grid.yaml", "--seeds", "0")
     assert mended.exit_code == 0, mended.output
-    assert starts(told)[5:] == [f"{CELLS[0]} --resume"] and states()[CELLS[0]] == "finished"
+    assert starts(told)[6:] == [f"{CELLS[0]} --resume"] and states()[CELLS[0]] == "finished"
 
 
 def test_bad_input_is_not_retried(told):
@@ -174,12 +170,12 @@ def is_alive(process):
         return False
 
 
-def test_a_cell_that_another_process_works_on_is_waited_for(told, monkeypatch):
+def test_a_cell_that_is_worked_on_is_waited_for(told):
     sat_slime_grid("grid.yaml", "--only", "gspo@1", "--seeds", "0")
     run = RunFolder(f"grids/small/runs/{CELLS[1]}")
     run.path.mkdir()
     run.lock()
-    monkeypatch.setattr(grid_run.time, "sleep", lambda _: run.unlock())
+    threading.Timer(0.5, run.unlock).start()
     result = sat_slime_grid("grid.yaml", "--only", "gspo@2", "--seeds", "0")
     assert result.exit_code == 0 and starts(told) == CELLS[:2]
     assert f"{CELLS[1]}: another process works on it: waiting for that" in result.stdout
@@ -194,18 +190,15 @@ def test_cells_side_by_side(told):
 
 
 @pytest.mark.parametrize(
-    "arguments, chosen",
+    "only, seeds, chosen",
     [
-        (["--only", "sat-gspo@2"], [CELLS[3], CELLS[7]]),
-        (["--only", "@1", "--seeds", "1"], [CELLS[4], CELLS[6]]),
-        (["--only", "sat-*@1", "--only", "gspo@2", "--seeds", "0"], [CELLS[1], CELLS[2]]),
+        (["sat-gspo@2"], [], [CELLS[3], CELLS[7]]),
+        (["@1"], [1], [CELLS[4], CELLS[6]]),
+        (["sat-*@1", "gspo@2"], [0], [CELLS[1], CELLS[2]]),
     ],
 )
-def test_some_cells_alone(told, arguments, chosen):
-    result = sat_slime_grid("grid.yaml", *arguments)
-    assert result.exit_code == 0, result.output
-    assert starts(told) == chosen
-    assert {cell for cell, state in states().items() if state != "planned"} == {*chosen}
+def test_some_cells_alone(told, only, seeds, chosen):
+    assert [cell.name for cell in plan_grid(Path("grid.yaml"), None, only, seeds).wanted] == chosen
 
 
 def test_dry_run_shows_plan_and_cost_and_starts_nothing(told):
@@ -229,7 +222,7 @@ def test_commands_are_lines_for_a_shell_that_run_the_cells_which_are_left(runtim
 
     def run(line, *options):
         assert line[0] == "sat-slime"
-        return CliRunner().invoke(app, [*line[1:], *options]).exit_code
+        return sat_slime_command(*line[1:], *options).exit_code
 
     first, second = lines()
     assert run(first, "--dry-run") == 0 and runtime.calls == []
@@ -302,7 +295,7 @@ def test_status_of_a_grid(told):
     tell(told, CELLS[0], *[[3, "fail"]] * 2)
     tell(told, CELLS[2], [4, "interrupt grid"])
     sat_slime_grid("grid.yaml")
-    result = CliRunner().invoke(app, ["status", "grids/small"], env={"COLUMNS": "250"})
+    result = sat_slime_command("status", "grids/small")
     assert result.exit_code == 0, result.output
     assert f"{CELLS[0]}: the engine broke" in result.stdout
     table = result.stdout.partition(f"{CELLS[0]}:")[0]
@@ -311,74 +304,3 @@ def test_status_of_a_grid(told):
     assert lines[CELLS[1]][1:3] == ["finished", "6/6"] and "0.0100" in lines[CELLS[1]] and CELLS[3] not in lines
     assert "1 of 8 finished, 1 failed, 1 interrupted, 5 planned" in result.stdout
     assert "not running: sat-slime grid grids/small goes on with it" in result.stdout
-
-
-# -------------------------------------------------------------------------------------------------- runs of slime
-
-SLIME = ROOT / "tests" / "plugin" / "stand_in"
-
-
-@pytest.fixture
-def slime_run(monkeypatch, tmp_path):
-    """A run of slime at the paper's sizes, with checkpoints every second of eight iterations, and a grid of it."""
-    monkeypatch.chdir(tmp_path)
-    for name in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"):
-        monkeypatch.delenv(name, raising=False)
-    values = {
-        "extends": str(ROOT / "configs/models/qwen3-4b.yaml"),
-        "pipeline": {"iterations": 8},
-        "slime": {
-            **{"rollout-batch-size": 4, "n-samples-per-prompt": 4, "rollout-max-prompt-len": 128},
-            **{"tensor-model-parallel-size": 4, "max-tokens-per-gpu": 16384, "save-interval": 2},
-            **{"prompt-data": "data.jsonl", "rm-type": "math", "eval-interval": 0},
-        },
-        "cluster": {"slime_dir": str(SLIME), "megatron_dir": str(SLIME)},
-    }
-    Path("run.yaml").write_text(yaml.safe_dump(values))
-    grid = {"name": "small", "run": "run.yaml", "methods": ["gspo", "sat-gspo"], "lags": [1], "seeds": [7]}
-    Path("grid.yaml").write_text(yaml.safe_dump(grid))
-    return tmp_path
-
-
-def test_the_command_of_a_slime_cell_depends_on_its_job(slime_run):
-    plan = plan_grid(Path("grid.yaml"), options=["--skip-checks"])
-    cell = plan.wanted[0]
-    plan.folder.cells.mkdir(parents=True)
-    first = arguments(plan, cell)
-    assert first == ["launch", "grids/small/cells/gspo-lag1-seed7.yaml", "--skip-checks"]
-    assert CliRunner().invoke(app, [*first, "--dry-run"]).exit_code == 0
-    run = RunFolder.create("grids/small/runs/gspo-lag1-seed7", Path(first[1]).read_text())
-    run.unlock()
-    run.started("a-job")
-    assert arguments(plan, cell) == ["status", str(run.path), "--follow"]
-    run.ended("failed", "no GPU")
-    assert arguments(plan, cell) == first
-    (run.path / "checkpoints").mkdir(exist_ok=True)
-    (run.path / "checkpoints" / "latest_checkpointed_iteration.txt").write_text("1")
-    assert arguments(plan, cell) == ["launch", str(run.path), "--resume", "--skip-checks"]
-
-
-@pytest.mark.engine
-def test_a_killed_grid_of_slime_runs_takes_up_the_job_that_goes_on(slime_run, ray_server):
-    wait = ["--set", f"cluster.env.WAIT_FOR={slime_run}/go", "--set", 'cluster.env.WAIT_BEFORE="3"']
-    arguments = ["grid.yaml", "--skip-checks", "--address", ray_server.address, *wait]
-    program = [sys.executable, "-c", "from sat_slime.cli import main; main()", "grid", *arguments]
-    run = Path("grids/small/runs/gspo-lag1-seed7")
-    with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as grid:
-        log = run / "log.txt"
-        until(lambda: log.exists() and "waits before rollout 3" in log.read_text(), grid, lambda: str(states()))
-        grid.kill()
-    job = json.loads((run / "job.json").read_text())
-    (slime_run / "go").touch()
-    result = sat_slime_grid(*arguments)
-    assert result.exit_code == 0, result.output
-    assert json.loads((run / "job.json").read_text()) == job  # the same, followed to its end
-    assert {*states().values()} == {"finished"}
-    assert (run / "log.txt").read_text().count("step 7: ") == 1
-
-
-def test_a_run_is_no_grid(told):
-    assert sat_slime_grid("grid.yaml", "--only", "gspo@1", "--seeds", "0").exit_code == 0
-    folder = sat_slime_grid(f"grids/small/runs/{CELLS[0]}")
-    assert folder.exit_code == 2
-    assert f"{CELLS[0]} is a run, not a grid: sat-slime launch grids/small/runs/{CELLS[0]} --resume" in folder.stderr

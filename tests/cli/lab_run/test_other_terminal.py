@@ -46,9 +46,6 @@ def run(tmp_path, monkeypatch):
     monkeypatch.setattr("sat_slime.cli.lab_run.missing_engines", lambda: [])
     folder = RunFolder.create(tmp_path / "runs/one", dump_config(LabConfig()))
     folder.unlock()
-    rows = [{"step": step, "iteration": step, "reward/mean": 0.5, "time/step": 2.0} for step in (1, 2, 3)]
-    folder.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    folder.eval.write_text(json.dumps({"step": 0, "accuracy": 0.25, "n_samples": 8}) + "\n")
     folder.log.write_text(
         "2026-11-22 10:00:00 DEBUG   not for the view\n"
         "2026-11-22 10:00:01 INFO    checkpoint of iteration 2 saved\n"
@@ -71,18 +68,14 @@ def test_a_log_is_followed_to_the_end_of_the_run(run, monkeypatch):
     assert shown.startswith(before) and "\n2026-11-22 10:00:03 INFO    later\nrun         " in shown
 
 
-def test_a_run_is_stopped_as_by_ctrl_c(run):
-    process = hold(run.path)
-    result = sat_slime_command("stop", run.path)
-    assert result.exit_code == 0 and "one: stopped" in result.stdout and "at once: --now" in result.stdout
+@pytest.mark.parametrize(("options", "signals"), [((), 1), (("--now",), 2)])
+def test_a_run_is_stopped_as_by_ctrl_c(run, options, signals):
+    process = hold(run.path, signals)
+    result = sat_slime_command("stop", run.path, *options)
+    assert result.exit_code == 0 and "one: stopped" in result.stdout
+    assert ("at once: --now" in result.stdout) == (signals == 1)
     assert process.wait() == 0 and run.state()["status"] == "interrupted"
     assert "nothing runs here" in sat_slime_command("stop", run.path).stdout
-
-
-def test_at_once_is_a_second_signal(run):
-    process = hold(run.path, signals=2)
-    assert sat_slime_command("stop", run.path, "--now").exit_code == 0
-    assert process.wait() == 0
 
 
 @pytest.mark.parametrize(

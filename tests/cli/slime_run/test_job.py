@@ -5,18 +5,22 @@ import signal
 import subprocess
 import sys
 from io import StringIO
+from pathlib import Path
 from unittest import mock
 
 import pytest
+import yaml
 from command_line import DENSE, PAPER, sat_slime_command
 from rich.console import Console
 
 from sat_slime.cli import slime_run
+from sat_slime.cli.grid_run import arguments, plan_grid
 from sat_slime.cli.slime_run import Job, Show, follow
 from sat_slime.config import load_config
 from sat_slime.launch.job_files import JobRecord
 from sat_slime.launch.local_ray import LocalRay
 from sat_slime.launch.ray_jobs import JobError, JobServer, JobState
+from sat_slime.runs.folder import RunFolder
 from sat_slime.runs.live_view import RunView
 
 
@@ -100,3 +104,24 @@ def test_status_follows_a_job_that_goes_on_keeps_its_log_and_then_says_how_it_en
     shown = sat_slime_command("status", begun.path, "--follow").stdout
     assert "step 7/8" in shown and "step 8/8" in shown and "state       finished (job job-1" in shown
     assert begun.log.read_text().count("step 7: ") == 1
+
+
+def test_the_command_of_a_grids_cell_depends_on_its_job(settings_of_a_run):
+    Path("run.yaml").write_text(yaml.safe_dump(settings_of_a_run))
+    Path("grid.yaml").write_text(
+        yaml.safe_dump({"name": "small", "run": "run.yaml", "methods": ["gspo"], "seeds": [7]})
+    )
+    plan = plan_grid(Path("grid.yaml"), options=["--skip-checks"])
+    cell = plan.wanted[0]
+    plan.folder.cells.mkdir(parents=True)
+    first = arguments(plan, cell)
+    assert first == ["launch", "grids/small/cells/gspo-lag1-seed7.yaml", "--skip-checks"]
+    assert sat_slime_command(*first, "--dry-run").exit_code == 0
+    run = RunFolder.create("grids/small/runs/gspo-lag1-seed7", Path(first[1]).read_text())
+    run.unlock()
+    run.started("a-job")
+    assert arguments(plan, cell) == ["status", str(run.path), "--follow"]
+    run.ended("failed", "no GPU")
+    assert arguments(plan, cell) == first
+    (run.checkpoints / "latest_checkpointed_iteration.txt").write_text("1")
+    assert arguments(plan, cell) == ["launch", str(run.path), "--resume", "--skip-checks"]

@@ -14,6 +14,7 @@ import pytest
 import yaml
 from command_line import LAPTOP, PAPER, sat_slime_command, settings, state
 from rich.console import Console
+from waiting import until
 
 from sat_slime.cli import slime_run
 from sat_slime.cli.slime_run import plan_slime_run, saved_iterations
@@ -250,6 +251,23 @@ def processes_of(ray):
             if f"RAY_TMPDIR={ray.folder}".encode() in (process / "environ").read_bytes():
                 found.append((process / "cmdline").read_text())
     return found
+
+
+@pytest.mark.engine
+def test_a_killed_grid_takes_up_the_job_that_goes_on(file, tmp_path):
+    grid = {"name": "small", "run": "run.yaml", "methods": ["gspo"], "lags": [1], "seeds": [7]}
+    Path("grid.yaml").write_text(yaml.safe_dump(grid))
+    arguments = ["grid", "grid.yaml", "--skip-checks", *waits(before=3)]
+    run, log = Path("grids/small/runs/gspo-lag1-seed7"), Path("grids/small/runs/gspo-lag1-seed7/log.txt")
+    with subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as killed:
+        until(lambda: log.exists() and "waits before rollout 3" in log.read_text(), killed)
+        killed.kill()
+    job = json.loads((run / "job.json").read_text())
+    (tmp_path / "go").touch()
+    result = sat_slime_command(*arguments)
+    assert result.exit_code == 0, result.output
+    assert json.loads((run / "job.json").read_text()) == job  # the same, followed to its end
+    assert state(run)["status"] == "finished" and log.read_text().count("step 7: ") == 1
 
 
 def test_resume_from_points_slime_to_the_older_checkpoint_and_drops_the_rows(begun):
