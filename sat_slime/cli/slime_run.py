@@ -4,13 +4,12 @@ log, sent again where it died, asked after and ended from any terminal."""
 from __future__ import annotations
 
 import contextlib
-import math
 import re
 import shlex
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from sat_slime.cli.any_run import Plan, length_line, method_and_order, optimizer
 from sat_slime.cli.terminal import BAD_INPUT, Ending, refuse_failures, say, short, sigterm_as_ctrl_c, undisturbed, warn
 from sat_slime.config import ConfigError, SlimeConfig, dump_config, finding, load_config
 from sat_slime.config.finding import Finding, fail, ok, settings_findings
-from sat_slime.config.jsonl import append_row, keep_rows, number, read_rows, write_atomically
+from sat_slime.config.jsonl import append_row, keep_rows, number, parse_object, read_rows, write_atomically
 from sat_slime.config.rules import slime_config_warnings
 from sat_slime.launch import checks, local_ray, machine
 from sat_slime.launch.command import checkpoint_folder, run_folder, slime_command
@@ -35,7 +34,8 @@ from sat_slime.launch.small_run import ray_options
 from sat_slime.runs import going_back, saved
 from sat_slime.runs.folder import RunFolder, RunFolderError, writable
 from sat_slime.runs.live_view import RunView
-from sat_slime.runs.trackers import read_line, run_metrics
+from sat_slime.runs.reading import last_row
+from sat_slime.runs.trackers import read_line
 
 SlimePlan = Plan[SlimeConfig]
 
@@ -375,12 +375,34 @@ def how_to_go_on(folder: Path) -> str:
     )
 
 
-def _show(job: Job, console: Console, keep: bool = True) -> None:
-    """Show a job's progress until it ends; keep: also its log, which one process at a time may do."""
+def _show(job: Job, console: Console, keep: bool = True, is_again: bool = False) -> None:
+    """Show a job's progress until it ends: the rows that it writes into the run's folder, which all nodes see, and from
+    its log what it is at and what troubles it.
+
+    keep: also its log, which one process at a time may do. is_again: its newest step is told first.
+    """
     assert job.server is not None
-    show = Show(job.config)
-    done = saved_iterations(job.config, job.folder.path) * job.config.pipeline.optimizer_steps_per_rollout
-    view = RunView(title(job.config.name, job.config), optimizer_steps(job.config), console, done, clock=show.clock)
+    folder, steps = job.folder, job.config.pipeline.optimizer_steps_per_rollout
+    newest = last_row(folder.metrics)
+    view = RunView(
+        title(job.config.name, job.config), optimizer_steps(job.config), console, int(number(newest, "step", 0))
+    )
+
+    def step(row: dict[str, Any]) -> None:
+        view.step({**row, "iteration": int(number(row, "step", 0) - 1) // steps + 1})
+
+    told = {folder.eval: view.eval, folder.metrics: step}
+    read = {file: file.stat().st_size if file.exists() else 0 for file in told}
+
+    def catch_up() -> None:
+        for file, tell in told.items():
+            if file.exists() and file.stat().st_size > read[file]:
+                with file.open("rb") as lines:
+                    lines.seek(read[file])
+                    for line in lines:
+                        if line.endswith(b"\n") and (row := parse_object(line)):
+                            tell(row)
+                        read[file] += len(line) * line.endswith(b"\n")
 
     def on_break(error: JobError) -> None:
         if job.record.ray is not None and not is_running(job.record.ray):
@@ -388,8 +410,16 @@ def _show(job: Job, console: Console, keep: bool = True) -> None:
         view.message(str(error), "warning")
 
     with view:
-        for line in JobLog(job.folder.log).follow(job.server, job.record.job, keep, on_break):
-            show.read(line, view)
+        if is_again and newest:
+            step(newest)
+        for text in JobLog(folder.log).follow(job.server, job.record.job, keep, on_break):
+            line = read_line(text)
+            if line.kind == "phase":
+                view.status({"phase": line.text})
+            elif line.kind == "trouble":
+                view.message(line.text[:LONGEST_LINE], "warning")
+            catch_up()
+        catch_up()
 
 
 def follow(job: Job, console: Console) -> Ending:
@@ -409,53 +439,6 @@ def follow(job: Job, console: Console) -> Ending:
             return Ending("failed", f"the log cannot be followed any more: {error}", text)
         state = JobState("FAILED", None, died)
     return _end(replace(job, state=state), console)
-
-
-@dataclass
-class Show:
-    """Feeds a view with what slime's log says."""
-
-    config: SlimeConfig
-    rollout: dict[str, float] = field(default_factory=dict)
-    """Metrics of the newest rollout, which are logged before its optimizer steps."""
-    step: dict[str, float] = field(default_factory=dict)
-    """Metrics of the newest optimizer step."""
-    now: float = math.nan
-    """Time of the newest line that states one, so that a log that is read later shows the speed of its job."""
-
-    def clock(self) -> float:
-        return time.time() if math.isnan(self.now) else self.now
-
-    def read(self, text: str, view: RunView | None = None) -> None:
-        """Take in a line of the log."""
-        line = read_line(text)
-        self.now = self.now if line.time is None else line.time
-        if line.kind == "step":
-            counts = {
-                "step": line.number + 1,
-                "iteration": line.number // self.config.pipeline.optimizer_steps_per_rollout + 1,
-            }
-            self.step = {**self.rollout, **run_metrics(line.metrics), **counts}
-        elif line.kind in ("rollout", "perf"):
-            self.rollout.update(run_metrics(line.metrics))
-            length = self.rollout.get("response_lengths", self.rollout.get("response_len/mean", math.nan))
-            if length == length:
-                self.rollout["tokens/response_total"] = length * self.config.rollout.responses_per_iteration
-        if view is None:
-            return
-        if line.kind == "step":
-            view.step(self.step)
-        elif line.kind == "eval":
-            scores = {key.removeprefix("eval/"): value for key, value in line.metrics.items() if key.count("/") == 1}
-            shown = (f"{name} {value:.3f}" for name, value in scores.items() if name in self.config.eval.prompts)
-            # slime counts the evaluation of the initial weights as the first iteration's.
-            first = line.number == 0 and not self.step
-            when = "before training" if first else f"after iteration {line.number + 1}"
-            view.message(f"eval {when}: {', '.join(shown)}", "info")
-        elif line.kind == "phase":
-            view.status({"phase": line.text})
-        elif line.kind == "trouble":
-            view.message(line.text[:LONGEST_LINE], "warning")
 
 
 def _end(job: Job, console: Console) -> Ending:
@@ -478,17 +461,6 @@ def with_report(ending: Ending, folder: Path) -> Ending:
     if not (ending.ended and RunFolder(folder).metrics.exists()):
         return ending
     return replace(ending, text=f"{ending.text}\n{report_line(folder)}")
-
-
-def newest_step(job: Job) -> dict[str, Any]:
-    """Return the metrics of the newest optimizer step, from metrics.jsonl where the job writes it, else from its log;
-    empty before the first."""
-    if rows := read_rows(job.folder.metrics):
-        return rows[-1]
-    show = Show(job.config)
-    for line in JobLog(job.folder.log).lines(job.record.job):
-        show.read(line)
-    return show.step
 
 
 def note_end(job: Job) -> tuple[str, str | None]:
@@ -559,7 +531,7 @@ def follow_and_restart(job: Job, where: Where, console: Console) -> Ending:
             ending = follow(job, console)
             if not limit or ending.status != "failed" or not ending.ended:
                 return ending
-            steps = int(number(newest_step(job), "step", 0))
+            steps = int(number(last_row(job.folder.metrics), "step", 0))
             deaths.append(max(saved_iterations(config, path), steps // config.pipeline.optimizer_steps_per_rollout))
             try:
                 if not (why := refusal(began, deaths, ending.exit_code, limit)):
@@ -639,7 +611,7 @@ def job_status(path: Path) -> list[str]:
     where = f"job {record.job} at {record.address}" + (", which does not answer" if state == "lost" else "")
     _catch_up(job)
     checkpoint = f"after {saved} iterations" if saved else None
-    lines = status_lines(config, f"{state} ({where})", noted, newest_step(job), checkpoint)
+    lines = status_lines(config, f"{state} ({where})", noted, last_row(folder.metrics), checkpoint)
     measured, done = measured_in(folder.path, config)
     if noted.get("status") != "finished" and measured is not None:
         left = (config.pipeline.iterations - done) * measured.seconds
@@ -671,7 +643,7 @@ def watch_job(path: Path, console: Console) -> None:
     job = find(path)
     if job.goes_on:
         with _writing(job) as keep:
-            _show(job, console, keep)
+            _show(job, console, keep, is_again=True)
 
 
 def _catch_up(job: Job) -> None:

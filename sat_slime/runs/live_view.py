@@ -123,7 +123,8 @@ def eval_line(metrics: Mapping[str, Any]) -> str:
     accuracy, samples = number(metrics, "accuracy"), metrics.get("n_samples", "?")
     low, high = number(metrics, "accuracy/low_samples"), number(metrics, "accuracy/high_samples")
     interval = f" [{low:.3f}, {high:.3f}]" if low == low else ""
-    line = f"eval at step {metrics.get('step', '?')}: accuracy {accuracy:.3f}{interval} ({samples} samples)"
+    what = " ".join(filter(None, [metrics.get("dataset"), "accuracy"]))
+    line = f"eval at step {metrics.get('step', '?')}: {what} {accuracy:.3f}{interval} ({samples} samples)"
     weights = metrics.get("weights_step")
     return line if weights in (None, metrics.get("step")) else f"{line}, of the weights of step {weights}"
 

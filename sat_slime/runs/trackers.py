@@ -16,9 +16,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +137,6 @@ _METRICS = re.compile(
 _VALUE = re.compile(
     r"'(?P<key>[^']+)': (?:np\.\w+\()?(?P<value>[-+]?(?:\d+\.?\d*(?:e[-+]?\d+)?|nan|inf))(?=[,)}\s]|$)", re.IGNORECASE
 )
-_TIME = re.compile(r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)")
 _PHASE = re.compile(r"\bTimer (?P<name>\w+) start\b")
 _TROUBLE = re.compile(r"\b(?:\w*Error|\w*Exception|Traceback|out of memory|SIGKILL|SIGSEGV)\b")
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
@@ -158,25 +155,19 @@ class LogLine:
     """Metrics by slime's names: `train/loss`, `rollout/raw_reward`."""
     text: str = ""
     """The name of a phase, or the line that tells of trouble."""
-    time: float | None = None
-    """Seconds since the epoch, as the line states them."""
 
 
 def read_line(line: str) -> LogLine:
     """Return what a line of slime's log tells; nothing in it is evaluated."""
     line = _ESCAPES.sub("", line).strip()
-    time = None
-    if match := _TIME.search(line):
-        with suppress(ValueError):
-            time = datetime.strptime(match[1], "%Y-%m-%d %H:%M:%S").timestamp()
     if match := _METRICS.search(line):
         metrics = {value["key"]: float(value["value"]) for value in _VALUE.finditer(match["values"])}
-        return LogLine(match["kind"], int(match["number"]), metrics, time=time)
+        return LogLine(match["kind"], int(match["number"]), metrics)
     if match := _PHASE.search(line):
-        return LogLine("phase", text=match["name"].replace("_", " "), time=time)
+        return LogLine("phase", text=match["name"].replace("_", " "))
     if _TROUBLE.search(line):
-        return LogLine("trouble", text=line, time=time)
-    return LogLine("other", time=time)
+        return LogLine("trouble", text=line)
+    return LogLine("other")
 
 
 def log_rows(path: Path) -> Iterator[Row]:
@@ -199,12 +190,6 @@ def adopt(row: Mapping[str, Any]) -> Row:
     """Return a row of a run folder, completed: a metric that it lacks by our name is taken from slime's own name for
     it, which stands there without its prefix."""
     return {ours: row[own] for own, ours in _PLAIN.items() if own in row} | dict(row)
-
-
-def run_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Return metrics of a line of slime's log as a row of a run folder has them."""
-    prefixed = ("train/", "rollout/")
-    return adopt({key.partition("/")[2] if key.startswith(prefixed) else key: metrics[key] for key in metrics})
 
 
 def split_log(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Row], list[Row]]:

@@ -10,29 +10,17 @@ from unittest import mock
 
 import pytest
 import yaml
-from command_line import DENSE, PAPER, sat_slime_command
+from command_line import DENSE, sat_slime_command
 from rich.console import Console
 
 from sat_slime.cli import slime_run
 from sat_slime.cli.grid_run import arguments, plan_grid
-from sat_slime.cli.slime_run import Job, Show, follow
+from sat_slime.cli.slime_run import Job, follow
 from sat_slime.config import load_config
 from sat_slime.launch.job_files import JobRecord
 from sat_slime.launch.local_ray import LocalRay
 from sat_slime.launch.ray_jobs import JobError, JobServer, JobState
 from sat_slime.runs.folder import RunFolder
-from sat_slime.runs.live_view import RunView
-
-
-def test_an_evaluation_is_told_with_what_was_trained_before_it():
-    told = StringIO()
-    config = load_config(PAPER)
-    show, view = Show(config), RunView("run", 8, Console(file=told, width=200))
-    for line in ("eval 0: {'eval/aime24': 0.1}", "step 0: {'train/step': 0}", "eval 0: {'eval/aime24': 0.2}"):
-        show.read(line, view)
-    evaluations = [line for line in told.getvalue().splitlines() if line.startswith("eval")]
-    assert evaluations == ["eval before training: aime24 0.100", "eval after iteration 1: aime24 0.200"]
-
 
 OWN_RAY = LocalRay("http://127.0.0.1:1", 1, "/tmp/none")
 
@@ -95,15 +83,33 @@ def test_a_run_whose_ray_was_killed_with_all_else_is_dead(begun, tmp_path, alone
 
 
 def test_status_follows_a_job_that_goes_on_keeps_its_log_and_then_says_how_it_ended(begun, monkeypatch):
+    """Of its rows the newest is shown first, a torn one once it is whole."""
+    score = '{"step": 8, "dataset": "aime24", "accuracy": 0.25, "n_samples": 30}\n'
+
+    def follow(_):
+        for file, text in ((begun.metrics, '{"step": 6}\n{"step"'), (begun.metrics, ": 7}\n"), (begun.eval, score)):
+            with file.open("a") as rows:
+                rows.write(text)
+            yield "step 6: {'train/loss': 0.5}\n"
+        yield "torch.OutOfMemoryError: CUDA out of memory.\n"
+
     server = mock.create_autospec(JobServer, instance=True)
-    server.follow.return_value = iter(["step 6: {'train/loss': 0.5}\n", "step 7: {'train/loss': 0.25}\n"])
+    server.follow.side_effect = follow
     server.state.side_effect = [JobState("RUNNING"), JobState("SUCCEEDED", 0)]
-    server.log.return_value = "step 6: {'train/loss': 0.5}\nstep 7: {'train/loss': 0.25}\n"
+    server.log.return_value = "step 6: {'train/loss': 0.5}\n"
     monkeypatch.setattr(slime_run, "JobServer", lambda address: server)
     begun.started("job-1")
     shown = sat_slime_command("status", begun.path, "--follow").stdout
-    assert "step 7/8" in shown and "step 8/8" in shown and "state       finished (job job-1" in shown
-    assert begun.log.read_text().count("step 7: ") == 1
+    told = (
+        "step 5/8",
+        "step 6/8",
+        "step 7/8",
+        "eval at step 8: aime24 accuracy 0.250 (30 samples)",
+        "warning: torch.Out",
+    )
+    assert [line for line in shown.splitlines()[:5] if line.startswith(told)] == shown.splitlines()[:5]
+    assert "state       finished (job job-1" in shown and "progress    step 7 of 8" in shown
+    assert begun.log.read_text().count("step 6: ") == 3
 
 
 def test_the_command_of_a_grids_cell_depends_on_its_job(settings_of_a_run):

@@ -49,7 +49,6 @@ def followed(begun, monkeypatch):
     config = load_config(begun.config, [], {"cluster.restarts": 9})
     job = Job(begun, config, JobRecord.read(begun.path), server=None)
     begun.lock()
-    monkeypatch.setattr(slime_run, "newest_step", lambda _: {"step": 5})
     monkeypatch.setattr(slime_run, "follow", lambda *_: DEAD)
     monkeypatch.setattr(slime_run, "_send", lambda *_, **__: job)
     monkeypatch.setattr(slime_run, "FIRST_PAUSE_S", 0.0)
