@@ -90,8 +90,6 @@ _OF_STABILIZERS = (
     Metric("m2po/largest", "nats²", "The largest d² of an outward token that is kept.", "max"),
     Metric("ipo/masked", "share", "Tokens whose r A IPO drops."),
     Metric("sat/q", "nats", "The quantile that opens the gate."),
-    Metric("sat/q_min", "nats", "The smallest quantile of the step's micro-batches.", "min", runtime="slime"),
-    Metric("sat/q_max", "nats", "The largest quantile of the step's micro-batches.", "max", runtime="slime"),
     Metric("sat/{radius_high,radius_low}", "radius", "[The one radius](objective.md#one-radius) above and below 1 at which PPO's gradient is SAT's. Missing beside a radius policy."),
     Metric("sat/gate_rate", "share", "Tokens beyond the gate."),
     Metric("sat/newly_clipped", "share", "Tokens whose gradient SAT removed and the base, its gates included, would have kept; 0 throughout: SAT was a no-op."),

@@ -62,9 +62,9 @@ def no_canary(args: Namespace) -> list[str]:
 class PushCanary:
     """Judges each push of a run. After a resume the limit is learned anew, since engines start anew."""
 
-    def __init__(self, args: Namespace, then: Literal["warn", "stop"]) -> None:
+    def __init__(self, then: Literal["warn", "stop"]) -> None:
         """then: what follows where an engine does not hold the weights."""
-        self._canary, self._then = Canary(_dtype(args)), then
+        self._canary, self._then = Canary("bfloat16"), then  # what engines compute in, but on a CPU
 
     def check(self, from_ranks: Sequence[Any], engines: Mapping[int, str]) -> dict[str, float]:
         """Return the metrics of a push.
@@ -100,15 +100,6 @@ class PushCanary:
         if message:
             logger.warning("sat_slime: %s", message)
         return metrics
-
-
-def _dtype(args: Namespace) -> str:
-    """Return the arithmetic of the less precise of trainer and engines."""
-    of_engines = getattr(args, "sglang_dtype", None) or "auto"  # bf16 or fp16 with SGLang, for weights of fp32 too
-    if getattr(args, "fp16", False) or of_engines in ("half", "float16"):
-        return "float16"
-    exact = not getattr(args, "bf16", False) and of_engines in ("float", "float32")
-    return "float32" if exact else "bfloat16"
 
 
 def _ask(url: str, sequences: Sequence[Sequence[int]]) -> EngineScores:

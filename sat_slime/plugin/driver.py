@@ -156,7 +156,7 @@ def train(host: Host, order: SlimePipelineConfig, begun: float) -> None:
     evaluates = args.eval_interval is not None
     clock = Clock(args, begun)
     saved = set() if order.keep_checkpoints is None else _own_checkpoints(args)
-    canary = None if order.canary == "none" else PushCanary(args, order.canary)
+    canary = None if order.canary == "none" else PushCanary(order.canary)
 
     of_push = _push(host, canary, clock, "start")
     if args.check_weight_update_equal:

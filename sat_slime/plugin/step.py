@@ -145,10 +145,7 @@ class TrainerState:
         if batch.get(_RECORDED):
             return
         batch[_RECORDED] = True
-        metrics = dict(surrogate.metrics)
-        if "sat/q" in metrics:  # the mean over micro-batches would hide how far they are apart
-            metrics |= {"sat/q_min": metrics["sat/q"], "sat/q_max": metrics["sat/q"]}
-        self._metrics.add(metrics, surrogate.n)
+        self._metrics.add(surrogate.metrics, surrogate.n)
         columns = {"surrogate": surrogate.values, "mask": tokens.mask}
         if has_rollout:
             columns |= {"log_probs": tokens.log_probs, "rollout": tokens.rollout_log_probs}

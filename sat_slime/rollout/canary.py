@@ -17,7 +17,7 @@ SEQUENCES = 8
 FACTOR = 3.0
 """The limit over the median of what passed. From push to push the mean of 120 tokens of a bf16 MoE model varies by half
 of itself."""
-BOUNDS = {"float32": (1e-5, 1e-2), "bfloat16": (2e-3, 0.5), "float16": (1e-3, 0.5)}
+BOUNDS = {"float32": (1e-5, 1e-2), "bfloat16": (2e-3, 0.5)}
 """nats: no limit is below the first, however well the first scores agree, nor above the second, so that an engine with
 another model does not pass at the first push."""
 REMEMBERED = 16

@@ -22,7 +22,6 @@ from sat_slime.rollout.canary import canary_sequences, prefix_length
 
 SEQUENCES = canary_sequences(100, 8)
 SCORED = sum(len(sequence) - prefix_length(SEQUENCES) for sequence in SEQUENCES)
-FP32 = Namespace(sglang_dtype="float32", bf16=False, fp16=False)
 
 
 def log_probs(version: int) -> np.ndarray:
@@ -82,7 +81,7 @@ def pushed(judge: PushCanary, engines, version: int):
 
 
 def test_each_engine_is_asked_once_on_its_own_address(engines):
-    judge = PushCanary(FP32, "stop")
+    judge = PushCanary("stop")
     for version in (0, 1):
         for engine in engines:
             engine.take(version)
@@ -96,7 +95,7 @@ def test_each_engine_is_asked_once_on_its_own_address(engines):
     ("says", "words"), [("1", "still holds the weights of version 0, and says 1"), ("7", "version 0, and says 7")]
 )
 def test_stop_ends_with_one_line_that_names_the_engine(engines, says, words):
-    judge = PushCanary(FP32, "stop")
+    judge = PushCanary("stop")
     pushed(judge, engines, 0)
     engines[0].take(1)
     engines[1].says = says
@@ -108,7 +107,7 @@ def test_stop_ends_with_one_line_that_names_the_engine(engines, says, words):
 
 
 def test_warn_measures_and_tells_the_engines_and_a_dead_one(engines, caplog):
-    judge = PushCanary(FP32, "warn")
+    judge = PushCanary("warn")
     judge.check([trainer_scores(0)], {1: engines[0].url, 2: engines[1].url})
     engines[0].take(1)
     told = judge.check([trainer_scores(1)], {0: "http://127.0.0.1:9", 1: engines[0].url, 2: engines[1].url})
@@ -126,8 +125,8 @@ def test_warn_measures_and_tells_the_engines_and_a_dead_one(engines, caplog):
 )
 def test_a_push_that_cannot_be_checked_is_no_push_that_passed(engines, told, given, why, caplog):
     with pytest.raises(PushNotTaken, match=why):
-        PushCanary(FP32, "stop").check(told, given)
-    assert PushCanary(FP32, "warn").check(told, given) == {"canary/faults": 1}
+        PushCanary("stop").check(told, given)
+    assert PushCanary("warn").check(told, given) == {"canary/faults": 1}
     assert why in caplog.text and "set pipeline.canary to none" in caplog.text
 
 
@@ -146,7 +145,7 @@ def test_the_canary_of_a_push_is_checked_before_the_next_batch_and_the_batch_rep
         return [None, trainer_scores(version)]
 
     monkeypatch.setattr(driver.Host, "engines", lambda host: urls(engines))
-    given = {"update_weights": update_weights, "metrics": metrics, "sglang_dtype": "float32"}
+    given = {"update_weights": update_weights, "metrics": metrics}
     with pytest.raises(PushNotTaken, match=rf"rollout engine 1 \({engines[1].url}\) .*version 0"):
         calls(monkeypatch, driver.SlimePipelineConfig(lag=0, canary="stop"), 3, **given)
     assert [one["canary/faults"] for one in metrics] == [0], "one batch is trained"
@@ -167,12 +166,6 @@ def test_flags_with_which_no_canary_can_be_are_refused():
     for flag in NO_CANARY:
         with pytest.raises(ConfigError, match=f"--{flag} is set, and pipeline.canary is not none: "):
             driver.take_over(with_canary(**{flag.replace("-", "_"): True}))
-
-
-def test_the_limit_is_that_of_the_less_precise(engines):
-    for flags, floor in (({"sglang_dtype": "float32"}, 1e-5), ({"bf16": True}, 2e-3), ({"sglang_dtype": "half"}, 1e-3)):
-        judge = PushCanary(Namespace(**flags), "warn")
-        assert pushed(judge, engines, 0)["canary/limit"] == floor
 
 
 # --------------------------------------------------------------------------------------------------------- the trainer

@@ -165,7 +165,6 @@ def test_metrics_are_those_of_all_active_tokens_of_the_step() -> None:
     expected = mismatch_metrics(pi, mu, mask, checkpoint_log_probs=pi_l)
     assert {name: result.metrics[name] for name in expected} == pytest.approx(expected, rel=1e-3)
     (result,) = on_ranks(Layout(), step, args_of("sat-grpo"), problem)
-    assert result.metrics["sat/q_min"] < result.metrics["sat/q"] < result.metrics["sat/q_max"]
     assert 0 < result.metrics["sat/radius_high"] <= 0.2
 
 
