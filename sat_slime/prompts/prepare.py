@@ -46,7 +46,7 @@ class Counted(NamedTuple):
     """Its id on the hub, with a revision where the one of the paper's time is known."""
     what: Literal["rows", "texts"]
     """The column of the account that the paper counted."""
-    count: int
+    expected: int
 
 
 PAPER = {
@@ -128,7 +128,7 @@ def prepare(out: Path, sources: Mapping[str, str], overwrite: bool, console: Con
     for one in sets:
         counts = (f"{count:,} {what.replace('_', ' ')}" for what, count in one.account.items())
         console.print(f"{one.name}: {', '.join(counts)}")
-    papers = PAPER["dapo"].count + PAPER["dolci"].count
+    papers = PAPER["dapo"].expected + PAPER["dolci"].expected
     paper = "as in the paper" if len(train) == papers else f"the paper has {papers:,}"
     console.print(f"{len(train):,} training prompts; {paper}, whose sum leaves in what comes again")
     for one in sets:
@@ -218,9 +218,9 @@ def differences(sets: Sequence[PromptSet]) -> list[str]:
     """Return in what the sets differ from those that the paper counted, a sentence each."""
     counts = ((one, PAPER[one.name], one.account[PAPER[one.name].what]) for one in sets)
     return [
-        f"{one.name} has {count:,} {paper.what}, not {paper.count:,}"
+        f"{one.name} has {count:,} {paper.what}, not {paper.expected:,}"
         for one, paper, count in counts
-        if count != paper.count
+        if count != paper.expected
     ]
 
 
@@ -251,7 +251,7 @@ def manifest(sets: Sequence[PromptSet]) -> dict[str, Any]:
             **(one.hub or {"path": str(file.absolute())}),
             "file": {"name": file.name, "bytes": file.stat().st_size, "sha256": sha256(file)},
             "counts": one.account,
-            "paper": {paper.what: paper.count},
+            "paper": {paper.what: paper.expected},
             "left_out": one.left_out,
         }
 

@@ -35,8 +35,8 @@ def rows(path):
 @pytest.fixture
 def sets(tmp_path, monkeypatch):
     """Small sets in the original formats, which pass for the paper's; the options that name them."""
-    for name, count in (("dapo", 60), ("dolci", 25), ("aime24", 30)):
-        monkeypatch.setitem(prepare.PAPER, name, prepare.PAPER[name]._replace(count=count))
+    for name, expected in (("dapo", 60), ("dolci", 25), ("aime24", 30)):
+        monkeypatch.setitem(prepare.PAPER, name, prepare.PAPER[name]._replace(expected=expected))
     dapo = write(tmp_path / "dapo/data/dapo-math-17k.parquet", dapo_rows(pairs(0, 60), 4), row_group=37)
     dolci = write(tmp_path / "dolci/data/train-00000-of-00001.parquet", dolci_rows(pairs(50, 75)))
     aime = write(tmp_path / "aime-2024.parquet", dapo_rows(AIME, 32))
