@@ -242,10 +242,11 @@ def test_a_broken_file_is_told_with_its_place(tmp_path, name, content, message):
         gathered_file(tmp_path / name)
 
 
-def test_a_parquet_file_of_other_columns_is_told(tmp_path):
+@pytest.mark.parametrize("problem", ["text", "prompt"])
+def test_a_parquet_file_of_other_columns_is_told(tmp_path, problem):
     pytest.importorskip("pyarrow", reason="needs pip install '.[data]'")
-    path = write(tmp_path / "other.parquet", [{"text": "p", "target": "1"}])
-    with pytest.raises(ConfigError, match=r"its columns are text, target: .*a label in label, ground_truth"):
+    path = write(tmp_path / "other.parquet", [{problem: "p", "target": "1"}])
+    with pytest.raises(ConfigError, match=rf"its columns are {problem}, target: .*a label in label, ground_truth"):
         gathered_file(path)
 
 

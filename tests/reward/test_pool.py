@@ -10,8 +10,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from waiting import until
 
 pytest.importorskip("math_verify", reason="needs pip install '.[reward]'")
@@ -156,11 +154,13 @@ def test_no_response_runs_code(pool, tmp_path, mode):
     assert {verdict.reason for verdict in verdicts if verdict.reward} == set()
 
 
-@pytest.mark.parametrize("count", [250, pytest.param(10_000, marks=pytest.mark.slow)])
-def test_hostile_responses_end_with_a_verdict(pool, tmp_path, count):
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("count", [180, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_hostile_responses_end_with_a_verdict(pool, tmp_path, count, mode):
     pairs = list(hostile(count, str(tmp_path / "canary"), seed=count))
-    reasons = [verdict.reason for verdict in pool.verify_batch(pairs)]
-    assert len(reasons) == count and set(reasons) <= {*CORRECT, *WRONG, *KILLED} - {"crash", "forbidden"}
+    verdicts = pool.verify_batch(pairs, mode)
+    assert {verdict.reason for verdict in verdicts} <= {*CORRECT, *WRONG, *KILLED} - {"crash", "forbidden"}
+    assert all(verdict.reward == (verdict.reason in CORRECT) for verdict in verdicts) and len(verdicts) == count
     assert not (tmp_path / "canary").exists()
     assert pool.verify("Answer: 5", "5").reward == 1.0
 
@@ -172,20 +172,6 @@ def test_towers_and_deep_nests_are_refused_before_they_cost(pool):
     verdicts = pool.verify_batch([(f"\\boxed{{{answer}}}", "\\sqrt{2}") for answer in [*nests, unions]])
     assert [verdict.reason for verdict in verdicts] == ["too_large"] * 5
     assert pool.drain_metrics()["kills"] == 0
-
-
-@settings(max_examples=60, suppress_health_check=list(HealthCheck))
-@given(
-    st.one_of(
-        st.text(), st.lists(st.sampled_from(["\\frac{", "}", "{", "^", "x", "2", "\\sqrt", "(", ",", "="])).map("".join)
-    ),
-    st.sampled_from(LABELS),
-    st.sampled_from(MODES),
-)
-def test_any_text_has_a_verdict(pool, text, label, mode):
-    verdict = pool.verify(f"\\boxed{{{text}}}", label, mode)
-    assert verdict.reason in (*CORRECT, *WRONG, *KILLED)
-    assert verdict.reward == (verdict.reason in CORRECT)
 
 
 def test_the_event_loop_goes_on_while_verdicts_are_made(pool):
