@@ -18,12 +18,3 @@ def test_a_second_signal_does_not_interrupt_what_ends_processes(number):
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), number)
     assert done == ["ended"]
-
-
-def test_a_wrapped_function_is_undisturbed_at_each_call():
-    def interrupt():
-        os.kill(os.getpid(), signal.SIGINT)
-        return "ended"
-
-    wrapped = undisturbed()(interrupt)
-    assert [wrapped(), wrapped()] == ["ended", "ended"]

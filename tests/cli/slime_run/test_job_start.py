@@ -12,13 +12,12 @@ from unittest import mock
 
 import pytest
 import yaml
-from command_line import LAPTOP, PAPER, sat_slime_command, settings, state
-from rich.console import Console
+from command_line import LAPTOP, PAPER, STAND_IN, sat_slime_command, settings, state
 from waiting import until
 
 from sat_slime.cli import slime_run
 from sat_slime.cli.slime_run import plan_slime_run, saved_iterations
-from sat_slime.config import ConfigError, load_config
+from sat_slime.config import finding, load_config
 from sat_slime.config.jsonl import read_rows
 from sat_slime.launch import checks, local_ray, machine
 from sat_slime.launch.local_ray import LocalRay, how_it_died, is_running, stop_ray
@@ -35,26 +34,12 @@ COMMAND = [sys.executable, "-c", "from sat_slime.cli import main; main()"]
 
 
 def test_what_slime_refuses_ends_a_launch_before_its_ray_is_started(tmp_path, monkeypatch):
-    package = tmp_path / "slime" / "slime" / "utils"
-    package.mkdir(parents=True)
-    for file in (package.parent / "__init__.py", package / "__init__.py"):
-        file.touch()
-    (package / "arguments.py").write_text(
-        "import argparse\n"
-        "def parse_args():\n"
-        "    parser = argparse.ArgumentParser()\n"
-        "    for flag in ('--num-layers', '--rollout-batch-size', '--sglang-mem-fraction-static', '--lr'):\n"
-        "        parser.add_argument(flag, type=float)\n"
-        "    args, _ = parser.parse_known_args()\n"
-        "    assert args.lr == 1, 'too slow'\n"
-    )
+    refusal = finding.fail("flags", "slime.lr is 0.0005: slime refuses the command: too slow")
     monkeypatch.setattr(machine, "machine_findings", lambda *_: ())
-    monkeypatch.setattr(checks, "flag_errors", lambda *_: [])  # this slime has few flags
+    monkeypatch.setattr(checks, "parser_findings", lambda *_: [refusal])
     monkeypatch.setattr(local_ray, "start_ray", mock.Mock(side_effect=AssertionError))
-    config = load_config(LAPTOP, [f"cluster.slime_dir={tmp_path}/slime", f"output_dir={tmp_path}"])
-    plan = plan_slime_run(config, LAPTOP, None, resume=False, look_for_slime=False)
-    with pytest.raises(ConfigError, match=r"^flags: slime\.lr is 0\.0005: slime refuses the command: too slow"):
-        slime_run._cluster(plan, slime_run.Where(), Console())
+    told = sat_slime_command("launch", LAPTOP, *settings(f"output_dir={tmp_path}", f"cluster.slime_dir={STAND_IN}"))
+    assert told.exit_code == 2 and f"error: flags: {refusal.detail}" in told.stderr
 
 
 def waits(before):
