@@ -46,7 +46,8 @@ def settings_of_a_run(tmp_path):
 
 
 @pytest.fixture
-def file(tmp_path, ray_server, settings_of_a_run):
+def file(tmp_path, ray_server, settings_of_a_run, monkeypatch):
+    monkeypatch.setattr("sat_slime.report.run.figures", lambda *_: ())  # drawn in their own tests
     path = tmp_path / "run.yaml"
     settings_of_a_run["cluster"]["address"] = ray_server.address
     path.write_text(yaml.safe_dump(settings_of_a_run))

@@ -26,15 +26,6 @@ def test_memory_that_the_settings_give_is_judged_on_a_machine_without_slime(tmp_
     assert "more slime.tensor-model-parallel-size" in result.stderr
 
 
-def test_a_slime_that_is_too_old(tmp_path):
-    for file in ("train.py", "slime/backends/megatron_utils/actor.py", "slime/ray/rollout.py"):
-        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / file).write_text("")
-    result = sat_slime_command("launch", PAPER, "--dry-run", *settings(f"cluster.slime_dir={tmp_path}"))
-    assert result.exit_code == 2
-    assert f"error: slime: slime at {tmp_path}/slime is too old" in result.stderr
-
-
 def test_a_remote_cluster_is_not_taken_for_this_machine():
     result = sat_slime_command("launch", PAPER, "--dry-run", "--address", "http://10.0.0.1:8265")
     assert result.exit_code == 0
