@@ -67,6 +67,7 @@ FAULTS = [
     ("rollout: {dtype: fp32}", "rollout.dtype is 'fp32': it must be one of float32, bfloat16"),
     ("method: {denominator: rolout}", "method.denominator is 'rolout': it must be one of rollout, checkpoint, trainer"),
     ("pipeline: 8", "pipeline is 8: it is a section with the keys mode, lag, iterations"),
+    ("method: 8", "method is 8: it is a section, or the name of a method, such as sat-gspo"),
     ("train: {lr: .nan}", "train.lr is nan"),
     ("train: {lr: .inf}", "train.lr is inf"),
     ("name: ../up", "name is '../up': it takes letters"),

@@ -289,7 +289,7 @@ method=sat-gspo method.denominator=checkpoint pipeline.lag=0 pipeline.optimizer_
 rollout.max_response_tokens=21 model.max_positions=30 train.tokens_per_microbatch=30
 task.max_digits=4 eval.problems=47
 task.max_digits=4 eval.problems=48 eval.every_n_iterations=0
-pipeline.mode=streaming pipeline.lag=4 pipeline.max_staleness=3 pipeline.queue_prompts=48
+pipeline.mode=streaming pipeline.lag=4 pipeline.max_staleness=3 pipeline.queue_prompts=16
 method.dppo.delta=0.1 method=grpo
 """.strip().splitlines()
 
@@ -301,7 +301,7 @@ method=grpo-tis method.denominator=trainer
 method=grpo method.denominator=trainer method.base=icepop
 method=grpo method.denominator=trainer pipeline.lag=0
 method=grpo method.denominator=trainer pipeline.optimizer_steps_per_rollout=2
-pipeline.mode=streaming pipeline.lag=4 pipeline.max_staleness=3 pipeline.queue_prompts=48
+pipeline.mode=streaming pipeline.lag=4 pipeline.max_staleness=3 pipeline.queue_prompts=16
 """.strip().splitlines()
 
 

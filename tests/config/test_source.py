@@ -70,6 +70,7 @@ FAULTS = [
     ("{a: " * 100_000, ".*: not valid YAML: "),  # what is nested without end ends no process
     ("- " * 100_000, ".*: not valid YAML: "),
     ("[" * 100_000, ".*: not valid YAML: "),
+    ("a: 1\nb: \x01", r":2: the character U\+0001 is no text: the file is damaged"),
     (b"\xff\xfe\x00", ": cannot be read: not UTF-8"),
     *((text, ": holds no settings: write some") for text in ("", "# nothing\n", "---\n", "null", "{}")),
     *((f"seed: 1\nextends: {parent}", ":2: extends is .*; it takes the path") for parent in ("", "null", "[a]", "3")),
