@@ -13,7 +13,7 @@ from typing import Any
 
 from sat_slime.config.slime_schema import SlimeConfig, SlimeModelConfig
 from sat_slime.config.source import ConfigError
-from sat_slime.launch.hf_checkpoint import read_tokenizer, stop_tokens, turn_end
+from sat_slime.launch.hf_checkpoint import read_tokenizer, reason_of, stop_tokens, turn_end
 from sat_slime.models.families import Weight
 
 SCRIPT = "\\boxed{"
@@ -74,22 +74,24 @@ def make_material(run: SlimeConfig, thin: SlimeConfig, folder: Path) -> None:
 
 # ---------------------------------------------------------------------------------------------------------- tokenizer
 
-TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt", "tokenizer.model")
-"""Files of a Hugging Face folder, one of which is there if it has a tokenizer."""
-BESIDE = ("special_tokens_map.json", "added_tokens.json", "chat_template.jinja", "generation_config.json")
-"""Further files of its tokenizer, template and stop tokens."""
+TOKENIZER_FILES = (
+    *("tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt", "tokenizer.model"),
+    *("special_tokens_map.json", "added_tokens.json", "chat_template.jinja", "generation_config.json"),
+)
+"""Files of a Hugging Face folder that are its tokenizer's, its template and its stop tokens."""
 
 
 def copy_tokenizer(run: SlimeConfig, out: Path) -> None:
     """Copies the run's tokenizer into a model's folder. Raises ConfigError where it is not on this machine."""
-    own = Path(run.model.hf_checkpoint or "")
-    if not any((own / name).is_file() for name in TOKENIZERS):
-        here = f"slime.hf-checkpoint is {run.model.hf_checkpoint}: no tokenizer is there, which a rehearsal takes"
+    for name in TOKENIZER_FILES:
+        if (file := Path(run.model.hf_checkpoint or "") / name).is_file():
+            shutil.copyfile(file, out / name)
+    try:
+        read_tokenizer(out)
+    except Exception as error:  # whatever a broken file, or transformers that is missing, raises
+        here = f"slime.hf-checkpoint is {run.model.hf_checkpoint}: no tokenizer can be read there ({reason_of(error)})"
         make = "hf download OWNER/NAME --exclude '*.safetensors' --local-dir DIR"
-        raise ConfigError([f"{here}: download the model's ({make}) and set it to DIR"])
-    for name in (*TOKENIZERS, *BESIDE):
-        if (own / name).is_file():
-            shutil.copyfile(own / name, out / name)
+        raise ConfigError([f"{here}: download the model's ({make}) and set it to DIR"]) from error
 
 
 # ------------------------------------------------------------------------------------------------------------ prompts
