@@ -66,6 +66,8 @@ def test_files_of_slimes_metrics_without_any_run_folder(tmp_path):
     text = write_comparison(paths, tmp_path / "out").read_text()
     for part in ("ours, model not stated, 1 seed", "The runs come without their settings", "another run"):
         assert part in text
+    runs = {(run.method, run.lag, run.seed, run.counts) for run in collect(paths).runs}
+    assert {("gspo", 8, 1, True), ("sat-gspo", 8, 1, True)} < runs
 
 
 def test_files_of_one_name_are_lines_of_their_own(tmp_path):

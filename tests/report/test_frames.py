@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from synthetic import step_metrics, write_cell
+from synthetic import write_cell
 
 from sat_slime.config import GridConfig, load_config
 from sat_slime.config.jsonl import to_json
@@ -34,14 +34,6 @@ def test_a_run_folder_says_what_it_is(tmp_path):
 @pytest.mark.parametrize("steps, state, counts", [(90, "failed", 0), (90, "running", 0), (200, None, 1), (0, None, 0)])
 def test_only_whole_runs_count(tmp_path, steps, state, counts):
     assert load_compared_run(write_cell(tmp_path / "run", "grpo", 1, 0, steps, state)).counts == counts
-
-
-def test_without_a_config_the_name_tells(tmp_path):
-    path = tmp_path / "gspo-tis-lag8-seed3"
-    path.mkdir()
-    (path / "metrics.jsonl").write_text(to_json(step_metrics(1)) + "\n")
-    run = load_compared_run(path)
-    assert (run.method, run.lag, run.seed, run.counts) == ("gspo-tis", 8, 3, True)
 
 
 def test_broken_files_are_left_out(tmp_path):
