@@ -47,7 +47,11 @@ def write_report(path: str | Path) -> Path:
         [first, *rest, config],
         title=run.name,
         subtitle=subtitle,
-        answer=[*verdict(run), *summary(run), f"{_steps(run)} {_how_it_ended(run)}"],
+        answer=[
+            *verdict(run),
+            *summary(run),
+            f"{run.steps} of {run.planned_steps or '?'} optimizer steps. {_how_it_ended(run)}",
+        ],
         warnings=findings(run),
         status=str(run.state.get("status", "unknown")),
     ).path
@@ -166,10 +170,6 @@ def _policy_share(metrics: Columns) -> str:
     )
 
 
-def _steps(run: Run) -> str:
-    return f"{run.steps} of {run.planned_steps or '?'} optimizer steps."
-
-
 def _how_it_ended(run: Run) -> str:
     status, error = run.state.get("status"), run.state.get("error")
     resume = f"Go on with: sat-slime launch {run.folder.path} --resume"
@@ -218,8 +218,7 @@ def findings(run: Run) -> Iterator[str]:
 
 def health(run: Run) -> Iterator[str]:
     """Tell what looked unhealthy at some time: the first time of each rule, and whether it held at the end."""
-    told = advisories(run.data.metrics, *measures(run.config))
-    for one in sorted(told, key=lambda one: one.since or 0):
+    for one in sorted(advisories(run.data, measures(run.config)), key=lambda one: one.since or 0):
         yield f"Health, from step {one.since}{', still at the end' if one.lasts else ''}: {one.text}."
 
 

@@ -422,9 +422,8 @@ def judge(metrics: Columns, evals: Columns, period: int) -> Collapse:
 # ------------------------------------------------------------------------------------------------------- runs of ours
 
 
-def measures(config: Mapping[str, Any]) -> tuple[int, dict[str, float]]:
-    """Return the steps of a lag cycle, and the numbers that rules measure by (`judged`), of a run with these settings,
-    as config.yaml has them."""
+def measures(config: Mapping[str, Any]) -> dict[str, float]:
+    """Return the numbers of a run's settings, as config.yaml has them, that rules measure by (`judged`)."""
     pipeline, sat = section(config, "pipeline"), section(section(config, "method"), "sat")
     lag, steps = pipeline.get("lag"), pipeline.get("optimizer_steps_per_rollout") or 1
     streams = pipeline.get("mode") == "streaming"
@@ -434,17 +433,16 @@ def measures(config: Mapping[str, Any]) -> tuple[int, dict[str, float]]:
         "lag": pipeline.get("max_staleness") if streams else None if lag is None else max(lag, 1) * steps,
         "responses": prompts * samples or None,
     }
-    period = max(1, (1 if lag is None else lag) * steps)
-    return period, {name: value for name, value in settings.items() if value is not None}
+    return {name: value for name, value in settings.items() if value is not None}
 
 
-def advisories(metrics: Columns, period: int, planned: Mapping[str, float]) -> Iterator[Symptom]:
-    """Yield what ever looked unhealthy in the columns of a run of ours."""
+def advisories(data: RunData, planned: Mapping[str, float]) -> Iterator[Symptom]:
+    """Yield what ever looked unhealthy in a run of ours."""
     for rule in RULES:
-        if rule.bound.runs != "slime" and has(metrics, rule.bound.metric):
-            values = metrics[rule.bound.metric]
-            steps = np.nan_to_num(metrics.get("step", np.zeros(len(values))))  # a damaged row may lack its own
-            if symptom := judged(rule, steps, values, period, planned):
+        if rule.bound.runs != "slime" and has(data.metrics, rule.bound.metric):
+            values = data.metrics[rule.bound.metric]
+            steps = np.nan_to_num(data.metrics.get("step", np.zeros(len(values))))  # a damaged row may lack its own
+            if symptom := judged(rule, steps, values, data.period, planned):
                 yield symptom
 
 

@@ -224,8 +224,8 @@ RESPONSES = CONFIG.rollout.prompts_per_iteration * CONFIG.rollout.samples_per_pr
 
 
 def advised(rows, planned=None):
-    period, told = measures(SETTINGS)
-    return list(advisories(columns(rows), period, told if planned is None else planned))
+    data = RunData(columns(rows), period=CONFIG.pipeline.lag)
+    return list(advisories(data, measures(SETTINGS) if planned is None else planned))
 
 
 def ill_rows(**illness):
@@ -298,7 +298,7 @@ def test_a_run_without_sat_is_advised_to_try_it_and_one_with_it_is_not(planned, 
     ],
 )
 def test_rules_measure_by_the_plan(settings, planned):
-    _, known = measures(LabConfig.model_validate(settings).model_dump(mode="json"))
+    known = measures(LabConfig.model_validate(settings).model_dump(mode="json"))
     assert {name: known.get(name) for name in planned} == planned
 
 
