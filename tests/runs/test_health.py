@@ -343,7 +343,7 @@ FEW = [0.1, 0.12, 0.12, 0.12, 0.12, 0.07, 0.07, 0.07, 0.07, 0.07]
         (CALM, RISING, 256, False),
         ([MISMATCH_CEILING + 0.01] * 100, FALLING, 256, True),  # it was never low
         ([MISMATCH_CEILING - 0.01] * 100, FALLING, 256, False),
-        (STORMY, [0.6] * 5 + [0.39] * 5, 256, True),
+        (STORMY, [0.6] * 5 + [0.39] * 5, 60, True),  # beyond 3 errors from 33 samples on
         (STORMY, [0.6] * 5 + [0.41] * 5, 256, False),
         (STORMY, FEW, 64, False),
         (STORMY, FEW, 6400, True),
