@@ -43,18 +43,16 @@ def summary(
     problems, samples = rewards.shape
     if samples % repeats:
         raise ValueError(f"{samples} samples a problem are not {repeats} evaluations of equal size")
-    means = rewards.mean(1)
     row: dict[str, Any] = {
         "accuracy": float(rewards.mean()),
-        "accuracy_by_problem": means.tolist(),
+        "accuracy_by_problem": rewards.mean(1).tolist(),
         "n_problems": problems,
         "n_samples": rewards.size,
     }
     if repeats > 1:
         row["accuracy_by_run"] = rewards.reshape(problems, repeats, -1).mean((0, 2)).tolist()
-    binary = bool(np.isin(rewards, (0.0, 1.0)).all())
-    row |= _named("accuracy", interval_over_problems(means, samples, binary))
-    row |= _named("accuracy", interval_over_samples(rewards, binary), "_samples")
+    if interval := interval_over_samples(rewards, binary=bool(np.isin(rewards, (0.0, 1.0)).all())):
+        row |= {"accuracy/low_samples": interval[0], "accuracy/high_samples": interval[1]}
     if lengths is not None:
         row["length_mean"] = float(np.mean(lengths))
     if truncated is not None:
@@ -68,40 +66,6 @@ def measured_weights(versions: Iterable[int | None]) -> int | None:
     """Return the one version of the weights that made all responses; None where they are several, or unknown."""
     known = set(versions)
     return known.pop() if len(known) == 1 else None
-
-
-def interval_over_problems(values: np.ndarray, samples: int, binary: bool = True) -> tuple[float, float] | None:
-    """Return the 95 % interval for the mean over all problems of this kind, of which these are a draw, each with fresh
-    samples.
-
-    Wilson's score interval of p, at the sample size n' = p (1 - p) / V that the variance V of the mean of problems
-    stands for, with Student's t of P - 1 degrees. V comes from the spread of the problems' values, so it holds both
-    the choice of problems and the sampling of responses; it is taken as if one more problem were there, half of it
-    always right and half never: of few problems a rare kind is easily missing. n' is at most P x N, and P where all
-    values are 0, or all 1.
-
-    Args:
-        values: (P,) estimate of each problem, in [0, 1] if `binary`.
-        samples: N.
-        binary: False: values of any size, and the plain t interval.
-
-    Returns:
-        None with fewer than two problems.
-    """
-    problems = len(values)
-    if problems < 2:
-        return None
-    from scipy.special import stdtrit  # Student's quantile; its import takes long
-
-    t = float(stdtrit(problems - 1, 0.975))
-    mean, squares = float(values.mean()), float(((values - values.mean()) ** 2).sum())
-    if not binary:
-        return _plain(mean, squares / (problems - 1) / problems, t)
-    spread = mean * (1 - mean)
-    if spread <= 0:
-        return _wilson(mean, problems, Z95)
-    squares += mean**2 / 2 + (1 - mean) ** 2 / 2
-    return _wilson(mean, min(problems * samples, spread / (squares / problems / problems)), t)
 
 
 def interval_over_samples(rewards: np.ndarray, binary: bool = True) -> tuple[float, float] | None:
@@ -123,25 +87,13 @@ def interval_over_samples(rewards: np.ndarray, binary: bool = True) -> tuple[flo
     if not binary:
         if samples < 2:
             return None
-        return _plain(mean, float(rewards.var(1, ddof=1).sum()) / (samples * problems**2), Z95)
+        half = Z95 * math.sqrt(float(rewards.var(1, ddof=1).sum()) / (samples * problems**2))
+        return mean - half, mean + half
     correct = rewards.sum(1)
     variances = (correct + 0.5) * (samples - correct + 0.5) / (samples * (samples + 1))
     variance = float(variances.sum()) / (samples * problems**2)
-    return _wilson(mean, max(rewards.size, mean * (1 - mean) / variance), Z95)
-
-
-def _named(name: str, interval: tuple[float, float] | None, suffix: str = "") -> dict[str, float]:
-    return {} if interval is None else {f"{name}/low{suffix}": interval[0], f"{name}/high{suffix}": interval[1]}
-
-
-def _wilson(p: float, n: float, quantile: float) -> tuple[float, float]:
-    """Wilson's score interval of a rate p among n, at a quantile of the normal or of Student's t."""
-    shrink = quantile**2 / n
-    center = (p + shrink / 2) / (1 + shrink)
-    half = quantile / (1 + shrink) * math.sqrt(p * (1 - p) / n + shrink / (4 * n))
-    return max(0.0, min(p, center - half)), min(1.0, max(p, center + half))
-
-
-def _plain(mean: float, variance: float, quantile: float) -> tuple[float, float]:
-    half = quantile * math.sqrt(variance)
-    return mean - half, mean + half
+    size = max(rewards.size, mean * (1 - mean) / variance)
+    shrink = Z95**2 / size
+    center = (mean + shrink / 2) / (1 + shrink)
+    half = Z95 / (1 + shrink) * math.sqrt(mean * (1 - mean) / size + shrink / (4 * size))
+    return max(0.0, min(mean, center - half)), min(1.0, max(mean, center + half))

@@ -101,7 +101,7 @@ def test_the_row_of_an_evaluation():
     assert (row["step"], row["weights_step"], row["time/eval"]) == (8, 6, 1.5)
     assert row["accuracy"] == pytest.approx(3 / 12)
     assert row["accuracy_by_run"] == pytest.approx([2 / 6, 1 / 6])
-    assert row["accuracy/low"] < row["accuracy"] < row["accuracy/high"]
+    assert row["accuracy/low_samples"] < row["accuracy"] < row["accuracy/high_samples"]
     assert (row["n_problems"], row["n_samples"]) == (3, 12)
     assert (row["reasons/number"], row["reasons/different"], row["reasons/no_answer"]) == (3, 8, 1)
     assert row["truncated"] == pytest.approx(1 / 12)

@@ -331,7 +331,8 @@ def test_the_scores_of_an_evaluation_are_those_of_every_runtime(sample_class, tm
     expected = summary(*graded)
     assert {key: row[key] for key in expected} == expected
     shown = {key: value for _, metrics in tracked for key, value in metrics.items()}
-    assert shown["eval/aime/accuracy/low"] == row["accuracy/low"] and shown["eval/aime/reasons/no_answer"] == 8
+    assert shown["eval/aime/accuracy/low_samples"] == row["accuracy/low_samples"]
+    assert shown["eval/aime/reasons/no_answer"] == 8
     assert "eval/aime/accuracy" not in shown, "slime logs it as eval/aime"
     _, evals = split_log([metrics for _, metrics in tracked] + [{"eval/step": 9, "eval/aime": row["accuracy"]}])
     assert [(one["dataset"], one["accuracy"]) for one in evals] == [("aime", row["accuracy"])]
@@ -353,7 +354,7 @@ def test_responses_that_no_problems_share_evenly_have_their_mean_alone(sample_cl
     log_eval(4, args, {"aime": evaluated(sample_class, "0")}, None)
     (row,) = read_rows(tmp_path / "eval.jsonl")
     assert (row["accuracy"], row["n_samples"], row["weights_step"]) == (0.25, 4, 0)
-    assert "accuracy/low" not in row and "4 rewards are not 3 samples a problem" in caplog.text
+    assert "accuracy/low_samples" not in row and "4 rewards are not 3 samples a problem" in caplog.text
 
 
 @pytest.mark.parametrize(
