@@ -105,7 +105,7 @@ launch slime.yaml --set slime.kl-loss-coef=1 | --kl-loss-coef | loss.kl_coef
 launch slime.yaml --set slime.sglang-tp-size=2 | --sglang-tp-size | slime.rollout-num-gpus-per-engine
 launch slime.yaml --set slime.save-retain-interval=80 | save-retain-interval | pipeline.keep_checkpoints
 launch slime.yaml --set slime.start-rollout-id=8 | start-rollout-id | --resume-from
-launch slime.yaml --set pipeline.mode=streaming --set slime.update-weight-transport=disk | disk | batch
+launch slime.yaml --set pipeline.mode=streaming --set slime.update-weight-transport=disk | disk | leave it out
 launch slime.yaml --set slime.rm-type=mathh --set slime.custom-rm-path=false | mathh | to math
 launch slime.yaml --set slime.rm-type=prime_math --set slime.custom-rm-path=false | prime_math | reward.prime_math
 """.strip().splitlines()
