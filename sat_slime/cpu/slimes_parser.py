@@ -73,9 +73,13 @@ def see_a_gpu() -> None:
     ]
     if "triton" in absent:
         # Megatron compiles its fusions as it is imported, and Inductor takes the stand-in for Triton.
-        torch.compile = lambda model=None, **_: model if model is not None else lambda function: function
+        torch.compile = _not_compiled
     # PyPI's torchvision is a CUDA build, which does not import beside a CPU torch.
     stand_in_for(*absent, *(["torchvision"] if torch.version.cuda is None else []))
+
+
+def _not_compiled(model: Any = None, **_: Any) -> Any:
+    return model if model is not None else lambda function: function
 
 
 def _parse(words: Sequence[str]) -> tuple[dict[str, str] | None, list[str]]:
