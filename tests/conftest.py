@@ -114,8 +114,8 @@ def pytest_sessionfinish(session):
 WITH_RAY = tuple(
     f"tests/{name}.py::"
     for name in (
-        *("cli/slime_run/test_job_start", "cli/slime_run/test_restarts", "cli/slime_run/test_slime_findings"),
-        *("cli/test_grid_command", "launch/test_checks", "launch/test_ray_jobs"),
+        *("cli/slime_run/test_job_start", "cli/slime_run/test_slime_findings", "cli/test_grid_command"),
+        *("launch/test_checks", "launch/test_ray_jobs"),
     )
 )
 """The files whose tests use `ray_server`, of which each worker would start one."""
