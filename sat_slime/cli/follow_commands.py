@@ -92,10 +92,11 @@ def status(
 
 def _show_grid(folder: GridFolder, follow: bool, console: Console) -> None:
     """Show how far a grid is, whoever runs it, and its runs; with `follow` until nobody runs it, or Ctrl-C."""
-    from sat_slime.cli.grid_run import headline, plan_grid, remark
+    from sat_slime.cli.grid_run import GridPlan, headline, plan_grid, remark
     from sat_slime.config import ConfigError
     from sat_slime.runs.folder import RunFolder
 
+    plan: GridPlan | None
     try:
         plan = plan_grid(folder.config)
     except ConfigError:  # its base has changed, or is one that a command which reads does not import

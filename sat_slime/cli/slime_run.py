@@ -8,7 +8,7 @@ import re
 import shlex
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -388,10 +388,10 @@ def _show(job: Job, console: Console, keep: bool = True, is_again: bool = False)
         title(job.config.name, job.config), optimizer_steps(job.config), console, int(number(newest, "step", 0))
     )
 
-    def step(row: dict[str, Any]) -> None:
+    def step(row: Mapping[str, Any]) -> None:
         view.step({**row, "iteration": int(number(row, "step", 0) - 1) // steps + 1})
 
-    told = {folder.eval: view.eval, folder.metrics: step}
+    told: dict[Path, Callable[[Mapping[str, Any]], None]] = {folder.eval: view.eval, folder.metrics: step}
     read = {file: file.stat().st_size if file.exists() else 0 for file in told}
 
     def catch_up() -> None:
