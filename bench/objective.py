@@ -92,6 +92,8 @@ KINDS = {
     "weight of a token": "grpo-decoupled",
     "weight of a response": "grpo-seq-tis",
     "proximal policy made up": "grpo-decoupled-a3po",
+    "clip inside a mean": "gmpo",
+    "clip of log pi": "cpgd",
     "score form of a token": "cispo",
     "score form of a response": "vespo",
     "penalty": "ipo",

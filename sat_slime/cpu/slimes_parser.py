@@ -106,12 +106,12 @@ def _parse(words: Sequence[str]) -> tuple[dict[str, str] | None, list[str]]:
 
 
 def _slimes_arguments(words: Sequence[str]) -> argparse.Namespace:
-    from slime.utils.arguments import parse_args
+    from sat_slime.plugin.driver import parse_arguments
 
     argv = sys.argv
     try:
         sys.argv = ["train_async.py", *words]
-        return parse_args()
+        return parse_arguments()[0]
     finally:
         sys.argv = argv
 

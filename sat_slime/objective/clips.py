@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from annotated_types import Ge, Gt, Lt
 
-from .stabilizer import SETTINGS, Judge, NonNegative, Positive, Radii, Scope, Stabilizer
+from .stabilizer import SETTINGS, Judge, NonNegative, Positive, Radii, Scope, Stabilizer, Surrogate
+from .terms import bounded_exp
 
 if TYPE_CHECKING:  # so that settings are read before torch is imported
     import torch.distributed as dist
@@ -51,6 +52,43 @@ class GSPO(Stabilizer):
     Eqs. gspo-ratio, app-gspo, app-gspo-loss."""
 
     name, ratio = "gspo", "sequence"
+
+
+@dataclass(frozen=True)
+class GMPO(Surrogate):
+    """GMPO: S = mean(A) exp(mean over the response of c), c = min(d, eps_high) where A > 0, max(d, -eps_low) where
+    A < 0. arXiv 2507.20673; the radii are those of verl's recipe: a ratio of 0.67 to 1.49."""
+
+    eps_low: Positive = 0.4
+    """Below, |d| counts no more than this where the advantage is negative: it is in the logarithm."""
+    eps_high: Positive = 0.4
+    """Above, d counts no more than this where the advantage is positive."""
+
+    name = "gmpo"
+
+    def values(self, t: Tokens) -> Tensor:
+        d, A = t.bounded_d, t.A
+        t.measured["gmpo/held"] = ((A > 0) & (d > self.eps_high)) | ((A < 0) & (d < -self.eps_low))
+        up, down = d.clamp(max=self.eps_high), d.clamp(min=-self.eps_low)
+        c = t.mean(up.where(A > 0, down).masked_fill(A == 0, 0.0))
+        return t.mean(A) * bounded_exp(c)
+
+
+@dataclass(frozen=True)
+class CPGD(Surrogate):
+    """CPGD: S = A min(log pi, log pi_den + log(1 + eps)) where A > 0, A max(log pi, log pi_den + log(1 - eps))
+    elsewhere, pi_den the denominator. arXiv 2505.12504, without the penalty, as LightRFT has it."""
+
+    eps: Annotated[float, Gt(0), Lt(1)] = 0.2
+    """Radius of PPO's interval for the ratio."""
+
+    name = "cpgd"
+
+    def values(self, t: Tokens) -> Tensor:
+        d, A, highest, lowest = t.bounded_d, t.A, math.log1p(self.eps), math.log1p(-self.eps)
+        t.measured["cpgd/held"] = ((A > 0) & (d > highest)) | ((A < 0) & (d < lowest))
+        log_denominator = (t.score - d).detach()
+        return A * (log_denominator + d.clamp(max=highest).where(A > 0, d.clamp(min=lowest)))
 
 
 @dataclass(frozen=True)

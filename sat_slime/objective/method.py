@@ -56,7 +56,8 @@ STABILIZERS: dict[str, type[Stabilizer]] = {
     for kind in (
         # bases: those of Table designspace in its order, then the newer ones
         *(PPO, GRPO, gates.DPPO, penalties.SPO, penalties.DRPO, gates.IcePop, gates.KPop, GSPO, gates.SeqClip),
-        *(gates.M2PO, scores.CISPO, scores.TOPR, scores.VESPO, penalties.SAPO, penalties.IPO),
+        *(clips.GMPO, clips.CPGD, gates.M2PO, scores.CISPO, scores.RolloutIS, scores.TOPR, scores.ASPO, scores.GIPO),
+        *(scores.Flash, scores.VESPO, penalties.SAPO, penalties.IPO, penalties.DRO),
         # beside them, in the order in which a method's name has them: a name that ends another comes before it
         *(SAT, clips.LagPower, clips.BAPO, weights.TIS, weights.SeqTIS, weights.SeqMaskTIS, weights.Decoupled, A3PO),
         *(gates.MISGeo, gates.OPSM, gates.TRMMax, gates.TRMMean, gates.Veto, gates.ESTR, R3, TopP),

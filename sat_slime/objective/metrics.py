@@ -87,6 +87,8 @@ _LAG = (
     Metric("queue/{length,in_generation}", "prompts", "Mode streaming: prompts complete and waiting, and in generation, when the batch was taken.", "step"),
 )
 _OF_STABILIZERS = (
+    Metric("gmpo/held", "share", "Tokens that GMPO holds at the end of its interval."),
+    Metric("cpgd/held", "share", "Tokens that CPGD holds at the end of its interval."),
     Metric("m2po/largest", "nats²", "The largest d² of an outward token that is kept.", "max"),
     Metric("ipo/masked", "share", "Tokens whose r A IPO drops."),
     Metric("sat/q", "nats", "The quantile that opens the gate."),

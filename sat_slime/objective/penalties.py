@@ -71,3 +71,16 @@ class IPO(Surrogate):
         kept = (t.log_pi.exp() - t.log_mu.exp()).abs() <= self.eps
         t.measured["ipo/masked"] = ~kept
         return kept * t.ratio * t.A - self.kl_tau * t.bounded_d.square()
+
+
+@dataclass(frozen=True)
+class DRO(Surrogate):
+    """DRO: S = A log pi - beta d^2 / 2. verl's policy loss dro; also the regularizer of Kimi k1.5, arXiv 2501.12599."""
+
+    beta: Positive = 0.1
+    """Weight of the penalty. verl has no default; this one is ROLL's."""
+
+    name, idle_at_one = "dro", True
+
+    def values(self, t: Tokens) -> Tensor:
+        return t.A * t.score - self.beta / 2 * t.bounded_d.square()

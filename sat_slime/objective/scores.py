@@ -6,7 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from .gates import bernoulli_kl
 from .stabilizer import Positive, Score
+from .terms import bounded_exp
 
 if TYPE_CHECKING:  # so that settings are read before torch is imported
     from torch import Tensor
@@ -31,6 +33,22 @@ class CISPO(Score):
 
 
 @dataclass(frozen=True)
+class RolloutIS(Score):
+    """Rollout-IS: S = w A log pi, w = r where 1 - eps_low < r < 1 + eps_high, else 0. SkyRL's policy loss
+    rollout_is."""
+
+    eps_low: Positive = 0.2
+    """Ratios at or below 1 - eps_low are dropped."""
+    eps_high: Positive = 0.2
+    """Ratios at or above 1 + eps_high are dropped. Both are SkyRL's."""
+
+    name, only_over = "rollout-is", ("rollout",)
+
+    def weight(self, t: Tokens) -> Tensor:
+        return t.ratio.where((t.ratio > 1 - self.eps_low) & (t.ratio < 1 + self.eps_high), 0.0)
+
+
+@dataclass(frozen=True)
 class TOPR(Score):
     """TOPR: S = w A log pi, w = 1 where A > 0, else min(r, cap). arXiv 2503.14286, eq. 8, by the advantage where the
     paper has the reward, and with the token's ratio as in ROLL where it has the sequence's."""
@@ -42,6 +60,57 @@ class TOPR(Score):
 
     def weight(self, t: Tokens) -> Tensor:
         return t.ratio.clamp(max=self.cap).masked_fill(t.A > 0, 1.0)
+
+
+@dataclass(frozen=True)
+class ASPO(Score):
+    """ASPO: S = w A log pi, w = min(1/r, cap) up to r = 1 + eps_high where A > 0, min(r, cap) from 1 - eps_low on
+    elsewhere, else 0. Archer2.0's public code, with one interval for tokens of high and low entropy."""
+
+    eps_low: Positive = 0.2
+    """With a negative advantage ratios below 1 - eps_low are dropped."""
+    eps_high: Positive = 0.2
+    """With a positive advantage ratios above 1 + eps_high are dropped."""
+    cap: Positive = 3.0
+    """Largest weight. The gradient stays there, which the dual clip takes away."""
+
+    name = "aspo"
+
+    def weight(self, t: Tokens) -> Tensor:
+        r = t.ratio
+        up = (-t.d).exp().clamp(max=self.cap).where(r <= 1 + self.eps_high, 0.0)
+        return up.where(t.A > 0, r.clamp(max=self.cap).where(r >= 1 - self.eps_low, 0.0))
+
+
+@dataclass(frozen=True)
+class GIPO(Score):
+    """GIPO: S = w A log pi, w = r exp(-d^2 / (2 sigma^2)), which is 0 where |d| is huge. arXiv 2603.03955; the form and
+    sigma are of public code, which AcceRL's authors and others share."""
+
+    sigma: Positive = 1.0
+    """Width of the Gaussian in log r. 1 is that of public code, whose authors also ran 0.1 to 2."""
+
+    name = "gipo"
+
+    def weight(self, t: Tokens) -> Tensor:
+        return bounded_exp(t.bounded_d - (t.bounded_d / self.sigma).square() / 2)
+
+
+@dataclass(frozen=True)
+class Flash(Score):
+    """FlashREINFORCE: S = w A log pi, w = r in responses whose mean KL(Bernoulli(mu) || Bernoulli(pi)) is at most
+    delta, else 0. Its public code, without its advantage and its sampling."""
+
+    delta: Positive = 5e-3
+    """Largest mean of KL(Bernoulli(mu) || Bernoulli(pi)) over the response at which it is kept, in nats. That of its
+    R1-distill recipe, OpenRLHF and molt; the function's own default is 3e-3."""
+
+    name, only_over = "flash", ("rollout",)
+
+    def weight(self, t: Tokens) -> Tensor:
+        low, high = math.log(1e-6), math.log1p(-1e-6)
+        divergence = t.mean(bernoulli_kl(t.log_mu.clamp(low, high), t.log_pi.clamp(low, high)))
+        return t.ratio.where(divergence <= self.delta, 0.0)
 
 
 @dataclass(frozen=True)

@@ -28,20 +28,21 @@ from typing import Any
 
 from sat_slime.runs.ray_start import claim
 
-KNOWN = "v0.3.1 or main at 624b824a8"
-"""The versions, of which everything is run by tests."""
+KNOWN = "v0.3.1, main at 624b824a8, and main after pull request 2391 as far as its files were read"
+"""The versions: of the first two everything is run by tests; of the last single files of commits up to 0b0c277d were
+read, and nothing was run."""
 
 # MODULE:NAME(PARAMETERS) of the package `slime`, the parameters those that the plugin gives or takes over, in order;
 # others must have defaults. Without parentheses any will do. `in MODULE`: slime looks the name up there. Forms of one
 # name are joined by |, the newest first.
-_TABLE = """
+_NEEDED = """
 # The driver.
-utils.arguments:parse_args()
+utils.arguments:parse_args(return_restore_plan) | utils.arguments:parse_args()
 observability.logging_utils:configure_logger() | utils.logging_utils:configure_logger()
 observability.logging_utils:init_tracking(args) | utils.logging_utils:init_tracking(args)
 observability.logging_utils:finish_tracking(args) | utils.logging_utils:finish_tracking(args)
 ray.placement_group:create_placement_groups(args)
-ray.placement_group:create_rollout_manager(args pg)
+ray.placement_group:create_rollout_manager(args restore_plan) | ray.placement_group:create_rollout_manager(args pg)
 ray.placement_group:create_training_models(args pgs rollout_manager actor_cls)
 ray.actor_group:RayTrainGroup.async_train(self rollout_id rollout_data_ref external_data)
 ray.actor_group:RayTrainGroup.save_model(self rollout_id force_sync)
@@ -81,7 +82,6 @@ utils.ppo_utils:compute_approx_kl(log_probs log_probs_base kl_loss_type importan
 utils.ppo_utils:compute_gspo_kl(full_log_probs full_old_log_probs local_log_probs loss_masks)
 utils.misc:load_function(path)
 # R3.
-backends.megatron_utils.cp_utils:prepare_routed_experts_for_routing_replay in backends.megatron_utils.actor
 utils.routing_replay:get_routing_replay_compute_topk(old_compute_topk)
 utils.routing_replay:RoutingReplay.pop_forward(self)
 utils.routing_replay:RoutingReplay.pop_backward(self)
@@ -90,18 +90,27 @@ utils.routing_replay:RoutingReplay.clear_all_forward()
 observability.metric_utils:compute_rollout_step(args rollout_id) \
     | utils.metric_utils:compute_rollout_step(args rollout_id)
 rollout.sample_hooks:apply_rollout_sample_hooks(args value kwargs)
-ray.rollout:RolloutManager._split_train_data_by_dp(self data)
+data.batch_builder:BatchBuilder.split_by_dp(self data) | ray.rollout:RolloutManager._split_train_data_by_dp(self data)
 rollout.sglang_rollout:generate_rollout(args rollout_id data_source evaluation)
 rollout.sglang_rollout:generate(args sample sampling_params)
 rollout.sglang_rollout:generate_and_rm_group(args group sampling_params evaluation)
 rollout.sglang_rollout:GenerateState
-rollout.data_source:RolloutDataSourceWithBuffer
+data.data_source:RolloutDataSourceWithBuffer | rollout.data_source:RolloutDataSourceWithBuffer
 rollout.base_types:RolloutFnTrainOutput
 rollout.base_types:RolloutFnEvalOutput
 utils.types:Sample
 utils.async_utils:run(coro)
 utils.http_utils:get_rollout_num_engines(args)
 utils.http_utils:is_port_available(port)
+"""
+_WHERE_IT_IS = """
+# What main after pull request 2391 wants to be asked, and what it does not have.
+ray.rollout:RolloutManager.training_ready(self)
+ray.rollout:RolloutManager.training_completed(self rollout_id)
+ray.rollout:RolloutManager.pause_rollout_admission(self)
+ray.rollout:RolloutManager.resume_rollout_admission(self was_paused)
+backends.megatron_utils.loss:_maybe_capture_log_probs(batch log_probs)
+backends.megatron_utils.cp_utils:prepare_routed_experts_for_routing_replay in backends.megatron_utils.actor
 """
 _BODIES: Mapping[str, tuple[str, ...]] = {
     "MegatronTrainRayActor.train_actor": (
@@ -111,6 +120,7 @@ _BODIES: Mapping[str, tuple[str, ...]] = {
     ),
     "UpdateWeightFromDistributed.update_weights": ("self.weight_version += 1",),
     "UpdateWeightFromTensor.update_weights": ("self.weight_version += 1",),
+    "BatchBuilder.split_by_dp": ("'round_number'", "'rollout_mask_sums'"),
     "RolloutManager._split_train_data_by_dp": ("'round_number'", "'rollout_mask_sums'"),
 }
 """What the body of a name must have in it, as ast.unparse writes it: without it versions, lags or denominators would be
@@ -141,21 +151,35 @@ def _form(text: str) -> Form:
     return Form(module, name, tuple(rest.removesuffix(")").split()) if parenthesis else None, other or module)
 
 
-NEEDED = [tuple(map(_form, line.split(" | "))) for line in _TABLE.splitlines() if line and line[0] != "#"]
-"""The forms of each name."""
+def _table(lines: str) -> list[tuple[Form, ...]]:
+    return [tuple(map(_form, line.split(" | "))) for line in lines.splitlines() if line and line[0] != "#"]
+
+
+NEEDED, OPTIONAL = _table(_NEEDED), _table(_WHERE_IT_IS)
+"""The forms of each name that every run needs, and of those that are used in the versions that have them."""
+
+
+@functools.cache
+def is_newest() -> bool:
+    """Return whether this slime is one after pull request 2391, of which files were read and nothing was run: it
+    replays narrow routes itself."""
+    return importlib.util.find_spec("slime") is not None and importlib.util.find_spec("slime.data") is not None
 
 
 # ------------------------------------------------------------------------------------------------------- is it known
 
 _TRAINER, _SINCE_V031 = "backends/megatron_utils/actor.py", "rollout/sample_hooks.py"
+_BY_INTERVAL = "update_weights_interval"
+"""A word in slime's trainer that main after pull request 2391 lacks, and with it a script that our hooks can follow."""
 Node = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
-def probe_slime(root: Path | None = None) -> list[str]:
+def probe_slime(root: Path | None = None, *, own_script: bool = False) -> list[str]:
     """Return a line for every difference between this slime and those that the plugin knows; empty if all is well.
 
     Args:
         root: folder of the package `slime`. Unset: the one that can be imported.
+        own_script: slime's own training script runs, with the plugin's hooks, and not the plugin's driver.
     """
     root = _package() if root is None else root
     if root is None:
@@ -163,10 +187,16 @@ def probe_slime(root: Path | None = None) -> list[str]:
     if not (root / _TRAINER).exists():
         return [f"the package slime at {root} is not THUDM's: PyPI has another of that name; uninstall it"]
     if not (root / _SINCE_V031).exists():
-        return [f"slime at {root} is too old, from before v0.3.1: check out {KNOWN}"]
+        return [f"slime at {root} is too old, from before v0.3.1: check out v0.3.1 or newer"]
+    if own_script and _BY_INTERVAL not in (root / _TRAINER).read_text(encoding="utf-8"):
+        return [
+            f"slime at {root} has no asynchronous training script that the plugin knows (slime's pull "
+            "request 2391): start `python3 -m sat_slime.plugin.driver` in its place, with the same flags"
+        ]
     read = functools.cache(lambda file: _nodes(root / file))
-    different = [what for forms in NEEDED for what in _differences(forms, read)]
-    return [f"slime at {root} is not one that this plugin knows (check out {KNOWN}): {what}" for what in different]
+    asked = [*NEEDED, *(forms for forms in OPTIONAL if any(form.name in read(form.file) for form in forms))]
+    different = [what for forms in asked for what in _differences(forms, read)]
+    return [f"slime at {root} is not one that this plugin knows ({KNOWN}): {what}" for what in different]
 
 
 def _package() -> Path | None:
@@ -227,7 +257,7 @@ def locate(name: str) -> tuple[ModuleType, str]:
     Raises:
         RuntimeError: slime has it in none of the places of the table.
     """
-    places = [form.looked_up_in for forms in NEEDED for form in forms if form.name == name]
+    places = [form.looked_up_in for forms in (*NEEDED, *OPTIONAL) for form in forms if form.name == name]
     for place in places:
         try:
             module = importlib.import_module(f"slime.{place}")
@@ -239,7 +269,7 @@ def locate(name: str) -> tuple[ModuleType, str]:
             return module, name
     raise RuntimeError(
         f"slime has no {name} where it is known to be ({', '.join(f'slime.{place}' for place in places)}): "
-        f"check out {KNOWN}"
+        "this plugin supports v0.3.1 and newer"
     )
 
 

@@ -1,6 +1,6 @@
 """Our own order of a run over slime's classes: python3 -m sat_slime.plugin.driver FLAGS, slime's flags.
 
-It takes the place of slime's training scripts. The order is that of
+It takes the place of slime's training scripts, on every version of slime. The order is that of
 docs/internals/architecture.md: with lag n > 0 one batch is generated ahead, and weights go to the engines every n
 rollouts, once the batch in flight is complete; with lag 0 everything waits for everything; in mode `streaming` the
 rollout function generates without pause, and a batch is what is complete. The order is set by `driver` in the plugin's
@@ -19,6 +19,7 @@ What a run leaves and how it goes on:
 from __future__ import annotations
 
 import contextlib
+import inspect
 import logging
 import os
 import sys
@@ -80,6 +81,17 @@ def take_over(args: Namespace) -> None:
 # ------------------------------------------------------------------------------------------- slime's processes of a run
 
 
+def parse_arguments() -> tuple[Namespace, Any]:
+    """Return slime's arguments from the command line, and the plan for a restart that its newest versions need; else
+    None."""
+    from slime.utils.arguments import parse_args
+
+    if "return_restore_plan" in inspect.signature(parse_args).parameters:
+        args, restore_plan = parse_args(return_restore_plan=True)
+        return args, restore_plan
+    return parse_args(), None
+
+
 @dataclass
 class Host:
     """The rollout manager with its engines, and the group of trainer ranks."""
@@ -90,23 +102,42 @@ class Host:
     trainers: Any
     """slime's RayTrainGroup."""
     rollouts_per_epoch: int | None
+    startup: Any = None
+    """slime's RolloutStartup; None in versions that have none."""
 
     @classmethod
-    def start(cls, args: Namespace, actor_cls: type) -> Host:
+    def start(cls, args: Namespace, restore_plan: Any, actor_cls: type) -> Host:
         """Starts engines, manager and trainers. On return the trainers have loaded their checkpoint and know where to
         begin.
 
         Args:
             actor_cls: class of a trainer rank.
         """
-        from slime.ray.placement_group import create_placement_groups, create_rollout_manager, create_training_models
+        from slime.ray.placement_group import create_rollout_manager, create_training_models
 
         slime_function("configure_logger")()
-        groups = create_placement_groups(args)
-        slime_function("init_tracking")(args)
-        manager, per_epoch = create_rollout_manager(args, groups["rollout"])
+        if "restore_plan" in inspect.signature(create_rollout_manager).parameters:
+            slime_function("init_tracking")(args)
+            startup = create_rollout_manager(args, restore_plan=restore_plan)
+            args = getattr(startup, "args", args)
+            manager, groups, per_epoch = startup.manager, startup.placements, startup.num_rollout_per_epoch
+        else:
+            from slime.ray.placement_group import create_placement_groups
+
+            groups, startup = create_placement_groups(args), None
+            slime_function("init_tracking")(args)
+            manager, per_epoch = create_rollout_manager(args, groups["rollout"])
         trainers, _ = create_training_models(args, groups, manager, actor_cls=actor_cls)
-        return cls(args, manager, trainers, per_epoch)
+        return cls(args, manager, trainers, per_epoch, startup)
+
+    def push(self) -> list[Any] | None:
+        """Sends the trainers' weights to the engines; return what each rank returned, or None with a push by disk."""
+        if self.startup is None:
+            return self.trainers.update_weights()
+        was = ray.get(self.manager.pause_rollout_admission.remote())
+        from_ranks = self.trainers.update_weights()
+        ray.get(self.manager.resume_rollout_admission.remote(was))
+        return from_ranks
 
     def engines(self) -> dict[int, str]:
         """Return the address of each engine to which weights are pushed, by its number; those that are dead are left
@@ -116,10 +147,28 @@ class Host:
         numbers = [number for number, engine in enumerate(engines) if engine is not None]
         return dict(zip(numbers, urls, strict=True))
 
-    def close(self) -> None:
-        """Ends engines and trackers."""
-        ray.get(self.manager.dispose.remote())
-        slime_function("finish_tracking")(self.args)
+    def pushed_first(self) -> None:
+        """Tells slime that the engines have the weights that the run begins with."""
+        if self.startup is not None:
+            ray.get(self.manager.training_ready.remote())
+        if self.args.check_weight_update_equal:
+            ray.get(self.manager.check_weights.remote(action="compare"))
+
+    def trained(self, rollout_id: int) -> None:
+        """Tells slime that a batch is trained on, without waiting: the manager may be generating the next batch."""
+        if self.startup is not None:
+            self.manager.training_completed.remote(rollout_id)
+
+    def close(self, *, failed: bool) -> None:
+        """Ends engines and trackers; after a failure only the processes that would outlive it."""
+        if hasattr(self.startup, "close"):
+            self.startup.close(failed=failed)
+        elif not failed:
+            ray.get(self.manager.dispose.remote())
+        elif self.startup is not None:
+            ray.get(self.startup.serving.dispose.remote())
+        if not failed:
+            slime_function("finish_tracking")(self.args)
 
 
 # ------------------------------------------------------------------------------------------------------------ the order
@@ -159,8 +208,7 @@ def train(host: Host, order: SlimePipelineConfig, begun: float) -> None:
     canary = None if order.canary == "none" else PushCanary(order.canary)
 
     of_push = _push(host, canary, clock, "start")
-    if args.check_weight_update_equal:
-        ray.get(manager.check_weights.remote(action="compare"))
+    host.pushed_first()
     if evaluates and start == 0 and not args.skip_eval_before_train:
         with clock.part("first_eval"):
             ray.get(manager.eval.remote(start))
@@ -185,6 +233,7 @@ def train(host: Host, order: SlimePipelineConfig, begun: float) -> None:
             ray.get(host.trainers.async_train(rollout_id, batch, **external))
         of_push = {}
         del batch  # its memory in Ray's store is for the next one
+        host.trained(rollout_id)
         if saves:
             with clock.part("save"):
                 host.trainers.save_model(rollout_id, force_sync=is_last)
@@ -213,7 +262,7 @@ def _push(host: Host, canary: PushCanary | None, clock: Clock, part: str) -> dic
         part: the part of the clock that has the push.
     """
     with clock.part(part):
-        from_ranks = host.trainers.update_weights()
+        from_ranks = host.push()
     if canary is None:
         return {}
     with clock.part("canary"):
@@ -275,9 +324,8 @@ def main() -> None:
     try:
         if problems := probe_slime():
             raise ConfigError(problems)
-        from slime.utils.arguments import parse_args
-
-        take_over(args := parse_args())
+        args, restore_plan = parse_arguments()
+        take_over(args)
     except ConfigError as error:
         print(error, file=sys.stderr, flush=True)
         raise SystemExit(2) from None  # that of bad arguments: a job that ends with it would do so again
@@ -285,13 +333,17 @@ def main() -> None:
     from sat_slime.plugin.actor import SatTrainRayActor
 
     connect()
-    host = Host.start(args, SatTrainRayActor)
+    host = Host.start(args, restore_plan, SatTrainRayActor)
     try:
         train(host, plugin_config(args).driver, begun)
     except PushNotTaken as error:
+        host.close(failed=True)
         print(f"sat_slime: {error}", file=sys.stderr, flush=True)
         raise SystemExit(1) from None
-    host.close()
+    except BaseException:
+        host.close(failed=True)
+        raise
+    host.close(failed=False)
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ from sat_slime.objective import (
 )
 from sat_slime.objective.metrics import gather, slime_names
 from sat_slime.plugin import r3, versions
-from sat_slime.plugin.compat import locate, wrap_once
+from sat_slime.plugin.compat import is_newest, locate, wrap_once
 from sat_slime.plugin.settings import plugin_config, plugin_method
 from sat_slime.plugin.versions import Origin
 
@@ -314,7 +314,8 @@ def prepare(args: Namespace, state: TrainerState) -> None:
     if getattr(args, "rank", 0) == 0:
         logger.info("sat_slime: %s is on: %s", method.label, in_words(method))
     if r3.replays(args):
-        r3.lay_out_narrow()
+        if not is_newest():
+            r3.lay_out_narrow()
         state.agreement = r3.Agreement()
         r3.watch(lambda: current().agreement)
     if (run_dir := plugin_config(args).run_dir) is not None:  # slime's trackers are fed by the one rank that has these

@@ -27,7 +27,7 @@ def install(args: Namespace) -> None:
     if getattr(args, DRIVEN, False):
         return
     settle_flags(args)
-    if problems := probe_slime():
+    if problems := probe_slime(own_script=True):
         raise RuntimeError("\n".join(problems))
     prepare(args, TrainerState())
 

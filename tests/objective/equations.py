@@ -244,10 +244,22 @@ def factor(one: Stabilizer, method: Method, numbers: Numbers, t: int, threshold:
 
 def score_weight(one: Stabilizer, numbers: Numbers, t: int) -> float:
     """w of S = w A log pi; of IPO, the indicator on r A."""
-    r, advantage = math.exp(numbers.d[t]), numbers.tokens.advantages[t]
+    r, advantage, response = math.exp(numbers.d[t]), numbers.tokens.advantages[t], numbers.response[t]
     match one.name:
         case "cispo":
             return held(r, 1 - one.eps_low, 1 + one.eps_high)
+        case "gipo":
+            return r * math.exp(-0.5 * (numbers.d[t] / one.sigma) ** 2)
+        case "rollout-is":
+            return r if 1 - one.eps_low < r < 1 + one.eps_high else 0.0
+        case "aspo":
+            if advantage > 0:
+                return min(1 / r, one.cap) if r <= 1 + one.eps_high else 0.0
+            return min(r, one.cap) if r >= 1 - one.eps_low else 0.0
+        case "flash":
+            inside = (1e-6, 1 - 1e-6)
+            divergence = {u: bernoulli_kl(held(numbers.mu(u), *inside), held(numbers.pi(u), *inside)) for u in response}
+            return r if max(numbers.mean(divergence, t), 0.0) <= one.delta else 0.0
         case "topr":
             return 1.0 if advantage > 0 else held(r, 0.0, one.cap)
         case "vespo":
@@ -261,6 +273,12 @@ def score_weight(one: Stabilizer, numbers: Numbers, t: int) -> float:
 
 
 # ------------------------------------------------------------------------------------------------ in place of the clip
+
+
+def gmpo_term(one: Stabilizer, d: float, advantage: float) -> float:
+    """c of a token: d, held on its outward side."""
+    s = (advantage > 0) - (advantage < 0)
+    return s * min(s * d, s * held(d, -one.eps_low, one.eps_high))
 
 
 def sapo(one: Stabilizer, r: float, advantage: float) -> float:
@@ -396,6 +414,17 @@ def replaced(method: Method, tokens: Tokens, decision: Decision, d: dict[int, fl
             return r * advantage - abs(advantage) / (2 * one.eps) * (r - 1) ** 2
         case "drpo":
             return r * advantage - abs(advantage) / (2 * one.delta) * math.exp(tokens.log_mu[t]) * (r - 1) ** 2
+        case "gmpo":
+            mean = math.fsum(gmpo_term(one, d[u], tokens.advantages[u]) for u in span) / len(span)
+            return math.fsum(tokens.advantages[u] for u in span) / len(span) * math.exp(mean)
+        case "cpgd":
+            highest, lowest = (
+                decision.log_denominator + math.log(1 + one.eps),
+                decision.log_denominator + math.log(1 - one.eps),
+            )
+            return advantage * (min(tokens.log_pi[t], highest) if advantage > 0 else max(tokens.log_pi[t], lowest))
+        case "dro":
+            return advantage * tokens.log_pi[t] - one.beta * d[t] ** 2 / 2
         case "sapo":
             return sapo(one, r, advantage)
         case "ipo":

@@ -29,6 +29,9 @@ ACTING = [  # each with settings at which it treats some tokens of a spread of 0
     at("m2po", threshold=0.002, power=0.9),
     at("cispo", eps_low=0.3, eps_high=0.4),
     at("topr", cap=1.1),
+    at("aspo", eps_low=0.5, eps_high=0.5, cap=1.2),
+    at("gipo", sigma=0.3),
+    at("flash", delta=0.06),
     at("vespo", k_pos=1.1, lambda_pos=0.7, k_neg=0.3, lambda_neg=1.3),
     at("ipo", eps=0.05, kl_tau=0.3),
     at(GRPO, beside("mis-geo", low=0.9, high=1.2)),
@@ -69,7 +72,7 @@ METHODS = [
             *("sat-grpo-decoupled", "gspo-lag-power", "sat-grpo-lag-power", "sat-gspo-lag-power", "dppo-lag-power"),
             *("grpo-lag-power-decoupled-a3po", "gspo-bapo", "sat-gspo-mis-geo", "cispo-mis-geo-veto", "cispo-tis"),
             *("gspo-seq-tis", "sat-grpo-decoupled-a3po", "sat-gspo-opsm-trm-max-trm-mean-r3", "m2po-opsm-veto"),
-            *("sapo-tis", "spo-seq-mask-tis"),
+            *("sapo-tis", "gmpo-decoupled", "cpgd-a3po", "dro-seq-mask-tis"),
         ),
     ),
 ]

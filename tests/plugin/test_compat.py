@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 import sat_slime.plugin
-from sat_slime.plugin.compat import NEEDED, probe_slime
+from sat_slime.plugin.compat import NEEDED, OPTIONAL, probe_slime
 
 PLUGIN = Path(sat_slime.plugin.__file__).parent
-FORMS = [form for forms in NEEDED for form in forms]
+FORMS = [form for forms in (*NEEDED, *OPTIONAL) for form in forms]
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def change(root: Path, file: str, old: str, new: str) -> None:
 
 @pytest.mark.needs_slime
 def test_this_slime_is_known():
-    assert probe_slime() == []
+    assert probe_slime(own_script=True) == []
 
 
 @pytest.mark.needs_slime
@@ -68,8 +68,8 @@ def test_this_slime_is_known():
 )
 def test_a_difference_is_a_line_that_names_it(slime, file, old, new, words):
     change(slime, file, old, new)
-    (problem,) = probe_slime(slime)
-    assert problem.startswith(f"slime at {slime} is not one that this plugin knows (check out v0.3.1 or main at ")
+    (problem,) = probe_slime(slime, own_script=True)
+    assert problem.startswith(f"slime at {slime} is not one that this plugin knows (v0.3.1, main at 624b824a8, and ")
     assert words in problem and "\n" not in problem
 
 
@@ -80,7 +80,11 @@ def test_what_is_not_slime_or_too_old_is_named(tmp_path):
     trainer.parent.mkdir(parents=True)
     trainer.touch()
     (problem,) = probe_slime(tmp_path)
-    assert problem.endswith("too old, from before v0.3.1: check out v0.3.1 or main at 624b824a8")
+    assert "too old, from before v0.3.1" in problem
+    (tmp_path / "rollout").mkdir()
+    (tmp_path / "rollout" / "sample_hooks.py").touch()
+    (problem,) = probe_slime(tmp_path, own_script=True)
+    assert problem.endswith("start `python3 -m sat_slime.plugin.driver` in its place, with the same flags")
 
 
 def test_the_plugin_touches_no_other_name_of_slime():

@@ -80,7 +80,7 @@ def test_faults_are_named(value, changes, says) -> None:
 
 @pytest.fixture
 def known_slime(monkeypatch):
-    monkeypatch.setattr(train_hooks, "probe_slime", lambda: [])
+    monkeypatch.setattr(train_hooks, "probe_slime", lambda **_: [])
 
 
 def of_a_script(section, **flags):

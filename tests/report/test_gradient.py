@@ -104,7 +104,12 @@ CASES = [
     (named_method("spo"), [(1.1, 1.0, REWEIGHTED), (0.7, -1.0, REWEIGHTED)]),
     (named_method("cispo"), [(4.0, 1.0, KEPT), (0.1, -1.0, KEPT)]),
     (compose(CISPO(eps_high=1.0)), [(3.0, 1.0, REWEIGHTED), (1.5, 1.0, KEPT)]),
+    (named_method("rollout-is"), [(1.3, -1.0, MASKED), (1.1, 1.0, KEPT)]),
     (named_method("topr"), [(0.7, 1.0, REWEIGHTED), (0.7, -1.0, KEPT), (1.5, -1.0, REWEIGHTED)]),
+    (named_method("aspo"), [(1.3, 1.0, MASKED), (0.7, 1.0, REWEIGHTED), (1.3, -1.0, KEPT), (0.7, -1.0, MASKED)]),
+    (named_method("flash"), [(3.0, 1.0, MASKED), (1.01, 1.0, KEPT)]),
+    (named_method("cpgd"), [(1.3, 1.0, CLIPPED), (0.7, -1.0, CLIPPED), (1.1, 1.0, REWEIGHTED)]),
+    (named_method("gmpo"), [(1.6, 1.0, CLIPPED), (1.3, 1.0, KEPT), (0.6, -1.0, CLIPPED)]),
     (named_method("m2po"), [(1.5, 1.0, MASKED), (1.5, -1.0, KEPT), (1.1, 1.0, KEPT)]),
     (named_method("ipo"), [(1.1, 1.0, REWEIGHTED), (3.0, 1.0, REWEIGHTED)]),
 ]

@@ -21,12 +21,12 @@ import numpy as np
 import ray
 import torch
 from slime.ray.rollout import RolloutManager
-from slime.utils.arguments import parse_args
 from slime.utils.types import Sample
 
 from sat_slime.plugin import driver, rollout_hooks
 from sat_slime.plugin.actor import SatTrainRayActor
 from sat_slime.plugin.canary import score_canary
+from sat_slime.plugin.driver import parse_arguments
 
 SIDE_BY_SIDE = 2
 """Number of ranks that work at a time; a case with more ranks works alone."""
@@ -78,7 +78,7 @@ def train(case: dict, rank: int, port: int, batch: Path) -> None:
     ray.get_gpu_ids = lambda: [0]
     ray.put = ray.get = lambda value: value
     sys.argv = ["driver", *case["flags"]]
-    args = parse_args()
+    args, _ = parse_arguments()
     driver.take_over(args)
     if args.use_routing_replay:
         os.environ["ENABLE_ROUTING_REPLAY"] = "1"  # slime sets it for its trainers' processes
