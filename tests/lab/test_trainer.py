@@ -8,7 +8,6 @@ import os
 import signal
 import tempfile
 from pathlib import Path
-from types import SimpleNamespace
 
 import equations as paper
 import numpy as np
@@ -27,24 +26,24 @@ from trainer_process import in_trainer, make_config, make_initial, make_samples
 from sat_slime.config.method_section import method_switches
 from sat_slime.config.schema import LabConfig, LossConfig
 from sat_slime.lab import model
-from sat_slime.lab.batch import lag_metrics
 from sat_slime.lab.process import PartFailure, TrainerProcess
 from sat_slime.lab.responses import Response
-from sat_slime.lab.trainer import Trainer, forwarded_tokens, pack, plan_microbatches, policy_loss
+from sat_slime.lab.trainer import forwarded_tokens, pack, plan_microbatches, policy_loss
 from sat_slime.objective import method_names, named_method, policy_surrogate
 from sat_slime.objective.metrics import metric_named
 from sat_slime.objective.tokens import response_mean_weights
 
 pytestmark = pytest.mark.engine
+DENSE = {"family": "qwen2", "experts": 0, "tied_embeddings": True}
 
 
 @pytest.fixture(scope="module")
 def initial(tmp_path_factory) -> dict[str, str]:
-    """Random weights of the tiny MoE model and of its dense sibling."""
+    """Random weights of the tiny MoE model and of a dense one."""
     folders = {}
-    for name, experts in (("moe", 4), ("dense", 0)):
+    for name, sizes in (("moe", {}), ("dense", DENSE)):
         folders[name] = str(tmp_path_factory.mktemp("initial") / name)
-        in_trainer(make_initial, make_config(model={"experts": experts}), folders[name])
+        in_trainer(make_initial, make_config(model=sizes), folders[name])
     return folders
 
 
@@ -83,23 +82,6 @@ def test_rows_predict_the_response_tokens():
         start, response_start = start + len(whole) - 1, response_start + length
 
 
-def test_a_tokens_lag_is_that_of_the_weights_that_generated_it():
-    """By hand: a response of weights 3 and then 5, and one of weights 4."""
-    versions = np.array([3] * 3 + [5] * 6), np.array([4] * 9)
-    responses = [
-        dataclasses.replace(response, versions=each)
-        for response, each in zip(make_batch(["08,10,14$"] * 12).responses, versions, strict=False)
-    ]
-    metrics = lag_metrics(responses, updates=7)
-    assert metrics["lag/mean"] == pytest.approx(np.mean([4] * 3 + [2] * 6 + [3] * 9))
-    assert (metrics["lag/min"], metrics["lag/max"]) == (2, 4)
-    assert metrics["lag/queue_mean"] == pytest.approx(np.mean([2] * 9 + [3] * 9))
-    micro = pack(responses, routed=True)
-    trainer = SimpleNamespace(method=named_method("grpo-lag-power"), updates=7)
-    lags = Trainer._token_batch(trainer, micro, torch.zeros(18)).lags
-    assert lags.tolist() == [4] * 3 + [2] * 6 + [3] * 9
-
-
 # ----------------------------------------------------------------------------------------------------------------- loss
 
 
@@ -130,32 +112,6 @@ def test_loss_is_the_weighted_sum_of_its_terms():
     assert {k: metrics[f"loss/{k}"].item() for k in terms} == pytest.approx(terms, rel=1e-12)
     assert metrics["loss/total"].item() == loss.item() and not metrics["loss/total"].requires_grad
     assert torch.equal(found.values, policy_surrogate(method, batch).values)
-
-
-@pytest.mark.parametrize("reduction", ["response_mean", "token_mean"])
-@pytest.mark.parametrize("name", ["grpo", "gspo", "dppo", "gspo-tis"])
-def test_micro_batches_add_up_to_the_batch(name, reduction):
-    method = named_method(name)
-    lengths = [3, 5, 1, 0, 6, 2]
-    tokens = paper.random_tokens(seed=4, lengths=lengths)
-    ref = torch.full((len(tokens.log_pi),), -0.7, dtype=torch.float64)
-
-    def loss_and_gradient(first: int, last: int) -> tuple[float, list[float]]:
-        part = slice(sum(lengths[:first]), sum(lengths[:last]))
-        micro = tokens.part(list(range(part.start, part.stop)), lengths[first:last])
-        batch = micro.batch()
-        if reduction == "response_mean":
-            weights = response_mean_weights(batch.mask, batch.lengths, len(lengths))
-        else:
-            weights = batch.mask.double() / len(tokens.active)
-        loss = policy_loss(method, batch, weights, LossConfig(kl_coef=0.1), ref_log_probs=ref[part])[0]
-        loss.backward()
-        return loss.item(), batch.log_probs.grad.tolist()
-
-    whole, gradient = loss_and_gradient(0, 6)
-    parts = [loss_and_gradient(*ends) for ends in ((0, 1), (1, 4), (4, 6))]
-    assert sum(loss for loss, _ in parts) == pytest.approx(whole, rel=1e-12)
-    assert [g for _, part in parts for g in part] == pytest.approx(gradient, rel=1e-12, abs=1e-15)
 
 
 # ---------------------------------------------------------------------------------------------------- routes and nuclei
@@ -286,29 +242,16 @@ def test_columns_are_those_of_the_method(r3, in_one_piece):
     assert 1e-4 < off.mean() < 0.1
 
 
-def test_a_dense_model_has_no_routes_to_score(initial, tmp_path):
-    config = make_config(**PAIR, model={"experts": 0}, rollout={"dtype": "float32"})
+def test_a_dense_model_with_tied_embeddings_trains_and_has_no_routes_to_score(initial, tmp_path):
+    config = make_config(**PAIR, model=DENSE, rollout={"dtype": "float32"})
     diagnosed, plain = in_trainer(two_batches, config, initial["dense"], str(tmp_path), False)["columns"]
+    before, after = (load_file(Path(folder) / "model.safetensors") for folder in (initial["dense"], tmp_path))
+    assert "lm_head.weight" not in after
+    assert all((after[name] - before[name]).abs().max() > 1e-3 for name in after)
     routed = {name for name in RESCORED if name.endswith(("routing", "replayed", "flips"))}
     assert diagnosed.keys() == (ALWAYS | RESCORED) - routed and plain == {}, "no dump was asked for"
     # one arithmetic for both: precision has no part
     assert torch.equal(diagnosed["checkpoint_log_probs_engine_dtype"], diagnosed["checkpoint_log_probs"])
-
-
-def train_from_scratch(trainer, folder: str) -> dict:
-    trainer.export_weights(Path(folder) / "before")
-    for _ in range(3):
-        trainer.train(make_samples(trainer.config, routed=False))
-    trainer.export_weights(Path(folder) / "after")
-    return {}
-
-
-def test_tied_embeddings_train(tmp_path):
-    model = {"family": "qwen2", "experts": 0, "tied_embeddings": True}
-    in_trainer(train_from_scratch, make_config(model=model, method={"base": "grpo"}), str(tmp_path))
-    before, after = (load_file(tmp_path / name / "model.safetensors") for name in ("before", "after"))
-    assert "lm_head.weight" not in after
-    assert all((after[name] - before[name]).abs().max() > 1e-3 for name in after)
 
 
 def step_on_a_broken_number(trainer, initial: str, value: float, folder: str) -> dict:
@@ -359,14 +302,14 @@ START = 3
 
 
 def near(config: LabConfig) -> list[Response]:
-    """Responses with log-probs near to those of weights at the start, of lags 0 to 3."""
+    """Responses with log-probs near to those of weights at the start, with tokens of lags 0 to 3."""
     rng = np.random.default_rng(5)
     found = []
     for sample in make_samples(config, routed=False):
         logits = 0.4 * rng.standard_normal((len(sample.output_ids), 16))
         mu = (logits - np.log(np.exp(logits).sum(1, keepdims=True))).astype(np.float32)
         sampled = mu[np.arange(len(mu)), list(sample.output_ids)]
-        versions = np.full(len(mu), int(rng.integers(0, START + 1)))
+        versions = np.sort(rng.integers(0, START + 1, size=len(mu)))
         found.append(dataclasses.replace(sample, log_probs=sampled, versions=versions))
     return found
 
@@ -382,7 +325,7 @@ def one_batch(trainer, initial: str) -> tuple:
 def test_a_method_gets_the_lags_of_the_tokens_at_each_step_of_a_rollout(initial):
     config = make_config(
         method=method_switches("grpo-lag-power"),
-        model={"experts": 0},
+        model=DENSE,
         train={"tokens_per_microbatch": 90},
         pipeline={"optimizer_steps_per_rollout": 2},
         diagnose={"split_every_n_steps": 0},
@@ -393,6 +336,8 @@ def test_a_method_gets_the_lags_of_the_tokens_at_each_step_of_a_rollout(initial)
         lags = START + step - np.concatenate([sample.versions for sample in part])
         radius = 0.2 * np.sqrt(np.maximum(lags, 1))
         expected = {"radius/high": radius.mean(), "radius/low": radius.mean(), "lag/mean": lags.mean()}
+        waited = np.concatenate([np.full(len(s.versions), START + step - s.versions[-1]) for s in part])
+        expected |= {"lag/min": lags.min(), "lag/max": lags.max(), "lag/queue_mean": waited.mean()}
         if step == 0:  # the weights of the second step are others
             ratio = np.exp(log_pi[: len(lags)] - np.concatenate([sample.log_probs for sample in part]))
             advantages = np.repeat([s.advantage for s in part], [len(s.output_ids) for s in part])

@@ -197,6 +197,7 @@ def test_an_overtaken_group_is_aborted_as_soon_as_it_is_doomed():
     assert 5 * SAMPLES not in {sample.index for sample in run.handed} and not run.generation.tasks
     (metrics,) = [metrics for metrics in run.metrics if metrics["rollout/dropped"]]
     assert metrics["rollout/dropped"] == metrics["rollout/aborted"] == SAMPLES
+    assert "rollout/dropped_length_mean" not in metrics, "what was aborted has no length"
     assert max(m.get("rollout/finished_length_mean", 0) for m in run.metrics) < LONGEST / 2
 
 

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from sat_slime.rollout.stream import Group, StalenessBound, Stream
+from sat_slime.rollout.stream import StalenessBound, Stream
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3])
@@ -86,9 +86,11 @@ class Host:
         for group in groups:
             assert last_step_on - min(self.versions[group.prompt]) <= self.bound.max_staleness
             assert group.result == f"answer {group.prompt}"
-        for group in self.stream.overdue():
-            if min(self.versions[group.prompt]) < self.bound.oldest(self.stream.next_rollout):
-                self.stream.abandon(group, 2)
+        oldest = last_step_on + self.bound.steps - self.bound.max_staleness  # of those that the next rollout trains
+        late = [group for group in self.stream.running if min(self.versions[group.prompt]) < oldest]
+        assert self.stream.overdue() == late
+        for group in late:
+            self.stream.abandon(group, 2)
         self.trained += [group.prompt for group in groups]
         report = self.stream.report()
         self.dropped += report["rollout/dropped"]
@@ -134,15 +136,8 @@ def test_over_any_schedule_the_bound_holds_and_nothing_is_lost_or_counted_twice(
     assert not host.stream.waiting and not host.stream.running, "no group is generated that the run cannot train"
 
 
-def make_stream(**settings) -> Stream:
-    stream = Stream(StalenessBound(1, 1, 2), 10, lambda number: number, **settings)
-    stream.version = 0
-    return stream
-
-
 def test_nothing_begins_before_the_engines_told_their_version_nor_without_prompts():
-    stream = make_stream()
-    stream.version = None
+    stream = Stream(StalenessBound(1, 1, 2), 10, lambda number: number)
     assert stream.begin() is None
     stream.version = 0
     assert [stream.begin().prompt for _ in range(4)] == [0, 1, 2, 3]
@@ -152,34 +147,3 @@ def test_nothing_begins_before_the_engines_told_their_version_nor_without_prompt
     empty = Stream(StalenessBound(1, 1, 2), 10, lambda _: None)
     empty.version = 0
     assert empty.begin() is None and empty.drawn == 0
-
-
-def overtaken(over_age) -> tuple[Stream, Group]:
-    """Return a stream whose first group is still in generation when those that began after it are trained."""
-    stream = make_stream(over_age=over_age)
-    late, *others = [stream.begin() for _ in range(4)]
-    for group in others:
-        stream.complete(group, "", [3], 0)
-    assert len(stream.take()) == 2
-    stream.version = 1
-    stream.complete(stream.begin(), "", [3], 1)
-    return stream, late
-
-
-def test_a_group_that_cannot_be_trained_any_more_is_aborted_and_counted():
-    stream, late = overtaken("drop")
-    assert not stream.overdue(), "the next rollout may take it"
-    assert len(stream.take()) == 2
-    assert stream.overdue() == [late]
-    stream.abandon(late, 2)
-    report = stream.report()
-    assert report["rollout/dropped"] == report["rollout/aborted"] == 2 and not stream.running
-    assert report["rollout/finished"] == 4 and report["rollout/finished_length_mean"] == 3.0
-    assert "rollout/dropped_length_mean" not in report
-
-
-def test_the_trainer_waits_for_a_group_that_would_break_the_bound_after_another_batch():
-    stream, late = overtaken("wait")
-    assert len(stream.waiting) == 2 and stream.take() is None
-    stream.complete(late, "", [9], 0)
-    assert late in stream.take() and not stream.dropped and not stream.overdue()
