@@ -141,27 +141,17 @@ def test_a_reason_is_logged_once_and_counted_always(sample_class, caplog):
     assert samples[0].metadata["round_number"].rollout_metrics == {**counts, "time/rollout": 1.0}
 
 
-def make_batch(sample_class, args: Namespace, count: int = 32, versions: list[str] | None = None) -> list[Any]:
-    samples = []
-    for index in range(count):
-        sample = make_sample(sample_class, index, response=5 + index % 7, version=(versions or ["3"] * count)[index])
-        on_sample(args, sample, rollout_id=5, evaluation=False)
-        samples.append(sample)
-    return samples
+@pytest.fixture
+def samples(sample_class) -> list[Any]:
+    """A batch that the hook has seen."""
+    made = [make_sample(sample_class, index, response=5 + index % 7) for index in range(32)]
+    for sample in made:
+        on_sample(make_args(), sample, rollout_id=5, evaluation=False)
+    return made
 
 
-def test_versions_are_carried_to_the_trainer(sample_class):
-    samples = make_batch(sample_class, make_args(), versions=["8"] * 30 + ["0", "16"])
-    samples[0].weight_versions = ["16", "8", "16"]  # a partial rollout
-    assert log_rollout(5, make_args(), samples, {}, 1.0) is False
-    data = {"round_number": [sample.metadata["round_number"] for sample in samples]}
-    assert [origin.oldest for origin in versions.take_origins(data)] == [8] * 30 + [0, 16]
-    assert data == {}
-
-
-def test_versions_that_are_no_steps_are_not_carried(sample_class):
+def test_versions_that_are_no_steps_are_not_carried(samples):
     """In a script of one's own slime counts its pushes, and nothing takes an origin out before slime would log it."""
-    samples = make_batch(sample_class, make_args())
     log_rollout(5, make_args(sat_slime_driven=False), samples, {}, 1.0)
     assert not any(sample.metadata for sample in samples)
 
@@ -191,11 +181,14 @@ def test_the_version_of_each_token_is_carried(sample_class):
         interrupted(sample_class, args, [0, 4], ["1", "3", "4"], 6),  # it was cut off before its first token
         interrupted(sample_class, args, [0, 4, 4], ["", "3", "", "4"], 6),  # or without a version then
         make_sample(sample_class, 2, response=8, version="5"),
-        make_sample(sample_class, 3, response=8, weight_versions=["3", "4"]),  # a conversation that was not cut off
+        make_sample(
+            sample_class, 3, response=8, weight_versions=["4", "3", "4"]
+        ),  # a conversation that was not cut off
     ]
-    log_rollout(5, args, samples, {}, 1.0)
+    assert log_rollout(5, args, samples, {}, 1.0) is False
     data = pickle.loads(pickle.dumps({"round_number": [sample.metadata["round_number"] for sample in samples]}))
     origins = versions.take_origins(data)
+    assert data == {}
     early = ((4, 3), (2, 4))
     assert [origin.parts for origin in origins] == [((4, 2), (3, 3), (3, 5)), early, early, ((8, 5),), ()]
     assert [origin.oldest for origin in origins] == [2, 3, 3, 5, 3]
@@ -220,8 +213,7 @@ def test_rows_forwarded_anew_keep_the_routes_of_their_time(sample_class):
         (lambda samples: samples[3].weight_versions.append("odd"), ": 3, odd"),
     ],
 )
-def test_a_batch_carries_all_versions_or_none(sample_class, caplog, spoil, words):
-    samples = make_batch(sample_class, make_args())
+def test_a_batch_carries_all_versions_or_none(samples, caplog, spoil, words):
     spoil(samples)
     before = [dict(sample.metadata) for sample in samples]
     log_rollout(5, make_args(), samples, {}, 1.0)
@@ -229,17 +221,15 @@ def test_a_batch_carries_all_versions_or_none(sample_class, caplog, spoil, words
     assert words in caplog.text
 
 
-def test_responses_of_weights_that_the_driver_never_sent_are_not_trained(sample_class):
+def test_responses_of_weights_that_the_driver_never_sent_are_not_trained(samples):
     """An engine of another run answered so on the address of one that had died, with its initial weights."""
     args = make_args()
-    samples = make_batch(sample_class, make_args())
     samples[3].weight_versions = ["default"]
     with pytest.raises(RuntimeError, match=rf"rollout 5: 1 of {len(samples)} responses are of weights .* never sent"):
         log_rollout(5, args, samples, {}, 1.0)
 
 
-def test_one_bad_response_does_not_end_a_rollout_and_two_in_a_hundred_do(sample_class):
-    samples = make_batch(sample_class, make_args())
+def test_one_bad_response_does_not_end_a_rollout_and_two_in_a_hundred_do(samples):
     metrics: dict[str, Any] = {}
     args = make_args()
     samples[9].rollout_routed_experts = samples[9].rollout_routed_experts[:-1]
@@ -271,113 +261,97 @@ def tracked(monkeypatch):
     return seen
 
 
-def evaluated(sample_class, version: str, rewards=(1.0, 0.0, 0.0, 0.0)) -> dict[str, Any]:
-    samples = [make_sample(sample_class, i, response=10 + 2 * i, version=version) for i in range(len(rewards))]
-    return {"rewards": list(rewards), "truncated": [False] * len(rewards), "samples": samples}
+@pytest.fixture
+def evaluate(sample_class, tmp_path, tracked):
+    """Records an evaluation of data sets, and returns the rows that the run has. versions: of the samples, the last for
+    those that follow. change: of what slime hands over. flags: over slime's arguments."""
+
+    def record(
+        rollout_id, versions=("0",), rewards=(1.0, 0.0, 0.0, 0.0), change=lambda data: None, names=("aime",), **flags
+    ):
+        flags = {"sat_slime": {"run_dir": str(tmp_path / "run")}, "use_rollout_routing_replay": False} | flags
+        told = [*versions, *versions[-1:] * len(rewards)]
+        samples = [make_sample(sample_class, i, response=10 + 2 * i, version=told[i]) for i in range(len(rewards))]
+        data = {"rewards": list(rewards), "truncated": [False] * len(rewards), "samples": samples}
+        change(data)
+        assert log_eval(rollout_id, make_args(**flags), dict.fromkeys(names, data), None) is False
+        return read_rows(tmp_path / "run" / "eval.jsonl")
+
+    return record
 
 
-def test_an_evaluation_is_that_of_the_weights_it_measured(sample_class, tmp_path, tracked):
-    """Weights are pushed every 8 rollouts and evaluated every 5."""
-    args = make_args(sat_slime={"run_dir": str(tmp_path / "run")}, use_rollout_routing_replay=False)
-    for rollout_id, version in [(4, "0"), (9, "8"), (14, "8"), (19, "16")]:
-        log_rollout(rollout_id + 1, args, [], {}, 1.0)
-        assert log_eval(rollout_id, args, {"aime": evaluated(sample_class, version)}, None) is False
-    rows = read_rows(tmp_path / "run" / "eval.jsonl")
-    assert [(row["step"], row["weights_step"]) for row in rows] == [(5, 0), (10, 8), (15, 8), (20, 16)]
-    assert {key: rows[0][key] for key in ("dataset", "accuracy", "n_samples", "length_mean")} == {
-        "dataset": "aime",
-        "accuracy": 0.25,
-        "n_samples": 4,
-        "length_mean": 13.0,
-    }
-    assert tracked[0] == ("eval_at_weights/step", {"eval_at_weights/aime": 0.25, "eval_at_weights/step": 0})
-    key, metrics = tracked[1]
-    assert key == "eval/step" and (metrics["eval/aime-weights_step"], metrics["eval/step"]) == (0, 4)
+def scores_of(tracked) -> list[tuple[str, float]]:
+    """What a tracker's log of these metrics, with slime's own of the accuracy, is read as."""
+    _, evals = split_log([metrics for _, metrics in tracked] + [{"eval/step": 4, "eval/aime": 0.25}])
+    return [(one["dataset"], one["accuracy"]) for one in evals]
 
 
-@pytest.mark.parametrize(
-    ("rollout_id", "version"),
-    [
-        (0, 0),
-        (0, 1),  # a job that goes on from the first iteration may begin with its evaluation
-        (11, 12),  # the job before died between its last checkpoint and its end: nothing is generated in this one
-    ],
-)
-def test_a_job_that_begins_or_ends_with_an_evaluation_says_of_what(
-    sample_class, tmp_path, tracked, rollout_id, version
+WEIGHTS = {
+    "pushed every 8 rollouts": (4, ["0"], {}, (5, 0)),
+    "pushed since": (9, ["8"], {}, (10, 8)),
+    "a job that begins": (0, ["0"], {}, (0, 0)),
+    "a job that goes on from the first iteration and begins with its evaluation": (0, ["1"], {}, (1, 1)),
+    "the job before died between its last checkpoint and its end": (11, ["12"], {}, (12, 12)),
+    "a script of one's own": (4, ["3"], {"sat_slime_driven": False}, (5, None)),
+    "weights that were never sent": (4, ["default"], {}, (5, None)),
+    "two weights": (4, ["3", "5"], {}, (5, None)),
+}
+
+
+@pytest.mark.parametrize(("rollout_id", "versions", "flags", "steps"), WEIGHTS.values(), ids=WEIGHTS)
+def test_an_evaluation_is_that_of_the_weights_it_measured_and_of_none_that_are_not_sure(
+    evaluate, tracked, rollout_id, versions, flags, steps
 ):
-    args = make_args(sat_slime={"run_dir": str(tmp_path)}, use_rollout_routing_replay=False)
-    log_eval(rollout_id, args, {"aime": evaluated(sample_class, str(version))}, None)
-    assert [(row["step"], row["weights_step"]) for row in read_rows(tmp_path / "eval.jsonl")] == [(version, version)]
+    (row,) = evaluate(rollout_id, versions, **flags)
+    assert (row["step"], row["weights_step"]) == steps
+    if steps[1] is None:
+        assert not any("weights" in key for _, metrics in tracked for key in metrics)
+    else:
+        at_weights, (key, metrics) = tracked
+        expected = {"eval_at_weights/aime": 0.25, "eval_at_weights/step": steps[1]}
+        assert at_weights == ("eval_at_weights/step", expected)
+        assert key == "eval/step" and (metrics["eval/aime-weights_step"], metrics[key]) == (steps[1], rollout_id)
 
 
-def test_the_scores_of_an_evaluation_are_those_of_every_runtime(sample_class, tmp_path, tracked):
-    args = make_args(
-        sat_slime={"run_dir": str(tmp_path)},
-        use_rollout_routing_replay=False,
-        eval_datasets=[SimpleNamespace(name="aime", n_samples_per_eval_prompt=4)],
-        n_samples_per_eval_prompt=16,
-    )
-    rewards = [1.0, 1.0, 0.0, 1.0] + [0.0] * 4 + [0.0, 1.0, 0.0, 0.0]
-    data = evaluated(sample_class, "8", rewards)
-    data["truncated"] = [False] * 11 + [True]
-    for sample, reward in zip(data["samples"], rewards, strict=True):
-        sample.metadata = {"sat_slime_verdict": "number" if reward else "no_answer"}
-    log_eval(9, args, {"aime": data}, None)
-    (row,) = read_rows(tmp_path / "eval.jsonl")
-    lengths = np.array([sample.response_length for sample in data["samples"]]).reshape(3, 4)
-    reasons = [sample.metadata["sat_slime_verdict"] for sample in data["samples"]]
-    graded = np.array(rewards).reshape(3, 4), lengths, np.array(data["truncated"]).reshape(3, 4), reasons
-    expected = summary(*graded)
-    assert {key: row[key] for key in expected} == expected
+def test_the_scores_of_an_evaluation_are_those_of_every_runtime(evaluate, tracked):
+    rewards, given = [1.0, 1.0, 0.0, 1.0] + [0.0] * 4 + [0.0, 1.0, 0.0, 0.0], {}
+
+    def change(data):
+        data["truncated"][-1] = True
+        for sample, reward in zip(data["samples"], rewards, strict=True):
+            sample.metadata = {"sat_slime_verdict": "number" if reward else "no_answer"}
+        given.update(data)
+
+    of_aime = [SimpleNamespace(name="aime", n_samples_per_eval_prompt=4)]
+    (row,) = evaluate(9, ["8"], rewards, change, eval_datasets=of_aime, n_samples_per_eval_prompt=16)
+    lengths = [sample.response_length for sample in given["samples"]]
+    by_problem = (np.array(values).reshape(3, 4) for values in (rewards, lengths, given["truncated"]))
+    expected = summary(*by_problem, [sample.metadata["sat_slime_verdict"] for sample in given["samples"]])
+    assert {key: row[key] for key in expected} == expected and row["dataset"] == "aime"
     shown = {key: value for _, metrics in tracked for key, value in metrics.items()}
     assert shown["eval/aime/accuracy/low_samples"] == row["accuracy/low_samples"]
     assert shown["eval/aime/reasons/no_answer"] == 8
     assert "eval/aime/accuracy" not in shown, "slime logs it as eval/aime"
-    _, evals = split_log([metrics for _, metrics in tracked] + [{"eval/step": 9, "eval/aime": row["accuracy"]}])
-    assert [(one["dataset"], one["accuracy"]) for one in evals] == [("aime", row["accuracy"])]
+    assert scores_of(tracked) == [("aime", 0.25)]
 
 
-def test_what_the_verifier_counted_of_an_evaluation_is_no_score(sample_class, tracked, monkeypatch):
+def test_what_the_verifier_counted_of_an_evaluation_is_no_score(evaluate, tracked, monkeypatch):
     monkeypatch.setattr(rollout_hooks.reward, "drain_metrics", lambda prefix="rollout/": {f"{prefix}kills": 2.0})
-    args = make_args(sat_slime="gspo", use_rollout_routing_replay=False)
-    log_eval(4, args, {"aime": evaluated(sample_class, "0")}, None)
+    evaluate(4, sat_slime="gspo")
     assert ("eval/step", {"eval/verifier/kills": 2.0, "eval/step": 4}) in tracked
-    _, evals = split_log([metrics for _, metrics in tracked] + [{"eval/step": 4, "eval/aime": 0.25}])
-    assert [(one["dataset"], one["accuracy"]) for one in evals] == [("aime", 0.25)]
+    assert scores_of(tracked) == [("aime", 0.25)]
 
 
-def test_responses_that_no_problems_share_evenly_have_their_mean_alone(sample_class, tmp_path, tracked, caplog):
-    args = make_args(
-        sat_slime={"run_dir": str(tmp_path)}, use_rollout_routing_replay=False, n_samples_per_eval_prompt=3
-    )
-    log_eval(4, args, {"aime": evaluated(sample_class, "0")}, None)
-    (row,) = read_rows(tmp_path / "eval.jsonl")
+def test_responses_that_no_problems_share_evenly_have_their_mean_alone(evaluate, caplog):
+    (row,) = evaluate(4, n_samples_per_eval_prompt=3)
     assert (row["accuracy"], row["n_samples"], row["weights_step"]) == (0.25, 4, 0)
     assert "accuracy/low_samples" not in row and "4 rewards are not 3 samples a problem" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("driven", "version"),
-    [(False, "3"), (True, "default"), (True, "3 and 5")],
-    ids=["a script of one's own", "never sent weights", "two weights"],
-)
-def test_weights_that_are_not_known_for_sure_are_not_claimed(sample_class, tmp_path, tracked, driven, version):
-    config = {"run_dir": str(tmp_path)}
-    args = make_args(sat_slime=config, use_rollout_routing_replay=False, sat_slime_driven=driven)
-    data = evaluated(sample_class, version.split()[0])
-    data["samples"][-1].weight_versions = [version.split()[-1]]
-    log_eval(4, args, {"aime": data}, None)
-    assert read_rows(tmp_path / "eval.jsonl")[0]["weights_step"] is None
-    assert not any("weights" in key for _, metrics in tracked for key in metrics)
-
-
-def test_a_resumed_run_replaces_the_evaluations_after_its_checkpoint(sample_class, tmp_path, tracked):
-    path = tmp_path / "eval.jsonl"
+def test_a_resumed_run_replaces_the_evaluations_after_its_checkpoint(evaluate, tmp_path):
+    path = tmp_path / "run" / "eval.jsonl"
+    path.parent.mkdir()
     path.write_text("".join(json.dumps({"step": step, "old": True}) + "\n" for step in (5, 10, 15)) + '{"step": 20')
-    args = make_args(sat_slime={"run_dir": str(tmp_path)}, use_rollout_routing_replay=False)
-    for rollout_id in (9, 14):
-        log_rollout(rollout_id, args, [], {}, 1.0)
-        log_eval(rollout_id, args, {"a": evaluated(sample_class, "9"), "b": evaluated(sample_class, "9")}, None)
-    rows = [(row["step"], row.get("dataset")) for row in read_rows(path)]
-    assert rows == [(5, None), (10, "a"), (10, "b"), (15, "a"), (15, "b")]
+    evaluate(9, ["9"])
+    rows = evaluate(14, ["9"], names=("aime", "math"))
+    assert [(row["step"], row.get("dataset")) for row in rows] == [(5, None), (10, "aime"), (15, "aime"), (15, "math")]

@@ -206,16 +206,6 @@ def test_a_threshold_does_not_outlive_its_step() -> None:
 # ------------------------------------------------------------------------------------------------- metrics.jsonl
 
 
-def test_a_resumed_run_replaces_what_followed_its_checkpoint(tmp_path):
-    path = tmp_path / "run" / "rows.jsonl"
-    first = StepFile(path)
-    first.append([{"step": step, "run": 1} for step in range(1, 6)])
-    resumed = StepFile(path)
-    resumed.append([{"step": 4, "run": 2}])
-    resumed.append([{"step": 5, "run": 2}])
-    assert [(row["step"], row["run"]) for row in read_rows(path)] == [(1, 1), (2, 1), (3, 1), (4, 2), (5, 2)]
-
-
 def test_a_file_that_cannot_be_written_does_not_end_the_run(tmp_path, caplog):
     (tmp_path / "run").write_text("in the way")
     StepFile(tmp_path / "run" / "rows.jsonl").append([{"step": 1}])
