@@ -56,12 +56,7 @@ def srun(arguments: list[str]) -> int:
     tasks = [
         subprocess.Popen(
             arguments,
-            env={
-                **os.environ,
-                "SLURM_PROCID": str(number),
-                "SLURMD_NODENAME": node,
-                "SLIME_HOST_IP": ADDRESSES[node],
-            },
+            env={**os.environ, "SLURM_PROCID": str(number), "SLURMD_NODENAME": node, "SLIME_HOST_IP": ADDRESSES[node]},
         )
         for number, node in enumerate(nodes)
     ]

@@ -8,10 +8,8 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-import site_pages
 
 from sat_slime import objective
 from sat_slime.objective.method import STABILIZERS
@@ -42,13 +40,11 @@ def test_the_reference_has_what_the_code_has(built):
     assert "mismatch/d_pi" in page("metrics") and "eps_low" in page("laptop-settings")
 
 
-def test_mathematics_is_typeset(built):
-    page = (built / "objective" / "index.html").read_text()
-    assert (
-        page.count('<math xmlns="http://www.w3.org/1998/Math/MathML"') > 10
-        and "arithmatex" not in page
-        and "$" not in page
-    )
+def test_mathematics_is_typeset_and_links_to_code_lead_to_the_reference_or_the_repository(built):
+    page, runs = ((built / name / "index.html").read_text() for name in ("objective", "runs"))
+    assert page.count('<math xmlns="http://www.w3.org/1998/Math/MathML"') > 10
+    assert "arithmatex" not in page and "$" not in page
+    assert '/blob/main/sat_slime/runs/health.py"' in runs and 'href="../reference/metrics/' in runs
 
 
 ADDRESS = re.compile(r"""(?:\bsrc|\bsrcset|url\(|@import|<link[^>]*\bhref)[\s=('"]*((?:https?:)?//[^'")\s]+)""")
@@ -60,21 +56,3 @@ def test_nothing_is_loaded_from_elsewhere(built):
         assert not ADDRESS.findall(text), path
         # Material's script would fetch mermaid for a diagram, and the stars of a repository that the site names.
         assert not re.search(r'class="mermaid"|data-md-component="source"', text), path
-
-
-@pytest.mark.parametrize(
-    ("link", "expected"),
-    [
-        ("../configs/lab/quickstart.yaml", "https://here/blob/main/configs/lab/quickstart.yaml"),
-        ("../sat_slime/objective", "https://here/tree/main/sat_slime/objective"),
-        ("../CONTRIBUTING.md#x", "https://here/blob/main/CONTRIBUTING.md#x"),
-        ("../configs/lab/base.yaml", "reference/laptop-settings.md"),
-        ("images/lag.svg", "images/lag.svg"),
-        ("slime.md#settings", "slime.md#settings"),
-        ("https://example.org/x", "https://example.org/x"),
-    ],
-)
-def test_links_out_of_the_documents_lead_to_the_reference_or_the_repository(link, expected):
-    page = SimpleNamespace(file=SimpleNamespace(src_uri="objective.md"))
-    config = SimpleNamespace(docs_dir=str(ROOT / "docs"), extra={"repository": "https://here"})
-    assert site_pages.on_page_markdown(f"see [x]({link}).", page=page, config=config) == f"see [x]({expected})."

@@ -35,10 +35,7 @@ print([name for name in {heavy!r} if name in sys.modules])
 
 @pytest.mark.parametrize(
     "file, setting, meant",
-    [
-        ("lab/quickstart", "train.lrr=1", "'train.lr'"),
-        ("recipes/qwen3-4b-8gpus", "pipeline.lagg=8", "'pipeline.lag'"),
-    ],
+    [("lab/quickstart", "train.lrr=1", "'train.lr'"), ("recipes/qwen3-4b-8gpus", "pipeline.lagg=8", "'pipeline.lag'")],
 )
 def test_a_typo_is_answered_before_torch_is_imported(file, setting, meant):
     program = f"""

@@ -41,12 +41,7 @@ ROWS = [
     "[" * 10_000,
     "null",
 ]
-READING = [
-    ("status",),
-    ("status", "runs/tiny"),
-    ("stop", "runs/tiny"),
-    ("report", "runs/tiny"),
-]
+READING = [("status",), ("status", "runs/tiny"), ("stop", "runs/tiny"), ("report", "runs/tiny")]
 DAMAGE = [
     *(pytest.param("config.yaml", text, id=f"config with {name}") for name, text in CONFIGS.items()),
     *(pytest.param("state.json", text, id=f"state {text[:12]!r}") for text in STATES),

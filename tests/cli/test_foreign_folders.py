@@ -10,9 +10,7 @@ from synthetic import write_run
 
 from sat_slime.runs.folder import RunFolder
 
-NAMED = {
-    "base": {"method": {"base": "hostile.base", "settings": {"band": 1}}},
-}
+NAMED = {"method": {"base": "hostile.base", "settings": {"band": 1}}}
 
 
 @pytest.fixture
@@ -20,7 +18,7 @@ def imported(monkeypatch, tmp_path):
     """A package whose modules leave a mark when they are imported, as files beside the runs would be; returns which
     did."""
     (tmp_path / "hostile").mkdir()
-    for name in ("__init__", *NAMED):
+    for name in ("__init__", "base"):
         (tmp_path / f"hostile/{name}.py").write_text(f"open({str(tmp_path / name)!r} + '.ran', 'w').close()\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
@@ -34,11 +32,9 @@ def imported(monkeypatch, tmp_path):
 def test_commands_that_read_a_folder_import_nothing_that_it_names(imported, tmp_path, runtime):
     run = write_run(tmp_path / "runs/tiny", 40, state='{"status": "finished"}')
     values = {"extends": str(TINY)} if runtime == "lab" else {"runtime": "slime", "name": "tiny"}
-    for settings in NAMED.values():
-        values |= settings
     if runtime == "slime":
         (run / "job.json").write_text(json.dumps({"job": "x", "address": "http://127.0.0.1:9"}))
-    (run / "config.yaml").write_text(yaml.safe_dump(values))
+    (run / "config.yaml").write_text(yaml.safe_dump(values | NAMED))
     assert "runs/tiny" in sat_slime_command("status").stdout
     for command in ("status", "stop", "report"):
         result = sat_slime_command(command, "runs/tiny")
@@ -51,7 +47,7 @@ def test_a_grid_is_read_without_what_it_names(imported, tmp_path):
     (tmp_path / "grid/cells").mkdir(parents=True)
     grid = {"name": "grid", "run": "run.yaml", "methods": ["hostile.base"], "lags": [1], "seeds": [0]}
     (tmp_path / "grid/grid.yaml").write_text(yaml.safe_dump(grid))
-    (tmp_path / "grid/run.yaml").write_text(yaml.safe_dump({"extends": str(TINY), **NAMED["base"]}))
+    (tmp_path / "grid/run.yaml").write_text(yaml.safe_dump({"extends": str(TINY), **NAMED}))
     run = RunFolder.create(tmp_path / "grid/runs/hostile.base-lag1-seed0", "")
     run.ended("failed", "it broke")
     result = sat_slime_command("status", "grid")
@@ -59,12 +55,11 @@ def test_a_grid_is_read_without_what_it_names(imported, tmp_path):
     assert imported() == []
 
 
-@pytest.mark.parametrize("named", NAMED)
-def test_a_launch_imports_it_and_says_so(imported, tmp_path, named):
-    (tmp_path / "run.yaml").write_text(yaml.safe_dump({"extends": str(TINY), **NAMED[named]}))
+def test_a_launch_imports_it_and_says_so(imported, tmp_path):
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump({"extends": str(TINY), **NAMED}))
     result = sat_slime_command("launch", "run.yaml", "--dry-run")
-    assert imported() == ["__init__", named]
-    assert result.stderr.startswith(f"importing hostile.{named}, which the settings name\n")
+    assert imported() == ["__init__", "base"]
+    assert result.stderr.startswith("importing hostile.base, which the settings name\n")
 
 
 @pytest.mark.parametrize("command", [("prepare", "laptop"), ("rehearse", LAPTOP)])

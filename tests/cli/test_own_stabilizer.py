@@ -18,7 +18,6 @@ from sat_slime.config import build_method, dump_config, load_config
 from sat_slime.config.loader import vary
 from sat_slime.config.source import ConfigError
 from sat_slime.objective import MetricAccumulator, TokenBatch, check_method, method, named_method, policy_surrogate
-from sat_slime.objective.metrics import metric_named
 from sat_slime.report.methods import label_of
 from sat_slime.report.replay import choose
 from sat_slime.report.run import write_report
@@ -82,16 +81,6 @@ def test_its_settings_go_when_another_base_is_named(package, tmp_path, method):
     assert changed.settings == expected.get(method, {})
     varied = vary(load_config(file), [("a place", {"method": method, "pipeline.lag": 1})]).method
     assert varied == changed
-
-
-def test_it_gates_and_its_metric_is_in_the_table(package):
-    mu = torch.full((4,), -1.0, dtype=torch.float64)
-    log_probs = (mu + torch.tensor([0.0, 0.05, 0.15, -0.15])).requires_grad_()
-    batch = TokenBatch(log_probs, mu, torch.ones_like(mu), torch.ones(4, dtype=torch.bool), [4])
-    surrogate = policy_surrogate(named_method(PATH), batch)
-    assert (surrogate.values != 0).tolist() == [True, True, False, False]
-    assert surrogate.metrics["halfway/masked"] == 0.5
-    assert metric_named("halfway/masked").reduction == "mean"
 
 
 def test_its_metrics_are_written_and_drawn(package, tmp_path):

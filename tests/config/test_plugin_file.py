@@ -29,8 +29,7 @@ def test_the_file_of_every_method_is_sound_and_named(tmp_path, name):
 
 
 @pytest.mark.parametrize(
-    ("name", "says"),
-    [("sat-gspoo", "did you mean 'sat-gspo'"), ("sat-grpo-tis", "plugin.driver")],
+    ("name", "says"), [("sat-gspoo", "did you mean 'sat-gspo'"), ("sat-grpo-tis", "plugin.driver")]
 )
 def test_a_method_that_cannot_run_there_gets_no_file(name, says):
     with pytest.raises(ConfigError, match=f"--method {name}: .*{says}"):
@@ -43,10 +42,7 @@ def test_a_method_that_cannot_run_there_gets_no_file(name, says):
         ({"sat_slime": {"method": "sat-gspoo"}}, "did you mean 'sat-gspo'"),
         ({"sat_slime": {"methd": "gspo"}}, "unknown key 'methd'"),
         ({"sat_slime": None}, "no key 'sat_slime'"),
-        (
-            {"sat_slime": {"method": "sat-gspo-r3"}},
-            "has r3: set use_rollout_routing_replay and use",
-        ),
+        ({"sat_slime": {"method": "sat-gspo-r3"}}, "has r3: set use_rollout_routing_replay and use"),
         ({"use_rollout_routing_replay": True, "use_routing_replay": True}, "no r3: leave out"),
         ({"sat_slime": {"method": "grpo-decoupled-a3po"}}, "the lag of every token.*plugin.driver"),
         ({"sat_slime": {"method": {"base": "gspo", "sat": True, "denominator": "trainer"}}}, "identically 1"),

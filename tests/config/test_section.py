@@ -30,13 +30,6 @@ def test_what_may_not_change_here_is_kept_too():
 
 def test_what_a_comparison_does_not_tell():
     assert {"seed", "warmup.seed", "pipeline.lag", "name", "output_dir"} <= marked_settings(OWN_TO_A_CELL)
-    told_nowhere = {
-        "logging",
-        "checkpoint",
-        "cluster",
-        "estimate",
-        "pipeline.canary",
-        "slime.save-interval",
-    }
+    told_nowhere = {"logging", "checkpoint", "cluster", "estimate", "pipeline.canary", "slime.save-interval"}
     assert told_nowhere <= marked_settings(COMPUTES_NOTHING)
     assert among("logging.health", {"logging"}) and not among("loggings", {"logging"})

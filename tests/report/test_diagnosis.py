@@ -14,14 +14,7 @@ from synthetic import write_run
 from typer.testing import CliRunner
 
 from sat_slime.cli import app
-from sat_slime.report.diagnosis import (
-    Tokens,
-    attribute,
-    load_tokens,
-    quantile,
-    tail_bounds,
-    write_diagnosis,
-)
+from sat_slime.report.diagnosis import Tokens, attribute, load_tokens, quantile, tail_bounds, write_diagnosis
 from sat_slime.rollout.token_dump import TokenDump, dump_path, dump_paths, write_dump
 from sat_slime.runs.folder import RunFolderError
 
@@ -167,10 +160,7 @@ def test_under_r3_routing_has_no_part(run):
 
 @pytest.mark.parametrize(
     "told",
-    [
-        lambda name: not name.endswith(("own_routing", "replayed", "flips")),
-        lambda name: name == "checkpoint_log_probs",
-    ],
+    [lambda name: not name.endswith(("own_routing", "replayed", "flips")), lambda name: name == "checkpoint_log_probs"],
     ids=["a dense run", "a run that was only split"],
 )
 def test_dumps_that_hold_less_tell_fewer_parts(run, told):

@@ -106,10 +106,7 @@ def test_runs_that_differ_in_a_setting_are_named_by_it(tmp_path):
     config["train"]["lr"] = 2e-4
     (paths[1] / "config.yaml").write_text(yaml.safe_dump(config))
     collection = collect(paths)
-    assert [label_of(run.method) for run in collection.runs] == [
-        "SAT-GSPO with lr 0.0005",
-        "SAT-GSPO with lr 0.0002",
-    ]
+    assert [label_of(run.method) for run in collection.runs] == ["SAT-GSPO with lr 0.0005", "SAT-GSPO with lr 0.0002"]
     assert collection.left_out == []
 
 

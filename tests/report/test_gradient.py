@@ -7,26 +7,11 @@ import pytest
 import torch
 from dump_files import step_batch
 
-from sat_slime.objective import (
-    SAT,
-    Clip,
-    TokenBatch,
-    compose,
-    method_names,
-    named_method,
-    policy_surrogate,
-)
+from sat_slime.objective import SAT, Clip, TokenBatch, compose, method_names, named_method, policy_surrogate
 from sat_slime.objective.gates import DPPO, IcePop
 from sat_slime.objective.scores import CISPO
 from sat_slime.report.dumps import StepBatch
-from sat_slime.report.gradient import (
-    CLIPPED,
-    KEPT,
-    MASKED,
-    REWEIGHTED,
-    step_thresholds,
-    token_gradient,
-)
+from sat_slime.report.gradient import CLIPPED, KEPT, MASKED, REWEIGHTED, step_thresholds, token_gradient
 from sat_slime.report.replay import lacks
 
 EVERYTHING = frozenset({"checkpoint_log_probs", "lags"})
@@ -94,10 +79,7 @@ CASES = [
         named_method("grpo"),
         [(1.3, 1.0, CLIPPED), (0.7, -1.0, CLIPPED), (1.3, -1.0, KEPT), (0.7, 1.0, KEPT), (1.1, 1.0, KEPT)],
     ),
-    (
-        compose(named_method("grpo").base, clip=Clip(dual=3.0)),
-        [(4.0, -1.0, CLIPPED), (2.0, -1.0, KEPT)],
-    ),
+    (compose(named_method("grpo").base, clip=Clip(dual=3.0)), [(4.0, -1.0, CLIPPED), (2.0, -1.0, KEPT)]),
     (compose(DPPO()), [(1.1, 1.0, MASKED), (1.1, -1.0, KEPT), (1.3, 1.0, CLIPPED)]),
     (compose(IcePop(0.9, 1.1)), [(1.15, 1.0, MASKED), (0.7, 1.0, MASKED), (1.0, 1.0, KEPT)]),
     (named_method("grpo-tis"), [(1.5, 1.0, REWEIGHTED), (3.0, -1.0, REWEIGHTED), (1.0, 1.0, KEPT)]),

@@ -11,14 +11,7 @@ import pandas as pd
 import pytest
 
 from sat_slime.report import charts
-from sat_slime.report.charts import (
-    COLOURS,
-    DASHES,
-    bars,
-    check_address_space,
-    lines,
-    looks,
-)
+from sat_slime.report.charts import COLOURS, DASHES, bars, check_address_space, lines, looks
 from sat_slime.report.page import Section, Strong, Table, check_out, write_page
 from sat_slime.runs.folder import RunFolderError
 

@@ -22,14 +22,7 @@ from sat_slime.objective import (
 from sat_slime.objective.tokens import response_mean_weights
 from sat_slime.report.dumps import cut, find_dumps, steps
 from sat_slime.report.gradient import cosines, effective, span_sums, step_thresholds
-from sat_slime.report.replay import (
-    ASYNCHRONOUS,
-    answerable,
-    choose,
-    methods_table,
-    replay,
-    write_replay,
-)
+from sat_slime.report.replay import ASYNCHRONOUS, answerable, choose, methods_table, replay, write_replay
 from sat_slime.runs.folder import RunFolderError
 
 LENGTHS = [6, 11, 3, 20, 9, 14, 8, 5]

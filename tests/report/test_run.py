@@ -8,16 +8,7 @@ from synthetic import step_metrics, write_run
 
 from sat_slime.config.jsonl import to_json
 from sat_slime.report.page import DASH, NBSP
-from sat_slime.report.run import (
-    FIGURES,
-    ends,
-    figures,
-    findings,
-    panel_chart,
-    summary,
-    verdict,
-    write_report,
-)
+from sat_slime.report.run import FIGURES, ends, figures, findings, panel_chart, summary, verdict, write_report
 from sat_slime.runs.folder import RunFolder
 from sat_slime.runs.reading import load_run
 

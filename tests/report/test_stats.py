@@ -20,8 +20,7 @@ def spread(n, mean):
 
 
 @pytest.mark.parametrize(
-    "degrees, t",
-    [(1, 12.7062), (2, 4.30265), (3, 3.18245), (4, 2.77645), (5, 2.57058), (9, 2.26216), (30, 2.04227)],
+    "degrees, t", [(1, 12.7062), (2, 4.30265), (3, 3.18245), (4, 2.77645), (5, 2.57058), (9, 2.26216), (30, 2.04227)]
 )
 def test_students_quantiles(degrees, t):
     estimate = mean_interval(list(spread(degrees + 1, 0.5)))

@@ -15,16 +15,7 @@ from sat_slime.config import LabConfig, dump_config
 from sat_slime.config.method_section import method_switches
 from sat_slime.report.run import findings
 from sat_slime.runs.folder import RunFolder
-from sat_slime.runs.health import (
-    MISMATCH_CEILING,
-    MISMATCH_RISE,
-    RULES,
-    advisories,
-    judge,
-    measures,
-    symptoms,
-    verdict,
-)
+from sat_slime.runs.health import MISMATCH_CEILING, MISMATCH_RISE, RULES, advisories, judge, measures, symptoms, verdict
 from sat_slime.runs.reading import RunData, columns, load_run, not_finite
 from sat_slime.runs.trackers import read_tracked
 
@@ -247,10 +238,7 @@ ADVISED = {
         {"mismatch__d_pi": lambda healthy: 6 * healthy},
         ["more than 3 times its lowest level", "Try a smaller lag"],
     ),
-    "engine": (
-        {"mismatch__implementation": 0.08},
-        ["the same weights", "more than 6 times", "pipeline.canary: stop"],
-    ),
+    "engine": ({"mismatch__implementation": 0.08}, ["the same weights", "more than 6 times", "pipeline.canary: stop"]),
     "gate": ({"sat__gate_rate": 0.001}, ["less than a tenth of the tail's 10%", "scope to step"]),
     "lag": ({"lag__max": 11}, ["11 updates old, 8 by the plan"]),
     "rejected": ({"rollout__rejected": RESPONSES // 20}, ["above 1%", "rollout/rejected/REASON"]),
