@@ -130,12 +130,12 @@ class Host:
         trainers, _ = create_training_models(args, groups, manager, actor_cls=actor_cls)
         return cls(args, manager, trainers, per_epoch, startup)
 
-    def push(self) -> list[Any] | None:
-        """Sends the trainers' weights to the engines; return what each rank returned, or None with a push by disk."""
+    def push(self) -> list[Any]:
+        """Sends the trainers' weights to the engines; return what each rank returned."""
         if self.startup is None:
-            return self.trainers.update_weights()
+            return self.trainers.update_weights() or []
         was = ray.get(self.manager.pause_rollout_admission.remote())
-        from_ranks = self.trainers.update_weights()
+        from_ranks = self.trainers.update_weights() or []
         ray.get(self.manager.resume_rollout_admission.remote(was))
         return from_ranks
 

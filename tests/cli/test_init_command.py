@@ -15,7 +15,7 @@ def elsewhere(tmp_path, monkeypatch):
 
 def test_the_list_names_every_starter():
     lines = sat_slime_command("init").stdout.splitlines()
-    assert [line.split()[0] for line in lines] == [*RUNS, "slurm", "kuberay", "plugin", "from-script"]
+    assert [line.split()[0] for line in lines] == [*RUNS, "slurm", "kuberay", "plugin"]
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -34,16 +34,3 @@ def test_a_job_of_a_cluster_is_written_as_it_is_kept(tmp_path, name, file, comma
     told = sat_slime_command("init", name, "--out", "mine").stdout
     assert told.splitlines()[-1] == f"edit it, then: {command}"
     assert (tmp_path / "mine" / file).read_text() == (CONFIGS / "clusters" / file).read_text()
-
-
-def test_a_launch_script_of_slimes_becomes_a_run(tmp_path):
-    (tmp_path / "run.sh").write_text("python3 train.py --num-rollout 3 --lr $LR --actor-num-gpus-per-node 4\n")
-    result = sat_slime_command("init", "from-script", "run.sh", "--out", "mine/first.yaml")
-    assert (
-        result.exit_code == 0
-        and "run.sh:1: --lr ...: LR is not set in the script: set slime.lr by hand" in result.output
-    )
-    assert "iterations: 3  # run.sh:1" in (tmp_path / "mine/first.yaml").read_text()
-    again = sat_slime_command("init", "from-script", "absent.sh")
-    assert again.exit_code == 2 and "absent.sh" in again.output
-    assert sat_slime_command("init", "from-script").exit_code == 2
