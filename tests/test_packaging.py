@@ -71,31 +71,20 @@ def test_scripts_are_executable_and_parse(script):
     subprocess.run(["bash", "-n", ROOT / script], check=True)
 
 
-def setup_with(python: Path, tmp_path: Path) -> str:
-    """What setup.sh says, in a copy that has no .venv, when it is to use a given interpreter."""
-    (tmp_path / "scripts").mkdir()
-    (tmp_path / "requirements").mkdir()
-    for file in ("scripts/setup.sh", "requirements/constraints.txt", "pyproject.toml"):
-        (tmp_path / file).write_text((ROOT / file).read_text())
-    result = subprocess.run(
-        ["bash", "scripts/setup.sh"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHON": str(python)},
-        capture_output=True,
-        text=True,
-    )
-    assert result.returncode == 1
-    return result.stderr
-
-
 @pytest.mark.parametrize(
     ("refused", "message"), [("version_info", "3.10 or newer is needed"), ("ensurepip", "apt install python3-venv")]
 )
 def test_setup_refuses_an_interpreter_that_will_not_do(tmp_path, refused, message):
+    """In a copy that has no .venv."""
     fake = tmp_path / "python3"
     fake.write_text(f'#!/bin/sh\ncase "$*" in *{refused}*) exit 1;; esac\nexec "{sys.executable}" "$@"\n')
     fake.chmod(0o755)
-    assert message in setup_with(fake, tmp_path)
+    for file in ("scripts/setup.sh", "requirements/constraints.txt", "pyproject.toml"):
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).write_text((ROOT / file).read_text())
+    env = {**os.environ, "PYTHON": str(fake)}
+    done = subprocess.run(["bash", "scripts/setup.sh"], cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert done.returncode == 1 and message in done.stderr, done.stderr
 
 
 def test_the_wheel_carries_what_commands_read(tmp_path):

@@ -8,19 +8,12 @@ from sat_slime.cli import lab_run
 from sat_slime.config import build_method
 
 
-def test_a_run_leaves_everything_in_its_folder(runtime, tmp_path):
-    result = sat_slime_command("launch", TINY)
+def test_a_run_leaves_everything_in_its_folder_and_its_resolved_file_runs_again(runtime, tmp_path):
+    result, run = sat_slime_command("launch", TINY, "--lag", 1), tmp_path / "runs" / "tiny"
     assert result.exit_code == 0, result.output
-    run = tmp_path / "runs" / "tiny"
-    assert (run / "metrics.jsonl").read_text().count("\n") == 6
-    assert state(run)["status"] == "finished"
-    assert "step 6/6" in result.stdout
-    assert "report: runs/tiny/report.html" in result.stdout
+    assert (run / "metrics.jsonl").read_text().count("\n") == 6 and state(run)["status"] == "finished"
+    assert "step 6/6" in result.stdout and "report: runs/tiny/report.html" in result.stdout
     assert (run / "report.html").exists()
-
-
-def test_the_resolved_file_runs_again(runtime, tmp_path):
-    sat_slime_command("launch", TINY, "--lag", 1)
     assert sat_slime_command("launch", "runs/tiny/config.yaml", "--name", "again").exit_code == 0
     (first, _, _), (second, folder, _) = runtime.calls
     assert second == first.model_copy(update={"name": "again"})

@@ -77,12 +77,17 @@ def test_earlier_pipeline_stages_are_passed_over(tmp_path):
     assert len(step.log_probs) == sum(LENGTHS)
 
 
-def test_half_precision_and_inactive_nonsense_are_read(tmp_path):
+def test_half_precision_inactive_nonsense_and_numpy_scalars_are_read(tmp_path):
     columns = rollout(LENGTHS)
     columns["log_probs"] = [values.bfloat16() for values in columns["log_probs"]]
     columns["log_probs"][0][columns["loss_masks"][0] == 0] = float("nan")
-    (step,) = read_rollout([saved(tmp_path / "0.pt", format_2(columns, [(list(range(6)), [[6]])]))])
-    assert step.log_probs.dtype == torch.float32
+    payload = format_2(columns, [(list(range(6)), [[6]])])
+    payload["raw_reward"] = [np.float64(0.5), np.float32(1.5), np.int64(2), np.bool_(True), np.float16(0.25), 3.0]
+    (step,) = read_rollout([saved(tmp_path / "0.pt", payload)])
+    assert step.log_probs.dtype == torch.float32 and len(step.lengths) == 6
+    payload["raw_reward"][0] = np.datetime64("2026-01-01")
+    with pytest.raises(DumpFault, match="NumPy scalar of type M8"):
+        read_rollout([saved(tmp_path / "0.pt", payload)])
 
 
 def without(key):
@@ -152,16 +157,6 @@ def test_a_token_that_cannot_be_is_named_and_left_out(key, value, tmp_path):
     )
 
 
-def test_numpy_scalars_are_read_as_numbers(tmp_path):
-    payload = format_2(rollout(LENGTHS), RANKS)
-    payload["raw_reward"] = [np.float64(0.5), np.float32(1.5), np.int64(2), np.bool_(True), np.float16(0.25), 3.0]
-    steps = read_rollout([saved(tmp_path / "0.pt", payload)])
-    assert len(steps) == len(read_rollout([saved(tmp_path / "1.pt", format_2(rollout(LENGTHS), RANKS))]))
-    payload["raw_reward"][0] = np.datetime64("2026-01-01")
-    with pytest.raises(DumpFault, match="NumPy scalar of type M8"):
-        read_rollout([saved(tmp_path / "0.pt", payload)])
-
-
 def test_a_missing_ranks_file_is_told_and_a_response_twice_is_refused(tmp_path):
     columns = rollout(LENGTHS)
     parts = [rank_file(columns, which, per_step, rank) for rank, (which, per_step) in enumerate(RANKS)]
@@ -196,26 +191,20 @@ def test_context_parallel_parts_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("payload", "said"),
+    ("payload", "said", "keep"),
     [
-        ({"rollout_id": 1, "samples": [{"tokens": [1]}]}, "a dump of --save-debug-rollout-data"),
-        ({"format_version": 3, "rollout_id": 1, "samples": []}, "its format_version is 3"),
-        ({"weights": torch.zeros(3)}, "no dump of --save-debug-train-data"),
-        ([1, 2], "no dump of --save-debug-train-data"),
+        ({"rollout_id": 1, "samples": [{"tokens": [1]}]}, "a dump of --save-debug-rollout-data", None),
+        ({"format_version": 3, "rollout_id": 1, "samples": []}, "its format_version is 3", None),
+        ({"weights": torch.zeros(3)}, "no dump of --save-debug-train-data", None),
+        ([1, 2], "no dump of --save-debug-train-data", None),
+        *((format_2(rollout(LENGTHS), RANKS), "not a complete torch file", keep) for keep in (0, 10, 3000, -1)),
     ],
 )
-def test_other_torch_files_are_known_by_their_head(payload, said, tmp_path):
+def test_other_torch_files_and_torn_ones_are_known_by_their_head(payload, said, keep, tmp_path):
+    path = saved(tmp_path / "0.pt", payload)
+    path.write_bytes(path.read_bytes()[:keep])
     with pytest.raises(DumpFault, match=said):
-        read_header(saved(tmp_path / "0.pt", payload))
-
-
-@pytest.mark.parametrize("keep", [0, 10, 3000, -1])
-def test_torn_files_are_known_by_their_head(keep, tmp_path):
-    whole = saved(tmp_path / "whole.pt", format_2(rollout(LENGTHS), RANKS)).read_bytes()
-    torn = tmp_path / "torn.pt"
-    torn.write_bytes(whole[:keep])
-    with pytest.raises(DumpFault, match="not a complete torch file"):
-        read_header(torn)
+        read_header(path)
 
 
 class Bomb:

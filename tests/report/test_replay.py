@@ -148,26 +148,18 @@ def test_what_holds_no_dump_is_refused(tmp_path):
         replay([tmp_path / "1.pt"], choose("gspo"))
 
 
-def test_pi_l_confines_the_replay_to_the_dumps_that_hold_it(tmp_path):
-    run = tmp_path / "run"
-    write_run_dump(run, LENGTHS, iteration=1)
-    write_run_dump(run, LENGTHS, iteration=2, checkpoint_log_probs=lambda n: -np.ones(n, dtype=np.float32))
-    candidates = choose("gspo,grpo", ["denominator=[rollout,checkpoint]"])
-    result = replay([run], candidates)
-    assert result.passed_over == 1
-    assert [row.name for row in result.rows] == ["iteration 2, update 2"]
-    with pytest.raises(RunFolderError, match="none of the methods can be replayed"):
-        replay([run / "dumps" / "000001.safetensors"], choose("gspo", ["denominator=checkpoint"]))
-
-
 def ones(n):
     return -np.ones(n, dtype=np.float32)
 
 
-def test_methods_that_nobody_named_are_left_out_before_a_dump_is(tmp_path):
+def test_pi_l_confines_the_replay_to_the_dumps_that_hold_it_unless_nobody_named_its_methods(tmp_path):
     run = tmp_path / "run"
     write_run_dump(run, LENGTHS, iteration=1)
     write_run_dump(run, LENGTHS, iteration=2, checkpoint_log_probs=ones)
+    result = replay([run], choose("gspo,grpo", ["denominator=[rollout,checkpoint]"]))
+    assert result.passed_over == 1 and [row.name for row in result.rows] == ["iteration 2, update 2"]
+    with pytest.raises(RunFolderError, match="none of the methods can be replayed"):
+        replay([run / "dumps" / "000001.safetensors"], choose("gspo", ["denominator=checkpoint"]))
     result = replay([run], choose("all"), every_dump=True)
     assert (len(result.rows), result.passed_over) == (2, 0)
     for candidates, every_dump in (

@@ -98,24 +98,15 @@ def test_prime_math_gives_the_verdicts_of_prime(name, expected):
 
 
 DIFFERENCES = [
-    ("\\boxed{200}", "2", 1.0, 0.0),
-    ("\\boxed{10000}", "9999", 1.0, 0.0),
-    ("\\boxed{0.33335}", "1/3", 1.0, 0.0),
-    ("\\boxed{6.28}", r"2\pi", 1.0, 0.0),
-    ("\\boxed{x + y = 2}", "x + y = 2", 0.0, 1.0),
-    ("Answer: 34\n\nSince x is odd, y = 2", "34", 0.0, 1.0),
-    ("First x = 3. Then y is 7.", "7", 0.0, 1.0),
-    ("**Answer:** 34", "34", 0.0, 1.0),
-    ("\\boxed{7}. The answer is clear", "7", 0.0, 1.0),
-    ("\\boxed{101_2}", "101_3", 1.0, 0.0),
-    ("\\boxed{[1, 2]}", "1, 2", 1.0, 0.0),
-    (r"\boxed{\{3, 1\}}", r"\{1, 3\}", 0.0, 1.0),
-    ("\\boxed{y + x = 2}", "x + y = 2", 0.0, 1.0),
-    ("\\boxed{1,2}", "(1,2)", 1.0, 1.0),
-    ("\\boxed{2,1}", "1,2", 0.0, 0.0),
-    ("\\boxed{3}", "4", 0.0, 0.0),
+    ("\\boxed{200}", "2", 1.0, 0.0), ("\\boxed{10000}", "9999", 1.0, 0.0), ("\\boxed{0.33335}", "1/3", 1.0, 0.0),
+    ("\\boxed{6.28}", r"2\pi", 1.0, 0.0), ("\\boxed{x + y = 2}", "x + y = 2", 0.0, 1.0),
+    ("Answer: 34\n\nSince x is odd, y = 2", "34", 0.0, 1.0), ("First x = 3. Then y is 7.", "7", 0.0, 1.0),
+    ("**Answer:** 34", "34", 0.0, 1.0), ("\\boxed{7}. The answer is clear", "7", 0.0, 1.0),
+    ("\\boxed{101_2}", "101_3", 1.0, 0.0), ("\\boxed{[1, 2]}", "1, 2", 1.0, 0.0),
+    (r"\boxed{\{3, 1\}}", r"\{1, 3\}", 0.0, 1.0), ("\\boxed{y + x = 2}", "x + y = 2", 0.0, 1.0),
+    ("\\boxed{1,2}", "(1,2)", 1.0, 1.0), ("\\boxed{2,1}", "1,2", 0.0, 0.0), ("\\boxed{3}", "4", 0.0, 0.0),
     ("\\boxed{34}", "\\boxed{34}", 1.0, 1.0),
-]
+]  # fmt: skip
 """docs/reward.md: response, label, reward of prime_math, of default. verl's own gives the former, run on the same."""
 
 

@@ -32,35 +32,22 @@ def holder(tmp_path):
     process.wait()
 
 
-def run_with_data(path):
-    folder = RunFolder.create(path, "name: run\n")
+def test_data_is_overwritten_on_request_alone_and_a_run_that_produced_nothing_makes_room(tmp_path):
+    RunFolder.create(tmp_path / "run", "name: first\n").unlock()
+    folder = RunFolder.create(tmp_path / "run", "name: run\n")
     folder.metrics.write_text('{"step": 1}\n')
     folder.unlock()
-    return folder
-
-
-def test_data_is_not_overwritten_by_accident(tmp_path):
-    folder = run_with_data(tmp_path / "run")
     with pytest.raises(RunFolderError, match=r"--resume.*--name.*--overwrite"):
         RunFolder.create(folder.path, "name: other\n")
     assert folder.config.read_text() == "name: run\n"
     folder.metrics.unlink()
     (folder.checkpoints / "000001").mkdir()
     assert folder.has_data(), "a checkpoint counts too"
-
-
-def test_overwrite_deletes_the_earlier_run(tmp_path):
-    folder = run_with_data(tmp_path / "run")
     (folder.samples / "1.jsonl").write_text("{}")
     again = RunFolder.create(folder.path, "name: other\n", overwrite=True)
     assert not again.has_data()
     assert again.config.read_text() == "name: other\n"
     assert list(again.samples.iterdir()) == []
-
-
-def test_a_run_that_produced_nothing_makes_room(tmp_path):
-    RunFolder.create(tmp_path / "run", "name: first\n").unlock()
-    assert RunFolder.create(tmp_path / "run", "name: second\n").config.read_text() == "name: second\n"
 
 
 @pytest.mark.parametrize("overwrite", [False, True])

@@ -124,13 +124,9 @@ def test_several_optimizer_steps_per_rollout():
     assert evals[0]["step"] == 4
 
 
-def test_an_evaluation_before_training_is_of_step_0():
+def test_an_evaluation_before_training_is_of_step_0_and_those_told_before_it_from_another_file_have_their_steps():
     rows = [{"eval/step": 0, "eval/m": 0.1}, {"train/step": 0, "train/loss": 1.0}, {"eval/step": 0, "eval/m": 0.2}]
     assert [row["step"] for row in split_log(rows)[1]] == [0, 1]
-
-
-def test_evaluations_that_are_told_before_the_training_have_their_steps():
-    """As from files of their own."""
     rows = [{"eval/step": step, "eval/m": 0.1} for step in (0, 2, 4)]
     rows += [{"train/step": step, "train/loss": 1.0} for step in range(5)]
     assert [row["step"] for row in split_log(rows)[1]] == [0, 3, 5]

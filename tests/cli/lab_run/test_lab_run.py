@@ -13,28 +13,21 @@ from sat_slime.cli import lab_run
 from sat_slime.report import write_reports
 
 
-@pytest.mark.parametrize("target", [TINY, "runs/tiny", "runs/tiny/", "runs/tiny/config.yaml"])
+@pytest.mark.parametrize("target", [TINY, "runs/tiny", "runs/tiny/", "runs/tiny/config.yaml", "moved"])
 def test_resume_by_file_or_folder(runtime, tmp_path, target):
     runtime.end, runtime.stop_after = KeyboardInterrupt(), 3
     sat_slime_command("launch", TINY)
     runtime.end, runtime.stop_after = None, 10**9
+    run = tmp_path / "runs" / "tiny"
+    if target == "moved":  # and goes on where it is
+        run = run.rename(tmp_path / "moved")
     result = sat_slime_command("launch", target, "--resume")
     assert result.exit_code == 0, result.output
     (first, _, _), (second, folder, resume) = runtime.calls
-    assert (second, folder, resume) == (first, tmp_path / "runs" / "tiny", True)
-    steps = [json.loads(line)["step"] for line in (tmp_path / "runs/tiny/metrics.jsonl").read_text().splitlines()]
-    assert steps == [1, 2, 3, 4, 5, 6]
-    assert state(tmp_path / "runs" / "tiny")["status"] == "finished"
-
-
-def test_a_moved_run_resumes_where_it_is(runtime, tmp_path):
-    runtime.end = KeyboardInterrupt()
-    sat_slime_command("launch", TINY)
-    (tmp_path / "runs" / "tiny").rename(tmp_path / "elsewhere")
-    runtime.end = None
-    assert sat_slime_command("launch", "elsewhere", "--resume").exit_code == 0
-    assert runtime.calls[-1][1] == tmp_path / "elsewhere"
-    assert not (tmp_path / "runs" / "tiny").exists()
+    assert (second, folder, resume) == (first, run, True)
+    steps = [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert steps == [1, 2, 3, 4, 5, 6] and state(run)["status"] == "finished"
+    assert (tmp_path / "runs" / "tiny").exists() == (target != "moved")
 
 
 def test_resume_refuses_changed_settings(runtime):
