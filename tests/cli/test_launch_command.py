@@ -44,7 +44,7 @@ def test_dry_run_starts_nothing(runtime, tmp_path):
     ],
 )
 def test_bad_input_is_a_line_before_anything_starts(runtime, tmp_path, arguments, message):
-    """mistakes.py has more."""
+    """test_mistakes.py has more."""
     result = sat_slime_command("launch", TINY, *arguments)
     assert result.exit_code == 2 and message in result.stderr and "Traceback" not in result.output
     assert all(line.startswith("error: ") for line in result.stderr.splitlines())

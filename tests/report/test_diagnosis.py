@@ -35,7 +35,8 @@ def active(dumps: list[TokenDump], name: str) -> list[float]:
 def test_tokens_are_the_active_ones_and_parts_sum_to_d_exactly(tmp_path, replayed):
     dumps = write_dumps(tmp_path, replayed=replayed)
     tokens = load_tokens(dump_paths(tmp_path))
-    names = ("log_probs_own_routing", "log_probs_replayed", *(f"checkpoint_log_probs_{routes}" for routes in ROUTES))
+    of_the_checkpoint = (f"checkpoint_log_probs_{name}" for name in ("own_routing", "replayed", "engine_dtype"))
+    names = ("log_probs_own_routing", "log_probs_replayed", *of_the_checkpoint)
     a_own, a_engine, b_own, b_engine, in_engine_dtype = (np.array(active(dumps, name)) for name in names)
     pi, mu = np.array(active(dumps, "log_probs")), np.array(active(dumps, "rollout_log_probs"))
     by_hand = {
@@ -50,9 +51,6 @@ def test_tokens_are_the_active_ones_and_parts_sum_to_d_exactly(tmp_path, replaye
         assert part.dtype == np.float64 and part.tolist() == by_hand[name].tolist(), name
     assert (tokens.d == pi - mu).all() and (tokens.parts.sum(axis=1) == tokens.d).all()
     assert set(tokens.frame["lag"]) == {1, 2, 3, 4} and tokens.steps == len(dumps)
-
-
-ROUTES = ("own_routing", "replayed", "engine_dtype")
 
 
 @pytest.mark.parametrize("alpha", [None, 0.9, 0.99])

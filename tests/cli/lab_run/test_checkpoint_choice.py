@@ -168,16 +168,15 @@ def test_a_reference_that_is_lost_is_told_before_a_finished_run_is_touched(runti
 @pytest.mark.parametrize(
     ("key", "value", "named"),
     [
-        (("seed",), 7, "seed (0 -> 7)"),
-        (("train", "lr"), 0.1, "train.lr (0.0005 -> 0.1)"),
-        (("method", "base"), "grpo", "method.base ('gspo' -> 'grpo')"),
+        ("seed", 7, "seed (0 -> 7)"),
+        ("train.lr", 0.1, "train.lr (0.0005 -> 0.1)"),
+        ("method.base", "grpo", "method.base ('gspo' -> 'grpo')"),
     ],
 )
 def test_settings_that_were_edited_in_the_folder_are_held_against_the_checkpoint(runtime, key, value, named):
     values = yaml.safe_load((RUN / "config.yaml").read_text())
-    section = values if len(key) == 1 else values[key[0]]
-    assert section[key[-1]] != value
-    section[key[-1]] = value
+    *section, name = key.split(".")
+    (values[section[0]] if section else values)[name] = value
     (RUN / "config.yaml").write_text(yaml.safe_dump(values))
     before = files()
     for options in ([], ["--dry-run"], ["--resume-from", "2"]):

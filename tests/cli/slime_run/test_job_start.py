@@ -129,7 +129,6 @@ def test_detached_runs_side_by_side(file, tmp_path):
 
 @pytest.mark.engine
 def test_ctrl_c_ends_the_view_and_not_the_job(file, tmp_path):
-    """Nor is the job that is then stopped from another terminal sent again."""
     command = [*COMMAND, "launch", str(file), "--skip-checks", *waits(before=3), *settings("cluster.restarts=9")]
     environment = {**os.environ, "COLUMNS": "300"}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as launching:
