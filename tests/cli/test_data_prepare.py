@@ -7,13 +7,12 @@ import os
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from command_line import sat_slime_command
 
 pytest.importorskip("pyarrow", reason="needs pip install '.[data]'")
 
 from prompt_sets import dapo_rows, dolci_rows, pairs, write
 
-from sat_slime.cli import app
 from sat_slime.launch.machine import data_problem
 from sat_slime.prompts import prepare
 
@@ -21,7 +20,7 @@ AIME = [(f"Aime problem {i}: find the value of $x_{{{i}}}$.", f"{i:03}") for i i
 
 
 def data(*arguments):
-    return CliRunner().invoke(app, ["data", *map(str, arguments)], env={"COLUMNS": "200"})
+    return sat_slime_command("data", *arguments)
 
 
 def sources(**sets):

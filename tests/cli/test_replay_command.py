@@ -3,14 +3,8 @@ import re
 
 import pytest
 import torch
+from command_line import sat_slime_command
 from dump_files import format_2, rollout
-from typer.testing import CliRunner
-
-from sat_slime.cli import app
-
-
-def invoke(*arguments):
-    return CliRunner().invoke(app, ["replay", *map(str, arguments)])
 
 
 @pytest.fixture
@@ -23,7 +17,7 @@ def folder(tmp_path):
 
 def test_page_figures_tables_and_a_table_on_the_terminal(folder):
     out = folder / "out"
-    result = invoke(folder, "--out", out)
+    result = sat_slime_command("replay", folder, "--out", out)
     assert result.exit_code == 0, result.output
     assert "2 optimizer steps, 16 responses" in result.output
     assert re.search(r"^(SAT|sat|Here|No two).*\.$", result.output, re.MULTILINE), "the sentence that answers"
@@ -41,12 +35,14 @@ def test_page_figures_tables_and_a_table_on_the_terminal(folder):
         parts = [int(row[key]) for key in row if re.match("(kept|re-weighted|masked|clipped),", key)]
         assert len(parts) == 16
         assert sum(parts) == int(row["tokens"]) > 0
-    assert invoke(folder, "--out", out, "--methods", "gspo").exit_code == 0  # its own page it writes anew
+    assert (
+        sat_slime_command("replay", folder, "--out", out, "--methods", "gspo").exit_code == 0
+    )  # its own page it writes anew
 
 
 def test_a_skipped_file_shows_in_the_exit_code_the_output_and_the_page(folder):
     (folder / "5.pt").write_bytes(b"torn")
-    result = invoke(folder, "--methods", "grpo,spo", "--out", folder / "out")
+    result = sat_slime_command("replay", folder, "--methods", "grpo,spo", "--out", folder / "out")
     assert result.exit_code == 1
     assert f"skipped: {folder / '5.pt'}: it is not a complete torch file" in result.output
     assert "5.pt: it is not a complete torch file" in (folder / "out" / "report.html").read_text()

@@ -95,18 +95,11 @@ def test_a_fault_is_one_line_with_its_place(tmp_path, text, told):
     assert line.startswith(f"x.yaml:{text.count(chr(10)) + 1}: {told}")
 
 
-def test_overrides_win_over_settings_over_the_file(tmp_path):
+def test_overrides_win_over_settings_over_the_file_and_their_values_are_yaml(tmp_path):
     config = load(tmp_path, "pipeline: {lag: 1}\nseed: 1", "pipeline.lag=3", **{"pipeline.lag": 2, "seed": 2})
     assert (config.pipeline.lag, config.seed) == (3, 2)
-
-
-def test_override_values_are_yaml(tmp_path):
-    config = load(
-        tmp_path, "seed: 0", "train.lr=1e-4", "rollout.dtype=float32", "method.sat=true", "eval={problems: 8}"
-    )
-    assert config.train.lr == 1e-4
-    assert config.method.sat
-    assert config.eval.problems == 8
+    config = load(tmp_path, "seed: 0", "train.lr=1e-4", "method.sat=true", "eval={problems: 8}")
+    assert config.train.lr == 1e-4 and config.method.sat and config.eval.problems == 8
 
 
 @pytest.mark.parametrize("text, key", [("train:\n  # lr: 1\n", "train"), ("pipeline: null", "pipeline")])

@@ -31,14 +31,11 @@ def test_starters_share_a_folder(tmp_path):
         write_starter(name, tmp_path / "one" if STARTERS[name].path.startswith("recipes") else tmp_path)
 
 
-def test_a_file_of_the_user_is_never_overwritten(tmp_path):
+def test_a_file_of_the_user_is_never_overwritten_and_an_unknown_starter_named(tmp_path):
     (tmp_path / "base.yaml").write_text("name: mine\n")
     with pytest.raises(ConfigError, match=r"base.yaml is there already and holds something else: .*--out"):
         write_starter("quickstart", tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["base.yaml"]
     assert (tmp_path / "base.yaml").read_text() == "name: mine\n"
-
-
-def test_an_unknown_starter_is_named_with_those_there_are(tmp_path):
     with pytest.raises(ConfigError, match="init quickest: there is no such starter; there are quickstart, streaming"):
         write_starter("quickest", tmp_path)

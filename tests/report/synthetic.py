@@ -59,15 +59,9 @@ def write_cell(
 ) -> Path:
     """A run folder with the resolved config of a cell; `state` is its status."""
     folder.mkdir(parents=True, exist_ok=True)
-    config = LabConfig.model_validate(
-        {
-            "name": folder.name,
-            "seed": seed,
-            "method": method_switches(method),
-            "pipeline": {"lag": lag, "iterations": STEPS},
-            "eval": {"every_n_iterations": 10},
-        }
-    )
+    sections = {"pipeline": {"lag": lag, "iterations": STEPS}, "eval": {"every_n_iterations": 10}}
+    own = {"name": folder.name, "seed": seed, "method": method_switches(method)}
+    config = LabConfig.model_validate(own | sections)
     (folder / "config.yaml").write_text(dump_config(config))
     accuracy, scale = effect(method, lag, seed)
     rows, evals = [], []
@@ -123,16 +117,10 @@ def write_slime_log(path: Path, seed: int = 0, steps: int = 60) -> Path:
     lines: list[dict[str, Any]] = []
     for step in range(steps):
         row = step_metrics(step + 1, 8, seed)
+        train = {"step": step, "loss": 0.1, "grad_norm": 0.3, "pg_clipfrac": row["clip/fraction"]}
+        train["train_rollout_logprob_abs_diff"] = row["mismatch/d_pi"]
         lines.append({"rollout/step": step, "rollout/raw_reward": row["reward/mean"]})
-        lines.append(
-            {
-                "train/step": step,
-                "train/loss": 0.1,
-                "train/pg_clipfrac": row["clip/fraction"],
-                "train/train_rollout_logprob_abs_diff": row["mismatch/d_pi"],
-                "train/grad_norm": 0.3,
-            }
-        )
+        lines.append({f"train/{name}": value for name, value in train.items()})
         if (step + 1) % 5 == 0:
             lines.append({"eval/step": step, "eval/aime24": 0.2 + 0.001 * step, "eval/aime24-truncated_ratio": 0.5})
     path.write_text("".join(to_json(line) + "\n" for line in lines))

@@ -12,6 +12,7 @@ import pytest
 from command_line import sat_slime_command
 
 from sat_slime.cli import lab_run
+from sat_slime.cli.terminal import sigterm_as_ctrl_c, undisturbed
 from sat_slime.config import GridConfig, LabConfig, dump_config
 from sat_slime.runs.folder import RunFolder
 from sat_slime.runs.grid import GridFolder
@@ -124,3 +125,15 @@ def test_a_grid_is_stopped_too(tmp_path):
     process = hold(grid.path)
     assert "g: stopped" in sat_slime_command("stop", grid.path).stdout
     assert process.wait() == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_second_signal_does_not_interrupt_what_ends_processes(number):
+    done = []
+    with sigterm_as_ctrl_c():
+        with undisturbed():
+            os.kill(os.getpid(), number)
+            done.append("ended")
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), number)
+    assert done == ["ended"]
