@@ -14,6 +14,7 @@ from sat_slime.lab.batch import (
     evaluation_row,
     group_advantages,
     token_dump,
+    training_group,
     training_requests,
 )
 from sat_slime.rollout.token_dump import read_dump, write_dump
@@ -26,6 +27,14 @@ def test_requests_depend_on_the_seed_and_the_iteration_alone():
     assert training_requests(CONFIG.model_copy(update={"seed": 1}), 7)[0] != problems
     assert [r.prompt_ids for r in requests] == [CONFIG.task.encode(p.prompt) for p in problems for _ in range(4)]
     assert len({r.seed for r in requests}) == len({r.request_id for r in requests}) == 12
+
+
+def test_groups_are_the_problems_of_the_batches_in_order():
+    for iteration in (0, 3):
+        problems, requests = training_requests(CONFIG, iteration)
+        groups = [training_group(CONFIG, iteration * 3 + place) for place in range(3)]
+        assert [problem for (problem,), _ in groups] == problems
+        assert [request for _, group in groups for request in group] == requests
 
 
 def test_evaluations_ask_the_same_held_out_problems_with_fresh_seeds():

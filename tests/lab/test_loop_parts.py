@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import queue
 import shutil
 import signal
 import time
+from concurrent.futures import Future
 from types import SimpleNamespace
 from unittest import mock
 
@@ -18,8 +20,9 @@ pytest.importorskip("httpx", reason="the lab runtime needs the engines: scripts/
 from sat_slime import lab
 from sat_slime.config.schema import LabConfig
 from sat_slime.lab import loop
-from sat_slime.lab.batch import StepResult
-from sat_slime.lab.loop import ACKNOWLEDGED, ONE_ACT_S, Interruption, Pipeline
+from sat_slime.lab.batch import StepResult, lag_metrics
+from sat_slime.lab.checkpoint import LoopState
+from sat_slime.lab.loop import ACKNOWLEDGED, ONE_ACT_S, Interruption, Pipeline, StreamingPipeline
 from sat_slime.lab.process import PartFailure
 from sat_slime.lab.responses import Response
 from sat_slime.rollout.canary import EngineScores
@@ -241,3 +244,113 @@ def test_an_initial_model_that_does_not_fit_names_its_folder(pipeline, monkeypat
     monkeypatch.setattr(shutil, "copytree", copytree)
     with pytest.raises(OSError, match=rf"\[Errno 28\] No space left on device: '{pipeline.initial}'$"):
         pipeline._provide_initial_model()
+
+
+# --------------------------------------------------------------------------------------------------------- streaming
+
+PROMPTS, SAMPLES, LONGEST = 4, 2, 8
+
+
+def streaming_config(**pipeline) -> LabConfig:
+    settings = {"mode": "streaming", "lag": 1, "iterations": 6, "max_staleness": 2, "queue_prompts": 8}
+    rollout = {"prompts_per_iteration": PROMPTS, "samples_per_prompt": SAMPLES, "max_response_tokens": LONGEST}
+    return LabConfig(pipeline=settings | pipeline, rollout=rollout)
+
+
+class Streamed:
+    """Engine and trainer as the pipeline sees them. A group takes as many turns as its number says, or one."""
+
+    def __init__(self, monkeypatch, turns=lambda number: 1) -> None:
+        self.turns, self.now, self.version = turns, 0, 0
+        self.due: dict[Future, tuple] = {}
+        monkeypatch.setattr(loop, "wait_any", self.wait_any)
+
+    def generate(self, requests):
+        future, (_, iteration, place, _) = Future(), requests[0].request_id.split("-")
+        number = int(iteration) * PROMPTS + int(place)
+        self.due[future] = (self.now + self.turns(number), number, requests, self.version)
+        return future
+
+    def wait_any(self, futures, timeout_s=None):
+        assert futures or timeout_s is not None, "nobody would ever answer"
+        if timeout_s is None and futures:
+            self.now = max(self.now, min(self.due[f][0] for f in futures if f in self.due))
+        return [self.finish(f) for f in futures if f in self.due and self.due[f][0] <= self.now]
+
+    def finish(self, future):
+        _, number, requests, begun = self.due[future]
+        length = 1 + number % LONGEST
+        # The first half under the weights at the start, the second under those at the end.
+        versions = np.array([begun] * -(-length // 2) + [self.version] * (length // 2))
+        responses = [
+            Response(r.request_id, r.prompt_ids, (0,) * length, np.zeros(length, np.float32), None, "length", versions)
+            for r in requests
+        ]
+        if not future.done():
+            future.set_result((responses, 1.0))
+        return future
+
+
+def make_pipeline(world, config, tmp_path) -> StreamingPipeline:
+    log = SimpleNamespace(status=lambda **fields: None, message=lambda text, level="info": None)
+    pipeline = StreamingPipeline(config, tmp_path, log, None)
+    pipeline.seconds = {"wait": 0.0}
+    pipeline.engine = world
+    pipeline.versions = [world.version]
+    return pipeline
+
+
+@pytest.mark.parametrize("over_age", ["drop", "wait"])
+@pytest.mark.parametrize("seed", range(4))
+def test_the_bound_holds_and_nothing_is_lost_over_any_resumes(monkeypatch, tmp_path, seed, over_age):
+    """What the stream counts is in tests/rollout."""
+    rng = np.random.default_rng([7, seed])
+    lag, steps = int(rng.integers(1, 4)), int(rng.integers(1, 4))
+    staleness = lag * steps - 1 + int(rng.integers(0, 4))  # the least that is accepted, and more
+    settings = {"lag": lag, "optimizer_steps_per_rollout": steps, "max_staleness": staleness, "over_age": over_age}
+    config = streaming_config(**settings, iterations=20, queue_prompts=int(rng.integers(PROMPTS, 4 * PROMPTS)))
+    durations = rng.integers(1, 2 + rng.integers(1, 9), size=1000)
+    world = Streamed(monkeypatch, turns=lambda number: int(durations[number]))
+    pipeline, trained, dropped = make_pipeline(world, config, tmp_path), set(), 0
+    for _ in range(20):
+        batch = pipeline._next_batch()
+        assert lag_metrics(batch.responses, pipeline.updates + steps - 1)["lag/max"] <= staleness
+        trained |= {response.request_id for response in batch.responses}
+        dropped += int(pipeline.metrics["rollout/dropped"])
+        pipeline.iteration, pipeline.updates, world.now = (
+            pipeline.iteration + 1,
+            pipeline.updates + steps,
+            world.now + 1,
+        )
+        if pipeline.iteration % lag == 0:
+            world.version = pipeline.updates
+            pipeline.versions.append(world.version)
+        pipeline._take(world.wait_any(list(pipeline.futures), timeout_s=0))  # as training does beside
+        if rng.random() < 0.4:
+            saved = json.loads(json.dumps(pipeline._on_the_way()))
+            before, pipeline = pipeline, make_pipeline(world, config, tmp_path)
+            pipeline.iteration, pipeline.updates = before.iteration, before.updates
+            pipeline._take_up(LoopState(before.iteration, before.updates, before.versions, **saved))
+    assert len(trained) == 20 * PROMPTS * SAMPLES
+    assert pipeline.stream.drawn * SAMPLES == len(trained) + dropped + len(pipeline.stream.dropped)
+    assert over_age == "drop" or not dropped
+
+
+def test_training_goes_on_while_groups_complete_and_begin(monkeypatch, tmp_path):
+    config = streaming_config(queue_prompts=6)
+    world = Streamed(monkeypatch)
+    pipeline = make_pipeline(world, config, tmp_path)
+    batch = pipeline._next_batch()
+    began = pipeline.stream.drawn
+    trainer: Future = Future()
+
+    def wait_any(futures, timeout_s=None):
+        world.now += 1
+        if world.now > 6:
+            trainer.set_result([StepResult({})])
+        return Streamed.wait_any(world, futures, 0)
+
+    monkeypatch.setattr(loop, "wait_any", wait_any)
+    pipeline.trainer = SimpleNamespace(start=lambda *_: trainer)
+    assert pipeline._train(batch, dump=False) == trainer.result()
+    assert pipeline.stream.drawn == began and len(pipeline.stream.waiting) == 6 and not pipeline.stream.running
