@@ -113,11 +113,6 @@ def test_what_routes_hold_of_a_layer_without_a_router_means_nothing(routed, fail
         check_numbers([4, 9, 15], [-0.5, -1.25, -2.0], routes, 5, expected)
 
 
-def test_the_log_prob_of_a_token_that_is_not_trained_may_be_anything():
-    taken = check_numbers([4, 9, 15], [-0.5, float("nan"), 3], EXPERTS, 5, EXPECTED, trained=[1, 0, 0])
-    assert taken.tolist() == [-0.5, 0, 0]
-
-
 # -------------------------------------------------------------------------------------------------------------- parts
 
 WHOLE_REQUEST = GenerationRequest("a", (1, 2, 3), max_new_tokens=9, temperature=1.0, seed=5, stop_token_ids=())

@@ -91,19 +91,17 @@ def test_each_engine_is_asked_once_on_its_own_address(engines):
     assert engines[0].asked[0][1]["input_ids"] == [list(sequence) for sequence in SEQUENCES]
 
 
-@pytest.mark.parametrize(
-    ("says", "words"), [("1", "still holds the weights of version 0, and says 1"), ("7", "version 0, and says 7")]
-)
-def test_stop_ends_with_one_line_that_names_the_engine(engines, says, words):
+def test_stop_ends_with_one_line_that_names_the_engine(engines):
     judge = PushCanary("stop")
     pushed(judge, engines, 0)
     engines[0].take(1)
-    engines[1].says = says
+    engines[1].says = "1"
     with pytest.raises(PushNotTaken) as found:
         pushed(judge, engines, 1)
     message = str(found.value)
     assert "rollout engine 1" in message and "rollout engine 0" not in message and "\n" not in message
-    assert words in message and "it took no push since" in message and "go on with --resume" in message
+    for words in ("still holds the weights of version 0, and says 1", "it took no push since", "go on with --resume"):
+        assert words in message
 
 
 def test_warn_measures_and_tells_the_engines_and_a_dead_one(engines, caplog):

@@ -138,14 +138,6 @@ def test_the_step_threshold_is_that_of_all_tokens(layout: Layout) -> None:
             assert 0 < result.metrics[judged] < 1
 
 
-def true_log_probs(problem) -> list[torch.Tensor]:
-    rows = problem.table.log_softmax(-1)
-    return [
-        rows[t[len(t) - n - 1 : -1], t[len(t) - n :]]
-        for t, n in zip(problem.tokens, problem.response_lengths, strict=True)
-    ]
-
-
 @pytest.mark.parametrize("name", ["sat-grpo", "sat-gspo", "dppo"])
 def test_empty_and_masked_responses(name: str) -> None:
     """The step has a response without a token, one without an active token, and a micro-batch without either."""
@@ -159,10 +151,10 @@ def test_empty_and_masked_responses(name: str) -> None:
 
 def test_metrics_are_those_of_all_active_tokens_of_the_step() -> None:
     problem = make_problem()
-    mask = torch.cat(problem.loss_masks).bool()
-    pi, mu, pi_l = map(torch.cat, (true_log_probs(problem), problem.rollout_log_probs, problem.log_probs))
+    whole = token_batch(problem, slice(None), problem.table.double())
     (result,) = on_ranks(Layout(), step, args_of("sat-gspo-checkpoint"), problem)
-    expected = mismatch_metrics(pi, mu, mask, checkpoint_log_probs=pi_l)
+    log_probs = whole.log_probs, whole.rollout_log_probs
+    expected = mismatch_metrics(*log_probs, whole.mask, checkpoint_log_probs=whole.proximal_log_probs)
     assert {name: result.metrics[name] for name in expected} == pytest.approx(expected, rel=1e-3)
     (result,) = on_ranks(Layout(), step, args_of("sat-grpo"), problem)
     assert 0 < result.metrics["sat/radius_high"] <= 0.2

@@ -98,6 +98,9 @@ def test_log_probs_that_no_one_reads_may_be_missing(sample_class, method):
     [
         (lambda routes: routes, ""),
         (lambda routes: [routes[:8], "?"], "routed_experts_shape"),
+        (lambda routes: [[1, 2], [3]], "routed_experts_shape"),
+        (lambda routes: [], "routed_experts_shape"),
+        (lambda routes: "AAAA", "routed_experts_shape"),
         (lambda routes: routes[1:], "routed_experts_shape"),
         (lambda routes: routes[:, :2], "routed_experts_shape"),
         (lambda routes: routes[..., :3], "routed_experts_shape"),

@@ -50,14 +50,6 @@ def test_lags_reach_their_response() -> None:
     assert [lags.tolist() for lags in told_lags(turned)] == [[5, 5, 5], [2] * 5]
 
 
-def test_only_tokens_that_are_trained_count_for_the_lag() -> None:
-    args = make_args("grpo")
-    data = batch_of(args, samples_of(["4", "8"]))
-    state = TrainerState(steps=9)
-    state.begin({**data, "loss_masks": [torch.full((n,), i) for i, n in enumerate(data["response_lengths"])]})
-    assert state.batch_metrics["lag/max"] == state.batch_metrics["lag/mean"] == 1
-
-
 def test_a_batch_without_them_is_not_trained_on(caplog) -> None:
     args, state = make_args(A3PO), TrainerState(steps=9)
     data = batch_of(args, samples_of(["odd"]))  # no version of ours
@@ -121,13 +113,16 @@ def test_numbers_of_a_batch():
 
 
 def test_the_lag_of_each_token_of_an_interrupted_response():
-    state = TrainerState(steps=10)
-    state.begin({"response_lengths": [4, 2], "round_number": [Origin(4, ((3, 4), (1, 7))), Origin(8)]})
+    state, told = TrainerState(steps=10), {"round_number": [Origin(4, ((3, 4), (1, 7))), Origin(8)]}
+    told["response_lengths"] = [4, 2]
+    state.begin({**told})
     assert [lags.tolist() for lags in state.token_lags] == [[6, 6, 6, 3], [2, 2]]
     facts = state.batch_metrics
     assert (facts["lag/min"], facts["lag/max"], facts["lag/mean"]) == (2, 6, pytest.approx(25 / 6))
     # Eq. fully-async-lag: three tokens waited for the fourth through 3 steps.
     assert (facts["lag/generation_mean"], facts["lag/queue_mean"]) == (pytest.approx(9 / 6), pytest.approx(16 / 6))
+    state.begin({**told, "loss_masks": [torch.tensor([0, 0, 0, 1]), torch.tensor([0, 1])]})
+    assert (state.batch_metrics["lag/max"], state.batch_metrics["lag/mean"]) == (3, 2.5), "of what is trained"
 
 
 @pytest.mark.needs_slime

@@ -196,10 +196,7 @@ def test_rollouts_within_the_bound_through_pushes_and_a_resume(slime, tmp_path):
     indices = {sample.index for sample in samples}
     assert len(indices) == len(samples) == ROLLOUTS * PROMPTS * SAMPLES
     metrics = [*(metrics for _, metrics in first), output.metrics, *(metrics for _, metrics in second)]
-    dropped = sum(one["rollout/dropped"] for one in metrics)
-    assert max(indices) + 1 - len(indices) <= dropped  # no prompt is skipped
-    finished = sum(one["rollout/finished"] for one in metrics)
-    assert finished >= len(samples) + dropped  # groups that waited at the checkpoint are counted too
+    assert max(indices) + 1 - len(indices) <= sum(one["rollout/dropped"] for one in metrics)  # no prompt is skipped
     assert any(len(versions.parts_of(sample)) == 2 for sample in samples)
 
 

@@ -143,9 +143,6 @@ def test_a_torn_file_is_named(path, kept):
 def test_a_missing_or_foreign_file_is_named(tmp_path, path):
     with pytest.raises(DumpError, match="000017"):
         read_dump(path)
-    (tmp_path / "x.safetensors").write_bytes(b"\x80\x04" + bytes(range(200)))
-    with pytest.raises(DumpError, match="no whole safetensors file"):
-        read_dump(tmp_path / "x.safetensors")
     save_file({"weight": np.zeros(3)}, tmp_path / "x.safetensors")
     with pytest.raises(DumpError, match="names no schema"):
         read_dump(tmp_path / "x.safetensors")
