@@ -1,7 +1,6 @@
 """The quick start's model and problems as slime reads them."""
 
 import json
-import shutil
 
 import pytest
 
@@ -48,20 +47,15 @@ def test_the_tokenizer_is_the_tasks_alphabet(folder, config):
     assert tokenizer.eos_token_id == task.eos_id and len(tokenizer) == task.vocab_size
 
 
-def test_prompts_come_in_the_order_of_an_lab_run(folder, config):
-    written = rows(folder / "prompts.jsonl")
+def test_problems_are_those_of_a_lab_run_in_their_order(folder, config):
+    prompts, held_out = (rows(folder / f"{name}.jsonl") for name in ("prompts", "held_out"))
     drawn = [problem for iteration in range(3) for problem in training_requests(config, iteration)[0]]
-    assert written[: len(drawn)] == [
-        {"prompt": problem.prompt, "label": problem.label, "metadata": {"task": config.task.model_dump()}}
-        for problem in drawn
-    ]
-    assert len(written) == for_slime.ITERATIONS * config.rollout.prompts_per_iteration
-
-
-def test_held_out_problems_are_those_of_an_lab_run(folder, config):
-    written = rows(folder / "held_out.jsonl")
-    assert [row["prompt"] for row in written] == [problem.prompt for problem in evaluation_requests(config, 0)[0]]
-    assert not {row["prompt"] for row in written} & {row["prompt"] for row in rows(folder / "prompts.jsonl")}
+    metadata = {"task": config.task.model_dump()}
+    expected = [{"prompt": problem.prompt, "label": problem.label, "metadata": metadata} for problem in drawn]
+    assert prompts[: len(drawn)] == expected
+    assert len(prompts) == for_slime.ITERATIONS * config.rollout.prompts_per_iteration
+    assert [row["prompt"] for row in held_out] == [problem.prompt for problem in evaluation_requests(config, 0)[0]]
+    assert not {row["prompt"] for row in held_out} & {row["prompt"] for row in prompts}
 
 
 def test_a_folder_that_is_there_is_replaced_as_a_whole(config, tmp_path):
@@ -73,4 +67,3 @@ def test_a_folder_that_is_there_is_replaced_as_a_whole(config, tmp_path):
     for_slime.write_folder(config, folder)
     assert not (folder / "model" / "old.safetensors").exists()
     assert not list(tmp_path.glob("*.part"))
-    shutil.rmtree(folder)
