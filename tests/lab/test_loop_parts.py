@@ -258,50 +258,57 @@ def streaming_config(**pipeline) -> LabConfig:
 
 
 class Streamed:
-    """Engine and trainer as the pipeline sees them. A group takes as many turns as its number says, or one."""
+    """Engine and trainer as the pipeline sees them. A group takes as many turns as its number says, training one."""
 
-    def __init__(self, monkeypatch, turns=lambda number: 1) -> None:
+    def __init__(self, monkeypatch, turns) -> None:
         self.turns, self.now, self.version = turns, 0, 0
-        self.due: dict[Future, tuple] = {}
+        self.due: dict[Future, tuple[int, tuple]] = {}
         monkeypatch.setattr(loop, "wait_any", self.wait_any)
 
     def generate(self, requests):
-        future, (_, iteration, place, _) = Future(), requests[0].request_id.split("-")
+        _, iteration, place, _ = requests[0].request_id.split("-")
         number = int(iteration) * PROMPTS + int(place)
-        self.due[future] = (self.now + self.turns(number), number, requests, self.version)
+        return self.after(int(self.turns[number]), number, requests, self.version)
+
+    def start(self, *_):
+        return self.after(1)
+
+    def after(self, turns, *of):
+        self.due[future := Future()] = self.now + turns, of
         return future
 
     def wait_any(self, futures, timeout_s=None):
         assert futures or timeout_s is not None, "nobody would ever answer"
-        if timeout_s is None and futures:
-            self.now = max(self.now, min(self.due[f][0] for f in futures if f in self.due))
-        return [self.finish(f) for f in futures if f in self.due and self.due[f][0] <= self.now]
+        if timeout_s is None:
+            self.now = max(self.now, min(self.due[future][0] for future in futures))
+        done = [future for future in futures if self.due[future][0] <= self.now]
+        for future in done:
+            if not future.done():
+                future.set_result(self.result(*self.due[future][1]))
+        return done
 
-    def finish(self, future):
-        _, number, requests, begun = self.due[future]
+    def result(self, number=0, requests=(), begun=0):
+        """Of a group: the first half under the weights at its start, the second under those at its end."""
         length = 1 + number % LONGEST
-        # The first half under the weights at the start, the second under those at the end.
         versions = np.array([begun] * -(-length // 2) + [self.version] * (length // 2))
+        zeros = np.zeros(length, np.float32)
         responses = [
-            Response(r.request_id, r.prompt_ids, (0,) * length, np.zeros(length, np.float32), None, "length", versions)
-            for r in requests
+            Response(r.request_id, r.prompt_ids, (0,) * length, zeros, None, "length", versions) for r in requests
         ]
-        if not future.done():
-            future.set_result((responses, 1.0))
-        return future
+        return (responses, 1.0) if requests else [StepResult({})]
 
 
 def make_pipeline(world, config, tmp_path) -> StreamingPipeline:
     log = SimpleNamespace(status=lambda **fields: None, message=lambda text, level="info": None)
     pipeline = StreamingPipeline(config, tmp_path, log, None)
     pipeline.seconds = {"wait": 0.0}
-    pipeline.engine = world
+    pipeline.engine = pipeline.trainer = world
     pipeline.versions = [world.version]
     return pipeline
 
 
 @pytest.mark.parametrize("over_age", ["drop", "wait"])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(12))
 def test_the_bound_holds_and_nothing_is_lost_over_any_resumes(monkeypatch, tmp_path, seed, over_age):
     """What the stream counts is in tests/rollout."""
     rng = np.random.default_rng([7, seed])
@@ -309,23 +316,21 @@ def test_the_bound_holds_and_nothing_is_lost_over_any_resumes(monkeypatch, tmp_p
     staleness = lag * steps - 1 + int(rng.integers(0, 4))  # the least that is accepted, and more
     settings = {"lag": lag, "optimizer_steps_per_rollout": steps, "max_staleness": staleness, "over_age": over_age}
     config = streaming_config(**settings, iterations=20, queue_prompts=int(rng.integers(PROMPTS, 4 * PROMPTS)))
-    durations = rng.integers(1, 2 + rng.integers(1, 9), size=1000)
-    world = Streamed(monkeypatch, turns=lambda number: int(durations[number]))
-    pipeline, trained, dropped = make_pipeline(world, config, tmp_path), set(), 0
+    world = Streamed(monkeypatch, turns=rng.integers(1, 2 + rng.integers(1, 9), size=1000))
+    pipeline, trained, dropped, beside = make_pipeline(world, config, tmp_path), set(), 0, 0
     for _ in range(20):
         batch = pipeline._next_batch()
         assert lag_metrics(batch.responses, pipeline.updates + steps - 1)["lag/max"] <= staleness
         trained |= {response.request_id for response in batch.responses}
         dropped += int(pipeline.metrics["rollout/dropped"])
-        pipeline.iteration, pipeline.updates, world.now = (
-            pipeline.iteration + 1,
-            pipeline.updates + steps,
-            world.now + 1,
-        )
+        beside -= len(pipeline.stream.waiting)
+        assert pipeline._train(batch, dump=False) == [StepResult({})]
+        beside += len(pipeline.stream.waiting)
+        pipeline.iteration += 1
+        pipeline.updates += steps
         if pipeline.iteration % lag == 0:
             world.version = pipeline.updates
             pipeline.versions.append(world.version)
-        pipeline._take(world.wait_any(list(pipeline.futures), timeout_s=0))  # as training does beside
         if rng.random() < 0.4:
             saved = json.loads(json.dumps(pipeline._on_the_way()))
             before, pipeline = pipeline, make_pipeline(world, config, tmp_path)
@@ -333,24 +338,5 @@ def test_the_bound_holds_and_nothing_is_lost_over_any_resumes(monkeypatch, tmp_p
             pipeline._take_up(LoopState(before.iteration, before.updates, before.versions, **saved))
     assert len(trained) == 20 * PROMPTS * SAMPLES
     assert pipeline.stream.drawn * SAMPLES == len(trained) + dropped + len(pipeline.stream.dropped)
+    assert beside or not staleness, "groups complete while a step is trained"
     assert over_age == "drop" or not dropped
-
-
-def test_training_goes_on_while_groups_complete_and_begin(monkeypatch, tmp_path):
-    config = streaming_config(queue_prompts=6)
-    world = Streamed(monkeypatch)
-    pipeline = make_pipeline(world, config, tmp_path)
-    batch = pipeline._next_batch()
-    began = pipeline.stream.drawn
-    trainer: Future = Future()
-
-    def wait_any(futures, timeout_s=None):
-        world.now += 1
-        if world.now > 6:
-            trainer.set_result([StepResult({})])
-        return Streamed.wait_any(world, futures, 0)
-
-    monkeypatch.setattr(loop, "wait_any", wait_any)
-    pipeline.trainer = SimpleNamespace(start=lambda *_: trainer)
-    assert pipeline._train(batch, dump=False) == trainer.result()
-    assert pipeline.stream.drawn == began and len(pipeline.stream.waiting) == 6 and not pipeline.stream.running

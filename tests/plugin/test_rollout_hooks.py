@@ -25,17 +25,6 @@ WITHOUT_ROUTES = make_args(use_rollout_routing_replay=False, sat_slime={"method"
 NAN, GOOD = float("nan"), [-0.5] * 10
 
 
-def test_routes_are_narrowed_as_they_arrive_and_those_of_an_evaluation_dropped(sample_class):
-    sample = make_sample(sample_class)
-    wide = sample.rollout_routed_experts
-    assert on_sample(make_args(), sample, rollout_id=5, evaluation=False) is None
-    assert sample.rollout_routed_experts.dtype == torch.uint8
-    assert torch.equal(sample.rollout_routed_experts.int(), wide)
-    assert not sample.remove_sample and sample.metadata == {}
-    on_sample(make_args(), sample, rollout_id=5, evaluation=True)
-    assert sample.rollout_routed_experts is None and not sample.remove_sample
-
-
 def judged(sample, args: Namespace) -> str:
     """The reason for which a copy of a sample is left out; empty where it is not."""
     sample = copy.copy(sample)
@@ -123,7 +112,10 @@ def test_a_response_with_bad_routes_is_left_out_and_named(sample_class, caplog, 
     assert (f"sample 7 of rollout 5 (polaris) is left out of training: {reason}: " in caplog.text) == bool(reason)
     assert sample.metadata["source_name"] == "polaris"
     if not reason:
+        assert sample.rollout_routed_experts.dtype == torch.uint8
         assert torch.equal(sample.rollout_routed_experts.int(), whole)
+    on_sample(args, sample, rollout_id=5, evaluation=True)
+    assert sample.rollout_routed_experts is None, "nothing is replayed of an evaluation"
 
 
 def test_a_reason_is_logged_once_and_counted_always(sample_class, caplog):
