@@ -113,8 +113,11 @@ def _show_grid(folder: GridFolder, follow: bool, console: Console) -> None:
         told = (Text(f"{name}: {text}") for name, text in remarks.items() if text)
         return Group(Text(f"grid {folder.path.name}, {goes_on}\n{far}"), _table(_below(folder.runs, 1)), *told)
 
+    if not follow:
+        console.print(shown())
+        return
     with Live(shown(), console=console, auto_refresh=False) as live:
-        while follow and folder.lock.is_held():
+        while folder.lock.is_held():
             time.sleep(FOLLOW_S)
             live.update(shown(), refresh=True)
 

@@ -196,7 +196,7 @@ class Engine:
         lines = [line.strip() for line in self._log_tail().splitlines()[2:] if line.strip()]
         starts = [number for number, line in enumerate(lines, 1) if line.startswith("--- ")]
         words = lines[starts[-1] if starts else 0 :]
-        errors = [line for line in words if re.search(r"(Error|Exception)\b", line)]
+        errors = [line for line in words if re.match(r"\S*(Error|Exception)\b", line)]
         return f"; last in its log: {(errors or words)[-1]}" if words else ""
 
     def post(self, path: str, payload: dict[str, Any], *, answers: bool = True) -> Any:

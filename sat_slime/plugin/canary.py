@@ -23,8 +23,6 @@ logger = logging.getLogger(__name__)
 
 NO_CANARY = {
     "offload-train": "the trainer has no weights on its GPUs after a push",
-    "num-layers-per-virtual-pipeline-stage": "its one micro-batch cannot pass through interleaved stages",
-    "num-virtual-stages-per-pipeline-rank": "its one micro-batch cannot pass through interleaved stages",
     "prefill-num-servers": "an engine that only prefills or only decodes cannot be asked alone",
     "sglang-config": "its engines may prefill or decode only, and cannot be asked alone",
     "debug-train-only": "there are no engines",
@@ -47,8 +45,15 @@ class PushNotTaken(RuntimeError):
 
 def no_canary(args: Namespace) -> list[str]:
     """Return a line for each of slime's arguments with which there can be no canary."""
+    errors = []
+    if (getattr(args, "virtual_pipeline_model_parallel_size", None) or 1) > 1:
+        errors.append(
+            "pipeline stages are interleaved (--num-layers-per-virtual-pipeline-stage, --num-virtual-stages-per-"
+            "pipeline-rank or --pipeline-model-parallel-layout), and pipeline.canary is not none: its one micro-batch "
+            "cannot pass through them: leave the flag out, or set pipeline.canary to none"
+        )
     given = {name: getattr(args, name.replace("-", "_"), None) for name in NO_CANARY}
-    return [
+    return errors + [
         f"--{name} is set, and pipeline.canary is not none: {NO_CANARY[name]}: leave the flag out, or set "
         "pipeline.canary to none"
         for name, value in given.items()
@@ -59,12 +64,19 @@ def no_canary(args: Namespace) -> list[str]:
 # ----------------------------------------------------------------------------------------------------------- the driver
 
 
+def arithmetic(args: Namespace) -> str:
+    """Return the arithmetic of the less precise of trainer and engines: `float32`, or `bfloat16` for any other."""
+    of_engines = getattr(args, "sglang_dtype", None) or "auto"  # bf16 or fp16 with SGLang, for weights of fp32 too
+    exact = not getattr(args, "bf16", False) and of_engines in ("float", "float32")
+    return "float32" if exact else "bfloat16"
+
+
 class PushCanary:
     """Judges each push of a run. After a resume the limit is learned anew, since engines start anew."""
 
-    def __init__(self, then: Literal["warn", "stop"]) -> None:
-        """then: what follows where an engine does not hold the weights."""
-        self._canary, self._then = Canary("bfloat16"), then  # what engines compute in, but on a CPU
+    def __init__(self, then: Literal["warn", "stop"], dtype: str = "bfloat16") -> None:
+        """then: what follows where an engine does not hold the weights. dtype: as `arithmetic` returns it."""
+        self._canary, self._then = Canary(dtype), then
 
     def check(self, from_ranks: Sequence[Any], engines: Mapping[int, str]) -> dict[str, float]:
         """Return the metrics of a push.

@@ -35,7 +35,7 @@ import ray
 from sat_slime.config.jsonl import number, read_rows
 from sat_slime.config.slime_schema import SlimePipelineConfig
 from sat_slime.config.source import ConfigError
-from sat_slime.plugin.canary import PushCanary, PushNotTaken, no_canary
+from sat_slime.plugin.canary import PushCanary, PushNotTaken, arithmetic, no_canary
 from sat_slime.plugin.compat import probe_slime, slime_function
 from sat_slime.plugin.settings import DRIVEN, PUSH_METRICS, plugin_config, settle_flags, steps_per_rollout
 from sat_slime.plugin.step import StepFile
@@ -205,7 +205,7 @@ def train(host: Host, order: SlimePipelineConfig, begun: float) -> None:
     evaluates = args.eval_interval is not None
     clock = Clock(args, begun)
     saved = set() if order.keep_checkpoints is None else _own_checkpoints(args)
-    canary = None if order.canary == "none" else PushCanary(order.canary)
+    canary = None if order.canary == "none" else PushCanary(order.canary, arithmetic(args))
 
     of_push = _push(host, canary, clock, "start")
     host.pushed_first()

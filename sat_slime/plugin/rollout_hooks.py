@@ -7,6 +7,7 @@ slime takes them by --rollout-sample-hook-path (on_sample), --custom-rollout-log
 from __future__ import annotations
 
 import functools
+import json
 import logging
 from argparse import Namespace
 from collections import Counter
@@ -86,7 +87,7 @@ def _check(args: Namespace, sample: Any) -> None:
         log_probs = [0.0] * count
     routes = sample.rollout_routed_experts if replays else None
     expected = Expectations(
-        vocab_size=getattr(args, "vocab_size", None),
+        vocab_size=getattr(args, "vocab_size", None) or _vocab_size(getattr(args, "hf_checkpoint", None)),
         layers=args.num_layers if replays else 0,
         experts=args.num_experts if replays else 0,
         top_k=args.moe_router_topk if replays else 0,
@@ -100,6 +101,17 @@ def _listed(values: Any) -> list[Any] | None:
     """Return a list, an array or a tensor as a list; None for what is none of them."""
     values = values.tolist() if hasattr(values, "tolist") else values
     return list(values) if isinstance(values, (list, tuple)) else None
+
+
+@functools.cache
+def _vocab_size(folder: str | None) -> int | None:
+    """Return the size of the vocabulary of a Hugging Face folder, which slime reads in its trainers alone; None where
+    it is not told."""
+    try:
+        config = json.loads((Path(folder or "") / "config.json").read_text(encoding="utf-8"))
+        return int(config.get("vocab_size") or config["text_config"]["vocab_size"])
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return None
 
 
 def _keep_first_routes(sample: Any, aborted: bool) -> None:

@@ -57,6 +57,9 @@ PAPER = {
 """The sets that a run's prompts come from. The last is for evaluation."""
 
 
+AIME_LABEL = re.compile("[0-9]{1,3}")
+
+
 @dataclass
 class Problem:
     """A problem in a set's words."""
@@ -76,7 +79,7 @@ class Problem:
         """The label that most rows have, or the first of several such; AIME's without the zeros before it, since a
         model writes 25 where the set has 025, and rules of slime compare texts."""
         label = self.labels.most_common(1)[0][0]
-        return str(int(label)) if self.source == "aime24" and re.fullmatch(r"[0-9]{1,3}", label) else label
+        return str(int(label)) if self.source == "aime24" else label
 
 
 COUNTS = ("rows", "unusable", "texts", "two_labels", "prompts")
@@ -190,6 +193,8 @@ def gather(one: PromptSet) -> None:
         raw, answer = problem_text(problem), label_text(label)
         bare, odd, key = read(raw) if raw else ("", "no problem", b"")
         what = odd or (odd_label(answer) if answer else "no label")
+        if answer and not what and one.name == "aime24" and not AIME_LABEL.fullmatch(answer):
+            what = "a label that is no integer from 0 to 999"
         if bare and answer and not what:
             texts.add(bare)
             one.problems.setdefault(key, Problem(one.name, row, bare, key)).labels[answer] += 1

@@ -155,14 +155,21 @@ def collect(paths: Sequence[str | Path], paper: bool = False) -> Collection:
 
 
 def _name_apart(runs: Sequence[ComparedRun]) -> None:
-    """Put the settings in which runs of one method, lag and seed differ behind the method's name; where none is known,
-    and no method, the path."""
-    cells: dict[tuple[Any, ...], list[ComparedRun]] = {}
-    for run in runs:
-        cells.setdefault((run.method, run.lag, run.seed), []).append(run)
-    for same in cells.values():
-        keys = [key for key in differing_settings(same) if key != "name"][:NAMED_SETTINGS] if len(same) > 1 else []
-        for run in same if len(same) > 1 and (keys or not method_called(same[0].method)) else ():
+    """Put the method's settings in which runs of one method and lag differ behind its name, then any in which those of
+    one seed do; where none is known, and no method, the path."""
+    known = {id(run) for run in runs if method_called(run.method)}
+    for by_seed in (False, True):
+        cells: dict[tuple[Any, ...], list[ComparedRun]] = {}
+        for run in runs:
+            cells.setdefault((run.method, run.lag, run.seed if by_seed else None), []).append(run)
+        for same in cells.values():
+            keys = [key for key in differing_settings(same) if by_seed or key.startswith("method.")]
+            _tell(same, [key for key in keys if key != "name"][:NAMED_SETTINGS], by_seed and id(same[0]) not in known)
+
+
+def _tell(same: Sequence[ComparedRun], keys: Sequence[str], unknown: bool) -> None:
+    if len(same) > 1 and (keys or unknown):
+        for run in same:
             values = told_settings(run.config)
             own = ", ".join(f"{key.rpartition('.')[2]} {values.get(key, 'unset')}" for key in keys)
             run.method += WITH + (own or str(run.folder.path))

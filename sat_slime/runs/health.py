@@ -114,6 +114,11 @@ RULES = (
         BROKEN_BATCH,
     ),
     Rule(
+        Bound("loss", "loss/policy", MOST_LOSS, over="size", runs="slime"),
+        f"the policy loss {BEYOND}",
+        BROKEN_BATCH,
+    ),
+    Rule(
         Bound("mismatch", "mismatch/d_pi", MISMATCH_RISE, of="lowest", ceiling=MISMATCH_CEILING),
         "mean |log π − log μ| is {level:.3g} nats, {crossed}",
         "The trained policy is far from the one that sampled. Try a smaller lag, radius or learning rate{or_sat}. On "

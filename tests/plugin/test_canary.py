@@ -164,6 +164,8 @@ def test_flags_with_which_no_canary_can_be_are_refused():
     for flag in NO_CANARY:
         with pytest.raises(ConfigError, match=f"--{flag} is set, and pipeline.canary is not none: "):
             driver.take_over(with_canary(**{flag.replace("-", "_"): True}))
+    with pytest.raises(ConfigError, match="pipeline stages are interleaved"):
+        driver.take_over(with_canary(virtual_pipeline_model_parallel_size=2))
 
 
 # --------------------------------------------------------------------------------------------------------- the trainer

@@ -110,6 +110,15 @@ def test_runs_that_differ_in_a_setting_are_named_by_it(tmp_path):
     assert collection.left_out == []
 
 
+def test_seeds_of_one_name_and_other_settings_of_the_method_are_no_seeds_of_one_method(tmp_path):
+    paths = [write_cell(tmp_path / name, "dppo", 1, seed, 24) for seed, name in enumerate("abc")]
+    config = yaml.safe_load((paths[2] / "config.yaml").read_text())
+    config["method"]["dppo"]["divergence"] = "kl"
+    (paths[2] / "config.yaml").write_text(yaml.safe_dump(config))
+    told = [label_of(run.method).rpartition(" with ")[2] for run in collect(paths).runs]
+    assert told == ["divergence tv", "divergence tv", "divergence kl"]
+
+
 def test_curves_are_averaged_over_whole_cycles_and_their_seeds(tmp_path):
     runs = collect(
         [write_cell(tmp_path / str(seed), "gspo", 8, seed, steps) for seed, steps in ((0, 200), (1, 90))]
