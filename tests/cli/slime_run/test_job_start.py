@@ -170,6 +170,18 @@ def test_a_job_that_dies_is_sent_again_from_the_newest_whole_checkpoint(file, tm
     assert "restarts    after iteration 5\n" in sat_slime_command("status", run).stdout
 
 
+@pytest.mark.engine
+def test_a_job_that_is_stopped_while_it_is_followed_is_not_sent_again(file, tmp_path):
+    run = tmp_path / "runs" / "run"
+    command = [*COMMAND, "launch", str(file), "--skip-checks", *waits(before=3), *settings("cluster.restarts=9")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as launching:
+        assert any("step 3/8" in line for line in launching.stdout)
+        assert sat_slime_command("stop", run).exit_code == 0
+        rest = launching.stdout.read()
+    assert launching.returncode == 130, rest
+    assert read_rows(run / "restarts.jsonl") == [] and state(run)["status"] == "interrupted"
+
+
 def child_of(ray, name):
     """The pid of a process of a Ray's."""
     children = Path(f"/proc/{ray.pid}/task/{ray.pid}/children").read_text().split()
