@@ -186,8 +186,8 @@ def _told(model: type[Section], source: Source, detail: ErrorDetails) -> Iterato
     key, place = ".".join(path), source.origin(path)
     is_section = kind in ("model_type", "dataclass_type")
     if kind in ("extra_forbidden", "unexpected_keyword_argument"):
-        for leaf in _leaves(path, value):
-            hint = _hint(model, source.values, leaf, is_whole=leaf == path)
+        for number, leaf in enumerate(_leaves(path, value)):
+            hint = _hint(model, source.values, leaf, path[:-1] if number == 0 else None)
             yield f"{source.origin(leaf)}: unknown key '{'.'.join(leaf)}'{hint}"
     elif kind == "literal_error":
         yield _bad_choice(place, path, value, re.findall(r"'([^']*)'", context["expected"]))
@@ -242,8 +242,9 @@ def _shown(value: Any) -> str:
 # ------------------------------------------------------------------------------------------ what an unknown key means
 
 
-def _hint(model: type[Section], values: Any, leaf: KeyPath, is_whole: bool) -> str:
-    """Return the end of the line about an unknown key. is_whole: its section is known."""
+def _hint(model: type[Section], values: Any, leaf: KeyPath, within: KeyPath | None) -> str:
+    """Return the end of the line about an unknown key. within: the nearest section that is known; None where its keys
+    have been told."""
     if leaf[-2:-1] == ("settings",) and (kind := find(str(values.get("method", values).get("base")))):
         return f"; {kind.name} has {', '.join(settings_of(kind)) or 'none'}"
     known = _known(model)
@@ -252,8 +253,9 @@ def _hint(model: type[Section], values: Any, leaf: KeyPath, is_whole: bool) -> s
             return f"; it is a setting of {runtime} runs alone"
     if meant := _meant(leaf, known):
         return f"; did you mean '{meant}'?"
-    where, keys = ".".join(leaf[:-1]) or "a file", _keys_at(model, leaf[:-1])
-    return f"; {where} has {', '.join(keys or model.model_fields)}" if is_whole else ""
+    if within is None:
+        return ""
+    return f"; {'.'.join(within) or 'a file'} has {', '.join(_keys_at(model, within) or model.model_fields)}"
 
 
 def _known(model: type[Section]) -> dict[KeyPath, str]:

@@ -43,7 +43,7 @@ class R3(Stabilizer):
 @dataclass(frozen=True)
 class TopP(Stabilizer):
     """top-p: the trainer's softmax is over the tokens that the engine sampled from (Eq. app-top-p-replay). The
-    runtime's work; it needs rollout.top_p below 1."""
+    runtime's work; it needs slime's rollout-top-p below 1."""
 
     name, place, key = "topp", "suffix", "top_p_replay"
 

@@ -276,13 +276,17 @@ def find_set(name: str, given: str) -> PromptSet:
     path = Path(given).expanduser()
     if path.exists():
         if path.is_dir() or path.suffix not in SUFFIXES:
-            raise ConfigError([f"{given}: a set is one {' or '.join(SUFFIXES)} file: name it, or convert it"])
+            raise ConfigError(
+                [f"--source {name}={given}: a set is one {' or '.join(SUFFIXES)} file: name it, or convert it"]
+            )
         found = PromptSet(name, given, path)
     elif (match := _HUB_ID.fullmatch(given)) and not given.endswith(SUFFIXES):
         _need("huggingface_hub", f"to download {given}")
         found = PromptSet(name, given, hub={"repository": match[1], "revision": match[2] or "main"})
     else:
-        raise ConfigError([f"{given}: there is no such file, and it is no id of the hub such as OWNER/NAME"])
+        raise ConfigError(
+            [f"--source {name}={given}: there is no such file, and it is no id of the hub such as OWNER/NAME"]
+        )
     if path.suffix != ".jsonl":
         _need("pyarrow", "to read parquet files")
     return found

@@ -59,3 +59,4 @@ def test_the_runs_of_a_grid_are_listed_in_it_alone(tmp_path, monkeypatch):
     lines = {line.split()[0]: line for line in sat_slime_command("status").stdout.splitlines()[1:]}
     assert set(lines) == {"grids/small", "runs/old/one"}
     assert "not running  2 of 2 runs" in lines["grids/small"] and "50/200" in lines["runs/old/one"]
+    assert sat_slime_command("status", "grids/small").stdout.endswith("\n"), "what is printed next has its own line"

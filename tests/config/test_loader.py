@@ -63,7 +63,7 @@ FAULTS = [
     # where nothing is, the section tells what it has
     ("zzyzx: 1", "unknown key 'zzyzx'; a file has runtime, name, "),
     ("pipeline: {foo: 1}", "unknown key 'pipeline.foo'; pipeline has mode, lag, "),
-    ("zzyzx: {a: 1}", "unknown key 'zzyzx.a'"),
+    ("zzyzx: {a: 1}", "unknown key 'zzyzx.a'; a file has runtime, name, "),
     ("rollout: {dtype: fp32}", "rollout.dtype is 'fp32': it must be one of float32, bfloat16"),
     ("method: {denominator: rolout}", "method.denominator is 'rolout': it must be one of rollout, checkpoint, trainer"),
     ("pipeline: 8", "pipeline is 8: it is a section with the keys mode, lag, iterations"),

@@ -32,4 +32,4 @@ def test_what_a_comparison_does_not_tell():
     assert {"seed", "warmup.seed", "pipeline.lag", "name", "output_dir"} <= marked_settings(OWN_TO_A_CELL)
     told_nowhere = {"logging", "checkpoint", "cluster", "estimate", "pipeline.canary", "slime.save-interval"}
     assert told_nowhere <= marked_settings(COMPUTES_NOTHING)
-    assert among("logging.health", {"logging"}) and not among("loggings", {"logging"})
+    assert among("logging.samples_every_n_iterations", {"logging"}) and not among("loggings", {"logging"})

@@ -17,7 +17,7 @@ from slime_step import Layout, on_ranks
 
 from sat_slime.config.source import ConfigError
 from sat_slime.plugin import canary, driver
-from sat_slime.plugin.canary import NO_CANARY, PushCanary, PushNotTaken, TrainerScores, score_canary
+from sat_slime.plugin.canary import NO_CANARY, PushCanary, PushNotTaken, TrainerScores, arithmetic, score_canary
 from sat_slime.rollout.canary import canary_sequences, prefix_length
 
 SEQUENCES = canary_sequences(100, 8)
@@ -166,6 +166,13 @@ def test_flags_with_which_no_canary_can_be_are_refused():
             driver.take_over(with_canary(**{flag.replace("-", "_"): True}))
     with pytest.raises(ConfigError, match="pipeline stages are interleaved"):
         driver.take_over(with_canary(virtual_pipeline_model_parallel_size=2))
+
+
+def test_the_limit_is_that_of_the_less_precise_of_trainer_and_engines():
+    rounds = {"float32": (False, "float32"), "bfloat16": (True, "float32")}
+    for told, (bf16, engines) in rounds.items():
+        assert arithmetic(Namespace(bf16=bf16, sglang_dtype=engines)) == told
+    assert arithmetic(Namespace(bf16=False, sglang_dtype="auto")) == "bfloat16"
 
 
 # --------------------------------------------------------------------------------------------------------- the trainer

@@ -25,6 +25,19 @@ WITHOUT_ROUTES = make_args(use_rollout_routing_replay=False, sat_slime={"method"
 NAN, GOOD = float("nan"), [-0.5] * 10
 
 
+def test_tokens_are_bounded_by_the_models_folder_where_no_flag_says_it(sample_class, tmp_path):
+    """slime reads that folder in its trainers alone."""
+    args = make_args(
+        use_rollout_routing_replay=False, sat_slime={"method": {}}, vocab_size=None, hf_checkpoint=str(tmp_path)
+    )
+    sample = make_sample(sample_class, 7, tokens=[0] * 19 + [100])
+    assert judged(sample, args) == ""
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text('{"text_config": {"vocab_size": 100}}')
+    args.hf_checkpoint = str(tmp_path / "model")
+    assert judged(sample, args) == "vocab_range"
+
+
 def judged(sample, args: Namespace) -> str:
     """The reason for which a copy of a sample is left out; empty where it is not."""
     sample = copy.copy(sample)
