@@ -13,33 +13,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-_IN_A_TEXT = ("SafetensorError", "PartFailure")
-"""Names of exception types that tell a refused write only in their text. The text of any other type may quote the error
-of somebody else."""
 
 
 def disk_is_full(error: BaseException) -> bool:
-    """Return whether `error`, of whatever type, tells of a full disk or quota."""
-    return _full(error) is not None
-
-
-def _full(error: BaseException) -> int | None:
-    """Return the errno of a full disk or quota; None where `error` tells of none."""
-    number = getattr(error, "errno", None)
-    if number is None and _tells_in_a_text(error):
-        first_line = str(error).partition("\n")[0]  # logs are quoted in those that follow
-        return next((number for number in _FULL if os.strerror(number) in first_line), None)
-    return number if number in _FULL else None
-
-
-def _tells_in_a_text(error: BaseException) -> bool:
-    return isinstance(error, shutil.Error) or any(base.__name__ in _IN_A_TEXT for base in type(error).__mro__)
-
-
-def _names_a_file(error: BaseException, number: int) -> bool:
-    if isinstance(error, shutil.Error):  # it tells the errors of a whole folder, as a list of tuples
-        return False
-    return getattr(error, "filename", None) is not None or f"{os.strerror(number)}: '" in str(error)
+    """Return whether `error`, of whatever type, tells of a full disk or quota: by its number, or in its first line; the
+    others may quote logs."""
+    told = str(error).partition("\n")[0]
+    return getattr(error, "errno", None) in _FULL or any(os.strerror(number) in told for number in _FULL)
 
 
 def is_replaceable(folder: Path, marks: Sequence[str]) -> bool:
@@ -53,15 +33,13 @@ def is_replaceable(folder: Path, marks: Sequence[str]) -> bool:
 @contextlib.contextmanager
 def naming(path: str | Path) -> Iterator[None]:
     """Have an OSError inside that names no file, such as one of writing, flushing and closing, name `path` afterwards.
-    So does a full disk that the copy of a folder, safetensors or a rank reports: its error becomes an OSError. Only
-    writes below `path` belong inside, since anything else that fails would name it too."""
+    Only writes below `path` belong inside, since anything else that fails would name it too."""
     try:
         yield
-    except Exception as error:
-        number = _full(error) or getattr(error, "errno", None)
-        if number is None or _names_a_file(error, number):
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
             raise
-        raise OSError(number, os.strerror(number), str(path)) from error
+        raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
 
 
 # -------------------------------------------------------------------------------------------------------- whole folders
