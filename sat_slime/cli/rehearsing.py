@@ -32,7 +32,7 @@ from sat_slime.launch.command import run_folder
 from sat_slime.launch.duration import duration_lines
 from sat_slime.launch.job_files import JobRecord
 from sat_slime.launch.machine import machine_findings, source_findings
-from sat_slime.launch.slimes_parser import ask_slime
+from sat_slime.launch.flags import ask_slime
 from sat_slime.rehearsal.material import make_material
 from sat_slime.rehearsal.rehearsal_checks import FAIL, LEFT, Check, all_checks, read_records
 from sat_slime.rehearsal.thin import checkpoint_at, thin_settings

@@ -8,7 +8,7 @@ import re
 import shlex
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,16 +20,17 @@ from sat_slime.cli.any_run import Plan, length_line, method_and_order, optimizer
 from sat_slime.cli.terminal import BAD_INPUT, Ending, refuse_failures, say, short, sigterm_as_ctrl_c, undisturbed, warn
 from sat_slime.config import ConfigError, SlimeConfig, dump_config, finding, load_config
 from sat_slime.config.finding import Finding, fail, ok, settings_findings
-from sat_slime.config.jsonl import append_row, keep_rows, number, parse_object, read_rows, write_atomically
+from sat_slime.config.jsonl import append_line, append_row, keep_rows, number, parse_object, read_rows, write_atomically
 from sat_slime.config.rules import slime_config_warnings
 from sat_slime.launch import checks, local_ray, machine
 from sat_slime.launch.command import checkpoint_folder, run_folder, slime_command
 from sat_slime.launch.duration import Measured, duration_lines, measured, words
-from sat_slime.launch.job_files import JobLog, JobRecord, submit, write_files
+from sat_slime.launch.flags import ask_slime, parser_findings
+from sat_slime.launch.job_files import JobRecord, Tail, submit
 from sat_slime.launch.local_ray import LocalRay, how_it_died, is_running, stop_ray
 from sat_slime.launch.memory import ROWS, rows, sizes, table
 from sat_slime.launch.ray_jobs import JobError, JobServer, JobState, NoAnswer, given_address, is_this_machine
-from sat_slime.launch.slimes_parser import ask_slime
+from sat_slime.launch.secrets import redact
 from sat_slime.launch.small_run import ray_options
 from sat_slime.runs import going_back, saved
 from sat_slime.runs.folder import RunFolder, RunFolderError, writable
@@ -56,8 +57,7 @@ def plan_slime_run(
     folder = run_folder(config) if folder is None else folder.absolute()
     # The folder keeps its absolute place, for terminals in other working directories.
     config = config.model_copy(update={"output_dir": str(folder.parent), "name": folder.name})
-    answer = ask_slime(config, folder) if look_for_slime else None
-    if errors := checks.refused_settings(config, answer) if answer else checks.settings_errors(config):
+    if errors := checks.settings_errors(config, ask_slime(config, folder) if look_for_slime else None):
         raise ConfigError([f"{file}: {error}" for error in errors])
     if resume:
         _check_resume(config, folder, resume_from)
@@ -183,14 +183,14 @@ def slime_findings(config: SlimeConfig, file: Path, folder: Path | None = None) 
     """
     address = given_address(None, config.cluster.address)
     # Where there is a cluster, its head node asks slime.
-    answer = ask_slime(config, run_folder(config)) if address is None else None
-    errors = checks.refused_settings(config, answer) if answer else checks.settings_errors(config)
+    slime = ask_slime(config, run_folder(config)) if address is None else None
+    errors = checks.settings_errors(config, slime)
     yield from settings_findings(errors, slime_config_warnings(config))
     if errors:
         return  # what is to be sent cannot be told
     yield ok("settings", str(file))
-    if answer:
-        yield from answer.findings()
+    if slime:
+        yield from slime.findings()
     yield from (ok("time", line) for line in time_lines(config, folder))
     plan = replace(plan_slime_run(config, file, folder, resume=False), resume=folder is not None)
     if address is None:
@@ -288,8 +288,7 @@ def _send(plan: SlimePlan, where: Where, console: Console, overwrite: bool = Fal
         if not is_restart:
             folder.forget_stop()
         with writable(folder.path):
-            write_files(sent.files)
-            record = submit(server, sent.command, sent.env, folder.path, config, ray)
+            record = submit(server, sent, folder.path, config, ray)
             folder.started(record.job)
         undo.pop_all()  # from here on it is the job's
     say(console, f"job {record.job} at {record.address}, in {plan.folder}")
@@ -329,7 +328,7 @@ def _cluster(plan: SlimePlan, where: Where, console: Console) -> tuple[JobServer
     if not where.skip_checks:
         findings = [*machine.machine_findings(config, plan.folder, plan.resume), *checks.memory_here(config)]
         if on_cpu:  # on GPUs the head node is asked, once it is there
-            findings += checks.parser_findings(config, plan.folder)
+            findings += parser_findings(config, plan.folder)
         refuse_failures(finding for finding in findings if finding.mark == "FAIL")
     say(console, "starting Ray on this machine ...")
     ray = local_ray.start_ray(**ray_options(config))
@@ -362,6 +361,10 @@ LAST_LINES = 15
 LINES_SEARCHED = 300
 """Lines at the end of the log in which the driver's exception is looked for."""
 _EXCEPTION = re.compile(r"sat_slime: |([A-Za-z_][\w.]*\.)?[A-Z]\w*(Error|Exception|Exit)(: |$)")
+POLL_S = 1.0
+"""Seconds between looks at a job that goes on."""
+RECONNECTIONS, RECONNECT_AFTER_S = 5, 2.0
+"""How often in a row a cluster that does not answer is asked again, and after how many seconds, times how often."""
 LONGEST_LINE = 300
 """Characters of a line of the log that a view shows."""
 
@@ -375,11 +378,11 @@ def how_to_go_on(folder: Path) -> str:
     )
 
 
-def _show(job: Job, console: Console, keep: bool = True, is_again: bool = False) -> None:
-    """Show a job's progress until it ends: the rows that it writes into the run's folder, which all nodes see, and from
+def _show(job: Job, console: Console, is_again: bool = False) -> None:
+    """Show a job's progress until it ends, by what it writes into the run's folder, which all nodes see: rows, and in
     its log what it is at and what troubles it.
 
-    keep: also its log, which one process at a time may do. is_again: its newest step is told first.
+    is_again: its newest step is told first. Raises JobError where its cluster does not answer any more.
     """
     assert job.server is not None
     folder, steps = job.folder, job.config.pipeline.optimizer_steps_per_rollout
@@ -391,39 +394,35 @@ def _show(job: Job, console: Console, keep: bool = True, is_again: bool = False)
     def step(row: Mapping[str, Any]) -> None:
         view.step({**row, "iteration": int(number(row, "step", 0) - 1) // steps + 1})
 
-    told: dict[Path, Callable[[Mapping[str, Any]], None]] = {folder.eval: view.eval, folder.metrics: step}
-    read = {file: file.stat().st_size if file.exists() else 0 for file in told}
-
-    def catch_up() -> None:
-        for file, tell in told.items():
-            if file.exists() and file.stat().st_size > read[file]:
-                with file.open("rb") as lines:
-                    lines.seek(read[file])
-                    for line in lines:
-                        if line.endswith(b"\n") and (row := parse_object(line)):
-                            tell(row)
-                        read[file] += len(line) * line.endswith(b"\n")
-
-    def on_break(error: JobError) -> None:
-        if job.record.ray is not None and not is_running(job.record.ray):
-            raise error  # nothing to connect to again
-        view.message(str(error), "warning")
-
+    files = ((folder.eval, view.eval), (folder.metrics, step))
+    told = [(Tail(file, file.stat().st_size if file.exists() else 0), tell) for file, tell in files]
+    log, breaks, goes_on = Tail.of_job(folder.log, job.record.job), 0, True
     with view:
         if is_again and newest:
             step(newest)
-        for text in JobLog(folder.log).follow(job.server, job.record.job, keep, on_break):
-            line = read_line(text)
-            if line.kind == "phase":
-                view.status({"phase": line.text})
-            elif line.kind == "trouble":
-                view.message(line.text[:LONGEST_LINE], "warning")
-            catch_up()
-        catch_up()
+        while goes_on:
+            try:
+                state = job.server.state(job.record.job)
+                breaks, goes_on = 0, state is not None and not state.ended
+            except JobError as error:
+                breaks += 1
+                if breaks > RECONNECTIONS or (job.record.ray is not None and not is_running(job.record.ray)):
+                    raise
+                view.message(str(error), "warning")
+                time.sleep(RECONNECT_AFTER_S * breaks)
+            for line in map(read_line, log.lines()):
+                if line.kind == "phase":
+                    view.status({"phase": line.text})
+                elif line.kind == "trouble":
+                    view.message(line.text[:LONGEST_LINE], "warning")
+            for tail, tell in told:
+                for row in filter(None, map(parse_object, tail.lines())):
+                    tell(row)
+            time.sleep(POLL_S * goes_on)
 
 
 def follow(job: Job, console: Console) -> Ending:
-    """Show the job's progress until it ends or Ctrl-C; keep its log."""
+    """Show the job's progress until it ends or Ctrl-C."""
     folder, record = job.folder, job.record
     assert job.server is not None
     state: JobState | None
@@ -476,7 +475,10 @@ def note_end(job: Job) -> tuple[str, str | None]:
 
 
 def _failure(folder: RunFolder, record: JobRecord, state: JobState) -> str:
-    log = [*deque((line for line in JobLog(folder.log).lines(record.job) if line.strip()), LINES_SEARCHED)]
+    tail = Tail.of_job(folder.log, record.job)
+    log = [*deque(filter(str.strip, tail.lines()), LINES_SEARCHED)]
+    if not log and state.exit_code is not None:  # it could not even write one: Ray has its last words
+        log = [*filter(str.strip, redact(state.message).splitlines())][-LINES_SEARCHED:]
     lines = log[-LAST_LINES:]
     if state.exit_code is None or not lines:  # the job did not run: the message is the reason, not the end of a log
         return f"job {record.job} failed: {(state.message.strip().splitlines() or ['no reason given'])[0]}"
@@ -561,7 +563,7 @@ def _send_again(job: Job, error: str, deaths: Sequence[int], where: Where, conso
     line = f"{count}, {whence}, in {pause:.0f} s: after iteration {deaths[-1]} {reason}"
     with writable(folder.path):
         append_row(folder.restarts, {"from": start, "died_at": deaths[-1], "job": job.record.job, "reason": reason})
-        JobLog(folder.log).remark(line)
+        append_line(folder.log, f"--- {line}")
         folder.ended("restarting", reason)
     say(console, line)
     deadline = time.monotonic() + pause
@@ -609,7 +611,6 @@ def job_status(path: Path) -> list[str]:
     else:
         state = str(noted.get("status"))
     where = f"job {record.job} at {record.address}" + (", which does not answer" if state == "lost" else "")
-    _catch_up(job)
     checkpoint = f"after {saved} iterations" if saved else None
     lines = status_lines(config, f"{state} ({where})", noted, last_row(folder.metrics), checkpoint)
     measured, done = measured_in(folder.path, config)
@@ -631,7 +632,6 @@ def _noted(job: Job) -> dict[str, Any]:
     if noted.get("status") not in ("running", "killed") or job.goes_on:
         return noted
     if job.server is not None:
-        _catch_up(job)
         note_end(job)
     elif job.record.ray is not None and (died := how_it_died(job.record.ray, timeout_s=0)):
         note_end(replace(job, state=JobState("FAILED", None, died)))
@@ -639,33 +639,10 @@ def _noted(job: Job) -> dict[str, Any]:
 
 
 def watch_job(path: Path, console: Console) -> None:
-    """Show the progress of a run's newest job until it ends or Ctrl-C, and keep its log."""
+    """Show the progress of a run's newest job until it ends or Ctrl-C."""
     job = find(path)
     if job.goes_on:
-        with _writing(job) as keep:
-            _show(job, console, keep, is_again=True)
-
-
-def _catch_up(job: Job) -> None:
-    """Bring log.txt up to what the cluster has, unless another process is at it."""
-    if job.server is not None and job.state is not None:
-        with _writing(job) as keep:
-            if keep:
-                JobLog(job.folder.log).catch_up(job.record.job, job.server.log(job.record.job))
-
-
-@contextlib.contextmanager
-def _writing(job: Job) -> Iterator[bool]:
-    """Yields whether this process may write log.txt, which one process at a time does."""
-    try:
-        job.folder.lock()
-    except RunFolderError:
-        yield False
-        return
-    try:
-        yield True
-    finally:
-        job.folder.unlock()
+        _show(job, console, is_again=True)
 
 
 def stop_job(path: Path, console: Console) -> Ending:
@@ -685,9 +662,7 @@ def stop_job(path: Path, console: Console) -> Ending:
             stop_ray(record.ray)
         return Ending("finished", None, f"{shown}: its job {record.job} has ended already ({status})")
     assert job.server is not None
-    job = replace(job, state=job.server.stop(record.job))
-    _catch_up(job)
-    ending = with_report(_end(job, console), folder.path)
+    ending = with_report(_end(replace(job, state=job.server.stop(record.job)), console), folder.path)
     saved = saved_iterations(job.config, folder.path)
     kept = f"its newest checkpoint is after {saved} iterations" if saved else "it has no checkpoint"
     return Ending("finished", ending.error, f"{shown}: job {record.job} stopped; {kept}\n{ending.text}")

@@ -2,7 +2,7 @@
 its value, the remedy.
 
 What slime's parser, our driver behind it or Megatron refuses in clear words before anything is trained is theirs to
-tell: launch/slimes_parser.py asks them.
+tell: launch/flags.py asks them.
 """
 
 from __future__ import annotations
@@ -232,7 +232,7 @@ def slime_config_errors(config: SlimeConfig) -> list[str]:
     """Return everything for which the run would fail or be meaningless, as far as its settings show; empty when it can
     start.
 
-    Flags of slime are held against its own list by launch.command.flag_errors.
+    Flags of slime are held against its own list by launch.flags.flag_errors.
     """
     method = build_method(config.method)
     return [
@@ -453,11 +453,6 @@ def _values(config: SlimeConfig) -> Iterator[str]:
     """Yield the faults of rewards, of sampling, and of parts without a stand-in on a CPU."""
     rollout, flags = config.rollout, config.slime
     rule = (config.data.reward or "").removeprefix("boxed_")
-    if rule == "remote_rm" and not flags.get("rm-url"):
-        yield (
-            "slime.rm-type is remote_rm, and nothing says whom to ask: set slime.rm-url to http://HOST:PORT of the "
-            "reward's server"
-        )
     if rule == "dapo" and not flags.get("reward-key"):
         yield (
             f"slime.rm-type is {config.data.reward}, which gives score, acc and pred, and slime fails at the first "

@@ -14,7 +14,6 @@ from sat_slime.config.method_section import build_method
 from sat_slime.config.plugin_file import CALLED
 from sat_slime.config.rules import spares_recompute
 from sat_slime.config.slime_schema import FlagValue, PluginConfig, SlimeConfig, is_sent
-from sat_slime.launch.flags import KnownFlags, recorded_flags, unknown_flags
 from sat_slime.launch.small_run import PACKAGE, SITE, is_small, small_arguments, small_environment
 
 DRIVER = "sat_slime.plugin.driver"
@@ -166,33 +165,9 @@ REFUSED = {
 """Flags that no setting stands for, with the reason why they may not be given."""
 
 
-def flag_errors(config: SlimeConfig, known: KnownFlags | None = None) -> list[str]:
-    """Return a line for every flag of the run that slime would not take as it is meant, with the setting that it comes
-    from.
-
-    known: slime's flags; default: the recorded ones.
-    """
-    known = known or recorded_flags()
-    run_dir = run_folder(config)
-    of_ours = {name: key for name, _, key in _ours(config, run_dir)}
-    governed = of_ours | GOVERNED
-    errors: list[str] = []
-    for name in config.slime:
-        flag = known.by_name.get(f"--{name}")
-        if name in REFUSED:
-            errors.append(f"{_own_key(name)}: {REFUSED[name]}: leave this out")
-        elif governed.get(name):
-            errors.append(f"{_own_key(name)}: --{name} follows from {governed[name]}: set that, and leave this out")
-        elif name in of_ours and not (flag and flag.repeatable):
-            errors.append(f"{_own_key(name)}: the command always has --{name}: leave this out")
-    judged = {line.partition(":")[0] for line in errors}
-    flags = (
-        (flag, values, argument.key or flag)
-        for argument in slime_arguments(config, run_dir)
-        if argument.key not in judged
-        for flag, *values in [argument.words()]
-    )
-    return errors + unknown_flags(flags, known, {f"--{name}": key for name, key in governed.items()})
+def governed_flags(config: SlimeConfig) -> dict[str, str]:
+    """Return the setting that alone gives a flag, by each such flag; FIXED where it is in every command."""
+    return {name: key for name, _, key in _ours(config, run_folder(config))} | GOVERNED
 
 
 def slime_arguments(config: SlimeConfig, run_dir: Path) -> list[Argument]:

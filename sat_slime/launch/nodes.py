@@ -1,22 +1,94 @@
-"""Asks a node what only it knows."""
+"""Asks the nodes of a cluster what only they know, in a job on its head node that uses no GPU:
+
+    python3 -m sat_slime.launch.nodes QUESTION
+
+QUESTION is a JSON list: the functions that slime will call, a file that every node should see, the run's settings and
+folder, and whether the run has begun. The last line that it prints is ANSWER with a report in JSON.
+"""
 
 from __future__ import annotations
 
 import fcntl
+import json
 import socket
 import struct
+import sys
+import tempfile
+from pathlib import Path
 from typing import Any
 
+from sat_slime.config import SlimeConfig, load_config
+from sat_slime.launch.flags import parser_findings
+from sat_slime.launch.machine import machine_findings
 from sat_slime.launch.memory import machine_sizes
+from sat_slime.plugin.compat import probe_slime
 from sat_slime.runs.proxies import own_address
 
+TIMEOUT_S = 300.0
+"""Seconds in which every node of a fresh cluster may import torch, Megatron and SGLang."""
+ANSWER = "SAT_SLIME_PROBE "
 SIOCGIFADDR = 0x8915
 """Linux's request for the IPv4 address of an interface."""
 
 
+def look(functions: list[str], marker: str | None) -> dict[str, Any]:
+    """Return what a node says of itself. Ray sends it as a text of this program's, since it also runs where nothing of
+    this package is installed."""
+    import importlib
+    import os
+
+    failures = {}
+    for path in functions:
+        module, _, name = path.rpartition(".")
+        try:
+            getattr(importlib.import_module(module), name)
+        except BaseException as error:
+            failures[path] = f"{type(error).__name__}: {error}"
+    try:
+        from sat_slime.launch.nodes import node_facts
+
+        facts = node_facts()
+    except BaseException:
+        facts = {}
+    return {**facts, "failures": failures, "sees_folder": not marker or os.path.exists(marker)}
+
+
 def node_facts() -> dict[str, Any]:
-    """Return what this node says of itself."""
     return {"slime_address": own_address(), "sizes": machine_sizes()}
+
+
+def main(question: str) -> None:
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    functions, marker, text, folder, resume = json.loads(question)
+    ray.init(log_to_driver=False, logging_level="ERROR")
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    asked = ray.remote(num_cpus=0, max_retries=0)(look)
+    strategies = [NodeAffinitySchedulingStrategy(node["NodeID"], soft=False) for node in nodes]
+    answers = [asked.options(scheduling_strategy=strategy).remote(functions, marker) for strategy in strategies]
+    rows = []
+    for node, answer in zip(nodes, answers, strict=True):
+        row = {"name": node["NodeManagerAddress"], "gpus": node["Resources"].get("GPU", 0)}
+        try:
+            row |= ray.get(answer, timeout=TIMEOUT_S / 2)
+        except Exception as error:
+            row["error"] = f"{type(error).__name__}: {error}".splitlines()[0]
+        rows.append(row)
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".yaml") as file:
+        file.write(text)
+        file.flush()
+        config = load_config(file.name)
+    assert isinstance(config, SlimeConfig)
+    findings = [*machine_findings(config, Path(folder), resume), *parser_findings(config, Path(folder))]
+    report = {
+        "nodes": rows,
+        "resources": ray.cluster_resources(),
+        "available": ray.available_resources(),
+        "findings": [(finding.mark, finding.what, finding.detail) for finding in findings],
+        "slime": probe_slime(),
+    }
+    print(ANSWER + json.dumps(report), flush=True)
 
 
 def address_of(interface: str) -> str:
@@ -30,3 +102,7 @@ def address_of(interface: str) -> str:
         except OSError:
             where = socket.gethostname()
             raise SystemExit(f"interface {interface} has no IPv4 address on {where}: see `ip -4 addr`") from None
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

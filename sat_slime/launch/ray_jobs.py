@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import http.client
 import logging
 import os
-import queue
 import secrets
 import shlex
 import socket
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -110,37 +107,6 @@ class JobServer:
         """Return all that the job has written so far."""
         with _as_job_error(self.address):
             return str(self._client.get_job_logs(job))
-
-    def follow(self, job: str) -> Iterator[str]:
-        """Yields the job's log from its beginning until the job ends, in pieces that may end within a line.
-
-        Raises JobError when the connection breaks; the job goes on.
-        """
-        # Read in a thread: a KeyboardInterrupt in the midst of an event loop would leave it in pieces.
-        pieces: queue.SimpleQueue[str | BaseException | None] = queue.SimpleQueue()
-
-        async def read() -> None:
-            async for piece in self._client.tail_job_logs(job):
-                pieces.put(piece)
-
-        def run() -> None:
-            try:
-                asyncio.run(read())
-                pieces.put(None)
-            except BaseException as error:  # whatever it is: who reads would wait for ever
-                pieces.put(error)
-
-        threading.Thread(target=run, daemon=True).start()
-        while True:
-            try:
-                piece = pieces.get(timeout=POLL_S)
-            except queue.Empty:
-                continue  # another thread may have got the signal, on which Python acts in between
-            if isinstance(piece, BaseException):
-                raise JobError(f"Ray at {self.address}: {first_line(piece)}") from piece
-            if piece is None:
-                return
-            yield piece
 
     def stop(self, job: str) -> JobState | None:
         """Ends the job and waits for its end. A job that has ended is left as it is."""

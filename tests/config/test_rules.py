@@ -54,7 +54,6 @@ eval-top-k=-2 | slime.eval-top-k is -2 | set it to -1
 # sglang/srt/managers/schedule_batch.py:1315
 rollout-stop-token-ids=[151643,999999] | slime.rollout-stop-token-ids has 999999 | 151936 | set it to [151643]
 # slime/rollout/rm_hub/__init__.py:41
-rm-type=remote_rm custom-rm-path=false | slime.rm-type is remote_rm | slime.rm-url
 # slime/rollout/rm_hub/math_dapo_utils.py:compute_score
 rm-type=dapo custom-rm-path=false | slime.rm-type is dapo | slime.reward-key to score
 # megatron/training/checkpointing.py:726

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from hf_folder import write_hf
@@ -20,6 +21,7 @@ from sat_slime.launch.machine import (
 )
 from sat_slime.launch.memory import GIB, ROWS
 from sat_slime.launch.nodes import address_of, node_facts
+from sat_slime.launch.ray_jobs import JobServer, JobState
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 STAND_IN = Path(__file__).parents[1] / "plugin" / "stand_in"
@@ -224,6 +226,18 @@ def test_a_reward_that_slime_may_have(reward):
     assert reward_errors(paper(f"slime.rm-type={reward}", "slime.custom-rm-path=false")) == []
 
 
+@pytest.mark.parametrize(
+    "reward, told",
+    [
+        ("boxed_remote_rm", "slime.rm-type is boxed_remote_rm: set slime.rm-url to http://HOST:PORT"),
+        ("prime_math", "set it to sat_slime.plugin.reward.prime_math"),
+    ],
+)
+def test_a_reward_that_slime_has_not(reward, told):
+    (line,) = reward_errors(paper(f"slime.rm-type={reward}", "slime.custom-rm-path=false"))
+    assert told in line
+
+
 def test_the_recorded_rules_are_the_real_slimes(request):
     folder = request.config.getoption("--slime", default=None)
     if not folder:
@@ -363,10 +377,15 @@ def test_what_a_cluster_lacks(changes, told):
     assert line.startswith(told) or told in line
 
 
-def test_a_head_node_without_the_plugin():
-    answer = {key: value for key, value in report().items() if key not in ("findings", "slime")}
-    (line,) = failed(read_report(dense(), {**answer, "head": "ModuleNotFoundError: No module named 'sat_slime'"}))
-    assert line.startswith("plugin: sat_slime cannot be imported on the head node")
+def test_a_head_node_without_the_plugin(tmp_path):
+    server = mock.create_autospec(JobServer, instance=True, address="http://10.0.0.1:8265")
+    server.log.return_value = "python3: No module named sat_slime\n"
+    server.wait.return_value = JobState("FAILED", 1)
+    sent = slime_command(dense(), tmp_path)
+    (line,) = failed(cluster_findings(server, dense(), tmp_path, sent))
+    assert line.endswith(
+        "without an answer (FAILED): python3: No module named sat_slime: install it there, or set cluster.python_path"
+    )
 
 
 SECOND = {"name": "10.0.0.2", "slime_address": "10.0.0.2"}
@@ -402,8 +421,6 @@ def test_this_node(monkeypatch):
 
 @pytest.mark.engine
 def test_a_real_cluster_is_asked(ready, tmp_path, ray_server):
-    from sat_slime.launch.ray_jobs import JobServer
-
     server = JobServer(ray_server.address)
     config = dense(*ready, "slime.tensor-model-parallel-size=4")
     folder = tmp_path / "runs" / "run"

@@ -24,8 +24,8 @@ from sat_slime.config.slime_schema import ARCHITECTURE, PluginConfig
 from sat_slime.config.starters import CONFIGS
 from sat_slime.cpu import INSTEAD
 from sat_slime.launch import small_run
-from sat_slime.launch.command import PLUGIN_FLAGS, flag_errors, slime_arguments, slime_command
-from sat_slime.launch.flags import recorded_flags, unknown_flags
+from sat_slime.launch.command import FIXED, PLUGIN_FLAGS, Argument, slime_arguments, slime_command
+from sat_slime.launch.flags import flag_errors, recorded, unknown_flags
 from sat_slime.objective.method import method_names
 
 KEPT = Path(__file__).with_name("command_lines.json")
@@ -58,7 +58,7 @@ def sent(name: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for word in words:
         if word.startswith("--"):
-            assert word not in found or recorded_flags().by_name[word].repeatable, f"{word} is there twice"
+            assert word not in found or recorded().flags[word].get("repeatable"), f"{word} is there twice"
             found[f"{word} again" if word in found else word] = values = []
         else:
             values.append(_anywhere(word))
@@ -85,8 +85,8 @@ def test_the_command_is_the_kept_one_and_has_only_flags_of_slime(in_the_checkout
     found = sent(name)
     assert found == kept(name)
     versions = ("v0.3.1", "main", "newest") if name in CELLS else ("v0.3.1", "main")
-    given = [(flag.split()[0], values, flag) for flag, values in found.items() if flag.startswith("--")]
-    assert [unknown_flags(given, recorded_flags(version), {}) for version in versions] == [[]] * len(versions)
+    given = [Argument(flag.split()[0][2:], v or True, FIXED) for flag, v in found.items() if flag.startswith("--")]
+    assert [[*unknown_flags(given, recorded(version), {})] for version in versions] == [[]] * len(versions)
 
 
 def write() -> None:

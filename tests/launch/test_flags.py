@@ -7,32 +7,25 @@ from pathlib import Path
 import pytest
 import record_flags
 
-from sat_slime.launch.flags import RECORDED, Flag, KnownFlags, recorded_flags, unknown_flags
+from sat_slime.launch.command import FIXED, Argument
+from sat_slime.launch.flags import RECORDED, Slime, recorded, unknown_flags
 
-KNOWN = KnownFlags(
-    "slime",
-    {
-        "--lr": Flag("--lr", type="float"),
-        "--seed": Flag("--seed", type="int"),
-        "--use-tis": Flag("--use-tis", values=0),
-        "--eval-prompt-data": Flag("--eval-prompt-data", values="+"),
-        "--profile": Flag("--profile", values="?"),
-        "--names": Flag("--names", values="*"),
-        "--loss-type": Flag("--loss-type"),
-        "--hook": Flag("--hook", repeatable=True),
-        "--size": Flag("--size"),
-        "--sz": Flag("--size"),
-    },
+VALUES = {
+    **{"--lr": 1, "--seed": 1, "--use-tis": 0, "--eval-prompt-data": "+", "--profile": "?", "--names": "*"},
+    **{"--loss-type": 1, "--hook": 1, "--size": 1, "--sz": 1},
+}
+SLIME = Slime(
+    "slime", {name: {"name": "--size" if name == "--sz" else name, "values": n} for name, n in VALUES.items()}
 )
+SLIME.flags["--hook"]["repeatable"] = True
 
 
 def faults(words):
     """What is told of a command; several flags are given apart by their dashes."""
     starts = [at for at, word in enumerate(words) if word.startswith("--")]
     ends = [*starts[1:], len(words)]
-    return unknown_flags(
-        ((words[a], words[a + 1 : b], words[a]) for a, b in zip(starts, ends, strict=False)), KNOWN, {}
-    )
+    given = [Argument(words[a][2:], words[a + 1 : b] or True, FIXED) for a, b in zip(starts, ends, strict=False)]
+    return list(unknown_flags(given, SLIME, {}))
 
 
 @pytest.mark.parametrize(
@@ -69,14 +62,15 @@ def test_each_fault_is_one_line(words, says):
 
 
 def test_the_recorded_list_names_its_commits_and_holds_three_versions():
-    v031, main, newest, either = (recorded_flags(version) for version in ("v0.3.1", "main", "newest", None))
+    v031, main, newest, either = (recorded(version) for version in ("v0.3.1", "main", "newest", None))
     assert "a6272da0d" in v031.source and "624b824a8" in main.source and "0b0c277d5" in newest.source
-    assert len(v031.by_name) > 1400
-    assert either.by_name.keys() == v031.by_name.keys() | main.by_name.keys() | newest.by_name.keys()
-    assert "--freeze-indexer" in main.by_name and "--freeze-indexer" not in v031.by_name
-    assert main.by_name["--rollout-batch-size"] == Flag("--rollout-batch-size", type="int")
-    assert main.by_name["--rollout-sample-hook-path"].repeatable
-    assert main.by_name["--sglang-cuda-graph-bs"].values == "+"
+    assert len(v031.flags) > 1400
+    assert either.flags.keys() == v031.flags.keys() | main.flags.keys() | newest.flags.keys()
+    assert "--freeze-indexer" in main.flags and "--freeze-indexer" not in v031.flags
+    assert main.flags["--rollout-batch-size"]["type"] == "int" and main.flags["--rollout-batch-size"]["values"] == 1
+    assert (
+        main.flags["--rollout-sample-hook-path"]["repeatable"] and main.flags["--sglang-cuda-graph-bs"]["values"] == "+"
+    )
 
 
 @pytest.mark.needs_slime_arguments
@@ -99,7 +93,7 @@ def test_the_recorded_list_is_that_of_the_slime_on_the_path(tmp_path):
             and version in spec.get("only", [version])
         }
 
-    installed, recorded = json.loads(file.read_text())["flags"], json.loads(RECORDED.read_text())
-    ran = [version for version, how in recorded["built_with"].items() if not how.startswith("read, not run")]
+    installed, kept = json.loads(file.read_text())["flags"], json.loads(RECORDED.read_text())
+    ran = [version for version, how in kept["built_with"].items() if not how.startswith("read, not run")]
     assert ran == ["v0.3.1", "main"]
-    assert own(installed, "installed") in [own(recorded["flags"], version) for version in ran]
+    assert own(installed, "installed") in [own(kept["flags"], version) for version in ran]

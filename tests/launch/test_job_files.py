@@ -1,93 +1,81 @@
 import json
+import os
+import subprocess
+import sys
+import time
 
 import pytest
 
 from sat_slime.config import SlimeConfig
-from sat_slime.launch import job_files
-from sat_slime.launch.job_files import JobLog, JobRecord, submit
+from sat_slime.launch import job_log
+from sat_slime.launch.command import SlimeCommand
+from sat_slime.launch.job_files import HEAD, JobRecord, Tail, submit
 from sat_slime.launch.local_ray import LocalRay
 from sat_slime.launch.ray_jobs import JobError
 
 CONFIG = SlimeConfig(name="run")
-GONE = JobError("gone")
+SENT = SlimeCommand(["python3", "-m", "driver"], {"A": "1"}, {})
 
 
 class FakeServer:
-    """A job server whose log comes in given pieces; an exception among them breaks the connection at that place."""
-
     address = "http://10.0.0.1:8265"
 
-    def __init__(self, *connections):
-        self.connections = list(connections)
+    def __init__(self):
         self.sent = []
-
-    def follow(self, job):
-        for piece in self.connections.pop(0):
-            if isinstance(piece, Exception):
-                raise piece
-            yield piece
 
     def submit(self, command, env, job, metadata=None):
         self.sent.append((command, env, job, metadata))
 
 
-@pytest.fixture(autouse=True)
-def no_waiting(monkeypatch):
-    monkeypatch.setattr(job_files, "RECONNECT_AFTER_S", 0.0)
-
-
-HEAD = "--- job job-1\n"
+def logged(log, program, **environment):
+    """What the job's command, a Python program, and its log say."""
+    command = [sys.executable, "-m", job_log.__name__, str(log), sys.executable, "-uc", program]
+    begun = time.monotonic()
+    ended = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment})
+    return ended.returncode, ended.stdout, time.monotonic() - begun
 
 
 @pytest.mark.parametrize(
-    "kept, connections, lines",
+    "program, code, text",
     [
-        ("", [["a\nb", "", "c\n\nd", "\nno end"]], ["a", "bc", "", "d", "no end"]),
-        # a connection that breaks repeats nothing
-        ("", [["a\nb\n", GONE], ["a\n", GONE], ["a\nb\nc\n"]], ["a", "b", "c"]),
-        # another follower left early
-        (f"{HEAD}a\nb\n", [["a\nb\nc\nd\n"]], ["a", "b", "c", "d"]),
-        # a kill tore a line
-        (f"{HEAD}a\nhal", [["a\nhalf\n"]], ["a", "half"]),
+        ("import sys; print('a'); print('b', file=sys.stderr); sys.exit(3)", 3, "a\nb\n"),
+        ("import os; os.write(1, b'no end \\xff'); os.kill(os.getpid(), 9)", 128 + 9, "no end \ufffd\n"),
+        ("print('login 0123456789abcdef')", 0, "login <WANDB_API_KEY>\n"),
     ],
 )
-def test_every_line_is_told_and_kept_once(tmp_path, kept, connections, lines):
-    log, told = JobLog(tmp_path / "log.txt"), []
-    log.path.write_text(kept)
-    assert list(log.follow(FakeServer(*connections), "job-1", on_break=told.append)) == lines
-    assert log.path.read_text() == HEAD + "".join(f"{line}\n" for line in lines)
-    assert told == [GONE] * (len(connections) - 1)
+def test_what_a_command_says_is_in_the_log_without_secrets(tmp_path, program, code, text):
+    log = tmp_path / "log.txt"
+    log.write_text("--- job 1\n")
+    assert logged(log, program, WANDB_API_KEY="0123456789abcdef")[:2] == (code, text)
+    assert log.read_text() == "--- job 1\n" + text
 
 
-def test_each_job_has_its_own_part(tmp_path):
-    log = JobLog(tmp_path / "log.txt")
-    log.catch_up("job-1", "a\n")
-    log.catch_up("job-10", "b\nc\n")
-    log.catch_up("job-10", "b\nc\nd\n")
-    assert (list(log.lines("job-1")), list(log.lines("job-10"))) == (["a"], ["b", "c", "d"])
-    assert list(log.lines("job-2")) == []
+def test_a_log_that_cannot_be_written_and_a_process_that_is_left_end_no_job(tmp_path):
+    leaves = (
+        "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']); print('a')"
+    )
+    code, said, took = logged(tmp_path / "nowhere" / "log.txt", f"{leaves}; sys.exit(4)")
+    assert (code, said) == (4, "a\n") and took < 50
 
 
-def test_who_may_not_write_only_reads(tmp_path):
-    log = JobLog(tmp_path / "log.txt")
-    assert list(log.follow(FakeServer(["a\n"]), "job-1", keep=False)) == ["a"]
-    assert not log.path.exists()
+def test_each_job_has_its_own_part_whose_whole_lines_are_told_once(tmp_path):
+    log = tmp_path / "log.txt"
+    log.write_text(f"{HEAD}job-1\na\n{HEAD}job-10\nb\n\nhal")
+    tail = Tail.of_job(log, "job-10")
+    assert list(tail.lines()) == ["b", ""]
+    with log.open("a") as file:
+        file.write("f\n")
+    assert (list(tail.lines()), list(tail.lines())) == (["half"], [])
+    assert list(Tail.of_job(log, "job-2").lines()) == list(Tail.of_job(tmp_path / "none", "job-1").lines()) == []
 
 
-def test_secrets_are_not_kept(tmp_path, monkeypatch):
-    monkeypatch.setenv("WANDB_API_KEY", "0123456789abcdef")
-    log = JobLog(tmp_path / "log.txt")
-    assert list(log.follow(FakeServer(["login 0123456789abcdef\n"]), "job-1")) == ["login <WANDB_API_KEY>"]
-    assert "0123456789abcdef" not in log.path.read_text()
-
-
-def test_a_record_keeps_the_earlier_jobs(tmp_path):
+def test_a_job_is_on_record_and_heads_its_part_of_the_log(tmp_path):
     server, ray = FakeServer(), LocalRay("http://127.0.0.1:1", 7, "/nowhere")
-    first = submit(server, ["python3"], {"A": "1"}, tmp_path, CONFIG)
-    second = submit(server, ["python3"], {}, tmp_path, CONFIG, ray)
-    assert JobRecord.read(tmp_path) == second
-    assert (second.earlier, second.ray, second.address) == ([first.job], ray, server.address)
-    assert server.sent[0] == (["python3"], {"A": "1"}, first.job, {"sat_slime_run": str(tmp_path)})
+    first, second = submit(server, SENT, tmp_path, CONFIG), submit(server, SENT, tmp_path, CONFIG, ray)
+    assert JobRecord.read(tmp_path) == second and (second.ray, second.address) == (ray, server.address)
+    command, *others = server.sent[0]
+    assert command[-3:] == SENT.command and others == [SENT.env, first.job, {"sat_slime_run": str(tmp_path)}]
+    assert (tmp_path / "log.txt").read_text() == f"{HEAD}{first.job}\n{HEAD}{second.job}\n"
 
 
 def test_a_job_that_was_refused_is_on_record(tmp_path):
@@ -96,7 +84,7 @@ def test_a_job_that_was_refused_is_on_record(tmp_path):
             raise JobError("no")
 
     with pytest.raises(JobError):
-        submit(Refusing(), ["python3"], {}, tmp_path, CONFIG)
+        submit(Refusing(), SENT, tmp_path, CONFIG)
     assert JobRecord.read(tmp_path).job.startswith("run-")
 
 

@@ -7,17 +7,17 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from paper_commands import EVERY_KIND, GRID, RECIPES, ROOT, checkpoint, paper
 
 from sat_slime.config import load_config
-from sat_slime.launch import slimes_parser
-from sat_slime.launch.checks import parser_findings, refused_settings, settings_errors
-from sat_slime.launch.command import flag_errors, run_folder, slime_arguments
-from sat_slime.launch.flags import Flag, recorded_flags
-from sat_slime.launch.slimes_parser import Answer, ask_slime, asked_words, refusal_lines
+from sat_slime.launch import flags
+from sat_slime.launch.checks import settings_errors
+from sat_slime.launch.command import run_folder, slime_arguments
+from sat_slime.launch.flags import ask_slime, asked_words, flag_errors, parser_findings, recorded, refusal_lines
 
 # --------------------------------------------------------------------------------------- a small slime, in a process
 
@@ -60,19 +60,21 @@ def test_the_slime_that_is_there_is_asked(tmp_path):
     said = "slime refuses the command: assert args.num_layers is None or args.num_layers % 7 == 0"
     assert line.startswith(f"slime.num-layers is 48: {said}")
     assert not run.parent.exists()
-    assert answer.known.source == f"slime {tmp_path}"
-    assert answer.known.by_name == {
-        "--sglang-mem-fraction-static": Flag("--sglang-mem-fraction-static", type="float"),
-        "--sglang-port": Flag("--sglang-port", type="int"),
-        "--num-layers": Flag("--num-layers", type="int"),
-        "--rollout-batch-size": Flag("--rollout-batch-size", type="int"),
-        "--offload": (offload := Flag("--offload", values=0)),
-        "--no-offload": offload,
-        "--kind": Flag("--kind", values="*"),
-        "--hook": Flag("--hook", repeatable=True),
-        "--custom-config-path": Flag("--custom-config-path"),
-        "--hf-checkpoint": Flag("--hf-checkpoint"),
+    assert answer.source == f"slime {tmp_path}"
+    told = {name: (flag["name"], flag["values"], flag.get("type")) for name, flag in answer.flags.items()}
+    assert told == {
+        "--sglang-mem-fraction-static": ("--sglang-mem-fraction-static", 1, "float"),
+        "--sglang-port": ("--sglang-port", 1, "int"),
+        "--num-layers": ("--num-layers", 1, "int"),
+        "--rollout-batch-size": ("--rollout-batch-size", 1, "int"),
+        "--offload": ("--offload", 0, None),
+        "--no-offload": ("--offload", 0, None),
+        "--kind": ("--kind", "*", None),
+        "--hook": ("--hook", 1, None),
+        "--custom-config-path": ("--custom-config-path", 1, None),
+        "--hf-checkpoint": ("--hf-checkpoint", 1, None),
     }
+    assert answer.flags["--hook"]["repeatable"]
     (finding,) = answer.findings()
     assert (finding.mark, finding.detail) == ("OK", f"taken by the parser of slime {tmp_path}")
 
@@ -80,15 +82,15 @@ def test_the_slime_that_is_there_is_asked(tmp_path):
 def test_a_command_that_the_first_parser_refuses_yields_all_flags(tmp_path):
     config = paper(tmp_path, small_slime(tmp_path, PARSER), "slime.sglang-port=much")
     answer = ask_slime(config, tmp_path / "x")
-    assert "--num-layers" in answer.known.by_name
+    assert "--num-layers" in answer.flags
     assert answer.refusals[0].startswith("slime.sglang-port is much")
     assert "argument --sglang-port: invalid int value: 'much'" in answer.refusals[0]
 
 
 def test_where_slime_is_not_installed_the_recorded_list_serves(tmp_path, monkeypatch):
-    monkeypatch.setattr(slimes_parser, "slime_is_installed", lambda: False)
+    monkeypatch.setattr(flags, "slime_is_installed", lambda: False)
     answer = ask_slime(paper(tmp_path, f"cluster.slime_dir={tmp_path}"), tmp_path)
-    assert answer == Answer(recorded_flags())
+    assert answer is recorded()
     (finding,) = answer.findings()
     assert finding.mark == "OK" and "slime, whose parser would be asked, is not here" in finding.detail
 
@@ -101,19 +103,19 @@ def test_where_slime_is_not_installed_the_recorded_list_serves(tmp_path, monkeyp
     ],
 )
 def test_a_slime_that_cannot_be_asked_is_told_of(tmp_path, monkeypatch, text, reason):
-    monkeypatch.setattr(slimes_parser, "TIMEOUT_S", 0.5 if "time" in text else 200)
+    monkeypatch.setattr(flags, "TIMEOUT_S", 0.5 if "time" in text else 200)
     config = paper(tmp_path, small_slime(tmp_path, text))
     answer = ask_slime(config, tmp_path / "x")
-    assert answer.known == recorded_flags() and answer.failure == reason
+    assert answer == replace(recorded(), failure=reason)
     ((here,), (there,)) = answer.findings(), answer.findings(on_head_node=True)
     assert (here.mark, there.mark) == ("WARN", "FAIL") and reason in here.detail and reason in there.detail
     assert [finding.mark for finding in parser_findings(config, tmp_path / "x")] == ["FAIL"]
 
 
 def test_what_our_checks_find_is_not_told_again_in_slimes_words(tmp_path):
-    answer = Answer(recorded_flags(), ("slime refuses",), "")
-    assert refused_settings(paper(tmp_path, "slime.use-tiss=true"), answer) != ["slime refuses"]
-    assert refused_settings(paper(tmp_path), answer) == ["slime refuses"]
+    answer = replace(recorded(), refusals=("slime refuses",), failure="")
+    assert settings_errors(paper(tmp_path, "slime.use-tiss=true"), answer) != ["slime refuses"]
+    assert settings_errors(paper(tmp_path), answer) == ["slime refuses"]
 
 
 # -------------------------------------------------------------------------------------------------- on the real slime
@@ -215,6 +217,6 @@ def test_slime_is_asked_with_the_runs_own_environment(tmp_path, device):
     config = load_config(file, [*files, f"cluster.slime_dir={folder}", f"output_dir={tmp_path}"])
     answer = ask_slime(config, tmp_path / "x")
     assert (answer.refusals, answer.failure) == ((), "")
-    assert flag_errors(config, answer.known) == []
+    assert flag_errors(config, answer) == []
     with contextlib.suppress(FileNotFoundError):
         assert list((tmp_path / "x").iterdir()) == []

@@ -1,17 +1,16 @@
-import asyncio
 import os
 import signal
 import socket
 import stat
 import subprocess
 import sys
-import threading
 import types
 import urllib.error
 import urllib.request
 from unittest import mock
 
 import pytest
+from waiting import until
 
 from sat_slime.launch import local_ray
 from sat_slime.launch.local_ray import LocalRay, how_it_died, is_running, start_ray, stop_ray
@@ -135,27 +134,6 @@ def test_a_ray_that_died_is_told_by_the_ends_of_its_processes(tmp_path):
     assert died.endswith(f" ended: {gcs}, {raylet}, its dashboard ended with exit code 1")
 
 
-async def _says_nothing_more(job):
-    yield "step 3\n"
-    await asyncio.Event().wait()
-
-
-async def _breaks(job):
-    yield "step 3\n"
-    raise ConnectionResetError("gone")
-
-
-@pytest.mark.parametrize("log, error", [(_says_nothing_more, KeyboardInterrupt), (_breaks, JobError)])
-def test_the_reading_of_a_log_ends_by_ctrl_c_and_where_the_connection_breaks(log, error):
-    server = JobServer.__new__(JobServer)
-    server.address, server._client = "http://127.0.0.1:1", mock.Mock(tail_job_logs=log)
-    with pytest.raises(error):
-        for piece in server.follow("run-1"):
-            assert piece == "step 3\n"
-            if error is KeyboardInterrupt:
-                threading.Timer(0.1, signal.raise_signal, [signal.SIGINT]).start()
-
-
 @pytest.mark.engine
 def test_a_ray_that_does_not_start_says_why(monkeypatch):
     monkeypatch.setattr("sat_slime.launch.local_ray.free_ports", lambda count: [1] * count)
@@ -172,11 +150,9 @@ def test_a_job_from_start_to_end(ray_server, monkeypatch):
     assert os.environ["RAY_ADDRESS"] == "127.0.0.1:1"
     program = "import os; print('X is', repr(os.environ['X'])); raise SystemExit(3)"
     server.submit([PYTHON, "-c", program], {"X": 'it\'s "1 2"'}, "test-job-a")
-    text = "".join(server.follow("test-job-a"))
-    assert "X is 'it\\'s \"1 2\"'\n" in text
-    state = server.state("test-job-a")
+    state = server.wait("test-job-a", 120)
+    assert "X is 'it\\'s \"1 2\"'\n" in server.log("test-job-a")
     assert (state.status, state.exit_code, state.ended) == ("FAILED", 3, True)
-    assert server.log("test-job-a") == text
     assert server.stop("test-job-a") == state  # it has ended and is left as it is
 
 
@@ -204,7 +180,7 @@ def test_one_of_two_jobs_is_stopped(ray_server):
     assert server.address == ray_server.address
     for job in ("test-job-b", "test-job-c"):
         server.submit([PYTHON, "-c", "import time; print('up', flush=True); time.sleep(600)"], {}, job)
-        assert any(piece.endswith("up\n") for piece in server.follow(job))
+        until(lambda job=job: server.log(job).endswith("up\n"))
     assert server.stop("test-job-b").status == "STOPPED"
     assert server.state("test-job-c").status == "RUNNING"
     assert server.stop("test-job-c").status == "STOPPED"

@@ -12,8 +12,8 @@ from sat_slime.config import load_config, slime_config_errors
 from sat_slime.config.starters import CONFIGS
 from sat_slime.cpu import INSTEAD
 from sat_slime.launch import small_run
-from sat_slime.launch.command import flag_errors, slime_arguments, slime_command
-from sat_slime.launch.flags import recorded_flags
+from sat_slime.launch.command import slime_arguments, slime_command
+from sat_slime.launch.flags import flag_errors, recorded
 from sat_slime.launch.machine import machine_findings
 from sat_slime.launch.memory import BESIDE_BOTH, GIB, TRAINING, memory_findings, rows, sizes
 from sat_slime.launch.small_run import PACKAGE, SITE, card_findings, ray_options
@@ -45,7 +45,7 @@ def test_in_slimes_image_nothing_is_replaced_and_elsewhere_flags_make_up_for_it(
     machine(lacks)
     config = load_config(file)
     sent = slime_command(config)
-    assert slime_config_errors(config) == [] == flag_errors(config, recorded_flags(version))
+    assert slime_config_errors(config) == [] == flag_errors(config, recorded(version))
     bare = bool(lacks)
     assert ("--transformer-impl" in sent.command) == ("--no-gradient-accumulation-fusion" in sent.command) == bare
     assert ("--sglang-sampling-backend" in sent.command) == ("SGLANG_IS_FLASHINFER_AVAILABLE" in sent.env) == bare

@@ -1,6 +1,6 @@
 import pytest
 import yaml
-from command_line import DENSE, PAPER, STAND_IN
+from command_line import DENSE, PAPER, ROOT, STAND_IN
 
 import sat_slime
 from sat_slime.cli import slime_run
@@ -40,6 +40,7 @@ def settings_of_a_run(tmp_path):
             "address": None,
             "slime_dir": str(STAND_IN),
             "megatron_dir": str(STAND_IN),
+            "python_path": [str(ROOT)],
             "env": {"WAIT_FOR": str(tmp_path / "go")},
         },
     }

@@ -38,8 +38,8 @@ def test_how_a_job_was_followed_to_its_end_is_the_runs_status(begun, monkeypatch
     monkeypatch.setattr(slime_run, "how_it_died", lambda _: "its Ray was killed")
     monkeypatch.setattr(slime_run, "stop_ray", lambda *_, **__: True)
     server = mock.create_autospec(JobServer, instance=True)
-    server.follow.return_value = iter(["all well\n"])
-    server.state.side_effect = [ends]
+    server.state.side_effect = [ends] if isinstance(ends, KeyboardInterrupt) else [ends] * 9
+    monkeypatch.setattr(slime_run, "RECONNECT_AFTER_S", 0.0)
     job = Job(begun, load_config(begun.config), JobRecord("job-1", "http://127.0.0.1:1", ray), server)
     ending = follow(job, Console(file=StringIO()))
     assert ending.status == status and told in ending.text
@@ -82,34 +82,44 @@ def test_a_run_whose_ray_was_killed_with_all_else_is_dead(begun, tmp_path, alone
     assert all(word in shown for word in words) and "running" not in shown, shown
 
 
-def test_status_follows_a_job_that_goes_on_keeps_its_log_and_then_says_how_it_ended(begun, monkeypatch):
-    """Of its rows the newest is shown first, a torn one once it is whole."""
+def test_status_follows_a_job_that_goes_on_and_then_says_how_it_ended(begun, monkeypatch):
+    """Of its rows the newest is shown first, a torn one once it is whole; a cluster that is away comes back."""
     score = '{"step": 8, "dataset": "aime24", "accuracy": 0.25, "n_samples": 30}\n'
+    written = [
+        ((begun.log, "--- job job-1\nstep 6: {'train/loss': 0.5}\n"), (begun.metrics, '{"step": 6}\n{"step"')),
+        ((begun.metrics, ": 7}\n"), (begun.log, "torch.OutOfMemoryError: CUDA out of memory.\n")),
+        ((begun.eval, score),),
+    ]
+    states = [JobState("RUNNING"), JobState("RUNNING"), JobError("away"), JobState("SUCCEEDED", 0)]
 
-    def follow(_):
-        for file, text in ((begun.metrics, '{"step": 6}\n{"step"'), (begun.metrics, ": 7}\n"), (begun.eval, score)):
-            with file.open("a") as rows:
-                rows.write(text)
-            yield "step 6: {'train/loss': 0.5}\n"
-        yield "torch.OutOfMemoryError: CUDA out of memory.\n"
+    def state(_):
+        if 0 < len(states) < 4:
+            for file, text in written.pop(0):
+                with file.open("a") as rows:
+                    rows.write(text)
+        answer = states.pop(0) if states else JobState("SUCCEEDED", 0)
+        if isinstance(answer, JobError):
+            raise answer
+        return answer
 
     server = mock.create_autospec(JobServer, instance=True)
-    server.follow.side_effect = follow
-    server.state.side_effect = [JobState("RUNNING"), JobState("SUCCEEDED", 0)]
-    server.log.return_value = "step 6: {'train/loss': 0.5}\n"
+    server.state.side_effect = state
     monkeypatch.setattr(slime_run, "JobServer", lambda address: server)
+    monkeypatch.setattr(slime_run, "POLL_S", 0.0)
+    monkeypatch.setattr(slime_run, "RECONNECT_AFTER_S", 0.0)
     begun.started("job-1")
     shown = sat_slime_command("status", begun.path, "--follow").stdout
     told = (
         "step 5/8",
         "step 6/8",
-        "step 7/8",
-        "eval at step 8: aime24 accuracy 0.250 (30 samples)",
+        "warning: away",
         "warning: torch.Out",
+        "step 7/8",
+        "eval at step 8: aime24 accuracy",
     )
-    assert [line for line in shown.splitlines()[:5] if line.startswith(told)] == shown.splitlines()[:5]
+    lines = shown.splitlines()[: len(told)]
+    assert [line.startswith(start) for line, start in zip(lines, told, strict=True)] == [True] * len(told), shown
     assert "state       finished (job job-1" in shown and "progress    step 7 of 8" in shown
-    assert begun.log.read_text().count("step 6: ") == 3
 
 
 def test_the_command_of_a_grids_cell_depends_on_its_job(settings_of_a_run):
