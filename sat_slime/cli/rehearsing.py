@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import shutil
 import time
 from collections import Counter
@@ -25,46 +24,36 @@ from sat_slime.cli.terminal import (
     sigterm_as_ctrl_c,
     undisturbed,
 )
-from sat_slime.config import ConfigError, SlimeConfig, dump_config, load_config
-from sat_slime.config.disk import is_replaceable
+from sat_slime.config import ConfigError, SlimeConfig, load_config
 from sat_slime.launch.checks import settings_errors
 from sat_slime.launch.command import run_folder
 from sat_slime.launch.duration import duration_lines
+from sat_slime.launch.flags import ask_slime
 from sat_slime.launch.job_files import JobRecord
 from sat_slime.launch.machine import machine_findings, source_findings
-from sat_slime.launch.flags import ask_slime
 from sat_slime.rehearsal.material import make_material
 from sat_slime.rehearsal.rehearsal_checks import FAIL, LEFT, Check, all_checks, read_records
 from sat_slime.rehearsal.thin import checkpoint_at, thin_settings
 from sat_slime.rollout.scratch import new_scratch
-from sat_slime.runs.folder import RunFolderError, writable
+from sat_slime.runs.folder import RunFolder, RunFolderError
 
 COLOURS = {"OK": "green", "NOTE": "cyan", "WARN": "yellow", "FAIL": "bold red"}
 
 
 def rehearse_run(
-    file: Path,
-    settings: Mapping[str, Any],
-    overrides: Sequence[str],
-    out: Path | None,
-    *,
-    overwrite: bool,
-    dry_run: bool,
+    file: Path, settings: Mapping[str, Any], overrides: Sequence[str], *, overwrite: bool, dry_run: bool
 ) -> int:
     """Rehearse a run, and return the exit code. Raises ConfigError, RunFolderError or JobError before anything starts.
 
-    settings: dotted key to value, of the options that stand for a setting. out: gets what was found; None:
-    rehearsals/NAME. dry_run: end where slime would be started.
+    settings: dotted key to value, of the options that stand for a setting. dry_run: end where slime would be started.
     """
     console, begun = Console(soft_wrap=True, highlight=False), time.monotonic()
     config = load_config(file, overrides, settings)
     if not isinstance(config, SlimeConfig):
         raise ConfigError([f"{file} is a lab run, which runs on a CPU: sat-slime launch {file}"])
-    folder = (out or Path("rehearsals") / config.name).absolute()
-    if folder.exists() and not overwrite and not dry_run:
-        raise RunFolderError(f"{folder} is there already: --overwrite deletes it, --out names another")
-    if not is_replaceable(folder, ["rehearsal.json"]) and not dry_run:
-        raise RunFolderError(f"{folder} is not a rehearsal's, and is not deleted: --out names another")
+    kept = Path("rehearsals") / config.name
+    if RunFolder(kept).has_data() and not (overwrite or dry_run):
+        raise RunFolderError(f"{kept} is there already: --overwrite deletes it, --set name=NAME makes another")
     with sigterm_as_ctrl_c(), contextlib.ExitStack() as cleaning:
         scratch = new_scratch()
         cleaning.callback(undisturbed()(scratch.remove))
@@ -73,18 +62,14 @@ def rehearse_run(
             if rehearsal.failed:
                 say(console, "not started: fix what failed first")
             elif not dry_run:
-                rehearsal.run()
+                rehearsal.run(overwrite)
         except KeyboardInterrupt:
             complain(["interrupted: everything that was started has ended"])
             return INTERRUPTED
-        if not dry_run:
-            with writable(folder):
-                rehearsal.keep(folder)
     if not dry_run:
-        marks = Counter(check.mark for check in rehearsal.checks)
-        minutes = (time.monotonic() - begun) / 60
+        marks, minutes = rehearsal.marks, (time.monotonic() - begun) / 60
         say(console, f"{marks['OK']} checks held, {marks[FAIL]} did not; {minutes:.1f} minutes")
-        for line in (*duration_lines(config), LEFT, f"kept in {folder}: rehearsal.json, thin.yaml, rows and log"):
+        for line in (*duration_lines(config), LEFT, f"kept in {kept}: settings, rows and log"):
             say(console, line)
     return FAILED if rehearsal.failed else OK
 
@@ -95,13 +80,13 @@ class Rehearsal:
     def __init__(self, file: Path, config: SlimeConfig, folder: Path, console: Console):
         """Derive what is rehearsed, make in `folder` what it starts from, and ask slime's parser about the run itself.
         Raises ConfigError."""
-        self.file, self.config, self.folder, self.console = file, config, folder, console
-        self.checks: list[Check] = []
+        self.file, self.folder, self.console = file, folder, console
+        self.marks: Counter[str] = Counter()
         say(console, f"rehearsal of {file}: {method_and_order(config)}")
         if errors := settings_errors(config):
             raise ConfigError([f"{file}: {error}" for error in errors])
         thin = thin_settings(config, folder)
-        self.thin, self.changes, self.run_folder = thin.config, thin.changes, run_folder(thin.config)
+        self.thin, self.run_folder = thin.config, run_folder(thin.config)
         saves = config.checkpoint.every_n_iterations and not config.checkpoint.without_optimizer
         self.first = checkpoint_at(self.thin) if saves else self.thin.pipeline.iterations
         """Iterations of the first job; the run is resumed after them."""
@@ -109,13 +94,13 @@ class Rehearsal:
             raise ConfigError([f"the rehearsal of {file} cannot be: {error}" for error in errors])
         refuse_failures(source_findings(self.thin, {"cluster.slime_dir": "slime", "cluster.megatron_dir": "megatron"}))
         make_material(config, self.thin, folder)
-        answer = ask_slime(config, run_folder(config))
-        if answer.refusals:
-            raise ConfigError([f"{file}: {line}" for line in answer.refusals])
-        for finding in answer.findings():
+        slime = ask_slime(config, run_folder(config))
+        if slime.refusals:
+            raise ConfigError([f"{file}: {line}" for line in slime.refusals])
+        for finding in slime.findings():
             mark = finding.mark if finding.mark != "WARN" else FAIL
             self._found(Check("the run's own flags", "taken by slime's parser", finding.detail, mark))
-        for change in self.changes:
+        for change in thin.changes:
             say(console, f"      {change.key}: {_short(change.was)} -> {_short(change.now)} ({change.why})")
         for finding in machine_findings(self.thin, self.run_folder):
             if finding.mark != "OK":
@@ -123,23 +108,24 @@ class Rehearsal:
 
     @property
     def failed(self) -> bool:
-        return any(check.mark == FAIL for check in self.checks)
+        return self.marks[FAIL] > 0
 
-    def run(self) -> None:
-        """Run slime, resume it, and check what was recorded."""
+    def run(self, overwrite: bool) -> None:
+        """Run slime, resume it, and check what was recorded; its checkpoints go."""
         whole = self.thin.pipeline.iterations
-        if self._launch(self.first, resume=False) and self.first < whole:
+        if self._launch(self.first, overwrite=overwrite) and self.first < whole:
             self._launch(whole, resume=True)
+        shutil.rmtree(RunFolder(self.run_folder).checkpoints, ignore_errors=True)
         for check in all_checks(self.thin, read_records(self.folder, self.run_folder), self.first):
             self._found(check)
 
-    def _launch(self, iterations: int, resume: bool) -> bool:
+    def _launch(self, iterations: int, overwrite: bool = False, resume: bool = False) -> bool:
         """Run slime up to an iteration, and note how it ended; returns whether it finished."""
         pipeline = self.thin.pipeline.model_copy(update={"iterations": iterations})
         thin = self.thin.model_copy(update={"pipeline": pipeline})
         plan = plan_slime_run(thin, self.file, self.run_folder, resume=resume)
         try:
-            ending = launch_job(plan, Where(skip_checks=True), overwrite=False, console=self.console)
+            ending = launch_job(plan, Where(skip_checks=True), overwrite=overwrite, console=self.console)
             if ending.status == "interrupted":
                 raise KeyboardInterrupt
         except KeyboardInterrupt:
@@ -153,34 +139,13 @@ class Rehearsal:
         return finished
 
     def _found(self, check: Check) -> None:
-        self.checks.append(check)
+        self.marks[check.mark] += 1
         self.console.print(f"[{COLOURS[check.mark]}]{check.mark:4}[/]  ", end="")
         say(self.console, f"{check.what}: {check.found or check.expected}")
         if check.mark == FAIL and check.expected:
             say(self.console, f"      expected: {check.expected}")
         if check.remark:
             say(self.console, f"      {check.remark}")
-
-    def keep(self, folder: Path) -> None:
-        """Write the findings and the run's rows and log."""
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        (folder / "config.yaml").write_text(dump_config(self.config), encoding="utf-8")
-        (folder / "thin.yaml").write_text(dump_config(self.thin), encoding="utf-8")
-        for name in ("log.txt", "metrics.jsonl", "eval.jsonl", "times.jsonl"):
-            if (self.run_folder / name).is_file():
-                shutil.copyfile(self.run_folder / name, folder / name)
-        findings = {
-            "file": str(self.file),
-            "name": self.config.name,
-            "method": method_and_order(self.config),
-            "held": not self.failed,
-            "checks": [vars(check) for check in self.checks],
-            "changes": [vars(change) for change in self.changes],
-            "time_of_the_run": duration_lines(self.config),
-            "left": LEFT,
-        }
-        (folder / "rehearsal.json").write_text(json.dumps(findings, indent=1, default=str), encoding="utf-8")
 
 
 def _short(value: Any) -> str:

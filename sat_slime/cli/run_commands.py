@@ -293,10 +293,7 @@ def rehearse(
     method: Annotated[str | None, typer.Option(help="As in launch: a named method.")] = None,
     lag: Annotated[int | None, typer.Option(help="As in launch: iterations per weight broadcast.")] = None,
     overrides: OverridesAsInLaunch = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Gets the findings and the numbers; default: rehearsals/NAME.")
-    ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete an earlier rehearsal there first.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete an earlier rehearsal first.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Tell what would be changed; start nothing.")] = False,
 ) -> None:
     """Run FILE whole on this machine's CPU cores before it costs GPUs: real slime, Megatron and SGLang, thin widths.
@@ -305,7 +302,7 @@ def rehearse(
     flags, template and reward are the run's; processes stand in for GPUs.
     A checkpoint and a resume are part of it. Every check says what was
     expected and what was found. The run's checkpoints, data and output
-    folder are never touched. Needs slime's and Megatron-LM's checkouts
+    folder are never touched; rows and log go to [bold]rehearsals/NAME/[/]. Needs slime's and Megatron-LM's checkouts
     (scripts/get-slime.sh).
 
         sat-slime rehearse configs/paper/qwen3-30b-a3b.yaml --method sat-gspo-r3 --lag 8
@@ -313,4 +310,4 @@ def rehearse(
     from sat_slime.cli.rehearsing import rehearse_run
 
     settings = {key: value for key, value in (("method", method), ("pipeline.lag", lag)) if value is not None}
-    raise typer.Exit(rehearse_run(file, settings, overrides or (), out, overwrite=overwrite, dry_run=dry_run))
+    raise typer.Exit(rehearse_run(file, settings, overrides or (), overwrite=overwrite, dry_run=dry_run))

@@ -2,12 +2,13 @@
 
 What the run is stays: layers, experts and how many a token has, heads, vocabulary, parallel sizes, nodes, schedule,
 method, flags, reward, limits of prompts. Widths become a few numbers, counts as few as show the same, and GPUs
-processes. Files that are read or written are those of the rehearsal's own folder.
+processes. Files that are read or written are the rehearsal's own.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -157,9 +158,7 @@ def checkpoint_at(config: SlimeConfig) -> int:
 
 
 def _places(thin: Thin, folder: Path) -> None:
-    config = thin.config.model_copy(update={"output_dir": str(folder / "runs")})
-    thin.changes.append(Change("output_dir", thin.config.output_dir, config.output_dir, OWN))
-    thin.config = config
+    config = thin.config
     thin.set("slime.hf-checkpoint", str(folder / "model"), "random weights of the thin sizes")
     thin.set("slime.ref-load", str(folder / "model"), "random weights of the thin sizes")
     thin.set("slime.prompt-data", str(folder / "prompts.jsonl"), "a few of the run's, or made")
@@ -167,6 +166,7 @@ def _places(thin: Thin, folder: Path) -> None:
         files = (str(folder / f"eval-{number}.jsonl") for number in range(len(config.eval.prompts)))
         sets = [word for pair in zip(config.eval.prompts, files, strict=True) for word in pair]
         thin.set("slime.eval-prompt-data", sets, "a few of the run's, or made")
+    thin.set("output_dir", os.path.abspath("rehearsals"), OWN)
     thin.set("slime.save", None, OWN)
     thin.set("slime.use-wandb", None, "nothing of a rehearsal is sent")
     thin.set("cluster.address", None, "a Ray of its own")

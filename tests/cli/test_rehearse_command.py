@@ -15,7 +15,8 @@ from command_line import PAPER, sat_slime_command
         (["--method", "sat-gspo", "--set", "slime.qk-layernorm=false"], "describe no family"),
     ],
 )
-def test_a_file_that_cannot_be_rehearsed_is_one_line(options, told, tmp_path):
-    result = sat_slime_command("rehearse", PAPER, *options, "--out", tmp_path / "out")
+def test_a_file_that_cannot_be_rehearsed_is_one_line(options, told, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = sat_slime_command("rehearse", PAPER, *options)
     assert result.exit_code == 2 and told in result.output
-    assert not (tmp_path / "out").exists()
+    assert not list(tmp_path.iterdir())

@@ -63,9 +63,9 @@ def test_each_rank_has_enough_responses_for_sats_quantile(overrides, prompts, tm
 def test_nothing_is_read_or_written_outside_its_folder(tmp_path):
     run = paper("slime.save=/root/mine")
     thin = thin_settings(run, tmp_path).config
-    paths = (thin.output_dir, thin.model.hf_checkpoint, thin.model.megatron_checkpoint, thin.data.prompts)
+    paths = (thin.model.hf_checkpoint, thin.model.megatron_checkpoint, thin.data.prompts)
     assert all(path.startswith(str(tmp_path)) for path in (*paths, *thin.eval.prompts.values()))
-    assert thin.checkpoint.folder is None
+    assert thin.checkpoint.folder is None and thin.output_dir == str(Path.cwd() / "rehearsals")
 
 
 @pytest.mark.parametrize("file", [PAPER, *RECIPES], ids=lambda file: file.stem)
