@@ -27,7 +27,6 @@ import numpy as np
 import torch
 
 from sat_slime.report.replay import choose, replay
-from sat_slime.rollout.token_dump import TokenDump, dump_path, write_dump
 
 STEP_TOKENS = {"slime": 1_000_000, "run": 3_500}
 RESPONSE_TOKENS = {"slime": 1_024, "run": 14}
@@ -47,39 +46,34 @@ def columns(rng: np.random.Generator, tokens: int, mean: int) -> dict[str, list[
     }
 
 
-def write_slime(folder: Path, number: int, data: dict[str, list[np.ndarray]]) -> None:
-    """Writes a dump as slime's --save-debug-train-data does, with the token ids and masks that it holds, too."""
+def write_dump(path: Path, number: int, data: dict[str, list[np.ndarray]], per: int, lags: bool) -> None:
+    """Writes a dump as slime's --save-debug-train-data does, with the token ids and masks that it holds too.
+
+    Args:
+        per: responses of a micro-batch.
+        lags: with the column that a lab run has beside slime's.
+    """
     lengths = [len(values) for values in data["log_probs"]]
     samples = [
         {"response_lengths": n, "rollout_position": i, "loss_masks": torch.ones(n, dtype=torch.int32)}
         | {"tokens": torch.zeros(n, dtype=torch.int64), "total_lengths": n, "rewards": 1.0}
         | {key: torch.from_numpy(values[i]) for key, values in data.items()}
+        | ({"lags": torch.full((n,), number)} if lags else {})
         for i, n in enumerate(lengths)
     ]
-    per = max(1, MICROBATCH_TOKENS // RESPONSE_TOKENS["slime"])
     indices = [list(range(i, min(i + per, len(lengths)))) for i in range(0, len(lengths), per)]
     shard = {"partition": list(range(len(lengths))), "micro_batch_indices": indices, "num_microbatches": [len(indices)]}
     payload = {"format_version": 2, "rollout_id": number, "rank": 0, "samples": samples, "dp_shards": [shard]}
-    payload["raw_reward"] = [float(i % 2) for i in range(len(lengths))]
-    torch.save(payload, folder / f"{number}.pt")
-
-
-def write_run(folder: Path, number: int, data: dict[str, list[np.ndarray]]) -> None:
-    """Writes a dump as a lab run does with dump.every_n_iterations 1."""
-    lengths = np.array([len(values) for values in data["log_probs"]])
-    n = int(lengths.sum())
-    rows = {key: np.concatenate(values) for key, values in data.items()}
-    whole = {"tokens": np.zeros(n), "mask": np.ones(n, dtype=bool), "versions": np.zeros(n), "entropy": np.ones(n)}
-    per_response = {"prompt_index": np.arange(len(lengths)) // 16, "rewards": np.ones(len(lengths))}
-    facts = {"iteration": number + 1, "step": number + 1, "updates": number, "method": "gspo", "temperature": 1.0}
-    write_dump(dump_path(folder, number + 1), TokenDump(**facts, lengths=lengths, **rows, **whole, **per_response))  # type: ignore[arg-type]
+    path.parent.mkdir(exist_ok=True)
+    torch.save(payload, path)
 
 
 def write(folder: Path, kind: str, tokens: int) -> None:
     rng = np.random.default_rng(0)
     for number in range(max(1, tokens // STEP_TOKENS[kind])):
         data = columns(rng, min(tokens, STEP_TOKENS[kind]), RESPONSE_TOKENS[kind])
-        {"slime": write_slime, "run": write_run}[kind](folder, number, data)
+        path = folder / f"{number}.pt" if kind == "slime" else folder / "dumps" / f"{number + 1}.pt"
+        write_dump(path, number, data, max(1, MICROBATCH_TOKENS // RESPONSE_TOKENS[kind]), kind == "run")
 
 
 def measure(folder: Path, methods: str) -> dict[str, float]:

@@ -5,33 +5,21 @@ This module imports no engine: the driver needs it as well as the trainer.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
 
 import numpy as np
 
-from sat_slime.config.method_section import build_method
 from sat_slime.config.schema import EvalConfig, LabConfig
 from sat_slime.evaluation.scores import measured_weights, summary
 from sat_slime.lab.responses import GenerationRequest, Response
 from sat_slime.reward import Verdict
-from sat_slime.rollout.token_dump import TokenDump
 from sat_slime.tasks.running_sums import Problem, RunningSums
 
 # Streams of random numbers: under one seed they never overlap.
 _TRAINING, _EVALUATION_PROBLEMS, _EVALUATION = 1, 2, 3
-
-
-@dataclass(frozen=True)
-class StepResult:
-    """The report of one optimizer step."""
-
-    metrics: dict[str, float]
-    tokens: dict[str, np.ndarray] | None = None
-    """(N, ...) columns of the step's tokens in batch order, by the names of token dumps; None where they were
-    not asked for."""
 
 
 @dataclass(frozen=True)
@@ -176,52 +164,18 @@ def _requests(config, prefix, problems, samples, temperature, rng) -> list[Gener
 # --------------------------------------------------------------------------------------------- rows of the run folder
 
 
-def step_row(batch: RolloutBatch, result: StepResult, iteration: int, seconds: dict[str, float]) -> dict[str, Any]:
+def step_row(
+    batch: RolloutBatch, metrics: Mapping[str, float], iteration: int, seconds: Mapping[str, float]
+) -> dict[str, Any]:
     """Return one line of metrics.jsonl; `seconds` are the parts of the iteration's time."""
     return {
-        **result.metrics,
+        **metrics,
         "rollout_id": batch.iteration,
         "iteration": iteration,
         **batch.metrics(),
         "time/rollout": batch.seconds,
         **{f"time/{part}": value for part, value in seconds.items()},
     }
-
-
-def token_dump(config: LabConfig, batch: RolloutBatch, result: StepResult, iteration: int, part: int) -> TokenDump:
-    """Return the dump of one optimizer step, the `part`-th of its batch, whose result brought the tokens' columns."""
-    assert result.tokens is not None, "the trainer was asked for them"
-    size = len(batch.responses) // config.pipeline.optimizer_steps_per_rollout
-    mine = slice(part * size, (part + 1) * size)
-    responses = batch.graded()[mine]
-    lengths = [len(response.output_ids) for response in responses]
-    columns, method = dict(result.tokens), build_method(config.method)
-    step = int(result.metrics["step"])
-    versions = np.concatenate([response.versions for response in responses]).astype(np.int32)
-    return TokenDump(
-        iteration=iteration,
-        step=step,
-        updates=step - 1,
-        method=method.name,
-        temperature=config.rollout.temperature,
-        lengths=np.array(lengths, np.int64),
-        prompt_index=np.arange(mine.start, mine.stop) // config.rollout.samples_per_prompt,
-        rewards=batch.rewards.reshape(-1)[mine],
-        tokens=np.concatenate([np.asarray(response.output_ids, np.int32) for response in responses]),
-        mask=np.ones(len(versions), bool),
-        log_probs=columns.pop("log_probs"),
-        rollout_log_probs=np.concatenate([response.log_probs for response in responses]),
-        advantages=np.repeat(np.array([response.advantage for response in responses], np.float32), lengths),
-        versions=versions,
-        entropy=columns.pop("entropy"),
-        more=columns,
-        metadata={
-            "routing_replay": str(method.routing_replay).lower(),
-            "trainer_dtype": config.train.dtype,
-            "engine_dtype": config.rollout.dtype,
-            "lag": str(config.pipeline.lag),
-        },
-    )
 
 
 def sample_rows(batch: RolloutBatch) -> list[dict[str, Any]]:

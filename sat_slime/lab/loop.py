@@ -23,12 +23,10 @@ from sat_slime.config.schema import LabConfig
 from sat_slime.lab import checkpoint
 from sat_slime.lab.batch import (
     RolloutBatch,
-    StepResult,
     evaluation_requests,
     evaluation_row,
     sample_rows,
     step_row,
-    token_dump,
     training_group,
     training_requests,
 )
@@ -38,7 +36,6 @@ from sat_slime.lab.initial_model import cached_model, is_model
 from sat_slime.lab.process import PartFailure, TrainerProcess
 from sat_slime.rollout.canary import Canary, canary_sequences
 from sat_slime.rollout.stream import Group, StalenessBound, Stream, StreamState
-from sat_slime.rollout.token_dump import dump_path, forget_dumps, write_dump
 from sat_slime.tasks.running_sums import Problem
 
 if TYPE_CHECKING:
@@ -208,7 +205,6 @@ class Pipeline:
         for path in checkpoint.set_aside(self.checkpoints, after=iteration):
             self.log.message(f"a checkpoint that is not gone on from is now {path}", "warning")
         self.log.rewind(updates)
-        forget_dumps(self.folder, after=iteration)
 
     # ------------------------------------------------------------------------------------------------- loop
 
@@ -224,10 +220,9 @@ class Pipeline:
             batch = self._next_batch()
             self.log.status(phase="training", iteration=self.iteration + 1)
             with self._timing("train"):
-                dumps = _is_due(self.iteration + 1, config.dump.every_n_iterations)
-                results = self._train(batch, dumps)
+                steps = self._train(batch)
             self.iteration += 1
-            self.updates += len(results)
+            self.updates += len(steps)
 
             ends = self.iteration == total
             broadcasts = ends or self.iteration % max(lag, 1) == 0
@@ -239,7 +234,7 @@ class Pipeline:
                 with self._timing("sync"):
                     self._broadcast()
             self.seconds["step"] = time.monotonic() - started
-            self._record(batch, results)
+            self._record(batch, steps)
             if evaluates:
                 self._evaluate()
             if saves:
@@ -299,15 +294,11 @@ class Pipeline:
 
     # ------------------------------------------------------------------------------------- record, measure, save
 
-    def _record(self, batch: RolloutBatch, results: list[StepResult]) -> None:
-        for result in results:
-            row = step_row(batch, result, self.iteration, self.seconds) | self.metrics
+    def _record(self, batch: RolloutBatch, steps: list[dict[str, float]]) -> None:
+        for metrics in steps:
+            row = step_row(batch, metrics, self.iteration, self.seconds) | self.metrics
             self.log.step(row | self.canary_metrics)
             self.canary_metrics = {}
-        for part, result in enumerate(results):
-            if result.tokens is not None:
-                dump = token_dump(self.config, batch, result, self.iteration, part)
-                write_dump(dump_path(self.folder, self.iteration, part), dump)
         every = self.config.logging.samples_every_n_iterations
         if every and self.iteration % every == 0:
             self.log.samples(self.iteration, sample_rows(batch))
@@ -370,9 +361,15 @@ class Pipeline:
             self._launch(self.iteration + 1)
         return batch
 
-    def _train(self, batch: RolloutBatch, dump: bool) -> list[StepResult]:
-        """Trains on the batch. dump: as of `Trainer.train`."""
-        return self.trainer.call("train", batch.graded(), dump)
+    def _train(self, batch: RolloutBatch) -> list[dict[str, float]]:
+        """Trains on the batch; returns the metrics of each step."""
+        return self._training(batch).result()
+
+    def _training(self, batch: RolloutBatch) -> Future[list[dict[str, float]]]:
+        """Starts to train on the batch."""
+        iteration = self.iteration + 1
+        every_step = _is_due(iteration, self.config.dump.every_n_iterations)
+        return self.trainer.start("train", batch.graded(), self.folder / "dumps" / f"{iteration}.pt", every_step)
 
     def _settle(self) -> None:
         """Waits for the batch in flight before weights change, are measured or are saved."""
@@ -479,9 +476,9 @@ class StreamingPipeline(Pipeline):
         self.metrics = self.stream.report()
         return batch
 
-    def _train(self, batch: RolloutBatch, dump: bool) -> list[StepResult]:
+    def _train(self, batch: RolloutBatch) -> list[dict[str, float]]:
         """Trains, and meanwhile begins new groups as others complete."""
-        training = self.trainer.start("train", batch.graded(), dump)
+        training = self._training(batch)
         while not training.done():
             self._take([future for future in wait_any([training, *self.futures]) if future in self.futures])
             self._begin_groups()

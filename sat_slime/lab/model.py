@@ -195,8 +195,8 @@ def record(recorded: list[Tensor]) -> Iterator[None]:
         RouterReplay.clear_global_indices()
 
 
-def flips_by_layer(recorded: list[Tensor], routed_experts: Tensor, rows: Tensor) -> Tensor:
-    """Return (R, layers) uint8: 1 where the set of experts of a response token differs between the engines.
+def flips(recorded: list[Tensor], routed_experts: Tensor, rows: Tensor) -> Tensor:
+    """Return (R,) bool: whether a response token has another set of experts in a layer than in the rollout engine.
 
     Args:
         recorded: from `record`.
@@ -204,7 +204,7 @@ def flips_by_layer(recorded: list[Tensor], routed_experts: Tensor, rows: Tensor)
         rows: (R,) places in the row that predict response tokens.
     """
     own_choice = torch.stack(recorded, dim=1)[rows].sort(-1).values
-    return (own_choice != routed_experts[rows].sort(-1).values).any(-1).to(torch.uint8)
+    return (own_choice != routed_experts[rows].sort(-1).values).any((1, 2))
 
 
 # ------------------------------------------------------------------------------------------------ Hugging Face folders

@@ -25,7 +25,8 @@ from torch.func import functional_call
 from sat_slime.config.method_section import build_method
 from sat_slime.config.schema import LabConfig, LossConfig, TrainConfig
 from sat_slime.lab import model
-from sat_slime.lab.batch import StepResult, lag_metrics, step_is_diagnosed
+from sat_slime.lab.batch import lag_metrics, step_is_diagnosed
+from sat_slime.lab.dump import DumpedStep, write_dump
 from sat_slime.lab.initial_model import is_model
 from sat_slime.lab.model import PackedLayout, build_model, forward_logits, load_hf, save_hf
 from sat_slime.lab.responses import Response
@@ -47,7 +48,7 @@ FILE = "trainer.safetensors"
 LOW_VARIANCE_KL_MAX = 10.0
 """Bound of the estimate per token, as in slime."""
 Columns = dict[str, Tensor]
-"""Measurements of each token: one tensor (tokens, ...) for each name of a token dump."""
+"""Measurements of each token: one tensor (tokens,) for each name of a token dump."""
 
 _BALANCE_COEF = 0.01
 """Load-balancing loss during the warm-up, so that no expert is left unused."""
@@ -417,18 +418,12 @@ class Trainer:
 
     @torch.no_grad()
     def _routings(self, micro: MicroBatch, prefix: str = "") -> Columns:
-        """Return log-probs with the trainer's own routing and with the engine's, and the layers in which these differ;
-        nothing of a dense model. prefix: stands before each name."""
+        """Return log-probs with the trainer's own routing and with the engine's; nothing of a dense model. prefix:
+        stands before each name."""
         if micro.routed_experts is None:
             return {}
-        recorded: list[Tensor] = []
-        with model.record(recorded):
-            own = self.log_probs(self.model, micro, replay=False)
-        return {
-            f"{prefix}log_probs_own_routing": own,
-            f"{prefix}log_probs_replayed": self.log_probs(self.model, micro, replay=True),
-            f"{prefix}expert_flips": model.flips_by_layer(recorded, micro.routed_experts, micro.rows),
-        }
+        names = (f"{prefix}log_probs_own_routing", f"{prefix}log_probs_replayed")
+        return {name: self.log_probs(self.model, micro, replay=replay) for replay, name in enumerate(names)}
 
     @torch.no_grad()
     def _log_probs_in_engine_dtype(self, micro: MicroBatch) -> Tensor:
@@ -444,19 +439,34 @@ class Trainer:
 
     # ---------------------------------------------------------------------------------------------------- training
 
-    def train(self, responses: Sequence[Response], dump: bool = False) -> list[StepResult]:
-        """Trains on one rollout batch of graded responses, in `pipeline.optimizer_steps_per_rollout` steps. dump: also
-        return the tokens' columns, as always of a diagnosed step.
+    def train(
+        self, responses: Sequence[Response], dump: Path | None = None, every_step: bool = False
+    ) -> list[dict[str, float]]:
+        """Trains on one rollout batch of graded responses, in `pipeline.optimizer_steps_per_rollout` steps; returns the
+        metrics of each.
+
+        Args:
+            dump: file for the tokens of the diagnosed steps; with `every_step` of all.
 
         Raises:
             FloatingPointError: the gradient is not finite; the weights are then still those of the step before.
+            OSError: the dump cannot be written.
         """
         count = self.config.pipeline.optimizer_steps_per_rollout
         size = len(responses) // count
         parts = [responses[i * size : (i + 1) * size] for i in range(count)]
         # Before the first step, since with several steps the denominator `trainer` is the policy as the batch begins.
         packed = [self._with_proximal(self._microbatches(part)) for part in parts]
-        return [self._step(part, micros, dump) for part, micros in zip(parts, packed, strict=True)]
+        dumped: list[DumpedStep | None] = []
+        metrics = []
+        for part, micros in zip(parts, packed, strict=True):
+            of_step, columns = self._step(part, micros, every_step)
+            metrics.append(of_step)
+            sizes = [len(micro.tokens.lengths) for micro in micros]
+            dumped.append(DumpedStep(part, sizes, columns) if columns else None)
+        if dump and any(dumped):
+            write_dump(dump, self.method, dumped, self.config.task.eos_id)
+        return metrics
 
     def _microbatches(self, responses: Sequence[Response]) -> list[MicroBatch]:
         sizes = [forwarded_tokens(response) for response in responses]
@@ -478,9 +488,11 @@ class Trainer:
             for micro, part in zip(micros, parts, strict=True)
         ]
 
-    def _step(self, responses: Sequence[Response], micros: list[MicroBatch], dump: bool) -> StepResult:
-        """Measures what must be measured before the weights change, takes the step, and reports it. micros: the
-        responses, packed."""
+    def _step(
+        self, responses: Sequence[Response], micros: list[MicroBatch], dump: bool
+    ) -> tuple[dict[str, float], Columns]:
+        """Measures what must be measured before the weights change, takes the step, and returns its metrics; and where
+        it is diagnosed or to be dumped the columns of its dump. micros: the responses, packed."""
         diagnosed = step_is_diagnosed(self.config, self.updates)
         given = [micro.tokens.proximal_log_probs for micro in micros]
         proximal = torch.cat([values for values in given if values is not None]) if given[0] is not None else None
@@ -494,7 +506,7 @@ class Trainer:
         self.model.zero_grad_buffer()
         losses, loss = MetricAccumulator(), torch.zeros(())
         flips: list[Tensor] = []
-        scored: list[tuple[Tensor, Tensor]] = []
+        scored: list[Tensor] = []
         counts_flips = self.config.model.is_moe and not self.method.routing_replay
         for micro in micros:
             routes: list[Tensor] = []
@@ -502,21 +514,21 @@ class Trainer:
                 logits = self._logits(self.model, micro, replay=self.method.routing_replay)
             scores = token_log_probs(logits, micro.output_ids, entropy_gradient=bool(self.config.loss.entropy_coef))
             if counts_flips and micro.routed_experts is not None:
-                flips.append(model.flips_by_layer(routes, micro.routed_experts, micro.rows).any(1))
+                flips.append(model.flips(routes, micro.routed_experts, micro.rows))
             total, of_the_loss, surrogate = self._loss(responses, micro, *scores, threshold)
             total.backward()
             losses.add(of_the_loss, surrogate.n)
             loss = loss + total.detach()
-            scored.append((scores[0].detach(), scores[1].detach()))
+            scored.append(scores[0].detach())
         finalize_model_grads([self.model])
         try:
             grad_norm = self.optimizer.step(self.updates + 1, loss)
         except FloatingPointError as error:
-            batches = [self._token_batch(micro, of_it) for micro, (of_it, _) in zip(micros, scored, strict=True)]
+            batches = [self._token_batch(micro, of_it) for micro, of_it in zip(micros, scored, strict=True)]
             said = next(filter(None, map(broken_tokens, batches)), "")
             raise FloatingPointError(f"{error}{said and f'; in one micro-batch {said}'}") from None
 
-        log_probs, entropy = (torch.cat(values) for values in zip(*scored, strict=True))
+        log_probs = torch.cat(scored)
         mu = torch.cat([micro.tokens.rollout_log_probs for micro in micros])
         metrics = {
             **lag_metrics(responses, self.updates),
@@ -527,14 +539,17 @@ class Trainer:
         if counts_flips:
             flipped = torch.cat(flips)
             metrics["routing/flip_rate"] = float(flipped.sum().float() / max(len(flipped), 1))
-        tokens = None
         if dump or diagnosed:
-            columns |= {"log_probs": log_probs, "entropy": entropy}
+            tokens = [micro.tokens for micro in micros]
+            columns |= {"log_probs": log_probs, "rollout_log_probs": mu}
+            columns |= {"advantages": torch.cat([batch.advantages for batch in tokens])}
+            columns |= {"loss_masks": torch.cat([batch.mask for batch in tokens]).int()}
+            columns |= {"lags": self.updates - torch.cat([micro.versions for micro in micros])}
             columns |= {} if checkpoint is None else {"checkpoint_log_probs": checkpoint}
-            columns |= {} if proximal is None else {"proximal_log_probs": proximal}
-            tokens = {name: values.detach().numpy() for name, values in columns.items()}
+            # that of denominator `checkpoint` is pi_l
+            columns |= {} if proximal is None or proximal is checkpoint else {"proximal_log_probs": proximal}
         self.updates += 1
-        return StepResult({**metrics, "step": self.updates}, tokens)
+        return {**metrics, "step": self.updates}, columns
 
     def _step_threshold(self, micros: list[MicroBatch]) -> Tensor | None:
         """Return the threshold of the method's judge over all tokens of the step (SAT's quantile, M2PO's), from a pass

@@ -9,10 +9,9 @@ would not be beyond the quantile. Several parts can decide a token, or none.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,6 +19,7 @@ import torch
 
 from sat_slime.objective import mismatch_parts
 from sat_slime.report import charts
+from sat_slime.report.dumps import Skipped, StepBatch, dumps_of, find_dumps, steps
 from sat_slime.report.page import (
     NBSP,
     Form,
@@ -33,7 +33,6 @@ from sat_slime.report.page import (
     section_of,
     write_page,
 )
-from sat_slime.rollout.token_dump import DumpError, TokenDump, dump_paths, read_dump
 from sat_slime.runs.folder import RunFolderError
 from sat_slime.runs.reading import Run, load_run, section
 
@@ -47,7 +46,7 @@ def write_diagnosis(path: str | Path) -> Page:
         RunFolderError: no run folder, or one in which nothing was measured; says how to measure it.
     """
     run = load_run(path)
-    tokens = load_tokens(dump_paths(run.folder.path))
+    tokens = load_tokens(dumps_of(run.folder))
     if tokens is None:
         raise RunFolderError(_nothing_measured(run))
     return write_page(
@@ -119,23 +118,16 @@ class Tokens:
         return self.frame["d"].to_numpy()
 
 
-def load_tokens(paths: Iterable[Path]) -> Tokens | None:
+def load_tokens(paths: Sequence[Path]) -> Tokens | None:
     """Read the tokens of those dumps that tell the most parts of d; None when none tells any. Damaged files
     and tokens that are left out are named. Raises RunFolderError where there are dumps and none can be read."""
-    every, damaged, first = list[Tokens](), list[str](), dict[int, Path]()
-    for path in paths:
-        try:
-            dump = read_dump(path)
-        except DumpError as error:
-            damaged.append(str(error))
-            continue
-        damaged += [f"{path}: iteration {dump.iteration}, update {dump.step}: {text}" for text in dump.left_out]
-        if not dump.mask.any():
-            damaged.append(f"{path}: it has no active token")
-        elif (same := first.setdefault(dump.step, path)) != path:
-            damaged.append(f"{path}: it is update {dump.step} again, which {same.name} holds")
+    dumps, skipped = find_dumps(paths)
+    every, damaged = list[Tokens](), [str(one) for one in skipped]
+    for step in steps(dumps):
+        if isinstance(step, Skipped):
+            damaged.append(str(step))
         else:
-            every.append(_tokens_of(dump))
+            every.append(_tokens_of(step))
     if damaged and not every:
         raise RunFolderError(f"no dump can be read: {'; '.join(damaged[:3])}")
     most = max((list(one.parts) for one in every), key=len, default=[])
@@ -147,17 +139,17 @@ def load_tokens(paths: Iterable[Path]) -> Tokens | None:
     return Tokens(frame, parts, best[0].replayed, len(best), damaged)
 
 
-def _tokens_of(dump: TokenDump) -> Tokens:
-    replayed = dump.metadata.get("routing_replay") == "true"
-    scores = {"log_probs": dump.log_probs, "rollout_log_probs": dump.rollout_log_probs}
-    scores |= {name: values for name, values in dump.more.items() if "log_probs" in name}
-    parts = mismatch_parts({name: torch.from_numpy(values) for name, values in scores.items()}, replayed=replayed)
-    log_mu = dump.rollout_log_probs.astype(np.float64)
-    columns: dict[str, Any] = {"d": dump.log_probs - log_mu}
-    columns["lag"] = (dump.updates - dump.versions).astype(np.float64)
-    columns |= {name: dump.more[name] - log_mu for name in ROUTINGS if name in dump.more}
-    of_parts = pd.DataFrame({name: values.numpy() for name, values in parts.items()}, range(len(log_mu)))
-    return Tokens(pd.DataFrame(columns)[dump.mask], of_parts[dump.mask], replayed)
+def _tokens_of(step: StepBatch) -> Tokens:
+    scores = {"log_probs": step.log_probs, "rollout_log_probs": step.rollout_log_probs, **step.more}
+    parts = mismatch_parts(scores, replayed=step.replayed)
+    log_mu = step.rollout_log_probs.double()
+    columns = {"d": step.log_probs - log_mu, "lag": step.more.get("lags", torch.full_like(log_mu, torch.nan)).double()}
+    columns |= {name: step.more[name] - log_mu for name in ROUTINGS if name in step.more}
+    frame, of_parts = (
+        pd.DataFrame({name: values[step.mask].numpy() for name, values in each.items()}, range(int(step.mask.sum())))
+        for each in (columns, parts)
+    )
+    return Tokens(frame, of_parts, step.replayed)
 
 
 def attribute(

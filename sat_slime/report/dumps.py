@@ -1,41 +1,52 @@
 """Dumps of tokens as optimizer steps: slime's own (--save-debug-train-data), of slime 0.3.1 and of the later ones, and
-those of a lab run.
+those of a lab run, in the later form.
 
 Nothing of a file is run: torch.load with weights_only takes tensors, numbers, text, lists and dicts and refuses all
 else. Tensors are mapped, not read, so that routed experts and token ids cost nothing.
 
 - Format 2 (slime after 0.3.1) is one file per rollout: `samples`, a dict each in the order of the rollout, and
-  `dp_shards`, which micro-batch of which optimizer step and rank each was in.
+  `dp_shards`, which micro-batch of which optimizer step and rank each was in. In that of a lab run samples have columns
+  of MORE too, and beside them stand the `method` and whether it trains with R3 (`routing_replay`).
 - slime 0.3.1 writes a file per rank: `rollout_data`, a list per column. Tensor-parallel ranks write the same twice,
   data-parallel ones a part of the rollout each.
 """
 
 from __future__ import annotations
 
-import pickletools
 import re
-import zipfile
-import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from sat_slime.rollout.token_dump import FOLDER, DumpError, TokenDump, dump_paths, read_dump, usable
 from sat_slime.runs.folder import RunFolder, RunFolderError
-from sat_slime.runs.reading import is_lab, read_yaml, section
+from sat_slime.runs.reading import is_lab
 
 TOKENS_PER_MICROBATCH = 32_768
-"""Bound on the tokens of a micro-batch where nothing else is known: the paper's."""
+"""Bound on the tokens of a micro-batch where the dump does not say which there were: the paper's."""
+COLUMNS = ("log_probs", "rollout_log_probs", "advantages", "loss_masks")
+"""Columns with a tensor for each response, of as many values as the response has tokens."""
+MORE = (
+    *("lags", "checkpoint_log_probs", "proximal_log_probs", "log_probs_own_routing", "log_probs_replayed"),
+    *(f"checkpoint_log_probs_{name}" for name in ("own_routing", "replayed", "engine_dtype")),
+)
+"""Such columns that only dumps of a lab run hold, as far as they were measured, log-probs in nats:
 
-
+lags: optimizer updates between the weights that generated each token and those in training. checkpoint_log_probs: log
+pi_l, the trainer's under the weights that generated the token. proximal_log_probs: the trainer's before the first
+optimizer step on this rollout, where that is not log_probs. Of a diagnosed step: log_probs_own_routing and
+log_probs_replayed, of the weights in training with the trainer's own experts and with the engine's;
+checkpoint_log_probs_own_routing and checkpoint_log_probs_replayed, of the weights that generated;
+checkpoint_log_probs_engine_dtype, the latter in the engine's data type."""
+LEAST_LOG_PROB, MOST_LOG_PROB = -1000.0, 0.1
+"""Nats. What is above 0 by less is rounding, of bfloat16 at worst. A softmax in fp32 is 0 from -104 on, so that nothing
+that was sampled lies below; engines write -9999 for what they do not know, and a flipped bit makes 34 digits."""
 Column = Literal["checkpoint_log_probs", "lags"]
 """A column that some methods read and only some dumps hold: log pi_l, and what TokenBatch calls a Need."""
 
@@ -62,12 +73,10 @@ class StepBatch:
     """(R,) int64 tokens of each response."""
     microbatches: list[int] | None = None
     """Responses of each micro-batch, sum R; None where the dump does not say."""
-    checkpoint_log_probs: Tensor | None = None
-    """(N,) log pi_l, the trainer's under the generating weights."""
-    proximal_log_probs: Tensor | None = None
-    """(N,) the trainer's before the first optimizer step on this rollout, where that is not log_probs."""
-    lags: Tensor | None = None
-    """(N,) float32: optimizer updates between the weights that generated each token and those in training."""
+    more: Mapping[str, Tensor] = field(default_factory=dict)
+    """(N,) float32 columns of MORE, as far as the dump holds them."""
+    replayed: bool = False
+    """The method trains with R3, as far as the dump says."""
     truncated: Tensor | None = None
     """(R,) bool: responses that were cut at the length limit; None where the dump does not tell."""
 
@@ -76,23 +85,22 @@ class StepBatch:
 
     @property
     def lag(self) -> float | None:
-        """Mean of `lags` over the active tokens; None where they are not known, or no token is active."""
-        return None if self.lags is None or not self.mask.any() else float(self.lags[self.mask].mean())
+        """Mean lag of the active tokens; None where it is not known, or no token is active."""
+        return float(self.more["lags"][self.mask].mean()) if "lags" in self.more and self.mask.any() else None
 
     @property
     def columns(self) -> frozenset[Column]:
-        """The columns that it holds of those that only some dumps have."""
-        return frozenset(name for name in get_args(Column) if getattr(self, name) is not None)
+        """The columns that it holds of those that some methods read."""
+        return frozenset(name for name in get_args(Column) if name in self.more)
 
     def part(self, first: int, last: int) -> StepBatch:
         """Return the micro-batches from number `first` to before `last` as a step of their own."""
         sizes = self.microbatches or [len(self.lengths)]
         a, b = sum(sizes[:first]), sum(sizes[:last])
         tokens = slice(int(self.lengths[:a].sum()), int(self.lengths[:b].sum()))
-        columns = ("log_probs", "rollout_log_probs", "advantages", "mask", *OPTIONAL)
-        cut_out: dict[str, Any] = {
-            name: column[tokens] for name in columns if (column := getattr(self, name)) is not None
-        }
+        columns = ("log_probs", "rollout_log_probs", "advantages", "mask")
+        cut_out: dict[str, Any] = {name: getattr(self, name)[tokens] for name in columns}
+        cut_out["more"] = {name: column[tokens] for name, column in self.more.items()}
         return replace(self, **cut_out, lengths=self.lengths[a:b], microbatches=sizes[first:last], truncated=None)
 
     def spans(self, at_least: int) -> list[StepBatch]:
@@ -106,10 +114,6 @@ class StepBatch:
                 cuts.append(number)
                 tokens = 0
         return [self.part(first, last) for first, last in pairwise(cuts)]
-
-
-OPTIONAL = ("checkpoint_log_probs", "proximal_log_probs", "lags")
-"""Columns of (N,) that only some dumps hold."""
 
 
 def cut(lengths: Tensor, tokens: int) -> list[int]:
@@ -127,11 +131,44 @@ def cut(lengths: Tensor, tokens: int) -> list[int]:
     return sizes
 
 
-# -------------------------------------------------------------------------------------------------------- slime's dumps
+def usable(
+    mask: np.ndarray, lengths: np.ndarray, columns: Mapping[str, np.ndarray], numbers: Sequence[int]
+) -> tuple[np.ndarray, list[str]]:
+    """Return (which tokens are active and have values that can be, a sentence about each column with others).
+
+    Args:
+        mask: (N,) numbers that should be 0 or 1.
+        lengths: (R,) tokens of each response, sum N.
+        columns: (N,) each. Columns of log-probs lie between LEAST_LOG_PROB and MOST_LOG_PROB, lags are 0 or more, the
+            others are finite.
+        numbers: (R,) the names of the responses.
+    """
+    active = mask == 1
+    wrong = {"mask": ~np.isin(mask, (0, 1))}
+    for name, values in columns.items():
+        bad = ~np.isfinite(values)
+        if "log_probs" in name:
+            bad |= (values > MOST_LOG_PROB) | (values < LEAST_LOG_PROB)
+        elif name == "lags":
+            bad |= values < 0
+        wrong[name] = bad & active
+    sentences = []
+    ends = np.cumsum(lengths)
+    for name, bad in wrong.items():
+        if count := int(bad.sum()):
+            token = int(np.argmax(bad))
+            response = int(np.searchsorted(ends, token, side="right"))
+            place = token - int(ends[response] - lengths[response])
+            value = (mask if name == "mask" else columns[name])[token]
+            more = f" and {count - 1} more" if count > 1 else ""
+            where = f"at response {numbers[response]}, position {place}"
+            sentences.append(f"{name} is {value:g} {where}{more}: left out (from 0)")
+            active = active & ~bad
+    return active, sentences
 
 
-COLUMNS = ("log_probs", "rollout_log_probs", "advantages", "loss_masks")
-"""Columns with a tensor for each response, of as many values as the response has tokens."""
+# -------------------------------------------------------------------------------------------------------------- a dump
+
 
 _WITHOUT = {
     "log_probs": (
@@ -151,44 +188,29 @@ class Dump:
 
     paths: tuple[Path, ...]
     columns: frozenset[Column] = frozenset()
-    """What its head promises of that which only some dumps hold; reading it says what is true."""
-    tokens_per_microbatch: int = TOKENS_PER_MICROBATCH
-    """Bound on the tokens of a micro-batch where the dump does not say more."""
+    """What it promises of that which only some dumps hold; reading it says what is true."""
     rollout: tuple[Path, int] | None = None
     """Folder and number of the rollout of which slime 0.3.1 wrote a file per rank; None: the file is a whole one."""
     rank: int = 0
 
 
-def read_header(path: Path) -> Dump:
-    """Read the first entries of a file's pickle, none of which is run. Raises DumpFault."""
-    numbers: dict[str, int] = {}
-    key = ""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            name = next(name for name in archive.namelist() if name.endswith("/data.pkl"))
-            with archive.open(name) as pickle:
-                for operation, argument, _ in pickletools.genops(pickle):
-                    if operation.name == "BINUNICODE":
-                        key = str(argument)
-                        if key in ("samples", "rollout_data"):
-                            break
-                    elif isinstance(argument, int) and operation.name.startswith("BININT"):
-                        numbers[key] = argument
-                    elif operation.name not in ("PROTO", "EMPTY_DICT", "BINPUT", "MARK"):
-                        break
-    except (OSError, zipfile.BadZipFile, zlib.error, StopIteration, ValueError, RuntimeError) as error:
-        raise DumpFault(f"it is not a complete torch file ({_line(error)}): {_WHOLE}") from error
-    if key not in ("samples", "rollout_data") or "rollout_id" not in numbers:
+def known_dump(path: Path) -> Dump:
+    """Return what kind of dump a file is. Raises DumpFault where it is none."""
+    payload = load_payload(path)
+    rollout, samples = payload.get("rollout_id"), payload.get("samples")
+    if not isinstance(rollout, int) or not {"samples", "rollout_data"} & payload.keys():
         raise DumpFault("it is a torch file, but no dump of --save-debug-train-data: give only those")
-    if key == "samples" and "format_version" not in numbers:
+    if "samples" not in payload:
+        return Dump((path,), rollout=(path.parent, rollout), rank=payload.get("rank", 0))
+    if "format_version" not in payload:
         raise DumpFault(
             "it is a dump of --save-debug-rollout-data, which knows nothing of the trainer: give that of "
             "--save-debug-train-data (with --dump-details, the folder train_data)"
         )
-    if key == "samples" and numbers["format_version"] != 2:
-        raise DumpFault(f"its format_version is {numbers['format_version']}, and 2 is what can be read here")
-    rollout = (path.parent, numbers["rollout_id"]) if key == "rollout_data" else None
-    return Dump((path,), rollout=rollout, rank=numbers.get("rank", 0))
+    if payload["format_version"] != 2:
+        raise DumpFault(f"its format_version is {payload['format_version']}, and 2 is what can be read here")
+    first = samples[0] if isinstance(samples, list) and samples else None
+    return Dump((path,), frozenset(name for name in get_args(Column) if isinstance(first, dict) and name in first))
 
 
 def read_rollout(paths: Sequence[Path]) -> list[StepBatch]:
@@ -202,6 +224,7 @@ def read_rollout(paths: Sequence[Path]) -> list[StepBatch]:
         responses = _trained(ranks)
         rollouts = len({str(one["rollout"]) for one in responses})
         wanted = max((sum(layout.get("global_batch_sizes") or ()) for _, layout in ranks), default=0)
+        replayed = payloads[0].get("routing_replay") is True
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise DumpFault(f"its entries are not those of slime ({type(error).__name__} {_line(error)})") from error
     told = [f"it holds {rollouts} of the {wanted} rollouts that were trained: the files of some ranks are missing"]
@@ -209,7 +232,7 @@ def read_rollout(paths: Sequence[Path]) -> list[StepBatch]:
     for one in responses:
         steps.setdefault(one["trained"][0] if "trained" in one else 0, []).append(one)
     return [
-        _step(f"{name}, step {i + 1}" if len(steps) > 1 else name, steps[i], told * (rollouts < wanted))
+        _step(f"{name}, step {i + 1}" if len(steps) > 1 else name, steps[i], told * (rollouts < wanted), replayed)
         for i in sorted(steps)
     ]
 
@@ -268,7 +291,7 @@ def _line(error: BaseException) -> str:
 
 
 Response = dict[str, Any]
-"""COLUMNS and `truncated` of the file; `length`, its tokens; `place`, its number in the order of the rollout;
+"""COLUMNS, MORE and `truncated` of the file; `length`, its tokens; `place`, its number in the order of the rollout;
 `rollout`, by which slime counts batches; `trained`, its optimizer step, data-parallel rank and micro-batch of that
 rank, where the file tells."""
 Rank = tuple[list[Response], Mapping[str, Any]]
@@ -279,7 +302,7 @@ def _format_2(payload: Mapping[str, Any]) -> list[Rank]:
     """Return the ranks of a file with samples in the order of the rollout, and beside them which rank trained which."""
     samples = payload["samples"]
     responses = [
-        {key: sample.get(key) for key in (*COLUMNS, "truncated")}
+        {key: sample.get(key) for key in (*COLUMNS, *MORE, "truncated")}
         | {"length": int(sample["response_lengths"]), "place": place, "rollout": sample.get("rollout_ids", place)}
         for place, sample in enumerate(samples)
     ]
@@ -308,8 +331,10 @@ def _format_1(payloads: Sequence[Mapping[str, Any]]) -> list[Rank]:
 
 
 def _check(response: Response) -> None:
-    for key in COLUMNS:
+    for key in (*COLUMNS, *MORE):
         values, length = response.get(key), response["length"]
+        if values is None and key in MORE:
+            continue
         if values is None:
             raise DumpFault(_WITHOUT[key])
         if not isinstance(values, Tensor) or values.dim() != 1 or values.dtype.is_complex:
@@ -353,11 +378,12 @@ def _trained(ranks: Sequence[Rank]) -> list[Response]:
     return trained
 
 
-def _step(name: str, responses: list[Response], told: Sequence[str]) -> StepBatch:
+def _step(name: str, responses: list[Response], told: Sequence[str], replayed: bool) -> StepBatch:
     if not (own_layout := all("trained" in one for one in responses)):
         responses = sorted(responses, key=lambda one: one["place"])
     lengths = torch.tensor([one["length"] for one in responses], dtype=torch.int64)
-    columns = {key: torch.cat([one[key].float() for one in responses]) for key in COLUMNS}
+    held = [*COLUMNS, *(key for key in MORE if all(one.get(key) is not None for one in responses))]
+    columns = {key: torch.cat([one[key].float() for one in responses]) for key in held}
     masks = columns.pop("loss_masks").numpy()
     judged = {key: values.numpy() for key, values in columns.items()}
     mask, left_out = usable(masks, lengths.numpy(), judged, [one["place"] for one in responses])
@@ -370,14 +396,13 @@ def _step(name: str, responses: list[Response], told: Sequence[str]) -> StepBatc
         microbatches=[*Counter(one["trained"] for one in responses).values()] if own_layout else None,
         truncated=torch.tensor([bool(flag) for flag in cut_off]) if told_of_all else None,
         left_out=(*told, *left_out),
+        more={key: columns.pop(key) for key in held[len(COLUMNS) :]},
+        replayed=replayed,
         **columns,
     )
 
 
 # ------------------------------------------------------------------------------------------- what the command was given
-
-
-SUFFIXES = (".pt", ".safetensors")
 
 
 @dataclass(frozen=True)
@@ -403,15 +428,12 @@ def find_dumps(given: Sequence[str | Path]) -> tuple[list[Dump], list[Skipped]]:
     skipped: list[Skipped] = []
     dumps: dict[object, list[Dump]] = {}
     """By file, or by rollout where the ranks of slime 0.3.1 wrote a file each."""
-    for path in map(Path, given):
-        files, tokens = _files(path)
-        for file in files:
-            try:
-                of_run = file.suffix == ".safetensors"
-                dump = Dump((file,), _columns_of_run(file), tokens) if of_run else read_header(file)
-            except DumpFault as fault:
-                skipped.append(Skipped(file, str(fault)))
-                continue
+    for file in (file for path in given for file in _files(Path(path))):
+        try:
+            dump = known_dump(file)
+        except DumpFault as fault:
+            skipped.append(Skipped(file, str(fault)))
+        else:
             dumps.setdefault(dump.rollout or file, []).append(dump)
     joined = []
     for parts in dumps.values():
@@ -420,28 +442,32 @@ def find_dumps(given: Sequence[str | Path]) -> tuple[list[Dump], list[Skipped]]:
     return joined, skipped
 
 
-def _files(path: Path) -> tuple[list[Path], int]:
-    """Return (files of one argument, the bound on a micro-batch's tokens in its run)."""
+def _files(path: Path) -> list[Path]:
+    """Return the files of one argument."""
     if not path.exists():
         raise RunFolderError(f"{path} is not there: give dumps, folders of them, or run folders")
     if path.is_file() and path.suffix in (".jsonl", ".csv", ".log", ".txt"):
         raise RunFolderError(f"{path} holds no tokens. If it has a run's metrics: sat-slime report {path}")
     if path.is_file():
-        return [path], TOKENS_PER_MICROBATCH
-    if RunFolder(path).is_run() or (path / FOLDER).is_dir():
-        files = dump_paths(path)
-        if not files:
-            raise RunFolderError(
-                f"{path} holds no dumps: run it with --set dump.every_n_iterations=N"
-                if is_lab(RunFolder(path))
-                else f"{path} holds no dumps, since slime writes its own: run it with --set "
-                "'slime.save-debug-train-data=DIR/{rollout_id}.pt' (slime 0.3.1: {rollout_id}_{rank}.pt), and give DIR"
-            )
-        tokens = section(read_yaml(RunFolder(path).config), "train").get("tokens_per_microbatch")
-        return files, tokens if isinstance(tokens, int) and tokens > 0 else TOKENS_PER_MICROBATCH
+        return [path]
+    run = RunFolder(path)
+    if run.is_run() or run.dumps.is_dir():
+        if files := dumps_of(run):
+            return files
+        raise RunFolderError(
+            f"{path} holds no dumps: run it with --set dump.every_n_iterations=N"
+            if is_lab(run)
+            else f"{path} holds no dumps, since slime writes its own: run it with --set "
+            "'slime.save-debug-train-data=DIR/{rollout_id}.pt' (slime 0.3.1: {rollout_id}_{rank}.pt), and give DIR"
+        )
     if not (files := files_in(path)):
-        raise RunFolderError(f"{path} holds no dump: no file there ends in {' or '.join(SUFFIXES)}")
-    return files, TOKENS_PER_MICROBATCH
+        raise RunFolderError(f"{path} holds no dump: no file there ends in .pt")
+    return files
+
+
+def dumps_of(run: RunFolder) -> list[Path]:
+    """Return the dumps of a lab run in the order of their steps; none where it has none."""
+    return files_in(run.dumps) if run.dumps.is_dir() else []
 
 
 def files_in(folder: Path) -> list[Path]:
@@ -451,16 +477,7 @@ def files_in(folder: Path) -> list[Path]:
         return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", path.name)]
 
     folder = folder / "train_data" if (folder / "train_data").is_dir() else folder
-    return sorted((file for file in folder.iterdir() if file.suffix in SUFFIXES), key=number)
-
-
-def _columns_of_run(path: Path) -> frozenset[Column]:
-    try:
-        with safe_open(path, framework="numpy") as file:
-            scored = "checkpoint_log_probs" in file.keys()  # noqa: SIM118
-    except (SafetensorError, OSError):  # it is damaged: reading it says so
-        scored = False
-    return frozenset(get_args(Column) if scored else ("lags",))
+    return sorted((file for file in folder.iterdir() if file.suffix == ".pt"), key=number)
 
 
 def steps(dumps: Sequence[Dump], needed: frozenset[Column] = frozenset()) -> Iterator[StepBatch | Skipped]:
@@ -471,10 +488,9 @@ def steps(dumps: Sequence[Dump], needed: frozenset[Column] = frozenset()) -> Ite
     for dump in dumps:
         path = dump.paths[0]
         try:
-            batches = [_of_run(read_dump(path))] if path.suffix == ".safetensors" else read_rollout(dump.paths)
-        except (DumpFault, DumpError) as fault:
-            # a DumpError begins with the file's name
-            yield Skipped(path, str(fault).removeprefix(f"{path}").lstrip(": "))
+            batches = read_rollout(dump.paths)
+        except DumpFault as fault:
+            yield Skipped(path, str(fault))
             continue
         missing = sorted(needed - batches[0].columns) if batches else []
         if missing:
@@ -492,28 +508,4 @@ def steps(dumps: Sequence[Dump], needed: frozenset[Column] = frozenset()) -> Ite
             if not batch.mask.any():
                 yield Skipped(path, f"{batch.name} has no active token")
                 continue
-            yield replace(batch, microbatches=batch.microbatches or cut(batch.lengths, dump.tokens_per_microbatch))
-
-
-def _of_run(dump: TokenDump) -> StepBatch:
-    for name in ("checkpoint_log_probs", "proximal_log_probs"):
-        if name in dump.more and (dump.more[name].ndim != 1 or dump.more[name].dtype.kind != "f"):
-            raise DumpFault(f"{name} is no row of numbers")
-    checkpoint, proximal = (
-        torch.from_numpy(dump.more[name]).float() if name in dump.more else None
-        for name in ("checkpoint_log_probs", "proximal_log_probs")
-    )
-    if checkpoint is not None and proximal is not None and torch.allclose(checkpoint, proximal, atol=1e-6):
-        proximal = None  # a run with the denominator pi_l dumps it in both columns; it is not the trainer's own
-    return StepBatch(
-        name=f"iteration {dump.iteration}, update {dump.step}",
-        log_probs=torch.from_numpy(dump.log_probs),
-        rollout_log_probs=torch.from_numpy(dump.rollout_log_probs),
-        advantages=torch.from_numpy(dump.advantages),
-        mask=torch.from_numpy(dump.mask),
-        lengths=torch.from_numpy(dump.lengths),
-        lags=torch.from_numpy(dump.updates - dump.versions).float(),
-        checkpoint_log_probs=checkpoint,
-        proximal_log_probs=proximal,
-        left_out=dump.left_out,
-    )
+            yield replace(batch, microbatches=batch.microbatches or cut(batch.lengths, TOKENS_PER_MICROBATCH))

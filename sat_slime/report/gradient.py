@@ -36,15 +36,15 @@ COUNTS = [f"{fate}, {group}" for group in GROUPS for fate in FATES]
 
 def tokens_of(step: StepBatch, method: Method) -> TokenBatch:
     """Return the tokens of a step as the objective takes them, with the denominator that the method reads."""
-    proximal = {"checkpoint": step.checkpoint_log_probs, "trainer": step.proximal_log_probs}.get(method.denominator)
+    proximal = {"checkpoint": "checkpoint_log_probs", "trainer": "proximal_log_probs"}.get(method.denominator, "")
     return TokenBatch(
         log_probs=step.log_probs,
         rollout_log_probs=step.rollout_log_probs,
         advantages=step.advantages,
         mask=step.mask,
         lengths=step.lengths,
-        proximal_log_probs=proximal,
-        **{need: getattr(step, need) for need in method.needs},
+        proximal_log_probs=step.more.get(proximal),
+        **{need: step.more.get(need) for need in method.needs},
     )
 
 

@@ -42,6 +42,7 @@ class RunFolder:
         self.eval = self.path / "eval.jsonl"
         self.times = self.path / "times.jsonl"
         self.samples = self.path / "samples"
+        self.dumps = self.path / "dumps"
         self.checkpoints = self.path / "checkpoints"
         self.report = self.path / "report.html"
         self.log = self.path / "log.txt"

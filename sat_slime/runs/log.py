@@ -64,7 +64,7 @@ class RunLog:
             kept = keep_rows(self._folder.metrics, lambda row: number(row, "step", 0) <= step)
             keep_rows(self._folder.eval, lambda row: number(row, "step", 0) <= step)
             last = max((number(row, "iteration", -1) for row in kept), default=-1)
-            for path in self._folder.samples.glob("*.jsonl"):
+            for path in (*self._folder.samples.glob("*.jsonl"), *self._folder.dumps.glob("*.pt")):
                 if path.stem.isdigit() and int(path.stem) > last:
                     path.unlink()
         for sentence in lost:

@@ -9,15 +9,15 @@ from made_up_batch import CONFIG, make_batch
 
 from sat_slime.config.schema import EvalConfig
 from sat_slime.lab.batch import (
-    StepResult,
     evaluation_requests,
     evaluation_row,
     group_advantages,
-    token_dump,
     training_group,
     training_requests,
 )
-from sat_slime.rollout.token_dump import read_dump, write_dump
+from sat_slime.lab.dump import DumpedStep, write_dump
+from sat_slime.objective import named_method
+from sat_slime.report.dumps import load_payload, read_rollout
 
 
 def test_requests_depend_on_the_seed_and_the_iteration_alone():
@@ -73,32 +73,40 @@ def test_advantages_are_those_of_torch_std():
 ANSWERS = ["14$", "08,10,14$", "1$", "08$"] * 3
 
 
-def make_result(tokens: int, step: int, **columns) -> StepResult:
-    rng = np.random.default_rng(step)
-    always = {"log_probs": -rng.random(tokens), "entropy": rng.random(tokens)}
-    return StepResult({"step": step}, {k: np.asarray(v, np.float32) for k, v in {**always, **columns}.items()})
-
-
-def test_a_dump_holds_the_batch_in_its_order(tmp_path):
-    batch = make_batch(ANSWERS, version=5)
-    lengths = [len(response.output_ids) for response in batch.responses]
-    result = make_result(sum(lengths), 9, checkpoint_log_probs=-np.arange(sum(lengths)))
-    write_dump(tmp_path / "x", token_dump(CONFIG, batch, result, 9, 0))
-    dump = read_dump(tmp_path / "x")
-    assert (dump.iteration, dump.step, dump.updates, dump.method, dump.temperature) == (9, 9, 8, "gspo", 1.0)
-    assert dump.metadata["routing_replay"] == "false" and dump.metadata["engine_dtype"] == "bfloat16"
-    assert dump.lengths.tolist() == lengths and dump.prompt_index.tolist() == [0] * 4 + [1] * 4 + [2] * 4
-    assert dump.tokens.tolist() == [t for r in batch.responses for t in r.output_ids]
-    assert dump.rewards.tolist() == batch.rewards.reshape(-1).tolist()
-    advantages = group_advantages(batch.rewards).reshape(-1)
-    for i, response in enumerate(batch.responses):
-        mine = slice(sum(lengths[:i]), sum(lengths[: i + 1]))
-        assert dump.rollout_log_probs[mine].tolist() == response.log_probs.tolist()
-        assert (dump.advantages[mine] == advantages[i]).all()
-    assert (dump.versions == 5).all() and dump.mask.all()
-    assert result.tokens is not None
-    for name, values in (("log_probs", dump.log_probs), ("entropy", dump.entropy), *dump.more.items()):
-        np.testing.assert_array_equal(values, result.tokens[name])
+def test_a_dump_is_read_as_the_steps_that_were_written(tmp_path):
+    """Of three steps the second is not dumped; the third has two micro-batches."""
+    batch = make_batch(ANSWERS)
+    parts = [batch.graded()[i : i + 4] for i in (0, 4, 8)]
+    written = []
+    for part in parts:
+        lengths = [len(response.output_ids) for response in part]
+        rng = np.random.default_rng(sum(lengths))
+        columns = {name: -rng.random(sum(lengths), np.float32) for name in ("log_probs", "checkpoint_log_probs")}
+        columns["rollout_log_probs"] = np.concatenate([response.log_probs for response in part])
+        columns["advantages"] = np.repeat(np.float32([response.advantage for response in part]), lengths)
+        columns["lags"] = rng.integers(0, 8, sum(lengths))
+        columns["loss_masks"] = rng.integers(0, 2, sum(lengths))
+        tensors = {name: torch.from_numpy(values) for name, values in columns.items()}
+        written.append(DumpedStep(part, [4] if part is parts[0] else [1, 3], tensors))
+    path = tmp_path / "dumps" / "9.pt"
+    write_dump(path, named_method("gspo-r3"), [written[0], None, written[2]], CONFIG.task.eos_id)
+    assert [file.name for file in path.parent.iterdir()] == ["9.pt"]
+    found = read_rollout([path])
+    assert [step.name for step in found] == ["rollout 8, step 1", "rollout 8, step 3"]
+    assert [step.microbatches for step in found] == [[4], [1, 3]]
+    for step, of in zip(found, (written[0], written[2]), strict=True):
+        columns = of.columns
+        assert step.replayed and step.columns == {"lags", "checkpoint_log_probs"}
+        assert torch.equal(step.mask, columns["loss_masks"] == 1)
+        read = {"advantages": step.advantages, "log_probs": step.log_probs} | dict(step.more)
+        read |= {"rollout_log_probs": step.rollout_log_probs}
+        assert all(torch.equal(values, columns[name].float()) for name, values in read.items())
+    samples = load_payload(path)["samples"]
+    dumped = [*batch.graded()[:4], *batch.graded()[8:]]
+    assert [sample["rollout_position"] for sample in samples] == [0, 1, 2, 3, 8, 9, 10, 11]
+    assert [sample["rewards"] for sample in samples] == [response.reward for response in dumped]
+    assert [sample["tokens"].tolist() for sample in samples] == [[*r.prompt_ids, *r.output_ids] for r in dumped]
+    assert not any(sample["truncated"] for sample in samples)
 
 
 def test_the_row_of_an_evaluation():

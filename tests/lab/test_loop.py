@@ -26,8 +26,9 @@ from safetensors.numpy import load_file, save_file
 from waiting import assert_gone, command_line, until
 
 from sat_slime.objective.metrics import EVALUATION, metric_named
+from sat_slime.report.dumps import dumps_of, load_payload, read_rollout
 from sat_slime.rollout.scratch import HELD
-from sat_slime.rollout.token_dump import dump_paths, read_dump
+from sat_slime.runs.folder import RunFolder
 
 psutil = pytest.importorskip("psutil", reason="the lab runtime needs the engines: scripts/setup.sh")
 pytestmark = [
@@ -240,17 +241,17 @@ def suspended(run: Run) -> list:
 
 def check_dumps(run: Run) -> None:
     diagnosed = [1, 6, 11, 16]
-    dumps = {path.name: read_dump(path) for path in dump_paths(run.folder)}
-    assert list(dumps) == [f"{i:06d}.safetensors" for i in range(1, ITERATIONS + 1) if i % 2 == 0 or i in diagnosed]
-    rows = {row["step"]: row for row in run.rows()}
-    for dump in dumps.values():
-        row = rows[dump.step]
-        d = np.abs(dump.log_probs - dump.rollout_log_probs)
-        assert d.mean() == pytest.approx(row["mismatch/d_pi"], rel=1e-4, abs=1e-8)
-        assert dump.rewards.mean() == pytest.approx(row["reward/mean"])
-        assert (dump.updates - dump.versions == row["lag/mean"]).all()
-        assert ("checkpoint_expert_flips" in dump.more) == (dump.iteration in diagnosed)
-        assert not dump.more.get("checkpoint_expert_flips", np.zeros(1)).any()
+    dumps = {int(path.stem): path for path in dumps_of(RunFolder(run.folder))}
+    assert list(dumps) == [i for i in range(1, ITERATIONS + 1) if i % 2 == 0 or i in diagnosed]
+    rows = {row["iteration"]: row for row in run.rows()}
+    for iteration, path in dumps.items():
+        row, (step,) = rows[iteration], read_rollout([path])
+        d = (step.log_probs - step.rollout_log_probs).abs()
+        assert float(d.mean()) == pytest.approx(row["mismatch/d_pi"], rel=1e-4, abs=1e-8)
+        rewards = [sample["rewards"] for sample in load_payload(path)["samples"]]
+        assert np.mean(rewards) == pytest.approx(row["reward/mean"])
+        assert (step.more["lags"] == row["lag/mean"]).all()
+        assert ("log_probs_replayed" in step.more) == (iteration in diagnosed)
 
 
 def test_streaming_keeps_its_bound_and_books_through_kill_9_of_sglangs_scheduler(root):

@@ -32,6 +32,7 @@ from sat_slime.lab.trainer import forwarded_tokens, pack, plan_microbatches, pol
 from sat_slime.objective import method_names, named_method, policy_surrogate
 from sat_slime.objective.metrics import metric_named
 from sat_slime.objective.tokens import response_mean_weights
+from sat_slime.report.dumps import read_rollout
 
 pytestmark = pytest.mark.engine
 DENSE = {"family": "qwen2", "experts": 0, "tied_embeddings": True}
@@ -127,7 +128,7 @@ def replay_checks(trainer, initial: str) -> dict:
         own = micro.routed_experts.clone()
         for layer, choice in enumerate(recorded):
             own[:, layer] = choice
-        result = {"flips of own routes": model.flips_by_layer(recorded, own, micro.rows)}
+        result = {"flips of own routes": model.flips(recorded, own, micro.rows)}
         for name, routes in {
             "own": own,
             "own, order of experts swapped": own.flip(-1),
@@ -166,10 +167,11 @@ def two_batches(trainer, initial: str, out: str, dump: bool) -> dict:
     trainer.load_initial(Path(initial))
     trainer.export_weights(Path(tempfile.mkdtemp()) / "v0")
     samples = make_samples(trainer.config, routed=trainer.config.model.is_moe)
-    steps = [*trainer.train(samples), *trainer.train(samples, dump)]
+    file = Path(tempfile.mkdtemp()) / "2.pt"
+    steps = [*trainer.train(samples), *trainer.train(samples, file, dump)]
     trainer.export_weights(Path(out))
-    columns = [{k: torch.from_numpy(v.copy()) for k, v in (step.tokens or {}).items()} for step in steps[2:]]
-    return {"metrics": [step.metrics for step in steps], "columns": columns, "weights": Path(out)}
+    columns = [{"log_probs": step.log_probs, **step.more} for step in read_rollout([file])]
+    return {"metrics": steps, "columns": columns, "weights": Path(out)}
 
 
 PAIR = {
@@ -178,15 +180,13 @@ PAIR = {
     "method": {"base": "gspo", "sat": {"scope": "step"}},
 }
 """A batch has two steps, of which the first is diagnosed."""
-ALWAYS = {"log_probs", "entropy", "checkpoint_log_probs"}
+ALWAYS = {"log_probs", "lags", "checkpoint_log_probs"}
 RESCORED = {
     "log_probs_own_routing",
     "log_probs_replayed",
-    "expert_flips",
     "checkpoint_log_probs_own_routing",
     "checkpoint_log_probs_replayed",
     "checkpoint_log_probs_engine_dtype",
-    "checkpoint_expert_flips",
 }
 FREE_AND_R3 = pytest.mark.parametrize("r3", [False, True], ids=["free routing", "r3"])
 
@@ -215,11 +215,8 @@ def test_a_step_is_the_same_however_its_tokens_are_cut(r3, in_one_piece, initial
     for ours, theirs in zip(found["columns"], expected["columns"], strict=True):
         assert ours.keys() == theirs.keys()
         for name in theirs:
-            if name.endswith("expert_flips"):
-                assert (ours[name] != theirs[name]).float().mean() < 0.01, name
-            else:
-                atol = 0.1 if name.endswith("engine_dtype") else 5e-3  # after training steps, and a near tie may flip
-                assert (ours[name] - theirs[name]).abs().quantile(0.99) < atol, name
+            atol = 0.1 if name.endswith("engine_dtype") else 5e-3  # after training steps, and a near tie may flip
+            assert (ours[name] - theirs[name]).abs().quantile(0.99) < atol, name
 
 
 @FREE_AND_R3
@@ -232,11 +229,8 @@ def test_columns_are_those_of_the_method(r3, in_one_piece):
     assert torch.equal(diagnosed["checkpoint_log_probs"], diagnosed[f"checkpoint_log_probs_{kind}"])
     assert not torch.equal(diagnosed["log_probs"], diagnosed["checkpoint_log_probs"])
     for prefix in ("", "checkpoint_"):
-        flips = diagnosed[f"{prefix}expert_flips"]
-        assert flips.shape == (len(diagnosed["log_probs"]), 2)
-        assert 0 < flips.float().mean() < 1, "made-up routes seldom agree"
         moved = diagnosed[f"{prefix}log_probs_own_routing"] != diagnosed[f"{prefix}log_probs_replayed"]
-        assert moved[flips.bool().any(1)].all()
+        assert moved.float().mean() > 0.5, "made-up routes seldom agree"
     # bf16 beside fp32 along the same routes: close, and not equal
     off = (diagnosed["checkpoint_log_probs_engine_dtype"] - diagnosed["checkpoint_log_probs_replayed"]).abs()
     assert 1e-4 < off.mean() < 0.1
@@ -244,12 +238,12 @@ def test_columns_are_those_of_the_method(r3, in_one_piece):
 
 def test_a_dense_model_with_tied_embeddings_trains_and_has_no_routes_to_score(initial, tmp_path):
     config = make_config(**PAIR, model=DENSE, rollout={"dtype": "float32"})
-    diagnosed, plain = in_trainer(two_batches, config, initial["dense"], str(tmp_path), False)["columns"]
+    (diagnosed,) = in_trainer(two_batches, config, initial["dense"], str(tmp_path), False)["columns"]
     before, after = (load_file(Path(folder) / "model.safetensors") for folder in (initial["dense"], tmp_path))
     assert "lm_head.weight" not in after
     assert all((after[name] - before[name]).abs().max() > 1e-3 for name in after)
-    routed = {name for name in RESCORED if name.endswith(("routing", "replayed", "flips"))}
-    assert diagnosed.keys() == (ALWAYS | RESCORED) - routed and plain == {}, "no dump was asked for"
+    routed = {name for name in RESCORED if name.endswith(("routing", "replayed"))}
+    assert diagnosed.keys() == (ALWAYS | RESCORED) - routed
     # one arithmetic for both: precision has no part
     assert torch.equal(diagnosed["checkpoint_log_probs_engine_dtype"], diagnosed["checkpoint_log_probs"])
 
@@ -282,7 +276,7 @@ def save_and_go_on(trainer, initial: str, folder: Path, loads: bool) -> list:
         trainer.export_weights(folder / "v0")
         trainer.train(samples)
         trainer.save(folder)
-    return [trainer.train(samples)[0].metrics for _ in range(2)]
+    return [trainer.train(samples)[0] for _ in range(2)]
 
 
 def test_a_loaded_trainer_goes_on_bit_for_bit(initial, tmp_path):
@@ -319,7 +313,7 @@ def one_batch(trainer, initial: str) -> tuple:
     trainer.load_initial(Path(initial))
     trainer.updates = START
     samples = near(trainer.config)
-    return trainer.score(samples, replay=False), [step.metrics for step in trainer.train(samples)]
+    return trainer.score(samples, replay=False), trainer.train(samples)
 
 
 def test_a_method_gets_the_lags_of_the_tokens_at_each_step_of_a_rollout(initial):
@@ -354,7 +348,7 @@ def every_method(trainer, initial: str) -> dict:
         trainer.updates, trainer.generating = 0, {}
         trainer.load_initial(Path(initial))
         trainer.export_weights(Path(tempfile.mkdtemp()) / "v0")
-        found[name] = trainer.train(samples)[0].metrics
+        found[name] = trainer.train(samples)[0]
     return found
 
 

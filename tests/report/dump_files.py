@@ -9,7 +9,6 @@ import numpy as np
 import torch
 
 from sat_slime.report.dumps import StepBatch
-from sat_slime.rollout.token_dump import TokenDump, dump_path, write_dump
 
 
 def rollout(lengths, seed=0, spread=0.2, inactive=0.1, prompt=3):
@@ -76,7 +75,7 @@ def rank_file(columns, which, per_step, rank, rollout_id=0):
     return {"rollout_id": rollout_id, "rank": rank, "rollout_data": data}
 
 
-def step_batch(lengths, seed=0, spread=0.2, microbatches=None, **more):
+def step_batch(lengths, seed=0, spread=0.2, microbatches=None):
     """The same tokens as a step that has been read."""
     columns = rollout(lengths, seed, spread)
     return StepBatch(
@@ -87,27 +86,18 @@ def step_batch(lengths, seed=0, spread=0.2, microbatches=None, **more):
         mask=torch.cat(columns["loss_masks"]).bool(),
         lengths=torch.tensor(lengths),
         microbatches=microbatches or [len(lengths)],
-        **more,
     )
 
 
-def token_dump(step, lengths, **changes):
-    """A dump of a lab run; changes: of its columns and facts."""
-    n = sum(lengths)
-    own = {
-        **{"iteration": step, "step": step, "updates": step - 1, "method": "gspo", "temperature": 1.0},
-        **{"lengths": np.array(lengths), "prompt_index": np.arange(len(lengths)) // 2, "tokens": np.arange(n)},
-        **{"rewards": np.arange(len(lengths)) % 2, "versions": np.zeros(n), "entropy": np.ones(n)},
-    }
-    return TokenDump(**own | changes)
-
-
-def write_run_dump(run: Path, lengths, iteration=1, seed=0, **more):
-    """Write a dump of a lab run; more: further columns of its tokens, given as functions of their number."""
-    columns = rollout(lengths, seed)
-    rows = {key: torch.cat(columns[key]).numpy() for key in ("log_probs", "rollout_log_probs", "advantages")}
-    rows["mask"] = torch.cat(columns["loss_masks"]).numpy().astype(bool)
-    made = {key: of(sum(lengths)) for key, of in more.items()}
-    path = dump_path(run, iteration)
-    write_dump(path, token_dump(iteration, lengths, more=made, **rows))
+def write_run_dump(run: Path, lengths, iteration=1, seed=0, columns=(), replayed=False, **more):
+    """Write a dump of a lab run, of one micro-batch; more: further columns of its tokens, given as functions of their
+    number; columns: (tokens,) arrays in place of the random ones."""
+    rows = rollout(lengths, seed)
+    made = {"lags": np.full(sum(lengths), iteration - 1)}
+    made |= {key: of(sum(lengths)) for key, of in more.items()} | dict(columns)
+    rows |= {key: torch.from_numpy(np.asarray(values)).split(list(lengths)) for key, values in made.items()}
+    path = run / "dumps" / f"{iteration}.pt"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    payload = format_2(rows, [(list(range(len(lengths))), [[len(lengths)]])], iteration - 1)
+    torch.save(payload | {"method": "gspo", "routing_replay": replayed}, path)
     return path

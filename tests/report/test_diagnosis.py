@@ -2,39 +2,42 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
+import shutil
 
 import numpy as np
 import pandas as pd
 import pytest
-from made_up_dumps import PARTS, made_up_dump, write_dumps
+from made_up_dumps import PARTS, Columns, made_up, write_dumps, write_step
 from synthetic import write_run
 from typer.testing import CliRunner
 
 from sat_slime.cli import app
 from sat_slime.report.diagnosis import Tokens, attribute, load_tokens, quantile, tail_bounds, write_diagnosis
-from sat_slime.rollout.token_dump import TokenDump, dump_path, dump_paths, write_dump
-from sat_slime.runs.folder import RunFolderError
+from sat_slime.report.dumps import dumps_of
+from sat_slime.runs.folder import RunFolder, RunFolderError
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory) -> tuple[list[TokenDump], Tokens]:
+def whole(tmp_path_factory) -> tuple[list[Columns], Tokens]:
     folder = tmp_path_factory.mktemp("run")
     dumps = write_dumps(folder)
-    return dumps, load_tokens(dump_paths(folder))
+    return dumps, tokens_of(folder)
 
 
-def active(dumps: list[TokenDump], name: str) -> list[float]:
-    columns = [getattr(dump, name) if hasattr(dump, name) else dump.more[name] for dump in dumps]
-    return [float(v) for dump, column in zip(dumps, columns, strict=True) for v in column[dump.mask]]
+def tokens_of(run) -> Tokens | None:
+    return load_tokens(dumps_of(RunFolder(run)))
+
+
+def active(dumps: list[Columns], name: str) -> list[float]:
+    return [float(v) for dump in dumps for v in dump[name][dump["loss_masks"] == 1]]
 
 
 @pytest.mark.parametrize("replayed", [False, True], ids=["free routing", "r3"])
 def test_tokens_are_the_active_ones_and_parts_sum_to_d_exactly(tmp_path, replayed):
     dumps = write_dumps(tmp_path, replayed=replayed)
-    tokens = load_tokens(dump_paths(tmp_path))
+    tokens = tokens_of(tmp_path)
     of_the_checkpoint = (f"checkpoint_log_probs_{name}" for name in ("own_routing", "replayed", "engine_dtype"))
     names = ("log_probs_own_routing", "log_probs_replayed", *of_the_checkpoint)
     a_own, a_engine, b_own, b_engine, in_engine_dtype = (np.array(active(dumps, name)) for name in names)
@@ -80,37 +83,34 @@ def test_the_tail_begins_at_the_papers_quantile():
 
 def test_what_is_broken_in_a_dump_is_named_and_makes_no_share_nan(tmp_path):
     write_dumps(tmp_path, range(5, 12, 3))
-    intact = load_tokens(dump_paths(tmp_path))
-    one = made_up_dump(8)
-    token = int(np.flatnonzero(one.mask)[3])
-    one.more["checkpoint_log_probs"][token] = np.nan
-    write_dump(dump_path(tmp_path, 8), one)
-    write_dump(dump_path(tmp_path, 12), made_up_dump(11))
-    last = made_up_dump(14)
-    write_dump(dump_path(tmp_path, 14), dataclasses.replace(last, mask=np.zeros_like(last.mask)))
-    tokens = load_tokens(dump_paths(tmp_path))
+    intact = tokens_of(tmp_path)
+    _, one = made_up(8)
+    one["checkpoint_log_probs"][np.flatnonzero(one["loss_masks"])[3]] = np.nan
+    write_step(tmp_path, 8, **one)
+    shutil.copy(tmp_path / "dumps" / "11.pt", tmp_path / "dumps" / "12.pt")
+    write_step(tmp_path, 14, loss_masks=0 * made_up(14)[1]["loss_masks"])
+    tokens = tokens_of(tmp_path)
     assert len(tokens.d) == len(intact.d) - 1 and tokens.steps == 3
     assert np.isfinite(attribute(tokens.parts)["share"]).all()
     nan, again, empty = tokens.damaged
-    assert re.search(r"000008\.safetensors: iteration 8, update 8: checkpoint_log_probs is nan at response \d+", nan)
-    assert "000012.safetensors: it is update 11 again, which 000011.safetensors holds" in again
-    assert "000014.safetensors: it has no active token" in empty
+    assert re.search(r"8\.pt: rollout 7: checkpoint_log_probs is nan at response \d+", nan)
+    assert "12.pt: it is rollout 10 again, which 11.pt holds" in again
+    assert "14.pt: rollout 13 has no active token" in empty
 
 
 def test_only_the_dumps_that_tell_most_are_taken(tmp_path):
     write_dumps(tmp_path, range(5, 12, 3))
-    split = made_up_dump(6)
-    known = {"checkpoint_log_probs": split.more["checkpoint_log_probs"]}
-    write_dump(dump_path(tmp_path, 6), dataclasses.replace(split, more=known))
-    write_dump(dump_path(tmp_path, 7), dataclasses.replace(split, step=7, more={}))
-    dump_path(tmp_path, 9).write_bytes(b"torn")
-    tokens = load_tokens(dump_paths(tmp_path))
+    write_step(tmp_path, 6, without=("own_routing", "replayed", "engine_dtype"))
+    write_step(tmp_path, 7, without=("own_routing", "replayed", "engine_dtype", "checkpoint_log_probs"))
+    torn, *split = (tmp_path / "dumps" / f"{iteration}.pt" for iteration in (9, 6, 7))
+    torn.write_bytes(b"torn")
+    tokens = tokens_of(tmp_path)
     assert (tokens.steps, list(tokens.parts)) == (3, list(PARTS))
-    assert len(tokens.damaged) == 1 and "000009.safetensors" in tokens.damaged[0]
+    assert len(tokens.damaged) == 1 and str(torn) in tokens.damaged[0]
 
-    only_split = load_tokens([dump_path(tmp_path, 6), dump_path(tmp_path, 7)])
+    only_split = load_tokens(split)
     assert list(only_split.parts) == ["policy", "implementation"] and only_split.steps == 1
-    assert load_tokens([dump_path(tmp_path, 7), dump_path(tmp_path, 9)]) is None
+    assert load_tokens([split[1], torn]) is None
 
 
 @pytest.fixture
@@ -137,7 +137,7 @@ def test_a_diagnosed_run_is_told_in_the_terminal_and_on_a_page_with_its_files(ru
     assert {path.stem for path in (page.parent / "tables").glob("*.csv")} == {"parts", "lag"}
 
     rows = pd.read_csv(page.parent / "tables" / "parts.csv", index_col="part")
-    tokens = load_tokens(dump_paths(run))
+    tokens = tokens_of(run)
     levels = (None, *tail_bounds(tokens.d).values())
     size, *of = rows.loc["routing"]
     found = [attribute(tokens.parts, beyond=beyond).loc["routing"] for beyond in levels]
@@ -157,26 +157,22 @@ def test_under_r3_routing_has_no_part(run):
 
 
 @pytest.mark.parametrize(
-    "told",
-    [lambda name: not name.endswith(("own_routing", "replayed", "flips")), lambda name: name == "checkpoint_log_probs"],
+    "without",
+    [("own_routing", "replayed"), ("own_routing", "replayed", "engine_dtype")],
     ids=["a dense run", "a run that was only split"],
 )
-def test_dumps_that_hold_less_tell_fewer_parts(run, told):
-    for dump in write_dumps(run):
-        more = {name: values for name, values in dump.more.items() if told(name)}
-        write_dump(dump_path(run, dump.iteration), dataclasses.replace(dump, more=more))
+def test_dumps_that_hold_less_tell_fewer_parts(run, without):
+    write_dumps(run, without=without)
     found = write_diagnosis(run)
     assert [table.name for table in found.tables] == ["parts", "lag"]
     assert not any("outing" in sentence for sentence in found.answer)
 
 
 def test_what_should_make_a_reader_doubt_is_said(run):
-    write_dump(dump_path(run, 5), made_up_dump(5))
-    dump_path(run, 6).write_bytes(b"torn")
-    for iteration in range(9, 45, 4):  # a multiple of the lag between them
-        write_dump(dump_path(run, iteration), made_up_dump(iteration))
+    write_dumps(run, range(5, 45, 4))  # a multiple of the lag between them
+    (run / "dumps" / "6.pt").write_bytes(b"torn")
     warnings = write_diagnosis(run).warnings
-    assert any("000006.safetensors" in text for text in warnings)
+    assert any("dumps/6.pt: it is not a complete" in text for text in warnings)
     assert any("Only the lags 1 were diagnosed, and pipeline.lag is 4" in text for text in warnings)
     assert any("tokens lie beyond the 99 % quantile" in text for text in warnings)
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from dump_files import format_2, rank_file, rollout
 
-from sat_slime.report.dumps import DumpFault, find_dumps, read_header, read_rollout
+from sat_slime.report.dumps import DumpFault, find_dumps, known_dump, read_rollout
 from sat_slime.runs.folder import RunFolderError
 
 LENGTHS = [4, 9, 2, 7, 5, 11]
@@ -35,7 +35,7 @@ def test_a_dump_of_slime():
 def test_format_2_in_its_micro_batches(tmp_path):
     columns = rollout(LENGTHS)
     path = saved(tmp_path / "7.pt", format_2(columns, RANKS, rollout_id=7))
-    assert read_header(path).rollout is None
+    assert known_dump(path).rollout is None
     first, second = read_rollout([path])
     for step, order, microbatches in ((first, [4, 0, 1, 5], [2, 1, 1]), (second, [3, 2], [1, 1])):
         for key, mine in (("log_probs", step.log_probs), ("rollout_log_probs", step.rollout_log_probs),
@@ -60,7 +60,7 @@ def test_files_of_ranks_are_one_rollout(tmp_path):
     columns = rollout(LENGTHS)
     files = [saved(tmp_path / f"3_{rank}.pt", rank_file(columns, which, per_step, rank, 3))
              for rank, (which, per_step) in enumerate([RANKS[0], RANKS[0], RANKS[1], RANKS[1]])]  # fmt: skip
-    assert [(read_header(file).rollout, read_header(file).rank) for file in files] == [
+    assert [(known_dump(file).rollout, known_dump(file).rank) for file in files] == [
         ((tmp_path, 3), rank) for rank in range(4)
     ]
     first, second = read_rollout(files)  # tensor-parallel pairs, which hold the same, count once
@@ -117,6 +117,7 @@ def twice(payload):
         (lambda payload: payload.update(samples=[]), "its entries are not those of slime"),
         (lambda payload: payload.update(samples=3), "its entries are not those of slime"),
         (lambda payload: payload["samples"][0].update(log_probs="text"), "no row of numbers"),
+        (lambda payload: payload["samples"][0].update(lags=torch.zeros(1)), "lags has 1 values for a response of 4"),
         (lambda payload: payload["dp_shards"][0].update(num_microbatches=[9, 9]), "has 2 micro-batches where"),
         (lambda payload: payload.update(extra=collections.Counter([Namespace])), "holds an object of"),
         (lambda payload: payload.update(extra=Namespace()), "holds an object of argparse.Namespace"),
@@ -140,12 +141,17 @@ def test_what_is_wrong_is_said(damage, said, tmp_path):
         ("advantages", float("inf")),
         ("loss_masks", 0.5),
         ("loss_masks", -1.0),
+        ("lags", -99.0),
+        ("checkpoint_log_probs", float("nan")),
+        ("checkpoint_log_probs", 5.0),
     ],
 )
 def test_a_token_that_cannot_be_is_named_and_left_out(key, value, tmp_path):
     """By the number of its response in the rollout, in whatever micro-batch it was."""
     columns = rollout(LENGTHS, inactive=0)
     columns["loss_masks"] = [mask.float() for mask in columns["loss_masks"]]
+    columns |= {"lags": [torch.full((n,), 3.0) for n in LENGTHS], "checkpoint_log_probs": columns["log_probs"]}
+    columns["checkpoint_log_probs"] = [values.clone() for values in columns["checkpoint_log_probs"]]
     whole = read_rollout([saved(tmp_path / "0.pt", format_2(columns, RANKS))])
     columns[key][3][2] = value
     damaged = read_rollout([saved(tmp_path / "0.pt", format_2(columns, RANKS))])
@@ -200,11 +206,11 @@ def test_context_parallel_parts_are_refused(tmp_path):
         *((format_2(rollout(LENGTHS), RANKS), "not a complete torch file", keep) for keep in (0, 10, 3000, -1)),
     ],
 )
-def test_other_torch_files_and_torn_ones_are_known_by_their_head(payload, said, keep, tmp_path):
+def test_other_torch_files_and_torn_ones_are_known(payload, said, keep, tmp_path):
     path = saved(tmp_path / "0.pt", payload)
     path.write_bytes(path.read_bytes()[:keep])
     with pytest.raises(DumpFault, match=said):
-        read_header(path)
+        known_dump(path)
 
 
 class Bomb:
@@ -216,7 +222,7 @@ def test_nothing_of_a_file_is_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     payload = format_2(rollout(LENGTHS), RANKS) | {"z": Bomb()}
     path = saved(tmp_path / "0.pt", payload)
-    read_header(path)
-    with pytest.raises(DumpFault, match="holds an object of"):
-        read_rollout([path])
+    for read in (known_dump, lambda path: read_rollout([path])):
+        with pytest.raises(DumpFault, match="holds an object of"):
+            read(path)
     assert not Path("ran").exists()

@@ -28,7 +28,9 @@ def test_weight_is_the_gradient_that_a_run_takes(name):
     method = named_method(name)
     step = with_everything(step_batch([30, 4, 17, 50], seed=1))
     log_probs = step.log_probs.clone().requires_grad_()
-    batch = TokenBatch(log_probs, step.rollout_log_probs, step.advantages, step.mask, step.lengths, lags=step.lags)
+    batch = TokenBatch(
+        log_probs, step.rollout_log_probs, step.advantages, step.mask, step.lengths, lags=step.more["lags"]
+    )
     policy_surrogate(method, batch).values.sum().backward()
     torch.testing.assert_close(replayed(method, step)[0], log_probs.grad, rtol=1e-6, atol=1e-7)
 
@@ -38,7 +40,8 @@ def with_everything(step):
     generator = torch.Generator().manual_seed(7)
     n = len(step.mask)
     log_probs = step.log_probs.clamp(max=-0.01)
-    return dataclasses.replace(step, log_probs=log_probs, lags=torch.randint(0, 5, (n,), generator=generator).float())
+    lags = torch.randint(0, 5, (n,), generator=generator).float()
+    return dataclasses.replace(step, log_probs=log_probs, more={"lags": lags})
 
 
 @pytest.mark.parametrize(("name", "spread"), [("sat-grpo", 0.15), ("sat-gspo", 0.7)])

@@ -1,0 +1,84 @@
+"""Token dumps: what a batch's optimizer steps read, in the form of slime's --save-debug-train-data (format 2).
+
+So one reader serves both: sat_slime/report/dumps.py, which has the columns that a sample of ours has beside slime's.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sat_slime.lab.responses import Response
+from sat_slime.objective import Method
+
+
+@dataclass(frozen=True)
+class DumpedStep:
+    """An optimizer step: its R responses, their N tokens in a row."""
+
+    responses: Sequence[Response]
+    microbatches: Sequence[int]
+    """Responses of each micro-batch."""
+    columns: Mapping[str, Tensor]
+    """(N,) each, by the names of the dump."""
+
+
+def write_dump(path: Path, method: Method, steps: Sequence[DumpedStep | None], eos_id: int) -> None:
+    """Writes a file that is there whole or not at all.
+
+    Args:
+        path: its name is the iteration, counted from 1.
+        steps: those of the iteration, None where one is not dumped. Each has as many responses as any other.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    samples: list[dict[str, Any]] = []
+    places: list[int] = []
+    parts: list[list[int]] = []
+    for number, step in enumerate(steps):
+        if step is None:
+            continue
+        for size in step.microbatches:
+            begin = sum(map(len, parts))
+            parts.append(list(range(begin, begin + size)))
+        lengths = [len(response.output_ids) for response in step.responses]
+        texts = [(*response.prompt_ids, *response.output_ids) for response in step.responses]
+        # Parts of one tensor are one array in the file.
+        rows = {name: column.detach().split(lengths) for name, column in step.columns.items()}
+        rows["tokens"] = torch.tensor([token for text in texts for token in text]).split([len(text) for text in texts])
+        for i, response in enumerate(step.responses):
+            places.append(number * len(lengths) + i)
+            samples.append(
+                {
+                    "rollout_position": places[-1],
+                    "response_lengths": lengths[i],
+                    "total_lengths": len(texts[i]),
+                    "rewards": response.reward,
+                    "truncated": int(response.output_ids[-1] != eos_id),
+                    **{name: row[i] for name, row in rows.items()},
+                }
+            )
+    shard = {
+        "partition": places,
+        "micro_batch_indices": parts,
+        "num_microbatches": [len(step.microbatches) if step else 0 for step in steps],
+    }
+    head = {"format_version": 2, "rollout_id": int(path.stem) - 1, "rank": 0}
+    ours = {"method": method.name, "routing_replay": method.routing_replay}
+    file = io.BytesIO()
+    torch.save({**head, **ours, "samples": samples, "dp_shards": [shard]}, file)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{path.name}.part")
+    try:
+        part.write_bytes(file.getvalue())
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
