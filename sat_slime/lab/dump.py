@@ -21,7 +21,7 @@ from sat_slime.objective import Method
 
 @dataclass(frozen=True)
 class DumpedStep:
-    """An optimizer step: its R responses, their N tokens in a row."""
+    """An optimizer step: its responses, and their N tokens in a row."""
 
     responses: Sequence[Response]
     microbatches: Sequence[int]
@@ -30,55 +30,38 @@ class DumpedStep:
     """(N,) each, by the names of the dump."""
 
 
-def write_dump(path: Path, method: Method, steps: Sequence[DumpedStep | None], eos_id: int) -> None:
-    """Writes a file that is there whole or not at all.
+def write_dump(path: Path, method: Method, steps: Sequence[DumpedStep | None]) -> None:
+    """Writes a file that is there whole or not at all. Raises OSError.
 
     Args:
         path: its name is the iteration, counted from 1.
-        steps: those of the iteration, None where one is not dumped. Each has as many responses as any other.
-
-    Raises:
-        OSError: it cannot be written.
+        steps: those of the iteration, each of as many responses as any other; None where one is not dumped.
     """
     samples: list[dict[str, Any]] = []
-    places: list[int] = []
     parts: list[list[int]] = []
     for number, step in enumerate(steps):
         if step is None:
             continue
         for size in step.microbatches:
-            begin = sum(map(len, parts))
+            begin = parts[-1][-1] + 1 if parts else 0
             parts.append(list(range(begin, begin + size)))
         lengths = [len(response.output_ids) for response in step.responses]
-        texts = [(*response.prompt_ids, *response.output_ids) for response in step.responses]
         # Parts of one tensor are one array in the file.
         rows = {name: column.detach().split(lengths) for name, column in step.columns.items()}
-        rows["tokens"] = torch.tensor([token for text in texts for token in text]).split([len(text) for text in texts])
         for i, response in enumerate(step.responses):
-            places.append(number * len(lengths) + i)
-            samples.append(
-                {
-                    "rollout_position": places[-1],
-                    "response_lengths": lengths[i],
-                    "total_lengths": len(texts[i]),
-                    "rewards": response.reward,
-                    "truncated": int(response.output_ids[-1] != eos_id),
-                    **{name: row[i] for name, row in rows.items()},
-                }
-            )
-    shard = {
-        "partition": places,
+            tokens = {"tokens": [*response.prompt_ids, *response.output_ids], "response_lengths": lengths[i]}
+            place = {"rollout_position": number * len(lengths) + i, "rewards": response.reward}
+            samples.append({**place, **tokens, **{name: row[i] for name, row in rows.items()}})
+    layout = {
+        "partition": [sample["rollout_position"] for sample in samples],
         "micro_batch_indices": parts,
         "num_microbatches": [len(step.microbatches) if step else 0 for step in steps],
     }
     head = {"format_version": 2, "rollout_id": int(path.stem) - 1, "rank": 0}
     ours = {"method": method.name, "routing_replay": method.routing_replay}
     file = io.BytesIO()
-    torch.save({**head, **ours, "samples": samples, "dp_shards": [shard]}, file)
+    torch.save({**head, **ours, "samples": samples, "dp_shards": [layout]}, file)
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.part")
-    try:
-        part.write_bytes(file.getvalue())
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+    part.write_bytes(file.getvalue())
+    os.replace(part, path)

@@ -183,30 +183,6 @@ def replay(routed_experts: Tensor | None) -> Iterator[None]:
         RouterReplay.clear_global_indices()
 
 
-@contextmanager
-def record(recorded: list[Tensor]) -> Iterator[None]:
-    """Forward passes inside route freely; afterwards the list holds each layer's (N, top-k) choice."""
-    RouterReplay.set_global_router_replay_action(RouterReplayAction.RECORD)
-    try:
-        yield
-        recorded.extend(RouterReplay.get_recorded_data())
-    finally:
-        RouterReplay.clear_global_router_replay_action()
-        RouterReplay.clear_global_indices()
-
-
-def flips(recorded: list[Tensor], routed_experts: Tensor, rows: Tensor) -> Tensor:
-    """Return (R,) bool: whether a response token has another set of experts in a layer than in the rollout engine.
-
-    Args:
-        recorded: from `record`.
-        routed_experts: (N, layers, top-k) of the rollout engine.
-        rows: (R,) places in the row that predict response tokens.
-    """
-    own_choice = torch.stack(recorded, dim=1)[rows].sort(-1).values
-    return (own_choice != routed_experts[rows].sort(-1).values).any((1, 2))
-
-
 # ------------------------------------------------------------------------------------------------ Hugging Face folders
 
 

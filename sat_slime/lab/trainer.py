@@ -422,8 +422,9 @@ class Trainer:
         stands before each name."""
         if micro.routed_experts is None:
             return {}
-        names = (f"{prefix}log_probs_own_routing", f"{prefix}log_probs_replayed")
-        return {name: self.log_probs(self.model, micro, replay=replay) for replay, name in enumerate(names)}
+        own = self.log_probs(self.model, micro, replay=False)
+        along = self.log_probs(self.model, micro, replay=True)
+        return {f"{prefix}log_probs_own_routing": own, f"{prefix}log_probs_replayed": along}
 
     @torch.no_grad()
     def _log_probs_in_engine_dtype(self, micro: MicroBatch) -> Tensor:
@@ -465,7 +466,7 @@ class Trainer:
             sizes = [len(micro.tokens.lengths) for micro in micros]
             dumped.append(DumpedStep(part, sizes, columns) if columns else None)
         if dump and any(dumped):
-            write_dump(dump, self.method, dumped, self.config.task.eos_id)
+            write_dump(dump, self.method, dumped)
         return metrics
 
     def _microbatches(self, responses: Sequence[Response]) -> list[MicroBatch]:
@@ -505,16 +506,10 @@ class Trainer:
 
         self.model.zero_grad_buffer()
         losses, loss = MetricAccumulator(), torch.zeros(())
-        flips: list[Tensor] = []
         scored: list[Tensor] = []
-        counts_flips = self.config.model.is_moe and not self.method.routing_replay
         for micro in micros:
-            routes: list[Tensor] = []
-            with model.record(routes) if counts_flips else nullcontext():
-                logits = self._logits(self.model, micro, replay=self.method.routing_replay)
+            logits = self._logits(self.model, micro, replay=self.method.routing_replay)
             scores = token_log_probs(logits, micro.output_ids, entropy_gradient=bool(self.config.loss.entropy_coef))
-            if counts_flips and micro.routed_experts is not None:
-                flips.append(model.flips(routes, micro.routed_experts, micro.rows))
             total, of_the_loss, surrogate = self._loss(responses, micro, *scores, threshold)
             total.backward()
             losses.add(of_the_loss, surrogate.n)
@@ -536,9 +531,6 @@ class Trainer:
             **losses.reduce(),
             **mismatch_metrics(log_probs, mu, torch.ones_like(mu, dtype=torch.bool), checkpoint_log_probs=checkpoint),
         }
-        if counts_flips:
-            flipped = torch.cat(flips)
-            metrics["routing/flip_rate"] = float(flipped.sum().float() / max(len(flipped), 1))
         if dump or diagnosed:
             tokens = [micro.tokens for micro in micros]
             columns |= {"log_probs": log_probs, "rollout_log_probs": mu}

@@ -103,7 +103,6 @@ _STEP = (
     Metric("clip/{upper,lower}", "share", "Tokens clipped with advantage above and below 0."),
     Metric("radius/{low,high}", "radius", "Mean radii of the clip interval below and above 1 that a radius policy sets, before SAT contracts them."),
     Metric("clip/dual", "share", "Tokens that the dual clip holds, where it is on."),
-    Metric("routing/flip_rate", "share", "Tokens whose expert set under the trainer's current weights differs from the engine's: it includes lag; R3 off.", "step", runtime="lab"),
     Metric("routing/agreement", "share", "Replayed experts that the trainer's routers would have chosen; R3 on.", "step", runtime="slime"),
     Metric("grad_norm", "norm", "Gradient norm before clipping.", "step"),
     Metric("loss/total", "loss", "The loss that is minimized.", "sum", slime=("train/loss",)),

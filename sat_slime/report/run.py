@@ -271,7 +271,6 @@ FIGURES: dict[str, tuple[str, str, Sequence[Panel]]] = {
             Panel("quantiles of |log π − log μ|", [f"mismatch/{level}" for level in QUANTILES], log=True),
             Panel("policy part of |log π − log μ|", POLICY_OF),
             Panel("effective sample size of π / μ", ["mismatch/ess"]),
-            Panel("tokens that take other experts in the trainer", ["routing/flip_rate"]),
         ],
     ),
     "trust_region": (

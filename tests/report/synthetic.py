@@ -80,7 +80,6 @@ def write_cell(
         for key in [key for key in row if key.startswith("mismatch/q") or key in ("mismatch/d_pi", "sat/q")]:
             row[key] *= scale * (1 + 6 * min(fallen, 1.0))
         row |= {"mismatch/k3_kl": row["mismatch/d_pi"] ** 2, "reward/mean": score + row["reward/mean"] - 0.6}
-        row |= {"routing/flip_rate": 0.01 + 0.01 * row["lag/mean"]} if not method.endswith("-r3") else {}
         if not method.startswith("sat-"):
             row = {key: value for key, value in row.items() if not key.startswith("sat/")}
         rows.append(row)

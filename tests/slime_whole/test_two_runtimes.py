@@ -18,7 +18,7 @@ CASES = METHODS | {
     "several-microbatches": ("method=sat-gspo-r3", "method.sat.scope=step"),
 }
 LAB_EPSILON = EPSILON.replace("slime.adam-eps", "train.adam_eps")
-LAB_ALONE = {"response/length_max", "response/truncated", "reward/flat_groups", "routing/flip_rate"}
+LAB_ALONE = {"response/length_max", "response/truncated", "reward/flat_groups"}
 """Metrics that a run of slime has in another place, or not at all."""
 
 
