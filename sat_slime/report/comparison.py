@@ -21,7 +21,6 @@ from sat_slime.report.methods import (
     MAIN_TABLE,
     PAPER_LABEL,
     SOURCE,
-    has,
     label_of,
 )
 from sat_slime.report.page import (
@@ -38,7 +37,6 @@ from sat_slime.report.page import (
     section_of,
     write_page,
 )
-from sat_slime.report.run import axis_of
 from sat_slime.report.stats import (
     AGAINST_BASE,
     AGAINST_BASELINES,
@@ -443,65 +441,47 @@ BANDS = 6
 """Methods whose seeds are drawn as bands, at most: more would hide each other."""
 CURVES = {
     "accuracy": (
-        "Held-out accuracy over training",
-        "held-out accuracy",
-        "By the updates of the weights that were measured.",
+        *("Held-out accuracy over training", "held-out accuracy", "updates of the weights that were measured"),
+        *("%", 100.0, "By the updates of the weights that were measured."),
     ),
-    "mismatch/d_pi": ("d_pi over training", "d_pi", "Averaged over whole lag cycles."),
-    "sat/newly_clipped": (
-        "What SAT takes over training",
-        "newly clipped",
-        "The newly clipped tokens are the only ones that make a run differ from its base.",
-    ),
-    "sat/radius_high": (
-        "The radius that SAT comes to",
-        "radius above 1",
-        "Dashed: the radius of the base.",
+    "mismatch/d_pi": (
+        *("d_pi over training", "d_pi", "optimizer step"),
+        *("nats", 1.0, "Averaged over whole lag cycles."),
     ),
 }
-"""{metric: heading and note of its section, and title of its charts}."""
-
-
-def methods_with(collection: Collection, key: str) -> list[str]:
-    """Return the methods that have a metric: of one of SAT those with SAT."""
-    return [method for method in collection.methods if has(method, "sat") or not key.startswith("sat/")]
+"""{metric: heading of its section; title and axes of its charts; factor of its values; note}."""
 
 
 def curve_section(collection: Collection, key: str) -> Section:
     """Return a metric of all methods at each lag."""
-    heading, _, note = CURVES[key]
-    banded = len(methods_with(collection, key)) <= BANDS
-    seeds = "Mean over the seeds" + "; the band goes from the lowest to the highest" * banded
-    note = f"{seeds if seeds_of(collection)[1] > 1 else 'One seed'}. {note}"
+    heading, *_, note = CURVES[key]
+    bands = "; the band goes from the lowest to the highest" * (len(collection.methods) <= BANDS)
+    seeds = f"Mean over the seeds{bands}" if seeds_of(collection)[1] > 1 else "One seed"
     charts = [chart for lag in collection.lags for chart in method_curves(collection, key, lag)]
-    return Section(key.replace("/", "_"), heading, note, charts)
+    return Section(key.replace("/", "_"), heading, f"{seeds}. {note}", charts)
 
 
 def method_curves(collection: Collection, key: str, lag: int | None) -> list[Chart]:
     """Return the chart of a metric of all methods at a lag that have it, mean and range over the seeds, or none."""
-    parts = {name: seed_curve(collection.of(name, lag), key) for name in methods_with(collection, key)}
+    parts = {name: seed_curve(collection.of(name, lag), key) for name in collection.methods}
     frame = pd.concat([part.assign(line=label_of(name)) for name, part in parts.items()] or [pd.DataFrame({"y": []})])
     if not np.isfinite(frame["y"].to_numpy(float)).any():
         return []
     if len(parts) > BANDS or seeds_of(collection)[1] < 2:
         frame = frame.drop(columns=["low", "high"])
-    clips = [section(section(run.config, "method"), "clip") for name in parts for run in collection.of(name, lag)]
-    levels = {clip["eps_high"] for clip in clips if key == "sat/radius_high" and "eps_high" in clip}
-    accuracy, d_pi = key == "accuracy", key == "mismatch/d_pi"
-    unit, scale = ("%", 100.0) if accuracy else axis_of(key)
+    _, called, x, unit, scale, _ = CURVES[key]
     frame[frame.columns.intersection(["y", "low", "high"])] *= scale
     return [
         lines(
             f"{key.replace('/', '_')}_{lag_name(lag).replace(' ', '_')}",
             frame,
-            f"{lag_name(lag)}: {CURVES[key][1]}",
-            "updates of the weights that were measured" if accuracy else "optimizer step",
+            f"{lag_name(lag)}: {called}",
+            x,
             unit,
             of=looks(map(label_of, collection.methods)),  # alike in all charts of the page
-            levels=sorted(levels),
-            log=d_pi and 0 < 8 * frame["y"].min() < frame["y"].max(),
-            zero=d_pi,
-            points=accuracy and "low" not in frame,
+            log=key == "mismatch/d_pi" and 0 < 8 * frame["y"].min() < frame["y"].max(),
+            zero=key == "mismatch/d_pi",
+            points=key == "accuracy" and "low" not in frame,
             height=240,
         )
     ]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -43,9 +43,14 @@ NO_RATIO = 1e-6
 
 
 @dataclass(frozen=True)
-class Bound:
-    """Where the level of a metric stops being healthy. The level is taken of the newest 16 steps, or more for whole
-    cycles of the lag."""
+class Rule:
+    """Where the level of a metric stops being healthy, what is then said, and what to try. The level is taken of the
+    newest 16 steps, or more for whole cycles of the lag.
+
+    The texts may name `{level}`; `{usual}`, what the limit is a multiple of; `{share}`, level over usual; `{limit}`;
+    `{steps}` of the level; `{crossed}`, which limit of a level against its lowest was crossed, in words; `{out}`, the
+    steps that were out of the bound, and `{known}`, those that have the metric.
+    """
 
     name: str
     """What is then seen, in a word."""
@@ -65,21 +70,12 @@ class Bound:
     """A level below this is healthy, whatever the multiple."""
     runs: Literal["", "ours", "slime"] = ""
     """The runs that it is for: ours, or those of slime's own loss; empty: both."""
-
-
-@dataclass(frozen=True)
-class Rule:
-    """A rule says what looks unhealthy about a metric, what is then said, and what to try.
-
-    The texts may name `{level}`; `{usual}`, what the limit is a multiple of; `{share}`, level over usual; `{limit}`;
-    `{steps}` of the level; `{crossed}`, which limit of a level against its lowest was crossed, in words; `{out}`, the
-    steps that were out of the bound, and `{known}`, those that have the metric.
-    """
-
-    bound: Bound
-    seen: str
+    seen: str = ""
     advice: str = ""
     """A text on what to try. `{or_sat}`: ", or SAT", where that is off."""
+
+    def says(self, seen: str, advice: str = "") -> Rule:
+        return replace(self, seen=seen, advice=advice)
 
 
 MOST_GRADIENT, MOST_LOSS = 1e3, 1e2
@@ -103,112 +99,87 @@ BROKEN_BATCH = (
 )
 
 RULES = (
-    Rule(
-        Bound("gradient", "grad_norm", MOST_GRADIENT, over="size", runs="slime"),
+    Rule("gradient", "grad_norm", MOST_GRADIENT, over="size", runs="slime").says(
         f"the gradient norm {BEYOND}",
         BROKEN_BATCH,
     ),
-    Rule(
-        Bound("loss", "loss/total", MOST_LOSS, over="size", runs="slime"),
-        f"the loss {BEYOND}",
-        BROKEN_BATCH,
-    ),
-    Rule(
-        Bound("loss", "loss/policy", MOST_LOSS, over="size", runs="slime"),
-        f"the policy loss {BEYOND}",
-        BROKEN_BATCH,
-    ),
-    Rule(
-        Bound("mismatch", "mismatch/d_pi", MISMATCH_RISE, of="lowest", ceiling=MISMATCH_CEILING),
+    Rule("loss", "loss/total", MOST_LOSS, over="size", runs="slime").says(f"the loss {BEYOND}", BROKEN_BATCH),
+    Rule("loss", "loss/policy", MOST_LOSS, over="size", runs="slime").says(f"the policy loss {BEYOND}", BROKEN_BATCH),
+    Rule("mismatch", "mismatch/d_pi", MISMATCH_RISE, of="lowest", ceiling=MISMATCH_CEILING).says(
         "mean |log π − log μ| is {level:.3g} nats, {crossed}",
         "The trained policy is far from the one that sampled. Try a smaller lag, radius or learning rate{or_sat}. On "
         "slime --use-rollout-logprobs lets the clip see it, --use-tis or mis-geo bound it, and for a MoE "
         "--use-rollout-routing-replay lowers it",
     ),
-    Rule(
-        Bound("ess", "mismatch/ess", LEAST_ESS, above=False),
+    Rule("ess", "mismatch/ess", LEAST_ESS, above=False).says(
         "the effective sample size is {level:.0%} of the tokens, below {limit:.0%}: a few stale ones "
         "carry the gradient",
         "Try a smaller lag or clip radius, or cap the weights (tis)",
     ),
-    Rule(
-        Bound("engine", "mismatch/implementation", WRONG_WEIGHTS, of="beginning", over="max", least=0.01),
+    Rule("engine", "mismatch/implementation", WRONG_WEIGHTS, of="beginning", over="max", least=0.01).says(
         "engine and trainer differ by {level:.3g} nats a token at the same weights, more than {limit:g} times the "
         "{usual:.3g} of the first steps: an engine has other weights than it says, or computes otherwise",
         "Look into the engines' logs for a restart; pipeline.canary: stop names such an engine at the next push",
     ),
-    Rule(
-        Bound("lag", "lag/max", 1, of="lag", over="max", runs="ours"),
+    Rule("lag", "lag/max", 1, of="lag", over="max", runs="ours").says(
         "tokens are up to {level:g} updates old, {usual:g} by the plan: weights reach the engines late",
         "Look for errors of the broadcast in the log",
     ),
-    Rule(
-        Bound("gate", "sat/gate_rate", 0.1, above=False, of="tail", runs="ours"),
+    Rule("gate", "sat/gate_rate", 0.1, above=False, of="tail", runs="ours").says(
         "SAT's gate is open for {level:.2%} of the tokens, less than a tenth of the tail's {usual:.0%}: "
         "its quantile is over too few responses",
         "Set method.sat.scope to step, or make micro-batches larger",
     ),
-    Rule(
-        Bound("clip", "clip/fraction", MISMATCH_RISE, of="lowest", least=0.02, runs="slime"),
+    Rule("clip", "clip/fraction", MISMATCH_RISE, of="lowest", least=0.02, runs="slime").says(
         "{level:.1%} of the tokens are clipped, {limit:g} times the lowest level of {usual:.1%}",
         "Updates go farther than --eps-clip lets them. Try a smaller --lr, or fewer optimizer steps per rollout (a "
         "larger --global-batch-size)",
     ),
-    Rule(
-        Bound("entropy", "loss/entropy", 0.1, above=False, of="beginning"),
+    Rule("entropy", "loss/entropy", 0.1, above=False, of="beginning").says(
         "entropy is {level:.3g} nats, below a tenth of the {usual:.3g} it started with: nothing new is tried",
         "Try an entropy bonus (loss.entropy_coef, on slime --entropy-coef), a larger KL term or upper radius, a "
         "smaller learning rate, harder prompts",
     ),
-    Rule(
-        Bound("noise", "loss/entropy", 3.0, of="lowest", least=0.05, runs="slime"),
+    Rule("noise", "loss/entropy", 3.0, of="lowest", least=0.05, runs="slime").says(
         "entropy rose to {level:.3g} nats, {limit:g} times its lowest level of {usual:.3g}",
         "Responses turn into noise, as unbounded updates on stale bad responses make them. Look at repetition and "
         "truncation beside it; try --use-tis, --use-opsm, topr of the plugin, a smaller --lr",
     ),
-    Rule(
-        Bound("rejected", "rollout/rejected", 0.01, of="responses", runs="ours"),
+    Rule("rejected", "rollout/rejected", 0.01, of="responses", runs="ours").says(
         "{share:.1%} of the responses failed a check, above {limit:.0%}: rollout/rejected/REASON in "
         "metrics.jsonl says which",
     ),
-    Rule(
-        Bound("canary", "canary/faults", 0, over="sum"),
+    Rule("canary", "canary/faults", 0, over="sum").says(
         "the canary found engines without the pushed weights {level:g} times in {steps} steps",
         "The log names engine, push and remedy; `pipeline.canary: stop` ends such a run",
     ),
-    Rule(
-        # It grows as the square of d, from 0, so that nine times its lowest level alone is nothing.
-        Bound("kl", "loss/kl", MISMATCH_RISE**2, of="lowest", least=0.1, runs="slime"),
+    # It grows as the square of d, from 0, so that nine times its lowest level alone is nothing.
+    Rule("kl", "loss/kl", MISMATCH_RISE**2, of="lowest", least=0.1, runs="slime").says(
         "the KL to the reference went to {level:.3g} nats, {limit:g} times its lowest level of {usual:.3g} "
         "and above 0.1",
         "The policy runs away from the reference. Try a larger --kl-loss-coef, or a smaller --lr",
     ),
-    Rule(
-        Bound("gradient", "grad_norm", 5.0, of="lowest", runs="slime"),
+    Rule("gradient", "grad_norm", 5.0, of="lowest", runs="slime").says(
         "the gradient norm went to {level:.3g}, {limit:g} times its lowest level of {usual:.3g}",
         "A few tokens carry the update. Try a smaller --clip-grad, and a gate in the place of a weight (icepop, "
         "mis-geo)",
     ),
-    Rule(
-        Bound("capped", "tis_clipfrac", 0.05, runs="slime"),
+    Rule("capped", "tis_clipfrac", 0.05, runs="slime").says(
         "{level:.1%} of the importance weights are at their cap, above {limit:.0%}",
         "TIS bounds each weight and lets the token in all the same. Drop such tokens instead: "
         "--custom-tis-function-path slime.backends.megatron_utils.loss.icepop_function, or the plugin's mis-geo",
     ),
-    Rule(
-        Bound("truncated", "truncated_ratio", MOST_TRUNCATED, runs="slime"),
+    Rule("truncated", "truncated_ratio", MOST_TRUNCATED, runs="slime").says(
         "{level:.0%} of the responses were cut at the length limit, above {limit:.0%}",
         "Cut responses get the reward of a wrong answer. Look whether they repeat themselves, or go on after a "
         "turn's end (then --rollout-stop-token-ids lacks it); else raise --rollout-max-response-len, or mask them",
     ),
-    Rule(
-        Bound("repetition", "repetition_frac", 0.05, runs="slime"),
+    Rule("repetition", "repetition_frac", 0.05, runs="slime").says(
         "{level:.0%} of the responses repeat themselves by slime's own test, above {limit:.0%}",
         "The policy has broken down in long responses. Go back to a checkpoint before that, with a smaller --lr or "
         "a bound on staleness",
     ),
-    Rule(
-        Bound("length", "response/length_mean", 1 / 3, above=False, of="beginning", runs="slime"),
+    Rule("length", "response/length_mean", 1 / 3, above=False, of="beginning", runs="slime").says(
         "responses shrank to {level:.0f} tokens, less than a third of the {usual:.0f} they started with",
         "Short answers are what the loss pays for: look at the normalization by length, and whether the verifier "
         "accepts an answer without its derivation",
@@ -285,8 +256,8 @@ def judged(
         period: steps of a lag cycle.
         planned: numbers of a run's settings that rules measure by, as far as they tell: tail, lag and responses.
     """
-    bound, there = rule.bound, np.isfinite(values)
-    size = 1 if bound.over == "size" else whole_cycles(LEVEL_STEPS, period)
+    there = np.isfinite(values)
+    size = 1 if rule.over == "size" else whole_cycles(LEVEL_STEPS, period)
     recent = windows(np.where(there, values, np.nan), size)
     measured = np.isfinite(recent)
     total, counts = np.where(measured, recent, 0).sum(axis=1), measured.sum(axis=1)
@@ -295,41 +266,41 @@ def judged(
         "max": np.where(measured, recent, -np.inf).max(axis=1),
         "sum": total,
         "size": np.abs(recent[:, 0]),
-    }[bound.over]
+    }[rule.over]
     level = np.where((counts > 0) & (np.arange(len(values)) >= size - 1), level, np.nan)
     finite = pd.Series(values)[there]
-    usual = np.full(len(values), planned.get(bound.of, np.nan))
-    if bound.of in ("lowest", "beginning"):
+    usual = np.full(len(values), planned.get(rule.of, np.nan))
+    if rule.of in ("lowest", "beginning"):
         usual = finite.head(size).expanding().median().reindex(range(len(values))).ffill().to_numpy()
-    limit = bound.limit * usual if bound.of else bound.limit
-    outside = level > limit if bound.above else level < limit
-    if bound.of == "lowest":
-        band = band_of(finite, period, bound.limit, bound.ceiling)
+    limit = rule.limit * usual if rule.of else rule.limit
+    outside = level > limit if rule.above else level < limit
+    if rule.of == "lowest":
+        band = band_of(finite, period, rule.limit, rule.ceiling)
         floor = band["floor"].reindex(range(len(values))).ffill().to_numpy()
         usual = np.where(np.isnan(floor), usual, floor)
-        outside = level >= bound.ceiling
+        outside = level >= rule.ceiling
         outside[there] |= band["left"].to_numpy()
-    outside &= level >= bound.least
+    outside &= level >= rule.least
     if not outside.any():
         return None
     since = int(outside.argmax())
-    told, beside = float((np.fmax if bound.above else np.fmin).reduce(level[since:])), float(usual[-1])
-    crossed = f"above {bound.ceiling:g}"
-    if told < bound.ceiling or told >= bound.limit * beside:
-        risen = f"more than {bound.limit:g} times its lowest level of {beside:.3g}"
-        crossed = risen if told < bound.ceiling else f"{risen}, and {crossed}"
+    told, beside = float((np.fmax if rule.above else np.fmin).reduce(level[since:])), float(usual[-1])
+    crossed = f"above {rule.ceiling:g}"
+    if told < rule.ceiling or told >= rule.limit * beside:
+        risen = f"more than {rule.limit:g} times its lowest level of {beside:.3g}"
+        crossed = risen if told < rule.ceiling else f"{risen}, and {crossed}"
     seen = rule.seen.format(
         level=told,
         usual=beside,
         share=told / beside if beside else math.nan,
-        limit=bound.limit,
+        limit=rule.limit,
         steps=size,
         crossed=crossed,
         out=outside.sum(),
         known=there.sum(),
     )
     advice = rule.advice.format(or_sat="" if "tail" in planned else ", or SAT")
-    return Symptom(bound.name, seen, advice, int(steps[since]), bool(outside[-1]))
+    return Symptom(rule.name, seen, advice, int(steps[since]), bool(outside[-1]))
 
 
 # ------------------------------------------------------------------------------------------------------- a collapse
@@ -444,8 +415,8 @@ def measures(config: Mapping[str, Any]) -> dict[str, float]:
 def advisories(data: RunData, planned: Mapping[str, float]) -> Iterator[Symptom]:
     """Yield what ever looked unhealthy in a run of ours."""
     for rule in RULES:
-        if rule.bound.runs != "slime" and has(data.metrics, rule.bound.metric):
-            values = data.metrics[rule.bound.metric]
+        if rule.runs != "slime" and has(data.metrics, rule.metric):
+            values = data.metrics[rule.metric]
             steps = np.nan_to_num(data.metrics.get("step", np.zeros(len(values))))  # a damaged row may lack its own
             if symptom := judged(rule, steps, values, data.period, planned):
                 yield symptom
@@ -460,7 +431,7 @@ def symptoms(data: RunData) -> list[Symptom]:
     metrics = data.metrics
     found = [*_falls(metrics, data.evals), *_start(metrics), *_not_finite(data)]
     for rule in RULES:
-        if rule.bound.runs != "ours" and (symptom := judged(rule, *known(metrics, rule.bound.metric), 1, {})):
+        if rule.runs != "ours" and (symptom := judged(rule, *known(metrics, rule.metric), 1, {})):
             found.append(symptom)
     told: list[Symptom] = []
     for symptom in sorted(found, key=lambda symptom: symptom.since or 0):
@@ -588,8 +559,8 @@ def verdict(data: RunData, found: Sequence[Symptom]) -> str:
     if not steps:
         return "" if found else "The dumps show nothing unhealthy; without a tracker no curve was judged."
     slimes = {ours: own for own, ours in slime_names().items()}
-    bounds = [rule.bound for rule in RULES if rule.bound.over != "size"]
-    logged = [one.metric for one in bounds if one.runs == "slime" or (not one.runs and one.metric in slimes)]
+    of_levels = [rule for rule in RULES if rule.over != "size"]
+    logged = [one.metric for one in of_levels if one.runs == "slime" or (not one.runs and one.metric in slimes)]
     lengths = {slimes.get(key, key): len(known(data.metrics, key)[0]) for key in ("reward/mean", *logged)}
     judged = [name for name, length in lengths.items() if length >= FLOOR_STEPS]
     if not judged:

@@ -67,7 +67,7 @@ ILLNESSES = {
 
 @pytest.mark.parametrize("name", ILLNESSES)
 def test_each_illness_has_its_symptom_from_its_step_on(name):
-    assert {rule.bound.name for rule in RULES if rule.bound.runs == "slime"} - {"loss"} < set(ILLNESSES)
+    assert {rule.name for rule in RULES if rule.runs == "slime"} - {"loss"} < set(ILLNESSES)
     (found,) = found_in(run(**ILLNESSES[name]))
     assert found.name == name and found.lasts
     assert ILL <= found.since <= ILL + 16
@@ -127,15 +127,13 @@ def test_falls_are_dated_by_the_first_bad_step():
 
 
 @pytest.mark.parametrize("count", [1, 2, 48])
-@pytest.mark.parametrize(
-    "rule", [rule for rule in RULES if rule.bound.over == "size"], ids=lambda rule: rule.bound.metric
-)
+@pytest.mark.parametrize("rule", [rule for rule in RULES if rule.over == "size"], ids=lambda rule: rule.metric)
 def test_what_is_broken_from_the_first_step_on_is_found_at_once(rule, count):
     """A gradient norm of 2.9e9 has no step to be compared with."""
-    key, limit = rule.bound.metric, rule.bound.limit
+    key, limit = rule.metric, rule.limit
     metrics = steps_of(count, mismatch__d_pi=0.03) | {key: np.full(count, -1.5 * limit)}
     (found,) = found_in(metrics)
-    assert (found.name, found.since, found.lasts) == (rule.bound.name, 1, True)
+    assert (found.name, found.since, found.lasts) == (rule.name, 1, True)
     assert found_in(metrics | {key: metrics[key] / 2}) == []
 
 
