@@ -21,10 +21,9 @@ import functools
 import importlib
 import importlib.util
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from sat_slime.runs.ray_start import claim
 
@@ -127,8 +126,7 @@ _BODIES: Mapping[str, tuple[str, ...]] = {
 wrong, and nothing would say so."""
 
 
-@dataclass(frozen=True)
-class Form:
+class Form(NamedTuple):
     """A name as one or several versions of slime have it."""
 
     module: str

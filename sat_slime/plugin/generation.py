@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +34,9 @@ Samples = list[Any]
 class Generation:
     """Generates the groups of a stream, whose prompts and results are slime's samples."""
 
-    def __init__(self, stream: Stream[Samples, Samples], lag: int, engines: Callable[[], Any]) -> None:
-        """lag: rollouts between two pushes. engines: makes streaming.py's engines; called when generation starts."""
-        self.stream, self.lag, self._make_engines = stream, lag, engines
+    def __init__(self, stream: Stream[Samples, Samples], lag: int, engines: Any) -> None:
+        """lag: rollouts between two pushes. engines: their `slots`, read when generation has begun, and `generate`."""
+        self.stream, self.lag, self.engines = stream, lag, engines
         self.tasks: dict[Group[Samples, Samples], asyncio.Task[None]] = {}
         self.failure: BaseException | None = None
         self._tending: asyncio.Task[None] | None = None
@@ -54,7 +54,6 @@ class Generation:
         if self.stream.version is None or rollout % self.lag == 0:  # the driver has pushed since the rollout before
             self.stream.version = rollout * self.stream.bound.steps
         if self._tending is None:
-            self.engines = self._make_engines()
             self._tending = asyncio.create_task(self._tend())
         clock = asyncio.get_running_loop().time
         told = clock()

@@ -73,7 +73,20 @@ class StreamingDataSource(RolloutDataSourceWithBuffer):
             over_age=plugin_config(args).driver.over_age,
         )
         lag = max(plugin_config(args).driver.lag, 1)
-        self.generation = Generation(self.stream, lag, lambda: _Engines(args))
+        self.generation = Generation(self.stream, lag, self)
+
+    @property
+    def slots(self) -> int:
+        """The number of samples that the engines decode side by side."""
+        return int(self.args.sglang_server_concurrency * get_rollout_num_engines(self.args))
+
+    async def generate(self, group: Samples) -> Samples:
+        """Generates and rewards a group; samples that a push cut off come back aborted."""
+        parameters = sglang_rollout.GenerateState(self.args).sampling_params.copy()
+        samples: Samples = await sglang_rollout.generate_and_rm_group(
+            self.args, group, sampling_params=parameters, evaluation=False
+        )
+        return samples
 
     def save(self, rollout_id: int) -> None:
         """Saves the position in the data, and the stream beside it. A resume begins prompts in generation anew.
@@ -130,22 +143,3 @@ def streaming_errors(args: Namespace, config: PluginConfig) -> list[str]:
         if getattr(args, name.replace("-", "_"), None)
     ]
     return errors
-
-
-class _Engines:
-    """slime's engines, behind its router."""
-
-    def __init__(self, args: Namespace) -> None:
-        self._args = args
-        self._state = sglang_rollout.GenerateState(args)
-
-    @property
-    def slots(self) -> int:
-        """The number of samples that the engines decode side by side."""
-        return self._args.sglang_server_concurrency * get_rollout_num_engines(self._args)
-
-    async def generate(self, group: Samples) -> Samples:
-        """Generates and rewards a group; samples that a push cut off come back aborted."""
-        return await sglang_rollout.generate_and_rm_group(
-            self._args, group, sampling_params=self._state.sampling_params.copy(), evaluation=False
-        )

@@ -115,7 +115,7 @@ class Run:
     def __init__(self, engines, lag=1, steps=1, max_staleness=1, train=lambda: 10.0, over_age="drop") -> None:
         self.engines, self.lag, self.steps, self.max_staleness, self.train = engines, lag, steps, max_staleness, train
         self.stream = Stream(StalenessBound(max_staleness, steps, PROMPTS), ROLLOUTS, prompt, over_age=over_age)
-        self.generation = Generation(self.stream, lag, lambda: engines)
+        self.generation = Generation(self.stream, lag, engines)
         self.handed: list[Sample] = []
         self.metrics: list[dict] = []
 
