@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import TypeVar
 
 from .. import outside
-from . import clips, gates, penalties, scores, weights
+from . import clips, gates, scores
 from .clips import GRPO, GSPO, PPO, Clip
 from .sat import SAT
 from .stabilizer import Gate, Judge, Radii, Scope, Stabilizer, Surrogate, Weight
@@ -55,11 +55,11 @@ STABILIZERS: dict[str, type[Stabilizer]] = {
     kind.name: kind
     for kind in (
         # bases: those of Table designspace in its order, then the newer ones
-        *(PPO, GRPO, gates.DPPO, penalties.SPO, penalties.DRPO, gates.IcePop, gates.KPop, GSPO, gates.SeqClip),
+        *(PPO, GRPO, gates.DPPO, scores.SPO, scores.DRPO, gates.IcePop, gates.KPop, GSPO, gates.SeqClip),
         *(clips.GMPO, clips.CPGD, gates.M2PO, scores.CISPO, scores.RolloutIS, scores.TOPR, scores.ASPO, scores.GIPO),
-        *(scores.Flash, scores.VESPO, penalties.SAPO, penalties.IPO, penalties.DRO),
+        *(scores.Flash, scores.VESPO, scores.SAPO, scores.IPO, scores.DRO),
         # beside them, in the order in which a method's name has them: a name that ends another comes before it
-        *(SAT, clips.LagPower, clips.BAPO, weights.TIS, weights.SeqTIS, weights.SeqMaskTIS, weights.Decoupled, A3PO),
+        *(SAT, clips.LagPower, clips.BAPO, gates.TIS, gates.SeqTIS, gates.SeqMaskTIS, gates.Decoupled, A3PO),
         *(gates.MISGeo, gates.OPSM, gates.TRMMax, gates.TRMMean, gates.Veto, gates.ESTR, R3, TopP),
     )
 }

@@ -5,8 +5,7 @@ import pytest
 from sat_slime.config import ConfigError, LabConfig, SlimeConfig, dump_config, load_config, load_grid
 from sat_slime.config.loader import key_paths
 from sat_slime.config.source import read_layers
-from sat_slime.objective.gates import DPPO
-from sat_slime.objective.weights import TIS
+from sat_slime.objective.gates import DPPO, TIS
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 SLIME = "runtime: slime\n"

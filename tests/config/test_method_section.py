@@ -7,9 +7,8 @@ from sat_slime.config import ConfigError, build_method, dump_config, load_config
 from sat_slime.config.loader import read_section, vary
 from sat_slime.config.method_section import MethodConfig, method_in, method_switches, unused_settings
 from sat_slime.objective import SAT, Clip, compose, method_names, named_method
-from sat_slime.objective.gates import DPPO, IcePop
+from sat_slime.objective.gates import DPPO, TIS, IcePop
 from sat_slime.objective.method import bases
-from sat_slime.objective.weights import TIS
 from sat_slime.runs.grid import cell_config, plan_cells
 
 CONFIGS = Path(__file__).parents[2] / "configs"

@@ -17,9 +17,8 @@ from sat_slime.objective import (
     method_names,
     named_method,
 )
-from sat_slime.objective.gates import M2PO, IcePop
+from sat_slime.objective.gates import M2PO, TIS, IcePop
 from sat_slime.objective.method import STABILIZERS
-from sat_slime.objective.weights import TIS
 
 
 def test_the_papers_methods_are_the_first_names() -> None:

@@ -23,7 +23,7 @@ from sat_slime.objective import (
     policy_surrogate,
 )
 from sat_slime.objective.gates import DPPO, IcePop, KPop, SeqClip
-from sat_slime.objective.penalties import IPO
+from sat_slime.objective.scores import IPO
 
 every_method = pytest.mark.parametrize("method", METHODS, ids=lambda method: f"{method.name}-{method.denominator}")
 COLUMNS = ("log_probs", "rollout_log_probs", "advantages", "proximal_log_probs", "lags", "entropies")
