@@ -32,7 +32,6 @@ def token_batch(method: Method, batch: Batch, log_probs: list[Tensor], steps: in
 
     Raises:
         ValueError: the batch lacks the log-probs that the method divides by, or weights with.
-        RuntimeError: the lags that the method needs were not told.
     """
     masks, now = _local(batch["loss_masks"], batch), torch.cat(log_probs)
     rollout, proximal = _needed_log_probs(method, batch)
@@ -63,15 +62,7 @@ def _needed_log_probs(method: Method, batch: Batch) -> tuple[list[Tensor] | None
         raise ValueError(
             f"{method.name} needs rollout_log_probs, and the batch has none: the rollout function must return log-probs"
         )
-    if method.denominator not in ("checkpoint", "trainer"):
-        return rollout, None
-    proximal = batch.get("log_probs")
-    if method.denominator == "checkpoint" and not proximal:
-        raise ValueError(
-            f"{method.name}: denominator checkpoint, but the batch has no log_probs of the generating weights, "
-            "which only sat_slime.plugin.driver has slime make"
-        )
-    return rollout, proximal
+    return rollout, batch.get("log_probs") if method.denominator in ("checkpoint", "trainer") else None
 
 
 def _lags(batch: Batch, steps: int) -> Tensor:

@@ -39,7 +39,7 @@ def policy_loss(
         ConfigError: the settings have faults; raised at the first call.
         ValueError: the batch lacks what the method needs.
         FloatingPointError: a number of an active token is not finite; names how many, and the first.
-        RuntimeError: so do the lags of its responses, or the threshold of the step.
+        RuntimeError: no threshold was taken for the step.
     """
     method = plugin_method(args)
     join_step_metrics()
