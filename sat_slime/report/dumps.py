@@ -188,7 +188,7 @@ class Dump:
 
     paths: tuple[Path, ...]
     columns: frozenset[Column] = frozenset()
-    """What it promises of that which only some dumps hold; reading it says what is true."""
+    """What a step of it holds of that which only some dumps hold."""
     rollout: tuple[Path, int] | None = None
     """Folder and number of the rollout of which slime 0.3.1 wrote a file per rank; None: the file is a whole one."""
     rank: int = 0
@@ -201,7 +201,8 @@ def known_dump(path: Path) -> Dump:
     if not isinstance(rollout, int) or not {"samples", "rollout_data"} & payload.keys():
         raise DumpFault("it is a torch file, but no dump of --save-debug-train-data: give only those")
     if "samples" not in payload:
-        return Dump((path,), rollout=(path.parent, rollout), rank=payload.get("rank", 0))
+        rank = payload.get("rank")
+        return Dump((path,), rollout=(path.parent, rollout), rank=rank if isinstance(rank, int) else 0)
     if "format_version" not in payload:
         raise DumpFault(
             "it is a dump of --save-debug-rollout-data, which knows nothing of the trainer: give that of "
@@ -209,8 +210,9 @@ def known_dump(path: Path) -> Dump:
         )
     if payload["format_version"] != 2:
         raise DumpFault(f"its format_version is {payload['format_version']}, and 2 is what can be read here")
-    first = samples[0] if isinstance(samples, list) and samples else None
-    return Dump((path,), frozenset(name for name in get_args(Column) if isinstance(first, dict) and name in first))
+    samples = samples if isinstance(samples, list) else []
+    held = {key for sample in samples if isinstance(sample, dict) for key in sample}
+    return Dump((path,), frozenset(name for name in get_args(Column) if name in held))
 
 
 def read_rollout(paths: Sequence[Path]) -> list[StepBatch]:
@@ -492,17 +494,14 @@ def steps(dumps: Sequence[Dump], needed: frozenset[Column] = frozenset()) -> Ite
         except DumpFault as fault:
             yield Skipped(path, str(fault))
             continue
-        missing = sorted(needed - batches[0].columns) if batches else []
-        if missing:
-            yield Skipped(
-                path,
-                f"it does not hold {' and '.join(missing)}, which one of the methods reads: leave that out",
-            )
-            continue
         while batches:  # each step is freed once it was used
             batch = batches.pop(0)
             if (same := first.setdefault((path.parent, batch.name), path)) != path:
                 yield Skipped(path, f"it is {batch.name} again, which {same.name} holds")
+                continue
+            if missing := sorted(needed - batch.columns):
+                what = f"does not hold {' and '.join(missing)}, which one of the methods reads: leave that out"
+                yield Skipped(path, f"{batch.name} {what}")
                 continue
             yield from (Skipped(path, f"{batch.name}: {text}", whole=False) for text in batch.left_out)
             if not batch.mask.any():

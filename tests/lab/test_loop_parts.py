@@ -19,7 +19,7 @@ pytest.importorskip("httpx", reason="the lab runtime needs the engines: scripts/
 from sat_slime import lab
 from sat_slime.config.schema import LabConfig
 from sat_slime.lab import loop
-from sat_slime.lab.batch import StepResult, lag_metrics
+from sat_slime.lab.batch import lag_metrics
 from sat_slime.lab.checkpoint import LoopState
 from sat_slime.lab.loop import ACKNOWLEDGED, ONE_ACT_S, Interruption, Pipeline, StreamingPipeline
 from sat_slime.lab.process import PartFailure
@@ -73,10 +73,10 @@ class World:
         folder.mkdir(parents=True)
         return self.pipeline.updates
 
-    def train(self, responses, dump):
+    def train(self, responses, dump, every_step):
         self.trained += 1
         self.told.append(f"train {self.trained}")
-        return [StepResult({"step": self.trained})]
+        return [{"step": self.trained}]
 
     def update_weights(self, folder, version):
         assert folder.is_dir()
@@ -284,7 +284,7 @@ class Streamed:
         responses = [
             Response(r.request_id, r.prompt_ids, (0,) * length, zeros, None, "length", versions) for r in requests
         ]
-        return (responses, 1.0) if requests else [StepResult({})]
+        return (responses, 1.0) if requests else [{}]
 
 
 def make_pipeline(world, config, tmp_path) -> StreamingPipeline:
@@ -313,7 +313,7 @@ def test_the_bound_holds_and_nothing_is_lost_over_any_resumes(monkeypatch, tmp_p
         trained |= {response.request_id for response in batch.responses}
         dropped += int(pipeline.metrics["rollout/dropped"])
         beside -= len(pipeline.stream.waiting)
-        assert pipeline._train(batch, dump=False) == [StepResult({})]
+        assert pipeline._train(batch) == [{}]
         beside += len(pipeline.stream.waiting)
         pipeline.iteration += 1
         pipeline.updates += steps

@@ -167,6 +167,18 @@ def test_pi_l_confines_the_replay_to_the_dumps_that_hold_it_unless_nobody_named_
         assert (len(result.rows), result.passed_over, result.left_out) == (1, 1, {})
 
 
+def test_a_step_without_pi_l_beside_one_that_has_it_is_told(tmp_path):
+    columns = rollout(LENGTHS) | {"checkpoint_log_probs": rollout(LENGTHS)["log_probs"]}
+    payload = format_2(columns, [(list(range(8)), [[4], [4]])], 5)
+    for sample in payload["samples"][4:]:
+        del sample["checkpoint_log_probs"]
+    torch.save(payload, tmp_path / "5.pt")
+    result = replay([tmp_path], choose("gspo", ["denominator=checkpoint"]))
+    assert [row.name for row in result.rows] == ["rollout 5, step 1"]
+    (told,) = result.skipped
+    assert told.reason.startswith("rollout 5, step 2 does not hold checkpoint_log_probs, which one of the methods")
+
+
 def test_a_setting_that_some_methods_refuse_leaves_those_out_unless_they_were_named():
     refused = [one for one in choose("usual", ["denominator=checkpoint"]) if one.refused]
     assert {one.label.split()[0] for one in refused} == {"m2po"}
