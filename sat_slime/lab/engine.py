@@ -92,7 +92,7 @@ class Engine:
         """Starts with the weights of a Hugging Face folder as version 0, and waits until the server is healthy.
 
         Raises:
-            EngineFailed: with the end of the log.
+            EngineFailed: with the last error in the log.
         """
         self._scratch = new_scratch()
         self.socket = self._scratch.path / SOCKET
@@ -109,12 +109,12 @@ class Engine:
             if self.process is not None and self.process.poll() is not None:
                 raise EngineFailed(
                     f"SGLang's server ended before it was healthy (exit code {self.process.returncode})"
-                    f"{self._last_words()}{self._log_tail()}"
+                    f"{self._last_words()}; log: {self.log_path}"
                 )
             if time.monotonic() > deadline:
                 raise EngineFailed(
                     f"SGLang's server is not healthy after {rollout.startup_timeout_s:g} s (rollout.startup_timeout_s):"
-                    f" raise it if the machine is slow{self._last_words()}{self._log_tail()}"
+                    f" raise it if the machine is slow{self._last_words()}; log: {self.log_path}"
                 )
             time.sleep(0.1)
 
@@ -185,17 +185,12 @@ class Engine:
             self._scratch.remove()
             self._scratch = None
 
-    def _log_tail(self) -> str:
-        """Return the last lines of the log, as the end of a message."""
-        lines = self.log_path.read_text(errors="replace").splitlines() if self.log_path.exists() else []
-        return "\n    ".join([f"\nIts log {self.log_path} ends with:", *lines[-LOG_TAIL_LINES:]])
-
     def _last_words(self) -> str:
         """Return the last line of the server's log that names an error, or else its last, as the end of a sentence;
         empty when it wrote none."""
-        lines = [line.strip() for line in self._log_tail().splitlines()[2:] if line.strip()]
-        starts = [number for number, line in enumerate(lines, 1) if line.startswith("--- ")]
-        words = lines[starts[-1] if starts else 0 :]
+        log = self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
+        words = [line.strip() for line in log.rpartition("\n--- ")[2].splitlines()[1:] if line.strip()]
+        words = words[-LOG_TAIL_LINES:]
         errors = [line for line in words if re.match(r"\S*(Error|Exception)\b", line)]
         return f"; last in its log: {(errors or words)[-1]}" if words else ""
 

@@ -17,7 +17,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -28,8 +28,6 @@ from torch import Tensor
 from sat_slime.runs.folder import RunFolder, RunFolderError
 from sat_slime.runs.reading import is_lab
 
-TOKENS_PER_MICROBATCH = 32_768
-"""Bound on the tokens of a micro-batch where the dump does not say which there were: the paper's."""
 COLUMNS = ("log_probs", "rollout_log_probs", "advantages", "loss_masks")
 """Columns with a tensor for each response, of as many values as the response has tokens."""
 MORE = (
@@ -71,8 +69,8 @@ class StepBatch:
     """(N,) bool, active tokens."""
     lengths: Tensor
     """(R,) int64 tokens of each response."""
-    microbatches: list[int] | None = None
-    """Responses of each micro-batch, sum R; None where the dump does not say."""
+    microbatches: list[int]
+    """Responses of each micro-batch, sum R."""
     more: Mapping[str, Tensor] = field(default_factory=dict)
     """(N,) float32 columns of MORE, as far as the dump holds them."""
     replayed: bool = False
@@ -95,7 +93,7 @@ class StepBatch:
 
     def part(self, first: int, last: int) -> StepBatch:
         """Return the micro-batches from number `first` to before `last` as a step of their own."""
-        sizes = self.microbatches or [len(self.lengths)]
+        sizes = self.microbatches
         a, b = sum(sizes[:first]), sum(sizes[:last])
         tokens = slice(int(self.lengths[:a].sum()), int(self.lengths[:b].sum()))
         columns = ("log_probs", "rollout_log_probs", "advantages", "mask")
@@ -106,29 +104,13 @@ class StepBatch:
     def spans(self, at_least: int) -> list[StepBatch]:
         """Return the step cut into parts of whole micro-batches, of at least so many tokens each but the last."""
         cuts, tokens, response = [0], 0, 0
-        sizes = self.microbatches or [len(self.lengths)]
-        for number, size in enumerate(sizes, 1):
+        for number, size in enumerate(self.microbatches, 1):
             tokens += int(self.lengths[response : response + size].sum())
             response += size
-            if tokens >= at_least or number == len(sizes):
+            if tokens >= at_least or number == len(self.microbatches):
                 cuts.append(number)
                 tokens = 0
         return [self.part(first, last) for first, last in pairwise(cuts)]
-
-
-def cut(lengths: Tensor, tokens: int) -> list[int]:
-    """Return how many consecutive responses each micro-batch has: as many as fit `tokens` tokens; a longer response
-    stands alone. lengths: (R,) tokens."""
-    sizes: list[int] = []
-    room = 0
-    for length in lengths.tolist():
-        if sizes and length <= room:
-            sizes[-1] += 1
-            room -= length
-        else:
-            sizes.append(1)
-            room = tokens - length
-    return sizes
 
 
 def usable(
@@ -217,25 +199,22 @@ def known_dump(path: Path) -> Dump:
 
 def read_rollout(paths: Sequence[Path]) -> list[StepBatch]:
     """Read the optimizer steps of one rollout, from its file or, of slime 0.3.1, the files of its ranks: the responses
-    in the micro-batches in which they were trained, or in the order of the rollout where the files do not tell them.
-    Raises DumpFault."""
+    in the micro-batches in which they were trained. Raises DumpFault."""
     payloads = [load_payload(path) for path in paths]
     try:
         name = f"rollout {payloads[0]['rollout_id']}"
         ranks = _format_2(payloads[0]) if "samples" in payloads[0] else _format_1(payloads)
-        responses = _trained(ranks)
-        rollouts = len({str(one["rollout"]) for one in responses})
+        steps = _trained(ranks)
+        rollouts = len({str(one["rollout"]) for responses, _ in ranks for one in responses})
         wanted = max((sum(layout.get("global_batch_sizes") or ()) for _, layout in ranks), default=0)
         replayed = payloads[0].get("routing_replay") is True
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise DumpFault(f"its entries are not those of slime ({type(error).__name__} {_line(error)})") from error
     told = [f"it holds {rollouts} of the {wanted} rollouts that were trained: the files of some ranks are missing"]
-    steps: dict[int, list[Response]] = {}
-    for one in responses:
-        steps.setdefault(one["trained"][0] if "trained" in one else 0, []).append(one)
     return [
-        _step(f"{name}, step {i + 1}" if len(steps) > 1 else name, steps[i], told * (rollouts < wanted), replayed)
-        for i in sorted(steps)
+        _step(f"{name}, step {number}" if len(steps) > 1 else name, parts, told * (rollouts < wanted), replayed)
+        for number, parts in enumerate(steps, 1)
+        if any(parts)
     ]
 
 
@@ -294,8 +273,7 @@ def _line(error: BaseException) -> str:
 
 Response = dict[str, Any]
 """COLUMNS, MORE and `truncated` of the file; `length`, its tokens; `place`, its number in the order of the rollout;
-`rollout`, by which slime counts batches; `trained`, its optimizer step, data-parallel rank and micro-batch of that
-rank, where the file tells."""
+`rollout`, by which slime counts batches."""
 Rank = tuple[list[Response], Mapping[str, Any]]
 """Responses of a data-parallel rank, and which of them were in which micro-batch of which step."""
 
@@ -308,11 +286,8 @@ def _format_2(payload: Mapping[str, Any]) -> list[Rank]:
         | {"length": int(sample["response_lengths"]), "place": place, "rollout": sample.get("rollout_ids", place)}
         for place, sample in enumerate(samples)
     ]
-    for key, column in (("rollout_position", "partition"), ("sample_index", "sample_indices")):
-        if all(sample.get(key) is not None for sample in samples):
-            by_id = {sample[key]: response for sample, response in zip(samples, responses, strict=True)}
-            return [([by_id[i] for i in layout[column]], layout) for layout in payload["dp_shards"]]
-    return [(responses, {})]
+    by_place = {sample["rollout_position"]: response for sample, response in zip(samples, responses, strict=True)}
+    return [([by_place[place] for place in layout["partition"]], layout) for layout in payload["dp_shards"]]
 
 
 def _format_1(payloads: Sequence[Mapping[str, Any]]) -> list[Rank]:
@@ -351,38 +326,33 @@ def _check(response: Response) -> None:
             )
 
 
-def _trained(ranks: Sequence[Rank]) -> list[Response]:
-    """Return the responses of all ranks in the order of training."""
-    trained: list[Response] = []
-    steps = set()
-    for rank, (responses, layout) in enumerate(ranks):
+def _trained(ranks: Sequence[Rank]) -> list[list[list[Response]]]:
+    """Return of each optimizer step its micro-batches, rank after rank."""
+    steps: list[list[list[Response]]] = []
+    for responses, layout in ranks:
         for response in responses:
             _check(response)
-        microbatches, per_step = layout.get("micro_batch_indices"), layout.get("num_microbatches")
-        if microbatches is None or per_step is None:
-            trained, per_step = trained + responses, [1]
-        elif sorted(i for part in microbatches for i in part) != list(range(len(responses))):
+        microbatches, per_step = layout["micro_batch_indices"], layout["num_microbatches"]
+        if sorted(i for part in microbatches for i in part) != list(range(len(responses))):
             raise DumpFault("its micro-batches do not hold every response once")
-        elif sum(per_step) != len(microbatches):
+        if sum(per_step) != len(microbatches):
             raise DumpFault(f"it has {len(microbatches)} micro-batches where its optimizer steps have {sum(per_step)}")
-        else:
-            step_of = [step for step, count in enumerate(per_step) for _ in range(count)]
-            trained += [
-                responses[i] | {"trained": (step_of[number], rank, number)}
-                for number, part in enumerate(microbatches)
-                for i in part
-            ]
-        steps.add(len(per_step))
-    if len(steps) != 1:
-        raise DumpFault("its ranks took different numbers of optimizer steps: files of one run's ranks belong together")
-    if twice := sorted(place for place, times in Counter(one["place"] for one in trained).items() if times > 1):
+        steps = steps or [[] for _ in per_step]
+        if len(steps) != len(per_step):
+            raise DumpFault(
+                "its ranks took different numbers of optimizer steps: files of one run's ranks belong together"
+            )
+        parts = iter(microbatches)
+        for step, count in zip(steps, per_step, strict=True):
+            step += [[responses[i] for i in part] for part in islice(parts, count) if part]
+    places = Counter(one["place"] for step in steps for part in step for one in part)
+    if twice := sorted(place for place, times in places.items() if times > 1):
         raise DumpFault(f"{len(twice)} of its responses, the first {twice[0]}, are in more than one of its shards")
-    return trained
+    return steps
 
 
-def _step(name: str, responses: list[Response], told: Sequence[str], replayed: bool) -> StepBatch:
-    if not (own_layout := all("trained" in one for one in responses)):
-        responses = sorted(responses, key=lambda one: one["place"])
+def _step(name: str, parts: list[list[Response]], told: Sequence[str], replayed: bool) -> StepBatch:
+    responses = [one for part in parts for one in part]
     lengths = torch.tensor([one["length"] for one in responses], dtype=torch.int64)
     held = [*COLUMNS, *(key for key in MORE if all(one.get(key) is not None for one in responses))]
     columns = {key: torch.cat([one[key].float() for one in responses]) for key in held}
@@ -395,7 +365,7 @@ def _step(name: str, responses: list[Response], told: Sequence[str], replayed: b
         name=name,
         mask=torch.from_numpy(mask),
         lengths=lengths,
-        microbatches=[*Counter(one["trained"] for one in responses).values()] if own_layout else None,
+        microbatches=[len(part) for part in parts],
         truncated=torch.tensor([bool(flag) for flag in cut_off]) if told_of_all else None,
         left_out=(*told, *left_out),
         more={key: columns.pop(key) for key in held[len(COLUMNS) :]},
@@ -507,4 +477,4 @@ def steps(dumps: Sequence[Dump], needed: frozenset[Column] = frozenset()) -> Ite
             if not batch.mask.any():
                 yield Skipped(path, f"{batch.name} has no active token")
                 continue
-            yield replace(batch, microbatches=batch.microbatches or cut(batch.lengths, TOKENS_PER_MICROBATCH))
+            yield batch

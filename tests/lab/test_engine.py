@@ -308,7 +308,7 @@ def test_replay_lowers_the_mismatch_of_a_bf16_engine_and_what_befalls_it_is_told
         (
             "sys.exit('ValueError: no model' + chr(10) + 'the end')",
             60.0,
-            r"exit code 1\).*log: ValueError: no model\n",
+            r"exit code 1\).*log: ValueError: no model; log: ",
         ),
     ],
 )

@@ -18,7 +18,7 @@ from sat_slime.objective import (
     policy_surrogate,
 )
 from sat_slime.objective.tokens import response_mean_weights
-from sat_slime.report.dumps import cut, find_dumps, steps
+from sat_slime.report.dumps import find_dumps, steps
 from sat_slime.report.gradient import cosines, effective, span_sums, step_thresholds
 from sat_slime.report.replay import ASYNCHRONOUS, answerable, choose, methods_table, replay, write_replay
 from sat_slime.runs.folder import RunFolderError
@@ -74,17 +74,6 @@ def test_spans_and_threads_change_nothing(tmp_path, monkeypatch):
     assert [row.name for row in one.rows] == ["rollout 0", "rollout 1", "rollout 2"]
     pd.testing.assert_frame_equal(one.total, many.total, rtol=1e-7)
     np.testing.assert_allclose(one.cosines(), many.cosines())
-
-
-def test_micro_batches_are_the_dumps_or_cut(tmp_path):
-    slime_file(tmp_path / "0.pt", 0)
-    dumps, _ = find_dumps([tmp_path / "0.pt"])
-    assert [step.microbatches for step in steps(dumps)] == [[4, 4]]
-    payload = format_2(rollout([30_000, 2_000, 1_000]), [([0, 1, 2], [[3]])])
-    del payload["dp_shards"][0]["micro_batch_indices"]
-    torch.save(payload, tmp_path / "0.pt")
-    assert [step.microbatches for step in steps(find_dumps([tmp_path / "0.pt"])[0])] == [[2, 1]]
-    assert cut(torch.tensor([50, 3, 3, 50]), tokens=10) == [1, 2, 1]
 
 
 def test_folders_are_read_by_number_and_ranks_together(tmp_path):
