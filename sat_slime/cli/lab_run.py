@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import importlib.util
-import os
 import signal
 import time
 import traceback
@@ -28,14 +27,12 @@ from sat_slime.cli.any_run import (
     title,
 )
 from sat_slime.cli.terminal import Ending, short, sigterm_as_ctrl_c
-from sat_slime.config import ConfigError, LabConfig, config_errors, config_warnings, dump_config
+from sat_slime.config import ConfigError, LabConfig, config_errors, dump_config
 from sat_slime.config.disk import checksum_faults
-from sat_slime.config.finding import Finding, fail, ok, settings_findings, warn
 from sat_slime.config.jsonl import number, read_rows, write_atomically
 from sat_slime.config.rules import responses_per_iteration
 from sat_slime.lab import checkpoint
 from sat_slime.lab.checkpoint import Checkpoint
-from sat_slime.launch.machine import existing_parent
 from sat_slime.runs.folder import RunFolder, RunFolderError, writable
 from sat_slime.runs.going_back import (
     damaged,
@@ -153,7 +150,7 @@ def _check_initial(initial: Path) -> None:
         )
 
 
-# --------------------------------------------------------------------------------------------------------------- checks
+# ------------------------------------------------------------------------------------------------ what is not installed
 
 ENGINES = {
     "megatron-core": "megatron",
@@ -183,27 +180,6 @@ def installed_version(package: str) -> str | None:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-def lab_findings(config: LabConfig, file: Path) -> Iterator[Finding]:
-    """Yield every check of a run, one after another: its settings, then this machine."""
-    errors = config_errors(config)
-    yield from settings_findings(errors, config_warnings(config))
-    if not errors:
-        yield ok("settings", str(file))
-    folder = RunFolder(Path(config.output_dir).expanduser() / config.name)
-    if folder.has_data():
-        yield warn("run folder", f"{folder.path} holds an earlier run: use --resume, --name or --overwrite")
-    for key, path in (("output_dir", folder.path), ("cache_dir", Path(config.cache_dir))):
-        parent = existing_parent(path)
-        if not (parent.is_dir() and os.access(parent, os.W_OK | os.X_OK)):
-            yield fail(key, f"{parent} cannot be written: choose another {key}")
-    missing = missing_engines()
-    for package in ENGINES:
-        if package in missing:
-            yield fail(package, f"not installed: {INSTALL_ENGINES}")
-        else:
-            yield ok(package, installed_version(package) or "version unknown")
 
 
 # -------------------------------------------------------------------------------------------- from its start to its end

@@ -378,9 +378,9 @@ def how_to_go_on(folder: Path) -> str:
     )
 
 
-def _show(job: Job, console: Console, is_again: bool = False) -> None:
+def _show(job: Job, console: Console, is_again: bool = False) -> JobState | None:
     """Show a job's progress until it ends, by what it writes into the run's folder, which all nodes see: rows, and in
-    its log what it is at and what troubles it.
+    its log what it is at and what troubles it. Returns its state then, None where its cluster does not know it.
 
     is_again: its newest step is told first. Raises JobError where its cluster does not answer any more.
     """
@@ -419,16 +419,14 @@ def _show(job: Job, console: Console, is_again: bool = False) -> None:
                 for row in filter(None, map(parse_object, tail.lines())):
                     tell(row)
             time.sleep(POLL_S * goes_on)
+    return state
 
 
 def follow(job: Job, console: Console) -> Ending:
     """Show the job's progress until it ends or Ctrl-C."""
     folder, record = job.folder, job.record
-    assert job.server is not None
-    state: JobState | None
     try:
-        _show(job, console)
-        state = job.server.state(record.job)
+        state = _show(job, console)
     except KeyboardInterrupt:
         return Ending("interrupted", None, f"the job goes on; {how_to_go_on(folder.path)}")
     except JobError as error:

@@ -377,10 +377,8 @@ class ClusterConfig(Section):
     """The machines on which the run is started, and what is installed there."""
 
     device: Literal["gpu", "cpu"] = "gpu"
-    """cpu: the same run on this machine without a GPU (docs/rehearse.md), on a Ray that is started for it unless an
-    address is given; the GPUs that settings count are then processes."""
-    cpu_dtype: Literal["float32", "bfloat16"] = "float32"
-    """Device cpu: arithmetic of trainer and engines. On GPUs slime's is bfloat16."""
+    """cpu: the same run on this machine without a GPU (docs/rehearse.md), in float32, on a Ray that is started for it
+    unless an address is given; the GPUs that settings count are then processes."""
     address: str | None = None
     """Ray's job server, such as http://10.0.0.1:8265; unset: the one of this machine."""
     gpus_per_node: PositiveInt = 8

@@ -42,7 +42,3 @@ def missing() -> list[str]:
     """Return the modules of INSTEAD that this Python has not. A stand-in for one is of this package."""
     specs = {module: importlib.util.find_spec(module) for module in INSTEAD}
     return [module for module, spec in specs.items() if spec is None or "sat_slime" in type(spec.loader).__module__]
-
-
-DTYPE_VARIABLE = "SAT_SLIME_CPU_DTYPE"
-"""Environment variable with the arithmetic of the trainer: `float32` or `bfloat16`."""

@@ -68,7 +68,7 @@ def _on_a_cpu() -> dict[str, Patch]:
         "torch": stand_in_for_cuda_packages,
         "torch.distributed.rendezvous": listen_on_loopback,
         "slime.utils.accelerator": _patch("slime", "register_cpu"),
-        "slime.backends.megatron_utils.arguments": _patch("slime", "choose_dtype"),
+        "slime.backends.megatron_utils.arguments": _patch("slime", "train_in_fp32"),
         "slime.backends.megatron_utils.initialize": _patch("slime", "accept_numpy_2"),
         "slime.utils.reloadable_process_group": _patch("slime", "forward_newer_collectives"),
         "slime.utils.distributed_utils": _patch("slime", "push_weights_by_gloo"),

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from types import SimpleNamespace
 from typing import Any
 
-from sat_slime.cpu import DTYPE_VARIABLE
 from sat_slime.cpu.cuda import CPU, MEMORY, returning, shown_torch
 
 NEWER_COLLECTIVES = (
@@ -53,11 +51,9 @@ def register_cpu(accelerator: Any) -> None:
     accelerator.set_accelerator(cpu())
 
 
-def choose_dtype(arguments: Any) -> None:
-    """Makes Megatron's parameters fp32 where cluster.cpu_dtype asks for that, as without Megatron's flag --bf16: slime
-    sets `bf16 = not fp16` whatever the flags say."""
-    if os.environ.get(DTYPE_VARIABLE) != "float32":
-        return
+def train_in_fp32(arguments: Any) -> None:
+    """Makes Megatron's parameters fp32, as without Megatron's flag --bf16: slime sets `bf16 = not fp16` whatever the
+    flags say."""
     set_defaults = arguments._set_default_megatron_args
 
     def set_defaults_in_fp32(args: Any) -> Any:

@@ -72,7 +72,9 @@ class Slime:
         """Yield what was asked, for a run whose settings have no fault. on_head_node: the job's driver would run this
         parser."""
         if self.failure and on_head_node:
-            yield fail("flags", f"slime's parser fails here as it would for the job: {self.failure}")
+            told = f"slime's parser fails here as it would for the job: {self.failure}"
+            is_missing = "No module named" in self.failure
+            yield fail("flags", f"{told}: scripts/get-slime.sh installs what slime imports" if is_missing else told)
         elif self.failure:
             yield warn("flags", f"slime's parser could not be asked ({self.failure}): all in {self.source}")
         elif self.failure is not None:

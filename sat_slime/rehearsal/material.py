@@ -181,11 +181,9 @@ def write_model(thin: SlimeConfig, folder: Path, script: Sequence[Sequence[int]]
     embedding, output = tensors["model.embed_tokens.weight"], tensors.get("lm_head.weight")
     if output is not None:
         _follow(embedding, output, script, words=max(4, thin.rollout.max_response_tokens))
-    dtype = thin.cluster.cpu_dtype
-    tensors = {name: tensor.to(getattr(torch, dtype)) for name, tensor in tensors.items()}
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     config = family.hf_config(
-        sizes, model.vocab_size, min(stop_tokens(folder, read_tokenizer(folder)), default=stop or 0), dtype
+        sizes, model.vocab_size, min(stop_tokens(folder, read_tokenizer(folder)), default=stop or 0), "float32"
     )
     config["transformers_version"] = "4.51.0"  # without one transformers takes every tokenizer for a faulty Mistral's
     (folder / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")

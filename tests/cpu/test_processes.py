@@ -70,12 +70,9 @@ seen["types"] = [types_named_cuda()(name)(x), name(x), str(of_float)]
 def defaults(args):
     args.bf16 = not args.fp16
     return args
-seen["bf16"] = []
-for os.environ["SAT_SLIME_CPU_DTYPE"] in ("float32", "bfloat16"):
-    arguments = N(_set_default_megatron_args=defaults, set_default_megatron_args=defaults)
-    slime.choose_dtype(arguments)
-    seen["bf16"] += [arguments._set_default_megatron_args(N(fp16=False)).bf16]
-    seen["bf16"] += [arguments.set_default_megatron_args(N(fp16=False)).bf16]
+arguments = N(_set_default_megatron_args=defaults, set_default_megatron_args=defaults)
+slime.train_in_fp32(arguments)
+seen["bf16"] = [set_(N(fp16=False)).bf16 for set_ in vars(arguments).values()]
 
 seen["meets"] = []
 with socket.socket() as free:
@@ -109,7 +106,7 @@ def seen(tmp_path_factory):
         ("everyone else", [True, True, True, True, "refused"]),  # their torch is torch's own
         ("sent", [True] * 3),  # what Ray sends of Megatron's torch arrives as it
         ("types", ["torch.cuda.FloatTensor", "torch.FloatTensor", "torch.float64"]),  # while the optimizer asks
-        ("bf16", [False, False, True, True]),  # slime is asked for fp32 by its own function
+        ("bf16", [False, False]),  # slime is asked for fp32 by its own function
         ("meets", ["127.0.0.1", True, "value"] * 2),  # process groups meet on loopback, and again where they met
     ],
 )
