@@ -28,7 +28,7 @@ from sat_slime.launch.duration import Measured, duration_lines, measured, words
 from sat_slime.launch.flags import ask_slime, parser_findings
 from sat_slime.launch.job_files import JobRecord, Tail, submit
 from sat_slime.launch.local_ray import LocalRay, how_it_died, is_running, stop_ray
-from sat_slime.launch.memory import ROWS, rows, sizes, table
+from sat_slime.launch.memory import ROWS, rows, sizes
 from sat_slime.launch.ray_jobs import JobError, JobServer, JobState, NoAnswer, given_address, is_this_machine
 from sat_slime.launch.secrets import redact
 from sat_slime.launch.small_run import ray_options
@@ -126,7 +126,7 @@ def describe(plan: SlimePlan, full: bool) -> str:
     """Return the plan, its memory and its time. full: also what would be sent, the command and its environment as a
     shell takes them, and the files."""
     config, train, rollout = plan.config, plan.config.train, plan.config.rollout
-    memory = table(judged) if (judged := rows(config, sizes(config))) else ()
+    memory = [f"{row.what:12}  {row}" for row in rows(config, sizes(config))]
     summary = [
         f"method      {method_and_order(config)}",
         f"trainer     {train.world_size} GPUs on {train.nodes} node(s): tensor parallel {train.tensor_parallel}, data "
@@ -361,7 +361,7 @@ LAST_LINES = 15
 LINES_SEARCHED = 300
 """Lines at the end of the log in which the driver's exception is looked for."""
 _EXCEPTION = re.compile(r"sat_slime: |([A-Za-z_][\w.]*\.)?[A-Z]\w*(Error|Exception|Exit)(: |$)")
-POLL_S = 1.0
+POLL_S = 0.5
 """Seconds between looks at a job that goes on."""
 RECONNECTIONS, RECONNECT_AFTER_S = 5, 2.0
 """How often in a row a cluster that does not answer is asked again, and after how many seconds, times how often."""

@@ -13,7 +13,7 @@ import math
 import os
 import re
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -336,6 +336,13 @@ class Row(NamedTuple):
             return "FAIL"
         return "WARN" if self.total > TIGHT * self.usable else "OK"
 
+    def __str__(self) -> str:
+        """Needed of what there is, the share, who says so, and the parts of what is needed."""
+        if not self.source:
+            return f"{gib(self.total)} GiB: {text_of(self.need)}"
+        share = f"{100 * self.total / self.usable:.0f} %"
+        return f"{gib(self.total)} of {gib(self.usable)} GiB, {share} ({self.source}): {text_of(self.need)}"
+
 
 def rows(config: SlimeConfig, there: Sizes) -> list[Row]:
     """Return what is judged of a run on GPUs; nothing where its model is not counted."""
@@ -357,16 +364,6 @@ def gib(count: float) -> str:
     return f"{count / GIB:,.{1 if count < 10 * GIB else 0}f}"
 
 
-def table(judged: Iterable[Row]) -> list[str]:
-    """Return a line for each kind of memory: needed, there, percent, and the parts of what is needed, in GiB."""
-    lines = [f"{'GiB':12}  {'needs':>6}  {'has':>6}  {'%':>4}"]
-    for row in judged:
-        has, share = (gib(row.usable), f"{100 * row.total / row.usable:.0f}") if row.source else ("?", "")
-        source = f" ({row.source})" if row.source else ""
-        lines.append(f"{row.what:12}  {gib(row.total):>6}  {has:>6}  {share:>4}  {text_of(row.need)}{source}")
-    return lines
-
-
 def memory_findings(config: SlimeConfig, there: Sizes) -> Iterator[Finding]:
     """Yield a finding for each kind of memory: needed, there, the share, and what helps where it does not fit."""
     judged = rows(config, there)
@@ -377,11 +374,9 @@ def memory_findings(config: SlimeConfig, there: Sizes) -> Iterator[Finding]:
     for row in judged:
         if not row.source:
             if row.what == HOST:
-                needs = f"a training node needs {gib(row.total)} GiB: {text_of(row.need)}"
-                yield warn(HOST, f"how much there is is not known here; {needs}")
+                yield warn(HOST, f"how much there is is not known here; a training node needs {row}")
             continue
-        share = f"{100 * row.total / row.usable:.0f} %"
-        text = f"{gib(row.total)} of {gib(row.usable)} GiB, {share} ({row.source}): {text_of(row.need)}"
+        text = str(row)
         if row.mark != "OK":
             needs = "needs" if row.mark == "FAIL" else "needs up to"
             shared = row.what == TRAINING and config.cluster.share_gpu
