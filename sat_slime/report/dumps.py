@@ -208,7 +208,9 @@ def read_rollout(paths: Sequence[Path]) -> list[StepBatch]:
         rollouts = len({str(one["rollout"]) for responses, _ in ranks for one in responses})
         wanted = max((sum(layout.get("global_batch_sizes") or ()) for _, layout in ranks), default=0)
         replayed = payloads[0].get("routing_replay") is True
-    except (KeyError, IndexError, TypeError, AttributeError) as error:
+    except DumpFault:
+        raise
+    except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
         raise DumpFault(f"its entries are not those of slime ({type(error).__name__} {_line(error)})") from error
     told = [f"it holds {rollouts} of the {wanted} rollouts that were trained: the files of some ranks are missing"]
     return [
@@ -346,6 +348,8 @@ def _trained(ranks: Sequence[Rank]) -> list[list[list[Response]]]:
         for step, count in zip(steps, per_step, strict=True):
             step += [[responses[i] for i in part] for part in islice(parts, count) if part]
     places = Counter(one["place"] for step in steps for part in step for one in part)
+    if not places:
+        raise DumpFault("it holds no response that was trained: leave it out")
     if twice := sorted(place for place, times in places.items() if times > 1):
         raise DumpFault(f"{len(twice)} of its responses, the first {twice[0]}, are in more than one of its shards")
     return steps

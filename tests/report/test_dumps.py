@@ -113,6 +113,8 @@ def twice(payload):
         (lambda payload: payload["samples"][0].update(log_probs="text"), "no row of numbers"),
         (lambda payload: payload["samples"][0].update(lags=torch.zeros(1)), "lags has 1 values for a response of 4"),
         (lambda payload: payload["dp_shards"][0].update(num_microbatches=[9, 9]), "has 2 micro-batches where"),
+        (lambda payload: payload["dp_shards"][0].update(num_microbatches=[-1, 3]), "are not those of slime"),
+        (lambda payload: payload.update(dp_shards=[]), "holds no response that was trained"),
         (lambda payload: payload.update(extra=collections.Counter([Namespace])), "holds an object of"),
         (lambda payload: payload.update(extra=Namespace()), "holds an object of argparse.Namespace"),
     ],
