@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import socket
 import struct
 import sys
@@ -62,14 +63,18 @@ def main(question: str) -> None:
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     functions, marker, text, folder, resume = json.loads(question)
-    ray.init(log_to_driver=False, logging_level="ERROR")
+    ray.init(log_to_driver=False, logging_level=logging.ERROR)
     nodes = [node for node in ray.nodes() if node["Alive"]]
     asked = ray.remote(num_cpus=0, max_retries=0)(look)
-    strategies = [NodeAffinitySchedulingStrategy(node["NodeID"], soft=False) for node in nodes]
-    answers = [asked.options(scheduling_strategy=strategy).remote(functions, marker) for strategy in strategies]
+    answers: list[Any] = [
+        asked.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)).remote(
+            functions, marker
+        )
+        for node in nodes
+    ]
     rows = []
     for node, answer in zip(nodes, answers, strict=True):
-        row = {"name": node["NodeManagerAddress"], "gpus": node["Resources"].get("GPU", 0)}
+        row: dict[str, Any] = {"name": node["NodeManagerAddress"], "gpus": node["Resources"].get("GPU", 0)}
         try:
             row |= ray.get(answer, timeout=TIMEOUT_S / 2)
         except Exception as error:
