@@ -52,8 +52,12 @@ def rehearse_run(
     if not isinstance(config, SlimeConfig):
         raise ConfigError([f"{file} is a lab run, which runs on a CPU: sat-slime launch {file}"])
     kept = Path("rehearsals") / config.name
-    if RunFolder(kept).has_data() and not (overwrite or dry_run):
-        raise RunFolderError(f"{kept} is there already: --overwrite deletes it, --set name=NAME makes another")
+    try:
+        if not dry_run:
+            RunFolder(kept).check_new(overwrite)
+    except RunFolderError as error:
+        remedy = "" if overwrite else "--overwrite deletes an earlier rehearsal, "
+        raise RunFolderError(f"{kept} is there already: {remedy}--set name=NAME makes another") from error
     with sigterm_as_ctrl_c(), contextlib.ExitStack() as cleaning:
         scratch = new_scratch()
         cleaning.callback(undisturbed()(scratch.remove))

@@ -62,19 +62,20 @@ def test_a_launch_imports_it_and_says_so(imported, tmp_path):
     assert result.stderr.startswith("importing hostile.base, which the settings name\n")
 
 
-@pytest.mark.parametrize("command", [("prepare", "laptop"), ("rehearse", LAPTOP)])
+@pytest.mark.parametrize("command", ["prepare", "rehearse"])
 @pytest.mark.parametrize("kind", ["folder", "file", "link"])
 def test_what_is_not_ours_is_never_deleted(tmp_path, monkeypatch, command, kind):
     monkeypatch.chdir(tmp_path)
-    thesis, out = tmp_path / "thesis", tmp_path / "out"
+    thesis, out = tmp_path / "thesis", tmp_path / "rehearsals" / "laptop"
     thesis.mkdir()
     (thesis / "model").write_text("years of work")
-    if kind == "folder":
-        out = thesis
-    elif kind == "file":
-        out = thesis / "model"
-    else:
+    out.parent.mkdir()
+    if kind == "link":
         out.symlink_to(thesis)
-    result = sat_slime_command(*command, "--out", out, "--overwrite")
-    assert result.exit_code == 2 and "--out names another" in result.stderr, result.output
-    assert (thesis / "model").read_text() == "years of work"
+    else:
+        (thesis if kind == "folder" else thesis / "model").rename(out)
+    words = ("rehearse", LAPTOP) if command == "rehearse" else ("prepare", "laptop", "--out", out)
+    result = sat_slime_command(*words, "--overwrite")
+    told = "--set name=NAME makes another" if command == "rehearse" else "--out names another"
+    assert result.exit_code == 2 and told in result.stderr, result.output
+    assert (out if kind == "file" else out / "model").read_text() == "years of work"
