@@ -42,7 +42,6 @@ from sat_slime.runs.going_back import (
     refuse_other_settings,
     settings_before,
 )
-from sat_slime.runs.live_view import RunView
 from sat_slime.runs.lock import Holder
 from sat_slime.runs.log import RunLog
 
@@ -230,11 +229,9 @@ def _run(
 ) -> str | None:
     """Run the loop, with view and log, to its end. Returns its error if it failed."""
     config, heading = plan.config, title(folder.path.name, plan.config)
-    done = saved.state.updates if saved else 0
-    with RunView(heading, optimizer_steps(config), console, done) as view:
-        log = None
+    log = RunLog(folder, heading, optimizer_steps(config), console, saved.state.updates if saved else 0)
+    with log:
         try:
-            log = RunLog(folder, view)
             for path in aside:
                 log.message(f"a checkpoint that is not gone on from is now {path}", "warning")
             log.message(f"{heading}, in {folder.path}")
@@ -242,8 +239,7 @@ def _run(
             return None
         except Exception as error:
             with contextlib.suppress(OSError):  # a full disk may be why it failed; its own error is the one to tell
-                if log:
-                    log.message(traceback.format_exc(), "debug")
+                log.message(traceback.format_exc(), "debug")
             return message_of(error)
 
 

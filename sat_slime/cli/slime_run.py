@@ -412,7 +412,7 @@ def _show(job: Job, console: Console, is_again: bool = False) -> JobState | None
                 time.sleep(RECONNECT_AFTER_S * breaks)
             for line in map(read_line, log.lines()):
                 if line.kind == "phase":
-                    view.status({"phase": line.text})
+                    view.status(phase=line.text)
                 elif line.kind == "trouble":
                     view.message(line.text[:LONGEST_LINE], "warning")
             for tail, tell in told:

@@ -46,7 +46,7 @@ class RunView:
             clock: tells seconds, from which the run's speed is computed.
         """
         self._console = console or Console()
-        self._title, self._total, self._clock, self._lock = title, total_steps, clock, threading.Lock()
+        self._title, self._total, self._clock, self._lock = title, total_steps, clock, threading.RLock()
         self._steps, self._phase, self._left = first_step, "", ""
         self._metrics: dict[str, Any] = {}
         self._times: deque[tuple[float, int, int]] = deque(maxlen=RECENT_ITERATIONS)
@@ -70,8 +70,8 @@ class RunView:
         """Shows an evaluation."""
         self._print(eval_line(metrics))
 
-    def status(self, fields: Mapping[str, Any]) -> None:
-        """Takes note of the `phase`, and of how far it is (`done`, `of`)."""
+    def status(self, **fields: Any) -> None:
+        """Takes note of the `phase`, and of how far it is (`done`, `of`); it is not recorded."""
         with self._lock:
             phase = fields.get("phase")
             if phase and phase != self._phase:
@@ -81,7 +81,7 @@ class RunView:
             part = f" {fields['done']}/{fields['of']}" if fields.get("of") else ""
             self._bottom.update(self._how_far(part))
 
-    def message(self, text: str, level: str) -> None:
+    def message(self, text: str, level: str = "info") -> None:
         """Shows a line. level: info, warning or error."""
         self._print(text if level == "info" else f"{level}: {text}")
 

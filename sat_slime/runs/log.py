@@ -1,13 +1,14 @@
-"""A run writes what it measures here: files of the run folder and the view."""
+"""A run writes what it measures here: into the files of its folder, and on the terminal."""
 
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+
+from rich.console import Console
 
 from sat_slime.config.disk import disk_is_full
 from sat_slime.config.jsonl import append_line, keep_rows, number, to_json
@@ -16,27 +17,26 @@ from sat_slime.runs.live_view import RunView, eval_line, live_words
 from sat_slime.runs.reading import row_faults
 
 
-class RunLog:
-    """The log of one run. Its methods may be called from several threads."""
+class RunLog(RunView):
+    """The view of a run that also writes its files. Its methods may be called from several threads."""
 
-    def __init__(self, folder: RunFolder, view: RunView):
+    def __init__(self, folder: RunFolder, title: str, total_steps: int, console: Console, first_step: int = 0):
+        super().__init__(title, total_steps, console, first_step)
         self._folder = folder
-        self._view = view
-        self._lock = threading.RLock()
 
     def step(self, metrics: Mapping[str, Any]) -> None:
         """Record one optimizer step as a line of metrics.jsonl. `metrics["step"]` is the number of updates made."""
         metrics = _numbers(metrics)
         self._append(self._folder.metrics, to_json(metrics))
         self.message("  ".join([f"step {metrics.get('step', '?')}", *live_words(metrics)]), "debug")
-        self._view.step(metrics)
+        super().step(metrics)
 
     def eval(self, metrics: Mapping[str, Any]) -> None:
         """Record one evaluation (step, weights_step, accuracy, n_samples) as a line of eval.jsonl."""
         metrics = _numbers(metrics)
         self._append(self._folder.eval, to_json(metrics))
         self.message(eval_line(metrics), "debug")
-        self._view.eval(metrics)
+        super().eval(metrics)
 
     def samples(self, iteration: int, rows: list[dict[str, Any]]) -> None:
         """Write the responses of one iteration to samples/ITERATION.jsonl, in place of those written before."""
@@ -45,16 +45,12 @@ class RunLog:
             self._folder.samples.mkdir(exist_ok=True)
             path.write_text("".join(to_json(row) + "\n" for row in rows), encoding="utf-8")
 
-    def status(self, **fields: Any) -> None:
-        """Show what happens between steps (`phase`, engine states); it is not recorded."""
-        self._view.status(fields)
-
     def message(self, text: str, level: str = "info") -> None:
         """Add a line to log.txt and to the view. level: debug (log.txt alone), info, warning or error."""
         stamp = datetime.now().isoformat(sep=" ", timespec="seconds")
         self._append(self._folder.log, f"{stamp} {level.upper():7} {text}")
         if level != "debug":
-            self._view.message(text, level)
+            super().message(text, level)
 
     def rewind(self, step: int) -> None:
         """Forget what was logged after optimizer step `step`: a resumed run logs it again. Each file is replaced as a

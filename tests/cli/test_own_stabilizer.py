@@ -22,7 +22,6 @@ from sat_slime.report.methods import label_of
 from sat_slime.report.replay import choose
 from sat_slime.report.run import write_report
 from sat_slime.runs.folder import RunFolder
-from sat_slime.runs.live_view import RunView
 from sat_slime.runs.log import RunLog
 from sat_slime.runs.reading import read_metrics
 
@@ -88,8 +87,7 @@ def test_its_metrics_are_written_and_drawn(package, tmp_path):
     config = load_config(settings(tmp_path, base=PATH))
     built = build_method(config.method)
     folder = RunFolder.create(tmp_path / "run", dump_config(config))
-    view = RunView("run", 20, Console(file=io.StringIO(), width=300))
-    log = RunLog(folder, view)
+    log = RunLog(folder, "run", 20, Console(file=io.StringIO(), width=300))
     for step in range(1, 21):
         accumulator = MetricAccumulator()
         for farthest in (3.0, 3.0 + step / 10):

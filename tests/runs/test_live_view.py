@@ -40,11 +40,11 @@ def test_what_a_step_lacks_is_left_out():
 def test_piped_output_has_phases_before_the_first_step_messages_and_evaluations():
     view, shown = view_of(3)
     with view:
-        view.status({"phase": "warm-up"})
-        view.status({"phase": "warm-up", "done": 1, "of": 2})
+        view.status(phase="warm-up")
+        view.status(phase="warm-up", done=1, of=2)
         view.message("warming up [once]", "info")
         view.step({"step": 1, "reward/mean": 0.5})
-        view.status({"phase": "training"})
+        view.status(phase="training")
         view.eval({"step": 1, "accuracy": 0.5, "n_samples": 8})
         view.eval({})
         scores = {"accuracy": 0.5, "accuracy/low_samples": 0.41, "accuracy/high_samples": 0.59}
@@ -67,7 +67,7 @@ def test_the_bottom_of_a_terminal_says_how_far_it_is(terminal, moves):
             ({"done": 120, "of": 700}, "run [/]  warm-up [/] 120/700  0/240"),
             ({}, "warm-up [/]  0/240"),
         ):
-            view.status({"phase": "warm-up [/]", **fields})
+            view.status(phase="warm-up [/]", **fields)
             view._bottom._live.refresh()
             assert (words in console.file.getvalue()) == moves
         view.step({"step": 20})

@@ -1,10 +1,11 @@
+import io
 import json
 import math
 import os
 import threading
-from unittest import mock
 
 import pytest
+from rich.console import Console
 
 from sat_slime.config.jsonl import read_rows
 from sat_slime.runs.folder import RunFolder
@@ -17,13 +18,8 @@ def folder(tmp_path):
 
 
 @pytest.fixture
-def view():
-    return mock.Mock()
-
-
-@pytest.fixture
-def log(folder, view):
-    return RunLog(folder, view)
+def log(folder):
+    return RunLog(folder, "run", 200, Console(file=io.StringIO()))
 
 
 def test_every_line_is_on_disk_at_once(folder, log):
@@ -54,8 +50,7 @@ def test_rewind_forgets_what_came_after(folder, log):
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is always full")
-def test_a_full_disk_names_the_file_and_the_remedy_and_the_rest_is_kept(folder, view):
-    log = RunLog(folder, view)
+def test_a_full_disk_names_the_file_and_the_remedy_and_the_rest_is_kept(folder, log):
     log.eval({"step": 0, "accuracy": 0.5})
     folder.metrics.symlink_to("/dev/full")
     with pytest.raises(OSError, match=r"cannot write .*metrics\.jsonl: No space left.*free space.*--resume"):

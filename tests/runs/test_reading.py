@@ -1,12 +1,13 @@
 """A run folder's files, whatever is there of them: written whole, and read with what a kill or a disk left."""
 
+import io
 import json
 import math
-from unittest import mock
 
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 from synthetic import write_run
 
 from sat_slime.config.jsonl import append_row, keep_rows, read_rows, to_json, write_atomically
@@ -96,6 +97,6 @@ def test_a_damaged_line_is_told_and_its_run_does_not_count(tmp_path, name):
     (said,) = [line for line in limits(collect([path])) if "Not counted" in line]
     assert told in said
     assert any("1 not whole (1 with damaged rows)" in line for line in summary(collect([path]), []))
-    view = mock.Mock()
-    RunLog(folder, view).rewind(6)
-    assert [call.args[0] for call in view.message.call_args_list] == [told] and told in folder.log.read_text()
+    console = Console(file=io.StringIO(), width=300)
+    RunLog(folder, "run", 9, console).rewind(6)
+    assert console.file.getvalue() == f"warning: {told}\n" and told in folder.log.read_text()

@@ -87,7 +87,7 @@ def test_an_interrupt_before_the_runtime_runs(runtime, monkeypatch, tmp_path):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(lab_run, "RunView", interrupted)
+    monkeypatch.setattr(lab_run, "RunLog", interrupted)
     result = sat_slime_command("launch", TINY)
     assert result.exit_code == 130
     assert "go on with: sat-slime launch runs/tiny --resume" in result.stdout
