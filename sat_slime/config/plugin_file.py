@@ -6,6 +6,7 @@ one flag turns a method on, and leaving it out turns it off.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -37,61 +38,26 @@ IN_A_SCRIPT = {
 """Further ones where slime's own training script runs. Our driver has a trainer of its own."""
 R3 = ("use_rollout_routing_replay", "use_routing_replay")
 """slime's arguments for R3. It makes the second of the first before it reads the file."""
-LEFT_OUT = ("use_tis", "use_opsm")
-"""slime's arguments that it would leave out of a custom loss; the methods bring their own."""
 LISTS = ("rollout_sample_hook_path",)
 """slime's arguments that are lists."""
 ONLY_OUR_DRIVER = (
     "which only this package's driver knows: start `-m sat_slime.plugin.driver` in the place of the script's training "
     "file, or take another method"
 )
+FILE = Path(__file__).parents[1] / "configs" / "plugin" / "sat.yaml"
 
 
-FILE = """\
-# {label} in a launch script of slime. Add to the script
-#     --custom-config-path {file}
-# and nothing else; without that flag the script is as it was. slime sets each key of this file as the
-# argument of that name, whatever the script says.
-#     sat-slime check {file}           says whether the file is sound
-
-sat_slime:
-  method: {name}  # or a section: {{base: gspo, sat: {{alpha: 0.8}}}}; sat-slime methods
-  # Radii are the script's --eps-clip, --eps-clip-high and --eps-clip-c; KL and entropy its flags too.
-  # run_dir: /shared/runs/name  # writes metrics.jsonl there, for sat-slime report and diagnose
-
-# Where slime calls the plugin. A function of your own in the place of one of these has to call it.
-{called}
-
-# slime leaves these out of every loss but its own: grpo-tis and grpo-opsm are methods.
-{left_out}
-{replays}"""
-
-
-def plugin_file(name: str, file: str = "sat.yaml") -> str:
-    """Return the text of the file for a named method.
-
-    Args:
-        file: its name.
-
-    Raises:
-        ConfigError: there is no such method, or it cannot run in a script of slime's.
-    """
+def plugin_file(name: str) -> str:
+    """Return the text of the file for a named method. Raises ConfigError where there is none of that name, or it cannot
+    run in a script of slime's."""
     try:
         method = named_method(name)
     except ValueError as error:
         raise ConfigError([f"--method {name}: {error}"]) from None
     if errors := not_in_a_script(method):
         raise ConfigError([f"--method {name}: {error}" for error in errors])
-    paths = {key: f"[{path}]" if key in LISTS else path for key, path in (CALLED | IN_A_SCRIPT).items()}
-    replays = "\n# R3: the trainer replays the experts that the engines chose. For models with experts alone.\n"
-    return FILE.format(
-        label=method.label,
-        name=name,
-        file=file,
-        called="\n".join(f"{key}: {path}" for key, path in paths.items()),
-        left_out="\n".join(f"{key}: false" for key in LEFT_OUT),
-        replays=replays + "".join(f"{key}: true\n" for key in R3) if method.routing_replay else "",
-    )
+    text = FILE.read_text(encoding="utf-8").replace("SAT-GSPO", method.label).replace("sat-gspo", name)
+    return re.sub("^# (?=use_)", "", text, flags=re.MULTILINE) if method.routing_replay else text
 
 
 def read_plugin(value: Any) -> PluginConfig:

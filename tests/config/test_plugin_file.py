@@ -58,7 +58,7 @@ def test_faults_of_a_file_are_told_with_their_remedy(tmp_path, change, says):
 
 
 def test_a_file_of_a_run_is_none_of_these():
-    assert not any(is_plugin_file(path) for path in CONFIGS.rglob("*.yaml"))
+    assert [path.name for path in CONFIGS.rglob("*.yaml") if is_plugin_file(path)] == ["sat.yaml"]
     assert not is_plugin_file(CONFIGS)
 
 

@@ -11,7 +11,6 @@ from whole_run import COMMAND, FILE, WholeRun, environment
 
 from sat_slime.config import load_config
 from sat_slime.launch.command import PLUGIN_FLAGS, run_folder, slime_command
-from sat_slime.launch.job_files import write_files
 from sat_slime.launch.local_ray import start_ray, stop_ray
 from sat_slime.launch.ray_jobs import JobServer
 from sat_slime.launch.small_run import OBJECT_STORE_BYTES, RAY_ENVIRONMENT
@@ -43,7 +42,6 @@ def script(slime):
     overrides = [text for option, text in itertools.pairwise(words) if option == "--set"]
     config = load_config(FILE, overrides, {"name": "own", "method": "gspo"})
     sent = slime_command(config, run_folder(config))
-    write_files({path: text for path, text in sent.files.items() if "sat_slime" not in path})
     python, _, _, *words = sent.command
     starts = [i for i, word in enumerate(words) if word.startswith("--")]
     flags = [words[start:end] for start, end in zip(starts, [*starts[1:], len(words)], strict=True)]
