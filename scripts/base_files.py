@@ -35,7 +35,8 @@ HEADS: dict[type[Section], str] = {
     SlimeConfig: (
         "Every setting of ours of a run on slime with its default, and the flags of slime that a run has by default. A "
         "run's own file extends one of ../models, which describe a model, and names what it changes; "
-        "`--set section.key=value` changes one more. The paper's own values, with their sources, are in ../paper."
+        "`--set section.key=value` changes one more. The paper's own values, with their sources, are in ../paper. "
+        "Defaults of slime's flags are read from here: change them here."
     ),
 }
 """The text at the top of each file."""

@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, TypeVar, cast
 
 from pydantic import (
@@ -36,6 +37,7 @@ from sat_slime.config.schema import (
     Section,
 )
 from sat_slime.config.section import COMPUTES_NOTHING, MAY_CHANGE_ON_RESUME, OWN_TO_A_CELL, refused
+from sat_slime.config.source import plain_values
 from sat_slime.models.families import FAMILIES, ModelFamily, family_by_flags
 
 FlagValue = bool | int | float | str | list[int | float | str]
@@ -52,52 +54,10 @@ LocalPath = Annotated[str, AfterValidator(_as_absolute)]
 Nucleus = Annotated[float, Field(gt=0, le=1)]
 
 
-DEFAULTS: dict[str, FlagValue] = {
-    "actor-num-nodes": 1,
-    "actor-num-gpus-per-node": 4,
-    "rollout-num-gpus": 4,
-    "rollout-num-gpus-per-engine": 2,
-    "input-key": "prompt",
-    "label-key": "label",
-    "apply-chat-template": True,
-    "rollout-shuffle": True,
-    "balance-data": True,
-    "rollout-batch-size": 256,
-    "n-samples-per-prompt": 16,
-    "rollout-max-response-len": 8192,
-    "rollout-temperature": 1.0,
-    "rollout-top-p": 1.0,
-    "rollout-top-k": -1,
-    "sglang-mem-fraction-static": 0.8,
-    "sglang-server-concurrency": 512,
-    "tensor-model-parallel-size": 1,
-    "pipeline-model-parallel-size": 1,
-    "context-parallel-size": 1,
-    "expert-model-parallel-size": 1,
-    "expert-tensor-parallel-size": 1,
-    "use-dynamic-batch-size": True,
-    "max-tokens-per-gpu": 8192,
-    "recompute-granularity": "full",
-    "optimizer": "adam",
-    "lr": 1e-6,
-    "lr-decay-style": "constant",
-    # Without it Megatron refuses to go on with another number of iterations, on which a constant rate does not depend.
-    "override-opt_param-scheduler": True,
-    "weight-decay": 0.1,
-    "adam-beta1": 0.9,
-    "adam-beta2": 0.98,
-    "adam-eps": 1e-8,
-    "clip-grad": 1.0,
-    "attention-dropout": 0.0,
-    "hidden-dropout": 0.0,
-    "accumulate-allreduce-grads-in-fp32": True,
-    "attention-softmax-in-fp32": True,
-    "eval-interval": 20,
-    "n-samples-per-eval-prompt": 1,
-    "save-interval": 20,
-    "use-tensorboard": True,
-}
-"""Flags that a run has where its file gives them no other value, as in slime's own scripts. false leaves one out."""
+DEFAULTS: dict[str, FlagValue] = plain_values(Path(__file__).parents[1] / "configs" / "slime" / "base.yaml")["slime"]
+"""Flags that a run has where its file gives them no other value, as in slime's own scripts; false leaves one out.
+Without override-opt_param-scheduler Megatron refuses to go on with another number of iterations, on which a constant
+rate does not depend."""
 
 FREE_ON_RESUME = frozenset(
     {
