@@ -169,8 +169,8 @@ def policy_loss(
     token_weights: Tensor,
     settings: LossConfig,
     *,
+    entropy: Tensor,
     ref_log_probs: Tensor | None = None,
-    entropy: Tensor | None = None,
     threshold: Tensor | float | None = None,
 ) -> tuple[Tensor, dict[str, SupportsFloat], Result]:
     """Return sum_t w_t (-S_t + kl_coef k3_t - entropy_coef H_t) over the tokens of one micro-batch, to be minimized;
@@ -193,10 +193,9 @@ def policy_loss(
         kl = (weights * low_variance_kl(batch.log_probs.to(dtype), ref_log_probs).where(mask, 0.0)).sum()
         metrics["loss/kl"] = kl.detach()
         total = total + settings.kl_coef * kl if settings.kl_coef else total
-    if entropy is not None:
-        mean_entropy = (weights * entropy.to(dtype).where(mask, 0.0)).sum()
-        metrics["loss/entropy"] = mean_entropy.detach()
-        total = total - settings.entropy_coef * mean_entropy if settings.entropy_coef else total
+    mean_entropy = (weights * entropy.to(dtype).where(mask, 0.0)).sum()
+    metrics["loss/entropy"] = mean_entropy.detach()
+    total = total - settings.entropy_coef * mean_entropy if settings.entropy_coef else total
     return total, {"loss/total": total.detach(), **metrics, **surrogate.metrics}, surrogate
 
 
@@ -364,12 +363,6 @@ class Trainer:
     def log_probs(self, network: Callable[..., Tensor], micro: MicroBatch, *, replay: bool) -> Tensor:
         """Return (R,) log pi of the response tokens; see `_logits`."""
         return token_log_probs(self._logits(network, micro, replay=replay), micro.output_ids)[0]
-
-    @torch.no_grad()
-    def score(self, responses: Sequence[Response], replay: bool) -> np.ndarray:
-        """Return (tokens,) log pi of responses in their order under the current weights. replay: as of `_logits`."""
-        parts = [self.log_probs(self.model, micro, replay=replay) for micro in self._microbatches(responses)]
-        return torch.cat(parts).numpy()
 
     @torch.no_grad()
     def score_canary(self, sequences: Sequence[Sequence[int]]) -> np.ndarray:

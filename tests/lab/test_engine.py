@@ -14,6 +14,7 @@ import psutil
 import pytest
 import torch
 from trainer_process import in_trainer
+from trainer_process import scored as log_pi
 from waiting import assert_gone
 
 from sat_slime.config.schema import LabConfig, ModelConfig
@@ -201,7 +202,7 @@ def scores(trainer, folder: str, responses) -> dict[str, float]:
     if trainer.config.model.is_moe:
         shifted = [dataclasses.replace(r, routed_experts=np.roll(r.routed_experts, 1, axis=0)) for r in responses]
         ways |= {"replayed": (responses, True), "shifted": (shifted, True)}
-    return {name: float(np.abs(trainer.score(*way) - mu).mean()) for name, way in ways.items()}
+    return {name: float(np.abs(log_pi(trainer, *way) - mu).mean()) for name, way in ways.items()}
 
 
 @pytest.mark.engine

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from made_up_batch import make_batch
 from megatron.core.transformer.moe.router_replay import RouterReplay, RouterReplayAction
 from safetensors.torch import load_file
-from trainer_process import in_trainer, make_config, make_initial, make_samples
+from trainer_process import in_trainer, make_config, make_initial, make_samples, scored
 
 from sat_slime.config.method_section import method_switches
 from sat_slime.config.schema import LabConfig, LossConfig
@@ -314,7 +314,7 @@ def one_batch(trainer, initial: str) -> tuple:
     trainer.load_initial(Path(initial))
     trainer.updates = START
     samples = near(trainer.config)
-    return trainer.score(samples, replay=False), trainer.train(samples)
+    return scored(trainer, samples, False), trainer.train(samples)
 
 
 def test_a_method_gets_the_lags_of_the_tokens_at_each_step_of_a_rollout(initial):

@@ -74,6 +74,13 @@ def _enter(_, worker, config, folder, arguments):
     torch.save(worker(Trainer(config), *arguments), f"{folder}/found.pt")
 
 
+@torch.no_grad()
+def scored(trainer, responses, replay: bool) -> np.ndarray:
+    """log pi of each token of the responses, in their order, under the trainer's weights."""
+    micros = trainer._microbatches(responses)
+    return torch.cat([trainer.log_probs(trainer.model, micro, replay=replay) for micro in micros]).numpy()
+
+
 def make_initial(trainer, folder: str) -> dict:
     trainer.export_weights(Path(folder))
     return {}

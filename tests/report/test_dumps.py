@@ -130,7 +130,7 @@ def test_what_is_wrong_is_said(damage, said, tmp_path):
     ("key", "value"),
     [
         ("rollout_log_probs", float("-inf")),
-        ("rollout_log_probs", 5.0),
+        ("rollout_log_probs", 0.5),
         ("rollout_log_probs", -9999.0),
         ("log_probs", float("nan")),
         ("log_probs", -7e34),
