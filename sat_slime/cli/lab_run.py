@@ -27,8 +27,9 @@ from sat_slime.cli.any_run import (
     title,
 )
 from sat_slime.cli.terminal import Ending, short, sigterm_as_ctrl_c
-from sat_slime.config import ConfigError, LabConfig, config_errors, dump_config
+from sat_slime.config import ConfigError, LabConfig, config_errors, config_warnings, dump_config
 from sat_slime.config.disk import checksum_faults
+from sat_slime.config.finding import Finding, fail, ok, settings_findings
 from sat_slime.config.jsonl import number, read_rows, write_atomically
 from sat_slime.config.rules import responses_per_iteration
 from sat_slime.lab import checkpoint
@@ -149,7 +150,7 @@ def _check_initial(initial: Path) -> None:
         )
 
 
-# ------------------------------------------------------------------------------------------------ what is not installed
+# --------------------------------------------------------------------------------------------------------------- checks
 
 ENGINES = {
     "megatron-core": "megatron",
@@ -171,6 +172,19 @@ def refuse_without_engines() -> None:
     """Raise ConfigError where packages are missing."""
     if missing := missing_engines():
         raise ConfigError([f"the lab runtime needs {', '.join(missing)}: {INSTALL_ENGINES}"])
+
+
+def lab_findings(config: LabConfig, file: Path) -> Iterator[Finding]:
+    """Yield every check of a run: its settings, then the engines."""
+    errors = config_errors(config)
+    yield from settings_findings(errors, config_warnings(config))
+    if not errors:
+        yield ok("settings", str(file))
+    missing = missing_engines()
+    yield from (fail(package, f"not installed: {INSTALL_ENGINES}") for package in missing)
+    yield from (
+        ok(package, installed_version(package) or "version unknown") for package in ENGINES if package not in missing
+    )
 
 
 def installed_version(package: str) -> str | None:

@@ -25,15 +25,15 @@ COLOURS = {"OK": "green", "WARN": "yellow", "FAIL": "bold red"}
 def check(
     file: Annotated[
         Path,
-        typer.Argument(help="A YAML file: of a run of slime or of init plugin; or a run's folder.", show_default=False),
+        typer.Argument(help="A YAML file: of a run, or of init plugin; or a run's folder.", show_default=False),
     ],
     overrides: OverridesAsInLaunch = None,
 ) -> None:
-    """Check the settings of a run of slime and this machine: lists problems and fixes.
+    """Check a run's settings and this machine: lists problems and fixes.
 
-    The cluster that cluster.address names is checked by a small job that
-    uses no GPU. Time and cost are estimated, by what the run has measured
-    where its folder is given.
+    Of a run of slime, the cluster that cluster.address names is checked by a
+    small job that uses no GPU, and time and cost are estimated, by what the
+    run has measured where its folder is given.
 
         sat-slime check configs/paper/qwen3-30b-a3b.yaml
     """
@@ -64,10 +64,13 @@ def findings_of(file: Path, overrides: Sequence[str]) -> Iterator[Finding]:
         yield from settings_findings(error.errors)
         return
     if isinstance(config, LabConfig):
-        raise ConfigError([f"{file} is a lab run: check it with sat-slime launch {file} --dry-run"])
-    from sat_slime.cli.slime_run import slime_findings
+        from sat_slime.cli.lab_run import lab_findings
 
-    yield from slime_findings(config, file, folder)
+        yield from lab_findings(config, file)
+    else:
+        from sat_slime.cli.slime_run import slime_findings
+
+        yield from slime_findings(config, file, folder)
 
 
 def _columns(finding: Finding) -> tuple[str, str, str]:

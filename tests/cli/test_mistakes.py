@@ -71,7 +71,6 @@ launch child.yaml | child.yaml:1 | gone.yaml | relative
 launch notes.txt | notes.txt:1 | 'my notes'
 launch grid.yaml | sat-slime grid grid.yaml
 check grid.yaml | sat-slime grid grid.yaml
-check quickstart.yaml | is a lab run | sat-slime launch quickstart.yaml --dry-run
 grid quickstart.yaml | sat-slime launch quickstart.yaml
 grid grid.yaml --only nothing | --only nothing | sat-grpo-r3 | 1, 8
 grid lagz.yaml | lagz.yaml:21 | 'lagz' | 'lags'
