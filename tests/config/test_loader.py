@@ -157,9 +157,9 @@ def test_a_flag_of_a_file_below_can_be_changed_and_left_out(tmp_path):
 
 def test_paths_are_absolute(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    config = load(tmp_path, SLIME + "slime: {save: a, prompt-data: ~/p, eval-prompt-data: [s, b]}")
+    config = load(tmp_path, SLIME + "slime: {save: a, prompt-data: ~/p, eval-prompt-data: [s, b, t, c]}")
     assert config.checkpoint.folder == str(tmp_path / "a") and config.data.prompts == str(Path.home() / "p")
-    assert config.eval.prompts == {"s": str(tmp_path / "b")}
+    assert config.eval.prompts == {"s": str(tmp_path / "b"), "t": str(tmp_path / "c")}
 
 
 def test_sizes_are_read_from_the_architecture():

@@ -25,6 +25,7 @@ def laptop(*overrides):
         (["pipeline.lag=2"], 10 + 1 / 2),  # trained meanwhile
         (["pipeline.lag=2", "slime.save-interval=1"], 10 + 1 / 2),  # saved meanwhile
         (["pipeline.lag=2", "slime.eval-interval=2"], 10 + 1 / 2 + 3 / 2),
+        (["pipeline.lag=1", "pipeline.mode=streaming", "slime.eval-interval=2"], 10 + 1),  # evaluated meanwhile
     ],
 )
 def test_what_is_done_beside_what(tmp_path, overrides, seconds):

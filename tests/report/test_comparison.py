@@ -22,6 +22,8 @@ from sat_slime.report.frames import collect
 from sat_slime.report.methods import MAIN_TABLE
 from sat_slime.report.stats import contrasts, scores_of
 
+PAPER = Path(__file__).parents[3] / "shared" / "paper" / "stale-but-stable.tex"
+
 
 def test_the_answer_stands_first_then_one_chart_then_the_table_beside_the_paper(grid, page):
     order = [
@@ -103,6 +105,38 @@ def test_main_table(collection, grid, page):
         (row,) = (row for row in csv.DictReader(file) if row["method"] == "gspo")
     assert (row["paper AIME24 %"], row["paper collapsed"], row["collapsed"], row["seeds"]) == ("31.46", "1", "1", "3")
     assert MAIN_TABLE["gspo", 8].d_pi == float(row["paper d_pi"]) and 0 < float(row["best mean"]) < 1
+
+
+def test_the_papers_table_is_its_own():
+    if not PAPER.exists():
+        pytest.skip("the paper's source is not here")
+    rows = {}
+    for line in PAPER.read_text().partition(r"\label{tab:main-combined}")[2].partition(r"\bottomrule")[0].splitlines():
+        plain = re.sub(r"~?\\cite\w*\{[^}]*\}|\\textcolor\{\w+\}|\\(textbf|underline|satr)\b|[{}]", "", line)
+        name, *numbers = (cell.strip().rstrip("\\ ") for cell in plain.split("&"))
+        if len(numbers) == 4 and "(" in numbers[0]:
+            method = name.replace("-G", "SAT-G", 1).replace(" w/ ", "-").lower()
+            for lag, score, d_pi in ((1, numbers[0], numbers[2]), (8, numbers[1], numbers[3])):
+                best, step = score.rstrip(" )").split(" (")
+                rows[method, lag] = (float(best), int(step.split()[0]), float(d_pi), "collapse" in step)
+    assert len(rows) == 26
+    assert {key: (cell.score, cell.step, cell.d_pi, cell.collapsed) for key, cell in MAIN_TABLE.items()} == rows
+
+
+def test_numbers_are_shown_in_their_units(collection):
+    for table, names in (
+        (main_table(collection, 8), {"best": "best, %", "late": "late, %", "d_pi": "d_pi, nats"}),
+        (difference_table(contrasts(collection)), {"best": "best", "late": "late", "d_pi": "d_pi, nats"}),
+    ):
+        compared = 0
+        for row, (_, texts) in zip(table.frame.to_dict("records"), table.rows(), strict=True):
+            shown = dict(zip(table.head, texts, strict=True))
+            for quantity, name in names.items():
+                if number := re.match(r"[+−]?\d+\.(\d+)", str(shown[name])):
+                    mean = row[f"{quantity} mean"] * (1 if quantity == "d_pi" else 100)
+                    assert float(number[0].replace("−", "-")) == pytest.approx(mean, abs=0.51 * 10 ** -len(number[1]))
+                    compared += 1
+        assert compared > 2 * len(table.frame)
 
 
 def test_every_run_is_listed_with_what_became_of_it(collection):

@@ -248,6 +248,7 @@ WRONG = {
         (r"\begin{pmatrix}1&2\\3&4\end{pmatrix}", r"\boxed{\begin{vmatrix} 1 & 2 \\ 3 & 4 \end{vmatrix}}"),
         ("(3, -0.5)", r"\boxed{P = (-\tfrac12, 3)}"), ("(1,-2,3)", r"\boxed{\langle 1, 2, 3 \rangle}"),
         (r"\begin{pmatrix}1&2\\3&4\end{pmatrix}", r"\boxed{\begin{pmatrix} 1 & 3 \\ 2 & 4 \end{pmatrix}}"),
+        (r"\begin{pmatrix}1&2\end{pmatrix}", r"\boxed{\begin{pmatrix} 1 \\ 2 \end{pmatrix}}"),
     ],
     "units": [
         ("12 cm^2", r"\boxed{12 cm^3}"), (r"5 \text{ cents}", r"\boxed{\$5}"),
