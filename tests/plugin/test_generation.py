@@ -62,8 +62,8 @@ def simulate(coroutine):
 
 
 class Engines:
-    """Engines that take a second for a token of a sample. A push cuts off what they decode, and holds requests until it
-    is over."""
+    """Engines that take a second for a token of a sample, and a moment to answer, so that none ends as the stream
+    looks. A push cuts off what they decode, and holds requests until it is over."""
 
     def __init__(self, slots=12, length=lambda index: 8) -> None:
         self.slots, self.length = slots, length
@@ -83,12 +83,13 @@ class Engines:
         rest = self.length(sample.index) - sample.response_length
         self.decoding += 1
         try:
-            await asyncio.wait_for(self.interrupt.wait(), rest)
+            await asyncio.wait_for(self.interrupt.wait(), rest + 0.25)
         except asyncio.TimeoutError:
             self.most = max(self.most, self.decoding)  # what was cancelled meanwhile is gone by now
             tokens, sample.status = rest, Status.COMPLETED
         else:
-            tokens, sample.status = int(asyncio.get_running_loop().time() - started), Status.ABORTED
+            passed = int(asyncio.get_running_loop().time() - started)
+            tokens, sample.status = min(passed, rest - 1), Status.ABORTED
         finally:
             self.decoding -= 1
         sample.response_length += tokens
