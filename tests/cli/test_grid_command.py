@@ -6,7 +6,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -170,12 +169,19 @@ def is_alive(process):
         return False
 
 
-def test_a_cell_that_is_worked_on_is_waited_for(told):
+def test_a_cell_that_is_worked_on_is_waited_for(told, monkeypatch):
     sat_slime_grid("grid.yaml", "--only", "gspo@1", "--seeds", "0")
     run = RunFolder(f"grids/small/runs/{CELLS[1]}")
     run.path.mkdir()
     run.lock()
-    threading.Timer(0.5, run.unlock).start()
+    asked = RunFolder.holder
+
+    def until_it_is_seen(folder):
+        if holder := asked(folder):
+            run.unlock()
+        return holder
+
+    monkeypatch.setattr(RunFolder, "holder", until_it_is_seen)
     result = sat_slime_grid("grid.yaml", "--only", "gspo@2", "--seeds", "0")
     assert result.exit_code == 0 and starts(told) == CELLS[:2]
     assert f"{CELLS[1]}: another process works on it: waiting for that" in result.stdout
