@@ -52,12 +52,19 @@ def rehearse_run(
     if not isinstance(config, SlimeConfig):
         raise ConfigError([f"{file} is a lab run, which runs on a CPU: sat-slime launch {file}"])
     kept = Path("rehearsals") / config.name
+    if kept.absolute() == run_folder(config).absolute():
+        raise ConfigError([f"output_dir is {config.output_dir}: its rehearsal would stand in the run's own place"])
+    if not dry_run and kept.is_symlink():
+        raise RunFolderError(f"{kept} is a link, and what it leads to is not deleted: --set name=NAME makes another")
     try:
         if not dry_run:
             RunFolder(kept).check_new(overwrite)
     except RunFolderError as error:
-        remedy = "" if overwrite else "--overwrite deletes an earlier rehearsal, "
-        raise RunFolderError(f"{kept} is there already: {remedy}--set name=NAME makes another") from error
+        ours = RunFolder(kept).is_run()
+        if ours and overwrite:
+            raise
+        why = "there already: --overwrite deletes an earlier rehearsal," if ours else "no run's, and is not deleted:"
+        raise RunFolderError(f"{kept} is {why} --set name=NAME makes another") from error
     with sigterm_as_ctrl_c(), contextlib.ExitStack() as cleaning:
         scratch = new_scratch()
         cleaning.callback(undisturbed()(scratch.remove))

@@ -16,10 +16,15 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def disk_is_full(error: BaseException) -> bool:
-    """Return whether `error`, of whatever type, tells of a full disk or quota: by its number, or in its first line; the
-    others may quote logs."""
+    """Return whether `error`, of whatever type, tells of a full disk or quota."""
+    return _full(error) is not None
+
+
+def _full(error: BaseException) -> int | None:
+    """Return the number of a full disk or quota that an error has, or tells in its first line; the others may quote
+    logs."""
     told = str(error).partition("\n")[0]
-    return getattr(error, "errno", None) in _FULL or any(os.strerror(number) in told for number in _FULL)
+    return next((n for n in _FULL if getattr(error, "errno", None) == n or os.strerror(n) in told), None)
 
 
 def is_replaceable(folder: Path, marks: Sequence[str]) -> bool:
@@ -33,13 +38,17 @@ def is_replaceable(folder: Path, marks: Sequence[str]) -> bool:
 @contextlib.contextmanager
 def naming(path: str | Path) -> Iterator[None]:
     """Have an OSError inside that names no file, such as one of writing, flushing and closing, name `path` afterwards.
+    So does a full disk that safetensors, another process or the copy of a folder tells: its error becomes an OSError.
     Only writes below `path` belong inside, since anything else that fails would name it too."""
     try:
         yield
-    except OSError as error:
-        if error.errno is None or error.filename is not None:
+    except Exception as error:
+        number = getattr(error, "errno", None) or _full(error)
+        # shutil.Error tells the errors of a whole folder, as a list of tuples.
+        names_a_file = getattr(error, "filename", None) or f"{os.strerror(number or 0)}: '" in str(error)
+        if number is None or (names_a_file and not isinstance(error, shutil.Error)):
             raise
-        raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
+        raise OSError(number, os.strerror(number), str(path)) from error
 
 
 # -------------------------------------------------------------------------------------------------------- whole folders

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sat_slime.config.disk import naming
 from sat_slime.lab.responses import Response
 from sat_slime.objective import Method
 
@@ -63,5 +64,9 @@ def write_dump(path: Path, method: Method, steps: Sequence[DumpedStep | None]) -
     torch.save({**head, **ours, "samples": samples, "dp_shards": [layout]}, file)
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.part")
-    part.write_bytes(file.getvalue())
-    os.replace(part, path)
+    try:
+        with naming(path):
+            part.write_bytes(file.getvalue())
+            os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)

@@ -8,6 +8,7 @@ The same goes to Ray, and the exit code is the command's. A log that cannot be w
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import subprocess
@@ -17,6 +18,7 @@ from typing import IO
 
 from sat_slime.launch.secrets import redact
 
+PR_SET_PDEATHSIG = 1
 REST_S = 5.0
 """Seconds for what is still to be read when the command has ended: a process that it left may hold its output."""
 
@@ -25,7 +27,14 @@ def main(log: str, *command: str) -> None:
     """End with the command's exit code, as a shell has it."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)  # Ray tells the command, too, whose last words are wanted
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+    def end_with_this() -> None:  # a driver whose job is over for Ray must not train on
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if libc:
+            libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, preexec_fn=end_with_this)
     assert process.stdout is not None
     reader = threading.Thread(target=write_lines, args=(process.stdout, log), daemon=True)
     reader.start()

@@ -16,8 +16,9 @@ SECRET_NAME = re.compile(
 )
 _SECRET_VARIABLE = re.compile(r"(^|_)(KEY|PAT|DSN)$")
 """Of environment variables alone, such as OPENAI_KEY and GITHUB_PAT: slime has flags such as `input-key`."""
-_IN_URL = re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s/:@]*:)[^\s/@]+@", re.IGNORECASE)
-"""A URL with a password, such as DATABASE_URL and http_proxy may hold."""
+_IN_URL = re.compile(r"((?<![a-z0-9+.-])[a-z][a-z0-9+.-]{0,30}://[^\s/:@]*:)[^\s/@]+@", re.IGNORECASE)
+"""A URL with a password, such as DATABASE_URL and http_proxy may hold. Lines may be a whole answer of a model: each
+place of them is looked at once."""
 SHORTEST = 8
 """The fewest characters of a value that is taken out: a shorter one, such as `none`, is too likely to be something else
 in a log."""

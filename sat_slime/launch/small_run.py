@@ -131,6 +131,11 @@ def small_arguments(config: SlimeConfig) -> Iterator[tuple[str, Any, str]]:
 
 SGLANG = "0.5.15.post1"
 """The version with which slime was run: another one is likely to fail."""
+LATE = {
+    "aiohttp_cors": "pip install '.[lab,slime]' in a checkout",
+    **dict.fromkeys(("omegaconf", "pylatexenc"), "scripts/get-slime.sh FOLDER in a checkout"),
+}
+"""Packages that slime imports when the job has begun, each with what installs it. slime's parser misses the others."""
 MEGATRON_PATCH = ("megatron/core/transformer/moe/router.py", "slime.utils.routing_replay")
 """A file of Megatron-LM, and a text in it that only slime's patch brings."""
 DEVICES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
@@ -138,8 +143,11 @@ DEVICES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 
 
 def cpu_findings(config: SlimeConfig) -> Iterator[Finding]:
-    """Yield findings on SGLang and Megatron's checkout, whose faults a run on a CPU would show late. Of other packages
-    slime's parser tells."""
+    """Yield findings on packages and Megatron's checkout, whose faults a run on a CPU would show late. Of other
+    packages slime's parser tells."""
+    for package, install in LATE.items():
+        if importlib.util.find_spec(package) is None:
+            yield fail("package", f"{package} not installed: {install}")
     try:
         installed = importlib.metadata.version("sglang")
     except importlib.metadata.PackageNotFoundError:

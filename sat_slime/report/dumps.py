@@ -13,7 +13,10 @@ else. Tensors are mapped, not read, so that routed experts and token ids cost no
 
 from __future__ import annotations
 
+import pickletools
 import re
+import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -177,24 +180,50 @@ class Dump:
 
 
 def known_dump(path: Path) -> Dump:
-    """Return what kind of dump a file is. Raises DumpFault where it is none."""
-    payload = load_payload(path)
-    rollout, samples = payload.get("rollout_id"), payload.get("samples")
-    if not isinstance(rollout, int) or not {"samples", "rollout_data"} & payload.keys():
+    """Return what kind of dump a file is, by its first entries: what follows takes seconds. Raises DumpFault where it
+    is none."""
+    numbers, key = _head(path)
+    if key not in ("samples", "rollout_data") or "rollout_id" not in numbers:
         raise DumpFault("it is a torch file, but no dump of --save-debug-train-data: give only those")
-    if "samples" not in payload:
-        rank = payload.get("rank")
-        return Dump((path,), rollout=(path.parent, rollout), rank=rank if isinstance(rank, int) else 0)
-    if "format_version" not in payload:
+    if key == "rollout_data":
+        return Dump((path,), rollout=(path.parent, numbers["rollout_id"]), rank=numbers.get("rank", 0))
+    if "format_version" not in numbers:
         raise DumpFault(
             "it is a dump of --save-debug-rollout-data, which knows nothing of the trainer: give that of "
             "--save-debug-train-data (with --dump-details, the folder train_data)"
         )
-    if payload["format_version"] != 2:
-        raise DumpFault(f"its format_version is {payload['format_version']}, and 2 is what can be read here")
-    samples = samples if isinstance(samples, list) else []
-    held = {key for sample in samples if isinstance(sample, dict) for key in sample}
+    if numbers["format_version"] != 2:
+        raise DumpFault(f"its format_version is {numbers['format_version']}, and 2 is what can be read here")
+    if "routing_replay" not in numbers:
+        return Dump((path,))
+    samples = load_payload(path).get("samples")  # of a lab run, which is small
+    held = (
+        {key for sample in samples if isinstance(sample, dict) for key in sample} if isinstance(samples, list) else {}
+    )
     return Dump((path,), frozenset(name for name in get_args(Column) if name in held))
+
+
+def _head(path: Path) -> tuple[dict[str, int], str]:
+    """Return the numbers before the samples in a file's pickle, of which nothing is run, and the key that follows them.
+    Raises DumpFault."""
+    numbers: dict[str, int] = {}
+    key = ""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            name = next(name for name in archive.namelist() if name.endswith("/data.pkl"))
+            with archive.open(name) as pickle:
+                for operation, argument, _ in pickletools.genops(pickle):
+                    if operation.name == "BINUNICODE":
+                        key = str(argument)
+                        if key in ("samples", "rollout_data"):
+                            break
+                    elif operation.name.startswith(("BININT", "NEWTRUE", "NEWFALSE")):
+                        numbers[key] = int(argument or 0)
+                    elif operation.name not in ("PROTO", "EMPTY_DICT", "BINPUT", "MARK"):
+                        break
+    except (OSError, zipfile.BadZipFile, zlib.error, StopIteration, ValueError, RuntimeError) as error:
+        raise DumpFault(f"it is not a complete torch file ({_line(error)}): {_WHOLE}") from error
+    return numbers, key
 
 
 def read_rollout(paths: Sequence[Path]) -> list[StepBatch]:
@@ -208,16 +237,16 @@ def read_rollout(paths: Sequence[Path]) -> list[StepBatch]:
         rollouts = len({str(one["rollout"]) for responses, _ in ranks for one in responses})
         wanted = max((sum(layout.get("global_batch_sizes") or ()) for _, layout in ranks), default=0)
         replayed = payloads[0].get("routing_replay") is True
+        told = [f"it holds {rollouts} of the {wanted} rollouts that were trained: the files of some ranks are missing"]
+        return [
+            _step(f"{name}, step {number}" if len(steps) > 1 else name, parts, told * (rollouts < wanted), replayed)
+            for number, parts in enumerate(steps, 1)
+            if any(parts)
+        ]
     except DumpFault:
         raise
-    except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
+    except (KeyError, IndexError, TypeError, AttributeError, ValueError, RuntimeError, OverflowError) as error:
         raise DumpFault(f"its entries are not those of slime ({type(error).__name__} {_line(error)})") from error
-    told = [f"it holds {rollouts} of the {wanted} rollouts that were trained: the files of some ranks are missing"]
-    return [
-        _step(f"{name}, step {number}" if len(steps) > 1 else name, parts, told * (rollouts < wanted), replayed)
-        for number, parts in enumerate(steps, 1)
-        if any(parts)
-    ]
 
 
 def load_payload(path: Path) -> dict[str, Any]:

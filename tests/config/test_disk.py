@@ -21,6 +21,18 @@ def test_what_is_written_to_a_full_disk_names_its_path():
     assert disk_is_full(caught.value)
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)"),
+        shutil.Error([("a/file", "b/file", "[Errno 28] No space left on device: 'a/file' -> 'b/file'")]),
+    ],
+)
+def test_so_does_what_safetensors_another_process_or_a_copied_folder_tells(error):
+    with pytest.raises(OSError, match=r"^\[Errno 28\] No space left on device: 'some/folder'$"), naming("some/folder"):
+        raise error
+
+
 def test_a_file_that_is_named_stays_named():
     with pytest.raises(FileNotFoundError, match="/nowhere/x"), naming("some/file"), open("/nowhere/x"):
         pass
@@ -32,7 +44,6 @@ def test_a_file_that_is_named_stays_named():
         *((error, False) for error in (ValueError("no"), OSError("told already"), RuntimeError("rank 0 died"))),
         (RuntimeError("rank 0 died\nIts log ends with:\n    No space left on device (os error 28)"), False),
         (RuntimeError("rank 0: OSError: [Errno 28] No space left on device: '/dev/shm/x'"), True),
-        (RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)"), True),
         (OSError(errno.ENOSPC, "No space left on device", "/dev/shm/x"), True),
     ],
 )

@@ -99,5 +99,5 @@ def write_run_dump(run: Path, lengths, iteration=1, seed=0, columns=(), replayed
     path = run / "dumps" / f"{iteration}.pt"
     path.parent.mkdir(parents=True, exist_ok=True)
     payload = format_2(rows, [(list(range(len(lengths))), [[len(lengths)]])], iteration - 1)
-    torch.save(payload | {"method": "gspo", "routing_replay": replayed}, path)
+    torch.save({"method": "gspo", "routing_replay": replayed} | payload, path)
     return path

@@ -158,7 +158,7 @@ def test_pi_l_confines_the_replay_to_the_dumps_that_hold_it_unless_nobody_named_
 
 def test_a_step_without_pi_l_beside_one_that_has_it_is_told(tmp_path):
     columns = rollout(LENGTHS) | {"checkpoint_log_probs": rollout(LENGTHS)["log_probs"]}
-    payload = format_2(columns, [(list(range(8)), [[4], [4]])], 5)
+    payload = {"routing_replay": False} | format_2(columns, [(list(range(8)), [[4], [4]])], 5)
     for sample in payload["samples"][4:]:
         del sample["checkpoint_log_probs"]
     torch.save(payload, tmp_path / "5.pt")
