@@ -23,7 +23,7 @@ MODE = {"(": "inline", "[": "block"}
 LINK = re.compile(r"(\]\()([^)\s#:]+)(#[^)\s]*)?\)")
 """A link to a file: what stands before it, its path, its anchor."""
 
-KINDS = ("clips", "sat", "gates", "weights", "scores", "penalties", "method")
+KINDS = ("clips", "sat", "gates", "scores", "method")
 """The modules of the objective that have stabilizers."""
 FIELDS_ALONE = """
     options:

@@ -72,7 +72,7 @@ def sent(name: str) -> dict[str, Any]:
 
 
 def _anywhere(text: str) -> str:
-    return text.replace(str(PACKAGE), "HERE").replace(f"{Path.home()}/.cache", "~/.cache")
+    return text.replace(f"{Path.home()}/.cache", "~/.cache").replace(str(PACKAGE), "HERE")
 
 
 def kept(name: str) -> dict[str, Any]:
