@@ -36,7 +36,7 @@ HEADS: dict[type[Section], str] = {
         "Every setting of ours of a run on slime with its default, and the flags of slime that a run has by default. A "
         "run's own file extends one of ../models, which describe a model, and names what it changes; "
         "`--set section.key=value` changes one more. The paper's own values, with their sources, are in ../paper. "
-        "Defaults of slime's flags are read from here: change them here."
+        "Defaults under `slime` are changed in this file. For all others:"
     ),
 }
 """The text at the top of each file."""

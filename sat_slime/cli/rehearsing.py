@@ -53,7 +53,12 @@ def rehearse_run(
         raise ConfigError([f"{file} is a lab run, which runs on a CPU: sat-slime launch {file}"])
     kept = Path("rehearsals") / config.name
     if kept.absolute() == run_folder(config).absolute():
-        raise ConfigError([f"output_dir is {config.output_dir}: its rehearsal would stand in the run's own place"])
+        raise ConfigError(
+            [
+                f"output_dir is {config.output_dir}, where the rehearsal would stand in the run's own place: "
+                "--set output_dir=runs"
+            ]
+        )
     if not dry_run and kept.is_symlink():
         raise RunFolderError(f"{kept} is a link, and what it leads to is not deleted: --set name=NAME makes another")
     try:

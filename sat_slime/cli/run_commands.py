@@ -302,8 +302,8 @@ def rehearse(
     flags, template and reward are the run's; processes stand in for GPUs.
     A checkpoint and a resume are part of it. Every check says what was
     expected and what was found. The run's checkpoints, data and output
-    folder are never touched; rows and log go to [bold]rehearsals/NAME/[/]. Needs slime's and Megatron-LM's checkouts
-    (scripts/get-slime.sh).
+    folder are never touched; rows and log go to [bold]rehearsals/NAME/[/].
+    Needs slime's and Megatron-LM's checkouts (scripts/get-slime.sh).
 
         sat-slime rehearse configs/paper/qwen3-30b-a3b.yaml --method sat-gspo-r3 --lag 8
     """

@@ -79,3 +79,13 @@ def test_what_is_not_ours_is_never_deleted(tmp_path, monkeypatch, command, kind)
     told = "--set name=NAME makes another" if command == "rehearse" else "--out names another"
     assert result.exit_code == 2 and told in result.stderr, result.output
     assert (out if kind == "file" else out / "model").read_text() == "years of work"
+
+
+def test_a_rehearsal_never_stands_in_the_place_of_the_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = tmp_path / "rehearsals" / "laptop"
+    run.mkdir(parents=True)
+    (run / "config.yaml").write_text("name: laptop")
+    result = sat_slime_command("rehearse", LAPTOP, "--set", f"output_dir={run.parent}", "--overwrite")
+    assert result.exit_code == 2 and "--set output_dir=runs" in result.stderr, result.output
+    assert (run / "config.yaml").read_text() == "name: laptop"
