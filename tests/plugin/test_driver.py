@@ -75,6 +75,14 @@ def calls(monkeypatch, order, rollouts, start=0, update_weights=None, metrics=No
     return made
 
 
+def test_a_dead_engine_is_left_out_and_the_others_keep_their_numbers(monkeypatch):
+    alive = types.SimpleNamespace(get_url=types.SimpleNamespace(remote=lambda: "http://127.0.0.1:1"))
+    told = types.SimpleNamespace(remote=lambda: ([None, alive], "lock", 2))
+    monkeypatch.setattr(driver, "ray", local_ray)
+    manager = types.SimpleNamespace(get_updatable_engines_and_lock=told)
+    assert Host(Namespace(), manager, None, None).engines() == {1: "http://127.0.0.1:1"}
+
+
 @pytest.mark.parametrize(
     ("order", "args", "expected"),
     [

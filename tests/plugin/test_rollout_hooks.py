@@ -110,6 +110,7 @@ def test_log_probs_that_no_one_reads_may_be_missing(sample_class, method):
         (lambda routes: routes.float(), "routed_experts_shape"),
         (lambda routes: routes.index_fill(0, torch.tensor([3]), 32), "expert_range"),
         (lambda routes: routes.index_fill(0, torch.tensor([3]), -1), "expert_range"),
+        (lambda routes: routes.index_fill(0, torch.tensor([3]), 256), "expert_range"),  # 0 in a byte
         (lambda routes: routes.index_fill(0, torch.tensor([3]), 2), "duplicate_expert"),
         (lambda routes: None, "routed_experts_missing"),
     ],
