@@ -209,7 +209,7 @@ def describe(plan: GridPlan) -> str:
     left = [cell for cell, state in states.items() if state != "finished"]
     cost = "unknown until a cell has run" if left else "nothing: no cell is left to run"
     if minutes := minutes_left(plan, left):
-        gpus = plan.run.train.world_size + plan.run.rollout.gpus if isinstance(plan.run, SlimeConfig) else 0
+        gpus = plan.run.gpus if isinstance(plan.run, SlimeConfig) else 0
         hours = f", {sum(minutes) / 60 * gpus:,.0f} GPU-hours on {gpus} GPUs" if gpus else ""
         wait = duration(60 * by_clock(plan, minutes))
         cost = f"{wait} left for {len(left)} cells{hours} (measured: the median of finished cells)"

@@ -426,6 +426,13 @@ class SlimeConfig(Run):
     def checkpoint(self) -> CheckpointView:
         return CheckpointView(self.slime)
 
+    @property
+    def gpus(self) -> int:
+        """GPUs that the run occupies; none on a CPU. slime asks Ray for one more where trainer and engine share it."""
+        if self.cluster.device == "cpu":
+            return 0
+        return 1 if self.cluster.share_gpu else self.train.world_size + self.rollout.gpus
+
     def with_flags(self, flags: Mapping[str, Any]) -> SlimeConfig:
         """Return the run with these flags laid over its own; None takes one out."""
         given = {name: value for name, value in {**self.slime, **flags}.items() if value is not None}

@@ -81,30 +81,31 @@ def forward_flops(config: SlimeConfig, tokens: float) -> float:
 
 
 def seconds_of(config: SlimeConfig, parts: Mapping[str, float]) -> float:
-    """Return the seconds of a whole run: with lag 0 one thing after another; else a batch is generated while one is
-    trained and saved, and the longer counts. In mode streaming evaluations are beside generation, too."""
+    """Return the seconds of a whole run: with lag 0, or one GPU for all, one thing after another; else a batch is
+    generated while one is trained and saved, and the longer counts. In mode streaming evaluations are beside
+    generation, too."""
     pipeline, iterations = config.pipeline, config.pipeline.iterations
     every = {"evaluate": config.eval.every_n_iterations, "save": config.checkpoint.every_n_iterations}
     share = {part: parts[part] / often if often else 0.0 for part, often in every.items()}
     push, streaming = parts["push"] / max(pipeline.lag, 1), pipeline.mode == "streaming"
     training = parts["train"] + share["save"] + share["evaluate"] * streaming
-    beside = max(parts["generate"], training) if streaming or pipeline.lag else parts["generate"] + training
-    return START + iterations * (beside + push + share["evaluate"] * (not streaming))
+    beside = (streaming or pipeline.lag) and not config.cluster.share_gpu
+    batch = max(parts["generate"], training) if beside else parts["generate"] + training
+    return START + iterations * (batch + push + share["evaluate"] * (not streaming))
 
 
 def duration_lines(config: SlimeConfig, measured: Measured | None = None, done: int = 0) -> list[str]:
     """Return how long the whole run takes, and what is left of it after `done` iterations, where it has measured that;
     else a line for each of several mean lengths of responses, and the speeds that they rest on."""
-    gpus, iterations = config.train.world_size + config.rollout.gpus, config.pipeline.iterations
-    on_cpu, longest, speeds = config.cluster.device == "cpu", config.rollout.max_response_tokens, config.estimate
+    iterations, longest, speeds = config.pipeline.iterations, config.rollout.max_response_tokens, config.estimate
 
     def told(seconds: float) -> str:
-        return words(seconds) + ("" if on_cpu else f", {_short(seconds / 3600 * gpus)} GPU-hours")
+        return words(seconds) + (f", {_short(seconds / 3600 * config.gpus)} GPU-hours" if config.gpus else "")
 
     if measured:
         left = words(left_s) if (left_s := (iterations - done) * measured.seconds) > 0 else "nothing"
         return [f"{told(START + iterations * measured.seconds)}, of which {left} is left", f"measured: {measured}"]
-    if on_cpu:
+    if not config.gpus:
         return ["no estimate on a CPU before the run has measured its own speed"]
     if not parameters(config.model):
         return ["no estimate: slime has no flags for the model's size, or its layout is not counted"]

@@ -7,6 +7,7 @@ import pytest
 from paper_commands import ROOT, paper
 
 from sat_slime.config import load_config
+from sat_slime.config.starters import CONFIGS
 from sat_slime.launch.duration import Measured, duration_lines, forward_flops, given, measured, seconds_of, words
 
 RECORDED = Path(__file__).with_name("laptop_times.jsonl")
@@ -26,6 +27,8 @@ def laptop(*overrides):
         (["pipeline.lag=2", "slime.save-interval=1"], 10 + 1 / 2),  # saved meanwhile
         (["pipeline.lag=2", "slime.eval-interval=2"], 10 + 1 / 2 + 3 / 2),
         (["pipeline.lag=1", "pipeline.mode=streaming", "slime.eval-interval=2"], 10 + 1),  # evaluated meanwhile
+        (["pipeline.lag=2", "cluster.share_gpu=true"], 10 + 4 + 1 / 2),  # on one GPU
+        (["pipeline.mode=streaming", "pipeline.lag=1", "cluster.share_gpu=true"], 10 + 4 + 1),
     ],
 )
 def test_what_is_done_beside_what(tmp_path, overrides, seconds):
@@ -71,6 +74,8 @@ def test_what_is_told(tmp_path):
     ]
     document = (ROOT / "docs" / "launch.md").read_text()
     assert "\n".join(duration_lines(paper(tmp_path, method="sat-gspo-r3"))) in document
+    one_gpu = load_config(CONFIGS / "recipes" / "qwen3-0.6b-1gpu.yaml")
+    assert duration_lines(one_gpu)[0].startswith("10 h, 10 GPU-hours at 2,048 tokens")
     assert duration_lines(laptop()) == ["no estimate on a CPU before the run has measured its own speed"]
     times = (7.14, 89, 200, 5399, 5400, 172_800)
     assert [words(seconds) for seconds in times] == ["7.1 s", "89 s", "3.3 min", "90 min", "1.5 h", "2.0 days"]
