@@ -72,7 +72,8 @@ def _check_resume(config: SlimeConfig, path: Path, resume_from: int | None) -> N
         raise ConfigError([f"{path}: the run saves no checkpoints to go on from: start another with --name X"])
     iterations, done = config.pipeline.iterations, saved_iterations(config, path)
     finished = RunFolder(path).state().get("status") == "finished" and iterations <= before.pipeline.iterations
-    if done >= iterations and finished:  # else a job died in its last evaluation, which is made again
+    start = done if resume_from is None else resume_from
+    if start >= iterations and finished:  # else a job died in its last evaluation, which is made again
         more = f"to go on, name more: --set pipeline.iterations={done * 2}"
         raise ConfigError([f"{path}: the run is finished after {done} iterations; {more}"])
     if (record := JobRecord.read(path)) and done:

@@ -49,6 +49,9 @@ def test_resume_may_grow_and_change_what_does_not_matter(runtime, tmp_path):
     more = ["--set", "pipeline.iterations=9", "--set", "checkpoint.keep=1", "--set", "rollout.request_timeout_s=9"]
     assert sat_slime_command("launch", "runs/tiny", "--resume", *more).exit_code == 0
     assert yaml.safe_load((tmp_path / "runs/tiny/config.yaml").read_text())["pipeline"]["iterations"] == 9
+    assert "is finished after 9" in sat_slime_command("launch", "runs/tiny", "--resume-from", 9).stderr
+    assert sat_slime_command("launch", "runs/tiny", "--resume-from", 0).exit_code == 0
+    assert [json.loads(row)["step"] for row in (tmp_path / "runs/tiny/metrics.jsonl").open()] == [*range(1, 10)]
     assert sat_slime_command("launch", "runs/tiny").exit_code == 2
 
 

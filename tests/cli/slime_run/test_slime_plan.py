@@ -69,7 +69,10 @@ def test_a_run_whose_job_died_after_its_last_checkpoint_can_go_on(begun):
     assert resume_plan("--resume", *short).exit_code == 0
     begun.ended("finished")
     begun.config.write_text(begun.config.read_text().replace("iterations: 8", "iterations: 4"))
-    assert "finished after 4 iterations" in resume_plan("--resume", *short).stderr
+    for options in (["--resume"], ["--resume-from", 4]):
+        assert "finished after 4 iterations" in resume_plan(*options, *short).stderr
+    for back in (2, 0):
+        assert resume_plan("--resume-from", back, *short).exit_code == 0
 
 
 def test_a_run_without_checkpoints_can_begin_again(begun):
