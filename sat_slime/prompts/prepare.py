@@ -220,12 +220,13 @@ def each_once(sets: Sequence[PromptSet]) -> list[Problem]:
 
 
 def differences(sets: Sequence[PromptSet]) -> list[str]:
-    """Return in what the sets differ from those that the paper counted, a sentence each."""
-    counts = ((one, PAPER[one.name], one.account[PAPER[one.name].what]) for one in sets)
+    """Return in what the sets, one that is left out with them, differ from those that the paper counted, a sentence
+    each."""
+    counts = {one.name: one.account[PAPER[one.name].what] for one in sets}
     return [
-        f"{one.name} has {count:,} {paper.what}, not {paper.expected:,}"
-        for one, paper, count in counts
-        if count != paper.expected
+        f"{name} has {counts.get(name, 0):,} {paper.what}, not {paper.expected:,}"
+        for name, paper in PAPER.items()
+        if counts.get(name, 0) != paper.expected
     ]
 
 

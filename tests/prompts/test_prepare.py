@@ -81,7 +81,11 @@ def test_each_problem_is_there_once_from_the_first_set_that_has_it(gathered):
         *(("dolci", "Find w.", "4"), ("dolci", "Find v.", "5")),
     ]
     assert counts(dapo) == (10, 4, 3) and counts(dolci) == (4, 3, 2)
-    assert prepare.differences([dapo, dolci]) == ["dapo has 4 texts, not 17,398", "dolci has 4 rows, not 13,314"]
+    assert prepare.differences([dapo]) == [
+        "dapo has 4 texts, not 17,398",
+        "dolci has 0 rows, not 13,314",
+        "aime24 has 0 texts, not 30",
+    ]
 
 
 def test_of_two_labels_that_of_most_rows_is_kept_and_counted(gathered):
