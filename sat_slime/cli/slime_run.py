@@ -132,7 +132,7 @@ def describe(plan: SlimePlan, full: bool) -> str:
         f"method      {method_and_order(config)}",
         f"trainer     {train.world_size} GPUs on {train.nodes} node(s): tensor parallel {train.tensor_parallel}, data "
         f"parallel {train.data_parallel}, expert parallel {train.expert_parallel}",
-        f"engines     {rollout.engines} of {rollout.gpus_per_engine} GPU(s) on "
+        f"engines     {rollout.engines}, each of {rollout.gpus_per_engine} GPU(s), on "
         f"{-(-rollout.gpus // config.cluster.gpus_per_node)} node(s)",
         f"batch       {rollout.prompts_per_iteration} prompts x {rollout.samples_per_prompt} samples = "
         f"{rollout.responses_per_iteration} responses of at most {rollout.max_response_tokens:,} tokens",

@@ -21,6 +21,7 @@ def test_a_plan(tmp_path):
     them."""
     short = plan()
     assert len(short.splitlines()) <= 40 and short.startswith("method      SAT-GSPO, lag 8\n")
+    assert "\nengines     2, each of 2 GPU(s), on 1 node(s)\n" in short
     assert "\nmemory  " in short and " tokens a response: generate " in short and "GPU-hours" in short
     options = ("--method", "gspo", "--sat", "--r3", "--lag", "4", "--name", "a", f"--set=output_dir={tmp_path}/runs")
     full, file = plan(*options, "--full"), f"{tmp_path}/runs/a/sat_slime.yaml"
