@@ -54,7 +54,9 @@ def findings_of(file: Path, overrides: Sequence[str]) -> Iterator[Finding]:
     from sat_slime.runs.folder import RunFolder
 
     if is_plugin_file(file):
-        yield from plugin_findings(file)
+        from sat_slime.launch.flags import recorded
+
+        yield from plugin_findings(file, recorded().flags)
         return
     folder = file if file.is_dir() and RunFolder(file).is_run() else None
     file = RunFolder(folder).config if folder else file

@@ -6,8 +6,9 @@ one flag turns a method on, and leaving it out turns it off.
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,12 @@ IN_A_SCRIPT = {
 """Further ones where slime's own training script runs. Our driver has a trainer of its own."""
 R3 = ("use_rollout_routing_replay", "use_routing_replay")
 """slime's arguments for R3. It makes the second of the first before it reads the file."""
+NOT_UNDER_CUSTOM_LOSS = {
+    "use_tis": "slime leaves it out of a custom loss: use `tis: true` in the method",
+    "use_opsm": "slime leaves it out of a custom loss: use `opsm: true` in the method",
+    "custom_tis_function_path": "slime leaves it out of a custom loss: use `tis` or `base: icepop` in the method",
+}
+"""slime's arguments that it would silently ignore."""
 LISTS = ("rollout_sample_hook_path",)
 """slime's arguments that are lists."""
 ONLY_OUR_DRIVER = (
@@ -96,8 +103,9 @@ def is_plugin_file(file: Path) -> bool:
     return isinstance(values, Mapping) and (KEY in values or "custom_loss_function_path" in values)
 
 
-def plugin_findings(file: Path) -> Iterator[Finding]:
-    """Yield what is wrong with the file, whatever script it is given to, or that it is sound."""
+def plugin_findings(file: Path, flags: Iterable[str]) -> Iterator[Finding]:
+    """Yield what is wrong with the file, whatever script it is given to, or that it is sound. flags: those of slime,
+    with dashes: a key that is close to one and none of them is doubted; any other may be of the script's own code."""
     values = yaml.safe_load(file.read_text(encoding="utf-8"))
     try:
         method = build_method(read_plugin(values.get(KEY)).method)
@@ -121,6 +129,14 @@ def plugin_findings(file: Path) -> Iterator[Finding]:
             f"{'set' if method.routing_replay else 'leave out'} {' and '.join(R3)}"
             f"{' to true' if method.routing_replay else ', or add -r3 to the method'}"
         )
-    yield from settings_findings(errors)
+    for key, remedy in NOT_UNDER_CUSTOM_LOSS.items():
+        if values.get(key):
+            errors.append(f"{key} is set: {remedy}, and leave this out")
+    names, warnings = [KEY, *(flag.removeprefix("--").replace("-", "_") for flag in flags)], []
+    for key in (key for key in map(str, values) if key not in names):
+        close = difflib.get_close_matches(key, names, n=1, cutoff=0.8)
+        if close and close[0] not in (f"no_{key}", f"disable_{key}"):  # flags that set this argument to false
+            warnings.append(f"{key} is no flag of slime's, which sets it all the same; did you mean {close[0]}?")
+    yield from settings_findings(errors, warnings)
     if not errors:
         yield ok("plugin", f"{method.label}: {in_words(method)}")

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from sat_slime.config.method_section import build_method, section_name
-from sat_slime.config.plugin_file import CALLED, KEY, not_in_a_script, read_plugin
+from sat_slime.config.plugin_file import CALLED, KEY, NOT_UNDER_CUSTOM_LOSS, not_in_a_script, read_plugin
 from sat_slime.config.rules import needs_versions, spares_recompute
 from sat_slime.config.slime_schema import PluginConfig
 from sat_slime.config.source import ConfigError
@@ -19,13 +19,6 @@ from sat_slime.plugin.versions import DRIVEN as DRIVEN
 PUSH_METRICS = "sat_slime_push_metrics"
 """Key under which metrics of a push reach the trainer's ranks, in what slime calls the external data of a batch."""
 _CACHE = "_sat_slime_settings"
-
-_NOT_UNDER_CUSTOM_LOSS = {
-    "use_tis": "slime leaves it out of a custom loss: use `tis: true` in the method",
-    "use_opsm": "slime leaves it out of a custom loss: use `opsm: true` in the method",
-    "custom_tis_function_path": "slime leaves it out of a custom loss: use `tis` or `base: icepop` in the method",
-}
-"""Flags that slime would silently ignore."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +104,7 @@ def _method(args: Namespace, config: PluginConfig) -> Method:
             method,
             clip=dataclasses.replace(region, **{field: value for field, (_, value) in flags.items()}),
         )
-    for flag, remedy in _NOT_UNDER_CUSTOM_LOSS.items():
+    for flag, remedy in NOT_UNDER_CUSTOM_LOSS.items():
         if getattr(args, flag, None):
             errors.append(f"--{flag.replace('_', '-')} is set: {remedy}")
     method, more = _with_replays(args, method)

@@ -10,6 +10,7 @@ import yaml
 from sat_slime.config import ConfigError
 from sat_slime.config.plugin_file import is_plugin_file, not_in_a_script, plugin_file, plugin_findings
 from sat_slime.config.starters import CONFIGS
+from sat_slime.launch.flags import recorded
 from sat_slime.objective import method_names, named_method
 
 IN_A_SCRIPT = [name for name in method_names() if not not_in_a_script(named_method(name))]
@@ -19,7 +20,7 @@ def findings(tmp_path, text):
     file = tmp_path / "sat.yaml"
     file.write_text(text)
     assert is_plugin_file(file)
-    return list(plugin_findings(file))
+    return list(plugin_findings(file, recorded().flags))
 
 
 @pytest.mark.parametrize("name", IN_A_SCRIPT)
@@ -48,6 +49,9 @@ def test_a_method_that_cannot_run_there_gets_no_file(name, says):
         ({"sat_slime": {"method": {"base": "gspo", "sat": True, "denominator": "trainer"}}}, "identically 1"),
         ({"loss_type": "policy_loss"}, "loss_type is policy_loss: set it to custom_loss"),
         ({"rollout_data_postprocess_path": ...}, "rollout_data_postprocess_path is not set"),
+        ({"use_tis": True}, "use_tis is set: slime leaves it out of a custom loss: use `tis: true` in the method"),
+        ({"use_opsm": True}, "use_opsm is set: .*`opsm: true`"),
+        ({"custom_tis_function_path": "mine.tis"}, "custom_tis_function_path is set: .*`base: icepop`"),
     ],
 )
 def test_faults_of_a_file_are_told_with_their_remedy(tmp_path, change, says):
@@ -55,6 +59,13 @@ def test_faults_of_a_file_are_told_with_their_remedy(tmp_path, change, says):
     (fault,) = findings(tmp_path, yaml.safe_dump(values))
     assert fault.mark == "FAIL" and fault.of_settings
     assert re.search(says, fault.detail), fault.detail
+
+
+def test_a_misspelt_key_is_doubted_and_an_own_one_is_not(tmp_path):
+    own = "eps_clip: 0.1\ngradient_accumulation_fusion: false\nmy_reward_scale: 2\n"
+    doubted, sound = findings(tmp_path, plugin_file("sat-gspo") + own + "eps_clp: 0.1\n")
+    assert doubted.mark == "WARN" and doubted.detail.startswith("eps_clp is no flag of slime's"), doubted
+    assert doubted.detail.endswith("did you mean eps_clip?") and sound.mark == "OK"
 
 
 def test_a_file_of_a_run_is_none_of_these():
