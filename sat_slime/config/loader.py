@@ -25,6 +25,8 @@ SectionT = TypeVar("SectionT", bound=Section)
 RunConfig = LabConfig | SlimeConfig
 RUNTIMES: dict[str, type[RunConfig]] = {"lab": LabConfig, "slime": SlimeConfig}
 """The class behind each value of `runtime:`."""
+PLUGIN_KEYS = ("sat_slime", "custom_loss_function_path")
+"""Keys by which the plugin's file (sat_slime.config.plugin_file) is known from a run's."""
 SHOWN_CHARACTERS = 80
 """Characters of a faulty value that a message shows."""
 MOST_CHOICES = 12
@@ -92,7 +94,7 @@ def _layers(
     path: str | Path, these: Sequence[type[Section]], others: Sequence[type[Section]], told: str
 ) -> list[Source]:
     """Return what the files say. Raises ConfigError, with `told` where they have keys that only `others` have, and none
-    that only `these` have."""
+    that only `these` have, and where they have the plugin's."""
     try:
         layers = read_layers(path)
     except FileNotFoundError as error:
@@ -101,6 +103,9 @@ def _layers(
         raise ConfigError([f"{error}: for a model, {hint}" if model else str(error)]) from None
     of_these, of_others = ({key for model in models for key in model.model_fields} for models in (these, others))
     keys = {key for layer in layers for key in layer.values}
+    if not keys.isdisjoint(PLUGIN_KEYS):
+        told = "the plugin's file, not a run: sat-slime check {} checks it, and slime takes it as --custom-config-path"
+        raise ConfigError([f"{path}: this is {told.format(path)}"])
     if keys & (of_others - of_these) and not keys & (of_these - of_others):
         raise ConfigError([f"{path}: this is {told.format(path)}"])
     return layers

@@ -15,14 +15,14 @@ from typing import Any
 import yaml
 
 from sat_slime.config.finding import Finding, ok, settings_findings
-from sat_slime.config.loader import read_section
+from sat_slime.config.loader import PLUGIN_KEYS, read_section
 from sat_slime.config.method_section import build_method
 from sat_slime.config.rules import needs_versions
 from sat_slime.config.slime_schema import PluginConfig
 from sat_slime.config.source import ConfigError
 from sat_slime.objective import Method, check_method, named_method
 
-KEY = "sat_slime"
+KEY = PLUGIN_KEYS[0]
 """The key of the plugin's section in the file."""
 CALLED = {
     "loss_type": "custom_loss",
@@ -100,7 +100,7 @@ def is_plugin_file(file: Path) -> bool:
         values = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError):
         return False
-    return isinstance(values, Mapping) and (KEY in values or "custom_loss_function_path" in values)
+    return isinstance(values, Mapping) and not values.keys().isdisjoint(PLUGIN_KEYS)
 
 
 def plugin_findings(file: Path, flags: Iterable[str]) -> Iterator[Finding]:

@@ -87,6 +87,9 @@ def _read_file(path: Path) -> Source:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8 text"
         raise ConfigError([f"{path}: cannot be read: {reason}"]) from None
+    if path.suffix == ".sh":
+        told = "sat-slime init plugin brings a method into it; how its flags become a run: docs/launch.md"
+        raise ConfigError([f'{path}: a script, not settings: {told}, "A launch script of slime"'])
     value, origins = _read_text(text, str(path))
     if value in (None, {}, []):
         raise ConfigError([f"{path}: holds no settings: write some, such as `extends: base.yaml`"])

@@ -15,6 +15,8 @@ FILES = """
 sat-slime init quickstart
 sat-slime init grid
 sat-slime init slime
+sat-slime init plugin
+echo 'python3 train.py "${ARGS[@]}"' > run.sh
 touch empty.yaml
 echo 'train: {lr: 1e-4' > unclosed.yaml
 printf 'seed: 1\\ntrain: {lr: 1e-4}\\nseed: 2\\n' > twice.yaml
@@ -73,6 +75,8 @@ launch grid.yaml | sat-slime grid grid.yaml
 check grid.yaml | sat-slime grid grid.yaml
 grid quickstart.yaml | sat-slime launch quickstart.yaml
 grid grid.yaml --only nothing | --only nothing | sat-grpo-r3 | 1, 8
+launch sat.yaml | plugin's file | sat-slime check sat.yaml | --custom-config-path
+check run.sh | run.sh | docs/launch.md | A launch script of slime
 grid lagz.yaml | lagz.yaml:21 | 'lagz' | 'lags'
 grid no-methods.yaml | no-methods.yaml:7 | methods | []
 grid tiss.yaml | tiss.yaml:7 | 'grpo-tiss' | 'grpo-tis'
