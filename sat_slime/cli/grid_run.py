@@ -27,8 +27,9 @@ from sat_slime.config import ConfigError, GridConfig, LabConfig, SlimeConfig, du
 from sat_slime.config.exits import how_it_ended, signals_handled
 from sat_slime.config.jsonl import number, write_atomically
 from sat_slime.config.loader import RunConfig, vary
-from sat_slime.config.method_section import SETTINGS, section_name
-from sat_slime.config.section import kept_changes
+from sat_slime.config.method_section import BESIDE, SETTINGS, section_name
+from sat_slime.config.section import flat, kept_changes
+from sat_slime.config.source import parse_value
 from sat_slime.objective import named_method
 from sat_slime.runs.folder import RunFolder, RunFolderError
 from sat_slime.runs.grid import Cell, GridFolder, cell_config, plan_cells, select_cells
@@ -114,7 +115,7 @@ def plan_grid(
     wanted = select_cells(grid, cells, only, seeds)
     configs = {cell: cell_config(grid, file, run, cell, folder.runs) for cell in cells}
     faults = {cell.name: settings_errors(configs[cell]) + _changed(folder, cell, configs[cell]) for cell in cells}
-    if errors := _by_cell(faults) + _read_by_no_cell(of_file, run, cells):
+    if errors := _by_cell(faults) + _read_by_no_cell(of_file, run, cells) + _of_an_axis(grid, overrides):
         raise ConfigError([f"{file}: {line}" for line in errors])
     warnings = _by_cell({cell.name: settings_warnings(config) for cell, config in configs.items()})
     kept = grid.model_copy(update={"run": folder.run.name, "settings": {}})
@@ -158,6 +159,20 @@ def _read_by_no_cell(of_file: RunConfig, run: RunConfig, cells: Iterable[Cell]) 
         f"method.{key} has settings, and no method of the grid reads them: leave them out"
         for key in SETTINGS.keys() - read
         if getattr(run.method, key) not in (None, getattr(of_file.method, key))
+    ]
+
+
+def _of_an_axis(grid: GridConfig, overrides: Sequence[str]) -> list[str]:
+    """Return a line for every setting of all cells that a cell has from the grid's methods, lags or seeds.
+    overrides: as of plan_grid."""
+    written = (text.partition("=") for text in overrides)
+    given = [grid.settings, *({key.strip(): parse_value(value)} for key, _, value in written)]
+    axes = {"pipeline.lag": "lags", "method": "methods", "method.base": "methods"}
+    axes |= {f"method.{key}": "methods" for key in BESIDE} | dict.fromkeys(grid.seed_keys, "seeds")
+    return [
+        f"{key} is set for all cells, and each has its own by the grid's {axes[key]}: set those, and leave this out"
+        for key in dict.fromkeys(key for settings in given for key in flat(settings))
+        if key in axes
     ]
 
 

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from sat_slime.config.loader import RunConfig
 
 
-DEFAULT = "sat-gspo"
 PLUGIN_MEANING = "SAT, or what --method names, in a launch script of slime: one file and one flag"
 
 
@@ -28,7 +27,10 @@ def init(
         ),
     ] = None,
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the files go.")] = Path("."),
-    method: Annotated[str, typer.Option(metavar="NAME", help="Of plugin: what the script is to train by.")] = DEFAULT,
+    method: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Of plugin: what the script is to train by; default: sat-gspo."),
+    ] = None,
 ) -> None:
     """Write a commented file to start from, and the files that it extends.
 
@@ -45,13 +47,15 @@ def init(
     from sat_slime.config.plugin_file import plugin_file
     from sat_slime.config.starters import STARTERS, write_starter, write_texts
 
+    if method and name != "plugin":
+        bad_input([f"--method {method} is for init plugin: leave it out, and give it to sat-slime launch"])
     if name is None:
         for starter_name, starter in STARTERS.items():
             typer.echo(f"{starter_name:11} {starter.meaning}")
         typer.echo(f"{'plugin':11} {PLUGIN_MEANING}")
         return
     if name == "plugin":
-        (path,) = write_texts(out, {"sat.yaml": plugin_file(method)})
+        (path,) = write_texts(out, {"sat.yaml": plugin_file(method or "sat-gspo")})
         typer.echo(f"{path}: {PLUGIN_MEANING}")
         typer.echo(f"check it with: sat-slime check {path}")
         typer.echo(f"then add to the script: --custom-config-path {path.absolute()}")

@@ -56,6 +56,8 @@ def findings_of(file: Path, overrides: Sequence[str]) -> Iterator[Finding]:
     if is_plugin_file(file):
         from sat_slime.launch.flags import recorded
 
+        if overrides:
+            raise ConfigError([f"--set is for the file of a run, and {file} is the plugin's: change it there"])
         yield from plugin_findings(file, recorded().flags)
         return
     folder = file if file.is_dir() and RunFolder(file).is_run() else None

@@ -45,6 +45,8 @@ launch quickstart.yaml --set method.base=gspoo | 'gspoo' | 'gspo'
 launch quickstart.yaml --name a/b | 'a/b' | letters
 methods dapo | 'dapo' | clip.eps_high 0.28
 init quikstart | quikstart | quickstart, streaming
+init slime --method grpo | --method grpo | init plugin | sat-slime launch
+check sat.yaml --set sat_slime.method=grpo | --set | sat.yaml | change it there
 data prepare --out notes.txt | notes.txt | --out
 # values
 launch quickstart.yaml --set train.lr | train.lr | key=value
@@ -73,10 +75,10 @@ launch child.yaml | child.yaml:1 | gone.yaml | relative
 launch notes.txt | notes.txt:1 | 'my notes'
 launch grid.yaml | sat-slime grid grid.yaml
 check grid.yaml | sat-slime grid grid.yaml
-grid quickstart.yaml | sat-slime launch quickstart.yaml
-grid grid.yaml --only nothing | --only nothing | sat-grpo-r3 | 1, 8
 launch sat.yaml | plugin's file | sat-slime check sat.yaml | --custom-config-path
 check run.sh | run.sh | docs/launch.md | A launch script of slime
+grid quickstart.yaml | sat-slime launch quickstart.yaml
+grid grid.yaml --only nothing | --only nothing | sat-grpo-r3 | 1, 8
 grid lagz.yaml | lagz.yaml:21 | 'lagz' | 'lags'
 grid no-methods.yaml | no-methods.yaml:7 | methods | []
 grid tiss.yaml | tiss.yaml:7 | 'grpo-tiss' | 'grpo-tis'
