@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 """Exit codes."""
 SLIME = "Runs of slime"
+LONG = 30
+"""Characters beyond which a table may break a cell."""
 """Heading of the options that a lab run has not."""
 
 OverridesAsInLaunch = Annotated[
@@ -171,7 +173,7 @@ def show_page(page: Page, console: Console) -> None:
     for part in page.sections:
         if part.table is not None:
             console.print()
-            console.print(as_table(part.table))
+            show_table(part.table, console)
         elif part.sentences or part.text:
             console.print()
             say(console, part.heading, "bold")
@@ -182,15 +184,22 @@ def show_page(page: Page, console: Console) -> None:
     say(console, f"page: {page.path}")
 
 
-def as_table(numbers: Numbers) -> Table:
-    """Return a table of a page as one for the terminal."""
+def show_table(numbers: Numbers, console: Console) -> None:
+    """Print a table of a page. Headers and long texts are broken where the console is narrow, and no number ever is: a
+    table that stays too wide goes over the edge."""
     from sat_slime.report.page import Strong
 
+    rows = [*numbers.rows()]
+    columns = zip(numbers.head, *(cells for _, cells in rows), strict=True)
+    least = [
+        max((len(text) for text in (*head.split(), *(cell[:LONG] for cell in cells))), default=0)
+        for head, *cells in columns
+    ]
     table = Table(title=numbers.heading, title_justify="left", title_style="bold", box=None, pad_edge=False)
     for index, name in enumerate(numbers.head):
-        table.add_column(name, justify="right" if index else "left", no_wrap=not index)
-    for heading, cells in numbers.rows():
+        table.add_column(name, justify="right" if index else "left", min_width=least[index])
+    for heading, cells in rows:
         if heading:
             table.add_row(Text(heading, style="dim italic"))
         table.add_row(*map(Text, cells), style="bold" if isinstance(cells[0], Strong) else None)
-    return table
+    console.print(table, width=max(console.width, sum(least) + 2 * len(least) - 2), crop=False)

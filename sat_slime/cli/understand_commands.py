@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from sat_slime.cli.terminal import FAILED, OK, as_table, bad_input, say, show_page, warn
+from sat_slime.cli.terminal import FAILED, OK, bad_input, say, show_page, show_table, warn
 
 
 def report(
@@ -127,7 +127,7 @@ def replay(
 
         result = replay_dumps(paths, candidates, on_step, names_several(methods))
     page = write_replay(result, out, ["sat-slime", *sys.argv[1:]])
-    console.print(as_table(page.tables[0]), width=max(console.width, 132), crop=False)  # long names over the edge
+    show_table(page.tables[0], console)
     for line in (*page.answer, *page.sentences("not_replayed"), *page.warnings):
         say(console, line)
     say(console, f"report: {page.path}")

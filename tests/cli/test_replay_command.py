@@ -5,6 +5,9 @@ import pytest
 import torch
 from command_line import sat_slime_command
 from dump_files import format_2, rollout
+from typer.testing import CliRunner
+
+from sat_slime.cli import app
 
 
 @pytest.fixture
@@ -45,3 +48,12 @@ def test_a_skipped_file_shows_in_the_exit_code_the_output_and_the_page(folder):
     assert result.exit_code == 1
     assert f"skipped: {folder / '5.pt'}: it is not a complete torch file" in result.output
     assert "5.pt: it is not a complete torch file" in (folder / "out" / "report.html").read_text()
+
+
+def test_a_narrow_terminal_breaks_headers_and_loses_no_number(folder):
+    words = ["replay", str(folder), "--methods", "gspo", "--out", str(folder / "out")]
+    wide, narrow = (CliRunner().invoke(app, words, env={"COLUMNS": columns}).output for columns in ("300", "40"))
+    (row,), (again,) = (re.findall(r"^gspo .*", said, re.MULTILINE) for said in (wide, narrow))
+    assert row.split() == again.split() and len(row.split()) == 8
+    assert "clipped A > 0" in wide
+    assert len(narrow.splitlines()) > len(wide.splitlines())
