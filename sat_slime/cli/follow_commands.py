@@ -129,7 +129,7 @@ def _table(rows: Iterable[tuple[str, Path, list[str]]]) -> Table:
     for name in ("state", "step", "reward", "d_pi", "accuracy", "started"):
         table.add_column(name, justify="left" if name in ("state", "started") else "right", no_wrap=True)
     for started, path, cells in sorted(rows, key=lambda row: row[0], reverse=True):
-        shown = [str(short(path)), *cells, started[:16].replace("T", " ") or "never"]
+        shown = [str(short(path)), *cells, started[:16].replace("T", " ") or "–"]
         table.add_row(*map(Text, shown))  # a name is no markup
     return table
 
@@ -149,7 +149,7 @@ def _below(folder: Path, depth: int) -> Iterator[tuple[str, Path, list[str]]]:
             shown = "running" if grid.lock.is_held() else "not running"
             started = max((str(state.get("last_started") or "") for state in states), default="")
             yield started, folder, [shown, f"{finished} of {len(states)} runs", "", "", ""]
-        elif run.is_run():
+        elif run.is_readable():
             state = run.state()
             cells = [str(state.get("status", "unknown")), *newest_numbers(run).values()]
             yield str(state.get("last_started") or ""), folder, cells

@@ -23,7 +23,9 @@ def report(
     ],
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Where a comparison goes; default: into the grid, else [bold]report/[/]."),
+        typer.Option(
+            metavar="FOLDER", help="Where the page goes; default: into the run or the grid, else [bold]report/[/]."
+        ),
     ] = None,
     paper: Annotated[
         bool,
@@ -47,7 +49,7 @@ def report(
 
     typer.echo(write_reports(paths, out, paper))
     for path in paths:
-        for sentence in row_faults(RunFolder(path)) if RunFolder(path).is_run() else ():
+        for sentence in row_faults(RunFolder(path)) if RunFolder(path).is_readable() else ():
             warn(f"{path}: {sentence}")
 
 
@@ -156,8 +158,8 @@ def diagnose(
     ([bold]--set diagnose.every_n_steps=5[/] at launch): policy lag, expert routing,
     precision and the rest, by lag. Page, figures and tables go to [bold]RUN/diagnosis/[/].
 
-    Of a run of slime that knows nothing of us, from TensorBoard events, W&B's
-    history, the log that the job printed, and dumps, whatever there is: what
+    Of a run of slime by a script of its own, from TensorBoard events, W&B's
+    history, the log that the job printed, dumps, or the plugin's [bold]run_dir[/]: what
     looks unhealthy since which step, what to try, and which flag would tell more.
 
         sat-slime diagnose runs/my-run

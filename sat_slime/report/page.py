@@ -218,6 +218,8 @@ def check_out(folder: Path) -> None:
 
 def headline(config: Mapping[str, Any]) -> str:
     """Say in a line what a run with these settings is: method, lag and seed."""
+    if not config:
+        return "without its settings: there is no config.yaml that can be read"
     lag = section(config, "pipeline").get("lag")
     mode = "" if lag is None else " · synchronous" if lag == 0 else f" · lag {lag}"
     return f"{method_label(section(config, 'method'))}{mode} · seed {config.get('seed', '?')}"

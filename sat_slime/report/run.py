@@ -13,12 +13,11 @@ import pandas as pd
 import yaml
 
 from sat_slime.config.jsonl import read_rows
-from sat_slime.config.method_section import method_in
 from sat_slime.objective.method import known
 from sat_slime.objective.metrics import metric_named
 from sat_slime.report.charts import BLUE, GREY, Chart, axis, lines
 from sat_slime.report.frames import finite_mean, smooth, steps_of, window_of
-from sat_slime.report.page import Section, count_of, headline, percent, write_page
+from sat_slime.report.page import Section, check_out, count_of, headline, percent, write_page
 from sat_slime.runs.folder import worked_seconds
 from sat_slime.runs.health import advisories, judge, measures
 from sat_slime.runs.live_view import duration
@@ -34,16 +33,19 @@ from sat_slime.runs.reading import (
 )
 
 
-def write_report(path: str | Path) -> Path:
-    """Write report.html, figures/ and tables/ into the run folder at `path`; returns the page's path. Works on a run
-    that is going on, failed or was killed. Raises RunFolderError when `path` is no run folder."""
+def write_report(path: str | Path, out: str | Path | None = None) -> Path:
+    """Write report.html, figures/ and tables/ into `out`, by default into the run folder at `path` itself; returns the
+    page's path. Works on a run that is going on, failed or was killed, and on rows alone. Raises RunFolderError when
+    `path` is no run folder, or `out` a folder of something else."""
     run = load_run(path)
+    if out is not None:
+        check_out(Path(out))
     subtitle = headline(run.config)  # reads the method: a stabilizer outside this package brings its metrics
     first, *rest = figures(run.data, run.config) or [Section("figures", "", sentences=["No step was logged."])]
-    config = Section("configuration", "Resolved configuration", text=yaml.safe_dump(run.config, sort_keys=False))
-    config.folded = True
+    text = yaml.safe_dump(run.config, sort_keys=False) if run.config else ""
+    config = Section("configuration", "Resolved configuration", text=text, folded=True)
     return write_page(
-        run.folder.report,
+        run.folder.report if out is None else Path(out) / "report.html",
         [first, *rest, config],
         title=run.name,
         subtitle=subtitle,
@@ -68,7 +70,7 @@ def verdict(run: Run) -> Iterator[str]:
     metrics = run.data.metrics
     newly = known_of(metrics, "sat/newly_clipped")
     clipped = finite_mean(metrics.get("clip/fraction", ()))
-    if _sat(run) and len(newly):
+    if len(newly):
         few = len(newly) < len(metrics["sat/newly_clipped"])
         where = f" at the {len(newly)} of {len(metrics['sat/newly_clipped'])} steps that tell" if few else ""
         if not newly.any():
@@ -81,10 +83,6 @@ def verdict(run: Run) -> Iterator[str]:
             yield f"SAT took the gradient of {percent(newly.mean())} of the tokens{alone}."
     elif clipped == clipped:
         yield f"The clip took the gradient of {percent(clipped)} of the tokens."
-
-
-def _sat(run: Run) -> bool:
-    return method_in(section(run.config, "method")).sat is not None
 
 
 def known_of(columns: Columns, key: str) -> np.ndarray:
@@ -192,7 +190,7 @@ def findings(run: Run) -> Iterator[str]:
     """Say what a reader should know before believing the charts."""
     metrics = run.data.metrics
     small = finite_mean(metrics.get("sat/scope_too_small", ()))
-    if _sat(run) and small > 0:
+    if small > 0:
         yield (
             f"The quantile's scope was too small in {small:.0%} of the steps: one response held so many of its tokens "
             "that q is the largest |d| and the gate cannot open. Train with larger micro-batches, or "

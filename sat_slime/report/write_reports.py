@@ -12,21 +12,16 @@ from sat_slime.runs.trackers import is_tracker
 
 
 def write_reports(paths: Sequence[str | Path], out: str | Path | None = None, paper: bool = False) -> Path:
-    """Write the report of a single run, where `paths` is one run folder and no folder is given; the check-up of a run
-    of which one tracker's files are given; else one report of all of them, the paper's numbers beside them where
-    `paper` asks for it. Returns the page. Raises RunFolderError."""
+    """Write the report of a single run, where `paths` is one run folder; the check-up of a run of which one tracker's
+    files are given; else one report of all of them, the paper's numbers beside them where `paper` asks for it. out: the
+    folder of the page. Returns the page. Raises RunFolderError."""
     path = Path(paths[0])
-    if len(paths) == 1 and out is None and RunFolder(path).is_run():
-        return write_report(path)
-    if len(paths) == 1 and not _is_ours(path) and is_tracker(path):
+    if len(paths) == 1 and RunFolder(path).is_readable():
+        return write_report(path, out)
+    if len(paths) == 1 and not GridFolder(path).is_grid() and is_tracker(path):
         from sat_slime.report.checkup import write_checkup
 
         return write_checkup([path], Path(out or "report")).path
     from sat_slime.report.comparison import write_comparison  # its statistics take long to import
 
     return write_comparison(paths, out, paper)
-
-
-def _is_ours(path: Path) -> bool:
-    """Say whether a folder is a grid or has our rows: there may be TensorBoard events in it too."""
-    return GridFolder(path).is_grid() or (path / "metrics.jsonl").exists()

@@ -1,7 +1,10 @@
 from pathlib import Path
 
+import pytest
 from command_line import TINY, sat_slime_command
 from synthetic import write_run
+
+from sat_slime.runs.folder import RunFolder, RunFolderError
 
 TRACKERS = Path(__file__).parents[1] / "runs" / "recorded"
 
@@ -39,3 +42,31 @@ def test_an_option_that_a_run_folder_has_no_use_for_is_refused(tmp_path):
     result = sat_slime_command("diagnose", run, "--out", "x")
     assert result.exit_code == 2
     assert "--out is for trackers, logs and dumps" in " ".join(result.output.split())
+
+
+def test_rows_alone_are_a_run_without_settings(tmp_path, monkeypatch):
+    """As the `run_dir` of slime's plugin has them."""
+    monkeypatch.chdir(tmp_path)
+    rows = write_run(tmp_path / "rows", 40)
+    (rows / "config.yaml").unlink()
+    for words, path in (
+        (("report", "rows"), "rows/report.html"),
+        (("report", "rows", "--out", "a/b"), "a/b/report.html"),
+    ):
+        assert sat_slime_command(*words).stdout.strip() == path
+        for part in ("without its settings", "Batches were 1 to 8", 'id="trust_region"'):
+            assert part in Path(path).read_text()
+    told = sat_slime_command("diagnose", "rows").output
+    assert "nothing unhealthy in reward/mean" in told and "staleness or a difference" not in told
+    assert "40/?" in sat_slime_command("status", "rows").stdout
+    for words in (("launch", "rows", "--resume"), ("stop", "rows")):
+        told = sat_slime_command(*words)
+        assert told.exit_code == 2 and "is not a run folder" in told.stderr
+    with pytest.raises(RunFolderError, match="choose another --name"):
+        RunFolder(rows).check_new(overwrite=True)
+
+
+def test_a_page_of_one_run_goes_where_it_is_told_but_not_over_something_else(tmp_path):
+    run = write_run(tmp_path / "run", 3)
+    told = sat_slime_command("report", run, "--out", tmp_path)
+    assert told.exit_code == 2 and "is no report" in told.stderr and not (run / "report.html").exists()
