@@ -363,7 +363,7 @@ def summary(result: Replay) -> Iterator[str]:
         text += f", lag {lags[0]:g}" + (f" to {lags[-1]:g}" if len(lags) > 1 else "")
     yield f"{text}. Each method is asked what it would do to the first optimizer step on these tokens."
     cosines = pd.Series(result.cosines()[:-1, -1], index=result.labels).dropna().sort_values(kind="stable")
-    if len(cosines) > 1:
+    if cosines.round(3).nunique() > 1:
         yield (
             f"Nearest to the unclipped gradient: {cosines.index[-1]} (cosine {cosines.iloc[-1]:.3f}); farthest: "
             f"{cosines.index[0]} ({minus(f'{cosines.iloc[0]:.3f}')})."

@@ -20,7 +20,7 @@ from sat_slime.objective import (
 from sat_slime.objective.tokens import response_mean_weights
 from sat_slime.report.dumps import find_dumps, steps
 from sat_slime.report.gradient import cosines, effective, span_sums, step_thresholds
-from sat_slime.report.replay import ASYNCHRONOUS, answerable, choose, methods_table, replay, write_replay
+from sat_slime.report.replay import ASYNCHRONOUS, answerable, choose, methods_table, replay, summary, write_replay
 from sat_slime.runs.folder import RunFolderError
 
 LENGTHS = [6, 11, 3, 20, 9, 14, 8, 5]
@@ -194,6 +194,13 @@ def test_a_dump_of_a_run_answers_for_every_method_but_those_of_another_forward_p
     ]
     weight = result.total["sum |v|"]
     assert np.isfinite(weight).all() and (weight > 0).all()
+
+
+@pytest.mark.parametrize(("spread", "told"), [(0.5, True), (0.001, False)])
+def test_nearest_and_farthest_are_told_where_they_differ(tmp_path, spread, told):
+    torch.save(format_2(rollout([8, 12], spread=spread), [([0, 1], [[2]])]), tmp_path / "0.pt")
+    said = " ".join(summary(replay([tmp_path], choose("gspo,sapo", []))))
+    assert ("Nearest" in said) == told
 
 
 def test_the_page_holds_the_answer_and_the_numbers(tmp_path):
