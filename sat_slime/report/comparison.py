@@ -330,11 +330,12 @@ def with_interval(row: Row, quantity: str, scale: float, form: str) -> str:
 
 def _how_to_read(collection: Collection, lag: int | None) -> str:
     several = seeds_of(collection)[1] > 1
-    initial = mean_interval(run.numbers["initial"] for run in collection.runs)
+    initial = mean_interval(run.numbers["initial"] for run in collection.runs if run.lag == lag)
     before = f"Before training: {initial['mean']:.1%}" if initial["n"] else ""
     before += f" (the paper: {BASE_MODEL_SCORE} %)" * (collection.paper and bool(before))
+    before += "." * bool(before)
     if lag != collection.lags[0]:
-        return "Read as the table above."
+        return f"Read as the table above. {before}"
     text = (
         "Two experiments side by side, never one scale: AIME24 of a 30B model (‡: its authors' mark of a later "
         "collapse; d_pi of the last epoch), and our own task. " * collection.paper
@@ -345,7 +346,7 @@ def _how_to_read(collection: Collection, lag: int | None) -> str:
         "d_pi: mean of the last quarter; ‡: collapsed by the rule below, with the number of seeds; runs: whole ones. "
     )
     text += "Bold: best mean of a column; ≈: within noise of it; ?: fewer than two seeds in common with it. " * several
-    return f"{text}{before}{'.' * bool(before)}"
+    return text + before
 
 
 def difference_table(frame: pd.DataFrame) -> Table:

@@ -168,3 +168,10 @@ def test_summary_and_limits_say_what_is_missing(collection):
         "Not counted: GRPO w/ TIS lag 8 seed 2, failed after 90 steps",
     ):
         assert part in words
+
+
+def test_the_score_before_training_is_that_of_the_tables_own_runs(tmp_path):
+    paths = [write_cell(tmp_path / f"gspo-lag{lag}-seed0", "gspo", lag, 0, state="finished") for lag in (2, 8)]
+    (paths[0] / "eval.jsonl").unlink()
+    without, measured = (main_table(collect(paths), lag).note for lag in (2, 8))
+    assert "Before training" not in without and "Before training: 2" in measured
