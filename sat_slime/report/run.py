@@ -118,21 +118,28 @@ def _learning(run: Run) -> str:
 
 
 def _staleness(metrics: Columns) -> str:
-    """Say which lags the batches had, and d_pi at the least and the largest of them, in the second half of the run."""
+    """Say which lags the batches of the second half of the run had, and d_pi at the least and the largest of them; of
+    batches that mix lags, as those of streaming do, the means."""
     if not has(metrics, "lag/mean"):
         return ""
     lag = metrics["lag/mean"]
     there = np.flatnonzero(np.isfinite(lag))
     half = np.isin(np.arange(len(lag)), there[len(there) // 2 :])
+    oldest, d_pi = (metrics.get(key, np.full(len(lag), np.nan)) for key in ("lag/max", "mismatch/d_pi"))
     least, most = float(np.nanmin(lag[half])), float(np.nanmax(lag[half]))
-    batches = f"Batches were {least:g} to {most:g} updates old"
-    if least == most:
-        batches = f"Every batch was {most:g} update{'s' * (most != 1)} old"
-    d_pi = metrics.get("mismatch/d_pi", np.full(len(lag), np.nan))
     fresh, stale = (finite_mean(d_pi[half & (lag == level)]) for level in (least, most))
+    mixed = bool((lag[half] % 1).any())
+    batches = f"batches were {least:g} to {most:g} updates old"
+    if mixed:
+        fresh = stale = finite_mean(d_pi[half])
+        batches = f"tokens were {lag[half].mean():.3g} updates old on average"
+        batches += f", {np.nanmax(oldest[half]):g} at most" if np.isfinite(oldest[half]).any() else ""
+    elif least == most:
+        batches = f"every batch was {most:g} update{'s' * (most != 1)} old"
+    batches = f"In the second half {batches}"
     if math.isnan(fresh) or math.isnan(stale):
         return f"{batches}."
-    if least == most:
+    if mixed or least == most:
         return f"{batches}; d_pi was {stale:.3g} nats."
     return f"{batches}; d_pi was {fresh:.3g} nats at lag {least:g} and {stale:.3g} at lag {most:g}."
 
@@ -246,9 +253,9 @@ PARTS, QUANTILES = ("d_pi", "policy", "implementation"), ("max", "q99", "q90", "
 POLICY_OF = [f"mismatch/policy_of_{level}" for level in ("mean", "q90", "q99")]
 FIGURES: dict[str, tuple[str, str, Sequence[Panel]]] = {
     "overview": (
-        "Accuracy, and d_pi over the lag",
-        "d_pi, the mean |log π − log μ| of the trained tokens, grows with every update since the weights were sent, "
-        "and falls when they are sent again. Grey: the lag, in updates. Dashed: the accuracy before training.",
+        "Accuracy and d_pi",
+        "d_pi, the mean |log π − log μ| of the trained tokens, grows with the updates since the weights were sent: it "
+        "is drawn over the lag, in grey, or of many lag cycles as their mean. Dashed: the accuracy before training.",
         (),
     ),
     "reward": (

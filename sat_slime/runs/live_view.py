@@ -20,7 +20,7 @@ RECENT_ITERATIONS = 32
 SHOWN = {
     "reward/mean": ("reward", ".3f"),
     "mismatch/d_pi": ("d_pi", ".4f"),
-    "lag/mean": ("lag", "g"),
+    "lag/mean": ("lag", ".3g"),
     "sat/gate_rate": ("gate", ".1%"),
     "sat/newly_clipped": ("newly", ".2%"),
     "clip/fraction": ("clip", ".1%"),

@@ -54,7 +54,7 @@ def test_rows_alone_are_a_run_without_settings(tmp_path, monkeypatch):
         (("report", "rows", "--out", "a/b"), "a/b/report.html"),
     ):
         assert sat_slime_command(*words).stdout.strip() == path
-        for part in ("without its settings", "Batches were 1 to 8", 'id="trust_region"'):
+        for part in ("without its settings", "batches were 1 to 8", 'id="trust_region"'):
             assert part in Path(path).read_text()
     told = sat_slime_command("diagnose", "rows").output
     assert "nothing unhealthy in reward/mean" in told and "staleness or a difference" not in told

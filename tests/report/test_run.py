@@ -107,7 +107,7 @@ def test_ends_average_whole_lag_cycles():
 def test_the_verdict_tells_noise_lag_and_collapse(tmp_path):
     folder = write_run(tmp_path / "run", 64)
     told = list(verdict(load_run(folder)))
-    assert told[1].startswith("Batches were 1 to 8 updates old; d_pi was 0.0")
+    assert told[1].startswith("In the second half batches were 1 to 8 updates old; d_pi was 0.0")
     (folder / "eval.jsonl").write_text(
         '{"step": 0, "accuracy": 0.5, "n_samples": 100}\n{"step": 64, "accuracy": 0.52, "n_samples": 100}\n'
     )
@@ -118,6 +118,14 @@ def test_the_verdict_tells_noise_lag_and_collapse(tmp_path):
     rewrite_rows = [step_metrics(step, **{"mismatch/d_pi": 0.01 if step < 40 else 0.5}) for step in range(1, 65)]
     (folder / "metrics.jsonl").write_text(lines(rewrite_rows))
     assert next(verdict(load_run(folder))).startswith("Collapsed: ")
+
+
+def test_batches_that_mix_lags_are_told_by_their_mean_and_their_oldest_token(tmp_path):
+    folder = write_run(tmp_path / "run", 1)
+    rows = [{"step": i, "lag/mean": 1 + i / 30, "lag/max": i % 4, "mismatch/d_pi": 0.01 * i} for i in range(1, 9)]
+    (folder / "metrics.jsonl").write_text(lines(rows))
+    said = "In the second half tokens were 1.22 updates old on average, 3 at most; d_pi was 0.065 nats."
+    assert list(verdict(load_run(folder)))[1] == said
 
 
 def evaluated(folder, *accuracies, samples=100):

@@ -16,10 +16,10 @@ def view_of(total=200, clock=None, **options):
 def test_a_line_per_step_with_the_speed_by_the_clock():
     view, shown = view_of()
     for step in range(1, 11):
-        row = {"reward/mean": 0.5, "mismatch/d_pi": 0.01, "lag/mean": 1, "sat/gate_rate": 0.1}
+        row = {"reward/mean": 0.5, "mismatch/d_pi": 0.01, "lag/mean": 1.32554, "sat/gate_rate": 0.1}
         view.step({"step": step, "iteration": step, "tokens/response_total": 3300, **row})
     first, *_, last = shown.getvalue().splitlines()
-    assert first == "step   1/200  reward 0.500  d_pi 0.0100  lag 1  gate 10.0%"
+    assert first == "step   1/200  reward 0.500  d_pi 0.0100  lag 1.33  gate 10.0%"
     assert last == first.replace("  1/", " 10/") + "  3300 tok/s  1.00 s/step  left 3 min 10 s"
 
 
