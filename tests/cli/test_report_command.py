@@ -44,8 +44,7 @@ def test_an_option_that_a_run_folder_has_no_use_for_is_refused(tmp_path):
     assert "--out is for trackers, logs and dumps" in " ".join(result.output.split())
 
 
-def test_rows_alone_are_a_run_without_settings(tmp_path, monkeypatch):
-    """As the `run_dir` of slime's plugin has them."""
+def test_rows_alone_as_of_the_plugins_run_dir_are_a_run_without_settings(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rows = write_run(tmp_path / "rows", 40)
     (rows / "config.yaml").unlink()
@@ -59,14 +58,12 @@ def test_rows_alone_are_a_run_without_settings(tmp_path, monkeypatch):
     told = sat_slime_command("diagnose", "rows").output
     assert "nothing unhealthy in reward/mean" in told and "staleness or a difference" not in told
     assert "40/?" in sat_slime_command("status", "rows").stdout
-    for words in (("launch", "rows", "--resume"), ("stop", "rows")):
+    for words, said in (
+        (("launch", "rows", "--resume"), "is not a run folder"),
+        (("stop", "rows"), "is not a run folder"),
+        (("report", "rows", "--out", "."), "is no report"),
+    ):
         told = sat_slime_command(*words)
-        assert told.exit_code == 2 and "is not a run folder" in told.stderr
+        assert told.exit_code == 2 and said in told.stderr
     with pytest.raises(RunFolderError, match="choose another --name"):
         RunFolder(rows).check_new(overwrite=True)
-
-
-def test_a_page_of_one_run_goes_where_it_is_told_but_not_over_something_else(tmp_path):
-    run = write_run(tmp_path / "run", 3)
-    told = sat_slime_command("report", run, "--out", tmp_path)
-    assert told.exit_code == 2 and "is no report" in told.stderr and not (run / "report.html").exists()
