@@ -74,7 +74,8 @@ class Chart:
     def spec(self) -> dict[str, Any]:
         """Return the Vega-Lite specification, as wide as its place on a page."""
         spec: dict[str, Any] = self.view.to_dict(validate=False)
-        return spec | {"width": "container", "config": CONFIG, "datasets": {"numbers": _rows(_thinned(self.frame))}}
+        datasets = spec.get("datasets", {}) | {"numbers": _rows(_thinned(self.frame))}  # Altair's own is that of rules
+        return spec | {"width": "container", "config": CONFIG, "datasets": datasets}
 
     def save(self, folder: Path) -> None:
         """Write NAME.csv and NAME.svg into a folder."""

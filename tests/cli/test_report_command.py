@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import pytest
@@ -58,12 +59,8 @@ def test_rows_alone_as_of_the_plugins_run_dir_are_a_run_without_settings(tmp_pat
     told = sat_slime_command("diagnose", "rows").output
     assert "nothing unhealthy in reward/mean" in told and "staleness or a difference" not in told
     assert "40/?" in sat_slime_command("status", "rows").stdout
-    for words, said in (
-        (("launch", "rows", "--resume"), "is not a run folder"),
-        (("stop", "rows"), "is not a run folder"),
-        (("report", "rows", "--out", "."), "is no report"),
-    ):
+    for words in (("launch", "rows", "--resume"), ("stop", "rows"), ("report", "rows", "--out", ".")):
         told = sat_slime_command(*words)
-        assert told.exit_code == 2 and said in told.stderr
+        assert told.exit_code == 2 and re.search("is not a run folder|is no report", told.stderr)
     with pytest.raises(RunFolderError, match="choose another --name"):
         RunFolder(rows).check_new(overwrite=True)

@@ -100,6 +100,7 @@ def test_every_chart_has_its_files(tmp_path, pictures):
         chart.save(tmp_path)
         svg = (tmp_path / f"{chart.name}.svg").read_text()
         assert svg.startswith("<svg") and "currentColor" not in svg and "NaN" not in svg
+        assert ('stroke-dasharray="2,2"' in svg) == (chart.name == "lines")  # its level
         assert len(pd.read_csv(tmp_path / f"{chart.name}.csv")) == len(chart.frame)
 
 
