@@ -12,6 +12,7 @@ from sat_slime.lab.batch import (
     evaluation_requests,
     evaluation_row,
     group_advantages,
+    sample_rows,
     training_group,
     training_requests,
 )
@@ -42,6 +43,15 @@ def test_evaluations_ask_the_same_held_out_problems_with_fresh_seeds():
     again, later = evaluation_requests(CONFIG, 16)
     assert problems == again and all(map(CONFIG.task.is_held_out, problems))
     assert not {r.seed for r in requests} & {r.seed for r in later}
+
+
+def test_a_row_of_samples_has_the_prompt_that_was_answered():
+    problems, _ = training_requests(CONFIG, 0)
+    batch = make_batch([f"{n:02d}$" for n in range(12)])
+    rows = sample_rows(batch)
+    assert [row["prompt"] for row in rows] == [problem.prompt for problem in problems for _ in range(4)]
+    assert [row["response"] for row in rows] == [f"{n:02d}$" for n in range(12)]
+    assert [row["reward"] for row in rows] == batch.rewards.reshape(-1).tolist()
 
 
 def test_metrics_of_a_batch():
