@@ -65,7 +65,7 @@ def plan_lab_run(config: LabConfig, file: Path, folder: Path | None, resume: boo
 def _check_resume(config: LabConfig, path: Path, resume_from: int | None) -> None:
     """Raise ConfigError or RunFolderError unless the run in `path` can go on with these settings."""
     before, after = settings_before(config, path).pipeline.iterations, config.pipeline.iterations
-    finished = RunFolder(path).state().get("status") == "finished" and (resume_from is None or resume_from >= after)
+    finished = RunFolder(path).state().get("status") == "finished" and resume_from in (None, after)
     if after < before or (finished and after == before):
         state = f"is finished after {before} iterations" if finished else f"was planned for {before} iterations"
         raise ConfigError([f"{path}: the run {state}; to go on, name more: --set pipeline.iterations={before * 2}"])

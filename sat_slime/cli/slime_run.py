@@ -72,8 +72,8 @@ def _check_resume(config: SlimeConfig, path: Path, resume_from: int | None) -> N
         raise ConfigError([f"{path}: the run saves no checkpoints to go on from: start another with --name X"])
     iterations, done = config.pipeline.iterations, saved_iterations(config, path)
     finished = RunFolder(path).state().get("status") == "finished" and iterations <= before.pipeline.iterations
-    start = done if resume_from is None else resume_from
-    if start >= iterations and finished:  # else a job died in its last evaluation, which is made again
+    ended = done >= iterations if resume_from is None else resume_from == iterations
+    if ended and finished:  # else a job died in its last evaluation, which is made again
         more = f"to go on, name more: --set pipeline.iterations={done * 2}"
         raise ConfigError([f"{path}: the run is finished after {done} iterations; {more}"])
     if (record := JobRecord.read(path)) and done:
@@ -113,14 +113,15 @@ def measured_in(folder: Path, config: SlimeConfig) -> tuple[Measured | None, int
 # ----------------------------------------------------------------------------------------------------- what is printed
 
 
-def time_lines(config: SlimeConfig, folder: Path | None) -> list[str]:
+def time_lines(config: SlimeConfig, folder: Path | None, resume_from: int | None = None) -> list[str]:
     """Return how long the run takes and what it costs. folder: that of a run which has begun: what it has measured
-    counts."""
+    counts, and what is left is from its newest checkpoint on, or from that of iteration resume_from."""
     if folder is None:
         return duration_lines(config)
     before = load_config(RunFolder(folder).config)  # the settings with which it was measured
     known = measured_in(folder, before)[0] if isinstance(before, SlimeConfig) else None
-    return duration_lines(config, known, saved_iterations(config, folder))
+    done = saved_iterations(config, folder) if resume_from is None else resume_from
+    return duration_lines(config, known, done)
 
 
 def describe(plan: SlimePlan, full: bool) -> str:
@@ -139,7 +140,10 @@ def describe(plan: SlimePlan, full: bool) -> str:
         length_line(config),
         f"folder      {plan.folder}{' (resumed)' if plan.resume else ''}",
     ]
-    for heading, lines in (("memory", memory), ("time", time_lines(config, plan.folder if plan.resume else None))):
+    for heading, lines in (
+        ("memory", memory),
+        ("time", time_lines(config, plan.folder if plan.resume else None, plan.resume_from)),
+    ):
         summary += [f"{'' if number else heading:10}  {line}" for number, line in enumerate(lines)]
     if not full:
         return "\n".join(summary)
@@ -270,7 +274,7 @@ def _send(plan: SlimePlan, where: Where, console: Console, overwrite: bool = Fal
     config, sent = plan.config, slime_command(plan.config, plan.folder)
     _check_folder(plan, overwrite)
     if not is_restart:
-        for line in time_lines(config, plan.folder if plan.resume else None):
+        for line in time_lines(config, plan.folder if plan.resume else None, plan.resume_from):
             say(console, line)
     server, ray = _cluster(plan, where, console)
     with contextlib.ExitStack() as undo:

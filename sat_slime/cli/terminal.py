@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 """Exit codes."""
 SLIME = "Runs of slime"
+"""Heading of the options that a lab run has not."""
 LONG = 30
 """Characters beyond which a table may break a cell."""
-"""Heading of the options that a lab run has not."""
 
 OverridesAsInLaunch = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="As in launch. Repeatable.")

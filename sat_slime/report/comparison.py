@@ -335,7 +335,7 @@ def _how_to_read(collection: Collection, lag: int | None) -> str:
     before += f" (the paper: {BASE_MODEL_SCORE} %)" * (collection.paper and bool(before))
     before += "." * bool(before)
     if lag != collection.lags[0]:
-        return f"Read as the table above. {before}"
+        return f"Read as the table above. {before}".rstrip()
     text = (
         "Two experiments side by side, never one scale: AIME24 of a 30B model (‡: its authors' mark of a later "
         "collapse; d_pi of the last epoch), and our own task. " * collection.paper

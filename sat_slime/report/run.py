@@ -18,7 +18,7 @@ from sat_slime.objective.metrics import metric_named
 from sat_slime.report.charts import BLUE, GREY, Chart, axis, lines
 from sat_slime.report.frames import finite_mean, smooth, steps_of, window_of
 from sat_slime.report.page import Section, check_out, count_of, headline, percent, write_page
-from sat_slime.runs.folder import worked_seconds
+from sat_slime.runs.folder import RunFolderError, worked_seconds
 from sat_slime.runs.health import advisories, judge, measures
 from sat_slime.runs.live_view import duration
 from sat_slime.runs.reading import (
@@ -38,14 +38,17 @@ def write_report(path: str | Path, out: str | Path | None = None) -> Path:
     page's path. Works on a run that is going on, failed or was killed, and on rows alone. Raises RunFolderError when
     `path` is no run folder, or `out` a folder of something else."""
     run = load_run(path)
+    page = run.folder.report if out is None else Path(out) / "report.html"
     if out is not None:
         check_out(Path(out))
+    elif not run.folder.is_run() and page.exists() and b"sat-slime" not in page.read_bytes():
+        raise RunFolderError(f"{page} is no page of sat-slime: choose another folder by --out")
     subtitle = headline(run.config)  # reads the method: a stabilizer outside this package brings its metrics
     first, *rest = figures(run.data, run.config) or [Section("figures", "", sentences=["No step was logged."])]
     text = yaml.safe_dump(run.config, sort_keys=False) if run.config else ""
     config = Section("configuration", "Resolved configuration", text=text, folded=True)
     return write_page(
-        run.folder.report if out is None else Path(out) / "report.html",
+        page,
         [first, *rest, config],
         title=run.name,
         subtitle=subtitle,

@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from sat_slime.config.jsonl import read_object, write_atomically
+from sat_slime.config.jsonl import parse_object, read_object, write_atomically
 from sat_slime.runs.lock import FolderLock, Holder
 
 
@@ -101,7 +101,11 @@ class RunFolder:
 
     def is_readable(self) -> bool:
         """Return whether this is a run or has a run's rows alone, as the `run_dir` of slime's plugin has them."""
-        return self.is_run() or self.metrics.is_file()
+        if self.is_run() or not self.metrics.is_file():
+            return self.is_run()
+        with open(self.metrics, "rb") as lines:
+            row = parse_object(lines.readline()) or {}
+        return "step" in row and any(name.startswith(("loss/", "mismatch/", "reward/", "clip/")) for name in row)
 
     def has_data(self) -> bool:
         """Return whether a run left anything here that cannot be had again by starting it."""

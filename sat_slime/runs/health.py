@@ -16,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
+from sat_slime.config.jsonl import number
 from sat_slime.objective.metrics import slime_names
 from sat_slime.runs.reading import Columns, RunData, batch_setting, has, known, section
 
@@ -403,13 +404,14 @@ def measures(config: Mapping[str, Any]) -> dict[str, float]:
     pipeline, sat = section(config, "pipeline"), section(section(config, "method"), "sat")
     lag, steps = pipeline.get("lag"), pipeline.get("optimizer_steps_per_rollout") or 1
     streams = pipeline.get("mode") == "streaming"
-    prompts, samples = (batch_setting(config, name) or 0 for name in ("prompts_per_iteration", "samples_per_prompt"))
+    batch = {name: batch_setting(config, name) for name in ("prompts_per_iteration", "samples_per_prompt")}
+    prompts, samples = (number(batch, name, 0.0) for name in batch)
     settings = {
-        "tail": 1 - sat["alpha"] if "alpha" in sat else None,
+        "tail": 1 - number(sat, "alpha"),
         "lag": pipeline.get("max_staleness") if streams else None if lag is None else max(lag, 1) * steps,
         "responses": prompts * samples or None,
     }
-    return {name: value for name, value in settings.items() if value is not None}
+    return {name: value for name, value in settings.items() if value is not None and math.isfinite(value)}
 
 
 def advisories(data: RunData, planned: Mapping[str, float]) -> Iterator[Symptom]:

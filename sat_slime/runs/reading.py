@@ -119,9 +119,10 @@ def run_data(
     of_first = [row for row in evals if not datasets or str(row.get("dataset")) == datasets[0]]
     data = RunData(columns(metrics), columns(of_first), 1, not_finite(metrics), datasets, settings)
     if settings is not None:
-        pipeline = section(settings, "pipeline")
-        seen = int(np.nanmax(data.metrics["lag/max"])) if has(data.metrics, "lag/max") else 1
-        data.period = max(1, whole(pipeline, "lag", seen) * whole(pipeline, "optimizer_steps_per_rollout", 1))
+        pipeline, lags = section(settings, "pipeline"), known(data.metrics, "lag/mean")[1]
+        data.period = max(1, whole(pipeline, "lag", 1) * whole(pipeline, "optimizer_steps_per_rollout", 1))
+        if "lag" not in pipeline and len(lags) and not (lags % 1).any():  # of a stream they are no whole numbers
+            data.period = max(1, int(lags.max()))
     return data
 
 
@@ -165,10 +166,16 @@ def load_run(path: str | Path) -> Run:
 
 def read_run(folder: RunFolder) -> Run:
     """Read what there is of a run in a folder."""
+    config = read_settings(folder)
+    return Run(folder, config, folder.state(), run_data(read_rows(folder.metrics), read_rows(folder.eval), config))
+
+
+def read_settings(folder: RunFolder) -> dict[str, Any]:
+    """Read config.yaml as plain values, without what is seen to be damaged; empty where it cannot be read."""
     config = read_yaml(folder.config)
     if damaged := [key for key in _WHOLE if not isinstance(section(config, "pipeline").get(key, 0), int)]:
         config["pipeline"] = {key: value for key, value in config["pipeline"].items() if key not in damaged}
-    return Run(folder, config, folder.state(), run_data(read_rows(folder.metrics), read_rows(folder.eval), config))
+    return config
 
 
 def row_faults(folder: RunFolder) -> Iterator[str]:

@@ -23,7 +23,7 @@ from typing import Any
 from sat_slime.config.jsonl import number, read_rows
 from sat_slime.objective.metrics import slime_names
 from sat_slime.runs.folder import RunFolder, RunFolderError
-from sat_slime.runs.reading import RunData, read_yaml, run_data
+from sat_slime.runs.reading import RunData, read_settings, run_data
 
 Row = dict[str, Any]
 
@@ -53,12 +53,13 @@ def read_tracked(paths: Sequence[Path]) -> RunData:
     Raises:
         RunFolderError: a path is not there or of another kind, or nothing in it is a metric of slime.
     """
-    paths = [RunFolder(path).metrics if RunFolder(path).metrics.is_file() else path for path in paths]
+    if len(paths) == 1 and RunFolder(paths[0]).is_readable():
+        paths = [RunFolder(paths[0]).metrics]
     if len(paths) == 1 and paths[0].suffix == ".jsonl" and paths[0].is_file():
         own = read_rows(paths[0])
         if any("step" in row for row in own) and not any(key in row for row in own for key in STEP_KEYS):
             beside = RunFolder(paths[0].parent)
-            return run_data([*map(adopt, own)], read_rows(beside.eval), read_yaml(beside.config))
+            return run_data([*map(adopt, own)], read_rows(beside.eval), read_settings(beside))
     rows: list[Row] = []
     for path in paths:
         kind = _kind(path)
@@ -74,8 +75,8 @@ def read_tracked(paths: Sequence[Path]) -> RunData:
 
 
 def is_tracker(path: Path) -> bool:
-    """Return whether a path holds rows, or what a tracker or the job's log left: `read_tracked` would read it."""
-    return RunFolder(path).metrics.is_file() or _kind(path) is not None
+    """Return whether a path holds a run's rows, or what a tracker or the job's log left, for `read_tracked`."""
+    return RunFolder(path).is_readable() or _kind(path) is not None
 
 
 def what_it_is(path: Path) -> str:

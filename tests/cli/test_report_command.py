@@ -1,4 +1,5 @@
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -64,3 +65,31 @@ def test_rows_alone_as_of_the_plugins_run_dir_are_a_run_without_settings(tmp_pat
         assert told.exit_code == 2 and re.search("is not a run folder|is no report", told.stderr)
     with pytest.raises(RunFolderError, match="choose another --name"):
         RunFolder(rows).check_new(overwrite=True)
+
+
+def test_rows_of_another_program_are_no_run_and_their_folder_is_left_alone(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_run(tmp_path / "runs" / "a", 40)
+    shutil.copytree(TRACKERS / "events", tmp_path / "events")
+    for folder in ("runs", "events"):
+        (tmp_path / folder / "metrics.jsonl").write_text('{"step": 1, "val_acc": 0.5}\n')
+    assert "40/" in sat_slime_command("status", "runs").stdout, "the runs beside it"
+    assert "of a tracker" in sat_slime_command("diagnose", "events").output
+    rows = write_run(tmp_path / "rows", 40)
+    (rows / "config.yaml").unlink()
+    (rows / "report.html").write_text("another's")
+    told = sat_slime_command("report", "rows")
+    assert told.exit_code == 2 and "is no page of sat-slime" in told.stderr
+    assert (rows / "report.html").read_text() == "another's"
+    told = sat_slime_command("diagnose", "rows", "events")
+    assert told.exit_code == 2 and "without metrics" in told.stderr
+
+
+@pytest.mark.parametrize(
+    "damage", ["pipeline: {lag: fast}", "method: {sat: {alpha: null}}", "slime: {rollout-batch-size: x}"]
+)
+def test_a_check_up_of_rows_beside_damaged_settings(tmp_path, damage, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = write_run(tmp_path / "rows", 40)
+    (rows / "config.yaml").write_text(damage)
+    assert "Read: 40 optimizer steps" in sat_slime_command("diagnose", "rows/metrics.jsonl").output

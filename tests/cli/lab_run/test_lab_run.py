@@ -102,7 +102,7 @@ def test_an_interrupt_before_the_runtime_runs(runtime, monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("error, status", [(None, "interrupted"), (RuntimeError("the real error"), "failed")])
 def test_an_interrupt_while_the_report_is_written(runtime, monkeypatch, tmp_path, error, status):
-    def interrupted(path):
+    def interrupted(*_):
         raise KeyboardInterrupt
 
     runtime.end = error
