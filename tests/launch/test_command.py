@@ -20,6 +20,7 @@ from paper_commands import EVERY_KIND, GRID, PAPER, ROOT, paper
 
 from sat_slime.config import load_config, slime_config_errors
 from sat_slime.config.method_section import build_method
+from sat_slime.config.rules import slime_config_warnings
 from sat_slime.config.slime_schema import ARCHITECTURE, PluginConfig
 from sat_slime.config.starters import CONFIGS
 from sat_slime.cpu import INSTEAD
@@ -184,10 +185,10 @@ def test_what_slime_is_to_call_is_there(path):
 
 def test_the_example_of_the_documentation_can_start(tmp_path):
     text = (ROOT / "docs" / "launch.md").read_text()
-    (example,) = re.findall(r"```yaml\n(extends: \.\./models/.*?)```", text, re.DOTALL)
-    (tmp_path / "x.yaml").write_text(example.replace("../models", str(ROOT / "configs" / "models")))
+    (example,) = re.findall(r"```yaml\n(extends: configs/models/.*?)```", text, re.DOTALL)
+    (tmp_path / "x.yaml").write_text(example.replace("configs/", f"{ROOT}/configs/"))
     config = load_config(tmp_path / "x.yaml")
-    assert slime_config_errors(config) == flag_errors(config) == []
+    assert slime_config_errors(config) == slime_config_warnings(config) == flag_errors(config) == []
 
 
 @pytest.mark.parametrize(
