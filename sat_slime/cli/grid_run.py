@@ -163,14 +163,15 @@ def _read_by_no_cell(of_file: RunConfig, run: RunConfig, cells: Iterable[Cell]) 
 
 
 def _of_an_axis(grid: GridConfig, overrides: Sequence[str]) -> list[str]:
-    """Return a line for every setting of all cells that a cell has from the grid's methods, lags or seeds.
+    """Return a line for every setting of all cells that a cell has from the grid's methods, lags, seeds or folder.
     overrides: as of plan_grid."""
     written = (text.partition("=") for text in overrides)
     given = [grid.settings, *({key.strip(): parse_value(value)} for key, _, value in written)]
     axes = {"pipeline.lag": "lags", "method": "methods", "method.base": "methods"}
+    axes |= {"name": "name", "output_dir": "output_dir"}
     axes |= {f"method.{key}": "methods" for key in BESIDE} | dict.fromkeys(grid.seed_keys, "seeds")
     return [
-        f"{key} is set for all cells, and each has its own by the grid's {axes[key]}: set those, and leave this out"
+        f"{key} is set for all cells, and each has its own by the grid's {axes[key]}: set {axes[key]} of the grid"
         for key in dict.fromkeys(key for settings in given for key in flat(settings))
         if key in axes
     ]

@@ -39,6 +39,7 @@ def redact(text: str, environment: Mapping[str, str] | None = None) -> str:
     URLs."""
     environment = os.environ if environment is None else environment
     for name, value in environment.items():
-        if len(value) >= SHORTEST and value in text and is_secret(name):
-            text = text.replace(value, f"<{name}>")
+        for line in value.splitlines():  # of a key in PEM's form: a log is read and written by lines
+            if len(line) >= SHORTEST and line in text and is_secret(name):
+                text = text.replace(line, f"<{name}>")
     return _IN_URL.sub(r"\1<password>@", text)

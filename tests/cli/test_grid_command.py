@@ -269,6 +269,8 @@ def test_a_grid_may_grow_but_not_change(told):
         ({"overrides": {"gspo": {"pipline.lag": 1}}}, [], "unknown key 'pipline.lag'; did you mean 'pipeline.lag'?"),
         ({"overrides": {"gspo": {"method.r3": True}}}, [], "make the run of gspo-lag1-seed0 that of gspo-r3-lag1-"),
         ({}, ["--set", "pipeline.lag=2"], "pipeline.lag is set for all cells, and each has its own by the grid's lags"),
+        ({}, ["--set", "name=x"], "name is set for all cells, and each has its own by the grid's name"),
+        ({"settings": {"output_dir": "y"}}, [], "by the grid's output_dir"),
         ({"settings": {"seed": 9}}, [], "by the grid's seeds"),
         ({"settings": {"method": "grpo"}}, [], "by the grid's methods"),
         ({"settings": {"method": {"sat": True}}}, [], "method.sat is set for all cells"),

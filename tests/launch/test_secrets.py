@@ -22,6 +22,8 @@ def test_redaction_leaves_the_names():
     environment = {"WANDB_API_KEY": "0123456789", "HF_TOKEN": "short", "HOME": "/root/home"}
     assert redact("key 0123456789 short /root/home", environment) == "key <WANDB_API_KEY> short /root/home"
     assert secret_names(environment) == ["WANDB_API_KEY", "HF_TOKEN"]
+    key = {"DEPLOY_PRIVATE_KEY": "-----BEGIN-----\nMIIEpAIBAAKCAQEA\n-----END-----\n"}  # a log has it line by line
+    assert redact("it is MIIEpAIBAAKCAQEA", key) == "it is <DEPLOY_PRIVATE_KEY>"
 
 
 @pytest.mark.parametrize(
