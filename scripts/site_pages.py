@@ -19,7 +19,10 @@ from mkdocs.structure.files import File
 
 ROOT = Path(__file__).parents[1]
 MATHEMATICS = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.DOTALL)
-MODE = {"(": "inline", "[": "block"}
+FORMULA = {"(": ("inline", "{}"), "[": ("block", '<div class="formula">{}</div>')}
+"""A formula of its own scrolls where a narrow screen has no room for it; one within a line wraps with it."""
+INLINE_CODE = re.compile(r"(?<!<pre>)<code>[^<]*</code>")
+FLAG = re.compile(r"(?<![\w-])--?[a-z][\w-]*")
 LINK = re.compile(r"(\]\()([^)\s#:]+)(#[^)\s]*)?\)")
 """A link to a file: what stands before it, its path, its anchor."""
 
@@ -63,7 +66,7 @@ def metrics() -> str:
 
 
 def _meaning(metric: Any) -> str:
-    only = f" {metric.runtime.capitalize()} runs alone." if metric.runtime else ""
+    only = f" In {metric.runtime} runs only." if metric.runtime else ""
     slime = f" slime: {', '.join(f'`{name}`' for name in metric.slime)}." if metric.slime else ""
     return (metric.meaning + only + slime).replace("|", "\\|").replace("](", "](../")
 
@@ -126,8 +129,15 @@ def on_files(files: Any, config: Any, **_: Any) -> Any:
 
 
 def on_page_content(content: str, **_: Any) -> str:
-    """The page with its mathematics, which arithmatex has marked, as MathML."""
-    return MATHEMATICS.sub(lambda found: convert(html.unescape(found[3]), display=MODE[found[2]]), content)
+    """The page with its mathematics, which arithmatex has marked, as MathML, and flags that no line end divides."""
+    content = MATHEMATICS.sub(_formula, content)
+    return INLINE_CODE.sub(lambda code: FLAG.sub(r'<span class="flag">\g<0></span>', code[0]), content)
+
+
+def _formula(found: re.Match[str]) -> str:
+    mode, place = FORMULA[found[2]]
+    text = html.unescape(found[3]).replace(r"\%", "%")  # the converter would show the backslash
+    return place.format(convert(text, display=mode))
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
