@@ -78,7 +78,7 @@ def draw() -> alt.LayerChart:
     )
     figure = alt.layer(lines, dots, *names).properties(width=460, height=300, background="white")
     return figure.configure_axis(labelFontSize=12, titleFontSize=13).configure_legend(
-        labelFontSize=12, titleFontSize=13
+        labelFontSize=12, titleFontSize=13, orient="top", titleOrient="left"
     )
 
 
