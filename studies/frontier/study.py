@@ -354,7 +354,7 @@ def draw_lags() -> alt.Chart:
     bars = base.mark_rule().encode(alt.Y("low:Q", title="late accuracy, %"), y2="high:Q")
     return alt.layer(
         bars, base.mark_line().encode(late), base.mark_point(filled=True, opacity=1).encode(late)
-    ).properties(width=560, height=260)
+    ).properties(width=460, height=260)
 
 
 def draw_clipped() -> alt.Chart:
@@ -389,7 +389,8 @@ def main() -> None:
         print(f"{(make.__doc__ or '').strip()}\n\n{make()}\n")
     if "--figures" in sys.argv[1:]:
         for name, chart in (("lags", draw_lags()), ("clipped", draw_clipped())):
-            chart.configure(background="white").save(HERE / f"{name}.svg")
+            large = chart.configure(background="white").configure_axis(labelFontSize=12, titleFontSize=13)
+            large.configure_legend(labelFontSize=13).save(HERE / f"{name}.svg")
 
 
 if __name__ == "__main__":
