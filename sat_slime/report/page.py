@@ -142,15 +142,17 @@ _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; form-ac
 """A page asks nothing of a network, and runs no script but its own, whose digest is added."""
 # ast: expressions are interpreted, so that the page needs no right to evaluate code
 _DRAW = """
-const seen = new IntersectionObserver((entries) => entries.forEach(({ isIntersecting, target }) => {
-  if (!isIntersecting) return;
+const draw = (target) => {
   seen.unobserve(target);
   const columns = (_, room) => Math.max(1, Math.floor((target.clientWidth - 60) / room));
   const text = target.nextElementSibling.textContent.replaceAll(/LEGEND_COLUMNS/g, columns);
   const actions = { export: true, source: false, compiled: false, editor: false };
   vegaEmbed(target, JSON.parse(text), { actions, ast: true, renderer: "svg", logLevel: 1 });
-}), { rootMargin: "600px" });
+};
+const near = (entries) => entries.filter((one) => one.isIntersecting).forEach((one) => draw(one.target));
+const seen = new IntersectionObserver(near, { rootMargin: "600px" });
 document.querySelectorAll(".chart").forEach((place) => seen.observe(place));
+addEventListener("beforeprint", () => document.querySelectorAll(".chart:empty").forEach(draw));
 """
 
 
