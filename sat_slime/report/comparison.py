@@ -34,6 +34,7 @@ from sat_slime.report.page import (
     check_out,
     count_of,
     minus,
+    percent,
     section_of,
     write_page,
 )
@@ -80,6 +81,7 @@ def write_comparison(paths: Sequence[str | Path], out: str | Path | None = None,
             title=" · ".join(names) if len(names) < 4 else f"{names[0]} and {len(names) - 1} more",
             subtitle=ours_label(collection) + "; beside them: paper, 30B, one seed" * paper,
             answer=summary(collection, differences),
+            warnings=unequal(collection),
             command=command,
         ).path
 
@@ -151,6 +153,13 @@ def summary(collection: Collection, differences: pd.DataFrame) -> Iterator[str]:
         yield f"The collapse rule marks {len(collapsed)} of {judged} runs with enough scores to tell{names}."
 
 
+def unequal(collection: Collection) -> Iterator[str]:
+    """Say that the runs have not the same length, which every number of the page compares."""
+    whole = {run.planned_steps for run in collection.runs if run.counts} - {0}
+    if len(whole) > 1:
+        yield f"Whole runs have {min(whole):,} to {max(whole):,} steps, which may itself make a difference."
+
+
 NAMED = 4
 """Lags, and differences, that sentences name at most."""
 
@@ -183,7 +192,7 @@ def _best_at(collection: Collection, lag: int | None) -> Iterator[str]:
         noise = f"{len(tested) - clear} of {len(tested)} others{few} within noise"
         mean = level_of(collection, best, lag, "late")["mean"]
         yield (
-            f"Highest late accuracy at {lag_name(lag)}: {label_of(best)} {mean:.1%}; "
+            f"Highest late accuracy at {lag_name(lag)}: {label_of(best)} {percent(mean)}; "
             f"{noise if len(tested) else 'one common seed: no test'}."
         )
 
@@ -232,7 +241,7 @@ def limits(collection: Collection) -> Iterator[str]:
         yield f"Evaluated data sets: {', '.join(datasets)}. The score of a run is that of the first one it evaluated."
     differing = differing_settings(collection.runs)
     for key, values in differing.items():
-        counts = ", ".join(f"{value} ({count} runs)" for value, count in values.items())
+        counts = ", ".join(f"{value} ({count_of(count, 'run')})" for value, count in values.items())
         yield f"Not the same in all runs, beside method, lag and seed: {key}: {counts}."
     if not differing and configs:
         yield "Apart from method, lag and seed all runs have the same settings: no method's were tuned for it."
@@ -331,7 +340,7 @@ def with_interval(row: Row, quantity: str, scale: float, form: str) -> str:
 def _how_to_read(collection: Collection, lag: int | None) -> str:
     several = seeds_of(collection)[1] > 1
     initial = mean_interval(run.numbers["initial"] for run in collection.runs if run.lag == lag)
-    before = f"Before training: {initial['mean']:.1%}" if initial["n"] else ""
+    before = f"Before training: {percent(initial['mean'])}" if initial["n"] else ""
     before += f" (the paper: {BASE_MODEL_SCORE} %)" * (collection.paper and bool(before))
     before += "." * bool(before)
     if lag != collection.lags[0]:

@@ -190,7 +190,7 @@ def _add_grid(collection: Collection, grid: GridFolder) -> None:
     try:
         planned = grid.planned()
     except ConfigError as error:
-        collection.left_out.append(str(error))
+        collection.left_out += str(error).splitlines()
     collection.planned += planned
     for path in sorted(grid.runs.iterdir()) if grid.runs.is_dir() else []:
         if (path / "metrics.jsonl").exists() or (path / "config.yaml").exists():

@@ -16,6 +16,7 @@ from sat_slime.report.comparison import (
     run_table,
     sections,
     summary,
+    unequal,
     write_comparison,
 )
 from sat_slime.report.frames import collect
@@ -168,6 +169,14 @@ def test_summary_and_limits_say_what_is_missing(collection):
         "Not counted: GRPO w/ TIS lag 8 seed 2, failed after 90 steps",
     ):
         assert part in words
+
+
+def test_whole_runs_of_unequal_lengths_are_named_first(tmp_path):
+    paths = [write_cell(tmp_path / f"gspo-seed{seed}", "gspo", 1, seed, 20, state="finished") for seed in (0, 1)]
+    assert not [*unequal(collect(paths))]
+    config = paths[0] / "config.yaml"
+    config.write_text(config.read_text().replace("iterations: 200", "iterations: 20"))
+    assert "have 20 to 200 steps" in write_comparison(paths, tmp_path / "out").read_text()
 
 
 def test_the_score_before_training_is_that_of_the_tables_own_runs(tmp_path):
