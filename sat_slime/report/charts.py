@@ -253,8 +253,8 @@ def bars(
     colour = coloured(names, of, dashes=False)
     y = alt.Y("group:N", title=None, sort=groups, axis=alt.Axis(ticks=False), scale=alt.Scale(padding=0.2))
     # With a text there is room for it at the end of the longest.
-    scale = alt.Scale(domain=[0, 1.12 * float(frame["end"].max()) or 1], nice=False) if text else alt.Undefined
-    value = alt.X("y:Q", title=unit, stack="zero", scale=scale)
+    scale = alt.Scale(domain=[0, 1.12 * float(frame["end"].max()) or 1], nice=False) if text else alt.Scale(nice=False)
+    value = alt.X("y:Q", title=unit, stack="zero", scale=scale, axis=alt.Axis(tickCount=5))
     tips = [alt.Tooltip("group:N", title=" "), alt.Tooltip("line:N", title="part")]
     tips.append(alt.Tooltip("y:Q", title=unit, format=".4~g"))
     drawn = alt.Chart(alt.NamedData("numbers")).transform_filter(CHOSEN).mark_bar().add_params(CHOSEN)

@@ -230,7 +230,7 @@ def write_checkup(paths: Sequence[Path], folder: Path, on_file: Callable[[str], 
             subtitle="from its trackers and dumps",
             answer=[unhealthy, *_summary(found)],
             warnings=map(str, found.skipped),
-            command=f"sat-slime diagnose {shlex.join(map(str, paths))}",
+            command=f"sat-slime diagnose {shlex.join(map(str, paths))} --out {shlex.quote(str(folder))}",
         )
 
 

@@ -575,7 +575,7 @@ def verdict(data: RunData, found: Sequence[Symptom]) -> str:
     if not judged:
         opening = "Beyond that no verdict" if found else "No verdict"
         longest = max(lengths.values())
-        return f"{opening}: of what the rules judge {longest} steps are there at most, and a level takes {FLOOR_STEPS}."
+        return f"{opening}: {longest} steps of a metric are there at most, and the rules need {FLOOR_STEPS}."
     missing = ", ".join(name for name in lengths if name not in judged)
     also = f" Not judged, since fewer than {FLOOR_STEPS} steps have it: {missing}." if missing else ""
     return "" if found else f"The rules found nothing unhealthy in {', '.join(judged)} of {steps} steps.{also}"
