@@ -78,14 +78,14 @@ def verdict(run: Run) -> Iterator[str]:
         where = f" at the {len(newly)} of {len(metrics['sat/newly_clipped'])} steps that tell" if few else ""
         if not newly.any():
             yield (
-                f"SAT changed nothing{where}: it took the gradient of no token that its base would have kept. Its gate "
-                f"was open for {percent(finite_mean(metrics.get('sat/gate_rate', ())))} of the tokens."
+                f"SAT changed nothing{where}: it removed the gradient of no token that its base would have kept. Its "
+                f"gate was open for {percent(finite_mean(metrics.get('sat/gate_rate', ())))} of the tokens."
             )
         else:
             alone = f", beside the {percent(clipped - newly.mean())} that its base clips" if clipped == clipped else ""
-            yield f"SAT took the gradient of {percent(newly.mean())} of the tokens{alone}."
+            yield f"SAT removed the gradient of {percent(newly.mean())} of the tokens{alone}."
     elif clipped == clipped:
-        yield f"The clip took the gradient of {percent(clipped)} of the tokens."
+        yield f"The clip removed the gradient of {percent(clipped)} of the tokens."
 
 
 def known_of(columns: Columns, key: str) -> np.ndarray:
@@ -390,7 +390,7 @@ def accuracy_chart(data: RunData) -> list[Chart]:
     accuracy = data.evals["accuracy"]
     steps = data.evals.get("step", np.arange(len(accuracy)))
     error = np.sqrt(np.clip(accuracy * (1 - accuracy), 0, None) / data.evals.get("n_samples", np.nan))
-    low, high, are = accuracy - error, accuracy + error, "one standard error"
+    low, high, are = accuracy - error, accuracy + error, "standard error"
     if has(data.evals, "accuracy/low_samples"):
         low, high, are = data.evals["accuracy/low_samples"], data.evals["accuracy/high_samples"], "95 % interval"
     frame = pd.DataFrame({"x": steps, "y": accuracy, "low": low, "high": high, "line": "accuracy"}).dropna(subset="y")

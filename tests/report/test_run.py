@@ -154,7 +154,7 @@ def test_what_is_said_of_the_accuracy_is_true(tmp_path, accuracies, samples, sai
 
 def test_no_op_is_said_of_the_steps_that_tell_it(tmp_path):
     folder = write_run(tmp_path / "run", 40)
-    assert any(text.startswith("SAT took the gradient of 1.") for text in verdict(load_run(folder)))
+    assert any(text.startswith("SAT removed the gradient of 1.") for text in verdict(load_run(folder)))
     rows = [step_metrics(step, **{"sat/newly_clipped": 0.0 if step % 2 else None}) for step in range(1, 41)]
     (folder / "metrics.jsonl").write_text(lines(rows))
     assert any("SAT changed nothing at the 20 of 40 steps" in text for text in verdict(load_run(folder)))
