@@ -379,8 +379,11 @@ def draw_clipped() -> alt.Chart:
         )
         line = base.mark_line().encode(order="radius:Q")
         plain = base.transform_filter("indexof(datum.method, 'SAT') < 0")
-        label = plain.mark_text(dy=-9, fontSize=9).encode(text="radius:N")
-        panels.append(alt.layer(line, base.mark_point(filled=True, opacity=1), label).properties(width=270, height=250))
+        beside = {"align": "left", "dx": 7, "dy": -6, "fontSize": 11}
+        label = plain.mark_text(**beside).encode(text="radius:N")
+        halo = plain.mark_text(**beside, stroke="white", strokeWidth=2).encode(text="radius:N")
+        points = base.mark_point(filled=True, opacity=1)
+        panels.append(alt.layer(line, points, halo, label).properties(width=270, height=250))
     return alt.hconcat(*panels)
 
 
