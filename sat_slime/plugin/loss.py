@@ -77,7 +77,8 @@ def policy_loss(
     }
     if args.use_kl_loss:
         columns = now, tokens.rollout_log_probs, tokens.proximal_log_probs, tokens.lags
-        denominator = denominator_log_probs(method.denominator, *columns)
+        # An inactive token may hold anything; slime would multiply it by 0, NaN included.
+        denominator = denominator_log_probs(method.denominator, *columns).where(tokens.mask, now)
         importance = torch.exp(now - denominator) if args.use_unbiased_kl else None
         kl = compute_approx_kl(
             now, torch.cat(batch["ref_log_probs"]), kl_loss_type=args.kl_loss_type, importance_ratio=importance

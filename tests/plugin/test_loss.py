@@ -144,7 +144,7 @@ def test_empty_and_masked_responses(name: str) -> None:
     problem = make_problem(responses=((3, 0), (4, 0), (3, 5), (2, 4)))
     problem.loss_masks[3] = torch.zeros(4, dtype=torch.int)
     problem.rollout_log_probs[3][1] = float("nan")
-    (result,) = on_ranks(Layout(), step, args_of(name), problem)
+    (result,) = on_ranks(Layout(), step, args_of(name, use_kl_loss=True, use_unbiased_kl=True), problem)
     assert all(value == value for value in result.metrics.values())
     assert torch.isfinite(result.gradient).all()
 
