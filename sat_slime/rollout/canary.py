@@ -111,7 +111,7 @@ class Canary:
             engines: the answer of each engine, by its name.
         """
         distances = {name: _distance(scores.log_probs, trainer) for name, scores in engines.items()}
-        level = float(np.median(self.levels)) if self.levels else min(distances.values())
+        level = float(np.median(self.levels) if self.levels else np.fmin.reduce([*distances.values()]))
         limit = min(max(FACTOR * level, self.floor), self.ceiling)
         found = {name: self._fault(version, scores, distances[name], limit) for name, scores in engines.items()}
         faults = {name: fault for name, fault in found.items() if fault}

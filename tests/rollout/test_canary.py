@@ -58,6 +58,12 @@ def test_an_engine_without_the_push_is_named_with_its_fault(fleet, made, says):
     assert verdict.metrics["canary/faults"] == 1
 
 
+def test_at_the_first_push_an_engine_without_numbers_hides_no_other():
+    fleet, no_numbers = Fleet(), EngineScores(np.full(128, np.nan), "0")
+    another = EngineScores(fleet.rng.normal(-9, 1, 128), "0")
+    assert fleet.push(a=no_numbers, b=another).faults.keys() == {"a", "b"}
+
+
 def test_the_limit_follows_noise_that_grows_slowly_but_no_fault(fleet):
     limit = fleet.push().metrics["canary/limit"]
     for push in range(60):
