@@ -12,14 +12,18 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import torch
 from pipeline_parts import generate, running
 
 from sat_slime.config.loader import load_config
 from sat_slime.config.schema import LabConfig
+from sat_slime.lab.initial_model import cached_model
 from sat_slime.lab.responses import Response
+from sat_slime.lab.trainer import Trainer
 
 CONFIG = Path(__file__).parents[1] / "configs/lab/quickstart.yaml"
 DTYPES = ("float32", "bfloat16")
@@ -33,23 +37,25 @@ def main() -> None:
     parser.add_argument("--dtype", choices=DTYPES, help="the engine's; default: both")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    table = {
-        dtype: measure(load_config(options.config, [*options.set, f"rollout.dtype={dtype}"]), options.batches)
+    configs = {
+        dtype: load_config(options.config, [*options.set, f"rollout.dtype={dtype}"])
         for dtype in ([options.dtype] if options.dtype else DTYPES)
     }
+    trainer = Trainer(next(iter(configs.values())))  # all of them have its settings
+    table = {dtype: measure(config, trainer, options.batches) for dtype, config in configs.items()}
     print(json.dumps(table) if options.json else as_text(table))
 
 
-def measure(config: LabConfig, batches: int) -> dict[str, dict[str, float]]:
+def measure(config: LabConfig, trainer: Trainer, batches: int) -> dict[str, dict[str, float]]:
     """Statistics of |log pi - log mu| over response tokens, for each way in which the trainer routes."""
-    with running(config) as (trainer, engine):
+    with running(config) as (_, engine):
         responses = [response for i in range(batches) for response in generate(config, engine, i).responses]
-        mu = np.concatenate([response.log_probs for response in responses])
-        scores = {"free": trainer.call("score", responses, False)}
-        if config.model.is_moe:
-            shifted = [shift_routes(response) for response in responses]
-            scores["replayed"] = trainer.call("score", responses, True)
-            scores["shifted"] = trainer.call("score", shifted, True)
+    trainer.load_initial(cached_model(config))
+    mu = np.concatenate([response.log_probs for response in responses])
+    scores = {"free": score(trainer, responses, False)}
+    if config.model.is_moe:
+        scores["replayed"] = score(trainer, responses, True)
+        scores["shifted"] = score(trainer, [shift_routes(response) for response in responses], True)
     result = {}
     for name, log_probs in scores.items():
         d = np.abs(log_probs - mu)
@@ -60,6 +66,13 @@ def measure(config: LabConfig, batches: int) -> dict[str, dict[str, float]]:
             "max": float(d.max()),
         }
     return result
+
+
+@torch.no_grad()
+def score(trainer: Trainer, responses: Sequence[Response], replay: bool) -> np.ndarray:
+    """log pi of each token of the responses, in their order. replay: along the engine's routes."""
+    micros = trainer._microbatches(responses)
+    return torch.cat([trainer.log_probs(trainer.model, micro, replay=replay) for micro in micros]).numpy()
 
 
 def shift_routes(response: Response) -> Response:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import graphlib
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -82,3 +83,9 @@ def test_the_launcher_imports_nothing_of_what_it_launches():
         if name.startswith("sat_slime.launch"):
             found = {one for one in imports(path, late=True) if one.startswith(("sat_slime.plugin.", "sat_slime.lab."))}
             assert not {one for one in found if not one.startswith("sat_slime.plugin.compat.")}, name
+
+
+def test_what_is_asked_of_the_trainers_process_by_name_is_there():
+    files = [*(PACKAGE.parent / "bench").glob("*.py"), *(PACKAGE / "lab").glob("*.py")]
+    asked = {name for file in files for name in re.findall(r'\.(?:call|start)\("(\w+)"', file.read_text())}
+    assert {"train", "warm_up"} <= asked <= {*re.findall(r"def (\w+)\(", (PACKAGE / "lab/trainer.py").read_text())}
