@@ -165,8 +165,6 @@ class Pipeline:
         self.log.message(f"warming up the initial model, once for this model and task ({cached})")
         started = time.monotonic()
         cached.parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(cached, ignore_errors=True)  # half of a model may be there
-
         with naming(cached), closing(TrainerProcess(self.config, self.log_dir / "warm-up.log", "warm-up")) as process:
             while (steps := process.call("warm_up", cached)) is not None:
                 self.log.status(phase="warm-up", done=steps, of=self.config.warmup.steps)

@@ -7,6 +7,7 @@ import math
 import os
 import signal
 import tempfile
+from contextlib import closing
 from pathlib import Path
 
 import equations as paper
@@ -27,6 +28,7 @@ from trainer_process import in_trainer, make_config, make_initial, make_samples,
 from sat_slime.config.method_section import method_switches
 from sat_slime.config.schema import LabConfig, LossConfig
 from sat_slime.lab import model
+from sat_slime.lab.initial_model import is_model
 from sat_slime.lab.process import PartFailure, TrainerProcess
 from sat_slime.lab.responses import Response
 from sat_slime.lab.trainer import forwarded_tokens, pack, plan_microbatches, policy_loss
@@ -384,3 +386,13 @@ def test_answers_come_in_order_an_error_ends_nothing_and_a_death_is_told_of_ever
                 future.result()
     finally:
         trainer.close()
+
+
+def test_a_warm_up_takes_the_place_of_half_a_model(tmp_path):
+    folder = tmp_path / "models" / "a"
+    folder.mkdir(parents=True)
+    (folder / "config.json").touch()
+    config = make_config(warmup={"steps": 10, "batch_size": 2})
+    with closing(TrainerProcess(config, tmp_path / "warm-up.log", "warm-up")) as process:
+        assert [process.call("warm_up", folder) for _ in range(2)] == [10, None]
+    assert is_model(folder) and [*folder.parent.iterdir()] == [folder]
