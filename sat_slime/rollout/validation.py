@@ -54,7 +54,7 @@ def check_numbers(
         rows: tokens of prompt and response, less one.
         trained: (T,) 0 where a token is not trained, such as a tool's; its log-prob may be any number.
     """
-    if not set(map(type, tokens)) <= {int}:
+    if not all(kind is int or issubclass(kind, np.integer) for kind in {*map(type, tokens)}):
         raise RejectedResponse("vocab_range", "a token is not an integer")
     low, high = min(tokens, default=0), max(tokens, default=0)
     if low < 0 or (expected.vocab_size is not None and high >= expected.vocab_size):
@@ -71,7 +71,7 @@ def _checked_log_probs(log_probs: Sequence[float] | None, count: int, trained: S
         raise RejectedResponse("log_probs_missing", f"no log-probs of {count} tokens")
     if len(log_probs) != count:
         raise RejectedResponse("token_count", f"{len(log_probs)} log-probs of {count} tokens")
-    if not set(map(type, log_probs)) <= {float, int}:
+    if not all(kind in (float, int) or issubclass(kind, np.floating) for kind in {*map(type, log_probs)}):
         raise RejectedResponse("log_prob_not_finite", "a log-prob is not a number")
     values = np.array(log_probs, dtype=np.float64)
     active = np.ones(count, bool) if trained is None else np.asarray(trained, bool)

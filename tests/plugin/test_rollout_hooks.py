@@ -56,6 +56,7 @@ def judged(sample, args: Namespace) -> str:
         ({"rollout_log_probs": [*GOOD[:-1], 0.5]}, "log_prob_positive"),
         ({"rollout_log_probs": np.array([*GOOD[:-1], NAN])}, "log_prob_not_finite"),
         ({"rollout_log_probs": torch.tensor(GOOD)}, ""),
+        ({"rollout_log_probs": list(np.float32(GOOD)), "tokens": list(np.arange(20))}, ""),
         ({"rollout_log_probs": GOOD[:-1]}, "token_count"),
         ({"rollout_log_probs": []}, "token_count"),
         ({"rollout_log_probs": None}, "log_probs_missing"),
