@@ -137,11 +137,11 @@ class Agreement:
         Raises:
             RuntimeError: the replay fits the tokens better when shifted by one, or no router replayed.
         """
-        counts = torch.zeros(len(SHIFTS) + 1, dtype=torch.int64) if self._sums is None else self._sums.cpu().long()
+        counts = torch.tensor([0] * (len(SHIFTS) + 2) if self._sums is None else [*self._sums.tolist(), 1])
         if group is not None:
             dist.all_reduce(counts, group=group)
-        *matches, slots = counts.tolist()
-        if slots == 0:
+        *matches, slots, replayed = counts.tolist()
+        if not replayed:
             raise RuntimeError(
                 "R3 is on, but no router replayed anything: Megatron lacks slime's patch, or routes in one fused "
                 "kernel (leave out --moe-router-fusion)"

@@ -63,6 +63,7 @@ def test_agreement_is_of_a_tokens_experts_in_any_order_and_without_padding():
     assert 1 - agreement(choices(1000), replayed) == pytest.approx(0.5 / K, abs=0.03)
     padding = (torch.arange(500 * K) % E).reshape(500, K)
     assert agreement(torch.cat([choices(500), choices(500, seed=5)]), torch.cat([choices(500), padding])) == 1
+    assert agreement(choices(500), padding) is None, "a sequence-parallel rank behind the last token"
 
 
 @pytest.mark.parametrize("shift", [1, -1])
