@@ -63,7 +63,7 @@ def see_a_gpu() -> None:
         return
     import torch.utils.flop_counter  # it asks the real Triton for a class
 
-    from sat_slime.rollout.sglang_on_cpu.absent import stand_in_for
+    from sat_slime.rollout.sglang_on_cpu.absent import not_compiled, stand_in_for
 
     like_an_h100 = types.SimpleNamespace(major=9, minor=0, total_memory=80 * 2**30)
     torch.cuda.get_device_capability = lambda *_: (9, 0)
@@ -73,13 +73,9 @@ def see_a_gpu() -> None:
     ]
     if "triton" in absent:
         # Megatron compiles its fusions as it is imported, and Inductor takes the stand-in for Triton.
-        torch.compile = _not_compiled
+        torch.compile = not_compiled
     # PyPI's torchvision is a CUDA build, which does not import beside a CPU torch.
     stand_in_for(*absent, *(["torchvision"] if torch.version.cuda is None else []))
-
-
-def _not_compiled(model: Any = None, **_: Any) -> Any:
-    return model if model is not None else lambda function: function
 
 
 def _parse(words: Sequence[str]) -> tuple[dict[str, str] | None, list[str]]:

@@ -24,6 +24,7 @@ from typing import Any
 
 from sat_slime.config.exits import how_it_ended
 from sat_slime.config.schema import LabConfig
+from sat_slime.rollout.sglang_on_cpu.absent import not_compiled
 
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 """What the process has in its environment: more threads on busy cores are slower, and a GPU is left alone."""
@@ -85,11 +86,6 @@ class TrainerProcess:
         return value
 
 
-def _as_it_is(model: Any = None, **_: Any) -> Any:
-    """Stands in for torch.compile, as a call and as a decorator with or without arguments: nothing is compiled."""
-    return model if model is not None else lambda function: function
-
-
 def serve() -> None:
     """Be the trainer's process: answer the calls that come through standard input until that closes."""
     connection = Connection(os.dup(0))
@@ -113,7 +109,7 @@ def serve() -> None:
 
     # Megatron hands functions to torch.compile as it is imported, which for that imports two seconds of compilers.
     # Of these functions the trainer calls one, TopKRouter._apply_expert_bias, which has nothing to do here.
-    torch.compile = _as_it_is
+    torch.compile = not_compiled
     from sat_slime.lab.trainer import Trainer, warm_up
 
     trainer: Trainer | None = None
