@@ -67,13 +67,6 @@ def initialize() -> None:
     initialize_rng_tracker(inference_rng_tracker=True, force_reset=True)
 
 
-def shutdown() -> None:
-    """Leaves the process groups."""
-    parallel_state.destroy_model_parallel()
-    if dist.is_initialized():
-        dist.destroy_process_group()
-
-
 # ---------------------------------------------------------------------------------------------------------- the model
 
 

@@ -609,7 +609,6 @@ def warm_up(config: LabConfig, folder: Path) -> Iterator[int]:
         if not is_model(folder):
             raise
         shutil.rmtree(own)
-    model.shutdown()
 
 
 def _schedule(step: int, clean_steps: int) -> float:
