@@ -30,8 +30,8 @@ def cells(slime: Path, lab: Path | None) -> list[list[str]]:
     for run in sorted((slime / "runs").iterdir()):
         method, lag, _ = run.name.rsplit("-", 2)
         rows = rows_of(run)
-        if not rows:
-            table.append([method, lag.removeprefix("lag"), "no steps", "", "", "", "", ""])
+        if len(rows) < 2:
+            table.append([method, lag.removeprefix("lag"), f"{len(rows)} steps", "", "", "", "", ""])
             continue
         lags = [int(row["lag/max"]) for row in rows]
         other = rows_of(lab / "runs" / run.name) if lab else []
@@ -43,7 +43,7 @@ def cells(slime: Path, lab: Path | None) -> list[list[str]]:
                 ",".join(map(str, lags)),
                 f"{rows[0]['mismatch/d_pi']:.1e}",
                 f"{d_pi(rows):.4f}",
-                f"{d_pi(other):.4f}" if other else "",
+                f"{d_pi(other):.4f}" if other[1:] else "",
                 f"{min(agreements):.3f}" if agreements else "",
                 f"{statistics.median(row['time/step'] for row in rows[1:]):.1f}",
             ]
