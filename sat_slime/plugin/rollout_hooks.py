@@ -118,9 +118,8 @@ def _keep_first_routes(sample: Any, aborted: bool) -> None:
     """Keeps in each row the experts under which the next token was drawn (R3), however often it was forwarded since."""
     metadata = dict(sample.metadata or {})
     kept, routes = metadata.pop(KEPT_ROUTES, None), sample.rollout_routed_experts
-    if kept is not None and len(kept) < len(routes):
-        routes = torch.cat([kept, routes[len(kept) :]])
-        sample.rollout_routed_experts = routes
+    if kept is not None and len(kept) <= len(routes):
+        sample.rollout_routed_experts = routes = torch.cat([kept, routes[len(kept) :]])
     if aborted:
         sample.metadata = {**metadata, KEPT_ROUTES: routes}
     elif kept is not None:

@@ -206,7 +206,8 @@ def test_the_version_of_each_token_is_carried(sample_class):
 
 
 def test_rows_forwarded_anew_keep_the_routes_of_their_time(sample_class):
-    sample = interrupted(sample_class, make_args(), [4, 7], ["2", "3", "5"], 10)
+    # the second time it was cut off before another token
+    sample = interrupted(sample_class, make_args(), [4, 4, 7], ["2", "9", "3", "5"], 10)
     assert not sample.remove_sample and sample.rollout_routed_experts.dtype == torch.uint8
     assert sample.rollout_routed_experts.shape[0] == 19
     first, second, third = (make_routes(40, seed=1000 + version) for version in (2, 3, 5))
