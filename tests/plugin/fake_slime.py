@@ -35,33 +35,16 @@ def import_slime(*names: str) -> list[ModuleType]:
 
     from sat_slime.rollout.sglang_on_cpu.absent import Absent, stand_in_for
 
-    absent = ("torch_memory_saver", "triton", "pylatexenc", "IPython", "wandb", "torchvision", "zstandard")
+    absent = ["torch_memory_saver", "triton", "pylatexenc", "IPython", "wandb", "torchvision", "zstandard"]
+    absent.append("megatron.training")  # which is not part of the megatron-core on PyPI
     before = list(sys.meta_path)
     stand_in_for(*(name for name in absent if importlib.util.find_spec(name) is None))
-    sys.meta_path.append(_MegatronTraining())
     try:
         return [importlib.import_module(name) for name in names]
     finally:
         sys.meta_path[:] = before
         for name in [name for name, module in sys.modules.items() if isinstance(module, Absent)]:
             del sys.modules[name]
-
-
-class _MegatronTraining:
-    """Stands for megatron.training, which is not part of the megatron-core on PyPI."""
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        from importlib.machinery import ModuleSpec
-
-        return ModuleSpec(name, self, is_package=True) if name.startswith("megatron.training") else None
-
-    def create_module(self, spec: Any) -> Any:
-        from sat_slime.rollout.sglang_on_cpu.absent import Absent
-
-        return Absent(spec.name)
-
-    def exec_module(self, module: Any) -> None:
-        pass
 
 
 @dataclass

@@ -54,11 +54,11 @@ class Absent(ModuleType):
 
 
 class _Finder(MetaPathFinder, Loader):
-    def __init__(self, packages: frozenset[str]) -> None:
-        self.packages = packages
+    def __init__(self, packages: Sequence[str]) -> None:
+        self.packages = tuple(f"{name}." for name in packages)
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
-        return ModuleSpec(fullname, self, is_package=True) if fullname.split(".")[0] in self.packages else None
+        return ModuleSpec(fullname, self, is_package=True) if f"{fullname}.".startswith(self.packages) else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         return Absent(spec.name)
@@ -69,7 +69,7 @@ class _Finder(MetaPathFinder, Loader):
 
 def stand_in_for(*packages: str) -> None:
     """Has every later import of these packages yield a stand-in, whether they are installed or not."""
-    sys.meta_path.insert(0, _Finder(frozenset(packages)))
+    sys.meta_path.insert(0, _Finder(packages))
 
 
 def not_compiled(model: Any = None, **_: Any) -> Any:
