@@ -220,12 +220,6 @@ class MasterOptimizer:
         )
 
     @torch.no_grad()
-    def take_weights(self) -> None:
-        """Gives the masters the model's weights."""
-        for (_, parameter), master in zip(self._parameters, self.masters, strict=True):
-            master.copy_(parameter)
-
-    @torch.no_grad()
     def step(self, number: int, loss: Tensor) -> float:
         """Clips and applies the gradients that Megatron has summed; returns their norm before clipping. number: the
         optimizer step's, for an error.
@@ -306,7 +300,7 @@ class Trainer:
         """Starts the policy and the reference model from a Hugging Face folder. Raises ValueError where it does not
         fit the model."""
         self._load_policy(folder)
-        self.optimizer.take_weights()
+        self.optimizer = MasterOptimizer(self.config.train, self.parameters)
         self._load_reference(folder)
 
     def load(self, saved: Path, updates: int, initial: Path, generating: Mapping[int, Path]) -> None:
