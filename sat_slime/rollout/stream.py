@@ -130,7 +130,7 @@ class Stream(Generic[Prompt, Result]):
 
     def begin(self) -> Group[Prompt, Result] | None:
         """Return the next group to be generated; None while there is no room or no prompt."""
-        if self.held or len(self.waiting) + len(self.running) >= min(self._most(), self._room()):
+        if self.held or len(self.waiting) + len(self.running) >= self._room():
             return None
         if self.again:
             prompt = self.again.popleft()
@@ -143,14 +143,13 @@ class Stream(Generic[Prompt, Result]):
         self.running.append(group)
         return group
 
-    def _most(self) -> int:
-        """Return how many groups the queue and the rest of the run take."""
-        left = (self.rollouts - self.next_rollout) * self.bound.prompts
-        return left if self.queue is None else min(left, self.queue)
-
     def _room(self) -> int:
-        """Return how many groups the bound takes."""
-        return 0 if self.version is None else self.bound.room(self.next_rollout, self.version)
+        """Return how many groups the queue, the rest of the run and the bound take."""
+        if self.version is None:
+            return 0
+        left = (self.rollouts - self.next_rollout) * self.bound.prompts
+        room = min(left, self.bound.room(self.next_rollout, self.version))
+        return room if self.queue is None else min(room, self.queue)
 
     def complete(
         self, group: Group[Prompt, Result], result: Result, lengths: Sequence[int], oldest: int | None
