@@ -595,14 +595,14 @@ def warm_up(config: LabConfig, folder: Path) -> Iterator[int]:
     # Two runs may warm up the same model at once: each writes its own folder, the first one to finish stays.
     own = folder.with_name(f"{folder.name}.{os.getpid()}")
     save_hf(network, config.model, config.task.vocab_size, config.task.eos_id, own)
-    if not is_model(folder):
-        shutil.rmtree(folder, ignore_errors=True)  # half of a model may be there
     try:
         os.replace(own, folder)
     except OSError:
-        if not is_model(folder):
-            raise
-        shutil.rmtree(own)
+        if is_model(folder):
+            shutil.rmtree(own)
+        else:  # half of a model is there
+            shutil.rmtree(folder, ignore_errors=True)
+            os.replace(own, folder)
 
 
 def _schedule(step: int, clean_steps: int) -> float:
