@@ -24,6 +24,10 @@ REMEMBERED = 16
 """Newest pushes whose differences, and trainer's scores, are kept."""
 NEARER = 0.5
 """An engine whose distance to an earlier push's scores is below this share of that to the newest holds the earlier."""
+DIVERGED = (
+    "cannot be judged: the trainer's own log-probs are not finite, since training has diverged: go on from an earlier "
+    "checkpoint, or start another run with a lower learning rate"
+)
 _SEED = 0xCA9A
 
 
@@ -113,7 +117,11 @@ class Canary:
         distances = {name: _distance(scores.log_probs, trainer) for name, scores in engines.items()}
         level = float(np.median(self.levels) if self.levels else np.fmin.reduce([*distances.values()]))
         limit = min(max(FACTOR * level, self.floor), self.ceiling)
-        found = {name: self._fault(version, scores, distances[name], limit) for name, scores in engines.items()}
+        diverged = not np.isfinite(trainer).all()
+        found = {
+            name: DIVERGED if diverged else self._fault(version, scores, distances[name], limit)
+            for name, scores in engines.items()
+        }
         faults = {name: fault for name, fault in found.items() if fault}
         if passed := [distance for name, distance in distances.items() if name not in faults]:
             self.levels = [*self.levels, max(passed)][-REMEMBERED:]

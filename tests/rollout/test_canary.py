@@ -62,6 +62,8 @@ def test_at_the_first_push_an_engine_without_numbers_hides_no_other():
     fleet, no_numbers = Fleet(), EngineScores(np.full(128, np.nan), "0")
     another = EngineScores(fleet.rng.normal(-9, 1, 128), "0")
     assert fleet.push(a=no_numbers, b=another).faults.keys() == {"a", "b"}
+    diverged = fleet.canary.check(1, no_numbers.log_probs, {"a": no_numbers})
+    assert "the trainer's own log-probs are not finite" in diverged.message
 
 
 def test_the_limit_follows_noise_that_grows_slowly_but_no_fault(fleet):
