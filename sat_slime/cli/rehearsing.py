@@ -18,6 +18,7 @@ from sat_slime.cli.terminal import (
     FAILED,
     INTERRUPTED,
     OK,
+    LastingConsole,
     complain,
     refuse_failures,
     say,
@@ -47,7 +48,7 @@ def rehearse_run(
 
     settings: dotted key to value, of the options that stand for a setting. dry_run: end where slime would be started.
     """
-    console, begun = Console(soft_wrap=True, highlight=False), time.monotonic()
+    console, begun = LastingConsole(soft_wrap=True, highlight=False), time.monotonic()
     config = load_config(file, overrides, settings)
     if not isinstance(config, SlimeConfig):
         raise ConfigError([f"{file} is a lab run, which runs on a CPU: sat-slime launch {file}"])

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
-from sat_slime.cli.terminal import SLIME, OverridesAsInLaunch, bad_input, finish, say, warn
+from sat_slime.cli.terminal import SLIME, LastingConsole, OverridesAsInLaunch, bad_input, finish, say, warn
 
 if TYPE_CHECKING:
     from sat_slime.config.loader import RunConfig
@@ -167,7 +166,7 @@ def launch(
     from sat_slime.cli.any_run import settings_warnings
     from sat_slime.config import LabConfig
 
-    console = Console()
+    console = LastingConsole()
     resume = resume or resume_from is not None
     if resume and overwrite:
         bad_input(["--resume goes on with a run and --overwrite deletes it: give one of them"])
@@ -279,7 +278,7 @@ def grid(
     numbers = [number.strip() for number in (seeds or "").split(",") if number.strip()]
     if not all(number.isdigit() for number in numbers):
         bad_input([f"--seeds {seeds}: expected numbers with commas between, such as 0,1"])
-    console = Console()
+    console = LastingConsole()
     options = [*(["--address", address] if address else []), *(["--skip-checks"] if skip_checks else [])]
     plan = plan_grid(file, name, only or [], [*map(int, numbers)], overrides or [], options)
     warn(*plan.warnings)

@@ -93,6 +93,15 @@ def without_traceback() -> Iterator[None]:
         raise typer.Exit(INTERRUPTED) from None
 
 
+class LastingConsole(Console):
+    """The console of what outlives its reader: where the pipe behind it is closed, as Ctrl-C closes that to `tee`, the
+    rest is written to nothing, and the run goes on to its checkpoint."""
+
+    def on_broken_pipe(self) -> None:
+        with contextlib.suppress(SystemExit):
+            super().on_broken_pipe()
+
+
 def say(console: Console, text: Any, style: str | None = None) -> None:
     """Print text as it is: no markup, no colors of rich's own, no line broken."""
     console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)

@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -126,6 +128,14 @@ def test_sigterm_is_an_interrupt(runtime, tmp_path):
         assert signal.getsignal(signal.SIGTERM) is not signal.default_int_handler
     finally:
         signal.signal(signal.SIGTERM, previous)
+
+
+def test_a_run_outlives_the_pipe_behind_it(tmp_path):
+    stand_in = "FakeRuntime().stand_in(pytest.MonkeyPatch())"
+    program = f"import pytest; from stand_in_runtime import *; {stand_in}; from sat_slime.cli.app import main; main()"
+    command = f'"{sys.executable}" -c "{program}" launch {TINY} | true'  # as Ctrl-C ends `| tee`
+    subprocess.run(["sh", "-c", command], env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, cwd=tmp_path)
+    assert state(tmp_path / "runs" / "tiny")["status"] == "finished"
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is always full")
