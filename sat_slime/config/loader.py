@@ -250,7 +250,8 @@ def _shown(value: Any) -> str:
 def _hint(model: type[Section], values: Any, leaf: KeyPath, within: KeyPath | None) -> str:
     """Return the end of the line about an unknown key. within: the nearest section that is known; None where its keys
     have been told."""
-    if leaf[-2:-1] == ("settings",) and (kind := find(str(values.get("method", values).get("base")))):
+    at = ("method",) if "method" in model.model_fields else ()
+    if leaf[:-1] == (*at, "settings") and (kind := find(str((values["method"] if at else values).get("base")))):
         return f"; {kind.name} has {', '.join(settings_of(kind)) or 'none'}"
     known = _known(model)
     for runtime, other in RUNTIMES.items() if model in RUNTIMES.values() and leaf not in known else ():

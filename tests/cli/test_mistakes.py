@@ -55,6 +55,7 @@ launch quickstart.yaml --set lr=1e-4 | 'lr' | 'train.lr'
 launch quickstart.yaml --set train.ranks=2 | 'train.ranks' | dtype, tokens_per_microbatch
 launch quickstart.yaml --set train.lr=fast | train.lr | 'fast' | number
 launch quickstart.yaml --set train.lr=-1 | train.lr | -1 | 0
+launch quickstart.yaml --method satgspo --set settings.lag=8 | 'sat-gspo' | 'settings.lag' | 'pipeline.lag'
 launch quickstart.yaml --set train=1e-4 | train | section | grad_clip
 launch quickstart.yaml --set pipeline.lag=2.5 | pipeline.lag | 2.5 | integer
 launch quickstart.yaml --set pipeline.lag=yes | pipeline.lag | true
