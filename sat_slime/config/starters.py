@@ -57,7 +57,7 @@ def write_texts(folder: Path, texts: Mapping[str, str]) -> list[Path]:
     something else, before any is written."""
     for file, text in texts.items():
         path = folder / file
-        if path.exists() and (not path.is_file() or path.read_text(encoding="utf-8") != text):
+        if path.exists() and (not path.is_file() or path.read_bytes() != text.encode()):
             raise ConfigError([f"{path} is there already and holds something else: choose another folder with --out"])
     folder.mkdir(parents=True, exist_ok=True)
     for file, text in texts.items():

@@ -32,10 +32,10 @@ def test_starters_share_a_folder(tmp_path):
 
 
 def test_a_file_of_the_user_is_never_overwritten_and_an_unknown_starter_named(tmp_path):
-    (tmp_path / "base.yaml").write_text("name: mine\n")
+    (tmp_path / "base.yaml").write_bytes(b"name: min\xe9\n")
     with pytest.raises(ConfigError, match=r"base.yaml is there already and holds something else: .*--out"):
         write_starter("quickstart", tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["base.yaml"]
-    assert (tmp_path / "base.yaml").read_text() == "name: mine\n"
+    assert (tmp_path / "base.yaml").read_bytes() == b"name: min\xe9\n"
     with pytest.raises(ConfigError, match="init quickest: there is no such starter; there are quickstart, streaming"):
         write_starter("quickest", tmp_path)
