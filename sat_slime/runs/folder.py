@@ -210,11 +210,10 @@ class RunFolder:
 def is_alive(pid: int, mark: str) -> bool:
     """Return whether a process of that number is there which has `mark` in its command line, and is no zombie."""
     try:
-        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
-        command = Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8")
+        state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
+        return state != b"Z" and mark.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
     except (OSError, IndexError):
         return False
-    return state != "Z" and mark in command
 
 
 def worked_seconds(state: Mapping[str, Any]) -> float:

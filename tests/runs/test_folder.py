@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from sat_slime.runs.folder import RunFolder, RunFolderError
+from sat_slime.runs.folder import RunFolder, RunFolderError, is_alive
 
 HOLD = """
 import sys
@@ -105,3 +105,11 @@ def test_a_folder_that_cannot_be_made_is_an_error_with_the_remedy(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(RunFolderError, match=r"file/run cannot be written \(Not a directory\).*output_dir"):
         RunFolder.create(tmp_path / "file" / "run", "")
+
+
+def test_a_process_is_known_by_its_command_line_whatever_is_in_it():
+    program = [sys.executable, "-c", "import sys; sys.stdin.read()", b"r\xe9sum\xe9", "/tmp/ray"]  # no UTF-8
+    with subprocess.Popen(program, stdin=subprocess.PIPE) as process:
+        assert is_alive(process.pid, "/tmp/ray") and not is_alive(process.pid, "/tmp/another")
+        process.kill()
+    assert not is_alive(process.pid, "/tmp/ray")
