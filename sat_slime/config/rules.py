@@ -580,7 +580,7 @@ def _broken(config: SlimeConfig, rules: tuple[Rule, ...]) -> Iterator[str]:
             if name in config.slime and rule.value(value):
                 shown = str(value).lower() if isinstance(value, bool) else value if value != "" else "empty"
                 path = PurePath(str(value) or "FOLDER")
-                place = str(path.with_suffix("") / (ITERATIONS_PLACE + path.suffix))
+                place = str(path.parent / path.stem / (ITERATIONS_PLACE + path.suffix))
                 yield (
                     f"slime.{name} is {shown}{rule.when and f' with {rule.when}'}: {rule.why}: "
                     f"{rule.remedy.replace('{value}', place)}"

@@ -114,6 +114,7 @@ method=grpo method.denominator=trainer pipeline.lag=8 \
     | method.denominator is trainer | pipeline.lag is 8 | set method.denominator to rollout
 # slime/backends/megatron_utils/actor.py:save_hf
 save-hf=/hf | slime.save-hf is /hf | set it to /hf/{rollout_id}
+save-hf=. | slime.save-hf is . | set it to {rollout_id}
 # slime/observability/rollout_data_utils.py:save_debug_rollout_data
 save-debug-rollout-data=/d/x.pt | slime.save-debug-rollout-data is /d/x.pt | set it to /d/x/{rollout_id}.pt
 method=sat-gspo | method.sat.scope is microbatch | holds 1 response(s) | below about 10
