@@ -30,8 +30,9 @@ def is_secret(name: str) -> bool:
 
 
 def secret_names(values: Mapping[str, Any]) -> list[str]:
-    """Return the names whose values are secrets: by the name, or since the value is a URL with a password."""
-    return [name for name, value in values.items() if is_secret(name) or _IN_URL.search(str(value))]
+    """Return the names whose values are secrets: texts by the name, or since the value is a URL with a password."""
+    named = {name for name, value in values.items() if isinstance(value, str) and is_secret(name)}
+    return [name for name, value in values.items() if name in named or _IN_URL.search(str(value))]
 
 
 def redact(text: str, environment: Mapping[str, str] | None = None) -> str:
