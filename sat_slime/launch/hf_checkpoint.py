@@ -97,7 +97,7 @@ def model_mismatches(model: SlimeModelConfig, values: Mapping[str, Any]) -> Iter
         if key == "slime.num-experts" and bool(ours) != bool(theirs):
             kinds = ("an MoE model", "a dense one") if ours else ("a dense model", "an MoE model")
             yield f"the model of slime is {kinds[0]}, but the checkpoint's config.json is {kinds[1]}: describe that one"
-        elif ours is not None and theirs is not None and float(ours) != float(theirs):
+        elif ours is not None and theirs is not None and ours not in (theirs, str(theirs)):
             yield (
                 f"{key} is {ours}, but the checkpoint's config.json has {name} {theirs}: "
                 f"set it to {theirs}, or name another slime.hf-checkpoint"

@@ -142,6 +142,7 @@ def test_the_models_file_describes_the_checkpoint():
         ("num_hidden_layers", 36, "slime.num-layers is 48, but the checkpoint's config.json has"),
         ("num_key_value_heads", 8, "slime.num-query-groups is 4"),
         ("rope_theta", 10000, "slime.rotary-base is 1000000"),
+        ("intermediate_size", [6144, 768], "slime.ffn-hidden-size is 6144"),
         ("max_position_embeddings", 40960, "max_positions is 32768"),
         ("tie_word_embeddings", True, "tie_word_embeddings true: leave it out"),
         ("num_experts", None, "is an MoE model, but the checkpoint's config.json is a dense one"),
