@@ -146,6 +146,15 @@ def unknown_flags(arguments: Sequence[Argument], slime: Slime, governed: Mapping
             yield f"{key}: {name} takes {takes}, " + (f"not {shown!r}{remedy}" if values else "and has none")
         elif (wanted == "+" and not values) or (wanted == "?" and len(values) > 1):
             yield f"{key}: {name} takes {'one value or more' if wanted == '+' else 'at most one value'}, not {shown!r}"
+        elif not all(_is_a(flag.get("type"), value) for value in values):
+            yield f"{key}: {name} takes {'a whole number' if flag['type'] == 'int' else 'a number'}, not {shown!r}"
+
+
+def _is_a(kind: str | None, value: str) -> bool:
+    try:
+        return kind is None or {"int": int, "float": float}[kind](value) is not None
+    except ValueError:
+        return False
 
 
 def _nearest(name: str, slime: Slime, governed: Mapping[str, str]) -> str:

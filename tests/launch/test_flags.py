@@ -18,6 +18,7 @@ SLIME = Slime(
     "slime", {name: {"name": "--size" if name == "--sz" else name, "values": n} for name, n in VALUES.items()}
 )
 SLIME.flags["--hook"]["repeatable"] = True
+SLIME.flags["--lr"]["type"], SLIME.flags["--seed"]["type"] = "float", "int"
 
 
 def faults(words):
@@ -52,6 +53,8 @@ def test_a_command_that_slime_takes_as_it_is_meant(words):
         (["--use-tis", "true"], "--use-tis takes no value, not 'true': set it to true"),
         (["--eval-prompt-data"], "--eval-prompt-data takes one value or more"),
         (["--profile", "a", "b"], "--profile takes at most one value"),
+        (["--lr", "1e-6x"], "--lr takes a number, not '1e-6x'"),
+        (["--seed", "1.5"], "--seed takes a whole number, not '1.5'"),
         (["--seed", "1", "--lr", "1", "--seed", "2"], "--seed is given twice, and slime takes the last"),
         (["--size", "1", "--sz", "2"], "--sz is --size, which the command has already"),
     ],
