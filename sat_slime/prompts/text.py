@@ -102,15 +102,23 @@ def odd_prompt(prompt: Any, templated: bool) -> str | None:
 
 def odd_text(text: str, templated: bool) -> str | None:
     """Return what is wrong with a text, as in odd_prompt."""
-    if half := _SURROGATE.search(text):
-        return f"it holds half a character (U+{ord(half[0]):04X}), which no tokenizer takes: repair or leave it out"
+    if half := _half(text):
+        return half
     if templated and (token := _CONTROL.search(text)):
         return f"it holds the control token {token[0]}: take it out"
     return "it is JSON of messages in a text: write the list itself" if _is_json_of_messages(text) else None
 
 
+def _half(text: str) -> str | None:
+    if half := _SURROGATE.search(text):
+        return f"it holds half a character (U+{ord(half[0]):04X}), which no tokenizer takes: repair or leave it out"
+    return None
+
+
 def odd_label(label: Any) -> str | None:
     """Return what is wrong with a label, or None."""
+    if isinstance(label, str) and (half := _half(label)):
+        return half
     try:
         finite = math.isfinite(float(label)) if isinstance(label, (str, float)) else True
     except ValueError:
