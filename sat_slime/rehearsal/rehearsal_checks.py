@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sat_slime.config.jsonl import read_rows
+from sat_slime.config.jsonl import number, read_rows
 from sat_slime.config.method_section import build_method
 from sat_slime.config.slime_schema import SlimeConfig
 from sat_slime.rehearsal.material import tied_embeddings
@@ -121,18 +121,18 @@ def _samples(records: Records) -> list[Row]:
 
 def _numbers(thin: SlimeConfig, records: Records) -> Iterator[Check]:
     known = [row for row in records.metrics if "mismatch/d_pi" in row]
-    fresh = [row["mismatch/d_pi"] for row in known if row.get("lag/max") == 0]
+    fresh = [number(row, "mismatch/d_pi") for row in known if row.get("lag/max") == 0]
     if fresh and (thin.method.r3 or not thin.model.is_moe):
         yield check(
             "|log pi - log mu| at lag 0, nats a token",
             f"below {ROUNDING:g}",
             _listed(fresh, ".2g"),
             "trainer and engines have the same weights, through slime's own conversion and push",
-            max(fresh) < ROUNDING,
+            all(value < ROUNDING for value in fresh),
         )
     if stale := [row["mismatch/d_pi"] for row in known if row.get("lag/max")]:
         yield Check("the same at a lag", "", _listed(stale, ".2g"), NOTE)
-    norms = [row.get("grad_norm", math.nan) for row in records.metrics]
+    norms = [number(row, "grad_norm") for row in records.metrics]
     yield check("gradient norms", "finite", _listed(norms, ".2g"), same=all(map(math.isfinite, norms)))
     method = build_method(thin.method)
     if not method.sat:

@@ -56,9 +56,10 @@ def test_a_batch_of_another_lag_is_found():
 
 
 def test_weights_that_did_not_arrive_are_found():
-    arrived, lost = rows([0]), [{**rows([0])[0], "mismatch/d_pi": 0.3}]
+    arrived, *lost = ([{**rows([0])[0], "mismatch/d_pi": d_pi, "grad_norm": d_pi}] for d_pi in (0.0, 0.3, None))
     name = "|log pi - log mu| at lag 0, nats a token"
-    assert [marks(Records(metrics=metrics))[name] for metrics in (arrived, lost)] == ["OK", "FAIL"]
+    assert [marks(Records(metrics=metrics))[name] for metrics in (arrived, *lost)] == ["OK", "FAIL", "FAIL"]
+    assert marks(Records(metrics=lost[1]))["gradient norms"] == "FAIL", "a null is what was no finite number"
 
 
 def sample(response, reward, status="completed", length=6):
