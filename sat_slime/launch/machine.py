@@ -152,7 +152,7 @@ def data_problem(file: str, input_key: str, label_key: str, config: SlimeConfig 
     try:
         if what := odd_file(path):
             return what
-        rows = _first_rows(path)
+        rows = first_rows(path, ROWS_READ)
         if part and path.suffix == ".jsonl":
             start, end = (int(bound) if bound else None for bound in part.groups())
             with path.open(encoding="utf-8") as lines:
@@ -189,16 +189,17 @@ def _row_fault(row: Any, number: int, input_key: str, label_key: str, config: Sl
     return None
 
 
-def _first_rows(path: Path) -> list[Any] | None:
-    """Return the first rows of a data set; None where nothing is installed that reads its format."""
+def first_rows(path: Path, count: int) -> list[Any] | None:
+    """Return the first rows of a data set; None where nothing is installed that reads its format. Raises OSError or
+    ValueError."""
     if path.suffix == ".jsonl":
         with path.open(encoding="utf-8") as lines:
-            return [json.loads(line) for line in itertools.islice(filter(str.strip, lines), ROWS_READ)]
+            return [json.loads(line) for line in itertools.islice(filter(str.strip, lines), count)]
     if importlib.util.find_spec("pyarrow") is None:
         return None
     from pyarrow import parquet
 
-    return next((list(rows.to_pylist()) for rows in parquet.ParquetFile(path).iter_batches(batch_size=ROWS_READ)), [])
+    return next((list(rows.to_pylist()) for rows in parquet.ParquetFile(path).iter_batches(batch_size=count)), [])
 
 
 # ----------------------------------------------------------------------------------------------------------- reward

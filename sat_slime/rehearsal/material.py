@@ -11,9 +11,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from sat_slime.config.jsonl import to_json
 from sat_slime.config.slime_schema import SlimeConfig, SlimeModelConfig
 from sat_slime.config.source import ConfigError
 from sat_slime.launch.hf_checkpoint import read_tokenizer, reason_of, stop_tokens, turn_end
+from sat_slime.launch.machine import SLICE, first_rows
 from sat_slime.models.families import Weight
 
 SCRIPT = "\\boxed{"
@@ -27,8 +29,8 @@ CERTAIN = 1e4
 """How much likelier a step of the script is than all other words together."""
 INSIDE, BEHIND_ATTENTION, BEHIND_FEED_FORWARD = 1.5, 0.15, 0.7
 """Gains of random matrices: those that read the residual stream, and those that write into it."""
-LINES_READ = 20_000
-"""Lines of a file of prompts that are looked at."""
+ROWS_READ = 20_000
+"""Rows of a file of prompts that are looked at."""
 
 
 def tied_embeddings(model: SlimeModelConfig) -> bool:
@@ -62,12 +64,12 @@ def make_material(run: SlimeConfig, thin: SlimeConfig, folder: Path) -> None:
     copy_tokenizer(run, model)
     (folder / "rollouts").mkdir()
     count = 2 * thin.rollout.prompts_per_iteration
-    lines = _short_lines(run, Path(run.data.prompts))[:count] if run.data.prompts else []
+    lines = _short_lines(run, run.data.prompts)[:count] if run.data.prompts else []
     lines = lines or [_made(run, number) for number in range(count)]
     answers = list(dict.fromkeys(str(line.get(run.data.label_key)) for line in lines))
     _write_lines(folder / "prompts.jsonl", lines)
     for name, file in thin.eval.prompts.items():
-        _write_lines(Path(file), _short_lines(run, Path(run.eval.prompts[name]))[:1] or [_made(run, 99)])
+        _write_lines(Path(file), _short_lines(run, run.eval.prompts[name])[:1] or [_made(run, 99)])
     stop = stop_token(thin, model)
     write_model(thin, model, script_tokens(model, answers, stop), stop)
 
@@ -104,25 +106,25 @@ def _made(run: SlimeConfig, number: int) -> dict[str, Any]:
     return {run.data.input_key: prompt, run.data.label_key: str(first + second)}
 
 
-def _short_lines(run: SlimeConfig, file: Path) -> list[dict[str, Any]]:
-    """Return the shortest lines of a prompt file whose answer is one digit, else the shortest of all; none where the
-    file is not there."""
+def _short_lines(run: SlimeConfig, prompts: str) -> list[dict[str, Any]]:
+    """Return the shortest rows of a prompt file whose answer is one digit, else the shortest of all; none where the
+    file is not there, or cannot be read for want of pyarrow."""
+    file = Path(SLICE.sub("", prompts))
     if not file.is_file():
         return []
-    rows: list[dict[str, Any]] = []
-    with file.open(encoding="utf-8") as text:
-        for line, _ in zip(text, range(LINES_READ), strict=False):
-            row = json.loads(line)
-            if isinstance(row, dict) and run.data.input_key in row:
-                rows.append(row)
-    rows.sort(key=lambda row: len(json.dumps(row[run.data.input_key])))
+    try:
+        first = first_rows(file, ROWS_READ) or []
+    except (OSError, ValueError) as error:
+        raise ConfigError([f"{file} cannot be read ({reason_of(error)}): mend it, or name another"]) from error
+    rows = [row for row in first if isinstance(row, dict) and run.data.input_key in row]
+    rows.sort(key=lambda row: len(str(row[run.data.input_key])))
     short = [row for row in rows if str(row.get(run.data.label_key)).strip().isdigit()]
     digits = [row for row in short if len(str(row[run.data.label_key]).strip()) == 1]
     return digits[:64] if len(digits) >= 4 else rows[:64]
 
 
 def _write_lines(file: Path, lines: Sequence[Mapping[str, Any]]) -> None:
-    file.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    file.write_text("".join(to_json(line) + "\n" for line in lines), encoding="utf-8")
 
 
 # -------------------------------------------------------------------------------------------------------------- model

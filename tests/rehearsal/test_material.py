@@ -1,13 +1,15 @@
 """What a rehearsal starts from: the run's own tokenizer, and a model of the script."""
 
+import json
 from pathlib import Path
 
+import pandas
 import pytest
 import torch
 from hf_folder import write_hf
 
 from sat_slime.config import ConfigError, load_config
-from sat_slime.rehearsal.material import _follow, copy_tokenizer, script_tokens
+from sat_slime.rehearsal.material import _follow, _short_lines, copy_tokenizer, script_tokens
 
 PAPER = Path(__file__).parents[2] / "configs" / "paper" / "qwen3-30b-a3b.yaml"
 
@@ -28,6 +30,19 @@ def test_the_runs_own_tokenizer_is_taken(tmp_path):
     script = script_tokens(own, ["7", "12", "7"], 151645)
     letters = [[number - 256 for number in step] for step in script[1:-1]]
     assert letters == [*([byte] for byte in b"\\boxed{"), [*b"71"], [*b"}"]] and script[-1] == [151645]
+
+
+def test_prompts_are_the_shortest_of_the_runs_own_in_either_format(tmp_path):
+    pytest.importorskip("pyarrow")
+    rows = [{"prompt": "x" * length, "label": str(length % 10)} for length in (9, 2, 5, 3)]
+    (tmp_path / "set.jsonl").write_text("\n\n".join(map(json.dumps, rows)))  # with blank lines, as slime takes them
+    pandas.DataFrame(rows).to_parquet(tmp_path / "set.parquet")
+    run = load_config(PAPER, ["slime.input-key=prompt"])
+    for name in ("set.jsonl", "set.jsonl@[0:4]", "set.parquet"):
+        assert [len(row["prompt"]) for row in _short_lines(run, str(tmp_path / name))] == [2, 3, 5, 9]
+    (tmp_path / "set.jsonl").write_text("{")
+    with pytest.raises(ConfigError, match=f"{tmp_path}/set.jsonl cannot be read"):
+        _short_lines(run, str(tmp_path / "set.jsonl"))
 
 
 @pytest.mark.parametrize("words", [4, 1000])
