@@ -529,7 +529,7 @@ def _not_finite(data: RunData) -> Iterator[Symptom]:
     """Yield the symptom of metrics that were no numbers."""
     if not data.not_finite:
         return
-    last = int(data.metrics["step"][-1]) if "step" in data.metrics else 0
+    last = int(np.nanmax(data.metrics["step"])) if "step" in data.metrics else 0
     broken = {key: sorted(set(steps)) for key, steps in data.not_finite.items()}
     in_order = sorted(broken, key=lambda key: (broken[key][0], key))
     named = [f"{key} at {len(broken[key])} steps from {broken[key][0]} on" for key in in_order[:MOST_NAMED]]

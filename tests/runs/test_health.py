@@ -16,7 +16,7 @@ from sat_slime.config.method_section import method_switches
 from sat_slime.report.run import findings
 from sat_slime.runs.folder import RunFolder
 from sat_slime.runs.health import MISMATCH_CEILING, MISMATCH_RISE, RULES, advisories, judge, measures, symptoms, verdict
-from sat_slime.runs.reading import RunData, columns, load_run, not_finite
+from sat_slime.runs.reading import RunData, columns, load_run, not_finite, run_data
 from sat_slime.runs.trackers import read_tracked
 
 # ------------------------------------------------------------------------------------------------- runs of slime's loss
@@ -170,8 +170,11 @@ def test_what_was_not_logged_is_not_taken_for_a_nan(tmp_path):
     rows += [{"train/step": float("nan"), "train/grad_norm": float("nan"), "rollout/step": 3, "rollout/raw_reward": 1}]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert symptoms(read_tracked([path])) == []
-    own = [{"step": 1, "grad_norm": 0.1}, {"step": 2}, {"step": 3, "grad_norm": None}]
+    own = [{"step": 1, "grad_norm": 0.1}, {"step": 2}, {"step": 3, "grad_norm": None}, {"grad_norm": 1.0}]
     assert not_finite(own) == {"grad_norm": [3]} and np.isnan(columns(own)["grad_norm"][1])
+    assert [found.heading for found in symptoms(run_data(own, []))] == ["overflow, from step 3"], (
+        "a row has lost its step"
+    )
 
 
 @pytest.mark.parametrize("count", [2, 31, 32])
