@@ -72,10 +72,10 @@ def _check_resume(config: SlimeConfig, path: Path, resume_from: int | None) -> N
         raise ConfigError([f"{path}: the run saves no checkpoints to go on from: start another with --name X"])
     iterations, done = config.pipeline.iterations, saved_iterations(config, path)
     finished = RunFolder(path).state().get("status") == "finished" and iterations <= before.pipeline.iterations
-    ended = done >= iterations if resume_from is None else resume_from == iterations
-    if ended and finished:  # else a job died in its last evaluation, which is made again
-        more = f"to go on, name more: --set pipeline.iterations={done * 2}"
-        raise ConfigError([f"{path}: the run is finished after {done} iterations; {more}"])
+    trained = done if resume_from is None else resume_from
+    if trained > iterations - finished:  # a job that is not finished may have died in its last evaluation
+        state = f"{'is finished after' if finished else 'has trained'} {trained} iterations"
+        raise ConfigError([f"{path}: the run {state}; to go on, name more: --set pipeline.iterations={trained * 2}"])
     if (record := JobRecord.read(path)) and done:
         going_back.refuse_other_settings(
             f"the checkpoint of {path}", record.settings, record.version, config, resume_from, done

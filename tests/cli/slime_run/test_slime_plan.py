@@ -68,6 +68,7 @@ def resume_plan(*arguments):
 def test_a_run_whose_job_died_after_its_last_checkpoint_can_go_on(begun):
     short = settings("pipeline.iterations=4")
     assert resume_plan("--resume", *short).exit_code == 0
+    assert "has trained 4 iterations" in resume_plan("--resume", *settings("pipeline.iterations=3")).stderr
     begun.ended("finished")
     begun.config.write_text(begun.config.read_text().replace("iterations: 8", "iterations: 4"))
     for options in (["--resume"], ["--resume-from", 4]):
