@@ -110,13 +110,13 @@ def plan_grid(
     of_file = load_config(file.parent / grid.run)
     run = vary(of_file, [(f"{file}: settings", grid.settings)], overrides)
     if isinstance(run, LabConfig) and options:
-        raise ConfigError([f"{options[0]} is for runs of slime, and these are lab runs: leave it out"])
+        raise ConfigError(f"{options[0]} is for runs of slime, and these are lab runs: leave it out")
     cells = plan_cells(grid)
     wanted = select_cells(grid, cells, only, seeds)
     configs = {cell: cell_config(grid, file, run, cell, folder.runs) for cell in cells}
     faults = {cell.name: settings_errors(configs[cell]) + _changed(folder, cell, configs[cell]) for cell in cells}
     if errors := _by_cell(faults) + _read_by_no_cell(of_file, run, cells) + _of_an_axis(grid, overrides):
-        raise ConfigError([f"{file}: {line}" for line in errors])
+        raise ConfigError(*(f"{file}: {line}" for line in errors))
     warnings = _by_cell({cell.name: settings_warnings(config) for cell, config in configs.items()})
     kept = grid.model_copy(update={"run": folder.run.name, "settings": {}})
     return GridPlan(kept, folder, run, configs, wanted, warnings, options)

@@ -55,7 +55,7 @@ def plan_lab_run(config: LabConfig, file: Path, folder: Path | None, resume: boo
     folder: the folder of an existing run, wherever it was moved to; None: output_dir/name.
     """
     if errors := config_errors(config):
-        raise ConfigError([f"{file}: {error}" for error in errors])
+        raise ConfigError(*(f"{file}: {error}" for error in errors))
     folder = folder or Path(config.output_dir).expanduser() / config.name
     if resume:
         _check_resume(config, folder, resume_from)
@@ -68,7 +68,7 @@ def _check_resume(config: LabConfig, path: Path, resume_from: int | None) -> Non
     finished = RunFolder(path).state().get("status") == "finished" and resume_from in (None, after)
     if after < before or (finished and after == before):
         state = f"is finished after {before} iterations" if finished else f"was planned for {before} iterations"
-        raise ConfigError([f"{path}: the run {state}; to go on, name more: --set pipeline.iterations={before * 2}"])
+        raise ConfigError(f"{path}: the run {state}; to go on, name more: --set pipeline.iterations={before * 2}")
 
 
 def describe(plan: LabPlan) -> str:
@@ -131,10 +131,8 @@ def _check_made_with(config: LabConfig, saved: Checkpoint, wanted: int | None) -
     refuse_other_settings(saved.path, state.settings, state.version, config, wanted, state.iteration)
     if state.prompts and state.prompts != checkpoint.made_with(config, state.iteration)["prompts"]:
         raise ConfigError(
-            [
-                f"{saved.path}: the task now makes other prompts than when this was saved: put NumPy's version "
-                "back, or start another run with --name X"
-            ]
+            f"{saved.path}: the task now makes other prompts than when this was saved: put NumPy's version "
+            "back, or start another run with --name X"
         )
 
 
@@ -143,10 +141,8 @@ def _check_initial(initial: Path) -> None:
     if faults := checksum_faults(initial):
         damage = checkpoint.DamagedCheckpoint(initial, faults)
         raise ConfigError(
-            [
-                f"{damage}; it is the reference model that this run started with: put the old one back, or start "
-                "another run (--name X)"
-            ]
+            f"{damage}; it is the reference model that this run started with: put the old one back, or start "
+            "another run (--name X)"
         )
 
 
@@ -171,7 +167,7 @@ def missing_engines() -> list[str]:
 def refuse_without_engines() -> None:
     """Raise ConfigError where packages are missing."""
     if missing := missing_engines():
-        raise ConfigError([f"the lab runtime needs {', '.join(missing)}: {INSTALL_ENGINES}"])
+        raise ConfigError(f"the lab runtime needs {', '.join(missing)}: {INSTALL_ENGINES}")
 
 
 def lab_findings(config: LabConfig, file: Path) -> Iterator[Finding]:

@@ -37,7 +37,7 @@ def one_method(name: str) -> Iterator[str]:
     try:
         method = named_method(name)
     except ValueError as error:
-        raise ConfigError([str(error)]) from None
+        raise ConfigError(str(error)) from None
     yield f"{name}: {method.label}"
     try:
         check_method(method)

@@ -51,14 +51,12 @@ def rehearse_run(
     console, begun = LastingConsole(soft_wrap=True, highlight=False), time.monotonic()
     config = load_config(file, overrides, settings)
     if not isinstance(config, SlimeConfig):
-        raise ConfigError([f"{file} is a lab run, which runs on a CPU: sat-slime launch {file}"])
+        raise ConfigError(f"{file} is a lab run, which runs on a CPU: sat-slime launch {file}")
     kept = Path("rehearsals") / config.name
     if kept.absolute() == run_folder(config).absolute():
         raise ConfigError(
-            [
-                f"output_dir is {config.output_dir}, where the rehearsal would stand in the run's own place: "
-                "--set output_dir=runs"
-            ]
+            f"output_dir is {config.output_dir}, where the rehearsal would stand in the run's own place: "
+            "--set output_dir=runs"
         )
     if not dry_run and kept.is_symlink():
         raise RunFolderError(f"{kept} is a link, and what it leads to is not deleted: --set name=NAME makes another")
@@ -101,19 +99,19 @@ class Rehearsal:
         self.marks: Counter[str] = Counter()
         say(console, f"rehearsal of {file}: {method_and_order(config)}")
         if errors := settings_errors(config):
-            raise ConfigError([f"{file}: {error}" for error in errors])
+            raise ConfigError(*(f"{file}: {error}" for error in errors))
         thin = thin_settings(config, folder)
         self.thin, self.run_folder = thin.config, run_folder(thin.config)
         saves = config.checkpoint.every_n_iterations and not config.checkpoint.without_optimizer
         self.first = checkpoint_at(self.thin) if saves else self.thin.pipeline.iterations
         """Iterations of the first job; the run is resumed after them."""
         if errors := settings_errors(self.thin):
-            raise ConfigError([f"the rehearsal of {file} cannot be: {error}" for error in errors])
+            raise ConfigError(*(f"the rehearsal of {file} cannot be: {error}" for error in errors))
         refuse_failures(source_findings(self.thin, {"cluster.slime_dir": "slime", "cluster.megatron_dir": "megatron"}))
         make_material(config, self.thin, folder)
         slime = ask_slime(config, run_folder(config))
         if slime.refusals:
-            raise ConfigError([f"{file}: {line}" for line in slime.refusals])
+            raise ConfigError(*(f"{file}: {line}" for line in slime.refusals))
         for finding in slime.findings():
             mark = finding.mark if finding.mark != "WARN" else FAIL
             self._found(Check("the run's own flags", "taken by slime's parser", finding.detail, mark))

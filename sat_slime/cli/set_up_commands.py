@@ -57,7 +57,7 @@ def findings_of(file: Path, overrides: Sequence[str]) -> Iterator[Finding]:
         from sat_slime.launch.flags import recorded
 
         if overrides:
-            raise ConfigError([f"--set is for the file of a run, and {file} is the plugin's: change it there"])
+            raise ConfigError(f"--set is for the file of a run, and {file} is the plugin's: change it there")
         yield from plugin_findings(file, recorded().flags)
         return
     folder = file if file.is_dir() and RunFolder(file).is_run() else None
@@ -115,11 +115,11 @@ def prepare_laptop(
 
     folder = out.expanduser().absolute()
     if faults := config_errors(lab_settings(file, overrides or [])):
-        raise ConfigError(faults)
+        raise ConfigError(*faults)
     if folder.exists() and not overwrite:
-        raise ConfigError([f"{folder} is there already: --overwrite makes it anew, --out names another"])
+        raise ConfigError(f"{folder} is there already: --overwrite makes it anew, --out names another")
     if not is_replaceable(folder, MADE):
-        raise ConfigError([f"{folder} holds something else than such a model and its prompts: --out names another"])
+        raise ConfigError(f"{folder} holds something else than such a model and its prompts: --out names another")
     # In a process of its own, since it makes Megatron's process groups.
     program = [sys.executable, "-W", "ignore", "-m", "sat_slime.lab.for_slime", str(folder)]
     program += [*(overrides or []), *(["--file", str(file)] if file else [])]
@@ -127,7 +127,7 @@ def prepare_laptop(
     result = subprocess.run(program, capture_output=True, text=True, env=environment)
     if result.returncode:
         reason = (result.stderr.strip().splitlines() or [f"exit code {result.returncode}"])[-1]
-        raise ConfigError([f"{folder} could not be made ({reason}): scripts/setup.sh installs what it needs"])
+        raise ConfigError(f"{folder} could not be made ({reason}): scripts/setup.sh installs what it needs")
     typer.echo(f"{folder} is ready")
 
 

@@ -58,7 +58,7 @@ def plan_slime_run(
     # The folder keeps its absolute place, for terminals in other working directories.
     config = config.model_copy(update={"output_dir": str(folder.parent), "name": folder.name})
     if errors := checks.settings_errors(config, ask_slime(config, folder) if look_for_slime else None):
-        raise ConfigError([f"{file}: {error}" for error in errors])
+        raise ConfigError(*(f"{file}: {error}" for error in errors))
     if resume:
         _check_resume(config, folder, resume_from)
     return SlimePlan(config, folder, resume, resume_from)
@@ -69,13 +69,13 @@ def _check_resume(config: SlimeConfig, path: Path, resume_from: int | None) -> N
     that is there and is not seen to be damaged."""
     before = going_back.settings_before(config, path)
     if not config.checkpoint.every_n_iterations and resume_from != 0:
-        raise ConfigError([f"{path}: the run saves no checkpoints to go on from: start another with --name X"])
+        raise ConfigError(f"{path}: the run saves no checkpoints to go on from: start another with --name X")
     iterations, done = config.pipeline.iterations, saved_iterations(config, path)
     finished = RunFolder(path).state().get("status") == "finished" and iterations <= before.pipeline.iterations
     trained = done if resume_from is None else resume_from
     if trained > iterations - finished:  # a job that is not finished may have died in its last evaluation
         state = f"{'is finished after' if finished else 'has trained'} {trained} iterations"
-        raise ConfigError([f"{path}: the run {state}; to go on, name more: --set pipeline.iterations={trained * 2}"])
+        raise ConfigError(f"{path}: the run {state}; to go on, name more: --set pipeline.iterations={trained * 2}")
     if (record := JobRecord.read(path)) and done:
         going_back.refuse_other_settings(
             f"the checkpoint of {path}", record.settings, record.version, config, resume_from, done

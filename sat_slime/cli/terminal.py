@@ -138,7 +138,7 @@ def refuse_failures(findings: Iterable[Finding]) -> None:
         elif finding.mark == "WARN":
             warn(f"{finding.what}: {finding.detail}")
     if failed:
-        raise ConfigError(failed)
+        raise ConfigError(*failed)
 
 
 def finish(ending: Ending, console: Console) -> NoReturn:

@@ -66,7 +66,7 @@ def load_grid(path: str | Path, settings: Mapping[str, Any] | None = None) -> Gr
 def read_section(model: type[SectionT], values: Any, place: str) -> SectionT:
     """Return a section from plain values, as in a file. `place` is said where a fault is found. Raises ConfigError."""
     if not isinstance(values, Mapping):
-        raise ConfigError([f"{place}: it is a section with the keys {', '.join(model.model_fields)}"])
+        raise ConfigError(f"{place}: it is a section with the keys {', '.join(model.model_fields)}")
     return _validated(model, Source(dict(values), {(): place}))
 
 
@@ -100,14 +100,14 @@ def _layers(
     except FileNotFoundError as error:
         model = re.fullmatch(r"[\w-]+/(?=.*[A-Z0-9])[\w.-]+", str(path)) and Path(path).suffix not in (".yaml", ".yml")
         hint = "`sat-slime init slime`, and set slime.hf-checkpoint in slime.yaml to the folder of its weights"
-        raise ConfigError([f"{error}: for a model, {hint}" if model else str(error)]) from None
+        raise ConfigError(f"{error}: for a model, {hint}" if model else str(error)) from None
     of_these, of_others = ({key for model in models for key in model.model_fields} for models in (these, others))
     keys = {key for layer in layers for key in layer.values}
     if not keys.isdisjoint(PLUGIN_KEYS):
         told = "the plugin's file, not a run: sat-slime check {} checks it, and slime takes it as --custom-config-path"
-        raise ConfigError([f"{path}: this is {told.format(path)}"])
+        raise ConfigError(f"{path}: this is {told.format(path)}")
     if keys & (of_others - of_these) and not keys & (of_these - of_others):
-        raise ConfigError([f"{path}: this is {told.format(path)}"])
+        raise ConfigError(f"{path}: this is {told.format(path)}")
     return layers
 
 
@@ -132,11 +132,11 @@ def _layer(settings: Mapping[str, Any], place: str) -> Source:
 def _override(text: str) -> Source:
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
-        raise ConfigError([f"--set {text}: expected key=value, such as --set pipeline.lag=8"])
+        raise ConfigError(f"--set {text}: expected key=value, such as --set pipeline.lag=8")
     try:
         return _layer({key.strip(): parse_value(value)}, f"--set {text}")
     except ConfigError:
-        raise ConfigError([f"--set {text}: the value {value!r} is not valid YAML; quote it"]) from None
+        raise ConfigError(f"--set {text}: the value {value!r} is not valid YAML; quote it") from None
 
 
 def _laid(layers: Iterable[Source]) -> Source:
@@ -164,7 +164,7 @@ def _run(layers: Sequence[Source], overrides: Sequence[str]) -> RunConfig:
     runtime = run.values.get("runtime", "lab")
     model = RUNTIMES.get(runtime) if isinstance(runtime, str) else None
     if model is None:
-        raise ConfigError([*errors, _bad_choice(run.origin(("runtime",)), ("runtime",), runtime, list(RUNTIMES))])
+        raise ConfigError(*errors, _bad_choice(run.origin(("runtime",)), ("runtime",), runtime, list(RUNTIMES)))
     return _validated(model, run, errors)
 
 
@@ -181,7 +181,7 @@ def _validated(model: type[SectionT], source: Source, errors: Sequence[str] = ()
     except ValidationError as error:
         for detail in error.errors():
             errors += _told(model, source, detail)
-    raise ConfigError(errors)
+    raise ConfigError(*errors)
 
 
 def _told(model: type[Section], source: Source, detail: ErrorDetails) -> Iterator[str]:

@@ -60,9 +60,9 @@ def plugin_file(name: str) -> str:
     try:
         method = named_method(name)
     except ValueError as error:
-        raise ConfigError([f"--method {name}: {error}"]) from None
+        raise ConfigError(f"--method {name}: {error}") from None
     if errors := not_in_a_script(method):
-        raise ConfigError([f"--method {name}: {error}" for error in errors])
+        raise ConfigError(*(f"--method {name}: {error}" for error in errors))
     text = FILE.read_text(encoding="utf-8").replace("SAT-GSPO", method.label).replace("sat-gspo", name)
     return re.sub("^# (?=use_)", "", text, flags=re.MULTILINE) if method.routing_replay else text
 
@@ -71,7 +71,7 @@ def read_plugin(value: Any) -> PluginConfig:
     """Return the checked value of the key `sat_slime`. Raises ConfigError with a line for every fault."""
     if value is None:
         raise ConfigError(
-            [f"no key '{KEY}' in the file of --custom-config-path: `sat-slime init plugin` writes such a file"]
+            f"no key '{KEY}' in the file of --custom-config-path: `sat-slime init plugin` writes such a file"
         )
     if isinstance(value, str):
         value = {"method": value}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,9 @@ KeyPath = tuple[str, ...]
 class ConfigError(ValueError):
     """Faults of a configuration, each one line that names the place, the key, the value and the remedy."""
 
-    def __init__(self, errors: Sequence[str]):
+    def __init__(self, *errors: str):
         self.errors = list(errors)
-        super().__init__("\n".join(self.errors))
+        super().__init__("\n".join(errors))
 
 
 @dataclass
@@ -52,18 +52,18 @@ def read_layers(path: str | Path, below: tuple[Path, ...] = ()) -> list[Source]:
     path = Path(path)
     if path.resolve() in (file.resolve() for file in below):
         chain = " -> ".join(str(file) for file in (*below, path))
-        raise ConfigError([f"{path}: extends itself ({chain}); break the circle"])
+        raise ConfigError(f"{path}: extends itself ({chain}); break the circle")
     source = _read_file(path)
     if "extends" not in source.values:
         return [source]
     parent, place = source.values.pop("extends"), source.origin(("extends",))
     if not isinstance(parent, str):
-        raise ConfigError([f"{place}: extends is {parent!r}; it takes the path of one YAML file"])
+        raise ConfigError(f"{place}: extends is {parent!r}; it takes the path of one YAML file")
     try:
         return [*read_layers(path.parent / parent, (*below, path)), source]
     except FileNotFoundError as error:
         where = "a path is relative to the file that extends it"
-        raise ConfigError([f"{place}: extends {parent}, but {error}: {where}"]) from None
+        raise ConfigError(f"{place}: extends {parent}, but {error}: {where}") from None
 
 
 def plain_values(path: Path) -> dict[str, Any]:
@@ -86,16 +86,16 @@ def _read_file(path: Path) -> Source:
         raise FileNotFoundError(f"there is no file {path}{hint}") from None
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8 text"
-        raise ConfigError([f"{path}: cannot be read: {reason}"]) from None
+        raise ConfigError(f"{path}: cannot be read: {reason}") from None
     if path.suffix == ".sh":
         told = "sat-slime init plugin brings a method into it; how its flags become a run: docs/launch.md"
-        raise ConfigError([f'{path}: a script, not settings: {told}, "A launch script of slime"'])
+        raise ConfigError(f'{path}: a script, not settings: {told}, "A launch script of slime"')
     value, origins = _read_text(text, str(path))
     if value in (None, {}, []):
-        raise ConfigError([f"{path}: holds no settings: write some, such as `extends: base.yaml`"])
+        raise ConfigError(f"{path}: holds no settings: write some, such as `extends: base.yaml`")
     if not isinstance(value, dict):
         instead = "a list" if isinstance(value, list) else repr(value)
-        raise ConfigError([f"{path}:1: expected settings `key: value`, found {instead}"])
+        raise ConfigError(f"{path}:1: expected settings `key: value`, found {instead}")
     return Source(value, origins)
 
 
@@ -129,13 +129,13 @@ def _read_text(text: str, file: str) -> tuple[Any, dict[KeyPath, str]]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else 1
-        raise ConfigError([f"{file}:{line}: not valid YAML: {error.problem or error.context}"]) from None
+        raise ConfigError(f"{file}:{line}: not valid YAML: {error.problem or error.context}") from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         code = error.character if isinstance(error.character, int) else ord(error.character)
-        raise ConfigError([f"{file}:{line}: the character U+{code:04X} is no text: the file is damaged"]) from None
+        raise ConfigError(f"{file}:{line}: the character U+{code:04X} is no text: the file is damaged") from None
     except RecursionError:
-        raise ConfigError([f"{file}: not valid YAML: it is nested too deeply"]) from None
+        raise ConfigError(f"{file}: not valid YAML: it is nested too deeply") from None
 
 
 def _value(node: yaml.Node, path: KeyPath, loader: _Loader, origins: dict[KeyPath, str]) -> Any:
@@ -148,11 +148,11 @@ def _value(node: yaml.Node, path: KeyPath, loader: _Loader, origins: dict[KeyPat
     for key_node, value_node in node.value:
         place = f"{origins[()]}:{key_node.start_mark.line + 1}"
         if not isinstance(key_node, yaml.ScalarNode):
-            raise ConfigError([f"{place}: a key must be plain text"])
+            raise ConfigError(f"{place}: a key must be plain text")
         inner = (*path, key_node.value)
         if key_node.value in values:
             before = origins[inner].rpartition(":")[2]
-            raise ConfigError([f"{place}: {'.'.join(inner)} is already set in line {before}; remove one of them"])
+            raise ConfigError(f"{place}: {'.'.join(inner)} is already set in line {before}; remove one of them")
         origins[inner] = place
         values[key_node.value] = _value(value_node, inner, loader, origins)
     return values
@@ -164,11 +164,11 @@ def _scalar(node: yaml.ScalarNode, loader: _Loader, file: str) -> Any:
     if node.tag.endswith((":int", ":float")) and (":" in node.value or re.match(r"[-+]?0[0-9_]+$", node.value)):
         base = 60 if ":" in node.value else 8
         what = f"{node.value} is a number of base {base}: write it in base 10, or in quotes if it is text"
-        raise ConfigError([f"{place}: not valid YAML: {what}"])
+        raise ConfigError(f"{place}: not valid YAML: {what}")
     try:
         return loader.construct_object(node)
     except (yaml.YAMLError, RecursionError):
         raise
     except Exception:  # PyYAML fails in ways of its own at `!!int ''`, `!!bool x` and `2026-13-45`
         kind = node.tag.rpartition(":")[2]
-        raise ConfigError([f"{place}: not valid YAML: {node.value!r} is no {kind}"]) from None
+        raise ConfigError(f"{place}: not valid YAML: {node.value!r} is no {kind}") from None

@@ -47,7 +47,7 @@ def write_starter(name: str, folder: Path) -> list[Path]:
         ConfigError: there is no such starter, or a file of that name holds something else.
     """
     if name not in STARTERS:
-        raise ConfigError([f"init {name}: there is no such starter; there are {', '.join(STARTERS)}, plugin"])
+        raise ConfigError(f"init {name}: there is no such starter; there are {', '.join(STARTERS)}, plugin")
     source = CONFIGS / STARTERS[name].path
     return write_texts(folder, _with_references(source, f"{name}{source.suffix}"))
 
@@ -58,7 +58,7 @@ def write_texts(folder: Path, texts: Mapping[str, str]) -> list[Path]:
     for file, text in texts.items():
         path = folder / file
         if path.exists() and (not path.is_file() or path.read_bytes() != text.encode()):
-            raise ConfigError([f"{path} is there already and holds something else: choose another folder with --out"])
+            raise ConfigError(f"{path} is there already and holds something else: choose another folder with --out")
     folder.mkdir(parents=True, exist_ok=True)
     for file, text in texts.items():
         (folder / file).write_text(text, encoding="utf-8")

@@ -136,7 +136,7 @@ def verified(path: Path) -> Checkpoint:
         values = json.loads((path / "state.json").read_text())
         if (schema := values.pop("schema")) != SCHEMA:
             remedy = "resume it with that one, or start another run with --name"
-            raise ConfigError([f"{path} is whole, and of another version of sat_slime ({schema}): {remedy}"])
+            raise ConfigError(f"{path} is whole, and of another version of sat_slime ({schema}): {remedy}")
         state = LoopState(**values)
         if not state.weight_versions:
             raise ValueError("no weights")

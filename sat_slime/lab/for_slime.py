@@ -35,7 +35,7 @@ def lab_settings(file: Path | None, overrides: Sequence[str]) -> LabConfig:
     config = load_config(file, overrides) if file else vary(LabConfig(), [], overrides)
     if not isinstance(config, LabConfig):
         raise ConfigError(
-            [f"runtime is {config.runtime}, but model and problems are those of a lab run: name a file of one"]
+            f"runtime is {config.runtime}, but model and problems are those of a lab run: name a file of one"
         )
     return config
 

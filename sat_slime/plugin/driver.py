@@ -71,11 +71,11 @@ def take_over(args: Namespace) -> None:
             "leave it out"
         )
     if errors:
-        raise ConfigError(errors)
+        raise ConfigError(*errors)
     setattr(args, DRIVEN, True)
     settle_flags(args)
     if plugin_config(args).driver.canary != "none" and (errors := no_canary(args)):
-        raise ConfigError(errors)
+        raise ConfigError(*errors)
 
 
 # ------------------------------------------------------------------------------------------- slime's processes of a run
@@ -323,7 +323,7 @@ def main() -> None:
     begun = time.monotonic()
     try:
         if problems := probe_slime():
-            raise ConfigError(problems)
+            raise ConfigError(*problems)
         args, restore_plan = parse_arguments()
         take_over(args)
     except ConfigError as error:

@@ -126,7 +126,7 @@ def _method(args: Namespace, config: PluginConfig) -> Method:
     except ValueError as error:
         errors.append(f"{KEY}.method: {error}")
     if errors:
-        raise ConfigError(errors)
+        raise ConfigError(*errors)
     return method
 
 

@@ -46,10 +46,8 @@ def generate_rollout(
         return sglang_rollout.generate_rollout(args, rollout_id, data_source, evaluation=True)
     if not isinstance(data_source, StreamingDataSource):
         raise ConfigError(
-            [
-                f"--data-source-path is {args.data_source_path}: with --rollout-function-path "
-                f"{__name__}.generate_rollout set it to {__name__}.StreamingDataSource"
-            ]
+            f"--data-source-path is {args.data_source_path}: with --rollout-function-path "
+            f"{__name__}.generate_rollout set it to {__name__}.StreamingDataSource"
         )
     groups, metrics = run(data_source.generation.next_batch(rollout_id))
     return RolloutFnTrainOutput(samples=groups, metrics=metrics)
@@ -61,7 +59,7 @@ class StreamingDataSource(RolloutDataSourceWithBuffer):
     def __init__(self, args: Namespace) -> None:
         """Raises ConfigError with a line for everything that cannot be in mode streaming."""
         if errors := streaming_errors(args, plugin_config(args)):
-            raise ConfigError(errors)
+            raise ConfigError(*errors)
         super().__init__(args)
         bound = StalenessBound(
             plugin_config(args).driver.max_staleness, steps_per_rollout(args), args.rollout_batch_size

@@ -115,12 +115,12 @@ def prepare(out: Path, sources: Mapping[str, str], overwrite: bool, console: Con
         ConfigError: something that was given cannot be used. What can be known without a download is told before it.
     """
     if unknown := sorted(sources.keys() - PAPER.keys()):
-        raise ConfigError([f"--source {unknown[0]}=...: the sets are {', '.join(PAPER)}"])
+        raise ConfigError(f"--source {unknown[0]}=...: the sets are {', '.join(PAPER)}")
     places = {name: sources.get(name, paper.place) for name, paper in PAPER.items()}
     sets = [find_set(name, place) for name, place in places.items() if place != "none"]
     train_sets = [one for one in sets if one.name != "aime24"]
     if not train_sets:
-        raise ConfigError(["--source dapo=none and dolci=none: name at least one set to train on"])
+        raise ConfigError("--source dapo=none and dolci=none: name at least one set to train on")
     check_folder(out, overwrite)
     for one in sets:
         console.print(f"{one.name}: {'reading' if one.file else 'fetching and reading'} {one.given}")
@@ -163,15 +163,15 @@ def prepare(out: Path, sources: Mapping[str, str], overwrite: bool, console: Con
 def check_folder(out: Path, overwrite: bool) -> None:
     """Raises ConfigError where `out` is in the way, or cannot be made."""
     if out.exists() and not out.is_dir():
-        raise ConfigError([f"{out} is a file: name a folder with --out"])
+        raise ConfigError(f"{out} is a file: name a folder with --out")
     if out.is_dir() and (holds := {path.name for path in out.iterdir()}):
         if MANIFEST not in holds and holds - {TRAIN, EVALUATION}:  # without it: of one that broke off
-            raise ConfigError([f"{out} is not empty and holds no prepared prompts: name another --out"])
+            raise ConfigError(f"{out} is not empty and holds no prepared prompts: name another --out")
         if not overwrite:
-            raise ConfigError([f"{out} holds prepared prompts: give --overwrite, or name another --out"])
+            raise ConfigError(f"{out} holds prepared prompts: give --overwrite, or name another --out")
     there = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
     if not (there.is_dir() and os.access(there, os.W_OK)):
-        raise ConfigError([f"{out} cannot be written: name another --out"])
+        raise ConfigError(f"{out} cannot be written: name another --out")
 
 
 # ------------------------------------------------------------------------------------------------- rows to problems
@@ -204,7 +204,7 @@ def gather(one: PromptSet) -> None:
             one.left_out.setdefault(what, {"rows": 0, "first": row})["rows"] += 1
     if account["rows"] == account["unusable"]:
         what = "no row has both a problem and a label" if account["rows"] else "it has no rows"
-        raise ConfigError([f"{one.given}: {what}: {LOOKED_FOR}, or name another with --source {one.name}=SET"])
+        raise ConfigError(f"{one.given}: {what}: {LOOKED_FOR}, or name another with --source {one.name}=SET")
     account["texts"] = len(texts)
     account["two_labels"] = sum(len(problem.labels) > 1 for problem in one.problems.values())
 
@@ -278,7 +278,7 @@ def find_set(name: str, given: str) -> PromptSet:
     if path.exists():
         if path.is_dir() or path.suffix not in SUFFIXES:
             raise ConfigError(
-                [f"--source {name}={given}: a set is one {' or '.join(SUFFIXES)} file: name it, or convert it"]
+                f"--source {name}={given}: a set is one {' or '.join(SUFFIXES)} file: name it, or convert it"
             )
         found = PromptSet(name, given, path)
     elif (match := _HUB_ID.fullmatch(given)) and not given.endswith(SUFFIXES):
@@ -286,7 +286,7 @@ def find_set(name: str, given: str) -> PromptSet:
         found = PromptSet(name, given, hub={"repository": match[1], "revision": match[2] or "main"})
     else:
         raise ConfigError(
-            [f"--source {name}={given}: there is no such file, and it is no id of the hub such as OWNER/NAME"]
+            f"--source {name}={given}: there is no such file, and it is no id of the hub such as OWNER/NAME"
         )
     if path.suffix != ".jsonl":
         _need("pyarrow", "to read parquet files")
@@ -310,11 +310,11 @@ def fetch(one: PromptSet) -> Path:
         except Exception as error:  # the hub's own errors, and those of whichever HTTP library it uses
             reason = (str(error).strip() or repr(error)).splitlines()[0]
             told = f"{one.given} is not here and did not come from the hub ({type(error).__name__}: {reason})"
-            raise ConfigError([f"{told}; {by_hand}"]) from error
+            raise ConfigError(f"{told}; {by_hand}") from error
         files = sorted(file for suffix in SUFFIXES for file in folder.rglob(f"*{suffix}"))
         if len(files) != 1:
             names = ", ".join(str(file.relative_to(folder)) for file in files) or "none"
-            raise ConfigError([f"{one.given} has not one {' or '.join(SUFFIXES)} file but {names}; {by_hand}"])
+            raise ConfigError(f"{one.given} has not one {' or '.join(SUFFIXES)} file but {names}; {by_hand}")
         one.file, one.hub["commit"] = files[0], folder.name  # the folder is named after the commit
     return one.file
 
@@ -322,7 +322,7 @@ def fetch(one: PromptSet) -> Path:
 def _need(module: str, purpose: str) -> None:
     if importlib.util.find_spec(module) is None:
         install = "pip install '.[data]' in a checkout"
-        raise ConfigError([f"{module} is not installed, which is needed {purpose}: {install}"])
+        raise ConfigError(f"{module} is not installed, which is needed {purpose}: {install}")
 
 
 def read_pairs(path: Path) -> Iterator[tuple[int, Any, Any]]:
@@ -332,10 +332,10 @@ def read_pairs(path: Path) -> Iterator[tuple[int, Any, Any]]:
     """
     try:
         if what := odd_file(path):
-            raise ConfigError([f"{path}: {what}"])
+            raise ConfigError(f"{path}: {what}")
         yield from _parquet_pairs(path) if path.suffix == ".parquet" else _jsonl_pairs(path)
     except OSError as error:
-        raise ConfigError([f"{path} cannot be read: {error.strerror}"]) from error
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
 
 
 def _jsonl_pairs(path: Path) -> Iterator[tuple[int, Any, Any]]:
@@ -347,13 +347,13 @@ def _jsonl_pairs(path: Path) -> Iterator[tuple[int, Any, Any]]:
                     continue
                 row = json.loads(line)
                 if not isinstance(row, dict):
-                    raise ConfigError([f"{path}: line {number} is not a JSON object"])
+                    raise ConfigError(f"{path}: line {number} is not a JSON object")
                 problem, label = find_columns(tuple(row))
                 yield number, row[problem] if problem else None, row[label] if label else None
     except UnicodeDecodeError as error:
-        raise ConfigError([f"{path}: not UTF-8 after line {number}"]) from error
+        raise ConfigError(f"{path}: not UTF-8 after line {number}") from error
     except (json.JSONDecodeError, RecursionError) as error:
-        raise ConfigError([f"{path}: line {number} is not JSON"]) from error
+        raise ConfigError(f"{path}: line {number} is not JSON") from error
 
 
 def _parquet_pairs(path: Path) -> Iterator[tuple[int, Any, Any]]:
@@ -363,12 +363,12 @@ def _parquet_pairs(path: Path) -> Iterator[tuple[int, Any, Any]]:
         file = parquet.ParquetFile(path)
         problem, label = find_columns(tuple(file.schema_arrow.names))
         if problem is None or label is None:
-            raise ConfigError([f"{path}: its columns are {', '.join(file.schema_arrow.names)}: {LOOKED_FOR}"])
+            raise ConfigError(f"{path}: its columns are {', '.join(file.schema_arrow.names)}: {LOOKED_FOR}")
         batches = file.iter_batches(batch_size=_BATCH, columns=[problem, label])
         for number, row in enumerate((row for batch in batches for row in batch.to_pylist()), 1):
             yield number, row[problem], row[label]
     except (OSError, ArrowException) as error:
-        raise ConfigError([f"{path} cannot be read as parquet: {str(error).splitlines()[0]}"]) from error
+        raise ConfigError(f"{path} cannot be read as parquet: {str(error).splitlines()[0]}") from error
 
 
 @functools.lru_cache(maxsize=64)

@@ -93,7 +93,7 @@ def copy_tokenizer(run: SlimeConfig, out: Path) -> None:
     except Exception as error:  # whatever a broken file, or transformers that is missing, raises
         here = f"slime.hf-checkpoint is {run.model.hf_checkpoint}: no tokenizer can be read there ({reason_of(error)})"
         make = "hf download OWNER/NAME --exclude '*.safetensors' --local-dir DIR"
-        raise ConfigError([f"{here}: download the model's ({make}) and set it to DIR"]) from error
+        raise ConfigError(f"{here}: download the model's ({make}) and set it to DIR") from error
 
 
 # ------------------------------------------------------------------------------------------------------------ prompts
@@ -115,7 +115,7 @@ def _short_lines(run: SlimeConfig, prompts: str) -> list[dict[str, Any]]:
     try:
         first = first_rows(file, ROWS_READ) or []
     except (OSError, ValueError) as error:
-        raise ConfigError([f"{file} cannot be read ({reason_of(error)}): mend it, or name another"]) from error
+        raise ConfigError(f"{file} cannot be read ({reason_of(error)}): mend it, or name another") from error
     rows = [row for row in first if isinstance(row, dict) and run.data.input_key in row]
     rows.sort(key=lambda row: len(str(row[run.data.input_key])))
     short = [row for row in rows if str(row.get(run.data.label_key)).strip().isdigit()]

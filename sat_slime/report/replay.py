@@ -79,7 +79,7 @@ def choose(names: str = USUAL, settings: Sequence[str] = ()) -> list[Candidate]:
         try:
             method = named_method(name)
         except ValueError as error:
-            raise ConfigError([f"--methods: {error}"]) from None
+            raise ConfigError(f"--methods: {error}") from None
         reads = {t: kv for t, kv in given.items() if any(_with(name, {kv[0]: v}) != method for v in kv[1])}
         read |= reads.keys()
         for values in itertools.product(*(of_key for _, of_key in reads.values())):
@@ -91,7 +91,7 @@ def choose(names: str = USUAL, settings: Sequence[str] = ()) -> list[Candidate]:
             except ValueError as error:
                 reason = str(error).removeprefix(f"{candidate.method.name}: ")
                 if not names_several(names):
-                    raise ConfigError([f"{label}: {reason}; or leave {name} out of --methods"]) from None
+                    raise ConfigError(f"{label}: {reason}; or leave {name} out of --methods") from None
                 refused.append(replace(candidate, refused=reason))
                 continue
             if first := chosen.get(candidate.method.formula):
@@ -99,7 +99,7 @@ def choose(names: str = USUAL, settings: Sequence[str] = ()) -> list[Candidate]:
             else:
                 chosen[candidate.method.formula] = candidate
     if unread := [text for text in given if text not in read]:
-        raise ConfigError([f"--set {unread[0]} changes none of the methods {', '.join(wanted)}: leave it out"])
+        raise ConfigError(f"--set {unread[0]} changes none of the methods {', '.join(wanted)}: leave it out")
     return [*chosen.values(), *refused]
 
 
@@ -114,9 +114,9 @@ def _wanted(names: str) -> list[str]:
         return method_names() if names.strip() == ALL else usual
     wanted = [name.strip() for name in names.split(",") if name.strip()]
     if mixed := {ALL, USUAL}.intersection(wanted):
-        raise ConfigError([f"--methods {names}: {mixed.pop()} stands alone: leave it out, or the other names"])
+        raise ConfigError(f"--methods {names}: {mixed.pop()} stands alone: leave it out, or the other names")
     if not wanted:
-        raise ConfigError([f"--methods names none: give names with commas between them, {ALL} or {USUAL}"])
+        raise ConfigError(f"--methods names none: give names with commas between them, {ALL} or {USUAL}")
     return wanted
 
 
@@ -125,11 +125,11 @@ def _values(text: str) -> tuple[str, list[Any]]:
     key, equals, value = text.partition("=")
     key = key.strip().removeprefix("method.")
     if not equals or not key:
-        raise ConfigError([f"--set {text}: expected key=value, such as --set sat.alpha=0.95"])
+        raise ConfigError(f"--set {text}: expected key=value, such as --set sat.alpha=0.95")
     try:
         parsed = parse_value(value)
     except yaml.YAMLError:
-        raise ConfigError([f"--set {text}: the value {value!r} is not valid YAML; quote it"]) from None
+        raise ConfigError(f"--set {text}: the value {value!r} is not valid YAML; quote it") from None
     return key, parsed if isinstance(parsed, list) else [parsed]
 
 
@@ -151,7 +151,7 @@ def _with(name: str, settings: dict[str, Any]) -> Method:
         # settings of what a method has not are those of others
         return build_method(config.model_copy(update=dict.fromkeys(SWITCHES - own)))
     except ValueError as error:
-        raise ConfigError([f"--set of {name}: {error}"]) from None
+        raise ConfigError(f"--set of {name}: {error}") from None
 
 
 def _shown(value: Any) -> str:

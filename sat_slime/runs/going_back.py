@@ -32,13 +32,11 @@ def settings_before(config: Config, path: Path) -> Config:
         raise RunFolderError(f"there is no run {path} to resume: start it without --resume or --resume-from")
     saved = load_config(RunFolder.open(path).config)
     if not isinstance(saved, type(config)):
-        raise ConfigError([f"{path}: a run of runtime {saved.runtime}, not of {config.runtime}: choose another --name"])
+        raise ConfigError(f"{path}: a run of runtime {saved.runtime}, not of {config.runtime}: choose another --name")
     if changed := kept_changes(saved, config):
         raise ConfigError(
-            [
-                f"{path}: a resumed run keeps its settings, but these differ: {changed}; leave them as they were, or "
-                "start another run with --name X"
-            ]
+            f"{path}: a resumed run keeps its settings, but these differ: {changed}; leave them as they were, or "
+            "start another run with --name X"
         )
     return saved
 
@@ -56,17 +54,13 @@ def refuse_other_settings(
     """
     if changed := changed_since(noted, config):
         raise ConfigError(
-            [
-                f"{where} was made with other settings than config.yaml has now: {changed}; put them back there, or "
-                "start another run with --name X"
-            ]
+            f"{where} was made with other settings than config.yaml has now: {changed}; put them back there, or "
+            "start another run with --name X"
         )
     if version and version != sat_slime.__version__ and resume_from is None:
         raise ConfigError(
-            [
-                f"{where} was made by sat_slime {version}, and this is {sat_slime.__version__}: go on with that one, "
-                f"or, if the run may change with it, with --resume-from {newest}"
-            ]
+            f"{where} was made by sat_slime {version}, and this is {sat_slime.__version__}: go on with that one, "
+            f"or, if the run may change with it, with --resume-from {newest}"
         )
 
 
@@ -104,7 +98,7 @@ def damaged(folder: Path, config: RunConfig, what: str, iteration: int, whole: i
     command = ["sat-slime", "launch", str(folder), "--resume-from", str(whole)]
     command += [word for setting in settings for word in ("--set", setting)]
     cost = f"which costs this: {again}" if last > whole else "which costs nothing"
-    return ConfigError([f"{what}; the run can go on from {where}, {cost}; to do so: {shlex.join(command)}"])
+    return ConfigError(f"{what}; the run can go on from {where}, {cost}; to do so: {shlex.join(command)}")
 
 
 def instead_of(damaged: int, there: Iterable[int]) -> list[int]:
@@ -115,4 +109,4 @@ def instead_of(damaged: int, there: Iterable[int]) -> list[int]:
 
 def no_such_checkpoint(wanted: int, checkpoints: Path, there: list[int]) -> ConfigError:
     known = ", ".join(map(str, there)) or "none"
-    return ConfigError([f"--resume-from {wanted}: {checkpoints} has no checkpoint of that iteration, but: {known}"])
+    return ConfigError(f"--resume-from {wanted}: {checkpoints} has no checkpoint of that iteration, but: {known}")

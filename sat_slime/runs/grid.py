@@ -51,7 +51,7 @@ def select_cells(grid: GridConfig, cells: Sequence[Cell], only: Sequence[str], s
         known = ", ".join(map(str, grid.seeds))
         errors.append(f"--seeds {unknown}: the grid's seeds are {known}; more of them belong into its file")
     if errors:
-        raise ConfigError(errors)
+        raise ConfigError(*errors)
     of_seeds = [cell for cell in cells if not seeds or cell.seed in seeds]
     return [c for c in of_seeds if not only or any(matches(selector, c.method, c.lag) for selector in only)]
 
@@ -73,10 +73,8 @@ def cell_config(grid: GridConfig, file: Path, run: RunConfig, cell: Cell, runs: 
     made = Cell(build_method(config.method).name, config.pipeline.lag, config.seed)
     if made != cell:
         raise ConfigError(
-            [
-                f"{file}: overrides make the run of {cell.name} that of {made.name}: leave the method's switches, "
-                "pipeline.lag and seed to methods, lags and seeds"
-            ]
+            f"{file}: overrides make the run of {cell.name} that of {made.name}: leave the method's switches, "
+            "pipeline.lag and seed to methods, lags and seeds"
         )
     return config
 

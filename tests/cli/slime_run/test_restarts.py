@@ -71,7 +71,7 @@ def test_a_job_that_is_stopped_while_it_is_followed_is_not_sent_again(begun, fol
 
 
 def test_a_run_that_cannot_be_resumed_says_why(begun, followed, monkeypatch):
-    monkeypatch.setattr(slime_run, "_send", mock.Mock(side_effect=ConfigError(["slime.prompt-data is gone"])))
+    monkeypatch.setattr(slime_run, "_send", mock.Mock(side_effect=ConfigError("slime.prompt-data is gone")))
     assert followed().error == f"{DEAD.error}; its restart failed: slime.prompt-data is gone"
     assert state(begun.path)["status"] == "failed"
 
