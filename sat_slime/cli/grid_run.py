@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import shlex
 import signal
@@ -30,6 +29,7 @@ from sat_slime.config.loader import RunConfig, vary
 from sat_slime.config.method_section import BESIDE, SETTINGS, section_name
 from sat_slime.config.section import flat, kept_changes
 from sat_slime.config.source import parse_value
+from sat_slime.launch.job_log import ends_with_this
 from sat_slime.objective import named_method
 from sat_slime.runs.folder import RunFolder, RunFolderError
 from sat_slime.runs.grid import Cell, GridFolder, cell_config, plan_cells, select_cells
@@ -41,7 +41,6 @@ CELL_MEMORY_GIB = 4.0
 POLL_S = 0.1
 """Seconds between looks at the running cells, and from a Ctrl-C to the cells."""
 COMMAND = (sys.executable, "-m", "sat_slime")
-PR_SET_PDEATHSIG = 1
 
 
 # ------------------------------------------------------------------------------------------------------------- the plan
@@ -413,23 +412,13 @@ class GridRun:
 
 
 def start(words: Sequence[str], output: IO[bytes]) -> subprocess.Popen[bytes]:
-    """Return a process of `sat-slime` that prints to `output`, and gets SIGTERM when this one ends, however it does: a
-    grid that is killed leaves nothing running, and its cells have saved what they did. Only Linux does so: elsewhere
-    the process outlives this one."""
-    grid, libc = os.getpid(), ctypes.CDLL(None)
-
-    def end_with_grid() -> None:
-        if sys.platform == "linux":
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-            if os.getppid() != grid:  # it went before the kernel was told
-                os._exit(INTERRUPTED)
-
+    """Return a process of `sat-slime` that prints to `output` and ends with this one: a grid that is killed leaves
+    nothing running, and its cells have saved what they did."""
     return subprocess.Popen(
         [*COMMAND, *words],
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=subprocess.STDOUT,
-        preexec_fn=end_with_grid,
+        preexec_fn=ends_with_this(),
         start_new_session=True,  # Ctrl-C in the terminal is for the grid, which passes it on
     )

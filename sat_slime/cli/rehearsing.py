@@ -15,6 +15,7 @@ from rich.console import Console
 from sat_slime.cli.any_run import method_and_order
 from sat_slime.cli.slime_run import Where, launch_job, plan_slime_run, stop_job
 from sat_slime.cli.terminal import (
+    COLOURS,
     FAILED,
     INTERRUPTED,
     OK,
@@ -37,8 +38,6 @@ from sat_slime.rehearsal.rehearsal_checks import FAIL, LEFT, Check, all_checks, 
 from sat_slime.rehearsal.thin import checkpoint_at, thin_settings
 from sat_slime.rollout.scratch import new_scratch
 from sat_slime.runs.folder import RunFolder, RunFolderError
-
-COLOURS = {"OK": "green", "NOTE": "cyan", "WARN": "yellow", "FAIL": "bold red"}
 
 
 def rehearse_run(

@@ -13,13 +13,10 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from sat_slime.cli.terminal import BAD_INPUT, FAILED, OK, OverridesAsInLaunch
+from sat_slime.cli.terminal import BAD_INPUT, COLOURS, FAILED, OK, OverridesAsInLaunch
 
 if TYPE_CHECKING:
     from sat_slime.config.finding import Finding
-
-
-COLOURS = {"OK": "green", "WARN": "yellow", "FAIL": "bold red"}
 
 
 def check(

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 """Exit codes."""
+COLOURS = {"OK": "green", "NOTE": "cyan", "WARN": "yellow", "FAIL": "bold red"}
+"""Of the marks of findings and checks."""
 SLIME = "Runs of slime"
 """Heading of the options that a lab run has not."""
 LONG = 30

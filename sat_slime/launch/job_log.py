@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from typing import IO
 
 from sat_slime.launch.secrets import redact
@@ -27,20 +28,29 @@ def main(log: str, *command: str) -> None:
     """End with the command's exit code, as a shell has it."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)  # Ray tells the command, too, whose last words are wanted
-    libc = ctypes.CDLL(None) if sys.platform == "linux" else None
-
-    def end_with_this() -> None:  # a driver whose job is over for Ray must not train on
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        if libc:
-            libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, preexec_fn=end_with_this)
+    # A driver whose job is over for Ray must not train on.
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, preexec_fn=ends_with_this())
     assert process.stdout is not None
     reader = threading.Thread(target=write_lines, args=(process.stdout, log), daemon=True)
     reader.start()
     code = process.wait()
     reader.join(REST_S)
     os._exit(code if code >= 0 else 128 - code)
+
+
+def ends_with_this() -> Callable[[], None]:
+    """Return what a new process does before its program: it will get SIGTERM when this one ends, however it does. Only
+    Linux does so: elsewhere it outlives this one."""
+    this, libc = os.getpid(), ctypes.CDLL(None)
+
+    def prepare() -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if sys.platform == "linux":
+            libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+            if os.getppid() != this:  # it went before the kernel was told
+                os._exit(1)
+
+    return prepare
 
 
 def write_lines(output: IO[bytes], log: str) -> None:
