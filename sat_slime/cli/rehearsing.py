@@ -78,7 +78,7 @@ def rehearse_run(
             elif not dry_run:
                 rehearsal.run(overwrite)
         except KeyboardInterrupt:
-            complain(["interrupted: everything that was started has ended"])
+            complain("interrupted: everything that was started has ended")
             return INTERRUPTED
     if not dry_run:
         marks, minutes = rehearsal.marks, (time.monotonic() - begun) / 60

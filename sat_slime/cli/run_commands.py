@@ -47,7 +47,7 @@ def init(
     from sat_slime.config.starters import STARTERS, write_starter, write_texts
 
     if method and name != "plugin":
-        bad_input([f"--method {method} is for init plugin: leave it out, and give it to sat-slime launch"])
+        bad_input(f"--method {method} is for init plugin: leave it out, and give it to sat-slime launch")
     if name is None:
         for starter_name, starter in STARTERS.items():
             typer.echo(f"{starter_name:11} {starter.meaning}")
@@ -169,7 +169,7 @@ def launch(
     console = LastingConsole()
     resume = resume or resume_from is not None
     if resume and overwrite:
-        bad_input(["--resume goes on with a run and --overwrite deletes it: give one of them"])
+        bad_input("--resume goes on with a run and --overwrite deletes it: give one of them")
     config, file, folder = _named_run(file, overrides or [], settings, resume)
     if isinstance(config, LabConfig):
         of_slime = {
@@ -180,7 +180,7 @@ def launch(
             "--skip-checks": skip_checks,
         }
         if given := [option for option, value in of_slime.items() if value]:
-            bad_input([f"{given[0]} is for runs of slime, and {file} is a lab run: leave it out"])
+            bad_input(f"{given[0]} is for runs of slime, and {file} is a lab run: leave it out")
         from sat_slime.cli import lab_run  # now: a mistake is told without
 
         lab_plan = lab_run.plan_lab_run(config, file, folder, resume, resume_from)
@@ -277,7 +277,7 @@ def grid(
 
     numbers = [number.strip() for number in (seeds or "").split(",") if number.strip()]
     if not all(number.isdigit() for number in numbers):
-        bad_input([f"--seeds {seeds}: expected numbers with commas between, such as 0,1"])
+        bad_input(f"--seeds {seeds}: expected numbers with commas between, such as 0,1")
     console = LastingConsole()
     options = [*(["--address", address] if address else []), *(["--skip-checks"] if skip_checks else [])]
     plan = plan_grid(file, name, only or [], [*map(int, numbers)], overrides or [], options)

@@ -78,20 +78,20 @@ def without_traceback() -> Iterator[None]:
         from sat_slime.config import ConfigError
 
         if isinstance(error, ConfigError):
-            bad_input(error.errors)
+            bad_input(*error.errors)
         from sat_slime.launch.ray_jobs import JobError
         from sat_slime.runs.folder import RunFolderError
 
         if not isinstance(error, (RunFolderError, JobError)):
             raise
-        bad_input([str(error)] if isinstance(error, JobError) else str(error).splitlines())
+        bad_input(*([str(error)] if isinstance(error, JobError) else str(error).splitlines()))
     except OSError as error:
         if error.errno == errno.EPIPE:  # of `| head`
             raise
         reason = str(error.strerror or error)
-        bad_input([f"{error.filename}: {reason}" if error.filename else reason])
+        bad_input(f"{error.filename}: {reason}" if error.filename else reason)
     except KeyboardInterrupt:
-        complain(["interrupted"])
+        complain("interrupted")
         raise typer.Exit(INTERRUPTED) from None
 
 
@@ -109,7 +109,7 @@ def say(console: Console, text: Any, style: str | None = None) -> None:
     console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
-def complain(lines: Iterable[str]) -> None:
+def complain(*lines: str) -> None:
     """Print each line as an error."""
     console = Console(stderr=True, soft_wrap=True, highlight=False)
     for line in lines:
@@ -117,9 +117,9 @@ def complain(lines: Iterable[str]) -> None:
         console.print(line, markup=False)
 
 
-def bad_input(lines: Iterable[str]) -> NoReturn:
+def bad_input(*lines: str) -> NoReturn:
     """End the command with a line for each fault of the input."""
-    complain(lines)
+    complain(*lines)
     raise typer.Exit(BAD_INPUT) from None
 
 
@@ -146,7 +146,7 @@ def refuse_failures(findings: Iterable[Finding]) -> None:
 def finish(ending: Ending, console: Console) -> NoReturn:
     """Tell how a run or a grid ended, and end the command with its exit code."""
     if ending.error:
-        complain([ending.error])
+        complain(ending.error)
     say(console, ending.text)
     codes = {"finished": OK, "detached": OK, "interrupted": INTERRUPTED}
     raise typer.Exit(codes.get(ending.status, FAILED))

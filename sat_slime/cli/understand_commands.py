@@ -175,9 +175,7 @@ def diagnose(
         from sat_slime.report.diagnosis import write_diagnosis
 
         if out is not None:
-            bad_input(
-                [f"--out is for trackers, logs and dumps; of a run folder the page is in {paths[0] / 'diagnosis'}"]
-            )
+            bad_input(f"--out is for trackers, logs and dumps; of a run folder the page is in {paths[0] / 'diagnosis'}")
         show_page(write_diagnosis(paths[0]), console)
     else:
         from sat_slime.report.checkup import write_checkup
