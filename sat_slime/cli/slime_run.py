@@ -20,7 +20,7 @@ from sat_slime.cli.any_run import Plan, length_line, method_and_order, optimizer
 from sat_slime.cli.terminal import BAD_INPUT, Ending, refuse_failures, say, short, sigterm_as_ctrl_c, undisturbed, warn
 from sat_slime.config import ConfigError, SlimeConfig, dump_config, finding, load_config
 from sat_slime.config.finding import Finding, fail, ok, settings_findings
-from sat_slime.config.jsonl import append_line, append_row, keep_rows, number, parse_object, read_rows, write_atomically
+from sat_slime.config.jsonl import append_line, keep_rows, number, parse_object, read_rows, to_json, write_atomically
 from sat_slime.config.rules import slime_config_warnings
 from sat_slime.launch import checks, local_ray, machine
 from sat_slime.launch.command import checkpoint_folder, run_folder, slime_command
@@ -565,7 +565,8 @@ def _send_again(job: Job, error: str, deaths: Sequence[int], where: Where, conso
     count = f"restart {len(deaths)} of {config.cluster.restarts}"
     line = f"{count}, {whence}, in {pause:.0f} s: after iteration {deaths[-1]} {reason}"
     with writable(folder.path):
-        append_row(folder.restarts, {"from": start, "died_at": deaths[-1], "job": job.record.job, "reason": reason})
+        row = {"from": start, "died_at": deaths[-1], "job": job.record.job, "reason": reason}
+        append_line(folder.restarts, to_json(row))
         append_line(folder.log, f"--- {line}")
         folder.ended("restarting", reason)
     say(console, line)

@@ -83,11 +83,6 @@ def _lines(path: str | Path) -> Iterator[tuple[int, dict[str, Any] | None]]:
             yield number, None
 
 
-def append_row(path: str | Path, row: Mapping[str, Any]) -> None:
-    """Adds a row, as `append_line` does."""
-    append_line(path, to_json(row))
-
-
 def append_line(path: str | Path, text: str) -> None:
     """Adds a line, in one write at the end of the file. After a torn line it begins one of its own. An OSError names
     the file."""

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from sat_slime.config.jsonl import append_row, keep_rows, number, read_rows
+from sat_slime.config.jsonl import append_line, keep_rows, number, read_rows, to_json
 from sat_slime.config.plugin_file import in_words
 from sat_slime.objective import (
     Method,
@@ -355,7 +355,7 @@ class StepFile:
                 keep_rows(self._path, lambda row: number(row, "step", 0) < rows[0]["step"])
                 self._begun = True
             for row in rows:
-                append_row(self._path, row)
+                append_line(self._path, to_json(row))
         except OSError as error:
             logger.error("%s: %s: %d lines are lost", self._path, error.strerror or error, len(rows))
 

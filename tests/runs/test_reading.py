@@ -10,7 +10,7 @@ import torch
 from rich.console import Console
 from synthetic import write_run
 
-from sat_slime.config.jsonl import append_row, keep_rows, read_rows, to_json, write_atomically
+from sat_slime.config.jsonl import append_line, keep_rows, read_rows, to_json, write_atomically
 from sat_slime.report.comparison import limits, summary
 from sat_slime.report.frames import collect, load_compared_run
 from sat_slime.report.run import findings
@@ -35,7 +35,7 @@ def test_lines_are_valid_json_whatever_the_values():
 def test_torn_and_foreign_lines_are_left_out_and_a_new_one_begins_its_own(tmp_path):
     path = tmp_path / "m.jsonl"
     path.write_bytes(b'{"step": 1}\n[1]\n\n{"step": 2, "x": "\xff"}\n{"step": 3, "rew')
-    append_row(path, {"step": 4})
+    append_line(path, '{"step": 4}')
     assert [row["step"] for row in read_rows(path)] == [1, 2, 4]
     assert read_rows(tmp_path / "none.jsonl") == []
 
