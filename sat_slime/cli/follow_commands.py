@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -139,7 +140,7 @@ def _below(folder: Path, depth: int) -> Iterator[tuple[str, Path, list[str]]]:
     must not hide the others."""
     from sat_slime.runs.folder import RunFolder
     from sat_slime.runs.grid import GridFolder
-    from sat_slime.runs.reading import newest_numbers
+    from sat_slime.runs.reading import newest_numbers, read_yaml
 
     grid, run = GridFolder(folder), RunFolder(folder)
     try:
@@ -148,7 +149,9 @@ def _below(folder: Path, depth: int) -> Iterator[tuple[str, Path, list[str]]]:
             finished = sum(state.get("status") == "finished" for state in states)
             shown = "running" if grid.lock.is_held() else "not running"
             started = max((str(state.get("last_started") or "") for state in states), default="")
-            yield started, folder, [shown, f"{finished} of {len(states)} runs", "", "", ""]
+            planned = read_yaml(grid.config)
+            runs = math.prod(len(planned.get(axis, ())) for axis in ("methods", "lags", "seeds"))
+            yield started, folder, [shown, f"{finished} of {runs} runs", "", "", ""]
         elif run.is_readable():
             state = run.state()
             cells = [str(state.get("status", "unknown")), *newest_numbers(run).values()]

@@ -1,4 +1,5 @@
 import json
+import shutil
 import signal
 
 from command_line import TINY, sat_slime_command
@@ -53,10 +54,11 @@ def test_the_file_of_init_grid_is_no_grid_yet(runtime, tmp_path):
 def test_the_runs_of_a_grid_are_listed_in_it_alone(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_grid(tmp_path / "grids/small", ("gspo", "sat-gspo"), (0,), lags=(8,))
+    shutil.rmtree(tmp_path / "grids/small/runs/gspo-lag8-seed0")  # as if it had not started
     (tmp_path / "grids/small/cells").mkdir()
     write_cell(tmp_path / "runs/old/one", "sat-gspo-r3", 8, 3, steps=50, state="interrupted")
     write_grid(tmp_path / "kept/result", ("gspo",), ())  # of which the runs are elsewhere
     lines = {line.split()[0]: line for line in sat_slime_command("status").stdout.splitlines()[1:]}
     assert set(lines) == {"grids/small", "runs/old/one"}
-    assert "not running  2 of 2 runs" in lines["grids/small"] and "50/200" in lines["runs/old/one"]
+    assert "not running  1 of 2 runs" in lines["grids/small"] and "50/200" in lines["runs/old/one"]
     assert sat_slime_command("status", "grids/small").stdout.endswith("\n"), "what is printed next has its own line"
