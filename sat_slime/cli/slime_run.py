@@ -473,7 +473,8 @@ def note_end(job: Job) -> tuple[str, str | None]:
     if status == "failed" and folder.is_to_stop():  # its Ray may be gone before its job is known to be stopped
         status = "interrupted"
     error = _failure(folder, record, state) if status == "failed" else None
-    folder.ended(status, error and error.splitlines()[0])
+    with contextlib.suppress(OSError):  # a full disk may be why it ended: whoever asks later is told anew
+        folder.ended(status, error and error.splitlines()[0])
     return status, error
 
 
@@ -549,7 +550,8 @@ def follow_and_restart(job: Job, where: Where, console: Console) -> Ending:
             except (ConfigError, RunFolderError, JobError) as error:
                 why = f"its restart failed: {' '.join(str(error).splitlines())}"
             first, *rest = (ending.error or "").splitlines() or [""]
-            job.folder.ended("failed", f"{first}; {why}")
+            with contextlib.suppress(OSError):
+                job.folder.ended("failed", f"{first}; {why}")
             return replace(ending, error="\n".join([f"{first}; {why}", *rest]))
     finally:
         job.folder.unlock()

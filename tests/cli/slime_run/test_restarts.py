@@ -13,6 +13,9 @@ from sat_slime.cli.slime_run import Ending, Job, refusal
 from sat_slime.config import ConfigError, load_config
 from sat_slime.config.jsonl import read_rows
 from sat_slime.launch.job_files import JobRecord
+from sat_slime.launch.local_ray import LocalRay
+from sat_slime.launch.ray_jobs import JobState
+from sat_slime.runs.folder import RunFolderError
 
 
 @pytest.mark.parametrize(
@@ -74,6 +77,18 @@ def test_a_run_that_cannot_be_resumed_says_why(begun, followed, monkeypatch):
     monkeypatch.setattr(slime_run, "_send", mock.Mock(side_effect=ConfigError("slime.prompt-data is gone")))
     assert followed().error == f"{DEAD.error}; its restart failed: slime.prompt-data is gone"
     assert state(begun.path)["status"] == "failed"
+
+
+def test_a_full_disk_hides_no_end_and_leaves_no_ray(begun, followed, monkeypatch):
+    full = mock.Mock(side_effect=OSError(28, "No space left on device"))
+    monkeypatch.setattr(begun, "ended", full)
+    monkeypatch.setattr(slime_run, "_send_again", mock.Mock(side_effect=RunFolderError("it cannot be written")))
+    assert followed().error == f"{DEAD.error}; its restart failed: it cannot be written"
+    monkeypatch.setattr(slime_run, "_end_ray", ended := mock.Mock())
+    record = JobRecord("job-1", "http://127.0.0.1:1", LocalRay("http://127.0.0.1:1", 0, "/nowhere"))
+    job = Job(begun, load_config(begun.config), record, None, JobState("FAILED", None, "its disk is full"))
+    assert slime_run._end(job, Console(file=StringIO())).error == "job job-1 failed: its disk is full"
+    assert ended.called and full.call_count == 2
 
 
 def test_a_stop_in_the_pause_before_a_restart_ends_the_run(begun, followed, monkeypatch):
