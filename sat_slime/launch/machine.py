@@ -139,12 +139,12 @@ def data_findings(config: SlimeConfig) -> Iterator[Finding]:
             )
 
 
-def data_problem(file: str, input_key: str, label_key: str, config: SlimeConfig | None = None) -> str | None:
+def data_problem(file: str, input_key: str, label_key: str, config: SlimeConfig) -> str | None:
     """Return the reason why slime could not read the first rows of a data set, or would fail at the first prompt or
-    reward of them, or None. config: the run, without which rows only have to be readable."""
+    reward of them, or None."""
     path, part = Path(SLICE.sub("", file)), SLICE.search(file)
     if not path.is_file():
-        if config is not None and is_the_laptops(config):
+        if is_the_laptops(config):
             return "there is no such file; `sat-slime prepare laptop` makes it"
         return "there is no such file; `sat-slime data prepare` makes the paper's"
     if path.suffix not in (".jsonl", ".parquet"):
@@ -168,7 +168,7 @@ def data_problem(file: str, input_key: str, label_key: str, config: SlimeConfig 
     return next(filter(None, faults), None)
 
 
-def _row_fault(row: Any, number: int, input_key: str, label_key: str, config: SlimeConfig | None) -> str | None:
+def _row_fault(row: Any, number: int, input_key: str, label_key: str, config: SlimeConfig) -> str | None:
     if not isinstance(row, dict):
         return f"row {number} is not a JSON object"
     for setting, key in (("input-key", input_key), ("label-key", label_key)):
@@ -178,15 +178,12 @@ def _row_fault(row: Any, number: int, input_key: str, label_key: str, config: Sl
     asks, said = f"{input_key!r} of row {number}", f"{label_key!r} of row {number} is {label!r}"
     if not isinstance(prompt, (str, list)):
         return f"{asks} is neither text nor a list of messages"
-    if config is None:
-        return None
     if isinstance(prompt, list) and not config.data.chat_template:
         return f"{asks} is a list of messages: set slime.apply-chat-template to true"
     if what := odd_prompt(prompt, config.data.chat_template):
         return f"{asks}: {what}"
-    if what := odd_label(label):
-        return f"{said}: {what}"
-    return None
+    what = odd_label(label)
+    return what and f"{said}: {what}"
 
 
 def first_rows(path: Path, count: int) -> list[Any] | None:

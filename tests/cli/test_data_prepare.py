@@ -7,12 +7,13 @@ import os
 from pathlib import Path
 
 import pytest
-from command_line import sat_slime_command
+from command_line import PAPER, sat_slime_command
 
 pytest.importorskip("pyarrow", reason="needs pip install '.[data]'")
 
 from prompt_sets import dapo_rows, dolci_rows, pairs, write
 
+from sat_slime.config import load_config
 from sat_slime.launch.machine import data_problem
 from sat_slime.prompts import prepare
 
@@ -74,7 +75,7 @@ def test_the_folder_is_whole_and_its_account_complete(sets, tmp_path):
     assert file["name"] == "dapo-math-17k.parquet" and len(file["sha256"]) == 64
     assert manifest["differs_from_paper"] == []
     for name in ("train.jsonl", "aime24.jsonl"):
-        assert data_problem(str(out / name), "prompt", "label") is None, "the launcher takes it"
+        assert data_problem(str(out / name), "prompt", "label", load_config(PAPER)) is None, "the launcher takes it"
     before = {path: path.read_bytes() for path in out.iterdir()}
     assert data("prepare", "--out", out, *sets, "--overwrite").exit_code == 0
     assert {path: path.read_bytes() for path in out.iterdir()} == before
