@@ -20,7 +20,7 @@ from sat_slime.config.finding import Finding, fail, ok, warn
 from sat_slime.config.slime_schema import SlimeConfig
 from sat_slime.launch.command import checkpoint_folder
 from sat_slime.launch.hf_checkpoint import hf_findings, is_the_laptops, reason_of, stop_findings
-from sat_slime.launch.memory import BF16, FP32, GIB, parameters
+from sat_slime.launch.memory import BF16, FP32, gib, parameters
 from sat_slime.launch.small_run import card_findings, cpu_findings
 from sat_slime.prompts.text import odd_file, odd_label, odd_prompt
 from sat_slime.runs.saved import newest_iteration
@@ -249,10 +249,6 @@ def function_findings(config: SlimeConfig) -> Iterator[Finding]:
 # ----------------------------------------------------------------------------------------------------------- disk
 
 
-def _gib(count: float) -> str:
-    return f"{count / GIB:,.0f} GiB"
-
-
 def checkpoint_bytes(config: SlimeConfig) -> float:
     """Return the bytes of one checkpoint: weights in bf16, and master weights and two moments in fp32."""
     return parameters(config.model) * float(BF16 + (0 if config.checkpoint.without_optimizer else 3 * FP32))
@@ -268,19 +264,21 @@ def _disk(config: SlimeConfig, run_folder: Path) -> Finding:
     count = -(-config.pipeline.iterations // every) if every else 0
     count = count if keep is None else min(count, keep + 1)  # an old one is deleted once the newer one is whole
     if count and not size:
-        return warn(what, f"{_gib(free)} free at {parent}; the size of a checkpoint of this model is not counted here")
+        return warn(
+            what, f"{gib(free)} GiB free at {parent}; the size of a checkpoint of this model is not counted here"
+        )
     if count and size > free:
         return fail(
             what,
-            f"{_gib(free)} free at {parent}, less than one checkpoint ({_gib(size)}): choose another "
+            f"{gib(free)} GiB free at {parent}, less than one checkpoint ({gib(size)} GiB): choose another "
             "slime.save, or slime.save-interval 0 for none",
         )
-    needs = f"{count} checkpoints of {_gib(size)}, {_gib(count * size)} in all"
+    needs = f"{count} checkpoints of {gib(size)} GiB, {gib(count * size)} GiB in all"
     if count * size > free:
         kept = f"pipeline.keep_checkpoints is {keep or 'unset'}, and the run needs {needs}"
         lower = f"set pipeline.keep_checkpoints to {max(int(free // size) - 1, 1)}, or " if free >= 2 * size else ""
-        return warn(what, f"{_gib(free)} free at {parent}, but {kept}: {lower}choose another slime.save")
-    return ok(what, f"{_gib(free)} free at {parent}; {needs}")
+        return warn(what, f"{gib(free)} GiB free at {parent}, but {kept}: {lower}choose another slime.save")
+    return ok(what, f"{gib(free)} GiB free at {parent}; {needs}")
 
 
 def existing_parent(path: Path) -> Path:

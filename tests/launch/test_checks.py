@@ -20,7 +20,7 @@ from sat_slime.launch.machine import (
     slime_rewards,
 )
 from sat_slime.launch.memory import GIB, ROWS
-from sat_slime.launch.nodes import address_of, node_facts
+from sat_slime.launch.nodes import address_of, look
 from sat_slime.launch.ray_jobs import JobServer, JobState
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -275,8 +275,8 @@ def test_what_streaming_cannot_have(flag):
     "settings, mark, told",
     [
         (["slime.no-save-optim=false"], "FAIL", "10 GiB free at {}, less than one checkpoint (52 GiB)"),
-        ([], "WARN", "pipeline.keep_checkpoints is unset, and the run needs 10 checkpoints of 7 GiB"),
-        (["pipeline.keep_checkpoints=2"], "WARN", "the run needs 3 checkpoints of 7 GiB, 22 GiB in all"),
+        ([], "WARN", "pipeline.keep_checkpoints is unset, and the run needs 10 checkpoints of 7.5 GiB"),
+        (["pipeline.keep_checkpoints=2"], "WARN", "the run needs 3 checkpoints of 7.5 GiB, 22 GiB in all"),
         (["slime.save-interval=0"], "OK", "0 checkpoints"),
     ],
 )
@@ -414,7 +414,7 @@ def test_a_second_node_that_is_not_as_the_first(second, told):
 def test_this_node(monkeypatch):
     assert address_of("lo") == "127.0.0.1"
     monkeypatch.setenv("SLIME_HOST_IP", "10.0.0.7")
-    assert address_of("") == node_facts()["slime_address"] == "10.0.0.7"
+    assert address_of("") == look([], None)["slime_address"] == "10.0.0.7"
     with pytest.raises(SystemExit, match="interface ib7 has no IPv4 address on"):
         address_of("ib7")
 
