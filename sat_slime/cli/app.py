@@ -36,10 +36,6 @@ READING = ("status", "stop", "report", "diagnose")
 """Commands that list and read folders: they import nothing that a folder names."""
 
 
-def _say_import(path: str) -> None:
-    typer.echo(f"importing {path}, which the settings name", err=True)
-
-
 class CommandGroup(TyperGroup):
     """The commands, which end without a traceback where their input is at fault."""
 
@@ -47,7 +43,8 @@ class CommandGroup(TyperGroup):
         if args and (ours := ELSEWHERE.get(args[0])):
             ctx.fail(f"No such command '{args[0]}'. Did you mean '{ours}'?")
         name, command, rest = super().resolve_command(ctx, args)
-        ctx.with_resource(outside.refused() if name in READING else outside.said(_say_import))
+        told = outside.said(lambda path: typer.echo(f"importing {path}, which the settings name", err=True))
+        ctx.with_resource(outside.refused() if name in READING else told)
         return name, command, rest
 
     def invoke(self, ctx: Any) -> Any:

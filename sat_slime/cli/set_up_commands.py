@@ -37,7 +37,8 @@ def check(
     console = Console(soft_wrap=True, highlight=False)
     failed_settings = failed_machine = False
     for finding in findings_of(file, overrides or []):
-        console.print(*_columns(finding), sep="  ")
+        mark = f"[{COLOURS[finding.mark]}]{finding.mark:4}[/]"
+        console.print(mark, f"{finding.what:14}", escape(finding.detail), sep="  ")
         failed_settings |= finding.mark == "FAIL" and finding.of_settings
         failed_machine |= finding.mark == "FAIL" and not finding.of_settings
     raise typer.Exit(BAD_INPUT if failed_settings else FAILED if failed_machine else OK)
@@ -72,10 +73,6 @@ def findings_of(file: Path, overrides: Sequence[str]) -> Iterator[Finding]:
         from sat_slime.cli.slime_run import slime_findings
 
         yield from slime_findings(config, file, folder)
-
-
-def _columns(finding: Finding) -> tuple[str, str, str]:
-    return f"[{COLOURS[finding.mark]}]{finding.mark:4}[/]", f"{finding.what:14}", escape(finding.detail)
 
 
 prepare = typer.Typer(no_args_is_help=True, help="Model and prompts of the real slime on a laptop.")

@@ -174,7 +174,7 @@ def slime_arguments(config: SlimeConfig, run_dir: Path) -> list[Argument]:
     """Return every flag of the run. Flags that are false or unset are left out."""
     ours = [Argument(*flag) for flag in _ours(config, run_dir) if is_sent(flag[1])]
     given = [
-        Argument(name, value, _own_key(name))
+        Argument(name, value, f"slime.{name}")
         for name, value in ({name: value for name, value, _ in _following(config, run_dir)} | config.slime).items()
         if is_sent(value) and not _is_off(config, name)
     ]
@@ -183,10 +183,6 @@ def slime_arguments(config: SlimeConfig, run_dir: Path) -> list[Argument]:
 
 Part = Iterator[tuple[str, Any, str]]
 """Flags, each with its value and the setting that it comes from."""
-
-
-def _own_key(name: str) -> str:
-    return f"slime.{name}"
 
 
 def _is_off(config: SlimeConfig, name: str) -> bool:

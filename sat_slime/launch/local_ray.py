@@ -104,9 +104,10 @@ def start_ray(
 def _environment(folder: str, variables: Mapping[str, str], gpus_on_paper: bool) -> dict[str, str]:
     """Return the environment of a Ray: this process's, without what would change which GPUs it offers."""
     hidden = ("RAY_ADDRESS", *(GPUS_FOR_RAY if gpus_on_paper else ()))
-    environment = {name: value for name, value in own_python_first().items() if name not in hidden}
+    environment = {name: value for name, value in os.environ.items() if name not in hidden}
     environment = {**PATIENCE, **environment, **variables}
     environment |= {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",  # whose python3 is this
         "RAY_TMPDIR": folder,  # Ray notes there which one is this machine's; the note of another Ray stays
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",  # newer Rays would wait up to 30 s after SIGTERM
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # without a cluster all of Ray's servers bind to 127.0.0.1
@@ -114,11 +115,6 @@ def _environment(folder: str, variables: Mapping[str, str], gpus_on_paper: bool)
     if token := token_for_own_ray():  # whoever can talk to Ray can have it run anything
         environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
     return environment
-
-
-def own_python_first() -> dict[str, str]:
-    """This process's environment, changed so that `python3` is this process's interpreter."""
-    return {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"}
 
 
 def _wait_until_ready(ray: LocalRay, process: subprocess.Popen[bytes]) -> None:

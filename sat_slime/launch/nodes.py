@@ -21,7 +21,6 @@ from typing import Any
 from sat_slime.config import SlimeConfig, load_config
 from sat_slime.launch.flags import parser_findings
 from sat_slime.launch.machine import machine_findings
-from sat_slime.launch.memory import machine_sizes
 from sat_slime.plugin.compat import probe_slime
 from sat_slime.runs.proxies import own_address
 
@@ -46,16 +45,13 @@ def look(functions: list[str], marker: str | None) -> dict[str, Any]:
         except BaseException as error:
             failures[path] = f"{type(error).__name__}: {error}"
     try:
-        from sat_slime.launch.nodes import node_facts
+        from sat_slime.launch.memory import machine_sizes
+        from sat_slime.runs.proxies import own_address
 
-        facts = node_facts()
+        facts = {"slime_address": own_address(), "sizes": machine_sizes()}
     except BaseException:
         facts = {}
     return {**facts, "failures": failures, "sees_folder": not marker or os.path.exists(marker)}
-
-
-def node_facts() -> dict[str, Any]:
-    return {"slime_address": own_address(), "sizes": machine_sizes()}
 
 
 def main(question: str) -> None:
