@@ -15,7 +15,7 @@ from command_line import TINY, sat_slime_command
 from sat_slime.cli import grid_run, lab_run
 from sat_slime.cli.grid_run import plan_grid
 from sat_slime.config.jsonl import read_rows
-from sat_slime.runs.folder import RunFolder
+from sat_slime.runs.folder import RunFolder, is_alive
 from sat_slime.runs.grid import GridFolder
 
 STAND_IN = [sys.executable, str(Path(__file__).with_name("grid_stand_in.py"))]
@@ -157,16 +157,8 @@ def test_a_killed_grid_leaves_nothing_running_and_goes_on_where_it_was(told):
     assert result.exit_code == 0, result.output
     assert starts(told) == [*CELLS[:2], f"{CELLS[1]} --resume", *CELLS[2:]]
     assert states()[CELLS[1]] == "finished"
-    assert not [line for line in (told / "starts").read_text().splitlines() if is_alive(int(line.split()[-1]))]
+    assert not [line for line in (told / "starts").read_text().splitlines() if is_alive(int(line.split()[-1]), "")]
     assert_as_undisturbed(told)
-
-
-def is_alive(process):
-    """Whether a process does anything; one that only waits to be asked how it ended does not."""
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2][0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def test_a_cell_that_is_worked_on_is_waited_for(told, monkeypatch):

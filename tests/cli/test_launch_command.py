@@ -30,10 +30,8 @@ def test_options_change_the_file(runtime, tmp_path):
 
 def test_dry_run_starts_nothing(runtime, tmp_path):
     result = sat_slime_command("launch", TINY, "--dry-run")
-    assert result.exit_code == 0
-    assert not (tmp_path / "runs").exists() and runtime.calls == []
-    assert yaml.safe_load(result.stdout)["pipeline"]["lag"] == 2
-    assert "16 responses" in result.stdout
+    assert result.exit_code == 0 and not (tmp_path / "runs").exists() and runtime.calls == []
+    assert yaml.safe_load(result.stdout)["pipeline"]["lag"] == 2 and "16 responses" in result.stdout
 
 
 @pytest.mark.parametrize(
@@ -63,9 +61,7 @@ def test_all_faults_are_told_at_once(runtime, monkeypatch, command):
 
 def test_an_earlier_run_is_kept_unless_told(runtime):
     sat_slime_command("launch", TINY)
-    refused = sat_slime_command("launch", TINY)
-    assert refused.exit_code == 2
-    assert all(choice in refused.stderr for choice in ("--resume", "--name", "--overwrite"))
+    assert sat_slime_command("launch", TINY).exit_code == 2  # test_mistakes.py has what is told
     assert sat_slime_command("launch", TINY, "--overwrite").exit_code == 0
     assert len(runtime.calls) == 2
 
@@ -73,5 +69,4 @@ def test_an_earlier_run_is_kept_unless_told(runtime):
 @pytest.mark.parametrize("option", [["--detach"], ["--full"], ["--start-ray"], ["--skip-checks"], ["--address", "x"]])
 def test_options_that_a_lab_run_has_not(option):
     result = sat_slime_command("launch", TINY, *option)
-    assert result.exit_code == 2
-    assert f"{option[0]} is for runs of slime" in result.stderr
+    assert result.exit_code == 2 and f"{option[0]} is for runs of slime" in result.stderr

@@ -84,8 +84,7 @@ def ready(tmp_path):
 def large_machine(monkeypatch):
     """Makes memory and disk large, and packages those of slime's image: other tests are about them, and these do not
     depend on the machine."""
-    told = {"gpu": None, "host": 2048 * GIB, "shm": 1024 * GIB}
-    monkeypatch.setattr(checks, "machine_sizes", lambda: told)
+    monkeypatch.setattr(checks, "machine_sizes", lambda: {"gpu": None, "host": 2048 * GIB})
     monkeypatch.setattr(machine.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 1024 * GIB}))
 
 
@@ -102,8 +101,7 @@ def test_what_is_missing_is_named(tmp_path):
     keys = ("cluster.slime_dir", "cluster.megatron_dir", "slime.hf-checkpoint", "slime.ref-load", "slime.prompt-data")
     lines = failed(machine_findings(dense(*(f"{key}={missing}" for key in keys)), tmp_path / "runs" / "run"))
     assert all(any(f"{key} is {missing}" in line for line in lines) for key in keys)
-    assert len(lines) == len(keys)
-    assert all("\n" not in line for line in lines)
+    assert len(lines) == len(keys) and not any("\n" in line for line in lines)
 
 
 def index(text):
@@ -317,19 +315,14 @@ def test_another_runs_checkpoint_is_not_gone_on_from(ready, used, tmp_path, sett
 
 
 def test_secrets_in_the_settings():
-    config = dense(
-        "cluster.env.HF_TOKEN=a",
-        "cluster.env.NCCL_DEBUG=INFO",
-        "slime.wandb-key=c",
-    )
+    config = dense("cluster.env.HF_TOKEN=a", "cluster.env.NCCL_DEBUG=INFO", "slime.wandb-key=c")
     errors = secret_errors(config)
-    named = ["cluster.env.HF_TOKEN", "slime.wandb-key"]
-    assert [line.split(" is a secret")[0] for line in errors] == named
+    assert [line.split(" is a secret")[0] for line in errors] == ["cluster.env.HF_TOKEN", "slime.wandb-key"]
     assert all("\n" not in line and "=" not in line for line in errors)
 
 
 def report(**changes):
-    there = {"gpu": 79 * GIB, "host": 2048 * GIB, "shm": 1024 * GIB, "store": 186 * GIB}
+    there = {"gpu": 79 * GIB, "host": 2048 * GIB}
     node = {"name": "10.0.0.1", "gpus": 8.0, "failures": {}, "sizes": there, "sees_folder": True}
     return {
         "nodes": [{**node, **changes.pop("node", {})}],
@@ -372,8 +365,7 @@ def test_a_cluster_that_has_everything():
     ],
 )
 def test_what_a_cluster_lacks(changes, told):
-    config = dense("slime.custom-rm-path=my_reward.score")
-    (line,) = failed(read_report(config, report(**changes)))
+    (line,) = failed(read_report(dense("slime.custom-rm-path=my_reward.score"), report(**changes)))
     assert line.startswith(told) or told in line
 
 
@@ -424,13 +416,11 @@ def test_a_real_cluster_is_asked(ready, tmp_path, ray_server):
     server = JobServer(ray_server.address)
     config = dense(*ready, "slime.tensor-model-parallel-size=4")
     folder = tmp_path / "runs" / "run"
-    sent = slime_command(config, folder)
-    findings = list(cluster_findings(server, config, folder, sent))
+    findings = list(cluster_findings(server, config, folder, slime_command(config, folder)))
     assert ("OK", "GPUs", "8 of 8 (4 for training and 4 for rollout)") in [(f.mark, f.what, f.detail) for f in findings]
     assert {f.what for f in findings} >= {"plugin", "slime", "megatron", "checkpoint", "data", "disk", "flags"}
     assert not [finding for finding in findings if finding.what == "run folder"]
     memory = {f.what: f.detail for f in findings if f.what in ROWS}
-    assert memory.keys() == set(ROWS)
-    assert "(node 127.0.0.1" in memory["host memory"]
+    assert memory.keys() == set(ROWS) and "(node 127.0.0.1" in memory["host memory"]
     assert "assumed: an 80 GB card" in memory["training GPU"] or "node 127.0.0.1" in memory["training GPU"]
     assert not list(tmp_path.glob(".sat_slime-*"))

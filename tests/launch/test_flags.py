@@ -71,9 +71,8 @@ def test_the_recorded_list_names_its_commits_and_holds_three_versions():
     assert either.flags.keys() == v031.flags.keys() | main.flags.keys() | newest.flags.keys()
     assert "--freeze-indexer" in main.flags and "--freeze-indexer" not in v031.flags
     assert main.flags["--rollout-batch-size"]["type"] == "int" and main.flags["--rollout-batch-size"]["values"] == 1
-    assert (
-        main.flags["--rollout-sample-hook-path"]["repeatable"] and main.flags["--sglang-cuda-graph-bs"]["values"] == "+"
-    )
+    assert main.flags["--rollout-sample-hook-path"]["repeatable"]
+    assert main.flags["--sglang-cuda-graph-bs"]["values"] == "+"
 
 
 @pytest.mark.needs_slime_arguments

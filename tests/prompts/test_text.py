@@ -66,5 +66,4 @@ def test_no_two_real_problems_have_one_normal_form():
     dapo = [row["prompt"][0]["content"] for row in rows]
     bare = [strip_instruction(prompt) for prompt in dapo]
     assert [*map(instructed, bare)] == dapo
-    problems = [*aime, *bare]
-    assert len({normalize(problem) for problem in problems}) == 38
+    assert len({normalize(problem) for problem in (*aime, *bare)}) == 38

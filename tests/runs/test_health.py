@@ -172,9 +172,9 @@ def test_what_was_not_logged_is_not_taken_for_a_nan(tmp_path):
     assert symptoms(read_tracked([path])) == []
     own = [{"step": 1, "grad_norm": 0.1}, {"step": 2}, {"step": 3, "grad_norm": None}, {"grad_norm": 1.0}]
     assert not_finite(own) == {"grad_norm": [3]} and np.isnan(columns(own)["grad_norm"][1])
-    assert [found.heading for found in symptoms(run_data(own, []))] == ["overflow, from step 3"], (
-        "a row has lost its step"
-    )
+    assert [found.heading for found in symptoms(run_data(own, []))] == [
+        "overflow, from step 3"
+    ]  # one has lost its step
 
 
 @pytest.mark.parametrize("count", [2, 31, 32])

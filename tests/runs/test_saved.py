@@ -66,8 +66,7 @@ def test_whole_ones_have_no_fault(checkpoints, tmp_path_factory):
 def test_what_is_damaged_is_told_and_the_newest_whole_one_found(checkpoints, file, content, told, whole):
     path = checkpoints / file
     shutil.rmtree(path) if path.is_dir() else path.unlink() if content is None else path.write_bytes(content)
-    assert told in fault_of_newest(checkpoints)
-    assert newest_whole(checkpoints) == whole
+    assert told in fault_of_newest(checkpoints) and newest_whole(checkpoints) == whole
 
 
 def test_a_save_that_broke_off_after_its_first_file_is_not_whole(checkpoints):
@@ -75,8 +74,7 @@ def test_a_save_that_broke_off_after_its_first_file_is_not_whole(checkpoints):
     for file in (checkpoints / "iter_0000003").iterdir():
         if file.name != "common.pt":
             file.unlink()
-    assert "metadata.json is missing or empty" in fault(checkpoints, 4)
-    assert newest_whole(checkpoints) == 2
+    assert "metadata.json is missing or empty" in fault(checkpoints, 4) and newest_whole(checkpoints) == 2
 
 
 def test_going_back_puts_the_newer_ones_aside(checkpoints):

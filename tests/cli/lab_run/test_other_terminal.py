@@ -113,9 +113,8 @@ def test_a_file_system_that_cannot_lock_is_not_in_use(run, monkeypatch, number):
     monkeypatch.setattr("fcntl.flock", flock)
     assert "nothing runs here" in sat_slime_command("stop", run.path).stdout
     result = sat_slime_command("launch", run.path, "--resume", "--set", "pipeline.iterations=400")
-    assert (
-        result.exit_code == 2 and "file system does not lock files" in result.stderr and "in use" not in result.stderr
-    )
+    assert result.exit_code == 2
+    assert "file system does not lock files" in result.stderr and "in use" not in result.stderr
 
 
 def test_a_grid_is_stopped_too(tmp_path):

@@ -84,9 +84,8 @@ def test_a_failure_has_its_exit_code_and_last_lines_and_goes_on(file, tmp_path):
     assert result.exit_code == 1
     first, second, *rest = result.stderr.splitlines()
     job = json.loads((run / "job.json").read_text())["job"]
-    assert (
-        first == f"error: job {job} failed with exit code 1; last in its log: RuntimeError: CUDA out of memory, or so"
-    )
+    failure = "failed with exit code 1; last in its log: RuntimeError: CUDA out of memory, or so"
+    assert first == f"error: job {job} {failure}"
     assert second == "Its log ends with:" and rest[-1] == "    RuntimeError: CUDA out of memory, or so"
     assert "go on with: sat-slime launch runs/run --resume" in result.stdout
     assert state(run)["error"] == first.removeprefix("error: ")
