@@ -197,7 +197,7 @@ def ask_slime(config: SlimeConfig, run_dir: Path) -> Slime:
         except subprocess.TimeoutExpired:
             return replace(recorded(), failure=f"no answer within {TIMEOUT_S} seconds")
         except (OSError, ValueError, subprocess.SubprocessError) as error:
-            lines = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
+            lines = ((getattr(error, "stderr", None) or "").strip() or str(error)).splitlines()
             return replace(recorded(), failure=lines[-1])
     source = f"slime {slime_dir if is_checkout else 'as installed'}"
     return Slime(source, _by_name(answer["flags"]), tuple(refusal_lines(config, arguments, answer)), failure="")

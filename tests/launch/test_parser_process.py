@@ -80,8 +80,7 @@ def test_the_slime_that_is_there_is_asked(tmp_path):
 
 
 def test_a_command_that_the_first_parser_refuses_yields_all_flags(tmp_path):
-    config = paper(tmp_path, small_slime(tmp_path, PARSER), "slime.sglang-port=much")
-    answer = ask_slime(config, tmp_path / "x")
+    answer = ask_slime(paper(tmp_path, small_slime(tmp_path, PARSER), "slime.sglang-port=much"), tmp_path / "x")
     assert "--num-layers" in answer.flags
     assert answer.refusals[0].startswith("slime.sglang-port is much")
     assert "argument --sglang-port: invalid int value: 'much'" in answer.refusals[0]
@@ -100,13 +99,14 @@ def test_where_slime_is_not_installed_the_recorded_list_serves(tmp_path, monkeyp
     [
         ("import omegaconf_\n", "ModuleNotFoundError: No module named 'omegaconf_'"),
         ("import time\ntime.sleep(600)\n", "no answer within 0.5 seconds"),
+        ("import os\nos.write(2, b'\\n')\nos.kill(os.getpid(), 9)\n", "died with <Signals.SIGKILL: 9>."),
     ],
 )
 def test_a_slime_that_cannot_be_asked_is_told_of(tmp_path, monkeypatch, text, reason):
     monkeypatch.setattr(flags, "TIMEOUT_S", 0.5 if "time" in text else 200)
     config = paper(tmp_path, small_slime(tmp_path, text))
     answer = ask_slime(config, tmp_path / "x")
-    assert answer == replace(recorded(), failure=reason)
+    assert answer == replace(recorded(), failure=answer.failure) and answer.failure.endswith(reason)
     ((here,), (there,)) = answer.findings(), answer.findings(on_head_node=True)
     assert (here.mark, there.mark) == ("WARN", "FAIL") and reason in here.detail and reason in there.detail
     assert ("scripts/get-slime.sh" in there.detail) == ("module" in reason)
