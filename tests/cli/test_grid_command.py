@@ -202,8 +202,7 @@ def test_some_cells_alone(told, only, seeds, chosen):
 def test_dry_run_shows_plan_and_cost_and_starts_nothing(told):
     write_grid(settings={"method.sat.alpha": 0.8})
     result = sat_slime_grid("grid.yaml", "--dry-run")
-    assert result.exit_code == 0
-    assert "2 methods x 2 lags x 2 seeds = 8 cells" in result.stdout
+    assert result.exit_code == 0 and "2 methods x 2 lags x 2 seeds = 8 cells" in result.stdout
     assert "unknown until a cell has run" in result.stdout
     assert starts(told) == [] and not Path("grids").exists()
     sat_slime_grid("grid.yaml", "--only", "@1")
@@ -244,8 +243,7 @@ def test_a_grid_may_grow_but_not_change(told):
     assert sat_slime_grid("grid.yaml", "--only", "gspo@1").exit_code == 0
     assert starts(told)[8:] == ["gspo-lag1-seed2"]
     refused = sat_slime_grid("grid.yaml", "--set", "train.lr=0.1")
-    assert refused.exit_code == 2
-    assert "train.lr (0.0005 -> 0.1)" in refused.stderr and "--name X" in refused.stderr
+    assert refused.exit_code == 2 and "train.lr (0.0005 -> 0.1)" in refused.stderr and "--name X" in refused.stderr
     write_grid(settings={"pipeline": {"iterations": 4}}, overrides={"sat-*@2": {"train.lr": 1e-3}})
     refused = sat_slime_grid("grid.yaml")
     assert "pipeline.iterations (6 -> 4)" in refused.stderr

@@ -45,8 +45,7 @@ def test_page_figures_tables_and_a_table_on_the_terminal(folder):
 def test_a_skipped_file_shows_in_the_exit_code_the_output_and_the_page(folder):
     (folder / "5.pt").write_bytes(b"torn")
     result = sat_slime_command("replay", folder, "--methods", "grpo,spo", "--out", folder / "out")
-    assert result.exit_code == 1
-    assert f"skipped: {folder / '5.pt'}: it is not a complete torch file" in result.output
+    assert result.exit_code == 1 and f"skipped: {folder / '5.pt'}: it is not a complete torch file" in result.output
     assert "5.pt: it is not a complete torch file" in (folder / "out" / "report.html").read_text()
 
 

@@ -26,8 +26,7 @@ def test_report_tells_on_the_terminal_what_is_wrong_with_the_rows(runtime, tmp_p
     lines = metrics.read_text().splitlines(keepends=True)
     metrics.write_text("".join([*lines[:2], "torn\n", *lines[3:]]))
     told = sat_slime_command("report", "runs/tiny")
-    assert told.exit_code == 0
-    assert told.stderr.startswith("warning: runs/tiny: metrics.jsonl is damaged: of line 3")
+    assert told.exit_code == 0 and told.stderr.startswith("warning: runs/tiny: metrics.jsonl is damaged: of line 3")
 
 
 def test_a_log_of_slime_is_read_in_one_command(tmp_path, monkeypatch):
@@ -42,8 +41,7 @@ def test_a_log_of_slime_is_read_in_one_command(tmp_path, monkeypatch):
 def test_an_option_that_a_run_folder_has_no_use_for_is_refused(tmp_path):
     run = write_run(tmp_path / "run", 3)
     result = sat_slime_command("diagnose", run, "--out", "x")
-    assert result.exit_code == 2
-    assert "--out is for trackers, logs and dumps" in " ".join(result.output.split())
+    assert result.exit_code == 2 and "--out is for trackers, logs and dumps" in " ".join(result.output.split())
 
 
 def test_rows_alone_as_of_the_plugins_run_dir_are_a_run_without_settings(tmp_path, monkeypatch):

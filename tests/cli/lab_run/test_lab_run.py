@@ -44,8 +44,7 @@ def test_resume_refuses_changed_settings(runtime):
 def test_resume_may_grow_and_change_what_does_not_matter(runtime, tmp_path):
     sat_slime_command("launch", TINY)
     finished = sat_slime_command("launch", "runs/tiny", "--resume")
-    assert finished.exit_code == 2
-    assert "is finished after 6 iterations" in finished.stderr
+    assert finished.exit_code == 2 and "is finished after 6 iterations" in finished.stderr
     shrunk = sat_slime_command("launch", "runs/tiny", "--resume", "--set", "pipeline.iterations=5")
     assert shrunk.exit_code == 2
     more = ["--set", "pipeline.iterations=9", "--set", "checkpoint.keep=1", "--set", "rollout.request_timeout_s=9"]
@@ -60,16 +59,14 @@ def test_resume_may_grow_and_change_what_does_not_matter(runtime, tmp_path):
 def test_missing_engines_say_what_to_install(runtime, monkeypatch, tmp_path):
     monkeypatch.setattr(lab_run, "missing_engines", lambda: ["megatron-core", "sglang"])
     result = sat_slime_command("launch", TINY)
-    assert result.exit_code == 2
-    assert "megatron-core, sglang" in result.stderr and "scripts/setup.sh" in result.stderr
+    assert result.exit_code == 2 and "megatron-core, sglang" in result.stderr and "scripts/setup.sh" in result.stderr
     assert not (tmp_path / "runs").exists()
 
 
 def test_a_failure_is_one_line_kept_and_reported(runtime, tmp_path):
     runtime.end = RuntimeError("engine 0 died 4 times; see its log\nand more")
     result = sat_slime_command("launch", TINY)
-    assert result.exit_code == 1
-    assert result.stderr == "error: engine 0 died 4 times; see its log\nand more\n"
+    assert result.exit_code == 1 and result.stderr == "error: engine 0 died 4 times; see its log\nand more\n"
     assert "sat-slime launch runs/tiny --resume" in result.stdout
     run = tmp_path / "runs" / "tiny"
     assert (state(run)["status"], state(run)["error"]) == ("failed", "engine 0 died 4 times; see its log")

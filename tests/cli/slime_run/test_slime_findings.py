@@ -50,8 +50,7 @@ def test_check_lists_what_it_found_with_time_and_cost_and_of_a_run_what_it_has_m
 @pytest.mark.engine
 def test_checks_of_a_cluster_come_before_the_run(file, tmp_path):
     result = sat_slime_command("launch", file)
-    assert result.exit_code == 2
-    assert "error: checkpoint: slime.hf-checkpoint is" in result.stderr
+    assert result.exit_code == 2 and "error: checkpoint: slime.hf-checkpoint is" in result.stderr
     assert f"error: data: slime.prompt-data is {tmp_path}/data.jsonl: there is no such file" in result.stderr
     assert not (tmp_path / "runs").exists()
 
