@@ -53,6 +53,8 @@ def hf_findings(config: SlimeConfig) -> Iterator[Finding]:
         return
     try:
         values = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        if not isinstance(values, dict):
+            raise ValueError("it is no JSON object")
     except (OSError, ValueError) as error:
         yield fail(what, f"{named}: its config.json cannot be read ({reason_of(error)})")
         return

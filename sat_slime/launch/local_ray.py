@@ -149,7 +149,8 @@ def stop_ray(ray: LocalRay, logs_to: Path | None = None) -> bool:
     """
     was_there = is_running(ray)
     if was_there:
-        os.kill(ray.pid, signal.SIGTERM)
+        with contextlib.suppress(ProcessLookupError):  # it has ended just now
+            os.kill(ray.pid, signal.SIGTERM)
         _ends_within(ray, STOP_TIMEOUT_S)
     _end_what_is_left(ray)
     remove_shared_memory(Path(ray.folder))

@@ -112,6 +112,7 @@ def index(text):
     "break_it, told",
     [
         (lambda folder: (folder / "config.json").write_text("{"), "its config.json cannot be read"),
+        (lambda folder: (folder / "config.json").write_text("[]"), "cannot be read (it is no JSON object)"),
         (lambda folder: (folder / "model.safetensors").unlink(), "model.safetensors is not there"),
         (lambda folder: [file.unlink() for file in folder.glob("tokenizer*")], "it has no tokenizer"),
         (
