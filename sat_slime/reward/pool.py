@@ -153,9 +153,11 @@ class _Worker:
         self._process: subprocess.Popen[bytes] | None = None
 
     def ask(self, response: str, label: str, mode: Mode) -> Verdict:
-        """Return the verdict. Raises RuntimeError where the process does not start."""
+        """Return the verdict. Raises RuntimeError or OSError where the process does not start."""
         reason = "crash"
         for _ in range(2):  # a process that was full, or that somebody else killed, costs no reward
+            if self._process is None:
+                self._start()
             try:
                 return self._answer(response, label, mode)
             except TimeoutError:
@@ -168,8 +170,6 @@ class _Worker:
 
     def _answer(self, response: str, label: str, mode: Mode) -> Verdict:
         """Return the verdict. Raises OSError or EOFError where the process died, TimeoutError where it is blocked."""
-        if self._process is None:
-            self._start()
         self._connection.send_bytes(json.dumps([response, label, mode]).encode())
         if not self._connection.poll(_BLOCKED_S):
             raise TimeoutError
@@ -197,7 +197,7 @@ class _Worker:
         self._connection = Connection(mine.detach())
         try:
             ready = self._connection.poll(_START_LIMIT_S) and self._connection.recv_bytes()
-        except EOFError:
+        except (EOFError, OSError):
             ready = False
         if not ready:
             self.end()
