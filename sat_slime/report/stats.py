@@ -24,8 +24,8 @@ RESAMPLES = 20_000
 BOOTSTRAP_SEED = 20_260_718
 TEST = (
     f"paired by seed: {LEVEL:.0%} percentile bootstrap of the mean difference ({RESAMPLES:,} resamples of the seeds, "
-    f"random seed {BOOTSTRAP_SEED}) and two-sided paired t-test; Holm's correction over the "
-    "comparisons of one group and quantity"
+    f"random seed {BOOTSTRAP_SEED}) and two-sided paired t-test, of which alike differences have p = 1; Holm's "
+    "correction over the comparisons of one group and quantity"
 )
 QUANTITIES = ("best", "late", "d_pi")
 """What is compared: best and late accuracy as shares, d_pi in nats."""
@@ -48,15 +48,14 @@ def paired(a: Mapping[int, float], b: Mapping[int, float]) -> dict[str, Any]:
     of the paired t-test, two-sided, and n, the pairs; NaN with fewer than two."""
     d = np.array([a[seed] - b[seed] for seed in sorted(a.keys() & b.keys()) if math.isfinite(a[seed] - b[seed])])
     if len(d) < 2:
-        return dict.fromkeys(("low", "high", "p"), math.nan) | {
-            "mean": float(d.sum()) if len(d) else math.nan,
-            "n": len(d),
-        }
+        mean = float(d[0]) if len(d) else math.nan
+        return {"mean": mean, "low": math.nan, "high": math.nan, "p": math.nan, "n": len(d)}
     random = np.random.default_rng(BOOTSTRAP_SEED)
     means = d[random.integers(len(d), size=(RESAMPLES, len(d)))].mean(axis=1)  # scipy warns where all d are alike
     low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    with np.errstate(divide="ignore", invalid="ignore"):
-        p = 2 * float(stats.t.sf(abs(d.mean()) / stats.sem(d), len(d) - 1)) if d.any() else 1.0
+    # Alike, as shares of few answers are by chance, they have no spread to be tested by.
+    alike = np.ptp(d) <= 1e-9 * np.abs(d).max()
+    p = 1.0 if alike else float(stats.ttest_1samp(d, 0.0).pvalue)
     return {"mean": float(d.mean()), "low": float(low), "high": float(high), "p": p, "n": len(d)}
 
 
