@@ -203,12 +203,13 @@ def _told_apart(differences: pd.DataFrame) -> Iterator[str]:
         tested = differences[(differences["group"] == group) & (differences["pairs"] > 1)]
         parts = []
         for name, sign, unit in (("late", 1, "late accuracy"), ("d_pi", -1, "d_pi")):
-            clear = tested[tested[f"{name} verdict"] == "beyond noise"]
+            known = tested[tested[f"{name} p"].notna()]
+            clear = known[known[f"{name} verdict"] == "beyond noise"]
             better = int((sign * clear[f"{name} mean"] > 0).sum())
-            noise = f"{len(tested) - len(clear)} not told from noise"
-            parts.append(f"{unit}: {better} better, {len(clear) - better} worse, {noise}")
-        if len(tested):
-            yield f"{group}, {len(tested)} comparisons: {'; '.join(parts)}."
+            noise = f"{len(known) - len(clear)} not told from noise"
+            parts += [f"{unit}: {better} better, {len(clear) - better} worse, {noise}"] if len(known) else []
+        if parts:
+            yield f"{group}, {count_of(len(tested), 'comparison')}: {'; '.join(parts)}."
 
 
 def limits(collection: Collection) -> Iterator[str]:

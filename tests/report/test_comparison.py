@@ -27,14 +27,8 @@ PAPER = Path(__file__).parents[3] / "shared" / "paper" / "stale-but-stable.tex"
 
 
 def test_the_answer_stands_first_then_one_chart_then_the_table_beside_the_paper(grid, page):
-    order = [
-        'class="answer"',
-        'id="accuracy"',
-        'id="main_lag_1"',
-        'id="differences"',
-        'id="mismatch_d_pi"',
-        'id="runs"',
-    ]
+    names = ("accuracy", "main_lag_1", "differences", "mismatch_d_pi", "runs")
+    order = ['class="answer"', *(f'id="{name}"' for name in names)]
     assert [page.index(part) for part in order] == sorted(page.index(part) for part in order)
     assert "paper, 30B, one seed" in page and "ours, lab model, 1 to 3 seeds" in page
     for link in re.findall(r'href="(tables/[^"]+|figures/[^"]+csv)"', page):
@@ -177,6 +171,15 @@ def test_whole_runs_of_unequal_lengths_are_named_first(tmp_path):
     config = paths[0] / "config.yaml"
     config.write_text(config.read_text().replace("iterations: 200", "iterations: 20"))
     assert "have 20 to 200 steps" in write_comparison(paths, tmp_path / "out").read_text()
+
+
+def test_what_was_not_measured_is_not_called_noise(tmp_path):
+    paths = [write_cell(tmp_path / f"{name}{i}", name, 1, i) for name in ("gspo", "sat-gspo") for i in range(3)]
+    for path in paths:
+        (path / "eval.jsonl").unlink()
+    told = [text for text in summary(collect(paths), contrasts(collect(paths))) if "told from noise" in text]
+    assert [text.partition(": ")[0] for text in told] == ["SAT against its own base, 1 comparison"]
+    assert "d_pi" in told[0] and "accuracy" not in told[0]
 
 
 def test_the_score_before_training_is_that_of_the_tables_own_runs(tmp_path):
