@@ -47,12 +47,11 @@ def test_the_script_makes_every_row_of_the_page(name, tmp_path):
 def test_the_registered_verdicts_of_one_radius_follow_from_its_table(tmp_path):
     """Made-up rows: SAT-GRPO 1.6 is as good as any radius, GRPO 0.2 loses at lag 64, slime's default fails at 8."""
     folder = STUDIES / "one-radius"
-    loader = "import csv, sys; sys.path.insert(0, sys.argv[1]); import run\n"
-    maker = (
-        loader
-        + """
-rows = csv.DictWriter(open(sys.argv[2], "w", newline=""), run.COLUMNS)
-rows.writeheader()
+    maker = """
+import pathlib, resource, sys
+sys.path.insert(0, sys.argv[1])
+import run
+table, rows = pathlib.Path(sys.argv[2]), []
 for grid in (grid for stage in run.STAGES for grid in stage):
     for arm, lags in grid.arms.values():
         for lag in lags:
@@ -60,10 +59,16 @@ for grid in (grid for stage in run.STAGES for grid in stage):
                 end = 0.7 - 0.2 * (arm == "GRPO 0.2" and lag == 64) - 0.4 * ("over the trainer" in arm and lag == 8)
                 for step, accuracy in ((0, 0.2), (128, end + 0.001 * (hash((arm, lag, seed)) % 7))):
                     means = dict.fromkeys(run.MEANS, 0.1 * (1 + seed % 3))
-                    rows.writerow({"part": grid.part, "arm": arm, "lag": lag, "seed": seed, "step": step,
-                                   "accuracy": accuracy, "answers": 512, **means})
+                    rows.append({"part": grid.part, "arm": arm, "lag": lag, "seed": seed, "step": step,
+                                 "accuracy": accuracy, "answers": 512, **means})
+run.append(table, rows)
+size = table.stat().st_size
+resource.setrlimit(resource.RLIMIT_FSIZE, (size + 99, -1))  # a disk that is full soon
+try:
+    run.append(table, rows)
+finally:
+    sys.exit(table.stat().st_size != size)
 """
-    )
     table = tmp_path / "runs.csv"
     subprocess.run([sys.executable, "-c", maker, folder, table], check=True, env={"PYTHONHASHSEED": "0"})
     command = [sys.executable, folder / "study.py", table]

@@ -11,11 +11,12 @@ evaluation before.
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -212,16 +213,22 @@ def run_block(grid: Grid, seeds: list[int], checkout: Path, folder: Path, dry: b
         sys.exit(code)
     state = json.loads((folder / grid.name / "state.json").read_text())["cells"]
     ended = {(row["method"], row["lag"], row["seed"]): row for row in state if row["state"] == "finished"}
-    new = not TABLE.exists()
-    with TABLE.open("a", newline="") as file:
-        table = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        if new:
-            table.writeheader()
-        for cell in cells:
-            if cell in ended:
-                table.writerows(rows(grid, *cell, folder / grid.name / "runs" / ended[cell]["cell"]))
+    new = (rows(grid, *cell, folder / grid.name / "runs" / ended[cell]["cell"]) for cell in cells if cell in ended)
+    append(TABLE, itertools.chain.from_iterable(new))
     if code not in (0, 1):  # an end by hand
         sys.exit(code)
+
+
+def append(table: Path, new: Iterable[dict[str, Any]]) -> None:
+    """Add rows to a table, all or none: a run that it has in part would never be run again."""
+    old, beside = table.read_text() if table.exists() else "", table.with_suffix(".new")
+    with beside.open("w", newline="") as file:
+        file.write(old)
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        if not old:
+            writer.writeheader()
+        writer.writerows(new)
+    beside.replace(table)
 
 
 def finished() -> set[tuple[str, ...]]:

@@ -13,7 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from run import COLUMNS, HERE, Grid, rows
+from run import HERE, Grid, append, rows
 
 ROOT = HERE.parents[1]
 TABLE = HERE / "slime_runs.csv"
@@ -43,7 +43,7 @@ def main() -> None:
     for seed in SEEDS:
         for method, (arm, _) in ARMS.arms.items():
             if (arm, str(seed)) not in done:
-                append(method, seed, run(method, seed, folder, slime, megatron))
+                append(TABLE, rows(ARMS, method, LAG, seed, run(method, seed, folder, slime, megatron)))
 
 
 def run(method: str, seed: int, folder: Path, slime: Path, megatron: Path) -> Path:
@@ -65,16 +65,6 @@ def run(method: str, seed: int, folder: Path, slime: Path, megatron: Path) -> Pa
         command.append("--overwrite")
     subprocess.run(command, cwd=ROOT, check=True)
     return folder / name
-
-
-def append(method: str, seed: int, folder: Path) -> None:
-    """Append the evaluations of a run to the table."""
-    new = not TABLE.exists()
-    with TABLE.open("a", newline="") as file:
-        table = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        if new:
-            table.writeheader()
-        table.writerows(rows(ARMS, method, LAG, seed, folder))
 
 
 if __name__ == "__main__":
