@@ -16,7 +16,7 @@ from sat_slime.report.dumps import Skipped, StepBatch, files_in, find_dumps, ste
 from sat_slime.report.page import Page, Section, Table, check_out, count_of, section_of, write_page
 from sat_slime.report.run import figures as run_figures
 from sat_slime.report.run import known_of
-from sat_slime.runs.folder import RunFolderError, writable
+from sat_slime.runs.folder import RunFolderError
 from sat_slime.runs.health import (
     FLOOR_STEPS,
     LEAST_ESS,
@@ -203,7 +203,7 @@ def write_checkup(paths: Sequence[Path], folder: Path, on_file: Callable[[str], 
         on_file: as of `read`.
 
     Raises:
-        RunFolderError: nothing could be read, or the folder holds something else or cannot be written.
+        RunFolderError: nothing could be read, or the folder holds something else.
     """
     check_out(folder)  # before the dumps are read, which may take minutes
     found = read(paths, on_file)
@@ -216,22 +216,21 @@ def write_checkup(paths: Sequence[Path], folder: Path, on_file: Callable[[str], 
     what += ["What a stabilizer bounds and needs: sat-slime methods NAME. The plugin: docs/slime.md"] if seen else []
     unhealthy = f"Unhealthy: {'; '.join(symptom.heading for symptom in seen)}." if seen else worth
     charts = run_figures(found.data)
-    with writable(folder):
-        return write_page(
-            folder / "report.html",
-            [
-                *charts[:1],
-                Section("seen", "What we see, and what to try", sentences=what),
-                Section("unknown", "Not visible here, and what would show it", sentences=list(unknown(found))),
-                *section_of(steps_table(found.steps)),
-                *charts[1:],
-            ],
-            title=f"{Path(paths[0]).resolve().name}: a check-up",
-            subtitle="from its trackers and dumps",
-            answer=[unhealthy, *_summary(found)],
-            warnings=map(str, found.skipped),
-            command=f"sat-slime diagnose {shlex.join(map(str, paths))} --out {shlex.quote(str(folder))}",
-        )
+    return write_page(
+        folder / "report.html",
+        [
+            *charts[:1],
+            Section("seen", "What we see, and what to try", sentences=what),
+            Section("unknown", "Not visible here, and what would show it", sentences=list(unknown(found))),
+            *section_of(steps_table(found.steps)),
+            *charts[1:],
+        ],
+        title=f"{Path(paths[0]).resolve().name}: a check-up",
+        subtitle="from its trackers and dumps",
+        answer=[unhealthy, *_summary(found)],
+        warnings=map(str, found.skipped),
+        command=f"sat-slime diagnose {shlex.join(map(str, paths))} --out {shlex.quote(str(folder))}",
+    )
 
 
 def _summary(found: Checkup) -> Iterator[str]:

@@ -48,7 +48,7 @@ from sat_slime.report.stats import (
     level_of,
     mean_interval,
 )
-from sat_slime.runs.folder import RunFolderError, writable
+from sat_slime.runs.folder import RunFolderError
 from sat_slime.runs.grid import GridFolder
 from sat_slime.runs.health import Collapse
 from sat_slime.runs.reading import section
@@ -74,16 +74,15 @@ def write_comparison(paths: Sequence[str | Path], out: str | Path | None = None,
     command += ("" if own else f" --out {shlex.quote(str(folder))}") + " --paper" * paper
     names = [Path(path).resolve().name for path in paths]
     differences = contrasts(collection)
-    with writable(folder):
-        return write_page(
-            folder / "report.html",
-            sections(collection, differences),
-            title=" · ".join(names) if len(names) < 4 else f"{names[0]} and {len(names) - 1} more",
-            subtitle=ours_label(collection) + "; beside them: paper, 30B, one seed" * paper,
-            answer=summary(collection, differences),
-            warnings=unequal(collection),
-            command=command,
-        ).path
+    return write_page(
+        folder / "report.html",
+        sections(collection, differences),
+        title=" · ".join(names) if len(names) < 4 else f"{names[0]} and {len(names) - 1} more",
+        subtitle=ours_label(collection) + "; beside them: paper, 30B, one seed" * paper,
+        answer=summary(collection, differences),
+        warnings=unequal(collection),
+        command=command,
+    ).path
 
 
 def sections(collection: Collection, differences: pd.DataFrame) -> Iterator[Section]:

@@ -39,7 +39,7 @@ from sat_slime.report.page import (
     section_of,
     write_page,
 )
-from sat_slime.runs.folder import RunFolderError, writable
+from sat_slime.runs.folder import RunFolderError
 
 # -------------------------------------------------------------------------------------------------------------- methods
 
@@ -323,19 +323,18 @@ def _cores() -> int:
 
 def write_replay(result: Replay, folder: Path, command: Sequence[str]) -> Page:
     """Write report.html, figures/ and tables/ into a folder. command: makes the page again. Raises RunFolderError where
-    the folder holds something else or cannot be written."""
+    the folder holds something else."""
     check_out(folder)
     tokens = sum(row.tokens for row in result.rows)
-    with writable(folder):
-        return write_page(
-            folder / "report.html",
-            sections(result),
-            title="Replay",
-            subtitle=f"{count_of(len(result.rows), 'optimizer step')}, {tokens:,} tokens",
-            answer=summary(result),
-            warnings=[f"{'skipped' if one.whole else 'left out'}: {one}" for one in result.skipped],
-            command=shlex.join(command),
-        )
+    return write_page(
+        folder / "report.html",
+        sections(result),
+        title="Replay",
+        subtitle=f"{count_of(len(result.rows), 'optimizer step')}, {tokens:,} tokens",
+        answer=summary(result),
+        warnings=[f"{'skipped' if one.whole else 'left out'}: {one}" for one in result.skipped],
+        command=shlex.join(command),
+    )
 
 
 def sections(result: Replay) -> Iterator[Section]:

@@ -35,7 +35,9 @@ def test_a_log_of_slime_is_read_in_one_command(tmp_path, monkeypatch):
     assert result.exit_code == 0
     for text in ("Read: 3 optimizer steps of a tracker", "Not visible here", "page: diagnosis/report.html"):
         assert text in result.output
-    assert (tmp_path / "diagnosis" / "report.html").exists()
+    page = tmp_path / "diagnosis" / "report.html"
+    refused = sat_slime_command("diagnose", TRACKERS / "job.log", "--out", page / "x")
+    assert refused.exit_code == 2 and refused.stderr.rstrip().endswith("x: Not a directory")
 
 
 def test_an_option_that_a_run_folder_has_no_use_for_is_refused(tmp_path):
