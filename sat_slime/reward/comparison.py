@@ -22,6 +22,7 @@ from sat_slime.reward.structure import (
     OR,
     SET,
     Literal,
+    case_tells,
     is_name,
     is_polynomial,
     is_variable,
@@ -137,7 +138,7 @@ def _compare(answer: str, label: str, depth: int = 0) -> str:
     mine, theirs = (
         prime_math.hendrycks(text.replace("\\text{ ", "\\text{"), drop_left_side=False) for text in (answer, label)
     )
-    if mine == theirs or words(answer) == words(label):
+    if mine == theirs or (words(answer) == words(label) and not case_tells(label)):
         return "text"
     if depth < 3 and (reason := _compare_parts(answer, label, depth)) is not None:
         return reason

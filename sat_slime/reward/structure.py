@@ -114,6 +114,7 @@ _ORDERED = re.compile(r"[<>]|\\(?:le|ge|ne|in|lt|gt|cup|cap|equiv|approx)(?![a-z
 _PLUS_MINUS = re.compile(r"\\(?:pm|mp)(?![a-zA-Z])")
 _CHOICE = re.compile(r"\(?([A-J])(?:\)|[.:])(?=[\s$])\s*(.+)", re.DOTALL)
 _MAY_BE_CHOICE = re.compile(r"[A-J][).:]")
+_SYMBOLS = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z]{1,2}(?![a-zA-Z])")
 _TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
 _MODULUS = re.compile(
     r"(?:\\pmod\s*\{?\s*([0-9]{1,30})\s*\}?|"
@@ -205,6 +206,12 @@ def is_name(side: str) -> bool:
 
 def is_variable(side: str) -> bool:
     return bool(_VARIABLE.fullmatch(side))
+
+
+def case_tells(text: str) -> bool:
+    """Return whether a letter is two symbols in it, by its case: R/r is neither r/R nor 1. Elsewhere 2r is 2R."""
+    symbols = "".join(_SYMBOLS.findall(text))
+    return any(symbol.isupper() and symbol.lower() in symbols for symbol in symbols)
 
 
 def is_polynomial(side: str) -> bool:

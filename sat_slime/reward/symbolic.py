@@ -21,7 +21,7 @@ from math_verify import grader
 from sympy.core.relational import Relational
 from sympy.logic.boolalg import Boolean
 
-from sat_slime.reward.structure import CLOCK, OR, Literal, nesting, read_literal, split_list
+from sat_slime.reward.structure import CLOCK, OR, Literal, case_tells, nesting, read_literal, split_list
 
 MAX_BITS = 2**17
 """The largest size of numbers that are worked out: some 40,000 digits."""
@@ -105,7 +105,8 @@ def _parse(text: str) -> sympy.Basic:
     if CLOCK.search(text):
         raise ValueError("12:00 is no quotient")
     latex = normalize_latex(text, _NORMALIZATION)
-    parsed = _Reader(is_real=not grader.should_treat_as_complex(latex)).parse(latex)
+    config = latex2sympy2.ConversionConfig(lowercase_symbols=not case_tells(text))
+    parsed = _Reader(is_real=not grader.should_treat_as_complex(latex), config=config).parse(latex)
     if not isinstance(parsed, (sympy.Basic, sympy.MatrixBase)):
         raise ValueError(f"parsed as {type(parsed).__name__}")
     if parsed.has(*_UNEVALUATED):
