@@ -205,8 +205,8 @@ def _told_apart(differences: pd.DataFrame) -> Iterator[str]:
             known = tested[tested[f"{name} p"].notna()]
             clear = known[known[f"{name} verdict"] == "beyond noise"]
             better = int((sign * clear[f"{name} mean"] > 0).sum())
-            noise = f"{len(known) - len(clear)} not told from noise"
-            parts += [f"{unit}: {better} better, {len(clear) - better} worse, {noise}"] if len(known) else []
+            text = f"{better} better, {len(clear) - better} worse, {len(known) - len(clear)} not told from noise"
+            parts += [f"{unit}: {text}"] if len(known) else []
         if parts:
             yield f"{group}, {count_of(len(tested), 'comparison')}: {'; '.join(parts)}."
 

@@ -49,8 +49,6 @@ _AND = re.compile(
 """Matches two numbers, `1728 and 1331`, which have no order where answer and label are written so."""
 _NO_LIST = re.compile(r"\\(?:cup|cap|setminus|pm|mp|le|ge|ne|lt|gt|in)(?![a-zA-Z])|[<>]")
 """Signs that make more of a list than its parts."""
-
-
 _BOXED_LABEL = re.compile(r"\s*\\boxed\s*\{(.*)\}\s*", re.DOTALL)
 """Matches a label with the \\boxed that some data sets keep around it."""
 

@@ -159,21 +159,15 @@ class _Worker:
             if self._process is None:
                 self._start()
             try:
-                return self._answer(response, label, mode)
-            except TimeoutError:
+                self._connection.send_bytes(json.dumps([response, label, mode]).encode())
+                if self._connection.poll(_BLOCKED_S):
+                    return Verdict(*json.loads(self._connection.recv_bytes()))
                 self.end()
                 return verdict(None, "timeout")
             except (OSError, EOFError):
                 if (reason := reason_of(self.end())) != "crash":
                     break
         return verdict(None, reason)
-
-    def _answer(self, response: str, label: str, mode: Mode) -> Verdict:
-        """Return the verdict. Raises OSError or EOFError where the process died, TimeoutError where it is blocked."""
-        self._connection.send_bytes(json.dumps([response, label, mode]).encode())
-        if not self._connection.poll(_BLOCKED_S):
-            raise TimeoutError
-        return Verdict(*json.loads(self._connection.recv_bytes()))
 
     def _start(self) -> None:
         mine, theirs = socket.socketpair()
