@@ -48,9 +48,7 @@ def test_the_registered_verdicts_of_one_radius_follow_from_its_table(tmp_path):
     """Made-up rows: SAT-GRPO 1.6 is as good as any radius, GRPO 0.2 loses at lag 64, slime's default fails at 8."""
     folder = STUDIES / "one-radius"
     maker = """
-import pathlib, resource, sys
-sys.path.insert(0, sys.argv[1])
-import run
+import pathlib, resource, sys; sys.path.insert(0, sys.argv[1]); import run
 table, rows = pathlib.Path(sys.argv[2]), []
 for grid in (grid for stage in run.STAGES for grid in stage):
     for arm, lags in grid.arms.values():
@@ -64,10 +62,8 @@ for grid in (grid for stage in run.STAGES for grid in stage):
 run.append(table, rows)
 size = table.stat().st_size
 resource.setrlimit(resource.RLIMIT_FSIZE, (size + 99, -1))  # a disk that is full soon
-try:
-    run.append(table, rows)
-finally:
-    sys.exit(table.stat().st_size != size)
+try: run.append(table, rows)
+finally: sys.exit(table.stat().st_size != size)
 """
     table = tmp_path / "runs.csv"
     subprocess.run([sys.executable, "-c", maker, folder, table], check=True, env={"PYTHONHASHSEED": "0"})

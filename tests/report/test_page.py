@@ -107,9 +107,8 @@ def test_every_chart_has_its_files(tmp_path, pictures):
 @pytest.mark.parametrize("chart", CHARTS, ids=lambda chart: chart.name)
 def test_specifications_are_vega_lites_and_single_views_as_wide_as_their_place(chart):
     spec = chart.spec()
-    alt.LayerChart.from_dict(
-        {key: value for key, value in spec.items() if key not in ("config", "datasets")}, validate=True
-    )
+    own = {key: value for key, value in spec.items() if key not in ("config", "datasets")}
+    alt.LayerChart.from_dict(own, validate=True)
     assert spec["width"] == "container" and not {"hconcat", "vconcat", "facet"} & set(spec)
     assert len(spec["datasets"]["numbers"]) == len(chart.frame)
 
