@@ -37,11 +37,7 @@ def test_every_name_is_that_of_its_method() -> None:
 
 @pytest.mark.parametrize(
     "name, label",
-    [
-        ("sat-gspo-tis-r3", "SAT-GSPO w/ TIS + R3"),
-        ("icepop", "IcePop"),
-        ("grpo-lag-power", "GRPO w/ Lag-power"),
-    ],
+    [("sat-gspo-tis-r3", "SAT-GSPO w/ TIS + R3"), ("icepop", "IcePop"), ("grpo-lag-power", "GRPO w/ Lag-power")],
 )
 def test_labels_are_as_the_paper_writes_them(name: str, label: str) -> None:
     assert named_method(name).label == label

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 from waiting import until
@@ -89,8 +88,8 @@ def test_a_worker_that_takes_no_cpu_time_is_ended_by_the_clock(small, monkeypatc
 
 def test_what_somebody_else_kills_or_keeps_from_starting_costs_no_reward(small, monkeypatch):
     os.kill(pid_of(small), signal.SIGKILL)
-    with monkeypatch.context() as patched, pytest.raises(BlockingIOError):
-        patched.setattr(subprocess, "Popen", Mock(side_effect=BlockingIOError("no more processes")))
+    with monkeypatch.context() as patched, pytest.raises(FileNotFoundError):
+        patched.setattr(sys, "executable", "/no/such/python")
         small.verify("Answer: 3", "3")
     for i in range(4):
         assert small.verify(f"Answer: {i}", "3").extracted == str(i)
