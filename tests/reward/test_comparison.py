@@ -106,7 +106,7 @@ DIFFERENCES = [
     (r"\boxed{\{3, 1\}}", r"\{1, 3\}", 0.0, 1.0), ("\\boxed{y + x = 2}", "x + y = 2", 0.0, 1.0),
     ("\\boxed{1,2}", "(1,2)", 1.0, 1.0), ("\\boxed{2,1}", "1,2", 0.0, 0.0), ("\\boxed{3}", "4", 0.0, 0.0),
     ("\\boxed{34}", "\\boxed{34}", 1.0, 1.0), ("\\boxed{(1,2)}", "[1,2]", 0.0, 0.0),
-    ("\\boxed{(1, 2]}", "(1,2)", 0.0, 0.0),
+    ("\\boxed{(1, 2]}", "(1,2)", 0.0, 0.0), ("\\boxed{1}", "R/r", 0.0, 0.0), ("\\boxed{r/R}", "R/r", 1.0, 0.0),
 ]  # fmt: skip
 """docs/reward.md: response, label, reward of prime_math, of default. verl's own gives the former, run on the same."""
 
