@@ -176,12 +176,15 @@ def _score(trainer, model: Path, generating: Path, responses: list[Response]) ->
 
 
 def _scored(trainer, response: Response) -> Response:
-    from sat_slime.lab import model
+    from megatron.core.transformer.moe.router_replay import RouterReplay, RouterReplayAction
 
     (micro,) = trainer._microbatches([response])
-    recorded: list[torch.Tensor] = []
-    with torch.no_grad(), model.record(recorded):
+    RouterReplay.set_global_router_replay_action(RouterReplayAction.RECORD)
+    with torch.no_grad():
         log_probs = trainer.log_probs(trainer.model, micro, replay=False)
+    recorded = RouterReplay.get_recorded_data()
+    RouterReplay.clear_global_router_replay_action()
+    RouterReplay.clear_global_indices()
     routes = torch.stack(recorded, dim=1).numpy().astype(np.uint8)
     return dataclasses.replace(response, log_probs=log_probs.numpy(), routed_experts=routes)
 
@@ -199,7 +202,7 @@ def _train(trainer, batch: Batch) -> Trained:
     trainer._load_reference(batch.generating)
     with tempfile.TemporaryDirectory() as scratch:
         trainer.export_weights(Path(scratch) / "before")  # denominator `checkpoint` takes these for what generated
-        metrics = [batch.rollout.metrics() | trainer.train(batch.rollout.graded())[0].metrics for _ in range(STEPS)]
+        metrics = [batch.rollout.metrics() | trainer.train(batch.rollout.graded())[0] for _ in range(STEPS)]
         trainer.export_weights(Path(scratch) / "after")
         return Trained(metrics, weights_of(Path(scratch) / "after"))
 
