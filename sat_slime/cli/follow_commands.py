@@ -150,7 +150,7 @@ def _below(folder: Path, depth: int) -> Iterator[tuple[str, Path, list[str]]]:
             shown = "running" if grid.lock.is_held() else "not running"
             started = max((str(state.get("last_started") or "") for state in states), default="")
             planned = read_yaml(grid.config)
-            runs = math.prod(len(planned.get(axis, ())) for axis in ("methods", "lags", "seeds"))
+            runs = math.prod(len(planned.get(axis) or ()) for axis in ("methods", "lags", "seeds")) or len(states)
             yield started, folder, [shown, f"{finished} of {runs} runs", "", "", ""]
         elif run.is_readable():
             state = run.state()

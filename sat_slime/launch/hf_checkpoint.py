@@ -99,7 +99,7 @@ def model_mismatches(model: SlimeModelConfig, values: Mapping[str, Any]) -> Iter
         if key == "slime.num-experts" and bool(ours) != bool(theirs):
             kinds = ("an MoE model", "a dense one") if ours else ("a dense model", "an MoE model")
             yield f"the model of slime is {kinds[0]}, but the checkpoint's config.json is {kinds[1]}: describe that one"
-        elif ours is not None and theirs is not None and ours not in (theirs, str(theirs)):
+        elif ours is not None and theirs is not None and not _equal(ours, theirs):
             yield (
                 f"{key} is {ours}, but the checkpoint's config.json has {name} {theirs}: "
                 f"set it to {theirs}, or name another slime.hf-checkpoint"
@@ -238,6 +238,13 @@ def _text_model(values: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the part of config.json that a model which sees images has of its text model."""
     inner = values.get("text_config")
     return inner if isinstance(inner, dict) else {}
+
+
+def _equal(ours: Any, theirs: Any) -> bool:
+    try:
+        return float(ours) == float(theirs)
+    except (TypeError, ValueError):
+        return bool(ours == theirs)
 
 
 def _read(file: Path) -> dict[str, Any]:

@@ -30,9 +30,13 @@ def is_secret(name: str) -> bool:
 
 
 def secret_names(values: Mapping[str, Any]) -> list[str]:
-    """Return the names whose values are secrets: texts by the name, or since the value is a URL with a password."""
-    named = {name for name, value in values.items() if isinstance(value, str) and is_secret(name)}
-    return [name for name, value in values.items() if name in named or _IN_URL.search(str(value))]
+    """Return the names whose values are secrets: by the name, or since the value is a URL with a password."""
+    return [
+        name
+        for name, value in values.items()
+        # numbers of tokens, such as sglang-bucket-time-to-first-token, are none
+        if (is_secret(name) and (isinstance(value, str) or not name.endswith("token"))) or _IN_URL.search(str(value))
+    ]
 
 
 def redact(text: str, environment: Mapping[str, str] | None = None) -> str:
@@ -40,7 +44,7 @@ def redact(text: str, environment: Mapping[str, str] | None = None) -> str:
     URLs."""
     environment = os.environ if environment is None else environment
     for name, value in environment.items():
-        for line in value.splitlines():  # of a key in PEM's form: a log is read and written by lines
+        for line in (value, *value.splitlines()):  # of a key in PEM's form: a log is read and written by lines
             if len(line) >= SHORTEST and line in text and is_secret(name):
                 text = text.replace(line, f"<{name}>")
     return _IN_URL.sub(r"\1<password>@", text)

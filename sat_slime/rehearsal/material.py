@@ -11,7 +11,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from sat_slime.config.jsonl import to_json
 from sat_slime.config.slime_schema import SlimeConfig, SlimeModelConfig
 from sat_slime.config.source import ConfigError
 from sat_slime.launch.hf_checkpoint import read_tokenizer, reason_of, stop_tokens, turn_end
@@ -124,7 +123,8 @@ def _short_lines(run: SlimeConfig, prompts: str) -> list[dict[str, Any]]:
 
 
 def _write_lines(file: Path, lines: Sequence[Mapping[str, Any]]) -> None:
-    file.write_text("".join(to_json(line) + "\n" for line in lines), encoding="utf-8")
+    # Escaped, since half a character cannot be written; as text what parquet has and JSON has not, such as dates.
+    file.write_text("".join(json.dumps(line, default=str) + "\n" for line in lines), encoding="utf-8")
 
 
 # -------------------------------------------------------------------------------------------------------------- model

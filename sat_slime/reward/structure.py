@@ -114,7 +114,7 @@ _ORDERED = re.compile(r"[<>]|\\(?:le|ge|ne|in|lt|gt|cup|cap|equiv|approx)(?![a-z
 _PLUS_MINUS = re.compile(r"\\(?:pm|mp)(?![a-zA-Z])")
 _CHOICE = re.compile(r"\(?([A-J])(?:\)|[.:])(?=[\s$])\s*(.+)", re.DOTALL)
 _MAY_BE_CHOICE = re.compile(r"[A-J][).:]")
-_SYMBOLS = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z]{1,2}(?![a-zA-Z])")
+_SYMBOLS = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z](?![a-zA-Z])")
 _TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
 _MODULUS = re.compile(
     r"(?:\\pmod\s*\{?\s*([0-9]{1,30})\s*\}?|"

@@ -211,7 +211,7 @@ def is_alive(pid: int, mark: str) -> bool:
     """Return whether a process of that number is there which has `mark` in its command line, and is no zombie."""
     try:
         state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
-        return state != b"Z" and mark.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return state != b"Z" and os.fsencode(mark) in Path(f"/proc/{pid}/cmdline").read_bytes()
     except (OSError, IndexError):
         return False
 

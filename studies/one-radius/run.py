@@ -221,6 +221,7 @@ def run_block(grid: Grid, seeds: list[int], checkout: Path, folder: Path, dry: b
 
 def append(table: Path, new: Iterable[dict[str, Any]]) -> None:
     """Add rows to a table, all or none: a run that it has in part would never be run again."""
+    new = list(new)
     old, beside = table.read_text() if table.exists() else "", table.with_suffix(".new")
     with beside.open("w", newline="") as file:
         file.write(old)

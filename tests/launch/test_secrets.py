@@ -25,6 +25,7 @@ def test_redaction_leaves_the_names():
     assert secret_names(environment | numbers) == ["WANDB_API_KEY", "HF_TOKEN"]
     key = {"DEPLOY_PRIVATE_KEY": "-----BEGIN-----\nMIIEpAIBAAKCAQEA\n-----END-----\n"}  # a log has it line by line
     assert redact("it is MIIEpAIBAAKCAQEA", key) == "it is <DEPLOY_PRIVATE_KEY>"
+    assert secret_names({"sglang-api-key": 12345678, "time-to-first-token": [0.1, 1]}) == ["sglang-api-key"]
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,7 @@ EQUAL = {
         (r"\begin{pmatrix}1&\frac12\\2&3\end{pmatrix}", r"\begin{pmatrix}1&0.5\\2&3\end{pmatrix}"),
     ],
     "text": [
+        (r"\text{if I do}", r"\text{If I do}"),
         (r"\text{odd}", "odd"), ("A", "(A)"), ("A", r"\text{A}"), ("yes", "Yes."), ("E", r"\mathrm{E}"), ("f'", "f'"),
     ],
 }  # fmt: skip
