@@ -62,3 +62,5 @@ def test_the_runs_of_a_grid_are_listed_in_it_alone(tmp_path, monkeypatch):
     assert set(lines) == {"grids/small", "runs/old/one"}
     assert "not running  1 of 2 runs" in lines["grids/small"] and "50/200" in lines["runs/old/one"]
     assert sat_slime_command("status", "grids/small").stdout.endswith("\n"), "what is printed next has its own line"
+    (tmp_path / "grids/small/grid.yaml").write_text("lags:\n")  # damaged
+    assert "1 of 1 runs" in sat_slime_command("status").stdout

@@ -1,6 +1,7 @@
 """What a rehearsal starts from: the run's own tokenizer, and a model of the script."""
 
 import json
+from datetime import date
 from pathlib import Path
 
 import pandas
@@ -9,7 +10,7 @@ import torch
 from hf_folder import write_hf
 
 from sat_slime.config import ConfigError, load_config
-from sat_slime.rehearsal.material import _follow, _short_lines, copy_tokenizer, script_tokens
+from sat_slime.rehearsal.material import _follow, _short_lines, _write_lines, copy_tokenizer, script_tokens
 
 PAPER = Path(__file__).parents[2] / "configs" / "paper" / "qwen3-30b-a3b.yaml"
 
@@ -43,6 +44,10 @@ def test_prompts_are_the_shortest_of_the_runs_own_in_either_format(tmp_path):
     (tmp_path / "set.jsonl").write_text("{")
     with pytest.raises(ConfigError, match=f"{tmp_path}/set.jsonl cannot be read"):
         _short_lines(run, str(tmp_path / "set.jsonl"))
+    _write_lines(
+        tmp_path / "out.jsonl", [{"prompt": "\udc00", "at": date(2026, 11, 29)}]
+    )  # as JSON and parquet may have
+    assert json.loads((tmp_path / "out.jsonl").read_text()) == {"prompt": "\udc00", "at": "2026-11-29"}
 
 
 @pytest.mark.parametrize("words", [4, 1000])
