@@ -170,7 +170,8 @@ def _of_an_axis(grid: GridConfig, overrides: Sequence[str]) -> list[str]:
     axes |= {"name": "name", "output_dir": "output_dir"}
     axes |= {f"method.{key}": "methods" for key in BESIDE} | dict.fromkeys(grid.seed_keys, "seeds")
     return [
-        f"{key} is set for all cells, and each has its own by the grid's {axes[key]}: leave it out, or set {axes[key]}"
+        f"{key} is set for all cells, and each has its own by the grid's {axes[key]}: leave it out, or "
+        f"change {axes[key]} in the file of the grid"
         for key in dict.fromkeys(key for settings in given for key in flat(settings))
         if key in axes
     ]
