@@ -355,8 +355,8 @@ def _how_to_read(collection: Collection, lag: int | None) -> str:
         "d_pi: mean of the last quarter; ‡: collapsed by the rule below, with the number of seeds; runs: whole ones. "
     )
     text += (
-        "Bold: best mean of a column, picked after the fact, which no p-value counts: of 13 equal methods one column "
-        "in ten has a method beyond noise of it; ≈: within noise; ?: fewer than two seeds in common with it. "
+        "Bold: best mean of a column; ≈: within noise of it, corrected over all pairs of methods, since the best is "
+        "picked after the fact; ?: fewer than two seeds in common with it. "
     ) * several
     return text + before
 

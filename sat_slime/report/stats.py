@@ -25,7 +25,7 @@ BOOTSTRAP_SEED = 20_260_718
 TEST = (
     f"paired by seed: {LEVEL:.0%} percentile bootstrap of the mean difference ({RESAMPLES:,} resamples of the seeds, "
     f"random seed {BOOTSTRAP_SEED}) and two-sided paired t-test, of which alike differences have p = 1; Holm's "
-    "correction over the comparisons of one group and quantity"
+    "correction over the comparisons of one group and quantity, against the best of a column over all pairs of methods"
 )
 QUANTITIES = ("best", "late", "d_pi")
 """What is compared: best and late accuracy as shares, d_pi in nats."""
@@ -59,10 +59,12 @@ def paired(a: Mapping[int, float], b: Mapping[int, float]) -> dict[str, Any]:
     return {"mean": float(d.mean()), "low": float(low), "high": float(high), "p": p, "n": len(d)}
 
 
-def holm(p: pd.Series) -> pd.Series:
-    """Return the p values after Holm's correction for looking at all of them together; NaN where there is none."""
+def holm(p: pd.Series, of: int = 0) -> pd.Series:
+    """Return the p values after Holm's correction for looking at all of them together, and at as many others as `of`
+    has more; NaN where there is none."""
     ascending = p.dropna().sort_values(kind="stable")
-    return (ascending * np.arange(len(ascending), 0, -1)).clip(upper=1).cummax().reindex(p.index)
+    factors = max(of, len(ascending)) - np.arange(len(ascending))
+    return (ascending * factors).clip(upper=1).cummax().reindex(p.index)
 
 
 def verdict(row: Mapping[str, Any]) -> str:
@@ -76,10 +78,10 @@ def verdict(row: Mapping[str, Any]) -> str:
     return "beyond noise" if row["p Holm"] < alpha else "lead"
 
 
-def judged(differences: Sequence[Mapping[str, Any]], index: Sequence[Any] | None = None) -> pd.DataFrame:
-    """Return the differences of `paired`, a row each, with `p Holm`, corrected over all of them, and `verdict`."""
+def judged(differences: Sequence[Mapping[str, Any]], index: Sequence[Any] | None = None, of: int = 0) -> pd.DataFrame:
+    """Return the differences of `paired`, a row each, with `p Holm`, corrected as in `holm`, and `verdict`."""
     frame = pd.DataFrame(list(differences), index, ["mean", "low", "high", "p", "n"])
-    frame["p Holm"] = holm(frame["p"])
+    frame["p Holm"] = holm(frame["p"], of)
     return frame.assign(verdict=[verdict(row) for row in frame.to_dict("records")])
 
 
@@ -103,8 +105,9 @@ def level_of(collection: Collection, method: str, lag: int | None, quantity: str
 
 def against_best(collection: Collection, lag: int | None, quantity: str) -> pd.DataFrame:
     """Return the distance of each method to the best mean at this lag, as `judged` has it; Holm's correction is over
-    the methods. The best d_pi is the lowest, of any other quantity the highest, among the methods with the most seeds:
-    otherwise the luckiest single run would be the best; its verdict is `best`. Empty with fewer than two methods."""
+    all pairs of methods, since which pairs are looked at is known only after the fact. The best d_pi is the lowest, of
+    any other quantity the highest, among the methods with the most seeds: otherwise the luckiest single run would be
+    the best; its verdict is `best`. Empty with fewer than two methods."""
     levels = {method: level_of(collection, method, lag, quantity) for method in collection.methods}
     known = pd.DataFrame({method: level for method, level in levels.items() if level["n"]}).T
     if len(known) < 2:
@@ -112,7 +115,8 @@ def against_best(collection: Collection, lag: int | None, quantity: str) -> pd.D
     means = known["mean"][known["n"] == known["n"].max()]
     best = means.idxmin() if quantity == "d_pi" else means.idxmax()
     top, others = scores_of(collection, best, lag, quantity), known.index.drop(best)
-    frame = judged([paired(top, scores_of(collection, method, lag, quantity)) for method in others], others)
+    differences = [paired(top, scores_of(collection, method, lag, quantity)) for method in others]
+    frame = judged(differences, others, of=math.comb(len(known), 2))
     frame.loc[best, ["n", "verdict"]] = [0, "best"]
     return frame
 

@@ -108,6 +108,18 @@ def test_a_single_lucky_run_is_not_the_best_of_a_column(tmp_path):
     assert from_best["grpo"]["verdict"] == "best" and from_best["gspo"]["verdict"] == "one seed"
 
 
+def test_the_best_of_a_column_is_picked_among_all_pairs(tmp_path):
+    """p is 0.012: beyond noise if the three distances from the best were all that there is, but six pairs are."""
+    gains = {"grpo": (0.0, 0.0, 0.0), "gspo": (-0.119, -0.1, -0.081), "dppo": (-0.1, 0, 0.05), "cispo": (-0.1, 0.05, 0)}
+    paths = [
+        with_scores(write_cell(tmp_path / f"{method}{seed}", method, 1, seed), [0.5 + gain] * N_SCORES)
+        for method, by_seed in gains.items()
+        for seed, gain in enumerate(by_seed)
+    ]
+    row = against_best(collect(paths), 1, "late").loc["gspo"]
+    assert row["p"] * 3 < 0.05 < row["p"] * 6 and row["verdict"] == "lead"
+
+
 def test_ends_of_an_interval_are_accuracies(tmp_path):
     """Two seeds have an interval of Student's t that reaches below 0 and above 1."""
     paths = [write_cell(tmp_path / str(seed), "gspo", 1, seed) for seed in (0, 1)]
