@@ -170,6 +170,8 @@ def launch(
     resume = resume or resume_from is not None
     if resume and overwrite:
         bad_input("--resume goes on with a run and --overwrite deletes it: give one of them")
+    if address and start_ray:
+        bad_input(f"--start-ray starts a Ray on this machine, and --address is {address}: give one of them")
     config, file, folder = _named_run(file, overrides or [], settings, resume)
     if isinstance(config, LabConfig):
         of_slime = {
