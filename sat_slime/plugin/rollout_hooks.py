@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 FAULT = "sat_slime_fault"
 """Key of a sample's metadata: the reason why it is not trained on."""
 KEPT_ROUTES = "sat_slime_routes"
-"""Key of an interrupted sample's metadata: the routes that it has so far."""
+"""Key of an interrupted sample's metadata: the tokens and the routes that it has so far."""
 MAX_REJECTED = 0.01
 """Share of a batch's samples that may be left out. If more are, and more than one, it is no accident."""
 TRACKED = ("accuracy/", "reasons/")
@@ -115,13 +115,15 @@ def _vocab_size(folder: str | None) -> int | None:
 
 
 def _keep_first_routes(sample: Any, aborted: bool) -> None:
-    """Keeps in each row the experts under which the next token was drawn (R3), however often it was forwarded since."""
+    """Keeps in each row the experts under which the next token was drawn (R3), however often it was forwarded since.
+    An agent may begin a response anew after an interruption, which then has new routes alone."""
     metadata = dict(sample.metadata or {})
-    kept, routes = metadata.pop(KEPT_ROUTES, None), sample.rollout_routed_experts
-    if kept is not None and len(kept) <= len(routes):
+    before, kept = metadata.pop(KEPT_ROUTES, ([], None))
+    routes, tokens = sample.rollout_routed_experts, _listed(sample.tokens) or []
+    if kept is not None and len(kept) <= len(routes) and before == tokens[: len(before)]:
         sample.rollout_routed_experts = routes = torch.cat([kept, routes[len(kept) :]])
     if aborted:
-        sample.metadata = {**metadata, KEPT_ROUTES: routes}
+        sample.metadata = {**metadata, KEPT_ROUTES: (tokens, routes)}
     elif kept is not None:
         sample.metadata = metadata
 

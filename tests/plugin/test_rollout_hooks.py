@@ -216,6 +216,17 @@ def test_rows_forwarded_anew_keep_the_routes_of_their_time(sample_class):
     assert set(sample.metadata) == {"sat_slime_cuts"}
 
 
+def test_a_response_begun_anew_has_new_routes_alone(sample_class):
+    """An agent of the user's may drop what it had before the interruption."""
+    sample = make_sample(sample_class, 3, response=4, status=sample_class.Status.ABORTED)
+    on_sample(make_args(), sample, rollout_id=5, evaluation=False)
+    again = make_sample(sample_class, 3, response=10, tokens=[51] * 20, metadata=sample.metadata)
+    routes = make_routes(20, seed=9)[:19]
+    again.rollout_routed_experts = routes
+    on_sample(make_args(), again, rollout_id=5, evaluation=False)
+    assert torch.equal(again.rollout_routed_experts.int(), torch.as_tensor(routes).int()) and not again.remove_sample
+
+
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
