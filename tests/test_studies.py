@@ -1,5 +1,6 @@
 """The pages of the studies are what their scripts make of the kept tables, without the package."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -42,6 +43,15 @@ def test_the_script_makes_every_row_of_the_page(name, tmp_path):
     made = [line for line in printed.splitlines() if line.startswith("|")]
     shown = [line for line in page.splitlines() if line.startswith("|")]
     assert len(shown) > 6 and [line for line in (*shown, *PUBLISHED[name]) if line not in made] == []
+
+
+def test_the_differences_that_one_radius_tells_are_of_its_table():
+    folder = STUDIES / "one-radius"
+    page = (folder / "plan.md").read_text(encoding="utf-8").split("## On the lab")[1].replace("−", "-")
+    told = re.findall(r"([+-]?[0-9.]+)\s+\[([+-][0-9.]+),\s+([+-][0-9.]+)\]", page)
+    printed = subprocess.run([sys.executable, folder / "study.py"], capture_output=True, text=True, check=True).stdout
+    rows = [f"| {float(mean):+.1f} | [{low}, {high}] |" for mean, low, high in told]
+    assert len(rows) == 12 and [row for row in rows if row not in printed] == []
 
 
 def test_the_registered_verdicts_of_one_radius_follow_from_its_table(tmp_path):
