@@ -16,9 +16,12 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import yaml
@@ -104,7 +107,11 @@ STAGES = (
         Grid("A", "a-null", {"grpo": ("GRPO 0.8, other sampling", A)}, radius=0.8, other_sampling=True),
     ),
 )
-"""In each, two seeds are finished in all its grids before the next two begin."""
+"""In each, two seeds have begun in all its grids before the next two do."""
+AT_ONCE = 2
+"""Grids that run at the same time, a cell of each: the last cell of a grid would have the machine for itself."""
+in_turn = defaultdict[str, Lock](Lock)
+"""By its name, what one thread at a time may do."""
 SEEDS = {"B": range(120, 130), "A": range(100, 120)}
 STEPS = {32: 256, 64: 512}
 """Optimizer steps at a lag; 128 at all others."""
@@ -127,6 +134,7 @@ def grid_file(grid: Grid, checkout: Path, folder: Path, seeds: list[int]) -> Pat
         "methods": [method for method, (_, lags) in grid.arms.items() if lags],
         "lags": sorted({lag for _, lags in grid.arms.values() for lag in lags}),
         "seeds": seeds,
+        "parallel": 1,
         "settings": {
             **clip,
             "eval": {"final_repeats": 4},
@@ -181,12 +189,12 @@ def main() -> None:
     folder = checkout / "grids/one-radius"
     for stage in STAGES:
         seeds = SEEDS[stage[0].part]
-        for i in range(0, len(seeds), 2):
-            for grid in stage:
-                run_block(grid, list(seeds[i : i + 2]), checkout, folder, dry)
+        turns = [(grid, seeds[i : i + 2]) for i in range(0, len(seeds), 2) for grid in stage]
+        with ThreadPoolExecutor(1 if dry else AT_ONCE) as pool:
+            list(pool.map(lambda turn: run_block(*turn, checkout, folder, dry), turns))  # none begins after an error
 
 
-def run_block(grid: Grid, seeds: list[int], checkout: Path, folder: Path, dry: bool) -> None:
+def run_block(grid: Grid, seeds: Sequence[int], checkout: Path, folder: Path, dry: bool) -> None:
     """Run the cells of a grid and of these seeds that the table lacks, and append them to it; or name them."""
     done = finished()
     cells = [
@@ -208,13 +216,15 @@ def run_block(grid: Grid, seeds: list[int], checkout: Path, folder: Path, dry: b
     only = [word for method, lag in sorted({cell[:2] for cell in cells}) for word in ("--only", f"{method}@{lag}")]
     command = [str(checkout / ".venv/bin/sat-slime"), "grid", str(path), "--retry-failed", *only]
     command += ["--seeds", ",".join(str(seed) for seed in sorted({cell[2] for cell in cells}))]
-    code = subprocess.run(command, env=environment, cwd=checkout).returncode
+    with in_turn[grid.name]:
+        code = subprocess.run(command, env=environment, cwd=checkout).returncode
     if code not in (0, 1) and not (folder / grid.name / "state.json").exists():  # bad input
         sys.exit(code)
     state = json.loads((folder / grid.name / "state.json").read_text())["cells"]
     ended = {(row["method"], row["lag"], row["seed"]): row for row in state if row["state"] == "finished"}
     new = (rows(grid, *cell, folder / grid.name / "runs" / ended[cell]["cell"]) for cell in cells if cell in ended)
-    append(TABLE, itertools.chain.from_iterable(new))
+    with in_turn["table"]:
+        append(TABLE, itertools.chain.from_iterable(new))
     if code not in (0, 1):  # an end by hand
         sys.exit(code)
 
