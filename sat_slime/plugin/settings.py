@@ -18,6 +18,8 @@ from sat_slime.plugin.versions import DRIVEN as DRIVEN
 
 PUSH_METRICS = "sat_slime_push_metrics"
 """Key under which metrics of a push reach the trainer's ranks, in what slime calls the external data of a batch."""
+READ_BY_SLIME = ("use_opd", "kl_coef", "log_correct_samples")
+"""slime's arguments by which slime itself reads the log-probs of a batch that it scores before training."""
 _CACHE = "_sat_slime_settings"
 
 
@@ -51,14 +53,16 @@ def plugin_method(args: Namespace) -> Method:
 
 
 def settle_flags(args: Namespace) -> None:
-    """Sets those of slime's flags that follow from the method alone, whatever the script says: whether slime scores a
-    batch before training on it.
+    """Sets whether slime scores a batch before training on it: where the method, or slime itself, reads what it then
+    has. A script that has slime read the engine's log-probs instead (--use-rollout-logprobs) keeps them.
 
     Raises:
         ConfigError: as `plugin_method`.
     """
     method = build_method(read_plugin(getattr(args, KEY, None)).method)
-    args.use_rollout_logprobs = spares_recompute(method, steps_per_rollout(args))
+    is_read = any(getattr(args, flag, None) for flag in READ_BY_SLIME) and not args.use_rollout_logprobs
+    is_recorded = getattr(args, "use_routing_replay", False) and not args.use_rollout_routing_replay  # R2's routes
+    args.use_rollout_logprobs = spares_recompute(method, steps_per_rollout(args)) and not (is_read or is_recorded)
     if not getattr(args, DRIVEN, False):
         args.keep_old_actor = False  # slime would score a batch by that copy, which no denominator here is
     plugin_method(args)

@@ -283,12 +283,13 @@ def _scored_again(args: Namespace, method: Method, rollout_data: dict[str, Any],
         )
     from slime.backends.megatron_utils.data import get_data_iterator
 
-    if r3.replays(args):
+    replays = getattr(args, "use_routing_replay", False)  # R2 or R3
+    if replays:
         os.environ["ROUTING_REPLAY_STAGE"] = "replay_forward"
     scored = actor.compute_log_prob(
         get_data_iterator(rollout_data), rollout_data["num_microbatches"], store_prefix="training_"
     )
-    if r3.replays(args):
+    if replays:
         from slime.utils.routing_replay import RoutingReplay
 
         RoutingReplay.clear_all_forward()

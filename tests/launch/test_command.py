@@ -154,6 +154,7 @@ def _number(word):
         ("m2po", ["method.m2po.scope=microbatch"], {"use-rollout-logprobs"}),
         ("cispo", ["method.denominator=trainer"], {"use-rollout-logprobs"}),
         ("sat-grpo-seq-tis", [], set()),
+        ("grpo", ["slime.use-opd=true"], set()),
     ],
 )
 def test_the_denominator_says_which_log_probs_slime_makes(tmp_path, method, overrides, flags):

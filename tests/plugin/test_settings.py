@@ -12,7 +12,7 @@ from slime_step import make_args
 from sat_slime.config import ConfigError
 from sat_slime.objective import SAT, Clip, named_method
 from sat_slime.plugin import step, train_hooks
-from sat_slime.plugin.settings import plugin_method
+from sat_slime.plugin.settings import plugin_method, settle_flags
 
 
 @pytest.mark.parametrize("value", ["sat-gspo", {"method": "sat-gspo"}, {"method": {"base": "gspo", "sat": True}}])
@@ -89,22 +89,25 @@ def of_a_script(section, **flags):
 
 
 @pytest.mark.parametrize(
-    ("method", "steps", "spared"),
+    ("method", "flags", "spared"),
     [
-        ("sat-gspo", 1, False),  # the quantile of the step needs log pi of every token first
-        ("sat-grpo", 1, True),
-        ("gspo", 4, True),
-        ("grpo-tis", 1, True),  # the training forward is its own denominator
-        ("grpo-tis", 2, False),
+        ("sat-gspo", {}, False),  # the quantile of the step needs log pi of every token first
+        ("sat-grpo", {}, True),
+        ("gspo", {"global_batch_size": 2}, True),
+        ("grpo-tis", {}, True),  # the training forward is its own denominator
+        ("grpo-tis", {"global_batch_size": 4}, False),
+        ("grpo", {"use_opd": True}, None),  # slime reads what it has, which the script says
+        ("grpo", {"kl_coef": 0.1}, None),
+        ("grpo", {"log_correct_samples": True}, None),
+        ("grpo", {"use_routing_replay": True}, False),  # R2 replays what that pass records
+        ("grpo-r3", {"use_routing_replay": True, "use_rollout_routing_replay": True}, True),
     ],
 )
 @pytest.mark.parametrize("of_the_script", [False, True])
-def test_the_pass_before_training_follows_from_the_method_whatever_the_script_says(
-    known_slime, method, steps, spared, of_the_script
-):
-    args = of_a_script(method, use_rollout_logprobs=of_the_script, global_batch_size=8 // steps)
-    train_hooks.install(args)
-    assert args.use_rollout_logprobs is spared
+def test_the_pass_before_training_is_made_where_something_reads_it(method, flags, spared, of_the_script):
+    args = of_a_script(method, use_rollout_logprobs=of_the_script, **flags)
+    settle_flags(args)
+    assert args.use_rollout_logprobs is (of_the_script if spared is None else spared)
     assert args.keep_old_actor is False, "slime would score a batch by that copy"
 
 
@@ -136,7 +139,7 @@ def test_the_threshold_of_the_step_is_taken_from_the_batch(known_slime, monkeypa
     monkeypatch.setattr(step, "step_threshold", lambda args, data, actor: torch.tensor(0.5))
     train_hooks.install(args)
     train_hooks.postprocess(args, 0, data)
-    assert step.current().threshold == 0.5 and step.current().steps == 1
+    assert step.current().threshold == 0.5 and step.current().steps == 1 and args.keep_old_actor is False
 
 
 def test_under_our_driver_the_hooks_have_nothing_to_do():

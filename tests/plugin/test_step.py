@@ -3,6 +3,7 @@ and the rows of metrics.jsonl."""
 
 from __future__ import annotations
 
+import os
 import pickle
 from types import SimpleNamespace
 
@@ -150,7 +151,7 @@ class Actor:
         self.log_probs = log_probs
 
     def compute_log_prob(self, data_iterator, num_microbatches, store_prefix=""):
-        assert num_microbatches == [2]
+        assert num_microbatches == [2] and os.environ["ROUTING_REPLAY_STAGE"] == "replay_forward"
         return {f"{store_prefix}log_probs": self.log_probs}
 
 
@@ -161,14 +162,15 @@ def take(layout, args, data, actor):
 
 
 @pytest.mark.parametrize("denominator", ["checkpoint", "rollout"])
-def test_a_pass_of_our_own_where_slime_makes_none(slimes_loss, denominator: str) -> None:
+def test_a_pass_of_our_own_where_slime_makes_none(slimes_loss, monkeypatch, denominator: str) -> None:
     """Under `checkpoint` slime's log_probs are those of the generating weights; under `rollout` with
-    --use-rollout-logprobs slime has none."""
+    --use-rollout-logprobs slime has none. R2 records in slime's pass, and the training replays that."""
+    monkeypatch.setenv("ROUTING_REPLAY_STAGE", "record")
     problem = make_problem()
     now = [values + 0.1 * torch.randn(len(values)) for values in problem.log_probs]
     spared = denominator == "rollout"
     section = {"base": "grpo", "sat": {"scope": "step"}, "denominator": denominator}
-    args = make_args({"method": section}, keep_old_actor=not spared, use_rollout_logprobs=spared)
+    args = make_args({"method": section}, use_rollout_logprobs=spared, use_routing_replay=True)
     data = {
         "total_lengths": problem.total_lengths,
         "response_lengths": problem.response_lengths,
