@@ -101,6 +101,6 @@ class SatTrainRayActor(MegatronTrainRayActor):
         return scored
 
     def _after_scoring(self, args: Namespace, rollout_id: int, rollout_data: dict[str, Any]) -> None:
-        self.state.scored(args, rollout_data, self)
-        if self._postprocess is not None:
+        if self._postprocess is not None:  # it may mask tokens, which the threshold then leaves out
             self._postprocess(args, rollout_id, rollout_data)
+        self.state.scored(args, rollout_data, self)

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from fake_slime import import_slime
 from slime_step import Layout, facts_of_rank, make_args, make_problem, on_ranks
 
 from sat_slime.config.jsonl import read_rows
@@ -189,6 +190,15 @@ def test_a_pass_of_our_own_where_slime_makes_none(slimes_loss, monkeypatch, deno
 
     with pytest.raises(RuntimeError, match=r"train_hooks\.install"):
         on_ranks(Layout(), take, args, data, None)
+
+
+def test_the_threshold_is_of_the_tokens_that_a_hook_of_the_users_leaves(slimes_loss) -> None:
+    (module,), seen = import_slime("sat_slime.plugin.actor"), []
+    actor = module.SatTrainRayActor.__new__(module.SatTrainRayActor)
+    actor.state = SimpleNamespace(scored=lambda args, data, actor: seen.append(data["loss_masks"]))
+    actor._postprocess = lambda args, rollout, data: data.update(loss_masks="theirs")
+    actor._after_scoring(make_args(), 0, {"loss_masks": "slime's"})
+    assert seen == ["theirs"]
 
 
 def test_a_threshold_does_not_outlive_its_step() -> None:
