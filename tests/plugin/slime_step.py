@@ -103,7 +103,7 @@ def make_args(sat_slime: Any = "grpo", **changes: Any) -> Namespace:
     off = (
         *("use_rollout_logprobs", "keep_old_actor", "use_rollout_routing_replay", "use_kl_loss", "use_unbiased_kl"),
         *("use_opsm", "use_tis", "get_mismatch_metrics", "calculate_per_token_loss", "recompute_loss_function"),
-        "allgather_cp",
+        *("allgather_cp", "debug_rollout_only", "debug_train_only"),
     )
     values: dict[str, Any] = dict.fromkeys(unset) | dict.fromkeys(off, False)
     values |= {

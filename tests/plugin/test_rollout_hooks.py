@@ -249,6 +249,8 @@ def test_responses_of_weights_that_the_driver_never_sent_are_not_trained(samples
     samples[3].weight_versions = ["default"]
     with pytest.raises(RuntimeError, match=rf"rollout 5: 1 of {len(samples)} responses are of weights .* never sent"):
         log_rollout(5, args, samples, {}, 1.0)
+    for flag in ("debug_rollout_only", "debug_train_only"):  # no trainer, or no engine: nothing is ever pushed
+        assert log_rollout(5, make_args(**{flag: True}), samples, None, 1.0) is False
 
 
 def test_one_bad_response_does_not_end_a_rollout_and_two_in_a_hundred_do(samples):
