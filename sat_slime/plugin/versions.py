@@ -99,6 +99,9 @@ def send_origins(samples: Sequence[Any], rollout_metrics: Mapping[str, float] | 
     """
     if not samples:
         return "there are no samples"
+    for sample in samples:
+        if isinstance((sample.metadata or {}).get(CARRIER), Origin):  # it is trained on once more
+            sample.metadata = {key: value for key, value in sample.metadata.items() if key != CARRIER}
     if any(CARRIER in (sample.metadata or {}) for sample in samples):
         return f"the samples use metadata[{CARRIER!r}] themselves"
     try:

@@ -253,6 +253,16 @@ def test_responses_of_weights_that_the_driver_never_sent_are_not_trained(samples
         assert log_rollout(5, make_args(**{flag: True}), samples, None, 1.0) is False
 
 
+def test_samples_that_are_trained_on_again_carry_versions_with_the_new_ones(samples):
+    """A rollout function of one's own may replay some. slime asks the first sample whether all have a round number."""
+    log_rollout(5, make_args(), samples[:8], {}, 1.0)
+    log_rollout(6, make_args(), samples[:16], {}, 2.0)
+    assert {s.metadata["round_number"].rollout_metrics["time/rollout"] for s in samples[:16]} == {2.0}
+    samples[20].weight_versions = []
+    log_rollout(7, make_args(), [*samples[:8], *samples[16:]], {}, 3.0)
+    assert not any("round_number" in sample.metadata for sample in [*samples[:8], *samples[16:]])
+
+
 def test_one_bad_response_does_not_end_a_rollout_and_two_in_a_hundred_do(samples):
     metrics: dict[str, Any] = {}
     args = make_args()
