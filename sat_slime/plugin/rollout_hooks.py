@@ -240,13 +240,14 @@ def _scores(args: Namespace, dataset: str, result: dict[str, Any]) -> dict[str, 
         evaluated.name: evaluated.n_samples_per_eval_prompt for evaluated in getattr(args, "eval_datasets", None) or []
     }
     samples = named.get(dataset) or getattr(args, "n_samples_per_eval_prompt", None) or 1
-    if len(rewards) % samples:
+    answers = result.get("samples") or []
+    told = [sample.index for sample in answers if sample.index is not None]
+    if len(rewards) % samples or len(set(told)) < len(told):  # an agent made several samples of one
         logger.warning(
             "evaluation of %s: %d rewards are not %d samples a problem, so that only their mean is known",
             *(dataset, len(rewards), samples),
         )
         return {"accuracy": sum(rewards) / len(rewards), "n_samples": len(rewards)}
-    answers = result.get("samples") or []
     verdicts = ((sample.metadata or {}).get(reward.VERDICT) for sample in answers)
     reasons = [reason for reason in verdicts if reason is not None]
 

@@ -381,6 +381,9 @@ def test_responses_that_no_problems_share_evenly_have_their_mean_alone(evaluate,
     assert (row["accuracy"], row["n_samples"], row["weights_step"]) == (0.25, 4, 0)
     assert "accuracy/low_samples" not in row and "4 rewards are not 3 samples a problem" in caplog.text
 
+    *_, row = evaluate(5, n_samples_per_eval_prompt=2, change=lambda data: setattr(data["samples"][3], "index", 2))
+    assert (row["accuracy"], "n_problems" in row) == (0.25, False), "an agent made two samples of the third"
+
 
 def test_a_resumed_run_replaces_the_evaluations_after_its_checkpoint(evaluate, tmp_path):
     path = tmp_path / "run" / "eval.jsonl"
