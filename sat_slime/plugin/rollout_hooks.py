@@ -194,10 +194,12 @@ def _count_left_out(samples: Sequence[Any], rollout_id: int) -> dict[str, float]
     if len(faults) > max(1, MAX_REJECTED * len(samples)):
         (reason, _), *_ = reasons.most_common(1)
         first = next(sample for sample in faults if sample.metadata[FAULT].startswith(reason))
+        missing = "the generate function has to give rollout_log_probs" if reason == "log_probs_missing" else ""
         raise RuntimeError(
             f"rollout {rollout_id}: {len(faults)} of {len(samples)} samples cannot be trained on "
             f"({', '.join(f'{name} {count}' for name, count in reasons.most_common())}), first sample "
-            f"{_name(first, rollout_id)}: {first.metadata[FAULT]}: an engine or its weights are damaged, see its log"
+            f"{_name(first, rollout_id)}: {first.metadata[FAULT]}: "
+            + (missing or "an engine or its weights are damaged, see its log")
         )
     by_reason = {f"rollout/rejected/{name}": float(count) for name, count in reasons.items()}
     return {"rollout/rejected": float(len(faults)), **by_reason}

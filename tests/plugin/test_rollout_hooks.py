@@ -94,6 +94,10 @@ def test_log_probs_that_no_one_reads_may_be_missing(sample_class, method):
     missing = make_sample(sample_class, rollout_log_probs=None)
     args = make_args(use_rollout_routing_replay=False, use_rollout_logprobs=False, sat_slime={"method": method})
     assert (judged(missing, args) == "log_probs_missing") == (method != {"denominator": "trainer"})
+    if method == "sat-grpo":
+        on_sample(args, missing)
+        with pytest.raises(RuntimeError, match="has to give rollout_log_probs"):
+            log_rollout(5, args, [missing, missing], None, 1.0)
 
 
 @pytest.mark.parametrize(
