@@ -80,12 +80,9 @@ def read_plugin(value: Any) -> PluginConfig:
 
 def not_in_a_script(method: Method) -> list[str]:
     """Return a line for everything that keeps a method from slime's own training scripts."""
-    errors = []
-    if method.denominator == "checkpoint":
-        errors.append(f"{method.name} is over the weights that generated each batch, {ONLY_OUR_DRIVER}")
-    if needs := needs_versions(method):
-        errors.append(f"{needs}, {ONLY_OUR_DRIVER}")
-    return errors
+    is_split = method.denominator == "checkpoint"
+    over = f"{method.name} is over the weights that generated each batch" if is_split else None
+    return [f"{reason}, {ONLY_OUR_DRIVER}" for reason in (over, needs_versions(method)) if reason]
 
 
 def in_words(method: Method) -> str:
@@ -124,11 +121,9 @@ def plugin_findings(file: Path, flags: Iterable[str]) -> Iterator[Finding]:
         if key not in values or (key == "loss_type" and values[key] != value):
             errors.append(f"{key} is {values.get(key, 'not set')}: set it to {expected}")
     if method.routing_replay != all(values.get(key) is True for key in R3):
-        errors.append(
-            f"{KEY}.method has {'r3' if method.routing_replay else 'no r3'}: "
-            f"{'set' if method.routing_replay else 'leave out'} {' and '.join(R3)}"
-            f"{' to true' if method.routing_replay else ', or add -r3 to the method'}"
-        )
+        both = " and ".join(R3)
+        fault = f"r3: set {both} to true" if method.routing_replay else f"no r3: leave out {both}, or add -r3 to it"
+        errors.append(f"{KEY}.method has {fault}")
     for key, remedy in NOT_UNDER_CUSTOM_LOSS.items():
         if values.get(key):
             errors.append(f"{key} is set: {remedy}, and leave this out")

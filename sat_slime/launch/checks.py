@@ -50,13 +50,9 @@ def secret_errors(config: SlimeConfig) -> list[str]:
 
 def called_functions(command: Sequence[str]) -> list[str]:
     """Return the dotted paths of the functions that slime will call: the values of its flags that end in -path."""
-    return list(
-        dict.fromkeys(
-            value
-            for flag, value in itertools.pairwise(command)
-            if flag.startswith("--") and flag.endswith("-path") and DOTTED_PATH.match(value)
-        )
-    )
+    pairs = itertools.pairwise(command)
+    paths = (value for flag, value in pairs if re.fullmatch("--.*-path", flag) and DOTTED_PATH.match(value))
+    return list(dict.fromkeys(paths))
 
 
 # ----------------------------------------------------------------------------------------------- without a cluster

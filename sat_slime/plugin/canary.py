@@ -52,12 +52,10 @@ def no_canary(args: Namespace) -> list[str]:
             "pipeline-rank or --pipeline-model-parallel-layout), and pipeline.canary is not none: its one micro-batch "
             "cannot pass through them: leave the flag out, or set pipeline.canary to none"
         )
-    given = {name: getattr(args, name.replace("-", "_"), None) for name in NO_CANARY}
     return errors + [
-        f"--{name} is set, and pipeline.canary is not none: {NO_CANARY[name]}: leave the flag out, or set "
-        "pipeline.canary to none"
-        for name, value in given.items()
-        if value
+        f"--{name} is set, and pipeline.canary is not none: {why}: leave the flag out, or set pipeline.canary to none"
+        for name, why in NO_CANARY.items()
+        if getattr(args, name.replace("-", "_"), None)
     ]
 
 

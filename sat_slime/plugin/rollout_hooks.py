@@ -231,7 +231,7 @@ def log_eval(
     if verified := reward.drain_metrics("eval/verifier/"):  # `eval/NAME` would be a data set's score
         _track(args, verified | slime_step)
     if config.run_dir is not None:
-        _eval_file(config.run_dir).append(rows)
+        _eval_file(Path(config.run_dir) / "eval.jsonl").append(rows)
     return False
 
 
@@ -264,9 +264,7 @@ def _scores(args: Namespace, dataset: str, result: dict[str, Any]) -> dict[str, 
     )
 
 
-@functools.cache
-def _eval_file(run_dir: str) -> StepFile:
-    return StepFile(Path(run_dir) / "eval.jsonl")
+_eval_file = functools.cache(StepFile)
 
 
 def _weights_step(samples: Sequence[Any], dataset: str) -> int | None:

@@ -91,40 +91,32 @@ def _method(args: Namespace, config: PluginConfig) -> Method:
     method, errors = build_method(config.method), []
     region = method.clip
     if region is not None:
-        flags = {
-            "eps_low": ("eps_clip", args.eps_clip),
-            "eps_high": ("eps_clip_high", args.eps_clip_high),
-            "dual": ("eps_clip_c", args.eps_clip_c),
-        }
-        in_section = _written_clip(args)
-        for field, (flag, value) in flags.items():
-            ours = getattr(region, field)
-            if field in in_section and ours != value:
+        flags = {"eps_low": "eps_clip", "eps_high": "eps_clip_high", "dual": "eps_clip_c"}
+        radii = {field: getattr(args, flag) for field, flag in flags.items()}
+        for field in _written_clip(args):
+            if field in radii and (ours := getattr(region, field)) != radii[field]:
+                flag = flags[field].replace("_", "-")
                 errors.append(
-                    f"{KEY}.method.clip.{field} is {ours}, but slime's --{flag.replace('_', '-')} is {value}: give "
-                    "them one value, or leave the first out"
+                    f"{KEY}.method.clip.{field} is {ours}, but slime's --{flag} is {radii[field]}: give them one "
+                    "value, or leave the first out"
                 )
-        method = dataclasses.replace(
-            method,
-            clip=dataclasses.replace(region, **{field: value for field, (_, value) in flags.items()}),
-        )
+        method = dataclasses.replace(method, clip=dataclasses.replace(region, **radii))
     for flag, remedy in NOT_UNDER_CUSTOM_LOSS.items():
         if getattr(args, flag, None):
             errors.append(f"--{flag.replace('_', '-')} is set: {remedy}")
     method, more = _with_replays(args, method)
     errors += more
+    hook, steps = "custom_rollout_log_function_path", steps_per_rollout(args)
     if not getattr(args, DRIVEN, False):
         errors += [f"{KEY}.method: {line}" for line in not_in_a_script(method)]
-    steps = steps_per_rollout(args)
+    elif (needs := needs_versions(method)) and getattr(args, hook, None) is None:
+        errors.append(f"{needs}, which a hook tells: add --{hook.replace('_', '-')} {CALLED[hook]}")
     if method.judge and method.threshold_is_of_the_step and steps > 1:
         scope = f"{KEY}.method.{section_name(method, method.judge)}.scope"
         errors.append(
             f"{scope} is step with {steps} optimizer steps per rollout: the threshold is taken before the first of "
             "them and would be stale for the others; use one step per rollout, or scope microbatch"
         )
-    hook, driven = "custom_rollout_log_function_path", getattr(args, DRIVEN, False)
-    if driven and (needs := needs_versions(method)) and getattr(args, hook, None) is None:
-        errors.append(f"{needs}, which a hook tells: add --{hook.replace('_', '-')} {CALLED[hook]}")
     try:
         check_method(method, steps)
     except ValueError as error:

@@ -33,7 +33,6 @@ from sat_slime.objective.metrics import gather, slime_names
 from sat_slime.plugin import r3, versions
 from sat_slime.plugin.compat import is_newest, locate, wrap_once
 from sat_slime.plugin.settings import plugin_config, plugin_method
-from sat_slime.plugin.versions import Origin
 
 logger = logging.getLogger(__name__)
 
@@ -87,8 +86,8 @@ class TrainerState:
         lengths = rollout_data["response_lengths"]
         self.token_lags, self.steps_on_batch = None, 0
         if origins is not None:
-            of_tokens = [_token_versions(origin, length) for origin, length in zip(origins, lengths, strict=True)]
-            self.token_lags = [self.steps - known for known in of_tokens]
+            known = [origin.parts or ((n, origin.oldest),) for origin, n in zip(origins, lengths, strict=True)]
+            self.token_lags = [torch.cat([torch.full((n,), self.steps - v) for n, v in parts]) for parts in known]
         self.batch_metrics = _reduced(lengths, self.token_lags, rollout_data.get("loss_masks"))
         if origins:
             self.batch_metrics |= origins[0].rollout_metrics or {}
@@ -190,11 +189,6 @@ class TrainerState:
         self.threshold = None
         self.steps_on_batch += 1
         return metrics
-
-
-def _token_versions(origin: Origin, length: int) -> Tensor:
-    """Return the (T,) version of each token of a response."""
-    return torch.cat([torch.full((n,), version) for n, version in origin.parts or ((length, origin.oldest),)])
 
 
 def _reduced(lengths: list[int], lags: list[Tensor] | None, masks: list[Tensor] | None = None) -> dict[str, float]:

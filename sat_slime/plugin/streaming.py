@@ -61,17 +61,12 @@ class StreamingDataSource(RolloutDataSourceWithBuffer):
         if errors := streaming_errors(args, plugin_config(args)):
             raise ConfigError(*errors)
         super().__init__(args)
-        bound = StalenessBound(
-            plugin_config(args).driver.max_staleness, steps_per_rollout(args), args.rollout_batch_size
-        )
+        driver = plugin_config(args).driver
+        bound = StalenessBound(driver.max_staleness, steps_per_rollout(args), args.rollout_batch_size)
         self.stream: Stream[Samples, Samples] = Stream(
-            bound,
-            args.num_rollout,
-            lambda _: next(iter(self.get_samples(1)), None),
-            over_age=plugin_config(args).driver.over_age,
+            bound, args.num_rollout, lambda _: next(iter(self.get_samples(1)), None), over_age=driver.over_age
         )
-        lag = max(plugin_config(args).driver.lag, 1)
-        self.generation = Generation(self.stream, lag, self)
+        self.generation = Generation(self.stream, max(driver.lag, 1), self)
 
     @property
     def slots(self) -> int:
