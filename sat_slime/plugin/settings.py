@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from sat_slime.config.method_section import build_method, section_name
 from sat_slime.config.plugin_file import CALLED, KEY, NOT_UNDER_CUSTOM_LOSS, not_in_a_script, read_plugin
-from sat_slime.config.rules import needs_versions, spares_recompute
+from sat_slime.config.rules import ONE_COPY, needs_versions, spares_recompute
 from sat_slime.config.slime_schema import PluginConfig
 from sat_slime.config.source import ConfigError
 from sat_slime.objective import Method, check_method, compose
@@ -111,6 +111,9 @@ def _method(args: Namespace, config: PluginConfig) -> Method:
         errors += [f"{KEY}.method: {line}" for line in not_in_a_script(method)]
     elif (needs := needs_versions(method)) and getattr(args, hook, None) is None:
         errors.append(f"{needs}, which a hook tells: add --{hook.replace('_', '-')} {CALLED[hook]}")
+    resumes = config.driver.mode == "streaming" or getattr(args, "partial_rollout", False)
+    if method.denominator == "checkpoint" and resumes:
+        errors.append(f"{KEY}.method.denominator is checkpoint, but {ONE_COPY}: set it to rollout")
     if method.judge and method.threshold_is_of_the_step and steps > 1:
         scope = f"{KEY}.method.{section_name(method, method.judge)}.scope"
         errors.append(

@@ -67,6 +67,7 @@ def test_arguments_that_were_read_are_pickled_without_a_class_of_this_package() 
             {"custom_rollout_log_function_path": None},
             "the lag of every token.*log_rollout",
         ),
+        ("sat-grpo-tis", {"partial_rollout": True}, "denominator is checkpoint.*response may be of several weights"),
         ("grpo-topp", {}, "--rollout-top-p is 1: there is no mask"),
     ],
 )
