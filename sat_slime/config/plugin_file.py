@@ -45,6 +45,8 @@ NOT_UNDER_CUSTOM_LOSS = {
     "custom_tis_function_path": "slime leaves it out of a custom loss: use `tis` or `base: icepop` in the method",
 }
 """slime's arguments that it would silently ignore."""
+MADE_BEFORE = {"eps_clip": "eps_clip_high", "num_steps_per_rollout": "global_batch_size"}
+"""slime's arguments of which it has made others when it reads the file, each with one of those."""
 LISTS = ("rollout_sample_hook_path",)
 """slime's arguments that are lists."""
 ONLY_OUR_DRIVER = (
@@ -127,6 +129,9 @@ def plugin_findings(file: Path, flags: Iterable[str]) -> Iterator[Finding]:
     for key, remedy in NOT_UNDER_CUSTOM_LOSS.items():
         if values.get(key):
             errors.append(f"{key} is set: {remedy}, and leave this out")
+    for key, made in MADE_BEFORE.items():
+        if key in values and made not in values:
+            errors.append(f"{key} is set: slime has made {made} of the script's before: give it in the script")
     names, warnings = [KEY, *(flag.removeprefix("--").replace("-", "_") for flag in flags)], []
     for key in (key for key in map(str, values) if key not in names):
         close = difflib.get_close_matches(key, names, n=1, cutoff=0.8)

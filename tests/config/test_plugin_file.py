@@ -49,6 +49,7 @@ def test_a_method_that_cannot_run_there_gets_no_file(name, says):
         ({"sat_slime": {"method": {"base": "gspo", "sat": True, "denominator": "trainer"}}}, "identically 1"),
         ({"loss_type": "policy_loss"}, "loss_type is policy_loss: set it to custom_loss"),
         ({"rollout_data_postprocess_path": ...}, "rollout_data_postprocess_path is not set"),
+        ({"eps_clip": 0.3}, "eps_clip is set: slime has made eps_clip_high of the script's"),
         ({"use_tis": True}, "use_tis is set: slime leaves it out of a custom loss: use `tis: true` in the method"),
         ({"use_opsm": True}, "use_opsm is set: .*`opsm: true`"),
         ({"custom_tis_function_path": "mine.tis"}, "custom_tis_function_path is set: .*`base: icepop`"),
@@ -62,7 +63,7 @@ def test_faults_of_a_file_are_told_with_their_remedy(tmp_path, change, says):
 
 
 def test_a_misspelt_key_is_doubted_and_an_own_one_is_not(tmp_path):
-    own = "eps_clip: 0.1\ngradient_accumulation_fusion: false\nmy_reward_scale: 2\n"
+    own = "eps_clip: 0.1\neps_clip_high: 0.1\ngradient_accumulation_fusion: false\nmy_reward_scale: 2\n"
     doubted, sound = findings(tmp_path, plugin_file("sat-gspo") + own + "eps_clp: 0.1\n")
     assert doubted.mark == "WARN" and doubted.detail.startswith("eps_clp is no flag of slime's"), doubted
     assert doubted.detail.endswith("did you mean eps_clip?") and sound.mark == "OK"
