@@ -49,8 +49,12 @@ NOT_HERE = {
     "colocate": "training and generation run side by side: give each GPUs of its own",
     "release_train": "the trainer is needed throughout: leave it out",
     "keep_old_actor": "denominator checkpoint keeps the weights that it needs without it: leave it out",
+    "update_weights_interval": "driver.lag says when weights are pushed: leave it out",
+    "update_weight_transport": "such pushes are numbered one by one, and lags count optimizer steps: leave it out",
 }
 """Flags of slime that mean another order than this one."""
+USUAL = {"update_weights_interval": 1, "update_weight_transport": "nccl"}
+"""Values of those that are no switches with which they do not."""
 SETUP_WORKER = "sat_slime.plugin.compat.claim_ports"
 """Run first by each process that Ray starts. Of this module, which is `__main__` where a run goes, Ray would find
 nothing."""
@@ -62,15 +66,11 @@ def take_over(args: Namespace) -> None:
     Raises:
         ConfigError: faults of the plugin's section, and flags that mean another order; a line each.
     """
-    errors = [
-        f"--{flag.replace('_', '-')} is set: {remedy}" for flag, remedy in NOT_HERE.items() if getattr(args, flag, None)
-    ]
-    if getattr(args, "update_weight_transport", "nccl") == "disk":
-        errors.append(
-            "--update-weight-transport is disk: such pushes are numbered one by one, and lags count optimizer steps: "
-            "leave it out"
-        )
-    if errors:
+    if errors := [
+        f"--{flag.replace('_', '-')} is {'set' if value is True else value}: {remedy}"
+        for flag, remedy in NOT_HERE.items()
+        if (value := getattr(args, flag, None)) not in (None, False, USUAL.get(flag))
+    ]:
         raise ConfigError(*errors)
     setattr(args, DRIVEN, True)
     settle_flags(args)

@@ -173,13 +173,15 @@ def test_the_parts_of_each_iteration_are_timed(monkeypatch, tmp_path):
 
 def test_arguments_are_marked_as_driven_unless_a_flag_means_another_order():
     flags = {"sat_slime": "grpo", "sat_slime_driven": False, "use_rollout_routing_replay": False}
-    driver.take_over(args := make_args(**flags))
+    driver.take_over(args := make_args(**flags, **driver.USUAL))
     assert getattr(args, DRIVEN) is True
-    for flag in driver.NOT_HERE:
+    for flag in driver.NOT_HERE.keys() - driver.USUAL:
         with pytest.raises(ConfigError, match=f"--{flag.replace('_', '-')} is set: "):
             driver.take_over(make_args(**{**flags, flag: True}))
-    with pytest.raises(ConfigError, match=r"--update-weight-transport is disk: .* leave it out"):
-        driver.take_over(make_args(**flags, update_weight_transport="disk"))
+    with pytest.raises(
+        ConfigError, match=r"-interval is 4: driver\.lag says .*\n--.*-transport is disk: .* leave it out"
+    ):
+        driver.take_over(make_args(**flags, update_weight_transport="disk", update_weights_interval=4))
 
 
 def test_the_runs_hosts_are_excepted_from_a_proxy(monkeypatch):
