@@ -458,6 +458,11 @@ def _values(config: SlimeConfig) -> Iterator[str]:
             f"slime.rm-type is {config.data.reward}, which gives score, acc and pred, and slime fails at the first "
             "batch without the one to train on: set slime.reward-key to score"
         )
+    if flags.get("reward-key") and (config.data.function or "").startswith("sat_slime.plugin."):
+        yield (
+            f"slime.reward-key is {flags['reward-key']}, but slime.custom-rm-path {config.data.function} gives a "
+            "number, of which slime can take no part, and fails at the first batch: set it to null"
+        )
     for name in ("rollout-top-k", "eval-top-k"):
         if (value := flags.get(name)) is not None and value < 1 and value != -1:
             yield f"slime.{name} is {value}, and SGLang refuses every request with it: set it to -1 for all tokens"
@@ -492,7 +497,7 @@ WHEN: dict[str, Callable[[SlimeConfig], bool]] = {
     "method.r3 true": lambda config: config.method.r3,
     "pipeline.mode streaming": lambda config: config.pipeline.mode == "streaming",
     "denominator checkpoint": lambda config: build_method(config.method).denominator == "checkpoint",
-    "slime.eval-prompt-data": lambda config: bool(config.eval.prompts),
+    "slime.eval-prompt-data": lambda config: bool(config.eval.prompts and config.eval.every_n_iterations),
     "slime.save-interval": lambda config: config.checkpoint.every_n_iterations > 0,
 }
 """The circumstances under which rules hold, in words."""
@@ -544,6 +549,7 @@ ERRORS = (
     Rule(DRAWN, NOTHING, when=STREAMING),
     Rule("partial-rollout", ONE_COPY, "leave it out, or set method.denominator to rollout", SPLIT),
     Rule("eval-config", "slime evaluates only on that file's sets", "leave one of them out", OWN_SETS),
+    Rule("group-rm", "slime rewards no group in an evaluation, and fails there", "leave one of them out", OWN_SETS),
     Rule("save-retain-interval", "slime counts from 0, and Megatron deletes all but the newest checkpoint", KEEP),
     Rule("start-rollout-id", "every resume would start at that iteration with newer weights", GO_BACK),
     Rule("ckpt-step", "every resume would load that checkpoint again", GO_BACK),
@@ -556,7 +562,9 @@ KEPT = "it has to keep routes and weight version of each answer, as Sample.appen
 DROPS = "the trainer drops tokens from full experts, the engines drop none, and their probabilities differ"
 FP8 = "the engines' policy is not the trainer's, and the ratio carries the difference"
 PLACE = f"it has no {ITERATIONS_PLACE}, and each file takes the place of the one before"
+CARRIED = "without metadata['round_number'] of each sample, as round_number, lags are unknown"
 WARNINGS = (
+    Rule("custom-convert-samples-to-train-data-path", CARRIED, "see that it keeps that"),
     Rule("custom-generate-function-path", KEPT, "see that it does", R3),
     Rule("custom-generate-function-path", KEPT, "see that it does", STREAMING),
     # at 0 all of them; Megatron takes a negative one for none

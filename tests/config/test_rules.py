@@ -56,6 +56,9 @@ rollout-stop-token-ids=[151643,999999] | slime.rollout-stop-token-ids has 999999
 # slime/rollout/rm_hub/__init__.py:41
 # slime/rollout/rm_hub/math_dapo_utils.py:compute_score
 rm-type=dapo custom-rm-path=false | slime.rm-type is dapo | slime.reward-key to score
+reward-key=score custom-rm-path=sat_slime.plugin.reward.default | slime.reward-key is score | set it to null
+# slime/rollout/sglang_rollout.py:eval_rollout
+group-rm=true | slime.group-rm is true with slime.eval-prompt-data
 # megatron/training/checkpointing.py:726
 save=/m ref-load=/m | slime.save is /m, which slime.ref-load is too | set it to null
 method=sat-gspo method.denominator=trainer | sat-gspo: with denominator trainer | identically 1
@@ -106,6 +109,8 @@ method.r3=true custom-generate-function-path=a.b | slime.custom-generate-functio
 # sat_slime/plugin/generation.py:_oldest
 pipeline.mode=streaming pipeline.lag=1 pipeline.iterations=8 custom-generate-function-path=a.b \
     | slime.custom-generate-function-path is a.b with pipeline.mode streaming | version
+# slime/ray/rollout.py:_convert_samples_to_train_data
+custom-convert-samples-to-train-data-path=a.b | slime.custom-convert-samples-to-train-data-path is a.b | round_number
 # megatron/core/transformer/moe/router.py:592
 moe-expert-capacity-factor=1.0 | slime.moe-expert-capacity-factor is 1.0 | drops tokens
 sglang-kv-cache-dtype=fp8_e4m3 | slime.sglang-kv-cache-dtype is fp8_e4m3 | not the trainer's
@@ -165,6 +170,7 @@ rm-type=dapo custom-rm-path=false reward-key=score
 partial-rollout=true
 sglang-max-total-tokens=40000
 eval-config=/e.yaml eval-prompt-data=null
+group-rm=true eval-interval=0
 save=/m/checkpoints ref-load=/m
 rollout-stop-token-ids=[151645]
 """.strip().splitlines()
