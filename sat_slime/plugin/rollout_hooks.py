@@ -238,9 +238,7 @@ def log_eval(
 def _scores(args: Namespace, dataset: str, result: dict[str, Any]) -> dict[str, Any]:
     """Return the scores of one data set's responses. slime has the samples of a problem one after another."""
     rewards = result["rewards"]
-    named = {
-        evaluated.name: evaluated.n_samples_per_eval_prompt for evaluated in getattr(args, "eval_datasets", None) or []
-    }
+    named = {one.name: one.n_samples_per_eval_prompt for one in getattr(args, "eval_datasets", None) or []}
     samples = named.get(dataset) or getattr(args, "n_samples_per_eval_prompt", None) or 1
     answers = result.get("samples") or []
     told = [sample.index for sample in answers if sample.index is not None]
@@ -250,8 +248,7 @@ def _scores(args: Namespace, dataset: str, result: dict[str, Any]) -> dict[str, 
             *(dataset, len(rewards), samples),
         )
         return {"accuracy": sum(rewards) / len(rewards), "n_samples": len(rewards)}
-    verdicts = ((sample.metadata or {}).get(reward.VERDICT) for sample in answers)
-    reasons = [reason for reason in verdicts if reason is not None]
+    reasons = [verdict for one in answers if (verdict := (one.metadata or {}).get(reward.VERDICT)) is not None]
 
     def by_problem(values: Sequence[Any]) -> np.ndarray | None:
         return np.array(values).reshape(-1, samples) if len(values) == len(rewards) else None

@@ -88,6 +88,9 @@ class TrainerState:
         if origins is not None:
             known = [origin.parts or ((n, origin.oldest),) for origin, n in zip(origins, lengths, strict=True)]
             self.token_lags = [torch.cat([torch.full((n,), self.steps - v) for n, v in parts]) for parts in known]
+            if any((lags < 0).any() for lags in self.token_lags):
+                logger.warning("sat_slime: lag is unknown: the batch is of weights newer than step %d", self.steps)
+                self.token_lags = None
         self.batch_metrics = _reduced(lengths, self.token_lags, rollout_data.get("loss_masks"))
         if origins:
             self.batch_metrics |= origins[0].rollout_metrics or {}

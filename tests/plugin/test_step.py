@@ -52,9 +52,10 @@ def test_lags_reach_their_response() -> None:
     assert [lags.tolist() for lags in told_lags(turned)] == [[5, 5, 5], [2] * 5]
 
 
-def test_a_batch_without_them_is_not_trained_on(caplog) -> None:
+@pytest.mark.parametrize("version", ["odd", "10"])
+def test_a_batch_without_them_is_not_trained_on(caplog, version) -> None:
     args, state = make_args(A3PO), TrainerState(steps=9)
-    data = batch_of(args, samples_of(["odd"]))  # no version of ours
+    data = batch_of(args, samples_of([version]))  # no version of ours, or one that another run had pushed
     state.begin(data)
     with pytest.raises(RuntimeError, match=rf"{A3PO} needs the lags of the responses.*`lag is unknown`"):
         state.scored(args, data)
