@@ -175,8 +175,7 @@ def log_rollout(
                 "(version default): an engine started again by itself, or another run's took its address. They are not "
                 "trained: go on from the checkpoint (--resume, or cluster.restarts)"
             )
-        told = rollout_extra_metrics or {}
-        metrics = left_out | {key: value for key, value in told.items() if key.startswith(STREAM_METRICS)}
+        metrics = left_out | {k: v for k, v in (rollout_extra_metrics or {}).items() if k.startswith(STREAM_METRICS)}
         if plugin_config(args).driver.mode == "batch":  # in mode streaming it is the wait for a batch
             metrics["time/rollout"] = rollout_time
         if reason := versions.send_origins(samples, metrics):
@@ -280,5 +279,4 @@ def _weights_step(samples: Sequence[Any], dataset: str) -> int | None:
 
 def _track(args: Namespace, metrics: dict[str, Any]) -> None:
     """Sends metrics to slime's TensorBoard and Weights & Biases; the one key that ends in /step is their x axis."""
-    step_key = next(key for key in metrics if key.endswith("/step"))
-    slime_function("log")(args, metrics, step_key=step_key)
+    slime_function("log")(args, metrics, step_key=next(key for key in metrics if key.endswith("/step")))

@@ -111,8 +111,7 @@ def _method(args: Namespace, config: PluginConfig) -> Method:
         errors += [f"{KEY}.method: {line}" for line in not_in_a_script(method)]
     elif (needs := needs_versions(method)) and getattr(args, hook, None) is None:
         errors.append(f"{needs}, which a hook tells: add --{hook.replace('_', '-')} {CALLED[hook]}")
-    resumes = config.driver.mode == "streaming" or getattr(args, "partial_rollout", False)
-    if method.denominator == "checkpoint" and resumes:
+    if method.denominator == "checkpoint" and (config.driver.mode == "streaming" or vars(args).get("partial_rollout")):
         errors.append(f"{KEY}.method.denominator is checkpoint, but {ONE_COPY}: set it to rollout")
     if method.judge and method.threshold_is_of_the_step and steps > 1:
         scope = f"{KEY}.method.{section_name(method, method.judge)}.scope"

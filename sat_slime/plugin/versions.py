@@ -61,10 +61,13 @@ def steps_of(versions: Iterable[Any]) -> list[int]:
 
 
 def note_interruption(sample: Any) -> None:
-    """Keeps the length at which a push cut a sample off. The sample hook calls it, at each interruption. An answer that
-    was cut off before its first token comes without a version from some engines, and is none then."""
+    """Keeps the length at which a push cut a sample off. The sample hook calls it, at each interruption. An answer
+    without a token may come without a version, and is none then. Tokens come without one where slime itself breaks a
+    stream off: they are not of the version of those that follow."""
     metadata = sample.metadata or {}
     cuts = metadata.get(CUTS, [])
+    if sample.response_length and not sample.weight_versions:
+        sample.weight_versions = ["none"]
     if len(sample.weight_versions or []) > len(cuts):
         sample.metadata = {**metadata, CUTS: [*cuts, sample.response_length]}
 

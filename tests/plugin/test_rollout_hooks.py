@@ -225,8 +225,7 @@ def test_a_response_begun_anew_has_new_routes_alone(sample_class):
     sample = make_sample(sample_class, 3, response=4, status=sample_class.Status.ABORTED)
     on_sample(make_args(), sample, rollout_id=5, evaluation=False)
     again = make_sample(sample_class, 3, response=10, tokens=[51] * 20, metadata=sample.metadata)
-    routes = make_routes(20, seed=9)[:19]
-    again.rollout_routed_experts = routes
+    again.rollout_routed_experts = routes = make_routes(20, seed=9)[:19]
     on_sample(make_args(), again, rollout_id=5, evaluation=False)
     assert torch.equal(again.rollout_routed_experts.int(), torch.as_tensor(routes).int()) and not again.remove_sample
 
@@ -237,6 +236,7 @@ def test_a_response_begun_anew_has_new_routes_alone(sample_class):
         (lambda samples: samples[3].metadata.update(round_number=2), "use metadata['round_number'] themselves"),
         (lambda samples: samples[3].weight_versions.clear(), "not every response came with the version"),
         (lambda samples: samples[3].weight_versions.append("odd"), ": 3, odd"),
+        (lambda samples: samples.append(interrupted(type(samples[0]), make_args(), [4], ["", "3"], 6)), ": 3, none"),
     ],
 )
 def test_a_batch_carries_all_versions_or_none(samples, caplog, spoil, words):
