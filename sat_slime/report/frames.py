@@ -27,6 +27,7 @@ from sat_slime.runs.trackers import READABLE, adopt, is_tracker, read_tracked, w
 
 NAMED_SETTINGS = 3
 """Settings that the name of a method tells, at most."""
+DENOMINATOR = "method.denominator"
 _NAME = re.compile(r"^(?P<method>.+?)-lag(?P<lag>\d+)(?:-seed(?P<seed>\d+))?$")
 _UNTOLD = {*marked_settings(OWN_TO_A_CELL), *marked_settings(COMPUTES_NOTHING)}
 """Settings in which runs may differ without being told: those of a cell, and those that compute nothing."""
@@ -135,7 +136,7 @@ class Collection:
     @property
     def not_run(self) -> list[Cell]:
         """Planned cells without a run."""
-        there = {(run.method, run.lag, run.seed) for run in self.runs}
+        there = {(run.method.partition(WITH)[0], run.lag, run.seed) for run in self.runs}
         return [cell for cell in self.planned if (cell.method, cell.lag, cell.seed) not in there]
 
 
@@ -143,36 +144,35 @@ def collect(paths: Sequence[str | Path], paper: bool = False) -> Collection:
     """Read all runs below `paths`: grids, run folders, folders or files of metrics. Raises RunFolderError where a path
     is none of these."""
     collection = Collection([], paper=paper)
-    given = [GridFolder(path) for path in paths]
-    alone = {grid.path: load_compared_run(grid.path) for grid in given if not grid.is_grid()}
-    _name_apart(list(alone.values()))
-    for grid in given:
-        if grid.is_grid():
-            _add_grid(collection, grid)
-        else:
-            _add(collection, alone[grid.path])
+    found = [run for path in dict.fromkeys(map(Path, paths)) for run in _runs_in(collection, GridFolder(path))]
+    _name_apart(found)
+    for run in found:
+        _add(collection, run)
     return collection
 
 
 def _name_apart(runs: Sequence[ComparedRun]) -> None:
-    """Put the method's settings in which runs of one method and lag differ behind its name, then any in which those of
-    one seed do; where none is known, and no method, the path."""
+    """Put the method's settings in which runs of one method and lag differ behind the name of all its runs, a
+    denominator that is not the name's behind all names, then any in which those of one seed differ; where none is
+    known, and no method, the path."""
     known = {id(run) for run in runs if method_called(run.method)}
     for by_seed in (False, True):
         cells: dict[tuple[Any, ...], list[ComparedRun]] = {}
+        keys_of: dict[str, dict[str, None]] = {}
         for run in runs:
             cells.setdefault((run.method, run.lag, run.seed if by_seed else None), []).append(run)
-        for same in cells.values():
+        for (method, *_), same in cells.items():
             keys = [key for key in differing_settings(same) if by_seed or key.startswith("method.")]
-            _tell(same, [key for key in keys if key != "name"][:NAMED_SETTINGS], by_seed and id(same[0]) not in known)
-
-
-def _tell(same: Sequence[ComparedRun], keys: Sequence[str], unknown: bool) -> None:
-    if len(same) > 1 and (keys or unknown):
-        for run in same:
-            values = told_settings(run.config)
-            own = ", ".join(f"{key.rpartition('.')[2]} {values.get(key, 'unset')}" for key in keys)
-            run.method += WITH + (own or str(run.folder.path))
+            keys_of.setdefault(method, {}).update(dict.fromkeys(key for key in keys if key != "name"))
+        of_all = [key for key in [DENOMINATOR] if any(key in keys for keys in keys_of.values())]
+        for (method, *_), same in cells.items():
+            for run in same:
+                values = told_settings(run.config)
+                keys = [key for key in dict.fromkeys([*of_all, *keys_of[method]]) if key in values]
+                own = ", ".join(f"{key.rpartition('.')[2]} {values[key]}" for key in keys[:NAMED_SETTINGS])
+                by_path = by_seed and len(same) > 1 and id(run) not in known
+                if own or by_path:
+                    run.method += WITH + (own or str(run.folder.path))
 
 
 def _add(collection: Collection, run: ComparedRun) -> None:
@@ -183,20 +183,22 @@ def _add(collection: Collection, run: ComparedRun) -> None:
     collection.runs.append(run)
 
 
-def _add_grid(collection: Collection, grid: GridFolder) -> None:
-    """Add the runs of a grid, and what the grid itself knows of its cells: which are planned, and why one failed before
-    it made a run. A damaged grid.yaml is named in `left_out`, and the runs are read."""
+def _runs_in(collection: Collection, grid: GridFolder) -> list[ComparedRun]:
+    """Return the run in a folder, or those of a grid, and note what the grid itself knows of its cells: which are
+    planned, and why one failed before it made a run. A damaged grid.yaml is named in `left_out`, and the runs are
+    read."""
+    if not grid.is_grid():
+        return [load_compared_run(grid.path)]
     planned = list[Cell]()
     try:
         planned = grid.planned()
     except ConfigError as error:
         collection.left_out += str(error).splitlines()
     collection.planned += planned
-    for path in sorted(grid.runs.iterdir()) if grid.runs.is_dir() else []:
-        if (path / "metrics.jsonl").exists() or (path / "config.yaml").exists():
-            _add(collection, load_compared_run(path))
     refused = {cell.name: grid.error(cell) for cell in planned if not grid.run_folder(cell).path.exists()}
     collection.left_out += [f"{name}: {error}" for name, error in refused.items() if error]
+    begun = sorted({path.parent for name in ("config.yaml", "metrics.jsonl") for path in grid.runs.glob(f"*/{name}")})
+    return [load_compared_run(path) for path in begun]
 
 
 def load_compared_run(path: Path) -> ComparedRun:
@@ -238,14 +240,18 @@ def differing_settings(runs: Sequence[ComparedRun]) -> dict[str, dict[str, int]]
     flat = [told_settings(run.config) for run in runs if run.config]
     counts: dict[str, Counter[str]] = {}
     for key in sorted({key for values in flat for key in values}):
-        of_all = not key.startswith("method.")  # a run has settings of what is on in it alone
+        # a run has settings of what is on in it alone
+        of_all = not key.startswith("method.") or key == DENOMINATOR
         counts[key] = Counter(str(values.get(key, "unset")) for values in flat if of_all or key in values)
     return {key: dict(of_values) for key, of_values in counts.items() if len(of_values) > 1}
 
 
 def told_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a run by dotted keys, but for those of a cell and those that compute nothing."""
-    return {key: value for key, value in flat(config).items() if not among(key, _UNTOLD)}
+    """Return the settings of a run by dotted keys, but for those of a cell and those that compute nothing. The
+    denominator is a cell's where it is that of the method's name."""
+    method, told = section(config, "method"), {k: v for k, v in flat(config).items() if not among(k, _UNTOLD)}
+    given = method.get("denominator")
+    return told | ({DENOMINATOR: given} if given and given != method_in(method).denominator else {})
 
 
 def _whole(value: Any, default: Any) -> Any:

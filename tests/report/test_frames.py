@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from synthetic import write_cell
+from synthetic import write_cell, write_grid
 
 from sat_slime.config import GridConfig, load_config
 from sat_slime.config.jsonl import to_json
@@ -117,6 +117,19 @@ def test_seeds_of_one_name_and_other_settings_of_the_method_are_no_seeds_of_one_
     (paths[2] / "config.yaml").write_text(yaml.safe_dump(config))
     told = [label_of(run.method).rpartition(" with ")[2] for run in collect(paths).runs]
     assert told == ["divergence tv", "divergence tv", "divergence kl"]
+
+
+def test_runs_of_two_grids_over_other_denominators_are_no_runs_of_one_method(tmp_path):
+    grids = [write_grid(tmp_path / name, ("grpo", "grpo-r3"), (0,), (1,)) for name in ("mu", "trainer")]
+    for file in grids[1].glob("runs/*/config.yaml"):
+        file.write_text(file.read_text().replace("base: grpo", "base: grpo\n  denominator: trainer"))
+    collection = collect(grids)
+    assert [label_of(run.method) for run in collection.runs] == [
+        *("GRPO", "GRPO w/ R3", "GRPO with denominator trainer", "GRPO w/ R3 with denominator trainer")
+    ]
+    assert collection.left_out == [] and collection.not_run == []
+    assert differing_settings(collection.runs) == {"method.denominator": {"unset": 2, "trainer": 2}}
+    assert [label_of(run.method) for run in collect(grids[1:]).runs] == ["GRPO", "GRPO w/ R3"]
 
 
 def test_curves_are_averaged_over_whole_cycles_and_their_seeds(tmp_path):
