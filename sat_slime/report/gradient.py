@@ -25,7 +25,7 @@ UNCLIPPED = Method(named_method("grpo").stabilizers, clip=None)
 """The importance-sampled gradient r A of every token, which the others are compared with."""
 KEPT, REWEIGHTED, MASKED, CLIPPED = range(4)
 FATES = ("kept", "re-weighted", "masked", "clipped")
-"""The fates of a token. Kept: its own term of the surrogate has the slope r A of the method's own ratio.
+"""The fates of a token. Kept: its own term of the surrogate has the slope r A of its method's ratio, to a millionth.
 Re-weighted: it has another slope, as that of a score form whose weight is not r, or of a penalty. Masked: a gate drops
 the token, or a weight of 0. Clipped: the clip interval holds it; this comes before masked."""
 GROUPS = ("A > 0, above", "A > 0, below", "A < 0, above", "A < 0, below")
@@ -81,7 +81,7 @@ def token_gradient(method: Method, span: StepBatch, threshold: Tensor | None) ->
         t = Tokens(method, tokens, d=d)
         weights = t.back(t.mean(t.cut(slopes)))
     flat, none = slopes == 0, values.detach() == 0
-    fates = torch.where(slopes == bounded_exp(d) * span.advantages, KEPT, REWEIGHTED)
+    fates = torch.where(slopes.isclose(bounded_exp(d) * span.advantages, 1e-6, 0.0), KEPT, REWEIGHTED)
     fates.masked_fill_(flat & none, MASKED)
     fates.masked_fill_((flat & ~none) | torch.cat([result.clipped for result in results]), CLIPPED)
     return weights, fates, d

@@ -97,6 +97,7 @@ CASES = [
     (named_method("gmpo"), [(1.6, 1.0, CLIPPED), (1.3, 1.0, KEPT), (0.6, -1.0, CLIPPED)]),
     (named_method("m2po"), [(1.5, 1.0, MASKED), (1.5, -1.0, KEPT), (1.1, 1.0, KEPT)]),
     (named_method("ipo"), [(1.1, 1.0, REWEIGHTED), (3.0, 1.0, REWEIGHTED)]),
+    (named_method("sapo"), [(1.0, -advantage, KEPT) for advantage in (0.3, 0.7, 1.1)] + [(1.3, -1.0, REWEIGHTED)]),
 ]
 
 
