@@ -197,13 +197,13 @@ def adopt(row: Mapping[str, Any]) -> Row:
 
 def split_log(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Row], list[Row]]:
     """Return (rows of metrics.jsonl, rows of eval.jsonl) from slime's log. Of several data sets only the first one that
-    was evaluated is kept."""
+    was evaluated is kept, of a step that a resumed job tells again what it told last."""
     rows = list(rows)
     n_train = 1 + max((int(row["train/step"]) for row in rows if _is_step(row, "train/step")), default=-1)
     n_rollouts = 1 + max((int(row["rollout/step"]) for row in rows if _is_step(row, "rollout/step")), default=-1)
     per_rollout = max(1, round(n_train / n_rollouts)) if n_train and n_rollouts else 1
     steps: dict[int, Row] = {}
-    evals: list[Row] = []
+    evals: dict[int, Row] = {}
     dataset: str | None = None
     trained = False
     for row in rows:
@@ -219,12 +219,13 @@ def split_log(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Row], list[Row]]:
             names = [key for key in row if key.startswith("eval/") and key != "eval/step" and _is_dataset(key)]
             dataset = dataset or (names[0] if names else None)
             if dataset is not None and dataset in row:
-                before = not trained and row["eval/step"] == 0  # exports by file tell the evaluations first
+                # exports by file tell the evaluations first
+                before = not trained and row["eval/step"] == 0 and 0 not in evals
                 step = 0 if before else (int(row["eval/step"]) + 1) * per_rollout
                 weights = row.get(f"{dataset}-weights_step")
                 measured = {"accuracy": row[dataset], "weights_step": weights}
-                evals.append({"step": step, "dataset": dataset.removeprefix("eval/"), **measured})
-    return [steps[step] for step in sorted(steps)], evals
+                evals[step] = {"step": step, "dataset": dataset.removeprefix("eval/"), **measured}
+    return [steps[step] for step in sorted(steps)], [evals[step] for step in sorted(evals)]
 
 
 def _is_step(row: Mapping[str, Any], key: str) -> bool:

@@ -130,3 +130,14 @@ def test_an_evaluation_before_training_is_of_step_0_and_those_told_before_it_fro
     rows = [{"eval/step": step, "eval/m": 0.1} for step in (0, 2, 4)]
     rows += [{"train/step": step, "train/loss": 1.0} for step in range(5)]
     assert [row["step"] for row in split_log(rows)[1]] == [0, 3, 5]
+
+
+def test_what_a_resumed_job_tells_again_counts_once_and_as_it_was_told_last():
+    def told(first, last, score):
+        for step in range(first, last):
+            yield {"train/step": step, "train/loss": score}
+            yield from [{"eval/step": step, "eval/m": round(score + step / 100, 2)}] * (step % 2)
+
+    metrics, evals = split_log([*told(0, 6, 0.1), *told(2, 8, 0.5)])  # a job that died, and from its checkpoint on
+    assert [row["loss/total"] for row in metrics] == [0.1] * 2 + [0.5] * 6
+    assert [(row["step"], row["accuracy"]) for row in evals] == [(2, 0.11), (4, 0.53), (6, 0.55), (8, 0.57)]
