@@ -39,18 +39,18 @@ def last_row(path: Path) -> dict[str, Any]:
 
 
 def newest_numbers(run: RunFolder) -> dict[str, str]:
-    """Return the newest step of a run, with all of them behind it, its reward, d_pi and accuracy as texts, empty where
-    there is none."""
+    """Return the newest step of a run, with all of them behind it, its reward, d_pi and accuracy, that of the data set
+    that its report is about, as texts, empty where there is none."""
     pipeline = section(read_yaml(run.config) if run.config.exists() else {}, "pipeline")
     steps = whole(pipeline, "iterations", 0) * whole(pipeline, "optimizer_steps_per_rollout", 1)
-    newest, evaluation = last_row(run.metrics), last_row(run.eval)
+    newest, scores = last_row(run.metrics), known(run_data([], read_rows(run.eval)).evals, "accuracy")[1]
     step = number(newest, "step")
     numbers = {
-        "reward": (newest, "reward/mean"),
-        "d_pi": (newest, "mismatch/d_pi"),
-        "accuracy": (evaluation, "accuracy"),
+        "reward": number(newest, "reward/mean"),
+        "d_pi": number(newest, "mismatch/d_pi"),
+        "accuracy": float(scores[-1]) if len(scores) else math.nan,
     }
-    texts = {name: f"{number(*of):.4f}" if math.isfinite(number(*of)) else "" for name, of in numbers.items()}
+    texts = {name: f"{value:.4f}" if math.isfinite(value) else "" for name, value in numbers.items()}
     return {"step": f"{step:g}/{steps or '?'}" if math.isfinite(step) else "", **texts}
 
 
