@@ -95,7 +95,7 @@ _OF_STABILIZERS = (
     Metric("sat/{radius_high,radius_low}", "radius", "[The one radius](objective.md#one-radius) above and below 1 at which PPO's gradient is SAT's. Missing beside a radius policy."),
     Metric("sat/gate_rate", "share", "Tokens beyond the gate."),
     Metric("sat/newly_clipped", "share", "Tokens whose gradient SAT removed and the base, its gates included, would have kept; 0 throughout: SAT was a no-op."),
-    Metric("sat/scope_too_small", "share", "Scopes in which the gate cannot open."),
+    Metric("sat/scope_too_small", "share", "Tokens in scopes of so few responses that the gate may stay shut."),
     Metric("tis/capped", "share", "Tokens at the cap."),
 )
 _STEP = (

@@ -81,7 +81,9 @@ def as_text(row: Row, name: str, form: Form) -> str:
 
 
 def percent(share: float) -> str:
-    """Return a share as `12.3 %`; a dash for none."""
+    """Return a share as `12.3 %`, one that this would tell as none as `< 0.1 %`; a dash for none."""
+    if 1e-9 < share < 5e-4:  # what is less is the rounding of a sum
+        return f"< 0.1{NBSP}%"
     # rounded first, so that there is no -0.0
     return minus(f"{round(float(share), 3) + 0.0:.1%}").replace("%", f"{NBSP}%") if math.isfinite(share) else DASH
 

@@ -202,9 +202,9 @@ def findings(run: Run) -> Iterator[str]:
     small = finite_mean(metrics.get("sat/scope_too_small", ()))
     if small > 0:
         yield (
-            f"The quantile's scope was too small in {small:.0%} of the steps: one response held so many of its tokens "
-            "that q is the largest |d| and the gate cannot open. Train with larger micro-batches, or "
-            "set method.sat.scope to step."
+            f"The quantile's scope was too small for {percent(small)} of the tokens: one response held so many of them "
+            "that q may be the largest |d|, and the gate stay shut. Train with larger micro-batches, or set "
+            "method.sat.scope to step."
         )
     yield from row_faults(run.folder)
     yield from health(run)

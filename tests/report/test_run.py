@@ -81,7 +81,14 @@ FOUR_STEPS = [step_metrics(step, iteration=(step + 3) // 4, **PER_ITERATION) for
         ),
         ({"restarts.jsonl": '{"died_at": 5, "from": 4}\n'}, "was restarted once, after iteration 5 (from 4)"),
         ({"state.json": '{"status": "running"}', "metrics.jsonl": forty() + '{"step": 41, "rewa'}, "was killed before"),
-        ({"metrics.jsonl": forty(**{"sat/scope_too_small": 1.0})}, "scope was too small in 100%"),
+        (
+            {"metrics.jsonl": forty(**{"sat/scope_too_small": 0.004})},
+            f"scope was too small for 0.4{NBSP}% of the tokens",
+        ),
+        (
+            {"metrics.jsonl": forty(**{"sat/newly_clipped": 3e-4, "clip/fraction": 3e-4})},
+            f"the gradient of &lt; 0.1{NBSP}% of the tokens, beside the 0.0{NBSP}% that its base clips",
+        ),
         ({"metrics.jsonl": forty(grad_norm=float("nan"))}, "40 logged values were not finite"),
         ({"metrics.jsonl": lines(FELL)}, "reward fell from 0.800"),
         ({"metrics.jsonl": lines(FOUR_STEPS)}, "5,000 response tokens trained in 20 s: 250 tokens/s."),
