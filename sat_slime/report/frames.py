@@ -276,11 +276,10 @@ def smooth(values: np.ndarray, window: int) -> np.ndarray:
     return pd.Series(values).rolling(window, center=True, min_periods=1).mean().to_numpy()
 
 
-def window_of(data: RunData) -> int:
-    """Return the steps of the smoothing window: about a twentieth of the run in whole lag cycles; 1 while it has few of
-    them."""
-    steps = len(data.metrics.get("step", ()))
-    return data.period * max(1, round(steps / 20 / data.period)) if steps >= 4 * data.period else 1
+def window_of(period: int, count: int) -> int:
+    """Return how many of `count` values of a metric are averaged: about a twentieth, in whole lag cycles, as many
+    values as a cycle has steps; 1 while there are few of them."""
+    return period * max(1, round(count / 20 / period)) if count >= 4 * period else 1
 
 
 def steps_of(data: RunData) -> np.ndarray:
@@ -309,7 +308,8 @@ def curve(run: ComparedRun, key: str) -> pd.DataFrame:
     values = run.data.metrics.get(key)
     if values is None or not np.isfinite(values).any():
         return pd.DataFrame({"x": [], "y": []}, dtype=float)
-    return pd.DataFrame({"x": run.data.metrics["step"], "y": smooth(values, window_of(run.data))}).dropna(subset="x")
+    averaged = smooth(values, window_of(run.data.period, len(values)))
+    return pd.DataFrame({"x": run.data.metrics["step"], "y": averaged}).dropna(subset="x")
 
 
 def seed_curve(runs: Sequence[ComparedRun], key: str) -> pd.DataFrame:

@@ -213,7 +213,7 @@ def findings(run: Run) -> Iterator[str]:
         yield f"{count} logged values were not finite numbers (null in metrics.jsonl), of {names}; charts lack them."
     reward = metrics.get("reward/mean", np.zeros(0))
     if np.isfinite(reward[-1:]).all() and len(reward) >= 4 * run.data.period:
-        smoothed = smooth(reward, window_of(run.data))
+        smoothed = smooth(reward, window_of(run.data.period, len(reward)))
         best, last = float(np.nanmax(smoothed)), float(smoothed[-1])
         if best > 0 and last < 0.6 * best and best - last > 0.1:
             yield f"The training reward fell from {best:.3f} at its best to {last:.3f} at the end."
@@ -372,8 +372,10 @@ def panel_chart(data: RunData, panel: Panel, name: str, levels: Sequence[float] 
     unit, scale = axis_of(metrics[0])
     parts: list[pd.DataFrame] = []
     for metric in metrics:
-        own = scale * data.metrics[metric]
-        frame = pd.DataFrame({"x": steps_of(data), "y": smooth(own, window_of(data)), "step": own})
+        there = np.isfinite(data.metrics[metric])  # of what some steps measure those alone make a cycle
+        own = scale * data.metrics[metric][there]
+        averaged = smooth(own, window_of(data.period, len(own)))
+        frame = pd.DataFrame({"x": steps_of(data)[there], "y": averaged, "step": own})
         if panel.log:
             frame = frame.where(frame > 0)
         if panel.raw:
@@ -409,7 +411,8 @@ def mismatch_chart(data: RunData) -> list[Chart]:
         return []
     own = data.metrics["mismatch/d_pi"]
     teeth = has(data.metrics, "lag/mean") and len(own) <= CYCLES * data.period
-    frame = pd.DataFrame({"x": steps_of(data), "y": own if teeth else smooth(own, window_of(data)), "line": "d_pi"})
+    shown = own if teeth else smooth(own, window_of(data.period, len(own)))
+    frame = pd.DataFrame({"x": steps_of(data), "y": shown, "line": "d_pi"})
     if not teeth:
         return [lines("d_pi", frame, "d_pi, mean over lag cycles", "optimizer step", "d_pi, nats")]
     frame["lag"] = data.metrics["lag/mean"]

@@ -44,6 +44,10 @@ def test_every_panel_is_drawn_from_its_metrics_averaged_over_whole_cycles(tmp_pa
     own = 100 * run.data.metrics["sat/gate_rate"]
     np.testing.assert_allclose(frame["step"], own)
     assert frame["y"][100] == pytest.approx(own[96:104].mean())
+    (chart,) = panel_chart(run.data, FIGURES["mismatch"][2][0], "x")
+    frame = chart.frame[chart.frame["line"] == "mismatch/policy"].reset_index()
+    assert frame["x"].tolist() == [*range(4, 201, 4)], "eight of its own steps are a cycle of lag 8"
+    assert frame["y"][20] == pytest.approx(frame["step"][16:24].mean())
 
 
 @pytest.mark.parametrize("steps", [0, 1, 2])
