@@ -397,8 +397,8 @@ def accuracy_chart(data: RunData) -> list[Chart]:
         low, high, are = data.evals["accuracy/low_samples"], data.evals["accuracy/high_samples"], "95 % interval"
     frame = pd.DataFrame({"x": steps, "y": accuracy, "low": low, "high": high, "line": "accuracy"}).dropna(subset="y")
     title = f"held-out accuracy, bars: {are}"
-    level = [float(frame["y"].iloc[0])]
-    return [lines("accuracy", frame, title, "optimizer step", "accuracy", points=True, levels=level)]
+    before = frame["y"][frame["x"] <= 0].head(1).tolist()
+    return [lines("accuracy", frame, title, "optimizer step", "accuracy", points=True, levels=before)]
 
 
 CYCLES = 25

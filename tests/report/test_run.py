@@ -8,7 +8,17 @@ from synthetic import step_metrics, write_run
 
 from sat_slime.config.jsonl import to_json
 from sat_slime.report.page import DASH, NBSP
-from sat_slime.report.run import FIGURES, ends, figures, findings, panel_chart, summary, verdict, write_report
+from sat_slime.report.run import (
+    FIGURES,
+    accuracy_chart,
+    ends,
+    figures,
+    findings,
+    panel_chart,
+    summary,
+    verdict,
+    write_report,
+)
 from sat_slime.runs.folder import RunFolder
 from sat_slime.runs.reading import load_run
 
@@ -123,6 +133,12 @@ def test_the_verdict_tells_noise_lag_and_collapse(tmp_path):
         '{"step": 0, "accuracy": 0.5, "n_samples": 100}\n{"step": 64, "accuracy": 0.52, "n_samples": 100}\n'
     )
     assert next(verdict(load_run(folder))).startswith("Held-out accuracy did not change beyond its noise")
+    for first, dashed in ((0, [0.5]), (32, [])):
+        rows = f'{{"step": {first}, "accuracy": 0.5}}\n{{"step": 64, "accuracy": 0.7}}\n'
+        (folder / "eval.jsonl").write_text(rows)
+        (chart,) = accuracy_chart(load_run(folder).data)
+        levels = [layer["encoding"].get("y", {}).get("datum") for layer in chart.spec()["layer"]]
+        assert [level for level in levels if level is not None] == dashed, "the accuracy before training"
     scores = [0.8] * 3 + [0.1] * 4
     evals = [{"step": 10 * i, "accuracy": score, "n_samples": 500} for i, score in enumerate(scores)]
     (folder / "eval.jsonl").write_text(lines(evals))
