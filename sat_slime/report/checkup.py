@@ -45,7 +45,7 @@ def step_numbers(step: StepBatch) -> dict[str, Any]:
     r = np.exp(d - d.max())
     response = np.repeat(np.arange(len(lengths)), lengths)[active]
     signal = np.bincount(response, step.advantages.numpy()[active] != 0, minlength=len(lengths)) > 0
-    quantiles = np.quantile(np.abs(d), (0.9, 0.99, 0.999))
+    quantiles = np.quantile(np.abs(d), (0.9, 0.99, 0.999), method="inverted_cdf")
     return {
         **{"dump": step.name, "responses": len(lengths), "tokens": len(d), "mean |d|": np.abs(d).mean()},
         **dict(zip(("90 %", "99 %", "99.9 %"), quantiles, strict=True)),
