@@ -285,7 +285,7 @@ def main_table(collection: Collection, lag: int | None) -> Table:
             "seeds": len(runs),
             "collapsed": sum(run.collapse.met for run in runs),
             "not whole": len(collection.of(method, lag, whole=False)) - len(runs),
-            "median best step": steps[len(steps) // 2] if steps else None,
+            "median best step": float(np.median(steps)) if steps else None,
         }
         for quantity in QUANTITIES:
             level = level_of(collection, method, lag, quantity)

@@ -96,6 +96,8 @@ def test_main_table(collection, grid, page):
     assert any("≈" in text for row in shown.values() for text in row.values())
     alone = cells(main_table(collection, 1))["SAT-GSPO"]["best, %"]
     assert "[" not in alone and alone.endswith("?")
+    steps = scores_of(collection, "grpo-tis", 8, "best_step").values()
+    assert table.frame.set_index("method")["median best step"]["grpo-tis"] == sum(steps) / len(steps) > min(steps)
     with open(grid / "tables" / "main_lag_8.csv", newline="") as file:
         (row,) = (row for row in csv.DictReader(file) if row["method"] == "gspo")
     assert (row["paper AIME24 %"], row["paper collapsed"], row["collapsed"], row["seeds"]) == ("31.46", "1", "1", "3")
