@@ -240,8 +240,7 @@ def differing_settings(runs: Sequence[ComparedRun]) -> dict[str, dict[str, int]]
     flat = [told_settings(run.config) for run in runs if run.config]
     counts: dict[str, Counter[str]] = {}
     for key in sorted({key for values in flat for key in values}):
-        # a run has settings of what is on in it alone
-        of_all = not key.startswith("method.") or key == DENOMINATOR
+        of_all = not key.startswith("method.") or key == DENOMINATOR  # others are of what is on in a run alone
         counts[key] = Counter(str(values.get(key, "unset")) for values in flat if of_all or key in values)
     return {key: dict(of_values) for key, of_values in counts.items() if len(of_values) > 1}
 

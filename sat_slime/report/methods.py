@@ -46,16 +46,10 @@ def label_of(name: str) -> str:
     return method.label + _behind(name) if method else name
 
 
-def has(name: str, stabilizer: str) -> bool:
-    """Say whether a method of that name has the stabilizer."""
-    method = method_called(name)
-    return method is not None and method.has(stabilizer)
-
-
 def pairs_without(stabilizer: str, names: list[str]) -> list[tuple[str, str]]:
     """Return (name, name of that method without the stabilizer) of the methods that have it, with its settings."""
-    methods = [(method_called(name), _behind(name)) for name in names if has(name, stabilizer)]
-    return [(method.name + on, method.without(stabilizer).name + on) for method, on in methods if method]
+    known = [(method, _behind(name)) for name in names if (method := method_called(name))]
+    return [(one.name + on, one.without(stabilizer).name + on) for one, on in known if one.has(stabilizer)]
 
 
 # ------------------------------------------------------------------------------------------------- the paper's lag grid

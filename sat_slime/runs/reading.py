@@ -45,11 +45,8 @@ def newest_numbers(run: RunFolder) -> dict[str, str]:
     steps = whole(pipeline, "iterations", 0) * whole(pipeline, "optimizer_steps_per_rollout", 1)
     newest, scores = last_row(run.metrics), known(run_data([], read_rows(run.eval)).evals, "accuracy")[1]
     step = number(newest, "step")
-    numbers = {
-        "reward": number(newest, "reward/mean"),
-        "d_pi": number(newest, "mismatch/d_pi"),
-        "accuracy": float(scores[-1]) if len(scores) else math.nan,
-    }
+    numbers = {"reward": number(newest, "reward/mean"), "d_pi": number(newest, "mismatch/d_pi")}
+    numbers["accuracy"] = float(scores[-1]) if len(scores) else math.nan
     texts = {name: f"{value:.4f}" if math.isfinite(value) else "" for name, value in numbers.items()}
     return {"step": f"{step:g}/{steps or '?'}" if math.isfinite(step) else "", **texts}
 

@@ -222,8 +222,7 @@ def split_log(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Row], list[Row]]:
                 # exports by file tell the evaluations first
                 before = not trained and row["eval/step"] == 0 and 0 not in evals
                 step = 0 if before else (int(row["eval/step"]) + 1) * per_rollout
-                weights = row.get(f"{dataset}-weights_step")
-                measured = {"accuracy": row[dataset], "weights_step": weights}
+                measured = {"accuracy": row[dataset], "weights_step": row.get(f"{dataset}-weights_step")}
                 evals[step] = {"step": step, "dataset": dataset.removeprefix("eval/"), **measured}
     return [steps[step] for step in sorted(steps)], [evals[step] for step in sorted(evals)]
 
