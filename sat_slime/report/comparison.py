@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from sat_slime.report.charts import Chart, lines, looks
-from sat_slime.report.frames import Collection, ComparedRun, collect, differing_settings, seed_curve
+from sat_slime.report.frames import Collection, ComparedRun, collect, differing_settings, scores, seed_curve
 from sat_slime.report.methods import (
     ANSWERS_PER_EVALUATION,
     BASE_MODEL_SCORE,
@@ -153,10 +153,13 @@ def summary(collection: Collection, differences: pd.DataFrame) -> Iterator[str]:
 
 
 def unequal(collection: Collection) -> Iterator[str]:
-    """Say that the runs have not the same length, which every number of the page compares."""
+    """Say that the runs, or their evaluations, have not the same length, which every number of the page compares."""
     whole = {run.planned_steps for run in collection.runs if run.counts} - {0}
     if len(whole) > 1:
         yield f"Whole runs have {min(whole):,} to {max(whole):,} steps, which may itself make a difference."
+    if early := [run.where for run in collection.runs if run.counts and scores(run)["x"].max() < 0.75 * run.steps]:
+        runs = f"{count_of(len(early), 'whole run')}, such as {early[0]}"
+        yield f"No evaluation is of the last quarter of the steps in {runs}: best and late accuracy are earlier ones."
 
 
 NAMED = 4
@@ -268,9 +271,8 @@ def main_table(collection: Collection, lag: int | None) -> Table:
     """Tell best and late accuracy and d_pi of every method at one lag, the paper's Table 1 beside them where asked
     for."""
     several = seeds_of(collection)[1] > 1
-    against: dict[str, dict[Any, str]] = {quantity: {} for quantity in QUANTITIES}
-    for quantity in QUANTITIES if several else ():
-        against[quantity] = against_best(collection, lag, quantity)["verdict"].to_dict()
+    asked = QUANTITIES if several else ()
+    against = {quantity: against_best(collection, lag, quantity)["verdict"].to_dict() for quantity in asked}
     rows, spans = [], {}
     for method in collection.methods if collection.paper else collection.run_methods:
         paper, runs = collection.paper_cell(method, lag), collection.of(method, lag)
@@ -302,7 +304,7 @@ def main_table(collection: Collection, lag: int | None) -> Table:
             if quantity == "best" and (steps := spans[row["method"]]):
                 words += f" ({steps[0]:.0f})" if steps[0] == steps[-1] else f" ({steps[0]:.0f}–{steps[-1]:.0f})"
                 words += f" ‡ {row['collapsed']}/{row['seeds']}" if row["collapsed"] else ""
-            judged = against[quantity].get(row["method"])
+            judged = against.get(quantity, {}).get(row["method"])
             return Strong(words) if judged == "best" else words + ("" if judged is None else SIGNS[judged])
 
         return text
@@ -340,9 +342,8 @@ def with_interval(row: Row, quantity: str, scale: float, form: str) -> str:
 def _how_to_read(collection: Collection, lag: int | None) -> str:
     several = seeds_of(collection)[1] > 1
     initial = mean_interval(run.numbers["initial"] for run in collection.runs if run.lag == lag)
-    before = f"Before training: {percent(initial['mean'])}" if initial["n"] else ""
-    before += f" (the paper: {BASE_MODEL_SCORE} %)" * (collection.paper and bool(before))
-    before += "." * bool(before)
+    paper = f" (the paper: {BASE_MODEL_SCORE} %)" * collection.paper
+    before = f"Before training: {percent(initial['mean'])}{paper}." if initial["n"] else ""
     if lag != collection.lags[0]:
         return f"Read as the table above. {before}".rstrip()
     text = (
@@ -399,11 +400,8 @@ def run_table(collection: Collection) -> Table:
             "state": run.status + ("" if run.counts else ", not counted"),
             **{"steps": run.steps, "planned": run.planned_steps or None},
             **{key: run.numbers[key] for key in ("best", "best_step", "late", "final", "initial", "d_pi")},
-            **{
-                "d_pi left band at": run.collapse.departed,
-                "collapse rule": _collapse_text(run),
-                "error": run.state.get("error") or "",
-            },
+            **{"d_pi left band at": run.collapse.departed, "collapse rule": _collapse_text(run)},
+            "error": run.state.get("error") or "",
         }
         for run in collection.runs
     ]
