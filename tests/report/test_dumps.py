@@ -27,8 +27,7 @@ def flat(columns, order, key):
 def test_a_dump_of_slime():
     """Of 16 responses, as slime 624b824a8 wrote it."""
     (step,) = read_rollout([Path(__file__).parent / "recorded" / "dump" / "train_data" / "2.pt"])
-    assert len(step.lengths) == 16
-    assert step.truncated is not None and not step.truncated.any()
+    assert len(step.lengths) == 16 and step.truncated is not None and not step.truncated.any()
     assert float((step.log_probs - step.rollout_log_probs).abs().mean()) == pytest.approx(0.115, abs=0.02)
 
 
@@ -41,8 +40,7 @@ def test_format_2_in_its_micro_batches(tmp_path):
         for key, mine in (("log_probs", step.log_probs), ("rollout_log_probs", step.rollout_log_probs),
                           ("advantages", step.advantages), ("loss_masks", step.mask)):  # fmt: skip
             assert torch.equal(mine, flat(columns, order, key).to(mine.dtype)), key
-        assert step.lengths.tolist() == [LENGTHS[i] for i in order]
-        assert step.microbatches == microbatches
+        assert step.lengths.tolist() == [LENGTHS[i] for i in order] and step.microbatches == microbatches
     assert (first.name, second.name) == ("rollout 7, step 1", "rollout 7, step 2")
 
 

@@ -44,8 +44,7 @@ def test_broken_files_are_left_out(tmp_path):
     with open(folder / "metrics.jsonl", "a") as file:
         file.write('{"step": 21, "mism')
     run = load_compared_run(folder)
-    assert run.steps == 20 and run.method == "run"
-    assert np.isnan(run.numbers["best"])
+    assert run.steps == 20 and run.method == "run" and np.isnan(run.numbers["best"])
 
 
 def test_what_is_no_run_is_refused(tmp_path):
@@ -89,15 +88,13 @@ def test_what_failed_in_a_grid_reaches_its_report(failed_grid):
 def test_a_damaged_grid_yaml_is_told_and_the_runs_are_read(failed_grid):
     (failed_grid / "grid.yaml").write_text("methods: [nope]")
     collection = collect([failed_grid])
-    assert len(collection.runs) == 2 and collection.planned == []
-    assert "nope" in collection.left_out[0]
+    assert len(collection.runs) == 2 and collection.planned == [] and "nope" in collection.left_out[0]
 
 
 def test_a_second_run_of_a_cell_is_told_and_left_out(tmp_path):
     paths = [write_cell(tmp_path / name, "grpo", 1, 0, 20) for name in "ab"]
     collection = collect(paths)
-    assert len(collection.runs) == 1
-    assert "a second run of GRPO lag 1 seed 0" in collection.left_out[0]
+    assert len(collection.runs) == 1 and "a second run of GRPO lag 1 seed 0" in collection.left_out[0]
 
 
 def test_runs_that_differ_in_a_setting_are_named_by_it(tmp_path):

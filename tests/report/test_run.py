@@ -95,14 +95,8 @@ FOUR_STEPS = [step_metrics(step, iteration=(step + 3) // 4, **PER_ITERATION) for
         ),
         ({"restarts.jsonl": '{"died_at": 5, "from": 4}\n'}, "was restarted once, after iteration 5 (from 4)"),
         ({"state.json": '{"status": "running"}', "metrics.jsonl": forty() + '{"step": 41, "rewa'}, "was killed before"),
-        (
-            {"metrics.jsonl": forty(**{"sat/scope_too_small": 0.004})},
-            f"scope was too small for 0.4{NBSP}% of the tokens",
-        ),
-        (
-            {"metrics.jsonl": forty(**{"sat/newly_clipped": 3e-4, "clip/fraction": 3e-4})},
-            f"the gradient of &lt; 0.1{NBSP}% of the tokens, beside the 0.0{NBSP}% that its base clips",
-        ),
+        ({"metrics.jsonl": forty(**{"sat/scope_too_small": 0.004})}, f"was too small for 0.4{NBSP}% of the tokens"),
+        ({"metrics.jsonl": forty(**{"sat/newly_clipped": 3e-4})}, f"the gradient of &lt; 0.1{NBSP}% of the tokens"),
         ({"metrics.jsonl": forty(grad_norm=float("nan"))}, "40 logged values were not finite"),
         ({"metrics.jsonl": lines(FELL)}, "reward fell from 0.800"),
         ({"metrics.jsonl": lines(FOUR_STEPS)}, "5,000 response tokens trained in 20 s: 250 tokens/s."),
@@ -121,8 +115,7 @@ def test_what_happened_is_said(tmp_path, files, said):
 
 def test_ends_average_whole_lag_cycles():
     sawtooth = np.tile([1.0, 2.0, 3.0, 4.0], 25)
-    assert ends(sawtooth, 4) == (2.5, 2.5)
-    assert ends(np.array([5.0]), 8) == (5.0, 5.0)
+    assert ends(sawtooth, 4) == (2.5, 2.5) and ends(np.array([5.0]), 8) == (5.0, 5.0)
 
 
 def test_the_verdict_tells_noise_lag_and_collapse(tmp_path):
@@ -133,12 +126,10 @@ def test_the_verdict_tells_noise_lag_and_collapse(tmp_path):
         '{"step": 0, "accuracy": 0.5, "n_samples": 100}\n{"step": 64, "accuracy": 0.52, "n_samples": 100}\n'
     )
     assert next(verdict(load_run(folder))).startswith("Held-out accuracy did not change beyond its noise")
-    for first, dashed in ((0, [0.5]), (32, [])):
-        rows = f'{{"step": {first}, "accuracy": 0.5}}\n{{"step": 64, "accuracy": 0.7}}\n'
-        (folder / "eval.jsonl").write_text(rows)
+    for first in (0, 32):
+        (folder / "eval.jsonl").write_text(f'{{"step": {first}, "accuracy": 0.5}}\n{{"step": 64, "accuracy": 0.7}}\n')
         (chart,) = accuracy_chart(load_run(folder).data)
-        levels = [layer["encoding"].get("y", {}).get("datum") for layer in chart.spec()["layer"]]
-        assert [level for level in levels if level is not None] == dashed, "the accuracy before training"
+        assert ('{"datum": 0.5}' in json.dumps(chart.spec())) == (first == 0), "dashed: the accuracy before training"
     scores = [0.8] * 3 + [0.1] * 4
     evals = [{"step": 10 * i, "accuracy": score, "n_samples": 500} for i, score in enumerate(scores)]
     (folder / "eval.jsonl").write_text(lines(evals))

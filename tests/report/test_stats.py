@@ -40,24 +40,21 @@ def test_alike_differences_are_no_finding():
 
 def test_interval_of_fewer_seeds():
     assert math.isnan(mean_interval([1.0])["low"])
-    assert mean_interval([math.nan, 1.0, 3.0])["n"] == 2
-    assert mean_interval([])["n"] == 0
+    assert mean_interval([math.nan, 1.0, 3.0])["n"] == 2 and mean_interval([])["n"] == 0
 
 
 def test_differences_are_paired_by_seed():
     noise = {0: 10.0, 1: -7.0, 2: 3.0}
     shifted = {seed: value + 0.5 + 0.01 * seed for seed, value in noise.items()}
     difference = paired(shifted | {7: 99.0}, noise)
-    assert difference["n"] == 3
-    assert difference["mean"] == pytest.approx(0.51)
+    assert difference["n"] == 3 and difference["mean"] == pytest.approx(0.51)
     assert difference["low"] == pytest.approx(0.5) and difference["high"] == pytest.approx(0.52)
 
 
 def test_equal_signs_alone_are_no_finding():
     """Three differences of one sign leave 0 out of a bootstrap; the t-test has to agree."""
     difference = judged([paired({0: 0.1, 1: 1.0, 2: 5.0}, {0: 0.0, 1: 0.0, 2: 0.0})]).iloc[0]
-    assert difference["low"] > 0
-    assert difference["verdict"] == "within noise"
+    assert difference["low"] > 0 and difference["verdict"] == "within noise"
 
 
 def test_holm():

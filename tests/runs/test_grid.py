@@ -66,8 +66,7 @@ def test_overrides_are_laid_on_in_the_order_of_the_file():
         config = cell_config(grid, Path("x.yaml"), run, Cell(method, lag, 0), Path("runs"))
         return config.train.lr, config.method.sat and config.method.sat.scope
 
-    assert of("gspo", 1) == (5e-4, None)
-    assert of("sat-gspo", 1) == (1e-3, "step")
+    assert of("gspo", 1) == (5e-4, None) and of("sat-gspo", 1) == (1e-3, "step")
     assert of("sat-gspo", 8) == (2e-3, "step")
 
 

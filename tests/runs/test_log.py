@@ -27,8 +27,7 @@ def test_every_line_is_on_disk_at_once(folder, log):
     log.eval({"step": 0, "accuracy": 0.5, "n_samples": 8})
     log.samples(1, [{"response": "01$"}, {"response": "02$"}])
     assert json.loads(folder.metrics.read_text()) == {"step": 1, "reward/mean": None}
-    assert read_rows(folder.eval)[0]["accuracy"] == 0.5
-    assert len(read_rows(folder.samples / "1.jsonl")) == 2
+    assert read_rows(folder.eval)[0]["accuracy"] == 0.5 and len(read_rows(folder.samples / "1.jsonl")) == 2
     log.message("engine died", "warning")
     log.message("a traceback", "debug")
     *_, warning, debug = folder.log.read_text().splitlines()

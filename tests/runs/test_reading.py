@@ -36,16 +36,14 @@ def test_torn_and_foreign_lines_are_left_out_and_a_new_one_begins_its_own(tmp_pa
     path = tmp_path / "m.jsonl"
     path.write_bytes(b'{"step": 1}\n[1]\n\n{"step": 2, "x": "\xff"}\n{"step": 3, "rew')
     append_line(path, '{"step": 4}')
-    assert [row["step"] for row in read_rows(path)] == [1, 2, 4]
-    assert read_rows(tmp_path / "none.jsonl") == []
+    assert [row["step"] for row in read_rows(path)] == [1, 2, 4] and read_rows(tmp_path / "none.jsonl") == []
 
 
 def test_keep_rows_drops_the_torn_line_and_leaves_no_temporary(tmp_path):
     path = tmp_path / "m.jsonl"
     path.write_text('{"step": 1}\n{"step": 2}\n{"step": 3}\n{"st')
     keep_rows(path, lambda row: row["step"] <= 2)
-    assert path.read_text() == '{"step": 1}\n{"step": 2}\n'
-    assert list(tmp_path.iterdir()) == [path]
+    assert path.read_text() == '{"step": 1}\n{"step": 2}\n' and list(tmp_path.iterdir()) == [path]
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
@@ -58,8 +56,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(OSError, match=f"No space left on device: '{path}'"):
         write_atomically(path, "new")
-    assert path.read_text() == "old"
-    assert list(path.parent.iterdir()) == [path]
+    assert path.read_text() == "old" and list(path.parent.iterdir()) == [path]
 
 
 # ---------------------------------------------------------------------------------------------------------- a run

@@ -92,8 +92,7 @@ def there(checkpoints):
     names = sorted(path.name for path in (checkpoints / "rollout").iterdir())
     positions = [int(name.split("_")[-1][:-3]) + 1 for name in names if name.startswith("global")]
     queues = [int(name.split("_")[-1]) + 1 for name in names if name.startswith("queue")]
-    assert positions == queues
-    assert set(numbered(checkpoints)) <= set(positions)
+    assert positions == queues and set(numbered(checkpoints)) <= set(positions)
     return list(numbered(checkpoints))
 
 
