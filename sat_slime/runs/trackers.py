@@ -218,12 +218,11 @@ def split_log(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Row], list[Row]]:
         elif _is_step(row, "eval/step"):
             names = [key for key in row if key.startswith("eval/") and key != "eval/step" and _is_dataset(key)]
             dataset = dataset or (names[0] if names else None)
-            if dataset is not None and dataset in row:
-                # exports by file tell the evaluations first
-                before = not trained and row["eval/step"] == 0 and 0 not in evals
+            own = {"accuracy": row.get(str(dataset)), "weights_step": row.get(f"{dataset}-weights_step")}
+            if measured := {name: value for name, value in own.items() if value is not None}:  # an event tells one
+                before = not trained and row["eval/step"] == 0  # exports by file tell the evaluations first
                 step = 0 if before else (int(row["eval/step"]) + 1) * per_rollout
-                measured = {"accuracy": row[dataset], "weights_step": row.get(f"{dataset}-weights_step")}
-                evals[step] = {"step": step, "dataset": dataset.removeprefix("eval/"), **measured}
+                evals.setdefault(step, {"step": step, "dataset": str(dataset).removeprefix("eval/")}).update(measured)
     return [steps[step] for step in sorted(steps)], [evals[step] for step in sorted(evals)]
 
 

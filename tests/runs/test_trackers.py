@@ -136,8 +136,11 @@ def test_what_a_resumed_job_tells_again_counts_once_and_as_it_was_told_last():
     def told(first, last, score):
         for step in range(first, last):
             yield {"train/step": step, "train/loss": score}
-            yield from [{"eval/step": step, "eval/m": round(score + step / 100, 2)}] * (step % 2)
+            if step % 2:  # in TensorBoard an event each
+                yield {"eval/step": step, "eval/m": round(score + step / 100, 2)}
+                yield {"eval/step": step, "eval/m-weights_step": step - 1}
 
     metrics, evals = split_log([*told(0, 6, 0.1), *told(2, 8, 0.5)])  # a job that died, and from its checkpoint on
     assert [row["loss/total"] for row in metrics] == [0.1] * 2 + [0.5] * 6
     assert [(row["step"], row["accuracy"]) for row in evals] == [(2, 0.11), (4, 0.53), (6, 0.55), (8, 0.57)]
+    assert [row["weights_step"] for row in evals] == [0, 2, 4, 6]
