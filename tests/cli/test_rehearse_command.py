@@ -18,5 +18,4 @@ from command_line import PAPER, sat_slime_command
 def test_a_file_that_cannot_be_rehearsed_is_one_line(options, told, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = sat_slime_command("rehearse", PAPER, *options)
-    assert result.exit_code == 2 and told in result.output
-    assert not list(tmp_path.iterdir())
+    assert result.exit_code == 2 and told in result.output and not list(tmp_path.iterdir())

@@ -36,8 +36,7 @@ def test_page_figures_tables_and_a_table_on_the_terminal(folder):
     rows = list(csv.DictReader((out / "tables" / "methods.csv").open()))
     for row in rows:
         parts = [int(row[key]) for key in row if re.match("(kept|re-weighted|masked|clipped),", key)]
-        assert len(parts) == 16
-        assert sum(parts) == int(row["tokens"]) > 0
+        assert len(parts) == 16 and sum(parts) == int(row["tokens"]) > 0
     again = sat_slime_command("replay", folder, "--out", out, "--methods", "gspo")
     assert again.exit_code == 0  # its own page it writes anew
 

@@ -108,8 +108,7 @@ def test_an_interrupt_while_the_report_is_written(runtime, monkeypatch, tmp_path
     monkeypatch.setattr("sat_slime.report.run.write_report", interrupted)
     monkeypatch.setattr(write_reports, "write_report", interrupted)
     result = sat_slime_command("launch", TINY)
-    assert result.exit_code == 130
-    assert "writing the report ..." in result.stdout
+    assert result.exit_code == 130 and "writing the report ..." in result.stdout
     assert "no report: interrupted; write it with: sat-slime report runs/tiny\n" in result.stdout
     assert result.stderr == ("error: the real error\n" if error else "")
     assert state(tmp_path / "runs" / "tiny")["status"] == status

@@ -97,8 +97,7 @@ def test_a_failure_has_its_exit_code_and_last_lines_and_goes_on(file, tmp_path):
     assert "starts at rollout 4" in (run / "log.txt").read_text()
     assert "step 5/8" in resumed.stdout and "step 4/8" not in resumed.stdout
     assert [row["step"] for row in read_rows(run / "metrics.jsonl")] == [*range(1, 9)]  # 5 came after the checkpoint
-    assert (run / "log.txt").read_text().count("--- job ") == 2
-    assert state(run)["status"] == "finished"
+    assert (run / "log.txt").read_text().count("--- job ") == 2 and state(run)["status"] == "finished"
 
 
 @pytest.mark.engine
@@ -205,8 +204,7 @@ def test_a_ray_of_the_runs_own_is_started_anew_when_it_dies_and_ends_with_the_ru
     assert launching.returncode == 0, rest
     second = LocalRay(**json.loads((run / "job.json").read_text())["ray"])
     assert second.folder != first.folder and not Path(second.folder).exists()
-    assert processes_of(first) == processes_of(second) == []
-    assert state(run)["status"] == "finished"
+    assert processes_of(first) == processes_of(second) == [] and state(run)["status"] == "finished"
     assert JobServer(yaml.safe_load(file.read_text())["cluster"]["address"])  # the other Ray is there still
 
 

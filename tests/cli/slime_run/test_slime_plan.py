@@ -57,8 +57,7 @@ def test_bad_settings_are_a_line_and_exit_code_2(tmp_path, arguments, told):
     assert result.stdout == ""
     errors = [line for line in result.stderr.splitlines() if not line.startswith("warning: ")]
     assert len(errors) == 1 and errors[0].startswith("error: ") and told in errors[0], errors
-    assert "0123456789abcdef" not in result.output
-    assert not (tmp_path / "runs").exists()
+    assert "0123456789abcdef" not in result.output and not (tmp_path / "runs").exists()
 
 
 def resume_plan(*arguments):

@@ -96,8 +96,7 @@ def test_a_run_goes_on_after_a_job_that_reached_its_time_limit_and_one_that_lost
     batch.wait_for("nodes: 127.0.0.2 127.0.0.3")
     batch.wait_for("step 5/8")
     batch.process.send_signal(signal.SIGUSR1)
-    assert batch.ends() == 143
-    assert batch.requeued == ["requeue", batch.env["SLURM_JOB_ID"]]
+    assert batch.ends() == 143 and batch.requeued == ["requeue", batch.env["SLURM_JOB_ID"]]
     assert state(run)["status"] == "interrupted" and not batch.folders_of_ray()
 
     batch.start()
