@@ -120,8 +120,7 @@ class Collection:
     @property
     def run_methods(self) -> list[str]:
         """Methods that have a run, in the same order."""
-        there = {run.method for run in self.runs}
-        return [method for method in self.methods if method in there]
+        return [method for method in self.methods if any(run.method == method for run in self.runs)]
 
     @property
     def lags(self) -> list[int | None]:

@@ -30,6 +30,7 @@ from sat_slime.runs.reading import (
     once_per_iteration,
     row_faults,
     section,
+    whole,
 )
 
 
@@ -156,8 +157,9 @@ def summary(run: Run) -> Iterator[str]:
     metrics = run.data.metrics
     yield _policy_share(metrics)
     if "tokens/response_total" in metrics:
-        tokens = float(np.nansum(once_per_iteration(metrics, "tokens/response_total")))
-        seconds = float(np.nansum(once_per_iteration(metrics, "time/step"))) if "time/step" in metrics else math.nan
+        steps = whole(section(run.config, "pipeline"), "optimizer_steps_per_rollout", 1)
+        tokens = float(np.nansum(once_per_iteration(metrics, "tokens/response_total", steps)))
+        seconds = float(np.nansum(once_per_iteration(metrics, "time/step", steps))) if "time/step" in metrics else 0.0
         speed = f" in {duration(seconds)}: {tokens / seconds:,.0f} tokens/s" if seconds > 0 else ""
         yield f"{tokens:,.0f} response tokens trained{speed}."
 

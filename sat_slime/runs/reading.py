@@ -81,11 +81,11 @@ def has(columns: Columns, key: str) -> bool:
     return key in columns and bool(np.isfinite(columns[key]).any())
 
 
-def once_per_iteration(metrics: Columns, key: str) -> np.ndarray:
-    """Return one value for each iteration of a column that all optimizer steps of an iteration share."""
-    if "iteration" not in metrics:
-        return metrics[key]
-    _, first = np.unique(metrics["iteration"], return_index=True)
+def once_per_iteration(metrics: Columns, key: str, steps: int) -> np.ndarray:
+    """Return one value for each iteration, where rows do not tell it of so many optimizer steps, of a column that all
+    of them share."""
+    step = metrics.get("step", np.arange(1.0, len(metrics[key]) + 1))
+    _, first = np.unique(metrics.get("iteration", (step - 1) // steps), return_index=True)
     return metrics[key][first]
 
 
