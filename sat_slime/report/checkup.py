@@ -148,14 +148,14 @@ def dump_symptoms(steps: pd.DataFrame) -> Iterator[Symptom]:
     if ess < LEAST_ESS:
         yield Symptom(
             "ess",
-            f"raw importance weights would leave {ess:.0%} of the tokens as effective sample, below {LEAST_ESS:.0%}",
+            f"raw importance weights would leave {ess:.1%} of the tokens as effective sample, below {LEAST_ESS:.0%}",
             "Weights alone (--use-tis) let a few tokens carry the gradient here: lower --tis-clip, or a gate (icepop, "
             "mis-geo)",
         )
     if silent > MOST_EQUAL:
         yield Symptom(
             "no signal",
-            f"{silent:.0%} of the responses in the dumps have no advantage other than 0, above {MOST_EQUAL:.0%}",
+            f"{silent:.1%} of the responses in the dumps have no advantage other than 0, above {MOST_EQUAL:.0%}",
             "The batch is smaller than it seems, and the step noisier: easier or harder prompts, or "
             "--dynamic-sampling-filter-path "
             "slime.rollout.filter_hub.dynamic_sampling_filters.check_reward_nonzero_std",
@@ -163,7 +163,7 @@ def dump_symptoms(steps: pd.DataFrame) -> Iterator[Symptom]:
     if cut > MOST_TRUNCATED:
         yield Symptom(
             "truncated",
-            f"{cut:.0%} of the responses in the dumps were cut at the length limit, above {MOST_TRUNCATED:.0%}",
+            f"{cut:.1%} of the responses in the dumps were cut at the length limit, above {MOST_TRUNCATED:.0%}",
             "It is graded as wrong. Look whether --rollout-stop-token-ids lacks the end of a turn; else raise "
             "--rollout-max-response-len, or mask what was cut",
         )

@@ -113,7 +113,7 @@ RULES = (
         "--use-rollout-routing-replay lowers it",
     ),
     Rule("ess", "mismatch/ess", LEAST_ESS, above=False).says(
-        "the effective sample size is {level:.0%} of the tokens, below {limit:.0%}: a few stale ones "
+        "the effective sample size is {level:.1%} of the tokens, below {limit:.0%}: a few stale ones "
         "carry the gradient",
         "Try a smaller lag or clip radius, or cap the weights (tis)",
     ),
@@ -127,7 +127,7 @@ RULES = (
         "Look for errors of the broadcast in the log",
     ),
     Rule("gate", "sat/gate_rate", 0.1, above=False, of="tail", runs="ours").says(
-        "SAT's gate is open for {level:.2%} of the tokens, less than a tenth of the tail's {usual:.0%}: "
+        "SAT's gate is open for {level:.2%} of the tokens, less than a tenth of the tail's {usual:.1%}: "
         "its quantile is over too few responses",
         "Set method.sat.scope to step, or make micro-batches larger",
     ),
@@ -171,12 +171,12 @@ RULES = (
         "--custom-tis-function-path slime.backends.megatron_utils.loss.icepop_function, or the plugin's mis-geo",
     ),
     Rule("truncated", "truncated_ratio", MOST_TRUNCATED, runs="slime").says(
-        "{level:.0%} of the responses were cut at the length limit, above {limit:.0%}",
+        "{level:.1%} of the responses were cut at the length limit, above {limit:.0%}",
         "Cut responses get the reward of a wrong answer. Look whether they repeat themselves, or go on after a "
         "turn's end (then --rollout-stop-token-ids lacks it); else raise --rollout-max-response-len, or mask them",
     ),
     Rule("repetition", "repetition_frac", 0.05, runs="slime").says(
-        "{level:.0%} of the responses repeat themselves by slime's own test, above {limit:.0%}",
+        "{level:.1%} of the responses repeat themselves by slime's own test, above {limit:.0%}",
         "The policy has broken down in long responses. Go back to a checkpoint before that, with a smaller --lr or "
         "a bound on staleness",
     ),

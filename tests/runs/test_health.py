@@ -231,13 +231,13 @@ def ill_rows(**illness):
 
 
 ADVISED = {
-    "ess": ({"mismatch__ess": 0.3}, ["below 50%", "Try a smaller lag"]),
+    "ess": ({"mismatch__ess": 0.497}, ["is 49.7% of the tokens, below 50%", "Try a smaller lag"]),
     "mismatch": (
         {"mismatch__d_pi": lambda healthy: 6 * healthy},
         ["more than 3 times its lowest level", "Try a smaller lag"],
     ),
     "engine": ({"mismatch__implementation": 0.08}, ["the same weights", "more than 6 times", "pipeline.canary: stop"]),
-    "gate": ({"sat__gate_rate": 0.001}, ["less than a tenth of the tail's 10%", "scope to step"]),
+    "gate": ({"sat__gate_rate": 0.001}, ["less than a tenth of the tail's 10.0%", "scope to step"]),
     "lag": ({"lag__max": 11}, ["11 updates old, 8 by the plan"]),
     "rejected": ({"rollout__rejected": RESPONSES // 20}, ["above 1%", "rollout/rejected/REASON"]),
     "entropy": ({"loss__entropy": 0.01}, ["below a tenth of", "entropy_coef"]),
@@ -290,7 +290,7 @@ def test_page_and_terminal_say_since_when(tmp_path, monkeypatch):
     folder = RunFolder.create(tmp_path / "run", dump_config(CONFIG))
     folder.metrics.write_text("".join(json.dumps(row) + "\n" for row in ill_rows(mismatch__ess=0.3)))
     (said,) = [text for text in findings(load_run(folder.path)) if text.startswith("Health")]
-    assert said.startswith("Health, from step 60, still at the end: the effective sample size is 30% of")
+    assert said.startswith("Health, from step 60, still at the end: the effective sample size is 30.0% of")
     monkeypatch.setattr("sat_slime.report.run.write_report", lambda path: path / "report.html")
     assert report_line(folder.path).splitlines()[0] == said and "\nreport: " in report_line(folder.path)
     rows = [row | {"reward/mean": 0.1, "mismatch/d_pi": 0.3} for row in ill_rows()[48:]]
