@@ -237,7 +237,7 @@ def warnings(tokens: Tokens, lag: int | None) -> Iterator[str]:
     if tail < 50:
         yield f"Only {tail} tokens lie beyond the 99 % quantile, so its shares are chance: diagnose more steps."
     met = np.unique(tokens.frame["lag"])
-    if lag and len(met) < lag and tokens.steps > 2 * lag:
+    if lag and len(met) < min(lag, tokens.steps):
         yield (
             f"Only the lags {', '.join(f'{lag:g}' for lag in met)} were diagnosed, and pipeline.lag is {lag}: choose a "
             "diagnose.every_n_steps without a common factor with it."
