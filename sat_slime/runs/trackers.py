@@ -201,7 +201,7 @@ def split_log(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Row], list[Row]]:
     rows = list(rows)
     n_train = 1 + max((int(row["train/step"]) for row in rows if _is_step(row, "train/step")), default=-1)
     n_rollouts = 1 + max((int(row["rollout/step"]) for row in rows if _is_step(row, "rollout/step")), default=-1)
-    per_rollout = max(1, round(n_train / n_rollouts)) if n_train and n_rollouts else 1
+    per_rollout = -(-n_train // n_rollouts) if n_train and n_rollouts else 1  # of the newest, not all are trained
     steps: dict[int, Row] = {}
     evals: dict[int, Row] = {}
     dataset: str | None = None

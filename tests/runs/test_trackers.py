@@ -122,6 +122,7 @@ def test_several_optimizer_steps_per_rollout():
         (s + 1, pytest.approx(0.1 * (s // 2)), s) for s in range(6)
     ]
     assert evals[0]["step"] == 4
+    assert split_log(row for row in rows if row.get("train/step", 0) < 4)[1][0]["step"] == 4, "a rollout ahead"
 
 
 def test_an_evaluation_before_training_is_of_step_0_and_those_told_before_it_from_another_file_have_their_steps():
