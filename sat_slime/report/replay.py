@@ -393,7 +393,7 @@ def verdict(result: Replay) -> str:
         if cosine >= EQUAL:
             said.append(f"here {candidate.label} is {base}: their gradients have cosine {cosine:.4f}")
         else:
-            said.append(f"{candidate.label} differs from {base}: cosine {cosine:.3f}")
+            said.append(f"{candidate.label} differs from {base}: cosine {cosine:.4f}")
     if not said:
         pairs = [(i, j) for i in range(len(names)) for j in range(i) if cosines[i, j] >= EQUAL]
         said = [f"here {names[i]} makes the step of {names[j]}" for i, j in pairs[:4]]
