@@ -398,7 +398,7 @@ def accuracy_chart(data: RunData) -> list[Chart]:
     if has(data.evals, "accuracy/low_samples"):
         low, high, are = data.evals["accuracy/low_samples"], data.evals["accuracy/high_samples"], "95 % interval"
     frame = pd.DataFrame({"x": steps, "y": accuracy, "low": low, "high": high, "line": "accuracy"}).dropna(subset="y")
-    title = f"held-out accuracy, bars: {are}"
+    title = "held-out accuracy" + f", bars: {are}" * bool(np.isfinite(low).any())
     before = frame["y"][frame["x"] <= 0].head(1).tolist()
     return [lines("accuracy", frame, title, "optimizer step", "accuracy", points=True, levels=before)]
 

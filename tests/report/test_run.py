@@ -136,6 +136,7 @@ def test_the_verdict_tells_noise_lag_and_collapse(tmp_path):
         (folder / "eval.jsonl").write_text(f'{{"step": {first}, "accuracy": 0.5}}\n{{"step": 64, "accuracy": 0.7}}\n')
         (chart,) = accuracy_chart(load_run(folder).data)
         assert ('{"datum": 0.5}' in json.dumps(chart.spec())) == (first == 0), "dashed: the accuracy before training"
+        assert chart.spec()["title"] == "held-out accuracy", "without the number of answers there are no bars"
     scores = [0.8] * 3 + [0.1] * 4
     evals = [{"step": 10 * i, "accuracy": score, "n_samples": 500} for i, score in enumerate(scores)]
     (folder / "eval.jsonl").write_text(lines(evals))
