@@ -49,28 +49,9 @@ def random_models(tmp_path_factory) -> dict[str, str]:
     from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
     torch.set_num_threads(1)
-    model, root = ModelConfig(), tmp_path_factory.mktemp("models")
-    config = Qwen3MoeConfig(
-        vocab_size=16,
-        hidden_size=model.hidden_size,
-        num_hidden_layers=model.layers,
-        num_attention_heads=model.attention_heads,
-        num_key_value_heads=model.kv_heads,
-        head_dim=model.head_dim,
-        intermediate_size=model.ffn_size,
-        moe_intermediate_size=model.ffn_size,
-        max_position_embeddings=model.max_positions,
-        rope_theta=model.rope_base,
-        rms_norm_eps=model.norm_eps,
-        num_experts=model.experts,
-        num_experts_per_tok=model.experts_per_token,
-        norm_topk_prob=model.experts_per_token > 1,
-        initializer_range=0.2,
-        tie_word_embeddings=False,
-        bos_token_id=None,
-        eos_token_id=None,
-        pad_token_id=None,
-    )
+    sizes, root = ModelConfig(), tmp_path_factory.mktemp("models")
+    values = sizes.resolved_family.hf_config(sizes, 16, STOP, "float32") | {"eos_token_id": None}
+    config = Qwen3MoeConfig(**values, initializer_range=0.2)
     for seed, name in enumerate("ab"):
         torch.manual_seed(seed)
         Qwen3MoeForCausalLM(config).save_pretrained(root / name)

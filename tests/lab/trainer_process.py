@@ -15,14 +15,7 @@ from sat_slime.config.schema import LabConfig
 from sat_slime.lab.responses import Response
 
 TINY = {
-    "model": {
-        "hidden_size": 32,
-        "attention_heads": 4,
-        "kv_heads": 2,
-        "head_dim": 8,
-        "experts": 4,
-        "ffn_size": 32,
-    },
+    "model": {"hidden_size": 32, "attention_heads": 4, "kv_heads": 2, "head_dim": 8, "experts": 4, "ffn_size": 32},
     # A large epsilon: Adam would turn rounding in a vanishing gradient into a step of the learning rate.
     "train": {"tokens_per_microbatch": 220, "lr": 1e-2, "adam_eps": 1e-3},
     "diagnose": {"split_every_n_steps": 1},

@@ -7,16 +7,7 @@ import itertools
 
 import pytest
 
-from sat_slime.objective import (
-    PAPER_METHODS,
-    SAT,
-    Clip,
-    Method,
-    check_method,
-    compose,
-    method_names,
-    named_method,
-)
+from sat_slime.objective import PAPER_METHODS, SAT, Clip, Method, check_method, compose, method_names, named_method
 from sat_slime.objective.gates import M2PO, TIS, IcePop
 from sat_slime.objective.method import STABILIZERS
 

@@ -12,16 +12,7 @@ import torch
 from methods_under_test import LENGTHS, METHODS, at, beside
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from sat_slime.objective import (
-    SAT,
-    Clip,
-    TokenBatch,
-    broken_tokens,
-    compose,
-    log_ratio,
-    named_method,
-    policy_surrogate,
-)
+from sat_slime.objective import SAT, Clip, TokenBatch, broken_tokens, compose, log_ratio, named_method, policy_surrogate
 from sat_slime.objective.gates import DPPO, IcePop, KPop, SeqClip
 from sat_slime.objective.scores import IPO
 

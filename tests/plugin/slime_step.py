@@ -130,10 +130,7 @@ def make_args(sat_slime: Any = "grpo", **changes: Any) -> Namespace:
     return Namespace(**values | changes)
 
 
-HOOKS = {
-    "sat_slime_driven": True,
-    "custom_rollout_log_function_path": "sat_slime.plugin.rollout_hooks.log_rollout",
-}
+HOOKS = {"sat_slime_driven": True, "custom_rollout_log_function_path": "sat_slime.plugin.rollout_hooks.log_rollout"}
 """Our driver, and the hook that tells the loss of lags."""
 
 
@@ -299,9 +296,7 @@ def start_ranks(layout: Layout, rank: int, meeting_point: str) -> None:
         dist.init_process_group("gloo", init_method=f"file://{meeting_point}", rank=rank, world_size=layout.world)
     if not mpu.model_parallel_is_initialized():
         mpu.initialize_model_parallel(
-            tensor_model_parallel_size=layout.tp,
-            context_parallel_size=layout.cp,
-            create_gloo_process_groups=True,
+            tensor_model_parallel_size=layout.tp, context_parallel_size=layout.cp, create_gloo_process_groups=True
         )
 
 

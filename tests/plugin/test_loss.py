@@ -119,11 +119,7 @@ def test_the_step_threshold_is_that_of_all_tokens(layout: Layout) -> None:
     """However the step is cut into micro-batches and ranks, it is as if one micro-batch had all of them."""
     problem = make_problem()
     jobs, expected = [], []
-    for base, key, settings in (
-        ("grpo", "sat", {}),
-        ("gspo", "sat", {}),
-        ("m2po", "m2po", {"threshold": 0.02}),
-    ):
+    for base, key, settings in (("grpo", "sat", {}), ("gspo", "sat", {}), ("m2po", "m2po", {"threshold": 0.02})):
         whole = make_args({"method": {"base": base, key: {**settings, "scope": "microbatch"}}})
         (one,) = on_ranks(Layout(), step, whole, replace(problem, n_microbatches=1, log_probs=None))
         one.metrics.pop("sat/scope_too_small", None)  # it is not judged where the quantile is given

@@ -146,11 +146,7 @@ def test_a_reason_is_logged_once_and_counted_always(sample_class, caplog):
     metrics: dict[str, Any] = {}
     log_rollout(5, WITHOUT_ROUTES, samples, metrics, 1.0)
     assert caplog.text.count("left out of training") == 2
-    counts = {
-        "rollout/rejected": 3,
-        "rollout/rejected/log_prob_not_finite": 2,
-        "rollout/rejected/log_prob_positive": 1,
-    }
+    counts = {"rollout/rejected": 3, "rollout/rejected/log_prob_not_finite": 2, "rollout/rejected/log_prob_positive": 1}
     assert metrics == counts
     assert samples[0].metadata["round_number"].rollout_metrics == {**counts, "time/rollout": 1.0}
 

@@ -80,10 +80,7 @@ PAIRS = {
         {"base": "grpo", "decoupled": {"cap": 1.3}}, _example(tis_mode="mask", tis_upper_bound=1.3)
     ),
     "the example, sequence": Pair({"base": "grpo", "seq_tis": True}, _example(tis_level="sequence"), exact=False),
-    "the example, geometric mask": Pair(
-        {"base": "grpo", "tis": True, "mis_geo": GEO},
-        _example(use_rs=True),
-    ),
+    "the example, geometric mask": Pair({"base": "grpo", "tis": True, "mis_geo": GEO}, _example(use_rs=True)),
     "the example, geometric mask without a cap": Pair(
         {"base": "grpo", "seq_mask_tis": GEO}, _example(use_rs=True, tis_upper_bound=1e6)
     ),

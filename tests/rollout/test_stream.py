@@ -36,10 +36,7 @@ class Host:
         staleness = self.lag * steps - 1 + rng.randint(0, 4)  # the least that is accepted, or more
         self.bound = StalenessBound(staleness, steps, prompts)
         self.rollouts, self.slots = 15, rng.randint(1, 4 * prompts)
-        self.settings = {
-            "queue": rng.choice([None, prompts, 3 * prompts]),
-            "over_age": rng.choice(["drop", "wait"]),
-        }
+        self.settings = {"queue": rng.choice([None, prompts, 3 * prompts]), "over_age": rng.choice(["drop", "wait"])}
         self.version = 0
         self.versions: dict[int, set[int]] = {}
         """Versions of the weights that generated tokens of a group in generation, by its prompt."""

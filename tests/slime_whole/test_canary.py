@@ -33,10 +33,7 @@ def test_a_sound_run_passes(slime):
 
 @pytest.mark.parametrize(
     ("fault", "said"),
-    [
-        ("dropped", "still holds the weights of version 1, and says 2"),
-        ("lies", "says that it holds version 77, not 2"),
-    ],
+    [("dropped", "still holds the weights of version 1, and says 2"), ("lies", "says that it holds version 77, not 2")],
 )
 def test_a_fault_of_the_second_engine_ends_the_run(slime, fault, said):
     run = faulty(slime, fault)
