@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Lock
+from threading import Event, Lock
 from typing import Any
 
 import yaml
@@ -112,6 +112,8 @@ AT_ONCE = 2
 """Grids that run at the same time, a cell of each: the last cell of a grid would have the machine for itself."""
 in_turn = defaultdict[str, Lock](Lock)
 """By its name, what one thread at a time may do."""
+stopped = Event()
+"""A grid was ended by hand, or refused: no other begins."""
 SEEDS = {"B": range(120, 130), "A": range(100, 120)}
 STEPS = {32: 256, 64: 512}
 """Optimizer steps at a lag; 128 at all others."""
@@ -191,7 +193,7 @@ def main() -> None:
         seeds = SEEDS[stage[0].part]
         turns = [(grid, seeds[i : i + 2]) for i in range(0, len(seeds), 2) for grid in stage]
         with ThreadPoolExecutor(1 if dry else AT_ONCE) as pool:
-            list(pool.map(lambda turn: run_block(*turn, checkout, folder, dry), turns))  # none begins after an error
+            list(pool.map(lambda turn: run_block(*turn, checkout, folder, dry), turns))
 
 
 def run_block(grid: Grid, seeds: Sequence[int], checkout: Path, folder: Path, dry: bool) -> None:
@@ -206,7 +208,7 @@ def run_block(grid: Grid, seeds: Sequence[int], checkout: Path, folder: Path, dr
     ]
     if dry:
         print(grid.part, grid.name, *(f"{method}@{lag}-seed{seed}" for method, lag, seed in cells))
-    if dry or not cells:
+    if dry or not cells or stopped.is_set():
         return
     environment = os.environ | {"PYTHONPATH": f"{checkout}:{HERE}", "CUDA_VISIBLE_DEVICES": ""}
     if grid.other_sampling:
@@ -218,6 +220,8 @@ def run_block(grid: Grid, seeds: Sequence[int], checkout: Path, folder: Path, dr
     command += ["--seeds", ",".join(str(seed) for seed in sorted({cell[2] for cell in cells}))]
     with in_turn[grid.name]:
         code = subprocess.run(command, env=environment, cwd=checkout).returncode
+    if code not in (0, 1):
+        stopped.set()
     if code not in (0, 1) and not (folder / grid.name / "state.json").exists():  # bad input
         sys.exit(code)
     state = json.loads((folder / grid.name / "state.json").read_text())["cells"]
