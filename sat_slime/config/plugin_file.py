@@ -131,7 +131,8 @@ def plugin_findings(file: Path, flags: Iterable[str]) -> Iterator[Finding]:
             errors.append(f"{key} is set: {remedy}, and leave this out")
     for key, made in MADE_BEFORE.items():
         if key in values and made not in values:
-            errors.append(f"{key} is set: slime has made {made} of the script's before: give it in the script")
+            remedy = "give both here, or both in the script"
+            errors.append(f"{key} is set and {made} is not, which slime has made before it reads this: {remedy}")
     names, warnings = [KEY, *(flag.removeprefix("--").replace("-", "_") for flag in flags)], []
     for key in (key for key in map(str, values) if key not in names):
         close = difflib.get_close_matches(key, names, n=1, cutoff=0.8)

@@ -458,11 +458,13 @@ def _values(config: SlimeConfig) -> Iterator[str]:
             f"slime.rm-type is {config.data.reward}, which gives score, acc and pred, and slime fails at the first "
             "batch without the one to train on: set slime.reward-key to score"
         )
-    if flags.get("reward-key") and (config.data.function or "").startswith("sat_slime.plugin."):
-        yield (
-            f"slime.reward-key is {flags['reward-key']}, but slime.custom-rm-path {config.data.function} gives a "
-            "number, of which slime can take no part, and fails at the first batch: set it to null"
-        )
+    ours = (config.data.function or "").startswith("sat_slime.plugin.")
+    for name in ("reward-key", "eval-reward-key"):
+        if flags.get(name) and ours:
+            yield (
+                f"slime.{name} is {flags[name]}, but slime.custom-rm-path {config.data.function} gives a number, of "
+                "which slime can take no part, and fails at the first batch or evaluation: set it to null"
+            )
     for name in ("rollout-top-k", "eval-top-k"):
         if (value := flags.get(name)) is not None and value < 1 and value != -1:
             yield f"slime.{name} is {value}, and SGLang refuses every request with it: set it to -1 for all tokens"

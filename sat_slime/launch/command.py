@@ -243,8 +243,9 @@ def _ours(config: SlimeConfig, run_dir: Path) -> Part:
         yield "kl-loss-type", "low_var_kl", "loss.kl_coef"
     yield "entropy-coef", loss.entropy_coef, "loss.entropy_coef"
     yield "calculate-per-token-loss", loss.reduction == "token_mean", "loss.reduction"
-    # slime's distillation is of the trainer's log-probs without it
-    spared = spares_recompute(method, steps) and not config.slime.get("use-opd")
+    # these two are of the trainer's log-probs without it
+    is_read = config.slime.get("use-opd") or config.slime.get("log-correct-samples")
+    spared = spares_recompute(method, steps) and not is_read
     yield "use-rollout-logprobs", spared, "method.denominator"
     yield "use-rollout-routing-replay", method.routing_replay, "method.r3"
     yield from ((name, value, FIXED) for name, value in PLUGIN_FLAGS.items())

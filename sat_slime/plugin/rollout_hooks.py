@@ -243,7 +243,7 @@ def _scores(args: Namespace, dataset: str, result: dict[str, Any]) -> dict[str, 
     told = [sample.index for sample in answers if sample.index is not None]
     if len(rewards) % samples or len(set(told)) < len(told):  # an agent made several samples of one
         logger.warning(
-            "evaluation of %s: %d rewards are not %d samples a problem, so that only their mean is known",
+            "evaluation of %s: %d rewards are not %d samples a problem, or share an index: only their mean is known",
             *(dataset, len(rewards), samples),
         )
         return {"accuracy": sum(rewards) / len(rewards), "n_samples": len(rewards)}

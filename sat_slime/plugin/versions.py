@@ -66,9 +66,10 @@ def note_interruption(sample: Any) -> None:
     stream off: they are not of the version of those that follow."""
     metadata = sample.metadata or {}
     cuts = metadata.get(CUTS, [])
-    if sample.response_length and not sample.weight_versions:
-        sample.weight_versions = ["none"]
-    if len(sample.weight_versions or []) > len(cuts):
+    answers = list(sample.weight_versions or [])
+    if sample.response_length > (cuts[-1] if cuts else 0) and len(answers) <= len(cuts):
+        sample.weight_versions = answers = [*answers, "none"]
+    if len(answers) > len(cuts):
         sample.metadata = {**metadata, CUTS: [*cuts, sample.response_length]}
 
 

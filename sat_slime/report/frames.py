@@ -28,6 +28,8 @@ from sat_slime.runs.trackers import READABLE, adopt, is_tracker, read_tracked, w
 NAMED_SETTINGS = 3
 """Settings that the name of a method tells, at most."""
 DENOMINATOR = "method.denominator"
+SHARED = (DENOMINATOR, *(f"method.clip.{field}" for field in ("eps_low", "eps_high", "dual")))
+"""Settings of a method and its base alike: behind the names of both, which are then compared."""
 _NAME = re.compile(r"^(?P<method>.+?)-lag(?P<lag>\d+)(?:-seed(?P<seed>\d+))?$")
 _UNTOLD = {*marked_settings(OWN_TO_A_CELL), *marked_settings(COMPUTES_NOTHING)}
 """Settings in which runs may differ without being told: those of a cell, and those that compute nothing."""
@@ -151,9 +153,9 @@ def collect(paths: Sequence[str | Path], paper: bool = False) -> Collection:
 
 
 def _name_apart(runs: Sequence[ComparedRun]) -> None:
-    """Put the method's settings in which runs of one method and lag differ behind the name of all its runs, a
-    denominator that is not the name's behind all names, then any in which those of one seed differ; where none is
-    known, and no method, the path."""
+    """Put the method's settings in which runs of one method and lag differ behind the name of all its runs, those of
+    SHARED behind all names, then any in which those of one seed differ; where none is known, and no method, the path.
+    """
     known = {id(run) for run in runs if method_called(run.method)}
     for by_seed in (False, True):
         cells: dict[tuple[Any, ...], list[ComparedRun]] = {}
@@ -163,7 +165,7 @@ def _name_apart(runs: Sequence[ComparedRun]) -> None:
         for (method, *_), same in cells.items():
             keys = [key for key in differing_settings(same) if by_seed or key.startswith("method.")]
             keys_of.setdefault(method, {}).update(dict.fromkeys(key for key in keys if key != "name"))
-        of_all = [key for key in [DENOMINATOR] if any(key in keys for keys in keys_of.values())]
+        of_all = [key for key in SHARED if any(key in keys for keys in keys_of.values())]
         for (method, *_), same in cells.items():
             for run in same:
                 values = told_settings(run.config)

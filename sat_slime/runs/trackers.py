@@ -201,10 +201,13 @@ def split_log(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Row], list[Row]]:
     rows = list(rows)
     n_train = 1 + max((int(row["train/step"]) for row in rows if _is_step(row, "train/step")), default=-1)
     n_rollouts = 1 + max((int(row["rollout/step"]) for row in rows if _is_step(row, "rollout/step")), default=-1)
-    per_rollout = -(-n_train // n_rollouts) if n_train and n_rollouts else 1  # of the newest, not all are trained
+    ratio = n_train / n_rollouts if n_train and n_rollouts else 1
+    # of few rollouts the newest is not all trained; of many either may be told one further than the other
+    per_rollout = max(1, round(ratio) if n_rollouts > 2 * math.ceil(ratio) else math.ceil(ratio))
     steps: dict[int, Row] = {}
     evals: dict[int, Row] = {}
-    dataset: str | None = None
+    names = (key for row in rows if _is_step(row, "eval/step") for key in row if key.startswith("eval/"))
+    dataset = next((key for key in names if key != "eval/step" and _is_dataset(key)), None)
     trained = False
     for row in rows:
         if _is_step(row, "train/step"):
@@ -216,14 +219,12 @@ def split_log(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Row], list[Row]]:
             for step in range(last - per_rollout + 1, last + 1):
                 steps.setdefault(step, {"step": step}).update(_ours(row, "rollout/"))
         elif _is_step(row, "eval/step"):
-            names = [key for key in row if key.startswith("eval/") and key != "eval/step" and _is_dataset(key)]
-            dataset = dataset or (names[0] if names else None)
             own = {"accuracy": row.get(str(dataset)), "weights_step": row.get(f"{dataset}-weights_step")}
             if measured := {name: value for name, value in own.items() if value is not None}:  # an event tells one
                 before = not trained and row["eval/step"] == 0  # exports by file tell the evaluations first
                 step = 0 if before else (int(row["eval/step"]) + 1) * per_rollout
                 evals.setdefault(step, {"step": step, "dataset": str(dataset).removeprefix("eval/")}).update(measured)
-    return [steps[step] for step in sorted(steps)], [evals[step] for step in sorted(evals)]
+    return [steps[step] for step in sorted(steps)], [evals[step] for step in sorted(evals) if "accuracy" in evals[step]]
 
 
 def _is_step(row: Mapping[str, Any], key: str) -> bool:

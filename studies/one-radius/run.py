@@ -208,7 +208,7 @@ def run_block(grid: Grid, seeds: Sequence[int], checkout: Path, folder: Path, dr
     ]
     if dry:
         print(grid.part, grid.name, *(f"{method}@{lag}-seed{seed}" for method, lag, seed in cells))
-    if dry or not cells or stopped.is_set():
+    if dry or not cells:
         return
     environment = os.environ | {"PYTHONPATH": f"{checkout}:{HERE}", "CUDA_VISIBLE_DEVICES": ""}
     if grid.other_sampling:
@@ -219,9 +219,11 @@ def run_block(grid: Grid, seeds: Sequence[int], checkout: Path, folder: Path, dr
     command = [str(checkout / ".venv/bin/sat-slime"), "grid", str(path), "--retry-failed", *only]
     command += ["--seeds", ",".join(str(seed) for seed in sorted({cell[2] for cell in cells}))]
     with in_turn[grid.name]:
+        if stopped.is_set():  # while it waited
+            return
         code = subprocess.run(command, env=environment, cwd=checkout).returncode
-    if code not in (0, 1):
-        stopped.set()
+        if code not in (0, 1):
+            stopped.set()
     if code not in (0, 1) and not (folder / grid.name / "state.json").exists():  # bad input
         sys.exit(code)
     state = json.loads((folder / grid.name / "state.json").read_text())["cells"]

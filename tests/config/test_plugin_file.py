@@ -49,7 +49,7 @@ def test_a_method_that_cannot_run_there_gets_no_file(name, says):
         ({"sat_slime": {"method": {"base": "gspo", "sat": True, "denominator": "trainer"}}}, "identically 1"),
         ({"loss_type": "policy_loss"}, "loss_type is policy_loss: set it to custom_loss"),
         ({"rollout_data_postprocess_path": ...}, "rollout_data_postprocess_path is not set"),
-        ({"eps_clip": 0.3}, "eps_clip is set: slime has made eps_clip_high of the script's"),
+        ({"eps_clip": 0.3}, "eps_clip is set and eps_clip_high is not"),
         ({"use_tis": True}, "use_tis is set: slime leaves it out of a custom loss: use `tis: true` in the method"),
         ({"use_opsm": True}, "use_opsm is set: .*`opsm: true`"),
         ({"custom_tis_function_path": "mine.tis"}, "custom_tis_function_path is set: .*`base: icepop`"),

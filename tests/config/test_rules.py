@@ -57,6 +57,7 @@ rollout-stop-token-ids=[151643,999999] | slime.rollout-stop-token-ids has 999999
 # slime/rollout/rm_hub/math_dapo_utils.py:compute_score
 rm-type=dapo custom-rm-path=false | slime.rm-type is dapo | slime.reward-key to score
 reward-key=score custom-rm-path=sat_slime.plugin.reward.default | slime.reward-key is score | set it to null
+eval-reward-key=score custom-rm-path=sat_slime.plugin.reward.default | slime.eval-reward-key is score | set it to null
 group-rm=true | slime.group-rm is true with slime.eval-prompt-data
 # megatron/training/checkpointing.py:726
 save=/m ref-load=/m | slime.save is /m, which slime.ref-load is too | set it to null

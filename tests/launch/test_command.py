@@ -155,6 +155,7 @@ def _number(word):
         ("cispo", ["method.denominator=trainer"], {"use-rollout-logprobs"}),
         ("sat-grpo-seq-tis", [], set()),
         ("grpo", ["slime.use-opd=true"], set()),
+        ("grpo", ["slime.log-correct-samples=true"], set()),
     ],
 )
 def test_the_denominator_says_which_log_probs_slime_makes(tmp_path, method, overrides, flags):

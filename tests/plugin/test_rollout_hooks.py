@@ -233,6 +233,10 @@ def test_a_response_begun_anew_has_new_routes_alone(sample_class):
         (lambda samples: samples[3].weight_versions.clear(), "not every response came with the version"),
         (lambda samples: samples[3].weight_versions.append("odd"), ": 3, odd"),
         (lambda samples: samples.append(interrupted(type(samples[0]), make_args(), [4], ["", "3"], 6)), ": 3, none"),
+        (
+            lambda samples: samples.append(interrupted(type(samples[0]), make_args(), [4, 7], ["3", "", "3"], 9)),
+            ", none",
+        ),
     ],
 )
 def test_a_batch_carries_all_versions_or_none(samples, caplog, spoil, words):

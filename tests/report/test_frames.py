@@ -17,7 +17,7 @@ from sat_slime.report.frames import (
     scores,
     seed_curve,
 )
-from sat_slime.report.methods import label_of
+from sat_slime.report.methods import label_of, pairs_without
 from sat_slime.runs.folder import RunFolder, RunFolderError
 from sat_slime.runs.grid import GridFolder
 from sat_slime.runs.reading import RunData
@@ -127,6 +127,20 @@ def test_runs_of_two_grids_over_other_denominators_are_no_runs_of_one_method(tmp
     assert collection.left_out == [] and collection.not_run == []
     assert differing_settings(collection.runs) == {"method.denominator": {"unset": 2, "trainer": 2}}
     assert [label_of(run.method) for run in collect(grids[1:]).runs] == ["GRPO", "GRPO w/ R3"]
+
+
+def test_a_radius_is_behind_the_names_of_a_method_and_of_its_base(tmp_path):
+    """They pair, though one of them alone ran at two."""
+    cells = [write_cell(tmp_path / str(i), of, 8, 0, 20) for i, of in enumerate(("grpo", "sat-grpo", "sat-grpo"))]
+    for cell, radius in zip(cells, (0.2, 0.2, 0.8), strict=True):
+        config = yaml.safe_load((cell / "config.yaml").read_text())
+        config["method"]["clip"] = {"eps_high": radius}
+        (cell / "config.yaml").write_text(yaml.safe_dump(config))
+    names = collect(cells).run_methods
+    assert sorted(names) == [
+        f"{of} with eps_high {at}" for of, at in (("grpo", 0.2), ("sat-grpo", 0.2), ("sat-grpo", 0.8))
+    ]
+    assert pairs_without("sat", names)[0] == ("sat-grpo with eps_high 0.2", "grpo with eps_high 0.2")
 
 
 def test_curves_are_averaged_over_whole_cycles_and_their_seeds(tmp_path):

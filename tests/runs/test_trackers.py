@@ -123,6 +123,8 @@ def test_several_optimizer_steps_per_rollout():
     ]
     assert evals[0]["step"] == 4
     assert split_log(row for row in rows if row.get("train/step", 0) < 4)[1][0]["step"] == 4, "a rollout ahead"
+    rows = [{f"{of}/step": step} for of, count in (("train", 40), ("rollout", 39)) for step in range(count)]
+    assert len(split_log(rows)[0]) == 40, "a trainer ahead"
 
 
 def test_an_evaluation_before_training_is_of_step_0_and_those_told_before_it_from_another_file_have_their_steps():
@@ -138,8 +140,8 @@ def test_what_a_resumed_job_tells_again_counts_once_and_as_it_was_told_last():
         for step in range(first, last):
             yield {"train/step": step, "train/loss": score}
             if step % 2:  # in TensorBoard an event each
-                yield {"eval/step": step, "eval/m": round(score + step / 100, 2)}
                 yield {"eval/step": step, "eval/m-weights_step": step - 1}
+                yield {"eval/step": step, "eval/m": round(score + step / 100, 2)}
 
     metrics, evals = split_log([*told(0, 6, 0.1), *told(2, 8, 0.5)])  # a job that died, and from its checkpoint on
     assert [row["loss/total"] for row in metrics] == [0.1] * 2 + [0.5] * 6
