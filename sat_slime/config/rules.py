@@ -287,6 +287,10 @@ def spares_recompute(method: Method, steps: int) -> bool:
     return steps == 1 if method.denominator == "trainer" else method.denominator != "checkpoint"
 
 
+READ_BY_SLIME = ("use-opd", "kl-coef", "log-correct-samples")
+"""slime's flags by which slime itself reads the log-probs of that pass."""
+
+
 def needs_versions(method: Method) -> str | None:
     """Return what a method needs that travels to slime's trainer with the versions of weights, in words; None where
     nothing does."""

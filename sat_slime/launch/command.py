@@ -12,7 +12,7 @@ import yaml
 
 from sat_slime.config.method_section import build_method
 from sat_slime.config.plugin_file import CALLED
-from sat_slime.config.rules import spares_recompute
+from sat_slime.config.rules import READ_BY_SLIME, spares_recompute
 from sat_slime.config.slime_schema import FlagValue, PluginConfig, SlimeConfig, is_sent
 from sat_slime.launch.small_run import PACKAGE, SITE, is_small, small_arguments, small_environment
 
@@ -243,9 +243,7 @@ def _ours(config: SlimeConfig, run_dir: Path) -> Part:
         yield "kl-loss-type", "low_var_kl", "loss.kl_coef"
     yield "entropy-coef", loss.entropy_coef, "loss.entropy_coef"
     yield "calculate-per-token-loss", loss.reduction == "token_mean", "loss.reduction"
-    # these two are of the trainer's log-probs without it
-    is_read = config.slime.get("use-opd") or config.slime.get("log-correct-samples")
-    spared = spares_recompute(method, steps) and not is_read
+    spared = spares_recompute(method, steps) and not any(map(config.slime.get, READ_BY_SLIME))
     yield "use-rollout-logprobs", spared, "method.denominator"
     yield "use-rollout-routing-replay", method.routing_replay, "method.r3"
     yield from ((name, value, FIXED) for name, value in PLUGIN_FLAGS.items())

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from sat_slime.config.method_section import build_method, section_name
 from sat_slime.config.plugin_file import CALLED, KEY, NOT_UNDER_CUSTOM_LOSS, not_in_a_script, read_plugin
-from sat_slime.config.rules import ONE_COPY, needs_versions, spares_recompute
+from sat_slime.config.rules import ONE_COPY, READ_BY_SLIME, needs_versions, spares_recompute
 from sat_slime.config.slime_schema import PluginConfig
 from sat_slime.config.source import ConfigError
 from sat_slime.objective import Method, check_method, compose
@@ -18,8 +18,6 @@ from sat_slime.plugin.versions import DRIVEN as DRIVEN
 
 PUSH_METRICS = "sat_slime_push_metrics"
 """Key under which metrics of a push reach the trainer's ranks, in what slime calls the external data of a batch."""
-READ_BY_SLIME = ("use_opd", "kl_coef", "log_correct_samples")
-"""slime's arguments by which slime itself reads the log-probs of a batch that it scores before training."""
 _CACHE = "_sat_slime_settings"
 
 
@@ -60,7 +58,9 @@ def settle_flags(args: Namespace) -> None:
         ConfigError: as `plugin_method`.
     """
     method = build_method(read_plugin(getattr(args, KEY, None)).method)
-    is_read = any(getattr(args, flag, None) for flag in READ_BY_SLIME) and not args.use_rollout_logprobs
+    is_read = (
+        any(getattr(args, flag.replace("-", "_"), None) for flag in READ_BY_SLIME) and not args.use_rollout_logprobs
+    )
     is_recorded = getattr(args, "use_routing_replay", False) and not args.use_rollout_routing_replay  # R2's routes
     args.use_rollout_logprobs = spares_recompute(method, steps_per_rollout(args)) and not (is_read or is_recorded)
     if not getattr(args, DRIVEN, False):
