@@ -8,10 +8,11 @@ sections is in rules.py; reading YAML is in loader.py.
 from __future__ import annotations
 
 import fnmatch
+import os
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field, field_validator
 
 from sat_slime.config.method_section import MethodConfig
 from sat_slime.config.section import (
@@ -30,6 +31,16 @@ from sat_slime.tasks.running_sums import RunningSums
 
 Family = Literal["qwen3_moe", "qwen3", "qwen2"]
 """The name of a family of models."""
+
+
+def _with_a_home(path: str) -> str:
+    if path.startswith("~") and os.path.expanduser(path) == path:
+        raise ValueError(f"{path!r} is in the home of no user of this machine: write the folder in full")
+    return path
+
+
+Folder = Annotated[str, AfterValidator(_with_a_home)]
+"""The path of a folder; `~` is the home."""
 
 
 class LossConfig(Section):
@@ -51,7 +62,7 @@ class Run(Section):
     """The runtime that this file is for."""
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), MAY_CHANGE_ON_RESUME, OWN_TO_A_CELL] = "run"
     """Name of the run and of its folder."""
-    output_dir: Annotated[str, MAY_CHANGE_ON_RESUME, OWN_TO_A_CELL] = "runs"
+    output_dir: Annotated[Folder, MAY_CHANGE_ON_RESUME, OWN_TO_A_CELL] = "runs"
     """Folder that holds the run folders, relative to where the command is given; of slime on a disk that all nodes
     share."""
     seed: Annotated[NonNegativeInt, OWN_TO_A_CELL] = 0
@@ -276,7 +287,7 @@ class LabConfig(Run):
 
     runtime: Literal["lab"] = "lab"
     """The runtime that this file is for."""
-    cache_dir: Annotated[str, MAY_CHANGE_ON_RESUME, COMPUTES_NOTHING] = "~/.cache/sat_slime"
+    cache_dir: Annotated[Folder, MAY_CHANGE_ON_RESUME, COMPUTES_NOTHING] = "~/.cache/sat_slime"
     """Folder for warmed-up models."""
     pipeline: LabPipelineConfig = LabPipelineConfig()
     model: ModelConfig = ModelConfig()
@@ -307,7 +318,7 @@ class GridConfig(Section):
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = "grid"
     """Name of the grid and of its folder."""
-    output_dir: str = "grids"
+    output_dir: Folder = "grids"
     """Folder that holds the grid folders, relative to where the command is given."""
     run: str = "run.yaml"
     """YAML file of the run that every cell is a variant of, relative to this file."""

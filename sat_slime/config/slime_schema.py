@@ -27,6 +27,7 @@ from typing_extensions import TypedDict
 
 from sat_slime.config.schema import (
     Family,
+    Folder,
     MethodConfig,
     NonNegativeFloat,
     NonNegativeInt,
@@ -48,7 +49,7 @@ def _as_absolute(path: str) -> str:
     return os.path.abspath(os.path.expanduser(path))  # the processes of a job have other working directories
 
 
-LocalPath = Annotated[str, AfterValidator(_as_absolute)]
+LocalPath = Annotated[Folder, AfterValidator(_as_absolute)]
 """An absolute path; `~` is the home, and a relative one is in the working directory, of who reads the settings."""
 
 Nucleus = Annotated[float, Field(gt=0, le=1)]

@@ -70,6 +70,8 @@ FAULTS = [
     ("train: {lr: .nan}", "train.lr is nan"),
     ("train: {lr: .inf}", "train.lr is inf"),
     ("name: ../up", "name is '../up': it takes letters"),
+    ("output_dir: ~nobody-here/x", "output_dir: '~nobody-here/x' is in the home of no user of this machine"),
+    (SLIME + "cluster: {slime_dir: ~nobody-here}", "cluster.slime_dir: '~nobody-here' is in the home of no user"),
     ("task: {min_digits: 9}", "task: min_digits is 9, above max_digits 8"),
     ("task: {max_digits: yes}", "task.max_digits is true: it must be a valid integer"),
     (SLIME + "slime: {--lr: 1}", "slime.--lr: '--lr' must be a flag's name without the leading dashes"),
