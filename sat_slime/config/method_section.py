@@ -231,5 +231,8 @@ def method_in(values: Mapping[str, Any]) -> Method:
 
 
 def method_label(values: Mapping[str, Any]) -> str:
-    """Return a method as the paper writes it, such as `SAT-GSPO w/ R3`, from the `method` section as plain values."""
-    return method_in(values).label
+    """Return a method as the paper writes it, such as `SAT-GSPO w/ R3`, and the denominator where it is not that of the
+    name, from the `method` section as plain values."""
+    method = method_in(values)
+    over = values.get("denominator") or method.denominator
+    return method.label if over == method.denominator else f"{method.label}, denominator {over}"

@@ -5,7 +5,7 @@ import yaml
 
 from sat_slime.config import ConfigError, build_method, dump_config, load_config, load_grid
 from sat_slime.config.loader import read_section, vary
-from sat_slime.config.method_section import MethodConfig, method_in, method_switches, unused_settings
+from sat_slime.config.method_section import MethodConfig, method_in, method_label, method_switches, unused_settings
 from sat_slime.objective import SAT, Clip, compose, method_names, named_method
 from sat_slime.objective.gates import DPPO, TIS, IcePop
 from sat_slime.objective.method import bases
@@ -31,6 +31,9 @@ def test_named_methods_survive_the_section_and_what_is_saved_of_it(name):
     section = MethodConfig(**method_switches(name))
     assert build_method(section) == build_method(MethodConfig(**section.model_dump(mode="json"))) == named_method(name)
     assert method_in(section.model_dump()).name == named_method(name).name
+    over = build_method(section).denominator
+    assert method_label(section.model_dump() | {"denominator": over}) == named_method(name).label
+    assert method_label(section.model_dump() | {"denominator": "x"}) == f"{named_method(name).label}, denominator x"
 
 
 def test_the_papers_file_has_the_papers_scope_with_whatever_method():
