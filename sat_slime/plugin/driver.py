@@ -143,9 +143,11 @@ class Host:
         """Return the address of each engine to which weights are pushed, by its number; those that are dead are left
         out."""
         engines, *_ = ray.get(self.manager.get_updatable_engines_and_lock.remote())
-        urls = ray.get([engine.get_url.remote() for engine in engines if engine is not None])
-        numbers = [number for number, engine in enumerate(engines) if engine is not None]
-        return dict(zip(numbers, urls, strict=True))
+        urls = {}
+        for i, engine in enumerate(engines):
+            with contextlib.suppress(ray.exceptions.RayActorError):  # it died since slime looked
+                urls |= {} if engine is None else {i: ray.get(engine.get_url.remote())}
+        return urls
 
     def pushed_first(self) -> None:
         """Tells slime that the engines have the weights that the run begins with."""

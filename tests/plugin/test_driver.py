@@ -21,6 +21,7 @@ from sat_slime.plugin.driver import Host
 from sat_slime.plugin.settings import DRIVEN, PUSH_METRICS
 
 local_ray = types.SimpleNamespace(get=lambda result: result, wait=lambda results: (results, []))
+local_ray.exceptions = types.SimpleNamespace(RayActorError=LookupError)
 """Stands for ray: calls have returned before they are waited for."""
 
 
@@ -77,7 +78,8 @@ def calls(monkeypatch, order, rollouts, start=0, update_weights=None, metrics=No
 
 def test_a_dead_engine_is_left_out_and_the_others_keep_their_numbers(monkeypatch):
     alive = types.SimpleNamespace(get_url=types.SimpleNamespace(remote=lambda: "http://127.0.0.1:1"))
-    told = types.SimpleNamespace(remote=lambda: ([None, alive], "lock", 2))
+    dead = types.SimpleNamespace(get_url=types.SimpleNamespace(remote=lambda: {}["its actor is dead"]))
+    told = types.SimpleNamespace(remote=lambda: ([None, alive, dead], "lock", 3))
     monkeypatch.setattr(driver, "ray", local_ray)
     manager = types.SimpleNamespace(get_updatable_engines_and_lock=told)
     assert Host(Namespace(), manager, None, None).engines() == {1: "http://127.0.0.1:1"}
