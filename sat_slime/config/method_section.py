@@ -111,9 +111,9 @@ class MethodConfig(Section):
     @classmethod
     def _of_another(cls, settings: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
         """Return the settings of a base that is not ours, those that are left out at their defaults."""
-        base = info.data.get("base", "")
+        base = info.data.get("base", "")  # empty: it is at fault itself
         if "." not in base or outside.are_refused():
-            if settings and "." not in base:
+            if settings and base and "." not in base:
                 own = f", or write those of {base} below method.{_key(base)}" if _key(base) in SETTINGS else ""
                 raise ValueError(f"method.settings is for a base that is not ours: leave it out{own}")
             return settings

@@ -99,7 +99,7 @@ class LagPower(Radii):
     power: NonNegative = 0.5
     """Exponent of the lag. 0 is the fixed interval."""
 
-    name, needs = "lag-power", ("lags",)
+    name, place, needs = "lag-power", "suffix", ("lags",)
 
     def radii(self, low: float, high: float, t: Tokens) -> tuple[Tensor, Tensor]:
         lags = t.mean(t.lags) if t.unit == "sequence" else t.lags
@@ -128,7 +128,7 @@ class BAPO(Radii, Judge):
     scope: Scope = "step"
     """Tokens over which the share is taken: the whole optimizer step on all ranks, or one micro-batch."""
 
-    name = "bapo"
+    name, place = "bapo", "suffix"
 
     def __post_init__(self) -> None:
         if not self.lower_start <= self.lower_max <= 1 <= self.upper_start <= self.upper_max:

@@ -258,7 +258,7 @@ class TIS(Weight):
     cap: Positive = 2.0
     """Upper bound C of the weight."""
 
-    name = "tis"
+    name, place = "tis", "suffix"
 
     def factor(self, t: Tokens) -> Tensor:
         w = t.k.clamp(max=self.cap)
@@ -276,7 +276,7 @@ class SeqTIS(Weight):
     form: Literal["clamp", "mask"] = "clamp"
     """Above the cap: clamp: the weight is the cap; mask: it is 0, as by default in TRL."""
 
-    name = "seq-tis"
+    name, place = "seq-tis", "suffix"
 
     def factor(self, t: Tokens) -> Tensor:
         W = t.sum(t.log_k).clamp(-20.0, 20.0).exp()
@@ -293,7 +293,7 @@ class SeqMaskTIS(InRange, Weight):
     high: Positive = 1.01
     """Largest geometric mean ratio at which a response is kept; NeMo-RL's are 0.999 and 1.002."""
 
-    name = "seq-mask-tis"
+    name, place = "seq-mask-tis", "suffix"
 
     def factor(self, t: Tokens) -> Tensor:
         return t.k.where(self.holds(t.mean(t.log_k).exp()), 0.0)
@@ -309,7 +309,7 @@ class Decoupled(Weight):
     form: Literal["mask", "clamp"] = "mask"
     """Above the cap: mask: the weight is 0; clamp: it is the cap."""
 
-    name = "decoupled"
+    name, place = "decoupled", "suffix"
 
     def factor(self, t: Tokens) -> Tensor:
         return t.k.clamp(max=self.cap) if self.form == "clamp" else t.k.where(t.k <= self.cap, 0.0)

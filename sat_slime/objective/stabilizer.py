@@ -104,7 +104,7 @@ class InRange:
 class Weight(Stabilizer):
     """Weights tokens by pi_proximal / mu. Its metric NAME/weight is the mean weight."""
 
-    place, weighs_by_mu = "suffix", True
+    weighs_by_mu = True
 
     def factor(self, t: Tokens) -> Tensor:
         """(n,) weights. Runs without gradient."""
@@ -115,7 +115,7 @@ class Judge(Stabilizer):
     """Takes a threshold over all tokens of its scope, on all ranks, which is `t.threshold` from then on. Beside Gate or
     another kind."""
 
-    scope: Scope | None
+    scope: Scope | None = None
     """Tokens that the threshold is taken over: one micro-batch, or the whole optimizer step on all ranks. None: as
     `Method.scope` says."""
 
@@ -130,8 +130,6 @@ class Judge(Stabilizer):
 
 class Radii(Stabilizer):
     """Sets the radii of the clip interval, which SAT then contracts. Its metrics are radius/{low,high}."""
-
-    place = "suffix"
 
     def radii(self, low: float, high: float, t: Tokens) -> tuple[Tensor, Tensor]:
         """The radii below and above 1, each (n,) or 0-dim, from those of the section `clip`. Runs without gradient."""

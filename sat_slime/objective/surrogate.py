@@ -127,7 +127,7 @@ def _means(t: Tokens) -> dict[str, Tensor]:
         if columns:
             sums = torch.stack([*columns.values()]).sum(1, dtype=t.dtype) / max(t.n, 1)
             means |= dict(zip(columns, sums.unbind(), strict=True))
-    return {name: means.get(name, number) for name, number in t.measured.items()}
+    return {name: means.get(name, number).detach() for name, number in t.measured.items()}
 
 
 @torch.no_grad()

@@ -26,7 +26,9 @@ from sat_slime.runs.log import RunLog
 from sat_slime.runs.reading import read_metrics
 
 ROOT = Path(__file__).parents[2]
-OWN = "from my_package.halfway import *\n@dataclass(frozen=True)\nclass A(Gate):\n    {}\n    name = 'a'\n"
+OWN = "from sat_slime.objective import *\nfrom my_package.halfway import dataclass\n@dataclass(frozen=True)\n"
+OWN += "class A({}):\n    {}\n    name = 'a'\n"
+JUDGE = "scores, threshold_of = lambda s, t: t.A, lambda s, a, g: a.max(); factor = lambda s, t: t.A >= t.threshold"
 PATH = "my_package.halfway"
 
 
@@ -108,6 +110,25 @@ def test_its_metrics_are_written_and_drawn(package, tmp_path):
     assert [float(row["step"]) for row in masked] == [50.0] * 20
 
 
+@pytest.mark.parametrize(
+    ("kind", "code", "values"),
+    [
+        ("Weight", "factor = lambda self, t: 2 * t.k", [3, 6]),
+        ("Radii", "radii = lambda self, low, high, t: (low * t.k, 4 * high * t.k)", [1.5, 3]),
+        ("Surrogate", "values = lambda self, t: t.measured.update(x=t.ratio.sum()) or t.ratio * t.A", [1.5, 3]),
+        ("Gate, Judge", JUDGE, [0, 2.4]),
+    ],
+)
+def test_a_class_of_any_kind_is_a_base(package, kind, code, values):
+    (package / "mine.py").write_text(OWN.format(kind, code))
+    check_method(own := named_method("my_package.mine"))
+    ones = torch.ones(2)
+    batch = TokenBatch((1.5 * ones).log().requires_grad_(), 0 * ones, ones.cumsum(0), ones.bool(), [2])
+    result = policy_surrogate(own, batch)
+    assert result.values.tolist() == pytest.approx(values) and not own.threshold_is_of_the_step
+    assert not any(isinstance(metric, torch.Tensor) and metric.requires_grad for metric in result.metrics.values())
+
+
 def test_a_name_alone_imports_nothing(package):
     (package / "loud.py").write_text("raise SystemExit('it was imported')")
     assert label_of("my_package.loud") == "my_package.loud" and label_of(PATH) == PATH
@@ -124,7 +145,10 @@ def test_a_replay_sweeps_its_settings(package):
 @pytest.mark.parametrize(
     ("method", "said"),
     [
-        ({"base": "my_package.nowhere"}, "my_package.nowhere cannot be imported .*: name a module that Python finds"),
+        (
+            {"base": "my_package.nowhere", "settings": {"band": 1}},
+            "cannot be imported .*: name a module that.*$",
+        ),
         ({"base": PATH, "settings": {"band": "x"}}, "settings.band is 'x': it must be a valid number"),
         ({"base": PATH, "settings": {"bund": 1}}, "unknown key 'method.settings.bund'; halfway has band"),
         ({"base": "grpo", "settings": {"band": 1}}, "method.settings is for a base that is not ours"),
@@ -144,7 +168,7 @@ def test_bad_settings_are_told(package, tmp_path, method, said):
         ("from my_package.halfway import Halfway\nclass A(Halfway): name = 'grpo'\n", "name of one of ours"),
         ("from my_package.halfway import Halfway\nclass A(Halfway): place = 'suffix'\n", "leave it out"),
         ("from my_package.halfway import Gate\nclass A(Gate): name = 'half-way'\n", "set it to the word"),
-        (OWN.format("band: float"), "has no default"),
+        (OWN.format("Gate", "band: float"), "has no default"),
         ("def (\n", r"cannot be imported \(SyntaxError"),
         ("x = undefined\n", r"cannot be imported \(NameError: name 'undefined'"),
         ("from my_package.halfway import Halfway\nclass A(Halfway): name = 'a'\n", r"write @dataclass\(frozen=True\)"),

@@ -7,12 +7,6 @@ from sat_slime.objective import TokenBatch, Tokens, named_method
 from sat_slime.objective.tokens import response_mean_weights
 
 
-def batch(**changed) -> TokenBatch:
-    two = torch.ones(2)
-    columns = {"log_probs": -two, "rollout_log_probs": -two, "advantages": two, "mask": two.bool(), "lengths": [2]}
-    return TokenBatch(**{**columns, **changed})
-
-
 @pytest.mark.parametrize(
     "changed, says",
     [
@@ -26,8 +20,10 @@ def batch(**changed) -> TokenBatch:
     ],
 )
 def test_a_batch_of_other_shapes_is_refused(changed, says) -> None:
+    two = torch.ones(2)
+    columns = {"log_probs": -two, "rollout_log_probs": -two, "advantages": two, "mask": two.bool(), "lengths": [2]}
     with pytest.raises(ValueError, match=says):
-        batch(**changed)
+        TokenBatch(**{**columns, **changed})
 
 
 def test_means_and_sums_are_over_the_active_tokens_of_each_response() -> None:
