@@ -197,9 +197,7 @@ def known_dump(path: Path) -> Dump:
     if "routing_replay" not in numbers:
         return Dump((path,))
     samples = load_payload(path).get("samples")  # of a lab run, which is small
-    held = (
-        {key for sample in samples if isinstance(sample, dict) for key in sample} if isinstance(samples, list) else {}
-    )
+    held = {key for one in (samples if isinstance(samples, list) else ()) if isinstance(one, dict) for key in one}
     return Dump((path,), frozenset(name for name in get_args(Column) if name in held))
 
 
@@ -326,23 +324,25 @@ def _format_1(payloads: Sequence[Mapping[str, Any]]) -> list[Rank]:
     last pipeline stage hold no log-probs and do not count."""
     parts = [payload["rollout_data"] for payload in payloads]
     parts = [part for part in parts if part.get("log_probs") is not None] or parts[:1]
-    distinct = {tuple(part.get("sample_indices") or part["total_lengths"]): part for part in reversed(parts)}
+    # Told apart by log mu: responses that a generate function made of one sample share its number.
+    log_mu = [b"".join(mu.float().numpy().tobytes() for mu in part.get("rollout_log_probs") or ()) for part in parts]
+    distinct = dict(zip(reversed(log_mu), reversed(parts), strict=True))
+    numbers = [number for part in distinct.values() for number in part.get("sample_indices") or ()]
+    numbered = None not in numbers and len(set(numbers)) == len(numbers)
     ranks: list[Rank] = []
     for part in reversed(distinct.values()):
         offset = sum(len(responses) for responses, _ in ranks)
         here = range(offset, offset + len(part["response_lengths"]))
         columns = {key: part[key] for key in (*COLUMNS, "truncated") if part.get(key) is not None}
         columns |= {"length": part["response_lengths"], "rollout": part.get("rollout_ids") or here}
-        columns |= {"place": part.get("partition") or part.get("sample_indices") or here}
+        columns |= {"place": (numbered and part.get("sample_indices")) or here}
         ranks.append(([{key: values[i] for key, values in columns.items()} for i in range(len(here))], part))
     return ranks
 
 
 def _check(response: Response) -> None:
-    for key in (*COLUMNS, *MORE):
+    for key in (*COLUMNS, *(key for key in MORE if response.get(key) is not None)):
         values, length = response.get(key), response["length"]
-        if values is None and key in MORE:
-            continue
         if values is None:
             raise DumpFault(_WITHOUT[key])
         if not isinstance(values, Tensor) or values.dim() != 1 or values.dtype.is_complex:
@@ -370,9 +370,7 @@ def _trained(ranks: Sequence[Rank]) -> list[list[list[Response]]]:
             raise DumpFault(f"it has {len(microbatches)} micro-batches where its optimizer steps have {sum(per_step)}")
         steps = steps or [[] for _ in per_step]
         if len(steps) != len(per_step):
-            raise DumpFault(
-                "its ranks took different numbers of optimizer steps: files of one run's ranks belong together"
-            )
+            raise DumpFault("its ranks took different numbers of optimizer steps: give the files of one run's ranks")
         parts = iter(microbatches)
         for step, count in zip(steps, per_step, strict=True):
             step += [[responses[i] for i in part] for part in islice(parts, count) if part]
@@ -381,6 +379,9 @@ def _trained(ranks: Sequence[Rank]) -> list[list[list[Response]]]:
         raise DumpFault("it holds no response that was trained: leave it out")
     if twice := sorted(place for place, times in places.items() if times > 1):
         raise DumpFault(f"{len(twice)} of its responses, the first {twice[0]}, are in more than one of its shards")
+    whole = max(len(layout.get("raw_reward") or ()) for _, layout in ranks)  # slime 0.3.1 tells each rank all rewards
+    if 0 < whole < len(places):
+        raise DumpFault(f"it holds {len(places)} responses of {whole}: leave out the files of another run's ranks")
     return steps
 
 

@@ -63,25 +63,21 @@ def test_what_no_slime_writes_is_told(tmp_path, place, value):
         read_rollout([path])
 
 
-def test_files_of_ranks_are_one_rollout(tmp_path):
-    columns = rollout(LENGTHS)
+@pytest.mark.parametrize("numbers", [range(6), [0, 1, 2, 1, 0, 2], [0, 0, 0, 1, 1, 1], [None] * 6])
+def test_files_of_ranks_are_one_rollout(tmp_path, numbers):
+    """Also where samples that a generate function returned for one prompt share its number."""
+    columns = rollout(LENGTHS) | {"sample_indices": list(numbers)}
     files = [saved(tmp_path / f"3_{rank}.pt", rank_file(columns, which, per_step, rank, 3))
              for rank, (which, per_step) in enumerate([RANKS[0], RANKS[0], RANKS[1], RANKS[1]])]  # fmt: skip
     assert [(known_dump(file).rollout, known_dump(file).rank) for file in files] == [
         ((tmp_path, 3), rank) for rank in range(4)
     ]
-    first, second = read_rollout(files)  # tensor-parallel pairs, which hold the same, count once
+    early = rank_file(columns, *RANKS[0], 4, 3)
+    del early["rollout_data"]["log_probs"], early["rollout_data"]["advantages"]
+    # tensor-parallel pairs, which hold the same, count once, and a rank of an earlier pipeline stage not at all
+    first, second = read_rollout([saved(tmp_path / "3_4.pt", early), *files])
     assert torch.equal(first.log_probs, flat(columns, [4, 0, 1, 5], "log_probs"))
     assert torch.equal(second.log_probs, flat(columns, [3, 2], "log_probs"))
-
-
-def test_earlier_pipeline_stages_are_passed_over(tmp_path):
-    columns = rollout(LENGTHS)
-    early = rank_file(columns, range(6), [[6]], 0)
-    del early["rollout_data"]["log_probs"], early["rollout_data"]["advantages"]
-    late = rank_file(columns, range(6), [[6]], 1)
-    (step,) = read_rollout([saved(tmp_path / "0_0.pt", early), saved(tmp_path / "0_1.pt", late)])
-    assert len(step.log_probs) == sum(LENGTHS)
 
 
 def test_half_precision_inactive_nonsense_and_numpy_scalars_are_read(tmp_path):
@@ -180,12 +176,15 @@ def test_a_missing_ranks_file_is_told_and_a_response_twice_is_refused(tmp_path):
     columns = rollout(LENGTHS)
     parts = [rank_file(columns, which, per_step, rank) for rank, (which, per_step) in enumerate(RANKS)]
     for part_of in parts:
-        part_of["rollout_data"]["global_batch_sizes"] = [4, 2]
+        part_of["rollout_data"] |= {"global_batch_sizes": [4, 2], "raw_reward": [1.0] * 6}
     files = [saved(tmp_path / f"0_{rank}.pt", payload) for rank, payload in enumerate(parts)]
     assert [step.left_out for step in read_rollout(files)] == [(), ()]
     for step in read_rollout(files[:1]):
         (told,) = step.left_out
         assert told.startswith("it holds 3 of the 6 rollouts that were trained")
+    torch.save(rank_file(rollout(LENGTHS, seed=1), RANKS[1][0], RANKS[1][1], 2), tmp_path / "0_2.pt")
+    with pytest.raises(DumpFault, match="it holds 9 responses of 6: leave out the files of another run's ranks"):
+        read_rollout([*files, tmp_path / "0_2.pt"])
     payload = format_2(columns, RANKS)
     payload["dp_shards"].append(payload["dp_shards"][0])
     with pytest.raises(DumpFault, match="3 of its responses, the first 0, are in more than one of its shards"):

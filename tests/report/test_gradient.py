@@ -50,17 +50,7 @@ def test_microbatches_have_their_own_quantile_and_a_step_one(name, spread):
     sat = compose(named_method(name).base, [SAT(alpha=0.6, scope="microbatch")])
     for at_least in (1, 200, 10**9):  # however they are put together
         found = [token_gradient(sat, span, None)[0] for span in step.spans(at_least)]
-        expected = []
-        token = response = 0
-        for size in step.microbatches:
-            lengths = step.lengths[response : response + size]
-            inside = slice(token, token + int(lengths.sum()))
-            alone = step_batch([1])
-            columns = ("log_probs", "rollout_log_probs", "advantages", "mask")
-            parts = {key: getattr(step, key)[inside] for key in columns}
-            alone = dataclasses.replace(alone, lengths=lengths, microbatches=[size], **parts)
-            expected.append(replayed(sat, alone)[0])
-            token, response = inside.stop, response + size
+        expected = [replayed(sat, step.part(number, number + 1))[0] for number in range(3)]
         assert torch.equal(torch.cat(found), torch.cat(expected))
     whole = compose(sat.base, [SAT(alpha=0.6, scope="step")])
     one = replayed(sat, dataclasses.replace(step, microbatches=[len(step.lengths)]))[0]
