@@ -408,7 +408,7 @@ def measures(config: Mapping[str, Any]) -> dict[str, float]:
     prompts, samples = (number(batch, name, 0.0) for name in batch)
     settings = {
         "tail": 1 - number(sat, "alpha"),
-        "lag": pipeline.get("max_staleness") if streams else None if lag is None else max(lag, 1) * steps,
+        "lag": pipeline.get("max_staleness") if streams else None if lag is None else max(lag, 1) * steps + steps - 1,
         "responses": prompts * samples or None,
     }
     return {name: value for name, value in settings.items() if value is not None and math.isfinite(value)}

@@ -276,7 +276,7 @@ def test_a_run_without_sat_is_advised_to_try_it_and_one_with_it_is_not(sat):
     ("settings", "planned"),
     [
         ({"pipeline": {"lag": 0}}, {"lag": 1}),
-        ({"pipeline": {"lag": 8, "optimizer_steps_per_rollout": 2}}, {"lag": 16}),
+        ({"pipeline": {"lag": 8, "optimizer_steps_per_rollout": 2}}, {"lag": 17}),
         ({"pipeline": {"mode": "streaming", "lag": 1, "max_staleness": 4}}, {"lag": 4}),
         ({"method": method_switches("gspo")}, {"tail": None}),
     ],
