@@ -139,8 +139,8 @@ def _with(name: str, settings: dict[str, Any]) -> Method:
     own = {section_name(method, part) for part in method.stabilizers}
     for key, value in settings.items():
         *path, last = key.split(".")
-        if path[:1] == ["settings"] and method.base_is_ours:
-            continue  # those of a base that is not ours
+        if path[:1] == ["settings"] and (method.base_is_ours or not hasattr(method.base, last)):
+            continue  # those of another base that is not ours
         own |= set() if path else {last}
         values = {last: value}
         for part in reversed(path):

@@ -34,12 +34,13 @@ PATH = "my_package.halfway"
 
 @pytest.fixture
 def package(tmp_path, monkeypatch):
-    """my_package.halfway, as the page has it."""
+    """my_package.halfway, as the page has it, and one of other names."""
     (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "extend.md").read_text(), re.DOTALL)
     folder = tmp_path / "my_package"
     folder.mkdir()
     (folder / "__init__.py").touch()
     (folder / "halfway.py").write_text(code)
+    (folder / "wide.py").write_text(code.replace("band", "width").replace('"halfway"', '"wide"'))
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
     yield folder
@@ -74,8 +75,6 @@ def test_settings_reach_the_objective_and_a_dry_run_prints_them(package, tmp_pat
 
 @pytest.mark.parametrize("method", ["gspo", "dppo", "my_package.wide", f"sat-{PATH}-r3"])
 def test_its_settings_go_when_another_base_is_named(package, tmp_path, method):
-    code = (package / "halfway.py").read_text()
-    (package / "wide.py").write_text(code.replace("band", "width").replace('"halfway"', '"wide"'))
     file = settings(tmp_path, base=PATH, settings={"band": 0.2})
     changed = load_config(file, settings={"method": method}).method
     expected = {"my_package.wide": {"width": 0.1}, f"sat-{PATH}-r3": {"band": 0.2}}
@@ -137,9 +136,11 @@ def test_a_name_alone_imports_nothing(package):
 
 
 def test_a_replay_sweeps_its_settings(package):
-    found = choose(f"grpo,{PATH}", ["settings.band=[0.1,0.3]"])
-    assert [one.label for one in found] == ["grpo", f"{PATH} settings.band=0.1", f"{PATH} settings.band=0.3"]
+    found = choose(f"my_package.wide,{PATH}", ["settings.band=[0.1,0.3]"])
+    assert [one.label for one in found] == ["my_package.wide", *(f"{PATH} settings.band={n}" for n in (0.1, 0.3))]
     assert [one.method.base.band for one in found[1:]] == [0.1, 0.3]
+    with pytest.raises(ConfigError, match="settings.bund=1 changes none of the methods"):
+        choose(PATH, ["settings.bund=1"])
 
 
 @pytest.mark.parametrize(
