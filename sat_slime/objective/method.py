@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TypeVar
+from typing import TypeVar, get_args
 
 from .. import outside
 from . import clips, gates, scores
@@ -129,6 +129,8 @@ def _fault(kind: type[Stabilizer]) -> str:
         return " is no frozen dataclass: write @dataclass(frozen=True) above it"
     if unset := [field.name for field in dataclasses.fields(kind) if field.default is dataclasses.MISSING]:  # type: ignore[arg-type]
         return f".{unset[0]} has no default: give every setting one"
+    if not set(needs := kind().needs) <= set(get_args(Need)):
+        return f".needs is {needs!r}: it may have 'lags' and 'entropies', as ('lags',)"
     return ""
 
 

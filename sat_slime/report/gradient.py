@@ -105,7 +105,6 @@ def span_sums(
     counted = mask & (advantages != 0)
     mismatch = span.log_probs - span.rollout_log_probs
     inverse = torch.where(counted, 1.0 / torch.where(counted, advantages, 1.0), 0.0)
-    negative = (advantages < 0).to(torch.int64)
 
     sums = []
     rows = torch.empty(len(methods) + 1, len(mask), dtype=torch.float64)
@@ -113,7 +112,7 @@ def span_sums(
         g, fates, d = token_gradient(method, span, threshold)
         # Against the trainer the ratio is 1 at the first optimizer step; what is judged then is pi / mu.
         judged = mismatch if method.denominator == "trainer" else d
-        cells = (negative * 2 + (judged < 0)) * len(FATES) + fates
+        cells = ((advantages < 0) * 2 + (judged < 0)) * len(FATES) + fates
         counts = torch.bincount(cells[counted], minlength=len(COUNTS)).tolist()
         v = (g * inverse).double()
         of_v = {"sum |v|": float(v.norm(1)), "sum v²": float(torch.dot(v, v))}

@@ -139,7 +139,7 @@ def test_a_replay_sweeps_its_settings(package):
     found = choose(f"my_package.wide,{PATH}", ["settings.band=[0.1,0.3]"])
     assert [one.label for one in found] == ["my_package.wide", *(f"{PATH} settings.band={n}" for n in (0.1, 0.3))]
     assert [one.method.base.band for one in found[1:]] == [0.1, 0.3]
-    with pytest.raises(ConfigError, match="settings.bund=1 changes none of the methods"):
+    with pytest.raises(ConfigError, match="bund=1 changes none of the methods"):
         choose(PATH, ["settings.bund=1"])
 
 
@@ -170,6 +170,7 @@ def test_bad_settings_are_told(package, tmp_path, method, said):
         ("from my_package.halfway import Halfway\nclass A(Halfway): place = 'suffix'\n", "leave it out"),
         ("from my_package.halfway import Gate\nclass A(Gate): name = 'half-way'\n", "set it to the word"),
         (OWN.format("Gate", "band: float"), "has no default"),
+        (OWN.format("Gate", "needs = ('lags')"), "it may have 'lags' and 'entropies'"),
         ("def (\n", r"cannot be imported \(SyntaxError"),
         ("x = undefined\n", r"cannot be imported \(NameError: name 'undefined'"),
         ("from my_package.halfway import Halfway\nclass A(Halfway): name = 'a'\n", r"write @dataclass\(frozen=True\)"),
