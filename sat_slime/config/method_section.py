@@ -124,8 +124,7 @@ class MethodConfig(Section):
 
     @model_serializer(mode="wrap")
     def _what_is_on(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        values: dict[str, Any] = handler(self)
-        return {key: value for key, value in values.items() if value is not None and value != {}}
+        return {key: value for key, value in handler(self).items() if value is not None and value != {}}
 
 
 if not TYPE_CHECKING:
@@ -143,9 +142,10 @@ def section_name(method: Method, stabilizer: Stabilizer) -> str:
 
 
 def _yes_or_no(kind: type, values: Any) -> dict[str, str]:
-    """Return a fault for each true and false among a stabilizer's settings, which pydantic would read as 1 and 0."""
+    """Return a fault for each true and false given for a number, which pydantic would read as 1 and 0."""
     given = values if isinstance(values, Mapping) else {}
-    wrong = [name for name in settings_of(kind) if isinstance(given.get(name), bool)]
+    of_numbers = (name for name, field in settings_of(kind).items() if not isinstance(field.default, bool))
+    wrong = [name for name in of_numbers if isinstance(given.get(name), bool)]
     return {name: f"it is {str(given[name]).lower()}, and no yes-or-no setting" for name in wrong}
 
 

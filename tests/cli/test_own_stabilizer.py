@@ -40,7 +40,8 @@ def package(tmp_path, monkeypatch):
     folder.mkdir()
     (folder / "__init__.py").touch()
     (folder / "halfway.py").write_text(code)
-    (folder / "wide.py").write_text(code.replace("band", "width").replace('"halfway"', '"wide"'))
+    code = code.replace("float = 0.1", "bool = True").replace("band", "width")
+    (folder / "wide.py").write_text(code.replace('"halfway"', '"wide"'))
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
     yield folder
@@ -77,7 +78,7 @@ def test_settings_reach_the_objective_and_a_dry_run_prints_them(package, tmp_pat
 def test_its_settings_go_when_another_base_is_named(package, tmp_path, method):
     file = settings(tmp_path, base=PATH, settings={"band": 0.2})
     changed = load_config(file, settings={"method": method}).method
-    expected = {"my_package.wide": {"width": 0.1}, f"sat-{PATH}-r3": {"band": 0.2}}
+    expected = {"my_package.wide": {"width": True}, f"sat-{PATH}-r3": {"band": 0.2}}
     assert changed.settings == expected.get(method, {})
     varied = vary(load_config(file), [("a place", {"method": method, "pipeline.lag": 1})]).method
     assert varied == changed
@@ -136,9 +137,9 @@ def test_a_name_alone_imports_nothing(package):
 
 
 def test_a_replay_sweeps_its_settings(package):
-    found = choose(f"my_package.wide,{PATH}", ["settings.band=[0.1,0.3]"])
-    assert [one.label for one in found] == ["my_package.wide", *(f"{PATH} settings.band={n}" for n in (0.1, 0.3))]
-    assert [one.method.base.band for one in found[1:]] == [0.1, 0.3]
+    found = choose(f"my_package.wide,{PATH}", ["settings.band=[0.1,0.3]", "settings.width=false"])
+    values = ["my_package.wide settings.width=false", *(f"{PATH} settings.band={band}" for band in (0.1, 0.3))]
+    assert [one.label for one in found] == values and [one.method.base.band for one in found[1:]] == [0.1, 0.3]
     with pytest.raises(ConfigError, match="bund=1 changes none of the methods"):
         choose(PATH, ["settings.bund=1"])
 

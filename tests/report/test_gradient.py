@@ -37,9 +37,8 @@ def test_weight_is_the_gradient_that_a_run_takes(name):
 
 def with_everything(step):
     """The step with lags."""
-    generator = torch.Generator().manual_seed(7)
     log_probs = step.log_probs.clamp(max=-0.01)
-    lags = torch.randint(0, 5, step.mask.shape, generator=generator).float()
+    lags = torch.randint(0, 5, step.mask.shape, generator=torch.Generator().manual_seed(7)).float()
     return dataclasses.replace(step, log_probs=log_probs, more={"lags": lags})
 
 
