@@ -74,13 +74,13 @@ def steps_per_rollout(args: Namespace) -> int:
 
 
 def reads_engine(method: Method) -> bool:
-    """Return whether a method reads the log-probs of the engines."""
-    return method.denominator in ("rollout", "a3po") or bool(method.weights or method.gates)
+    """Return whether a method reads the log-probs of the engines, as one of the user's own may."""
+    reads = bool(method.weights or method.gates) or method.has("drpo") or not method.base_is_ours
+    return reads or method.denominator in ("rollout", "a3po")
 
 
 def _settings(args: Namespace) -> _Settings:
-    cached = getattr(args, _CACHE, None)
-    if cached is None:
+    if (cached := getattr(args, _CACHE, None)) is None:
         config = read_plugin(getattr(args, KEY, None))
         cached = _Settings(config, _method(args, config))
         setattr(args, _CACHE, cached)

@@ -22,7 +22,7 @@ from sat_slime.runs.trackers import split_log
 
 pytestmark = pytest.mark.usefixtures("rollout_process")
 WITHOUT_ROUTES = make_args(use_rollout_routing_replay=False, sat_slime={"method": {}}, vocab_size=100)
-NAN, GOOD = float("nan"), [-0.5] * 10
+NAN, GOOD, DRPO = float("nan"), [-0.5] * 10, {"base": "drpo", "denominator": "checkpoint"}
 
 
 def test_tokens_are_bounded_by_the_models_folder_where_no_flag_says_it(sample_class, tmp_path):
@@ -89,7 +89,7 @@ def test_what_the_lab_runtime_refuses_is_left_out(sample_class, caplog, fields, 
     assert not unjudged.remove_sample
 
 
-@pytest.mark.parametrize("method", ["sat-grpo", "grpo-tis", {"denominator": "trainer"}])
+@pytest.mark.parametrize("method", ["sat-grpo", "grpo-tis", {"denominator": "trainer"}, DRPO])
 def test_log_probs_that_no_one_reads_may_be_missing(sample_class, method):
     missing = make_sample(sample_class, rollout_log_probs=None)
     args = make_args(use_rollout_routing_replay=False, use_rollout_logprobs=False, sat_slime={"method": method})
