@@ -69,9 +69,8 @@ def test_files_of_ranks_are_one_rollout(tmp_path, numbers):
     columns = rollout(LENGTHS) | {"sample_indices": list(numbers)}
     files = [saved(tmp_path / f"3_{rank}.pt", rank_file(columns, which, per_step, rank, 3))
              for rank, (which, per_step) in enumerate([RANKS[0], RANKS[0], RANKS[1], RANKS[1]])]  # fmt: skip
-    assert [(known_dump(file).rollout, known_dump(file).rank) for file in files] == [
-        ((tmp_path, 3), rank) for rank in range(4)
-    ]
+    known = [known_dump(file) for file in files]
+    assert [(one.rollout, one.rank) for one in known] == [((tmp_path, 3), rank) for rank in range(4)]
     early = rank_file(columns, *RANKS[0], 4, 3)
     del early["rollout_data"]["log_probs"], early["rollout_data"]["advantages"]
     # tensor-parallel pairs, which hold the same, count once, and a rank of an earlier pipeline stage not at all

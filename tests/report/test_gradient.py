@@ -28,9 +28,8 @@ def test_weight_is_the_gradient_that_a_run_takes(name):
     method = named_method(name)
     step = with_everything(step_batch([30, 4, 17, 50], seed=1))
     log_probs = step.log_probs.clone().requires_grad_()
-    batch = TokenBatch(
-        log_probs, step.rollout_log_probs, step.advantages, step.mask, step.lengths, lags=step.more["lags"]
-    )
+    columns = log_probs, step.rollout_log_probs, step.advantages, step.mask, step.lengths
+    batch = TokenBatch(*columns, lags=step.more["lags"])
     policy_surrogate(method, batch).values.sum().backward()
     torch.testing.assert_close(replayed(method, step)[0], log_probs.grad, rtol=1e-6, atol=1e-7)
 
