@@ -104,7 +104,6 @@ def span_sums(
     weights = response_mean_weights(mask, span.lengths, 1)
     counted = mask & (advantages != 0)
     mismatch = span.log_probs - span.rollout_log_probs
-    inverse = torch.where(counted, 1.0 / torch.where(counted, advantages, 1.0), 0.0)
 
     sums = []
     rows = torch.empty(len(methods) + 1, len(mask), dtype=torch.float64)
@@ -114,7 +113,7 @@ def span_sums(
         judged = mismatch if method.denominator == "trainer" else d
         cells = ((advantages < 0) * 2 + (judged < 0)) * len(FATES) + fates
         counts = torch.bincount(cells[counted], minlength=len(COUNTS)).tolist()
-        v = (g * inverse).double()
+        v = (g / advantages).where(counted, 0.0).double()
         of_v = {"sum |v|": float(v.norm(1)), "sum v²": float(torch.dot(v, v))}
         of_v["largest |v|"] = float(v.norm(math.inf)) if len(v) else 0.0
         sums.append({"tokens": int(counted.sum()), **dict(zip(COUNTS, counts, strict=True)), **of_v})

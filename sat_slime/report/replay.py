@@ -380,6 +380,8 @@ EQUAL = 0.999
 
 def verdict(result: Replay) -> str:
     """Say of each method of SAT whether it is its base here; without one, which methods make the same step."""
+    if not result.total["tokens"].any():
+        return "No token has an advantage here."
     cosines, names = result.cosines(), result.labels
     places = {name: i for i, one in enumerate(result.candidates) for name in (one.label, *one.same)}
     said = []
@@ -422,11 +424,9 @@ def of_fates(*fates: str, groups: Sequence[str] = GROUPS) -> Form:
 
 def methods_table(result: Replay) -> Table:
     """Tell what every method does to the tokens."""
-    total = result.total
-    frame = total[["tokens", *COUNTS]].assign(
+    frame = result.total[["tokens", *COUNTS, "largest |v|"]].assign(
         **{
             "effective share": pd.DataFrame([effective(row.sums) for row in result.rows]).mean(),
-            "largest |v|": total["largest |v|"],
             "cosine with unclipped": result.cosines()[:-1, -1],
             "same formula": [" ".join(candidate.same) for candidate in result.candidates],
         }
@@ -475,6 +475,5 @@ def fate_chart(result: Replay, sign: int) -> Chart:
         own = [{"group": name, "line": fate, "y": 100 * s} for fate, s in zip(FATE_LOOKS, shares, strict=True)]
         own[-1] |= {"end": 100 * sum(shares), "told": percent_number(sum(shares))}
         rows += own
-    title = f"advantage {'above' if sign == 0 else 'below'} 0"
-    name = f"fates_{'above' if sign == 0 else 'below'}"
-    return bars(name, pd.DataFrame(rows), title, "% of the tokens with that sign", of=FATE_LOOKS, text="told")
+    side, y = ("above", "below")[sign], "% of the tokens with that sign"
+    return bars(f"fates_{side}", pd.DataFrame(rows), f"advantage {side} 0", y, of=FATE_LOOKS, text="told")

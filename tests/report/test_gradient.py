@@ -63,12 +63,10 @@ def one_token(ratio, advantage, method):
     return int(replayed(method, step)[1][0])
 
 
+GRPO = named_method("grpo")
 CASES = [
-    (
-        named_method("grpo"),
-        [(1.3, 1.0, CLIPPED), (0.7, -1.0, CLIPPED), (1.3, -1.0, KEPT), (0.7, 1.0, KEPT), (1.1, 1.0, KEPT)],
-    ),
-    (compose(named_method("grpo").base, clip=Clip(dual=3.0)), [(4.0, -1.0, CLIPPED), (2.0, -1.0, KEPT)]),
+    (GRPO, [(1.3, 1.0, CLIPPED), (0.7, -1.0, CLIPPED), (1.3, -1.0, KEPT), (0.7, 1.0, KEPT), (1.1, 1.0, KEPT)]),
+    (compose(GRPO.base, clip=Clip(dual=3.0)), [(4.0, -1.0, CLIPPED), (2.0, -1.0, KEPT)]),
     (compose(DPPO()), [(1.1, 1.0, MASKED), (1.1, -1.0, KEPT), (1.3, 1.0, CLIPPED)]),
     (compose(IcePop(0.9, 1.1)), [(1.15, 1.0, MASKED), (0.7, 1.0, MASKED), (1.0, 1.0, KEPT)]),
     (named_method("grpo-tis"), [(1.5, 1.0, REWEIGHTED), (3.0, -1.0, REWEIGHTED), (1.0, 1.0, KEPT)]),

@@ -192,11 +192,13 @@ def test_a_dump_of_a_run_answers_for_every_method_but_those_of_another_forward_p
     assert np.isfinite(weight).all() and (weight > 0).all()
 
 
-@pytest.mark.parametrize(("spread", "told"), [(0.5, True), (0.001, False)])
-def test_nearest_and_farthest_are_told_where_they_differ(tmp_path, spread, told):
-    torch.save(format_2(rollout([8, 12], spread=spread), [([0, 1], [[2]])]), tmp_path / "0.pt")
+@pytest.mark.parametrize(("spread", "signal", "told"), [(0.5, 1, True), (0.001, 1, False), (0.5, 0, False)])
+def test_nearest_and_farthest_are_told_where_they_differ(tmp_path, spread, signal, told):
+    columns = rollout([8, 12], spread=spread)
+    columns["advantages"] = [signal * advantages for advantages in columns["advantages"]]
+    torch.save(format_2(columns, [([0, 1], [[2]])]), tmp_path / "0.pt")
     said = " ".join(summary(replay([tmp_path], choose("gspo,sapo", []))))
-    assert ("Nearest" in said) == told
+    assert ("Nearest" in said) == told and said.startswith("No token has an advantage here.") == (not signal)
 
 
 def test_the_page_holds_the_answer_and_the_numbers(tmp_path):
