@@ -143,7 +143,7 @@ class Host:
         """Return the address of each engine to which weights are pushed, by its number; those that are dead are left
         out."""
         engines, *_ = ray.get(self.manager.get_updatable_engines_and_lock.remote())
-        urls = {}
+        urls: dict[int, str] = {}
         for i, engine in enumerate(engines):
             with contextlib.suppress(ray.exceptions.RayActorError):  # it died since slime looked
                 urls |= {} if engine is None else {i: ray.get(engine.get_url.remote())}
