@@ -23,37 +23,32 @@ PLUGIN_FLAGS = {name.replace("_", "-"): value for name, value in CALLED.items()}
 """Flags by which slime calls the plugin, besides --custom-config-path with the plugin's settings."""
 
 GOVERNED = {
-    "use-rollout-logprobs": "method.denominator",
-    "keep-old-actor": "method.denominator",
-    "use-opsm": "method.opsm",
-    "opsm-delta": "method.opsm.delta",
-    "use-tis": "method.tis",
-    "tis-clip": "method.tis.cap",
-    "custom-tis-function-path": "method.tis",
-    "use-routing-replay": "method.r3",
-    "use-rollout-routing-replay": "method.r3",
-    "sglang-enable-return-routed-experts": "method.r3",
-    "eps-clip-c": "method.clip.dual",
-    "kl-coef": "loss.kl_coef",
-    "use-kl-loss": "loss.kl_coef",
-    "kl-loss-coef": "loss.kl_coef",
-    "kl-loss-type": "loss.kl_coef",
-    "calculate-per-token-loss": "loss.reduction",
-    "update-weights-interval": "pipeline.lag",
-    "rollout-function-path": "pipeline.mode",
-    "eval-function-path": "pipeline.mode",
-    "data-source-path": "pipeline.mode",
-    "num-steps-per-rollout": "pipeline.optimizer_steps_per_rollout",
-    "num-epoch": "pipeline.iterations",
-    "colocate": "slime.rollout-num-gpus (training and generation have GPUs of their own)",
-    "load": "slime.save",
-    "rollout-max-context-len": "slime.sglang-context-length (slime drops prompts by the flag, and ends no response)",
-    # slime takes none of these from the command line, but makes them itself
-    "sglang-tp-size": "slime.rollout-num-gpus-per-engine",
-    "sglang-tensor-parallel-size": "slime.rollout-num-gpus-per-engine",
-    "sglang-model-path": "slime.hf-checkpoint",
-    "sglang-model": "slime.hf-checkpoint",
-    "sglang-random-seed": "seed",
+    flag: key
+    for key, flags in {
+        "method.denominator": "use-rollout-logprobs keep-old-actor",
+        "method.opsm": "use-opsm",
+        "method.opsm.delta": "opsm-delta",
+        "method.tis": "use-tis tis-clip-low custom-tis-function-path",
+        "method.tis.cap": "tis-clip",
+        "method.r3": "use-routing-replay use-rollout-routing-replay sglang-enable-return-routed-experts",
+        "method.base (where ppo is the clip alone, with the advantages of GRPO)": "advantage-estimator",
+        "method.clip.eps_low (and eps_high: without --eps-clip-high slime takes one for both)": "eps-clip",
+        "method.clip.dual": "eps-clip-c",
+        "loss.kl_coef (in the loss, by low_var_kl)": "kl-coef use-kl-loss kl-loss-coef kl-loss-type",
+        "loss.reduction": "calculate-per-token-loss",
+        "pipeline.lag": "update-weights-interval",
+        "pipeline.mode": "rollout-function-path eval-function-path data-source-path",
+        "pipeline.optimizer_steps_per_rollout": "num-steps-per-rollout",
+        "pipeline.iterations": "num-epoch",
+        "slime.rollout-num-gpus (training and generation have GPUs of their own)": "colocate",
+        "slime.save": "load",
+        "slime.sglang-context-length (slime drops prompts by it, and ends no response)": "rollout-max-context-len",
+        # slime takes none of these from the command line, but makes them itself
+        "slime.rollout-num-gpus-per-engine": "sglang-tp-size sglang-tensor-parallel-size",
+        "slime.hf-checkpoint": "sglang-model-path sglang-model",
+        "seed": "sglang-random-seed",
+    }.items()
+    for flag in flags.split()
 }
 """Flags that only the named setting may give, besides those of `_ours`; where it leaves them out, the section slime may
 not give them either."""

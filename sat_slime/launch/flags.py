@@ -249,7 +249,7 @@ def refusal_lines(config: SlimeConfig, arguments: Sequence[Argument], answer: Ma
         names = [name.removeprefix("--") for name in (flag, *spec.get("aliases", ()))]
         own = next((given[name] for name in names if name in given), None)
         if own != FIXED and (own or spec["argument"] not in keys):
-            keys[spec["argument"]] = own or GOVERNED.get(names[0]) or f"slime.{names[0]}"
+            keys[spec["argument"]] = own or GOVERNED.get(names[0], f"slime.{names[0]}").partition(" ")[0]
     if refusal := answer["refusal"]:
         said = refusal["message"].rstrip(".") or refusal["statement"]
         if refusal["kind"] not in SAYS_WHAT_IS_WRONG:

@@ -197,7 +197,9 @@ def test_the_example_of_the_documentation_can_start(tmp_path):
     "override, says",
     [
         ("slime.use-tiss=true", ["slime.use-tiss: there is no flag --use-tiss", "did you mean --use-tis?"]),
-        ("slime.use-tis=true", ["slime.use-tis: --use-tis follows from method.tis"]),
+        ("slime.tis-clip-low=0.5", ["slime.tis-clip-low: --tis-clip-low follows from method.tis"]),
+        ("slime.eps-clip=3e-4", ["--eps-clip follows from method.clip.eps_low (and eps_high: without --eps-clip-high"]),
+        ("slime.advantage-estimator=ppo", ["follows from method.base", "with the advantages of GRPO"]),
         ("slime.kl-loss-coef=1", ["slime.kl-loss-coef: --kl-loss-coef follows from loss.kl_coef"]),
         ("slime.num-rollout=1", ["slime.num-rollout: --num-rollout follows from pipeline.iterations"]),
         ("slime.load=/x", ["slime.load: --load follows from slime.save"]),
