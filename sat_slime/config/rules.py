@@ -330,11 +330,12 @@ def _method(config: SlimeConfig, method: Method) -> Iterator[str]:
 
 def _unset(config: SlimeConfig) -> Iterator[str]:
     rollout = config.rollout
+    rewarded = config.data.reward or config.slime.get("custom-generate-function-path")  # which may reward, too
     needed = {
         "hf-checkpoint": (config.model.hf_checkpoint, "the folder of the Hugging Face weights"),
         "ref-load": (config.model.megatron_checkpoint, "where slime's tools/convert_hf_to_torch_dist.py put them"),
         "prompt-data": (config.data.prompts, "a .jsonl file of prompts"),
-        "rm-type": (config.data.reward, "one of slime's rules, such as math, or custom-rm-path to a function"),
+        "rm-type": (rewarded, "one of slime's rules, such as math, or custom-rm-path to a function"),
         "rollout-num-gpus": (rollout.gpus, "the GPUs that generate"),
         "rollout-batch-size": (rollout.prompts_per_iteration, "a number of 1 or more"),
         "n-samples-per-prompt": (rollout.samples_per_prompt > 1, "a number of 2 or more"),
@@ -505,9 +506,10 @@ WHEN: dict[str, Callable[[SlimeConfig], bool]] = {
     "denominator checkpoint": lambda config: build_method(config.method).denominator == "checkpoint",
     "slime.eval-prompt-data": lambda config: bool(config.eval.prompts and config.eval.every_n_iterations),
     "slime.save-interval": lambda config: config.checkpoint.every_n_iterations > 0,
+    "slime's own generation": lambda config: not config.slime.get("custom-generate-function-path"),
 }
 """The circumstances under which rules hold, in words."""
-ALWAYS, R3, STREAMING, SPLIT, OWN_SETS, SAVES = WHEN
+ALWAYS, R3, STREAMING, SPLIT, OWN_SETS, SAVES, OWN_GENERATION = WHEN
 
 
 def _above(bound: float, value: Any) -> bool:
@@ -543,6 +545,8 @@ COUNTED = "pushes by disk are numbered one by one, and lags count optimizer step
 NOTHING = "that mode draws its own prompts and finishes every response, so that this does nothing"
 DRAWN = "over-sampling-batch-size partial-rollout mask-offpolicy-in-partial-rollout buffer-filter-path"
 ONE_COPY = "a response may be of several weights, and one copy of those that generated is kept to score it with"
+DROPS_PROMPTS = "slime drops longer prompts by it, and ends no response"
+BY_ENGINE = "leave it out, and set slime.sglang-context-length"
 KEEP = "leave it out, and say with pipeline.keep_checkpoints how many stay"
 ERRORS = (
     Rule("moe-router-fusion", "the fused router chooses the experts itself: no route is replayed", WITHOUT_R3, R3),
@@ -556,6 +560,7 @@ ERRORS = (
     Rule("partial-rollout", ONE_COPY, "leave it out, or set method.denominator to rollout", SPLIT),
     Rule("eval-config", "slime evaluates only on that file's sets", "leave one of them out", OWN_SETS),
     Rule("group-rm", "slime rewards no group in an evaluation, and fails there", "leave one of them out", OWN_SETS),
+    Rule("rollout-max-context-len", DROPS_PROMPTS, BY_ENGINE, OWN_GENERATION),
     Rule("save-retain-interval", "slime counts from 0, and Megatron deletes all but the newest checkpoint", KEEP),
     Rule("start-rollout-id", "every resume would start at that iteration with newer weights", GO_BACK),
     Rule("ckpt-step", "every resume would load that checkpoint again", GO_BACK),

@@ -42,7 +42,6 @@ GOVERNED = {
         "pipeline.iterations": "num-epoch",
         "slime.rollout-num-gpus (training and generation have GPUs of their own)": "colocate",
         "slime.save": "load",
-        "slime.sglang-context-length (slime drops prompts by it, and ends no response)": "rollout-max-context-len",
         # slime takes none of these from the command line, but makes them itself
         "slime.rollout-num-gpus-per-engine": "sglang-tp-size sglang-tensor-parallel-size",
         "slime.hf-checkpoint": "sglang-model-path sglang-model",

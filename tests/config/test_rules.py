@@ -59,6 +59,7 @@ rm-type=dapo custom-rm-path=false | slime.rm-type is dapo | slime.reward-key to 
 reward-key=score custom-rm-path=sat_slime.plugin.reward.default | slime.reward-key is score | set it to null
 eval-reward-key=score custom-rm-path=sat_slime.plugin.reward.default | slime.eval-reward-key is score | set it to null
 group-rm=true | slime.group-rm is true with slime.eval-prompt-data
+rollout-max-context-len=9000 | slime.rollout-max-context-len is 9000 | slime.sglang-context-length
 # megatron/training/checkpointing.py:726
 save=/m ref-load=/m | slime.save is /m, which slime.ref-load is too | set it to null
 method=sat-gspo method.denominator=trainer | sat-gspo: with denominator trainer | identically 1
@@ -169,7 +170,8 @@ method.r3=true sglang-pp-size=1
 rm-type=dapo custom-rm-path=false reward-key=score
 partial-rollout=true
 sglang-max-total-tokens=40000
-eval-config=/e.yaml eval-prompt-data=null
+eval-config=/e.yaml eval-prompt-data=null rollout-max-context-len=9000 custom-generate-function-path=a.b \
+    rm-type=null custom-rm-path=null
 group-rm=true eval-interval=0
 save=/m/checkpoints ref-load=/m
 rollout-stop-token-ids=[151645]
