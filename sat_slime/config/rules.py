@@ -506,10 +506,11 @@ WHEN: dict[str, Callable[[SlimeConfig], bool]] = {
     "denominator checkpoint": lambda config: build_method(config.method).denominator == "checkpoint",
     "slime.eval-prompt-data": lambda config: bool(config.eval.prompts and config.eval.every_n_iterations),
     "slime.save-interval": lambda config: config.checkpoint.every_n_iterations > 0,
+    "no slime.eval-prompt-data": lambda config: not (config.eval.sets or config.slime.get("eval-config")),
     "slime's own generation": lambda config: not config.slime.get("custom-generate-function-path"),
 }
 """The circumstances under which rules hold, in words."""
-ALWAYS, R3, STREAMING, SPLIT, OWN_SETS, SAVES, OWN_GENERATION = WHEN
+ALWAYS, R3, STREAMING, SPLIT, OWN_SETS, SAVES, NO_SETS, OWN_GENERATION = WHEN
 
 
 def _above(bound: float, value: Any) -> bool:
@@ -559,6 +560,7 @@ ERRORS = (
     Rule(DRAWN, NOTHING, when=STREAMING),
     Rule("partial-rollout", ONE_COPY, "leave it out, or set method.denominator to rollout", SPLIT),
     Rule("eval-config", "slime evaluates only on that file's sets", "leave one of them out", OWN_SETS),
+    Rule("eval-interval", "slime refuses it", "set it to 0, or name sets", NO_SETS, lambda value: _above(0, value)),
     Rule("group-rm", "slime rewards no group in an evaluation, and fails there", "leave one of them out", OWN_SETS),
     Rule("rollout-max-context-len", DROPS_PROMPTS, BY_ENGINE, OWN_GENERATION),
     Rule("save-retain-interval", "slime counts from 0, and Megatron deletes all but the newest checkpoint", KEEP),

@@ -59,6 +59,7 @@ rm-type=dapo custom-rm-path=false | slime.rm-type is dapo | slime.reward-key to 
 reward-key=score custom-rm-path=sat_slime.plugin.reward.default | slime.reward-key is score | set it to null
 eval-reward-key=score custom-rm-path=sat_slime.plugin.reward.default | slime.eval-reward-key is score | set it to null
 group-rm=true | slime.group-rm is true with slime.eval-prompt-data
+eval-prompt-data=null | slime.eval-interval is 5 with no slime.eval-prompt-data | set it to 0
 rollout-max-context-len=9000 | slime.rollout-max-context-len is 9000 | slime.sglang-context-length
 # megatron/training/checkpointing.py:726
 save=/m ref-load=/m | slime.save is /m, which slime.ref-load is too | set it to null
