@@ -374,9 +374,10 @@ def _layout(config: SlimeConfig) -> Iterator[str]:
             f"copies apart, which drift from one another: set it to {tensor}"
         )
     of_experts = experts_tensor * train.expert_parallel * train.pipeline_parallel
+    heads, of_an_engine = config.model.attention_heads, "slime.rollout-num-gpus-per-engine / sglang-pp-size / -dp-size"
     cuts = (  # Megatron and SGLang say these minutes later, on the GPUs
-        ("slime.tensor-model-parallel-size", tensor, "attention heads", config.model.attention_heads),
-        ("slime.rollout-num-gpus-per-engine", per_engine, "attention heads", config.model.attention_heads),
+        ("slime.tensor-model-parallel-size", tensor, "attention heads", heads),
+        (of_an_engine, rollout.gpus_per_head, "attention heads", heads),
         ("expert-, expert-tensor- and pipeline-parallel size", of_experts, "GPUs that train", train.world_size),
     )
     for what, number, of, whole in cuts[: 3 if config.model.is_moe else 2]:

@@ -212,6 +212,8 @@ class RolloutView(View):
 
     gpus = Flag("rollout-num-gpus", PositiveInt, 0)
     gpus_per_engine = Flag("rollout-num-gpus-per-engine", PositiveInt, 1)
+    stages = Flag("sglang-pp-size", PositiveInt, 1)
+    attention_groups = Flag("sglang-dp-size", PositiveInt, 1)  # in each of which the attention is whole
     prompts_per_iteration = Flag("rollout-batch-size", PositiveInt, 0)
     samples_per_prompt = Flag("n-samples-per-prompt", Annotated[int, Field(ge=2)], 1)
     max_prompt_tokens = Flag[int | None]("rollout-max-prompt-len", PositiveInt, None)
@@ -232,6 +234,11 @@ class RolloutView(View):
     @property
     def engines(self) -> int:
         return self.gpus // self.gpus_per_engine
+
+    @property
+    def gpus_per_head(self) -> int:
+        """GPUs among which an engine divides a layer's heads."""
+        return max(1, self.gpus_per_engine // (self.stages * self.attention_groups))
 
 
 class TrainView(View):

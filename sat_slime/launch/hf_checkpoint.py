@@ -86,6 +86,14 @@ def hf_findings(config: SlimeConfig) -> Iterator[Finding]:
         yield ok("model", f"as in {folder / 'config.json'}")
 
 
+def checkpoint_bits(path: str | None) -> int:
+    """Return the bits of a weight in the layers of a Hugging Face checkpoint: those of its quantization, of which 8 is
+    the usual; 16 without any, and where the folder is not here."""
+    quantization = _read(Path(path) / "config.json").get("quantization_config") if path else None
+    bits = re.search(r'bits": (\d+)', json.dumps(quantization))
+    return int(bits[1]) if bits else 8 if quantization else 16
+
+
 def model_mismatches(model: SlimeModelConfig, values: Mapping[str, Any]) -> Iterator[str]:
     """Yield a line for every contradiction between the model section and a Hugging Face config.json."""
     values = {**values, **_text_model(values)}

@@ -21,6 +21,7 @@ from sat_slime.config.finding import Finding, warn
 from sat_slime.config.method_section import build_method
 from sat_slime.config.rules import context_tokens
 from sat_slime.config.slime_schema import SlimeConfig, SlimeModelConfig
+from sat_slime.launch.hf_checkpoint import checkpoint_bits
 
 BF16, FP32, INT64, INT32 = 2, 4, 8, 4
 """Bytes of a number."""
@@ -223,11 +224,16 @@ def saved_bytes_per_token(config: SlimeConfig, moe: bool) -> float:
 
 def engine_need(config: SlimeConfig) -> Need:
     """Return what an engine's GPU must hold within `sglang-mem-fraction-static`; SGLang fills the rest with its KV
-    cache. Tensor parallelism cuts the experts, too, but no head of keys and values: with more GPUs than heads each
-    holds one (sglang/srt/configs/model_config.py, get_num_kv_heads)."""
-    model, gpus = config.model, config.rollout.gpus_per_engine
-    of_a_token = BF16 * 2 * model.layers * max(1, model.kv_heads // gpus) * model.head_dim
-    weights = BF16 * sum(elements(model, moe_layers(model), gpus, gpus))
+    cache. Tensor parallelism cuts the experts, too, and attention and embeddings within a group of data-parallel
+    attention, but no head of keys and values: with more GPUs than heads each holds one
+    (sglang/srt/configs/model_config.py, get_num_kv_heads). A quantized checkpoint has its embeddings in bf16."""
+    model, rollout = config.model, config.rollout
+    heads = max(1, model.kv_heads // rollout.gpus_per_head)
+    of_a_token = BF16 * 2 * model.layers / rollout.stages * heads * model.head_dim
+    cut = rollout.gpus_per_head * rollout.stages, rollout.gpus_per_engine
+    embeddings = sum(elements(model, [], *cut))
+    layers = sum(elements(model, moe_layers(model), *cut)) - embeddings
+    weights = BF16 * embeddings + checkpoint_bits(model.hf_checkpoint) / 8 * layers
     return {"weights": weights, "KV of the longest response": longest_tokens(config) * of_a_token}
 
 

@@ -99,7 +99,8 @@ rollout-max-prompt-len=32768 | slime.rollout-max-prompt-len 32768 | cut
 REFUSED_DENSE = """
 tensor-model-parallel-size=3 actor-num-gpus-per-node=3 rollout-batch-size=3 | parallel-size, 3, | 32 attention heads
 num-query-groups=6 tensor-model-parallel-size=4 | slime.tensor-model-parallel-size is 4 | 6 key-value heads
-num-attention-heads=9 rollout-num-gpus-per-engine=2 | gpus-per-engine, 2, | 9 attention heads | divisor of 9
+num-attention-heads=9 rollout-num-gpus-per-engine=2 | gpus-per-engine / sglang-pp-size / -dp-size, 2, \
+    | 9 attention heads | divisor of 9
 actor-num-gpus-per-node=3 rollout-batch-size=2 | 32 responses | data-parallel ranks 3
 rollout-max-response-len=32768 | len is 32768 beside slime.rollout-max-prompt-len unset | sglang-allow-auto-truncate
 """.strip().splitlines()
@@ -152,6 +153,7 @@ actor-num-gpus-per-node=8 actor-num-nodes=2 rollout-num-gpus=32
 actor-num-gpus-per-node=8 rollout-num-gpus=16 rollout-num-gpus-per-engine=16
 rollout-num-gpus-per-engine=1
 rollout-num-gpus-per-engine=4
+cluster.gpus_per_node=28 rollout-num-gpus=24 rollout-num-gpus-per-engine=24 sglang-dp-size=3
 expert-model-parallel-size=1 expert-tensor-parallel-size=4
 tensor-model-parallel-size=8 actor-num-gpus-per-node=8
 pipeline-model-parallel-size=2 tensor-model-parallel-size=2 expert-model-parallel-size=2

@@ -1,5 +1,6 @@
 """Memory of a run: elements and bytes by hand and by measurements, and what is said of a fit."""
 
+import json
 import os
 from pathlib import Path
 
@@ -133,13 +134,22 @@ def test_what_settings_change_on_a_training_gpu(part, overrides, factor):
     assert memory.training_need(paper(*overrides))[part] == memory.training_need(paper())[part] * factor
 
 
-def test_an_engine():
-    by_hand = 2 * (EXPERTS / 2 + ATTENTION / 2 + 2 * 151936 * 2048 / 2 + ON_EVERY_RANK)
-    assert memory.engine_need(paper())["weights"] == pytest.approx(by_hand, rel=1e-4)  # SGLang pads the vocabulary less
+@pytest.mark.parametrize("quantization, size", [({}, 2), ({"quant_method": "fp8"}, 1), ({"w": {"num_bits": 4}}, 0.5)])
+def test_an_engine(tmp_path, quantization, size):
+    (tmp_path / "config.json").write_text(json.dumps({"quantization_config": quantization}))
+    embeddings = 2 * 151936 * 2048
+    config = paper(f"slime.hf-checkpoint={tmp_path}")
+    by_hand = size * (EXPERTS / 2 + ATTENTION / 2 + ON_EVERY_RANK) + 2 * embeddings / 2
+    assert memory.engine_need(config)["weights"] == pytest.approx(by_hand, rel=1e-4)  # SGLang pads the vocabulary less
     kv = 2 * 2 * 48 * 128 * 32768  # of a head
     assert memory.engine_need(paper())["KV of the longest response"] == 2 * kv
     eight = paper("slime.rollout-num-gpus-per-engine=8", "slime.rollout-num-gpus=8")
     assert memory.engine_need(eight)["KV of the longest response"] == kv
+    # two groups of four GPUs, in each of which are all heads of attention
+    groups = memory.engine_need(eight.with_flags({"sglang-dp-size": 2}))
+    more = groups["weights"] - memory.engine_need(eight)["weights"]
+    assert more == pytest.approx(2 * (ATTENTION + embeddings) / 8, rel=2e-3)
+    assert memory.engine_need(eight.with_flags({"sglang-pp-size": 2}))["KV of the longest response"] == kv / 2
 
 
 def test_host_memory_of_the_papers_run():
