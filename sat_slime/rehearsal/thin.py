@@ -27,7 +27,7 @@ ONLY_CUDA = re.compile(
     r"overlap-(param-gather|grad-reduce|moe.*)|cross-entropy-(loss-fusion|fusion-impl)|use-precision-aware-optimizer|"
     r"optimizer-cpu-offload|overlap-cpu-optimizer.*|colocate|offload.*|train-memory-margin-bytes|"
     r"sglang-(cuda-graph.*|disable-cuda-graph.*|quantization|kv-cache-dtype|moe-a2a-backend|moe-runner-backend|"
-    r"deepep.*|enable-deepep.*|enable-dp-attention.*|enable-torch-compile|piecewise.*|mamba.*|speculative.*)"
+    r"deepep.*|enable-deepep.*|enable-dp-.*|dp-size|enable-torch-compile|piecewise.*|mamba.*|speculative.*)"
 )
 """Flags of kernels, memories and links that a CPU has not."""
 OF_GPUS = "what is CUDA's has a stand-in on a CPU (docs/rehearse.md)"

@@ -75,10 +75,10 @@ def test_a_recipe_made_thin_is_a_run_that_slime_takes_here(file, tmp_path):
 
 
 def test_flags_of_cuda_are_left_out_and_others_stay(tmp_path):
-    run = paper("slime.sglang-cuda-graph-max-bs=64", "slime.sglang-attention-backend=fa3", "slime.lr-warmup-iters=1")
+    run = paper("slime.sglang-dp-size=2", "slime.sglang-attention-backend=fa3", "slime.lr-warmup-iters=1")
     made = thin_settings(run, tmp_path)
     flags = made.config.slime
-    assert "sglang-cuda-graph-max-bs" not in flags
+    assert "sglang-dp-size" not in flags
     assert flags["sglang-attention-backend"] == "torch_native"
     assert flags["lr-warmup-iters"] == 1
-    assert {"slime.sglang-cuda-graph-max-bs", "slime.sglang-attention-backend"} <= {c.key for c in made.changes}
+    assert {"slime.sglang-dp-size", "slime.sglang-attention-backend"} <= {c.key for c in made.changes}
