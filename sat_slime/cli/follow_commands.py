@@ -130,7 +130,7 @@ def _table(rows: Iterable[tuple[str, Path, list[str]]]) -> Table:
     for name in ("state", "step", "reward", "d_pi", "accuracy", "started"):
         table.add_column(name, justify="left" if name in ("state", "started") else "right", no_wrap=True)
     for started, path, cells in sorted(rows, key=lambda row: row[0], reverse=True):
-        shown = [str(short(path)), *cells, started[:16].replace("T", " ") or "–"]
+        shown = [short(path), *cells, started[:16].replace("T", " ") or "–"]
         table.add_row(*map(Text, shown))  # a name is no markup
     return table
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sat_slime.cli.terminal import SLIME, LastingConsole, OverridesAsInLaunch, bad_input, finish, say, warn
+from sat_slime.cli.terminal import SLIME, LastingConsole, OverridesAsInLaunch, bad_input, finish, say, short, warn
 
 if TYPE_CHECKING:
     from sat_slime.config.loader import RunConfig
@@ -56,14 +57,14 @@ def init(
     if name == "plugin":
         (path,) = write_texts(out, {"sat.yaml": plugin_file(method or "sat-gspo")})
         typer.echo(f"{path}: {PLUGIN_MEANING}")
-        typer.echo(f"check it with: sat-slime check {path}")
-        typer.echo(f"then add to the script: --custom-config-path {path.absolute()}")
+        typer.echo(f"check it with: sat-slime check {short(path)}")
+        typer.echo(f"then add to the script: --custom-config-path {shlex.quote(str(path.absolute()))}")
         return
     first, *others = write_starter(name, out)
     typer.echo(f"{first}: {STARTERS[name].meaning}")
     for path in others:
         typer.echo(f"{path}: what {first.name} builds on")
-    typer.echo(STARTERS[name].then.format(first))
+    typer.echo(STARTERS[name].then.format(short(first)))
 
 
 def launch(

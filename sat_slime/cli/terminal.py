@@ -7,6 +7,7 @@ import contextlib
 import errno
 import io
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Iterable, Iterator
@@ -170,9 +171,9 @@ def undisturbed() -> Iterator[None]:
         yield
 
 
-def short(folder: Path) -> Path:
-    """Return a folder relative to where the command was given, if it is below."""
-    return folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
+def short(folder: Path) -> str:
+    """Return a folder as a shell takes it, relative to where the command was given if it is below."""
+    return shlex.quote(str(folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder))
 
 
 def show_page(page: Page, console: Console) -> None:

@@ -1,5 +1,7 @@
 """From `sat-slime init` to a run that can be launched, and what is told on the way."""
 
+import shlex
+
 import pytest
 from command_line import sat_slime_command
 
@@ -18,11 +20,11 @@ def test_the_list_names_every_starter():
     assert [line.split()[0] for line in lines] == [*RUNS, "slurm", "kuberay", "plugin"]
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", [*RUNS, "plugin"])
 def test_the_command_that_is_told_accepts_what_was_written(name):
-    told = sat_slime_command("init", name, "--out", "mine").stdout
+    told = sat_slime_command("init", name, "--out", "my files").stdout
     (command,) = [line for line in told.splitlines() if line.startswith("check it with: sat-slime ")]
-    result = sat_slime_command(*command.split()[4:])
+    result = sat_slime_command(*shlex.split(command)[4:])
     assert result.exit_code == 0, result.output
 
 
