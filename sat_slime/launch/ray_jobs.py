@@ -87,7 +87,7 @@ class JobServer:
         try:
             info = self._client.get_job_info(job)
         except RuntimeError as error:
-            if "404" in str(error) or "does not exist" in str(error):
+            if "status code 404" in str(error):  # a job's name, with its date, may have the digits
                 return None
             raise JobError(f"Ray at {self.address}: {first_line(error)}") from error
         except OSError as error:
