@@ -129,12 +129,14 @@ def describe(plan: SlimePlan, full: bool) -> str:
     shell takes them, and the files."""
     config, train, rollout = plan.config, plan.config.train, plan.config.rollout
     memory = [f"{row.what:12}  {row}" for row in rows(config, sizes(config))]
+    first, node = train.world_size, config.cluster.gpus_per_node  # the engines' GPUs come behind those that train
+    nodes_of_engines = (first + rollout.gpus - 1) // node - first // node + 1
     summary = [
         f"method      {method_and_order(config)}",
-        f"trainer     {train.world_size} GPUs on {train.nodes} node(s): tensor parallel {train.tensor_parallel}, data "
-        f"parallel {train.data_parallel}, expert parallel {train.expert_parallel}",
-        f"engines     {rollout.engines}, each of {rollout.gpus_per_engine} GPU(s), on "
-        f"{-(-rollout.gpus // config.cluster.gpus_per_node)} node(s)",
+        f"trainer     {train.world_size} GPUs on {train.nodes} node(s), parallel: tensor {train.tensor_parallel}, "
+        f"pipeline {train.pipeline_parallel}, context {train.context_parallel}, data {train.data_parallel}, "
+        f"expert {train.expert_parallel}",
+        f"engines     {rollout.engines}, each of {rollout.gpus_per_engine} GPU(s), on {nodes_of_engines} node(s)",
         f"batch       {rollout.prompts_per_iteration} prompts x {rollout.samples_per_prompt} samples = "
         f"{rollout.responses_per_iteration} responses of at most {rollout.max_response_tokens:,} tokens",
         length_line(config),

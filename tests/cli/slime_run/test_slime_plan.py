@@ -23,10 +23,12 @@ def test_a_plan(tmp_path):
     assert len(short.splitlines()) <= 40 and short.startswith("method      SAT-GSPO, lag 8\n")
     assert "\nengines     2, each of 2 GPU(s), on 1 node(s)\n" in short
     assert "\nmemory  " in short and " tokens a response: generate " in short and "GPU-hours" in short
-    options = ("--method", "gspo", "--sat", "--r3", "--lag", "4", "--name", "a", f"--set=output_dir={tmp_path}/runs")
-    full, file = plan(*options, "--full"), f"{tmp_path}/runs/a/sat_slime.yaml"
+    options = ("--method", "gspo", "--sat", "--r3", "--lag", "4", "--name", "a", "--full")
+    full = plan(*options, *settings(f"output_dir={tmp_path}/runs", "slime.rollout-num-gpus=8"))
+    file = f"{tmp_path}/runs/a/sat_slime.yaml"
     (command,) = re.findall(r"^python3 -m sat_slime.plugin.driver(?:.*\\\n)*.*", full, re.MULTILINE)
     words = shlex.split(command)
+    assert "\n# engines     4, each of 2 GPU(s), on 2 node(s)\n" in full and "pipeline 1, context 1, data 1, ex" in full
     assert words[words.index("--advantage-estimator") + 1] == "gspo" and "--use-rollout-routing-replay" in words
     assert words[words.index("--custom-config-path") + 1] == file and "\nexport PYTHONPATH=" in full
     sent = yaml.safe_load(full.partition(f"\n# {file}\n")[2])["sat_slime"]
