@@ -182,7 +182,7 @@ class DataView(View):
 
     prompts = Flag[str | None]("prompt-data", LocalPath, None)
     input_key = Flag("input-key", str, "input")
-    label_key = Flag("label-key", str, "label")
+    label_key = Flag[str | None]("label-key", str, None)
     chat_template = Flag("apply-chat-template", bool, False)
     chat_template_kwargs = Flag("apply-chat-template-kwargs", str, "{}")
     rule = Flag[str | None]("rm-type", str, None)

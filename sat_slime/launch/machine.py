@@ -118,7 +118,7 @@ def data_findings(config: SlimeConfig) -> Iterator[Finding]:
     data, flags = config.data, config.slime
     sets = {"slime.prompt-data": (data.prompts, data.input_key, data.label_key)}
     if config.eval.every_n_iterations:
-        keys = (str(flags.get("eval-input-key", data.input_key)), str(flags.get("eval-label-key", data.label_key)))
+        keys = flags.get("eval-input-key") or data.input_key, flags.get("eval-label-key") or data.label_key
         sets |= {f"slime.eval-prompt-data ({name})": (file, *keys) for name, file in config.eval.prompts.items()}
     for key, (file, input_key, label_key) in sets.items():
         if file is None:
@@ -139,7 +139,7 @@ def data_findings(config: SlimeConfig) -> Iterator[Finding]:
             )
 
 
-def data_problem(file: str, input_key: str, label_key: str, config: SlimeConfig) -> str | None:
+def data_problem(file: str, input_key: str, label_key: str | None, config: SlimeConfig) -> str | None:
     """Return the reason why slime could not read the first rows of a data set, or would fail at the first prompt or
     reward of them, or None."""
     path, part = Path(SLICE.sub("", file)), SLICE.search(file)
@@ -168,13 +168,13 @@ def data_problem(file: str, input_key: str, label_key: str, config: SlimeConfig)
     return next(filter(None, faults), None)
 
 
-def _row_fault(row: Any, number: int, input_key: str, label_key: str, config: SlimeConfig) -> str | None:
+def _row_fault(row: Any, number: int, input_key: str, label_key: str | None, config: SlimeConfig) -> str | None:
     if not isinstance(row, dict):
         return f"row {number} is not a JSON object"
-    for setting, key in (("input-key", input_key), ("label-key", label_key)):
-        if key not in row:
+    for setting, key in (("input-key", input_key), ("label-key (null: rows have none)", label_key)):
+        if key is not None and key not in row:
             return f"row {number} has no key {key!r} but {', '.join(map(repr, row))}; set slime.{setting}"
-    prompt, label = row[input_key], row[label_key]
+    prompt, label = row[input_key], None if label_key is None else row[label_key]
     asks, said = f"{input_key!r} of row {number}", f"{label_key!r} of row {number} is {label!r}"
     if not isinstance(prompt, (str, list)):
         return f"{asks} is neither text nor a list of messages"

@@ -65,7 +65,7 @@ def make_material(run: SlimeConfig, thin: SlimeConfig, folder: Path) -> None:
     count = 2 * thin.rollout.prompts_per_iteration
     lines = _short_lines(run, run.data.prompts)[:count] if run.data.prompts else []
     lines = lines or [_made(run, number) for number in range(count)]
-    answers = list(dict.fromkeys(str(line.get(run.data.label_key)) for line in lines))
+    answers = list(dict.fromkeys(str(line.get(run.data.label_key or "label")) for line in lines))
     _write_lines(folder / "prompts.jsonl", lines)
     for name, file in thin.eval.prompts.items():
         _write_lines(Path(file), _short_lines(run, run.eval.prompts[name])[:1] or [_made(run, 99)])
@@ -102,7 +102,7 @@ def _made(run: SlimeConfig, number: int) -> dict[str, Any]:
     first, second = 1 + number % 2, 1 + number % 3
     text = f"What is {first} + {second}? Put the number into \\boxed{{}}."
     prompt = [{"role": "user", "content": text}] if run.data.chat_template else text
-    return {run.data.input_key: prompt, run.data.label_key: str(first + second)}
+    return {run.data.input_key: prompt, run.data.label_key or "label": str(first + second)}
 
 
 def _short_lines(run: SlimeConfig, prompts: str) -> list[dict[str, Any]]:

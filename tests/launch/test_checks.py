@@ -202,6 +202,7 @@ def test_what_settings_say_of_prompts(tmp_path):
         ([MESSAGES], "", []),
         ([TEXT] * 3, "@[-1:]", []),
         ([TEXT] * 3, "@[2:9]", []),
+        ([{"prompt": "1+1"}], "", ["slime.label-key=null"]),
         ([{**TEXT, "label": "1,234"}], "", ["slime.rm-type=dapo", "slime.custom-rm-path=false"]),
     ],
 )
