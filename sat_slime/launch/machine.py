@@ -176,12 +176,13 @@ def _row_fault(row: Any, number: int, input_key: str, label_key: str | None, con
             return f"row {number} has no key {key!r} but {', '.join(map(repr, row))}; set slime.{setting}"
     prompt, label = row[input_key], None if label_key is None else row[label_key]
     asks, said = f"{input_key!r} of row {number}", f"{label_key!r} of row {number} is {label!r}"
-    if not isinstance(prompt, (str, list)):
-        return f"{asks} is neither text nor a list of messages"
-    if isinstance(prompt, list) and not config.data.chat_template:
-        return f"{asks} is a list of messages: set slime.apply-chat-template to true"
-    if what := odd_prompt(prompt, config.data.chat_template):
-        return f"{asks}: {what}"
+    if config.data.chat_template or not config.slime.get("custom-generate-function-path"):  # which may read any
+        if not isinstance(prompt, (str, list)):
+            return f"{asks} is neither text nor a list of messages"
+        if isinstance(prompt, list) and not config.data.chat_template:
+            return f"{asks} is a list of messages: set slime.apply-chat-template to true"
+        if what := odd_prompt(prompt, config.data.chat_template):
+            return f"{asks}: {what}"
     what = odd_label(label)
     return what and f"{said}: {what}"
 

@@ -203,6 +203,7 @@ def test_what_settings_say_of_prompts(tmp_path):
         ([TEXT] * 3, "@[-1:]", []),
         ([TEXT] * 3, "@[2:9]", []),
         ([{"prompt": "1+1"}], "", ["slime.label-key=null"]),
+        ([MESSAGES], "", ["slime.apply-chat-template=false", "slime.custom-generate-function-path=a.b"]),
         ([{**TEXT, "label": "1,234"}], "", ["slime.rm-type=dapo", "slime.custom-rm-path=false"]),
     ],
 )
