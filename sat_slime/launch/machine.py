@@ -23,7 +23,7 @@ from sat_slime.launch.hf_checkpoint import hf_findings, is_the_laptops, reason_o
 from sat_slime.launch.memory import BF16, FP32, gib, parameters
 from sat_slime.launch.small_run import card_findings, cpu_findings
 from sat_slime.prompts.text import odd_file, odd_label, odd_prompt
-from sat_slime.runs.saved import newest_iteration
+from sat_slime.runs.saved import newest_iteration, numbered
 
 ROWS_READ = 3
 """Number of rows at the beginning of a data set whose keys are checked."""
@@ -53,7 +53,7 @@ def machine_findings(config: SlimeConfig, run_folder: Path, resume: bool = False
     yield from function_findings(config)
     if not resume and (fault := beginning_fault(config, run_folder)):
         yield fail("checkpoints", fault)
-    yield _disk(config, run_folder)
+    yield _disk(config, run_folder, resume)
 
 
 # ---------------------------------------------------------------------------------------------------------- files
@@ -255,8 +255,9 @@ def checkpoint_bytes(config: SlimeConfig) -> float:
     return parameters(config.model) * float(BF16 + (0 if config.checkpoint.without_optimizer else 3 * FP32))
 
 
-def _disk(config: SlimeConfig, run_folder: Path) -> Finding:
-    what, parent = "disk", existing_parent(checkpoint_folder(config, run_folder))
+def _disk(config: SlimeConfig, run_folder: Path, resume: bool) -> Finding:
+    folder = checkpoint_folder(config, run_folder)
+    what, parent = "disk", existing_parent(folder)
     key = "slime.save" if config.checkpoint.folder else "output_dir"
     if not os.access(parent, os.W_OK | os.X_OK) or not parent.is_dir():
         return fail(what, f"{parent} cannot be written: choose another {key}")
@@ -264,6 +265,7 @@ def _disk(config: SlimeConfig, run_folder: Path) -> Finding:
     every, keep = config.checkpoint.every_n_iterations, config.pipeline.keep_checkpoints
     count = -(-config.pipeline.iterations // every) if every else 0
     count = count if keep is None else min(count, keep + 1)  # an old one is deleted once the newer one is whole
+    count = max(count - resume * len(numbered(folder)), min(count, 1))
     if count and not size:
         return warn(
             what, f"{gib(free)} GiB free at {parent}; the size of a checkpoint of this model is not counted here"

@@ -273,18 +273,28 @@ def test_what_streaming_cannot_have(flag):
 
 
 @pytest.mark.parametrize(
-    "settings, mark, told",
+    "settings, mark, told, resumed",
     [
-        (["slime.no-save-optim=false"], "FAIL", "10 GiB free at {}, less than one checkpoint (52 GiB)"),
-        ([], "WARN", "pipeline.keep_checkpoints is unset, and the run needs 10 checkpoints of 7.5 GiB"),
-        (["pipeline.keep_checkpoints=2"], "WARN", "the run needs 3 checkpoints of 7.5 GiB, 22 GiB in all"),
-        (["slime.save-interval=0"], "OK", "0 checkpoints"),
+        (
+            ["slime.no-save-optim=false"],
+            "FAIL",
+            "10 GiB free at {}, less than one checkpoint (52 GiB)",
+            "one checkpoint",
+        ),
+        ([], "WARN", "keep_checkpoints is unset, and the run needs 10 checkpoints of 7.5 GiB", "needs 8 checkpoints"),
+        (["pipeline.keep_checkpoints=2"], "WARN", "3 checkpoints of 7.5 GiB, 22 GiB in all", "; 1 checkpoints of 7.5"),
+        (["slime.save-interval=0"], "OK", "0 checkpoints", "0 checkpoints"),
     ],
 )
-def test_a_disk_that_is_too_small(ready, tmp_path, monkeypatch, settings, mark, told):
+def test_a_disk_that_is_too_small(ready, tmp_path, monkeypatch, settings, mark, told, resumed):
     monkeypatch.setattr(machine.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 10 * GIB}))
-    (found,) = [f for f in machine_findings(dense(*ready, *settings), tmp_path / "runs" / "run") if f.what == "disk"]
+    config, folder = dense(*ready, *settings), tmp_path / "runs" / "run"
+    (found,) = [f for f in machine_findings(config, folder) if f.what == "disk"]
     assert found.mark == mark and told.format(tmp_path) in found.detail
+    for rollout in (1, 3):  # what is there already needs no more
+        (folder / "checkpoints" / f"iter_{rollout:07d}").mkdir(parents=True)
+    (found,) = [f for f in machine_findings(config, folder, resume=True) if f.what == "disk"]
+    assert resumed in found.detail
 
 
 @pytest.fixture
