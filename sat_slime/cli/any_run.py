@@ -8,14 +8,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from sat_slime.cli.terminal import short
-from sat_slime.config import (
-    LabConfig,
-    SlimeConfig,
-    config_errors,
-    config_warnings,
-    method_label,
-    slime_config_warnings,
-)
+from sat_slime.config import LabConfig, SlimeConfig, config_errors, config_warnings, method_label, slime_config_warnings
 from sat_slime.config.jsonl import number
 from sat_slime.config.loader import RunConfig
 

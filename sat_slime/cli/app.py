@@ -93,10 +93,7 @@ def _options(
     show_version: Annotated[
         bool,
         typer.Option(
-            "--version",
-            callback=_version,
-            is_eager=True,
-            help="Print the versions of this package and of the engines.",
+            "--version", callback=_version, is_eager=True, help="Print the versions of this package and of the engines."
         ),
     ] = False,
 ) -> None:

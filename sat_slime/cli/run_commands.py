@@ -28,8 +28,7 @@ def init(
     ] = None,
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the files go.")] = Path("."),
     method: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Of plugin: what the script is to train by; default: sat-gspo."),
+        str | None, typer.Option(metavar="NAME", help="Of plugin: what the script is to train by; default: sat-gspo.")
     ] = None,
 ) -> None:
     """Write a commented file to start from, and the files that it extends.
@@ -233,8 +232,7 @@ def _named_run(
 
 def grid(
     file: Annotated[
-        Path,
-        typer.Argument(help="A YAML file of a grid; to go on with one, its folder will do.", show_default=False),
+        Path, typer.Argument(help="A YAML file of a grid; to go on with one, its folder will do.", show_default=False)
     ],
     only: Annotated[
         list[str] | None,

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
 def check(
     file: Annotated[
-        Path,
-        typer.Argument(help="A YAML file: of a run, or of init plugin; or a run's folder.", show_default=False),
+        Path, typer.Argument(help="A YAML file: of a run, or of init plugin; or a run's folder.", show_default=False)
     ],
     overrides: OverridesAsInLaunch = None,
 ) -> None:

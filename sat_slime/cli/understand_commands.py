@@ -55,8 +55,7 @@ def report(
 
 def methods(
     name: Annotated[
-        str | None,
-        typer.Argument(help="A method, such as sat-gspo-r3, or what goes beside one: sat, tis, r3, topp."),
+        str | None, typer.Argument(help="A method, such as sat-gspo-r3, or what goes beside one: sat, tis, r3, topp.")
     ] = None,
 ) -> None:
     """List the stabilizers and the named methods; of one method, its formula, parameters and source.

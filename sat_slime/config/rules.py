@@ -547,8 +547,6 @@ COUNTED = "pushes by disk are numbered one by one, and lags count optimizer step
 NOTHING = "that mode draws its own prompts and finishes every response, so that this does nothing"
 DRAWN = "over-sampling-batch-size partial-rollout mask-offpolicy-in-partial-rollout buffer-filter-path"
 ONE_COPY = "a response may be of several weights, and one copy of those that generated is kept to score it with"
-DROPS_PROMPTS = "slime drops longer prompts by it, and ends no response"
-BY_ENGINE = "leave it out, and set slime.sglang-context-length"
 KEEP = "leave it out, and say with pipeline.keep_checkpoints how many stay"
 ERRORS = (
     Rule("moe-router-fusion", "the fused router chooses the experts itself: no route is replayed", WITHOUT_R3, R3),
@@ -563,7 +561,7 @@ ERRORS = (
     Rule("eval-config", "slime evaluates only on that file's sets", "leave one of them out", OWN_SETS),
     Rule("eval-interval", "slime refuses it", "set it to 0, or name sets", NO_SETS, lambda value: _above(0, value)),
     Rule("group-rm", "slime rewards no group in an evaluation, and fails there", "leave one of them out", OWN_SETS),
-    Rule("rollout-max-context-len", DROPS_PROMPTS, BY_ENGINE, OWN_GENERATION),
+    Rule("rollout-max-context-len", "it ends no response", "give slime.sglang-context-length instead", OWN_GENERATION),
     Rule("save-retain-interval", "slime counts from 0, and Megatron deletes all but the newest checkpoint", KEEP),
     Rule("start-rollout-id", "every resume would start at that iteration with newer weights", GO_BACK),
     Rule("ckpt-step", "every resume would load that checkpoint again", GO_BACK),

@@ -4,14 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from .clips import Clip
-from .method import (
-    PAPER_METHODS,
-    Method,
-    check_method,
-    compose,
-    method_names,
-    named_method,
-)
+from .method import PAPER_METHODS, Method, check_method, compose, method_names, named_method
 from .metrics import Metric, MetricAccumulator
 from .sat import SAT, contraction_factors
 from .stabilizer import Gate, Judge, Radii, Score, Stabilizer, Surrogate, Weight

@@ -15,14 +15,7 @@ import pandas as pd
 
 from sat_slime.report.charts import Chart, lines, looks
 from sat_slime.report.frames import Collection, ComparedRun, collect, differing_settings, scores, seed_curve
-from sat_slime.report.methods import (
-    ANSWERS_PER_EVALUATION,
-    BASE_MODEL_SCORE,
-    MAIN_TABLE,
-    PAPER_LABEL,
-    SOURCE,
-    label_of,
-)
+from sat_slime.report.methods import ANSWERS_PER_EVALUATION, BASE_MODEL_SCORE, MAIN_TABLE, PAPER_LABEL, SOURCE, label_of
 from sat_slime.report.page import (
     DASH,
     Form,
