@@ -80,10 +80,7 @@ FAULTS = [
     (SLIME + "slime: [lr]", "slime is ['lr']: it must be a valid dictionary"),
     (SLIME + "slime: {rollout-batch-size: true}", "slime.rollout-batch-size is true: it must be a valid integer"),
     (SLIME + "slime: {no-save-optim: 1}", "slime.no-save-optim is 1: it must be a valid boolean"),
-    (
-        SLIME + "slime: {recompute-granularity: all}",
-        "slime.recompute-granularity is 'all': it must be one of selective",
-    ),
+    (SLIME + "slime: {recompute-granularity: all}", "slime.recompute-granularity is 'all': it must be one of selecti"),
     (SLIME + "slime: {eval-prompt-data: [aime24]}", "slime.eval-prompt-data: it takes a name and a file"),
     (SLIME + "seed: 0", "seed is 0: it must be greater than 0"),  # Megatron takes none
     (SLIME + "cluster: {env: {A: [1]}}", "cluster.env.A is [1]: it must be text; put it in quotes"),
@@ -162,15 +159,6 @@ def test_paths_are_absolute(tmp_path, monkeypatch):
     config = load(tmp_path, SLIME + "slime: {save: a, prompt-data: ~/p, eval-prompt-data: [s, b, t, c]}")
     assert config.checkpoint.folder == str(tmp_path / "a") and config.data.prompts == str(Path.home() / "p")
     assert config.eval.prompts == {"s": str(tmp_path / "b"), "t": str(tmp_path / "c")}
-
-
-def test_sizes_are_read_from_the_architecture():
-    moe = load_config(CONFIGS / "models" / "qwen3-30b-a3b.yaml").model
-    assert (moe.layers, moe.hidden_size, moe.attention_heads, moe.kv_heads, moe.head_dim) == (48, 2048, 32, 4, 128)
-    assert (moe.is_moe, moe.experts, moe.experts_per_token, moe.expert_ffn_size) == (True, 128, 8, 768)
-    assert moe.max_positions == 32768
-    dense = load_config(CONFIGS / "models" / "qwen3-4b.yaml").model
-    assert (dense.is_moe, dense.layers, dense.ffn_size, dense.kv_heads) == (False, 36, 9728, 8)
 
 
 def test_the_papers_numbers():

@@ -7,9 +7,9 @@ from unittest import mock
 import pytest
 from hf_folder import write_hf
 
-from sat_slime.config import ConfigError, load_config
+from sat_slime.config import load_config
 from sat_slime.launch import checks, machine
-from sat_slime.launch.checks import cluster_findings, here, read_report, secret_errors, settings_errors
+from sat_slime.launch.checks import cluster_findings, here, read_report, secret_errors
 from sat_slime.launch.command import slime_command
 from sat_slime.launch.machine import (
     REWARDS,
@@ -115,10 +115,7 @@ def index(text):
         (lambda folder: (folder / "config.json").write_text("[]"), "cannot be read (it is no JSON object)"),
         (lambda folder: (folder / "model.safetensors").unlink(), "model.safetensors is not there"),
         (lambda folder: [file.unlink() for file in folder.glob("tokenizer*")], "it has no tokenizer"),
-        (
-            index('{"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}'),
-            "model-1.safetensors and 1 more",
-        ),
+        (index('{"weight_map": {"a": "1.safetensors", "b": "2.safetensors"}}'), "1.safetensors and 1 more"),
         (index('{"weight_map": ["model.safetensors"]}'), "model.safetensors.index.json is not there or damaged"),
     ],
 )
@@ -229,10 +226,7 @@ def test_a_reward_that_slime_may_have(reward):
 
 @pytest.mark.parametrize(
     "reward, told",
-    [
-        ("boxed_remote_rm", "slime.rm-type is boxed_remote_rm: set slime.rm-url to http://HOST:PORT"),
-        ("prime_math", "set it to sat_slime.plugin.reward.prime_math"),
-    ],
+    [("boxed_remote_rm", "boxed_remote_rm: set slime.rm-url to http://HOST:"), ("prime_math", "reward.prime_math")],
 )
 def test_a_reward_that_slime_has_not(reward, told):
     (line,) = reward_errors(paper(f"slime.rm-type={reward}", "slime.custom-rm-path=false"))
@@ -258,15 +252,6 @@ def test_a_function_whose_module_is_nowhere_is_named_and_nothing_is_imported(tmp
     for module in ("nowhere", "here.elsewhere", "sat_slime.plugin.nowhere"):
         (line,) = told_of(f"{module}.score")
         assert line.startswith(f"slime.custom-rm-path is {module}.score: there is no module {module}; ")
-
-
-@pytest.mark.parametrize("flag", ["sglang-flush-cache-interval=2", "partial-rollout=true"])
-def test_what_streaming_cannot_have(flag):
-    try:
-        lines = settings_errors(paper("pipeline.mode=streaming", "method.denominator=rollout", f"slime.{flag}"))
-    except ConfigError as error:
-        lines = error.errors
-    assert any(flag.partition("=")[0].removeprefix("sglang-") in line for line in lines), lines
 
 
 # ------------------------------------------------------------------------------------------------ disk, checkpoints
