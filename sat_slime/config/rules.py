@@ -508,10 +508,11 @@ WHEN: dict[str, Callable[[SlimeConfig], bool]] = {
     "slime.eval-prompt-data": lambda config: bool(config.eval.prompts and config.eval.every_n_iterations),
     "slime.save-interval": lambda config: config.checkpoint.every_n_iterations > 0,
     "no slime.eval-prompt-data": lambda config: not (config.eval.sets or config.slime.get("eval-config")),
+    "slime.use-dynamic-batch-size": lambda config: bool(config.slime.get("use-dynamic-batch-size")),
     "slime's own generation": lambda config: not config.slime.get("custom-generate-function-path"),
 }
 """The circumstances under which rules hold, in words."""
-ALWAYS, R3, STREAMING, SPLIT, OWN_SETS, SAVES, NO_SETS, OWN_GENERATION = WHEN
+ALWAYS, R3, STREAMING, SPLIT, OWN_SETS, SAVES, NO_SETS, DYNAMIC, OWN_GENERATION = WHEN
 
 
 def _above(bound: float, value: Any) -> bool:
@@ -588,6 +589,7 @@ WARNINGS = (
         "set it to {value}",
         value=lambda value: is_sent(value) and ITERATIONS_PLACE not in str(value),
     ),
+    Rule("micro-batch-size", "slime ignores it", "leave it out, or set that to false", DYNAMIC),
     Rule("no-save-optim", "a run resumed from such a checkpoint starts with a new optimizer", "set it to false", SAVES),
 )
 """The run can live with it, and its owner should know."""
@@ -615,7 +617,7 @@ def _lengths(config: SlimeConfig) -> Iterator[str]:
     longest = longest_sample(config)
     if rollout.max_prompt_tokens is None:  # the shortest of prompts has a token
         longest = min(longest + 1, context or longest + 1)
-    if train.max_tokens_per_gpu * train.context_parallel < longest:
+    if WHEN[DYNAMIC](config) and train.max_tokens_per_gpu * train.context_parallel < longest:
         yield (
             f"slime.max-tokens-per-gpu is {train.max_tokens_per_gpu}, less than the longest sample of {longest} tokens "
             f"/ slime.context-parallel-size {train.context_parallel}: such a sample is a micro-batch of its own and "

@@ -168,8 +168,12 @@ def batch_tokens(config: SlimeConfig) -> int:
 
 
 def micro_batch_tokens(config: SlimeConfig) -> int:
-    """Return the tokens of the largest micro-batch on one GPU. A longer sample makes one of its own."""
-    return max(config.train.max_tokens_per_gpu, -(-longest_tokens(config) // config.train.context_parallel))
+    """Return the tokens of the largest micro-batch on one GPU, where a longer sample makes one of its own; without
+    slime.use-dynamic-batch-size it has slime.micro-batch-size samples."""
+    longest = -(-longest_tokens(config) // config.train.context_parallel)
+    if not config.slime.get("use-dynamic-batch-size"):
+        return longest * int(config.slime.get("micro-batch-size") or 1)
+    return max(config.train.max_tokens_per_gpu, longest)
 
 
 def training_need(config: SlimeConfig) -> Need:

@@ -138,12 +138,13 @@ eval-interval=34 | slime.eval-interval is 34, no multiple of pipeline.lag 8
 save-interval=20 | slime.save-interval is 20, no multiple of pipeline.lag 8
 save-interval=0 | slime.save-interval is 0
 no-save-optim=true | slime.no-save-optim is true
+micro-batch-size=2 | slime.micro-batch-size is 2 with slime.use-dynamic-batch-size: slime ignores it
 eval-interval=8 prompt-data=/x/a.jsonl eval-prompt-data=[a,/x/a.jsonl] | slime.eval-prompt-data has /x/a.jsonl \
     | trained on
 """.strip().splitlines()
 
 UNWARNED = """
-method=sat-grpo-r3
+method=sat-grpo-r3 use-dynamic-batch-size=false micro-batch-size=2 max-tokens-per-gpu=8192
 method=sat-gspo method.sat.scope=step
 method=sat-gspo rollout-max-response-len=1000 rollout-max-prompt-len=1000
 """.strip().splitlines()

@@ -126,6 +126,7 @@ def test_a_training_gpu_of_the_papers_run_by_hand():
         ("gradients", ["slime.accumulate-allreduce-grads-in-fp32=false"], 1 / 2),
         ("logits", ["slime.rollout-temperature=0.9"], 12 / 8),
         ("logits", ["slime.max-tokens-per-gpu=16384"], 1),  # the longest sample is 32,768
+        ("logits", ["slime.use-dynamic-batch-size=false", "slime.micro-batch-size=2"], 2),
         # the last stage
         ("layer inputs", ["slime.pipeline-model-parallel-size=2", "slime.actor-num-gpus-per-node=8"], 1 / 2),
     ],
