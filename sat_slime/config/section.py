@@ -110,10 +110,14 @@ def kept_settings(config: BaseModel) -> dict[str, Any]:
 
 def changed_since(noted: Mapping[str, Any], config: BaseModel) -> str:
     """Return the settings that differ from `kept_settings` as they were noted, as `key (old -> new)` after one another.
-    A setting that only one of them has came or went with a version of this package, but for those of stabilizers."""
-    now = kept_settings(config)
-    changes = differences(noted, now)
-    return _in_words(each for each in changes if each[0].startswith("method.") or (each[0] in noted and each[0] in now))
+    A setting that only one of them has came or went with a version of this package, but for those of stabilizers, and
+    flags of slime that are not off."""
+    now, found = kept_settings(config), []
+    for key, old, new in differences(noted, now):
+        is_flag = key.startswith("slime.") and not all(value is None or value is False for value in (old, new))
+        if is_flag or key.startswith("method.") or (key in noted and key in now):
+            found.append((key, old, new))
+    return _in_words(found)
 
 
 def _in_words(changes: Iterable[tuple[str, Any, Any]]) -> str:

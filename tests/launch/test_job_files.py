@@ -2,6 +2,7 @@ import json
 import os
 import subprocess
 import sys
+from unittest import mock
 
 import psutil
 import pytest
@@ -12,20 +13,15 @@ from sat_slime.launch import job_log
 from sat_slime.launch.command import SlimeCommand
 from sat_slime.launch.job_files import HEAD, JobRecord, Tail, submit
 from sat_slime.launch.local_ray import LocalRay
-from sat_slime.launch.ray_jobs import JobError
+from sat_slime.launch.ray_jobs import JobError, JobServer
 
 CONFIG = SlimeConfig(name="run")
 SENT = SlimeCommand(["python3", "-m", "driver"], {"A": "1"}, {})
 
 
-class FakeServer:
-    address = "http://10.0.0.1:8265"
-
-    def __init__(self):
-        self.sent = []
-
-    def submit(self, command, env, job, metadata=None):
-        self.sent.append((command, env, job, metadata))
+@pytest.fixture
+def server():
+    return mock.create_autospec(JobServer, instance=True, address="http://10.0.0.1:8265")
 
 
 def logged(log, program, **environment):
@@ -82,22 +78,19 @@ def test_each_job_has_its_own_part_whose_whole_lines_are_told_once(tmp_path):
     assert list(Tail.of_job(log, "job-2").lines()) == list(Tail.of_job(tmp_path / "none", "job-1").lines()) == []
 
 
-def test_a_job_is_on_record_and_heads_its_part_of_the_log(tmp_path):
-    server, ray = FakeServer(), LocalRay("http://127.0.0.1:1", 7, "/nowhere")
+def test_a_job_is_on_record_and_heads_its_part_of_the_log(tmp_path, server):
+    ray = LocalRay("http://127.0.0.1:1", 7, "/nowhere")
     first, second = submit(server, SENT, tmp_path, CONFIG), submit(server, SENT, tmp_path, CONFIG, ray)
     assert JobRecord.read(tmp_path) == second and (second.ray, second.address) == (ray, server.address)
-    command, *others = server.sent[0]
+    command, *others = server.submit.call_args_list[0].args
     assert command[-3:] == SENT.command and others == [SENT.env, first.job, {"sat_slime_run": str(tmp_path)}]
     assert (tmp_path / "log.txt").read_text() == f"{HEAD}{first.job}\n{HEAD}{second.job}\n"
 
 
-def test_a_job_that_was_refused_is_on_record(tmp_path):
-    class Refusing(FakeServer):
-        def submit(self, *arguments):
-            raise JobError("no")
-
+def test_a_job_that_was_refused_is_on_record(tmp_path, server):
+    server.submit.side_effect = JobError("no")
     with pytest.raises(JobError):
-        submit(Refusing(), SENT, tmp_path, CONFIG)
+        submit(server, SENT, tmp_path, CONFIG)
     assert JobRecord.read(tmp_path).job.startswith("run-")
 
 

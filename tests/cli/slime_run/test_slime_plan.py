@@ -78,6 +78,16 @@ def test_a_run_whose_job_died_after_its_last_checkpoint_can_go_on(begun):
         assert resume_plan("--resume-from", back, *short).exit_code == 0
 
 
+@pytest.mark.parametrize(
+    "line, told",
+    [("lr: 2.0", "slime.lr (1e-06 -> 2.0)"), ("partial-rollout: true", "(None -> True)"), ("a: false", "")],
+)
+def test_settings_that_were_edited_in_the_runs_folder_are_held_against_its_checkpoint(begun, line, told):
+    begun.config.write_text(begun.config.read_text().replace("  lr: 1.0e-06\n", f"  {line}\n"))
+    result = resume_plan("--resume")
+    assert told in result.stderr and result.exit_code == (2 if told else 0)
+
+
 def test_a_run_without_checkpoints_can_begin_again(begun):
     begun.config.write_text(begun.config.read_text().replace("save-interval: 8", "save-interval: 0"))
     assert "saves no checkpoints to go on from" in resume_plan("--resume").stderr
