@@ -154,15 +154,8 @@ def launch(
 
         sat-slime launch configs/paper/qwen3-30b-a3b.yaml --method sat-gspo-r3 --lag 8 --detach
     """
-    options = {
-        "method": method,
-        "method.sat": sat,
-        "method.r3": r3,
-        "method.tis": tis,
-        "pipeline.lag": lag,
-        "name": name,
-    }
-    settings: dict[str, Any] = {key: value for key, value in options.items() if value is not None}
+    asked = {"method": method, "method.sat": sat, "method.r3": r3, "method.tis": tis, "pipeline.lag": lag, "name": name}
+    settings: dict[str, Any] = {key: value for key, value in asked.items() if value is not None}
     from sat_slime.cli.any_run import settings_warnings
     from sat_slime.config import LabConfig
 
@@ -174,14 +167,8 @@ def launch(
         bad_input(f"--start-ray starts a Ray on this machine, and --address is {address}: give one of them")
     config, file, folder = _named_run(file, overrides or [], settings, resume)
     if isinstance(config, LabConfig):
-        of_slime = {
-            "--address": address,
-            "--start-ray": start_ray,
-            "--detach": detach,
-            "--full": full,
-            "--skip-checks": skip_checks,
-        }
-        if given := [option for option, value in of_slime.items() if value]:
+        of_slime = {"--address": address, "--start-ray": start_ray, "--detach": detach, "--full": full}
+        if given := [option for option, value in {**of_slime, "--skip-checks": skip_checks}.items() if value]:
             bad_input(f"{given[0]} is for runs of slime, and {file} is a lab run: leave it out")
         from sat_slime.cli import lab_run  # now: a mistake is told without
 

@@ -38,10 +38,7 @@ def test_dry_run_starts_nothing(runtime, tmp_path):
     "arguments, message",
     [
         (["--resume", "--overwrite"], "--resume goes on with a run and --overwrite deletes it"),
-        (
-            ["--start-ray", "--address", "http://10.0.0.1:8265"],
-            "--start-ray starts a Ray on this machine, and --address is",
-        ),
+        (["--start-ray", "--address", "http://10.0.0.1:8265"], "starts a Ray on this machine, and --address is"),
         (["--set", f"output_dir={TINY}/x"], "cannot be written (Not a directory)"),
     ],
 )
