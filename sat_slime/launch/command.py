@@ -167,9 +167,12 @@ def governed_flags(config: SlimeConfig) -> dict[str, str]:
 def slime_arguments(config: SlimeConfig, run_dir: Path) -> list[Argument]:
     """Return every flag of the run. Flags that are false or unset are left out."""
     ours = [Argument(*flag) for flag in _ours(config, run_dir) if is_sent(flag[1])]
+    flags = {name: value for name, value, _ in _following(config, run_dir)}
+    # slime.save that is unset is the run's own folder, also where it takes the place of another
+    flags |= {name: value for name, value in config.slime.items() if name != "save" or is_sent(value)}
     given = [
         Argument(name, value, f"slime.{name}")
-        for name, value in ({name: value for name, value, _ in _following(config, run_dir)} | config.slime).items()
+        for name, value in flags.items()
         if is_sent(value) and not _is_off(config, name)
     ]
     return [*ours, *given]

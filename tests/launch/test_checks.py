@@ -307,6 +307,8 @@ def test_another_runs_checkpoint_is_not_gone_on_from(ready, used, tmp_path, sett
     lines = failed(machine_findings(config, run))
     assert [told in line and line.startswith("checkpoints: ") for line in lines] == [True] * (told is not None), lines
     assert not failed(machine_findings(config, run, resume=True)), "they are its own by then"
+    own = slime_command(dense(*ready, used, "slime.save=null"), run).command
+    assert own[own.index("--save") + 1] == own[own.index("--load") + 1] == f"{run}/checkpoints"
 
 
 # -------------------------------------------------------------------------------------------- settings, the cluster
