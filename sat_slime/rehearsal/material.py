@@ -63,12 +63,12 @@ def make_material(run: SlimeConfig, thin: SlimeConfig, folder: Path) -> None:
     copy_tokenizer(run, model)
     (folder / "rollouts").mkdir()
     count = 2 * thin.rollout.prompts_per_iteration
-    lines = _short_lines(run, run.data.prompts)[:count] if run.data.prompts else []
+    lines = _short_lines(run, run.data.prompts)[:count]
     lines = lines or [_made(run, number) for number in range(count)]
     answers = list(dict.fromkeys(str(line.get(run.data.label_key or "label")) for line in lines))
     _write_lines(folder / "prompts.jsonl", lines)
     for name, file in thin.eval.prompts.items():
-        _write_lines(Path(file), _short_lines(run, run.eval.prompts[name])[:1] or [_made(run, 99)])
+        _write_lines(Path(file), _short_lines(run, run.eval.prompts.get(name))[:1] or [_made(run, 99)])
     stop = stop_token(thin, model)
     write_model(thin, model, script_tokens(model, answers, stop), stop)
 
@@ -105,10 +105,10 @@ def _made(run: SlimeConfig, number: int) -> dict[str, Any]:
     return {run.data.input_key: prompt, run.data.label_key or "label": str(first + second)}
 
 
-def _short_lines(run: SlimeConfig, prompts: str) -> list[dict[str, Any]]:
+def _short_lines(run: SlimeConfig, prompts: str | None) -> list[dict[str, Any]]:
     """Return the shortest rows of a prompt file whose answer is one digit, else the shortest of all; none where the
     file is not there, or cannot be read for want of pyarrow."""
-    file = Path(SLICE.sub("", prompts))
+    file = Path(SLICE.sub("", prompts or ""))
     if not file.is_file():
         return []
     try:

@@ -163,9 +163,10 @@ def _places(thin: Thin, folder: Path) -> None:
     thin.set("slime.ref-load", str(folder / "model"), "random weights of the thin sizes")
     thin.set("slime.prompt-data", str(folder / "prompts.jsonl"), "a few of the run's, or made")
     if config.eval.every_n_iterations:
-        files = (str(folder / f"eval-{number}.jsonl") for number in range(len(config.eval.prompts)))
-        sets = [word for pair in zip(config.eval.prompts, files, strict=True) for word in pair]
+        names = [*config.eval.prompts] or ["of-eval-config"]
+        sets = [word for n, name in enumerate(names) for word in (name, str(folder / f"eval-{n}.jsonl"))]
         thin.set("slime.eval-prompt-data", sets, "a few of the run's, or made")
+        thin.set("slime.eval-config", None, "whose sets are whole")
     thin.set("output_dir", os.path.abspath("rehearsals"), OWN)
     thin.set("slime.save", None, OWN)
     thin.set("slime.use-wandb", None, "nothing of a rehearsal is sent")

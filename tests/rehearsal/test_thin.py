@@ -61,8 +61,9 @@ def test_each_rank_has_enough_responses_for_sats_quantile(overrides, prompts, tm
 
 
 def test_nothing_is_read_or_written_outside_its_folder(tmp_path):
-    run = paper("slime.save=/root/mine")
+    run = paper("slime.save=/root/mine", "slime.eval-config=/root/sets.yaml", "slime.eval-prompt-data=null")
     thin = thin_settings(run, tmp_path).config
+    assert len(thin.eval.prompts) == 1 and "eval-config" not in thin.slime
     paths = (thin.model.hf_checkpoint, thin.model.megatron_checkpoint, thin.data.prompts)
     assert all(path.startswith(str(tmp_path)) for path in (*paths, *thin.eval.prompts.values()))
     assert thin.checkpoint.folder is None and thin.output_dir == str(Path.cwd() / "rehearsals")
@@ -79,6 +80,5 @@ def test_flags_of_cuda_are_left_out_and_others_stay(tmp_path):
     made = thin_settings(run, tmp_path)
     flags = made.config.slime
     assert "sglang-dp-size" not in flags
-    assert flags["sglang-attention-backend"] == "torch_native"
-    assert flags["lr-warmup-iters"] == 1
+    assert flags["sglang-attention-backend"] == "torch_native" and flags["lr-warmup-iters"] == 1
     assert {"slime.sglang-dp-size", "slime.sglang-attention-backend"} <= {c.key for c in made.changes}
