@@ -144,6 +144,7 @@ def environment(config: SlimeConfig, run_dir: Path) -> dict[str, str]:
 
 
 REFUSED = {
+    "custom-config-path": "the plugin's file stands there, and keys of yours reach your functions by cluster.env",
     "use-score-centering": "slime refuses --use-score-centering with every loss but its own, and so with this plugin's",
     "sglang-trust-remote-code": "slime always gives it to SGLang",
     "sglang-skip-server-warmup": "slime always gives it to SGLang",

@@ -193,7 +193,7 @@ def test_the_example_of_the_documentation_can_start(tmp_path):
         ("slime.eps-clip=3e-4", ["--eps-clip follows from method.clip.eps_low (and eps_high: without --eps-clip-high"]),
         ("slime.advantage-estimator=ppo", ["follows from method.base", "with the advantages of GRPO"]),
         ("slime.kl-loss-coef=1", ["slime.kl-loss-coef: --kl-loss-coef follows from loss.kl_coef"]),
-        ("slime.num-rollout=1", ["slime.num-rollout: --num-rollout follows from pipeline.iterations"]),
+        ("slime.custom-config-path=x.yaml", ["slime.custom-config-path: ", "by cluster.env: leave this out"]),
         ("slime.load=/x", ["slime.load: --load follows from slime.save"]),
         ("slime.colocate=true", ["slime.colocate: --colocate follows from slime.rollout-num-gpus"]),
         ("slime.loss-type=policy_loss", ["slime.loss-type: the command always has --loss-type"]),
