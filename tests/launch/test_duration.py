@@ -52,8 +52,8 @@ def test_the_parts_by_given_speeds(tmp_path):
     # forward and backward, recomputation, the reference; for denominator checkpoint those that generated, too
     once = 4096 * 2304 * a_token / 4 / 100e12
     assert seconds["train"] == pytest.approx(5 * once, rel=1e-3)
-    for changes, passes in ((["loss.kl_coef=0"], 4), (["method.denominator=checkpoint"], 6)):
-        assert given(paper(tmp_path, *speeds, *changes), 2048)["train"] == pytest.approx(passes * once, rel=1e-3)
+    for change, passes in (("loss.kl_coef=0", 4), ("method.denominator=checkpoint", 6), ("slime.use-opd=true", 6)):
+        assert given(paper(tmp_path, *speeds, change), 2048)["train"] == pytest.approx(passes * once, rel=1e-3)
 
 
 def test_a_first_half_of_a_real_run_tells_how_long_the_second_takes():
