@@ -381,6 +381,9 @@ def memory_findings(config: SlimeConfig, there: Sizes) -> Iterator[Finding]:
         flags = ", ".join(f"slime.{flag}" for flag in UNCOUNTED if config.slime.get(flag))
         why = f"a model with {flags} is not counted" if flags else "slime has no flags for the model's size"
         yield warn(HOST, f"{why}: memory is not checked")
+    train, kl = config.train, f"loss.kl_coef {config.loss.kl_coef:g}"
+    offload = "true where the hosts have room" if train.optimizer_offload else "false where the GPUs have room"
+    done = (f"slime.recompute-granularity {train.recompute}", f"slime.optimizer-cpu-offload {offload}", kl)
     for row in judged:
         if not row.source:
             if row.what == HOST:
@@ -391,6 +394,7 @@ def memory_findings(config: SlimeConfig, there: Sizes) -> Iterator[Finding]:
             needs = "needs" if row.mark == "FAIL" else "needs up to"
             shared = row.what == TRAINING and config.cluster.share_gpu
             less = "less slime.sglang-mem-fraction-static, " if shared else ""
-            text = f"{needs} {text}: {less}{REMEDIES[row.what]}"
+            helps = (each for each in REMEDIES[row.what].split(", ") if each not in done)
+            text = f"{needs} {text}: {less}{', '.join(helps)}"
         # The settings or their default may say how much there is, whatever the machine is.
         yield Finding(row.mark, row.what, text, row.source.startswith(("cluster.", "assumed")))

@@ -203,6 +203,7 @@ def test_the_papers_run_fits_eight_gpus_of_80_gb_and_not_of_40():
 def test_what_does_not_fit_is_told_with_what_helps(what, overrides, there, mark, said):
     found = [one for one in findings(r3(*overrides, **there), what) if one.mark != "OK"]
     assert any(one.mark == mark and said in one.detail for one in found), found
+    assert any("granularity full" in one.detail for one in found) == ("slime.recompute-granularity=false" in overrides)
 
 
 def test_what_is_given_wins_over_what_machines_say():
