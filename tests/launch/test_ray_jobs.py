@@ -50,10 +50,8 @@ def test_nothing_there(no_addresses, closed_port, form):
 
 def test_only_a_cluster_that_says_so_does_not_know_a_job():
     server = mock.Mock(address="http://h:8265")
-    server._client.get_job_info.side_effect = [
-        RuntimeError("Request failed with status code 404: Job a does not exist."),
-        RuntimeError("Request failed with status code 502: no way to http://h:8265/api/jobs/a-20260404-101010."),
-    ]
+    said = ("404: Job a does not exist.", "502: no way to http://h:8265/api/jobs/a-20260404-101010.")
+    server._client.get_job_info.side_effect = [RuntimeError(f"Request failed with status code {each}") for each in said]
     assert JobServer.state(server, "a") is None
     with pytest.raises(JobError, match="status code 502"):
         JobServer.state(server, "a")
