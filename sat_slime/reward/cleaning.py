@@ -12,7 +12,7 @@ from sat_slime.reward.structure import is_name
 
 # ----------------------------------------------------------------------------------------- one spelling for each sign
 
-_GREEK = {
+SIGNS = {
     "α": "alpha", "β": "beta", "γ": "gamma", "δ": "delta", "ε": "epsilon", "θ": "theta", "λ": "lambda", "μ": "mu",
     "ρ": "rho", "σ": "sigma", "τ": "tau", "φ": "phi", "ϕ": "phi", "ψ": "psi", "ω": "omega", "π": "pi", "∞": "infty",
     "×": "times", "·": "cdot", "⋅": "cdot", "≤": "le", "≥": "ge", "≠": "ne", "∪": "cup", "∩": "cap", "∈": "in",
@@ -20,7 +20,7 @@ _GREEK = {
 }  # fmt: skip
 _UNICODE = str.maketrans(
     {
-        **{sign: f"\\{name} " for sign, name in _GREEK.items()},
+        **{sign: f"\\{name} " for sign, name in SIGNS.items()},
         "−": "-", "–": "-", "÷": "/", "⁄": "/", "°": "^\\circ ", "ℝ": "\\mathbb{R}", "⟨": "(", "⟩": ")", "…": "...",
         "\u00a0": " ", "\u2009": " ", "\u202f": " ", "\u3000": " ", "′": "'", "’": "'", "。": ".",
         **{chr(sign + 0xFEE0): chr(sign) for sign in range(0x21, 0x7F)},  # the full-width forms of ASCII

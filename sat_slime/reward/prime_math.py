@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 
+from sat_slime.reward.cleaning import SIGNS
 from sat_slime.reward.extraction import prime_extract
 
 TOLERANCE = 1e-4
@@ -25,7 +26,13 @@ _THOUSANDS = re.compile(r"([0-9]),([0-9]{3})(?=$|[^0-9])")
 _ONLY_TEXT = re.compile(r"^\\text\{(.+?)\}$")
 _DROPPED = ("\\left", "\\right", "^{\\circ}", "^\\circ", "\\$")
 _QUOTIENT = re.compile(r"(-?[1-9][0-9]*|-?0)/(-?[1-9][0-9]*|-?0)")
-_SYMBOLS = (("√", "sqrt"), ("π", "pi"), ("∞", "inf"), ("∪", "U"), ("·", "*"), ("×", "*"))
+_LAYOUT = re.compile(
+    r"\\(?:left|right|middle|[bB]igg?[lrm]?|(?:display|text|script)style|(?:no)?limits|q?quad|boxed|operatorname|"
+    r"overline|underline|widehat|overrightarrow)(?![a-zA-Z])|\\[^a-zA-Z]"
+)
+_SIGNS = {name: sign for sign, name in SIGNS.items()} | {"leq": "≤", "geq": "≥", "neq": "≠", "lt": "<", "gt": ">"}
+"""What commands print; another prints its name."""
+_SYMBOLS = (("√", "sqrt"), ("π", "pi"), ("∞", "inf"), ("∪", "U"), ("·", "*"), ("⋅", "*"), ("×", "*"))
 
 extract = prime_extract
 
@@ -62,9 +69,7 @@ def hendrycks(answer: str, drop_left_side: bool = True) -> str:
         if len(units) > 1:
             return answer
     text = text.replace("\\%", "").replace(" .", " 0.").replace("{.", "{0.")
-    if not text:
-        return text
-    if text[0] == ".":
+    if text.startswith("."):
         text = "0" + text
     left, equals, right = text.partition("=")
     if drop_left_side and equals and "=" not in right and len(left) <= 2:
@@ -121,24 +126,21 @@ def normalize(answer: str) -> str:
         text = _plain(text)
     text = re.sub(r"- *", "-", text)
     text = re.sub(r"([0-9]) +([0-9])", r"\1+\2", text).lower()
-    number = _float(_without_thousands(text))
-    if number is not None and _is_whole(number):
-        text = str(int(number))
-    return text
+    return str(int(float(_without_thousands(text)))) if _is_integer(text) else text
 
 
 def _plain(latex: str) -> str:
-    r"""Return LaTeX as text: \frac{a}{b} as a/b, \sqrt{a} as sqrt(a), symbols by name, braces dropped."""
+    r"""Return LaTeX as text: \frac{a}{b} as a/b, \sqrt{a} as sqrt(a), symbols by name, layout and braces dropped."""
     text = re.sub(r"\\[td]frac", r"\\frac", latex)
     for _ in range(8):  # nested, from the inside
         text = re.sub(r"\\frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}", r" \1/\2", text)
         text = re.sub(r"\\sqrt\s*\{([^{}]*)\}", r"√(\1)", text)
         text = re.sub(r"\\[a-z]*(?:text|mathrm|mathbf)[a-z]*\s*\{([^{}]*)\}", r"\1", text)
-    text = text.replace("\\pi", "π").replace("\\infty", "∞").replace("\\cup", "∪")
-    text = text.replace("\\cdot", "·").replace("\\times", "×")
+    text = _LAYOUT.sub("", text.replace("\\\\", ";"))
+    text = re.sub(r"\\([a-zA-Z]+)", lambda command: _SIGNS.get(command[1], command[1]), text)
     for symbol, name in _SYMBOLS:
         text = text.replace(symbol, name)
-    return re.sub(r"\\([a-zA-Z]+|.)", "", text).replace("{", "").replace("}", "").strip()
+    return text.replace("{", "").replace("}", "").strip()
 
 
 def _equal_parts(mine: str, theirs: str) -> bool:

@@ -37,6 +37,8 @@ _NORMALIZATION = NormalizationConfig(basic_latex=True, units=False, malformed_op
 
 _UNION = re.compile(r"\\(?:cup|cap|setminus)(?![a-zA-Z])")
 _ORDER = re.compile(r"[<>]|\\(?:le|ge|ne)(?![a-zA-Z])")
+_PRIME = re.compile(r"[a-zA-Z}]\s*(?:'|\^\s*\{?\s*\\prime)")
+_FUNCTION = re.compile(r"(?<![a-zA-Z\\])(ln|log|exp|(?:arc)?(?:sin|cos|tan)|cot|sec|csc)(?![a-zA-Z])")
 _UNEVALUATED = (sympy.Integral, sympy.Sum, sympy.Product, sympy.Limit, sympy.Derivative)
 
 
@@ -102,9 +104,9 @@ def _parse(text: str) -> sympy.Basic:
         return sympy.Rational(literal.value.numerator, literal.value.denominator)
     if nesting(text) > MAX_NESTING or len(_UNION.findall(text)) > MAX_UNIONS:
         raise Refused("too_large")
-    if CLOCK.search(text):
-        raise ValueError("12:00 is no quotient")
-    latex = normalize_latex(text, _NORMALIZATION)
+    if CLOCK.search(text) or _PRIME.search(text):
+        raise ValueError("12:00 is no quotient, and the grammar reads f' as f")
+    latex = normalize_latex(_FUNCTION.sub(r"\\\1", text), _NORMALIZATION)
     config = latex2sympy2.ConversionConfig(lowercase_symbols=not case_tells(text))
     parsed = _Reader(is_real=not grader.should_treat_as_complex(latex), config=config).parse(latex)
     if not isinstance(parsed, (sympy.Basic, sympy.MatrixBase)):
