@@ -239,6 +239,8 @@ _ONLY_TEXT = re.compile(r"\\text\{([^{}]*)\}")
 _SPACES = re.compile(r"\s+")
 _ARTICLE = re.compile(r"^(?:an?|the) (?=[a-z][a-z' -]{2,}$)")
 _CHOSEN = re.compile(r"^(?:option|choice|answer|letter) (?=\(?[a-j]\)?$)")
+_SAID_ALOUD = re.compile(r"^'(.*)'$|(?:(?<=[a-z]{3})|(?<=^no))!$")
+"""Matches the signs around a word; elsewhere they say something, as in n! and f'."""
 
 
 def clean(answer: str) -> str:
@@ -285,7 +287,7 @@ def _exactly(text: str) -> str:
 def words(text: str) -> str:
     """Return an answer in words, the way it is compared: lower case, no fonts, no punctuation around it."""
     text = _ONLY_TEXT.sub(r"\1", text).lower()
-    text = _SPACES.sub(" ", text).strip(" .,;:!'\"`")
+    text = _SAID_ALOUD.sub(r"\1", _SPACES.sub(" ", text).strip(' .,;:"`'))
     if len(text) <= MAX_ANSWER:
         text = _CHOSEN.sub("", _ARTICLE.sub("", text))
     return text

@@ -245,9 +245,8 @@ def _equal_complex(given: sympy.Basic, wanted: sympy.Basic) -> bool:
 
 def _is_multiple(given: sympy.Expr, wanted: sympy.Expr) -> bool:
     """Return whether one expression is the other times a number."""
-    if not (isinstance(given, sympy.Expr) and isinstance(wanted, sympy.Expr)):
-        return False
-    if given.free_symbols != wanted.free_symbols:
+    both = isinstance(given, sympy.Expr) and isinstance(wanted, sympy.Expr)
+    if not both or given.free_symbols != wanted.free_symbols:
         return False
     mine, theirs = next(_values(given, wanted), (0, 0))
     return bool(mine != 0 != theirs and _equal_at_points(given * theirs, wanted * mine))
