@@ -47,6 +47,7 @@ _AND = re.compile(
     r"((?:[^a-zA-Z\\<>=,;]|\\[a-zA-Z]+)+?)(?:\\text\s*\{\s*and\s*\}|and)((?:[^a-zA-Z\\<>=,;]|\\[a-zA-Z]+)+)"
 )
 """Matches two numbers, `1728 and 1331`, which have no order where answer and label are written so."""
+_LETTER = re.compile(r"\(?[a-j]\)?")
 _NO_LIST = re.compile(r"\\(?:cup|cap|setminus|pm|mp|le|ge|ne|lt|gt|in)(?![a-zA-Z])|[<>]")
 """Signs that make more of a list than its parts."""
 _BOXED_LABEL = re.compile(r"\s*\\boxed\s*\{(.*)\}\s*", re.DOTALL)
@@ -93,6 +94,8 @@ def _compare_choices(answer: str, label: str) -> str | None:
         return "different"
     if (letter or wanted_letter).lower() in (words(answer), words(label)):
         return "text"
+    if _LETTER.fullmatch(words(value if letter else wanted)):
+        return "different"  # (B) A is B
     return _compare(value, wanted)
 
 
