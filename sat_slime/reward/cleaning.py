@@ -60,8 +60,8 @@ _REPLACED: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = 
     (re.compile(r"(?<=[0-9])\s*(?:\\text\s*\{\s*)?thousand\s*\}?"), r" \\times 10^{3}"),
     (re.compile(f"[{_RAISED}]+"), lambda match: f"^{{{match[0].translate(_SMALL)}}}"),
     (re.compile(f"[{_LOWERED}]+"), lambda match: f"_{{{match[0].translate(_SMALL)}}}"),
-    (re.compile(r"√\s*(?:\(([^()]*)\)|\{([^{}]*)\}|([0-9]+|[a-zA-Z]))"), lambda match: _root(match)),
-    (re.compile(r"(?:(?<![a-zA-Z\\])|\\)sqrt\s*(?:\(([^()]*)\)|\{([^{}]*)\}|([0-9]+))"), lambda match: _root(match)),
+    (re.compile(r"√\s*(?:\(([^()]*)\)|\{([^{}]*)\}|([0-9]+|[a-zA-Z]))"), r"\\sqrt{\1\2\3}"),
+    (re.compile(r"(?:(?<![a-zA-Z\\])|\\)sqrt\s*(?:\(([^()]*)\)|\{([^{}]*)\}|([0-9]+))"), r"\\sqrt{\1\2\3}"),
     (re.compile(r"(?<![a-zA-Z\\{])pi(?![a-zA-Z}])"), r"\\pi "),
     (re.compile(r"(?:\{\}|(?<![\w}]))_\{?([0-9]+)\}?\s*C_\{?([0-9]+)\}?"), r"\\binom{\1}{\2}"),
     (_ARRAY, r"\\begin{pmatrix}\1\\end{pmatrix}"),
@@ -86,10 +86,6 @@ def respelled(text: str) -> str:
     if _TURNED.search(text) and "," not in text and "=" not in text:
         text = _DEGREES.sub(r"\\frac{\1\\pi}{180} ", text)
     return _CIS.sub(r"e^{i \1}", text)
-
-
-def _root(match: re.Match[str]) -> str:
-    return "\\sqrt{" + next(group for group in match.groups() if group is not None) + "}"
 
 
 def _based(match: re.Match[str]) -> str:
@@ -199,17 +195,22 @@ MAX_ANSWER = 2000
 _MATRIX = re.compile(r"\\begin\{(?:[a-zA-Z]*matrix|cases|array|aligned)\}")
 _GROUPED = re.compile(r"(?<=[0-9])(?:\\[,!;:]|\{,\}|,\\!|\\ )\s*(?=[0-9]{3}(?![0-9]))")
 _FONTS = "normal|rm|bf|it|sf|tt|sc|up|md|sl"
+_LETTER = r"\\(?:pi|alpha|beta|theta)(?![a-zA-Z])"
 _BEFORE = r"(?<=[\s0-9)}\]])(?<![a-zA-Z\\])"
 _SIMPLER = [
     (re.compile(r"\\[dtc]frac(?![a-zA-Z])"), r"\\frac"),
+    (re.compile(rf"(?<=\\frac)\s*({_LETTER})"), r"{\1}"),
+    (re.compile(rf"(\\frac\s*(?:[0-9]|\{{(?:[^{{}}]|\{{[^{{}}]*\}})*\}}))\s*({_LETTER})"), r"\1{\2}"),
     (re.compile(r"\\(?:left|right)\s*\.|\\(?:left|right|middle|[bB]igg?[lrm]?)(?![a-zA-Z])"), ""),
     (re.compile(r"\\(?:displaystyle|textstyle|scriptstyle|limits|nolimits|boxed)(?![a-zA-Z])"), ""),
     (re.compile(r"(?<!\\)\\[()\[\]](?=\s|$)|^\\[(\[]|\$"), ""),
     (re.compile(r"(?<!\\)\\[,;:!> ]|~|\\q?quad(?![a-zA-Z])|\\(?:h|ph)antom\{\}"), " "),
-    (re.compile(r"\\operatorname\s*\{(gcd|lcm)\}"), r"\\\1"),
+    (re.compile(r"\\(?:operatorname|mathrm|text)\s*\{\s*(gcd|lcm|ln|log|(?:arc)?(?:sin|cos|tan))\s*\}"), r"\\\1 "),
+    (re.compile(r"\\(?:mathrm|text)\s*\{\s*i\s*\}"), "i"),
+    (re.compile(r"\\(?:bm|boldsymbol|mathbf)\s*(?=\{[^{}]*\{)"), ""),
     (re.compile(r"\{\s*\\(?:rm|bf|it|sf|tt)\s+([^{}]*)\}"), r"\\text{\1}"),
     (re.compile(r"\\(?:rm|bf|it|sf|tt)(?![a-zA-Z])"), ""),
-    (re.compile(rf"\\(?:operatorname|bm|boldsymbol|mbox|(?:text|math)(?:{_FONTS}))\s*\{{"), r"\\text{"),
+    (re.compile(rf"\\(?:operatorname|bm|boldsymbol|mbox|underline|(?:text|math)(?:{_FONTS}))\s*\{{"), r"\\text{"),
     (re.compile(rf",?\s*(?:\\text\s*\{{\s*,?\s*and\s*\}}|{_BEFORE}and(?![a-zA-Z]))\s*"), ", "),
     (re.compile(rf",?\s*(?:\\text\s*\{{\s*,?\s*or\s*\}}|{_BEFORE}or(?![a-zA-Z]))\s*"), r" \\lor "),
     (re.compile(r",?\s*\\(?:lor|vee)(?![a-zA-Z])\s*"), r" \\lor "),
@@ -222,6 +223,7 @@ _SIMPLER = [
     (re.compile(r"\\(?:thickapprox|simeq|doteq)(?![a-zA-Z])"), r"\\approx"),
     (re.compile(r"\\lbrace(?![a-zA-Z])"), r"\\{"),
     (re.compile(r"\\rbrace(?![a-zA-Z])"), r"\\}"),
+    (re.compile(r"^\s*\\\{\s*\\\}\s*$"), r"\\emptyset"),
 ]  # fmt: skip
 _DECIMAL_COMMA = re.compile(r"(?<=[0-9])\{,\}(?=[0-9])")
 _ZERO_COMMA = re.compile(r"(?<![0-9.,])0\{,\}(?=[0-9])")
@@ -237,10 +239,10 @@ _ROUNDED = re.compile(r"\s*(?:\\text\s*\{\s*)?\(\s*(?:rounded|correct|to|nearest
 _CONSTANTS = ("\\pi", "\\infty", "e", "i")
 _ONLY_TEXT = re.compile(r"\\text\{([^{}]*)\}")
 _SPACES = re.compile(r"\s+")
-_ARTICLE = re.compile(r"^(?:an?|the) (?=[a-z][a-z' -]{2,}$)")
-_CHOSEN = re.compile(r"^(?:option|choice|answer|letter) (?=\(?[a-j]\)?$)")
 _SAID_ALOUD = re.compile(r"^'(.*)'$|(?:(?<=[a-z]{3})|(?<=^no))!$")
 """Matches the signs around a word; elsewhere they say something, as in n! and f'."""
+_ARTICLE = re.compile(r"^(?:an?|the) (?=[a-z][a-z' -]{2,}$)")
+_CHOSEN = re.compile(r"^(?:option|choice|answer|letter) (?=\(?[a-j]\)?$)")
 
 
 def clean(answer: str) -> str:

@@ -148,7 +148,7 @@ def spread(text: str) -> str:
         and names[0]
         and all(len(side) == 1 or name == names[0] for side, name in zip(sides, names, strict=True))
     )
-    if named and (names.count(names[0]) == 1 or set(names) == {names[0]}):
+    if sum(map(len, sides)) == 1 or (named and (names.count(names[0]) == 1 or set(names) == {names[0]})):
         return f" {OR} ".join(_both_signs(value) for value in values)
     last = next((i for i, side in enumerate(sides) if len(side) == 2), 0)
     if last and len(parts) == 2 * last + 1 and all(is_name(parts[i]) for i in range(last)) and names[last]:
@@ -171,7 +171,7 @@ def _systems(text: str) -> str:
 
 def _both_signs(value: str) -> str:
     found = _PLUS_MINUS.findall(value)
-    if len(found) != 1 or "(" in value.partition(found[0])[0] or value.startswith("\\{"):
+    if len(found) != 1 or "," in value or value.startswith("\\{"):
         return value
     before, _, after = value.partition(found[0])
     return f"{before}+{after} {OR} {before}-{after}" if before.strip() else f"{after.strip()} {OR} -{after.strip()}"

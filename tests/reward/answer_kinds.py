@@ -256,8 +256,7 @@ WRONG = {
         (r"6 \text{ feet } 2 \text{ inches}", r"\boxed{2 \text{ feet } 6 \text{ inches}}"),
         (r"50 \text{ cents}", r"\boxed{\$50}"), (r"3 \text{ dozen}", r"\boxed{3 \text{ times}}"),
         ("4", r"\boxed{4 \text{ dozen}}"), (r"5\%", r"\boxed{50\%}"), (r"60 \text{ m/s}", r"\boxed{60 \text{ km/h}}"),
-        ("£5", r"\boxed{€5}"),
-        ("125", r"\boxed{126\textnormal{ miles}}"), (r"5 \text{ km}", r"\boxed{5 miles}"),
+        ("£5", r"\boxed{€5}"), ("125", r"\boxed{126\textnormal{ miles}}"), (r"5 \text{ km}", r"\boxed{5 miles}"),
         (r"60 \text{ minutes}", r"\boxed{60 \text{ hours}}"), ("5", r"\boxed{5 \text{ million}}"),
     ],
     "words": [

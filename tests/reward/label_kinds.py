@@ -3,8 +3,8 @@ r"""Answers and labels of every kind, with the verdicts that the default mode gi
 EQUAL = {
     "integer": [
         ("34", "34"), ("-3", "−3"), ("1234", "1,234"), ("5", r"\sqrt{25}"), ("5", "10/2"), ("5", "x = 5"), ("x=5", "5"),
-        ("1024", "2^{10}"), ("5000000", "5 million"), (r"\binom{5}{2}", "10"), ("6", "3!"), ("1011_2", "1011_{2}"),
-        ("1011_2", "1011"),
+        ("1024", r"\mathbf{2^{10}}"), ("5000000", "5 million"), (r"\binom{5}{2}", "10"), ("6", "3!"),
+        ("1011_2", "1011_{2}"), ("1011_2", "1011"),
     ],
     "unit": [
         ("5", r"5 \text{ cm}"), ("5", "5 cm"), ("90", r"90^\circ"), ("17", r"17\text{ people}"),
@@ -20,18 +20,17 @@ EQUAL = {
         ("10", r"10\%"), ("50%", r"50\text{ percent}"),
     ],
     "root and constant": [
-        (r"\frac{\sqrt{3}}{3}", r"\frac{1}{\sqrt{3}}"), (r"\frac{\sqrt{3}}{3}", "0.57735"), (r"2\pi", r"\pi \cdot 2"),
+        (r"\frac{\sqrt{3}}{3}", r"\frac{1}{\sqrt{3}}"), (r"\frac{\sqrt{3}}{3}", "0.57735"), (r"\pi/2", r"\frac\pi2"),
         (r"\log_2 8", "3"), (r"\frac{\sqrt{3}}{3}", r"\frac{\sqrt{3}}{3} \approx 0.577"),
     ],
-    "expression": [("(x-2)(x+2)", "x^2-4"), (r"\sin^2 x", r"1-\cos^2 x"), ("f(x) = x^2", "x^2")],
+    "expression": [("(x-2)(x+2)", "x^2-4"), (r"\sin^2 x", r"1-cos^2 x"), ("f(x) = x^2", "x^2")],
     "equation": [
         ("y = 2x + 1", "y = 1 + 2x"), ("y=2x+1", "2x+1"), ("x + y = 2", "y + x = 2"), ("x+y=2", "2 = x+y"),
         ("x^2+y^2=1", "y^2 = 1 - x^2"), ("x^5-x+1=0", "3x^5=3x-3"),
     ],
     "interval": [
-        (r"[0, \infty)", r"\left[0,\infty\right)"), (r"(\frac12, 3)", "(0.5, 3)"),
+        (r"[0, \infty)", r"\left[0,\infty\right)"), (r"(\frac12, 3)", "(0.5, 3)"), (r"x \in [1,2]", "[1, 2]"),
         (r"(-\infty, 2) \cup (3, \infty)", r"(-\infty,2)\cup(3,\infty)"), ("[1,2]", r"1 \le x \le 2"),
-        (r"x \in [1,2]", "[1, 2]"),
     ],
     "inequality": [("x > 3", "3 < x"), (r"x \geq 3", r"[3, \infty)"), (r"x \leq -1", r"-1 \ge x")],
     "tuple and list": [
@@ -41,15 +40,15 @@ EQUAL = {
     "set": [
         (r"\{1,2,3\}", r"\{3,2,1\}"), (r"\{1,2\}", "1, 2"), ("1, 2", r"\{2,1\}"),
         (r"\left\{ 1, 2 \right\}", r"\{1,2\}"), (r"3 \pm \sqrt{2}", r"3 + \sqrt{2}, 3 - \sqrt{2}"),
-        (r"\emptyset", r"\emptyset"),
+        (r"\emptyset", r"\{ \}"), (r"\frac{-1\pm\sqrt5}{2}", r"\frac{-1-\sqrt5}{2}, \frac{-1+\sqrt5}{2}"),
     ],
     "matrix": [
         (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{bmatrix} 1 \\ 2 \end{bmatrix}"),
         (r"\begin{pmatrix}1&\frac12\\2&3\end{pmatrix}", r"\begin{pmatrix}1&0.5\\2&3\end{pmatrix}"),
     ],
     "text": [
-        (r"\text{if I do}", r"\text{If I do}"),
-        (r"\text{odd}", "odd"), ("A", "(A)"), ("A", r"\text{A}"), ("yes", "Yes."), ("E", r"\mathrm{E}"), ("f'", "f'"),
+        (r"\text{if I do}", r"\text{If I do}"), (r"\text{odd}", "odd"), ("A", "(A)"),
+        ("A", r"\text{A}"), ("yes", "Yes."), ("E", r"\mathrm{E}"), ("2i", r"2\mathrm{i}"),
     ],
 }  # fmt: skip
 
