@@ -274,20 +274,16 @@ def manifest(sets: Sequence[PromptSet]) -> dict[str, Any]:
 
 def find_set(name: str, given: str) -> PromptSet:
     """Return the set that is a file, or under an id of the hub: OWNER/NAME[@REVISION]. Raises ConfigError."""
-    path = Path(given).expanduser()
+    path, option = Path(given).expanduser(), f"--source {name}={given}"
     if path.exists():
         if path.is_dir() or path.suffix not in SUFFIXES:
-            raise ConfigError(
-                f"--source {name}={given}: a set is one {' or '.join(SUFFIXES)} file: name it, or convert it"
-            )
+            raise ConfigError(f"{option}: a set is one {' or '.join(SUFFIXES)} file: name it, or convert it")
         found = PromptSet(name, given, path)
     elif (match := _HUB_ID.fullmatch(given)) and not given.endswith(SUFFIXES):
         _need("huggingface_hub", f"to download {given}")
         found = PromptSet(name, given, hub={"repository": match[1], "revision": match[2] or "main"})
     else:
-        raise ConfigError(
-            f"--source {name}={given}: there is no such file, and it is no id of the hub such as OWNER/NAME"
-        )
+        raise ConfigError(f"{option}: there is no such file, and it is no id of the hub such as OWNER/NAME")
     if path.suffix != ".jsonl":
         _need("pyarrow", "to read parquet files")
     return found
@@ -298,14 +294,13 @@ def fetch(one: PromptSet) -> Path:
     if one.file is None:
         from huggingface_hub import snapshot_download
 
-        repository, patterns = one.hub["repository"], [f"*{suffix}" for suffix in SUFFIXES]
+        repository, revision = one.hub["repository"], one.hub["revision"]
+        patterns = [f"*{suffix}" for suffix in SUFFIXES]
         by_hand = f"download it elsewhere with `hf download --repo-type dataset {repository}` and name its file"
         try:
             # Only data is downloaded: no script of a repository reaches this machine.
             folder = Path(
-                snapshot_download(
-                    repository, repo_type="dataset", revision=one.hub["revision"], allow_patterns=patterns
-                )
+                snapshot_download(repository, repo_type="dataset", revision=revision, allow_patterns=patterns)
             )
         except Exception as error:  # the hub's own errors, and those of whichever HTTP library it uses
             reason = (str(error).strip() or repr(error)).splitlines()[0]

@@ -84,7 +84,7 @@ _NO_PROSE = frozenset(
 )  # fmt: skip
 """Words of mathematics and of units: an answer of these alone is compared as it is."""
 _ARTICLE = re.compile(
-    r"^(?:just|simply|therefore|thus|then|hence|now|also|the|an?|equal to|given by)\s+", re.IGNORECASE
+    r"^(?:(?:just|simply|therefore|thus|then|hence|now|also|the|an?|equal to|given by)\s+)+", re.IGNORECASE
 )
 
 
@@ -100,7 +100,7 @@ def answer_of(sentence: str, announced: bool = False) -> str:
     sentence = _MINUS.sub(r"\1-", sentence)
     clauses = _clauses(sentence)
     if announced and _has_quantity(clauses[0]) and not _verb_ends(clauses[0]) and not _CORRECTED.search(sentence):
-        return _quantity(_without_articles(clauses[0].strip()))
+        return _quantity(_ARTICLE.sub("", clauses[0].strip()))
     if letter := _letter(sentence, clauses[0] if announced else ""):
         return letter
     if (said := _YES_OR_NO.match(sentence)) and (said[2] or not _has_quantity(sentence)):
@@ -114,12 +114,12 @@ def answer_of(sentence: str, announced: bool = False) -> str:
         for end in reversed(_verb_ends(clause)):
             rest = clause[end:].strip().strip("*_").strip()
             if rest and _has_quantity(rest):
-                quantity = _quantity(_without_articles(rest))
+                quantity = _quantity(_ARTICLE.sub("", rest))
                 return quantity.replace(" and ", " or ") if is_called_unordered(clause[:end]) else quantity
     ends = _verb_ends(sentence)
     rest = sentence[ends[-1] :].strip(" *_") if ends else ""
     if rest:
-        rest = _without_articles(rest)
+        rest = _ARTICLE.sub("", rest)
         return _quantity(rest) if _has_quantity(rest) else rest
     return _quantity(sentence) if _has_quantity(sentence) and not _denies(sentence) else sentence
 
@@ -171,12 +171,6 @@ def _has_quantity(text: str) -> bool:
 def _is_prose(text: str) -> bool:
     outside = re.sub(r"\\(?:text\w*|mathrm|mbox|begin|end)\s*\{[^{}]*\}|\\[a-zA-Z]+", " ", _MATH.sub(" ", text))
     return any(word.lower() not in _NO_PROSE for word in _WORD.findall(outside))
-
-
-def _without_articles(text: str) -> str:
-    while (shorter := _ARTICLE.sub("", text)) != text:
-        text = shorter
-    return text
 
 
 def _quantity(text: str) -> str:
