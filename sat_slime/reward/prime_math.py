@@ -27,8 +27,9 @@ _ONLY_TEXT = re.compile(r"^\\text\{(.+?)\}$")
 _DROPPED = ("\\left", "\\right", "^{\\circ}", "^\\circ", "\\$")
 _QUOTIENT = re.compile(r"(-?[1-9][0-9]*|-?0)/(-?[1-9][0-9]*|-?0)")
 _LAYOUT = re.compile(
-    r"\\(?:left|right|middle|[bB]igg?[lrm]?|(?:display|text|script)style|(?:no)?limits|q?quad|boxed|operatorname|"
-    r"overline|underline|widehat|overrightarrow)(?![a-zA-Z])|\\[^a-zA-Z]"
+    r"\\(?:left|right|middle|[bB]igg?[lrm]?|(?:display|text|script)style|(?:no)?limits|q?quad|boxed|fbox|operatorname|"
+    r"overline|underline|widehat|overrightarrow|bm|boldsymbol|bf|it|rm|sf|tt|ensuremath|[lL]arge|checkmark|"
+    r"(?:text)?color\s*\{[a-z]*\})(?![a-zA-Z])|\\[^a-zA-Z]|~"
 )
 _SIGNS = {name: sign for sign, name in SIGNS.items()} | {"leq": "≤", "geq": "≥", "neq": "≠", "lt": "<", "gt": ">"}
 """What commands print; another prints its name."""
@@ -140,7 +141,7 @@ def _plain(latex: str) -> str:
     text = re.sub(r"\\([a-zA-Z]+)", lambda command: _SIGNS.get(command[1], command[1]), text)
     for symbol, name in _SYMBOLS:
         text = text.replace(symbol, name)
-    return text.replace("{", "").replace("}", "").strip()
+    return text.replace("{", "").replace("}", "").strip(" ;")
 
 
 def _equal_parts(mine: str, theirs: str) -> bool:
