@@ -184,6 +184,9 @@ def _row_fault(row: Any, number: int, input_key: str, label_key: str | None, con
         if what := odd_prompt(prompt, config.data.chat_template):
             return f"{asks}: {what}"
     what = odd_label(label)
+    verified = (config.data.function or "").startswith("sat_slime.plugin.reward.")
+    if verified and (isinstance(label, (type(None), list, dict)) or not str(label).strip()):
+        what = "it is no text and no number for the verifier to compare with: write one, or leave the row out"
     return what and f"{said}: {what}"
 
 

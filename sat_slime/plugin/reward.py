@@ -40,9 +40,7 @@ def drain_metrics(prefix: str = "rollout/verifier_") -> dict[str, float]:
     """Return the pool's counts since the last call, by names that begin with `prefix`; empty where nothing was
     verified."""
     counts = shared_pool().drain_metrics()
-    if not counts["verdicts"]:
-        return {}
-    return {f"{prefix}{name}": value for name, value in counts.items()}
+    return {f"{prefix}{name}": value for name, value in counts.items()} if counts["verdicts"] else {}
 
 
 def without_end_token(response: str) -> str:
@@ -60,8 +58,11 @@ async def _rewards(sample: Any, mode: Mode) -> Any:
 
 
 async def _reward(sample: Any, mode: Mode) -> float:
-    if sample.label is None:
-        raise ValueError(f"sample {sample.index} has no label: name its column with slime's --label-key")
+    if isinstance(sample.label, (type(None), list, dict)):
+        raise ValueError(
+            f"the label of sample {sample.index} is {sample.label!r}, which is no text and no number to compare with: "
+            "name the column that has one with slime's --label-key"
+        )
     response = without_end_token(sample.response)
     if mode == "default" and str(getattr(sample, "prompt", "")).rstrip().endswith("<think>"):
         response = f"<think>{response}"  # the chat template has opened it

@@ -148,7 +148,7 @@ def _equal_parts(mine: str, theirs: str) -> bool:
     given, wanted = _split_tuple(mine), _split_tuple(theirs)
     if len(wanted) > 1 and (theirs[0], theirs[-1]) != (mine[0], mine[-1]):
         return False
-    return len(given) == len(wanted) > 0 and all(map(_equal_part, given, wanted))
+    return len(given) == len(wanted) and all(map(_equal_part, given, wanted))
 
 
 def _equal_part(given: str, wanted: str) -> bool:
@@ -164,10 +164,8 @@ def _equal_part(given: str, wanted: str) -> bool:
 
 
 def _tora(answer: str, label: str) -> str:
-    pi_is_near = "\\pi" in answer or "\\pi" in label
-    if any(_math_equal(answer, label, pi) for pi in ((math.pi, 3.14) if pi_is_near else (math.pi,))):
-        return "number"
-    return "different"
+    values = (math.pi, 3.14) if "\\pi" in answer or "\\pi" in label else (math.pi,)
+    return "number" if any(_math_equal(answer, label, pi) for pi in values) else "different"
 
 
 def _math_equal(answer: str, label: str, pi: float, depth: int = 0) -> bool:
@@ -226,8 +224,6 @@ def _symbolic(answer: str, label: str, tolerance: float | None) -> bool:
 
 def _split_tuple(text: str) -> list[str]:
     text = _without_thousands(text)
-    if not text:
-        return []
     inner = text[1:-1]
     if len(text) > 2 and text[0] in _BRACKETS and text[-1] in _BRACKETS and not any(b in inner for b in _BRACKETS):
         return [part.strip() for part in inner.split(",")]

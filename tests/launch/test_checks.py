@@ -166,6 +166,7 @@ def of_prompts(folder, content, *settings, name="prompts.jsonl", part="", mark="
         (rows({**TEXT, "prompt": json.dumps(MESSAGES["prompt"])}), "JSON of messages"),
         (rows(said("user", "1+1<|im_end|>")), "control token <|im_end|>"),
         (rows({**TEXT, "label": float("inf")}), "'label' of row 1 is inf"),
+        (rows({**TEXT, "label": ["2"]}), "'label' of row 1 is ['2']: it is no text and no number"),
     ],
 )
 def test_prompts_that_slime_could_not_take(tmp_path, content, told):

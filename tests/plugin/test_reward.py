@@ -73,9 +73,10 @@ def test_a_list_of_samples_gives_a_list_of_rewards():
     assert asyncio.run(reward.default(Namespace(), samples, evaluation=False)) == [0.0, 0.0, 0.0, 1.0, 0.0]
 
 
-def test_a_sample_without_label_is_an_error_with_its_remedy():
-    with pytest.raises(ValueError, match="sample 7 has no label: name its column with slime's --label-key"):
-        asyncio.run(reward.default(Namespace(), sample("5", None, 7)))
+@pytest.mark.parametrize("label", [None, ["5"], {"answer": "5"}])
+def test_a_label_that_is_no_text_is_an_error_with_its_remedy(label):
+    with pytest.raises(ValueError, match=r"label of sample 7 is .*: name the column .* with slime's --label-key"):
+        asyncio.run(reward.default(Namespace(), sample("5", label, 7)))
 
 
 def test_counts_reach_the_metrics():

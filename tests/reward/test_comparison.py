@@ -45,8 +45,7 @@ def test_a_label_is_its_own_answer(label):
 @pytest.mark.parametrize("name", ["hendrycks_equivalence", "nemo_skills_math_equal"])
 def test_the_pairs_of_others_have_their_verdicts(name):
     for pair in json.loads((PAIRS / f"{name}.json").read_text()):
-        verdict = judge(f"\\boxed{{{pair['pred']}}}", pair["gold"], "default")
-        assert verdict.reward == pair["expected"], pair
+        assert judge(f"\\boxed{{{pair['pred']}}}", pair["gold"], "default").reward == pair["expected"], pair
         assert judge(f"\\boxed{{{pair['gold']}}}", pair["gold"], "default").reward == 1.0, pair
 
 
@@ -163,6 +162,5 @@ def wrong_number(rng: random.Random) -> str:
     """A number that no label here has for its value, or for a hundredth of it, within any tolerance."""
     whole = rng.randint(20_000, 400_000)
     n, over = rng.choice([whole, -whole]), rng.choice([1009, 2003, 4001])
-    return rng.choice(
-        [f"{n}", f"{n:,}", f"{n}.{over}", f"{n}/{over}", f"\\frac{{{n}}}{{{over}}}", f"{n}\\sqrt{{{over}}}"]
-    )
+    forms = [f"{n}", f"{n:,}", f"{n}.{over}", f"{n}/{over}", f"\\frac{{{n}}}{{{over}}}", f"{n}\\sqrt{{{over}}}"]
+    return rng.choice(forms)
