@@ -36,7 +36,7 @@ LOOKED_FOR = (
     f"a problem is looked for in {', '.join(PROBLEM_COLUMNS)}, a label in {', '.join(LABEL_COLUMNS)}: rename a column"
 )
 _BATCH = 8192
-_BOXED = re.compile(r"\\boxed\s*\{(.*)\}", re.DOTALL)
+_BOXED = re.compile(r"\\boxed\s*\{((?:(?!\\boxed).)*)\}", re.DOTALL)
 
 
 class Counted(NamedTuple):

@@ -50,7 +50,7 @@ _AND = re.compile(
 _LETTER = re.compile(r"\(?[a-j]\)?")
 _NO_LIST = re.compile(r"\\(?:cup|cap|setminus|pm|mp|le|ge|ne|lt|gt|in)(?![a-zA-Z])|[<>]")
 """Signs that make more of a list than its parts."""
-_BOXED_LABEL = re.compile(r"\s*\\boxed\s*\{(.*)\}\s*", re.DOTALL)
+_BOXED_LABEL = re.compile(r"\s*\\boxed\s*\{((?:(?!\\boxed).)*)\}\s*", re.DOTALL)
 """Matches a label with the \\boxed that some data sets keep around it."""
 
 
