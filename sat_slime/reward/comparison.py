@@ -301,8 +301,9 @@ def _compare_symbolic(
     from sat_slime.reward.symbolic import equivalent
 
     exact = wanted is not None and wanted.whole
-    if exact and words(answer).replace(" ", "").isalpha():
-        return "unparsed"  # a word is no number
+    in_order = len(label) > 2 and label.isalpha() and label.isupper()
+    if (exact or in_order) and words(answer).replace(" ", "").isalpha():
+        return "unparsed"  # a word is no number, and BAC an order and no product
     decimals = (number for number in (given, wanted) if number is not None and number.decimals is not None)
     answer, label = strip_membership(answer), strip_membership(label)
     reason = equivalent(answer, label, None if exact else next(decimals, None))

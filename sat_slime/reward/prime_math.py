@@ -109,8 +109,7 @@ def _braced_fractions(text: str) -> str | None:
 
 def normalize(answer: str) -> str:
     """prm800k's normalization: percent and dollar signs, units, words for powers of ten, LaTeX to text."""
-    only_text = _ONLY_TEXT.search(answer)
-    text = only_text[1] if only_text else answer
+    text = _ONLY_TEXT.sub(r"\1", answer)
     text = text.replace("\\%", "%").replace("\\$", "$").replace("$", "").replace("%", "")
     text = text.replace(" or ", " , ").replace(" and ", " , ")
     text = text.replace("million", "*10^6").replace("billion", "*10^9").replace("trillion", "*10^12")

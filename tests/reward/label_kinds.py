@@ -72,7 +72,7 @@ DIFFERENT = {
         (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{pmatrix}2\\1\end{pmatrix}"),
         (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{pmatrix}1&2\end{pmatrix}"),
     ],
-    "text": [("odd", "even"), ("A", "B"), ("A", "AB"), ("odd", r"\text{oddd}"), ("A", "(B) A")],
+    "text": [("odd", "even"), ("A", "B"), ("A", "AB"), ("odd", r"\text{oddd}"), ("A", "(B) A"), ("BAC", "ABC")],
     "symbols by case": [("R/r", "r/R"), (r"\frac{R}{r}", "1"), ("R - r", "0"), ("M-m", "m-M"), ("x^2+X", "X^2+x")],
 }  # fmt: skip
 
