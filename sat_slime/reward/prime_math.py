@@ -28,10 +28,11 @@ _DROPPED = ("\\left", "\\right", "^{\\circ}", "^\\circ", "\\$")
 _QUOTIENT = re.compile(r"(-?[1-9][0-9]*|-?0)/(-?[1-9][0-9]*|-?0)")
 _LAYOUT = re.compile(
     r"\\(?:left|right|middle|[bB]igg?[lrm]?|(?:display|text|script)style|(?:no)?limits|q?quad|boxed|fbox|operatorname|"
-    r"overline|underline|widehat|overrightarrow|bm|boldsymbol|bf|it|rm|sf|tt|ensuremath|[lL]arge|checkmark|"
-    r"(?:text)?color\s*\{[a-z]*\})(?![a-zA-Z])|\\[^a-zA-Z]|~"
+    r"overline|underline|widehat|overrightarrow|bm|boldsymbol|sf|tt|(?:text|math)?(?:bf|rm|it)|text|ensuremath|"
+    r"[lL]arge|checkmark|(?:text)?color\s*\{[a-z]*\})(?![a-zA-Z])|\\[^a-zA-Z]|~"
 )
-_SIGNS = {name: sign for sign, name in SIGNS.items()} | {"leq": "≤", "geq": "≥", "neq": "≠", "lt": "<", "gt": ">"}
+_SIGNS = {name: sign for sign, name in SIGNS.items()}
+_SIGNS |= {"leq": "≤", "geq": "≥", "neq": "≠", "lt": "<", "gt": ">", "varnothing": "∅"}
 """What commands print; another prints its name."""
 _SYMBOLS = (("√", "sqrt"), ("π", "pi"), ("∞", "inf"), ("∪", "U"), ("·", "*"), ("⋅", "*"), ("×", "*"))
 
@@ -58,8 +59,7 @@ def hendrycks(answer: str, drop_left_side: bool = True) -> str:
     What the original fails on, such as a \sqrt that nothing follows, comes back stripped only.
     """
     answer = answer.strip()
-    only_text = _ONLY_TEXT.search(answer)
-    if only_text:
+    if only_text := _ONLY_TEXT.search(answer):
         answer = only_text[1].strip()
     text = answer.replace("\n", "").replace("\\!", "").replace("\\\\", "\\")
     text = text.replace("tfrac", "frac").replace("dfrac", "frac")
