@@ -239,7 +239,7 @@ _ROUNDED = re.compile(r"\s*(?:\\text\s*\{\s*)?\(\s*(?:rounded|correct|to|nearest
 _CONSTANTS = ("\\pi", "\\infty", "e", "i")
 _ONLY_TEXT = re.compile(r"\\text\{([^{}]*)\}")
 _SPACES = re.compile(r"\s+")
-_SAID_ALOUD = re.compile(r"^'(.*)'$|(?:(?<=[a-z]{3})|(?<=^no))!$")
+_SAID_ALOUD = re.compile(r"^[`']+(.*?)[.,;:!]*[`']+$|(?:(?<=[a-z]{3})|(?<=^no))!$")
 """Matches the signs around a word; elsewhere they say something, as in n! and f'."""
 _ARTICLE = re.compile(r"^(?:an?|the) (?=[a-z][a-z' -]{2,}$)")
 _CHOSEN = re.compile(r"^(?:option|choice|answer|letter) (?=\(?[a-j]\)?$)")
@@ -289,7 +289,7 @@ def _exactly(text: str) -> str:
 def words(text: str) -> str:
     """Return an answer in words, the way it is compared: lower case, no fonts, no punctuation around it."""
     text = _ONLY_TEXT.sub(r"\1", text).lower()
-    text = _SAID_ALOUD.sub(r"\1", _SPACES.sub(" ", text).strip(' .,;:"`'))
+    text = _SAID_ALOUD.sub(r"\1", _SPACES.sub(" ", text).strip(' .,;:"'))
     if len(text) <= MAX_ANSWER:
         text = _CHOSEN.sub("", _ARTICLE.sub("", text))
     return text

@@ -47,7 +47,7 @@ EQUAL = {
         (r"\begin{pmatrix}1&\frac12\\2&3\end{pmatrix}", r"\begin{pmatrix}1&0.5\\2&3\end{pmatrix}"),
     ],
     "text": [
-        (r"\text{if I do}", r"\text{If I do}"), (r"\text{odd}", "odd"), ("A", "(A)"),
+        (r"\text{if I do}", r"\text{If I do}"), (r"\text{odd}", "odd"), ("odd", "``odd''"), ("A", "(A)"),
         ("A", r"\text{A}"), ("yes", "Yes."), ("E", r"\mathrm{E}"), ("2i", r"2\mathrm{i}"),
     ],
 }  # fmt: skip
