@@ -49,6 +49,9 @@ _NUMBERS = [
     "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen", "twenty",
 ]  # fmt: skip
 _NUMBER = rf"^\s*(?:\\text\w*\s*\{{\s*)?({'|'.join(_NUMBERS)})\s*\}}?\s*$"
+_NAMED = {
+    "lt": "<", "gt": ">", "langle": "(", "rangle": ")", "lparen": "(", "rparen": ")", "lbrace": "\\{", "rbrace": "\\}",
+}  # fmt: skip
 _REPLACED: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
     (re.compile("[¼-¾⅐-⅞]"), lambda match: "\\frac{{{}}}{{{}}}".format(*normalize("NFKC", match[0]).split("\u2044"))),
     (re.compile(r"(?<=[\w)}])\*\*(?=[\w({-])"), "^"),
@@ -66,8 +69,7 @@ _REPLACED: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = 
     (re.compile(r"(?:\{\}|(?<![\w}]))_\{?([0-9]+)\}?\s*C_\{?([0-9]+)\}?"), r"\\binom{\1}{\2}"),
     (_ARRAY, r"\\begin{pmatrix}\1\\end{pmatrix}"),
     (_REMAINDER, lambda match: str(int(match[1]) % int(match[2]))),
-    (re.compile(r"\\(?:langle|lparen)(?![a-zA-Z])"), "("),
-    (re.compile(r"\\(?:rangle|rparen)(?![a-zA-Z])"), ")"),
+    (re.compile(r"\\(lt|gt|[lr]angle|[lr]paren|[lr]brace)(?![a-zA-Z])"), lambda match: _NAMED[match[1]]),
     (re.compile(r"\\math(?:bf|rm)\s*\{R\}|\\mathbb\s*R|\\R(?![a-zA-Z])"), r"\\mathbb{R}"),
     (re.compile(rf"^\s*(?:\\text\s*\{{\s*)?(?:{_REALS})\s*\}}?\s*$", re.IGNORECASE), r"\\mathbb{R}"),
     (re.compile(r"^\s*(\(?[0-9A-F]+\)?)" + _BASE + r"\s*$"), lambda match: _based(match)),
@@ -217,12 +219,8 @@ _SIMPLER = [
     (re.compile(r"\\(le|ge|ne)q(?:slant)?(?![a-zA-Z])"), r"\\\1"),
     (re.compile(r"<\s*=|=\s*<"), r"\\le "),
     (re.compile(r">\s*="), r"\\ge "),
-    (re.compile(r"\\lt(?![a-zA-Z])"), "<"),
-    (re.compile(r"\\gt(?![a-zA-Z])"), ">"),
     (re.compile(r"\\varnothing(?![a-zA-Z])"), r"\\emptyset"),
     (re.compile(r"\\(?:thickapprox|simeq|doteq)(?![a-zA-Z])"), r"\\approx"),
-    (re.compile(r"\\lbrace(?![a-zA-Z])"), r"\\{"),
-    (re.compile(r"\\rbrace(?![a-zA-Z])"), r"\\}"),
     (re.compile(r"^\s*\\\{\s*\\\}\s*$"), r"\\emptyset"),
 ]  # fmt: skip
 _DECIMAL_COMMA = re.compile(r"(?<=[0-9])\{,\}(?=[0-9])")

@@ -50,14 +50,13 @@ _AND = re.compile(
 _LETTER = re.compile(r"\(?[a-j]\)?")
 _NO_LIST = re.compile(r"\\(?:cup|cap|setminus|pm|mp|le|ge|ne|lt|gt|in)(?![a-zA-Z])|[<>]")
 """Signs that make more of a list than its parts."""
-_BOXED_LABEL = re.compile(r"\s*\\boxed\s*\{((?:(?!\\boxed).)*)\}\s*", re.DOTALL)
+_BOXED_LABEL = re.compile(r"\A\s*\\boxed\s*\{((?:(?!\\boxed).)*)\}\s*\Z", re.DOTALL)
 """Matches a label with the \\boxed that some data sets keep around it."""
 
 
 def judge(response: str, label: str, mode: Mode) -> Verdict:
     """Return the verdict on a response. Raises MemoryError, after which the process should not go on."""
-    if boxed := _BOXED_LABEL.fullmatch(label):
-        label = boxed[1]
+    label = _BOXED_LABEL.sub(r"\1", label)
     answer = extract(response) if mode == "default" else prime_math.extract(response)
     if undefined(label):
         return verdict(answer or None, "undefined_label")

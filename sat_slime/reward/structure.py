@@ -106,7 +106,7 @@ _QUANTITY = re.compile(
 _WORDS = re.compile(r"\\text\s*\{[^{}]*\}.*|[A-Za-z]{3,}(?: [A-Za-z]+)*")
 _MEMBER = re.compile(r"\s*(?:[a-zA-Z]|\(\s*[a-zA-Z]\s*(?:,\s*[a-zA-Z]\s*)+\))\s*\\in(?![a-zA-Z])\s*")
 _BUILDER = re.compile(
-    r"\\\{\s*[a-zA-Z]\s*(?:\\in\s*\\mathbb\s*\{?R\}?)?\s*(?:\\mid(?![a-zA-Z])|[:|])\s*(.*[<>=].*|.*\\(?:le|ge|ne)\b.*)\\\}"
+    r"\\\{\s*[a-zA-Z]\s*(?:\\in\s*\\mathbb\s*\{?R\}?)?\s*(?:\\mid(?![a-zA-Z])|[:|])\s*(.*[<>=].*|.*\\(?:le|ge|ne)(?![a-zA-Z]).*)\\\}"
 )
 _REAL_LINE = re.compile(r"\(\s*-\s*\\infty\s*,\s*\+?\s*\\infty\s*\)")
 _CASES = re.compile(r"\s*\\begin\{(cases|aligned|gathered|array)\}(?:\{[lcr| ]*\})?(.*)\\end\{\1\}\s*", re.DOTALL)

@@ -58,11 +58,19 @@ def equivalent(answer: str, label: str, rounding: Literal | None) -> str:
     given = _read_conditions(answer)
     if isinstance(given, str):
         return given
+    if _is_solved(wanted) and not _is_solved(given):
+        return "different"  # (2, 3) is the answer to x^2 - 5x + 6 < 0
     try:
         equal = _equal_sets(given, wanted) or _equal(given, wanted, rounding) or _equal_complex(given, wanted)
         return "symbolic" if equal else "different"
     except (ArithmeticError, AttributeError, NotImplementedError, RecursionError, TypeError, ValueError):
         return "different"  # both are of kinds that cannot be compared, such as a set and a number
+
+
+def _is_solved(read: sympy.Basic) -> bool:
+    """Return whether each relation in it, where it has any, is one of a symbol to a number."""
+    sides = [relation.args for relation in read.atoms(Relational)]
+    return all((a.is_Symbol and not b.free_symbols) or (b.is_Symbol and not a.free_symbols) for a, b in sides)
 
 
 def has_no_value(text: str) -> bool | None:
@@ -99,8 +107,7 @@ def _read_conditions(text: str) -> sympy.Basic | str:
 
 
 def _parse(text: str) -> sympy.Basic:
-    literal = read_literal(text)
-    if literal is not None:
+    if (literal := read_literal(text)) is not None:
         return sympy.Rational(literal.value.numerator, literal.value.denominator)
     if nesting(text) > MAX_NESTING or len(_UNION.findall(text)) > MAX_UNIONS:
         raise Refused("too_large")
@@ -125,10 +132,9 @@ class _Reader(latex2sympy2._Latex2Sympy):
 
     def handle_gcd_lcm(self, f: str, args: list[sympy.Expr]) -> sympy.Expr:
         """Works it out for rational numbers; otherwise it stays a function, whatever the order of its arguments."""
-        values = []
         for argument in args:
             _check_size(argument)
-            values.append(argument.doit())
+        values = [argument.doit() for argument in args]
         if not all(isinstance(value, sympy.Rational) for value in values):
             return sympy.Function(f)(*sorted(values, key=sympy.default_sort_key))
         above, below = (math.gcd, math.lcm) if f == "gcd" else (math.lcm, math.gcd)
@@ -136,8 +142,7 @@ class _Reader(latex2sympy2._Latex2Sympy):
 
 
 def _exact_number(text: str) -> sympy.Rational:
-    literal = read_literal(text.strip().replace(",", ""))
-    if literal is None:
+    if (literal := read_literal(text.strip().replace(",", ""))) is None:
         raise ValueError(f"not a number: {text[:80]!r}")
     return sympy.Rational(literal.value.numerator, literal.value.denominator)
 
@@ -168,9 +173,8 @@ def _check_defined(expression: sympy.Basic) -> sympy.Basic:
 
 def _divides_by_zero(power: sympy.Basic) -> bool:
     """Return whether a power divides by a zero that sympy does not see, such as a difference of equal roots."""
-    if not (isinstance(power, sympy.Pow) and isinstance(power.base, sympy.Add) and power.base.is_number):
-        return False
-    if not power.exp.is_extended_negative:
+    over_number = isinstance(power, sympy.Pow) and isinstance(power.base, sympy.Add) and power.base.is_number
+    if not over_number or not power.exp.is_extended_negative:
         return False
     return bool(abs(sympy.N(power.base, _DIGITS)) < sympy.Float(10) ** -60)
 
@@ -229,9 +233,8 @@ def _equal_sets(given: sympy.Basic, wanted: sympy.Basic) -> bool:
     """Compares inequalities in one variable by their solutions, which may also be written as a set."""
     if not any(isinstance(side, Boolean) and not isinstance(side, sympy.Eq) for side in (given, wanted)):
         return False
-    if len({symbol.name for symbol in given.free_symbols | wanted.free_symbols}) != 1:
-        return False
-    if any(len(side.atoms(sympy.Abs)) > MAX_ABSOLUTE for side in (given, wanted)):
+    names = {symbol.name for symbol in given.free_symbols | wanted.free_symbols}
+    if len(names) != 1 or any(len(side.atoms(sympy.Abs)) > MAX_ABSOLUTE for side in (given, wanted)):
         return False
     sets = [side.as_set() if isinstance(side, Boolean) else side for side in (given, wanted)]
     return all(isinstance(found, sympy.Set) for found in sets) and sets[0] == sets[1]
