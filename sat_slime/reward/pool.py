@@ -30,7 +30,7 @@ from sat_slime.reward.worker import FORBIDDEN, MEMORY
 
 logger = logging.getLogger(__name__)
 
-_UNREAD = ("unparsed", "undefined", "too_large", "too_long")
+_UNREAD = ("unparsed", "undefined", "unevaluated", "too_large", "too_long")
 _START_LIMIT_S = 120.0
 _BLOCKED_S = 300.0
 """Seconds after which a worker is ended that is stopped or blocked. One that works is ended by its CPU time long
