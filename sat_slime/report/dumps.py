@@ -157,7 +157,7 @@ def usable(
 
 _WITHOUT = {
     "log_probs": (
-        "it holds no log_probs of the trainer, which slime does not compute with --use-rollout-logprobs: dump a run "
+        "it holds no log_probs of the trainer, which slime 0.3.1 does not keep with --use-rollout-logprobs: dump a run "
         "without that flag"
     ),
     "rollout_log_probs": "it holds no rollout_log_probs: the rollout function has to return the engine's log-probs",
