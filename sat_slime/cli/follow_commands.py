@@ -50,8 +50,8 @@ def status(
 
     sat-slime status runs/my-run --follow
 
-    Of a lab run it prints its log, of one on slime a line per step; the whole
-    log of a job is in log.txt of the run's folder.
+    --follow prints the log of a lab run, of one on slime a line per step; the
+    whole log of a job is in log.txt of the run's folder.
     """
     from sat_slime.cli.lab_run import lab_status, log_of
     from sat_slime.config import LabConfig, load_config

@@ -19,7 +19,7 @@ def all_methods() -> Iterator[str]:
     yield "π: the policy in training, μ: the rollout engine's, both on the sampled token"
     yield f"\nNamed methods, the first {len(PAPER_METHODS)} of them the paper's:\n{' '.join(method_names())}"
     suffixes = " ".join(f"-{kind.name}" for kind in switches() if kind.place == "suffix")
-    yield f"\nAny base with what stands beside it is a method too, as sat-gspo-mis-geo-r3:\nsat- BASE {suffixes}"
+    yield f"\nA base with what goes beside it is a method too, as sat-gspo-mis-geo-r3:\nsat- BASE {suffixes}"
     yield "in this order; a base may be left out where it is grpo."
     yield "\nWhere to start: grpo, with the radius for your lag; sat-gspo over gspo at 0.2: docs/choosing.md."
     yield "sat-gspo-r3 is the paper's method; in full: sat-slime methods sat-gspo-r3"
