@@ -272,7 +272,7 @@ class DumpConfig(Section):
     """Token dumps in the run folder (docs/runs.md). They change nothing of what the run computes."""
 
     every_n_iterations: NonNegativeInt = 0
-    """Iterations between dumps of the tokens that were trained on, about 27 bytes each; 0: only diagnosed steps."""
+    """Iterations between dumps of the tokens that were trained on, about 50 bytes each; 0: only diagnosed steps."""
 
 
 class LoggingConfig(Section):
