@@ -27,7 +27,7 @@ from sat_slime.config.schema import LabConfig, LossConfig, TrainConfig
 from sat_slime.lab import model
 from sat_slime.lab.batch import lag_metrics, step_is_diagnosed
 from sat_slime.lab.dump import DumpedStep, write_dump
-from sat_slime.lab.initial_model import is_model
+from sat_slime.lab.initial_model import FILES, is_model
 from sat_slime.lab.model import PackedLayout, build_model, forward_logits, load_hf, save_hf
 from sat_slime.lab.responses import Response
 from sat_slime.objective import (
@@ -592,17 +592,15 @@ def warm_up(config: LabConfig, folder: Path) -> Iterator[int]:
             print(f"warm-up step {step + 1} of {warmup.steps}: loss {loss.item():.3f}", flush=True)
         if (step + 1) % 10 == 0:
             yield step + 1
-    # Two runs may warm up the same model at once: each writes its own folder, the first one to finish stays.
+    # Two runs may warm up the same model at once: the first one to finish stays. Half of a model becomes one file by
+    # file, since to delete it could be to delete the whole one that another run has just put there.
     own = folder.with_name(f"{folder.name}.{os.getpid()}")
     save_hf(network, config.model, config.task.vocab_size, config.task.eos_id, own)
-    try:
-        os.replace(own, folder)
-    except OSError:
-        if is_model(folder):
-            shutil.rmtree(own)
-        else:  # half of a model is there
-            shutil.rmtree(folder, ignore_errors=True)
-            os.replace(own, folder)
+    if not is_model(folder):
+        folder.mkdir(exist_ok=True)
+        for name in FILES:
+            os.replace(own / name, folder / name)
+    shutil.rmtree(own)
 
 
 def _schedule(step: int, clean_steps: int) -> float:

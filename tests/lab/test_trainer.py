@@ -392,7 +392,7 @@ def test_a_warm_up_takes_the_place_of_half_a_model(tmp_path):
     folder = tmp_path / "models" / "a"
     folder.mkdir(parents=True)
     (folder / "config.json").touch()
-    config = make_config(warmup={"steps": 10, "batch_size": 2})
+    config, place = make_config(warmup={"steps": 10, "batch_size": 2}), folder.stat().st_ino
     with closing(TrainerProcess(config, tmp_path / "warm-up.log", "warm-up")) as process:
         assert [process.call("warm_up", folder) for _ in range(2)] == [10, None]
-    assert is_model(folder) and [*folder.parent.iterdir()] == [folder]
+    assert is_model(folder) and [*folder.parent.iterdir()] == [folder] and folder.stat().st_ino == place  # never gone
