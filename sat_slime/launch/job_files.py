@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 import uuid
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from sat_slime.launch import job_log
 from sat_slime.launch.command import SlimeCommand
 from sat_slime.launch.local_ray import LocalRay
 from sat_slime.launch.ray_jobs import JobError, JobServer
+from sat_slime.rollout.scratch import PREFIX
 
 HEAD = "--- job "
 """The beginning of the line that heads a job's part of log.txt."""
@@ -47,7 +49,12 @@ class JobRecord:
         file = folder / "job.json"
         try:
             values = json.loads(file.read_text(encoding="utf-8"))
-            return cls(**{**values, "ray": LocalRay(**values["ray"]) if values.get("ray") else None})
+            record = cls(**{**values, "ray": LocalRay(**values["ray"]) if values.get("ray") else None})
+            # Anybody may have written it: Ray imports what stands before ://, and a Ray's folder is deleted at its end.
+            own = record.ray is None or re.fullmatch(rf"{PREFIX}\w{{8}}", Path(record.ray.folder).name)
+            if not own or not re.match("https?://", record.address):
+                raise ValueError("its address, or the folder of its Ray, is none that a launch notes")
+            return record
         except FileNotFoundError:
             return None
         except (OSError, ValueError, TypeError) as error:

@@ -17,6 +17,7 @@ from sat_slime.launch.ray_jobs import JobError, JobServer
 
 CONFIG = SlimeConfig(name="run")
 SENT = SlimeCommand(["python3", "-m", "driver"], {"A": "1"}, {})
+THESIS = {"job": "a", "address": "http://h:1", "ray": {"address": "http://h:1", "pid": 1, "folder": "/home/a/thesis"}}
 
 
 @pytest.fixture
@@ -79,7 +80,7 @@ def test_each_job_has_its_own_part_whose_whole_lines_are_told_once(tmp_path):
 
 
 def test_a_job_is_on_record_and_heads_its_part_of_the_log(tmp_path, server):
-    ray = LocalRay("http://127.0.0.1:1", 7, "/nowhere")
+    ray = LocalRay("http://127.0.0.1:1", 7, "/tmp/sat_slime-0123abc_")
     first, second = submit(server, SENT, tmp_path, CONFIG), submit(server, SENT, tmp_path, CONFIG, ray)
     assert JobRecord.read(tmp_path) == second and (second.ray, second.address) == (ray, server.address)
     command, *others = server.submit.call_args_list[0].args
@@ -94,8 +95,8 @@ def test_a_job_that_was_refused_is_on_record(tmp_path, server):
     assert JobRecord.read(tmp_path).job.startswith("run-")
 
 
-@pytest.mark.parametrize("text", ["{", "[]", json.dumps({"job": "a"})])
-def test_a_damaged_record_is_named(tmp_path, text):
-    (tmp_path / "job.json").write_text(text)
+@pytest.mark.parametrize("record", [None, [], {"job": "a"}, {"job": "a", "address": "module://h:1"}, THESIS])
+def test_a_damaged_record_is_named_and_one_of_a_stranger_deletes_and_imports_nothing(tmp_path, record):
+    (tmp_path / "job.json").write_text(json.dumps(record) if record is not None else "{")
     with pytest.raises(JobError, match=r"job\.json cannot be read"):
         JobRecord.read(tmp_path)

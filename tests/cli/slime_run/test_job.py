@@ -67,7 +67,7 @@ def test_folders_that_hold_no_job(tmp_path):
 @pytest.mark.parametrize("alone", [True, False], ids=["status RUN", "the list"])
 def test_a_run_whose_ray_was_killed_with_all_else_is_dead(begun, tmp_path, alone):
     """kill -9 leaves state.json as it was. A stand-in for Ray has its folder on its command line, as Ray has."""
-    folder = tmp_path / "ray"
+    folder = tmp_path / "sat_slime-01234567"
     folder.mkdir()
     ray = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", str(folder)])
     try:
