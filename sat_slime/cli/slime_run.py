@@ -655,7 +655,11 @@ def watch_job(path: Path, console: Console) -> None:
 
 def stop_job(path: Path, console: Console) -> Ending:
     """End a run's job, and the Ray that was started for it; nothing else."""
-    find(path).folder.ask_to_stop()
+    job = find(path)
+    begun = run_folder(job.config)  # where the run was when its job was sent
+    if JobRecord.read(begun) == job.record and not begun.samefile(path):
+        raise RunFolderError(f"{path} is a copy, and its job another run's: end that: sat-slime stop {short(begun)}")
+    job.folder.ask_to_stop()
     job = find(path)  # it may have been restarted meanwhile
     folder, record, shown = job.folder, job.record, short(path)
     if not job.goes_on:

@@ -1,6 +1,7 @@
 """The job of a run of slime, by its log and from any terminal, without a cluster."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -56,6 +57,15 @@ def test_a_run_whose_cluster_is_gone_is_lost_until_it_is_resumed(begun):
     assert sat_slime_command("launch", begun.path, "--resume", "--dry-run", "--skip-checks").exit_code == 0
 
 
+def test_a_copy_of_a_run_does_not_end_the_runs_job(begun, tmp_path, monkeypatch):
+    server = mock.create_autospec(JobServer, instance=True)
+    monkeypatch.setattr(slime_run, "JobServer", lambda address: server)
+    server.state.return_value = server.stop.return_value = JobState("RUNNING")
+    stopped = sat_slime_command("stop", shutil.copytree(begun.path, tmp_path / "copy"))
+    assert stopped.exit_code == 2 and "end that: sat-slime stop run\n" in stopped.stderr, stopped.output
+    assert not server.stop.called and not begun.is_to_stop()
+
+
 def test_folders_that_hold_no_job(tmp_path):
     assert "is not a run folder" in sat_slime_command("stop", tmp_path).stderr
     (tmp_path / "config.yaml").write_text(f"runtime: slime\nextends: {DENSE}\n")
@@ -109,14 +119,7 @@ def test_status_follows_a_job_that_goes_on_and_then_says_how_it_ended(begun, mon
     monkeypatch.setattr(slime_run, "RECONNECT_AFTER_S", 0.0)
     begun.started("job-1")
     shown = sat_slime_command("status", begun.path, "--follow").stdout
-    told = (
-        "step 5/8",
-        "step 6/8",
-        "warning: away",
-        "warning: torch.Out",
-        "step 7/8",
-        "eval at step 8: aime24 accuracy",
-    )
+    told = ("step 5/8", "step 6/8", "warning: away", "warning: torch.Out", "step 7/8", "eval at step 8: aime24")
     lines = shown.splitlines()[: len(told)]
     assert [line.startswith(start) for line, start in zip(lines, told, strict=True)] == [True] * len(told), shown
     assert "state       finished (job job-1" in shown and "progress    step 7 of 8" in shown
