@@ -104,7 +104,8 @@ def _show_grid(folder: GridFolder, follow: bool, console: Console) -> None:
         plan = None
 
     def shown() -> RenderableType:
-        goes_on = "running" if folder.lock.is_held() else f"not running: sat-slime grid {folder.path} goes on with it"
+        resume = f"sat-slime grid {short(folder.path)}"
+        goes_on = "running" if folder.lock.is_held() else f"not running: {resume} goes on with it"
         if plan is None:
             far, remarks = "", {path.name: RunFolder(path).state().get("error") for path in _folders(folder.runs)}
         else:

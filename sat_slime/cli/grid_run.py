@@ -21,7 +21,7 @@ from rich.console import Console
 from sat_slime.cli import lab_run
 from sat_slime.cli.any_run import optimizer_steps, settings_errors, settings_warnings
 from sat_slime.cli.slime_run import saved_iterations
-from sat_slime.cli.terminal import BAD_INPUT, INTERRUPTED, Ending, say
+from sat_slime.cli.terminal import BAD_INPUT, INTERRUPTED, Ending, say, short
 from sat_slime.config import ConfigError, GridConfig, LabConfig, SlimeConfig, dump_config, load_config, load_grid
 from sat_slime.config.exits import how_it_ended, signals_handled
 from sat_slime.config.jsonl import number, write_atomically
@@ -95,7 +95,7 @@ def plan_grid(
     """
     folder = GridFolder(file if file.is_dir() else file.parent)
     if file.is_dir() and RunFolder(file).is_run():
-        raise RunFolderError(f"{file} is a run, not a grid: sat-slime launch {file} --resume goes on with it")
+        raise RunFolderError(f"{file} is a run, not a grid: sat-slime launch {short(file)} --resume goes on with it")
     if file.is_dir() and not folder.is_grid():
         raise RunFolderError(f"{file} is not a grid folder: it has no grid.yaml")
     begun = folder.has_begun() and (file.is_dir() or file == folder.config)
@@ -250,7 +250,7 @@ def run_grid(plan: GridPlan, console: Console) -> Ending:
     """Run the chosen cells to their end, or until Ctrl-C. Raises ConfigError or RunFolderError when it cannot start."""
     if isinstance(plan.run, LabConfig):
         lab_run.refuse_without_engines()
-    path = plan.folder.path
+    path, shown = plan.folder.path, short(plan.folder.path)
     with plan.folder.held(plan.grid, plan.run):
         failed = GridRun(plan, console).run()
     finished = sum(plan.folder.state(cell) == "finished" for cell in plan.wanted)
@@ -258,10 +258,10 @@ def run_grid(plan: GridPlan, console: Console) -> Ending:
     lines = [f"{finished} of {len(plan.wanted)} cells finished, in {path}"]
     lines += [f"failed: {cell.name}: {error}" for cell, error in failed.items()]
     if failed:
-        lines.append(f"when that is fixed, start them again with: sat-slime grid {path}")
+        lines.append(f"when that is fixed, start them again with: sat-slime grid {shown}")
     elif unfinished:
-        lines.append(f"go on with: sat-slime grid {path}")
-    lines.append(f"look at it with: sat-slime status {path}; report: sat-slime report {path}")
+        lines.append(f"go on with: sat-slime grid {shown}")
+    lines.append(f"look at it with: sat-slime status {shown}; report: sat-slime report {shown}")
     return Ending("interrupted" if unfinished else "failed" if failed else "finished", None, "\n".join(lines))
 
 
@@ -370,7 +370,7 @@ class GridRun:
             return
         words, goes_on = arguments(self.plan, cell), self.folder.run_folder(cell).has_data()
         with open(self.folder.output(cell), "ab") as output:
-            start_line = f"{self.folder.START}{time.strftime('%Y-%m-%d %H:%M:%S')} sat-slime {' '.join(words)}\n"
+            start_line = f"{self.folder.START}{time.strftime('%Y-%m-%d %H:%M:%S')} sat-slime {shlex.join(words)}\n"
             output.write((b"\n" if output.tell() else b"") + start_line.encode())  # a killed one's line has no end
             output.flush()
             self.running[cell] = start(words, output)
@@ -383,8 +383,8 @@ class GridRun:
         if status == "finished" and code == 0:
             self._tell(cell, "finished", has_ended=True)
         elif status == "running" and "job" in state:
-            path = self.folder.run_folder(cell).path
-            self._tell(cell, f"its job {state['job']} goes on: stop it with sat-slime stop {path}")
+            shown = short(self.folder.run_folder(cell).path)
+            self._tell(cell, f"its job {state['job']} goes on: stop it with sat-slime stop {shown}")
         elif self.asked or code in (INTERRUPTED, -signal.SIGTERM) or (code == 0 and status == "interrupted"):
             self._tell(cell, "interrupted; the grid goes on with it when it is run again")
         else:

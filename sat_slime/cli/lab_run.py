@@ -255,7 +255,7 @@ def _run(
 
 def _end(folder: RunFolder, status: str, error: str | None, console: Console) -> Ending:
     """Note the ending and write the report; neither may hide how the run itself ended."""
-    lines = []
+    lines, shown = [], short(folder.path)
     if status == "failed":
         lines.append(f"more in {folder.log} and {folder.logs}")
     if accuracy := _accuracy(folder):
@@ -265,9 +265,9 @@ def _end(folder: RunFolder, status: str, error: str | None, console: Console) ->
         console.print("writing the report ...", highlight=False)
         lines.append(report_line(folder.path))
         if status == "finished":
-            lines.append(f"beside another run: sat-slime report {folder.path} RUN --out comparison")
+            lines.append(f"beside another run: sat-slime report {shown} RUN --out comparison")
     except KeyboardInterrupt:
-        lines.append(f"no report: interrupted; write it with: sat-slime report {folder.path}")
+        lines.append(f"no report: interrupted; write it with: sat-slime report {shown}")
         if status != "failed":  # the error of a failed run is worth more
             with contextlib.suppress(OSError):
                 folder.ended("interrupted")
@@ -275,7 +275,7 @@ def _end(folder: RunFolder, status: str, error: str | None, console: Console) ->
     except Exception as not_noted:
         lines.append(no_report(not_noted, folder.path))
     if status != "finished":
-        lines.append(f"go on with: sat-slime launch {folder.path} --resume")
+        lines.append(f"go on with: sat-slime launch {shown} --resume")
     return Ending(status, error, "\n".join(lines))
 
 

@@ -207,7 +207,7 @@ def _named_run(
 
     folder: Path | None = None
     if GridFolder(file).is_grid():
-        raise RunFolderError(f"{file} is a grid, not a run: sat-slime grid {file} goes on with it")
+        raise RunFolderError(f"{file} is a grid, not a run: sat-slime grid {short(file)} goes on with it")
     if file.is_dir():
         folder, file = file, RunFolder.open(file).config
         if not resume and "name" not in settings:

@@ -599,7 +599,7 @@ def find(path: Path) -> Job:
         raise RunFolderError(f"{path} is a lab run: no job of a cluster's")
     record = JobRecord.read(path)
     if record is None:
-        raise RunFolderError(f"{path}: the run was never sent to a cluster: sat-slime launch {path} --resume")
+        raise RunFolderError(f"{path}: the run was never sent to a cluster: sat-slime launch {short(path)} --resume")
     try:
         server = JobServer(record.address)
     except NoAnswer:

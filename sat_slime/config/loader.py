@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -105,9 +106,9 @@ def _layers(
     keys = {key for layer in layers for key in layer.values}
     if not keys.isdisjoint(PLUGIN_KEYS):
         told = "the plugin's file, not a run: sat-slime check {} checks it, and slime takes it as --custom-config-path"
-        raise ConfigError(f"{path}: this is {told.format(path)}")
+        raise ConfigError(f"{path}: this is {told.format(shlex.quote(str(path)))}")
     if keys & (of_others - of_these) and not keys & (of_these - of_others):
-        raise ConfigError(f"{path}: this is {told.format(path)}")
+        raise ConfigError(f"{path}: this is {told.format(shlex.quote(str(path)))}")
     return layers
 
 

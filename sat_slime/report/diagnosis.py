@@ -61,19 +61,19 @@ def write_diagnosis(path: str | Path) -> Page:
 
 
 def _nothing_measured(run: Run) -> str:
-    path = run.folder.path
+    path, shown = run.folder.path, shlex.quote(str(run.folder.path))
     if not np.size(run.data.metrics.get("step", ())):
         return f"{path} has logged no optimizer step yet: there is no mismatch to take apart"
     if run.config.get("runtime") == "slime":
         return (
             f"{path} is a run of slime: routing, precision and the rest need its tokens scored again with the weights "
             "at hand, which only the lab runtime does. What looks unhealthy: sat-slime diagnose "
-            f"{run.folder.metrics}; with --set method.denominator=checkpoint its report has policy and implementation "
-            f"part: sat-slime report {path}"
+            f"{shown}/{run.folder.metrics.name}; with --set method.denominator=checkpoint its report has policy and "
+            f"implementation part: sat-slime report {shown}"
         )
     return (
         f"{path} has no diagnosed steps: run again with --set diagnose.every_n_steps=5 (every 5th optimizer step); "
-        f"policy and implementation part are in its report: sat-slime report {path}"
+        f"policy and implementation part are in its report: sat-slime report {shown}"
     )
 
 

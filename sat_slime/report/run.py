@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -182,7 +183,7 @@ def _policy_share(metrics: Columns) -> str:
 
 def _how_it_ended(run: Run) -> str:
     status, error = run.state.get("status"), run.state.get("error")
-    resume = f"Go on with: sat-slime launch {run.folder.path} --resume"
+    resume = f"Go on with: sat-slime launch {shlex.quote(str(run.folder.path))} --resume"
     seconds = worked_seconds(run.state)
     wall = f" after {duration(seconds)}" if seconds == seconds else ""
     if status == "interrupted" and 0 < run.planned_steps <= run.steps:

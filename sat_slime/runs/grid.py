@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,8 +116,8 @@ class GridFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             if holder := self.lock.take():
                 raise RunFolderError(
-                    f"{self.path} is being run by {holder}: look at it with sat-slime status {self.path}, or choose "
-                    "another --name"
+                    f"{self.path} is being run by {holder}: look at it with sat-slime status "
+                    f"{shlex.quote(str(self.path))}, or choose another --name"
                 )
         try:
             with writable(self.path):

@@ -36,16 +36,8 @@ def told(monkeypatch, tmp_path):
 
 
 def write_grid(**changes):
-    values = {
-        "name": "small",
-        "parallel": 1,
-        "run": str(TINY),
-        "methods": ["gspo", "sat-gspo"],
-        "lags": [1, 2],
-        "seeds": [0, 1],
-        "retries": 1,
-        **changes,
-    }
+    values = {"name": "small", "parallel": 1, "run": str(TINY), "methods": ["gspo", "sat-gspo"], "lags": [1, 2]}
+    values |= {"seeds": [0, 1], "retries": 1, **changes}
     Path("grid.yaml").write_text(yaml.safe_dump(values))
 
 
@@ -296,13 +288,14 @@ def test_two_at_once_are_refused(told):
 def test_status_of_a_grid(told):
     tell(told, CELLS[0], *[[3, "fail"]] * 2)
     tell(told, CELLS[2], [4, "interrupt grid"])
-    sat_slime_grid("grid.yaml")
-    result = sat_slime_command("status", "grids/small")
+    write_grid(output_dir="(grids)")
+    assert "sat-slime report '(grids)/small'\n" in sat_slime_grid("grid.yaml").stdout
+    result = sat_slime_command("status", "(grids)/small")
     assert result.exit_code == 0, result.output
     assert f"{CELLS[0]}: the engine broke" in result.stdout
     table = result.stdout.partition(f"{CELLS[0]}:")[0]
-    lines = {Path(words[0]).name: words for words in map(str.split, table.splitlines()) if words}
+    lines = {Path(words[0]).name.rstrip("'"): words for words in map(str.split, table.splitlines()) if words}
     assert lines[CELLS[0]][1:3] == ["failed", "2/6"] and lines[CELLS[2]][1:3] == ["interrupted", "3/6"]
     assert lines[CELLS[1]][1:3] == ["finished", "6/6"] and "0.0100" in lines[CELLS[1]] and CELLS[3] not in lines
     assert "1 of 8 finished, 1 failed, 1 interrupted, 5 planned" in result.stdout
-    assert "not running: sat-slime grid grids/small goes on with it" in result.stdout
+    assert "not running: sat-slime grid '(grids)/small' goes on with it" in result.stdout

@@ -131,10 +131,10 @@ def test_a_fault_hides_no_other(tmp_path, text, overrides, told):
 
 
 def test_a_run_and_a_grid_are_told_apart(tmp_path):
-    grid, run = tmp_path / "grid.yaml", tmp_path / "run.yaml"
+    grid, run = tmp_path / "a grid.yaml", tmp_path / "run.yaml"
     grid.write_text("name: g\nmethods: [gspo]\nlags: [1]\n")
     run.write_text(f"extends: {CONFIGS / 'lab' / 'base.yaml'}\nname: r\n")
-    with pytest.raises(ConfigError, match=rf"^{grid}: this is a grid, not a run: sat-slime grid {grid}, with --dry"):
+    with pytest.raises(ConfigError, match=rf"^{grid}: this is a grid, not a run: sat-slime grid '{grid}', with --dry"):
         load_config(grid)
     with pytest.raises(ConfigError, match=rf"^{run}: this is a run, not a grid: sat-slime launch {run}$"):
         load_grid(run)

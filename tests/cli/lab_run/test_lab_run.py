@@ -90,10 +90,10 @@ def test_an_interrupt_before_the_runtime_runs(runtime, monkeypatch, tmp_path):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(lab_run, "RunLog", interrupted)
-    result = sat_slime_command("launch", TINY)
+    result = sat_slime_command("launch", TINY, "--set", "output_dir=my runs")
     assert result.exit_code == 130
-    assert "go on with: sat-slime launch runs/tiny --resume" in result.stdout
-    assert state(tmp_path / "runs" / "tiny")["status"] == "interrupted"
+    assert "go on with: sat-slime launch 'my runs/tiny' --resume" in result.stdout
+    assert state(tmp_path / "my runs" / "tiny")["status"] == "interrupted"
     monkeypatch.setattr(lab_run, "plan_lab_run", interrupted)
     result = sat_slime_command("launch", TINY)
     assert (result.exit_code, result.stderr) == (130, "error: interrupted\n")
