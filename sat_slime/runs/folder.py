@@ -67,13 +67,13 @@ class RunFolder:
             folder.lock()
             try:
                 folder.check_new(overwrite)
-            except RunFolderError:
+                folder._clear()
+                write_atomically(folder.config, config_text)
+                for part in (folder.samples, folder.checkpoints, folder.logs):
+                    part.mkdir()
+            except BaseException:
                 folder.unlock()
                 raise
-            folder._clear()
-            write_atomically(folder.config, config_text)
-            for part in (folder.samples, folder.checkpoints, folder.logs):
-                part.mkdir()
         return folder
 
     def check_new(self, overwrite: bool = False) -> None:
@@ -122,7 +122,7 @@ class RunFolder:
         return entry == self._lock.path or (entry.name.startswith(".") and entry.name.endswith(".tmp"))
 
     def _clear(self) -> None:
-        for entry in self.path.iterdir():
+        for entry in sorted(self.path.iterdir(), key=self.config.__eq__):  # last: what a kill leaves is a run by it
             if entry == self._lock.path:
                 continue
             if entry.is_dir() and not entry.is_symlink():

@@ -3,6 +3,8 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -31,7 +33,7 @@ def holder(tmp_path):
     process.wait()
 
 
-def test_data_is_overwritten_on_request_alone_and_a_run_that_produced_nothing_makes_room(tmp_path):
+def test_data_is_overwritten_on_request_alone_and_a_run_that_produced_nothing_makes_room(tmp_path, monkeypatch):
     RunFolder.create(tmp_path / "run", "name: first\n").unlock()
     folder = RunFolder.create(tmp_path / "run", "name: run\n")
     folder.metrics.write_text('{"step": 1}\n')
@@ -43,6 +45,10 @@ def test_data_is_overwritten_on_request_alone_and_a_run_that_produced_nothing_ma
     (folder.checkpoints / "000001").mkdir()
     assert folder.has_data(), "a checkpoint counts too"
     (folder.samples / "1.jsonl").write_text("{}")
+    with monkeypatch.context() as cut, pytest.raises(KeyboardInterrupt):
+        cut.setattr(Path, "iterdir", lambda _: iter([folder.config, folder.samples]))
+        cut.setattr("shutil.rmtree", mock.Mock(side_effect=KeyboardInterrupt))
+        RunFolder.create(folder.path, "", overwrite=True)
     again = RunFolder.create(folder.path, "name: other\n", overwrite=True)
     assert not again.has_data() and list(again.samples.iterdir()) == []
     assert again.config.read_text() == "name: other\n"
