@@ -43,7 +43,7 @@ def redact(text: str, environment: Mapping[str, str] | None = None) -> str:
     """Return `text` with the secrets of this process's environment replaced by their names, and without passwords in
     URLs."""
     environment = os.environ if environment is None else environment
-    for name, value in environment.items():
+    for name, value in sorted(environment.items(), key=lambda item: -len(item[1])):  # one may begin another
         for line in (value, *value.splitlines()):  # of a key in PEM's form: a log is read and written by lines
             if len(line) >= SHORTEST and line in text and is_secret(name):
                 text = text.replace(line, f"<{name}>")

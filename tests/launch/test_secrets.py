@@ -19,10 +19,10 @@ def test_the_names_of_secrets():
 
 
 def test_redaction_leaves_the_names():
-    environment = {"WANDB_API_KEY": "0123456789", "HF_TOKEN": "short", "HOME": "/root/home"}
+    environment = {"A_TOKEN": "01234567", "WANDB_API_KEY": "0123456789", "HF_TOKEN": "short", "HOME": "/root/home"}
     assert redact("key 0123456789 short /root/home", environment) == "key <WANDB_API_KEY> short /root/home"
     numbers = {"sglang-bucket-time-to-first-token": [0.1, 1], "sglang-kt-max-deferred-experts-per-token": 2}
-    assert secret_names(environment | numbers) == ["WANDB_API_KEY", "HF_TOKEN"]
+    assert secret_names(environment | numbers) == ["A_TOKEN", "WANDB_API_KEY", "HF_TOKEN"]
     key = {"DEPLOY_PRIVATE_KEY": "-----BEGIN-----\nMIIEpAIBAAKCAQEA\n-----END-----\n"}  # a log has it line by line
     assert redact("it is MIIEpAIBAAKCAQEA", key) == "it is <DEPLOY_PRIVATE_KEY>"
     assert secret_names({"sglang-api-key": 12345678, "time-to-first-token": [0.1, 1]}) == ["sglang-api-key"]
