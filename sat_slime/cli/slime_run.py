@@ -467,8 +467,8 @@ def with_report(ending: Ending, folder: Path) -> Ending:
     return replace(ending, text=f"{ending.text}\n{report_line(folder)}")
 
 
-def note_end(job: Job) -> tuple[str, str | None]:
-    """Return (status, error) of a job that has ended, written into the run's state.json."""
+def note_end(job: Job, *, seen: bool = True) -> tuple[str, str | None]:
+    """Return (status, error) of a job that has ended, written into the run's state.json. seen: it was followed."""
     folder, record = job.folder, job.record
     state = job.state or JobState("FAILED", None, f"the cluster at {record.address} does not know it any more")
     status = {"SUCCEEDED": "finished", "STOPPED": "interrupted"}.get(state.status, "failed")
@@ -476,7 +476,7 @@ def note_end(job: Job) -> tuple[str, str | None]:
         status = "interrupted"
     error = _failure(folder, record, state) if status == "failed" else None
     with contextlib.suppress(OSError):  # a full disk may be why it ended: whoever asks later is told anew
-        folder.ended(status, error and error.splitlines()[0])
+        folder.ended(status, error and error.splitlines()[0], seen=seen)
     return status, error
 
 
@@ -640,9 +640,9 @@ def _noted(job: Job) -> dict[str, Any]:
     if noted.get("status") not in ("running", "killed") or job.goes_on:
         return noted
     if job.server is not None:
-        note_end(job)
+        note_end(job, seen=False)
     elif job.record.ray is not None and (died := how_it_died(job.record.ray, timeout_s=0)):
-        note_end(replace(job, state=JobState("FAILED", None, died)))
+        note_end(replace(job, state=JobState("FAILED", None, died)), seen=False)
     return job.folder.state()
 
 

@@ -150,7 +150,7 @@ class RunFolder:
     def started(self, job: str | None = None) -> None:
         """Note that a run begins or goes on here, in this process or as a cluster's job; the first start is kept."""
         before = self._read_state()
-        now = _now()
+        now = _stamp(time.time())
         by = {"job": job} if job else {"pid": os.getpid()}
         state = {"status": "running", "started": before.get("started") or now, "last_started": now, **by}
         if before:
@@ -160,10 +160,11 @@ class RunFolder:
             state["worked_s"] = round(worked if worked == worked else before.get("worked_s", 0.0))
         self._write_state(state)
 
-    def ended(self, status: str, error: str | None = None) -> None:
+    def ended(self, status: str, error: str | None = None, *, seen: bool = True) -> None:
         """Note how the run ended: `finished`, `failed` with its one-line error, or `interrupted`; or that it is
-        `restarting`, since a job of it failed and another will go on."""
-        self._write_state({**self._read_state(), "status": status, "ended": _now(), "error": error})
+        `restarting`, since a job of it failed and another will go on. seen: now, else when its log was last written."""
+        at = time.time() if seen or not self.log.exists() else self.log.stat().st_mtime
+        self._write_state({**self._read_state(), "status": status, "ended": _stamp(at), "error": error})
 
     def ask_to_stop(self) -> None:
         """Note that the run is to end, for the process that would restart its job."""
@@ -223,10 +224,6 @@ def worked_seconds(state: Mapping[str, Any]) -> float:
         return float(state.get("worked_s", 0.0)) + max(0.0, newest.total_seconds())
     except (KeyError, TypeError, ValueError):
         return math.nan
-
-
-def _now() -> str:
-    return _stamp(time.time())
 
 
 def _stamp(seconds: float) -> str:

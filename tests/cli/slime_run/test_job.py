@@ -123,6 +123,9 @@ def test_status_follows_a_job_that_goes_on_and_then_says_how_it_ended(begun, mon
     lines = shown.splitlines()[: len(told)]
     assert [line.startswith(start) for line, start in zip(lines, told, strict=True)] == [True] * len(told), shown
     assert "state       finished (job job-1" in shown and "progress    step 7 of 8" in shown
+    begun.started("job-1")
+    os.utime(begun.log, (2**31, 2**31))  # when the job wrote last, which nobody followed
+    assert "ended 2038-01-19T" in sat_slime_command("status", begun.path).stdout
 
 
 def test_the_command_of_a_grids_cell_depends_on_its_job(settings_of_a_run):
