@@ -45,6 +45,7 @@ from sat_slime.runs.going_back import (
 )
 from sat_slime.runs.lock import Holder
 from sat_slime.runs.log import RunLog
+from sat_slime.runs.saved import set_aside
 
 LabPlan = Plan[LabConfig]
 
@@ -224,7 +225,8 @@ def _claim(plan: LabPlan, overwrite: bool) -> tuple[RunFolder, Checkpoint | None
         try:
             saved = find_checkpoint(plan.folder, plan.config, plan.resume_from)
             with writable(folder.path):
-                aside = checkpoint.set_aside(folder.checkpoints, after=saved.state.iteration if saved else 0)
+                done = saved.state.iteration if saved else 0
+                aside = set_aside(checkpoint.numbered(folder.checkpoints), after=done)
                 write_atomically(folder.config, text)
         except BaseException:
             folder.unlock()

@@ -114,12 +114,6 @@ def prune(checkpoints: Path, keep: int) -> None:
         shutil.rmtree(part, ignore_errors=True)
 
 
-def set_aside(checkpoints: Path, after: int) -> list[Path]:
-    """Renames checkpoints newer than iteration `after` to NAME.aside, where no resume takes them for the run's own;
-    returns the new names."""
-    return runs.set_aside(numbered(checkpoints), after)
-
-
 # ------------------------------------------------------------------------------------------------------- verification
 
 

@@ -36,6 +36,7 @@ from sat_slime.lab.initial_model import cached_model, is_model
 from sat_slime.lab.process import PartFailure, TrainerProcess
 from sat_slime.rollout.canary import Canary, canary_sequences
 from sat_slime.rollout.stream import Group, StalenessBound, Stream, StreamState
+from sat_slime.runs.saved import set_aside
 from sat_slime.tasks.running_sums import Problem
 
 if TYPE_CHECKING:
@@ -200,7 +201,7 @@ class Pipeline:
     def _forget_after(self, iteration: int, updates: int) -> None:
         """Drops what the run wrote after `iteration`, from which it goes on."""
         # Newer checkpoints first: if the rest is interrupted, the next resume still does not take them.
-        for path in checkpoint.set_aside(self.checkpoints, after=iteration):
+        for path in set_aside(checkpoint.numbered(self.checkpoints), after=iteration):
             self.log.message(f"a checkpoint that is not gone on from is now {path}", "warning")
         self.log.rewind(updates)
 

@@ -53,9 +53,7 @@ class TrainerProcess:
             )
         with contextlib.suppress(OSError):  # the first call tells of its death
             self._connection.send(sys.path)
-            self._connection.send(
-                pickle.dumps(config)
-            )  # read after the first: a stabilizer may be of the user's module
+            self._connection.send(pickle.dumps(config))  # read with that path: a stabilizer may be the user's
         self._calls = ThreadPoolExecutor(1, who)
 
     def start(self, method: str, *arguments: Any) -> Future[Any]:

@@ -22,17 +22,7 @@ from sat_slime.report.page import Section, check_out, count_of, headline, percen
 from sat_slime.runs.folder import RunFolderError, worked_seconds
 from sat_slime.runs.health import advisories, judge, measures
 from sat_slime.runs.live_view import duration
-from sat_slime.runs.reading import (
-    Columns,
-    Run,
-    RunData,
-    has,
-    load_run,
-    once_per_iteration,
-    row_faults,
-    section,
-    whole,
-)
+from sat_slime.runs.reading import Columns, Run, RunData, has, load_run, once_per_iteration, row_faults, section, whole
 
 
 def write_report(path: str | Path, out: str | Path | None = None) -> Path:

@@ -147,10 +147,7 @@ def test_a_replay_sweeps_its_settings(package):
 @pytest.mark.parametrize(
     ("method", "said"),
     [
-        (
-            {"base": "my_package.nowhere", "settings": {"band": 1}},
-            "cannot be imported .*: name a module that.*$",
-        ),
+        ({"base": "my_package.nowhere", "settings": {"band": 1}}, "cannot be imported .*: name a module that.*$"),
         ({"base": PATH, "settings": {"band": "x"}}, "settings.band is 'x': it must be a valid number"),
         ({"base": PATH, "settings": {"bund": 1}}, "unknown key 'method.settings.bund'; halfway has band"),
         ({"base": "grpo", "settings": {"band": 1}}, "method.settings is for a base that is not ours"),

@@ -9,6 +9,7 @@ import sat_slime.lab
 from sat_slime.cli import lab_run
 from sat_slime.config.disk import write_checksums
 from sat_slime.lab import checkpoint
+from sat_slime.runs.saved import set_aside
 
 SAVED_EVERY = 2
 """Iterations between checkpoints."""
@@ -31,7 +32,7 @@ class FakeRuntime:
     def run(self, config, folder, log, resume=None):
         self.calls.append((config, folder, resume is not None))
         done = resume.state.iteration if resume else 0
-        checkpoint.set_aside(folder / "checkpoints", after=done)
+        set_aside(checkpoint.numbered(folder / "checkpoints"), after=done)
         log.rewind(done if resume else -1)
         log.status(phase="training")
         for step in range(done + 1, min(config.pipeline.iterations, self.stop_after) + 1):

@@ -14,6 +14,7 @@ from sat_slime.config import ConfigError, disk
 from sat_slime.config.disk import write_checksums
 from sat_slime.lab import checkpoint
 from sat_slime.lab.checkpoint import DamagedCheckpoint, LoopState
+from sat_slime.runs.saved import set_aside
 
 STATE = LoopState(iteration=3, updates=3, weight_versions=[0, 2])
 
@@ -81,13 +82,10 @@ def test_newer_checkpoints_go_aside_and_the_files_stay(tmp_path):
     for iteration in (3, 6, 9):
         write(tmp_path, iteration)
     (tmp_path / "iteration-000009.aside").mkdir()  # of an earlier time
-    assert [path.name for path in checkpoint.set_aside(tmp_path, after=3)] == [
-        "iteration-000006.aside",
-        "iteration-000009.aside",
-    ]
-    assert list(checkpoint.numbered(tmp_path)) == [3]
+    set_aside(checkpoint.numbered(tmp_path), after=3)
+    assert list(checkpoint.numbered(tmp_path)) == [3] and (tmp_path / "iteration-000006.aside").is_dir()
     assert (tmp_path / "iteration-000009.aside" / "trainer.safetensors").read_bytes() == b"x"
-    assert checkpoint.set_aside(tmp_path, after=3) == []
+    assert set_aside(checkpoint.numbered(tmp_path), after=3) == []
 
 
 def test_the_newest_whole_one_is_found_below_damaged_ones(tmp_path):
