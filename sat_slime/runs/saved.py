@@ -113,12 +113,12 @@ def _delete(checkpoints: Path, iteration: int) -> None:
 def go_back(checkpoints: Path, iteration: int) -> None:
     """Makes the checkpoint of an iteration the one that a job goes on from; with 0 the run begins again. Newer
     checkpoints are renamed to NAME.aside."""
+    set_aside(numbered(checkpoints), after=iteration)  # first: a kill must leave none that a restart would take
     tracker = checkpoints / TRACKER
     if iteration:
         write_atomically(tracker, str(iteration - 1))
     elif tracker.exists():
         os.replace(tracker, tracker.with_name(f"{TRACKER}.aside"))
-    set_aside(numbered(checkpoints), after=iteration)
 
 
 # ------------------------------------------------------------------------------------------- of either runtime

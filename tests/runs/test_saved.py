@@ -77,8 +77,12 @@ def test_a_save_that_broke_off_after_its_first_file_is_not_whole(checkpoints):
     assert "metadata.json is missing or empty" in fault(checkpoints, 4) and newest_whole(checkpoints) == 2
 
 
-def test_going_back_puts_the_newer_ones_aside(checkpoints):
+def test_going_back_puts_the_newer_ones_aside(checkpoints, monkeypatch):
     (checkpoints / "iter_0000003.aside").mkdir()  # as if from an earlier time
+    with monkeypatch.context() as killed, pytest.raises(NameError):
+        killed.delattr("sat_slime.runs.saved.write_atomically")  # a kill comes there
+        go_back(checkpoints, 2)
+    assert list(numbered(checkpoints)) == [2] and "iter_0000003 is missing" in fault_of_newest(checkpoints)
     go_back(checkpoints, 2)
     assert newest_iteration(checkpoints) == "1" and list(numbered(checkpoints)) == [2]
     assert (checkpoints / "iter_0000003.aside" / "common.pt").exists()

@@ -58,13 +58,8 @@ def file(tmp_path, ray_server, settings_of_a_run, monkeypatch):
 @pytest.fixture
 def begun(tmp_path):
     """A run of slime with checkpoints after two and four of eight iterations, and rows of five; its cluster is gone."""
-    made = plan_slime_run(
-        load_config(PAPER, [], {"pipeline.iterations": 8, "output_dir": str(tmp_path), "name": "run"}),
-        PAPER,
-        None,
-        resume=False,
-        look_for_slime=False,
-    )
+    config = load_config(PAPER, [], {"pipeline.iterations": 8, "output_dir": str(tmp_path), "name": "run"})
+    made = plan_slime_run(config, PAPER, None, resume=False)
     folder = slime_run.claim(made, overwrite=False)
     settings = kept_settings(made.config)
     JobRecord("job-1", "http://127.0.0.1:1", settings=settings, version=sat_slime.__version__).write(folder.path)
