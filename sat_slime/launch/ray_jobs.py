@@ -82,12 +82,12 @@ class JobServer:
         again."""
         try:
             info = self._client.get_job_info(job)
-        except RuntimeError as error:
+        except OSError as error:
+            raise _no_answer(self.address) from error
+        except (RuntimeError, ValueError) as error:  # ValueError: it has answered what is no job
             if "status code 404" in str(error):  # a job's name, with its date, may have the digits
                 return None
             raise JobError(f"Ray at {self.address}: {first_line(error)}") from error
-        except OSError as error:
-            raise _no_answer(self.address) from error
         return JobState(
             str(getattr(info.status, "value", info.status)), getattr(info, "driver_exit_code", None), info.message or ""
         )
