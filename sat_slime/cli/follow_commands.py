@@ -128,8 +128,8 @@ def _table(rows: Iterable[tuple[str, Path, list[str]]]) -> Table:
     """Return a table of what `_below` yields, the newest first."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("run", overflow="fold")
-    for name in ("state", "step", "reward", "d_pi", "accuracy", "started"):
-        table.add_column(name, justify="left" if name in ("state", "started") else "right", no_wrap=True)
+    for name in ("state", "step", "reward", "d_pi", "accuracy", "started (UTC)"):
+        table.add_column(name, justify="left" if name.startswith("sta") else "right", no_wrap=True)
     for started, path, cells in sorted(rows, key=lambda row: row[0], reverse=True):
         shown = [short(path), *cells, started[:16].replace("T", " ") or "–"]
         table.add_row(*map(Text, shown))  # a name is no markup

@@ -41,7 +41,7 @@ def test_status_without_a_run_lists_all_of_them_newest_first(runtime, tmp_path):
     sat_slime_command("launch", TINY, "--name", "new")
     lines = sat_slime_command("status").stdout.splitlines()
     assert [line.split()[:2] for line in lines[1:]] == [["runs/new", "finished"], ["runs/old", "finished"]]
-    assert "2020-01-01 00:00" in lines[2]
+    assert "2020-01-01 00:00" in lines[2] and "started (UTC)" in lines[0], "the log beside it has local time"
 
 
 def test_the_file_of_init_grid_is_no_grid_yet(runtime, tmp_path):
