@@ -28,5 +28,5 @@ def cached_model(config: LabConfig) -> Path:
 
 
 def is_model(folder: Path) -> bool:
-    """Return whether a folder holds a whole model."""
-    return all((folder / name).is_file() for name in FILES)
+    """Return whether a folder holds a whole model; one whose disk lost its power may have files that are empty."""
+    return all((folder / name).is_file() and (folder / name).stat().st_size for name in FILES)

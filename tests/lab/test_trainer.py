@@ -391,7 +391,8 @@ def test_answers_come_in_order_an_error_ends_nothing_and_a_death_is_told_of_ever
 def test_a_warm_up_takes_the_place_of_half_a_model(tmp_path):
     folder = tmp_path / "models" / "a"
     folder.mkdir(parents=True)
-    (folder / "config.json").touch()
+    for name in ("config.json", "model.safetensors"):
+        (folder / name).touch()  # as after a power cut
     config, place = make_config(warmup={"steps": 10, "batch_size": 2}), folder.stat().st_ino
     with closing(TrainerProcess(config, tmp_path / "warm-up.log", "warm-up")) as process:
         assert [process.call("warm_up", folder) for _ in range(2)] == [10, None]

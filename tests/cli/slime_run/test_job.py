@@ -130,9 +130,8 @@ def test_status_follows_a_job_that_goes_on_and_then_says_how_it_ended(begun, mon
 
 def test_the_command_of_a_grids_cell_depends_on_its_job(settings_of_a_run):
     Path("run.yaml").write_text(yaml.safe_dump(settings_of_a_run))
-    Path("grid.yaml").write_text(
-        yaml.safe_dump({"name": "small", "run": "run.yaml", "methods": ["gspo"], "seeds": [7]})
-    )
+    grid = {"name": "small", "run": "run.yaml", "methods": ["gspo"], "seeds": [7]}
+    Path("grid.yaml").write_text(yaml.safe_dump(grid))
     plan = plan_grid(Path("grid.yaml"), options=["--skip-checks"])
     cell = plan.wanted[0]
     plan.folder.cells.mkdir(parents=True)
