@@ -637,8 +637,8 @@ def job_status(path: Path) -> list[str]:
 def _noted(job: Job) -> dict[str, Any]:
     """Return state.json, with the end of a job that nobody followed."""
     noted = job.folder.state()
-    if noted.get("status") not in ("running", "killed") or job.goes_on:
-        return noted
+    if noted.get("status") not in ("running", "killed") or job.goes_on or JobRecord.read(job.folder.path) != job.record:
+        return noted  # also of a run whose next job was sent meanwhile
     if job.server is not None:
         note_end(job, seen=False)
     elif job.record.ray is not None and (died := how_it_died(job.record.ray, timeout_s=0)):

@@ -93,9 +93,7 @@ def test_the_folder_is_enough_to_go_on(told):
 
 
 @pytest.mark.parametrize("act, error", [("fail", "the engine broke"), ("crash", "its process was killed by SIGKILL")])
-def test_a_cell_that_fails_is_retried_from_its_checkpoint_and_left_with_its_error_where_it_keeps_failing(
-    told, act, error
-):
+def test_a_cell_that_fails_is_retried_from_its_checkpoint_and_left_with_its_error_if_it_fails_on(told, act, error):
     tell(told, CELLS[0], *[[3, act]] * 2)
     tell(told, CELLS[1], [4, act])
     result = sat_slime_grid("grid.yaml", "--seeds", "0")

@@ -114,7 +114,5 @@ def test_a_whole_one_of_another_version_is_not_called_damaged(tmp_path):
     state = json.loads((folder / "state.json").read_text()) | {"schema": "sat_slime.checkpoint/1"}
     (folder / "state.json").write_text(json.dumps(state))
     write_checksums(folder)
-    with pytest.raises(
-        ConfigError, match=r"000003 is whole, and of another version of sat_slime \(.*/1\): resume it w"
-    ):
+    with pytest.raises(ConfigError, match=r"000003 is whole, and of another version of sat_slime \(.*/1\): resume it"):
         checkpoint.verified(folder)

@@ -19,9 +19,7 @@ def test_the_runs_own_tokenizer_is_taken(tmp_path):
     own, out = tmp_path / "own", tmp_path / "out"
     run = load_config(PAPER, [f"slime.hf-checkpoint={own}"])
     out.mkdir()
-    with pytest.raises(
-        ConfigError, match=f"slime.hf-checkpoint is {own}: no tokenizer can be read there .*hf download"
-    ):
+    with pytest.raises(ConfigError, match=f"slime.hf-checkpoint is {own}: no tokenizer can be read .*hf download"):
         copy_tokenizer(run, out)
     write_hf(own)
     (own / "model.safetensors").write_text("weights")

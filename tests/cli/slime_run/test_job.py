@@ -126,6 +126,11 @@ def test_status_follows_a_job_that_goes_on_and_then_says_how_it_ended(begun, mon
     begun.started("job-1")
     os.utime(begun.log, (2**31, 2**31))  # when the job wrote last, which nobody followed
     assert "ended 2038-01-19T" in sat_slime_command("status", begun.path).stdout
+    begun.started("job-1")
+    sent = JobRecord("job-2", "http://127.0.0.1:1")  # while its cluster is asked for the old job
+    server.state.side_effect = lambda _: sent.write(begun.path) or begun.started("job-2") or JobState("FAILED")
+    sat_slime_command("status", begun.path)
+    assert (begun.state()["status"], begun.state()["job"]) == ("running", "job-2")
 
 
 def test_the_command_of_a_grids_cell_depends_on_its_job(settings_of_a_run):
