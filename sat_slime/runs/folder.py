@@ -67,7 +67,7 @@ class RunFolder:
             folder.lock()
             try:
                 folder.check_new(overwrite)
-                folder._clear()
+                folder._clear(overwrite)
                 write_atomically(folder.config, config_text)
                 for part in (folder.samples, folder.checkpoints, folder.logs):
                     part.mkdir()
@@ -121,9 +121,10 @@ class RunFolder:
         """Return whether `entry` is the lock, or what a kill left of a file that was being written."""
         return entry == self._lock.path or (entry.name.startswith(".") and entry.name.endswith(".tmp"))
 
-    def _clear(self) -> None:
+    def _clear(self, everything: bool) -> None:
+        """Deletes the run; with `everything` also what others have put beside it."""
         for entry in sorted(self.path.iterdir(), key=self.config.__eq__):  # last: what a kill leaves is a run by it
-            if entry == self._lock.path:
+            if entry == self._lock.path or not (everything or entry in vars(self).values()):
                 continue
             if entry.is_dir() and not entry.is_symlink():
                 shutil.rmtree(entry)

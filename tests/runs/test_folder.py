@@ -35,12 +35,13 @@ def holder(tmp_path):
 
 def test_data_is_overwritten_on_request_alone_and_a_run_that_produced_nothing_makes_room(tmp_path, monkeypatch):
     RunFolder.create(tmp_path / "run", "name: first\n").unlock()
+    (tmp_path / "run" / "thesis.tex").touch()
     folder = RunFolder.create(tmp_path / "run", "name: run\n")
     folder.metrics.write_text('{"step": 1}\n')
     folder.unlock()
     with pytest.raises(RunFolderError, match=r"--resume.*--name.*--overwrite"):
         RunFolder.create(folder.path, "name: other\n")
-    assert folder.config.read_text() == "name: run\n"
+    assert folder.config.read_text() == "name: run\n" and (folder.path / "thesis.tex").exists()
     folder.metrics.unlink()
     (folder.checkpoints / "000001").mkdir()
     assert folder.has_data(), "a checkpoint counts too"
