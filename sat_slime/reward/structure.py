@@ -243,8 +243,7 @@ def split_choice(text: str) -> tuple[str, str]:
 
 def split_residues(text: str) -> tuple[str, list[str], int]:
     r"""Return the name, values and modulus of `x \equiv 3, 5 \pmod{7}`; the modulus is 0 where there is none."""
-    match = _MODULUS.search(text)
-    if match is None:
+    if (match := _MODULUS.search(text)) is None:
         return "", [text], 0
     name, _, values = text[: match.start()].rpartition("\\equiv")
     return name.strip(), split_list(values.strip())[1], int(match[1] or match[2])

@@ -58,9 +58,9 @@ def equivalent(answer: str, label: str, rounding: Literal | None) -> str:
     given = _read_conditions(answer)
     if isinstance(given, str):
         return given
-    if _is_solved(wanted) and not _is_solved(given):
-        return "different"  # (2, 3) is the answer to x^2 - 5x + 6 < 0
     try:
+        if _is_solved(wanted) and not _is_solved(given):
+            return "different"  # (2, 3) is the answer to x^2 - 5x + 6 < 0
         equal = _equal_sets(given, wanted) or _equal(given, wanted, rounding) or _equal_complex(given, wanted)
         return "symbolic" if equal else "different"
     except (ArithmeticError, AttributeError, NotImplementedError, RecursionError, TypeError, ValueError):
@@ -68,9 +68,15 @@ def equivalent(answer: str, label: str, rounding: Literal | None) -> str:
 
 
 def _is_solved(read: sympy.Basic) -> bool:
-    """Return whether each relation in it, where it has any, is one of a symbol to a number."""
-    sides = [relation.args for relation in read.atoms(Relational)]
-    return all((a.is_Symbol and not b.free_symbols) or (b.is_Symbol and not a.free_symbols) for a, b in sides)
+    """Return whether each relation in it, where it has any, is one of a symbol, or its absolute value, to a number; a
+    line is also written as x - 2 = 0."""
+    for left, right in (relation.args for relation in read.atoms(Relational)):
+        side, other = (right, left) if right.free_symbols else (left, right)
+        added, unknown = side.as_independent(*side.free_symbols, as_Add=True)
+        unknown = unknown.args[0] if isinstance(unknown, sympy.Abs) else unknown
+        if other.free_symbols or not unknown.is_Symbol or (added and other):
+            return False
+    return True
 
 
 def has_no_value(text: str) -> bool | None:
@@ -180,9 +186,8 @@ def _divides_by_zero(power: sympy.Basic) -> bool:
 
 
 def _check_size(expression: sympy.Basic) -> None:
-    for element in _elements(expression):
-        if _bits(element) > MAX_BITS:
-            raise Refused("too_large")
+    if any(_bits(element) > MAX_BITS for element in _elements(expression)):
+        raise Refused("too_large")
 
 
 def _bits(expression: sympy.Basic) -> float:
@@ -210,13 +215,11 @@ def _equal(given: sympy.Basic, wanted: sympy.Basic, rounding: Literal | None) ->
     if isinstance(given, sympy.Expr) and isinstance(wanted, sympy.Expr):
         if given.is_number and wanted.is_number:
             return _equal_numbers(given, wanted, rounding)
-        decided = _equal_at_points(given, wanted)
-        if decided is not None:
+        if (decided := _equal_at_points(given, wanted)) is not None:
             return decided
     if isinstance(given, sympy.MatrixBase) and isinstance(wanted, sympy.MatrixBase):
-        if given.shape != wanted.shape:
-            return False
-        return all(_equal(a, b, None) for a, b in zip(given.flat(), wanted.flat(), strict=True))
+        pairs = zip(given.flat(), wanted.flat(), strict=False)
+        return given.shape == wanted.shape and all(_equal(a, b, None) for a, b in pairs)
     relations = isinstance(given, Relational) and isinstance(wanted, Relational)
     if relations and not given.free_symbols | wanted.free_symbols:
         return False  # 1 < 2 and 3 < 4 are both true, and nothing else

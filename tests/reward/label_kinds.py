@@ -26,13 +26,13 @@ EQUAL = {
     "expression": [("(x-2)(x+2)", "x^2-4"), (r"\sin^2 x", r"1-cos^2 x"), ("f(x) = x^2", "x^2")],
     "equation": [
         ("y = 2x + 1", "y = 1 + 2x"), ("y=2x+1", "2x+1"), ("x + y = 2", "y + x = 2"), ("x+y=2", "2 = x+y"),
-        ("x^2+y^2=1", "y^2 = 1 - x^2"), ("x^5-x+1=0", "3x^5=3x-3"),
+        ("x^2+y^2=1", "y^2 = 1 - x^2"), ("x^5-x+1=0", "3x^5=3x-3"), ("x=2", "x-2=0"),
     ],
     "interval": [
         (r"[0, \infty)", r"\left[0,\infty\right)"), (r"(\frac12, 3)", "(0.5, 3)"), (r"x \in [1,2]", "[1, 2]"),
         (r"(-\infty, 2) \cup (3, \infty)", r"(-\infty,2)\cup(3,\infty)"), ("[1,2]", r"1 \le x \le 2"),
     ],
-    "inequality": [("x > 3", "3 < x"), (r"x \geq 3", r"[3, \infty)"), (r"x \leq -1", r"-1 \ge x")],
+    "inequality": [("x > 3", "3 < x"), (r"x \geq 3", r"[3, \infty)"), (r"[-1, 1]", r"|x| \le 1")],
     "tuple and list": [
         ("1,2", "(1, 2)"), ("x=1, y=2", "y=2, x=1"), (r"1, 2, \text{ and } 3", "1,2,3"),
         (r"x = 1 \text{ or } x = 2", "x=1, x=2"),
