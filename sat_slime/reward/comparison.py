@@ -47,7 +47,7 @@ _AND = re.compile(
     r"((?:[^a-zA-Z\\<>=,;]|\\[a-zA-Z]+)+?)(?:\\text\s*\{\s*and\s*\}|and)((?:[^a-zA-Z\\<>=,;]|\\[a-zA-Z]+)+)"
 )
 """Matches two numbers, `1728 and 1331`, which have no order where answer and label are written so."""
-_LETTER = re.compile(r"\(?[a-j]\)?")
+_LETTER = re.compile(r"(?:\\text\{)?\(?[A-J]\)?\}?")
 _NO_LIST = re.compile(r"\\(?:cup|cap|setminus|pm|mp|le|ge|ne|lt|gt|in)(?![a-zA-Z])|[<>]")
 """Signs that make more of a list than its parts."""
 _BOXED_LABEL = re.compile(r"\A\s*\\boxed\s*\{((?:(?!\\boxed).)*)\}\s*\Z", re.DOTALL)
@@ -93,8 +93,8 @@ def _compare_choices(answer: str, label: str) -> str | None:
         return "different"
     if (letter or wanted_letter).lower() in (words(answer), words(label)):
         return "text"
-    if _LETTER.fullmatch(words(value if letter else wanted)):
-        return "different"  # (B) A is B
+    if _LETTER.fullmatch(value if letter else wanted):
+        return "different"  # (B) A is B; (C) i may be i
     return _compare(value, wanted)
 
 
@@ -117,8 +117,7 @@ def _undefined(text: str, depth: int = 0) -> bool:
     text = strip_membership(text)
     from sat_slime.reward.symbolic import has_no_value
 
-    found = has_no_value(text)
-    if found is not None or depth == 3:
+    if (found := has_no_value(text)) is not None or depth == 3:
         return bool(found)
     parts = [part for side in split_relation(text) for part in split_list(side)[1]]
     return len(parts) > 1 and any(_undefined(part, depth + 1) for part in parts)
@@ -178,8 +177,7 @@ def _compare_literals(given: Literal, given_percent: bool, wanted: Literal, want
 
 def _compare_parts(answer: str, label: str, depth: int) -> str | None:
     """Return the reason where the structure of both decides; None where it does not."""
-    base = _BASE.fullmatch(label.replace(" ", ""))
-    if base:
+    if base := _BASE.fullmatch(label.replace(" ", "")):
         same_base = _BASE.fullmatch(answer.replace(" ", ""))
         digits, of_base = same_base.groups() if same_base else (answer.replace(" ", ""), base[2])
         return "text" if (digits.lower(), of_base) == (base[1].lower(), base[2]) else "different"

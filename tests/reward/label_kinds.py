@@ -48,7 +48,7 @@ EQUAL = {
     ],
     "text": [
         (r"\text{if I do}", r"\text{If I do}"), (r"\text{odd}", "odd"), ("odd", "``odd''"), ("A", "(A)"),
-        ("A", r"\text{A}"), ("yes", "Yes."), ("E", r"\mathrm{E}"), ("2i", r"2\mathrm{i}"),
+        ("A", r"\text{A}"), ("yes", "Yes."), ("E", r"\mathrm{E}"), ("2i", r"2\mathrm{i}"), ("i", "(C) i"),
     ],
 }  # fmt: skip
 
