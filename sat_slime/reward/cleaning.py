@@ -237,7 +237,7 @@ _ROUNDED = re.compile(r"\s*(?:\\text\s*\{\s*)?\(\s*(?:rounded|correct|to|nearest
 _CONSTANTS = ("\\pi", "\\infty", "e", "i")
 _ONLY_TEXT = re.compile(r"\\text\{([^{}]*)\}")
 _SPACES = re.compile(r"\s+")
-_SAID_ALOUD = re.compile(r"^[`']+(.*?)[.,;:!]*[`']+$|(?:(?<=[a-z]{3})|(?<=^no))!$")
+_SAID_ALOUD = re.compile(r"^[`']+([^`'].*?)[.,;:!]*[`']+$|(?:(?<=[a-z]{3})|(?<=^no))!+$")
 """Matches the signs around a word; elsewhere they say something, as in n! and f'."""
 _ARTICLE = re.compile(r"^(?:an?|the) (?=[a-z][a-z' -]{2,}$)")
 _CHOSEN = re.compile(r"^(?:option|choice|answer|letter) (?=\(?[a-j]\)?$)")

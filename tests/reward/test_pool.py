@@ -170,7 +170,7 @@ def test_hostile_responses_end_with_a_verdict(pool, tmp_path, count, mode):
 
 def test_towers_and_deep_nests_are_refused_before_they_cost(pool):
     pool.drain_metrics()
-    nests = ["\\cos(" * 20 + "x" + ")" * 20, "(" * 24 + "x" + ")" * 24, "e^{e^{e^{50}}}", "\\exp(\\exp(\\exp(20)))"]
+    nests = ["'" * 1800 + "\\cos(" * 20 + ")" * 20, "(" * 24 + ")" * 24, "e^{e^{e^{50}}}", "\\exp(\\exp(\\exp(20)))"]
     unions = "\\cup".join(f"({k}, {k + 1})" for k in range(25))
     verdicts = pool.verify_batch([(f"\\boxed{{{a}}}", "\\sqrt{2}") for a in [*nests, unions, "\\sum_{k=1}^3 k"]])
     assert [verdict.reason for verdict in verdicts] == ["too_large"] * 5 + ["unevaluated"]
