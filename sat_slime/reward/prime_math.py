@@ -29,7 +29,7 @@ _QUOTIENT = re.compile(r"(-?[1-9][0-9]*|-?0)/(-?[1-9][0-9]*|-?0)")
 _LAYOUT = re.compile(
     r"\\(?:left|right|middle|[bB]igg?[lrm]?|(?:display|text|script)style|(?:no)?limits|q?quad|boxed|fbox|operatorname|"
     r"overline|underline|widehat|overrightarrow|bm|boldsymbol|sf|tt|(?:text|math)?(?:bf|rm|it)|text|ensuremath|"
-    r"[lL]arge|checkmark|(?:text)?color\s*\{[a-z]*\})(?![a-zA-Z])|\\[^a-zA-Z]|~"
+    r"[lL]arge|checkmark|[lr]brace|triangle|thinspace|[mh]box|(?:text)?color\s*\{[a-z]*\})(?![a-zA-Z])|\\[^a-zA-Z]|~"
 )
 _SIGNS = {name: sign for sign, name in SIGNS.items()}
 _SIGNS |= {"leq": "≤", "geq": "≥", "neq": "≠", "lt": "<", "gt": ">", "varnothing": "∅"}

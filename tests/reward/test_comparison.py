@@ -108,6 +108,7 @@ DIFFERENCES = [
     ("\\boxed{(1, 2]}", "(1,2)", 0.0, 0.0), ("\\boxed{1}", "R/r", 0.0, 0.0), ("\\boxed{r/R}", "R/r", 1.0, 0.0),
     ("\\boxed{2}", r"\ln 2", 0.0, 0.0), (r"\boxed{\pm 3}", "3", 0.0, 0.0), (r"\boxed{2\ln 3}", r"\ln 6", 0.0, 0.0),
     (r"\boxed{x \le 3}", r"x \ge 3", 0.0, 0.0), (r"\boxed{1,2}", r"\boxed{1}, \boxed{2}", 1.0, 1.0),
+    ("\\boxed{5}", r"5 \mbox{ cm}", 1.0, 1.0), ("\\boxed{ABC}", r"\triangle ABC", 1.0, 0.0),
 ]  # fmt: skip
 """docs/reward.md: response, label, reward of prime_math, of default. verl's own gives the former, run on the same."""
 
