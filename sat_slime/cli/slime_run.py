@@ -308,8 +308,7 @@ def _check_folder(plan: SlimePlan, overwrite: bool) -> None:
         RunFolder(plan.folder).check_new(overwrite)
         if fault := machine.beginning_fault(plan.config, plan.folder):
             raise RunFolderError(fault)
-    record = JobRecord.read(plan.folder)
-    if record is None:
+    if (record := JobRecord.read(plan.folder)) is None:
         return
     try:
         state = JobServer(record.address).state(record.job)
@@ -597,8 +596,7 @@ def find(path: Path) -> Job:
     config = load_config(folder.config)
     if not isinstance(config, SlimeConfig):
         raise RunFolderError(f"{path} is a lab run: no job of a cluster's")
-    record = JobRecord.read(path)
-    if record is None:
+    if (record := JobRecord.read(path)) is None:
         raise RunFolderError(f"{path}: the run was never sent to a cluster: sat-slime launch {short(path)} --resume")
     try:
         server = JobServer(record.address)

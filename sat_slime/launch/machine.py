@@ -185,6 +185,8 @@ def _row_fault(row: Any, number: int, input_key: str, label_key: str | None, con
             return f"{asks}: {what}"
     what = odd_label(label)
     verified = (config.data.function or "").startswith("sat_slime.plugin.reward.")
+    if verified and label_key is None:
+        return "slime.label-key is null, and the verifier compares with labels: name the key that they have"
     if verified and (isinstance(label, (type(None), list, dict)) or not str(label).strip()):
         what = "it is no text and no number for the verifier to compare with: write one, or leave the row out"
     return what and f"{said}: {what}"
