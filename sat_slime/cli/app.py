@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
+from typer import Option
 from typer.core import TyperGroup
 
 from sat_slime import outside
@@ -92,7 +93,7 @@ def _version(given: bool) -> None:
 def _options(
     show_version: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--version", callback=_version, is_eager=True, help="Print the versions of this package and of the engines."
         ),
     ] = False,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from sat_slime.cli.terminal import SLIME, LastingConsole, OverridesAsInLaunch, bad_input, finish, say, short, warn
 
@@ -15,20 +17,21 @@ if TYPE_CHECKING:
     from sat_slime.config.loader import RunConfig
 
 
+of_slime = partial(Option, rich_help_panel=SLIME)
 PLUGIN_MEANING = "SAT, or what --method names, in a launch script of slime: one file and one flag"
 
 
 def init(
     name: Annotated[
         str | None,
-        typer.Argument(
+        Argument(
             metavar="[quickstart|streaming|grid|plugin|slime|paper|slurm|kuberay]",
             help="What to start from; default: list them.",
         ),
     ] = None,
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the files go.")] = Path("."),
+    out: Annotated[Path, Option(metavar="FOLDER", help="Where the files go.")] = Path("."),
     method: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Of plugin: what the script is to train by; default: sat-gspo.")
+        str | None, Option(metavar="NAME", help="Of plugin: what the script is to train by; default: sat-gspo.")
     ] = None,
 ) -> None:
     """Write a commented file to start from, and the files that it extends.
@@ -68,62 +71,46 @@ def init(
 
 def launch(
     file: Annotated[
-        Path,
-        typer.Argument(help="A YAML file of the run; to go on with a run, its folder will do.", show_default=False),
+        Path, Argument(help="A YAML file of the run; to go on with a run, its folder will do.", show_default=False)
     ],
     method: Annotated[
-        str | None, typer.Option(help="A named method, such as [bold]sat-gspo-r3[/]; see sat-slime methods.")
+        str | None, Option(help="A named method, such as [bold]sat-gspo-r3[/]; see sat-slime methods.")
     ] = None,
-    sat: Annotated[
-        bool | None, typer.Option("--sat/--no-sat", help="Contract the trust region on stale tokens.")
-    ] = None,
-    r3: Annotated[bool | None, typer.Option("--r3/--no-r3", help="Replay the engine's expert routing.")] = None,
-    tis: Annotated[bool | None, typer.Option("--tis/--no-tis", help="Truncated importance sampling.")] = None,
+    sat: Annotated[bool | None, Option("--sat/--no-sat", help="Contract the trust region on stale tokens.")] = None,
+    r3: Annotated[bool | None, Option("--r3/--no-r3", help="Replay the engine's expert routing.")] = None,
+    tis: Annotated[bool | None, Option("--tis/--no-tis", help="Truncated importance sampling.")] = None,
     lag: Annotated[
-        int | None, typer.Option(help="Iterations per weight broadcast (updates of staleness); 0 is synchronous.")
+        int | None, Option(help="Iterations per weight broadcast (updates of staleness); 0 is synchronous.")
     ] = None,
     overrides: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY=VALUE", help="Any setting, such as [bold]--set pipeline.lag=4[/]. Repeatable."
-        ),
+        Option("--set", metavar="KEY=VALUE", help="Any setting, such as [bold]--set pipeline.lag=4[/]. Repeatable."),
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the run and of its folder.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint of the run.")] = False,
+    name: Annotated[str | None, Option(help="Name of the run and of its folder.")] = None,
+    resume: Annotated[bool, Option("--resume", help="Go on from the newest checkpoint of the run.")] = False,
     resume_from: Annotated[
         int | None,
-        typer.Option(
+        Option(
             min=0,
             metavar="ITERATION",
             help="Resume from an older checkpoint (0: from the start) and drop what came after it.",
         ),
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete an earlier run of that name first.")] = False,
+    overwrite: Annotated[bool, Option("--overwrite", help="Delete an earlier run of that name first.")] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the plan, its memory and its time; start nothing.")
+        bool, Option("--dry-run", help="Print the plan, its memory and its time; start nothing.")
     ] = False,
     address: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="Ray's dashboard, such as http://10.0.0.1:8265.", rich_help_panel=SLIME),
+        str | None, of_slime(metavar="URL", help="Ray's dashboard, such as http://10.0.0.1:8265.")
     ] = None,
     start_ray: Annotated[
         bool,
-        typer.Option(
-            "--start-ray", help="Start a Ray on this machine for the run, which ends with it.", rich_help_panel=SLIME
-        ),
+        of_slime("--start-ray", help="Start a Ray on this machine for the run, which ends with it."),
     ] = False,
-    detach: Annotated[
-        bool, typer.Option("--detach", help="Send the job and return; do not follow it.", rich_help_panel=SLIME)
-    ] = False,
-    full: Annotated[
-        bool,
-        typer.Option("--full", help="With --dry-run: also the command, environment and files.", rich_help_panel=SLIME),
-    ] = False,
+    detach: Annotated[bool, of_slime("--detach", help="Send the job and return; do not follow it.")] = False,
+    full: Annotated[bool, of_slime("--full", help="With --dry-run: also the command, environment and files.")] = False,
     skip_checks: Annotated[
-        bool,
-        typer.Option(
-            "--skip-checks", help="Check only the settings, no machine and no cluster.", rich_help_panel=SLIME
-        ),
+        bool, of_slime("--skip-checks", help="Check only the settings, no machine and no cluster.")
     ] = False,
 ) -> None:
     """Run the loop that FILE describes.
@@ -219,30 +206,25 @@ def _named_run(
 
 def grid(
     file: Annotated[
-        Path, typer.Argument(help="A YAML file of a grid; to go on with one, its folder will do.", show_default=False)
+        Path, Argument(help="A YAML file of a grid; to go on with one, its folder will do.", show_default=False)
     ],
     only: Annotated[
         list[str] | None,
-        typer.Option(metavar="CELLS", help="METHOD, METHOD@LAG or @LAG, such as [bold]'sat-*@8'[/]. Repeatable."),
+        Option(metavar="CELLS", help="METHOD, METHOD@LAG or @LAG, such as [bold]'sat-*@8'[/]. Repeatable."),
     ] = None,
     seeds: Annotated[
-        str | None, typer.Option(metavar="SEEDS", help="Some of the grid's seeds, such as [bold]0,1[/].")
+        str | None, Option(metavar="SEEDS", help="Some of the grid's seeds, such as [bold]0,1[/].")
     ] = None,
     overrides: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any setting of all runs. Repeatable.")
+        list[str] | None, Option("--set", metavar="KEY=VALUE", help="Any setting of all runs. Repeatable.")
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the grid and of its folder.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and its cost; start nothing.")] = False,
+    name: Annotated[str | None, Option(help="Name of the grid and of its folder.")] = None,
+    dry_run: Annotated[bool, Option("--dry-run", help="Print the plan and its cost; start nothing.")] = False,
     as_commands: Annotated[
-        bool,
-        typer.Option("--commands", help="Print a sat-slime launch a cell for Slurm or GNU parallel; start nothing."),
+        bool, Option("--commands", help="Print a sat-slime launch a cell for Slurm or GNU parallel; start nothing.")
     ] = False,
-    address: Annotated[
-        str | None, typer.Option(metavar="URL", help="As in launch: Ray's dashboard.", rich_help_panel=SLIME)
-    ] = None,
-    skip_checks: Annotated[
-        bool, typer.Option("--skip-checks", help="As in launch: check only the settings.", rich_help_panel=SLIME)
-    ] = False,
+    address: Annotated[str | None, of_slime(metavar="URL", help="As in launch: Ray's dashboard.")] = None,
+    skip_checks: Annotated[bool, of_slime("--skip-checks", help="As in launch: check only the settings.")] = False,
 ) -> None:
     """Run methods x lags x seeds, each a run of its own.
 
@@ -280,12 +262,12 @@ def grid(
 
 
 def rehearse(
-    file: Annotated[Path, typer.Argument(help="A YAML file of a run of slime.", show_default=False)],
-    method: Annotated[str | None, typer.Option(help="As in launch: a named method.")] = None,
-    lag: Annotated[int | None, typer.Option(help="As in launch: iterations per weight broadcast.")] = None,
+    file: Annotated[Path, Argument(help="A YAML file of a run of slime.", show_default=False)],
+    method: Annotated[str | None, Option(help="As in launch: a named method.")] = None,
+    lag: Annotated[int | None, Option(help="As in launch: iterations per weight broadcast.")] = None,
     overrides: OverridesAsInLaunch = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete an earlier rehearsal first.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Tell what would be changed; start nothing.")] = False,
+    overwrite: Annotated[bool, Option("--overwrite", help="Delete an earlier rehearsal first.")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Tell what would be changed; start nothing.")] = False,
 ) -> None:
     """Run FILE whole on this machine's CPU cores before it costs GPUs: real slime, Megatron and SGLang, thin widths.
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 from rich.markup import escape
+from typer import Argument, Option
 
 from sat_slime.cli.terminal import BAD_INPUT, COLOURS, FAILED, OK, OverridesAsInLaunch
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 def check(
     file: Annotated[
-        Path, typer.Argument(help="A YAML file: of a run, or of init plugin; or a run's folder.", show_default=False)
+        Path, Argument(help="A YAML file: of a run, or of init plugin; or a run's folder.", show_default=False)
     ],
     overrides: OverridesAsInLaunch = None,
 ) -> None:
@@ -85,12 +86,12 @@ def _prepare() -> None:
 @prepare.command("laptop")
 def prepare_laptop(
     file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="The YAML file of a lab run; default: the quick start.")
+        Path | None, Argument(metavar="FILE", help="The YAML file of a lab run; default: the quick start.")
     ] = None,
     out: Annotated[
-        Path, typer.Option(metavar="FOLDER", help="Where to; default: where configs/slime/laptop.yaml looks.")
+        Path, Option(metavar="FOLDER", help="Where to; default: where configs/slime/laptop.yaml looks.")
     ] = Path("~/.cache/sat_slime/laptop"),
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Make it anew where it is there.")] = False,
+    overwrite: Annotated[bool, Option("--overwrite", help="Make it anew where it is there.")] = False,
     overrides: OverridesAsInLaunch = None,
 ) -> None:
     """Make the model, tokenizer, prompts and held-out problems of configs/slime/laptop.yaml: those of the lab
@@ -134,16 +135,16 @@ def _data() -> None:
 
 @data.command("prepare")
 def data_prepare(
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where to.", show_default=False)],
+    out: Annotated[Path, Option(metavar="FOLDER", help="Where to.", show_default=False)],
     source: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             metavar="NAME=SET",
             help="dapo, dolci or aime24 from a file, OWNER/NAME@REVISION of the hub, or none. "
             "Repeatable; default: the paper's.",
         ),
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace prompts prepared in FOLDER.")] = False,
+    overwrite: Annotated[bool, Option("--overwrite", help="Replace prompts prepared in FOLDER.")] = False,
 ) -> None:
     """Make train.jsonl and aime24.jsonl, as slime reads them, and manifest.json.
 

@@ -19,6 +19,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+from typer import Option
 
 if TYPE_CHECKING:
     from sat_slime.config.finding import Finding
@@ -35,7 +36,7 @@ LONG = 30
 """Characters beyond which a table may break a cell."""
 
 OverridesAsInLaunch = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="As in launch. Repeatable.")
+    list[str] | None, Option("--set", metavar="KEY=VALUE", help="As in launch. Repeatable.")
 ]
 
 

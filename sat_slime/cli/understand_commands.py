@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from typer import Argument, Option
 
 from sat_slime.cli.terminal import FAILED, OK, bad_input, say, show_page, show_table, warn
 
@@ -15,7 +16,7 @@ from sat_slime.cli.terminal import FAILED, OK, bad_input, say, show_page, show_t
 def report(
     paths: Annotated[
         list[Path],
-        typer.Argument(
+        Argument(
             metavar="RUN_OR_GRID...",
             help="Run folders, grids, or files of slime's metrics; see docs/runs.md.",
             show_default=False,
@@ -23,13 +24,10 @@ def report(
     ],
     out: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FOLDER", help="Where the page goes; default: into the run or the grid, else [bold]report/[/]."
-        ),
+        Option(metavar="FOLDER", help="Where the page goes; default: into the run or the grid, else [bold]report/[/]."),
     ] = None,
     paper: Annotated[
-        bool,
-        typer.Option("--paper", help="Of a comparison, add the paper's numbers and what of its table has not run."),
+        bool, Option("--paper", help="Of a comparison, add the paper's numbers and what of its table has not run.")
     ] = False,
 ) -> None:
     """Write report.html and figures of a run, of several, or of a grid, whatever there is of them.
@@ -55,7 +53,7 @@ def report(
 
 def methods(
     name: Annotated[
-        str | None, typer.Argument(help="A method, such as sat-gspo-r3, or what goes beside one: sat, tis, r3, topp.")
+        str | None, Argument(help="A method, such as sat-gspo-r3, or what goes beside one: sat, tis, r3, topp.")
     ] = None,
 ) -> None:
     """List the stabilizers and the named methods; of one method, its formula, parameters and source.
@@ -74,12 +72,11 @@ def methods(
 
 def replay(
     paths: Annotated[
-        list[Path],
-        typer.Argument(metavar="DUMP...", help="Dumps, folders of them, or run folders.", show_default=False),
+        list[Path], Argument(metavar="DUMP...", help="Dumps, folders of them, or run folders.", show_default=False)
     ],
     methods: Annotated[
         str,
-        typer.Option(
+        Option(
             metavar="NAMES",
             help="Methods with commas between them, [bold]all[/], or [bold]usual[/]: the paper's, and what else "
             "asynchronous training is done with.",
@@ -87,14 +84,14 @@ def replay(
     ] = "usual",
     overrides: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--set",
             metavar="KEY=VALUE",
             help="A setting of the methods that read it, such as [bold]sat.alpha=0.95[/]; a list of values replays "
             "each. Repeatable.",
         ),
     ] = None,
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where page, figures and tables go.")] = Path("replay"),
+    out: Annotated[Path, Option(metavar="FOLDER", help="Where page, figures and tables go.")] = Path("replay"),
 ) -> None:
     """What would every method have done to these tokens? No GPU, no slime, no run.
 
@@ -138,7 +135,7 @@ def replay(
 def diagnose(
     paths: Annotated[
         list[Path],
-        typer.Argument(
+        Argument(
             metavar="RUN_OR_FILE...",
             help="A run folder; or what there is of one run of slime: trackers, its log, dumps.",
             show_default=False,
@@ -146,9 +143,7 @@ def diagnose(
     ],
     out: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FOLDER", help="Where the page goes, except of a run folder; default: [bold]diagnosis/[/]."
-        ),
+        Option(metavar="FOLDER", help="Where the page goes, except of a run folder; default: [bold]diagnosis/[/]."),
     ] = None,
 ) -> None:
     """Say what the mismatch of a run is made of; or what makes a run of slime collapse.
