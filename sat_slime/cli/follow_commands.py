@@ -13,6 +13,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
+from typer import Argument, Option
 
 from sat_slime.cli.terminal import INTERRUPTED, finish, short, sigterm_as_ctrl_c
 
@@ -30,14 +31,14 @@ PLAIN_WIDTH = 160
 def status(
     run: Annotated[
         Path | None,
-        typer.Argument(
+        Argument(
             help="A run folder, such as runs/my-run, or a grid's; of another folder, or without one of the current "
             "folder, all runs below it are listed.",
             show_default=False,
         ),
     ] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Show what happens until it ends or Ctrl-C; the run goes on.")
+        bool, Option("--follow", "-f", help="Show what happens until it ends or Ctrl-C; the run goes on.")
     ] = False,
 ) -> None:
     """List the runs below a folder, or say how one is doing: state, progress, newest checkpoint, why it ended.
@@ -177,12 +178,10 @@ def _folders(folder: Path) -> list[Path]:
 def stop(
     run: Annotated[
         Path,
-        typer.Argument(
-            help="A run folder, such as runs/my-run, or a grid's, such as grids/my-grid.", show_default=False
-        ),
+        Argument(help="A run folder, such as runs/my-run, or a grid's, such as grids/my-grid.", show_default=False),
     ],
     now: Annotated[
-        bool, typer.Option("--now", help="Not after the iteration and a checkpoint, but at once, as Ctrl-C twice.")
+        bool, Option("--now", help="Not after the iteration and a checkpoint, but at once, as Ctrl-C twice.")
     ] = False,
 ) -> None:
     """End a run or a grid as Ctrl-C in its terminal does: after the iteration, with a checkpoint.
@@ -200,7 +199,7 @@ def stop(
     if GridFolder(run).is_grid():
         ending = stop_run(run, GridFolder(run).lock.holder(), now, console)
     elif is_lab(folder := RunFolder.open(run)):
-        ending = stop_run(run, folder.holder(), now, console)
+        ending = stop_run(run, folder.lock.holder(), now, console)
     else:
         from sat_slime.cli.slime_run import stop_job
 

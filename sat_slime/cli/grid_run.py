@@ -354,7 +354,7 @@ class GridRun:
     def _ready(self) -> Iterator[Cell]:
         """Yield cells to start while there is room for one more. One whose run another process works on, such as a
         cell that still ends after its grid was killed, waits for that, and takes room if that is on this machine."""
-        held = {cell: holder for cell in self.waiting if (holder := self.folder.run_folder(cell).holder())}
+        held = {cell: holder for cell in self.waiting if (holder := self.folder.run_folder(cell).lock.holder())}
         for cell in held.keys() - self.elsewhere:
             self.elsewhere.add(cell)
             self._tell(cell, "another process works on it: waiting for that")

@@ -208,7 +208,7 @@ def launch_lab_run(plan: LabPlan, *, overwrite: bool, console: Console) -> Endin
                 status, error = "interrupted", None
             return _end(folder, status, error, console)
         finally:
-            folder.unlock()
+            folder.lock.release()
 
 
 def _claim(plan: LabPlan, overwrite: bool) -> tuple[RunFolder, Checkpoint | None, list[Path]]:
@@ -220,17 +220,12 @@ def _claim(plan: LabPlan, overwrite: bool) -> tuple[RunFolder, Checkpoint | None
         folder = RunFolder.create(plan.folder, text, overwrite)
     else:
         folder = RunFolder.open(plan.folder)
-        with writable(folder.path):
-            folder.lock()
-        try:
+        with folder.claimed():
             saved = find_checkpoint(plan.folder, plan.config, plan.resume_from)
             with writable(folder.path):
                 done = saved.state.iteration if saved else 0
                 aside = set_aside(checkpoint.numbered(folder.checkpoints), after=done)
                 write_atomically(folder.config, text)
-        except BaseException:
-            folder.unlock()
-            raise
     with writable(folder.path):
         folder.started()
     return folder, saved, aside
@@ -300,14 +295,14 @@ AT_ONCE_S = 2.5
 
 def log_of(folder: RunFolder) -> Iterator[str]:
     """Yield what is in the log of a run, and what comes until the run ends."""
-    while folder.is_locked() and not folder.log.exists():
+    while folder.lock.is_held() and not folder.log.exists():
         time.sleep(LOOK_S)
     if not folder.log.exists():
         return
     goes_on = True
     with folder.log.open(encoding="utf-8", errors="replace") as log:
         while goes_on:
-            goes_on = folder.is_locked()
+            goes_on = folder.lock.is_held()
             yield from log
             if goes_on:
                 time.sleep(LOOK_S)
@@ -336,12 +331,12 @@ def stop_run(path: Path, holder: Holder | None, at_once: bool, console: Console)
     if holder is None:
         return Ending("finished", None, f"{short(path)}: nothing runs here")
     sent = [signal.SIGTERM] * (2 if at_once else 1)
-    if not holder.signal(sent, AT_ONCE_S if at_once else 0.0) and folder.is_locked():
+    if not holder.signal(sent, AT_ONCE_S if at_once else 0.0) and folder.lock.is_held():
         raise RunFolderError(
             f"{short(path)} is in use by {holder}, which cannot be ended from here: stop it where it runs"
         )
     if not at_once:
         console.print("it ends after its iteration and a checkpoint; at once: --now", markup=False, highlight=False)
-    while folder.is_locked():
+    while folder.lock.is_held():
         time.sleep(LOOK_S)
     return Ending("finished", None, f"{short(path)}: stopped")

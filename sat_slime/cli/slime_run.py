@@ -265,7 +265,7 @@ def launch_job(plan: SlimePlan, where: Where, overwrite: bool, console: Console)
             )
         job = _send(plan, where, console, overwrite)
         if where.detach:
-            job.folder.unlock()
+            job.folder.lock.release()
             return Ending("detached", None, how_to_go_on(plan.folder))
         return with_report(follow_and_restart(job, where, console), plan.folder)
 
@@ -291,9 +291,9 @@ def _send(plan: SlimePlan, where: Where, console: Console, overwrite: bool = Fal
                     say(console, f"{finding.what:12}  {finding.detail}")
             refuse_failures(findings)
         folder = claim(plan, overwrite)
-        undo.callback(folder.unlock)
+        undo.callback(folder.lock.release)
         if not is_restart:
-            folder.forget_stop()
+            folder.stop_mark.unlink(missing_ok=True)
         with writable(folder.path):
             record = submit(server, sent, folder.path, config, ray)
             folder.started(record.job)
@@ -348,8 +348,7 @@ def claim(plan: SlimePlan, overwrite: bool) -> RunFolder:
     if not plan.resume:
         return RunFolder.create(plan.folder, text, overwrite)
     folder = RunFolder.open(plan.folder)
-    with writable(folder.path):
-        folder.lock()
+    with folder.claimed(), writable(folder.path):
         write_atomically(folder.config, text)
         if plan.resume_from is not None:
             saved.go_back(checkpoint_folder(plan.config, plan.folder), plan.resume_from)
@@ -471,7 +470,7 @@ def note_end(job: Job, *, seen: bool = True) -> tuple[str, str | None]:
     folder, record = job.folder, job.record
     state = job.state or JobState("FAILED", None, f"the cluster at {record.address} does not know it any more")
     status = {"SUCCEEDED": "finished", "STOPPED": "interrupted"}.get(state.status, "failed")
-    if status == "failed" and folder.is_to_stop():  # its Ray may be gone before its job is known to be stopped
+    if status == "failed" and folder.stop_mark.exists():  # its Ray may be gone before its job is known to be stopped
         status = "interrupted"
     error = _failure(folder, record, state) if status == "failed" else None
     with contextlib.suppress(OSError):  # a full disk may be why it ended: whoever asks later is told anew
@@ -555,7 +554,7 @@ def follow_and_restart(job: Job, where: Where, console: Console) -> Ending:
                 job.folder.ended("failed", f"{first}; {why}")
             return replace(ending, error="\n".join([f"{first}; {why}", *rest]))
     finally:
-        job.folder.unlock()
+        job.folder.lock.release()
 
 
 def _send_again(job: Job, error: str, deaths: Sequence[int], where: Where, console: Console) -> Job:
@@ -574,15 +573,15 @@ def _send_again(job: Job, error: str, deaths: Sequence[int], where: Where, conso
         folder.ended("restarting", reason)
     say(console, line)
     deadline = time.monotonic() + pause
-    while not folder.is_to_stop() and time.monotonic() < deadline:
+    while not folder.stop_mark.exists() and time.monotonic() < deadline:
         time.sleep(0.1)
-    if folder.is_to_stop():
+    if folder.stop_mark.exists():
         raise KeyboardInterrupt
-    folder.unlock()  # it is locked again as the job is sent
+    folder.lock.release()  # it is locked again as the job is sent
     resume_from = None if start == (saved_iterations(config, folder.path) or None) else start
     plan = plan_slime_run(config, folder.config, folder.path, True, resume_from=resume_from)
     again = _send(plan, where, console, is_restart=True)
-    if again.folder.is_to_stop() and again.server:
+    if again.folder.stop_mark.exists() and again.server:
         again.server.stop(again.record.job)
     return again
 
@@ -657,7 +656,7 @@ def stop_job(path: Path, console: Console) -> Ending:
     begun = run_folder(job.config)  # where the run was when its job was sent
     if JobRecord.read(begun) == job.record and not begun.samefile(path):
         raise RunFolderError(f"{path} is a copy, and its job another run's: end that: sat-slime stop {short(begun)}")
-    job.folder.ask_to_stop()
+    job.folder.stop_mark.touch()
     job = find(path)  # it may have been restarted meanwhile
     folder, record, shown = job.folder, job.record, short(path)
     if not job.goes_on:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sat_slime.config.jsonl import parse_object, read_object, write_atomically
-from sat_slime.runs.lock import FolderLock, Holder
+from sat_slime.runs.lock import FolderLock
 
 
 class RunFolderError(RuntimeError):
@@ -49,8 +49,9 @@ class RunFolder:
         self.logs = self.path / "logs"
         self.restarts = self.path / "restarts.jsonl"
         self.state_file = self.path / "state.json"
-        self._lock = FolderLock(self.path / ".lock")
-        self._stop = self.path / ".stop.tmp"
+        self.stop_mark = self.path / ".stop.tmp"
+        """There since the run was asked to end, for the process that would restart its job, until it is started."""
+        self.lock = FolderLock(self.path / ".lock")
 
     @classmethod
     def create(cls, path: str | Path, config_text: str, overwrite: bool = False) -> RunFolder:
@@ -64,16 +65,12 @@ class RunFolder:
         with writable(folder.path):
             folder.check_new(overwrite)
             folder.path.mkdir(parents=True, exist_ok=True)
-            folder.lock()
-            try:
+            with folder.claimed():
                 folder.check_new(overwrite)
                 folder._clear(overwrite)
                 write_atomically(folder.config, config_text)
                 for part in (folder.samples, folder.checkpoints, folder.logs):
                     part.mkdir()
-            except BaseException:
-                folder.unlock()
-                raise
         return folder
 
     def check_new(self, overwrite: bool = False) -> None:
@@ -96,7 +93,7 @@ class RunFolder:
 
     def is_run(self) -> bool:
         """Return whether this looks like a run: its resolved config beside its lock, its state or its metrics."""
-        marks = (self._lock.path, self.state_file, self.metrics)
+        marks = (self.lock.path, self.state_file, self.metrics)
         return self.config.is_file() and any(mark.exists() for mark in marks)
 
     def is_readable(self) -> bool:
@@ -113,44 +110,38 @@ class RunFolder:
         return written or (self.checkpoints.is_dir() and any(self.checkpoints.iterdir()))
 
     def _is_empty(self) -> bool:
-        if not self.path.exists():
-            return True
-        return self.path.is_dir() and all(self._is_ours(entry) for entry in self.path.iterdir())
-
-    def _is_ours(self, entry: Path) -> bool:
-        """Return whether `entry` is the lock, or what a kill left of a file that was being written."""
-        return entry == self._lock.path or (entry.name.startswith(".") and entry.name.endswith(".tmp"))
+        """Return whether nothing is here but the lock, and what a kill left of a file that was being written."""
+        if not self.path.is_dir():
+            return not self.path.exists()
+        names = {entry.name for entry in self.path.iterdir()} - {self.lock.path.name}
+        return all(name.startswith(".") and name.endswith(".tmp") for name in names)
 
     def _clear(self, everything: bool) -> None:
         """Deletes the run; with `everything` also what others have put beside it."""
         for entry in sorted(self.path.iterdir(), key=self.config.__eq__):  # last: what a kill leaves is a run by it
-            if entry == self._lock.path or not (everything or entry in vars(self).values()):
+            if entry == self.lock.path or not (everything or entry in vars(self).values()):
                 continue
             if entry.is_dir() and not entry.is_symlink():
                 shutil.rmtree(entry)
             else:
                 entry.unlink()
 
-    def lock(self) -> None:
-        """Claim the folder for this process until `unlock` or its end. Raises RunFolderError when another has it."""
-        if holder := self._lock.take():
-            raise RunFolderError(f"{self.path} is in use by {holder}: wait until it ends or choose another --name")
-
-    def unlock(self) -> None:
-        """Release the folder for other processes."""
-        self._lock.release()
-
-    def is_locked(self) -> bool:
-        """Return whether a living process, this one included, works on the folder."""
-        return self._lock.is_held()
-
-    def holder(self) -> Holder | None:
-        """Return the process that works on the folder; None where none does."""
-        return self._lock.holder()
+    @contextlib.contextmanager
+    def claimed(self) -> Iterator[None]:
+        """Have the folder for this process until its end or `lock.release`, which follows if what is inside fails.
+        Raises RunFolderError when another process has it, or it cannot be written."""
+        with writable(self.path):
+            if holder := self.lock.take():
+                raise RunFolderError(f"{self.path} is in use by {holder}: wait until it ends or choose another --name")
+        try:
+            yield
+        except BaseException:
+            self.lock.release()
+            raise
 
     def started(self, job: str | None = None) -> None:
         """Note that a run begins or goes on here, in this process or as a cluster's job; the first start is kept."""
-        before = self._read_state()
+        before = read_object(self.state_file)
         now = _stamp(time.time())
         by = {"job": job} if job else {"pid": os.getpid()}
         state = {"status": "running", "started": before.get("started") or now, "last_started": now, **by}
@@ -165,33 +156,23 @@ class RunFolder:
         """Note how the run ended: `finished`, `failed` with its one-line error, or `interrupted`; or that it is
         `restarting`, since a job of it failed and another will go on. seen: now, else when its log was last written."""
         at = time.time() if seen or not self.log.exists() else self.log.stat().st_mtime
-        self._write_state({**self._read_state(), "status": status, "ended": _stamp(at), "error": error})
-
-    def ask_to_stop(self) -> None:
-        """Note that the run is to end, for the process that would restart its job."""
-        self._stop.touch()
-
-    def is_to_stop(self) -> bool:
-        """Return whether the run was asked to end since it was started."""
-        return self._stop.exists()
-
-    def forget_stop(self) -> None:
-        self._stop.unlink(missing_ok=True)
+        self._write_state({**read_object(self.state_file), "status": status, "ended": _stamp(at), "error": error})
 
     def state(self) -> dict[str, Any]:
         """Return what state.json says. A run that says that it is running in a process, while no process holds its
         lock, was killed: its status is then `killed`, and its error the one that it could not write. So was a cluster's
         job whose own Ray is gone from this machine. One that waits for a restart which no process will make has
         failed."""
-        state = self._read_state()
-        if state.get("status") == "restarting" and not self.is_locked():
-            state = {**state, "status": "failed"}
-        if state.get("status") == "running" and "job" in state and self._lost_its_ray():
-            state = {**state, "status": "killed", "error": "the Ray that was started for it was killed or crashed"}
-        if state.get("status") == "running" and "job" not in state and not self.is_locked():
+        state = read_object(self.state_file)
+        status, is_job = state.get("status"), "job" in state
+        if status == "restarting" and not self.lock.is_held():
+            state["status"] = "failed"
+        if status == "running" and is_job and self._lost_its_ray():
+            state |= {"status": "killed", "error": "the Ray that was started for it was killed or crashed"}
+        if status == "running" and not is_job and not self.lock.is_held():
             process = f"its process {state.get('pid')}"
             error = f"{process} was killed, by hand or for want of memory, or the machine went down"
-            state = {**state, "status": "killed", "error": error}
+            state |= {"status": "killed", "error": error}
         return state
 
     def _lost_its_ray(self) -> bool:
@@ -201,9 +182,6 @@ class RunFolder:
             return ray is not None and Path(ray["folder"]).is_dir() and not is_alive(ray["pid"], ray["folder"])
         except (OSError, ValueError, TypeError, KeyError):
             return False
-
-    def _read_state(self) -> dict[str, Any]:
-        return read_object(self.state_file)
 
     def _write_state(self, state: dict[str, Any]) -> None:
         write_atomically(self.state_file, json.dumps(state, indent=2) + "\n")

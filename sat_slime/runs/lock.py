@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import signal
@@ -18,8 +17,6 @@ from sat_slime.config.jsonl import read_object, to_json
 
 LOOKS_S = (0.01, 0.05, 0.1)
 """Seconds between attempts: a process that only asks whether a lock is held has it for an instant."""
-_HELD = (errno.EWOULDBLOCK, errno.EACCES)
-"""Errors of a lock that another process has. Others are of a file system that gives none, such as ENOLCK and ENOSYS."""
 
 
 @dataclass(frozen=True)
@@ -89,16 +86,15 @@ class FolderLock:
         """Hold the lock until `release` or the end of this process. Returns who has it where another does, else None.
         Raises OSError where the file system does not lock files."""
         file = open(self.path, "a+", encoding="utf-8")  # noqa: SIM115 - held while the work goes on
-        for patience_s in (*LOOKS_S, None):
+        for patience_s in (*LOOKS_S, 0.0):
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
-            except OSError as error:
-                if error.errno not in _HELD:
-                    file.close()
-                    raise OSError(error.errno, "its file system does not lock files", str(self.path)) from None
-                if patience_s is not None:
-                    time.sleep(patience_s)
+            except (BlockingIOError, PermissionError):  # another process has it
+                time.sleep(patience_s)
+            except OSError as error:  # such as ENOLCK and ENOSYS
+                file.close()
+                raise OSError(error.errno, "its file system does not lock files", str(self.path)) from None
         else:
             file.close()
             return self._noted()

@@ -17,6 +17,7 @@ from sat_slime.cli.grid_run import plan_grid
 from sat_slime.config.jsonl import read_rows
 from sat_slime.runs.folder import RunFolder, is_alive
 from sat_slime.runs.grid import GridFolder
+from sat_slime.runs.lock import FolderLock
 
 STAND_IN = [sys.executable, str(Path(__file__).with_name("grid_stand_in.py"))]
 CELLS = [f"{method}-lag{lag}-seed{seed}" for seed in (0, 1) for method in ("gspo", "sat-gspo") for lag in (1, 2)]
@@ -155,15 +156,15 @@ def test_a_cell_that_is_worked_on_is_waited_for(told, monkeypatch):
     sat_slime_grid("grid.yaml", "--only", "gspo@1", "--seeds", "0")
     run = RunFolder(f"grids/small/runs/{CELLS[1]}")
     run.path.mkdir()
-    run.lock()
-    asked = RunFolder.holder
+    run.lock.take()
+    asked = FolderLock.holder
 
     def until_it_is_seen(folder):
         if holder := asked(folder):
-            run.unlock()
+            run.lock.release()
         return holder
 
-    monkeypatch.setattr(RunFolder, "holder", until_it_is_seen)
+    monkeypatch.setattr(FolderLock, "holder", until_it_is_seen)
     result = sat_slime_grid("grid.yaml", "--only", "gspo@2", "--seeds", "0")
     assert result.exit_code == 0 and starts(told) == CELLS[:2]
     assert f"{CELLS[1]}: another process works on it: waiting for that" in result.stdout

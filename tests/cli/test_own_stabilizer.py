@@ -98,7 +98,7 @@ def test_its_metrics_are_written_and_drawn(package, tmp_path):
             batch = TokenBatch(log_probs, mu, torch.ones(4), torch.ones(4, dtype=torch.bool), [4])
             accumulator.add(policy_surrogate(built, batch).metrics, 4)
         log.step({"step": step, **accumulator.reduce()})
-    folder.unlock()
+    folder.lock.release()
     written = read_metrics(folder.metrics)["halfway/distance"]
     assert written == pytest.approx([(2.2 + step / 20) / 4 for step in range(1, 21)], rel=1e-4)
     method._OWN.clear()  # as in another process, which learns of it from the run's settings

@@ -14,7 +14,7 @@ HOLD = """
 import sys
 from sat_slime.runs.folder import RunFolder
 folder = RunFolder(sys.argv[1])
-folder.lock()
+folder.lock.take()
 folder.started()
 print("locked", flush=True)
 sys.stdin.read()
@@ -24,7 +24,7 @@ sys.stdin.read()
 @pytest.fixture
 def holder(tmp_path):
     """A run folder that another process has locked."""
-    RunFolder.create(tmp_path / "run", "name: run\n").unlock()
+    RunFolder.create(tmp_path / "run", "name: run\n").lock.release()
     program = [sys.executable, "-c", HOLD, str(tmp_path / "run"), b"r\xe9sum\xe9"]  # not all of it is UTF-8
     process = subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "locked\n"
@@ -34,11 +34,11 @@ def holder(tmp_path):
 
 
 def test_data_is_overwritten_on_request_alone_and_a_run_that_produced_nothing_makes_room(tmp_path, monkeypatch):
-    RunFolder.create(tmp_path / "run", "name: first\n").unlock()
+    RunFolder.create(tmp_path / "run", "name: first\n").lock.release()
     (tmp_path / "run" / "thesis.tex").touch()
     folder = RunFolder.create(tmp_path / "run", "name: run\n")
     folder.metrics.write_text('{"step": 1}\n')
-    folder.unlock()
+    folder.lock.release()
     with pytest.raises(RunFolderError, match=r"--resume.*--name.*--overwrite"):
         RunFolder.create(folder.path, "name: other\n")
     assert folder.config.read_text() == "name: run\n" and (folder.path / "thesis.tex").exists()
@@ -81,8 +81,7 @@ def test_a_killed_process_leaves_no_lock_and_is_called_killed(holder, tmp_path):
     assert not is_alive(holder.pid, str(tmp_path))
     folder = RunFolder(tmp_path / "run")
     assert folder.state()["status"] == "killed"
-    folder.lock()
-    folder.unlock()
+    assert folder.lock.take() is None
 
 
 def test_state_keeps_the_first_start(tmp_path):
@@ -101,7 +100,7 @@ def test_a_run_that_nobody_restarts_has_failed(tmp_path):
     folder = RunFolder.create(tmp_path / "run", "")
     folder.ended("restarting", "a rank died")
     assert folder.state()["status"] == "restarting"
-    folder.unlock()
+    folder.lock.release()
     assert (folder.state()["status"], folder.state()["error"]) == ("failed", "a rank died")
     folder.state_file.write_text('{"status": "runn')
     assert folder.state() == {}, "a torn one is none"

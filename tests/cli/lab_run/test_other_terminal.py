@@ -24,7 +24,7 @@ from sat_slime.runs.folder import RunFolder
 asked = []
 signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
 held = RunFolder(sys.argv[1])
-held.lock()
+held.lock.take()
 held.started()
 print("held", flush=True)
 wanted = int(sys.argv[2])
@@ -46,7 +46,7 @@ def hold(path, signals=1):
 def run(tmp_path, monkeypatch):
     monkeypatch.setattr("sat_slime.cli.lab_run.missing_engines", lambda: [])
     folder = RunFolder.create(tmp_path / "runs/one", dump_config(LabConfig()))
-    folder.unlock()
+    folder.lock.release()
     folder.log.write_text(
         "2026-11-22 10:00:00 DEBUG   not for the view\n"
         "2026-11-22 10:00:01 INFO    checkpoint of iteration 2 saved\n"

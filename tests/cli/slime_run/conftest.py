@@ -65,7 +65,7 @@ def begun(tmp_path):
     JobRecord("job-1", "http://127.0.0.1:1", settings=settings, version=sat_slime.__version__).write(folder.path)
     folder.started("job-1")
     folder.ended("failed", "the node went away")
-    folder.unlock()
+    folder.lock.release()
     folder.metrics.write_text("".join(f'{{"step": {step}}}\n' for step in range(1, 6)))
     for rollout in (1, 3):
         saved = folder.checkpoints / f"iter_{rollout:07d}"

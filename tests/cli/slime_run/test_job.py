@@ -63,7 +63,7 @@ def test_a_copy_of_a_run_does_not_end_the_runs_job(begun, tmp_path, monkeypatch)
     server.state.return_value = server.stop.return_value = JobState("RUNNING")
     stopped = sat_slime_command("stop", shutil.copytree(begun.path, tmp_path / "copy"))
     assert stopped.exit_code == 2 and "end that: sat-slime stop run\n" in stopped.stderr, stopped.output
-    assert not server.stop.called and not begun.is_to_stop()
+    assert not server.stop.called and not begun.stop_mark.exists()
 
 
 def test_folders_that_hold_no_job(tmp_path):
@@ -144,7 +144,7 @@ def test_the_command_of_a_grids_cell_depends_on_its_job(settings_of_a_run):
     assert first == ["launch", "grids/small/cells/gspo-lag1-seed7.yaml", "--skip-checks"]
     assert sat_slime_command(*first, "--dry-run").exit_code == 0
     run = RunFolder.create("grids/small/runs/gspo-lag1-seed7", Path(first[1]).read_text())
-    run.unlock()
+    run.lock.release()
     run.started("a-job")
     assert arguments(plan, cell) == ["status", str(run.path), "--follow"]
     run.ended("failed", "no GPU")

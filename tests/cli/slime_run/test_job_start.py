@@ -252,7 +252,7 @@ def test_a_killed_grid_takes_up_the_job_that_goes_on(file, tmp_path):
 def test_resume_from_points_slime_to_the_older_checkpoint_and_drops_the_rows(begun):
     config = load_config(begun.config)
     plan = plan_slime_run(config, begun.config, begun.path, resume=True, look_for_slime=False, resume_from=2)
-    slime_run.claim(plan, overwrite=False).unlock()
+    slime_run.claim(plan, overwrite=False).lock.release()
     assert saved_iterations(config, begun.path) == 2
     assert begun.metrics.read_text() == '{"step": 1}\n{"step": 2}\n'
     assert (begun.checkpoints / "iter_0000003.aside" / ".metadata").exists()

@@ -49,7 +49,7 @@ def followed(begun, monkeypatch):
     """A run whose jobs die again and again after iteration 5: followed to its end, through its restarts."""
     config = load_config(begun.config, [], {"cluster.restarts": 9})
     job = Job(begun, config, JobRecord.read(begun.path), server=None)
-    begun.lock()
+    begun.lock.take()
     monkeypatch.setattr(slime_run, "follow", lambda *_: DEAD)
     monkeypatch.setattr(slime_run, "_send", lambda *_, **__: job)
     monkeypatch.setattr(slime_run, "FIRST_PAUSE_S", 0.0)
