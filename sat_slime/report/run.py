@@ -22,7 +22,7 @@ from sat_slime.report.page import Section, check_out, count_of, headline, percen
 from sat_slime.runs.folder import RunFolderError, worked_seconds
 from sat_slime.runs.health import advisories, judge, measures
 from sat_slime.runs.live_view import duration
-from sat_slime.runs.reading import Columns, Run, RunData, has, load_run, once_per_iteration, row_faults, section, whole
+from sat_slime.runs.reading import Columns, Run, RunData, has, load_run, once_per_iteration, row_faults, section
 
 
 def write_report(path: str | Path, out: str | Path | None = None) -> Path:
@@ -148,7 +148,7 @@ def summary(run: Run) -> Iterator[str]:
     metrics = run.data.metrics
     yield _policy_share(metrics)
     if "tokens/response_total" in metrics:
-        steps = whole(section(run.config, "pipeline"), "optimizer_steps_per_rollout", 1)
+        steps = section(run.config, "pipeline").get("optimizer_steps_per_rollout", 1)
         tokens = float(np.nansum(once_per_iteration(metrics, "tokens/response_total", steps)))
         seconds = float(np.nansum(once_per_iteration(metrics, "time/step", steps))) if "time/step" in metrics else 0.0
         speed = f" in {duration(seconds)}: {tokens / seconds:,.0f} tokens/s" if seconds > 0 else ""

@@ -18,7 +18,7 @@ import pandas as pd
 
 from sat_slime.config.jsonl import number
 from sat_slime.objective.metrics import slime_names
-from sat_slime.runs.reading import Columns, RunData, batch_setting, has, known, section
+from sat_slime.runs.reading import Columns, RunData, has, known, section
 
 LEVEL_STEPS, FLOOR_STEPS = 16, 32
 """A level, and the lowest level, are means over at least so many steps."""
@@ -60,9 +60,9 @@ class Rule:
     above: bool = True
     """True where the level is unhealthy above the limit; else it is below it."""
     of: Literal["", "beginning", "lowest", "tail", "lag", "responses"] = ""
-    """The quantity of which the limit is a multiple; empty: it is the limit itself. `beginning`: the median of the
-    first level. `lowest`: the lowest mean over at least 32 steps. Of the run's settings: `tail`, the 1 − alpha of SAT;
-    `lag`, the updates that a token may be old; `responses` of a batch. Without such a setting nothing is unhealthy."""
+    """What the limit is a multiple of; empty: it is the limit itself. `beginning`: the median of the first level.
+    `lowest`: the lowest mean over at least 32 steps. Of the run's settings, without which nothing is unhealthy: `tail`,
+    the 1 − alpha of SAT; `lag`, the updates that a token may be old; `responses` of a batch."""
     over: Literal["mean", "max", "sum", "size"] = "mean"
     """The way in which the level follows from the values of the steps. `size`: the size at a single step."""
     ceiling: float = math.inf
@@ -101,8 +101,7 @@ BROKEN_BATCH = (
 
 RULES = (
     Rule("gradient", "grad_norm", MOST_GRADIENT, over="size", runs="slime").says(
-        f"the gradient norm {BEYOND}",
-        BROKEN_BATCH,
+        f"the gradient norm {BEYOND}", BROKEN_BATCH
     ),
     Rule("loss", "loss/total", MOST_LOSS, over="size", runs="slime").says(f"the loss {BEYOND}", BROKEN_BATCH),
     Rule("loss", "loss/policy", MOST_LOSS, over="size", runs="slime").says(f"the policy loss {BEYOND}", BROKEN_BATCH),
@@ -207,14 +206,12 @@ class Symptom:
 
     @property
     def heading(self) -> str:
-        """Its name and time, in words."""
         if self.since is None:
             return self.name
         return f"{self.name}, from step {self.since}{'' if self.lasts else ', no longer at the end'}"
 
     @property
     def text(self) -> str:
-        """What is seen, and what to try."""
         return f"{self.seen}. {self.advice}" if self.advice else self.seen
 
 
@@ -225,15 +222,13 @@ def whole_cycles(steps: int, period: int) -> int:
 
 def windows(values: np.ndarray, size: int) -> np.ndarray:
     """Return (n, size): the newest values at each of (n,) steps, NaN before the first."""
-    if not len(values):
-        return np.zeros((0, size))
-    return np.lib.stride_tricks.sliding_window_view(np.concatenate([np.full(size - 1, np.nan), values]), size)
+    return np.lib.stride_tricks.sliding_window_view(np.concatenate([np.full(size, np.nan), values]), size)[1:]
 
 
 def band_of(values: pd.Series, period: int, rise: float, ceiling: float = math.inf) -> pd.DataFrame:
-    """Return the level of finite values that cycle with the lag beside the lowest that it has had, a row each: floor,
-    the lowest level so far, NaN until it is known; risen, the level over it; left, whether the level is out of the
-    band, which ends at `rise` times the lowest one, or at `ceiling`."""
+    """Return for each of finite values that cycle with the lag: floor, the lowest level so far, NaN until it is known;
+    risen, the level over it; left, whether the level is out of the band, which ends at `rise` times the lowest one, or
+    at `ceiling`."""
     counted = values.iloc[period:]  # the first cycle begins with a batch of lag 0
     level, lowest = (
         pd.Series(windows(counted.to_numpy(), whole_cycles(steps, period)).mean(axis=1), counted.index, float)
@@ -252,10 +247,9 @@ def judged(
     """Return what a rule says of the values of its metric, with the worst level since it began, or None.
 
     Args:
-        steps: (n,).
-        values: (n,), NaN where a step did not measure it.
+        steps, values: (n,), the latter NaN where a step did not measure it.
         period: steps of a lag cycle.
-        planned: numbers of a run's settings that rules measure by, as far as they tell: tail, lag and responses.
+        planned: as of `measures`.
     """
     there = np.isfinite(values)
     size = 1 if rule.over == "size" else whole_cycles(LEVEL_STEPS, period)
@@ -325,19 +319,16 @@ def scores(steps: np.ndarray, values: np.ndarray, samples: np.ndarray | float = 
 
 @dataclass
 class Collapse:
-    """The collapse rule, the same for every run.
-
-    A run **has collapsed** where, at an evaluation, both hold:
+    """The collapse rule, the same for every run. It holds at an evaluation where both are seen:
 
     - **score**: the mean of the newest 3 evaluations lies at least a third below the best such mean so far, and at
       least 3 standard errors of the two;
-    - **mismatch**: at some step since that best, d_pi was out of its low band: its mean over the newest 16 steps or
-      more (a whole number of lag cycles) was at least three times the lowest mean that it has held over 32 steps or
-      more, or at least 0.15 nats, for a run that never had a low level.
+    - **mismatch**: at some step since that best, d_pi was out of its low band (`band_of`): at least three times its
+      lowest level, or at least 0.15 nats, for a run that never had a low level.
 
-    Where it holds at the last evaluation the run is marked as collapsed, from the evaluation on since when it has held;
-    where it held and no longer does, as recovered. A run without evaluations is judged by its training reward, in
-    blocks of 16 steps or more. What the rule cannot see (too few evaluations, no d_pi) it does not mark.
+    A run for which it holds at the last evaluation has collapsed; one for which it held before alone has recovered. A
+    run without evaluations is judged by its training reward, in blocks of 16 steps or more. What the rule cannot see
+    (too few evaluations, no d_pi) it does not mark.
     """
 
     known: bool = False
@@ -400,16 +391,19 @@ def judge(metrics: Columns, evals: Columns, period: int) -> Collapse:
 
 
 def measures(config: Mapping[str, Any]) -> dict[str, float]:
-    """Return the numbers of a run's settings, as config.yaml has them, that rules measure by (`judged`)."""
+    """Return the numbers of a run's settings that rules measure by, as far as config.yaml has them: tail, lag and
+    responses."""
     pipeline, sat = section(config, "pipeline"), section(section(config, "method"), "sat")
     lag, steps = pipeline.get("lag"), pipeline.get("optimizer_steps_per_rollout") or 1
     streams = pipeline.get("mode") == "streaming"
-    batch = {name: batch_setting(config, name) for name in ("prompts_per_iteration", "samples_per_prompt")}
-    prompts, samples = (number(batch, name, 0.0) for name in batch)
+    if "slime" in config:
+        batch, keys = section(config, "slime"), ("rollout-batch-size", "n-samples-per-prompt")
+    else:
+        batch, keys = section(config, "rollout"), ("prompts_per_iteration", "samples_per_prompt")
     settings = {
         "tail": 1 - number(sat, "alpha"),
         "lag": pipeline.get("max_staleness") if streams else None if lag is None else max(lag, 1) * steps + steps - 1,
-        "responses": prompts * samples or None,
+        "responses": math.prod(number(batch, key, 0.0) for key in keys) or None,
     }
     return {name: value for name, value in settings.items() if value is not None and math.isfinite(value)}
 
@@ -440,15 +434,14 @@ def symptoms(data: RunData) -> list[Symptom]:
     for rule in RULES if data.settings is None else ():
         if rule.runs != "ours" and (symptom := judged(rule, *known(metrics, rule.metric), 1, {})):
             found.append(symptom)
+    mismatch = min((symptom.since or math.inf for symptom in found if symptom.name == "mismatch"), default=math.inf)
+    # else it is the same finding
+    found += [symptom for symptom in _drift(metrics) if (symptom.since or 0) < mismatch - LEVEL_STEPS]
     told: list[Symptom] = []
     for symptom in sorted(found, key=lambda symptom: symptom.since or 0):
         if not any(one.name == symptom.name and (one.lasts or not symptom.lasts) for one in told):
             told.append(symptom)
-    mismatch = next((symptom.since for symptom in told if symptom.name == "mismatch"), None) or math.inf
-    # else it is the same finding
-    told += [symptom for symptom in _drift(metrics) if (symptom.since or 0) < mismatch - LEVEL_STEPS]
-    told.sort(key=lambda symptom: symptom.since or 0)
-    return told + list(_blind_clip(metrics))
+    return [*told, *_blind_clip(metrics)]
 
 
 def _start(metrics: Columns) -> Iterator[Symptom]:
@@ -477,9 +470,9 @@ def _drift(metrics: Columns) -> Iterator[Symptom]:
     first, after = values[:few], values[few:]
     if len(after) < many:
         return
-    windows = np.lib.stride_tricks.sliding_window_view(after, many)
-    level = windows.mean(axis=1)
-    grown = (level >= GROWTH * first.mean()) & (windows.min(axis=1) > first.max())
+    levels = np.lib.stride_tricks.sliding_window_view(after, many)
+    level = levels.mean(axis=1)
+    grown = (level >= GROWTH * first.mean()) & (levels.min(axis=1) > first.max())
     if grown.any():
         yield Symptom(
             "drift",

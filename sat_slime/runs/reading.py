@@ -41,8 +41,7 @@ def last_row(path: Path) -> dict[str, Any]:
 def newest_numbers(run: RunFolder) -> dict[str, str]:
     """Return the newest step of a run, with all of them behind it, its reward, d_pi and accuracy, that of the data set
     that its report is about, as texts, empty where there is none."""
-    pipeline = section(read_yaml(run.config) if run.config.exists() else {}, "pipeline")
-    steps = whole(pipeline, "iterations", 0) * whole(pipeline, "optimizer_steps_per_rollout", 1)
+    steps = planned_steps(read_settings(run))
     newest, scores = last_row(run.metrics), known(run_data([], read_rows(run.eval)).evals, "accuracy")[1]
     step = number(newest, "step")
     numbers = {"reward": number(newest, "reward/mean"), "d_pi": number(newest, "mismatch/d_pi")}
@@ -117,7 +116,7 @@ def run_data(
     data = RunData(columns(metrics), columns(of_first), 1, not_finite(metrics), datasets, settings)
     if settings is not None:
         pipeline, lags = section(settings, "pipeline"), known(data.metrics, "lag/mean")[1]
-        data.period = max(1, whole(pipeline, "lag", 1) * whole(pipeline, "optimizer_steps_per_rollout", 1))
+        data.period = max(1, pipeline.get("lag", 1) * pipeline.get("optimizer_steps_per_rollout", 1))
         if "lag" not in pipeline and len(lags) and not (lags % 1).any():  # of a stream they are no whole numbers
             data.period = max(1, int(lags.max()))
     return data
@@ -145,9 +144,13 @@ class Run:
 
     @property
     def planned_steps(self) -> int:
-        """Optimizer steps of the whole run; 0 where it is unknown."""
-        pipeline = section(self.config, "pipeline")
-        return whole(pipeline, "iterations", 0) * whole(pipeline, "optimizer_steps_per_rollout", 1)
+        return planned_steps(self.config)
+
+
+def planned_steps(settings: Mapping[str, Any]) -> int:
+    """Return the optimizer steps of a whole run; 0 where they are unknown. settings: as of `read_settings`."""
+    pipeline = section(settings, "pipeline")
+    return int(pipeline.get("iterations", 0) * pipeline.get("optimizer_steps_per_rollout", 1))
 
 
 _WHOLE = ("iterations", "lag", "max_staleness", "optimizer_steps_per_rollout")
@@ -201,22 +204,3 @@ def section(config: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Return a section of a plain config; empty where it is missing."""
     value = config.get(name)
     return value if isinstance(value, dict) else {}
-
-
-BATCH = {
-    "prompts_per_iteration": ("rollout", "rollout-batch-size"),
-    "samples_per_prompt": ("rollout", "n-samples-per-prompt"),
-}
-"""Settings that every run has: the section of the lab's, and slime's flag."""
-
-
-def batch_setting(config: Mapping[str, Any], name: str) -> Any:
-    """Return a setting of BATCH from a plain config of either runtime; None where it is missing."""
-    part, flag = BATCH[name]
-    return section(config, "slime").get(flag) if "slime" in config else section(config, part).get(name)
-
-
-def whole(values: Mapping[str, Any], key: str, default: int) -> int:
-    """Return the whole number under `key`; `default` where there is none."""
-    value = values.get(key)
-    return value if isinstance(value, int) else default

@@ -3,9 +3,8 @@
 Each form is read as rows by slime's names, each with its step, as slime hands them to its trackers: `train/*` with
 `train/step`, `rollout/*` with `rollout/step`, `eval/DATASET` with `eval/step`. slime counts all three from 0.
 
-- Scalars of `--use-tensorboard`. slime's processes write files of their own, into one folder or, without
-  `--tb-experiment-name`, into folders named by the second in which each began, so that a folder is read with all below
-  it. slime leaves its step key out of the tags and gives it as the step of the event.
+- Scalars of `--use-tensorboard`. slime's processes write files of their own, without `--tb-experiment-name` into
+  folders of their own too, so that a folder is read with all below it. The step key is the step of the event.
 - JSON lines of what slime gave its trackers, such as the history of a run that W&B's API returns.
 - What the job printed. slime logs each dictionary of metrics before its step is put in, with the number of the rollout
   in front of it: `rollout 3: {...}`. With `--wandb-always-use-train-step` trackers get another number than that.
@@ -39,11 +38,11 @@ NAMES = {own: ours for own, ours in slime_names().items() if not own.startswith(
 """slime's own metrics, and ours. What the plugin adds has our names after `train/`."""
 _PLAIN = {"rewards": "reward/mean"} | {own.partition("/")[2]: ours for own, ours in NAMES.items()}
 """The same without slime's prefix. Older versions of slime log `rewards` and not `raw_reward`."""
-STEP_KEYS = ("train/step", "rollout/step", "eval/step")
+STEPS_OF_LINES = {"step": "train/step", "rollout": "rollout/step", "eval": "eval/step"}
+STEPS_OF_LINES |= dict.fromkeys(("perf", "multi_turn", "passrate"), "rollout/step")
+"""The kinds of lines of metrics in slime's log, and what their number is a step of."""
+STEP_KEYS = {*STEPS_OF_LINES.values()}
 _NOT_FINITE = ("NaN", "Infinity", "-Infinity")
-STEPS_OF_LINES = {"step": "train/step", "eval": "eval/step"} | dict.fromkeys(
-    ("rollout", "perf", "multi_turn", "passrate"), "rollout/step"
-)
 
 
 def read_tracked(paths: Sequence[Path]) -> RunData:
@@ -102,7 +101,7 @@ def _kind(path: Path) -> Callable[[Path], Iterable[Row]] | None:
         return None
     if _first_bytes(path, 1) == b"{":
         return read_rows
-    return log_rows if next(_metric_lines(path), None) else None
+    return log_rows if next(log_rows(path), None) else None
 
 
 def _first_bytes(path: Path, count: int) -> bytes:
@@ -134,9 +133,7 @@ def event_rows(path: Path) -> Iterator[Row]:
 
 # slime logs Python dictionaries: `[2026-08-21 12:00:00] model.py:918 - step 3: {'train/loss': 0.1, 'train/x': nan}`.
 # Numbers are picked out one by one, since nan, inf and NumPy's own notation are no Python literals.
-_METRICS = re.compile(
-    r"(?:^|\s)(?P<kind>step|rollout|eval|perf|multi_turn|passrate) (?P<number>\d+): \{(?P<values>.*)\}"
-)
+_METRICS = re.compile(rf"(?:^|\s)(?P<kind>{'|'.join(STEPS_OF_LINES)}) (?P<number>\d+): \{{(?P<values>.*)\}}")
 _VALUE = re.compile(
     r"'(?P<key>[^']+)': (?:np\.\w+\()?(?P<value>[-+]?(?:\d+\.?\d*(?:e[-+]?\d+)?|nan|inf))(?=[,)}\s]|$)", re.IGNORECASE
 )
@@ -150,12 +147,11 @@ class LogLine:
     """The contents of one line of the log."""
 
     kind: str
-    """The kind of line: step, rollout, eval, perf, multi_turn or passrate for a line of metrics; phase; trouble;
-    other."""
+    """Of a line of metrics a key of STEPS_OF_LINES; else phase, trouble or other."""
     number: int = -1
     """In a step line the number of optimizer steps before this one; in other lines of metrics the rollout."""
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """Metrics by slime's names: `train/loss`, `rollout/raw_reward`."""
+    """By slime's names: `train/loss`, `rollout/raw_reward`."""
     text: str = ""
     """The name of a phase, or the line that tells of trouble."""
 
@@ -175,15 +171,10 @@ def read_line(line: str) -> LogLine:
 
 def log_rows(path: Path) -> Iterator[Row]:
     """Yield the metrics that slime's job printed, in the order of the lines."""
-    for line in _metric_lines(path):
-        yield {**line.metrics, STEPS_OF_LINES[line.kind]: line.number}
-
-
-def _metric_lines(path: Path) -> Iterator[LogLine]:
-    with open(path, encoding="utf-8", errors="replace", newline=None) as file:
+    with open(path, encoding="utf-8", errors="replace") as file:
         for text in file:
             if ": {" in text and (line := read_line(text)).kind in STEPS_OF_LINES and line.metrics:
-                yield line
+                yield {**line.metrics, STEPS_OF_LINES[line.kind]: line.number}
 
 
 # ---------------------------------------------------------------------- by slime's names, then by those of a run folder
@@ -238,8 +229,8 @@ def _is_dataset(key: str) -> bool:
 
 
 def _ours(row: Mapping[str, Any], prefix: str) -> Row:
-    """Return the metrics with a prefix, by our names. A null is one that was not logged with the others: exports fill
-    their tables so. W&B writes what is no finite number as text."""
+    """Return the metrics with a prefix, by our names. Exports fill their tables with nulls. W&B writes what is no
+    finite number as text."""
     return {
         NAMES.get(key, key.removeprefix(prefix)): float(value) if value in _NOT_FINITE else value
         for key, value in row.items()
