@@ -78,14 +78,12 @@ def status(
         with sigterm_as_ctrl_c():
             if isinstance(config, LabConfig):
                 for text in log_of(folder) if follow else ():
-                    typer.echo(text, nl=False)
+                    typer.echo(text)
                 lines = lab_status(folder, config)
             else:
-                from sat_slime.cli.slime_run import job_status, watch_job
+                from sat_slime.cli.slime_run import job_status
 
-                if follow:
-                    watch_job(run, console)
-                lines = job_status(run)
+                lines = job_status(run, console if follow else None)
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
     for line in lines:

@@ -28,19 +28,20 @@ from sat_slime.cli.any_run import (
 )
 from sat_slime.cli.terminal import Ending, short, sigterm_as_ctrl_c
 from sat_slime.config import ConfigError, LabConfig, config_errors, config_warnings, dump_config
-from sat_slime.config.disk import checksum_faults
+from sat_slime.config.disk import checksum_faults, in_words
 from sat_slime.config.finding import Finding, fail, ok, settings_findings
 from sat_slime.config.jsonl import number, read_rows, write_atomically
 from sat_slime.config.rules import responses_per_iteration
 from sat_slime.lab import checkpoint
 from sat_slime.lab.checkpoint import Checkpoint
+from sat_slime.launch.job_files import Tail
 from sat_slime.runs.folder import RunFolder, RunFolderError, writable
 from sat_slime.runs.going_back import (
     damaged,
     instead_of,
-    lost_checkpoints,
-    no_such_checkpoint,
+    refuse_lost,
     refuse_other_settings,
+    refuse_unknown,
     settings_before,
 )
 from sat_slime.runs.lock import Holder
@@ -95,56 +96,37 @@ def describe(plan: LabPlan) -> str:
 
 
 def find_checkpoint(folder: Path, config: LabConfig, wanted: int | None) -> Checkpoint | None:
-    """Return the checkpoint that a lab run goes on from, its files held against their checksums; None: from the
-    beginning.
+    """Return the checkpoint that a lab run goes on from with these settings; None: from the beginning.
 
-    Args:
-        config: the settings that the run is to go on with.
-        wanted: the iteration of the checkpoint to go on from, 0 for the beginning; None: the newest checkpoint.
-
-    Raises:
-        ConfigError: files are damaged; the message says what is whole, what going back to it costs, and the command.
+    wanted: its iteration, 0 for the beginning; None: the newest checkpoint. Raises ConfigError where files of it or the
+    initial model do not match their checksums, or it was made with other settings, prompts or another package.
     """
-
     checkpoints = RunFolder(folder).checkpoints
     there = checkpoint.numbered(checkpoints)
-    if wanted and wanted not in there:
-        raise no_such_checkpoint(wanted, checkpoints, list(there))
+    refuse_unknown(wanted, checkpoints, there)
     number = max(there, default=0) if wanted is None else wanted
     if number == 0:
-        if wanted is None and (lost := lost_checkpoints(folder, config, checkpoints)):
-            raise damaged(folder, config, *lost, 0)
+        if wanted is None:
+            refuse_lost(folder, config, checkpoints)
         return None
     try:
         saved = checkpoint.verified(there[number])
     except checkpoint.DamagedCheckpoint as damage:
         whole = checkpoint.first_whole(there[n] for n in instead_of(number, there) if n != number)
         raise damaged(folder, config, str(damage), number, whole.state.iteration if whole else 0) from None
-    _check_made_with(config, saved, wanted)
-    _check_initial(folder / "initial")
-    return saved
-
-
-def _check_made_with(config: LabConfig, saved: Checkpoint, wanted: int | None) -> None:
-    """Hold the settings, this package and the prompts against those that a checkpoint was made with. Raises
-    ConfigError."""
-    state = saved.state
+    state, initial = saved.state, folder / "initial"
     refuse_other_settings(saved.path, state.settings, state.version, config, wanted, state.iteration)
     if state.prompts and state.prompts != checkpoint.made_with(config, state.iteration)["prompts"]:
         raise ConfigError(
             f"{saved.path}: the task now makes other prompts than when this was saved: put NumPy's version "
             "back, or start another run with --name X"
         )
-
-
-def _check_initial(initial: Path) -> None:
-    """Raise ConfigError unless the initial model is what the run copied as it began."""
     if faults := checksum_faults(initial):
-        damage = checkpoint.DamagedCheckpoint(initial, faults)
         raise ConfigError(
-            f"{damage}; it is the reference model that this run started with: put the old one back, or start "
-            "another run (--name X)"
+            f"{initial} is damaged: {in_words(faults)}; it is the reference model that this run started with: put the "
+            "old one back, or start another run (--name X)"
         )
+    return saved
 
 
 # --------------------------------------------------------------------------------------------------------------- checks
@@ -295,17 +277,12 @@ AT_ONCE_S = 2.5
 
 def log_of(folder: RunFolder) -> Iterator[str]:
     """Yield what is in the log of a run, and what comes until the run ends."""
-    while folder.lock.is_held() and not folder.log.exists():
-        time.sleep(LOOK_S)
-    if not folder.log.exists():
-        return
-    goes_on = True
-    with folder.log.open(encoding="utf-8", errors="replace") as log:
-        while goes_on:
-            goes_on = folder.lock.is_held()
-            yield from log
-            if goes_on:
-                time.sleep(LOOK_S)
+    log, goes_on = Tail(folder.log), True
+    while goes_on:
+        goes_on = folder.lock.is_held()
+        yield from log.lines()
+        if goes_on:
+            time.sleep(LOOK_S)
 
 
 def lab_status(folder: RunFolder, config: LabConfig) -> list[str]:

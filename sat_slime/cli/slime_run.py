@@ -84,17 +84,15 @@ def _check_resume(config: SlimeConfig, path: Path, resume_from: int | None) -> N
     if resume_from == 0:
         return
     checkpoints = checkpoint_folder(config, path)
-    there = list(saved.numbered(checkpoints))
-    if resume_from and resume_from not in there:
-        raise going_back.no_such_checkpoint(resume_from, checkpoints, there)
+    there = saved.numbered(checkpoints)
+    going_back.refuse_unknown(resume_from, checkpoints, there)
     fault = saved.fault(checkpoints, resume_from) if resume_from else saved.fault_of_newest(checkpoints)
     if fault:
         iteration = resume_from or done or max(there, default=0)
-        raise going_back.damaged(
-            path, config, fault, iteration, saved.first_whole(checkpoints, going_back.instead_of(iteration, there))
-        )
-    if resume_from is None and not done and (lost := going_back.lost_checkpoints(path, config, checkpoints)):
-        raise going_back.damaged(path, config, *lost, 0)
+        whole = saved.first_whole(checkpoints, going_back.instead_of(iteration, there))
+        raise going_back.damaged(path, config, fault, iteration, whole)
+    if resume_from is None and not done:
+        going_back.refuse_lost(path, config, checkpoints)
 
 
 def saved_iterations(config: SlimeConfig, folder: Path) -> int:
@@ -103,24 +101,28 @@ def saved_iterations(config: SlimeConfig, folder: Path) -> int:
     return int(newest) + 1 if newest and newest.isdigit() else 0
 
 
-def measured_in(folder: Path, config: SlimeConfig) -> tuple[Measured | None, int]:
-    """Return what a run has measured so far, and the iterations that it has trained."""
-    steps = read_rows(RunFolder(folder).metrics)
-    trained = int(number(steps[-1], "step", 0)) // config.pipeline.optimizer_steps_per_rollout if steps else 0
-    return measured(config, steps, read_rows(RunFolder(folder).times)), trained
+def trained_iterations(config: SlimeConfig, folder: RunFolder) -> int:
+    """Return the iterations whose rows are there in full."""
+    return int(number(last_row(folder.metrics), "step", 0)) // config.pipeline.optimizer_steps_per_rollout
+
+
+def measured_in(folder: RunFolder, config: SlimeConfig) -> Measured | None:
+    """Return what a run has measured so far."""
+    return measured(config, read_rows(folder.metrics), read_rows(folder.times))
 
 
 # ----------------------------------------------------------------------------------------------------- what is printed
 
 
-def time_lines(config: SlimeConfig, folder: Path | None, resume_from: int | None = None) -> list[str]:
-    """Return how long the run takes and what it costs. folder: that of a run which has begun: what it has measured
-    counts, and what is left is from its newest checkpoint on, or from that of iteration resume_from."""
-    if folder is None:
+def time_lines(plan: SlimePlan) -> list[str]:
+    """Return how long the run takes and what it costs. Where it goes on what it has measured counts, and what is left
+    is from its checkpoint on."""
+    config, folder = plan.config, RunFolder(plan.folder)
+    if not plan.resume:
         return duration_lines(config)
-    before = load_config(RunFolder(folder).config)  # the settings with which it was measured
-    known = measured_in(folder, before)[0] if isinstance(before, SlimeConfig) else None
-    done = saved_iterations(config, folder) if resume_from is None else resume_from
+    before = load_config(folder.config)  # the settings with which it was measured
+    known = measured_in(folder, before) if isinstance(before, SlimeConfig) else None
+    done = saved_iterations(config, folder.path) if plan.resume_from is None else plan.resume_from
     return duration_lines(config, known, done)
 
 
@@ -142,10 +144,7 @@ def describe(plan: SlimePlan, full: bool) -> str:
         length_line(config),
         f"folder      {plan.folder}{' (resumed)' if plan.resume else ''}",
     ]
-    for heading, lines in (
-        ("memory", memory),
-        ("time", time_lines(config, plan.folder if plan.resume else None, plan.resume_from)),
-    ):
+    for heading, lines in (("memory", memory), ("time", time_lines(plan))):
         summary += [f"{'' if number else heading:10}  {line}" for number, line in enumerate(lines)]
     if not full:
         return "\n".join(summary)
@@ -167,14 +166,11 @@ def show_plan(plan: SlimePlan, option: str | None, skip_checks: bool, full: bool
     """
     findings = [] if skip_checks else list(_check_here(plan, option))
     typer.echo(describe(plan, full))
-    of_machine = [finding for finding in findings if not finding.of_settings]
-    failed = any(finding.mark == "FAIL" for finding in of_machine)
-    if failed and not (Path(plan.config.cluster.slime_dir).expanduser() / machine.SCRIPT).is_file():
-        console = Console(stderr=True)
-        say(console, "slime is not on this machine, which lacks for the run:")
-        for finding in of_machine:
-            if finding.mark != "OK":
-                say(console, f"  {finding.what}: {finding.detail}")
+    lacks = [finding for finding in findings if not finding.of_settings and finding.mark != "OK"]
+    slime = Path(plan.config.cluster.slime_dir).expanduser() / machine.SCRIPT
+    if any(finding.mark == "FAIL" for finding in lacks) and not slime.is_file():
+        told = [f"  {finding.what}: {finding.detail}" for finding in lacks]
+        say(Console(stderr=True), "\n".join(["slime is not on this machine, which lacks for the run:", *told]))
         findings = [finding for finding in findings if finding.of_settings]
     refuse_failures(findings)
 
@@ -198,8 +194,8 @@ def slime_findings(config: SlimeConfig, file: Path, folder: Path | None = None) 
     yield ok("settings", str(file))
     if slime:
         yield from slime.findings()
-    yield from (ok("time", line) for line in time_lines(config, folder))
     plan = replace(plan_slime_run(config, file, folder, resume=False), resume=folder is not None)
+    yield from (ok("time", line) for line in time_lines(plan))
     if address is None:
         yield from _check_here(plan, None)
         return
@@ -215,12 +211,11 @@ def slime_findings(config: SlimeConfig, file: Path, folder: Path | None = None) 
 def _check_here(plan: SlimePlan, option: str | None) -> Iterator[Finding]:
     """Yield the findings of this machine, where the run would be on it. option: the address that the command line
     gives."""
-    config = plan.config
-    address = given_address(option, config.cluster.address)
-    if not is_this_machine(address):
+    address = given_address(option, plan.config.cluster.address)
+    if is_this_machine(address):
+        yield from checks.here(plan.config, plan.folder, plan.resume)
+    else:
         yield finding.warn("cluster", f"{address} is checked when the run is launched, and by sat-slime check")
-        return
-    yield from checks.here(config, plan.folder, plan.resume)
 
 
 # ------------------------------------------------------------------------------------------------------ its job is sent
@@ -276,7 +271,7 @@ def _send(plan: SlimePlan, where: Where, console: Console, overwrite: bool = Fal
     config, sent = plan.config, slime_command(plan.config, plan.folder)
     _check_folder(plan, overwrite)
     if not is_restart:
-        for line in time_lines(config, plan.folder if plan.resume else None, plan.resume_from):
+        for line in time_lines(plan):
             say(console, line)
     server, ray = _cluster(plan, where, console)
     with contextlib.ExitStack() as undo:
@@ -310,15 +305,11 @@ def _check_folder(plan: SlimePlan, overwrite: bool) -> None:
             raise RunFolderError(fault)
     if (record := JobRecord.read(plan.folder)) is None:
         return
-    try:
-        state = JobServer(record.address).state(record.job)
-    except NoAnswer:
-        return  # the jobs of a cluster that is gone are gone with it
-    if state is not None and not state.ended:
-        shown = short(plan.folder)
+    job, shown = _asked(RunFolder(plan.folder), plan.config, record), short(plan.folder)
+    if job.goes_on and job.state:
         raise RunFolderError(
-            f"{shown}: its job {record.job} is {state.status.lower()}: follow it (sat-slime status {shown} -f), end it "
-            f"(sat-slime stop {shown}), or choose another --name"
+            f"{shown}: its job {record.job} is {job.state.status.lower()}: follow it (sat-slime status {shown} -f), "
+            f"end it (sat-slime stop {shown}), or choose another --name"
         )
 
 
@@ -537,8 +528,7 @@ def follow_and_restart(job: Job, where: Where, console: Console) -> Ending:
             ending = follow(job, console)
             if not limit or ending.status != "failed" or not ending.ended:
                 return ending
-            steps = int(number(last_row(job.folder.metrics), "step", 0))
-            deaths.append(max(saved_iterations(config, path), steps // config.pipeline.optimizer_steps_per_rollout))
+            deaths.append(max(saved_iterations(config, path), trained_iterations(config, job.folder)))
             try:
                 if not (why := refusal(began, deaths, ending.exit_code, limit)):
                     job = _send_again(job, ending.error or "", deaths, where, console)
@@ -597,30 +587,36 @@ def find(path: Path) -> Job:
         raise RunFolderError(f"{path} is a lab run: no job of a cluster's")
     if (record := JobRecord.read(path)) is None:
         raise RunFolderError(f"{path}: the run was never sent to a cluster: sat-slime launch {short(path)} --resume")
+    return _asked(folder, config, record)
+
+
+def _asked(folder: RunFolder, config: SlimeConfig, record: JobRecord) -> Job:
+    """Return a job as its cluster tells it now; the jobs of a cluster that is gone are gone with it."""
     try:
         server = JobServer(record.address)
+        return Job(folder, config, record, server, server.state(record.job))
     except NoAnswer:
         return Job(folder, config, record, None)
-    return Job(folder, config, record, server, server.state(record.job))
 
 
-def job_status(path: Path) -> list[str]:
-    """Return what is known of a run, a line each."""
+def job_status(path: Path, console: Console | None = None) -> list[str]:
+    """Return what is known of a run, a line each. console: where the progress of its newest job is shown before, until
+    that ends or Ctrl-C."""
     job = find(path)
+    if console and job.goes_on:
+        _show(job, console, is_again=True)
+        job = find(path)
     folder, config, record = job.folder, job.config, job.record
     noted, saved = _noted(job), saved_iterations(config, folder.path)
+    is_lost = job.server is None and noted.get("status") == "running"
+    state = "lost" if is_lost else noted.get("status")
     if job.goes_on and job.state:
         state = job.state.status.lower()
-    elif job.server is None and noted.get("status") == "running":
-        state = "lost"
-    else:
-        state = str(noted.get("status"))
-    where = f"job {record.job} at {record.address}" + (", which does not answer" if state == "lost" else "")
+    where = f"job {record.job} at {record.address}" + (", which does not answer" if is_lost else "")
     checkpoint = f"after {saved} iterations" if saved else None
     lines = status_lines(config, f"{state} ({where})", noted, last_row(folder.metrics), checkpoint)
-    measured, done = measured_in(folder.path, config)
-    if noted.get("status") != "finished" and measured is not None:
-        left = (config.pipeline.iterations - done) * measured.seconds
+    if noted.get("status") != "finished" and (measured := measured_in(folder, config)):
+        left = (config.pipeline.iterations - trained_iterations(config, folder)) * measured.seconds
         lines.append(f"left        {words(left)}; measured: {measured}")
     if restarts := read_rows(folder.restarts):
         lines.append(f"restarts    after iteration {', '.join(str(row.get('died_at')) for row in restarts)}")
@@ -641,13 +637,6 @@ def _noted(job: Job) -> dict[str, Any]:
     elif job.record.ray is not None and (died := how_it_died(job.record.ray, timeout_s=0)):
         note_end(replace(job, state=JobState("FAILED", None, died)), seen=False)
     return job.folder.state()
-
-
-def watch_job(path: Path, console: Console) -> None:
-    """Show the progress of a run's newest job until it ends or Ctrl-C."""
-    job = find(path)
-    if job.goes_on:
-        _show(job, console, is_again=True)
 
 
 def stop_job(path: Path, console: Console) -> Ending:

@@ -78,15 +78,12 @@ def without_traceback() -> Iterator[None]:
         raise
     except (ValueError, RuntimeError) as error:
         from sat_slime.config import ConfigError
-
-        if isinstance(error, ConfigError):
-            bad_input(*error.errors)
         from sat_slime.launch.ray_jobs import JobError
         from sat_slime.runs.folder import RunFolderError
 
-        if not isinstance(error, (RunFolderError, JobError)):
+        if not isinstance(error, (ConfigError, JobError, RunFolderError)):
             raise
-        bad_input(*([str(error)] if isinstance(error, JobError) else str(error).splitlines()))
+        bad_input(*(error.errors if isinstance(error, ConfigError) else str(error).splitlines()))
     except OSError as error:
         if error.errno == errno.EPIPE:  # of `| head`
             raise

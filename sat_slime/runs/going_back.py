@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -64,17 +64,17 @@ def refuse_other_settings(
         )
 
 
-def lost_checkpoints(folder: Path, config: RunConfig, checkpoints: Path) -> tuple[str, int] | None:
-    """Return (what is wrong, iterations trained) where a run that has no checkpoint must have had one; None where it
-    was ended before its first, or they were set aside."""
+def refuse_lost(folder: Path, config: RunConfig, checkpoints: Path) -> None:
+    """Raise ConfigError where a run that has no checkpoint must have had one, as it was not ended before its first, and
+    they were not set aside."""
     rows = read_rows(RunFolder(folder).metrics)
     steps = config.pipeline.optimizer_steps_per_rollout
     trained = max((int(number(row, "step", 0)) for row in rows), default=0) // steps
     every = config.checkpoint.every_n_iterations
     was_left = checkpoints.is_dir() and (trained < every or not every or any(checkpoints.glob("*.aside")))
-    if not trained or was_left:
-        return None
-    return f"{checkpoints} holds no checkpoint, and {trained} iterations were trained: is its disk mounted?", trained
+    if trained and not was_left:
+        what = f"{checkpoints} holds no checkpoint, and {trained} iterations were trained: is its disk mounted?"
+        raise damaged(folder, config, what, trained, 0)
 
 
 def damaged(folder: Path, config: RunConfig, what: str, iteration: int, whole: int) -> ConfigError:
@@ -107,6 +107,8 @@ def instead_of(damaged: int, there: Iterable[int]) -> list[int]:
     return sorted(there, key=lambda number: (number > damaged, -number))
 
 
-def no_such_checkpoint(wanted: int, checkpoints: Path, there: list[int]) -> ConfigError:
-    known = ", ".join(map(str, there)) or "none"
-    return ConfigError(f"--resume-from {wanted}: {checkpoints} has no checkpoint of that iteration, but: {known}")
+def refuse_unknown(wanted: int | None, checkpoints: Path, there: Collection[int]) -> None:
+    """Raise ConfigError where the checkpoint to go on from is none of those that are there."""
+    if wanted and wanted not in there:
+        known = ", ".join(map(str, there)) or "none"
+        raise ConfigError(f"--resume-from {wanted}: {checkpoints} has no checkpoint of that iteration, but: {known}")
