@@ -65,14 +65,8 @@ def length_line(config: RunConfig) -> str:
 def status_lines(
     config: RunConfig, state: str, noted: Mapping[str, Any], newest: Mapping[str, Any], checkpoint: str | None
 ) -> list[str]:
-    """Return the first lines of a run's status.
-
-    Args:
-        state: the run's state, in words.
-        noted: state.json of the run.
-        newest: metrics of its newest optimizer step; empty before the first.
-        checkpoint: its newest checkpoint, in words.
-    """
+    """Return the first lines of a run's status. state, checkpoint: in words. noted: state.json of the run. newest: the
+    metrics of its newest optimizer step; empty before the first."""
     ended = noted.get("ended") if noted.get("status") not in ("running", "killed") else None
     steps = optimizer_steps(config)
     progress = [f"step {newest.get('step')} of {steps}" if newest else f"no optimizer step of {steps} yet"]
@@ -89,8 +83,8 @@ def status_lines(
 
 
 def report_line(folder: Path) -> str:
-    """Write a run's report and return whether it collapsed, what looked unhealthy and where the page is, a line each,
-    or why there is none: that may not hide how the run ended, nor end it otherwise."""
+    """Write a run's report and return whether it collapsed, what looked unhealthy and where the page is, a line each;
+    or why there is none, which may not hide how the run ended, nor end it otherwise."""
     try:
         from sat_slime.report.run import health, verdict, write_report  # which imports all that draws
         from sat_slime.runs.reading import load_run

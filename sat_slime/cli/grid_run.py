@@ -81,17 +81,10 @@ def plan_grid(
     overrides: Sequence[str] = (),
     options: Sequence[str] = (),
 ) -> GridPlan:
-    """Return the grid that the command line asks for, checked cell by cell.
+    """Return the grid that the command line asks for, checked cell by cell. Raises ConfigError or RunFolderError.
 
-    Args:
-        file: a YAML file; or, to go on with a grid, its folder or the grid.yaml in it.
-        name: the folder's, other than the file's.
-        only, seeds: as of `select_cells`.
-        overrides: settings of all runs, as KEY=VALUE.
-        options: of GridPlan.
-
-    Raises:
-        ConfigError, RunFolderError: it is no grid, or one that cannot run so.
+    file: a YAML file; or, to go on with a grid, its folder or the grid.yaml in it. name: the folder's, other than the
+    file's. only, seeds: as of `select_cells`. overrides: settings of all runs, as KEY=VALUE. options: of GridPlan.
     """
     folder = GridFolder(file if file.is_dir() else file.parent)
     if file.is_dir() and RunFolder(file).is_run():

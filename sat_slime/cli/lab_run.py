@@ -35,15 +35,8 @@ from sat_slime.config.rules import responses_per_iteration
 from sat_slime.lab import checkpoint
 from sat_slime.lab.checkpoint import Checkpoint
 from sat_slime.launch.job_files import Tail
+from sat_slime.runs import going_back
 from sat_slime.runs.folder import RunFolder, RunFolderError, writable
-from sat_slime.runs.going_back import (
-    damaged,
-    instead_of,
-    refuse_lost,
-    refuse_other_settings,
-    refuse_unknown,
-    settings_before,
-)
 from sat_slime.runs.lock import Holder
 from sat_slime.runs.log import RunLog
 from sat_slime.runs.saved import set_aside
@@ -66,7 +59,7 @@ def plan_lab_run(config: LabConfig, file: Path, folder: Path | None, resume: boo
 
 def _check_resume(config: LabConfig, path: Path, resume_from: int | None) -> None:
     """Raise ConfigError or RunFolderError unless the run in `path` can go on with these settings."""
-    before, after = settings_before(config, path).pipeline.iterations, config.pipeline.iterations
+    before, after = going_back.settings_before(config, path).pipeline.iterations, config.pipeline.iterations
     finished = RunFolder(path).state().get("status") == "finished" and resume_from in (None, after)
     if after < before or (finished and after == before):
         state = f"is finished after {before} iterations" if finished else f"was planned for {before} iterations"
@@ -103,19 +96,19 @@ def find_checkpoint(folder: Path, config: LabConfig, wanted: int | None) -> Chec
     """
     checkpoints = RunFolder(folder).checkpoints
     there = checkpoint.numbered(checkpoints)
-    refuse_unknown(wanted, checkpoints, there)
+    going_back.refuse_unknown(wanted, checkpoints, there)
     number = max(there, default=0) if wanted is None else wanted
     if number == 0:
         if wanted is None:
-            refuse_lost(folder, config, checkpoints)
+            going_back.refuse_lost(folder, config, checkpoints)
         return None
     try:
         saved = checkpoint.verified(there[number])
     except checkpoint.DamagedCheckpoint as damage:
-        whole = checkpoint.first_whole(there[n] for n in instead_of(number, there) if n != number)
-        raise damaged(folder, config, str(damage), number, whole.state.iteration if whole else 0) from None
+        whole = checkpoint.first_whole(there[n] for n in going_back.instead_of(number, there) if n != number)
+        raise going_back.damaged(folder, config, str(damage), number, whole.state.iteration if whole else 0) from None
     state, initial = saved.state, folder / "initial"
-    refuse_other_settings(saved.path, state.settings, state.version, config, wanted, state.iteration)
+    going_back.refuse_other_settings(saved.path, state.settings, state.version, config, wanted, state.iteration)
     if state.prompts and state.prompts != checkpoint.made_with(config, state.iteration)["prompts"]:
         raise ConfigError(
             f"{saved.path}: the task now makes other prompts than when this was saved: put NumPy's version "

@@ -14,18 +14,7 @@ from rich.console import Console
 
 from sat_slime.cli.any_run import method_and_order
 from sat_slime.cli.slime_run import Where, launch_job, plan_slime_run, stop_job
-from sat_slime.cli.terminal import (
-    COLOURS,
-    FAILED,
-    INTERRUPTED,
-    OK,
-    LastingConsole,
-    complain,
-    refuse_failures,
-    say,
-    sigterm_as_ctrl_c,
-    undisturbed,
-)
+from sat_slime.cli.terminal import COLOURS, Ending, refuse_failures, say, sigterm_as_ctrl_c, undisturbed
 from sat_slime.config import ConfigError, SlimeConfig, load_config
 from sat_slime.launch.checks import settings_errors
 from sat_slime.launch.command import run_folder
@@ -41,14 +30,13 @@ from sat_slime.runs.folder import RunFolder, RunFolderError
 
 
 def rehearse_run(
-    file: Path, settings: Mapping[str, Any], overrides: Sequence[str], *, overwrite: bool, dry_run: bool
-) -> int:
-    """Rehearse a run, and return the exit code. Raises ConfigError, RunFolderError or JobError before anything starts.
+    file: Path, settings: Mapping[str, Any], overrides: Sequence[str], overwrite: bool, dry_run: bool, console: Console
+) -> Ending:
+    """Rehearse a run. Raises ConfigError, RunFolderError or JobError before anything starts.
 
     settings: dotted key to value, of the options that stand for a setting. dry_run: end where slime would be started.
     """
-    console, begun = LastingConsole(soft_wrap=True, highlight=False), time.monotonic()
-    config = load_config(file, overrides, settings)
+    begun, config = time.monotonic(), load_config(file, overrides, settings)
     if not isinstance(config, SlimeConfig):
         raise ConfigError(f"{file} is a lab run, which runs on a CPU: sat-slime launch {file}")
     kept = Path("rehearsals") / config.name
@@ -64,8 +52,6 @@ def rehearse_run(
             RunFolder(kept).check_new(overwrite)
     except RunFolderError as error:
         ours = RunFolder(kept).is_run()
-        if ours and overwrite:
-            raise
         why = "there already: --overwrite deletes an earlier rehearsal," if ours else "no run's, and is not deleted:"
         raise RunFolderError(f"{kept} is {why} --set name=NAME makes another") from error
     with sigterm_as_ctrl_c(), contextlib.ExitStack() as cleaning:
@@ -78,14 +64,13 @@ def rehearse_run(
             elif not dry_run:
                 rehearsal.run(overwrite)
         except KeyboardInterrupt:
-            complain("interrupted: everything that was started has ended")
-            return INTERRUPTED
+            return Ending("interrupted", "interrupted: everything that was started has ended", "")
+    lines: list[str] = []
     if not dry_run:
-        marks, minutes = rehearsal.marks, (time.monotonic() - begun) / 60
-        say(console, f"{marks['OK']} checks held, {marks[FAIL]} did not; {minutes:.1f} minutes")
-        for line in (*duration_lines(config), LEFT, f"kept in {kept}: settings, rows and log"):
-            say(console, line)
-    return FAILED if rehearsal.failed else OK
+        held = f"{rehearsal.marks['OK']} checks held, {rehearsal.marks[FAIL]} did not"
+        lines = [f"{held}; {(time.monotonic() - begun) / 60:.1f} minutes", *duration_lines(config), LEFT]
+        lines.append(f"kept in {kept}: settings, rows and log")
+    return Ending("failed" if rehearsal.failed else "finished", None, "\n".join(lines))
 
 
 class Rehearsal:

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from sat_slime.cli.terminal import SLIME, LastingConsole, OverridesAsInLaunch, bad_input, finish, say, short, warn
+from sat_slime.cli.terminal import LastingConsole, OverridesAsInLaunch, bad_input, finish, say, short, warn
 
 if TYPE_CHECKING:
     from sat_slime.config.loader import RunConfig
 
 
-of_slime = partial(Option, rich_help_panel=SLIME)
+of_slime = partial(Option, rich_help_panel="Runs of slime")
+"""An option that a lab run has not."""
 PLUGIN_MEANING = "SAT, or what --method names, in a launch script of slime: one file and one flag"
 
 
@@ -141,11 +142,11 @@ def launch(
 
         sat-slime launch configs/paper/qwen3-30b-a3b.yaml --method sat-gspo-r3 --lag 8 --detach
     """
-    asked = {"method": method, "method.sat": sat, "method.r3": r3, "method.tis": tis, "pipeline.lag": lag, "name": name}
-    settings: dict[str, Any] = {key: value for key, value in asked.items() if value is not None}
     from sat_slime.cli.any_run import settings_warnings
     from sat_slime.config import LabConfig
 
+    asked = {"method": method, "method.sat": sat, "method.r3": r3, "method.tis": tis, "pipeline.lag": lag, "name": name}
+    settings: dict[str, Any] = {key: value for key, value in asked.items() if value is not None}
     console = LastingConsole()
     resume = resume or resume_from is not None
     if resume and overwrite:
@@ -165,15 +166,13 @@ def launch(
             say(console, lab_run.describe(lab_plan))
             return
         finish(lab_run.launch_lab_run(lab_plan, overwrite=overwrite, console=console), console)
-    from sat_slime.cli.slime_run import plan_slime_run, show_plan
+    from sat_slime.cli.slime_run import Where, launch_job, plan_slime_run, show_plan
 
     plan = plan_slime_run(config, file, folder, resume, dry_run and not skip_checks, resume_from)
     warn(*settings_warnings(config))
     if dry_run:
         show_plan(plan, address, skip_checks, full)
         return
-    from sat_slime.cli.slime_run import Where, launch_job
-
     finish(launch_job(plan, Where(address, start_ray, detach, skip_checks), overwrite, console), console)
 
 
@@ -181,13 +180,7 @@ def _named_run(
     file: Path, overrides: Sequence[str], settings: Mapping[str, Any], resume: bool
 ) -> tuple[RunConfig, Path, Path | None]:
     """Return the settings of the run that the command line asks for, its file, and the folder of one that has begun.
-    Raises ConfigError or RunFolderError.
-
-    Args:
-        file: a YAML file, or the folder of a run.
-        overrides: the texts of `--set`.
-        settings: dotted key to value, of the options that stand for a setting.
-    """
+    Raises ConfigError or RunFolderError. settings: dotted key to value, of the options that stand for a setting."""
     from sat_slime.config import load_config
     from sat_slime.runs.folder import RunFolder, RunFolderError
     from sat_slime.runs.grid import GridFolder
@@ -283,4 +276,5 @@ def rehearse(
     from sat_slime.cli.rehearsing import rehearse_run
 
     settings = {key: value for key, value in (("method", method), ("pipeline.lag", lag)) if value is not None}
-    raise typer.Exit(rehearse_run(file, settings, overrides or (), overwrite=overwrite, dry_run=dry_run))
+    console = LastingConsole(soft_wrap=True, highlight=False)
+    finish(rehearse_run(file, settings, overrides or (), overwrite, dry_run, console), console)

@@ -51,8 +51,7 @@ def plan_slime_run(
 ) -> SlimePlan:
     """Return the run that the command line asks for, its settings checked. Raises ConfigError or RunFolderError.
 
-    folder: the folder of an existing run, wherever it was moved to; None: output_dir/name.
-    resume_from: the iteration of the checkpoint to go on from, instead of the newest.
+    folder: the folder of an existing run, wherever it was moved to; None: output_dir/name. resume_from: as of Plan.
     """
     folder = run_folder(config) if folder is None else folder.absolute()
     # The folder keeps its absolute place, for terminals in other working directories.
@@ -158,12 +157,8 @@ def describe(plan: SlimePlan, full: bool) -> str:
 
 
 def show_plan(plan: SlimePlan, option: str | None, skip_checks: bool, full: bool) -> None:
-    """Print the plan, and what this machine lacks for it. option: the address that the command line gives. full: also
-    what would be sent.
-
-    Raises:
-        ConfigError: a check failed; of a machine without slime only those of the settings count.
-    """
+    """Print the plan, and what this machine lacks for it. option: the address that the command line gives. full: as of
+    `describe`. Raises ConfigError where a check failed; of a machine without slime only those of the settings count."""
     findings = [] if skip_checks else list(_check_here(plan, option))
     typer.echo(describe(plan, full))
     lacks = [finding for finding in findings if not finding.of_settings and finding.mark != "OK"]
@@ -180,10 +175,7 @@ def show_plan(plan: SlimePlan, option: str | None, skip_checks: bool, full: bool
 
 def slime_findings(config: SlimeConfig, file: Path, folder: Path | None = None) -> Iterator[Finding]:
     """Yield every check of a run of slime: its settings, its time, then the cluster where one is named, else this
-    machine.
-
-    folder: that of a run which has begun.
-    """
+    machine. folder: that of a run which has begun."""
     address = given_address(None, config.cluster.address)
     # Where there is a cluster, its head node asks slime.
     slime = ask_slime(config, run_folder(config)) if address is None else None
@@ -376,10 +368,8 @@ def how_to_go_on(folder: Path) -> str:
 
 def _show(job: Job, console: Console, is_again: bool = False) -> JobState | None:
     """Show a job's progress until it ends, by what it writes into the run's folder, which all nodes see: rows, and in
-    its log what it is at and what troubles it. Returns its state then, None where its cluster does not know it.
-
-    is_again: its newest step is told first. Raises JobError where its cluster does not answer any more.
-    """
+    its log what it is at and what troubles it. Returns its state then, None where its cluster does not know it. Raises
+    JobError where that does not answer any more. is_again: its newest step is told first."""
     assert job.server is not None
     folder, steps = job.folder, job.config.pipeline.optimizer_steps_per_rollout
     newest = last_row(folder.metrics)
@@ -484,10 +474,7 @@ def _failure(folder: RunFolder, record: JobRecord, state: JobState) -> str:
 
 
 def _end_ray(ray: LocalRay, console: Console, logs_to: Path | None = None) -> None:
-    """End a Ray that was started for a run. Where it does not end, a warning says so, and nothing else is hidden.
-
-    logs_to: a folder that gets its logs.
-    """
+    """End a Ray that was started for a run. Where it does not end, a warning says so, and nothing else is hidden."""
     try:
         with undisturbed():
             stop_ray(ray, logs_to=logs_to)

@@ -30,8 +30,6 @@ OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 """Exit codes."""
 COLOURS = {"OK": "green", "NOTE": "cyan", "WARN": "yellow", "FAIL": "bold red"}
 """Of the marks of findings and checks."""
-SLIME = "Runs of slime"
-"""Heading of the options that a lab run has not."""
 LONG = 30
 """Characters beyond which a table may break a cell."""
 
@@ -42,7 +40,7 @@ OverridesAsInLaunch = Annotated[
 
 @dataclass(frozen=True)
 class Ending:
-    """The end of a run or a grid."""
+    """The end of a run, a grid or a rehearsal."""
 
     status: str
     """finished, interrupted or failed; of a run that goes on as a job, detached."""
@@ -146,7 +144,8 @@ def finish(ending: Ending, console: Console) -> NoReturn:
     """Tell how a run or a grid ended, and end the command with its exit code."""
     if ending.error:
         complain(ending.error)
-    say(console, ending.text)
+    if ending.text:
+        say(console, ending.text)
     codes = {"finished": OK, "detached": OK, "interrupted": INTERRUPTED}
     raise typer.Exit(codes.get(ending.status, FAILED))
 

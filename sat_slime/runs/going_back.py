@@ -22,12 +22,8 @@ Config = TypeVar("Config", bound=RunConfig)
 
 
 def settings_before(config: Config, path: Path) -> Config:
-    """Return the settings that the run in `path` has, which is to go on with `config`.
-
-    Raises:
-        RunFolderError: there is no such run.
-        ConfigError: it is one of another runtime, or settings differ that a run keeps.
-    """
+    """Return the settings that the run in `path` has, which is to go on with `config`. Raises RunFolderError where
+    there is none, ConfigError where it is one of another runtime, or settings differ that a run keeps."""
     if not path.exists():
         raise RunFolderError(f"there is no run {path} to resume: start it without --resume or --resume-from")
     saved = load_config(RunFolder.open(path).config)
@@ -47,10 +43,8 @@ def refuse_other_settings(
     """Raise ConfigError where a run would go on with other settings than were noted, or with another version of this
     package, which a checkpoint that is named with --resume-from may.
 
-    Args:
-        where: what was made with them, for the message.
-        noted: the settings as config.section.kept_settings gives them; empty where nothing was noted.
-        newest: iterations in the checkpoint to go on from.
+    where: what was made with them, for the message. noted: as config.section.kept_settings gives them; empty where
+    nothing was noted. newest: iterations in the checkpoint to go on from.
     """
     if changed := changed_since(noted, config):
         raise ConfigError(
@@ -80,11 +74,8 @@ def refuse_lost(folder: Path, config: RunConfig, checkpoints: Path) -> None:
 def damaged(folder: Path, config: RunConfig, what: str, iteration: int, whole: int) -> ConfigError:
     """Return the error of a run whose checkpoint is damaged: what going back to a whole one costs, and how it is done.
 
-    Args:
-        config: the settings that the command line asks for.
-        what: the damage, in a line.
-        iteration: that of the damaged checkpoint.
-        whole: that of the whole checkpoint to take instead; 0: there is none, and the run begins again.
+    config: as the command line asks for. what: the damage, in a line. iteration: that of the damaged checkpoint.
+    whole: that of the whole one to take instead; 0: there is none, and the run begins again.
     """
     steps = config.pipeline.optimizer_steps_per_rollout
     rows = read_rows(RunFolder(folder).metrics)

@@ -58,13 +58,8 @@ def select_cells(grid: GridConfig, cells: Sequence[Cell], only: Sequence[str], s
 
 
 def cell_config(grid: GridConfig, file: Path, run: RunConfig, cell: Cell, runs: Path) -> RunConfig:
-    """Return the run of a cell. Raises ConfigError.
-
-    Args:
-        file: the grid's file, for messages.
-        run: the run that all cells are variants of.
-        runs: the folder in which the cells' run folders will stand.
-    """
+    """Return the run of a cell. Raises ConfigError. file: the grid's, for messages. run: what all cells are variants
+    of. runs: the folder in which the cells' run folders will stand."""
     layers: list[tuple[str, Mapping[str, Any]]] = [
         (f"{file}: methods, lags and seeds", {"method": cell.method, "pipeline.lag": cell.lag}),
         (f"{file}: seed_keys", dict.fromkeys(grid.seed_keys, cell.seed)),
@@ -142,7 +137,7 @@ class GridFolder:
         status = self.run_folder(cell).state().get("status")
         if status is None:
             return "failed" if self.error(cell) else "planned"
-        known = {name: name for name in ("finished", "running", "failed")} | {"restarting": "running"}
+        known = {"finished": "finished", "running": "running", "restarting": "running", "failed": "failed"}
         return known.get(str(status), "interrupted")
 
     def error(self, cell: Cell) -> str | None:
@@ -150,9 +145,8 @@ class GridFolder:
         what its run has noted."""
         printed = self.output(cell).read_text(encoding="utf-8", errors="replace") if self.output(cell).exists() else ""
         lines = printed.rpartition(f"\n{self.START}")[2].splitlines()
-        errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
-        errors = [error for error in errors if error != "interrupted"]
-        return errors[-1] if errors else self.run_folder(cell).state().get("error")
+        errors = [line for line in lines if line.startswith("error: ") and line != "error: interrupted"]
+        return errors[-1].removeprefix("error: ") if errors else self.run_folder(cell).state().get("error")
 
     def minutes(self, cell: Cell) -> float:
         """Return the minutes that all starts of a cell took together; NaN while it goes on."""

@@ -39,12 +39,8 @@ class RunView:
         first_step: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """
-        Args:
-            total_steps: optimizer steps of the whole run.
-            first_step: steps made before this start.
-            clock: tells seconds, from which the run's speed is computed.
-        """
+        """total_steps: optimizer steps of the whole run. first_step: those made before this start. clock: tells
+        seconds, from which the run's speed is computed."""
         self._console = console or Console()
         self._title, self._total, self._clock, self._lock = title, total_steps, clock, threading.RLock()
         self._steps, self._phase, self._left = first_step, "", ""

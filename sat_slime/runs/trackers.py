@@ -48,10 +48,7 @@ _NOT_FINITE = ("NaN", "Infinity", "-Infinity")
 def read_tracked(paths: Sequence[Path]) -> RunData:
     """Return one run by our names, from files and folders of its trackers, whose rows are put together by their steps.
     A metrics.jsonl of ours, or its folder, given alone, is taken as it is, with eval.jsonl and config.yaml beside it.
-
-    Raises:
-        RunFolderError: a path is not there or of another kind, or nothing in it is a metric of slime.
-    """
+    Raises RunFolderError where a path is not there or of another kind, or nothing in it is a metric of slime."""
     if len(paths) == 1 and RunFolder(paths[0]).is_readable():
         paths = [RunFolder(paths[0]).metrics]
     if len(paths) == 1 and paths[0].suffix == ".jsonl" and paths[0].is_file():
