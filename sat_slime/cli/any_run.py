@@ -95,13 +95,8 @@ def report_line(folder: Path) -> str:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # a panic of vl_convert's is no Exception
-        return no_report(error, folder)
-
-
-def no_report(error: BaseException, folder: Path) -> str:
-    """Return the line of a run whose report cannot be written."""
-    reason = message_of(error).splitlines()[0]
-    return f"no report: {reason}; when that is fixed: sat-slime report {short(folder)}"
+        reason = message_of(error).splitlines()[0]
+        return f"no report: {reason}; when that is fixed: sat-slime report {short(folder)}"
 
 
 def message_of(error: BaseException) -> str:

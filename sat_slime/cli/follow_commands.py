@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -65,12 +66,11 @@ def status(
         _show_grid(GridFolder(run), follow, tables)
         return
     if run.is_dir() and not RunFolder(run).is_run():
-        if not (rows := list(_below(run, DEPTH))):
-            typer.echo(
-                "no run and no grid is here; start one: sat-slime init quickstart, sat-slime launch quickstart.yaml"
-            )
-        else:
+        if rows := list(_below(run, DEPTH)):
             tables.print(_table(rows))
+        else:
+            start = "sat-slime init quickstart, sat-slime launch quickstart.yaml"
+            typer.echo(f"no run and no grid is here; start one: {start}")
         return
     folder = RunFolder.open(run)
     config = load_config(folder.config)
@@ -86,8 +86,7 @@ def status(
                 lines = job_status(run, console if follow else None)
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
-    for line in lines:
-        typer.echo(line)
+    typer.echo("\n".join(lines))
 
 
 def _show_grid(folder: GridFolder, follow: bool, console: Console) -> None:
@@ -96,11 +95,9 @@ def _show_grid(folder: GridFolder, follow: bool, console: Console) -> None:
     from sat_slime.config import ConfigError
     from sat_slime.runs.folder import RunFolder
 
-    plan: GridPlan | None
-    try:
+    plan: GridPlan | None = None
+    with suppress(ConfigError):  # its base has changed, or is one that a command which reads does not import
         plan = plan_grid(folder.config)
-    except ConfigError:  # its base has changed, or is one that a command which reads does not import
-        plan = None
 
     def shown() -> RenderableType:
         resume = f"sat-slime grid {short(folder.path)}"
@@ -166,11 +163,10 @@ def _below(folder: Path, depth: int) -> Iterator[tuple[str, Path, list[str]]]:
 
 
 def _folders(folder: Path) -> list[Path]:
-    try:
-        children = [child for child in folder.iterdir() if child.is_dir() and not child.is_symlink()]
-    except OSError:  # gone meanwhile, or not ours to read
-        return []
-    return sorted(child for child in children if not child.name.startswith("."))
+    with suppress(OSError):  # gone meanwhile, or not ours to read
+        children = (child for child in folder.iterdir() if child.is_dir() and not child.is_symlink())
+        return sorted(child for child in children if not child.name.startswith("."))
+    return []
 
 
 def stop(
@@ -194,12 +190,8 @@ def stop(
     from sat_slime.runs.reading import is_lab
 
     console = Console()
-    if GridFolder(run).is_grid():
-        ending = stop_run(run, GridFolder(run).lock.holder(), now, console)
-    elif is_lab(folder := RunFolder.open(run)):
-        ending = stop_run(run, folder.lock.holder(), now, console)
-    else:
-        from sat_slime.cli.slime_run import stop_job
+    if GridFolder(run).is_grid() or is_lab(RunFolder.open(run)):
+        finish(stop_run(run, now, console), console)
+    from sat_slime.cli.slime_run import stop_job
 
-        ending = stop_job(run, console)
-    finish(ending, console)
+    finish(stop_job(run, console), console)

@@ -15,17 +15,7 @@ from pathlib import Path
 from rich.console import Console
 
 import sat_slime.lab as runtime
-from sat_slime.cli.any_run import (
-    Plan,
-    length_line,
-    message_of,
-    method_and_order,
-    no_report,
-    optimizer_steps,
-    report_line,
-    status_lines,
-    title,
-)
+from sat_slime.cli import any_run
 from sat_slime.cli.terminal import Ending, short, sigterm_as_ctrl_c
 from sat_slime.config import ConfigError, LabConfig, config_errors, config_warnings, dump_config
 from sat_slime.config.disk import checksum_faults, in_words
@@ -37,11 +27,10 @@ from sat_slime.lab.checkpoint import Checkpoint
 from sat_slime.launch.job_files import Tail
 from sat_slime.runs import going_back
 from sat_slime.runs.folder import RunFolder, RunFolderError, writable
-from sat_slime.runs.lock import Holder
 from sat_slime.runs.log import RunLog
 from sat_slime.runs.saved import set_aside
 
-LabPlan = Plan[LabConfig]
+LabPlan = any_run.Plan[LabConfig]
 
 
 def plan_lab_run(config: LabConfig, file: Path, folder: Path | None, resume: bool, resume_from: int | None) -> LabPlan:
@@ -53,17 +42,12 @@ def plan_lab_run(config: LabConfig, file: Path, folder: Path | None, resume: boo
         raise ConfigError(*(f"{file}: {error}" for error in errors))
     folder = folder or Path(config.output_dir).expanduser() / config.name
     if resume:
-        _check_resume(config, folder, resume_from)
+        before, after = going_back.settings_before(config, folder).pipeline.iterations, config.pipeline.iterations
+        finished = RunFolder(folder).state().get("status") == "finished" and resume_from in (None, after)
+        if after < before or (finished and after == before):
+            state = f"{'is finished after' if finished else 'was planned for'} {before} iterations"
+            raise ConfigError(f"{folder}: the run {state}; to go on, name more: --set pipeline.iterations={before * 2}")
     return LabPlan(config, folder, resume, resume_from)
-
-
-def _check_resume(config: LabConfig, path: Path, resume_from: int | None) -> None:
-    """Raise ConfigError or RunFolderError unless the run in `path` can go on with these settings."""
-    before, after = going_back.settings_before(config, path).pipeline.iterations, config.pipeline.iterations
-    finished = RunFolder(path).state().get("status") == "finished" and resume_from in (None, after)
-    if after < before or (finished and after == before):
-        state = f"is finished after {before} iterations" if finished else f"was planned for {before} iterations"
-        raise ConfigError(f"{path}: the run {state}; to go on, name more: --set pipeline.iterations={before * 2}")
 
 
 def describe(plan: LabPlan) -> str:
@@ -72,12 +56,12 @@ def describe(plan: LabPlan) -> str:
     responses = responses_per_iteration(config)
     longest = config.task.prompt_tokens + rollout.max_response_tokens
     lines = [
-        f"method      {method_and_order(config)}",
+        f"method      {any_run.method_and_order(config)}",
         f"trainer     {train.dtype}",
         f"engine      {rollout.dtype}",
         f"batch       {rollout.prompts_per_iteration} prompts x {rollout.samples_per_prompt} samples = {responses} "
         f"responses, at most {responses * longest:,} tokens an iteration",
-        length_line(config),
+        any_run.length_line(config),
         f"folder      {plan.folder}",
     ]
     if plan.resume:
@@ -210,8 +194,8 @@ def _run(
     plan: LabPlan, folder: RunFolder, saved: Checkpoint | None, aside: Sequence[Path], console: Console
 ) -> str | None:
     """Run the loop, with view and log, to its end. Returns its error if it failed."""
-    config, heading = plan.config, title(folder.path.name, plan.config)
-    log = RunLog(folder, heading, optimizer_steps(config), console, saved.state.updates if saved else 0)
+    config, heading = plan.config, any_run.title(folder.path.name, plan.config)
+    log = RunLog(folder, heading, any_run.optimizer_steps(config), console, saved.state.updates if saved else 0)
     with log:
         try:
             for path in aside:
@@ -222,7 +206,7 @@ def _run(
         except Exception as error:
             with contextlib.suppress(OSError):  # a full disk may be why it failed; its own error is the one to tell
                 log.message(traceback.format_exc(), "debug")
-            return message_of(error)
+            return any_run.message_of(error)
 
 
 def _end(folder: RunFolder, status: str, error: str | None, console: Console) -> Ending:
@@ -233,9 +217,10 @@ def _end(folder: RunFolder, status: str, error: str | None, console: Console) ->
     if accuracy := _accuracy(folder):
         lines.append(accuracy)
     try:
-        folder.ended(status, error and error.splitlines()[0])
+        with contextlib.suppress(OSError):  # as above
+            folder.ended(status, error and error.splitlines()[0])
         console.print("writing the report ...", highlight=False)
-        lines.append(report_line(folder.path))
+        lines.append(any_run.report_line(folder.path))
         if status == "finished":
             lines.append(f"beside another run: sat-slime report {shown} RUN --out comparison")
     except KeyboardInterrupt:
@@ -244,8 +229,6 @@ def _end(folder: RunFolder, status: str, error: str | None, console: Console) ->
             with contextlib.suppress(OSError):
                 folder.ended("interrupted")
         status = "interrupted"
-    except Exception as not_noted:
-        lines.append(no_report(not_noted, folder.path))
     if status != "finished":
         lines.append(f"go on with: sat-slime launch {shown} --resume")
     return Ending(status, error, "\n".join(lines))
@@ -283,7 +266,7 @@ def lab_status(folder: RunFolder, config: LabConfig) -> list[str]:
     noted, saved, rows = folder.state(), checkpoint.newest(folder.checkpoints), read_rows(folder.metrics)
     status = noted.get("status")
     state = f"running (process {noted.get('pid')})" if status == "running" else status or "not started"
-    lines = status_lines(config, state, noted, rows[-1] if rows else {}, saved.name if saved else None)
+    lines = any_run.status_lines(config, state, noted, rows[-1] if rows else {}, saved.name if saved else None)
     if noted.get("error"):
         lines.append(f"error       {noted['error']}")
     if status not in ("running", "finished"):
@@ -291,22 +274,22 @@ def lab_status(folder: RunFolder, config: LabConfig) -> list[str]:
     return lines
 
 
-def stop_run(path: Path, holder: Holder | None, at_once: bool, console: Console) -> Ending:
-    """End what works on a folder, as Ctrl-C in its own terminal does, and wait for it.
+def stop_run(path: Path, at_once: bool, console: Console) -> Ending:
+    """End what works on a folder of a run or a grid, as Ctrl-C in its own terminal does, and wait for it.
 
-    holder: the process that has the folder's lock; None: none. at_once: as a second Ctrl-C does. Raises RunFolderError
-    where that process is not one of this machine's, or not this user's: its number may be a stranger's here.
+    at_once: as a second Ctrl-C does. Raises RunFolderError where the process that has the folder's lock is not one of
+    this machine's, or not this user's: its number may be a stranger's here.
     """
-    folder = RunFolder(path)
-    if holder is None:
+    lock = RunFolder(path).lock  # a grid's is of the same name
+    if not (holder := lock.holder()):
         return Ending("finished", None, f"{short(path)}: nothing runs here")
     sent = [signal.SIGTERM] * (2 if at_once else 1)
-    if not holder.signal(sent, AT_ONCE_S if at_once else 0.0) and folder.lock.is_held():
+    if not holder.signal(sent, AT_ONCE_S if at_once else 0.0) and lock.is_held():
         raise RunFolderError(
             f"{short(path)} is in use by {holder}, which cannot be ended from here: stop it where it runs"
         )
     if not at_once:
         console.print("it ends after its iteration and a checkpoint; at once: --now", markup=False, highlight=False)
-    while folder.lock.is_held():
+    while lock.is_held():
         time.sleep(LOOK_S)
     return Ending("finished", None, f"{short(path)}: stopped")

@@ -35,13 +35,13 @@ def check(
         sat-slime check configs/paper/qwen3-30b-a3b.yaml
     """
     console = Console(soft_wrap=True, highlight=False)
-    failed_settings = failed_machine = False
+    code = OK
     for finding in findings_of(file, overrides or []):
         mark = f"[{COLOURS[finding.mark]}]{finding.mark:4}[/]"
         console.print(mark, f"{finding.what:14}", escape(finding.detail), sep="  ")
-        failed_settings |= finding.mark == "FAIL" and finding.of_settings
-        failed_machine |= finding.mark == "FAIL" and not finding.of_settings
-    raise typer.Exit(BAD_INPUT if failed_settings else FAILED if failed_machine else OK)
+        if finding.mark == "FAIL":
+            code = max(code, BAD_INPUT if finding.of_settings else FAILED)
+    raise typer.Exit(code)
 
 
 def findings_of(file: Path, overrides: Sequence[str]) -> Iterator[Finding]:

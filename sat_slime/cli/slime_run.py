@@ -24,7 +24,7 @@ from sat_slime.config.jsonl import append_line, keep_rows, number, parse_object,
 from sat_slime.config.rules import slime_config_warnings
 from sat_slime.launch import checks, local_ray, machine
 from sat_slime.launch.command import checkpoint_folder, run_folder, slime_command
-from sat_slime.launch.duration import Measured, duration_lines, measured, words
+from sat_slime.launch.duration import duration_lines, measured, words
 from sat_slime.launch.flags import ask_slime, parser_findings
 from sat_slime.launch.job_files import JobRecord, Tail, submit
 from sat_slime.launch.local_ray import LocalRay, how_it_died, is_running, stop_ray
@@ -96,18 +96,12 @@ def _check_resume(config: SlimeConfig, path: Path, resume_from: int | None) -> N
 
 def saved_iterations(config: SlimeConfig, folder: Path) -> int:
     """Return the iterations in the run's newest checkpoint; 0 without one."""
-    newest = saved.newest_iteration(checkpoint_folder(config, folder))
-    return int(newest) + 1 if newest and newest.isdigit() else 0
+    return saved.newest_iteration(checkpoint_folder(config, folder)) or 0
 
 
 def trained_iterations(config: SlimeConfig, folder: RunFolder) -> int:
     """Return the iterations whose rows are there in full."""
     return int(number(last_row(folder.metrics), "step", 0)) // config.pipeline.optimizer_steps_per_rollout
-
-
-def measured_in(folder: RunFolder, config: SlimeConfig) -> Measured | None:
-    """Return what a run has measured so far."""
-    return measured(config, read_rows(folder.metrics), read_rows(folder.times))
 
 
 # ----------------------------------------------------------------------------------------------------- what is printed
@@ -119,8 +113,9 @@ def time_lines(plan: SlimePlan) -> list[str]:
     config, folder = plan.config, RunFolder(plan.folder)
     if not plan.resume:
         return duration_lines(config)
-    before = load_config(folder.config)  # the settings with which it was measured
-    known = measured_in(folder, before) if isinstance(before, SlimeConfig) else None
+    known, before = None, load_config(folder.config)  # the settings with which it was measured
+    if isinstance(before, SlimeConfig):
+        known = measured(before, read_rows(folder.metrics), read_rows(folder.times))
     done = saved_iterations(config, folder.path) if plan.resume_from is None else plan.resume_from
     return duration_lines(config, known, done)
 
@@ -159,13 +154,19 @@ def describe(plan: SlimePlan, full: bool) -> str:
 def show_plan(plan: SlimePlan, option: str | None, skip_checks: bool, full: bool) -> None:
     """Print the plan, and what this machine lacks for it. option: the address that the command line gives. full: as of
     `describe`. Raises ConfigError where a check failed; of a machine without slime only those of the settings count."""
-    findings = [] if skip_checks else list(_check_here(plan, option))
+    findings: list[Finding] = []
+    address = given_address(option, plan.config.cluster.address)
+    if not skip_checks and is_this_machine(address):
+        findings += checks.here(plan.config, plan.folder, plan.resume)
+    elif not skip_checks:
+        told = f"{address} is checked when the run is launched, and by sat-slime check"
+        findings.append(finding.warn("cluster", told))
     typer.echo(describe(plan, full))
     lacks = [finding for finding in findings if not finding.of_settings and finding.mark != "OK"]
     slime = Path(plan.config.cluster.slime_dir).expanduser() / machine.SCRIPT
     if any(finding.mark == "FAIL" for finding in lacks) and not slime.is_file():
-        told = [f"  {finding.what}: {finding.detail}" for finding in lacks]
-        say(Console(stderr=True), "\n".join(["slime is not on this machine, which lacks for the run:", *told]))
+        lines = [f"  {finding.what}: {finding.detail}" for finding in lacks]
+        say(Console(stderr=True), "\n".join(["slime is not on this machine, which lacks for the run:", *lines]))
         findings = [finding for finding in findings if finding.of_settings]
     refuse_failures(findings)
 
@@ -189,7 +190,7 @@ def slime_findings(config: SlimeConfig, file: Path, folder: Path | None = None) 
     plan = replace(plan_slime_run(config, file, folder, resume=False), resume=folder is not None)
     yield from (ok("time", line) for line in time_lines(plan))
     if address is None:
-        yield from _check_here(plan, None)
+        yield from checks.here(plan.config, plan.folder, plan.resume)
         return
     try:
         server = JobServer(address)
@@ -198,16 +199,6 @@ def slime_findings(config: SlimeConfig, file: Path, folder: Path | None = None) 
         yield from checks.cluster_findings(server, plan.config, plan.folder, sent, plan.resume)
     except JobError as error:
         yield fail("cluster", str(error))
-
-
-def _check_here(plan: SlimePlan, option: str | None) -> Iterator[Finding]:
-    """Yield the findings of this machine, where the run would be on it. option: the address that the command line
-    gives."""
-    address = given_address(option, plan.config.cluster.address)
-    if is_this_machine(address):
-        yield from checks.here(plan.config, plan.folder, plan.resume)
-    else:
-        yield finding.warn("cluster", f"{address} is checked when the run is launched, and by sat-slime check")
 
 
 # ------------------------------------------------------------------------------------------------------ its job is sent
@@ -233,8 +224,7 @@ class Job:
     server: JobServer | None
     """None where no cluster answers any more."""
     state: JobState | None = None
-    """As the cluster told when it was asked; None where it does not know the job, does not answer, or was not
-    asked."""
+    """As the cluster told; None where it does not know the job, does not answer, or was not asked."""
 
     @property
     def goes_on(self) -> bool:
@@ -373,9 +363,8 @@ def _show(job: Job, console: Console, is_again: bool = False) -> JobState | None
     assert job.server is not None
     folder, steps = job.folder, job.config.pipeline.optimizer_steps_per_rollout
     newest = last_row(folder.metrics)
-    view = RunView(
-        title(job.config.name, job.config), optimizer_steps(job.config), console, int(number(newest, "step", 0))
-    )
+    heading, made = title(job.config.name, job.config), int(number(newest, "step", 0))
+    view = RunView(heading, optimizer_steps(job.config), console, made)
 
     def step(row: Mapping[str, Any]) -> None:
         view.step({**row, "iteration": int(number(row, "step", 0) - 1) // steps + 1})
@@ -602,9 +591,10 @@ def job_status(path: Path, console: Console | None = None) -> list[str]:
     where = f"job {record.job} at {record.address}" + (", which does not answer" if is_lost else "")
     checkpoint = f"after {saved} iterations" if saved else None
     lines = status_lines(config, f"{state} ({where})", noted, last_row(folder.metrics), checkpoint)
-    if noted.get("status") != "finished" and (measured := measured_in(folder, config)):
-        left = (config.pipeline.iterations - trained_iterations(config, folder)) * measured.seconds
-        lines.append(f"left        {words(left)}; measured: {measured}")
+    known = measured(config, read_rows(folder.metrics), read_rows(folder.times))
+    if known and noted.get("status") != "finished":
+        left = (config.pipeline.iterations - trained_iterations(config, folder)) * known.seconds
+        lines.append(f"left        {words(left)}; measured: {known}")
     if restarts := read_rows(folder.restarts):
         lines.append(f"restarts    after iteration {', '.join(str(row.get('died_at')) for row in restarts)}")
     if noted.get("error") and not job.goes_on:

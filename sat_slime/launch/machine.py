@@ -79,7 +79,7 @@ def _megatron_checkpoint(config: SlimeConfig) -> Iterator[Finding]:
     if path is None:
         return
     if (newest := newest_iteration(Path(path))) is not None:
-        folder = Path(path) / ("release" if newest == "release" else f"iter_{int(newest):07d}")
+        folder = Path(path) / (f"iter_{newest - 1:07d}" if newest else "release")
         if folder.is_dir():
             yield ok(what, str(folder))
         else:
@@ -99,10 +99,9 @@ def beginning_fault(config: SlimeConfig, run_folder: Path) -> str | None:
     folder = checkpoint_folder(config, run_folder)
     if not config.checkpoint.every_n_iterations or folder.absolute().is_relative_to(run_folder.absolute()):
         return None  # slime is given no folder, or one that is emptied
-    newest = newest_iteration(folder)
-    if not (newest and newest.isdigit()):
+    if not (found := newest_iteration(folder)):
         return None
-    found, iterations = int(newest) + 1, config.pipeline.iterations
+    iterations = config.pipeline.iterations
     return (
         f"slime.save is {folder}, with a run's checkpoint of iteration {found}, from which slime would go on, with "
         f"{max(iterations - found, 0)} of pipeline.iterations {iterations} left: name an empty folder, or set it to "

@@ -23,14 +23,14 @@ _FORM = ("metadata.json", ".metadata")
 """Files without which Megatron cannot read its distributed checkpoints."""
 
 
-def newest_iteration(folder: Path) -> str | None:
-    """Return the name of the newest checkpoint in Megatron's folder: a number or `release`; None where there is
-    none."""
+def newest_iteration(folder: Path) -> int | None:
+    """Return the iterations in the checkpoint that a job goes on from, 0 for converted weights, `release`; None where
+    there is none."""
     try:
         text = (folder / TRACKER).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError):
         return None
-    return text if text == "release" or text.isdigit() else None
+    return 0 if text == "release" else int(text) + 1 if text.isdigit() else None
 
 
 def numbered(checkpoints: Path) -> dict[int, Path]:
@@ -41,9 +41,8 @@ def numbered(checkpoints: Path) -> dict[int, Path]:
 def fault_of_newest(checkpoints: Path) -> str | None:
     """Return what is wrong with the checkpoint that a job would go on from, in a line that names the file; None if
     nothing."""
-    newest = newest_iteration(checkpoints)
-    if newest is not None:
-        return fault(checkpoints, int(newest) + 1) if newest.isdigit() else None
+    if (newest := newest_iteration(checkpoints)) is not None:
+        return fault(checkpoints, newest) if newest else None
     # If there is no whole checkpoint, the job before ended in its first save, and it is right to begin again.
     if (checkpoints / TRACKER).exists() or newest_whole(checkpoints):
         return f"{checkpoints / TRACKER} is missing or holds no number, and slime would not go on from iter_NNNNNNN"
@@ -87,27 +86,20 @@ def delete_old(checkpoints: Path, keep: int, ours: Container[int]) -> list[int]:
 
     The newest is the one that latest_checkpointed_iteration.txt names: Megatron may still be writing those after it.
     """
-    newest = newest_iteration(checkpoints)
-    if newest is None or not newest.isdigit():
-        return []
+    newest = newest_iteration(checkpoints) or 0
     folders = {n: path for n, path in numbered(checkpoints).items() if n in ours and not path.is_symlink()}
-    there = [n for n in reversed(folders) if n <= int(newest) + 1]
+    there = [n for n in reversed(folders) if n <= newest]
     whole = list(itertools.islice((n for n in there if fault(checkpoints, n) is None), keep))
     old = [n for n in there if n < whole[-1]] if len(whole) == keep else []
     for iteration in old:
-        _delete(checkpoints, iteration)
+        folder, queue = folders[iteration], queue_folder(checkpoints, iteration - 1)
+        for name in _FORM:  # first what makes it whole, so that what a kill leaves of it is not taken for one
+            (folder / name).unlink(missing_ok=True)
+        (queue.parent / f"global_dataset_state_dict_{iteration - 1}.pt").unlink(missing_ok=True)
+        if queue.is_dir():
+            shutil.rmtree(queue)
+        shutil.rmtree(folder)
     return old
-
-
-def _delete(checkpoints: Path, iteration: int) -> None:
-    rollout = iteration - 1
-    folder, queue = checkpoints / f"iter_{rollout:07d}", queue_folder(checkpoints, rollout)
-    for name in _FORM:  # first what makes it whole, so that what a kill leaves of it is not taken for one
-        (folder / name).unlink(missing_ok=True)
-    (queue.parent / f"global_dataset_state_dict_{rollout}.pt").unlink(missing_ok=True)
-    for path in (queue, folder):
-        if path.is_dir():
-            shutil.rmtree(path)
 
 
 def go_back(checkpoints: Path, iteration: int) -> None:
@@ -119,9 +111,6 @@ def go_back(checkpoints: Path, iteration: int) -> None:
         write_atomically(tracker, str(iteration - 1))
     elif tracker.exists():
         os.replace(tracker, tracker.with_name(f"{TRACKER}.aside"))
-
-
-# ------------------------------------------------------------------------------------------- of either runtime
 
 
 def numbered_folders(folder: Path, name: re.Pattern[str]) -> dict[int, Path]:

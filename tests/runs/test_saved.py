@@ -84,7 +84,7 @@ def test_going_back_puts_the_newer_ones_aside(checkpoints, monkeypatch):
         go_back(checkpoints, 2)
     assert list(numbered(checkpoints)) == [2] and "iter_0000003 is missing" in fault_of_newest(checkpoints)
     go_back(checkpoints, 2)
-    assert newest_iteration(checkpoints) == "1" and list(numbered(checkpoints)) == [2]
+    assert newest_iteration(checkpoints) == 2 and list(numbered(checkpoints)) == [2]
     assert (checkpoints / "iter_0000003.aside" / "common.pt").exists()
     go_back(checkpoints, 0)
     assert newest_iteration(checkpoints) is None and not numbered(checkpoints)
