@@ -14,13 +14,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from rich.console import Console
 
 from sat_slime.cli import lab_run
 from sat_slime.cli.any_run import optimizer_steps, settings_errors, settings_warnings
-from sat_slime.cli.slime_run import saved_iterations
+from sat_slime.cli.slime_run import job_status, saved_iterations
 from sat_slime.cli.terminal import BAD_INPUT, INTERRUPTED, Ending, say, short
 from sat_slime.config import ConfigError, GridConfig, LabConfig, SlimeConfig, dump_config, load_config, load_grid
 from sat_slime.config.exits import how_it_ended, signals_handled
@@ -30,6 +30,7 @@ from sat_slime.config.method_section import BESIDE, SETTINGS, section_name
 from sat_slime.config.section import flat, kept_changes
 from sat_slime.config.source import parse_value
 from sat_slime.launch.job_log import ends_with_this
+from sat_slime.launch.ray_jobs import JobError
 from sat_slime.objective import named_method
 from sat_slime.runs.folder import RunFolder, RunFolderError
 from sat_slime.runs.grid import Cell, GridFolder, cell_config, plan_cells, select_cells
@@ -106,25 +107,22 @@ def plan_grid(
     cells = plan_cells(grid)
     wanted = select_cells(grid, cells, only, seeds)
     configs = {cell: cell_config(grid, file, run, cell, folder.runs) for cell in cells}
-    faults = {cell.name: settings_errors(configs[cell]) + _changed(folder, cell, configs[cell]) for cell in cells}
-    if errors := _by_cell(faults) + _read_by_no_cell(of_file, run, cells) + _of_an_axis(grid, overrides):
+    faults = _by_cell(
+        {cell: settings_errors(config) + _changed(folder, cell, config) for cell, config in configs.items()}
+    )
+    if errors := [*faults, *_read_by_no_cell(of_file, run, cells), *_of_an_axis(grid, overrides)]:
         raise ConfigError(*(f"{file}: {line}" for line in errors))
-    warnings = _by_cell({cell.name: settings_warnings(config) for cell, config in configs.items()})
+    warnings = [*_by_cell({cell: settings_warnings(config) for cell, config in configs.items()})]
     kept = grid.model_copy(update={"run": folder.run.name, "settings": {}})
     return GridPlan(kept, folder, run, configs, wanted, warnings, options)
 
 
-def _by_cell(faults: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return each fault once, with the cells that it is of. faults: of each cell."""
-    cells: dict[str, list[str]] = {}
-    for cell, texts in faults.items():
-        for text in texts:
-            cells.setdefault(text, []).append(cell)
-    lines = []
-    for text, names in cells.items():
+def _by_cell(faults: Mapping[Cell, Sequence[str]]) -> Iterator[str]:
+    """Yield each fault once, with the cells that it is of. faults: of each cell."""
+    for text in dict.fromkeys(text for texts in faults.values() for text in texts):
+        names = [cell.name for cell, texts in faults.items() if text in texts]
         some = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-        lines.append(f"{text} ({'all cells' if len(names) == len(faults) else some})")
-    return lines
+        yield f"{text} ({'all cells' if len(names) == len(faults) else some})"
 
 
 def _changed(folder: GridFolder, cell: Cell, config: RunConfig) -> list[str]:
@@ -135,12 +133,12 @@ def _changed(folder: GridFolder, cell: Cell, config: RunConfig) -> list[str]:
     saved = load_config(run.config)
     if type(saved) is not type(config):
         return [f"it was started as a run of runtime {saved.runtime}, not of {config.runtime}: choose another --name"]
-    changed = kept_changes(saved, config, also_kept=["pipeline.iterations"])  # cells of a grid are equally long
-    told = (
-        f"a grid keeps its settings, but these differ from those of cells that have started: {changed}; leave "
-        "them as they were, or start another grid with --name X"
-    )
-    return [told] if changed else []
+    if changed := kept_changes(saved, config, also_kept=["pipeline.iterations"]):  # cells of a grid are equally long
+        return [
+            f"a grid keeps its settings, but these differ from those of cells that have started: {changed}; leave "
+            "them as they were, or start another grid with --name X"
+        ]
+    return []
 
 
 def _read_by_no_cell(of_file: RunConfig, run: RunConfig, cells: Iterable[Cell]) -> list[str]:
@@ -159,9 +157,9 @@ def _of_an_axis(grid: GridConfig, overrides: Sequence[str]) -> list[str]:
     overrides: as of plan_grid."""
     written = (text.partition("=") for text in overrides)
     given = [grid.settings, *({key.strip(): parse_value(value)} for key, _, value in written)]
-    axes = {"pipeline.lag": "lags", "method": "methods", "method.base": "methods"}
-    axes |= {"name": "name", "output_dir": "output_dir"}
-    axes |= {f"method.{key}": "methods" for key in BESIDE} | dict.fromkeys(grid.seed_keys, "seeds")
+    axes = {"pipeline.lag": "lags", "name": "name", "output_dir": "output_dir"}
+    axes |= dict.fromkeys(("method", "method.base", *(f"method.{key}" for key in BESIDE)), "methods")
+    axes |= dict.fromkeys(grid.seed_keys, "seeds")
     return [
         f"{key} is set for all cells, and each has its own by the grid's {axes[key]}: leave it out, or "
         f"change {axes[key]} in the file of the grid"
@@ -284,9 +282,6 @@ def _state(plan: GridPlan, cell: Cell) -> dict[str, Any]:
     cluster's job does."""
     run = plan.folder.run_folder(cell)
     if isinstance(plan.run, SlimeConfig):
-        from sat_slime.cli.slime_run import job_status
-        from sat_slime.launch.ray_jobs import JobError
-
         # What cannot be asked now is told by the command that runs next.
         with contextlib.suppress(RunFolderError, ConfigError, JobError):
             job_status(run.path)
@@ -366,7 +361,14 @@ class GridRun:
             start_line = f"{self.folder.START}{time.strftime('%Y-%m-%d %H:%M:%S')} sat-slime {shlex.join(words)}\n"
             output.write((b"\n" if output.tell() else b"") + start_line.encode())  # a killed one's line has no end
             output.flush()
-            self.running[cell] = start(words, output)
+            self.running[cell] = subprocess.Popen(
+                [*COMMAND, *words],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                preexec_fn=ends_with_this(),  # as its grid does: it has saved what it did
+                start_new_session=True,  # Ctrl-C in the terminal is for the grid, which passes it on
+            )
         again = f", attempt {self.starts[cell] + 1}" if self.starts[cell] else ""
         self._tell(cell, ("goes on from its newest checkpoint" if goes_on else "started") + again)
 
@@ -403,16 +405,3 @@ class GridRun:
         numbers = [f"{name} {text}" for name, text in newest_numbers(self.folder.run_folder(cell)).items() if text]
         say(self.console, "  ".join([told, *numbers, duration(60 * self.folder.minutes(cell))]))
         say(self.console, f"          {headline(self.plan, self.failed)}")
-
-
-def start(words: Sequence[str], output: IO[bytes]) -> subprocess.Popen[bytes]:
-    """Return a process of `sat-slime` that prints to `output` and ends with this one: a grid that is killed leaves
-    nothing running, and its cells have saved what they did."""
-    return subprocess.Popen(
-        [*COMMAND, *words],
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=subprocess.STDOUT,
-        preexec_fn=ends_with_this(),
-        start_new_session=True,  # Ctrl-C in the terminal is for the grid, which passes it on
-    )
