@@ -107,10 +107,8 @@ def plan_grid(
     cells = plan_cells(grid)
     wanted = select_cells(grid, cells, only, seeds)
     configs = {cell: cell_config(grid, file, run, cell, folder.runs) for cell in cells}
-    faults = _by_cell(
-        {cell: settings_errors(config) + _changed(folder, cell, config) for cell, config in configs.items()}
-    )
-    if errors := [*faults, *_read_by_no_cell(of_file, run, cells), *_of_an_axis(grid, overrides)]:
+    faults = {cell: settings_errors(configs[cell]) + _changed(folder, cell, configs[cell]) for cell in cells}
+    if errors := [*_by_cell(faults), *_read_by_no_cell(of_file, run, cells), *_of_an_axis(grid, overrides)]:
         raise ConfigError(*(f"{file}: {line}" for line in errors))
     warnings = [*_by_cell({cell: settings_warnings(config) for cell, config in configs.items()})]
     kept = grid.model_copy(update={"run": folder.run.name, "settings": {}})

@@ -284,18 +284,10 @@ def judged(
     if told < rule.ceiling or told >= rule.limit * beside:
         risen = f"more than {rule.limit:g} times its lowest level of {beside:.3g}"
         crossed = risen if told < rule.ceiling else f"{risen}, and {crossed}"
-    seen = rule.seen.format(
-        level=told,
-        usual=beside,
-        share=told / beside if beside else math.nan,
-        limit=rule.limit,
-        steps=size,
-        crossed=crossed,
-        out=outside.sum(),
-        known=there.sum(),
-    )
+    facts = {"level": told, "usual": beside, "limit": rule.limit, "steps": size, "crossed": crossed}
+    facts |= {"share": told / beside if beside else math.nan, "out": outside.sum(), "known": there.sum()}
     advice = rule.advice.format(or_sat="" if "tail" in planned else ", or SAT")
-    return Symptom(rule.name, seen, advice, int(steps[since]), bool(outside[-1]))
+    return Symptom(rule.name, rule.seen.format(**facts), advice, int(steps[since]), bool(outside[-1]))
 
 
 # ------------------------------------------------------------------------------------------------------- a collapse

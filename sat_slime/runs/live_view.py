@@ -7,7 +7,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
@@ -31,26 +31,16 @@ SHOWN = {
 class RunView:
     """The view of a run. Keys of `metrics` are those of metrics.jsonl; any may be missing."""
 
-    def __init__(
-        self,
-        title: str,
-        total_steps: int,
-        console: Console | None = None,
-        first_step: int = 0,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """total_steps: optimizer steps of the whole run. first_step: those made before this start. clock: tells
-        seconds, from which the run's speed is computed."""
-        self._console = console or Console()
-        self._title, self._total, self._clock, self._lock = title, total_steps, clock, threading.RLock()
-        self._steps, self._phase, self._left = first_step, "", ""
+    def __init__(self, title: str, total_steps: int, console: Console, first_step: int = 0) -> None:
+        """total_steps: optimizer steps of the whole run. first_step: those made before this start."""
+        self._title, self._total, self._console, self._lock = title, total_steps, console, threading.RLock()
+        self._steps, self._phase, self._left, self._clock = first_step, "", "", time.monotonic
         self._metrics: dict[str, Any] = {}
         self._times: deque[tuple[float, int, int]] = deque(maxlen=RECENT_ITERATIONS)
         """(seconds of the clock, steps made, response tokens of the batch) at the ends of the newest iterations."""
         self._bottom = self._console.status(self._how_far())
 
     def step(self, metrics: Mapping[str, Any]) -> None:
-        """Shows an optimizer step."""
         with self._lock:
             iteration = metrics.get("iteration")
             if iteration is not None and iteration == self._metrics.get("iteration") and self._times:
@@ -63,7 +53,6 @@ class RunView:
             self._bottom.update(self._how_far())
 
     def eval(self, metrics: Mapping[str, Any]) -> None:
-        """Shows an evaluation."""
         self._print(eval_line(metrics))
 
     def status(self, **fields: Any) -> None:
@@ -114,8 +103,7 @@ def live_words(metrics: Mapping[str, Any]) -> list[str]:
 
 
 def eval_line(metrics: Mapping[str, Any]) -> str:
-    """Return an evaluation in one line: the 95 % interval is that of the samples, the problems being the same each
-    time."""
+    """Return an evaluation in one line; the 95 % interval is that of the samples, since the problems are the same."""
     accuracy, samples = number(metrics, "accuracy"), metrics.get("n_samples", "?")
     low, high = number(metrics, "accuracy/low_samples"), number(metrics, "accuracy/high_samples")
     interval = f" [{low:.3f}, {high:.3f}]" if low == low else ""

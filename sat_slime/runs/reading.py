@@ -14,9 +14,6 @@ from sat_slime.config.jsonl import damaged_lines, number, parse_object, read_row
 from sat_slime.config.source import ConfigError, plain_values
 from sat_slime.runs.folder import RunFolder
 
-# ---------------------------------------------------------------------------------------------------- rows as columns
-
-
 TAIL_BYTES = 32 * 2**10
 """No line of metrics.jsonl is longer."""
 Columns = Mapping[str, np.ndarray]
@@ -86,9 +83,6 @@ def once_per_iteration(metrics: Columns, key: str, steps: int) -> np.ndarray:
     step = metrics.get("step", np.arange(1.0, len(metrics[key]) + 1))
     _, first = np.unique(metrics.get("iteration", (step - 1) // steps), return_index=True)
     return metrics[key][first]
-
-
-# -------------------------------------------------------------------------------------------------------------- a run
 
 
 @dataclass

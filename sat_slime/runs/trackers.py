@@ -126,8 +126,6 @@ def event_rows(path: Path) -> Iterator[Row]:
                 yield {value.tag: value.simple_value, counter: event.step}
 
 
-# ---------------------------------------------------------------------------------------------------- slime's own log
-
 # slime logs Python dictionaries: `[2026-08-21 12:00:00] model.py:918 - step 3: {'train/loss': 0.1, 'train/x': nan}`.
 # Numbers are picked out one by one, since nan, inf and NumPy's own notation are no Python literals.
 _METRICS = re.compile(rf"(?:^|\s)(?P<kind>{'|'.join(STEPS_OF_LINES)}) (?P<number>\d+): \{{(?P<values>.*)\}}")
@@ -172,9 +170,6 @@ def log_rows(path: Path) -> Iterator[Row]:
         for text in file:
             if ": {" in text and (line := read_line(text)).kind in STEPS_OF_LINES and line.metrics:
                 yield {**line.metrics, STEPS_OF_LINES[line.kind]: line.number}
-
-
-# ---------------------------------------------------------------------- by slime's names, then by those of a run folder
 
 
 def adopt(row: Mapping[str, Any]) -> Row:

@@ -10,7 +10,9 @@ from sat_slime.runs.live_view import RunView, duration
 def view_of(total=200, clock=None, **options):
     console = Console(file=io.StringIO(), width=84, **options)
     seconds = iter(range(10**6) if clock is None else clock)
-    return RunView("run", total, console, clock=lambda: float(next(seconds))), console.file
+    view = RunView("run", total, console)
+    view._clock = lambda: float(next(seconds))
+    return view, console.file
 
 
 def test_a_line_per_step_with_the_speed_by_the_clock():
@@ -63,10 +65,8 @@ def test_piped_output_has_phases_before_the_first_step_messages_and_evaluations(
 def test_the_bottom_of_a_terminal_says_how_far_it_is(terminal, moves):
     console = Console(file=io.StringIO(), width=84, force_terminal=True, _environ={"TERM": terminal})
     with RunView("run [/]", 240, console) as view:
-        for fields, words in (
-            ({"done": 120, "of": 700}, "run [/]  warm-up [/] 120/700  0/240"),
-            ({}, "warm-up [/]  0/240"),
-        ):
+        far = {"run [/]  warm-up [/] 120/700  0/240": {"done": 120, "of": 700}, "warm-up [/]  0/240": {}}
+        for words, fields in far.items():
             view.status(phase="warm-up [/]", **fields)
             view._bottom._live.refresh()
             assert (words in console.file.getvalue()) == moves
