@@ -7,45 +7,43 @@ read run folders, which may come from anybody, import none.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from functools import cache
 
-_refused = False
-_tell: Callable[[str], object] | None = None
-_told: set[str] = set()
+
+_before_import: Callable[[str], object] | None = None
 
 
 def importing(path: str) -> None:
     """Say that the module or object at a dotted path is about to be imported. Raises ValueError where none may be."""
-    if _refused:
-        raise ValueError(f"{path} is not of this package, and a command that reads a folder does not import it")
-    if _tell and path not in _told:
-        _tell(path)
-        _told.add(path)
+    if _before_import:
+        _before_import(path)
 
 
 def are_refused() -> bool:
     """Return whether no such module may be imported: what its settings mean is then not known."""
-    return _refused
+    return _before_import is _refuse
 
 
-@contextmanager
-def refused() -> Iterator[None]:
+def refused() -> AbstractContextManager[None]:
     """Inside, in all threads, no module outside this package is imported for a setting that names it."""
-    global _refused
-    before, _refused = _refused, True
-    try:
-        yield
-    finally:
-        _refused = before
+    return _calling(_refuse)
+
+
+def said(tell: Callable[[str], object]) -> AbstractContextManager[None]:
+    """Inside, `tell` gets the dotted path of each module before it is imported, once."""
+    return _calling(cache(tell))
+
+
+def _refuse(path: str) -> None:
+    raise ValueError(f"{path} is not of this package, and a command that reads a folder does not import it")
 
 
 @contextmanager
-def said(tell: Callable[[str], object]) -> Iterator[None]:
-    """Inside, `tell` gets the dotted path of each module before it is imported, once."""
-    global _tell
-    before, _tell = _tell, tell
-    _told.clear()
+def _calling(before_import: Callable[[str], object]) -> Iterator[None]:
+    global _before_import
+    outer, _before_import = _before_import, before_import
     try:
         yield
     finally:
-        _tell = before
+        _before_import = outer

@@ -349,13 +349,12 @@ def judge(metrics: Columns, evals: Columns, period: int) -> Collapse:
     band = band_of(pd.Series(d_pi), period, MISMATCH_RISE, MISMATCH_CEILING)
     left = band["left"].to_numpy()
     what, (at, values) = "accuracy", known(evals, "accuracy")
-    samples = np.full(len(at), np.nan)
+    samples: np.ndarray | float = math.nan
     if "accuracy" not in evals:
         what, (at, values) = "training reward", known(metrics, "reward/mean")
         block = whole_cycles(LEVEL_STEPS, period)
         count = len(values) // block
         at, values = at[block - 1 :: block], values[: count * block].reshape(count, block).mean(axis=1)
-        samples = np.full(count, np.nan)
     elif "n_samples" in evals:
         samples = evals["n_samples"][np.isfinite(evals["accuracy"]) & np.isfinite(evals["step"])]
     found = Collapse(len(values) >= SCORES, departed=int(steps[left.argmax()]) if left.any() else None)
