@@ -28,6 +28,7 @@ from sat_slime.launch.job_files import Tail
 from sat_slime.runs import going_back
 from sat_slime.runs.folder import RunFolder, RunFolderError, writable
 from sat_slime.runs.log import RunLog
+from sat_slime.runs.reading import last_row
 from sat_slime.runs.saved import set_aside
 
 LabPlan = any_run.Plan[LabConfig]
@@ -263,10 +264,10 @@ def log_of(folder: RunFolder) -> Iterator[str]:
 
 def lab_status(folder: RunFolder, config: LabConfig) -> list[str]:
     """Return what the folder of a lab run tells, a line each."""
-    noted, saved, rows = folder.state(), checkpoint.newest(folder.checkpoints), read_rows(folder.metrics)
-    status = noted.get("status")
+    noted, saved = folder.state(), checkpoint.newest(folder.checkpoints)
+    status, newest = noted.get("status"), last_row(folder.metrics)
     state = f"running (process {noted.get('pid')})" if status == "running" else status or "not started"
-    lines = any_run.status_lines(config, state, noted, rows[-1] if rows else {}, saved.name if saved else None)
+    lines = any_run.status_lines(config, state, noted, newest, saved.name if saved else None)
     if noted.get("error"):
         lines.append(f"error       {noted['error']}")
     if status not in ("running", "finished"):
