@@ -36,9 +36,7 @@ LabPlan = any_run.Plan[LabConfig]
 
 def plan_lab_run(config: LabConfig, file: Path, folder: Path | None, resume: bool, resume_from: int | None) -> LabPlan:
     """Return the run that the command line asks for, its settings checked. Raises ConfigError or RunFolderError.
-
-    folder: the folder of an existing run, wherever it was moved to; None: output_dir/name.
-    """
+    folder: that of an existing run, wherever it was moved to; None: output_dir/name."""
     if errors := config_errors(config):
         raise ConfigError(*(f"{file}: {error}" for error in errors))
     folder = folder or Path(config.output_dir).expanduser() / config.name
@@ -74,11 +72,9 @@ def describe(plan: LabPlan) -> str:
 
 
 def find_checkpoint(folder: Path, config: LabConfig, wanted: int | None) -> Checkpoint | None:
-    """Return the checkpoint that a lab run goes on from with these settings; None: from the beginning.
-
-    wanted: its iteration, 0 for the beginning; None: the newest checkpoint. Raises ConfigError where files of it or the
-    initial model do not match their checksums, or it was made with other settings, prompts or another package.
-    """
+    """Return the checkpoint that a lab run goes on from with these settings; None: from the beginning. wanted: its
+    iteration, 0 for the beginning; None: the newest checkpoint. Raises ConfigError where files of it or the initial
+    model do not match their checksums, or it was made with other settings, prompts or another package."""
     checkpoints = RunFolder(folder).checkpoints
     there = checkpoint.numbered(checkpoints)
     going_back.refuse_unknown(wanted, checkpoints, there)
@@ -109,13 +105,7 @@ def find_checkpoint(folder: Path, config: LabConfig, wanted: int | None) -> Chec
 
 # --------------------------------------------------------------------------------------------------------------- checks
 
-ENGINES = {
-    "megatron-core": "megatron",
-    "sglang": "sglang",
-    "transformers": "transformers",
-    "safetensors": "safetensors",
-    "httpx": "httpx",
-}
+ENGINES = {"megatron-core": "megatron"} | {name: name for name in ("sglang", "transformers", "safetensors", "httpx")}
 """Each package with a module of it."""
 INSTALL_ENGINES = "run scripts/setup.sh of a checkout, or pip as docs/start.md says"
 
@@ -276,11 +266,9 @@ def lab_status(folder: RunFolder, config: LabConfig) -> list[str]:
 
 
 def stop_run(path: Path, at_once: bool, console: Console) -> Ending:
-    """End what works on a folder of a run or a grid, as Ctrl-C in its own terminal does, and wait for it.
-
-    at_once: as a second Ctrl-C does. Raises RunFolderError where the process that has the folder's lock is not one of
-    this machine's, or not this user's: its number may be a stranger's here.
-    """
+    """End what works on a folder of a run or a grid, as Ctrl-C in its own terminal does, at once as a second one does,
+    and wait for it. Raises RunFolderError where the process that has the folder's lock is not one of this machine's, or
+    not this user's: its number may be a stranger's here."""
     lock = RunFolder(path).lock  # a grid's is of the same name
     if not (holder := lock.holder()):
         return Ending("finished", None, f"{short(path)}: nothing runs here")

@@ -32,10 +32,8 @@ from sat_slime.runs.folder import RunFolder, RunFolderError
 def rehearse_run(
     file: Path, settings: Mapping[str, Any], overrides: Sequence[str], overwrite: bool, dry_run: bool, console: Console
 ) -> Ending:
-    """Rehearse a run. Raises ConfigError, RunFolderError or JobError before anything starts.
-
-    settings: dotted key to value, of the options that stand for a setting. dry_run: end where slime would be started.
-    """
+    """Rehearse a run. settings: of load_config. dry_run: end where slime would be started. Raises ConfigError,
+    RunFolderError or JobError before anything starts."""
     begun, config = time.monotonic(), load_config(file, overrides, settings)
     if not isinstance(config, SlimeConfig):
         raise ConfigError(f"{file} is a lab run, which runs on a CPU: sat-slime launch {file}")

@@ -50,9 +50,7 @@ def plan_slime_run(
     resume_from: int | None = None,
 ) -> SlimePlan:
     """Return the run that the command line asks for, its settings checked. Raises ConfigError or RunFolderError.
-
-    folder: the folder of an existing run, wherever it was moved to; None: output_dir/name. resume_from: as of Plan.
-    """
+    folder: that of an existing run, wherever it was moved to; None: output_dir/name. resume_from: as of Plan."""
     folder = run_folder(config) if folder is None else folder.absolute()
     # The folder keeps its absolute place, for terminals in other working directories.
     config = config.model_copy(update={"output_dir": str(folder.parent), "name": folder.name})

@@ -55,12 +55,9 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: str | Path, config_text: str, overwrite: bool = False) -> RunFolder:
-        """Make and lock the folder of a new run and save its resolved config.
-
-        A folder whose run ended before it produced anything is used again. Raises RunFolderError when the folder
-        holds data of an earlier run (unless `overwrite`), something else than a run, or a run that is going on, and
-        when it cannot be written.
-        """
+        """Make and lock the folder of a new run and save its resolved config. One whose run ended before it produced
+        anything is used again. Raises RunFolderError when it holds data of an earlier run (unless `overwrite`),
+        something else than a run, or a run that is going on, and when it cannot be written."""
         folder = cls(path)
         with writable(folder.path):
             folder.check_new(overwrite)
@@ -159,10 +156,9 @@ class RunFolder:
         self._write_state({**read_object(self.state_file), "status": status, "ended": _stamp(at), "error": error})
 
     def state(self) -> dict[str, Any]:
-        """Return what state.json says. A run that says that it is running in a process, while no process holds its
-        lock, was killed: its status is then `killed`, and its error the one that it could not write. So was a cluster's
-        job whose own Ray is gone from this machine. One that waits for a restart which no process will make has
-        failed."""
+        """Return what state.json says, with the status `killed`, and the error that it could not write, of a run that
+        says it is running in a process while none holds its lock, and of a job whose own Ray is gone from this machine;
+        and `failed` of one that waits for a restart which no process will make."""
         state = read_object(self.state_file)
         status, is_job = state.get("status"), "job" in state
         if status == "restarting" and not self.lock.is_held():

@@ -24,8 +24,7 @@ _claims: dict[int, socket.socket] = {}
 
 def claim(port: int) -> bool:
     """Return whether a port is this process's to give away: none of another process of ours on this machine, until that
-    ends. A port that is looked for now and bound minutes later, by an engine that first loads its model, is free to all
-    others meanwhile.
+    ends. One that an engine binds minutes later, when it has loaded its model, is free to all others meanwhile.
 
     A claim is a name in Linux's abstract socket namespace, which is the network's, as ports are.
     """
@@ -42,11 +41,8 @@ def claim(port: int) -> bool:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports of the loopback interface that are not in use.
-
-    They are above the ports of Ray's workers and below those that the kernel gives to connections, and `claim`ed for
-    this process, since Ray binds some of them only seconds later.
-    """
+    """Return ports of the loopback interface that are not in use: above those of Ray's workers, below those that the
+    kernel gives to connections, and `claim`ed for this process, since Ray binds some of them only seconds later."""
     free: list[int] = []
     for port in random.sample(range(20_000, 32_000), 1_000):
         with socket.socket() as probe:
@@ -62,11 +58,8 @@ def free_ports(count: int) -> list[int]:
 
 
 def main() -> None:
-    """Runs `ray start` and its like, whose raylet knows the port that the command line gives its agent.
-
-    Ray gives that port to the agent alone. A raylet of Ray 2.60 waits for it too, 15 s, and ends without it; an older
-    one does not know it.
-    """
+    """Runs `ray start` and its like, whose raylet knows the port that the command line gives its agent. Ray gives it to
+    the agent alone; a raylet of Ray 2.60 waits for it too, 15 s, and ends without it; an older one does not know it."""
     from ray import _raylet
     from ray._private import ray_constants, services
     from ray.scripts import scripts

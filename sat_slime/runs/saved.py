@@ -82,10 +82,8 @@ def first_whole(checkpoints: Path, iterations: Iterable[int]) -> int:
 
 def delete_old(checkpoints: Path, keep: int, ours: Container[int]) -> list[int]:
     """Deletes those of `ours`, checkpoints by their iterations, that are older than the newest `keep` whole ones of
-    them, each with its position in the data. Returns their iterations.
-
-    The newest is the one that latest_checkpointed_iteration.txt names: Megatron may still be writing those after it.
-    """
+    them, each with its position in the data. Returns their iterations. The newest is the one that
+    latest_checkpointed_iteration.txt names: Megatron may still be writing those after it."""
     newest = newest_iteration(checkpoints) or 0
     folders = {n: path for n, path in numbered(checkpoints).items() if n in ours and not path.is_symlink()}
     there = [n for n in reversed(folders) if n <= newest]
