@@ -34,8 +34,7 @@ def status(
         Path | None,
         Argument(
             help="A run folder, such as runs/my-run, or a grid's; of another folder, or without one of the current "
-            "folder, all runs below it are listed.",
-            show_default=False,
+            "folder, all runs below it are listed."
         ),
     ] = None,
     follow: Annotated[
@@ -170,10 +169,7 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def stop(
-    run: Annotated[
-        Path,
-        Argument(help="A run folder, such as runs/my-run, or a grid's, such as grids/my-grid.", show_default=False),
-    ],
+    run: Annotated[Path, Argument(help="A run folder, such as runs/my-run, or a grid's, such as grids/my-grid.")],
     now: Annotated[
         bool, Option("--now", help="Not after the iteration and a checkpoint, but at once, as Ctrl-C twice.")
     ] = False,

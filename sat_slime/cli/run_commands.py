@@ -71,9 +71,7 @@ def init(
 
 
 def launch(
-    file: Annotated[
-        Path, Argument(help="A YAML file of the run; to go on with a run, its folder will do.", show_default=False)
-    ],
+    file: Annotated[Path, Argument(help="A YAML file of the run; to go on with a run, its folder will do.")],
     method: Annotated[
         str | None, Option(help="A named method, such as [bold]sat-gspo-r3[/]; see sat-slime methods.")
     ] = None,
@@ -105,8 +103,7 @@ def launch(
         str | None, of_slime(metavar="URL", help="Ray's dashboard, such as http://10.0.0.1:8265.")
     ] = None,
     start_ray: Annotated[
-        bool,
-        of_slime("--start-ray", help="Start a Ray on this machine for the run, which ends with it."),
+        bool, of_slime("--start-ray", help="Start a Ray on this machine for the run, which ends with it.")
     ] = False,
     detach: Annotated[bool, of_slime("--detach", help="Send the job and return; do not follow it.")] = False,
     full: Annotated[bool, of_slime("--full", help="With --dry-run: also the command, environment and files.")] = False,
@@ -198,9 +195,7 @@ def _named_run(
 
 
 def grid(
-    file: Annotated[
-        Path, Argument(help="A YAML file of a grid; to go on with one, its folder will do.", show_default=False)
-    ],
+    file: Annotated[Path, Argument(help="A YAML file of a grid; to go on with one, its folder will do.")],
     only: Annotated[
         list[str] | None,
         Option(metavar="CELLS", help="METHOD, METHOD@LAG or @LAG, such as [bold]'sat-*@8'[/]. Repeatable."),
@@ -255,7 +250,7 @@ def grid(
 
 
 def rehearse(
-    file: Annotated[Path, Argument(help="A YAML file of a run of slime.", show_default=False)],
+    file: Annotated[Path, Argument(help="A YAML file of a run of slime.")],
     method: Annotated[str | None, Option(help="As in launch: a named method.")] = None,
     lag: Annotated[int | None, Option(help="As in launch: iterations per weight broadcast.")] = None,
     overrides: OverridesAsInLaunch = None,

@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 
 
 def check(
-    file: Annotated[
-        Path, Argument(help="A YAML file: of a run, or of init plugin; or a run's folder.", show_default=False)
-    ],
+    file: Annotated[Path, Argument(help="A YAML file: of a run, or of init plugin; or a run's folder.")],
     overrides: OverridesAsInLaunch = None,
 ) -> None:
     """Check a run's settings and this machine: lists problems and fixes.
@@ -135,7 +133,7 @@ def _data() -> None:
 
 @data.command("prepare")
 def data_prepare(
-    out: Annotated[Path, Option(metavar="FOLDER", help="Where to.", show_default=False)],
+    out: Annotated[Path, Option(metavar="FOLDER", help="Where to.")],
     source: Annotated[
         list[str] | None,
         Option(

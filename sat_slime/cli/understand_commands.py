@@ -16,11 +16,7 @@ from sat_slime.cli.terminal import FAILED, OK, bad_input, say, show_page, show_t
 def report(
     paths: Annotated[
         list[Path],
-        Argument(
-            metavar="RUN_OR_GRID...",
-            help="Run folders, grids, or files of slime's metrics; see docs/runs.md.",
-            show_default=False,
-        ),
+        Argument(metavar="RUN_OR_GRID...", help="Run folders, grids, or files of slime's metrics; see docs/runs.md."),
     ],
     out: Annotated[
         Path | None,
@@ -71,9 +67,7 @@ def methods(
 
 
 def replay(
-    paths: Annotated[
-        list[Path], Argument(metavar="DUMP...", help="Dumps, folders of them, or run folders.", show_default=False)
-    ],
+    paths: Annotated[list[Path], Argument(metavar="DUMP...", help="Dumps, folders of them, or run folders.")],
     methods: Annotated[
         str,
         Option(
@@ -138,7 +132,6 @@ def diagnose(
         Argument(
             metavar="RUN_OR_FILE...",
             help="A run folder; or what there is of one run of slime: trackers, its log, dumps.",
-            show_default=False,
         ),
     ],
     out: Annotated[
