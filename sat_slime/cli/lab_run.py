@@ -103,8 +103,6 @@ def find_checkpoint(folder: Path, config: LabConfig, wanted: int | None) -> Chec
     return saved
 
 
-# --------------------------------------------------------------------------------------------------------------- checks
-
 ENGINES = {"megatron-core": "megatron"} | {name: name for name in ("sglang", "transformers", "safetensors", "httpx")}
 """Each package with a module of it."""
 INSTALL_ENGINES = "run scripts/setup.sh of a checkout, or pip as docs/start.md says"
@@ -140,9 +138,6 @@ def installed_version(package: str) -> str | None:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-# -------------------------------------------------------------------------------------------- from its start to its end
 
 
 def launch_lab_run(plan: LabPlan, *, overwrite: bool, console: Console) -> Ending:
@@ -233,8 +228,6 @@ def _accuracy(folder: RunFolder) -> str:
     first, last = (number(evals[place], "accuracy") for place in (0, -1))
     return f"accuracy: {first:.3f} before training, {last:.3f} at step {evals[-1].get('step', '?')}"
 
-
-# ------------------------------------------------------------------------------------------------- from other terminals
 
 LOOK_S = 0.2
 """Seconds between looks at a run that goes on."""

@@ -152,8 +152,8 @@ def launch(
         bad_input(f"--start-ray starts a Ray on this machine, and --address is {address}: give one of them")
     config, file, folder = _named_run(file, overrides or [], settings, resume)
     if isinstance(config, LabConfig):
-        of_slime = {"--address": address, "--start-ray": start_ray, "--detach": detach, "--full": full}
-        if given := [option for option, value in {**of_slime, "--skip-checks": skip_checks}.items() if value]:
+        others = {"--address": address, "--start-ray": start_ray, "--detach": detach, "--full": full}
+        if given := [option for option, value in {**others, "--skip-checks": skip_checks}.items() if value]:
             bad_input(f"{given[0]} is for runs of slime, and {file} is a lab run: leave it out")
         from sat_slime.cli import lab_run  # now: a mistake is told without
 

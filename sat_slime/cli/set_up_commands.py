@@ -73,12 +73,12 @@ def findings_of(file: Path, overrides: Sequence[str]) -> Iterator[Finding]:
         yield from slime_findings(config, file, folder)
 
 
-prepare = typer.Typer(no_args_is_help=True, help="Model and prompts of the real slime on a laptop.")
+def _group() -> None:
+    """Keeps the commands of a group: one of a single command would be that command."""
 
 
-@prepare.callback()
-def _prepare() -> None:
-    """Keep `laptop` a command of its own: a group of a single one would be that command."""
+prepare = typer.Typer(no_args_is_help=True, callback=_group, help="Model and prompts of the real slime on a laptop.")
+data = typer.Typer(no_args_is_help=True, callback=_group, help="Prompts with labels: prepare the paper's.")
 
 
 @prepare.command("laptop")
@@ -121,14 +121,6 @@ def prepare_laptop(
         reason = (result.stderr.strip().splitlines() or [f"exit code {result.returncode}"])[-1]
         raise ConfigError(f"{folder} could not be made ({reason}): scripts/setup.sh installs what it needs")
     typer.echo(f"{folder} is ready")
-
-
-data = typer.Typer(no_args_is_help=True, help="Prompts with labels: prepare the paper's.")
-
-
-@data.callback()
-def _data() -> None:
-    """Keep `prepare` a command of its own."""
 
 
 @data.command("prepare")

@@ -313,8 +313,7 @@ def _cluster(plan: SlimePlan, where: Where, console: Console) -> tuple[JobServer
 
 
 def claim(plan: SlimePlan, overwrite: bool) -> RunFolder:
-    """Lock the run's folder, write its settings, and drop what came after the checkpoint to go on from. Raises
-    RunFolderError."""
+    """Lock the run's folder, write its settings, drop what came after its checkpoint. Raises RunFolderError."""
     text = dump_config(plan.config)
     if not plan.resume:
         return RunFolder.create(plan.folder, text, overwrite)

@@ -150,13 +150,11 @@ def finish(ending: Ending, console: Console) -> NoReturn:
     raise typer.Exit(codes.get(ending.status, FAILED))
 
 
-@contextlib.contextmanager
-def sigterm_as_ctrl_c() -> Iterator[None]:
+def sigterm_as_ctrl_c() -> contextlib.AbstractContextManager[None]:
     """SIGTERM and a hangup raise KeyboardInterrupt, also while the runtime, which handles them, does not run."""
     from sat_slime.config.exits import signals_handled
 
-    with signals_handled(signal.default_int_handler, [signal.SIGTERM, signal.SIGHUP]):
-        yield
+    return signals_handled(signal.default_int_handler, [signal.SIGTERM, signal.SIGHUP])
 
 
 @contextlib.contextmanager

@@ -377,8 +377,7 @@ def judge(metrics: Columns, evals: Columns, period: int) -> Collapse:
 
 
 def measures(config: Mapping[str, Any]) -> dict[str, float]:
-    """Return the numbers of a run's settings that rules measure by, as far as config.yaml has them: tail, lag and
-    responses."""
+    """Return what config.yaml has of the settings that rules measure by: tail, lag and responses."""
     pipeline, sat = section(config, "pipeline"), section(section(config, "method"), "sat")
     lag, steps = pipeline.get("lag"), pipeline.get("optimizer_steps_per_rollout") or 1
     streams = pipeline.get("mode") == "streaming"
@@ -410,9 +409,8 @@ def advisories(data: RunData, planned: Mapping[str, float]) -> Iterator[Symptom]
 
 
 def symptoms(data: RunData) -> list[Symptom]:
-    """Return what looks unhealthy, by the rules for runs of ours where it is one. The earliest comes first; what holds
-    for the whole run comes last. Of two findings of one name the later one is told only where it alone lasts to the
-    end."""
+    """Return what looks unhealthy, by the rules for runs of ours where it is one. The earliest comes first, what holds
+    for the whole run last. Of two findings of one name the later is told only where it alone lasts to the end."""
     metrics = data.metrics
     found = [*_falls(metrics, data.evals), *_start(metrics), *_not_finite(data)]
     if data.settings is not None:

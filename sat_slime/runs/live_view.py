@@ -1,5 +1,4 @@
-"""What a terminal shows of a run while it goes on: a line per step, evaluation and message, and below them how far it
-is."""
+"""What a terminal shows of a run while it goes on: a line per step, evaluation and message, and how far it is."""
 
 from __future__ import annotations
 

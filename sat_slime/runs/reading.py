@@ -173,8 +173,7 @@ def read_settings(folder: RunFolder) -> dict[str, Any]:
 
 
 def row_faults(folder: RunFolder) -> Iterator[str]:
-    """Yield which lines of a run's files are no rows, a sentence a file. A kill can tear the last one, which is no
-    fault."""
+    """Yield which lines of a run's files are no rows, a sentence a file. A last one that a kill tore is no fault."""
     for path in (folder.metrics, folder.eval):
         if damaged := ", ".join(map(str, damaged_lines(path))):
             yield f"{path.name} is damaged: of line {damaged} nothing can be read, and it is left out."

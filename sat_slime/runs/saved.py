@@ -39,8 +39,7 @@ def numbered(checkpoints: Path) -> dict[int, Path]:
 
 
 def fault_of_newest(checkpoints: Path) -> str | None:
-    """Return what is wrong with the checkpoint that a job would go on from, in a line that names the file; None if
-    nothing."""
+    """Return what is wrong with the checkpoint that a job would go on from, as of `fault`."""
     if (newest := newest_iteration(checkpoints)) is not None:
         return fault(checkpoints, newest) if newest else None
     # If there is no whole checkpoint, the job before ended in its first save, and it is right to begin again.
