@@ -43,8 +43,7 @@ def select_cells(grid: GridConfig, cells: Sequence[Cell], only: Sequence[str], s
     for selector in only:
         try:
             if not any(matches(selector, cell.method, cell.lag) for cell in cells):
-                lags = ", ".join(map(str, grid.lags))
-                known = f"its methods are {', '.join(grid.methods)}, its lags {lags}"
+                known = f"its methods are {', '.join(grid.methods)}, its lags {', '.join(map(str, grid.lags))}"
                 errors.append(f"--only {selector}: no cell of the grid; {known}")
         except ValueError as error:
             errors.append(f"--only {error}")

@@ -129,8 +129,6 @@ class FolderLock:
         try:
             with open(self.path, encoding="utf-8") as file:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        except OSError:  # there is none, it is not ours to read, or none can be held
-            return False
+        except OSError as error:  # else there is none, it is not ours to read, or none can be held
+            return isinstance(error, BlockingIOError)
         return False
