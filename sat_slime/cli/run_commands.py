@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from sat_slime.cli.terminal import LastingConsole, OverridesAsInLaunch, bad_input, finish, say, short, warn
+from sat_slime.cli.terminal import (
+    LastingConsole,
+    OverridesAsInLaunch,
+    Texts,
+    bad_input,
+    finish,
+    say,
+    setting,
+    short,
+    warn,
+)
 
 if TYPE_CHECKING:
     from sat_slime.config.loader import RunConfig
@@ -81,10 +91,7 @@ def launch(
     lag: Annotated[
         int | None, Option(help="Iterations per weight broadcast (updates of staleness); 0 is synchronous.")
     ] = None,
-    overrides: Annotated[
-        list[str] | None,
-        Option("--set", metavar="KEY=VALUE", help="Any setting, such as [bold]--set pipeline.lag=4[/]. Repeatable."),
-    ] = None,
+    overrides: Annotated[Texts, setting(help="Any setting, such as [bold]--set pipeline.lag=4[/]. Repeatable.")] = None,
     name: Annotated[str | None, Option(help="Name of the run and of its folder.")] = None,
     resume: Annotated[bool, Option("--resume", help="Go on from the newest checkpoint of the run.")] = False,
     resume_from: Annotated[
@@ -197,15 +204,12 @@ def _named_run(
 def grid(
     file: Annotated[Path, Argument(help="A YAML file of a grid; to go on with one, its folder will do.")],
     only: Annotated[
-        list[str] | None,
-        Option(metavar="CELLS", help="METHOD, METHOD@LAG or @LAG, such as [bold]'sat-*@8'[/]. Repeatable."),
+        Texts, Option(metavar="CELLS", help="METHOD, METHOD@LAG or @LAG, such as [bold]'sat-*@8'[/]. Repeatable.")
     ] = None,
     seeds: Annotated[
         str | None, Option(metavar="SEEDS", help="Some of the grid's seeds, such as [bold]0,1[/].")
     ] = None,
-    overrides: Annotated[
-        list[str] | None, Option("--set", metavar="KEY=VALUE", help="Any setting of all runs. Repeatable.")
-    ] = None,
+    overrides: Annotated[Texts, setting(help="Any setting of all runs. Repeatable.")] = None,
     name: Annotated[str | None, Option(help="Name of the grid and of its folder.")] = None,
     dry_run: Annotated[bool, Option("--dry-run", help="Print the plan and its cost; start nothing.")] = False,
     as_commands: Annotated[

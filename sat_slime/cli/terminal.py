@@ -12,6 +12,7 @@ import signal
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -33,9 +34,9 @@ COLOURS = {"OK": "green", "NOTE": "cyan", "WARN": "yellow", "FAIL": "bold red"}
 LONG = 30
 """Characters beyond which a table may break a cell."""
 
-OverridesAsInLaunch = Annotated[
-    list[str] | None, Option("--set", metavar="KEY=VALUE", help="As in launch. Repeatable.")
-]
+Texts = list[str] | None
+setting = partial(Option, "--set", metavar="KEY=VALUE")
+OverridesAsInLaunch = Annotated[Texts, setting(help="As in launch. Repeatable.")]
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from typer import Argument, Option
 
-from sat_slime.cli.terminal import FAILED, OK, bad_input, say, show_page, show_table, warn
+from sat_slime.cli.terminal import FAILED, OK, Texts, bad_input, say, setting, show_page, show_table, warn
 
 
 def report(
@@ -77,12 +77,10 @@ def replay(
         ),
     ] = "usual",
     overrides: Annotated[
-        list[str] | None,
-        Option(
-            "--set",
-            metavar="KEY=VALUE",
+        Texts,
+        setting(
             help="A setting of the methods that read it, such as [bold]sat.alpha=0.95[/]; a list of values replays "
-            "each. Repeatable.",
+            "each. Repeatable."
         ),
     ] = None,
     out: Annotated[Path, Option(metavar="FOLDER", help="Where page, figures and tables go.")] = Path("replay"),
