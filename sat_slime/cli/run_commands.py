@@ -11,17 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from sat_slime.cli.terminal import (
-    LastingConsole,
-    OverridesAsInLaunch,
-    Texts,
-    bad_input,
-    finish,
-    say,
-    setting,
-    short,
-    warn,
-)
+from sat_slime.cli.terminal import LastingConsole, Texts, bad_input, finish, say, setting, short, warn
 
 if TYPE_CHECKING:
     from sat_slime.config.loader import RunConfig
@@ -257,7 +247,7 @@ def rehearse(
     file: Annotated[Path, Argument(help="A YAML file of a run of slime.")],
     method: Annotated[str | None, Option(help="As in launch: a named method.")] = None,
     lag: Annotated[int | None, Option(help="As in launch: iterations per weight broadcast.")] = None,
-    overrides: OverridesAsInLaunch = None,
+    overrides: Annotated[Texts, setting(help="As in launch. Repeatable.")] = None,
     overwrite: Annotated[bool, Option("--overwrite", help="Delete an earlier rehearsal first.")] = False,
     dry_run: Annotated[bool, Option("--dry-run", help="Tell what would be changed; start nothing.")] = False,
 ) -> None:
