@@ -57,9 +57,9 @@ def method_and_order(config: RunConfig) -> str:
     return f"{method_label(config.method.model_dump())}, {order}"
 
 
-def length_line(config: RunConfig) -> str:
-    """Return the line of a plan that says how long the run is."""
-    return f"length      {config.pipeline.iterations} iterations, {optimizer_steps(config)} optimizer steps"
+def how_long(config: RunConfig) -> str:
+    """Return how long a run is, in words."""
+    return f"{config.pipeline.iterations} iterations, {optimizer_steps(config)} optimizer steps"
 
 
 def status_lines(

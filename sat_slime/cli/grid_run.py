@@ -19,7 +19,7 @@ from typing import Any
 from rich.console import Console
 
 from sat_slime.cli import lab_run
-from sat_slime.cli.any_run import optimizer_steps, settings_errors, settings_warnings
+from sat_slime.cli.any_run import how_long, optimizer_steps, settings_errors, settings_warnings
 from sat_slime.cli.slime_run import job_status, saved_iterations
 from sat_slime.cli.terminal import BAD_INPUT, INTERRUPTED, Ending, say, short
 from sat_slime.config import ConfigError, GridConfig, LabConfig, SlimeConfig, dump_config, load_config, load_grid
@@ -204,7 +204,7 @@ def remark(plan: GridPlan, cell: Cell) -> str:
 
 def describe(plan: GridPlan) -> str:
     """Return the plan and its cost: what --dry-run prints."""
-    grid, pipeline = plan.grid, plan.run.pipeline
+    grid = plan.grid
     states = {cell: plan.folder.state(cell) for cell in plan.wanted}
     chosen = "" if len(states) == len(plan.configs) else f"; {len(states)} of them chosen"
     axes: dict[str, Sized] = {"method": grid.methods, "lag": grid.lags, "seed": grid.seeds}
@@ -220,8 +220,7 @@ def describe(plan: GridPlan) -> str:
     return "\n".join(
         [
             f"grid        {plan.folder.path.name}: {product} = {len(plan.configs)} cells{chosen}",
-            f"a cell      {plan.run.runtime} runtime, {pipeline.iterations} iterations, {optimizer_steps(plan.run)} "
-            "optimizer steps",
+            f"a cell      {plan.run.runtime} runtime, {how_long(plan.run)}",
             f"order       seed by seed ({', '.join(map(str, grid.seeds))}), {plan.parallel} at a time; a failed cell "
             f"is started again, {grid.retries} time(s)",
             f"folder      {plan.folder.path}: {counts}",

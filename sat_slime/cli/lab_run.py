@@ -60,7 +60,7 @@ def describe(plan: LabPlan) -> str:
         f"engine      {rollout.dtype}",
         f"batch       {rollout.prompts_per_iteration} prompts x {rollout.samples_per_prompt} samples = {responses} "
         f"responses, at most {responses * longest:,} tokens an iteration",
-        any_run.length_line(config),
+        f"length      {any_run.how_long(config)}",
         f"folder      {plan.folder}",
     ]
     if plan.resume:

@@ -57,7 +57,7 @@ def rehearse_run(
         cleaning.callback(undisturbed()(scratch.remove))
         try:
             rehearsal = Rehearsal(file, config, scratch.path / "rehearsal", console)
-            if rehearsal.failed:
+            if rehearsal.marks[FAIL]:
                 say(console, "not started: fix what failed first")
             elif not dry_run:
                 rehearsal.run(overwrite)
@@ -68,7 +68,7 @@ def rehearse_run(
         held = f"{rehearsal.marks['OK']} checks held, {rehearsal.marks[FAIL]} did not"
         lines = [f"{held}; {(time.monotonic() - begun) / 60:.1f} minutes", *duration_lines(config), LEFT]
         lines.append(f"kept in {kept}: settings, rows and log")
-    return Ending("failed" if rehearsal.failed else "finished", None, "\n".join(lines))
+    return Ending("failed" if rehearsal.marks[FAIL] else "finished", None, "\n".join(lines))
 
 
 class Rehearsal:
@@ -102,10 +102,6 @@ class Rehearsal:
         for finding in machine_findings(self.thin, self.run_folder):
             if finding.mark != "OK":
                 self._found(Check(finding.what, "nothing to fix", finding.detail, finding.mark))
-
-    @property
-    def failed(self) -> bool:
-        return self.marks[FAIL] > 0
 
     def run(self, overwrite: bool) -> None:
         """Run slime, resume it, and check what was recorded; its checkpoints go."""

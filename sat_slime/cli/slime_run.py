@@ -16,7 +16,7 @@ from typing import Any
 import typer
 from rich.console import Console
 
-from sat_slime.cli.any_run import Plan, length_line, method_and_order, optimizer_steps, report_line, status_lines, title
+from sat_slime.cli.any_run import Plan, how_long, method_and_order, optimizer_steps, report_line, status_lines, title
 from sat_slime.cli.terminal import BAD_INPUT, Ending, refuse_failures, say, short, sigterm_as_ctrl_c, undisturbed, warn
 from sat_slime.config import ConfigError, SlimeConfig, dump_config, finding, load_config
 from sat_slime.config.finding import Finding, fail, ok, settings_findings
@@ -133,7 +133,7 @@ def describe(plan: SlimePlan, full: bool) -> str:
         f"engines     {rollout.engines}, each of {rollout.gpus_per_engine} GPU(s), on {nodes_of_engines} node(s)",
         f"batch       {rollout.prompts_per_iteration} prompts x {rollout.samples_per_prompt} samples = "
         f"{rollout.responses_per_iteration} responses of at most {rollout.max_response_tokens:,} tokens",
-        length_line(config),
+        f"length      {how_long(config)}",
         f"folder      {plan.folder}{' (resumed)' if plan.resume else ''}",
     ]
     for heading, lines in (("memory", memory), ("time", time_lines(plan))):

@@ -333,7 +333,6 @@ class Collapse:
 
     @property
     def met(self) -> bool:
-        """True while the rule holds."""
         return self.since is not None
 
 

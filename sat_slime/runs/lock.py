@@ -78,7 +78,6 @@ class FolderLock:
     """A lock that the kernel drops with its process, however that ends, so there is never a stale one to clean up."""
 
     def __init__(self, path: Path):
-        """path: the lock's file, in the folder that it is for."""
         self.path = path
         self._file: IO[str] | None = None
 

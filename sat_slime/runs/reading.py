@@ -133,7 +133,6 @@ class Run:
 
     @property
     def steps(self) -> int:
-        """Optimizer steps logged."""
         return len(self.data.metrics.get("step", ()))
 
     @property
