@@ -306,16 +306,19 @@ def scores(steps: np.ndarray, values: np.ndarray, samples: np.ndarray | float = 
 
 @dataclass
 class Collapse:
-    """The collapse rule, the same for every run. It holds at an evaluation where both are seen:
+    """The collapse rule, the same for every run.
+
+    A run **has collapsed** where, at an evaluation, both hold:
 
     - **score**: the mean of the newest 3 evaluations lies at least a third below the best such mean so far, and at
       least 3 standard errors of the two;
-    - **mismatch**: at some step since that best, d_pi was out of its low band (`band_of`): at least three times its
-      lowest level, or at least 0.15 nats, for a run that never had a low level.
+    - **mismatch**: at some step since that best, d_pi was out of its low band: its mean over the newest 16 steps or
+      more (a whole number of lag cycles) was at least three times the lowest mean that it has held over 32 steps or
+      more, or at least 0.15 nats, for a run that never had a low level.
 
-    A run for which it holds at the last evaluation has collapsed; one for which it held before alone has recovered. A
-    run without evaluations is judged by its training reward, in blocks of 16 steps or more. What the rule cannot see
-    (too few evaluations, no d_pi) it does not mark.
+    Where it holds at the last evaluation the run is marked as collapsed, from the evaluation on since when it has held;
+    where it held and no longer does, as recovered. A run without evaluations is judged by its training reward, in
+    blocks of 16 steps or more. What the rule cannot see (too few evaluations, no d_pi) it does not mark.
     """
 
     known: bool = False
