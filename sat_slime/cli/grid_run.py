@@ -44,9 +44,6 @@ POLL_S = 0.1
 COMMAND = (sys.executable, "-m", "sat_slime")
 
 
-# ------------------------------------------------------------------------------------------------------------- the plan
-
-
 @dataclass(frozen=True)
 class GridPlan:
     """A grid that can start or go on."""
@@ -164,9 +161,6 @@ def _of_an_axis(grid: GridConfig, overrides: Sequence[str]) -> list[str]:
     ]
 
 
-# ------------------------------------------------------------------------------------------------------- how far it is
-
-
 def minutes_left(plan: GridPlan, cells: Iterable[Cell]) -> list[float]:
     """Return the minutes that each of these cells still takes, by the median of finished ones, those that have begun
     first; none before a cell has finished."""
@@ -227,9 +221,6 @@ def describe(plan: GridPlan) -> str:
             f"cost        {cost}",
         ]
     )
-
-
-# -------------------------------------------------------------------------------------------------------------- the run
 
 
 def run_grid(plan: GridPlan, console: Console) -> Ending:

@@ -102,9 +102,6 @@ def trained_iterations(config: SlimeConfig, folder: RunFolder) -> int:
     return int(number(last_row(folder.metrics), "step", 0)) // config.pipeline.optimizer_steps_per_rollout
 
 
-# ----------------------------------------------------------------------------------------------------- what is printed
-
-
 def time_lines(plan: SlimePlan) -> list[str]:
     """Return how long the run takes and what it costs. Where it goes on what it has measured counts, and what is left
     is from its checkpoint on."""
@@ -169,9 +166,6 @@ def show_plan(plan: SlimePlan, option: str | None, skip_checks: bool, full: bool
     refuse_failures(findings)
 
 
-# -------------------------------------------------------------------------------------------------------------- checks
-
-
 def slime_findings(config: SlimeConfig, file: Path, folder: Path | None = None) -> Iterator[Finding]:
     """Yield every check of a run of slime: its settings, its time, then the cluster where one is named, else this
     machine. folder: that of a run which has begun."""
@@ -197,9 +191,6 @@ def slime_findings(config: SlimeConfig, file: Path, folder: Path | None = None) 
         yield from checks.cluster_findings(server, plan.config, plan.folder, sent, plan.resume)
     except JobError as error:
         yield fail("cluster", str(error))
-
-
-# ------------------------------------------------------------------------------------------------------ its job is sent
 
 
 @dataclass(frozen=True)
@@ -328,8 +319,6 @@ def claim(plan: SlimePlan, overwrite: bool) -> RunFolder:
             keep_rows(rows, lambda row: number(row, "step", 0) <= steps)
     return folder
 
-
-# ------------------------------------------------------------------------------------------------------ it is followed
 
 LAST_LINES = 15
 """Lines of the log that are shown of a job that failed."""
@@ -468,8 +457,6 @@ def _end_ray(ray: LocalRay, console: Console, logs_to: Path | None = None) -> No
         say(console, f"warning: {error}")
 
 
-# ---------------------------------------------------------------------------------------------------- it is sent again
-
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 10.0, 600.0
 """Seconds before a restart, twice as long with each death after the same iteration: what a dead job holds is free
 within seconds, and a node that boots is back within minutes."""
@@ -547,9 +534,6 @@ def _send_again(job: Job, error: str, deaths: Sequence[int], where: Where, conso
     if again.folder.stop_mark.exists() and again.server:
         again.server.stop(again.record.job)
     return again
-
-
-# ------------------------------------------------------------------------------------------------- from any terminal
 
 
 def find(path: Path) -> Job:

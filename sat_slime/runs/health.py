@@ -40,9 +40,6 @@ NO_RATIO = 1e-6
 """slime's own checks take a KL below 1e-8 for 0; a tracker rounds."""
 
 
-# ------------------------------------------------------------------------------------------------------- the rules
-
-
 @dataclass(frozen=True)
 class Rule:
     """Where the level of a metric stops being healthy, what is then said, and what to try. The level is taken of the
@@ -187,9 +184,6 @@ RULES = (
 )
 
 
-# ------------------------------------------------------------------------------------------- levels over the steps
-
-
 @dataclass(frozen=True)
 class Symptom:
     """One thing that looks unhealthy."""
@@ -285,9 +279,6 @@ def judged(
     return Symptom(rule.name, rule.seen.format(**facts), advice, int(steps[since]), bool(outside[-1]))
 
 
-# ------------------------------------------------------------------------------------------------------- a collapse
-
-
 def scores(steps: np.ndarray, values: np.ndarray, samples: np.ndarray | float = math.nan) -> pd.DataFrame:
     """Return the scores of evaluations, from the third on: step, of the newest of SCORES; mean; error, the standard
     error of a share of successes, 0 where that is unknown: then the loss alone decides; best, the row of the best score
@@ -375,9 +366,6 @@ def judge(metrics: Columns, evals: Columns, period: int) -> Collapse:
     return found
 
 
-# ------------------------------------------------------------------------------------------------------- runs of ours
-
-
 def measures(config: Mapping[str, Any]) -> dict[str, float]:
     """Return what config.yaml has of the settings that rules measure by: tail, lag and responses."""
     pipeline, sat = section(config, "pipeline"), section(section(config, "method"), "sat")
@@ -405,9 +393,6 @@ def advisories(data: RunData, planned: Mapping[str, float]) -> Iterator[Symptom]
             steps = np.nan_to_num(data.metrics.get("step", np.zeros(len(values))))  # a damaged row may lack its own
             if symptom := judged(rule, steps, values, data.period, planned):
                 yield symptom
-
-
-# ------------------------------------------------------------------------------------------------- runs of slime's loss
 
 
 def symptoms(data: RunData) -> list[Symptom]:
