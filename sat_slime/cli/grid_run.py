@@ -34,7 +34,7 @@ from sat_slime.launch.ray_jobs import JobError
 from sat_slime.objective import named_method
 from sat_slime.runs.folder import RunFolder, RunFolderError
 from sat_slime.runs.grid import Cell, GridFolder, cell_config, plan_cells, select_cells
-from sat_slime.runs.live_view import duration
+from sat_slime.runs.log import duration
 from sat_slime.runs.reading import last_row, newest_numbers
 
 CELL_MEMORY_GIB = 4.0

@@ -34,7 +34,7 @@ from sat_slime.launch.secrets import redact
 from sat_slime.launch.small_run import ray_options
 from sat_slime.runs import going_back, saved
 from sat_slime.runs.folder import RunFolder, RunFolderError, writable
-from sat_slime.runs.live_view import RunView
+from sat_slime.runs.log import RunView
 from sat_slime.runs.reading import last_row
 from sat_slime.runs.trackers import read_line
 

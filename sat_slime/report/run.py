@@ -21,7 +21,7 @@ from sat_slime.report.frames import finite_mean, smooth, steps_of, window_of
 from sat_slime.report.page import Section, check_out, count_of, headline, percent, write_page
 from sat_slime.runs.folder import RunFolderError, worked_seconds
 from sat_slime.runs.health import advisories, judge, measures
-from sat_slime.runs.live_view import duration
+from sat_slime.runs.log import duration
 from sat_slime.runs.reading import Columns, Run, RunData, has, load_run, once_per_iteration, row_faults, section
 
 
