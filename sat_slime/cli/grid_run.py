@@ -146,8 +146,7 @@ def _read_by_no_cell(of_file: RunConfig, run: RunConfig, cells: Iterable[Cell]) 
 
 
 def _of_an_axis(grid: GridConfig, overrides: Sequence[str]) -> list[str]:
-    """Return a line for every setting of all cells that a cell has from the grid's methods, lags, seeds or folder.
-    overrides: as of plan_grid."""
+    """Return a line for every setting that is given to all cells, and that each has from the grid itself."""
     written = (text.partition("=") for text in overrides)
     given = [grid.settings, *({key.strip(): parse_value(value)} for key, _, value in written)]
     axes = {"pipeline.lag": "lags", "name": "name", "output_dir": "output_dir"}
@@ -264,8 +263,7 @@ def arguments(plan: GridPlan, cell: Cell) -> list[str]:
 
 
 def _state(plan: GridPlan, cell: Cell) -> dict[str, Any]:
-    """Return the state of a cell's run, brought up to date where the run may end without a process of ours, as a
-    cluster's job does."""
+    """Return the state of a cell's run, brought up to date where it is a cluster's job, which ends without us."""
     run = plan.folder.run_folder(cell)
     if isinstance(plan.run, SlimeConfig):
         # What cannot be asked now is told by the command that runs next.
@@ -275,8 +273,7 @@ def _state(plan: GridPlan, cell: Cell) -> dict[str, Any]:
 
 
 class GridRun:
-    """One call of `sat-slime grid`. Each cell is a command in a process of its own, so that none can take the grid or
-    another cell down."""
+    """One call of `sat-slime grid`. Each cell is a process of its own, so that none can take another down."""
 
     def __init__(self, plan: GridPlan, console: Console):
         self.plan, self.folder, self.console = plan, plan.folder, console

@@ -1,5 +1,4 @@
-"""A run of the lab runtime: its plan, the checks of this machine, its way from the start to the end, and what other
-terminals see and do of it."""
+"""A run of the lab runtime: its plan, its checks, its way from start to end, and what other terminals do."""
 
 from __future__ import annotations
 

@@ -26,8 +26,7 @@ def all_methods() -> Iterator[str]:
 
 
 def one_method(name: str) -> Iterator[str]:
-    """Yield formula, needs and parameters of a method, or of what is switched on beside one. Raises ConfigError where
-    there is none of that name."""
+    """Yield formula, needs and parameters of a method, or of what goes beside one. Raises ConfigError if unknown."""
     if kind := {kind.name: kind for kind in switches()}.get(name):
         key = f"method.{key_of(kind)}"
         yield _one_line(kind.__doc__)

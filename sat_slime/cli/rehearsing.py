@@ -75,8 +75,7 @@ class Rehearsal:
     """A rehearsal, from the settings of the run to what was found."""
 
     def __init__(self, file: Path, config: SlimeConfig, folder: Path, console: Console):
-        """Derive what is rehearsed, make in `folder` what it starts from, and ask slime's parser about the run itself.
-        Raises ConfigError."""
+        """Derive what is rehearsed, make in `folder` what it starts from, ask slime's parser. Raises ConfigError."""
         self.file, self.folder, self.console = file, folder, console
         self.marks: Counter[str] = Counter()
         say(console, f"rehearsal of {file}: {method_and_order(config)}")

@@ -103,8 +103,7 @@ def trained_iterations(config: SlimeConfig, folder: RunFolder) -> int:
 
 
 def time_lines(plan: SlimePlan) -> list[str]:
-    """Return how long the run takes and what it costs. Where it goes on what it has measured counts, and what is left
-    is from its checkpoint on."""
+    """Return how long the run takes and costs; where it goes on, by what it measured, and what is left."""
     config, folder = plan.config, RunFolder(plan.folder)
     if not plan.resume:
         return duration_lines(config)
@@ -557,8 +556,7 @@ def _asked(folder: RunFolder, config: SlimeConfig, record: JobRecord) -> Job:
 
 
 def job_status(path: Path, console: Console | None = None) -> list[str]:
-    """Return what is known of a run, a line each. console: where the progress of its newest job is shown before, until
-    that ends or Ctrl-C."""
+    """Return what is known of a run, a line each. console: where its newest job is first shown to its end."""
     job = find(path)
     if console and job.goes_on:
         _show(job, console, is_again=True)

@@ -57,8 +57,7 @@ def refuse_other_settings(
 
 
 def refuse_lost(folder: Path, config: RunConfig, checkpoints: Path) -> None:
-    """Raise ConfigError where a run that has no checkpoint must have had one, as it was not ended before its first, and
-    they were not set aside."""
+    """Raise ConfigError where a run without a checkpoint must have had one that was not set aside."""
     rows = read_rows(RunFolder(folder).metrics)
     steps = config.pipeline.optimizer_steps_per_rollout
     trained = max((int(number(row, "step", 0)) for row in rows), default=0) // steps

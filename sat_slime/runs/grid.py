@@ -131,8 +131,7 @@ class GridFolder:
         return self.logs / f"{cell.name}.txt"
 
     def state(self, cell: Cell) -> str:
-        """Return planned, running, interrupted, failed or finished; what was interrupted or failed goes on from its
-        newest checkpoint."""
+        """Return planned, running, interrupted, failed or finished; interrupted and failed cells go on."""
         status = self.run_folder(cell).state().get("status")
         if status is None:
             return "failed" if self.error(cell) else "planned"

@@ -151,8 +151,7 @@ _WHOLE = ("iterations", "lag", "max_staleness", "optimizer_steps_per_rollout")
 
 
 def load_run(path: str | Path) -> Run:
-    """Read a run folder, or one with the rows alone; what is missing or torn is left out. Raises RunFolderError when it
-    is neither."""
+    """Read a run folder, or one with the rows alone, as far as it goes. Raises RunFolderError when it is neither."""
     folder = RunFolder(path)
     return read_run(folder if folder.is_readable() else RunFolder.open(path))
 

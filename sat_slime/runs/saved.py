@@ -24,8 +24,7 @@ _FORM = ("metadata.json", ".metadata")
 
 
 def newest_iteration(folder: Path) -> int | None:
-    """Return the iterations in the checkpoint that a job goes on from, 0 for converted weights, `release`; None where
-    there is none."""
+    """Return the iterations in the checkpoint that a job goes on from; 0: converted weights; None: there is none."""
     try:
         text = (folder / TRACKER).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError):
@@ -119,8 +118,7 @@ def numbered_folders(folder: Path, name: re.Pattern[str]) -> dict[int, Path]:
 
 
 def set_aside(checkpoints: Mapping[int, Path], after: int) -> list[Path]:
-    """Renames the checkpoints numbered above `after` to NAME.aside, where no resume takes them for the run's own;
-    returns the new names."""
+    """Renames the checkpoints numbered above `after` to NAME.aside, where no resume finds them; returns these."""
     aside = {path: path.with_name(f"{path.name}.aside") for number, path in checkpoints.items() if number > after}
     for path, new in aside.items():
         shutil.rmtree(new, ignore_errors=True)

@@ -221,8 +221,7 @@ def _is_dataset(key: str) -> bool:
 
 
 def _ours(row: Mapping[str, Any], prefix: str) -> Row:
-    """Return the metrics with a prefix, by our names. Exports fill their tables with nulls. W&B writes what is no
-    finite number as text."""
+    """Return the metrics with a prefix, by our names. Exports have nulls, and W&B's NaN and infinities as text."""
     return {
         NAMES.get(key, key.removeprefix(prefix)): float(value) if value in _NOT_FINITE else value
         for key, value in row.items()
