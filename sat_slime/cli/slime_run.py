@@ -74,10 +74,8 @@ def _check_resume(config: SlimeConfig, path: Path, resume_from: int | None) -> N
         state = f"{'is finished after' if finished else 'has trained'} {trained} iterations"
         raise ConfigError(f"{path}: the run {state}; to go on, name more: --set pipeline.iterations={trained * 2}")
     if (record := JobRecord.read(path)) and done:
-        going_back.refuse_other_settings(
-            f"the checkpoint of {path}", record.settings, record.version, config, resume_from, done
-        )
-
+        where = f"the checkpoint of {path}"
+        going_back.refuse_other_settings(where, record.settings, record.version, config, resume_from, done)
     if resume_from == 0:
         return
     checkpoints = checkpoint_folder(config, path)
@@ -319,10 +317,8 @@ def claim(plan: SlimePlan, overwrite: bool) -> RunFolder:
     return folder
 
 
-LAST_LINES = 15
-"""Lines of the log that are shown of a job that failed."""
-LINES_SEARCHED = 300
-"""Lines at the end of the log in which the driver's exception is looked for."""
+LAST_LINES, LINES_SEARCHED = 15, 300
+"""Lines at the end of a failed job's log that are shown, and in which the driver's exception is looked for."""
 _EXCEPTION = re.compile(r"sat_slime: |([A-Za-z_][\w.]*\.)?[A-Z]\w*(Error|Exception|Exit)(: |$)")
 POLL_S = 0.5
 """Seconds between looks at a job that goes on."""
@@ -334,11 +330,8 @@ LONGEST_LINE = 300
 
 def how_to_go_on(folder: Path) -> str:
     """Return what can be done with a run whose job goes on."""
-    shown = short(folder)
-    return (
-        f"follow it with: sat-slime status {shown} -f; its log is {short(RunFolder(folder).log)}\n"
-        f"stop it with: sat-slime stop {shown}"
-    )
+    shown, log = short(folder), short(RunFolder(folder).log)
+    return f"follow it with: sat-slime status {shown} -f; its log is {log}\nstop it with: sat-slime stop {shown}"
 
 
 def _show(job: Job, console: Console, is_again: bool = False) -> JobState | None:

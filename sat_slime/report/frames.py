@@ -22,7 +22,7 @@ from sat_slime.report.methods import MAIN_TABLE, PAPER_ORDER, WITH, PaperCell, l
 from sat_slime.runs.folder import RunFolder, RunFolderError
 from sat_slime.runs.grid import Cell, GridFolder
 from sat_slime.runs.health import Collapse, judge
-from sat_slime.runs.reading import Run, RunData, read_run, row_faults, section
+from sat_slime.runs.reading import Run, RunData, load_run, row_faults, section
 from sat_slime.runs.trackers import READABLE, adopt, is_tracker, read_tracked, what_it_is
 
 NAMED_SETTINGS = 3
@@ -206,7 +206,7 @@ def load_compared_run(path: Path) -> ComparedRun:
     """Read a run folder, a folder with metrics.jsonl, or what a tracker left. Raises RunFolderError when it is none."""
     folder, name = RunFolder(path), path.name
     if ours := folder.is_readable():
-        run = read_run(folder)
+        run = load_run(path)
     elif is_tracker(path):
         run = Run(folder, {}, {}, read_tracked([path]))
         if not path.is_dir():

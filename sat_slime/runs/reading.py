@@ -152,12 +152,7 @@ _WHOLE = ("iterations", "lag", "max_staleness", "optimizer_steps_per_rollout")
 
 def load_run(path: str | Path) -> Run:
     """Read a run folder, or one with the rows alone, as far as it goes. Raises RunFolderError when it is neither."""
-    folder = RunFolder(path)
-    return read_run(folder if folder.is_readable() else RunFolder.open(path))
-
-
-def read_run(folder: RunFolder) -> Run:
-    """Read what there is of a run in a folder."""
+    folder = RunFolder(path) if RunFolder(path).is_readable() else RunFolder.open(path)
     config = read_settings(folder)
     return Run(folder, config, folder.state(), run_data(read_rows(folder.metrics), read_rows(folder.eval), config))
 
