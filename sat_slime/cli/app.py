@@ -1,5 +1,5 @@
-"""The command `sat-slime`: its list of commands, whose options and help are in modules by the headings of the list. These
-import what they work with once their options are read, so that every `--help` answers at once."""
+"""The command `sat-slime`: its list of commands, whose options and help are in modules by the headings of the list.
+These import what they work with once their options are read, so that every `--help` answers at once."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A run goes on from a checkpoint: with which settings, and what can be done where the checkpoint is damaged. To go back
-to an older one drops what was trained after it, so it is done only where it is asked for."""
+"""A run goes on from a checkpoint: with which settings, and what can be done where the checkpoint is damaged. To go
+back to an older one drops what was trained after it, so it is done only where it is asked for."""
 
 from __future__ import annotations
 
