@@ -126,9 +126,8 @@ def lab_findings(config: LabConfig, file: Path) -> Iterator[Finding]:
         yield ok("settings", str(file))
     missing = missing_engines()
     yield from (fail(package, f"not installed: {INSTALL_ENGINES}") for package in missing)
-    yield from (
-        ok(package, installed_version(package) or "version unknown") for package in ENGINES if package not in missing
-    )
+    there = (package for package in ENGINES if package not in missing)
+    yield from (ok(package, installed_version(package) or "version unknown") for package in there)
 
 
 def installed_version(package: str) -> str | None:

@@ -1,9 +1,6 @@
-"""Keeps an HTTP proxy out of the way between the hosts of a run.
-
-slime, SGLang and Ray's client ask each other with `requests`, which sends everything through the proxy of the
-environment that `no_proxy` does not except. A proxy cannot reach a cluster's own addresses, and slime then waits for
-its engines for ever.
-"""
+"""Keeps an HTTP proxy out of the way between the hosts of a run. slime, SGLang and Ray's client ask each other with
+`requests`, which sends everything through the proxy of the environment that `no_proxy` does not except. A proxy cannot
+reach a cluster's own addresses, and slime then waits for its engines for ever."""
 
 from __future__ import annotations
 

@@ -24,10 +24,8 @@ _claims: dict[int, socket.socket] = {}
 
 def claim(port: int) -> bool:
     """Return whether a port is this process's to give away: none of another process of ours on this machine, until that
-    ends. One that an engine binds minutes later, when it has loaded its model, is free to all others meanwhile.
-
-    A claim is a name in Linux's abstract socket namespace, which is the network's, as ports are.
-    """
+    ends. One that an engine binds minutes later, when it has loaded its model, is free to all others meanwhile. A claim
+    is a name in Linux's abstract socket namespace, which is the network's, as ports are."""
     if port in _claims:
         return True
     name = socket.socket(socket.AF_UNIX)

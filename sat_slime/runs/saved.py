@@ -1,9 +1,6 @@
 """The checkpoints of a run on disk. Whether those of slime are whole is seen before a job is sent: Megatron's folders
-by their form, the stream's by their checksums.
-
-slime counts rollouts from 0, so the checkpoint after n iterations is Megatron's folder iter_{n - 1}.
-latest_checkpointed_iteration.txt names the one that a job goes on from.
-"""
+by their form, the stream's by their checksums. slime counts rollouts from 0, so the checkpoint after n iterations is
+Megatron's folder iter_{n - 1}. latest_checkpointed_iteration.txt names the one that a job goes on from."""
 
 from __future__ import annotations
 
