@@ -210,16 +210,15 @@ def describe(plan: GridPlan) -> str:
         wait = duration(60 * by_clock(plan, minutes))
         cost = f"{wait} left for {len(left)} cells{hours} (measured: the median of finished cells)"
     counts = ", ".join(f"{count} {state}" for state, count in Counter(states.values()).items())
-    return "\n".join(
-        [
-            f"grid        {plan.folder.path.name}: {product} = {len(plan.configs)} cells{chosen}",
-            f"a cell      {plan.run.runtime} runtime, {how_long(plan.run)}",
-            f"order       seed by seed ({', '.join(map(str, grid.seeds))}), {plan.parallel} at a time; a failed cell "
-            f"is started again, {grid.retries} time(s)",
-            f"folder      {plan.folder.path}: {counts}",
-            f"cost        {cost}",
-        ]
-    )
+    lines = [
+        f"grid        {plan.folder.path.name}: {product} = {len(plan.configs)} cells{chosen}",
+        f"a cell      {plan.run.runtime} runtime, {how_long(plan.run)}",
+        f"order       seed by seed ({', '.join(map(str, grid.seeds))}), {plan.parallel} at a time; a failed cell is "
+        f"started again, {grid.retries} time(s)",
+        f"folder      {plan.folder.path}: {counts}",
+        f"cost        {cost}",
+    ]
+    return "\n".join(lines)
 
 
 def run_grid(plan: GridPlan, console: Console) -> Ending:

@@ -239,8 +239,7 @@ def _send(plan: SlimePlan, where: Where, console: Console, overwrite: bool = Fal
     config, sent = plan.config, slime_command(plan.config, plan.folder)
     _check_folder(plan, overwrite)
     if not is_restart:
-        for line in time_lines(plan):
-            say(console, line)
+        say(console, "\n".join(time_lines(plan)))
     server, ray = _cluster(plan, where, console)
     with contextlib.ExitStack() as undo:
         if ray is not None:
@@ -402,8 +401,7 @@ def _end(job: Job, console: Console) -> Ending:
         lines.append(f"Ray's own logs are in {short(folder.logs)}")
     if status != "finished":
         lines.append(f"go on with: sat-slime launch {short(folder.path)} --resume")
-    exit_code = job.state.exit_code if job.state else None
-    return Ending(status, error, "\n".join(lines), ended=True, exit_code=exit_code)
+    return Ending(status, error, "\n".join(lines), ended=True, exit_code=job.state.exit_code if job.state else None)
 
 
 def with_report(ending: Ending, folder: Path) -> Ending:

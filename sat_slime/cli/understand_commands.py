@@ -104,18 +104,16 @@ def replay(
         sat-slime replay runs/my-run --methods sat-gspo --set 'sat.alpha=[0.8,0.9,0.95]'
     """
     from sat_slime.report.page import check_out
-    from sat_slime.report.replay import StepRow, choose, names_several, write_replay
+    from sat_slime.report.replay import choose, names_several, write_replay
     from sat_slime.report.replay import replay as replay_dumps
 
     console = Console(soft_wrap=True)
     candidates = choose(methods, overrides or [])
     check_out(out)
     with console.status("reading dumps") as status:
-
-        def on_step(row: StepRow) -> None:
-            status.update(f"{row.name}: {row.tokens:,} tokens")
-
-        result = replay_dumps(paths, candidates, on_step, names_several(methods))
+        result = replay_dumps(
+            paths, candidates, lambda row: status.update(f"{row.name}: {row.tokens:,} tokens"), names_several(methods)
+        )
     page = write_replay(result, out, ["sat-slime", *sys.argv[1:]])
     show_table(page.tables[0], console)
     for line in (*page.answer, *page.sentences("not_replayed"), *page.warnings):

@@ -3,8 +3,7 @@ to try. A run of ours is judged by its metrics.jsonl, one of slime's own loss by
 
 A level is most often the mean over 16 known steps in a row, so that the order of two symptoms is sure only where more
 steps than that lie between them. None is a verdict, and none says what caused the others: a run that a rule holds for
-may learn on. What counts as a collapse is `Collapse`.
-"""
+may learn on. What counts as a collapse is `Collapse`."""
 
 from __future__ import annotations
 

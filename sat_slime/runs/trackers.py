@@ -42,7 +42,6 @@ STEPS_OF_LINES = {"step": "train/step", "rollout": "rollout/step", "eval": "eval
 STEPS_OF_LINES |= dict.fromkeys(("perf", "multi_turn", "passrate"), "rollout/step")
 """The kinds of lines of metrics in slime's log, and what their number is a step of."""
 STEP_KEYS = {*STEPS_OF_LINES.values()}
-_NOT_FINITE = ("NaN", "Infinity", "-Infinity")
 
 
 def read_tracked(paths: Sequence[Path]) -> RunData:
@@ -187,8 +186,7 @@ def split_log(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Row], list[Row]]:
     ratio = n_train / n_rollouts if n_train and n_rollouts else 1
     # of few rollouts the newest is not all trained; of many either may be told one further than the other
     per_rollout = max(1, round(ratio) if n_rollouts > 2 * math.ceil(ratio) else math.ceil(ratio))
-    steps: dict[int, Row] = {}
-    evals: dict[int, Row] = {}
+    steps, evals = dict[int, Row](), dict[int, Row]()
     names = (key for row in rows if _is_step(row, "eval/step") for key in row if key.startswith("eval/"))
     dataset = next((key for key in names if key != "eval/step" and _is_dataset(key)), None)
     trained = False
@@ -223,7 +221,7 @@ def _is_dataset(key: str) -> bool:
 def _ours(row: Mapping[str, Any], prefix: str) -> Row:
     """Return the metrics with a prefix, by our names. Exports have nulls, and W&B's NaN and infinities as text."""
     return {
-        NAMES.get(key, key.removeprefix(prefix)): float(value) if value in _NOT_FINITE else value
+        NAMES.get(key, key.removeprefix(prefix)): float(value) if value in ("NaN", "Infinity", "-Infinity") else value
         for key, value in row.items()
         if key.startswith(prefix) and key not in STEP_KEYS and value is not None
     }
