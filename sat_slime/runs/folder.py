@@ -166,9 +166,8 @@ class RunFolder:
         if status == "running" and is_job and self._lost_its_ray():
             state |= {"status": "killed", "error": "the Ray that was started for it was killed or crashed"}
         if status == "running" and not is_job and not self.lock.is_held():
-            process = f"its process {state.get('pid')}"
-            error = f"{process} was killed, by hand or for want of memory, or the machine went down"
-            state |= {"status": "killed", "error": error}
+            why = f"its process {state.get('pid')} was killed, by hand or for want of memory, or the machine went down"
+            state |= {"status": "killed", "error": why}
         return state
 
     def _lost_its_ray(self) -> bool:
