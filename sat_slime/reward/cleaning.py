@@ -38,7 +38,8 @@ _TURNED = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-zA-Z])(?!\s*\^\s*\{\s*
 _BASE = r"_\s*\{?\s*(?:\\(?:text|mathrm)\w*\s*\{)?\s*(?:base\s*)?\(?([a-z]+|[0-9]+)\)?\s*\}{0,2}"
 _REALS = r"(?:the set of |the )?(?:all )?(?:real numbers|reals)|all real (?:values of )?\}?\s*[a-z]"
 _REPEATING = re.compile(
-    r"(?<![0-9.,])([0-9]*)\.([0-9]*)(?:\\(?:overline|bar|dot)\s*(?:\{([0-9]{1,30})\}|([0-9])))(?![0-9])"
+    r"(?<![0-9.,])([0-9]*)\.([0-9]*)(?:\\(?:overline|bar|dot)\s*(?:\{([0-9]{1,30})\}|([0-9]))(?![0-9])|"
+    r"(?!0)([0-9]{1,9}?)\5{2,}(?:\.\.\.|\\[ld]?dots(?![a-zA-Z])))"
 )
 _ARRAY = re.compile(
     r"(?:\\left\s*)?[(\[]\s*\\begin\{array\}\s*\{[lcr| ]*\}(.*?)\\end\{array\}\s*(?:\\right\s*)?[)\]]", re.DOTALL
@@ -98,7 +99,7 @@ def _based(match: re.Match[str]) -> str:
 
 def _repeating(match: re.Match[str]) -> str:
     r"""Return a repeating decimal as an exact fraction: 0.1\overline{6} is 1/10 + 6/90."""
-    whole, fixed, period = match[1] or "0", match[2], match[3] or match[4]
+    whole, fixed, period = match[1] or "0", match[2], match[3] or match[4] or match[5]
     digits = Fraction(int(whole + fixed)) + Fraction(int(period), 10 ** len(period) - 1)
     value = digits / 10 ** len(fixed)
     return f"\\frac{{{value.numerator}}}{{{value.denominator}}}"
@@ -195,7 +196,7 @@ MAX_ANSWER = 2000
 """The most characters of an answer: more is no answer, and the expressions below take more than linear time."""
 
 _MATRIX = re.compile(r"\\begin\{(?:[a-zA-Z]*matrix|cases|array|aligned)\}")
-_GROUPED = re.compile(r"(?<=[0-9])(?:\\[,!;:]|\{,\}|,\\!|\\ )\s*(?=[0-9]{3}(?![0-9]))")
+_GROUPED = re.compile(r"(?<=[0-9])(?:\\[,!;:]|\{,\}|,\\!|\\? )\s*(?=[0-9]{3}(?![0-9/]| /))")
 _FONTS = "normal|rm|bf|it|sf|tt|sc|up|md|sl"
 _LETTER = r"\\(?:pi|alpha|beta|theta)(?![a-zA-Z])"
 _BEFORE = r"(?<=[\s0-9)}\]])(?<![a-zA-Z\\])"
@@ -205,8 +206,8 @@ _SIMPLER = [
     (re.compile(rf"(\\frac\s*(?:[0-9]|\{{(?:[^{{}}]|\{{[^{{}}]*\}})*\}}))\s*({_LETTER})"), r"\1{\2}"),
     (re.compile(r"\\(?:left|right)\s*\.|\\(?:left|right|middle|[bB]igg?[lrm]?)(?![a-zA-Z])"), ""),
     (re.compile(r"\\(?:displaystyle|textstyle|scriptstyle|limits|nolimits|boxed)(?![a-zA-Z])"), ""),
-    (re.compile(r"(?<!\\)\\[()\[\]](?=\s|$)|^\\[(\[]|\$"), ""),
-    (re.compile(r"(?<!\\)\\[,;:!> ]|~|\\q?quad(?![a-zA-Z])|\\(?:h|ph)antom\{\}"), " "),
+    (re.compile(r"(?<!\\)\\[()\[\]](?=\s|$)|^\\[(\[]|(?<!\\)\\!|\$"), ""),
+    (re.compile(r"(?<!\\)\\[,;:> ]|~|\\q?quad(?![a-zA-Z])|\\(?:h|ph)antom\{\}"), " "),
     (re.compile(r"\\(?:operatorname|mathrm|text)\s*\{\s*(gcd|lcm|ln|log|(?:arc)?(?:sin|cos|tan))\s*\}"), r"\\\1 "),
     (re.compile(r"\\(?:mathrm|text)\s*\{\s*i\s*\}"), "i"),
     (re.compile(r"\\(?:bm|boldsymbol|mathbf)\s*(?=\{[^{}]*\{)"), ""),
@@ -222,6 +223,7 @@ _SIMPLER = [
     (re.compile(r"\\varnothing(?![a-zA-Z])"), r"\\emptyset"),
     (re.compile(r"\\(?:thickapprox|simeq|doteq)(?![a-zA-Z])"), r"\\approx"),
     (re.compile(r"^\s*\\\{\s*\\\}\s*$"), r"\\emptyset"),
+    (re.compile(r"(?<![\w^.,/])([0-9]+)\s+(?=[0-9]+(?![0-9]|\s*/))"), r"\1, "),
 ]  # fmt: skip
 _DECIMAL_COMMA = re.compile(r"(?<=[0-9])\{,\}(?=[0-9])")
 _ZERO_COMMA = re.compile(r"(?<![0-9.,])0\{,\}(?=[0-9])")

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import functools
 import re
-from fractions import Fraction
 
 from sat_slime.reward import prime_math
 from sat_slime.reward.cleaning import MAX_ANSWER, clean, split_unit, words
@@ -48,6 +47,8 @@ _AND = re.compile(
 )
 """Matches two numbers, `1728 and 1331`, which have no order where answer and label are written so."""
 _LETTER = re.compile(r"(?:\\text\{)?\(?[A-J]\)?\}?")
+_LETTERS = re.compile(r"[A-J](?:,?[A-J]){2,}")
+"""Matches three or more choices, `A, B, D` or ABD."""
 _NO_LIST = re.compile(r"\\(?:cup|cap|setminus|pm|mp|le|ge|ne|lt|gt|in)(?![a-zA-Z])|[<>]")
 """Signs that make more of a list than its parts."""
 _BOXED_LABEL = re.compile(r"\A\s*\\boxed\s*\{((?:(?!\\boxed).)*)\}\s*\Z", re.DOTALL)
@@ -139,6 +140,8 @@ def _compare(answer: str, label: str, depth: int = 0) -> str:
     )
     if mine == theirs or (words(answer) == words(label) and not case_tells(label)):
         return "text"
+    if mine.replace(",", "") == theirs.replace(",", "") and all(map(_LETTERS.fullmatch, (mine, theirs))):
+        return "text"
     if depth < 3 and (reason := _compare_parts(answer, label, depth)) is not None:
         return reason
     return _compare_symbolic(answer, label, given, wanted, answer_percent and not label_percent)
@@ -166,11 +169,13 @@ def _compare_literals(given: Literal, given_percent: bool, wanted: Literal, want
     """
     hundredth = wanted_percent - given_percent  # 1: the answer may be one of the label; -1: the other way round
     exact = wanted.whole and not wanted_percent
-    if given.value == wanted.value or (
-        hundredth and not exact and given.value * Fraction(100) ** hundredth == wanted.value
-    ):
+    if given.value == wanted.value:
         return "number"
-    if exact or hundredth or given.whole:
+    if hundredth and not exact:
+        given = given.hundredfold(hundredth)
+        if given.value == wanted.value:
+            return "number"
+    if exact or given.whole:
         return "different"
     return "number" if given.rounds(wanted.value) or wanted.rounds(given.value) else "different"
 

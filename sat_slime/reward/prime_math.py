@@ -45,7 +45,7 @@ def compare(answer: str, label: str) -> str:
     if hendrycks(answer) == hendrycks(label):
         return "text"
     mine, theirs = normalize(answer), normalize(label)
-    if mine == theirs:
+    if mine.replace(" ", "") == theirs.replace(" ", ""):
         return "text"
     if mine and _equal_parts(mine, theirs):
         return "symbolic"
@@ -131,7 +131,7 @@ def normalize(answer: str) -> str:
 
 def _plain(latex: str) -> str:
     r"""Return LaTeX as text: \frac{a}{b} as a/b, \sqrt{a} as sqrt(a), symbols by name, layout and braces dropped."""
-    text = re.sub(r"\\[td]frac", r"\\frac", latex)
+    text = re.sub(r"\\[td]frac", r"\\frac", latex.replace("\\pmod ", "\\pmod"))
     for _ in range(8):  # nested, from the inside
         text = re.sub(r"\\frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}", r" \1/\2", text)
         text = re.sub(r"\\sqrt\s*\{([^{}]*)\}", r"√(\1)", text)

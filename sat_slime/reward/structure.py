@@ -15,7 +15,7 @@ MAX_EXPONENT = 1000
 MIN_ROUNDED_DIGITS = 4
 """Significant digits from which on a decimal may stand for the number that it rounds: 0.3333 is 1/3, 0.33 is not."""
 
-_WHOLE = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)"
+_WHOLE = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,2}(?:,[0-9]{2})+,[0-9]{3}|[0-9]+)"
 _SIDE = rf"\s*(?:\{{\s*(-?{_WHOLE})\s*\}}|([0-9]))"
 _LITERAL = re.compile(
     rf"(?P<sign>[+-]?)\s*(?:(?:(?P<mixed>{_WHOLE})\s*(?=\\)\+?\s*)?\\frac{_SIDE}{_SIDE}|"
@@ -37,6 +37,11 @@ class Literal:
     """Digits after the point, where it is a decimal."""
     significant: int = 0
     """Significant digits of a decimal."""
+
+    def hundredfold(self, times: int) -> Literal:
+        """Return it times 100, or with -1 a hundredth of it."""
+        decimals = None if self.decimals is None else self.decimals - 2 * times
+        return Literal(self.value * Fraction(100) ** times, self.whole, decimals, self.significant)
 
     def rounds(self, value: Fraction) -> bool:
         """Return whether this decimal is `value` rounded to its digits, and has enough of them."""

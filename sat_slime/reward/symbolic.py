@@ -37,8 +37,13 @@ _NORMALIZATION = NormalizationConfig(basic_latex=True, units=False, malformed_op
 
 _UNION = re.compile(r"\\(?:cup|cap|setminus)(?![a-zA-Z])")
 _ORDER = re.compile(r"[<>]|\\(?:le|ge|ne)(?![a-zA-Z])")
-_PRIME = re.compile(r"[a-zA-Z}]\s*(?:'|\^\s*\{?\s*\\prime)")
+_MISREAD = re.compile(
+    r"[a-zA-Z}]\s*(?:'|\^\s*\{?\s*\\prime)|(?<![a-zA-Z])[fghFGH]\s*\^\s*\{?\s*-\s*1\s*\}?\s*\(|"
+    r"(?<![\w^.])[0-9]+\s+[0-9]+(?![0-9]|\s*/)"
+)
+"""Matches what the grammar reads as something else: f' as f, f^{-1}(x) as 1/f(x), and 3 5 as 8."""
 _FUNCTION = re.compile(r"(?<![a-zA-Z\\])(ln|log|exp|(?:arc)?(?:sin|cos|tan)|cot|sec|csc)(?![a-zA-Z])")
+_PLUS_MINUS = re.compile(r"\\pm(?![a-zA-Z])")
 _UNEVALUATED = (sympy.Integral, sympy.Sum, sympy.Product, sympy.Limit, sympy.Derivative)
 
 
@@ -117,8 +122,8 @@ def _parse(text: str) -> sympy.Basic:
         return sympy.Rational(literal.value.numerator, literal.value.denominator)
     if nesting(text) > MAX_NESTING or len(_UNION.findall(text)) > MAX_UNIONS:
         raise Refused("too_large")
-    if CLOCK.search(text) or _PRIME.search(text):
-        raise ValueError("12:00 is no quotient, and the grammar reads f' as f")
+    if CLOCK.search(text) or _MISREAD.search(text):
+        raise ValueError("12:00 is no quotient, and f' is not f")
     latex = normalize_latex(_FUNCTION.sub(r"\\\1", text), _NORMALIZATION)
     config = latex2sympy2.ConversionConfig(lowercase_symbols=not case_tells(text))
     parsed = _Reader(is_real=not grader.should_treat_as_complex(latex), config=config).parse(latex)
@@ -319,7 +324,9 @@ def _values(given: sympy.Expr, wanted: sympy.Expr) -> Iterator[tuple[sympy.Expr,
 def equal_expressions(answer: str, label: str, tolerance: float | None) -> bool:
     """Return whether both are scalar expressions that are equal, or have values that are, to a relative tolerance."""
     try:
-        given, wanted = _read(answer), _read(label)
+        if r"\ln" in label:  # PRIME's \log is the natural one
+            answer = re.sub(r"\\log(?!\s*_|[a-zA-Z])", r"\\ln", answer)
+        given, wanted = (_read(_PLUS_MINUS.sub(r"+\\varpi ", text)) for text in (answer, label))  # any symbol
         if not (isinstance(given, sympy.Expr) and isinstance(wanted, sympy.Expr)):
             return False
         if _equal(given, wanted, None):

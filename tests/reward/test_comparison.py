@@ -13,7 +13,7 @@ pytest.importorskip("math_verify", reason="needs pip install '.[reward]'")
 from answer_kinds import RIGHT, WRONG
 from label_kinds import DIFFERENT, EQUAL, LABELS, TIMES, UNDEFINED, rows
 
-from sat_slime.reward import CORRECT, MODES
+from sat_slime.reward import MODES
 from sat_slime.reward.comparison import compare, judge
 
 ROOT = r"\sqrt{2}"
@@ -25,15 +25,6 @@ PAIRS = Path(__file__).parent / "equivalence_pairs"
 )
 def test_however_it_is_written(reward, kind, label, response):
     assert judge(response, label, "default").reward == reward
-
-
-@pytest.mark.xfail(reason="not supported: equal only where the letters are positive, as docs/reward.md says")
-@pytest.mark.parametrize(
-    ("label", "answer"),
-    [(r"\sqrt{1/n}", r"\frac1{\sqrt n}"), (r"\ln(ab)", r"\ln a+\ln b"), (r"\sqrt{ab}", r"\sqrt a\sqrt b")],
-)
-def test_roots_and_logarithms_of_letters(label, answer):
-    assert compare(answer, label) in CORRECT
 
 
 @pytest.mark.parametrize("label", LABELS)
@@ -109,6 +100,8 @@ DIFFERENCES = [
     ("\\boxed{2}", r"\ln 2", 0.0, 0.0), (r"\boxed{\pm 3}", "3", 0.0, 0.0), (r"\boxed{2\ln 3}", r"\ln 6", 0.0, 0.0),
     (r"\boxed{x \le 3}", r"x \ge 3", 0.0, 0.0), (r"\boxed{1,2}", r"\boxed{1}, \boxed{2}", 1.0, 1.0),
     ("\\boxed{5}", r"5 \mbox{ cm}", 1.0, 1.0), ("\\boxed{ABC}", r"\triangle ABC", 1.0, 0.0),
+    ("\\boxed{3 5}", "35", 1.0, 0.0), ("\\boxed{3 5}", "8", 0.0, 0.0), (r"\boxed{\log 2}", r"\ln 2", 1.0, 0.0),
+    (r"\boxed{3 \pmod 4}", r"3 \pmod{4}", 1.0, 1.0), (r"\boxed{2\pm\sqrt8}", r"2\pm\sqrt9", 0.0, 0.0),
 ]  # fmt: skip
 """docs/reward.md: response, label, reward of prime_math, of default. verl's own gives the former, run on the same."""
 
