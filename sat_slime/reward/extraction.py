@@ -19,58 +19,49 @@ _VERB = re.compile(
     re.IGNORECASE,
 )
 _CLAUSE = re.compile(
-    r",?\s(?:when|where|for|with|since|because|if|as|at|which|so that|such that|attained|achieved|obtained|in total|by|"
-    r"after|in order|from|but)(?![a-zA-Z])|,\s(?:so|not|and so|which|since|because|when|attained)\s|;\s",
-    re.IGNORECASE,
+    r"(?i),?\s(?:when|where|for|with|since|because|if|as|at|which|so that|such that|attained|achieved|obtained|"
+    r"in total|by|after|in order|from|but)(?![a-zA-Z])|,\s(?:so|not|and so|which|since|because|when|attained)\s|;\s"
 )
-_SUPPOSED = re.compile(r"\b(?:thought|guess(?:ed)?|expected|at first|initially|mistakenly|wrongly)\b", re.IGNORECASE)
-_DENIED = re.compile(rf"(?:\b(?:not|never|cannot)|n't)\s*(?:{_VERB.pattern})", re.IGNORECASE)
-_CORRECTED = re.compile(r"\b(?:not|no|but|rather|instead|never)\b|n't\b", re.IGNORECASE)
-_CONCLUSION = re.compile(
-    r",?\s(?:and\s)?(?:so|thus|hence|therefore)(?=[\s,])(?! that\b| far\b| \w+ing\b)", re.IGNORECASE
-)
+_SUPPOSED = re.compile(r"(?i)\b(?:thought|guess(?:ed)?|expected|at first|initially|mistakenly|wrongly)\b")
+_DENIED = re.compile(rf"(?i)(?:\b(?:not|never|cannot)|n't)\s*(?:{_VERB.pattern})")
+_CORRECTED = re.compile(r"(?i)\b(?:not|no|but|rather|instead|never)\b|n't\b")
+_CONCLUSION = re.compile(r"(?i),?\s(?:and\s)?(?:so|thus|hence|therefore)(?=[\s,])(?! that\b| far\b| \w+ing\b)")
 _GIVEN = re.compile(
-    r"^\W*(?:if|when|where|for|with|since|because|as|at|let|given|setting|putting|taking|assuming)\b", re.IGNORECASE
+    r"(?i)^\W*(?:if|when|where|for|with|since|because|as|at|let|given|setting|putting|taking|assuming)\b"
 )
 _EQUATION = r"\b[a-zA-Z](?:_?[0-9])?\s*=\s*[^\s,;=]*[^\s,;=.]"
 _EQUATIONS = re.compile(rf"(?<![\w\\$]){_EQUATION}(?:\s*(?:,|;|,?\s(?:and|or)\s)\s*{_EQUATION})+")
-_YES_OR_NO = re.compile(r"^(yes|no)\s*[,;:—](?:\s*(because|since|as)\b)?", re.IGNORECASE)
+_YES_OR_NO = re.compile(r"(?i)^(yes|no)\s*[,;:—](?:\s*(because|since|as)\b)?")
 _LETTER = re.compile(r"(?:(?:option|choice)\s+)?\W*\(?([A-J])\)?\W*")
-_CHOSEN = re.compile(r"\b(?:option|choice|choose|pick|select|go with)\s+[*$]*\(?([A-J])\)?(?![\w'])", re.IGNORECASE)
-_FALSE = re.compile(r"\b(?:incorrect|wrong|false|eliminated?|excluded?)\b", re.IGNORECASE)
+_CHOSEN = re.compile(r"(?i)\b(?:option|choice|choose|pick|select|go with)\s+[*$]*\(?([A-J])\)?(?![\w'])")
+_FALSE = re.compile(r"(?i)\b(?:incorrect|wrong|false|eliminated?|excluded?)\b")
 _SUBJECT = re.compile(
-    r"^(?:(?:therefore|thus|hence|so|finally|consequently),?\s+)?(\$[^$]+\$|\S+)\s+(?:is|are)\s+"
-    r"(?:then\s+)?(?:the|our)\s[^0-9$\\]*$",
-    re.IGNORECASE,
+    r"(?i)^(?:(?:therefore|thus|hence|so|finally|consequently),?\s+)?(\$[^$]+\$|\S+)\s+(?:is|are)\s+"
+    r"(?:then\s+)?(?:the|our)\s[^0-9$\\]*$"
 )
 _COMPOUND = re.compile(
     r"\s*(?:hours?|minutes?|days?|weeks?|months?|years?|feet|foot|pounds?|dollars?|degrees?)\s*(?:,|and\b)?\s*(?=[0-9])"
 )
 _MINUS = re.compile(r"\b(?:minus|negative)\s+(\$|\\\()?(?=[0-9\\])")
 _UNORDERED = re.compile(
-    r"\b(?:solutions|roots|zeros|zeroes)"
+    r"(?i)\b(?:solutions|roots|zeros|zeroes)"
     r"(?: (?:of|to) (?:the|this|our) [a-z ]{0,20}(?:equation|polynomial|quadratic|cubic))?"
-    r" are(?: then| therefore| thus)?\s*:?[\s$]*$",
-    re.IGNORECASE,
+    r" are(?: then| therefore| thus)?\s*:?[\s$]*$"
 )
 _ITEM = re.compile(r"\n[ \t]*(?:[-*•]|\(?[0-9]{1,2}[.)])[ \t]+")
 _ITEMS = re.compile(rf":[ \t]*(?:\n[ \t]*)?((?:{_ITEM.pattern}[^\n]*){{2,}})")
 _NAME_ALONE = re.compile(r"(?:\$|\\\()\s*\\?[a-zA-Z]+\s*(?:\$|\\\))")
 _BOUND = re.compile(
-    r"\b(?:not|never|cannot|than|at (?:least|most)|between|under|over|below|above|n't|from|by|up to|no (?:more|less))\b"
-    r"[\s$]*$",
-    re.IGNORECASE,
+    r"(?i)\b(?:not|never|cannot|than|at (?:least|most)|between|under|over|below|above|n't|from|by|up to|"
+    r"no (?:more|less))\b[\s$]*$"
 )
 _MODIFIER = re.compile(
-    r"^[\s$]*(?:(?:times|thousand|hundred|dozen|pct|squared|cubed|factorial|or (?:more|less)|(?:more|less|fewer) than|"
-    r"th|st|nd|rd)\b|"
-    r"(?:m|b|tr)illion|percent|\\?\^)",
-    re.IGNORECASE,
+    r"(?i)^[\s$]*(?:(?:times|thousand|hundred|dozen|pct|squared|cubed|factorial|or (?:more|less)|"
+    r"(?:more|less|fewer) than|th|st|nd|rd)\b|(?:m|b|tr)illion|percent|\\?\^)"
 )
-_JOIN = re.compile(r"\s*(?:,?\s*(?:and|or)|,|;)\s*", re.IGNORECASE)
+_JOIN = re.compile(r"(?i)\s*(?:,?\s*(?:and|or)|,|;)\s*")
 _NUMBER = re.compile(
-    r"(?<![\w\\])[-+−]?\s?(?:[0-9][0-9.,]*[0-9]|[0-9])(?::[0-9]+)*(?:\s*[/^*+−-]\s*[-0-9a-z.{}()]+)*(?![0-9])(?:\s?\\?%|\s?[ap]\.?m\b\.?)?",
-    re.IGNORECASE,
+    r"(?i)(?<![\w\\])[-+−]?\s?(?:[0-9][0-9.,]*[0-9]|[0-9])(?::[0-9]+)*(?:\s*[/^*+−-]\s*[-0-9a-z.{}()]+)*(?![0-9])(?:\s?\\?%|\s?[ap]\.?m\b\.?)?"
 )
 _WORD = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{2,}")
 _NO_PROSE = frozenset(
@@ -83,17 +74,12 @@ _NO_PROSE = frozenset(
     }
 )  # fmt: skip
 """Words of mathematics and of units: an answer of these alone is compared as it is."""
-_ARTICLE = re.compile(
-    r"^(?:(?:just|simply|therefore|thus|then|hence|now|also|the|an?|equal to|given by)\s+)+", re.IGNORECASE
-)
+_ARTICLE = re.compile(r"(?i)^(?:(?:just|simply|therefore|thus|then|hence|now|also|the|an?|equal to|given by)\s+)+")
 
 
 def answer_of(sentence: str, announced: bool = False) -> str:
-    """Return what the sentence says that something is; the sentence itself where it is mathematics alone.
-
-    Args:
-        announced: the sentence stands after "answer is", and begins with the answer.
-    """
+    """Return what the sentence says that something is; the sentence itself where it is mathematics alone. One that is
+    `announced` stands after "answer is", and begins with the answer."""
     sentence = sentence.strip().strip("*_ \t\n").removesuffix(".").strip()
     if len(sentence) > _MAX_SENTENCE or not _is_prose(sentence):
         return sentence
@@ -103,8 +89,8 @@ def answer_of(sentence: str, announced: bool = False) -> str:
         return _quantity(_ARTICLE.sub("", clauses[0].strip()))
     if letter := _letter(sentence, clauses[0] if announced else ""):
         return letter
-    if (said := _YES_OR_NO.match(sentence)) and (said[2] or not _has_quantity(sentence)):
-        return said[1]
+    if (agreed := _YES_OR_NO.match(sentence)) and (agreed[2] or not _has_quantity(sentence)):
+        return agreed[1]
     if (subject := _SUBJECT.match(sentence)) and _has_quantity(subject[1]):
         return subject[1]
     for clause in sorted(clauses, key=lambda clause: bool(_SUPPOSED.search(clause))):
@@ -115,18 +101,11 @@ def answer_of(sentence: str, announced: bool = False) -> str:
             rest = clause[end:].strip().strip("*_").strip()
             if rest and _has_quantity(rest):
                 quantity = _quantity(_ARTICLE.sub("", rest))
-                return quantity.replace(" and ", " or ") if is_called_unordered(clause[:end]) else quantity
+                return quantity.replace(" and ", " or ") if _UNORDERED.search(clause[:end][-200:]) else quantity
     ends = _verb_ends(sentence)
     rest = sentence[ends[-1] :].strip(" *_") if ends else ""
-    if rest:
-        rest = _ARTICLE.sub("", rest)
-        return _quantity(rest) if _has_quantity(rest) else rest
-    return _quantity(sentence) if _has_quantity(sentence) and not _denies(sentence) else sentence
-
-
-def is_called_unordered(before: str) -> bool:
-    """Return whether a text announces things that have no order, as `the roots are` does."""
-    return bool(_UNORDERED.search(before[-200:]))
+    said = _ARTICLE.sub("", rest) if rest else sentence
+    return _quantity(said) if _has_quantity(said) and not _DENIED.search(_hidden(sentence)) else said
 
 
 def listed(text: str) -> str:
@@ -146,11 +125,8 @@ def _letter(sentence: str, beginning: str) -> str:
 
 def _verb_ends(clause: str) -> list[int]:
     """Return the places where what the verbs lead to begins; `cannot be` and `is not equal to` lead to nothing."""
-    return [] if _denies(clause) else [verb.end() for verb in _VERB.finditer(_hidden(clause))]
-
-
-def _denies(sentence: str) -> bool:
-    return bool(_DENIED.search(_hidden(sentence)))
+    hidden = _hidden(clause)
+    return [] if _DENIED.search(hidden) else [verb.end() for verb in _VERB.finditer(hidden)]
 
 
 def _clauses(sentence: str) -> list[str]:
@@ -174,13 +150,11 @@ def _is_prose(text: str) -> bool:
 
 
 def _quantity(text: str) -> str:
-    """Return the mathematics in a few words, or the words where it is only compared, denied or counted in another
-    unit."""
+    """Return the mathematics in a few words; the words where it is only compared, denied or counted in another unit."""
     if not _is_prose(text):
         return text
-    hidden = _hidden(text)
     maths = [match for match in _MATH.finditer(text) if not _NAME_ALONE.fullmatch(match[0])]
-    counts = [] if maths else list(_NUMBER.finditer(hidden))  # 3 values of $k$
+    counts = [] if maths else list(_NUMBER.finditer(_hidden(text)))  # 3 values of $k$
     runs = [(match.start(), match.end()) for match in maths or counts or _MATH.finditer(text)]
     for i, (start, end) in enumerate(runs):
         if _BOUND.search(text[:start]):
@@ -205,24 +179,22 @@ CONNECTORS = ("be ", "is ", "are ", "=", ": ", "get ", "be\n", "is\n", "are\n", 
 """PRIME's connectors, in PRIME's order: each is looked for in what the one before has left."""
 
 _MARKED = re.compile(
-    r"\banswers?\s*(?:=|equals?\b)|\banswers?,? (?:therefore|then|hence|thus),? (?:is|are)\b|"
-    r"\banswers? (?:must|should|would|will|has to|have to|to|turns out to|comes out to) be\b|(?:^|\n)#### ",
-    re.IGNORECASE,
+    r"(?i)\banswers?\s*(?:=|equals?\b)|\banswers?,? (?:therefore|then|hence|thus),? (?:is|are)\b|"
+    r"\banswers? (?:must|should|would|will|has to|have to|to|turns out to|comes out to) be\b|(?:^|\n)#### "
 )
 _TRAILING = re.compile(
-    r"\b(?:is|are|as|will be|must be|should be|would be) (?:(?:the|our|my|your|this) )?"
-    r"(?:(?:final|correct|required|desired|only) )*answers?\b",
-    re.IGNORECASE,
+    r"(?i)\b(?:is|are|as|will be|must be|should be|would be) (?:(?:the|our|my|your|this) )?"
+    r"(?:(?:final|correct|required|desired|only) )*answers?\b"
 )
-_IF_IT_IS = re.compile(
-    r"\b(?:suppose|assume|if|whether)(?: that)? (?:(?:the|our|this|final|correct) )*$", re.IGNORECASE
-)
-_DOUBTED = re.compile(r"\b(?:whether|doubt|unsure|suppose|assume|if)\b", re.IGNORECASE)
+_IF_IT_IS = re.compile(r"(?i)\b(?:suppose|assume|if|whether)(?: that)? (?:(?:the|our|this|final|correct) )*$")
+_DOUBTED = re.compile(r"(?i)\b(?:whether|doubt|unsure|suppose|assume|if)\b")
 _SENTENCE_END = re.compile(r"(?<!\\)[.!?](?:\s|$)")
 _NO_FACTORIAL = re.compile(r"(?<![0-9a-z)\\])!(?:\s|$)|(?<!\\)[.?](?:\s|$)")
 """The end of a sentence that no marker announces, in which 3! is a number."""
 _PARAGRAPH = re.compile(r"\n\s*\n(?!\s*(?:\$\$|\\\[))")
-_UNFINISHED = re.compile(r"(?:\b(?:is|are|be|get|have|obtain|equals?|to)|[:=,])\s*$", re.IGNORECASE)
+_UNFINISHED = re.compile(r"(?i)((?:\b(?:is|are|be|get|have|obtain|equals?|to)|[:=,])\s*)\n\s*\n")
+_BRACE = re.compile(r"[{}]")
+_BRACE_OR_ESCAPE = re.compile(r"(?s)\\.|[{}]")
 _MAX_BOXES = 16
 _TAIL = 8000
 """Characters from the end in which the last sentences are looked for."""
@@ -238,16 +210,12 @@ def extract(response: str) -> str | None:
     box = last_box(text)
     in_box = box is not None and any(marker in box.lower() for marker in ANSWER_MARKERS)
     marked = None if in_box else _after_markers(text)  # \boxed{\text{The answer is } 5}
-    box = _last_boxes(marked if marked is not None else text)
+    box = _last_boxes(text if marked is None else marked)
+    if box is None and marked is not None and not any(map(str.isdigit, marked)):
+        box = _last_boxes(text)
     if box is not None:
         return box.strip() or None
-    if marked is not None and any(character.isdigit() for character in marked):
-        return _marked_answer(marked)
-    if (box := _last_boxes(text)) is not None:
-        return box.strip() or None
-    if marked is not None:
-        return _marked_answer(marked)
-    return _last_answer(text)
+    return _last_answer(text) if marked is None else _marked_answer(marked)
 
 
 def _last_boxes(text: str) -> str | None:
@@ -261,7 +229,7 @@ def _last_boxes(text: str) -> str | None:
         between = text.rpartition("\\boxed")[2].partition("{")[2][len(other) + 1 :]
         if not _BOXES.fullmatch(between) or not re.search(r"and|or|,|;", between):
             break
-        joined = "or" if "or" in between or is_called_unordered(text.rpartition("\\boxed")[0]) else ","
+        joined = "or" if "or" in between or _UNORDERED.search(text.rpartition("\\boxed")[0][-200:]) else ","
         boxes = f"{other} {joined} {boxes}"
     return boxes
 
@@ -269,11 +237,9 @@ def _last_boxes(text: str) -> str | None:
 def last_box(text: str) -> str | None:
     r"""Return what the last \boxed{...}, or without one the last \fbox{...}, holds; None when it does not close."""
     rest = _after_box(text).lstrip()
-    if not rest.startswith("{"):
-        return None
     # `\{` is a brace of the answer, except in what a model left broken: \boxed{185\}.
-    closing = _closing_brace(rest, 0, _BRACE_OR_ESCAPE) or _closing_brace(rest, 0, _BRACE)
-    return rest[1:closing] if closing else None
+    closing = _closing_brace(rest, _BRACE_OR_ESCAPE) or _closing_brace(rest, _BRACE)
+    return rest[1:closing] if closing and rest[0] == "{" else None
 
 
 def _after_box(text: str) -> str:
@@ -283,32 +249,29 @@ def _after_box(text: str) -> str:
 
 def prime_extract(response: str) -> str:
     """PRIME's `match_answer`, step by step."""
-    for marker in ANSWER_MARKERS:
-        if (position := response.lower().rfind(marker)) >= 0:
-            response = response[position + len(marker) :].strip()
-    for marker in TRAILING_MARKERS:
-        if (position := response.lower().rfind(marker)) >= 0:
-            response = response[:position].strip()
-    response = _prime_box(response) or response
-    if (position := response.rfind(". ")) >= 0:
-        response = response[:position].strip()
-    for marker in CONNECTORS:
-        if (position := response.lower().rfind(marker)) >= 0:
-            response = response[position + len(marker) :].strip()
-    return response
+    response = _cut(_cut(response, ANSWER_MARKERS), TRAILING_MARKERS, before=True)
+    rest = _after_box(response)
+    closing = _closing_brace(rest, _BRACE)
+    response = (rest[rest.find("{") + 1 : closing].strip() if closing else "") or response
+    return _cut(_cut(response, (". ",), before=True), CONNECTORS)
+
+
+def _cut(text: str, markers: tuple[str, ...], before: bool = False) -> str:
+    """Return what stands after, or before, the last of each marker, one marker after the other."""
+    for marker in markers:
+        if (position := text.lower().rfind(marker)) >= 0:
+            text = (text[:position] if before else text[position + len(marker) :]).strip()
+    return text
 
 
 def _after_markers(text: str) -> str | None:
     """Return what follows the last "answer:", "answer is", and so on; None when there is none of them."""
     marked = None
     lowered = text.lower() if len(text.lower()) == len(text) else text
-    places = [(lowered.rfind(marker), len(marker)) for marker in ANSWER_MARKERS]
-    ends = [
-        place + length
-        for place, length in places
-        if place >= 0 and not _IF_IT_IS.search(text[max(0, place - 60) : place])
-    ]
-    ends += [match.end() for match in _MARKED.finditer(text)]
+    ends = [match.end() for match in _MARKED.finditer(text)]
+    for marker in ANSWER_MARKERS:
+        if (place := lowered.rfind(marker)) >= 0 and not _IF_IT_IS.search(text[max(0, place - 60) : place]):
+            ends.append(place + len(marker))
     if ends:
         marked = text = text[max(ends) :].strip()
     for match in list(_TRAILING.finditer(text))[-1:]:
@@ -326,10 +289,8 @@ def _marked_answer(text: str) -> str | None:
     for opening, closing in (("$$", "$$"), ("\\[", "\\]")):
         if text.startswith(opening) and (end := text.find(closing, 2)) > 0:
             return text[2:end].strip() or None
-    line = text.partition("\n")[0]
-    stop = _SENTENCE_END.search(line)
-    line = line[: stop.start() if stop else None].strip(" \t\r*")
-    return (answer_of(line, announced=True) or None) if line else None
+    line = _SENTENCE_END.split(text.partition("\n")[0], maxsplit=1)[0]
+    return answer_of(line.strip(" \t\r*"), announced=True) or None
 
 
 def _last_answer(text: str) -> str | None:
@@ -346,34 +307,15 @@ def _last_answer(text: str) -> str | None:
 
 def _sentences(text: str) -> list[str]:
     """Return the last sentences, at least one."""
-    paragraphs = _PARAGRAPH.split(text[-_TAIL:].strip())
-    joined = [paragraphs[0]]
-    for paragraph in paragraphs[1:]:
-        if _UNFINISHED.search(joined[-1]):
-            joined[-1] += f"\n{paragraph}"
-        else:
-            joined.append(paragraph)
-    sentences = [part.strip() for paragraph in map(listed, joined) for part in _NO_FACTORIAL.split(paragraph)]
+    paragraphs = _PARAGRAPH.split(_UNFINISHED.sub(r"\1\n", text[-_TAIL:].strip()))
+    sentences = [part.strip() for paragraph in map(listed, paragraphs) for part in _NO_FACTORIAL.split(paragraph)]
     return [sentence for sentence in sentences if sentence] or [""]
 
 
-def _closing_brace(text: str, opening: int, brace: re.Pattern[str]) -> int | None:
+def _closing_brace(text: str, brace: re.Pattern[str]) -> int | None:
     depth = 0
-    for found in brace.finditer(text, opening):
+    for found in brace.finditer(text):
         depth += (found[0] == "{") - (found[0] == "}")
         if depth == 0 and found[0] == "}":
             return found.start()
     return None
-
-
-_BRACE = re.compile(r"[{}]")
-_BRACE_OR_ESCAPE = re.compile(r"\\.|[{}]", re.DOTALL)
-
-
-def _prime_box(text: str) -> str | None:
-    rest = _after_box(text)
-    opening = rest.find("{")
-    if opening < 0 or "}" in rest[:opening]:
-        return None
-    closing = _closing_brace(rest, opening, _BRACE)
-    return rest[opening + 1 : closing].strip() if closing else None
