@@ -13,7 +13,6 @@ import importlib.util
 import json
 import logging
 import os
-import queue
 import signal
 import socket
 import subprocess
@@ -52,8 +51,7 @@ class VerifierPool:
 
         Args:
             workers: processes; unset: half as many as cores, at most 8.
-            cpu_s: CPU seconds of a verdict. A response that takes more has reward 0, on a loaded machine as on an idle
-                one.
+            cpu_s: CPU seconds of a verdict; more is reward 0, on a loaded machine as on an idle one.
             memory_mb: address space of a worker. One that holds half of it after a verdict is replaced.
 
         Raises:
@@ -66,9 +64,7 @@ class VerifierPool:
         if importlib.util.find_spec("math_verify") is None:
             raise ModuleNotFoundError("math-verify is not installed: pip install '.[reward]' in a checkout")
         self._workers = [_Worker(cpu_s, memory_mb) for _ in range(workers)]
-        self._idle: queue.LifoQueue[_Worker] = queue.LifoQueue()  # the one that has started comes first
-        for worker in self._workers:
-            self._idle.put(worker)
+        self._idle = list(self._workers)  # as many as threads; the one that has started is taken first
         self._threads = ThreadPoolExecutor(workers, "verifier")
         self._closed = False
         self._counts: Counter[str] = Counter()
@@ -130,11 +126,11 @@ class VerifierPool:
         self.close()
 
     def _verify(self, response: str, label: str, mode: Mode) -> Verdict:
-        started, worker = time.perf_counter_ns(), self._idle.get()
+        started, worker = time.perf_counter_ns(), self._idle.pop()
         try:
             judged = worker.ask(response, label, mode)
         finally:
-            self._idle.put(worker)
+            self._idle.append(worker)
         with self._lock:
             self._counts.update(verdicts=1, correct=int(judged.reward), nanoseconds=time.perf_counter_ns() - started)
             self._counts[judged.reason] += 1

@@ -15,7 +15,6 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Iterable
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
@@ -33,7 +32,7 @@ def main(fd: int, cpu_limit_s: float, memory_limit_mb: int) -> None:
     from sat_slime.reward.comparison import judge
 
     # One that is stopped or blocked reads no end of its socket: the kernel ends it with the thread that started it.
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     for answer, label in _WARM_UP:
         judge(f"\\boxed{{{answer}}}", label, "default")
     connection = Connection(fd)
@@ -51,13 +50,13 @@ def serve(connection: Connection, cpu_limit_s: float, memory_limit_mb: int) -> N
         sys.dont_write_bytecode = True
         statm = os.open(f"/proc/{os.getpid()}/statm", os.O_RDONLY)
         enough_pages = memory_limit_mb * 2**20 // 2 // resource.getpagesize()
-        limit_resources(memory_limit_mb)
-        forbid_code(_generators())
+        confine(memory_limit_mb)
         while True:
             request = json.loads(connection.recv_bytes())
-            limit_cpu(cpu_limit_s)
+            # The kernel kills this process after so many CPU seconds, also within a call into C; 0 ends the limit.
+            signal.setitimer(signal.ITIMER_PROF, cpu_limit_s)
             given = judge(*request)
-            limit_cpu(0)
+            signal.setitimer(signal.ITIMER_PROF, 0)
             connection.send_bytes(json.dumps([given.reward, given.extracted, given.reason]).encode())
             if int(os.pread(statm, 100, 0).split()[1]) > enough_pages:
                 break
@@ -66,16 +65,6 @@ def serve(connection: Connection, cpu_limit_s: float, memory_limit_mb: int) -> N
     finally:
         os._exit(code)
 
-
-def _generators() -> list[str]:
-    """Return the files of the modules that write code themselves: sympy's for the arithmetic of monomials, others for
-    classes."""
-    from sympy.polys import monomials
-
-    return [module.__file__ for module in (monomials, dataclasses, collections) if module.__file__]
-
-
-# ------------------------------------------------------------------------------------------------------- the sandbox
 
 MEMORY, FORBIDDEN = 81, 82
 """Exit codes of a process that ended itself: out of memory, at what it may not do."""
@@ -89,49 +78,34 @@ _EVENTS = frozenset(
         "ctypes.dlsym", "code.__new__", "pickle.find_class", "builtins.input", "webbrowser.open",
     }
 )  # fmt: skip
-_PR_SET_PDEATHSIG = 1
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
-def limit_resources(memory_mb: int) -> None:
-    """Limits this process for good: no more memory than that, no core dump, no file, no new process."""
+def confine(memory_mb: int) -> None:
+    """Limits this process for good: no more memory than that, no core dump, no file, no new process. It ends when
+    anything would be evaluated, started, written, or connected to. Modules that sympy imports late still load, from the
+    folders that Python imports from."""
+    from sympy.polys import monomials
+
     size = memory_mb * 2**20
     resource.setrlimit(resource.RLIMIT_AS, (size, size))
     for none in (resource.RLIMIT_CORE, resource.RLIMIT_FSIZE, resource.RLIMIT_NPROC):
         resource.setrlimit(none, (0, 0))
-
-
-def limit_cpu(seconds: float) -> None:
-    """Has the kernel kill this process after so many more CPU seconds, also within a call into C; 0 ends the limit."""
-    signal.setitimer(signal.ITIMER_PROF, seconds)
-
-
-def forbid_code(generators: Iterable[str]) -> None:
-    """Has the process end, from now on, when anything would be evaluated, started, written, or connected to.
-
-    Modules that sympy imports late still load, from the folders that Python imports from.
-
-    Args:
-        generators: files of the modules that may compile texts, which they write themselves.
-    """
-    allowed = frozenset(generators)
+    # These compile texts that they write themselves: for the arithmetic of monomials, and for classes.
+    allowed = {monomials.__file__, dataclasses.__file__, collections.__file__}
     roots = tuple(sorted({os.path.realpath(path) for path in (sys.prefix, sys.base_prefix, *sys.path) if path}))
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         if event == "compile":
             # eval and exec compile a text under the name <string>; the frame is their caller's.
-            of_module = os.path.isabs(str(_text(arguments[1])))
-            forbidden = not of_module and sys._getframe(1).f_code.co_filename not in allowed
+            forbidden = not os.path.isabs(str(arguments[1])) and sys._getframe(1).f_code.co_filename not in allowed
         elif event == "open":
             path, _, flags = arguments
-            forbidden = bool((flags or 0) & _WRITING) or not os.path.realpath(str(_text(path))).startswith(roots)
+            forbidden = bool((flags or 0) & _WRITING) or isinstance(path, int)
+            forbidden = forbidden or not os.path.realpath(os.fsdecode(path)).startswith(roots)
         else:
             forbidden = event in _EVENTS
         if forbidden:
             os._exit(FORBIDDEN)
 
     sys.addaudithook(hook)
-
-
-def _text(name: Any) -> Any:
-    return os.fsdecode(name) if isinstance(name, (bytes, os.PathLike)) else name
