@@ -10,8 +10,6 @@ from unicodedata import normalize
 
 from sat_slime.reward.structure import is_name
 
-# ----------------------------------------------------------------------------------------- one spelling for each sign
-
 SIGNS = {
     "α": "alpha", "β": "beta", "γ": "gamma", "δ": "delta", "ε": "epsilon", "θ": "theta", "λ": "lambda", "μ": "mu",
     "ρ": "rho", "σ": "sigma", "τ": "tau", "φ": "phi", "ϕ": "phi", "ψ": "psi", "ω": "omega", "π": "pi", "∞": "infty",
@@ -28,8 +26,8 @@ _UNICODE = str.maketrans(
 )  # fmt: skip
 _RAISED, _LOWERED = "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ", "₀₁₂₃₄₅₆₇₈₉₊₋ₙ"
 _SMALL = str.maketrans(_RAISED + _LOWERED, 2 * "0123456789+-n")
-_DEGREE = r"\^\s*(?:\\circ(?![a-zA-Z])|\{\s*\\circ\s*\})\s*|\\degrees?(?![a-zA-Z])\s*"
-_DEGREES = re.compile(rf"([0-9]+(?:\.[0-9]+)?)\s*(?:{_DEGREE})")
+_DEGREE = r"\s*(?:\^\s*(?:\\circ(?![a-zA-Z])|\{\s*\\circ\s*\})|\\degrees?(?![a-zA-Z]))"
+_DEGREES = re.compile(rf"([0-9]+(?:\.[0-9]+)?){_DEGREE}\s*")
 _CIS = re.compile(
     r"(?:\\(?:text|operatorname|mathrm)\s*\{\s*cis\s*\}|\\cis(?![a-zA-Z]))\s*"
     r"(\\frac\{[^{}]*\}\{[^{}]*\}|\([^()]*\)|[0-9]*\\pi|[0-9]+|\\[a-z]+)"
@@ -37,14 +35,12 @@ _CIS = re.compile(
 _TURNED = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-zA-Z])(?!\s*\^\s*\{\s*-)|\\?cis(?![a-zA-Z])|cis\s*\}")
 _BASE = r"_\s*\{?\s*(?:\\(?:text|mathrm)\w*\s*\{)?\s*(?:base\s*)?\(?([a-z]+|[0-9]+)\)?\s*\}{0,2}"
 _REALS = r"(?:the set of |the )?(?:all )?(?:real numbers|reals)|all real (?:values of )?\}?\s*[a-z]"
-_REPEATING = re.compile(
+_REPEATING = (
     r"(?<![0-9.,])([0-9]*)\.([0-9]*)(?:\\(?:overline|bar|dot)\s*(?:\{([0-9]{1,30})\}|([0-9]))(?![0-9])|"
     r"(?!0)([0-9]{1,9}?)\5{2,}(?:\.\.\.|\\[ld]?dots(?![a-zA-Z])))"
 )
-_ARRAY = re.compile(
-    r"(?:\\left\s*)?[(\[]\s*\\begin\{array\}\s*\{[lcr| ]*\}(.*?)\\end\{array\}\s*(?:\\right\s*)?[)\]]", re.DOTALL
-)
-_REMAINDER = re.compile(r"^\s*(-?[0-9]{1,30})\s*\\b?mod\s*([1-9][0-9]{0,29})\s*$")
+_ARRAY = r"(?s)(?:\\left\s*)?[(\[]\s*\\begin\{array\}\s*\{[lcr| ]*\}(.*?)\\end\{array\}\s*(?:\\right\s*)?[)\]]"
+_REMAINDER = r"^\s*(-?[0-9]{1,30})\s*\\b?mod\s*([1-9][0-9]{0,29})\s*$"
 _NUMBERS = [
     "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
     "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen", "twenty",
@@ -68,27 +64,16 @@ _REPLACED: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = 
     (re.compile(r"(?:(?<![a-zA-Z\\])|\\)sqrt\s*(?:\(([^()]*)\)|\{([^{}]*)\}|([0-9]+))"), r"\\sqrt{\1\2\3}"),
     (re.compile(r"(?<![a-zA-Z\\{])pi(?![a-zA-Z}])"), r"\\pi "),
     (re.compile(r"(?:\{\}|(?<![\w}]))_\{?([0-9]+)\}?\s*C_\{?([0-9]+)\}?"), r"\\binom{\1}{\2}"),
-    (_ARRAY, r"\\begin{pmatrix}\1\\end{pmatrix}"),
-    (_REMAINDER, lambda match: str(int(match[1]) % int(match[2]))),
+    (re.compile(_ARRAY), r"\\begin{pmatrix}\1\\end{pmatrix}"),
+    (re.compile(_REMAINDER), lambda match: str(int(match[1]) % int(match[2]))),
     (re.compile(r"\\(lt|gt|[lr]angle|[lr]paren|[lr]brace)(?![a-zA-Z])"), lambda match: _NAMED[match[1]]),
     (re.compile(r"\\math(?:bf|rm)\s*\{R\}|\\mathbb\s*R|\\R(?![a-zA-Z])"), r"\\mathbb{R}"),
     (re.compile(rf"^\s*(?:\\text\s*\{{\s*)?(?:{_REALS})\s*\}}?\s*$", re.IGNORECASE), r"\\mathbb{R}"),
     (re.compile(r"^\s*(\(?[0-9A-F]+\)?)" + _BASE + r"\s*$"), lambda match: _based(match)),
     (re.compile(r"^\s*([+-]?)\s*(?:\\text\s*\{\s*)?infinity\s*\}?\s*$", re.IGNORECASE), r"\1\\infty"),
     (re.compile(r"^\s*([0-9.]+)\s*(?:\\text\s*\{\s*to\s*\}|to)\s*([0-9.]+)\s*$"), r"\1:\2"),
+    (re.compile(_REPEATING), lambda match: _repeating(match)),
 ]  # fmt: skip
-
-
-def respelled(text: str) -> str:
-    """Return the text with one spelling for each sign, and with radians in place of degrees in sine, cosine and so
-    on."""
-    text = text.translate(_UNICODE)
-    for pattern, replacement in _REPLACED:
-        text = pattern.sub(replacement, text)
-    text = _REPEATING.sub(_repeating, text)
-    if _TURNED.search(text) and "," not in text and "=" not in text:
-        text = _DEGREES.sub(r"\\frac{\1\\pi}{180} ", text)
-    return _CIS.sub(r"e^{i \1}", text)
 
 
 def _based(match: re.Match[str]) -> str:
@@ -104,8 +89,6 @@ def _repeating(match: re.Match[str]) -> str:
     value = digits / 10 ** len(fixed)
     return f"\\frac{{{value.numerator}}}{{{value.denominator}}}"
 
-
-# -------------------------------------------------------------------------------------------------------------- units
 
 _UNITS = {
     "mm": "mm|millimet(?:er|re)s?", "cm": "cm|centimet(?:er|re)s?", "km": "km|kilomet(?:er|re)s?",
@@ -140,9 +123,9 @@ _TEXT = re.compile(
 _FRACTION = re.compile(
     rf"(?<=[0-9)}}])\s*\\frac\s*\{{\s*\\text\{{([^{{}}]*)\}}()\s*\}}\s*\{{\s*\\text\{{([^{{}}]*)\}}((?:{_POWER})?)\s*\}}$"
 )
-_UNIT_DEGREE = re.compile(r"\s*(?:\^\s*(?:\\circ(?![a-zA-Z])|\{\s*\\circ\s*\})|\\degrees?(?![a-zA-Z]))")
-_LAST_DEGREE = re.compile(rf"(?:{_UNIT_DEGREE.pattern})[ $.}}]*$")
-_ALL_TEXT = re.compile(r"\s*\\text\s*\{\s*(\(?[-+]?\s*[0-9][^{}]*)\}\s*")
+_LAST_DEGREE = re.compile(rf"{_DEGREE}[ $.}}]*$")
+_ALL_TEXT = re.compile(r"^\s*\\text\s*\{\s*(\(?[-+]?\s*[0-9][^{}]*?)\s*\}\s*$")
+_PERCENT = re.compile(r"(?<=[0-9)}a-z])\s*\\text\{\s*(?:percent|%)\s*\}$|(?<=[0-9])\s*(?:percent|percentage|pct)$")
 _NO_UNIT = re.compile(
     r"(?:[mbtr]+illion|thousand|hundred|dozen|times|squared|cubed|factorial)s?\b|.*[0-9]", re.IGNORECASE
 )
@@ -159,15 +142,11 @@ def compound(text: str) -> str | None:
 
 def without_unit(text: str) -> tuple[str, str]:
     """Return the text without the unit at its end, and that unit's name: "" where it has no name here."""
-    if whole := _ALL_TEXT.fullmatch(text):
-        text = whole[1].strip()
+    text = _PERCENT.sub("%", _ALL_TEXT.sub(r"\1", text))
     unit = _FRACTION.search(text) or _TEXT.search(text)
     if unit and not _NO_UNIT.match(unit[1].strip()):
         written = unit[1].strip() + unit[2] + (f"/{unit[3].strip()}{unit[4]}" if unit[3] else "")
-        if written in ("percent", "%"):
-            return f"{text[: unit.start()]}%", ""
         return text[: unit.start()], _name(written)
-    text = re.sub(r"(?<=[0-9])\s*(?:percent|percentage|pct)$", "%", text)
     unit = _BARE.search(text)
     if unit is None or _ONE_LETTER.search(text):  # 5m is a product
         return text, ""
@@ -190,17 +169,18 @@ def _single_name(written: str) -> str:
     return f"{name}^{power}" if name and power else name
 
 
-# ------------------------------------------------------------------------------------------------- an answer, cleaned
-
 MAX_ANSWER = 2000
 """The most characters of an answer: more is no answer, and the expressions below take more than linear time."""
 
 _MATRIX = re.compile(r"\\begin\{(?:[a-zA-Z]*matrix|cases|array|aligned)\}")
-_GROUPED = re.compile(r"(?<=[0-9])(?:\\[,!;:]|\{,\}|,\\!|\\? )\s*(?=[0-9]{3}(?![0-9/]| /))")
 _FONTS = "normal|rm|bf|it|sf|tt|sc|up|md|sl"
 _LETTER = r"\\(?:pi|alpha|beta|theta)(?![a-zA-Z])"
 _BEFORE = r"(?<=[\s0-9)}\]])(?<![a-zA-Z\\])"
 _SIMPLER = [
+    (re.compile(r"\\%"), "%"),
+    (re.compile(r"(?<![0-9.,])0\{,\}(?=[0-9])"), "0."),
+    (re.compile(r"(?<=[0-9])(?:\\[,!;:]|\{,\}|,\\!|\\? )\s*(?=[0-9]{3}(?![0-9/]| /))"), ""),
+    (re.compile(r"(?<=[0-9])\{,\}(?=[0-9])"), "."),
     (re.compile(r"\\[dtc]frac(?![a-zA-Z])"), r"\\frac"),
     (re.compile(rf"(?<=\\frac)\s*({_LETTER})"), r"{\1}"),
     (re.compile(rf"(\\frac\s*(?:[0-9]|\{{(?:[^{{}}]|\{{[^{{}}]*\}})*\}}))\s*({_LETTER})"), r"\1{\2}"),
@@ -215,18 +195,14 @@ _SIMPLER = [
     (re.compile(r"\\(?:rm|bf|it|sf|tt)(?![a-zA-Z])"), ""),
     (re.compile(rf"\\(?:operatorname|bm|boldsymbol|mbox|underline|(?:text|math)(?:{_FONTS}))\s*\{{"), r"\\text{"),
     (re.compile(rf",?\s*(?:\\text\s*\{{\s*,?\s*and\s*\}}|{_BEFORE}and(?![a-zA-Z]))\s*"), ", "),
-    (re.compile(rf",?\s*(?:\\text\s*\{{\s*,?\s*or\s*\}}|{_BEFORE}or(?![a-zA-Z]))\s*"), r" \\lor "),
-    (re.compile(r",?\s*\\(?:lor|vee)(?![a-zA-Z])\s*"), r" \\lor "),
+    (re.compile(rf",?\s*(?:\\text\s*\{{\s*,?\s*or\s*\}}|(?:{_BEFORE}or|\\lor|\\vee)(?![a-zA-Z]))\s*"), r" \\lor "),
     (re.compile(r"\\(le|ge|ne)q(?:slant)?(?![a-zA-Z])"), r"\\\1"),
     (re.compile(r"<\s*=|=\s*<"), r"\\le "),
     (re.compile(r">\s*="), r"\\ge "),
-    (re.compile(r"\\varnothing(?![a-zA-Z])"), r"\\emptyset"),
     (re.compile(r"\\(?:thickapprox|simeq|doteq)(?![a-zA-Z])"), r"\\approx"),
-    (re.compile(r"^\s*\\\{\s*\\\}\s*$"), r"\\emptyset"),
+    (re.compile(r"\\varnothing(?![a-zA-Z])|^\s*\\\{\s*\\\}\s*$"), r"\\emptyset"),
     (re.compile(r"(?<![\w^.,/])([0-9]+)\s+(?=[0-9]+(?![0-9]|\s*/))"), r"\1, "),
 ]  # fmt: skip
-_DECIMAL_COMMA = re.compile(r"(?<=[0-9])\{,\}(?=[0-9])")
-_ZERO_COMMA = re.compile(r"(?<![0-9.,])0\{,\}(?=[0-9])")
 _APPROXIMATELY = re.compile(r"\\approx(?![a-zA-Z])")
 _ABOUT = re.compile(
     r"^(?:\\text\{\s*)?(?:approximately|approx\.?|about|roughly|around|exactly)(?:\s*\}|(?![a-zA-Z]))\s*"
@@ -236,7 +212,6 @@ _NEARLY = re.compile(
 )
 _SAID = re.compile(r"^\\text\s*\{[^{}]*[a-z]{2}[^{}]*(?:\bis|\bare|:|=)\s*\}\s*(?=\S)")
 _ROUNDED = re.compile(r"\s*(?:\\text\s*\{\s*)?\(\s*(?:rounded|correct|to|nearest)\s[^{}()]*\)\s*\}?$")
-_CONSTANTS = ("\\pi", "\\infty", "e", "i")
 _ONLY_TEXT = re.compile(r"\\text\{([^{}]*)\}")
 _SPACES = re.compile(r"\s+")
 _SAID_ALOUD = re.compile(r"^[`']+([^`'].*?)[.,;:!]*[`']+$|(?:(?<=[a-z]{3})|(?<=^no))!+$")
@@ -245,28 +220,25 @@ _ARTICLE = re.compile(r"^(?:an?|the) (?=[a-z][a-z' -]{2,}$)")
 _CHOSEN = re.compile(r"^(?:option|choice|answer|letter) (?=\(?[a-j]\)?$)")
 
 
-def clean(answer: str) -> str:
-    """Return the answer as one line of plain mathematics. Cleaning it again changes nothing that matters; it never
-    fails."""
-    return split_unit(answer)[0]
-
-
 def split_unit(answer: str) -> tuple[str, str]:
-    """Return the cleaned answer, and the name of its unit: "" without one, or with one that has no name."""
-    text = respelled(answer)
+    """Return the answer as one line of plain mathematics, which to clean again changes nothing that matters, and the
+    name of its unit: "" without one, or with one that has no name. It never fails."""
+    text = answer.translate(_UNICODE)
+    for pattern, replacement in _REPLACED:
+        text = pattern.sub(replacement, text)
+    if _TURNED.search(text) and "," not in text and "=" not in text:  # radians for degrees in sine, cosine and so on
+        text = _DEGREES.sub(r"\\frac{\1\\pi}{180} ", text)
+    text = _CIS.sub(r"e^{i \1}", text)
     money = _CURRENCY.search(text)
     text = _CURRENCY.sub("", text)
     degree = "degree" if _LAST_DEGREE.search(text) else ""
-    text = _UNIT_DEGREE.sub("", text)
+    text = re.sub(_DEGREE, "", text)
     if not _MATRIX.search(text):
         text = re.sub(r"\\\\(?=[a-zA-Z({\[])", r"\\", text).rstrip("\\")
-    text = _GROUPED.sub("", _ZERO_COMMA.sub("0.", text.replace("\\%", "%")))
-    text = _DECIMAL_COMMA.sub(".", text)
     for pattern, replacement in _SIMPLER:
         text = pattern.sub(replacement, text)
     text = _SPACES.sub(" ", text).strip().rstrip(".,;:").strip()
-    text = _ROUNDED.sub("", text)
-    text = _ABOUT.sub("", _SAID.sub("", text))
+    text = _ABOUT.sub("", _SAID.sub("", _ROUNDED.sub("", text)))
     text = _ABOUT.sub("", _exactly(_NEARLY.sub(r" \\approx ", text)))
     if several := compound(text):
         return several, ""
@@ -275,13 +247,12 @@ def split_unit(answer: str) -> tuple[str, str]:
 
 
 def _exactly(text: str) -> str:
-    r"""Return what is compared of an approximation: of `\sqrt{2} \approx 1.41` the root, of `x \approx 11` that x is
-    11."""
+    r"""Return what is compared of an approximation: the root of `\sqrt{2} \approx 1.41`, `x = 11` of `x \approx 11`."""
     if (match := _APPROXIMATELY.search(text)) is None:
         return text
     exact, near = text[: match.start()].strip(), text[match.end() :].strip()
     name = exact.rpartition("=")[2].strip()
-    if exact and near and is_name(name) and name not in _CONSTANTS:
+    if exact and near and is_name(name) and name not in ("\\pi", "\\infty", "e", "i"):
         return f"{exact} = {near}"
     return exact or near
 
@@ -290,6 +261,4 @@ def words(text: str) -> str:
     """Return an answer in words, the way it is compared: lower case, no fonts, no punctuation around it."""
     text = _ONLY_TEXT.sub(r"\1", text).lower()
     text = _SAID_ALOUD.sub(r"\1", _SPACES.sub(" ", text).strip(' .,;:"'))
-    if len(text) <= MAX_ANSWER:
-        text = _CHOSEN.sub("", _ARTICLE.sub("", text))
-    return text
+    return _CHOSEN.sub("", _ARTICLE.sub("", text))

@@ -1,7 +1,5 @@
-r"""One verification: the answer of a response is compared with the label, as text, as exact numbers, part by part, and
-last as parsed mathematics.
-
-It may hang, or take all memory: only the worker processes call it, and only they import the symbolic step.
+"""One verification: the answer of a response is compared with the label, as text, as exact numbers, part by part, and
+last as parsed mathematics. It may hang, or take all memory: only the worker processes import this.
 
 Of 5,167 answers with known verdicts, math-verify's `parse` and `verify` behind the same extraction reward 242 wrong
 ones (other units, ratios, orders, bases, unsolved equations, what has no value), and refuse 408 right ones; here it
@@ -14,8 +12,8 @@ import functools
 import re
 
 from sat_slime.reward import prime_math
-from sat_slime.reward.cleaning import MAX_ANSWER, clean, split_unit, words
-from sat_slime.reward.extraction import extract
+from sat_slime.reward.cleaning import MAX_ANSWER, split_unit, words
+from sat_slime.reward.extraction import extract, prime_extract
 from sat_slime.reward.structure import (
     MAX_PARTS,
     OR,
@@ -35,6 +33,7 @@ from sat_slime.reward.structure import (
     spread,
     strip_membership,
 )
+from sat_slime.reward.symbolic import equivalent, read
 from sat_slime.reward.verdict import CORRECT, Mode, Verdict, verdict
 
 _BASE = re.compile(r"^([0-9A-Za-z]+)_\{?([0-9]{1,2})\}?$")
@@ -48,7 +47,6 @@ _AND = re.compile(
 """Matches two numbers, `1728 and 1331`, which have no order where answer and label are written so."""
 _LETTER = re.compile(r"(?:\\text\{)?\(?[A-J]\)?\}?")
 _LETTERS = re.compile(r"[A-J](?:,?[A-J]){2,}")
-"""Matches three or more choices, `A, B, D` or ABD."""
 _NO_LIST = re.compile(r"\\(?:cup|cap|setminus|pm|mp|le|ge|ne|lt|gt|in)(?![a-zA-Z])|[<>]")
 """Signs that make more of a list than its parts."""
 _BOXED_LABEL = re.compile(r"\A\s*\\boxed\s*\{((?:(?!\\boxed).)*)\}\s*\Z", re.DOTALL)
@@ -58,7 +56,7 @@ _BOXED_LABEL = re.compile(r"\A\s*\\boxed\s*\{((?:(?!\\boxed).)*)\}\s*\Z", re.DOT
 def judge(response: str, label: str, mode: Mode) -> Verdict:
     """Return the verdict on a response. Raises MemoryError, after which the process should not go on."""
     label = _BOXED_LABEL.sub(r"\1", label)
-    answer = extract(response) if mode == "default" else prime_math.extract(response)
+    answer = extract(response) if mode == "default" else prime_extract(response)
     if undefined(label):
         return verdict(answer or None, "undefined_label")
     if answer is None:
@@ -100,28 +98,21 @@ def _compare_choices(answer: str, label: str) -> str | None:
 
 
 @functools.lru_cache(maxsize=1024)
-def undefined(text: str) -> bool:
-    r"""Return whether a text is, or holds, something without a value, such as 1/0: it is never an answer or equal to
-    one.
-
-    A function that has no value somewhere, such as 1/x, is defined.
-    """
-    return len(text) <= MAX_ANSWER and _undefined(clean(text))
-
-
-def _undefined(text: str, depth: int = 0) -> bool:
-    text = _percent(text)[0]
+def undefined(text: str, depth: int = 0) -> bool:
+    """Return whether a text is, or holds, something without a value, such as 1/0, which is equal to nothing. A function
+    that has none somewhere, such as 1/x, is defined."""
+    if len(text) > MAX_ANSWER:
+        return False
+    text = _percent(split_unit(text)[0])[0]
     if words(text) == "nan":
         return True
     if read_literal(text) is not None or _DEFINED.fullmatch(text):
         return False
     text = strip_membership(text)
-    from sat_slime.reward.symbolic import has_no_value
-
-    if (found := has_no_value(text)) is not None or depth == 3:
-        return bool(found)
+    if (found := read(text)) != "unparsed" or depth == 3:
+        return bool(found == "undefined")
     parts = [part for side in split_relation(text) for part in split_list(side)[1]]
-    return len(parts) > 1 and any(_undefined(part, depth + 1) for part in parts)
+    return len(parts) > 1 and any(undefined(part, depth + 1) for part in parts)
 
 
 def _compare(answer: str, label: str, depth: int = 0) -> str:
@@ -141,8 +132,8 @@ def _compare(answer: str, label: str, depth: int = 0) -> str:
     if mine == theirs or (words(answer) == words(label) and not case_tells(label)):
         return "text"
     if mine.replace(",", "") == theirs.replace(",", "") and all(map(_LETTERS.fullmatch, (mine, theirs))):
-        return "text"
-    if depth < 3 and (reason := _compare_parts(answer, label, depth)) is not None:
+        return "text"  # choices: A, B, D is ABD
+    if depth < 3 and (reason := _compare_parts(answer, label, depth)):
         return reason
     return _compare_symbolic(answer, label, given, wanted, answer_percent and not label_percent)
 
@@ -157,50 +148,41 @@ def _comma_as_point(text: str, comma: str = _SURE_COMMA) -> str:
 
 
 def _percent(text: str) -> tuple[str, bool]:
-    if text.endswith("%"):
-        return text.removesuffix("%").rstrip("\\").strip(), True
-    return text, False
+    bare = text.removesuffix("%")
+    return (text, False) if bare == text else (bare.rstrip("\\").strip(), True)
 
 
 def _compare_literals(given: Literal, given_percent: bool, wanted: Literal, wanted_percent: bool) -> str:
     """Compares two numbers. The sign % may be left out, or carried out: for the label 50% both 50 and 0.5 are right.
-
-    Without the sign a whole number allows neither that factor nor rounding.
-    """
+    Without it a whole number allows neither that factor nor rounding."""
     hundredth = wanted_percent - given_percent  # 1: the answer may be one of the label; -1: the other way round
     exact = wanted.whole and not wanted_percent
-    if given.value == wanted.value:
+    scaled = given if exact else given.hundredfold(hundredth)
+    if wanted.value in (given.value, scaled.value):
         return "number"
-    if hundredth and not exact:
-        given = given.hundredfold(hundredth)
-        if given.value == wanted.value:
-            return "number"
     if exact or given.whole:
         return "different"
-    return "number" if given.rounds(wanted.value) or wanted.rounds(given.value) else "different"
+    return "number" if scaled.rounds(wanted.value) or wanted.rounds(scaled.value) else "different"
 
 
 def _compare_parts(answer: str, label: str, depth: int) -> str | None:
     """Return the reason where the structure of both decides; None where it does not."""
     if base := _BASE.fullmatch(label.replace(" ", "")):
-        same_base = _BASE.fullmatch(answer.replace(" ", ""))
-        digits, of_base = same_base.groups() if same_base else (answer.replace(" ", ""), base[2])
-        return "text" if (digits.lower(), of_base) == (base[1].lower(), base[2]) else "different"
+        written = re.sub(r"[ {}]", "", answer).lower()
+        return "text" if written in (base[1].lower(), "_".join(base.groups()).lower()) else "different"
     my_terms, their_terms = split_ratio(answer), split_ratio(label)
     if max(len(my_terms), len(their_terms)) > 2 and "=" not in answer + label:
         return _compare_ratios(my_terms, their_terms, depth)
-    if (reason := _compare_residues(answer, label, depth)) is not None:
+    if reason := _compare_residues(answer, label, depth):
         return reason
     answer, label = spread(strip_membership(answer)), spread(strip_membership(label))
+    return _compare_relations(answer, label, depth) or _compare_lists(answer, label, depth)
+
+
+def _compare_relations(answer: str, label: str, depth: int) -> str | None:
     mine, theirs = split_relation(answer), split_relation(label)
-    if len(mine) > 1 or len(theirs) > 1:
-        reason = _compare_relations(mine, theirs, answer, label, depth)
-        if reason is not None:
-            return reason
-    return _compare_lists(answer, label, depth)
-
-
-def _compare_relations(mine: list[str], theirs: list[str], answer: str, label: str, depth: int) -> str | None:
+    if len(mine) == len(theirs) == 1:
+        return None
     are_lists = len(split_list(answer)[1]) > 1 or len(split_list(label)[1]) > 1
     if are_lists and (max(len(mine), len(theirs)) > 2 or not (is_name(mine[0]) or is_name(theirs[0]))):
         return None  # x = 1, y = 2
@@ -258,8 +240,7 @@ def _compare_ratios(mine: list[str], theirs: list[str], depth: int) -> str:
 
 
 def _compare_lists(answer: str, label: str, depth: int) -> str | None:
-    (opening, given, closing), (wanted_opening, wanted, wanted_closing) = split_list(answer), split_list(label)
-    brackets, wanted_brackets = opening + closing, wanted_opening + wanted_closing
+    (brackets, given), (wanted_brackets, wanted) = split_list(answer), split_list(label)
     if len(wanted) == 1 and len(given) == 1 and SET not in (brackets, wanted_brackets):
         if (given[0], wanted[0]) == (answer, label):
             return None
@@ -269,7 +250,7 @@ def _compare_lists(answer: str, label: str, depth: int) -> str | None:
     if _NO_LIST.search(answer) or _NO_LIST.search(label):
         return None
     alternatives = OR in answer or OR in label
-    if alternatives and "(" in (opening if len(given) > 1 else "", wanted_opening if len(wanted) > 1 else ""):
+    if alternatives and "(" in brackets + wanted_brackets:
         return "different"  # a pair is not one of two
     if len(wanted) != len(given):
         return None if brackets == wanted_brackets == SET else "different"  # {1, 1} is {1}
@@ -297,11 +278,7 @@ def _match(given: list[str], wanted: list[str], unordered: bool, depth: int) -> 
     return reason
 
 
-def _compare_symbolic(
-    answer: str, label: str, given: Literal | None, wanted: Literal | None, answer_is_percent: bool
-) -> str:
-    from sat_slime.reward.symbolic import equivalent
-
+def _compare_symbolic(answer: str, label: str, given: Literal | None, wanted: Literal | None, percent: bool) -> str:
     exact = wanted is not None and wanted.whole
     in_order = len(label) > 2 and label.isalpha() and label.isupper()
     if (exact or in_order) and words(answer).replace(" ", "").isalpha():
@@ -309,6 +286,6 @@ def _compare_symbolic(
     decimals = (number for number in (given, wanted) if number is not None and number.decimals is not None)
     answer, label = strip_membership(answer), strip_membership(label)
     reason = equivalent(answer, label, None if exact else next(decimals, None))
-    if reason == "different" and answer_is_percent and not exact:
+    if reason == "different" and percent and not exact:
         reason = equivalent(rf"\frac{{{answer}}}{{100}}", label, None)
     return reason

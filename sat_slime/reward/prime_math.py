@@ -11,10 +11,9 @@ import math
 import re
 
 from sat_slime.reward.cleaning import SIGNS
-from sat_slime.reward.extraction import prime_extract
+from sat_slime.reward.symbolic import equal_expressions
 
 TOLERANCE = 1e-4
-_MAX_ANSWER = 1000
 _BRACKETS = "()[]"
 _UNITS = (
     "degree", "cm", "centimeter", "meter", "mile", "second", "minute", "hour", "day", "week", "month", "year", "foot",
@@ -22,10 +21,9 @@ _UNITS = (
 )  # fmt: skip
 _NOT_TRIED = re.compile(r"\^[{(]|\^[0-9]+\^|\^[0-9][0-9]+")
 _FRACTION = re.compile(r"^-?[0-9]+.?/0*[1-9][0-9]*.?$")
-_THOUSANDS = re.compile(r"([0-9]),([0-9]{3})(?=$|[^0-9])")
+_THOUSANDS = re.compile(r"(?<=[0-9]),(?=[0-9]{3}(?![0-9]))")
 _ONLY_TEXT = re.compile(r"^\\text\{(.+?)\}$")
-_DROPPED = ("\\left", "\\right", "^{\\circ}", "^\\circ", "\\$")
-_QUOTIENT = re.compile(r"(-?[1-9][0-9]*|-?0)/(-?[1-9][0-9]*|-?0)")
+_QUOTIENT = re.compile(r"(-?[1-9][0-9]*|0)/(-?[1-9][0-9]*|0)")
 _LAYOUT = re.compile(
     r"\\(?:left|right|middle|[bB]igg?[lrm]?|(?:display|text|script)style|(?:no)?limits|q?quad|boxed|fbox|operatorname|"
     r"overline|underline|widehat|overrightarrow|bm|boldsymbol|sf|tt|(?:text|math)?(?:bf|rm|it)|text|ensuremath|"
@@ -36,12 +34,10 @@ _SIGNS |= {"leq": "≤", "geq": "≥", "neq": "≠", "lt": "<", "gt": ">", "varn
 """What commands print; another prints its name."""
 _SYMBOLS = (("√", "sqrt"), ("π", "pi"), ("∞", "inf"), ("∪", "U"), ("·", "*"), ("⋅", "*"), ("×", "*"))
 
-extract = prime_extract
-
 
 def compare(answer: str, label: str) -> str:
     """Return the reason of the verdict in this mode."""
-    answer = answer[:_MAX_ANSWER]
+    answer = answer[:1000]
     if hendrycks(answer) == hendrycks(label):
         return "text"
     mine, theirs = normalize(answer), normalize(label)
@@ -49,62 +45,37 @@ def compare(answer: str, label: str) -> str:
         return "text"
     if mine and _equal_parts(mine, theirs):
         return "symbolic"
-    return _tora(answer, label)
+    values = (math.pi, 3.14) if "\\pi" in answer + label else (math.pi,)
+    return "number" if any(_math_equal(answer, label, pi) for pi in values) else "different"
 
 
 def hendrycks(answer: str, drop_left_side: bool = True) -> str:
     r"""Return the answer as the MATH data set normalizes it (Hendrycks et al., 2021), for which equal strings are the
-    same answer. `drop_left_side`: `k = 5` becomes `5`, for a left side of up to two characters.
-
-    What the original fails on, such as a \sqrt that nothing follows, comes back stripped only.
-    """
+    same answer; what the original fails on, such as a \sqrt that nothing follows, comes back stripped only.
+    `drop_left_side`: `k = 5` becomes `5`, for a left side of up to two characters."""
     answer = answer.strip()
     if only_text := _ONLY_TEXT.search(answer):
         answer = only_text[1].strip()
     text = answer.replace("\n", "").replace("\\!", "").replace("\\\\", "\\")
     text = text.replace("tfrac", "frac").replace("dfrac", "frac")
-    for dropped in _DROPPED:
-        text = text.replace(dropped, "")
-    if "\\text{ " in text:  # in MATH this is always a unit
-        text, *units = text.split("\\text{ ")
-        if len(units) > 1:
-            return answer
-    text = text.replace("\\%", "").replace(" .", " 0.").replace("{.", "{0.")
-    if text.startswith("."):
-        text = "0" + text
+    text = re.sub(r"\\left|\\right|\^\{\\circ\}|\^\\circ|\\\$", "", text)
+    if text.count("\\text{ ") > 1:
+        return answer
+    text = text.partition("\\text{ ")[0]  # in MATH this is always a unit
+    text = re.sub(r"(?<![^ {])\.", "0.", text.replace("\\%", ""))
     left, equals, right = text.partition("=")
     if drop_left_side and equals and "=" not in right and len(left) <= 2:
         text = right
     if re.search(r"\\sqrt$", text):
         return answer
     text = re.sub(r"\\sqrt([^{])", r"\\sqrt{\1}", text).replace(" ", "")
-    fractions = _braced_fractions(text)
-    if fractions is None:
+    if re.search(r"\\frac(?:\\frac|$)", text):
         return answer
-    text = "\\frac{1}{2}" if fractions == "0.5" else fractions
-    over = _QUOTIENT.fullmatch(text)
-    # As in the original, where int() of both has to print as it was written: -0/1 does not.
-    if over and all(part != "-0" for part in over.groups()):
-        text = f"\\frac{{{over[1]}}}{{{over[2]}}}"
-    return text
-
-
-def _braced_fractions(text: str) -> str | None:
-    r"""\frac12 and \frac1{72} with braces; unchanged where a \frac has no room for both; None where nothing follows."""
-    head, *parts = text.split("\\frac")
-    if any(not part for part in parts):
-        return None
-    done = head
-    for part in parts:
-        if part[0] == "{":
-            done += "\\frac" + part
-        elif len(part) < 2:
-            return text
-        elif part[1] == "{":
-            done += f"\\frac{{{part[0]}}}{part[1:]}"
-        else:
-            done += f"\\frac{{{part[0]}}}{{{part[1]}}}{part[2:]}"
-    return done
+    if not re.search(r"\\frac[^{](?:\\frac|$)", text):
+        text = re.sub(r"\\frac([^{])([^{])", r"\\frac{\1}{\2}", text)
+        text = re.sub(r"\\frac([^{])\{", r"\\frac{\1}{", text)
+    over = _QUOTIENT.fullmatch("1/2" if text == "0.5" else text)
+    return f"\\frac{{{over[1]}}}{{{over[2]}}}" if over else text
 
 
 def normalize(answer: str) -> str:
@@ -119,14 +90,11 @@ def normalize(answer: str) -> str:
     if text[:1] == "{" and text[-1:] == "}":
         text = text[1:-1]
     text = re.sub(r",\\! *", "", text)
-    number = _float(text)
-    if number is not None and _is_whole(number):
-        text = str(round(number))
     if "\\" in text:
         text = _plain(text)
     text = re.sub(r"- *", "-", text)
     text = re.sub(r"([0-9]) +([0-9])", r"\1+\2", text).lower()
-    return str(int(float(_without_thousands(text)))) if _is_integer(text) else text
+    return str(round(_float(_THOUSANDS.sub("", text)))) if _is_integer(text) else text
 
 
 def _plain(latex: str) -> str:
@@ -157,38 +125,28 @@ def _equal_part(given: str, wanted: str) -> bool:
         return False
     both = f"({wanted})-({given})"
     letters = {character for character in both.replace("sqrt", "").replace("frac", "") if character.isalpha()}
-    if len(letters) > 2 or _NOT_TRIED.search(both):
-        return False
-    return _symbolic(given, wanted, None)
-
-
-def _tora(answer: str, label: str) -> str:
-    values = (math.pi, 3.14) if "\\pi" in answer or "\\pi" in label else (math.pi,)
-    return "number" if any(_math_equal(answer, label, pi) for pi in values) else "different"
+    return len(letters) <= 2 and not _NOT_TRIED.search(both) and equal_expressions(given, wanted, None)
 
 
 def _math_equal(answer: str, label: str, pi: float, depth: int = 0) -> bool:
     answer, label = _tora_normalize(answer, pi), _tora_normalize(label, pi)
     if answer.strip().lower() == label.strip().lower() or answer.replace(" ", "") == label.replace(" ", ""):
         return True
-    number, wanted_number = _digits(answer), _digits(label)
-    if number is not None and wanted_number is not None:
-        return any(math.isclose(wanted_number * factor, number, rel_tol=TOLERANCE) for factor in (0.01, 1, 100))
+    number, value = (_float(text.replace("{,}", "").replace(",", "")) for text in (answer, label))
+    if not math.isnan(number + value):
+        return any(math.isclose(value * factor, number, rel_tol=TOLERANCE) for factor in (0.01, 1, 100))
     answer, label = answer.strip(), label.strip()
     if not answer or not label:
         return False
     if _without_brackets(answer, label):
         return True
-    in_brackets = (answer[0] + answer[-1], label[0] + label[-1])
     if "," in answer and "," in label and depth < 2:
-        if in_brackets[0] == in_brackets[1] and in_brackets[0][0] in "([" and in_brackets[0][1] in ")]":
-            given, wanted = answer[1:-1].split(","), label[1:-1].split(",")
-        else:
-            given, wanted = answer.split(","), label.split(",")
+        in_brackets = answer[0] + answer[-1] == label[0] + label[-1] in ("()", "[]", "(]", "[)")
+        given, wanted = (text[in_brackets : -1 if in_brackets else None].split(",") for text in (answer, label))
         if len(given) == len(wanted):
             pairs = zip(given, wanted, strict=True)
             return all(_math_equal(mine.strip(), theirs.strip(), math.pi, depth + 1) for mine, theirs in pairs)
-    return not (answer + label).isalpha() and _symbolic(answer, label, TOLERANCE)  # BAC is one symbol
+    return not (answer + label).isalpha() and equal_expressions(answer, label, TOLERANCE)  # BAC is one symbol
 
 
 def _tora_normalize(text: str, pi: float) -> str:
@@ -196,13 +154,13 @@ def _tora_normalize(text: str, pi: float) -> str:
         return text[1:]
     if re.match(r"^[0-9]+(\.[0-9]+)?\\?%$", text):
         return text.rstrip("%").rstrip("\\")
-    if "_" in text and (base := _float(text.split("_")[0])) is not None and math.isfinite(base):
-        text = str(int(base))  # 1011_2: the base is dropped
+    if "_" in text and math.isfinite(digits := _float(text.split("_")[0])):
+        text = str(int(digits))  # 1011_2: the base is dropped
     if "\\pi" in text and (product := re.fullmatch(r"\s*([+-]?[0-9]*\.?[0-9]*)\s*\\pi\s*(?:/\s*([0-9.]+))?\s*", text)):
         # PRIME's `eval` is for this alone: a number times pi.
         factor = _float(product[1] + "1" if product[1] in ("", "+", "-") else product[1])
-        divisor = _float(product[2]) if product[2] else 1.0
-        if factor is not None and divisor:
+        divisor = _float(product[2] or "1")
+        if divisor and not math.isnan(factor + divisor):
             return repr(factor * pi / divisor)
     return text
 
@@ -215,41 +173,21 @@ def _without_brackets(answer: str, label: str) -> bool:
     return mine.translate(drop) == theirs.translate(drop)
 
 
-def _symbolic(answer: str, label: str, tolerance: float | None) -> bool:
-    from sat_slime.reward.symbolic import equal_expressions
-
-    return equal_expressions(answer, label, tolerance)
-
-
 def _split_tuple(text: str) -> list[str]:
-    text = _without_thousands(text)
+    text = _THOUSANDS.sub("", text)
     inner = text[1:-1]
     if len(text) > 2 and text[0] in _BRACKETS and text[-1] in _BRACKETS and not any(b in inner for b in _BRACKETS):
         return [part.strip() for part in inner.split(",")]
     return [text]
 
 
-def _without_thousands(text: str) -> str:
-    while (shorter := _THOUSANDS.sub(r"\1\2", text)) != text:
-        text = shorter
-    return text
-
-
-def _digits(text: str) -> float | None:
-    return _float(text.replace("{,}", "") if "{,}" in text else text.replace(",", ""))
-
-
-def _float(text: str) -> float | None:
+def _float(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        return None
-
-
-def _is_whole(number: float) -> bool:
-    return math.isfinite(number) and abs(number - round(number)) <= 1e-7
+        return math.nan
 
 
 def _is_integer(text: str) -> bool:
-    number = _float(_without_thousands(text))
-    return number is not None and _is_whole(number)
+    number = _float(_THOUSANDS.sub("", text))
+    return math.isfinite(number) and abs(number - round(number)) <= 1e-7

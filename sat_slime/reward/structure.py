@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
-# ------------------------------------------------------------------------------------------------------------ numbers
-
 MAX_DIGITS = 2000
 MAX_EXPONENT = 1000
 MIN_ROUNDED_DIGITS = 4
@@ -52,10 +50,7 @@ class Literal:
 
 def read_literal(text: str) -> Literal | None:
     """Return the number that a cleaned answer without percent sign writes out, or None."""
-    if not text or len(text) > MAX_DIGITS or text[-1] not in "0123456789.}ns":
-        return None
-    match = _LITERAL.fullmatch(text.strip())
-    if match is None:
+    if len(text) > MAX_DIGITS or (match := _LITERAL.fullmatch(text.strip())) is None:
         return None
     part = {name: (group or "").replace(",", "") for name, group in match.groupdict().items()}
     scale = (-1 if part["sign"] == "-" else 1) * _MAGNITUDES.get(part["magnitude"], 1)
@@ -74,8 +69,6 @@ def read_literal(text: str) -> Literal | None:
         return Literal(value * scale, False, len(decimals) - exponent, len((digits + decimals).lstrip("0")))
     return Literal(value * scale, not decimals and value.denominator == 1)
 
-
-# -------------------------------------------------------------------------- lists, tuples, sets, intervals, relations
 
 MAX_PARTS = 64
 CLOCK = re.compile(r"(?<![0-9:.])[0-2]?[0-9]:(?:0[0-9]|[0-5][0-9]:[0-5][0-9])(?![0-9:.])")
@@ -118,7 +111,6 @@ _CASES = re.compile(r"\s*\\begin\{(cases|aligned|gathered|array)\}(?:\{[lcr| ]*\
 _ORDERED = re.compile(r"[<>]|\\(?:le|ge|ne|in|lt|gt|cup|cap|equiv|approx)(?![a-zA-Z])")
 _PLUS_MINUS = re.compile(r"\\(?:pm|mp)(?![a-zA-Z])")
 _CHOICE = re.compile(r"\(?([A-J])(?:\)|[.:])(?=[\s$])\s*(.+)", re.DOTALL)
-_MAY_BE_CHOICE = re.compile(r"[A-J][).:]")
 _SYMBOLS = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z](?![a-zA-Z])")
 _TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
 _MODULUS = re.compile(
@@ -130,11 +122,9 @@ SET = "\\{\\}"
 
 
 def spread(text: str) -> str:
-    r"""Return an answer of several solutions as one list, in which \lor stands between those whose order says nothing.
-
-    `x = 1, 2` and `x = 1, x = 2` become `1 \lor 2`; `a, b = 1, 2` becomes `a = 1, b = 2`;
-    systems in braces become lists, points side by side too.
-    """
+    r"""Return an answer of several solutions as one list, in which \lor stands between those whose order says nothing:
+    `x = 1, 2` and `x = 1, x = 2` become `1 \lor 2`; `a, b = 1, 2` becomes `a = 1, b = 2`; systems in braces become
+    lists, points side by side too."""
     if cases := _CASES.fullmatch(text):
         rows = [row.replace("&", "").strip(" ,;") for row in cases[2].split("\\\\")]
         text = ", ".join(row for row in rows if row)
@@ -148,11 +138,8 @@ def spread(text: str) -> str:
     sides = [split_relation(part) for part in parts]
     names = [side[0].replace(" ", "") if len(side) == 2 and is_name(side[0]) else "" for side in sides]
     values = [side[-1] for side in sides]
-    named = (
-        len(parts) > 1
-        and names[0]
-        and all(len(side) == 1 or name == names[0] for side, name in zip(sides, names, strict=True))
-    )
+    of_equations = {name for side, name in zip(sides, names, strict=True) if len(side) > 1}
+    named = len(parts) > 1 and names[0] and of_equations == {names[0]}
     if sum(map(len, sides)) == 1 or (named and (names.count(names[0]) == 1 or set(names) == {names[0]})):
         return f" {OR} ".join(_both_signs(value) for value in values)
     last = next((i for i, side in enumerate(sides) if len(side) == 2), 0)
@@ -182,20 +169,17 @@ def _both_signs(value: str) -> str:
     return f"{before}+{after} {OR} {before}-{after}" if before.strip() else f"{after.strip()} {OR} -{after.strip()}"
 
 
-def split_list(text: str) -> tuple[str, list[str], str]:
-    r"""Return the opening bracket, elements, closing bracket of `(1, 2]`, `\{1, 2\}` or `1, 2`; without brackets they
-    are "".
-
-    A text without a comma or semicolon outside of brackets is a list of itself, without brackets, unless it is a set.
-    """
-    brackets = _BRACKETS.fullmatch(text.strip())
-    opening, inner, closing = brackets.groups() if brackets else ("", text.strip(), "")
+def split_list(text: str) -> tuple[str, list[str]]:
+    r"""Return the brackets and elements of `(1, 2]`, `\{1, 2\}` or `1, 2`, whose brackets are "". A text without comma
+    or semicolon outside of brackets is a list of itself, without brackets, unless it is a set."""
+    match = _BRACKETS.fullmatch(text.strip())
+    opening, inner, closing = match.groups() if match else ("", text.strip(), "")
     if (opening == "\\{") != (closing == "\\}") or not _balanced(inner):
         opening, inner, closing = "", text.strip(), ""
     parts = [part for part in _split(inner, (",", ";", OR)) if part]
     if len(parts) > 1 or opening == "\\{":
-        return opening, parts, closing
-    return "", [inner if opening == "(" else text], ""
+        return opening + closing, parts
+    return "", [inner if opening == "(" else text]
 
 
 def split_relation(text: str) -> list[str]:
@@ -220,8 +204,7 @@ def case_tells(text: str) -> bool:
 
 
 def is_polynomial(side: str) -> bool:
-    """Return whether a side is a polynomial in one variable, and more than a name: so `2x = 10` is an unsolved
-    equation."""
+    """Return whether a side is a polynomial in one variable, and no name: `2x = 10` is an unsolved equation."""
     side = side.replace(" ", "")
     letters = set(re.findall("[a-z]", side.replace("frac", "")))
     return len(letters) == 1 and bool(_POLYNOMIAL.fullmatch(side)) and not is_variable(side)
@@ -242,7 +225,7 @@ def split_ratio(text: str) -> list[str]:
 
 def split_choice(text: str) -> tuple[str, str]:
     """Return the letter and value of one of several choices, `(C) 12`; the letter is "" where it is none."""
-    match = _CHOICE.fullmatch(_TEXT.sub(r"\1 ", text, count=1).strip()) if _MAY_BE_CHOICE.search(text) else None
+    match = _CHOICE.fullmatch(_TEXT.sub(r"\1 ", text, count=1).strip())
     return (match[1], match[2].strip()) if match and match[2][0] not in "^_+/*=," else ("", text)
 
 
@@ -265,31 +248,31 @@ def strip_membership(text: str) -> str:
 
 def nesting(text: str) -> int:
     """Return how deep brackets stand in brackets."""
-    return max((depth for _, _, depth in _pieces(text)), default=0)
+    return max((depth for _, depth in _pieces(text)), default=0)
 
 
-def _pieces(text: str) -> Iterator[tuple[re.Match[str], str, int]]:
-    """Yields the signs of a text, as match and as text, with the depth of brackets after each."""
+def _pieces(text: str) -> Iterator[tuple[str, int]]:
+    """Yields the signs of a text, with the depth of brackets after each."""
     depth = 0
-    for piece in _PIECE.finditer(text):
-        depth += (piece[0] in ("(", "[", "{", "\\{")) - (piece[0] in (")", "]", "}", "\\}"))
-        yield piece, piece[0], depth
+    for piece in _PIECE.findall(text):
+        depth += (piece in ("(", "[", "{", "\\{")) - (piece in (")", "]", "}", "\\}"))
+        yield piece, depth
 
 
 def _balanced(text: str) -> bool:
-    depths = [0, *(depth for _, _, depth in _pieces(text))]
+    depths = [0, *(depth for _, depth in _pieces(text))]
     return min(depths) == depths[-1] == 0
 
 
 def _split(text: str, separators: tuple[str, ...]) -> list[str]:
     """Splits at the separators that stand in no brackets; `<=`, `>=`, `!=` and `:=` are no separators."""
-    parts, start, before = [], 0, ""
     if "\\begin" in text:
         return [text]
-    for piece, token, depth in _pieces(text):
-        if depth == 0 and token in separators and before not in ("<", ">", "!", ":"):
-            parts.append(text[start : piece.start()].strip())
-            start = piece.end()
-        before = token
-    parts.append(text[start:].strip())
-    return parts
+    parts, before = [""], ""
+    for piece, depth in _pieces(text):
+        if depth == 0 and piece in separators and before not in ("<", ">", "!", ":"):
+            parts.append("")
+        else:
+            parts[-1] += piece
+        before = piece
+    return [part.strip() for part in parts]

@@ -11,7 +11,7 @@ import functools
 import math
 import random
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from fractions import Fraction
 
 import sympy
@@ -52,11 +52,8 @@ class Refused(ValueError):
 
 
 def equivalent(answer: str, label: str, rounding: Literal | None) -> str:
-    """`symbolic`, or the reason why both are not equal.
-
-    Args:
-        rounding: the decimal among both, which may stand for the number that it rounds.
-    """
+    """Return `symbolic`, or the reason why both are not equal. `rounding` is the decimal among both, which may stand
+    for the number that it rounds."""
     wanted = _read_conditions(label)
     if isinstance(wanted, str):
         return f"{wanted}_label" if wanted in ("unparsed", "undefined") else wanted
@@ -72,10 +69,10 @@ def equivalent(answer: str, label: str, rounding: Literal | None) -> str:
         return "different"  # both are of kinds that cannot be compared, such as a set and a number
 
 
-def _is_solved(read: sympy.Basic) -> bool:
+def _is_solved(conditions: sympy.Basic) -> bool:
     """Return whether each relation in it, where it has any, is one of a symbol, or its absolute value, to a number; a
     line is also written as x - 2 = 0."""
-    for left, right in (relation.args for relation in read.atoms(Relational)):
+    for left, right in (relation.args for relation in conditions.atoms(Relational)):
         side, other = (right, left) if right.free_symbols else (left, right)
         added, unknown = side.as_independent(*side.free_symbols, as_Add=True)
         unknown = unknown.args[0] if isinstance(unknown, sympy.Abs) else unknown
@@ -84,14 +81,8 @@ def _is_solved(read: sympy.Basic) -> bool:
     return True
 
 
-def has_no_value(text: str) -> bool | None:
-    """Return whether a text is undefined mathematics; None where the grammar does not know it."""
-    read = _read(text)
-    return None if read == "unparsed" else read == "undefined"
-
-
 @functools.lru_cache(maxsize=1024)
-def _read(text: str) -> sympy.Basic | str:
+def read(text: str) -> sympy.Basic | str:
     """Return the parsed text, or the reason why there is none: `unparsed`, or that of a Refused."""
     try:
         return _parse(text)
@@ -104,22 +95,22 @@ def _read(text: str) -> sympy.Basic | str:
 
 
 def _read_conditions(text: str) -> sympy.Basic | str:
-    """Reads a text as `_read` does, and also inequalities that are joined by `or` or by commas."""
+    """Reads a text as `read` does, and also inequalities that are joined by `or` or by commas."""
     alternatives = OR in text
     parts = text.split(OR) if alternatives else split_list(text)[1]
     if len(parts) == 1 or not all(_ORDER.search(part) for part in parts):
-        return _read(text)
-    read = [_read(part) for part in parts]
-    if reason := next((part for part in read if isinstance(part, str)), None):
+        return read(text)
+    conditions = [read(part) for part in parts]
+    if reason := next((part for part in conditions if isinstance(part, str)), None):
         return reason
-    if not all(isinstance(part, Boolean) for part in read):
+    if not all(isinstance(part, Boolean) for part in conditions):
         return "unparsed"
-    return sympy.Or(*read) if alternatives else sympy.And(*read)
+    return sympy.Or(*conditions) if alternatives else sympy.And(*conditions)
 
 
 def _parse(text: str) -> sympy.Basic:
     if (literal := read_literal(text)) is not None:
-        return sympy.Rational(literal.value.numerator, literal.value.denominator)
+        return sympy.Rational(literal.value)
     if nesting(text) > MAX_NESTING or len(_UNION.findall(text)) > MAX_UNIONS:
         raise Refused("too_large")
     if CLOCK.search(text) or _MISREAD.search(text):
@@ -127,19 +118,24 @@ def _parse(text: str) -> sympy.Basic:
     latex = normalize_latex(_FUNCTION.sub(r"\\\1", text), _NORMALIZATION)
     config = latex2sympy2.ConversionConfig(lowercase_symbols=not case_tells(text))
     parsed = _Reader(is_real=not grader.should_treat_as_complex(latex), config=config).parse(latex)
-    if not isinstance(parsed, (sympy.Basic, sympy.MatrixBase)):
+    parsed = parsed.as_immutable() if isinstance(parsed, sympy.MatrixBase) else parsed
+    if not isinstance(parsed, sympy.Basic):
         raise ValueError(f"parsed as {type(parsed).__name__}")
     if parsed.has(*_UNEVALUATED):
         raise Refused("unevaluated")
     _check_size(parsed)
-    for element in _elements(parsed):
-        _check_defined(element)
+    _check_defined(parsed)
     return parsed
 
 
+def _exact_number(text: str) -> sympy.Rational:
+    if (literal := read_literal(text.strip().replace(",", ""))) is None:
+        raise ValueError(f"not a number: {text[:80]!r}")
+    return sympy.Rational(literal.value)
+
+
 class _Reader(latex2sympy2._Latex2Sympy):
-    def parse_number(self, text: str) -> sympy.Rational:
-        return _exact_number(text)
+    parse_number = staticmethod(_exact_number)
 
     def handle_gcd_lcm(self, f: str, args: list[sympy.Expr]) -> sympy.Expr:
         """Works it out for rational numbers; otherwise it stays a function, whatever the order of its arguments."""
@@ -152,31 +148,19 @@ class _Reader(latex2sympy2._Latex2Sympy):
         return sympy.Rational(above(*(int(value.p) for value in values)), below(*(int(value.q) for value in values)))
 
 
-def _exact_number(text: str) -> sympy.Rational:
-    if (literal := read_literal(text.strip().replace(",", ""))) is None:
-        raise ValueError(f"not a number: {text[:80]!r}")
-    return sympy.Rational(literal.value.numerator, literal.value.denominator)
-
-
 latex2sympy2.Number = _exact_number
 grader.TIMEOUT_WARNING_SHOWN = True  # it would warn that it may hang without its own alarm: this process may hang
-
-
-def _elements(expression: sympy.Basic) -> Iterable[sympy.Basic]:
-    return expression.flat() if isinstance(expression, sympy.MatrixBase) else (expression,)
 
 
 def _check_defined(expression: sympy.Basic) -> sympy.Basic:
     """Carries out an expression's operations, from the inside. Raises Refused at the first that has no value."""
     arguments = [_check_defined(part) if isinstance(part, sympy.Basic) else part for part in expression.args]
-    value = expression
-    if arguments:
-        try:
-            value = expression.func(*arguments)
-        except ZeroDivisionError:
-            raise Refused("undefined") from None
-        except (TypeError, ValueError, NotImplementedError, AttributeError):
-            return expression  # it relates things that have no order, or the like
+    try:
+        value = expression.func(*arguments) if arguments else expression
+    except ZeroDivisionError:
+        raise Refused("undefined") from None
+    except (TypeError, ValueError, NotImplementedError, AttributeError):
+        return expression  # it relates things that have no order, or the like
     if value in (sympy.nan, sympy.zoo) or isinstance(value, sympy.AccumBounds) or _divides_by_zero(value):
         raise Refused("undefined")
     return value
@@ -184,14 +168,12 @@ def _check_defined(expression: sympy.Basic) -> sympy.Basic:
 
 def _divides_by_zero(power: sympy.Basic) -> bool:
     """Return whether a power divides by a zero that sympy does not see, such as a difference of equal roots."""
-    over_number = isinstance(power, sympy.Pow) and isinstance(power.base, sympy.Add) and power.base.is_number
-    if not over_number or not power.exp.is_extended_negative:
-        return False
-    return bool(abs(sympy.N(power.base, _DIGITS)) < sympy.Float(10) ** -60)
+    over_sum = isinstance(power, sympy.Pow) and power.exp.is_extended_negative and isinstance(power.base, sympy.Add)
+    return bool(over_sum and power.base.is_number and abs(sympy.N(power.base, _DIGITS)) < sympy.Float(10) ** -60)
 
 
 def _check_size(expression: sympy.Basic) -> None:
-    if any(_bits(element) > MAX_BITS for element in _elements(expression)):
+    if _bits(expression) > MAX_BITS:
         raise Refused("too_large")
 
 
@@ -217,14 +199,14 @@ def _bits(expression: sympy.Basic) -> float:
 def _equal(given: sympy.Basic, wanted: sympy.Basic, rounding: Literal | None) -> bool:
     if given == wanted:
         return True
+    if isinstance(given, sympy.MatrixBase) and isinstance(wanted, sympy.MatrixBase):
+        pairs = zip(given.flat(), wanted.flat(), strict=False)
+        return given.shape == wanted.shape and all(_equal(a, b, None) for a, b in pairs)
     if isinstance(given, sympy.Expr) and isinstance(wanted, sympy.Expr):
         if given.is_number and wanted.is_number:
             return _equal_numbers(given, wanted, rounding)
         if (decided := _equal_at_points(given, wanted)) is not None:
             return decided
-    if isinstance(given, sympy.MatrixBase) and isinstance(wanted, sympy.MatrixBase):
-        pairs = zip(given.flat(), wanted.flat(), strict=False)
-        return given.shape == wanted.shape and all(_equal(a, b, None) for a, b in pairs)
     relations = isinstance(given, Relational) and isinstance(wanted, Relational)
     if relations and not given.free_symbols | wanted.free_symbols:
         return False  # 1 < 2 and 3 < 4 are both true, and nothing else
@@ -271,7 +253,10 @@ def _equal_numbers(given: sympy.Expr, wanted: sympy.Expr, rounding: Literal | No
     if mine.has(sympy.oo, -sympy.oo) or theirs.has(sympy.oo, -sympy.oo):
         return mine == theirs
     if not _close(mine, theirs, _DIGITS - 5):
-        return rounding is not None and _rounds(rounding, mine, theirs)
+        if rounding is None or not (mine.is_real and theirs.is_real):
+            return False
+        values = [Fraction(str(sympy.Float(number, _DIGITS))) for number in (mine, theirs)]
+        return any(rounding.rounds(value) for value in values if value != rounding.value)
     difference = given.doit() - wanted.doit()
     if difference.is_zero:
         return True
@@ -279,13 +264,6 @@ def _equal_numbers(given: sympy.Expr, wanted: sympy.Expr, rounding: Literal | No
         return False  # also where both are so large that the difference is lost beside them
     scale = min(max(abs(mine), abs(theirs)), 1)
     return bool(abs(sympy.N(difference, _DIGITS)) <= scale * sympy.Float(10) ** -60) or difference.equals(0) is True
-
-
-def _rounds(rounding: Literal, mine: sympy.Expr, theirs: sympy.Expr) -> bool:
-    if not (mine.is_real and theirs.is_real):
-        return False
-    values = [Fraction(str(sympy.Float(number, _DIGITS))) for number in (mine, theirs)]
-    return any(rounding.rounds(value) for value in values if value != rounding.value)
 
 
 def _close(mine: sympy.Expr, theirs: sympy.Expr, digits: int) -> bool:
@@ -308,10 +286,8 @@ def _equal_at_points(given: sympy.Expr, wanted: sympy.Expr) -> bool | None:
 def _values(given: sympy.Expr, wanted: sympy.Expr) -> Iterator[tuple[sympy.Expr, sympy.Expr]]:
     """Yields values of both at rational points, where both have some."""
     symbols = sorted(given.free_symbols | wanted.free_symbols, key=str)
-    if any(not isinstance(symbol, sympy.Symbol) for symbol in symbols):
-        return  # a matrix
-    if len({symbol.name for symbol in symbols}) != len(symbols):
-        return  # one name stands for a real and for a complex number
+    if len({symbol.name for symbol in symbols if isinstance(symbol, sympy.Symbol)}) != len(symbols):
+        return  # one is a matrix, or one name stands for a real and for a complex number
     rng = random.Random(0)
     for attempt in range(4 * _POINTS):
         bound = 1 if attempt % 2 else 8
@@ -326,13 +302,13 @@ def equal_expressions(answer: str, label: str, tolerance: float | None) -> bool:
     try:
         if r"\ln" in label:  # PRIME's \log is the natural one
             answer = re.sub(r"\\log(?!\s*_|[a-zA-Z])", r"\\ln", answer)
-        given, wanted = (_read(_PLUS_MINUS.sub(r"+\\varpi ", text)) for text in (answer, label))  # any symbol
-        if not (isinstance(given, sympy.Expr) and isinstance(wanted, sympy.Expr)):
+        given, wanted = (read(_PLUS_MINUS.sub(r"+\\varpi ", text)) for text in (answer, label))  # any symbol
+        if not all(isinstance(side, sympy.Expr) and not side.is_Matrix for side in (given, wanted)):
             return False
         if _equal(given, wanted, None):
             return True
         return tolerance is not None and math.isclose(sympy.N(given), sympy.N(wanted), rel_tol=tolerance)
     except MemoryError:
         raise
-    except Exception:  # as in `_read`; comparing values may raise anything too
+    except Exception:  # as in `read`; comparing values may raise anything too
         return False

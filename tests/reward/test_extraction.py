@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+pytest.importorskip("math_verify", reason="needs pip install '.[reward]'")
+
 from sat_slime.reward.extraction import extract, last_box, prime_extract
 from sat_slime.reward.prime_math import hendrycks
 
