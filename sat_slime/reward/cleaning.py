@@ -174,7 +174,7 @@ MAX_ANSWER = 2000
 
 _MATRIX = re.compile(r"\\begin\{(?:[a-zA-Z]*matrix|cases|array|aligned)\}")
 _FONTS = "normal|rm|bf|it|sf|tt|sc|up|md|sl"
-_LETTER = r"\\(?:pi|alpha|beta|theta)(?![a-zA-Z])"
+_LETTER = r"\\(?:pi|alpha|beta|theta|lambda|omega)(?![a-zA-Z])"
 _BEFORE = r"(?<=[\s0-9)}\]])(?<![a-zA-Z\\])"
 _SIMPLER = [
     (re.compile(r"\\%"), "%"),
@@ -182,7 +182,7 @@ _SIMPLER = [
     (re.compile(r"(?<=[0-9])(?:\\[,!;:]|\{,\}|,\\!|\\? )\s*(?=[0-9]{3}(?![0-9/]| /))"), ""),
     (re.compile(r"(?<=[0-9])\{,\}(?=[0-9])"), "."),
     (re.compile(r"\\[dtc]frac(?![a-zA-Z])"), r"\\frac"),
-    (re.compile(rf"(?<=\\frac)\s*({_LETTER})"), r"{\1}"),
+    (re.compile(rf"(?<=\\frac|\\sqrt)\s*({_LETTER})"), r"{\1}"),
     (re.compile(rf"(\\frac\s*(?:[0-9]|\{{(?:[^{{}}]|\{{[^{{}}]*\}})*\}}))\s*({_LETTER})"), r"\1{\2}"),
     (re.compile(r"\\(?:left|right)\s*\.|\\(?:left|right|middle|[bB]igg?[lrm]?)(?![a-zA-Z])"), ""),
     (re.compile(r"\\(?:displaystyle|textstyle|scriptstyle|limits|nolimits|boxed)(?![a-zA-Z])"), ""),

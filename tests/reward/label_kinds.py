@@ -21,7 +21,7 @@ EQUAL = {
     ],
     "root and constant": [
         (r"\frac{\sqrt{3}}{3}", r"\frac{1}{\sqrt{3}}"), (r"\frac{\sqrt{3}}{3}", "0.57735"), (r"\pi/2", r"\frac\pi2"),
-        (r"\log_2 8", "3"), (r"\frac{\sqrt{3}}{3}", r"\frac{\sqrt{3}}{3} \approx 0.577"),
+        (r"\log_2 8", "3"), (r"\frac{\sqrt{3}}{3}", r"\frac{\sqrt{3}}{3} \approx 0.577"), (r"\sqrt{\pi}", r"\sqrt\pi"),
     ],
     "expression": [("(x-2)(x+2)", "x^2-4"), (r"\sin^2 x", r"1-cos^2 x"), ("f(x) = x^2", "x^2"), ("2i", r"2\mathrm{i}")],
     "equation": [
