@@ -36,7 +36,7 @@ _TURNED = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-zA-Z])(?!\s*\^\s*\{\s*
 _BASE = r"_\s*\{?\s*(?:\\(?:text|mathrm)\w*\s*\{)?\s*(?:base\s*)?\(?([a-z]+|[0-9]+)\)?\s*\}{0,2}"
 _REALS = r"(?:the set of |the )?(?:all )?(?:real numbers|reals)|all real (?:values of )?\}?\s*[a-z]"
 _REPEATING = (
-    r"(?<![0-9.,])([0-9]*)\.([0-9]*)(?:\\(?:overline|bar|dot)\s*(?:\{([0-9]{1,30})\}|([0-9]))(?![0-9])|"
+    r"(?<![0-9.,])([0-9]*)\.([0-9]{0,30})(?:\\(?:overline|bar|dot)\s*(?:\{([0-9]{1,30})\}|([0-9]))(?![0-9])|"
     r"(?!0)([0-9]{1,9}?)\5{2,}(?:\.\.\.|\\[ld]?dots(?![a-zA-Z])))"
 )
 _ARRAY = r"(?s)(?:\\left\s*)?[(\[]\s*\\begin\{array\}\s*\{[lcr| ]*\}(.*?)\\end\{array\}\s*(?:\\right\s*)?[)\]]"
