@@ -1,19 +1,12 @@
 """Our own order of a run over slime's classes: python3 -m sat_slime.plugin.driver FLAGS, slime's flags.
 
-It takes the place of slime's training scripts, on every version of slime. The order is that of
-docs/internals/architecture.md: with lag n > 0 one batch is generated ahead, and weights go to the engines every n
-rollouts, once the batch in flight is complete; with lag 0 everything waits for everything; in mode `streaming` the
-rollout function generates without pause, and a batch is what is complete. The order is set by `driver` in the plugin's
-section of --custom-config-path.
+It takes the place of slime's training scripts, on every version of slime. `driver` in the plugin's section of
+--custom-config-path sets the order, which docs/internals/architecture.md describes: with lag n > 0 one batch is
+generated ahead, and weights go to the engines every n rollouts of the whole run, once the batch in flight is complete;
+with lag 0 everything waits for everything; in mode `streaming` the rollout function generates without pause.
 
-What a run leaves and how it goes on:
-- Weights are numbered by optimizer steps (actor.py), so that the version that comes back with a response tells
-  its lag, and which weights an evaluation measured.
-- The initial weights are evaluated before the first rollout and the final ones after the last, whatever the lag.
-- A checkpoint's data position is that of its weights: it is saved before the next batch takes its prompts. A batch that
-  was in flight is not saved; a resumed run generates it anew from the same prompts, with the weights of the checkpoint.
-- Of its checkpoints the newest are kept, as many as `keep` of `driver` says (runs/saved.py).
-- After a resume pushes are due where they were: after rollouts n, 2n, ... of the whole run.
+A checkpoint's data position is that of its weights: it is saved before the next batch takes its prompts, from which a
+resumed run generates that batch anew.
 """
 
 from __future__ import annotations
@@ -61,11 +54,8 @@ nothing."""
 
 
 def take_over(args: Namespace) -> None:
-    """Checks slime's arguments, and marks them as those of a run of this driver.
-
-    Raises:
-        ConfigError: faults of the plugin's section, and flags that mean another order; a line each.
-    """
+    """Checks slime's arguments, and marks them as those of a run of this driver. Raises ConfigError with a line for
+    each fault of the plugin's section, and each flag that means another order."""
     if errors := [
         f"--{flag.replace('_', '-')} is {'set' if value is True else value}: {remedy}"
         for flag, remedy in NOT_HERE.items()
@@ -82,8 +72,7 @@ def take_over(args: Namespace) -> None:
 
 
 def parse_arguments() -> tuple[Namespace, Any]:
-    """Return slime's arguments from the command line, and the plan for a restart that its newest versions need; else
-    None."""
+    """Return slime's arguments from the command line, and the plan for a restart that its newest versions need."""
     from slime.utils.arguments import parse_args
 
     if "return_restore_plan" in inspect.signature(parse_args).parameters:
@@ -107,12 +96,8 @@ class Host:
 
     @classmethod
     def start(cls, args: Namespace, restore_plan: Any, actor_cls: type) -> Host:
-        """Starts engines, manager and trainers. On return the trainers have loaded their checkpoint and know where to
-        begin.
-
-        Args:
-            actor_cls: class of a trainer rank.
-        """
+        """Starts engines, manager and trainers, whose ranks are of `actor_cls`. On return these have loaded their
+        checkpoint and know where to begin."""
         from slime.ray.placement_group import create_rollout_manager, create_training_models
 
         slime_function("configure_logger")()
@@ -201,7 +186,8 @@ class Clock:
 
 
 def train(host: Host, order: SlimePipelineConfig, begun: float) -> None:
-    """Runs all rollouts of a run, from where its checkpoint ends. begun: as Clock has it."""
+    """Runs all rollouts of a run, from where its checkpoint ends, with an evaluation of its initial and of its final
+    weights. begun: as Clock has it."""
     args, manager = host.args, host.manager
     start, end = args.start_rollout_id, args.num_rollout
     evaluates = args.eval_interval is not None
@@ -242,27 +228,22 @@ def train(host: Host, order: SlimePipelineConfig, begun: float) -> None:
                 saved.add(rollout_id + 1)
                 if order.keep_checkpoints is not None:
                     _delete_old(Path(args.save), order.keep_checkpoints, saved)
-        if is_last or (rollout_id + 1) % max(order.lag, 1) == 0:
-            if ahead is not None:
-                with clock.part("flight"):
-                    ray.wait([ahead])
+        pushes = is_last or (rollout_id + 1) % max(order.lag, 1) == 0
+        measures = evaluates and (is_last or _is_due(host, rollout_id, args.eval_interval))
+        if ahead is not None and (pushes or measures):  # the manager does one thing at a time
+            with clock.part("flight"):
+                ray.wait([ahead])
+        if pushes:
             of_push = _push(host, canary, clock, "push")
-        if evaluates and (_is_due(host, rollout_id, args.eval_interval) or is_last):
-            if ahead is not None:  # the manager does one thing at a time
-                with clock.part("flight"):
-                    ray.wait([ahead])
+        if measures:
             with clock.part("eval"):
                 ray.get(manager.eval.remote(rollout_id))
         clock.end_iteration(rollout_id)
 
 
 def _push(host: Host, canary: PushCanary | None, clock: Clock, part: str) -> dict[str, float]:
-    """Sends the weights to the engines, and returns what the canary, if there is one, measured of it. Raises
-    PushNotTaken where it ends the run.
-
-    Args:
-        part: the part of the clock that has the push.
-    """
+    """Sends the weights to the engines, in a part of the clock, and returns what the canary, if there is one, measured
+    of it. Raises PushNotTaken where it ends the run."""
     with clock.part(part):
         from_ranks = host.push()
     if canary is None:
@@ -336,16 +317,15 @@ def main() -> None:
 
     connect()
     host = Host.start(args, restore_plan, SatTrainRayActor)
+    failed = True
     try:
         train(host, plugin_config(args).driver, begun)
+        failed = False
     except PushNotTaken as error:
-        host.close(failed=True)
         print(f"sat_slime: {error}", file=sys.stderr, flush=True)
         raise SystemExit(1) from None
-    except BaseException:
-        host.close(failed=True)
-        raise
-    host.close(failed=False)
+    finally:
+        host.close(failed=failed)
 
 
 if __name__ == "__main__":
