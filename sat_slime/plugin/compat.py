@@ -127,11 +127,10 @@ wrong, and nothing would say so."""
 
 
 class Form(NamedTuple):
-    """A name as one or several versions of slime have it."""
+    """A function or class, or a method with its class, as one or several versions of slime have it."""
 
     module: str
     name: str
-    """Of a function or a class; of a method with its class."""
     parameters: tuple[str, ...] | None
     looked_up_in: str
     """The module in whose names slime looks it up."""
@@ -159,8 +158,7 @@ NEEDED, OPTIONAL = _table(_NEEDED), _table(_WHERE_IT_IS)
 
 @functools.cache
 def is_newest() -> bool:
-    """Return whether this slime is one after pull request 2391, of which files were read and nothing was run: it
-    replays narrow routes itself."""
+    """Return whether this slime is one after pull request 2391, which replays narrow routes itself."""
     return importlib.util.find_spec("slime") is not None and importlib.util.find_spec("slime.data") is not None
 
 
@@ -168,7 +166,7 @@ def is_newest() -> bool:
 
 _TRAINER, _SINCE_V031 = "backends/megatron_utils/actor.py", "rollout/sample_hooks.py"
 _BY_INTERVAL = "update_weights_interval"
-"""A word in slime's trainer that main after pull request 2391 lacks, and with it a script that our hooks can follow."""
+"""A word in slime's trainer; main after pull request 2391 lacks it, and a script that our hooks can follow."""
 Node = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
@@ -179,9 +177,13 @@ def probe_slime(root: Path | None = None, *, own_script: bool = False) -> list[s
         root: folder of the package `slime`. Unset: the one that can be imported.
         own_script: slime's own training script runs, with the plugin's hooks, and not the plugin's driver.
     """
-    root = _package() if root is None else root
     if root is None:
-        return ["slime is not importable here: install it (pip install -e SLIME --no-deps), or add it to PYTHONPATH"]
+        spec = importlib.util.find_spec("slime")
+        if spec is None or not spec.submodule_search_locations:
+            return [
+                "slime is not importable here: install it (pip install -e SLIME --no-deps), or add it to PYTHONPATH"
+            ]
+        root = Path(spec.submodule_search_locations[0])
     if not (root / _TRAINER).exists():
         return [f"the package slime at {root} is not THUDM's: PyPI has another of that name; uninstall it"]
     if not (root / _SINCE_V031).exists():
@@ -195,15 +197,6 @@ def probe_slime(root: Path | None = None, *, own_script: bool = False) -> list[s
     asked = [*NEEDED, *(forms for forms in OPTIONAL if any(form.name in read(form.file) for form in forms))]
     different = [what for forms in asked for what in _differences(forms, read)]
     return [f"slime at {root} is not one that this plugin knows ({KNOWN}): {what}" for what in different]
-
-
-def _package() -> Path | None:
-    try:
-        spec = importlib.util.find_spec("slime")
-    except ValueError:  # slime is in sys.modules without a spec
-        return None
-    places = list(spec.submodule_search_locations or []) if spec is not None else []
-    return Path(places[0]) if places else None
 
 
 def _differences(forms: tuple[Form, ...], read: Callable[[str], Mapping[str, Node]]) -> list[str]:
@@ -234,13 +227,12 @@ def _nodes(path: Path) -> dict[str, Node]:
 
 def _accepts(parameters: ast.arguments, expected: tuple[str, ...]) -> bool:
     """Return whether a function with these parameters takes a call with the expected ones."""
-    positional = parameters.posonlyargs + parameters.args
-    optional = {parameter.arg for parameter in positional[len(positional) - len(parameters.defaults) :]}
-    keywords = zip(parameters.kwonlyargs, parameters.kw_defaults, strict=True)
-    optional |= {parameter.arg for parameter, default in keywords if default is not None}
-    rest = [parameter.arg for parameter in (parameters.vararg, parameters.kwarg) if parameter is not None]
-    names = [parameter.arg for parameter in positional + parameters.kwonlyargs] + rest
-    return [name for name in names if name in expected] == [*expected] and {*names} - {*expected} <= optional | {*rest}
+    positional, by_name = parameters.posonlyargs + parameters.args, parameters.kwonlyargs
+    mandatory = positional[: len(positional) - len(parameters.defaults)]
+    mandatory += [one for one, default in zip(by_name, parameters.kw_defaults, strict=True) if default is None]
+    known = [*positional, *by_name, parameters.vararg, parameters.kwarg]
+    names = [one.arg for one in known if one is not None and one.arg in expected]
+    return names == [*expected] and {one.arg for one in mandatory} <= {*expected}
 
 
 # --------------------------------------------------------------------------------------------------- how it is reached
@@ -250,11 +242,8 @@ _MARK = "of_sat_slime"
 
 @functools.cache
 def locate(name: str) -> tuple[ModuleType, str]:
-    """Return the module in which this slime looks up a function or class of the table, with its name there.
-
-    Raises:
-        RuntimeError: slime has it in none of the places of the table.
-    """
+    """Return the module in which this slime looks up a function or class of the table, with its name there. Raises
+    RuntimeError where slime has it in none of the places of the table."""
     places = [form.looked_up_in for forms in (*NEEDED, *OPTIONAL) for form in forms if form.name == name]
     for place in places:
         try:
