@@ -31,10 +31,21 @@ def token_batch(method: Method, batch: Batch, log_probs: list[Tensor], steps: in
         steps: optimizer steps that were made on the batch before.
 
     Raises:
-        ValueError: the batch lacks the log-probs that the method divides by, or weights with.
+        ValueError: the batch lacks the engine's log-probs, and the method reads them.
     """
     masks, now = _local(batch["loss_masks"], batch), torch.cat(log_probs)
-    rollout, proximal = _needed_log_probs(method, batch)
+    rollout = batch.get("rollout_log_probs")
+    if reads_engine(method) and not rollout:
+        raise ValueError(
+            f"{method.name} needs rollout_log_probs, and the batch has none: the rollout function must return log-probs"
+        )
+    # slime's `log_probs`: of the trainer's weights at the start of the step, or of the generating weights under
+    # denominator `checkpoint`. Without them denominator `trainer` is the training forward, detached.
+    proximal = batch.get("log_probs") if method.denominator in ("checkpoint", "trainer") else None
+    lags = None
+    if "lags" in method.needs:
+        told = told_lags(batch.get("unconcat_tokens") or batch["tokens"])  # in a micro-batch `tokens` are packed
+        lags = torch.cat(_local([lag + steps for lag in told], batch)).to(now)
     tokens = TokenBatch(
         log_probs=now,
         # Where the batch has no mu, the method does not read it: log pi only fills the column.
@@ -43,7 +54,7 @@ def token_batch(method: Method, batch: Batch, log_probs: list[Tensor], steps: in
         mask=torch.cat(masks).bool(),
         lengths=[len(mask) for mask in masks],
         proximal_log_probs=torch.cat(proximal) if proximal else None,
-        lags=_lags(batch, steps).to(now) if "lags" in method.needs else None,
+        lags=lags,
     )
     return tokens, _log_ratio(method, batch, tokens)
 
@@ -51,24 +62,6 @@ def token_batch(method: Method, batch: Batch, log_probs: list[Tensor], steps: in
 def context_group() -> dist.ProcessGroup | None:
     """Return the context-parallel ranks that hold parts of the same responses; None where a rank holds them whole."""
     return mpu.get_context_parallel_group() if mpu.get_context_parallel_world_size() > 1 else None
-
-
-def _needed_log_probs(method: Method, batch: Batch) -> tuple[list[Tensor] | None, list[Tensor] | None]:
-    """Return log mu, and slime's `log_probs` where they are the method's denominator: of the trainer's weights at the
-    start of the step, or of the generating weights under denominator `checkpoint`. Without them denominator `trainer`
-    is the training forward, detached."""
-    rollout = batch.get("rollout_log_probs")
-    if reads_engine(method) and not rollout:
-        raise ValueError(
-            f"{method.name} needs rollout_log_probs, and the batch has none: the rollout function must return log-probs"
-        )
-    return rollout, batch.get("log_probs") if method.denominator in ("checkpoint", "trainer") else None
-
-
-def _lags(batch: Batch, steps: int) -> Tensor:
-    """Return the (N,) lags, `steps` later than at the first step on the batch."""
-    responses = batch.get("unconcat_tokens") or batch["tokens"]  # in a micro-batch `tokens` are packed
-    return torch.cat(_local([lags + steps for lags in told_lags(responses)], batch))
 
 
 def _local(values: list[Tensor], batch: Batch) -> list[Tensor]:
@@ -87,13 +80,9 @@ def _log_ratio(method: Method, batch: Batch, tokens: TokenBatch) -> Tensor:
 
     def whole(values: Tensor) -> list[Tensor]:
         # An inactive token may hold anything; slime would multiply it by 0, NaN included.
-        parts = zip(
-            values.where(tokens.mask, 0.0).split(list(tokens.lengths)),
-            batch["total_lengths"],
-            batch["response_lengths"],
-            strict=True,
-        )
-        return [all_gather_with_cp(local, total, response) for local, total, response in parts]
+        parts = values.where(tokens.mask, 0.0).split(list(tokens.lengths))
+        lengths = zip(parts, batch["total_lengths"], batch["response_lengths"], strict=True)
+        return [all_gather_with_cp(part, total, response) for part, total, response in lengths]
 
     return -compute_gspo_kl(
         full_log_probs=whole(tokens.log_probs),

@@ -77,14 +77,12 @@ class PushCanary:
         self._canary, self._then = Canary(dtype), then
 
     def check(self, from_ranks: Sequence[Any], engines: Mapping[int, str]) -> dict[str, float]:
-        """Return the metrics of a push.
+        """Return the metrics of a push. Raises PushNotTaken where an engine does not hold the weights, or none can be
+        asked, and that is to end the run.
 
         Args:
             from_ranks: what each of the trainer's ranks returned from the push: `TrainerScores` or None.
             engines: the address of each engine, by its number.
-
-        Raises:
-            PushNotTaken: an engine does not hold the weights, or none can be asked.
         """
         scores = next((scores for scores in from_ranks if scores is not None), None)
         answers: dict[str, EngineScores] = {}
@@ -114,7 +112,7 @@ class PushCanary:
 
 def _ask(url: str, sequences: Sequence[Sequence[int]]) -> EngineScores:
     """Return the scores of the engine at an address. They are asked for once: a second time its prefix cache would have
-    them. Raises ValueError, with the reason, where it gives none."""
+    them. Raises ValueError with the reason where it gives none."""
     try:
         with httpx.Client(timeout=TIMEOUT_S, trust_env=False) as client:
             answer = client.post(f"{url}/generate", json=score_payload(sequences))
@@ -139,13 +137,9 @@ class TrainerScores(NamedTuple):
 
 @torch.no_grad()
 def score_canary(actor: Any) -> TrainerScores | None:
-    """Return the scores on one rank, None on the others; all ranks must call, since the model is spread over them.
-
-    Each data-parallel rank scores all sequences, so that experts meet as in training. Routers choose freely.
-
-    Args:
-        actor: slime's MegatronTrainRayActor, whose model holds the weights that were pushed.
-    """
+    """Return the scores under the weights that the model of `actor`, slime's MegatronTrainRayActor, holds, on one rank,
+    None on the others. All must call: each data-parallel rank scores all sequences, so that experts meet as in
+    training. Routers choose freely."""
     from megatron.core import mpu
     from slime.backends.megatron_utils.cp_utils import all_gather_with_cp
     from slime.backends.megatron_utils.data import get_data_iterator
@@ -158,31 +152,23 @@ def score_canary(actor: Any) -> TrainerScores | None:
         getattr(actor.hf_config, "max_position_embeddings", None),
     ]
     sequences = canary_sequences(args.vocab_size, min([TOKENS, *(limit - ROOM for limit in limits if limit)]))
-    total, start = len(sequences[0]), prefix_length(sequences)
-    batch = _batch(actor, sequences)
+    n, total, device = len(sequences), len(sequences[0]), next(actor.model[0].parameters()).device
+    responses = total - prefix_length(sequences)  # prefixes are prompts
+    batch = {
+        "tokens": [torch.tensor(sequence, device=device) for sequence in sequences],
+        "loss_masks": [torch.ones(responses, dtype=torch.int, device=device)] * n,
+        "total_lengths": [total] * n,
+        "response_lengths": [responses] * n,
+        "micro_batch_indices": [list(range(n))],
+    }
     with _as_engines_score(args):
-        scored = actor.compute_log_prob(get_data_iterator(batch), batch["num_microbatches"], store_prefix=PREFIX)
+        scored = actor.compute_log_prob(get_data_iterator(batch), [1], store_prefix=PREFIX)
     if not mpu.is_pipeline_last_stage():
         return None
-    rows = [all_gather_with_cp(row, total, total - start) for row in scored[f"{PREFIX}log_probs"]]
+    rows = [all_gather_with_cp(row, total, responses) for row in scored[f"{PREFIX}log_probs"]]
     if mpu.get_tensor_model_parallel_rank() or mpu.get_data_parallel_rank(with_context_parallel=True):
         return None
     return TrainerScores(actor.weight_updater.weight_version, sequences, torch.cat(rows).double().cpu().numpy())
-
-
-def _batch(actor: Any, sequences: list[tuple[int, ...]]) -> dict[str, Any]:
-    """Return the sequences as slime's trainer has a batch of one micro-batch: their prefixes are prompts, the rest
-    responses."""
-    device = next(actor.model[0].parameters()).device
-    responses, n = len(sequences[0]) - prefix_length(sequences), len(sequences)
-    return {
-        "tokens": [torch.tensor(sequence, device=device) for sequence in sequences],
-        "loss_masks": [torch.ones(responses, dtype=torch.int, device=device) for _ in sequences],
-        "total_lengths": [len(sequence) for sequence in sequences],
-        "response_lengths": [responses] * n,
-        "micro_batch_indices": [list(range(n))],
-        "num_microbatches": [1],
-    }
 
 
 @contextlib.contextmanager

@@ -1,8 +1,8 @@
-"""A fully asynchronous run's stream on slime's event loop: groups are generated while batches are waited for and saved.
+"""A fully asynchronous run's stream: groups are generated while batches are waited for and saved.
 
 `rollout/stream.py` says which groups begin, wait and are trained; here slime's functions generate them. Groups go on
-through pushes of weights, which abort what the engines decode. Everything runs on one event loop, slime's own, so the
-state changes only while a coroutine awaits. A checkpoint has the groups in a folder `queue_ROLLOUT`.
+through pushes of weights, which abort what the engines decode. Everything runs on slime's event loop, so the state
+changes only while a coroutine awaits. A checkpoint has the groups in a folder `queue_ROLLOUT`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +45,8 @@ class Generation:
 
     async def next_batch(self, rollout: int) -> tuple[list[Samples], dict[str, float]]:
         """Waits for the groups of a rollout; see `Stream.take` for when it may be called. Returns them in the order of
-        the prompts, with the metrics queue/* and rollout/* of the run folder.
-
-        Raises:
-            RuntimeError: a group could not be generated or rewarded.
-        """
+        the prompts, with the metrics queue/* and rollout/* of the run folder. Raises RuntimeError where a group could
+        not be generated or rewarded."""
         self.stream.seek(rollout)
         if self.stream.version is None or rollout % self.lag == 0:  # the driver has pushed since the rollout before
             self.stream.version = rollout * self.stream.bound.steps
@@ -60,8 +57,11 @@ class Generation:
         while self.failure is None and (groups := self.stream.take()) is None:
             await asyncio.sleep(POLL_S)
             if clock() - told > PROGRESS_EVERY_S:
-                told = clock()
-                self._log_progress()
+                told, stream = clock(), self.stream
+                logger.info(
+                    "sat_slime: rollout %d: %d of %d prompts complete, %d in generation; the engines hold version %s",
+                    *(rollout, len(stream.waiting), stream.bound.prompts, len(stream.running), stream.version),
+                )
         if self.failure is not None:
             raise self.failure
         for group in self.stream.overdue():
@@ -70,13 +70,6 @@ class Generation:
                 self.tasks[group].cancel()  # its connections close, by which SGLang ends its requests
         samples = [group.result for group in groups or [] if group.result is not None]
         return sorted(samples, key=_place), self.stream.report()
-
-    def _log_progress(self) -> None:
-        stream = self.stream
-        logger.info(
-            "sat_slime: rollout %d: %d of %d prompts complete, %d in generation; the engines hold version %s",
-            *(stream.next_rollout, len(stream.waiting), stream.bound.prompts, len(stream.running), stream.version),
-        )
 
     # -------------------------------------------------------------------------------------------------- generation
 
@@ -148,41 +141,28 @@ QUEUE = "queue.pt"
 def write_queue(folder: Path, waiting: list[Any], prompts: list[Any], unreported: dict[str, Any]) -> None:
     """Writes groups of slime's samples, the folder at once or not at all: the groups that wait, and the prompts of the
     groups in generation. unreported: the lengths of responses `finished` and `dropped`, and the number `aborted`, that
-    no batch has reported yet.
-
-    Raises:
-        TypeError: a sample holds something that cannot be read back so.
-        OSError: the files could not be written.
-    """
-    state = {"waiting": _as_dicts(waiting), "prompts": _as_dicts(prompts), "unreported": unreported}
+    no batch has reported yet. Raises TypeError where a sample holds something that cannot be read back, and OSError."""
+    groups = {"waiting": waiting, "prompts": prompts}
+    state = {name: _each(lambda sample: sample.to_dict(), samples) for name, samples in groups.items()}
     with written_whole(folder) as unfinished:
-        torch.save(state, unfinished / QUEUE)
+        torch.save(state | {"unreported": unreported}, unfinished / QUEUE)
         if odd := torch.serialization.get_unsafe_globals_in_checkpoint(unfinished / QUEUE):
             raise TypeError(f"the queue cannot be saved: its samples hold {', '.join(sorted(odd))}")
 
 
-def _as_dicts(value: Any) -> Any:
-    return [_as_dicts(item) for item in value] if isinstance(value, list) else value.to_dict()
+def _each(convert: Callable[[Any], Any], samples: Any) -> Any:
+    return [_each(convert, item) for item in samples] if isinstance(samples, list) else convert(samples)
 
 
 def read_queue(folder: Path, sample_class: Any) -> tuple[list[Any], list[Any], dict[str, Any]]:
-    """Reads what `write_queue` wrote.
-
-    Args:
-        sample_class: slime's Sample.
-
-    Raises:
-        ValueError: the files are damaged or not of this kind; one line that names the folder and the remedy.
-    """
-
-    def samples(value: Any) -> Any:
-        return [samples(item) for item in value] if isinstance(value, list) else sample_class.from_dict(value)
-
+    """Reads what `write_queue` wrote, for slime's Sample. Raises ValueError where the files are damaged or not of this
+    kind, one line that names the folder and the remedy."""
     try:
         if faults := checksum_faults(folder):
             raise ValueError(in_words(faults))
         state = torch.load(folder / QUEUE, weights_only=True)
-        return samples(state["waiting"]), samples(state["prompts"]), state["unreported"]
+        waiting, prompts = (_each(sample_class.from_dict, state[name]) for name in ("waiting", "prompts"))
+        return waiting, prompts, state["unreported"]
     except Exception as error:  # damage may raise anything
         why = f"{type(error).__name__}: {error}".splitlines()[0]
         raise ValueError(

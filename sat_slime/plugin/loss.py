@@ -27,9 +27,8 @@ from sat_slime.plugin.step import current, join_step_metrics
 def policy_loss(
     args: Namespace, batch: Batch, logits: Tensor, sum_of_sample_mean: Callable[[Tensor], Tensor]
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return the loss of one micro-batch, and the metrics that slime's own loss has.
-
-    All other metrics go to the state of the trainer, which reduces each as its kind demands.
+    """Return the loss of one micro-batch, and the metrics that slime's own loss has. All other metrics go to the state
+    of the trainer, which reduces each as its kind demands.
 
     Args:
         logits: (1, T, vocabulary / tensor-parallel ranks) fp32.
@@ -64,7 +63,10 @@ def policy_loss(
     now = tokens.log_probs
     surrogate = policy_surrogate(method, tokens, group=context_group(), threshold=state.threshold_for(method), d=d)
 
-    reduce_policy = _policy_reducer(args, batch) or sum_of_sample_mean
+    reduce_policy = sum_of_sample_mean
+    if path := getattr(args, "custom_pg_loss_reducer_function_path", None):
+        masks = batch["loss_masks"]
+        reduce_policy = load_function(path)(total_lengths, response_lengths, masks, args.calculate_per_token_loss)
     pg_loss = reduce_policy(-surrogate.values)
     entropy_loss = sum_of_sample_mean(torch.cat(scored["entropy"]))
     loss = pg_loss - args.entropy_coef * entropy_loss
@@ -95,12 +97,3 @@ def policy_loss(
         loss = loss + 0 * logits.sum()  # the backward pass of this rank still has collectives to take part in
     state.record(batch, method, tokens, surrogate, has_rollout=bool(rollout))
     return loss, {name: value.detach().clone() for name, value in metrics.items()}
-
-
-def _policy_reducer(args: Namespace, batch: Batch) -> Callable[[Tensor], Tensor] | None:
-    path = getattr(args, "custom_pg_loss_reducer_function_path", None)
-    if path is None:
-        return None
-    return load_function(path)(
-        batch["total_lengths"], batch["response_lengths"], batch["loss_masks"], args.calculate_per_token_loss
-    )

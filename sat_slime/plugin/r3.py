@@ -42,19 +42,14 @@ def narrow_type(experts: int) -> torch.dtype:
 
 def narrow(routes: Any, args: Namespace) -> Tensor:
     """Return the routes of one of slime's samples, a tensor, an array or nested lists, as one (rows, layers, top-k)
-    tensor in the narrow type, in memory of their own.
-
-    Raises:
-        RejectedResponse: they are something else, or a number is not in [0, experts).
-    """
+    tensor in the narrow type, in memory of their own. Raises RejectedResponse where they are something else, or a
+    number is not in [0, experts)."""
     try:
         whole = torch.as_tensor(routes).cpu()
         torch.iinfo(whole.dtype)
     except (TypeError, ValueError, RuntimeError) as error:
-        why = " ".join(str(error).split())
-        raise RejectedResponse(
-            "routed_experts_shape", f"a {type(routes).__name__} that is no routed experts: {why}"
-        ) from None
+        why = f"a {type(routes).__name__} that is no routed experts: {' '.join(str(error).split())}"
+        raise RejectedResponse("routed_experts_shape", why) from None
     if whole.dim() != 3 or whole.shape[1:] != (args.num_layers, args.moe_router_topk):
         layers = f"{args.num_layers} layers and top-{args.moe_router_topk}"
         raise RejectedResponse("routed_experts_shape", f"{tuple(whole.shape)}, not of {layers}")
@@ -106,9 +101,7 @@ def lay_out_narrow() -> None:
 
 class Agreement:
     """The comparison of routers and replay on the first micro-batch of a step that each router of this rank replays.
-
-    Sums stay on the device until `metrics`, so that no forward pass waits for the host.
-    """
+    Sums stay on the device until `metrics`, so that no forward pass waits for the host."""
 
     def __init__(self) -> None:
         self._sums: Tensor | None = None
@@ -167,12 +160,8 @@ def _is_padding(replayed: Tensor, experts: int) -> Tensor:
 
 
 def watch(current: Callable[[], Agreement | None]) -> None:
-    """Compares whatever slime's routers replay with their own choice, from the next forward pass on. slime's patch of
-    Megatron asks for the wrapped top-k in every routing.
-
-    Args:
-        current: gives the agreement of the step in progress, which takes the comparisons.
-    """
+    """Compares whatever slime's routers replay with their own choice, from the next forward pass on, for the agreement
+    of the `current` step. slime's patch of Megatron asks for the wrapped top-k in every routing."""
     from slime.utils import routing_replay
 
     def watched(get_compute_topk: Callable[..., Any], /, old_compute_topk: Callable[..., Any]) -> Callable[..., Any]:

@@ -44,9 +44,8 @@ _told: set[str] = set()
 
 
 def on_sample(args: Namespace, sample: Any, *, rollout_id: int | None = None, evaluation: bool = False) -> None:
-    """Checks the numbers of one of slime's samples as the lab runtime does (rollout/validation.py), narrows its
-    routed experts, in place. A sample of an evaluation is not trained: it loses its routes, which slime asks for and
-    nothing reads.
+    """Checks the numbers of one of slime's samples as the lab runtime does (rollout/validation.py), and narrows its
+    routed experts, in place. A sample of an evaluation loses its routes, which slime asks for and nothing reads.
 
     A sample with a fault stays in its batch, since slime counts on its size, but trains nothing: slime masks the loss
     of a `remove_sample`. Its reward still counts in its prompt's baseline.
@@ -157,11 +156,8 @@ def log_rollout(
     rollout_time: float,
 ) -> bool:
     """Does what takes the whole batch: it counts by reason what is left out, sends versions to the trainer, and reports
-    the verifier's counts. It returns False, so that slime's own logging goes on.
-
-    Raises:
-        RuntimeError: too many samples are left out for an accident, or some are of weights that our driver never sent.
-    """
+    the verifier's counts. It returns False, so that slime's own logging goes on. Raises RuntimeError where too many
+    samples are left out for an accident, or some are of weights that our driver never sent."""
     global _generated
     _generated = rollout_id
     left_out = _count_left_out(samples, rollout_id)

@@ -23,11 +23,8 @@ _CACHE = "_sat_slime_settings"
 
 @dataclass(frozen=True)
 class _Settings:
-    """The settings that were read from slime's arguments; they are kept on the arguments.
-
-    Megatron pickles its arguments into every checkpoint. This is pickled as None, so that a checkpoint names no class
-    of this package and can be loaded by a version with other modules; whoever unpickles the arguments reads them anew.
-    """
+    """The settings that were read from slime's arguments, on which they are kept. Megatron pickles these into every
+    checkpoint: so this is pickled as None, which a version with other modules can load, and settings are read anew."""
 
     config: PluginConfig
     method: Method
@@ -42,21 +39,15 @@ def plugin_config(args: Namespace) -> PluginConfig:
 
 
 def plugin_method(args: Namespace) -> Method:
-    """Return the method of `args.sat_slime`; where it sets no clip radii, slime's flags do.
-
-    Raises:
-        ConfigError: faults of the section, and disagreements between it and slime's flags; a line each.
-    """
+    """Return the method of `args.sat_slime`; where it sets no clip radii, slime's flags do. Raises ConfigError with a
+    line for every fault of the section, and every disagreement between it and slime's flags."""
     return _settings(args).method
 
 
 def settle_flags(args: Namespace) -> None:
     """Sets whether slime scores a batch before training on it: where the method, or slime itself, reads what it then
-    has. A script that has slime read the engine's log-probs instead (--use-rollout-logprobs) keeps them.
-
-    Raises:
-        ConfigError: as `plugin_method`.
-    """
+    has. A script that has slime read the engine's log-probs instead (--use-rollout-logprobs) keeps them. Raises
+    ConfigError as `plugin_method` does."""
     method = build_method(read_plugin(getattr(args, KEY, None)).method)
     is_read = (
         any(getattr(args, flag.replace("-", "_"), None) for flag in READ_BY_SLIME) and not args.use_rollout_logprobs

@@ -1,8 +1,5 @@
 """All that the plugin keeps in the process of a trainer rank: of the weights, of the batch in training, of its step.
-
-slime calls parts of the plugin as functions (the loss, hooks, what is wrapped around slime's own functions), so they
-find this state by `current`. A process has one trainer.
-"""
+What slime calls as functions (the loss, hooks, what is wrapped around its own functions) finds it by `current`."""
 
 from __future__ import annotations
 
@@ -93,21 +90,15 @@ class TrainerState:
                 self.token_lags = None
         self.batch_metrics = _reduced(lengths, self.token_lags, rollout_data.get("loss_masks"))
         if origins:
-            self.batch_metrics |= origins[0].rollout_metrics or {}
+            self.batch_metrics |= origins[0].rollout_metrics
         raw_rewards = rollout_data.get("raw_reward")  # every rank has those of the whole batch
         if raw_rewards and all(isinstance(reward, (int, float)) for reward in raw_rewards):
             self.batch_metrics["reward/mean"] = sum(raw_rewards) / len(raw_rewards)
 
     def scored(self, args: Namespace, rollout_data: dict[str, Any], actor: Any = None) -> None:
         """Gets ready what the loss of a batch reads: lags of its tokens, and the threshold of the step. Called after
-        slime's forward passes over the batch and before it is trained on.
-
-        Args:
-            actor: slime's MegatronTrainRayActor; None where it is not known.
-
-        Raises:
-            RuntimeError: the method needs the lags, and they are unknown.
-        """
+        slime's forward passes over the batch and before it is trained on. Raises RuntimeError where the method needs
+        lags, and they are unknown, and as `step_threshold` does, which has the arguments."""
         method = plugin_method(args)
         if "lags" in method.needs:
             if self.token_lags is None:
@@ -120,11 +111,7 @@ class TrainerState:
 
     def threshold_for(self, method: Method) -> Tensor | None:
         """Return the threshold of the current optimizer step under scope `step`, 0-dim; None where each micro-batch
-        takes its own.
-
-        Raises:
-            RuntimeError: no threshold was taken for the step, since the hook that takes it is not in place.
-        """
+        takes its own. Raises RuntimeError where the hook that takes it is not in place."""
         if not method.threshold_is_of_the_step:
             return None
         if self.threshold is None:
@@ -138,12 +125,9 @@ class TrainerState:
     def record(
         self, batch: dict[str, Any], method: Method, tokens: TokenBatch, surrogate: Result, has_rollout: bool
     ) -> None:
-        """Keeps the metrics of a micro-batch for the step, only once, however often its loss is computed.
-
-        Raises:
-            FloatingPointError: a number of an active token is not finite. The host learns it with the columns that it
-                takes anyway, before the backward pass.
-        """
+        """Keeps the metrics of a micro-batch for the step, only once, however often its loss is computed. Raises
+        FloatingPointError where a number of an active token is not finite, which the host learns with the columns that
+        it takes anyway, before the backward pass."""
         if batch.get(_RECORDED):
             return
         batch[_RECORDED] = True
@@ -163,13 +147,10 @@ class TrainerState:
 
     def end_step(self, group: dist.ProcessGroup | None) -> dict[str, float]:
         """Return the metrics of an optimizer step that is done, the same on all ranks of `group`, those of its batch
-        included; the next step starts empty.
+        included; the next step starts empty. Raises RuntimeError where replayed routes are not those of the tokens.
 
         Args:
             group: gloo group of the data- and context-parallel ranks, all of which must call; None: this process alone.
-
-        Raises:
-            RuntimeError: the replayed routes are not those of the tokens.
         """
         metrics = self._metrics.reduce(group)
         names = set().union(*gather(set().union(*self._tokens), group))  # a rank without a response knows none
@@ -194,14 +175,14 @@ class TrainerState:
         return metrics
 
 
-def _reduced(lengths: list[int], lags: list[Tensor] | None, masks: list[Tensor] | None = None) -> dict[str, float]:
+def _reduced(lengths: list[int], lags: list[Tensor] | None, masks: list[Tensor] | None) -> dict[str, float]:
     """Return means and extremes over all ranks, by metric name. Ranks of tensor, pipeline and context parallelism hold
     the same samples, so every sample counts equally often.
 
     Args:
         lengths: response tokens of each sample of this rank.
         lags: (T,) of each sample.
-        masks: (T,) of each sample: the tokens that are trained, which alone count for the lags; default: all.
+        masks: (T,) of each sample: the tokens that are trained, which alone count for the lags; None: all.
     """
     lags = lags or [torch.zeros(0)]
     all_known = sum(len(lag) for lag in lags) == sum(lengths)
@@ -234,8 +215,7 @@ def _reduced(lengths: list[int], lags: list[Tensor] | None, masks: list[Tensor] 
 def step_threshold(args: Namespace, rollout_data: dict[str, Any], actor: Any = None) -> Tensor | None:
     """Return the threshold of a method's judge over the whole step that a batch is for (scope `step`), such as SAT's
     quantile, 0-dim: over all micro-batches, all data- and context-parallel ranks. None where each micro-batch takes its
-    own, and on all pipeline stages but the last. Called when all forward passes of slime are done and the model holds
-    the weights in training.
+    own, and on all pipeline stages but the last. Called when the model holds the weights in training.
 
     It needs log pi of every token before the first micro-batch is trained. slime makes that forward pass, to recompute
     `log_probs` under the current weights, unless use_rollout_logprobs spares it, which is off under scope `step`. With
@@ -244,10 +224,8 @@ def step_threshold(args: Namespace, rollout_data: dict[str, Any], actor: Any = N
 
     Args:
         rollout_data: responses of this data-parallel rank, with the log-probs of its context-parallel rank.
-        actor: slime's MegatronTrainRayActor, for a forward pass of our own where slime made none.
-
-    Raises:
-        RuntimeError: such a pass is needed, and no actor is there.
+        actor: slime's MegatronTrainRayActor, for a forward pass of our own where slime made none; RuntimeError where
+            such a pass is needed, and it is None.
     """
     method = plugin_method(args)
     if not method.threshold_is_of_the_step:
@@ -270,8 +248,7 @@ def step_threshold(args: Namespace, rollout_data: dict[str, Any], actor: Any = N
 
 
 def _scored_again(args: Namespace, method: Method, rollout_data: dict[str, Any], actor: Any) -> list[Tensor]:
-    """Return log pi of every response under the weights in training, by a forward pass of our own; [] on all pipeline
-    stages but the last."""
+    """Return log pi of every response by a forward pass of our own; [] on all pipeline stages but the last."""
     if actor is None:
         raise RuntimeError(
             f"{method.name}: its threshold is over the step, but slime made no forward pass under the weights in "
@@ -321,8 +298,7 @@ def prepare(args: Namespace, state: TrainerState) -> None:
 
 
 def join_step_metrics() -> None:
-    """Makes slime's reduction of a step return our metrics too; later calls do nothing. Raises RuntimeError where
-    slime's reduction is not found."""
+    """Makes slime's reduction of a step return our metrics too; later calls do nothing."""
     wrap_once(*locate("reduce_train_step_metrics"), _with_ours)
 
 

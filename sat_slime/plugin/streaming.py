@@ -37,11 +37,7 @@ def generate_rollout(
     args: Namespace, rollout_id: int, data_source: StreamingDataSource, evaluation: bool = False
 ) -> RolloutFnTrainOutput | RolloutFnEvalOutput:
     """Waits for the groups of a rollout and returns them; generation goes on meanwhile and afterwards. An evaluation is
-    slime's own, on the same event loop.
-
-    Raises:
-        RuntimeError: a prompt could not be generated or rewarded.
-    """
+    slime's own, on the same event loop. Raises RuntimeError where a prompt could not be generated or rewarded."""
     if evaluation:
         return sglang_rollout.generate_rollout(args, rollout_id, data_source, evaluation=True)
     if not isinstance(data_source, StreamingDataSource):
@@ -82,12 +78,8 @@ class StreamingDataSource(RolloutDataSourceWithBuffer):
         return samples
 
     def save(self, rollout_id: int) -> None:
-        """Saves the position in the data, and the stream beside it. A resume begins prompts in generation anew.
-
-        Raises:
-            RuntimeError: a later rollout is handed out already.
-            TypeError: a sample holds something that cannot be saved.
-        """
+        """Saves the position in the data, and the stream beside it. A resume begins prompts in generation anew. Raises
+        as `Stream.freeze` and `write_queue` do."""
         state = run(self.generation.freeze(rollout_id))
         try:
             waiting = [group.result for group in state.waiting if group.result is not None]

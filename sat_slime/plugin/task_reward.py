@@ -11,15 +11,9 @@ from sat_slime.tasks.running_sums import RunningSums
 
 
 async def reward(args: Namespace, sample: Any, **kwargs: Any) -> Any:
-    """1.0 or 0.0, the same as in the lab runtime; a list of them for a list of samples, which slime sends with
-    --group-rm.
-
-    The task's settings are those that the sample's row of the prompts' file has in `metadata.task`, as
-    `sat-slime prepare laptop` writes them; without them it has its defaults.
-
-    Raises:
-        ValueError: it has no such settings.
-    """
+    """Return 1.0 or 0.0, the same as in the lab runtime; a list of them for a list of samples, which slime sends with
+    --group-rm. The task's settings are in `metadata.task` of the sample's row of the prompts' file, as `sat-slime
+    prepare laptop` writes them; without them it has its defaults. Raises ValueError where they are none."""
     return [_reward(item) for item in sample] if isinstance(sample, list) else _reward(sample)
 
 

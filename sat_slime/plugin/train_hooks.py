@@ -18,12 +18,8 @@ from sat_slime.plugin.step import TrainerState, prepare
 
 def install(args: Namespace) -> None:
     """Judges the settings before anything is built, sets those of slime's flags that follow from the method, and wraps
-    what the method needs. Rank 0 logs the method.
-
-    Raises:
-        ConfigError: `args.sat_slime` has faults, or does not go with the script's flags; a line for every fault.
-        RuntimeError: this slime is not known; a line for every difference.
-    """
+    what the method needs. Rank 0 logs the method. Raises ConfigError with a line for every fault of `args.sat_slime`
+    and of what it needs of the script's flags, RuntimeError with a line for every difference from a known slime."""
     if getattr(args, DRIVEN, False):
         return
     settle_flags(args)

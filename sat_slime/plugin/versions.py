@@ -1,16 +1,13 @@
 """Versions of weights are numbered by optimizer steps, and travel with each response to the trainer.
 
 slime numbers its pushes. Under our driver the number of a push is that of the optimizer steps that its weights have
-had, so the version that comes back with a response says exactly which weights made it. A sample's versions stay in
-slime's rollout process, and slime has no field for more: it drops `train_metadata` as it splits a batch over ranks, and
-of `metadata` only the entry `round_number`, made for the turns of a conversation, reaches the trainer, with one value
-for each response, as it is. So what the trainer needs to know of a response is put there, an `Origin`, and the trainer
-takes it out before slime would log it as turns.
+had, so the version that comes back with a response says exactly which weights made it. Of a sample's metadata slime
+hands only the entry `round_number`, made for the turns of a conversation, on to the trainer, with one value for each
+response. So what the trainer needs to know of a response is put there, an `Origin`, and the trainer takes it out before
+slime would log it as turns.
 
-A response that a push cut off goes on under the new weights when slime asks for its rest. Its length at the cut is kept
-with it, so that the version of each token is known too.
-
-In the trainer lags have no place in slime's micro-batch either: `tell_lags` ties them to a response's tokens.
+A response that a push cut off goes on under the new weights. Its length at the cut is kept with it, so that the version
+of each token is known too.
 """
 
 from __future__ import annotations
@@ -18,7 +15,7 @@ from __future__ import annotations
 import logging
 from argparse import Namespace
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
@@ -45,7 +42,7 @@ class Origin:
     """The oldest version of its tokens, in optimizer steps."""
     parts: tuple[tuple[int, int], ...] = ()
     """Tokens and version of each part of the response in order; empty where only the oldest is known."""
-    rollout_metrics: Mapping[str, float] | None = None
+    rollout_metrics: Mapping[str, float] = field(default_factory=dict)
     """Metrics of the whole rollout; each of its responses has the same."""
 
 
@@ -55,8 +52,7 @@ def are_steps(args: Namespace) -> bool:
 
 
 def steps_of(versions: Iterable[Any]) -> list[int]:
-    """Return versions as numbers. Raises ValueError for a version that is no number: its engine was never sent
-    weights."""
+    """Return versions as numbers. Raises ValueError for one that is none: its engine was never sent weights."""
     return [int(version) for version in versions]
 
 
@@ -92,24 +88,16 @@ def oldest(sample: Any) -> int:
     return min([version for _, version in parts_of(sample)] or steps_of(sample.weight_versions))
 
 
-def send_origins(samples: Sequence[Any], rollout_metrics: Mapping[str, float] | None = None) -> str | None:
-    """Puts the origin of slime's samples where it reaches the trainer: that of all samples, or of none.
-
-    Args:
-        rollout_metrics: metrics of the whole rollout, which travel along.
-
-    Returns:
-        The reason why the batch carries no versions, or None.
-    """
-    if not samples:
-        return "there are no samples"
+def send_origins(samples: Sequence[Any], rollout_metrics: Mapping[str, float]) -> str | None:
+    """Puts the origins of slime's samples where they reach the trainer, and with them metrics of the whole rollout.
+    Returns the reason why the batch carries no versions, that of no sample then, or None."""
     for sample in samples:
         if isinstance((sample.metadata or {}).get(CARRIER), Origin):  # it is trained on once more
             sample.metadata = {key: value for key, value in sample.metadata.items() if key != CARRIER}
     if any(CARRIER in (sample.metadata or {}) for sample in samples):
         return f"the samples use metadata[{CARRIER!r}] themselves"
     try:
-        origins = [Origin(oldest(sample), parts_of(sample), dict(rollout_metrics or {})) for sample in samples]
+        origins = [Origin(oldest(sample), parts_of(sample), rollout_metrics) for sample in samples]
     except ValueError:
         odd = {str(version) for sample in samples for version in sample.weight_versions or ["none"]}
         return f"not every response came with the version of its weights: {', '.join(sorted(odd)[:4])}"
@@ -129,14 +117,9 @@ def take_origins(rollout_data: dict[str, Any]) -> list[Origin] | None:
 
 
 def tell_lags(tokens: Sequence[Tensor], lags: Sequence[Tensor]) -> None:
-    """Ties to the tensor of each response's tokens their lags, which the loss reads. slime passes a fixed list of keys
-    to the loss; that tensor is among them, the same object in the batch and in each of its micro-batches.
-
-    Args:
-        tokens: slime's tokens of each response, prompt included.
-        lags: for each response, (response tokens,) optimizer steps from the generating weights to those at the first
-            step on its batch.
-    """
+    """Ties to the tensor of each response's tokens, prompt included, (response tokens,) lags, counted to the weights at
+    the first step on its batch. slime passes a fixed list of keys to the loss; that tensor is among them, the same
+    object in the batch and in each of its micro-batches."""
     for response, of_response in zip(tokens, lags, strict=True):
         setattr(response, LAGS, of_response)
 
