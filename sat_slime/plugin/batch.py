@@ -23,15 +23,12 @@ that this context-parallel rank holds."""
 
 def token_batch(method: Method, batch: Batch, log_probs: list[Tensor], steps: int = 0) -> tuple[TokenBatch, Tensor]:
     """Return the tokens of this rank, and (N,) d of each with its gradient: what policy_surrogate and threshold_scores
-    take.
+    take. Raises ValueError where the method reads the engine's log-probs, and the batch lacks them.
 
     Args:
         batch: a micro-batch in the loss, or all of this rank's responses before the training.
         log_probs: for each response, log pi under the weights in training.
         steps: optimizer steps that were made on the batch before.
-
-    Raises:
-        ValueError: the batch lacks the engine's log-probs, and the method reads them.
     """
     masks, now = _local(batch["loss_masks"], batch), torch.cat(log_probs)
     rollout = batch.get("rollout_log_probs")

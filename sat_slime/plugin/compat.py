@@ -281,8 +281,6 @@ def wrap_once(owner: Any, name: str, around: Callable[..., Any]) -> None:
     setattr(owner, name, replacement)
 
 
-# ---------------------------------------------------------------------------------------------- two runs on one machine
-
 OF_OTHERS = range(15_000, 16_000)
 """Ports left to slime runs that are not ours, which claim nothing: 16 engines take about 550 of them."""
 

@@ -41,8 +41,6 @@ class Generation:
         self.failure: BaseException | None = None
         self._tending: asyncio.Task[None] | None = None
 
-    # ------------------------------------------------------------------------------------------------- handing out
-
     async def next_batch(self, rollout: int) -> tuple[list[Samples], dict[str, float]]:
         """Waits for the groups of a rollout; see `Stream.take` for when it may be called. Returns them in the order of
         the prompts, with the metrics queue/* and rollout/* of the run folder. Raises RuntimeError where a group could
@@ -70,8 +68,6 @@ class Generation:
                 self.tasks[group].cancel()  # its connections close, by which SGLang ends its requests
         samples = [group.result for group in groups or [] if group.result is not None]
         return sorted(samples, key=_place), self.stream.report()
-
-    # -------------------------------------------------------------------------------------------------- generation
 
     async def _tend(self) -> None:
         """Begins groups whenever there is room for them, until one has failed."""

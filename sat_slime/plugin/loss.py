@@ -27,8 +27,8 @@ from sat_slime.plugin.step import current, join_step_metrics
 def policy_loss(
     args: Namespace, batch: Batch, logits: Tensor, sum_of_sample_mean: Callable[[Tensor], Tensor]
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return the loss of one micro-batch, and the metrics that slime's own loss has. All other metrics go to the state
-    of the trainer, which reduces each as its kind demands.
+    """Return the loss of one micro-batch, and the metrics that slime's own loss has. All others go to the trainer's
+    state, which reduces each as its kind demands.
 
     Args:
         logits: (1, T, vocabulary / tensor-parallel ranks) fp32.

@@ -125,11 +125,8 @@ class Agreement:
 
     def metrics(self, group: dist.ProcessGroup | None) -> dict[str, float]:
         """Return `routing/agreement`, the share of replayed experts that the routers would have chosen, over all ranks
-        of a gloo group, which must all call; {} where too few were compared.
-
-        Raises:
-            RuntimeError: the replay fits the tokens better when shifted by one, or no router replayed.
-        """
+        of a gloo group, which must all call; {} where too few were compared. Raises RuntimeError where the replay fits
+        the tokens better when shifted by one, or no router replayed."""
         counts = torch.tensor([0] * (len(SHIFTS) + 2) if self._sums is None else [*self._sums.tolist(), 1])
         if group is not None:
             dist.all_reduce(counts, group=group)

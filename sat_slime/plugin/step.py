@@ -146,12 +146,9 @@ class TrainerState:
             self._tokens.append(known)
 
     def end_step(self, group: dist.ProcessGroup | None) -> dict[str, float]:
-        """Return the metrics of an optimizer step that is done, the same on all ranks of `group`, those of its batch
-        included; the next step starts empty. Raises RuntimeError where replayed routes are not those of the tokens.
-
-        Args:
-            group: gloo group of the data- and context-parallel ranks, all of which must call; None: this process alone.
-        """
+        """Return the metrics of an optimizer step that is done, those of its batch included, the same on all ranks of
+        `group`, the gloo group of the data- and context-parallel ranks, all of which must call; None: this process
+        alone. The next step starts empty. Raises RuntimeError where replayed routes are not those of the tokens."""
         metrics = self._metrics.reduce(group)
         names = set().union(*gather(set().union(*self._tokens), group))  # a rank without a response knows none
         if names:
@@ -176,14 +173,9 @@ class TrainerState:
 
 
 def _reduced(lengths: list[int], lags: list[Tensor] | None, masks: list[Tensor] | None) -> dict[str, float]:
-    """Return means and extremes over all ranks, by metric name. Ranks of tensor, pipeline and context parallelism hold
-    the same samples, so every sample counts equally often.
-
-    Args:
-        lengths: response tokens of each sample of this rank.
-        lags: (T,) of each sample.
-        masks: (T,) of each sample: the tokens that are trained, which alone count for the lags; None: all.
-    """
+    """Return means and extremes over all ranks, by metric name, of the responses' lengths and (T,) lags; masks: (T,)
+    tokens that are trained, which alone count for the lags, None: all. Ranks of tensor, pipeline and context
+    parallelism hold the same samples, so every sample counts equally often."""
     lags = lags or [torch.zeros(0)]
     all_known = sum(len(lag) for lag in lags) == sum(lengths)
     if masks and [len(mask) for mask in masks] == [len(lag) for lag in lags]:
@@ -206,9 +198,6 @@ def _reduced(lengths: list[int], lags: list[Tensor] | None, masks: list[Tensor] 
         metrics |= {"lag/mean": sum(lag) / count, "lag/min": min(low), "lag/max": max(high)}
         metrics |= {"lag/generation_mean": (sum(lag) - sum(queue)) / count, "lag/queue_mean": sum(queue) / count}
     return metrics
-
-
-# --------------------------------------------------------------------------------------------- the threshold of a step
 
 
 @torch.no_grad()
@@ -308,9 +297,6 @@ def _with_ours(reduction: Callable[..., dict[str, float]], /, *positional: Any, 
     reduced = reduction(*positional, **keywords)
     group = mpu.get_data_parallel_group_gloo(with_context_parallel=True)
     return reduced | current().end_step(group)
-
-
-# -------------------------------------------------------------------------------------------------------- files of rows
 
 
 class StepFile:

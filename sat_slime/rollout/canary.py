@@ -32,11 +32,7 @@ _SEED = 0xCA9A
 
 
 def canary_sequences(vocab_size: int, length: int) -> list[tuple[int, ...]]:
-    """Return the sequences: tokens drawn from the vocabulary, the same in every run.
-
-    Args:
-        length: tokens of each.
-    """
+    """Return the sequences, of `length` tokens drawn from the vocabulary, the same in every run."""
     rng = np.random.default_rng(_SEED)
     # Without the last token of the vocabulary, whose log-prob SGLang returns under the number 0.
     return [tuple(row) for row in rng.integers(vocab_size - 1, size=(SEQUENCES, length)).tolist()]
@@ -107,13 +103,8 @@ class Canary:
         self._trainer: list[tuple[int, np.ndarray]] = []
 
     def check(self, version: int, trainer: np.ndarray, engines: dict[str, EngineScores]) -> Verdict:
-        """Return the verdict on a push.
-
-        Args:
-            version: of the weights that were pushed.
-            trainer: (T,) log-probs of the scored tokens under them.
-            engines: the answer of each engine, by its name.
-        """
+        """Return the verdict on a push of the weights `version`, under which the trainer's log-probs of the scored
+        tokens are (T,) `trainer`. engines: the answer of each, by its name."""
         distances = {name: _distance(scores.log_probs, trainer) for name, scores in engines.items()}
         level = float(np.median(self.levels) if self.levels else np.fmin.reduce([*distances.values()]))
         limit = min(max(FACTOR * level, self.floor), self.ceiling)
