@@ -2,21 +2,11 @@
 
 A run with `cluster.device: cpu` puts the folder `site` onto its job's PYTHONPATH: every Python of the job then calls
 `processes.install`, which patches a module right after it is imported, and only then. Nothing else in the plugin knows
-of it: trainer, engines, rollout manager, hooks and driver run as on GPUs. There is a file for each thing that is
-patched:
+of it: trainer, engines, rollout manager, hooks and driver run as on GPUs.
 
-- `processes`: torch itself, whose process groups meet at a store that would listen on every interface
-- `cuda`: the torch that Megatron and slime see, in which CUDA is the CPU; everyone else's is untouched
-- `slime`: the CPU as an accelerator of slime, and what a newer torch and NumPy ask of slime
-- `megatron`: what Megatron asks of CUDA, Transformer Engine and Apex beyond that
-- `sglang`: SGLang's server, by the patches that the lab runtime has too
-- `router`: a router in place of sglang_router, which drops routed experts
-
-`card` has those of a run whose trainer and engine share one GPU, which has the folder, too.
-
-Megatron's layers without Transformer Engine, for Megatron's own flag --spec, are those of the model's family
-(sat_slime.models). `slimes_parser` is apart: it asks slime's parser alone, about a run on GPUs too
-where there is none.
+There is a file for each thing that is patched, and `card` for a run whose trainer and engine share one GPU, which has
+the folder, too. Megatron's layers without Transformer Engine are those of the model's family (sat_slime.models).
+`slimes_parser` is apart: it asks slime's parser alone, about a run on GPUs too where there is none.
 
 Importing this package imports no torch.
 """

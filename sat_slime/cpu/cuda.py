@@ -16,10 +16,7 @@ from typing import Any
 import torch
 
 CPU = torch.device("cpu")
-FACTORIES = (
-    *("tensor", "as_tensor", "zeros", "ones", "empty", "full"),
-    *("arange", "rand", "randn", "randint", "empty_like"),
-)
+FACTORIES = ("tensor", "as_tensor", "zeros", "ones", "empty", "full", "arange", "rand", "randn", "empty_like")
 """Functions of torch that Megatron or slime call with a device."""
 MEMORY = 2**34
 """Bytes that are shown as a device's memory, all of them free; nothing depends on it."""
@@ -40,9 +37,6 @@ class Stream:
 
     def elapsed_time(self, _: Any) -> float:
         return 0.0
-
-    def query(self) -> bool:
-        return True
 
     def wait(self, *_: Any) -> None: ...
 
@@ -79,30 +73,21 @@ def show_cpu_as_cuda(module: ModuleType) -> None:
 @functools.cache
 def shown_torch() -> ModuleType:
     """Return torch as Megatron and slime see it; all of them share it."""
-    torch.Tensor.cuda = torch.nn.Module.cuda = _itself  # type: ignore[assignment,method-assign]
+    torch.Tensor.cuda = torch.nn.Module.cuda = lambda self, *_, **__: self  # type: ignore[assignment,method-assign]
     factories = {name: on_cpu(getattr(torch, name)) for name in FACTORIES}
     return Shown(torch, cuda=_cuda(), **factories)
 
 
-def _itself(tensor: Any, *_: Any, **__: Any) -> Any:
-    return tensor
-
-
 def on_cpu(factory: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that makes tensors like `factory`, but on the CPU where it is told a GPU, and never pinned."""
+    """Return a function that makes tensors like `factory`, but on the CPU where it is told a GPU, by its number, its
+    name or an object, and never pinned."""
 
     @functools.wraps(factory)
     def make(*args: Any, device: Any = None, pin_memory: bool = False, **kwargs: Any) -> Any:
-        return factory(*args, device=CPU if is_gpu(device) else device, **kwargs)
+        is_gpu = isinstance(device, int) or (device is not None and torch.device(device).type == "cuda")
+        return factory(*args, device=CPU if is_gpu else device, **kwargs)
 
     return make
-
-
-def is_gpu(device: Any) -> bool:
-    """Return whether torch would take `device`, a number, a name or an object, for one with CUDA."""
-    if isinstance(device, str):
-        return device.startswith("cuda")
-    return isinstance(device, int) or (isinstance(device, torch.device) and device.type == "cuda")
 
 
 def _cuda() -> ModuleType:
@@ -131,7 +116,6 @@ def _cuda() -> ModuleType:
         mem_get_info=returning((MEMORY, MEMORY)),
         memory_stats=returning({}),
         get_device_capability=returning((9, 0)),
-        get_device_name=returning("CPU"),
         get_device_properties=returning(properties),
         nvtx=Shown(torch.cuda.nvtx, range_push=returning(None), range_pop=returning(None)),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import torch
 
@@ -31,11 +32,8 @@ def types_named_cuda() -> Iterator[None]:
         answer = real(tensor, *args, **kwargs)
         return answer.replace("torch.", "torch.cuda.", 1) if isinstance(answer, str) else answer
 
-    torch.Tensor.type = type_on_gpu  # type: ignore[method-assign,assignment]
-    try:
+    with mock.patch.object(torch.Tensor, "type", type_on_gpu):
         yield
-    finally:
-        torch.Tensor.type = real  # type: ignore[method-assign]
 
 
 def clip_gradients_on_cpu(clip_grads: Any) -> None:

@@ -31,7 +31,7 @@ def install() -> None:
     of_modules = _on_a_cpu() if on_cpu else {}
     if CARD_VARIABLE in os.environ:
         of_modules |= _on_a_shared_gpu(on_cpu)
-    shows = _patch("cuda", "show_cpu_as_cuda")
+    shows = _patch("cpu.cuda", "show_cpu_as_cuda")
     sys.meta_path.insert(0, AfterImport(of_modules, {"slime": shows, "megatron": shows} if on_cpu else {}))
 
 
@@ -40,24 +40,24 @@ def _on_a_shared_gpu(on_cpu: bool) -> dict[str, Patch]:
     one host, and tells hosts apart by a name, so each process is a host of its own."""
     os.environ["NCCL_HOSTID"] = f"process-{os.getpid()}"
     choosing = ("utils.accelerator.base", "ray.train_actor", "backends.sglang_utils.sglang_engine")
-    of_modules = {f"slime.{module}": _patch("card", "use_the_card") for module in choosing}
-    of_modules["slime.ray.placement_group"] = _patch("card", "start_the_engine_first")
+    of_modules = {f"slime.{module}": _patch("cpu.card", "use_the_card") for module in choosing}
+    of_modules["slime.ray.placement_group"] = _patch("cpu.card", "start_the_engine_first")
     if on_cpu:  # the rest is done there already
         return of_modules
-    of_modules["sglang_router.launch_router"] = _patch("card", "replace_router")
+    of_modules["sglang_router.launch_router"] = _patch("cpu.card", "replace_router")
     if os.environ.get("SAT_SLIME_ENGINE_ON_GPU") == "1":
-        of_modules["sglang.srt.models.utils"] = _patch("card", "write_keys_apart")
+        of_modules["sglang.srt.models.utils"] = _patch("cpu.card", "write_keys_apart")
     if "transformer_engine" in missing():
         of_modules |= {
-            "slime.backends.megatron_utils.initialize": _patch("slime", "accept_numpy_2"),
-            "megatron.core.jit": _patch("megatron", "compile_nothing"),
-            "megatron.core.transformer.moe.moe_utils": _patch("megatron", "bind_te_gemm"),
-            "megatron.core.optimizer.distrib_optimizer": _patch("megatron", "resume_with_torch_adam"),
-            "sglang.srt.utils.common": _patch("sglang", "serve"),
+            "slime.backends.megatron_utils.initialize": _patch("cpu.slime", "accept_numpy_2"),
+            "megatron.core.jit": _patch("cpu.megatron", "compile_nothing"),
+            "megatron.core.transformer.moe.moe_utils": _patch("cpu.megatron", "bind_te_gemm"),
+            "megatron.core.optimizer.distrib_optimizer": _patch("cpu.megatron", "resume_with_torch_adam"),
+            "sglang.srt.utils.common": _patch("cpu.sglang", "serve"),
         }
     if os.environ.get(PUSH_VARIABLE) == "gloo":
-        of_modules["slime.utils.distributed_utils"] = _patch("slime", "push_weights_by_gloo")
-        of_modules["sglang.srt.utils.common"] = _patch("sglang", "serve")
+        of_modules["slime.utils.distributed_utils"] = _patch("cpu.slime", "push_weights_by_gloo")
+        of_modules["sglang.srt.utils.common"] = _patch("cpu.sglang", "serve")
     if "flashinfer" in missing():  # SGLang imports it wherever there is a GPU
         stand_in_for("flashinfer")
     return of_modules
@@ -67,35 +67,32 @@ def _on_a_cpu() -> dict[str, Patch]:
     return {
         "torch": stand_in_for_cuda_packages,
         "torch.distributed.rendezvous": listen_on_loopback,
-        "slime.utils.accelerator": _patch("slime", "register_cpu"),
-        "slime.backends.megatron_utils.arguments": _patch("slime", "train_in_fp32"),
-        "slime.backends.megatron_utils.initialize": _patch("slime", "accept_numpy_2"),
-        "slime.utils.reloadable_process_group": _patch("slime", "forward_newer_collectives"),
-        "slime.utils.distributed_utils": _patch("slime", "push_weights_by_gloo"),
-        "slime.rollout.sglang_rollout": _patch("slime", "post_together"),
-        "megatron.core.jit": _patch("megatron", "compile_nothing"),
-        "megatron.core.tensor_parallel.random": _patch("megatron", "keep_the_cpus_random_state"),
-        "megatron.core.optimizer.clip_grads": _patch("megatron", "clip_gradients_on_cpu"),
-        "megatron.core.optimizer.distrib_optimizer": _patch("megatron", "optimize_on_cpu"),
-        "megatron.core.transformer.moe.moe_utils": _patch("megatron", "dispatch_tokens_on_cpu"),
-        "sglang_router.launch_router": _patch("router", "replace_router"),
-        "sglang": _patch("sglang", "load_only_known_families"),
-        "sglang.srt.utils.common": _patch("sglang", "serve"),
-        "sglang.srt.configs.update_config": _patch("sglang", "keep_widths"),
-        "sglang.srt.state_capturer.base": _patch("sglang", "allocate_routed_experts_unpinned"),
-        "sglang.srt.layers.sampler": _patch("sglang", "hash_seeds_in_torch"),
-        "sglang.srt.entrypoints.http_server": _patch("sglang", "prepare_server_process"),
+        "slime.utils.accelerator": _patch("cpu.slime", "register_cpu"),
+        "slime.backends.megatron_utils.arguments": _patch("cpu.slime", "train_in_fp32"),
+        "slime.backends.megatron_utils.initialize": _patch("cpu.slime", "accept_numpy_2"),
+        "slime.utils.reloadable_process_group": _patch("cpu.slime", "forward_newer_collectives"),
+        "slime.utils.distributed_utils": _patch("cpu.slime", "push_weights_by_gloo"),
+        "slime.rollout.sglang_rollout": _patch("cpu.slime", "post_together"),
+        "megatron.core.jit": _patch("cpu.megatron", "compile_nothing"),
+        "megatron.core.tensor_parallel.random": _patch("cpu.megatron", "keep_the_cpus_random_state"),
+        "megatron.core.optimizer.clip_grads": _patch("cpu.megatron", "clip_gradients_on_cpu"),
+        "megatron.core.optimizer.distrib_optimizer": _patch("cpu.megatron", "optimize_on_cpu"),
+        "megatron.core.transformer.moe.moe_utils": _patch("cpu.megatron", "dispatch_tokens_on_cpu"),
+        "sglang_router.launch_router": _patch("cpu.router", "replace_router"),
+        "sglang": _patch("cpu.sglang", "load_only_known_families"),
+        "sglang.srt.utils.common": _patch("cpu.sglang", "serve"),
+        "sglang.srt.configs.update_config": _patch("cpu.sglang", "keep_widths"),
+        "sglang.srt.state_capturer.base": _patch("rollout.sglang_on_cpu.patches", "allocate_routed_experts_unpinned"),
+        "sglang.srt.layers.sampler": _patch("rollout.sglang_on_cpu.patches", "hash_seeds_in_torch"),
+        "sglang.srt.batch_invariant_ops": _patch("rollout.sglang_on_cpu.patches", "keep_torch_matmuls"),
+        "sglang.srt.entrypoints.http_server": _patch("cpu.sglang", "prepare_server_process"),
     }
 
 
 def _patch(file: str, function: str) -> Patch:
-    """Return a patch: a function of a file beside this one, which is only imported when the patch is called, since most
-    files need torch."""
-
-    def call(module: ModuleType) -> None:
-        getattr(importlib.import_module(f"sat_slime.cpu.{file}"), function)(module)
-
-    return call
+    """Return a patch: a function of a module of ours, which is only imported when the patch is called, since most need
+    torch."""
+    return lambda module: getattr(importlib.import_module(f"sat_slime.{file}"), function)(module)
 
 
 def stand_in_for_cuda_packages(_: ModuleType) -> None:
@@ -120,9 +117,6 @@ def listen_on_loopback(rendezvous: Any) -> None:
         return store(host_name=host_name, port=port, is_master=is_master, **more)
 
     rendezvous.TCPStore = store_on_its_address
-
-
-# ---------------------------------------------------------------------------------------------------- after an import
 
 
 class AfterImport(MetaPathFinder):

@@ -36,18 +36,9 @@ def keep_widths(update_config: Any) -> None:
     update_config.get_moe_padding_size = lambda _: 1
 
 
-def allocate_routed_experts_unpinned(_: Any) -> None:
-    patches.allocate_routed_experts_unpinned()
-
-
-def hash_seeds_in_torch(_: Any) -> None:
-    patches.hash_seeds_in_torch()
-
-
 def prepare_server_process(_: Any) -> None:
     """Patches a process that imports SGLang's server. In the server itself, which slime's engine actor spawns, further
     processes are forked; the actor must not fork, since Ray has threads in it."""
-    patches.keep_torch_matmuls()
     patches.register_batched_attention()
     if any("spawn_main" in argument for argument in sys.orig_argv):  # multiprocessing has spawned this process
         patches.fork_subprocesses()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +18,9 @@ NEWER_COLLECTIVES = (
     "reduce_scatter_single_coalesced",
 )
 """Names by which torch 2.13 calls the collectives of a group."""
-JOINED = {"input_ids", "sampling_params", "return_logprob", "return_routed_experts"}
+EACH = {"input_ids", "sampling_params"}
+"""What each of several requests that are posted together has of its own."""
+JOINED = EACH | {"return_logprob", "return_routed_experts"}
 """What a request holds that is posted together with others."""
 
 
@@ -74,13 +77,10 @@ def accept_numpy_2(initialize: Any) -> None:
 def forward_newer_collectives(groups: Any) -> None:
     """Has slime's wrapper of process groups forward the collectives that torch 2.13 calls by new names. Without them a
     second training rank fails: `No backend type associated with device type cpu`."""
-
-    def forwarding(name: str) -> Any:
-        return lambda self, *args, **kwargs: self._fwd(name, *args, **kwargs)
-
+    wrapper = groups.ReloadableProcessGroup
     for name in NEWER_COLLECTIVES:
-        if name not in vars(groups.ReloadableProcessGroup):
-            setattr(groups.ReloadableProcessGroup, name, forwarding(name))
+        if name not in vars(wrapper):
+            setattr(wrapper, name, functools.partialmethod(wrapper._fwd, name))
 
 
 def push_weights_by_gloo(distributed_utils: Any) -> None:
@@ -103,37 +103,26 @@ def post_together(rollout: Any) -> None:
     list: 256 answers of the laptop's model take 0.8 core-seconds so, and 5 one by one. A request then waits for the
     longest answer beside it, which costs little where answers are as short as a CPU can afford."""
     post = rollout.post
-    waiting: dict[Any, list[tuple[dict[str, Any], asyncio.Future[Any]]]] = {}
-    sending: set[asyncio.Task[None]] = set()
+    waiting: dict[Any, tuple[list[dict[str, Any]], asyncio.Task[list[Any]]]] = {}
 
     async def join(url: str, payload: dict[str, Any], **more: Any) -> Any:
-        same = {name: value for name, value in payload.items() if name not in ("input_ids", "sampling_params")}
-        if not {"input_ids", "sampling_params"} <= payload.keys() <= JOINED or any(more.values()):
+        same = {name: value for name, value in payload.items() if name not in EACH}
+        if not EACH <= payload.keys() <= JOINED or any(more.values()):
             return await post(url, payload, **more)
-        key, answer = (url, *payload["input_ids"], *same.items()), asyncio.get_running_loop().create_future()
+        key = (url, *payload["input_ids"], *same.items())
         if key not in waiting:
-            waiting[key] = []
-            sending.add(task := asyncio.create_task(send(key, url, same)))
-            task.add_done_callback(sending.discard)
-        waiting[key].append((payload, answer))
-        return await answer
+            waiting[key] = [], asyncio.create_task(send(key, url, same))
+        requests, replies = waiting[key]
+        place = len(requests)
+        requests.append(payload)
+        return (await asyncio.shield(replies))[place]  # who gives up does not end the others' request
 
-    async def send(key: Any, url: str, same: dict[str, Any]) -> None:
+    async def send(key: Any, url: str, same: dict[str, Any]) -> list[Any]:
         await asyncio.sleep(0)  # until the tasks that are about to post have done so
-        requests = waiting.pop(key)
-        columns = {name: [payload[name] for payload, _ in requests] for name in ("input_ids", "sampling_params")}
-        try:
-            replies = await post(url, same | columns)
-            if not isinstance(replies, list) or len(replies) != len(requests):
-                raise RuntimeError(f"SGLang answered {len(requests)} requests with {str(replies)[:200]}")
-        except Exception as error:
-            replies = [error] * len(requests)
-        for (_, answer), reply in zip(requests, replies, strict=True):
-            if answer.done():  # cancelled meanwhile
-                continue
-            if isinstance(reply, Exception):
-                answer.set_exception(reply)
-            else:
-                answer.set_result(reply)
+        requests, _ = waiting.pop(key)
+        replies = await post(url, same | {name: [payload[name] for payload in requests] for name in EACH})
+        if not isinstance(replies, list) or len(replies) != len(requests):
+            raise RuntimeError(f"SGLang answered {len(requests)} requests with {str(replies)[:200]}")
+        return replies
 
     rollout.post = join

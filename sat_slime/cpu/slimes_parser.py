@@ -20,6 +20,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
+from unittest import mock
 
 from sat_slime.config.source import ConfigError
 from sat_slime.cpu import VARIABLE
@@ -31,12 +32,9 @@ KNOWN = {"--num-layers", "--rollout-batch-size", "--sglang-mem-fraction-static"}
 
 
 def answer(words: Sequence[str] = ANY_COMMAND) -> dict[str, Any]:
-    """Return what slime makes of a command, as JSON can say it. Imports slime, SGLang and Megatron-LM.
-
-    Returns:
-        `flags`, each with the argument that it sets; `refusal`, the exception of slime's parser with its statement, or
-        None; `faults`, the lines of our driver.
-    """
+    """Return what slime makes of a command, as JSON can say it: `flags`, each with the argument that it sets;
+    `refusal`, the exception of slime's parser with its statement, or None; `faults`, the lines of our driver. Imports
+    slime, SGLang and Megatron-LM."""
     see_a_gpu()
     with _caught_parsers() as parsers:
         refusal, faults = _parse(words)
@@ -50,10 +48,8 @@ def answer(words: Sequence[str] = ANY_COMMAND) -> dict[str, Any]:
 
 
 def see_a_gpu() -> None:
-    """Has slime, SGLang and Megatron see a GPU in this process from now on, where there is none.
-
-    A run on a CPU has patches of its own, with which its job parses too, so nothing is done for one.
-    """
+    """Has slime, SGLang and Megatron see a GPU in this process from now on, where there is none. A run on a CPU has
+    patches of its own, with which its job parses too, so nothing is done for one."""
     if os.environ.get(VARIABLE) == "cpu":
         return
     warnings.simplefilter("ignore")  # about packages that are missing here
@@ -68,9 +64,8 @@ def see_a_gpu() -> None:
     like_an_h100 = types.SimpleNamespace(major=9, minor=0, total_memory=80 * 2**30)
     torch.cuda.get_device_capability = lambda *_: (9, 0)
     torch.cuda.get_device_properties = lambda *_: like_an_h100  # type: ignore[assignment]
-    absent = [
-        name for name in ("triton", "IPython", "wandb", "sglang_router") if importlib.util.find_spec(name) is None
-    ]
+    unneeded = ("triton", "IPython", "wandb", "sglang_router")
+    absent = [name for name in unneeded if importlib.util.find_spec(name) is None]
     if "triton" in absent:
         # Megatron compiles its fusions as it is imported, and Inductor takes the stand-in for Triton.
         torch.compile = not_compiled
@@ -104,12 +99,8 @@ def _parse(words: Sequence[str]) -> tuple[dict[str, str] | None, list[str]]:
 def _slimes_arguments(words: Sequence[str]) -> argparse.Namespace:
     from sat_slime.plugin.driver import parse_arguments
 
-    argv = sys.argv
-    try:
-        sys.argv = ["train_async.py", *words]
+    with mock.patch.object(sys, "argv", ["train_async.py", *words]):
         return parse_arguments()[0]
-    finally:
-        sys.argv = argv
 
 
 @contextlib.contextmanager
@@ -117,7 +108,7 @@ def _caught_parsers() -> Iterator[list[argparse.ArgumentParser]]:
     """Yields the parsers that slime builds while it parses, each caught when slime uses it. Their errors are raised,
     and not printed."""
     parsers: list[argparse.ArgumentParser] = []
-    parse_known_args, show_error = argparse.ArgumentParser.parse_known_args, argparse.ArgumentParser.error
+    parse_known_args = argparse.ArgumentParser.parse_known_args
 
     def caught(self: argparse.ArgumentParser, *args: Any, **kwargs: Any) -> Any:
         parsers.append(self)
@@ -126,13 +117,8 @@ def _caught_parsers() -> Iterator[list[argparse.ArgumentParser]]:
     def raised(self: argparse.ArgumentParser, message: str) -> NoReturn:
         raise SystemExit(message)
 
-    argparse.ArgumentParser.parse_known_args = caught  # type: ignore[method-assign]
-    argparse.ArgumentParser.error = raised  # type: ignore[method-assign]
-    try:
+    with mock.patch.multiple(argparse.ArgumentParser, parse_known_args=caught, error=raised):
         yield parsers
-    finally:
-        argparse.ArgumentParser.parse_known_args = parse_known_args  # type: ignore[method-assign]
-        argparse.ArgumentParser.error = show_error  # type: ignore[method-assign]
 
 
 def flags_of(parsers: Sequence[argparse.ArgumentParser]) -> dict[str, dict[str, Any]]:

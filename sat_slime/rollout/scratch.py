@@ -78,11 +78,9 @@ def remove_abandoned() -> None:
 
 
 def name_shared_memory(folder: Path) -> None:
-    """Has SGLang name its files in shared memory after a scratch folder, so that `remove_shared_memory` finds them.
-
-    SGLang never deletes the one of a server, and otherwise names it by a random number; nor those of 24 MiB with which
-    ranks of an engine talk, where they are killed. A process calls this before it starts SGLang's server.
-    """
+    """Has SGLang name its files in shared memory after a scratch folder, so that `remove_shared_memory` finds them: it
+    never deletes the one of a server, nor those with which ranks of an engine talk, where they are killed. A process
+    calls this before it starts SGLang's server."""
     from sglang.srt.server_args import PortArgs
 
     with contextlib.suppress(ImportError):  # other versions of SGLang may not name them so

@@ -1,4 +1,2 @@
 """SGLang's own server on a CPU: what stands in for packages that are absent, and the patches of what asks for CUDA.
-
-Importing this needs nothing; `absent` needs no torch, so that a process may call it before it imports anything else.
-"""
+`absent` needs no torch, so that a process may call it before it imports anything else."""

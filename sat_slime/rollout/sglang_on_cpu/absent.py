@@ -1,7 +1,5 @@
-"""Stand-ins for packages that SGLang imports at the top of its files and that a text model on a CPU never runs.
-
-Triton alone is 1 GB of an installation, IPython is there for a notebook's HTML, and PyPI's torchvision is a CUDA build
-that does not import on CPU torch.
+"""Stand-ins for packages that SGLang imports at the top of its files and that a text model on a CPU never runs: Triton
+is 1 GB, IPython is there for a notebook's HTML, and PyPI's torchvision is a CUDA build, which CPU torch cannot import.
 """
 
 from __future__ import annotations
@@ -15,11 +13,8 @@ from typing import Any
 
 
 class Absent(ModuleType):
-    """A module whose every attribute is such a stand-in.
-
-    As a decorator it returns what it decorates: a Triton kernel is then a plain function, and launching it raises a
-    TypeError instead of doing nothing.
-    """
+    """A module whose every attribute is such a stand-in. As a decorator it returns what it decorates: a Triton kernel
+    is then a plain function, and launching it raises a TypeError instead of doing nothing."""
 
     __version__ = "0.0"
 

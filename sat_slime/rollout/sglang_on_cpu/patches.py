@@ -1,8 +1,7 @@
 """Patches with which SGLang 0.5.15 from PyPI runs on CPU torch: no GPU, no sgl_kernel, no Triton, no C++ compiler.
 
-Each patch is one function that says why it is there; `apply` installs them all, before SGLang's server is imported.
-Only arithmetic that SGLang has in Triton alone, or in a slow loop, is replaced; the scheduler, the model and the server
-are SGLang's.
+Each patch is one function that says why it is there; one of a module takes that module. `apply` installs them all,
+before SGLang's server is imported. Only arithmetic that SGLang has in Triton alone, or in a slow loop, is replaced.
 """
 
 from __future__ import annotations
@@ -24,11 +23,17 @@ def apply() -> None:
     stand_in_for("triton", "torchvision", "IPython")
     load_only_known_families()
     fork_subprocesses()
-    allocate_routed_experts_unpinned()
-    hash_seeds_in_torch()
-    keep_torch_matmuls()
+
+    from sglang.srt import batch_invariant_ops
+    from sglang.srt.layers import sampler
+    from sglang.srt.layers.moe import fused_moe_native
+    from sglang.srt.state_capturer import base
+
+    allocate_routed_experts_unpinned(base)
+    hash_seeds_in_torch(sampler)
+    keep_torch_matmuls(batch_invariant_ops)
+    activate_experts_together(fused_moe_native)
     register_batched_attention()
-    activate_experts_together()
 
 
 def load_only_known_families() -> None:
@@ -47,15 +52,14 @@ def fork_subprocesses() -> None:
     multiprocessing.set_start_method = lambda *args, **kwargs: None
 
 
-def allocate_routed_experts_unpinned() -> None:
+def allocate_routed_experts_unpinned(base: Any) -> None:
     """The host buffer of routed experts is allocated in pinned memory, which needs CUDA."""
-    from sglang.srt.state_capturer.base import BaseHostCache
 
     def init(self: Any, num_tokens: int, num_layers: int, topk_size: int, name: str) -> None:
         self.buffer = torch.zeros((num_tokens, num_layers, topk_size), dtype=torch.int32)
         self.num_tokens, self.num_layers, self.topk_size, self.name = num_tokens, num_layers, topk_size, name
 
-    BaseHostCache.__init__ = init
+    base.BaseHostCache.__init__ = init
 
 
 def murmur_hash32(seed: torch.Tensor, positions: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
@@ -87,19 +91,15 @@ def _multiply32(a: torch.Tensor, constant: int) -> torch.Tensor:
     return ((a * (constant & 0xFFFF)) + (((a * (constant >> 16)) & 0xFFFF) << 16)) & 0xFFFFFFFF
 
 
-def hash_seeds_in_torch() -> None:
+def hash_seeds_in_torch(sampler: Any) -> None:
     """A request's `sampling_seed` is hashed with the position into Gumbel noise by a Triton kernel."""
-    from sglang.srt.layers import sampler
-
     sampler.murmur_hash32 = murmur_hash32
 
 
-def keep_torch_matmuls() -> None:
+def keep_torch_matmuls(ops: Any) -> None:
     """`--enable-deterministic-inference`, which turns sampling seeds on, also swaps matmul, mean and log-softmax for
     Triton kernels. On a CPU torch's own stay; reproducible to the bit is then what the composition of a batch makes it.
     """
-    import sglang.srt.batch_invariant_ops as ops
-
     ops.enable_batch_invariant_mode = lambda *args, **kwargs: None
 
 
@@ -174,10 +174,9 @@ def experts(
     return by_choice.type(expert_weights.dtype).mul_(expert_weights[..., None]).sum(1).type(x.dtype)
 
 
-def activate_experts_together() -> None:
+def activate_experts_together(fused_moe_native: Any) -> None:
     """SGLang's experts on a CPU without AMX are called one after the other, each with a module of its own for the
     activation: a quarter of a decoding step. All models that are served here have plain SwiGLU experts."""
-    from sglang.srt.layers.moe import fused_moe_native
 
     def forward(layer: Any, x: torch.Tensor, topk_output: Any, config: Any) -> torch.Tensor:
         assert config.activation == "silu" and config.gemm1_alpha is None and not config.apply_router_weight_on_input
