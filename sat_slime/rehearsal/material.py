@@ -49,15 +49,8 @@ def thin_sizes(model: SlimeModelConfig) -> Any:
 
 
 def make_material(run: SlimeConfig, thin: SlimeConfig, folder: Path) -> None:
-    """Writes the rehearsal's model, tokenizer and prompts into its folder.
-
-    Args:
-        run: the settings of the run, whose tokenizer is taken, and whose prompts are where they are on this machine.
-        thin: the settings of the rehearsal.
-
-    Raises:
-        ConfigError: the tokenizer is not on this machine.
-    """
+    """Writes the rehearsal's model, tokenizer and prompts into its folder. The settings of the run say where the last
+    two are, `thin` the rest. Raises ConfigError where the tokenizer is not on this machine."""
     model = folder / "model"
     model.mkdir(parents=True)
     copy_tokenizer(run, model)
@@ -72,8 +65,6 @@ def make_material(run: SlimeConfig, thin: SlimeConfig, folder: Path) -> None:
     stop = stop_token(thin, model)
     write_model(thin, model, script_tokens(model, answers, stop), stop)
 
-
-# ---------------------------------------------------------------------------------------------------------- tokenizer
 
 TOKENIZER_FILES = (
     *("tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt", "tokenizer.model"),
@@ -93,9 +84,6 @@ def copy_tokenizer(run: SlimeConfig, out: Path) -> None:
         here = f"slime.hf-checkpoint is {run.model.hf_checkpoint}: no tokenizer can be read there ({reason_of(error)})"
         make = "hf download OWNER/NAME --exclude '*.safetensors' --local-dir DIR"
         raise ConfigError(f"{here}: download the model's ({make}) and set it to DIR") from error
-
-
-# ------------------------------------------------------------------------------------------------------------ prompts
 
 
 def _made(run: SlimeConfig, number: int) -> dict[str, Any]:
@@ -125,9 +113,6 @@ def _short_lines(run: SlimeConfig, prompts: str | None) -> list[dict[str, Any]]:
 def _write_lines(file: Path, lines: Sequence[Mapping[str, Any]]) -> None:
     # Escaped, since half a character cannot be written; as text what parquet has and JSON has not, such as dates.
     file.write_text("".join(json.dumps(line, default=str) + "\n" for line in lines), encoding="utf-8")
-
-
-# -------------------------------------------------------------------------------------------------------------- model
 
 
 def stop_token(thin: SlimeConfig, model: Path) -> int | None:
@@ -184,9 +169,8 @@ def write_model(thin: SlimeConfig, folder: Path, script: Sequence[Sequence[int]]
     if output is not None:
         _follow(embedding, output, script, words=max(4, thin.rollout.max_response_tokens))
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    config = family.hf_config(
-        sizes, model.vocab_size, min(stop_tokens(folder, read_tokenizer(folder)), default=stop or 0), "float32"
-    )
+    end = min(stop_tokens(folder, read_tokenizer(folder)), default=stop or 0)
+    config = family.hf_config(sizes, model.vocab_size, end, "float32")
     config["transformers_version"] = "4.51.0"  # without one transformers takes every tokenizer for a faulty Mistral's
     (folder / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
 

@@ -71,9 +71,6 @@ def all_checks(thin: SlimeConfig, records: Records, first: int) -> list[Check]:
     return [*itertools.chain(*parts), *_evaluations(thin, records, first)]
 
 
-# ----------------------------------------------------------------------------------------------------- order, numbers
-
-
 def expected_order(thin: SlimeConfig, first: int) -> tuple[list[int], list[int]]:
     """Return, in optimizer steps, the lag at which each iteration is trained in mode batch, 0, 1, ..., n, 1, ..., and
     the weights that each evaluation measures, those of the newest push. A job begins, and its first batch is generated,

@@ -102,11 +102,9 @@ def _device(thin: Thin) -> None:
     thin.set("cluster.device", "cpu", "processes in the place of GPUs")
     thin.set("cluster.share_gpu", False, "processes in the place of GPUs")
     by_cpu = {name: value for name, value, _ in small_arguments(thin.config)}
-    for name, value in list(thin.config.slime.items()):
-        if name in by_cpu and value != by_cpu[name]:
-            thin.set(f"slime.{name}", by_cpu[name], OF_GPUS)
-        elif name not in by_cpu and ONLY_CUDA.fullmatch(name):
-            thin.set(f"slime.{name}", None, OF_GPUS)
+    for name in list(thin.config.slime):
+        if name in by_cpu or ONLY_CUDA.fullmatch(name):
+            thin.set(f"slime.{name}", by_cpu.get(name), OF_GPUS)
 
 
 def _counts(thin: Thin) -> None:
