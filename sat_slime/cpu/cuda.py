@@ -92,9 +92,7 @@ def on_cpu(factory: Callable[..., Any]) -> Callable[..., Any]:
 
 def _cuda() -> ModuleType:
     """Return the torch.cuda of the torch that is shown."""
-    names = (
-        "set_device synchronize empty_cache ipc_collect reset_peak_memory_stats manual_seed manual_seed_all set_stream"
-    )
+    names = "set_device synchronize empty_cache ipc_collect manual_seed manual_seed_all set_stream"
     amounts = "memory_allocated memory_reserved max_memory_allocated max_memory_reserved"
     properties = SimpleNamespace(
         name="CPU", uuid="cpu", major=9, minor=0, total_memory=MEMORY, multi_processor_count=1, gcnArchName=""

@@ -141,12 +141,8 @@ def score_canary(actor: Any) -> TrainerScores | None:
     from slime.backends.megatron_utils.data import get_data_iterator
 
     args = actor.args
-    limits = [
-        getattr(args, "max_position_embeddings", None),
-        getattr(args, "rollout_max_context_len", None),
-        getattr(args, "sglang_context_length", None),
-        getattr(actor.hf_config, "max_position_embeddings", None),
-    ]
+    names = ("max_position_embeddings", "rollout_max_context_len", "sglang_context_length")
+    limits = [getattr(actor.hf_config, names[0], None), *(getattr(args, name, None) for name in names)]
     sequences = canary_sequences(args.vocab_size, min([TOKENS, *(limit - ROOM for limit in limits if limit)]))
     n, total, device = len(sequences), len(sequences[0]), next(actor.model[0].parameters()).device
     responses = total - prefix_length(sequences)  # prefixes are prompts

@@ -64,7 +64,6 @@ backends.megatron_utils.actor:MegatronTrainRayActor.update_weights(self)
 backends.megatron_utils.actor:MegatronTrainRayActor._switch_model(self target_tag)
 utils.tensor_backper:TensorBackuper.backup(self tag) | utils.tensor_backper:_TensorBackuperNormal.backup(self tag)
 backends.megatron_utils.update_weight.update_weight_from_distributed:UpdateWeightFromDistributed.update_weights(self)
-backends.megatron_utils.update_weight.update_weight_from_tensor:UpdateWeightFromTensor.update_weights(self)
 backends.megatron_utils.data:get_data_iterator(rollout_data)
 utils.distributed_utils:get_gloo_group()
 observability.logging_utils:log(args metrics step_key) | utils.logging_utils:log(args metrics step_key)
@@ -118,7 +117,6 @@ _BODIES: Mapping[str, tuple[str, ...]] = {
         "self.rollout_data_postprocess(self.args, rollout_id, rollout_data)",
     ),
     "UpdateWeightFromDistributed.update_weights": ("self.weight_version += 1",),
-    "UpdateWeightFromTensor.update_weights": ("self.weight_version += 1",),
     "BatchBuilder.split_by_dp": ("'round_number'", "'rollout_mask_sums'"),
     "RolloutManager._split_train_data_by_dp": ("'round_number'", "'rollout_mask_sums'"),
 }
@@ -172,11 +170,8 @@ Node = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 def probe_slime(root: Path | None = None, *, own_script: bool = False) -> list[str]:
     """Return a line for every difference between this slime and those that the plugin knows; empty if all is well.
-
-    Args:
-        root: folder of the package `slime`. Unset: the one that can be imported.
-        own_script: slime's own training script runs, with the plugin's hooks, and not the plugin's driver.
-    """
+    root: folder of the package `slime`; unset: the one that can be imported. own_script: slime's own training script
+    runs, with the plugin's hooks, and not the plugin's driver."""
     if root is None:
         spec = importlib.util.find_spec("slime")
         if spec is None or not spec.submodule_search_locations:
@@ -287,8 +282,6 @@ OF_OTHERS = range(15_000, 16_000)
 
 def claim_ports() -> None:
     """Has slime take only ports that can be claimed until this process ends. Each process of a run calls this first.
-
-    slime looks for engines' ports from 15000 on as it starts, and an engine binds its own once its model is loaded. A
-    run that starts meanwhile would be given the same, and slime takes whatever engine answers there for its own.
-    """
+    An engine binds its port once its model is loaded. A run that starts meanwhile would be given the same, and slime
+    takes whatever engine answers there for its own."""
     wrap_once(*locate("is_port_available"), lambda look, port: port not in OF_OTHERS and look(port) and claim(port))

@@ -98,7 +98,7 @@ class Host:
     def start(cls, args: Namespace, restore_plan: Any, actor_cls: type) -> Host:
         """Starts engines, manager and trainers, whose ranks are of `actor_cls`. On return these have loaded their
         checkpoint and know where to begin."""
-        from slime.ray.placement_group import create_rollout_manager, create_training_models
+        from slime.ray.placement_group import create_placement_groups, create_rollout_manager, create_training_models
 
         slime_function("configure_logger")()
         if "restore_plan" in inspect.signature(create_rollout_manager).parameters:
@@ -107,8 +107,6 @@ class Host:
             args = getattr(startup, "args", args)
             manager, groups, per_epoch = startup.manager, startup.placements, startup.num_rollout_per_epoch
         else:
-            from slime.ray.placement_group import create_placement_groups
-
             groups, startup = create_placement_groups(args), None
             slime_function("init_tracking")(args)
             manager, per_epoch = create_rollout_manager(args, groups["rollout"])

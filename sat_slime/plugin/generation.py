@@ -134,14 +134,14 @@ QUEUE = "queue.pt"
 """A torch file of dicts, lists, numbers, texts and tensors, which is read without running anything that it names."""
 
 
-def write_queue(folder: Path, waiting: list[Any], prompts: list[Any], unreported: dict[str, Any]) -> None:
-    """Writes groups of slime's samples, the folder at once or not at all: the groups that wait, and the prompts of the
-    groups in generation. unreported: the lengths of responses `finished` and `dropped`, and the number `aborted`, that
-    no batch has reported yet. Raises TypeError where a sample holds something that cannot be read back, and OSError."""
-    groups = {"waiting": waiting, "prompts": prompts}
-    state = {name: _each(lambda sample: sample.to_dict(), samples) for name, samples in groups.items()}
+def write_queue(folder: Path, state: StreamState[Samples, Samples]) -> None:
+    """Writes a stream's state, the folder at once or not at all. Raises TypeError where a sample holds something that
+    cannot be read back, and OSError."""
+    groups = {"waiting": [group.result for group in state.waiting], "prompts": [*state.unfinished]}
+    values = {name: _each(lambda sample: sample.to_dict(), samples) for name, samples in groups.items()}
+    unreported = {"finished": state.finished, "dropped": state.dropped, "aborted": state.aborted}
     with written_whole(folder) as unfinished:
-        torch.save(state | {"unreported": unreported}, unfinished / QUEUE)
+        torch.save(values | {"unreported": unreported}, unfinished / QUEUE)
         if odd := torch.serialization.get_unsafe_globals_in_checkpoint(unfinished / QUEUE):
             raise TypeError(f"the queue cannot be saved: its samples hold {', '.join(sorted(odd))}")
 
@@ -150,15 +150,15 @@ def _each(convert: Callable[[Any], Any], samples: Any) -> Any:
     return [_each(convert, item) for item in samples] if isinstance(samples, list) else convert(samples)
 
 
-def read_queue(folder: Path, sample_class: Any) -> tuple[list[Any], list[Any], dict[str, Any]]:
+def read_queue(folder: Path, sample_class: Any) -> StreamState[Samples, Samples]:
     """Reads what `write_queue` wrote, for slime's Sample. Raises ValueError where the files are damaged or not of this
     kind, one line that names the folder and the remedy."""
     try:
         if faults := checksum_faults(folder):
             raise ValueError(in_words(faults))
-        state = torch.load(folder / QUEUE, weights_only=True)
-        waiting, prompts = (_each(sample_class.from_dict, state[name]) for name in ("waiting", "prompts"))
-        return waiting, prompts, state["unreported"]
+        values = torch.load(folder / QUEUE, weights_only=True)
+        waiting, prompts = (_each(sample_class.from_dict, values[name]) for name in ("waiting", "prompts"))
+        return StreamState([saved_group(samples) for samples in waiting], prompts, **values["unreported"])
     except Exception as error:  # damage may raise anything
         why = f"{type(error).__name__}: {error}".splitlines()[0]
         raise ValueError(

@@ -1,8 +1,5 @@
-"""The verifier as slime's reward: --custom-rm-path sat_slime.plugin.reward.default, or another mode's name.
-
-slime calls these functions in the event loop of a background thread, where no signal handler can be set; the worker
-processes need none.
-"""
+"""The verifier as slime's reward: --custom-rm-path sat_slime.plugin.reward.default, or another mode's name. slime calls
+it in a background thread's event loop, where no signal handler can be set; the worker processes need none."""
 
 from __future__ import annotations
 
@@ -28,12 +25,12 @@ _END_TOKEN = re.compile(r"(?:<\|[^<>|\s]{1,40}\|>|<｜[^<>｜\s]{1,40}｜>|</s>|
 async def default(args: Namespace, sample: Any, **kwargs: Any) -> Any:
     """Return 1.0 for a right response, else 0.0; a list of them for a list of samples, which slime sends with
     --group-rm."""
-    return await _rewards(sample, "default")
+    return await _rewarded(sample, "default")
 
 
 async def prime_math(args: Namespace, sample: Any, **kwargs: Any) -> Any:
     """Return the same as `default`, with PRIME's verdicts."""
-    return await _rewards(sample, "prime_math")
+    return await _rewarded(sample, "prime_math")
 
 
 def drain_metrics(prefix: str = "rollout/verifier_") -> dict[str, float]:
@@ -51,13 +48,9 @@ def without_end_token(response: str) -> str:
     return response[: end.start()] if end else response
 
 
-async def _rewards(sample: Any, mode: Mode) -> Any:
+async def _rewarded(sample: Any, mode: Mode) -> Any:
     if isinstance(sample, list):
-        return list(await asyncio.gather(*(_reward(response, mode) for response in sample)))
-    return await _reward(sample, mode)
-
-
-async def _reward(sample: Any, mode: Mode) -> float:
+        return list(await asyncio.gather(*(_rewarded(one, mode) for one in sample)))
     if isinstance(sample.label, (type(None), list, dict)):
         raise ValueError(
             f"the label of sample {sample.index} is {sample.label!r}, which is no text and no number to compare with: "

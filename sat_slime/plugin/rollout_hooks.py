@@ -48,10 +48,9 @@ def on_sample(args: Namespace, sample: Any, *, rollout_id: int | None = None, ev
     routed experts, in place. A sample of an evaluation loses its routes, which slime asks for and nothing reads.
 
     A sample with a fault stays in its batch, since slime counts on its size, but trains nothing: slime masks the loss
-    of a `remove_sample`. Its reward still counts in its prompt's baseline.
-
-    A sample that a push cut off is judged when it ends. Where it was cut off is noted. Its tokens keep the routes that
-    they have so far, though the engine forwards them anew, under other weights, when it goes on with the sample.
+    of a `remove_sample`. Its reward still counts in its prompt's baseline. A sample that a push cut off is judged when
+    it ends. Its tokens keep the routes that they have so far, though the engine forwards them anew, under other
+    weights, when it goes on with the sample.
     """
     replays = r3.replays(args)
     if evaluation:

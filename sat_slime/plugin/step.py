@@ -17,16 +17,9 @@ from torch import Tensor
 
 from sat_slime.config.jsonl import append_line, keep_rows, number, read_rows, to_json
 from sat_slime.config.plugin_file import in_words
-from sat_slime.objective import (
-    Method,
-    MetricAccumulator,
-    Result,
-    TokenBatch,
-    broken_tokens,
-    mismatch_metrics,
-    threshold_scores,
-)
+from sat_slime.objective import Method, MetricAccumulator, Result, TokenBatch, mismatch_metrics, threshold_scores
 from sat_slime.objective.metrics import gather, slime_names
+from sat_slime.objective.tokens import broken_tokens
 from sat_slime.plugin import r3, versions
 from sat_slime.plugin.compat import is_newest, locate, wrap_once
 from sat_slime.plugin.settings import plugin_config, plugin_method
@@ -83,7 +76,7 @@ class TrainerState:
         lengths = rollout_data["response_lengths"]
         self.token_lags, self.steps_on_batch = None, 0
         if origins is not None:
-            known = [origin.parts or ((n, origin.oldest),) for origin, n in zip(origins, lengths, strict=True)]
+            known = [origin.parts for origin in origins]
             self.token_lags = [torch.cat([torch.full((n,), self.steps - v) for n, v in parts]) for parts in known]
             if any((lags < 0).any() for lags in self.token_lags):
                 logger.warning("sat_slime: lag is unknown: the batch is of weights newer than step %d", self.steps)
@@ -206,10 +199,9 @@ def step_threshold(args: Namespace, rollout_data: dict[str, Any], actor: Any = N
     quantile, 0-dim: over all micro-batches, all data- and context-parallel ranks. None where each micro-batch takes its
     own, and on all pipeline stages but the last. Called when the model holds the weights in training.
 
-    It needs log pi of every token before the first micro-batch is trained. slime makes that forward pass, to recompute
-    `log_probs` under the current weights, unless use_rollout_logprobs spares it, which is off under scope `step`. With
-    denominator `checkpoint` slime's pass is under the generating weights, and one more is made here. The threshold is
-    exact as far as a forward pass is repeatable.
+    It needs log pi of every token before the first micro-batch is trained. slime makes that forward pass, since
+    use_rollout_logprobs is off under scope `step`. With denominator `checkpoint` slime's pass is under the generating
+    weights, and one more is made here. The threshold is exact as far as a forward pass is repeatable.
 
     Args:
         rollout_data: responses of this data-parallel rank, with the log-probs of its context-parallel rank.

@@ -1,7 +1,6 @@
 """Fully asynchronous rollouts on slime, within a bound on staleness (docs/asynchrony.md).
 
-slime takes these by --rollout-function-path (generate_rollout) and --data-source-path (StreamingDataSource), and calls
-the first for evaluations too. They are made for the order that `sat_slime.plugin.driver` keeps in mode streaming: it
+slime takes these by --rollout-function-path (generate_rollout) and --data-source-path (StreamingDataSource). Our driver
 asks for a rollout when all rollouts before it are trained, and their checkpoint and push, where due, are done.
 """
 
@@ -23,9 +22,9 @@ from sat_slime.config.slime_schema import PluginConfig
 from sat_slime.config.source import ConfigError
 from sat_slime.plugin import versions
 from sat_slime.plugin.compat import slime_function
-from sat_slime.plugin.generation import Generation, Samples, read_queue, saved_group, write_queue
+from sat_slime.plugin.generation import Generation, Samples, read_queue, write_queue
 from sat_slime.plugin.settings import plugin_config, steps_per_rollout
-from sat_slime.rollout.stream import StalenessBound, Stream, StreamState
+from sat_slime.rollout.stream import StalenessBound, Stream
 from sat_slime.runs.saved import queue_folder
 
 logger = logging.getLogger(__name__)
@@ -82,9 +81,7 @@ class StreamingDataSource(RolloutDataSourceWithBuffer):
         as `Stream.freeze` and `write_queue` do."""
         state = run(self.generation.freeze(rollout_id))
         try:
-            waiting = [group.result for group in state.waiting if group.result is not None]
-            unreported = {"finished": state.finished, "dropped": state.dropped, "aborted": state.aborted}
-            write_queue(queue_folder(Path(self.args.save), rollout_id), waiting, state.unfinished, unreported)
+            write_queue(queue_folder(Path(self.args.save), rollout_id), state)
             super().save(rollout_id)
         finally:
             self.stream.thaw()
@@ -98,10 +95,11 @@ class StreamingDataSource(RolloutDataSourceWithBuffer):
         if not folder.exists():
             logger.warning("sat_slime: no %s: prompts that waited or were in generation then are skipped", folder)
             return
-        waiting, prompts, unreported = read_queue(folder, Sample)
-        groups = [saved_group(samples) for samples in waiting]
-        self.stream.restore(StreamState(groups, prompts, **unreported), rollout_id + 1)
-        logger.info("sat_slime: %d prompts wait, %d start again (%s)", len(waiting), len(prompts), folder)
+        state = read_queue(folder, Sample)
+        self.stream.restore(state, rollout_id + 1)
+        logger.info(
+            "sat_slime: %d prompts wait, %d start again (%s)", len(state.waiting), len(state.unfinished), folder
+        )
 
 
 def streaming_errors(args: Namespace, config: PluginConfig) -> list[str]:

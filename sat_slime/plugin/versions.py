@@ -12,15 +12,12 @@ of each token is known too.
 
 from __future__ import annotations
 
-import logging
 from argparse import Namespace
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
-
-logger = logging.getLogger(__name__)
 
 DRIVEN = "sat_slime_driven"
 """slime's argument by which our driver marks a run as its own."""
@@ -38,10 +35,8 @@ CUTS = "sat_slime_cuts"
 class Origin:
     """The weights that a response is of, and what else of it the trainer needs."""
 
-    oldest: int
-    """The oldest version of its tokens, in optimizer steps."""
-    parts: tuple[tuple[int, int], ...] = ()
-    """Tokens and version of each part of the response in order; empty where only the oldest is known."""
+    parts: tuple[tuple[int, int], ...]
+    """Tokens and version, in optimizer steps, of each part of the response in order."""
     rollout_metrics: Mapping[str, float] = field(default_factory=dict)
     """Metrics of the whole rollout; each of its responses has the same."""
 
@@ -70,22 +65,21 @@ def note_interruption(sample: Any) -> None:
 
 
 def parts_of(sample: Any) -> tuple[tuple[int, int], ...]:
-    """Return the tokens and the version of each part of a sample's response, one for each answer of an engine. Empty
-    where the number of answers is not that of the interruptions, as in a conversation of several turns."""
+    """Return the tokens and the version of each part of a sample's response, one for each answer of an engine; where
+    there are not as many as interruptions, as in a conversation of several turns, all tokens and the oldest version.
+    Raises ValueError where a version is not known."""
     answers = steps_of(sample.weight_versions)
     ends = [*(sample.metadata or {}).get(CUTS, []), sample.response_length]
     if 1 < len(ends) == len(answers) + 1 and ends[-1] == ends[-2]:  # it was cut off at its last possible token
         ends.pop()
-    if len(ends) != len(answers):
-        return ()
     parts = [(end - start, version) for start, end, version in zip([0, *ends], ends, answers, strict=False)]
-    return tuple(part for part in parts if part[0])
+    known = tuple(part for part in parts if part[0]) if len(ends) == len(answers) else ()
+    return known or ((sample.response_length, min(answers)),)
 
 
 def oldest(sample: Any) -> int:
-    """Return the version of the oldest weights that generated a token of a sample. Raises ValueError where that is not
-    known."""
-    return min([version for _, version in parts_of(sample)] or steps_of(sample.weight_versions))
+    """Return the version of the oldest weights that generated a token of a sample. Raises ValueError as `parts_of`."""
+    return min(version for _, version in parts_of(sample))
 
 
 def send_origins(samples: Sequence[Any], rollout_metrics: Mapping[str, float]) -> str | None:
@@ -97,7 +91,7 @@ def send_origins(samples: Sequence[Any], rollout_metrics: Mapping[str, float]) -
     if any(CARRIER in (sample.metadata or {}) for sample in samples):
         return f"the samples use metadata[{CARRIER!r}] themselves"
     try:
-        origins = [Origin(oldest(sample), parts_of(sample), rollout_metrics) for sample in samples]
+        origins = [Origin(parts_of(sample), rollout_metrics) for sample in samples]
     except ValueError:
         odd = {str(version) for sample in samples for version in sample.weight_versions or ["none"]}
         return f"not every response came with the version of its weights: {', '.join(sorted(odd)[:4])}"

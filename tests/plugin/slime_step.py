@@ -280,9 +280,9 @@ def facts_of_rank(layout: Layout) -> tuple[dict[str, float], dict[str, float]]:
     distributed_utils.init_gloo_group()
     state, rank = TrainerState(steps=10), mpu.get_data_parallel_rank()
     mine = [[10, 2], [9]][rank]
-    state.begin({"response_lengths": [4] * len(mine), "round_number": [Origin(version) for version in mine]})
+    state.begin({"response_lengths": [4] * len(mine), "round_number": [Origin(((4, version),)) for version in mine]})
     facts = dict(state.batch_metrics)
-    state.begin({"response_lengths": [4]} | ({"round_number": [Origin(0)]} if rank else {}))
+    state.begin({"response_lengths": [4]} | ({"round_number": [Origin(((4, 0),))]} if rank else {}))
     return facts, state.batch_metrics
 
 

@@ -15,7 +15,7 @@ from sat_slime.config.disk import write_checksums
 from sat_slime.plugin import generation as generation_module
 from sat_slime.plugin import versions
 from sat_slime.plugin.generation import Generation, flat, read_queue, saved_group, write_queue
-from sat_slime.rollout.stream import StalenessBound, Stream
+from sat_slime.rollout.stream import StalenessBound, Stream, StreamState
 
 PROMPTS, SAMPLES, LONGEST, ROLLOUTS = 4, 2, 24, 12
 
@@ -254,16 +254,17 @@ def saved(folder):
     first = Sample(0, status=Status.COMPLETED, response_length=3, weight_versions=["8"], tokens=[1, 2, 3])
     first.metadata = {"score": 1.0, "routes": routes, "cuts": (1, 2)}
     waiting, prompts = [[first, [Sample(1), Sample(2)]]], [[Sample(3), Sample(4)]]
-    write_queue(folder, waiting, prompts, UNREPORTED)
+    write_queue(folder, StreamState([*map(saved_group, waiting)], prompts, **UNREPORTED))
     return waiting, prompts
 
 
 def test_a_queue_is_read_as_it_was_written(tmp_path):
     ((before, _),), prompts = saved(tmp_path / "queue_6")
-    ((first, several),), read_prompts, unreported = read_queue(tmp_path / "queue_6", Sample)
+    state = read_queue(tmp_path / "queue_6", Sample)
+    (first, several), unreported = state.waiting[0].result, {name: getattr(state, name) for name in UNREPORTED}
     routes, expected = first.metadata.pop("routes"), before.metadata.pop("routes")
     assert torch.equal(routes, expected) and routes.dtype == torch.uint8
-    assert (first, several, read_prompts, unreported) == (before, [Sample(1), Sample(2)], prompts, UNREPORTED)
+    assert (first, several, state.unfinished, unreported) == (before, [Sample(1), Sample(2)], prompts, UNREPORTED)
 
 
 def test_damage_is_a_line_with_the_remedy_and_runs_no_code(tmp_path):
@@ -287,5 +288,5 @@ def test_damage_is_a_line_with_the_remedy_and_runs_no_code(tmp_path):
 
 def test_what_cannot_be_read_back_is_not_written(tmp_path):
     with pytest.raises(TypeError, match=r"the queue cannot be saved: its samples hold .*Sample"):
-        write_queue(tmp_path / "queue_0", [[Sample(0, metadata={"kind": Status.PENDING})]], [], UNREPORTED)
+        write_queue(tmp_path / "queue_0", StreamState(unfinished=[[Sample(0, metadata={"kind": Status.PENDING})]]))
     assert list(tmp_path.iterdir()) == []

@@ -99,7 +99,7 @@ def test_numbers_of_a_batch():
     data = {
         "response_lengths": [4, 8, 6],
         "raw_reward": [1, 0.0, 0.5],
-        "round_number": [Origin(version) for version in (2, 10, 8)],
+        "round_number": [Origin(((n, version),)) for n, version in ((4, 2), (8, 10), (6, 8))],
     }
     state.begin(data)
     assert state.batch_metrics == {
@@ -116,7 +116,7 @@ def test_numbers_of_a_batch():
 
 
 def test_the_lag_of_each_token_of_an_interrupted_response():
-    state, told = TrainerState(steps=10), {"round_number": [Origin(4, ((3, 4), (1, 7))), Origin(8)]}
+    state, told = TrainerState(steps=10), {"round_number": [Origin(((3, 4), (1, 7))), Origin(((2, 8),))]}
     told["response_lengths"] = [4, 2]
     state.begin({**told})
     assert [lags.tolist() for lags in state.token_lags] == [[6, 6, 6, 3], [2, 2]]

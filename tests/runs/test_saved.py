@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from sat_slime.plugin.generation import write_queue
+from sat_slime.plugin.generation import StreamState, write_queue
 from sat_slime.runs.saved import (
     TRACKER,
     delete_old,
@@ -26,7 +26,7 @@ def save(checkpoints, iteration, tracked=True):
     folder.mkdir()
     for name in ("__0_0.distcp", "common.pt", "metadata.json", ".metadata"):
         (folder / name).write_text("{}")
-    write_queue(queue_folder(checkpoints, iteration - 1), [], [], {"finished": [], "dropped": []})
+    write_queue(queue_folder(checkpoints, iteration - 1), StreamState())
     (checkpoints / "rollout" / f"global_dataset_state_dict_{iteration - 1}.pt").touch()
     if tracked:
         (checkpoints / "latest_checkpointed_iteration.txt").write_text(str(iteration - 1))

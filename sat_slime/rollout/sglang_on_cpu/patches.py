@@ -63,10 +63,8 @@ def allocate_routed_experts_unpinned(base: Any) -> None:
 
 
 def murmur_hash32(seed: torch.Tensor, positions: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
-    """MurmurHash3 of (seed: 64 bits, position, column), as `sglang.srt.layers.utils.hash` computes it in Triton.
-
-    seed (n,), positions (n,), columns (m,) -> (n, m) int64 in [0, 2^32).
-    """
+    """MurmurHash3 of (seed: 64 bits, position, column), as `sglang.srt.layers.utils.hash` computes it in Triton:
+    seed (n,), positions (n,), columns (m,) -> (n, m) int64 in [0, 2^32)."""
     mask = 0xFFFFFFFF
 
     def mix(h: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
@@ -155,11 +153,9 @@ def register_batched_attention() -> None:
 def experts(
     x: torch.Tensor, w13: torch.Tensor, w2: torch.Tensor, expert_weights: torch.Tensor, expert_ids: torch.Tensor
 ) -> torch.Tensor:
-    """Return a layer of SwiGLU experts: what SGLang's `moe_forward_native` computes, to the bit, in half as many calls.
-
+    """Return a layer of SwiGLU experts: what SGLang's `moe_forward_native` computes, to the bit, in half as many calls:
     x (tokens, hidden), w13 (experts, 2 x width, hidden), w2 (experts, hidden, width), expert_weights and expert_ids
-    (tokens, top-k) -> (tokens, hidden)
-    """
+    (tokens, top-k) -> (tokens, hidden)."""
     if not len(x):
         return torch.empty_like(x)
     linear, chosen = torch.nn.functional.linear, expert_ids.view(-1)
