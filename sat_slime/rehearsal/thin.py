@@ -32,8 +32,6 @@ ONLY_CUDA = re.compile(
 """Flags of kernels, memories and links that a CPU has not."""
 OF_GPUS = "what is CUDA's has a stand-in on a CPU (docs/rehearse.md)"
 THIN, FEW, OWN = "thin", "as few as show the same", "its own folder"
-
-
 PROMPTS, SAMPLES = 4, 4
 """Least prompts of a batch, and responses to each."""
 RESPONSE = 24
