@@ -72,7 +72,7 @@ def take_over(args: Namespace) -> None:
 
 
 def parse_arguments() -> tuple[Namespace, Any]:
-    """Return slime's arguments from the command line, and the plan for a restart that its newest versions need."""
+    """Return slime's arguments from the command line, and its newest versions' plan for a restart, else None."""
     from slime.utils.arguments import parse_args
 
     if "return_restore_plan" in inspect.signature(parse_args).parameters:
