@@ -107,15 +107,10 @@ class Engine:
         deadline = time.monotonic() + rollout.startup_timeout_s
         while not self._is_healthy():
             if self.process is not None and self.process.poll() is not None:
-                raise EngineFailed(
-                    f"SGLang's server ended before it was healthy (exit code {self.process.returncode})"
-                    f"{self._last_words()}; log: {self.log_path}"
-                )
+                raise self._failure(f"ended before it was healthy (exit code {self.process.returncode})")
             if time.monotonic() > deadline:
-                raise EngineFailed(
-                    f"SGLang's server is not healthy after {rollout.startup_timeout_s:g} s (rollout.startup_timeout_s):"
-                    f" raise it if the machine is slow{self._last_words()}; log: {self.log_path}"
-                )
+                within = f"{rollout.startup_timeout_s:g} s (rollout.startup_timeout_s)"
+                raise self._failure(f"is not healthy after {within}: raise it if the machine is slow")
             time.sleep(0.1)
 
     def arguments(self, model_path: Path) -> list[str]:
@@ -175,24 +170,22 @@ class Engine:
         """Ends the server and all its processes at once, and with them what is in flight: it holds nothing worth
         saving."""
         if self.process is not None:
-            with suppress(ProcessLookupError):
+            with self.process, suppress(ProcessLookupError):  # which waits for it, and closes its input
                 os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait()
-            if self.process.stdin:
-                self.process.stdin.close()
         self._generating.shutdown(cancel_futures=True)
         if self._scratch is not None:
             self._scratch.remove()
             self._scratch = None
 
-    def _last_words(self) -> str:
-        """Return the last line of the server's log that names an error, or else its last, as the end of a sentence;
-        empty when it wrote none."""
+    def _failure(self, what: str) -> EngineFailed:
+        """Return the error of what the server did, with the last line of its log that names an error, or else its
+        last, where it wrote any."""
         log = self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
         words = [line.strip() for line in log.rpartition("\n--- ")[2].splitlines()[1:] if line.strip()]
         words = words[-LOG_TAIL_LINES:]
         errors = [line for line in words if re.match(r"\S*(Error|Exception)\b", line)]
-        return f"; last in its log: {(errors or words)[-1]}" if words else ""
+        last = f"; last in its log: {(errors or words)[-1]}" if words else ""
+        return EngineFailed(f"SGLang's server {what}{last}; log: {self.log_path}")
 
     def post(self, path: str, payload: dict[str, Any], *, answers: bool = True) -> Any:
         """Return the JSON that the server answers to a POST. Raises EngineFailed."""
@@ -207,9 +200,7 @@ class Engine:
                 what += f" ({self.config.rollout.request_timeout_s:g} s: raise rollout.request_timeout_s if it is slow)"
             with suppress(subprocess.TimeoutExpired):  # its connections break before it has ended
                 what = how_it_ended(self.process.wait(ENDING_S))
-            raise EngineFailed(
-                f"SGLang's server (process {self.process.pid}) {what}{self._last_words()}; log: {self.log_path}"
-            ) from error
+            raise self._failure(f"(process {self.process.pid}) {what}") from error
 
     # ------------------------------------------------------------------------------------------- weights and requests
 
