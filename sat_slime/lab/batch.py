@@ -113,17 +113,15 @@ def training_requests(config: LabConfig, iteration: int) -> tuple[list[Problem],
     """Return the problems and requests of an iteration. They follow from the run's seed and the iteration alone, so
     that a resumed run goes on with the same stream."""
     rng = np.random.default_rng([config.seed, _TRAINING, iteration])
-    problems = config.task.training_problems(config.rollout.prompts_per_iteration, rng)
     rollout = config.rollout
-    return problems, _requests(
-        config, f"train-{iteration}", problems, rollout.samples_per_prompt, rollout.temperature, rng
-    )
+    problems = config.task.training_problems(rollout.prompts_per_iteration, rng)
+    samples, temperature = rollout.samples_per_prompt, rollout.temperature
+    return problems, _requests(config, f"train-{iteration}", problems, samples, temperature, rng)
 
 
-def step_is_diagnosed(config: LabConfig, updates: int) -> bool:
-    """Return whether the optimizer step that follows `updates` of them is diagnosed (`diagnose.every_n_steps`)."""
-    every = config.diagnose.every_n_steps
-    return every > 0 and updates % every == 0
+def is_due(number: int, every: int) -> bool:
+    """Return whether what happens every so many iterations or steps does at this one; 0: never."""
+    return every > 0 and number % every == 0
 
 
 def training_group(config: LabConfig, number: int) -> tuple[list[Problem], list[GenerationRequest]]:

@@ -25,6 +25,7 @@ from sat_slime.lab.batch import (
     RolloutBatch,
     evaluation_requests,
     evaluation_row,
+    is_due,
     sample_rows,
     step_row,
     training_group,
@@ -83,10 +84,6 @@ class Interruption:
 
 
 # ------------------------------------------------------------------------------------------------------ mode batch
-
-
-def _is_due(iteration: int, every: int) -> bool:
-    return every > 0 and iteration % every == 0
 
 
 class Pipeline:
@@ -225,8 +222,8 @@ class Pipeline:
 
             ends = self.iteration == total
             broadcasts = ends or self.iteration % max(lag, 1) == 0
-            evaluates = ends or _is_due(self.iteration, config.eval.every_n_iterations)
-            saves = _is_due(self.iteration, config.checkpoint.every_n_iterations)
+            evaluates = ends or is_due(self.iteration, config.eval.every_n_iterations)
+            saves = is_due(self.iteration, config.checkpoint.every_n_iterations)
             if broadcasts or saves or evaluates:
                 self._settle()
             if broadcasts:
@@ -298,8 +295,7 @@ class Pipeline:
             row = step_row(batch, metrics, self.iteration, self.seconds) | self.metrics
             self.log.step(row | self.canary_metrics)
             self.canary_metrics = {}
-        every = self.config.logging.samples_every_n_iterations
-        if every and self.iteration % every == 0:
+        if is_due(self.iteration, self.config.logging.samples_every_n_iterations):
             self.log.samples(self.iteration, sample_rows(batch))
 
     def _evaluate(self) -> None:
@@ -367,7 +363,7 @@ class Pipeline:
     def _training(self, batch: RolloutBatch) -> Future[list[dict[str, float]]]:
         """Starts to train on the batch."""
         iteration = self.iteration + 1
-        every_step = _is_due(iteration, self.config.dump.every_n_iterations)
+        every_step = is_due(iteration, self.config.dump.every_n_iterations)
         return self.trainer.start("train", batch.graded(), self.folder / "dumps" / f"{iteration}.pt", every_step)
 
     def _settle(self) -> None:

@@ -12,7 +12,6 @@ import json
 import logging
 import os
 import re
-import shutil
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -34,9 +33,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.testing._internal.distributed import fake_pg  # noqa: F401 - registers the groups that do nothing
 
-from sat_slime.config.schema import ModelConfig, TrainConfig
+from sat_slime.config.schema import LabConfig
 from sat_slime.models.families import Weight
-from sat_slime.models.layers import Grid, block
+from sat_slime.models.layers import Grid, block, decoder_layer
 
 # ------------------------------------------------------------------------------------------ Megatron in one process
 
@@ -95,18 +94,17 @@ class PackedLayout(PackedSeqParams):
         )
 
 
-def build_model(
-    model: ModelConfig, train: TrainConfig, vocab_size: int, *, routing_replay: bool = False, balance_coef: float = 0.0
-) -> GPTModel:
+def build_model(config: LabConfig, dtype: str, *, routing_replay: bool = False, balance_coef: float = 0.0) -> GPTModel:
     """Return the model, with Megatron's random weights.
 
     Args:
+        dtype: that of its weights and its arithmetic.
         routing_replay: register the MoE routers with Megatron's RouterReplay (a list global to the process, so only
             one model of a process may ask for it).
         balance_coef: coefficient of the load-balancing loss; for the warm-up, RL has none.
     """
-    dtype, family = getattr(torch, train.dtype), model.resolved_family
-    config = TransformerConfig(
+    model, family = config.model, config.model.resolved_family
+    transformer = TransformerConfig(
         **family.megatron_options(model),
         num_layers=model.layers,
         hidden_size=model.hidden_size,
@@ -116,7 +114,6 @@ def build_model(
         ffn_hidden_size=model.ffn_size,
         moe_router_load_balancing_type="aux_loss" if balance_coef else "none",
         moe_aux_loss_coeff=balance_coef,
-        moe_token_dispatcher_type="allgather",
         moe_enable_routing_replay=routing_replay and model.is_moe,
         normalization="RMSNorm",
         layernorm_epsilon=model.norm_eps,
@@ -126,23 +123,18 @@ def build_model(
         add_bias_linear=False,
         attention_dropout=0.0,
         hidden_dropout=0.0,
-        bias_activation_fusion=False,
-        bias_dropout_fusion=False,
-        masked_softmax_fusion=False,
-        apply_rope_fusion=False,
-        gradient_accumulation_fusion=False,
-        persist_layer_norm=False,
         mrope_section=[model.head_dim // 2, 0, 0],
-        params_dtype=dtype,
-        bf16=dtype == torch.bfloat16,
+        params_dtype=getattr(torch, dtype),
+        bf16=dtype == "bfloat16",
         use_cpu_initialization=True,
     )
     return GPTModel(
-        config=config,
-        transformer_layer_spec=block(family.layer(model.experts or None, slime_names=False), config),
-        vocab_size=vocab_size,
+        config=transformer,
+        transformer_layer_spec=block(
+            decoder_layer(model.experts or None, family.qk_norm, slime_names=False), transformer
+        ),
+        vocab_size=config.task.vocab_size,
         max_sequence_length=model.max_positions,
-        parallel_output=True,
         share_embeddings_and_output_weights=model.tied_embeddings,
         position_embedding_type="mrope",
         rotary_base=model.rope_base,
@@ -183,24 +175,25 @@ _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 
 
 def _weights(
-    megatron: torch.nn.Module, config: ModelConfig, vocab_size: int
+    megatron: torch.nn.Module, config: LabConfig
 ) -> Iterator[tuple[str, torch.nn.Parameter, Weight, list[str]]]:
     """Yields name and parameter of a model with its entry of the family's table and its Hugging Face names."""
-    table = {weight.megatron: weight for weight in config.resolved_family.weights(config, vocab_size)}
+    weights = config.model.resolved_family.weights(config.model, config.task.vocab_size)
+    table = {weight.megatron: weight for weight in weights}
     for name, parameter in megatron.named_parameters():
         numbers = dict(zip(("layer", "expert"), map(int, _NUMBER.findall(name)), strict=False))
         weight = table[_NUMBER.sub("*", name)]
         yield name, parameter, weight, [hf_name.format(**numbers) for hf_name in weight.tensors]
 
 
-def load_hf(megatron: torch.nn.Module, config: ModelConfig, vocab_size: int, folder: Path) -> None:
+def load_hf(megatron: torch.nn.Module, config: LabConfig, folder: Path) -> None:
     """Copies a folder's weights into the model.
 
     Raises:
         ValueError: a weight is missing or has another shape than the model's.
     """
     with safe_open(folder / "model.safetensors", framework="pt") as file, torch.no_grad():
-        for name, parameter, weight, hf_names in _weights(megatron, config, vocab_size):
+        for name, parameter, weight, hf_names in _weights(megatron, config):
             try:
                 value = weight.join([file.get_tensor(hf_name) for hf_name in hf_names])
             except SafetensorError as error:
@@ -213,18 +206,15 @@ def load_hf(megatron: torch.nn.Module, config: ModelConfig, vocab_size: int, fol
             parameter.copy_(value)
 
 
-def save_hf(megatron: torch.nn.Module, config: ModelConfig, vocab_size: int, eos_token_id: int, folder: Path) -> None:
-    """Writes the whole model as a Hugging Face folder that is either there in full or not at all."""
+def save_hf(megatron: torch.nn.Module, config: LabConfig, folder: Path) -> None:
+    """Writes the whole model as a Hugging Face folder."""
     tensors: dict[str, torch.Tensor] = {}
-    for _, parameter, weight, names in _weights(megatron, config, vocab_size):
+    for _, parameter, weight, names in _weights(megatron, config):
         parts = weight.split(parameter.detach())
         tensors |= {name: part.cpu().contiguous() for name, part in zip(names, parts, strict=True)}
     dtype = str(next(megatron.parameters()).dtype).removeprefix("torch.")
-    temporary = folder.with_name(folder.name + ".part")
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
-    hf_config = config.resolved_family.hf_config(config, vocab_size, eos_token_id, dtype)
-    (temporary / "config.json").write_text(json.dumps(hf_config, indent=1))
-    save_file(tensors, temporary / "model.safetensors", metadata={"format": "pt"})
-    shutil.rmtree(folder, ignore_errors=True)
-    os.replace(temporary, folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    model, task = config.model, config.task
+    hf_config = model.resolved_family.hf_config(model, task.vocab_size, task.eos_id, dtype)
+    (folder / "config.json").write_text(json.dumps(hf_config, indent=1))
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})

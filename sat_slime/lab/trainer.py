@@ -25,7 +25,7 @@ from torch.func import functional_call
 from sat_slime.config.method_section import build_method
 from sat_slime.config.schema import LabConfig, LossConfig, TrainConfig
 from sat_slime.lab import model
-from sat_slime.lab.batch import lag_metrics, step_is_diagnosed
+from sat_slime.lab.batch import is_due, lag_metrics
 from sat_slime.lab.dump import DumpedStep, write_dump
 from sat_slime.lab.initial_model import FILES, is_model
 from sat_slime.lab.model import PackedLayout, build_model, forward_logits, load_hf, save_hf
@@ -186,8 +186,7 @@ def policy_loss(
     surrogate = policy_surrogate(method, batch, threshold=threshold)
     dtype, mask = surrogate.values.dtype, batch.mask
     weights = token_weights.to(dtype)
-    policy = -(weights * surrogate.values).sum()
-    total = policy
+    total = policy = -(weights * surrogate.values).sum()
     metrics: dict[str, SupportsFloat] = {"loss/policy": policy.detach()}
     if ref_log_probs is not None:
         kl = (weights * low_variance_kl(batch.log_probs.to(dtype), ref_log_probs).where(mask, 0.0)).sum()
@@ -278,10 +277,10 @@ class Trainer:
         self.method = build_method(config.method)
         self.updates = 0
         """Optimizer updates so far: the version of the current weights."""
-        policy = build_model(config.model, config.train, config.task.vocab_size, routing_replay=True)
+        policy = build_model(config, config.train.dtype, routing_replay=True)
         self.model = DistributedDataParallel(
             policy.config,
-            DistributedDataParallelConfig(grad_reduce_in_fp32=True, use_distributed_optimizer=False),
+            DistributedDataParallelConfig(grad_reduce_in_fp32=True),
             policy,
         )
         self.parameters = list(self.model.module.named_parameters())
@@ -290,7 +289,7 @@ class Trainer:
         """The model that the loss's KL compares with; None where the loss has no KL."""
         if config.loss.kl_coef:
             # It routes freely, as the reference forward of slime does, also under R3.
-            self.reference = build_model(config.model, config.train, config.task.vocab_size).requires_grad_(False)
+            self.reference = build_model(config, config.train.dtype).requires_grad_(False)
         self.generating: dict[int, list[Tensor]] = {}
         """The weights of pi_l, which the engine was given, by version; only those that are still in use."""
 
@@ -299,7 +298,7 @@ class Trainer:
     def load_initial(self, folder: Path) -> None:
         """Starts the policy and the reference model from a Hugging Face folder. Raises ValueError where it does not
         fit the model."""
-        self._load_policy(folder)
+        load_hf(self.model.module, self.config, folder)
         self.optimizer = MasterOptimizer(self.config.train, self.parameters)
         self._load_reference(folder)
 
@@ -307,7 +306,7 @@ class Trainer:
         """Restores what `save` wrote after so many updates, bit for bit; the reference model; and, by version, weights
         that were exported before as those of pi_l."""
         for version, folder in generating.items():
-            self._load_policy(folder)
+            load_hf(self.model.module, self.config, folder)
             self._remember(version)
         self.optimizer.load(saved, updates)
         self.updates = updates
@@ -320,17 +319,13 @@ class Trainer:
     def export_weights(self, folder: Path) -> int:
         """Writes the current weights for the engine and remembers them as those of pi_l; returns their
         version."""
-        task = self.config.task
-        save_hf(self.model.module, self.config.model, task.vocab_size, task.eos_id, folder)
+        save_hf(self.model.module, self.config, folder)
         self._remember(self.updates)
         return self.updates
 
-    def _load_policy(self, folder: Path) -> None:
-        load_hf(self.model.module, self.config.model, self.config.task.vocab_size, folder)
-
     def _load_reference(self, folder: Path) -> None:
         if self.reference is not None:
-            load_hf(self.reference, self.config.model, self.config.task.vocab_size, folder)
+            load_hf(self.reference, self.config, folder)
 
     def _remember(self, version: int) -> None:
         self.generating[version] = self._weights()
@@ -397,31 +392,29 @@ class Trainer:
         generated are named checkpoint_*, the others are of the current weights."""
 
         def as_generated(micro: MicroBatch) -> Columns:
-            engine_dtype = self._log_probs_in_engine_dtype(micro)
-            return {**self._routings(micro, "checkpoint_"), "checkpoint_log_probs_engine_dtype": engine_dtype}
+            return {**self._routings(micro), "log_probs_engine_dtype": self._log_probs_in_engine_dtype(micro)}
 
         before = self._under_generating_weights(micros, as_generated)
-        return _joined([self._routings(micro) for micro in micros]) | before
+        now = _joined([self._routings(micro) for micro in micros])
+        return now | {f"checkpoint_{name}": values for name, values in before.items()}
 
     @torch.no_grad()
-    def _routings(self, micro: MicroBatch, prefix: str = "") -> Columns:
-        """Return log-probs with the trainer's own routing and with the engine's; nothing of a dense model. prefix:
-        stands before each name."""
+    def _routings(self, micro: MicroBatch) -> Columns:
+        """Return log-probs with the trainer's own routing and with the engine's; nothing of a dense model."""
         if micro.routed_experts is None:
             return {}
-        own = self.log_probs(self.model, micro, replay=False)
-        along = self.log_probs(self.model, micro, replay=True)
-        return {f"{prefix}log_probs_own_routing": own, f"{prefix}log_probs_replayed": along}
+        own, along = (self.log_probs(self.model, micro, replay=replay) for replay in (False, True))
+        return {"log_probs_own_routing": own, "log_probs_replayed": along}
 
     @torch.no_grad()
     def _log_probs_in_engine_dtype(self, micro: MicroBatch) -> Tensor:
         """Return (R,) log-probs with the weights and the arithmetic in the engine's data type, along the engine's
         routes."""
-        module, dtype = self.model.module, getattr(torch, self.config.rollout.dtype)
+        dtype = getattr(torch, self.config.rollout.dtype)
         weights = {name: parameter.to(dtype) for name, parameter in self.parameters}
 
         def network(*arguments: Any, **keywords: Any) -> Tensor:
-            return functional_call(module, weights, arguments, keywords)
+            return functional_call(self.model.module, weights, arguments, keywords)
 
         return self.log_probs(network, micro, replay=micro.routed_experts is not None)
 
@@ -481,12 +474,11 @@ class Trainer:
     ) -> tuple[dict[str, float], Columns]:
         """Measures what must be measured before the weights change, takes the step, and returns its metrics; and where
         it is diagnosed or to be dumped the columns of its dump. micros: the responses, packed."""
-        diagnosed = step_is_diagnosed(self.config, self.updates)
-        given = [micro.tokens.proximal_log_probs for micro in micros]
-        proximal = torch.cat([values for values in given if values is not None]) if given[0] is not None else None
-        every = self.config.diagnose.split_every_n_steps
+        diagnosed = is_due(self.updates, self.config.diagnose.every_n_steps)
+        given = [values for micro in micros if (values := micro.tokens.proximal_log_probs) is not None]
+        proximal = torch.cat(given) if given else None
         checkpoint = proximal if self.method.denominator == "checkpoint" else None
-        if checkpoint is None and (diagnosed or (every and self.updates % every == 0)):
+        if checkpoint is None and (diagnosed or is_due(self.updates, self.config.diagnose.split_every_n_steps)):
             checkpoint = self._checkpoint_log_probs(micros)
         columns = self._diagnosis(micros) if diagnosed else {}
         threshold = self._step_threshold(micros)
@@ -519,14 +511,17 @@ class Trainer:
             **mismatch_metrics(log_probs, mu, torch.ones_like(mu, dtype=torch.bool), checkpoint_log_probs=checkpoint),
         }
         if dump or diagnosed:
-            tokens = [micro.tokens for micro in micros]
-            columns |= {"log_probs": log_probs, "rollout_log_probs": mu}
-            columns |= {"advantages": torch.cat([batch.advantages for batch in tokens])}
-            columns |= {"loss_masks": torch.cat([batch.mask for batch in tokens]).int()}
-            columns |= {"lags": self.updates - torch.cat([micro.versions for micro in micros])}
-            columns |= {} if checkpoint is None else {"checkpoint_log_probs": checkpoint}
-            # that of denominator `checkpoint` is pi_l
-            columns |= {} if proximal is None or proximal is checkpoint else {"proximal_log_probs": proximal}
+            columns |= {
+                "log_probs": log_probs,
+                "rollout_log_probs": mu,
+                "advantages": torch.cat([micro.tokens.advantages for micro in micros]),
+                "loss_masks": torch.ones_like(mu, dtype=torch.int32),
+                "lags": self.updates - torch.cat([micro.versions for micro in micros]),
+            }
+            if checkpoint is not None:
+                columns["checkpoint_log_probs"] = checkpoint
+            if proximal is not None and proximal is not checkpoint:  # that of denominator `checkpoint` is pi_l
+                columns["proximal_log_probs"] = proximal
         self.updates += 1
         return {**metrics, "step": self.updates}, columns
 
@@ -534,9 +529,8 @@ class Trainer:
         """Return the threshold of the method's judge over all tokens of the step (SAT's quantile, M2PO's), from a pass
         without gradients before the first backward."""
         judge = self.method.judge
-        alone = len(micros) == 1  # then the loss takes the same over its own
-        if judge is None or not self.method.threshold_is_of_the_step or alone:
-            return None
+        if judge is None or not self.method.threshold_is_of_the_step or len(micros) == 1:
+            return None  # of a single micro-batch the loss takes the same over its own
         batches = [self._token_batch(micro, self._policy_log_probs(micro)) for micro in micros]
         return judge.threshold_of(torch.cat([threshold_scores(self.method, batch) for batch in batches]))
 
@@ -575,9 +569,7 @@ def warm_up(config: LabConfig, folder: Path) -> Iterator[int]:
     torch.manual_seed(config.warmup.seed)
     rng = np.random.default_rng(config.warmup.seed)
     warmup = config.warmup
-    network = build_model(
-        config.model, TrainConfig(), config.task.vocab_size, balance_coef=_BALANCE_COEF if config.model.is_moe else 0.0
-    )
+    network = build_model(config, "float32", balance_coef=_BALANCE_COEF if config.model.is_moe else 0.0)
     optimizer = torch.optim.AdamW(network.parameters(), lr=warmup.lr, betas=(0.9, 0.98), weight_decay=0.0)
     clean_steps = round(warmup.clean_fraction * warmup.steps)
     for step in range(warmup.steps):
@@ -595,7 +587,7 @@ def warm_up(config: LabConfig, folder: Path) -> Iterator[int]:
     # Two runs may warm up the same model at once: the first one to finish stays. Half of a model becomes one file by
     # file, since to delete it could be to delete the whole one that another run has just put there.
     own = folder.with_name(f"{folder.name}.{os.getpid()}")
-    save_hf(network, config.model, config.task.vocab_size, config.task.eos_id, own)
+    save_hf(network, config, own)
     if not is_model(folder):
         folder.mkdir(exist_ok=True)
         for name in FILES:

@@ -101,11 +101,7 @@ class ModelFamily:
     def layer_weights(self, sizes: ModelSizes) -> Iterator[Weight]:
         """Yield every weight of a layer, once for all layers."""
         layer, megatron = "model.layers.{layer}", "decoder.layers.*"
-        hidden, query, key = (
-            sizes.hidden_size,
-            sizes.attention_heads * sizes.head_dim,
-            sizes.kv_heads * sizes.head_dim,
-        )
+        hidden, query, key = sizes.hidden_size, sizes.attention_heads * sizes.head_dim, sizes.kv_heads * sizes.head_dim
         yield Weight(f"{megatron}.input_layernorm.weight", {f"{layer}.input_layernorm.weight": (hidden,)})
         yield Weight(f"{megatron}.pre_mlp_layernorm.weight", {f"{layer}.post_attention_layernorm.weight": (hidden,)})
 
@@ -171,36 +167,22 @@ class ModelFamily:
     def megatron_options(self, sizes: ModelSizes) -> dict[str, Any]:
         """Return the keywords of Megatron's TransformerConfig that are the family's; sizes of dense layers, norms,
         rotary base and parallelism are the trainer's to give."""
-        options = {"qk_layernorm": self.qk_norm, "add_qkv_bias": self.qkv_bias}
-        if not self.has_experts:
-            return options
-        return {
-            **options,
-            "num_moe_experts": sizes.experts,
-            "moe_ffn_hidden_size": sizes.expert_ffn_size,
-            "moe_router_topk": sizes.experts_per_token,
-            "moe_router_score_function": "softmax",
-            "moe_router_pre_softmax": _weighs_all_experts(sizes),
-        }
-
-    def layer(self, experts: int | None, *, slime_names: bool) -> Any:
-        """Return Megatron's decoder layer (a ModuleSpec) without Transformer Engine.
-
-        Args:
-            experts: experts of the layer; None: it is dense.
-            slime_names: give parameters the names that they have with Transformer Engine, which slime's mapping of
-                weights knows; else those of `weights`.
-        """
-        from sat_slime.models import layers  # it needs Megatron
-
-        return layers.decoder_layer(experts, self.qk_norm, slime_names)
+        options: dict[str, Any] = {"qk_layernorm": self.qk_norm, "add_qkv_bias": self.qkv_bias}
+        if self.has_experts:
+            options |= {
+                "num_moe_experts": sizes.experts,
+                "moe_ffn_hidden_size": sizes.expert_ffn_size,
+                "moe_router_topk": sizes.experts_per_token,
+                "moe_router_pre_softmax": _weighs_all_experts(sizes),
+            }
+        return options
 
     def __call__(self, args: Any, config: Any, vp_stage: int | None) -> Any:
         """Return the layers of a pipeline stage, as Megatron's flag `--spec MODULE QWEN3` asks slime's trainer for
         them."""
-        from sat_slime.models import layers
+        from sat_slime.models import layers  # it needs Megatron
 
-        return layers.block(self.layer(args.num_experts, slime_names=True), config, vp_stage)
+        return layers.block(layers.decoder_layer(args.num_experts, self.qk_norm, slime_names=True), config, vp_stage)
 
 
 def gated(megatron: str, hf: str, hidden: int, width: int, experts: int = 0) -> Iterator[Weight]:

@@ -1,7 +1,7 @@
 """Megatron's layers without Transformer Engine: norms, attention and the experts' matrix products are torch's.
 
 GPTModel, TransformerLayer, SelfAttention, MLP, MoELayer, TopKRouter, its dispatcher and TEGroupedMLP, which holds the
-experts of a run on slime, are Megatron's. A family without a layer of its own takes `decoder_layer`.
+experts of a run on slime, are Megatron's.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ def decoder_layer(experts: int | None, qk_norm: bool, slime_names: bool) -> Modu
         experts: experts of the layer; None: its feed-forward layer is dense.
         qk_norm: whether query and key are normalized by head.
         slime_names: give parameters the names that they have with Transformer Engine, which slime's mapping of weights
-            knows: norms are part of the product after them, and the experts of a rank one module.
+            knows, else those of `ModelFamily.weights`: norms are then part of the product after them, and the experts
+            of a rank one module.
     """
     layer = get_gpt_layer_local_spec(num_experts=experts, qk_layernorm=qk_norm, normalization="RMSNorm")
     attention = layer.submodules.self_attention.submodules
