@@ -63,7 +63,6 @@ class GMPO(Surrogate):
     """Below, |d| counts no more than this where the advantage is negative: it is in the logarithm."""
     eps_high: Positive = 0.4
     """Above, d counts no more than this where the advantage is positive."""
-
     name = "gmpo"
 
     def values(self, t: Tokens) -> Tensor:
@@ -81,7 +80,6 @@ class CPGD(Surrogate):
 
     eps: Annotated[float, Gt(0), Lt(1)] = 0.2
     """Radius of PPO's interval for the ratio."""
-
     name = "cpgd"
 
     def values(self, t: Tokens) -> Tensor:
@@ -98,7 +96,6 @@ class LagPower(Radii):
 
     power: NonNegative = 0.5
     """Exponent of the lag. 0 is the fixed interval."""
-
     name, place, needs = "lag-power", "suffix", ("lags",)
 
     def radii(self, low: float, high: float, t: Tokens) -> tuple[Tensor, Tensor]:
@@ -127,7 +124,6 @@ class BAPO(Radii, Judge):
     """How far an end is raised at a time: its public code's."""
     scope: Scope = "step"
     """Tokens over which the share is taken: the whole optimizer step on all ranks, or one micro-batch."""
-
     name, place = "bapo", "suffix"
 
     def __post_init__(self) -> None:

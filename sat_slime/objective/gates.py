@@ -37,7 +37,6 @@ class DPPO(Gate):
     """Divergence tv: largest |pi - mu| on the sampled token (a probability) at which an outward update is kept."""
     delta_kl: Positive = 0.05
     """Divergence kl: largest KL, in nats. The paper has none; this one is that of public DPPO code."""
-
     name = "dppo"
 
     @property
@@ -64,7 +63,6 @@ class IcePop(InRange, Gate):
     """Largest k that is kept. The paper has no bounds; these are the usual ones of public code."""
     form: Literal["mask", "weight"] = "mask"
     """mask: k in range counts once; weight: it is multiplied by k, which needs a denominator other than mu."""
-
     name = "icepop"
 
     @property
@@ -83,7 +81,6 @@ class KPop(Gate):
     phi: Positive = 0.1
     """Largest Bernoulli KL between pi_proximal and mu on the sampled token, either way, in nats. The paper has none;
     0.1 and 2.0 are found in public examples."""
-
     name = "kpop"
 
     def factor(self, t: Tokens) -> Tensor:
@@ -100,7 +97,6 @@ class SeqClip(InRange, Gate):
     """Smallest ratio at which a response is kept."""
     high: Positive = 1.25
     """Largest ratio at which a response is kept. The paper has no bounds."""
-
     name, ratio = "seqclip", "sequence"
 
     def factor(self, t: Tokens) -> Tensor:
@@ -119,7 +115,6 @@ class M2PO(Gate, Judge):
     """Tokens that are sorted together: the whole optimizer step on all ranks (the paper), or one micro-batch."""
     power: NonNegative = 0.0
     """Exponent of the lag by which the threshold grows, so that each token is judged by its own. 0: the paper's."""
-
     name, has_interval, only_over = "m2po", False, ("rollout",)
 
     @property
@@ -157,7 +152,6 @@ class MISGeo(InRange, Gate):
     """Least ratio at which a response is kept."""
     high: Positive = 1.01
     """Largest ratio at which a response is kept. SkyRL's; verl's presets have 0.999 and 1.001."""
-
     name, place = "mis-geo", "suffix"
 
     def factor(self, t: Tokens) -> Tensor:
@@ -172,7 +166,6 @@ class OPSM(Gate):
     delta: Positive = 1e-4
     """Largest mean of log mu - log pi over the response at which it is kept, in nats. slime's, and small:
     Trinity-RFT finds 0.05 to 0.2 reasonable, TRL's documentation has 0.5. The paper has no number."""
-
     name, place = "opsm", "suffix"
 
     def factor(self, t: Tokens) -> Tensor:
@@ -187,7 +180,6 @@ class TRMMax(Gate):
     delta: Positive = 2.5
     """Largest (log k)^2 / 2 of a token at which its response is kept. An example of verl's: ratios within 0.107 and
     9.4."""
-
     name, place = "trm-max", "suffix"
 
     def factor(self, t: Tokens) -> Tensor:
@@ -202,7 +194,6 @@ class TRMMean(Gate):
     delta: Positive = 0.01
     """Largest mean of e^x - 1 - x at which a response is kept, in nats; x is held inside plus and minus 20. That of
     verl's presets."""
-
     name, place = "trm-mean", "suffix"
 
     def factor(self, t: Tokens) -> Tensor:
@@ -223,7 +214,6 @@ class Veto(InRange, Gate):
     form: Literal["response", "suffix"] = "response"
     """What is dropped: the whole response, or of one with A < 0 what stands behind the token, without context
     parallelism."""
-
     name, place = "veto", "suffix"
 
     def factor(self, t: Tokens) -> Tensor:
@@ -241,7 +231,6 @@ class ESTR(Gate):
     """Largest d^2 over the entropy at which a token is kept. Ours, as is floor: the paper's appendix was not read."""
     floor: Positive = 0.1
     """Added to the entropy, in nats, so that tokens without a choice are not all dropped."""
-
     name, place, needs = "estr", "suffix", ("entropies",)
 
     def factor(self, t: Tokens) -> Tensor:
@@ -257,7 +246,6 @@ class TIS(Weight):
 
     cap: Positive = 2.0
     """Upper bound C of the weight."""
-
     name, place = "tis", "suffix"
 
     def factor(self, t: Tokens) -> Tensor:
@@ -275,7 +263,6 @@ class SeqTIS(Weight):
     """Upper bound of the weight. verl's; SkyRL has 5, TRL 3."""
     form: Literal["clamp", "mask"] = "clamp"
     """Above the cap: clamp: the weight is the cap; mask: it is 0, as by default in TRL."""
-
     name, place = "seq-tis", "suffix"
 
     def factor(self, t: Tokens) -> Tensor:
@@ -292,7 +279,6 @@ class SeqMaskTIS(InRange, Weight):
     """Least geometric mean ratio at which a response is kept."""
     high: Positive = 1.01
     """Largest geometric mean ratio at which a response is kept; NeMo-RL's are 0.999 and 1.002."""
-
     name, place = "seq-mask-tis", "suffix"
 
     def factor(self, t: Tokens) -> Tensor:
@@ -308,7 +294,6 @@ class Decoupled(Weight):
     """Largest pi_proximal / mu. It was AReaL's default, which now filters nothing unless told."""
     form: Literal["mask", "clamp"] = "mask"
     """Above the cap: mask: the weight is 0; clamp: it is the cap."""
-
     name, place = "decoupled", "suffix"
 
     def factor(self, t: Tokens) -> Tensor:

@@ -7,7 +7,6 @@ about one is in runs/health.py.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 import re
@@ -56,7 +55,7 @@ def _any_word(pattern: str) -> str:
 
 
 # fmt: off
-_RUN = (
+_BATCH = (
     Metric("step", "count", "Optimizer updates made, from 1.", "step"),
     Metric("iteration", "count", "Rollout batches trained.", "step", runtime="lab"),
     Metric("rollout_id", "count", "Number of the batch, from 0.", "step", runtime="lab"),
@@ -66,8 +65,6 @@ _RUN = (
     Metric("response/length_mean", "tokens", "Mean length of the responses.", "step", slime=("rollout/response_len/mean", "rollout/response_lengths")),
     Metric("response/length_max", "tokens", "Length of the longest response.", "step", runtime="lab"),
     Metric("response/truncated", "share", "Responses cut at the longest length.", "step", runtime="lab"),
-)
-_MISMATCH = (
     Metric("mismatch/d_pi", "nats", "Mean of abs(log π − log μ) over tokens.", "step", slime=("train/train_rollout_logprob_abs_diff",)),
     Metric("mismatch/{q50,q90}", "nats", "Quantiles of the same.", "step"),
     Metric("mismatch/q99", "nats", "Its 99 % quantile.", "step"),
@@ -77,8 +74,6 @@ _MISMATCH = (
     Metric("mismatch/policy", "nats", "The policy part of d_pi, by the trainer's log-probs under the generating weights, where measured.", "step"),
     Metric("mismatch/implementation", "nats", "Its implementation part: engine and trainer at the same weights.", "step"),
     Metric("mismatch/policy_of_{mean,q90,q99}", "share", "The policy part of mean abs(d), and of abs(d) beyond its 90 % and 99 % quantile, in the direction of d; the rest is the implementation part's.", "step"),
-)
-_LAG = (
     Metric("lag/mean", "updates", "Optimizer updates between the generating weights and the trained ones, mean over tokens."),
     Metric("lag/min", "updates", "The smallest lag of a token.", "min"),
     Metric("lag/max", "updates", "The largest lag of a token.", "max"),
@@ -159,7 +154,7 @@ def metrics_of(kind: type[Stabilizer]) -> tuple[Metric, ...]:
 def run_metrics() -> tuple[Metric, ...]:
     """The columns of metrics.jsonl, in the order in which tables and panels show them."""
     by_stabilizers = [metric for kind in known() for metric in metrics_of(kind)]
-    return (*_RUN, *_MISMATCH, *_LAG, *by_stabilizers, *_STEP)
+    return (*_BATCH, *by_stabilizers, *_STEP)
 
 
 def metric_named(name: str) -> Metric | None:
@@ -206,17 +201,11 @@ class MetricAccumulator:
         for metrics, _ in rows:
             if odd := set(names) ^ set(metrics):
                 raise ValueError(f"metrics differ between micro-batches: {', '.join(sorted(odd))} not in all of them")
-        table = _by_name(known())
+        table = {name: metric.reduction for metric in run_metrics() for name in metric.names}
         return {
             name: _reduced(table.get(name, "mean"), [(metrics[name], weight) for metrics, weight in rows])
             for name in names
         }
-
-
-@functools.cache
-def _by_name(kinds: tuple[type[Stabilizer], ...]) -> dict[str, Reduction]:
-    """The reduction of every metric, while these stabilizers are known."""
-    return {name: metric.reduction for metric in run_metrics() for name in metric.names}
 
 
 def _on_the_host(metrics: Mapping[str, SupportsFloat]) -> dict[str, float]:

@@ -32,7 +32,6 @@ class SAT(Judge):
     """Tokens over which the quantile is taken: one micro-batch (the paper) or the whole optimizer step on all ranks.
     Unset: the step where the ratio is the sequence's, since a micro-batch of long responses has too few of them; else
     the micro-batch."""
-
     name, place, idle_at_one = "sat", "prefix", True
 
     def scores(self, t: Tokens) -> Tensor:

@@ -25,7 +25,6 @@ class CISPO(Score):
     eps_high: Positive = 4.0
     """The weight is at most 1 + eps_high. 5 in all is SkyRL's, after ScaleRL, and what AReaL advises. TRL calls the cap
     itself epsilon_high."""
-
     name = "cispo"
 
     def weight(self, t: Tokens) -> Tensor:
@@ -41,7 +40,6 @@ class RolloutIS(Score):
     """Ratios at or below 1 - eps_low are dropped."""
     eps_high: Positive = 0.2
     """Ratios at or above 1 + eps_high are dropped. Both are SkyRL's."""
-
     name, only_over = "rollout-is", ("rollout",)
 
     def weight(self, t: Tokens) -> Tensor:
@@ -55,7 +53,6 @@ class TOPR(Score):
 
     cap: Positive = 1.0
     """Largest weight of a token of a bad response."""
-
     name, only_over = "topr", ("rollout",)
 
     def weight(self, t: Tokens) -> Tensor:
@@ -73,7 +70,6 @@ class ASPO(Score):
     """With a positive advantage ratios above 1 + eps_high are dropped."""
     cap: Positive = 3.0
     """Largest weight. The gradient stays there, which the dual clip takes away."""
-
     name = "aspo"
 
     def weight(self, t: Tokens) -> Tensor:
@@ -89,7 +85,6 @@ class GIPO(Score):
 
     sigma: Positive = 1.0
     """Width of the Gaussian in log r. 1 is that of public code, whose authors also ran 0.1 to 2."""
-
     name = "gipo"
 
     def weight(self, t: Tokens) -> Tensor:
@@ -104,7 +99,6 @@ class Flash(Score):
     delta: Positive = 5e-3
     """Largest mean of KL(Bernoulli(mu) || Bernoulli(pi)) over the response at which it is kept, in nats. That of its
     R1-distill recipe, OpenRLHF and molt; the function's own default is 3e-3."""
-
     name, only_over = "flash", ("rollout",)
 
     def weight(self, t: Tokens) -> Tensor:
@@ -126,7 +120,6 @@ class VESPO(Score):
     """Exponent where the response's mean advantage is negative."""
     lambda_neg: Positive = 2.0
     """Rate of the decay there."""
-
     name, only_over = "vespo", ("rollout",)
 
     def weight(self, t: Tokens) -> Tensor:
@@ -145,7 +138,6 @@ class SPO(Surrogate):
 
     eps: Positive = 0.2
     """Distance from 1 at which the penalized surrogate has its optimum; PPO's radius."""
-
     name, idle_at_one = "spo", True
 
     def values(self, t: Tokens) -> Tensor:
@@ -158,7 +150,6 @@ class DRPO(Surrogate):
 
     delta: Positive = 12.5
     """Divisor of the penalty; the larger, the weaker. The paper has none; this one is of DRPO's public code."""
-
     name, idle_at_one = "drpo", True
 
     def values(self, t: Tokens) -> Tensor:
@@ -173,7 +164,6 @@ class SAPO(Surrogate):
     """Steepness of the sigmoid where the advantage is positive."""
     tau_neg: Positive = 1.05
     """Steepness of the sigmoid elsewhere. Both are the paper's."""
-
     name = "sapo"
 
     def values(self, t: Tokens) -> Tensor:
@@ -190,7 +180,6 @@ class IPO(Surrogate):
     """Largest |pi - mu| of the sampled token at which its r A counts, whichever way the update leads."""
     kl_tau: NonNegative = 1e-3
     """Weight of the penalty d^2, which is on dropped tokens too."""
-
     name, only_over = "ipo", ("rollout",)
 
     def values(self, t: Tokens) -> Tensor:
@@ -205,7 +194,6 @@ class DRO(Surrogate):
 
     beta: Positive = 0.1
     """Weight of the penalty. verl has no default; this one is ROLL's."""
-
     name, idle_at_one = "dro", True
 
     def values(self, t: Tokens) -> Tensor:

@@ -9,6 +9,7 @@ import torch
 
 from .method import Method
 from .sat import RadiusAt
+from .stabilizer import Gate
 from .tokens import TokenBatch, Tokens
 
 if TYPE_CHECKING:
@@ -107,13 +108,10 @@ def radii(method: Method, t: Tokens) -> tuple[Any, Any]:
 def _gates_and_weights(method: Method, t: Tokens) -> Tensor | None:
     """The (n,) product of the method's gates and weights; None where it has neither."""
     product = None
-    for gate in method.gates:
-        factor = gate.factor(t).to(t.dtype)
-        t.measured[f"{gate.prefix()}/masked"] = factor == 0
-        product = factor if product is None else product * factor
-    for weight in method.weights:
-        factor = weight.factor(t).to(t.dtype)
-        t.measured[f"{weight.prefix()}/weight"] = factor
+    for part in (*method.gates, *method.weights):
+        factor = part.factor(t).to(t.dtype)
+        what, measured = ("masked", factor == 0) if isinstance(part, Gate) else ("weight", factor)
+        t.measured[f"{part.prefix()}/{what}"] = measured
         product = factor if product is None else product * factor
     return product
 

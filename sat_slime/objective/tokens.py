@@ -50,9 +50,7 @@ class TokenBatch:
         if self.log_probs.dim() != 1:
             raise ValueError(f"log_probs has shape {tuple(self.log_probs.shape)}: pass the N tokens in a row, (N,)")
         n = len(self.log_probs)
-        for name, column in vars(self).items():
-            if name == "lengths" or column is None:
-                continue
+        for name, column in {**self.columns(), "mask": self.mask}.items():
             if column.shape != (n,):
                 raise ValueError(f"{name} has shape {tuple(column.shape)} where log_probs has {(n,)}: pass (N,)")
             if name == "mask" and column.dtype != torch.bool:
@@ -131,9 +129,7 @@ class Tokens:
         *,
         without: Need | None = None,
     ) -> None:
-        """group: context-parallel ranks that hold parts of the same responses, in the same order. d: (N,) log-ratio
-        with its gradient, where the caller has taken it in an order of sums of its own. without: what the method needs
-        and the caller does not read.
+        """group, d: as in policy_surrogate. without: what the method needs and the caller does not read.
 
         Raises:
             ValueError: the batch lacks what the method reads.
