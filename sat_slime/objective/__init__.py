@@ -16,19 +16,13 @@ if TYPE_CHECKING:
     from .surrogate import Result, log_ratio, policy_surrogate, threshold_scores
     from .tokens import TokenBatch, Tokens, broken_tokens
 
-_OF_TORCH = {
-    "mismatch": ("mismatch_metrics", "mismatch_parts"),
-    "quantile": ("tail_quantile",),
-    "surrogate": ("Result", "log_ratio", "policy_surrogate", "threshold_scores"),
-    "tokens": ("TokenBatch", "Tokens", "broken_tokens"),
-}
-"""Names by the modules that import torch: reading a run's settings waits for none of them."""
-
 
 def __getattr__(name: str) -> Any:
-    for module, names in _OF_TORCH.items():
+    """A name of the modules that import torch, for which reading a run's settings does not wait."""
+    for module in ("mismatch", "quantile", "surrogate", "tokens") if name in __all__ else ():
+        names = vars(importlib.import_module(f".{module}", __name__))
         if name in names:
-            return getattr(importlib.import_module(f".{module}", __name__), name)
+            return names[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -48,9 +48,6 @@ class TopP(Stabilizer):
     name, place, key = "topp", "suffix", "top_p_replay"
 
 
-# ----------------------------------------------------------------------------------------------------- the table
-
-
 STABILIZERS: dict[str, type[Stabilizer]] = {
     kind.name: kind
     for kind in (

@@ -44,10 +44,6 @@ class SAT(Judge):
 
         return tail_quantile(scores, self.alpha, group)
 
-    def contraction(self, t: Tokens) -> tuple[Tensor, Tensor]:
-        """c_low and c_high of each token at q (Eqs. gate, kernel)."""
-        return contraction_factors(t.d.detach(), t.threshold, self.exponent)
-
     def measure(self, t: Tokens, c_low: Tensor, c_high: Tensor, own_scope: bool) -> None:
         """Write sat/* into t.measured. own_scope: the threshold is of these tokens alone.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .method import Method
-from .sat import RadiusAt
+from .sat import RadiusAt, contraction_factors
 from .stabilizer import Gate
 from .tokens import TokenBatch, Tokens
 
@@ -70,7 +70,7 @@ def policy_surrogate(
     else:
         low, high = eps_low, eps_high = radii(method, t)
         if method.sat:
-            c_low, c_high = method.sat.contraction(t)
+            c_low, c_high = contraction_factors(t.d.detach(), t.threshold, method.sat.exponent)
             eps_low, eps_high = low * c_low, high * c_high
         S = torch.minimum(rA := r * A, r.clamp(1 - eps_low, 1 + eps_high) * A)
         clipped = S.detach() < rA.detach()
