@@ -114,9 +114,6 @@ def prune(checkpoints: Path, keep: int) -> None:
         shutil.rmtree(part, ignore_errors=True)
 
 
-# ------------------------------------------------------------------------------------------------------- verification
-
-
 def verified(path: Path) -> Checkpoint:
     """Return the checkpoint, once every file of it was held against its checksum.
 

@@ -50,9 +50,6 @@ ONE_ACT_S = 1.0
 ACKNOWLEDGED = "stopping after this iteration and a checkpoint; a second Ctrl-C stops at once, without one"
 
 
-# -------------------------------------------------------------------------------------------------------- interruption
-
-
 @dataclass
 class Interruption:
     """What Ctrl-C, SIGTERM and SIGHUP have asked for.
@@ -81,9 +78,6 @@ class Interruption:
         self.asked = True
         # From a thread: what this handler has interrupted may hold the log's lock.
         _thread.start_new_thread(self.acknowledge, (ACKNOWLEDGED,))
-
-
-# ------------------------------------------------------------------------------------------------------ mode batch
 
 
 class Pipeline:
@@ -259,9 +253,7 @@ class Pipeline:
         self.engine.update_weights(folder, version)
         if self.config.pipeline.canary != "none":
             self._check_engine(version)
-        if version not in self.versions:
-            self.versions.append(version)
-        self.versions = self.versions[-self.config.pipeline.weights_in_use :]
+        self.versions = [*self.versions, version][-self.config.pipeline.weights_in_use :]
         in_use = {self._weights_folder(version).name for version in self.versions}
         for path in self.weights.iterdir():
             if path.name not in in_use:
@@ -394,9 +386,6 @@ class Pipeline:
             self.engine.update_weights(self._weights_folder(state.ahead), state.ahead)
             self._launch(self.iteration)
             self._settle()
-
-
-# -------------------------------------------------------------------------------------------------- mode streaming
 
 
 def wait_any(waiting: list[Future[Any]], timeout_s: float | None = None) -> list[Future[Any]]:

@@ -28,7 +28,7 @@ from megatron.core.tensor_parallel.random import initialize_rng_tracker
 from megatron.core.transformer import TransformerConfig
 from megatron.core.transformer.moe import moe_utils
 from megatron.core.transformer.moe.router_replay import RouterReplay, RouterReplayAction
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 from torch.testing._internal.distributed import fake_pg  # noqa: F401 - registers the groups that do nothing
@@ -64,9 +64,6 @@ def initialize() -> None:
         moe_utils.te_general_gemm = None
     # Megatron's own tracker for inference: dropout is off, so no CUDA generator states are needed
     initialize_rng_tracker(inference_rng_tracker=True, force_reset=True)
-
-
-# ---------------------------------------------------------------------------------------------------------- the model
 
 
 @dataclass
@@ -146,19 +143,11 @@ def forward_logits(model: Callable[..., Tensor], token_ids: Tensor, layout: Pack
     return model(token_ids[None], layout.position_ids, None, packed_seq_params=layout)[0]
 
 
-# ------------------------------------------------------------------------------------------------- routing replay (R3)
-
-
 @contextmanager
-def replay(routed_experts: Tensor | None) -> Iterator[None]:
+def replay(routed_experts: Tensor) -> Iterator[None]:
     """Forward passes inside use these (N, layers, top-k) int64 experts (Eq. r3), by Megatron's own RouterReplay: it
     gathers the current scores at them, so that the softmax is over their current logits and gradients reach the router.
-
-    Raises:
-        ValueError: there are none, as from a dense model.
     """
-    if routed_experts is None:
-        raise ValueError("no routed experts to replay: R3 needs a MoE model and an engine that reports its routes")
     RouterReplay.set_replay_data(list(routed_experts.unbind(1)))
     RouterReplay.set_global_router_replay_action(RouterReplayAction.REPLAY_FORWARD)
     try:
@@ -174,42 +163,27 @@ def replay(routed_experts: Tensor | None) -> Iterator[None]:
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 
 
-def _weights(
-    megatron: torch.nn.Module, config: LabConfig
-) -> Iterator[tuple[str, torch.nn.Parameter, Weight, list[str]]]:
-    """Yields name and parameter of a model with its entry of the family's table and its Hugging Face names."""
+def _weights(megatron: torch.nn.Module, config: LabConfig) -> Iterator[tuple[torch.nn.Parameter, Weight, list[str]]]:
+    """Yields each parameter of a model with its entry of the family's table and its Hugging Face names."""
     weights = config.model.resolved_family.weights(config.model, config.task.vocab_size)
     table = {weight.megatron: weight for weight in weights}
     for name, parameter in megatron.named_parameters():
         numbers = dict(zip(("layer", "expert"), map(int, _NUMBER.findall(name)), strict=False))
         weight = table[_NUMBER.sub("*", name)]
-        yield name, parameter, weight, [hf_name.format(**numbers) for hf_name in weight.tensors]
+        yield parameter, weight, [hf_name.format(**numbers) for hf_name in weight.tensors]
 
 
 def load_hf(megatron: torch.nn.Module, config: LabConfig, folder: Path) -> None:
-    """Copies a folder's weights into the model.
-
-    Raises:
-        ValueError: a weight is missing or has another shape than the model's.
-    """
+    """Copies the weights of a folder of this model into it."""
     with safe_open(folder / "model.safetensors", framework="pt") as file, torch.no_grad():
-        for name, parameter, weight, hf_names in _weights(megatron, config):
-            try:
-                value = weight.join([file.get_tensor(hf_name) for hf_name in hf_names])
-            except SafetensorError as error:
-                raise ValueError(f"{folder}: no weights for {name}: {error}") from error
-            if value.shape != parameter.shape:
-                raise ValueError(
-                    f"{folder}: {name} has shape {tuple(value.shape)}, the model wants {tuple(parameter.shape)}; "
-                    "the folder was made with another `model` section"
-                )
-            parameter.copy_(value)
+        for parameter, weight, hf_names in _weights(megatron, config):
+            parameter.copy_(weight.join([file.get_tensor(hf_name) for hf_name in hf_names]))
 
 
 def save_hf(megatron: torch.nn.Module, config: LabConfig, folder: Path) -> None:
     """Writes the whole model as a Hugging Face folder."""
     tensors: dict[str, torch.Tensor] = {}
-    for _, parameter, weight, names in _weights(megatron, config):
+    for parameter, weight, names in _weights(megatron, config):
         parts = weight.split(parameter.detach())
         tensors |= {name: part.cpu().contiguous() for name, part in zip(names, parts, strict=True)}
     dtype = str(next(megatron.parameters()).dtype).removeprefix("torch.")

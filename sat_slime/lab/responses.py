@@ -96,7 +96,13 @@ def _validated(request: GenerationRequest, wire_id: str, raw: Any, expected: Exp
     routes = _routed_experts(meta, rows, expected) if expected.experts else None
     values, named = zip(*((entry[0], entry[1]) for entry in meta["output_token_logprobs"]), strict=True)
     log_probs = check_numbers(tokens, values, routes, rows, expected)
-    _check_end(reason, tokens, request)
+    # At the length limit SGLang says `length`, stop token or not.
+    if any(token in request.stop_token_ids for token in tokens[:-1]):
+        raise RejectedResponse("stop_token", "a stop token inside the response")
+    if reason == "stop" and tokens[-1] not in request.stop_token_ids:
+        raise RejectedResponse("stop_token", f"it stopped at token {tokens[-1]}, which is no stop token")
+    if reason == "length" and len(tokens) != request.max_new_tokens:
+        raise RejectedResponse("token_count", f"length limit at {len(tokens)} of {request.max_new_tokens} tokens")
     if list(named) != tokens:
         raise RejectedResponse("token_mismatch", "the log-probs are of other tokens than output_ids")
     return Response(
@@ -108,16 +114,6 @@ def _validated(request: GenerationRequest, wire_id: str, raw: Any, expected: Exp
         finish_reason=reason,
         versions=np.full(len(tokens), int(version), np.int64),
     )
-
-
-def _check_end(reason: str, tokens: list[int], request: GenerationRequest) -> None:
-    """Reject a stop token that is not the last token. At the length limit SGLang says `length`, stop token or not."""
-    if any(token in request.stop_token_ids for token in tokens[:-1]):
-        raise RejectedResponse("stop_token", "a stop token inside the response")
-    if reason == "stop" and tokens[-1] not in request.stop_token_ids:
-        raise RejectedResponse("stop_token", f"it stopped at token {tokens[-1]}, which is no stop token")
-    if reason == "length" and len(tokens) != request.max_new_tokens:
-        raise RejectedResponse("token_count", f"length limit at {len(tokens)} of {request.max_new_tokens} tokens")
 
 
 def _routed_experts(meta: dict[str, Any], rows: int, expected: Expectations) -> np.ndarray:

@@ -54,9 +54,6 @@ _BALANCE_COEF = 0.01
 """Load-balancing loss during the warm-up, so that no expert is left unused."""
 
 
-# ------------------------------------------------------------------------------------------------------- micro-batches
-
-
 @dataclass(frozen=True)
 class MicroBatch:
     """Responses in one packed row. N forwarded tokens, R response tokens.
@@ -100,8 +97,8 @@ def plan_microbatches(sizes: list[int], tokens_per_microbatch: int) -> list[list
     return [[i] for i in range(len(sizes))]
 
 
-def pack(responses: Sequence[Response], routed: bool) -> MicroBatch:
-    """Packs responses into a row. routed: whether they carry routed experts, as those of a MoE model."""
+def pack(responses: Sequence[Response]) -> MicroBatch:
+    """Packs responses into a row."""
     lengths = [forwarded_tokens(response) for response in responses]
     ends = np.cumsum(lengths)
     outputs = [len(response.output_ids) for response in responses]
@@ -118,7 +115,7 @@ def pack(responses: Sequence[Response], routed: bool) -> MicroBatch:
         rows=joined(rows, torch.int64),
         output_ids=torch.tensor([t for r in responses for t in r.output_ids]),
         versions=joined([response.versions for response in responses], torch.int64),
-        routed_experts=joined(routes, torch.int64) if routed else None,
+        routed_experts=joined(routes, torch.int64) if routes else None,
         tokens=TokenBatch(
             log_probs=log_mu,
             rollout_log_probs=log_mu,
@@ -198,9 +195,6 @@ def policy_loss(
     return total, {"loss/total": total.detach(), **metrics, **surrogate.metrics}, surrogate
 
 
-# ----------------------------------------------------------------------------------------------------------- optimizer
-
-
 class MasterOptimizer:
     """AdamW on the masters: fp32 copies of a model's weights."""
 
@@ -264,9 +258,6 @@ class MasterOptimizer:
                 self._adamw.state[master] = {key: tensors[f"{name}/{key}"] for key in ("step", "exp_avg", "exp_avg_sq")}
 
 
-# ------------------------------------------------------------------------------------------------------------- trainer
-
-
 class Trainer:
     """The policy, its optimizer and the weights that it is compared with; one in a process."""
 
@@ -296,8 +287,7 @@ class Trainer:
     # ------------------------------------------------------------------------------------ weights and checkpoints
 
     def load_initial(self, folder: Path) -> None:
-        """Starts the policy and the reference model from a Hugging Face folder. Raises ValueError where it does not
-        fit the model."""
+        """Starts the policy and the reference model from a Hugging Face folder."""
         load_hf(self.model.module, self.config, folder)
         self.optimizer = MasterOptimizer(self.config.train, self.parameters)
         self._load_reference(folder)
@@ -344,8 +334,9 @@ class Trainer:
 
     def _logits(self, network: Callable[..., Tensor], micro: MicroBatch, *, replay: bool) -> Tensor:
         """Return the (R, vocabulary) fp32 logits that predict the response tokens, divided by the temperature. replay:
-        route as the rollout engine did (R3), else freely, or as the caller has set."""
-        with model.replay(micro.routed_experts) if replay else nullcontext():
+        route as the rollout engine did (R3), where the model routes; else freely, or as the caller has set."""
+        routes = micro.routed_experts if replay else None
+        with nullcontext() if routes is None else model.replay(routes):
             logits = forward_logits(network, micro.token_ids, micro.layout)[micro.rows]
         return logits.float() / self.config.rollout.temperature
 
@@ -372,20 +363,15 @@ class Trainer:
 
     def _under_generating_weights(self, micros: list[MicroBatch], score: Callable[[MicroBatch], Columns]) -> Columns:
         """Return the scores of all tokens, each under the weights that generated it: `score` is called for each
-        micro-batch while the policy has them. Raises RuntimeError where weights of a version are no longer held."""
+        micro-batch while the policy has them."""
         versions = torch.cat([micro.versions for micro in micros])
-        held = sorted(set(versions.tolist()))
-        if missing := [version for version in held if version not in self.generating]:
-            raise RuntimeError(f"weights of version {missing} are not held, only {sorted(self.generating)}")
         current, result = self._weights(), Columns()
-        for version in held:
+        for version in sorted(set(versions.tolist())):
             self._set_weights(self.generating[version])
             for name, values in _joined([score(micro) for micro in micros]).items():
                 result.setdefault(name, torch.zeros_like(values))[versions == version] = values[versions == version]
         self._set_weights(current)
         return result
-
-    # --------------------------------------------------------------------------------------------------- diagnosis
 
     def _diagnosis(self, micros: list[MicroBatch]) -> Columns:
         """Return what a diagnosis compares, of the step's tokens and before the step. Columns of the weights that
@@ -416,9 +402,7 @@ class Trainer:
         def network(*arguments: Any, **keywords: Any) -> Tensor:
             return functional_call(self.model.module, weights, arguments, keywords)
 
-        return self.log_probs(network, micro, replay=micro.routed_experts is not None)
-
-    # ---------------------------------------------------------------------------------------------------- training
+        return self.log_probs(network, micro, replay=True)
 
     def train(
         self, responses: Sequence[Response], dump: Path | None = None, every_step: bool = False
@@ -452,7 +436,7 @@ class Trainer:
     def _microbatches(self, responses: Sequence[Response]) -> list[MicroBatch]:
         sizes = [forwarded_tokens(response) for response in responses]
         plan = plan_microbatches(sizes, self.config.train.tokens_per_microbatch)
-        return [pack([responses[i] for i in part], self.config.model.is_moe) for part in plan]
+        return [pack([responses[i] for i in part]) for part in plan]
 
     def _with_proximal(self, micros: list[MicroBatch]) -> list[MicroBatch]:
         """Return the micro-batches with the log-probs of the denominator, where it is not mu. With one step per
@@ -554,9 +538,6 @@ class Trainer:
     def _token_batch(self, micro: MicroBatch, log_probs: Tensor) -> TokenBatch:
         """Return the objective's view of a micro-batch's response tokens, given their (R,) log pi."""
         return replace(micro.tokens, log_probs=log_probs, lags=(self.updates - micro.versions).to(log_probs.dtype))
-
-
-# --------------------------------------------------------------------------------------------------- the initial model
 
 
 def warm_up(config: LabConfig, folder: Path) -> Iterator[int]:

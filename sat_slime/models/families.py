@@ -85,8 +85,6 @@ class ModelFamily:
             bool(flags.get(flag)) == on for flag, on in given.items()
         )
 
-    # ------------------------------------------------------------------------------------------------ the weights
-
     def weights(self, sizes: ModelSizes, vocab_size: int) -> list[Weight]:
         """Return every weight of the model; those of layers stand once, for all layers."""
         embedding = {"model.embed_tokens.weight": (vocab_size, sizes.hidden_size)}

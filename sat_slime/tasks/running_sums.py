@@ -1,11 +1,7 @@
-"""Running sums, the task of the lab runtime: answers have several lengths, and one comparison grades them.
+"""Running sums, the task of the lab runtime: answers have several lengths, and one comparison grades them. An answer
+may skip the partial sums, but a model that writes them has the easier way.
 
-`3524    =` asks for the sums of its digits; `08,10,14$` answers with the partial sums from the second digit on, each
-two digits, and `$` ends. Reward is 1 iff the response ends and its last number is the exact sum: an answer may skip the
-partial sums, but a model that writes them has the easier way.
-
-Texts become tokens by the alphabet, a character each. All that is random follows from the generators that are passed
-in, so that a resumed run goes on with the same problems.
+All that is random follows from the generators that are passed in, so that a resumed run goes on with the same problems.
 """
 
 from __future__ import annotations
@@ -68,8 +64,6 @@ class RunningSums(BaseModel):
                 "digits: lower one of them"
             )
         return self
-
-    # ------------------------------------------------------------------------------------------------- its problems
 
     @property
     def prompt_tokens(self) -> int:

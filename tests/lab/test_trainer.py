@@ -67,7 +67,7 @@ def test_rows_predict_the_response_tokens():
     samples = make_batch(["14$", "08,10,14$", "1$"] * 4).graded()
     part = [1, 0, 5]
     used = sum(forwarded_tokens(samples[i]) for i in part)
-    micro = pack([samples[i] for i in part], routed=True)
+    micro = pack([samples[i] for i in part])
     assert len(micro.token_ids) == used and sum(micro.tokens.lengths) == len(micro.output_ids) == len(micro.rows)
     start = response_start = 0
     for i, length in zip(part, micro.tokens.lengths, strict=True):
