@@ -125,8 +125,7 @@ def is_due(number: int, every: int) -> bool:
 
 
 def training_group(config: LabConfig, number: int) -> tuple[list[Problem], list[GenerationRequest]]:
-    """Return the one problem of a group's number, counted through the `training_requests` of all iterations, and the
-    requests for its responses."""
+    """Return the one problem of a group, numbered through all iterations, and the requests for its responses."""
     iteration, index = divmod(number, config.rollout.prompts_per_iteration)
     problems, requests = training_requests(config, iteration)
     samples = config.rollout.samples_per_prompt
@@ -195,8 +194,7 @@ def sample_rows(batch: RolloutBatch) -> list[dict[str, Any]]:
 
 
 def _versions_of(versions: np.ndarray) -> dict[str, list[list[int]]]:
-    """Return `weight_versions`, [version, tokens] in the order of the tokens, of a response whose weights changed while
-    it was decoded."""
+    """Return `weight_versions`, [version, tokens] in their order, of a response whose weights changed meanwhile."""
     parts = [[int(version), len(list(tokens))] for version, tokens in groupby(np.asarray(versions).tolist())]
     return {"weight_versions": parts} if len(parts) > 1 else {}
 

@@ -1,8 +1,7 @@
 """Checkpoints of a run: a folder that is there in full or not at all, with a checksum for every file.
 
-`checkpoints/iteration-000032/` holds `state.json`, the trainer's `trainer.safetensors`, the broadcast weights that
-are still in use (`weights/`), and `SHA256SUMS`. It is written under another name, flushed to the disk and renamed;
-nothing in it is pickled. What reads a checkpoint takes it from `verified`.
+`checkpoints/iteration-000032/` holds `state.json`, the trainer's `trainer.safetensors`, the broadcast weights that are
+still in use (`weights/`), and `SHA256SUMS`; nothing in it is pickled. What reads a checkpoint takes it from `verified`.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ import httpx
 
 from sat_slime.config.exits import how_it_ended
 from sat_slime.config.schema import LabConfig
-from sat_slime.lab.process import PartFailure
+from sat_slime.lab.process import ENVIRONMENT, PartFailure
 from sat_slime.lab.responses import GenerationRequest, Response, joined, rest, validate
 from sat_slime.lab.sglang_process import SCRATCH, SOCKET
 from sat_slime.rollout.canary import EngineScores, read_scores, score_payload
@@ -167,8 +167,7 @@ class Engine:
             return False
 
     def close(self) -> None:
-        """Ends the server and all its processes at once, and with them what is in flight: it holds nothing worth
-        saving."""
+        """Ends the server, all its processes and what is in flight at once: it holds nothing worth saving."""
         if self.process is not None:
             with self.process, suppress(ProcessLookupError):  # which waits for it, and closes its input
                 os.killpg(self.process.pid, signal.SIGKILL)
@@ -304,8 +303,7 @@ def server_environment() -> dict[str, str]:
         "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "0",  # /health answers at once instead of after a second
         "SGLANG_USE_PICKLE_IPC": "0",  # its processes send each other bytes: torch's pickles cost a tenth of a batch
         "SGLANG_USE_CPU_ENGINE": "1",
-        "CUDA_VISIBLE_DEVICES": "",  # a GPU is left alone
-        "OMP_NUM_THREADS": "1",  # more threads on busy cores are ten times slower
+        **ENVIRONMENT,
         "TORCHDYNAMO_DISABLE": "1",  # torch.compile needs a C++ compiler and gains nothing at this size
     }
 

@@ -41,8 +41,7 @@ def lab_settings(file: Path | None, overrides: Sequence[str]) -> LabConfig:
 
 
 def write_folder(config: LabConfig, folder: Path) -> None:
-    """Writes everything, or nothing at all; replaces what was there. Raises ValueError for a folder of something
-    else."""
+    """Writes everything or nothing; replaces what was there. Raises ValueError for a folder of something else."""
     if not is_replaceable(folder, MADE):
         raise ValueError(f"{folder} holds something else")
     model = cached_model(config)

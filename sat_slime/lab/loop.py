@@ -72,10 +72,9 @@ class Interruption:
         if self.over or now - self._asked_at < ONE_ACT_S:
             return
         self._asked_at = now
-        if self.asked or not self.looping:
-            self.asked = True
+        again, self.asked = self.asked, True
+        if again or not self.looping:
             raise KeyboardInterrupt
-        self.asked = True
         # From a thread: what this handler has interrupted may hold the log's lock.
         _thread.start_new_thread(self.acknowledge, (ACKNOWLEDGED,))
 
@@ -138,8 +137,7 @@ class Pipeline:
     # ------------------------------------------------------------------------------------------------ start
 
     def _provide_initial_model(self) -> None:
-        """Copies the initial model, which is the reference of the KL too, into the run: a cache may change or go away.
-        Raises OSError."""
+        """Copies the initial model, the KL's reference too, into the run: a cache may go away. Raises OSError."""
         cached = cached_model(self.config)
         try:
             if not is_model(cached):

@@ -146,8 +146,7 @@ def forward_logits(model: Callable[..., Tensor], token_ids: Tensor, layout: Pack
 @contextmanager
 def replay(routed_experts: Tensor) -> Iterator[None]:
     """Forward passes inside use these (N, layers, top-k) int64 experts (Eq. r3), by Megatron's own RouterReplay: it
-    gathers the current scores at them, so that the softmax is over their current logits and gradients reach the router.
-    """
+    gathers the current scores at them, so that the softmax is over their logits and gradients reach the router."""
     RouterReplay.set_replay_data(list(routed_experts.unbind(1)))
     RouterReplay.set_global_router_replay_action(RouterReplayAction.REPLAY_FORWARD)
     try:

@@ -27,7 +27,7 @@ from sat_slime.config.schema import LabConfig
 from sat_slime.rollout.sglang_on_cpu.absent import not_compiled
 
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-"""What the process has in its environment: more threads on busy cores are slower, and a GPU is left alone."""
+"""Of trainer and engine: more threads on busy cores are ten times slower, and a GPU is left alone."""
 
 
 class PartFailure(RuntimeError):

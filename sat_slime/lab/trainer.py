@@ -307,8 +307,7 @@ class Trainer:
         self.optimizer.save(folder)
 
     def export_weights(self, folder: Path) -> int:
-        """Writes the current weights for the engine and remembers them as those of pi_l; returns their
-        version."""
+        """Writes the current weights for the engine, remembers them as those of pi_l, and returns their version."""
         save_hf(self.model.module, self.config, folder)
         self._remember(self.updates)
         return self.updates
@@ -362,8 +361,7 @@ class Trainer:
         return self._under_generating_weights(micros, lambda micro: {"pi_l": self._policy_log_probs(micro)})["pi_l"]
 
     def _under_generating_weights(self, micros: list[MicroBatch], score: Callable[[MicroBatch], Columns]) -> Columns:
-        """Return the scores of all tokens, each under the weights that generated it: `score` is called for each
-        micro-batch while the policy has them."""
+        """Return the scores of all tokens, by `score` while the policy has the weights that generated them."""
         versions = torch.cat([micro.versions for micro in micros])
         current, result = self._weights(), Columns()
         for version in sorted(set(versions.tolist())):
@@ -394,8 +392,7 @@ class Trainer:
 
     @torch.no_grad()
     def _log_probs_in_engine_dtype(self, micro: MicroBatch) -> Tensor:
-        """Return (R,) log-probs with the weights and the arithmetic in the engine's data type, along the engine's
-        routes."""
+        """Return (R,) log-probs by weights and arithmetic in the engine's data type, along the engine's routes."""
         dtype = getattr(torch, self.config.rollout.dtype)
         weights = {name: parameter.to(dtype) for name, parameter in self.parameters}
 
@@ -510,8 +507,7 @@ class Trainer:
         return {**metrics, "step": self.updates}, columns
 
     def _step_threshold(self, micros: list[MicroBatch]) -> Tensor | None:
-        """Return the threshold of the method's judge over all tokens of the step (SAT's quantile, M2PO's), from a pass
-        without gradients before the first backward."""
+        """Return the threshold of the method's judge over the step, from a pass without gradients beforehand."""
         judge = self.method.judge
         if judge is None or not self.method.threshold_is_of_the_step or len(micros) == 1:
             return None  # of a single micro-batch the loss takes the same over its own

@@ -54,8 +54,7 @@ class ModelFamily:
     feed-forward layer."""
 
     name: str
-    """The value of `model.family`, and `model_type` in config.json, by which slime chooses its own mapping of
-    weights."""
+    """The value of `model.family`, and `model_type` in config.json, by which slime chooses its mapping of weights."""
     architecture: str
     """The class that serves it, by the name that config.json has for SGLang."""
     sglang_modules: tuple[str, ...]
@@ -176,8 +175,7 @@ class ModelFamily:
         return options
 
     def __call__(self, args: Any, config: Any, vp_stage: int | None) -> Any:
-        """Return the layers of a pipeline stage, as Megatron's flag `--spec MODULE QWEN3` asks slime's trainer for
-        them."""
+        """Return the layers of a pipeline stage, which Megatron's `--spec MODULE QWEN3` asks for in slime's trainer."""
         from sat_slime.models import layers  # it needs Megatron
 
         return layers.block(layers.decoder_layer(args.num_experts, self.qk_norm, slime_names=True), config, vp_stage)

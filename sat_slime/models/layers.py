@@ -68,8 +68,7 @@ class RMSNorm(torch.nn.RMSNorm):
 
 
 class NormedColumnParallelLinear(ColumnParallelLinear):
-    """Stands for TELayerNormColumnParallelLinear: a norm before the product, with `layer_norm_weight` beside
-    `weight`."""
+    """Stands for TELayerNormColumnParallelLinear: a norm before the product, with `layer_norm_weight`."""
 
     def __init__(self, input_size: int, output_size: int, *, config: Any, **kwargs: Any) -> None:
         super().__init__(input_size, output_size, config=config, **kwargs)
@@ -164,13 +163,10 @@ class Grid:
         own = lengths // ranks  # the number of rows that each rank has of each sequence
         sequence = torch.repeat_interleave(torch.arange(count, device=edges.device), own)
         row = torch.arange(int(own.sum()), device=edges.device) - (own.cumsum(0) - own)[sequence]
+        piece = own[sequence] // 2
         slots = []
         for r in range(ranks):
-            position = row
-            if ranks > 1:
-                piece = own[sequence] // 2
-                in_second = row >= piece
-                position = torch.where(in_second, (2 * ranks - 1 - r) * piece + row - piece, r * piece + row)
+            position = torch.where(row < piece, r * piece + row, (2 * ranks - 1 - r) * piece + row - piece)
             slots.append(sequence * longest + position)
         return cls(torch.cat(slots), slots[rank], count, longest)
 

@@ -240,8 +240,7 @@ class Method:
 
     @property
     def base_path(self) -> str:
-        """The name by which a configuration calls its base: its own, or the module's dotted path of one that is not
-        ours."""
+        """The name by which a configuration calls its base: its own, or of one that is not ours its module's path."""
         return self.base.name if self.base_is_ours else type(self.base).__module__
 
     # ------------------------------------------------------------------------------------------- what it is not

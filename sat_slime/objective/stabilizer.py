@@ -112,12 +112,10 @@ class Weight(Stabilizer):
 
 
 class Judge(Stabilizer):
-    """Takes a threshold over all tokens of its scope, on all ranks, which is `t.threshold` from then on. Beside Gate or
-    another kind."""
+    """Takes a threshold, `t.threshold`, over all tokens of its scope, on all ranks. Beside Gate or another kind."""
 
     scope: Scope | None = None
-    """Tokens that the threshold is taken over: one micro-batch, or the whole optimizer step on all ranks. None: as
-    `Method.scope` says."""
+    """Tokens that it is taken over: a micro-batch, or the optimizer step on all ranks. None: as `Method.scope` says."""
 
     def scores(self, t: Tokens) -> Tensor:
         """(m,) or (m, k): what the threshold is taken of, of the tokens that count."""

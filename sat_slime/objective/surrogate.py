@@ -27,8 +27,7 @@ class Result:
     clipped: Tensor
     """(N,) bool: tokens whose gradient the clip interval takes away."""
     metrics: dict[str, Tensor | RadiusAt]
-    """Name to 0-dim tensor, detached, or what is a number once q is read: over this rank's active tokens of the
-    micro-batch."""
+    """Name to 0-dim tensor, detached, or to what is a number once q is read; over this rank's active tokens."""
     n: int
     """Active tokens of this rank."""
 
