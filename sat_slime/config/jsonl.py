@@ -105,13 +105,13 @@ def keep_rows(path: str | Path, keep: Callable[[dict[str, Any]], bool]) -> list[
     return rows
 
 
-def write_atomically(path: str | Path, text: str) -> None:
-    """Write a text file so that it is never seen, nor left, half written. An OSError names the file."""
+def write_atomically(path: str | Path, text: str | bytes) -> None:
+    """Write a file so that it is never seen, nor left, half written. An OSError names the file."""
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with naming(path), open(temporary, "w", encoding="utf-8") as file:
-            file.write(text)
+        with naming(path), open(temporary, "wb") as file:
+            file.write(text.encode() if isinstance(text, str) else text)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)

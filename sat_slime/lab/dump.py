@@ -6,7 +6,6 @@ So one reader serves both: sat_slime/report/dumps.py, which has the columns that
 from __future__ import annotations
 
 import io
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sat_slime.config.disk import naming
+from sat_slime.config.jsonl import write_atomically
 from sat_slime.lab.responses import Response
 from sat_slime.objective import Method
 
@@ -63,10 +62,4 @@ def write_dump(path: Path, method: Method, steps: Sequence[DumpedStep | None]) -
     file = io.BytesIO()
     torch.save({**head, **ours, "samples": samples, "dp_shards": [layout]}, file)
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.part")
-    try:
-        with naming(path):
-            part.write_bytes(file.getvalue())
-            os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+    write_atomically(path, file.getvalue())
