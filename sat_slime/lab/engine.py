@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -64,8 +64,6 @@ class Engine:
         """command: what to run, with SGLang's arguments appended."""
         self.config, self.command = config, command
         self.log_path = log_dir.resolve() / "sglang.log"
-        self.socket = Path()
-        """The file that the server listens on, once it was started."""
         self.version = 0
         """Of the weights that the server holds."""
         self.in_flight = 0
@@ -73,7 +71,7 @@ class Engine:
         self._failed: EngineFailed | None = None
         """Why a generation failed, for the update that waited for its end."""
         self.process: subprocess.Popen[bytes] | None = None
-        self._scratch: Scratch | None = None
+        self._folders = ExitStack()
         self._turn = threading.Condition()
         self._updating = False
         """An update waits for what is in flight, and nothing is sent."""
@@ -94,8 +92,10 @@ class Engine:
         Raises:
             EngineFailed: with the last error in the log.
         """
-        self._scratch = new_scratch()
-        self.socket = self._scratch.path / SOCKET
+        scratch = new_scratch()
+        self._folders.callback(scratch.remove)
+        self.socket = scratch.path / SOCKET
+        """The file that the server listens on."""
         rollout = self.config.rollout
         # A connection that is kept may have died with its server, so each call opens a new one.
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
@@ -103,7 +103,7 @@ class Engine:
         self._http = httpx.Client(
             base_url="http://localhost", timeout=rollout.request_timeout_s, transport=transport, trust_env=False
         )
-        self._spawn(self.arguments(model_path), self._scratch)
+        self._spawn(self.arguments(model_path), scratch)
         deadline = time.monotonic() + rollout.startup_timeout_s
         while not self._is_healthy():
             if self.process is not None and self.process.poll() is not None:
@@ -172,9 +172,7 @@ class Engine:
             with self.process, suppress(ProcessLookupError):  # which waits for it, and closes its input
                 os.killpg(self.process.pid, signal.SIGKILL)
         self._generating.shutdown(cancel_futures=True)
-        if self._scratch is not None:
-            self._scratch.remove()
-            self._scratch = None
+        self._folders.close()
 
     def _failure(self, what: str) -> EngineFailed:
         """Return the error of what the server did, with the last line of its log that names an error, or else its

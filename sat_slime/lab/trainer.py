@@ -269,11 +269,8 @@ class Trainer:
         self.updates = 0
         """Optimizer updates so far: the version of the current weights."""
         policy = build_model(config, config.train.dtype, routing_replay=True)
-        self.model = DistributedDataParallel(
-            policy.config,
-            DistributedDataParallelConfig(grad_reduce_in_fp32=True),
-            policy,
-        )
+        sums = DistributedDataParallelConfig(grad_reduce_in_fp32=True)
+        self.model = DistributedDataParallel(policy.config, sums, policy)
         self.parameters = list(self.model.module.named_parameters())
         self.optimizer = MasterOptimizer(config.train, self.parameters)
         self.reference: torch.nn.Module | None = None

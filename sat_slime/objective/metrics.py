@@ -47,11 +47,7 @@ class Metric(NamedTuple):
 
     def covers(self, name: str) -> bool:
         """Whether `name` is one of its names, with any words in the place of those in capitals."""
-        return any(re.fullmatch(_any_word(own), name) for own in self.names)
-
-
-def _any_word(pattern: str) -> str:
-    return "".join(".+" if word.isupper() else re.escape(word) for word in re.split(r"([A-Z]{2,})", pattern))
+        return any(re.fullmatch(re.sub("[A-Z]{2,}", ".+", re.escape(own)), name) for own in self.names)
 
 
 # fmt: off

@@ -307,10 +307,10 @@ def broken_tokens(batch: TokenBatch) -> str:
     if not places:
         return ""
     first = places[0]
-    name, column = next(pair for pair, bad in zip(columns.items(), broken[:, first].tolist(), strict=True) if bad)
-    ends = torch.as_tensor(batch.lengths).cumsum(0).tolist()
-    response = next(i for i, end in enumerate(ends) if first < end)
-    place = first - (ends[response - 1] if response else 0)
+    name, column = list(columns.items())[broken[:, first].tolist().index(True)]
+    ends = torch.as_tensor(batch.lengths).cumsum(0)
+    response = int((ends <= first).sum())
+    place = first - (int(ends[response - 1]) if response else 0)
     return (
         f"{len(places)} of {int(batch.mask.sum())} active tokens have a number that is not finite; the first is token "
         f"{place} of response {response} (position {first}), whose {name} is {float(column[first])}"
