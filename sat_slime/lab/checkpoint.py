@@ -124,14 +124,9 @@ def verified(path: Path) -> Checkpoint:
         raise DamagedCheckpoint(path, faults)
     try:
         values = json.loads((path / "state.json").read_text())
-        if (schema := values.pop("schema")) != SCHEMA:
-            remedy = "resume it with that one, or start another run with --name"
-            raise ConfigError(f"{path} is whole, and of another version of sat_slime ({schema}): {remedy}")
-        state = LoopState(**values)
-        if not state.weight_versions:
-            raise ValueError("no weights")
-    except ConfigError:
-        raise
+        if (schema := values.pop("schema")) == SCHEMA:
+            return Checkpoint(path, LoopState(**values))
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise DamagedCheckpoint(path, {"state.json": f"cannot be read ({error})"}) from error
-    return Checkpoint(path, state)
+    remedy = "resume it with that one, or start another run with --name"
+    raise ConfigError(f"{path} is whole, and of another version of sat_slime ({schema}): {remedy}")

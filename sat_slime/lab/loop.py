@@ -348,13 +348,15 @@ class Pipeline:
 
     def _train(self, batch: RolloutBatch) -> list[dict[str, float]]:
         """Trains on the batch; returns the metrics of each step."""
-        return self._training(batch).result()
-
-    def _training(self, batch: RolloutBatch) -> Future[list[dict[str, float]]]:
-        """Starts to train on the batch."""
         iteration = self.iteration + 1
         every_step = is_due(iteration, self.config.dump.every_n_iterations)
-        return self.trainer.start("train", batch.graded(), self.folder / "dumps" / f"{iteration}.pt", every_step)
+        dump = self.folder / "dumps" / f"{iteration}.pt"
+        training = self.trainer.start("train", batch.graded(), dump, every_step)
+        self._meanwhile(training)
+        return training.result()
+
+    def _meanwhile(self, training: Future[Any]) -> None:
+        """Does what is done beside training: nothing."""
 
     def _settle(self) -> None:
         """Waits for the batch in flight before weights change, are measured or are saved."""
@@ -403,11 +405,8 @@ class StreamingPipeline(Pipeline):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         pipeline, rollout = self.config.pipeline, self.config.rollout
-        bound = StalenessBound(
-            pipeline.max_staleness, pipeline.optimizer_steps_per_rollout, rollout.prompts_per_iteration
-        )
         self.stream: Stream[int, RolloutBatch] = Stream(
-            bound,
+            StalenessBound(pipeline.max_staleness, pipeline.optimizer_steps_per_rollout, rollout.prompts_per_iteration),
             pipeline.iterations,
             draw=lambda number: number,
             queue=pipeline.queue_prompts,
@@ -458,13 +457,11 @@ class StreamingPipeline(Pipeline):
         self.metrics = self.stream.report()
         return batch
 
-    def _train(self, batch: RolloutBatch) -> list[dict[str, float]]:
-        """Trains, and meanwhile begins new groups as others complete."""
-        training = self._training(batch)
+    def _meanwhile(self, training: Future[Any]) -> None:
+        """Begins new groups as others complete."""
         while not training.done():
             self._take([future for future in wait_any([training, *self.futures]) if future in self.futures])
             self._begin_groups()
-        return training.result()
 
     def _settle(self) -> None:
         """Waits for nothing: weights may change under what is in generation."""

@@ -68,7 +68,7 @@ def initialize() -> None:
 
 @dataclass
 class PackedLayout(PackedSeqParams):
-    """The places of the sequences in a packed row: sequence i holds the tokens [cu_seqlens[i], cu_seqlens[i + 1])."""
+    """The places of the sequences in a packed row."""
 
     grid: Grid | None = None
     """The slots of the tokens in the grid that attention is computed in."""
@@ -78,17 +78,10 @@ class PackedLayout(PackedSeqParams):
     @classmethod
     def of(cls, lengths: list[int]) -> PackedLayout:
         """Return the layout of sequences of the given lengths in tokens, each > 0."""
-        edges = torch.tensor([0, *lengths]).cumsum(0).to(torch.int32)
-        grid = Grid.of(edges)
-        return cls(
-            qkv_format="packed",  # neither Megatron's "thd" nor "sbhd": PackedAttention handles it
-            cu_seqlens_q=edges,
-            cu_seqlens_kv=edges,
-            max_seqlen_q=grid.longest,
-            max_seqlen_kv=grid.longest,
-            grid=grid,
-            position_ids=(grid.own % grid.longest).expand(3, 1, -1),
-        )
+        grid = Grid.of(torch.tensor([0, *lengths]).cumsum(0))
+        position_ids = (grid.own % grid.longest).expand(3, 1, -1)
+        # Neither Megatron's "thd" nor "sbhd": PackedAttention handles it.
+        return cls(qkv_format="packed", grid=grid, position_ids=position_ids)
 
 
 def build_model(config: LabConfig, dtype: str, *, routing_replay: bool = False, balance_coef: float = 0.0) -> GPTModel:
@@ -125,11 +118,10 @@ def build_model(config: LabConfig, dtype: str, *, routing_replay: bool = False, 
         bf16=dtype == "bfloat16",
         use_cpu_initialization=True,
     )
+    layer = decoder_layer(model.experts or None, family.qk_norm, slime_names=False)
     return GPTModel(
         config=transformer,
-        transformer_layer_spec=block(
-            decoder_layer(model.experts or None, family.qk_norm, slime_names=False), transformer
-        ),
+        transformer_layer_spec=block(layer, transformer),
         vocab_size=config.task.vocab_size,
         max_sequence_length=model.max_positions,
         share_embeddings_and_output_weights=model.tied_embeddings,

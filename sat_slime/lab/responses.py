@@ -85,8 +85,7 @@ def _validated(request: GenerationRequest, wire_id: str, raw: Any, expected: Exp
     if reason not in ("stop", "length", "abort"):
         raise RejectedResponse("finish_reason", f"{meta['finish_reason']!r:.200}")
     if reason == "abort" and tokens == []:  # it was aborted before its prompt was looked at
-        nothing = np.zeros(0, np.float32)
-        return Response(request.request_id, request.prompt_ids, (), nothing, None, "abort", nothing.astype(np.int64))
+        return joined(request, [])
     if meta["prompt_tokens"] != prompt:
         raise RejectedResponse("prompt_length", f"sent {prompt}, got {meta['prompt_tokens']!r}")
     if not isinstance(tokens, list) or not 1 <= len(tokens) <= request.max_new_tokens:

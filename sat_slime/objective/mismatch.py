@@ -5,14 +5,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+
+import torch.distributed as dist
+from torch import Tensor
 
 from .metrics import gather
 from .quantile import gathered, tail_quantile
-
-if TYPE_CHECKING:
-    import torch.distributed as dist
-    from torch import Tensor
 
 _QUANTILES = {"q50": 0.5, "q90": 0.9, "q99": 0.99}
 

@@ -6,28 +6,24 @@ process would. NaN counts as larger than any number.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
+import torch.distributed as dist
+from torch import Tensor
 
 from .terms import quantile_rank
-
-if TYPE_CHECKING:
-    import torch.distributed as dist
-    from torch import Tensor
 
 
 def gathered(values: Tensor, group: dist.ProcessGroup | None) -> Tensor:
     """(n,) values of all ranks of `group`, in rank order, from those of each, some of them perhaps none."""
     if group is None:
         return values
-    rank, world = torch.distributed.get_rank(group), torch.distributed.get_world_size(group)
+    rank, world = dist.get_rank(group), dist.get_world_size(group)
     lengths = torch.zeros(world, dtype=torch.int64, device=values.device)
     lengths[rank] = len(values)
-    torch.distributed.all_reduce(lengths, group=group)
+    dist.all_reduce(lengths, group=group)
     rows = values.new_zeros(world, int(lengths.max()))
     rows[rank, : len(values)] = values
-    torch.distributed.all_reduce(rows, group=group)  # one number and zeros: exact
+    dist.all_reduce(rows, group=group)  # one number and zeros: exact
     return torch.cat([row[:length] for row, length in zip(rows, lengths.tolist(), strict=True)])
 
 

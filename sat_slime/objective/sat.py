@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from annotated_types import Gt, Le
 
-from .clips import Clip
 from .stabilizer import Judge, Positive, Scope
 from .terms import quantile_rank
 
@@ -57,13 +56,6 @@ class SAT(Judge):
             responses = t.unit == "sequence" and len(t.lengths) > 0
             largest = t.whole_lengths.amax() if responses else c_low.new_ones(())
             t.measured["sat/scope_too_small"] = largest > above
-
-    def radius_metrics(self, q: Tensor, clip: Clip) -> dict[str, RadiusAt]:
-        """sat/radius_{low,high} at q."""
-        return {
-            "sat/radius_low": RadiusAt(q, clip.eps_low, self.exponent, above=False),
-            "sat/radius_high": RadiusAt(q, clip.eps_high, self.exponent, above=True),
-        }
 
 
 class RadiusAt(NamedTuple):

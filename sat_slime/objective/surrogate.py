@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+import torch.distributed as dist
+from torch import Tensor
 
 from .method import Method
 from .sat import RadiusAt, contraction_factors
 from .stabilizer import Gate
 from .tokens import TokenBatch, Tokens
-
-if TYPE_CHECKING:
-    import torch.distributed as dist
-    from torch import Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +85,9 @@ def policy_surrogate(
     S = (S if factor is None else S * factor) + t.poison
     metrics: dict[str, Tensor | RadiusAt] = {**_means(t)}
     if method.sat and method.clip and not method.radius_policy:  # a policy gives each token its own
-        metrics |= method.sat.radius_metrics(t.threshold, method.clip)
+        q, exponent = t.threshold, method.sat.exponent
+        metrics["sat/radius_low"] = RadiusAt(q, method.clip.eps_low, exponent, above=False)
+        metrics["sat/radius_high"] = RadiusAt(q, method.clip.eps_high, exponent, above=True)
     return Result(t.back(S), t.back(clipped), metrics, t.n)
 
 

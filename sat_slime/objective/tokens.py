@@ -6,15 +6,13 @@ import functools
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
+import torch.distributed as dist
+from torch import Tensor
 
 from .terms import LARGEST_LOG, Denominator, Need, Ratio, bounded_exp
-
-if TYPE_CHECKING:
-    import torch.distributed as dist
-    from torch import Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,7 +214,7 @@ class Tokens:
         """(responses,) int64: those over all ranks of `group`."""
         if self.group is None:
             return self.lengths
-        torch.distributed.all_reduce(lengths := self.lengths.clone(), group=self.group)
+        dist.all_reduce(lengths := self.lengths.clone(), group=self.group)
         return lengths
 
     @cached_property
@@ -274,7 +272,7 @@ class _ResponseMean(torch.autograd.Function):
 def _response_sums(values: Tensor, lengths: Tensor, group: dist.ProcessGroup | None) -> Tensor:
     sums = segment_sums(values, lengths)
     if group is not None:
-        torch.distributed.all_reduce(sums, group=group)
+        dist.all_reduce(sums, group=group)
     return sums
 
 
