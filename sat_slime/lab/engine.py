@@ -84,8 +84,6 @@ class Engine:
         self._posts = 1 if rollout.deterministic else min(POSTS_IN_FLIGHT, rollout.max_running_requests)
         self._generating = ThreadPoolExecutor(rollout.max_running_requests, "generation")
 
-    # ---------------------------------------------------------------------------------------------------- the server
-
     def start(self, model_path: Path) -> None:
         """Starts with the weights of a Hugging Face folder as version 0, and waits until the server is healthy.
 

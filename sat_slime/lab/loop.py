@@ -162,7 +162,6 @@ class Pipeline:
 
     def _begin(self) -> None:
         self._forget_after(0, updates=-1)
-        shutil.rmtree(self.weights, ignore_errors=True)
         loading = self.trainer.start("load_initial", self.initial)
         self.engine.start(self.initial)
         loading.result()
@@ -173,7 +172,6 @@ class Pipeline:
         state, path = saved.state, saved.path.resolve()
         self.log.message(f"resuming from {path.name}: {state.iteration} iterations, {state.updates} optimizer steps")
         self._forget_after(state.iteration, state.updates)
-        shutil.rmtree(self.weights, ignore_errors=True)
         with naming(self.weights):
             shutil.copytree(path / "weights", self.weights)
         generating = {version: self._weights_folder(version) for version in state.weight_versions}
@@ -193,8 +191,7 @@ class Pipeline:
         for path in set_aside(checkpoint.numbered(self.checkpoints), after=iteration):
             self.log.message(f"a checkpoint that is not gone on from is now {path}", "warning")
         self.log.rewind(updates)
-
-    # ------------------------------------------------------------------------------------------------- loop
+        shutil.rmtree(self.weights, ignore_errors=True)
 
     def _loop(self) -> None:
         """Iterates until the run is complete or interrupted."""

@@ -66,9 +66,8 @@ class TrainerProcess:
 
     def close(self) -> None:
         """Ends the process at once, with all that it started: what it holds was saved, or is not to be."""
-        with contextlib.suppress(ProcessLookupError):
+        with self._process, contextlib.suppress(ProcessLookupError):  # which waits for it
             os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
         self._calls.shutdown(cancel_futures=True)
         self._connection.close()
 

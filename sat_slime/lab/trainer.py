@@ -416,16 +416,11 @@ class Trainer:
         parts = [responses[i * size : (i + 1) * size] for i in range(count)]
         # Before the first step, since with several steps the denominator `trainer` is the policy as the batch begins.
         packed = [self._with_proximal(self._microbatches(part)) for part in parts]
-        dumped: list[DumpedStep | None] = []
-        metrics = []
-        for part, micros in zip(parts, packed, strict=True):
-            of_step, columns = self._step(part, micros, every_step)
-            metrics.append(of_step)
-            sizes = [len(micro.tokens.lengths) for micro in micros]
-            dumped.append(DumpedStep(part, sizes, columns) if columns else None)
+        steps = [self._step(part, micros, every_step) for part, micros in zip(parts, packed, strict=True)]
+        dumped = [step for _, step in steps]
         if dump and any(dumped):
             write_dump(dump, self.method, dumped)
-        return metrics
+        return [metrics for metrics, _ in steps]
 
     def _microbatches(self, responses: Sequence[Response]) -> list[MicroBatch]:
         sizes = [forwarded_tokens(response) for response in responses]
@@ -449,9 +444,9 @@ class Trainer:
 
     def _step(
         self, responses: Sequence[Response], micros: list[MicroBatch], dump: bool
-    ) -> tuple[dict[str, float], Columns]:
+    ) -> tuple[dict[str, float], DumpedStep | None]:
         """Measures what must be measured before the weights change, takes the step, and returns its metrics; and where
-        it is diagnosed or to be dumped the columns of its dump. micros: the responses, packed."""
+        it is diagnosed or to be dumped what its dump has. micros: the responses, packed."""
         diagnosed = is_due(self.updates, self.config.diagnose.every_n_steps)
         given = [values for micro in micros if (values := micro.tokens.proximal_log_probs) is not None]
         proximal = torch.cat(given) if given else None
@@ -488,6 +483,7 @@ class Trainer:
             **losses.reduce(),
             **mismatch_metrics(log_probs, mu, torch.ones_like(mu, dtype=torch.bool), checkpoint_log_probs=checkpoint),
         }
+        dumped = None
         if dump or diagnosed:
             columns |= {
                 "log_probs": log_probs,
@@ -500,8 +496,9 @@ class Trainer:
                 columns["checkpoint_log_probs"] = checkpoint
             if proximal is not None and proximal is not checkpoint:  # that of denominator `checkpoint` is pi_l
                 columns["proximal_log_probs"] = proximal
+            dumped = DumpedStep(responses, [len(micro.tokens.lengths) for micro in micros], columns)
         self.updates += 1
-        return {**metrics, "step": self.updates}, columns
+        return {**metrics, "step": self.updates}, dumped
 
     def _step_threshold(self, micros: list[MicroBatch]) -> Tensor | None:
         """Return the threshold of the method's judge over the step, from a pass without gradients beforehand."""
@@ -515,15 +512,13 @@ class Trainer:
         self, step: Sequence[Response], micro: MicroBatch, log_probs: Tensor, entropy: Tensor, threshold: Tensor | None
     ) -> tuple[Tensor, dict[str, SupportsFloat], Result]:
         """Return the objective on one micro-batch, with weights that count all responses of the step."""
-        settings, reference = self.config.loss, None
+        settings = self.config.loss
         batch = replace(self._token_batch(micro, log_probs), entropies=entropy.detach())
         if settings.reduction == "token_mean":
             weights = batch.mask.double() / sum(len(response.output_ids) for response in step)
         else:
             weights = response_mean_weights(batch.mask, batch.lengths, len(step))
-        if self.reference is not None:
-            with torch.no_grad():
-                reference = self.log_probs(self.reference, micro, replay=False)
+        reference = self.log_probs(self.reference, micro, replay=False) if self.reference is not None else None
         return policy_loss(
             self.method, batch, weights, settings, ref_log_probs=reference, entropy=entropy, threshold=threshold
         )
@@ -582,12 +577,8 @@ def _imitation_loss(
     warmup, task = config.warmup, config.task
     sequences, rows, offset = [], [], 0
     for problem in task.training_problems(warmup.batch_size, rng):
-        answer = task.demonstration(
-            problem,
-            rng,
-            error_rate=warmup.error_rate if careless else 0.0,
-            direct=careless and rng.random() < warmup.direct_rate,
-        )
+        direct = careless and rng.random() < warmup.direct_rate
+        answer = task.demonstration(problem, rng, warmup.error_rate if careless else 0.0, direct)
         prompt = task.encode(problem.prompt)
         tokens = prompt + task.encode(answer)
         rows.append(torch.arange(len(prompt) - 1, len(tokens) - 1) + offset)

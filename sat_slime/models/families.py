@@ -122,8 +122,6 @@ class ModelFamily:
         expert, local = f"{feed_forward}.experts.{{expert}}", f"{mlp}.experts.local_experts.*"
         yield from gated(local, expert, hidden, sizes.expert_ffn_size, sizes.experts)
 
-    # -------------------------------------------------------------------------------------------------- its engine
-
     def hf_config(self, sizes: ModelSizes, vocab_size: int, eos_token_id: int, dtype: str) -> dict[str, Any]:
         """Return config.json of a model, from which SGLang and slime know it. dtype: the weights' in the folder."""
         config = {

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .method import Method
 from .sat import RadiusAt, contraction_factors
-from .stabilizer import Gate
+from .stabilizer import Gate, Weight
 from .tokens import TokenBatch, Tokens
 
 
@@ -107,7 +107,8 @@ def radii(method: Method, t: Tokens) -> tuple[Any, Any]:
 def _gates_and_weights(method: Method, t: Tokens) -> Tensor | None:
     """The (n,) product of the method's gates and weights; None where it has neither."""
     product = None
-    for part in (*method.gates, *method.weights):
+    parts: tuple[Gate | Weight, ...] = (*method.gates, *method.weights)
+    for part in parts:
         factor = part.factor(t).to(t.dtype)
         what, measured = ("masked", factor == 0) if isinstance(part, Gate) else ("weight", factor)
         t.measured[f"{part.prefix()}/{what}"] = measured
