@@ -85,11 +85,8 @@ class Engine:
         self._generating = ThreadPoolExecutor(rollout.max_running_requests, "generation")
 
     def start(self, model_path: Path) -> None:
-        """Starts with the weights of a Hugging Face folder as version 0, and waits until the server is healthy.
-
-        Raises:
-            EngineFailed: with the last error in the log.
-        """
+        """Starts with the weights of a Hugging Face folder as version 0, and waits until the server is healthy. Raises
+        EngineFailed, with the last error in the log."""
         scratch = new_scratch()
         self._folders.callback(scratch.remove)
         self.socket = scratch.path / SOCKET

@@ -215,12 +215,8 @@ class MasterOptimizer:
     @torch.no_grad()
     def step(self, number: int, loss: Tensor) -> float:
         """Clips and applies the gradients that Megatron has summed; returns their norm before clipping. number: the
-        optimizer step's, for an error.
-
-        Raises:
-            FloatingPointError: the gradient or the loss is not finite; the weights are then still those of the step
-                before.
-        """
+        optimizer step's, for an error. Raises FloatingPointError, and leaves the weights as they are, where the
+        gradient or the loss is not finite."""
         square = (loss - loss).float()  # NaN where the loss is not finite
         for (_, parameter), master in zip(self._parameters, self.masters, strict=True):
             master.grad = parameter.main_grad.to(master.dtype)  # type: ignore[attr-defined]
@@ -402,13 +398,10 @@ class Trainer:
         self, responses: Sequence[Response], dump: Path | None = None, every_step: bool = False
     ) -> list[dict[str, float]]:
         """Trains on one rollout batch of graded responses, in `pipeline.optimizer_steps_per_rollout` steps; returns the
-        metrics of each.
-
-        Args:
-            dump: file for the tokens of the diagnosed steps; with `every_step` of all.
+        metrics of each. dump: file for the tokens of the diagnosed steps; with `every_step` of all.
 
         Raises:
-            FloatingPointError: the gradient is not finite; the weights are then still those of the step before.
+            FloatingPointError: as MasterOptimizer.step.
             OSError: the dump cannot be written.
         """
         count = self.config.pipeline.optimizer_steps_per_rollout

@@ -160,8 +160,7 @@ class ModelFamily:
     # --------------------------------------------------------------------------------------------- its layers on a CPU
 
     def megatron_options(self, sizes: ModelSizes) -> dict[str, Any]:
-        """Return the keywords of Megatron's TransformerConfig that are the family's; sizes of dense layers, norms,
-        rotary base and parallelism are the trainer's to give."""
+        """Return the keywords of Megatron's TransformerConfig that are the family's; the others are the trainer's."""
         options: dict[str, Any] = {"qk_layernorm": self.qk_norm, "add_qkv_bias": self.qkv_bias}
         if self.has_experts:
             options |= {

@@ -86,11 +86,8 @@ def imported() -> tuple[str, ...]:
 
 
 def find(name: str) -> type[Stabilizer] | None:
-    """The stabilizer of that name, or the one in the module at that dotted path; None: there is none.
-
-    Raises:
-        ValueError: the module cannot be imported, or holds no base; says what to do.
-    """
+    """The stabilizer of that name, or the one in the module at that dotted path; None: there is none. Raises ValueError
+    where the module cannot be imported, or holds no base; says what to do."""
     if "." not in name:
         return STABILIZERS.get(name)
     if name not in _OWN:

@@ -33,11 +33,8 @@ def bounded_exp(log: Tensor) -> Tensor:
 
 
 def quantile_rank(alpha: float, n: int) -> int:
-    """k = ceil(alpha n), exact for the decimal that alpha was written as: 0.9 of 10 is 9, 0.7 of 10 is 7.
-
-    Raises:
-        ValueError: alpha is not in (0, 1].
-    """
+    """k = ceil(alpha n), exact for the decimal that alpha was written as: 0.9 of 10 is 9, 0.7 of 10 is 7. Raises
+    ValueError where alpha is not in (0, 1]."""
     if not 0 < alpha <= 1:
         raise ValueError(f"alpha is {alpha}: the quantile's level is in (0, 1]")
     return -(-Fraction(str(alpha)) * n // 1)

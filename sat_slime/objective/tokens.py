@@ -70,11 +70,8 @@ def denominator_log_probs(
 
     `trainer` without `proximal` is the training forward itself, detached: the ratio is 1, which is exact at one
     optimizer step per rollout and spares a forward pass. `a3po` is log-linear between mu and pi, so that d is
-    (log pi - log mu) / lag from lag 1 on (arXiv 2512.06547).
-
-    Raises:
-        ValueError: `checkpoint` without `proximal`, `a3po` without `lags`.
-    """
+    (log pi - log mu) / lag from lag 1 on (arXiv 2512.06547). Raises ValueError: `checkpoint` without `proximal`, `a3po`
+    without `lags`."""
     if denominator == "rollout":
         return log_mu.detach()
     if denominator == "a3po":
@@ -127,11 +124,8 @@ class Tokens:
         *,
         without: Need | None = None,
     ) -> None:
-        """group, d: as in policy_surrogate. without: what the method needs and the caller does not read.
-
-        Raises:
-            ValueError: the batch lacks what the method reads.
-        """
+        """group, d: as in policy_surrogate. without: what the method needs and the caller does not read. Raises
+        ValueError where the batch lacks what the method reads."""
         self.unit, self.group, self._batch = method.ratio, group, batch
         self._places = batch.mask.nonzero()[:, 0]  # on a GPU the host waits here, and nowhere else
         self.n = len(self._places)
@@ -236,11 +230,8 @@ class Tokens:
         return _response_sums(values, self.lengths, self.group).index_select(0, self._owner).to(values.dtype)
 
     def behind(self, condition: Tensor) -> Tensor:
-        """(n,) bool: true at the tokens behind the first of their response at which it is true.
-
-        Raises:
-            ValueError: the responses are split over ranks, of which none knows what stands before its part.
-        """
+        """(n,) bool: true at the tokens behind the first of their response at which it is true. Raises ValueError where
+        responses are split over ranks, of which none knows what stands before its part."""
         if self.group is not None:
             raise ValueError(
                 "what stands behind a token is asked of responses that are split: set context parallelism to 1"
