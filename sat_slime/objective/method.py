@@ -303,9 +303,8 @@ def named_method(name: str) -> Method:
     Raises:
         ValueError: the name is unknown; names the nearest known one.
     """
-    rest, beside = name, []
-    if rest.startswith(f"{SAT.name}-"):
-        rest, beside = rest.removeprefix(f"{SAT.name}-"), [SAT()]
+    rest = name.removeprefix(f"{SAT.name}-")
+    beside = [SAT()] if rest != name else []
     for base in (rest, f"grpo-{rest}"):
         suffixes: list[Stabilizer] = []
         for kind in reversed(switches()):
