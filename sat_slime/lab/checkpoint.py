@@ -11,7 +11,7 @@ import json
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -98,10 +98,8 @@ def newest(checkpoints: Path) -> Path | None:
 def first_whole(paths: Iterable[Path]) -> Checkpoint | None:
     """Return the first of some checkpoints that is not damaged."""
     for path in paths:
-        try:
+        with suppress(DamagedCheckpoint):
             return verified(path)
-        except DamagedCheckpoint:
-            continue
     return None
 
 

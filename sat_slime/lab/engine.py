@@ -156,10 +156,9 @@ class Engine:
             )
 
     def _is_healthy(self) -> bool:
-        try:
+        with suppress(httpx.HTTPError):
             return self._http.get("/health", timeout=5.0).status_code == 200
-        except httpx.HTTPError:
-            return False
+        return False
 
     def close(self) -> None:
         """Ends the server, all its processes and what is in flight at once: it holds nothing worth saving."""
