@@ -413,8 +413,6 @@ class StreamingPipeline(Pipeline):
         self.futures: dict[Future[Any], tuple[Group[int, RolloutBatch], list[Problem]]] = {}
         """Group and problem of each generation."""
 
-    # --------------------------------------------------------------------------------------------- the stream
-
     def _begin_groups(self) -> None:
         """Begins as many groups as engine and stream have room for."""
         self.stream.version = self.versions[-1]
@@ -425,11 +423,12 @@ class StreamingPipeline(Pipeline):
             self.futures[self.engine.generate(requests)] = group, problems
 
     def _take(self, done: list[Future[Any]]) -> None:
-        """Moves complete groups into the queue."""
+        """Moves complete groups into the queue, and begins others."""
         for future in done:
             group, problems = self.futures.pop(future)
             batch = RolloutBatch(self.config.task, group.prompt, problems, *future.result())
             self.stream.complete(group, batch, batch.lengths.ravel().tolist(), batch.oldest)
+        self._begin_groups()
 
     # ------------------------------------------------------------------------ what it does otherwise than mode batch
 
@@ -438,10 +437,8 @@ class StreamingPipeline(Pipeline):
         self.log.status(phase="waiting for the rollout")
         with self._timing("wait"):
             self._take(wait_any(list(self.futures), timeout_s=0))
-            self._begin_groups()
             while (groups := self.stream.take()) is None:
                 self._take(wait_any(list(self.futures)))
-                self._begin_groups()
         self._begin_groups()
         parts = [group.result for group in groups if group.result is not None]
         batch = RolloutBatch(
@@ -458,7 +455,6 @@ class StreamingPipeline(Pipeline):
         """Begins new groups as others complete."""
         while not training.done():
             self._take([future for future in wait_any([training, *self.futures]) if future in self.futures])
-            self._begin_groups()
 
     def _settle(self) -> None:
         """Waits for nothing: weights may change under what is in generation."""

@@ -128,9 +128,6 @@ def _fault(kind: type[Stabilizer]) -> str:
     return ""
 
 
-# ----------------------------------------------------------------------------------------------------- the method
-
-
 def _all(kind: type[Kind]) -> cached_property[tuple[Kind, ...]]:
     return cached_property(lambda method: tuple(part for part in method.stabilizers if isinstance(part, kind)))
 
