@@ -85,11 +85,8 @@ class RolloutBatch:
 
 
 def lag_metrics(responses: Sequence[Response], updates: int) -> dict[str, float]:
-    """Return lag/* over the tokens of the responses, at an optimizer step on weights of `updates` updates.
-
-    A token's lag is the sum of two parts (Eq. fully-async-lag): the updates while the rest of its response was
-    generated, and the updates since then.
-    """
+    """Return lag/* over the tokens of the responses, at an optimizer step on weights of `updates` updates; a token's
+    lag is the sum of its two parts (Eq. fully-async-lag)."""
     versions = np.concatenate([r.versions for r in responses])
     last = np.repeat([r.weight_version for r in responses], [len(r.output_ids) for r in responses])
     lags = updates - versions

@@ -1,8 +1,4 @@
-"""The trainer: it turns the responses of a rollout batch into optimizer steps.
-
-A step measures what must be measured before the weights change (log-probs under the weights that generated, a
-diagnosis, the threshold), sums the gradients of its micro-batches, changes the weights, and reports.
-"""
+"""The trainer: it turns the responses of a rollout batch into optimizer steps."""
 
 from __future__ import annotations
 
@@ -438,7 +434,8 @@ class Trainer:
     def _step(
         self, responses: Sequence[Response], micros: list[MicroBatch], dump: bool
     ) -> tuple[dict[str, float], DumpedStep | None]:
-        """Measures what must be measured before the weights change, takes the step, and returns its metrics; and where
+        """Measures what must be measured before the weights change (log-probs under those that generated, a diagnosis,
+        the threshold), sums the gradients of the micro-batches, changes the weights, and returns its metrics; and where
         it is diagnosed or to be dumped what its dump has. micros: the responses, packed."""
         diagnosed = is_due(self.updates, self.config.diagnose.every_n_steps)
         given = [values for micro in micros if (values := micro.tokens.proximal_log_probs) is not None]
