@@ -15,14 +15,9 @@ from pathlib import Path
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-def disk_is_full(error: BaseException) -> bool:
-    """Return whether `error`, of whatever type, tells of a full disk or quota."""
-    return _full(error) is not None
-
-
-def _full(error: BaseException) -> int | None:
-    """Return the number of a full disk or quota that an error has, or tells in its first line; the others may quote
-    logs."""
+def disk_is_full(error: BaseException) -> int | None:
+    """Return the number of a full disk or quota that `error`, of whatever type, has, or tells in its first line; the
+    others may quote logs. None: it tells of neither."""
     told = str(error).partition("\n")[0]
     return next((n for n in _FULL if getattr(error, "errno", None) == n or os.strerror(n) in told), None)
 
@@ -43,7 +38,7 @@ def naming(path: str | Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        number = getattr(error, "errno", None) or _full(error)
+        number = getattr(error, "errno", None) or disk_is_full(error)
         # shutil.Error tells the errors of a whole folder, as a list of tuples.
         names_a_file = getattr(error, "filename", None) or f"{os.strerror(number or 0)}: '" in str(error)
         if number is None or (names_a_file and not isinstance(error, shutil.Error)):

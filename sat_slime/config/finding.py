@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 
 @dataclass(frozen=True)
@@ -20,19 +21,12 @@ class Finding:
     """True where the settings alone are at fault, whatever the machine is."""
 
 
-def ok(what: str, detail: str) -> Finding:
-    """Return the finding of a check that passed."""
-    return Finding("OK", what, detail)
-
-
-def warn(what: str, detail: str) -> Finding:
-    """Return a finding that the run can live with, and of which its owner should know."""
-    return Finding("WARN", what, detail)
-
-
-def fail(what: str, detail: str) -> Finding:
-    """Return a finding with which the run would fail or be meaningless."""
-    return Finding("FAIL", what, detail)
+ok = partial(Finding, "OK")
+"""A check that passed."""
+warn = partial(Finding, "WARN")
+"""What the run can live with, and of which its owner should know."""
+fail = partial(Finding, "FAIL")
+"""What the run would fail with, or be meaningless."""
 
 
 def settings_findings(errors: Iterable[str], warnings: Iterable[str] = ()) -> Iterator[Finding]:

@@ -132,12 +132,9 @@ def meanings(kind: type) -> dict[str, str]:
             continue
         (tree,) = ast.parse(textwrap.dedent(inspect.getsource(each))).body
         for field, below in itertools.pairwise(getattr(tree, "body", ())):
-            if (
-                isinstance(field, ast.AnnAssign)
-                and isinstance(below, ast.Expr)
-                and isinstance(below.value, ast.Constant)
-            ):
-                docs[ast.unparse(field.target)] = inspect.cleandoc(str(below.value.value))
+            match field, below:
+                case ast.AnnAssign(target=target), ast.Expr(value=ast.Constant(value=text)):
+                    docs[ast.unparse(target)] = inspect.cleandoc(str(text))
     return {name: docs.get(name, "") for name in settings_of(kind)}
 
 

@@ -42,10 +42,7 @@ STARTERS: Mapping[str, Starter] = {
 
 def write_starter(name: str, folder: Path) -> list[Path]:
     """Copy a starter and what it names, directly or not, into a folder; returns the paths, the starter's own first.
-
-    Raises:
-        ConfigError: there is no such starter, or a file of that name holds something else.
-    """
+    Raises ConfigError where there is no such starter, or a file of that name holds something else."""
     if name not in STARTERS:
         raise ConfigError(f"init {name}: there is no such starter; there are {', '.join(STARTERS)}, plugin")
     source = CONFIGS / STARTERS[name].path
