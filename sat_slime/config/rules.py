@@ -11,6 +11,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import PurePath
 from typing import Any
 
@@ -268,10 +269,10 @@ def context_tokens(config: SlimeConfig) -> int | None:
     return config.rollout.context_tokens or config.model.max_positions
 
 
-def longest_sample(config: SlimeConfig) -> int:
-    """Return the tokens of the longest prompt and response that can be trained on; an unset prompt limit counts
-    nothing."""
-    longest = (config.rollout.max_prompt_tokens or 0) + config.rollout.max_response_tokens
+def longest_sample(config: SlimeConfig, prompt: int = 0) -> int:
+    """Return the tokens of the longest prompt and response that can be trained on. prompt: those of a prompt whose
+    limit is unset."""
+    longest = (config.rollout.max_prompt_tokens or prompt) + config.rollout.max_response_tokens
     return min(longest, context_tokens(config) or longest)
 
 
@@ -289,6 +290,12 @@ def spares_recompute(method: Method, steps: int) -> bool:
 
 READ_BY_SLIME = ("use-opd", "kl-coef", "log-correct-samples")
 """slime's flags by which slime itself reads the log-probs of that pass."""
+
+
+def recompute_is_spared(config: SlimeConfig) -> bool:
+    """Return whether a run leaves that pass out: neither its method nor slime reads it."""
+    spared = spares_recompute(build_method(config.method), config.pipeline.optimizer_steps_per_rollout)
+    return spared and not any(map(config.slime.get, READ_BY_SLIME))
 
 
 def needs_versions(method: Method) -> str | None:
@@ -316,9 +323,8 @@ def _method(config: SlimeConfig, method: Method) -> Iterator[str]:
     if method.denominator == "checkpoint" and pipeline.mode == "streaming":
         other = "trainer" if method.has("tis") else "rollout"
         yield (
-            "pipeline.mode is streaming with denominator checkpoint: a response may be of several weights, and one "
-            f"copy of those that generated is kept to score it with: set method.denominator to {other}, or "
-            "pipeline.mode to batch"
+            f"pipeline.mode is streaming with denominator checkpoint: {ONE_COPY}: set method.denominator to {other}, "
+            "or pipeline.mode to batch"
         )
     elif method.denominator == "checkpoint" and pipeline.lag == 0:
         yield (
@@ -522,10 +528,6 @@ def _above(bound: float, value: Any) -> bool:
         return False
 
 
-def _above_one(value: Any) -> bool:
-    return _above(1, value)
-
-
 @dataclass(frozen=True)
 class Rule:
     """Flags that go wrong under the same condition."""
@@ -552,15 +554,15 @@ KEEP = "leave it out, and say with pipeline.keep_checkpoints how many stay"
 ERRORS = (
     Rule("moe-router-fusion", "the fused router chooses the experts itself: no route is replayed", WITHOUT_R3, R3),
     Rule("prefill-num-servers", "an engine that only decodes has no routes of the prompt", WITHOUT_R3, R3),
-    Rule(STAGES, "each stage has the routes of its own layers, and one answers", WITHOUT_R3, R3, _above_one),
+    Rule(STAGES, "each stage has the routes of its own layers, and one answers", WITHOUT_R3, R3, partial(_above, 1)),
     Rule("sglang-enable-hierarchical-cache", "a prefix back from host memory has lost its routes", WITHOUT_R3, R3),
     Rule("update-weight-transport", COUNTED, value=lambda value: value == "disk"),
-    Rule("flush-cache-interval", "cached prefixes outlive a push of weights", BY_BATCH, STREAMING, _above_one),
+    Rule("flush-cache-interval", "cached prefixes outlive a push of weights", BY_BATCH, STREAMING, partial(_above, 1)),
     Rule(" ".join(NOT_STREAMED), "it has no effect, or is not saved with the queue", BY_BATCH, STREAMING),
     Rule(DRAWN, NOTHING, when=STREAMING),
     Rule("partial-rollout", ONE_COPY, "leave it out, or set method.denominator to rollout", SPLIT),
     Rule("eval-config", "slime evaluates only on that file's sets", "leave one of them out", OWN_SETS),
-    Rule("eval-interval", "slime refuses it", "set it to 0, or name sets", NO_SETS, lambda value: _above(0, value)),
+    Rule("eval-interval", "slime refuses it", "set it to 0, or name sets", NO_SETS, partial(_above, 0)),
     Rule("group-rm", "slime rewards no group in an evaluation, and fails there", "leave one of them out", OWN_SETS),
     Rule("rollout-max-context-len", "it ends no response", "give slime.sglang-context-length instead", OWN_GENERATION),
     Rule("save-retain-interval", "slime counts from 0, and Megatron deletes all but the newest checkpoint", KEEP),
@@ -614,9 +616,7 @@ def _broken(config: SlimeConfig, rules: tuple[Rule, ...]) -> Iterator[str]:
 
 def _lengths(config: SlimeConfig) -> Iterator[str]:
     rollout, train, context = config.rollout, config.train, context_tokens(config)
-    longest = longest_sample(config)
-    if rollout.max_prompt_tokens is None:  # the shortest of prompts has a token
-        longest = min(longest + 1, context or longest + 1)
+    longest = longest_sample(config, prompt=1)
     if WHEN[DYNAMIC](config) and train.max_tokens_per_gpu * train.context_parallel < longest:
         yield (
             f"slime.max-tokens-per-gpu is {train.max_tokens_per_gpu}, less than the longest sample of {longest} tokens "

@@ -12,7 +12,7 @@ import yaml
 
 from sat_slime.config.method_section import build_method
 from sat_slime.config.plugin_file import CALLED
-from sat_slime.config.rules import READ_BY_SLIME, spares_recompute
+from sat_slime.config.rules import recompute_is_spared
 from sat_slime.config.slime_schema import FlagValue, PluginConfig, SlimeConfig, is_sent
 from sat_slime.launch.small_run import PACKAGE, SITE, is_small, small_arguments, small_environment
 
@@ -241,8 +241,7 @@ def _ours(config: SlimeConfig, run_dir: Path) -> Part:
         yield "kl-loss-type", "low_var_kl", "loss.kl_coef"
     yield "entropy-coef", loss.entropy_coef, "loss.entropy_coef"
     yield "calculate-per-token-loss", loss.reduction == "token_mean", "loss.reduction"
-    spared = spares_recompute(method, steps) and not any(map(config.slime.get, READ_BY_SLIME))
-    yield "use-rollout-logprobs", spared, "method.denominator"
+    yield "use-rollout-logprobs", recompute_is_spared(config), "method.denominator"
     yield "use-rollout-routing-replay", method.routing_replay, "method.r3"
     yield from ((name, value, FIXED) for name, value in PLUGIN_FLAGS.items())
     yield "custom-config-path", str(plugin_file(run_dir)), FIXED

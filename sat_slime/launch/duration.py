@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sat_slime.config.jsonl import number
-from sat_slime.config.method_section import build_method
-from sat_slime.config.rules import READ_BY_SLIME, spares_recompute
+from sat_slime.config.rules import recompute_is_spared
 from sat_slime.config.slime_schema import SlimeConfig
 from sat_slime.launch.machine import checkpoint_bytes
 from sat_slime.launch.memory import BF16, GIB, parameters
@@ -55,10 +54,9 @@ def given(config: SlimeConfig, length: float) -> dict[str, float]:
     2 GiB/s. Not counted: rewards, the wait for a batch's slowest response, R3's routes, an offloaded optimizer."""
     speeds, evaluation = config.estimate, config.eval
     engines = config.rollout.engines * speeds.engine_tokens_per_second
-    spared = spares_recompute(build_method(config.method), config.pipeline.optimizer_steps_per_rollout)
-    spared = spared and not any(map(config.slime.get, READ_BY_SLIME))
+
     # A backward pass counts as two; the reference and the log-probs under the weights that generated are a pass each.
-    passes = 3 + (config.train.recompute == "full") + bool(config.loss.kl_coef) + (not spared)
+    passes = 3 + (config.train.recompute == "full") + bool(config.loss.kl_coef) + (not recompute_is_spared(config))
     flops = passes * forward_flops(config, 256 + length)
     answers = len(evaluation.prompts) * 30 * evaluation.samples
     return {

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from sat_slime.config.finding import Finding, warn
 from sat_slime.config.method_section import build_method
-from sat_slime.config.rules import context_tokens
+from sat_slime.config.rules import longest_sample
 from sat_slime.config.slime_schema import SlimeConfig, SlimeModelConfig
 from sat_slime.launch.hf_checkpoint import checkpoint_bits
 
@@ -156,21 +156,15 @@ def text_of(need: Need) -> str:
     return ", ".join(f"{name} {size / GIB:,.{digits}f}" for name, size in need.items() if size > MIB)
 
 
-def longest_tokens(config: SlimeConfig) -> int:
-    """Return the tokens of the longest prompt and response."""
-    longest = (config.rollout.max_prompt_tokens or PROMPT_TOKENS) + config.rollout.max_response_tokens
-    return min(longest, context_tokens(config) or longest)
-
-
 def batch_tokens(config: SlimeConfig) -> int:
     """Return the tokens of an iteration's batch if every response had its full length."""
-    return longest_tokens(config) * config.rollout.responses_per_iteration
+    return longest_sample(config, PROMPT_TOKENS) * config.rollout.responses_per_iteration
 
 
 def micro_batch_tokens(config: SlimeConfig) -> int:
     """Return the tokens of the largest micro-batch on one GPU, where a longer sample makes one of its own; without
     slime.use-dynamic-batch-size it has slime.micro-batch-size samples."""
-    longest = -(-longest_tokens(config) // config.train.context_parallel)
+    longest = -(-longest_sample(config, PROMPT_TOKENS) // config.train.context_parallel)
     if not config.slime.get("use-dynamic-batch-size"):
         return longest * int(config.slime.get("micro-batch-size") or 1)
     return max(config.train.max_tokens_per_gpu, longest)
@@ -238,7 +232,7 @@ def engine_need(config: SlimeConfig) -> Need:
     embeddings = sum(elements(model, [], *cut))
     layers = sum(elements(model, moe_layers(model), *cut)) - embeddings
     weights = BF16 * embeddings + checkpoint_bits(model.hf_checkpoint) / 8 * layers
-    return {"weights": weights, "KV of the longest response": longest_tokens(config) * of_a_token}
+    return {"weights": weights, "KV of the longest response": longest_sample(config, PROMPT_TOKENS) * of_a_token}
 
 
 def host_need(config: SlimeConfig) -> Need:
@@ -385,9 +379,8 @@ def memory_findings(config: SlimeConfig, there: Sizes) -> Iterator[Finding]:
     offload = "true where the hosts have room" if train.optimizer_offload else "false where the GPUs have room"
     done = (f"slime.recompute-granularity {train.recompute}", f"slime.optimizer-cpu-offload {offload}", kl)
     for row in judged:
-        if not row.source:
-            if row.what == HOST:
-                yield warn(HOST, f"how much there is is not known here; a training node needs {row}")
+        if not row.source:  # of the host alone
+            yield warn(HOST, f"how much there is is not known here; a training node needs {row}")
             continue
         text = str(row)
         if row.mark != "OK":
