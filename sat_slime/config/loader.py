@@ -106,10 +106,9 @@ def _layers(
     keys = {key for layer in layers for key in layer.values}
     if not keys.isdisjoint(PLUGIN_KEYS):
         told = "the plugin's file, not a run: sat-slime check {} checks it, and slime takes it as --custom-config-path"
-        raise ConfigError(f"{path}: this is {told.format(shlex.quote(str(path)))}")
-    if keys & (of_others - of_these) and not keys & (of_these - of_others):
-        raise ConfigError(f"{path}: this is {told.format(shlex.quote(str(path)))}")
-    return layers
+    elif not keys & (of_others - of_these) or keys & (of_these - of_others):
+        return layers
+    raise ConfigError(f"{path}: this is {told.format(shlex.quote(str(path)))}")
 
 
 def _layer(settings: Mapping[str, Any], place: str) -> Source:

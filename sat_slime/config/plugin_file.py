@@ -47,8 +47,7 @@ NOT_UNDER_CUSTOM_LOSS = {
 """slime's arguments that it would silently ignore."""
 MADE_BEFORE = {"eps_clip": "eps_clip_high", "num_steps_per_rollout": "global_batch_size"}
 """slime's arguments of which it has made others when it reads the file, each with one of those."""
-LISTS = ("rollout_sample_hook_path",)
-"""slime's arguments that are lists."""
+
 ONLY_OUR_DRIVER = (
     "which only this package's driver knows: start `-m sat_slime.plugin.driver` in the place of the script's training "
     "file, or take another method"
@@ -119,9 +118,9 @@ def plugin_findings(file: Path, flags: Iterable[str]) -> Iterator[Finding]:
     except ValueError as error:
         errors.append(f"{KEY}.method: {error}")
     for key, value in (CALLED | IN_A_SCRIPT).items():
-        expected = [value] if key in LISTS else value
         if key not in values or (key == "loss_type" and values[key] != value):
-            errors.append(f"{key} is {values.get(key, 'not set')}: set it to {expected}")
+            remedy = [value] if key == "rollout_sample_hook_path" else value  # slime has a list of them
+            errors.append(f"{key} is {values.get(key, 'not set')}: set it to {remedy}")
     if method.routing_replay != all(values.get(key) is True for key in R3):
         both = " and ".join(R3)
         fault = f"r3: set {both} to true" if method.routing_replay else f"no r3: leave out {both}, or add -r3 to it"
