@@ -73,8 +73,7 @@ def write_checksums(folder: Path) -> None:
 
 
 def checksum_faults(folder: Path) -> dict[str, str]:
-    """Return what is wrong with each file that is not as it was when its checksum was written, by the file's name.
-    Empty: the folder is whole."""
+    """Return what is wrong with each file that is not as when its checksum was written, by name; empty: nothing is."""
     try:
         lines = (folder / NAME).read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:

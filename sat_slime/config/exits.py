@@ -15,8 +15,7 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def how_it_ended(code: int) -> str:
-    """Return how a process ended, as the end of a sentence, by its return code; a negative one is the number of a
-    signal."""
+    """Return how a process ended, as the end of a sentence. code: a negative one is the number of a signal."""
     if code >= 0:
         return f"ended with exit code {code}"
     try:

@@ -70,8 +70,7 @@ def damaged_lines(path: str | Path) -> list[int]:
 
 
 def _lines(path: str | Path) -> Iterator[tuple[int, dict[str, Any] | None]]:
-    """Yield the number and object of each line, None where it is none; of a last line without a newline only if it is
-    whole."""
+    """Yield each line's number and object, None where it is none; a last line without a newline only if it is whole."""
     path = Path(path)
     if not path.exists():
         return
@@ -84,8 +83,7 @@ def _lines(path: str | Path) -> Iterator[tuple[int, dict[str, Any] | None]]:
 
 
 def append_line(path: str | Path, text: str) -> None:
-    """Adds a line, in one write at the end of the file. After a torn line it begins one of its own. An OSError names
-    the file."""
+    """Adds a line in one write. After a torn line it begins one of its own. An OSError names the file."""
     line = (text + "\n").encode()
     with naming(path), open(path, "ab+") as file:
         if file.tell():

@@ -37,11 +37,10 @@ MOST_CHOICES = 12
 def load_config(
     path: str | Path, overrides: Sequence[str] = (), settings: Mapping[str, Any] | None = None
 ) -> RunConfig:
-    """Read a run from a YAML file.
+    """Read a run from a YAML file. What needs several sections is config_errors, for a slime run slime_config_errors.
 
     overrides: `a.b=value` texts of `--set`, the value in YAML. settings: dotted key to value, laid on before them.
-    Raises ConfigError with one line for every fault found. What needs several sections is config_errors, for a slime
-    run slime_config_errors.
+    Raises ConfigError with one line for every fault found.
     """
     layers = _layers(
         path, [*RUNTIMES.values()], [GridConfig], "a grid, not a run: sat-slime grid {}, with --dry-run to check it"
@@ -112,8 +111,7 @@ def _layers(
 
 
 def _layer(settings: Mapping[str, Any], place: str) -> Source:
-    """Return settings by dotted keys as one layer, so that `method: gspo` and `method.sat: true` forget nothing of
-    SAT."""
+    """Return settings by dotted keys as one layer, so that `method: gspo` keeps the settings of SAT."""
     layer = Source({}, {})
     for key, value in settings.items():
         path = tuple(key.split("."))
@@ -248,8 +246,7 @@ def _shown(value: Any) -> str:
 
 
 def _hint(model: type[Section], values: Any, leaf: KeyPath, within: KeyPath | None) -> str:
-    """Return the end of the line about an unknown key. within: the nearest section that is known; None where its keys
-    have been told."""
+    """Return the end of the line about an unknown key. within: the nearest known section, or None."""
     at = ("method",) if "method" in model.model_fields else ()
     if leaf[:-1] == (*at, "settings") and (kind := find(str((values["method"] if at else values).get("base")))):
         return f"; {kind.name} has {', '.join(settings_of(kind)) or 'none'}"

@@ -1,7 +1,6 @@
 """The section `method` of a run, and the Method that it describes.
 
-A stabilizer's settings are the stabilizer: a field of the section holds the dataclass of sat_slime.objective itself, or
-None where it is off.
+A stabilizer's settings are the stabilizer: a field holds the dataclass of sat_slime.objective, or None where it is off.
 """
 
 from __future__ import annotations
@@ -188,8 +187,7 @@ def method_switches(name: str) -> dict[str, Any]:
 
 
 def laid_over(below: Mapping[str, Any], method: Any) -> Any:
-    """Return the values of the section of one file over those of the files below it. Raises ValueError for a name that
-    no method has.
+    """Return the values of one file's section over those of the files below. Raises ValueError for an unknown name.
 
     A name stands for its switches. What is switched off loses its settings, what is switched on keeps them; those of a
     base go where another is named.

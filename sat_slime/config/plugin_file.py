@@ -1,7 +1,6 @@
 """The plugin's file for a launch script of slime: `sat-slime init plugin` writes it, `sat-slime check` judges it.
 
-slime's --custom-config-path sets every key of such a file as an argument, before anything reads the argument. So this
-one flag turns a method on, and leaving it out turns it off.
+slime's --custom-config-path sets each of its keys as an argument, before anything reads it: one flag for a method.
 """
 
 from __future__ import annotations
@@ -56,8 +55,7 @@ FILE = Path(__file__).parents[1] / "configs" / "plugin" / "sat.yaml"
 
 
 def plugin_file(name: str) -> str:
-    """Return the text of the file for a named method. Raises ConfigError where there is none of that name, or it cannot
-    run in a script of slime's."""
+    """Return a method's file as text. Raises ConfigError for an unknown name, or where no script can run it."""
     try:
         method = named_method(name)
     except ValueError as error:

@@ -1,5 +1,4 @@
-"""What the settings of a run must agree on, and flags of slime that mislead later. Each finding is one line: the key,
-its value, the remedy.
+"""What the settings of a run must agree on, and flags of slime that mislead later: a line each, of key, value, remedy.
 
 What slime's parser, our driver behind it or Megatron refuses in clear words before anything is trained is theirs to
 tell: launch/flags.py asks them.
@@ -53,8 +52,7 @@ def streaming_faults(pipeline: PipelineConfig) -> Iterator[str]:
 
 
 def batch_faults(product: str, responses: int, parts: Mapping[str, int]) -> Iterator[str]:
-    """Yield the fault of a batch that is no whole number of responses for each of its parts, whose numbers are given by
-    their names."""
+    """Yield the fault of a batch that is no whole number of responses for each of its parts, given by their names."""
     if responses % (number := math.prod(parts.values())):
         words = " x ".join(f"{name} {part}" for name, part in parts.items())
         yield (
@@ -64,8 +62,7 @@ def batch_faults(product: str, responses: int, parts: Mapping[str, int]) -> Iter
 
 
 def coarse_quantile(method: Method, responses: int, bound: str) -> Iterator[str]:
-    """Yield what to know of SAT's quantile over micro-batches of few responses. Only where |d| is one value per
-    response do few make it coarse.
+    """Yield what to know of SAT's quantile over micro-batches of few responses: coarse where |d| is one value each.
 
     responses: of full length in a micro-batch. bound: the setting that says so, and its value.
     """
@@ -230,11 +227,8 @@ ITERATIONS_PLACE = "{rollout_id}"
 
 
 def slime_config_errors(config: SlimeConfig) -> list[str]:
-    """Return everything for which the run would fail or be meaningless, as far as its settings show; empty when it can
-    start.
-
-    Flags of slime are held against its own list by launch.flags.flag_errors.
-    """
+    """Return everything for which the run would fail or be meaningless, as its settings show; empty: it can start.
+    Flags of slime are held against its own list by launch.flags.flag_errors."""
     method = build_method(config.method)
     return [
         *refused_combinations(method, config.pipeline.optimizer_steps_per_rollout),
@@ -270,15 +264,13 @@ def context_tokens(config: SlimeConfig) -> int | None:
 
 
 def longest_sample(config: SlimeConfig, prompt: int = 0) -> int:
-    """Return the tokens of the longest prompt and response that can be trained on. prompt: those of a prompt whose
-    limit is unset."""
+    """Return the tokens of the longest sample that can be trained on. prompt: those of one whose limit is unset."""
     longest = (config.rollout.max_prompt_tokens or prompt) + config.rollout.max_response_tokens
     return min(longest, context_tokens(config) or longest)
 
 
 def spares_recompute(method: Method, steps: int) -> bool:
-    """Return whether slime can leave out its forward pass that recomputes log-probs, which use_rollout_logprobs makes
-    it do.
+    """Return whether slime can leave out its forward pass that recomputes log-probs, by use_rollout_logprobs.
 
     With denominator `trainer` and one optimizer step per rollout the training forward is that pass, and A-3PO makes its
     denominator up; but the threshold of a whole step needs the pass beforehand.
@@ -299,8 +291,7 @@ def recompute_is_spared(config: SlimeConfig) -> bool:
 
 
 def needs_versions(method: Method) -> str | None:
-    """Return what a method needs that travels to slime's trainer with the versions of weights, in words; None where
-    nothing does."""
+    """Return what a method needs that travels to slime's trainer with versions of weights, in words; None: nothing."""
     return f"{method.name} needs the lag of every token" if "lags" in method.needs else None
 
 

@@ -1,5 +1,4 @@
-"""A run, and a grid of runs, as typed data. The docstring of a field, or of the class of a section, states units and
-becomes its help.
+"""A run, and a grid of runs, as typed data. The docstring of a field, or of a section's class, becomes its help.
 
 The classes hold what one section alone can know (types, ranges, a section's own consistency). What needs several
 sections is in rules.py; reading YAML is in loader.py.
@@ -264,8 +263,7 @@ class DiagnoseConfig(Section):
     every_n_steps: NonNegativeInt = 0
     """Optimizer steps between whole diagnoses for `sat-slime diagnose`: the tokens scored again under other weights,
     routes and arithmetic; a token dump holds it all. A number without a common factor with pipeline.lag meets every
-    lag in turn. Each takes two to three training steps.
-    0: never."""
+    lag in turn. Each takes two to three training steps. 0: never."""
 
 
 class DumpConfig(Section):
@@ -304,9 +302,7 @@ class LabConfig(Run):
 
 def matches(selector: str, method: str, lag: int) -> bool:
     """Return whether `METHOD`, `METHOD@LAG` or `@LAG` means cells of this method and lag; METHOD may hold `*` and `?`.
-
-    Raises ValueError when what follows the `@` is not a number.
-    """
+    Raises ValueError when what follows the `@` is not a number."""
     pattern, at, number = selector.partition("@")
     if at and not number.isdigit():
         raise ValueError(f"{selector!r} is not METHOD, METHOD@LAG or @LAG, such as sat-gspo-r3@8")

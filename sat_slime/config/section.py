@@ -94,16 +94,13 @@ def differences(old: Any, new: Any, prefix: str = "") -> list[tuple[str, Any, An
 
 def kept_changes(old: BaseModel, new: BaseModel, also_kept: Collection[str] = ()) -> str:
     """Return the settings that differ and that a resumed run has to keep, as `key (old -> new)` after one another.
-
-    also_kept: keys that may not change here, although a resumed run may change them.
-    """
+    also_kept: keys that it might change, but not here."""
     free = marked(type(new), MAY_CHANGE_ON_RESUME) - set(also_kept)
     return _in_words(change for change in differences(old, new) if not among(change[0], free))
 
 
 def kept_settings(config: BaseModel) -> dict[str, Any]:
-    """Return the settings that a resumed run has to keep, as JSON by dotted keys, for the note of what a checkpoint was
-    made with."""
+    """Return the settings that a resumed run has to keep, as JSON by dotted keys, which a checkpoint notes."""
     free = marked(type(config), MAY_CHANGE_ON_RESUME)  # with name and folder: a run may be moved
     return {key: value for key, value in flat(config.model_dump(mode="json")).items() if not among(key, free)}
 
@@ -146,7 +143,6 @@ def settings_of(kind: type) -> dict[str, FieldInfo]:
 
 
 def section_of(field: FieldInfo) -> type | None:
-    """Return the class of the section, or of the stabilizer's settings, that a field holds; None where it holds a
-    value."""
+    """Return the class of the section, or of the stabilizer's settings, that a field holds; None: it holds a value."""
     kinds = [kind for kind in (field.annotation, *get_args(field.annotation)) if isinstance(kind, type)]
     return next((kind for kind in kinds if issubclass(kind, BaseModel) or dataclasses.is_dataclass(kind)), None)

@@ -43,12 +43,9 @@ def merged(base: Any, child: Any) -> Any:
 
 
 def read_layers(path: str | Path, below: tuple[Path, ...] = ()) -> list[Source]:
-    """Read a YAML file and the files that it `extends:` (relative to the file that says so), outermost first: each
-    is to be laid over those before it.
-
-    Raises ConfigError for a file that cannot be read, is not YAML, holds nothing, repeats a key, or extends itself, and
-    FileNotFoundError for one that is not there.
-    """
+    """Read a YAML file and those that it `extends:` (relative to the file that says so), outermost first: each is to be
+    laid over those before it. Raises ConfigError for a file that cannot be read, is not YAML, holds nothing, repeats a
+    key, or extends itself, and FileNotFoundError for one that is not there."""
     path = Path(path)
     if path.resolve() in (file.resolve() for file in below):
         chain = " -> ".join(str(file) for file in (*below, path))

@@ -50,8 +50,7 @@ def write_starter(name: str, folder: Path) -> list[Path]:
 
 
 def write_texts(folder: Path, texts: Mapping[str, str]) -> list[Path]:
-    """Write files, by their names, into a folder; returns their paths. Raises ConfigError where one is there and holds
-    something else, before any is written."""
+    """Write files, by name, into a folder; returns their paths. Raises ConfigError before any takes another's place."""
     for file, text in texts.items():
         path = folder / file
         if path.exists() and (not path.is_file() or path.read_bytes() != text.encode()):

@@ -68,8 +68,7 @@ def here(config: SlimeConfig, run_folder: Path, resume: bool = False) -> Iterato
 
 
 def memory_here(config: SlimeConfig) -> Iterator[Finding]:
-    """Yield findings on the memory of this machine, if slime is on it: no other is one of the run's. GPUs of 80 GB
-    stand for those that nobody tells."""
+    """Yield findings on this machine's memory, if slime is on it: no other is of the run. Else a GPU has 80 GB."""
     is_of_run = (Path(config.cluster.slime_dir) / SCRIPT).is_file()
     yield from memory_findings(config, sizes(config, {"this machine": machine_sizes()} if is_of_run else {}))
 
@@ -86,8 +85,7 @@ def _slime_findings(problems: Sequence[str]) -> Iterator[Finding]:
 def cluster_findings(
     server: JobServer, config: SlimeConfig, run_folder: Path, sent: SlimeCommand, resume: bool = False
 ) -> Iterator[Finding]:
-    """Yield findings on the cluster, asked by a job that uses no GPU. resume: the run has begun. Raises JobError when
-    Ray fails."""
+    """Yield findings on the cluster, by a job without GPUs. resume: the run has begun. Raises JobError."""
     job = f"sat-slime-check-{uuid.uuid4().hex[:8]}"
     with _marker(run_folder) as marker:
         needed = called_functions(sent.command)
@@ -112,8 +110,7 @@ def cluster_findings(
 
 @contextlib.contextmanager
 def _marker(run_folder: Path) -> Iterator[str | None]:
-    """Makes a file where the run folder will be, for nodes to see: the same path may be another disk there. None: it
-    could not be made."""
+    """Makes a file where the run folder will be, for nodes to see: another disk may be there. None: it could not be."""
     try:
         with tempfile.NamedTemporaryFile(dir=existing_parent(run_folder), prefix=".sat_slime-") as file:
             yield file.name

@@ -49,8 +49,7 @@ GOVERNED = {
     }.items()
     for flag in flags.split()
 }
-"""Flags that only the named setting may give, besides those of `_ours`; where it leaves them out, the section slime may
-not give them either."""
+"""Flags that only the named setting may give, also where it leaves them out; besides those of `_ours`."""
 
 FIXED = ""
 """Stands in place of a setting where a flag is in every command."""
@@ -83,10 +82,7 @@ class Argument:
 
 
 def slime_command(config: SlimeConfig, run_dir: Path | None = None) -> SlimeCommand:
-    """Return the command of a run, which is started where slime is installed.
-
-    run_dir: the run's folder; default: `output_dir/name` in the working directory.
-    """
+    """Return the command of a run, for where slime is installed. run_dir: its folder; default: run_folder(config)."""
     run_dir = run_dir or run_folder(config)
     words = [word for argument in slime_arguments(config, run_dir) for word in argument.words()]
     return SlimeCommand(
@@ -120,8 +116,7 @@ def plugin_settings_text(config: SlimeConfig, run_dir: Path) -> str:
 
 
 def environment(config: SlimeConfig, run_dir: Path) -> dict[str, str]:
-    """Return the environment of the job and all its workers. It has no secrets: jobs find them in the cluster's
-    environment."""
+    """Return the environment of the job and all its workers, without secrets: they are in the cluster's environment."""
     cluster = config.cluster
     folders = [*cluster.python_path, cluster.megatron_dir, cluster.slime_dir]
     if is_small(config):

@@ -1,7 +1,4 @@
-"""Tells how long a run of slime takes: from given speeds (section `estimate`), and once it has iterations, from them.
-
-All times are in seconds.
-"""
+"""Tells how many seconds a run of slime takes: from given speeds (section `estimate`), or its own iterations."""
 
 from __future__ import annotations
 
@@ -80,9 +77,8 @@ def forward_flops(config: SlimeConfig, tokens: float) -> float:
 
 
 def seconds_of(config: SlimeConfig, parts: Mapping[str, float]) -> float:
-    """Return the seconds of a whole run: with lag 0, or one GPU for all, one thing after another; else a batch is
-    generated while one is trained and saved, and the longer counts. In mode streaming evaluations are beside
-    generation, too."""
+    """Return the seconds of a whole run: with lag 0, or one GPU for all, one thing after another; else a batch is made
+    while one is trained and saved, and the longer counts. In mode streaming evaluations are beside generation, too."""
     pipeline, iterations = config.pipeline, config.pipeline.iterations
     every = {"evaluate": config.eval.every_n_iterations, "save": config.checkpoint.every_n_iterations}
     share = {part: parts[part] / often if often else 0.0 for part, often in every.items()}

@@ -2,9 +2,8 @@
 parser is asked, else of a recorded list.
 
 slime ignores an unknown flag without a word, and its SGLang parser takes an abbreviation for a flag; so every flag of a
-command is held against this list before it is sent. `slime_flags.json` has the flags of two versions of slime, and
-those that the text of the newest version's parser shows; `built_with` says how each was read. scripts/record_flags.py
-records a version anew.
+command is held against this list before it is sent. `slime_flags.json` has several versions' flags; `built_with` says
+how each was read, and scripts/record_flags.py records one anew.
 
 The parser runs in a process of its own, on the exact command, with the run's environment. Where files of the run are
 not there yet, it is asked without them: the plugin's settings are written to a temporary folder, and a checkpoint that
@@ -69,8 +68,7 @@ class Slime:
     """Why slime's parser, though it is there, did not run on the command; empty where it did."""
 
     def findings(self, on_head_node: bool = False) -> Iterator[Finding]:
-        """Yield what was asked, for a run whose settings have no fault. on_head_node: the job's driver would run this
-        parser."""
+        """Yield what was asked, for sound settings. on_head_node: the job's driver would run this parser."""
         if self.failure and on_head_node:
             told = f"slime's parser fails here as it would for the job: {self.failure}"
             is_missing = "No module named" in self.failure
@@ -106,10 +104,7 @@ def recorded(version: str | None = None) -> Slime:
 def flag_errors(config: SlimeConfig, slime: Slime | None = None) -> list[str]:
     """Return a line for every flag of the run that slime would not take as it is meant, with the setting that it comes
     from: one that another setting governs, that is unknown, abbreviated or repeated, or has another number of values
-    than it takes.
-
-    slime: default: the recorded one.
-    """
+    than it takes. slime: default: the recorded one."""
     slime = slime or recorded()
     governed, errors = governed_flags(config), {}
     for name in config.slime:
@@ -126,8 +121,7 @@ def flag_errors(config: SlimeConfig, slime: Slime | None = None) -> list[str]:
 
 
 def unknown_flags(arguments: Sequence[Argument], slime: Slime, governed: Mapping[str, str]) -> Iterator[str]:
-    """Yield a line for every fault of a command's flags that a slime's own show. governed: the setting that alone
-    gives a flag, by the flag."""
+    """Yield a line for each fault of a command's flags by a slime's own. governed: the setting that alone gives it."""
     seen: set[str] = set()
     for argument in arguments:
         name, *values = argument.words()
@@ -241,8 +235,7 @@ NAMED = re.compile(r"--([A-Za-z0-9][\w-]*)|\b([A-Za-z]\w*_\w+)|\bargs\.(\w+)")
 
 
 def refusal_lines(config: SlimeConfig, arguments: Sequence[Argument], answer: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a line for what slime refuses, with the settings that it names, and one for each fault that our driver
-    found."""
+    """Yield a line for what slime refuses, with the settings that it names, and for all that our driver found."""
     given = {argument.name: argument.key for argument in arguments}
     keys = {name: f"cluster.env.{name}" for name in config.cluster.env}
     for flag, spec in answer["flags"].items():

@@ -64,8 +64,7 @@ class JobRecord:
 def submit(
     server: JobServer, sent: SlimeCommand, folder: Path, config: SlimeConfig, ray: LocalRay | None = None
 ) -> JobRecord:
-    """Write the files that a command names, send it as a job which writes log.txt of the run folder, and note it there.
-    Raises JobError."""
+    """Write a command's files, send it as a job that writes the run folder's log.txt, and note it. Raises JobError."""
     for path, text in sent.files.items():
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_text(text, encoding="utf-8")

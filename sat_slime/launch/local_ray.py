@@ -27,8 +27,7 @@ START_TIMEOUT_S = 420.0
 STOP_TIMEOUT_S = 120.0
 KILL_TIMEOUT_S = 10.0
 END_TIMEOUT_S = 20.0
-"""Seconds in which `ray start` may end after one of Ray's processes died: it looks every second, and first ends the
-others."""
+"""Seconds in which `ray start` may end after one of its processes died: it looks every second, and ends the others."""
 POLL_S = 0.2
 LOG = "start.log"
 """The file with what `ray start` wrote."""
@@ -58,10 +57,9 @@ def start_ray(
 ) -> LocalRay:
     """Starts a Ray that outlives this process. Secrets in the environment reach its jobs, as they must.
 
-    gpus, cpus: the numbers that it offers, whatever the machine has and CUDA_VISIBLE_DEVICES says; None: all there are,
-    and of the GPUs those that CUDA_VISIBLE_DEVICES names. store_bytes: size of its object store. variables: more
-    environment. Raises JobError where Ray does not come up; nothing of it stays.
-    """
+    gpus, cpus: the numbers that it offers, whatever the machine has; None: all there are, and of the GPUs those that
+    CUDA_VISIBLE_DEVICES names. store_bytes: size of its object store. variables: more environment. Raises JobError
+    where Ray does not come up; nothing of it stays."""
     try:
         port, client_port, agent_port, agent_grpc_port, env_port, metrics_port = free_ports(6)
     except OSError as error:
@@ -142,11 +140,8 @@ def _start_log(ray: LocalRay) -> str:
 
 
 def stop_ray(ray: LocalRay, logs_to: Path | None = None) -> bool:
-    """Ends a Ray and what it started, and returns whether it was still there. A process that is not the one that was
-    started is left alone.
-
-    logs_to: a folder that gets its workers' logs, without secrets, before Ray's goes.
-    """
+    """Ends a Ray and what it started, and returns whether it was still there; another process of that number is spared.
+    logs_to: a folder that gets its workers' logs, without secrets, before Ray's goes."""
     was_there = is_running(ray)
     if was_there:
         with contextlib.suppress(ProcessLookupError):  # it has ended just now
@@ -171,10 +166,8 @@ def _copy_logs(ray: LocalRay, to: Path) -> None:
 
 def _end_what_is_left(ray: LocalRay) -> None:
     """Kills a Ray that did not end, and jobs that it left: one that is not connected to Ray at its end does not end
-    with it. All have Ray's folder, which no other Ray has, in their environment.
-
-    They are looked for until none is left: a process may start while the others are ended, and takes a moment to
-    end."""
+    with it. All have Ray's folder in their environment. They are looked for until none is left: a process may start
+    while others are ended, and takes a moment to end."""
     deadline = time.monotonic() + KILL_TIMEOUT_S
     while left := _processes_of(ray):
         for pid in left:
@@ -204,9 +197,7 @@ def _ends_within(ray: LocalRay, timeout_s: float) -> bool:
 
 def how_it_died(ray: LocalRay, timeout_s: float = END_TIMEOUT_S) -> str | None:
     """Return the reason why a Ray that was not told to end is gone, in a sentence; None while it is there.
-
-    timeout_s: seconds in which `ray start` may notice.
-    """
+    timeout_s: seconds in which `ray start` may notice."""
     if not _ends_within(ray, timeout_s):
         return None
     dead = ", ".join(_deaths(_start_log(ray))) or f"its process {ray.pid} was killed or crashed"

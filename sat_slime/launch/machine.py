@@ -1,5 +1,4 @@
-"""Checks what a run of slime needs of its machine: checkouts, checkpoints, prompts, a reward's rule, and disk. It uses
-no GPU."""
+"""Checks what a run of slime needs of its machine, without a GPU: checkouts, checkpoints, prompts, reward, and disk."""
 
 from __future__ import annotations
 
@@ -39,8 +38,7 @@ SCRIPT = "train.py"
 
 
 def machine_findings(config: SlimeConfig, run_folder: Path, resume: bool = False) -> Iterator[Finding]:
-    """Yield findings of every check of this machine, one after another. resume: the run has begun, and its checkpoints
-    are its own."""
+    """Yield findings of every check of this machine. resume: the run has begun, and its checkpoints are its own."""
     yield from source_findings(config, {"cluster.slime_dir": SCRIPT, "cluster.megatron_dir": "megatron/training"})
     if config.cluster.device == "cpu":
         yield from cpu_findings(config)
@@ -60,8 +58,7 @@ def machine_findings(config: SlimeConfig, run_folder: Path, resume: bool = False
 
 
 def source_findings(config: SlimeConfig, parts: Mapping[str, str]) -> Iterator[Finding]:
-    """Yield findings on whether the checkouts are there. parts: the file or folder that each setting's folder must
-    have."""
+    """Yield findings on whether the checkouts are there. parts: what must be in each setting's folder."""
     on_cpu = config.cluster.device == "cpu"
     other = "make one: scripts/get-slime.sh FOLDER" if on_cpu else "run in slime's image"
     for key, part in parts.items():
@@ -94,8 +91,7 @@ def _megatron_checkpoint(config: SlimeConfig) -> Iterator[Finding]:
 
 
 def beginning_fault(config: SlimeConfig, run_folder: Path) -> str | None:
-    """Return why a new run may not begin with what is in its folder of checkpoints, from whose newest slime would go
-    on; None where it may."""
+    """Return why a new run may not begin with its folder of checkpoints, from whose newest slime would go on."""
     folder = checkpoint_folder(config, run_folder)
     if not config.checkpoint.every_n_iterations or folder.absolute().is_relative_to(run_folder.absolute()):
         return None  # slime is given no folder, or one that is emptied
@@ -139,8 +135,7 @@ def data_findings(config: SlimeConfig) -> Iterator[Finding]:
 
 
 def data_problem(file: str, input_key: str, label_key: str | None, config: SlimeConfig) -> str | None:
-    """Return the reason why slime could not read the first rows of a data set, or would fail at the first prompt or
-    reward of them, or None."""
+    """Return why slime could not read the first rows of a data set, or use a prompt or label of them, or None."""
     path, part = Path(SLICE.sub("", file)), SLICE.search(file)
     if not path.is_file():
         if is_the_laptops(config):
@@ -192,8 +187,7 @@ def _row_fault(row: Any, number: int, input_key: str, label_key: str | None, con
 
 
 def first_rows(path: Path, count: int) -> list[Any] | None:
-    """Return the first rows of a data set; None where nothing is installed that reads its format. Raises OSError or
-    ValueError."""
+    """Return the first rows of a data set; None where nothing here reads its format. Raises OSError or ValueError."""
     if path.suffix == ".jsonl":
         with path.open(encoding="utf-8") as lines:
             return [json.loads(line) for line in itertools.islice(filter(str.strip, lines), count)]

@@ -45,11 +45,9 @@ def elements(
 ) -> tuple[int, int]:
     """Return the elements of a rank's parameters: those that tensor parallelism cuts, and its experts.
 
-    Args:
-        layers: of each layer of its pipeline stage, whether it has experts.
-        tensor: ranks that share a layer's matrices, its experts left out.
-        experts_cut: ranks that share a layer's experts.
-        first, last: whether its stage is the first, which has the embedding, and the last, which has the output layer.
+    layers: of each layer of its pipeline stage, whether it has experts. tensor: ranks that share a layer's matrices,
+    experts left out; experts_cut: those that share the experts. first, last: whether its stage is the first, which has
+    the embedding, and the last, which has the output layer.
     """
     flags, hidden = model.architecture, model.hidden_size
     queries, kv = model.attention_heads * model.head_dim, model.kv_heads * model.head_dim
@@ -69,9 +67,7 @@ def elements(
 
 def parameters(model: SlimeModelConfig, active: bool = False) -> int:
     """Return the number of parameters of a model, 0 where its sizes lack or its layout is not counted here.
-
-    active: of the experts only those that a token is sent to.
-    """
+    active: of the experts only those that a token is sent to."""
     if not (model.layers and model.hidden_size) or any(map(model.flags.get, ATTENTION)):
         return 0
     dense, experts = elements(model, moe_layers(model))
@@ -270,8 +266,7 @@ Sizes = Mapping[str, tuple[float, str]]
 
 
 def sizes(config: SlimeConfig, machines: Mapping[str, Mapping[str, float | None]] | None = None) -> Sizes:
-    """Return what the settings give, else the smallest that the machines have. machines: by name, what `machine_sizes`
-    says there."""
+    """Return what the settings give, else the smallest of the machines: by name, what `machine_sizes` says there."""
     there = {"gpu": (ASSUMED_GPU_BYTES, "assumed: an 80 GB card")}
     for kind, given in (("gpu", config.cluster.gpu_memory_gib), ("host", config.cluster.host_memory_gib)):
         known = [(size, name) for name, machine in (machines or {}).items() if (size := machine.get(kind))]
@@ -316,8 +311,7 @@ REMEDIES = {
     "or slime.rollout-max-response-len, or more slime.actor-num-nodes",
 }
 BESIDE_BOTH = 3 * GIB
-"""Bytes of a shared GPU that are neither the trainer's nor within the engine's share: two CUDA contexts, and the
-engine's graphs and prefills."""
+"""Bytes of a shared GPU beside trainer and engine's share: two CUDA contexts, the engine's graphs and prefills."""
 
 
 class Row(NamedTuple):

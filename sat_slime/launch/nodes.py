@@ -32,8 +32,7 @@ SIOCGIFADDR = 0x8915
 
 
 def look(functions: list[str], marker: str | None) -> dict[str, Any]:
-    """Return what a node says of itself. Ray sends it as a text of this program's, since it also runs where nothing of
-    this package is installed."""
+    """Return what a node says of itself. Ray sends it as text: it also runs where this package is not installed."""
     import importlib
     import os
 

@@ -56,10 +56,8 @@ class JobServer:
     """The job server of one Ray cluster."""
 
     def __init__(self, address: str | None = None) -> None:
-        """address: http://HOST:PORT of the dashboard, or what ray.init takes; None: THIS_MACHINE.
-
-        Raises JobError when no Ray answers there.
-        """
+        """address: http://HOST:PORT of the dashboard, or what ray.init takes; None: THIS_MACHINE. Raises JobError when
+        no Ray answers there."""
         self._client = _client(address)
         self.address: str = self._client.get_address()
 
@@ -78,8 +76,7 @@ class JobServer:
                     raise JobError(f"Ray at {self.address}: {first_line(error)}") from error
 
     def state(self, job: str) -> JobState | None:
-        """Return the state of a job; None where this cluster does not know it, for instance since it was started
-        again."""
+        """Return the state of a job; None where this cluster, perhaps started again, does not know it."""
         try:
             info = self._client.get_job_info(job)
         except OSError as error:
@@ -117,8 +114,7 @@ class JobServer:
 
 
 def given_address(option: str | None, configured: str | None) -> str | None:
-    """Return the address to use: the option's, the configured one, the environment's, or None for this machine's
-    Ray."""
+    """Return the address to use: the option's, the configured, the environment's; None: that of this machine."""
     values = (os.environ.get(name) for name in ADDRESS_VARIABLES)
     from_environment = next((value for value in values if value and value not in ("auto", "local")), None)
     return option or configured or from_environment
@@ -195,8 +191,7 @@ def _no_answer(address: str) -> NoAnswer:
 
 
 def _token() -> str | None:
-    """Return the token for Ray's authentication, which is on by default in newer versions, from where Ray looks for it;
-    None where there is none."""
+    """Return the token for Ray's authentication, on by default in newer versions, from where Ray looks; or None."""
     if os.environ.get("RAY_AUTH_MODE") == "disabled":
         return None
     if token := os.environ.get("RAY_AUTH_TOKEN"):
@@ -212,9 +207,8 @@ def _token_file() -> Path:
 
 
 def token_for_own_ray() -> str | None:
-    """Return the token that a Ray which is started here shall ask for: the user's own. Where there is none, it is made,
-    in a file that nobody else may read. None where RAY_AUTH_MODE=disabled says that Ray shall ask for none. Raises
-    JobError."""
+    """Return the token that a Ray which is started here shall ask for: the user's own; where there is none, it is made,
+    in a file that nobody else may read. None with RAY_AUTH_MODE=disabled. Raises JobError."""
     if os.environ.get("RAY_AUTH_MODE") == "disabled":
         return None
     if token := _token():

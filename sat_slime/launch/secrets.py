@@ -17,11 +17,9 @@ SECRET_NAME = re.compile(
 _SECRET_VARIABLE = re.compile(r"(^|_)(KEY|PAT|DSN)$")
 """Of environment variables alone, such as OPENAI_KEY and GITHUB_PAT: slime has flags such as `input-key`."""
 _IN_URL = re.compile(r"((?<![a-z0-9+.-])[a-z][a-z0-9+.-]{0,30}://[^\s/:@]*:)[^\s/@]+@", re.IGNORECASE)
-"""A URL with a password, such as DATABASE_URL and http_proxy may hold. Lines may be a whole answer of a model: each
-place of them is looked at once."""
+"""A URL with a password, as in DATABASE_URL. Each place of a line, which may be long, is looked at once."""
 SHORTEST = 8
-"""The fewest characters of a value that is taken out: a shorter one, such as `none`, is too likely to be something else
-in a log."""
+"""The fewest characters of a value that is taken out: a shorter one, such as `none`, may be something else in a log."""
 
 
 def is_secret(name: str) -> bool:
@@ -40,8 +38,7 @@ def secret_names(values: Mapping[str, Any]) -> list[str]:
 
 
 def redact(text: str, environment: Mapping[str, str] | None = None) -> str:
-    """Return `text` with the secrets of this process's environment replaced by their names, and without passwords in
-    URLs."""
+    """Return `text` with this process's secrets replaced by their names, and without passwords in URLs."""
     environment = os.environ if environment is None else environment
     for name, value in sorted(environment.items(), key=lambda item: -len(item[1])):  # one may begin another
         for line in (value, *value.splitlines()):  # of a key in PEM's form: a log is read and written by lines

@@ -50,8 +50,7 @@ def ray_options(config: SlimeConfig) -> dict[str, Any]:
 
 
 def small_environment(config: SlimeConfig) -> dict[str, str]:
-    """Return the environment of the job and all its workers, in addition to the one that other runs have. They are all
-    on this machine."""
+    """Return what the environment of the job and its workers has beside that of other runs. All are on this machine."""
     alone = {"GLOO_SOCKET_IFNAME": "lo", "SLIME_HOST_IP": "127.0.0.1"}
     if config.cluster.device != "cpu":
         return alone | {
@@ -143,8 +142,7 @@ DEVICES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 
 
 def cpu_findings(config: SlimeConfig) -> Iterator[Finding]:
-    """Yield findings on packages and Megatron's checkout, whose faults a run on a CPU would show late. Of other
-    packages slime's parser tells."""
+    """Yield findings on packages that slime's parser does not miss, and Megatron's checkout."""
     for package, install in LATE.items():
         if importlib.util.find_spec(package) is None:
             yield fail("package", f"{package} not installed: {install}")
