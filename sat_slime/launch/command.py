@@ -74,7 +74,7 @@ class Argument:
     key: str
 
     def words(self) -> list[str]:
-        """Return the words of the flag on the command line."""
+
         if self.value is True:
             return [f"--{self.name}"]
         values = self.value if isinstance(self.value, list) else [self.value]
@@ -166,34 +166,24 @@ def slime_arguments(config: SlimeConfig, run_dir: Path) -> list[Argument]:
     flags = {name: value for name, value, _ in _following(config, run_dir)}
     # slime.save that is unset is the run's own folder, also where it takes the place of another
     flags |= {name: value for name, value in config.slime.items() if name != "save" or is_sent(value)}
-    given = [
-        Argument(name, value, f"slime.{name}")
-        for name, value in flags.items()
-        if is_sent(value) and not _is_off(config, name)
-    ]
-    return [*ours, *given]
+    off = () if config.checkpoint.every_n_iterations else OF_CHECKPOINTS
+    off += () if config.eval.every_n_iterations else OF_EVALUATION
+    sent = {name: value for name, value in flags.items() if is_sent(value) and name not in off}
+    return [*ours, *(Argument(name, value, f"slime.{name}") for name, value in sent.items())]
 
 
 Part = Iterator[tuple[str, Any, str]]
 """Flags, each with its value and the setting that it comes from."""
-
-
-def _is_off(config: SlimeConfig, name: str) -> bool:
-    """Return whether a flag is of evaluations, checkpoints or a tracker that the run has not."""
-    if name in ("save", "load", "save-interval", "no-save-optim"):
-        return not config.checkpoint.every_n_iterations
-    return name in OF_EVALUATION and not config.eval.every_n_iterations
-
-
-OF_EVALUATION = {
+OF_CHECKPOINTS: tuple[str, ...] = ("save", "load", "save-interval", "no-save-optim")
+OF_EVALUATION = (
     *("eval-interval", "eval-prompt-data", "n-samples-per-eval-prompt", "eval-max-response-len"),
     *("eval-temperature", "eval-top-p", "eval-top-k"),
-}
+)
+"""Flags that are left out where a run has no checkpoints, and no evaluations."""
 
 
 def _following(config: SlimeConfig, run_dir: Path) -> Part:
     """Yield the flags that follow from others, unless the section slime gives them."""
-    flags = config.slime
     # slime starts from --ref-load while this folder has no checkpoint, and otherwise goes on from the newest one.
     yield "save", str(run_dir / "checkpoints"), "slime.save"
     yield "sequence-parallel", config.train.tensor_parallel > 1, "slime.tensor-model-parallel-size"
@@ -203,7 +193,7 @@ def _following(config: SlimeConfig, run_dir: Path) -> Part:
     if config.slime.get("use-tensorboard"):  # TENSORBOARD_DIR names the folder; slime wants a project, too
         yield "tb-project-name", "sat_slime", "slime.use-tensorboard"
         yield "tb-experiment-name", config.name, "name"
-    if flags.get("use-wandb"):
+    if config.slime.get("use-wandb"):
         yield "wandb-group", config.name, "name"
         yield "disable-wandb-random-suffix", True, "slime.use-wandb"
     if config.cluster.device != "cpu":

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sat_slime.config.finding import Finding, fail, ok, warn
+from sat_slime.config.jsonl import parse_object
 from sat_slime.config.slime_schema import SlimeConfig, SlimeModelConfig
 
 CONFIG_KEYS = {
@@ -257,10 +258,9 @@ def _equal(ours: Any, theirs: Any) -> bool:
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        values = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return parse_object(file.read_bytes()) or {}
+    except OSError:
         return {}
-    return values if isinstance(values, dict) else {}
 
 
 def reason_of(error: Exception) -> str:

@@ -264,22 +264,18 @@ def _disk(config: SlimeConfig, run_folder: Path, resume: bool) -> Finding:
     count = -(-config.pipeline.iterations // every) if every else 0
     count = count if keep is None else min(count, keep + 1)  # an old one is deleted once the newer one is whole
     count = max(count - resume * len(numbered(folder)), min(count, 1))
+    room = f"{gib(free)} GiB free at {parent}"
     if count and not size:
-        return warn(
-            what, f"{gib(free)} GiB free at {parent}; the size of a checkpoint of this model is not counted here"
-        )
+        return warn(what, f"{room}; the size of a checkpoint of this model is not counted here")
     if count and size > free:
-        return fail(
-            what,
-            f"{gib(free)} GiB free at {parent}, less than one checkpoint ({gib(size)} GiB): choose another "
-            "slime.save, or slime.save-interval 0 for none",
-        )
+        remedy = "choose another slime.save, or slime.save-interval 0 for none"
+        return fail(what, f"{room}, less than one checkpoint ({gib(size)} GiB): {remedy}")
     needs = f"{count} checkpoints of {gib(size)} GiB, {gib(count * size)} GiB in all"
     if count * size > free:
         kept = f"pipeline.keep_checkpoints is {keep or 'unset'}, and the run needs {needs}"
         lower = f"set pipeline.keep_checkpoints to {max(int(free // size) - 1, 1)}, or " if free >= 2 * size else ""
-        return warn(what, f"{gib(free)} GiB free at {parent}, but {kept}: {lower}choose another slime.save")
-    return ok(what, f"{gib(free)} GiB free at {parent}; {needs}")
+        return warn(what, f"{room}, but {kept}: {lower}choose another slime.save")
+    return ok(what, f"{room}; {needs}")
 
 
 def existing_parent(path: Path) -> Path:

@@ -14,11 +14,10 @@ import logging
 import socket
 import struct
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
-from sat_slime.config import SlimeConfig, load_config
+from sat_slime.config import SlimeConfig
 from sat_slime.launch.flags import parser_findings
 from sat_slime.launch.machine import machine_findings
 from sat_slime.plugin.compat import probe_slime
@@ -57,16 +56,13 @@ def main(question: str) -> None:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    functions, marker, text, folder, resume = json.loads(question)
+    functions, marker, settings, folder, resume = json.loads(question)
+    config = SlimeConfig.model_validate(settings)
     ray.init(log_to_driver=False, logging_level=logging.ERROR)
     nodes = [node for node in ray.nodes() if node["Alive"]]
-    asked = ray.remote(num_cpus=0, max_retries=0)(look)
-    answers: list[Any] = [
-        asked.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)).remote(
-            functions, marker
-        )
-        for node in nodes
-    ]
+    asked, there = ray.remote(num_cpus=0, max_retries=0)(look), NodeAffinitySchedulingStrategy
+    places = [asked.options(scheduling_strategy=there(node["NodeID"], soft=False)) for node in nodes]
+    answers = [place.remote(functions, marker) for place in places]
     rows = []
     for node, answer in zip(nodes, answers, strict=True):
         row: dict[str, Any] = {"name": node["NodeManagerAddress"], "gpus": node["Resources"].get("GPU", 0)}
@@ -75,11 +71,7 @@ def main(question: str) -> None:
         except Exception as error:
             row["error"] = f"{type(error).__name__}: {error}".splitlines()[0]
         rows.append(row)
-    with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".yaml") as file:
-        file.write(text)
-        file.flush()
-        config = load_config(file.name)
-    assert isinstance(config, SlimeConfig)
+
     findings = [*machine_findings(config, Path(folder), resume), *parser_findings(config, Path(folder))]
     report = {
         "nodes": rows,
