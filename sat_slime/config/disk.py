@@ -51,7 +51,7 @@ def naming(path: str | Path) -> Iterator[None]:
 NAME = "SHA256SUMS"
 """The checksums of a folder's files, in the form that `sha256sum -c SHA256SUMS` checks too."""
 _LINE = re.compile(r"([0-9a-f]{64})  (.+)")
-_BLOCK_BYTES = 2**20
+
 _TOLD = 3
 """Files that a line about a folder's faults names; the rest it counts."""
 
@@ -60,16 +60,15 @@ def sha256(path: Path) -> str:
     """Return the checksum of a file, in hexadecimal digits. Raises OSError."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
-        while block := file.read(_BLOCK_BYTES):
+        while block := file.read(2**20):
             digest.update(block)
     return digest.hexdigest()
 
 
 def write_checksums(folder: Path) -> None:
     """Writes SHA256SUMS: a line for every file that is in the folder and below."""
-    (folder / NAME).write_text(
-        "".join(f"{sha256(folder / name)}  {name}\n" for name in _files(folder)), encoding="utf-8"
-    )
+    lines = (f"{sha256(folder / name)}  {name}\n" for name in _files(folder))
+    (folder / NAME).write_text("".join(lines), encoding="utf-8")
 
 
 def checksum_faults(folder: Path) -> dict[str, str]:

@@ -9,8 +9,6 @@ from functools import partial
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of what was checked."""
-
     mark: str
     """OK, WARN or FAIL."""
     what: str

@@ -29,7 +29,6 @@ RUNTIMES: dict[str, type[RunConfig]] = {"lab": LabConfig, "slime": SlimeConfig}
 PLUGIN_KEYS = ("sat_slime", "custom_loss_function_path")
 """Keys by which the plugin's file (sat_slime.config.plugin_file) is known from a run's."""
 SHOWN_CHARACTERS = 80
-"""Characters of a faulty value that a message shows."""
 MOST_CHOICES = 12
 """A message lists no more values than these where it knows which was meant, and no more keys of a section."""
 
@@ -138,7 +137,6 @@ def _override(text: str) -> Source:
 
 
 def _laid(layers: Iterable[Source]) -> Source:
-    """Return the layers over one another."""
     whole = Source({}, {})
     for layer in layers:
         values = merged(whole.values, layer.values)
@@ -240,9 +238,6 @@ def _bad_choice(place: str, path: KeyPath, value: Any, choices: list[str]) -> st
 def _shown(value: Any) -> str:
     text = {True: "true", False: "false"}[value] if isinstance(value, bool) else repr(value)
     return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}..."
-
-
-# ------------------------------------------------------------------------------------------ what an unknown key means
 
 
 def _hint(model: type[Section], values: Any, leaf: KeyPath, within: KeyPath | None) -> str:

@@ -148,9 +148,6 @@ def _yes_or_no(kind: type, values: Any) -> dict[str, str]:
     return {name: f"it is {str(given[name]).lower()}, and no yes-or-no setting" for name in wrong}
 
 
-# ----------------------------------------------------------------------------------------------------------- the Method
-
-
 def build_method(config: MethodConfig) -> Method:
     """Return the objective that `config` describes. Whether it means something is objective.check_method's."""
     kind, values = find(config.base), [(kind, getattr(config, key_of(kind))) for kind in switches()]
@@ -174,9 +171,6 @@ def unused_settings(config: MethodConfig) -> list[str]:
     return lines + [
         f"method.{key}.{name} is not read with the other settings of method.{key}: leave it out" for name in unread
     ]
-
-
-# -------------------------------------------------------------------------------------------------- as written in files
 
 
 def method_switches(name: str) -> dict[str, Any]:
@@ -204,9 +198,6 @@ def laid_over(below: Mapping[str, Any], method: Any) -> Any:
 
 def _written_out(values: Mapping[str, Any]) -> dict[str, Any]:
     return {key: {} if key in SWITCHES and value is True else value for key, value in values.items()}
-
-
-# ------------------------------------------------------------------------------------------------------ of plain values
 
 
 def method_in(values: Mapping[str, Any]) -> Method:

@@ -130,7 +130,6 @@ def config_warnings(config: LabConfig) -> list[str]:
 
 
 def responses_per_iteration(config: LabConfig) -> int:
-    """Return the responses of one rollout batch."""
     return config.rollout.prompts_per_iteration * config.rollout.samples_per_prompt
 
 
@@ -216,10 +215,8 @@ def _streaming(config: LabConfig) -> Iterator[str]:
 # ------------------------------------------------------------------------------------------------- of the slime runtime
 
 NOT_STREAMED = (
-    "dynamic-sampling-filter-path",
-    "rollout-sample-filter-path",
-    "rollout-all-samples-process-path",
-    "multimodal-keys",
+    *("dynamic-sampling-filter-path", "rollout-sample-filter-path"),
+    *("rollout-all-samples-process-path", "multimodal-keys"),
 )
 """Flags of slime's own rollout function that have no effect in mode streaming, or cannot be saved with its queue."""
 ITERATIONS_PLACE = "{rollout_id}"
@@ -293,9 +290,6 @@ def recompute_is_spared(config: SlimeConfig) -> bool:
 def needs_versions(method: Method) -> str | None:
     """Return what a method needs that travels to slime's trainer with versions of weights, in words; None: nothing."""
     return f"{method.name} needs the lag of every token" if "lags" in method.needs else None
-
-
-# ------------------------------------------------------------------------------------------------------- errors
 
 
 def _method(config: SlimeConfig, method: Method) -> Iterator[str]:
@@ -600,9 +594,6 @@ def _broken(config: SlimeConfig, rules: tuple[Rule, ...]) -> Iterator[str]:
                     f"slime.{name} is {shown}{rule.when and f' with {rule.when}'}: {rule.why}: "
                     f"{rule.remedy.replace('{value}', place)}"
                 )
-
-
-# ----------------------------------------------------------------------------------------------------- warnings
 
 
 def _lengths(config: SlimeConfig) -> Iterator[str]:

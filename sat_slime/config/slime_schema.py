@@ -34,6 +34,7 @@ from sat_slime.config.section import COMPUTES_NOTHING, MAY_CHANGE_ON_RESUME, OWN
 from sat_slime.config.source import plain_values
 from sat_slime.models.families import FAMILIES, ModelFamily, family_by_flags
 
+T = TypeVar("T")
 FlagValue = bool | int | float | str | list[int | float | str]
 """true: the flag alone; false: left out; a list: several values after the flag."""
 
@@ -47,21 +48,17 @@ LocalPath = Annotated[Folder, AfterValidator(_as_absolute)]
 
 Nucleus = Annotated[float, Field(gt=0, le=1)]
 
-
 DEFAULTS: dict[str, FlagValue] = plain_values(Path(__file__).parents[1] / "configs" / "slime" / "base.yaml")["slime"]
 """Flags that a run has where its file gives them no other value, as in slime's own scripts; false leaves one out.
 Without override-opt_param-scheduler Megatron refuses to go on with another number of iterations, on which a constant
 rate does not depend."""
 
-FREE_ON_RESUME = frozenset(
-    {
-        *("rollout-num-gpus", "rollout-num-gpus-per-engine", "sglang-mem-fraction-static"),
-        *("sglang-server-concurrency", "use-fault-tolerance", "save-interval"),
-        *("use-tensorboard", "use-wandb", "wandb-project"),
-    }
+FREE_ON_RESUME = (
+    *("rollout-num-gpus", "rollout-num-gpus-per-engine", "sglang-mem-fraction-static", "sglang-server-concurrency"),
+    *("use-fault-tolerance", "save-interval", "use-tensorboard", "use-wandb", "wandb-project"),
 )
 """Flags that a resumed run may change."""
-WITHOUT_NUMBERS = frozenset({"save", "save-interval", "no-save-optim", "use-tensorboard", "use-wandb", "wandb-project"})
+WITHOUT_NUMBERS = ("save", "save-interval", "no-save-optim", "use-tensorboard", "use-wandb", "wandb-project")
 """Flags that change nothing of what a run computes."""
 
 ARCHITECTURE = re.compile(
@@ -96,12 +93,6 @@ def _check_flags(flags: dict[str, Any]) -> dict[str, Any]:
 # Any: pydantic would report each alternative of a FlagValue as a fault of its own.
 Flags = Annotated[dict[str, Any], AfterValidator(_check_flags)]
 """FlagValues of slime's, Megatron's or SGLang's flags, by their full names without the leading dashes."""
-
-
-# ------------------------------------------------------------------------------------------------------------- views
-
-
-T = TypeVar("T")
 
 
 class Flag(Generic[T]):
@@ -313,9 +304,6 @@ WORDS = {
 """The flags that this package reads, by these words."""
 _Read = TypedDict("_Read", {flag.name: flag.kind for flag in WORDS.values()}, total=False)  # type: ignore[misc]
 _FLAGS = TypeAdapter(with_config(ConfigDict(extra="allow", strict=True, allow_inf_nan=False))(_Read))
-
-
-# ---------------------------------------------------------------------------------------------------------- settings
 
 
 def _as_text(value: Any) -> Any:

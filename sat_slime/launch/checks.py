@@ -54,9 +54,6 @@ def called_functions(command: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(paths))
 
 
-# ----------------------------------------------------------------------------------------------- without a cluster
-
-
 def here(config: SlimeConfig, run_folder: Path, resume: bool = False) -> Iterator[Finding]:
     """Yield findings on this machine, as if it were one of those that the run uses. resume: the run has begun."""
     yield from machine_findings(config, run_folder, resume)
@@ -76,9 +73,6 @@ def _slime_findings(problems: Sequence[str]) -> Iterator[Finding]:
     yield from (fail("slime", problem) for problem in problems)
     if not problems:
         yield ok("slime", "has all that the plugin uses")
-
-
-# -------------------------------------------------------------------------------------------------- with a cluster
 
 
 def cluster_findings(
@@ -134,11 +128,8 @@ def _gpus(config: SlimeConfig, report: Mapping[str, Any]) -> Iterator[Finding]:
     there, free = (int(report[kind].get("GPU", 0)) for kind in ("resources", "available"))
     parts = f"{config.train.world_size} for training and {config.rollout.gpus} for rollout"
     if there < needed:
-        yield fail(
-            "GPUs",
-            f"the cluster has {there}, the run needs {needed} ({parts}): add nodes, or lower "
-            "slime.actor-num-gpus-per-node or slime.rollout-num-gpus",
-        )
+        remedy = "add nodes, or lower slime.actor-num-gpus-per-node or slime.rollout-num-gpus"
+        yield fail("GPUs", f"the cluster has {there}, the run needs {needed} ({parts}): {remedy}")
     elif free < needed:
         yield warn("GPUs", f"{free} of the cluster's {there} are free, the run needs {needed} ({parts}): it will wait")
     else:
@@ -155,7 +146,7 @@ def _nodes(config: SlimeConfig, asked: Sequence[Mapping[str, Any]]) -> Iterator[
             "shared disk is, such as on its head node, with an output_dir there",
         )
     for node in asked:
-        name = f"node {node['name']}"
+        address, name = node["name"], f"node {node['name']}"
         if "error" in node:
             yield fail("plugin", f"{name} could not be asked: {node['error']}")
             sound = False
@@ -170,15 +161,13 @@ def _nodes(config: SlimeConfig, asked: Sequence[Mapping[str, Any]]) -> Iterator[
         if not node["sees_folder"] and not elsewhere:
             yield fail("run folder", f"{name} does not see it: put output_dir on a disk that all nodes share")
         # slime takes the address of the default route, or SLIME_HOST_IP, whatever Ray's is.
-        slimes = node.get("slime_address", node["name"])
+        slimes = node.get("slime_address", address)
         listen = f"{name}: slime's servers listen on {slimes}"
-        remedy = f"export SLIME_HOST_IP={node['name']} where that node's Ray is started, and not in cluster.env"
-        if len(asked) > 1 and slimes.startswith("127.") and not node["name"].startswith("127."):
+        remedy = f"export SLIME_HOST_IP={address} where that node's Ray is started, and not in cluster.env"
+        if len(asked) > 1 and slimes.startswith("127.") and not address.startswith("127."):
             yield fail("network", f"{listen}, where no other node comes: {remedy}")
-        elif len(asked) > 1 and slimes != node["name"] and not slimes.startswith("127."):
-            yield warn(
-                "network", f"{listen}, and Ray on {node['name']}: if the others do not reach the first, {remedy}"
-            )
+        elif len(asked) > 1 and slimes != address and not slimes.startswith("127."):
+            yield warn("network", f"{listen}, and Ray on {address}: if the others do not reach the first, {remedy}")
         if node["gpus"] and (there := int(node["gpus"])) != config.cluster.gpus_per_node:
             yield warn("GPUs", f"{name} has {there}, but cluster.gpus_per_node is {config.cluster.gpus_per_node}")
     if sound:

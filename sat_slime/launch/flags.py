@@ -98,9 +98,6 @@ def recorded(version: str | None = None) -> Slime:
     return Slime(f"slime {source} as recorded", _by_name(flags))
 
 
-# ------------------------------------------------------------------------------------------------ held against a slime
-
-
 def flag_errors(config: SlimeConfig, slime: Slime | None = None) -> list[str]:
     """Return a line for every flag of the run that slime would not take as it is meant, with the setting that it comes
     from: one that another setting governs, that is unknown, abbreviated or repeated, or has another number of values
@@ -160,9 +157,6 @@ def _nearest(name: str, slime: Slime, governed: Mapping[str, str]) -> str:
     what = "Flags are written in full" if key is None else "The command has it: leave this out"
     what = f"That follows from {key}: set that, and leave this out" if key else what
     return f"; did you mean {close[0]}? {what}"
-
-
-# ---------------------------------------------------------------------------------------------- asked, and its refusals
 
 
 def ask_slime(config: SlimeConfig, run_dir: Path) -> Slime:

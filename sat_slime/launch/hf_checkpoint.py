@@ -128,8 +128,6 @@ def model_mismatches(model: SlimeModelConfig, values: Mapping[str, Any]) -> Iter
         )
 
 
-# ------------------------------------------------------------------------------------------------------ stop tokens
-
 WHAT = "stop tokens"
 QUESTION, ANSWER, NEXT = "SatSlimeQuestion", "SatSlimeAnswer", "SatSlimeNext"
 """What the messages say that are put into the template."""

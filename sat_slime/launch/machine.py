@@ -54,9 +54,6 @@ def machine_findings(config: SlimeConfig, run_folder: Path, resume: bool = False
     yield _disk(config, run_folder, resume)
 
 
-# ---------------------------------------------------------------------------------------------------------- files
-
-
 def source_findings(config: SlimeConfig, parts: Mapping[str, str]) -> Iterator[Finding]:
     """Yield findings on whether the checkouts are there. parts: what must be in each setting's folder."""
     on_cpu = config.cluster.device == "cpu"
@@ -105,11 +102,7 @@ def beginning_fault(config: SlimeConfig, run_folder: Path) -> str | None:
     )
 
 
-# ----------------------------------------------------------------------------------------------------------- data
-
-
 def data_findings(config: SlimeConfig) -> Iterator[Finding]:
-    """Yield findings on prompts and evaluation sets."""
     data, flags = config.data, config.slime
     sets = {"slime.prompt-data": (data.prompts, data.input_key, data.label_key)}
     if config.eval.every_n_iterations:
@@ -138,9 +131,8 @@ def data_problem(file: str, input_key: str, label_key: str | None, config: Slime
     """Return why slime could not read the first rows of a data set, or use a prompt or label of them, or None."""
     path, part = Path(SLICE.sub("", file)), SLICE.search(file)
     if not path.is_file():
-        if is_the_laptops(config):
-            return "there is no such file; `sat-slime prepare laptop` makes it"
-        return "there is no such file; `sat-slime data prepare` makes the paper's"
+        made = "prepare laptop` makes it" if is_the_laptops(config) else "data prepare` makes the paper's"
+        return f"there is no such file; `sat-slime {made}"
     if path.suffix not in (".jsonl", ".parquet"):
         return "slime reads .jsonl and .parquet files; convert it"
     try:
@@ -198,9 +190,6 @@ def first_rows(path: Path, count: int) -> list[Any] | None:
     return next((list(rows.to_pylist()) for rows in parquet.ParquetFile(path).iter_batches(batch_size=count)), [])
 
 
-# ----------------------------------------------------------------------------------------------------------- reward
-
-
 def reward_errors(config: SlimeConfig) -> list[str]:
     """Return a line where slime.rm-type names a rule that slime has not, or a server without its address, which it
     would say at the first reward. The rules are those of the slime in cluster.slime_dir, else the recorded ones."""
@@ -243,9 +232,6 @@ def function_findings(config: SlimeConfig) -> Iterator[Finding]:
         if spec is None:
             remedy = "correct it, or add its folder to cluster.python_path"
             yield fail("code", f"{key} is {path}: there is no module {module}; {remedy}")
-
-
-# ----------------------------------------------------------------------------------------------------------- disk
 
 
 def checkpoint_bytes(config: SlimeConfig) -> float:

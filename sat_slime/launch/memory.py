@@ -111,7 +111,6 @@ class Stage(NamedTuple):
 
 
 def stages_of(config: SlimeConfig) -> list[Stage]:
-    """Return the stages of the training pipeline."""
     train, layers, stages = config.train, moe_layers(config.model), []
     tensor, count, cut = train.tensor_parallel, train.pipeline_parallel, train.expert_tensor_parallel
     cut *= train.expert_parallel

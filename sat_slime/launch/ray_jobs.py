@@ -40,8 +40,6 @@ class NoAnswer(JobError):
 
 @dataclass(frozen=True)
 class JobState:
-    """A job as Ray knows it."""
-
     status: str
     """PENDING, RUNNING, SUCCEEDED, FAILED or STOPPED."""
     exit_code: int | None = None
@@ -85,9 +83,8 @@ class JobServer:
             if "status code 404" in str(error):  # a job's name, with its date, may have the digits
                 return None
             raise JobError(f"Ray at {self.address}: {first_line(error)}") from error
-        return JobState(
-            str(getattr(info.status, "value", info.status)), getattr(info, "driver_exit_code", None), info.message or ""
-        )
+        status = str(getattr(info.status, "value", info.status))
+        return JobState(status, getattr(info, "driver_exit_code", None), info.message or "")
 
     def wait(self, job: str, timeout_s: float) -> JobState | None:
         """Waits for the job to end, for at most `timeout_s` seconds, and returns its state then."""
@@ -97,7 +94,6 @@ class JobServer:
         return state
 
     def log(self, job: str) -> str:
-        """Return all that the job has written so far."""
         with _as_job_error(self.address):
             return str(self._client.get_job_logs(job))
 

@@ -35,7 +35,6 @@ HEADS = (64, 128, 256, 512)
 
 
 def is_small(config: SlimeConfig) -> bool:
-    """Return whether a run is of this kind."""
     return config.cluster.device == "cpu" or config.cluster.share_gpu
 
 
@@ -125,8 +124,6 @@ def small_arguments(config: SlimeConfig) -> Iterator[tuple[str, Any, str]]:
         flags["sglang-attention-backend"] = "triton"
     yield from ((name, value, "cluster.device" if on_cpu else "cluster.share_gpu") for name, value in flags.items())
 
-
-# ---------------------------------------------------------------------------------------------------------- checks
 
 SGLANG = "0.5.15.post1"
 """The version with which slime was run: another one is likely to fail."""
