@@ -29,6 +29,11 @@ RUNTIMES: dict[str, type[RunConfig]] = {"lab": LabConfig, "slime": SlimeConfig}
 PLUGIN_KEYS = ("sat_slime", "custom_loss_function_path")
 """Keys by which the plugin's file (sat_slime.config.plugin_file) is known from a run's."""
 SHOWN_CHARACTERS = 80
+REASONS = {
+    "string_pattern_mismatch": "it takes letters, digits, '.', '_' and '-', and starts with a letter or a digit",
+    "too_short": "it needs {min_length} or more",
+    "string_type": "it must be text; put it in quotes",
+}
 MOST_CHOICES = 12
 """A message lists no more values than these where it knows which was meant, and no more keys of a section."""
 
@@ -198,17 +203,14 @@ def _told(model: type[Section], source: Source, detail: ErrorDetails) -> Iterato
         yield f"{place}: {key} is empty: write settings below it, or leave it out"
     else:
         reason = detail["msg"].replace("Input should be", "it must be")
-        if is_section:
+        if kind in REASONS:
+            reason = REASONS[kind].format(**context)
+        elif is_section:
             keys = _keys_at(model, path)
             reason = "it is a section" + (f" with the keys {', '.join(keys)}" if len(keys) <= MOST_CHOICES else "")
             reason += ", or true or false" if path[-1] in SWITCHES else ""
             reason += ", or the name of a method, such as sat-gspo" if path == ("method",) else ""
-        elif kind == "string_pattern_mismatch":
-            reason = "it takes letters, digits, '.', '_' and '-', and starts with a letter or a digit"
-        elif kind == "too_short":
-            reason = f"it needs {context['min_length']} or more"
-        elif kind == "string_type":
-            reason = "it must be text; put it in quotes"
+
         yield f"{place}: {key} is {_shown(value)}: {reason}"
 
 
@@ -230,9 +232,8 @@ def _keys_at(model: type, path: KeyPath) -> list[str]:
 def _bad_choice(place: str, path: KeyPath, value: Any, choices: list[str]) -> str:
     close = difflib.get_close_matches(str(value), choices, n=1, cutoff=0.5)
     hint = f"; did you mean '{close[0]}'?" if close else ""
-    if close and len(choices) > MOST_CHOICES:
-        return f"{place}: {'.'.join(path)} is {_shown(value)}{hint}"
-    return f"{place}: {'.'.join(path)} is {_shown(value)}: it must be one of {', '.join(choices)}{hint}"
+    known = "" if close and len(choices) > MOST_CHOICES else f": it must be one of {', '.join(choices)}"
+    return f"{place}: {'.'.join(path)} is {_shown(value)}{known}{hint}"
 
 
 def _shown(value: Any) -> str:

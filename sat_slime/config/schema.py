@@ -11,19 +11,18 @@ import os
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, field_validator
-
-from sat_slime.config.method_section import MethodConfig
-from sat_slime.config.section import (
-    COMPUTES_NOTHING,
-    MAY_CHANGE_ON_RESUME,
-    OWN_TO_A_CELL,
+from pydantic import (
+    AfterValidator,
+    Field,
     NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
-    Section,
+    field_validator,
 )
+
+from sat_slime.config.method_section import MethodConfig
+from sat_slime.config.section import COMPUTES_NOTHING, MAY_CHANGE_ON_RESUME, OWN_TO_A_CELL, Section
 from sat_slime.models.families import FAMILIES, ModelFamily
 from sat_slime.objective import PAPER_METHODS, named_method
 from sat_slime.tasks.running_sums import RunningSums

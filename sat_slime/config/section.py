@@ -1,8 +1,8 @@
-"""Section: what every part of a configuration is; the bounds of its numbers, and the marks of its fields.
+"""Section: what every part of a configuration is, and the marks of its fields.
 
 A mark says what a change of a setting means. A field bears it in its type, and nobody keeps a list of keys:
 
-    iterations: Annotated[PositiveInt, MAY_CHANGE_ON_RESUME] = 200
+    iterations: Annotated[pydantic.PositiveInt, MAY_CHANGE_ON_RESUME] = 200
 
 A mark on a field that holds a section is of all settings in that section; one on the field that holds slime's flags is
 a key of a dictionary, `{mark: flags}`.
@@ -16,16 +16,11 @@ import inspect
 import itertools
 import textwrap
 from collections.abc import Collection, Iterable, Mapping
-from typing import Annotated, Any, get_args
+from typing import Any, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import InitErrorDetails
-
-PositiveInt = Annotated[int, Field(gt=0)]
-NonNegativeInt = Annotated[int, Field(ge=0)]
-PositiveFloat = Annotated[float, Field(gt=0)]
-NonNegativeFloat = Annotated[float, Field(ge=0)]
 
 
 class Section(BaseModel):

@@ -15,21 +15,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, TypeVar, cast
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter, with_config
-from typing_extensions import TypedDict
-
-from sat_slime.config.schema import (
-    Family,
-    Folder,
-    MethodConfig,
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
     NonNegativeFloat,
     NonNegativeInt,
-    PipelineConfig,
     PositiveFloat,
     PositiveInt,
-    Run,
-    Section,
+    TypeAdapter,
+    with_config,
 )
+from typing_extensions import TypedDict
+
+from sat_slime.config.schema import Family, Folder, MethodConfig, PipelineConfig, Run, Section
 from sat_slime.config.section import COMPUTES_NOTHING, MAY_CHANGE_ON_RESUME, OWN_TO_A_CELL, refused
 from sat_slime.config.source import plain_values
 from sat_slime.models.families import FAMILIES, ModelFamily, family_by_flags
