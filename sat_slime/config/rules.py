@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import compress
 from pathlib import PurePath
 from typing import Any
 
@@ -22,78 +23,73 @@ from sat_slime.objective import Method, check_method
 
 MIN_PROBLEMS = 500
 """Fewer problems than this are soon all seen, whatever the evaluation takes."""
+Lines = dict[str, object]
+"""Lines, each with whether it is told."""
 
 
-def refused_combinations(method: Method, steps: int) -> Iterator[str]:
-    """Yield why a method means nothing. steps: optimizer steps per rollout."""
+def _told(*parts: Lines) -> Iterator[str]:
+    for lines in parts:
+        yield from compress(lines, lines.values())
+
+
+def _refused(method: Method, steps: int) -> Lines:
+    """Why a method means nothing. steps: optimizer steps per rollout."""
     try:
         check_method(method, steps)
     except ValueError as error:
-        yield f"method: {error}"
+        return {f"method: {error}": True}
+    return {}
 
 
-def streaming_faults(pipeline: PipelineConfig) -> Iterator[str]:
-    """Yield faults of the order of mode streaming: no lag, or a bound on staleness that nothing could keep."""
-    if pipeline.mode != "streaming":
-        return
-    if pipeline.lag == 0:
-        yield (
-            "pipeline.lag is 0, which is the synchronous loop, with pipeline.mode streaming: set pipeline.lag to 1 or "
-            "more, or pipeline.mode to batch"
-        )
+def _order(pipeline: PipelineConfig) -> Lines:
+    """Faults of the order of mode streaming: no lag, or a bound on staleness that nothing could keep."""
+    steps, is_streaming = pipeline.optimizer_steps_per_rollout, pipeline.mode == "streaming"
     # the trainer's own steps between two broadcasts make tokens that old, however fast they come
-    steps = pipeline.optimizer_steps_per_rollout
-    if pipeline.max_staleness < (least := pipeline.lag * steps - 1):
-        yield (
-            f"pipeline.max_staleness is {pipeline.max_staleness}, but with pipeline.lag {pipeline.lag} and "
-            f"pipeline.optimizer_steps_per_rollout {steps} tokens of the newest weights are up to {least} updates old: "
-            f"raise it to {least} or more"
-        )
+    least = pipeline.lag * steps - 1
+    return {
+        "pipeline.lag is 0, which is the synchronous loop, with pipeline.mode streaming: set pipeline.lag to 1 or "
+        "more, or pipeline.mode to batch": is_streaming and pipeline.lag == 0,
+        f"pipeline.max_staleness is {pipeline.max_staleness}, but with pipeline.lag {pipeline.lag} and "
+        f"pipeline.optimizer_steps_per_rollout {steps} tokens of the newest weights are up to {least} updates old: "
+        f"raise it to {least} or more": is_streaming and pipeline.max_staleness < least,
+    }
 
 
-def batch_faults(product: str, responses: int, parts: Mapping[str, int]) -> Iterator[str]:
-    """Yield the fault of a batch that is no whole number of responses for each of its parts, given by their names."""
-    if responses % (number := math.prod(parts.values())):
-        words = " x ".join(f"{name} {part}" for name, part in parts.items())
-        yield (
-            f"{product} is {responses} responses, which do not divide evenly into {words}: make it a multiple of "
-            f"{number}"
-        )
+def _batch(product: str, responses: int, parts: Mapping[str, int]) -> Lines:
+    """The fault of a batch that is no whole number of responses for each of its parts, given by their names."""
+    number, words = math.prod(parts.values()), " x ".join(f"{name} {part}" for name, part in parts.items())
+    does = f"is {responses} responses, which do not divide evenly into {words}"
+    return {f"{product} {does}: make it a multiple of {number}": responses % number}
 
 
-def coarse_quantile(method: Method, responses: int, bound: str) -> Iterator[str]:
-    """Yield what to know of SAT's quantile over micro-batches of few responses: coarse where |d| is one value each.
+def _coarse_quantile(method: Method, responses: int, bound: str) -> Lines:
+    """What to know of SAT's quantile over micro-batches of few responses: coarse where |d| is one value each.
 
     responses: of full length in a micro-batch. bound: the setting that says so, and its value.
     """
     if method.sat is None or method.ratio != "sequence" or method.scope != "microbatch":
-        return
-    if responses < (needed := 1 / max(1 - method.sat.alpha, 1e-9)):
-        yield (
-            f"method.sat.scope is microbatch, and a micro-batch of {bound} holds {responses} response(s) of full "
-            f"length: below about {needed:.0f} responses the quantile is the largest |d| and the gate of SAT hardly "
-            "ever opens: set method.sat.scope to step, with pipeline.optimizer_steps_per_rollout 1"
-        )
+        return {}
+    needed = 1 / max(1 - method.sat.alpha, 1e-9)
+    return {
+        f"method.sat.scope is microbatch, and a micro-batch of {bound} holds {responses} response(s) of full length: "
+        f"below about {needed:.0f} responses the quantile is the largest |d| and the gate of SAT hardly ever opens: "
+        "set method.sat.scope to step, with pipeline.optimizer_steps_per_rollout 1": responses < needed
+    }
 
 
-def unread(method: Method, pipeline: PipelineConfig) -> Iterator[str]:
-    """Yield what to know of a method that cannot see how old its data is, and of data that is not old enough for it."""
+def _unread(method: Method, pipeline: PipelineConfig) -> Lines:
+    """What to know of a method that cannot see how old its data is, and of data that is not old enough for it."""
+    lag, iterations, is_batch = pipeline.lag, pipeline.iterations, pipeline.mode == "batch"
     is_one = method.denominator == "trainer" and pipeline.optimizer_steps_per_rollout == 1
-    if is_one and pipeline.lag and not (method.gates or method.weights):
-        yield (
-            "method.denominator is trainer with one optimizer step per rollout: the ratio is always 1, so nothing is "
-            f"clipped, whatever the lag (pipeline.lag is {pipeline.lag}): set method.denominator to rollout"
-        )
-    if method.sat and pipeline.lag == 0:
-        yield (
-            "pipeline.lag is 0 with method.sat: no token is stale, and SAT contracts the trust region by differences "
-            "between engine and trainer alone: raise pipeline.lag, or set method.sat to false"
-        )
-    if pipeline.mode == "batch" and pipeline.lag and pipeline.iterations <= pipeline.lag:
-        yield (
-            f"pipeline.iterations is {pipeline.iterations}, not more than pipeline.lag {pipeline.lag}: the run ends "
-            f"before a batch of newer weights arrives: set it to {4 * pipeline.lag} or more"
-        )
+    is_free = is_one and not (method.gates or method.weights)
+    return {
+        "method.denominator is trainer with one optimizer step per rollout: the ratio is always 1, so nothing is "
+        f"clipped, whatever the lag (pipeline.lag is {lag}): set method.denominator to rollout": lag and is_free,
+        "pipeline.lag is 0 with method.sat: no token is stale, and SAT contracts the trust region by differences "
+        "between engine and trainer alone: raise pipeline.lag, or set method.sat to false": method.sat and lag == 0,
+        f"pipeline.iterations is {iterations}, not more than pipeline.lag {lag}: the run ends before a batch of newer "
+        f"weights arrives: set it to {4 * lag} or more": is_batch and lag and iterations <= lag,
+    }
 
 
 # ------------------------------------------------------------------------------------------------- of the lab runtime
@@ -101,115 +97,92 @@ def unread(method: Method, pipeline: PipelineConfig) -> Iterator[str]:
 
 def config_errors(config: LabConfig) -> list[str]:
     """Return everything for which the run would fail or be meaningless; empty when it can start."""
-    return [
-        *_lab_method(config, build_method(config.method)),
-        *_model(config),
-        *_task(config),
-        *batch_faults(
-            "rollout.prompts_per_iteration x rollout.samples_per_prompt",
-            responses_per_iteration(config),
-            {"pipeline.optimizer_steps_per_rollout": config.pipeline.optimizer_steps_per_rollout},
-        ),
-        *_streaming(config),
-        *unused_settings(config.method),
-    ]
+    method, steps = build_method(config.method), config.pipeline.optimizer_steps_per_rollout
+    product, responses = "rollout.prompts_per_iteration x rollout.samples_per_prompt", responses_per_iteration(config)
+    batch = _batch(product, responses, {"pipeline.optimizer_steps_per_rollout": steps})
+    order = _order(config.pipeline) | _streaming(config)
+    faults = _told(_lab_method(config, method), _model(config), _task(config), batch, order)
+    return [*faults, *unused_settings(config.method)]
 
 
 def config_warnings(config: LabConfig) -> list[str]:
     """Return what the run can live with and its owner should know."""
-    method, bound = build_method(config.method), config.train.tokens_per_microbatch
-    full = max(1, bound // (config.task.prompt_tokens + config.rollout.max_response_tokens))
-    warnings = [*unread(method, config.pipeline)]
-    warnings += coarse_quantile(method, full, f"train.tokens_per_microbatch {bound}")
-    if config.rollout.deterministic and config.rollout.dtype != "float32":
-        warnings.append(
-            f"rollout.deterministic is true with rollout.dtype {config.rollout.dtype}: bitwise equal runs are only "
-            "promised in float32"
-        )
-    return warnings
+    method, bound, rollout = build_method(config.method), config.train.tokens_per_microbatch, config.rollout
+    full = max(1, bound // (config.task.prompt_tokens + rollout.max_response_tokens))
+    inexact: Lines = {
+        f"rollout.deterministic is true with rollout.dtype {rollout.dtype}: bitwise equal runs are only promised in "
+        "float32": rollout.deterministic and rollout.dtype != "float32"
+    }
+    coarse = _coarse_quantile(method, full, f"train.tokens_per_microbatch {bound}")
+    return [*_told(_unread(method, config.pipeline), coarse, inexact)]
 
 
 def responses_per_iteration(config: LabConfig) -> int:
     return config.rollout.prompts_per_iteration * config.rollout.samples_per_prompt
 
 
-def _lab_method(config: LabConfig, method: Method) -> Iterator[str]:
+def _lab_method(config: LabConfig, method: Method) -> Lines:
     lag, steps = config.pipeline.lag, config.pipeline.optimizer_steps_per_rollout
-    if method.routing_replay and not config.model.is_moe:
-        yield (
-            "method.r3 is true, but model.experts is 0 (a dense model has no routing to replay): set method.r3 to "
-            "false or give the model experts"
-        )
-    if method.top_p_replay:
-        yield (
-            "method.top_p_replay is true, but the engines of a lab run sample from all tokens, so there is no mask to "
-            "replay: set it to false, or run it on slime"
-        )
-    yield from refused_combinations(method, steps)
+    is_one = method.denominator == "checkpoint" and lag == 0 and steps == 1
     idle = next((part.title() for part in method.stabilizers if part.idle_at_one), None)
-    if idle and method.denominator == "checkpoint" and lag == 0 and steps == 1:
-        yield (
-            "pipeline.lag is 0 with denominator checkpoint and one optimizer step per rollout: the weights in training "
-            f"are those that generated, so the ratio is identically 1 and {idle} would do nothing: raise pipeline.lag"
-            + (" or turn method.tis off" if method.has("tis") else " or set method.denominator to rollout")
-        )
+    otherwise = "turn method.tis off" if method.has("tis") else "set method.denominator to rollout"
+    return {
+        "method.r3 is true, but model.experts is 0 (a dense model has no routing to replay): set method.r3 to false or "
+        "give the model experts": method.routing_replay and not config.model.is_moe,
+        "method.top_p_replay is true, but the engines of a lab run sample from all tokens, so there is no mask to "
+        "replay: set it to false, or run it on slime": method.top_p_replay,
+        **_refused(method, steps),
+        "pipeline.lag is 0 with denominator checkpoint and one optimizer step per rollout: the weights in training are "
+        f"those that generated, so the ratio is identically 1 and {idle} would do nothing: raise pipeline.lag or "
+        f"{otherwise}": idle and is_one,
+    }
 
 
-def _model(config: LabConfig) -> Iterator[str]:
+def _model(config: LabConfig) -> Lines:
     model, family = config.model, config.model.resolved_family
-    if family.has_experts != model.is_moe:
-        remedy = "give it some" if family.has_experts else "set it to 0"
-        yield (
-            f"model.experts is {model.experts}, but a {family.name} model has {'' if family.has_experts else 'no '}"
-            f"experts: {remedy}, or choose another model.family"
-        )
-    if model.tied_embeddings and not family.may_tie_embeddings:
-        yield f"model.tied_embeddings is true, but SGLang serves no {family.name} model with them: set it to false"
-    if model.attention_heads % model.kv_heads:
-        yield f"model.kv_heads is {model.kv_heads}: it must divide model.attention_heads {model.attention_heads}"
-    if model.head_dim % 2:
-        yield f"model.head_dim is {model.head_dim}: rotary embedding turns pairs, so choose an even width"
-    if model.is_moe and model.experts_per_token > model.experts:
-        yield f"model.experts_per_token is {model.experts_per_token}: it must be at most model.experts {model.experts}"
+    no, remedy = ("", "give it some") if family.has_experts else ("no ", "set it to 0")
+    heads, kv_heads, per_token = model.attention_heads, model.kv_heads, model.experts_per_token
+    ties = model.tied_embeddings and not family.may_tie_embeddings
+    few, odd = model.is_moe and per_token > model.experts, model.head_dim % 2
+    return {
+        f"model.experts is {model.experts}, but a {family.name} model has {no}experts: {remedy}, or choose another "
+        "model.family": family.has_experts != model.is_moe,
+        f"model.tied_embeddings is true, but SGLang serves no {family.name} model with them: set it to false": ties,
+        f"model.kv_heads is {kv_heads}: it must divide model.attention_heads {heads}": heads % kv_heads,
+        f"model.head_dim is {model.head_dim}: rotary embedding turns pairs, so choose an even width": odd,
+        f"model.experts_per_token is {per_token}: it must be at most model.experts {model.experts}": few,
+    }
 
 
-def _task(config: LabConfig) -> Iterator[str]:
-    """Yield what does not fit the task: its problems are too few, or lengths cut prompts and answers."""
+def _task(config: LabConfig) -> Lines:
+    """What does not fit the task: its problems are too few, or lengths cut prompts and answers."""
     task, evaluation, response = config.task, config.eval, config.rollout.max_response_tokens
     # Held out by hash, so the share of a small task varies: twice what is drawn from it is a safe expectation.
     held_out = 2 * evaluation.problems * task.held_out_one_in if evaluation.every_n_iterations else 0
     settings = ", ".join(f"task.{key} {getattr(task, key)}" for key in ("min_digits", "max_digits", "max_digit"))
-    if task.total_problems < max(MIN_PROBLEMS, held_out):
-        yield (
-            f"{settings} make {task.total_problems} problems, fewer than the {MIN_PROBLEMS} that a run needs and the "
-            f"{held_out} for eval.problems {evaluation.problems}: raise one of them, or lower eval.problems"
-        )
-    longest, micro_batch = task.prompt_tokens + response, config.train.tokens_per_microbatch
+    problems, needed = task.total_problems, max(MIN_PROBLEMS, held_out)
+    answer, longest = task.answer_tokens, task.prompt_tokens + response
+    positions, bound = config.model.max_positions, config.train.tokens_per_microbatch
     parts = f"the longest prompt ({task.prompt_tokens} tokens) and rollout.max_response_tokens {response}"
-    if longest > config.model.max_positions:
-        yield f"model.max_positions is {config.model.max_positions}, less than {parts} need: set it to {longest}"
-    if micro_batch < longest:
-        yield f"train.tokens_per_microbatch is {micro_batch}, less than {parts} need: set it to {longest} or more"
-    if response < task.answer_tokens:
-        yield (
-            f"rollout.max_response_tokens is {response}, but the longest answer of {task.name} with all its steps has "
-            f"{task.answer_tokens} tokens: raise it to {task.answer_tokens}, or lower one of {settings}"
-        )
+    return {
+        f"{settings} make {problems} problems, fewer than the {MIN_PROBLEMS} that a run needs and the {held_out} for "
+        f"eval.problems {evaluation.problems}: raise one of them, or lower eval.problems": problems < needed,
+        f"model.max_positions is {positions}, less than {parts} need: set it to {longest}": positions < longest,
+        f"train.tokens_per_microbatch is {bound}, less than {parts} need: set it to {longest} or more": bound < longest,
+        f"rollout.max_response_tokens is {response}, but the longest answer of {task.name} with all its steps has "
+        f"{answer} tokens: raise it to {answer}, or lower one of {settings}": response < answer,
+    }
 
 
-def _streaming(config: LabConfig) -> Iterator[str]:
-    pipeline, rollout = config.pipeline, config.rollout
-    yield from streaming_faults(pipeline)
-    if pipeline.mode == "streaming" and pipeline.queue_prompts < rollout.prompts_per_iteration:
-        yield (
-            f"pipeline.queue_prompts is {pipeline.queue_prompts}, less than the batch of rollout.prompts_per_iteration "
-            f"{rollout.prompts_per_iteration}: raise it to that or more"
-        )
-    if pipeline.mode == "streaming" and rollout.deterministic:
-        yield (
-            "rollout.deterministic is true with pipeline.mode streaming, where the clock decides which weights "
-            "generate a token: set it to false, or pipeline.mode to batch"
-        )
+def _streaming(config: LabConfig) -> Lines:
+    rollout, queue, is_streaming = config.rollout, config.pipeline.queue_prompts, config.pipeline.mode == "streaming"
+    batch = rollout.prompts_per_iteration
+    return {
+        f"pipeline.queue_prompts is {queue}, less than the batch of rollout.prompts_per_iteration {batch}: raise it to "
+        "that or more": is_streaming and queue < batch,
+        "rollout.deterministic is true with pipeline.mode streaming, where the clock decides which weights generate a "
+        "token: set it to false, or pipeline.mode to batch": is_streaming and rollout.deterministic,
+    }
 
 
 # ------------------------------------------------------------------------------------------------- of the slime runtime
@@ -227,32 +200,19 @@ def slime_config_errors(config: SlimeConfig) -> list[str]:
     """Return everything for which the run would fail or be meaningless, as its settings show; empty: it can start.
     Flags of slime are held against its own list by launch.flags.flag_errors."""
     method = build_method(config.method)
-    return [
-        *refused_combinations(method, config.pipeline.optimizer_steps_per_rollout),
-        *streaming_faults(config.pipeline),
-        *_method(config, method),
-        *_unset(config),
-        *_places(config),
-        *_layout(config),
-        *_context(config),
-        *_values(config),
-        *_broken(config, ERRORS),
-        *unused_settings(config.method),
-    ]
+    refused = _refused(method, config.pipeline.optimizer_steps_per_rollout)
+    faults = _told(refused, _order(config.pipeline), *(part(config) for part in (_method, _unset, _places)))
+    late = _told(*(part(config) for part in (_layout, _context, _values)))
+    return [*faults, *late, *_broken(config, ERRORS), *unused_settings(config.method)]
 
 
 def slime_config_warnings(config: SlimeConfig) -> list[str]:
     """Return what the run can live with and its owner should know."""
     method, train = build_method(config.method), config.train
     full = max(1, train.max_tokens_per_gpu * train.context_parallel // max(longest_sample(config), 1))
-    return [
-        *coarse_quantile(method, full, f"slime.max-tokens-per-gpu {train.max_tokens_per_gpu}"),
-        *unread(method, config.pipeline),
-        *_lengths(config),
-        *_other_run(config),
-        *_broken(config, WARNINGS),
-        *_out_of_step(config),
-    ]
+    coarse = _coarse_quantile(method, full, f"slime.max-tokens-per-gpu {train.max_tokens_per_gpu}")
+    known = _told(coarse, _unread(method, config.pipeline), _lengths(config), _other_run(config))
+    return [*known, *_broken(config, WARNINGS), *_told(_out_of_step(config))]
 
 
 def context_tokens(config: SlimeConfig) -> int | None:
@@ -292,34 +252,26 @@ def needs_versions(method: Method) -> str | None:
     return f"{method.name} needs the lag of every token" if "lags" in method.needs else None
 
 
-def _method(config: SlimeConfig, method: Method) -> Iterator[str]:
-    """Yield what a method and the order of generation, training and pushes do not allow."""
-    pipeline, context = config.pipeline, config.train.context_parallel
-    if context > 1 and any(getattr(gate, "form", "") == "suffix" for gate in method.gates):
-        yield (
-            "method.veto.form is suffix, which reads responses whole, and slime.context-parallel-size is "
-            f"{context}: set it to 1, or form to response"
-        )
-    if config.rollout.top_p < 1 and not method.top_p_replay:
-        yield (
-            f"slime.rollout-top-p is {config.rollout.top_p}, and slime then replays the engine's mask in the trainer's "
-            "softmax whatever the method says: set method.top_p_replay to true, or slime.rollout-top-p to 1"
-        )
-    if method.denominator == "checkpoint" and pipeline.mode == "streaming":
-        other = "trainer" if method.has("tis") else "rollout"
-        yield (
-            f"pipeline.mode is streaming with denominator checkpoint: {ONE_COPY}: set method.denominator to {other}, "
-            "or pipeline.mode to batch"
-        )
-    elif method.denominator == "checkpoint" and pipeline.lag == 0:
-        yield (
-            "pipeline.lag is 0 with denominator checkpoint: the weights that generated are those at the start of the "
-            "step, which denominator trainer stands for: set pipeline.lag to 1, or method.denominator to trainer or "
-            "rollout"
-        )
+def _method(config: SlimeConfig) -> Lines:
+    """What a method and the order of generation, training and pushes do not allow."""
+    method, context, top_p = build_method(config.method), config.train.context_parallel, config.rollout.top_p
+    is_streaming, is_split = config.pipeline.mode == "streaming", method.denominator == "checkpoint"
+    cuts, other = top_p < 1 and not method.top_p_replay, "trainer" if method.has("tis") else "rollout"
+    reads_whole = any(getattr(gate, "form", "") == "suffix" for gate in method.gates)
+    return {
+        f"method.veto.form is suffix, which reads responses whole, and slime.context-parallel-size is {context}: set "
+        "it to 1, or form to response": context > 1 and reads_whole,
+        f"slime.rollout-top-p is {top_p}, and slime then replays the engine's mask in the trainer's softmax whatever "
+        "the method says: set method.top_p_replay to true, or slime.rollout-top-p to 1": cuts,
+        f"pipeline.mode is streaming with denominator checkpoint: {ONE_COPY}: set method.denominator to {other}, or "
+        "pipeline.mode to batch": is_split and is_streaming,
+        "pipeline.lag is 0 with denominator checkpoint: the weights that generated are those at the start of the step, "
+        "which denominator trainer stands for: set pipeline.lag to 1, or method.denominator to trainer or "
+        "rollout": is_split and not is_streaming and config.pipeline.lag == 0,
+    }
 
 
-def _unset(config: SlimeConfig) -> Iterator[str]:
+def _unset(config: SlimeConfig) -> Lines:
     rollout = config.rollout
     rewarded = config.data.reward or config.slime.get("custom-generate-function-path")  # which may reward, too
     needed = {
@@ -332,84 +284,81 @@ def _unset(config: SlimeConfig) -> Iterator[str]:
         "n-samples-per-prompt": (rollout.samples_per_prompt > 1, "a number of 2 or more"),
         "rollout-max-response-len": (rollout.max_response_tokens, "a number of 1 or more"),
     }
-    yield from (f"slime.{name} is not set: set it to {what}" for name, (value, what) in needed.items() if not value)
     sizes = ("num-layers", "hidden-size", "num-attention-heads")
-    if missing := [name for name in sizes if name not in config.model.architecture]:
-        yield f"slime lacks {', '.join(missing)}: extend a file of configs/models, or write them out"
+    missing = [name for name in sizes if name not in config.model.architecture]
+    return {
+        **{f"slime.{name} is not set: set it to {what}": not value for name, (value, what) in needed.items()},
+        f"slime lacks {', '.join(missing)}: extend a file of configs/models, or write them out": missing,
+    }
 
 
-def _places(config: SlimeConfig) -> Iterator[str]:
-    """Yield folders that would take the place of others."""
-    if (path := config.cluster.env.get("PYTHONPATH")) is not None:
-        yield (
-            f"cluster.env.PYTHONPATH is {path}, and there is one PYTHONPATH, in which slime and Megatron-LM are: leave "
-            "it out, and name the folders in cluster.python_path"
-        )
-    checkpoints = config.checkpoint.folder if config.checkpoint.every_n_iterations else None
-    for name in ("ref-load", "hf-checkpoint"):
-        if checkpoints and checkpoints == config.slime.get(name):
-            yield (
-                f"slime.save is {checkpoints}, which slime.{name} is too: checkpoints of the run would take the place "
-                "of the model that it starts with: set it to null, which is a folder of the run"
-            )
+def _places(config: SlimeConfig) -> Lines:
+    """Folders that would take the place of others."""
+    path = config.cluster.env.get("PYTHONPATH")
+    save = config.checkpoint.folder if config.checkpoint.every_n_iterations else None
+    taken = [name for name in ("ref-load", "hf-checkpoint") if save and save == config.slime.get(name)]
+    return {
+        f"cluster.env.PYTHONPATH is {path}, and there is one PYTHONPATH, in which slime and Megatron-LM are: leave it "
+        "out, and name the folders in cluster.python_path": path is not None,
+        **{
+            f"slime.save is {save}, which slime.{name} is too: checkpoints of the run would take the place of the "
+            "model that it starts with: set it to null, which is a folder of the run": True
+            for name in taken
+        },
+    }
 
 
-def _layout(config: SlimeConfig) -> Iterator[str]:
-    """Yield what does not fit of the way in which a run is laid over GPUs, and slime finds out late or never."""
-    train, rollout, node = config.train, config.rollout, config.cluster.gpus_per_node
+def _layout(config: SlimeConfig) -> Lines:
+    """What does not fit of the way in which a run is laid over GPUs, and slime finds out late or never."""
+    train, rollout, node, shares = config.train, config.rollout, config.cluster.gpus_per_node, config.cluster.share_gpu
     tensor, experts_tensor, per_engine = train.tensor_parallel, train.expert_tensor_parallel, rollout.gpus_per_engine
-    if config.model.is_moe and train.expert_parallel == 1 and experts_tensor != tensor:
-        yield (
-            f"slime.expert-tensor-parallel-size is {experts_tensor} with slime.expert-model-parallel-size 1 and "
-            f"slime.tensor-model-parallel-size {tensor}: Megatron then leaves the gradients of the experts' "
-            f"copies apart, which drift from one another: set it to {tensor}"
-        )
+    heads, kv_heads, is_moe = config.model.attention_heads, config.model.kv_heads, config.model.is_moe
+    drifts = is_moe and train.expert_parallel == 1 and experts_tensor != tensor
+    is_uneven = kv_heads and tensor % kv_heads and kv_heads % tensor
     of_experts = experts_tensor * train.expert_parallel * train.pipeline_parallel
-    heads, of_an_engine = config.model.attention_heads, "slime.rollout-num-gpus-per-engine / sglang-pp-size / -dp-size"
+    size, of_an_engine = "slime.tensor-model-parallel-size", "slime.rollout-num-gpus-per-engine"
     cuts = (  # Megatron and SGLang say these minutes later, on the GPUs
-        ("slime.tensor-model-parallel-size", tensor, "attention heads", heads),
-        (of_an_engine, rollout.gpus_per_head, "attention heads", heads),
+        (size, tensor, "attention heads", heads),
+        (f"{of_an_engine} / sglang-pp-size / -dp-size", rollout.gpus_per_head, "attention heads", heads),
         ("expert-, expert-tensor- and pipeline-parallel size", of_experts, "GPUs that train", train.world_size),
     )
-    for what, number, of, whole in cuts[: 3 if config.model.is_moe else 2]:
-        if whole % number:
-            yield f"{what}, {number}, does not divide the {whole} {of}: choose a divisor of {whole}"
-    if config.model.kv_heads and tensor % config.model.kv_heads and config.model.kv_heads % tensor:
-        yield f"{cuts[0][0]} is {tensor}, with {config.model.kv_heads} key-value heads: choose a divisor of those"
-    size = "slime.actor-num-gpus-per-node"
-    if train.gpus_per_node > node:
-        yield f"{size} is {train.gpus_per_node}, and cluster.gpus_per_node {node}: it must be at most that"
-    elif train.nodes > 1 and train.gpus_per_node < node:
-        yield (
-            f"slime.actor-num-nodes is {train.nodes} with {train.gpus_per_node} of {node} GPUs on each, but slime "
-            f"fills a node before it takes the next: set {size} to {node}"
-        )
-    engine, first = f"slime.rollout-num-gpus-per-engine is {per_engine}", train.world_size
-    if rollout.gpus % per_engine:
-        yield f"{engine}, which does not divide slime.rollout-num-gpus {rollout.gpus}: choose a divisor of that"
-    elif not _engines_fit_nodes(first, rollout.gpus, per_engine, node):
-        yield (
-            f"{engine}: on nodes of {node} GPUs, with the first {first} GPUs training, an engine would start on one "
-            "node and end on another: choose a divisor of that"
-        )
-    product = "slime.rollout-batch-size x slime.n-samples-per-prompt"
+    engine, first, per_node = f"{of_an_engine} is {per_engine}", train.world_size, train.gpus_per_node
+    is_whole = rollout.gpus % per_engine == 0
+    is_cut = is_whole and not _engines_fit_nodes(first, rollout.gpus, per_engine, node)
     parts = {
         "pipeline.optimizer_steps_per_rollout": config.pipeline.optimizer_steps_per_rollout,
         "data-parallel ranks": max(train.data_parallel, 1),
     }
-    yield from batch_faults(product, rollout.responses_per_iteration, parts)
     counts = {
         "slime.actor-num-nodes": (train.nodes, 1),
-        "slime.actor-num-gpus-per-node": (train.gpus_per_node, 1),
+        "slime.actor-num-gpus-per-node": (per_node, 1),
         "slime.rollout-num-gpus": (rollout.gpus, 1),
         "cluster.gpus_per_node": (node, 2),
     }
-    for key, (number, wanted) in counts.items() if config.cluster.share_gpu else ():
-        if number != wanted:
-            yield (
-                f"{key} is {number} with cluster.share_gpu, by which one trainer rank and one engine share a GPU that "
-                f"slime takes for two: set it to {wanted}, or cluster.share_gpu to false"
-            )
+    return {
+        f"slime.expert-tensor-parallel-size is {experts_tensor} with slime.expert-model-parallel-size 1 and {size} "
+        f"{tensor}: Megatron then leaves the gradients of the experts' copies apart, which drift from one another: set "
+        f"it to {tensor}": drifts,
+        **{
+            f"{what}, {number}, does not divide the {whole} {of}: choose a divisor of {whole}": whole % number
+            for what, number, of, whole in cuts[: 3 if is_moe else 2]
+        },
+        f"{size} is {tensor}, with {kv_heads} key-value heads: choose a divisor of those": is_uneven,
+        f"slime.actor-num-gpus-per-node is {per_node}, and cluster.gpus_per_node {node}: it must be at most "
+        "that": per_node > node,
+        f"slime.actor-num-nodes is {train.nodes} with {per_node} of {node} GPUs on each, but slime fills a node before "
+        f"it takes the next: set slime.actor-num-gpus-per-node to {node}": train.nodes > 1 and per_node < node,
+        f"{engine}, which does not divide slime.rollout-num-gpus {rollout.gpus}: choose a divisor of "
+        "that": not is_whole,
+        f"{engine}: on nodes of {node} GPUs, with the first {first} GPUs training, an engine would start on one node "
+        "and end on another: choose a divisor of that": is_cut,
+        **_batch("slime.rollout-batch-size x slime.n-samples-per-prompt", rollout.responses_per_iteration, parts),
+        **{
+            f"{key} is {number} with cluster.share_gpu, by which one trainer rank and one engine share a GPU that "
+            f"slime takes for two: set it to {wanted}, or cluster.share_gpu to false": shares and number != wanted
+            for key, (number, wanted) in counts.items()
+        },
+    }
 
 
 def _engines_fit_nodes(first_gpu: int, gpus: int, per_engine: int, node: int) -> bool:
@@ -421,72 +370,63 @@ def _engines_fit_nodes(first_gpu: int, gpus: int, per_engine: int, node: int) ->
     return all(start % node + per_engine <= node for start in starts)
 
 
-def _context(config: SlimeConfig) -> Iterator[str]:
+def _context(config: SlimeConfig) -> Lines:
     rollout, context = config.rollout, context_tokens(config)
     if context is None:
-        return
+        return {}
     where = "slime.sglang-context-length" if rollout.context_tokens else "max_positions"
-    prompt, truncate = rollout.max_prompt_tokens, "slime.sglang-allow-auto-truncate"
-    if rollout.end_at_context and (prompt is None or prompt >= context):
-        yield (
-            f"{truncate} is true with slime.rollout-max-prompt-len {prompt or 'unset'}: SGLang would cut prompts that "
-            f"fill the context of {context} tokens ({where}): set slime.rollout-max-prompt-len to "
-            f"{max(1, min(2048, context // 2))}"
-        )
+    prompt, truncate, cuts = rollout.max_prompt_tokens, "slime.sglang-allow-auto-truncate", rollout.end_at_context
+    limit, is_full = f"slime.rollout-max-prompt-len {prompt or 'unset'}", prompt is None or prompt >= context
     # What ends at the context loses the prompt's share at the end; without a limit the shortest prompt has a token.
-    room = context if rollout.end_at_context else context - (prompt or 1)
-    beside = "" if rollout.end_at_context else f" beside slime.rollout-max-prompt-len {prompt or 'unset'}"
-    remedy = "" if rollout.end_at_context else f", or {truncate} to true"
-    responses = {"rollout": rollout.max_response_tokens, "eval": config.eval.max_response_tokens or 0}
-    for name, response in responses.items():
-        if response > room and (name == "rollout" or config.eval.every_n_iterations):
-            yield (
-                f"slime.{name}-max-response-len is {response}{beside}, more than the context of {context} tokens "
-                f"({where}), and SGLang would refuse the request: set it to {max(1, room)}{remedy}"
-            )
+    room = context if cuts else context - (prompt or 1)
+    beside, remedy = ("", "") if cuts else (f" beside {limit}", f", or {truncate} to true")
+    responses = {"rollout": rollout.max_response_tokens}
+    if config.eval.every_n_iterations:
+        responses["eval"] = config.eval.max_response_tokens or 0
+    return {
+        f"{truncate} is true with {limit}: SGLang would cut prompts that fill the context of {context} tokens "
+        f"({where}): set slime.rollout-max-prompt-len to {max(1, min(2048, context // 2))}": cuts and is_full,
+        **{
+            f"slime.{name}-max-response-len is {response}{beside}, more than the context of {context} tokens "
+            f"({where}), and SGLang would refuse the request: set it to {max(1, room)}{remedy}": response > room
+            for name, response in responses.items()
+        },
+    }
 
 
-def _values(config: SlimeConfig) -> Iterator[str]:
-    """Yield the faults of rewards, of sampling, and of parts without a stand-in on a CPU."""
-    rollout, flags = config.rollout, config.slime
-    rule = (config.data.reward or "").removeprefix("boxed_")
-    if rule == "dapo" and not flags.get("reward-key"):
-        yield (
-            f"slime.rm-type is {config.data.reward}, which gives score, acc and pred, and slime fails at the first "
-            "batch without the one to train on: set slime.reward-key to score"
-        )
-    ours = (config.data.function or "").startswith("sat_slime.plugin.")
-    for name in ("reward-key", "eval-reward-key"):
-        if flags.get(name) and ours:
-            yield (
-                f"slime.{name} is {flags[name]}, but slime.custom-rm-path {config.data.function} gives a number, of "
-                "which slime can take no part, and fails at the first batch or evaluation: set it to null"
-            )
-    for name in ("rollout-top-k", "eval-top-k"):
-        if (value := flags.get(name)) is not None and value < 1 and value != -1:
-            yield f"slime.{name} is {value}, and SGLang refuses every request with it: set it to -1 for all tokens"
-    words = config.model.vocab_size
-    if wrong := [token for token in rollout.stop_token_ids if token < 0 or (words and token >= words)]:
-        kept = [token for token in rollout.stop_token_ids if token not in wrong]
-        yield (
-            f"slime.rollout-stop-token-ids has {wrong[0]}, which is no token of the model's {words}, and no "
-            f"response would end with it: set it to {kept}"
-        )
-    needed = longest_sample(config)
+def _values(config: SlimeConfig) -> Lines:
+    """The faults of rewards, of sampling, and of parts without a stand-in on a CPU."""
+    rollout, flags, data, words = config.rollout, config.slime, config.data, config.model.vocab_size
+    is_dapo = (data.reward or "").removeprefix("boxed_") == "dapo"
+    ours, on_cpu = (data.function or "").startswith("sat_slime.plugin."), config.cluster.device == "cpu"
+    top_ks = {name: flags[name] for name in ("rollout-top-k", "eval-top-k") if flags.get(name) is not None}
+    keys = [name for name in ("reward-key", "eval-reward-key") if flags.get(name) and ours]
+    wrong = [token for token in rollout.stop_token_ids if token < 0 or (words and token >= words)]
+    kept = [token for token in rollout.stop_token_ids if token not in wrong]
+    needed, is_unknown = longest_sample(config), config.model.resolved_family is None
     held = flags.get("sglang-max-total-tokens", needed)
-    if _above(0, held) and not _above(needed - 1, held):
-        yield (
-            f"slime.sglang-max-total-tokens is {held}, less than the longest sample of {needed} tokens, and SGLang "
-            "would cut responses there: leave it out"
-        )
-    if config.cluster.device == "cpu" and config.model.resolved_family is None:
-        yield (
-            "cluster.device is cpu, but its flags describe no family that has layers without "
-            f"Transformer Engine here ({', '.join(FAMILIES)}): describe one of these, or set "
-            "cluster.device to gpu"
-        )
-    if config.cluster.device == "cpu" and config.train.optimizer_offload:
-        yield "slime.optimizer-cpu-offload is true with cluster.device cpu: all memory is the host's: set it to false"
+    return {
+        f"slime.rm-type is {data.reward}, which gives score, acc and pred, and slime fails at the first batch without "
+        "the one to train on: set slime.reward-key to score": is_dapo and not flags.get("reward-key"),
+        **{
+            f"slime.{name} is {flags[name]}, but slime.custom-rm-path {data.function} gives a number, of which slime "
+            "can take no part, and fails at the first batch or evaluation: set it to null": True
+            for name in keys
+        },
+        **{
+            f"slime.{name} is {value}, and SGLang refuses every request with it: set it to -1 for all tokens": True
+            for name, value in top_ks.items()
+            if value < 1 and value != -1
+        },
+        f"slime.rollout-stop-token-ids has {next(iter(wrong), None)}, which is no token of the model's {words}, and no "
+        f"response would end with it: set it to {kept}": wrong,
+        f"slime.sglang-max-total-tokens is {held}, less than the longest sample of {needed} tokens, and SGLang would "
+        "cut responses there: leave it out": _above(0, held) and not _above(needed - 1, held),
+        "cluster.device is cpu, but its flags describe no family that has layers without Transformer Engine here "
+        f"({', '.join(FAMILIES)}): describe one of these, or set cluster.device to gpu": on_cpu and is_unknown,
+        "slime.optimizer-cpu-offload is true with cluster.device cpu: all memory is the host's: set it to false": on_cpu
+        and config.train.optimizer_offload,
+    }
 
 
 # -------------------------------------------------------------------------------------------------- flags that mislead
@@ -596,60 +536,55 @@ def _broken(config: SlimeConfig, rules: tuple[Rule, ...]) -> Iterator[str]:
                 )
 
 
-def _lengths(config: SlimeConfig) -> Iterator[str]:
+def _lengths(config: SlimeConfig) -> Lines:
     rollout, train, context = config.rollout, config.train, context_tokens(config)
-    longest = longest_sample(config, prompt=1)
-    if WHEN[DYNAMIC](config) and train.max_tokens_per_gpu * train.context_parallel < longest:
-        yield (
-            f"slime.max-tokens-per-gpu is {train.max_tokens_per_gpu}, less than the longest sample of {longest} tokens "
-            f"/ slime.context-parallel-size {train.context_parallel}: such a sample is a micro-batch of its own and "
-            "takes more memory than the bound says"
-        )
-    if context and not rollout.end_at_context and rollout.max_prompt_tokens is None:
-        evaluation = config.eval.max_response_tokens if config.eval.every_n_iterations else None
-        left = context - max(rollout.max_response_tokens, evaluation or 0)
-        if left > 0:
-            yield (
-                f"slime.rollout-max-prompt-len is not set: a prompt of more than {left} tokens would not fit the "
-                f"context beside its response, and its request fail: set it to {left}"
-            )
-    positions = config.model.max_positions
-    if positions and rollout.context_tokens and rollout.context_tokens > positions:
-        yield (
-            f"slime.sglang-context-length is {rollout.context_tokens}, more than max_positions {positions}: the model "
-            "has never seen positions beyond that"
-        )
+    bound, longest, positions = train.max_tokens_per_gpu, longest_sample(config, prompt=1), config.model.max_positions
+    is_over = WHEN[DYNAMIC](config) and bound * train.context_parallel < longest
+    evaluation = config.eval.max_response_tokens if config.eval.every_n_iterations else None
+    left = (context or 0) - max(rollout.max_response_tokens, evaluation or 0)
+    is_open = not rollout.end_at_context and rollout.max_prompt_tokens is None
+    beyond = positions and rollout.context_tokens and rollout.context_tokens > positions
+    return {
+        f"slime.max-tokens-per-gpu is {bound}, less than the longest sample of {longest} tokens / "
+        f"slime.context-parallel-size {train.context_parallel}: such a sample is a micro-batch of its own and takes "
+        "more memory than the bound says": is_over,
+        f"slime.rollout-max-prompt-len is not set: a prompt of more than {left} tokens would not fit the context "
+        f"beside its response, and its request fail: set it to {left}": is_open and left > 0,
+        f"slime.sglang-context-length is {rollout.context_tokens}, more than max_positions {positions}: the model has "
+        "never seen positions beyond that": beyond,
+    }
 
 
-def _other_run(config: SlimeConfig) -> Iterator[str]:
-    """Yield settings by which a run is another than its owner may think."""
-    rollout, data, evaluation = config.rollout, config.data, config.eval
-    if rollout.top_k > 0:
-        yield (
-            f"slime.rollout-top-k is {rollout.top_k}: the engine's policy is cut off, the trainer's is not, and "
-            "their ratio is no importance weight: set it to -1"
-        )
-    if data.reward and data.reward.removeprefix("boxed_") == "deepscaler":
-        yield (
-            "slime.rm-type is deepscaler: it gives 0 without </think>, which a base model does not write: set it "
-            "to math"
-        )
-    for file in evaluation.prompts.values() if evaluation.every_n_iterations else ():
-        if data.prompts and os.path.normpath(file) == os.path.normpath(data.prompts):
-            yield f"slime.eval-prompt-data has {file}, as slime.prompt-data is: it is trained on; name another file"
+def _other_run(config: SlimeConfig) -> Lines:
+    """Settings by which a run is another than its owner may think."""
+    top_k, data, evaluation = config.rollout.top_k, config.data, config.eval
+    files = evaluation.prompts.values() if evaluation.every_n_iterations and data.prompts else ()
+    prompts = os.path.normpath(data.prompts or "")
+    return {
+        f"slime.rollout-top-k is {top_k}: the engine's policy is cut off, the trainer's is not, and their ratio is no "
+        "importance weight: set it to -1": top_k > 0,
+        "slime.rm-type is deepscaler: it gives 0 without </think>, which a base model does not write: set it to "
+        "math": data.reward in ("deepscaler", "boxed_deepscaler"),
+        **{
+            f"slime.eval-prompt-data has {file}, as slime.prompt-data is: it is trained on; name another "
+            "file": os.path.normpath(file) == prompts
+            for file in files
+        },
+    }
 
 
-def _out_of_step(config: SlimeConfig) -> Iterator[str]:
-    """Yield what is to be known of evaluations and checkpoints that fall between two broadcasts."""
+def _out_of_step(config: SlimeConfig) -> Lines:
+    """What is to be known of evaluations and checkpoints that fall between two broadcasts."""
     lag, save = max(config.pipeline.lag, 1), config.checkpoint.every_n_iterations
-    if not save:
-        yield "slime.save-interval is 0: nothing is saved, and a run that fails starts over: set it to 20"
-    for name, every, why in (
+    intervals = (
         ("eval", config.eval.every_n_iterations, "evaluations measure the weights of the last broadcast, some twice"),
         ("save", save, f"a run that goes on broadcasts at once and again before {lag} iterations have passed"),
-    ):
-        if every % lag:
-            yield (
-                f"slime.{name}-interval is {every}, no multiple of pipeline.lag {lag}: {why}: set it to "
-                f"{max(1, round(every / lag)) * lag}"
-            )
+    )
+    return {
+        "slime.save-interval is 0: nothing is saved, and a run that fails starts over: set it to 20": not save,
+        **{
+            f"slime.{name}-interval is {every}, no multiple of pipeline.lag {lag}: {why}: set it to "
+            f"{max(1, round(every / lag)) * lag}": every % lag
+            for name, every, why in intervals
+        },
+    }
