@@ -69,12 +69,10 @@ def plugin_file(name: str) -> str:
 def read_plugin(value: Any) -> PluginConfig:
     """Return the checked value of the key `sat_slime`. Raises ConfigError with a line for every fault."""
     if value is None:
-        raise ConfigError(
-            f"no key '{KEY}' in the file of --custom-config-path: `sat-slime init plugin` writes such a file"
-        )
-    if isinstance(value, str):
-        value = {"method": value}
-    return read_section(PluginConfig, value, f"{KEY} in --custom-config-path")
+        missing = f"no key '{KEY}' in the file of --custom-config-path"
+        raise ConfigError(f"{missing}: `sat-slime init plugin` writes such a file")
+    values = {"method": value} if isinstance(value, str) else value
+    return read_section(PluginConfig, values, f"{KEY} in --custom-config-path")
 
 
 def not_in_a_script(method: Method) -> list[str]:

@@ -140,11 +140,9 @@ def _nodes(config: SlimeConfig, asked: Sequence[Mapping[str, Any]]) -> Iterator[
     sound = True
     elsewhere = bool(asked) and not any(node.get("sees_folder", True) for node in asked)
     if elsewhere:
-        yield fail(
-            "run folder",
-            "output_dir is on this machine's disk, and no node of the cluster sees it: launch where the cluster's "
-            "shared disk is, such as on its head node, with an output_dir there",
-        )
+        fault = "output_dir is on this machine's disk, and no node of the cluster sees it"
+        remedy = "launch where the cluster's shared disk is, such as on its head node, with an output_dir there"
+        yield fail("run folder", f"{fault}: {remedy}")
     for node in asked:
         address, name = node["name"], f"node {node['name']}"
         if "error" in node:

@@ -164,11 +164,9 @@ def stop_findings(config: SlimeConfig) -> Iterator[Finding]:
         yield ok(WHAT, f"SGLang stops on {listed}") if stops or texts else warn(WHAT, told)
         return
     if not tokenizer.chat_template:
-        yield fail(
-            WHAT,
-            f"slime.apply-chat-template is true, but {path} has no chat template: put the model's chat_template.jinja "
-            "there, or set slime.apply-chat-template to false",
-        )
+        fault = f"slime.apply-chat-template is true, but {path} has no chat template"
+        remedy = "put the model's chat_template.jinja there, or set slime.apply-chat-template to false"
+        yield fail(WHAT, f"{fault}: {remedy}")
         return
     for name in config.data.chat_template_args:
         if name not in str(tokenizer.chat_template):
@@ -190,11 +188,8 @@ def stop_findings(config: SlimeConfig) -> Iterator[Finding]:
         # Others than special tokens right behind the answer may be part of a layout.
         special = getattr(tokenizer.added_tokens_decoder.get(end.number), "special", True)
         mark = fail if special and end.by_itself and end.text.lstrip().startswith(end.token) else warn
-        yield mark(
-            WHAT,
-            f"slime.rollout-stop-token-ids is {given or 'unset'}, and the chat template {says} {end.token} "
-            f"({end.number}), on which SGLang does not stop ({on}): add {end.number}",
-        )
+        fault = f"slime.rollout-stop-token-ids is {given or 'unset'}, and the chat template {says} {end.token}"
+        yield mark(WHAT, f"{fault} ({end.number}), on which SGLang does not stop ({on}): add {end.number}")
 
 
 def _said(error: Exception) -> str:

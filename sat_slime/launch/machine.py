@@ -56,12 +56,10 @@ def machine_findings(config: SlimeConfig, run_folder: Path, resume: bool = False
 
 def source_findings(config: SlimeConfig, parts: Mapping[str, str]) -> Iterator[Finding]:
     """Yield findings on whether the checkouts are there. parts: what must be in each setting's folder."""
-    on_cpu = config.cluster.device == "cpu"
-    other = "make one: scripts/get-slime.sh FOLDER" if on_cpu else "run in slime's image"
+    other = "make one: scripts/get-slime.sh FOLDER" if config.cluster.device == "cpu" else "run in slime's image"
     for key, part in parts.items():
         name = key.removeprefix("cluster.")
-        folder = getattr(config.cluster, name)
-        what = name.removesuffix("_dir")
+        what, folder = name.removesuffix("_dir"), getattr(config.cluster, name)
         if (Path(folder) / part).exists():
             yield ok(what, folder)
         else:
@@ -120,11 +118,9 @@ def data_findings(config: SlimeConfig) -> Iterator[Finding]:
         with path.open(encoding="utf-8", errors="replace") as lines:
             rows = sum(1 for _ in itertools.islice(filter(str.strip, lines), needed))
         if 0 < rows < needed:
-            yield warn(
-                "data",
-                f"slime.prompt-data has {rows} rows, fewer than slime.rollout-batch-size {needed}: a batch has some "
-                f"prompts twice; add prompts, or set slime.rollout-batch-size to {rows}",
-            )
+            few = f"slime.prompt-data has {rows} rows, fewer than slime.rollout-batch-size {needed}"
+            remedy = f"add prompts, or set slime.rollout-batch-size to {rows}"
+            yield warn("data", f"{few}: a batch has some prompts twice; {remedy}")
 
 
 def data_problem(file: str, input_key: str, label_key: str | None, config: SlimeConfig) -> str | None:

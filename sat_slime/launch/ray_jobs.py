@@ -103,9 +103,8 @@ class JobServer:
             self._client.stop_job(job)
         state = self.wait(job, STOP_TIMEOUT_S)
         if state is not None and not state.ended:
-            raise JobError(
-                f"job {job} at {self.address} has not ended {STOP_TIMEOUT_S:.0f} s after it was told to: ask again"
-            )
+            late = f"has not ended {STOP_TIMEOUT_S:.0f} s after it was told to"
+            raise JobError(f"job {job} at {self.address} {late}: ask again")
         return state
 
 
@@ -145,10 +144,8 @@ def _client(address: str | None) -> Any:
     try:
         return JobSubmissionClient(address, headers={"Authorization": f"Bearer {token}"} if token else None)
     except AuthenticationError as error:
-        raise JobError(
-            f"the Ray at {address} wants an authentication token: put that of the cluster into ~/.ray/auth_token or "
-            "RAY_AUTH_TOKEN"
-        ) from error
+        remedy = "put that of the cluster into ~/.ray/auth_token or RAY_AUTH_TOKEN"
+        raise JobError(f"the Ray at {address} wants an authentication token: {remedy}") from error
     except (RuntimeError, ValueError, OSError, RayError) as error:
         raise _no_answer(address) from error
     finally:

@@ -171,18 +171,14 @@ def card_findings(config: SlimeConfig) -> Iterator[Finding]:
     named, gpus, key = os.environ.get("CUDA_VISIBLE_DEVICES"), gpus_here(), "cluster.share_gpu"
     # A process of the job sees all GPUs, and was told which one is shared.
     if CARD_VARIABLE not in os.environ and (gpus != 1 or not (named or "0").isdigit()):
-        yield fail(
-            "GPUs",
-            f"{key} is true with {gpus} GPUs here (CUDA_VISIBLE_DEVICES {named or 'unset'}): set CUDA_VISIBLE_DEVICES "
-            f"to the number of the one to share, or {key} to false",
-        )
+        fault = f"{key} is true with {gpus} GPUs here (CUDA_VISIBLE_DEVICES {named or 'unset'})"
+        remedy = f"set CUDA_VISIBLE_DEVICES to the number of the one to share, or {key} to false"
+        yield fail("GPUs", f"{fault}: {remedy}")
     if importlib.util.find_spec("sglang_router") is None:
         yield fail("router", "sglang-router is not installed: pip install --no-deps sglang-router")
     lacks = missing()
     if "transformer_engine" in lacks and config.model.resolved_family is None:
-        yield fail(
-            "transformer engine",
-            "is not installed, and the flags describe no family that has layers without it: run in slime's image",
-        )
+        fault = "is not installed, and the flags describe no family that has layers without it"
+        yield fail("transformer engine", f"{fault}: run in slime's image")
     elif lacks:
         yield warn("one GPU", "; ".join(f"without {module}: {INSTEAD[module]}" for module in lacks))
