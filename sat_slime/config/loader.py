@@ -131,16 +131,6 @@ def _layer(settings: Mapping[str, Any], place: str) -> Source:
     return layer
 
 
-def _override(text: str) -> Source:
-    key, equals, value = text.partition("=")
-    if not equals or not key.strip():
-        raise ConfigError(f"--set {text}: expected key=value, such as --set pipeline.lag=8")
-    try:
-        return _layer({key.strip(): parse_value(value)}, f"--set {text}")
-    except ConfigError:
-        raise ConfigError(f"--set {text}: the value {value!r} is not valid YAML; quote it") from None
-
-
 def _laid(layers: Iterable[Source]) -> Source:
     whole = Source({}, {})
     for layer in layers:
@@ -157,10 +147,14 @@ def _run(layers: Sequence[Source], overrides: Sequence[str]) -> RunConfig:
     """Return the layers over one another, and then the overrides. Raises ConfigError with all that is wrong."""
     layers, errors = list(layers), []
     for text in overrides:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            errors.append(f"--set {text}: expected key=value, such as --set pipeline.lag=8")
+            continue
         try:
-            layers.append(_override(text))
-        except ConfigError as error:
-            errors += error.errors
+            layers.append(_layer({key.strip(): parse_value(value)}, f"--set {text}"))
+        except ConfigError:
+            errors.append(f"--set {text}: the value {value!r} is not valid YAML; quote it")
     run = _laid(layers)
     runtime = run.values.get("runtime", "lab")
     model = RUNTIMES.get(runtime) if isinstance(runtime, str) else None

@@ -9,11 +9,10 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from itertools import compress
 from pathlib import PurePath
-from typing import Any
+from typing import Any, NamedTuple
 
 from sat_slime.config.method_section import build_method, unused_settings
 from sat_slime.config.schema import LabConfig, PipelineConfig
@@ -453,8 +452,7 @@ def _above(bound: float, value: Any) -> bool:
         return False
 
 
-@dataclass(frozen=True)
-class Rule:
+class Rule(NamedTuple):
     """Flags that go wrong under the same condition."""
 
     flags: str

@@ -7,7 +7,6 @@ this package itself reads are attributes of `config.train`, `config.rollout` and
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Mapping
@@ -29,6 +28,7 @@ from pydantic import (
 )
 from typing_extensions import TypedDict
 
+from sat_slime.config.jsonl import parse_object
 from sat_slime.config.schema import Family, Folder, MethodConfig, PipelineConfig, Run, Section
 from sat_slime.config.section import COMPUTES_NOTHING, MAY_CHANGE_ON_RESUME, OWN_TO_A_CELL, refused
 from sat_slime.config.source import plain_values
@@ -175,11 +175,7 @@ class DataView(View):
     @property
     def chat_template_args(self) -> dict[str, Any]:
         """Arguments of the chat template; empty where they are no JSON mapping, which slime refuses."""
-        try:
-            given = json.loads(self.chat_template_kwargs)
-        except ValueError:
-            return {}
-        return given if isinstance(given, dict) else {}
+        return parse_object(self.chat_template_kwargs) or {}
 
     @property
     def reward(self) -> str | None:

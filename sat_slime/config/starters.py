@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from sat_slime.config.source import ConfigError
 
@@ -14,8 +14,7 @@ CONFIGS = Path(__file__).parents[1] / "configs"
 _REFERENCE = re.compile(r"^(extends|run): *(?P<path>\S+)", re.MULTILINE)
 
 
-@dataclass(frozen=True)
-class Starter:
+class Starter(NamedTuple):
     """A file to start from, with its place below CONFIGS."""
 
     path: str

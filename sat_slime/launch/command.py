@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -55,8 +54,7 @@ FIXED = ""
 """Stands in place of a setting where a flag is in every command."""
 
 
-@dataclass(frozen=True)
-class SlimeCommand:
+class SlimeCommand(NamedTuple):
     """Exactly what is sent to start a run."""
 
     command: list[str]
@@ -65,8 +63,7 @@ class SlimeCommand:
     """Text of each file that the command reads, by its path."""
 
 
-@dataclass(frozen=True)
-class Argument:
+class Argument(NamedTuple):
     """A flag of the command, without its dashes, with the setting that it comes from; FIXED where there is none."""
 
     name: str

@@ -11,9 +11,8 @@ import shlex
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from sat_slime.runs.proxies import host_of, without_proxy
@@ -38,8 +37,7 @@ class NoAnswer(JobError):
     """Nothing listens at the address: the cluster was never there, or it is gone and its jobs with it."""
 
 
-@dataclass(frozen=True)
-class JobState:
+class JobState(NamedTuple):
     status: str
     """PENDING, RUNNING, SUCCEEDED, FAILED or STOPPED."""
     exit_code: int | None = None
