@@ -327,10 +327,10 @@ def tell(config: Any, tokens: int, response: int, built: float, meter: Meter) ->
     from sat_slime.launch.duration import forward_flops
     from sat_slime.launch.memory import text_of, training_need
 
-    own = config.with_flags(
-        {"max-tokens-per-gpu": tokens, "rollout-max-response-len": response, "rollout-max-prompt-len": 1,
-         "n-samples-per-prompt": 1, "rollout-batch-size": max(1, tokens // response) * config.train.data_parallel}
-    )  # fmt: skip
+    flags = {"max-tokens-per-gpu": tokens, "rollout-max-response-len": response, "rollout-max-prompt-len": 1,
+             "n-samples-per-prompt": 1}  # fmt: skip
+    flags["rollout-batch-size"] = max(1, tokens // response) * config.train.data_parallel
+    own = config.model_copy(update={"slime": {**config.slime, **flags}})
     need = training_need(own)
     print(f"\n{tokens:,} tokens in responses of {response:,}")
     if meter.gpu:

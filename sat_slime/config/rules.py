@@ -63,9 +63,7 @@ def _batch(product: str, responses: int, parts: Mapping[str, int]) -> Lines:
 
 def _coarse_quantile(method: Method, responses: int, bound: str) -> Lines:
     """What to know of SAT's quantile over micro-batches of few responses: coarse where |d| is one value each.
-
-    responses: of full length in a micro-batch. bound: the setting that says so, and its value.
-    """
+    responses: of full length in a micro-batch. bound: the setting that says so, and its value."""
     if method.sat is None or method.ratio != "sequence" or method.scope != "microbatch":
         return {}
     needed = 1 / max(1 - method.sat.alpha, 1e-9)

@@ -418,11 +418,6 @@ class SlimeConfig(Run):
             return 0
         return 1 if self.cluster.share_gpu else self.train.world_size + self.rollout.gpus
 
-    def with_flags(self, flags: Mapping[str, Any]) -> SlimeConfig:
-        """Return the run with these flags laid over its own; None takes one out."""
-        given = {name: value for name, value in {**self.slime, **flags}.items() if value is not None}
-        return self.model_copy(update={"slime": given})
-
 
 class PluginConfig(Section):
     """The plugin's own settings inside a slime run, which slime hands over as the key `sat_slime` of its

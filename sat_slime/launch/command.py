@@ -82,11 +82,8 @@ def slime_command(config: SlimeConfig, run_dir: Path | None = None) -> SlimeComm
     """Return the command of a run, for where slime is installed. run_dir: its folder; default: run_folder(config)."""
     run_dir = run_dir or run_folder(config)
     words = [word for argument in slime_arguments(config, run_dir) for word in argument.words()]
-    return SlimeCommand(
-        command=["python3", "-m", DRIVER, *words],
-        env=environment(config, run_dir),
-        files={str(plugin_file(run_dir)): plugin_settings_text(config, run_dir)},
-    )
+    files = {str(plugin_file(run_dir)): plugin_settings_text(config, run_dir)}
+    return SlimeCommand(["python3", "-m", DRIVER, *words], environment(config, run_dir), files)
 
 
 def run_folder(config: SlimeConfig) -> Path:

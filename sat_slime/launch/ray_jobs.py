@@ -115,9 +115,7 @@ def given_address(option: str | None, configured: str | None) -> str | None:
 
 def is_this_machine(address: str | None) -> bool:
     """Return whether an address is on the loopback interface; None counts as one that is."""
-    if address is None:
-        return True
-    host = host_of(address)
+    host = host_of(address or THIS_MACHINE)
     return host == "localhost" or host.startswith("127.")
 
 
@@ -185,12 +183,9 @@ def _token() -> str | None:
     """Return the token for Ray's authentication, on by default in newer versions, from where Ray looks; or None."""
     if os.environ.get("RAY_AUTH_MODE") == "disabled":
         return None
-    if token := os.environ.get("RAY_AUTH_TOKEN"):
-        return token
-    try:
-        return _token_file().read_text(encoding="utf-8").strip() or None
-    except OSError:
-        return None
+    with contextlib.suppress(OSError):
+        return os.environ.get("RAY_AUTH_TOKEN") or _token_file().read_text(encoding="utf-8").strip() or None
+    return None
 
 
 def _token_file() -> Path:
@@ -200,9 +195,8 @@ def _token_file() -> Path:
 def token_for_own_ray() -> str | None:
     """Return the token that a Ray which is started here shall ask for: the user's own; where there is none, it is made,
     in a file that nobody else may read. None with RAY_AUTH_MODE=disabled. Raises JobError."""
-    if os.environ.get("RAY_AUTH_MODE") == "disabled":
-        return None
-    if token := _token():
+    token = _token()
+    if token or os.environ.get("RAY_AUTH_MODE") == "disabled":
         return token
     file = _token_file()
     temporary = file.with_name(f".{file.name}.{os.getpid()}")

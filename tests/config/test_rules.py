@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from sat_slime.config import config_errors, config_warnings, load_config, slime_config_errors, slime_config_warnings
+from sat_slime.config.loader import vary
 from sat_slime.objective.method import PAPER_METHODS
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -218,8 +219,7 @@ def test_a_model_without_an_architecture_says_so():
 @pytest.mark.parametrize("value", [0, 0.0, "", False])
 def test_a_flag_of_0_or_of_nothing_is_one_that_is_sent_and_false_is_not(value):
     flags = dict.fromkeys(("finetune", "ckpt-step", "flush-cache-interval"), value)
-    lines = slime_config_errors(paper().with_flags(flags))
-    assert len(lines) == (0 if value is False else 2), lines
+    assert len(slime_config_errors(vary(paper(), [("flags", {"slime": flags})]))) == (0 if value is False else 2)
 
 
 # --------------------------------------------------------------------------------------------------- of the lab runtime

@@ -144,13 +144,13 @@ def test_an_engine(tmp_path, quantization, size):
     assert memory.engine_need(config)["weights"] == pytest.approx(by_hand, rel=1e-4)  # SGLang pads the vocabulary less
     kv = 2 * 2 * 48 * 128 * 32768  # of a head
     assert memory.engine_need(paper())["KV of the longest response"] == 2 * kv
-    eight = paper("slime.rollout-num-gpus-per-engine=8", "slime.rollout-num-gpus=8")
-    assert memory.engine_need(eight)["KV of the longest response"] == kv
+    engines = ("slime.rollout-num-gpus-per-engine=8", "slime.rollout-num-gpus=8")
+    eight = memory.engine_need(paper(*engines))
+    assert eight["KV of the longest response"] == kv
     # two groups of four GPUs, in each of which are all heads of attention
-    groups = memory.engine_need(eight.with_flags({"sglang-dp-size": 2}))
-    more = groups["weights"] - memory.engine_need(eight)["weights"]
-    assert more == pytest.approx(2 * (ATTENTION + embeddings) / 8, rel=2e-3)
-    assert memory.engine_need(eight.with_flags({"sglang-pp-size": 2}))["KV of the longest response"] == kv / 2
+    groups = memory.engine_need(paper(*engines, "slime.sglang-dp-size=2"))
+    assert groups["weights"] - eight["weights"] == pytest.approx(2 * (ATTENTION + embeddings) / 8, rel=2e-3)
+    assert memory.engine_need(paper(*engines, "slime.sglang-pp-size=2"))["KV of the longest response"] == kv / 2
 
 
 def test_host_memory_of_the_papers_run():
