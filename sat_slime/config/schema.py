@@ -238,9 +238,7 @@ class EvalConfig(Section):
     @property
     def final(self) -> EvalConfig:
         """The evaluation after the last iteration."""
-        if self.final_repeats is None:
-            return self
-        return self.model_copy(update={"repeats": self.final_repeats, "final_repeats": None})
+        return self.model_copy(update={"repeats": self.final_repeats or self.repeats, "final_repeats": None})
 
 
 class CheckpointConfig(Section):
@@ -317,9 +315,7 @@ class GridConfig(Section):
     """Folder that holds the grid folders, relative to where the command is given."""
     run: str = "run.yaml"
     """YAML file of the run that every cell is a variant of, relative to this file."""
-    methods: Annotated[
-        list[str], Field(min_length=1, default_factory=lambda: [method.name for method in PAPER_METHODS])
-    ]
+    methods: Annotated[list[str], Field(min_length=1, default_factory=lambda: [one.name for one in PAPER_METHODS])]
     """Named methods; unset: the paper's thirteen."""
     lags: Annotated[list[NonNegativeInt], Field(min_length=1, default_factory=lambda: [1, 8])]
     """Values of pipeline.lag."""

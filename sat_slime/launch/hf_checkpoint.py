@@ -77,11 +77,9 @@ def hf_findings(config: SlimeConfig) -> Iterator[Finding]:
     problems = list(model_mismatches(config.model, values))
     quantized = config.slime.get("sglang-quantization")
     if quantized and not values.get("quantization_config"):
-        problems.append(
-            f"slime.sglang-quantization is {quantized}, but the checkpoint's config.json has no quantization_config: "
-            "SGLang makes a form of its own of the weights, which no push of bf16 weights fits: leave it out, or name "
-            "a quantized slime.hf-checkpoint"
-        )
+        fault = f"slime.sglang-quantization is {quantized}, but the checkpoint's config.json has no quantization_config"
+        why = "SGLang makes a form of its own of the weights, which no push of bf16 weights fits"
+        problems.append(f"{fault}: {why}: leave it out, or name a quantized slime.hf-checkpoint")
     yield from (fail("model", problem) for problem in problems)
     if not problems:
         yield ok("model", f"as in {folder / 'config.json'}")
@@ -109,23 +107,19 @@ def model_mismatches(model: SlimeModelConfig, values: Mapping[str, Any]) -> Iter
             kinds = ("an MoE model", "a dense one") if ours else ("a dense model", "an MoE model")
             yield f"the model of slime is {kinds[0]}, but the checkpoint's config.json is {kinds[1]}: describe that one"
         elif ours is not None and theirs is not None and not _equal(ours, theirs):
-            yield (
-                f"{key} is {ours}, but the checkpoint's config.json has {name} {theirs}: "
-                f"set it to {theirs}, or name another slime.hf-checkpoint"
-            )
+            remedy = f"set it to {theirs}, or name another slime.hf-checkpoint"
+            yield f"{key} is {ours}, but the checkpoint's config.json has {name} {theirs}: {remedy}"
     kind = values.get("model_type")
     for flag, kinds in OF_KINDS.items():
         if kind in kinds and model.architecture and not model.architecture.get(flag):
-            yield (
-                f"slime.{flag} is not set, but the checkpoint's config.json has model_type {kind}, and "
-                "Megatron would load the rest without a word: set it to true"
-            )
+            theirs = f"the checkpoint's config.json has model_type {kind}"
+            why = f"{theirs}, and Megatron would load the rest without a word"
+            yield f"slime.{flag} is not set, but {why}: set it to true"
     tied, untie = values.get("tie_word_embeddings"), "untie-embeddings-and-output-weights"
     if isinstance(tied, bool) and tied == bool(model.architecture.get(untie)):
-        yield (
-            f"slime.{untie} is {'true' if tied else 'not set'}, but the checkpoint's config.json has "
-            f"tie_word_embeddings {str(tied).lower()}: {'leave it out' if tied else 'set it to true'}"
-        )
+        ours, remedy = ("true", "leave it out") if tied else ("not set", "set it to true")
+        theirs = f"the checkpoint's config.json has tie_word_embeddings {str(tied).lower()}"
+        yield f"slime.{untie} is {ours}, but {theirs}: {remedy}"
 
 
 WHAT = "stop tokens"

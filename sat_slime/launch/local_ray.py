@@ -73,8 +73,7 @@ def start_ray(
         f"--dashboard-agent-listen-port={agent_port}",  # else a second Ray could be sent no job
         # Ray does not wait for ports that are given; it waits 15 s for others: too short on a busy machine.
         *(f"--dashboard-agent-grpc-port={agent_grpc_port}", f"--runtime-env-agent-port={env_port}"),
-        f"--metrics-export-port={metrics_port}",
-        f"--temp-dir={folder}/ray",
+        *(f"--metrics-export-port={metrics_port}", f"--temp-dir={folder}/ray"),
         *(f"{flag}={value}" for flag, value in offered.items() if value is not None),
     ]
     ray = LocalRay(f"http://127.0.0.1:{port}", 0, folder)

@@ -62,7 +62,7 @@ def main(question: str) -> None:
     nodes = [node for node in ray.nodes() if node["Alive"]]
     asked, there = ray.remote(num_cpus=0, max_retries=0)(look), NodeAffinitySchedulingStrategy
     places = [asked.options(scheduling_strategy=there(node["NodeID"], soft=False)) for node in nodes]
-    answers = [place.remote(functions, marker) for place in places]
+    answers: list[Any] = [place.remote(functions, marker) for place in places]
     rows = []
     for node, answer in zip(nodes, answers, strict=True):
         row: dict[str, Any] = {"name": node["NodeManagerAddress"], "gpus": node["Resources"].get("GPU", 0)}

@@ -90,11 +90,8 @@ def small_arguments(config: SlimeConfig) -> Iterator[tuple[str, Any, str]]:
             "cp-comm-type": "all_gather",  # what the attention of models/layers does; Megatron allows no other
             "moe-token-dispatcher-type": "alltoall",
             # its fusions, or CUDA's
-            "no-masked-softmax-fusion": True,
-            "no-bias-swiglu-fusion": True,
-            "no-bias-dropout-fusion": True,
-            "no-rope-fusion": True,
-            "no-persist-layer-norm": True,
+            **dict.fromkeys(("no-masked-softmax-fusion", "no-bias-swiglu-fusion", "no-bias-dropout-fusion"), True),
+            **dict.fromkeys(("no-rope-fusion", "no-persist-layer-norm"), True),
         }
     if "fused_weight_gradient_mlp_cuda" in lacks:
         flags["no-gradient-accumulation-fusion"] = True
@@ -108,8 +105,7 @@ def small_arguments(config: SlimeConfig) -> Iterator[tuple[str, Any, str]]:
             "sglang-attention-backend": "torch_native",
             "sglang-sampling-backend": "pytorch",
             "sglang-grammar-backend": "none",
-            "sglang-disable-cuda-graph": True,
-            "sglang-disable-overlap-schedule": True,
+            **dict.fromkeys(("sglang-disable-cuda-graph", "sglang-disable-overlap-schedule"), True),
             "sglang-sleep-on-idle": True,
             "sglang-max-running-requests": config.rollout.concurrent_requests,
             "sglang-max-total-tokens": 2**15,
