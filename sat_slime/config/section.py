@@ -15,7 +15,7 @@ import dataclasses
 import inspect
 import itertools
 import textwrap
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -74,17 +74,15 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def differences(old: Any, new: Any, prefix: str = "") -> list[tuple[str, Any, Any]]:
-    """Return (dotted key, old value, new value) of every setting that differs."""
+def differences(old: Any, new: Any, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Yield (dotted key, old value, new value) of every setting that differs."""
     before, after = (each.model_dump() if isinstance(each, BaseModel) else each for each in (old, new))
-    found = []
     for key in {**before, **after}:
         values = before.get(key), after.get(key)
         if all(isinstance(value, Mapping) for value in values):
-            found += differences(*values, f"{prefix}{key}.")
+            yield from differences(*values, f"{prefix}{key}.")
         elif values[0] != values[1]:
-            found.append((f"{prefix}{key}", *values))
-    return found
+            yield f"{prefix}{key}", *values
 
 
 def kept_changes(old: BaseModel, new: BaseModel, also_kept: Collection[str] = ()) -> str:

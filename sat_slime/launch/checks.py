@@ -115,9 +115,7 @@ def read_report(config: SlimeConfig, report: Mapping[str, Any]) -> Iterator[Find
     """Yield findings from the probe's answer."""
     yield from _gpus(config, report)
     yield from _nodes(config, report["nodes"])
-    with_gpus = {
-        f"node {node['name']}": node["sizes"] for node in report["nodes"] if node["gpus"] and node.get("sizes")
-    }
+    with_gpus = {f"node {one['name']}": one["sizes"] for one in report["nodes"] if one["gpus"] and one.get("sizes")}
     yield from memory_findings(config, sizes(config, with_gpus))
     yield from (Finding(*finding) for finding in report["findings"])
     yield from _slime_findings(report["slime"])

@@ -50,10 +50,7 @@ class LocalRay:
 
 
 def start_ray(
-    gpus: int | None = None,
-    cpus: int | None = None,
-    store_bytes: int | None = None,
-    variables: Mapping[str, str] | None = None,
+    gpus: int | None = None, cpus: int | None = None, store_bytes: int | None = None, variables: Mapping[str, str] = {}
 ) -> LocalRay:
     """Starts a Ray that outlives this process. Secrets in the environment reach its jobs, as they must.
 
@@ -84,7 +81,7 @@ def start_ray(
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=_environment(folder, variables or {}, gpus is not None),
+                env=_environment(folder, variables, gpus is not None),
                 start_new_session=True,  # Ctrl-C here is not meant for Ray
             )
         ray = replace(ray, pid=process.pid)

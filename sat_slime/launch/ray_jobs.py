@@ -58,10 +58,10 @@ class JobServer:
         self.address: str = self._client.get_address()
 
     def submit(
-        self, command: Sequence[str], env: Mapping[str, str], job: str, metadata: Mapping[str, str] | None = None
+        self, command: Sequence[str], env: Mapping[str, str], job: str, metadata: Mapping[str, str] = {}
     ) -> None:
         """Starts `command` on the head node as `job`, an id that was not used before."""
-        values = {"submission_id": job, "runtime_env": {"env_vars": dict(env)}, "metadata": dict(metadata or {})}
+        values = {"submission_id": job, "runtime_env": {"env_vars": dict(env)}, "metadata": dict(metadata)}
         for attempt in range(SUBMISSIONS):
             try:
                 self._client.submit_job(entrypoint=shlex.join(command), **values)
