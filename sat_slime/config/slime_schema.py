@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, TypeVar, cast
 
@@ -26,7 +26,7 @@ from pydantic import (
     TypeAdapter,
     with_config,
 )
-from typing_extensions import TypedDict
+from typing_extensions import Self, TypedDict
 
 from sat_slime.config.jsonl import parse_object
 from sat_slime.config.schema import Family, Folder, MethodConfig, PipelineConfig, Run, Section
@@ -109,9 +109,12 @@ class Flag(Generic[T]):
 
 @dataclass(frozen=True)
 class View:
-    """Some of a run's flags under the words of the field."""
+    """Some of a run's flags under the words of the field: an attribute of the run."""
 
     flags: Mapping[str, Any] = field(default_factory=dict)
+
+    def __get__(self, run: SlimeConfig, owner: type[SlimeConfig]) -> Self:
+        return replace(self, flags=run.slime)
 
 
 @dataclass(frozen=True)
@@ -120,6 +123,9 @@ class SlimeModelConfig(View):
 
     family: str | None = None
     max_positions: int | None = None
+
+    def __get__(self, run: SlimeConfig, owner: type[SlimeConfig]) -> Self:
+        return replace(self, flags=run.slime, family=run.family, max_positions=run.max_positions)
 
     hf_checkpoint = Flag[str | None]("hf-checkpoint", LocalPath, None)
     megatron_checkpoint = Flag[str | None]("ref-load", LocalPath, None)
@@ -282,26 +288,6 @@ class CheckpointView(View):
     without_optimizer = Flag("no-save-optim", bool, False)
 
 
-VIEWS: dict[str, type[View]] = {
-    "model": SlimeModelConfig,
-    "data": DataView,
-    "rollout": RolloutView,
-    "train": TrainView,
-    "eval": EvalView,
-    "checkpoint": CheckpointView,
-}
-"""The words of the field for flags: `rollout.top_p` is rollout-top-p."""
-WORDS = {
-    (section, word): flag
-    for section, view in VIEWS.items()
-    for word, flag in vars(view).items()
-    if isinstance(flag, Flag)
-}
-"""The flags that this package reads, by these words."""
-_Read = TypedDict("_Read", {flag.name: flag.kind for flag in WORDS.values()}, total=False)  # type: ignore[misc]
-_FLAGS = TypeAdapter(with_config(ConfigDict(extra="allow", strict=True, allow_inf_nan=False))(_Read))
-
-
 def _as_text(value: Any) -> Any:
     return str(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else value
 
@@ -387,29 +373,13 @@ class SlimeConfig(Run):
     """Flags of slime, Megatron or SGLang by their own names, such as `rollout-batch-size: 256`; true: the flag alone,
     false: left out."""
 
-    @property
-    def model(self) -> SlimeModelConfig:
-        return SlimeModelConfig(self.slime, self.family, self.max_positions)
-
-    @property
-    def data(self) -> DataView:
-        return DataView(self.slime)
-
-    @property
-    def rollout(self) -> RolloutView:
-        return RolloutView(self.slime)
-
-    @property
-    def train(self) -> TrainView:
-        return TrainView(self.slime)
-
-    @property
-    def eval(self) -> EvalView:
-        return EvalView(self.slime)
-
-    @property
-    def checkpoint(self) -> CheckpointView:
-        return CheckpointView(self.slime)
+    model_config = ConfigDict(ignored_types=(View,))
+    model = SlimeModelConfig()
+    data = DataView()
+    rollout = RolloutView()
+    train = TrainView()
+    eval = EvalView()
+    checkpoint = CheckpointView()
 
     @property
     def gpus(self) -> int:
@@ -417,6 +387,18 @@ class SlimeConfig(Run):
         if self.cluster.device == "cpu":
             return 0
         return 1 if self.cluster.share_gpu else self.train.world_size + self.rollout.gpus
+
+
+WORDS = {
+    (section, word): flag
+    for section, view in vars(SlimeConfig).items()
+    if isinstance(view, View)
+    for word, flag in vars(type(view)).items()
+    if isinstance(flag, Flag)
+}
+"""The flags that this package reads, by the words of the field: `rollout.top_p` is rollout-top-p."""
+_Read = TypedDict("_Read", {flag.name: flag.kind for flag in WORDS.values()}, total=False)  # type: ignore[misc]
+_FLAGS = TypeAdapter(with_config(ConfigDict(extra="allow", strict=True, allow_inf_nan=False))(_Read))
 
 
 class PluginConfig(Section):
