@@ -91,9 +91,6 @@ def marked_settings(mark: str) -> frozenset[str]:
     return frozenset(key for model in RUNTIMES.values() for key in marked(model, mark))
 
 
-# ---------------------------------------------------------------------------------------------- layers over one another
-
-
 def _layers(
     path: str | Path, these: Sequence[type[Section]], others: Sequence[type[Section]], told: str
 ) -> list[Source]:
@@ -161,9 +158,6 @@ def _run(layers: Sequence[Source], overrides: Sequence[str]) -> RunConfig:
     if model is None:
         raise ConfigError(*errors, _bad_choice(run.origin(("runtime",)), ("runtime",), runtime, list(RUNTIMES)))
     return _validated(model, run, errors)
-
-
-# ------------------------------------------------------------------------------------------------------ what is wrong
 
 
 def _validated(model: type[SectionT], source: Source, errors: Sequence[str] = ()) -> SectionT:

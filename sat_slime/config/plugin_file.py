@@ -16,10 +16,10 @@ import yaml
 from sat_slime.config.finding import Finding, ok, settings_findings
 from sat_slime.config.loader import PLUGIN_KEYS, read_section
 from sat_slime.config.method_section import build_method
-from sat_slime.config.rules import needs_versions
+from sat_slime.config.rules import needs_versions, refused_method
 from sat_slime.config.slime_schema import PluginConfig
 from sat_slime.config.source import ConfigError
-from sat_slime.objective import Method, check_method, named_method
+from sat_slime.objective import Method, named_method
 
 KEY = PLUGIN_KEYS[0]
 """The key of the plugin's section in the file."""
@@ -109,10 +109,7 @@ def plugin_findings(file: Path, flags: Iterable[str]) -> Iterator[Finding]:
     # One with `driver` is of a job of our driver.
     reasons = [] if "driver" in (values.get(KEY) or {}) else not_in_a_script(method)
     errors = [f"{KEY}.method: {reason}" for reason in reasons]
-    try:
-        check_method(method, 1)
-    except ValueError as error:
-        errors.append(f"{KEY}.method: {error}")
+    errors += [f"{KEY}.{line}" for line in refused_method(method, 1)]
     for key, value in (CALLED | IN_A_SCRIPT).items():
         if key not in values or (key == "loss_type" and values[key] != value):
             remedy = [value] if key == "rollout_sample_hook_path" else value  # slime has a list of them

@@ -31,7 +31,7 @@ def _told(*parts: Lines) -> Iterator[str]:
         yield from compress(lines, lines.values())
 
 
-def _refused(method: Method, steps: int) -> Lines:
+def refused_method(method: Method, steps: int) -> Lines:
     """Why a method means nothing. steps: optimizer steps per rollout."""
     try:
         check_method(method, steps)
@@ -128,7 +128,7 @@ def _lab_method(config: LabConfig, method: Method) -> Lines:
         "give the model experts": method.routing_replay and not config.model.is_moe,
         "method.top_p_replay is true, but the engines of a lab run sample from all tokens, so there is no mask to "
         "replay: set it to false, or run it on slime": method.top_p_replay,
-        **_refused(method, steps),
+        **refused_method(method, steps),
         "pipeline.lag is 0 with denominator checkpoint and one optimizer step per rollout: the weights in training are "
         f"those that generated, so the ratio is identically 1 and {idle} would do nothing: raise pipeline.lag or "
         f"{otherwise}": idle and is_one,
@@ -197,10 +197,10 @@ def slime_config_errors(config: SlimeConfig) -> list[str]:
     """Return everything for which the run would fail or be meaningless, as its settings show; empty: it can start.
     Flags of slime are held against its own list by launch.flags.flag_errors."""
     method = build_method(config.method)
-    refused = _refused(method, config.pipeline.optimizer_steps_per_rollout)
-    faults = _told(refused, _order(config.pipeline), *(part(config) for part in (_method, _unset, _places)))
-    late = _told(*(part(config) for part in (_layout, _context, _values)))
-    return [*faults, *late, *_broken(config, ERRORS), *unused_settings(config.method)]
+    refused = refused_method(method, config.pipeline.optimizer_steps_per_rollout)
+    parts = (part(config) for part in (_method, _unset, _places, _layout, _context, _values))
+    faults = _told(refused, _order(config.pipeline), *parts)
+    return [*faults, *_broken(config, ERRORS), *unused_settings(config.method)]
 
 
 def slime_config_warnings(config: SlimeConfig) -> list[str]:
@@ -526,10 +526,8 @@ def _broken(config: SlimeConfig, rules: tuple[Rule, ...]) -> Iterator[str]:
                 shown = str(value).lower() if isinstance(value, bool) else value if value != "" else "empty"
                 path = PurePath(str(value) or "FOLDER")
                 place = str(path.parent / path.stem / (ITERATIONS_PLACE + path.suffix))
-                yield (
-                    f"slime.{name} is {shown}{rule.when and f' with {rule.when}'}: {rule.why}: "
-                    f"{rule.remedy.replace('{value}', place)}"
-                )
+                remedy, where = rule.remedy.replace("{value}", place), rule.when and f" with {rule.when}"
+                yield f"slime.{name} is {shown}{where}: {rule.why}: {remedy}"
 
 
 def _lengths(config: SlimeConfig) -> Lines:

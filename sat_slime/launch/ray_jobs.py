@@ -36,6 +36,10 @@ class JobError(RuntimeError):
 class NoAnswer(JobError):
     """Nothing listens at the address: the cluster was never there, or it is gone and its jobs with it."""
 
+    def __init__(self, address: str) -> None:
+        remedy = "start one (ray start --head), name another (--address http://HOST:8265), or have one started"
+        super().__init__(f"no Ray answers at {address}: {remedy} on this machine for this run (--start-ray)")
+
 
 class JobState(NamedTuple):
     status: str
@@ -76,7 +80,7 @@ class JobServer:
         try:
             info = self._client.get_job_info(job)
         except OSError as error:
-            raise _no_answer(self.address) from error
+            raise NoAnswer(self.address) from error
         except (RuntimeError, ValueError) as error:  # ValueError: it has answered what is no job
             if "status code 404" in str(error):  # a job's name, with its date, may have the digits
                 return None
@@ -143,7 +147,7 @@ def _client(address: str | None) -> Any:
         remedy = "put that of the cluster into ~/.ray/auth_token or RAY_AUTH_TOKEN"
         raise JobError(f"the Ray at {address} wants an authentication token: {remedy}") from error
     except (RuntimeError, ValueError, OSError, RayError) as error:
-        raise _no_answer(address) from error
+        raise NoAnswer(address) from error
     finally:
         os.environ.update(hidden)
 
@@ -161,7 +165,7 @@ def _url(address: str) -> str:
         # Without this test Ray's client would wait for minutes.
         socket.create_connection((host, port), CONNECT_TIMEOUT_S).close()
     except OSError as error:
-        raise _no_answer(address) from error
+        raise NoAnswer(address) from error
     if "://" not in address:
         # RAY_ADDRESS is meant to name another port of the head node, but it is easy to write HOST:8265 instead.
         with contextlib.suppress(OSError, http.client.HTTPException):
@@ -170,13 +174,6 @@ def _url(address: str) -> str:
             connection.getresponse().close()
             return f"http://{address}"
     return address
-
-
-def _no_answer(address: str) -> NoAnswer:
-    return NoAnswer(
-        f"no Ray answers at {address}: start one (ray start --head), name another (--address http://HOST:8265), or "
-        "have one started on this machine for this run (--start-ray)"
-    )
 
 
 def _token() -> str | None:
