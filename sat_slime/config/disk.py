@@ -16,8 +16,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def disk_is_full(error: BaseException) -> int | None:
-    """Return the number of a full disk or quota that `error`, of whatever type, has, or tells in its first line; the
-    others may quote logs. None: it tells of neither."""
+    """Return the number of a full disk or quota that an error has, or tells in its first line; others quote logs."""
     told = str(error).partition("\n")[0]
     return next((n for n in _FULL if getattr(error, "errno", None) == n or os.strerror(n) in told), None)
 

@@ -93,8 +93,7 @@ def append_line(path: str | Path, text: str) -> None:
 
 
 def keep_rows(path: str | Path, keep: Callable[[dict[str, Any]], bool]) -> list[dict[str, Any]]:
-    """Rewrite a JSON-lines file with the rows that `keep` accepts, and return them. Atomic: a reader or a kill at any
-    moment finds the old file or the new one."""
+    """Rewrite a JSON-lines file atomically with the rows that `keep` accepts, and return them."""
     path = Path(path)
     if not path.exists():
         return []

@@ -42,10 +42,8 @@ def load_config(
     path: str | Path, overrides: Sequence[str] = (), settings: Mapping[str, Any] | None = None
 ) -> RunConfig:
     """Read a run from a YAML file. What needs several sections is config_errors, for a slime run slime_config_errors.
-
     overrides: `a.b=value` texts of `--set`, the value in YAML. settings: dotted key to value, laid on before them.
-    Raises ConfigError with one line for every fault found.
-    """
+    Raises ConfigError with one line for every fault found."""
     layers = _layers(
         path, [*RUNTIMES.values()], [GridConfig], "a grid, not a run: sat-slime grid {}, with --dry-run to check it"
     )
@@ -246,8 +244,7 @@ def _hint(model: type[Section], values: Any, leaf: KeyPath, within: KeyPath | No
 
 
 def _known(model: type[Section]) -> dict[KeyPath, str]:
-    """Return the keys that may be meant, and the setting that each stands for: of a slime run also the words by which
-    this package reads flags, such as rollout.top_p."""
+    """Return the keys that may be meant, of a slime run also the words for its flags, and the setting of each."""
     known = {path: ".".join(path) for path in key_paths(model)}
     if "method" in model.model_fields:
         known |= {("method", key): f"method.{key}" for key in SWITCHES}

@@ -174,18 +174,15 @@ def unused_settings(config: MethodConfig) -> list[str]:
 
 
 def method_switches(name: str) -> dict[str, Any]:
-    """Return the section's values for the named method: its base, and what is on and off beside it; the radii and the
-    rest keep their own settings. Raises ValueError."""
+    """Return the section's values for a named method: its base, and what is on and off beside it. Raises ValueError."""
     method = named_method(name)
     return {"base": method.base_path, **{key_of(kind): method.has(kind.name) for kind in switches()}}
 
 
 def laid_over(below: Mapping[str, Any], method: Any) -> Any:
     """Return the values of one file's section over those of the files below. Raises ValueError for an unknown name.
-
     A name stands for its switches. What is switched off loses its settings, what is switched on keeps them; those of a
-    base go where another is named.
-    """
+    base go where another is named."""
     above = method_switches(method) if isinstance(method, str) else method
     if not isinstance(above, Mapping):
         return above
@@ -220,8 +217,7 @@ def method_in(values: Mapping[str, Any]) -> Method:
 
 
 def method_label(values: Mapping[str, Any]) -> str:
-    """Return a method as the paper writes it, such as `SAT-GSPO w/ R3`, and the denominator where it is not that of the
-    name, from the `method` section as plain values."""
+    """Return a method as the paper writes it, `SAT-GSPO w/ R3`, and its denominator where the name has another."""
     method = method_in(values)
     over = values.get("denominator") or method.denominator
     return method.label if over == method.denominator else f"{method.label}, denominator {over}"

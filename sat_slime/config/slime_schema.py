@@ -49,9 +49,8 @@ LocalPath = Annotated[Folder, AfterValidator(_as_absolute)]
 Nucleus = Annotated[float, Field(gt=0, le=1)]
 
 DEFAULTS: dict[str, FlagValue] = plain_values(Path(__file__).parents[1] / "configs" / "slime" / "base.yaml")["slime"]
-"""Flags that a run has where its file gives them no other value, as in slime's own scripts; false leaves one out.
-Without override-opt_param-scheduler Megatron refuses to go on with another number of iterations, on which a constant
-rate does not depend."""
+"""Flags that a run has where its file gives no other value, as in slime's own scripts; false leaves one out. Without
+override-opt_param-scheduler Megatron resumes with no other number of iterations, of which a constant rate is free."""
 
 FREE_ON_RESUME = (
     *("rollout-num-gpus", "rollout-num-gpus-per-engine", "sglang-mem-fraction-static", "sglang-server-concurrency"),

@@ -213,9 +213,8 @@ def stop_tokens(folder: Path, tokenizer: Any) -> Set[int]:
 
 
 def turn_end(tokenizer: Any, arguments: Mapping[str, Any]) -> TurnEnd:
-    """Return what follows an answer in the chat template. arguments: slime.apply-chat-template-kwargs.
-
-    Raises ValueError where the template leaves the answer out, and what the template raises."""
+    """Return what follows an answer in the chat template. arguments: slime.apply-chat-template-kwargs. Raises
+    ValueError where the template leaves the answer out, and what the template raises."""
     turns = [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": ANSWER}]
     chats = (turns, [*turns, {"role": "user", "content": NEXT}])
     texts = [str(tokenizer.apply_chat_template(chat, tokenize=False, **arguments)) for chat in chats]

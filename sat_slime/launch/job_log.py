@@ -39,8 +39,7 @@ def main(log: str, *command: str) -> None:
 
 
 def ends_with_this() -> Callable[[], None]:
-    """Return what a new process does before its program: it will get SIGTERM when this one ends, however it does. Only
-    Linux does so: elsewhere it outlives this one."""
+    """Return what a new process does first, so that on Linux it gets SIGTERM when this one ends, however it does."""
     this, libc = os.getpid(), ctypes.CDLL(None)
 
     def prepare() -> None:

@@ -53,7 +53,6 @@ def start_ray(
     gpus: int | None = None, cpus: int | None = None, store_bytes: int | None = None, variables: Mapping[str, str] = {}
 ) -> LocalRay:
     """Starts a Ray that outlives this process. Secrets in the environment reach its jobs, as they must.
-
     gpus, cpus: the numbers that it offers, whatever the machine has; None: all there are, and of the GPUs those that
     CUDA_VISIBLE_DEVICES names. store_bytes: size of its object store. variables: more environment. Raises JobError
     where Ray does not come up; nothing of it stays."""

@@ -44,11 +44,9 @@ def elements(
     last: bool = True,
 ) -> tuple[int, int]:
     """Return the elements of a rank's parameters: those that tensor parallelism cuts, and its experts.
-
     layers: of each layer of its pipeline stage, whether it has experts. tensor: ranks that share a layer's matrices,
     experts left out; experts_cut: those that share the experts. first, last: whether its stage is the first, which has
-    the embedding, and the last, which has the output layer.
-    """
+    the embedding, and the last, which has the output layer."""
     flags, hidden = model.architecture, model.hidden_size
     queries, kv = model.attention_heads * model.head_dim, model.kv_heads * model.head_dim
     attention = (2 * queries + 2 * kv) * hidden // tensor + 2 * hidden  # with its two norms
