@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sat_slime.config import dump_config
 from sat_slime.config.finding import Finding, fail, ok, warn
 from sat_slime.config.method_section import build_method
 from sat_slime.config.rules import slime_config_errors
@@ -84,7 +85,7 @@ def cluster_findings(
         needed = called_functions(sent.command)
         if not (method := build_method(config.method)).base_is_ours:
             needed.append(f"{method.base_path}.__name__")  # the module itself
-        question = json.dumps([needed, marker, config.model_dump(mode="json"), str(run_folder), resume])
+        question = json.dumps([needed, marker, dump_config(config), str(run_folder), resume])
         server.submit([sent.command[0], "-m", nodes.__name__, question], sent.env, job)
         try:
             state = server.wait(job, nodes.TIMEOUT_S)

@@ -17,6 +17,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from sat_slime.config import SlimeConfig
 from sat_slime.launch.flags import parser_findings
 from sat_slime.launch.machine import machine_findings
@@ -56,8 +58,8 @@ def main(question: str) -> None:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    functions, marker, settings, folder, resume = json.loads(question)
-    config = SlimeConfig.model_validate(settings)
+    functions, marker, text, folder, resume = json.loads(question)
+    config = SlimeConfig.model_validate(yaml.safe_load(text))
     ray.init(log_to_driver=False, logging_level=logging.ERROR)
     nodes = [node for node in ray.nodes() if node["Alive"]]
     asked, there = ray.remote(num_cpus=0, max_retries=0)(look), NodeAffinitySchedulingStrategy
