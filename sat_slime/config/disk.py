@@ -45,8 +45,6 @@ def naming(path: str | Path) -> Iterator[None]:
         raise OSError(number, os.strerror(number), str(path)) from error
 
 
-# -------------------------------------------------------------------------------------------------------- whole folders
-
 NAME = "SHA256SUMS"
 """The checksums of a folder's files, in the form that `sha256sum -c SHA256SUMS` checks too."""
 _LINE = re.compile(r"([0-9a-f]{64})  (.+)")

@@ -1,7 +1,5 @@
-"""The section `method` of a run, and the Method that it describes.
-
-A stabilizer's settings are the stabilizer: a field holds the dataclass of sat_slime.objective, or None where it is off.
-"""
+"""The section `method` of a run, and the Method that it describes. A stabilizer's settings are the stabilizer: a field
+holds the dataclass of sat_slime.objective, or None where it is off."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """The plugin's file for a launch script of slime: `sat-slime init plugin` writes it, `sat-slime check` judges it.
-
-slime's --custom-config-path sets each of its keys as an argument, before anything reads it: one flag for a method.
-"""
+slime's --custom-config-path sets each of its keys as an argument, before anything reads it: one flag for a method."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """What the settings of a run must agree on, and flags of slime that mislead later: a line each, of key, value, remedy.
-
 What slime's parser, our driver behind it or Megatron refuses in clear words before anything is trained is theirs to
-tell: launch/flags.py asks them.
-"""
+tell: launch/flags.py asks them."""
 
 from __future__ import annotations
 

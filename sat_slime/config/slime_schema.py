@@ -1,9 +1,7 @@
-"""A run of slime as typed data: our own settings, and slime's flags by slime's names under `slime`.
-
-What our method and our order of a run govern has a setting here, and is refused under `slime`
-(launch/command.GOVERNED). Every other flag of slime, Megatron or SGLang stands there under its own name. Those that
-this package itself reads are attributes of `config.train`, `config.rollout` and so on, with the words of the field.
-"""
+"""A run of slime as typed data: our own settings, and slime's flags by slime's names under `slime`. What our method and
+our order of a run govern has a setting here, and is refused under `slime` (launch/command.GOVERNED). Every other flag
+of slime, Megatron or SGLang stands there under its own name. Those that this package itself reads are attributes of
+`config.train`, `config.rollout` and so on, with the words of the field."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""Checks all of a run of slime that can be checked before a GPU is used, with one line for each finding.
-
-The same checks of files and memory run on this machine, or, once there is a cluster, in a small job on its head node.
-That job also asks every node whether it can import what the run calls.
-"""
+"""Checks all of a run of slime that can be checked before a GPU is used, with one line for each finding. The same
+checks of files and memory run on this machine, or, once there is a cluster, in a small job on its head node. That job
+also asks every node whether it can import what the run calls."""
 
 from __future__ import annotations
 

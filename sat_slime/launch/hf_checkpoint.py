@@ -1,8 +1,6 @@
 """Checks the Hugging Face checkpoint of a run: its files, whether the model section fits it, its chat template, and
 that responses end: by the token with which the template ends a turn, which must be one of those on which SGLang stops.
-
-The tokenizer and its template are transformers': no code of the checkpoint runs.
-"""
+The tokenizer and its template are transformers': no code of the checkpoint runs."""
 
 from __future__ import annotations
 

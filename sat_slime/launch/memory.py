@@ -1,10 +1,8 @@
-"""The memory that a run of slime needs, by Megatron's own arithmetic, against what its machines have.
-
-Counted is what a peak is made of to 1 %: what Megatron keeps of each parameter, a micro-batch's activations and logits,
-copies of the weights and batches on the host, an engine's weights and KV cache. Not counted are CUDA's context, NCCL's
-buffers, the allocator's gaps, experts that are chosen more often than others, layers that predict further tokens, and
-SGLang on the host: so a run is warned from 90 % on. Lines of source are those of slime 624b824a8 and its Megatron-LM.
-"""
+"""The memory that a run of slime needs, by Megatron's own arithmetic, against what its machines have. Counted is what a
+peak is made of to 1 %: what Megatron keeps of each parameter, a micro-batch's activations and logits, copies of the
+weights and batches on the host, an engine's weights and KV cache. Not counted are CUDA's context, NCCL's buffers, the
+allocator's gaps, experts that are chosen more often than others, layers that predict further tokens, and SGLang on the
+host: so a run is warned from 90 % on. Lines of source are those of slime 624b824a8 and its Megatron-LM."""
 
 from __future__ import annotations
 
@@ -30,8 +28,6 @@ MIB = 2**20
 ATTENTION = ("multi-latent-attention", "attention-output-gate")
 UNCOUNTED = (*ATTENTION, "decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers")
 """Flags of layouts that are not counted here: latent or gated attention, stages of unequal size."""
-
-# ------------------------------------------------------------------------------------------------------- parameters
 
 
 def elements(
@@ -120,8 +116,6 @@ def stages_of(config: SlimeConfig) -> list[Stage]:
         stages.append(Stage(own, dense + experts, state))
     return stages
 
-
-# ----------------------------------------------------------------------------------------------------- what is needed
 
 Need = dict[str, float]
 """The parts that one kind of memory has to hold at once, in bytes by their names."""
@@ -253,8 +247,6 @@ def host_need(config: SlimeConfig) -> Need:
     return need
 
 
-# ------------------------------------------------------------------------------------------------------ what there is
-
 ASSUMED_GPU_BYTES = 79.1 * GIB
 """What CUDA shows of an H100 of 80 GB, less than 80 GB by what the driver keeps (PyTorch's messages on memory that ran
 out: "GPU 0 has a total capacity of 79.10 GiB")."""
@@ -289,8 +281,6 @@ def machine_sizes(root: Path = Path("/sys/fs/cgroup")) -> dict[str, float | None
             host = min(host, float((root / limit).read_text(encoding="utf-8")))
     return {"gpu": gpu, "host": host}
 
-
-# ----------------------------------------------------------------------------------------------------- the judgement
 
 TIGHT = 0.9
 """Share of what there is above which a run is warned: what is not counted needs room."""

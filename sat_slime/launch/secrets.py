@@ -1,8 +1,5 @@
-"""Recognizes the names of secrets, and takes their values out of text.
-
-Ray shows, saves and keeps a job's command, environment and files, so no secret may be among them: jobs find secrets in
-the environment of the cluster.
-"""
+"""Recognizes the names of secrets, and takes their values out of text. Ray shows, saves and keeps a job's command,
+environment and files, so no secret may be among them: jobs find secrets in the environment of the cluster."""
 
 from __future__ import annotations
 

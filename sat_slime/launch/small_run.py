@@ -1,8 +1,6 @@
 """Adds what a run needs outside of slime's image: on a CPU, or where trainer and engine share the one GPU of this
 machine, which slime counts twice. Flags, environment, the Ray that is started for it, and checks of this machine.
-
-Patches in every process of the job (sat_slime.cpu) do without what the image has and this machine lacks.
-"""
+Patches in every process of the job (sat_slime.cpu) do without what the image has and this machine lacks."""
 
 from __future__ import annotations
 
