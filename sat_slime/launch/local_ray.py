@@ -137,8 +137,7 @@ def _start_log(ray: LocalRay) -> str:
 def stop_ray(ray: LocalRay, logs_to: Path | None = None) -> bool:
     """Ends a Ray and what it started, and returns whether it was still there; another process of that number is spared.
     logs_to: a folder that gets its workers' logs, without secrets, before Ray's goes."""
-    was_there = is_running(ray)
-    if was_there:
+    if was_there := is_running(ray):
         with contextlib.suppress(ProcessLookupError):  # it has ended just now
             os.kill(ray.pid, signal.SIGTERM)
         _ends_within(ray, STOP_TIMEOUT_S)

@@ -60,10 +60,8 @@ def source_findings(config: SlimeConfig, parts: Mapping[str, str]) -> Iterator[F
     for key, part in parts.items():
         name = key.removeprefix("cluster.")
         what, folder = name.removesuffix("_dir"), getattr(config.cluster, name)
-        if (Path(folder) / part).exists():
-            yield ok(what, folder)
-        else:
-            yield fail(what, f"{key} is {folder}: no {part} is in it; set it to the checkout, or {other}")
+        fault = f"{key} is {folder}: no {part} is in it; set it to the checkout, or {other}"
+        yield ok(what, folder) if (Path(folder) / part).exists() else fail(what, fault)
 
 
 def _megatron_checkpoint(config: SlimeConfig) -> Iterator[Finding]:
@@ -72,10 +70,8 @@ def _megatron_checkpoint(config: SlimeConfig) -> Iterator[Finding]:
         return
     if (newest := newest_iteration(Path(path))) is not None:
         folder = Path(path) / (f"iter_{newest - 1:07d}" if newest else "release")
-        if folder.is_dir():
-            yield ok(what, str(folder))
-        else:
-            yield fail(what, f"slime.ref-load is {path}: it names {folder.name}, which is not there; convert again")
+        fault = f"slime.ref-load is {path}: it names {folder.name}, which is not there; convert again"
+        yield ok(what, str(folder)) if folder.is_dir() else fail(what, fault)
     elif (Path(path) / "config.json").is_file() and config.cluster.device == "cpu":
         yield ok(what, f"{path}, in Hugging Face's format")
     elif (Path(path) / "config.json").is_file():
@@ -102,17 +98,13 @@ def beginning_fault(config: SlimeConfig, run_folder: Path) -> str | None:
 
 def data_findings(config: SlimeConfig) -> Iterator[Finding]:
     data, flags = config.data, config.slime
-    sets = {"slime.prompt-data": (data.prompts, data.input_key, data.label_key)}
+    sets = {"slime.prompt-data": (data.prompts, data.input_key, data.label_key)} if data.prompts else {}
     if config.eval.every_n_iterations:
         keys = flags.get("eval-input-key") or data.input_key, flags.get("eval-label-key") or data.label_key
         sets |= {f"slime.eval-prompt-data ({name})": (file, *keys) for name, file in config.eval.prompts.items()}
     for key, (file, input_key, label_key) in sets.items():
-        if file is None:
-            continue
-        if problem := data_problem(file, input_key, label_key, config):
-            yield fail("data", f"{key} is {file}: {problem}")
-        else:
-            yield ok("data", file)
+        problem = data_problem(file, input_key, label_key, config)
+        yield fail("data", f"{key} is {file}: {problem}") if problem else ok("data", file)
     needed, path = config.rollout.prompts_per_iteration, Path(data.prompts or "")
     if path.suffix == ".jsonl" and path.is_file():
         with path.open(encoding="utf-8", errors="replace") as lines:

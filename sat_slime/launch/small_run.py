@@ -141,10 +141,8 @@ def cpu_findings(config: SlimeConfig) -> Iterator[Finding]:
         installed = importlib.metadata.version("sglang")
     except importlib.metadata.PackageNotFoundError:
         installed = "not installed"
-    if installed != SGLANG:
-        yield fail("sglang", f"is {installed}, and slime was run with {SGLANG}: scripts/setup.sh in a checkout")
-    else:
-        yield ok("sglang", installed)
+    fault = f"is {installed}, and slime was run with {SGLANG}: scripts/setup.sh in a checkout"
+    yield ok("sglang", installed) if installed == SGLANG else fail("sglang", fault)
     file, mark = MEGATRON_PATCH
     path = Path(config.cluster.megatron_dir) / file
     if path.is_file() and mark not in path.read_text(encoding="utf-8"):
