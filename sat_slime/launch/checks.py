@@ -68,10 +68,8 @@ def memory_here(config: SlimeConfig) -> Iterator[Finding]:
     yield from memory_findings(config, sizes(config, {"this machine": machine_sizes()} if is_of_run else {}))
 
 
-def _slime_findings(problems: Sequence[str]) -> Iterator[Finding]:
-    yield from (fail("slime", problem) for problem in problems)
-    if not problems:
-        yield ok("slime", "has all that the plugin uses")
+def _slime_findings(problems: Sequence[str]) -> list[Finding]:
+    return [fail("slime", problem) for problem in problems] or [ok("slime", "has all that the plugin uses")]
 
 
 def cluster_findings(

@@ -13,7 +13,7 @@ from sat_slime.config.method_section import build_method
 from sat_slime.config.plugin_file import CALLED
 from sat_slime.config.rules import recompute_is_spared
 from sat_slime.config.slime_schema import FlagValue, PluginConfig, SlimeConfig, is_sent
-from sat_slime.launch.small_run import PACKAGE, SITE, is_small, small_arguments, small_environment
+from sat_slime.launch.small_run import PACKAGE, SITE, is_small, small_environment, small_flags
 
 DRIVER = "sat_slime.plugin.driver"
 """The module that a run starts, in place of slime's training scripts."""
@@ -157,7 +157,7 @@ def governed_flags(config: SlimeConfig) -> dict[str, str]:
 def slime_arguments(config: SlimeConfig, run_dir: Path) -> list[Argument]:
     """Return every flag of the run. Flags that are false or unset are left out."""
     ours = [Argument(*flag) for flag in _ours(config, run_dir) if is_sent(flag[1])]
-    flags = {name: value for name, value, _ in _following(config, run_dir)}
+    flags = _following(config, run_dir)
     # slime.save that is unset is the run's own folder, also where it takes the place of another
     flags |= {name: value for name, value in config.slime.items() if name != "save" or is_sent(value)}
     off = () if config.checkpoint.every_n_iterations else OF_CHECKPOINTS
@@ -176,24 +176,20 @@ OF_EVALUATION = (
 """Flags that are left out where a run has no checkpoints, and no evaluations."""
 
 
-def _following(config: SlimeConfig, run_dir: Path) -> Part:
-    """Yield the flags that follow from others, unless the section slime gives them."""
+def _following(config: SlimeConfig, run_dir: Path) -> dict[str, Any]:
+    """Return the flags that follow from others, unless the section slime gives them."""
     # slime starts from --ref-load while this folder has no checkpoint, and otherwise goes on from the newest one.
-    yield "save", str(run_dir / "checkpoints"), "slime.save"
-    yield "sequence-parallel", config.train.tensor_parallel > 1, "slime.tensor-model-parallel-size"
+    parallel = config.train.tensor_parallel > 1
+    flags: dict[str, Any] = {"save": str(run_dir / "checkpoints"), "sequence-parallel": parallel}
     if config.train.recompute == "full":
-        yield "recompute-method", "uniform", "slime.recompute-granularity"
-        yield "recompute-num-layers", 1, "slime.recompute-granularity"
+        flags |= {"recompute-method": "uniform", "recompute-num-layers": 1}
     if config.slime.get("use-tensorboard"):  # TENSORBOARD_DIR names the folder; slime wants a project, too
-        yield "tb-project-name", "sat_slime", "slime.use-tensorboard"
-        yield "tb-experiment-name", config.name, "name"
+        flags |= {"tb-project-name": "sat_slime", "tb-experiment-name": config.name}
     if config.slime.get("use-wandb"):
-        yield "wandb-group", config.name, "name"
-        yield "disable-wandb-random-suffix", True, "slime.use-wandb"
+        flags |= {"wandb-group": config.name, "disable-wandb-random-suffix": True}
     if config.cluster.device != "cpu":
-        yield "attention-backend", "flash", "slime.attention-backend"
-    if is_small(config):
-        yield from small_arguments(config)
+        flags["attention-backend"] = "flash"
+    return flags | small_flags(config) if is_small(config) else flags
 
 
 def _ours(config: SlimeConfig, run_dir: Path) -> Part:

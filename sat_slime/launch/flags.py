@@ -195,9 +195,7 @@ def parser_findings(config: SlimeConfig, run_folder: Path) -> Iterator[Finding]:
     """Yield what slime's parser says on the machine on which the job's driver will run."""
     slime = ask_slime(config, run_folder)
     errors = flag_errors(config, slime) or slime.refusals
-    yield from (fail("flags", error) for error in errors)
-    if not errors:
-        yield from slime.findings(on_head_node=True)
+    yield from [fail("flags", error) for error in errors] or slime.findings(on_head_node=True)
 
 
 def slime_is_installed() -> bool:

@@ -78,9 +78,7 @@ def hf_findings(config: SlimeConfig) -> Iterator[Finding]:
         fault = f"slime.sglang-quantization is {quantized}, but the checkpoint's config.json has no quantization_config"
         why = "SGLang makes a form of its own of the weights, which no push of bf16 weights fits"
         problems.append(f"{fault}: {why}: leave it out, or name a quantized slime.hf-checkpoint")
-    yield from (fail("model", problem) for problem in problems)
-    if not problems:
-        yield ok("model", f"as in {folder / 'config.json'}")
+    yield from [fail("model", problem) for problem in problems] or [ok("model", f"as in {folder / 'config.json'}")]
 
 
 def checkpoint_bits(path: str | None) -> int:

@@ -72,8 +72,8 @@ def small_environment(config: SlimeConfig) -> dict[str, str]:
     }
 
 
-def small_arguments(config: SlimeConfig) -> Iterator[tuple[str, Any, str]]:
-    """Yield the flags that such a run needs, with their values and the setting that they come from."""
+def small_flags(config: SlimeConfig) -> dict[str, Any]:
+    """Return the flags that such a run needs."""
     on_cpu = config.cluster.device == "cpu"
     lacks = [*INSTEAD] if on_cpu else missing()
     flags: dict[str, Any] = {}
@@ -116,7 +116,7 @@ def small_arguments(config: SlimeConfig) -> Iterator[tuple[str, Any, str]]:
         flags |= {"sglang-grammar-backend": "none", "sglang-attention-backend": "triton"}
     elif config.model.head_dim not in HEADS:
         flags["sglang-attention-backend"] = "triton"
-    yield from ((name, value, "cluster.device" if on_cpu else "cluster.share_gpu") for name, value in flags.items())
+    return flags
 
 
 SGLANG = "0.5.15.post1"

@@ -16,7 +16,7 @@ from typing import Any
 
 from sat_slime.config.method_section import build_method
 from sat_slime.config.slime_schema import SlimeConfig
-from sat_slime.launch.small_run import small_arguments
+from sat_slime.launch.small_run import small_flags
 
 HIDDEN, HEAD_DIM, EXPERT_WIDTH, FEED_FORWARD = 64, 16, 16, 64
 """Widths of a thin model."""
@@ -99,7 +99,7 @@ def _widths(thin: Thin) -> None:
 def _device(thin: Thin) -> None:
     thin.set("cluster.device", "cpu", "processes in the place of GPUs")
     thin.set("cluster.share_gpu", False, "processes in the place of GPUs")
-    by_cpu = {name: value for name, value, _ in small_arguments(thin.config)}
+    by_cpu = small_flags(thin.config)
     for name in list(thin.config.slime):
         if name in by_cpu or ONLY_CUDA.fullmatch(name):
             thin.set(f"slime.{name}", by_cpu.get(name), OF_GPUS)
