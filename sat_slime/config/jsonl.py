@@ -26,9 +26,7 @@ def _plain(value: Any) -> Any:
         return {str(key): _plain(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(inner) for inner in value]
-    if hasattr(value, "tolist"):  # numpy and torch, scalars and arrays
-        return _plain(value.tolist())
-    return str(value)
+    return _plain(value.tolist()) if hasattr(value, "tolist") else str(value)  # numpy and torch, scalars and arrays
 
 
 def number(row: Mapping[str, Any], key: str, default: float = math.nan) -> float:
