@@ -174,14 +174,16 @@ def short(folder: Path) -> str:
 
 def show_page(page: Page, console: Console) -> None:
     """Print what a page says: its warnings, its answer, and its sections but for the charts."""
+    from sat_slime.report.page import Table as Numbers
+
     for line in page.warnings:
         say(console, f"warning: {line}", "yellow")
     for sentence in page.answer:
         say(console, sentence)
     for part in page.sections:
-        if part.table is not None:
+        if isinstance(part, Numbers):
             console.print()
-            show_table(part.table, console)
+            show_table(part, console)
         elif part.sentences or part.text:
             console.print()
             say(console, part.heading, "bold")
@@ -198,13 +200,13 @@ def show_table(numbers: Numbers, console: Console) -> None:
     from sat_slime.report.page import Strong
 
     rows = [*numbers.rows()]
-    columns = zip(numbers.head, *(cells for _, cells in rows), strict=True)
+    columns = zip(numbers.forms, *(cells for _, cells in rows), strict=True)
     least = [
         max((len(text) for text in (*head.split(), *(cell[:LONG] for cell in cells))), default=0)
         for head, *cells in columns
     ]
     table = Table(title=numbers.heading, title_justify="left", title_style="bold", box=None, pad_edge=False)
-    for index, name in enumerate(numbers.head):
+    for index, name in enumerate(numbers.forms):
         table.add_column(name, justify="right" if index else "left", min_width=least[index])
     for heading, cells in rows:
         if heading:

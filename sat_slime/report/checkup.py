@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from sat_slime.report.dumps import Skipped, StepBatch, files_in, find_dumps, steps
-from sat_slime.report.page import Page, Section, Table, check_out, count_of, section_of, write_page
+from sat_slime.report.page import Page, Section, Table, check_out, count_of, write_page
 from sat_slime.report.run import figures as run_figures
 from sat_slime.report.run import known_of
 from sat_slime.runs.folder import RunFolderError
@@ -175,10 +175,8 @@ MOST_ROWS = 24
 """Dumps that a table shows; of more it shows as many, evenly chosen, and its CSV has all."""
 
 
-def steps_table(frame: pd.DataFrame) -> Table | None:
+def steps_table(frame: pd.DataFrame) -> Table:
     """Tell the mismatch of each dumped optimizer step."""
-    if not len(frame):
-        return None
     many = f" Of {len(frame)} dumps {MOST_ROWS} are shown; the CSV has all." if len(frame) > MOST_ROWS else ""
     nats = dict.fromkeys(("mean |d|", "90 %", "99 %", "99.9 %", "largest"), ".4f")
     return Table(
@@ -187,8 +185,8 @@ def steps_table(frame: pd.DataFrame) -> Table | None:
         "d = log π − log μ of the active tokens, in nats: mean and quantiles of |d|. ESS: the share of the tokens that "
         "raw importance weights leave. No signal: responses whose advantages are all 0. Cut: at the length limit."
         f"{many}",
-        frame,
-        {"dump": "", "responses": ",", "tokens": ",", **nats, **dict.fromkeys(("ESS", "no signal", "cut"), "%")},
+        frame=frame,
+        forms={"dump": "", "responses": ",", "tokens": ",", **nats, **dict.fromkeys(("ESS", "no signal", "cut"), "%")},
         most=MOST_ROWS,
     )
 
@@ -222,7 +220,7 @@ def write_checkup(paths: Sequence[Path], folder: Path, on_file: Callable[[str], 
             *charts[:1],
             Section("seen", "What we see, and what to try", sentences=what),
             Section("unknown", "Not visible here, and what would show it", sentences=list(unknown(found))),
-            *section_of(steps_table(found.steps)),
+            *([steps_table(found.steps)] if len(found.steps) else []),
             *charts[1:],
         ],
         title=f"{Path(paths[0]).resolve().name}: a check-up",

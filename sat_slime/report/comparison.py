@@ -28,7 +28,6 @@ from sat_slime.report.page import (
     count_of,
     minus,
     percent,
-    section_of,
     write_page,
 )
 from sat_slime.report.stats import (
@@ -84,15 +83,15 @@ def sections(collection: Collection, differences: pd.DataFrame) -> Iterator[Sect
     first, *curves = (curve_section(collection, key) for key in CURVES)
     yield first
     for lag in collection.lags:
-        yield from section_of(main_table(collection, lag))
+        yield main_table(collection, lag)
     if len(differences) and (differences["pairs"] > 1).any():
-        yield from section_of(difference_table(differences))
+        yield difference_table(differences)
     yield from curves
     yield Section("limits", "What this does not show", sentences=list(limits(collection)))
     rule = str(inspect.getdoc(Collapse)).replace("**", "")
     rules = f"Differences: {TEST}.\n\n" * several + rule + f"\n\nPaper: {SOURCE}." * collection.paper
     yield Section("rules", "Rules and tests", text=rules, folded=True)
-    yield from section_of(run_table(collection))
+    yield run_table(collection)
 
 
 # ------------------------------------------------------------------------------------------------------------- in words
@@ -318,8 +317,8 @@ def main_table(collection: Collection, lag: int | None) -> Table:
         f"main_{name.replace(' ', '_')}",
         f"Best score and mismatch, {name}",
         _how_to_read(collection, lag),
-        frame,
-        forms,
+        frame=frame,
+        forms=forms,
         above=[(PAPER_LABEL, 2), (ours_label(collection), 4)] if collection.paper else (),
     )
 
@@ -378,8 +377,8 @@ def difference_table(frame: pd.DataFrame) -> Table:
         "Scores in percentage points, d_pi in nats. In brackets the 95 % bootstrap interval of the mean over pairs. "
         "Bold, beyond noise: bootstrap and t-test agree, also after Holm's correction within the group. Lead: they "
         "agree only if nothing else had been looked at. Everything else is within noise.",
-        frame,
-        {**forms, "pairs": "d"},
+        frame=frame,
+        forms={**forms, "pairs": "d"},
         group="group",
         above=[("", 1), (PAPER_LABEL, 2), ("ours, paired by seed", 4)] if paper else (),
     )
@@ -417,8 +416,8 @@ def run_table(collection: Collection) -> Table:
         "Every run",
         "Runs that are not whole do not count in means and differences: they would be compared at another point of "
         "training. The rule for collapse is the same for all.",
-        frame,
-        {
+        frame=frame,
+        forms={
             "method": lambda row: label_of(row["method"]),
             **{"lag": ".0f", "seed": ".0f", "state": "", "of steps": steps, "best, % (step)": best},
             **{"d_pi": ".4f", "d_pi left band at": ".0f", "collapse rule": "", "error": lambda row: row["error"]},

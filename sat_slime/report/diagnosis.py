@@ -30,7 +30,6 @@ from sat_slime.report.page import (
     count_of,
     headline,
     percent,
-    section_of,
     write_page,
 )
 from sat_slime.runs.folder import RunFolderError
@@ -51,7 +50,7 @@ def write_diagnosis(path: str | Path) -> Page:
         raise RunFolderError(_nothing_measured(run))
     return write_page(
         run.folder.path / FOLDER / "index.html",
-        [share_figure(tokens), *section_of(parts_table(tokens)), *section_of(lag_table(tokens))],
+        [share_figure(tokens), parts_table(tokens), lag_table(tokens)],
         title=f"{run.name}: the mismatch taken apart",
         subtitle=headline(run.config),
         answer=findings(tokens),
@@ -266,8 +265,8 @@ def parts_table(tokens: Tokens) -> Table:
         "(99 %). Mean: of |part|, nats. Of mean, of a tail: the part's share of |d| in the direction of d; shares sum "
         "to 100 %, and a part that pulls against d counts below 0. Decides: the tokens of the tail that would not be "
         "in it without this part alone; several parts can decide a token, or none.",
-        rows.rename_axis("part").reset_index(),
-        {"part": strong, "mean": ".5f"} | dict.fromkeys(rows.columns[1:], "%"),
+        frame=rows.rename_axis("part").reset_index(),
+        forms={"part": strong, "mean": ".5f"} | dict.fromkeys(rows.columns[1:], "%"),
     )
 
 
@@ -287,8 +286,8 @@ def lag_table(tokens: Tokens) -> Table:
         "By lag",
         f"Lag in optimizer updates; mean and 99 % quantile of |d| in nats; in tail: tokens beyond {beyond:.4f}, the "
         "99 % quantile of all; then each part's share of |d|.",
-        pd.DataFrame(rows),
-        {"lag": "", "tokens": ",", "mean |d|": ".4f", "99 %": ".4f", **formats},
+        frame=pd.DataFrame(rows),
+        forms={"lag": "", "tokens": ",", "mean |d|": ".4f", "99 %": ".4f", **formats},
     )
 
 

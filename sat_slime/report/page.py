@@ -34,12 +34,24 @@ class Strong(str):
 
 
 @dataclass
-class Table:
-    """A data frame, and how a page and a terminal show it. The CSV has all of the frame."""
+class Section:
+    """A part of a page; one with nothing beside its note is left out."""
 
     name: str
     heading: str
-    note: str
+    note: str = ""
+    charts: Sequence[Chart] = ()
+    sentences: Sequence[str] = ()
+    text: str = ""
+    """Preformatted text."""
+    folded: bool = False
+    """Shown once its heading is clicked."""
+
+
+@dataclass(kw_only=True)
+class Table(Section):
+    """A data frame, and how a page and a terminal show it. The CSV has all of the frame."""
+
     frame: pd.DataFrame
     forms: Mapping[str, Form]
     """{column of the frame, or heading of a function's texts: its form}, in the order shown; none: a CSV alone."""
@@ -49,11 +61,6 @@ class Table:
     """(heading, number of columns that it stands above), for the columns after the first."""
     most: int = 0
     """Rows that are shown at most, evenly chosen; 0: all."""
-
-    @property
-    def head(self) -> list[str]:
-        """The headings of the columns."""
-        return list(self.forms)
 
     def rows(self) -> list[tuple[str, list[str]]]:
         """Return (the heading that begins with this row, or none; the texts of its cells) of each row."""
@@ -99,27 +106,6 @@ def minus(number: str) -> str:
 
 
 @dataclass
-class Section:
-    """A part of a page; one without charts, table and text is left out."""
-
-    name: str
-    heading: str
-    note: str = ""
-    charts: Sequence[Chart] = ()
-    table: Table | None = None
-    sentences: Sequence[str] = ()
-    text: str = ""
-    """Preformatted text."""
-    folded: bool = False
-    """Shown once its heading is clicked."""
-
-
-def section_of(table: Table | None) -> list[Section]:
-    """Return the section of a table, or of none."""
-    return [] if table is None else [Section(table.name, table.heading, table.note, table=table)]
-
-
-@dataclass
 class Page:
     """A page that was written, for a terminal to tell too."""
 
@@ -134,12 +120,12 @@ class Page:
 
     @property
     def tables(self) -> list[Table]:
-        """The tables of all sections."""
-        return [part.table for part in self.sections if part.table is not None]
+        """Those sections that are tables."""
+        return [part for part in self.sections if isinstance(part, Table)]
 
 
 _TEMPLATE = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True)
-_TEMPLATE.tests["strong"] = lambda text: isinstance(text, Strong)
+_TEMPLATE.tests |= {"strong": lambda text: isinstance(text, Strong), "table": lambda part: isinstance(part, Table)}
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; form-action 'none'; base-uri 'none'"
 """A page asks nothing of a network, and runs no script but its own, whose digest is added."""
 # ast: expressions are interpreted, so that the page needs no right to evaluate code
@@ -177,15 +163,16 @@ def write_page(
         status: stands beside the subtitle.
         command: makes the page again.
     """
-    shown = [part for part in sections if part.charts or part.table is not None or part.sentences or part.text]
+    shown = [part for part in sections if part.charts or part.sentences or part.text or isinstance(part, Table)]
     page = Page(path, list(filter(None, answer)), list(warnings), shown)
     path.parent.mkdir(parents=True, exist_ok=True)
-    specs = {chart.name: Markup(_in_script(chart.spec())) for part in shown for chart in part.charts}
-    for part in shown:
-        for chart in part.charts:
-            chart.save(path.parent / "figures")
-        if part.table is not None:
-            write_csv(part.table.frame, path.parent / "tables" / f"{part.table.name}.csv")
+    specs = {}
+    for chart in (chart for part in shown for chart in part.charts):
+        spec = json.dumps(chart.spec(), ensure_ascii=False, separators=(",", ":"))
+        specs[chart.name] = Markup(spec.replace("<", "\\u003c"))  # no text can end the element that holds it
+        chart.save(path.parent / "figures")
+    for table in page.tables:
+        write_csv(table.frame, path.parent / "tables" / f"{table.name}.csv")
     draw = _DRAW.replace("LEGEND_COLUMNS", LEGEND_COLUMNS.replace("/", r"\/"))
     script = vega_script() + draw if specs else ""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -204,11 +191,6 @@ def write_page(
     )
     write_atomically(path, text)
     return page
-
-
-def _in_script(spec: Mapping[str, Any]) -> str:
-    """Return a specification as JSON in which no text can end the element that holds it."""
-    return json.dumps(spec, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
 def check_out(folder: Path) -> None:

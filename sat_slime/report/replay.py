@@ -36,7 +36,6 @@ from sat_slime.report.page import (
     check_out,
     count_of,
     minus,
-    section_of,
     write_page,
 )
 from sat_slime.runs.folder import RunFolderError
@@ -346,7 +345,7 @@ def sections(result: Replay) -> Iterator[Section]:
         "gate on the side where the ratio lies; what is left keeps a gradient. At the end of a bar, the sum.",
         [fate_chart(result, sign) for sign in (0, 1)],
     )
-    yield from section_of(methods_table(result))
+    yield methods_table(result)
     left_out = [f"Not replayed: {', '.join(names)}: {reason}" for reason, names in result.left_out.items()]
     yield Section("not_replayed", "Methods that this dump cannot answer", sentences=left_out)
 
@@ -441,8 +440,8 @@ def methods_table(result: Replay) -> Table:
         "/ A, g the gradient weight: effective = (Σ|v|)² / (n Σv²), mean over the steps. Cosine: of the whole gradient "
         "with that of the unclipped r A, mean over the steps, tokens as directions of their own, responses weighing "
         "alike." + f" The same formula: {same}." * bool(same),
-        frame,
-        {
+        frame=frame,
+        forms={
             "method": "",
             "clipped A > 0": of_fates("clipped", groups=GROUPS[:2]),
             "clipped A < 0": of_fates("clipped", groups=GROUPS[2:]),

@@ -82,7 +82,7 @@ def test_runs_that_hardly_began(tmp_path):
 
 def cells(table, column=0):
     """The texts of a table by its first column."""
-    return {cells[column]: dict(zip(table.head, cells, strict=True)) for _, cells in table.rows()}
+    return {cells[column]: dict(zip(table.forms, cells, strict=True)) for _, cells in table.rows()}
 
 
 def test_main_table(collection, grid, page):
@@ -127,7 +127,7 @@ def test_numbers_are_shown_in_their_units(collection):
     ):
         compared = 0
         for row, (_, texts) in zip(table.frame.to_dict("records"), table.rows(), strict=True):
-            shown = dict(zip(table.head, texts, strict=True))
+            shown = dict(zip(table.forms, texts, strict=True))
             for quantity, name in names.items():
                 if number := re.match(r"[+−]?\d+\.(\d+)", str(shown[name])):
                     mean = row[f"{quantity} mean"] * (1 if quantity == "d_pi" else 100)

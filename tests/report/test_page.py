@@ -23,11 +23,11 @@ def text(tmp_path):
     frame = pd.DataFrame({"x": [1.0, 2.0], "y": [0.5, float("nan")], "line": HOSTILE})
     numbers = pd.DataFrame({"name": [HOSTILE, "=cmd()", "c"], "share": [0.5, 1.0, None], "kind": ["one", "two", "two"]})
     forms = {"name": "", "share": "%", "twice": lambda row: Strong(f"{2 * row['share']:g}")}
-    table = Table("numbers", HOSTILE, HOSTILE, numbers, forms, group="kind")
+    table = Table("numbers", HOSTILE, HOSTILE, frame=numbers, forms=forms, group="kind")
     sections = [
         Section("shown", "A & B", HOSTILE, [lines("chart", frame, HOSTILE, HOSTILE, "y")]),
         Section("empty", "Nothing"),
-        Section("table", "T", table=table),
+        table,
         Section("end", "The end", sentences=[HOSTILE], text=HOSTILE, folded=True),
     ]
     return write_page(
@@ -43,7 +43,7 @@ def text(tmp_path):
 
 
 def test_the_answer_comes_first_and_parts_in_their_order(text):
-    places = [text.index(part) for part in ("the answer", 'id="shown"', 'id="table"', 'id="end"')]
+    places = [text.index(part) for part in ("the answer", 'id="shown"', 'id="numbers"', 'id="end"')]
     assert places == sorted(places) and 'id="empty"' not in text
 
 
@@ -66,7 +66,7 @@ def test_a_table_has_groups_strong_cells_and_dashes_and_its_csv_the_numbers(text
 
 
 def test_of_many_rows_some_are_shown_evenly_and_the_first_and_last():
-    table = Table("t", "", "", pd.DataFrame({"n": range(100)}), {"n": "d"}, most=4)
+    table = Table("t", "", frame=pd.DataFrame({"n": range(100)}), forms={"n": "d"}, most=4)
     assert [cells for _, cells in table.rows()] == [["0"], ["33"], ["66"], ["99"]]
 
 
