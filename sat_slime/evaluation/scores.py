@@ -25,7 +25,8 @@ def summary(
     *,
     repeats: int = 1,
 ) -> dict[str, Any]:
-    """Return the numbers of an evaluation, by their names in eval.jsonl (docs/runs.md).
+    """Return the numbers of an evaluation, by their names in eval.jsonl (docs/runs.md). Raises ValueError where nothing
+    was measured, or `repeats` does not divide N.
 
     Args:
         rewards: (P, N).
@@ -33,9 +34,6 @@ def summary(
         truncated: (P, N) bool: the response was cut at the longest length.
         reasons: P x N reasons of the verifier, a problem's in a row; see reward.verdict.
         repeats: the evaluations that N is made of, in a row for each problem; accuracy_by_run has a number for each.
-
-    Raises:
-        ValueError: nothing was measured, or `repeats` does not divide N.
     """
     rewards = np.asarray(rewards, np.float64)
     if rewards.ndim != 2 or not rewards.size:
@@ -51,7 +49,7 @@ def summary(
     }
     if repeats > 1:
         row["accuracy_by_run"] = rewards.reshape(problems, repeats, -1).mean((0, 2)).tolist()
-    if interval := interval_over_samples(rewards, binary=bool(np.isin(rewards, (0.0, 1.0)).all())):
+    if interval := interval_over_samples(rewards):
         row |= {"accuracy/low_samples": interval[0], "accuracy/high_samples": interval[1]}
     if lengths is not None:
         row["length_mean"] = float(np.mean(lengths))
@@ -68,23 +66,17 @@ def measured_weights(versions: Iterable[int | None]) -> int | None:
     return known.pop() if len(known) == 1 else None
 
 
-def interval_over_samples(rewards: np.ndarray, binary: bool = True) -> tuple[float, float] | None:
-    """Return the 95 % interval for the mean over these very problems, of which only the responses are a draw.
+def interval_over_samples(rewards: np.ndarray) -> tuple[float, float] | None:
+    """Return the 95 % interval for the mean of (P, N) rewards over these very problems: only the responses are a draw.
 
     Wilson's score interval at the sample size n' = p (1 - p) / V, where V adds up the variances of the problems, of c
     right responses (c + 1/2) (N - c + 1/2) / (N (N + 1)): unbiased at even odds and above it elsewhere, so that no
     problem is taken for certain after N responses. n' is at least P x N, which is right where all are equally hard.
-
-    Args:
-        rewards: (P, N).
-        binary: False: rewards of any size, and the plain normal interval.
-
-    Returns:
-        None with one sample a problem of rewards that are not binary.
+    Rewards other than 0 and 1 have the plain normal interval; None with one sample a problem.
     """
     problems, samples = rewards.shape
     mean = float(rewards.mean())
-    if not binary:
+    if not np.isin(rewards, (0.0, 1.0)).all():
         if samples < 2:
             return None
         half = Z95 * math.sqrt(float(rewards.var(1, ddof=1).sum()) / (samples * problems**2))

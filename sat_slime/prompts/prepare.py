@@ -55,8 +55,6 @@ PAPER = {
     "aime24": Counted("BytedTsinghua-SIA/AIME-2024@aa49075e24ad594b79fdf0bdcefa735c2181be67", "texts", 30),
 }
 """The sets that a run's prompts come from. The last is for evaluation."""
-
-
 AIME_LABEL = re.compile("[0-9]{1,3}")
 
 
@@ -104,30 +102,24 @@ class PromptSet:
 
 
 def prepare(out: Path, sources: Mapping[str, str], overwrite: bool, console: Console) -> None:
-    """Prepare the folder, and print the account.
+    """Prepare the folder, and print the account. Raises ConfigError where something that was given cannot be used; what
+    can be known without a download is told before it.
 
-    Args:
-        sources: the place of each set by its name: a file, an id of the hub, or `none`. A set that is not named is the
-            paper's.
-        overwrite: replace prompts that were prepared there.
-
-    Raises:
-        ConfigError: something that was given cannot be used. What can be known without a download is told before it.
+    sources: the place of each set by its name: a file, an id of the hub, or `none`. A set that is not named is the
+    paper's. overwrite: replace prompts that were prepared there.
     """
     if unknown := sorted(sources.keys() - PAPER.keys()):
         raise ConfigError(f"--source {unknown[0]}=...: the sets are {', '.join(PAPER)}")
     places = {name: sources.get(name, paper.place) for name, paper in PAPER.items()}
     sets = [find_set(name, place) for name, place in places.items() if place != "none"]
-    train_sets = [one for one in sets if one.name != "aime24"]
-    if not train_sets:
+    if not any(one.name != "aime24" for one in sets):
         raise ConfigError("--source dapo=none and dolci=none: name at least one set to train on")
     check_folder(out, overwrite)
     for one in sets:
         console.print(f"{one.name}: {'reading' if one.file else 'fetching and reading'} {one.given}")
         gather(one)
-    train = each_once(train_sets)
-    evaluation = each_once([one for one in sets if one not in train_sets])
-
+    train = each_once([one for one in sets if one.name != "aime24"])
+    evaluation = each_once([one for one in sets if one.name == "aime24"])
     for one in sets:
         counts = (f"{count:,} {what.replace('_', ' ')}" for what, count in one.account.items())
         console.print(f"{one.name}: {', '.join(counts)}")
@@ -147,8 +139,7 @@ def prepare(out: Path, sources: Mapping[str, str], overwrite: bool, console: Con
     texts = {name: "".join(map(prompt_line, problems)) for name, problems in prompts.items() if problems}
     texts[MANIFEST] = json.dumps(manifest(sets), ensure_ascii=False, indent=2) + "\n"
     out.mkdir(parents=True, exist_ok=True)
-    (out / MANIFEST).unlink(missing_ok=True)  # it is there again once all others are
-    for name in prompts.keys() - texts.keys():
+    for name in (MANIFEST, *(prompts.keys() - texts.keys())):  # the manifest is there again once all others are
         (out / name).unlink(missing_ok=True)
     for name, text in texts.items():
         write_atomically(out / name, text)
@@ -297,11 +288,10 @@ def fetch(one: PromptSet) -> Path:
         repository, revision = one.hub["repository"], one.hub["revision"]
         patterns = [f"*{suffix}" for suffix in SUFFIXES]
         by_hand = f"download it elsewhere with `hf download --repo-type dataset {repository}` and name its file"
+        # Only data is downloaded: no script of a repository reaches this machine.
+        wanted = {"repo_type": "dataset", "revision": revision, "allow_patterns": patterns}
         try:
-            # Only data is downloaded: no script of a repository reaches this machine.
-            folder = Path(
-                snapshot_download(repository, repo_type="dataset", revision=revision, allow_patterns=patterns)
-            )
+            folder = Path(snapshot_download(repository, **wanted))
         except Exception as error:  # the hub's own errors, and those of whichever HTTP library it uses
             reason = (str(error).strip() or repr(error)).splitlines()[0]
             told = f"{one.given} is not here and did not come from the hub ({type(error).__name__}: {reason})"
@@ -321,10 +311,8 @@ def _need(module: str, purpose: str) -> None:
 
 
 def read_pairs(path: Path) -> Iterator[tuple[int, Any, Any]]:
-    """Yields the number from 1, the problem and the label of each row as they stand there; None where a row has none.
-
-    Raises ConfigError.
-    """
+    """Yield the number from 1, the problem and the label of each row as they stand there, None where a row has none.
+    Raises ConfigError."""
     try:
         if what := odd_file(path):
             raise ConfigError(f"{path}: {what}")
@@ -344,7 +332,7 @@ def _jsonl_pairs(path: Path) -> Iterator[tuple[int, Any, Any]]:
                 if not isinstance(row, dict):
                     raise ConfigError(f"{path}: line {number} is not a JSON object")
                 problem, label = find_columns(tuple(row))
-                yield number, row[problem] if problem else None, row[label] if label else None
+                yield number, row.get(problem), row.get(label)
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not UTF-8 after line {number}") from error
     except (json.JSONDecodeError, RecursionError) as error:
@@ -370,10 +358,8 @@ def _parquet_pairs(path: Path) -> Iterator[tuple[int, Any, Any]]:
 def find_columns(names: tuple[str, ...]) -> tuple[str | None, str | None]:
     """Return the columns of the problem and of the label, in any letter case; None where there is none."""
     by_name = {name.lower(): name for name in names}
-    problem, label = (
-        next((by_name[name] for name in wanted if name in by_name), None) for wanted in (PROBLEM_COLUMNS, LABEL_COLUMNS)
-    )
-    return problem, label
+    problem, label = ([by_name[n] for n in wanted if n in by_name] for wanted in (PROBLEM_COLUMNS, LABEL_COLUMNS))
+    return next(iter(problem), None), next(iter(label), None)
 
 
 def problem_text(value: Any) -> str | None:

@@ -47,10 +47,8 @@ def strip_instruction(text: str) -> str:
 
 
 def normalize(problem: str) -> str:
-    """Return a text that is equal for two copies of the same problem.
-
-    Unicode's compatible forms, letter case, kinds of minus signs and quotes, LaTeX that is only layout, white space,
-    and punctuation outside numbers make no difference.
+    """Return a text that is equal for two copies of the same problem: Unicode's compatible forms, letter case, kinds of
+    minus signs and quotes, LaTeX that is only layout, white space, and punctuation outside numbers make no difference.
     """
     text = unicodedata.normalize("NFKC", problem).translate(_SIGNS)
     text = _FRACTION.sub(r"\\frac", _LAYOUT.sub("", text))
@@ -67,8 +65,6 @@ def instructed(problem: str) -> str:
     before, after = INSTRUCTION
     return f"{before}\n\n{problem}\n\n{after}"
 
-
-# ------------------------------------------------------------------------------------------------- what is odd
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
@@ -96,7 +92,7 @@ def odd_prompt(prompt: Any, templated: bool) -> str | None:
         return f"it has a message of role {unknown!r}, which chat templates drop: they know {', '.join(ROLES)}"
     if roles and roles[-1] == "assistant":
         return "its last message is the assistant's, so nothing is asked: leave that out"
-    texts = (message.get("content") for message in prompt if isinstance(message, dict))
+    texts = (message.get("content") for message in prompt)
     return next((what for text in texts if isinstance(text, str) and (what := odd_text(text, templated))), None)
 
 
