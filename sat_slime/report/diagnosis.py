@@ -19,37 +19,21 @@ import torch
 
 from sat_slime.objective import mismatch_parts
 from sat_slime.report import charts
-from sat_slime.report.dumps import Skipped, StepBatch, dumps_of, find_dumps, steps
-from sat_slime.report.page import (
-    NBSP,
-    Form,
-    Page,
-    Section,
-    Strong,
-    Table,
-    count_of,
-    headline,
-    percent,
-    write_page,
-)
+from sat_slime.report.dumps import Skipped, StepBatch, files_in, find_dumps, steps
+from sat_slime.report.page import NBSP, Page, Section, Strong, Table, count_of, headline, percent, write_page
 from sat_slime.runs.folder import RunFolderError
 from sat_slime.runs.reading import Run, load_run, section
 
-FOLDER = "diagnosis"
-
 
 def write_diagnosis(path: str | Path) -> Page:
-    """Take the mismatch of a run apart and write RUN/diagnosis/: index.html, figures/, tables/.
-
-    Raises:
-        RunFolderError: no run folder, or one in which nothing was measured; says how to measure it.
-    """
+    """Take the mismatch of a run apart and write RUN/diagnosis/: index.html, figures/, tables/. Raises RunFolderError
+    for what is no run folder, and for one in which nothing was measured, with how to measure it."""
     run = load_run(path)
-    tokens = load_tokens(dumps_of(run.folder))
+    tokens = load_tokens(files_in(run.folder.dumps))
     if tokens is None:
         raise RunFolderError(_nothing_measured(run))
     return write_page(
-        run.folder.path / FOLDER / "index.html",
+        run.folder.path / "diagnosis" / "index.html",
         [share_figure(tokens), parts_table(tokens), lag_table(tokens)],
         title=f"{run.name}: the mismatch taken apart",
         subtitle=headline(run.config),
@@ -75,8 +59,6 @@ def _nothing_measured(run: Run) -> str:
         f"policy and implementation part are in its report: sat-slime report {shown}"
     )
 
-
-# --------------------------------------------------------------------------------------------------------------- tokens
 
 PARTS = {
     "policy_weights": ("policy: weights", charts.BLUE),
@@ -200,9 +182,6 @@ def tail_bounds(d: np.ndarray) -> dict[str, float]:
     return {name: quantile(np.abs(d), level) for name, level in TAILS.items()}
 
 
-# ------------------------------------------------------------------------------------------------------------- in words
-
-
 def findings(tokens: Tokens) -> Iterator[str]:
     """Say what the tables show, a sentence each."""
     bounds, both = tail_bounds(tokens.d), terms(tokens.parts)
@@ -243,9 +222,6 @@ def warnings(tokens: Tokens, lag: int | None) -> Iterator[str]:
         )
 
 
-# --------------------------------------------------------------------------------------------------------------- tables
-
-
 def parts_table(tokens: Tokens) -> Table:
     """Tell how much of the mean and of the tails each part carries, and each term of several parts."""
     bounds, both = tail_bounds(tokens.d), terms(tokens.parts)
@@ -256,7 +232,6 @@ def parts_table(tokens: Tokens) -> Table:
     tails = {level: attribute(columns, beyond=bounds[f"q{level}"], d=tokens.d) for level in ("90", "99")}
     for what, shown in {"share": "of tail", "decides": "decides"}.items():
         rows = rows.assign(**{f"{shown} {level}{NBSP}%": tail[what] for level, tail in tails.items()})
-    strong: Form = lambda row: Strong(row["part"]) if row["part"] in both else row["part"]  # noqa: E731
     return Table(
         "parts",
         "What the mismatch is made of",
@@ -266,7 +241,10 @@ def parts_table(tokens: Tokens) -> Table:
         "to 100 %, and a part that pulls against d counts below 0. Decides: the tokens of the tail that would not be "
         "in it without this part alone; several parts can decide a token, or none.",
         frame=rows.rename_axis("part").reset_index(),
-        forms={"part": strong, "mean": ".5f"} | dict.fromkeys(rows.columns[1:], "%"),
+        forms={
+            "part": lambda row: Strong(row["part"]) if row["part"] in both else row["part"],
+            **{"mean": ".5f", **dict.fromkeys(rows.columns[1:], "%")},
+        },
     )
 
 
@@ -289,9 +267,6 @@ def lag_table(tokens: Tokens) -> Table:
         frame=pd.DataFrame(rows),
         forms={"lag": "", "tokens": ",", "mean |d|": ".4f", "99 %": ".4f", **formats},
     )
-
-
-# --------------------------------------------------------------------------------------------------------------- charts
 
 
 def share_figure(tokens: Tokens) -> Section:

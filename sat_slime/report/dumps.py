@@ -84,16 +84,6 @@ class StepBatch:
     left_out: tuple[str, ...] = ()
     """Sentences about what the dump lacks, and about tokens that `mask` leaves out."""
 
-    @property
-    def lag(self) -> float | None:
-        """Mean lag of the active tokens; None where it is not known, or no token is active."""
-        return float(self.more["lags"][self.mask].mean()) if "lags" in self.more and self.mask.any() else None
-
-    @property
-    def columns(self) -> frozenset[Column]:
-        """The columns that it holds of those that some methods read."""
-        return frozenset(name for name in get_args(Column) if name in self.more)
-
     def part(self, first: int, last: int) -> StepBatch:
         """Return the micro-batches from number `first` to before `last` as a step of their own."""
         sizes = self.microbatches
@@ -106,48 +96,37 @@ class StepBatch:
 
     def spans(self, at_least: int) -> list[StepBatch]:
         """Return the step cut into parts of whole micro-batches, of at least so many tokens each but the last."""
-        cuts, tokens, response = [0], 0, 0
-        for number, size in enumerate(self.microbatches, 1):
-            tokens += int(self.lengths[response : response + size].sum())
-            response += size
-            if tokens >= at_least or number == len(self.microbatches):
+        sizes = [int(part.sum()) for part in self.lengths.split(self.microbatches)]
+        cuts = [0]
+        for number in range(1, len(sizes) + 1):
+            if sum(sizes[cuts[-1] : number]) >= at_least or number == len(sizes):
                 cuts.append(number)
-                tokens = 0
         return [self.part(first, last) for first, last in pairwise(cuts)]
 
 
 def usable(
-    mask: np.ndarray, lengths: np.ndarray, columns: Mapping[str, np.ndarray], numbers: Sequence[int]
+    columns: Mapping[str, np.ndarray], lengths: np.ndarray, places: Sequence[int]
 ) -> tuple[np.ndarray, list[str]]:
     """Return (which tokens are active and have values that can be, a sentence about each column with others).
 
     Args:
-        mask: (N,) numbers that should be 0 or 1.
-        lengths: (R,) tokens of each response, sum N.
-        columns: (N,) each. Columns of log-probs lie between LEAST_LOG_PROB and MOST_LOG_PROB, lags are 0 or more, the
-            others are finite.
-        numbers: (R,) the names of the responses.
+        columns: (N,) each. `mask` is 0 or 1; where it is 1, log-probs lie between LEAST_LOG_PROB and MOST_LOG_PROB,
+            lags are 0 or more, the others are finite.
+        lengths: (R,) tokens of each response, sum N. places: (R,) their numbers.
     """
-    active = mask == 1
-    wrong = {"mask": ~np.isin(mask, (0, 1))}
+    trained = active = columns["mask"] == 1
+    ends, sentences = np.cumsum(lengths), []
     for name, values in columns.items():
-        bad = ~np.isfinite(values)
-        if "log_probs" in name:
-            bad |= (values > MOST_LOG_PROB) | (values < LEAST_LOG_PROB)
-        elif name == "lags":
-            bad |= values < 0
-        wrong[name] = bad & active
-    sentences = []
-    ends = np.cumsum(lengths)
-    for name, bad in wrong.items():
+        least, most = (LEAST_LOG_PROB, MOST_LOG_PROB) if "log_probs" in name else (-np.inf, np.inf)
+        wrong = ~np.isfinite(values) | (values < (0 if name == "lags" else least)) | (values > most)
+        bad = ~np.isin(values, (0, 1)) if name == "mask" else trained & wrong
         if count := int(bad.sum()):
             token = int(np.argmax(bad))
             response = int(np.searchsorted(ends, token, side="right"))
             place = token - int(ends[response] - lengths[response])
-            value = (mask if name == "mask" else columns[name])[token]
             more = f" and {count - 1} more" if count > 1 else ""
-            where = f"at response {numbers[response]}, position {place}"
-            sentences.append(f"{name} is {value:g} {where}{more}: left out (from 0)")
+            where = f"at response {places[response]}, position {place}"
+            sentences.append(f"{name} is {values[token]:g} {where}{more}: left out (from 0)")
             active = active & ~bad
     return active, sentences
 
@@ -290,9 +269,8 @@ def _scalar(kind: _Kind, data: bytes) -> bool | int | float:
 
 
 _NUMBERS = {f"{kind}{size}" for kind in "iuf" for size in (2, 4, 8)} | {"i1", "u1", "b1"}
-_SCALARS: list[Any] = [(_Kind, "numpy.dtype")] + [
-    (_scalar, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")
-]
+_PLACES = [f"numpy.{core}.multiarray.scalar" for core in ("core", "_core")]
+_SCALARS: list[Any] = [(_Kind, "numpy.dtype"), *((_scalar, place) for place in _PLACES)]
 """NumPy's names in a file, and what is called in their place: rewards are often such scalars."""
 
 
@@ -390,9 +368,8 @@ def _step(name: str, parts: list[list[Response]], told: Sequence[str], replayed:
     lengths = torch.tensor([one["length"] for one in responses], dtype=torch.int64)
     held = [*COLUMNS, *(key for key in MORE if all(one.get(key) is not None for one in responses))]
     columns = {key: torch.cat([one[key].float() for one in responses]) for key in held}
-    masks = columns.pop("loss_masks").numpy()
-    judged = {key: values.numpy() for key, values in columns.items()}
-    mask, left_out = usable(masks, lengths.numpy(), judged, [one["place"] for one in responses])
+    judged = {"mask": columns.pop("loss_masks").numpy()} | {key: values.numpy() for key, values in columns.items()}
+    mask, left_out = usable(judged, lengths.numpy(), [one["place"] for one in responses])
     cut_off = [one.get("truncated") for one in responses]
     told_of_all = all(isinstance(flag, int) for flag in cut_off)
     return StepBatch(
@@ -426,11 +403,7 @@ class Skipped:
 
 def find_dumps(given: Sequence[str | Path]) -> tuple[list[Dump], list[Skipped]]:
     """Return the dumps in files, folders of them and run folders, in the order given, within a folder by number, and
-    the files that were skipped.
-
-    Raises:
-        RunFolderError: a path is not there, or a folder without a dump.
-    """
+    the files that were skipped. Raises RunFolderError where a path is not there, or a folder has no dump."""
     skipped: list[Skipped] = []
     dumps: dict[object, list[Dump]] = {}
     """By file, or by rollout where the ranks of slime 0.3.1 wrote a file each."""
@@ -449,7 +422,6 @@ def find_dumps(given: Sequence[str | Path]) -> tuple[list[Dump], list[Skipped]]:
 
 
 def _files(path: Path) -> list[Path]:
-    """Return the files of one argument."""
     if not path.exists():
         raise RunFolderError(f"{path} is not there: give dumps, folders of them, or run folders")
     if path.is_file() and path.suffix in (".jsonl", ".csv", ".log", ".txt"):
@@ -458,7 +430,7 @@ def _files(path: Path) -> list[Path]:
         return [path]
     run = RunFolder(path)
     if run.is_run() or run.dumps.is_dir():
-        if files := dumps_of(run):
+        if files := files_in(run.dumps):
             return files
         raise RunFolderError(
             f"{path} holds no dumps: run it with --set dump.every_n_iterations=N"
@@ -471,19 +443,16 @@ def _files(path: Path) -> list[Path]:
     return files
 
 
-def dumps_of(run: RunFolder) -> list[Path]:
-    """Return the dumps of a lab run in the order of their steps; none where it has none."""
-    return files_in(run.dumps) if run.dumps.is_dir() else []
-
-
 def files_in(folder: Path) -> list[Path]:
-    """Return the dumps in a folder, or below it in that of slime's --dump-details, 9.pt before 10.pt."""
+    """Return the dumps in a folder, or below it in that of slime's --dump-details, 9.pt before 10.pt; none where it is
+    not there."""
 
     def number(path: Path) -> list[tuple[int, str]]:
         return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", path.name)]
 
     folder = folder / "train_data" if (folder / "train_data").is_dir() else folder
-    return sorted((file for file in folder.iterdir() if file.suffix == ".pt"), key=number)
+    files = folder.iterdir() if folder.is_dir() else ()
+    return sorted((file for file in files if file.suffix == ".pt"), key=number)
 
 
 def steps(dumps: Sequence[Dump], needed: frozenset[Column] = frozenset()) -> Iterator[StepBatch | Skipped]:
@@ -503,7 +472,7 @@ def steps(dumps: Sequence[Dump], needed: frozenset[Column] = frozenset()) -> Ite
             if (same := first.setdefault((path.parent, batch.name), path)) != path:
                 yield Skipped(path, f"it is {batch.name} again, which {same.name} holds")
                 continue
-            if missing := sorted(needed - batch.columns):
+            if missing := sorted(needed - batch.more.keys()):
                 what = f"does not hold {' and '.join(missing)}, which one of the methods reads: leave that out"
                 yield Skipped(path, f"{batch.name} {what}")
                 continue

@@ -37,15 +37,9 @@ COUNTS = [f"{fate}, {group}" for group in GROUPS for fate in FATES]
 def tokens_of(step: StepBatch, method: Method) -> TokenBatch:
     """Return the tokens of a step as the objective takes them, with the denominator that the method reads."""
     proximal = {"checkpoint": "checkpoint_log_probs", "trainer": "proximal_log_probs"}.get(method.denominator, "")
-    return TokenBatch(
-        log_probs=step.log_probs,
-        rollout_log_probs=step.rollout_log_probs,
-        advantages=step.advantages,
-        mask=step.mask,
-        lengths=step.lengths,
-        proximal_log_probs=step.more.get(proximal),
-        **{need: step.more.get(need) for need in method.needs},
-    )
+    columns = (step.log_probs, step.rollout_log_probs, step.advantages, step.mask, step.lengths)
+    needed = {need: step.more.get(need) for need in method.needs}
+    return TokenBatch(*columns, proximal_log_probs=step.more.get(proximal), **needed)
 
 
 def step_thresholds(methods: Sequence[Method], step: StepBatch) -> list[Tensor | None]:
@@ -85,9 +79,6 @@ def token_gradient(method: Method, span: StepBatch, threshold: Tensor | None) ->
     fates.masked_fill_(flat & none, MASKED)
     fates.masked_fill_((flat & ~none) | torch.cat([result.clipped for result in results]), CLIPPED)
     return weights, fates, d
-
-
-# ----------------------------------------------------------------------------------------------------------------- sums
 
 
 def span_sums(

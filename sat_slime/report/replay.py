@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-import yaml
 
 from sat_slime.config import ConfigError
 from sat_slime.config.loader import read_section
@@ -26,18 +25,7 @@ from sat_slime.objective import PAPER_METHODS, Method, check_method, method_name
 from sat_slime.report.charts import DASHES, ORANGE, SKY, VERMILION, Chart, Look, bars
 from sat_slime.report.dumps import Column, Skipped, StepBatch, find_dumps, steps
 from sat_slime.report.gradient import COUNTS, FATES, GROUPS, added, cosines, effective, span_sums, step_thresholds
-from sat_slime.report.page import (
-    DASH,
-    Form,
-    Page,
-    Section,
-    Table,
-    as_text,
-    check_out,
-    count_of,
-    minus,
-    write_page,
-)
+from sat_slime.report.page import DASH, Form, Page, Section, Table, as_text, check_out, count_of, minus, write_page
 from sat_slime.runs.folder import RunFolderError
 
 # -------------------------------------------------------------------------------------------------------------- methods
@@ -64,10 +52,8 @@ def choose(names: str = USUAL, settings: Sequence[str] = ()) -> list[Candidate]:
     the usual ones those are kept, as refused, that mean nothing with the settings.
 
     settings: `sat.alpha=0.95` texts in the keys of a run's `method` section, for the methods that read that key; a
-    list of values makes a candidate of each.
-
-    Raises:
-        ConfigError: an unknown name, key or value, a combination without meaning, or a setting that no method reads.
+    list of values makes a candidate of each. Raises ConfigError for an unknown name, key or value, a combination
+    without meaning, or a setting that no method reads.
     """
     wanted = _wanted(names)
     given = {text: _values(text) for text in settings}
@@ -81,8 +67,7 @@ def choose(names: str = USUAL, settings: Sequence[str] = ()) -> list[Candidate]:
             raise ConfigError(f"--methods: {error}") from None
         reads = {t: kv for t, kv in given.items() if any(_with(name, {kv[0]: v}) != method for v in kv[1])}
         read |= reads.keys()
-        for values in itertools.product(*(of_key for _, of_key in reads.values())):
-            varied = dict(zip((key for key, _ in reads.values()), values, strict=True))
+        for varied in map(dict, itertools.product(*([(key, v) for v in of_key] for key, of_key in reads.values()))):
             label = " ".join([name, *(f"{key}={_shown(value)}" for key, value in varied.items())])
             candidate = Candidate(label, _with(name, varied) if varied else method)
             try:
@@ -93,10 +78,9 @@ def choose(names: str = USUAL, settings: Sequence[str] = ()) -> list[Candidate]:
                     raise ConfigError(f"{label}: {reason}; or leave {name} out of --methods") from None
                 refused.append(replace(candidate, refused=reason))
                 continue
-            if first := chosen.get(candidate.method.formula):
-                chosen[candidate.method.formula] = replace(first, same=(*first.same, label))
-            else:
-                chosen[candidate.method.formula] = candidate
+            formula = candidate.method.formula
+            if (first := chosen.setdefault(formula, candidate)) is not candidate:
+                chosen[formula] = replace(first, same=(*first.same, label))
     if unread := [text for text in given if text not in read]:
         raise ConfigError(f"--set {unread[0]} changes none of the methods {', '.join(wanted)}: leave it out")
     return [*chosen.values(), *refused]
@@ -127,7 +111,7 @@ def _values(text: str) -> tuple[str, list[Any]]:
         raise ConfigError(f"--set {text}: expected key=value, such as --set sat.alpha=0.95")
     try:
         parsed = parse_value(value)
-    except yaml.YAMLError:
+    except ConfigError:
         raise ConfigError(f"--set {text}: the value {value!r} is not valid YAML; quote it") from None
     return key, parsed if isinstance(parsed, list) else [parsed]
 
@@ -141,10 +125,9 @@ def _with(name: str, settings: dict[str, Any]) -> Method:
         if path[:1] == ["settings"] and (method.base_is_ours or not hasattr(method.base, last)):
             continue  # those of another base that is not ours
         own |= set() if path else {last}
-        values = {last: value}
-        for part in reversed(path):
-            values = {part: values}
-        section = laid_over(section, values)
+        for part in (last, *reversed(path)):
+            value = {part: value}
+        section = laid_over(section, value)
     config = read_section(MethodConfig, section, f"--set of {name}")
     try:
         # settings of what a method has not are those of others
@@ -222,6 +205,7 @@ class StepRow:
     tokens: int
     """Active ones."""
     lag: float | None
+    """Mean of the active tokens; None where it is not known."""
     d_pi: float
     sums: pd.DataFrame
     products: np.ndarray
@@ -264,13 +248,8 @@ def replay(
     """Replay the methods on every optimizer step in `paths`, one of which is in memory at a time.
 
     A method that reads what only some dumps hold confines all of them to those, so that they are compared on the same
-    tokens; with `every_dump` such a method is left out instead, if others are left.
-
-    Args:
-        on_step: is called after each step.
-
-    Raises:
-        RunFolderError: nothing that was given can be replayed.
+    tokens; with `every_dump` such a method is left out instead, if others are left. Raises RunFolderError where nothing
+    that was given can be replayed.
     """
     dumps, skipped = find_dumps(paths)
     held = [dump.columns for dump in dumps]
@@ -310,14 +289,12 @@ def _replayed(methods: Sequence[Method], batch: StepBatch, pool: ThreadPoolExecu
     sums, products = zip(*spans, strict=True)
     d_pi = mismatch_metrics(batch.log_probs, batch.rollout_log_probs, batch.mask)["mismatch/d_pi"]
     tokens = int(batch.mask.sum())
-    return StepRow(batch.name, len(batch.lengths), tokens, batch.lag, d_pi, added(sums), np.sum(products, axis=0))
+    lag = float(batch.more["lags"][batch.mask].mean()) if "lags" in batch.more else None
+    return StepRow(batch.name, len(batch.lengths), tokens, lag, d_pi, added(sums), np.sum(products, axis=0))
 
 
 def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-# ----------------------------------------------------------------------------------------------------------------- page
 
 
 def write_replay(result: Replay, folder: Path, command: Sequence[str]) -> Page:
@@ -385,15 +362,11 @@ def verdict(result: Replay) -> str:
     places = {name: i for i, one in enumerate(result.candidates) for name in (one.label, *one.same)}
     said = []
     for index, candidate in enumerate(result.candidates):
-        if not candidate.method.sat:
-            continue
         base = candidate.method.without("sat").name
-        if (other := places.get(base)) is None or not math.isfinite(cosines[index, other]):
-            continue
-        cosine = cosines[index, other]
+        cosine = cosines[index, places[base]] if candidate.method.sat and base in places else math.nan
         if cosine >= EQUAL:
             said.append(f"here {candidate.label} is {base}: their gradients have cosine {cosine:.4f}")
-        else:
+        elif math.isfinite(cosine):
             said.append(f"{candidate.label} differs from {base}: cosine {cosine:.4f}")
     if not said:
         pairs = [(i, j) for i in range(len(names)) for j in range(i) if cosines[i, j] >= EQUAL]
@@ -401,9 +374,6 @@ def verdict(result: Replay) -> str:
         said = said or ["no two of the methods make the same step here"]
     text = f"{'; '.join(said)}."
     return f"{text[0].upper()}{text[1:]}" if text.startswith(("here", "no")) else text
-
-
-# --------------------------------------------------------------------------------------------------------------- tables
 
 
 def percent_number(share: float) -> str:
@@ -415,10 +385,9 @@ def percent_number(share: float) -> str:
     return "0" if value == 0 else f"{value:.1f}" if value >= 1 else f"{value:.2f}" if value >= 0.005 else "< 0.01"
 
 
-def of_fates(*fates: str, groups: Sequence[str] = GROUPS) -> Form:
-    """Return the form of the percentage of the tokens that have one of the fates."""
-    columns = [f"{fate}, {group}" for fate in fates for group in groups]
-    return lambda row: percent_number(sum(row[column] for column in columns) / max(row["tokens"], 1))
+def of_fate(fate: str, groups: Sequence[str] = GROUPS) -> Form:
+    """Return the form of the percentage of the tokens that have this fate."""
+    return lambda row: percent_number(sum(row[f"{fate}, {group}"] for group in groups) / max(row["tokens"], 1))
 
 
 def methods_table(result: Replay) -> Table:
@@ -443,18 +412,16 @@ def methods_table(result: Replay) -> Table:
         frame=frame,
         forms={
             "method": "",
-            "clipped A > 0": of_fates("clipped", groups=GROUPS[:2]),
-            "clipped A < 0": of_fates("clipped", groups=GROUPS[2:]),
-            "masked": of_fates("masked"),
-            "re-weighted": of_fates("re-weighted"),
+            "clipped A > 0": of_fate("clipped", GROUPS[:2]),
+            "clipped A < 0": of_fate("clipped", GROUPS[2:]),
+            "masked": of_fate("masked"),
+            "re-weighted": of_fate("re-weighted"),
             "effective": lambda row: percent_number(row["effective share"]),
             "largest v": lambda row: format(row["largest |v|"], ".2f" if row["largest |v|"] < 100 else ",.0f"),
             "cosine": lambda row: as_text(row, "cosine with unclipped", ".3f"),
         },
     )
 
-
-# -------------------------------------------------------------------------------------------------------------- charts
 
 FATE_LOOKS: dict[str, Look] = {
     "clipped": (VERMILION, DASHES[0]),

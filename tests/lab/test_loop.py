@@ -26,9 +26,8 @@ from safetensors.numpy import load_file, save_file
 from waiting import assert_gone, command_line, until
 
 from sat_slime.objective.metrics import EVALUATION, metric_named
-from sat_slime.report.dumps import dumps_of, load_payload, read_rollout
+from sat_slime.report.dumps import files_in, load_payload, read_rollout
 from sat_slime.rollout.scratch import HELD
-from sat_slime.runs.folder import RunFolder
 
 psutil = pytest.importorskip("psutil", reason="the lab runtime needs the engines: scripts/setup.sh")
 pytestmark = [
@@ -241,7 +240,7 @@ def suspended(run: Run) -> list:
 
 def check_dumps(run: Run) -> None:
     diagnosed = [1, 6, 11, 16]
-    dumps = {int(path.stem): path for path in dumps_of(RunFolder(run.folder))}
+    dumps = {int(path.stem): path for path in files_in(run.folder / "dumps")}
     assert list(dumps) == [i for i in range(1, ITERATIONS + 1) if i % 2 == 0 or i in diagnosed]
     rows = {row["iteration"]: row for row in run.rows()}
     for iteration, path in dumps.items():

@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from sat_slime.cli import app
 from sat_slime.report.diagnosis import Tokens, attribute, load_tokens, quantile, tail_bounds, write_diagnosis
-from sat_slime.report.dumps import dumps_of
-from sat_slime.runs.folder import RunFolder, RunFolderError
+from sat_slime.report.dumps import files_in
+from sat_slime.runs.folder import RunFolderError
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def whole(tmp_path_factory) -> tuple[list[Columns], Tokens]:
 
 
 def tokens_of(run) -> Tokens | None:
-    return load_tokens(dumps_of(RunFolder(run)))
+    return load_tokens(files_in(run / "dumps"))
 
 
 def active(dumps: list[Columns], name: str) -> list[float]:

@@ -248,7 +248,7 @@ def test_settings_reach_the_methods_that_read_them_and_lists_are_swept():
         ("gspo", ["sat.alpah=0.8"], "did you mean 'sat.alpha'"),
         ("sat-gspo", ["sat.alpha=2"], "sat.alpha is 2"),
         ("sat-gspo", ["sat.alpha"], "expected key=value"),
-        ("sat-gspo", ["sat.alpha=[0.8"], "not valid YAML"),
+        ("sat-gspo", ["sat.alpha=[0.8"], r"^--set sat.alpha=\[0.8: the value '\[0.8' is not valid YAML; quote it"),
         ("sat-gspo", ["denominator=trainer"], "the ratio is identically 1"),
     ],
 )
