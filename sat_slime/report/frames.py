@@ -22,7 +22,7 @@ from sat_slime.report.methods import MAIN_TABLE, PAPER_ORDER, WITH, PaperCell, l
 from sat_slime.runs.folder import RunFolder, RunFolderError
 from sat_slime.runs.grid import Cell, GridFolder
 from sat_slime.runs.health import Collapse, judge
-from sat_slime.runs.reading import Run, RunData, load_run, row_faults, section
+from sat_slime.runs.reading import Run, RunData, has, load_run, row_faults, section
 from sat_slime.runs.trackers import READABLE, adopt, is_tracker, read_tracked, what_it_is
 
 NAMED_SETTINGS = 3
@@ -78,12 +78,11 @@ class ComparedRun(Run):
         frame = scores(self)
         trained = frame[frame["x"] > 0]
         last = trained["x"].max()
-        top = trained["y"].idxmax() if len(trained) else None
+        best = trained.nlargest(1, "y")  # the first of several
         d_pi = self.data.metrics.get("mismatch/d_pi", np.zeros(0))
         window = self.data.period * max(1, round(len(d_pi) / 4 / self.data.period))
         return {
-            "best": math.nan if top is None else float(trained["y"][top]),
-            "best_step": math.nan if top is None else float(trained["x"][top]),
+            **{"best": best["y"].max(), "best_step": best["x"].max()},
             "late": float(trained[trained["x"] >= 0.75 * last]["y"].mean()),
             "final": float(trained[trained["x"] == last]["y"].mean()),
             "initial": next(iter(frame[frame["x"] <= 0]["y"]), math.nan),
@@ -131,8 +130,8 @@ class Collection:
 
     def of(self, method: str, lag: int | None, whole: bool = True) -> list[ComparedRun]:
         """Return the runs of a method at a lag. whole: only those that count."""
-        runs = [run for run in self.runs if (run.method, run.lag) == (method, lag)]
-        return [run for run in runs if run.counts] if whole else runs
+        same = (run for run in self.runs if (run.method, run.lag) == (method, lag))
+        return [run for run in same if run.counts or not whole]
 
     @property
     def not_run(self) -> list[Cell]:
@@ -148,7 +147,12 @@ def collect(paths: Sequence[str | Path], paper: bool = False) -> Collection:
     found = [run for path in dict.fromkeys(map(Path, paths)) for run in _runs_in(collection, GridFolder(path))]
     _name_apart(found)
     for run in found:
-        _add(collection, run)
+        cells = [(other.method, other.lag, other.seed) for other in collection.runs]
+        if run.seed is not None and (run.method, run.lag, run.seed) in cells:
+            told = f"{run.folder.path}: a second run of {run.where}; the first one given is used"
+            collection.left_out.append(told)
+        else:
+            collection.runs.append(run)
     return collection
 
 
@@ -174,14 +178,6 @@ def _name_apart(runs: Sequence[ComparedRun]) -> None:
                 by_path = by_seed and len(same) > 1 and id(run) not in known
                 if own or by_path:
                     run.method += WITH + (own or str(run.folder.path))
-
-
-def _add(collection: Collection, run: ComparedRun) -> None:
-    same = [other for other in collection.runs if (other.method, other.lag) == (run.method, run.lag)]
-    if run.seed is not None and any(other.seed == run.seed for other in same):
-        collection.left_out.append(f"{run.folder.path}: a second run of {run.where}; the first one given is used")
-        return
-    collection.runs.append(run)
 
 
 def _runs_in(collection: Collection, grid: GridFolder) -> list[ComparedRun]:
@@ -217,8 +213,8 @@ def load_compared_run(path: Path) -> ComparedRun:
             f"grid grid.yaml; of other runs {READABLE} can be read"
         )
     config, metrics = run.config, adopt(run.data.metrics)
-    if metrics and "step" not in metrics:
-        metrics["step"] = np.arange(1.0, len(next(iter(metrics.values()))) + 1)
+    if metrics:
+        metrics["step"] = steps_of(run.data)
     match, method, pipeline = _NAME.match(name), section(config, "method"), section(config, "pipeline")
     lag = _whole(pipeline.get("lag", match and match["lag"]), None)
     if lag is None and "lag/max" in metrics:
@@ -261,25 +257,23 @@ def _whole(value: Any, default: Any) -> Any:
         return default
 
 
-# ------------------------------------------------------------------------------------------------------------- curves
+def finite(values: np.ndarray | Sequence[float]) -> np.ndarray:
+    """Return the finite ones of the values."""
+    values = np.asarray(values, dtype=float)
+    return values[np.isfinite(values)]
 
 
 def finite_mean(values: np.ndarray | Sequence[float]) -> float:
     """Return the mean of the finite values; NaN where there are none."""
-    values = np.asarray(values, dtype=float)
-    known = values[np.isfinite(values)]
+    known = finite(values)
     return float(known.mean()) if len(known) else math.nan
 
 
-def smooth(values: np.ndarray, window: int) -> np.ndarray:
-    """Return the (steps,) centred moving average over `window` values, fewer at the ends; NaNs are left out."""
+def smooth(values: np.ndarray, period: int) -> np.ndarray:
+    """Return the (steps,) centred moving average of a metric over about a twentieth of its values, in whole lag cycles,
+    which are `period` values each; over fewer at the ends, and none while there are few. NaNs are left out."""
+    window = period * max(1, round(len(values) / 20 / period)) if len(values) >= 4 * period else 1
     return pd.Series(values).rolling(window, center=True, min_periods=1).mean().to_numpy()
-
-
-def window_of(period: int, count: int) -> int:
-    """Return how many of `count` values of a metric are averaged: about a twentieth, in whole lag cycles, as many
-    values as a cycle has steps; 1 while there are few of them."""
-    return period * max(1, round(count / 20 / period)) if count >= 4 * period else 1
 
 
 def steps_of(data: RunData) -> np.ndarray:
@@ -305,10 +299,9 @@ def curve(run: ComparedRun, key: str) -> pd.DataFrame:
     over whole lag cycles. Empty where the run lacks it."""
     if key == "accuracy":
         return scores(run)
-    values = run.data.metrics.get(key)
-    if values is None or not np.isfinite(values).any():
+    if not has(run.data.metrics, key):
         return pd.DataFrame({"x": [], "y": []}, dtype=float)
-    averaged = smooth(values, window_of(run.data.period, len(values)))
+    averaged = smooth(run.data.metrics[key], run.data.period)
     return pd.DataFrame({"x": run.data.metrics["step"], "y": averaged}).dropna(subset="x")
 
 

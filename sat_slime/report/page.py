@@ -6,7 +6,7 @@ import base64
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,17 +62,15 @@ class Table(Section):
     most: int = 0
     """Rows that are shown at most, evenly chosen; 0: all."""
 
-    def rows(self) -> list[tuple[str, list[str]]]:
-        """Return (the heading that begins with this row, or none; the texts of its cells) of each row."""
+    def rows(self) -> Iterator[tuple[str, list[str]]]:
+        """Yield (the heading that begins with this row, or none; the texts of its cells) of each row."""
         frame = self.frame
         if self.most and len(frame) > self.most:
             frame = frame.iloc[[round(i * (len(frame) - 1) / (self.most - 1)) for i in range(self.most)]]
-        rows, group = [], ""
+        group = ""
         for row in frame.to_dict("records"):
-            new = str(row[self.group]) if self.group else ""
-            rows.append((new if new != group else "", [as_text(row, name, form) for name, form in self.forms.items()]))
-            group = new
-        return rows
+            before, group = group, str(row[self.group]) if self.group else ""
+            yield group if group != before else "", [as_text(row, name, form) for name, form in self.forms.items()]
 
 
 def as_text(row: Row, name: str, form: Form) -> str:

@@ -17,7 +17,7 @@ from sat_slime.config.jsonl import read_rows
 from sat_slime.objective.method import known
 from sat_slime.objective.metrics import metric_named
 from sat_slime.report.charts import BLUE, GREY, Chart, axis, lines
-from sat_slime.report.frames import finite_mean, smooth, steps_of, window_of
+from sat_slime.report.frames import finite, finite_mean, smooth, steps_of
 from sat_slime.report.page import Section, check_out, count_of, headline, percent, write_page
 from sat_slime.runs.folder import RunFolderError, worked_seconds
 from sat_slime.runs.health import advisories, judge, measures
@@ -63,11 +63,10 @@ def verdict(run: Run) -> Iterator[str]:
     yield _learning(run)
     yield _staleness(run.data.metrics)
     metrics = run.data.metrics
-    newly = known_of(metrics, "sat/newly_clipped")
-    clipped = finite_mean(metrics.get("clip/fraction", ()))
+    of_steps = metrics.get("sat/newly_clipped", ())
+    newly, clipped = finite(of_steps), finite_mean(metrics.get("clip/fraction", ()))
     if len(newly):
-        few = len(newly) < len(metrics["sat/newly_clipped"])
-        where = f" at the {len(newly)} of {len(metrics['sat/newly_clipped'])} steps that tell" if few else ""
+        where = f" at the {len(newly)} of {len(of_steps)} steps that tell" if len(newly) < len(of_steps) else ""
         if not newly.any():
             yield (
                 f"SAT changed nothing{where}: it removed the gradient of no token that its base would have kept. Its "
@@ -80,33 +79,24 @@ def verdict(run: Run) -> Iterator[str]:
         yield f"The clip removed the gradient of {percent(clipped)} of the tokens."
 
 
-def known_of(columns: Columns, key: str) -> np.ndarray:
-    """Return the finite values of a column; none where it is missing."""
-    values = columns.get(key, np.zeros(0))
-    return values[np.isfinite(values)]
-
-
 def _learning(run: Run) -> str:
     metrics, evals = run.data.metrics, run.data.evals
     if sentence := judge(metrics, evals, run.data.period).sentence:
         return f"Collapsed: {sentence.removeprefix('the run ')}."
     accuracy = evals.get("accuracy", np.zeros(0))
-    ends_of = [
-        (float(accuracy[i]), float(evals.get("n_samples", np.full(len(accuracy), np.nan))[i]))
-        for i in np.flatnonzero(np.isfinite(accuracy))[[0, -1] if np.isfinite(accuracy).sum() > 1 else []]
-    ]
-    if ends_of:
-        (before, _), (after, _) = ends_of
+    there = np.flatnonzero(np.isfinite(accuracy))
+    if len(there) > 1:
+        scores = before, after = accuracy[there[[0, -1]]]
+        n = evals.get("n_samples", np.full(len(accuracy), np.nan))[there[[0, -1]]]
         text = f"from {percent(before)} to {percent(after)}"
-        if not all(n > 0 and 0 <= score <= 1 for score, n in ends_of):
+        if not ((n > 0) & (scores >= 0) & (scores <= 1)).all():
             return f"Held-out accuracy went {text}; its noise is not known."
         # one success more of n keeps the error of a share of 0 or 1 above 0
-        shares = [((score * n + 1) / (n + 2), n) for score, n in ends_of]
-        error = math.sqrt(sum(p * (1 - p) / n for p, n in shares))
-        if abs(after - before) < 2 * error:
+        p = (scores * n + 1) / (n + 2)
+        if abs(after - before) < 2 * math.sqrt((p * (1 - p) / n).sum()):
             return f"Held-out accuracy did not change beyond its noise: {text}."
         return f"Held-out accuracy {'rose' if after > before else 'fell'} {text}."
-    if len(rewards := known_of(metrics, "reward/mean")) > 1:
+    if len(rewards := finite(metrics.get("reward/mean", ()))) > 1:
         first, last = ends(rewards, run.data.period)
         return f"The training reward went from {first:.3f} to {last:.3f}; accuracy was measured less than twice."
     return "Nothing was learned yet: accuracy and reward are known at less than two steps."
@@ -115,20 +105,18 @@ def _learning(run: Run) -> str:
 def _staleness(metrics: Columns) -> str:
     """Say which lags the batches of the second half of the run had, and d_pi at the least and the largest of them; of
     batches that mix lags, as those of streaming do, the means."""
-    if not has(metrics, "lag/mean"):
+    names = ["lag/mean", "lag/max", "mismatch/d_pi"]
+    there = pd.DataFrame(dict(metrics), columns=names, dtype=float).dropna(subset="lag/mean")
+    if not len(there):
         return ""
-    lag = metrics["lag/mean"]
-    there = np.flatnonzero(np.isfinite(lag))
-    half = np.isin(np.arange(len(lag)), there[len(there) // 2 :])
-    oldest, d_pi = (metrics.get(key, np.full(len(lag), np.nan)) for key in ("lag/max", "mismatch/d_pi"))
-    least, most = float(np.nanmin(lag[half])), float(np.nanmax(lag[half]))
-    fresh, stale = (finite_mean(d_pi[half & (lag == level)]) for level in (least, most))
-    mixed = bool((lag[half] % 1).any())
+    lag, oldest, d_pi = (there[name].iloc[len(there) // 2 :] for name in names)
+    least, most, mixed = float(lag.min()), float(lag.max()), bool((lag % 1).any())
+    fresh, stale = (d_pi[lag == level].mean() for level in (least, most))
     batches = f"batches were {least:g} to {most:g} updates old"
     if mixed:
-        fresh = stale = finite_mean(d_pi[half])
-        batches = f"tokens were {lag[half].mean():.3g} updates old on average"
-        batches += f", {np.nanmax(oldest[half]):g} at most" if np.isfinite(oldest[half]).any() else ""
+        fresh = stale = d_pi.mean()
+        batches = f"tokens were {lag.mean():.3g} updates old on average"
+        batches += f", {oldest.max():g} at most" if oldest.notna().any() else ""
     elif least == most:
         batches = f"every batch was {most:g} update{'s' * (most != 1)} old"
     batches = f"In the second half {batches}"
@@ -158,9 +146,7 @@ def summary(run: Run) -> Iterator[str]:
 def _policy_share(metrics: Columns) -> str:
     """Say how much of the mismatch is lag: the policy part's share of |d| over the split steps, each of which counts by
     its |d|, since nothing has no parts."""
-    if not all(has(metrics, name) for name in ("mismatch/d_pi", *POLICY_OF)):
-        return ""
-    steps = pd.DataFrame({name: metrics[name] for name in ("mismatch/d_pi", *POLICY_OF)}).dropna()
+    steps = pd.DataFrame(dict(metrics), columns=["mismatch/d_pi", *POLICY_OF]).dropna()
     weight = steps.pop("mismatch/d_pi")
     if not weight.sum() > 0:
         return ""
@@ -206,7 +192,7 @@ def findings(run: Run) -> Iterator[str]:
         yield f"{count} logged values were not finite numbers (null in metrics.jsonl), of {names}; charts lack them."
     reward = metrics.get("reward/mean", np.zeros(0))
     if np.isfinite(reward[-1:]).all() and len(reward) >= 4 * run.data.period:
-        smoothed = smooth(reward, window_of(run.data.period, len(reward)))
+        smoothed = smooth(reward, run.data.period)
         best, last = float(np.nanmax(smoothed)), float(smoothed[-1])
         if best > 0 and last < 0.6 * best and best - last > 0.1:
             yield f"The training reward fell from {best:.3f} at its best to {last:.3f} at the end."
@@ -308,8 +294,6 @@ FIGURES: dict[str, tuple[str, str, Sequence[Panel]]] = {
     ),
 }
 """{name: heading, sentence and panels} of the sections, in the order of the page."""
-
-
 TITLES = {
     "masked": "dropped tokens",
     "weight": "mean weight",
@@ -324,10 +308,9 @@ def figures(data: RunData, config: Mapping[str, Any] | None = None) -> list[Sect
     """Return the sections of charts that there is data for. config: the settings of the run, which tell its base
     radii."""
     radii = sorted(v for v in section(section(config or {}, "method"), "clip").values() if isinstance(v, float))
-    own = {"overview": [*accuracy_chart(data), *mismatch_chart(data)]}
     shown = []
     for name, (heading, note, panels) in FIGURES.items():
-        charts = own.get(name, [])
+        charts = [*accuracy_chart(data), *mismatch_chart(data)] if name == "overview" else []
         for panel in of_the_method(data) if name == "method" else panels:
             charts += panel_chart(data, panel, f"{name}_{len(charts) + 1}", radii if panel.title == RADIUS else ())
         shown += [Section(name, heading, note, charts=charts)] if charts else []
@@ -350,11 +333,9 @@ def of_the_method(data: RunData) -> Iterator[Panel]:
 def axis_of(name: str) -> tuple[str, float]:
     """Return how a chart shows a metric: the unit, and the factor of its values. Shares are percent of the tokens."""
     metric = metric_named(name)
-    if metric is None:
-        return "", 1.0
-    if metric.unit == "share":
+    if metric and metric.unit == "share":
         return "% of |d|" if "policy_of" in name else "% of tokens", 100.0
-    return metric.unit, 1.0
+    return metric.unit if metric else "", 1.0
 
 
 def panel_chart(data: RunData, panel: Panel, name: str, levels: Sequence[float] = ()) -> list[Chart]:
@@ -367,8 +348,7 @@ def panel_chart(data: RunData, panel: Panel, name: str, levels: Sequence[float] 
     for metric in metrics:
         there = np.isfinite(data.metrics[metric])  # of what some steps measure those alone make a cycle
         own = scale * data.metrics[metric][there]
-        averaged = smooth(own, window_of(data.period, len(own)))
-        frame = pd.DataFrame({"x": steps_of(data)[there], "y": averaged, "step": own})
+        frame = pd.DataFrame({"x": steps_of(data)[there], "y": smooth(own, data.period), "step": own})
         if panel.log:
             frame = frame.where(frame > 0)
         if panel.raw:
@@ -404,7 +384,7 @@ def mismatch_chart(data: RunData) -> list[Chart]:
         return []
     own = data.metrics["mismatch/d_pi"]
     teeth = has(data.metrics, "lag/mean") and len(own) <= CYCLES * data.period
-    shown = own if teeth else smooth(own, window_of(data.period, len(own)))
+    shown = own if teeth else smooth(own, data.period)
     frame = pd.DataFrame({"x": steps_of(data), "y": shown, "line": "d_pi"})
     if not teeth:
         return [lines("d_pi", frame, "d_pi, mean over lag cycles", "optimizer step", "d_pi, nats")]
