@@ -37,11 +37,23 @@ def report(
 
         sat-slime report runs/gspo-lag8-seed* runs/sat-gspo-lag8-seed* --out comparison
     """
-    from sat_slime.report.write_reports import write_reports
+    from sat_slime.report.run import write_report
     from sat_slime.runs.folder import RunFolder
+    from sat_slime.runs.grid import GridFolder
     from sat_slime.runs.reading import row_faults
+    from sat_slime.runs.trackers import is_tracker
 
-    typer.echo(write_reports(paths, out, paper))
+    if len(paths) == 1 and RunFolder(paths[0]).is_readable():
+        page = write_report(paths[0], out)
+    elif len(paths) == 1 and not GridFolder(paths[0]).is_grid() and is_tracker(paths[0]):
+        from sat_slime.report.checkup import write_checkup
+
+        page = write_checkup(paths, out or Path("report")).path
+    else:
+        from sat_slime.report.comparison import write_comparison  # its statistics take long to import
+
+        page = write_comparison(paths, out, paper)
+    typer.echo(page)
     for path in paths:
         for sentence in row_faults(RunFolder(path)) if RunFolder(path).is_readable() else ():
             warn(f"{path}: {sentence}")

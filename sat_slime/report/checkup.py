@@ -13,32 +13,19 @@ import numpy as np
 import pandas as pd
 
 from sat_slime.report.dumps import Skipped, StepBatch, files_in, find_dumps, steps
+from sat_slime.report.frames import finite
 from sat_slime.report.page import Page, Section, Table, check_out, count_of, write_page
 from sat_slime.report.run import figures as run_figures
-from sat_slime.report.run import known_of
+from sat_slime.runs import health
 from sat_slime.runs.folder import RunFolderError
-from sat_slime.runs.health import (
-    FLOOR_STEPS,
-    LEAST_ESS,
-    MISMATCH_RISE,
-    MOST_TRUNCATED,
-    SCORES,
-    Symptom,
-    judge,
-    symptoms,
-    verdict,
-)
+from sat_slime.runs.health import FLOOR_STEPS, LEAST_ESS, MISMATCH_RISE, MOST_TRUNCATED, SCORES, Symptom
 from sat_slime.runs.reading import RunData, has
 from sat_slime.runs.trackers import READABLE, is_tracker, read_tracked, what_it_is
 
-# ---------------------------------------------------------------------------------------------------- what was given
-
 
 def step_numbers(step: StepBatch) -> dict[str, Any]:
-    """Return the numbers of a dumped optimizer step, which has an active token: its dump, responses, active tokens;
-    mean, quantiles and the largest of |d|, nats; ESS, which is (Σ r)² / (n Σ r²) with r = π / μ, the share of the
-    tokens that the raw importance weights leave; no signal, the share of the responses whose advantages are all 0; cut,
-    that of those at the length limit, NaN where the dump is silent."""
+    """Return the numbers of a dumped optimizer step, which has an active token, by the columns of `steps_table`: |d| in
+    nats, ESS as (Σ r)² / (n Σ r²) with r = π / μ, then shares of responses; cut is NaN where the dump is silent."""
     active, lengths = step.mask.numpy(), step.lengths.numpy()
     d = step.log_probs.double().numpy()[active] - step.rollout_log_probs.double().numpy()[active]
     # the ESS is free of the scale of r, so that its largest can be 1 and nothing overflows
@@ -74,17 +61,11 @@ class Checkup:
 
 
 def read(paths: Sequence[Path], on_file: Callable[[str], object] = lambda name: None) -> Checkup:
-    """Read all that was given of one run.
-
-    Args:
-        on_file: is called with the name of each file or step before it is read.
-
-    Raises:
-        RunFolderError: a path is neither a tracker nor a dump, with what can be read; or nothing could be read.
-    """
+    """Read all that was given of one run. on_file: is called with the name of what is read next. Raises
+    RunFolderError where a path is neither a tracker nor a dump, or nothing could be read."""
     found, trackers = Checkup(), list[Path]()
     for path in paths:
-        files = [path] if path.suffix == ".pt" else files_in(path) if path.is_dir() else []
+        files = [path] if path.suffix == ".pt" else files_in(path)
         found.training += files
         if path not in files and is_tracker(path):
             trackers.append(path)
@@ -107,9 +88,6 @@ def read(paths: Sequence[Path], on_file: Callable[[str], object] = lambda name: 
         reasons = "; ".join(map(str, found.skipped[:3]))
         raise RunFolderError(f"nothing could be read: {reasons or 'no dump of training was given'}")
     return found
-
-
-# ---------------------------------------------------------------------------------------- what looks unhealthy in dumps
 
 
 BROKEN = 8.0
@@ -169,8 +147,6 @@ def dump_symptoms(steps: pd.DataFrame) -> Iterator[Symptom]:
         )
 
 
-# --------------------------------------------------------------------------------------------------------------- tables
-
 MOST_ROWS = 24
 """Dumps that a table shows; of more it shows as many, evenly chosen, and its CSV has all."""
 
@@ -191,27 +167,18 @@ def steps_table(frame: pd.DataFrame) -> Table:
     )
 
 
-# ----------------------------------------------------------------------------------------------------------------- page
-
-
 def write_checkup(paths: Sequence[Path], folder: Path, on_file: Callable[[str], object] = lambda name: None) -> Page:
     """Write the check-up of a run of slime, from what there is of its trackers and dumps: a page, tables and figures.
-
-    Args:
-        on_file: as of `read`.
-
-    Raises:
-        RunFolderError: nothing could be read, or the folder holds something else.
-    """
+    on_file: as of `read`. Raises RunFolderError where nothing could be read, or the folder holds something else."""
     check_out(folder)  # before the dumps are read, which may take minutes
     found = read(paths, on_file)
-    of_curves = symptoms(found.data)
+    of_curves = health.symptoms(found.data)
     names = {symptom.name for symptom in of_curves}
     seen = [*of_curves, *(symptom for symptom in dump_symptoms(found.steps) if symptom.name not in names)]
-    worth = verdict(found.data, seen)
+    worth = health.verdict(found.data, seen)
     what = [f"{one.heading}: {one.seen}. {one.advice}{'.' * bool(one.advice)}" for one in seen]
-    what += [worth] if seen and worth else []
-    what += ["What a stabilizer bounds and needs: sat-slime methods NAME. The plugin: docs/slime.md"] if seen else []
+    last = "What a stabilizer bounds and needs: sat-slime methods NAME. The plugin: docs/slime.md"
+    what += filter(None, [worth, last]) if seen else []
     unhealthy = f"Unhealthy: {'; '.join(symptom.heading for symptom in seen)}." if seen else worth
     charts = run_figures(found.data)
     return write_page(
@@ -242,14 +209,14 @@ def _summary(found: Checkup) -> Iterator[str]:
     if len(dumped):
         parts.append(f"{count_of(len(dumped), 'optimizer step')} in dumps, {dumped['tokens'].sum():,} tokens")
     yield f"Read: {'; '.join(parts)}."
-    reward = known_of(metrics, "reward/mean")
+    reward = finite(metrics.get("reward/mean", ()))
     if len(reward) > 1:
         window = max(1, min(16, len(reward) // 2))
         yield (
             f"The training reward went from {reward[:window].mean():.3f} to {reward[-window:].mean():.3f} (means over "
             f"{count_of(window, 'step')})."
         )
-    if metrics and (sentence := judge(metrics, found.data.evals, found.data.period).sentence):
+    if metrics and (sentence := health.judge(metrics, found.data.evals, found.data.period).sentence):
         yield f"{sentence[0].upper()}{sentence[1:]}."
     if len(dumped):
         folders = shlex.join(sorted({str(path.parent) for path in found.training}))

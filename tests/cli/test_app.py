@@ -53,6 +53,6 @@ except SystemExit as exit:
 
 
 def test_a_report_waits_neither_for_torch_nor_for_scipys_statistics():
-    program = "import sys, sat_slime.report.write_reports; print({'torch', 'scipy.stats'} & set(sys.modules))"
+    program = "import sys, sat_slime.report.run; print({'torch', 'scipy.stats'} & set(sys.modules))"
     shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert shown.stdout == "set()\n", shown.stderr

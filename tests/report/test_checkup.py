@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 from dump_files import format_2, rollout
+from typer.testing import CliRunner
 
 import sat_slime
+from sat_slime.cli import app
 from sat_slime.objective import tail_quantile
 from sat_slime.report.checkup import read, write_checkup
-from sat_slime.report.write_reports import write_reports
 from sat_slime.runs.folder import RunFolderError
 
 TESTS = Path(__file__).parents[1]
@@ -87,7 +88,10 @@ def test_numbers_of_a_dumped_step_are_those_of_its_tokens(tmp_path):
 
 
 def test_a_report_of_one_runs_trackers_is_its_check_up(tmp_path):
-    text = write_reports([TRACKERS / "events"], tmp_path / "out").read_text()
-    assert "Read: 3 optimizer steps" in text and (tmp_path / "out" / "figures" / "mismatch_1.csv").exists()
-    page = write_reports([TRACKERS / "events", TRACKERS / "job.log"], tmp_path / "both")
-    assert "events · job.log" in page.read_text()
+    def page(*names):
+        result = CliRunner().invoke(app, ["report", *(str(TRACKERS / name) for name in names), "--out", str(tmp_path)])
+        assert result.stdout == f"{tmp_path / 'report.html'}\n"
+        return (tmp_path / "report.html").read_text()
+
+    assert "Read: 3 optimizer steps" in page("events") and (tmp_path / "figures" / "mismatch_1.csv").exists()
+    assert "events · job.log" in page("events", "job.log")

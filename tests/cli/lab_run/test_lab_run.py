@@ -12,7 +12,6 @@ import yaml
 from command_line import TINY, sat_slime_command, state
 
 from sat_slime.cli import lab_run
-from sat_slime.report import write_reports
 
 
 @pytest.mark.parametrize("target", [TINY, "runs/tiny", "runs/tiny/", "runs/tiny/config.yaml", "moved"])
@@ -106,7 +105,6 @@ def test_an_interrupt_while_the_report_is_written(runtime, monkeypatch, tmp_path
 
     runtime.end = error
     monkeypatch.setattr("sat_slime.report.run.write_report", interrupted)
-    monkeypatch.setattr(write_reports, "write_report", interrupted)
     result = sat_slime_command("launch", TINY)
     assert result.exit_code == 130 and "writing the report ..." in result.stdout
     assert "no report: interrupted; write it with: sat-slime report runs/tiny\n" in result.stdout
