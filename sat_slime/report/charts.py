@@ -73,7 +73,7 @@ class Chart:
 
     def spec(self) -> dict[str, Any]:
         """Return the Vega-Lite specification, as wide as its place on a page."""
-        spec: dict[str, Any] = self.view.to_dict(validate=False)
+        spec = self.view.to_dict(validate=False)
         datasets = spec.get("datasets", {}) | {"numbers": _rows(_thinned(self.frame))}  # Altair's own is that of rules
         return spec | {"width": "container", "config": CONFIG, "datasets": datasets}
 
@@ -89,10 +89,8 @@ class Chart:
         check_address_space()
         config = CONFIG | {"autosize": "pad", "aria": False, "background": "white"}
         text = json.dumps(self.spec() | {"width": WIDTH, "config": config}).replace(INK, "black")
-        picture: str = vl_convert.vegalite_to_svg(
-            re.sub(LEGEND_COLUMNS, lambda room: str(max(1, WIDTH // int(room[1]))), text)
-        )
-        return picture
+        text = re.sub(LEGEND_COLUMNS, lambda room: str(max(1, WIDTH // int(room[1]))), text)
+        return str(vl_convert.vegalite_to_svg(text))
 
 
 def write_csv(frame: pd.DataFrame, path: Path) -> None:
@@ -125,9 +123,6 @@ def _thinned(frame: pd.DataFrame) -> pd.DataFrame:
     return frame[(place % np.ceil(size / MOST_POINTS) == 0) | (place == size - 1)]
 
 
-# -------------------------------------------------------------------------------------------------------------- parts
-
-
 def looks(names: Iterable[str]) -> dict[str, Look]:
     """Return a colour and a dash for each name, no two alike."""
     return {
@@ -154,6 +149,7 @@ def coloured(names: Sequence[str], of: Mapping[str, Look] | None = None, dashes:
 
 CHOSEN = alt.selection_point(name="chosen", fields=["line"], bind="legend")
 """The choice of lines that a click in the legend makes."""
+SOLID = alt.value(DASHES[0])
 
 
 def axis(title: str, column: str, *, kind: type = alt.Y, log: bool = False, zero: bool = False, **more: Any) -> Any:
@@ -162,9 +158,6 @@ def axis(title: str, column: str, *, kind: type = alt.Y, log: bool = False, zero
         return kind(column, title=title, scale=alt.Scale(type="log", nice=False, padding=6), axis=alt.Axis(tickCount=4))
     scale = alt.Scale(zero=zero) if kind is alt.Y else alt.Scale(zero=zero, nice=False, padding=5)
     return kind(column, title=title, scale=scale, **more)
-
-
-# ------------------------------------------------------------------------------------------------------------- charts
 
 
 def lines(
@@ -200,18 +193,17 @@ def lines(
     base = base.transform_filter(CHOSEN).encode(across, axis(y, "y:Q", log=log, zero=zero), **coloured(names, of))
     layers: list[Any] = []
     if "low" in frame:
-        ends = {"y": alt.Y("low:Q", title=y), "y2": "high:Q", "strokeDash": alt.value([1, 0])}
-        if not points:
-            ends["strokeDash"] = alt.Undefined
-        layers.append((base.mark_rule(clip=True) if points else base.mark_area(opacity=0.13, clip=True)).encode(**ends))
+        mark = base.mark_rule(clip=True) if points else base.mark_area(opacity=0.13, clip=True)
+        dash = SOLID if points else alt.Undefined
+        layers.append(mark.encode(y=alt.Y("low:Q", title=y), y2="high:Q", strokeDash=dash))
     if faint:
-        pale = base.mark_line(opacity=0.35, strokeWidth=0.8).encode(alt.Y(f"{faint}:Q", title=y))
-        layers.append(pale.encode(strokeDash=alt.value([1, 0])))
+        pale = base.mark_line(opacity=0.35, strokeWidth=0.8)
+        layers.append(pale.encode(alt.Y(f"{faint}:Q", title=y), strokeDash=SOLID))
     wheel = "wheel![event.ctrlKey || event.metaKey]"
     zoom = alt.selection_interval(name="zoom", bind="scales", encodings=["x"], zoom=wheel)
     layers.append(base.mark_line().add_params(CHOSEN, zoom))
     if points or frame.groupby("line")["x"].size().max() < 3:  # a line of one point would not be seen
-        layers.append(base.mark_point(filled=True, size=36, clip=True, opacity=1).encode(strokeDash=alt.value([1, 0])))
+        layers.append(base.mark_point(filled=True, size=36, clip=True, opacity=1).encode(strokeDash=SOLID))
     rule = alt.Chart(alt.InlineData([{}])).mark_rule(color=GREY, strokeDash=[2, 2], clip=True)
     layers += [rule.encode(y=alt.datum(value)) for value in levels]
     tips = [
@@ -234,13 +226,7 @@ def lines(
 
 
 def bars(
-    name: str,
-    frame: pd.DataFrame,
-    title: str,
-    unit: str,
-    *,
-    of: Mapping[str, Look] | None = None,
-    text: str = "",
+    name: str, frame: pd.DataFrame, title: str, unit: str, *, of: Mapping[str, Look] | None = None, text: str = ""
 ) -> Chart:
     """Draw bars, one below the other, their parts on top of each other, those below 0 to the left.
 
@@ -267,8 +253,6 @@ def bars(
     return Chart(name, alt.layer(*layers).properties(title=title, height=alt.Step(19)), frame, {"y": unit})
 
 
-# ------------------------------------------------------------------------------------------------------------- script
-
 V8_BYTES = 80 * 2**30
 """Address space, not memory, that V8 reserves as it starts, with what the process has already."""
 
@@ -291,5 +275,4 @@ def check_address_space() -> None:
 def vega_script() -> str:
     """Return Vega, Vega-Lite and Vega-Embed in one."""
     check_address_space()
-    script: str = vl_convert.javascript_bundle()  # type: ignore[call-arg]  # its stub lacks the default
-    return script
+    return str(vl_convert.javascript_bundle())  # type: ignore[call-arg]  # its stub lacks the default

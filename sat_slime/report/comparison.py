@@ -7,12 +7,14 @@ import inspect
 import math
 import shlex
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from sat_slime.report import stats
 from sat_slime.report.charts import Chart, lines, looks
 from sat_slime.report.frames import Collection, ComparedRun, collect, differing_settings, scores, seed_curve
 from sat_slime.report.methods import ANSWERS_PER_EVALUATION, BASE_MODEL_SCORE, MAIN_TABLE, PAPER_LABEL, SOURCE, label_of
@@ -30,16 +32,6 @@ from sat_slime.report.page import (
     percent,
     write_page,
 )
-from sat_slime.report.stats import (
-    AGAINST_BASE,
-    AGAINST_BASELINES,
-    QUANTITIES,
-    TEST,
-    against_best,
-    contrasts,
-    level_of,
-    mean_interval,
-)
 from sat_slime.runs.folder import RunFolderError
 from sat_slime.runs.grid import GridFolder
 from sat_slime.runs.health import Collapse
@@ -47,14 +39,9 @@ from sat_slime.runs.reading import section
 
 
 def write_comparison(paths: Sequence[str | Path], out: str | Path | None = None, paper: bool = False) -> Path:
-    """Write report.html, figures/ and tables/ about `paths`; returns the page.
-
-    out: folder to write to. Default: the grid itself where a single one is given, else `report`. paper: whether the
-    paper's numbers stand beside those of the runs.
-
-    Raises:
-        RunFolderError: a path without runs, or a folder of something else.
-    """
+    """Write report.html, figures/ and tables/ about `paths` into `out`, by default into the grid itself where a single
+    one is given, else into `report`; returns the page. paper: whether the paper's numbers stand beside those of the
+    runs. Raises RunFolderError for a path without runs, or a folder of something else."""
     own = out is None and len(paths) == 1 and GridFolder(paths[0]).is_grid()
     folder = Path(paths[0]) if own else Path(out or "report")
     if not own:
@@ -65,7 +52,7 @@ def write_comparison(paths: Sequence[str | Path], out: str | Path | None = None,
     command = f"sat-slime report {shlex.join(map(str, paths))}"
     command += ("" if own else f" --out {shlex.quote(str(folder))}") + " --paper" * paper
     names = [Path(path).resolve().name for path in paths]
-    differences = contrasts(collection)
+    differences = stats.contrasts(collection)
     return write_page(
         folder / "report.html",
         sections(collection, differences),
@@ -89,7 +76,7 @@ def sections(collection: Collection, differences: pd.DataFrame) -> Iterator[Sect
     yield from curves
     yield Section("limits", "What this does not show", sentences=list(limits(collection)))
     rule = str(inspect.getdoc(Collapse)).replace("**", "")
-    rules = f"Differences: {TEST}.\n\n" * several + rule + f"\n\nPaper: {SOURCE}." * collection.paper
+    rules = f"Differences: {stats.TEST}.\n\n" * several + rule + f"\n\nPaper: {SOURCE}." * collection.paper
     yield Section("rules", "Rules and tests", text=rules, folded=True)
     yield run_table(collection)
 
@@ -117,11 +104,8 @@ def ours_label(collection: Collection) -> str:
 
 
 def _kind(run: ComparedRun) -> str:
-    if run.config.get("runtime") == "lab":
-        return "lab model"
-    if run.config.get("runtime") == "slime":
-        return f"slime, {str(section(run.config, 'slime').get('hf-checkpoint', '?')).rstrip('/').rsplit('/', 1)[-1]}"
-    return "model not stated"
+    model = str(section(run.config, "slime").get("hf-checkpoint", "?")).rstrip("/").rpartition("/")[2]
+    return {"lab": "lab model", "slime": f"slime, {model}"}.get(str(run.config.get("runtime")), "model not stated")
 
 
 def summary(collection: Collection, differences: pd.DataFrame) -> Iterator[str]:
@@ -131,15 +115,13 @@ def summary(collection: Collection, differences: pd.DataFrame) -> Iterator[str]:
         yield from _best_at(collection, lag)
     yield from _told_apart(differences)
     whole = sum(run.counts for run in collection.runs)
-    parts = [f"{count_of(whole, 'whole run')} of {count_of(len(collection.run_methods), 'method')}"]
-    damaged = sum(bool(run.faults) for run in collection.runs)
-    not_whole = f"not whole{f' ({damaged} with damaged rows)' if damaged else ''}"
-    for count, what in ((len(collection.runs) - whole, not_whole), (len(collection.not_run), "planned and not run")):
-        parts += [f"{count} {what}"] if count else []
-    yield f"{', '.join(parts)}."
+    text = f"{count_of(whole, 'whole run')} of {count_of(len(collection.run_methods), 'method')}"
+    if not_whole := len(collection.runs) - whole:
+        damaged = sum(bool(run.faults) for run in collection.runs)
+        text += f", {not_whole} not whole" + f" ({damaged} with damaged rows)" * bool(damaged)
+    yield text + f", {len(collection.not_run)} planned and not run" * bool(collection.not_run) + "."
     collapsed = [run.where for run in collection.runs if run.collapse.met]
-    judged = sum(run.collapse.known for run in collection.runs)
-    if judged:
+    if judged := sum(run.collapse.known for run in collection.runs):
         names = f": {'; '.join(collapsed)}" if collapsed else ""
         yield f"The collapse rule marks {len(collapsed)} of {judged} runs with enough scores to tell{names}."
 
@@ -162,29 +144,27 @@ def _costs(differences: pd.DataFrame) -> Iterator[str]:
     """Say what the largest lag costs each method, and of one seed what SAT changes, in points of late accuracy."""
     for group, rows in differences.groupby("group", sort=False) if len(differences) else ():
         rows = rows[rows["late mean"].notna()]
-        if not 0 < len(rows) <= NAMED or not (
-            group.startswith("lag ") or (group == AGAINST_BASE and rows["pairs"].max() == 1)
-        ):
-            continue
+        one_seed = rows["pairs"].max() == 1
         texts = []
         for row in rows.to_dict("records"):
             at = f" at lag {row['lag']}" if row["lag"] else ""
             tested = f", {row['late verdict']}" if row["pairs"] > 1 else ""
             points = minus(format(100 * row["late mean"], "+.1f"))
             texts.append(f"{row['difference']}{at} {points}{tested}")
-        one = ", one seed" if rows["pairs"].max() == 1 else ""
-        yield f"{group[0].upper()}{group[1:]}, points of late accuracy{one}: {'; '.join(texts)}."
+        if 0 < len(texts) <= NAMED and (group.startswith("lag ") or (group == stats.AGAINST_BASE and one_seed)):
+            one = ", one seed" * bool(one_seed)
+            yield f"{group[0].upper()}{group[1:]}, points of late accuracy{one}: {'; '.join(texts)}."
 
 
 def _best_at(collection: Collection, lag: int | None) -> Iterator[str]:
     """Say which method is the most accurate at a lag, and how many others are within noise of it."""
-    from_best = against_best(collection, lag, "late")
+    from_best = stats.against_best(collection, lag, "late")
     for best in from_best.index[from_best["verdict"] == "best"]:
         tested = from_best[from_best["n"] > 1]
         clear = int((tested["verdict"] == "beyond noise").sum())
         few = " that share two seeds with it" * (len(tested) < len(from_best) - 1)
         noise = f"{len(tested) - clear} of {len(tested)} others{few} within noise"
-        mean = level_of(collection, best, lag, "late")["mean"]
+        mean = stats.level_of(collection, best, lag, "late")["mean"]
         yield (
             f"Highest late accuracy at {lag_name(lag)}: {label_of(best)} {percent(mean)}; "
             f"{noise if len(tested) else 'one common seed: no test'}."
@@ -193,7 +173,7 @@ def _best_at(collection: Collection, lag: int | None) -> Iterator[str]:
 
 def _told_apart(differences: pd.DataFrame) -> Iterator[str]:
     """Say how many of the paper's main comparisons, of several seeds, are more than noise."""
-    for group in (AGAINST_BASE, AGAINST_BASELINES) if len(differences) else ():
+    for group in (stats.AGAINST_BASE, stats.AGAINST_BASELINES) if len(differences) else ():
         tested = differences[(differences["group"] == group) & (differences["pairs"] > 1)]
         parts = []
         for name, sign, unit in (("late", 1, "late accuracy"), ("d_pi", -1, "d_pi")):
@@ -256,6 +236,8 @@ def limits(collection: Collection) -> Iterator[str]:
 
 # --------------------------------------------------------------------------------------------------------------- tables
 
+PAPER_COLUMNS = ("paper AIME24 %", "paper step", "paper d_pi", "paper collapsed")
+"""Those of a PaperCell."""
 SIGNS = {"within noise": " ≈", "lead": " ≈", "one seed": " ?", "": " ?", "beyond noise": ""}
 
 
@@ -263,8 +245,8 @@ def main_table(collection: Collection, lag: int | None) -> Table:
     """Tell best and late accuracy and d_pi of every method at one lag, the paper's Table 1 beside them where asked
     for."""
     several = seeds_of(collection)[1] > 1
-    asked = QUANTITIES if several else ()
-    against = {quantity: against_best(collection, lag, quantity)["verdict"].to_dict() for quantity in asked}
+    asked = stats.QUANTITIES if several else ()
+    against = {quantity: stats.against_best(collection, lag, quantity)["verdict"].to_dict() for quantity in asked}
     rows, spans = [], {}
     for method in collection.methods if collection.paper else collection.run_methods:
         paper, runs = collection.paper_cell(method, lag), collection.of(method, lag)
@@ -272,17 +254,14 @@ def main_table(collection: Collection, lag: int | None) -> Table:
         row: dict[str, Any] = {
             "method": method,
             "lag": lag,
-            "paper AIME24 %": paper and paper.score,
-            "paper step": paper and paper.step,
-            "paper d_pi": paper and paper.d_pi,
-            "paper collapsed": paper and int(paper.collapsed),
+            **dict(zip(PAPER_COLUMNS, paper or [None] * len(PAPER_COLUMNS), strict=True)),
             "seeds": len(runs),
             "collapsed": sum(run.collapse.met for run in runs),
             "not whole": len(collection.of(method, lag, whole=False)) - len(runs),
             "median best step": float(np.median(steps)) if steps else None,
         }
-        for quantity in QUANTITIES:
-            level = level_of(collection, method, lag, quantity)
+        for quantity in stats.QUANTITIES:
+            level = stats.level_of(collection, method, lag, quantity)
             # a normal interval knows no bounds, but no score is below 0 or above 1, no |d| below 0
             low, high = np.clip((level["low"], level["high"]), 0.0, math.inf if quantity == "d_pi" else 1.0)
             row |= {f"{quantity} mean": level["mean"], f"{quantity} low": low, f"{quantity} high": high}
@@ -290,27 +269,23 @@ def main_table(collection: Collection, lag: int | None) -> Table:
     numbers = pd.DataFrame(rows)
     frame = numbers.astype(dict.fromkeys(numbers.columns.drop(["method", "seeds", "collapsed", "not whole"]), float))
 
-    def cell(quantity: str, scale: float, form: str) -> Form:
-        def text(row: Row) -> str:
-            words = with_interval(row, quantity, scale, form)
-            if quantity == "best" and (steps := spans[row["method"]]):
-                words += f" ({steps[0]:.0f})" if steps[0] == steps[-1] else f" ({steps[0]:.0f}–{steps[-1]:.0f})"
-                words += f" ‡ {row['collapsed']}/{row['seeds']}" if row["collapsed"] else ""
-            judged = against.get(quantity, {}).get(row["method"])
-            return Strong(words) if judged == "best" else words + ("" if judged is None else SIGNS[judged])
-
-        return text
+    def cell(quantity: str, row: Row) -> str:
+        words = with_interval(row, quantity)
+        if quantity == "best" and (steps := spans[row["method"]]):
+            words += f" ({steps[0]:.0f})" if steps[0] == steps[-1] else f" ({steps[0]:.0f}–{steps[-1]:.0f})"
+            words += f" ‡ {row['collapsed']}/{row['seeds']}" if row["collapsed"] else ""
+        judged = against.get(quantity, {}).get(row["method"])
+        return Strong(words) if judged == "best" else words + ("" if judged is None else SIGNS[judged])
 
     def paper_score(row: Row) -> str:
         if math.isnan(row["paper AIME24 %"]):
             return DASH
         return f"{row['paper AIME24 %']:.2f} ({row['paper step']:.0f})" + " ‡" * int(row["paper collapsed"])
 
-    forms: dict[str, Any] = {"method": lambda row: label_of(row["method"])}
+    forms: dict[str, Form] = {"method": lambda row: label_of(row["method"])}
     if collection.paper:
         forms |= {"AIME24, %": paper_score, "d_pi": lambda row: as_text(row, "paper d_pi", ".4f")}
-    forms |= {f"{quantity}, %": cell(quantity, 100, ".1f") for quantity in ("best", "late")}
-    forms["d_pi, nats"] = cell("d_pi", 1, ".4f")
+    forms |= {"best, %": partial(cell, "best"), "late, %": partial(cell, "late"), "d_pi, nats": partial(cell, "d_pi")}
     forms["runs"] = lambda row: f"{row['seeds']}" + f" of {row['seeds'] + row['not whole']}" * bool(row["not whole"])
     name = lag_name(lag)
     return Table(
@@ -323,8 +298,9 @@ def main_table(collection: Collection, lag: int | None) -> Table:
     )
 
 
-def with_interval(row: Row, quantity: str, scale: float, form: str) -> str:
-    """Return a mean with its interval as text; a dash for none."""
+def with_interval(row: Row, quantity: str, sign: str = "") -> str:
+    """Return a mean with its interval as text, scores in percent; a dash for none."""
+    scale, form = (1, f"{sign}.4f") if quantity == "d_pi" else (100, f"{sign}.1f")
     mean, low, high = (scale * row[f"{quantity} {key}"] for key in ("mean", "low", "high"))
     if math.isnan(mean):
         return DASH
@@ -333,7 +309,7 @@ def with_interval(row: Row, quantity: str, scale: float, form: str) -> str:
 
 def _how_to_read(collection: Collection, lag: int | None) -> str:
     several = seeds_of(collection)[1] > 1
-    initial = mean_interval(run.numbers["initial"] for run in collection.runs if run.lag == lag)
+    initial = stats.mean_interval(run.numbers["initial"] for run in collection.runs if run.lag == lag)
     paper = f" (the paper: {BASE_MODEL_SCORE} %)" * collection.paper
     before = f"Before training: {percent(initial['mean'])}{paper}." if initial["n"] else ""
     if lag != collection.lags[0]:
@@ -357,20 +333,16 @@ def _how_to_read(collection: Collection, lag: int | None) -> str:
 def difference_table(frame: pd.DataFrame) -> Table:
     """Tell the paper's comparisons in our data, and which of them are noise."""
 
-    def cell(quantity: str, scale: float, form: str) -> Form:
-        def text(row: Row) -> str:
-            words = f"{with_interval(row, quantity, scale, form)}\n{row[f'{quantity} verdict']}".rstrip()
-            return Strong(words) if row[f"{quantity} verdict"] == "beyond noise" else words
-
-        return text
+    def cell(quantity: str, row: Row) -> str:
+        words = f"{with_interval(row, quantity, '+')}\n{row[f'{quantity} verdict']}".rstrip()
+        return Strong(words) if row[f"{quantity} verdict"] == "beyond noise" else words
 
     paper = bool(frame["paper AIME24"].notna().any())
-    forms: dict[str, Any] = {"difference": "", "lag": ""}
+    forms: dict[str, Form] = {"difference": "", "lag": ""}
     if paper:
         forms |= {"AIME24": lambda row: as_text(row, "paper AIME24", "+.2f")}
         forms |= {"d_pi": lambda row: as_text(row, "paper d_pi", "+.4f")}
-    forms |= {quantity: cell(quantity, 100, "+.1f") for quantity in ("best", "late")}
-    forms["d_pi, nats"] = cell("d_pi", 1, "+.4f")
+    forms |= {"best": partial(cell, "best"), "late": partial(cell, "late"), "d_pi, nats": partial(cell, "d_pi")}
     return Table(
         "differences",
         "Differences, and which of them are noise",
@@ -431,14 +403,10 @@ def _collapse_text(run: ComparedRun) -> str:
         return f"collapsed from {watch.since}"
     if watch.ever is not None:
         return f"held at {watch.ever}, recovered"
-    if not watch.known:
-        return "too few scores to tell"
     if watch.fell:
         return f"score fell, d_pi {'in its band' if 'mismatch/d_pi' in run.data.metrics else 'unknown'}"
-    return "no"
+    return "no" if watch.known else "too few scores to tell"
 
-
-# --------------------------------------------------------------------------------------------------------------- charts
 
 BANDS = 6
 """Methods whose seeds are drawn as bands, at most: more would hide each other."""
@@ -466,11 +434,11 @@ def curve_section(collection: Collection, key: str) -> Section:
 
 def method_curves(collection: Collection, key: str, lag: int | None) -> list[Chart]:
     """Return the chart of a metric of all methods at a lag that have it, mean and range over the seeds, or none."""
-    parts = {name: seed_curve(collection.of(name, lag), key) for name in collection.methods}
-    frame = pd.concat([part.assign(line=label_of(name)) for name, part in parts.items()] or [pd.DataFrame({"y": []})])
+    curves = [seed_curve(collection.of(name, lag), key).assign(line=label_of(name)) for name in collection.methods]
+    frame = pd.concat(curves)
     if not np.isfinite(frame["y"].to_numpy(float)).any():
         return []
-    if len(parts) > BANDS or seeds_of(collection)[1] < 2:
+    if len(curves) > BANDS or seeds_of(collection)[1] < 2:
         frame = frame.drop(columns=["low", "high"])
     _, called, x, unit, scale, _ = CURVES[key]
     frame[frame.columns.intersection(["y", "low", "high"])] *= scale

@@ -52,8 +52,6 @@ def pairs_without(stabilizer: str, names: list[str]) -> list[tuple[str, str]]:
     return [(one.name + on, one.without(stabilizer).name + on) for one, on in known if one.has(stabilizer)]
 
 
-# ------------------------------------------------------------------------------------------------- the paper's lag grid
-
 PAPER_LABEL = "paper, 30B, one seed"
 """How a number from here is marked wherever it stands beside one of ours."""
 SOURCE = "Stale but Stable, arXiv 2607.18722, Table 1 (tab:main-combined)"

@@ -48,8 +48,7 @@ def paired(a: Mapping[int, float], b: Mapping[int, float]) -> dict[str, Any]:
     of the paired t-test, two-sided, and n, the pairs; NaN with fewer than two."""
     d = np.array([a[seed] - b[seed] for seed in sorted(a.keys() & b.keys()) if math.isfinite(a[seed] - b[seed])])
     if len(d) < 2:
-        mean = float(d[0]) if len(d) else math.nan
-        return {"mean": mean, "low": math.nan, "high": math.nan, "p": math.nan, "n": len(d)}
+        return {**dict.fromkeys(("low", "high", "p"), math.nan), "mean": next(iter(d), math.nan), "n": len(d)}
     random = np.random.default_rng(BOOTSTRAP_SEED)
     means = d[random.integers(len(d), size=(RESAMPLES, len(d)))].mean(axis=1)  # scipy warns where all d are alike
     low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
@@ -85,14 +84,8 @@ def judged(differences: Sequence[Mapping[str, Any]], index: Sequence[Any] | None
     return frame.assign(verdict=[verdict(row) for row in frame.to_dict("records")])
 
 
-# --------------------------------------------------------------------------------------------------------------- levels
-
-Scores = dict[int, float]
-"""{seed: a quantity}."""
-
-
-def scores_of(collection: Collection, method: str, lag: int | None, quantity: str) -> Scores:
-    """Return a quantity of the whole runs of a method at a lag by seed. Runs that lack it and those of unknown seed,
+def scores_of(collection: Collection, method: str, lag: int | None, quantity: str) -> dict[int, float]:
+    """Return {seed: a quantity} of the whole runs of a method at a lag. Runs that lack it and those of unknown seed,
     which cannot be paired, are left out."""
     values = {run.seed: run.numbers[quantity] for run in collection.of(method, lag) if run.seed is not None}
     return {seed: value for seed, value in values.items() if math.isfinite(value)}
@@ -120,8 +113,6 @@ def against_best(collection: Collection, lag: int | None, quantity: str) -> pd.D
     frame.loc[best, ["n", "verdict"]] = [0, "best"]
     return frame
 
-
-# --------------------------------------------------------------------------------- the comparisons that the paper makes
 
 Arm = tuple[str, int | None]
 """Method and lag."""
@@ -183,8 +174,7 @@ def _difference(collection: Collection, pairs: Sequence[tuple[Arm, Arm]], quanti
 def _paper_difference(collection: Collection, pairs: Sequence[tuple[Arm, Arm]]) -> dict[str, float]:
     cells = [(collection.paper_cell(*a), collection.paper_cell(*b)) for a, b in pairs]
     differences = [(a.score - b.score, a.d_pi - b.d_pi) if a and b else (math.nan, math.nan) for a, b in cells]
-    score, d_pi = np.mean(differences, axis=0)
-    return {"paper AIME24": score, "paper d_pi": d_pi}
+    return dict(zip(("paper AIME24", "paper d_pi"), np.mean(differences, axis=0), strict=True))
 
 
 def _named_pairs(methods: list[str]) -> dict[str, list[tuple[str, str]]]:
