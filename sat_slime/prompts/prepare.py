@@ -289,7 +289,7 @@ def fetch(one: PromptSet) -> Path:
         patterns = [f"*{suffix}" for suffix in SUFFIXES]
         by_hand = f"download it elsewhere with `hf download --repo-type dataset {repository}` and name its file"
         # Only data is downloaded: no script of a repository reaches this machine.
-        wanted = {"repo_type": "dataset", "revision": revision, "allow_patterns": patterns}
+        wanted: dict[str, Any] = {"repo_type": "dataset", "revision": revision, "allow_patterns": patterns}
         try:
             folder = Path(snapshot_download(repository, **wanted))
         except Exception as error:  # the hub's own errors, and those of whichever HTTP library it uses

@@ -28,9 +28,8 @@ schemapi.disable_debug_mode()  # else Altair holds each part against its schema,
 
 # Okabe and Ito's colours, told apart by the colour-blind; further lines have another dash. INK is the colour of the
 # text, which is light on a dark page.
-INK, BLUE, VERMILION, GREEN, ORANGE, SKY, PURPLE, GREY = (
-    *("currentColor", "#0072B2", "#D55E00", "#009E73", "#E69F00", "#56B4E9", "#CC79A7", "#999999"),
-)
+INK, BLUE, VERMILION, GREEN = "currentColor", "#0072B2", "#D55E00", "#009E73"
+ORANGE, SKY, PURPLE, GREY = "#E69F00", "#56B4E9", "#CC79A7", "#999999"
 COLOURS = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY, INK, GREY)
 DASHES = ([1, 0], [5, 2], [1.5, 2], [6, 2, 1.5, 2])
 Look = tuple[str, Sequence[float]]

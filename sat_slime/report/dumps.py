@@ -80,7 +80,6 @@ class StepBatch:
     """The method trains with R3, as far as the dump says."""
     truncated: Tensor | None = None
     """(R,) bool: responses that were cut at the length limit; None where the dump does not tell."""
-
     left_out: tuple[str, ...] = ()
     """Sentences about what the dump lacks, and about tokens that `mask` leaves out."""
 

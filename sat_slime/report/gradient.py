@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -37,9 +38,9 @@ COUNTS = [f"{fate}, {group}" for group in GROUPS for fate in FATES]
 def tokens_of(step: StepBatch, method: Method) -> TokenBatch:
     """Return the tokens of a step as the objective takes them, with the denominator that the method reads."""
     proximal = {"checkpoint": "checkpoint_log_probs", "trainer": "proximal_log_probs"}.get(method.denominator, "")
-    columns = (step.log_probs, step.rollout_log_probs, step.advantages, step.mask, step.lengths)
-    needed = {need: step.more.get(need) for need in method.needs}
-    return TokenBatch(*columns, proximal_log_probs=step.more.get(proximal), **needed)
+    needed: dict[str, Any] = {need: step.more.get(need) for need in method.needs}
+    needed["proximal_log_probs"] = step.more.get(proximal)
+    return TokenBatch(step.log_probs, step.rollout_log_probs, step.advantages, step.mask, step.lengths, **needed)
 
 
 def step_thresholds(methods: Sequence[Method], step: StepBatch) -> list[Tensor | None]:

@@ -36,12 +36,12 @@ def write_report(path: str | Path, out: str | Path | None = None) -> Path:
     elif not run.folder.is_run() and page.exists() and b"sat-slime" not in page.read_bytes():
         raise RunFolderError(f"{page} is no page of sat-slime: choose another folder by --out")
     subtitle = headline(run.config)  # reads the method: a stabilizer outside this package brings its metrics
-    first, *rest = figures(run.data, run.config) or [Section("figures", "", sentences=["No step was logged."])]
+    shown = figures(run.data, run.config) or [Section("figures", "", sentences=["No step was logged."])]
     text = yaml.safe_dump(run.config, sort_keys=False) if run.config else ""
     config = Section("configuration", "Resolved configuration", text=text, folded=True)
     return write_page(
         page,
-        [first, *rest, config],
+        [*shown, config],
         title=run.name,
         subtitle=subtitle,
         answer=[

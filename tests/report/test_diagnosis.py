@@ -22,8 +22,7 @@ from sat_slime.runs.folder import RunFolderError
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory) -> tuple[list[Columns], Tokens]:
     folder = tmp_path_factory.mktemp("run")
-    dumps = write_dumps(folder)
-    return dumps, tokens_of(folder)
+    return write_dumps(folder), tokens_of(folder)
 
 
 def tokens_of(run) -> Tokens | None:
