@@ -211,8 +211,7 @@ def each_once(sets: Sequence[PromptSet]) -> list[Problem]:
 
 
 def differences(sets: Sequence[PromptSet]) -> list[str]:
-    """Return in what the sets, one that is left out with them, differ from those that the paper counted, a sentence
-    each."""
+    """Return in what the sets, one that is left out with them, differ from the paper's counts, a sentence each."""
     counts = {one.name: one.account[PAPER[one.name].what] for one in sets}
     return [
         f"{name} has {counts.get(name, 0):,} {paper.what}, not {paper.expected:,}"
@@ -371,8 +370,7 @@ def problem_text(value: Any) -> str | None:
 
 
 def label_text(value: Any) -> str | None:
-    r"""Return the label in a value, as text, out of `reward_model`, a list of one, or \boxed; None where it is no
-    label."""
+    r"""Return the label in a value, as text, out of `reward_model`, a list of one, or \boxed; None for none."""
     if isinstance(value, dict):
         value = value.get("ground_truth")
     if isinstance(value, list) and len(value) == 1:

@@ -1,6 +1,5 @@
-r"""The text of a problem: how the instruction around it is taken off, how two copies of a problem are told to be the
-same, how slime's instruction is put around it; and prompts, labels and files that can be read and yet are not what they
-seem to be."""
+r"""The text of a problem: the instruction around it taken off, two copies of it told to be the same, slime's put
+around it; and prompts, labels and files that can be read and yet are not what they seem to be."""
 
 from __future__ import annotations
 

@@ -93,8 +93,7 @@ class Chart:
 
 
 def write_csv(frame: pd.DataFrame, path: Path) -> None:
-    """Write a frame with ten digits. A text that begins like a formula gets a quote before it: it is text to a
-    spreadsheet too."""
+    """Write a frame with ten digits. A text that begins like a formula gets a quote: to a spreadsheet it is text."""
     formulas = ("=", "+", "@", "\t", "\r")
     plain = frame.map(lambda value: f"'{value}" if isinstance(value, str) and value.startswith(formulas) else value)
     with naming(path):
@@ -227,12 +226,8 @@ def lines(
 def bars(
     name: str, frame: pd.DataFrame, title: str, unit: str, *, of: Mapping[str, Look] | None = None, text: str = ""
 ) -> Chart:
-    """Draw bars, one below the other, their parts on top of each other, those below 0 to the left.
-
-    Args:
-        frame: group, line, y.
-        text: a column that is written at the end of the bar, where the column `end` is known.
-    """
+    """Draw bars, one below the other, their parts on top of each other, those below 0 to the left. frame: group, line,
+    y. text: a column that is written at the end of the bar, where the column `end` is known."""
     names, groups = (list(dict.fromkeys(frame[column])) for column in ("line", "group"))
     frame = frame.assign(place=frame["line"].map({line: i for i, line in enumerate(names)}))
     colour = coloured(names, of, dashes=False)

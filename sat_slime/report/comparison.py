@@ -1,5 +1,4 @@
-"""The report of several runs or of a grid, the paper's numbers beside them where asked for: one page, and figures and
-tables beside it as files."""
+"""The report of several runs or a grid, beside the paper's numbers where asked for: a page, its figures and tables."""
 
 from __future__ import annotations
 
@@ -242,8 +241,7 @@ SIGNS = {"within noise": " ≈", "lead": " ≈", "one seed": " ?", "": " ?", "be
 
 
 def main_table(collection: Collection, lag: int | None) -> Table:
-    """Tell best and late accuracy and d_pi of every method at one lag, the paper's Table 1 beside them where asked
-    for."""
+    """Tell best and late accuracy and d_pi of every method at one lag, where asked for beside the paper's Table 1."""
     several = seeds_of(collection)[1] > 1
     asked = stats.QUANTITIES if several else ()
     against = {quantity: stats.against_best(collection, lag, quantity)["verdict"].to_dict() for quantity in asked}

@@ -58,8 +58,7 @@ class DumpFault(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class StepBatch:
-    """One optimizer step: R responses, their N tokens in a row, micro-batch after micro-batch. Where a token is active,
-    every column is finite."""
+    """One optimizer step: R responses, their N tokens in a row, by micro-batch. Columns are finite on active ones."""
 
     name: str
     log_probs: Tensor
@@ -158,8 +157,7 @@ class Dump:
 
 
 def known_dump(path: Path) -> Dump:
-    """Return what kind of dump a file is, by its first entries: what follows takes seconds. Raises DumpFault where it
-    is none."""
+    """Return what kind of dump a file is, by its first entries: what follows takes seconds. Raises DumpFault."""
     numbers, key = _head(path)
     if key not in ("samples", "rollout_data") or "rollout_id" not in numbers:
         raise DumpFault("it is a torch file, but no dump of --save-debug-train-data: give only those")
@@ -180,8 +178,7 @@ def known_dump(path: Path) -> Dump:
 
 
 def _head(path: Path) -> tuple[dict[str, int], str]:
-    """Return the numbers before the samples in a file's pickle, of which nothing is run, and the key that follows them.
-    Raises DumpFault."""
+    """Return the numbers before the samples in a file's pickle, unrun, and the key after them. Raises DumpFault."""
     numbers: dict[str, int] = {}
     key = ""
     try:
@@ -226,8 +223,7 @@ def read_rollout(paths: Sequence[Path]) -> list[StepBatch]:
 
 
 def load_payload(path: Path) -> dict[str, Any]:
-    """Load the dictionary of a file, its tensors mapped. Nothing but tensors, numbers and text is made. Raises
-    DumpFault."""
+    """Load the dictionary of a file, tensors mapped. Only tensors, numbers and text are made. Raises DumpFault."""
     # An engine that is imported too may have allowed classes of its own, such as argparse.Namespace: not for this file.
     allowed = torch.serialization.get_safe_globals()
     torch.serialization.clear_safe_globals()
@@ -443,8 +439,7 @@ def _files(path: Path) -> list[Path]:
 
 
 def files_in(folder: Path) -> list[Path]:
-    """Return the dumps in a folder, or below it in that of slime's --dump-details, 9.pt before 10.pt; none where it is
-    not there."""
+    """Return the dumps in a folder, which may be that of slime's --dump-details, or may be none; 9.pt before 10.pt."""
 
     def number(path: Path) -> list[tuple[int, str]]:
         return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", path.name)]
@@ -456,8 +451,7 @@ def files_in(folder: Path) -> list[Path]:
 
 def steps(dumps: Sequence[Dump], needed: frozenset[Column] = frozenset()) -> Iterator[StepBatch | Skipped]:
     """Read the optimizer steps of the dumps with their micro-batches, each when asked for. A dump that cannot be read,
-    lacks a column that is needed, holds a step again or no active token, is a Skipped, which tells why; so are tokens
-    that were left out."""
+    lacks a needed column, holds a step again or no active token is a Skipped, and so are tokens that were left out."""
     first: dict[tuple[Path, str], Path] = {}
     for dump in dumps:
         path = dump.paths[0]

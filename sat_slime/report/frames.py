@@ -141,8 +141,7 @@ class Collection:
 
 
 def collect(paths: Sequence[str | Path], paper: bool = False) -> Collection:
-    """Read all runs below `paths`: grids, run folders, folders or files of metrics. Raises RunFolderError where a path
-    is none of these."""
+    """Read all runs below `paths`: grids, run folders, folders or files of metrics. Others raise RunFolderError."""
     collection = Collection([], paper=paper)
     found = [run for path in dict.fromkeys(map(Path, paths)) for run in _runs_in(collection, GridFolder(path))]
     _name_apart(found)
@@ -283,8 +282,7 @@ def steps_of(data: RunData) -> np.ndarray:
 
 
 def scores(run: ComparedRun) -> pd.DataFrame:
-    """Return the evaluations that have an accuracy, in the order of x, the updates of the weights that were measured,
-    with the accuracy as y."""
+    """Return the evaluations with an accuracy, y, in the order of x, the updates of the measured weights."""
     evals = run.data.evals
     if "accuracy" not in evals:
         return pd.DataFrame({"x": [], "y": []}, dtype=float)

@@ -122,8 +122,7 @@ def added(parts: Iterable[pd.DataFrame]) -> pd.DataFrame:
 
 
 def effective(sums: pd.DataFrame) -> pd.Series:
-    """Return for each method the share of the tokens with an advantage that carries the update, (sum |v|)² / (n sum
-    v²), NaN where there is none."""
+    """Return for each method the share of its n tokens that carries the update, (sum |v|)² / (n sum v²), or NaN."""
     return sums["sum |v|"] ** 2 / (sums["tokens"] * sums["sum v²"])
 
 

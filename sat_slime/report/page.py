@@ -153,14 +153,8 @@ def write_page(
     status: str = "",
     command: str = "",
 ) -> Page:
-    """Write a page, figures/ and tables/ beside it.
-
-    Args:
-        answer: sentences, the first of which is what the page says.
-        warnings: what a reader should see first.
-        status: stands beside the subtitle.
-        command: makes the page again.
-    """
+    """Write a page, figures/ and tables/ beside it. answer: sentences, the first of which is what the page says.
+    warnings: what a reader should see first. status: stands beside the subtitle. command: makes the page again."""
     shown = [part for part in sections if part.charts or part.sentences or part.text or isinstance(part, Table)]
     page = Page(path, list(filter(None, answer)), list(warnings), shown)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -151,8 +151,7 @@ def read_columns(method: Method) -> frozenset[Column]:
 def answerable(
     candidates: Sequence[Candidate], columns: frozenset[Column]
 ) -> tuple[list[Candidate], dict[str, list[str]]]:
-    """Return (the candidates that a dump with these columns has the data for, the names of the others by the
-    reason)."""
+    """Return (the candidates that a dump with these columns has the data for, the names of the others by reason)."""
     kept: list[Candidate] = []
     left_out: dict[str, list[str]] = {}
     for candidate in candidates:
@@ -192,8 +191,7 @@ ABSENT: dict[Column, str] = {
 # ------------------------------------------------------------------------------------------------------ dumps into sums
 
 SPAN_TOKENS = 32_768
-"""Tokens that are computed together: enough to outweigh the cost of calling torch, few enough for the processor's
-cache."""
+"""Tokens computed together: enough to outweigh the cost of calling torch, few enough for the processor's cache."""
 
 
 @dataclass(frozen=True)
@@ -377,8 +375,7 @@ def verdict(result: Replay) -> str:
 
 
 def percent_number(share: float) -> str:
-    """Return a share in percent as `12.3`, below 1 with two digits, for a column that says the unit; a dash for
-    none."""
+    """Return a share in percent as `12.3`, below 1 with two digits, where the column says the unit; a dash for none."""
     if not math.isfinite(share):
         return DASH
     value = 100 * share

@@ -210,8 +210,7 @@ def health(run: Run) -> Iterator[str]:
 
 
 def ends(values: np.ndarray, period: int) -> tuple[float, float]:
-    """Return the means over the first and over the last steps: a tenth of the run in whole lag cycles, at most half of
-    it."""
+    """Return the means over the first and the last steps, a tenth of the run in whole lag cycles, half at most."""
     window = max(1, min(len(values) // 2, period * max(1, round(len(values) / 10 / period))))
     return finite_mean(values[:window]), finite_mean(values[-window:])
 
@@ -305,8 +304,7 @@ TITLES = {
 
 
 def figures(data: RunData, config: Mapping[str, Any] | None = None) -> list[Section]:
-    """Return the sections of charts that there is data for. config: the settings of the run, which tell its base
-    radii."""
+    """Return the sections of charts that there is data for. config: the run's settings, which tell its base radii."""
     radii = sorted(v for v in section(section(config or {}, "method"), "clip").values() if isinstance(v, float))
     shown = []
     for name, (heading, note, panels) in FIGURES.items():

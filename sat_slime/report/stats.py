@@ -34,8 +34,7 @@ Estimate = dict[str, float]
 
 
 def mean_interval(values: Iterable[float]) -> Estimate:
-    """Return the mean over seeds and Student's 95 % interval. NaN means that a seed lacks the quantity; it is left
-    out."""
+    """Return the mean over seeds and Student's 95 % interval; NaN, of a seed that lacks the quantity, is left out."""
     known = np.array([value for value in values if math.isfinite(value)], dtype=float)
     n = len(known)
     mean = float(known.mean()) if n else math.nan
