@@ -37,7 +37,7 @@ _BASE = r"_\s*\{?\s*(?:\\(?:text|mathrm)\w*\s*\{)?\s*(?:base\s*)?\(?([a-z]+|[0-9
 _REALS = r"(?:the set of |the )?(?:all )?(?:real numbers|reals)|all real (?:values of )?\}?\s*[a-z]"
 _REPEATING = (
     r"(?<![0-9.,])([0-9]*)\.([0-9]{0,30})(?:\\(?:overline|bar|dot)\s*(?:\{([0-9]{1,30})\}|([0-9]))(?![0-9])|"
-    r"(?!0)([0-9]{1,9}?)\5{2,}(?:\.\.\.|\\[ld]?dots(?![a-zA-Z])))"
+    r"(?!0)([0-9]{1,9}?)\5{2,}(?:\.\.\.|\\[ld]?dots(?![a-zA-Z]))(?![\s.]*[0-9]))"
 )
 _ARRAY = r"(?s)(?:\\left\s*)?[(\[]\s*\\begin\{array\}\s*\{[lcr| ]*\}(.*?)\\end\{array\}\s*(?:\\right\s*)?[)\]]"
 _REMAINDER = r"^\s*(-?[0-9]{1,30})\s*\\b?mod\s*([1-9][0-9]{0,29})\s*$"
@@ -179,9 +179,11 @@ _BEFORE = r"(?<=[\s0-9)}\]])(?<![a-zA-Z\\])"
 _SIMPLER = [
     (re.compile(r"\\%"), "%"),
     (re.compile(r"(?<![0-9.,])0\{,\}(?=[0-9])"), "0."),
-    (re.compile(r"(?<=[0-9])(?:\\[,!;:]|\{,\}|,\\!|\\? )\s*(?=[0-9]{3}(?![0-9/]| /))"), ""),
+    (re.compile(r"(?<=[0-9])(?:\\[,!;: ]|\{,\}|,\\!)\s*(?=[0-9]{3}(?![0-9]))"), ""),
+    (re.compile(r"(?<=[0-9])\s+(?=[0-9]{3}(?![0-9]|\s*[/^]))"), ""),  # 1 000, and not 3 125/200
     (re.compile(r"(?<=[0-9])\{,\}(?=[0-9])"), "."),
     (re.compile(r"\\[dtc]frac(?![a-zA-Z])"), r"\\frac"),
+    (re.compile(r"\\(frac|sqrt|[dt]?binom)\s+(?=[0-9])"), r"\\\1"),
     (re.compile(rf"(?<=\\frac|\\sqrt)\s*({_LETTER})"), r"{\1}"),
     (re.compile(rf"(\\frac\s*(?:[0-9]|\{{(?:[^{{}}]|\{{[^{{}}]*\}})*\}}))\s*({_LETTER})"), r"\1{\2}"),
     (re.compile(r"\\(?:left|right)\s*\.|\\(?:left|right|middle|[bB]igg?[lrm]?)(?![a-zA-Z])"), ""),
@@ -201,7 +203,7 @@ _SIMPLER = [
     (re.compile(r">\s*="), r"\\ge "),
     (re.compile(r"\\(?:thickapprox|simeq|doteq)(?![a-zA-Z])"), r"\\approx"),
     (re.compile(r"\\varnothing(?![a-zA-Z])|^\s*\\\{\s*\\\}\s*$"), r"\\emptyset"),
-    (re.compile(r"(?<![\w^.,/])([0-9]+)\s+(?=[0-9]+(?![0-9]|\s*/))"), r"\1, "),
+    (re.compile(r"(?<![\w^.,/])([0-9]+)\s+(?=[0-9]+(?![0-9]|\s*[/^]))"), r"\1, "),  # not 3 1/2, 5 10^3
 ]  # fmt: skip
 _APPROXIMATELY = re.compile(r"\\approx(?![a-zA-Z])")
 _ABOUT = re.compile(

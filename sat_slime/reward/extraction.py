@@ -192,7 +192,7 @@ _SENTENCE_END = re.compile(r"(?<!\\)[.!?](?:\s|$)")
 _NO_FACTORIAL = re.compile(r"(?<![0-9a-z)\\])!(?:\s|$)|(?<!\\)[.?](?:\s|$)")
 """The end of a sentence that no marker announces, in which 3! is a number."""
 _PARAGRAPH = re.compile(r"\n\s*\n(?!\s*(?:\$\$|\\\[))")
-_UNFINISHED = re.compile(r"(?i)((?:\b(?:is|are|be|get|have|obtain|equals?|to)|[:=,])\s*)\n\s*\n")
+_UNFINISHED = re.compile(r"(?i)((?:\b(?:is|are|be|get|have|obtain|equals?|to)|[:=,])[^\S\n]*)\n\s*\n")
 _BRACE = re.compile(r"[{}]")
 _BRACE_OR_ESCAPE = re.compile(r"(?s)\\.|[{}]")
 _MAX_BOXES = 16

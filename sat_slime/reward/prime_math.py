@@ -141,8 +141,10 @@ def _math_equal(answer: str, label: str, pi: float, depth: int = 0) -> bool:
     if _without_brackets(answer, label):
         return True
     if "," in answer and "," in label and depth < 2:
-        in_brackets = answer[0] + answer[-1] == label[0] + label[-1] in ("()", "[]", "(]", "[)")
-        given, wanted = (text[in_brackets : -1 if in_brackets else None].split(",") for text in (answer, label))
+        brackets, inner = answer[0] + answer[-1], slice(None)
+        if brackets == label[0] + label[-1] and brackets in ("()", "[]", "(]", "[)"):
+            inner = slice(1, -1)
+        given, wanted = answer[inner].split(","), label[inner].split(",")
         if len(given) == len(wanted):
             pairs = zip(given, wanted, strict=True)
             return all(_math_equal(mine.strip(), theirs.strip(), math.pi, depth + 1) for mine, theirs in pairs)

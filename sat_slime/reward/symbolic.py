@@ -39,11 +39,11 @@ _UNION = re.compile(r"\\(?:cup|cap|setminus)(?![a-zA-Z])")
 _ORDER = re.compile(r"[<>]|\\(?:le|ge|ne)(?![a-zA-Z])")
 _MISREAD = re.compile(
     r"[a-zA-Z}]\s*(?:'|\^\s*\{?\s*\\prime)|(?<![a-zA-Z])[fghFGH]\s*\^\s*\{?\s*-\s*1\s*\}?\s*\(|"
-    r"(?<![\w^.])[0-9]+\s+[0-9]+(?![0-9]|\s*/)"
+    r"(?<![\w^.])(?<!frac )(?<!sqrt )(?<!binom )[0-9]+\s+[0-9]+(?![0-9]|\s*[/^])"
 )
 """Matches what the grammar reads as something else: f' as f, f^{-1}(x) as 1/f(x), and 3 5 as 8."""
 _FUNCTION = re.compile(r"(?<![a-zA-Z\\])(ln|log|exp|(?:arc)?(?:sin|cos|tan)|cot|sec|csc)(?![a-zA-Z])")
-_PLUS_MINUS = re.compile(r"\\pm(?![a-zA-Z])")
+_PLUS_MINUS = re.compile(r"\\pm(?![a-zA-Z])(?=\s*[^\s+-])")
 _UNEVALUATED = (sympy.Integral, sympy.Sum, sympy.Product, sympy.Limit, sympy.Derivative)
 
 

@@ -112,6 +112,10 @@ def test_where_prime_math_differs_and_where_not(response, label, prime, default)
     assert judge(response, label, "default").reward == default
 
 
+def test_a_plus_minus_that_joins_nothing_is_left_out_of_no_answer():
+    assert judge(r"\boxed{\pm -\infty}", r"-\infty", "prime_math").reward == 0.0
+
+
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("label", UNDEFINED)
 def test_what_is_undefined_is_equal_to_nothing(label, mode):
