@@ -80,8 +80,14 @@ def plan_grid(
     options: Sequence[str] = (),
 ) -> GridPlan:
     """Return the grid that the command line asks for, checked cell by cell. Raises ConfigError or RunFolderError.
-    file: a YAML file; or, to go on with a grid, its folder or the grid.yaml in it. name: the folder's, other than the
-    file's. only, seeds: as of `select_cells`. overrides: settings of all runs, as KEY=VALUE. options: of GridPlan."""
+
+    Args:
+        file: a YAML file; or, to go on with a grid, its folder or the grid.yaml in it.
+        name: the folder's, other than the file's.
+        only, seeds: as of `select_cells`.
+        overrides: settings of all runs, as KEY=VALUE.
+        options: of GridPlan.
+    """
     folder = GridFolder(file if file.is_dir() else file.parent)
     if file.is_dir() and RunFolder(file).is_run():
         raise RunFolderError(f"{file} is a run, not a grid: sat-slime launch {short(file)} --resume goes on with it")

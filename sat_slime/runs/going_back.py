@@ -39,9 +39,13 @@ def refuse_other_settings(
     where: Path | str, noted: Mapping[str, Any], version: str, config: RunConfig, resume_from: int | None, newest: int
 ) -> None:
     """Raise ConfigError where a run would go on with other settings than were noted, or with another version of this
-    package, which a checkpoint that is named with --resume-from may. where: what was made with them, for the message.
-    noted: as config.section.kept_settings gives them; empty where nothing was noted. newest: iterations in the
-    checkpoint to go on from."""
+    package, which a checkpoint that is named with --resume-from may.
+
+    Args:
+        where: what was made with them, for the message.
+        noted: the settings as config.section.kept_settings gives them; empty where nothing was noted.
+        newest: iterations in the checkpoint to go on from.
+    """
     if changed := changed_since(noted, config):
         raise ConfigError(
             f"{where} was made with other settings than config.yaml has now: {changed}; put them back there, or "
@@ -68,8 +72,13 @@ def refuse_lost(folder: Path, config: RunConfig, checkpoints: Path) -> None:
 
 def damaged(folder: Path, config: RunConfig, what: str, iteration: int, whole: int) -> ConfigError:
     """Return the error of a run whose checkpoint is damaged: what going back to a whole one costs, and how it is done.
-    config: as the command line asks for. what: the damage, in a line. iteration: that of the damaged checkpoint.
-    whole: that of the whole one to take instead; 0: there is none, and the run begins again."""
+
+    Args:
+        config: the settings that the command line asks for.
+        what: the damage, in a line.
+        iteration: that of the damaged checkpoint.
+        whole: that of the whole checkpoint to take instead; 0: there is none, and the run begins again.
+    """
     steps = config.pipeline.optimizer_steps_per_rollout
     rows = read_rows(RunFolder(folder).metrics)
     last = max([iteration, *(-(-row["step"] // steps) for row in rows if isinstance(row.get("step"), int))])

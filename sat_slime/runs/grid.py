@@ -57,8 +57,13 @@ def select_cells(grid: GridConfig, cells: Sequence[Cell], only: Sequence[str], s
 
 
 def cell_config(grid: GridConfig, file: Path, run: RunConfig, cell: Cell, runs: Path) -> RunConfig:
-    """Return the run of a cell. Raises ConfigError. file: the grid's, for messages. run: what all cells are variants
-    of. runs: the folder in which the cells' run folders will stand."""
+    """Return the run of a cell. Raises ConfigError.
+
+    Args:
+        file: the grid's file, for messages.
+        run: the run that all cells are variants of.
+        runs: the folder in which the cells' run folders will stand.
+    """
     layers: list[tuple[str, Mapping[str, Any]]] = [
         (f"{file}: methods, lags and seeds", {"method": cell.method, "pipeline.lag": cell.lag}),
         (f"{file}: seed_keys", dict.fromkeys(grid.seed_keys, cell.seed)),

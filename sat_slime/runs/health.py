@@ -237,8 +237,14 @@ def band_of(values: pd.Series, period: int, rise: float, ceiling: float = math.i
 def judged(
     rule: Rule, steps: np.ndarray, values: np.ndarray, period: int, planned: Mapping[str, float]
 ) -> Symptom | None:
-    """Return what a rule says of the values of its metric, with the worst level since it began, or None. steps, values:
-    (n,), the latter NaN where a step did not measure it. period: steps of a lag cycle. planned: as of `measures`."""
+    """Return what a rule says of the values of its metric, with the worst level since it began, or None.
+
+    Args:
+        steps: (n,).
+        values: (n,), NaN where a step did not measure it.
+        period: steps of a lag cycle.
+        planned: what is known of the run's settings that rules measure by, as of `measures`.
+    """
     there = np.isfinite(values)
     size = 1 if rule.over == "size" else whole_cycles(LEVEL_STEPS, period)
     recent = windows(np.where(there, values, np.nan), size)
