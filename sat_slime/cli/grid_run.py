@@ -354,7 +354,7 @@ class GridRun:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                preexec_fn=ends_with_this(),  # as its grid does: it has saved what it did
+                preexec_fn=ends_with_this(),  # a grid that is killed leaves none running; each has saved what it did
                 start_new_session=True,  # Ctrl-C in the terminal is for the grid, which passes it on
             )
         again = f", attempt {self.starts[cell] + 1}" if self.starts[cell] else ""

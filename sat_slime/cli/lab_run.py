@@ -201,8 +201,10 @@ def _end(folder: RunFolder, status: str, error: str | None, console: Console) ->
     if accuracy := _accuracy(folder):
         lines.append(accuracy)
     try:
-        with contextlib.suppress(OSError):  # as above
+        try:
             folder.ended(status, error and error.splitlines()[0])
+        except OSError as not_noted:
+            lines.append(f"its end is not noted: {any_run.message_of(not_noted)}")
         console.print("writing the report ...", highlight=False)
         lines.append(any_run.report_line(folder.path))
         if status == "finished":

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import yaml
@@ -73,7 +74,7 @@ def test_a_failure_is_one_line_kept_and_reported(runtime, tmp_path):
     assert "Traceback" in (run / "log.txt").read_text()
 
 
-def test_a_report_that_cannot_be_drawn_hides_no_ending(runtime, without_vl_convert, tmp_path):
+def test_a_report_that_cannot_be_drawn_hides_no_ending(runtime, without_vl_convert, monkeypatch, tmp_path):
     result = sat_slime_command("launch", TINY)
     assert result.exit_code == 0, result.output
     (line,) = [line for line in result.stdout.splitlines() if line.startswith("no report: ")]
@@ -82,6 +83,8 @@ def test_a_report_that_cannot_be_drawn_hides_no_ending(runtime, without_vl_conve
     runtime.end = RuntimeError("the real error")
     failed = sat_slime_command("launch", TINY, "--overwrite")
     assert (failed.exit_code, failed.stderr) == (1, "error: the real error\n") and "no report: " in failed.stdout
+    monkeypatch.setattr(lab_run.RunFolder, "ended", mock.Mock(side_effect=OSError(28, "full")))
+    assert "its end is not noted: [Errno 28] full" in sat_slime_command("launch", TINY, "--overwrite").stdout
 
 
 def test_an_interrupt_before_the_runtime_runs(runtime, monkeypatch, tmp_path):
