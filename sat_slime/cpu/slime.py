@@ -112,6 +112,8 @@ def post_together(rollout: Any) -> None:
         key = (url, *payload["input_ids"], *same.items())
         if key not in waiting:
             waiting[key] = [], asyncio.create_task(send(key, url, same))
+            # Else asyncio logs an error that nobody waits for, such as that of an engine which ends with the run.
+            waiting[key][1].add_done_callback(lambda task: task.cancelled() or task.exception())
         requests, replies = waiting[key]
         place = len(requests)
         requests.append(payload)

@@ -1,6 +1,7 @@
 """What is patched in slime on a CPU, on slime's functions as they are called."""
 
 import asyncio
+import gc
 from types import SimpleNamespace
 
 import pytest
@@ -72,3 +73,19 @@ def test_a_request_that_fails_fails_for_all_of_it_and_one_that_is_cancelled_for_
     lost, (cancelled, answer) = asyncio.run(ask())
     assert [type(error) for error in lost] == [ConnectionError] * 2
     assert isinstance(cancelled, asyncio.CancelledError) and answer == [2, 0]
+
+
+def test_a_failure_for_which_nobody_waits_is_not_logged(rollout, caplog):
+    """The group that asked was given up: the error in the job's log would look like what ended the run."""
+
+    async def ask():
+        tasks = [asyncio.ensure_future(rollout.post("/generate", request(13))) for _ in "ab"]
+        await asyncio.sleep(0)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(0.01)
+        gc.collect()
+
+    asyncio.run(ask())
+    assert len(posted) == 1 and not caplog.records
