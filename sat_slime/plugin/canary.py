@@ -77,9 +77,15 @@ class PushCanary:
         self._canary, self._then = Canary(dtype), then
 
     def check(self, from_ranks: Sequence[Any], engines: Mapping[int, str]) -> dict[str, float]:
-        """Return the metrics of a push. from_ranks: `TrainerScores` or None, as each of the trainer's ranks returned
-        it. engines: the address of each, by its number. Raises PushNotTaken where an engine does not hold the weights,
-        or none can be asked, and that is to end the run."""
+        """Return the metrics of a push.
+
+        Args:
+            from_ranks: what each of the trainer's ranks returned from the push: `TrainerScores` or None.
+            engines: the address of each engine, by its number.
+
+        Raises:
+            PushNotTaken: an engine does not hold the weights, or none can be asked, and `then` is `stop`.
+        """
         scores = next((scores for scores in from_ranks if scores is not None), None)
         answers: dict[str, EngineScores] = {}
         why = "the trainer has no scores" if scores is None else "there are no engines that take pushes"

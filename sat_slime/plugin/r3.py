@@ -157,8 +157,9 @@ def _is_padding(replayed: Tensor, experts: int) -> Tensor:
 
 
 def watch(current: Callable[[], Agreement | None]) -> None:
-    """Compares whatever slime's routers replay with their own choice, from the next forward pass on, for the agreement
-    of the `current` step. slime's patch of Megatron asks for the wrapped top-k in every routing."""
+    """Compares whatever slime's routers replay with their own choice, from the next forward pass on. `current` gives
+    the agreement of the step in progress, which takes the comparisons. slime's patch of Megatron asks for the wrapped
+    top-k in every routing."""
     from slime.utils import routing_replay
 
     def watched(get_compute_topk: Callable[..., Any], /, old_compute_topk: Callable[..., Any]) -> Callable[..., Any]:

@@ -90,8 +90,8 @@ class TrainerState:
 
     def scored(self, args: Namespace, rollout_data: dict[str, Any], actor: Any = None) -> None:
         """Gets ready what the loss of a batch reads: lags of its tokens, and the threshold of the step. Called after
-        slime's forward passes over the batch and before it is trained on. Raises RuntimeError where the method needs
-        lags, and they are unknown, and as `step_threshold` does, which has the arguments."""
+        slime's forward passes over the batch and before it is trained on. actor: as `step_threshold` takes it. Raises
+        RuntimeError where the method needs the lags, and they are unknown, and as `step_threshold` does."""
         method = plugin_method(args)
         if "lags" in method.needs:
             if self.token_lags is None:
@@ -166,9 +166,14 @@ class TrainerState:
 
 
 def _reduced(lengths: list[int], lags: list[Tensor] | None, masks: list[Tensor] | None) -> dict[str, float]:
-    """Return means and extremes over all ranks, by metric name, of the responses' lengths and (T,) lags; masks: (T,)
-    tokens that are trained, which alone count for the lags, None: all. Ranks of tensor, pipeline and context
-    parallelism hold the same samples, so every sample counts equally often."""
+    """Return means and extremes over all ranks, by metric name. Ranks of tensor, pipeline and context parallelism hold
+    the same samples, so every sample counts equally often.
+
+    Args:
+        lengths: response tokens of each sample of this rank.
+        lags: (T,) of each sample.
+        masks: (T,) of each sample: the tokens that are trained, which alone count for the lags; None: all.
+    """
     lags = lags or [torch.zeros(0)]
     all_known = sum(len(lag) for lag in lags) == sum(lengths)
     if masks and [len(mask) for mask in masks] == [len(lag) for lag in lags]:
@@ -205,8 +210,11 @@ def step_threshold(args: Namespace, rollout_data: dict[str, Any], actor: Any = N
 
     Args:
         rollout_data: responses of this data-parallel rank, with the log-probs of its context-parallel rank.
-        actor: slime's MegatronTrainRayActor, for a forward pass of our own where slime made none; RuntimeError where
-            such a pass is needed, and it is None.
+        actor: slime's MegatronTrainRayActor, for a forward pass of our own where slime made none; None where it is not
+            known.
+
+    Raises:
+        RuntimeError: such a pass is needed, and no actor is there.
     """
     method = plugin_method(args)
     if not method.threshold_is_of_the_step:
@@ -229,7 +237,8 @@ def step_threshold(args: Namespace, rollout_data: dict[str, Any], actor: Any = N
 
 
 def _scored_again(args: Namespace, method: Method, rollout_data: dict[str, Any], actor: Any) -> list[Tensor]:
-    """Return log pi of every response by a forward pass of our own; [] on all pipeline stages but the last."""
+    """Return log pi of every response under the weights in training, by a forward pass of our own; [] on all pipeline
+    stages but the last."""
     if actor is None:
         raise RuntimeError(
             f"{method.name}: its threshold is over the step, but slime made no forward pass under the weights in "
