@@ -105,8 +105,10 @@ def prepare(out: Path, sources: Mapping[str, str], overwrite: bool, console: Con
     """Prepare the folder, and print the account. Raises ConfigError where something that was given cannot be used; what
     can be known without a download is told before it.
 
-    sources: the place of each set by its name: a file, an id of the hub, or `none`. A set that is not named is the
-    paper's. overwrite: replace prompts that were prepared there.
+    Args:
+        sources: the place of each set by its name: a file, an id of the hub, or `none`. A set that is not named is the
+            paper's.
+        overwrite: replace prompts that were prepared there.
     """
     if unknown := sorted(sources.keys() - PAPER.keys()):
         raise ConfigError(f"--source {unknown[0]}=...: the sets are {', '.join(PAPER)}")
@@ -357,8 +359,8 @@ def _parquet_pairs(path: Path) -> Iterator[tuple[int, Any, Any]]:
 def find_columns(names: tuple[str, ...]) -> tuple[str | None, str | None]:
     """Return the columns of the problem and of the label, in any letter case; None where there is none."""
     by_name = {name.lower(): name for name in names}
-    problem, label = ([by_name[n] for n in wanted if n in by_name] for wanted in (PROBLEM_COLUMNS, LABEL_COLUMNS))
-    return next(iter(problem), None), next(iter(label), None)
+    problem = next((by_name[name] for name in PROBLEM_COLUMNS if name in by_name), None)
+    return problem, next((by_name[name] for name in LABEL_COLUMNS if name in by_name), None)
 
 
 def problem_text(value: Any) -> str | None:

@@ -91,7 +91,7 @@ def odd_prompt(prompt: Any, templated: bool) -> str | None:
         return f"it has a message of role {unknown!r}, which chat templates drop: they know {', '.join(ROLES)}"
     if roles and roles[-1] == "assistant":
         return "its last message is the assistant's, so nothing is asked: leave that out"
-    texts = (message.get("content") for message in prompt)
+    texts = (message.get("content") for message in prompt if isinstance(message, dict))
     return next((what for text in texts if isinstance(text, str) and (what := odd_text(text, templated))), None)
 
 

@@ -406,6 +406,8 @@ def _collapse_text(run: ComparedRun) -> str:
     return "no" if watch.known else "too few scores to tell"
 
 
+# --------------------------------------------------------------------------------------------------------------- charts
+
 BANDS = 6
 """Methods whose seeds are drawn as bands, at most: more would hide each other."""
 CURVES = {

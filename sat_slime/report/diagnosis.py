@@ -243,7 +243,8 @@ def parts_table(tokens: Tokens) -> Table:
         frame=rows.rename_axis("part").reset_index(),
         forms={
             "part": lambda row: Strong(row["part"]) if row["part"] in both else row["part"],
-            **{"mean": ".5f", **dict.fromkeys(rows.columns[1:], "%")},
+            "mean": ".5f",
+            **dict.fromkeys(rows.columns[1:], "%"),
         },
     )
 

@@ -58,7 +58,8 @@ class DumpFault(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class StepBatch:
-    """One optimizer step: R responses, their N tokens in a row, by micro-batch. Columns are finite on active ones."""
+    """One optimizer step: R responses, their N tokens in a row, micro-batch after micro-batch. Where a token is active,
+    every column is finite."""
 
     name: str
     log_probs: Tensor
@@ -94,11 +95,12 @@ class StepBatch:
 
     def spans(self, at_least: int) -> list[StepBatch]:
         """Return the step cut into parts of whole micro-batches, of at least so many tokens each but the last."""
-        sizes = [int(part.sum()) for part in self.lengths.split(self.microbatches)]
-        cuts = [0]
-        for number in range(1, len(sizes) + 1):
-            if sum(sizes[cuts[-1] : number]) >= at_least or number == len(sizes):
+        cuts, tokens = [0], 0
+        for number, part in enumerate(self.lengths.split(self.microbatches), 1):
+            tokens += int(part.sum())
+            if tokens >= at_least or number == len(self.microbatches):
                 cuts.append(number)
+                tokens = 0
         return [self.part(first, last) for first, last in pairwise(cuts)]
 
 
@@ -110,7 +112,8 @@ def usable(
     Args:
         columns: (N,) each. `mask` is 0 or 1; where it is 1, log-probs lie between LEAST_LOG_PROB and MOST_LOG_PROB,
             lags are 0 or more, the others are finite.
-        lengths: (R,) tokens of each response, sum N. places: (R,) their numbers.
+        lengths: (R,) tokens of each response, sum N.
+        places: (R,) numbers of the responses.
     """
     trained = active = columns["mask"] == 1
     ends, sentences = np.cumsum(lengths), []
@@ -178,7 +181,8 @@ def known_dump(path: Path) -> Dump:
 
 
 def _head(path: Path) -> tuple[dict[str, int], str]:
-    """Return the numbers before the samples in a file's pickle, unrun, and the key after them. Raises DumpFault."""
+    """Return the numbers before the samples in a file's pickle, of which nothing is run, and the key that follows them.
+    Raises DumpFault."""
     numbers: dict[str, int] = {}
     key = ""
     try:

@@ -82,7 +82,8 @@ class ComparedRun(Run):
         d_pi = self.data.metrics.get("mismatch/d_pi", np.zeros(0))
         window = self.data.period * max(1, round(len(d_pi) / 4 / self.data.period))
         return {
-            **{"best": best["y"].max(), "best_step": best["x"].max()},
+            "best": float(best["y"].max()),
+            "best_step": float(best["x"].max()),
             "late": float(trained[trained["x"] >= 0.75 * last]["y"].mean()),
             "final": float(trained[trained["x"] == last]["y"].mean()),
             "initial": next(iter(frame[frame["x"] <= 0]["y"]), math.nan),

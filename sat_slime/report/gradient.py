@@ -122,7 +122,8 @@ def added(parts: Iterable[pd.DataFrame]) -> pd.DataFrame:
 
 
 def effective(sums: pd.DataFrame) -> pd.Series:
-    """Return for each method the share of its n tokens that carries the update, (sum |v|)² / (n sum v²), or NaN."""
+    """Return for each method the share of the n tokens with an advantage that carries the update, (sum |v|)² / (n sum
+    v²), NaN where there is none."""
     return sums["sum |v|"] ** 2 / (sums["tokens"] * sums["sum v²"])
 
 

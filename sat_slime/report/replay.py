@@ -67,7 +67,8 @@ def choose(names: str = USUAL, settings: Sequence[str] = ()) -> list[Candidate]:
             raise ConfigError(f"--methods: {error}") from None
         reads = {t: kv for t, kv in given.items() if any(_with(name, {kv[0]: v}) != method for v in kv[1])}
         read |= reads.keys()
-        for varied in map(dict, itertools.product(*([(key, v) for v in of_key] for key, of_key in reads.values()))):
+        choices = [[(key, value) for value in values] for key, values in reads.values()]
+        for varied in map(dict, itertools.product(*choices)):
             label = " ".join([name, *(f"{key}={_shown(value)}" for key, value in varied.items())])
             candidate = Candidate(label, _with(name, varied) if varied else method)
             try:
@@ -246,8 +247,8 @@ def replay(
     """Replay the methods on every optimizer step in `paths`, one of which is in memory at a time.
 
     A method that reads what only some dumps hold confines all of them to those, so that they are compared on the same
-    tokens; with `every_dump` such a method is left out instead, if others are left. Raises RunFolderError where nothing
-    that was given can be replayed.
+    tokens; with `every_dump` such a method is left out instead, if others are left. on_step: is called after each step.
+    Raises RunFolderError where nothing that was given can be replayed.
     """
     dumps, skipped = find_dumps(paths)
     held = [dump.columns for dump in dumps]
@@ -293,6 +294,9 @@ def _replayed(methods: Sequence[Method], batch: StepBatch, pool: ThreadPoolExecu
 
 def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+# ------------------------------------------------------------------------------------------------------------- the page
 
 
 def write_replay(result: Replay, folder: Path, command: Sequence[str]) -> Page:

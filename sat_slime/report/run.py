@@ -86,8 +86,9 @@ def _learning(run: Run) -> str:
     accuracy = evals.get("accuracy", np.zeros(0))
     there = np.flatnonzero(np.isfinite(accuracy))
     if len(there) > 1:
-        scores = before, after = accuracy[there[[0, -1]]]
-        n = evals.get("n_samples", np.full(len(accuracy), np.nan))[there[[0, -1]]]
+        ends_of = there[[0, -1]]
+        scores, n = accuracy[ends_of], evals.get("n_samples", np.full(len(accuracy), np.nan))[ends_of]
+        before, after = scores
         text = f"from {percent(before)} to {percent(after)}"
         if not ((n > 0) & (scores >= 0) & (scores <= 1)).all():
             return f"Held-out accuracy went {text}; its noise is not known."

@@ -47,7 +47,8 @@ def paired(a: Mapping[int, float], b: Mapping[int, float]) -> dict[str, Any]:
     of the paired t-test, two-sided, and n, the pairs; NaN with fewer than two."""
     d = np.array([a[seed] - b[seed] for seed in sorted(a.keys() & b.keys()) if math.isfinite(a[seed] - b[seed])])
     if len(d) < 2:
-        return {**dict.fromkeys(("low", "high", "p"), math.nan), "mean": next(iter(d), math.nan), "n": len(d)}
+        mean = float(d[0]) if len(d) else math.nan
+        return {"mean": mean, "low": math.nan, "high": math.nan, "p": math.nan, "n": len(d)}
     random = np.random.default_rng(BOOTSTRAP_SEED)
     means = d[random.integers(len(d), size=(RESAMPLES, len(d)))].mean(axis=1)  # scipy warns where all d are alike
     low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
