@@ -354,6 +354,12 @@ def difference_table(frame: pd.DataFrame) -> Table:
     )
 
 
+RUN_COLUMNS = (
+    *("method", "lag", "seed", "state", "steps", "planned", "best", "best_step", "late", "final", "initial", "d_pi"),
+    *("d_pi left band at", "collapse rule", "error"),
+)
+
+
 def run_table(collection: Collection) -> Table:
     """List every run, also those that do not count, and with the paper every cell without one."""
     rows: list[dict[str, Any]] = [
@@ -368,12 +374,13 @@ def run_table(collection: Collection) -> Table:
         for run in collection.runs
     ]
     for cell in collection.not_run if collection.paper else ():
-        rows.append({"method": cell.method, "lag": cell.lag, "seed": cell.seed, "state": "not run", "steps": 0})
+        told = {"state": "not run", "steps": 0, "collapse rule": "", "error": ""}
+        rows.append({"method": cell.method, "lag": cell.lag, "seed": cell.seed, **told})
     order = {method: place for place, method in enumerate(collection.methods)}
     rows.sort(key=lambda row: (order[row["method"]], -1 if row["lag"] is None else row["lag"], row["seed"] or 0))
-    frame = pd.DataFrame(rows)
+    frame = pd.DataFrame(rows, columns=list(RUN_COLUMNS))  # all, also where nothing has run yet
     texts = ["method", "state", "collapse rule", "error"]
-    frame = frame.fillna(dict.fromkeys(texts, "")).astype(dict.fromkeys(frame.columns.difference(texts), float))
+    frame = frame.astype(dict.fromkeys(frame.columns.difference(texts), float))
 
     def best(row: Row) -> str:
         return DASH if math.isnan(row["best"]) else f"{100 * row['best']:.1f} ({row['best_step']:.0f})"

@@ -80,6 +80,12 @@ def test_runs_that_hardly_began(tmp_path):
     assert "0 whole runs of 1 method, 3 not whole." in write_comparison(paths, tmp_path / "out").read_text()
 
 
+def test_a_grid_that_did_not_begin_lists_its_cells_beside_the_paper(tmp_path):
+    (tmp_path / "grid.yaml").write_text("methods: [gspo, sat-gspo]\nlags: [1]\nseeds: [0]\n")
+    text = write_comparison([tmp_path], paper=True).read_text()
+    assert "2 planned and not run" in text and text.count("<td>not run") == 2
+
+
 def cells(table, column=0):
     """The texts of a table by its first column."""
     return {cells[column]: dict(zip(table.forms, cells, strict=True)) for _, cells in table.rows()}
