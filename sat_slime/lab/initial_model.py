@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from contextlib import suppress
 from pathlib import Path
 
 import sat_slime
@@ -28,5 +29,10 @@ def cached_model(config: LabConfig) -> Path:
 
 
 def is_model(folder: Path) -> bool:
-    """Return whether a folder holds a whole model; one whose disk lost its power may have files that are empty."""
-    return all((folder / name).is_file() and (folder / name).stat().st_size for name in FILES)
+    """Return whether a folder holds a whole model; one whose disk lost its power may have files cut short or empty."""
+    from safetensors import SafetensorError, safe_open  # the settings of a grid are read without it
+
+    config, weights = (folder / name for name in FILES)
+    with suppress(FileNotFoundError, SafetensorError), safe_open(weights, framework="np"):  # which holds sizes together
+        return config.stat().st_size > 0
+    return False

@@ -28,12 +28,13 @@ from megatron.core.tensor_parallel.random import initialize_rng_tracker
 from megatron.core.transformer import TransformerConfig
 from megatron.core.transformer.moe import moe_utils
 from megatron.core.transformer.moe.router_replay import RouterReplay, RouterReplayAction
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 from torch.testing._internal.distributed import fake_pg  # noqa: F401 - registers the groups that do nothing
 
 from sat_slime.config.schema import LabConfig
+from sat_slime.lab.initial_model import cached_model
 from sat_slime.models.families import Weight
 from sat_slime.models.layers import Grid, block, decoder_layer
 
@@ -165,10 +166,19 @@ def _weights(megatron: torch.nn.Module, config: LabConfig) -> Iterator[tuple[tor
 
 
 def load_hf(megatron: torch.nn.Module, config: LabConfig, folder: Path) -> None:
-    """Copies the weights of a folder of this model into it."""
-    with safe_open(folder / "model.safetensors", framework="pt") as file, torch.no_grad():
-        for parameter, weight, hf_names in _weights(megatron, config):
-            parameter.copy_(weight.join([file.get_tensor(hf_name) for hf_name in hf_names]))
+    """Copies the weights of a folder of this model into it. Raises ValueError where they are damaged or another's."""
+    path = folder / "model.safetensors"
+    try:
+        with safe_open(path, framework="pt") as file, torch.no_grad():
+            for parameter, weight, hf_names in _weights(megatron, config):
+                tensors = [file.get_tensor(hf_name) for hf_name in hf_names]
+                for hf_name, tensor, shape in zip(hf_names, tensors, weight.tensors.values(), strict=True):
+                    if tensor.shape != shape:  # which `copy_` may broadcast
+                        raise ValueError(f"{hf_name} has shape {tuple(tensor.shape)}, the model wants {shape}")
+                parameter.copy_(weight.join(tensors))
+    except (SafetensorError, ValueError) as error:
+        remedy = f"delete {cached_model(config)}, from which a run has its first model, and start another run"
+        raise ValueError(f"{path} is damaged or of another model ({error}): {remedy}") from error
 
 
 def save_hf(megatron: torch.nn.Module, config: LabConfig, folder: Path) -> None:

@@ -5,6 +5,8 @@ import json
 import pytest
 
 pytest.importorskip("transformers")
+from safetensors.numpy import save_file
+
 from sat_slime.config import load_config
 from sat_slime.lab import for_slime
 from sat_slime.lab.batch import evaluation_requests, training_requests
@@ -13,14 +15,14 @@ from sat_slime.lab.initial_model import cached_model
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory):
-    """A run whose initial model is in the cache: one of two files, whatever they hold."""
+    """A run whose initial model is in the cache: one of two files, without weights."""
     file = tmp_path_factory.mktemp("config") / "run.yaml"
     file.write_text(f"runtime: lab\ncache_dir: {tmp_path_factory.mktemp('cache')}\n")
     config = load_config(file)
     model = cached_model(config)
     model.mkdir(parents=True)
     (model / "config.json").write_text(json.dumps({"model_type": "qwen3_moe", "vocab_size": config.task.vocab_size}))
-    (model / "model.safetensors").write_bytes(b"weights")
+    save_file({}, model / "model.safetensors")
     return config
 
 

@@ -22,7 +22,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from made_up_batch import make_batch
 from megatron.core.transformer.moe.router_replay import RouterReplay, RouterReplayAction
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from trainer_process import in_trainer, make_config, make_initial, make_samples, scored
 
 from sat_slime.config.method_section import method_switches
@@ -270,6 +270,29 @@ def test_a_number_that_is_not_finite_ends_the_step_and_leaves_the_weights(initia
     assert_same_weights(tmp_path / "after", Path(initial["moe"]), atol=0)
 
 
+def loading_another(trainer, initial: str, folder: Path) -> list[str]:
+    """What is said of a file without a weight, of one with a number where there are 32, and of one cut short."""
+    path, said = folder / "model.safetensors", []
+    weights = load_file(Path(initial) / path.name)
+    final = {"model.norm.weight": weights.pop("model.norm.weight")[:1].clone()}
+    save_file(weights, path)
+    for save in (lambda: None, lambda: save_file(weights | final, path), lambda: os.truncate(path, 99)):
+        save()
+        with pytest.raises(ValueError) as error:
+            trainer.load_initial(folder)
+        said.append(str(error.value))
+    return said
+
+
+def test_weights_that_are_not_the_models_are_told_with_their_file_and_what_to_do(initial, tmp_path):
+    config = make_config().model_copy(update={"cache_dir": str(tmp_path / "cache")})
+    said = in_trainer(loading_another, config, initial["moe"], tmp_path)
+    faults = "tensor model.norm.weight", "model.norm.weight has shape (1,), the model wants (32,)", "header"
+    for line, fault in zip(said, faults, strict=True):
+        assert line.startswith(f"{tmp_path}/model.safetensors is damaged or of another model (") and fault in line
+        assert f"delete {tmp_path}/cache/models/" in line
+
+
 def save_and_go_on(trainer, initial: str, folder: Path, loads: bool) -> list:
     samples = make_samples(trainer.config)
     if loads:
@@ -391,8 +414,10 @@ def test_answers_come_in_order_an_error_ends_nothing_and_a_death_is_told_of_ever
 def test_a_warm_up_takes_the_place_of_half_a_model(tmp_path):
     folder = tmp_path / "models" / "a"
     folder.mkdir(parents=True)
-    for name in ("config.json", "model.safetensors"):
-        (folder / name).touch()  # as after a power cut
+    (folder / "config.json").write_text("{}")
+    save_file({"a": torch.ones(9)}, folder / "model.safetensors")
+    assert is_model(folder)
+    os.truncate(folder / "model.safetensors", 99)  # as after a power cut
     config, place = make_config(warmup={"steps": 10, "batch_size": 2}), folder.stat().st_ino
     with closing(TrainerProcess(config, tmp_path / "warm-up.log", "warm-up")) as process:
         assert [process.call("warm_up", folder) for _ in range(2)] == [10, None]
