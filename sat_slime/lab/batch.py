@@ -85,8 +85,11 @@ class RolloutBatch:
 
 
 def lag_metrics(responses: Sequence[Response], updates: int) -> dict[str, float]:
-    """Return lag/* over the tokens of the responses, at an optimizer step on weights of `updates` updates; a token's
-    lag is the sum of its two parts (Eq. fully-async-lag)."""
+    """Return lag/* over the tokens of the responses, at an optimizer step on weights of `updates` updates.
+
+    A token's lag is the sum of two parts (Eq. fully-async-lag): the updates while the rest of its response was
+    generated, and the updates since then.
+    """
     versions = np.concatenate([r.versions for r in responses])
     last = np.repeat([r.weight_version for r in responses], [len(r.output_ids) for r in responses])
     lags = updates - versions
@@ -117,7 +120,7 @@ def training_requests(config: LabConfig, iteration: int) -> tuple[list[Problem],
 
 
 def is_due(number: int, every: int) -> bool:
-    """Return whether what happens every so many iterations or steps does at this one; 0: never."""
+    """Return whether `number`, of an iteration or of a step, is a multiple of `every`; 0: never."""
     return every > 0 and number % every == 0
 
 

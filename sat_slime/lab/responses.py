@@ -39,7 +39,8 @@ class GenerationRequest:
 
 @dataclass(frozen=True)
 class Response:
-    """One validated response, or a part of one, until an interruption. T output tokens after P prompt tokens."""
+    """One validated response, or the part that an engine had when it was interrupted: T output tokens after P of the
+    prompt."""
 
     request_id: str
     prompt_ids: tuple[int, ...]

@@ -397,7 +397,7 @@ class Trainer:
         metrics of each. dump: file for the tokens of the diagnosed steps; with `every_step` of all.
 
         Raises:
-            FloatingPointError: as MasterOptimizer.step.
+            FloatingPointError: the gradient or the loss is not finite; the weights are those of the step before.
             OSError: the dump cannot be written.
         """
         count = self.config.pipeline.optimizer_steps_per_rollout
@@ -434,9 +434,11 @@ class Trainer:
     def _step(
         self, responses: Sequence[Response], micros: list[MicroBatch], dump: bool
     ) -> tuple[dict[str, float], DumpedStep | None]:
-        """Measures what must be measured before the weights change (log-probs under those that generated, a diagnosis,
-        the threshold), sums the gradients of the micro-batches, changes the weights, and returns its metrics; and where
-        it is diagnosed or to be dumped what its dump has. micros: the responses, packed."""
+        """Takes one optimizer step. Returns its metrics, and where it is diagnosed or to be dumped what its dump has.
+
+        It measures what must be measured before the weights change (log-probs under those that generated, a diagnosis,
+        the threshold), sums the gradients of the micro-batches and changes the weights. micros: the responses, packed.
+        """
         diagnosed = is_due(self.updates, self.config.diagnose.every_n_steps)
         given = [values for micro in micros if (values := micro.tokens.proximal_log_probs) is not None]
         proximal = torch.cat(given) if given else None

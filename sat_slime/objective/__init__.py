@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> Any:
     """A name of the modules that import torch, for which reading a run's settings does not wait."""
-    for module in ("mismatch", "quantile", "surrogate", "tokens") if name in __all__ else ():
-        names = vars(importlib.import_module(f".{module}", __name__))
-        if name in names:
-            return names[name]
+    if name in __all__:
+        for module in ("mismatch", "quantile", "surrogate", "tokens"):
+            names = vars(importlib.import_module(f".{module}", __name__))
+            if name in names:
+                return names[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

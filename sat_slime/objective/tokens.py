@@ -70,8 +70,11 @@ def denominator_log_probs(
 
     `trainer` without `proximal` is the training forward itself, detached: the ratio is 1, which is exact at one
     optimizer step per rollout and spares a forward pass. `a3po` is log-linear between mu and pi, so that d is
-    (log pi - log mu) / lag from lag 1 on (arXiv 2512.06547). Raises ValueError: `checkpoint` without `proximal`, `a3po`
-    without `lags`."""
+    (log pi - log mu) / lag from lag 1 on (arXiv 2512.06547).
+
+    Raises:
+        ValueError: `checkpoint` without `proximal`, `a3po` without `lags`.
+    """
     if denominator == "rollout":
         return log_mu.detach()
     if denominator == "a3po":
