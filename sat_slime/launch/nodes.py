@@ -20,6 +20,7 @@ from typing import Any
 import yaml
 
 from sat_slime.config import SlimeConfig
+from sat_slime.config.loader import read_section
 from sat_slime.launch.flags import parser_findings
 from sat_slime.launch.machine import machine_findings
 from sat_slime.plugin.compat import probe_slime
@@ -59,7 +60,7 @@ def main(question: str) -> None:
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     functions, marker, text, folder, resume = json.loads(question)
-    config = SlimeConfig.model_validate(yaml.safe_load(text))
+    config = read_section(SlimeConfig, yaml.safe_load(text), "the run's settings")
     ray.init(log_to_driver=False, logging_level=logging.ERROR)
     nodes = [node for node in ray.nodes() if node["Alive"]]
     asked, there = ray.remote(num_cpus=0, max_retries=0)(look), NodeAffinitySchedulingStrategy
@@ -73,7 +74,6 @@ def main(question: str) -> None:
         except Exception as error:
             row["error"] = f"{type(error).__name__}: {error}".splitlines()[0]
         rows.append(row)
-
     findings = [*machine_findings(config, Path(folder), resume), *parser_findings(config, Path(folder))]
     report = {
         "nodes": rows,

@@ -1,6 +1,7 @@
 """What is told of a run before it starts: of the files, prompts, rewards and disk of this machine, and of a cluster."""
 
 import json
+import sys
 from pathlib import Path
 from unittest import mock
 
@@ -8,7 +9,8 @@ import pytest
 from hf_folder import write_hf
 
 from sat_slime.config import load_config
-from sat_slime.launch import checks, machine
+from sat_slime.config.source import ConfigError
+from sat_slime.launch import checks, machine, nodes
 from sat_slime.launch.checks import cluster_findings, here, read_report, secret_errors
 from sat_slime.launch.command import slime_command
 from sat_slime.launch.machine import (
@@ -410,6 +412,13 @@ def test_this_node(monkeypatch):
     assert address_of("") == look([], None)["slime_address"] == "10.0.0.7"
     with pytest.raises(SystemExit, match="interface ib7 has no IPv4 address on"):
         address_of("ib7")
+
+
+def test_a_setting_that_the_clusters_version_lacks_is_named_in_the_last_line_of_the_log():
+    ray = {name: mock.Mock() for name in ("ray", "ray.util.scheduling_strategies")}
+    with mock.patch.dict(sys.modules, ray), pytest.raises(ConfigError) as caught:
+        nodes.main(json.dumps([[], None, "pipeline: {newer: 3}", "runs/run", False]))
+    assert str(caught.value).splitlines()[-1].startswith("the run's settings: unknown key 'pipeline.newer'")
 
 
 @pytest.mark.engine
