@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -51,7 +50,6 @@ def given(config: SlimeConfig, length: float) -> dict[str, float]:
     2 GiB/s. Not counted: rewards, the wait for a batch's slowest response, R3's routes, an offloaded optimizer."""
     speeds, evaluation = config.estimate, config.eval
     engines = config.rollout.engines * speeds.engine_tokens_per_second
-
     # A backward pass counts as two; the reference and the log-probs under the weights that generated are a pass each.
     passes = 3 + (config.train.recompute == "full") + bool(config.loss.kl_coef) + (not recompute_is_spared(config))
     flops = passes * forward_flops(config, 256 + length)
@@ -118,8 +116,8 @@ def duration_lines(config: SlimeConfig, measured: Measured | None = None, done: 
 
 def words(seconds: float) -> str:
     """Return a time in a unit that suits it: `7.1 s`, `5.6 min`, `17 h`, `4.7 days`."""
-    units = ((90, 1, "s"), (5400, 60, "min"), (172_800, 3600, "h"), (math.inf, 86_400, "days"))
-    size, name = next((size, name) for most, size, name in units if seconds < most)
+    units = ((90, 1, "s"), (5400, 60, "min"), (172_800, 3600, "h"))
+    size, name = next(((size, name) for most, size, name in units if seconds < most), (86_400, "days"))
     return f"{_short(seconds / size)} {name}"
 
 

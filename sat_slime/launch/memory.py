@@ -339,7 +339,7 @@ def rows(config: SlimeConfig, there: Sizes) -> list[Row]:
     training = max((1 - fraction) * gpu - BESIDE_BOTH, 1.0) if config.cluster.share_gpu else gpu
     return [
         Row(TRAINING, training_need(config), training, source),
-        Row(ENGINE, engine_need(config), fraction * gpu, source),
+        Row(ENGINE, engine_need(config), max(fraction * gpu, 1.0), source),
         Row(HOST, host_need(config), RAY_KILLS * host, host_source),
     ]
 

@@ -1,6 +1,7 @@
 """Estimates of time and cost, against numbers computed by hand and against what a real run took."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -79,3 +80,4 @@ def test_what_is_told(tmp_path):
     assert duration_lines(laptop()) == ["no estimate on a CPU before the run has measured its own speed"]
     times = (7.14, 89, 200, 5399, 5400, 172_800)
     assert [words(seconds) for seconds in times] == ["7.1 s", "89 s", "3.3 min", "90 min", "1.5 h", "2.0 days"]
+    assert words(math.inf) == "inf days"  # of speeds that are next to nothing

@@ -198,6 +198,7 @@ def test_the_papers_run_fits_eight_gpus_of_80_gb_and_not_of_40():
         (HOST, [], {"host": 640}, "FAIL", "slime.optimizer-cpu-offload false where the GPUs have room"),
         (HOST, [], {"host": 800}, "WARN", "needs up to 1,195 of 760 GiB"),
         (ENGINE, ["slime.rollout-num-gpus-per-engine=1"], {"gpu": 39.4}, "FAIL", "more slime.rollout-num-gpus-"),
+        (ENGINE, ["slime.sglang-mem-fraction-static=1e-320"], {"gpu": "1e-20"}, "FAIL", "sglang-mem-fraction-static"),
     ],
 )
 def test_what_does_not_fit_is_told_with_what_helps(what, overrides, there, mark, said):
