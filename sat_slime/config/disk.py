@@ -16,7 +16,8 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def disk_is_full(error: BaseException) -> int | None:
-    """Return the number of a full disk or quota that an error has, or tells in its first line; others quote logs."""
+    """Return the number of a full disk or quota that an error has, or tells in its first line: further lines may quote
+    logs. None: it is of something else."""
     told = str(error).partition("\n")[0]
     return next((n for n in _FULL if getattr(error, "errno", None) == n or os.strerror(n) in told), None)
 
@@ -48,7 +49,6 @@ def naming(path: str | Path) -> Iterator[None]:
 NAME = "SHA256SUMS"
 """The checksums of a folder's files, in the form that `sha256sum -c SHA256SUMS` checks too."""
 _LINE = re.compile(r"([0-9a-f]{64})  (.+)")
-
 _TOLD = 3
 """Files that a line about a folder's faults names; the rest it counts."""
 

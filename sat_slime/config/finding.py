@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 
 class Finding(NamedTuple):
+    """One line of what was checked."""
+
     mark: str
     """OK, WARN or FAIL."""
     what: str

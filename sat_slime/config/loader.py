@@ -29,11 +29,13 @@ RUNTIMES: dict[str, type[RunConfig]] = {"lab": LabConfig, "slime": SlimeConfig}
 PLUGIN_KEYS = ("sat_slime", "custom_loss_function_path")
 """Keys by which the plugin's file (sat_slime.config.plugin_file) is known from a run's."""
 SHOWN_CHARACTERS = 80
+"""Characters of a faulty value that a message shows."""
 REASONS = {
     "string_pattern_mismatch": "it takes letters, digits, '.', '_' and '-', and starts with a letter or a digit",
     "too_short": "it needs {min_length} or more",
     "string_type": "it must be text; put it in quotes",
 }
+"""What to say of a fault in place of pydantic's words, by its type there."""
 MOST_CHOICES = 12
 """A message lists no more values than these where it knows which was meant, and no more keys of a section."""
 
@@ -110,7 +112,8 @@ def _layers(
 
 
 def _layer(settings: Mapping[str, Any], place: str) -> Source:
-    """Return settings by dotted keys as one layer, so that `method: gspo` keeps the settings of SAT."""
+    """Return settings by dotted keys as one layer, so that `method: gspo` and `method.sat: true` forget nothing of
+    SAT."""
     layer = Source({}, {})
     for key, value in settings.items():
         path = tuple(key.split("."))
@@ -196,7 +199,6 @@ def _told(model: type[Section], source: Source, detail: ErrorDetails) -> Iterato
             reason = "it is a section" + (f" with the keys {', '.join(keys)}" if len(keys) <= MOST_CHOICES else "")
             reason += ", or true or false" if path[-1] in SWITCHES else ""
             reason += ", or the name of a method, such as sat-gspo" if path == ("method",) else ""
-
         yield f"{place}: {key} is {_shown(value)}: {reason}"
 
 
@@ -228,7 +230,8 @@ def _shown(value: Any) -> str:
 
 
 def _hint(model: type[Section], values: Any, leaf: KeyPath, within: KeyPath | None) -> str:
-    """Return the end of the line about an unknown key. within: the nearest known section, or None."""
+    """Return the end of the line about an unknown key. within: the nearest section that is known; None where its keys
+    have been told."""
     at = ("method",) if "method" in model.model_fields else ()
     if leaf[:-1] == (*at, "settings") and (kind := find(str((values["method"] if at else values).get("base")))):
         return f"; {kind.name} has {', '.join(settings_of(kind)) or 'none'}"

@@ -44,7 +44,6 @@ NOT_UNDER_CUSTOM_LOSS = {
 """slime's arguments that it would silently ignore."""
 MADE_BEFORE = {"eps_clip": "eps_clip_high", "num_steps_per_rollout": "global_batch_size"}
 """slime's arguments of which it has made others when it reads the file, each with one of those."""
-
 ONLY_OUR_DRIVER = (
     "which only this package's driver knows: start `-m sat_slime.plugin.driver` in the place of the script's training "
     "file, or take another method"

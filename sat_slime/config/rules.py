@@ -1,4 +1,5 @@
 """What the settings of a run must agree on, and flags of slime that mislead later: a line each, of key, value, remedy.
+
 What slime's parser, our driver behind it or Megatron refuses in clear words before anything is trained is theirs to
 tell: launch/flags.py asks them."""
 
@@ -574,7 +575,8 @@ def _out_of_step(config: SlimeConfig) -> Lines:
         "slime.save-interval is 0: nothing is saved, and a run that fails starts over: set it to 20": not save,
         **{
             f"slime.{name}-interval is {every}, no multiple of pipeline.lag {lag}: {why}: set it to "
-            f"{max(1, round(every / lag)) * lag}": every % lag
+            f"{max(1, round(every / lag)) * lag}": True
             for name, every, why in intervals
+            if every % lag
         },
     }

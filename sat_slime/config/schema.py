@@ -1,6 +1,8 @@
-"""A run, and a grid of runs, as typed data. The docstring of a field, or of a section's class, becomes its help. The
-classes hold what one section alone can know (types, ranges, a section's own consistency). What needs several sections
-is in rules.py; reading YAML is in loader.py."""
+"""A run, and a grid of runs, as typed data. The docstring of a field, or of a section's class, becomes its help.
+
+The classes hold what one section alone can know (types, ranges, a section's own consistency). What needs several
+sections is in rules.py; reading YAML is in loader.py.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""A run of slime as typed data: our own settings, and slime's flags by slime's names under `slime`. What our method and
-our order of a run govern has a setting here, and is refused under `slime` (launch/command.GOVERNED). Every other flag
-of slime, Megatron or SGLang stands there under its own name. Those that this package itself reads are attributes of
-`config.train`, `config.rollout` and so on, with the words of the field."""
+"""A run of slime as typed data: our own settings, and slime's flags by slime's names under `slime`.
+
+What our method and our order of a run govern has a setting here, and is refused under `slime`
+(launch/command.GOVERNED). Every other flag of slime, Megatron or SGLang stands there under its own name. Those that
+this package itself reads are attributes of `config.train`, `config.rollout` and so on, with the words of the field.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,8 @@ Nucleus = Annotated[float, Field(gt=0, le=1)]
 
 DEFAULTS: dict[str, FlagValue] = plain_values(Path(__file__).parents[1] / "configs" / "slime" / "base.yaml")["slime"]
 """Flags that a run has where its file gives no other value, as in slime's own scripts; false leaves one out. Without
-override-opt_param-scheduler Megatron resumes with no other number of iterations, of which a constant rate is free."""
+override-opt_param-scheduler Megatron refuses to go on with another number of iterations, on which a constant rate does
+not depend."""
 
 FREE_ON_RESUME = (
     *("rollout-num-gpus", "rollout-num-gpus-per-engine", "sglang-mem-fraction-static", "sglang-server-concurrency"),

@@ -64,7 +64,6 @@ def _with_references(source: Path, name: str) -> dict[str, str]:
     """Return {name: text} of a file and of those that it names, which are then named without their folders."""
     text = source.read_text(encoding="utf-8")
     named = [source.parent / match["path"] for match in _REFERENCE.finditer(text)]
-
     texts = {name: _REFERENCE.sub(lambda match: f"{match[1]}: {Path(match['path']).name}", text)}
     for path in named:
         texts |= _with_references(path, path.name)

@@ -71,7 +71,7 @@ class Argument(NamedTuple):
     key: str
 
     def words(self) -> list[str]:
-
+        """Return the words of the flag on the command line."""
         if self.value is True:
             return [f"--{self.name}"]
         values = self.value if isinstance(self.value, list) else [self.value]

@@ -1,10 +1,14 @@
 """What is known of slime's flags, and what slime says of a run's command: of the slime that is installed, whose own
-parser is asked, else of a recorded list. slime ignores an unknown flag without a word, and its SGLang parser takes an
-abbreviation for a flag; so every flag of a command is held against this list before it is sent. `slime_flags.json` has
-several versions' flags; `built_with` says how each was read, and scripts/record_flags.py records one anew. The parser
-runs in a process of its own, on the exact command, with the run's environment. Where files of the run are not there
-yet, it is asked without them: the plugin's settings are written to a temporary folder, and a checkpoint that is
-missing, or is another model's, is left to the check of this machine, which names it."""
+parser is asked, else of a recorded list.
+
+slime ignores an unknown flag without a word, and its SGLang parser takes an abbreviation for a flag; so every flag of a
+command is held against this list before it is sent. `slime_flags.json` has several versions' flags; `built_with` says
+how each was read, and scripts/record_flags.py records one anew.
+
+The parser runs in a process of its own, on the exact command, with the run's environment. Where files of the run are
+not there yet, it is asked without them: the plugin's settings are written to a temporary folder, and a checkpoint that
+is missing, or is another model's, is left to the check of this machine, which names it.
+"""
 
 from __future__ import annotations
 

@@ -53,9 +53,11 @@ def start_ray(
     gpus: int | None = None, cpus: int | None = None, store_bytes: int | None = None, variables: Mapping[str, str] = {}
 ) -> LocalRay:
     """Starts a Ray that outlives this process. Secrets in the environment reach its jobs, as they must.
-    gpus, cpus: the numbers that it offers, whatever the machine has; None: all there are, and of the GPUs those that
-    CUDA_VISIBLE_DEVICES names. store_bytes: size of its object store. variables: more environment. Raises JobError
-    where Ray does not come up; nothing of it stays."""
+
+    gpus, cpus: the numbers that it offers, whatever the machine has and CUDA_VISIBLE_DEVICES says; None: all there are,
+    and of the GPUs those that CUDA_VISIBLE_DEVICES names. store_bytes: size of its object store. variables: more
+    environment. Raises JobError where Ray does not come up; nothing of it stays.
+    """
     try:
         port, client_port, agent_port, agent_grpc_port, env_port, metrics_port = free_ports(6)
     except OSError as error:
@@ -160,8 +162,8 @@ def _copy_logs(ray: LocalRay, to: Path) -> None:
 
 def _end_what_is_left(ray: LocalRay) -> None:
     """Kills a Ray that did not end, and jobs that it left: one that is not connected to Ray at its end does not end
-    with it. All have Ray's folder in their environment. They are looked for until none is left: a process may start
-    while others are ended, and takes a moment to end."""
+    with it. All have Ray's folder, which no other Ray has, in their environment. They are looked for until none is
+    left: a process may start while others are ended, and takes a moment to end."""
     deadline = time.monotonic() + KILL_TIMEOUT_S
     while left := _processes_of(ray):
         for pid in left:

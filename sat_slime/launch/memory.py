@@ -1,8 +1,10 @@
-"""The memory that a run of slime needs, by Megatron's own arithmetic, against what its machines have. Counted is what a
-peak is made of to 1 %: what Megatron keeps of each parameter, a micro-batch's activations and logits, copies of the
-weights and batches on the host, an engine's weights and KV cache. Not counted are CUDA's context, NCCL's buffers, the
-allocator's gaps, experts that are chosen more often than others, layers that predict further tokens, and SGLang on the
-host: so a run is warned from 90 % on. Lines of source are those of slime 624b824a8 and its Megatron-LM."""
+"""The memory that a run of slime needs, by Megatron's own arithmetic, against what its machines have.
+
+Counted is what a peak is made of to 1 %: what Megatron keeps of each parameter, a micro-batch's activations and logits,
+copies of the weights and batches on the host, an engine's weights and KV cache. Not counted are CUDA's context, NCCL's
+buffers, the allocator's gaps, experts that are chosen more often than others, layers that predict further tokens, and
+SGLang on the host: so a run is warned from 90 % on. Lines of source are those of slime 624b824a8 and its Megatron-LM.
+"""
 
 from __future__ import annotations
 
