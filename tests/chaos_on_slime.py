@@ -125,9 +125,6 @@ class SlimeRun:
         return True
 
 
-# ---------------------------------------------------------------------------------------------------- disturbances
-
-
 def disturb(run: SlimeRun, rng: random.Random, victim: str, to_start: bool) -> str:
     """Send a signal, once there is a victim, and see the run through what comes of it: `went on`, `ended` (and was
     restarted), `too late` (there was no such process any more), or else a fault. to_start: of a job that is restarted
@@ -180,9 +177,6 @@ def campaign(root: Path, kind: str, times: int, seed: int, places: Mapping[str, 
             process.kill()
         return [*found, f"{kind} hangs: {run.output}"]
     return [*found, *faults(run)] + ([] if count == times else [f"{count} disturbances of {times}"])
-
-
-# ------------------------------------------------------------------------------------------------- what must be true
 
 
 def lag_of(rollout: int, pushes_from: int, lag: int) -> int:

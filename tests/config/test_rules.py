@@ -222,8 +222,6 @@ def test_a_flag_of_0_or_of_nothing_is_one_that_is_sent_and_false_is_not(value):
     assert len(slime_config_errors(vary(paper(), [("flags", {"slime": flags})]))) == (0 if value is False else 2)
 
 
-# --------------------------------------------------------------------------------------------------- of the lab runtime
-
 LAB_REFUSED = """
 method=gspo-r3 model.experts=0 | method.r3 | model.experts is 0
 model.experts_per_token=9 | model.experts_per_token is 9 | model.experts 8

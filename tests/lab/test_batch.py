@@ -77,9 +77,6 @@ def test_advantages_are_those_of_torch_std():
     assert not group_advantages(rewards)[1:3].any()
 
 
-# ----------------------------------------------------------------------------------------------- rows of the run folder
-
-
 ANSWERS = ["14$", "08,10,14$", "1$", "08$"] * 3
 
 

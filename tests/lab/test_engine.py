@@ -219,9 +219,6 @@ def test_a_dense_family_with_tied_embeddings_agrees(tmp_path):
         assert scored(engine, str(tmp_path / "model"), stops=(config.task.eos_id,))["free"] < 1e-5
 
 
-# --------------------------------------------------------------------------------------------------------- its faults
-
-
 def said(action) -> str:
     with pytest.raises(EngineFailed) as failure:
         action()

@@ -113,8 +113,6 @@ def test_what_routes_hold_of_a_layer_without_a_router_means_nothing(routed, fail
         check_numbers([4, 9, 15], [-0.5, -1.25, -2.0], routes, 5, expected)
 
 
-# -------------------------------------------------------------------------------------------------------------- parts
-
 WHOLE_REQUEST = GenerationRequest("a", (1, 2, 3), max_new_tokens=9, temperature=1.0, seed=5, stop_token_ids=())
 
 

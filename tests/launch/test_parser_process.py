@@ -121,8 +121,6 @@ def test_what_our_checks_find_is_not_told_again_in_slimes_words(tmp_path):
     assert settings_errors(paper(tmp_path), answer) == ["slime refuses"]
 
 
-# -------------------------------------------------------------------------------------------------- on the real slime
-
 REFUSED = {
     "slime.sglang-pp-size=3": "slime.sglang-pp-size is 3",
     "slime.get-mismatch-metrics=true": "slime.get-mismatch-metrics is true",

@@ -25,9 +25,6 @@ local_ray.exceptions = types.SimpleNamespace(RayActorError=LookupError)
 """Stands for ray: calls have returned before they are waited for."""
 
 
-# ------------------------------------------------------------------------------------------------- the order of calls
-
-
 def calls(monkeypatch, order, rollouts, start=0, update_weights=None, metrics=None, **other):
     """The calls that the driver makes on a host of slime that notes them.
 
@@ -199,8 +196,6 @@ def test_the_runs_hosts_are_excepted_from_a_proxy(monkeypatch):
     assert {*hosts, "129.132.1.77", "127.0.0.1"} <= set(variables["no_proxy"].split(","))
     assert variables["no_proxy"] == os.environ["no_proxy"]
 
-
-# ------------------------------------------------------------------------------------------------------------ ports
 
 RUN = """
 import json, sys

@@ -243,8 +243,6 @@ def test_samples_made_of_one_begin_anew_after_a_push():
     assert all(len(sample.weight_versions) == 1 for batch in batches for sample in flat(batch))
 
 
-# ------------------------------------------------------------------------------------------------------------- its file
-
 UNREPORTED = {"finished": [5, 9], "dropped": [9], "aborted": 2}
 
 

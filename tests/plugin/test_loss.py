@@ -177,9 +177,6 @@ def test_the_lag_grows_with_the_optimizer_steps_of_a_batch() -> None:
     assert current().steps_on_batch == 1
 
 
-# ---------------------------------------------------------------------------------- the same step, without slime
-
-
 def by_the_objective(method: Method, problem: Problem) -> tuple[float, torch.Tensor]:
     """Loss and gradient of the table, without slime: two micro-batches, mean over responses of their token means."""
     table = problem.table.double().requires_grad_()

@@ -42,9 +42,6 @@ def test_what_stands_in_for_bad_routes_has_no_fault(experts):
     check_numbers([0], [0.0], routes.numpy(), 19, Expectations(None, 3, experts, K))
 
 
-# ----------------------------------------------------------------------------------------------------------- the replay
-
-
 def choices(rows: int, seed: int = 0) -> torch.Tensor:
     return torch.rand(rows, E, generator=torch.Generator().manual_seed(seed)).topk(K, 1).indices
 

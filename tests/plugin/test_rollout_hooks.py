@@ -283,9 +283,6 @@ def test_one_bad_response_does_not_end_a_rollout_and_two_in_a_hundred_do(samples
     assert "sample 9 of rollout 5" in str(error.value) and "\n" not in str(error.value)
 
 
-# ------------------------------------------------------------------------------------------------ evaluations
-
-
 @pytest.fixture
 def tracked(monkeypatch):
     """The metrics that go to slime's trackers, each call with the key that is its x axis."""

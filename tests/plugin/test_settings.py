@@ -72,9 +72,6 @@ def test_faults_are_named(value, changes, says) -> None:
         plugin_method(make_args(value, **changes))
 
 
-# --------------------------------------------------------------------------------- slime's own training script
-
-
 @pytest.fixture
 def known_slime(monkeypatch):
     monkeypatch.setattr(train_hooks, "probe_slime", lambda **_: [])

@@ -143,9 +143,6 @@ def test_numbers_are_those_of_all_ranks_and_the_same_on_each():
         assert "lag/mean" not in unknown, "a rank without versions makes the lag unknown on all"
 
 
-# ---------------------------------------------------------------------------------------- the threshold of a step
-
-
 class Actor:
     """Stands for slime's trainer, as far as a forward pass of our own needs it."""
 
@@ -209,9 +206,6 @@ def test_a_threshold_does_not_outlive_its_step() -> None:
     state.end_step(None)
     with pytest.raises(RuntimeError, match="none was taken for this step: rollout_data_postprocess_path"):
         state.threshold_for(plugin_method(args))
-
-
-# ------------------------------------------------------------------------------------------------- metrics.jsonl
 
 
 def test_a_file_that_cannot_be_written_does_not_end_the_run(tmp_path, caplog):

@@ -129,9 +129,6 @@ def test_memory_goes_with_the_texts_and_not_with_the_rows(gathered):
     assert next(iter(one.problems.values())).labels == {"1": 300}
 
 
-# -------------------------------------------------------------------------------------------------------------- reading
-
-
 @pytest.mark.parametrize(
     ("name", "rows"),
     [

@@ -185,9 +185,6 @@ def test_settings_of_a_base_that_is_not_ours_are_those_of_its_runs_alone():
     assert differing_settings([*runs, run("my.gate", band=0.2)]) == {"method.settings.band": {"0.1": 2, "0.2": 1}}
 
 
-# ----------------------------------------------------------------------------------------------- slime's names
-
-
 def test_slimes_names_inside_a_run_folder(tmp_path):
     path = tmp_path / "grpo-lag1-seed0"
     path.mkdir()

@@ -76,9 +76,6 @@ def test_each_verdict_has_its_reason(answer, label, reason):
     assert compare(answer, label) == reason
 
 
-# ---------------------------------------------------------------------------------------------------- both modes
-
-
 @pytest.mark.parametrize(("name", "expected"), [("hendrycks_equivalence", 16), ("nemo_skills_math_equal", 27)])
 def test_prime_math_gives_the_verdicts_of_prime(name, expected):
     """16 of 16 and 27 of 30 are what verl's prime_math gets, run on the same pairs."""

@@ -22,8 +22,6 @@ def test_room_is_the_last_place_from_which_a_group_is_trained_within_the_bound(m
             assert (before < room) == (last_step_on - version <= max_staleness), (rollout, version, before)
 
 
-# ------------------------------------------------------------------------------------------ the stream, by its books
-
 LONGEST = 20
 
 

@@ -59,9 +59,6 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
     assert path.read_text() == "old" and list(path.parent.iterdir()) == [path]
 
 
-# ---------------------------------------------------------------------------------------------------------- a run
-
-
 def test_a_run_is_read_with_its_lag_cycle_and_its_plan(tmp_path):
     run = load_run(write_run(tmp_path / "run", 40, lag=4, state='{"status": "finished"}'))
     assert (run.name, run.steps, run.planned_steps, run.data.period) == ("run", 40, 200, 4)

@@ -75,9 +75,6 @@ def test_without_tensorboard_the_package_is_named(monkeypatch):
         read_tracked([RECORDED / "events"])
 
 
-# --------------------------------------------------------------------------------------------------- slime's own log
-
-
 ACTOR = "\x1b[36m(MegatronTrainRayActor pid=1, ip=10.0.0.1)\x1b[0m [2026-08-21 12:00:05] model.py:918 - "
 
 
@@ -109,9 +106,6 @@ def test_slimes_own_names_stand_in_where_ours_are_missing():
     row = adopt({"mismatch/d_pi": 0.1, "raw_reward": 0.5, "train_rollout_logprob_abs_diff": 9.0})
     assert (row["mismatch/d_pi"], row["reward/mean"]) == (0.1, 0.5)
     assert adopt({"train_rollout_logprob_abs_diff": 9.0})["mismatch/d_pi"] == 9
-
-
-# ------------------------------------------------------------------------------------------- rows with slime's steps
 
 
 def test_several_optimizer_steps_per_rollout():
