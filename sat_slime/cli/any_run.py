@@ -65,8 +65,13 @@ def how_long(config: RunConfig) -> str:
 def status_lines(
     config: RunConfig, state: str, noted: Mapping[str, Any], newest: Mapping[str, Any], checkpoint: str | None
 ) -> list[str]:
-    """Return the first lines of a run's status. state, checkpoint: in words. noted: state.json of the run. newest: the
-    metrics of its newest optimizer step; empty before the first."""
+    """Return the first lines of a run's status.
+
+    Args:
+        state, checkpoint: the run's state and its newest checkpoint, in words.
+        noted: state.json of the run.
+        newest: metrics of its newest optimizer step; empty before the first.
+    """
     ended = noted.get("ended") if noted.get("status") not in ("running", "killed") else None
     steps = optimizer_steps(config)
     progress = [f"step {newest.get('step')} of {steps}" if newest else f"no optimizer step of {steps} yet"]

@@ -326,9 +326,12 @@ def _nearest(name: str, names: list[str]) -> str:
     return f" (did you mean {near[0]!r}?)" if near else ""
 
 
-PAPER_METHODS: tuple[Method, ...] = (
-    *map(named_method, ("grpo", "gspo", "grpo-r3", "gspo-r3", "grpo-tis", "gspo-tis", "grpo-tis-r3", "gspo-tis-r3")),
-    *map(named_method, ("dppo", "sat-grpo", "sat-gspo", "sat-grpo-r3", "sat-gspo-r3")),
+PAPER_METHODS: tuple[Method, ...] = tuple(
+    named_method(name)
+    for name in (
+        *("grpo", "gspo", "grpo-r3", "gspo-r3", "grpo-tis", "gspo-tis", "grpo-tis-r3", "gspo-tis-r3"),
+        *("dppo", "sat-grpo", "sat-gspo", "sat-grpo-r3", "sat-gspo-r3"),
+    )
 )
 """The thirteen methods of Table main-combined, in its order."""
 

@@ -103,7 +103,7 @@ def test_a_dump_is_read_as_the_steps_that_were_written(tmp_path):
     assert [step.microbatches for step in found] == [[4], [1, 3]]
     for step, of in zip(found, (written[0], written[2]), strict=True):
         columns = of.columns
-        assert step.replayed and step.more.keys() >= {"lags", "checkpoint_log_probs"}
+        assert step.replayed and step.more.keys() == {"lags", "checkpoint_log_probs"}
         assert torch.equal(step.mask, columns["loss_masks"] == 1)
         read = {"advantages": step.advantages, "log_probs": step.log_probs} | dict(step.more)
         read |= {"rollout_log_probs": step.rollout_log_probs}

@@ -172,10 +172,10 @@ def test_rollouts_within_the_bound_through_pushes_and_a_resume(slime, tmp_path):
     first = go(slime, source, server, 0, 3)
     output = slime.call(slime.streaming.generate_rollout, args, 3, source, evaluation=False)
     fourth = [sample for group in output.samples for sample in group]
-    slime.run(some_wait_and_some_run(source.generation))
     frozen, freeze = [], source.generation.freeze
 
     async def noted(rollout):
+        await some_wait_and_some_run(source.generation)  # in the task that freezes: else they may end before
         frozen.append(await freeze(rollout))
         return frozen[0]
 
