@@ -387,13 +387,34 @@ def draw_clipped() -> alt.Chart:
     return alt.hconcat(*panels)
 
 
+def draw_mismatch() -> alt.Chart:
+    """Mean |d| over the last quarter of the steps, by lag: a point a seed, a line through their means."""
+    rows = [
+        {"method": NAMES[method], "at": at, "d": d}
+        for method in ("gspo", "grpo")
+        for at, lag in enumerate(LAGS)
+        for d in scores("sweep", method, lag, "d_pi").values()
+    ]
+    ticks = alt.Axis(values=list(range(len(LAGS))), labelExpr=f"{list(LAGS)}[datum.value]", grid=False)
+    base = alt.Chart(alt.InlineData(values=rows)).encode(
+        alt.X("at:Q", title="lag", axis=ticks, scale=alt.Scale(domain=[-0.3, 7.3], nice=False)),
+        alt.Y("d:Q", title="mean |d|, nats", scale=alt.Scale(type="log", domain=[0.003, 0.3], nice=False)),
+        colour([NAMES[m] for m in ("gspo", "grpo")]),
+    )
+    return alt.layer(
+        base.mark_point(filled=True, opacity=0.6), base.mark_line().encode(y=alt.Y("mean(d):Q", title="mean |d|, nats"))
+    ).properties(width=460, height=220)
+
+
 def main() -> None:
     for make in TABLES:
         print(f"{(make.__doc__ or '').strip()}\n\n{make()}\n")
     if "--figures" in sys.argv[1:]:
-        for name, chart in (("lags", draw_lags()), ("clipped", draw_clipped())):
+        in_docs = HERE.parents[1] / "docs/images/lag.svg"
+        figures = {HERE / "lags.svg": draw_lags(), HERE / "clipped.svg": draw_clipped(), in_docs: draw_mismatch()}
+        for path, chart in figures.items():
             large = chart.configure(background="white").configure_axis(labelFontSize=12, titleFontSize=13)
-            large.configure_legend(labelFontSize=13).save(HERE / f"{name}.svg")
+            large.configure_legend(labelFontSize=13).save(path)
 
 
 if __name__ == "__main__":
