@@ -16,7 +16,7 @@ from pydantic_core import ErrorDetails
 
 from sat_slime.config.method_section import SWITCHES, laid_over, method_switches
 from sat_slime.config.schema import GridConfig, LabConfig, Section
-from sat_slime.config.section import marked, section_of, settings_of
+from sat_slime.config.section import flat, marked, section_of, settings_of
 from sat_slime.config.slime_schema import DEFAULTS, WORDS, SlimeConfig
 from sat_slime.config.source import ConfigError, KeyPath, Source, merged, parse_value, read_layers
 from sat_slime.objective.method import find
@@ -28,6 +28,8 @@ RUNTIMES: dict[str, type[RunConfig]] = {"lab": LabConfig, "slime": SlimeConfig}
 """The class behind each value of `runtime:`."""
 PLUGIN_KEYS = ("sat_slime", "custom_loss_function_path")
 """Keys by which the plugin's file (sat_slime.config.plugin_file) is known from a run's."""
+LARGEST = 10**15
+"""No setting takes a whole number beyond it; a plan reckons with them in floats."""
 SHOWN_CHARACTERS = 80
 """Characters of a faulty value that a message shows."""
 REASONS = {
@@ -163,14 +165,19 @@ def _run(layers: Sequence[Source], overrides: Sequence[str]) -> RunConfig:
 
 def _validated(model: type[SectionT], source: Source, errors: Sequence[str] = ()) -> SectionT:
     """errors: what was found before."""
-    errors = list(errors)
+    errors, values = list(errors), flat(source.values)
+    large = {key for key, value in values.items() if isinstance(value, int) and abs(value) > LARGEST}
     try:
         sound = model.model_validate(source.values)
-        if not errors:
+        if not errors and not large:
             return sound
     except ValidationError as error:
         for detail in error.errors():
             errors += _told(model, source, detail)
+            large.discard(".".join(str(part) for part in detail["loc"]))
+    for key in sorted(large):
+        place = source.origin(tuple(key.split(".")))
+        errors.append(f"{place}: {key} is {_shown(values[key])}: it must be 10^15 at most")
     raise ConfigError(*errors)
 
 

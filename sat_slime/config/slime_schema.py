@@ -196,7 +196,7 @@ class DataView(View):
 class RolloutView(View):
     """Generation on SGLang, on GPUs of its own."""
 
-    gpus = Flag("rollout-num-gpus", PositiveInt, 0)
+    gpus = Flag("rollout-num-gpus", Annotated[int, Field(gt=0, le=1_000_000)], 0)  # each engine has its place in a plan
     gpus_per_engine = Flag("rollout-num-gpus-per-engine", PositiveInt, 1)
     stages = Flag("sglang-pp-size", PositiveInt, 1)
     attention_groups = Flag("sglang-dp-size", PositiveInt, 1)  # in each of which the attention is whole

@@ -79,6 +79,7 @@ FAULTS = [
     (SLIME + "slime: {num-layers=4: true}", "slime.num-layers=4: 'num-layers=4' must be a flag's"),
     (SLIME + "slime: [lr]", "slime is ['lr']: it must be a valid dictionary"),
     (SLIME + "slime: {rollout-batch-size: true}", "slime.rollout-batch-size is true: it must be a valid integer"),
+    (SLIME + "pipeline: {lag: 1000000000000000000}", "pipeline.lag is 1000000000000000000: it must be 10^15 at most"),
     (SLIME + "slime: {no-save-optim: 1}", "slime.no-save-optim is 1: it must be a valid boolean"),
     (SLIME + "slime: {recompute-granularity: all}", "slime.recompute-granularity is 'all': it must be one of selecti"),
     (SLIME + "slime: {eval-prompt-data: [aime24]}", "slime.eval-prompt-data: it takes a name and a file"),
