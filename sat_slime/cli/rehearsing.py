@@ -14,7 +14,7 @@ from rich.console import Console
 
 from sat_slime.cli.any_run import method_and_order
 from sat_slime.cli.slime_run import Where, launch_job, plan_slime_run, stop_job
-from sat_slime.cli.terminal import COLOURS, Ending, refuse_failures, say, sigterm_as_ctrl_c, undisturbed
+from sat_slime.cli.terminal import COLOURS, Ending, refuse_failures, say, short, sigterm_as_ctrl_c, undisturbed
 from sat_slime.config import ConfigError, SlimeConfig, load_config
 from sat_slime.launch.checks import settings_errors
 from sat_slime.launch.command import run_folder
@@ -36,7 +36,7 @@ def rehearse_run(
     RunFolderError or JobError before anything starts."""
     begun, config = time.monotonic(), load_config(file, overrides, settings)
     if not isinstance(config, SlimeConfig):
-        raise ConfigError(f"{file} is a lab run, which runs on a CPU: sat-slime launch {file}")
+        raise ConfigError(f"{file} is a lab run, which runs on a CPU: sat-slime launch {short(file)}")
     kept = Path("rehearsals") / config.name
     if kept.absolute() == run_folder(config).absolute():
         raise ConfigError(

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import pickletools
 import re
+import shlex
 import zipfile
 import zlib
 from collections import Counter
@@ -424,7 +425,8 @@ def _files(path: Path) -> list[Path]:
     if not path.exists():
         raise RunFolderError(f"{path} is not there: give dumps, folders of them, or run folders")
     if path.is_file() and path.suffix in (".jsonl", ".csv", ".log", ".txt"):
-        raise RunFolderError(f"{path} holds no tokens. If it has a run's metrics: sat-slime report {path}")
+        shown = shlex.quote(str(path))
+        raise RunFolderError(f"{path} holds no tokens. If it has a run's metrics: sat-slime report {shown}")
     if path.is_file():
         return [path]
     run = RunFolder(path)
