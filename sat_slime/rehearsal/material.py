@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -55,13 +56,15 @@ def make_material(run: SlimeConfig, thin: SlimeConfig, folder: Path) -> None:
     model.mkdir(parents=True)
     copy_tokenizer(run, model)
     (folder / "rollouts").mkdir()
-    count = 2 * thin.rollout.prompts_per_iteration
-    lines = _short_lines(run, run.data.prompts)[:count]
-    lines = lines or [_made(run, number) for number in range(count)]
-    answers = list(dict.fromkeys(str(line.get(run.data.label_key or "label")) for line in lines))
+    count, keys = 2 * thin.rollout.prompts_per_iteration, (run.data.input_key, run.data.label_key or "label")
+    lines = _short_lines(run.data.prompts, *keys)[:count]
+    lines = lines or [_made(run, number, *keys) for number in range(count)]
+    answers = list(dict.fromkeys(str(line.get(keys[1])) for line in lines))
     _write_lines(folder / "prompts.jsonl", lines)
+    keys = run.slime.get("eval-input-key") or keys[0], run.slime.get("eval-label-key") or keys[1]
     for name, file in thin.eval.prompts.items():
-        _write_lines(Path(file), _short_lines(run, run.eval.prompts.get(name))[:1] or [_made(run, 99)])
+        lines = _short_lines(run.eval.prompts.get(name), *keys)[:1]
+        _write_lines(Path(file), lines or [_made(run, 99, *keys)])
     stop = stop_token(thin, model)
     write_model(thin, model, script_tokens(model, answers, stop), stop)
 
@@ -86,14 +89,14 @@ def copy_tokenizer(run: SlimeConfig, out: Path) -> None:
         raise ConfigError(f"{here}: download the model's ({make}) and set it to DIR") from error
 
 
-def _made(run: SlimeConfig, number: int) -> dict[str, Any]:
+def _made(run: SlimeConfig, number: int, input_key: str, label_key: str) -> dict[str, Any]:
     first, second = 1 + number % 2, 1 + number % 3
     text = f"What is {first} + {second}? Put the number into \\boxed{{}}."
     prompt = [{"role": "user", "content": text}] if run.data.chat_template else text
-    return {run.data.input_key: prompt, run.data.label_key or "label": str(first + second)}
+    return {input_key: prompt, label_key: str(first + second)}
 
 
-def _short_lines(run: SlimeConfig, prompts: str | None) -> list[dict[str, Any]]:
+def _short_lines(prompts: str | None, input_key: str, label_key: str) -> list[dict[str, Any]]:
     """Return the shortest rows of a prompt file whose answer is one digit, else the shortest of all; none where the
     file is not there, or cannot be read for want of pyarrow."""
     file = Path(SLICE.sub("", prompts or ""))
@@ -103,10 +106,9 @@ def _short_lines(run: SlimeConfig, prompts: str | None) -> list[dict[str, Any]]:
         first = first_rows(file, ROWS_READ) or []
     except (OSError, ValueError) as error:
         raise ConfigError(f"{file} cannot be read ({reason_of(error)}): mend it, or name another") from error
-    rows = [row for row in first if isinstance(row, dict) and run.data.input_key in row]
-    rows.sort(key=lambda row: len(str(row[run.data.input_key])))
-    short = [row for row in rows if str(row.get(run.data.label_key)).strip().isdigit()]
-    digits = [row for row in short if len(str(row[run.data.label_key]).strip()) == 1]
+    rows = [row for row in first if isinstance(row, dict) and input_key in row]
+    rows.sort(key=lambda row: len(str(row[input_key])))
+    digits = [row for row in rows if re.fullmatch(r"\s*\d\s*", str(row.get(label_key)))]
     return digits[:64] if len(digits) >= 4 else rows[:64]
 
 
@@ -129,16 +131,17 @@ def script_tokens(model: Path, answers: Sequence[str], stop: int | None) -> list
     """Return what responses say, a step each with its choices: words, \\boxed{, one of the answers, }, the end."""
     tokenizer = read_tokenizer(model)
 
-    def first(text: str) -> int:
-        return int(tokenizer.encode(text, add_special_tokens=False)[0])
+    def first(*texts: str) -> list[int]:
+        """Return the first tokens of the texts that have any, each once."""
+        encoded = (tokenizer.encode(text, add_special_tokens=False) for text in texts)
+        return list(dict.fromkeys(int(tokens[0]) for tokens in encoded if tokens))
 
     said = tokenizer.encode(SCRIPT, add_special_tokens=False)
-    choices = list(dict.fromkeys(first(answer) for answer in answers[:8])) or [first("1")]
     return [
-        [first(word) for word in FILLERS],
+        first(*FILLERS),
         *([token] for token in said),
-        choices,
-        [first(TAIL)],
+        first(*answers[:8]) or first("1"),
+        first(TAIL),
         *[[stop]] * (stop is not None),
     ]
 

@@ -10,7 +10,9 @@ import torch
 from hf_folder import write_hf
 
 from sat_slime.config import ConfigError, load_config
+from sat_slime.rehearsal import material
 from sat_slime.rehearsal.material import _follow, _short_lines, _write_lines, copy_tokenizer, script_tokens
+from sat_slime.rehearsal.thin import thin_settings
 
 PAPER = Path(__file__).parents[2] / "configs" / "paper" / "qwen3-30b-a3b.yaml"
 
@@ -26,7 +28,7 @@ def test_the_runs_own_tokenizer_is_taken(tmp_path):
     copy_tokenizer(run, out)
     names = {"tokenizer.json", "tokenizer_config.json", "generation_config.json"}
     assert {file.name for file in out.iterdir()} == names
-    script = script_tokens(own, ["7", "12", "7"], 151645)
+    script = script_tokens(own, ["7", "12", "", "7"], 151645)  # a row may have an empty answer
     letters = [[number - 256 for number in step] for step in script[1:-1]]
     assert letters == [*([byte] for byte in b"\\boxed{"), [*b"71"], [*b"}"]] and script[-1] == [151645]
 
@@ -36,16 +38,25 @@ def test_prompts_are_the_shortest_of_the_runs_own_in_either_format(tmp_path):
     rows = [{"prompt": "x" * length, "label": str(length % 10)} for length in (9, 2, 5, 3)]
     (tmp_path / "set.jsonl").write_text("\n\n".join(map(json.dumps, rows)))  # with blank lines, as slime takes them
     pandas.DataFrame(rows).to_parquet(tmp_path / "set.parquet")
-    run = load_config(PAPER, ["slime.input-key=prompt"])
     for name in ("set.jsonl", "set.jsonl@[0:4]", "set.parquet"):
-        assert [len(row["prompt"]) for row in _short_lines(run, str(tmp_path / name))] == [2, 3, 5, 9]
+        assert [len(row["prompt"]) for row in _short_lines(str(tmp_path / name), "prompt", "label")] == [2, 3, 5, 9]
     (tmp_path / "set.jsonl").write_text("{")
     with pytest.raises(ConfigError, match=f"{tmp_path}/set.jsonl cannot be read"):
-        _short_lines(run, str(tmp_path / "set.jsonl"))
-    _write_lines(
-        tmp_path / "out.jsonl", [{"prompt": "\udc00", "at": date(2026, 11, 29)}]
-    )  # as JSON and parquet may have
+        _short_lines(str(tmp_path / "set.jsonl"), "prompt", "label")
+    odd = {"prompt": "\udc00", "at": date(2026, 11, 29)}  # as JSON and parquet may have
+    _write_lines(tmp_path / "out.jsonl", [odd])
     assert json.loads((tmp_path / "out.jsonl").read_text()) == {"prompt": "\udc00", "at": "2026-11-29"}
+
+
+def test_a_prompt_of_an_evaluation_is_taken_by_the_keys_of_its_own(tmp_path, monkeypatch):
+    own, file, out = write_hf(tmp_path / "own"), tmp_path / "eval.jsonl", tmp_path / "out"
+    file.write_text('{"question": "1 + 1?", "answer": "2"}\n')
+    flags = {"hf-checkpoint": own, "eval-prompt-data": f"[aime24, {file}]"}
+    flags |= {"eval-input-key": "question", "eval-label-key": "answer"}
+    run = load_config(PAPER, [f"slime.{name}={value}" for name, value in flags.items()])
+    monkeypatch.setattr(material, "write_model", lambda *_: None)
+    material.make_material(run, thin_settings(run, out).config, out)
+    assert (out / "eval-0.jsonl").read_text() == file.read_text()
 
 
 @pytest.mark.parametrize("words", [4, 1000])
