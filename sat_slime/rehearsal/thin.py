@@ -120,7 +120,7 @@ def _counts(thin: Thin) -> None:
     # As many responses a micro-batch as SAT's quantile needs, in logits that fit a laptop.
     whole = responses // max(train.data_parallel, 1) * (128 + RESPONSE)
     bound = max(longest, min(whole, 4096)) // train.context_parallel
-    thin.set("slime.max-tokens-per-gpu", min(bound, train.max_tokens_per_gpu), FEW)
+    thin.set("slime.max-tokens-per-gpu", min(bound, train.max_tokens_per_gpu) or None, FEW)
     thin.set("slime.lr", max(LEARNING_RATE, train.lr), "a thin model has to move by more than what fp32 rounds")
     running = 2 * responses * longest
     thin.set("slime.sglang-max-total-tokens", max(running, 2**13), FEW)

@@ -76,9 +76,10 @@ def test_a_recipe_made_thin_is_a_run_that_slime_takes_here(file, tmp_path):
 
 
 def test_flags_of_cuda_are_left_out_and_others_stay(tmp_path):
-    run = paper("slime.sglang-dp-size=2", "slime.sglang-attention-backend=fa3", "slime.lr-warmup-iters=1")
+    unset = "slime.max-tokens-per-gpu=null"
+    run = paper("slime.sglang-dp-size=2", "slime.sglang-attention-backend=fa3", "slime.lr-warmup-iters=1", unset)
     made = thin_settings(run, tmp_path)
     flags = made.config.slime
-    assert "sglang-dp-size" not in flags
+    assert "sglang-dp-size" not in flags and flags["max-tokens-per-gpu"] is None
     assert flags["sglang-attention-backend"] == "torch_native" and flags["lr-warmup-iters"] == 1
     assert {"slime.sglang-dp-size", "slime.sglang-attention-backend"} <= {c.key for c in made.changes}
