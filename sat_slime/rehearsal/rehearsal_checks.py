@@ -94,15 +94,15 @@ def expected_order(thin: SlimeConfig, first: int) -> tuple[list[int], list[int]]
 
 
 def _order(thin: SlimeConfig, records: Records, first: int) -> Iterator[Check]:
-    rows = records.metrics[:: thin.pipeline.optimizer_steps_per_rollout]
-    yield check("iterations trained", thin.pipeline.iterations, len(rows))
-    found = [row.get("lag/max") for row in rows]
+    steps = [row.get("lag/max") for row in records.metrics]
+    found = steps[:: thin.pipeline.optimizer_steps_per_rollout]
+    yield check("iterations trained", thin.pipeline.iterations, len(found))
     if thin.pipeline.mode == "streaming":
         bound = thin.pipeline.max_staleness
-        held = all(lag is not None and lag <= bound for lag in found)
-        yield check("largest lag of each batch", f"at most {bound}", _listed(found), same=held)
+        held = all(lag is not None and lag <= bound for lag in steps)
+        yield check("largest lag of each step", f"at most {bound}", _listed(steps), same=held)
         return
-    expected = expected_order(thin, first)[0][: len(rows)]  # of those that were trained
+    expected = expected_order(thin, first)[0][: len(found)]  # of those that were trained
     yield check("lag of each batch", _listed(expected), _listed(found), same=expected == found)
     several = sum(len({str(v) for v in sample.get("weight_versions") or ()}) != 1 for sample in _samples(records))
     yield check("responses of more or less than one version of the weights", 0, several)

@@ -53,6 +53,9 @@ def test_a_batch_of_another_lag_is_found():
     right = Records(metrics=rows([0, 1, 2, 3, 4, 5, 6, 7, 8, 1]))
     assert marks(right)["lag of each batch"] == "OK"
     assert marks(replace(right, metrics=rows([0, 1, 2, 3, 4, 5, 6, 7, 8, 9])))["lag of each batch"] == "FAIL"
+    stream = settings("pipeline.mode=streaming", "pipeline.optimizer_steps_per_rollout=2", lag=1)
+    for lags, mark in (([0, 8], "OK"), ([0, 9], "FAIL")):  # of the two steps of a batch
+        assert marks(Records(metrics=rows(lags)), stream)["largest lag of each step"] == mark
 
 
 def test_weights_that_did_not_arrive_are_found():
