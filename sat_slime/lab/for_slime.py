@@ -37,7 +37,8 @@ def lab_settings(file: Path | None, overrides: Sequence[str]) -> LabConfig:
         raise ConfigError(
             f"runtime is {config.runtime}, but model and problems are those of a lab run: name a file of one"
         )
-    return config
+    # Held-out problems are written whether or not the run evaluates, so the task has to have as many.
+    return config.model_copy(update={"eval": config.eval.model_copy(update={"every_n_iterations": 1})})
 
 
 def write_folder(config: LabConfig, folder: Path) -> None:

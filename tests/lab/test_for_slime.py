@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("transformers")
 from safetensors.numpy import save_file
 
-from sat_slime.config import load_config
+from sat_slime.config import config_errors, load_config
 from sat_slime.lab import for_slime
 from sat_slime.lab.batch import evaluation_requests, training_requests
 from sat_slime.lab.initial_model import cached_model
@@ -58,6 +58,11 @@ def test_problems_are_those_of_a_lab_run_in_their_order(folder, config):
     assert len(prompts) == for_slime.ITERATIONS * config.rollout.prompts_per_iteration
     assert [row["prompt"] for row in held_out] == [problem.prompt for problem in evaluation_requests(config, 0)[0]]
     assert not {row["prompt"] for row in held_out} & {row["prompt"] for row in prompts}
+
+
+def test_a_task_with_too_few_held_out_problems_is_refused_also_of_a_run_that_does_not_evaluate():
+    settings = ["task.max_digits=3", "task.max_digit=7", "eval.every_n_iterations=0"]
+    assert "lower eval.problems" in "".join(config_errors(for_slime.lab_settings(None, settings)))
 
 
 def test_a_folder_that_is_there_is_replaced_as_a_whole(config, tmp_path):
