@@ -41,10 +41,6 @@ INTERRUPT_EVERY_S = 0.2
 """Seconds until an interruption is repeated, for requests that had not reached SGLang's scheduler."""
 
 
-class EngineFailed(PartFailure):
-    """The server does not start, died, refuses what it is asked, or gave an answer that nothing may be trained on."""
-
-
 class Generation(NamedTuple):
     """What came of some requests."""
 
@@ -68,7 +64,7 @@ class Engine:
         """Of the weights that the server holds."""
         self.in_flight = 0
         """Requests that the server has not answered."""
-        self._failed: EngineFailed | None = None
+        self._failed: PartFailure | None = None
         """Why a generation failed, for the update that waited for its end."""
         self.process: subprocess.Popen[bytes] | None = None
         self._folders = ExitStack()
@@ -86,7 +82,7 @@ class Engine:
 
     def start(self, model_path: Path) -> None:
         """Starts with the weights of a Hugging Face folder as version 0, and waits until the server is healthy. Raises
-        EngineFailed, with the last error in the log."""
+        PartFailure, with the last error in the log."""
         scratch = new_scratch()
         self._folders.callback(scratch.remove)
         self.socket = scratch.path / SOCKET
@@ -168,7 +164,7 @@ class Engine:
         self._generating.shutdown(cancel_futures=True)
         self._folders.close()
 
-    def _failure(self, what: str) -> EngineFailed:
+    def _failure(self, what: str) -> PartFailure:
         """Return the error of what the server did, with the last line of its log that names an error, or else its
         last, where it wrote any."""
         log = self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
@@ -176,10 +172,10 @@ class Engine:
         words = words[-LOG_TAIL_LINES:]
         errors = [line for line in words if re.match(r"\S*(Error|Exception)\b", line)]
         last = f"; last in its log: {(errors or words)[-1]}" if words else ""
-        return EngineFailed(f"SGLang's server {what}{last}; log: {self.log_path}")
+        return PartFailure(f"SGLang's server {what}{last}; log: {self.log_path}")
 
     def post(self, path: str, payload: dict[str, Any], *, answers: bool = True) -> Any:
-        """Return the JSON that the server answers to a POST. Raises EngineFailed."""
+        """Return the JSON that the server answers to a POST. Raises PartFailure."""
         assert self.process is not None, "it was started"
         try:
             answer = self._http.post(path, json=payload)
@@ -197,7 +193,7 @@ class Engine:
 
     def update_weights(self, folder: Path, version: int) -> None:
         """Loads a Hugging Face folder (config.json, model.safetensors) as `version`, after it has interrupted what is
-        in flight. Raises EngineFailed."""
+        in flight. Raises PartFailure."""
         with self._turn:
             self._updating = True
         try:
@@ -219,15 +215,15 @@ class Engine:
                 self._turn.notify_all()
 
     def score(self, sequences: Sequence[Sequence[int]]) -> EngineScores:
-        """Scores the canary's sequences, beside what is in flight. Raises EngineFailed."""
+        """Scores the canary's sequences, beside what is in flight. Raises PartFailure."""
         answers = self.post("/generate", score_payload(sequences))
         try:
             return read_scores(answers, sequences)
         except ValueError as error:
-            raise EngineFailed(f"SGLang's server gave no scores: {error}") from error
+            raise PartFailure(f"SGLang's server gave no scores: {error}") from error
 
     def generate(self, requests: Sequence[GenerationRequest]) -> Future[Generation]:
-        """Begins to generate one response for each request; the future fails with EngineFailed. A response may span
+        """Begins to generate one response for each request; the future fails with PartFailure. A response may span
         updates: its `versions` say which weights generated each token."""
         return self._generating.submit(self._generated, requests)
 
@@ -252,7 +248,7 @@ class Engine:
                 interruptions, version = self._interruptions, self.version
             try:
                 answers = self.post("/generate", generate_payload(sent, wire_ids))
-            except EngineFailed as error:
+            except PartFailure as error:
                 self._failed = error
                 raise
             finally:
@@ -260,7 +256,7 @@ class Engine:
                     self.in_flight -= len(pending)
                     self._turn.notify_all()
             if not isinstance(answers, list) or len(answers) != len(sent):
-                raise EngineFailed(f"SGLang's server answered {answers!r:.200}, not {len(sent)} responses")
+                raise PartFailure(f"SGLang's server answered {answers!r:.200}, not {len(sent)} responses")
             for request, wire_id, answer in zip(sent, wire_ids, answers, strict=True):
                 parts[request.request_id].append(self._valid(request, wire_id, answer, version, interruptions))
             pending = [r for r in pending if joined(r, parts[r.request_id]).finish_reason == "abort"]
@@ -269,7 +265,7 @@ class Engine:
     def _valid(
         self, request: GenerationRequest, wire_id: str, answer: Any, version: int, interruptions: int
     ) -> Response:
-        """Return the response to what was sent under a version, after so many interruptions. Raises EngineFailed."""
+        """Return the response to what was sent under a version, after so many interruptions. Raises PartFailure."""
         model = self.config.model
         sizes = self.config.task.vocab_size, model.layers, model.experts, model.experts_per_token
         try:
@@ -277,7 +273,7 @@ class Engine:
             if part.finish_reason == "abort" and interruptions == self._interruptions:
                 raise RejectedResponse("finish_reason", "aborted by the server itself")
         except RejectedResponse as error:
-            raise EngineFailed(
+            raise PartFailure(
                 f"the response to request {request.request_id} is not valid, a fault of SGLang's server or of its "
                 f"weights: {error}; log: {self.log_path}"
             ) from error

@@ -31,7 +31,7 @@ ENVIRONMENT = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
 class PartFailure(RuntimeError):
-    """A part of the run died or raised; the message says which and why."""
+    """A part of the run died, raised, or answered wrongly; the message says which and why."""
 
 
 class TrainerProcess:

@@ -18,7 +18,8 @@ from trainer_process import scored as log_pi
 from waiting import assert_gone
 
 from sat_slime.config.schema import LabConfig, ModelConfig
-from sat_slime.lab.engine import Engine, EngineFailed
+from sat_slime.lab.engine import Engine
+from sat_slime.lab.process import PartFailure
 from sat_slime.lab.responses import GenerationRequest
 from sat_slime.rollout.canary import Canary, canary_sequences, prefix_length
 
@@ -220,7 +221,7 @@ def test_a_dense_family_with_tied_embeddings_agrees(tmp_path):
 
 
 def said(action) -> str:
-    with pytest.raises(EngineFailed) as failure:
+    with pytest.raises(PartFailure) as failure:
         action()
     return str(failure.value)
 
