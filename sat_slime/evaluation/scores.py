@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -58,12 +58,6 @@ def summary(
     if reasons is not None:
         row |= {f"reasons/{reason}": count for reason, count in sorted(Counter(reasons).items())}
     return row
-
-
-def measured_weights(versions: Iterable[int | None]) -> int | None:
-    """Return the one version of the weights that made all responses; None where they are several, or unknown."""
-    known = set(versions)
-    return known.pop() if len(known) == 1 else None
 
 
 def interval_over_samples(rewards: np.ndarray) -> tuple[float, float] | None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from sat_slime.config.schema import EvalConfig, LabConfig
-from sat_slime.evaluation.scores import measured_weights, summary
+from sat_slime.evaluation.scores import summary
 from sat_slime.lab.responses import GenerationRequest, Response
 from sat_slime.reward import Verdict
 from sat_slime.tasks.running_sums import Problem, RunningSums
@@ -205,7 +205,7 @@ def evaluation_row(batch: RolloutBatch, scores: EvalConfig, step: int, iteration
     return {
         "step": step,
         "iteration": iteration,
-        "weights_step": measured_weights(response.weight_version for response in batch.responses),
+        "weights_step": batch.oldest,  # of all responses: nothing is broadcast meanwhile
         **summary(*graded, repeats=scores.repeats),
         "time/eval": batch.seconds,
     }

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from sat_slime.evaluation.scores import interval_over_samples, measured_weights, summary
+from sat_slime.evaluation.scores import interval_over_samples, summary
 
 
 def test_the_numbers_of_a_small_evaluation_by_hand():
@@ -76,10 +76,3 @@ def test_nothing_measured_and_uneven_repeats_are_errors():
         summary(np.zeros((0, 4)))
     with pytest.raises(ValueError, match="4 samples a problem are not 3 evaluations"):
         summary(np.zeros((2, 4)), repeats=3)
-
-
-def test_weights_are_named_only_if_all_responses_are_theirs():
-    assert measured_weights([8, 8, 8]) == 8
-    assert measured_weights([8, 16]) is None
-    assert measured_weights([8, None]) is None
-    assert measured_weights([]) is None
