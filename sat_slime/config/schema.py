@@ -188,7 +188,7 @@ class RolloutConfig(Section):
     max_response_tokens: PositiveInt = 24
     """Longest response, in tokens."""
     max_running_requests: PositiveInt = 256
-    """Requests that the server decodes side by side, and the bound on requests in flight to it."""
+    """Requests that the server decodes side by side; in mode batch no more are in flight to it."""
     deterministic: bool = False
     """Requests reach the scheduler in one piece and the sampling seed of each decides its tokens, so that a batch
     depends on nothing but weights, prompts and seeds: a resumed run then repeats bit for bit (with float32)."""

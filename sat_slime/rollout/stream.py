@@ -9,7 +9,7 @@ function, generates what `begin` gives it and tells what became of it. Over any 
 
     groups begun = trained + dropped + waiting + unfinished
 
-where unfinished groups are in generation or are to be generated anew (docs/asynchrony.md).
+where unfinished groups are in generation or are to be generated anew.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Stream(Generic[Prompt, Result]):
     """The oldest version of weights that an engine holds, as far as the host has told; None: not yet, and nothing
     begins."""
     waiting: list[Group[Prompt, Result]] = field(default_factory=list)
-    """Complete groups, the first complete first."""
+    """Complete groups."""
     running: list[Group[Prompt, Result]] = field(default_factory=list)
     """Groups in generation, the first begun first."""
     again: deque[Prompt] = field(default_factory=deque)

@@ -284,7 +284,7 @@ def test_streaming_keeps_its_bound_and_books_through_kill_9_of_sglangs_scheduler
     scored = {row["step"]: row for row in after if "canary/d" in row}
     assert set(range(1, iterations)) <= set(scored)
     assert all(row["canary/d"] < 1e-5 and row["canary/faults"] == 0 for row in scored.values())
-    # the law of docs/asynchrony.md, by the rows and the last checkpoint: groups that waited there count as unfinished
+    # the law of rollout/stream.py, by the rows and the last checkpoint: groups that waited there count as unfinished
     saved = saved_stream(resumed)
     done = iterations * 16 + sum(row["rollout/dropped"] for row in after)
     assert saved["drawn"] * 4 == done + len(saved["unfinished"]) * 4

@@ -105,7 +105,7 @@ class Host:
         self.stream.restore(state, rollout)
 
     def balance(self) -> None:
-        """Asserts the laws of docs/asynchrony.md."""
+        """Asserts that what began is trained, dropped, waiting or unfinished, and what ended one of the first three."""
         stream = self.stream
         dropped, waiting = self.dropped + len(stream.dropped) + stream.aborted, 2 * len(stream.waiting)
         unfinished = 2 * (len(stream.running) + len(stream.again))
