@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -547,7 +548,7 @@ def warm_up(config: LabConfig, folder: Path) -> Iterator[int]:
             yield step + 1
     # Two runs may warm up the same model at once: the first one to finish stays. Half of a model becomes one file by
     # file, since to delete it could be to delete the whole one that another run has just put there.
-    own = folder.with_name(f"{folder.name}.{os.getpid()}")
+    own = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))
     save_hf(network, config, own)
     if not is_model(folder):
         folder.mkdir(exist_ok=True)
