@@ -26,7 +26,7 @@ def summary(
     repeats: int = 1,
 ) -> dict[str, Any]:
     """Return the numbers of an evaluation, by their names in eval.jsonl (docs/runs.md). Raises ValueError where nothing
-    was measured, or `repeats` does not divide N.
+    was measured.
 
     Args:
         rewards: (P, N).
@@ -38,9 +38,7 @@ def summary(
     rewards = np.asarray(rewards, np.float64)
     if rewards.ndim != 2 or not rewards.size:
         raise ValueError(f"rewards of shape {rewards.shape}: an evaluation has at least one problem and one sample")
-    problems, samples = rewards.shape
-    if samples % repeats:
-        raise ValueError(f"{samples} samples a problem are not {repeats} evaluations of equal size")
+    problems = len(rewards)
     row: dict[str, Any] = {
         "accuracy": float(rewards.mean()),
         "accuracy_by_problem": rewards.mean(1).tolist(),
